@@ -6,7 +6,8 @@ use std::time::Duration;
 use bedplate_block::{AlignedBuf, BlockDevice, MemoryDevice, Snapshot};
 use bedplate_fs::forge::{self, RegionPlace, RowImage};
 use bedplate_fs::{
-    AllocateMode, CheckpointOptions, CheckpointScope, FileKind, FileSystem, FormatOptions, InodeNo, IoMode, MountOptions, NewFile, OpenOptions,
+    AllocateMode, CheckpointOptions, CheckpointScope, FileKind, FileSystem, FormatOptions, InodeNo,
+    IoMode, MountOptions, NewFile, OpenOptions,
 };
 
 /// Bytes of a base volume: the smallest that there is.
@@ -26,8 +27,8 @@ pub struct Base {
     pub log: RegionPlace,
 }
 
-/// Returns the base that a byte names: unmounted cleanly, unmounted cleanly with blocks of 512 bytes, killed with everything in the log, or
-/// with checkpoints of everything and of a directory.
+/// Returns the base that a byte names: unmounted cleanly, unmounted cleanly with blocks of 512
+/// bytes, killed with everything in the log, or with checkpoints of everything and of a directory.
 pub fn base(number: u8) -> &'static Base {
     static BASES: [OnceLock<Base>; 4] = [const { OnceLock::new() }; 4];
     let number = usize::from(number) % BASES.len();
@@ -54,9 +55,11 @@ pub fn options(read_only: bool) -> MountOptions {
 fn make(block_size: u32, clean: bool, checkpoints: bool) -> Base {
     let memory = MemoryDevice::new(VOLUME_BYTES);
     let device: Arc<dyn BlockDevice> = memory.clone();
-    let options = FormatOptions { block_size, log_bytes: Some(1 << 20), ..FormatOptions::default() };
+    let options =
+        FormatOptions { block_size, log_bytes: Some(1 << 20), ..FormatOptions::default() };
     FileSystem::format(&device, None, &options).expect("an empty device is formatted");
-    let fs = FileSystem::mount(Arc::clone(&device), None, self::options(false)).expect("a fresh volume mounts");
+    let fs = FileSystem::mount(Arc::clone(&device), None, self::options(false))
+        .expect("a fresh volume mounts");
     fill(&fs).expect("a fresh volume has room");
     if checkpoints {
         add_checkpoints(&fs).expect("a fresh volume has room");
@@ -68,8 +71,14 @@ fn make(block_size: u32, clean: bool, checkpoints: bool) -> Base {
         drop(fs);
     }
     let regions = forge::regions(&device).expect("the volume is sound");
-    let log = *regions.iter().find(|region| region.name == "log").expect("the log is on the volume");
-    Base { snapshot: memory.snapshot(), rows: forge::rows(&device).expect("the volume is sound"), regions, log }
+    let log =
+        *regions.iter().find(|region| region.name == "log").expect("the log is on the volume");
+    Base {
+        snapshot: memory.snapshot(),
+        rows: forge::rows(&device).expect("the volume is sound"),
+        regions,
+        log,
+    }
 }
 
 /// Makes checkpoints, and changes behind them.
@@ -96,7 +105,8 @@ fn fill(fs: &FileSystem) -> bedplate_fs::Result<()> {
         for step in 0..6 {
             // Files take turns, so that none of them is one extent.
             file.write_at(&data[..16 << 10], step * (48 << 10))?;
-            fs.open(format!("/d/{name}-{step}"), &OpenOptions::create())?.write_at(&data[..4096], 0)?;
+            fs.open(format!("/d/{name}-{step}"), &OpenOptions::create())?
+                .write_at(&data[..4096], 0)?;
         }
         file.allocate(AllocateMode::Preallocate { keep_size: true }, 1 << 20, 64 << 10)?;
         file.allocate(AllocateMode::PunchHole, 48 << 10, 8 << 10)?;

@@ -3,10 +3,14 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
 
-use bedplate_block::{BlockDevice, DeviceCall, Error, ErrorKind, Hook, HookedDevice, MemoryDevice, Operation, Result, Snapshot};
+use bedplate_block::{
+    BlockDevice, DeviceCall, Error, ErrorKind, Hook, HookedDevice, MemoryDevice, Operation, Result,
+    Snapshot,
+};
 use bedplate_fs::forge::RegionPlace;
 
-/// Operations that one input may cost: far above what any sound volume of this size needs, far below what feels like a hang.
+/// Operations that one input may cost: far above what any sound volume of this size needs, far
+/// below what feels like a hang.
 const OPERATIONS_MAX: u64 = 500_000;
 /// The longest single transfer in bytes: nothing here is larger than the volume.
 const TRANSFER_MAX: usize = 64 << 20;
@@ -32,7 +36,8 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// Makes a device that starts with the content of `snapshot`; writes of marked bytes into `regions` are broken.
+    /// Makes a device that starts with the content of `snapshot`; writes of marked bytes into
+    /// `regions` are broken.
     pub fn over(snapshot: &Snapshot, regions: Vec<RegionPlace>) -> Arc<Checked> {
         let inner = MemoryDevice::from_snapshot(snapshot, MemoryDevice::GEOMETRY);
         let watch = Self {
@@ -82,22 +87,39 @@ impl Watch {
         if self.operations.fetch_add(1, Relaxed) < OPERATIONS_MAX {
             return Ok(());
         }
-        self.note(|| format!("more than {OPERATIONS_MAX} device operations for one small volume: a loop"));
+        self.note(|| {
+            format!("more than {OPERATIONS_MAX} device operations for one small volume: a loop")
+        });
         let detail = "it lost its patience".to_owned();
-        Err(Error { kind: ErrorKind::Io, operation, device: "hostile".to_owned(), offset: None, detail, errno: None })
+        Err(Error {
+            kind: ErrorKind::Io,
+            operation,
+            device: "hostile".to_owned(),
+            offset: None,
+            detail,
+            errno: None,
+        })
     }
 
     fn range(&self, what: &str, offset: u64, len: u64) {
         let size = self.inner.size_bytes();
         if offset.checked_add(len).is_none_or(|end| end > size) || len > TRANSFER_MAX as u64 {
-            self.note(|| format!("{what} of {len} bytes at {offset}, outside the device of {size}"));
+            self.note(|| {
+                format!("{what} of {len} bytes at {offset}, outside the device of {size}")
+            });
         }
     }
 
     fn writing(&self, offset: u64, bytes: &[u8], len: u64) {
         self.writes.fetch_add(1, Relaxed);
-        let inside = |region: &RegionPlace| region.start <= offset && offset.saturating_add(len) <= region.start + region.len;
-        if !self.regions.iter().any(|region| matches!(region.name, "metadata" | "superblock") && inside(region)) {
+        let inside = |region: &RegionPlace| {
+            region.start <= offset && offset.saturating_add(len) <= region.start + region.len
+        };
+        if !self
+            .regions
+            .iter()
+            .any(|region| matches!(region.name, "metadata" | "superblock") && inside(region))
+        {
             self.writes_elsewhere.fetch_add(1, Relaxed);
         }
         self.range("a write", offset, len);
@@ -107,7 +129,12 @@ impl Watch {
         if bytes.starts_with(&MARK) {
             for region in &self.regions {
                 if offset < region.start + region.len && region.start < offset.saturating_add(len) {
-                    self.note(|| format!("file data written at {offset} into the {} at {}+{}", region.name, region.start, region.len));
+                    self.note(|| {
+                        format!(
+                            "file data written at {offset} into the {} at {}+{}",
+                            region.name, region.start, region.len
+                        )
+                    });
                 }
             }
         }
@@ -120,7 +147,9 @@ impl Hook for Watch {
         match call {
             DeviceCall::Read { offset, len } => self.range("a read", offset, len),
             DeviceCall::Write { offset, bytes } => self.writing(offset, bytes, bytes.len() as u64),
-            DeviceCall::WriteZeroes { offset, len } | DeviceCall::Discard { offset, len } => self.writing(offset, &[], len),
+            DeviceCall::WriteZeroes { offset, len } | DeviceCall::Discard { offset, len } => {
+                self.writing(offset, &[], len)
+            }
             DeviceCall::Flush => {}
         }
         pass()

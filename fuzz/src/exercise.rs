@@ -1,10 +1,12 @@
-//! Does everything to a volume that may be hostile: check, mount read-only, mount and use, salvage, repair.
+//! Does everything to a volume that may be hostile: check, mount read-only, mount and use, salvage,
+//! repair.
 //!
 //! What must hold whatever the volume says:
 //! - no I/O outside the device, and none without end ([`Checked`]);
 //! - a check, a read-only mount, a salvage and a repair that refuses write nothing;
 //! - file data never goes where the superblocks, the log or the metadata lie;
-//! - what a check calls clean mounts, and nothing in it or in its checkpoints turns out to be corrupt, also after they became the present;
+//! - what a check calls clean mounts, and nothing in it or in its checkpoints turns out to be
+//!   corrupt, also after they became the present;
 //! - what a repair calls mended is clean for the next check;
 //! - of what a check calls clean, a salvage loses and doubts nothing.
 
@@ -14,8 +16,8 @@ use std::sync::Arc;
 
 use bedplate_block::{AlignedBuf, BlockDevice, Snapshot};
 use bedplate_fs::{
-    AllocateMode, CheckReport, CheckpointOptions, Error, ErrorKind, FileKind, FileSystem, InodeNo, NewFile, OpenOptions, RenameMode, RollbackOptions,
-    Salvage, SetAttr, forge,
+    AllocateMode, CheckReport, CheckpointOptions, Error, ErrorKind, FileKind, FileSystem, InodeNo,
+    NewFile, OpenOptions, RenameMode, RollbackOptions, Salvage, SetAttr, forge,
 };
 
 use crate::base::options;
@@ -58,7 +60,10 @@ fn tolerate<T>(result: bedplate_fs::Result<T>, clean: bool) -> Option<T> {
         Ok(value) => Some(value),
         Err(error) => {
             explained(&error);
-            assert!(!clean || error.kind != ErrorKind::Corrupt, "a check found nothing, and now: {error}");
+            assert!(
+                !clean || error.kind != ErrorKind::Corrupt,
+                "a check found nothing, and now: {error}"
+            );
             None
         }
     }
@@ -70,7 +75,9 @@ fn check(snapshot: &Snapshot) -> Option<CheckReport> {
     checked.assert_obeyed();
     match report {
         Ok(report) => {
-            assert!(report.findings.iter().all(|finding| !finding.mended && finding.message.len() > 10));
+            assert!(
+                report.findings.iter().all(|finding| !finding.mended && finding.message.len() > 10)
+            );
             Some(report)
         }
         Err(error) => {
@@ -108,7 +115,10 @@ fn use_it(snapshot: &Snapshot, clean: bool) {
             explained(&error);
             assert!(!clean, "a check found nothing, and yet it does not mount: {error}");
             // The tree's own notes in its file, and that file's length, are no harm.
-            assert!(checked.writes_elsewhere() == 0 || error.kind == ErrorKind::NoSpace, "it was written to and then refused: {error}");
+            assert!(
+                checked.writes_elsewhere() == 0 || error.kind == ErrorKind::NoSpace,
+                "it was written to and then refused: {error}"
+            );
         }
     }
     checked.assert_obeyed();
@@ -123,7 +133,12 @@ fn repair(snapshot: &Snapshot) {
     match FileSystem::check(&device, None, true) {
         Ok(report) if report.is_sound() => {
             let again = FileSystem::check(&device, None, false).expect("it was mended");
-            assert!(again.findings.is_empty(), "mended {:?}, and yet {:?}", report.findings, again.findings);
+            assert!(
+                again.findings.is_empty(),
+                "mended {:?}, and yet {:?}",
+                report.findings,
+                again.findings
+            );
             let fs = FileSystem::mount(device, None, options(false)).expect("it was mended");
             walk(&fs, true);
             tolerate(fs.unmount(), true);
@@ -142,13 +157,31 @@ fn salvage(snapshot: &Snapshot, clean: bool) {
     let (checked, device) = device(snapshot, true);
     match Salvage::open(&device, None, None) {
         Ok(salvage) => {
-            assert!(!clean || salvage.losses().is_empty(), "a check found nothing, and yet {:?}", salvage.losses());
+            assert!(
+                !clean || salvage.losses().is_empty(),
+                "a check found nothing, and yet {:?}",
+                salvage.losses()
+            );
             for entry in salvage.entries().iter().take(NODES_MAX) {
                 let name = &entry.name;
-                assert!((1..=255).contains(&name.len()) && !name.contains(&b'/') && !name.contains(&0) && name != b"." && name != b"..");
-                assert!(!clean || entry.doubt.is_none(), "a check found nothing, and yet {:?}", entry.doubt);
-                assert!(salvage.attributes(entry.attr.ino).iter().all(|(name, _)| !name.is_empty()));
-                let lost = salvage.read::<std::convert::Infallible>(entry.attr.ino, |_, _| Ok(())).unwrap_or_else(|never| match never {});
+                assert!(
+                    (1..=255).contains(&name.len())
+                        && !name.contains(&b'/')
+                        && !name.contains(&0)
+                        && name != b"."
+                        && name != b".."
+                );
+                assert!(
+                    !clean || entry.doubt.is_none(),
+                    "a check found nothing, and yet {:?}",
+                    entry.doubt
+                );
+                assert!(
+                    salvage.attributes(entry.attr.ino).iter().all(|(name, _)| !name.is_empty())
+                );
+                let lost = salvage
+                    .read::<std::convert::Infallible>(entry.attr.ino, |_, _| Ok(()))
+                    .unwrap_or_else(|never| match never {});
                 assert!(!clean || lost.is_empty(), "a check found nothing, and yet {lost:?}");
             }
         }
@@ -219,7 +252,9 @@ fn change(fs: &FileSystem, files: &[InodeNo], clean: bool) {
     data[..MARK.len()].copy_from_slice(&MARK);
     let step = files.len().div_ceil(WRITTEN_MAX).max(1);
     for ino in files.iter().step_by(step) {
-        let Some(file) = tolerate(fs.open_inode(*ino, &OpenOptions::read_write()), clean) else { continue };
+        let Some(file) = tolerate(fs.open_inode(*ino, &OpenOptions::read_write()), clean) else {
+            continue;
+        };
         tolerate(file.write_at(&data, 0), clean);
         tolerate(file.write_at(&data, (file.size() / 2).next_multiple_of(4096)), clean);
         tolerate(file.write_at(&data, (1 << 20) + 4096), clean);
@@ -256,16 +291,43 @@ fn change_names(fs: &FileSystem, clean: bool) {
         tolerate(fs.set_attr(entry.ino, &attributes), clean);
         tolerate(fs.set_xattr(entry.ino, b"user.new", b"value", false, false), clean);
         tolerate(fs.link(entry.ino, InodeNo::ROOT, b"linked"), clean);
-        tolerate(fs.rename(InodeNo::ROOT, &entry.name, InodeNo::ROOT, b"moved", RenameMode::Replace), clean);
+        tolerate(
+            fs.rename(InodeNo::ROOT, &entry.name, InodeNo::ROOT, b"moved", RenameMode::Replace),
+            clean,
+        );
         if let Some(new) = fs.resolve("/new").ok().filter(|new| new.kind == FileKind::Directory) {
-            tolerate(fs.rename(InodeNo::ROOT, b"moved", new.ino, &entry.name, RenameMode::Replace), clean);
-            tolerate(fs.rename(new.ino, &entry.name, InodeNo::ROOT, &entry.name, RenameMode::NoReplace), clean);
+            tolerate(
+                fs.rename(InodeNo::ROOT, b"moved", new.ino, &entry.name, RenameMode::Replace),
+                clean,
+            );
+            tolerate(
+                fs.rename(new.ino, &entry.name, InodeNo::ROOT, &entry.name, RenameMode::NoReplace),
+                clean,
+            );
         }
         tolerate(fs.unlink(InodeNo::ROOT, b"linked"), clean);
         if let Some(inner) = tolerate(fs.read_dir(entry.ino, None, 3), clean) {
             for inner in inner {
-                tolerate(fs.rename(entry.ino, &inner.name, InodeNo::ROOT, b"taken out", RenameMode::Replace), clean);
-                tolerate(fs.rename(InodeNo::ROOT, b"taken out", entry.ino, &inner.name, RenameMode::Exchange), clean);
+                tolerate(
+                    fs.rename(
+                        entry.ino,
+                        &inner.name,
+                        InodeNo::ROOT,
+                        b"taken out",
+                        RenameMode::Replace,
+                    ),
+                    clean,
+                );
+                tolerate(
+                    fs.rename(
+                        InodeNo::ROOT,
+                        b"taken out",
+                        entry.ino,
+                        &inner.name,
+                        RenameMode::Exchange,
+                    ),
+                    clean,
+                );
                 tolerate(fs.rmdir(entry.ino, &inner.name), clean);
                 tolerate(fs.unlink(entry.ino, &inner.name), clean);
             }

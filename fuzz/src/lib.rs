@@ -1,10 +1,12 @@
 //! Fuzzers of everything that reads bytes that come from outside.
 //!
-//! Each target is a plain function of bytes. `cargo xtask fuzz TARGET` drives it with coverage guidance; an ordinary test replays the inputs
-//! that are kept in `corpus/`, so that what was found once stays mended.
+//! Each target is a plain function of bytes. `cargo xtask fuzz TARGET` drives it with coverage
+//! guidance; an ordinary test replays the inputs that are kept in `corpus/`, so that what was found
+//! once stays mended.
 //!
-//! A panic is a finding wherever it happens, also in a thread or where it is caught: only what the metadata tree's library throws over
-//! damaged pages, and the guard around it turns into an error, is not.
+//! A panic is a finding wherever it happens, also in a thread or where it is caught: only what the
+//! metadata tree's library throws over damaged pages, and the guard around it turns into an error,
+//! is not.
 #![forbid(unsafe_code)]
 
 mod base;
@@ -43,7 +45,11 @@ impl Target {
         if !ours.is_empty() {
             return Err(ours.join("\n"));
         }
-        if escaped { Err("a panic of a library that nobody turned into an error".to_owned()) } else { Ok(()) }
+        if escaped {
+            Err("a panic of a library that nobody turned into an error".to_owned())
+        } else {
+            Ok(())
+        }
     }
 }
 
@@ -58,7 +64,9 @@ fn install_hook() {
 }
 
 fn note(panic: &PanicHookInfo<'_>) {
-    let ours = panic.location().is_none_or(|place| place.file().starts_with("crates/") || place.file().starts_with("fuzz/"));
+    let ours = panic.location().is_none_or(|place| {
+        place.file().starts_with("crates/") || place.file().starts_with("fuzz/")
+    });
     if ours {
         OURS.lock().unwrap_or_else(PoisonError::into_inner).push(panic.to_string());
     }

@@ -1,4 +1,5 @@
-//! Replays every input that is kept, with a cap on memory, and with lengths and counts that are too large.
+//! Replays every input that is kept, with a cap on memory, and with lengths and counts that are too
+//! large.
 #![forbid(unsafe_code)]
 
 use std::alloc::System;
@@ -12,12 +13,15 @@ use fuzz::TARGETS;
 #[global_allocator]
 static ALLOCATOR: Cap<System> = Cap::new(System, fuzz::MEMORY_MAX);
 
-/// A panic in a thread is told from that of another target, and memory of one input from that of another, by its time alone.
+/// A panic in a thread is told from that of another target, and memory of one input from that of
+/// another, by its time alone.
 static TURN: Mutex<()> = Mutex::new(());
 
 /// Decoders whose memory depends on nothing but their input.
-const PLAIN: [&str; 8] = ["superblock", "label", "log_head", "log_records", "rows", "sizes", "mount_options", "names"];
-/// What one of them may take for an input of at most 4 KiB, in bytes. A length or a count that is believed takes more.
+const PLAIN: [&str; 8] =
+    ["superblock", "label", "log_head", "log_records", "rows", "sizes", "mount_options", "names"];
+/// What one of them may take for an input of at most 4 KiB, in bytes. A length or a count that is
+/// believed takes more.
 const PLAIN_BYTES_MAX: usize = 4 << 20;
 /// What lengths, counts and offsets claim.
 const CLAIMS: [u64; 4] = [u64::MAX, i64::MAX as u64, u32::MAX as u64, 0x00ff_ffff_00ff_ffff];
@@ -27,14 +31,17 @@ fn corpus() -> PathBuf {
 }
 
 fn inputs(target: &str) -> Vec<PathBuf> {
-    let mut inputs: Vec<PathBuf> =
-        fs::read_dir(corpus().join(target)).expect("every target has a corpus").map(|entry| entry.expect("it is listed").path()).collect();
+    let mut inputs: Vec<PathBuf> = fs::read_dir(corpus().join(target))
+        .expect("every target has a corpus")
+        .map(|entry| entry.expect("it is listed").path())
+        .collect();
     inputs.sort();
     assert!(!inputs.is_empty(), "{target} has no corpus");
     inputs
 }
 
-/// Every field of every input that is kept claims the most there is: no decoder allocates by what it was told.
+/// Every field of every input that is kept claims the most there is: no decoder allocates by what
+/// it was told.
 #[test]
 fn lengths_and_counts_that_are_too_large_take_no_memory() {
     let _turn = TURN.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
@@ -48,7 +55,9 @@ fn lengths_and_counts_that_are_too_large_take_no_memory() {
                 for claim in CLAIMS {
                     let mut data = data.clone();
                     data[at..at + 8].copy_from_slice(&claim.to_le_bytes());
-                    ALLOCATOR.set_limit(ALLOCATOR.allocated() + PLAIN_BYTES_MAX).expect("more than what is taken");
+                    ALLOCATOR
+                        .set_limit(ALLOCATOR.allocated() + PLAIN_BYTES_MAX)
+                        .expect("more than what is taken");
                     let outcome = target.try_run(&data);
                     ALLOCATOR.set_limit(fuzz::MEMORY_MAX).expect("more than what is taken");
                     assert_eq!(outcome, Ok(()), "{} with {claim:#x} at {at}", input.display());
@@ -80,6 +89,10 @@ fn what_was_found_once_stays_mended() {
 fn every_corpus_belongs_to_a_target() {
     for entry in fs::read_dir(corpus()).expect("the corpus is there") {
         let name = entry.expect("it is listed").file_name();
-        assert!(TARGETS.iter().any(|target| name == target.name), "{} is no target", name.display());
+        assert!(
+            TARGETS.iter().any(|target| name == target.name),
+            "{} is no target",
+            name.display()
+        );
     }
 }

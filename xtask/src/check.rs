@@ -35,7 +35,8 @@ pub enum Step {
 impl Step {
     /// The steps that need no release build and no programs of others.
     const QUICK: [Self; 4] = [Self::Fmt, Self::Tidy, Self::Test, Self::Judge];
-    const ALL: [Self; 7] = [Self::Fmt, Self::Tidy, Self::Clippy, Self::Test, Self::Doc, Self::Judge, Self::Real];
+    const ALL: [Self; 7] =
+        [Self::Fmt, Self::Tidy, Self::Clippy, Self::Test, Self::Doc, Self::Judge, Self::Real];
 
     fn name(self) -> &'static str {
         match self {
@@ -54,16 +55,27 @@ impl Step {
         let passed = match self {
             Self::Fmt => sh::passes(cargo().args(["fmt", "--all", "--check"]), STEP_LIMIT)?,
             Self::Tidy => tidy::passes()?,
-            Self::Clippy => sh::passes(cargo().args(["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"]), STEP_LIMIT)?,
+            Self::Clippy => sh::passes(
+                cargo().args(["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"]),
+                STEP_LIMIT,
+            )?,
             Self::Test if quick => return test(tally, &[&["--lib"], &ROOMS[..]].concat()),
             Self::Test => return test(tally, &["--workspace"]),
             Self::Judge if quick => return judge::look(cargo().arg("build").args(ROOMS), tally),
             Self::Judge => return judge::run(&mut cargo(), tally),
             Self::Real => return real::run(&real::Options::default(), tally),
-            Self::Doc => sh::passes(cargo().args(["doc", "--workspace", "--no-deps"]).env("RUSTDOCFLAGS", "-D warnings"), STEP_LIMIT)?,
+            Self::Doc => sh::passes(
+                cargo()
+                    .args(["doc", "--workspace", "--no-deps"])
+                    .env("RUSTDOCFLAGS", "-D warnings"),
+                STEP_LIMIT,
+            )?,
         };
         if !passed {
-            tally.add(&format!("step {}", self.name()), Outcome::Failed("see its output above".to_owned()));
+            tally.add(
+                &format!("step {}", self.name()),
+                Outcome::Failed("see its output above".to_owned()),
+            );
         }
         Ok(())
     }
@@ -71,12 +83,14 @@ impl Step {
 
 /// Returns the steps to run, in their order: those named; else the quick ones, or all.
 fn chosen(named: &[Step], quick: bool) -> Vec<Step> {
-    let wanted = |step: &Step| if named.is_empty() { !quick || Step::QUICK.contains(step) } else { named.contains(step) };
+    let wanted = |step: &Step| {
+        if named.is_empty() { !quick || Step::QUICK.contains(step) } else { named.contains(step) }
+    };
     Step::ALL.into_iter().filter(wanted).collect()
 }
 
-/// Runs the named steps, or all, and returns whether nothing failed. `quick` runs the first answers alone, for a newcomer: style, unit tests, and a
-/// look of the judge.
+/// Runs the named steps, or all, and returns whether nothing failed. `quick` runs the first answers
+/// alone, for a newcomer: style, unit tests, and a look of the judge.
 ///
 /// # Errors
 /// Never for a failed check: those are counted and named, and the other steps still run.
@@ -85,7 +99,13 @@ pub fn check(steps: &[Step], quick: bool) -> Result<bool> {
     let mut times = Vec::new();
     let (steps, began) = (chosen(steps, quick), Instant::now());
     for (at, step) in steps.iter().copied().enumerate() {
-        println!("== {}: step {} of {}, {} s so far", step.name(), at + 1, steps.len(), began.elapsed().as_secs());
+        println!(
+            "== {}: step {} of {}, {} s so far",
+            step.name(),
+            at + 1,
+            steps.len(),
+            began.elapsed().as_secs()
+        );
         let start = Instant::now();
         let failed_before = tally.failed.len();
         if let Err(error) = step.run(&mut tally, quick) {
@@ -95,7 +115,12 @@ pub fn check(steps: &[Step], quick: bool) -> Result<bool> {
     }
     println!();
     for (step, time, good) in times {
-        println!("{:<7} {:>7.1} s  {}", step.name(), time.as_secs_f64(), if good { "good" } else { "FAILED" });
+        println!(
+            "{:<7} {:>7.1} s  {}",
+            step.name(),
+            time.as_secs_f64(),
+            if good { "good" } else { "FAILED" }
+        );
     }
     tally.print_details();
     println!("{tally}");
@@ -119,9 +144,22 @@ fn cargo() -> Command {
     Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
 }
 
-/// What the quick form builds, always together: another selection would compile what all of them use once more, with other features.
-const ROOMS: [&str; 12] =
-    ["-p", "bedplate-block", "-p", "bedplate-volume", "-p", "bedplate-store", "-p", "bedplate-cache", "-p", "bedplate-fs", "-p", "bedplate-sim"];
+/// What the quick form builds, always together: another selection would compile what all of them
+/// use once more, with other features.
+const ROOMS: [&str; 12] = [
+    "-p",
+    "bedplate-block",
+    "-p",
+    "bedplate-volume",
+    "-p",
+    "bedplate-store",
+    "-p",
+    "bedplate-cache",
+    "-p",
+    "bedplate-fs",
+    "-p",
+    "bedplate-sim",
+];
 
 /// Builds test binaries and returns how many there are.
 fn build_tests(which: &[&str]) -> Result<usize> {
@@ -144,7 +182,11 @@ fn test(tally: &mut Tally, which: &[&str]) -> Result<()> {
     let binaries = build_tests(which)?;
     println!("   built {binaries} test binaries in {} s", began.elapsed().as_secs());
     let mut command = cargo();
-    command.arg("test").args(which).args(["--no-fail-fast", "--", "--show-output"]).stdout(Stdio::piped());
+    command
+        .arg("test")
+        .args(which)
+        .args(["--no-fail-fast", "--", "--show-output"])
+        .stdout(Stdio::piped());
     let mut family = sh::Family::start(&mut command)?;
     let pipe = family.child.stdout.take().context("cargo test has no output")?;
     let reader = std::thread::spawn(move || {
@@ -153,7 +195,11 @@ fn test(tally: &mut Tally, which: &[&str]) -> Result<()> {
             if line.starts_with("running ") {
                 begun += 1;
                 // Behind the binaries come the examples in the documentation.
-                let of = if begun <= binaries { format!("binary {begun} of {binaries}") } else { "examples".to_owned() };
+                let of = if begun <= binaries {
+                    format!("binary {begun} of {binaries}")
+                } else {
+                    "examples".to_owned()
+                };
                 println!("   {of}: {} so far, {} s", output.tally, began.elapsed().as_secs());
             }
             if output.line(&line) {
@@ -167,7 +213,12 @@ fn test(tally: &mut Tally, which: &[&str]) -> Result<()> {
     let explained = !tests.failed.is_empty();
     tally.merge(tests);
     if !status?.success() && !explained {
-        tally.add("cargo test", Outcome::Failed("it ended badly without naming a test; see its output above".to_owned()));
+        tally.add(
+            "cargo test",
+            Outcome::Failed(
+                "it ended badly without naming a test; see its output above".to_owned(),
+            ),
+        );
     }
     Ok(())
 }
@@ -185,8 +236,13 @@ mod tests {
 
     #[test]
     fn test_binaries_are_counted_in_what_cargo_says() {
-        let line = r#"{"reason":"compiler-artifact","profile":{"test":true},"executable":"/x/fs-1"}"#;
+        let line =
+            r#"{"reason":"compiler-artifact","profile":{"test":true},"executable":"/x/fs-1"}"#;
         assert!(is_test_binary(line));
-        assert!(!is_test_binary(&line.replace("true", "false")) && !is_test_binary(&line.replace("\"/x/fs-1\"", "null")) && !is_test_binary("words"));
+        assert!(
+            !is_test_binary(&line.replace("true", "false"))
+                && !is_test_binary(&line.replace("\"/x/fs-1\"", "null"))
+                && !is_test_binary("words")
+        );
     }
 }

@@ -1,7 +1,8 @@
 //! What has to be undone however a test ends: a mount, a loop device, a process.
 //!
-//! Every undoing is held in one list. A guard that is dropped takes its own off the list and runs it; a signal or a test that passed its
-//! budget runs all of them, newest first. Each runs at most once.
+//! Every undoing is held in one list. A guard that is dropped takes its own off the list and runs
+//! it; a signal or a test that passed its budget runs all of them, newest first. Each runs at most
+//! once.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -48,7 +49,8 @@ fn list() -> MutexGuard<'static, Vec<(u64, Undo)>> {
 pub struct Guard(u64);
 
 impl Guard {
-    /// Promises that `undo` runs once: when the guard is dropped, on a signal, or when the test's budget is spent.
+    /// Promises that `undo` runs once: when the guard is dropped, on a signal, or when the test's
+    /// budget is spent.
     pub fn new(undo: impl FnOnce() + Send + 'static) -> Self {
         let id = NEXT.fetch_add(1, Ordering::Relaxed);
         list().push((id, Box::new(undo)));
@@ -95,10 +97,12 @@ pub fn run_all() {
     }
 }
 
-/// Waits until nothing is left that another thread undoes, or begins to: what was to be undone is on no list while that runs.
+/// Waits until nothing is left that another thread undoes, or begins to: what was to be undone is
+/// on no list while that runs.
 fn wait_for_others() {
     let start = Instant::now();
-    while start.elapsed() < UNDO_LIMIT && (UNDOING.load(Ordering::SeqCst) > 0 || !list().is_empty()) {
+    while start.elapsed() < UNDO_LIMIT && (UNDOING.load(Ordering::SeqCst) > 0 || !list().is_empty())
+    {
         run_all();
         std::thread::sleep(Duration::from_millis(20));
     }

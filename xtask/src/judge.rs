@@ -1,5 +1,6 @@
-//! The crash judge at CI's size, in the release build: fifty thousand distinct crash states, every cut of the directed workloads, many threads, errors, long
-//! changes with another operation in the middle, programs on a mount.
+//! The crash judge at CI's size, in the release build: fifty thousand distinct crash states, every
+//! cut of the directed workloads, many threads, errors, long changes with another operation in the
+//! middle, programs on a mount.
 
 use std::process::Command;
 use std::time::Duration;
@@ -30,14 +31,18 @@ pub fn run(cargo: &mut Command, tally: &mut Tally) -> Result<()> {
         ("three threads", &["--threads", "3", "--seeds", "0", "--states", "2000"]),
         ("directed workloads, every fifth call fails", &["--failing", "--stride", "5"]),
         ("long changes, another step in the middle", &["--pairs", "16", "--cuts", "2"]),
-        ("interleaved workloads, groups of devices among them", &["--interleaved", "--seeds", "0", "--states", "8000", "--cuts", "20"]),
+        (
+            "interleaved workloads, groups of devices among them",
+            &["--interleaved", "--seeds", "0", "--states", "8000", "--cuts", "20"],
+        ),
         ("programs on a mount", &["--mounted", "--seeds", "40", "--cuts", "10"]),
     ];
     let count = runs.len();
     for (at, (name, arguments)) in runs.into_iter().enumerate() {
         println!("   {name}: {} of {count}", at + 1);
         let name = format!("judge {name}");
-        let finished = sh::finish(Command::new(&program).args(arguments).args(["--jobs", &jobs]), LIMIT)?;
+        let finished =
+            sh::finish(Command::new(&program).args(arguments).args(["--jobs", &jobs]), LIMIT)?;
         print!("{name}: {}", finished.text());
         tally.add(&name, outcome(&finished));
     }
@@ -54,7 +59,8 @@ fn outcome(finished: &sh::Finished) -> Outcome {
     }
 }
 
-/// Lets the judge look at the directed workloads for half a minute, in the build that tests have; `build` makes that.
+/// Lets the judge look at the directed workloads for half a minute, in the build that tests have;
+/// `build` makes that.
 ///
 /// # Errors
 /// When the judge does not build.
@@ -63,9 +69,17 @@ pub fn look(build: &mut Command, tally: &mut Tally) -> Result<()> {
     if !sh::passes(build.arg("--quiet"), LIMIT)? {
         bail!("the judge does not build");
     }
-    let arguments = ["--directed", "--seeds", "1", "--cuts", "20", "--seconds", "30", "--jobs", &jobs];
-    let passed = sh::passes(Command::new(sh::target_directory()?.join("debug/bedplate-sim")).args(arguments), LIMIT)?;
-    let outcome = if passed { Outcome::Passed } else { Outcome::Failed("see what it printed above".to_owned()) };
+    let arguments =
+        ["--directed", "--seeds", "1", "--cuts", "20", "--seconds", "30", "--jobs", &jobs];
+    let passed = sh::passes(
+        Command::new(sh::target_directory()?.join("debug/bedplate-sim")).args(arguments),
+        LIMIT,
+    )?;
+    let outcome = if passed {
+        Outcome::Passed
+    } else {
+        Outcome::Failed("see what it printed above".to_owned())
+    };
     tally.add("judge, a first look", outcome);
     Ok(())
 }

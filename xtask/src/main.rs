@@ -33,7 +33,8 @@ enum Command {
         /// Steps to run; all of them when none is named.
         #[arg(value_enum)]
         steps: Vec<check::Step>,
-        /// Only the first answers, without a release build: fmt, tidy, unit tests, and a first look of the judge.
+        /// Only the first answers, without a release build: fmt, tidy, unit tests, and a first look
+        /// of the judge.
         #[arg(long)]
         quick: bool,
     },
@@ -45,7 +46,8 @@ enum Command {
     Fuzz(fuzz::Options),
     /// Plants mistakes one by one and says what notices each, and after how long.
     Mutants(mutants::Options),
-    /// Runs real programs on the release binary: databases that are killed, verified data, bad input, comparisons.
+    /// Runs real programs on the release binary: databases that are killed, verified data, bad
+    /// input, comparisons.
     Real(Box<real::Options>),
     /// Runs a program with io_uring forbidden.
     #[command(hide = true)]
@@ -61,12 +63,17 @@ enum Command {
 
 /// Returns the repository's root: the directory above this crate.
 fn root() -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask lives one directory below the root").to_path_buf()
+    PathBuf::from(env!("CARGO_MANIFEST_DIR"))
+        .parent()
+        .expect("xtask lives one directory below the root")
+        .to_path_buf()
 }
 
 fn run(arguments: Arguments) -> anyhow::Result<bool> {
     match &arguments.command {
-        Command::WithoutIoUring { program } => return real::exec_without_io_uring(program).map(|()| true),
+        Command::WithoutIoUring { program } => {
+            return real::exec_without_io_uring(program).map(|()| true);
+        }
         Command::Peer => return real::serve_peer().map(|()| true),
         _ => std::env::set_current_dir(root())?,
     }

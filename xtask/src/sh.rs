@@ -60,9 +60,15 @@ pub fn output(command: &mut Command, limit: Duration) -> Result<String> {
 /// When cargo does not say.
 pub fn target_directory() -> Result<PathBuf> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let metadata = output(Command::new(cargo).args(["metadata", "--format-version", "1", "--no-deps"]), Duration::from_secs(60))?;
+    let metadata = output(
+        Command::new(cargo).args(["metadata", "--format-version", "1", "--no-deps"]),
+        Duration::from_secs(60),
+    )?;
     let metadata: serde_json::Value = serde_json::from_str(&metadata)?;
-    metadata["target_directory"].as_str().map(PathBuf::from).context("cargo does not say where it builds")
+    metadata["target_directory"]
+        .as_str()
+        .map(PathBuf::from)
+        .context("cargo does not say where it builds")
 }
 
 /// Runs a program whose output goes to ours and returns whether it succeeded.
@@ -75,8 +81,8 @@ pub fn passes(command: &mut Command, limit: Duration) -> Result<bool> {
     Ok(family.wait(limit).with_context(|| format!("waiting for {what}"))?.success())
 }
 
-/// A program and whatever it starts, in a process group of their own: a compiler's driver that is killed must not leave its compilers behind.
-/// Dropped before its end, the whole group is killed.
+/// A program and whatever it starts, in a process group of their own: a compiler's driver that is
+/// killed must not leave its compilers behind. Dropped before its end, the whole group is killed.
 pub struct Family {
     /// The program itself.
     pub child: Child,
@@ -91,8 +97,15 @@ impl Family {
     pub fn start(command: &mut Command) -> Result<Self> {
         let what = describe(command);
         ensure!(!is_stopping(), "{what} is not started any more: a signal ended this run");
-        let child = command.stdin(Stdio::null()).process_group(0).spawn().with_context(|| format!("cannot start {what}"))?;
-        let group = i32::try_from(child.id()).ok().and_then(Pid::from_raw).context("a process has a number")?;
+        let child = command
+            .stdin(Stdio::null())
+            .process_group(0)
+            .spawn()
+            .with_context(|| format!("cannot start {what}"))?;
+        let group = i32::try_from(child.id())
+            .ok()
+            .and_then(Pid::from_raw)
+            .context("a process has a number")?;
         let group = Some(Guard::new(move || {
             // The group may be empty already, which is what is wanted.
             let _ended_already = kill_process_group(group, Signal::KILL);
@@ -143,8 +156,8 @@ pub fn describe(command: &Command) -> String {
     text
 }
 
-/// Output that a thread is collecting. A grandchild may hold the pipe open for longer than the child lives, so collecting never blocks the caller
-/// for more than a moment after the child's end.
+/// Output that a thread is collecting. A grandchild may hold the pipe open for longer than the
+/// child lives, so collecting never blocks the caller for more than a moment after the child's end.
 struct Collected(std::sync::mpsc::Receiver<Vec<u8>>);
 
 impl Collected {
@@ -178,19 +191,31 @@ mod tests {
 
     #[test]
     fn both_outputs_and_the_status_are_kept() {
-        let done = finish(Command::new("sh").args(["-c", "echo out; echo err >&2; exit 3"]), Duration::from_secs(60)).expect("sh runs");
-        assert_eq!((done.stdout.as_str(), done.stderr.as_str(), done.status.code()), ("out\n", "err\n", Some(3)));
+        let done = finish(
+            Command::new("sh").args(["-c", "echo out; echo err >&2; exit 3"]),
+            Duration::from_secs(60),
+        )
+        .expect("sh runs");
+        assert_eq!(
+            (done.stdout.as_str(), done.stderr.as_str(), done.status.code()),
+            ("out\n", "err\n", Some(3))
+        );
     }
 
     #[test]
     fn a_program_that_hangs_is_killed_and_named() {
-        let error = finish(Command::new("sleep").arg("600"), Duration::from_millis(50)).expect_err("it hangs");
+        let error = finish(Command::new("sleep").arg("600"), Duration::from_millis(50))
+            .expect_err("it hangs");
         assert!(format!("{error:#}").contains("sleep 600"), "{error:#}");
     }
 
     #[test]
     fn a_bad_status_carries_what_was_printed() {
-        let error = output(Command::new("sh").args(["-c", "echo the reason >&2; exit 1"]), Duration::from_secs(60)).expect_err("it fails");
+        let error = output(
+            Command::new("sh").args(["-c", "echo the reason >&2; exit 1"]),
+            Duration::from_secs(60),
+        )
+        .expect_err("it fails");
         assert!(error.to_string().contains("the reason"), "{error}");
     }
 }

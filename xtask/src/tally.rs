@@ -54,14 +54,21 @@ impl Tally {
 
 impl fmt::Display for Tally {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} passed, {} failed, {} skipped", self.passed, self.failed.len(), self.skipped.len())
+        write!(
+            f,
+            "{} passed, {} failed, {} skipped",
+            self.passed,
+            self.failed.len(),
+            self.skipped.len()
+        )
     }
 }
 
 /// Reads the lines that `cargo test -- --show-output` prints and sums them.
 ///
-/// A test that cannot run here prints `skipped: REASON` and returns; the harness calls that a pass, so the line is looked for in the shown
-/// output of passing tests and the test is counted as skipped.
+/// A test that cannot run here prints `skipped: REASON` and returns; the harness calls that a pass,
+/// so the line is looked for in the shown output of passing tests and the test is counted as
+/// skipped.
 #[derive(Debug, Default)]
 pub struct TestOutput {
     /// The totals so far.
@@ -116,7 +123,9 @@ impl TestOutput {
     }
 
     fn shown_output(&mut self, line: &str) {
-        if let Some(name) = line.strip_prefix("---- ").and_then(|rest| rest.strip_suffix(" stdout ----")) {
+        if let Some(name) =
+            line.strip_prefix("---- ").and_then(|rest| rest.strip_suffix(" stdout ----"))
+        {
             self.section = Some(name.to_owned());
         } else if let Some(reason) = line.strip_prefix("skipped: ")
             && let Some(name) = self.section.take()

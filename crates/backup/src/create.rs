@@ -62,8 +62,13 @@ pub struct Created {
 /// Backs a checkpoint up. `progress` is called with the bytes that are done and the bytes in all.
 ///
 /// # Errors
-/// Of the file system that is read, of the repository, and `Usage` or `Exists` for a name that cannot be taken.
-pub fn create(repository: &Repository, source: &Source<'_>, mut progress: impl FnMut(u64, u64)) -> Result<Created> {
+/// Of the file system that is read, of the repository, and `Usage` or `Exists` for a name that
+/// cannot be taken.
+pub fn create(
+    repository: &Repository,
+    source: &Source<'_>,
+    mut progress: impl FnMut(u64, u64),
+) -> Result<Created> {
     let mut walk = Walk { root: &source.dir, entries: Vec::new(), links: HashMap::new() };
     walk.add(PathBuf::new())?;
     let mut entries = walk.entries;
@@ -76,19 +81,39 @@ pub fn create(repository: &Repository, source: &Source<'_>, mut progress: impl F
         stored_bytes: 0,
     };
     let known: HashMap<u64, &Entry> = match &source.base {
-        Some((base, _)) => {
-            base.entries.iter().filter(|entry| entry.kind == Kind::File && entry.link.is_none()).map(|entry| (entry.ino, entry)).collect()
-        }
+        Some((base, _)) => base
+            .entries
+            .iter()
+            .filter(|entry| entry.kind == Kind::File && entry.link.is_none())
+            .map(|entry| (entry.ino, entry))
+            .collect(),
         None => HashMap::new(),
     };
     let mut done_bytes = 0;
-    for entry in entries.iter_mut().filter(|entry| entry.kind == Kind::File && entry.link.is_none()) {
+    for entry in entries.iter_mut().filter(|entry| entry.kind == Kind::File && entry.link.is_none())
+    {
         let path = entry.path.path();
-        let old = source.base.as_ref().zip(known.get(&entry.ino)).map(|((_, changed), old)| (*old, changed));
-        let mut content = Content { repository, path: source.dir.join(&path), size: entry.size, chunks: Vec::new(), read: 0, stored: 0 };
+        let old = source
+            .base
+            .as_ref()
+            .zip(known.get(&entry.ino))
+            .map(|((_, changed), old)| (*old, changed));
+        let mut content = Content {
+            repository,
+            path: source.dir.join(&path),
+            size: entry.size,
+            chunks: Vec::new(),
+            read: 0,
+            stored: 0,
+        };
         match old {
-            Some((old, changed)) if !changed.inodes.contains(&entry.ino) => content.update(old, &[])?,
-            Some((old, changed)) => content.update(old, &(changed.ranges)(&path).map_err(|why| Error::new(ErrorKind::Io, why))?)?,
+            Some((old, changed)) if !changed.inodes.contains(&entry.ino) => {
+                content.update(old, &[])?
+            }
+            Some((old, changed)) => content.update(
+                old,
+                &(changed.ranges)(&path).map_err(|why| Error::new(ErrorKind::Io, why))?,
+            )?,
             None => content.read_all()?,
         }
         created.read_bytes += content.read;
@@ -97,7 +122,8 @@ pub fn create(repository: &Repository, source: &Source<'_>, mut progress: impl F
         done_bytes += entry.size;
         progress(done_bytes, created.bytes);
     }
-    let manifest = Manifest { header: Header { format: VERSION, ..source.header.clone() }, entries };
+    let manifest =
+        Manifest { header: Header { format: VERSION, ..source.header.clone() }, entries };
     repository.add(&manifest)?;
     Ok(created)
 }
@@ -115,11 +141,16 @@ impl Walk<'_> {
         let mut todo = vec![top];
         while let Some(path) = todo.pop() {
             let real = self.root.join(&path);
-            let meta = fs::symlink_metadata(&real).map_err(|e| Error::system("look at", &real, &e))?;
+            let meta =
+                fs::symlink_metadata(&real).map_err(|e| Error::system("look at", &real, &e))?;
             let entry = self.entry(&path, &real, &meta)?;
             if entry.kind == Kind::Directory {
                 let mut names = fs::read_dir(&real)
-                    .and_then(|names| names.map(|name| name.map(|name| name.file_name())).collect::<io::Result<Vec<_>>>())
+                    .and_then(|names| {
+                        names
+                            .map(|name| name.map(|name| name.file_name()))
+                            .collect::<io::Result<Vec<_>>>()
+                    })
                     .map_err(|e| Error::system("read", &real, &e))?;
                 names.sort_unstable();
                 todo.extend(names.into_iter().rev().map(|name| path.join(name)));
@@ -134,8 +165,19 @@ impl Walk<'_> {
             kind if kind.is_file() => Kind::File,
             kind if kind.is_dir() => Kind::Directory,
             kind if kind.is_symlink() => Kind::Symlink,
-            kind if kind.is_fifo() || kind.is_socket() || kind.is_block_device() || kind.is_char_device() => Kind::Special,
-            _ => return Err(Error::new(ErrorKind::Unsupported, format!("{} is of a kind that is not known", real.display()))),
+            kind if kind.is_fifo()
+                || kind.is_socket()
+                || kind.is_block_device()
+                || kind.is_char_device() =>
+            {
+                Kind::Special
+            }
+            _ => {
+                return Err(Error::new(
+                    ErrorKind::Unsupported,
+                    format!("{} is of a kind that is not known", real.display()),
+                ));
+            }
         };
         let bytes = Bytes::from(path.as_os_str().as_bytes().to_vec());
         let link = match kind {
@@ -146,7 +188,13 @@ impl Walk<'_> {
             _ => None,
         };
         let target = match kind {
-            Kind::Symlink => Some(fs::read_link(real).map_err(|e| Error::system("read", real, &e))?.into_os_string().into_vec().into()),
+            Kind::Symlink => Some(
+                fs::read_link(real)
+                    .map_err(|e| Error::system("read", real, &e))?
+                    .into_os_string()
+                    .into_vec()
+                    .into(),
+            ),
             _ => None,
         };
         let marked = matches!(kind, Kind::File | Kind::Directory) && link.is_none();
@@ -164,7 +212,11 @@ impl Walk<'_> {
             attributes: if link.is_some() { Vec::new() } else { attributes(real)? },
             io_mode: if marked { settings::get(real, settings::MODE)? } else { None },
             untorn_bytes: untorn.and_then(|text| text.split(' ').next()?.parse().ok()),
-            extent_bytes: if marked { settings::get(real, settings::EXTENT_SIZE)?.and_then(|text| text.parse().ok()) } else { None },
+            extent_bytes: if marked {
+                settings::get(real, settings::EXTENT_SIZE)?.and_then(|text| text.parse().ok())
+            } else {
+                None
+            },
             size: if kind == Kind::File && link.is_none() { meta.size() } else { 0 },
             link,
             chunks: Vec::new(),
@@ -187,9 +239,13 @@ fn attributes(path: &Path) -> Result<Vec<(Bytes, Bytes)>> {
         Err(error) => return Err(refused(error)),
     };
     let mut found = Vec::new();
-    for name in names[..len].split(|byte| *byte == 0).filter(|name| !name.is_empty() && !name.starts_with(settings::PREFIX)) {
+    for name in names[..len]
+        .split(|byte| *byte == 0)
+        .filter(|name| !name.is_empty() && !name.starts_with(settings::PREFIX))
+    {
         let mut value = vec![0; 64 << 10];
-        let len = rustix::fs::lgetxattr(path, OsStr::from_bytes(name), &mut value[..]).map_err(refused)?;
+        let len = rustix::fs::lgetxattr(path, OsStr::from_bytes(name), &mut value[..])
+            .map_err(refused)?;
         value.truncate(len);
         found.push((name.to_vec().into(), value.into()));
     }
@@ -211,13 +267,17 @@ impl Content<'_> {
         Error::system("read", &self.path, error)
     }
 
-    /// Opens the file past all caches: `O_DIRECT` goes past the kernel's, and a mode named by a suffix past that of a mount in `concurrent+cache`.
+    /// Opens the file past all caches: `O_DIRECT` goes past the kernel's, and a mode named by a
+    /// suffix past that of a mount in `concurrent+cache`.
     fn open(&self) -> Result<File> {
         let open = |path: &Path| File::options().read(true).custom_flags(libc::O_DIRECT).open(path);
         let mut suffixed = self.path.clone().into_os_string();
         suffixed.push("::direct");
-        // A name that is too long for the suffix, or another file that is really called so, leaves the file's own mode.
-        let same = |file: &File| Ok::<_, io::Error>(file.metadata()?.ino() == fs::symlink_metadata(&self.path)?.ino());
+        // A name that is too long for the suffix, or another file that is really called so, leaves
+        // the file's own mode.
+        let same = |file: &File| {
+            Ok::<_, io::Error>(file.metadata()?.ino() == fs::symlink_metadata(&self.path)?.ino())
+        };
         match open(Path::new(&suffixed)) {
             Ok(file) if same(&file).is_ok_and(|same| same) => Ok(file),
             _ => open(&self.path).map_err(|e| self.refused(&e)),
@@ -251,7 +311,9 @@ impl Content<'_> {
         }
         if old.size != self.size {
             // The chunk with the old end, or the new one, has another length.
-            changed.extend([old.size.min(self.size) / CHUNK_BYTES].into_iter().filter(|number| *number < last));
+            changed.extend(
+                [old.size.min(self.size) / CHUNK_BYTES].into_iter().filter(|number| *number < last),
+            );
         }
         // A chunk that got lost is stored anew.
         for (number, hash) in old.chunks.iter().filter(|(number, _)| *number < last) {
@@ -259,7 +321,12 @@ impl Content<'_> {
                 changed.insert(*number);
             }
         }
-        self.chunks = old.chunks.iter().filter(|(number, _)| *number < last && !changed.contains(number)).cloned().collect();
+        self.chunks = old
+            .chunks
+            .iter()
+            .filter(|(number, _)| *number < last && !changed.contains(number))
+            .cloned()
+            .collect();
         if !changed.is_empty() {
             let (file, mut buffer) = (self.open()?, AlignedBuf::zeroed(CHUNK_BYTES as usize));
             for number in changed {
@@ -286,7 +353,11 @@ impl Content<'_> {
         if filled < wanted {
             return Err(Error::new(
                 ErrorKind::Io,
-                format!("{} ended at byte {}, before its size: back up again", self.path.display(), start + filled as u64),
+                format!(
+                    "{} ended at byte {}, before its size: back up again",
+                    self.path.display(),
+                    start + filled as u64
+                ),
             ));
         }
         self.read += wanted as u64;

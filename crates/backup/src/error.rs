@@ -73,5 +73,7 @@ impl Error {
 
 /// Returns whether the system says that the daemon behind a mount is gone, or went during the call.
 fn is_stale(error: &io::Error) -> bool {
-    [Errno::NOTCONN, Errno::CONNABORTED].iter().any(|gone| error.raw_os_error() == Some(gone.raw_os_error()))
+    [Errno::NOTCONN, Errno::CONNABORTED]
+        .iter()
+        .any(|gone| error.raw_os_error() == Some(gone.raw_os_error()))
 }

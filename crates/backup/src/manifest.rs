@@ -162,7 +162,8 @@ impl Manifest {
         for entry in &self.entries {
             line(out, serde_json::to_string(entry)?)?;
         }
-        let end = End { entries: self.entries.len() as u64, hash: hash.finalize().to_hex().to_string() };
+        let end =
+            End { entries: self.entries.len() as u64, hash: hash.finalize().to_hex().to_string() };
         writeln!(out, "{}", serde_json::to_string(&end)?)
     }
 
@@ -173,15 +174,24 @@ impl Manifest {
         if !text.ends_with(b"\n") {
             text.push(b'\n');
         }
-        let end = End { entries: text.iter().filter(|byte| **byte == b'\n').count() as u64 - 1, hash: blake3::hash(&text).to_hex().to_string() };
+        let end = End {
+            entries: text.iter().filter(|byte| **byte == b'\n').count() as u64 - 1,
+            hash: blake3::hash(&text).to_hex().to_string(),
+        };
         text.extend(serde_json::to_vec(&end).expect("two fields are written"));
         text
     }
 
     /// Reads the one that lies at `place`; nothing in it is trusted.
     pub fn read(text: &[u8], place: &str) -> Result<Self> {
-        let damaged = |what: &str| Error::new(ErrorKind::Corrupt, format!("{place}: the manifest {what}: use another backup"));
-        let mut lines: Vec<&[u8]> = text.strip_suffix(b"\n").unwrap_or(text).split(|byte| *byte == b'\n').collect();
+        let damaged = |what: &str| {
+            Error::new(
+                ErrorKind::Corrupt,
+                format!("{place}: the manifest {what}: use another backup"),
+            )
+        };
+        let mut lines: Vec<&[u8]> =
+            text.strip_suffix(b"\n").unwrap_or(text).split(|byte| *byte == b'\n').collect();
         let end: End = lines.pop().and_then(parse).ok_or_else(|| damaged("is cut short"))?;
         let mut hash = blake3::Hasher::new();
         for line in &lines {
@@ -190,12 +200,21 @@ impl Manifest {
         if hash.finalize().to_hex().as_str() != end.hash {
             return Err(damaged("does not have its hash"));
         }
-        let header: Header = lines.first().and_then(|line| parse(line)).ok_or_else(|| damaged("has no header"))?;
+        let header: Header =
+            lines.first().and_then(|line| parse(line)).ok_or_else(|| damaged("has no header"))?;
         if header.format != VERSION {
-            let message = format!("{place} has format {}, this software reads {VERSION}: use a newer bedplate", header.format);
+            let message = format!(
+                "{place} has format {}, this software reads {VERSION}: use a newer bedplate",
+                header.format
+            );
             return Err(Error::new(ErrorKind::NewerFormat, message));
         }
-        let entries: Vec<Entry> = lines.iter().skip(1).map(|line| parse(line)).collect::<Option<_>>().ok_or_else(|| damaged("does not parse"))?;
+        let entries: Vec<Entry> = lines
+            .iter()
+            .skip(1)
+            .map(|line| parse(line))
+            .collect::<Option<_>>()
+            .ok_or_else(|| damaged("does not parse"))?;
         if entries.len() as u64 != end.entries || !is_tree(&entries) {
             return Err(damaged("holds impossible names"));
         }
@@ -213,34 +232,49 @@ fn parse<T: DeserializeOwned>(line: &[u8]) -> Option<T> {
     serde_json::from_slice(line).ok()
 }
 
-/// Returns whether every name lies in a directory that came before, and every link leads to a file that did.
+/// Returns whether every name lies in a directory that came before, and every link leads to a file
+/// that did.
 fn is_tree(entries: &[Entry]) -> bool {
     let mut kinds: HashMap<&[u8], Kind> = HashMap::new();
     entries.iter().all(|entry| {
         let path = entry.path.get();
         let parent = &path[..path.iter().rposition(|byte| *byte == b'/').unwrap_or(0)];
-        let fits = if path.is_empty() { entry.kind == Kind::Directory } else { kinds.get(parent) == Some(&Kind::Directory) };
-        let leads = entry.link.as_ref().is_none_or(|link| entry.kind == Kind::File && kinds.get(link.get()) == Some(&Kind::File));
+        let fits = if path.is_empty() {
+            entry.kind == Kind::Directory
+        } else {
+            kinds.get(parent) == Some(&Kind::Directory)
+        };
+        let leads = entry.link.as_ref().is_none_or(|link| {
+            entry.kind == Kind::File && kinds.get(link.get()) == Some(&Kind::File)
+        });
         fits && leads && is_inside(path) && kinds.insert(path, entry.kind).is_none()
     })
 }
 
 /// Returns whether every size is one that a file can have, and all of them can be added up.
 fn has_possible_sizes(entries: &[Entry]) -> bool {
-    let possible = |entry: &Entry| (entry.size <= i64::MAX as u64 - CHUNK_BYTES).then_some(entry.size);
+    let possible =
+        |entry: &Entry| (entry.size <= i64::MAX as u64 - CHUNK_BYTES).then_some(entry.size);
     entries.iter().try_fold(0_u64, |sum, entry| sum.checked_add(possible(entry)?)).is_some()
 }
 
 /// Returns whether all chunks have names, lie in the file and follow each other.
 fn has_possible_chunks(entry: &Entry) -> bool {
-    let named = |hash: &str| hash.len() == 64 && hash.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
+    let named = |hash: &str| {
+        hash.len() == 64 && hash.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
+    };
     let end = entry.size.div_ceil(CHUNK_BYTES);
-    entry.chunks.iter().all(|(number, hash)| *number < end && named(hash)) && entry.chunks.is_sorted_by(|a, b| a.0 < b.0)
+    entry.chunks.iter().all(|(number, hash)| *number < end && named(hash))
+        && entry.chunks.is_sorted_by(|a, b| a.0 < b.0)
 }
 
-/// Returns whether a path leads nowhere but below the root, and is the only way to write it: `d/.` and `d/` are `d` by another name.
+/// Returns whether a path leads nowhere but below the root, and is the only way to write it: `d/.`
+/// and `d/` are `d` by another name.
 fn is_inside(path: &[u8]) -> bool {
-    path.is_empty() || path.split(|byte| *byte == b'/').all(|part| !matches!(part, b"" | b"." | b"..") && !part.contains(&0))
+    path.is_empty()
+        || path
+            .split(|byte| *byte == b'/')
+            .all(|part| !matches!(part, b"" | b"." | b"..") && !part.contains(&0))
 }
 
 #[cfg(test)]
@@ -319,8 +353,25 @@ mod tests {
     #[test]
     fn names_that_lead_out_are_refused() {
         assert!(!is_refused(|_| {}));
-        for path in [&b"../x"[..], b"/etc/passwd", b"d/../../b", b"d//x", b"d/./x", b"none/x", b"d", b"", b"d/..", b"d/", b"d/.", b"d/x\0"] {
-            assert!(is_refused(|entry| entry.path = path.to_vec().into()), "{}", path.escape_ascii());
+        for path in [
+            &b"../x"[..],
+            b"/etc/passwd",
+            b"d/../../b",
+            b"d//x",
+            b"d/./x",
+            b"none/x",
+            b"d",
+            b"",
+            b"d/..",
+            b"d/",
+            b"d/.",
+            b"d/x\0",
+        ] {
+            assert!(
+                is_refused(|entry| entry.path = path.to_vec().into()),
+                "{}",
+                path.escape_ascii()
+            );
         }
         assert!(is_refused(|entry| entry.link = Some(b"d".to_vec().into())));
         assert!(is_refused(|entry| entry.link = Some(b"../x".to_vec().into())));
@@ -334,17 +385,26 @@ mod tests {
     fn sizes_that_cannot_be_are_refused() {
         assert!(is_refused(|entry| entry.size = u64::MAX));
         let mut large = manifest(b"d/x");
-        let entry = Entry { size: i64::MAX as u64 / 2, chunks: Vec::new(), ..large.entries[2].clone() };
-        large.entries.extend((0..5_u8).map(|n| Entry { path: vec![b'p' + n].into(), ..entry.clone() }));
-        assert!(read(&text(&large)).is_err_and(|failure| failure.message.contains("impossible sizes")));
+        let entry =
+            Entry { size: i64::MAX as u64 / 2, chunks: Vec::new(), ..large.entries[2].clone() };
+        large
+            .entries
+            .extend((0..5_u8).map(|n| Entry { path: vec![b'p' + n].into(), ..entry.clone() }));
+        assert!(
+            read(&text(&large)).is_err_and(|failure| failure.message.contains("impossible sizes"))
+        );
     }
 
     #[test]
     fn chunks_that_cannot_be_are_refused() {
         let hash = || "ab".repeat(32);
-        for chunks in
-            [vec![(1, hash())], vec![(u64::MAX, hash())], vec![(0, hash()), (0, hash())], vec![(0, "../../x".into())], vec![(0, String::new())]]
-        {
+        for chunks in [
+            vec![(1, hash())],
+            vec![(u64::MAX, hash())],
+            vec![(0, hash()), (0, hash())],
+            vec![(0, "../../x".into())],
+            vec![(0, String::new())],
+        ] {
             assert!(is_refused(|entry| entry.chunks.clone_from(&chunks)), "{chunks:?}");
         }
     }

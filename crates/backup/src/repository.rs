@@ -51,9 +51,14 @@ fn manifest(name: &str) -> String {
     format!("{MANIFESTS}/{name}")
 }
 
-/// Reads the mark. It is the first that is asked of a store, and read where its size would do: only then a bucket says why it refuses.
+/// Reads the mark. It is the first that is asked of a store, and read where its size would do: only
+/// then a bucket says why it refuses.
 fn mark_of(store: &dyn Store) -> Result<Option<Vec<u8>>> {
-    Ok(store.values(Box::new(std::iter::once(MARK.to_owned())), CHUNK_BYTES).next().transpose()?.flatten())
+    Ok(store
+        .values(Box::new(std::iter::once(MARK.to_owned())), CHUNK_BYTES)
+        .next()
+        .transpose()?
+        .flatten())
 }
 
 /// Returns the part of a key behind the last `/`.
@@ -83,9 +88,17 @@ impl Repository {
 
     fn open_in(mut store: Box<dyn Store>, access: Access) -> Result<Self> {
         match mark_of(&*store)? {
-            None => return Err(Error::new(ErrorKind::NotFound, format!("{} holds no backups", store.shown("")))),
+            None => {
+                return Err(Error::new(
+                    ErrorKind::NotFound,
+                    format!("{} holds no backups", store.shown("")),
+                ));
+            }
             Some(mark) if mark != MARK_TEXT => {
-                return Err(Error::new(ErrorKind::NewerFormat, format!("{} is of another format: use a newer bedplate", store.shown(""))));
+                return Err(Error::new(
+                    ErrorKind::NewerFormat,
+                    format!("{} is of another format: use a newer bedplate", store.shown("")),
+                ));
             }
             Some(_) => {}
         }
@@ -110,7 +123,10 @@ impl Repository {
     }
 
     /// Reads chunks in order, and compares each with its hash.
-    pub fn load<'a>(&'a self, hashes: impl Iterator<Item = &'a str> + Clone + 'a) -> impl Iterator<Item = Result<Vec<u8>>> + 'a {
+    pub fn load<'a>(
+        &'a self,
+        hashes: impl Iterator<Item = &'a str> + Clone + 'a,
+    ) -> impl Iterator<Item = Result<Vec<u8>>> + 'a {
         let values = self.store.values(Box::new(hashes.clone().map(chunk)), CHUNK_BYTES);
         values.zip(hashes).map(|(value, hash)| self.checked(value?, hash))
     }
@@ -118,18 +134,27 @@ impl Repository {
     fn checked(&self, value: Option<Vec<u8>>, hash: &str) -> Result<Vec<u8>> {
         let shown = || self.store.shown(&chunk(hash));
         match value {
-            None => Err(Error::new(ErrorKind::Corrupt, format!("{} is missing: back up again, in full, or use another backup", shown()))),
+            None => Err(Error::new(
+                ErrorKind::Corrupt,
+                format!("{} is missing: back up again, in full, or use another backup", shown()),
+            )),
             Some(bytes) if blake3::hash(&bytes).to_hex().as_str() == hash => Ok(bytes),
-            Some(_) => {
-                Err(Error::new(ErrorKind::Corrupt, format!("{} does not hold what its name says: remove it and back up again, in full", shown())))
-            }
+            Some(_) => Err(Error::new(
+                ErrorKind::Corrupt,
+                format!(
+                    "{} does not hold what its name says: remove it and back up again, in full",
+                    shown()
+                ),
+            )),
         }
     }
 
     /// Adds a backup: from here on it is there.
     pub fn add(&self, backup: &Manifest) -> Result<()> {
         let mut text = Vec::new();
-        backup.write(&mut text).map_err(|error| Error::new(ErrorKind::Io, format!("the manifest cannot be written: {error}")))?;
+        backup.write(&mut text).map_err(|error| {
+            Error::new(ErrorKind::Io, format!("the manifest cannot be written: {error}"))
+        })?;
         // The chunks are durable, and protected from removal, before anything names them.
         self.store.sync()?;
         self.store.still_claimed()?;
@@ -140,11 +165,22 @@ impl Repository {
 
     /// Refuses a name that cannot be one, or is taken.
     pub fn need_free(&self, name: &str) -> Result<()> {
-        if name.is_empty() || name.starts_with('.') || name.contains('/') || name.ends_with(PARTIAL) || name.len() > 200 {
-            return Err(Error::new(ErrorKind::Usage, format!("'{name}' cannot be the name of a backup")));
+        if name.is_empty()
+            || name.starts_with('.')
+            || name.contains('/')
+            || name.ends_with(PARTIAL)
+            || name.len() > 200
+        {
+            return Err(Error::new(
+                ErrorKind::Usage,
+                format!("'{name}' cannot be the name of a backup"),
+            ));
         }
         if self.store.size(&manifest(name))?.is_some() {
-            return Err(Error::new(ErrorKind::Exists, format!("a backup '{name}' exists in {}", self.store.shown(""))));
+            return Err(Error::new(
+                ErrorKind::Exists,
+                format!("a backup '{name}' exists in {}", self.store.shown("")),
+            ));
         }
         Ok(())
     }
@@ -162,7 +198,10 @@ impl Repository {
                 let found = Manifest::read(&text, &place)?;
                 // It is looked for by what it calls itself when the next one is made against it.
                 if found.header.name != *name {
-                    return Err(Error::new(ErrorKind::Corrupt, format!("{place}: the manifest is that of another backup: use another one")));
+                    return Err(Error::new(
+                        ErrorKind::Corrupt,
+                        format!("{place}: the manifest is that of another backup: use another one"),
+                    ));
                 }
                 Ok(found)
             }
@@ -171,23 +210,32 @@ impl Repository {
     }
 
     fn no_backup(&self, name: &str) -> Error {
-        Error::new(ErrorKind::NotFound, format!("there is no backup '{name}' in {}", self.store.shown("")))
+        Error::new(
+            ErrorKind::NotFound,
+            format!("there is no backup '{name}' in {}", self.store.shown("")),
+        )
     }
 
     /// Returns the names of the backups.
     pub fn names(&self) -> Result<Vec<String>> {
-        let mut names: Vec<String> = self.store.list(MANIFESTS)?.iter().map(|(key, _)| last_part(key).to_owned()).collect();
+        let mut names: Vec<String> =
+            self.store.list(MANIFESTS)?.iter().map(|(key, _)| last_part(key).to_owned()).collect();
         names.sort_unstable();
         Ok(names)
     }
 
     /// Returns a sentence for each file among the manifests whose name no backup can have.
     fn nameless(&self) -> Result<Vec<String>> {
-        let told = |place| format!("{place}: the name is no text, so this is the manifest of no backup: move it away, or give it its name back");
+        let told = |place| {
+            format!(
+                "{place}: the name is no text, so this is the manifest of no backup: move it away, or give it its name back"
+            )
+        };
         Ok(self.store.nameless(MANIFESTS)?.into_iter().map(told).collect())
     }
 
-    /// Returns what the backups are of, oldest checkpoint first, and a sentence for each whose manifest is damaged.
+    /// Returns what the backups are of, oldest checkpoint first, and a sentence for each whose
+    /// manifest is damaged.
     pub fn headers(&self) -> Result<(Vec<Header>, Vec<String>)> {
         let (mut headers, mut damaged) = (Vec::new(), self.nameless()?);
         for backup in self.backups(&self.names()?) {
@@ -216,14 +264,23 @@ impl Repository {
                 }
                 Err(failure) => return Err(failure),
             };
-            let all = manifest.entries.iter().flat_map(|entry| entry.chunks.iter().map(move |(number, hash)| (entry, *number, hash)));
+            let all = manifest.entries.iter().flat_map(|entry| {
+                entry.chunks.iter().map(move |(number, hash)| (entry, *number, hash))
+            });
             let new: Vec<_> = all.filter(|(.., hash)| seen.insert((*hash).clone())).collect();
-            for (bytes, (entry, number, _)) in self.load(new.iter().map(|(.., hash)| hash.as_str())).zip(&new) {
+            for (bytes, (entry, number, _)) in
+                self.load(new.iter().map(|(.., hash)| hash.as_str())).zip(&new)
+            {
                 match bytes {
                     Ok(bytes) => progress(bytes.len() as u64),
                     Err(failure) if failure.kind == ErrorKind::Corrupt => {
                         let path = entry.path.path();
-                        verified.faults.push(format!("backup '{name}', {}, byte {}: {}", path.display(), number * CHUNK_BYTES, failure.message));
+                        verified.faults.push(format!(
+                            "backup '{name}', {}, byte {}: {}",
+                            path.display(),
+                            number * CHUNK_BYTES,
+                            failure.message
+                        ));
                     }
                     Err(failure) => return Err(failure),
                 }
@@ -233,7 +290,8 @@ impl Repository {
         Ok(verified)
     }
 
-    /// Removes backups, and the chunks that no other one needs. A crash leaves chunks too many at most.
+    /// Removes backups, and the chunks that no other one needs. A crash leaves chunks too many at
+    /// most.
     pub fn prune(&self, names: &[String]) -> Result<Pruned> {
         let known = self.names()?;
         // What cannot be read can be removed all the same; what does not exist cannot.
@@ -247,16 +305,28 @@ impl Repository {
         let mut needed = HashSet::new();
         let kept: Vec<String> = known.into_iter().filter(|name| !names.contains(name)).collect();
         for backup in self.backups(&kept) {
-            needed.extend(backup?.entries.into_iter().flat_map(|entry| entry.chunks).map(|(_, hash)| hash));
+            needed.extend(
+                backup?.entries.into_iter().flat_map(|entry| entry.chunks).map(|(_, hash)| hash),
+            );
         }
         self.remove(&names.iter().map(|name| manifest(name)).collect::<Vec<_>>())?;
         self.store.remove_partial()?;
-        let unneeded: Vec<(String, u64)> = self.store.list(CHUNKS)?.into_iter().filter(|(key, _)| !needed.contains(last_part(key))).collect();
+        let unneeded: Vec<(String, u64)> = self
+            .store
+            .list(CHUNKS)?
+            .into_iter()
+            .filter(|(key, _)| !needed.contains(last_part(key)))
+            .collect();
         self.remove(&unneeded.iter().map(|(key, _)| key.clone()).collect::<Vec<_>>())?;
-        Ok(Pruned { backups: names.to_vec(), chunks: unneeded.len(), bytes: unneeded.iter().map(|(_, bytes)| bytes).sum() })
+        Ok(Pruned {
+            backups: names.to_vec(),
+            chunks: unneeded.len(),
+            bytes: unneeded.iter().map(|(_, bytes)| bytes).sum(),
+        })
     }
 
-    /// Removes keys for good: a manifest that a power cut brought back would name chunks that are gone.
+    /// Removes keys for good: a manifest that a power cut brought back would name chunks that are
+    /// gone.
     fn remove(&self, keys: &[String]) -> Result<()> {
         const AT_ONCE: usize = 1000;
         for keys in keys.chunks(AT_ONCE) {

@@ -41,11 +41,15 @@ pub struct Target {
 }
 
 impl Target {
-    /// Makes the directory where it does not exist. `on_mount` tells whether a canonical path lies on a Bedplate mount.
+    /// Makes the directory where it does not exist. `on_mount` tells whether a canonical path lies
+    /// on a Bedplate mount.
     ///
     /// # Errors
     /// `NotEmpty`, those of the system, and those of `on_mount`.
-    pub fn prepare<E: From<Error>>(dir: &Path, on_mount: impl FnOnce(&Path) -> std::result::Result<bool, E>) -> std::result::Result<Self, E> {
+    pub fn prepare<E: From<Error>>(
+        dir: &Path,
+        on_mount: impl FnOnce(&Path) -> std::result::Result<bool, E>,
+    ) -> std::result::Result<Self, E> {
         let dir = empty(dir)?;
         let on_mount = on_mount(&dir)?;
         Ok(Self { dir, on_mount })
@@ -55,21 +59,33 @@ impl Target {
 fn empty(dir: &Path) -> Result<PathBuf> {
     fs::create_dir_all(dir).map_err(|e| Error::system("make", dir, &e))?;
     if fs::read_dir(dir).map_err(|e| Error::system("read", dir, &e))?.next().is_some() {
-        return Err(Error::new(ErrorKind::NotEmpty, format!("{} is not empty: restore into an empty directory", dir.display())));
+        return Err(Error::new(
+            ErrorKind::NotEmpty,
+            format!("{} is not empty: restore into an empty directory", dir.display()),
+        ));
     }
     dir.canonicalize().map_err(|e| Error::system("find", dir, &e))
 }
 
-/// Restores into an empty directory. It returns once everything is durable. `progress` is called with the bytes that are done and the bytes in all.
+/// Restores into an empty directory. It returns once everything is durable. `progress` is called
+/// with the bytes that are done and the bytes in all.
 ///
 /// # Errors
 /// `Corrupt` for a chunk that is missing or damaged, and those of the system and of the repository.
-pub fn restore(repository: &Repository, manifest: &Manifest, target: Target, mut progress: impl FnMut(u64, u64)) -> Result<Restored> {
+pub fn restore(
+    repository: &Repository,
+    manifest: &Manifest,
+    target: Target,
+    mut progress: impl FnMut(u64, u64),
+) -> Result<Restored> {
     let Target { dir, on_mount } = target;
     let bytes = manifest.entries.iter().map(|entry| entry.size).sum();
     // The very chunks that are filled in below, in the same order.
-    let files = manifest.entries.iter().filter(|entry| entry.kind == Kind::File && entry.link.is_none());
-    let chunks = Box::new(repository.load(files.flat_map(|entry| entry.chunks.iter().map(|(_, hash)| hash.as_str()))));
+    let files =
+        manifest.entries.iter().filter(|entry| entry.kind == Kind::File && entry.link.is_none());
+    let chunks = Box::new(
+        repository.load(files.flat_map(|entry| entry.chunks.iter().map(|(_, hash)| hash.as_str()))),
+    );
     let mut work = Work { chunks, on_mount, left_out: Vec::new() };
     let mut done_bytes = 0;
     for entry in &manifest.entries {
@@ -77,7 +93,8 @@ pub fn restore(repository: &Repository, manifest: &Manifest, target: Target, mut
         done_bytes += entry.size;
         progress(done_bytes, bytes);
     }
-    // Directories last and from below: what was made in them changed their times, and they may forbid to be written.
+    // Directories last and from below: what was made in them changed their times, and they may
+    // forbid to be written.
     for entry in manifest.entries.iter().rev().filter(|entry| entry.kind == Kind::Directory) {
         work.dress(entry, &dir.join(entry.path.path()))?;
     }
@@ -105,7 +122,8 @@ impl Work<'_> {
     fn make(&mut self, entry: &Entry, root: &Path) -> Result<()> {
         let path = root.join(entry.path.path());
         if let Some(link) = &entry.link {
-            return fs::hard_link(root.join(link.path()), &path).map_err(|e| Error::system("link", &path, &e));
+            return fs::hard_link(root.join(link.path()), &path)
+                .map_err(|e| Error::system("link", &path, &e));
         }
         match entry.kind {
             Kind::Directory if entry.path.get().is_empty() => {
@@ -113,17 +131,28 @@ impl Work<'_> {
                 return Ok(());
             }
             Kind::Directory => {
-                DirBuilder::new().mode(0o700).create(&path).map_err(|e| Error::system("make", &path, &e))?;
+                DirBuilder::new()
+                    .mode(0o700)
+                    .create(&path)
+                    .map_err(|e| Error::system("make", &path, &e))?;
                 self.mark(entry, &path);
                 return Ok(());
             }
             Kind::File => self.fill(entry, &path)?,
             Kind::Symlink => {
-                let target = entry.target.as_ref().map(crate::manifest::Bytes::path).unwrap_or_default();
-                std::os::unix::fs::symlink(target, &path).map_err(|e| Error::system("make", &path, &e))?;
+                let target =
+                    entry.target.as_ref().map(crate::manifest::Bytes::path).unwrap_or_default();
+                std::os::unix::fs::symlink(target, &path)
+                    .map_err(|e| Error::system("make", &path, &e))?;
             }
             Kind::Special => {
-                let made = rustix::fs::mknodat(CWD, &path, FileType::from_raw_mode(entry.mode), Mode::from_raw_mode(entry.mode), entry.rdev);
+                let made = rustix::fs::mknodat(
+                    CWD,
+                    &path,
+                    FileType::from_raw_mode(entry.mode),
+                    Mode::from_raw_mode(entry.mode),
+                    entry.rdev,
+                );
                 if let Err(error) = made {
                     self.left_out.push(Error::system("make", &path, &error.into()).message);
                     return Ok(());
@@ -136,22 +165,36 @@ impl Work<'_> {
     fn fill(&mut self, entry: &Entry, path: &Path) -> Result<()> {
         let explain = |e: io::Error| Error::system("write", path, &e);
         // Private to this process until its permissions are restored.
-        let file = File::options().write(true).create_new(true).mode(0o600).open(path).map_err(explain)?;
+        let file =
+            File::options().write(true).create_new(true).mode(0o600).open(path).map_err(explain)?;
         self.mark(entry, path);
         for (number, _) in &entry.chunks {
             let start = number * CHUNK_BYTES;
-            let bytes = self.chunks.next().expect("one comes for each").map_err(|error| in_file(error, path, start))?;
+            let bytes = self
+                .chunks
+                .next()
+                .expect("one comes for each")
+                .map_err(|error| in_file(error, path, start))?;
             if start + bytes.len() as u64 > entry.size {
-                return Err(Error::new(ErrorKind::Corrupt, format!("{}: a chunk reaches behind the end: use another backup", path.display())));
+                return Err(Error::new(
+                    ErrorKind::Corrupt,
+                    format!(
+                        "{}: a chunk reaches behind the end: use another backup",
+                        path.display()
+                    ),
+                ));
             }
             let mut at = 0;
             while at < bytes.len() {
-                let is_hole = |from: usize| bytes[from..(from + HOLE_BYTES).min(bytes.len())].iter().all(|byte| *byte == 0);
+                let is_hole = |from: usize| {
+                    bytes[from..(from + HOLE_BYTES).min(bytes.len())].iter().all(|byte| *byte == 0)
+                };
                 let mut end = at;
                 while end < bytes.len() && !is_hole(end) {
                     end += HOLE_BYTES;
                 }
-                file.write_all_at(&bytes[at..end.min(bytes.len())], start + at as u64).map_err(explain)?;
+                file.write_all_at(&bytes[at..end.min(bytes.len())], start + at as u64)
+                    .map_err(explain)?;
                 at = end.max(at) + if end < bytes.len() { HOLE_BYTES } else { 0 };
             }
         }
@@ -162,11 +205,19 @@ impl Work<'_> {
     fn mark(&mut self, entry: &Entry, path: &Path) {
         let untorn = entry.untorn_bytes.map(|bytes| bytes.to_string());
         let extent = entry.extent_bytes.map(|bytes| bytes.to_string());
-        for (name, value) in [(settings::MODE, entry.io_mode.as_ref()), (settings::UNTORN, untorn.as_ref()), (settings::EXTENT_SIZE, extent.as_ref())]
-        {
+        for (name, value) in [
+            (settings::MODE, entry.io_mode.as_ref()),
+            (settings::UNTORN, untorn.as_ref()),
+            (settings::EXTENT_SIZE, extent.as_ref()),
+        ] {
             match value {
-                Some(value) if self.on_mount => self.left_out.extend(settings::set(path, name, value).err().map(|error| error.message)),
-                Some(value) => self.left_out.push(format!("{}: {name} = {value}: this is no Bedplate mount", path.display())),
+                Some(value) if self.on_mount => self
+                    .left_out
+                    .extend(settings::set(path, name, value).err().map(|error| error.message)),
+                Some(value) => self.left_out.push(format!(
+                    "{}: {name} = {value}: this is no Bedplate mount",
+                    path.display()
+                )),
                 None => {}
             }
         }
@@ -182,16 +233,26 @@ impl Work<'_> {
             self.left_out.push(Error::system("set the owner of", path, &error).message);
         }
         for (name, value) in &entry.attributes {
-            if let Err(error) = rustix::fs::lsetxattr(path, OsStr::from_bytes(name.get()), value.get(), XattrFlags::empty()) {
+            if let Err(error) = rustix::fs::lsetxattr(
+                path,
+                OsStr::from_bytes(name.get()),
+                value.get(),
+                XattrFlags::empty(),
+            ) {
                 let doing = format!("set the attribute {} of", name.get().escape_ascii());
                 self.left_out.push(Error::system(&doing, path, &error.into()).message);
             }
         }
         if entry.kind != Kind::Symlink {
-            rustix::fs::chmod(path, Mode::from_raw_mode(mode)).map_err(|e| explain("set the permissions of", e.into()))?;
+            rustix::fs::chmod(path, Mode::from_raw_mode(mode))
+                .map_err(|e| explain("set the permissions of", e.into()))?;
         }
-        let time = Timespec { tv_sec: entry.mtime.div_euclid(1_000_000_000), tv_nsec: entry.mtime.rem_euclid(1_000_000_000) };
+        let time = Timespec {
+            tv_sec: entry.mtime.div_euclid(1_000_000_000),
+            tv_nsec: entry.mtime.rem_euclid(1_000_000_000),
+        };
         let times = Timestamps { last_access: time, last_modification: time };
-        rustix::fs::utimensat(CWD, path, &times, AtFlags::SYMLINK_NOFOLLOW).map_err(|e| explain("set the times of", e.into()))
+        rustix::fs::utimensat(CWD, path, &times, AtFlags::SYMLINK_NOFOLLOW)
+            .map_err(|e| explain("set the times of", e.into()))
     }
 }

@@ -1,11 +1,15 @@
-//! The example of the README, word for word: an image that is made once, formatted, and opened again.
+//! The example of the README, word for word: an image that is made once, formatted, and opened
+//! again.
 //!
 //! ```sh
 //! cargo run --package bedplate --example readme
 //! ```
 #![forbid(unsafe_code)]
 
-use bedplate::{AlignedBuf, FileSystem, FormatOptions, IoMode, MountOptions, OpenOptions, Volume, VolumeOptions, create_image};
+use bedplate::{
+    AlignedBuf, FileSystem, FormatOptions, IoMode, MountOptions, OpenOptions, Volume,
+    VolumeOptions, create_image,
+};
 
 /// Runs the example in the working directory, where it leaves `disk.img`.
 ///
@@ -20,7 +24,11 @@ pub fn main() -> Result<(), Box<dyn std::error::Error>> {
     if first {
         FileSystem::format(&device, None, &FormatOptions::default())?;
     }
-    let fs = FileSystem::mount(device, None, MountOptions { mode: IoMode::Concurrent, ..Default::default() })?;
+    let fs = FileSystem::mount(
+        device,
+        None,
+        MountOptions { mode: IoMode::Concurrent, ..Default::default() },
+    )?;
     let pages = fs.open("/pages.db", &OpenOptions::create())?;
     pages.write_at(&AlignedBuf::from_slice(&[7; 8192]), 0)?; // &self: from any number of threads at once
     pages.sync_data()?; // one flush: the page and the file's new size are durable

@@ -2,25 +2,33 @@
 #![forbid(unsafe_code)]
 
 pub use bedplate_block::{
-    AlignedBuf, BlockDevice, Completion, DeviceCounters, DeviceOptions, DeviceQueue, Engine, EngineReport, Error as DeviceError,
-    ErrorKind as DeviceErrorKind, Geometry, MemoryDevice, QueueOptions, Request, RequestKind, Segment, create_image,
+    AlignedBuf, BlockDevice, Completion, DeviceCounters, DeviceOptions, DeviceQueue, Engine,
+    EngineReport, Error as DeviceError, ErrorKind as DeviceErrorKind, Geometry, MemoryDevice,
+    QueueOptions, Request, RequestKind, Segment, create_image,
 };
 pub use bedplate_fs::{
-    AllocateMode, Attr, CacheCounters, ChangedBlocks, ChangedKind, ChangedRange, CheckReport, CheckpointCounts, CheckpointDifference, CheckpointHold,
-    CheckpointInfo, CheckpointOptions, CheckpointScope, CheckpointSpace, CloneReport, CloneSource, CounterSnapshot, DefragStep, DifferenceKind,
-    DirEntry, Error, ErrorKind, ExtentInfo, File, FileActivity, FileKind, FilePath, FileSystem, Finding, FindingKind, FormatOptions, FormatReport,
-    Fragmentation, FsInfo, InodeLockSetting, InodeNo, IoMode, Latencies, LatencySnapshot, LogInfo, LostRange, Moment, MountOptions, MovedFile,
-    MoverReport, MoverState, NewFile, OpenOptions, Pressure, Queue, QueueCompletion, Reason, RecoveryReport, RenameMode, Result, RollbackOptions,
-    RollbackReport, Salvage, SalvagedEntry, Schedule, ScheduleRun, SetAttr, SpacePolicy, Statfs, TUNABLES, Takes, Timestamp, Tunable, TunableInfo,
-    TunableSet, TunableState, TuneOptions, TunedBy, Unit, Untorn, format_duration, format_size, format_time, parse_duration, parse_size,
-    readable_name, split_mode_suffix,
+    AllocateMode, Attr, CacheCounters, ChangedBlocks, ChangedKind, ChangedRange, CheckReport,
+    CheckpointCounts, CheckpointDifference, CheckpointHold, CheckpointInfo, CheckpointOptions,
+    CheckpointScope, CheckpointSpace, CloneReport, CloneSource, CounterSnapshot, DefragStep,
+    DifferenceKind, DirEntry, Error, ErrorKind, ExtentInfo, File, FileActivity, FileKind, FilePath,
+    FileSystem, Finding, FindingKind, FormatOptions, FormatReport, Fragmentation, FsInfo,
+    InodeLockSetting, InodeNo, IoMode, Latencies, LatencySnapshot, LogInfo, LostRange, Moment,
+    MountOptions, MovedFile, MoverReport, MoverState, NewFile, OpenOptions, Pressure, Queue,
+    QueueCompletion, Reason, RecoveryReport, RenameMode, Result, RollbackOptions, RollbackReport,
+    Salvage, SalvagedEntry, Schedule, ScheduleRun, SetAttr, SpacePolicy, Statfs, TUNABLES, Takes,
+    Timestamp, Tunable, TunableInfo, TunableSet, TunableState, TuneOptions, TunedBy, Unit, Untorn,
+    format_duration, format_size, format_time, parse_duration, parse_size, readable_name,
+    split_mode_suffix,
 };
 pub use bedplate_volume::{
-    ArbiterProvider, Arrangement, Arrival, Config as GroupConfig, Difference, Error as GroupError, ErrorKind as GroupErrorKind,
-    FOREGROUND_PERCENT_DEFAULT, FOREGROUND_UNLIMITED, Foreground, Group, HEAD_BYTES, Id, ImportOptions, Innodb, Label, Layout, MEMBER_BYTES_MIN,
-    Member, MemberState, MemberStatistics, NewGroup, OperationStatistics, PageArbiter, PageFormat, PlexStatistics, Postgres, Relayout,
-    RelayoutProgress, RelayoutState, Role, ScrubFinding, ScrubReport, ScrubResult, ScrubSchedule, Shape, Sqlite, SyncProgress, Target,
-    UNIT_BYTES_DEFAULT, Undecided, Volume, VolumeConfig, VolumeOptions, VolumeStatistics, WeakGroup, Which, create as create_group, page_formats,
+    ArbiterProvider, Arrangement, Arrival, Config as GroupConfig, Difference, Error as GroupError,
+    ErrorKind as GroupErrorKind, FOREGROUND_PERCENT_DEFAULT, FOREGROUND_UNLIMITED, Foreground,
+    Group, HEAD_BYTES, Id, ImportOptions, Innodb, Label, Layout, MEMBER_BYTES_MIN, Member,
+    MemberState, MemberStatistics, NewGroup, OperationStatistics, PageArbiter, PageFormat,
+    PlexStatistics, Postgres, Relayout, RelayoutProgress, RelayoutState, Role, ScrubFinding,
+    ScrubReport, ScrubResult, ScrubSchedule, Shape, Sqlite, SyncProgress, Target,
+    UNIT_BYTES_DEFAULT, Undecided, Volume, VolumeConfig, VolumeOptions, VolumeStatistics,
+    WeakGroup, Which, create as create_group, page_formats,
 };
 
 /// The example of the README, compiled with the documentation tests.

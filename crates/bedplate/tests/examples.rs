@@ -25,11 +25,16 @@ fn page_writers_runs() {
     page_writers::main().unwrap();
 }
 
-/// The README's example failed as printed: nothing made the image, and a second run refused to format it again.
+/// The README's example failed as printed: nothing made the image, and a second run refused to
+/// format it again.
 #[test]
 fn the_example_of_the_readme_runs_twice_as_printed() {
     let readme = include_str!("../../../README.md");
-    let printed = readme.split("```rust,no_run\n").nth(1).and_then(|rest| rest.split("```").next()).expect("the README has an example");
+    let printed = readme
+        .split("```rust,no_run\n")
+        .nth(1)
+        .and_then(|rest| rest.split("```").next())
+        .expect("the README has an example");
     assert_eq!(code(printed), code(include_str!("../examples/readme.rs")));
 
     // The other tests here name every file by its whole path.
@@ -41,6 +46,8 @@ fn the_example_of_the_readme_runs_twice_as_printed() {
 
 /// Returns the lines of code, as the README has them.
 fn code(source: &str) -> Vec<String> {
-    let lines = source.lines().filter(|line| !line.starts_with("//") && !line.starts_with("#!") && !line.is_empty());
+    let lines = source
+        .lines()
+        .filter(|line| !line.starts_with("//") && !line.starts_with("#!") && !line.is_empty());
     lines.map(|line| line.replace("pub fn main", "fn main")).collect()
 }

@@ -1,4 +1,5 @@
-//! A place to measure on when none is given: image files, and as root loop devices, an XFS and a Bedplate mount.
+//! A place to measure on when none is given: image files, and as root loop devices, an XFS and a
+//! Bedplate mount.
 //!
 //! ```text
 //!   directory ── raw.img ──── loop ── raw target
@@ -6,8 +7,9 @@
 //!            ├── kernel.img ─ loop ── XFS or ext4 ── path targets
 //!            └── mount.img ── loop ── Bedplate mount ── path target
 //! ```
-//! Every image is written in full first, so that the file system below does no allocation while something is measured. Without root the
-//! images are used as they are, and the directory's own file system stands for the kernel's.
+//! Every image is written in full first, so that the file system below does no allocation while
+//! something is measured. Without root the images are used as they are, and the directory's own
+//! file system stands for the kernel's.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -92,7 +94,9 @@ impl Bed {
             DeviceClass::Disk => std::env::temp_dir(),
         });
         let directory = parent.join(format!("bedplate-bench-bed-{}", std::process::id()));
-        fs::create_dir(&directory).map_err(|e| Error::io(directory.display(), "cannot make the directory for images", e))?;
+        fs::create_dir(&directory).map_err(|e| {
+            Error::io(directory.display(), "cannot make the directory for images", e)
+        })?;
         let mut bed = Self {
             undo: vec![Undo::Directory(directory.clone())],
             raw: directory.join("raw.img"),
@@ -108,7 +112,9 @@ impl Bed {
         if rustix::process::geteuid().is_root() {
             bed.as_root(&directory, options)?;
         } else {
-            bed.missing.push("without root there are no loop devices: image files are used as they are".into());
+            bed.missing.push(
+                "without root there are no loop devices: image files are used as they are".into(),
+            );
             bed.kernel = Some((directory, "files"));
         }
         Ok(bed)
@@ -118,10 +124,14 @@ impl Bed {
         let (raw, volume) = (self.raw.clone(), self.volume.clone());
         match (self.attach(&raw), self.attach(&volume)) {
             (Ok(raw), Ok(volume)) => (self.raw, self.volume) = (raw, volume),
-            (Err(e), _) | (_, Err(e)) => self.missing.push(format!("no loop device, so image files are used as they are: {e}")),
+            (Err(e), _) | (_, Err(e)) => self
+                .missing
+                .push(format!("no loop device, so image files are used as they are: {e}")),
         }
         if let Err(e) = self.make_kernel(directory, options.image_bytes) {
-            self.missing.push(format!("no kernel file system of its own, so the directory's stands for it: {e}"));
+            self.missing.push(format!(
+                "no kernel file system of its own, so the directory's stands for it: {e}"
+            ));
             self.kernel = Some((directory.to_path_buf(), "files"));
         }
         if let Some(program) = &options.program
@@ -133,7 +143,8 @@ impl Bed {
     }
 
     fn attach(&mut self, image: &Path) -> Result<PathBuf> {
-        // Sectors of 512 bytes show what small log writes cost; direct I/O keeps the host's page cache out.
+        // Sectors of 512 bytes show what small log writes cost; direct I/O keeps the host's page
+        // cache out.
         let args = ["--find", "--show", "--direct-io=on", "--sector-size=512"];
         let device = PathBuf::from(call(Command::new("losetup").args(args).arg(image))?.trim());
         self.undo.push(Undo::Loop(device.clone()));
@@ -148,12 +159,17 @@ impl Bed {
         let name = match xfs {
             Ok(_) => "xfs",
             Err(_) => {
-                call(Command::new("mkfs.ext4").args(["-q", "-F", "-E", "nodiscard,lazy_itable_init=0"]).arg(&device))?;
+                call(
+                    Command::new("mkfs.ext4")
+                        .args(["-q", "-F", "-E", "nodiscard,lazy_itable_init=0"])
+                        .arg(&device),
+                )?;
                 "ext4"
             }
         };
         let at = directory.join(name);
-        fs::create_dir(&at).map_err(|e| Error::io(at.display(), "cannot make the mount point", e))?;
+        fs::create_dir(&at)
+            .map_err(|e| Error::io(at.display(), "cannot make the mount point", e))?;
         call(Command::new("mount").arg(&device).arg(&at))?;
         self.undo.push(Undo::Mount(at.clone()));
         self.kernel = Some((at, name));
@@ -165,10 +181,18 @@ impl Bed {
         write_image(&image, image_bytes)?;
         let device = self.attach(&image)?;
         let at = directory.join("mount");
-        fs::create_dir(&at).map_err(|e| Error::io(at.display(), "cannot make the mount point", e))?;
+        fs::create_dir(&at)
+            .map_err(|e| Error::io(at.display(), "cannot make the mount point", e))?;
         call(Command::new(program).arg("format").arg(&device).arg("--force"))?;
-        call(Command::new(program).arg("mount").arg(&device).arg(&at).args(["-o", "mode=concurrent"]))?;
-        self.undo.push(Undo::BedplateMount { program: program.to_path_buf(), directory: at.clone() });
+        call(
+            Command::new(program)
+                .arg("mount")
+                .arg(&device)
+                .arg(&at)
+                .args(["-o", "mode=concurrent"]),
+        )?;
+        self.undo
+            .push(Undo::BedplateMount { program: program.to_path_buf(), directory: at.clone() });
         self.mount = Some(at);
         Ok(())
     }
@@ -180,7 +204,9 @@ impl Bed {
     pub fn targets(&self, parts: &[Part]) -> Result<Vec<TargetSpec>> {
         let texts: Vec<String> = parts.iter().filter_map(|&part| self.spec(part)).collect();
         if texts.is_empty() {
-            return Err(Error::usage("this place has none of the targets that the workload compares"));
+            return Err(Error::usage(
+                "this place has none of the targets that the workload compares",
+            ));
         }
         texts.iter().map(|text| text.parse()).collect()
     }
@@ -191,12 +217,25 @@ impl Bed {
             Part::Raw => format!("raw=raw:{}", self.raw.display()),
             Part::Concurrent => format!("concurrent=volume:{volume}"),
             Part::Direct => format!("direct=volume:{volume},mode=direct"),
-            Part::Whole => format!("direct whole-lock=volume:{volume},mode=direct,inode-lock=whole"),
+            Part::Whole => {
+                format!("direct whole-lock=volume:{volume},mode=direct,inode-lock=whole")
+            }
             Part::Cached => format!("cached=volume:{volume},mode=cached"),
-            Part::ConcurrentCache => format!("concurrent+cache=volume:{volume},mode=concurrent+cache"),
-            Part::KernelDirect => self.kernel.as_ref().map(|(at, name)| format!("{name} direct=path:{}", at.display()))?,
-            Part::KernelBuffered => self.kernel.as_ref().map(|(at, name)| format!("{name} buffered=path:{},buffered", at.display()))?,
-            Part::Mount => self.mount.as_ref().map(|at| format!("mount=path:{},mode=concurrent", at.display()))?,
+            Part::ConcurrentCache => {
+                format!("concurrent+cache=volume:{volume},mode=concurrent+cache")
+            }
+            Part::KernelDirect => self
+                .kernel
+                .as_ref()
+                .map(|(at, name)| format!("{name} direct=path:{}", at.display()))?,
+            Part::KernelBuffered => self
+                .kernel
+                .as_ref()
+                .map(|(at, name)| format!("{name} buffered=path:{},buffered", at.display()))?,
+            Part::Mount => self
+                .mount
+                .as_ref()
+                .map(|at| format!("mount=path:{},mode=concurrent", at.display()))?,
         })
     }
 
@@ -212,23 +251,32 @@ impl Drop for Bed {
         for undo in self.undo.drain(..).rev() {
             // What does not go away is in plain sight, and a drop cannot report it.
             let _ = match undo {
-                Undo::Directory(path) => fs::remove_dir_all(&path).map_err(|e| Error::io(path.display(), "cannot remove", e)),
-                Undo::Loop(device) => call(Command::new("losetup").arg("--detach").arg(device)).map(drop),
+                Undo::Directory(path) => fs::remove_dir_all(&path)
+                    .map_err(|e| Error::io(path.display(), "cannot remove", e)),
+                Undo::Loop(device) => {
+                    call(Command::new("losetup").arg("--detach").arg(device)).map(drop)
+                }
                 Undo::Mount(at) => call(Command::new("umount").arg(at)).map(drop),
-                Undo::BedplateMount { program, directory } => call(Command::new(program).arg("unmount").arg(directory)).map(drop),
+                Undo::BedplateMount { program, directory } => {
+                    call(Command::new(program).arg("unmount").arg(directory)).map(drop)
+                }
             };
         }
     }
 }
 
 fn check_room(directory: &Path, needs: u64) -> Result<()> {
-    let stat = rustix::fs::statvfs(directory).map_err(|e| Error::io(directory.display(), "cannot ask for free space", e))?;
+    let stat = rustix::fs::statvfs(directory)
+        .map_err(|e| Error::io(directory.display(), "cannot ask for free space", e))?;
     let has = stat.f_bavail * stat.f_frsize;
     if has >= needs {
         return Ok(());
     }
     let (has, needs) = (bedplate::format_size(has), bedplate::format_size(needs));
-    Err(Error::target(format!("{}: the images need {needs} and {has} are free: give --dir or a smaller --image-size", directory.display())))
+    Err(Error::target(format!(
+        "{}: the images need {needs} and {has} are free: give --dir or a smaller --image-size",
+        directory.display()
+    )))
 }
 
 fn write_image(path: &Path, bytes: u64) -> Result<()> {
@@ -261,7 +309,12 @@ mod tests {
     use super::*;
 
     fn options(directory: &Path) -> BedOptions {
-        BedOptions { class: DeviceClass::Disk, directory: Some(directory.to_path_buf()), image_bytes: 8 << 20, program: None }
+        BedOptions {
+            class: DeviceClass::Disk,
+            directory: Some(directory.to_path_buf()),
+            image_bytes: 8 << 20,
+            program: None,
+        }
     }
 
     #[test]
@@ -270,7 +323,9 @@ mod tests {
         let bed = Bed::make(&BedOptions { image_bytes: 16 << 20, ..options(dir.path()) }).unwrap();
         let made: Vec<_> = fs::read_dir(dir.path()).unwrap().collect();
         assert_eq!(made.len(), 1);
-        let targets = bed.targets(&[Part::Raw, Part::KernelDirect, Part::KernelBuffered, Part::Mount]).unwrap();
+        let targets = bed
+            .targets(&[Part::Raw, Part::KernelDirect, Part::KernelBuffered, Part::Mount])
+            .unwrap();
         assert_eq!(targets.len(), 3, "no program, no mount: {:?}", bed.missing);
         assert!(bed.owns(targets[0].overwrites()[0]));
         drop(bed);
@@ -280,7 +335,10 @@ mod tests {
     #[test]
     fn too_little_room_is_one_sentence() {
         let dir = tempfile::tempdir().unwrap();
-        let message = Bed::make(&BedOptions { image_bytes: 1 << 50, ..options(dir.path()) }).err().unwrap().to_string();
+        let message = Bed::make(&BedOptions { image_bytes: 1 << 50, ..options(dir.path()) })
+            .err()
+            .unwrap()
+            .to_string();
         assert!(message.contains("are free") && !message.contains('\n'), "{message}");
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
     }

@@ -47,9 +47,16 @@ pub struct ComparedFiles {
 pub fn compare(a: &Results, b: &Results) -> Result<ComparedFiles> {
     let (mut pairs, mut unmatched) = (Vec::new(), Vec::new());
     for (workload, case, target) in keys(a) {
-        let name = || format!("{}: {} on {}", workload.name, workload.cases[case].name, workload.targets[target].label);
+        let name = || {
+            format!(
+                "{}: {} on {}",
+                workload.name, workload.cases[case].name, workload.targets[target].label
+            )
+        };
         let rates_a = rates(workload, case, target);
-        match find(b, workload, case, target).and_then(|rates_b| Some((Comparison::of(&rates_a, &rates_b)?, rates_b))) {
+        match find(b, workload, case, target)
+            .and_then(|rates_b| Some((Comparison::of(&rates_a, &rates_b)?, rates_b)))
+        {
             Some((comparison, rates_b)) => pairs.push(Compared {
                 workload: workload.name.clone(),
                 unit: workload.unit.clone(),
@@ -64,11 +71,17 @@ pub fn compare(a: &Results, b: &Results) -> Result<ComparedFiles> {
     }
     for (workload, case, target) in keys(b) {
         if find(a, workload, case, target).is_none() {
-            unmatched.push(format!("only in B: {}: {} on {}", workload.name, workload.cases[case].name, workload.targets[target].label));
+            unmatched.push(format!(
+                "only in B: {}: {} on {}",
+                workload.name, workload.cases[case].name, workload.targets[target].label
+            ));
         }
     }
     if pairs.is_empty() {
-        return Err(Error::new(ErrorKind::Results, "the two results have no workload, case and target in common"));
+        return Err(Error::new(
+            ErrorKind::Results,
+            "the two results have no workload, case and target in common",
+        ));
     }
     Ok(ComparedFiles { differences: differences(a, b), pairs, unmatched })
 }
@@ -77,7 +90,10 @@ fn keys(results: &Results) -> impl Iterator<Item = (&WorkloadResults, usize, usi
     results
         .workloads
         .iter()
-        .flat_map(|w| (0..w.cases.len()).flat_map(move |case| (0..w.targets.len()).map(move |target| (w, case, target))))
+        .flat_map(|w| {
+            (0..w.cases.len())
+                .flat_map(move |case| (0..w.targets.len()).map(move |target| (w, case, target)))
+        })
         .filter(|&(w, case, target)| records_of(w, case, target).next().is_some())
 }
 
@@ -125,12 +141,23 @@ impl ComparedFiles {
         }
         let name = |pair: &Compared| format!("{}: {} · {}", pair.workload, pair.case, pair.target);
         let width = self.pairs.iter().map(|pair| name(pair).chars().count()).max().unwrap_or(0);
-        let _ = writeln!(text, "{:width$}  {:>12}  {:>12}  {:>6}  {:<15}  {:>6}", "", "A", "B", "B/A", "95 % interval", "p");
+        let _ = writeln!(
+            text,
+            "{:width$}  {:>12}  {:>12}  {:>6}  {:<15}  {:>6}",
+            "", "A", "B", "B/A", "95 % interval", "p"
+        );
         for pair in &self.pairs {
             let c = &pair.comparison;
             let interval = format!("{:.3} … {:.3}", c.low, c.high);
             let (a, b) = (format_number(pair.a.median), format_number(pair.b.median));
-            let _ = writeln!(text, "{:width$}  {a:>12}  {b:>12}  {:>6.3}  {interval:<15}  {:>6.3}  {}", name(pair), c.ratio, c.p, words(c.verdict));
+            let _ = writeln!(
+                text,
+                "{:width$}  {a:>12}  {b:>12}  {:>6.3}  {interval:<15}  {:>6.3}  {}",
+                name(pair),
+                c.ratio,
+                c.p,
+                words(c.verdict)
+            );
         }
         for line in &self.unmatched {
             let _ = writeln!(text, "{line}");
@@ -164,12 +191,17 @@ mod tests {
         assert_eq!(compared.unmatched.len(), 2);
         assert!(compared.differences[0].contains("9.9.9"));
         let text = compared.table();
-        assert!(text.contains("B is lower") && text.contains("only in A: mixed: only on gone"), "{text}");
+        assert!(
+            text.contains("B is lower") && text.contains("only in A: mixed: only on gone"),
+            "{text}"
+        );
     }
 
     #[test]
     fn strangers_are_refused() {
-        let message = compare(&results(&[("a", &[1.0])]), &results(&[("b", &[1.0])])).unwrap_err().to_string();
+        let message = compare(&results(&[("a", &[1.0])]), &results(&[("b", &[1.0])]))
+            .unwrap_err()
+            .to_string();
         assert!(message.contains("nothing") || message.contains("no workload"), "{message}");
     }
 }

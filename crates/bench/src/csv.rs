@@ -18,14 +18,17 @@ pub fn csv(results: &Results) -> String {
 
 fn push(text: &mut String, workload: &WorkloadResults) {
     for record in &workload.records {
-        let (case, target, m) = (&workload.cases[record.case], &workload.targets[record.target], &record.measurement);
+        let (case, target, m) =
+            (&workload.cases[record.case], &workload.targets[record.target], &record.measurement);
         let kinds = ["image", "transaction", "commit", "read", "write"];
         let latency = kinds.iter().find_map(|kind| m.latency.get(*kind));
-        let latency = latency.map_or([String::new(), String::new(), String::new(), String::new()], |l| {
-            [l.p50_us, l.p99_us, l.p999_us, l.max_us].map(|us| format!("{us:.2}"))
+        let latency = latency
+            .map_or([String::new(), String::new(), String::new(), String::new()], |l| {
+                [l.p50_us, l.p99_us, l.p999_us, l.max_us].map(|us| format!("{us:.2}"))
+            });
+        let device = m.device.map_or([const { String::new() }; 5], |d| {
+            [d.reads, d.read_bytes, d.writes, d.written_bytes, d.flushes].map(|n| n.to_string())
         });
-        let device =
-            m.device.map_or([const { String::new() }; 5], |d| [d.reads, d.read_bytes, d.writes, d.written_bytes, d.flushes].map(|n| n.to_string()));
         let role = serde_json::to_string(&target.role).unwrap_or_default();
         // Writing to a string cannot fail.
         let _ = writeln!(
@@ -61,7 +64,11 @@ fn push(text: &mut String, workload: &WorkloadResults) {
 
 /// Quotes a field that holds a comma, a quote or a line's end (RFC 4180).
 fn quoted(field: &str) -> String {
-    if field.contains([',', '"', '\n', '\r']) { format!("\"{}\"", field.replace('"', "\"\"")) } else { field.to_owned() }
+    if field.contains([',', '"', '\n', '\r']) {
+        format!("\"{}\"", field.replace('"', "\"\""))
+    } else {
+        field.to_owned()
+    }
 }
 
 #[cfg(test)]

@@ -5,8 +5,9 @@
 //!    (each thread)    │       instruments read at both ends of it    │
 //!                     └─ fixed work: counted from go to the last end ┘
 //! ```
-//! Threads share nothing that they write: each has its own random numbers, buffers, histogram and a cache line for the sampler. The clock is
-//! read once an operation, whatever the target, and an operation counts only when it began and ended inside the window.
+//! Threads share nothing that they write: each has its own random numbers, buffers, histogram and a
+//! cache line for the sampler. The clock is read once an operation, whatever the target, and an
+//! operation counts only when it began and ended inside the window.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Barrier, OnceLock};
@@ -33,7 +34,8 @@ pub(crate) enum Class {
 }
 
 impl Class {
-    pub(crate) const ALL: [Self; 5] = [Self::Read, Self::Write, Self::Commit, Self::Transaction, Self::Image];
+    pub(crate) const ALL: [Self; 5] =
+        [Self::Read, Self::Write, Self::Commit, Self::Transaction, Self::Image];
 
     pub(crate) fn name(self) -> &'static str {
         match self {
@@ -49,7 +51,8 @@ impl Class {
 /// How long a measurement lasts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Phase {
-    /// So long before counting, so long counted, and so long after it (for clients that leave one by one).
+    /// So long before counting, so long counted, and so long after it (for clients that leave one
+    /// by one).
     Timed { warm_up: Duration, time: Duration, after: Duration },
     /// Until every thread has done its part.
     Work,
@@ -115,7 +118,8 @@ impl Worker<'_> {
         now >= self.window.end || self.halt.load(Relaxed)
     }
 
-    /// Ends the whole measurement: for a thread that met an error and has to stay for the others, or whose work was all that there was to do.
+    /// Ends the whole measurement: for a thread that met an error and has to stay for the others,
+    /// or whose work was all that there was to do.
     pub(crate) fn end_all(&self) {
         self.halt.store(true, Relaxed);
     }
@@ -169,7 +173,8 @@ struct Shared<'a> {
     live: Vec<Live>,
 }
 
-/// Runs a job. `setup` is called in each thread before the clock starts and returns the thread's loop.
+/// Runs a job. `setup` is called in each thread before the clock starts and returns the thread's
+/// loop.
 ///
 /// # Errors
 /// The first error of any thread; `Interrupted` when `stop` was set.
@@ -195,7 +200,10 @@ where
             })
             .collect();
         let watched = watch(&shared);
-        let tallies: Vec<Result<Tally>> = handles.into_iter().map(|handle| handle.join().expect("a worker does not panic")).collect();
+        let tallies: Vec<Result<Tally>> = handles
+            .into_iter()
+            .map(|handle| handle.join().expect("a worker does not panic"))
+            .collect();
         (watched, tallies)
     });
     let tallies = tallies.into_iter().collect::<Result<Vec<_>>>()?;
@@ -223,7 +231,8 @@ where
         live: &shared.live[index],
         rated: Class::ALL.map(|class| shared.job.rated.contains(&class)),
         tally: Tally {
-            latencies: Class::ALL.map(|class| shared.job.classes.contains(&class).then(Latencies::new)),
+            latencies: Class::ALL
+                .map(|class| shared.job.classes.contains(&class).then(Latencies::new)),
             ops: [0; Class::ALL.len()],
             bytes: 0,
             rated_total: 0,
@@ -277,7 +286,8 @@ struct Watched {
     timeline: Vec<TimePoint>,
 }
 
-/// Shortest and longest sleep of the watching thread: seldom enough to be free, often enough to see the end.
+/// Shortest and longest sleep of the watching thread: seldom enough to be free, often enough to see
+/// the end.
 const NAP_MIN: Duration = Duration::from_micros(200);
 const NAP_MAX: Duration = Duration::from_millis(5);
 
@@ -313,7 +323,11 @@ fn watch(shared: &Shared<'_>) -> Watched {
         if over {
             return watched;
         }
-        let next = [first_due, last_due, Some(sample_due)].into_iter().flatten().min().unwrap_or(window.end);
+        let next = [first_due, last_due, Some(sample_due)]
+            .into_iter()
+            .flatten()
+            .min()
+            .unwrap_or(window.end);
         // The end of fixed work, and of threads that ran out of it, comes at no known moment.
         std::thread::sleep(next.saturating_duration_since(now).clamp(NAP_MIN, NAP_MAX));
     }
@@ -354,7 +368,12 @@ fn point(go: Instant, a: &Reading, b: &Reading) -> TimePoint {
     }
 }
 
-fn conclude(job: &Job<'_>, shared: &Shared<'_>, watched: Watched, tallies: &[Tally]) -> Measurement {
+fn conclude(
+    job: &Job<'_>,
+    shared: &Shared<'_>,
+    watched: Watched,
+    tallies: &[Tally],
+) -> Measurement {
     let window = shared.window.get().expect("set before the start");
     let elapsed = match job.phase {
         Phase::Timed { time, .. } => {
@@ -365,14 +384,20 @@ fn conclude(job: &Job<'_>, shared: &Shared<'_>, watched: Watched, tallies: &[Tal
         Phase::Work => tallies.iter().map(|t| t.finished).max().unwrap_or(window.go) - window.go,
     };
     let elapsed_s = elapsed.as_secs_f64().max(1e-9);
-    let ops: u64 = tallies.iter().map(|t| job.rated.iter().map(|&class| t.ops[class as usize]).sum::<u64>()).sum();
+    let ops: u64 = tallies
+        .iter()
+        .map(|t| job.rated.iter().map(|&class| t.ops[class as usize]).sum::<u64>())
+        .sum();
     let waits: u64 = tallies.iter().map(|t| t.waits).sum();
     let rated_total: u64 = tallies.iter().map(|t| t.rated_total).sum();
     let (first, last) = (&watched.first, &watched.last);
     let mut latency = std::collections::BTreeMap::new();
     for class in Class::ALL {
         let mut merged = Latencies::new();
-        tallies.iter().filter_map(|t| t.latencies[class as usize].as_ref()).for_each(|part| merged.merge(part));
+        tallies
+            .iter()
+            .filter_map(|t| t.latencies[class as usize].as_ref())
+            .for_each(|part| merged.merge(part));
         if let Some(summary) = merged.summary() {
             latency.insert(class.name().to_owned(), summary);
         }
@@ -387,8 +412,12 @@ fn conclude(job: &Job<'_>, shared: &Shared<'_>, watched: Watched, tallies: &[Tal
         latency,
         cpu: CpuUse::of(&cpu),
         waits_per_op: if rated_total == 0 { 0.0 } else { waits as f64 / rated_total as f64 },
-        lock_waits_per_op: last.lock_waits_since(first).filter(|_| last.ops > first.ops).map(|waits| waits as f64 / (last.ops - first.ops) as f64),
-        context_switches_per_s: cpu.context_switches as f64 / (last.at - first.at).as_secs_f64().max(1e-9),
+        lock_waits_per_op: last
+            .lock_waits_since(first)
+            .filter(|_| last.ops > first.ops)
+            .map(|waits| waits as f64 / (last.ops - first.ops) as f64),
+        context_switches_per_s: cpu.context_switches as f64
+            / (last.at - first.at).as_secs_f64().max(1e-9),
         device: last.device.zip(first.device).map(|(b, a)| b.since(&a)),
         page_cache_growth_bytes: last.page_cache_bytes as i64 - first.page_cache_bytes as i64,
         timeline: watched.timeline,

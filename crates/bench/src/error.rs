@@ -10,7 +10,8 @@ pub type Result<T> = std::result::Result<T, Error>;
 pub enum ErrorKind {
     /// An option or a target's description makes no sense.
     Usage,
-    /// The target cannot serve the workload: too small, unaligned, unwritable, mounted, without a queue …
+    /// The target cannot serve the workload: too small, unaligned, unwritable, mounted, without a
+    /// queue …
     Target,
     /// Overwriting was not confirmed.
     NotConfirmed,
@@ -52,10 +53,17 @@ impl Error {
     }
 
     /// Wraps a failure of `what` (a path, a device) while doing `action`.
-    pub(crate) fn io(what: impl fmt::Display, action: &str, source: impl std::error::Error + Send + Sync + 'static) -> Self {
+    pub(crate) fn io(
+        what: impl fmt::Display,
+        action: &str,
+        source: impl std::error::Error + Send + Sync + 'static,
+    ) -> Self {
         Self {
             kind: ErrorKind::Io,
-            message: format!("{what}: {action}: {}", bedplate_block::without_errno(&source.to_string())),
+            message: format!(
+                "{what}: {action}: {}",
+                bedplate_block::without_errno(&source.to_string())
+            ),
             source: Some(Box::new(source)),
         }
     }

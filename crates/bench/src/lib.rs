@@ -1,4 +1,5 @@
-//! Workloads once, targets many: the same work on raw devices, kernel file systems and Bedplate, side by side.
+//! Workloads once, targets many: the same work on raw devices, kernel file systems and Bedplate,
+//! side by side.
 #![forbid(unsafe_code)]
 
 mod bed;
@@ -30,7 +31,9 @@ pub use markdown::markdown;
 pub use measure::{Comparison, DeviceOps, LatencySummary, Spread, Verdict};
 pub use papers::{Paper, PaperLine, paper};
 pub use report::{STYLE as REPORT_STYLE, escape as escape_html, write_report};
-pub use results::{Case, CpuUse, Measurement, Record, Results, Skipped, TimePoint, WorkloadResults};
+pub use results::{
+    Case, CpuUse, Measurement, Record, Results, Skipped, TimePoint, WorkloadResults,
+};
 pub use run::{Progress, Schedule, run_workload};
 pub use suite::{Entry, Extent, suite};
 pub use summary::{Row, summarize};
@@ -39,5 +42,6 @@ pub use target::{Caching, Confirm, Kind, Place, PlaceInfo, Role, TargetInfo, Tar
 pub use units::{format_micros, format_number};
 pub use volumes::{VolumeReport, VolumeRow, Volumes};
 pub use workload::{
-    Cached, Checkpoint, Copy, Engine, Images, Increments, LogState, Mixed, Oltp, PageMoves, Redo, Scan, Sequential, Server, Workload, Writers,
+    Cached, Checkpoint, Copy, Engine, Images, Increments, LogState, Mixed, Oltp, PageMoves, Redo,
+    Scan, Sequential, Server, Workload, Writers,
 };

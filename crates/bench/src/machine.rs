@@ -32,12 +32,22 @@ impl Machine {
     /// Reads what the system tells; what it does not tell stays empty.
     #[must_use]
     pub fn read() -> Self {
-        let file = |path: &str| fs::read_to_string(path).map(|t| t.trim().to_owned()).unwrap_or_default();
+        let file =
+            |path: &str| fs::read_to_string(path).map(|t| t.trim().to_owned()).unwrap_or_default();
         let cpuinfo = file("/proc/cpuinfo");
-        let field = |name: &str| cpuinfo.lines().find(|l| l.starts_with(name)).and_then(|l| l.split_once(':')).map(|(_, v)| v.trim().to_owned());
+        let field = |name: &str| {
+            cpuinfo
+                .lines()
+                .find(|l| l.starts_with(name))
+                .and_then(|l| l.split_once(':'))
+                .map(|(_, v)| v.trim().to_owned())
+        };
         let meminfo = file("/proc/meminfo");
-        let kib =
-            meminfo.lines().find_map(|l| l.strip_prefix("MemTotal:")).and_then(|r| r.split_whitespace().next()).and_then(|v| v.parse::<u64>().ok());
+        let kib = meminfo
+            .lines()
+            .find_map(|l| l.strip_prefix("MemTotal:"))
+            .and_then(|r| r.split_whitespace().next())
+            .and_then(|v| v.parse::<u64>().ok());
         Self {
             kernel: file("/proc/sys/kernel/osrelease"),
             architecture: std::env::consts::ARCH.to_owned(),
@@ -45,7 +55,8 @@ impl Machine {
             cpus: std::thread::available_parallelism().map_or(1, std::num::NonZero::get),
             memory_bytes: kib.unwrap_or(0) << 10,
             governor: file("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"),
-            hypervisor: field("flags").is_some_and(|flags| flags.split(' ').any(|f| f == "hypervisor")),
+            hypervisor: field("flags")
+                .is_some_and(|flags| flags.split(' ').any(|f| f == "hypervisor")),
             io_uring_disabled: file("/proc/sys/kernel/io_uring_disabled"),
             load: file("/proc/loadavg").split(' ').next().unwrap_or("").to_owned(),
         }
@@ -58,19 +69,26 @@ pub(crate) fn utc_now() -> String {
     utc(seconds)
 }
 
-/// Civil date from days since 1970 (Howard Hinnant's algorithm for the proleptic Gregorian calendar).
+/// Civil date from days since 1970 (Howard Hinnant's algorithm for the proleptic Gregorian
+/// calendar).
 fn utc(seconds: u64) -> String {
     let (days, rest) = (seconds / 86_400, seconds % 86_400);
     let shifted = days + 719_468;
     let era = shifted / 146_097;
     let day_of_era = shifted % 146_097;
-    let year_of_era = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let year_of_era =
+        (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
     let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
     let month_from_march = (5 * day_of_year + 2) / 153;
     let day = day_of_year - (153 * month_from_march + 2) / 5 + 1;
     let month = if month_from_march < 10 { month_from_march + 3 } else { month_from_march - 9 };
     let year = year_of_era + era * 400 + u64::from(month <= 2);
-    format!("{year:04}-{month:02}-{day:02}T{:02}:{:02}:{:02}Z", rest / 3600, rest / 60 % 60, rest % 60)
+    format!(
+        "{year:04}-{month:02}-{day:02}T{:02}:{:02}:{:02}Z",
+        rest / 3600,
+        rest / 60 % 60,
+        rest % 60
+    )
 }
 
 #[cfg(test)]

@@ -55,7 +55,11 @@ fn push_volumes(text: &mut String, report: &VolumeReport) {
     for row in &report.rows {
         let plain = row.plain_ratio.map_or_else(|| "–".into(), |ratio| format!("**{ratio:.2}**"));
         let (reached, reference) = (format_number(row.volume), format_number(row.reference));
-        let _ = writeln!(text, "| {} | {reached} {} | {}: {reference} | **{:.2}** | {plain} | {} |", row.what, row.unit, row.of, row.ratio, row.note);
+        let _ = writeln!(
+            text,
+            "| {} | {reached} {} | {}: {reference} | **{:.2}** | {plain} | {} |",
+            row.what, row.unit, row.of, row.ratio, row.note
+        );
     }
     text.push('\n');
 }
@@ -71,17 +75,28 @@ fn program_name(command: &[String]) -> String {
 
 fn push_workload(text: &mut String, workload: &WorkloadResults) {
     let rows = summarize(workload);
-    let options: Vec<String> = workload.options.iter().map(|(name, value)| format!("{name} {value}")).collect();
-    let _ = writeln!(text, "### {}\n\n{} rounds; {}.\n", workload.name, workload.rounds, options.join("; "));
+    let options: Vec<String> =
+        workload.options.iter().map(|(name, value)| format!("{name} {value}")).collect();
+    let _ = writeln!(
+        text,
+        "### {}\n\n{} rounds; {}.\n",
+        workload.name,
+        workload.rounds,
+        options.join("; ")
+    );
     push_paper(text, workload, &rows);
     let _ = writeln!(
         text,
         "| case | target | {} | min … max | ± | ratio | min … max | p50 | p99 | CPU | device I/O per op | flushes per op |",
         workload.unit
     );
-    text.push_str("| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |\n");
+    text.push_str(
+        "| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |\n",
+    );
     for (case, rows) in by_case(workload, &rows) {
-        rows.iter().enumerate().for_each(|(i, row)| push_row(text, if i == 0 { &case.name } else { "" }, row));
+        rows.iter()
+            .enumerate()
+            .for_each(|(i, row)| push_row(text, if i == 0 { &case.name } else { "" }, row));
     }
     text.push('\n');
     push_figures(text, workload, &rows);
@@ -94,9 +109,14 @@ fn push_figures(text: &mut String, workload: &WorkloadResults, rows: &[Row]) {
         return;
     }
     let heads: String = names.iter().map(|name| format!(" {name} |")).collect();
-    let _ = writeln!(text, "| case | target |{heads}\n| --- | --- |{}", " ---: |".repeat(names.len()));
+    let _ =
+        writeln!(text, "| case | target |{heads}\n| --- | --- |{}", " ---: |".repeat(names.len()));
     for row in rows.iter().filter(|row| !row.figures.is_empty()) {
-        let value = |name: &&String| row.figures.get(*name).map_or_else(|| " – |".into(), |value| format!(" {} |", format_number(*value)));
+        let value = |name: &&String| {
+            row.figures
+                .get(*name)
+                .map_or_else(|| " – |".into(), |value| format!(" {} |", format_number(*value)))
+        };
         let values: String = names.iter().map(value).collect();
         let _ = writeln!(text, "| {} | {} |{values}", workload.cases[row.case].name, row.label);
     }
@@ -111,15 +131,22 @@ fn push_paper(text: &mut String, workload: &WorkloadResults, rows: &[Row]) {
     }
     text.push_str("| ratio | case | paper | here |\n| --- | --- | ---: | ---: |\n");
     for line in &paper.lines {
-        let _ = writeln!(text, "| {} ({}) | {} | {:.2} | **{:.2}** |", line.what, line.targets, line.case, line.paper, line.here);
+        let _ = writeln!(
+            text,
+            "| {} ({}) | {} | {:.2} | **{:.2}** |",
+            line.what, line.targets, line.case, line.paper, line.here
+        );
     }
     text.push('\n');
 }
 
 fn push_row(text: &mut String, case: &str, row: &Row) {
-    let micros = |us: Option<f64>| us.filter(|us| *us > 0.0).map_or_else(|| "–".into(), format_micros);
+    let micros =
+        |us: Option<f64>| us.filter(|us| *us > 0.0).map_or_else(|| "–".into(), format_micros);
     let latency = row.main_latency_us();
-    let device = row.device_per_op.map_or(("–".into(), "–".into()), |[r, w, f]| (format_number(r + w), format_number(f)));
+    let device = row
+        .device_per_op
+        .map_or(("–".into(), "–".into()), |[r, w, f]| (format_number(r + w), format_number(f)));
     let _ = writeln!(
         text,
         "| {case} | {} | {} | {} … {} | {:.0} % | **{:.3}** | {:.2} … {:.2} | {} | {} | {:.0} % | {} | {} |",
@@ -158,12 +185,22 @@ mod tests {
             plain_ratio: Some(0.95),
             note: String::new(),
         };
-        run.volumes =
-            Some(VolumeReport { rounds: 5, members: vec!["memory".into()], rows: vec![row.clone(), crate::VolumeRow { plain_ratio: None, ..row }] });
+        run.volumes = Some(VolumeReport {
+            rounds: 5,
+            members: vec!["memory".into()],
+            rows: vec![row.clone(), crate::VolumeRow { plain_ratio: None, ..row }],
+        });
         let text = markdown(&[run]);
         let rows: Vec<&str> = text.lines().filter(|line| line.starts_with("| stripe")).collect();
-        assert!(rows[0].contains("**0.90** | **0.95**") && rows[1].contains("**0.90** | –"), "{text}");
-        let cells: Vec<usize> = text.lines().filter(|line| line.starts_with("| ")).map(|line| line.matches('|').count()).collect();
+        assert!(
+            rows[0].contains("**0.90** | **0.95**") && rows[1].contains("**0.90** | –"),
+            "{text}"
+        );
+        let cells: Vec<usize> = text
+            .lines()
+            .filter(|line| line.starts_with("| "))
+            .map(|line| line.matches('|').count())
+            .collect();
         assert!(cells.len() == 4 && cells.iter().all(|cells| *cells == 7), "{text}");
     }
 
@@ -172,8 +209,15 @@ mod tests {
         let mut run = results(&[("raw", &[100.0, 110.0]), ("xfs", &[90.0, 95.0])]);
         run.command = vec!["/opt/tools/bedplate".into(), "bench".into(), "all".into()];
         let text = markdown(&[run]);
-        assert!(text.contains("\n    bedplate bench all\n") && !text.contains("/opt/tools"), "{text}");
-        let cells: Vec<usize> = text.lines().filter(|l| l.starts_with("| ") && !l.contains("paper")).map(|l| l.matches('|').count()).collect();
+        assert!(
+            text.contains("\n    bedplate bench all\n") && !text.contains("/opt/tools"),
+            "{text}"
+        );
+        let cells: Vec<usize> = text
+            .lines()
+            .filter(|l| l.starts_with("| ") && !l.contains("paper"))
+            .map(|l| l.matches('|').count())
+            .collect();
         assert!(cells.len() >= 4 && cells.iter().all(|&n| n == 13), "{cells:?}");
     }
 

@@ -1,7 +1,8 @@
 //! What the papers measured, set beside what was measured here.
 //!
-//! Only ratios are comparable: the machines lie twenty years apart. So each line is a ratio of two rates, or a processor share, and "here"
-//! is the same ratio from the targets that play the same parts. Where a part is missing, or only one round was run, there is no line.
+//! Only ratios are comparable: the machines lie twenty years apart. So each line is a ratio of two
+//! rates, or a processor share, and "here" is the same ratio from the targets that play the same
+//! parts. Where a part is missing, or only one round was run, there is no line.
 
 use serde::Serialize;
 
@@ -35,7 +36,8 @@ pub struct Paper {
     pub lines: Vec<PaperLine>,
 }
 
-/// A ratio that a paper states: the rate of the first role over that of the second, in the cases that `case` accepts.
+/// A ratio that a paper states: the rate of the first role over that of the second, in the cases
+/// that `case` accepts.
 struct Claim {
     what: &'static str,
     of: &'static [Role],
@@ -59,11 +61,18 @@ enum Cases {
 
 const BUFFERED: &[Role] = &[Role::Buffered];
 const RAW: &[Role] = &[Role::Raw];
-/// Direct I/O as the papers had it is the whole-file lock; where that was not measured, the kernel's own direct I/O takes its place.
+/// Direct I/O as the papers had it is the whole-file lock; where that was not measured, the
+/// kernel's own direct I/O takes its place.
 const DIRECT: &[Role] = &[Role::DirectWhole, Role::Direct];
 const CONCURRENT: &[Role] = &[Role::Concurrent];
 
-const fn claim(what: &'static str, of: &'static [Role], over: &'static [Role], paper: f64, case: Cases) -> Claim {
+const fn claim(
+    what: &'static str,
+    of: &'static [Role],
+    over: &'static [Role],
+    paper: f64,
+    case: Cases,
+) -> Claim {
     Claim { what, of, over, paper, case }
 }
 
@@ -75,9 +84,27 @@ pub fn paper(workload: &WorkloadResults, rows: &[Row]) -> Option<Paper> {
             "JFS2 paper, table 2",
             "1 B over 1 MB: 1.59 s cached, 185.27 s direct (1,036 and 4,194,320 KB read); 4 KiB over 1 GB: 21.18 and 104.31 s; 10 MB over 1 GB: 20.59 and 6.81 s",
             &[
-                claim("cached / direct, 1 B steps", BUFFERED, DIRECT, 185.27 / 1.59, Cases::At(1.0)),
-                claim("cached / direct, 4 KiB steps", BUFFERED, DIRECT, 104.31 / 21.18, Cases::At(4096.0)),
-                claim("cached / direct, 10 MiB steps", BUFFERED, DIRECT, 6.81 / 20.59, Cases::At(10_485_760.0)),
+                claim(
+                    "cached / direct, 1 B steps",
+                    BUFFERED,
+                    DIRECT,
+                    185.27 / 1.59,
+                    Cases::At(1.0),
+                ),
+                claim(
+                    "cached / direct, 4 KiB steps",
+                    BUFFERED,
+                    DIRECT,
+                    104.31 / 21.18,
+                    Cases::At(4096.0),
+                ),
+                claim(
+                    "cached / direct, 10 MiB steps",
+                    BUFFERED,
+                    DIRECT,
+                    6.81 / 20.59,
+                    Cases::At(10_485_760.0),
+                ),
             ],
         ),
         "oltp" => (
@@ -93,8 +120,20 @@ pub fn paper(workload: &WorkloadResults, rows: &[Row]) -> Option<Paper> {
             "NFS paper, figures 8 to 10",
             "at 100 % writes concurrent gives over 200 % more than buffered or direct",
             &[
-                claim("concurrent / direct, writes", CONCURRENT, DIRECT, 3.0, Cases::ThreadedWrites),
-                claim("concurrent / buffered, writes", CONCURRENT, BUFFERED, 3.0, Cases::ThreadedWrites),
+                claim(
+                    "concurrent / direct, writes",
+                    CONCURRENT,
+                    DIRECT,
+                    3.0,
+                    Cases::ThreadedWrites,
+                ),
+                claim(
+                    "concurrent / buffered, writes",
+                    CONCURRENT,
+                    BUFFERED,
+                    3.0,
+                    Cases::ThreadedWrites,
+                ),
             ],
         ),
         "sequential" => (
@@ -102,7 +141,13 @@ pub fn paper(workload: &WorkloadResults, rows: &[Row]) -> Option<Paper> {
             "cached 17,892, direct 30,062, raw 32,165 KB/s at 98.3, 54.4 and 24.5 % CPU",
             &[
                 claim("cached / raw", BUFFERED, RAW, 17_892.0 / 32_165.0, Cases::Last),
-                claim("direct / raw", &[Role::Direct, Role::Concurrent], RAW, 30_062.0 / 32_165.0, Cases::Last),
+                claim(
+                    "direct / raw",
+                    &[Role::Direct, Role::Concurrent],
+                    RAW,
+                    30_062.0 / 32_165.0,
+                    Cases::Last,
+                ),
             ],
         ),
         "cached" => (
@@ -110,19 +155,37 @@ pub fn paper(workload: &WorkloadResults, rows: &[Row]) -> Option<Paper> {
             "Cached Quick I/O reaches up to 2.8 times raw and 5.8 to 7 times UFS direct",
             &[
                 claim("concurrent+cache / raw", &[Role::ConcurrentCache], RAW, 2.8, Cases::Last),
-                claim("concurrent+cache / direct", &[Role::ConcurrentCache], DIRECT, 5.8, Cases::Last),
+                claim(
+                    "concurrent+cache / direct",
+                    &[Role::ConcurrentCache],
+                    DIRECT,
+                    5.8,
+                    Cases::Last,
+                ),
             ],
         ),
-        "writers" => ("NFS paper, figure 7", "concurrent is first, buffered near it, direct last", &[]),
+        "writers" => {
+            ("NFS paper, figure 7", "concurrent is first, buffered near it, direct last", &[])
+        }
         "redo" => (
             "JFS2 paper, section 3.2",
             "a log on a file system with 512-byte blocks costs 4 %, with larger blocks much more",
-            &[claim("concurrent / raw, written log", CONCURRENT, RAW, 0.96, Cases::Named("written, 512 B, 1 committer"))],
+            &[claim(
+                "concurrent / raw, written log",
+                CONCURRENT,
+                RAW,
+                0.96,
+                Cases::Named("written, 512 B, 1 committer"),
+            )],
         ),
         "copy" => return Some(copy_paper(workload, rows)),
         _ => return None,
     };
-    Some(Paper { source, says, lines: claims.iter().flat_map(|claim| lines(workload, rows, claim)).collect() })
+    Some(Paper {
+        source,
+        says,
+        lines: claims.iter().flat_map(|claim| lines(workload, rows, claim)).collect(),
+    })
 }
 
 fn lines(workload: &WorkloadResults, rows: &[Row], claim: &Claim) -> Vec<PaperLine> {
@@ -133,20 +196,39 @@ fn lines(workload: &WorkloadResults, rows: &[Row], claim: &Claim) -> Vec<PaperLi
         Cases::Named(name) => case.name.starts_with(name),
         Cases::ThreadedWrites => case.name.contains("random writes") && case.axis == "threads",
     });
-    cases.flat_map(|(i, case)| pairs(workload, rows, i, claim).into_iter().filter_map(|(of, over)| line(claim, case, of, over))).collect()
+    cases
+        .flat_map(|(i, case)| {
+            pairs(workload, rows, i, claim)
+                .into_iter()
+                .filter_map(|(of, over)| line(claim, case, of, over))
+        })
+        .collect()
 }
 
 fn line(claim: &Claim, case: &Case, of: &Row, over: &Row) -> Option<PaperLine> {
     let here = of.ratio.median / over.ratio.median;
     let targets = format!("{} / {}", of.label, over.label);
-    here.is_finite().then(|| PaperLine { what: claim.what.into(), paper: claim.paper, here, case: case.name.clone(), targets })
+    here.is_finite().then(|| PaperLine {
+        what: claim.what.into(),
+        paper: claim.paper,
+        here,
+        case: case.name.clone(),
+        targets,
+    })
 }
 
 /// Pairs the targets of both parts: each kind of target with its own kind, or with the raw device.
-fn pairs<'a>(workload: &WorkloadResults, rows: &'a [Row], case: usize, claim: &Claim) -> Vec<(&'a Row, &'a Row)> {
+fn pairs<'a>(
+    workload: &WorkloadResults,
+    rows: &'a [Row],
+    case: usize,
+    claim: &Claim,
+) -> Vec<(&'a Row, &'a Row)> {
     let kind = |row: &Row| workload.targets[row.target].kind.as_str();
     let playing = |roles: &[Role]| -> Vec<&'a Row> {
-        let with = |role: &Role| rows.iter().filter(|row| row.case == case && row.role == *role).collect::<Vec<_>>();
+        let with = |role: &Role| {
+            rows.iter().filter(|row| row.case == case && row.role == *role).collect::<Vec<_>>()
+        };
         roles.iter().map(with).find(|found| !found.is_empty()).unwrap_or_default()
     };
     let over = playing(claim.over);
@@ -164,7 +246,11 @@ fn copy_paper(workload: &WorkloadResults, rows: &[Row]) -> Paper {
     let mut lines = Vec::new();
     if let (Some(small), Some(large)) = (at(4096.0), at(8_388_608.0)) {
         for row in rows.iter().filter(|row| row.case == small && row.role != Role::Buffered) {
-            let Some(other) = rows.iter().find(|other| other.case == large && other.target == row.target) else { continue };
+            let Some(other) =
+                rows.iter().find(|other| other.case == large && other.target == row.target)
+            else {
+                continue;
+            };
             lines.push(PaperLine {
                 what: "8 MiB / 4 KiB requests".into(),
                 paper: 521.0 / 23.9,
@@ -174,7 +260,11 @@ fn copy_paper(workload: &WorkloadResults, rows: &[Row]) -> Paper {
             });
         }
     }
-    Paper { source: "the papers' copy of 1 GB", says: "8 min 41 s with 4 KiB direct requests, 23.9 s with 8 MiB", lines }
+    Paper {
+        source: "the papers' copy of 1 GB",
+        says: "8 min 41 s with 4 KiB direct requests, 23.9 s with 8 MiB",
+        lines,
+    }
 }
 
 #[cfg(test)]
@@ -185,14 +275,18 @@ mod tests {
 
     #[test]
     fn a_ratio_of_roles_stands_beside_the_papers() {
-        let mut results = results(&[("raw", &[100.0, 100.0]), ("whole", &[40.0, 50.0]), ("conc", &[99.0, 97.0])]);
+        let mut results =
+            results(&[("raw", &[100.0, 100.0]), ("whole", &[40.0, 50.0]), ("conc", &[99.0, 97.0])]);
         let workload = &mut results.workloads[0];
         workload.name = "oltp".into();
         workload.targets[1].role = Role::DirectWhole;
         workload.targets[2].role = Role::Concurrent;
         let paper = paper(workload, &summarize(workload)).unwrap();
         assert_eq!(paper.lines.len(), 3);
-        assert!((paper.lines[0].here - 0.98).abs() < 1e-9 && (paper.lines[0].paper - 0.918).abs() < 1e-3);
+        assert!(
+            (paper.lines[0].here - 0.98).abs() < 1e-9
+                && (paper.lines[0].paper - 0.918).abs() < 1e-3
+        );
         assert!((paper.lines[2].here - 0.98 / 0.45).abs() < 1e-9);
     }
 

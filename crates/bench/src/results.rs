@@ -1,4 +1,5 @@
-//! What a run leaves behind: everything needed to read it years later and to compare it with another.
+//! What a run leaves behind: everything needed to read it years later and to compare it with
+//! another.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -56,14 +57,16 @@ pub struct WorkloadResults {
     pub cases: Vec<Case>,
     /// The measurements, in the order they were made.
     pub records: Vec<Record>,
-    /// Device operations counted request by request, where the workload asks for it and the system allows it.
+    /// Device operations counted request by request, where the workload asks for it and the system
+    /// allows it.
     #[serde(default)]
     pub counts: Vec<Count>,
     /// Cases that a target cannot serve, each with its reason.
     pub skipped: Vec<Skipped>,
 }
 
-/// Device operations for each operation of the program, from a short pass in which every request was counted.
+/// Device operations for each operation of the program, from a short pass in which every request
+/// was counted.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Count {
     /// Index into the cases.
@@ -126,8 +129,8 @@ pub struct Measurement {
     pub elapsed_s: f64,
     /// Operations counted.
     pub ops: u64,
-    /// Operations between the two readings of the instruments. On a machine without an idle processor the readings come late; counts per
-    /// operation are taken over these.
+    /// Operations between the two readings of the instruments. On a machine without an idle
+    /// processor the readings come late; counts per operation are taken over these.
     pub ops_observed: u64,
     /// Bytes moved by the program, not by the device.
     pub bytes: u64,
@@ -135,9 +138,11 @@ pub struct Measurement {
     pub latency: BTreeMap<String, LatencySummary>,
     /// How the processors were used, all of the machine.
     pub cpu: CpuUse,
-    /// How often a worker gave up its processor, per operation: waits for the device, for locks and for hand-offs.
+    /// How often a worker gave up its processor, per operation: waits for the device, for locks and
+    /// for hand-offs.
     pub waits_per_op: f64,
-    /// Waits for a lock of a file, per operation; `None` where that is not known (the kernel keeps it to itself).
+    /// Waits for a lock of a file, per operation; `None` where that is not known (the kernel keeps
+    /// it to itself).
     #[serde(default)]
     pub lock_waits_per_op: Option<f64>,
     /// Context switches of the whole machine.
@@ -153,7 +158,8 @@ pub struct Measurement {
 }
 
 impl Measurement {
-    /// Returns the rate for each processor that was busy: what the workload would cost on a full machine.
+    /// Returns the rate for each processor that was busy: what the workload would cost on a full
+    /// machine.
     #[must_use]
     pub fn rate_per_busy_cpu(&self) -> f64 {
         let busy = self.cpu.busy_cpus();
@@ -264,11 +270,17 @@ impl Results {
     /// `Io` when it cannot be read, `Results` when it is not one of ours or of a newer layout.
     pub fn load(path: &Path) -> Result<Self> {
         let file = if path.is_dir() { path.join("results.json") } else { path.to_path_buf() };
-        let text = fs::read_to_string(&file).map_err(|e| Error::io(file.display(), "cannot read", e))?;
-        let bad = |what: String| Error::new(ErrorKind::Results, format!("{}: {what}", file.display()));
-        let header: SchemaOnly = serde_json::from_str(&text).map_err(|e| bad(format!("not a results file: {e}")))?;
+        let text =
+            fs::read_to_string(&file).map_err(|e| Error::io(file.display(), "cannot read", e))?;
+        let bad =
+            |what: String| Error::new(ErrorKind::Results, format!("{}: {what}", file.display()));
+        let header: SchemaOnly =
+            serde_json::from_str(&text).map_err(|e| bad(format!("not a results file: {e}")))?;
         if header.schema > SCHEMA {
-            return Err(bad(format!("its layout is {} and this software knows {SCHEMA}: use the version that wrote it", header.schema)));
+            return Err(bad(format!(
+                "its layout is {} and this software knows {SCHEMA}: use the version that wrote it",
+                header.schema
+            )));
         }
         serde_json::from_str(&text).map_err(|e| bad(format!("not a results file: {e}")))
     }
@@ -278,7 +290,8 @@ impl Results {
     /// # Errors
     /// `Io`.
     pub fn save(&self, directory: &Path) -> Result<()> {
-        fs::create_dir_all(directory).map_err(|e| Error::io(directory.display(), "cannot make the directory", e))?;
+        fs::create_dir_all(directory)
+            .map_err(|e| Error::io(directory.display(), "cannot make the directory", e))?;
         let file = directory.join("results.json");
         let text = serde_json::to_string(self).expect("results hold nothing that JSON cannot say");
         fs::write(&file, text).map_err(|e| Error::io(file.display(), "cannot write", e))
@@ -307,17 +320,33 @@ mod tests {
     fn foreign_and_newer_files_are_refused_in_one_sentence() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("x.json");
-        for (text, word) in [("{}", "not a results file"), ("hello", "not a results file"), ("{\"schema\": 99}", "layout is 99")] {
+        for (text, word) in [
+            ("{}", "not a results file"),
+            ("hello", "not a results file"),
+            ("{\"schema\": 99}", "layout is 99"),
+        ] {
             fs::write(&file, text).unwrap();
             let message = Results::load(&file).unwrap_err().to_string();
             assert!(message.contains(word), "{message}");
         }
-        assert!(Results::load(&dir.path().join("none")).unwrap_err().to_string().contains("cannot read"));
+        assert!(
+            Results::load(&dir.path().join("none"))
+                .unwrap_err()
+                .to_string()
+                .contains("cannot read")
+        );
     }
 
     #[test]
     fn processor_use_adds_up() {
-        let times = CpuTimes { user_s: 1.0, system_s: 1.0, idle_s: 1.0, iowait_s: 0.5, steal_s: 0.5, ..CpuTimes::default() };
+        let times = CpuTimes {
+            user_s: 1.0,
+            system_s: 1.0,
+            idle_s: 1.0,
+            iowait_s: 0.5,
+            steal_s: 0.5,
+            ..CpuTimes::default()
+        };
         let cpu = CpuUse::of(&times);
         assert_eq!(cpu.busy_percent(), 50.0);
         assert_eq!(CpuUse::of(&CpuTimes::default()).busy_percent(), 0.0);

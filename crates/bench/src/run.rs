@@ -1,7 +1,8 @@
 //! The schedule: every round measures every case on every target, one target right after the other.
 //!
-//! What drifts in a machine drifts for neighbours in time alike, so ratios are taken within a round and case, and targets take turns in
-//! going first. A round that was not finished for all targets of a case is not kept for that case.
+//! What drifts in a machine drifts for neighbours in time alike, so ratios are taken within a round
+//! and case, and targets take turns in going first. A round that was not finished for all targets
+//! of a case is not kept for that case.
 
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
@@ -43,11 +44,12 @@ pub struct Progress<'a> {
     pub target: &'a str,
 }
 
-/// Runs one workload on all targets and appends what it found to `results`. Sets `results.interrupted` when `stop` ended it early.
+/// Runs one workload on all targets and appends what it found to `results`. Sets
+/// `results.interrupted` when `stop` ended it early.
 ///
 /// # Errors
-/// `Usage` for options that make no sense, `Target` for a target too small or unable, `Io` when a measurement failed. What was measured
-/// before the failure is in `results`.
+/// `Usage` for options that make no sense, `Target` for a target too small or unable, `Io` when a
+/// measurement failed. What was measured before the failure is in `results`.
 pub fn run_workload(
     workload: &Workload,
     targets: &Targets,
@@ -101,22 +103,44 @@ fn measure_all(
     for target in &targets.0 {
         check_stop(stop)?;
         let info = target.info();
-        watch(Progress { done: 0, total: plan.len(), workload: work.name(), case: "filling", target: &info.label });
+        watch(Progress {
+            done: 0,
+            total: plan.len(),
+            workload: work.name(),
+            case: "filling",
+            target: &info.label,
+        });
         work.prepare(&**target)?;
     }
     if work.counts_requests() {
         count_requests(work, targets, found, stop)?;
     }
-    let warm = Env { warm_up: Duration::ZERO, time: schedule.warm_up.max(Duration::from_millis(10)), stop };
+    let warm = Env {
+        warm_up: Duration::ZERO,
+        time: schedule.warm_up.max(Duration::from_millis(10)),
+        stop,
+    };
     let env = Env { warm_up: schedule.warm_up, time: schedule.time, stop };
     for (done, step) in plan.iter().enumerate() {
         check_stop(stop)?;
         let target = &*targets.0[step.target];
         let case = &found.cases[step.case].name;
-        watch(Progress { done, total: plan.len(), workload: work.name(), case, target: &target.info().label });
-        let measurement = work.run(step.case, target, if step.round.is_some() { &env } else { &warm })?;
+        watch(Progress {
+            done,
+            total: plan.len(),
+            workload: work.name(),
+            case,
+            target: &target.info().label,
+        });
+        let measurement =
+            work.run(step.case, target, if step.round.is_some() { &env } else { &warm })?;
         target.settle()?;
-        found.records.extend(step.round.map(|round| Record { case: step.case, target: step.target, round, measurement }));
+        found.records.extend(step.round.map(|round| Record {
+            case: step.case,
+            target: step.target,
+            round,
+            measurement,
+        }));
     }
     Ok(())
 }
@@ -125,14 +149,22 @@ fn measure_all(
 const COUNTING: Duration = Duration::from_millis(60);
 
 /// Counts device operations one by one, which would disturb what is timed, so nothing is.
-fn count_requests(work: &dyn Work, targets: &Targets, found: &mut WorkloadResults, stop: &AtomicBool) -> Result<()> {
+fn count_requests(
+    work: &dyn Work,
+    targets: &Targets,
+    found: &mut WorkloadResults,
+    stop: &AtomicBool,
+) -> Result<()> {
     let env = Env { warm_up: Duration::ZERO, time: COUNTING, stop };
     for (at, target) in targets.0.iter().enumerate() {
-        for case in (0..found.cases.len()).filter(|&case| work.refuses(case, target.info()).is_none()) {
+        for case in
+            (0..found.cases.len()).filter(|&case| work.refuses(case, target.info()).is_none())
+        {
             check_stop(stop)?;
             target.settle()?;
             let running = target.count_requests(true);
-            let measured = if running { work.run(case, &**target, &env).map(Some) } else { Ok(None) };
+            let measured =
+                if running { work.run(case, &**target, &env).map(Some) } else { Ok(None) };
             target.count_requests(false);
             found.counts.extend(measured?.and_then(|m| count(case, at, &m)));
         }
@@ -141,9 +173,17 @@ fn count_requests(work: &dyn Work, targets: &Targets, found: &mut WorkloadResult
 }
 
 fn count(case: usize, target: usize, m: &Measurement) -> Option<Count> {
-    let (reads, writes, flushes) = (m.per_op(|d| d.reads)?, m.per_op(|d| d.writes)?, m.per_op(|d| d.flushes)?);
+    let (reads, writes, flushes) =
+        (m.per_op(|d| d.reads)?, m.per_op(|d| d.writes)?, m.per_op(|d| d.flushes)?);
     // Zeros are a count that ran over.
-    (reads + writes + flushes > 0.0).then_some(Count { case, target, reads, writes, written_bytes: m.per_op(|d| d.written_bytes)?, flushes })
+    (reads + writes + flushes > 0.0).then_some(Count {
+        case,
+        target,
+        reads,
+        writes,
+        written_bytes: m.per_op(|d| d.written_bytes)?,
+        flushes,
+    })
 }
 
 fn check_stop(stop: &AtomicBool) -> Result<()> {
@@ -158,7 +198,12 @@ struct Step {
 }
 
 /// Lists all measurements: a first pass to warm up one case on every target, then the rounds.
-fn plan(work: &dyn Work, targets: &Targets, rounds: usize, skipped: &mut Vec<Skipped>) -> Result<Vec<Step>> {
+fn plan(
+    work: &dyn Work,
+    targets: &Targets,
+    rounds: usize,
+    skipped: &mut Vec<Skipped>,
+) -> Result<Vec<Step>> {
     let cases = work.cases().len();
     let mut steps = Vec::new();
     let mut served = vec![Vec::new(); cases];
@@ -172,7 +217,10 @@ fn plan(work: &dyn Work, targets: &Targets, rounds: usize, skipped: &mut Vec<Ski
     }
     if served.iter().all(Vec::is_empty) {
         let reason = skipped.first().map_or("there is no case", |s| s.reason.as_str());
-        return Err(Error::target(format!("no target can serve any case of {}: {reason}", work.name())));
+        return Err(Error::target(format!(
+            "no target can serve any case of {}: {reason}",
+            work.name()
+        )));
     }
     for (target, opened) in targets.0.iter().enumerate() {
         let (has, needs) = (opened.capacity_bytes()?, work.space_bytes());
@@ -184,12 +232,20 @@ fn plan(work: &dyn Work, targets: &Targets, rounds: usize, skipped: &mut Vec<Ski
                 work.name()
             )));
         }
-        steps.extend((0..cases).find(|&case| served[case].contains(&target)).map(|case| Step { round: None, case, target }));
+        steps.extend((0..cases).find(|&case| served[case].contains(&target)).map(|case| Step {
+            round: None,
+            case,
+            target,
+        }));
     }
     for round in 0..rounds {
         for (case, served) in served.iter().enumerate() {
             for turn in 0..served.len() {
-                steps.push(Step { round: Some(round), case, target: served[(turn + round) % served.len()] });
+                steps.push(Step {
+                    round: Some(round),
+                    case,
+                    target: served[(turn + round) % served.len()],
+                });
             }
         }
     }

@@ -4,7 +4,10 @@ use std::time::Duration;
 
 use crate::bed::Part;
 use crate::run::Schedule;
-use crate::workload::{Cached, Checkpoint, Copy, Images, Increments, LogState, Mixed, Oltp, Redo, Scan, Sequential, Workload, Writers};
+use crate::workload::{
+    Cached, Checkpoint, Copy, Images, Increments, LogState, Mixed, Oltp, Redo, Scan, Sequential,
+    Workload, Writers,
+};
 
 /// How thorough a suite is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -26,7 +29,10 @@ pub struct Entry {
     pub schedule: Schedule,
 }
 
-use Part::{Cached as CachedMode, Concurrent, ConcurrentCache, Direct, KernelBuffered, KernelDirect, Mount, Raw, Whole};
+use Part::{
+    Cached as CachedMode, Concurrent, ConcurrentCache, Direct, KernelBuffered, KernelDirect, Mount,
+    Raw, Whole,
+};
 
 /// Returns all workloads for files of about `size_bytes` together.
 #[must_use]
@@ -41,27 +47,72 @@ pub fn suite(extent: Extent, size_bytes: u64) -> Vec<Entry> {
     let (file, small) = (whole(size_bytes / 2), whole(size_bytes / 8));
     let entry = |workload, parts, schedule| Entry { workload, parts, schedule };
     vec![
-        entry(Workload::Increments(increments(quick, small)), &[Raw, KernelBuffered, KernelDirect, CachedMode, Direct, Mount], schedule(500, 2)),
-        entry(Workload::Oltp(oltp(quick, file)), &[Raw, Concurrent, Whole, Direct, KernelDirect, Mount], schedule(1500, 10)),
-        entry(Workload::Writers(writers(quick, small)), &[Raw, Concurrent, Whole, CachedMode, KernelDirect, KernelBuffered], schedule(500, 2)),
-        entry(Workload::Mixed(mixed(quick, file)), &[Raw, Concurrent, Whole, KernelDirect, KernelBuffered, Mount], schedule(350, 3)),
-        entry(Workload::Sequential(sequential(small)), &[Raw, Direct, CachedMode, KernelDirect, KernelBuffered], schedule(500, 2)),
+        entry(
+            Workload::Increments(increments(quick, small)),
+            &[Raw, KernelBuffered, KernelDirect, CachedMode, Direct, Mount],
+            schedule(500, 2),
+        ),
+        entry(
+            Workload::Oltp(oltp(quick, file)),
+            &[Raw, Concurrent, Whole, Direct, KernelDirect, Mount],
+            schedule(1500, 10),
+        ),
+        entry(
+            Workload::Writers(writers(quick, small)),
+            &[Raw, Concurrent, Whole, CachedMode, KernelDirect, KernelBuffered],
+            schedule(500, 2),
+        ),
+        entry(
+            Workload::Mixed(mixed(quick, file)),
+            &[Raw, Concurrent, Whole, KernelDirect, KernelBuffered, Mount],
+            schedule(350, 3),
+        ),
+        entry(
+            Workload::Sequential(sequential(small)),
+            &[Raw, Direct, CachedMode, KernelDirect, KernelBuffered],
+            schedule(500, 2),
+        ),
         entry(
             Workload::Cached(cached(quick, file)),
             &[Raw, Concurrent, ConcurrentCache, CachedMode, KernelDirect, KernelBuffered],
             schedule(1000, 10),
         ),
-        entry(Workload::Scan(scan(quick, file)), &[Raw, ConcurrentCache, CachedMode, KernelBuffered], schedule(700, 5)),
-        entry(Workload::Redo(redo(quick, small)), &[Raw, Concurrent, KernelDirect], schedule(300, 3)),
-        entry(Workload::Copy(copy(small)), &[KernelBuffered, KernelDirect, Concurrent, CachedMode], schedule(500, 2)),
-        entry(Workload::Checkpoint(checkpoint(small)), &[Concurrent, KernelDirect], schedule(500, 2)),
-        entry(Workload::Images(images(quick, small)), &[Concurrent, KernelBuffered], schedule(500, 2)),
+        entry(
+            Workload::Scan(scan(quick, file)),
+            &[Raw, ConcurrentCache, CachedMode, KernelBuffered],
+            schedule(700, 5),
+        ),
+        entry(
+            Workload::Redo(redo(quick, small)),
+            &[Raw, Concurrent, KernelDirect],
+            schedule(300, 3),
+        ),
+        entry(
+            Workload::Copy(copy(small)),
+            &[KernelBuffered, KernelDirect, Concurrent, CachedMode],
+            schedule(500, 2),
+        ),
+        entry(
+            Workload::Checkpoint(checkpoint(small)),
+            &[Concurrent, KernelDirect],
+            schedule(500, 2),
+        ),
+        entry(
+            Workload::Images(images(quick, small)),
+            &[Concurrent, KernelBuffered],
+            schedule(500, 2),
+        ),
     ]
 }
 
 fn images(quick: bool, size_bytes: u64) -> Images {
     let extents = if quick { 8000 } else { 16_000 };
-    Images { sizes_bytes: vec![size_bytes / 4, size_bytes, 4 * size_bytes], pieces: 64, extents, many: if quick { 100 } else { 1000 } }
+    Images {
+        sizes_bytes: vec![size_bytes / 4, size_bytes, 4 * size_bytes],
+        pieces: 64,
+        extents,
+        many: if quick { 100 } else { 1000 },
+    }
 }
 
 fn checkpoint(size_bytes: u64) -> Checkpoint {
@@ -80,7 +131,11 @@ fn oltp(quick: bool, data_bytes: u64) -> Oltp {
 }
 
 fn writers(quick: bool, size_bytes: u64) -> Writers {
-    Writers { size_bytes, threads: if quick { vec![1, 16, 64] } else { vec![1, 4, 16, 64, 256] }, ..Writers::default() }
+    Writers {
+        size_bytes,
+        threads: if quick { vec![1, 16, 64] } else { vec![1, 4, 16, 64, 256] },
+        ..Writers::default()
+    }
 }
 
 fn mixed(quick: bool, size_bytes: u64) -> Mixed {
@@ -95,21 +150,33 @@ fn sequential(size_bytes: u64) -> Sequential {
 fn cached(quick: bool, data_bytes: u64) -> Cached {
     let defaults = Cached::default();
     let ramp = if quick { Duration::from_millis(400) } else { Duration::from_secs(3) };
-    let database = Oltp { data_bytes: data_bytes / 2, log_bytes: 64 << 20, ramp, ..defaults.database };
-    Cached { database, cache_percents: if quick { vec![50.0, 20.0, 5.0] } else { defaults.cache_percents }, ..defaults }
+    let database =
+        Oltp { data_bytes: data_bytes / 2, log_bytes: 64 << 20, ramp, ..defaults.database };
+    Cached {
+        database,
+        cache_percents: if quick { vec![50.0, 20.0, 5.0] } else { defaults.cache_percents },
+        ..defaults
+    }
 }
 
 fn scan(quick: bool, size_bytes: u64) -> Scan {
     let defaults = Scan::default();
     let ramp = if quick { Duration::from_millis(800) } else { Duration::from_secs(3) };
-    // A cache of 30 % and a scan of eight times that: three and a half times the data in all, and the log.
-    let database = Oltp { data_bytes: size_bytes / 2, log_bytes: 64 << 20, ramp, ..defaults.database };
+    // A cache of 30 % and a scan of eight times that: three and a half times the data in all, and
+    // the log.
+    let database =
+        Oltp { data_bytes: size_bytes / 2, log_bytes: 64 << 20, ramp, ..defaults.database };
     Scan { database, cache_percent: 30.0, ..defaults }
 }
 
 fn redo(quick: bool, size_bytes: u64) -> Redo {
     let append_bytes = if quick { vec![512, 4096] } else { vec![512, 4096, 16_384] };
-    Redo { append_bytes, size_bytes, states: vec![LogState::Extending, LogState::Unwritten, LogState::Written], ..Redo::default() }
+    Redo {
+        append_bytes,
+        size_bytes,
+        states: vec![LogState::Extending, LogState::Unwritten, LogState::Written],
+        ..Redo::default()
+    }
 }
 
 fn copy(size_bytes: u64) -> Copy {

@@ -1,4 +1,5 @@
-//! From single measurements to the rows of a table: medians over rounds, and ratios taken within each round.
+//! From single measurements to the rows of a table: medians over rounds, and ratios taken within
+//! each round.
 
 use std::collections::BTreeMap;
 
@@ -31,11 +32,13 @@ pub struct Row {
     pub busy_percent: f64,
     /// The rate for each busy processor.
     pub rate_per_busy_cpu: f64,
-    /// Device reads, writes and flushes for each operation of the program; `None` where they are not counted.
+    /// Device reads, writes and flushes for each operation of the program; `None` where they are
+    /// not counted.
     pub device_per_op: Option<[f64; 3]>,
     /// Bytes written to the device for each operation.
     pub device_bytes_per_op: Option<f64>,
-    /// Whether the device's operations were counted request by request; the kernel's statistics count an empty flush as a write too.
+    /// Whether the device's operations were counted request by request; the kernel's statistics
+    /// count an empty flush as a write too.
     pub counted_one_by_one: bool,
     /// Waits of a thread for each operation.
     pub waits_per_op: f64,
@@ -49,7 +52,10 @@ impl Row {
     /// Returns the latency of the kind of operation that matters most to the workload.
     #[must_use]
     pub fn main_latency_us(&self) -> Option<[f64; 3]> {
-        ["image", "transaction", "commit", "read", "write"].iter().find_map(|kind| self.latency_us.get(*kind)).copied()
+        ["image", "transaction", "commit", "read", "write"]
+            .iter()
+            .find_map(|kind| self.latency_us.get(*kind))
+            .copied()
     }
 }
 
@@ -69,28 +75,52 @@ pub fn summarize(workload: &WorkloadResults) -> Vec<Row> {
 }
 
 /// Returns the measurements of one target in one case.
-pub(crate) fn records_of(workload: &WorkloadResults, case: usize, target: usize) -> impl Iterator<Item = &Record> {
+pub(crate) fn records_of(
+    workload: &WorkloadResults,
+    case: usize,
+    target: usize,
+) -> impl Iterator<Item = &Record> {
     workload.records.iter().filter(move |r| r.case == case && r.target == target)
 }
 
 /// Returns the cases in their order with the rows of each.
-pub(crate) fn by_case<'a>(workload: &'a WorkloadResults, rows: &'a [Row]) -> impl Iterator<Item = (&'a Case, Vec<&'a Row>)> {
-    workload.cases.iter().enumerate().map(|(i, case)| (case, rows.iter().filter(|row| row.case == i).collect()))
+pub(crate) fn by_case<'a>(
+    workload: &'a WorkloadResults,
+    rows: &'a [Row],
+) -> impl Iterator<Item = (&'a Case, Vec<&'a Row>)> {
+    workload
+        .cases
+        .iter()
+        .enumerate()
+        .map(|(i, case)| (case, rows.iter().filter(|row| row.case == i).collect()))
 }
 
 fn row(workload: &WorkloadResults, case: usize, target: usize, records: &[&Record]) -> Row {
-    let spread = |value: &dyn Fn(&Measurement) -> f64| Spread::of(&records.iter().map(|r| value(&r.measurement)).collect::<Vec<_>>());
+    let spread = |value: &dyn Fn(&Measurement) -> f64| {
+        Spread::of(&records.iter().map(|r| value(&r.measurement)).collect::<Vec<_>>())
+    };
     let median = |value: &dyn Fn(&Measurement) -> f64| spread(value).median;
-    let ratios: Vec<f64> = records.iter().filter_map(|r| Some(r.measurement.rate / reference(workload, case, r.round)?)).collect();
+    let ratios: Vec<f64> = records
+        .iter()
+        .filter_map(|r| Some(r.measurement.rate / reference(workload, case, r.round)?))
+        .collect();
     let first = &records[0].measurement;
     let latency_us = first.latency.keys().map(|kind| {
-        let at = |pick: fn(&crate::LatencySummary) -> f64| median(&|m| m.latency.get(kind).map_or(0.0, pick));
+        let at = |pick: fn(&crate::LatencySummary) -> f64| {
+            median(&|m| m.latency.get(kind).map_or(0.0, pick))
+        };
         (kind.clone(), [at(|l| l.p50_us), at(|l| l.p99_us), at(|l| l.p999_us)])
     });
     let per_op = |count: fn(&DeviceOps) -> u64| median(&|m| m.per_op(count).unwrap_or(0.0));
     let exact = workload.counts.iter().find(|count| count.case == case && count.target == target);
-    let counted = first.device.is_some().then(|| [per_op(|d| d.reads), per_op(|d| d.writes), per_op(|d| d.flushes)]);
-    let figures = first.figures.keys().map(|name| (name.clone(), median(&|m| m.figures.get(name).copied().unwrap_or(0.0))));
+    let counted = first
+        .device
+        .is_some()
+        .then(|| [per_op(|d| d.reads), per_op(|d| d.writes), per_op(|d| d.flushes)]);
+    let figures = first
+        .figures
+        .keys()
+        .map(|name| (name.clone(), median(&|m| m.figures.get(name).copied().unwrap_or(0.0))));
     Row {
         case,
         target,
@@ -103,10 +133,14 @@ fn row(workload: &WorkloadResults, case: usize, target: usize, records: &[&Recor
         busy_percent: median(&|m| m.cpu.busy_percent()),
         rate_per_busy_cpu: median(&Measurement::rate_per_busy_cpu),
         device_per_op: exact.map(|count| [count.reads, count.writes, count.flushes]).or(counted),
-        device_bytes_per_op: exact.map(|count| count.written_bytes).or(first.device.map(|_| per_op(|d| d.written_bytes))),
+        device_bytes_per_op: exact
+            .map(|count| count.written_bytes)
+            .or(first.device.map(|_| per_op(|d| d.written_bytes))),
         counted_one_by_one: exact.is_some(),
         waits_per_op: median(&|m| m.waits_per_op),
-        lock_waits_per_op: first.lock_waits_per_op.map(|_| median(&|m| m.lock_waits_per_op.unwrap_or(0.0))),
+        lock_waits_per_op: first
+            .lock_waits_per_op
+            .map(|_| median(&|m| m.lock_waits_per_op.unwrap_or(0.0))),
         figures: figures.collect(),
     }
 }
@@ -156,7 +190,12 @@ pub(crate) mod tests {
         };
         let mut records = Vec::new();
         for (t, (_, values)) in rates.iter().enumerate() {
-            records.extend(values.iter().enumerate().map(|(round, &rate)| Record { case: 0, target: t, round, measurement: measurement(rate) }));
+            records.extend(values.iter().enumerate().map(|(round, &rate)| Record {
+                case: 0,
+                target: t,
+                round,
+                measurement: measurement(rate),
+            }));
         }
         let mut results = Results::begin(vec!["bedplate".into()]);
         results.workloads.push(WorkloadResults {
@@ -166,7 +205,12 @@ pub(crate) mod tests {
             options: BTreeMap::new(),
             rounds: rates[0].1.len(),
             targets: rates.iter().map(|(label, _)| target(label)).collect(),
-            cases: vec![Case { name: "only".into(), curve: "c".into(), axis: "threads".into(), x: 1.0 }],
+            cases: vec![Case {
+                name: "only".into(),
+                curve: "c".into(),
+                axis: "threads".into(),
+                x: 1.0,
+            }],
             records,
             counts: Vec::new(),
             skipped: Vec::new(),

@@ -20,13 +20,15 @@ pub fn table(results: &Results) -> String {
     text
 }
 
-const HEAD: [&str; 11] = ["", "rate", "±", "ratio", "(min … max)", "p50", "p99", "cpu", "reads", "writes", "flushes"];
+const HEAD: [&str; 11] =
+    ["", "rate", "±", "ratio", "(min … max)", "p50", "p99", "cpu", "reads", "writes", "flushes"];
 
 fn push_workload(text: &mut String, workload: &WorkloadResults) {
     let rows = summarize(workload);
     // Writing to a string cannot fail.
     let _ = writeln!(text, "\n{}: {} ({})", workload.name, workload.title, workload.unit);
-    let options: Vec<String> = workload.options.iter().map(|(name, value)| format!("{name} {value}")).collect();
+    let options: Vec<String> =
+        workload.options.iter().map(|(name, value)| format!("{name} {value}")).collect();
     let _ = writeln!(text, "  {}", options.join(" · "));
     let mut lines: Vec<Vec<String>> = vec![HEAD.map(str::to_owned).to_vec()];
     for (case, rows) in by_case(workload, &rows) {
@@ -36,23 +38,33 @@ fn push_workload(text: &mut String, workload: &WorkloadResults) {
         }
     }
     align(text, &lines);
-    let _ = writeln!(text, "  reads, writes, flushes: what reached the device for each operation{}", counting_words(&rows));
+    let _ = writeln!(
+        text,
+        "  reads, writes, flushes: what reached the device for each operation{}",
+        counting_words(&rows)
+    );
     push_figures(text, workload, &rows);
     for skipped in &workload.skipped {
-        let (case, target) = (&workload.cases[skipped.case].name, &workload.targets[skipped.target].label);
+        let (case, target) =
+            (&workload.cases[skipped.case].name, &workload.targets[skipped.target].label);
         let _ = writeln!(text, "  not measured: {case} on {target}: {}", skipped.reason);
     }
 }
 
 /// Says how device operations were counted, where that matters.
 fn counting_words(rows: &[Row]) -> &'static str {
-    if rows.iter().any(|row| row.counted_one_by_one) { ", counted one by one in a pass of their own" } else { "" }
+    if rows.iter().any(|row| row.counted_one_by_one) {
+        ", counted one by one in a pass of their own"
+    } else {
+        ""
+    }
 }
 
 fn cells(row: &Row) -> Vec<String> {
     let [p50, p99, _] = row.main_latency_us().unwrap_or_default();
     let micros = |us: f64| if us > 0.0 { format_micros(us) } else { "–".into() };
-    let [reads, writes, flushes] = row.device_per_op.map_or([const { String::new() }; 3], |counts| counts.map(format_number));
+    let [reads, writes, flushes] =
+        row.device_per_op.map_or([const { String::new() }; 3], |counts| counts.map(format_number));
     vec![
         format!("  {}", row.label),
         format_number(row.rate.median),
@@ -75,14 +87,26 @@ fn percent(spread: &Spread) -> String {
 /// Figures that only some workloads have, one line a target.
 fn push_figures(text: &mut String, workload: &WorkloadResults, rows: &[Row]) {
     for row in rows.iter().filter(|row| !row.figures.is_empty()) {
-        let figures: Vec<String> = row.figures.iter().map(|(name, value)| format!("{name} {}", format_number(*value))).collect();
-        let _ = writeln!(text, "  {} · {}: {}", workload.cases[row.case].name, row.label, figures.join(", "));
+        let figures: Vec<String> = row
+            .figures
+            .iter()
+            .map(|(name, value)| format!("{name} {}", format_number(*value)))
+            .collect();
+        let _ = writeln!(
+            text,
+            "  {} · {}: {}",
+            workload.cases[row.case].name,
+            row.label,
+            figures.join(", ")
+        );
     }
 }
 
 /// Pads columns; a line of one cell spans all of them.
 fn align(text: &mut String, lines: &[Vec<String>]) {
-    let width = |column: usize| lines.iter().filter(|l| l.len() > 1).map(|l| l[column].chars().count()).max().unwrap_or(0);
+    let width = |column: usize| {
+        lines.iter().filter(|l| l.len() > 1).map(|l| l[column].chars().count()).max().unwrap_or(0)
+    };
     let widths: Vec<usize> = (0..HEAD.len()).map(width).collect();
     for line in lines {
         if let [only] = &line[..] {
@@ -104,10 +128,18 @@ mod tests {
 
     #[test]
     fn the_table_shows_rates_ratios_and_noise() {
-        let mut results = results(&[("raw", &[1000.0, 1100.0, 900.0]), ("xfs", &[500.0, 500.0, 500.0])]);
+        let mut results =
+            results(&[("raw", &[1000.0, 1100.0, 900.0]), ("xfs", &[500.0, 500.0, 500.0])]);
         let text = table(&results);
-        let line = |label: &str| text.lines().find(|l| l.trim_start().starts_with(label)).unwrap().to_owned();
-        assert!(line("raw").contains("1,000") && line("raw").contains("10%") && line("raw").contains("1.000"), "{text}");
+        let line = |label: &str| {
+            text.lines().find(|l| l.trim_start().starts_with(label)).unwrap().to_owned()
+        };
+        assert!(
+            line("raw").contains("1,000")
+                && line("raw").contains("10%")
+                && line("raw").contains("1.000"),
+            "{text}"
+        );
         assert!(line("xfs").contains("0.500") && line("xfs").contains("0.45 … 0.56"), "{text}");
         assert!(!text.contains("Interrupted"));
         results.interrupted = true;

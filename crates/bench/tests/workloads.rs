@@ -1,4 +1,5 @@
-//! Each workload, tiny, on memory: as a raw device and as a volume in every mode that plays a part in it.
+//! Each workload, tiny, on memory: as a raw device and as a volume in every mode that plays a part
+//! in it.
 
 #![forbid(unsafe_code)]
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on says so by panicking")]
@@ -7,11 +8,13 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use bedplate_bench::{
-    Cached, Checkpoint, Copy, Engine, Images, Increments, LogState, Mixed, Oltp, PageMoves, Redo, Results, Scan, Schedule, Sequential, Server,
-    TargetSpec, Targets, Workload, WorkloadResults, Writers, run_workload,
+    Cached, Checkpoint, Copy, Engine, Images, Increments, LogState, Mixed, Oltp, PageMoves, Redo,
+    Results, Scan, Schedule, Sequential, Server, TargetSpec, Targets, Workload, WorkloadResults,
+    Writers, run_workload,
 };
 
-const SCHEDULE: Schedule = Schedule { rounds: 1, time: Duration::from_millis(120), warm_up: Duration::from_millis(10) };
+const SCHEDULE: Schedule =
+    Schedule { rounds: 1, time: Duration::from_millis(120), warm_up: Duration::from_millis(10) };
 
 fn specs(texts: &[&str]) -> Vec<TargetSpec> {
     texts.iter().map(|text| text.parse().unwrap()).collect()
@@ -25,7 +28,8 @@ fn measure_for(time: Duration, workload: &Workload, texts: &[&str]) -> WorkloadR
     let targets = Targets::open(&specs(texts), &mut |_| false).unwrap();
     let mut results = Results::begin(vec!["test".into()]);
     let schedule = Schedule { time, ..SCHEDULE };
-    run_workload(workload, &targets, &schedule, &mut results, &AtomicBool::new(false), &mut |_| {}).unwrap();
+    run_workload(workload, &targets, &schedule, &mut results, &AtomicBool::new(false), &mut |_| {})
+        .unwrap();
     assert!(!results.interrupted);
     let found = results.workloads.remove(0);
     for record in &found.records {
@@ -36,23 +40,53 @@ fn measure_for(time: Duration, workload: &Workload, texts: &[&str]) -> WorkloadR
     found
 }
 
-const BOTH: [&str; 3] = ["raw=memory:96M", "volume:memory:128M", "whole=volume:memory:128M,mode=direct,inode-lock=whole"];
-const CACHED: [&str; 4] = ["raw=memory:96M", "volume:memory:128M", "volume:memory:128M,mode=concurrent+cache", "volume:memory:128M,mode=cached"];
-const CACHES: [&str; 4] =
-    ["raw=memory:96M", "volume:memory:128M,mode=cached", "volume:memory:128M,mode=direct", "volume:memory:128M,mode=concurrent+cache"];
+const BOTH: [&str; 3] = [
+    "raw=memory:96M",
+    "volume:memory:128M",
+    "whole=volume:memory:128M,mode=direct,inode-lock=whole",
+];
+const CACHED: [&str; 4] = [
+    "raw=memory:96M",
+    "volume:memory:128M",
+    "volume:memory:128M,mode=concurrent+cache",
+    "volume:memory:128M,mode=cached",
+];
+const CACHES: [&str; 4] = [
+    "raw=memory:96M",
+    "volume:memory:128M,mode=cached",
+    "volume:memory:128M,mode=direct",
+    "volume:memory:128M,mode=concurrent+cache",
+];
 
 #[test]
 fn increments_reads_every_step() {
     let steps = vec![(1, 4 << 10), (4096, 1 << 20), (1 << 20, 4 << 20)];
     let found = measure(&Workload::Increments(Increments { size_bytes: 4 << 20, steps }), &CACHES);
-    let raw_bytes = found.records.iter().find(|r| r.target == 0 && r.case == 0).unwrap().measurement.device.unwrap().read_bytes;
+    let raw_bytes = found
+        .records
+        .iter()
+        .find(|r| r.target == 0 && r.case == 0)
+        .unwrap()
+        .measurement
+        .device
+        .unwrap()
+        .read_bytes;
     assert_eq!(raw_bytes, 4096 * 512, "a raw device gives a sector for every byte");
     assert!(found.records.iter().all(|r| r.measurement.ops > 0));
 }
 
 fn tiny_database() -> Oltp {
     let ramp = Duration::from_millis(10);
-    Oltp { data_bytes: 16 << 20, files: 2, tables: 4, log_bytes: 4 << 20, clients: vec![3], writers: 1, ramp, ..Oltp::default() }
+    Oltp {
+        data_bytes: 16 << 20,
+        files: 2,
+        tables: 4,
+        log_bytes: 4 << 20,
+        clients: vec![3],
+        writers: 1,
+        ramp,
+        ..Oltp::default()
+    }
 }
 
 #[test]
@@ -61,7 +95,11 @@ fn oltp_commits_by_calls_and_by_lists() {
         let found = measure(&Workload::Oltp(Oltp { moves, ..tiny_database() }), &BOTH);
         for record in &found.records {
             let m = &record.measurement;
-            assert!(m.latency["transaction"].count == m.ops && m.latency.contains_key("commit"), "{:?}", m.latency.keys());
+            assert!(
+                m.latency["transaction"].count == m.ops && m.latency.contains_key("commit"),
+                "{:?}",
+                m.latency.keys()
+            );
             assert!(!m.timeline.is_empty());
             assert!(m.device.unwrap().flushes > 0, "a commit is durable");
         }
@@ -70,12 +108,19 @@ fn oltp_commits_by_calls_and_by_lists() {
 
 #[test]
 fn writers_write_every_section_once() {
-    let found = measure(&Workload::Writers(Writers { size_bytes: 4 << 20, block_bytes: 8192, threads: vec![1, 3] }), &BOTH);
+    let found = measure(
+        &Workload::Writers(Writers { size_bytes: 4 << 20, block_bytes: 8192, threads: vec![1, 3] }),
+        &BOTH,
+    );
     for record in &found.records {
         let threads = found.cases[record.case].x as u64;
         let expected = (4 << 20) / 8192 / threads * threads;
         assert_eq!(record.measurement.ops, expected);
-        assert!(record.measurement.device.unwrap().writes >= expected, "{:?}", record.measurement.device);
+        assert!(
+            record.measurement.device.unwrap().writes >= expected,
+            "{:?}",
+            record.measurement.device
+        );
     }
 }
 
@@ -93,30 +138,73 @@ fn mixed_runs_by_threads_and_by_queues() {
     for record in &found.records {
         let (m, case) = (&record.measurement, &found.cases[record.case].name);
         assert_eq!(m.latency.contains_key("read"), !case.contains(" writes"), "{case}");
-        assert_eq!(m.latency.contains_key("write"), !case.contains(" reads") || case.contains('%'), "{case}");
-        // Both between the same two looks: what the threads count themselves has a window of its own, and a busy machine looks late.
+        assert_eq!(
+            m.latency.contains_key("write"),
+            !case.contains(" reads") || case.contains('%'),
+            "{case}"
+        );
+        // Both between the same two looks: what the threads count themselves has a window of its
+        // own, and a busy machine looks late.
         let device = m.device.unwrap();
         let per_op = (device.reads + device.writes) as f64 / m.ops_observed as f64;
-        assert!((0.5..2.0).contains(&per_op), "{case}: {per_op} device operations for each of ours");
+        assert!(
+            (0.5..2.0).contains(&per_op),
+            "{case}: {per_op} device operations for each of ours"
+        );
     }
 }
 
 #[test]
 fn mixed_shows_where_the_whole_lock_begins_to_matter() {
     let latencies = vec![Duration::ZERO, Duration::from_millis(3)];
-    let workload = Mixed { size_bytes: 8 << 20, reads_percent: vec![0], threads: vec![8], depths: vec![], latencies, ..Mixed::default() };
+    let workload = Mixed {
+        size_bytes: 8 << 20,
+        reads_percent: vec![0],
+        threads: vec![8],
+        depths: vec![],
+        latencies,
+        ..Mixed::default()
+    };
     let found = measure(&Workload::Mixed(workload), &BOTH);
-    let rate = |target: usize| found.records.iter().find(|r| r.case == 1 && r.target == target).unwrap().measurement.rate;
+    let rate = |target: usize| {
+        found.records.iter().find(|r| r.case == 1 && r.target == target).unwrap().measurement.rate
+    };
     // Eight writers wait side by side for a slow device, or one after the other.
-    assert!(rate(1) > 2.0 * rate(2), "concurrent {} and whole-file lock {} writes a second", rate(1), rate(2));
-    let waits = |target: usize| found.records.iter().find(|r| r.case == 1 && r.target == target).unwrap().measurement.lock_waits_per_op.unwrap();
+    assert!(
+        rate(1) > 2.0 * rate(2),
+        "concurrent {} and whole-file lock {} writes a second",
+        rate(1),
+        rate(2)
+    );
+    let waits = |target: usize| {
+        found
+            .records
+            .iter()
+            .find(|r| r.case == 1 && r.target == target)
+            .unwrap()
+            .measurement
+            .lock_waits_per_op
+            .unwrap()
+    };
     assert!(waits(2) > 0.5 && waits(1) == 0.0);
 }
 
 #[test]
 fn sequential_reads_all_streams() {
-    let found = measure(&Workload::Sequential(Sequential { size_bytes: 4 << 20, block_bytes: 1 << 20, streams: vec![1, 3] }), &CACHES);
-    assert!(found.records.iter().all(|r| r.measurement.bytes == (4 << 20) * found.cases[r.case].x as u64));
+    let found = measure(
+        &Workload::Sequential(Sequential {
+            size_bytes: 4 << 20,
+            block_bytes: 1 << 20,
+            streams: vec![1, 3],
+        }),
+        &CACHES,
+    );
+    assert!(
+        found
+            .records
+            .iter()
+            .all(|r| r.measurement.bytes == (4 << 20) * found.cases[r.case].x as u64)
+    );
 }
 
 #[test]
@@ -128,52 +216,91 @@ fn sequential_spreads_streams_over_places() {
 
 #[test]
 fn cached_gives_the_second_level_what_the_database_gives_up() {
-    let workload =
-        Cached { database: Oltp { updates_percent: 25, ..tiny_database() }, clients: 2, memory_percent: 60.0, cache_percents: vec![50.0, 5.0] };
+    let workload = Cached {
+        database: Oltp { updates_percent: 25, ..tiny_database() },
+        clients: 2,
+        memory_percent: 60.0,
+        cache_percents: vec![50.0, 5.0],
+    };
     let found = measure_for(Duration::from_millis(400), &Workload::Cached(workload), &CACHED);
-    // Reads of a transaction that reach the device, where the database's own cache holds next to nothing.
+    // Reads of a transaction that reach the device, where the database's own cache holds next to
+    // nothing.
     let reads = |target: usize| {
-        let m = &found.records.iter().find(|r| r.case == 1 && r.target == target).unwrap().measurement;
+        let m =
+            &found.records.iter().find(|r| r.case == 1 && r.target == target).unwrap().measurement;
         m.device.unwrap().reads as f64 / m.ops_observed as f64
     };
-    assert!(reads(2) < reads(0) * 0.7, "{} reads with a second level, {} without", reads(2), reads(0));
+    assert!(
+        reads(2) < reads(0) * 0.7,
+        "{} reads with a second level, {} without",
+        reads(2),
+        reads(0)
+    );
 }
 
-/// S-110: pages that transactions use again and again stay in the library cache while a file many times its size is read from end to end.
+/// S-110: pages that transactions use again and again stay in the library cache while a file many
+/// times its size is read from end to end.
 #[test]
 fn s_110_a_scan_does_not_evict_what_transactions_use() {
-    let database = Oltp { data_bytes: 8 << 20, updates_percent: 0, cache_percent: 1.0, ..tiny_database() };
-    let workload = Scan { database, clients: 3, cache_percent: 50.0, multiples: vec![6], ..Scan::default() };
+    let database =
+        Oltp { data_bytes: 8 << 20, updates_percent: 0, cache_percent: 1.0, ..tiny_database() };
+    let workload =
+        Scan { database, clients: 3, cache_percent: 50.0, multiples: vec![6], ..Scan::default() };
     // Slow devices: transactions go on while the scan lasts, however busy the processors are.
-    let modes = ["raw=memory:96M,latency=1ms", "volume:memory:128M,mode=concurrent+cache,latency=1ms", "volume:memory:128M,mode=cached,latency=1ms"];
+    let modes = [
+        "raw=memory:96M,latency=1ms",
+        "volume:memory:128M,mode=concurrent+cache,latency=1ms",
+        "volume:memory:128M,mode=cached,latency=1ms",
+    ];
     let found = measure_for(Duration::from_millis(400), &Workload::Scan(workload), &modes);
     for record in &found.records {
         let figure = |name: &str| record.measurement.figures[name];
         let hits = [figure("before hits %"), figure("during hits %"), figure("then hits %")];
         let label = &found.targets[record.target].label;
-        assert!(figure("scan MiB/s") > 0.0 && figure("then tps") > 0.0 && figure("during p99 µs") > 0.0, "{label}: {:?}", record.measurement.figures);
+        assert!(
+            figure("scan MiB/s") > 0.0 && figure("then tps") > 0.0 && figure("during p99 µs") > 0.0,
+            "{label}: {:?}",
+            record.measurement.figures
+        );
         if record.target == 0 {
             assert_eq!(hits, [0.0; 3], "a raw device has no cache");
             continue;
         }
-        assert!(hits[0] > 60.0 && hits.iter().all(|during| *during > hits[0] - 15.0), "{label}: hits of {hits:?} percent");
+        assert!(
+            hits[0] > 60.0 && hits.iter().all(|during| *during > hits[0] - 15.0),
+            "{label}: hits of {hits:?} percent"
+        );
         let timeline = &record.measurement.timeline;
         assert!(timeline.windows(2).all(|pair| pair[0].t_s < pair[1].t_s) && !timeline.is_empty());
     }
 }
 
-/// As root the kernel's page cache can be limited; otherwise it is said why its cases are not measured.
+/// As root the kernel's page cache can be limited; otherwise it is said why its cases are not
+/// measured.
 #[test]
 fn the_page_cache_gets_no_more_memory_than_other_caches() {
     let directory = tempfile::Builder::new().tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let kernel = format!("path:{},buffered", directory.path().display());
-    let database = Oltp { data_bytes: 64 << 20, updates_percent: 0, cache_percent: 0.5, ..tiny_database() };
-    let workload = Scan { database, clients: 2, cache_percent: 10.0, multiples: vec![4], ..Scan::default() };
-    let found = measure(&Workload::Scan(workload), &["volume:memory:192M,mode=concurrent+cache", &kernel]);
+    let database =
+        Oltp { data_bytes: 64 << 20, updates_percent: 0, cache_percent: 0.5, ..tiny_database() };
+    let workload =
+        Scan { database, clients: 2, cache_percent: 10.0, multiples: vec![4], ..Scan::default() };
+    let found =
+        measure(&Workload::Scan(workload), &["volume:memory:192M,mode=concurrent+cache", &kernel]);
     match found.skipped.first() {
-        Some(skipped) => assert!(skipped.target == 1 && skipped.reason.contains("page cache"), "{}", skipped.reason),
+        Some(skipped) => assert!(
+            skipped.target == 1 && skipped.reason.contains("page cache"),
+            "{}",
+            skipped.reason
+        ),
         None => {
-            let figures = &found.records.iter().find(|record| record.target == 1).unwrap().measurement.figures;
+            let figures = &found
+                .records
+                .iter()
+                .find(|record| record.target == 1)
+                .unwrap()
+                .measurement
+                .figures;
             // With all of the machine's memory nearly everything would be found there.
             assert!(figures.get("then hits %").is_none_or(|hits| *hits < 80.0), "{figures:?}");
         }
@@ -185,27 +312,56 @@ fn the_page_cache_gets_no_more_memory_than_other_caches() {
 #[test]
 fn redo_counts_writes_and_flushes() {
     let states = vec![LogState::Extending, LogState::Unwritten, LogState::Written];
-    let found = measure(&Workload::Redo(Redo { append_bytes: vec![512, 4096], committers: vec![1, 2], states, size_bytes: 8 << 20 }), &BOTH);
+    let found = measure(
+        &Workload::Redo(Redo {
+            append_bytes: vec![512, 4096],
+            committers: vec![1, 2],
+            states,
+            size_bytes: 8 << 20,
+        }),
+        &BOTH,
+    );
     for record in found.records.iter().filter(|r| r.target == 0) {
         let m = &record.measurement;
         let device = m.device.unwrap();
         let per_commit = |count: u64| count as f64 / m.ops_observed as f64;
-        assert!((per_commit(device.writes) - 1.0).abs() < 0.2 && (per_commit(device.flushes) - 1.0).abs() < 0.2, "{device:?}");
+        assert!(
+            (per_commit(device.writes) - 1.0).abs() < 0.2
+                && (per_commit(device.flushes) - 1.0).abs() < 0.2,
+            "{device:?}"
+        );
     }
 }
 
 #[test]
 fn copy_moves_every_byte() {
-    let found = measure(&Workload::Copy(Copy { size_bytes: 8 << 20, requests: vec![(4096, 1), (1 << 20, 1), (1 << 20, 3)] }), &CACHES);
+    let found = measure(
+        &Workload::Copy(Copy {
+            size_bytes: 8 << 20,
+            requests: vec![(4096, 1), (1 << 20, 1), (1 << 20, 3)],
+        }),
+        &CACHES,
+    );
     for record in &found.records {
-        assert_eq!(record.measurement.latency["write"].count, (8 << 20) / found.cases[record.case].x as u64);
+        assert_eq!(
+            record.measurement.latency["write"].count,
+            (8 << 20) / found.cases[record.case].x as u64
+        );
     }
 }
 
 #[test]
 fn checkpoint_compares_with_before() {
-    let workload = Workload::Checkpoint(Checkpoint { size_bytes: 8 << 20, page_bytes: 8192, depth: 8, threads: 3 });
-    let found = measure(&workload, &["volume:memory:128M", "direct=volume:memory:128M,mode=direct", "raw=raw:memory:96M"]);
+    let workload = Workload::Checkpoint(Checkpoint {
+        size_bytes: 8 << 20,
+        page_bytes: 8192,
+        depth: 8,
+        threads: 3,
+    });
+    let found = measure(
+        &workload,
+        &["volume:memory:128M", "direct=volume:memory:128M,mode=direct", "raw=raw:memory:96M"],
+    );
     assert_eq!((found.cases.len(), found.skipped.len()), (8, 8), "a raw device keeps no image");
     for record in &found.records {
         let m = &record.measurement;
@@ -219,19 +375,34 @@ fn checkpoint_compares_with_before() {
 
 #[test]
 fn images_are_made_cloned_counted_and_removed() {
-    let workload = Images { sizes_bytes: vec![4 << 20, 32 << 20], pieces: 16, extents: 500, many: 12 };
-    let found = measure(&Workload::Images(workload.clone()), &["volume:memory:96M", "raw=raw:memory:96M"]);
+    let workload =
+        Images { sizes_bytes: vec![4 << 20, 32 << 20], pieces: 16, extents: 500, many: 12 };
+    let found =
+        measure(&Workload::Images(workload.clone()), &["volume:memory:96M", "raw=raw:memory:96M"]);
     assert_eq!((found.cases.len(), found.skipped.len()), (4, 4), "a raw device keeps no image");
     for record in &found.records {
         let m = &record.measurement;
         let expected = if found.cases[record.case].name.starts_with("the last of 12") {
-            vec!["all listed µs", "each other removed µs", "the first made µs", "the last made µs", "the middle one removed µs"]
+            vec![
+                "all listed µs",
+                "each other removed µs",
+                "the first made µs",
+                "the last made µs",
+                "the middle one removed µs",
+            ]
         } else {
             let of = ["clone", "image of everything", "image of the file"];
-            of.iter().flat_map(|what| [format!("{what} made µs"), format!("{what} removed µs")]).map(|name| &*name.leak()).collect()
+            of.iter()
+                .flat_map(|what| [format!("{what} made µs"), format!("{what} removed µs")])
+                .map(|name| &*name.leak())
+                .collect()
         };
         assert_eq!(m.figures.keys().map(String::as_str).collect::<Vec<_>>(), expected);
-        assert!(m.figures.values().all(|value| *value > 0.0) && m.latency["image"].count == m.ops, "{:?}", m.figures);
+        assert!(
+            m.figures.values().all(|value| *value > 0.0) && m.latency["image"].count == m.ops,
+            "{:?}",
+            m.figures
+        );
     }
     for refused in [
         Images { sizes_bytes: vec![1 << 20], pieces: 64, ..workload.clone() },
@@ -240,7 +411,15 @@ fn images_are_made_cloned_counted_and_removed() {
     ] {
         let targets = Targets::open(&specs(&["volume:memory:96M"]), &mut |_| false).unwrap();
         let mut results = Results::begin(vec![]);
-        run_workload(&Workload::Images(refused), &targets, &SCHEDULE, &mut results, &AtomicBool::new(false), &mut |_| {}).unwrap_err();
+        run_workload(
+            &Workload::Images(refused),
+            &targets,
+            &SCHEDULE,
+            &mut results,
+            &AtomicBool::new(false),
+            &mut |_| {},
+        )
+        .unwrap_err();
     }
 }
 
@@ -255,11 +434,17 @@ impl Mounted {
         std::fs::File::create(&image).unwrap().set_len(256 << 20).unwrap();
         std::fs::create_dir(&at).unwrap();
         let run = |program: &str, arguments: &[&std::ffi::OsStr]| {
-            let done = std::process::Command::new(program).args(arguments).output().map_err(|e| format!("{program} cannot run: {e}"))?;
+            let done = std::process::Command::new(program)
+                .args(arguments)
+                .output()
+                .map_err(|e| format!("{program} cannot run: {e}"))?;
             if done.status.success() {
                 Ok(())
             } else {
-                Err(format!("{program}: {}", String::from_utf8_lossy(&done.stderr).trim().replace('\n', "; ")))
+                Err(format!(
+                    "{program}: {}",
+                    String::from_utf8_lossy(&done.stderr).trim().replace('\n', "; ")
+                ))
             }
         };
         run("mkfs.btrfs", &["-q".as_ref(), image.as_os_str()])?;
@@ -288,9 +473,15 @@ fn snapshots_of_btrfs_are_images_of_everything_and_go_away() {
         }
     };
     let workload = Images { sizes_bytes: vec![4 << 20], pieces: 16, extents: 100, many: 5 };
-    let found = measure(&Workload::Images(workload), &[&format!("path:{},buffered", mounted.path().display())]);
+    let found = measure(
+        &Workload::Images(workload),
+        &[&format!("path:{},buffered", mounted.path().display())],
+    );
     let few = &found.records[0].measurement.figures;
-    assert!(few["image of everything made µs"] > 0.0 && few["image of the file made µs"] > 0.0, "{few:?}");
+    assert!(
+        few["image of everything made µs"] > 0.0 && few["image of the file made µs"] > 0.0,
+        "{few:?}"
+    );
     assert!(found.records[2].measurement.figures["the middle one removed µs"] > 0.0);
     assert_eq!(std::fs::read_dir(mounted.path()).unwrap().count(), 0, "no subvolume is left");
 }
@@ -300,7 +491,13 @@ fn an_interrupted_run_keeps_whole_rounds() {
     let targets = Targets::open(&specs(&BOTH), &mut |_| false).unwrap();
     let mut results = Results::begin(vec![]);
     let stop = AtomicBool::new(false);
-    let workload = Workload::Mixed(Mixed { size_bytes: 8 << 20, reads_percent: vec![100], threads: vec![1, 2], depths: vec![], ..Mixed::default() });
+    let workload = Workload::Mixed(Mixed {
+        size_bytes: 8 << 20,
+        reads_percent: vec![100],
+        threads: vec![1, 2],
+        depths: vec![],
+        ..Mixed::default()
+    });
     let mut calls = 0;
     // Interrupted in the middle of the second round.
     let schedule = Schedule { rounds: 50, ..SCHEDULE };
@@ -313,7 +510,11 @@ fn an_interrupted_run_keeps_whole_rounds() {
     .unwrap();
     assert!(results.interrupted);
     let records = &results.workloads[0].records;
-    assert_eq!(records.len(), 6 + 3, "the first round whole, of the second the case that all targets finished");
+    assert_eq!(
+        records.len(),
+        6 + 3,
+        "the first round whole, of the second the case that all targets finished"
+    );
 }
 
 #[test]
@@ -321,14 +522,43 @@ fn refusals_are_one_sentence_each() {
     let small = Targets::open(&specs(&["memory:1M"]), &mut |_| false).unwrap();
     let run = |workload: Workload| {
         let mut results = Results::begin(vec![]);
-        run_workload(&workload, &small, &SCHEDULE, &mut results, &AtomicBool::new(false), &mut |_| {}).unwrap_err().to_string()
+        run_workload(
+            &workload,
+            &small,
+            &SCHEDULE,
+            &mut results,
+            &AtomicBool::new(false),
+            &mut |_| {},
+        )
+        .unwrap_err()
+        .to_string()
     };
-    assert!(run(Workload::Mixed(Mixed::default())).contains("it holds 1 MiB and mixed needs 1 GiB"));
-    assert!(run(Workload::Mixed(Mixed { block_bytes: vec![1000], ..Mixed::default() })).contains("multiple of 512"));
-    assert!(run(Workload::Mixed(Mixed { locking: true, size_bytes: 1 << 19, depths: vec![], ..Mixed::default() })).contains("advisory locks"));
-    assert!(run(Workload::Oltp(Oltp { clients: vec![], ..Oltp::default() })).contains("at least 1"));
-    assert!(run(Workload::Redo(Redo { append_bytes: vec![100], ..Redo::default() })).contains("multiple of 512"));
-    let open = |texts: &[&str]| Targets::open(&specs(texts), &mut |_| false).map(|_| ()).unwrap_err().to_string();
+    assert!(
+        run(Workload::Mixed(Mixed::default())).contains("it holds 1 MiB and mixed needs 1 GiB")
+    );
+    assert!(
+        run(Workload::Mixed(Mixed { block_bytes: vec![1000], ..Mixed::default() }))
+            .contains("multiple of 512")
+    );
+    assert!(
+        run(Workload::Mixed(Mixed {
+            locking: true,
+            size_bytes: 1 << 19,
+            depths: vec![],
+            ..Mixed::default()
+        }))
+        .contains("advisory locks")
+    );
+    assert!(
+        run(Workload::Oltp(Oltp { clients: vec![], ..Oltp::default() })).contains("at least 1")
+    );
+    assert!(
+        run(Workload::Redo(Redo { append_bytes: vec![100], ..Redo::default() }))
+            .contains("multiple of 512")
+    );
+    let open = |texts: &[&str]| {
+        Targets::open(&specs(texts), &mut |_| false).map(|_| ()).unwrap_err().to_string()
+    };
     assert!(open(&[]).contains("at least one --target"));
     assert!(open(&["memory:1M", "memory:2M"]).contains("two targets are called"));
     assert!(open(&["raw:/dev/zero"]).contains("--destroy=/dev/zero"));
@@ -337,8 +567,15 @@ fn refusals_are_one_sentence_each() {
 }
 
 fn server(engine: Engine, settings: &[(&str, &str)]) -> Workload {
-    let settings = settings.iter().map(|&(name, value)| (name.to_owned(), value.to_owned())).collect();
-    Workload::Server(Server { engine, scale: 1, clients: vec![2], ramp: Duration::from_millis(100), settings })
+    let settings =
+        settings.iter().map(|&(name, value)| (name.to_owned(), value.to_owned())).collect();
+    Workload::Server(Server {
+        engine,
+        scale: 1,
+        clients: vec![2],
+        ramp: Duration::from_millis(100),
+        settings,
+    })
 }
 
 /// A directory that a server's own account reaches.
@@ -351,7 +588,10 @@ fn open_directory() -> tempfile::TempDir {
 
 #[test]
 fn a_real_database_does_the_transactions_and_leaves_nothing() {
-    for (engine, setting) in [(Engine::Sqlite, ("synchronous", "OFF")), (Engine::Postgresql, ("full_page_writes", "off"))] {
+    for (engine, setting) in [
+        (Engine::Sqlite, ("synchronous", "OFF")),
+        (Engine::Postgresql, ("full_page_writes", "off")),
+    ] {
         let directory = open_directory();
         let target = format!("path:{}", directory.path().display());
         let workload = server(engine, &[setting]);
@@ -360,9 +600,17 @@ fn a_real_database_does_the_transactions_and_leaves_nothing() {
         let mut results = Results::begin(vec!["test".into()]);
         // So long that a transaction ends in it on a machine that has other work too.
         let schedule = Schedule { time: Duration::from_secs(2), ..SCHEDULE };
-        let run = run_workload(&workload, &targets, &schedule, &mut results, &AtomicBool::new(false), &mut |_| {});
+        let run = run_workload(
+            &workload,
+            &targets,
+            &schedule,
+            &mut results,
+            &AtomicBool::new(false),
+            &mut |_| {},
+        );
         if let Err(missing) = &run
-            && (missing.message.contains("is not installed") || missing.message.contains("no user 'postgres'"))
+            && (missing.message.contains("is not installed")
+                || missing.message.contains("no user 'postgres'"))
         {
             println!("skipped: {}", missing.message);
             continue;
@@ -383,16 +631,35 @@ fn a_real_database_needs_a_directory_and_says_why_it_does_not_start() {
     let run = |workload: &Workload, target: &str| {
         let targets = Targets::open(&specs(&[target]), &mut |_| false).unwrap();
         let mut results = Results::begin(vec!["test".into()]);
-        run_workload(workload, &targets, &SCHEDULE, &mut results, &AtomicBool::new(false), &mut |_| {}).unwrap_err().message
+        run_workload(
+            workload,
+            &targets,
+            &SCHEDULE,
+            &mut results,
+            &AtomicBool::new(false),
+            &mut |_| {},
+        )
+        .unwrap_err()
+        .message
     };
     let said = run(&server(Engine::Sqlite, &[]), "raw:memory:96M");
-    assert!(said.contains("needs a directory on a mounted file system") || said.contains("is not installed"), "{said}");
+    assert!(
+        said.contains("needs a directory on a mounted file system")
+            || said.contains("is not installed"),
+        "{said}"
+    );
     let directory = open_directory();
     let target = format!("path:{},mode=cached", directory.path().display());
     let said = run(&server(Engine::Sqlite, &[]), &target);
-    assert!(said.contains("this is no Bedplate mount") || said.contains("is not installed"), "{said}");
+    assert!(
+        said.contains("this is no Bedplate mount") || said.contains("is not installed"),
+        "{said}"
+    );
     let target = format!("path:{}", directory.path().display());
     let said = run(&server(Engine::Postgresql, &[("shared_buffers", "nonsense")]), &target);
     let absent = said.contains("is not installed") || said.contains("no user 'postgres'");
-    assert!(absent || said.contains("PostgreSQL does not start") && said.contains("shared_buffers"), "{said}");
+    assert!(
+        absent || said.contains("PostgreSQL does not start") && said.contains("shared_buffers"),
+        "{said}"
+    );
 }

@@ -5,7 +5,8 @@ use std::num::NonZeroU64;
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
 
-/// A heap buffer aligned to [`AlignedBuf::ALIGN`] bytes, zeroed when made, owned by one place at a time.
+/// A heap buffer aligned to [`AlignedBuf::ALIGN`] bytes, zeroed when made, owned by one place at a
+/// time.
 pub struct AlignedBuf {
     ptr: NonNull<u8>,
     len: usize,
@@ -13,7 +14,8 @@ pub struct AlignedBuf {
     pub(crate) slot: Option<Slot>,
 }
 
-/// A place in one queue's table of registered buffers, in one word because buffers are moved about a lot.
+/// A place in one queue's table of registered buffers, in one word because buffers are moved about
+/// a lot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Slot(NonZeroU64);
 
@@ -63,14 +65,16 @@ impl AlignedBuf {
         buf
     }
 
-    /// Returns the address of byte `at`, for the kernel. Unlike a slice it does not claim exclusive use of the memory.
+    /// Returns the address of byte `at`, for the kernel. Unlike a slice it does not claim exclusive
+    /// use of the memory.
     pub(crate) fn address(&self, at: usize) -> *mut u8 {
         assert!(at <= self.len, "byte {at} lies beyond the buffer");
         self.ptr.as_ptr().wrapping_add(at)
     }
 
     fn layout(len: usize) -> Layout {
-        Layout::from_size_align(len, Self::ALIGN).expect("a buffer's length is far below isize::MAX")
+        Layout::from_size_align(len, Self::ALIGN)
+            .expect("a buffer's length is far below isize::MAX")
     }
 }
 
@@ -87,7 +91,8 @@ impl Deref for AlignedBuf {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        // SAFETY: `ptr` is valid for `len` initialised bytes (dangling only when `len` is 0) and borrowed from `self`.
+        // SAFETY: `ptr` is valid for `len` initialised bytes (dangling only when `len` is 0) and
+        // borrowed from `self`.
         unsafe { std::slice::from_raw_parts(self.ptr.as_ptr(), self.len) }
     }
 }

@@ -71,7 +71,12 @@ impl Counters {
 
     /// Counts one operation by its outcome and hands the outcome on.
     #[inline]
-    pub fn count<T>(&self, operation: Operation, bytes: u64, result: crate::Result<T>) -> crate::Result<T> {
+    pub fn count<T>(
+        &self,
+        operation: Operation,
+        bytes: u64,
+        result: crate::Result<T>,
+    ) -> crate::Result<T> {
         self.note(operation, bytes, result.is_ok());
         result
     }
@@ -91,7 +96,8 @@ impl Counters {
     }
 
     pub fn snapshot(&self) -> DeviceCounters {
-        let ((reads, read_bytes), (writes, written_bytes)) = (self.reads.spill(), self.writes.spill());
+        let ((reads, read_bytes), (writes, written_bytes)) =
+            (self.reads.spill(), self.writes.spill());
         DeviceCounters {
             reads,
             read_bytes,

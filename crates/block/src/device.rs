@@ -7,14 +7,17 @@ use crate::{DeviceQueue, QueueOptions, Result};
 /// States what a device is able to do. Everything here is read from the system, never assumed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Geometry {
-    /// The smallest addressable unit in bytes; every offset and length given to the device is a multiple of it.
+    /// The smallest addressable unit in bytes; every offset and length given to the device is a
+    /// multiple of it.
     pub logical_block_size: u32,
-    /// The unit in bytes that the medium writes without read-modify-write; at least `logical_block_size`.
+    /// The unit in bytes that the medium writes without read-modify-write; at least
+    /// `logical_block_size`.
     pub physical_block_size: u32,
     /// The alignment in bytes that a buffer's address must have.
     pub buffer_align: u32,
-    /// The largest write in bytes that a power cut leaves wholly there or wholly absent; at least `logical_block_size`. The promise is for
-    /// writes whose length is a power of two and whose offset is a multiple of their length.
+    /// The largest write in bytes that a power cut leaves wholly there or wholly absent; at least
+    /// `logical_block_size`. The promise is for writes whose length is a power of two and whose
+    /// offset is a multiple of their length.
     pub untorn_unit: u32,
     /// Whether acknowledged writes may sit in a volatile cache until the next flush.
     pub volatile_cache: bool,
@@ -31,7 +34,8 @@ pub struct EngineReport {
     pub fallback: Option<String>,
 }
 
-/// Counts what reached the device since it was opened (monotonic; read without a lock, so a snapshot is not atomic).
+/// Counts what reached the device since it was opened (monotonic; read without a lock, so a
+/// snapshot is not atomic).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct DeviceCounters {
     /// Completed reads.
@@ -52,10 +56,11 @@ pub struct DeviceCounters {
 
 /// A thing with sectors.
 ///
-/// All methods may be called from any number of threads at once. Offsets and lengths are multiples of
-/// [`Geometry::logical_block_size`] and buffer addresses of [`Geometry::buffer_align`]; anything else is refused with
-/// [`ErrorKind::Unaligned`](crate::ErrorKind::Unaligned). An access beyond the end is refused with `OutOfRange` and moves nothing.
-/// A write is durable once a [`flush`](Self::flush) that was called after the write returned has returned `Ok`.
+/// All methods may be called from any number of threads at once. Offsets and lengths are multiples
+/// of [`Geometry::logical_block_size`] and buffer addresses of [`Geometry::buffer_align`]; anything
+/// else is refused with [`ErrorKind::Unaligned`](crate::ErrorKind::Unaligned). An access beyond the
+/// end is refused with `OutOfRange` and moves nothing. A write is durable once a
+/// [`flush`](Self::flush) that was called after the write returned has returned `Ok`.
 pub trait BlockDevice: Send + Sync + Debug {
     /// Returns the name for messages: a path, or `memory`.
     fn name(&self) -> &str;
@@ -78,20 +83,22 @@ pub trait BlockDevice: Send + Sync + Debug {
     /// Writes all of `buf` at `offset`.
     ///
     /// # Errors
-    /// `Unaligned`, `OutOfRange`, `ReadOnly`, `NoSpace` (a sparse image on a full file system) or `Io`; after an error any subset of the
-    /// sectors may have been written.
+    /// `Unaligned`, `OutOfRange`, `ReadOnly`, `NoSpace` (a sparse image on a full file system) or
+    /// `Io`; after an error any subset of the sectors may have been written.
     fn write_at(&self, buf: &[u8], offset: u64) -> Result<()>;
     /// Makes every write that returned before this call durable.
     ///
     /// # Errors
-    /// `Io`; after an error nothing written since the last good flush may be taken as durable, ever.
+    /// `Io`; after an error nothing written since the last good flush may be taken as durable,
+    /// ever.
     fn flush(&self) -> Result<()>;
     /// Writes zeros over a range, offloaded where the device is able to.
     ///
     /// # Errors
     /// As [`write_at`](Self::write_at).
     fn write_zeroes(&self, offset: u64, len: u64) -> Result<()>;
-    /// Tells the device that a range is no longer needed; its content is unspecified afterwards. Returns whether the device took the hint.
+    /// Tells the device that a range is no longer needed; its content is unspecified afterwards.
+    /// Returns whether the device took the hint.
     ///
     /// # Errors
     /// As [`write_at`](Self::write_at), except that lack of support is `Ok(false)`.

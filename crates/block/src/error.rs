@@ -61,7 +61,8 @@ impl fmt::Display for Operation {
     }
 }
 
-/// A failed device operation: what, where, why. Cheap to clone, because a latched error is reported many times.
+/// A failed device operation: what, where, why. Cheap to clone, because a latched error is reported
+/// many times.
 #[derive(Debug, Clone)]
 pub struct Error {
     /// What went wrong.

@@ -48,7 +48,13 @@ pub(crate) struct InlineQueue<P> {
 impl<P: Positioned> InlineQueue<P> {
     pub fn new(device: Arc<P>, options: &QueueOptions) -> Self {
         let depth_max = options.depth_max.clamp(1, 4096);
-        Self { device, depth_max, pushed: VecDeque::new(), done: VecDeque::new(), pool: BufferPool::new(options) }
+        Self {
+            device,
+            depth_max,
+            pushed: VecDeque::new(),
+            done: VecDeque::new(),
+            pool: BufferPool::new(options),
+        }
     }
 }
 

@@ -14,7 +14,8 @@ use std::time::Instant;
 
 /// The value of a run, which may be divided.
 pub trait RunValue: Clone {
-    /// Returns the value of the part that begins `distance` numbers behind the run's start: the same unless the value counts along.
+    /// Returns the value of the part that begins `distance` numbers behind the run's start: the
+    /// same unless the value counts along.
     #[must_use]
     fn skip(&self, distance: u64) -> Self {
         let _ = distance;
@@ -25,7 +26,8 @@ pub trait RunValue: Clone {
 impl RunValue for () {}
 impl RunValue for Instant {}
 
-/// Disjoint runs in the order of their numbers. Cloning takes time in proportion to the number of runs, not to their length.
+/// Disjoint runs in the order of their numbers. Cloning takes time in proportion to the number of
+/// runs, not to their length.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct IntervalMap<V> {
     /// By start: the end, and the value.
@@ -57,9 +59,14 @@ impl<V> IntervalMap<V> {
     }
 
     /// Returns the runs that have a number of the range, whole and in order.
-    pub fn overlapping(&self, range: Range<u64>) -> impl DoubleEndedIterator<Item = (Range<u64>, &V)> {
+    pub fn overlapping(
+        &self,
+        range: Range<u64>,
+    ) -> impl DoubleEndedIterator<Item = (Range<u64>, &V)> {
         let from = self.first_in(&range);
-        self.runs.range(from..range.end.max(from)).map(|(start, (end, value))| (*start..*end, value))
+        self.runs
+            .range(from..range.end.max(from))
+            .map(|(start, (end, value))| (*start..*end, value))
     }
 
     /// Returns the run that has this number, or else the first behind it.
@@ -85,11 +92,22 @@ impl<V> IntervalMap<V> {
         gaps
     }
 
-    /// Adds a range to the run that it overlaps or touches, or else as a run with the value that `value` makes; runs that meet become one, with what
-    /// `merge` makes of their values. Returns the run.
-    pub fn grow(&mut self, range: Range<u64>, value: impl FnOnce() -> V, merge: impl Fn(&V, &V) -> V) -> Range<u64> {
+    /// Adds a range to the run that it overlaps or touches, or else as a run with the value that
+    /// `value` makes; runs that meet become one, with what `merge` makes of their values. Returns
+    /// the run.
+    pub fn grow(
+        &mut self,
+        range: Range<u64>,
+        value: impl FnOnce() -> V,
+        merge: impl Fn(&V, &V) -> V,
+    ) -> Range<u64> {
         assert!(range.start < range.end, "I-IVL-1: a run has numbers");
-        let start = match self.runs.range_mut(..=range.start).next_back().filter(|(_, (end, _))| *end >= range.start) {
+        let start = match self
+            .runs
+            .range_mut(..=range.start)
+            .next_back()
+            .filter(|(_, (end, _))| *end >= range.start)
+        {
             Some((start, (end, _))) if *end >= range.end => return *start..*end,
             Some((start, (end, _))) => {
                 *end = range.end;
@@ -107,7 +125,9 @@ impl<V> IntervalMap<V> {
     fn absorb(&mut self, start: u64, merge: impl Fn(&V, &V) -> V) -> Range<u64> {
         loop {
             let end = self.runs[&start].0;
-            let Some((&next, _)) = self.runs.range(start + 1..=end).next() else { return start..end };
+            let Some((&next, _)) = self.runs.range(start + 1..=end).next() else {
+                return start..end;
+            };
             let (next_end, value) = self.runs.remove(&next).expect("it was just found");
             let run = self.runs.get_mut(&start).expect("it was just found");
             *run = (end.max(next_end), merge(&run.1, &value));
@@ -115,12 +135,19 @@ impl<V> IntervalMap<V> {
     }
 
     fn first_in(&self, range: &Range<u64>) -> u64 {
-        let before = self.runs.range(..range.start).next_back().filter(|(_, (end, _))| *end > range.start && range.start < range.end);
+        let before = self
+            .runs
+            .range(..range.start)
+            .next_back()
+            .filter(|(_, (end, _))| *end > range.start && range.start < range.end);
         before.map_or(range.start, |(start, _)| *start)
     }
 
     fn insert(&mut self, range: Range<u64>, value: V) {
-        debug_assert!(range.start < range.end && self.overlapping(range.clone()).next().is_none(), "I-IVL-1: runs do not overlap");
+        debug_assert!(
+            range.start < range.end && self.overlapping(range.clone()).next().is_none(),
+            "I-IVL-1: runs do not overlap"
+        );
         self.runs.insert(range.start, (range.end, value));
     }
 }
@@ -140,8 +167,16 @@ impl<V: RunValue> IntervalMap<V> {
     }
 
     /// Takes the part of a range out whose value `goes`; returns it in order.
-    pub fn remove_where(&mut self, range: &Range<u64>, goes: impl Fn(&V) -> bool) -> Vec<(Range<u64>, V)> {
-        let met: Vec<u64> = self.overlapping(range.clone()).filter(|(_, value)| goes(value)).map(|(run, _)| run.start).collect();
+    pub fn remove_where(
+        &mut self,
+        range: &Range<u64>,
+        goes: impl Fn(&V) -> bool,
+    ) -> Vec<(Range<u64>, V)> {
+        let met: Vec<u64> = self
+            .overlapping(range.clone())
+            .filter(|(_, value)| goes(value))
+            .map(|(run, _)| run.start)
+            .collect();
         met.into_iter().map(|start| self.cut_out(start, range)).collect()
     }
 
@@ -212,7 +247,8 @@ mod tests {
 
     fn step() -> impl Strategy<Value = (Step, Range<u64>)> {
         let step = prop_oneof![3 => (0..1000_u64).prop_map(|at| Step::Put(at * 100)), 1 => Just(Step::Remove), 1 => Just(Step::RemoveOdd)];
-        (step, 0..SIZE, 0..20_u64).prop_map(|(step, start, len)| (step, start..(start + len).min(SIZE)))
+        (step, 0..SIZE, 0..20_u64)
+            .prop_map(|(step, start, len)| (step, start..(start + len).min(SIZE)))
     }
 
     proptest! {
@@ -238,7 +274,8 @@ mod tests {
                         prop_assert_eq!(found, expected);
                     }
                     Step::RemoveOdd => {
-                        // Only whole values decide: the model asks for the value at the start of each run as it is now.
+                        // Only whole values decide: the model asks for the value at the start of
+                        // each run as it is now.
                         let runs: Vec<(Range<u64>, At)> = map.overlapping(range.clone()).map(|(run, at)| (run, *at)).collect();
                         map.remove_where(&range, |at| at.0 % 2 == 1);
                         for (run, _) in runs.into_iter().filter(|(_, at)| at.0 % 2 == 1) {

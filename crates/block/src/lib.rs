@@ -1,6 +1,7 @@
 //! Devices: aligned reads, writes and flushes, and the engines that carry them.
 //!
-//! This is the lowest room. It knows nothing of files, and it is the only room in the storage path where `unsafe` may live.
+//! This is the lowest room. It knows nothing of files, and it is the only room in the storage path
+//! where `unsafe` may live.
 
 mod buffer;
 mod check;
@@ -38,8 +39,9 @@ pub use memory::MemoryDevice;
 pub use period::Period;
 pub use queue::{Completion, DeviceQueue, QueueOptions, Request, RequestKind, Segment};
 pub use sim::{
-    CrashChoice, CrashStep, DeviceCall, Fault, FaultRule, FlushFault, FlushOutcome, Hook, HookedDevice, ReadFault, Recorded, Recording,
-    RecordingDevice, SimulatedDevice, SimulatedOptions, Source, Spooled, Trigger, WriteFault,
+    CrashChoice, CrashStep, DeviceCall, Fault, FaultRule, FlushFault, FlushOutcome, Hook,
+    HookedDevice, ReadFault, Recorded, Recording, RecordingDevice, SimulatedDevice,
+    SimulatedOptions, Source, Spooled, Trigger, WriteFault,
 };
 pub use snapshot::Snapshot;
 pub use waker::Waker;

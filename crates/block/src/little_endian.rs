@@ -44,7 +44,11 @@ impl<'a> LeReader<'a> {
     /// `Short` when there are fewer, here as in all that follow.
     #[inline]
     pub fn take(&mut self, len: usize) -> Result<&'a [u8], Short> {
-        let taken = self.rest().get(..len).ok_or(Short { offset: self.at, wanted: len, left: self.rest().len() })?;
+        let taken = self.rest().get(..len).ok_or(Short {
+            offset: self.at,
+            wanted: len,
+            left: self.rest().len(),
+        })?;
         self.at += len;
         Ok(taken)
     }
@@ -103,8 +107,14 @@ mod tests {
         assert_eq!((reader.u64(), reader.at()), (Ok(0x0f0e_0d0c_0b0a_0908), 15));
         assert_eq!(reader.array(), Ok([16, 17]));
         let short = Short { offset: 17, wanted: 8, left: 7 };
-        assert_eq!((reader.i64(), reader.take(usize::MAX).map_err(|short| short.wanted)), (Err(short), Err(usize::MAX)));
-        assert_eq!((reader.take(7).map(<[u8]>::len), reader.rest().len(), reader.u8().is_err()), (Ok(7), 0, true));
+        assert_eq!(
+            (reader.i64(), reader.take(usize::MAX).map_err(|short| short.wanted)),
+            (Err(short), Err(usize::MAX))
+        );
+        assert_eq!(
+            (reader.take(7).map(<[u8]>::len), reader.rest().len(), reader.u8().is_err()),
+            (Ok(7), 0, true)
+        );
         assert_eq!(LeReader::new(&[255; 8]).i64(), Ok(-1));
     }
 }

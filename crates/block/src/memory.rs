@@ -3,8 +3,10 @@
 //! ```text
 //!   root ─► mid (16 GiB) ─► leaf (16 MiB) ─► chunk (16 KiB, behind its own lock)
 //! ```
-//! A table or a chunk comes into being when it is first written; a hole reads as zeros. So a device of 100 TiB costs what is stored on
-//! it. A device may start from a [`Snapshot`], of which it copies a chunk when it first writes there. Two transfers meet only in the lock of a chunk they share; one that spans chunks is atomic chunk by chunk, as on a disk.
+//! A table or a chunk comes into being when it is first written; a hole reads as zeros. So a device
+//! of 100 TiB costs what is stored on it. A device may start from a [`Snapshot`], of which it
+//! copies a chunk when it first writes there. Two transfers meet only in the lock of a chunk they
+//! share; one that spans chunks is atomic chunk by chunk, as on a disk.
 
 use std::sync::{Arc, OnceLock};
 
@@ -13,7 +15,10 @@ use parking_lot::RwLock;
 use crate::check::{Limits, assert_geometry};
 use crate::counters::Counters;
 use crate::inline::{InlineQueue, Positioned};
-use crate::{BlockDevice, DeviceCounters, DeviceQueue, EngineReport, Geometry, Operation, QueueOptions, Request, Result, Snapshot};
+use crate::{
+    BlockDevice, DeviceCounters, DeviceQueue, EngineReport, Geometry, Operation, QueueOptions,
+    Request, Result, Snapshot,
+};
 
 const CHUNK_BYTES: usize = 16 << 10;
 const FAN_OUT: usize = 1024;
@@ -38,8 +43,9 @@ struct Memory {
     geometry: Geometry,
     size_bytes: u64,
     root: Table<Table<Table<Chunk>>>,
-    /// What chunks that do not exist read as; `None`: zeros. Held shared while a chunk is made and exclusive while a range is cleared,
-    /// so that no chunk is made from bytes that were just cleared. Taken before a chunk's lock.
+    /// What chunks that do not exist read as; `None`: zeros. Held shared while a chunk is made and
+    /// exclusive while a range is cleared, so that no chunk is made from bytes that were just
+    /// cleared. Taken before a chunk's lock.
     base: Option<RwLock<Snapshot>>,
     counters: Counters,
 }
@@ -51,11 +57,19 @@ impl std::fmt::Debug for Memory {
 }
 
 impl MemoryDevice {
-    /// The geometry of [`MemoryDevice::new`]: as strict as a disk with 512-byte sectors, so that code tested on memory runs on a disk.
-    pub const GEOMETRY: Geometry =
-        Geometry { logical_block_size: 512, physical_block_size: 4096, buffer_align: 512, untorn_unit: 512, volatile_cache: false, read_only: false };
+    /// The geometry of [`MemoryDevice::new`]: as strict as a disk with 512-byte sectors, so that
+    /// code tested on memory runs on a disk.
+    pub const GEOMETRY: Geometry = Geometry {
+        logical_block_size: 512,
+        physical_block_size: 4096,
+        buffer_align: 512,
+        untorn_unit: 512,
+        volatile_cache: false,
+        read_only: false,
+    };
 
-    /// Makes a device of `size_bytes` that reads as zeros; memory is taken as it is written. The size is rounded down to a whole sector.
+    /// Makes a device of `size_bytes` that reads as zeros; memory is taken as it is written. The
+    /// size is rounded down to a whole sector.
     #[must_use]
     pub fn new(size_bytes: u64) -> Arc<Self> {
         Self::with_geometry(size_bytes, Self::GEOMETRY)
@@ -64,13 +78,15 @@ impl MemoryDevice {
     /// Makes a device that states and enforces `geometry`.
     ///
     /// # Panics
-    /// When the geometry breaks its own rules (sizes are powers of two, a physical block holds a logical one).
+    /// When the geometry breaks its own rules (sizes are powers of two, a physical block holds a
+    /// logical one).
     #[must_use]
     pub fn with_geometry(size_bytes: u64, geometry: Geometry) -> Arc<Self> {
         Self::build(size_bytes, geometry, None)
     }
 
-    /// Makes a device that starts with the content of `snapshot` and states `geometry`. Takes constant time.
+    /// Makes a device that starts with the content of `snapshot` and states `geometry`. Takes
+    /// constant time.
     ///
     /// # Panics
     /// As [`with_geometry`](Self::with_geometry).
@@ -82,11 +98,21 @@ impl MemoryDevice {
     fn build(size_bytes: u64, geometry: Geometry, base: Option<RwLock<Snapshot>>) -> Arc<Self> {
         assert_geometry(&geometry);
         let size_bytes = size_bytes - size_bytes % u64::from(geometry.logical_block_size);
-        let mids = usize::try_from(size_bytes.div_ceil(MID_BYTES)).expect("a device's table fits the address space");
-        Arc::new(Self { shared: Arc::new(Memory { geometry, size_bytes, root: table(mids), base, counters: Counters::default() }) })
+        let mids = usize::try_from(size_bytes.div_ceil(MID_BYTES))
+            .expect("a device's table fits the address space");
+        Arc::new(Self {
+            shared: Arc::new(Memory {
+                geometry,
+                size_bytes,
+                root: table(mids),
+                base,
+                counters: Counters::default(),
+            }),
+        })
     }
 
-    /// Returns the content; takes time in proportion to what was written. Writes that run meanwhile may be in it or not, chunk by chunk.
+    /// Returns the content; takes time in proportion to what was written. Writes that run meanwhile
+    /// may be in it or not, chunk by chunk.
     #[must_use]
     pub fn snapshot(&self) -> Snapshot {
         self.shared.snapshot()
@@ -103,7 +129,9 @@ struct Place {
 
 impl Place {
     fn offset(&self) -> u64 {
-        self.mid as u64 * MID_BYTES + self.leaf as u64 * LEAF_BYTES + (self.chunk * CHUNK_BYTES + self.byte) as u64
+        self.mid as u64 * MID_BYTES
+            + self.leaf as u64 * LEAF_BYTES
+            + (self.chunk * CHUNK_BYTES + self.byte) as u64
     }
 
     /// Copies the chunk of this place out of `base`; beyond its end there are zeros.
@@ -128,9 +156,11 @@ fn place(offset: u64) -> Place {
 /// Splits a range into pieces that each lie within one chunk: device offset, and length.
 fn pieces(offset: u64, len: u64) -> impl Iterator<Item = (u64, usize)> {
     let end = offset + len;
-    std::iter::successors(Some(offset), |at| Some((at / CHUNK_BYTES as u64 + 1) * CHUNK_BYTES as u64))
-        .take_while(move |at| *at < end)
-        .map(move |at| (at, (end - at).min(CHUNK_BYTES as u64 - at % CHUNK_BYTES as u64) as usize))
+    std::iter::successors(Some(offset), |at| {
+        Some((at / CHUNK_BYTES as u64 + 1) * CHUNK_BYTES as u64)
+    })
+    .take_while(move |at| *at < end)
+    .map(move |at| (at, (end - at).min(CHUNK_BYTES as u64 - at % CHUNK_BYTES as u64) as usize))
 }
 
 impl Memory {
@@ -173,11 +203,22 @@ impl Memory {
     }
 
     fn snapshot(&self) -> Snapshot {
-        let mut content = self.base.as_ref().map_or_else(|| Snapshot::empty(self.size_bytes), |base| base.read().clone());
-        let mids = self.root.iter().enumerate().filter_map(|(mid, table)| Some((mid, table.get()?)));
-        let leaves = mids.flat_map(|(mid, table)| table.iter().enumerate().filter_map(move |(leaf, table)| Some((mid, leaf, table.get()?))));
+        let mut content = self
+            .base
+            .as_ref()
+            .map_or_else(|| Snapshot::empty(self.size_bytes), |base| base.read().clone());
+        let mids =
+            self.root.iter().enumerate().filter_map(|(mid, table)| Some((mid, table.get()?)));
+        let leaves = mids.flat_map(|(mid, table)| {
+            table
+                .iter()
+                .enumerate()
+                .filter_map(move |(leaf, table)| Some((mid, leaf, table.get()?)))
+        });
         for (mid, leaf, table) in leaves {
-            for (chunk, bytes) in table.iter().enumerate().filter_map(|(chunk, bytes)| Some((chunk, bytes.get()?))) {
+            for (chunk, bytes) in
+                table.iter().enumerate().filter_map(|(chunk, bytes)| Some((chunk, bytes.get()?)))
+            {
                 let start = Place { mid, leaf, chunk, byte: 0 }.offset();
                 let len = (CHUNK_BYTES as u64).min(self.size_bytes - start);
                 match &*bytes.read() {
@@ -200,7 +241,8 @@ impl Memory {
         }
     }
 
-    /// Zeroes a range and gives whole chunks back. Skips holes table by table, so a whole sparse device is quick.
+    /// Zeroes a range and gives whole chunks back. Skips holes table by table, so a whole sparse
+    /// device is quick.
     fn clear(&self, offset: u64, len: u64) {
         let mut base = self.base.as_ref().map(RwLock::write);
         if let Some(base) = &mut base {
@@ -240,14 +282,21 @@ const NAME: &str = "memory";
 
 impl Positioned for Memory {
     fn read(&self, buf: &mut [u8], offset: u64) -> Result<()> {
-        let checked = self.limits().transfer(NAME, Operation::Read, offset, buf.len(), buf.as_ptr() as usize);
+        let checked =
+            self.limits().transfer(NAME, Operation::Read, offset, buf.len(), buf.as_ptr() as usize);
         self.counters.count(Operation::Read, buf.len() as u64, checked)?;
         self.read_pieces(buf, offset);
         Ok(())
     }
 
     fn write(&self, buf: &[u8], offset: u64) -> Result<()> {
-        let checked = self.limits().transfer(NAME, Operation::Write, offset, buf.len(), buf.as_ptr() as usize);
+        let checked = self.limits().transfer(
+            NAME,
+            Operation::Write,
+            offset,
+            buf.len(),
+            buf.as_ptr() as usize,
+        );
         self.counters.count(Operation::Write, buf.len() as u64, checked)?;
         self.write_pieces(buf, offset);
         Ok(())
@@ -356,7 +405,14 @@ mod tests {
     #[test]
     fn pieces_cover_a_range_once() {
         let got: Vec<_> = pieces(512, 2 * CHUNK_BYTES as u64).collect();
-        assert_eq!(got, vec![(512, CHUNK_BYTES - 512), (CHUNK_BYTES as u64, CHUNK_BYTES), (2 * CHUNK_BYTES as u64, 512)]);
+        assert_eq!(
+            got,
+            vec![
+                (512, CHUNK_BYTES - 512),
+                (CHUNK_BYTES as u64, CHUNK_BYTES),
+                (2 * CHUNK_BYTES as u64, 512)
+            ]
+        );
         assert_eq!(pieces(512, 0).count(), 0);
     }
 }

@@ -5,9 +5,11 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use crate::buffer::Slot;
 use crate::{AlignedBuf, QueueOptions};
 
-/// Buffers a queue hands out and takes back. Engines that are able to register them with the kernel do so once, when the queue is made.
+/// Buffers a queue hands out and takes back. Engines that are able to register them with the kernel
+/// do so once, when the queue is made.
 ///
-/// A buffer carries the id of its pool, because a slot number alone would let a buffer of one queue name the pinned pages of another.
+/// A buffer carries the id of its pool, because a slot number alone would let a buffer of one queue
+/// name the pinned pages of another.
 #[derive(Debug)]
 pub(crate) struct BufferPool {
     id: u64,

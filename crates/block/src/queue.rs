@@ -35,7 +35,8 @@ pub enum RequestKind {
     Read,
     /// Buffer to device.
     Write,
-    /// Durability of every write that completed before the submission; has no buffer and no segment.
+    /// Durability of every write that completed before the submission; has no buffer and no
+    /// segment.
     Flush,
 }
 
@@ -50,7 +51,8 @@ pub struct Request {
     pub buf: Option<AlignedBuf>,
     /// The first segment; its bytes start at the buffer's byte 0. `len` 0 for `Flush`.
     pub first: Segment,
-    /// Further segments, each continuing in the buffer where the one before ended. Empty (no allocation) in the common case.
+    /// Further segments, each continuing in the buffer where the one before ended. Empty (no
+    /// allocation) in the common case.
     pub rest: Vec<Segment>,
 }
 
@@ -73,7 +75,8 @@ pub trait DeviceQueue: Send {
     fn depth_max(&self) -> usize;
     /// Returns how many requests were pushed and not yet handed back.
     fn in_flight(&self) -> usize;
-    /// Adds a request to the list; nothing is submitted before [`submit`](Self::submit) or [`complete`](Self::complete).
+    /// Adds a request to the list; nothing is submitted before [`submit`](Self::submit) or
+    /// [`complete`](Self::complete).
     ///
     /// # Errors
     /// Gives the request back when the queue is full.
@@ -83,13 +86,14 @@ pub trait DeviceQueue: Send {
     /// # Errors
     /// `Io` when the system refuses the submission; the requests stay queued.
     fn submit(&mut self) -> Result<()>;
-    /// Submits what was pushed, waits until at least `min` requests are complete (0: does not wait) and appends the completions to `out`.
-    /// Returns how many were appended.
+    /// Submits what was pushed, waits until at least `min` requests are complete (0: does not wait)
+    /// and appends the completions to `out`. Returns how many were appended.
     ///
     /// # Errors
     /// `Io` when waiting fails.
     fn complete(&mut self, min: usize, out: &mut Vec<Completion>) -> Result<usize>;
-    /// Takes a registered buffer; `None` when none are left. A registered buffer used with this queue saves the kernel the pinning of pages.
+    /// Takes a registered buffer; `None` when none are left. A registered buffer used with this
+    /// queue saves the kernel the pinning of pages.
     fn take_buffer(&mut self) -> Option<AlignedBuf>;
     /// Gives a registered buffer back for the next [`take_buffer`](Self::take_buffer).
     fn give_buffer(&mut self, buf: AlignedBuf);

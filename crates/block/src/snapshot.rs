@@ -1,7 +1,7 @@
 //! The content of a device at one instant, shared until it changes.
 //!
-//! A radix tree of 4 KiB pages behind `Arc`: a clone is one reference, a change copies the page and the few nodes above it. Crash
-//! tests make tens of thousands of images a minute from it.
+//! A radix tree of 4 KiB pages behind `Arc`: a clone is one reference, a change copies the page and
+//! the few nodes above it. Crash tests make tens of thousands of images a minute from it.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -34,13 +34,15 @@ impl Snapshot {
         Self { root: None, levels: bits.div_ceil(FAN_BITS), size_bytes }
     }
 
-    /// Makes the content of a device that holds the same byte everywhere. Takes constant time and memory: all its pages are one.
+    /// Makes the content of a device that holds the same byte everywhere. Takes constant time and
+    /// memory: all its pages are one.
     #[must_use]
     pub fn filled(size_bytes: u64, byte: u8) -> Self {
         let mut content = Self::empty(size_bytes);
         let mut node = Arc::new(Node::Page(vec![byte; PAGE_BYTES].into_boxed_slice()));
         for _ in 0..content.levels {
-            node = Arc::new(Node::Inner(Box::new(std::array::from_fn(|_| Some(Arc::clone(&node))))));
+            node =
+                Arc::new(Node::Inner(Box::new(std::array::from_fn(|_| Some(Arc::clone(&node))))));
         }
         content.root = Some(node);
         content
@@ -81,7 +83,8 @@ impl Snapshot {
         }
     }
 
-    /// Zeroes a range and gives whole pages back, in time that does not depend on the length of holes.
+    /// Zeroes a range and gives whole pages back, in time that does not depend on the length of
+    /// holes.
     ///
     /// # Panics
     /// When the range passes the end.
@@ -106,18 +109,24 @@ impl Snapshot {
         difference(self.root.as_ref(), other.root.as_ref(), self.levels, 0)
     }
 
-    /// Returns the pages that are not shared with an older content of the same size, as ranges of bytes: all that differs, and what was written over
-    /// with the same bytes.
+    /// Returns the pages that are not shared with an older content of the same size, as ranges of
+    /// bytes: all that differs, and what was written over with the same bytes.
     #[must_use]
     pub fn pages_not_shared(&self, older: &Self) -> Vec<Range<u64>> {
         let mut pages = Vec::new();
         not_shared(self.root.as_ref(), older.root.as_ref(), self.levels, 0, &mut pages);
         let page = PAGE_BYTES as u64;
-        pages.into_iter().map(|number| number * page..((number + 1) * page).min(self.size_bytes)).collect()
+        pages
+            .into_iter()
+            .map(|number| number * page..((number + 1) * page).min(self.size_bytes))
+            .collect()
     }
 
     fn assert_holds(&self, offset: u64, len: u64) {
-        assert!(offset <= self.size_bytes && len <= self.size_bytes - offset, "{len} bytes at {offset} pass the end of the content");
+        assert!(
+            offset <= self.size_bytes && len <= self.size_bytes - offset,
+            "{len} bytes at {offset} pass the end of the content"
+        );
     }
 
     fn clear_bytes(&mut self, offset: u64, len: u64) {
@@ -131,7 +140,9 @@ impl Snapshot {
     fn page(&self, page: u64) -> Option<&[u8]> {
         let mut node = self.root.as_deref()?;
         for level in (0..self.levels).rev() {
-            let Node::Inner(children) = node else { unreachable!("pages lie below the last level") };
+            let Node::Inner(children) = node else {
+                unreachable!("pages lie below the last level")
+            };
             node = children[child(page, level)].as_deref()?;
         }
         let Node::Page(bytes) = node else { unreachable!("only pages lie below the last level") };
@@ -142,11 +153,16 @@ impl Snapshot {
         let mut slot = &mut self.root;
         for level in (0..self.levels).rev() {
             let node = slot.get_or_insert_with(|| Arc::new(Node::Inner(Default::default())));
-            let Node::Inner(children) = Arc::make_mut(node) else { unreachable!("pages lie below the last level") };
+            let Node::Inner(children) = Arc::make_mut(node) else {
+                unreachable!("pages lie below the last level")
+            };
             slot = &mut children[child(page, level)];
         }
-        let node = slot.get_or_insert_with(|| Arc::new(Node::Page(vec![0; PAGE_BYTES].into_boxed_slice())));
-        let Node::Page(bytes) = Arc::make_mut(node) else { unreachable!("only pages lie below the last level") };
+        let node = slot
+            .get_or_insert_with(|| Arc::new(Node::Page(vec![0; PAGE_BYTES].into_boxed_slice())));
+        let Node::Page(bytes) = Arc::make_mut(node) else {
+            unreachable!("only pages lie below the last level")
+        };
         bytes
     }
 }
@@ -163,7 +179,9 @@ fn clear_pages(slot: &mut Option<Arc<Node>>, levels: u32, first: u64, end: u64) 
         return;
     }
     let Some(node) = slot else { return };
-    let Node::Inner(children) = Arc::make_mut(node) else { unreachable!("a page is covered or not") };
+    let Node::Inner(children) = Arc::make_mut(node) else {
+        unreachable!("a page is covered or not")
+    };
     let span = below >> FAN_BITS;
     for (index, child) in children.iter_mut().enumerate() {
         let start = index as u64 * span;
@@ -174,12 +192,21 @@ fn clear_pages(slot: &mut Option<Arc<Node>>, levels: u32, first: u64, end: u64) 
     }
 }
 
-fn difference(left: Option<&Arc<Node>>, right: Option<&Arc<Node>>, levels: u32, first_page: u64) -> Option<u64> {
+fn difference(
+    left: Option<&Arc<Node>>,
+    right: Option<&Arc<Node>>,
+    levels: u32,
+    first_page: u64,
+) -> Option<u64> {
     match (left.map(|node| &**node), right.map(|node| &**node)) {
         (None, None) => None,
         (Some(left), Some(right)) if std::ptr::eq(left, right) => None,
-        (Some(Node::Page(left)), Some(Node::Page(right))) => byte_difference(left, right, first_page),
-        (Some(Node::Page(bytes)), None) | (None, Some(Node::Page(bytes))) => byte_difference(bytes, &[0; PAGE_BYTES], first_page),
+        (Some(Node::Page(left)), Some(Node::Page(right))) => {
+            byte_difference(left, right, first_page)
+        }
+        (Some(Node::Page(bytes)), None) | (None, Some(Node::Page(bytes))) => {
+            byte_difference(bytes, &[0; PAGE_BYTES], first_page)
+        }
         (left, right) => (0..FAN_OUT).find_map(|index| {
             let first = first_page + ((index as u64) << ((levels - 1) * FAN_BITS));
             difference(child_of(left, index), child_of(right, index), levels - 1, first)
@@ -187,7 +214,13 @@ fn difference(left: Option<&Arc<Node>>, right: Option<&Arc<Node>>, levels: u32, 
     }
 }
 
-fn not_shared(left: Option<&Arc<Node>>, right: Option<&Arc<Node>>, levels: u32, first_page: u64, pages: &mut Vec<u64>) {
+fn not_shared(
+    left: Option<&Arc<Node>>,
+    right: Option<&Arc<Node>>,
+    levels: u32,
+    first_page: u64,
+    pages: &mut Vec<u64>,
+) {
     match (left, right) {
         (None, None) => {}
         (Some(left), Some(right)) if Arc::ptr_eq(left, right) => {}
@@ -195,7 +228,13 @@ fn not_shared(left: Option<&Arc<Node>>, right: Option<&Arc<Node>>, levels: u32, 
         (left, right) => {
             for index in 0..FAN_OUT {
                 let first = first_page + ((index as u64) << ((levels - 1) * FAN_BITS));
-                not_shared(child_of(left.map(|node| &**node), index), child_of(right.map(|node| &**node), index), levels - 1, first, pages);
+                not_shared(
+                    child_of(left.map(|node| &**node), index),
+                    child_of(right.map(|node| &**node), index),
+                    levels - 1,
+                    first,
+                    pages,
+                );
             }
         }
     }
@@ -209,15 +248,20 @@ fn child_of(node: Option<&Node>, index: usize) -> Option<&Arc<Node>> {
 }
 
 fn byte_difference(left: &[u8], right: &[u8], page: u64) -> Option<u64> {
-    left.iter().zip(right).position(|(l, r)| l != r).map(|byte| page * PAGE_BYTES as u64 + byte as u64)
+    left.iter()
+        .zip(right)
+        .position(|(l, r)| l != r)
+        .map(|byte| page * PAGE_BYTES as u64 + byte as u64)
 }
 
 /// Splits a range into pieces that each lie within one page: page, byte in the page, length.
 fn pieces(offset: u64, len: u64) -> impl Iterator<Item = (u64, usize, usize)> {
     const PAGE: u64 = PAGE_BYTES as u64;
     let end = offset + len;
-    let starts = std::iter::successors(Some(offset), |at| Some((at / PAGE + 1) * PAGE)).take_while(move |at| *at < end);
-    starts.map(move |at| (at / PAGE, (at % PAGE) as usize, (end - at).min(PAGE - at % PAGE) as usize))
+    let starts = std::iter::successors(Some(offset), |at| Some((at / PAGE + 1) * PAGE))
+        .take_while(move |at| *at < end);
+    starts
+        .map(move |at| (at / PAGE, (at % PAGE) as usize, (end - at).min(PAGE - at % PAGE) as usize))
 }
 
 impl std::fmt::Debug for Snapshot {
@@ -279,7 +323,10 @@ mod tests {
         assert_eq!(content.pages_not_shared(&before), []);
         content.write(&[7; 10], 4090);
         content.clear(SIZE as u64 - 512, 512);
-        assert_eq!(content.pages_not_shared(&before), [0..4096, 4096..8192, SIZE as u64 - 512..SIZE as u64]);
+        assert_eq!(
+            content.pages_not_shared(&before),
+            [0..4096, 4096..8192, SIZE as u64 - 512..SIZE as u64]
+        );
     }
 
     #[test]

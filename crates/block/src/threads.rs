@@ -1,4 +1,5 @@
-//! The engine for systems that forbid io_uring: a bounded pool of server threads per device ("aio servers"), shared by its queues.
+//! The engine for systems that forbid io_uring: a bounded pool of server threads per device ("aio
+//! servers"), shared by its queues.
 //!
 //! ```text
 //!   queue ──submit──► jobs (one line for all) ──► server thread: pread, pwrite, fdatasync ──► the queue's own completions
@@ -14,7 +15,9 @@ use parking_lot::{Condvar, Mutex};
 use crate::descriptor::{Core, from_io};
 use crate::inline::serve;
 use crate::pool::BufferPool;
-use crate::{AlignedBuf, Completion, DeviceCounters, DeviceQueue, Operation, QueueOptions, Request, Result};
+use crate::{
+    AlignedBuf, Completion, DeviceCounters, DeviceQueue, Operation, QueueOptions, Request, Result,
+};
 
 struct Job {
     request: Request,
@@ -83,7 +86,10 @@ impl ServerPool {
         let mut line = self.shared.line.lock();
         self.start_servers(&mut line, requests.len())?;
         if line.idle == 0 {
-            self.shared.core.counters.add(&DeviceCounters { saturated: 1, ..DeviceCounters::default() });
+            self.shared
+                .core
+                .counters
+                .add(&DeviceCounters { saturated: 1, ..DeviceCounters::default() });
         }
         let awakened = line.idle.min(requests.len());
         line.jobs.extend(requests.drain(..).map(|request| Job { request, home: Arc::clone(home) }));
@@ -96,14 +102,21 @@ impl ServerPool {
 
     /// Starts servers until there is one for every job, or as many as may be.
     fn start_servers(&self, line: &mut Line, jobs: usize) -> Result<()> {
-        let mut missing = (line.jobs.len() + jobs).saturating_sub(line.idle).min(self.servers_max - line.servers.len());
+        let mut missing = (line.jobs.len() + jobs)
+            .saturating_sub(line.idle)
+            .min(self.servers_max - line.servers.len());
         while missing > 0 {
             let shared = Arc::clone(&self.shared);
-            match std::thread::Builder::new().name("bedplate-server".into()).spawn(move || serve_jobs(&shared)) {
+            match std::thread::Builder::new()
+                .name("bedplate-server".into())
+                .spawn(move || serve_jobs(&shared))
+            {
                 Ok(server) => line.servers.push(server),
                 // A pool that is smaller than it might be still serves.
                 Err(_) if !line.servers.is_empty() => return Ok(()),
-                Err(error) => return Err(from_io(&self.shared.core.name, Operation::Queue, None, &error)),
+                Err(error) => {
+                    return Err(from_io(&self.shared.core.name, Operation::Queue, None, &error));
+                }
             }
             line.idle += 1;
             missing -= 1;
@@ -150,7 +163,8 @@ impl Drop for ServerPool {
         };
         self.shared.wake.notify_all();
         for server in servers {
-            // A server that panicked has reported it; the others must still end before the device closes.
+            // A server that panicked has reported it; the others must still end before the device
+            // closes.
             let _ = server.join();
         }
     }

@@ -1,4 +1,5 @@
-//! The io_uring engine: one ring per queue, a registered file, registered buffers, one system call to submit and wait.
+//! The io_uring engine: one ring per queue, a registered file, registered buffers, one system call
+//! to submit and wait.
 //!
 //! ```text
 //!   push ──► submission ring ──enter──► kernel ──► completion ring ──reap──► out
@@ -7,11 +8,13 @@
 //!           ▲                                             │
 //!           └────── the rest of a short transfer ─────────┘
 //! ```
-//! A request is one operation per segment. Its parts lie in a slot from `push` until its last operation is reaped:
+//! A request is one operation per segment. Its parts lie in a slot from `push` until its last
+//! operation is reaped:
 //!
-//! - I-URING-1: a slot is freed, and its buffer handed back, only when none of its operations is waiting, in a ring or in the kernel.
-//!   So a buffer outlives every access of the kernel to it.
-//! - I-URING-2: no more operations are between submission and reaping than the completion ring holds, so it never overflows.
+//! - I-URING-1: a slot is freed, and its buffer handed back, only when none of its operations is
+//!   waiting, in a ring or in the kernel. So a buffer outlives every access of the kernel to it.
+//! - I-URING-2: no more operations are between submission and reaping than the completion ring
+//!   holds, so it never overflows.
 
 use std::collections::VecDeque;
 use std::io;
@@ -25,7 +28,10 @@ use crate::counters::tally;
 use crate::descriptor::{Core, RWF_ATOMIC, from_io};
 use crate::inline::Positioned;
 use crate::pool::BufferPool;
-use crate::{AlignedBuf, Completion, DeviceCounters, DeviceQueue, Error, Operation, QueueOptions, Request, RequestKind, Result, Segment};
+use crate::{
+    AlignedBuf, Completion, DeviceCounters, DeviceQueue, Error, Operation, QueueOptions, Request,
+    RequestKind, Result, Segment,
+};
 
 /// The registered file's place in the ring's table.
 const FILE: types::Fixed = types::Fixed(0);
@@ -54,12 +60,20 @@ pub(crate) fn refusal(errno: i32) -> String {
 
 /// Sets up a ring with what this kernel offers of the newer options.
 ///
-/// Not `SINGLE_ISSUER` nor `DEFER_TASKRUN`: both tie a ring to the first thread that uses it, and a queue may move between threads with
-/// requests in flight. Measured on a loop device over memory, at depths 1, 32 and 128, they gained nothing.
+/// Not `SINGLE_ISSUER` nor `DEFER_TASKRUN`: both tie a ring to the first thread that uses it, and a
+/// queue may move between threads with requests in flight. Measured on a loop device over memory,
+/// at depths 1, 32 and 128, they gained nothing.
 fn build_ring(entries: u32) -> io::Result<IoUring> {
-    let newest = IoUring::builder().setup_clamp().setup_submit_all().setup_coop_taskrun().setup_taskrun_flag().build(entries);
+    let newest = IoUring::builder()
+        .setup_clamp()
+        .setup_submit_all()
+        .setup_coop_taskrun()
+        .setup_taskrun_flag()
+        .build(entries);
     match newest {
-        Err(error) if error.raw_os_error() == Some(libc::EINVAL) => IoUring::builder().setup_clamp().build(entries),
+        Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {
+            IoUring::builder().setup_clamp().build(entries)
+        }
         result => result,
     }
 }
@@ -76,8 +90,8 @@ struct Op {
     moved: u32,
 }
 
-/// A request between `push` and its completion, or an empty place for one. Filled and emptied field by field, because to move a
-/// request whole costs more than all else that is done for it here.
+/// A request between `push` and its completion, or an empty place for one. Filled and emptied field
+/// by field, because to move a request whole costs more than all else that is done for it here.
 #[derive(Debug)]
 struct Slot {
     token: u64,
@@ -95,7 +109,16 @@ struct Slot {
 impl Slot {
     fn empty() -> Self {
         let first = Segment { offset: 0, len: 0 };
-        Self { token: 0, kind: RequestKind::Flush, buf: None, first, rest: Vec::new(), registered: None, pending: 0, error: None }
+        Self {
+            token: 0,
+            kind: RequestKind::Flush,
+            buf: None,
+            first,
+            rest: Vec::new(),
+            registered: None,
+            pending: 0,
+            error: None,
+        }
     }
 
     #[inline]
@@ -113,18 +136,27 @@ impl Slot {
     fn entry(&self, core: &Core, op: Op) -> squeue::Entry {
         let user_data = u64::from(op.slot) | u64::from(op.segment) << 32;
         let Some(buf) = &self.buf else {
-            return opcode::Fsync::new(FILE).flags(types::FsyncFlags::DATASYNC).build().user_data(user_data);
+            return opcode::Fsync::new(FILE)
+                .flags(types::FsyncFlags::DATASYNC)
+                .build()
+                .user_data(user_data);
         };
         let segment = self.segment(op.segment);
         let (offset, len) = (segment.offset + u64::from(op.moved), segment.len - op.moved);
         let at = buf.address(op.start as usize + op.moved as usize);
         let untorn = self.kind == RequestKind::Write && core.is_untorn(offset, u64::from(len));
         let entry = match (self.kind, self.registered) {
-            (RequestKind::Read, Some(index)) => opcode::ReadFixed::new(FILE, at, len, index).offset(offset).build(),
+            (RequestKind::Read, Some(index)) => {
+                opcode::ReadFixed::new(FILE, at, len, index).offset(offset).build()
+            }
             (RequestKind::Read, None) => opcode::Read::new(FILE, at, len).offset(offset).build(),
             // The kernel takes untorn writes from plain memory only.
-            _ if untorn => opcode::Write::new(FILE, at, len).offset(offset).rw_flags(RWF_ATOMIC).build(),
-            (_, Some(index)) => opcode::WriteFixed::new(FILE, at, len, index).offset(offset).build(),
+            _ if untorn => {
+                opcode::Write::new(FILE, at, len).offset(offset).rw_flags(RWF_ATOMIC).build()
+            }
+            (_, Some(index)) => {
+                opcode::WriteFixed::new(FILE, at, len, index).offset(offset).build()
+            }
             (_, None) => opcode::Write::new(FILE, at, len).offset(offset).build(),
         };
         entry.user_data(user_data)
@@ -153,13 +185,19 @@ struct Table {
 impl Table {
     fn new(depth_max: usize) -> Self {
         let slots = std::iter::repeat_with(Slot::empty).take(depth_max).collect();
-        Self { slots, free: (0..depth_max as u32).rev().collect(), waiting: VecDeque::new(), partial: Vec::new() }
+        Self {
+            slots,
+            free: (0..depth_max as u32).rev().collect(),
+            waiting: VecDeque::new(),
+            partial: Vec::new(),
+        }
     }
 
     /// Puts a request in a free slot.
     #[inline]
     fn accept(&mut self, request: Request, registered: Option<u16>) -> u32 {
-        let index = self.free.pop().expect("there is a slot for every request that may be in flight");
+        let index =
+            self.free.pop().expect("there is a slot for every request that may be in flight");
         let slot = &mut self.slots[index as usize];
         slot.pending = 1 + request.rest.len() as u32;
         slot.token = request.token;
@@ -171,14 +209,26 @@ impl Table {
         index
     }
 
-    /// Takes the kernel's result of one operation; returns the completion when it was its request's last.
+    /// Takes the kernel's result of one operation; returns the completion when it was its request's
+    /// last.
     #[inline]
-    fn finish(&mut self, core: &Core, batch: &mut DeviceCounters, user_data: u64, result: i32) -> Option<Completion> {
+    fn finish(
+        &mut self,
+        core: &Core,
+        batch: &mut DeviceCounters,
+        user_data: u64,
+        result: i32,
+    ) -> Option<Completion> {
         let (index, segment) = (user_data as u32, (user_data >> 32) as u32);
         let slot = &mut self.slots[index as usize];
         assert!(slot.pending > 0, "I-URING-1: a completion has its slot");
         // A flush moves nothing and goes the other way.
-        if slot.pending == 1 && slot.rest.is_empty() && result > 0 && result == slot.first.len as i32 && self.partial.is_empty() {
+        if slot.pending == 1
+            && slot.rest.is_empty()
+            && result > 0
+            && result == slot.first.len as i32
+            && self.partial.is_empty()
+        {
             tally(batch, operation_of(slot.kind), u64::from(slot.first.len), true);
             slot.pending = 0;
             self.free.push(index);
@@ -187,9 +237,17 @@ impl Table {
         self.finish_any(core, batch, index, segment, result)
     }
 
-    /// What `finish` does for requests of several segments, for transfers that were short, and for failures.
+    /// What `finish` does for requests of several segments, for transfers that were short, and for
+    /// failures.
     #[inline(never)]
-    fn finish_any(&mut self, core: &Core, batch: &mut DeviceCounters, index: u32, segment: u32, result: i32) -> Option<Completion> {
+    fn finish_any(
+        &mut self,
+        core: &Core,
+        batch: &mut DeviceCounters,
+        index: u32,
+        segment: u32,
+        result: i32,
+    ) -> Option<Completion> {
         let slot = &mut self.slots[index as usize];
         let part = slot.segment(segment);
         let place = self.partial.iter().position(|op| op.slot == index && op.segment == segment);
@@ -199,7 +257,8 @@ impl Table {
         if let Ok(count) = result
             && moved + count < part.len
         {
-            let op = Op { slot: index, segment, start: slot.start_of(segment), moved: moved + count };
+            let op =
+                Op { slot: index, segment, start: slot.start_of(segment), moved: moved + count };
             self.partial.push(op);
             self.waiting.push_back(op);
             return None;
@@ -216,16 +275,27 @@ impl Table {
     }
 }
 
-/// Turns the kernel's result into bytes moved; a transfer that was interrupted moved none and goes on.
-fn outcome(core: &Core, operation: Operation, part: Segment, moved: u32, result: i32) -> Result<u32> {
+/// Turns the kernel's result into bytes moved; a transfer that was interrupted moved none and goes
+/// on.
+fn outcome(
+    core: &Core,
+    operation: Operation,
+    part: Segment,
+    moved: u32,
+    result: i32,
+) -> Result<u32> {
     let offset = part.offset + u64::from(moved);
     match result {
         0 if operation == Operation::Flush => core.require_whole().map(|()| 0),
         0 if part.len > moved => Err(core.ended_early(operation, offset)),
         count if count >= 0 => Ok(count as u32),
         // A flush is never repeated: the kernel has dropped what it held.
-        error if matches!(-error, libc::EINTR | libc::EAGAIN) && operation != Operation::Flush => Ok(0),
-        error => Err(core.explain(operation, (operation != Operation::Flush).then_some(offset), -error)),
+        error if matches!(-error, libc::EINTR | libc::EAGAIN) && operation != Operation::Flush => {
+            Ok(0)
+        }
+        error => {
+            Err(core.explain(operation, (operation != Operation::Flush).then_some(offset), -error))
+        }
     }
 }
 
@@ -251,18 +321,29 @@ impl UringQueue {
         ring.submitter().register_files(&[core.file.as_raw_fd()]).map_err(failed)?;
         let mut buffers = BufferPool::new(options);
         let registered = register(&ring, &mut buffers, &core.name);
-        Ok(Self { core, ring, depth_max, table: Table::new(depth_max), outstanding: 0, refused: Vec::new(), buffers, registered })
+        Ok(Self {
+            core,
+            ring,
+            depth_max,
+            table: Table::new(depth_max),
+            outstanding: 0,
+            refused: Vec::new(),
+            buffers,
+            registered,
+        })
     }
 
-    /// Puts an operation into the submission ring if it has room, and the completion ring too (I-URING-2).
+    /// Puts an operation into the submission ring if it has room, and the completion ring too
+    /// (I-URING-2).
     #[inline]
     fn put(&mut self, op: Op) -> bool {
         if self.outstanding >= self.ring.params().cq_entries() as usize {
             return false;
         }
         let entry = self.table.slots[op.slot as usize].entry(&self.core, op);
-        // SAFETY: the entry points into the slot's buffer, which stays where it is, and unused by anybody else, until the operation is
-        // reaped (I-URING-1); the file stays registered as long as the ring lives.
+        // SAFETY: the entry points into the slot's buffer, which stays where it is, and unused by
+        // anybody else, until the operation is reaped (I-URING-1); the file stays registered as
+        // long as the ring lives.
         let put = unsafe { self.ring.submission().push(&entry) }.is_ok();
         self.outstanding += usize::from(put);
         put
@@ -285,7 +366,8 @@ impl UringQueue {
                 Ok(_) => return Ok(()),
                 Err(error) => match error.raw_os_error() {
                     Some(libc::EINTR) => {}
-                    // The kernel is short of memory, or wants completions taken first: both are for the caller's loop.
+                    // The kernel is short of memory, or wants completions taken first: both are for
+                    // the caller's loop.
                     Some(libc::EAGAIN | libc::EBUSY) => {
                         std::thread::yield_now();
                         return Ok(());
@@ -301,10 +383,19 @@ impl UringQueue {
         let mut batch = DeviceCounters::default();
         let before = out.len();
         let completion = self.ring.completion();
-        assert_eq!(completion.overflow(), 0, "I-URING-2: the completion ring has room for all that is outstanding");
+        assert_eq!(
+            completion.overflow(),
+            0,
+            "I-URING-2: the completion ring has room for all that is outstanding"
+        );
         for entry in completion {
             self.outstanding -= 1;
-            out.extend(self.table.finish(&self.core, &mut batch, entry.user_data(), entry.result()));
+            out.extend(self.table.finish(
+                &self.core,
+                &mut batch,
+                entry.user_data(),
+                entry.result(),
+            ));
         }
         self.core.counters.add(&batch);
         out.len() - before
@@ -319,8 +410,16 @@ impl UringQueue {
             if in_kernel == 0 {
                 return Ok(());
             }
-            // SAFETY: no argument is passed, and waiting for completions touches no memory but the rings.
-            match unsafe { self.ring.submitter().enter::<libc::sigset_t>(0, 1, EnterFlags::GETEVENTS.bits(), None) } {
+            // SAFETY: no argument is passed, and waiting for completions touches no memory but the
+            // rings.
+            match unsafe {
+                self.ring.submitter().enter::<libc::sigset_t>(
+                    0,
+                    1,
+                    EnterFlags::GETEVENTS.bits(),
+                    None,
+                )
+            } {
                 Err(error) if error.raw_os_error() != Some(libc::EINTR) => return Err(error),
                 _ => {}
             }
@@ -340,14 +439,19 @@ impl UringQueue {
     }
 }
 
-/// Pins the pool's buffers in the kernel. A refusal (mostly the limit on locked memory) costs speed and nothing else.
+/// Pins the pool's buffers in the kernel. A refusal (mostly the limit on locked memory) costs speed
+/// and nothing else.
 fn register(ring: &IoUring, buffers: &mut BufferPool, name: &str) -> bool {
-    let table: Vec<libc::iovec> = buffers.in_slot_order().map(|buf| libc::iovec { iov_base: buf.as_mut_ptr().cast(), iov_len: buf.len() }).collect();
+    let table: Vec<libc::iovec> = buffers
+        .in_slot_order()
+        .map(|buf| libc::iovec { iov_base: buf.as_mut_ptr().cast(), iov_len: buf.len() })
+        .collect();
     if table.is_empty() || table[0].iov_len == 0 {
         return false;
     }
-    // SAFETY: the buffers are valid now; the kernel pins their pages, and an operation names a registered buffer only while a slot
-    // owns it. One that is dropped meanwhile is never named again.
+    // SAFETY: the buffers are valid now; the kernel pins their pages, and an operation names a
+    // registered buffer only while a slot owns it. One that is dropped meanwhile is never named
+    // again.
     let registered = unsafe { ring.submitter().register_buffers(&table) };
     if let Err(error) = &registered {
         tracing::warn!(device = name, %error, "the queue's buffers could not be registered (see RLIMIT_MEMLOCK); they work unregistered");
@@ -370,10 +474,18 @@ impl DeviceQueue for UringQueue {
             return Err(request);
         }
         if let Err(error) = self.core.check(&request) {
-            self.refused.push(Completion { token: request.token, result: Err(error), buf: request.buf });
+            self.refused.push(Completion {
+                token: request.token,
+                result: Err(error),
+                buf: request.buf,
+            });
             return Ok(());
         }
-        let registered = if self.registered { request.buf.as_ref().and_then(|buf| self.buffers.index_of(buf)) } else { None };
+        let registered = if self.registered {
+            request.buf.as_ref().and_then(|buf| self.buffers.index_of(buf))
+        } else {
+            None
+        };
         let single = request.rest.is_empty();
         let slot = self.table.accept(request, registered);
         let op = Op { slot, segment: 0, start: 0, moved: 0 };
@@ -397,7 +509,8 @@ impl DeviceQueue for UringQueue {
         let min = min.min(self.in_flight());
         let mut count = self.refused.len();
         out.append(&mut self.refused);
-        // The kernel's sign that completions wait for an `enter`. Followed once: a thread that submitted and is gone leaves it up.
+        // The kernel's sign that completions wait for an `enter`. Followed once: a thread that
+        // submitted and is gone leaves it up.
         let mut called = self.ring.submission().taskrun();
         loop {
             count += self.reap(out);
@@ -429,7 +542,8 @@ impl Drop for UringQueue {
             std::mem::forget(std::mem::take(&mut self.table.slots));
             return;
         }
-        // The kernel takes a closed ring apart later, in the background. The file must go now, or the claim on the device would linger.
+        // The kernel takes a closed ring apart later, in the background. The file must go now, or
+        // the claim on the device would linger.
         if let Err(error) = self.ring.submitter().unregister_files() {
             tracing::warn!(device = self.core.name, %error, "the device may stay claimed for a moment");
         }

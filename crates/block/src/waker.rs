@@ -5,9 +5,11 @@ use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
 
-/// A handle to wake or end a background thread; clones are handles to the same thread. Its lock is a leaf.
+/// A handle to wake or end a background thread; clones are handles to the same thread. Its lock is
+/// a leaf.
 ///
-/// A wake-up is kept until [`take_wake`](Self::take_wake) or [`wait`](Self::wait), so that none is lost while the thread works. Several are one.
+/// A wake-up is kept until [`take_wake`](Self::take_wake) or [`wait`](Self::wait), so that none is
+/// lost while the thread works. Several are one.
 #[derive(Debug, Default, Clone)]
 pub struct Waker(Arc<Parked>);
 
@@ -57,13 +59,15 @@ impl Waker {
         !signal.stopped
     }
 
-    /// Waits for a wake-up, and leaves it, or until the time is over; without one for good. Says whether to go on.
+    /// Waits for a wake-up, and leaves it, or until the time is over; without one for good. Says
+    /// whether to go on.
     #[must_use]
     pub fn wait_and_keep(&self, timeout: Option<Duration>) -> bool {
         self.sleep(timeout, |signal| !signal.woken)
     }
 
-    /// Waits until the time is over or something changes; a wake-up of before does not count. Says whether to go on.
+    /// Waits until the time is over or something changes; a wake-up of before does not count. Says
+    /// whether to go on.
     #[must_use]
     pub fn rest(&self, timeout: Duration) -> bool {
         self.sleep(Some(timeout), |_| true)
@@ -119,6 +123,11 @@ mod tests {
             waker.stop();
             assert!(!thread.join().unwrap());
         });
-        assert!(waker.is_stopped() && !waker.wait(LONG) && !waker.rest(LONG) && !waker.wait_and_keep(None));
+        assert!(
+            waker.is_stopped()
+                && !waker.wait(LONG)
+                && !waker.rest(LONG)
+                && !waker.wait_and_keep(None)
+        );
     }
 }

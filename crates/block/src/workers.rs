@@ -1,4 +1,5 @@
-//! Threads that run jobs in the background. They come with the first job, sleep when there is none, and end with their owner.
+//! Threads that run jobs in the background. They come with the first job, sleep when there is none,
+//! and end with their owner.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -10,8 +11,9 @@ type Job = Box<dyn FnOnce() + Send>;
 
 /// A pool of threads that grows from none to a bound as jobs ask for it.
 ///
-/// Jobs begin in the order in which they were handed over, and may wait for each other as long as there are no more of them than threads. All methods may be
-/// called from any thread. Dropping it is [`stop`](Self::stop); the last job may be the one that drops it.
+/// Jobs begin in the order in which they were handed over, and may wait for each other as long as
+/// there are no more of them than threads. All methods may be called from any thread. Dropping it
+/// is [`stop`](Self::stop); the last job may be the one that drops it.
 #[derive(Debug)]
 pub struct Workers {
     shared: Arc<Shared>,
@@ -36,12 +38,19 @@ struct State {
 
 impl std::fmt::Debug for State {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{} queued, {} of {} threads idle", self.queue.len(), self.idle, self.threads.len())
+        write!(
+            f,
+            "{} queued, {} of {} threads idle",
+            self.queue.len(),
+            self.idle,
+            self.threads.len()
+        )
     }
 }
 
 impl Workers {
-    /// Makes a pool of at most `threads_max` threads, each called `name` (at most 15 bytes are shown), in front of which at most `queued_max` jobs wait.
+    /// Makes a pool of at most `threads_max` threads, each called `name` (at most 15 bytes are
+    /// shown), in front of which at most `queued_max` jobs wait.
     #[must_use]
     pub fn new(name: &'static str, threads_max: usize, queued_max: usize) -> Self {
         let shared = Shared { name, state: Mutex::default(), wake: Condvar::new() };
@@ -58,8 +67,9 @@ impl Workers {
         Ok(())
     }
 
-    /// Hands a job over, and returns whether it ran or will: not when the line in front of the threads is full, when there is not one thread and the system gives
-    /// none, or after [`stop`](Self::stop). A pool of 0 threads has its caller run the job.
+    /// Hands a job over, and returns whether it ran or will: not when the line in front of the
+    /// threads is full, when there is not one thread and the system gives none, or after
+    /// [`stop`](Self::stop). A pool of 0 threads has its caller run the job.
     pub fn submit(&self, job: impl FnOnce() + Send + 'static) -> bool {
         if self.threads_max == 0 {
             job();
@@ -193,7 +203,10 @@ mod tests {
     fn without_threads_the_caller_works() {
         let here = std::thread::current().id();
         let (told, hears) = mpsc::channel();
-        assert!(Workers::new("test", 0, 0).submit(move || told.send(std::thread::current().id()).expect("heard")));
+        assert!(
+            Workers::new("test", 0, 0)
+                .submit(move || told.send(std::thread::current().id()).expect("heard"))
+        );
         assert_eq!(hears.recv(), Ok(here));
     }
 }

@@ -1,4 +1,5 @@
-//! Changes that reach the backing past the cache: direct writes, truncations, punches. Each is announced before and taken back after.
+//! Changes that reach the backing past the cache: direct writes, truncations, punches. Each is
+//! announced before and taken back after.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -13,7 +14,8 @@ use super::shard::{Key, ShardState};
 use super::writeback::ALL;
 use bedplate_store::Result;
 
-/// A direct write under way; see [`CachedFile::begin_direct_write`]. Owned: it may live in a queue's in-flight table.
+/// A direct write under way; see [`CachedFile::begin_direct_write`]. Owned: it may live in a
+/// queue's in-flight table.
 #[derive(Debug)]
 #[must_use]
 pub struct DirectWrite {
@@ -43,10 +45,13 @@ enum Spare {
 }
 
 impl CachedFile {
-    /// Announces a direct write of a range (`concurrent+cache`). Hold the answer across the device write, then call [`DirectWrite::refresh`] with what
-    /// was written, after success only. Dropping it instead (the write failed) makes the cache forget the range. Writes back dirty pages of the range first.
+    /// Announces a direct write of a range (`concurrent+cache`). Hold the answer across the device
+    /// write, then call [`DirectWrite::refresh`] with what was written, after success only.
+    /// Dropping it instead (the write failed) makes the cache forget the range. Writes back dirty
+    /// pages of the range first.
     ///
-    /// Until then readers find the old copy, if there is one; if there is none they read the backing, and what they read is not kept.
+    /// Until then readers find the old copy, if there is one; if there is none they read the
+    /// backing, and what they read is not kept.
     pub fn begin_direct_write(&self, offset: u64, len: u64) -> Result<DirectWrite> {
         let pages = self.pages(offset, len);
         if self.core.pinned_pages.load(Ordering::Relaxed) > 0 {
@@ -57,12 +62,20 @@ impl CachedFile {
             let mut state = self.cache.shard(self.core.id, span.group).state.write();
             state.flights.begin_change(id, self.core.id, span.group, span.bits());
         }
-        Ok(DirectWrite { cache: Arc::clone(&self.cache), core: Arc::clone(&self.core), id, offset, pages, refreshed: false })
+        Ok(DirectWrite {
+            cache: Arc::clone(&self.cache),
+            core: Arc::clone(&self.core),
+            id,
+            offset,
+            pages,
+            refreshed: false,
+        })
     }
 
-    /// Announces a truncation to `size` (the caller holds the ordering lock exclusive): sets the logical size, forgets what is beyond it, dirty or not, waits
-    /// for writes of it under way. Hold the answer until the backing's map and size are changed; until then nothing of this file enters the cache.
-    /// Growing goes through here too.
+    /// Announces a truncation to `size` (the caller holds the ordering lock exclusive): sets the
+    /// logical size, forgets what is beyond it, dirty or not, waits for writes of it under way.
+    /// Hold the answer until the backing's map and size are changed; until then nothing of this
+    /// file enters the cache. Growing goes through here too.
     pub fn begin_truncate(&self, size: u64) -> MapChange {
         let layout = self.cache.layout;
         let cut = layout.page_of(size);
@@ -98,8 +111,9 @@ impl CachedFile {
         }
     }
 
-    /// Announces a change of what a range holds other than by a write (punch, zero range, collapse, insert: there the range runs to the end). Writes back the
-    /// dirty pages that the range touches and forgets all of them. Hold the answer until the backing is changed.
+    /// Announces a change of what a range holds other than by a write (punch, zero range, collapse,
+    /// insert: there the range runs to the end). Writes back the dirty pages that the range touches
+    /// and forgets all of them. Hold the answer until the backing is changed.
     pub fn begin_map_change(&self, offset: u64, len: u64) -> Result<MapChange> {
         let pages = self.pages(offset, len);
         self.cache.write_out(&self.core, &pages)?;
@@ -110,8 +124,9 @@ impl CachedFile {
         Ok(change)
     }
 
-    /// Forgets the clean pages and keeps none until [`resume`](Self::resume): the file is going to be served past the cache, which would not hear of writes. A
-    /// reader that comes late, or a read-ahead under way, finds nothing and leaves nothing. The caller has flushed.
+    /// Forgets the clean pages and keeps none until [`resume`](Self::resume): the file is going to
+    /// be served past the cache, which would not hear of writes. A reader that comes late, or a
+    /// read-ahead under way, finds nothing and leaves nothing. The caller has flushed.
     pub fn pause(&self) {
         let mut state = self.core.state.lock();
         if !std::mem::replace(&mut state.paused, true) {
@@ -129,8 +144,8 @@ impl CachedFile {
         }
     }
 
-    /// Forgets every page for good; pages that are being written are forgotten when they land. Waits for nothing: the last hold of an inode may end on the
-    /// thread that carries its pages.
+    /// Forgets every page for good; pages that are being written are forgotten when they land.
+    /// Waits for nothing: the last hold of an inode may end on the thread that carries its pages.
     pub(super) fn close(&self) {
         let mut state = self.core.state.lock();
         state.closed = true;
@@ -157,17 +172,36 @@ impl CachedFile {
         if pages.start >= pages.end {
             return;
         }
-        let groups: Vec<u64> = self.core.state.lock().groups.range(pages.start / GROUP_PAGES..=(pages.end - 1) / GROUP_PAGES).copied().collect();
+        let groups: Vec<u64> = self
+            .core
+            .state
+            .lock()
+            .groups
+            .range(pages.start / GROUP_PAGES..=(pages.end - 1) / GROUP_PAGES)
+            .copied()
+            .collect();
         for group in groups {
             let mut state = self.cache.shard(self.core.id, group).state.write();
             let first = (group * GROUP_PAGES).max(pages.start);
             let end = ((group + 1) * GROUP_PAGES).min(pages.end);
-            forget_span(&self.cache, &self.core, &mut state, GroupSpan { group, first, end }, spare);
+            forget_span(
+                &self.cache,
+                &self.core,
+                &mut state,
+                GroupSpan { group, first, end },
+                spare,
+            );
         }
     }
 }
 
-fn forget_span(cache: &PageCache, core: &FileCore, state: &mut ShardState, span: GroupSpan, spare: Spare) {
+fn forget_span(
+    cache: &PageCache,
+    core: &FileCore,
+    state: &mut ShardState,
+    span: GroupSpan,
+    spare: Spare,
+) {
     let key = Key { file: core.id, group: span.group };
     for page in span.first..span.end {
         let Some(at) = state.lookup(key, page) else { continue };
@@ -179,7 +213,11 @@ fn forget_span(cache: &PageCache, core: &FileCore, state: &mut ShardState, span:
         } {
             continue;
         }
-        assert_eq!(state.frame(at).flying, 0, "I-CACHE-4: a page that is being written is not forgotten");
+        assert_eq!(
+            state.frame(at).flying,
+            0,
+            "I-CACHE-4: a page that is being written is not forgotten"
+        );
         state.forget(at);
         if pinned {
             cache.count_unpinned(core);
@@ -188,7 +226,8 @@ fn forget_span(cache: &PageCache, core: &FileCore, state: &mut ShardState, span:
 }
 
 impl DirectWrite {
-    /// The device has `data` (all of the announced range): cached copies take it over, or are forgotten when another write of the range was under way.
+    /// The device has `data` (all of the announced range): cached copies take it over, or are
+    /// forgotten when another write of the range was under way.
     pub fn refresh(mut self, data: &[u8]) {
         self.refreshed = true;
         for span in group_spans(self.pages.clone()) {
@@ -212,7 +251,8 @@ impl DirectWrite {
             let end = (page_start + layout.page_size() as u64).min(data_end);
             if start < end {
                 let from = &data[(start - self.offset) as usize..(end - self.offset) as usize];
-                state.bytes_mut(at)[(start - page_start) as usize..(end - page_start) as usize].copy_from_slice(from);
+                state.bytes_mut(at)[(start - page_start) as usize..(end - page_start) as usize]
+                    .copy_from_slice(from);
             }
         }
     }

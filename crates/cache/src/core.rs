@@ -1,4 +1,5 @@
-//! What the cache keeps for one file beside its pages: which groups are in memory, which pages are dirty, what is being written, what failed.
+//! What the cache keeps for one file beside its pages: which groups are in memory, which pages are
+//! dirty, what is being written, what failed.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -20,7 +21,8 @@ pub(super) struct FileCore {
     backing: Weak<dyn Backing>,
     /// The inode's logical size.
     pub(super) size: Arc<AtomicU64>,
-    /// Changes at the beginning and at the end of every change of the map; odd while one is under way.
+    /// Changes at the beginning and at the end of every change of the map; odd while one is under
+    /// way.
     epoch: AtomicU64,
     /// Odd while a write into pages is under way, and different after it.
     pub(super) writes: AtomicU64,
@@ -93,7 +95,8 @@ impl FileCore {
         }
     }
 
-    /// Turns the ordinal of a file into its id: different for different ordinals, and spread over all bits.
+    /// Turns the ordinal of a file into its id: different for different ordinals, and spread over
+    /// all bits.
     pub(super) fn number(ordinal: u64) -> u64 {
         ordinal.wrapping_mul(0x9e37_79b9_7f4a_7c15)
     }
@@ -104,7 +107,12 @@ impl FileCore {
     }
 
     pub(super) fn backing(&self) -> Result<Arc<dyn Backing>> {
-        self.backing.upgrade().ok_or_else(|| Error::new(ErrorKind::NotFound, format!("inode {} was closed while its pages were in use", self.ino)))
+        self.backing.upgrade().ok_or_else(|| {
+            Error::new(
+                ErrorKind::NotFound,
+                format!("inode {} was closed while its pages were in use", self.ino),
+            )
+        })
     }
 
     /// A group of the file appears in the shard; the shard's lock is held.
@@ -153,7 +161,11 @@ impl FileCore {
     }
 
     /// Waits until no page of the range is being written.
-    pub(super) fn settle<'a>(&'a self, mut state: MutexGuard<'a, FileState>, pages: &Range<u64>) -> MutexGuard<'a, FileState> {
+    pub(super) fn settle<'a>(
+        &'a self,
+        mut state: MutexGuard<'a, FileState>,
+        pages: &Range<u64>,
+    ) -> MutexGuard<'a, FileState> {
         while state.flying.iter().any(|f| f.pages.start < pages.end && pages.start < f.pages.end) {
             self.settled.wait(&mut state);
         }
@@ -164,12 +176,17 @@ impl FileCore {
     pub(super) fn settle_begun(&self, pages: &Range<u64>) {
         let mut state = self.state.lock();
         let next = state.next_flying;
-        while state.flying.iter().any(|f| f.id < next && f.pages.start < pages.end && pages.start < f.pages.end) {
+        while state
+            .flying
+            .iter()
+            .any(|f| f.id < next && f.pages.start < pages.end && pages.start < f.pages.end)
+        {
             self.settled.wait(&mut state);
         }
     }
 
-    /// Adds a page to the dirty ones; returns the run it is part of and whether the file must be put on the cache's list.
+    /// Adds a page to the dirty ones; returns the run it is part of and whether the file must be
+    /// put on the cache's list.
     pub(super) fn add_dirty(&self, page: u64) -> (Range<u64>, bool) {
         let mut state = self.state.lock();
         let run = state.dirty.insert(page, Instant::now);
@@ -179,6 +196,9 @@ impl FileCore {
 
 impl std::fmt::Debug for FileCore {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("FileCore").field("id", &self.id).field("ino", &self.ino).finish_non_exhaustive()
+        f.debug_struct("FileCore")
+            .field("id", &self.id)
+            .field("ino", &self.ino)
+            .finish_non_exhaustive()
     }
 }

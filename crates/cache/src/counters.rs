@@ -2,7 +2,8 @@
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// Live counters; updated without a lock. Hits are not here: the caller learns of each, and a count of them would cost a hit a fifth of its time.
+/// Live counters; updated without a lock. Hits are not here: the caller learns of each, and a count
+/// of them would cost a hit a fifth of its time.
 #[derive(Debug, Default)]
 pub(super) struct Counters {
     pub(super) misses: AtomicU64,
@@ -37,7 +38,8 @@ impl Counters {
     }
 }
 
-/// What the library cache counted since the mount; single values are exact, the whole is not atomic.
+/// What the library cache counted since the mount; single values are exact, the whole is not
+/// atomic.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize)]
 pub struct CacheCounters {
     /// Reads that had to wait for the device.

@@ -43,24 +43,39 @@ struct Behind {
 }
 
 impl PageCache {
-    /// Makes the cache's part of one inode. `size` is the inode's logical size: the inode reads it, `write_at` and `begin_truncate` move it.
-    /// `backing` is weak because the inode that owns the `CachedFile` usually *is* the backing; the inode is flushed before it is dropped.
-    pub fn file(self: &Arc<Self>, ino: u64, backing: Weak<dyn Backing>, size: Arc<AtomicU64>) -> CachedFile {
-        CachedFile { cache: Arc::clone(self), core: Arc::new(FileCore::new(self.next_file(), ino, backing, size)) }
+    /// Makes the cache's part of one inode. `size` is the inode's logical size: the inode reads it,
+    /// `write_at` and `begin_truncate` move it. `backing` is weak because the inode that owns the
+    /// `CachedFile` usually *is* the backing; the inode is flushed before it is dropped.
+    pub fn file(
+        self: &Arc<Self>,
+        ino: u64,
+        backing: Weak<dyn Backing>,
+        size: Arc<AtomicU64>,
+    ) -> CachedFile {
+        CachedFile {
+            cache: Arc::clone(self),
+            core: Arc::new(FileCore::new(self.next_file(), ino, backing, size)),
+        }
     }
 }
 
 impl CachedFile {
-    /// Reads as [`read_at`](Self::read_at), without any lock of the caller's, what is wholly in memory and in one group of pages; `None` when it is not so, or
-    /// when a write into the pages or a truncation was under way: then the caller takes its ordering lock and calls `read_at`.
+    /// Reads as [`read_at`](Self::read_at), without any lock of the caller's, what is wholly in
+    /// memory and in one group of pages; `None` when it is not so, or when a write into the pages
+    /// or a truncation was under way: then the caller takes its ordering lock and calls `read_at`.
     ///
-    /// I-CACHE-9: such a read, too, sees all of a `cached` write or nothing. The group's part of a write is written under the shard's lock, or in steps;
-    /// if in steps, the count of writes has moved.
+    /// I-CACHE-9: such a read, too, sees all of a `cached` write or nothing. The group's part of a
+    /// write is written under the shard's lock, or in steps; if in steps, the count of writes has
+    /// moved.
     #[inline]
     pub fn read_hit(&self, buf: &mut [u8], offset: u64) -> Option<usize> {
         let writes = self.core.writes.load(Acquire);
         let size = self.core.size();
-        let len = if size <= offset { 0 } else { buf.len().min(usize::try_from(size - offset).unwrap_or(usize::MAX)) };
+        let len = if size <= offset {
+            0
+        } else {
+            buf.len().min(usize::try_from(size - offset).unwrap_or(usize::MAX))
+        };
         if !writes.is_multiple_of(2) || len as u64 > self.cache.layout.group_end(offset) - offset {
             return None;
         }
@@ -68,13 +83,18 @@ impl CachedFile {
         (all && self.core.writes.load(Acquire) == writes && self.core.size() == size).then_some(len)
     }
 
-    /// Reads up to `buf.len()` bytes at `offset`, from memory where possible, else from the backing (and keeps what it read). Short only at the logical size.
-    /// Serves `cached` (the caller holds the ordering lock shared) and `concurrent+cache` (no ordering lock needed). Returns the bytes read and whether
-    /// all came from memory.
+    /// Reads up to `buf.len()` bytes at `offset`, from memory where possible, else from the backing
+    /// (and keeps what it read). Short only at the logical size. Serves `cached` (the caller holds
+    /// the ordering lock shared) and `concurrent+cache` (no ordering lock needed). Returns the
+    /// bytes read and whether all came from memory.
     #[inline]
     pub fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<(usize, bool)> {
         let size = self.core.size();
-        let len = if size <= offset { 0 } else { buf.len().min(usize::try_from(size - offset).unwrap_or(usize::MAX)) };
+        let len = if size <= offset {
+            0
+        } else {
+            buf.len().min(usize::try_from(size - offset).unwrap_or(usize::MAX))
+        };
         let buf = &mut buf[..len];
         let done = self.hit(buf, offset);
         if done == len {
@@ -104,7 +124,14 @@ impl CachedFile {
             let part = buf.len().min(done + (layout.group_end(at) - at) as usize);
             let state = self.shard_at(at).state.read();
             let hit = state.copy_out(self.key_at(at), at, &mut buf[done..part]);
-            let marker = if hit.marked { state.use_marks(self.key_at(at), layout.page_of(at)..layout.page_end(at + hit.bytes as u64)) } else { None };
+            let marker = if hit.marked {
+                state.use_marks(
+                    self.key_at(at),
+                    layout.page_of(at)..layout.page_end(at + hit.bytes as u64),
+                )
+            } else {
+                None
+            };
             drop(state);
             if let Some(page) = marker {
                 self.marker(page);
@@ -159,7 +186,8 @@ impl CachedFile {
         (residence, state.flights.coming(self.core.id, span.group, span.bits()))
     }
 
-    /// Reads pages that are not in memory, from the one that holds `offset` on, and gives the caller its part of them. Returns the bytes given.
+    /// Reads pages that are not in memory, from the one that holds `offset` on, and gives the
+    /// caller its part of them. Returns the bytes given.
     fn fetch(&self, buf: &mut [u8], offset: u64, plan: bool) -> Result<usize> {
         let layout = self.cache.layout;
         let first = layout.page_of(offset);
@@ -178,7 +206,8 @@ impl CachedFile {
         if let Some(ahead) = ahead {
             self.cache.read_ahead(&self.core, &ahead, Some(ahead.start));
         }
-        let whole = layout.in_page(offset) == 0 && pages.end <= layout.page_of(offset + buf.len() as u64);
+        let whole =
+            layout.in_page(offset) == 0 && pages.end <= layout.page_of(offset + buf.len() as u64);
         if whole && buf.as_ptr().addr().is_multiple_of(AlignedBuf::ALIGN) {
             return self.cache.fill_in_place(fill, buf, marker);
         }
@@ -186,18 +215,23 @@ impl CachedFile {
         let used = first..layout.page_end(offset + given as u64);
         let used_end = layout.in_page(offset + given as u64 - 1) + 1;
         let skip = layout.in_page(offset);
-        self.cache.fill_now(fill, &Entry { used, used_end, marker }, |bytes| buf[..given].copy_from_slice(&bytes[skip..skip + given]))?;
+        self.cache.fill_now(fill, &Entry { used, used_end, marker }, |bytes| {
+            buf[..given].copy_from_slice(&bytes[skip..skip + given])
+        })?;
         Ok(given)
     }
 
-    /// The longest beginning of a range of pages (one page at least) of which no further page is in memory or on its way.
+    /// The longest beginning of a range of pages (one page at least) of which no further page is in
+    /// memory or on its way.
     fn absent_run(&self, pages: Range<u64>) -> Range<u64> {
         for span in group_spans(pages.start + 1..pages.end) {
             let state = self.cache.shard(self.core.id, span.group).state.read();
             let key = Key { file: self.core.id, group: span.group };
             for page in span.first..span.end {
                 let bit = GroupSpan { first: page, end: page + 1, ..span }.bits();
-                if state.lookup(key, page).is_some() || state.flights.coming(self.core.id, span.group, bit).is_some() {
+                if state.lookup(key, page).is_some()
+                    || state.flights.coming(self.core.id, span.group, bit).is_some()
+                {
                     return pages.start..page;
                 }
             }
@@ -208,15 +242,24 @@ impl CachedFile {
     /// Reads the units of a page that are not valid.
     fn mend(&self, page: u64) -> Result<()> {
         let fill = Fill::begin(&self.cache, &self.core, page..page + 1);
-        self.cache.fill_now(fill, &Entry { used: page..page + 1, used_end: 0, marker: None }, |_| ())
+        self.cache.fill_now(
+            fill,
+            &Entry { used: page..page + 1, used_end: 0, marker: None },
+            |_| (),
+        )
     }
 
-    /// Writes into pages (`cached`; the caller holds the ordering lock exclusive) and moves the logical size up. Returns the bytes taken: fewer than
-    /// `buf.len()` when an error (no space, a failed read of a partly written block) stopped it in the middle; the caller reports a short write,
-    /// or tries the rest again and meets the error. May write back pages on the caller's thread when too many are dirty.
+    /// Writes into pages (`cached`; the caller holds the ordering lock exclusive) and moves the
+    /// logical size up. Returns the bytes taken: fewer than `buf.len()` when an error (no space, a
+    /// failed read of a partly written block) stopped it in the middle; the caller reports a short
+    /// write, or tries the rest again and meets the error. May write back pages on the caller's
+    /// thread when too many are dirty.
     pub fn write_at(&self, buf: &[u8], offset: u64) -> Result<usize> {
         let before = self.core.writes.fetch_add(1, AcqRel);
-        assert!(before.is_multiple_of(2), "I-CACHE-9: one write at a time, as the ordering lock has it");
+        assert!(
+            before.is_multiple_of(2),
+            "I-CACHE-9: one write at a time, as the ordering lock has it"
+        );
         let outcome = self.write_pages(buf, offset);
         self.core.writes.fetch_add(1, AcqRel);
         outcome
@@ -227,9 +270,12 @@ impl CachedFile {
         let end = offset + buf.len() as u64;
         let mut reserved = offset;
         let mut behind = Behind::default();
-        // All of it has its blocks before anything of it is written: what is refused changes nothing, and can be tried again. A first page that needs none asks for none.
+        // All of it has its blocks before anything of it is written: what is refused changes
+        // nothing, and can be tried again. A first page that needs none asks for none.
         let mut all_reserved = false;
-        if self.cache.layout.page_of(offset) != self.cache.layout.page_of(end - 1) && self.is_dirty_from(offset) {
+        if self.cache.layout.page_of(offset) != self.cache.layout.page_of(end - 1)
+            && self.is_dirty_from(offset)
+        {
             (reserved, all_reserved) = (self.reserve(offset..end, true)?, true);
         }
         while done < buf.len() {
@@ -243,7 +289,9 @@ impl CachedFile {
             }
             let cleared = match obstacle {
                 Obstacle::None => Ok(()),
-                Obstacle::Reserve => self.reserve(offset + done as u64..end, !all_reserved).map(|upto| (reserved, all_reserved) = (upto, true)),
+                Obstacle::Reserve => self
+                    .reserve(offset + done as u64..end, !all_reserved)
+                    .map(|upto| (reserved, all_reserved) = (upto, true)),
                 Obstacle::Mend(page) => self.mend(page),
                 Obstacle::NoRoom => {
                     let pinned = self.shard_at(offset + done as u64).state.read().some_pinned(done);
@@ -262,10 +310,13 @@ impl CachedFile {
         let layout = self.cache.layout;
         let state = self.shard_at(offset).state.read();
         let touched = layout.units_touched(&(layout.in_page(offset)..layout.page_size()));
-        state.lookup(self.key_at(offset), layout.page_of(offset)).is_some_and(|at| touched & !state.frame(at).dirty == 0)
+        state
+            .lookup(self.key_at(offset), layout.page_of(offset))
+            .is_some_and(|at| touched & !state.frame(at).dirty == 0)
     }
 
-    /// Sets blocks aside for bytes, for `all` of them or a request's worth at most, and waits until so much may become dirty; returns up to where.
+    /// Sets blocks aside for bytes, for `all` of them or a request's worth at most, and waits until
+    /// so much may become dirty; returns up to where.
     fn reserve(&self, bytes: Range<u64>, all: bool) -> Result<u64> {
         self.cache.throttle(&self.core)?;
         let align = self.cache.io_align() as u64;
@@ -276,8 +327,15 @@ impl CachedFile {
         Ok(upto)
     }
 
-    /// Writes into the pages of one group; stops where something must be done first without the shard's lock.
-    fn write_group(&self, buf: &[u8], offset: u64, reserved: u64, behind: &mut Behind) -> (usize, Obstacle) {
+    /// Writes into the pages of one group; stops where something must be done first without the
+    /// shard's lock.
+    fn write_group(
+        &self,
+        buf: &[u8],
+        offset: u64,
+        reserved: u64,
+        behind: &mut Behind,
+    ) -> (usize, Obstacle) {
         let layout = self.cache.layout;
         let mut state = self.shard_at(offset).state.write();
         let mut done = 0;
@@ -285,7 +343,14 @@ impl CachedFile {
             let at = offset + done as u64;
             let start = layout.in_page(at);
             let bytes = start..layout.page_size().min(start + buf.len() - done);
-            if let Err(obstacle) = self.write_page(&mut state, at, bytes.clone(), &buf[done..done + bytes.len()], reserved, behind) {
+            if let Err(obstacle) = self.write_page(
+                &mut state,
+                at,
+                bytes.clone(),
+                &buf[done..done + bytes.len()],
+                reserved,
+                behind,
+            ) {
                 return (done, obstacle);
             }
             done += bytes.len();
@@ -307,7 +372,8 @@ impl CachedFile {
         let (key, page) = (self.key_at(offset), layout.page_of(offset));
         let touched = layout.units_touched(&bytes);
         let known = state.lookup(key, page);
-        let (valid, dirty) = known.map_or((0, 0), |at| (state.frame(at).valid, state.frame(at).dirty));
+        let (valid, dirty) =
+            known.map_or((0, 0), |at| (state.frame(at).valid, state.frame(at).dirty));
         let end = offset + buf.len() as u64;
         if touched & !dirty != 0 && end > reserved {
             return Err(Obstacle::Reserve);
@@ -317,12 +383,15 @@ impl CachedFile {
         if edges & !self.units_beyond(page, size) != 0 {
             return Err(Obstacle::Mend(page));
         }
-        let at = known.or_else(|| state.place(&self.core, page, bytes.end, || self.core.enter(key.group))).ok_or(Obstacle::NoRoom)?;
+        let at = known
+            .or_else(|| state.place(&self.core, page, bytes.end, || self.core.enter(key.group)))
+            .ok_or(Obstacle::NoRoom)?;
         let frame = state.bytes_mut(at);
         layout.unit_runs(edges, |r| frame[r].fill(0));
         frame[bytes.clone()].copy_from_slice(buf);
         if size < end {
-            // Before the page is dirty: a write-behind that carries these bytes must know the size that holds them.
+            // Before the page is dirty: a write-behind that carries these bytes must know the size
+            // that holds them.
             self.core.size.fetch_max(end, AcqRel);
         }
         state.touch(at, bytes.start, bytes.end);
@@ -345,7 +414,15 @@ impl CachedFile {
         if inside >= layout.page_size() as u64 { 0 } else { layout.units_from(inside as usize) }
     }
 
-    fn became_dirty(&self, state: &mut ShardState, at: u32, page: u64, first_unit: bool, was_pinned: bool, behind: &mut Behind) {
+    fn became_dirty(
+        &self,
+        state: &mut ShardState,
+        at: u32,
+        page: u64,
+        first_unit: bool,
+        was_pinned: bool,
+        behind: &mut Behind,
+    ) {
         if !was_pinned {
             state.pin(at);
             behind.drain |= self.cache.count_pinned(&self.core);
@@ -357,13 +434,16 @@ impl CachedFile {
         // The writer has left a completed request behind it.
         let complete = run.start..page;
         let request_pages = self.cache.request_pages();
-        if run.end == page + 1 && page.is_multiple_of(request_pages) && complete.end - complete.start >= request_pages {
+        if run.end == page + 1
+            && page.is_multiple_of(request_pages)
+            && complete.end - complete.start >= request_pages
+        {
             behind.run = Some(complete);
         }
     }
 
-    /// Writes all dirty pages, in file order, in large runs, and waits for those under way. Returns an error of an earlier write-behind too, once.
-    /// Durable only after the caller's device flush.
+    /// Writes all dirty pages, in file order, in large runs, and waits for those under way. Returns
+    /// an error of an earlier write-behind too, once. Durable only after the caller's device flush.
     pub fn flush(&self) -> Result<()> {
         self.cache.flush(&self.core, &ALL)
     }
@@ -388,7 +468,11 @@ impl Drop for CachedFile {
     fn drop(&mut self) {
         let lost = self.dirty_bytes();
         if lost > 0 {
-            tracing::error!(inode = self.core.ino, bytes = lost, "a file was dropped with dirty pages; they are lost");
+            tracing::error!(
+                inode = self.core.ino,
+                bytes = lost,
+                "a file was dropped with dirty pages; they are lost"
+            );
         }
         self.close();
     }

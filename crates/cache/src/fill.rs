@@ -1,4 +1,5 @@
-//! Fills: bringing pages from the backing into memory, on the reader's thread or read ahead on another.
+//! Fills: bringing pages from the backing into memory, on the reader's thread or read ahead on
+//! another.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -36,7 +37,8 @@ pub(super) struct Entry {
 }
 
 impl Fill {
-    /// Announces a fill before its read begins. I-CACHE-2: what is written after this is known to the fill.
+    /// Announces a fill before its read begins. I-CACHE-2: what is written after this is known to
+    /// the fill.
     pub(super) fn begin(cache: &Arc<PageCache>, core: &Arc<FileCore>, pages: Range<u64>) -> Self {
         let id = cache.flight_id();
         let landing = Arc::<Landing>::default();
@@ -45,24 +47,39 @@ impl Fill {
             let mut state = cache.shard(core.id, span.group).state.write();
             state.flights.begin_fill(id, core.id, span.group, span.bits(), &landing);
         }
-        Self { cache: Arc::clone(cache), core: Arc::clone(core), id, told: pages.start, pages, epoch, landing }
+        Self {
+            cache: Arc::clone(cache),
+            core: Arc::clone(core),
+            id,
+            told: pages.start,
+            pages,
+            epoch,
+            landing,
+        }
     }
 
     pub(super) fn pages(&self) -> Range<u64> {
         self.pages.clone()
     }
 
-    /// Reads the pages into `target` (as long as they are), bytes beyond the end of the file as zeros.
+    /// Reads the pages into `target` (as long as they are), bytes beyond the end of the file as
+    /// zeros.
     pub(super) fn read(&self, target: &mut [u8]) -> Result<()> {
         let backing = self.core.backing()?;
         let start = self.cache.layout.start_of(self.pages.start);
-        // Read before the data: a write that moves the size touches pages of this fill and spoils it, or lies behind them.
+        // Read before the data: a write that moves the size touches pages of this fill and spoils
+        // it, or lies behind them.
         let size = backing.size();
-        let inside = usize::try_from(size.saturating_sub(start)).map_or(target.len(), |n| n.min(target.len()));
+        let inside = usize::try_from(size.saturating_sub(start))
+            .map_or(target.len(), |n| n.min(target.len()));
         let wanted = inside.next_multiple_of(self.cache.io_align()).min(target.len());
-        let read = if wanted == 0 { 0 } else { backing.read_direct(&mut target[..wanted], start)? };
+        let read =
+            if wanted == 0 { 0 } else { backing.read_direct(&mut target[..wanted], start)? };
         target[read.min(inside)..].fill(0);
-        debug_assert!(target[inside..].iter().all(|byte| *byte == 0), "I-CACHE-8: nothing but zeros beyond the end of the file");
+        debug_assert!(
+            target[inside..].iter().all(|byte| *byte == 0),
+            "I-CACHE-8: nothing but zeros beyond the end of the file"
+        );
         Ok(())
     }
 
@@ -92,7 +109,11 @@ impl Fill {
             } else {
                 page_size
             };
-            let Some(at) = known.or_else(|| state.place(&self.core, page, first_use_end, || self.core.enter_at(span.group, self.epoch))) else {
+            let Some(at) = known.or_else(|| {
+                state.place(&self.core, page, first_use_end, || {
+                    self.core.enter_at(span.group, self.epoch)
+                })
+            }) else {
                 return;
             };
             self.merge(state, at, bytes);
@@ -126,9 +147,16 @@ impl Drop for Fill {
 }
 
 impl PageCache {
-    /// Reads a range ahead in the background, in requests that overlap at the device. Pages that are in memory or on their way are not asked for again.
-    pub(super) fn read_ahead(self: &Arc<Self>, core: &Arc<FileCore>, pages: &Range<u64>, marker: Option<u64>) {
-        let budget = self.ahead_pages_max().saturating_sub(self.counters.ahead_unused.load(Relaxed));
+    /// Reads a range ahead in the background, in requests that overlap at the device. Pages that
+    /// are in memory or on their way are not asked for again.
+    pub(super) fn read_ahead(
+        self: &Arc<Self>,
+        core: &Arc<FileCore>,
+        pages: &Range<u64>,
+        marker: Option<u64>,
+    ) {
+        let budget =
+            self.ahead_pages_max().saturating_sub(self.counters.ahead_unused.load(Relaxed));
         let end = pages.end.min(pages.start + budget);
         let (mut start, request_pages) = (pages.start, self.request_pages());
         while start < end {
@@ -148,7 +176,9 @@ impl PageCache {
             let key = Key { file: core.id, group: span.group };
             for page in span.first..span.end {
                 let bit = GroupSpan { first: page, end: page + 1, ..span }.bits();
-                if state.residence(key, page) == Residence::Absent && state.flights.coming(core.id, span.group, bit).is_none() {
+                if state.residence(key, page) == Residence::Absent
+                    && state.flights.coming(core.id, span.group, bit).is_none()
+                {
                     found = Some(found.map_or(page, |f| f.start)..page + 1);
                 }
             }
@@ -156,7 +186,12 @@ impl PageCache {
         found
     }
 
-    fn submit_ahead(self: &Arc<Self>, core: &Arc<FileCore>, wanted: Range<u64>, marker: Option<u64>) {
+    fn submit_ahead(
+        self: &Arc<Self>,
+        core: &Arc<FileCore>,
+        wanted: Range<u64>,
+        marker: Option<u64>,
+    ) {
         let fill = Fill::begin(self, core, wanted.clone());
         let count = wanted.end - wanted.start;
         let entry = Entry { used: wanted.start..wanted.start, used_end: 0, marker };
@@ -164,7 +199,8 @@ impl PageCache {
             let cache = Arc::clone(&fill.cache);
             cache.counters.read_ahead_issued.fetch_add(count, Relaxed);
             let mut staging = cache.staging.take(count as usize * cache.layout.page_size());
-            // A failed read-ahead is reported to no caller: the read that needs the page meets the error itself.
+            // A failed read-ahead is reported to no caller: the read that needs the page meets the
+            // error itself.
             if fill.read(&mut staging).is_ok() {
                 fill.keep(&staging, &entry);
             }
@@ -172,8 +208,14 @@ impl PageCache {
         });
     }
 
-    /// Reads a fill's pages into the memory of the reader that waits for all of them, and keeps a copy. Returns the bytes read.
-    pub(super) fn fill_in_place(&self, fill: Fill, buf: &mut [u8], marker: Option<u64>) -> Result<usize> {
+    /// Reads a fill's pages into the memory of the reader that waits for all of them, and keeps a
+    /// copy. Returns the bytes read.
+    pub(super) fn fill_in_place(
+        &self,
+        fill: Fill,
+        buf: &mut [u8],
+        marker: Option<u64>,
+    ) -> Result<usize> {
         let pages = fill.pages();
         let page_size = self.layout.page_size();
         let target = &mut buf[..(pages.end - pages.start) as usize * page_size];
@@ -182,11 +224,19 @@ impl PageCache {
         Ok(target.len())
     }
 
-    /// Reads a fill's pages for a reader that waits for some of them, and lets `take` have the bytes.
-    pub(super) fn fill_now(&self, fill: Fill, entry: &Entry, take: impl FnOnce(&[u8])) -> Result<()> {
+    /// Reads a fill's pages for a reader that waits for some of them, and lets `take` have the
+    /// bytes.
+    pub(super) fn fill_now(
+        &self,
+        fill: Fill,
+        entry: &Entry,
+        take: impl FnOnce(&[u8]),
+    ) -> Result<()> {
         let pages = fill.pages();
         let count = pages.end - pages.start;
-        self.counters.read_ahead_issued.fetch_add(count.saturating_sub(entry.used.end - entry.used.start), Relaxed);
+        self.counters
+            .read_ahead_issued
+            .fetch_add(count.saturating_sub(entry.used.end - entry.used.start), Relaxed);
         let mut staging = self.staging.take(count as usize * self.layout.page_size());
         let outcome = fill.read(&mut staging);
         if outcome.is_ok() {

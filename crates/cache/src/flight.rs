@@ -1,8 +1,11 @@
-//! Which reads of the backing ("fills") and which direct writes ("changes") are under way, per group of pages: so that nothing stale enters the cache.
+//! Which reads of the backing ("fills") and which direct writes ("changes") are under way, per
+//! group of pages: so that nothing stale enters the cache.
 //!
-//! A plain value guarded by the shard's lock. A fill is *spoiled* when a change or a write into the cache touched its pages while it was under way: what it
-//! read may be older than what is there now, and is not kept (I-CACHE-2). A change is *contended* when another change touched its pages while it was under
-//! way: it is not known which of the two the device kept, and the cached copy is dropped (I-CACHE-3).
+//! A plain value guarded by the shard's lock. A fill is *spoiled* when a change or a write into the
+//! cache touched its pages while it was under way: what it read may be older than what is there
+//! now, and is not kept (I-CACHE-2). A change is *contended* when another change touched its pages
+//! while it was under way: it is not known which of the two the device kept, and the cached copy is
+//! dropped (I-CACHE-3).
 
 use std::sync::Arc;
 
@@ -43,9 +46,24 @@ pub(super) struct Flights {
 
 impl Flights {
     /// A fill begins: it is spoiled from the start when a change of its pages is under way.
-    pub(super) fn begin_fill(&mut self, id: FlightId, file: u64, group: u64, pages: u16, landing: &Arc<Landing>) {
-        let marred = self.list.iter().any(|f| matches!(f.kind, Kind::Change) && f.meets(file, group, pages));
-        self.list.push(Flight { id, file, group, pages, marred, kind: Kind::Fill(Arc::clone(landing)) });
+    pub(super) fn begin_fill(
+        &mut self,
+        id: FlightId,
+        file: u64,
+        group: u64,
+        pages: u16,
+        landing: &Arc<Landing>,
+    ) {
+        let marred =
+            self.list.iter().any(|f| matches!(f.kind, Kind::Change) && f.meets(file, group, pages));
+        self.list.push(Flight {
+            id,
+            file,
+            group,
+            pages,
+            marred,
+            kind: Kind::Fill(Arc::clone(landing)),
+        });
     }
 
     /// A fill has landed; returns whether what it read may be kept.
@@ -76,21 +94,31 @@ impl Flights {
     }
 
     fn end(&mut self, id: FlightId, group: u64) -> bool {
-        let at = self.list.iter().position(|f| f.id == id && f.group == group).expect("I-CACHE-2, I-CACHE-3: what ends has begun");
+        let at = self
+            .list
+            .iter()
+            .position(|f| f.id == id && f.group == group)
+            .expect("I-CACHE-2, I-CACHE-3: what ends has begun");
         self.list.swap_remove(at).marred
     }
 
     /// A page is written in the cache: fills of it are late.
     #[inline]
     pub(super) fn spoil(&mut self, file: u64, group: u64, pages: u16) {
-        for flight in self.list.iter_mut().filter(|f| matches!(f.kind, Kind::Fill(_)) && f.meets(file, group, pages)) {
+        for flight in self
+            .list
+            .iter_mut()
+            .filter(|f| matches!(f.kind, Kind::Fill(_)) && f.meets(file, group, pages))
+        {
             flight.marred = true;
         }
     }
 
     /// Returns the landing of a sound fill that will bring one of these pages.
     pub(super) fn coming(&self, file: u64, group: u64, pages: u16) -> Option<Arc<Landing>> {
-        self.list.iter().filter(|f| !f.marred && f.meets(file, group, pages)).find_map(|f| match &f.kind {
+        self.list.iter().filter(|f| !f.marred && f.meets(file, group, pages)).find_map(|f| match &f
+            .kind
+        {
             Kind::Fill(landing) => Some(Arc::clone(landing)),
             Kind::Change => None,
         })

@@ -6,9 +6,10 @@
 //!   group  16 pages of one file, aligned: found by one look-up, guarded by one shard's lock
 //! ```
 //!
-//! 4 KiB pages, because databases read 4 to 16 KiB at random places and a larger page would fill the cap with bytes that were not asked for; groups, because a
-//! look-up and a lock for every 4 KiB would cost a sequential reader more than the copy. Beside its data a page takes some 45 bytes, plus 5 (dense) to 80
-//! (alone in its group), plus 9 for the ghost queue: 1.5 to 3.3 %.
+//! 4 KiB pages, because databases read 4 to 16 KiB at random places and a larger page would fill
+//! the cap with bytes that were not asked for; groups, because a look-up and a lock for every 4 KiB
+//! would cost a sequential reader more than the copy. Beside its data a page takes some 45 bytes,
+//! plus 5 (dense) to 80 (alone in its group), plus 9 for the ghost queue: 1.5 to 3.3 %.
 
 use std::ops::Range;
 
@@ -24,15 +25,23 @@ const PAGE_SIZE_MIN: u32 = 4096;
 pub(super) struct Layout {
     page_shift: u32,
     unit_shift: u32,
-    /// Whether a valid page with a dirty unit may be written whole without allocating more blocks than the dirty unit does.
+    /// Whether a valid page with a dirty unit may be written whole without allocating more blocks
+    /// than the dirty unit does.
     pub(super) whole_pages: bool,
 }
 
 impl Layout {
     pub(super) fn new(io_align: u32, block_size: u32) -> Self {
-        assert!(io_align.is_power_of_two() && (512..=65536).contains(&io_align), "the data path states a sound I/O alignment");
+        assert!(
+            io_align.is_power_of_two() && (512..=65536).contains(&io_align),
+            "the data path states a sound I/O alignment"
+        );
         let page_size = io_align.max(PAGE_SIZE_MIN);
-        Self { page_shift: page_size.trailing_zeros(), unit_shift: io_align.trailing_zeros(), whole_pages: block_size >= page_size }
+        Self {
+            page_shift: page_size.trailing_zeros(),
+            unit_shift: io_align.trailing_zeros(),
+            whole_pages: block_size >= page_size,
+        }
     }
 
     pub(super) fn page_size(self) -> usize {
@@ -101,7 +110,10 @@ impl Layout {
         while rest != 0 {
             let skip = rest.trailing_zeros();
             let len = (rest >> skip).trailing_ones();
-            each(((base + skip) as usize) << self.unit_shift..((base + skip + len) as usize) << self.unit_shift);
+            each(
+                ((base + skip) as usize) << self.unit_shift
+                    ..((base + skip + len) as usize) << self.unit_shift,
+            );
             base += skip + len;
             rest = rest.checked_shr(skip + len).unwrap_or(0);
         }
@@ -173,7 +185,10 @@ mod tests {
     #[test]
     fn spans_of_a_range() {
         let spans: Vec<_> = group_spans(14..33).collect();
-        assert_eq!(spans.iter().map(|s| (s.group, s.first, s.end)).collect::<Vec<_>>(), [(0, 14, 16), (1, 16, 32), (2, 32, 33)]);
+        assert_eq!(
+            spans.iter().map(|s| (s.group, s.first, s.end)).collect::<Vec<_>>(),
+            [(0, 14, 16), (1, 16, 32), (2, 32, 33)]
+        );
         assert_eq!(spans[0].bits(), 0b1100_0000_0000_0000);
         assert_eq!(spans[1].bits(), 0xffff);
     }

@@ -77,20 +77,25 @@ pub use self::counters::CacheCounters;
 pub use self::file::CachedFile;
 pub use self::pages::PageCache;
 
-/// What the cache needs of one file's direct data path. Called from any thread, several at once, on disjoint and on overlapping ranges
-/// (overlapping: reads only; the cache never has two writes of one page in flight).
+/// What the cache needs of one file's direct data path. Called from any thread, several at once, on
+/// disjoint and on overlapping ranges (overlapping: reads only; the cache never has two writes of
+/// one page in flight).
 pub trait Backing: Send + Sync {
-    /// Fills `buf` from `offset` (aligned to the I/O alignment, as is the buffer's length). Holes and unwritten blocks read as zeros. Returns the
-    /// bytes read; short only at the end of the file's blocks. What lies beyond [`size`](Self::size) may be anything.
+    /// Fills `buf` from `offset` (aligned to the I/O alignment, as is the buffer's length). Holes
+    /// and unwritten blocks read as zeros. Returns the bytes read; short only at the end of the
+    /// file's blocks. What lies beyond [`size`](Self::size) may be anything.
     fn read_direct(&self, buf: &mut [u8], offset: u64) -> Result<usize>;
-    /// Writes all of `buf` (offset and length aligned). The durable size becomes `max(size, min(offset + len, size_after))` before it returns;
-    /// a gap between the old size and `offset` reads as zeros.
+    /// Writes all of `buf` (offset and length aligned). The durable size becomes `max(size,
+    /// min(offset + len, size_after))` before it returns; a gap between the old size and `offset`
+    /// reads as zeros.
     fn write_direct(&self, buf: &[u8], offset: u64, size_after: u64) -> Result<()>;
-    /// Sets blocks aside for a range, so that a later `write_direct` of it cannot find the volume full. Repeating it for the same blocks costs nothing
-    /// and takes nothing; what a truncate or punch removes gives its reservation back. Called before a page becomes dirty.
+    /// Sets blocks aside for a range, so that a later `write_direct` of it cannot find the volume
+    /// full. Repeating it for the same blocks costs nothing and takes nothing; what a truncate or
+    /// punch removes gives its reservation back. Called before a page becomes dirty.
     fn reserve(&self, offset: u64, len: u64) -> Result<()>;
-    /// Returns the size that reached the data path: what `write_direct` and truncations made it. The logical size of the inode is never below what
-    /// the application wrote; this one follows when write-behind has done its work.
+    /// Returns the size that reached the data path: what `write_direct` and truncations made it.
+    /// The logical size of the inode is never below what the application wrote; this one follows
+    /// when write-behind has done its work.
     fn size(&self) -> u64;
 }
 
@@ -99,9 +104,11 @@ pub trait Backing: Send + Sync {
 pub struct CacheOptions {
     /// Cap of all pages, clean and dirty, in bytes. Hard.
     pub cap_bytes: u64,
-    /// I/O alignment of every `Backing`: the device's logical block size. The unit of validity and of dirtiness.
+    /// I/O alignment of every `Backing`: the device's logical block size. The unit of validity and
+    /// of dirtiness.
     pub io_align: u32,
-    /// Block size of the file system: a write-behind may fill up a page with clean bytes when that allocates nothing more.
+    /// Block size of the file system: a write-behind may fill up a page with clean bytes when that
+    /// allocates nothing more.
     pub block_size: u32,
     /// First read-ahead window in bytes.
     pub read_ahead_bytes_min: u32,
@@ -109,7 +116,8 @@ pub struct CacheOptions {
     pub read_ahead_bytes_max: u32,
     /// Share of the cap in percent that may be dirty before the background begins to write.
     pub write_behind_percent_start: u32,
-    /// Share of the cap in percent that may be dirty before a writer writes back by itself; at most 75.
+    /// Share of the cap in percent that may be dirty before a writer writes back by itself; at most
+    /// 75.
     pub write_behind_percent_max: u32,
     /// Threads that read ahead; 0: the reader issues it itself, in order (for tests).
     pub read_threads: usize,

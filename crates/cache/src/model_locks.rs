@@ -74,7 +74,8 @@ impl Condvar {
         guard.held = guard.held.take().map(|held| self.0.wait(held).expect(CLEAN));
     }
 
-    /// Now and then the time is over at once; otherwise it never is, so that a wake-up that was lost is a deadlock, which the checker reports.
+    /// Now and then the time is over at once; otherwise it never is, so that a wake-up that was
+    /// lost is a deadlock, which the checker reports.
     pub fn wait_for<T>(&self, guard: &mut MutexGuard<'_, T>, _: Duration) -> Waited {
         let timed_out = thread_rng().gen_range(0..8) == 0;
         if timed_out {

@@ -45,7 +45,8 @@ pub struct PageCache {
     pub(super) listed: Mutex<BTreeMap<u64, Weak<FileCore>>>,
 }
 
-/// What the cap and the tunables come to, in pages. Changed while I/O goes on: each is read once for one decision.
+/// What the cap and the tunables come to, in pages. Changed while I/O goes on: each is read once
+/// for one decision.
 #[derive(Debug, Default)]
 struct Limits {
     /// Frames of one shard.
@@ -81,9 +82,11 @@ impl Limits {
 }
 
 impl PageCache {
-    /// Makes an empty cache; memory and threads come with use. A cap below 16 pages is raised to that.
+    /// Makes an empty cache; memory and threads come with use. A cap below 16 pages is raised to
+    /// that.
     pub fn new(options: &CacheOptions) -> Arc<Self> {
-        // What is ahead or behind too far is dropped: reads meet it themselves, and the next write schedules again.
+        // What is ahead or behind too far is dropped: reads meet it themselves, and the next write
+        // schedules again.
         let workers = |name, threads: usize| Workers::new(name, threads, threads * 4);
         let layout = Layout::new(options.io_align, options.block_size);
         let page_size = layout.page_size() as u64;
@@ -114,16 +117,21 @@ impl PageCache {
         FileCore::number(self.next_file.fetch_add(1, Relaxed))
     }
 
-    /// Takes over another cap, other windows and other limits for dirty pages, while I/O goes on. A smaller cap writes back what is dirty too much and
-    /// gives the memory back before it returns; the pages that are used most stay. As there are as many shards as at the beginning, a cap below 16 pages for
-    /// each is raised to that.
+    /// Takes over another cap, other windows and other limits for dirty pages, while I/O goes on. A
+    /// smaller cap writes back what is dirty too much and gives the memory back before it returns;
+    /// the pages that are used most stay. As there are as many shards as at the beginning, a cap
+    /// below 16 pages for each is raised to that.
     ///
     /// # Errors
     /// That of a dirty page that could not be written: then everything is as before.
     pub fn retune(&self, before: &CacheOptions, options: &CacheOptions) -> Result<()> {
         let (page_size, count) = (self.layout.page_size() as u64, self.shards.len() as u64);
         let old = self.limits.quota.load(Relaxed);
-        let quota = if before.cap_bytes == options.cap_bytes { old } else { (options.cap_bytes / page_size / count).clamp(FRAMES_MIN, QUOTA_MAX) };
+        let quota = if before.cap_bytes == options.cap_bytes {
+            old
+        } else {
+            (options.cap_bytes / page_size / count).clamp(FRAMES_MIN, QUOTA_MAX)
+        };
         self.limits.set(options, page_size, count, quota);
         let shards = if quota == old { &[][..] } else { &self.shards[..] };
         let resized = shards.iter().try_for_each(|shard| self.resize(shard, quota as usize));
@@ -155,7 +163,10 @@ impl PageCache {
 
     /// Read-ahead windows.
     pub(super) fn windows(&self) -> Windows {
-        Windows { min: self.limits.window_min.load(Relaxed), max: self.limits.window_max.load(Relaxed) }
+        Windows {
+            min: self.limits.window_min.load(Relaxed),
+            max: self.limits.window_max.load(Relaxed),
+        }
     }
 
     /// Pages of the largest request.
@@ -212,7 +223,8 @@ impl PageCache {
         self.counters.pinned_pages.fetch_sub(1, Relaxed);
     }
 
-    /// Adds a page to its file's dirty ones; returns the run that it is part of. Called under the shard's lock, so that the run and the frame agree.
+    /// Adds a page to its file's dirty ones; returns the run that it is part of. Called under the
+    /// shard's lock, so that the run and the frame agree.
     pub(super) fn add_dirty(&self, core: &Arc<FileCore>, page: u64) -> Range<u64> {
         let (run, list) = core.add_dirty(page);
         if list {

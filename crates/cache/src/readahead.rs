@@ -1,4 +1,5 @@
-//! When to read ahead and how much: recognises several sequential readers of one file. Pure; the caller does the reading.
+//! When to read ahead and how much: recognises several sequential readers of one file. Pure; the
+//! caller does the reading.
 //!
 //! ```text
 //!   miss, nothing known ──► remembered; miss right behind it (or at offset 0) ──► reads the smallest window at once, marker in its middle
@@ -6,7 +7,8 @@
 //!   miss inside what was read ahead (evicted before use) ──► window halved, begins anew there
 //! ```
 //!
-//! So a reader inside window k finds window k+1 on its way, and hits that meet no marker cost nothing.
+//! So a reader inside window k finds window k+1 on its way, and hits that meet no marker cost
+//! nothing.
 
 use std::ops::Range;
 
@@ -53,7 +55,8 @@ pub(super) struct Streams {
 }
 
 impl Streams {
-    /// Pages `asked` were wanted and the first is not in memory. Nothing at or after `file_end` is planned.
+    /// Pages `asked` were wanted and the first is not in memory. Nothing at or after `file_end` is
+    /// planned.
     pub(super) fn miss(&mut self, asked: &Range<u64>, file_end: u64, windows: Windows) -> Plan {
         if windows.max == 0 {
             return Plan { end: asked.end, marker: None, ahead: None };
@@ -62,7 +65,13 @@ impl Streams {
         let clock = self.clock;
         let Some(stream) = self.follows(asked.start) else {
             let oldest = self.slots.iter_mut().min_by_key(|s| s.used_at).expect("there are slots");
-            *oldest = Stream { next: asked.end, ahead_end: asked.end, marker: u64::MAX, window: 0, used_at: clock };
+            *oldest = Stream {
+                next: asked.end,
+                ahead_end: asked.end,
+                marker: u64::MAX,
+                window: 0,
+                used_at: clock,
+            };
             if asked.start == 0 {
                 return oldest.begin(asked, file_end, windows);
             }
@@ -82,11 +91,19 @@ impl Streams {
     }
 
     fn follows(&mut self, page: u64) -> Option<&mut Stream> {
-        self.slots.iter_mut().find(|s| s.used_at > 0 && s.next <= page && page <= s.next.max(s.ahead_end) + SLACK)
+        self.slots
+            .iter_mut()
+            .find(|s| s.used_at > 0 && s.next <= page && page <= s.next.max(s.ahead_end) + SLACK)
     }
 
-    /// A marked page was used. Returns what to read in the background; its first page is its marker.
-    pub(super) fn marker(&mut self, page: u64, file_end: u64, windows: Windows) -> Option<Range<u64>> {
+    /// A marked page was used. Returns what to read in the background; its first page is its
+    /// marker.
+    pub(super) fn marker(
+        &mut self,
+        page: u64,
+        file_end: u64,
+        windows: Windows,
+    ) -> Option<Range<u64>> {
         self.clock += 1;
         let clock = self.clock;
         let stream = self.slots.iter_mut().find(|s| s.window > 0 && s.marker == page)?;
@@ -101,7 +118,12 @@ impl Stream {
     fn begin(&mut self, asked: &Range<u64>, file_end: u64, windows: Windows) -> Plan {
         let end = asked.end.max((asked.start + windows.min).min(file_end));
         let middle = asked.start + windows.min / 2;
-        *self = Self { next: asked.end, ahead_end: end, window: windows.min.max(end - asked.start), ..*self };
+        *self = Self {
+            next: asked.end,
+            ahead_end: end,
+            window: windows.min.max(end - asked.start),
+            ..*self
+        };
         if asked.end <= middle && middle < end {
             self.marker = middle;
             return Plan { end, marker: Some(middle), ahead: None };
@@ -177,7 +199,9 @@ mod tests {
             streams.miss(&(reader * 10_000..reader * 10_000 + 1), END, WINDOWS);
         }
         for reader in 1..9_u64 {
-            markers.extend(streams.miss(&(reader * 10_000 + 1..reader * 10_000 + 2), END, WINDOWS).marker);
+            markers.extend(
+                streams.miss(&(reader * 10_000 + 1..reader * 10_000 + 2), END, WINDOWS).marker,
+            );
         }
         assert_eq!(markers.len(), 8);
         assert!(markers.iter().all(|&m| streams.marker(m, END, WINDOWS).is_some()));

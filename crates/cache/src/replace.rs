@@ -1,4 +1,5 @@
-//! Which page leaves when room is needed: S3-FIFO (Yang, Zhang, Qiu, Yue, Vigfusson: "FIFO queues are all you need for cache eviction", SOSP 2023).
+//! Which page leaves when room is needed: S3-FIFO (Yang, Zhang, Qiu, Yue, Vigfusson: "FIFO queues
+//! are all you need for cache eviction", SOSP 2023).
 //!
 //! ```text
 //!   new ──► small (a tenth) ──touched twice──► main ──touched──► back to its head, once for each touch (up to 3)
@@ -7,9 +8,11 @@
 //!              └─ a page that is dirty or being written is pinned: in neither queue, back to the head of its own when clean
 //! ```
 //!
-//! A table scan passes through `small` and leaves the hot set in `main` alone. A touch is one relaxed store under the shard's *shared* lock: nothing moves on a
-//! hit. The paper counts every request; a reader that takes a page in small steps would then look like many readers. So an access that begins where the last
-//! access of that page ended counts as the same touch (the *correlated reference* of LRU-K and 2Q), whatever else happens in between.
+//! A table scan passes through `small` and leaves the hot set in `main` alone. A touch is one
+//! relaxed store under the shard's *shared* lock: nothing moves on a hit. The paper counts every
+//! request; a reader that takes a page in small steps would then look like many readers. So an
+//! access that begins where the last access of that page ended counts as the same touch (the
+//! *correlated reference* of LRU-K and 2Q), whatever else happens in between.
 
 use std::sync::atomic::{AtomicU8, AtomicU32, Ordering::Relaxed};
 
@@ -46,7 +49,15 @@ pub(super) struct Node {
 
 impl Default for Node {
     fn default() -> Self {
-        Self { prev: NONE, next: NONE, place: Place::Out, home: Place::Out, touches: AtomicU8::new(0), spared: false, cursor: AtomicU32::new(0) }
+        Self {
+            prev: NONE,
+            next: NONE,
+            place: Place::Out,
+            home: Place::Out,
+            touches: AtomicU8::new(0),
+            spared: false,
+            cursor: AtomicU32::new(0),
+        }
     }
 }
 
@@ -143,10 +154,16 @@ impl Replacer {
     /// For `frames` frames at most.
     pub(super) fn new(frames: usize) -> Self {
         let small_target = (frames / 10).max(1);
-        Self { small: Fifo::EMPTY, main: Fifo::EMPTY, small_target, ghost: Ghost::new(frames - small_target.min(frames - 1)) }
+        Self {
+            small: Fifo::EMPTY,
+            main: Fifo::EMPTY,
+            small_target,
+            ghost: Ghost::new(frames - small_target.min(frames - 1)),
+        }
     }
 
-    /// Goes over to another number of frames. What left is forgotten: it left a cache of another size.
+    /// Goes over to another number of frames. What left is forgotten: it left a cache of another
+    /// size.
     pub(super) fn resize(&mut self, frames: usize) {
         let Self { small_target, ghost, .. } = Self::new(frames);
         (self.small_target, self.ghost) = (small_target, ghost);
@@ -161,9 +178,11 @@ impl Replacer {
         }
     }
 
-    /// Takes a frame in whose name has just been set. `first_use` is the range of the page that it was fetched for (empty: read ahead).
+    /// Takes a frame in whose name has just been set. `first_use` is the range of the page that it
+    /// was fetched for (empty: read ahead).
     pub(super) fn admit(&mut self, nodes: &mut impl Nodes, frame: u32, first_use_end: usize) {
-        let home = if self.ghost.recall(nodes.name_hash(frame)) { Place::Main } else { Place::Small };
+        let home =
+            if self.ghost.recall(nodes.name_hash(frame)) { Place::Main } else { Place::Small };
         let node = nodes.node_mut(frame);
         node.touches = AtomicU8::new(0);
         node.spared = false;
@@ -172,7 +191,11 @@ impl Replacer {
     }
 
     fn enter(&mut self, nodes: &mut impl Nodes, frame: u32, place: Place) {
-        assert_eq!(nodes.node(frame).place, Place::Out, "I-CACHE-7: a frame is in one queue at most");
+        assert_eq!(
+            nodes.node(frame).place,
+            Place::Out,
+            "I-CACHE-7: a frame is in one queue at most"
+        );
         nodes.node_mut(frame).place = place;
         match place {
             Place::Small => self.small.push(nodes, frame),
@@ -209,8 +232,9 @@ impl Replacer {
                 self.pin(nodes, frame);
                 let node = nodes.node_mut(frame);
                 if node.is_unused() {
-                    // A page about to be read is worth more than one that was read once. And it is no page that was asked for: it
-                    // leaves no name behind that would bring it to `main` when the reader does come.
+                    // A page about to be read is worth more than one that was read once. And it is
+                    // no page that was asked for: it leaves no name behind that would bring it to
+                    // `main` when the reader does come.
                     if std::mem::replace(&mut node.spared, true) {
                         return Some(frame);
                     }
@@ -237,7 +261,8 @@ impl Replacer {
     }
 }
 
-/// Names of pages that left `small` not long ago: a fingerprint and the time of leaving, in buckets of four, so that it costs 8 bytes a page and no list.
+/// Names of pages that left `small` not long ago: a fingerprint and the time of leaving, in buckets
+/// of four, so that it costs 8 bytes a page and no list.
 #[derive(Debug)]
 struct Ghost {
     buckets: Box<[[GhostEntry; 4]]>,
@@ -257,7 +282,11 @@ struct GhostEntry {
 impl Ghost {
     fn new(reach: usize) -> Self {
         let buckets = reach.div_ceil(3).next_power_of_two();
-        Self { buckets: vec![[GhostEntry::default(); 4]; buckets].into_boxed_slice(), clock: 0, reach: reach as u32 }
+        Self {
+            buckets: vec![[GhostEntry::default(); 4]; buckets].into_boxed_slice(),
+            clock: 0,
+            reach: reach as u32,
+        }
     }
 
     fn split(&self, hash: u64) -> (usize, u32) {
@@ -268,8 +297,12 @@ impl Ghost {
         let (bucket, fingerprint) = self.split(hash);
         self.clock = self.clock.wrapping_add(1);
         let clock = self.clock;
-        let age = |e: &GhostEntry| if e.fingerprint == 0 { u32::MAX } else { clock.wrapping_sub(e.at) };
-        let oldest = self.buckets[bucket].iter_mut().max_by_key(|e| age(e)).expect("a bucket has four entries");
+        let age =
+            |e: &GhostEntry| if e.fingerprint == 0 { u32::MAX } else { clock.wrapping_sub(e.at) };
+        let oldest = self.buckets[bucket]
+            .iter_mut()
+            .max_by_key(|e| age(e))
+            .expect("a bucket has four entries");
         *oldest = GhostEntry { fingerprint, at: clock };
     }
 
@@ -277,7 +310,9 @@ impl Ghost {
     fn recall(&mut self, hash: u64) -> bool {
         let (bucket, fingerprint) = self.split(hash);
         let (clock, reach) = (self.clock, self.reach);
-        let found = self.buckets[bucket].iter_mut().find(|e| e.fingerprint == fingerprint && clock.wrapping_sub(e.at) < reach);
+        let found = self.buckets[bucket]
+            .iter_mut()
+            .find(|e| e.fingerprint == fingerprint && clock.wrapping_sub(e.at) < reach);
         found.map(|e| e.fingerprint = 0).is_some()
     }
 }
@@ -296,7 +331,11 @@ mod tests {
             &mut self.0[frame as usize].1
         }
         fn name_hash(&self, frame: u32) -> u64 {
-            self.0[frame as usize].0.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29)
+            self.0[frame as usize]
+                .0
+                .wrapping_add(1)
+                .wrapping_mul(0x9e37_79b9_7f4a_7c15)
+                .rotate_left(29)
         }
     }
 

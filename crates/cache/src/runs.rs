@@ -1,4 +1,5 @@
-//! The dirty pages of a file, in order, as runs: what a write-behind takes its large contiguous writes from.
+//! The dirty pages of a file, in order, as runs: what a write-behind takes its large contiguous
+//! writes from.
 
 use std::ops::Range;
 use std::time::Instant;
@@ -14,7 +15,8 @@ impl Runs {
         self.0.is_empty()
     }
 
-    /// Adds a page; returns the run that it is now part of. The clock is asked only when a run begins.
+    /// Adds a page; returns the run that it is now part of. The clock is asked only when a run
+    /// begins.
     pub(super) fn insert(&mut self, page: u64, now: impl FnOnce() -> Instant) -> Range<u64> {
         self.0.grow(page..page + 1, now, |one, other| *one.min(other))
     }
@@ -29,9 +31,15 @@ impl Runs {
         self.0.overlapping(from..u64::MAX).find(|(_, since)| **since <= moment).map(|(run, _)| run)
     }
 
-    /// Takes the first pages of `within` that are in the set and touch none of `blocked`, at most `len_max` and not across a multiple of it.
-    /// The second answer says whether pages were passed over because they are blocked.
-    pub(super) fn take(&mut self, within: &Range<u64>, len_max: u64, blocked: &[Range<u64>]) -> (Option<Range<u64>>, bool) {
+    /// Takes the first pages of `within` that are in the set and touch none of `blocked`, at most
+    /// `len_max` and not across a multiple of it. The second answer says whether pages were passed
+    /// over because they are blocked.
+    pub(super) fn take(
+        &mut self,
+        within: &Range<u64>,
+        len_max: u64,
+        blocked: &[Range<u64>],
+    ) -> (Option<Range<u64>>, bool) {
         let mut at = within.start;
         let mut passed = false;
         while let Some((start, end)) = self.next_at(at).filter(|(start, _)| *start < within.end) {
@@ -40,7 +48,8 @@ impl Runs {
                 at = obstacle.end;
                 continue;
             }
-            let first_obstacle = blocked.iter().map(|b| b.start).filter(|&b| b > start).min().unwrap_or(u64::MAX);
+            let first_obstacle =
+                blocked.iter().map(|b| b.start).filter(|&b| b > start).min().unwrap_or(u64::MAX);
             let end = end.min(within.end).min(first_obstacle).min((start / len_max + 1) * len_max);
             self.remove(&(start..end));
             return (Some(start..end), passed);

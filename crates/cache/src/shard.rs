@@ -1,7 +1,8 @@
 //! A shard: the frames, the look-up and the replacement for a part of all groups, under one lock.
 //!
-//! Page data lives in the shard's slabs, so the shard's lock guards it and a hit is one shared lock, one look-up and the copy. Frames never move between
-//! shards; the cap is the sum of the shards' quotas and cannot be passed.
+//! Page data lives in the shard's slabs, so the shard's lock guards it and a hit is one shared
+//! lock, one look-up and the copy. Frames never move between shards; the cap is the sum of the
+//! shards' quotas and cannot be passed.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hash, Hasher};
@@ -34,8 +35,9 @@ pub(super) struct Key {
 }
 
 impl Key {
-    /// A well-mixed hash; shards are chosen by its upper half, so the look-up inside a shard must not use that alone. Files are numbered in the upper bits too
-    /// ([`FileCore::number`]), so their groups do not meet in the exclusive or.
+    /// A well-mixed hash; shards are chosen by its upper half, so the look-up inside a shard must
+    /// not use that alone. Files are numbered in the upper bits too ([`FileCore::number`]), so
+    /// their groups do not meet in the exclusive or.
     #[inline]
     pub(super) fn mixed(self) -> u64 {
         mix(self.file ^ self.group)
@@ -55,7 +57,8 @@ fn mix(value: u64) -> u64 {
     (wide >> 64) as u64 ^ wide as u64
 }
 
-/// Takes over what [`Key`] has mixed. The numbers come from the cache itself, so they cannot be chosen to collide.
+/// Takes over what [`Key`] has mixed. The numbers come from the cache itself, so they cannot be
+/// chosen to collide.
 #[derive(Debug, Default)]
 pub(super) struct KeyHasher(u64);
 
@@ -188,7 +191,9 @@ impl ShardState {
             }
             let frame = &self.table.0[at as usize];
             let end = page_size.min(start + buf.len() - hit.bytes);
-            if frame.valid != self.layout.all_units() && self.layout.units_touched(&(start..end)) & !frame.valid != 0 {
+            if frame.valid != self.layout.all_units()
+                && self.layout.units_touched(&(start..end)) & !frame.valid != 0
+            {
                 break;
             }
             buf[hit.bytes..hit.bytes + end - start].copy_from_slice(&self.bytes(at)[start..end]);
@@ -201,7 +206,8 @@ impl ShardState {
         hit
     }
 
-    /// Clears the marks of the pages in a range of slots that were used; returns the marked page that triggers the next read-ahead.
+    /// Clears the marks of the pages in a range of slots that were used; returns the marked page
+    /// that triggers the next read-ahead.
     pub(super) fn use_marks(&self, key: Key, pages: Range<u64>) -> Option<u64> {
         let group = self.groups.get(&key)?;
         let mut marker = None;
@@ -268,9 +274,16 @@ impl ShardState {
         self.frame(at).node.touch(start, end);
     }
 
-    /// Gives an absent page a frame, evicting another page if need be. Its bytes are old and none of its units valid. `None` when every frame is pinned, or when
-    /// `enter` (asked once, before a group of the file appears in the shard) refuses.
-    pub(super) fn place(&mut self, core: &Arc<FileCore>, page: u64, first_use_end: usize, enter: impl FnOnce() -> bool) -> Option<u32> {
+    /// Gives an absent page a frame, evicting another page if need be. Its bytes are old and none
+    /// of its units valid. `None` when every frame is pinned, or when `enter` (asked once, before a
+    /// group of the file appears in the shard) refuses.
+    pub(super) fn place(
+        &mut self,
+        core: &Arc<FileCore>,
+        page: u64,
+        first_use_end: usize,
+        enter: impl FnOnce() -> bool,
+    ) -> Option<u32> {
         let at = self.take_frame()?;
         let key = Key { file: core.id, group: page / GROUP_PAGES };
         if !self.groups.contains_key(&key) {
@@ -278,9 +291,13 @@ impl ShardState {
                 self.free.push(at);
                 return None;
             }
-            self.groups.insert(key, Group { core: Arc::clone(core), frames: [NONE; GROUP_PAGES as usize] });
+            self.groups.insert(
+                key,
+                Group { core: Arc::clone(core), frames: [NONE; GROUP_PAGES as usize] },
+            );
         }
-        let slot = &mut self.groups.get_mut(&key).expect("just looked up or inserted").frames[slot_of(page)];
+        let slot = &mut self.groups.get_mut(&key).expect("just looked up or inserted").frames
+            [slot_of(page)];
         assert_eq!(*slot, NONE, "I-CACHE-1: a page has one frame at most");
         *slot = at;
         let frame = &mut self.table.0[at as usize];
@@ -296,7 +313,10 @@ impl ShardState {
             return Some(at);
         }
         let made = self.table.0.len();
-        assert!(made <= self.quota, "I-CACHE-6: a shard has no more frames than its part of the cap");
+        assert!(
+            made <= self.quota,
+            "I-CACHE-6: a shard has no more frames than its part of the cap"
+        );
         if made < self.quota {
             let (slab, start) = self.address(made as u32);
             if self.slabs.get(slab).is_none_or(|memory| memory.len() <= start) {
@@ -314,7 +334,9 @@ impl ShardState {
 
     /// Gives a slab memory for its part of `frames` frames, those that were there with their bytes.
     fn fit_slab(&mut self, slab: usize, frames: usize) {
-        let mut memory = AlignedBuf::zeroed(SLAB_FRAMES.min(frames - slab * SLAB_FRAMES) * self.layout.page_size());
+        let mut memory = AlignedBuf::zeroed(
+            SLAB_FRAMES.min(frames - slab * SLAB_FRAMES) * self.layout.page_size(),
+        );
         match self.slabs.get_mut(slab) {
             Some(old) => {
                 let kept = old.len().min(memory.len());
@@ -331,8 +353,9 @@ impl ShardState {
         self.replacer.resize(self.quota);
     }
 
-    /// Allows no more than `quota` frames, evicts the pages that are too many and gives their memory back. Returns `false`, the quota as it was, when so many
-    /// are pinned that it cannot be.
+    /// Allows no more than `quota` frames, evicts the pages that are too many and gives their
+    /// memory back. Returns `false`, the quota as it was, when so many are pinned that it cannot
+    /// be.
     pub(super) fn shrink(&mut self, quota: usize) -> bool {
         if quota >= self.quota {
             return true;
@@ -391,7 +414,8 @@ impl ShardState {
             self.counters.read_ahead_wasted.fetch_add(1, Relaxed);
         }
         self.counters.resident_pages.fetch_sub(1, Relaxed);
-        let group = self.groups.get_mut(&key).expect("I-CACHE-1: a page in a frame is in its group");
+        let group =
+            self.groups.get_mut(&key).expect("I-CACHE-1: a page in a frame is in its group");
         group.frames[slot] = NONE;
         if group.frames.iter().all(|&f| f == NONE) {
             let group = self.groups.remove(&key).expect("just seen");
@@ -409,10 +433,13 @@ impl ShardState {
         self.replacer.unpin(&mut self.table, at);
     }
 
-    /// Returns some pinned page, from `from` on around the table, and its file: the one to write back when room is needed.
+    /// Returns some pinned page, from `from` on around the table, and its file: the one to write
+    /// back when room is needed.
     pub(super) fn some_pinned(&self, from: usize) -> Option<(Arc<FileCore>, u64)> {
         let frames = &self.table.0;
-        let frame = (0..frames.len()).map(|i| &frames[(from + i) % frames.len()]).find(|f| f.is_pinned())?;
+        let frame = (0..frames.len())
+            .map(|i| &frames[(from + i) % frames.len()])
+            .find(|f| f.is_pinned())?;
         let group = &self.groups[&Key { file: frame.file, group: frame.page / GROUP_PAGES }];
         Some((Arc::clone(&group.core), frame.page))
     }

@@ -1,4 +1,5 @@
-//! Memory through which bytes pass between the backing and the pages: taken for one request and given back, so that no request waits for fresh memory.
+//! Memory through which bytes pass between the backing and the pages: taken for one request and
+//! given back, so that no request waits for fresh memory.
 
 use std::ops::{Deref, DerefMut};
 

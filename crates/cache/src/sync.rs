@@ -1,4 +1,5 @@
-//! What the cache needs of its surroundings to be shared by threads. The concurrency model puts its own in this place.
+//! What the cache needs of its surroundings to be shared by threads. The concurrency model puts its
+//! own in this place.
 
 pub(super) use std::sync::atomic::AtomicU64;
 

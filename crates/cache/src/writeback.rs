@@ -1,4 +1,5 @@
-//! Carrying dirty pages to the backing: in file order, in large contiguous writes, never two of one page at a time.
+//! Carrying dirty pages to the backing: in file order, in large contiguous writes, never two of one
+//! page at a time.
 //!
 //! ```text
 //!              write_at                      write_run                       landed
@@ -8,9 +9,10 @@
 //!                            └────── failed: latched ─────────┘ ▼
 //! ```
 //!
-//! A failed write loses nothing: the pages are dirty again and stay in memory, the error stays with the file until a flush has told it. To try again is sound,
-//! because the bytes are still here: the next flush and the sync daemon do (not so after a failed *device flush*; that is latched further below and turns the
-//! file system read-only).
+//! A failed write loses nothing: the pages are dirty again and stay in memory, the error stays with
+//! the file until a flush has told it. To try again is sound, because the bytes are still here: the
+//! next flush and the sync daemon do (not so after a failed *device flush*; that is latched further
+//! below and turns the file system read-only).
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -47,7 +49,8 @@ struct Carried<'a> {
 }
 
 impl PageCache {
-    /// Writes the first dirty pages of a range. The second answer: dirty pages were passed over, because an older write of them is under way.
+    /// Writes the first dirty pages of a range. The second answer: dirty pages were passed over,
+    /// because an older write of them is under way.
     pub(super) fn write_run(&self, core: &Arc<FileCore>, within: &Range<u64>) -> (Outcome, bool) {
         let mut state = core.state.lock();
         let flying: Vec<Range<u64>> = state.flying.iter().map(|f| f.pages.clone()).collect();
@@ -57,7 +60,14 @@ impl PageCache {
         state.next_flying += 1;
         state.flying.push(Flying { id, pages: pages.clone() });
         drop(state);
-        let mut carried = Carried { cache: self, core, id, units: Vec::new(), pages: pages.clone(), outcome: Some(interrupted()) };
+        let mut carried = Carried {
+            cache: self,
+            core,
+            id,
+            units: Vec::new(),
+            pages: pages.clone(),
+            outcome: Some(interrupted()),
+        };
         let outcome = carried.carry();
         carried.outcome = outcome.as_ref().err().map(|error| self.describe(core, &pages, error));
         let failure = carried.outcome.clone();
@@ -74,12 +84,15 @@ impl PageCache {
         Error { message, ..error.clone() }
     }
 
-    /// Writes all dirty pages of a range and waits for the writes of it that others began. Stops at the first failure.
+    /// Writes all dirty pages of a range and waits for the writes of it that others began. Stops at
+    /// the first failure.
     ///
-    /// Two passes: a page that is dirty while an older write of it is under way is passed over in the first, written in the second; if another thread took it in
-    /// between took what it held when this call began, or newer, and is waited for.
+    /// Two passes: a page that is dirty while an older write of it is under way is passed over in
+    /// the first, written in the second; if another thread took it in between took what it held
+    /// when this call began, or newer, and is waited for.
     ///
-    /// A failure of a write that it waited for is its failure too, also where another caller was told of it: those pages are dirty again.
+    /// A failure of a write that it waited for is its failure too, also where another caller was
+    /// told of it: those pages are dirty again.
     pub(super) fn write_out(&self, core: &Arc<FileCore>, pages: &Range<u64>) -> Result<()> {
         let failures = core.state.lock().failures;
         for _pass in 0..2 {
@@ -111,20 +124,23 @@ impl PageCache {
         failed_meanwhile.map_or(Ok(()), |error| Err(error.clone()))
     }
 
-    /// As [`write_out`](Self::write_out), and tells an error that was latched before. Large amounts are shared with the writing threads, so that several
-    /// writes are under way at once.
+    /// As [`write_out`](Self::write_out), and tells an error that was latched before. Large amounts
+    /// are shared with the writing threads, so that several writes are under way at once.
     pub(super) fn flush(self: &Arc<Self>, core: &Arc<FileCore>, pages: &Range<u64>) -> Result<()> {
         if core.pinned_pages.load(Relaxed) > 2 * self.request_pages() && self.write_threads > 0 {
             for _ in 1..self.write_threads.min(3) {
                 let (cache, core, pages) = (Arc::clone(self), Arc::clone(core), pages.clone());
-                self.writers.submit(move || while matches!(cache.write_run(&core, &pages).0, Outcome::Wrote(_)) {});
+                self.writers.submit(move || {
+                    while matches!(cache.write_run(&core, &pages).0, Outcome::Wrote(_)) {}
+                });
             }
         }
         let outcome = self.write_out(core, pages);
         core.state.lock().tell(outcome, *pages == ALL)
     }
 
-    /// A sequential writer has completed a run, or too much is dirty: writes behind, in the background.
+    /// A sequential writer has completed a run, or too much is dirty: writes behind, in the
+    /// background.
     pub(super) fn schedule(self: &Arc<Self>, core: &Arc<FileCore>, run: Option<Range<u64>>) {
         let mut state = core.state.lock();
         state.behind.extend(run);
@@ -142,7 +158,9 @@ impl PageCache {
         loop {
             let mut state = core.state.lock();
             let run = state.behind.pop();
-            if state.error.is_some() || (run.is_none() && self.pinned_pages() <= self.pinned_background()) {
+            if state.error.is_some()
+                || (run.is_none() && self.pinned_pages() <= self.pinned_background())
+            {
                 state.scheduled = false;
                 state.behind.clear();
                 return;
@@ -159,7 +177,8 @@ impl PageCache {
         }
     }
 
-    /// Writes some dirty run of a file, around and around, so that pages that become dirty again at once do not starve the others.
+    /// Writes some dirty run of a file, around and around, so that pages that become dirty again at
+    /// once do not starve the others.
     fn drain(&self, core: &Arc<FileCore>) -> Outcome {
         let from = core.state.lock().drain_at;
         let mut outcome = self.write_run(core, &(from..u64::MAX)).0;
@@ -181,12 +200,15 @@ impl PageCache {
         self.counters.throttled.fetch_add(1, Relaxed);
         self.drain_below(core, pinned_max)?;
         if self.pinned_pages() >= pinned_max {
-            self.files_to_flush().iter().try_for_each(|other| self.drain_below(other, pinned_max))?;
+            self.files_to_flush()
+                .iter()
+                .try_for_each(|other| self.drain_below(other, pinned_max))?;
         }
         Ok(())
     }
 
-    /// Writes dirty pages of one file until fewer than `pinned_max` are left in the cache, or none of the file.
+    /// Writes dirty pages of one file until fewer than `pinned_max` are left in the cache, or none
+    /// of the file.
     fn drain_below(&self, core: &Arc<FileCore>, pinned_max: u64) -> Result<()> {
         while self.pinned_pages() >= pinned_max {
             match self.drain(core) {
@@ -232,15 +254,20 @@ impl PageCache {
         }
     }
 
-    /// Writes pages that became dirty at or before `older_than`, of all files: the sync daemon's turn. A failure stays with its file; the first is returned.
+    /// Writes pages that became dirty at or before `older_than`, of all files: the sync daemon's
+    /// turn. A failure stays with its file; the first is returned.
     pub fn flush_aged(&self, older_than: Instant) -> Result<()> {
         let mut first = Ok(());
         for core in self.files_to_flush() {
             let mut at = 0;
             loop {
                 let state = core.state.lock();
-                let hopeless = state.error.as_ref().is_some_and(|l| l.error.kind == ErrorKind::ReadOnly);
-                let Some(run) = state.dirty.first_since(older_than, at).filter(|_| !hopeless) else { break };
+                let hopeless =
+                    state.error.as_ref().is_some_and(|l| l.error.kind == ErrorKind::ReadOnly);
+                let Some(run) = state.dirty.first_since(older_than, at).filter(|_| !hopeless)
+                else {
+                    break;
+                };
                 drop(state);
                 at = run.end;
                 if let Err(error) = self.write_out(&core, &run) {
@@ -253,7 +280,8 @@ impl PageCache {
         first
     }
 
-    /// Writes all dirty pages of all files (`sync`, unmount); goes on with the next file after a failure and returns the first.
+    /// Writes all dirty pages of all files (`sync`, unmount); goes on with the next file after a
+    /// failure and returns the first.
     pub fn flush_all(self: &Arc<Self>) -> Result<()> {
         let mut first = Ok(());
         for core in self.files_to_flush() {
@@ -265,8 +293,8 @@ impl PageCache {
 }
 
 impl FileState {
-    /// Turns what a flush met into what it says: an error that no flush has told yet is told now. `whole`: it wrote the whole file, so nothing that failed
-    /// before is still unwritten.
+    /// Turns what a flush met into what it says: an error that no flush has told yet is told now.
+    /// `whole`: it wrote the whole file, so nothing that failed before is still unwritten.
     fn tell(&mut self, outcome: Result<()>, whole: bool) -> Result<()> {
         let written = outcome.is_ok();
         let Some(latched) = &mut self.error else { return outcome };
@@ -290,7 +318,8 @@ impl Carried<'_> {
     /// Copies the pages out and writes them.
     fn carry(&mut self) -> Result<()> {
         let page_size = self.cache.layout.page_size();
-        let mut staging = self.cache.staging.take((self.pages.end - self.pages.start) as usize * page_size);
+        let mut staging =
+            self.cache.staging.take((self.pages.end - self.pages.start) as usize * page_size);
         let segments = self.collect(&mut staging);
         // After the copy: a byte that was copied is inside the size that is read here.
         let size = self.core.size();
@@ -318,10 +347,17 @@ impl Carried<'_> {
                 let at = state.lookup(key, page).expect("I-CACHE-4: a dirty page is in memory");
                 let base = (page - self.pages.start) as usize * page_size;
                 let frame = state.frame_mut(at);
-                assert!(frame.flying == 0 && frame.dirty != 0, "I-CACHE-4: one write of a page at a time");
+                assert!(
+                    frame.flying == 0 && frame.dirty != 0,
+                    "I-CACHE-4: one write of a page at a time"
+                );
                 frame.flying = std::mem::take(&mut frame.dirty);
                 self.units.push(frame.flying);
-                let written = if layout.whole_pages && frame.valid == layout.all_units() { frame.valid } else { frame.flying };
+                let written = if layout.whole_pages && frame.valid == layout.all_units() {
+                    frame.valid
+                } else {
+                    frame.flying
+                };
                 let bytes = state.bytes(at);
                 layout.unit_runs(written, |r| {
                     staging[base + r.start..base + r.end].copy_from_slice(&bytes[r.clone()]);
@@ -358,7 +394,8 @@ impl Drop for Carried<'_> {
         for span in group_spans(self.pages.clone()) {
             let key = Key { file: self.core.id, group: span.group };
             let mut state = self.cache.shard(self.core.id, span.group).state.write();
-            // Asked under the shard's lock: a later close of the file comes to this shard later, and finds the pages landed.
+            // Asked under the shard's lock: a later close of the file comes to this shard later,
+            // and finds the pages landed.
             let closed = self.core.state.lock().closed;
             (span.first..span.end).for_each(|page| self.settle_page(&mut state, key, page, closed));
         }

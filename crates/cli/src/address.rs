@@ -1,4 +1,5 @@
-//! How a command line names a file: as the system does, or as `VOLUME:/PATH` inside a volume that is not mounted.
+//! How a command line names a file: as the system does, or as `VOLUME:/PATH` inside a volume that
+//! is not mounted.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -20,13 +21,17 @@ pub enum PathArg {
 }
 
 impl PathArg {
-    /// Reads an address. What exists under the whole name wins; then the first `:/` behind an image file or block device divides it.
+    /// Reads an address. What exists under the whole name wins; then the first `:/` behind an image
+    /// file or block device divides it.
     pub fn parse(name: impl AsRef<OsStr>) -> Self {
         let name = name.as_ref();
         if Path::new(name).symlink_metadata().is_err() {
             let bytes = name.as_bytes();
-            let dividers = bytes.windows(2).enumerate().filter(|(_, two)| *two == b":/").map(|(at, _)| at);
-            let mut divided = dividers.map(|at| (Path::new(OsStr::from_bytes(&bytes[..at])), OsStr::from_bytes(&bytes[at + 1..])));
+            let dividers =
+                bytes.windows(2).enumerate().filter(|(_, two)| *two == b":/").map(|(at, _)| at);
+            let mut divided = dividers.map(|at| {
+                (Path::new(OsStr::from_bytes(&bytes[..at])), OsStr::from_bytes(&bytes[at + 1..]))
+            });
             if let Some((volume, path)) = divided.find(|(volume, _)| may_be_volume(volume)) {
                 return Self::Inside { volume: volume.into(), path: path.into() };
             }
@@ -49,12 +54,18 @@ mod tests {
         let image = dir.path().join("a:b.img");
         std::fs::write(&image, b"").unwrap();
         let image = image.to_str().unwrap();
-        assert_eq!(PathArg::parse(format!("{image}:/x:/y")), PathArg::Inside { volume: image.into(), path: "/x:/y".into() });
+        assert_eq!(
+            PathArg::parse(format!("{image}:/x:/y")),
+            PathArg::Inside { volume: image.into(), path: "/x:/y".into() }
+        );
         let odd = OsStr::from_bytes(b"a:b.img:/\xff");
         let mut whole = dir.path().as_os_str().to_owned();
         whole.push("/");
         whole.push(odd);
-        assert_eq!(PathArg::parse(&whole), PathArg::Inside { volume: image.into(), path: OsStr::from_bytes(b"/\xff").into() });
+        assert_eq!(
+            PathArg::parse(&whole),
+            PathArg::Inside { volume: image.into(), path: OsStr::from_bytes(b"/\xff").into() }
+        );
         assert_eq!(PathArg::parse(image), PathArg::Live(image.into()));
         assert_eq!(PathArg::parse("/mnt/none:/x"), PathArg::Live("/mnt/none:/x".into()));
     }

@@ -16,21 +16,29 @@ use crate::render::output::Output;
 pub fn from_environment() -> Vec<OsString> {
     let arguments: Vec<OsString> = std::env::args_os().collect();
     match arguments.first() {
-        Some(program) if Path::new(program).file_name() == Some(OsStr::new("mount.bedplate")) => as_mount_helper(arguments),
+        Some(program) if Path::new(program).file_name() == Some(OsStr::new("mount.bedplate")) => {
+            as_mount_helper(arguments)
+        }
         _ => arguments,
     }
 }
 
 /// Turns `mount.bedplate SPEC DIR [-sfnv] [-o OPTIONS]` into `bedplate mount SPEC DIR [-o OPTIONS]`.
 fn as_mount_helper(arguments: Vec<OsString>) -> Vec<OsString> {
-    let for_the_helper = |argument: &OsString| ["-s", "-f", "-n", "-v"].iter().any(|flag| argument == flag);
+    let for_the_helper =
+        |argument: &OsString| ["-s", "-f", "-n", "-v"].iter().any(|flag| argument == flag);
     let rest = arguments.into_iter().skip(1).filter(|argument| !for_the_helper(argument));
     ["bedplate".into(), "mount".into()].into_iter().chain(rest).collect()
 }
 
-/// Returns whether a program reads the output. Asked before parsing, because a command line that does not parse is answered in JSON too.
+/// Returns whether a program reads the output. Asked before parsing, because a command line that
+/// does not parse is answered in JSON too.
 pub fn wants_json(arguments: &[OsString]) -> bool {
-    arguments.iter().skip(1).take_while(|argument| *argument != "--").any(|argument| argument == "--json")
+    arguments
+        .iter()
+        .skip(1)
+        .take_while(|argument| *argument != "--")
+        .any(|argument| argument == "--json")
 }
 
 /// Subcommands by their earlier names, which are accepted with a warning.
@@ -38,9 +46,12 @@ const EARLIER: [(&str, &str); 1] = [("extsize", "extent-size")];
 
 /// Returns what to say of the name by which a subcommand was called.
 pub fn warning(arguments: &[OsString]) -> Option<String> {
-    let called = arguments.iter().skip(1).find(|argument| !argument.as_encoded_bytes().starts_with(b"-"))?;
+    let called =
+        arguments.iter().skip(1).find(|argument| !argument.as_encoded_bytes().starts_with(b"-"))?;
     let (earlier, name) = EARLIER.iter().find(|(earlier, _)| called == earlier)?;
-    Some(format!("'bedplate {earlier}' is called 'bedplate {name}': the next version does not know the earlier name any more"))
+    Some(format!(
+        "'bedplate {earlier}' is called 'bedplate {name}': the next version does not know the earlier name any more"
+    ))
 }
 
 /// Why parsing ended without a command to run.
@@ -58,7 +69,9 @@ pub enum Stop {
 pub fn parse(arguments: &[OsString]) -> Result<Cli, Stop> {
     Cli::try_parse_from(arguments).map_err(|error| match error.kind() {
         ErrorKind::DisplayVersion => Stop::Version,
-        ErrorKind::DisplayHelp | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => Stop::Help(error),
+        ErrorKind::DisplayHelp | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
+            Stop::Help(error)
+        }
         _ => Stop::Usage(Failure::usage(sentence(&error, arguments))),
     })
 }
@@ -96,16 +109,23 @@ impl std::fmt::Display for Version {
     }
 }
 
-/// Puts the parser's explanation, which ends at its first empty line, into one sentence that says where to read on.
+/// Puts the parser's explanation, which ends at its first empty line, into one sentence that says
+/// where to read on.
 fn sentence(error: &clap::Error, arguments: &[OsString]) -> String {
     let text = error.render().to_string();
-    let explanation: Vec<&str> = text.lines().take_while(|line| !line.trim().is_empty()).map(str::trim).collect();
+    let explanation: Vec<&str> =
+        text.lines().take_while(|line| !line.trim().is_empty()).map(str::trim).collect();
     let explanation = explanation.join(" ");
     let explanation = explanation.strip_prefix("error: ").unwrap_or(&explanation);
     let mut named = String::from("bedplate ");
     let root = Cli::command();
     let mut command = &root;
-    for word in arguments.iter().skip(1).filter_map(|argument| argument.to_str()).filter(|word| !word.starts_with('-')) {
+    for word in arguments
+        .iter()
+        .skip(1)
+        .filter_map(|argument| argument.to_str())
+        .filter(|word| !word.starts_with('-'))
+    {
         match command.find_subcommand(word) {
             Some(found) => {
                 command = found;
@@ -135,12 +155,18 @@ mod tests {
     #[test]
     fn a_wrong_command_line_is_one_sentence_that_says_where_to_read_on() {
         for (line, expected) in [
-            ("bedplate format", "the following required arguments were not provided: <PATH>; see 'bedplate format --help'"),
+            (
+                "bedplate format",
+                "the following required arguments were not provided: <PATH>; see 'bedplate format --help'",
+            ),
             (
                 "bedplate --json checkpoint create",
                 "the following required arguments were not provided: <VOLUME> <NAME>; see 'bedplate checkpoint create --help'",
             ),
-            ("bedplate mode", "the following required arguments were not provided: <FILE>; see 'bedplate mode --help'"),
+            (
+                "bedplate mode",
+                "the following required arguments were not provided: <FILE>; see 'bedplate mode --help'",
+            ),
             ("bedplate frobnicate", "unrecognized subcommand 'frobnicate'; see 'bedplate --help'"),
         ] {
             let Err(Stop::Usage(failure)) = parse(&words(line)) else { panic!("{line} is wrong") };
@@ -153,19 +179,28 @@ mod tests {
     fn an_earlier_name_of_a_subcommand_is_taken_with_a_warning() {
         for (earlier, name) in EARLIER {
             let line = words(&format!("bedplate --json {earlier} /f"));
-            assert!(parse(&line).is_ok() && warning(&line).unwrap().contains(&format!("'bedplate {name}'")));
+            assert!(
+                parse(&line).is_ok()
+                    && warning(&line).unwrap().contains(&format!("'bedplate {name}'"))
+            );
             assert_eq!(warning(&words(&format!("bedplate {name} /f"))), None);
         }
     }
 
     #[test]
     fn json_is_asked_for_anywhere_but_behind_two_dashes() {
-        assert!(wants_json(&words("bedplate --json info x")) && wants_json(&words("bedplate info x --json")));
+        assert!(
+            wants_json(&words("bedplate --json info x"))
+                && wants_json(&words("bedplate info x --json"))
+        );
         assert!(!wants_json(&words("bedplate info -- --json")) && !wants_json(&words("--json")));
     }
 
     #[test]
     fn the_mount_helper_is_the_mount_command() {
-        assert_eq!(as_mount_helper(words("/sbin/mount.bedplate /dev/x /mnt -n -o rw,noauto")), words("bedplate mount /dev/x /mnt -o rw,noauto"));
+        assert_eq!(
+            as_mount_helper(words("/sbin/mount.bedplate /dev/x /mnt -n -o rw,noauto")),
+            words("bedplate mount /dev/x /mnt -o rw,noauto")
+        );
     }
 }

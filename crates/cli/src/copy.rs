@@ -31,16 +31,27 @@ pub struct Copied {
 }
 
 impl Copied {
-    /// Reports a copy to `path` that began at `started` and moved `copied_bytes` of a file's `size_bytes`; the others are holes.
+    /// Reports a copy to `path` that began at `started` and moved `copied_bytes` of a file's
+    /// `size_bytes`; the others are holes.
     pub fn new(path: PathBuf, size_bytes: u64, copied_bytes: u64, started: Instant) -> Self {
-        Self { path, size_bytes, copied_bytes, duration_us: u64::try_from(started.elapsed().as_micros()).unwrap_or(u64::MAX) }
+        Self {
+            path,
+            size_bytes,
+            copied_bytes,
+            duration_us: u64::try_from(started.elapsed().as_micros()).unwrap_or(u64::MAX),
+        }
     }
 }
 
 impl fmt::Display for Copied {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let took = bedplate::format_duration(Duration::from_micros(self.duration_us));
-        write!(f, "{}: {} in {took}", text::name(&self.path), bedplate::format_size(self.size_bytes))?;
+        write!(
+            f,
+            "{}: {} in {took}",
+            text::name(&self.path),
+            bedplate::format_size(self.size_bytes)
+        )?;
         match self.size_bytes.saturating_sub(self.copied_bytes) {
             0 => Ok(()),
             holes => write!(f, ", {} of it holes", bedplate::format_size(holes)),
@@ -49,7 +60,12 @@ impl fmt::Display for Copied {
 }
 
 /// Copies a regular file of the system, its holes too. Returns the bytes copied.
-pub fn from_file(source: &SystemFile, path: &Path, target: &File, progress: &mut Bytes) -> Result<u64> {
+pub fn from_file(
+    source: &SystemFile,
+    path: &Path,
+    target: &File,
+    progress: &mut Bytes,
+) -> Result<u64> {
     let explain = |error: io::Error| Failure::system("read", path, &error);
     let size = source.metadata().map_err(explain)?.len();
     let (mut at, mut copied) = (0, 0);
@@ -68,11 +84,17 @@ pub fn from_file(source: &SystemFile, path: &Path, target: &File, progress: &mut
     Ok(copied)
 }
 
-/// Moves a range piece by piece: one thread reads while this one writes. Returns the bytes moved; a source that got shorter ends it.
-fn pump(range: Range<u64>, read: impl Fn(&mut [u8], u64) -> Result<usize> + Send, mut write: impl FnMut(&[u8], u64) -> Result<()>) -> Result<u64> {
+/// Moves a range piece by piece: one thread reads while this one writes. Returns the bytes moved; a
+/// source that got shorter ends it.
+fn pump(
+    range: Range<u64>,
+    read: impl Fn(&mut [u8], u64) -> Result<usize> + Send,
+    mut write: impl FnMut(&[u8], u64) -> Result<()>,
+) -> Result<u64> {
     /// One is written, one is ready, one is being read.
     const BUFFERS: usize = 3;
-    let length = usize::try_from(range.end - range.start).map_or(REQUEST_BYTES, |length| length.min(REQUEST_BYTES));
+    let length = usize::try_from(range.end - range.start)
+        .map_or(REQUEST_BYTES, |length| length.min(REQUEST_BYTES));
     let (give, free) = sync_channel(BUFFERS);
     let (send, ready) = sync_channel(BUFFERS);
     for _ in 0..BUFFERS {
@@ -85,7 +107,8 @@ fn pump(range: Range<u64>, read: impl Fn(&mut [u8], u64) -> Result<usize> + Send
             while position < range.end
                 && let Ok(mut buffer) = free.recv()
             {
-                let wanted = usize::try_from(range.end - position).map_or(length, |left| left.min(length));
+                let wanted =
+                    usize::try_from(range.end - position).map_or(length, |left| left.min(length));
                 let len = read(&mut buffer[..wanted], position)?;
                 if len == 0 || send.send((buffer, position, len)).is_err() {
                     break;
@@ -94,7 +117,8 @@ fn pump(range: Range<u64>, read: impl Fn(&mut [u8], u64) -> Result<usize> + Send
             }
             Ok(())
         });
-        // Owned here, so that a writer that fails closes the channel and the reader does not wait for ever.
+        // Owned here, so that a writer that fails closes the channel and the reader does not wait
+        // for ever.
         let give = give;
         let mut moved = 0;
         for (buffer, position, len) in ready {
@@ -128,7 +152,8 @@ pub fn from_stream(source: &mut impl Read, name: &str, target: &File) -> Result<
     let mut buffer = AlignedBuf::zeroed(REQUEST_BYTES);
     let mut copied = 0;
     loop {
-        let len = fill(source, &mut buffer).map_err(|error| Failure::system("read", Path::new(name), &error))?;
+        let len = fill(source, &mut buffer)
+            .map_err(|error| Failure::system("read", Path::new(name), &error))?;
         if len == 0 {
             return Ok(copied);
         }
@@ -152,7 +177,12 @@ fn fill(source: &mut impl Read, buffer: &mut [u8]) -> io::Result<usize> {
 }
 
 /// Copies to a regular file of the system, holes too. Returns the bytes copied.
-pub fn to_file(source: &File, target: &SystemFile, path: &Path, progress: &mut Bytes) -> Result<u64> {
+pub fn to_file(
+    source: &File,
+    target: &SystemFile,
+    path: &Path,
+    progress: &mut Bytes,
+) -> Result<u64> {
     let explain = |error: io::Error| Failure::system("write", path, &error);
     let size = source.size();
     let (mut at, mut copied) = (0, 0);
@@ -170,7 +200,8 @@ pub fn to_file(source: &File, target: &SystemFile, path: &Path, progress: &mut B
     Ok(copied)
 }
 
-/// Copies to a pipe or another stream. Returns the bytes copied; a reader that has seen enough ends the copy.
+/// Copies to a pipe or another stream. Returns the bytes copied; a reader that has seen enough ends
+/// the copy.
 pub fn to_stream(source: &File, target: &mut impl Write) -> Result<u64> {
     let mut buffer = AlignedBuf::zeroed(REQUEST_BYTES);
     let mut copied = 0;
@@ -181,13 +212,17 @@ pub fn to_stream(source: &File, target: &mut impl Write) -> Result<u64> {
         }
         match target.write_all(&buffer[..len]) {
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => break,
-            written => written.map_err(|error| Failure::new("io", format!("cannot write to standard output: {error}")))?,
+            written => written.map_err(|error| {
+                Failure::new("io", format!("cannot write to standard output: {error}"))
+            })?,
         }
         copied += len as u64;
     }
     target
         .flush()
-        .or_else(|error| if error.kind() == io::ErrorKind::BrokenPipe { Ok(()) } else { Err(error) })
+        .or_else(
+            |error| if error.kind() == io::ErrorKind::BrokenPipe { Ok(()) } else { Err(error) },
+        )
         .map_err(|error| Failure::new("io", format!("cannot write to standard output: {error}")))?;
     Ok(copied)
 }
@@ -199,7 +234,10 @@ mod tests {
     #[test]
     fn a_pump_moves_everything_in_order_and_ends_with_the_source() {
         let source = |buffer: &mut [u8], position: u64| {
-            let len = buffer.len().min(usize::try_from(20_000_000_u64.saturating_sub(position)).unwrap()).min(3_000_000);
+            let len = buffer
+                .len()
+                .min(usize::try_from(20_000_000_u64.saturating_sub(position)).unwrap())
+                .min(3_000_000);
             buffer[..len].fill(u8::try_from(position % 251).unwrap());
             Ok(len)
         };
@@ -215,9 +253,17 @@ mod tests {
     #[test]
     fn a_failure_on_either_side_ends_a_pump() {
         let fails = || Failure::new("io", "no more");
-        let read = pump(0..1 << 30, |buffer, position| if position > 9 << 20 { Err(fails()) } else { Ok(buffer.len()) }, |_, _| Ok(()));
+        let read = pump(
+            0..1 << 30,
+            |buffer, position| if position > 9 << 20 { Err(fails()) } else { Ok(buffer.len()) },
+            |_, _| Ok(()),
+        );
         assert_eq!(read.unwrap_err().message, "no more");
-        let written = pump(0..1 << 30, |buffer, _| Ok(buffer.len()), |_, position| if position > 9 << 20 { Err(fails()) } else { Ok(()) });
+        let written = pump(
+            0..1 << 30,
+            |buffer, _| Ok(buffer.len()),
+            |_, position| if position > 9 << 20 { Err(fails()) } else { Ok(()) },
+        );
         assert_eq!(written.unwrap_err().message, "no more");
     }
 }

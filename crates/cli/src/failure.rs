@@ -253,7 +253,13 @@ mod tests {
     #[test]
     fn a_system_failure_says_what_where_and_why_without_the_number() {
         let failure = Failure::system("open", Path::new("/x"), &io::Error::from_raw_os_error(2));
-        assert_eq!((failure.kind.as_str(), failure.message.as_str()), ("not_found", "cannot open /x: No such file or directory"));
-        assert_eq!(without_numbers("a (Denied (os error 13)) and b: Full (os error 28)"), "a (Denied) and b: Full");
+        assert_eq!(
+            (failure.kind.as_str(), failure.message.as_str()),
+            ("not_found", "cannot open /x: No such file or directory")
+        );
+        assert_eq!(
+            without_numbers("a (Denied (os error 13)) and b: Full (os error 28)"),
+            "a (Denied) and b: Full"
+        );
     }
 }

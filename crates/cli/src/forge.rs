@@ -1,4 +1,5 @@
-//! What others send to a command or leave for it, as bytes: for fuzzers, which see no other part of this crate.
+//! What others send to a command or leave for it, as bytes: for fuzzers, which see no other part of
+//! this crate.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -12,26 +13,50 @@ use crate::device::newcomer::Newcomer;
 use crate::failure::Failure;
 use crate::render::output::harmless;
 
-/// Reads a request as the daemon of a mount does and carries it out on an open group; `open` gives the devices that it names. Returns the answer as it is sent.
-pub fn control_request(request: &[u8], group: &Group, open: &dyn Fn(&Path) -> Option<Arc<dyn BlockDevice>>) -> Vec<u8> {
-    let open =
-        |new: &Newcomer, _: &GroupConfig| open(new.path()).ok_or_else(|| Failure::new("not_found", format!("there is no {}", new.path().display())));
-    let reply = wire::read_request(&mut &request[..]).and_then(|request| act(group, None, &request, &open)).unwrap_or_else(Reply::Failed);
+/// Reads a request as the daemon of a mount does and carries it out on an open group; `open` gives
+/// the devices that it names. Returns the answer as it is sent.
+pub fn control_request(
+    request: &[u8],
+    group: &Group,
+    open: &dyn Fn(&Path) -> Option<Arc<dyn BlockDevice>>,
+) -> Vec<u8> {
+    let open = |new: &Newcomer, _: &GroupConfig| {
+        open(new.path()).ok_or_else(|| {
+            Failure::new("not_found", format!("there is no {}", new.path().display()))
+        })
+    };
+    let reply = wire::read_request(&mut &request[..])
+        .and_then(|request| act(group, None, &request, &open))
+        .unwrap_or_else(Reply::Failed);
     let mut sent = Vec::new();
     wire::write(&mut sent, &reply).expect("memory takes it");
     sent
 }
 
-/// Reads an answer as a command does, and does with it what commands do. Returns all of what people would see, or the failure's sentence.
+/// Reads an answer as a command does, and does with it what commands do. Returns all of what people
+/// would see, or the failure's sentence.
 ///
 /// # Errors
 /// What the answer tells, or that it is none.
 pub fn control_reply(reply: &[u8]) -> Result<String, String> {
-    let shown = match wire::read_reply(&mut &reply[..]).map_err(|failure| harmless(&failure.message).into_owned())? {
+    let shown = match wire::read_reply(&mut &reply[..])
+        .map_err(|failure| harmless(&failure.message).into_owned())?
+    {
         Reply::Status(status) => {
             let since = status.clone().since(&status);
-            let relayouts: Vec<String> = status.volumes.iter().filter_map(|volume| volume.relayout.as_ref()).map(ToString::to_string).collect();
-            format!("{status}\n{}\n{}\n{}\n{}", status.statistics(), since.statistics(), status.health(), relayouts.join("\n"))
+            let relayouts: Vec<String> = status
+                .volumes
+                .iter()
+                .filter_map(|volume| volume.relayout.as_ref())
+                .map(ToString::to_string)
+                .collect();
+            format!(
+                "{status}\n{}\n{}\n{}\n{}",
+                status.statistics(),
+                since.statistics(),
+                status.health(),
+                relayouts.join("\n")
+            )
         }
         Reply::Scrubbed(scrubbed) => scrubbed.to_string(),
         Reply::Failed(failure) => failure.message,
@@ -39,7 +64,8 @@ pub fn control_reply(reply: &[u8]) -> Result<String, String> {
     Ok(harmless(&shown).into_owned())
 }
 
-/// Answers a request for metrics of a volume that has `text` to tell; `None` where no answer is awaited.
+/// Answers a request for metrics of a volume that has `text` to tell; `None` where no answer is
+/// awaited.
 #[must_use]
 pub fn metrics_request(mut request: &[u8], text: &str) -> Option<Vec<u8>> {
     crate::metrics::http_answer(&mut request, || Some(text.to_owned())).ok()
@@ -69,7 +95,8 @@ impl Backups {
         (Self { dir: dir.to_owned(), repository }, names)
     }
 
-    /// Puts the lines of a manifest there, with an end that fits, as the only backup; lists, verifies and restores it into `target`.
+    /// Puts the lines of a manifest there, with an end that fits, as the only backup; lists,
+    /// verifies and restores it into `target`.
     ///
     /// # Errors
     /// Why it is refused, in one sentence; nothing is restored then.
@@ -78,13 +105,21 @@ impl Backups {
         let manifests = self.dir.join("manifests");
         std::fs::create_dir_all(&manifests).expect("there is room");
         std::fs::write(manifests.join(name), Manifest::sealed(lines)).expect("there is room");
-        let shown = crate::cmd::backup_listing(&self.repository).map_err(|failure| failure.message)?.to_string();
+        let shown = crate::cmd::backup_listing(&self.repository)
+            .map_err(|failure| failure.message)?
+            .to_string();
         assert!(!shown.is_empty(), "a backup is listed, or called damaged");
         let manifest = self.repository.backup(name).map_err(|failure| failure.message)?;
-        let sound = self.repository.verify(Some(name), |_| ()).map_err(|failure| failure.message)?.faults.is_empty();
+        let sound = self
+            .repository
+            .verify(Some(name), |_| ())
+            .map_err(|failure| failure.message)?
+            .faults
+            .is_empty();
         let paths = manifest.entries.iter().map(|entry| entry.path.get().to_vec()).collect();
         let prepared = Target::prepare(target, |_| Ok::<_, bedplate_backup::Error>(false));
-        let restored = prepared.and_then(|target| restore(&self.repository, &manifest, target, |_, _| ()));
+        let restored =
+            prepared.and_then(|target| restore(&self.repository, &manifest, target, |_, _| ()));
         if let Err(error) = &restored {
             assert!(error.message.len() > 10, "{error:?} explains nothing");
         }

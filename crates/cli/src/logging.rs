@@ -11,7 +11,8 @@ use tracing_subscriber::fmt::format::Writer;
 use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
 use tracing_subscriber::registry::LookupSpan;
 
-/// The variable that sets the level (`warn`, `info`, `debug`, `trace`, or per room as in `fs=debug`); it wins over `--verbose`.
+/// The variable that sets the level (`warn`, `info`, `debug`, `trace`, or per room as in
+/// `fs=debug`); it wins over `--verbose`.
 const VARIABLE: &str = "BEDPLATE_LOG";
 
 /// Whether each line begins with the time.
@@ -23,12 +24,18 @@ pub fn add_times() {
 }
 
 /// The rooms by the names that people know, and by those that the compiler gave them.
-const ROOMS: [(&str, &str); 5] =
-    [("block", "bedplate_block"), ("volume", "bedplate_volume"), ("fs", "fs"), ("serve", "bedplate_serve"), ("cli", "bedplate_cli")];
+const ROOMS: [(&str, &str); 5] = [
+    ("block", "bedplate_block"),
+    ("volume", "bedplate_volume"),
+    ("fs", "fs"),
+    ("serve", "bedplate_serve"),
+    ("cli", "bedplate_cli"),
+];
 
 /// Turns `block=debug` into what the filter understands.
 fn with_rooms(wanted: &str) -> String {
-    let known = |name: &str| ROOMS.iter().find(|(room, _)| *room == name).map(|(_, target)| *target);
+    let known =
+        |name: &str| ROOMS.iter().find(|(room, _)| *room == name).map(|(_, target)| *target);
     let directives = wanted.split(',').map(|directive| match directive.split_once('=') {
         Some((name, level)) => format!("{}={level}", known(name).unwrap_or(name)),
         None => directive.to_owned(),
@@ -44,14 +51,21 @@ pub fn start(verbose: u8) {
         Ok(filter) => (filter, false),
         Err(_) => (EnvFilter::new(level), true),
     };
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).event_format(Lines).init();
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .event_format(Lines)
+        .init();
     if refused {
-        tracing::warn!("{VARIABLE}='{wanted}' is no log filter and is ignored: write warn, info, debug, trace or room=level");
+        tracing::warn!(
+            "{VARIABLE}='{wanted}' is no log filter and is ignored: write warn, info, debug, trace or room=level"
+        );
     }
 }
 
-/// Keeps what the metadata tree says about damaged pages off standard error: the file system catches its panics and reports them as damage, in one
-/// sentence. Every other panic is a fault of this program and is shown in full.
+/// Keeps what the metadata tree says about damaged pages off standard error: the file system
+/// catches its panics and reports them as damage, in one sentence. Every other panic is a fault of
+/// this program and is shown in full.
 pub fn quiet_tree() {
     let loud = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
@@ -72,7 +86,12 @@ where
     S: Subscriber + for<'a> LookupSpan<'a>,
     N: for<'a> FormatFields<'a> + 'static,
 {
-    fn format_event(&self, _: &FmtContext<'_, S, N>, mut line: Writer<'_>, event: &Event<'_>) -> fmt::Result {
+    fn format_event(
+        &self,
+        _: &FmtContext<'_, S, N>,
+        mut line: Writer<'_>,
+        event: &Event<'_>,
+    ) -> fmt::Result {
         let level = match *event.metadata().level() {
             Level::ERROR => "error",
             Level::WARN => "warning",
@@ -119,7 +138,10 @@ mod tests {
 
     #[test]
     fn rooms_are_called_by_their_names() {
-        assert_eq!(with_rooms("warn,block=debug,other=info"), "warn,bedplate_block=debug,other=info");
+        assert_eq!(
+            with_rooms("warn,block=debug,other=info"),
+            "warn,bedplate_block=debug,other=info"
+        );
         let own = module_path!();
         assert!(ROOMS.iter().any(|(_, target)| own.starts_with(target)), "{own}");
     }

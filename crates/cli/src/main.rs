@@ -1,4 +1,5 @@
-//! The `bedplate` command; everything it does is in the library of this crate, where fuzzers reach it too.
+//! The `bedplate` command; everything it does is in the library of this crate, where fuzzers reach
+//! it too.
 #![forbid(unsafe_code)]
 
 use std::process::ExitCode;

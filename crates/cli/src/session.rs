@@ -33,13 +33,23 @@ impl Volume {
         Self { volume: volume.into(), devices: devices.clone() }
     }
 
-    /// Mounts the volume in this process, does `work`, and unmounts whatever the outcome. The first failure counts.
-    pub fn with<T>(&self, access: Access, output: &Output, work: impl FnOnce(&FileSystem) -> Result<T>) -> Result<T> {
-        let Opened { device, log, group } = device::open_with_log(&self.volume, self.devices.log.as_deref(), access)?;
-        let options = MountOptions { read_only: access == Access::ReadOnly, ..MountOptions::default() };
+    /// Mounts the volume in this process, does `work`, and unmounts whatever the outcome. The first
+    /// failure counts.
+    pub fn with<T>(
+        &self,
+        access: Access,
+        output: &Output,
+        work: impl FnOnce(&FileSystem) -> Result<T>,
+    ) -> Result<T> {
+        let Opened { device, log, group } =
+            device::open_with_log(&self.volume, self.devices.log.as_deref(), access)?;
+        let options =
+            MountOptions { read_only: access == Access::ReadOnly, ..MountOptions::default() };
         let fs = progress::during(output, "mounting", || FileSystem::mount(device, log, options))?;
         let worked = work(&fs);
-        let unmounted = progress::during(output, "making everything durable", || fs.unmount().map_err(Failure::from).and(device::close(group)));
+        let unmounted = progress::during(output, "making everything durable", || {
+            fs.unmount().map_err(Failure::from).and(device::close(group))
+        });
         let result = worked?;
         unmounted?;
         Ok(result)

@@ -1,8 +1,10 @@
-//! What the user's program acknowledged, and when: its lines in a file, and for each how far the device was when it was out.
+//! What the user's program acknowledged, and when: its lines in a file, and for each how far the
+//! device was when it was out.
 //!
-//! A line counts for a cut when the device had seen no more operations than the cut leaves at the moment the line had been *read*. It was printed
-//! before that, so nothing is ever asked for that the program did not acknowledge before the power went. A program that keeps lines in a buffer
-//! is believed later than it could be.
+//! A line counts for a cut when the device had seen no more operations than the cut leaves at the
+//! moment the line had been *read*. It was printed before that, so nothing is ever asked for that
+//! the program did not acknowledge before the power went. A program that keeps lines in a buffer is
+//! believed later than it could be.
 
 use std::fs::File;
 use std::io::{self, BufWriter, Read, Write};
@@ -40,7 +42,10 @@ impl Lines {
     fn push(&mut self, line: &[u8], device: &RecordingDevice) -> io::Result<()> {
         self.file.write_all(line)?;
         let before = self.acknowledgements.last().map_or(0, |line| line.end);
-        self.acknowledgements.push(Acknowledgement { after: device.operation_count(), end: before + line.len() as u64 });
+        self.acknowledgements.push(Acknowledgement {
+            after: device.operation_count(),
+            end: before + line.len() as u64,
+        });
         Ok(())
     }
 }
@@ -61,16 +66,24 @@ impl Collector {
     /// Makes a collector that keeps the lines in `file`.
     pub fn new(file: File, device: Arc<RecordingDevice>) -> Self {
         let lines = Lines { file: BufWriter::new(file), acknowledgements: Vec::new() };
-        Self { lines: Arc::new(Mutex::new(lines)), device, ended: Arc::new(AtomicBool::new(false)), readers: Vec::new() }
+        Self {
+            lines: Arc::new(Mutex::new(lines)),
+            device,
+            ended: Arc::new(AtomicBool::new(false)),
+            readers: Vec::new(),
+        }
     }
 
     /// Makes a named pipe that programs write lines to.
     pub fn listen_at(&mut self, path: &Path) -> Result<()> {
         // Programs of every user write to it.
         let mode = Mode::from_raw_mode(0o622);
-        let made = mknodat(CWD, path, FileType::Fifo, mode, 0).and_then(|()| rustix::fs::chmod(path, mode));
+        let made = mknodat(CWD, path, FileType::Fifo, mode, 0)
+            .and_then(|()| rustix::fs::chmod(path, mode));
         // Open for writing too: it neither waits for a first writer nor ends with the last.
-        let opened = made.and_then(|()| rustix::fs::open(path, OFlags::RDWR | OFlags::NONBLOCK | OFlags::CLOEXEC, Mode::empty()));
+        let opened = made.and_then(|()| {
+            rustix::fs::open(path, OFlags::RDWR | OFlags::NONBLOCK | OFlags::CLOEXEC, Mode::empty())
+        });
         self.listen_to(opened.map_err(|error| Error::system("make the pipe", path, &error.into()))?)
     }
 
@@ -79,9 +92,14 @@ impl Collector {
         let failed = |error: io::Error| Error::io("listen to the program", &error);
         let flags = fcntl_getfl(&pipe).map_err(|error| failed(error.into()))?;
         fcntl_setfl(&pipe, flags | OFlags::NONBLOCK).map_err(|error| failed(error.into()))?;
-        let (lines, device, ended) = (Arc::clone(&self.lines), Arc::clone(&self.device), Arc::clone(&self.ended));
+        let (lines, device, ended) =
+            (Arc::clone(&self.lines), Arc::clone(&self.device), Arc::clone(&self.ended));
         let thread = std::thread::Builder::new().name("acknowledgements".into());
-        self.readers.push(thread.spawn(move || read(File::from(pipe), &lines, &device, &ended)).map_err(failed)?);
+        self.readers.push(
+            thread
+                .spawn(move || read(File::from(pipe), &lines, &device, &ended))
+                .map_err(failed)?,
+        );
         Ok(())
     }
 
@@ -90,7 +108,12 @@ impl Collector {
         let failed = |error: io::Error| Error::io("keep what the program acknowledged", &error);
         self.ended.store(true, Ordering::Release);
         for reader in self.readers.drain(..) {
-            reader.join().map_err(|_| Error::new(ErrorKind::Io, "the thread that reads acknowledgements died"))?.map_err(failed)?;
+            reader
+                .join()
+                .map_err(|_| {
+                    Error::new(ErrorKind::Io, "the thread that reads acknowledgements died")
+                })?
+                .map_err(failed)?;
         }
         let mut lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
         lines.file.flush().map_err(failed)?;
@@ -104,7 +127,12 @@ impl Drop for Collector {
     }
 }
 
-fn read(mut pipe: File, lines: &Mutex<Lines>, device: &RecordingDevice, ended: &AtomicBool) -> io::Result<()> {
+fn read(
+    mut pipe: File,
+    lines: &Mutex<Lines>,
+    device: &RecordingDevice,
+    ended: &AtomicBool,
+) -> io::Result<()> {
     let mut buffer = vec![0; 1 << 16];
     let mut pending = Vec::new();
     loop {
@@ -116,7 +144,8 @@ fn read(mut pipe: File, lines: &Mutex<Lines>, device: &RecordingDevice, ended: &
             Err(error) if error.kind() == io::ErrorKind::WouldBlock && last => return Ok(()),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                 // Whatever it says, the next read tells.
-                let _readable = poll(&mut [PollFd::new(&pipe, PollFlags::IN)], Some(&POLL_INTERVAL));
+                let _readable =
+                    poll(&mut [PollFd::new(&pipe, PollFlags::IN)], Some(&POLL_INTERVAL));
                 continue;
             }
             Err(error) => return Err(error),

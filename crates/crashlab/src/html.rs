@@ -67,16 +67,26 @@ fn picture(page: &mut String, report: &Report) {
          the unflushed writes that arrived; the strokes below are flushes.</p><div class=\"legend\"><span><i class=\"dot good\"></i>passed</span>\
          <span><i class=\"dot bad\"></i>failed</span><span><i class=\"stroke\"></i>flush</span></div>",
     );
-    let _ = write!(page, "<div class=\"picture\"><svg viewBox=\"0 0 {WIDTH} {HEIGHT}\" role=\"img\" aria-label=\"states over device operations\">");
-    for (y, label) in [(STATES_Y.0, "all arrived"), (STATES_Y.1, "none arrived"), (FLUSHES_Y.1 - 3.0, "flushes")] {
+    let _ = write!(
+        page,
+        "<div class=\"picture\"><svg viewBox=\"0 0 {WIDTH} {HEIGHT}\" role=\"img\" aria-label=\"states over device operations\">"
+    );
+    for (y, label) in
+        [(STATES_Y.0, "all arrived"), (STATES_Y.1, "none arrived"), (FLUSHES_Y.1 - 3.0, "flushes")]
+    {
         let _ = write!(page, "<text x=\"4\" y=\"{}\" class=\"label\">{label}</text>", y + 4.0);
     }
     for y in [STATES_Y.0, STATES_Y.1] {
-        let _ = write!(page, "<line x1=\"{LEFT}\" x2=\"{RIGHT}\" y1=\"{y}\" y2=\"{y}\" class=\"rule\"/>");
+        let _ = write!(
+            page,
+            "<line x1=\"{LEFT}\" x2=\"{RIGHT}\" y1=\"{y}\" y2=\"{y}\" class=\"rule\"/>"
+        );
     }
     strokes(page, report, &x);
     // What failed lies on top.
-    let shown = |failed: bool| report.results.iter().filter(move |result| (result.verdict != Verdict::Passed) == failed);
+    let shown = |failed: bool| {
+        report.results.iter().filter(move |result| (result.verdict != Verdict::Passed) == failed)
+    };
     for result in shown(false).chain(shown(true)) {
         dot(page, result, x(result.after));
     }
@@ -102,19 +112,34 @@ fn strokes(page: &mut String, report: &Report, x: &dyn Fn(usize) -> f64) {
 }
 
 fn dot(page: &mut String, result: &StateResult, x: f64) {
-    let share = if result.unflushed == 0 { 1.0 } else { result.arrived as f64 / result.unflushed as f64 };
+    let share =
+        if result.unflushed == 0 { 1.0 } else { result.arrived as f64 / result.unflushed as f64 };
     let y = STATES_Y.1 - share * (STATES_Y.1 - STATES_Y.0);
-    let (class, radius) = if result.verdict == Verdict::Passed { ("good", 3.0) } else { ("bad", 4.0) };
-    let title =
-        format!("state {}: cut after {}, {} of {} arrived, {}", result.state, result.after, result.arrived, result.unflushed, verdict_words(result));
-    let _ = write!(page, "<circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"{radius}\" class=\"{class}\"><title>{}</title></circle>", escape(&title));
+    let (class, radius) =
+        if result.verdict == Verdict::Passed { ("good", 3.0) } else { ("bad", 4.0) };
+    let title = format!(
+        "state {}: cut after {}, {} of {} arrived, {}",
+        result.state,
+        result.after,
+        result.arrived,
+        result.unflushed,
+        verdict_words(result)
+    );
+    let _ = write!(
+        page,
+        "<circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"{radius}\" class=\"{class}\"><title>{}</title></circle>",
+        escape(&title)
+    );
 }
 
 fn patterns(page: &mut String, report: &Report) {
     page.push_str("<h2>What arrived</h2><p class=\"soft\">Of the writes that no flush had made durable when the power went.</p><table><tr><th>what arrived</th><th>states</th><th>passed</th><th>failed</th></tr>");
     let mut row = |name: &str, states: usize, passed: usize, failed: usize| {
         let class = if failed > 0 { " class=\"bad\"" } else { "" };
-        let _ = write!(page, "<tr><td>{name}</td><td>{states}</td><td>{passed}</td><td{class}>{failed}</td></tr>");
+        let _ = write!(
+            page,
+            "<tr><td>{name}</td><td>{states}</td><td>{passed}</td><td{class}>{failed}</td></tr>"
+        );
     };
     for count in &report.patterns {
         row(pattern_words(count.pattern), count.states, count.passed, count.failed);
@@ -130,12 +155,20 @@ fn failures(page: &mut String, report: &Report) {
     if report.failed == 0 {
         return;
     }
-    let _ = write!(page, "<h2>Failed states</h2><p>Again, with the number of a state: <code>{}</code></p>", escape(&report.again));
+    let _ = write!(
+        page,
+        "<h2>Failed states</h2><p>Again, with the number of a state: <code>{}</code></p>",
+        escape(&report.again)
+    );
     for (at, result) in report.failures().take(FAILURES_MAX).enumerate() {
         failure(page, result, at < 3);
     }
     if report.failed > FAILURES_MAX {
-        let _ = write!(page, "<p class=\"soft\">And {} more, in the table below.</p>", report.failed - FAILURES_MAX);
+        let _ = write!(
+            page,
+            "<p class=\"soft\">And {} more, in the table below.</p>",
+            report.failed - FAILURES_MAX
+        );
     }
 }
 
@@ -151,7 +184,11 @@ fn failure(page: &mut String, result: &StateResult, open: bool) {
         result.arrived,
         if result.torn == 0 { String::new() } else { format!(", and {} in part", result.torn) },
         match &result.last_acknowledged {
-            Some(line) => format!("{} out, the last of them <code>{}</code>.", lines_were(result.acknowledged), escape(line)),
+            Some(line) => format!(
+                "{} out, the last of them <code>{}</code>.",
+                lines_were(result.acknowledged),
+                escape(line)
+            ),
             None => "Nothing had been acknowledged.".to_owned(),
         }
     );
@@ -178,9 +215,16 @@ fn missing(page: &mut String, result: &StateResult) {
     for write in &result.missing {
         let arrived = match &*write.arrived {
             [] => "nothing".to_owned(),
-            parts => parts.iter().map(|part| format!("{}..{}", part.start, part.end)).collect::<Vec<_>>().join(", "),
+            parts => parts
+                .iter()
+                .map(|part| format!("{}..{}", part.start, part.end))
+                .collect::<Vec<_>>()
+                .join(", "),
         };
-        let file = write.file.as_deref().map_or_else(|| "<span class=\"soft\">none that the volume knows</span>".to_owned(), escape);
+        let file = write.file.as_deref().map_or_else(
+            || "<span class=\"soft\">none that the volume knows</span>".to_owned(),
+            escape,
+        );
         let _ = write!(
             page,
             "<tr><td>{}</td><td class=\"text wrap\">{file}</td><td>{}</td><td class=\"text wrap\">{arrived}</td></tr>",
@@ -201,7 +245,10 @@ fn circumstances(page: &mut String, report: &Report) {
         ("setup", given.setup.clone().unwrap_or_else(|| "none".to_owned())),
         ("checker", report.check.clone()),
         ("volume", format!("{volume}, {}", bedplate::format_size(given.size_bytes))),
-        ("mount options", if given.options.is_empty() { "none".to_owned() } else { given.options.clone() }),
+        (
+            "mount options",
+            if given.options.is_empty() { "none".to_owned() } else { given.options.clone() },
+        ),
         ("sector, which is never torn", bedplate::format_size(u64::from(given.sector_bytes))),
         ("the command ran for", given.duration()),
         ("device operations", format!("{} to {}", work.first, work.last)),
@@ -211,7 +258,8 @@ fn circumstances(page: &mut String, report: &Report) {
     ];
     page.push_str("<h2>The run</h2><div class=\"scroll\"><table>");
     for (name, value) in rows {
-        let _ = write!(page, "<tr><td>{name}</td><td class=\"text wrap\">{}</td></tr>", escape(&value));
+        let _ =
+            write!(page, "<tr><td>{name}</td><td class=\"text wrap\">{}</td></tr>", escape(&value));
     }
     page.push_str("</table></div>");
 }

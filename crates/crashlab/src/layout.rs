@@ -27,7 +27,11 @@ pub struct Layout {
 impl Layout {
     /// Reads it from a volume, which is recovered for that in memory alone.
     pub fn of(device: Arc<dyn BlockDevice>) -> Result<Self> {
-        let fs = FileSystem::mount(device, None, MountOptions { read_only: true, ..MountOptions::default() })?;
+        let fs = FileSystem::mount(
+            device,
+            None,
+            MountOptions { read_only: true, ..MountOptions::default() },
+        )?;
         let mut layout = Self::default();
         layout.walk(&fs, fs.resolve("/")?.ino, Path::new("/"))?;
         fs.unmount()?;
@@ -55,16 +59,27 @@ impl Layout {
     fn add(&mut self, fs: &FileSystem, ino: InodeNo, path: PathBuf) -> Result<()> {
         let path = Arc::new(path);
         for extent in fs.open_inode(ino, &OpenOptions::read_only())?.extents()? {
-            let run = Run { end: extent.volume_offset + extent.len, path: Arc::clone(&path), file_offset: extent.file_offset };
+            let run = Run {
+                end: extent.volume_offset + extent.len,
+                path: Arc::clone(&path),
+                file_offset: extent.file_offset,
+            };
             self.runs.insert(extent.volume_offset, run);
         }
         Ok(())
     }
 
-    /// Names the file and the place in it where a range of the device begins; `None` where no file is.
+    /// Names the file and the place in it where a range of the device begins; `None` where no file
+    /// is.
     pub fn name(&self, range: &Range<u64>) -> Option<String> {
-        let (start, run) = self.runs.range(..range.end).next_back().filter(|(_, run)| run.end > range.start)?;
+        let (start, run) =
+            self.runs.range(..range.end).next_back().filter(|(_, run)| run.end > range.start)?;
         let (from, to) = (range.start.max(*start), range.end.min(run.end));
-        Some(format!("{} {}..{}", run.path.display(), run.file_offset + from - start, run.file_offset + to - start))
+        Some(format!(
+            "{} {}..{}",
+            run.path.display(),
+            run.file_offset + from - start,
+            run.file_offset + to - start
+        ))
     }
 }

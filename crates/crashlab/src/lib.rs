@@ -1,4 +1,5 @@
-//! The crash lab: power cuts under a program on a mounted volume, and a checker that judges what recovery makes of each.
+//! The crash lab: power cuts under a program on a mounted volume, and a checker that judges what
+//! recovery makes of each.
 //!
 //! ```text
 //! record ─ fresh volume, or an image that is only read ─► setup ─► command, its device writes and acknowledgements recorded
@@ -39,7 +40,9 @@ pub use lab::{Lab, Stage};
 pub use record::{Run, record};
 pub use recorded::{Circumstances, Image, Recorded};
 pub use replay::{Selection, Verdict};
-pub use report::{Counts, Missing, Report, StateResult, Work, pattern_words, try_states, verdict_line};
+pub use report::{
+    Counts, Missing, Report, StateResult, Work, pattern_words, try_states, verdict_line,
+};
 pub use sample::Pattern;
 pub use stored::load;
 pub use workplace::Workplace;

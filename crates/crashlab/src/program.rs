@@ -1,6 +1,8 @@
-//! The user's programs: each in a process group of its own, with a limit, and nothing of it left behind.
+//! The user's programs: each in a process group of its own, with a limit, and nothing of it left
+//! behind.
 //!
-//! A server that a program starts leaves its group. It is known by its surroundings: the directory for sockets and logs that no other program got.
+//! A server that a program starts leaves its group. It is known by its surroundings: the directory
+//! for sockets and logs that no other program got.
 
 use std::ffi::OsStr;
 use std::os::fd::OwnedFd;
@@ -25,7 +27,8 @@ fn kill_leftovers(scratch: &Path) -> usize {
     let mut killed = 0;
     let wanted = [OsStr::new(SCRATCH).as_bytes(), b"=", scratch.as_os_str().as_bytes()].concat();
     for process in std::fs::read_dir("/proc").into_iter().flatten().flatten() {
-        let pid = process.file_name().to_str().and_then(|name| name.parse().ok()).and_then(Pid::from_raw);
+        let pid =
+            process.file_name().to_str().and_then(|name| name.parse().ok()).and_then(Pid::from_raw);
         let Some(pid) = pid else { continue };
         let surroundings = std::fs::read(process.path().join("environ")).unwrap_or_default();
         if surroundings.split(|byte| *byte == 0).any(|variable| variable == wanted) {
@@ -92,16 +95,23 @@ pub struct Program {
 }
 
 impl Program {
-    /// Starts a program without standard input, and with a directory for sockets and logs that no other program gets.
+    /// Starts a program without standard input, and with a directory for sockets and logs that no
+    /// other program gets.
     pub fn start(command: &mut Command, scratch: &Path) -> Result<Self> {
         let name = command.get_program().to_owned();
         let failed = |error: std::io::Error| match error.kind() {
-            std::io::ErrorKind::NotFound => {
-                Error::new(ErrorKind::NotFound, format!("there is no program {}: name one that exists", Path::new(&name).display()))
-            }
+            std::io::ErrorKind::NotFound => Error::new(
+                ErrorKind::NotFound,
+                format!("there is no program {}: name one that exists", Path::new(&name).display()),
+            ),
             _ => Error::io(&format!("run {}", Path::new(&name).display()), &error),
         };
-        let child = command.env(SCRATCH, scratch).stdin(Stdio::null()).process_group(0).spawn().map_err(&failed)?;
+        let child = command
+            .env(SCRATCH, scratch)
+            .stdin(Stdio::null())
+            .process_group(0)
+            .spawn()
+            .map_err(&failed)?;
         let group = Pid::from_child(&child);
         let end = pidfd_open(group, PidfdFlags::empty()).map_err(|error| failed(error.into()))?;
         Ok(Self { child, group, end, scratch: scratch.to_owned(), reaped: false })
@@ -134,7 +144,8 @@ impl Program {
         }
     }
 
-    /// Kills the group and takes the program's status. Until that is taken no other group has its number.
+    /// Kills the group and takes the program's status. Until that is taken no other group has its
+    /// number.
     fn reap(&mut self) -> Result<ExitStatus> {
         self.reaped = true;
         // The group may be empty already, which is what is wanted.
@@ -161,7 +172,11 @@ mod tests {
 
     /// No other test has it.
     fn scratch() -> PathBuf {
-        std::env::temp_dir().join(format!("bedplate-{:?}-{}", std::thread::current().id(), std::process::id()))
+        std::env::temp_dir().join(format!(
+            "bedplate-{:?}-{}",
+            std::thread::current().id(),
+            std::process::id()
+        ))
     }
 
     fn start(command: &mut Command) -> Program {
@@ -200,12 +215,16 @@ mod tests {
     #[test]
     fn a_lab_that_is_stopped_does_not_wait_for_a_program() {
         let program = start(&mut shell("sleep 600"));
-        assert_eq!(program.wait(None, &AtomicBool::new(true)).expect_err("it is stopped").kind, ErrorKind::Interrupted);
+        assert_eq!(
+            program.wait(None, &AtomicBool::new(true)).expect_err("it is stopped").kind,
+            ErrorKind::Interrupted
+        );
     }
 
     #[test]
     fn a_program_that_is_not_there_is_named() {
-        let error = Program::start(&mut Command::new("/no/such/program"), &scratch()).expect_err("there is none");
+        let error = Program::start(&mut Command::new("/no/such/program"), &scratch())
+            .expect_err("there is none");
         assert!(error.message.contains("/no/such/program"), "{error}");
     }
 }

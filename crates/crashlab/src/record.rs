@@ -1,4 +1,5 @@
-//! The recording half: a volume, the user's setup, and the user's program with everything it writes and acknowledges.
+//! The recording half: a volume, the user's setup, and the user's program with everything it writes
+//! and acknowledges.
 
 use std::fs::File;
 use std::path::Path;
@@ -45,28 +46,45 @@ struct Parts {
 impl Parts {
     fn make(lab: &Lab<'_>, keep: Option<&Path>) -> Result<Self> {
         let Some(dir) = keep else {
-            return Ok(Self { spool: lab.workplace.nameless("spool")?, lines: lab.workplace.nameless("lines")? });
+            return Ok(Self {
+                spool: lab.workplace.nameless("spool")?,
+                lines: lab.workplace.nameless("lines")?,
+            });
         };
-        std::fs::create_dir_all(dir).map_err(|error| Error::system("make the directory", dir, &error))?;
-        Ok(Self { spool: new_file(&dir.join(stored::SPOOL))?, lines: new_file(&dir.join(stored::LINES))? })
+        std::fs::create_dir_all(dir)
+            .map_err(|error| Error::system("make the directory", dir, &error))?;
+        Ok(Self {
+            spool: new_file(&dir.join(stored::SPOOL))?,
+            lines: new_file(&dir.join(stored::LINES))?,
+        })
     }
 }
 
 /// Runs the user's setup and program and returns what was recorded.
 ///
 /// # Errors
-/// `Usage` for a sector that is not possible, `Setup` and `Command` for programs that fail, `NoSpace` for a recording that lacks a write, `Interrupted`;
-/// those of the system, the file system and the mount.
+/// `Usage` for a sector that is not possible, `Setup` and `Command` for programs that fail,
+/// `NoSpace` for a recording that lacks a write, `Interrupted`; those of the system, the file
+/// system and the mount.
 pub fn record(lab: &Lab<'_>, run: &Run<'_>) -> Result<Recorded> {
     let parts = Parts::make(lab, run.keep)?;
     let cannot_copy = |error: std::io::Error| Error::io("open the recording a second time", &error);
     let base = base(lab, run.image, run.size_bytes / 65_536 * 65_536)?;
     let sector_bytes = sector(run.sector_bytes, base.geometry().logical_block_size)?;
     let size_bytes = base.size_bytes();
-    let device = RecordingDevice::over(base, geometry(sector_bytes), parts.spool.try_clone().map_err(cannot_copy)?);
+    let device = RecordingDevice::over(
+        base,
+        geometry(sector_bytes),
+        parts.spool.try_clone().map_err(cannot_copy)?,
+    );
     if run.image.is_none() {
         let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
-        let options = FormatOptions { block_size: sector_bytes.max(4096), uid, gid, ..FormatOptions::default() };
+        let options = FormatOptions {
+            block_size: sector_bytes.max(4096),
+            uid,
+            gid,
+            ..FormatOptions::default()
+        };
         FileSystem::format(&as_device(&device), None, &options)?;
     }
     let dir = lab.workplace.directory("mnt")?;
@@ -80,7 +98,8 @@ pub fn record(lab: &Lab<'_>, run: &Run<'_>) -> Result<Recorded> {
     let mounted = Mounted::start(device.clone(), &dir, &lab.settings)?;
     let first = device.operation_count();
     let started = Instant::now();
-    let acknowledgements = run_command(lab, run, &device, &dir, parts.lines.try_clone().map_err(cannot_copy)?)?;
+    let acknowledgements =
+        run_command(lab, run, &device, &dir, parts.lines.try_clone().map_err(cannot_copy)?)?;
     let (duration, last) = (started.elapsed(), device.operation_count());
     // What follows is in the recording, but no power is cut in it: no program waits for it.
     mounted.end().map_err(|error| error.during("after the command"))?;
@@ -111,8 +130,14 @@ fn as_device(device: &Arc<RecordingDevice>) -> Arc<dyn BlockDevice> {
 }
 
 fn sector(wanted: u64, least: u32) -> Result<u32> {
-    let sector = u32::try_from(wanted).ok().filter(|sector| sector.is_power_of_two() && (512..=65_536).contains(sector));
-    let impossible = || format!("a sector of {wanted} bytes is not possible: choose a power of two from 512 to 65536");
+    let sector = u32::try_from(wanted)
+        .ok()
+        .filter(|sector| sector.is_power_of_two() && (512..=65_536).contains(sector));
+    let impossible = || {
+        format!(
+            "a sector of {wanted} bytes is not possible: choose a power of two from 512 to 65536"
+        )
+    };
     Ok(sector.ok_or_else(|| Error::new(ErrorKind::Usage, impossible()))?.max(least))
 }
 
@@ -124,27 +149,44 @@ fn run_setup(lab: &Lab<'_>, setup: &str, device: &Arc<RecordingDevice>, dir: &Pa
     command.env("BEDPLATE_DIR", dir).stdout(to_standard_error()?);
     let ended = Program::start(&mut command, &scratch)?.wait(None, lab.stop)?;
     if !ended.is_success() {
-        let why = format!("the setup ended with {}: see above what it said, and mend it first", ended.words());
+        let why = format!(
+            "the setup ended with {}: see above what it said, and mend it first",
+            ended.words()
+        );
         return Err(Error::new(ErrorKind::Setup, why));
     }
     mounted.end().map_err(|error| error.during("after the setup"))
 }
 
 fn to_standard_error() -> Result<Stdio> {
-    let copy = rustix::io::dup(std::io::stderr()).map_err(|error| Error::io("write to standard error", &error.into()))?;
+    let copy = rustix::io::dup(std::io::stderr())
+        .map_err(|error| Error::io("write to standard error", &error.into()))?;
     Ok(Stdio::from(copy))
 }
 
-fn run_command(lab: &Lab<'_>, run: &Run<'_>, device: &Arc<RecordingDevice>, dir: &Path, lines: File) -> Result<Vec<Acknowledgement>> {
+fn run_command(
+    lab: &Lab<'_>,
+    run: &Run<'_>,
+    device: &Arc<RecordingDevice>,
+    dir: &Path,
+    lines: File,
+) -> Result<Vec<Acknowledgement>> {
     let [name, words @ ..] = run.command else {
-        return Err(Error::new(ErrorKind::Usage, "name the program to run behind two dashes: -- COMMAND"));
+        return Err(Error::new(
+            ErrorKind::Usage,
+            "name the program to run behind two dashes: -- COMMAND",
+        ));
     };
     let mut collector = Collector::new(lines, device.clone());
     let pipe = lab.workplace.path("acknowledge");
     collector.listen_at(&pipe)?;
     let mut command = Command::new(name);
     let scratch = lab.workplace.scratch("scratch-command")?;
-    command.args(words).env("BEDPLATE_DIR", dir).env("BEDPLATE_ACKNOWLEDGE", &pipe).stdout(Stdio::piped());
+    command
+        .args(words)
+        .env("BEDPLATE_DIR", dir)
+        .env("BEDPLATE_ACKNOWLEDGE", &pipe)
+        .stdout(Stdio::piped());
     let mut program = Program::start(&mut command, &scratch)?;
     if let Some(output) = program.take_output() {
         collector.listen_to(output)?;
@@ -152,7 +194,8 @@ fn run_command(lab: &Lab<'_>, run: &Run<'_>, device: &Arc<RecordingDevice>, dir:
     let ended = program.wait(None, lab.stop)?;
     let acknowledgements = collector.finish()?;
     if !ended.is_success() {
-        let why = format!("the command ended with {}: the lab needs a run that succeeds", ended.words());
+        let why =
+            format!("the command ended with {}: the lab needs a run that succeeds", ended.words());
         return Err(Error::new(ErrorKind::Command, why));
     }
     Ok(acknowledgements)
@@ -163,7 +206,9 @@ fn require_whole(device: &RecordingDevice) -> Result<()> {
     match device.counters().errors {
         0 => Ok(()),
         errors => {
-            let why = format!("{errors} operations could not be recorded: make room, or choose another --dir");
+            let why = format!(
+                "{errors} operations could not be recorded: make room, or choose another --dir"
+            );
             Err(Error::new(ErrorKind::NoSpace, why))
         }
     }

@@ -16,7 +16,8 @@ use crate::acknowledged::Acknowledgement;
 use crate::error::{Error, Result};
 use crate::lab::Lab;
 
-/// A volume that a recording starts with, and how it was then: a recording on top of another volume means nothing.
+/// A volume that a recording starts with, and how it was then: a recording on top of another volume
+/// means nothing.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Image {
     /// Where it lies.

@@ -1,4 +1,5 @@
-//! The replaying half: the device that a cut leaves, mounted, and the checker's verdict on it; several at once.
+//! The replaying half: the device that a cut leaves, mounted, and the checker's verdict on it;
+//! several at once.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -50,16 +51,26 @@ pub struct Tried {
 /// How much of what a checker prints is kept.
 const SAID_BYTES: u64 = 4096;
 
-/// Runs the checker where nothing was lost. What fails there tells nothing of power cuts. Returns where the files lay in the end.
+/// Runs the checker where nothing was lost. What fails there tells nothing of power cuts. Returns
+/// where the files lay in the end.
 pub fn uncut(lab: &Lab<'_>, recorded: &Recorded) -> Result<Layout> {
     let all = recorded.recording.operations().len();
-    let state = CrashState { number: 0, after: all, pattern: Pattern::Everything, steps: everything(recorded, all) };
+    let state = CrashState {
+        number: 0,
+        after: all,
+        pattern: Pattern::Everything,
+        steps: everything(recorded, all),
+    };
     (lab.progress)(Stage::Checking);
     let tried = try_state(lab, recorded, &state, "uncut", "mnt", recorded.acknowledgements.len())?;
     if tried.verdict != Verdict::Passed {
-        let said = tried.said.lines().last().map(|line| format!(", saying '{line}'")).unwrap_or_default();
+        let said =
+            tried.said.lines().last().map(|line| format!(", saying '{line}'")).unwrap_or_default();
         let why = "the checker fails even where nothing was lost";
-        return Err(Error::new(ErrorKind::Checker, format!("{why} ({}{said}): mend it, or the command, first", tried.ended)));
+        return Err(Error::new(
+            ErrorKind::Checker,
+            format!("{why} ({}{said}): mend it, or the command, first", tried.ended),
+        ));
     }
     layout_after(lab, recorded, *recorded.cuts.end())
 }
@@ -70,7 +81,11 @@ fn everything(recorded: &Recorded, after: usize) -> Vec<CrashStep> {
 
 /// Returns where the files lay at a moment of the recording, as far as the device knew.
 pub fn layout_after(lab: &Lab<'_>, recorded: &Recorded, after: usize) -> Result<Layout> {
-    Layout::of(recorded.recording.crash_device(after, &everything(recorded, after), lab.workplace.nameless(&format!("spool-layout-{after}"))?))
+    Layout::of(recorded.recording.crash_device(
+        after,
+        &everything(recorded, after),
+        lab.workplace.nameless(&format!("spool-layout-{after}"))?,
+    ))
 }
 
 /// Which states are tried.
@@ -87,16 +102,21 @@ pub struct Selection {
 /// Tries the states of a selection; they come back in the order of their numbers.
 pub fn states(lab: &Lab<'_>, recorded: &Recorded, selection: &Selection) -> Result<Vec<Tried>> {
     let Selection { seed, states, only } = *selection;
-    let mut acknowledged: Vec<usize> = recorded.acknowledgements.iter().map(|line| line.after).collect();
+    let mut acknowledged: Vec<usize> =
+        recorded.acknowledgements.iter().map(|line| line.after).collect();
     acknowledged.dedup();
     let wanted = only.map_or(states, |state| state.saturating_add(1));
     let wanted = usize::try_from(wanted).unwrap_or(usize::MAX).min(1_000_001);
-    let sampling = Sampling { seed, states: wanted, cuts: recorded.cuts.clone(), acknowledged: &acknowledged };
+    let sampling =
+        Sampling { seed, states: wanted, cuts: recorded.cuts.clone(), acknowledged: &acknowledged };
     let mut states = sample(&recorded.recording, &sampling);
     if let Some(only) = only {
         states.retain(|state| state.number as u64 == only);
         if states.is_empty() {
-            return Err(Error::new(ErrorKind::NotFound, format!("seed {seed} has no state {only} of this recording")));
+            return Err(Error::new(
+                ErrorKind::NotFound,
+                format!("seed {seed} has no state {only} of this recording"),
+            ));
         }
     }
     // In the order of the cuts the recording makes devices quickest.
@@ -118,12 +138,24 @@ fn try_all(lab: &Lab<'_>, recorded: &Recorded, states: &[CrashState]) -> Result<
                     let mount = if jobs == 1 { "mnt".to_owned() } else { format!("mnt-{worker}") };
                     while let Some(state) = states.get(next.fetch_add(1, Ordering::Relaxed)) {
                         let lines = before(&recorded.acknowledgements, state.after);
-                        let tried = try_state(lab, recorded, state, &state.number.to_string(), &mount, lines);
+                        let tried = try_state(
+                            lab,
+                            recorded,
+                            state,
+                            &state.number.to_string(),
+                            &mount,
+                            lines,
+                        );
                         // The first error ends the other workers, too.
-                        let tried = tried.inspect_err(|_| next.store(states.len(), Ordering::Relaxed))?;
+                        let tried =
+                            tried.inspect_err(|_| next.store(states.len(), Ordering::Relaxed))?;
                         let mut done = done.lock().unwrap_or_else(PoisonError::into_inner);
                         done.push(tried);
-                        (lab.progress)(Stage::States { done: done.len(), total: states.len(), failed: failures(&done) });
+                        (lab.progress)(Stage::States {
+                            done: done.len(),
+                            total: states.len(),
+                            failed: failures(&done),
+                        });
                     }
                     Ok(())
                 })
@@ -141,14 +173,27 @@ fn failures(done: &[Tried]) -> usize {
 }
 
 /// Makes the state, mounts it and runs the checker.
-fn try_state(lab: &Lab<'_>, recorded: &Recorded, state: &CrashState, name: &str, mount: &str, lines: usize) -> Result<Tried> {
+fn try_state(
+    lab: &Lab<'_>,
+    recorded: &Recorded,
+    state: &CrashState,
+    name: &str,
+    mount: &str,
+    lines: usize,
+) -> Result<Tried> {
     let started = Instant::now();
     let make = || -> Result<Arc<RecordingDevice>> {
         let scratch = lab.workplace.nameless(&format!("spool-{name}"))?;
         Ok(recorded.recording.crash_device(state.after, &state.steps, scratch))
     };
     let dir = lab.workplace.directory(mount)?;
-    let finish = |verdict, ended, said| Tried { state: state.clone(), verdict, ended, said, duration: started.elapsed() };
+    let finish = |verdict, ended, said| Tried {
+        state: state.clone(),
+        verdict,
+        ended,
+        said,
+        duration: started.elapsed(),
+    };
     let tried = match Mounted::start(make()?, &dir, &lab.settings) {
         Ok(mounted) => {
             let checked = run_checker(lab, recorded, &dir, name, state, lines);
@@ -157,7 +202,9 @@ fn try_state(lab: &Lab<'_>, recorded: &Recorded, state: &CrashState, name: &str,
             abandoned?;
             finish(verdict(ended), ended.words(), said)
         }
-        Err(error) if blames_the_volume(error.kind) => finish(Verdict::NotMounted, error.message, String::new()),
+        Err(error) if blames_the_volume(error.kind) => {
+            finish(Verdict::NotMounted, error.message, String::new())
+        }
         Err(error) => return Err(error),
     };
     if tried.verdict != Verdict::Passed
@@ -168,12 +215,15 @@ fn try_state(lab: &Lab<'_>, recorded: &Recorded, state: &CrashState, name: &str,
     Ok(tried)
 }
 
-/// Returns whether an error of a mount can be the volume's fault. A machine on which nothing can be mounted says nothing about the state.
+/// Returns whether an error of a mount can be the volume's fault. A machine on which nothing can be
+/// mounted says nothing about the state.
 fn blames_the_volume(kind: ErrorKind) -> bool {
     use bedplate::ErrorKind as Kind;
     match kind {
         ErrorKind::FileSystem(kind) => matches!(kind, Kind::Corrupt | Kind::NotAVolume | Kind::Io),
-        ErrorKind::Mount(kind) => matches!(kind, bedplate_serve::ErrorKind::Io | bedplate_serve::ErrorKind::FileSystem),
+        ErrorKind::Mount(kind) => {
+            matches!(kind, bedplate_serve::ErrorKind::Io | bedplate_serve::ErrorKind::FileSystem)
+        }
         kind => matches!(kind, ErrorKind::Corrupt | ErrorKind::Io),
     }
 }
@@ -186,18 +236,31 @@ fn verdict(ended: Ended) -> Verdict {
     }
 }
 
-fn run_checker(lab: &Lab<'_>, recorded: &Recorded, dir: &Path, name: &str, state: &CrashState, lines: usize) -> Result<(Ended, String)> {
+fn run_checker(
+    lab: &Lab<'_>,
+    recorded: &Recorded,
+    dir: &Path,
+    name: &str,
+    state: &CrashState,
+    lines: usize,
+) -> Result<(Ended, String)> {
     let scratch = lab.workplace.scratch(&format!("scratch-{name}"))?;
     let acknowledged = lab.workplace.path(&format!("acknowledged-{name}"));
     copy_first(&recorded.lines, &recorded.acknowledgements, lines, &acknowledged)?;
     let output = lab.workplace.nameless(&format!("output-{name}"))?;
-    let copy = || output.try_clone().map(Stdio::from).map_err(|error| Error::io("keep what the checker prints", &error));
+    let copy = || {
+        output
+            .try_clone()
+            .map(Stdio::from)
+            .map_err(|error| Error::io("keep what the checker prints", &error))
+    };
     let mut command = shell(lab.check);
     command.env("BEDPLATE_DIR", dir).env("BEDPLATE_ACKNOWLEDGED", &acknowledged);
     command.env("BEDPLATE_STATE", name).env("BEDPLATE_CUT", state.after.to_string());
     command.stdout(copy()?).stderr(copy()?);
     let ended = Program::start(&mut command, &scratch)?.wait(Some(lab.timeout), lab.stop)?;
-    let removed = std::fs::remove_dir_all(&scratch).and_then(|()| std::fs::remove_file(&acknowledged));
+    let removed =
+        std::fs::remove_dir_all(&scratch).and_then(|()| std::fs::remove_file(&acknowledged));
     removed.map_err(|error| Error::system("clean up", &scratch, &error))?;
     Ok((ended, end_of(&output)))
 }
@@ -215,7 +278,8 @@ fn end_of(output: &File) -> String {
 
 /// Writes a state into an image file, sparse where it holds zeros.
 fn keep_image(device: &RecordingDevice, dir: &Path, name: &str) -> Result<()> {
-    std::fs::create_dir_all(dir).map_err(|error| Error::system("make the directory", dir, &error))?;
+    std::fs::create_dir_all(dir)
+        .map_err(|error| Error::system("make the directory", dir, &error))?;
     let path = dir.join(format!("state-{name}.img"));
     let file = new_file(&path)?;
     file.set_len(device.size_bytes()).map_err(|error| Error::system("write", &path, &error))?;

@@ -41,7 +41,8 @@ pub struct Report {
     pub results: Vec<StateResult>,
     /// The command that shows a failing state again; `STATE` is to be replaced by its number.
     pub again: String,
-    /// Operations of the recording at which a flush made durable what came before it, for the picture.
+    /// Operations of the recording at which a flush made durable what came before it, for the
+    /// picture.
     #[serde(skip)]
     pub(crate) flushes: Vec<usize>,
 }
@@ -120,36 +121,56 @@ pub struct Missing {
     pub len: u64,
     /// What arrived of it, in bytes from its start.
     pub arrived: Vec<Range<u64>>,
-    /// The file it belongs to, at the cut or in the end, and the bytes in it; none: the file system's own, or a file that was gone or not yet durable.
+    /// The file it belongs to, at the cut or in the end, and the bytes in it; none: the file
+    /// system's own, or a file that was gone or not yet durable.
     pub file: Option<String>,
 }
 
-/// Tries the states of a selection. `again` is the command that tries one of them again, for the report.
+/// Tries the states of a selection. `again` is the command that tries one of them again, for the
+/// report.
 ///
 /// # Errors
-/// `Checker` where the checker fails although nothing was lost, `NotFound` for a state that the seed does not have, `Interrupted`; those of the system, the
-/// file system and the mount.
-pub fn try_states(lab: &Lab<'_>, recorded: &Recorded, selection: &Selection, again: String) -> Result<Report> {
+/// `Checker` where the checker fails although nothing was lost, `NotFound` for a state that the
+/// seed does not have, `Interrupted`; those of the system, the file system and the mount.
+pub fn try_states(
+    lab: &Lab<'_>,
+    recorded: &Recorded,
+    selection: &Selection,
+    again: String,
+) -> Result<Report> {
     let layout = replay::uncut(lab, recorded)?;
     let started = Instant::now();
     let tried = replay::states(lab, recorded, selection)?;
     let duration_ms = millis(started.elapsed());
-    Ok(Report { duration_ms, ..Report::new(lab, recorded, &tried, &layout, selection.seed, again)? })
+    Ok(Report {
+        duration_ms,
+        ..Report::new(lab, recorded, &tried, &layout, selection.seed, again)?
+    })
 }
 
 fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// How many writes of a state are named, and in how many states: the layout of the files at a cut costs a mount.
+/// How many writes of a state are named, and in how many states: the layout of the files at a cut
+/// costs a mount.
 const MISSING_MAX: usize = 64;
 const EXPLAINED_MAX: usize = 50;
 
 impl Report {
-    fn new(lab: &Lab<'_>, recorded: &Recorded, tried: &[Tried], in_the_end: &Layout, seed: u64, again: String) -> Result<Self> {
+    fn new(
+        lab: &Lab<'_>,
+        recorded: &Recorded,
+        tried: &[Tried],
+        in_the_end: &Layout,
+        seed: u64,
+        again: String,
+    ) -> Result<Self> {
         let (writes, written_bytes, flushes) = recorded.volume_of_work();
-        let mut results: Vec<StateResult> = tried.iter().map(|tried| StateResult::new(recorded, tried)).collect();
-        let failing = tried.iter().zip(&mut results).filter(|(tried, _)| tried.verdict != Verdict::Passed);
+        let mut results: Vec<StateResult> =
+            tried.iter().map(|tried| StateResult::new(recorded, tried)).collect();
+        let failing =
+            tried.iter().zip(&mut results).filter(|(tried, _)| tried.verdict != Verdict::Passed);
         for (tried, result) in failing.take(EXPLAINED_MAX) {
             let layout = replay::layout_after(lab, recorded, tried.state.after)?;
             for missing in &mut result.missing {
@@ -165,7 +186,14 @@ impl Report {
             circumstances: recorded.circumstances.clone(),
             check: lab.check.to_owned(),
             seed,
-            recorded: Work { first, last, writes, written_bytes, flushes, acknowledgements: recorded.acknowledgements.len() },
+            recorded: Work {
+                first,
+                last,
+                writes,
+                written_bytes,
+                flushes,
+                acknowledgements: recorded.acknowledgements.len(),
+            },
             states: results.len(),
             passed,
             failed: results.len() - passed,
@@ -173,7 +201,9 @@ impl Report {
             patterns: Pattern::ALL.iter().map(|pattern| Counts::of(*pattern, &results)).collect(),
             results,
             again,
-            flushes: (first..last).filter(|at| matches!(operations[*at], Spooled::Flush { .. })).collect(),
+            flushes: (first..last)
+                .filter(|at| matches!(operations[*at], Spooled::Flush { .. }))
+                .collect(),
         })
     }
 
@@ -192,7 +222,10 @@ impl Report {
 impl Counts {
     fn of(pattern: Pattern, results: &[StateResult]) -> Self {
         let of_pattern = || results.iter().filter(|result| result.pattern == pattern);
-        let (states, passed) = (of_pattern().count(), of_pattern().filter(|result| result.verdict == Verdict::Passed).count());
+        let (states, passed) = (
+            of_pattern().count(),
+            of_pattern().filter(|result| result.verdict == Verdict::Passed).count(),
+        );
         Self { pattern, states, passed, failed: states - passed }
     }
 }
@@ -208,19 +241,35 @@ impl StateResult {
         };
         let is_whole = |step: &CrashStep| {
             let range = range(step.operation);
-            step.parts.iter().map(|part| part.end - part.start).sum::<u64>() == range.end - range.start
+            step.parts.iter().map(|part| part.end - part.start).sum::<u64>()
+                == range.end - range.start
         };
-        let (whole, torn): (Vec<&CrashStep>, Vec<&CrashStep>) = state.steps.iter().partition(|step| is_whole(step));
+        let (whole, torn): (Vec<&CrashStep>, Vec<&CrashStep>) =
+            state.steps.iter().partition(|step| is_whole(step));
         let failed = tried.verdict != Verdict::Passed;
         let missing = |operation: &usize| {
             if whole.iter().any(|step| step.operation == *operation) {
                 return None;
             }
-            let arrived = torn.iter().find(|step| step.operation == *operation).map(|step| step.parts.clone()).unwrap_or_default();
+            let arrived = torn
+                .iter()
+                .find(|step| step.operation == *operation)
+                .map(|step| step.parts.clone())
+                .unwrap_or_default();
             let range = range(*operation);
-            Some(Missing { operation: *operation, offset: range.start, len: range.end - range.start, arrived, file: None })
+            Some(Missing {
+                operation: *operation,
+                offset: range.start,
+                len: range.end - range.start,
+                arrived,
+                file: None,
+            })
         };
-        let mut named: Vec<Missing> = if failed { unflushed.iter().rev().filter_map(missing).take(MISSING_MAX).collect() } else { Vec::new() };
+        let mut named: Vec<Missing> = if failed {
+            unflushed.iter().rev().filter_map(missing).take(MISSING_MAX).collect()
+        } else {
+            Vec::new()
+        };
         named.reverse();
         Self {
             state: state.number,
@@ -234,7 +283,10 @@ impl StateResult {
             ended: tried.ended.clone(),
             said: tried.said.clone(),
             duration_ms: millis(tried.duration),
-            last_acknowledged: acknowledged.checked_sub(1).filter(|_| failed).map(|last| line(&recorded.lines, &recorded.acknowledgements, last)),
+            last_acknowledged: acknowledged
+                .checked_sub(1)
+                .filter(|_| failed)
+                .map(|last| line(&recorded.lines, &recorded.acknowledgements, last)),
             missing: named,
         }
     }

@@ -68,7 +68,9 @@ struct Index {
 /// Writes what ties the files together; they are there already.
 pub fn save(recorded: &Recorded, dir: &Path) -> Result<()> {
     let operation = |operation: &Spooled| match operation {
-        Spooled::Write { offset, len, source } => Operation::Write(Run::new(*offset, *len, *source)),
+        Spooled::Write { offset, len, source } => {
+            Operation::Write(Run::new(*offset, *len, *source))
+        }
         Spooled::Flush { covers } => Operation::Flush { covers: *covers },
     };
     let index = Index {
@@ -76,26 +78,40 @@ pub fn save(recorded: &Recorded, dir: &Path) -> Result<()> {
         circumstances: recorded.circumstances.clone(),
         first: *recorded.cuts.start(),
         last: *recorded.cuts.end(),
-        start: recorded.recording.start().map(|(range, source)| Run::new(range.start, range.end - range.start, source)).collect(),
+        start: recorded
+            .recording
+            .start()
+            .map(|(range, source)| Run::new(range.start, range.end - range.start, source))
+            .collect(),
         operations: recorded.recording.operations().iter().map(operation).collect(),
         acknowledgements: recorded.acknowledgements.clone(),
     };
-    let text = serde_json::to_vec(&index).map_err(|error| Error::io("write the recording as JSON", &error.into()))?;
+    let text = serde_json::to_vec(&index)
+        .map_err(|error| Error::io("write the recording as JSON", &error.into()))?;
     write_whole(&dir.join(INDEX), &text)
 }
 
 /// Reads a recording.
 ///
 /// # Errors
-/// `Corrupt` for one that cannot be read, `Invalid` when the image it was made on has changed; those of the system.
+/// `Corrupt` for one that cannot be read, `Invalid` when the image it was made on has changed;
+/// those of the system.
 pub fn load(lab: &Lab<'_>, dir: &Path) -> Result<Recorded> {
     let path = dir.join(INDEX);
-    let text = std::fs::read(&path).map_err(|error| Error::system("read the recording", &path, &error))?;
-    let damaged =
-        |why: &dyn std::fmt::Display| Error::new(ErrorKind::Corrupt, format!("{} is no recording that can be replayed: {why}", path.display()));
+    let text =
+        std::fs::read(&path).map_err(|error| Error::system("read the recording", &path, &error))?;
+    let damaged = |why: &dyn std::fmt::Display| {
+        Error::new(
+            ErrorKind::Corrupt,
+            format!("{} is no recording that can be replayed: {why}", path.display()),
+        )
+    };
     let index: Index = serde_json::from_slice(&text).map_err(|error| damaged(&error))?;
     if index.format != FORMAT {
-        return Err(damaged(&format!("its format is {}, this program reads {FORMAT}", index.format)));
+        return Err(damaged(&format!(
+            "its format is {}, this program reads {FORMAT}",
+            index.format
+        )));
     }
     let circumstances = &index.circumstances;
     if let Some(image) = &circumstances.image
@@ -103,10 +119,15 @@ pub fn load(lab: &Lab<'_>, dir: &Path) -> Result<Recorded> {
     {
         return Err(Error::new(
             ErrorKind::Invalid,
-            format!("{} has changed since the recording was made: make a new recording", image.path.display()),
+            format!(
+                "{} has changed since the recording was made: make a new recording",
+                image.path.display()
+            ),
         ));
     }
-    if !circumstances.sector_bytes.is_power_of_two() || !(512..=65_536).contains(&circumstances.sector_bytes) {
+    if !circumstances.sector_bytes.is_power_of_two()
+        || !(512..=65_536).contains(&circumstances.sector_bytes)
+    {
         return Err(damaged(&format!("its sector is {} bytes", circumstances.sector_bytes)));
     }
     if index.first > index.last || index.last > index.operations.len() {
@@ -117,24 +138,46 @@ pub fn load(lab: &Lab<'_>, dir: &Path) -> Result<Recorded> {
         File::open(&path).map_err(|error| Error::system("open", &path, &error))
     };
     let lines = open(LINES)?;
-    let length = lines.metadata().map_err(|error| Error::system("look at", &dir.join(LINES), &error))?.len();
-    let ordered = index.acknowledgements.windows(2).all(|pair| pair[0].after <= pair[1].after && pair[0].end < pair[1].end);
+    let length =
+        lines.metadata().map_err(|error| Error::system("look at", &dir.join(LINES), &error))?.len();
+    let ordered = index
+        .acknowledgements
+        .windows(2)
+        .all(|pair| pair[0].after <= pair[1].after && pair[0].end < pair[1].end);
     if !ordered || index.acknowledgements.last().is_some_and(|line| line.end > length) {
         return Err(damaged(&"its lines are not those of the file beside it"));
     }
-    let start: Vec<_> = index.start.iter().map(|run| (run.0..run.0.saturating_add(run.1), run.source())).collect();
+    let start: Vec<_> =
+        index.start.iter().map(|run| (run.0..run.0.saturating_add(run.1), run.source())).collect();
     let operation = |operation: &Operation| match operation {
         Operation::Write(run) => Spooled::Write { offset: run.0, len: run.1, source: run.source() },
         Operation::Flush { covers } => Spooled::Flush { covers: *covers },
     };
     let operations: Vec<_> = index.operations.iter().map(operation).collect();
-    let base = base(lab, circumstances.image.as_ref().map(|image| image.path.as_path()), circumstances.size_bytes)?;
-    let recording = Recording::restore(base, geometry(circumstances.sector_bytes), open(SPOOL)?, &start, &operations)?;
-    Ok(Recorded { recording, cuts: index.first..=index.last, acknowledgements: index.acknowledgements, lines, circumstances: index.circumstances })
+    let base = base(
+        lab,
+        circumstances.image.as_ref().map(|image| image.path.as_path()),
+        circumstances.size_bytes,
+    )?;
+    let recording = Recording::restore(
+        base,
+        geometry(circumstances.sector_bytes),
+        open(SPOOL)?,
+        &start,
+        &operations,
+    )?;
+    Ok(Recorded {
+        recording,
+        cuts: index.first..=index.last,
+        acknowledgements: index.acknowledgements,
+        lines,
+        circumstances: index.circumstances,
+    })
 }
 
 /// Writes a file so that it is on the medium before anything relies on it.
 fn write_whole(path: &Path, bytes: &[u8]) -> Result<()> {
-    let written = File::create(path).and_then(|mut file| file.write_all(bytes).and_then(|()| file.sync_all()));
+    let written = File::create(path)
+        .and_then(|mut file| file.write_all(bytes).and_then(|()| file.sync_all()));
     written.map_err(|error| Error::system("write", path, &error))
 }

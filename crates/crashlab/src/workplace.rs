@@ -10,7 +10,8 @@ use bedplate_serve::fuse::{Mount, MountSettings};
 
 use crate::error::{Error, Result};
 
-/// A directory that every user may look into, because some programs refuse to run as root. Dropped, it is gone with all that is in it.
+/// A directory that every user may look into, because some programs refuse to run as root. Dropped,
+/// it is gone with all that is in it.
 #[derive(Debug)]
 pub struct Workplace {
     base: PathBuf,
@@ -23,14 +24,21 @@ impl Workplace {
     /// Those of the system.
     pub fn make(parent: Option<&Path>) -> Result<Self> {
         // Not the temporary directory: that may be in memory, and recordings are long.
-        let usual = || Some(PathBuf::from("/var/tmp")).filter(|dir| dir.is_dir()).unwrap_or_else(std::env::temp_dir);
+        let usual = || {
+            Some(PathBuf::from("/var/tmp"))
+                .filter(|dir| dir.is_dir())
+                .unwrap_or_else(std::env::temp_dir)
+        };
         let parent = parent.map_or_else(usual, Path::to_path_buf);
-        let parent = parent.canonicalize().map_err(|error| Error::system("work in", &parent, &error))?;
+        let parent =
+            parent.canonicalize().map_err(|error| Error::system("work in", &parent, &error))?;
         let base = parent.join(format!("bedplate-crashlab-{}", std::process::id()));
-        fs::create_dir(&base).map_err(|error| Error::system("make the directory", &base, &error))?;
+        fs::create_dir(&base)
+            .map_err(|error| Error::system("make the directory", &base, &error))?;
         let workplace = Self { base };
         // Whatever the caller's mask.
-        fs::set_permissions(&workplace.base, fs::Permissions::from_mode(0o755)).map_err(|error| Error::system("open", &workplace.base, &error))?;
+        fs::set_permissions(&workplace.base, fs::Permissions::from_mode(0o755))
+            .map_err(|error| Error::system("open", &workplace.base, &error))?;
         Ok(workplace)
     }
 
@@ -39,21 +47,28 @@ impl Workplace {
         self.base.join(name)
     }
 
-    /// Makes and returns a directory in it that every user may write to, for sockets and logs of programs that change their user.
+    /// Makes and returns a directory in it that every user may write to, for sockets and logs of
+    /// programs that change their user.
     pub(crate) fn scratch(&self, name: &str) -> Result<PathBuf> {
         let dir = self.directory(name)?;
-        fs::set_permissions(&dir, fs::Permissions::from_mode(0o1777)).map_err(|error| Error::system("open", &dir, &error))?;
+        fs::set_permissions(&dir, fs::Permissions::from_mode(0o1777))
+            .map_err(|error| Error::system("open", &dir, &error))?;
         Ok(dir)
     }
 
     /// Makes and returns a directory in it; one that is there already will do.
     pub(crate) fn directory(&self, name: &str) -> Result<PathBuf> {
         let dir = self.path(name);
-        fs::DirBuilder::new().recursive(true).mode(0o755).create(&dir).map_err(|error| Error::system("make the directory", &dir, &error))?;
+        fs::DirBuilder::new()
+            .recursive(true)
+            .mode(0o755)
+            .create(&dir)
+            .map_err(|error| Error::system("make the directory", &dir, &error))?;
         Ok(dir)
     }
 
-    /// Makes a file that has no name any more: it goes with its last descriptor, also when the lab is killed.
+    /// Makes a file that has no name any more: it goes with its last descriptor, also when the lab
+    /// is killed.
     pub(crate) fn nameless(&self, name: &str) -> Result<File> {
         let path = self.path(name);
         let file = new_file(&path)?;
@@ -83,7 +98,11 @@ pub struct Mounted {
 
 impl Mounted {
     /// Mounts a volume with one device on a directory.
-    pub fn start(device: Arc<dyn BlockDevice>, dir: &Path, settings: &MountSettings) -> Result<Self> {
+    pub fn start(
+        device: Arc<dyn BlockDevice>,
+        dir: &Path,
+        settings: &MountSettings,
+    ) -> Result<Self> {
         let fs = FileSystem::mount(device, None, settings.file_system.clone())?;
         match Mount::start(fs.clone(), dir, settings) {
             Ok(mount) => Ok(Self { mount }),
@@ -99,7 +118,8 @@ impl Mounted {
         Ok(self.mount.unmount()?)
     }
 
-    /// Takes the mount away also from programs that still use it. What becomes of the volume does not matter any more.
+    /// Takes the mount away also from programs that still use it. What becomes of the volume does
+    /// not matter any more.
     pub fn abandon(self) -> Result<()> {
         if self.mount.unmount().is_ok() || !self.mount.is_live() {
             return Ok(());

@@ -1,15 +1,19 @@
-//! What programs feel of defragmentation in the background: on a device or image of at least 512 MiB whose content is lost, or in memory:
+//! What programs feel of defragmentation in the background: on a device or image of at least 512
+//! MiB whose content is lost, or in memory:
 //!
 //! ```sh
 //! cargo run --release -p bedplate-fs --example defrag_foreground -- 6 image
 //! ```
 //!
-//! Two threads read and write 8 KiB at random places of a file (seven of ten read) in windows of two seconds: nothing is moved in the first window of a
-//! round; then, each time scattered anew, the file next to it is put together at 20 MiB a second, that file itself is, and the same as fast as it goes.
+//! Two threads read and write 8 KiB at random places of a file (seven of ten read) in windows of
+//! two seconds: nothing is moved in the first window of a round; then, each time scattered anew,
+//! the file next to it is put together at 20 MiB a second, that file itself is, and the same as
+//! fast as it goes.
 //!
-//! One line a case: its name, then medians of all rounds, operations a second, and the 99th and 99.9th percentile of reads and of writes, each
-//! with its ratio to the window without defragmentation of the same round, and how much was moved in a second. (Few threads wait for a step: two threads can
-//! wait for twenty steps a second. So look at the 99.9th percentile.)
+//! One line a case: its name, then medians of all rounds, operations a second, and the 99th and
+//! 99.9th percentile of reads and of writes, each with its ratio to the window without
+//! defragmentation of the same round, and how much was moved in a second. (Few threads wait for a
+//! step: two threads can wait for twenty steps a second. So look at the 99.9th percentile.)
 #![forbid(unsafe_code)]
 
 use std::sync::Arc;
@@ -40,7 +44,8 @@ const CASES: [Case; 5] = [
     Case { name: "itself, unlimited", file: Some(0), rate: u64::MAX },
 ];
 
-/// What a window found: operations a second; p99 and p99.9 of reads and of writes in nanoseconds; bytes moved in a second.
+/// What a window found: operations a second; p99 and p99.9 of reads and of writes in nanoseconds;
+/// bytes moved in a second.
 type Seen = [f64; 6];
 
 fn main() -> Result<()> {
@@ -50,7 +55,11 @@ fn main() -> Result<()> {
         None => MemoryDevice::new(512 << 20),
     };
     FileSystem::format(&device, None, &FormatOptions { force: true, ..FormatOptions::default() })?;
-    let fs = FileSystem::mount(device, None, MountOptions { mode: IoMode::Concurrent, ..MountOptions::default() })?;
+    let fs = FileSystem::mount(
+        device,
+        None,
+        MountOptions { mode: IoMode::Concurrent, ..MountOptions::default() },
+    )?;
     let mut seen: Vec<[Seen; CASES.len()]> = Vec::new();
     for round in 0..rounds {
         let mut of_round = [Seen::default(); CASES.len()];
@@ -77,7 +86,9 @@ fn scattered(fs: &FileSystem, path: &str, seed: u64) -> Result<File> {
     let page = AlignedBuf::from_slice(&[seed as u8; BLOCK]);
     // An odd step visits every block of a power of two once; of others those below their number.
     let span = blocks.next_power_of_two();
-    let all = (0..span).map(|at| at.wrapping_mul(0x9e37_79b9 | 1).wrapping_add(seed) % span).filter(|block| *block < blocks);
+    let all = (0..span)
+        .map(|at| at.wrapping_mul(0x9e37_79b9 | 1).wrapping_add(seed) % span)
+        .filter(|block| *block < blocks);
     for block in all {
         file.write_at(&page, block * BLOCK as u64)?;
     }
@@ -90,8 +101,11 @@ fn window(fs: &FileSystem, files: &[File; 2], case: Case) -> Result<Seen> {
     let stop = AtomicBool::new(false);
     let (stop, began) = (&stop, Instant::now());
     let (times, moved) = std::thread::scope(|scope| -> Result<_> {
-        let users: Vec<_> = (1..=2).map(|seed| scope.spawn(move || work(&files[0], seed, stop))).collect();
-        let mover = case.file.map(|file| scope.spawn(move || put_together(fs, &files[file], case.rate, stop)));
+        let users: Vec<_> =
+            (1..=2).map(|seed| scope.spawn(move || work(&files[0], seed, stop))).collect();
+        let mover = case
+            .file
+            .map(|file| scope.spawn(move || put_together(fs, &files[file], case.rate, stop)));
         std::thread::sleep(WINDOW);
         stop.store(true, Relaxed);
         let mut times = [Vec::new(), Vec::new()];
@@ -100,13 +114,16 @@ fn window(fs: &FileSystem, files: &[File; 2], case: Case) -> Result<Seen> {
             times[0].extend(reads);
             times[1].extend(writes);
         }
-        let moved = mover.map_or(Ok((0, 1.0)), |mover| mover.join().expect("the mover does not panic"))?;
+        let moved =
+            mover.map_or(Ok((0, 1.0)), |mover| mover.join().expect("the mover does not panic"))?;
         Ok((times, moved))
     })?;
     let rate = (times[0].len() + times[1].len()) as f64 / began.elapsed().as_secs_f64();
     let [reads, writes] = times.map(|mut times| {
         times.sort_unstable();
-        let at = |share: f64| times.get((times.len() as f64 * share) as usize).copied().unwrap_or(0) as f64;
+        let at = |share: f64| {
+            times.get((times.len() as f64 * share) as usize).copied().unwrap_or(0) as f64
+        };
         [at(0.99), at(0.999)]
     });
     Ok([rate, reads[0], reads[1], writes[0], writes[1], moved.0 as f64 / moved.1])
@@ -114,25 +131,29 @@ fn window(fs: &FileSystem, files: &[File; 2], case: Case) -> Result<Seen> {
 
 /// Reads and writes at random until it is stopped; returns how long each took.
 fn work(file: &File, seed: u64, stop: &AtomicBool) -> Result<[Vec<u64>; 2]> {
-    let (mut times, mut random) = ([Vec::new(), Vec::new()], seed.wrapping_mul(0x2545_f491_4f6c_dd1d));
+    let (mut times, mut random) =
+        ([Vec::new(), Vec::new()], seed.wrapping_mul(0x2545_f491_4f6c_dd1d));
     let mut page = AlignedBuf::from_slice(&[seed as u8; PAGE]);
     while !stop.load(Relaxed) {
         random ^= random << 13;
         random ^= random >> 7;
         random ^= random << 17;
-        let (at, write) = ((random >> 16) % (FILE_BYTES / PAGE as u64) * PAGE as u64, random % 10 < 3);
+        let (at, write) =
+            ((random >> 16) % (FILE_BYTES / PAGE as u64) * PAGE as u64, random % 10 < 3);
         let began = Instant::now();
         if write {
             file.write_at(&page, at)?;
         } else {
             file.read_at(&mut page, at)?;
         }
-        times[usize::from(write)].push(u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX));
+        times[usize::from(write)]
+            .push(u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX));
     }
     Ok(times)
 }
 
-/// Moves a file together, step by step, no faster than a rate; returns bytes and seconds until the end or the stop.
+/// Moves a file together, step by step, no faster than a rate; returns bytes and seconds until the
+/// end or the stop.
 fn put_together(fs: &FileSystem, file: &File, rate: u64, stop: &AtomicBool) -> Result<(u64, f64)> {
     let (began, mut moved, mut from) = (Instant::now(), 0, Some(0));
     while let Some(at) = from.filter(|_| !stop.load(Relaxed)) {
@@ -145,7 +166,10 @@ fn put_together(fs: &FileSystem, file: &File, rate: u64, stop: &AtomicBool) -> R
 }
 
 fn report(rounds: &[[Seen; CASES.len()]]) {
-    println!("{:<18} {:>16} {:>16} {:>16} {:>16} {:>16} {:>9}", "moved", "ops/s", "read p99", "read p99.9", "write p99", "write p99.9", "moved/s");
+    println!(
+        "{:<18} {:>16} {:>16} {:>16} {:>16} {:>16} {:>9}",
+        "moved", "ops/s", "read p99", "read p99.9", "write p99", "write p99.9", "moved/s"
+    );
     for (at, case) in CASES.iter().enumerate() {
         let value = |of: usize| median(rounds.iter().map(|round| round[at][of]));
         let ratio = |of: usize| median(rounds.iter().map(|round| round[at][of] / round[0][of]));

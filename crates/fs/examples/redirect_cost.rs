@@ -1,17 +1,22 @@
-//! What overwriting costs the processor before a checkpoint, directly after it, and once more, on a device that costs nothing else:
+//! What overwriting costs the processor before a checkpoint, directly after it, and once more, on a
+//! device that costs nothing else:
 //!
 //! ```sh
 //! cargo run --release -p bedplate-fs --example redirect_cost
 //! ```
 //!
-//! One line a case: microseconds of wall time an 8 KiB write, every page of the file once a pass, in a random order.
+//! One line a case: microseconds of wall time an 8 KiB write, every page of the file once a pass,
+//! in a random order.
 #![forbid(unsafe_code)]
 
 use std::sync::Arc;
 use std::time::Instant;
 
 use bedplate_block::{AlignedBuf, BlockDevice, MemoryDevice, QueueOptions};
-use bedplate_fs::{CheckpointOptions, File, FileSystem, FormatOptions, IoMode, MountOptions, OpenOptions, Queue, QueueCompletion, Result};
+use bedplate_fs::{
+    CheckpointOptions, File, FileSystem, FormatOptions, IoMode, MountOptions, OpenOptions, Queue,
+    QueueCompletion, Result,
+};
 
 const PAGE: usize = 8192;
 const PAGES: u64 = 32 << 10;
@@ -21,18 +26,27 @@ const THREADS: u64 = 16;
 fn main() -> Result<()> {
     let device: Arc<dyn BlockDevice> = MemoryDevice::new(1 << 30);
     FileSystem::format(&device, None, &FormatOptions::default())?;
-    let fs = FileSystem::mount(device, None, MountOptions { mode: IoMode::Concurrent, ..MountOptions::default() })?;
+    let fs = FileSystem::mount(
+        device,
+        None,
+        MountOptions { mode: IoMode::Concurrent, ..MountOptions::default() },
+    )?;
     // The first touch of the device's memory is no business of the file system.
     drop(filled(&fs, 800 << 20)?);
     for (name, order) in [("random", shuffled()), ("sequential", (0..PAGES).collect())] {
         for threads in [false, true] {
             let file = filled(&fs, PAGES * PAGE as u64)?;
-            let pass = || if threads { by_threads(&file, &order) } else { by_queue(&fs, &file, &order) };
+            let pass =
+                || if threads { by_threads(&file, &order) } else { by_queue(&fs, &file, &order) };
             let before = pass()?;
             fs.create_checkpoint("c", &CheckpointOptions::default())?;
             let (first, second) = (pass()?, pass()?);
             let way = if threads { "threads-16" } else { "depth-32" };
-            println!("{name}-{way} before {before:.2} after {first:.2} again {second:.2} ratio {:.2} {:.2}", before / first, before / second);
+            println!(
+                "{name}-{way} before {before:.2} after {first:.2} again {second:.2} ratio {:.2} {:.2}",
+                before / first,
+                before / second
+            );
             fs.delete_checkpoint("c")?;
         }
     }
@@ -55,7 +69,8 @@ fn filled(fs: &FileSystem, bytes: u64) -> Result<Arc<File>> {
 fn shuffled() -> Vec<u64> {
     let (mut order, mut random): (Vec<u64>, u64) = ((0..PAGES).collect(), 7);
     for at in (1..order.len()).rev() {
-        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        random =
+            random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         order.swap(at, (random >> 33) as usize % (at + 1));
     }
     order
@@ -70,16 +85,22 @@ fn by_threads(file: &File, order: &[u64]) -> Result<f64> {
     std::thread::scope(|scope| {
         let work = |thread: u64| -> Result<()> {
             let buf = AlignedBuf::zeroed(PAGE);
-            order.iter().skip(thread as usize).step_by(THREADS as usize).try_for_each(|page| file.write_at(&buf, page * PAGE as u64).map(drop))
+            order
+                .iter()
+                .skip(thread as usize)
+                .step_by(THREADS as usize)
+                .try_for_each(|page| file.write_at(&buf, page * PAGE as u64).map(drop))
         };
-        let running: Vec<_> = (0..THREADS).map(|thread| scope.spawn(move || work(thread))).collect();
+        let running: Vec<_> =
+            (0..THREADS).map(|thread| scope.spawn(move || work(thread))).collect();
         running.into_iter().try_for_each(|thread| thread.join().expect("a worker does not panic"))
     })?;
     Ok(micros(began))
 }
 
 fn by_queue(fs: &FileSystem, file: &Arc<File>, order: &[u64]) -> Result<f64> {
-    let mut queue = Queue::new(fs, &QueueOptions { depth_max: DEPTH, buffers: 0, buffer_bytes: 0 })?;
+    let mut queue =
+        Queue::new(fs, &QueueOptions { depth_max: DEPTH, buffers: 0, buffer_bytes: 0 })?;
     let (mut rest, mut done) = (order.iter(), Vec::<QueueCompletion>::new());
     let mut free: Vec<AlignedBuf> = (0..DEPTH).map(|_| AlignedBuf::zeroed(PAGE)).collect();
     let began = Instant::now();

@@ -55,10 +55,13 @@ impl Engine {
         Ok(self.activity_of(&self.inode(ino)?))
     }
 
-    /// Returns what the files did that did anything, by rising inode number, from the one after `after`; at most `limit`.
+    /// Returns what the files did that did anything, by rising inode number, from the one after
+    /// `after`; at most `limit`.
     pub(crate) fn activities(&self, after: InodeNo, limit: usize) -> Vec<FileActivity> {
         let idle = CounterSnapshot::default();
-        let mut inodes = self.inodes.loaded(|inode| inode.ino > after && inode.kind == FileKind::File && inode.snapshot() != idle);
+        let mut inodes = self.inodes.loaded(|inode| {
+            inode.ino > after && inode.kind == FileKind::File && inode.snapshot() != idle
+        });
         inodes.sort_unstable_by_key(|inode| inode.ino);
         inodes.iter().take(limit).map(|inode| self.activity_of(inode)).collect()
     }
@@ -91,9 +94,11 @@ impl Engine {
         Ok(())
     }
 
-    /// Returns one path of each inode that has a name. Reads every name of the file system once, so ask for many at once and remember them.
+    /// Returns one path of each inode that has a name. Reads every name of the file system once, so
+    /// ask for many at once and remember them.
     pub(crate) fn paths_of(&self, inodes: &[InodeNo]) -> Result<HashMap<InodeNo, FilePath>> {
-        let mut wanted: HashSet<InodeNo> = inodes.iter().copied().filter(|ino| *ino != InodeNo::ROOT).collect();
+        let mut wanted: HashSet<InodeNo> =
+            inodes.iter().copied().filter(|ino| *ino != InodeNo::ROOT).collect();
         let mut places = HashMap::new();
         if !wanted.is_empty() {
             self.scan_names(|dir, name, row| {
@@ -114,7 +119,8 @@ impl Engine {
         Ok(paths)
     }
 
-    /// Visits every name, in parts, so that no change waits for the whole; until `visit` has seen enough.
+    /// Visits every name, in parts, so that no change waits for the whole; until `visit` has seen
+    /// enough.
     fn scan_names(&self, mut visit: impl FnMut(InodeNo, &[u8], DentryRow) -> bool) -> Result<()> {
         let mut last: Option<Vec<u8>> = None;
         loop {
@@ -137,7 +143,11 @@ impl Engine {
     }
 
     /// Returns a directory's path without a `/` at its end; `None` for one that hangs nowhere.
-    fn path_of_directory(&self, dir: InodeNo, known: &mut HashMap<InodeNo, Vec<u8>>) -> Result<Option<Vec<u8>>> {
+    fn path_of_directory(
+        &self,
+        dir: InodeNo,
+        known: &mut HashMap<InodeNo, Vec<u8>>,
+    ) -> Result<Option<Vec<u8>>> {
         let mut below = Vec::new();
         let mut at = dir;
         while !known.contains_key(&at) {

@@ -8,11 +8,16 @@ use crate::engine::Engine;
 use crate::inode::Inode;
 use crate::mode::OpenClass;
 use crate::statistics::{Timed, Timing};
-use crate::{AllocateMode, Attr, CounterSnapshot, Error, ErrorKind, ExtentInfo, FileKind, InodeNo, IoMode, OpenOptions, Result};
+use crate::{
+    AllocateMode, Attr, CounterSnapshot, Error, ErrorKind, ExtentInfo, FileKind, InodeNo, IoMode,
+    OpenOptions, Result,
+};
 
-/// An open file. `&self` everywhere: any number of threads may read and write at once; what excludes what is the I/O mode's business.
+/// An open file. `&self` everywhere: any number of threads may read and write at once; what
+/// excludes what is the I/O mode's business.
 ///
-/// Dropping the file closes it; errors of write-behind are reported by `sync_data`, not by the drop.
+/// Dropping the file closes it; errors of write-behind are reported by `sync_data`, not by the
+/// drop.
 pub struct File {
     fs: Arc<Engine>,
     inode: Arc<Inode>,
@@ -39,23 +44,46 @@ impl Drop for File {
 
 impl File {
     /// Opens a file (pins the inode).
-    pub(crate) fn open(fs: &Arc<Engine>, inode: &Arc<Inode>, options: &OpenOptions) -> Result<Self> {
+    pub(crate) fn open(
+        fs: &Arc<Engine>,
+        inode: &Arc<Inode>,
+        options: &OpenOptions,
+    ) -> Result<Self> {
         match inode.kind {
             FileKind::File => {}
             FileKind::Directory => {
-                return Err(Error::new(ErrorKind::IsDirectory, format!("inode {} is a directory and cannot be opened as a file", inode.ino.0)));
+                return Err(Error::new(
+                    ErrorKind::IsDirectory,
+                    format!("inode {} is a directory and cannot be opened as a file", inode.ino.0),
+                ));
             }
-            _ => return Err(Error::new(ErrorKind::Invalid, format!("inode {} is not a regular file and cannot be opened as one", inode.ino.0))),
+            _ => {
+                return Err(Error::new(
+                    ErrorKind::Invalid,
+                    format!(
+                        "inode {} is not a regular file and cannot be opened as one",
+                        inode.ino.0
+                    ),
+                ));
+            }
         }
         if options.write || options.append || options.truncate {
             // Being open for writing changes nothing yet.
-            if options.truncate { crate::data::begin_set_size(fs, inode, 0) } else { fs.begin_removal() }?;
+            if options.truncate {
+                crate::data::begin_set_size(fs, inode, 0)
+            } else {
+                fs.begin_removal()
+            }?;
             fs.need_live(inode.ino)?;
         }
         let changing = fs.change();
         let io = DataPath::new(fs, inode);
         drop(io.map()?);
-        let class = OpenClass { mode: options.mode, direct_flag: options.direct_flag, caller_caches: options.caller_caches };
+        let class = OpenClass {
+            mode: options.mode,
+            direct_flag: options.direct_flag,
+            caller_caches: options.caller_caches,
+        };
         io.open(class)?;
         let file = Self::new(Arc::clone(fs), Arc::clone(inode), class, options);
         if options.truncate {
@@ -68,7 +96,16 @@ impl File {
     fn new(fs: Arc<Engine>, inode: Arc<Inode>, class: OpenClass, options: &OpenOptions) -> Self {
         let write = options.write || options.append;
         let &OpenOptions { read, append, data_sync, keep_atime, .. } = options;
-        Self { fs, inode, class, read, write, append, data_sync, read_noted: AtomicBool::new(keep_atime) }
+        Self {
+            fs,
+            inode,
+            class,
+            read,
+            write,
+            append,
+            data_sync,
+            read_noted: AtomicBool::new(keep_atime),
+        }
     }
 
     pub(crate) fn io(&self) -> DataPath<'_> {
@@ -87,7 +124,8 @@ impl File {
         &self.fs
     }
 
-    /// Returns whether every write goes to the end, or must be durable before it returns: such a write is more than one device operation.
+    /// Returns whether every write goes to the end, or must be durable before it returns: such a
+    /// write is more than one device operation.
     pub(crate) fn writes_specially(&self) -> bool {
         self.append || self.data_sync
     }
@@ -105,8 +143,13 @@ impl File {
         if self.write { Ok(()) } else { Err(self.not_open_for("writing")) }
     }
 
-    /// Runs a change that may need blocks, and again each time that room could be made for all of it. No lock is held here.
-    fn with_room<T>(&self, ask: impl Fn() -> SpaceDemand, mut change: impl FnMut() -> Result<T>) -> Result<T> {
+    /// Runs a change that may need blocks, and again each time that room could be made for all of
+    /// it. No lock is held here.
+    fn with_room<T>(
+        &self,
+        ask: impl Fn() -> SpaceDemand,
+        mut change: impl FnMut() -> Result<T>,
+    ) -> Result<T> {
         loop {
             match change() {
                 Err(error) if error.kind == ErrorKind::NoSpace => self.make_room(error, &ask())?,
@@ -122,17 +165,23 @@ impl File {
 
     #[cold]
     fn not_open_for(&self, what: &str) -> Error {
-        Error::new(ErrorKind::NotPermitted, format!("inode {} is not open for {what}", self.inode.ino.0))
+        Error::new(
+            ErrorKind::NotPermitted,
+            format!("inode {} is not open for {what}", self.inode.ino.0),
+        )
     }
 
     /// Looks at the access time with the first read of this open.
     pub(crate) fn note_read(&self) {
-        if !self.read_noted.load(Ordering::Relaxed) && !self.read_noted.swap(true, Ordering::Relaxed) {
+        if !self.read_noted.load(Ordering::Relaxed)
+            && !self.read_noted.swap(true, Ordering::Relaxed)
+        {
             self.io().note_access();
         }
     }
 
-    /// Reads up to `buf.len()` bytes at `offset`; short only at the end of the file. An aligned buffer is filled without a copy.
+    /// Reads up to `buf.len()` bytes at `offset`; short only at the end of the file. An aligned
+    /// buffer is filled without a copy.
     ///
     /// # Errors
     /// `Io`; `NotPermitted` when not open for reading.
@@ -144,10 +193,12 @@ impl File {
         self.timed(Timed::Read, timing);
         Ok(len)
     }
-    /// Writes all of `buf` at `offset` (at the end, when opened with `append`); returns the offset it was written at.
+    /// Writes all of `buf` at `offset` (at the end, when opened with `append`); returns the offset
+    /// it was written at.
     ///
     /// # Errors
-    /// `NoSpace`, `TooLarge`, `Io`, `ReadOnly`; `NotPermitted` when not open for writing. After an error any block-sized part may have been written.
+    /// `NoSpace`, `TooLarge`, `Io`, `ReadOnly`; `NotPermitted` when not open for writing. After an
+    /// error any block-sized part may have been written.
     pub fn write_at(&self, buf: &[u8], offset: u64) -> Result<u64> {
         self.may_write()?;
         let timing = self.fs.sampler.begin();
@@ -163,7 +214,8 @@ impl File {
         }
         Ok(at)
     }
-    /// Makes a range that was just written, and what is needed to read it back, durable: what `O_DSYNC` asks for with one write.
+    /// Makes a range that was just written, and what is needed to read it back, durable: what
+    /// `O_DSYNC` asks for with one write.
     ///
     /// # Errors
     /// As [`sync_data`](Self::sync_data).
@@ -196,16 +248,23 @@ impl File {
     pub fn set_size(&self, size: u64) -> Result<()> {
         self.need_write()?;
         crate::data::begin_set_size(&self.fs, &self.inode, size)?;
-        self.with_room(|| SpaceDemand::SetSize(size), || crate::data::set_size(&self.fs.change(), &self.fs, &self.inode, size))
+        self.with_room(
+            || SpaceDemand::SetSize(size),
+            || crate::data::set_size(&self.fs.change(), &self.fs, &self.inode, size),
+        )
     }
     /// Changes the allocation of a range.
     ///
     /// # Errors
-    /// `NoSpace`, `Invalid` (empty range; unaligned or past the end for collapse and insert), `TooLarge`, `Io`, `ReadOnly`; `NotPermitted` when not
-    /// open for writing.
+    /// `NoSpace`, `Invalid` (empty range; unaligned or past the end for collapse and insert),
+    /// `TooLarge`, `Io`, `ReadOnly`; `NotPermitted` when not open for writing.
     pub fn allocate(&self, mode: AllocateMode, offset: u64, len: u64) -> Result<()> {
         self.need_write()?;
-        if mode == AllocateMode::PunchHole { self.fs.begin_removal() } else { self.fs.begin_change() }?;
+        if mode == AllocateMode::PunchHole {
+            self.fs.begin_removal()
+        } else {
+            self.fs.begin_change()
+        }?;
         let ask = || SpaceDemand::Allocate(mode, offset..offset.saturating_add(len));
         self.with_room(ask, || {
             self.io().need_room(&ask())?;
@@ -219,7 +278,8 @@ impl File {
     pub fn seek_data(&self, offset: u64) -> Result<Option<u64>> {
         self.io().seek_data(offset)
     }
-    /// Returns the first offset at or after `offset` inside a hole (the end of the file counts as one); `None` when `offset` is past the end.
+    /// Returns the first offset at or after `offset` inside a hole (the end of the file counts as
+    /// one); `None` when `offset` is past the end.
     ///
     /// # Errors
     /// `Io`.
@@ -233,7 +293,8 @@ impl File {
     pub fn extents(&self) -> Result<Vec<ExtentInfo>> {
         self.extents_from(0, usize::MAX)
     }
-    /// Returns at most `limit` extents in file order, those that begin at `offset` (bytes) or behind it.
+    /// Returns at most `limit` extents in file order, those that begin at `offset` (bytes) or
+    /// behind it.
     ///
     /// # Errors
     /// `Io`.
@@ -259,7 +320,8 @@ impl File {
     pub fn ino(&self) -> InodeNo {
         self.inode.ino
     }
-    /// Returns the mode this open asks for, after precedence; follows a live change of the file's mode unless the open named one.
+    /// Returns the mode this open asks for, after precedence; follows a live change of the file's
+    /// mode unless the open named one.
     #[must_use]
     pub fn requested_mode(&self) -> IoMode {
         self.class.requested(self.fs.file_mode(&self.inode), self.fs.tuning.mode())

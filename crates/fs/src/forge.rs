@@ -1,6 +1,8 @@
-//! Volumes that lie: writes what no mount would write, with every checksum right, and lends the decoders to fuzzers.
+//! Volumes that lie: writes what no mount would write, with every checksum right, and lends the
+//! decoders to fuzzers.
 //!
-//! Only built for tests and fuzzers (`forge`): damage that a checksum finds is harmless, so what has to be tried is damage that none finds.
+//! Only built for tests and fuzzers (`forge`): damage that a checksum finds is harmless, so what
+//! has to be tried is damage that none finds.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -10,14 +12,16 @@ use bedplate_block::{AlignedBuf, BlockDevice};
 use crate::schedule::{SCHEDULE_PREFIX, Schedule};
 use crate::{Lsn, Result};
 use bedplate_store::{
-    COPY_B, CheckpointRow, DentryRow, ExtentRow, InodeRow, LogDeviceHead, LogPosition, MetaStore, POSITION, Reader, Record, Region, Superblock,
-    Table, decode_image, encode_image, open_tree, split_before_key, split_extent_key, split_key, stored_position, write_rows,
+    COPY_B, CheckpointRow, DentryRow, ExtentRow, InodeRow, LogDeviceHead, LogPosition, MetaStore,
+    POSITION, Reader, Record, Region, Superblock, Table, decode_image, encode_image, open_tree,
+    split_before_key, split_extent_key, split_key, stored_position, write_rows,
 };
 
 /// Bytes of the tree's cache while a volume is forged.
 const CACHE_BYTES: u64 = 1 << 20;
 
-/// One row as it stands in the metadata: table (1 inode, 2 name, 3 extent, 4 extended attribute, 5 orphan, 6 setting), key, value.
+/// One row as it stands in the metadata: table (1 inode, 2 name, 3 extent, 4 extended attribute, 5
+/// orphan, 6 setting), key, value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RowImage {
     /// Number of the table.
@@ -39,7 +43,8 @@ pub struct RegionPlace {
     pub len: u64,
 }
 
-/// Returns the regions of a volume, in the order superblock A, superblock B, log (when it is on the volume), metadata chunks.
+/// Returns the regions of a volume, in the order superblock A, superblock B, log (when it is on the
+/// volume), metadata chunks.
 ///
 /// # Errors
 /// As a mount, where no superblock decodes.
@@ -53,7 +58,9 @@ pub fn regions(device: &Arc<dyn BlockDevice>) -> Result<Vec<RegionPlace>> {
         _ => "metadata",
     };
     let regions = superblock.regions().into_iter().enumerate();
-    Ok(regions.map(|(index, run)| RegionPlace { name: name(index), start: run.start, len: run.len }).collect())
+    Ok(regions
+        .map(|(index, run)| RegionPlace { name: name(index), start: run.start, len: run.len })
+        .collect())
 }
 
 /// Returns every row of the tree, without what the log holds beyond it.
@@ -61,12 +68,17 @@ pub fn regions(device: &Arc<dyn BlockDevice>) -> Result<Vec<RegionPlace>> {
 /// # Errors
 /// As a mount.
 pub fn rows(device: &Arc<dyn BlockDevice>) -> Result<Vec<RowImage>> {
-    let region = Arc::new(Region::new(Arc::clone(device), Superblock::read(device)?.superblock, true));
+    let region =
+        Arc::new(Region::new(Arc::clone(device), Superblock::read(device)?.superblock, true));
     let meta = MetaStore::new(open_tree(&region, CACHE_BYTES)?, region, Arc::clone(device))?;
     let mut rows = Vec::new();
     for table in Table::ALL {
         meta.scan_all(table, |key, value| {
-            rows.push(RowImage { table: table as u8, key: key.to_vec(), value: Some(value.to_vec()) });
+            rows.push(RowImage {
+                table: table as u8,
+                key: key.to_vec(),
+                value: Some(value.to_vec()),
+            });
             Ok(ControlFlow::Continue(()))
         })?;
     }
@@ -78,14 +90,17 @@ pub fn rows(device: &Arc<dyn BlockDevice>) -> Result<Vec<RowImage>> {
 /// # Errors
 /// `NoSpace` when they do not fit the metadata region as it is; otherwise as a mount.
 pub fn put_rows(device: &Arc<dyn BlockDevice>, rows: &[RowImage]) -> Result<()> {
-    let region = Arc::new(Region::new(Arc::clone(device), Superblock::read(device)?.superblock, false));
+    let region =
+        Arc::new(Region::new(Arc::clone(device), Superblock::read(device)?.superblock, false));
     let db = open_tree(&region, CACHE_BYTES)?;
     let mut position = stored_position(&db)?;
     let mut changes = Vec::with_capacity(rows.len());
     for row in rows {
         let table = Table::from_code(row.table)?;
         match &row.value {
-            Some(value) if table == Table::Setting && row.key == POSITION && value.len() == 32 => position = any_position(value)?,
+            Some(value) if table == Table::Setting && row.key == POSITION && value.len() == 32 => {
+                position = any_position(value)?
+            }
             value => changes.push((table, row.key.as_slice(), value.as_deref())),
         }
     }
@@ -95,15 +110,23 @@ pub fn put_rows(device: &Arc<dyn BlockDevice>, rows: &[RowImage]) -> Result<()> 
 /// Reads a position without asking whether it is possible.
 fn any_position(bytes: &[u8]) -> Result<LogPosition> {
     let mut r = Reader::new(bytes, "a position");
-    Ok(LogPosition { incarnation: r.u64()?, sequence: r.u64()?, offset: r.u64()?, applied: Lsn(r.u64()?) })
+    Ok(LogPosition {
+        incarnation: r.u64()?,
+        sequence: r.u64()?,
+        offset: r.u64()?,
+        applied: Lsn(r.u64()?),
+    })
 }
 
-/// Gives whatever stands at the places of the superblock's copies and of log writes the checksum that its bytes ask for.
+/// Gives whatever stands at the places of the superblock's copies and of log writes the checksum
+/// that its bytes ask for.
 ///
 /// # Errors
 /// Those of the device.
 pub fn reseal(device: &Arc<dyn BlockDevice>, log: Option<RegionPlace>) -> Result<()> {
-    let mut copy = AlignedBuf::zeroed(bedplate_store::CONTENT_BYTES.max(device.geometry().logical_block_size as usize));
+    let mut copy = AlignedBuf::zeroed(
+        bedplate_store::CONTENT_BYTES.max(device.geometry().logical_block_size as usize),
+    );
     for at in [0, COPY_B] {
         device.read_at(&mut copy, at)?;
         if copy.iter().any(|byte| *byte != 0) {
@@ -120,13 +143,15 @@ pub fn reseal(device: &Arc<dyn BlockDevice>, log: Option<RegionPlace>) -> Result
     Ok(())
 }
 
-/// Decodes a copy of the superblock, its checksum made right first. What decodes encodes to the same.
+/// Decodes a copy of the superblock, its checksum made right first. What decodes encodes to the
+/// same.
 pub fn decode_superblock(bytes: &[u8]) {
     let mut copy = bytes.to_vec();
     copy.resize(bedplate_store::CONTENT_BYTES, 0);
     bedplate_store::seal(&mut copy);
     if let Ok(superblock) = Superblock::decode(&copy, 0) {
-        let again = Superblock::decode(&superblock.encode(), 0).expect("what was decoded can be encoded");
+        let again =
+            Superblock::decode(&superblock.encode(), 0).expect("what was decoded can be encoded");
         assert_eq!(superblock, again);
     }
 }
@@ -137,30 +162,45 @@ pub fn decode_log_records(bytes: &[u8]) {
     while !payload.is_empty() {
         let Ok(record) = Record::decode(&mut payload) else { return };
         let encoded = bedplate_store::encode_record(&record);
-        let again = Record::decode(&mut Reader::new(&encoded, "a record")).expect("what was decoded can be encoded");
+        let again = Record::decode(&mut Reader::new(&encoded, "a record"))
+            .expect("what was decoded can be encoded");
         // A record behind a barrier needs no checksum of what it exposes, so none is written.
-        assert_eq!((record.kind, &record.rows, record.barrier), (again.kind, &again.rows, again.barrier));
+        assert_eq!(
+            (record.kind, &record.rows, record.barrier),
+            (again.kind, &again.rows, again.barrier)
+        );
     }
 }
 
-/// Replays a ring that is the whole of `device`, every checksum in it made right first. Returns how many records came out of it.
+/// Replays a ring that is the whole of `device`, every checksum in it made right first. Returns how
+/// many records came out of it.
 ///
 /// # Errors
 /// As a mount.
 pub fn replay_ring(device: &Arc<dyn BlockDevice>, volume: [u8; 16]) -> Result<u64> {
-    let mut ring = AlignedBuf::zeroed(usize::try_from(device.size_bytes()).expect("a forged log is small"));
+    let mut ring =
+        AlignedBuf::zeroed(usize::try_from(device.size_bytes()).expect("a forged log is small"));
     device.read_at(&mut ring, 0)?;
     bedplate_store::seal_batches(&mut ring);
     device.write_at(&ring, 0)?;
-    let place = bedplate_store::LogPlace { separate: false, start_byte: 0, len_bytes: device.size_bytes() };
-    let parts = bedplate_store::LogParts { data: Arc::clone(device), log: None, volume: uuid::Uuid::from_bytes(volume), place };
+    let place =
+        bedplate_store::LogPlace { separate: false, start_byte: 0, len_bytes: device.size_bytes() };
+    let parts = bedplate_store::LogParts {
+        data: Arc::clone(device),
+        log: None,
+        volume: uuid::Uuid::from_bytes(volume),
+        place,
+    };
     Ok(bedplate_store::replay(&parts, LogPosition::START, |_, _| Ok(()))?.records)
 }
 
 /// Decodes the head of a log device.
 pub fn decode_log_head(device: &Arc<dyn BlockDevice>) {
     if let Ok(Some(head)) = LogDeviceHead::read(device) {
-        assert!(head.place.start_byte + head.place.len_bytes <= device.size_bytes(), "a head that decodes lies within its device");
+        assert!(
+            head.place.start_byte + head.place.len_bytes <= device.size_bytes(),
+            "a head that decodes lies within its device"
+        );
     }
 }
 
@@ -171,12 +211,19 @@ pub fn decode_row(table: u8, key: &[u8], value: &[u8]) {
     let encoded = match table {
         Table::Inode => InodeRow::decode(value).map(|row| row.encode()),
         Table::Dentry => DentryRow::decode(value).map(DentryRow::encode),
-        Table::Extent => split_extent_key(key).and_then(|_| ExtentRow::decode(value).map(|row| row.encode().to_vec())),
-        Table::Setting if key.starts_with(SCHEDULE_PREFIX) => Schedule::decode(key, value).map(|schedule| schedule.encode()),
+        Table::Extent => split_extent_key(key)
+            .and_then(|_| ExtentRow::decode(value).map(|row| row.encode().to_vec())),
+        Table::Setting if key.starts_with(SCHEDULE_PREFIX) => {
+            Schedule::decode(key, value).map(|schedule| schedule.encode())
+        }
         Table::Setting => LogPosition::decode(value).map(|position| position.encode()),
         Table::Xattr | Table::Orphan | Table::Scope => Ok(value.to_vec()),
         Table::Checkpoint => CheckpointRow::decode(value).map(|row| row.encode()),
-        Table::Before => split_before_key(key).and_then(|_| decode_image(value).map(|row| encode_image(row).to_vec())),
+        Table::Before => split_before_key(key)
+            .and_then(|_| decode_image(value).map(|row| encode_image(row).to_vec())),
     };
-    assert!(encoded.is_err() || encoded.is_ok_and(|encoded| encoded == value), "what was decoded encodes to the same");
+    assert!(
+        encoded.is_err() || encoded.is_ok_and(|encoded| encoded == value),
+        "what was decoded encodes to the same"
+    );
 }

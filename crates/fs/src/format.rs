@@ -17,8 +17,8 @@ use uuid::Uuid;
 use crate::engine::{EPOCH, NEXT_INO};
 use crate::{Epoch, Error, ErrorKind, FileKind, FormatOptions, InodeNo, Result, Timestamp};
 use bedplate_store::{
-    ByteRun, COPY_B, COPY_BYTES, Growth, InodeRow, LOG_BYTES_MIN, Lists, LogDeviceHead, LogPosition, Region, RowChange, Superblock, Table,
-    VOLUME_BYTES_MIN, format_tree, inode_key,
+    ByteRun, COPY_B, COPY_BYTES, Growth, InodeRow, LOG_BYTES_MIN, Lists, LogDeviceHead,
+    LogPosition, Region, RowChange, Superblock, Table, VOLUME_BYTES_MIN, format_tree, inode_key,
 };
 
 /// What `format` made.
@@ -40,7 +40,8 @@ pub struct FormatReport {
 
 const LOG_BYTES_MAX: u64 = 128 << 20;
 const SEPARATE_LOG_BYTES_MAX: u64 = 1 << 30;
-/// The metadata region and the log start and grow in multiples of this, which every block size divides.
+/// The metadata region and the log start and grow in multiples of this, which every block size
+/// divides.
 const GRAIN: u64 = 64 << 10;
 
 /// Signatures of what should not be overwritten by mistake: byte address, bytes, name.
@@ -55,14 +56,19 @@ const SIGNATURES: [(usize, &[u8], &str); 7] = [
 ];
 
 /// Formats; see [`FileSystem::format`](crate::FileSystem::format).
-pub(crate) fn format(device: &Arc<dyn BlockDevice>, log: Option<&Arc<dyn BlockDevice>>, options: &FormatOptions) -> Result<FormatReport> {
+pub(crate) fn format(
+    device: &Arc<dyn BlockDevice>,
+    log: Option<&Arc<dyn BlockDevice>>,
+    options: &FormatOptions,
+) -> Result<FormatReport> {
     validate(device, options)?;
     if !options.force {
         refuse_used(device)?;
         log.map_or(Ok(()), refuse_used)?;
     }
     let uuid = Uuid::new_v4();
-    let size_bytes = device.size_bytes() / u64::from(options.block_size) * u64::from(options.block_size);
+    let size_bytes =
+        device.size_bytes() / u64::from(options.block_size) * u64::from(options.block_size);
     let head = log.map(|log| plan_log_device(log, options, uuid)).transpose()?;
     let log_run = match &head {
         Some(head) => ByteRun { start: head.place.start_byte, len: head.place.len_bytes },
@@ -88,7 +94,9 @@ pub(crate) fn format(device: &Arc<dyn BlockDevice>, log: Option<&Arc<dyn BlockDe
     let region = Arc::new(Region::unpublished(Arc::clone(device), superblock.clone()));
     let next_free = if log.is_some() { COPY_BYTES } else { log_run.end().next_multiple_of(GRAIN) };
     let cursor = Mutex::new(next_free);
-    region.set_grow(Box::new(move |bytes, _, _| Ok(Growth { chunks: take_front(&mut cursor.lock(), bytes, size_bytes)?, lists: Vec::new() })));
+    region.set_grow(Box::new(move |bytes, _, _| {
+        Ok(Growth { chunks: take_front(&mut cursor.lock(), bytes, size_bytes)?, lists: Vec::new() })
+    }));
     format_tree(&region, &LogPosition::START, &first_rows(options))?;
     region.publish()?;
     Ok(FormatReport {
@@ -105,7 +113,10 @@ fn validate(device: &Arc<dyn BlockDevice>, options: &FormatOptions) -> Result<()
     let (geometry, name) = (device.geometry(), device.name());
     let bad = |message: String| Err(Error::new(ErrorKind::Invalid, message));
     if !options.block_size.is_power_of_two() || !(512..=65536).contains(&options.block_size) {
-        return bad(format!("block size {} is not a power of two from 512 to 65536", options.block_size));
+        return bad(format!(
+            "block size {} is not a power of two from 512 to 65536",
+            options.block_size
+        ));
     }
     if options.block_size < geometry.logical_block_size {
         return bad(format!(
@@ -114,21 +125,34 @@ fn validate(device: &Arc<dyn BlockDevice>, options: &FormatOptions) -> Result<()
         ));
     }
     if geometry.read_only {
-        return Err(Error::new(ErrorKind::ReadOnly, format!("{name} is read-only and cannot be formatted")));
+        return Err(Error::new(
+            ErrorKind::ReadOnly,
+            format!("{name} is read-only and cannot be formatted"),
+        ));
     }
     if device.size_bytes() < VOLUME_BYTES_MIN {
-        return bad(format!("{name} has {} bytes, a volume needs at least {VOLUME_BYTES_MIN} (32 MiB)", device.size_bytes()));
+        return bad(format!(
+            "{name} has {} bytes, a volume needs at least {VOLUME_BYTES_MIN} (32 MiB)",
+            device.size_bytes()
+        ));
     }
     Ok(())
 }
 
 /// Refuses a device that holds something, unless forced.
 fn refuse_used(device: &Arc<dyn BlockDevice>) -> Result<()> {
-    let exists = |what: &str| Err(Error::new(ErrorKind::Exists, format!("{} holds {what}: use --force to overwrite it", device.name())));
+    let exists = |what: &str| {
+        Err(Error::new(
+            ErrorKind::Exists,
+            format!("{} holds {what}: use --force to overwrite it", device.name()),
+        ))
+    };
     let head_bytes = (128 << 10).min(device.size_bytes());
     let mut head = AlignedBuf::zeroed(usize::try_from(head_bytes).expect("at most 128 KiB"));
     device.read_at(&mut head, 0)?;
-    if let Some((_, _, what)) = SIGNATURES.iter().find(|(at, magic, _)| head.get(*at..at + magic.len()) == Some(*magic)) {
+    if let Some((_, _, what)) =
+        SIGNATURES.iter().find(|(at, magic, _)| head.get(*at..at + magic.len()) == Some(*magic))
+    {
         return exists(what);
     }
     match Superblock::read(device) {
@@ -141,8 +165,9 @@ fn refuse_used(device: &Arc<dyn BlockDevice>) -> Result<()> {
     Ok(())
 }
 
-/// Removes what a mount would look for, so that an interrupted format leaves nothing that looks like a volume: both superblocks, and the head of a
-/// log device, which stands where a superblock does.
+/// Removes what a mount would look for, so that an interrupted format leaves nothing that looks
+/// like a volume: both superblocks, and the head of a log device, which stands where a superblock
+/// does.
 fn wipe(device: &Arc<dyn BlockDevice>) -> Result<()> {
     for at in [0, COPY_B].into_iter().filter(|at| at + COPY_BYTES <= device.size_bytes()) {
         device.write_zeroes(at, COPY_BYTES)?;
@@ -151,20 +176,41 @@ fn wipe(device: &Arc<dyn BlockDevice>) -> Result<()> {
 }
 
 /// Decides where the log lies on a device of its own.
-fn plan_log_device(log: &Arc<dyn BlockDevice>, options: &FormatOptions, uuid: Uuid) -> Result<LogDeviceHead> {
+fn plan_log_device(
+    log: &Arc<dyn BlockDevice>,
+    options: &FormatOptions,
+    uuid: Uuid,
+) -> Result<LogDeviceHead> {
     let max = options.log_bytes.unwrap_or(SEPARATE_LOG_BYTES_MAX);
     LogDeviceHead::plan(uuid, log.size_bytes(), max, LOG_BYTES_MIN).ok_or_else(|| {
-        Error::new(ErrorKind::Invalid, format!("{} has {} bytes, an intent log needs at least {LOG_BYTES_MIN} (1 MiB)", log.name(), log.size_bytes()))
+        Error::new(
+            ErrorKind::Invalid,
+            format!(
+                "{} has {} bytes, an intent log needs at least {LOG_BYTES_MIN} (1 MiB)",
+                log.name(),
+                log.size_bytes()
+            ),
+        )
     })
 }
 
 /// Decides where the log lies on the volume.
-fn plan_log(device: &Arc<dyn BlockDevice>, options: &FormatOptions, size_bytes: u64) -> Result<ByteRun> {
-    let len = options.log_bytes.unwrap_or((size_bytes / 256).clamp(LOG_BYTES_MIN, LOG_BYTES_MAX)).next_multiple_of(GRAIN);
+fn plan_log(
+    device: &Arc<dyn BlockDevice>,
+    options: &FormatOptions,
+    size_bytes: u64,
+) -> Result<ByteRun> {
+    let len = options
+        .log_bytes
+        .unwrap_or((size_bytes / 256).clamp(LOG_BYTES_MIN, LOG_BYTES_MAX))
+        .next_multiple_of(GRAIN);
     if len < LOG_BYTES_MIN || len > size_bytes / 4 {
         return Err(Error::new(
             ErrorKind::Invalid,
-            format!("{}: a log of {len} bytes does not suit a volume of {size_bytes}: use 1 MiB to a quarter of the volume", device.name()),
+            format!(
+                "{}: a log of {len} bytes does not suit a volume of {size_bytes}: use 1 MiB to a quarter of the volume",
+                device.name()
+            ),
         ));
     }
     let start = if COPY_BYTES + len <= COPY_B { COPY_BYTES } else { COPY_B + COPY_BYTES };
@@ -182,7 +228,10 @@ fn take_front(cursor: &mut u64, bytes: u64, size_bytes: u64) -> Result<Vec<ByteR
         let border = if *cursor < COPY_B { COPY_B } else { size_bytes / GRAIN * GRAIN };
         let take = left.min(border - *cursor);
         if take == 0 {
-            return Err(Error::new(ErrorKind::NoSpace, format!("{size_bytes} bytes are too few for the metadata of a volume")));
+            return Err(Error::new(
+                ErrorKind::NoSpace,
+                format!("{size_bytes} bytes are too few for the metadata of a volume"),
+            ));
         }
         runs.push(ByteRun { start: *cursor, len: take });
         *cursor += take;
@@ -212,7 +261,11 @@ fn first_rows(options: &FormatOptions) -> Vec<RowChange> {
     };
     vec![
         RowChange::put(Table::Inode, inode_key(InodeNo::ROOT), root.encode()),
-        RowChange::put(Table::Setting, NEXT_INO.to_vec(), (InodeNo::ROOT.0 + 1).to_le_bytes().to_vec()),
+        RowChange::put(
+            Table::Setting,
+            NEXT_INO.to_vec(),
+            (InodeNo::ROOT.0 + 1).to_le_bytes().to_vec(),
+        ),
         RowChange::put(Table::Setting, EPOCH.to_vec(), Epoch(1).0.to_le_bytes().to_vec()),
     ]
 }

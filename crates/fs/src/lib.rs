@@ -1,4 +1,5 @@
-//! The file system on one [`bedplate_block::BlockDevice`]: names, inodes, I/O modes, checkpoints, mount and recovery.
+//! The file system on one [`bedplate_block::BlockDevice`]: names, inodes, I/O modes, checkpoints,
+//! mount and recovery.
 //!
 //! ```text
 //!   filesystem, queue ─► file                              the interface
@@ -42,7 +43,10 @@ mod units;
 pub use bedplate_cache::CacheCounters;
 #[cfg(feature = "interleave")]
 pub use bedplate_store::inherit;
-pub use bedplate_store::{BlockNo, Epoch, Error, ErrorKind, FileBlock, FileKind, InodeNo, IoMode, LogInfo, Lsn, Result, Timestamp, readable_name};
+pub use bedplate_store::{
+    BlockNo, Epoch, Error, ErrorKind, FileBlock, FileKind, InodeNo, IoMode, LogInfo, Lsn, Result,
+    Timestamp, readable_name,
+};
 #[cfg(any(test, feature = "planted-bugs"))]
 pub use bedplate_store::{PlantedBug, plant};
 
@@ -50,11 +54,15 @@ pub use activity::{FileActivity, FilePath};
 pub use calendar::format_time;
 pub use check::{CheckReport, Finding, FindingKind};
 pub use checkpoint::{
-    ChangedBlocks, ChangedKind, ChangedRange, CheckpointDifference, CheckpointHold, CheckpointInfo, CheckpointOptions, CheckpointScope,
-    CheckpointSpace, CloneReport, CloneSource, DifferenceKind, Pressure, RollbackOptions, RollbackReport, ScheduleRun,
+    ChangedBlocks, ChangedKind, ChangedRange, CheckpointDifference, CheckpointHold, CheckpointInfo,
+    CheckpointOptions, CheckpointScope, CheckpointSpace, CloneReport, CloneSource, DifferenceKind,
+    Pressure, RollbackOptions, RollbackReport, ScheduleRun,
 };
 pub use data::DefragStep;
-pub use engine::{CheckpointCounts, Fragmentation, MovedFile, MoverReport, MoverState, RecoveryReport, SpacePolicy};
+pub use engine::{
+    CheckpointCounts, Fragmentation, MovedFile, MoverReport, MoverState, RecoveryReport,
+    SpacePolicy,
+};
 pub use file::File;
 pub use filesystem::{FileSystem, FsInfo};
 pub use format::FormatReport;
@@ -62,7 +70,9 @@ pub use namespace::split_mode_suffix;
 #[doc(hidden)]
 pub use options::{BetweenRecords, Limits};
 pub use options::{FormatOptions, InodeLockSetting, MountOptions, OpenOptions};
-pub use options::{TUNABLES, Takes, Tunable, TunableInfo, TunableSet, TunableState, TuneOptions, TunedBy, Unit};
+pub use options::{
+    TUNABLES, Takes, Tunable, TunableInfo, TunableSet, TunableState, TuneOptions, TunedBy, Unit,
+};
 #[cfg(feature = "interleave")]
 pub use pause::{Pause, PauseHook, on_pause};
 pub use queue::{Queue, QueueCompletion};
@@ -71,5 +81,7 @@ pub use schedule::{Moment, Schedule};
 #[cfg(feature = "statistics-switch")]
 pub use statistics::statistics_switch;
 pub use statistics::{CounterSnapshot, Latencies, LatencySnapshot, Reason};
-pub use types::{AllocateMode, Attr, DirEntry, ExtentInfo, NewFile, RenameMode, SetAttr, Statfs, Untorn};
+pub use types::{
+    AllocateMode, Attr, DirEntry, ExtentInfo, NewFile, RenameMode, SetAttr, Statfs, Untorn,
+};
 pub use units::{format_duration, format_size, parse_duration, parse_size};

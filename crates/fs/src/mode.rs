@@ -39,11 +39,13 @@ impl OpenClass {
     fn all() -> impl Iterator<Item = Self> {
         let modes = std::iter::once(None).chain(IoMode::ALL.into_iter().map(Some));
         modes.flat_map(|mode| {
-            [(false, false), (false, true), (true, false), (true, true)].map(|(direct_flag, caller_caches)| Self { mode, direct_flag, caller_caches })
+            [(false, false), (false, true), (true, false), (true, true)]
+                .map(|(direct_flag, caller_caches)| Self { mode, direct_flag, caller_caches })
         })
     }
 
-    /// Returns the mode that such an open asks for, of a file with `file` mode on a mount with `mount` mode.
+    /// Returns the mode that such an open asks for, of a file with `file` mode on a mount with
+    /// `mount` mode.
     pub(crate) fn requested(self, file: Option<IoMode>, mount: IoMode) -> IoMode {
         match self.mode.or(file).unwrap_or(mount) {
             IoMode::Cached if self.direct_flag => IoMode::Direct,
@@ -104,12 +106,16 @@ impl OpenTable {
     /// Returns how the file is served, given its own mode and the mount's.
     pub(crate) fn service(&self, file: Option<IoMode>, mount: IoMode) -> Service {
         let open = |wanted: &dyn Fn(OpenClass, IoMode) -> bool| {
-            OpenClass::all().any(|class| self.counts[class.index()] > 0 && wanted(class, class.requested(file, mount)))
+            OpenClass::all().any(|class| {
+                self.counts[class.index()] > 0 && wanted(class, class.requested(file, mount))
+            })
         };
         let library = open(&|class, mode| mode == IoMode::Cached && !class.caller_caches);
         let callers = open(&|class, mode| mode == IoMode::Cached && class.caller_caches);
         let has = |wanted: IoMode| open(&|_, mode| mode == wanted);
-        let uncached = [IoMode::Direct, IoMode::Concurrent, IoMode::ConcurrentCache].into_iter().find(|mode| has(*mode));
+        let uncached = [IoMode::Direct, IoMode::Concurrent, IoMode::ConcurrentCache]
+            .into_iter()
+            .find(|mode| has(*mode));
         let mixed = (library || callers) && uncached.is_some();
         match uncached {
             _ if library => Service { mode: IoMode::Cached, path: IoMode::Cached, mixed },
@@ -149,7 +155,12 @@ mod tests {
 
     #[test]
     fn o_direct_never_gets_less_than_direct() {
-        for (file, wanted) in [(Cached, Direct), (Direct, Direct), (Concurrent, Concurrent), (ConcurrentCache, ConcurrentCache)] {
+        for (file, wanted) in [
+            (Cached, Direct),
+            (Direct, Direct),
+            (Concurrent, Concurrent),
+            (ConcurrentCache, ConcurrentCache),
+        ] {
             let class = OpenClass { mode: None, direct_flag: true, caller_caches: false };
             assert_eq!(class.requested(Some(file), Cached), wanted);
             assert_eq!(OpenClass { mode: Some(file), ..class }.requested(None, Cached), wanted);
@@ -162,9 +173,15 @@ mod tests {
             let mut table = OpenTable::default();
             table.add(names(other));
             table.add(names(Cached));
-            assert_eq!(table.service(None, Direct), Service { mode: Cached, path: Cached, mixed: true });
+            assert_eq!(
+                table.service(None, Direct),
+                Service { mode: Cached, path: Cached, mixed: true }
+            );
             table.remove(names(Cached));
-            assert_eq!(table.service(None, Direct), Service { mode: other, path: other, mixed: false });
+            assert_eq!(
+                table.service(None, Direct),
+                Service { mode: other, path: other, mixed: false }
+            );
         }
     }
 
@@ -172,16 +189,28 @@ mod tests {
     fn the_stricter_lock_holds_between_uncached_opens() {
         assert_eq!(service(&[names(Concurrent), names(Direct)]).path, Direct);
         assert_eq!(service(&[names(ConcurrentCache), names(Direct)]).path, Direct);
-        assert_eq!(service(&[names(ConcurrentCache), names(Concurrent)]), Service { mode: Concurrent, path: Concurrent, mixed: false });
+        assert_eq!(
+            service(&[names(ConcurrentCache), names(Concurrent)]),
+            Service { mode: Concurrent, path: Concurrent, mixed: false }
+        );
     }
 
     #[test]
     fn callers_that_cache_need_no_library_cache_until_somebody_else_does() {
         let caller = OpenClass { caller_caches: true, ..names(Cached) };
         assert_eq!(service(&[caller]), Service { mode: Cached, path: Direct, mixed: false });
-        assert_eq!(service(&[caller, names(Concurrent)]), Service { mode: Cached, path: Direct, mixed: true });
-        assert_eq!(service(&[caller, names(Cached)]), Service { mode: Cached, path: Cached, mixed: false });
-        assert_eq!(service(&[OpenClass { caller_caches: true, ..names(Concurrent) }]).path, Concurrent);
+        assert_eq!(
+            service(&[caller, names(Concurrent)]),
+            Service { mode: Cached, path: Direct, mixed: true }
+        );
+        assert_eq!(
+            service(&[caller, names(Cached)]),
+            Service { mode: Cached, path: Cached, mixed: false }
+        );
+        assert_eq!(
+            service(&[OpenClass { caller_caches: true, ..names(Concurrent) }]).path,
+            Concurrent
+        );
     }
 
     #[test]
@@ -208,7 +237,8 @@ mod tests {
     #[test]
     fn classes_have_indexes_of_their_own() {
         let mut seen = [false; OpenClass::COUNT];
-        OpenClass::all().for_each(|class| assert!(!std::mem::replace(&mut seen[class.index()], true)));
+        OpenClass::all()
+            .for_each(|class| assert!(!std::mem::replace(&mut seen[class.index()], true)));
         assert!(seen.iter().all(|seen| *seen));
     }
 }

@@ -6,13 +6,15 @@
 //!     running ◄─ remove orphans ◄─ mark mounted ◄─ open the log's next incarnation ◄─ metadata commit ◄─ free space ──────────┘
 //! ```
 //!
-//! A read-only mount neither flushes nor goes beyond the free space: rows from the log stay in memory, and what the tree would write stays in an
-//! overlay.
+//! A read-only mount neither flushes nor goes beyond the free space: rows from the log stay in
+//! memory, and what the tree would write stays in an overlay.
 //!
-//! - I-REC-1: a mount that writes relies only on what is durable. What it reads may be in volatile caches of the device and of the log's device: the
-//!   process that wrote it was killed, the machine was not. So it flushes both before it writes anything, and before blocks that the log freed are
-//!   handed out.
-//! - I-REC-2: until the tree holds what was replayed, nothing is written to blocks whose content a further replay of the same log would check.
+//! - I-REC-1: a mount that writes relies only on what is durable. What it reads may be in volatile
+//!   caches of the device and of the log's device: the process that wrote it was killed, the
+//!   machine was not. So it flushes both before it writes anything, and before blocks that the log
+//!   freed are handed out.
+//! - I-REC-2: until the tree holds what was replayed, nothing is written to blocks whose content a
+//!   further replay of the same log would check.
 
 use std::ops::{Bound, ControlFlow};
 use std::sync::Arc;
@@ -23,11 +25,15 @@ use uuid::Uuid;
 
 use crate::checkpoint::{self, UNFINISHED};
 use crate::engine::{EPOCH, Engine, NEXT_INO, Parts, check_options, initial_tuning};
-use crate::{BlockNo, Epoch, Error, ErrorKind, FileKind, InodeNo, MountOptions, RecoveryReport, Result};
+use crate::{
+    BlockNo, Epoch, Error, ErrorKind, FileKind, InodeNo, MountOptions, RecoveryReport, Result,
+};
 use bedplate_store::{
-    AllocRequest, Allocator, ByteRun, Checkpoint, CheckpointSet, Claim, Claims, ExtentRow, Found, Growth, InodeRow, LogDeviceHead, LogParts,
-    LogPlace, MetaStore, Owner, PlantedBug, Region, ReplayReport, Run, Shared, SpaceClass, Superblock, Table, image_extent, inode_key,
-    load_checkpoints, open_tree, planted, replay, split_before_key, split_extent_key, split_key, stored_position,
+    AllocRequest, Allocator, ByteRun, Checkpoint, CheckpointSet, Claim, Claims, ExtentRow, Found,
+    Growth, InodeRow, LogDeviceHead, LogParts, LogPlace, MetaStore, Owner, PlantedBug, Region,
+    ReplayReport, Run, Shared, SpaceClass, Superblock, Table, image_extent, inode_key,
+    load_checkpoints, open_tree, planted, replay, split_before_key, split_extent_key, split_key,
+    stored_position,
 };
 
 #[cfg(test)]
@@ -46,13 +52,22 @@ pub(crate) struct Loaded {
     pub(crate) replayed: ReplayReport,
 }
 
-/// Mounts; see [`FileSystem::mount`](crate::FileSystem::mount). What is refused is refused before anything is
-/// written, except for what the tree notes in its own file when it is opened and closed, and the length of that file in the superblock.
-pub(crate) fn mount(device: Arc<dyn BlockDevice>, log: Option<Arc<dyn BlockDevice>>, options: MountOptions) -> Result<Arc<Engine>> {
+/// Mounts; see [`FileSystem::mount`](crate::FileSystem::mount). What is refused is refused before
+/// anything is written, except for what the tree notes in its own file when it is opened and
+/// closed, and the length of that file in the superblock.
+pub(crate) fn mount(
+    device: Arc<dyn BlockDevice>,
+    log: Option<Arc<dyn BlockDevice>>,
+    options: MountOptions,
+) -> Result<Arc<Engine>> {
     let started = Instant::now();
-    let options = MountOptions { read_only: options.read_only || options.checkpoint.is_some(), ..options };
+    let options =
+        MountOptions { read_only: options.read_only || options.checkpoint.is_some(), ..options };
     if device.geometry().read_only && !options.read_only {
-        return Err(Error::new(ErrorKind::ReadOnly, format!("{} is read-only: mount it read-only (-o ro)", device.name())));
+        return Err(Error::new(
+            ErrorKind::ReadOnly,
+            format!("{} is read-only: mount it read-only (-o ro)", device.name()),
+        ));
     }
     let loaded = load(device, log, options.read_only, options.metadata_cache_bytes)?;
     if !options.read_only {
@@ -61,9 +76,11 @@ pub(crate) fn mount(device: Arc<dyn BlockDevice>, log: Option<Arc<dyn BlockDevic
     check_options(&options, loaded.found.superblock.block_size)?;
     options.limits.check()?;
     let superblock = &loaded.found.superblock;
-    let (next_ino, epoch) = if options.read_only { (0, 0) } else { (next_ino(&loaded.meta)?, epoch(&loaded.meta)?) };
+    let (next_ino, epoch) =
+        if options.read_only { (0, 0) } else { (next_ino(&loaded.meta)?, epoch(&loaded.meta)?) };
     let orphans = count_rows(&loaded.meta, Table::Orphan)?;
-    let (allocator, extents) = if options.read_only { build_allocator(&loaded)? } else { begin_writing(&loaded)? };
+    let (allocator, extents) =
+        if options.read_only { build_allocator(&loaded)? } else { begin_writing(&loaded)? };
     if !options.read_only {
         loaded.meta.region().update_superblock(|superblock| superblock.clean = false)?;
     }
@@ -108,7 +125,9 @@ pub(crate) fn mount(device: Arc<dyn BlockDevice>, log: Option<Arc<dyn BlockDevic
 fn refuse_damage(loaded: &Loaded) -> Result<()> {
     let Some(damage) = &loaded.replayed.damaged else { return Ok(()) };
     let name = loaded.device.name();
-    Err(Error::corrupt(format!("{name}: {damage}: mount read-only (-o ro) to save what is there, or let a check mend it and take the loss")))
+    Err(Error::corrupt(format!(
+        "{name}: {damage}: mount read-only (-o ro) to save what is there, or let a check mend it and take the loss"
+    )))
 }
 
 /// Ends recovery: rebuilds the free space, and makes what was replayed durable.
@@ -123,7 +142,8 @@ pub(crate) fn begin_writing(loaded: &Loaded) -> Result<(Arc<Allocator>, u64)> {
     Ok((allocator, extents))
 }
 
-/// Returns the blocks whose content decides whether a further replay takes the same records (I-REC-2). A later record may have freed them.
+/// Returns the blocks whose content decides whether a further replay takes the same records
+/// (I-REC-2). A later record may have freed them.
 fn checked_again(loaded: &Loaded) -> impl Iterator<Item = Run> {
     let block = u64::from(loaded.found.superblock.block_size);
     loaded.replayed.checked.iter().map(move |(offset, len)| {
@@ -132,8 +152,14 @@ fn checked_again(loaded: &Loaded) -> impl Iterator<Item = Run> {
     })
 }
 
-/// Reads a volume and replays its log in memory. Where it is to be written to, what was read is durable when this returns (I-REC-1).
-pub(crate) fn load(device: Arc<dyn BlockDevice>, log: Option<Arc<dyn BlockDevice>>, in_memory: bool, cache_bytes: u64) -> Result<Loaded> {
+/// Reads a volume and replays its log in memory. Where it is to be written to, what was read is
+/// durable when this returns (I-REC-1).
+pub(crate) fn load(
+    device: Arc<dyn BlockDevice>,
+    log: Option<Arc<dyn BlockDevice>>,
+    in_memory: bool,
+    cache_bytes: u64,
+) -> Result<Loaded> {
     let found = Superblock::read(&device)?;
     let superblock = &found.superblock;
     check_device(&device, superblock)?;
@@ -158,7 +184,11 @@ pub(crate) fn load(device: Arc<dyn BlockDevice>, log: Option<Arc<dyn BlockDevice
 /// Makes durable what earlier processes left in caches of the devices.
 fn flush_devices(parts: &LogParts) -> Result<()> {
     parts.data.flush()?;
-    Ok(parts.log.as_ref().filter(|_| !planted(PlantedBug::RecoveryWithoutFlush)).map_or(Ok(()), |log| log.flush())?)
+    Ok(parts
+        .log
+        .as_ref()
+        .filter(|_| !planted(PlantedBug::RecoveryWithoutFlush))
+        .map_or(Ok(()), |log| log.flush())?)
 }
 
 /// Refuses a device that cannot hold the volume its superblock describes.
@@ -170,28 +200,47 @@ fn check_device(device: &Arc<dyn BlockDevice>, superblock: &Superblock) -> Resul
     if superblock.block_size < sector {
         return Err(Error::new(
             ErrorKind::Unsupported,
-            format!("{}: the volume's block size {} is below the device's sector of {sector} bytes", device.name(), superblock.block_size),
+            format!(
+                "{}: the volume's block size {} is below the device's sector of {sector} bytes",
+                device.name(),
+                superblock.block_size
+            ),
         ));
     }
     Ok(())
 }
 
 /// Finds the log the superblock asks for.
-pub(crate) fn attach_log(device: &Arc<dyn BlockDevice>, log: Option<Arc<dyn BlockDevice>>, superblock: &Superblock) -> Result<LogParts> {
+pub(crate) fn attach_log(
+    device: &Arc<dyn BlockDevice>,
+    log: Option<Arc<dyn BlockDevice>>,
+    superblock: &Superblock,
+) -> Result<LogParts> {
     let volume = Uuid::from_bytes(superblock.uuid);
-    let place = LogPlace { separate: superblock.log_separate, start_byte: superblock.log.start, len_bytes: superblock.log.len };
+    let place = LogPlace {
+        separate: superblock.log_separate,
+        start_byte: superblock.log.start,
+        len_bytes: superblock.log.len,
+    };
     let log = match (superblock.log_separate, log) {
         (false, None) => None,
         (false, Some(log)) => {
             return Err(Error::new(
                 ErrorKind::Invalid,
-                format!("{} has its intent log on itself: mount it without the log device {}", device.name(), log.name()),
+                format!(
+                    "{} has its intent log on itself: mount it without the log device {}",
+                    device.name(),
+                    log.name()
+                ),
             ));
         }
         (true, None) => {
             return Err(Error::new(
                 ErrorKind::NotFound,
-                format!("{} has its intent log on a device of its own: name that device (-o log=PATH)", device.name()),
+                format!(
+                    "{} has its intent log on a device of its own: name that device (-o log=PATH)",
+                    device.name()
+                ),
             ));
         }
         (true, Some(log)) => {
@@ -202,10 +251,17 @@ pub(crate) fn attach_log(device: &Arc<dyn BlockDevice>, log: Option<Arc<dyn Bloc
                     let name = log.name();
                     return Err(Error::new(
                         ErrorKind::NotFound,
-                        format!("{name} is the log of volume {found}, not of {wanted}: name the right device"),
+                        format!(
+                            "{name} is the log of volume {found}, not of {wanted}: name the right device"
+                        ),
                     ));
                 }
-                None => return Err(Error::new(ErrorKind::NotFound, format!("{} holds no intent log: name the right device", log.name()))),
+                None => {
+                    return Err(Error::new(
+                        ErrorKind::NotFound,
+                        format!("{} holds no intent log: name the right device", log.name()),
+                    ));
+                }
             }
             Some(log)
         }
@@ -213,18 +269,27 @@ pub(crate) fn attach_log(device: &Arc<dyn BlockDevice>, log: Option<Arc<dyn Bloc
     Ok(LogParts { data: Arc::clone(device), log, volume, place })
 }
 
-/// Rebuilds the free space from what is in use, and reads the checkpoints; returns the space and the number of extents.
+/// Rebuilds the free space from what is in use, and reads the checkpoints; returns the space and
+/// the number of extents.
 fn build_allocator(loaded: &Loaded) -> Result<(Arc<Allocator>, u64)> {
-    let Claimed { mut claims, extents } = collect_claims(&loaded.meta, &loaded.found.superblock, |_, error| Err(error))?;
+    let Claimed { mut claims, extents } =
+        collect_claims(&loaded.meta, &loaded.found.superblock, |_, error| Err(error))?;
     let Shared { shares, files: cloned, upto: cloned_upto } = claims.shared();
     let allocator = Arc::new(claims.into_allocator(|ino| family(&loaded.meta, ino))?);
     let checkpoints = load_checkpoints(&loaded.meta)?;
     refuse_future(&loaded.meta, &checkpoints)?;
-    loaded.meta.set_checkpoints(CheckpointSet { checkpoints, block_refs: shares, cloned, cloned_upto, ..CheckpointSet::default() });
+    loaded.meta.set_checkpoints(CheckpointSet {
+        checkpoints,
+        block_refs: shares,
+        cloned,
+        cloned_upto,
+        ..CheckpointSet::default()
+    });
     Ok((allocator, extents))
 }
 
-/// Refuses checkpoints that are not older than the present: the next one to be made would stand between them.
+/// Refuses checkpoints that are not older than the present: the next one to be made would stand
+/// between them.
 fn refuse_future(meta: &MetaStore, checkpoints: &[Arc<Checkpoint>]) -> Result<()> {
     let Some(newest) = checkpoints.last() else { return Ok(()) };
     let now = setting_u32(meta, EPOCH)?;
@@ -251,20 +316,35 @@ pub(crate) struct Claimed {
     pub(crate) extents: u64,
 }
 
-/// Collects every claim; what does not decode (`false`) or lies outside (`true`) goes to `bad`, which decides whether to go on.
-pub(crate) fn collect_claims(meta: &MetaStore, superblock: &Superblock, mut bad: impl FnMut(bool, Error) -> Result<()>) -> Result<Claimed> {
+/// Collects every claim; what does not decode (`false`) or lies outside (`true`) goes to `bad`,
+/// which decides whether to go on.
+pub(crate) fn collect_claims(
+    meta: &MetaStore,
+    superblock: &Superblock,
+    mut bad: impl FnMut(bool, Error) -> Result<()>,
+) -> Result<Claimed> {
     let block = u64::from(superblock.block_size);
     let mut claims = Claims::new(superblock.block_size, superblock.size_bytes / block);
     for region in meta.region().superblock().regions() {
         let (start, end) = (region.start / block, region.end().div_ceil(block));
-        claims.mark_used(Claim::new(BlockNo(start), end - start, Owner::Region("a region of the volume itself")))?;
+        claims.mark_used(Claim::new(
+            BlockNo(start),
+            end - start,
+            Owner::Region("a region of the volume itself"),
+        ))?;
     }
     let mut extents = 0;
     meta.scan_all(Table::Extent, |key, value| {
         extents += 1;
         match split_extent_key(key).and_then(|place| Ok((place, ExtentRow::decode(value)?))) {
             Ok(((ino, at), row)) => {
-                claims.mark_used(Claim::new(row.start, row.len.into(), Owner::Extent(ino, at, row.birth))).or_else(|error| bad(true, error))?;
+                claims
+                    .mark_used(Claim::new(
+                        row.start,
+                        row.len.into(),
+                        Owner::Extent(ino, at, row.birth),
+                    ))
+                    .or_else(|error| bad(true, error))?;
             }
             Err(error) => bad(false, error)?,
         }
@@ -292,20 +372,36 @@ fn image_claim(key: &[u8], image: &[u8]) -> Result<Option<Claim>> {
     let (epoch, table, row) = split_before_key(key)?;
     let Some(extent) = image_extent(table, image)? else { return Ok(None) };
     let (ino, at) = split_extent_key(row)?;
-    Ok(Some(Claim::new(extent.start, extent.len.into(), Owner::Image(epoch, ino, at, extent.state()))))
+    Ok(Some(Claim::new(
+        extent.start,
+        extent.len.into(),
+        Owner::Image(epoch, ino, at, extent.state()),
+    )))
 }
 
 /// Lets the metadata region take free blocks, however scattered they are.
 fn grow_from(allocator: &Arc<Allocator>, block_size: u32) -> bedplate_store::GrowRegion {
     let allocator = Arc::clone(allocator);
     let block = u64::from(block_size);
-    let in_bytes = move |runs: &[Run]| runs.iter().map(|run| ByteRun { start: run.start.0 * block, len: run.blocks * block }).collect();
+    let in_bytes = move |runs: &[Run]| {
+        runs.iter()
+            .map(|run| ByteRun { start: run.start.0 * block, len: run.blocks * block })
+            .collect()
+    };
     Box::new(move |bytes, sealed, lists| {
         allocator.release_sealed(sealed);
-        let want = AllocRequest { goal: None, blocks: bytes.div_ceil(block), ahead: None, class: SpaceClass::Metadata, reserved: 0 };
+        let want = AllocRequest {
+            goal: None,
+            blocks: bytes.div_ceil(block),
+            ahead: None,
+            class: SpaceClass::Metadata,
+            reserved: 0,
+        };
         let runs = allocator.allocate_all(want)?;
         let chunks: Vec<ByteRun> = in_bytes(&runs);
-        let listed = allocator.allocate_all(AllocRequest { blocks: lists(&chunks), ..want }).inspect_err(|_| allocator.free(&runs, 0))?;
+        let listed = allocator
+            .allocate_all(AllocRequest { blocks: lists(&chunks), ..want })
+            .inspect_err(|_| allocator.free(&runs, 0))?;
         allocator.keep_for_metadata(2 * want.blocks);
         Ok(Growth { chunks, lists: in_bytes(&listed) })
     })
@@ -313,10 +409,9 @@ fn grow_from(allocator: &Arc<Allocator>, block_size: u32) -> bedplate_store::Gro
 
 fn setting<const N: usize>(meta: &MetaStore, name: &[u8]) -> Result<[u8; N]> {
     let bytes = meta.get(Table::Setting, name)?;
-    bytes
-        .as_deref()
-        .and_then(|bytes| bytes.try_into().ok())
-        .ok_or_else(|| Error::corrupt(format!("the setting '{}' is missing or damaged", name.escape_ascii())))
+    bytes.as_deref().and_then(|bytes| bytes.try_into().ok()).ok_or_else(|| {
+        Error::corrupt(format!("the setting '{}' is missing or damaged", name.escape_ascii()))
+    })
 }
 
 fn setting_u32(meta: &MetaStore, name: &[u8]) -> Result<u32> {
@@ -335,14 +430,24 @@ fn epoch(meta: &MetaStore) -> Result<u32> {
 fn next_ino(meta: &MetaStore) -> Result<u64> {
     let next = u64::from_le_bytes(setting(meta, NEXT_INO)?);
     let mut used = None;
-    meta.scan(Table::Inode, Bound::Included(&inode_key(InodeNo(next))), Bound::Unbounded, |key, _| {
-        used = Some(split_key(key)?.0);
-        Ok(ControlFlow::Break(()))
-    })?;
+    meta.scan(
+        Table::Inode,
+        Bound::Included(&inode_key(InodeNo(next))),
+        Bound::Unbounded,
+        |key, _| {
+            used = Some(split_key(key)?.0);
+            Ok(ControlFlow::Break(()))
+        },
+    )?;
     match used {
         None if InodeNo(next).is_possible() => Ok(next),
-        None => Err(Error::corrupt(format!("the setting 'next_ino' is {next}, which is no number of an inode: run a check"))),
-        Some(used) => Err(Error::corrupt(format!("the next inode is to be number {next}, but number {} exists: run a check", used.0))),
+        None => Err(Error::corrupt(format!(
+            "the setting 'next_ino' is {next}, which is no number of an inode: run a check"
+        ))),
+        Some(used) => Err(Error::corrupt(format!(
+            "the next inode is to be number {next}, but number {} exists: run a check",
+            used.0
+        ))),
     }
 }
 
@@ -364,8 +469,14 @@ fn remove_orphans(fs: &Arc<Engine>) -> Result<()> {
     })?;
     for (ino, unfinished) in orphans {
         match remove_orphan(fs, ino, unfinished) {
-            // Nothing depends on it but the space it holds: a check finds it, or the next mount has the room in its metadata.
-            Err(e) if matches!(e.kind, ErrorKind::Corrupt | ErrorKind::NotFound | ErrorKind::NoSpace) => {
+            // Nothing depends on it but the space it holds: a check finds it, or the next mount has
+            // the room in its metadata.
+            Err(e)
+                if matches!(
+                    e.kind,
+                    ErrorKind::Corrupt | ErrorKind::NotFound | ErrorKind::NoSpace
+                ) =>
+            {
                 tracing::warn!("inode {} is not removed now: {e}", ino.0);
             }
             other => other?,
@@ -385,7 +496,8 @@ fn remove_orphan(fs: &Arc<Engine>, ino: InodeNo, unfinished: bool) -> Result<()>
     }
 }
 
-/// Makes everything durable, closes the tree and marks the volume clean. Where the metadata has no room to grow, the log holds the rest for the next mount.
+/// Makes everything durable, closes the tree and marks the volume clean. Where the metadata has no
+/// room to grow, the log holds the rest for the next mount.
 pub(crate) fn unmount(fs: &Engine) -> Result<()> {
     fs.sync_everything()?;
     fs.retire();
@@ -394,7 +506,10 @@ pub(crate) fn unmount(fs: &Engine) -> Result<()> {
     }
     match fs.meta.metadata_commit() {
         Err(e) if e.kind == ErrorKind::NoSpace && !fs.meta.has_unwritten_records() => {
-            tracing::warn!("{} is not clean, and the next mount goes on from its log: {e}", fs.device.name());
+            tracing::warn!(
+                "{} is not clean, and the next mount goes on from its log: {e}",
+                fs.device.name()
+            );
             fs.meta.close();
             return Ok(());
         }
@@ -424,7 +539,10 @@ pub(crate) fn grow(fs: &Engine) -> Result<u64> {
     if size < old {
         return Err(Error::new(
             ErrorKind::Invalid,
-            format!("{} shrank from {old} to {size} bytes below a mounted volume: restore its size", fs.device.name()),
+            format!(
+                "{} shrank from {old} to {size} bytes below a mounted volume: restore its size",
+                fs.device.name()
+            ),
         ));
     }
     if size > old {

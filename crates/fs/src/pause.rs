@@ -1,19 +1,24 @@
-//! Points at which the crash judge holds a thread up, so that another one does something in the middle of what this one does.
+//! Points at which the crash judge holds a thread up, so that another one does something in the
+//! middle of what this one does.
 //!
-//! Only the judge asks for the feature `interleave`. Without it the call below is empty: no program that users get links the judge.
+//! Only the judge asks for the feature `interleave`. Without it the call below is empty: no program
+//! that users get links the judge.
 
 /// Where a thread can be held up. Which locks it holds there is part of what the judge tries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Pause {
     /// A change begins, or goes on with its next record.
     Change,
-    /// A record of a file's extents is planned and not logged yet: the inode lock and the map's lock are held.
+    /// A record of a file's extents is planned and not logged yet: the inode lock and the map's
+    /// lock are held.
     Planned,
     /// A record of a file's extents is logged, and what it frees not yet given back.
     Recorded,
-    /// An inode without names and pins is about to be removed, or has lost its extents and not yet its row.
+    /// An inode without names and pins is about to be removed, or has lost its extents and not yet
+    /// its row.
     Reclaim,
-    /// The rows of a record are about to be logged, and the caller holds whatever locks it needs for that.
+    /// The rows of a record are about to be logged, and the caller holds whatever locks it needs
+    /// for that.
     Commit,
 }
 

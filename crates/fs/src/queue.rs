@@ -22,12 +22,15 @@ pub struct QueueCompletion {
     pub buf: Option<AlignedBuf>,
 }
 
-/// One thread's submission and completion pair (`lio_listio` as it should have been). A batch may span files of one file system.
+/// One thread's submission and completion pair (`lio_listio` as it should have been). A batch may
+/// span files of one file system.
 ///
-/// What cannot go straight to the device (unaligned, unwritten, cached …) is carried out before `submit` returns and completes like the rest.
+/// What cannot go straight to the device (unaligned, unwritten, cached …) is carried out before
+/// `submit` returns and completes like the rest.
 ///
-/// Operations in flight hold their files' locks as the I/O mode says. Completions need not be fetched for others to get on: a thread that waits for such a
-/// lock completes the device's part itself, and the results wait here.
+/// Operations in flight hold their files' locks as the I/O mode says. Completions need not be
+/// fetched for others to get on: a thread that waits for such a lock completes the device's part
+/// itself, and the results wait here.
 pub struct Queue {
     /// Also reached by threads that wait for a lock that an operation of this queue holds.
     engine: Arc<Mutex<QueueState>>,
@@ -92,23 +95,41 @@ impl Queue {
     ///
     /// # Errors
     /// Gives the buffer back when the queue is full.
-    pub fn read(&mut self, file: &Arc<File>, buf: AlignedBuf, offset: u64, token: u64) -> std::result::Result<(), AlignedBuf> {
-        self.push(Op { kind: Kind::Read, file: Arc::clone(file), buf: Some(buf), offset, token }).map_err(Op::into_buffer)
+    pub fn read(
+        &mut self,
+        file: &Arc<File>,
+        buf: AlignedBuf,
+        offset: u64,
+        token: u64,
+    ) -> std::result::Result<(), AlignedBuf> {
+        self.push(Op { kind: Kind::Read, file: Arc::clone(file), buf: Some(buf), offset, token })
+            .map_err(Op::into_buffer)
     }
     /// Queues a write of the whole buffer at `offset`.
     ///
     /// # Errors
     /// Gives the buffer back when the queue is full.
-    pub fn write(&mut self, file: &Arc<File>, buf: AlignedBuf, offset: u64, token: u64) -> std::result::Result<(), AlignedBuf> {
-        self.push(Op { kind: Kind::Write, file: Arc::clone(file), buf: Some(buf), offset, token }).map_err(Op::into_buffer)
+    pub fn write(
+        &mut self,
+        file: &Arc<File>,
+        buf: AlignedBuf,
+        offset: u64,
+        token: u64,
+    ) -> std::result::Result<(), AlignedBuf> {
+        self.push(Op { kind: Kind::Write, file: Arc::clone(file), buf: Some(buf), offset, token })
+            .map_err(Op::into_buffer)
     }
     /// Queues `sync_data` of a file, covering the writes that have completed.
     ///
     /// # Errors
     /// `Err` when the queue is full.
-    #[expect(clippy::result_unit_err, reason = "there is nothing to give back and one thing that can be wrong")]
+    #[expect(
+        clippy::result_unit_err,
+        reason = "there is nothing to give back and one thing that can be wrong"
+    )]
     pub fn sync_data(&mut self, file: &Arc<File>, token: u64) -> std::result::Result<(), ()> {
-        self.push(Op { kind: Kind::Sync, file: Arc::clone(file), buf: None, offset: 0, token }).map_err(drop)
+        self.push(Op { kind: Kind::Sync, file: Arc::clone(file), buf: None, offset: 0, token })
+            .map_err(drop)
     }
 
     fn push(&mut self, op: Op) -> std::result::Result<(), Op> {
@@ -138,7 +159,9 @@ impl Queue {
     /// `Io` when waiting fails.
     pub fn complete(&mut self, min: usize, out: &mut Vec<QueueCompletion>) -> Result<usize> {
         let mut engine = self.engine.lock();
-        let taken = engine.submit(&mut self.waiting).and_then(|()| engine.complete(min.min(self.in_flight), out));
+        let taken = engine
+            .submit(&mut self.waiting)
+            .and_then(|()| engine.complete(min.min(self.in_flight), out));
         let closing = engine.take_closing();
         drop(engine);
         drop(closing);

@@ -4,7 +4,9 @@ use std::sync::Arc;
 
 use crate::engine::{Engine, TuningState, cache_options, refusal, stored_key};
 use crate::inode::Inode;
-use crate::options::{TUNABLES, Takes, Tunable, TunableInfo, TunableState, TuneOptions, TunedBy, check_pairs};
+use crate::options::{
+    TUNABLES, Takes, Tunable, TunableInfo, TunableState, TuneOptions, TunedBy, check_pairs,
+};
 use crate::{Error, ErrorKind, FileKind, IoMode, MountOptions, Result};
 use bedplate_store::{RecordKind, RowChange, Table};
 
@@ -40,12 +42,16 @@ impl Engine {
     /// Changes tunables: all, or none.
     pub(crate) fn tune(&self, change: &TuneOptions) -> Result<Vec<TunableState>> {
         let mut state = self.tuning.state.lock();
-        change.changes.iter().try_for_each(|(tunable, value)| check_change(*tunable, *value, change.live_only, self.block_size))?;
+        change.changes.iter().try_for_each(|(tunable, value)| {
+            check_change(*tunable, *value, change.live_only, self.block_size)
+        })?;
         if !change.live_only {
             self.begin_change()?;
         }
         let mut next = state.options.clone();
-        for (tunable, value) in change.changes.iter().filter(|(tunable, _)| tunable.info().takes == Takes::Live) {
+        for (tunable, value) in
+            change.changes.iter().filter(|(tunable, _)| tunable.info().takes == Takes::Live)
+        {
             let back = if change.live_only { state.stored[*tunable as usize] } else { None };
             tunable.put(value.or(back).unwrap_or_else(|| tunable.default_value()), &mut next);
         }
@@ -68,7 +74,11 @@ impl Engine {
         }
         if !change.live_only && !change.changes.is_empty() {
             let row = |(tunable, value): &(Tunable, Option<u64>)| match value {
-                Some(value) => RowChange::put(Table::Setting, stored_key(*tunable), value.to_le_bytes().to_vec()),
+                Some(value) => RowChange::put(
+                    Table::Setting,
+                    stored_key(*tunable),
+                    value.to_le_bytes().to_vec(),
+                ),
                 None => RowChange::delete(Table::Setting, stored_key(*tunable)),
             };
             let lsn = self.commit(RecordKind::Setting, change.changes.iter().map(row).collect());
@@ -85,7 +95,9 @@ impl Engine {
             self.serve_again_in(before.mode);
             return Err(error);
         }
-        let cache = |options: &MountOptions| cache_options(options, self.geometry.logical_block_size, self.block_size);
+        let cache = |options: &MountOptions| {
+            cache_options(options, self.geometry.logical_block_size, self.block_size)
+        };
         if let Err(error) = self.cache.retune(&cache(before), &cache(next)) {
             self.serve_again_in(before.mode);
             return Err(error);
@@ -105,29 +117,49 @@ impl Engine {
 
     /// Serves files without a mode of their own, open ones too, in another one.
     fn serve_in(&self, mode: IoMode) -> Result<()> {
-        // First: an open that comes now finds the new mode, and one that came before is found below.
+        // First: an open that comes now finds the new mode, and one that came before is found
+        // below.
         self.tuning.set_mode(mode);
-        let follows = |inode: &Inode| inode.kind == FileKind::File && inode.attr_lock().row.io_mode.is_none();
+        let follows =
+            |inode: &Inode| inode.kind == FileKind::File && inode.attr_lock().row.io_mode.is_none();
         let files: Vec<Arc<Inode>> = self.inodes.loaded(|inode| inode.kind == FileKind::File);
-        files.iter().filter(|inode| follows(inode)).try_for_each(|inode| crate::data::mode_changed(self, inode))
+        files
+            .iter()
+            .filter(|inode| follows(inode))
+            .try_for_each(|inode| crate::data::mode_changed(self, inode))
     }
 
     fn serve_again_in(&self, mode: IoMode) {
         if self.tuning.mode() != mode
             && let Err(error) = self.serve_in(mode)
         {
-            tracing::warn!("some files are served in another mode than '{mode}' until they are opened again: {error}");
+            tracing::warn!(
+                "some files are served in another mode than '{mode}' until they are opened again: {error}"
+            );
         }
     }
 }
 
-fn check_change(tunable: Tunable, value: Option<u64>, live_only: bool, block_size: u32) -> Result<()> {
+fn check_change(
+    tunable: Tunable,
+    value: Option<u64>,
+    live_only: bool,
+    block_size: u32,
+) -> Result<()> {
     let info = tunable.info();
     let refuse = |why: String| Err(Error::new(ErrorKind::Invalid, format!("{}: {why}", info.name)));
     match info.takes {
-        Takes::Format => refuse(format!("it is set once, by 'bedplate format {}', and cannot be changed", info.option)),
-        Takes::MountOption => refuse(format!("it is needed before the volume can be read: give the mount option {}", info.option)),
-        Takes::NextMount if live_only => refuse("it counts from the next mount on, so it cannot be set for this one only".to_owned()),
+        Takes::Format => refuse(format!(
+            "it is set once, by 'bedplate format {}', and cannot be changed",
+            info.option
+        )),
+        Takes::MountOption => refuse(format!(
+            "it is needed before the volume can be read: give the mount option {}",
+            info.option
+        )),
+        Takes::NextMount if live_only => refuse(
+            "it counts from the next mount on, so it cannot be set for this one only".to_owned(),
+        ),
         _ => value.and_then(|value| refusal(tunable, value, block_size)).map_or(Ok(()), refuse),
     }
 }

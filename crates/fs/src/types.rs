@@ -7,9 +7,11 @@ use crate::{Epoch, FileKind, InodeNo, IoMode, Timestamp};
 /// How a file's writes are kept from tearing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Untorn {
-    /// The unit in bytes: a write within one aligned unit is after a power cut wholly there or wholly absent.
+    /// The unit in bytes: a write within one aligned unit is after a power cut wholly there or
+    /// wholly absent.
     pub bytes: u32,
-    /// The device promises it by itself; otherwise writes go to new blocks, and one record remaps them.
+    /// The device promises it by itself; otherwise writes go to new blocks, and one record remaps
+    /// them.
     pub by_device: bool,
 }
 
@@ -111,7 +113,8 @@ pub enum AllocateMode {
     },
     /// Frees the blocks wholly inside the range and zeroes the edges; the size stays.
     PunchHole,
-    /// Makes the range read as zeros while keeping it allocated; extends the size unless `keep_size`.
+    /// Makes the range read as zeros while keeping it allocated; extends the size unless
+    /// `keep_size`.
     ZeroRange {
         /// Leaves the size alone.
         keep_size: bool,

@@ -1,8 +1,11 @@
-//! Sizes and durations as people write them: the one reader and writer for options, commands and messages.
+//! Sizes and durations as people write them: the one reader and writer for options, commands and
+//! messages.
 //!
-//! A size is a number and a unit: `512`, `4k`, `64M`, `1.5GiB`, `100 MB`. `k`, `M`, `G`, `T`, `P` with or without `iB` are powers of 1,024,
-//! as in fallocate(1); with `B` alone they are powers of 1,000. A duration is a number and `ns`, `us`, `ms`, `s`, `m`, `h` or `d`;
-//! a bare number counts seconds. Case matters nowhere, except that `m` and `M` are both minutes in a duration and mebibytes in a size.
+//! A size is a number and a unit: `512`, `4k`, `64M`, `1.5GiB`, `100 MB`. `k`, `M`, `G`, `T`, `P`
+//! with or without `iB` are powers of 1,024, as in fallocate(1); with `B` alone they are powers of
+//! 1,000. A duration is a number and `ns`, `us`, `ms`, `s`, `m`, `h` or `d`; a bare number counts
+//! seconds. Case matters nowhere, except that `m` and `M` are both minutes in a duration and
+//! mebibytes in a size.
 
 use std::time::Duration;
 
@@ -13,7 +16,8 @@ struct Decimal<'a> {
     unit: &'a str,
 }
 
-/// More digits than any size or duration has, few enough that the product with the largest unit fits 128 bits.
+/// More digits than any size or duration has, few enough that the product with the largest unit
+/// fits 128 bits.
 const DIGITS_MAX: usize = 20;
 
 fn split(text: &str) -> Option<Decimal<'_>> {
@@ -21,7 +25,11 @@ fn split(text: &str) -> Option<Decimal<'_>> {
     let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
     let (number, unit) = text.split_at(end);
     let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
-    if whole.is_empty() || whole.len() + fraction.len() > DIGITS_MAX || fraction.contains('.') || (number.contains('.') && fraction.is_empty()) {
+    if whole.is_empty()
+        || whole.len() + fraction.len() > DIGITS_MAX
+        || fraction.contains('.')
+        || (number.contains('.') && fraction.is_empty())
+    {
         return None;
     }
     let digits = format!("{whole}{fraction}").parse().ok()?;
@@ -41,12 +49,18 @@ impl Decimal<'_> {
 /// # Errors
 /// One sentence that quotes the text and shows how a size is written.
 pub fn parse_size(text: &str) -> Result<u64, String> {
-    let explain = || format!("'{text}' is not a size: write a whole number of bytes or a unit, as in 4096, 4k, 64M or 1.5GiB");
+    let explain = || {
+        format!(
+            "'{text}' is not a size: write a whole number of bytes or a unit, as in 4096, 4k, 64M or 1.5GiB"
+        )
+    };
     let number = split(text).ok_or_else(explain)?;
     let unit = number.unit.to_ascii_lowercase();
     let (power, base): (u32, u128) = match unit.as_bytes() {
         [] | [b'b'] => (0, 1024),
-        [prefix] | [prefix, b'i'] | [prefix, b'i', b'b'] => (prefix_power(*prefix).ok_or_else(explain)?, 1024),
+        [prefix] | [prefix, b'i'] | [prefix, b'i', b'b'] => {
+            (prefix_power(*prefix).ok_or_else(explain)?, 1024)
+        }
         [prefix, b'b'] => (prefix_power(*prefix).ok_or_else(explain)?, 1000),
         _ => return Err(explain()),
     };
@@ -63,7 +77,11 @@ fn prefix_power(prefix: u8) -> Option<u32> {
 /// # Errors
 /// One sentence that quotes the text and shows how a duration is written.
 pub fn parse_duration(text: &str) -> Result<Duration, String> {
-    let explain = || format!("'{text}' is not a duration: write a number and a unit, as in 5s, 500ms, 1.5m or 1h");
+    let explain = || {
+        format!(
+            "'{text}' is not a duration: write a number and a unit, as in 5s, 500ms, 1.5m or 1h"
+        )
+    };
     let number = split(text).ok_or_else(explain)?;
     let nanos: u128 = match number.unit.to_ascii_lowercase().as_str() {
         "ns" => 1,
@@ -78,7 +96,8 @@ pub fn parse_duration(text: &str) -> Result<Duration, String> {
     number.times(nanos).map(Duration::from_nanos).ok_or_else(explain)
 }
 
-/// Writes a size with the largest binary unit it fills and at most two decimals: `512 B`, `64 MiB`, `1.5 GiB`.
+/// Writes a size with the largest binary unit it fills and at most two decimals: `512 B`, `64 MiB`,
+/// `1.5 GiB`.
 #[must_use]
 pub fn format_size(bytes: u64) -> String {
     const UNITS: [&str; 6] = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
@@ -91,7 +110,8 @@ pub fn format_size(bytes: u64) -> String {
     format!("{} {}", decimal(hundredths), UNITS[power])
 }
 
-/// Writes a duration with the unit that reads best and at most two decimals: `650 us`, `1.5 ms`, `12 s`, `3 min 5 s`.
+/// Writes a duration with the unit that reads best and at most two decimals: `650 us`, `1.5 ms`,
+/// `12 s`, `3 min 5 s`.
 #[must_use]
 pub fn format_duration(duration: Duration) -> String {
     let nanos = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
@@ -99,7 +119,9 @@ pub fn format_duration(duration: Duration) -> String {
         0..1_000 => format!("{nanos} ns"),
         1_000..1_000_000 => format!("{} us", decimal(hundredths_of(nanos, 1_000))),
         1_000_000..1_000_000_000 => format!("{} ms", decimal(hundredths_of(nanos, 1_000_000))),
-        1_000_000_000..120_000_000_000 => format!("{} s", decimal(hundredths_of(nanos, 1_000_000_000))),
+        1_000_000_000..120_000_000_000 => {
+            format!("{} s", decimal(hundredths_of(nanos, 1_000_000_000)))
+        }
         _ => format!("{} min {} s", duration.as_secs() / 60, duration.as_secs() % 60),
     }
 }
@@ -149,7 +171,10 @@ mod tests {
 
     #[test]
     fn what_is_no_size_is_refused_with_the_text_in_the_sentence() {
-        for text in ["", " ", "k", "4x", "4kk", "-1", "+1", "1e9", "4.", ".5k", "1.2.3k", "0.3", "0.3k", "99999P", "4kib4", "४k", "1 2", "4 k i"] {
+        for text in [
+            "", " ", "k", "4x", "4kk", "-1", "+1", "1e9", "4.", ".5k", "1.2.3k", "0.3", "0.3k",
+            "99999P", "4kib4", "४k", "1 2", "4 k i",
+        ] {
             let sentence = parse_size(text).expect_err(text);
             assert!(sentence.contains(&format!("'{text}'")), "{sentence}");
         }
@@ -186,7 +211,13 @@ mod tests {
         ] {
             assert_eq!(format_size(bytes), text);
         }
-        for (nanos, text) in [(0, "0 ns"), (650_000, "650 us"), (1_500_000, "1.5 ms"), (12_000_000_000, "12 s"), (185_000_000_000, "3 min 5 s")] {
+        for (nanos, text) in [
+            (0, "0 ns"),
+            (650_000, "650 us"),
+            (1_500_000, "1.5 ms"),
+            (12_000_000_000, "12 s"),
+            (185_000_000_000, "3 min 5 s"),
+        ] {
             assert_eq!(format_duration(Duration::from_nanos(nanos)), text);
         }
     }
@@ -208,7 +239,8 @@ mod tests {
         #[test]
         fn a_written_size_is_read_back_within_its_rounding(bytes in any::<u64>()) {
             let text = format_size(bytes);
-            // Two decimals of a binary unit need not be a whole number of bytes; then the reader refuses instead of guessing.
+            // Two decimals of a binary unit need not be a whole number of bytes; then the reader
+            // refuses instead of guessing.
             if let Ok(again) = parse_size(&text) {
                 prop_assert!(again.abs_diff(bytes) <= bytes / 200 + 1, "{bytes} -> {text} -> {again}");
             }

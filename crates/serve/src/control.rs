@@ -10,8 +10,9 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use bedplate_fs::{
-    ChangedRange, CheckpointInfo, CheckpointOptions, CheckpointScope, CheckpointSpace, CloneSource, Error, ErrorKind, FileKind, FileSystem, InodeNo,
-    Moment, Pressure, RollbackOptions, Schedule, TuneOptions,
+    ChangedRange, CheckpointInfo, CheckpointOptions, CheckpointScope, CheckpointSpace, CloneSource,
+    Error, ErrorKind, FileKind, FileSystem, InodeNo, Moment, Pressure, RollbackOptions, Schedule,
+    TuneOptions,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -41,7 +42,8 @@ pub enum Request {
         /// The last epoch of the part before; 0 at first.
         after: u32,
     },
-    /// Tells what deleting some together would free; of none: what all hold, and whether they fill the volume.
+    /// Tells what deleting some together would free; of none: what all hold, and whether they fill
+    /// the volume.
     Held {
         /// Their epochs.
         epochs: Vec<u32>,
@@ -126,7 +128,8 @@ pub enum Request {
         /// The path of the clone, from the root of the volume.
         target: Vec<u8>,
     },
-    /// Tells what differs between two moments: [`bedplate_fs::CheckpointDifference`]s in the order of their paths.
+    /// Tells what differs between two moments: [`bedplate_fs::CheckpointDifference`]s in the order
+    /// of their paths.
     Diff {
         /// The first checkpoint.
         from: Vec<u8>,
@@ -172,19 +175,34 @@ pub fn answer(fs: &FileSystem, request: &Request) -> bedplate_fs::Result<(Value,
     let plain = |value: Value| Ok((value, Changed::default()));
     match request {
         Request::Create { name, paths, keep, automatic } => {
-            let scope =
-                if paths.is_empty() { CheckpointScope::Everything } else { CheckpointScope::Paths(paths.iter().map(|path| path_of(path)).collect()) };
-            let made: CheckpointInfo = fs.create_checkpoint(name, &CheckpointOptions { scope, automatic: *automatic, kept: *keep })?;
+            let scope = if paths.is_empty() {
+                CheckpointScope::Everything
+            } else {
+                CheckpointScope::Paths(paths.iter().map(|path| path_of(path)).collect())
+            };
+            let made: CheckpointInfo = fs.create_checkpoint(
+                name,
+                &CheckpointOptions { scope, automatic: *automatic, kept: *keep },
+            )?;
             plain(json(&listed(made))?)
         }
         Request::List { after } => plain(json(&list(fs, *after))?),
         Request::Held { epochs } => plain(json(&held(fs, epochs)?)?),
         Request::SetPolicy { policy } => {
-            fs.set_space_policy(policy.parse().map_err(|why: String| Error::new(ErrorKind::Invalid, why))?)?;
+            fs.set_space_policy(
+                policy.parse().map_err(|why: String| Error::new(ErrorKind::Invalid, why))?,
+            )?;
             plain(Value::Null)
         }
         Request::SetSchedule { name, every_s, keep, paths } => {
-            fs.set_schedule(&Schedule { name: name.clone(), every_s: *every_s, keep: *keep, paths: paths.clone(), last: None, failure: None })?;
+            fs.set_schedule(&Schedule {
+                name: name.clone(),
+                every_s: *every_s,
+                keep: *keep,
+                paths: paths.clone(),
+                last: None,
+                failure: None,
+            })?;
             plain(Value::Null)
         }
         Request::Schedules => plain(json(&fs.schedules())?),
@@ -193,18 +211,28 @@ pub fn answer(fs: &FileSystem, request: &Request) -> bedplate_fs::Result<(Value,
             plain(Value::Null)
         }
         Request::RunSchedules => plain(json(&fs.run_schedules(Moment::now())?)?),
-        Request::Mount { .. } => Err(Error::new(ErrorKind::Unsupported, "only the daemon of a mount mounts a checkpoint beside it")),
+        Request::Mount { .. } => Err(Error::new(
+            ErrorKind::Unsupported,
+            "only the daemon of a mount mounts a checkpoint beside it",
+        )),
         Request::Delete { name } => {
             fs.delete_checkpoint(name)?;
             plain(Value::Null)
         }
-        Request::Fragmentation { path } => plain(json(&fs.fragmentation(fs.resolve(path_of(path))?.ino)?)?),
-        Request::Defragment { path, from, unshare } => plain(json(&fs.defragment(fs.resolve(path_of(path))?.ino, *from, *unshare)?)?),
+        Request::Fragmentation { path } => {
+            plain(json(&fs.fragmentation(fs.resolve(path_of(path))?.ino)?)?)
+        }
+        Request::Defragment { path, from, unshare } => {
+            plain(json(&fs.defragment(fs.resolve(path_of(path))?.ino, *from, *unshare)?)?)
+        }
         Request::Keep { name, keep } => plain(json(&listed(fs.keep_checkpoint(name, *keep)?))?),
         Request::Tunables => plain(json(&fs.tunables())?),
         Request::Tune(change) => plain(json(&fs.tune(change)?)?),
         Request::Rollback { name, path, force } => {
-            let report = fs.rollback(name, &RollbackOptions { path: path.as_deref().map(path_of), force: *force })?;
+            let report = fs.rollback(
+                name,
+                &RollbackOptions { path: path.as_deref().map(path_of), force: *force },
+            )?;
             Ok((json(&report)?, Changed { inodes: report.inodes, names: report.names }))
         }
         Request::Clone { checkpoint, path, target } => {
@@ -213,18 +241,34 @@ pub fn answer(fs: &FileSystem, request: &Request) -> bedplate_fs::Result<(Value,
                 None => CloneSource::Present(path_of(path)),
             };
             let report = fs.clone_files(&source, path_of(target))?;
-            Ok((json(&report)?, Changed { inodes: BTreeSet::from([report.name.0]), names: vec![report.name] }))
+            Ok((
+                json(&report)?,
+                Changed { inodes: BTreeSet::from([report.name.0]), names: vec![report.name] },
+            ))
         }
         Request::Diff { from, to } => plain(json(&fs.checkpoint_diff(from, to.as_deref())?)?),
         Request::Changes { path, from, to } => {
-            let root = to.as_ref().map_or_else(|| PathBuf::from("/"), |to| Path::new("/.checkpoints").join(path_of(to)));
+            let root = to.as_ref().map_or_else(
+                || PathBuf::from("/"),
+                |to| Path::new("/.checkpoints").join(path_of(to)),
+            );
             let path = path_of(path);
             let file = fs.resolve(root.join(path.strip_prefix("/").unwrap_or(&path)))?;
             if file.kind != FileKind::File {
-                return Err(Error::new(ErrorKind::Invalid, format!("{} is no regular file: only these have blocks that change", path.display())));
+                return Err(Error::new(
+                    ErrorKind::Invalid,
+                    format!(
+                        "{} is no regular file: only these have blocks that change",
+                        path.display()
+                    ),
+                ));
             }
             let changed = fs.changed_blocks(file.ino, from, to.as_deref())?;
-            plain(json(&Changes { size_before: changed.size_before, size: changed.size, ranges: changed.collect() })?)
+            plain(json(&Changes {
+                size_before: changed.size_before,
+                size: changed.size,
+                ranges: changed.collect(),
+            })?)
         }
     }
 }
@@ -295,12 +339,18 @@ pub struct Held {
 pub fn held(fs: &FileSystem, epochs: &[u32]) -> bedplate_fs::Result<Held> {
     if epochs.is_empty() {
         let pressure = fs.checkpoint_pressure()?;
-        return Ok(Held { space: fs.all_checkpoints_space()?, pressure, warning: pressure.map(|pressure| pressure.to_string()) });
+        return Ok(Held {
+            space: fs.all_checkpoints_space()?,
+            pressure,
+            warning: pressure.map(|pressure| pressure.to_string()),
+        });
     }
     let all = fs.checkpoints();
     let name_of = |epoch: &u32| {
         let found = all.iter().find(|checkpoint| checkpoint.epoch.0 == *epoch);
-        found.map(|checkpoint| checkpoint.name.as_slice()).ok_or_else(|| Error::new(ErrorKind::NotFound, format!("checkpoint {epoch} was deleted")))
+        found.map(|checkpoint| checkpoint.name.as_slice()).ok_or_else(|| {
+            Error::new(ErrorKind::NotFound, format!("checkpoint {epoch} was deleted"))
+        })
     };
     let names = epochs.iter().map(name_of).collect::<bedplate_fs::Result<Vec<_>>>()?;
     Ok(Held { space: fs.checkpoints_space(&names)?, pressure: None, warning: None })
@@ -364,7 +414,9 @@ pub fn path_of(bytes: &[u8]) -> PathBuf {
 }
 
 fn json(value: &impl Serialize) -> bedplate_fs::Result<Value> {
-    serde_json::to_value(value).map_err(|e| Error::new(ErrorKind::Invalid, format!("the answer cannot be written as JSON: {e}")))
+    serde_json::to_value(value).map_err(|e| {
+        Error::new(ErrorKind::Invalid, format!("the answer cannot be written as JSON: {e}"))
+    })
 }
 
 #[cfg(test)]
@@ -373,7 +425,9 @@ mod tests {
 
     #[test]
     fn epochs_are_written_short_and_hostile_ones_refused() {
-        for (epochs, text) in [(&[][..], ""), (&[3], "3"), (&[9, 7, 8, 3, 3], "3,7-9"), (&[1, 3, 5], "1,3,5")] {
+        for (epochs, text) in
+            [(&[][..], ""), (&[3], "3"), (&[9, 7, 8, 3, 3], "3,7-9"), (&[1, 3, 5], "1,3,5")]
+        {
             assert_eq!(write_epochs(epochs), text);
             let mut sorted = epochs.to_vec();
             sorted.sort_unstable();
@@ -387,11 +441,19 @@ mod tests {
 
     #[test]
     fn requests_and_answers_survive_the_way() {
-        let request = Request::Rollback { name: b"odd \xff".to_vec(), path: Some(b"/a \xff".to_vec()), force: true };
+        let request = Request::Rollback {
+            name: b"odd \xff".to_vec(),
+            path: Some(b"/a \xff".to_vec()),
+            force: true,
+        };
         let text = serde_json::to_vec(&request).unwrap();
-        assert!(matches!(serde_json::from_slice(&text).unwrap(), Request::Rollback { name, force: true, .. } if name == b"odd \xff"));
+        assert!(
+            matches!(serde_json::from_slice(&text).unwrap(), Request::Rollback { name, force: true, .. } if name == b"odd \xff")
+        );
         assert!(serde_json::from_str::<Request>("{\"request\":\"explode\"}").is_err());
         let failed = Answer::of(Err(Error::new(ErrorKind::Busy, "no")));
-        assert!(matches!(failed, Answer::Failed(kind, message) if kind == "Busy" && message == "no"));
+        assert!(
+            matches!(failed, Answer::Failed(kind, message) if kind == "Busy" && message == "no")
+        );
     }
 }

@@ -29,7 +29,8 @@ pub enum ErrorKind {
     Broken,
 }
 
-/// An error: what, where and what to do, in one sentence. Cheap to clone, because the end of a mount is reported to every waiter.
+/// An error: what, where and what to do, in one sentence. Cheap to clone, because the end of a
+/// mount is reported to every waiter.
 #[derive(Debug, Clone)]
 pub struct Error {
     /// What went wrong.
@@ -50,13 +51,21 @@ impl Error {
             std::io::ErrorKind::PermissionDenied => ErrorKind::Permission,
             _ => ErrorKind::Io,
         };
-        Self { kind, message: format!("{}: {source}", message.into()), source: Some(Arc::new(source)) }
+        Self {
+            kind,
+            message: format!("{}: {source}", message.into()),
+            source: Some(Arc::new(source)),
+        }
     }
 }
 
 impl From<bedplate_fs::Error> for Error {
     fn from(source: bedplate_fs::Error) -> Self {
-        Self { kind: ErrorKind::FileSystem, message: source.message.clone(), source: Some(Arc::new(source)) }
+        Self {
+            kind: ErrorKind::FileSystem,
+            message: source.message.clone(),
+            source: Some(Arc::new(source)),
+        }
     }
 }
 

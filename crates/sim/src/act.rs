@@ -6,8 +6,9 @@ use std::sync::Arc;
 
 use bedplate_block::AlignedBuf;
 use bedplate_fs::{
-    ChangedKind, CheckpointInfo, CheckpointOptions, CheckpointScope, CloneSource, ErrorKind, File, FileKind, FileSystem, InodeNo, IoMode, NewFile,
-    OpenOptions, Result, RollbackOptions, SetAttr, SpacePolicy,
+    ChangedKind, CheckpointInfo, CheckpointOptions, CheckpointScope, CloneSource, ErrorKind, File,
+    FileKind, FileSystem, InodeNo, IoMode, NewFile, OpenOptions, Result, RollbackOptions, SetAttr,
+    SpacePolicy,
 };
 use parking_lot::Mutex;
 
@@ -72,7 +73,13 @@ impl Stage {
         let block = u64::from(self.fs.statfs().block_size);
         let past_caches = file.effective_mode() != IoMode::Cached;
         let unit = match self.fs.untorn(file.ino())? {
-            Some(untorn) if past_caches && range.start.is_multiple_of(block) && range.end.is_multiple_of(block) => u64::from(untorn.bytes),
+            Some(untorn)
+                if past_caches
+                    && range.start.is_multiple_of(block)
+                    && range.end.is_multiple_of(block) =>
+            {
+                u64::from(untorn.bytes)
+            }
             _ => 0,
         };
         Ok(Some(Wrote { ino: file.ino(), range, unit }))
@@ -83,12 +90,18 @@ impl Stage {
     }
 
     /// Runs `work` on a held file, or on one that is opened for it.
-    fn on<T>(&self, on: On, options: &OpenOptions, work: impl FnOnce(&File) -> Result<T>) -> Result<T> {
+    fn on<T>(
+        &self,
+        on: On,
+        options: &OpenOptions,
+        work: impl FnOnce(&File) -> Result<T>,
+    ) -> Result<T> {
         match on {
             On::Name(file, dir) => work(&self.fs.open(file_path(file, dir), options)?),
             On::Held(slot) => {
                 let held = self.held.lock().get(&slot).cloned();
-                let missing = || bedplate_fs::Error::new(ErrorKind::NotFound, "nothing is held there");
+                let missing =
+                    || bedplate_fs::Error::new(ErrorKind::NotFound, "nothing is held there");
                 work(held.as_ref().ok_or_else(missing)?)
             }
         }
@@ -104,7 +117,9 @@ impl Stage {
             Step::MakeDirectory(dir) => self.make(0, &format!("d{dir}"), FileKind::Directory, new),
             Step::Symlink(file, dir, len) => {
                 let parent = self.ino(&dir_path(dir))?;
-                let made = fs.symlink(parent, format!("f{file}").as_bytes(), target(len).as_bytes(), new)?.ino;
+                let made = fs
+                    .symlink(parent, format!("f{file}").as_bytes(), target(len).as_bytes(), new)?
+                    .ino;
                 Ok(Outcome { made: Some(made), ..Outcome::touching(vec![parent, made]) })
             }
             Step::Unlink(file, dir) => {
@@ -114,11 +129,15 @@ impl Stage {
                 fs.unlink(parent, name.as_bytes())?;
                 Ok(Outcome::touching(vec![parent, ino]))
             }
-            Step::RemoveDirectory(dir) => fs.rmdir(InodeNo::ROOT, format!("d{dir}").as_bytes()).map(|()| Outcome::touching(vec![InodeNo::ROOT])),
+            Step::RemoveDirectory(dir) => fs
+                .rmdir(InodeNo::ROOT, format!("d{dir}").as_bytes())
+                .map(|()| Outcome::touching(vec![InodeNo::ROOT])),
             Step::Rename(file, dir, to, to_dir, kind) => {
-                let (from_dir, into_dir) = (self.ino(&dir_path(dir))?, self.ino(&dir_path(to_dir))?);
+                let (from_dir, into_dir) =
+                    (self.ino(&dir_path(dir))?, self.ino(&dir_path(to_dir))?);
                 let (from, to) = (format!("f{file}"), format!("f{to}"));
-                let mut touched = vec![from_dir, into_dir, fs.lookup(from_dir, from.as_bytes())?.ino];
+                let mut touched =
+                    vec![from_dir, into_dir, fs.lookup(from_dir, from.as_bytes())?.ino];
                 touched.extend(fs.lookup(into_dir, to.as_bytes()).map(|attr| attr.ino));
                 fs.rename(from_dir, from.as_bytes(), into_dir, to.as_bytes(), kind.into())?;
                 Ok(Outcome::touching(touched))
@@ -129,13 +148,17 @@ impl Stage {
                 Ok(Outcome::touching(vec![InodeNo::ROOT, moved]))
             }
             Step::Link(file, dir, to, to_dir) => {
-                let (target, parent) = (self.ino(&file_path(file, dir))?, self.ino(&dir_path(to_dir))?);
+                let (target, parent) =
+                    (self.ino(&file_path(file, dir))?, self.ino(&dir_path(to_dir))?);
                 fs.link(target, parent, format!("f{to}").as_bytes())?;
                 Ok(Outcome::touching(vec![target, parent]))
             }
             Step::SetMode(file, dir, mode) => {
                 let target = self.ino(&file_path(file, dir))?;
-                fs.set_attr(target, &SetAttr { mode: Some(mode), uid: Some(mode % 7), ..SetAttr::default() })?;
+                fs.set_attr(
+                    target,
+                    &SetAttr { mode: Some(mode), uid: Some(mode % 7), ..SetAttr::default() },
+                )?;
                 Ok(Outcome::touching(vec![target]))
             }
             Step::SetIoMode(file, dir, mode) => {
@@ -144,22 +167,35 @@ impl Stage {
             }
             Step::SetAttribute(file, dir, which, len) => {
                 let target = self.ino(&file_path(file, dir))?;
-                fs.set_xattr(target, attribute(which).as_bytes(), &vec![b'x'; len.into()], false, false)?;
+                fs.set_xattr(
+                    target,
+                    attribute(which).as_bytes(),
+                    &vec![b'x'; len.into()],
+                    false,
+                    false,
+                )?;
                 Ok(Outcome::touching(vec![target]))
             }
             Step::RemoveAttribute(file, dir, which) => {
                 let target = self.ino(&file_path(file, dir))?;
-                fs.remove_xattr(target, attribute(which).as_bytes()).map(|()| Outcome::touching(vec![target]))
+                fs.remove_xattr(target, attribute(which).as_bytes())
+                    .map(|()| Outcome::touching(vec![target]))
             }
             Step::Hold(slot, file, dir, mode) => {
-                let file = fs.open(file_path(file, dir), &OpenOptions { mode: Some(mode), ..plain })?;
+                let file =
+                    fs.open(file_path(file, dir), &OpenOptions { mode: Some(mode), ..plain })?;
                 let replaced = self.held.lock().insert(slot, Arc::new(file));
                 drop(replaced);
                 Ok(Outcome::default())
             }
             Step::Release(slot) => {
                 let held = self.held.lock().remove(&slot);
-                held.map(|_| Outcome::default()).ok_or_else(|| bedplate_fs::Error::new(bedplate_fs::ErrorKind::NotFound, "nothing is held there"))
+                held.map(|_| Outcome::default()).ok_or_else(|| {
+                    bedplate_fs::Error::new(
+                        bedplate_fs::ErrorKind::NotFound,
+                        "nothing is held there",
+                    )
+                })
             }
             Step::Write(on, mode, offset, len, fill, durable) => {
                 let options = OpenOptions { mode: Some(mode), data_sync: durable, ..plain };
@@ -168,30 +204,42 @@ impl Stage {
                     file.write_at(bytes.get(), offset)?;
                     let wrote = self.wrote(file, offset..offset + u64::from(len))?;
                     let written = Promise::Written(file.ino(), offset, offset + u64::from(len));
-                    let promise = if durable && matches!(on, On::Name(..)) { written } else { Promise::None };
+                    let promise =
+                        if durable && matches!(on, On::Name(..)) { written } else { Promise::None };
                     Ok(Outcome { wrote, ..Outcome::promising(promise) })
                 })
             }
             Step::Append(file, dir, mode, len, fill, durable) => {
-                let options = OpenOptions { mode: Some(mode), data_sync: durable, append: true, ..plain };
+                let options =
+                    OpenOptions { mode: Some(mode), data_sync: durable, append: true, ..plain };
                 self.on(On::Name(file, dir), &options, |file| {
                     let end = file.size();
                     let at = file.write_at(Bytes::of(end, len, fill).get(), 0)?;
                     let wrote = self.wrote(file, at..at + u64::from(len))?;
                     let written = Promise::Written(file.ino(), at, at + u64::from(len));
-                    Ok(Outcome { at: Some(at), wrote, ..Outcome::promising(if durable { written } else { Promise::None }) })
+                    Ok(Outcome {
+                        at: Some(at),
+                        wrote,
+                        ..Outcome::promising(if durable { written } else { Promise::None })
+                    })
                 })
             }
             Step::AppendHeld(slot, len, fill) => self.on(On::Held(slot), &plain, |file| {
                 let end = file.size();
                 file.write_at(Bytes::of(end, len, fill).get(), end)?;
-                Ok(Outcome { at: Some(end), wrote: self.wrote(file, end..end + u64::from(len))?, ..Outcome::default() })
+                Ok(Outcome {
+                    at: Some(end),
+                    wrote: self.wrote(file, end..end + u64::from(len))?,
+                    ..Outcome::default()
+                })
             }),
-            Step::Read(on, mode, offset, len) => self.on(on, &OpenOptions { mode: Some(mode), ..plain }, |file| {
-                let mut buf = AlignedBuf::zeroed(usize::try_from(len).expect("small"));
-                let len = file.read_at(&mut buf, offset)?;
-                Ok(Outcome { read: Some(buf[..len].to_vec()), ..Outcome::default() })
-            }),
+            Step::Read(on, mode, offset, len) => {
+                self.on(on, &OpenOptions { mode: Some(mode), ..plain }, |file| {
+                    let mut buf = AlignedBuf::zeroed(usize::try_from(len).expect("small"));
+                    let len = file.read_at(&mut buf, offset)?;
+                    Ok(Outcome { read: Some(buf[..len].to_vec()), ..Outcome::default() })
+                })
+            }
             Step::SetSize(on, size) => self.on(on, &plain, |file| {
                 file.set_size(size)?;
                 Ok(Outcome { wrote: Some(Wrote::anything(file.ino())), ..Outcome::default() })
@@ -210,17 +258,32 @@ impl Stage {
             }
             Step::Forget(slot) => {
                 let retained = self.retained.lock().remove(&slot);
-                let ino = retained.ok_or_else(|| bedplate_fs::Error::new(ErrorKind::NotFound, "nothing is remembered there"))?;
+                let ino = retained.ok_or_else(|| {
+                    bedplate_fs::Error::new(ErrorKind::NotFound, "nothing is remembered there")
+                })?;
                 fs.forget(ino, 1);
                 Ok(Outcome::default())
             }
             Step::Allocate(on, change, offset, len) => self.on(on, &plain, |file| {
                 file.allocate(change.into(), offset, len)?;
-                let moved = matches!(change, Change::Collapse | Change::Insert).then_some((file.ino(), change, offset, len));
-                Ok(Outcome { moved, wrote: Some(Wrote::anything(file.ino())), ..Outcome::default() })
+                let moved = matches!(change, Change::Collapse | Change::Insert).then_some((
+                    file.ino(),
+                    change,
+                    offset,
+                    len,
+                ));
+                Ok(Outcome {
+                    moved,
+                    wrote: Some(Wrote::anything(file.ino())),
+                    ..Outcome::default()
+                })
             }),
-            Step::SyncData(on) => self.on(on, &plain, |file| file.sync_data().map(|()| Outcome::promising(Promise::Data(file.ino())))),
-            Step::SyncAll(on) => self.on(on, &plain, |file| file.sync_all().map(|()| Outcome::promising(Promise::Inode(file.ino())))),
+            Step::SyncData(on) => self.on(on, &plain, |file| {
+                file.sync_data().map(|()| Outcome::promising(Promise::Data(file.ino())))
+            }),
+            Step::SyncAll(on) => self.on(on, &plain, |file| {
+                file.sync_all().map(|()| Outcome::promising(Promise::Inode(file.ino())))
+            }),
             Step::Defragment(on, unshare) => self.on(on, &plain, |file| {
                 let mut from = Some(0);
                 while let Some(at) = from {
@@ -232,29 +295,54 @@ impl Stage {
                 let target = self.ino(&dir_path(dir))?;
                 fs.sync_inode(target).map(|()| Outcome::promising(Promise::Inode(target)))
             }
-            Step::Checkpoint(..) | Step::Automatic(..) => self.made_checkpoint(&self.make_checkpoint(step)?),
+            Step::Checkpoint(..) | Step::Automatic(..) => {
+                self.made_checkpoint(&self.make_checkpoint(step)?)
+            }
             Step::Policy(delete) => {
-                fs.set_space_policy(if delete { SpacePolicy::DeleteOldest } else { SpacePolicy::Refuse })?;
+                fs.set_space_policy(if delete {
+                    SpacePolicy::DeleteOldest
+                } else {
+                    SpacePolicy::Refuse
+                })?;
                 Ok(Outcome::promising(Promise::Names))
             }
-            Step::Diff(slot) => self.diff(&format!("c{slot}")).map(|diff| Outcome { diff: Some(diff), ..Outcome::default() }),
-            Step::DeleteCheckpoint(slot) => fs.delete_checkpoint(format!("c{slot}")).map(|()| Outcome::promising(Promise::Names)),
+            Step::Diff(slot) => self
+                .diff(&format!("c{slot}"))
+                .map(|diff| Outcome { diff: Some(diff), ..Outcome::default() }),
+            Step::DeleteCheckpoint(slot) => fs
+                .delete_checkpoint(format!("c{slot}"))
+                .map(|()| Outcome::promising(Promise::Names)),
             Step::SetUntorn(file, dir, bytes) => {
-                let target = self.ino(&file.map_or_else(|| dir_path(dir), |file| file_path(file, dir)))?;
+                let target =
+                    self.ino(&file.map_or_else(|| dir_path(dir), |file| file_path(file, dir)))?;
                 fs.set_untorn(target, bytes).map(|()| Outcome::touching(vec![target]))
             }
             Step::Rollback(slot, back, force) => {
-                let done = fs.rollback(format!("c{slot}"), &RollbackOptions { path: back.path().map(Into::into), force })?;
+                let done = fs.rollback(
+                    format!("c{slot}"),
+                    &RollbackOptions { path: back.path().map(Into::into), force },
+                )?;
                 // Or there would be ever more of them. A full volume may have deleted it.
                 match fs.delete_checkpoint(&done.undo) {
                     Err(error) if error.kind != ErrorKind::NotFound => Err(error),
                     _ => Ok(Outcome::promising(Promise::All)),
                 }
             }
-            Step::Clone(slot, file, dir, to) => self.clone_files(Slots::Files, slot, &file_path(file, dir), &file_path(to, 0)),
-            Step::CloneDirectory(slot, from, to) => self.clone_files(Slots::Directories, slot, &dir_path(from), &format!("/d{to}")),
+            Step::Clone(slot, file, dir, to) => {
+                self.clone_files(Slots::Files, slot, &file_path(file, dir), &file_path(to, 0))
+            }
+            Step::CloneDirectory(slot, from, to) => {
+                self.clone_files(Slots::Directories, slot, &dir_path(from), &format!("/d{to}"))
+            }
             Step::Sync => fs.sync().map(|()| Outcome::promising(Promise::All)),
-            Step::Grow(_) | Step::Remount | Step::Kill | Step::Vanish(_) | Step::Return | Step::Overwrite(..) | Step::Die(..) | Step::During(..) => {
+            Step::Grow(_)
+            | Step::Remount
+            | Step::Kill
+            | Step::Vanish(_)
+            | Step::Return
+            | Step::Overwrite(..)
+            | Step::Die(..)
+            | Step::During(..) => {
                 unreachable!("these are the recorder's")
             }
         }
@@ -267,19 +355,28 @@ impl Stage {
             Step::Checkpoint(slot, dir) => (format!("c{slot}"), dir, false, false),
             _ => unreachable!("no other step makes one"),
         };
-        let scope = scope.map_or(CheckpointScope::Everything, |dir| CheckpointScope::Paths(vec![dir_path(dir).into()]));
+        let scope = scope.map_or(CheckpointScope::Everything, |dir| {
+            CheckpointScope::Paths(vec![dir_path(dir).into()])
+        });
         self.fs.create_checkpoint(name, &CheckpointOptions { scope, automatic, kept })
     }
 
     /// What comes of a checkpoint that was made.
     pub(crate) fn made_checkpoint(&self, made: &CheckpointInfo) -> Result<Outcome> {
         let (line, shown) = see_checkpoint(&self.fs, made)?;
-        Ok(Outcome { checkpoint: Some((line, Arc::new(shown))), ..Outcome::promising(Promise::Names) })
+        Ok(Outcome {
+            checkpoint: Some((line, Arc::new(shown))),
+            ..Outcome::promising(Promise::Names)
+        })
     }
 
     /// The names of the automatic checkpoints that workloads made.
     pub(crate) fn automatic(&self) -> BTreeSet<String> {
-        let names = self.fs.checkpoints().into_iter().map(|checkpoint| String::from_utf8_lossy(&checkpoint.name).into_owned());
+        let names = self
+            .fs
+            .checkpoints()
+            .into_iter()
+            .map(|checkpoint| String::from_utf8_lossy(&checkpoint.name).into_owned());
         names.filter(|name| name.starts_with(AUTOMATIC_PREFIX)).collect()
     }
 
@@ -301,7 +398,12 @@ impl Stage {
                             Err(error) if error.kind == ErrorKind::Invalid => continue,
                             changed => changed?,
                         };
-                        let range = |range: bedplate_fs::ChangedRange| (range.offset..range.offset + range.len, range.kind == ChangedKind::Hole);
+                        let range = |range: bedplate_fs::ChangedRange| {
+                            (
+                                range.offset..range.offset + range.len,
+                                range.kind == ChangedKind::Hole,
+                            )
+                        };
                         diff.ranges.insert(entry.ino, changed.map(range).collect());
                     }
                     _ => {}
@@ -311,15 +413,30 @@ impl Stage {
         Ok(diff)
     }
 
-    fn clone_files(&self, slots: Slots, slot: Option<u8>, path: &str, target: &str) -> Result<Outcome> {
+    fn clone_files(
+        &self,
+        slots: Slots,
+        slot: Option<u8>,
+        path: &str,
+        target: &str,
+    ) -> Result<Outcome> {
         let source = match slot {
-            Some(slot) => CloneSource::Checkpoint { name: format!("c{slot}").into_bytes(), path: path.into() },
+            Some(slot) => {
+                CloneSource::Checkpoint { name: format!("c{slot}").into_bytes(), path: path.into() }
+            }
             None => CloneSource::Present(path.into()),
         };
         // By its number: a step in the middle of this one may have removed its name since.
         let ino = self.fs.clone_files(&source, target)?.ino;
-        let names = if slots == Slots::Directories { self.fs.read_dir(ino, None, usize::MAX)? } else { Vec::new() };
-        let entries = names.into_iter().map(|entry| (String::from_utf8_lossy(&entry.name).into_owned(), entry.ino)).collect();
+        let names = if slots == Slots::Directories {
+            self.fs.read_dir(ino, None, usize::MAX)?
+        } else {
+            Vec::new()
+        };
+        let entries = names
+            .into_iter()
+            .map(|entry| (String::from_utf8_lossy(&entry.name).into_owned(), entry.ino))
+            .collect();
         Ok(Outcome { made: Some(ino), entries, ..Outcome::promising(Promise::Cloned(ino)) })
     }
 

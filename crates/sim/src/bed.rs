@@ -1,11 +1,13 @@
-//! What a volume lies on: simulated devices with one power supply: one, or a group of members, and another one where the log has a device of its own.
+//! What a volume lies on: simulated devices with one power supply: one, or a group of members, and
+//! another one where the log has a device of its own.
 //!
 //! ```text
 //!   file system ─► (group ─►) Wire ─► data device, or members ─┐
 //!              └─────────────► Wire ─► log device ──────────────┴─► clock: operation 1, 2, 3 … of all, in the order in which they came
 //! ```
 //!
-//! A cut after operation `n` is one moment of all devices. What each of them had not flushed by then arrives or not on its own.
+//! A cut after operation `n` is one moment of all devices. What each of them had not flushed by
+//! then arrives or not on its own.
 
 mod copies;
 mod fresh;
@@ -16,7 +18,10 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use bedplate_block::{AlignedBuf, BlockDevice, CrashChoice, CrashStep, Geometry, SimulatedDevice, SimulatedOptions, Snapshot};
+use bedplate_block::{
+    AlignedBuf, BlockDevice, CrashChoice, CrashStep, Geometry, SimulatedDevice, SimulatedOptions,
+    Snapshot,
+};
 use parking_lot::Mutex;
 
 pub(crate) use fresh::{SIZE_MAX, format_options, fresh_bed, quiet, stale_bed};
@@ -40,7 +45,8 @@ pub struct Bed {
     away: Arc<Vec<AtomicBool>>,
     /// One of them is away for good.
     lost: Arc<AtomicBool>,
-    /// How many extents or names a record of a long change takes when the volume is mounted; 0: as many as in the product.
+    /// How many extents or names a record of a long change takes when the volume is mounted; 0: as
+    /// many as in the product.
     per_record: u16,
 }
 
@@ -59,13 +65,36 @@ const LABELS_BYTES: u64 = 2 << 20;
 pub(crate) type Snapshots = Vec<Snapshot>;
 
 impl Bed {
-    /// Makes devices with these contents: those that hold data, and the log's own last, if it has one.
-    pub(crate) fn over(ground: Ground, contents: &[Snapshot], geometry: Geometry, seed: u64) -> Self {
-        let options = |number: u64| SimulatedOptions { geometry, seed: seed.wrapping_add(number << 32), ..SimulatedOptions::default() };
-        let devices: Vec<_> = contents.iter().zip(0..).map(|(content, number)| SimulatedDevice::over(content, &options(number))).collect();
+    /// Makes devices with these contents: those that hold data, and the log's own last, if it has
+    /// one.
+    pub(crate) fn over(
+        ground: Ground,
+        contents: &[Snapshot],
+        geometry: Geometry,
+        seed: u64,
+    ) -> Self {
+        let options = |number: u64| SimulatedOptions {
+            geometry,
+            seed: seed.wrapping_add(number << 32),
+            ..SimulatedOptions::default()
+        };
+        let devices: Vec<_> = contents
+            .iter()
+            .zip(0..)
+            .map(|(content, number)| SimulatedDevice::over(content, &options(number)))
+            .collect();
         let away = Arc::new(devices.iter().map(|_| AtomicBool::new(false)).collect());
         let agreed = Arc::new(contents.to_vec());
-        Self { ground, members: ground.members(), devices, clock: Arc::default(), agreed, away, lost: Arc::default(), per_record: 0 }
+        Self {
+            ground,
+            members: ground.members(),
+            devices,
+            clock: Arc::default(),
+            agreed,
+            away,
+            lost: Arc::default(),
+            per_record: 0,
+        }
     }
 
     /// The same, mounted so that a record of a long change takes so many extents or names.
@@ -75,7 +104,9 @@ impl Bed {
 
     /// Makes devices that go on with what a cut left.
     pub(crate) fn again(remains: &Remains, seed: u64) -> Self {
-        let bed = Self::over(remains.ground, &remains.snapshots(), remains.devices[0].geometry(), seed).logging(remains.per_record);
+        let bed =
+            Self::over(remains.ground, &remains.snapshots(), remains.devices[0].geometry(), seed)
+                .logging(remains.per_record);
         Self { agreed: Arc::clone(&remains.agreed), ..bed }
     }
 
@@ -112,7 +143,11 @@ impl Bed {
     /// How many operations the devices saw.
     #[must_use]
     pub fn operation_count(&self) -> usize {
-        if self.devices.len() > 1 { self.clock.lock().order.len() } else { self.devices[0].operation_count() }
+        if self.devices.len() > 1 {
+            self.clock.lock().order.len()
+        } else {
+            self.devices[0].operation_count()
+        }
     }
 
     /// Lets a member answer no more, or again.
@@ -133,19 +168,27 @@ impl Bed {
         }
     }
 
-    /// Writes over the labels of a member past the process: with zeros, or with what it held when the copies agreed first.
+    /// Writes over the labels of a member past the process: with zeros, or with what it held when
+    /// the copies agreed first.
     pub(crate) fn overwrite_labels(&self, member: usize, old: bool) -> bedplate_block::Result<()> {
         self.overwrite(member, old, 0..LABELS_BYTES)
     }
 
-    /// Writes over the rest of a member. Once its group knows: after a power cut before that, an old label beside old data looks like a good member.
+    /// Writes over the rest of a member. Once its group knows: after a power cut before that, an
+    /// old label beside old data looks like a good member.
     pub(crate) fn overwrite_data(&self, member: usize, old: bool) -> bedplate_block::Result<()> {
         self.overwrite(member, old, LABELS_BYTES..self.devices[member].size_bytes())
     }
 
     fn overwrite(&self, member: usize, old: bool, range: Range<u64>) -> bedplate_block::Result<()> {
         let (device, older) = (&self.devices[member], &self.agreed[member]);
-        self.timed(|| if old { restore(device, older, &range) } else { device.write_zeroes(range.start, range.end - range.start) })?;
+        self.timed(|| {
+            if old {
+                restore(device, older, &range)
+            } else {
+                device.write_zeroes(range.start, range.end - range.start)
+            }
+        })?;
         self.timed(|| device.flush())
     }
 
@@ -160,20 +203,35 @@ impl Bed {
             return vec![after];
         }
         let mut moments = vec![0; self.devices.len()];
-        self.clock.lock().order[..after].iter().for_each(|device| moments[usize::from(*device)] += 1);
+        self.clock.lock().order[..after]
+            .iter()
+            .for_each(|device| moments[usize::from(*device)] += 1);
         moments
     }
 
     /// Each device with its moment, and what becomes of what it had not flushed.
-    fn fates(&self, after: usize, choice: &CrashChoice) -> Vec<(&Arc<SimulatedDevice>, usize, CrashChoice)> {
+    fn fates(
+        &self,
+        after: usize,
+        choice: &CrashChoice,
+    ) -> Vec<(&Arc<SimulatedDevice>, usize, CrashChoice)> {
         if self.devices.len() == 1 {
             return vec![(&self.devices[0], after, choice.clone())];
         }
-        let (now, next) = (self.moments(after), self.moments((after + 1).min(self.operation_count())));
-        // Without a cache only one write is on its way when the power goes, though there be several devices.
+        let (now, next) =
+            (self.moments(after), self.moments((after + 1).min(self.operation_count())));
+        // Without a cache only one write is on its way when the power goes, though there be several
+        // devices.
         let fate = |(index, device): (usize, &'_ Arc<SimulatedDevice>)| {
             let on_its_way = device.geometry().volatile_cache || now[index] < next[index];
-            (now[index], if on_its_way { apart(choice, index, index == self.members) } else { CrashChoice::LoseAll })
+            (
+                now[index],
+                if on_its_way {
+                    apart(choice, index, index == self.members)
+                } else {
+                    CrashChoice::LoseAll
+                },
+            )
         };
         self.devices
             .iter()
@@ -185,18 +243,34 @@ impl Bed {
 
     /// How many writes a cut after so many operations may take back.
     pub(crate) fn unflushed(&self, after: usize) -> usize {
-        self.fates(after, &CrashChoice::LoseAll).into_iter().map(|(device, at, _)| device.unflushed(at).len()).sum()
+        self.fates(after, &CrashChoice::LoseAll)
+            .into_iter()
+            .map(|(device, at, _)| device.unflushed(at).len())
+            .sum()
     }
 
     /// What a choice means for a cut after so many operations: for each device what arrives.
     pub(crate) fn crash_steps(&self, after: usize, choice: &CrashChoice) -> Vec<Vec<CrashStep>> {
-        self.fates(after, choice).into_iter().map(|(device, at, choice)| device.crash_steps(at, &choice)).collect()
+        self.fates(after, choice)
+            .into_iter()
+            .map(|(device, at, choice)| device.crash_steps(at, &choice))
+            .collect()
     }
 
     /// What a cut after so many operations leaves.
     pub(crate) fn cut(&self, after: usize, choice: &CrashChoice) -> Remains {
-        let devices = self.fates(after, choice).into_iter().map(|(device, at, choice)| device.crash_image(at, &choice)).collect();
-        Remains { ground: self.ground, devices, members: self.members, agreed: Arc::clone(&self.agreed), per_record: self.per_record }
+        let devices = self
+            .fates(after, choice)
+            .into_iter()
+            .map(|(device, at, choice)| device.crash_image(at, &choice))
+            .collect();
+        Remains {
+            ground: self.ground,
+            devices,
+            members: self.members,
+            agreed: Arc::clone(&self.agreed),
+            per_record: self.per_record,
+        }
     }
 
     /// Runs a call of one of the devices, and lets the clock run by the operations that it made.
@@ -219,8 +293,17 @@ impl Bed {
 }
 
 /// Writes what an older content holds where it differs.
-fn restore(device: &SimulatedDevice, older: &Snapshot, range: &Range<u64>) -> bedplate_block::Result<()> {
-    for page in device.snapshot().pages_not_shared(older).into_iter().filter(|page| range.contains(&page.start)) {
+fn restore(
+    device: &SimulatedDevice,
+    older: &Snapshot,
+    range: &Range<u64>,
+) -> bedplate_block::Result<()> {
+    for page in device
+        .snapshot()
+        .pages_not_shared(older)
+        .into_iter()
+        .filter(|page| range.contains(&page.start))
+    {
         let mut bytes = AlignedBuf::zeroed(usize::try_from(page.end - page.start).expect("a page"));
         older.read(&mut bytes, page.start);
         device.write_at(&bytes, page.start)?;
@@ -228,10 +311,17 @@ fn restore(device: &SimulatedDevice, older: &Snapshot, range: &Range<u64>) -> be
     Ok(())
 }
 
-/// Each device has a choice of its own; that the log's keeps all and the others nothing, or the other way round, is what their order stands against.
+/// Each device has a choice of its own; that the log's keeps all and the others nothing, or the
+/// other way round, is what their order stands against.
 fn apart(choice: &CrashChoice, index: usize, is_log: bool) -> CrashChoice {
     let CrashChoice::Seeded(seed) = choice else { return choice.clone() };
-    let own = || CrashChoice::Seeded(if index == 0 { *seed } else { seed.rotate_left(32) ^ 0x9e37_79b9_u64.wrapping_mul(index as u64) });
+    let own = || {
+        CrashChoice::Seeded(if index == 0 {
+            *seed
+        } else {
+            seed.rotate_left(32) ^ 0x9e37_79b9_u64.wrapping_mul(index as u64)
+        })
+    };
     match (seed % 8, is_log) {
         (0, false) | (1, true) => CrashChoice::LoseAll,
         (0, true) | (1, false) => CrashChoice::KeepAll,
@@ -248,7 +338,8 @@ mod tests {
 
     use super::*;
 
-    /// Each device loses what it had not flushed itself: a flush of one says nothing of the other, and both are cut at one moment.
+    /// Each device loses what it had not flushed itself: a flush of one says nothing of the other,
+    /// and both are cut at one moment.
     #[test]
     fn a_cut_is_one_moment_of_both_devices() {
         let geometry = Geometry { volatile_cache: true, ..MemoryDevice::GEOMETRY };
@@ -277,7 +368,11 @@ mod tests {
         assert_eq!(shows(3, &CrashChoice::LoseAll), (0, 0, 2), "the log's flush is the log's");
         assert_eq!(shows(4, &CrashChoice::LoseAll), (0, 0, 2));
         assert_eq!(shows(5, &CrashChoice::LoseAll), (1, 3, 2));
-        assert_eq!(shows(2, &CrashChoice::Seeded(8)), (0, 0, 2), "one keeps all, the other nothing");
+        assert_eq!(
+            shows(2, &CrashChoice::Seeded(8)),
+            (0, 0, 2),
+            "one keeps all, the other nothing"
+        );
         assert_eq!(shows(2, &CrashChoice::Seeded(9)), (1, 0, 0));
         assert_eq!((bed.unflushed(2), bed.unflushed(3), bed.unflushed(5)), (2, 1, 0));
     }

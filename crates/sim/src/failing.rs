@@ -1,7 +1,9 @@
-//! Devices that fail: the same workloads with an error at the N-th call, for every N, once and for ever.
+//! Devices that fail: the same workloads with an error at the N-th call, for every N, once and for
+//! ever.
 //!
-//! A step that fails may have happened in part: every byte is then the old or the new one, and names are those before or after it. What the file
-//! system shows next is where the model goes on. Syncs that succeeded are promises as ever, and once a flush has failed none may succeed (S-33).
+//! A step that fails may have happened in part: every byte is then the old or the new one, and
+//! names are those before or after it. What the file system shows next is where the model goes on.
+//! Syncs that succeeded are promises as ever, and once a flush has failed none may succeed (S-33).
 
 mod format;
 mod mounting;
@@ -10,8 +12,14 @@ pub use format::{try_format_cuts, try_format_failures};
 
 use std::sync::Arc;
 
-use bedplate_block::{BlockDevice, CrashChoice, Fault, FaultRule, FlushFault, ReadFault, SimulatedDevice, Trigger, WriteFault};
-use bedplate_fs::{AllocateMode, CheckpointInfo, ErrorKind, FileKind, FileSystem, InodeNo, MountOptions, NewFile, OpenOptions};
+use bedplate_block::{
+    BlockDevice, CrashChoice, Fault, FaultRule, FlushFault, ReadFault, SimulatedDevice, Trigger,
+    WriteFault,
+};
+use bedplate_fs::{
+    AllocateMode, CheckpointInfo, ErrorKind, FileKind, FileSystem, InodeNo, MountOptions, NewFile,
+    OpenOptions,
+};
 use serde::Serialize;
 
 use crate::act::Stage;
@@ -72,16 +80,34 @@ impl FailureTally {
     }
 }
 
-/// Runs steps again and again, with the first, second, third … call failing, until none fails any more: all calls, or one in `stride`.
+/// Runs steps again and again, with the first, second, third … call failing, until none fails any
+/// more: all calls, or one in `stride`.
 ///
 /// # Errors
 /// The first broken promise: which call failed, and what was wrong then.
-pub fn try_failures(setup: &Setup, steps: &[Step], failure: Failure, for_ever: bool, stride: u64) -> Result<FailureTally, String> {
+pub fn try_failures(
+    setup: &Setup,
+    steps: &[Step],
+    failure: Failure,
+    for_ever: bool,
+    stride: u64,
+) -> Result<FailureTally, String> {
     let mut tally = FailureTally::default();
     for nth in (1..).step_by(usize::try_from(stride).expect("small")) {
         let trigger = if for_ever { Trigger::From(nth) } else { Trigger::Nth(nth) };
-        let context = |what: String| format!("{failure:?} {} {nth} fails: {what}", if for_ever { "from call" } else { "call" });
-        let mut run = Run::start(setup, fresh_bed(setup, nth), FaultRule::new(failure.fault(), trigger), failure).map_err(context)?;
+        let context = |what: String| {
+            format!(
+                "{failure:?} {} {nth} fails: {what}",
+                if for_ever { "from call" } else { "call" }
+            )
+        };
+        let mut run = Run::start(
+            setup,
+            fresh_bed(setup, nth),
+            FaultRule::new(failure.fault(), trigger),
+            failure,
+        )
+        .map_err(context)?;
         for (number, step) in steps.iter().enumerate() {
             run.step(step).map_err(|what| context(format!("step {number}, {step:?}: {what}")))?;
         }
@@ -121,7 +147,13 @@ impl Run {
         self.device.counters().errors > 0
     }
 
-    fn push(&mut self, view: View, promise: Promise, touched: Vec<InodeNo>, moved: Option<(InodeNo, Change, u64, u64)>) {
+    fn push(
+        &mut self,
+        view: View,
+        promise: Promise,
+        touched: Vec<InodeNo>,
+        moved: Option<(InodeNo, Change, u64, u64)>,
+    ) {
         let end = self.history.operations();
         self.history.done.push(Done { end, view, promise, touched, moved, ..Done::default() });
     }
@@ -142,15 +174,21 @@ impl Run {
         }
         let step = if mounts { &Step::Sync } else { step };
         let result = match step {
-            Step::Checkpoint(..) | Step::Automatic(..) => stage.make_checkpoint(step).and_then(|made| self.see_made(&made)),
+            Step::Checkpoint(..) | Step::Automatic(..) => {
+                stage.make_checkpoint(step).and_then(|made| self.see_made(&made))
+            }
             _ => stage.carry_out(step),
         };
-        let parts = self.history.model.lose(&self.stage.as_ref().expect("it is mounted").automatic())?;
+        let parts =
+            self.history.model.lose(&self.stage.as_ref().expect("it is mounted").automatic())?;
         self.history.push_parts(parts);
         let mut model = self.history.model.clone();
         match result {
             Ok(outcome) => {
-                if outcome.promise != Promise::None && self.failure == Failure::Flush && self.struck() {
+                if outcome.promise != Promise::None
+                    && self.failure == Failure::Flush
+                    && self.struck()
+                {
                     return Err("S-33: it promised durability after a flush had failed".into());
                 }
                 compare_outcome(&mut model, step, &outcome)?;
@@ -166,7 +204,9 @@ impl Run {
             Err(error) if error.kind == ErrorKind::NoSpace && error.source.is_none() => Ok(()),
             // The model refuses it too.
             Err(_) if model.apply(step, &Outcome::default()).is_err() => Ok(()),
-            Err(error) if !self.struck() => Err(format!("it failed and nothing speaks against it: {error}")),
+            Err(error) if !self.struck() => {
+                Err(format!("it failed and nothing speaks against it: {error}"))
+            }
             Err(error) => {
                 one_sentence(&error)?;
                 self.doubt(step, &model)
@@ -174,12 +214,15 @@ impl Run {
         }
     }
 
-    /// What a checkpoint shows; where the error strikes a look at it, the look is taken once more without it.
+    /// What a checkpoint shows; where the error strikes a look at it, the look is taken once more
+    /// without it.
     fn see_made(&self, made: &CheckpointInfo) -> bedplate_fs::Result<Outcome> {
         let stage = self.stage.as_ref().expect("it is mounted");
         let struck = self.struck();
         match stage.made_checkpoint(made) {
-            Err(_) if !struck && self.struck() || self.failure == Failure::Read && struck => self.healthy(|| stage.made_checkpoint(made)),
+            Err(_) if !struck && self.struck() || self.failure == Failure::Read && struck => {
+                self.healthy(|| stage.made_checkpoint(made))
+            }
             seen => seen,
         }
     }
@@ -198,40 +241,63 @@ impl Run {
         seen
     }
 
-    /// A checkpoint whose making failed is wholly there or wholly absent, and changes none of the others (S-54).
+    /// A checkpoint whose making failed is wholly there or wholly absent, and changes none of the
+    /// others (S-54).
     fn whole_or_absent(&self, step: &Step, seen: &Seen) -> Result<(), String> {
         let before = self.history.model.view();
         for (line, shown) in &before.checkpoints {
-            let now = seen.view.checkpoints.get(line).ok_or_else(|| format!("S-54: '{line}' is gone because another one could not be made"))?;
-            difference(now, shown).map_or(Ok(()), |what| Err(format!("S-54: '{line}' shows something else: {what}")))?;
+            let now = seen.view.checkpoints.get(line).ok_or_else(|| {
+                format!("S-54: '{line}' is gone because another one could not be made")
+            })?;
+            difference(now, shown).map_or(Ok(()), |what| {
+                Err(format!("S-54: '{line}' shows something else: {what}"))
+            })?;
         }
-        for (line, shown) in seen.view.checkpoints.iter().filter(|(line, _)| !before.checkpoints.contains_key(*line)) {
+        for (line, shown) in
+            seen.view.checkpoints.iter().filter(|(line, _)| !before.checkpoints.contains_key(*line))
+        {
             if self.failure == Failure::Read {
-                return Err(format!("S-35: '{line}' was made although its making failed, and nothing is in doubt"));
+                return Err(format!(
+                    "S-35: '{line}' was made although its making failed, and nothing is in doubt"
+                ));
             }
             let nodes = seen.past.get(line).map(|nodes| nodes.as_ref().clone()).unwrap_or_default();
             let made = Seen { view: shown.as_ref().clone(), nodes, ..Seen::default() };
-            let outcome = Outcome { checkpoint: Some((line.clone(), Arc::new(made))), ..Outcome::default() };
-            self.history.model.clone().apply(step, &outcome).map_err(|why| format!("S-54: '{line}' is there after its making failed, but {why}"))?;
+            let outcome =
+                Outcome { checkpoint: Some((line.clone(), Arc::new(made))), ..Outcome::default() };
+            self.history.model.clone().apply(step, &outcome).map_err(|why| {
+                format!("S-54: '{line}' is there after its making failed, but {why}")
+            })?;
         }
         Ok(())
     }
 
-    /// What is free in memory is what a mount finds free: nothing was taken for a change that failed and kept.
+    /// What is free in memory is what a mount finds free: nothing was taken for a change that
+    /// failed and kept.
     fn nothing_leaked(&self) -> Result<(), String> {
-        let entries = self.fs().read_dir(InodeNo::ROOT, None, usize::MAX).map_err(|e| e.to_string())?;
-        let Some(any) = entries.iter().find(|entry| entry.kind == FileKind::File) else { return Ok(()) };
+        let entries =
+            self.fs().read_dir(InodeNo::ROOT, None, usize::MAX).map_err(|e| e.to_string())?;
+        let Some(any) = entries.iter().find(|entry| entry.kind == FileKind::File) else {
+            return Ok(());
+        };
         // Blocks that left files wait for a request that needs more than there are.
-        let file = self.fs().open_inode(any.ino, &OpenOptions::read_write()).map_err(|e| e.to_string())?;
+        let file =
+            self.fs().open_inode(any.ino, &OpenOptions::read_write()).map_err(|e| e.to_string())?;
         if file.allocate(AllocateMode::Preallocate { keep_size: true }, 0, 1 << 36).is_ok() {
             return Err("a file has 64 GiB on a small volume".into());
         }
         drop(file);
         let free = self.fs().statfs().free_bytes;
         let remains = self.history.bed.cut(self.history.operations(), &CrashChoice::KeepAll);
-        let mounted = remains.mount(MountOptions { read_only: true, ..quiet() }).map_err(|e| format!("the volume does not mount: {e}"))?;
+        let mounted = remains
+            .mount(MountOptions { read_only: true, ..quiet() })
+            .map_err(|e| format!("the volume does not mount: {e}"))?;
         let found = mounted.statfs().free_bytes;
-        if free == found { Ok(()) } else { Err(format!("{free} bytes are free until the next mount, which finds {found}")) }
+        if free == found {
+            Ok(())
+        } else {
+            Err(format!("{free} bytes are free until the next mount, which finds {found}"))
+        }
     }
 
     /// The step happened, did not happen, or happened in part.
@@ -245,7 +311,9 @@ impl Run {
         };
         self.push(intended.view(), Promise::None, Vec::new(), moved);
         self.stage.as_ref().expect("it is mounted").close_held();
-        let seen = self.healthy(|| see(self.fs())).map_err(|e| format!("S-33, S-35: what was written cannot be read after an error: {e}"))?;
+        let seen = self.healthy(|| see(self.fs())).map_err(|e| {
+            format!("S-33, S-35: what was written cannot be read after an error: {e}")
+        })?;
         // What the step made has a number or a line that the model could not know.
         let made = matches!(step, Step::Checkpoint(..) | Step::Automatic(..));
         if made {
@@ -257,11 +325,15 @@ impl Run {
         };
         let one_of = |view: &View| known(view) == known(&seen.view);
         if !one_of(&before) && !one_of(&intended.view()) {
-            return Err(format!("after the error the names are neither old nor new: {:#?}", seen.view.names));
+            return Err(format!(
+                "after the error the names are neither old nor new: {:#?}",
+                seen.view.names
+            ));
         }
         let at = self.history.operations();
         if one_of(&before) && !made {
-            compare(&self.history, at, &seen.view).map_err(|what| format!("after the error: {what}"))?;
+            compare(&self.history, at, &seen.view)
+                .map_err(|what| format!("after the error: {what}"))?;
         }
         let used = used_numbers(&self.history, at);
         self.history.model = Model::recovered(self.history.model.block_size, seen, used);
@@ -270,14 +342,16 @@ impl Run {
         Ok(())
     }
 
-    /// S-33, S-35: returns whether the file system turned read-only, after checking that it means it.
+    /// S-33, S-35: returns whether the file system turned read-only, after checking that it means
+    /// it.
     fn end(&mut self) -> Result<bool, String> {
         self.device.clear_faults();
         let Some(stage) = &mut self.stage else { return Ok(true) };
         stage.close_held();
         let fs = &stage.fs;
         let latched = fs.info().failed;
-        let seen = see(fs).map_err(|e| format!("S-33, S-35: the volume cannot be read after an error: {e}"))?;
+        let seen = see(fs)
+            .map_err(|e| format!("S-33, S-35: the volume cannot be read after an error: {e}"))?;
         if let Some(what) = difference(&seen.view, &self.history.model.view()) {
             return Err(format!("after the error: {what}"));
         }
@@ -298,8 +372,15 @@ impl Run {
     fn cut(&self, nth: u64) -> Result<u64, String> {
         let (first, last) = (self.history.first_operation(), self.history.operations());
         let mut states = 0;
-        let end = [CrashChoice::KeepAll, CrashChoice::LoseAll, CrashChoice::Seeded(nth), CrashChoice::Seeded(!nth)];
-        let on_the_way = (1..4).map(|part| (first + (last - first) * part / 4, CrashChoice::Seeded(nth + part as u64)));
+        let end = [
+            CrashChoice::KeepAll,
+            CrashChoice::LoseAll,
+            CrashChoice::Seeded(nth),
+            CrashChoice::Seeded(!nth),
+        ];
+        let on_the_way = (1..4).map(|part| {
+            (first + (last - first) * part / 4, CrashChoice::Seeded(nth + part as u64))
+        });
         for (after, choice) in end.into_iter().map(|choice| (last, choice)).chain(on_the_way) {
             judge(&self.history, &Cut { after, choice, again: None })?;
             states += 1;
@@ -311,36 +392,67 @@ impl Run {
 /// What a person reads: one sentence.
 pub(crate) fn one_sentence(error: &bedplate_fs::Error) -> Result<(), String> {
     let text = error.to_string();
-    if text.is_empty() || text.contains('\n') || text.ends_with('.') { Err(format!("the message is not one sentence: {text:?}")) } else { Ok(()) }
+    if text.is_empty() || text.contains('\n') || text.ends_with('.') {
+        Err(format!("the message is not one sentence: {text:?}"))
+    } else {
+        Ok(())
+    }
 }
 
 /// Names without the inode numbers of what the model could not name.
 fn without_numbers<'a>(names: impl Iterator<Item = &'a String>) -> Vec<String> {
-    names.map(|line| line.split(" inode ").map(|part| part.split_once(' ').map_or(part, |(_, rest)| rest)).collect()).collect()
+    names
+        .map(|line| {
+            line.split(" inode ")
+                .map(|part| part.split_once(' ').map_or(part, |(_, rest)| rest))
+                .collect()
+        })
+        .collect()
 }
 
-/// S-33: every later sync fails with that error, changes are refused as read-only with the reason and what to do.
+/// S-33: every later sync fails with that error, changes are refused as read-only with the reason
+/// and what to do.
 fn refuses(fs: &FileSystem, reason: &str) -> Result<(), String> {
     for _ in 0..2 {
         match fs.sync() {
             Ok(()) => return Err("S-33: a sync succeeds after a failure was latched".into()),
-            Err(error) if error.kind == ErrorKind::ReadOnly => return Err(format!("S-33: the sync hides the reason: {error}")),
+            Err(error) if error.kind == ErrorKind::ReadOnly => {
+                return Err(format!("S-33: the sync hides the reason: {error}"));
+            }
             Err(_) => {}
         }
         if fs.sync_inode(InodeNo::ROOT).is_ok() {
             return Err("S-33: a sync of a directory succeeds after a failure was latched".into());
         }
     }
-    for entry in fs.read_dir(InodeNo::ROOT, None, usize::MAX).map_err(|e| e.to_string())?.into_iter().filter(|entry| entry.kind == FileKind::File) {
-        let file = fs.open_inode(entry.ino, &OpenOptions::read_only()).map_err(|e| format!("S-33: reads do not go on: {e}"))?;
+    for entry in fs
+        .read_dir(InodeNo::ROOT, None, usize::MAX)
+        .map_err(|e| e.to_string())?
+        .into_iter()
+        .filter(|entry| entry.kind == FileKind::File)
+    {
+        let file = fs
+            .open_inode(entry.ino, &OpenOptions::read_only())
+            .map_err(|e| format!("S-33: reads do not go on: {e}"))?;
         if file.sync_data().is_ok() || file.sync_all().is_ok() {
             return Err("S-33: a sync of a file succeeds after a failure was latched".into());
         }
     }
     match fs.make(InodeNo::ROOT, b"late", FileKind::File, NewFile::default(), 0) {
         Err(error)
-            if error.kind == ErrorKind::ReadOnly && ["read-only", "unmount", "mount again"].iter().all(|word| error.message.contains(word)) => {}
-        other => return Err(format!("S-33: a change is not refused as read-only with what to do ({reason}): {other:?}")),
+            if error.kind == ErrorKind::ReadOnly
+                && ["read-only", "unmount", "mount again"]
+                    .iter()
+                    .all(|word| error.message.contains(word)) => {}
+        other => {
+            return Err(format!(
+                "S-33: a change is not refused as read-only with what to do ({reason}): {other:?}"
+            ));
+        }
     }
-    if fs.clone().unmount().is_ok() { Err("S-33: an unmount succeeds after a failure was latched".into()) } else { Ok(()) }
+    if fs.clone().unmount().is_ok() {
+        Err("S-33: an unmount succeeds after a failure was latched".into())
+    } else {
+        Ok(())
+    }
 }

@@ -1,4 +1,5 @@
-//! A recorded workload: what was visible after each step, what each promised, and what the devices saw.
+//! A recorded workload: what was visible after each step, what each promised, and what the devices
+//! saw.
 
 use std::ops::Range;
 
@@ -26,7 +27,8 @@ pub struct Done {
     pub moved: Option<(InodeNo, Change, u64, u64)>,
     /// What it wrote to a file, or which of its bytes it changed in another way.
     pub wrote: Option<Wrote>,
-    /// More of the same step follows: its `end` is the step's, because it was not seen when this part was done.
+    /// More of the same step follows: its `end` is the step's, because it was not seen when this
+    /// part was done.
     pub part: bool,
     /// When it began and ended, on a clock of all threads.
     pub span: Range<u64>,
@@ -73,13 +75,24 @@ impl History {
     /// Begins at a volume that was just mounted.
     pub(crate) fn new(bed: Bed, model: Model) -> Self {
         let first = bed.operation_count();
-        Self { bed, before: model.view(), done: Vec::new(), floors: Vec::new(), first, model, deaths: Vec::new(), pairs: Vec::new() }
+        Self {
+            bed,
+            before: model.view(),
+            done: Vec::new(),
+            floors: Vec::new(),
+            first,
+            model,
+            deaths: Vec::new(),
+            pairs: Vec::new(),
+        }
     }
 
     /// Adds a step that was carried out.
     pub(crate) fn push(&mut self, done: Done) {
-        // What changed nothing (a rename onto itself) logs nothing, so a sync of what it touched promises nothing more.
-        let changed = self.done.last().map_or(&self.before, |last| &last.view).names != done.view.names;
+        // What changed nothing (a rename onto itself) logs nothing, so a sync of what it touched
+        // promises nothing more.
+        let changed =
+            self.done.last().map_or(&self.before, |last| &last.view).names != done.view.names;
         let touched = if changed { done.touched } else { Vec::new() };
         self.done.push(Done { touched, ..done });
     }
@@ -87,7 +100,12 @@ impl History {
     /// Adds what was visible in the middle of a step that is over.
     pub(crate) fn push_parts(&mut self, views: Vec<View>) {
         let end = self.operations();
-        self.done.extend(views.into_iter().map(|view| Done { end, view, part: true, ..Done::default() }));
+        self.done.extend(views.into_iter().map(|view| Done {
+            end,
+            view,
+            part: true,
+            ..Done::default()
+        }));
     }
 
     /// Adds what two steps did that were carried out at once.
@@ -95,13 +113,22 @@ impl History {
         self.done.extend(notes);
     }
 
-    /// Where a cut meets most: pairs of steps under way, mounts after a process died, and updates of the superblock of a single device.
+    /// Where a cut meets most: pairs of steps under way, mounts after a process died, and updates
+    /// of the superblock of a single device.
     pub(crate) fn spans(&self) -> Vec<Range<usize>> {
-        let pairs = self.pairs.iter().map(|pair| pair.operations.start..pair.operations.end + AFTER_PAIR);
-        let data = if self.bed.devices().count() == 1 { self.bed.data().operations() } else { Vec::new() };
-        let updates =
-            data.iter().enumerate().filter(|(_, operation)| matches!(operation, Recorded::Write { offset: 0, .. })).map(|(at, _)| at + 1..at + 4);
-        let spans = pairs.chain(updates).chain(self.deaths.iter().cloned()).map(|span| span.start.max(self.first)..span.end.min(self.operations()));
+        let pairs =
+            self.pairs.iter().map(|pair| pair.operations.start..pair.operations.end + AFTER_PAIR);
+        let data =
+            if self.bed.devices().count() == 1 { self.bed.data().operations() } else { Vec::new() };
+        let updates = data
+            .iter()
+            .enumerate()
+            .filter(|(_, operation)| matches!(operation, Recorded::Write { offset: 0, .. }))
+            .map(|(at, _)| at + 1..at + 4);
+        let spans = pairs
+            .chain(updates)
+            .chain(self.deaths.iter().cloned())
+            .map(|span| span.start.max(self.first)..span.end.min(self.operations()));
         spans.filter(|span| span.start < span.end).collect()
     }
 

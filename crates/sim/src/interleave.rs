@@ -5,10 +5,12 @@
 //!   second           └●──●──●──●──┘              … to its end
 //! ```
 //!
-//! A thread gives its turn away only at a *pause*: before a call of a device, and where the file system has one (`bedplate_fs::Pause`: between the records of a long
-//! change, and between planning and logging one). The turns are numbers of pauses, so the same numbers make the same order. A thread that waits for a lock
-//! comes to no pause; the other one sees that it sleeps, takes the turn, and gives it time whenever it has let go of something. Which of them is first
-//! between that and the next pause is the scheduler's: the only thing that does not repeat.
+//! A thread gives its turn away only at a *pause*: before a call of a device, and where the file
+//! system has one (`bedplate_fs::Pause`: between the records of a long change, and between planning
+//! and logging one). The turns are numbers of pauses, so the same numbers make the same order. A
+//! thread that waits for a lock comes to no pause; the other one sees that it sleeps, takes the
+//! turn, and gives it time whenever it has let go of something. Which of them is first between that
+//! and the next pause is the scheduler's: the only thing that does not repeat.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -84,7 +86,8 @@ pub(crate) fn pause() {
     }
 }
 
-/// Runs both, of which the first begins and gives its turn away after so many pauses, the second after so many, and so on.
+/// Runs both, of which the first begins and gives its turn away after so many pauses, the second
+/// after so many, and so on.
 pub(crate) fn run<A: Send, B: Send>(
     turns: &[u16],
     first: impl FnOnce() -> A + Send,
@@ -118,7 +121,10 @@ pub(crate) fn run<A: Send, B: Send>(
 /// Makes one sentence of a panic.
 fn whole<T>(joined: std::thread::Result<T>) -> Result<T, String> {
     joined.map_err(|panic| {
-        let said = panic.downcast_ref::<String>().map(String::as_str).or(panic.downcast_ref::<&str>().copied());
+        let said = panic
+            .downcast_ref::<String>()
+            .map(String::as_str)
+            .or(panic.downcast_ref::<&str>().copied());
         format!("a thread panicked: {}", said.unwrap_or("it did not say why"))
     })
 }
@@ -142,7 +148,12 @@ impl Drop for Ends<'_> {
 }
 
 impl Turns {
-    fn carry_out<T>(self: &Arc<Self>, who: Who, inherit: impl FnOnce(), work: impl FnOnce() -> T) -> T {
+    fn carry_out<T>(
+        self: &Arc<Self>,
+        who: Who,
+        inherit: impl FnOnce(),
+        work: impl FnOnce() -> T,
+    ) -> T {
         inherit();
         let _ends = Ends(self, who);
         let mut state = self.state.lock();
@@ -187,8 +198,15 @@ impl Turns {
                 break;
             }
             // One that has not come to its beginning yet has no entry.
-            let sleeps = |state: &State| !state.waiting[other] && !state.over[other] && state.entries[other].is_some();
-            if state.over[other] || (sleeps(&state) && self.is_asleep(&mut state, other) && state.turn != who && sleeps(&state)) {
+            let sleeps = |state: &State| {
+                !state.waiting[other] && !state.over[other] && state.entries[other].is_some()
+            };
+            if state.over[other]
+                || (sleeps(&state)
+                    && self.is_asleep(&mut state, other)
+                    && state.turn != who
+                    && sleeps(&state))
+            {
                 state.turn = who;
                 state.left = state.turns.pop_front();
                 state.taken += 1;
@@ -201,7 +219,11 @@ impl Turns {
     /// A thread that waited for what this one released comes to its own next pause first.
     fn let_wake<'a>(&'a self, mut state: MutexGuard<'a, State>, who: Who) -> MutexGuard<'a, State> {
         let other = who.other().index();
-        while !state.waiting[other] && !state.over[other] && state.entries[other].is_some() && !self.is_asleep(&mut state, other) {
+        while !state.waiting[other]
+            && !state.over[other]
+            && state.entries[other].is_some()
+            && !self.is_asleep(&mut state, other)
+        {
             self.changed.wait_for(&mut state, LOOK);
         }
         state
@@ -214,7 +236,10 @@ impl Turns {
             let asleep = || {
                 let mut line = [0; 256];
                 let len = entry.read_at(&mut line, 0).unwrap_or(0);
-                let state = line[..len].iter().rposition(|byte| *byte == b')').and_then(|at| line.get(at + 2));
+                let state = line[..len]
+                    .iter()
+                    .rposition(|byte| *byte == b')')
+                    .and_then(|at| line.get(at + 2));
                 state == Some(&b'S')
             };
             asleep() && {
@@ -224,7 +249,8 @@ impl Turns {
         })
     }
 
-    /// Waits until both are over. Two that wait for each other never are: nothing but the end of the process helps then.
+    /// Waits until both are over. Two that wait for each other never are: nothing but the end of
+    /// the process helps then.
     fn watch(&self) {
         let mut state = self.state.lock();
         let (mut known, mut since) = (state.pauses, Instant::now());
@@ -234,7 +260,9 @@ impl Turns {
                 (known, since) = (state.pauses, Instant::now());
             }
             if state.over != [true; 2] && since.elapsed() > STUCK {
-                eprintln!("two operations wait for each other, or for something that never comes: {state:?}");
+                eprintln!(
+                    "two operations wait for each other, or for something that never comes: {state:?}"
+                );
                 std::process::abort();
             }
         }
@@ -271,7 +299,8 @@ mod tests {
         assert_eq!(order(&[9]), "aaaabbbb");
     }
 
-    /// The second one waits for a lock that the first one holds over its pauses: the first goes on, and the second as soon as it can.
+    /// The second one waits for a lock that the first one holds over its pauses: the first goes on,
+    /// and the second as soon as it can.
     #[test]
     fn a_thread_that_waits_for_a_lock_does_not_hold_the_other_one_up() {
         for _ in 0..20 {
@@ -305,7 +334,8 @@ mod tests {
             pause();
             count.fetch_add(1, Ordering::SeqCst);
         };
-        let said = run(&[1], first, || -> () { panic!("this one fails") }).expect_err("one of them panics");
+        let said = run(&[1], first, || -> () { panic!("this one fails") })
+            .expect_err("one of them panics");
         assert!(said.ends_with("this one fails"), "{said}");
         assert_eq!(count.into_inner(), 1);
     }

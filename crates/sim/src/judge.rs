@@ -4,7 +4,10 @@ use std::collections::BTreeSet;
 use std::fmt;
 
 use bedplate_block::{AlignedBuf, BlockDevice, CrashChoice};
-use bedplate_fs::{ErrorKind, FileKind, FileSystem, FindingKind, InodeNo, MountOptions, NewFile, OpenOptions, SpacePolicy};
+use bedplate_fs::{
+    ErrorKind, FileKind, FileSystem, FindingKind, InodeNo, MountOptions, NewFile, OpenOptions,
+    SpacePolicy,
+};
 use rand::{RngExt, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
 
@@ -71,12 +74,21 @@ type Kept<'a> = &'a dyn Fn(&View) -> Result<(), String>;
 /// One sentence that says which promise was broken.
 pub fn judge(history: &History, cut: &Cut) -> Result<(), String> {
     let remains = history.bed.cut(cut.after, &cut.choice);
-    let context = |what: String| format!("cut after device operation {} ({:?}): {what}", cut.after, cut.choice);
+    let context = |what: String| {
+        format!("cut after device operation {} ({:?}): {what}", cut.after, cut.choice)
+    };
     let kept = |seen: &View| compare(history, cut.after, seen);
-    let looks = Looks { read_only: cut.after.is_multiple_of(8), goes_on: goes_on(cut), scrub: cut.after % 16 == 5 };
-    let Some(seed) = cut.again else { return recover_and_compare(&history.before, looks, &remains, &kept).map_err(context) };
+    let looks = Looks {
+        read_only: cut.after.is_multiple_of(8),
+        goes_on: goes_on(cut),
+        scrub: cut.after % 16 == 5,
+    };
+    let Some(seed) = cut.again else {
+        return recover_and_compare(&history.before, looks, &remains, &kept).map_err(context);
+    };
     check(&remains).map_err(context)?;
-    // Recover on simulated devices, cut again in the middle of it, and judge what the second recovery makes of it.
+    // Recover on simulated devices, cut again in the middle of it, and judge what the second
+    // recovery makes of it.
     let bed = Bed::again(&remains, seed);
     let wires = bed.connect();
     let recovered = recover(|| wires.mount(quiet()), &kept).map_err(context)?;
@@ -85,8 +97,16 @@ pub fn judge(history: &History, cut: &Cut) -> Result<(), String> {
     let mut rng = Xoshiro256PlusPlus::seed_from_u64(seed);
     let after = rng.random_range(0..=recovery_end);
     let twice = bed.cut(after, &CrashChoice::Seeded(rng.random()));
-    let context = |what: String| context(format!("second cut after operation {after} of the recovery: {what}"));
-    recover_and_compare(&history.before, Looks { goes_on: seed.is_multiple_of(2), ..Looks::default() }, &twice.copy(), &kept).map_err(context)?;
+    let context = |what: String| {
+        context(format!("second cut after operation {after} of the recovery: {what}"))
+    };
+    recover_and_compare(
+        &history.before,
+        Looks { goes_on: seed.is_multiple_of(2), ..Looks::default() },
+        &twice.copy(),
+        &kept,
+    )
+    .map_err(context)?;
     if !check(&twice).map_err(context)? {
         return Ok(());
     }
@@ -104,15 +124,24 @@ fn goes_on(cut: &Cut) -> bool {
     }
 }
 
-/// A check that changes nothing finds nothing; returns whether both copies of the superblock are whole.
+/// A check that changes nothing finds nothing; returns whether both copies of the superblock are
+/// whole.
 fn check(remains: &Remains) -> Result<bool, String> {
     let report = remains
         .volume(true)
         .and_then(|volume| FileSystem::check(&volume, remains.log().as_ref(), false))
         .map_err(|e| format!("check does not run: {e}"))?;
-    // An update of the superblock that the cut interrupted leaves one copy torn; the other one serves.
-    if let Some(finding) = report.findings.iter().find(|finding| finding.kind != FindingKind::Superblock) {
-        return Err(format!("check finds {:?}: {} (and {} more)", finding.kind, finding.message, report.findings.len() - 1));
+    // An update of the superblock that the cut interrupted leaves one copy torn; the other one
+    // serves.
+    if let Some(finding) =
+        report.findings.iter().find(|finding| finding.kind != FindingKind::Superblock)
+    {
+        return Err(format!(
+            "check finds {:?}: {} (and {} more)",
+            finding.kind,
+            finding.message,
+            report.findings.len() - 1
+        ));
     }
     Ok(report.findings.is_empty())
 }
@@ -120,14 +149,22 @@ fn check(remains: &Remains) -> Result<bool, String> {
 /// S-39: makes one copy of the superblock unreadable; the other one must do.
 fn damage(remains: &Remains, copy: u64) -> Result<(), String> {
     let Some(device) = remains.only_device() else { return Ok(()) };
-    device.write_at(&AlignedBuf::from_slice(&[0xee; 4096]), SUPERBLOCKS[usize::from(!copy.is_multiple_of(2))]).map_err(|e| e.to_string())
+    device
+        .write_at(
+            &AlignedBuf::from_slice(&[0xee; 4096]),
+            SUPERBLOCKS[usize::from(!copy.is_multiple_of(2))],
+        )
+        .map_err(|e| e.to_string())
 }
 
 /// Where the copies of the superblock lie (docs/format.md).
 const SUPERBLOCKS: [u64; 2] = [0, 8 << 20];
 
 /// Mounts, and compares.
-fn recover(mount: impl FnOnce() -> bedplate_fs::Result<FileSystem>, kept: Kept<'_>) -> Result<(FileSystem, Seen), String> {
+fn recover(
+    mount: impl FnOnce() -> bedplate_fs::Result<FileSystem>,
+    kept: Kept<'_>,
+) -> Result<(FileSystem, Seen), String> {
     let fs = mount().map_err(|e| format!("the volume does not mount: {e}"))?;
     let seen = see(&fs).map_err(|e| format!("the recovered volume cannot be read: {e}"))?;
     kept(&seen.view)?;
@@ -140,13 +177,21 @@ fn recover(mount: impl FnOnce() -> bedplate_fs::Result<FileSystem>, kept: Kept<'
     Ok((fs, seen))
 }
 
-/// Recovers, and lets every file grow; before that, where it is asked for, uses the volume on, unmounts it and mounts it again.
-pub(crate) fn recover_and_compare(before: &View, looks: Looks, remains: &Remains, kept: Kept<'_>) -> Result<(), String> {
+/// Recovers, and lets every file grow; before that, where it is asked for, uses the volume on,
+/// unmounts it and mounts it again.
+pub(crate) fn recover_and_compare(
+    before: &View,
+    looks: Looks,
+    remains: &Remains,
+    kept: Kept<'_>,
+) -> Result<(), String> {
     let looked = if looks.read_only { Some(look(remains)?) } else { None };
     check(remains)?;
     let (fs, seen) = recover(|| remains.mount(quiet()), kept)?;
     if let Some(what) = looked.and_then(|looked| difference(&looked, &seen.view)) {
-        return Err(format!("S-38: a read-only mount shows another state than recovery makes: {what}"));
+        return Err(format!(
+            "S-38: a read-only mount shows another state than recovery makes: {what}"
+        ));
     }
     let (fs, seen) = if looks.goes_on { use_on(before, remains, fs, &seen)? } else { (fs, seen) };
     grow_over_removed(&fs, &seen.view)?;
@@ -155,10 +200,17 @@ pub(crate) fn recover_and_compare(before: &View, looks: Looks, remains: &Remains
 }
 
 /// Writes to a recovered volume, unmounts it, and mounts it again: it shows the same.
-fn use_on(before: &View, remains: &Remains, fs: FileSystem, seen: &Seen) -> Result<(FileSystem, Seen), String> {
+fn use_on(
+    before: &View,
+    remains: &Remains,
+    fs: FileSystem,
+    seen: &Seen,
+) -> Result<(FileSystem, Seen), String> {
     let wrote = go_on(before, &fs)?;
     fs.unmount().map_err(|e| format!("the recovered volume cannot be unmounted: {e}"))?;
-    let fs = remains.mount(quiet()).map_err(|e| format!("the volume does not mount a second time: {e}"))?;
+    let fs = remains
+        .mount(quiet())
+        .map_err(|e| format!("the volume does not mount a second time: {e}"))?;
     if wrote {
         fs.remove("/judge").map_err(|e| format!("what was synced after recovery is lost: {e}"))?;
     }
@@ -173,8 +225,10 @@ fn use_on(before: &View, remains: &Remains, fs: FileSystem, seen: &Seen) -> Resu
 fn look(remains: &Remains) -> Result<View, String> {
     let before = remains.snapshots();
     let options = MountOptions { read_only: true, ..quiet() };
-    let fs = remains.mount(options).map_err(|e| format!("the volume does not mount read-only: {e}"))?;
-    let seen = see(&fs).map_err(|e| format!("the volume cannot be read when it is mounted read-only: {e}"))?;
+    let fs =
+        remains.mount(options).map_err(|e| format!("the volume does not mount read-only: {e}"))?;
+    let seen = see(&fs)
+        .map_err(|e| format!("the volume cannot be read when it is mounted read-only: {e}"))?;
     drop(fs);
     match remains.first_difference(&before) {
         None => Ok(seen.view),
@@ -185,9 +239,12 @@ fn look(remains: &Remains) -> Result<View, String> {
 /// Where less is available, a recovered volume may have no room for what is tried on it.
 const ROOM_BYTES: u64 = 64 << 10;
 
-/// The recovered volume must be usable; returns whether there is a file now. No checkpoint may go for it: they are compared once more.
+/// The recovered volume must be usable; returns whether there is a file now. No checkpoint may go
+/// for it: they are compared once more.
 fn go_on(before: &View, fs: &FileSystem) -> Result<bool, String> {
-    if fs.checkpoint_counts().policy == SpacePolicy::DeleteOldest && fs.statfs().available_bytes < ROOM_BYTES {
+    if fs.checkpoint_counts().policy == SpacePolicy::DeleteOldest
+        && fs.statfs().available_bytes < ROOM_BYTES
+    {
         return Ok(false);
     }
     let work = || -> bedplate_fs::Result<InodeNo> {
@@ -200,22 +257,32 @@ fn go_on(before: &View, fs: &FileSystem) -> Result<bool, String> {
     let made = match work() {
         Ok(made) => made,
         // S-34: names can be removed from a full volume.
-        Err(error) if error.kind == ErrorKind::NoSpace && fs.statfs().available_bytes < ROOM_BYTES => {
+        Err(error)
+            if error.kind == ErrorKind::NoSpace && fs.statfs().available_bytes < ROOM_BYTES =>
+        {
             return match fs.remove("/judge") {
-                Err(error) if error.kind != ErrorKind::NotFound => Err(format!("S-34: a name cannot be removed from a full volume: {error}")),
+                Err(error) if error.kind != ErrorKind::NotFound => {
+                    Err(format!("S-34: a name cannot be removed from a full volume: {error}"))
+                }
                 _ => Ok(false),
             };
         }
         Err(error) => return Err(format!("the recovered volume cannot be written: {error}")),
     };
-    let known = |view: &View| view.names.iter().any(|line| line.contains(&format!(" inode {} ", made.0)));
-    if known(before) { Err(format!("S-19: inode number {} is used twice", made.0)) } else { Ok(true) }
+    let known =
+        |view: &View| view.names.iter().any(|line| line.contains(&format!(" inode {} ", made.0)));
+    if known(before) {
+        Err(format!("S-19: inode number {} is used twice", made.0))
+    } else {
+        Ok(true)
+    }
 }
 
 /// Each file grows by so many bytes.
 const GROWN_BYTES: usize = 64 << 10;
 
-/// S-11: where files grow they read as zeros, also over what a truncation removed that the cut interrupted.
+/// S-11: where files grow they read as zeros, also over what a truncation removed that the cut
+/// interrupted.
 fn grow_over_removed(fs: &FileSystem, seen: &View) -> Result<(), String> {
     for (ino, content) in &seen.contents {
         let end = content.len() as u64;
@@ -232,7 +299,10 @@ fn grow_over_removed(fs: &FileSystem, seen: &View) -> Result<(), String> {
                     && let Some(at) = behind.iter().position(|byte| *byte != 0)
                 {
                     let (byte, at) = (behind[at], end + at as u64);
-                    return Err(format!("S-11: inode {} of {end} bytes was made longer and holds {byte:#04x} at byte {at}", ino.0));
+                    return Err(format!(
+                        "S-11: inode {} of {end} bytes was made longer and holds {byte:#04x} at byte {at}",
+                        ino.0
+                    ));
                 }
             }
             // It takes a block where the last one is shared with a checkpoint.

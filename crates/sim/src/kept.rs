@@ -41,16 +41,27 @@ impl Reach {
         // The next step was under way: its first operation may have been on its way to the device.
         let parts = history.done[complete..].iter().take_while(|done| done.part).count();
         let started = (complete + parts + 1).min(history.done.len());
-        let floor = history.floors.iter().filter(|floor| floor.end <= after).map(|floor| floor.steps).max().unwrap_or(0);
+        let floor = history
+            .floors
+            .iter()
+            .filter(|floor| floor.end <= after)
+            .map(|floor| floor.steps)
+            .max()
+            .unwrap_or(0);
         Self { complete, started, floor }
     }
 }
 
-/// After how many steps the names were those that are seen: all that fit, of those that a cut may leave.
+/// After how many steps the names were those that are seen: all that fit, of those that a cut may
+/// leave.
 pub(crate) fn names_fit(history: &History, after: usize, seen: &View) -> Vec<usize> {
     let Reach { complete, started, .. } = Reach::of(history, after);
     let synced = names_synced(&history.done[..complete]);
-    (synced..).zip(views(history, synced, started)).filter(|(_, view)| view.names == seen.names).map(|(steps, _)| steps).collect()
+    (synced..)
+        .zip(views(history, synced, started))
+        .filter(|(_, view)| view.names == seen.names)
+        .map(|(steps, _)| steps)
+        .collect()
 }
 
 fn compare_names(history: &History, reach: &Reach, seen: &View) -> Result<(), String> {
@@ -60,7 +71,10 @@ fn compare_names(history: &History, reach: &Reach, seen: &View) -> Result<(), St
         return Ok(());
     }
     let expected = &views(history, synced, synced).next().expect("there is one").names;
-    Err(format!("the names are those of no step from {synced} to {started}\n   found:    {:#?}\n   step {synced}: {expected:#?}", seen.names))
+    Err(format!(
+        "the names are those of no step from {synced} to {started}\n   found:    {:#?}\n   step {synced}: {expected:#?}",
+        seen.names
+    ))
 }
 
 /// A checkpoint shows what it showed when it was made, to the byte (S-50, S-54).
@@ -69,18 +83,26 @@ fn compare_checkpoint(history: &History, line: &str, shown: &View) -> Result<(),
     let mut made = views.filter_map(|view| view.checkpoints.get(line)).peekable();
     let first = *made.peek().ok_or_else(|| format!("'{line}' was never there"))?;
     let other = |made: &View| difference(shown, made).or_else(|| difference(made, shown));
-    // One whose making failed may have gone with its process; the next one of the same name may then have the same epoch.
+    // One whose making failed may have gone with its process; the next one of the same name may
+    // then have the same epoch.
     if made.any(|made| other(made).is_none()) {
         return Ok(());
     }
-    other(first).map_or(Ok(()), |what| Err(format!("'{line}' shows something else than when it was made: {what}")))
+    other(first).map_or(Ok(()), |what| {
+        Err(format!("'{line}' shows something else than when it was made: {what}"))
+    })
 }
 
 /// Returns how many steps' names are promised.
 fn names_synced(done: &[Done]) -> usize {
     let mut synced = 0;
     for (number, step) in done.iter().enumerate() {
-        let touched_by = |ino: InodeNo| done[..number].iter().rposition(|before| before.touched.contains(&ino)).map_or(0, |at| at + 1);
+        let touched_by = |ino: InodeNo| {
+            done[..number]
+                .iter()
+                .rposition(|before| before.touched.contains(&ino))
+                .map_or(0, |at| at + 1)
+        };
         synced = synced.max(match step.promise {
             Promise::None | Promise::Written(..) | Promise::Data(_) => 0,
             Promise::Inode(ino) => touched_by(ino),
@@ -93,8 +115,13 @@ fn names_synced(done: &[Done]) -> usize {
 /// The inode numbers of files that a cut cannot have taken back.
 pub(crate) fn used_numbers(history: &History, after: usize) -> BTreeSet<InodeNo> {
     let complete = history.done.partition_point(|done| done.end <= after);
-    let durable: BTreeSet<usize> = (0..=complete).map(|done| names_synced(&history.done[..done])).collect();
-    durable.into_iter().flat_map(|at| views(history, at, at)).flat_map(|view| view.contents.keys().copied()).collect()
+    let durable: BTreeSet<usize> =
+        (0..=complete).map(|done| names_synced(&history.done[..done])).collect();
+    durable
+        .into_iter()
+        .flat_map(|at| views(history, at, at))
+        .flat_map(|view| view.contents.keys().copied())
+        .collect()
 }
 
 /// Returns after how many steps the content of a file was promised last.
@@ -108,7 +135,12 @@ fn content_synced(done: &[Done], ino: InodeNo) -> usize {
     done.iter().rposition(keeps).map_or(0, |at| at + 1)
 }
 
-fn compare_content(history: &History, reach: &Reach, ino: InodeNo, content: &[u8]) -> Result<(), String> {
+fn compare_content(
+    history: &History,
+    reach: &Reach,
+    ino: InodeNo,
+    content: &[u8],
+) -> Result<(), String> {
     let Reach { complete, started, floor } = *reach;
     let synced = content_synced(&history.done[..complete], ino).max(floor);
     let allowed = allowed(history, synced, started, ino);
@@ -117,7 +149,10 @@ fn compare_content(history: &History, reach: &Reach, ino: InodeNo, content: &[u8
     let between = allowed.windows(2).any(|pair| pair[0].len() < len && len < pair[1].len());
     if !exact && !between {
         let sizes: Vec<_> = allowed.iter().map(|version| version.len()).collect();
-        return Err(format!("inode {} has {len} bytes; since its last sync (step {synced}) it had {sizes:?}", ino.0));
+        return Err(format!(
+            "inode {} has {len} bytes; since its last sync (step {synced}) it had {sizes:?}",
+            ino.0
+        ));
     }
     compare_bytes(&allowed, synced, ino, content)?;
     compare_units(history, synced..started, ino, content)?;
@@ -131,12 +166,16 @@ fn compare_content(history: &History, reach: &Reach, ino: InodeNo, content: &[u8
     Ok(())
 }
 
-/// The versions of a file from `from` steps done to `to` steps done. What cuts a range out or puts one in moves bytes whether or not those written
-/// before are there: each earlier version is also one with its bytes moved.
+/// The versions of a file from `from` steps done to `to` steps done. What cuts a range out or puts
+/// one in moves bytes whether or not those written before are there: each earlier version is also
+/// one with its bytes moved.
 fn allowed(history: &History, from: usize, to: usize, ino: InodeNo) -> Vec<Cow<'_, [u8]>> {
     let mut allowed: Vec<Cow<'_, [u8]>> = Vec::new();
     for (view, number) in views(history, from, to).zip(from..) {
-        let moved = number.checked_sub(1).filter(|_| number > from).and_then(|step| history.done[step].moved);
+        let moved = number
+            .checked_sub(1)
+            .filter(|_| number > from)
+            .and_then(|step| history.done[step].moved);
         if let Some((_, change, offset, len)) = moved.filter(|(moved, ..)| *moved == ino) {
             let block = history.model.block_size.into();
             for index in 0..allowed.len() {
@@ -152,7 +191,12 @@ fn allowed(history: &History, from: usize, to: usize, ino: InodeNo) -> Vec<Cow<'
 }
 
 /// Every byte is one that a version had there.
-fn compare_bytes(allowed: &[Cow<'_, [u8]>], synced: usize, ino: InodeNo, content: &[u8]) -> Result<(), String> {
+fn compare_bytes(
+    allowed: &[Cow<'_, [u8]>],
+    synced: usize,
+    ino: InodeNo,
+    content: &[u8],
+) -> Result<(), String> {
     // Nearly always all of it is some version's.
     if allowed.iter().any(|version| **version == *content) {
         return Ok(());
@@ -161,21 +205,32 @@ fn compare_bytes(allowed: &[Cow<'_, [u8]>], synced: usize, ino: InodeNo, content
         if !allowed.iter().any(|version| version.get(at).copied().unwrap_or(0) == *byte) {
             let values: Vec<_> = allowed.iter().map(|version| version.get(at)).collect();
             let len = content.len();
-            return Err(format!("inode {} holds {byte:#04x} at byte {at} of {len}; since its last sync (step {synced}) it held {values:x?}", ino.0));
+            return Err(format!(
+                "inode {} holds {byte:#04x} at byte {at} of {len}; since its last sync (step {synced}) it held {values:x?}",
+                ino.0
+            ));
         }
     }
     Ok(())
 }
 
 /// Holds the bytes of one write with `O_DSYNC` against what the file held since.
-fn compare_written(history: &History, steps: Range<usize>, ino: InodeNo, range: Range<u64>, content: &[u8]) -> Result<(), String> {
-    let later: Vec<&[u8]> = views(history, steps.start, steps.end).map(|view| content_of(view, ino)).collect();
+fn compare_written(
+    history: &History,
+    steps: Range<usize>,
+    ino: InodeNo,
+    range: Range<u64>,
+    content: &[u8],
+) -> Result<(), String> {
+    let later: Vec<&[u8]> =
+        views(history, steps.start, steps.end).map(|view| content_of(view, ino)).collect();
     for at in range {
-        let byte = |content: &[u8]| usize::try_from(at).ok().and_then(|at| content.get(at).copied());
-        if !later
-            .iter()
-            .any(|version| byte(version).unwrap_or(0) == byte(content).unwrap_or(0) && (byte(content).is_some() || byte(version).is_none()))
-        {
+        let byte =
+            |content: &[u8]| usize::try_from(at).ok().and_then(|at| content.get(at).copied());
+        if !later.iter().any(|version| {
+            byte(version).unwrap_or(0) == byte(content).unwrap_or(0)
+                && (byte(content).is_some() || byte(version).is_none())
+        }) {
             let values: Vec<_> = later.iter().map(|version| byte(version)).collect();
             return Err(format!(
                 "inode {} holds {:x?} at byte {at}; since it was written with O_DSYNC (step {}) it held {values:x?}",

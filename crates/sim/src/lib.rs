@@ -55,7 +55,8 @@ pub use shrink::shrink;
 pub use threads::{ThreadsViolation, try_threads};
 pub use view::View;
 pub use workload::{
-    Back, Change, DIRECTED, Directed, Ground, On, RenameKind, Setup, Step, generate, generate_interleaved, generate_mounted, pair, pair_count,
+    Back, Change, DIRECTED, Directed, Ground, On, RenameKind, Setup, Step, generate,
+    generate_interleaved, generate_mounted, pair, pair_count,
 };
 
 use std::collections::HashSet;
@@ -72,10 +73,11 @@ use serde::Serialize;
 pub enum Cuts {
     /// So many times, anywhere.
     Random(usize),
-    /// So many times, two in three where most is at stake: a pair of steps is under way, a process that died is followed by a mount, a superblock is
-    /// written; the others anywhere.
+    /// So many times, two in three where most is at stake: a pair of steps is under way, a process
+    /// that died is followed by a mount, a superblock is written; the others anywhere.
     Around(usize),
-    /// After every operation of the device, in so many ways: all unflushed writes lost, all kept, and seeded ones.
+    /// After every operation of the device, in so many ways: all unflushed writes lost, all kept,
+    /// and seeded ones.
     Every(usize),
 }
 
@@ -142,11 +144,16 @@ pub fn try_seed(seed: u64, effort: &Effort) -> Result<Tally, Box<Violation>> {
     try_steps(seed, &setup, &steps, effort)
 }
 
-/// Runs one seed of the language in which one step comes in the middle of another, on one of these grounds.
+/// Runs one seed of the language in which one step comes in the middle of another, on one of these
+/// grounds.
 ///
 /// # Errors
 /// The first violation.
-pub fn try_interleaved(seed: u64, grounds: &[Ground], effort: &Effort) -> Result<Tally, Box<Violation>> {
+pub fn try_interleaved(
+    seed: u64,
+    grounds: &[Ground],
+    effort: &Effort,
+) -> Result<Tally, Box<Violation>> {
     let (setup, steps) = generate_interleaved(seed, effort.steps, grounds);
     try_steps(seed, &setup, &steps, effort)
 }
@@ -157,24 +164,34 @@ pub fn try_interleaved(seed: u64, grounds: &[Ground], effort: &Effort) -> Result
 /// The first violation.
 pub fn try_mounted(seed: u64, effort: &Effort) -> Result<Tally, Box<Violation>> {
     let (setup, steps) = generate_mounted(seed, effort.steps);
-    let violation = |what| Box::new(Violation { seed, setup, steps: steps.clone(), what, states: 0 });
+    let violation =
+        |what| Box::new(Violation { seed, setup, steps: steps.clone(), what, states: 0 });
     let history = mounted::record_mounted(&setup, seed, &steps).map_err(violation)?;
     try_history(seed, &setup, &steps, &history, &Effort { second_life_every: 0, ..*effort })
 }
 
-/// Runs a pair of steps with the second at every so many-th pause of the first, which a seed places.
+/// Runs a pair of steps with the second at every so many-th pause of the first, which a seed
+/// places.
 ///
 /// # Errors
 /// The first violation.
-pub fn try_pair(seed: u64, number: usize, setup: &Setup, stride: u16, effort: &Effort) -> Result<Tally, Box<Violation>> {
+pub fn try_pair(
+    seed: u64,
+    number: usize,
+    setup: &Setup,
+    stride: u16,
+    effort: &Effort,
+) -> Result<Tally, Box<Violation>> {
     let stride = stride.max(1);
-    let (mut total, mut at) = (Tally::default(), 1 + u16::try_from(seed % u64::from(stride)).expect("below it"));
+    let (mut total, mut at) =
+        (Tally::default(), 1 + u16::try_from(seed % u64::from(stride)).expect("below it"));
     loop {
         let steps = pair(number, &[at]);
-        let (tally, pauses) = try_recorded(seed, setup, &steps, effort).map_err(|mut violation| {
-            violation.states += total.states;
-            violation
-        })?;
+        let (tally, pauses) =
+            try_recorded(seed, setup, &steps, effort).map_err(|mut violation| {
+                violation.states += total.states;
+                violation
+            })?;
         total.add(&tally);
         if u64::from(at) >= pauses {
             return Ok(total);
@@ -187,29 +204,52 @@ pub fn try_pair(seed: u64, number: usize, setup: &Setup, stride: u16, effort: &E
 ///
 /// # Errors
 /// The first violation.
-pub fn try_steps(seed: u64, setup: &Setup, steps: &[Step], effort: &Effort) -> Result<Tally, Box<Violation>> {
+pub fn try_steps(
+    seed: u64,
+    setup: &Setup,
+    steps: &[Step],
+    effort: &Effort,
+) -> Result<Tally, Box<Violation>> {
     try_recorded(seed, setup, steps, effort).map(|(tally, _)| tally)
 }
 
 /// As [`try_steps`]; returns also how many pauses the first step of a pair came to.
-fn try_recorded(seed: u64, setup: &Setup, steps: &[Step], effort: &Effort) -> Result<(Tally, u64), Box<Violation>> {
-    let broken = |what| Box::new(Violation { seed, setup: *setup, steps: steps.to_vec(), what, states: 0 });
+fn try_recorded(
+    seed: u64,
+    setup: &Setup,
+    steps: &[Step],
+    effort: &Effort,
+) -> Result<(Tally, u64), Box<Violation>> {
+    let broken =
+        |what| Box::new(Violation { seed, setup: *setup, steps: steps.to_vec(), what, states: 0 });
     let history = record(setup, steps).map_err(broken)?;
     let pauses = history.pairs.first().map_or(0, |pair| pair.pauses[0]);
     try_history(seed, setup, steps, &history, effort).map(|tally| (tally, pauses))
 }
 
 /// Cuts a recorded workload.
-fn try_history(seed: u64, setup: &Setup, steps: &[Step], history: &History, effort: &Effort) -> Result<Tally, Box<Violation>> {
-    let violation = |what, states| Box::new(Violation { seed, setup: *setup, steps: steps.to_vec(), what, states });
+fn try_history(
+    seed: u64,
+    setup: &Setup,
+    steps: &[Step],
+    history: &History,
+    effort: &Effort,
+) -> Result<Tally, Box<Violation>> {
+    let violation = |what, states| {
+        Box::new(Violation { seed, setup: *setup, steps: steps.to_vec(), what, states })
+    };
     let mut trial = Trial { history, seen: HashSet::new(), tally: Tally::default() };
     trial.tally.operations = history.operations() as u64;
     let mut rng = Xoshiro256PlusPlus::seed_from_u64(seed ^ 0x9e37_79b9_7f4a_7c15);
     for (number, (after, choice)) in cuts(history, effort.cuts, &mut rng).into_iter().enumerate() {
-        let again = (effort.second_cut_every > 0 && number % effort.second_cut_every == 0).then(|| rng.random());
+        let again = (effort.second_cut_every > 0 && number % effort.second_cut_every == 0)
+            .then(|| rng.random());
         let cut = Cut { after, choice, again };
-        let lives = effort.second_life_every > 0 && number % effort.second_life_every == effort.second_life_every - 1;
-        let judged = trial.cut(&cut).and_then(|new| if new && lives { trial.second_life(&cut, setup, steps, rng.random()) } else { Ok(()) });
+        let lives = effort.second_life_every > 0
+            && number % effort.second_life_every == effort.second_life_every - 1;
+        let judged = trial.cut(&cut).and_then(|new| {
+            if new && lives { trial.second_life(&cut, setup, steps, rng.random()) } else { Ok(()) }
+        });
         judged.map_err(|what| violation(what, trial.tally.states))?;
     }
     Ok(trial.tally)
@@ -223,7 +263,9 @@ fn cuts(history: &History, cuts: Cuts, rng: &mut Xoshiro256PlusPlus) -> Vec<(usi
         _ => CrashChoice::Seeded(rng.random()),
     };
     match cuts {
-        Cuts::Random(count) => (0..count).map(|_| (rng.random_range(moments.clone()), random(rng))).collect(),
+        Cuts::Random(count) => {
+            (0..count).map(|_| (rng.random_range(moments.clone()), random(rng))).collect()
+        }
         Cuts::Around(count) => {
             let spans = history.spans();
             (0..count).map(|number| (around(&spans, history, number, rng), random(rng))).collect()
@@ -234,13 +276,21 @@ fn cuts(history: &History, cuts: Cuts, rng: &mut Xoshiro256PlusPlus) -> Vec<(usi
                 1 => CrashChoice::KeepAll,
                 _ => CrashChoice::Seeded(rng.random()),
             };
-            moments.flat_map(|after| (0..ways).map(move |number| (after, number))).map(|(after, number)| (after, way(number, rng))).collect()
+            moments
+                .flat_map(|after| (0..ways).map(move |number| (after, number)))
+                .map(|(after, number)| (after, way(number, rng)))
+                .collect()
         }
     }
 }
 
 /// Where the power is cut for the so-manieth time.
-fn around(spans: &[Range<usize>], history: &History, number: usize, rng: &mut Xoshiro256PlusPlus) -> usize {
+fn around(
+    spans: &[Range<usize>],
+    history: &History,
+    number: usize,
+    rng: &mut Xoshiro256PlusPlus,
+) -> usize {
     match spans.get(rng.random_range(0..spans.len().max(1))) {
         Some(span) if !number.is_multiple_of(3) => rng.random_range(span.start..=span.end),
         _ => rng.random_range(history.first_operation()..=history.operations()),
@@ -261,7 +311,11 @@ impl Trial<'_> {
         let mut hasher = DefaultHasher::new();
         let bed = &self.history.bed;
         // The content is what is durable, and what of the rest arrived.
-        (cut.after - bed.unflushed(cut.after), self.history.done.partition_point(|done| done.end <= cut.after)).hash(&mut hasher);
+        (
+            cut.after - bed.unflushed(cut.after),
+            self.history.done.partition_point(|done| done.end <= cut.after),
+        )
+            .hash(&mut hasher);
         for (device, steps) in bed.crash_steps(cut.after, &cut.choice).into_iter().enumerate() {
             for step in steps {
                 (device, step.operation, step.parts).hash(&mut hasher);
@@ -275,20 +329,36 @@ impl Trial<'_> {
         let states = 1 + u64::from(cut.again.is_some());
         self.tally.states += states;
         self.tally.grouped += if bed.ground() == Ground::One { 0 } else { states };
-        let met = |pair: &history::Pair| pair.pauses.iter().all(|pauses| *pauses > 0) && pair.operations.start <= cut.after;
+        let met = |pair: &history::Pair| {
+            pair.pauses.iter().all(|pauses| *pauses > 0) && pair.operations.start <= cut.after
+        };
         self.tally.interleaved += if self.history.pairs.iter().any(met) { states } else { 0 };
         self.tally.second_cuts += u64::from(cut.again.is_some());
         Ok(true)
     }
 
-    /// Goes on with the workload on what the cut left, and cuts again. The step that the cut interrupted is carried out once more, or never: then what
-    /// came of it stays.
-    fn second_life(&mut self, cut: &Cut, setup: &Setup, steps: &[Step], seed: u64) -> Result<(), String> {
-        let context = |what: String| format!("second life after operation {} ({:?}): {what}", cut.after, cut.choice);
+    /// Goes on with the workload on what the cut left, and cuts again. The step that the cut
+    /// interrupted is carried out once more, or never: then what came of it stays.
+    fn second_life(
+        &mut self,
+        cut: &Cut,
+        setup: &Setup,
+        steps: &[Step],
+        seed: u64,
+    ) -> Result<(), String> {
+        let context = |what: String| {
+            format!("second life after operation {} ({:?}): {what}", cut.after, cut.choice)
+        };
         let bed = Bed::again(&self.history.bed.cut(cut.after, &cut.choice), seed);
         let over = self.history.steps_over(cut.after);
         let done = if seed.is_multiple_of(2) { over } else { (over + 1).min(steps.len()) };
-        let history = run::record_on(bed, setup.block_size, Some(kept::used_numbers(self.history, cut.after)), &steps[done..]).map_err(context)?;
+        let history = run::record_on(
+            bed,
+            setup.block_size,
+            Some(kept::used_numbers(self.history, cut.after)),
+            &steps[done..],
+        )
+        .map_err(context)?;
         let mut trial = Trial { history: &history, seen: HashSet::new(), tally: Tally::default() };
         let mut rng = Xoshiro256PlusPlus::seed_from_u64(seed);
         for (after, choice) in cuts(&history, Cuts::Random(SECOND_LIFE_CUTS), &mut rng) {

@@ -9,7 +9,11 @@ use crate::outcome::Outcome;
 use crate::workload::{On, Step};
 
 /// Carries out a step that does not mount, on the file system and in the model.
-pub(crate) fn carry_out(stage: &Stage, history: &mut History, step: &Step) -> Result<Outcome, String> {
+pub(crate) fn carry_out(
+    stage: &Stage,
+    history: &mut History,
+    step: &Step,
+) -> Result<Outcome, String> {
     let result = stage.carry_out(step);
     let parts = history.model.lose(&stage.automatic())?;
     if let Err(error) = &result
@@ -24,13 +28,18 @@ pub(crate) fn carry_out(stage: &Stage, history: &mut History, step: &Step) -> Re
 }
 
 /// Carries out in the model what a step did on the file system.
-pub(crate) fn hold_against(model: &mut Model, step: &Step, result: &bedplate_fs::Result<Outcome>) -> Result<(), String> {
+pub(crate) fn hold_against(
+    model: &mut Model,
+    step: &Step,
+    result: &bedplate_fs::Result<Outcome>,
+) -> Result<(), String> {
     match result {
         Ok(outcome) => {
             compare_outcome(model, step, outcome)?;
             model.apply(step, outcome).map_err(|why| format!("it succeeded, but {why}"))
         }
-        // A full volume is no fault, and changes nothing (S-34); how full it is the model does not know.
+        // A full volume is no fault, and changes nothing (S-34); how full it is the model does not
+        // know.
         Err(error) if error.kind == ErrorKind::NoSpace => Ok(()),
         Err(error) => match model.clone().apply(step, &Outcome::default()) {
             Err(_) => Ok(()),
@@ -40,14 +49,26 @@ pub(crate) fn hold_against(model: &mut Model, step: &Step, result: &bedplate_fs:
 }
 
 /// What a step returned against what the model has, before the step is carried out there.
-pub(crate) fn compare_outcome(model: &mut Model, step: &Step, outcome: &Outcome) -> Result<(), String> {
+pub(crate) fn compare_outcome(
+    model: &mut Model,
+    step: &Step,
+    outcome: &Outcome,
+) -> Result<(), String> {
     if let (Step::Read(on, _, offset, len), Some(read)) = (step, &outcome.read) {
         let content = model.content(*on)?;
         let from = usize::try_from(*offset).expect("small").min(content.len());
         let to = (from + usize::try_from(*len).expect("small")).min(content.len());
         if read[..] != content[from..to] {
-            let at = read.iter().zip(&content[from..to]).position(|(a, b)| a != b).unwrap_or_else(|| read.len().min(to - from));
-            return Err(format!("S-20: the read differs from byte {at} on ({} bytes, {} expected)", read.len(), to - from));
+            let at = read
+                .iter()
+                .zip(&content[from..to])
+                .position(|(a, b)| a != b)
+                .unwrap_or_else(|| read.len().min(to - from));
+            return Err(format!(
+                "S-20: the read differs from byte {at} on ({} bytes, {} expected)",
+                read.len(),
+                to - from
+            ));
         }
     }
     let appended = match step {

@@ -1,5 +1,6 @@
-//! A device that acknowledges a flush and loses it: harmless once an honoured flush has made up for it; until then a cut may take what was promised,
-//! and the least that is asked is that the remains are judged without a panic (docs/faults.md, what a device must do).
+//! A device that acknowledges a flush and loses it: harmless once an honoured flush has made up for
+//! it; until then a cut may take what was promised, and the least that is asked is that the remains
+//! are judged without a panic (docs/faults.md, what a device must do).
 
 use bedplate_block::{CrashChoice, Fault, FaultRule, FlushFault, FlushOutcome, Recorded, Trigger};
 use serde::Serialize;
@@ -34,19 +35,33 @@ pub fn try_lost_flushes(setup: &Setup, steps: &[Step]) -> Result<LostTally, Stri
         let history = record_on(bed, setup.block_size, None, steps)?;
         let operations = history.bed.data().operations();
         let flush = |wanted: FlushOutcome| move |operation: &Recorded| matches!(operation, Recorded::Flush { outcome, .. } if *outcome == wanted);
-        let Some(lost) = operations.iter().position(flush(FlushOutcome::Lost)) else { return Ok(tally) };
-        let made_up = operations.iter().skip(lost).position(flush(FlushOutcome::Honoured)).map_or(operations.len(), |at| lost + at + 1);
+        let Some(lost) = operations.iter().position(flush(FlushOutcome::Lost)) else {
+            return Ok(tally);
+        };
+        let made_up = operations
+            .iter()
+            .skip(lost)
+            .position(flush(FlushOutcome::Honoured))
+            .map_or(operations.len(), |at| lost + at + 1);
         tally.lost += 1;
         for choice in [CrashChoice::LoseAll, CrashChoice::Seeded(nth)] {
             let first = history.first_operation();
-            for after in [lost + 1, made_up - 1, made_up, (made_up + operations.len()) / 2].into_iter().filter(|after| *after >= first) {
+            for after in [lost + 1, made_up - 1, made_up, (made_up + operations.len()) / 2]
+                .into_iter()
+                .filter(|after| *after >= first)
+            {
                 let judged = judge(&history, &Cut { after, choice: choice.clone(), again: None });
                 match judged {
                     Ok(()) if after < made_up => tally.harmless += 1,
                     Err(_) if after < made_up => tally.broken += 1,
                     Ok(()) => tally.made_up += 1,
                     Err(_) if made_up == operations.len() => tally.broken += 1,
-                    Err(what) => return Err(format!("flush {nth} (operation {lost}) was lost, operation {} made up for it: {what}", made_up - 1)),
+                    Err(what) => {
+                        return Err(format!(
+                            "flush {nth} (operation {lost}) was lost, operation {} made up for it: {what}",
+                            made_up - 1
+                        ));
+                    }
                 }
             }
         }

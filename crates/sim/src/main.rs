@@ -10,8 +10,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use bedplate_sim::{
-    Directed, Effort, Failure, FailureTally, Ground, Setup, Step, Tally, ThreadsViolation, Violation, pair_count, shrink, try_failures,
-    try_format_failures, try_interleaved, try_mounted, try_pair, try_seed, try_steps, try_threads, why_no_mount,
+    Directed, Effort, Failure, FailureTally, Ground, Setup, Step, Tally, ThreadsViolation,
+    Violation, pair_count, shrink, try_failures, try_format_failures, try_interleaved, try_mounted,
+    try_pair, try_seed, try_steps, try_threads, why_no_mount,
 };
 use clap::Parser;
 
@@ -35,7 +36,8 @@ impl Run {
         let Arguments { seed: first, seeds, seconds, states, .. } = self.arguments;
         let seeds_done = seeds > 0 && seed >= first.saturating_add(seeds);
         let time_over = seconds > 0 && self.started.elapsed() >= Duration::from_secs(seconds);
-        let enough = states > 0 && self.tally.lock().expect("no thread panics with it").states >= states;
+        let enough =
+            states > 0 && self.tally.lock().expect("no thread panics with it").states >= states;
         let failed = self.failed.load(Ordering::SeqCst) && !self.arguments.survey;
         !(seeds_done || time_over || enough || failed)
     }
@@ -53,12 +55,19 @@ impl Run {
         let effort = self.arguments.effort();
         loop {
             let at = self.next.fetch_add(1, Ordering::SeqCst);
-            let (seed, part) = (self.arguments.seed.saturating_add(at / self.parts()), at % self.parts());
+            let (seed, part) =
+                (self.arguments.seed.saturating_add(at / self.parts()), at % self.parts());
             if !self.goes_on(seed) {
                 return;
             }
             if self.arguments.threads > 0 {
-                match try_threads(seed, self.arguments.threads, effort.steps, self.arguments.cuts, &|| {}) {
+                match try_threads(
+                    seed,
+                    self.arguments.threads,
+                    effort.steps,
+                    self.arguments.cuts,
+                    &|| {},
+                ) {
                     Ok(tally) => self.tally.lock().expect("no thread panics with it").add(&tally),
                     Err(violation) => return self.keep(&violation),
                 }
@@ -78,13 +87,20 @@ impl Run {
         let volatile_cache = !seed.is_multiple_of(8);
         if self.arguments.pairs > 0 {
             let setup = Setup { volatile_cache, separate_log: part % 2 == 1, ..Setup::SMALL };
-            return try_pair(seed, usize::try_from(part / 2).expect("some hundreds"), &setup, self.arguments.pairs, effort);
+            return try_pair(
+                seed,
+                usize::try_from(part / 2).expect("some hundreds"),
+                &setup,
+                self.arguments.pairs,
+                effort,
+            );
         }
         if self.arguments.mounted {
             return try_mounted(seed, effort);
         }
         if self.arguments.interleaved {
-            let grounds: &[Ground] = if self.arguments.groups { &Ground::GROUPS } else { &Ground::MIXED };
+            let grounds: &[Ground] =
+                if self.arguments.groups { &Ground::GROUPS } else { &Ground::MIXED };
             return try_interleaved(seed, grounds, effort);
         }
         if !self.arguments.directed {
@@ -101,7 +117,10 @@ impl Run {
         if let Some(remains) = &violation.remains {
             let dir = self.arguments.keep.join(format!("seed-{}", violation.seed));
             match remains.save(&dir) {
-                Ok(()) => eprintln!("the devices as the cut left them are in {}: mount or check them", dir.display()),
+                Ok(()) => eprintln!(
+                    "the devices as the cut left them are in {}: mount or check them",
+                    dir.display()
+                ),
                 Err(error) => eprintln!("the devices cannot be kept in {}: {error}", dir.display()),
             }
         }
@@ -112,7 +131,12 @@ impl Run {
         self.failed.store(true, Ordering::SeqCst);
         self.violations.fetch_add(1, Ordering::SeqCst);
         let (seed, state) = (violation.seed, violation.states + 1);
-        let pair = violation.steps.iter().find(|step| matches!(step, Step::During(..))).map(|step| format!("{step:?}: ")).unwrap_or_default();
+        let pair = violation
+            .steps
+            .iter()
+            .find(|step| matches!(step, Step::During(..)))
+            .map(|step| format!("{step:?}: "))
+            .unwrap_or_default();
         let what = violation.what.lines().take(3).map(str::trim).collect::<Vec<_>>().join(" | ");
         let seconds = self.started.elapsed().as_secs();
         let line = format!("seed {seed} part {part}, state {state}, {seconds} s: {pair}{what}");
@@ -125,7 +149,10 @@ impl Run {
         }
         let directed = self.directed.get((part / 2) as usize).filter(|_| self.arguments.directed);
         let again = self.arguments.again(violation.seed, directed.copied());
-        eprintln!("seed {} breaks a promise: {}\nreproduce with: {again}", violation.seed, violation.what);
+        eprintln!(
+            "seed {} breaks a promise: {}\nreproduce with: {again}",
+            violation.seed, violation.what
+        );
         if !self.arguments.no_shrink {
             eprintln!("the smallest workload that still fails:\n{}", shrink(violation, effort));
         }
@@ -135,10 +162,18 @@ impl Run {
 /// Runs each directed workload with each kind of error at each call.
 fn fail_every_call(arguments: &Arguments, directed: &[&'static Directed]) -> ExitCode {
     let kinds = Failure::ALL.into_iter().flat_map(|failure| [(failure, false), (failure, true)]);
-    let work: Vec<_> = directed.iter().flat_map(|directed| kinds.clone().map(move |(failure, for_ever)| (*directed, failure, for_ever))).collect();
-    let (next, total, failed) = (AtomicU64::new(0), Mutex::new(FailureTally::default()), AtomicBool::new(false));
+    let work: Vec<_> = directed
+        .iter()
+        .flat_map(|directed| {
+            kinds.clone().map(move |(failure, for_ever)| (*directed, failure, for_ever))
+        })
+        .collect();
+    let (next, total, failed) =
+        (AtomicU64::new(0), Mutex::new(FailureTally::default()), AtomicBool::new(false));
     let formatting = Failure::ALL.into_iter().filter(|_| arguments.workloads.is_empty());
-    for (failure, setup) in formatting.flat_map(|failure| [(failure, Setup::DISK), (failure, Setup::TWO_DISKS)]) {
+    for (failure, setup) in
+        formatting.flat_map(|failure| [(failure, Setup::DISK), (failure, Setup::TWO_DISKS)])
+    {
         match try_format_failures(&setup, failure) {
             Ok(tally) => total.lock().expect("no thread panics with it").add(&tally),
             Err(what) => {
@@ -148,11 +183,23 @@ fn fail_every_call(arguments: &Arguments, directed: &[&'static Directed]) -> Exi
         }
     }
     let run = || {
-        while let Some((directed, failure, for_ever)) = usize::try_from(next.fetch_add(1, Ordering::SeqCst)).ok().and_then(|at| work.get(at)) {
-            match try_failures(&Setup::DISK, &(directed.steps)(), *failure, *for_ever, arguments.stride.max(1)) {
+        while let Some((directed, failure, for_ever)) =
+            usize::try_from(next.fetch_add(1, Ordering::SeqCst)).ok().and_then(|at| work.get(at))
+        {
+            match try_failures(
+                &Setup::DISK,
+                &(directed.steps)(),
+                *failure,
+                *for_ever,
+                arguments.stride.max(1),
+            ) {
                 Ok(tally) => total.lock().expect("no thread panics with it").add(&tally),
                 Err(what) => {
-                    eprintln!("{}: {what}\nreproduce with: {}", directed.name, arguments.fail_again(Some(directed)));
+                    eprintln!(
+                        "{}: {what}\nreproduce with: {}",
+                        directed.name,
+                        arguments.fail_again(Some(directed))
+                    );
                     failed.store(true, Ordering::SeqCst);
                 }
             }
@@ -162,17 +209,25 @@ fn fail_every_call(arguments: &Arguments, directed: &[&'static Directed]) -> Exi
     if failed.into_inner() {
         return ExitCode::FAILURE;
     }
-    let FailureTally { runs, latched, states } = total.into_inner().expect("no thread panics with it");
-    println!("{runs} calls failed, {latched} of them for good, {states} crash states afterwards, 0 violations");
+    let FailureTally { runs, latched, states } =
+        total.into_inner().expect("no thread panics with it");
+    println!(
+        "{runs} calls failed, {latched} of them for good, {states} crash states afterwards, 0 violations"
+    );
     ExitCode::SUCCESS
 }
 
-/// Settings of the C library's allocator, which reads them when a program begins. Every crash state takes some megabytes and gives them back; without
-/// these they come from the kernel each time, which takes longer than to judge it.
-const ALLOCATOR: [(&str, &str); 3] =
-    [("MALLOC_TRIM_THRESHOLD_", "2000000000"), ("MALLOC_MMAP_THRESHOLD_", "2000000000"), ("MALLOC_TOP_PAD_", "16777216")];
+/// Settings of the C library's allocator, which reads them when a program begins. Every crash state
+/// takes some megabytes and gives them back; without these they come from the kernel each time,
+/// which takes longer than to judge it.
+const ALLOCATOR: [(&str, &str); 3] = [
+    ("MALLOC_TRIM_THRESHOLD_", "2000000000"),
+    ("MALLOC_MMAP_THRESHOLD_", "2000000000"),
+    ("MALLOC_TOP_PAD_", "16777216"),
+];
 
-/// Begins this program once more with an allocator that keeps what it has, where none was asked for.
+/// Begins this program once more with an allocator that keeps what it has, where none was asked
+/// for.
 fn keep_memory() {
     if ALLOCATOR.iter().any(|(name, _)| std::env::var_os(name).is_some()) {
         return;
@@ -223,9 +278,13 @@ fn main() -> ExitCode {
     }
     let violations = run.violations.load(Ordering::SeqCst);
     let minutes = run.started.elapsed().as_secs_f64() / 60.0;
-    let (seeds, total) = (run.seeds.into_inner(), run.tally.into_inner().expect("no thread panics with it"));
+    let (seeds, total) =
+        (run.seeds.into_inner(), run.tally.into_inner().expect("no thread panics with it"));
     if json {
-        println!("{}", serde_json::json!({ "seeds": seeds, "tally": total, "minutes": minutes, "violations": violations }));
+        println!(
+            "{}",
+            serde_json::json!({ "seeds": seeds, "tally": total, "minutes": minutes, "violations": violations })
+        );
     } else {
         let Tally { states, second_cuts, second_lives, interleaved, grouped, .. } = total;
         let rate = states as f64 / minutes;

@@ -1,4 +1,5 @@
-//! The model: what a file system is, in memory and without a device. The live file system is held against it, and so is what recovery makes.
+//! The model: what a file system is, in memory and without a device. The live file system is held
+//! against it, and so is what recovery makes.
 
 mod past;
 mod rollback;
@@ -31,9 +32,11 @@ type Nodes = BTreeMap<InodeNo, Node>;
 pub(crate) struct Model {
     pub(crate) nodes: BTreeMap<InodeNo, Node>,
     held: BTreeMap<u8, InodeNo>,
-    /// A file that was found under a name before the step in whose middle it is used now: file slot, directory slot, inode.
+    /// A file that was found under a name before the step in whose middle it is used now: file
+    /// slot, directory slot, inode.
     found: Option<(u8, u8, InodeNo)>,
-    /// Slots that remember an inode. What has lost its names is not shown, so nothing else follows from them.
+    /// Slots that remember an inode. What has lost its names is not shown, so nothing else follows
+    /// from them.
     retained: BTreeSet<u8>,
     /// The checkpoints by name.
     checkpoints: BTreeMap<String, Past>,
@@ -61,7 +64,8 @@ const NOT_A_FILE: Refusal = "it is not a file";
 const EXISTS: Refusal = "the name exists";
 
 impl Model {
-    /// Makes a model of what a recovery left; `used` are the numbers that had been given out for good.
+    /// Makes a model of what a recovery left; `used` are the numbers that had been given out for
+    /// good.
     pub(crate) fn recovered(block_size: u32, seen: Seen, used: BTreeSet<InodeNo>) -> Self {
         let Seen { view, nodes, mut past } = seen;
         let name = |line: &str| line.split(' ').nth(1).unwrap_or_default().to_owned();
@@ -72,7 +76,16 @@ impl Model {
         });
         let checkpoints = checkpoints.collect();
         let ever = nodes.keys().copied().chain(used).collect();
-        Self { nodes, held: BTreeMap::new(), found: None, retained: BTreeSet::new(), checkpoints, deletes_oldest, ever, block_size }
+        Self {
+            nodes,
+            held: BTreeMap::new(),
+            found: None,
+            retained: BTreeSet::new(),
+            checkpoints,
+            deletes_oldest,
+            ever,
+            block_size,
+        }
     }
 
     /// Carries a step out.
@@ -81,13 +94,32 @@ impl Model {
     /// Why it cannot be carried out; the model is then as before.
     pub(crate) fn apply(&mut self, step: &Step, outcome: &Outcome) -> Result<(), Refusal> {
         match *step {
-            Step::Create(file, dir) => self.make(dir, format!("f{file}"), Node::new(Kind::File(Arc::default()), 0o644), outcome),
-            Step::Symlink(file, dir, len) => self.make(dir, format!("f{file}"), Node::new(Kind::Symlink(target(len)), 0o777), outcome),
-            Step::MakeDirectory(dir) => self.make(0, format!("d{dir}"), Node::new(Kind::Directory(BTreeMap::new()), 0o644), outcome),
+            Step::Create(file, dir) => self.make(
+                dir,
+                format!("f{file}"),
+                Node::new(Kind::File(Arc::default()), 0o644),
+                outcome,
+            ),
+            Step::Symlink(file, dir, len) => self.make(
+                dir,
+                format!("f{file}"),
+                Node::new(Kind::Symlink(target(len)), 0o777),
+                outcome,
+            ),
+            Step::MakeDirectory(dir) => self.make(
+                0,
+                format!("d{dir}"),
+                Node::new(Kind::Directory(BTreeMap::new()), 0o644),
+                outcome,
+            ),
             Step::Unlink(file, dir) => self.unlink(file, dir),
             Step::RemoveDirectory(dir) => self.remove_directory(dir),
-            Step::Rename(file, dir, to, to_dir, kind) => self.rename((dir, format!("f{file}")), (to_dir, format!("f{to}")), kind),
-            Step::RenameDirectory(from, to) => self.rename((0, format!("d{from}")), (0, format!("d{to}")), RenameKind::Replace),
+            Step::Rename(file, dir, to, to_dir, kind) => {
+                self.rename((dir, format!("f{file}")), (to_dir, format!("f{to}")), kind)
+            }
+            Step::RenameDirectory(from, to) => {
+                self.rename((0, format!("d{from}")), (0, format!("d{to}")), RenameKind::Replace)
+            }
             Step::Link(file, dir, to, to_dir) => self.link(file, dir, to, to_dir),
             Step::SetMode(file, dir, mode) => self.node(file, dir).map(|node| {
                 node.mode = mode;
@@ -104,21 +136,31 @@ impl Model {
                 self.node(file, dir)?.attributes.insert(attribute(which), len.into());
                 Ok(())
             }
-            Step::RemoveAttribute(file, dir, which) => {
-                self.node(file, dir)?.attributes.remove(&attribute(which)).map(drop).ok_or("there is no such attribute")
-            }
+            Step::RemoveAttribute(file, dir, which) => self
+                .node(file, dir)?
+                .attributes
+                .remove(&attribute(which))
+                .map(drop)
+                .ok_or("there is no such attribute"),
             Step::Hold(slot, file, dir, _) => self.hold(slot, file, dir),
             Step::Release(slot) => self.release(slot),
-            Step::Write(on, _, offset, len, fill, _) => self.change(on, |content| write(content, offset, len, fill)),
-            Step::Append(file, dir, _, len, fill, _) => self.change(On::Name(file, dir), |content| {
-                let end = content.len() as u64;
-                write(content, end, len, fill)
-            }),
+            Step::Write(on, _, offset, len, fill, _) => {
+                self.change(on, |content| write(content, offset, len, fill))
+            }
+            Step::Append(file, dir, _, len, fill, _) => {
+                self.change(On::Name(file, dir), |content| {
+                    let end = content.len() as u64;
+                    write(content, end, len, fill)
+                })
+            }
             Step::AppendHeld(slot, len, fill) => self.change(On::Held(slot), |content| {
                 let end = content.len() as u64;
                 write(content, end, len, fill)
             }),
-            Step::Read(on, ..) | Step::SyncData(on) | Step::SyncAll(on) | Step::Defragment(on, _) => self.content(on).map(drop),
+            Step::Read(on, ..)
+            | Step::SyncData(on)
+            | Step::SyncAll(on)
+            | Step::Defragment(on, _) => self.content(on).map(drop),
             Step::SetSize(on, size) => self.change(on, |content| {
                 content.resize(index(size), 0);
                 Ok(())
@@ -147,20 +189,32 @@ impl Model {
                 self.change(on, |content| allocate(content, block, change, offset, len))
             }
             Step::Checkpoint(slot, dir) => self.checkpoint(format!("c{slot}"), dir, outcome),
-            Step::Automatic(slot, _) => self.checkpoint(format!("{AUTOMATIC_PREFIX}{slot}"), None, outcome),
+            Step::Automatic(slot, _) => {
+                self.checkpoint(format!("{AUTOMATIC_PREFIX}{slot}"), None, outcome)
+            }
             Step::Policy(delete) => {
                 self.deletes_oldest = delete;
                 Ok(())
             }
             Step::Diff(slot) => self.diff(&format!("c{slot}"), outcome.diff.as_ref()),
-            Step::DeleteCheckpoint(slot) => self.checkpoints.remove(&format!("c{slot}")).map(drop).ok_or(NO_SUCH_NAME),
+            Step::DeleteCheckpoint(slot) => {
+                self.checkpoints.remove(&format!("c{slot}")).map(drop).ok_or(NO_SUCH_NAME)
+            }
             Step::Rollback(slot, back, force) => self.roll_back(&format!("c{slot}"), back, force),
             Step::SetUntorn(file, dir, bytes) => self.set_untorn(file, dir, bytes),
-            Step::Clone(slot, file, dir, to) => self.clone_file(slot, file, dir, &format!("f{to}"), outcome),
-            Step::CloneDirectory(slot, from, to) => self.clone_directory(slot, from, &format!("d{to}"), outcome),
+            Step::Clone(slot, file, dir, to) => {
+                self.clone_file(slot, file, dir, &format!("f{to}"), outcome)
+            }
+            Step::CloneDirectory(slot, from, to) => {
+                self.clone_directory(slot, from, &format!("d{to}"), outcome)
+            }
             Step::SyncDirectory(dir) => self.directory(dir).map(drop),
-            Step::Sync | Step::Grow(_) | Step::Vanish(_) | Step::Return | Step::Overwrite(..) => Ok(()),
-            Step::During(..) | Step::Die(..) => unreachable!("its steps are applied one after the other"),
+            Step::Sync | Step::Grow(_) | Step::Vanish(_) | Step::Return | Step::Overwrite(..) => {
+                Ok(())
+            }
+            Step::During(..) | Step::Die(..) => {
+                unreachable!("its steps are applied one after the other")
+            }
             Step::Remount | Step::Kill => {
                 self.held.clear();
                 self.retained.clear();
@@ -171,11 +225,17 @@ impl Model {
     }
 
     fn dir_ino(&self, dir: u8) -> Result<InodeNo, Refusal> {
-        if dir == 0 { Ok(InodeNo::ROOT) } else { self.root().get(&format!("d{dir}")).copied().ok_or(NO_SUCH_NAME) }
+        if dir == 0 {
+            Ok(InodeNo::ROOT)
+        } else {
+            self.root().get(&format!("d{dir}")).copied().ok_or(NO_SUCH_NAME)
+        }
     }
 
     fn root(&self) -> &BTreeMap<String, InodeNo> {
-        let Kind::Directory(entries) = &self.nodes[&InodeNo::ROOT].kind else { unreachable!("the root is a directory") };
+        let Kind::Directory(entries) = &self.nodes[&InodeNo::ROOT].kind else {
+            unreachable!("the root is a directory")
+        };
         entries
     }
 
@@ -207,8 +267,9 @@ impl Model {
         if matches!(node.kind, Kind::Symlink(_)) { Err(NOT_A_FILE) } else { Ok(node) }
     }
 
-    /// Finds the file that a step names before another one is carried out: a program opens it, and what comes in the middle may give the name to another
-    /// file. Returns whether there is one to be found.
+    /// Finds the file that a step names before another one is carried out: a program opens it, and
+    /// what comes in the middle may give the name to another file. Returns whether there is one to
+    /// be found.
     pub(crate) fn find_early(&mut self, step: &Step, found: Found) -> bool {
         let Some((file, dir, opens)) = step.reaches() else { return false };
         let Ok(ino) = self.named(file, dir) else { return false };
@@ -243,7 +304,11 @@ impl Model {
         }
     }
 
-    fn change(&mut self, on: On, change: impl FnOnce(&mut Vec<u8>) -> Result<(), Refusal>) -> Result<(), Refusal> {
+    fn change(
+        &mut self,
+        on: On,
+        change: impl FnOnce(&mut Vec<u8>) -> Result<(), Refusal>,
+    ) -> Result<(), Refusal> {
         let ino = self.ino(on)?;
         match &mut self.nodes.get_mut(&ino).expect("names and opens lead to inodes").kind {
             Kind::File(content) => change(Arc::make_mut(content)),
@@ -251,7 +316,8 @@ impl Model {
         }
     }
 
-    /// A unit below the block that the device does not write untorn by itself is refused; workloads ask for none.
+    /// A unit below the block that the device does not write untorn by itself is refused; workloads
+    /// ask for none.
     fn set_untorn(&mut self, file: Option<u8>, dir: u8, bytes: Option<u32>) -> Result<(), Refusal> {
         let node = match file {
             Some(file) => self.node(file, dir)?,
@@ -264,7 +330,13 @@ impl Model {
         Ok(())
     }
 
-    fn make(&mut self, dir: u8, name: String, node: Node, outcome: &Outcome) -> Result<(), Refusal> {
+    fn make(
+        &mut self,
+        dir: u8,
+        name: String,
+        node: Node,
+        outcome: &Outcome,
+    ) -> Result<(), Refusal> {
         let ino = outcome.made.unwrap_or(InodeNo(u64::MAX));
         let parent = &self.nodes[&self.dir_ino(dir)?];
         let inherited = (parent.io_mode, parent.untorn);
@@ -273,7 +345,8 @@ impl Model {
             return Err(EXISTS);
         }
         entries.insert(name, ino);
-        let (io_mode, untorn) = if matches!(node.kind, Kind::Symlink(_)) { (None, None) } else { inherited };
+        let (io_mode, untorn) =
+            if matches!(node.kind, Kind::Symlink(_)) { (None, None) } else { inherited };
         self.nodes.insert(ino, Node { io_mode, untorn, ..node });
         if self.ever.insert(ino) { Ok(()) } else { Err("S-19: the inode number was used before") }
     }
@@ -295,15 +368,25 @@ impl Model {
         Ok(())
     }
 
-    fn rename(&mut self, from: (u8, String), to: (u8, String), kind: RenameKind) -> Result<(), Refusal> {
-        let (source, target) = (self.directory(from.0)?.get(&from.1).copied(), self.directory(to.0)?.get(&to.1).copied());
+    fn rename(
+        &mut self,
+        from: (u8, String),
+        to: (u8, String),
+        kind: RenameKind,
+    ) -> Result<(), Refusal> {
+        let (source, target) = (
+            self.directory(from.0)?.get(&from.1).copied(),
+            self.directory(to.0)?.get(&to.1).copied(),
+        );
         let source = source.ok_or(NO_SUCH_NAME)?;
         if target == Some(source) {
             return Ok(());
         }
         match (kind, target) {
             (RenameKind::Exchange, None) => return Err(NO_SUCH_NAME),
-            (RenameKind::Exchange, Some(target)) => drop(self.directory(from.0)?.insert(from.1, target)),
+            (RenameKind::Exchange, Some(target)) => {
+                drop(self.directory(from.0)?.insert(from.1, target))
+            }
             (RenameKind::Replace, target) => {
                 if target.is_some_and(|target| matches!(&self.nodes[&target].kind, Kind::Directory(entries) if !entries.is_empty())) {
                     return Err("the directory is not empty");
@@ -345,24 +428,48 @@ impl Model {
     fn source(&self, slot: Option<u8>) -> Result<&BTreeMap<InodeNo, Node>, Refusal> {
         match slot {
             None => Ok(&self.nodes),
-            Some(slot) => self.checkpoints.get(&format!("c{slot}")).map(|past| past.nodes.as_ref()).ok_or(NO_SUCH_NAME),
+            Some(slot) => self
+                .checkpoints
+                .get(&format!("c{slot}"))
+                .map(|past| past.nodes.as_ref())
+                .ok_or(NO_SUCH_NAME),
         }
     }
 
     /// S-75: a clone is what it is of.
-    fn clone_file(&mut self, slot: Option<u8>, file: u8, dir: u8, to: &str, outcome: &Outcome) -> Result<(), Refusal> {
+    fn clone_file(
+        &mut self,
+        slot: Option<u8>,
+        file: u8,
+        dir: u8,
+        to: &str,
+        outcome: &Outcome,
+    ) -> Result<(), Refusal> {
         let nodes = self.source(slot)?;
-        let dir = if dir == 0 { InodeNo::ROOT } else { entry(nodes, InodeNo::ROOT, &format!("d{dir}"))? };
-        let node = nodes.get(&entry(nodes, dir, &format!("f{file}"))?).filter(|node| matches!(node.kind, Kind::File(_))).cloned();
+        let dir =
+            if dir == 0 { InodeNo::ROOT } else { entry(nodes, InodeNo::ROOT, &format!("d{dir}"))? };
+        let node = nodes
+            .get(&entry(nodes, dir, &format!("f{file}"))?)
+            .filter(|node| matches!(node.kind, Kind::File(_)))
+            .cloned();
         let node = node.ok_or(NOT_A_FILE)?;
         self.add_clone(to, node, outcome)
     }
 
-    fn clone_directory(&mut self, slot: Option<u8>, from: u8, to: &str, outcome: &Outcome) -> Result<(), Refusal> {
+    fn clone_directory(
+        &mut self,
+        slot: Option<u8>,
+        from: u8,
+        to: &str,
+        outcome: &Outcome,
+    ) -> Result<(), Refusal> {
         let nodes = self.source(slot)?;
         let top = nodes[&entry(nodes, InodeNo::ROOT, &format!("d{from}"))?].clone();
         let Kind::Directory(entries) = &top.kind else { return Err("it is not a directory") };
-        let below: Vec<_> = entries.iter().map(|(name, ino)| (name.clone(), *ino, nodes.get(ino).cloned())).collect();
+        let below: Vec<_> = entries
+            .iter()
+            .map(|(name, ino)| (name.clone(), *ino, nodes.get(ino).cloned()))
+            .collect();
         // One that failed told no numbers: it gets such as no file has.
         let invented = |of: InodeNo| InodeNo(u64::MAX - of.0);
         let told = match outcome.made {
@@ -431,10 +538,15 @@ impl Model {
     pub(crate) fn view(&self) -> View {
         let mut view = View::default();
         self.view_directory(InodeNo::ROOT, "", &self.names(), &mut view);
-        view.checkpoints = self.checkpoints.values().map(|past| (past.line.clone(), Arc::clone(&past.shown))).collect();
+        view.checkpoints = self
+            .checkpoints
+            .values()
+            .map(|past| (past.line.clone(), Arc::clone(&past.shown)))
+            .collect();
         view.names.extend(view.checkpoints.keys().cloned());
         view.names.extend(self.deletes_oldest.then(|| DELETES_OLDEST.to_owned()));
-        // Files without a name too: after a crash that lost the removal they are back, with what was written to them since.
+        // Files without a name too: after a crash that lost the removal they are back, with what
+        // was written to them since.
         for (ino, node) in &self.nodes {
             if let Kind::File(content) = &node.kind {
                 view.contents.insert(*ino, Arc::clone(content));
@@ -443,12 +555,26 @@ impl Model {
         view
     }
 
-    fn view_directory(&self, dir: InodeNo, path: &str, names: &BTreeMap<InodeNo, u32>, view: &mut View) {
-        let Kind::Directory(entries) = &self.nodes[&dir].kind else { unreachable!("only directories are walked") };
+    fn view_directory(
+        &self,
+        dir: InodeNo,
+        path: &str,
+        names: &BTreeMap<InodeNo, u32>,
+        view: &mut View,
+    ) {
+        let Kind::Directory(entries) = &self.nodes[&dir].kind else {
+            unreachable!("only directories are walked")
+        };
         for (name, ino) in entries {
             let (path, node) = (format!("{path}/{name}"), &self.nodes[ino]);
             let subdirectories = |entries: &BTreeMap<String, InodeNo>| {
-                u32::try_from(entries.values().filter(|ino| matches!(self.nodes[ino].kind, Kind::Directory(_))).count()).expect("a few")
+                u32::try_from(
+                    entries
+                        .values()
+                        .filter(|ino| matches!(self.nodes[ino].kind, Kind::Directory(_)))
+                        .count(),
+                )
+                .expect("a few")
             };
             let nlink = match &node.kind {
                 Kind::Directory(entries) => 2 + subdirectories(entries),
@@ -494,7 +620,13 @@ fn write(content: &mut Vec<u8>, offset: u64, len: u32, fill: u8) -> Result<(), R
     Ok(())
 }
 
-pub(crate) fn allocate(content: &mut Vec<u8>, block: u64, change: Change, offset: u64, len: u64) -> Result<(), Refusal> {
+pub(crate) fn allocate(
+    content: &mut Vec<u8>,
+    block: u64,
+    change: Change,
+    offset: u64,
+    len: u64,
+) -> Result<(), Refusal> {
     let (start, end, size) = (index(offset), index(offset + len), content.len());
     let aligned = offset.is_multiple_of(block) && len.is_multiple_of(block);
     match change {

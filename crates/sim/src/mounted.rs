@@ -1,7 +1,9 @@
-//! The same language through the kernel: a real mount of a volume on simulated devices, so that the kernel's own caches of pages, sizes and names are in
-//! the run. What a program was told while it ran is held against the model, what a power cut leaves is judged as ever.
+//! The same language through the kernel: a real mount of a volume on simulated devices, so that the
+//! kernel's own caches of pages, sizes and names are in the run. What a program was told while it
+//! ran is held against the model, what a power cut leaves is judged as ever.
 //!
-//! Device operations of the mount come from its own threads, and some after the call that caused them: a run repeats in what is asked, not to the operation.
+//! Device operations of the mount come from its own threads, and some after the call that caused
+//! them: a run repeats in what is asked, not to the operation.
 
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
@@ -43,12 +45,17 @@ pub fn why_no_mount() -> Option<&'static str> {
 ///
 /// # Errors
 /// What the mount did that the model does not: one sentence, and the number of the step.
-pub(crate) fn record_mounted(setup: &Setup, seed: u64, steps: &[Step]) -> std::result::Result<History, String> {
+pub(crate) fn record_mounted(
+    setup: &Setup,
+    seed: u64,
+    steps: &[Step],
+) -> std::result::Result<History, String> {
     let bed = fresh_bed(setup, seed);
     let wires = bed.connect();
     let fs = wires.mount(quiet()).map_err(|e| format!("a fresh volume does not mount: {e}"))?;
     let seen = see(&fs).map_err(|e| format!("a fresh volume cannot be read: {e}"))?;
-    let mut history = History::new(bed, Model::recovered(setup.block_size, seen, Default::default()));
+    let mut history =
+        History::new(bed, Model::recovered(setup.block_size, seen, Default::default()));
     let program = Program::start(fs)?;
     for (number, step) in steps.iter().enumerate() {
         let begun = |what: String| format!("step {number}, {step:?}, on a mount: {what}");
@@ -103,7 +110,8 @@ impl Program {
     fn start(fs: FileSystem) -> std::result::Result<Self, String> {
         let dir = tempfile::tempdir().map_err(|e| e.to_string())?;
         let stage = Stage::new(fs.clone());
-        let mount = Mount::start(fs, dir.path(), &MountSettings::default()).map_err(|e| format!("it cannot be mounted on a directory: {e}"))?;
+        let mount = Mount::start(fs, dir.path(), &MountSettings::default())
+            .map_err(|e| format!("it cannot be mounted on a directory: {e}"))?;
         Ok(Self { mount, stage, dir, held: Mutex::default(), requests: Mutex::default() })
     }
 
@@ -127,23 +135,38 @@ impl Program {
         let mut path = self.file(file, dir).into_os_string();
         path.push(suffix);
         let flags = i32::try_from(flags.bits()).expect("flags of an open are small");
-        OpenOptions::new().read(true).write(true).custom_flags(flags).open(path).map_err(|e| refused(&e))
+        OpenOptions::new()
+            .read(true)
+            .write(true)
+            .custom_flags(flags)
+            .open(path)
+            .map_err(|e| refused(&e))
     }
 
-    fn on<T>(&self, on: On, mode: Option<IoMode>, flags: OFlags, work: impl FnOnce(&File) -> Result<T>) -> Result<T> {
+    fn on<T>(
+        &self,
+        on: On,
+        mode: Option<IoMode>,
+        flags: OFlags,
+        work: impl FnOnce(&File) -> Result<T>,
+    ) -> Result<T> {
         match on {
             On::Name(file, dir) => work(&self.open(file, dir, mode, flags)?),
             On::Held(slot) => work(&self.held.lock().get(&slot).ok_or_else(missing)?.anywhere),
         }
     }
 
-    /// Carries a step out once the kernel told of every close before it, which it does some time after the program closed.
+    /// Carries a step out once the kernel told of every close before it, which it does some time
+    /// after the program closed.
     fn carry_out_told(&self, model: &Model, step: &Step) -> Result<Outcome> {
         let started = Instant::now();
         loop {
             let result = self.carry_out(step);
             let in_the_way = matches!((step, &result), (Step::Rollback(..), Err(error)) if error.message.starts_with("Busy"));
-            if !in_the_way || started.elapsed() > TOLD_WITHIN || model.clone().apply(step, &Outcome::default()).is_err() {
+            if !in_the_way
+                || started.elapsed() > TOLD_WITHIN
+                || model.clone().apply(step, &Outcome::default()).is_err()
+            {
                 return result;
             }
             std::thread::sleep(Duration::from_millis(2));
@@ -151,14 +174,25 @@ impl Program {
     }
 
     fn carry_out(&self, step: &Step) -> Result<Outcome> {
-        let ino = |path: &Path| std::fs::symlink_metadata(path).map(|meta| InodeNo(meta.ino())).map_err(|e| refused(&e));
+        let ino = |path: &Path| {
+            std::fs::symlink_metadata(path).map(|meta| InodeNo(meta.ino())).map_err(|e| refused(&e))
+        };
         let none = OFlags::empty();
         match *step {
             Step::Create(file, dir) => {
                 let path = self.file(file, dir);
-                let made = OpenOptions::new().write(true).create_new(true).mode(0o644).open(&path).map_err(|e| refused(&e))?;
+                let made = OpenOptions::new()
+                    .write(true)
+                    .create_new(true)
+                    .mode(0o644)
+                    .open(&path)
+                    .map_err(|e| refused(&e))?;
                 let made = InodeNo(made.metadata().map_err(|e| refused(&e))?.ino());
-                Ok(Outcome { made: Some(made), touched: vec![ino(&self.path(&dir_path(dir)))?, made], ..Outcome::default() })
+                Ok(Outcome {
+                    made: Some(made),
+                    touched: vec![ino(&self.path(&dir_path(dir)))?, made],
+                    ..Outcome::default()
+                })
             }
             Step::Unlink(file, dir) => {
                 let (path, parent) = (self.file(file, dir), ino(&self.path(&dir_path(dir)))?);
@@ -168,32 +202,56 @@ impl Program {
             }
             Step::Rename(file, dir, to, to_dir, kind) => {
                 let (from, into) = (self.file(file, dir), self.file(to, to_dir));
-                let mut touched = vec![ino(&self.path(&dir_path(dir)))?, ino(&self.path(&dir_path(to_dir)))?, ino(&from)?];
+                let mut touched = vec![
+                    ino(&self.path(&dir_path(dir)))?,
+                    ino(&self.path(&dir_path(to_dir)))?,
+                    ino(&from)?,
+                ];
                 touched.extend(ino(&into));
-                let flags = if kind == RenameKind::Exchange { RenameFlags::EXCHANGE } else { RenameFlags::empty() };
-                rustix::fs::renameat_with(rustix::fs::CWD, &from, rustix::fs::CWD, &into, flags).map_err(system)?;
+                let flags = if kind == RenameKind::Exchange {
+                    RenameFlags::EXCHANGE
+                } else {
+                    RenameFlags::empty()
+                };
+                rustix::fs::renameat_with(rustix::fs::CWD, &from, rustix::fs::CWD, &into, flags)
+                    .map_err(system)?;
                 Ok(Outcome { touched, ..Outcome::default() })
             }
             Step::SetAttribute(file, dir, which, len) => {
                 let path = self.file(file, dir);
-                rustix::fs::setxattr(&path, attribute(which), &vec![b'x'; len.into()], XattrFlags::empty()).map_err(system)?;
+                rustix::fs::setxattr(
+                    &path,
+                    attribute(which),
+                    &vec![b'x'; len.into()],
+                    XattrFlags::empty(),
+                )
+                .map_err(system)?;
                 Ok(Outcome { touched: vec![ino(&path)?], ..Outcome::default() })
             }
             Step::Hold(slot, file, dir, mode) => {
-                let held = Held { anywhere: self.open(file, dir, Some(mode), none)?, appends: self.open(file, dir, Some(mode), OFlags::APPEND)? };
+                let held = Held {
+                    anywhere: self.open(file, dir, Some(mode), none)?,
+                    appends: self.open(file, dir, Some(mode), OFlags::APPEND)?,
+                };
                 drop(self.held.lock().insert(slot, held));
                 Ok(Outcome::default())
             }
-            Step::Release(slot) => self.held.lock().remove(&slot).map(|_| Outcome::default()).ok_or_else(missing),
+            Step::Release(slot) => {
+                self.held.lock().remove(&slot).map(|_| Outcome::default()).ok_or_else(missing)
+            }
             Step::Write(on, mode, offset, len, fill, durable) => {
                 let flags = if durable { OFlags::DSYNC } else { none };
-                self.on(on, Some(mode), flags, |file| write(file, on, &pattern(offset, len, fill), offset, durable))
+                self.on(on, Some(mode), flags, |file| {
+                    write(file, on, &pattern(offset, len, fill), offset, durable)
+                })
             }
             Step::Append(file, dir, mode, len, fill, durable) => {
                 let flags = if durable { OFlags::APPEND | OFlags::DSYNC } else { OFlags::APPEND };
                 append(&self.open(file, dir, Some(mode), flags)?, len, fill, durable)
             }
-            Step::AppendHeld(slot, len, fill) => append(&self.held.lock().get(&slot).ok_or_else(missing)?.appends, len, fill, false),
+            Step::AppendHeld(slot, len, fill) => {
+                append(&self.held.lock().get(&slot).ok_or_else(missing)?.appends, len, fill, false)
+            }
             Step::Read(on, mode, offset, len) => self.on(on, Some(mode), none, |file| {
                 let mut bytes = vec![0; usize::try_from(len).expect("small")];
                 let len = read(file, &mut bytes, offset).map_err(|e| refused(&e))?;
@@ -208,9 +266,15 @@ impl Program {
                 let path = self.file(file, dir);
                 let target = ino(&path)?;
                 // By path: `truncate(2)` opens nothing.
-                let status = std::process::Command::new("truncate").arg(format!("--size={size}")).arg("--no-create").arg(&path).status();
+                let status = std::process::Command::new("truncate")
+                    .arg(format!("--size={size}"))
+                    .arg("--no-create")
+                    .arg(&path)
+                    .status();
                 match status {
-                    Ok(status) if status.success() => Ok(Outcome { wrote: Some(Wrote::anything(target)), ..Outcome::default() }),
+                    Ok(status) if status.success() => {
+                        Ok(Outcome { wrote: Some(Wrote::anything(target)), ..Outcome::default() })
+                    }
                     _ => Err(bedplate_fs::Error::new(ErrorKind::Io, "truncate failed")),
                 }
             }
@@ -219,7 +283,10 @@ impl Program {
                 let moved = matches!(change, Change::Collapse | Change::Insert);
                 let done = changed(file)?;
                 let ino = done.wrote.as_ref().map(|wrote| wrote.ino);
-                Ok(Outcome { moved: ino.filter(|_| moved).map(|ino| (ino, change, offset, len)), ..done })
+                Ok(Outcome {
+                    moved: ino.filter(|_| moved).map(|ino| (ino, change, offset, len)),
+                    ..done
+                })
             }),
             Step::SyncData(on) => self.on(on, None, none, |file| {
                 file.sync_data().map_err(|e| refused(&e))?;
@@ -235,10 +302,24 @@ impl Program {
                 promising(&dir, Promise::Inode)
             }
             Step::Checkpoint(slot, None) => {
-                self.ask(&Request::Create { name: format!("c{slot}").into_bytes(), paths: Vec::new(), keep: false, automatic: false })?;
-                let made = self.stage.fs.checkpoints().into_iter().find(|made| made.name == format!("c{slot}").as_bytes());
-                self.stage
-                    .made_checkpoint(&made.ok_or_else(|| bedplate_fs::Error::new(ErrorKind::NotFound, "the checkpoint that was made is not there"))?)
+                self.ask(&Request::Create {
+                    name: format!("c{slot}").into_bytes(),
+                    paths: Vec::new(),
+                    keep: false,
+                    automatic: false,
+                })?;
+                let made = self
+                    .stage
+                    .fs
+                    .checkpoints()
+                    .into_iter()
+                    .find(|made| made.name == format!("c{slot}").as_bytes());
+                self.stage.made_checkpoint(&made.ok_or_else(|| {
+                    bedplate_fs::Error::new(
+                        ErrorKind::NotFound,
+                        "the checkpoint that was made is not there",
+                    )
+                })?)
             }
             Step::DeleteCheckpoint(slot) => {
                 self.ask(&Request::Delete { name: format!("c{slot}").into_bytes() })?;
@@ -246,7 +327,11 @@ impl Program {
             }
             Step::Rollback(slot, back, force) => {
                 let path = back.path().map(String::into_bytes);
-                self.ask(&Request::Rollback { name: format!("c{slot}").into_bytes(), path, force })?;
+                self.ask(&Request::Rollback {
+                    name: format!("c{slot}").into_bytes(),
+                    path,
+                    force,
+                })?;
                 let undo = self.stage.fs.checkpoints().into_iter().filter(|other| other.automatic);
                 undo.for_each(|undo| drop(self.stage.fs.delete_checkpoint(&undo.name)));
                 Ok(Outcome { promise: Promise::All, ..Outcome::default() })
@@ -255,7 +340,8 @@ impl Program {
         }
     }
 
-    /// Asks the mount for something, after the kernel handed over what it holds of cached writes, as the commands do.
+    /// Asks the mount for something, after the kernel handed over what it holds of cached writes,
+    /// as the commands do.
     fn ask(&self, request: &Request) -> Result<()> {
         let root = self.dir.path();
         let dir = File::open(root).map_err(|e| refused(&e))?;
@@ -266,12 +352,14 @@ impl Program {
             *requests
         };
         let name = format!("user.bedplate.request.judge.{number}");
-        let text = serde_json::to_vec(request).map_err(|e| bedplate_fs::Error::new(ErrorKind::Invalid, e.to_string()))?;
+        let text = serde_json::to_vec(request)
+            .map_err(|e| bedplate_fs::Error::new(ErrorKind::Invalid, e.to_string()))?;
         rustix::fs::setxattr(root, &name, &text, XattrFlags::empty()).map_err(system)?;
         let mut answer = Vec::new();
         loop {
             let mut part = vec![0; 64 << 10];
-            let len = rustix::fs::getxattr(root, format!("{name}@{}", answer.len()), &mut part[..]).map_err(system)?;
+            let len = rustix::fs::getxattr(root, format!("{name}@{}", answer.len()), &mut part[..])
+                .map_err(system)?;
             if len == 0 {
                 break;
             }
@@ -279,12 +367,18 @@ impl Program {
         }
         match serde_json::from_slice(&answer) {
             Ok(Answer::Done(_)) => Ok(()),
-            Ok(Answer::Failed(kind, message)) => Err(bedplate_fs::Error::new(ErrorKind::Io, format!("{kind}: {message}"))),
-            Err(e) => Err(bedplate_fs::Error::new(ErrorKind::Io, format!("the answer makes no sense: {e}"))),
+            Ok(Answer::Failed(kind, message)) => {
+                Err(bedplate_fs::Error::new(ErrorKind::Io, format!("{kind}: {message}")))
+            }
+            Err(e) => Err(bedplate_fs::Error::new(
+                ErrorKind::Io,
+                format!("the answer makes no sense: {e}"),
+            )),
         }
     }
 
-    /// What programs are told of every file, by name and by what they hold open, is what the model has (S-20, S-32, S-57).
+    /// What programs are told of every file, by name and by what they hold open, is what the model
+    /// has (S-20, S-32, S-57).
     fn compare(&self, model: &Model) -> std::result::Result<(), String> {
         for (file, content) in model.root_files() {
             let path = self.path(&file);
@@ -296,7 +390,10 @@ impl Program {
             same(&held.anywhere, content, &format!("what slot {slot} holds open"))?;
             let size = held.appends.metadata().map_err(|e| e.to_string())?.len();
             if size != content.len() as u64 {
-                return Err(format!("S-57: the size told of what slot {slot} holds open is {size} of {}", content.len()));
+                return Err(format!(
+                    "S-57: the size told of what slot {slot} holds open is {size} of {}",
+                    content.len()
+                ));
             }
         }
         Ok(())
@@ -307,13 +404,21 @@ impl Program {
 fn same(file: &File, content: &[u8], what: &str) -> std::result::Result<(), String> {
     let size = file.metadata().map_err(|e| format!("{what}: {e}"))?.len();
     if size != content.len() as u64 {
-        return Err(format!("S-20: a program is told that {what} has {size} bytes, it has {}", content.len()));
+        return Err(format!(
+            "S-20: a program is told that {what} has {size} bytes, it has {}",
+            content.len()
+        ));
     }
     let mut read_of = vec![0; content.len()];
     let len = read(file, &mut read_of, 0).map_err(|e| format!("{what} cannot be read: {e}"))?;
     match read_of.iter().zip(content).position(|(found, due)| found != due) {
-        _ if len < content.len() => Err(format!("S-20: a read of {what} ends at byte {len} of {}", content.len())),
-        Some(at) => Err(format!("S-20: a program reads {:#04x} at byte {at} of {what}, due is {:#04x}", read_of[at], content[at])),
+        _ if len < content.len() => {
+            Err(format!("S-20: a read of {what} ends at byte {len} of {}", content.len()))
+        }
+        Some(at) => Err(format!(
+            "S-20: a program reads {:#04x} at byte {at} of {what}, due is {:#04x}",
+            read_of[at], content[at]
+        )),
         None => Ok(()),
     }
 }
@@ -348,7 +453,13 @@ fn write(file: &File, on: On, bytes: &[u8], offset: u64, durable: bool) -> Resul
     while done < bytes.len() {
         let at = offset + done as u64;
         let len = if by_flag {
-            rustix::io::pwritev2(file, &[std::io::IoSlice::new(&bytes[done..])], at, ReadWriteFlags::DSYNC).map_err(system)?
+            rustix::io::pwritev2(
+                file,
+                &[std::io::IoSlice::new(&bytes[done..])],
+                at,
+                ReadWriteFlags::DSYNC,
+            )
+            .map_err(system)?
         } else {
             file.write_at(&bytes[done..], at).map_err(|e| refused(&e))?
         };
@@ -356,7 +467,10 @@ fn write(file: &File, on: On, bytes: &[u8], offset: u64, durable: bool) -> Resul
     }
     let ino = ino_of(file)?;
     let end = offset + bytes.len() as u64;
-    Ok(Outcome { promise: if durable { Promise::Written(ino, offset, end) } else { Promise::None }, ..changed(file)? })
+    Ok(Outcome {
+        promise: if durable { Promise::Written(ino, offset, end) } else { Promise::None },
+        ..changed(file)?
+    })
 }
 
 fn append(file: &File, len: u32, fill: u8, durable: bool) -> Result<Outcome> {
@@ -388,7 +502,10 @@ impl Model {
             Kind::File(content) => Some(content.as_slice()),
             _ => None,
         };
-        let Some(Kind::Directory(entries)) = self.nodes.get(&InodeNo::ROOT).map(|node| &node.kind) else { return Vec::new() };
+        let Some(Kind::Directory(entries)) = self.nodes.get(&InodeNo::ROOT).map(|node| &node.kind)
+        else {
+            return Vec::new();
+        };
         entries.iter().filter_map(|(name, ino)| Some((name.clone(), content(ino)?))).collect()
     }
 }

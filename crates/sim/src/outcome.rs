@@ -15,9 +15,11 @@ pub enum Promise {
     /// Nothing.
     #[default]
     None,
-    /// The bytes of one write with `O_DSYNC`, and a size that reaches over them: inode, offset, end.
+    /// The bytes of one write with `O_DSYNC`, and a size that reaches over them: inode, offset,
+    /// end.
     Written(InodeNo, u64, u64),
-    /// The data of a file, and everything that happened to names before its last change of size or name.
+    /// The data of a file, and everything that happened to names before its last change of size or
+    /// name.
     Data(InodeNo),
     /// Data, attributes and names of a file or directory.
     Inode(InodeNo),
@@ -71,7 +73,8 @@ pub struct Wrote {
     pub ino: InodeNo,
     /// Its bytes.
     pub range: Range<u64>,
-    /// In units of so many bytes each is wholly there or wholly absent after a crash (S-58); 0: no such promise.
+    /// In units of so many bytes each is wholly there or wholly absent after a crash (S-58); 0: no
+    /// such promise.
     pub unit: u64,
 }
 

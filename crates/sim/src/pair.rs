@@ -1,7 +1,10 @@
-//! One step in the middle of another: what both may have done, and what a power cut may leave of it.
+//! One step in the middle of another: what both may have done, and what a power cut may leave of
+//! it.
 //!
-//! Each of them happens at one moment of its own: the model carries them out one after the other, in either order that fits what they returned and what the
-//! file system shows. A cut while both are under way may leave neither, either or both, and once one has promised something, only what keeps that.
+//! Each of them happens at one moment of its own: the model carries them out one after the other,
+//! in either order that fits what they returned and what the file system shows. A cut while both
+//! are under way may leave neither, either or both, and once one has promised something, only what
+//! keeps that.
 
 use bedplate_fs::ErrorKind;
 
@@ -44,7 +47,13 @@ fn gives_way(step: &Step, error: &bedplate_fs::Error) -> bool {
 }
 
 /// Carries out a step in the middle of another, on the file system and in the model.
-pub(crate) fn carry_out(stage: &Stage, history: &mut History, first: &Step, second: &Step, turns: &[u16]) -> Result<(), String> {
+pub(crate) fn carry_out(
+    stage: &Stage,
+    history: &mut History,
+    first: &Step,
+    second: &Step,
+    turns: &[u16],
+) -> Result<(), String> {
     let (bed, begin) = (history.bed.clone(), history.operations());
     let timed = |step| {
         let bed = &bed;
@@ -53,9 +62,13 @@ pub(crate) fn carry_out(stage: &Stage, history: &mut History, first: &Step, seco
             (result, bed.operation_count())
         }
     };
-    let ((one, one_end), (other, other_end), met) = interleave::run(turns, timed(first), timed(second))?;
+    let ((one, one_end), (other, other_end), met) =
+        interleave::run(turns, timed(first), timed(second))?;
     history.pairs.push(Pair { pauses: met.pauses, operations: begin..one_end.max(other_end) });
-    let halves = [Half { step: first, result: one, end: one_end }, Half { step: second, result: other, end: other_end }];
+    let halves = [
+        Half { step: first, result: one, end: one_end },
+        Half { step: second, result: other, end: other_end },
+    ];
     let seen = see(&stage.fs).map_err(|e| format!("a sound volume cannot be read: {e}"))?;
     let possible = Possible::of(&history.model, &halves, &seen)?;
     possible.note(history, &halves);
@@ -74,10 +87,14 @@ impl Possible {
     fn of(before: &Model, halves: &[Half<'_>; 2], seen: &Seen) -> Result<Self, String> {
         let (mut alone, mut both, mut whys) = ([None, None], None, Vec::new());
         // The second may have found its file before the first took the name away.
-        let orders = [None, Some(Found::Opened), Some(Found::Named)].into_iter().flat_map(|early| [(0, 1, early), (1, 0, early)]);
+        let orders = [None, Some(Found::Opened), Some(Found::Named)]
+            .into_iter()
+            .flat_map(|early| [(0, 1, early), (1, 0, early)]);
         for (first, second, early) in orders {
             let mut model = before.clone();
-            if early.is_some_and(|early| alone[first].is_some() || !model.find_early(halves[second].step, early)) {
+            if early.is_some_and(|early| {
+                alone[first].is_some() || !model.find_early(halves[second].step, early)
+            }) {
                 continue;
             }
             let order = format!("{:?} before {:?}", halves[first].step, halves[second].step);
@@ -95,9 +112,13 @@ impl Possible {
                 Err(why) => whys.push(format!("not {order}: {why}")),
             }
         }
-        let told = halves.iter().filter_map(|half| half.result.as_ref().err().map(|error| format!("{:?} failed: {error}", half.step)));
+        let told = halves.iter().filter_map(|half| {
+            half.result.as_ref().err().map(|error| format!("{:?} failed: {error}", half.step))
+        });
         whys.extend(told);
-        both.map(|both| Self { alone, both }).ok_or_else(|| format!("what both did fits no order of them\n   {}", whys.join("\n   ")))
+        both.map(|both| Self { alone, both }).ok_or_else(|| {
+            format!("what both did fits no order of them\n   {}", whys.join("\n   "))
+        })
     }
 
     /// Notes what could be seen when, and what was promised.
@@ -107,10 +128,21 @@ impl Possible {
         if halves[1].end < halves[0].end {
             (earlier, later) = (1, 0);
         }
-        let done = |view: &View, end: usize, promise: Promise| Done { end, view: view.clone(), promise, part: true, ..Done::default() };
+        let done = |view: &View, end: usize, promise: Promise| Done {
+            end,
+            view: view.clone(),
+            promise,
+            part: true,
+            ..Done::default()
+        };
         // Under way, either may be there, or both.
         let early_end = halves[earlier].end;
-        let shown = self.alone.iter().flatten().chain([&both]).map(|view| done(view, early_end, Promise::None));
+        let shown = self
+            .alone
+            .iter()
+            .flatten()
+            .chain([&both])
+            .map(|view| done(view, early_end, Promise::None));
         let mut notes: Vec<Done> = shown.collect();
         let with = |index: usize| self.alone[index].as_ref().unwrap_or(&both);
         let early_promise = halves[earlier].promise();

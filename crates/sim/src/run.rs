@@ -1,4 +1,5 @@
-//! Runs a workload on the simulated device, holds what the file system does against the model, and writes down what had been promised when.
+//! Runs a workload on the simulated device, holds what the file system does against the model, and
+//! writes down what had been promised when.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -24,16 +25,24 @@ pub fn record(setup: &Setup, steps: &[Step]) -> std::result::Result<History, Str
     record_on(fresh_bed(setup, 0), setup.block_size, None, steps)
 }
 
-/// Runs `steps` on the volume of some devices; `known` are inode numbers that an earlier life on it used.
-pub(crate) fn record_on(bed: Bed, block_size: u32, known: Option<BTreeSet<InodeNo>>, steps: &[Step]) -> std::result::Result<History, String> {
+/// Runs `steps` on the volume of some devices; `known` are inode numbers that an earlier life on it
+/// used.
+pub(crate) fn record_on(
+    bed: Bed,
+    block_size: u32,
+    known: Option<BTreeSet<InodeNo>>,
+    steps: &[Step],
+) -> std::result::Result<History, String> {
     let wires = bed.connect();
     let fs = wires.mount(quiet()).map_err(|e| format!("the volume does not mount: {e}"))?;
     let seen = see(&fs).map_err(|e| format!("the volume cannot be read: {e}"))?;
-    // A member that was away when the power went is behind until the next mount brought it up to date.
+    // A member that was away when the power went is behind until the next mount brought it up to
+    // date.
     let whole = known.is_none();
     let model = Model::recovered(block_size, seen, known.unwrap_or_default());
     let history = History::new(bed, model);
-    let mut recorder = Recorder { wires, whole, returns: false, stage: Some(Stage::new(fs)), history };
+    let mut recorder =
+        Recorder { wires, whole, returns: false, stage: Some(Stage::new(fs)), history };
     for (number, step) in steps.iter().enumerate() {
         recorder.step(step, number).map_err(|what| format!("step {number}, {step:?}: {what}"))?;
     }
@@ -77,13 +86,28 @@ impl Recorder {
         Ok(())
     }
 
-    fn during(&mut self, first: &Step, second: &Step, turns: &[u16]) -> std::result::Result<(), String> {
-        assert!(!first.is_recorders() && !second.is_recorders(), "a step that mounts or changes devices is no half of a pair");
-        crate::pair::carry_out(self.stage.as_ref().expect("it is mounted"), &mut self.history, first, second, turns)
+    fn during(
+        &mut self,
+        first: &Step,
+        second: &Step,
+        turns: &[u16],
+    ) -> std::result::Result<(), String> {
+        assert!(
+            !first.is_recorders() && !second.is_recorders(),
+            "a step that mounts or changes devices is no half of a pair"
+        );
+        crate::pair::carry_out(
+            self.stage.as_ref().expect("it is mounted"),
+            &mut self.history,
+            first,
+            second,
+            turns,
+        )
     }
 
     fn see(&self) -> std::result::Result<Seen, String> {
-        see(&self.stage.as_ref().expect("it is mounted").fs).map_err(|e| format!("a sound volume cannot be read: {e}"))
+        see(&self.stage.as_ref().expect("it is mounted").fs)
+            .map_err(|e| format!("a sound volume cannot be read: {e}"))
     }
 
     fn remount(&mut self) -> std::result::Result<Outcome, String> {
@@ -105,7 +129,8 @@ impl Recorder {
         self.mount_again(false)?;
         self.history.deaths.push(at..self.history.operations());
         let seen = self.see()?;
-        compare(&self.history, at, &seen.view).map_err(|what| format!("after the process died: {what}"))?;
+        compare(&self.history, at, &seen.view)
+            .map_err(|what| format!("after the process died: {what}"))?;
         let used = used_numbers(&self.history, at);
         let block_size = self.history.model.block_size;
         self.history.model = Model::recovered(block_size, seen, used);
@@ -114,7 +139,10 @@ impl Recorder {
 
     /// The process dies in the middle of a step, or after it where that takes fewer calls.
     fn die(&mut self, step: &Step, calls: u16) -> std::result::Result<Outcome, String> {
-        assert!(!step.is_recorders() && !step.makes(), "only a step whose outcome is known beforehand is cut short");
+        assert!(
+            !step.is_recorders() && !step.makes(),
+            "only a step whose outcome is known beforehand is cut short"
+        );
         self.wires.cut_after(calls.into());
         let stage = self.stage.as_ref().expect("it is mounted");
         let result = stage.carry_out(step);
@@ -135,7 +163,10 @@ impl Recorder {
     /// Mounts; with `sync` what members are behind with is copied first.
     fn mount_again(&mut self, sync: bool) -> std::result::Result<(), String> {
         self.arrive();
-        let fs = self.wires.mount_synced(sync, quiet()).map_err(|e| format!("the volume does not mount again: {e}"))?;
+        let fs = self
+            .wires
+            .mount_synced(sync, quiet())
+            .map_err(|e| format!("the volume does not mount again: {e}"))?;
         self.stage = Some(Stage::new(fs));
         Ok(())
     }
@@ -155,13 +186,16 @@ impl Recorder {
         Outcome::default()
     }
 
-    /// A member is written over beneath the group, if none is away or behind. What is read of it before the group knows is not promised.
+    /// A member is written over beneath the group, if none is away or behind. What is read of it
+    /// before the group knows is not promised.
     fn overwrite(&mut self, member: usize, old: bool) -> std::result::Result<Outcome, String> {
         let bed = &self.history.bed;
         if bed.ground() != Ground::One && self.whole && !self.is_one_away() {
             let member = member % bed.ground().members();
             bed.overwrite_labels(member, old).map_err(|e| e.to_string())?;
-            self.wires.check_members().map_err(|e| format!("a member was written over, and the others do not do: {e}"))?;
+            self.wires
+                .check_members()
+                .map_err(|e| format!("a member was written over, and the others do not do: {e}"))?;
             bed.overwrite_data(member, old).map_err(|e| e.to_string())?;
             self.whole = false;
             bed.lose(member);
@@ -169,7 +203,8 @@ impl Recorder {
         Ok(Outcome::default())
     }
 
-    /// Members are there again, and behind until the next mount brought them up to date. An open group does not look for them.
+    /// Members are there again, and behind until the next mount brought them up to date. An open
+    /// group does not look for them.
     fn return_all(&mut self) -> Outcome {
         self.returns = true;
         Outcome::default()
@@ -187,16 +222,28 @@ impl Recorder {
             return Ok(Outcome::default());
         }
         let device = Arc::clone(self.history.bed.data());
-        let size = (device.refresh_size().map_err(|e| e.to_string())? + (u64::from(mib) << 20)).min(SIZE_MAX);
+        let size = (device.refresh_size().map_err(|e| e.to_string())? + (u64::from(mib) << 20))
+            .min(SIZE_MAX);
         device.grow(size);
-        let grown = self.stage.as_ref().expect("it is mounted").fs.grow().map_err(|e| format!("the volume does not grow: {e}"))?;
-        if grown == size { Ok(Outcome::default()) } else { Err(format!("the volume has {grown} bytes after it grew to {size}")) }
+        let grown = self
+            .stage
+            .as_ref()
+            .expect("it is mounted")
+            .fs
+            .grow()
+            .map_err(|e| format!("the volume does not grow: {e}"))?;
+        if grown == size {
+            Ok(Outcome::default())
+        } else {
+            Err(format!("the volume has {grown} bytes after it grew to {size}"))
+        }
     }
 
     /// Holds all that the live file system shows against the model.
     fn compare(&self) -> std::result::Result<(), String> {
         let seen = self.see()?;
         let expected = self.history.model.view();
-        difference(&seen.view, &expected).map_or(Ok(()), |what| Err(format!("the live file system is wrong: {what}")))
+        difference(&seen.view, &expected)
+            .map_or(Ok(()), |what| Err(format!("the live file system is wrong: {what}")))
     }
 }

@@ -3,7 +3,8 @@
 use crate::judge::Violation;
 use crate::{Cuts, Effort, try_steps};
 
-/// Leaves out steps as long as the rest still fails; each try searches all its cuts anew. Returns the smallest failure found.
+/// Leaves out steps as long as the rest still fails; each try searches all its cuts anew. Returns
+/// the smallest failure found.
 #[must_use]
 pub fn shrink(violation: Box<Violation>, effort: &Effort) -> Box<Violation> {
     let mut best = violation;

@@ -3,7 +3,10 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use bedplate_fs::{Attr, CheckpointInfo, DirEntry, File, FileKind, FileSystem, InodeNo, OpenOptions, Result, SpacePolicy};
+use bedplate_fs::{
+    Attr, CheckpointInfo, DirEntry, File, FileKind, FileSystem, InodeNo, OpenOptions, Result,
+    SpacePolicy,
+};
 
 use crate::node::{Kind, Node, line};
 use crate::workload::AUTOMATIC_PREFIX;
@@ -42,7 +45,10 @@ pub(crate) fn see(fs: &FileSystem) -> Result<Seen> {
     let root = fs.attr(InodeNo::ROOT)?;
     see_directory(fs, &root, "", &mut seen)?;
     // What a rollback leaves to undo it with comes and goes within a step.
-    let of_workload = |checkpoint: &CheckpointInfo| !checkpoint.automatic || checkpoint.name.starts_with(AUTOMATIC_PREFIX.to_string().as_bytes());
+    let of_workload = |checkpoint: &CheckpointInfo| {
+        !checkpoint.automatic
+            || checkpoint.name.starts_with(AUTOMATIC_PREFIX.to_string().as_bytes())
+    };
     for checkpoint in fs.checkpoints().into_iter().filter(of_workload) {
         let (line, shown) = see_checkpoint(fs, &checkpoint)?;
         seen.view.checkpoints.insert(line.clone(), Arc::new(shown.view));
@@ -56,13 +62,19 @@ pub(crate) fn see(fs: &FileSystem) -> Result<Seen> {
 }
 
 /// Reads a checkpoint: its line, and what it shows.
-pub(crate) fn see_checkpoint(fs: &FileSystem, checkpoint: &CheckpointInfo) -> Result<(String, Seen)> {
+pub(crate) fn see_checkpoint(
+    fs: &FileSystem,
+    checkpoint: &CheckpointInfo,
+) -> Result<(String, Seen)> {
     let name = String::from_utf8_lossy(&checkpoint.name);
     let root = fs.resolve(format!("/.checkpoints/{name}"))?;
     let mut seen = Seen::default();
     see_directory(fs, &root, "", &mut seen)?;
     let may_go = if checkpoint.automatic && !checkpoint.kept { MAY_GO } else { "" };
-    Ok((format!("checkpoint {name} epoch {}{may_go} of {:?}", checkpoint.epoch.0, checkpoint.paths), seen))
+    Ok((
+        format!("checkpoint {name} epoch {}{may_go} of {:?}", checkpoint.epoch.0, checkpoint.paths),
+        seen,
+    ))
 }
 
 /// The number of an inode, whichever checkpoint it is seen in.
@@ -92,11 +104,17 @@ fn see_directory(fs: &FileSystem, dir: &Attr, path: &str, seen: &mut Seen) -> Re
 
 fn see_node(fs: &FileSystem, attr: &Attr, path: &str, seen: &mut Seen) -> Result<Node> {
     let kind = match attr.kind {
-        FileKind::Symlink => Kind::Symlink(String::from_utf8_lossy(&fs.read_link(attr.ino)?).into_owned()),
+        FileKind::Symlink => {
+            Kind::Symlink(String::from_utf8_lossy(&fs.read_link(attr.ino)?).into_owned())
+        }
         FileKind::File => {
             let content = match seen.view.contents.get(&number(attr.ino)) {
                 Some(content) => Arc::clone(content),
-                None => Arc::new(read(&fs.open_inode(attr.ino, &OpenOptions::read_only())?, attr.size, path)?),
+                None => Arc::new(read(
+                    &fs.open_inode(attr.ino, &OpenOptions::read_only())?,
+                    attr.size,
+                    path,
+                )?),
             };
             seen.view.contents.insert(number(attr.ino), Arc::clone(&content));
             Kind::File(content)
@@ -110,7 +128,10 @@ fn node(fs: &FileSystem, attr: &Attr, kind: Kind) -> Result<Node> {
     let mut attributes = BTreeMap::new();
     let untorn = fs.untorn(attr.ino)?.map(|untorn| untorn.bytes);
     for name in fs.list_xattr(attr.ino)?.into_iter().filter(|name| name != UNTORN) {
-        attributes.insert(String::from_utf8_lossy(&name).into_owned(), fs.get_xattr(attr.ino, &name)?.len());
+        attributes.insert(
+            String::from_utf8_lossy(&name).into_owned(),
+            fs.get_xattr(attr.ino, &name)?.len(),
+        );
     }
     Ok(Node { kind, mode: attr.mode, uid: attr.uid, io_mode: attr.io_mode, untorn, attributes })
 }
@@ -123,16 +144,24 @@ fn read(file: &File, size: u64, path: &str) -> Result<Vec<u8>> {
     Ok(content)
 }
 
-/// S-13: a seek for data passes over zeros only, and a seek for a hole stops where nothing but zeros is allocated.
+/// S-13: a seek for data passes over zeros only, and a seek for a hole stops where nothing but
+/// zeros is allocated.
 fn assert_seeks(file: &File, content: &[u8], path: &str) -> Result<()> {
     let mut at = 0;
     while at < content.len() {
-        let data = file.seek_data(at as u64)?.map_or(content.len(), |data| usize::try_from(data).expect("within the file"));
-        assert!(is_zero(&content[at..data]), "S-13: SEEK_DATA from byte {at} of {path} passes over data before byte {data}");
+        let data = file
+            .seek_data(at as u64)?
+            .map_or(content.len(), |data| usize::try_from(data).expect("within the file"));
+        assert!(
+            is_zero(&content[at..data]),
+            "S-13: SEEK_DATA from byte {at} of {path} passes over data before byte {data}"
+        );
         if data == content.len() {
             break;
         }
-        let hole = file.seek_hole(data as u64)?.map_or(content.len(), |hole| usize::try_from(hole).expect("within the file"));
+        let hole = file
+            .seek_hole(data as u64)?
+            .map_or(content.len(), |hole| usize::try_from(hole).expect("within the file"));
         assert!(hole > data, "S-13: byte {data} of {path} is data and hole at once");
         at = hole;
     }
@@ -148,11 +177,24 @@ pub(crate) fn is_zero(bytes: &[u8]) -> bool {
 /// The first difference between two views.
 pub(crate) fn difference(seen: &View, expected: &View) -> Option<String> {
     if seen.names != expected.names {
-        return Some(format!("names\n   found:    {:#?}\n   expected: {:#?}", seen.names, expected.names));
+        return Some(format!(
+            "names\n   found:    {:#?}\n   expected: {:#?}",
+            seen.names, expected.names
+        ));
     }
-    let (ino, content) = seen.contents.iter().find(|(ino, content)| expected.contents.get(ino) != Some(*content))?;
+    let (ino, content) =
+        seen.contents.iter().find(|(ino, content)| expected.contents.get(ino) != Some(*content))?;
     let wanted = expected.contents.get(ino).map_or(&[][..], |wanted| wanted);
-    let at = content.iter().zip(wanted).position(|(a, b)| a != b).unwrap_or_else(|| content.len().min(wanted.len()));
+    let at = content
+        .iter()
+        .zip(wanted)
+        .position(|(a, b)| a != b)
+        .unwrap_or_else(|| content.len().min(wanted.len()));
     let (found, due) = (content.get(at), wanted.get(at));
-    Some(format!("inode {} holds {found:x?} at byte {at} where {due:x?} is due ({} bytes, {} due)", ino.0, content.len(), wanted.len()))
+    Some(format!(
+        "inode {} holds {found:x?} at byte {at} where {due:x?} is due ({} bytes, {} due)",
+        ino.0,
+        content.len(),
+        wanted.len()
+    ))
 }

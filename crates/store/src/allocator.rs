@@ -9,10 +9,14 @@
 //! ```
 //!
 //! - I-SPC-1: free runs neither overlap nor touch; every free run is in both indexes.
-//! - I-SPC-2: blocks that a record freed stay out of reach until that record is sealed, so that replay never meets them with other data.
-//! - I-SPC-3: data never takes the reserve: a full volume can still delete, log and grow its metadata.
-//! - I-SPC-5: blocks reserved for cached writes are found when those reach the device: nothing else takes the last of them but metadata.
-//! - I-SPC-4: blocks kept ahead for a file belong to the free total and to no extent; a crash or a close gives them back for nothing.
+//! - I-SPC-2: blocks that a record freed stay out of reach until that record is sealed, so that
+//!   replay never meets them with other data.
+//! - I-SPC-3: data never takes the reserve: a full volume can still delete, log and grow its
+//!   metadata.
+//! - I-SPC-5: blocks reserved for cached writes are found when those reach the device: nothing else
+//!   takes the last of them but metadata.
+//! - I-SPC-4: blocks kept ahead for a file belong to the free total and to no extent; a crash or a
+//!   close gives them back for nothing.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -108,18 +112,27 @@ impl Allocator {
         let by_start: BTreeMap<u64, u64> = free.map(|run| (run.start.0, run.blocks)).collect();
         let by_len = by_start.iter().map(|(start, len)| (*len, *start)).collect();
         let free = by_start.values().sum();
-        let inner = Inner { end: blocks, by_start, by_len, free, reserve: reserve_of(blocks, block_bytes), ..Inner::default() };
+        let inner = Inner {
+            end: blocks,
+            by_start,
+            by_len,
+            free,
+            reserve: reserve_of(blocks, block_bytes),
+            ..Inner::default()
+        };
         Self { block_bytes, inner: Mutex::new(inner) }
     }
 
-    /// Allocates exactly `want.blocks`, all or nothing, each run by this order: the continuation of the goal or of the run before, else the tightest
-    /// free run that holds all that is left, else the longest.
+    /// Allocates exactly `want.blocks`, all or nothing, each run by this order: the continuation of
+    /// the goal or of the run before, else the tightest free run that holds all that is left, else
+    /// the longest.
     ///
     /// # Errors
     /// `NoSpace`.
     pub fn allocate_all(&self, want: AllocRequest) -> Result<Vec<Run>> {
         let mut inner = self.inner.lock();
-        // From here on they are counted like all others; the reservation is renewed if they are not found.
+        // From here on they are counted like all others; the reservation is renewed if they are not
+        // found.
         inner.reserved -= want.reserved;
         let mut runs: Vec<Run> = Vec::new();
         let mut rest = want;
@@ -129,7 +142,11 @@ impl Allocator {
                 inner.reserved += want.reserved;
                 return Err(inner.no_space(want.blocks, self.block_bytes));
             };
-            rest = AllocRequest { goal: Some(BlockNo(run.end())), blocks: rest.blocks - run.blocks, ..rest };
+            rest = AllocRequest {
+                goal: Some(BlockNo(run.end())),
+                blocks: rest.blocks - run.blocks,
+                ..rest
+            };
             runs.push(run);
         }
         if let (Some((ino, blocks)), Some(last)) = (want.ahead, runs.last()) {
@@ -138,14 +155,16 @@ impl Allocator {
         Ok(runs)
     }
 
-    /// Gives blocks back at once: no record ever named them. As many as were reserved before are reserved again.
+    /// Gives blocks back at once: no record ever named them. As many as were reserved before are
+    /// reserved again.
     pub fn free(&self, runs: &[Run], reserved: u64) {
         let mut inner = self.inner.lock();
         runs.iter().for_each(|run| inner.insert(*run));
         inner.reserved += reserved;
     }
 
-    /// Takes what is free of these runs out of reach and returns it; [`free`](Self::free) gives it back.
+    /// Takes what is free of these runs out of reach and returns it; [`free`](Self::free) gives it
+    /// back.
     pub fn withhold(&self, runs: impl Iterator<Item = Run>) -> Vec<Run> {
         let mut inner = self.inner.lock();
         let mut held = Vec::new();
@@ -173,21 +192,27 @@ impl Allocator {
     /// Takes back a reservation: the data is gone.
     pub fn release_reserved(&self, blocks: u64) {
         let mut inner = self.inner.lock();
-        inner.reserved = inner.reserved.checked_sub(blocks).expect("what is taken back was reserved");
+        inner.reserved =
+            inner.reserved.checked_sub(blocks).expect("what is taken back was reserved");
     }
 
     /// Gives blocks back once the record that freed them is sealed (I-SPC-2).
     pub fn release_after(&self, lsn: Lsn, run: Run) {
         let mut inner = self.inner.lock();
         inner.left += run.blocks;
-        assert!(inner.pending_free.insert((lsn, run.start.0, run.blocks)), "blocks leave a file once");
+        assert!(
+            inner.pending_free.insert((lsn, run.start.0, run.blocks)),
+            "blocks leave a file once"
+        );
     }
 
     /// Makes the blocks free that records up to `sealed` freed. Returns whether there were any.
     pub fn release_sealed(&self, sealed: Lsn) -> bool {
         let mut inner = self.inner.lock();
         let before = inner.left;
-        while let Some(&(lsn, start, blocks)) = inner.pending_free.first().filter(|(lsn, ..)| *lsn <= sealed) {
+        while let Some(&(lsn, start, blocks)) =
+            inner.pending_free.first().filter(|(lsn, ..)| *lsn <= sealed)
+        {
             inner.pending_free.remove(&(lsn, start, blocks));
             inner.left -= blocks;
             inner.insert(Run { start: BlockNo(start), blocks });
@@ -195,7 +220,8 @@ impl Allocator {
         inner.left != before
     }
 
-    /// Returns the last record that must be sealed before every released block is free; `None` when none is waiting.
+    /// Returns the last record that must be sealed before every released block is free; `None` when
+    /// none is waiting.
     pub fn waiting_for(&self) -> Option<Lsn> {
         self.inner.lock().pending_free.last().map(|(lsn, ..)| *lsn)
     }
@@ -205,7 +231,8 @@ impl Allocator {
         self.inner.lock().revoke(ino);
     }
 
-    /// Keeps at least `blocks` from data, up to an eighth of the volume: the metadata region doubles when it is full, and must not fail to.
+    /// Keeps at least `blocks` from data, up to an eighth of the volume: the metadata region
+    /// doubles when it is full, and must not fail to.
     pub fn keep_for_metadata(&self, blocks: u64) {
         let mut inner = self.inner.lock();
         inner.reserve = inner.reserve.max(blocks.min(inner.end / 8));
@@ -235,7 +262,8 @@ impl Allocator {
         }
     }
 
-    /// Returns how many blocks metadata may take, counting what is about to become free, and how many are reserved for cached writes.
+    /// Returns how many blocks metadata may take, counting what is about to become free, and how
+    /// many are reserved for cached writes.
     pub fn free_and_reserved(&self) -> (u64, u64) {
         let inner = self.inner.lock();
         (inner.free + inner.kept + inner.left, inner.reserved)
@@ -246,10 +274,12 @@ impl Allocator {
         self.lacking(blocks) == 0
     }
 
-    /// Returns how many blocks `blocks` more for data would lack, also counting what is about to become free.
+    /// Returns how many blocks `blocks` more for data would lack, also counting what is about to
+    /// become free.
     pub fn lacking(&self, blocks: u64) -> u64 {
         let inner = self.inner.lock();
-        (inner.reserve + inner.reserved + blocks).saturating_sub(inner.free + inner.kept + inner.left)
+        (inner.reserve + inner.reserved + blocks)
+            .saturating_sub(inner.free + inner.kept + inner.left)
     }
 }
 
@@ -280,16 +310,22 @@ impl Inner {
             self.revoke_all();
         }
         let ahead = want.ahead.map_or(0, |(_, ahead)| ahead);
-        let at = want.goal.and_then(|goal| self.continuation(goal)).or_else(|| self.best(blocks + ahead)).or_else(|| self.best(blocks));
+        let at = want
+            .goal
+            .and_then(|goal| self.continuation(goal))
+            .or_else(|| self.best(blocks + ahead))
+            .or_else(|| self.best(blocks));
         let at = at.or_else(|| self.by_len.last().map(|(_, start)| *start))?;
         Some(self.take(at, blocks))
     }
 
-    /// Takes from what is kept for this file where the goal lies in it. Appends that run at once may arrive out of order: what lies before the goal
-    /// becomes free and is found by the one it continues.
+    /// Takes from what is kept for this file where the goal lies in it. Appends that run at once
+    /// may arrive out of order: what lies before the goal becomes free and is found by the one it
+    /// continues.
     fn take_ahead(&mut self, want: AllocRequest, blocks: u64) -> Option<Run> {
         let ((ino, _), goal) = (want.ahead?, want.goal?.0);
-        let kept = self.ahead.get(&ino).copied().filter(|run| (run.start.0..run.end()).contains(&goal))?;
+        let kept =
+            self.ahead.get(&ino).copied().filter(|run| (run.start.0..run.end()).contains(&goal))?;
         self.ahead.remove(&ino);
         self.kept -= kept.blocks;
         let taken = Run { start: BlockNo(goal), blocks: blocks.min(kept.end() - goal) };
@@ -312,7 +348,8 @@ impl Inner {
 
     /// The last free part of a run.
     fn last_free_in(&self, run: Run) -> Option<Run> {
-        let (start, len) = self.by_start.range(..run.end()).next_back().map(|(start, len)| (*start, *len))?;
+        let (start, len) =
+            self.by_start.range(..run.end()).next_back().map(|(start, len)| (*start, *len))?;
         let (from, to) = (start.max(run.start.0), (start + len).min(run.end()));
         (from < to).then(|| Run { start: BlockNo(from), blocks: to - from })
     }
@@ -324,10 +361,14 @@ impl Inner {
 
     /// Takes up to `blocks` from the free run around `at`, beginning there.
     fn take(&mut self, at: u64, blocks: u64) -> Run {
-        let (&start, &len) = self.by_start.range(..=at).next_back().expect("the place was found in a free run");
+        let (&start, &len) =
+            self.by_start.range(..=at).next_back().expect("the place was found in a free run");
         let taken = Run { start: BlockNo(at), blocks: blocks.min(start + len - at) };
         self.remove_run(start, len);
-        for rest in [Run { start: BlockNo(start), blocks: at - start }, Run { start: BlockNo(taken.end()), blocks: start + len - taken.end() }] {
+        for rest in [
+            Run { start: BlockNo(start), blocks: at - start },
+            Run { start: BlockNo(taken.end()), blocks: start + len - taken.end() },
+        ] {
             if rest.blocks > 0 {
                 self.add_run(rest.start.0, rest.blocks);
             }
@@ -368,17 +409,26 @@ impl Inner {
 
     /// Adds free blocks and joins them with their neighbours (I-SPC-1).
     fn insert(&mut self, run: Run) {
-        assert!(run.blocks > 0 && run.end() <= self.end, "freed blocks lie within the volume: {run:?}");
+        assert!(
+            run.blocks > 0 && run.end() <= self.end,
+            "freed blocks lie within the volume: {run:?}"
+        );
         let (mut start, mut end) = (run.start.0, run.end());
         if let Some((&before, &len)) = self.by_start.range(..=start).next_back() {
-            assert!(before + len <= start, "blocks are freed once: {run:?} meets the free run at {before} of {len}");
+            assert!(
+                before + len <= start,
+                "blocks are freed once: {run:?} meets the free run at {before} of {len}"
+            );
             if before + len == start {
                 self.remove_run(before, len);
                 start = before;
             }
         }
         if let Some((&after, &len)) = self.by_start.range(start..).next() {
-            assert!(end <= after, "blocks are freed once: {run:?} meets the free run at {after} of {len}");
+            assert!(
+                end <= after,
+                "blocks are freed once: {run:?} meets the free run at {after} of {len}"
+            );
             if end == after {
                 self.remove_run(after, len);
                 end = after + len;
@@ -394,7 +444,10 @@ impl Inner {
     }
 
     fn remove_run(&mut self, start: u64, len: u64) {
-        assert!(self.by_start.remove(&start).is_some() && self.by_len.remove(&(len, start)), "I-SPC-1: both indexes agree");
+        assert!(
+            self.by_start.remove(&start).is_some() && self.by_len.remove(&(len, start)),
+            "I-SPC-1: both indexes agree"
+        );
         self.free -= len;
     }
 

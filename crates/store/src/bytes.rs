@@ -1,4 +1,5 @@
-//! Bytes of keys and rows: short ones are stored inline, so that comparing keys follows no pointer and making one allocates nothing.
+//! Bytes of keys and rows: short ones are stored inline, so that comparing keys follows no pointer
+//! and making one allocates nothing.
 
 use std::borrow::Borrow;
 use std::cmp::Ordering;
@@ -120,7 +121,10 @@ mod tests {
                 assert_eq!(Bytes::join(&[&all[..cut], &all[cut..len]]).as_slice(), &all[..len]);
             }
         }
-        let mut slices: Vec<&[u8]> = (0..50).flat_map(|from| (0..40).map(move |len| (from, len))).map(|(from, len)| &all[from..from + len]).collect();
+        let mut slices: Vec<&[u8]> = (0..50)
+            .flat_map(|from| (0..40).map(move |len| (from, len)))
+            .map(|(from, len)| &all[from..from + len])
+            .collect();
         let mut made: Vec<Bytes> = slices.iter().map(|bytes| Bytes::from(*bytes)).collect();
         slices.sort_unstable();
         made.sort_unstable();

@@ -4,7 +4,8 @@ use crc_fast::{CrcAlgorithm, Digest, checksum};
 
 /// Returns the CRC-32C (Castagnoli) of `bytes`.
 pub fn crc32c(bytes: &[u8]) -> u32 {
-    u32::try_from(checksum(CrcAlgorithm::Crc32Iscsi, bytes)).expect("a 32-bit checksum fits 32 bits")
+    u32::try_from(checksum(CrcAlgorithm::Crc32Iscsi, bytes))
+        .expect("a 32-bit checksum fits 32 bits")
 }
 
 /// Accumulates the CRC-32C of bytes that come in pieces.

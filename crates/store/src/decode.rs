@@ -1,4 +1,5 @@
-//! Explicit little-endian readers and writers: bytes from a medium are hostile until they came through here.
+//! Explicit little-endian readers and writers: bytes from a medium are hostile until they came
+//! through here.
 
 use bedplate_block::{LeReader, Short};
 
@@ -16,7 +17,10 @@ impl<'a> Reader<'a> {
         Self { fields: LeReader::new(bytes), what }
     }
 
-    fn read<T>(&mut self, field: impl FnOnce(&mut LeReader<'a>) -> std::result::Result<T, Short>) -> Result<T> {
+    fn read<T>(
+        &mut self,
+        field: impl FnOnce(&mut LeReader<'a>) -> std::result::Result<T, Short>,
+    ) -> Result<T> {
         field(&mut self.fields).map_err(|short| ends_early(self.what, short))
     }
 
@@ -68,7 +72,11 @@ impl<'a> Reader<'a> {
     /// Requires that nothing is left.
     pub fn end(self) -> Result<()> {
         let left = self.len();
-        if left == 0 { Ok(()) } else { Err(Error::corrupt(format!("{} has {left} bytes too many", self.what))) }
+        if left == 0 {
+            Ok(())
+        } else {
+            Err(Error::corrupt(format!("{} has {left} bytes too many", self.what)))
+        }
     }
 }
 

@@ -50,7 +50,8 @@ pub enum ErrorKind {
     NotPermitted,
 }
 
-/// An error: a kind to match on, one sentence for people, and the device's error where there was one.
+/// An error: a kind to match on, one sentence for people, and the device's error where there was
+/// one.
 #[derive(Debug, Clone)]
 pub struct Error {
     /// What went wrong.
@@ -86,7 +87,8 @@ impl Error {
         Self { blocks_wanted, ..Self::new(ErrorKind::NoSpace, message) }
     }
 
-    /// Makes the error that latches out of a failed write or flush: `what` failed, and what to do about it. One that latched below stays as it is.
+    /// Makes the error that latches out of a failed write or flush: `what` failed, and what to do
+    /// about it. One that latched below stays as it is.
     #[must_use]
     pub(crate) fn latching(self, what: &str) -> Self {
         if self.message.contains(LATCHED) {
@@ -96,7 +98,9 @@ impl Error {
             ErrorKind::NoSpace => "make room there",
             _ => "mend the device",
         };
-        let message = format!("{what} failed and {LATCHED} ({self}): {mend}, unmount and mount again; recovery brings back what was acknowledged");
+        let message = format!(
+            "{what} failed and {LATCHED} ({self}): {mend}, unmount and mount again; recovery brings back what was acknowledged"
+        );
         Self { message, ..self }
     }
 }

@@ -6,13 +6,14 @@
 //!   volume blocks 100    108     5000
 //! ```
 //!
-//! A plan is computed from the map without touching it and is a list of row changes. The same list goes into the log record and,
-//! with [`ExtentMap::apply`], into the map; so memory and medium cannot drift apart. Blocks that were allocated and are still being
-//! filled are in no map and no plan: they belong to the writer that fills them until it publishes them.
+//! A plan is computed from the map without touching it and is a list of row changes. The same list
+//! goes into the log record and, with [`ExtentMap::apply`], into the map; so memory and medium
+//! cannot drift apart. Blocks that were allocated and are still being filled are in no map and no
+//! plan: they belong to the writer that fills them until it publishes them.
 //!
 //! - I-EXT-1: extents of one file never overlap and are never empty.
-//! - I-EXT-2: neighbours that continue each other in the file and on the volume with equal state and birth are one extent, unless it
-//!   would pass [`Extent::BLOCKS_MAX`].
+//! - I-EXT-2: neighbours that continue each other in the file and on the volume with equal state
+//!   and birth are one extent, unless it would pass [`Extent::BLOCKS_MAX`].
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -47,7 +48,9 @@ impl Extent {
 
     /// Returns both extents as one where `next` continues this one (I-EXT-2).
     fn joined(self, next: Self) -> Option<Self> {
-        let continues = self.start.0 + u64::from(self.blocks) == next.start.0 && self.state == next.state && self.birth == next.birth;
+        let continues = self.start.0 + u64::from(self.blocks) == next.start.0
+            && self.state == next.state
+            && self.birth == next.birth;
         let blocks = self.blocks.checked_add(next.blocks)?;
         continues.then_some(Self { blocks, ..self })
     }
@@ -133,13 +136,18 @@ impl ExtentMap {
     /// Makes a map of rows in key order.
     ///
     /// # Errors
-    /// Returns the file block of a row that is empty, overlaps the one before or passes the end of the file's or volume's address space.
-    pub fn from_rows(rows: impl IntoIterator<Item = (FileBlock, Extent)>) -> Result<Self, FileBlock> {
+    /// Returns the file block of a row that is empty, overlaps the one before or passes the end of
+    /// the file's or volume's address space.
+    pub fn from_rows(
+        rows: impl IntoIterator<Item = (FileBlock, Extent)>,
+    ) -> Result<Self, FileBlock> {
         let mut map = Self::default();
         let mut end = 0;
         let sound = |at: FileBlock, extent: &Extent, end: u64| {
             let blocks = u64::from(extent.blocks);
-            (at.0 >= end && blocks > 0 && extent.start.0.checked_add(blocks).is_some()).then(|| at.0.checked_add(blocks)).flatten()
+            (at.0 >= end && blocks > 0 && extent.start.0.checked_add(blocks).is_some())
+                .then(|| at.0.checked_add(blocks))
+                .flatten()
         };
         let rows = rows.into_iter().map(|(at, extent)| {
             end = sound(at, &extent, end).ok_or(at)?;
@@ -176,7 +184,8 @@ impl ExtentMap {
         self.extents.range(block..).map(|(at, extent)| (FileBlock(*at), *extent))
     }
 
-    /// Returns the extent that maps `block`, and where it begins. This is the lookup of the data path.
+    /// Returns the extent that maps `block`, and where it begins. This is the lookup of the data
+    /// path.
     #[inline]
     pub fn holding(&self, block: u64) -> Option<(FileBlock, Extent)> {
         let (at, extent) = self.extents.range(..=block).next_back()?;
@@ -189,15 +198,26 @@ impl ExtentMap {
         let before = self.extents.range(..range.start).next_back();
         let mut extents = before.into_iter().chain(self.extents.range(range.clone())).peekable();
         std::iter::from_fn(move || {
-            while extents.next_if(|(first, extent)| *first + u64::from(extent.blocks) <= at).is_some() {}
+            while extents
+                .next_if(|(first, extent)| *first + u64::from(extent.blocks) <= at)
+                .is_some()
+            {}
             if at >= range.end {
                 return None;
             }
             let piece = match extents.peek() {
                 Some((first, extent)) if **first <= at => {
                     let skip = at - **first;
-                    let mapped = Mapped { start: BlockNo(extent.start.0 + skip), state: extent.state, birth: extent.birth };
-                    Piece { file_block: at, blocks: u64::from(extent.blocks) - skip, mapped: Some(mapped) }
+                    let mapped = Mapped {
+                        start: BlockNo(extent.start.0 + skip),
+                        state: extent.state,
+                        birth: extent.birth,
+                    };
+                    Piece {
+                        file_block: at,
+                        blocks: u64::from(extent.blocks) - skip,
+                        mapped: Some(mapped),
+                    }
                 }
                 Some((first, _)) => Piece { file_block: at, blocks: **first - at, mapped: None },
                 None => Piece { file_block: at, blocks: range.end - at, mapped: None },
@@ -208,9 +228,14 @@ impl ExtentMap {
         })
     }
 
-    /// Returns where the last `count` extents that begin in `range` begin, or its start: the start of a bounded removal from the end.
+    /// Returns where the last `count` extents that begin in `range` begin, or its start: the start
+    /// of a bounded removal from the end.
     pub fn tail_start(&self, range: &Range<u64>, count: usize) -> u64 {
-        self.extents.range(range.clone()).rev().nth(count.saturating_sub(1)).map_or(range.start, |(at, _)| *at)
+        self.extents
+            .range(range.clone())
+            .rev()
+            .nth(count.saturating_sub(1))
+            .map_or(range.start, |(at, _)| *at)
     }
 
     /// Returns the last extent that begins before `block`.
@@ -219,7 +244,11 @@ impl ExtentMap {
     }
 
     /// Plans `extents`, in order and within `range`, to be all that `range` maps.
-    pub fn plan_set(&self, range: Range<u64>, extents: &[(FileBlock, Extent)]) -> Vec<ExtentChange> {
+    pub fn plan_set(
+        &self,
+        range: Range<u64>,
+        extents: &[(FileBlock, Extent)],
+    ) -> Vec<ExtentChange> {
         self.plan_rows(range, extents.iter().map(|(at, extent)| (at.0, *extent)))
     }
 
@@ -235,7 +264,8 @@ impl ExtentMap {
         self.plan_rows(range.start..u64::MAX, moved)
     }
 
-    /// Plans a hole of `blocks` at `at`; what follows moves up. The caller has checked that the end stays below the largest file block.
+    /// Plans a hole of `blocks` at `at`; what follows moves up. The caller has checked that the end
+    /// stays below the largest file block.
     pub fn plan_insert(&self, at: u64, blocks: u64) -> Vec<ExtentChange> {
         let moved = self.parts(at..u64::MAX).map(|(at, extent)| (at + blocks, extent));
         self.plan_rows(at..u64::MAX, moved)
@@ -245,7 +275,9 @@ impl ExtentMap {
     pub fn apply(&mut self, changes: &[ExtentChange]) -> Vec<Option<Extent>> {
         let replace = |change: &ExtentChange| {
             let (old, new) = match *change {
-                ExtentChange::Put(at, extent) => (self.extents.insert(at.0, extent), u64::from(extent.blocks)),
+                ExtentChange::Put(at, extent) => {
+                    (self.extents.insert(at.0, extent), u64::from(extent.blocks))
+                }
                 ExtentChange::Delete(at) => (self.extents.remove(&at.0), 0),
             };
             self.blocks = self.blocks + new - old.map_or(0, |extent| u64::from(extent.blocks));
@@ -263,12 +295,21 @@ impl ExtentMap {
     }
 
     /// The row changes after which `range` maps exactly `new`, merged with the neighbours.
-    fn plan_rows(&self, range: Range<u64>, new: impl Iterator<Item = (u64, Extent)>) -> Vec<ExtentChange> {
+    fn plan_rows(
+        &self,
+        range: Range<u64>,
+        new: impl Iterator<Item = (u64, Extent)>,
+    ) -> Vec<ExtentChange> {
         // One block more on each side brings in the neighbours that may merge, or that are cut.
-        let first = self.extents.range(..range.start).next_back().map_or(range.start, |(at, _)| *at);
+        let first =
+            self.extents.range(..range.start).next_back().map_or(range.start, |(at, _)| *at);
         let last = range.end.saturating_add(1);
-        let old: Vec<(u64, Extent)> = self.extents.range(first..last).map(|(at, extent)| (*at, *extent)).collect();
-        let reach = old.last().map_or(range.end, |(at, extent)| at + u64::from(extent.blocks)).max(range.end);
+        let old: Vec<(u64, Extent)> =
+            self.extents.range(first..last).map(|(at, extent)| (*at, *extent)).collect();
+        let reach = old
+            .last()
+            .map_or(range.end, |(at, extent)| at + u64::from(extent.blocks))
+            .max(range.end);
         let left = self.parts(first..range.start);
         let right = self.parts(range.end..reach);
         difference(&old, &merged(left.chain(new).chain(right)))

@@ -11,8 +11,8 @@ pub fn within(range: &Range<u64>, to: &Range<u64>) -> Range<u64> {
     start..range.end.clamp(start, to.end)
 }
 
-/// The two units of a file: the allocation block and the smallest direct I/O. Both are powers of two (so nothing here divides), and a block holds
-/// whole sectors.
+/// The two units of a file: the allocation block and the smallest direct I/O. Both are powers of
+/// two (so nothing here divides), and a block holds whole sectors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Grid {
     /// Allocation unit in bytes.
@@ -25,13 +25,25 @@ pub struct Grid {
 }
 
 impl Grid {
-    /// The largest file in bytes, 64 PiB: far beyond any volume, and far enough below 2^64 that sums of two offsets cannot overflow.
+    /// The largest file in bytes, 64 PiB: far beyond any volume, and far enough below 2^64 that
+    /// sums of two offsets cannot overflow.
     pub const FILE_BYTES_MAX: u64 = 1 << 56;
 
     /// Makes a grid of sizes in bytes, all powers of two.
     pub fn new(block: u32, sector: u32, buffer: u32) -> Self {
-        assert!(block.is_power_of_two() && sector.is_power_of_two() && buffer.is_power_of_two() && sector <= block, "sizes were checked at mount");
-        Self { block: block.into(), sector: sector.into(), buffer: buffer as usize, block_shift: block.trailing_zeros() }
+        assert!(
+            block.is_power_of_two()
+                && sector.is_power_of_two()
+                && buffer.is_power_of_two()
+                && sector <= block,
+            "sizes were checked at mount"
+        );
+        Self {
+            block: block.into(),
+            sector: sector.into(),
+            buffer: buffer as usize,
+            block_shift: block.trailing_zeros(),
+        }
     }
 
     /// Returns the block that holds `offset`.
@@ -118,7 +130,10 @@ mod tests {
         assert_eq!(grid.blocks(&(0..1)), 0..1);
         assert_eq!(grid.blocks(&(4095..4097)), 0..2);
         assert_eq!(grid.blocks(&(4096..8192)), 1..2);
-        assert_eq!((grid.sector_floor(1023), grid.sector_ceil(1023), grid.sector_ceil(1024)), (512, 1024, 1024));
+        assert_eq!(
+            (grid.sector_floor(1023), grid.sector_ceil(1023), grid.sector_ceil(1024)),
+            (512, 1024, 1024)
+        );
         assert_eq!(grid.block_after(Grid::FILE_BYTES_MAX), 1 << 44);
     }
 }

@@ -1,5 +1,5 @@
-//! What is on the device besides file data: superblocks, the intent log, the metadata tree and its rows, extents, before-images and block references;
-//! and the free space that follows from them.
+//! What is on the device besides file data: superblocks, the intent log, the metadata tree and its
+//! rows, extents, before-images and block references; and the free space that follows from them.
 //!
 //! ```text
 //!   meta ──────► log, images, superblock        commit, read, metadata commit, the region of the tree
@@ -9,7 +9,8 @@
 //!   error, types, grid, name, decode, bytes, checksum, planted
 //! ```
 //!
-//! Only the file system uses this crate: nothing here knows of open files, modes, locks of files or the cache.
+//! Only the file system uses this crate: nothing here knows of open files, modes, locks of files or
+//! the cache.
 #![forbid(unsafe_code)]
 
 mod allocator;
@@ -38,19 +39,23 @@ pub use grid::{Grid, within};
 #[cfg(any(test, feature = "forge"))]
 pub use images::encode_image;
 pub use images::{
-    Checkpoint, CheckpointRow, CheckpointSet, Others, PriorRow, PriorRows, before_key, checkpoint_key, decode_image, freed_by, has_before_images,
-    image_extent, put_image, scope_key, split_before_key, split_checkpoint_key, split_scope_key,
+    Checkpoint, CheckpointRow, CheckpointSet, Others, PriorRow, PriorRows, before_key,
+    checkpoint_key, decode_image, freed_by, has_before_images, image_extent, put_image, scope_key,
+    split_before_key, split_checkpoint_key, split_scope_key,
 };
 #[cfg(any(test, feature = "forge"))]
 pub use log::encode_record;
 #[cfg(any(test, feature = "forge"))]
 pub use log::seal_batches;
-pub use log::{Exposure, LogDeviceHead, LogInfo, LogParts, LogPlace, LogPosition, Record, RecordKind, ReplayReport, replay};
+pub use log::{
+    Exposure, LogDeviceHead, LogInfo, LogParts, LogPlace, LogPosition, Record, RecordKind,
+    ReplayReport, replay,
+};
 #[cfg(any(test, feature = "forge"))]
 pub use meta::write_rows;
 pub use meta::{
-    Committed, GrowRegion, Growth, Locked, MetaStore, Outlook, POSITION, Purpose, Region, State, format_tree, guarded, load_checkpoints, open_tree,
-    stored_position, table_name,
+    Committed, GrowRegion, Growth, Locked, MetaStore, Outlook, POSITION, Purpose, Region, State,
+    format_tree, guarded, load_checkpoints, open_tree, stored_position, table_name,
 };
 pub use name::{NAME_BYTES_MAX, check_name, readable_name};
 #[cfg(feature = "interleave")]
@@ -58,6 +63,12 @@ pub use planted::inherit;
 #[cfg(any(test, feature = "planted-bugs"))]
 pub use planted::plant;
 pub use planted::{PlantedBug, planted};
-pub use row::{DentryRow, ExtentRow, InodeRow, RowChange, Table, extent_key, file_block, inode_key, pair_key, split_extent_key, split_key};
-pub use superblock::{ByteRun, CHUNKS_INLINE, CONTENT_BYTES, COPY_B, COPY_BYTES, Found, LOG_BYTES_MIN, Lists, Superblock, VOLUME_BYTES_MIN, seal};
+pub use row::{
+    DentryRow, ExtentRow, InodeRow, RowChange, Table, extent_key, file_block, inode_key, pair_key,
+    split_extent_key, split_key,
+};
+pub use superblock::{
+    ByteRun, CHUNKS_INLINE, CONTENT_BYTES, COPY_B, COPY_BYTES, Found, LOG_BYTES_MIN, Lists,
+    Superblock, VOLUME_BYTES_MIN, seal,
+};
 pub use types::{BlockNo, Epoch, FileBlock, FileKind, InodeNo, IoMode, Lsn, Timestamp};

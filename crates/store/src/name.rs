@@ -8,15 +8,23 @@ pub const NAME_BYTES_MAX: usize = 255;
 /// Refuses names that no directory may hold.
 pub fn check_name(name: &[u8]) -> Result<()> {
     if name.len() > NAME_BYTES_MAX {
-        return Err(Error::new(ErrorKind::NameTooLong, format!("a name of {} bytes is longer than {NAME_BYTES_MAX}", name.len())));
+        return Err(Error::new(
+            ErrorKind::NameTooLong,
+            format!("a name of {} bytes is longer than {NAME_BYTES_MAX}", name.len()),
+        ));
     }
-    if name.is_empty() || name == b"." || name == b".." || name.contains(&b'/') || name.contains(&0) {
-        return Err(Error::new(ErrorKind::Invalid, format!("'{}' cannot be a name", name.escape_ascii())));
+    if name.is_empty() || name == b"." || name == b".." || name.contains(&b'/') || name.contains(&0)
+    {
+        return Err(Error::new(
+            ErrorKind::Invalid,
+            format!("'{}' cannot be a name", name.escape_ascii()),
+        ));
     }
     Ok(())
 }
 
-/// Returns a name or path as text. Bytes that are no UTF-8 become `\xff`, so that different names stay different.
+/// Returns a name or path as text. Bytes that are no UTF-8 become `\xff`, so that different names
+/// stay different.
 #[must_use]
 pub fn readable_name(name: &[u8]) -> String {
     let mut text = String::with_capacity(name.len());

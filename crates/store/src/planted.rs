@@ -1,15 +1,18 @@
 //! Mistakes that can be switched on, so that the crash judge can show that it finds them.
 //!
-//! Only the judge's own tests and `cargo xtask mutants` ask for the feature `planted-bugs`; the unit tests of this crate have it. Without it the question
-//! below is the constant `false`, and nothing of this is in the program; `cargo xtask tidy` sees to it that no other crate asks.
+//! Only the judge's own tests and `cargo xtask mutants` ask for the feature `planted-bugs`; the
+//! unit tests of this crate have it. Without it the question below is the constant `false`, and
+//! nothing of this is in the program; `cargo xtask tidy` sees to it that no other crate asks.
 //!
-//! A test plants a mistake in its own thread. `BEDPLATE_PLANTED=NAME` in the environment plants one in the whole process, so that any test binary can be run
-//! with any mistake without being built again.
+//! A test plants a mistake in its own thread. `BEDPLATE_PLANTED=NAME` in the environment plants one
+//! in the whole process, so that any test binary can be run with any mistake without being built
+//! again.
 
 #[cfg(any(test, feature = "planted-bugs"))]
 use std::{cell::Cell, sync::OnceLock};
 
-/// A mistake that loses or shows what it must not. Each stands where a slip of the hand would make it.
+/// A mistake that loses or shows what it must not. Each stands where a slip of the hand would make
+/// it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PlantedBug {
     /// A group commit does not flush after it wrote the log.
@@ -38,7 +41,8 @@ pub enum PlantedBug {
     RenameNotNoted,
     /// A recovery goes on with the incarnation of the log that it recovered.
     SameIncarnation,
-    /// A recovery does not flush the log's own device, and relies on what a power cut may take back.
+    /// A recovery does not flush the log's own device, and relies on what a power cut may take
+    /// back.
     RecoveryWithoutFlush,
     /// A failed flush is forgotten, and the next sync reports what it lost as durable.
     FailedFlushForgotten,
@@ -48,19 +52,23 @@ pub enum PlantedBug {
     DataFlushedAfterLog,
     /// A rollback is two records, and the first may be durable without the second.
     RollbackInParts,
-    /// Blocks that were shared are written in place before the record that ended the sharing is sealed.
+    /// Blocks that were shared are written in place before the record that ended the sharing is
+    /// sealed.
     WriteBeforeUnshared,
-    /// A caller that comes while a round of group commit is under way takes it for one that serves it.
+    /// A caller that comes while a round of group commit is under way takes it for one that serves
+    /// it.
     JoinedTooLate,
     /// The superblocks are there before the volume that they describe is.
     PublishedWhileFormatting,
-    /// What a thread changes of extended attributes goes into the log with its next change or sync, and not before what others change after it.
+    /// What a thread changes of extended attributes goes into the log with its next change or sync,
+    /// and not before what others change after it.
     LoggedOutOfOrder,
     /// Every seventh caller of a group commit that finds a round under way returns at once.
     SeventhAnsweredEarly,
     /// A truncation in several records does not note that it is under way.
     TruncationNotMarked,
-    /// The images of a checkpoint that is deleted go to the oldest one that holds the file, and not to the next older.
+    /// The images of a checkpoint that is deleted go to the oldest one that holds the file, and not
+    /// to the next older.
     ImagesToOldestHeir,
     /// A log write says that it seals its own records although nothing was flushed before it.
     SealedWithoutFlush,
@@ -78,7 +86,8 @@ pub enum PlantedBug {
     SkipsTooMuch,
     /// An overwrite is let through although the record that exposes the bytes is being written.
     PermitTooLate,
-    /// An overwrite is let through, and the buffered record that exposes the bytes does not wait for it.
+    /// An overwrite is let through, and the buffered record that exposes the bytes does not wait
+    /// for it.
     PermitWithoutBarrier,
     /// Replay starts one log write too late.
     PositionTooFar,

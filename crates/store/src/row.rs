@@ -1,6 +1,7 @@
 //! The rows of the metadata tables: keys, images and changes.
 //!
-//! Keys are big-endian, so that byte order is the order scans want. Values are little-endian. `docs/format.md` has every byte.
+//! Keys are big-endian, so that byte order is the order scans want. Values are little-endian.
+//! `docs/format.md` has every byte.
 //!
 //! | table   | key                  | value                                  |
 //! | ------- | -------------------- | -------------------------------------- |
@@ -44,12 +45,24 @@ pub enum Table {
 
 impl Table {
     /// All of them.
-    pub const ALL: [Self; 9] =
-        [Self::Inode, Self::Dentry, Self::Extent, Self::Xattr, Self::Orphan, Self::Setting, Self::Checkpoint, Self::Before, Self::Scope];
+    pub const ALL: [Self; 9] = [
+        Self::Inode,
+        Self::Dentry,
+        Self::Extent,
+        Self::Xattr,
+        Self::Orphan,
+        Self::Setting,
+        Self::Checkpoint,
+        Self::Before,
+        Self::Scope,
+    ];
 
     /// Returns the table of a code; `Corrupt` for what is none.
     pub fn from_code(code: u8) -> Result<Self> {
-        Self::ALL.into_iter().find(|t| *t as u8 == code).ok_or_else(|| Error::corrupt(format!("unknown metadata table {code}")))
+        Self::ALL
+            .into_iter()
+            .find(|t| *t as u8 == code)
+            .ok_or_else(|| Error::corrupt(format!("unknown metadata table {code}")))
     }
 
     /// Index into arrays of one element a table.
@@ -102,7 +115,10 @@ pub fn extent_key(ino: InodeNo, block: FileBlock) -> Bytes {
 /// Splits a key of the inode, dentry, xattr, extent or orphan table after its inode.
 pub fn split_key(key: &[u8]) -> Result<(InodeNo, &[u8])> {
     let Some((ino, rest)) = key.split_first_chunk::<8>() else {
-        return Err(Error::corrupt(format!("a metadata key of {} bytes is too short to hold an inode", key.len())));
+        return Err(Error::corrupt(format!(
+            "a metadata key of {} bytes is too short to hold an inode",
+            key.len()
+        )));
     };
     Ok((InodeNo(u64::from_be_bytes(*ino)), rest))
 }
@@ -115,8 +131,13 @@ pub fn split_extent_key(key: &[u8]) -> Result<(InodeNo, FileBlock)> {
 
 /// Reads the part of an extent's key behind the inode.
 pub fn file_block(ino: InodeNo, rest: &[u8]) -> Result<FileBlock> {
-    let block: [u8; 8] =
-        rest.try_into().map_err(|_| Error::corrupt(format!("an extent key of inode {} has {} bytes instead of 16", ino.0, rest.len() + 8)))?;
+    let block: [u8; 8] = rest.try_into().map_err(|_| {
+        Error::corrupt(format!(
+            "an extent key of inode {} has {} bytes instead of 16",
+            ino.0,
+            rest.len() + 8
+        ))
+    })?;
     Ok(FileBlock(u64::from_be_bytes(block)))
 }
 
@@ -183,7 +204,12 @@ impl ExtentRow {
     /// Encodes the row.
     pub fn encode(self) -> Bytes {
         let flags = if self.unwritten { Self::UNWRITTEN } else { 0 };
-        Bytes::join(&[&self.start.0.to_le_bytes(), &self.len.to_le_bytes(), &self.birth.0.to_le_bytes(), &[flags]])
+        Bytes::join(&[
+            &self.start.0.to_le_bytes(),
+            &self.len.to_le_bytes(),
+            &self.birth.0.to_le_bytes(),
+            &[flags],
+        ])
     }
 
     /// Decodes a row; `Corrupt` for what is none.
@@ -192,7 +218,10 @@ impl ExtentRow {
         let (start, len, birth, flags) = (BlockNo(r.u64()?), r.u32()?, Epoch(r.u32()?), r.u8()?);
         r.end()?;
         if len == 0 || flags & !Self::UNWRITTEN != 0 {
-            return Err(Error::corrupt(format!("an extent at volume block {} has length {len} and flags {flags:#x}", start.0)));
+            return Err(Error::corrupt(format!(
+                "an extent at volume block {} has length {len} and flags {flags:#x}",
+                start.0
+            )));
         }
         Ok(Self { start, len, unwritten: flags & Self::UNWRITTEN != 0, birth })
     }
@@ -227,8 +256,8 @@ pub struct InodeRow {
     pub btime: Timestamp,
     /// The I/O mode that is set on it.
     pub io_mode: Option<IoMode>,
-    /// Of a directory: the one that holds it. Of a file that came into being as a clone: the file that it is, first of all, a clone of; it may be
-    /// gone. 0 for everything else.
+    /// Of a directory: the one that holds it. Of a file that came into being as a clone: the file
+    /// that it is, first of all, a clone of; it may be gone. 0 for everything else.
     pub parent: InodeNo,
     /// The target of a symbolic link; empty for everything else.
     pub target: Vec<u8>,
@@ -253,7 +282,8 @@ impl InodeRow {
         out
     }
 
-    /// Returns what a file has in common with those that it may share blocks with: the first of them.
+    /// Returns what a file has in common with those that it may share blocks with: the first of
+    /// them.
     pub fn family(&self, ino: InodeNo) -> InodeNo {
         if self.kind == FileKind::File && self.parent != InodeNo(0) { self.parent } else { ino }
     }
@@ -267,7 +297,23 @@ impl InodeRow {
         let (size, blocks, parent) = (r.u64()?, r.u64()?, InodeNo(r.u64()?));
         let mut time = || r.i64().map(Timestamp);
         let (atime, mtime, ctime, btime) = (time()?, time()?, time()?, time()?);
-        Ok(Self { kind, mode, nlink, uid, gid, rdev, size, blocks, atime, mtime, ctime, btime, io_mode, parent, target: r.rest().to_vec() })
+        Ok(Self {
+            kind,
+            mode,
+            nlink,
+            uid,
+            gid,
+            rdev,
+            size,
+            blocks,
+            atime,
+            mtime,
+            ctime,
+            btime,
+            io_mode,
+            parent,
+            target: r.rest().to_vec(),
+        })
     }
 }
 

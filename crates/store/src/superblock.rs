@@ -1,7 +1,8 @@
 //! The superblock: the volume's identity and where its regions lie.
 //!
-//! Two copies with equal content: A at byte 0, B at [`COPY_B`]. An update writes A, flushes, writes B, flushes, so that at every moment one of
-//! them is whole. Each carries a generation and a CRC-32C; the newer whole one counts.
+//! Two copies with equal content: A at byte 0, B at [`COPY_B`]. An update writes A, flushes, writes
+//! B, flushes, so that at every moment one of them is whole. Each carries a generation and a
+//! CRC-32C; the newer whole one counts.
 //!
 //! ```text
 //! 0          64 KiB                  8 MiB        +64 KiB
@@ -10,9 +11,10 @@
 //!
 //! Invariants:
 //! - I-SB-1: at every moment, also inside an update, at least one copy decodes.
-//! - I-SB-3: both copies are equal and durable before a tree is opened for writing: what it then writes to a region that one copy alone names would
-//!   be lost with that copy.
-//! - I-SB-2: every region it names lies inside the volume, beside the copies, and overlaps no other region.
+//! - I-SB-3: both copies are equal and durable before a tree is opened for writing: what it then
+//!   writes to a region that one copy alone names would be lost with that copy.
+//! - I-SB-2: every region it names lies inside the volume, beside the copies, and overlaps no other
+//!   region.
 
 mod lists;
 
@@ -27,17 +29,20 @@ use crate::{Error, ErrorKind, Result};
 
 pub use lists::Lists;
 
-/// The newest format version that this software reads: 2 is written where there are chunk lists, else 1.
+/// The newest format version that this software reads: 2 is written where there are chunk lists,
+/// else 1.
 pub(crate) const VERSION: u32 = 2;
 /// Bytes set aside for each copy.
 pub const COPY_BYTES: u64 = 64 << 10;
-/// Byte address of copy B: beyond what partition tools and stray `dd`s overwrite, and independent of the size.
+/// Byte address of copy B: beyond what partition tools and stray `dd`s overwrite, and independent
+/// of the size.
 pub const COPY_B: u64 = 8 << 20;
 /// The smallest volume.
 pub const VOLUME_BYTES_MIN: u64 = 32 << 20;
 /// The smallest log.
 pub const LOG_BYTES_MIN: u64 = 1 << 20;
-/// How many chunks of the metadata region stand in the superblock itself; what is more stands in `superblock/lists.rs`.
+/// How many chunks of the metadata region stand in the superblock itself; what is more stands in
+/// `superblock/lists.rs`.
 pub const CHUNKS_INLINE: usize = 128;
 /// Updates are counted: no count that is further away ever was.
 pub(crate) const GENERATION_MAX: u64 = 1 << 48;
@@ -111,11 +116,13 @@ pub struct Found {
 }
 
 impl Found {
-    /// Writes a copy again that is damaged or behind; does nothing where both are equal. The good copy is not touched (I-SB-1): while the other is of
-    /// no use, a write of the good one that tears would be the end of the volume.
+    /// Writes a copy again that is damaged or behind; does nothing where both are equal. The good
+    /// copy is not touched (I-SB-1): while the other is of no use, a write of the good one that
+    /// tears would be the end of the volume.
     pub fn restore(&self, device: &Arc<dyn BlockDevice>) -> Result<()> {
         let Some(at) = self.bad_copy else { return Ok(()) };
-        // The good copy may be in a volatile cache only: the process that wrote it was killed before its flush.
+        // The good copy may be in a volatile cache only: the process that wrote it was killed
+        // before its flush.
         device.flush()?;
         self.superblock.write_copy(device, at)
     }
@@ -133,11 +140,15 @@ impl Superblock {
         out.extend_from_slice(&self.uuid);
         out.extend_from_slice(&self.generation.to_le_bytes());
         out.extend_from_slice(&self.block_size.to_le_bytes());
-        out.extend_from_slice(&(u32::from(self.clean) | u32::from(self.log_separate) << 1).to_le_bytes());
+        out.extend_from_slice(
+            &(u32::from(self.clean) | u32::from(self.log_separate) << 1).to_le_bytes(),
+        );
         for word in [self.size_bytes, self.log.start, self.log.len, self.metadata_len] {
             out.extend_from_slice(&word.to_le_bytes());
         }
-        out.extend_from_slice(&u32::try_from(chunks.len()).expect("at most CHUNKS_INLINE").to_le_bytes());
+        out.extend_from_slice(
+            &u32::try_from(chunks.len()).expect("at most CHUNKS_INLINE").to_le_bytes(),
+        );
         for chunk in chunks {
             out.extend_from_slice(&chunk.start.to_le_bytes());
             out.extend_from_slice(&chunk.len.to_le_bytes());
@@ -161,35 +172,60 @@ impl Superblock {
     pub fn decode(bytes: &[u8], at: u64) -> Result<Self> {
         let mut r = Reader::new(bytes, "a superblock");
         if r.take(8)? != MAGIC {
-            return Err(Error::new(ErrorKind::NotAVolume, format!("no Bedplate superblock at byte {at}: the magic number is missing")));
+            return Err(Error::new(
+                ErrorKind::NotAVolume,
+                format!("no Bedplate superblock at byte {at}: the magic number is missing"),
+            ));
         }
         let version = r.u32()?;
         let crc = r.u32()?;
         let mut content = bytes.to_vec();
         content[CRC_AT..CRC_AT + 4].fill(0);
         if crc32c(&content) != crc {
-            return Err(Error::corrupt(format!("the superblock at byte {at} is damaged: its checksum does not match")));
+            return Err(Error::corrupt(format!(
+                "the superblock at byte {at} is damaged: its checksum does not match"
+            )));
         }
         if version > VERSION {
             return Err(Error::new(
                 ErrorKind::NewerFormat,
-                format!("the volume has format version {version}, this software reads up to {VERSION}: use a newer bedplate"),
+                format!(
+                    "the volume has format version {version}, this software reads up to {VERSION}: use a newer bedplate"
+                ),
             ));
         }
         if version == 0 {
-            return Err(Error::corrupt(format!("the superblock at byte {at} has format version 0")));
+            return Err(Error::corrupt(format!(
+                "the superblock at byte {at} has format version 0"
+            )));
         }
         let uuid = r.take(16)?.try_into().expect("16 bytes were taken");
         let (generation, block_size, flags) = (r.u64()?, r.u32()?, r.u32()?);
-        let (size_bytes, log, metadata_len) = (r.u64()?, ByteRun { start: r.u64()?, len: r.u64()? }, r.u64()?);
+        let (size_bytes, log, metadata_len) =
+            (r.u64()?, ByteRun { start: r.u64()?, len: r.u64()? }, r.u64()?);
         let count = r.u32()? as usize;
         if count > CHUNKS_INLINE {
-            return Err(Error::corrupt(format!("the superblock at byte {at} names {count} metadata chunks, more than {CHUNKS_INLINE}")));
+            return Err(Error::corrupt(format!(
+                "the superblock at byte {at} names {count} metadata chunks, more than {CHUNKS_INLINE}"
+            )));
         }
-        let chunks = (0..count).map(|_| Ok(ByteRun { start: r.u64()?, len: r.u64()? })).collect::<Result<Vec<_>>>()?;
+        let chunks = (0..count)
+            .map(|_| Ok(ByteRun { start: r.u64()?, len: r.u64()? }))
+            .collect::<Result<Vec<_>>>()?;
         let lists = if version == 1 { Lists::default() } else { Self::decode_lists(bytes, at)? };
         let (clean, log_separate) = (flags & 1 != 0, flags & 2 != 0);
-        let superblock = Self { uuid, generation, block_size, size_bytes, clean, log_separate, log, metadata_len, chunks, lists };
+        let superblock = Self {
+            uuid,
+            generation,
+            block_size,
+            size_bytes,
+            clean,
+            log_separate,
+            log,
+            metadata_len,
+            chunks,
+            lists,
+        };
         superblock.validate(at)?;
         Ok(superblock)
     }
@@ -198,14 +234,20 @@ impl Superblock {
         let mut r = Reader::new(&bytes[LISTS_AT..], "a superblock");
         let (list, blocks) = (r.u64()?, r.u32()?);
         if list == 0 || blocks == 0 {
-            return Err(Error::corrupt(format!("the superblock at byte {at} has format version 2 and names no list of chunks")));
+            return Err(Error::corrupt(format!(
+                "the superblock at byte {at} has format version 2 and names no list of chunks"
+            )));
         }
         Ok(Lists { head: Some(lists::ListHead { at: list, blocks }), blocks: Vec::new() })
     }
 
     /// Keeps I-SB-2 against hostile content.
     fn validate(&self, at: u64) -> Result<()> {
-        let bad = |field: &str, value: u64| Err(Error::corrupt(format!("the superblock at byte {at} has an impossible {field}: {value}")));
+        let bad = |field: &str, value: u64| {
+            Err(Error::corrupt(format!(
+                "the superblock at byte {at} has an impossible {field}: {value}"
+            )))
+        };
         if !self.block_size.is_power_of_two() || !(512..=65536).contains(&self.block_size) {
             return bad("block size", self.block_size.into());
         }
@@ -221,7 +263,9 @@ impl Superblock {
         }
         let mut regions = self.regions();
         for region in &regions {
-            if region.start.checked_add(region.len).is_none_or(|end| end > self.size_bytes) || !(region.start | region.len).is_multiple_of(block) {
+            if region.start.checked_add(region.len).is_none_or(|end| end > self.size_bytes)
+                || !(region.start | region.len).is_multiple_of(block)
+            {
                 return bad("region at byte", region.start);
             }
         }
@@ -236,9 +280,11 @@ impl Superblock {
         Ok(())
     }
 
-    /// Returns every reserved region of the volume: copies, log (when on the volume), metadata chunks, chunk lists.
+    /// Returns every reserved region of the volume: copies, log (when on the volume), metadata
+    /// chunks, chunk lists.
     pub fn regions(&self) -> Vec<ByteRun> {
-        let mut regions = vec![ByteRun { start: 0, len: COPY_BYTES }, ByteRun { start: COPY_B, len: COPY_BYTES }];
+        let mut regions =
+            vec![ByteRun { start: 0, len: COPY_BYTES }, ByteRun { start: COPY_B, len: COPY_BYTES }];
         if !self.log_separate {
             regions.push(self.log);
         }
@@ -260,7 +306,8 @@ impl Superblock {
     }
 
     fn write_copy(&self, device: &Arc<dyn BlockDevice>, at: u64) -> Result<()> {
-        let mut buf = AlignedBuf::zeroed(CONTENT_BYTES.max(device.geometry().logical_block_size as usize));
+        let mut buf =
+            AlignedBuf::zeroed(CONTENT_BYTES.max(device.geometry().logical_block_size as usize));
         buf[..CONTENT_BYTES].copy_from_slice(&self.encode());
         device.write_at(&buf, at)?;
         if planted(PlantedBug::SuperblockWithoutFlush) {
@@ -272,7 +319,9 @@ impl Superblock {
     /// Reads both copies and returns the newer whole one.
     pub fn read(device: &Arc<dyn BlockDevice>) -> Result<Found> {
         let copy = |at: u64| -> Result<Self> {
-            let mut buf = AlignedBuf::zeroed(CONTENT_BYTES.max(device.geometry().logical_block_size as usize));
+            let mut buf = AlignedBuf::zeroed(
+                CONTENT_BYTES.max(device.geometry().logical_block_size as usize),
+            );
             device.read_at(&mut buf, at)?;
             let mut superblock = Self::decode(&buf[..CONTENT_BYTES], at)?;
             superblock.read_lists(device, at)?;
@@ -293,29 +342,48 @@ impl Superblock {
             ));
         }
         match (copy(0), copy(COPY_B)) {
-            (Ok(a), Ok(b)) if a.uuid == b.uuid && b.generation > a.generation => {
-                Ok(Found { superblock: b, damage: vec!["superblock A (byte 0) is older than copy B".into()], second: true, bad_copy: Some(0) })
+            (Ok(a), Ok(b)) if a.uuid == b.uuid && b.generation > a.generation => Ok(Found {
+                superblock: b,
+                damage: vec!["superblock A (byte 0) is older than copy B".into()],
+                second: true,
+                bad_copy: Some(0),
+            }),
+            (Ok(a), Ok(b)) if a == b => {
+                Ok(Found { superblock: a, damage: Vec::new(), second: false, bad_copy: None })
             }
-            (Ok(a), Ok(b)) if a == b => Ok(Found { superblock: a, damage: Vec::new(), second: false, bad_copy: None }),
-            // One update behind: a crash came between the two writes (I-SB-1). No damage, but not to be left so (I-SB-3).
-            (Ok(a), Ok(b)) if a.uuid == b.uuid && a.generation == b.generation + 1 => {
-                Ok(Found { superblock: a, damage: Vec::new(), second: false, bad_copy: Some(COPY_B) })
-            }
+            // One update behind: a crash came between the two writes (I-SB-1). No damage, but not
+            // to be left so (I-SB-3).
+            (Ok(a), Ok(b)) if a.uuid == b.uuid && a.generation == b.generation + 1 => Ok(Found {
+                superblock: a,
+                damage: Vec::new(),
+                second: false,
+                bad_copy: Some(COPY_B),
+            }),
             (Ok(a), Ok(_)) => Ok(Found {
                 superblock: a,
                 damage: vec![format!("superblock B (byte {COPY_B}) differs from copy A")],
                 second: false,
                 bad_copy: Some(COPY_B),
             }),
-            (Ok(a), Err(e)) if e.kind != ErrorKind::NewerFormat => {
-                Ok(Found { superblock: a, damage: vec![e.message], second: false, bad_copy: Some(COPY_B) })
+            (Ok(a), Err(e)) if e.kind != ErrorKind::NewerFormat => Ok(Found {
+                superblock: a,
+                damage: vec![e.message],
+                second: false,
+                bad_copy: Some(COPY_B),
+            }),
+            (Err(e), Ok(b)) if e.kind != ErrorKind::NewerFormat => Ok(Found {
+                superblock: b,
+                damage: vec![e.message],
+                second: true,
+                bad_copy: Some(0),
+            }),
+            (Ok(_), Err(e)) => {
+                Err(Error { message: format!("{}: {}", device.name(), e.message), ..e })
             }
-            (Err(e), Ok(b)) if e.kind != ErrorKind::NewerFormat => {
-                Ok(Found { superblock: b, damage: vec![e.message], second: true, bad_copy: Some(0) })
-            }
-            (Ok(_), Err(e)) => Err(Error { message: format!("{}: {}", device.name(), e.message), ..e }),
             (Err(mut e), second) => {
-                if e.kind == ErrorKind::NotAVolume && second.as_ref().is_err_and(|b| b.kind != ErrorKind::NotAVolume) {
+                if e.kind == ErrorKind::NotAVolume
+                    && second.as_ref().is_err_and(|b| b.kind != ErrorKind::NotAVolume)
+                {
                     e = second.expect_err("tested above");
                 }
                 e.message = format!("{}: {}", device.name(), e.message);

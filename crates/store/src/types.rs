@@ -4,7 +4,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
 
-/// Identifies a file for as long as it exists; numbers are not reused while the volume lives. The root directory is [`InodeNo::ROOT`].
+/// Identifies a file for as long as it exists; numbers are not reused while the volume lives. The
+/// root directory is [`InodeNo::ROOT`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct InodeNo(pub u64);
 
@@ -18,7 +19,8 @@ impl InodeNo {
     /// Bits that numbers on a volume have; those above tell checkpoints apart while it is mounted.
     pub const BITS: u32 = 48;
 
-    /// Whether a volume may hold it: numbers are given in order, so none that is far away was ever given.
+    /// Whether a volume may hold it: numbers are given in order, so none that is far away was ever
+    /// given.
     pub fn is_possible(self) -> bool {
         (1..1 << Self::BITS).contains(&self.0)
     }
@@ -44,11 +46,14 @@ impl bedplate_block::RunValue for Lsn {}
 pub struct Epoch(pub u32);
 
 /// Nanoseconds since the Unix epoch, negative before it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize,
+)]
 pub struct Timestamp(pub i64);
 
 impl Timestamp {
-    /// Returns the present, in the steps of the kernel's clock tick (1 to 10 ms), as kernel file systems stamp their files.
+    /// Returns the present, in the steps of the kernel's clock tick (1 to 10 ms), as kernel file
+    /// systems stamp their files.
     #[must_use]
     #[inline]
     pub fn now() -> Self {
@@ -96,7 +101,8 @@ pub enum FileKind {
     BlockDevice = 7,
 }
 
-/// How one open file moves its data: S-20 to S-30 of `docs/semantics.md`, and `docs/guide/modes.md`.
+/// How one open file moves its data: S-20 to S-30 of `docs/semantics.md`, and
+/// `docs/guide/modes.md`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[repr(u8)]
 pub enum IoMode {
@@ -116,7 +122,8 @@ pub enum IoMode {
 
 impl IoMode {
     /// All modes, in the order of their on-disk codes.
-    pub const ALL: [Self; 4] = [Self::Cached, Self::Direct, Self::Concurrent, Self::ConcurrentCache];
+    pub const ALL: [Self; 4] =
+        [Self::Cached, Self::Direct, Self::Concurrent, Self::ConcurrentCache];
 
     /// Returns the name as users write it.
     #[must_use]
@@ -140,9 +147,8 @@ impl std::str::FromStr for IoMode {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        Self::ALL
-            .into_iter()
-            .find(|mode| mode.name() == text)
-            .ok_or_else(|| format!("unknown I/O mode '{text}': use cached, direct, concurrent or concurrent+cache"))
+        Self::ALL.into_iter().find(|mode| mode.name() == text).ok_or_else(|| {
+            format!("unknown I/O mode '{text}': use cached, direct, concurrent or concurrent+cache")
+        })
     }
 }

@@ -8,7 +8,8 @@ pub type Result<T> = std::result::Result<T, Error>;
 /// What went wrong with a group, to match on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ErrorKind {
-    /// What was asked for cannot be: too few members, a unit that does not fit, a name that is taken.
+    /// What was asked for cannot be: too few members, a unit that does not fit, a name that is
+    /// taken.
     Invalid,
     /// The group has no such member, or not any more.
     NotFound,
@@ -59,7 +60,11 @@ impl Error {
 
 impl From<bedplate_block::Error> for Error {
     fn from(source: bedplate_block::Error) -> Self {
-        let kind = if source.kind == bedplate_block::ErrorKind::Busy { ErrorKind::Busy } else { ErrorKind::Device };
+        let kind = if source.kind == bedplate_block::ErrorKind::Busy {
+            ErrorKind::Busy
+        } else {
+            ErrorKind::Device
+        };
         Self { kind, message: source.to_string(), source: Some(source) }
     }
 }

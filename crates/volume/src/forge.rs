@@ -1,6 +1,8 @@
-//! Members that lie: gives what stands on a member the checksums that its bytes ask for, so that fuzzers reach what lies behind them.
+//! Members that lie: gives what stands on a member the checksums that its bytes ask for, so that
+//! fuzzers reach what lies behind them.
 //!
-//! Only built for fuzzers (`forge`): damage that a checksum finds is harmless, so what has to be tried is damage that none finds.
+//! Only built for fuzzers (`forge`): damage that a checksum finds is harmless, so what has to be
+//! tried is damage that none finds.
 
 use bedplate_block::{AlignedBuf, BlockDevice};
 

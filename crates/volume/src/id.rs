@@ -27,9 +27,9 @@ impl FromStr for Id {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Self> {
-        uuid::Uuid::parse_str(text)
-            .map(|id| Self(*id.as_bytes()))
-            .map_err(|_| Error::invalid(format!("{text:?} is no identity: it is written as a UUID")))
+        uuid::Uuid::parse_str(text).map(|id| Self(*id.as_bytes())).map_err(|_| {
+            Error::invalid(format!("{text:?} is no identity: it is written as a UUID"))
+        })
     }
 }
 

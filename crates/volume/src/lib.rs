@@ -1,7 +1,9 @@
-//! Volumes: one linear address space over devices. With one device it is the identity and costs nothing.
+//! Volumes: one linear address space over devices. With one device it is the identity and costs
+//! nothing.
 //!
-//! A volume *is* a block device: its users see [`BlockDevice`](bedplate_block::BlockDevice) and not how many devices there are. Several devices
-//! form a [`Group`] with a label on every member; a group has a volume for data and, where wanted, one for the intent log.
+//! A volume *is* a block device: its users see [`BlockDevice`](bedplate_block::BlockDevice) and not
+//! how many devices there are. Several devices form a [`Group`] with a label on every member; a
+//! group has a volume for data and, where wanted, one for the intent log.
 //!
 //! Each module uses those above it in this table, and none below.
 //!
@@ -46,14 +48,23 @@ mod window;
 mod wire;
 
 pub use error::{Error, ErrorKind, Result};
-pub use group::{Config, FOREGROUND_PERCENT_DEFAULT, FOREGROUND_UNLIMITED, Label, Member, MemberState, Role, VolumeConfig, Which};
-pub use group::{FINDINGS_MAX, Piece, RelocatedMember, ScrubFinding, ScrubResult, ScrubRun, ScrubSchedule, ScrubTotals};
+pub use group::{
+    Config, FOREGROUND_PERCENT_DEFAULT, FOREGROUND_UNLIMITED, Label, Member, MemberState, Role,
+    VolumeConfig, Which,
+};
+pub use group::{
+    FINDINGS_MAX, Piece, RelocatedMember, ScrubFinding, ScrubResult, ScrubRun, ScrubSchedule,
+    ScrubTotals,
+};
 pub use id::Id;
 pub use layout::{Arrangement, Direction, Relayout, Shape, UNIT_BYTES_DEFAULT};
 pub use layout::{COPIES_MAX, Concat, Copy, Extent, Layout, Mirror, Raid5, Run, Stripe};
 pub use open_group::{Foreground, Group, SyncProgress, WeakGroup};
 pub use relayout::{RelayoutProgress, RelayoutState, Target};
 pub use runtime::{ArbiterProvider, Arrival, ImportOptions, MEMBER_BYTES_MIN, NewGroup, create};
-pub use scrub::{Difference, HEAD_BYTES, Innodb, PageArbiter, PageFormat, Postgres, ScrubReport, Sqlite, Undecided, page_formats};
+pub use scrub::{
+    Difference, HEAD_BYTES, Innodb, PageArbiter, PageFormat, Postgres, ScrubReport, Sqlite,
+    Undecided, page_formats,
+};
 pub use stats::{MemberStatistics, OperationStatistics, PlexStatistics, VolumeStatistics};
 pub use volume::{Volume, VolumeOptions};

@@ -11,7 +11,8 @@ use bedplate_block::{LogScale, RequestKind};
 use crate::watch::Watch;
 use crate::{OperationStatistics, VolumeStatistics};
 
-/// Four buckets for every doubling, in quarters of a microsecond; the last holds everything slower than a minute.
+/// Four buckets for every doubling, in quarters of a microsecond; the last holds everything slower
+/// than a minute.
 const SCALE: LogScale = LogScale { sub_bits: 2, shift_max: 25 };
 /// The first buckets, below 1 µs, are not used.
 const BELOW: usize = 4;
@@ -46,7 +47,12 @@ struct Shard {
 impl Default for Shard {
     fn default() -> Self {
         let zero = || AtomicU64::new(0);
-        Self { bytes: zero(), nanoseconds: zero(), errors: zero(), buckets: [const { AtomicU64::new(0) }; BUCKETS] }
+        Self {
+            bytes: zero(),
+            nanoseconds: zero(),
+            errors: zero(),
+            buckets: [const { AtomicU64::new(0) }; BUCKETS],
+        }
     }
 }
 
@@ -80,17 +86,28 @@ impl Meter {
 
     pub fn reset(&self) {
         for shard in &self.shards {
-            [&shard.bytes, &shard.nanoseconds, &shard.errors].into_iter().chain(&shard.buckets).for_each(|counter| counter.store(0, Relaxed));
+            [&shard.bytes, &shard.nanoseconds, &shard.errors]
+                .into_iter()
+                .chain(&shard.buckets)
+                .for_each(|counter| counter.store(0, Relaxed));
         }
     }
 
     pub fn statistics(&self) -> OperationStatistics {
-        let sum = |of: &dyn Fn(&Shard) -> &AtomicU64| self.shards.iter().map(|shard| of(shard).load(Relaxed)).sum::<u64>();
+        let sum = |of: &dyn Fn(&Shard) -> &AtomicU64| {
+            self.shards.iter().map(|shard| of(shard).load(Relaxed)).sum::<u64>()
+        };
         let counts = (0..BUCKETS).map(|at| (bucket_end_us(at), sum(&|shard| &shard.buckets[at])));
         let histogram: Vec<(u64, u64)> = counts.filter(|(_, count)| *count > 0).collect();
         let operations = histogram.iter().map(|(_, count)| count).sum();
         let (bytes, errors) = (sum(&|shard| &shard.bytes), sum(&|shard| &shard.errors));
-        OperationStatistics::of(operations, bytes, errors, sum(&|shard| &shard.nanoseconds) / 1000, histogram)
+        OperationStatistics::of(
+            operations,
+            bytes,
+            errors,
+            sum(&|shard| &shard.nanoseconds) / 1000,
+            histogram,
+        )
     }
 }
 
@@ -108,7 +125,8 @@ pub(crate) struct VolumeMeter {
 
 impl VolumeMeter {
     pub fn statistics(&self) -> VolumeStatistics {
-        let (reads, writes, flushes) = (self.reads.statistics(), self.writes.statistics(), self.flushes.statistics());
+        let (reads, writes, flushes) =
+            (self.reads.statistics(), self.writes.statistics(), self.flushes.statistics());
         VolumeStatistics { reads, writes, flushes, queue_depth: self.busy() }
     }
 
@@ -149,7 +167,12 @@ impl VolumeMeter {
     }
 
     /// Counts what `operation` does by its outcome.
-    pub fn time<T, E>(&self, kind: RequestKind, bytes: u64, operation: impl FnOnce() -> Result<T, E>) -> Result<T, E> {
+    pub fn time<T, E>(
+        &self,
+        kind: RequestKind,
+        bytes: u64,
+        operation: impl FnOnce() -> Result<T, E>,
+    ) -> Result<T, E> {
         self.begin(1);
         let start = Instant::now();
         let result = operation();
@@ -185,8 +208,16 @@ mod tests {
         let mut last = 0;
         for us in (1..4096).chain([1_000_000, 30_000_000]) {
             let at = bucket(Duration::from_micros(us));
-            assert!(at >= last && bucket_end_us(at) >= us, "{us} µs is in bucket {at}, which ends at {}", bucket_end_us(at));
-            assert!(us < 4 || bucket_end_us(at) <= us + us.div_ceil(4), "{us} µs is in bucket {at}, which ends at {}", bucket_end_us(at));
+            assert!(
+                at >= last && bucket_end_us(at) >= us,
+                "{us} µs is in bucket {at}, which ends at {}",
+                bucket_end_us(at)
+            );
+            assert!(
+                us < 4 || bucket_end_us(at) <= us + us.div_ceil(4),
+                "{us} µs is in bucket {at}, which ends at {}",
+                bucket_end_us(at)
+            );
             last = at;
         }
         assert_eq!(bucket(Duration::from_secs(86_400)), BUCKETS - 1);
@@ -207,7 +238,11 @@ mod tests {
         });
         let told = meter.statistics();
         assert_eq!((told.operations, told.bytes, told.errors), (1600, 1600 * 512, 16));
-        assert!((1_000_000..2_000_000).contains(&told.time_us_p50) && (60_000_000..80_000_000).contains(&told.time_us_p99), "{told:?}");
+        assert!(
+            (1_000_000..2_000_000).contains(&told.time_us_p50)
+                && (60_000_000..80_000_000).contains(&told.time_us_p99),
+            "{told:?}"
+        );
         meter.reset();
         assert_eq!(meter.statistics(), OperationStatistics::default());
     }
@@ -220,6 +255,9 @@ mod tests {
         assert_eq!(meter.busy(), 1);
         meter.time(RequestKind::Read, 512, || Ok::<(), ()>(())).unwrap();
         let told = meter.statistics();
-        assert_eq!((told.queue_depth, told.reads.operations, told.reads.bytes, told.writes.operations), (1, 1, 512, 0));
+        assert_eq!(
+            (told.queue_depth, told.reads.operations, told.reads.bytes, told.writes.operations),
+            (1, 1, 512, 0)
+        );
     }
 }

@@ -22,7 +22,8 @@ pub(crate) enum Mistake {
     OneMemberFlushed,
     /// A member that missed a write goes on being read.
     FailedMemberStays,
-    /// Bits of the dirty region log are taken back although what was written to the regions is not durable on all members.
+    /// Bits of the dirty region log are taken back although what was written to the regions is not
+    /// durable on all members.
     BitsClearedBeforeFlush,
     /// Bits of the dirty region log are cleared while a member misses writes.
     BitsClearedWhileAway,

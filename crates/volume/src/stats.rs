@@ -19,39 +19,84 @@ pub struct OperationStatistics {
     pub time_us_p99: u64,
     /// The sum of all times in microseconds.
     pub time_us_total: u64,
-    /// How many operations took up to so many microseconds and longer than the entry before says; only what is not zero.
+    /// How many operations took up to so many microseconds and longer than the entry before says;
+    /// only what is not zero.
     pub histogram: Vec<(u64, u64)>,
 }
 
 impl OperationStatistics {
     /// Makes the averages and percentiles of counts.
     #[must_use]
-    pub fn of(operations: u64, bytes: u64, errors: u64, time_us_total: u64, histogram: Vec<(u64, u64)>) -> Self {
+    pub fn of(
+        operations: u64,
+        bytes: u64,
+        errors: u64,
+        time_us_total: u64,
+        histogram: Vec<(u64, u64)>,
+    ) -> Self {
         let (time_us_p50, time_us_p99) = (quantile(&histogram, 50), quantile(&histogram, 99));
-        Self { operations, bytes, errors, time_us_average: time_us_total / operations.max(1), time_us_p50, time_us_p99, time_us_total, histogram }
+        Self {
+            operations,
+            bytes,
+            errors,
+            time_us_average: time_us_total / operations.max(1),
+            time_us_p50,
+            time_us_p99,
+            time_us_total,
+            histogram,
+        }
     }
 
-    /// Returns what came after `earlier`, statistics of the same thing; everything where that was set to zero in between.
+    /// Returns what came after `earlier`, statistics of the same thing; everything where that was
+    /// set to zero in between.
     #[must_use]
     pub fn since(&self, earlier: &Self) -> Self {
-        let before = |at: u64| earlier.histogram.iter().find(|(end, _)| *end == at).map_or(0, |(_, count)| *count);
-        let grew = earlier.histogram.iter().all(|(at, count)| self.histogram.iter().any(|(end, now)| end == at && now >= count));
-        if !grew || self.operations < earlier.operations || self.errors < earlier.errors || self.time_us_total < earlier.time_us_total {
+        let before = |at: u64| {
+            earlier.histogram.iter().find(|(end, _)| *end == at).map_or(0, |(_, count)| *count)
+        };
+        let grew = earlier
+            .histogram
+            .iter()
+            .all(|(at, count)| self.histogram.iter().any(|(end, now)| end == at && now >= count));
+        if !grew
+            || self.operations < earlier.operations
+            || self.errors < earlier.errors
+            || self.time_us_total < earlier.time_us_total
+        {
             return self.clone();
         }
-        let histogram = self.histogram.iter().map(|(at, count)| (*at, count.saturating_sub(before(*at)))).filter(|(_, count)| *count > 0).collect();
-        let (operations, bytes) = (self.operations - earlier.operations, self.bytes.saturating_sub(earlier.bytes));
-        Self::of(operations, bytes, self.errors - earlier.errors, self.time_us_total - earlier.time_us_total, histogram)
+        let histogram = self
+            .histogram
+            .iter()
+            .map(|(at, count)| (*at, count.saturating_sub(before(*at))))
+            .filter(|(_, count)| *count > 0)
+            .collect();
+        let (operations, bytes) =
+            (self.operations - earlier.operations, self.bytes.saturating_sub(earlier.bytes));
+        Self::of(
+            operations,
+            bytes,
+            self.errors - earlier.errors,
+            self.time_us_total - earlier.time_us_total,
+            histogram,
+        )
     }
 
     /// Adds what another one did.
     #[must_use]
     pub fn plus(&self, other: &Self) -> Self {
-        let mut histogram: std::collections::BTreeMap<u64, u64> = self.histogram.iter().copied().collect();
+        let mut histogram: std::collections::BTreeMap<u64, u64> =
+            self.histogram.iter().copied().collect();
         other.histogram.iter().for_each(|(at, count)| *histogram.entry(*at).or_default() += count);
         let (operations, bytes) = (self.operations + other.operations, self.bytes + other.bytes);
         let time_us_total = self.time_us_total + other.time_us_total;
-        Self::of(operations, bytes, self.errors + other.errors, time_us_total, histogram.into_iter().collect())
+        Self::of(
+            operations,
+            bytes,
+            self.errors + other.errors,
+            time_us_total,
+            histogram.into_iter().collect(),
+        )
     }
 }
 
@@ -96,7 +141,8 @@ impl MemberStatistics {
     }
 }
 
-/// What the members of a plex, one whole copy of a volume, did together. Where the volume has one copy there is one plex, of all its members.
+/// What the members of a plex, one whole copy of a volume, did together. Where the volume has one
+/// copy there is one plex, of all its members.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PlexStatistics {
     /// The members by their index.
@@ -105,7 +151,8 @@ pub struct PlexStatistics {
     pub statistics: MemberStatistics,
 }
 
-/// What a volume did since its group was imported or the statistics were reset: as its users saw it, whatever the members did for it.
+/// What a volume did since its group was imported or the statistics were reset: as its users saw
+/// it, whatever the members did for it.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct VolumeStatistics {
     /// Reads.
@@ -131,7 +178,8 @@ impl VolumeStatistics {
     }
 }
 
-/// Returns the time in which so many percent of a histogram's operations ended; 0 where there are none.
+/// Returns the time in which so many percent of a histogram's operations ended; 0 where there are
+/// none.
 fn quantile(histogram: &[(u64, u64)], percent: u128) -> u64 {
     // Counts may come from another process, and add up to anything.
     let total: u128 = histogram.iter().map(|(_, count)| u128::from(*count)).sum();
@@ -155,15 +203,25 @@ mod tests {
 
     #[test]
     fn counts_that_cannot_be_make_no_sums_that_cannot_be() {
-        let told = OperationStatistics::of(u64::MAX, u64::MAX, u64::MAX, u64::MAX, vec![(7, u64::MAX), (7, 1), (9, u64::MAX)]);
+        let told = OperationStatistics::of(
+            u64::MAX,
+            u64::MAX,
+            u64::MAX,
+            u64::MAX,
+            vec![(7, u64::MAX), (7, 1), (9, u64::MAX)],
+        );
         assert_eq!((told.time_us_p50, told.time_us_p99), (7, 9));
         assert_eq!(told.since(&told).operations, 0);
     }
 
     #[test]
     fn quantiles_are_where_the_operations_are_and_intervals_are_differences() {
-        let (first, second) = (of(&[(1000, 98), (60_000, 2)], 1), of(&[(1000, 98 + 7), (60_000, 2), (80_000, 1)], 3));
-        assert_eq!((first.operations, first.time_us_p50, first.time_us_p99, first.time_us_average), (100, 1000, 60_000, 2180));
+        let (first, second) =
+            (of(&[(1000, 98), (60_000, 2)], 1), of(&[(1000, 98 + 7), (60_000, 2), (80_000, 1)], 3));
+        assert_eq!(
+            (first.operations, first.time_us_p50, first.time_us_p99, first.time_us_average),
+            (100, 1000, 60_000, 2180)
+        );
         let between = second.since(&first);
         assert_eq!((between.operations, between.bytes, between.errors), (8, 8 * 512, 2));
         assert_eq!((between.time_us_p50, between.time_us_p99), (1000, 80_000));

@@ -1,16 +1,19 @@
-//! How fast members are brought up to date, moved and compared while others use the volumes: as fast as leaves their latency within a factor
-//! that is stated.
+//! How fast members are brought up to date, moved and compared while others use the volumes: as
+//! fast as leaves their latency within a factor that is stated.
 //!
 //! ```text
 //!   alone ──an operation──► probing ──enough of them──► working ──now and then──► probing …
 //!     ▲                     nothing is copied           p99 / p99 while probing > factor? slower : faster
 //!     └──────────────────── no operation for a while ──────┘
 //! ```
-//! The work is done in *turns*: a piece is copied, then its worker rests. How large the piece is and how long the rest is one *pace* of a ladder. What
-//! the foreground's operations take is measured in both phases, reads, writes and flushes each for themselves, and the worst of the three decides: one
-//! slow turn of the wheel would otherwise hide behind many quick ones. Both are measured all the time, so the factor follows a load that changes.
+//! The work is done in *turns*: a piece is copied, then its worker rests. How large the piece is
+//! and how long the rest is one *pace* of a ladder. What the foreground's operations take is
+//! measured in both phases, reads, writes and flushes each for themselves, and the worst of the
+//! three decides: one slow turn of the wheel would otherwise hide behind many quick ones. Both are
+//! measured all the time, so the factor follows a load that changes.
 //!
-//! The lowest pace still works, one part in a hundred of the time: redundancy has to come back some day.
+//! The lowest pace still works, one part in a hundred of the time: redundancy has to come back some
+//! day.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
@@ -22,7 +25,8 @@ use crate::FOREGROUND_UNLIMITED;
 use crate::io::VolumeIo;
 use crate::watch::{Histogram, Phase, Watch};
 
-/// What a turn does: how many bytes of each member, and how many times as long as that took its worker rests.
+/// What a turn does: how many bytes of each member, and how many times as long as that took its
+/// worker rests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Pace {
     pub chunk_bytes: u64,
@@ -40,7 +44,8 @@ const fn pace(chunk_kib: u64, rests: u32) -> Pace {
     Pace { chunk_bytes: chunk_kib << 10, rests }
 }
 
-/// From the fastest to the slowest. First pieces become small, because an operation waits for one piece at most; then rests become long.
+/// From the fastest to the slowest. First pieces become small, because an operation waits for one
+/// piece at most; then rests become long.
 const LADDER: [Pace; 12] = [
     pace(256, 0),
     pace(256, 1),
@@ -71,7 +76,8 @@ const PROBES_APART: u32 = 9;
 const TRIAL: Duration = Duration::from_millis(50);
 /// How long a worker that waits for the end of a probe sleeps between two looks.
 const LOOK: Duration = Duration::from_millis(2);
-/// How many judgements a pace stands, after a faster one was too fast, before that is tried again: at first and at most.
+/// How many judgements a pace stands, after a faster one was too fast, before that is tried again:
+/// at first and at most.
 const HOLD: (u32, u32) = (8, 128);
 
 /// Sets the pace of everything that works in the background of a group.
@@ -130,7 +136,8 @@ impl Throttle {
         self.factor_percent.store(factor_percent.into(), Relaxed);
     }
 
-    /// Returns what latency grew to, in hundredths, when that was last judged; `None` while the volumes are not used.
+    /// Returns what latency grew to, in hundredths, when that was last judged; `None` while the
+    /// volumes are not used.
     pub fn found_percent(&self) -> Option<u32> {
         let state = self.state.lock();
         state.found_percent.filter(|_| state.phase != Phase::Alone)
@@ -141,7 +148,12 @@ impl Throttle {
         let watches: Vec<&Watch> = ios.iter().map(|io| &io.meter.watch).collect();
         let operations = ios.iter().map(|io| io.meter.begun()).sum();
         let busy = ios.iter().any(|io| io.meter.busy() > 0);
-        self.state.lock().turn(&watches, (operations, busy), self.factor_percent.load(Relaxed), Instant::now())
+        self.state.lock().turn(
+            &watches,
+            (operations, busy),
+            self.factor_percent.load(Relaxed),
+            Instant::now(),
+        )
     }
 
     /// Waits until there is something to do: for callers with a thread of their own.
@@ -170,7 +182,13 @@ impl State {
         watches.iter().for_each(|watch| watch.enter(phase, now));
     }
 
-    fn turn(&mut self, watches: &[&Watch], (operations, busy): (u64, bool), factor_percent: u32, now: Instant) -> Turn {
+    fn turn(
+        &mut self,
+        watches: &[&Watch],
+        (operations, busy): (u64, bool),
+        factor_percent: u32,
+        now: Instant,
+    ) -> Turn {
         let moved = self.seen.is_none_or(|(_, before)| before != operations);
         if moved || busy {
             self.seen = Some((now, operations));
@@ -194,20 +212,30 @@ impl State {
                 self.enter(Phase::Probing, watches, now);
                 Turn::Look(LOOK)
             }
-            Phase::Probing if lasted < PROBE.0 || (lasted < PROBE.1 && !enough(watches, |pair| pair.0)) => Turn::Look(LOOK),
+            Phase::Probing
+                if lasted < PROBE.0 || (lasted < PROBE.1 && !enough(watches, |pair| pair.0)) =>
+            {
+                Turn::Look(LOOK)
+            }
             Phase::Probing => {
                 self.probed = Some((now, lasted));
                 self.enter(Phase::Working, watches, now);
                 Turn::Work(LADDER[self.level])
             }
             Phase::Working => {
-                if now.saturating_duration_since(self.judged) >= TRIAL && enough(watches, |pair| pair.1) {
+                if now.saturating_duration_since(self.judged) >= TRIAL
+                    && enough(watches, |pair| pair.1)
+                {
                     self.judge(watches, factor_percent);
                     self.judged = now;
                 }
-                if self.probed.is_none_or(|(at, took)| now.saturating_duration_since(at) >= took * PROBES_APART) {
+                if self.probed.is_none_or(|(at, took)| {
+                    now.saturating_duration_since(at) >= took * PROBES_APART
+                }) {
                     // What was probed long ago counts half.
-                    pairs(watches).filter(|(probed, _)| probed.total() > 8 * ENOUGH).for_each(|(probed, _)| probed.keep_one_of(2));
+                    pairs(watches)
+                        .filter(|(probed, _)| probed.total() > 8 * ENOUGH)
+                        .for_each(|(probed, _)| probed.keep_one_of(2));
                     self.enter(Phase::Probing, watches, now);
                     return Turn::Look(LOOK);
                 }
@@ -216,13 +244,22 @@ impl State {
         }
     }
 
-    /// Compares the phases, and sets the pace by the kind that suffers most. One in a hundred may take longer than the limit; a pace is too fast when more do
-    /// than chance explains, which shows soon, and slow enough when that was not so for a while.
+    /// Compares the phases, and sets the pace by the kind that suffers most. One in a hundred may
+    /// take longer than the limit; a pace is too fast when more do than chance explains, which
+    /// shows soon, and slow enough when that was not so for a while.
     fn judge(&mut self, watches: &[&Watch], factor_percent: u32) {
-        let told = || pairs(watches).filter(|(probed, worked)| probed.total().min(worked.total()) >= ENOUGH);
+        let told = || {
+            pairs(watches).filter(|(probed, worked)| probed.total().min(worked.total()) >= ENOUGH)
+        };
         let above = |percent: u32| {
-            let part = move |(probed, worked): (&Histogram, &Histogram)| (worked.above(probed.p99() * u64::from(percent) / 100), worked.total());
-            told().map(part).map(|(above, total)| f64::from(above) - f64::from(total) / 100.0 - 2.0 * (f64::from(total) / 100.0).sqrt())
+            let part = move |(probed, worked): (&Histogram, &Histogram)| {
+                (worked.above(probed.p99() * u64::from(percent) / 100), worked.total())
+            };
+            told().map(part).map(|(above, total)| {
+                f64::from(above)
+                    - f64::from(total) / 100.0
+                    - 2.0 * (f64::from(total) / 100.0).sqrt()
+            })
         };
         let is_too_fast = |percent: u32| above(percent).any(|excess| excess > 0.0);
         let is_over = told().any(|(_, worked)| worked.total() >= PLENTY);
@@ -230,7 +267,8 @@ impl State {
         if !far && !is_over && !is_too_fast(factor_percent) {
             return;
         }
-        self.found_percent = told().map(|(probed, worked)| (worked.p99() * 100 / probed.p99().max(1)) as u32).max();
+        self.found_percent =
+            told().map(|(probed, worked)| (worked.p99() * 100 / probed.p99().max(1)) as u32).max();
         if far || is_too_fast(factor_percent) {
             self.level = (self.level + if far { 2 } else { 1 }).min(LADDER.len() - 1);
             (self.hold, self.hold_next) = (self.hold_next, (self.hold_next * 2).min(HOLD.1));
@@ -244,11 +282,15 @@ impl State {
 }
 
 /// Says whether some kind was seen often enough.
-fn enough<'a>(watches: &[&'a Watch], of: impl Fn((&'a Histogram, &'a Histogram)) -> &'a Histogram) -> bool {
+fn enough<'a>(
+    watches: &[&'a Watch],
+    of: impl Fn((&'a Histogram, &'a Histogram)) -> &'a Histogram,
+) -> bool {
     pairs(watches).any(|pair| of(pair).total() >= ENOUGH)
 }
 
-/// Returns what was measured of every kind of operation of every volume: while probing, and while working.
+/// Returns what was measured of every kind of operation of every volume: while probing, and while
+/// working.
 fn pairs<'a>(watches: &[&'a Watch]) -> impl Iterator<Item = (&'a Histogram, &'a Histogram)> {
     watches.iter().flat_map(|watch| watch.probed.iter().zip(&watch.worked))
 }
@@ -259,7 +301,8 @@ mod tests {
 
     use super::*;
 
-    /// What a device does that moves half a byte in a nanosecond and serves one after the other, under a load whose operations take 100 µs.
+    /// What a device does that moves half a byte in a nanosecond and serves one after the other,
+    /// under a load whose operations take 100 µs.
     const OPERATION: Duration = Duration::from_micros(100);
 
     struct Simulated {
@@ -296,7 +339,12 @@ mod tests {
         fn copy(&mut self, seconds: u64, factor_percent: u32, fixed: Option<Pace>) {
             let end = self.now + Duration::from_secs(seconds);
             while self.now < end {
-                match self.state.turn(&[&self.watch], (self.operations, true), factor_percent, self.now) {
+                match self.state.turn(
+                    &[&self.watch],
+                    (self.operations, true),
+                    factor_percent,
+                    self.now,
+                ) {
                     Turn::Look(rest) => self.operate(rest, Duration::ZERO),
                     Turn::Work(pace) => {
                         let pace = fixed.unwrap_or(pace);
@@ -323,14 +371,26 @@ mod tests {
             simulated.felt.keep_one_of(0);
             let before = simulated.copied_bytes;
             simulated.copy(20, percent, None);
-            assert!(simulated.factor() * 100.0 <= f64::from(percent) * 1.07, "{percent}: {}", simulated.factor());
+            assert!(
+                simulated.factor() * 100.0 <= f64::from(percent) * 1.07,
+                "{percent}: {}",
+                simulated.factor()
+            );
             rates.push((simulated.copied_bytes - before) / 20);
         }
         assert!(rates.is_sorted() && rates[3] > 4 * rates[0], "{rates:?}");
         println!("copied with factors of 1.2, 1.5, 3 and 9: {rates:?} bytes per second");
         let mut unlimited = Simulated::new();
         unlimited.copy(1, FOREGROUND_UNLIMITED.into(), None);
-        assert_eq!(unlimited.state.turn(&[&unlimited.watch], (0, true), FOREGROUND_UNLIMITED.into(), unlimited.now), Turn::Work(LADDER[0]));
+        assert_eq!(
+            unlimited.state.turn(
+                &[&unlimited.watch],
+                (0, true),
+                FOREGROUND_UNLIMITED.into(),
+                unlimited.now
+            ),
+            Turn::Work(LADDER[0])
+        );
         // Work without a throttle breaks every one of these limits.
         let mut fixed = Simulated::new();
         fixed.copy(2, 150, Some(LADDER[1]));
@@ -347,7 +407,11 @@ mod tests {
         };
         assert_eq!(turn(&mut simulated, 7, true), Turn::Look(LOOK), "there is a load");
         simulated.now += ALONE + Duration::from_millis(1);
-        assert_eq!(turn(&mut simulated, 7, false), Turn::Work(LADDER[0]), "nothing has happened for a while");
+        assert_eq!(
+            turn(&mut simulated, 7, false),
+            Turn::Work(LADDER[0]),
+            "nothing has happened for a while"
+        );
         assert_eq!(simulated.state.phase, Phase::Alone);
         simulated.now += Duration::from_secs(1);
         assert_eq!(turn(&mut simulated, 8, false), Turn::Look(LOOK));

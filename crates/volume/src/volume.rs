@@ -14,22 +14,30 @@ pub struct VolumeOptions {
     pub device: DeviceOptions,
 }
 
-/// One linear address space over devices. Cheap to clone; the devices close with the last clone and the last [`device`](Self::device).
+/// One linear address space over devices. Cheap to clone; the devices close with the last clone and
+/// the last [`device`](Self::device).
 #[derive(Debug, Clone)]
 pub struct Volume {
     device: Arc<dyn BlockDevice>,
 }
 
 impl Volume {
-    /// Opens the volume on a block device or an image file. A member of a group is no volume by itself: see [`Group`](crate::Group).
+    /// Opens the volume on a block device or an image file. A member of a group is no volume by
+    /// itself: see [`Group`](crate::Group).
     ///
     /// # Errors
-    /// Those of [`bedplate_block::open`]; `Unsupported` for a member of a group, which names the group.
+    /// Those of [`bedplate_block::open`]; `Unsupported` for a member of a group, which names the
+    /// group.
     pub fn open(path: impl AsRef<Path>, options: &VolumeOptions) -> Result<Self> {
         let device = bedplate_block::open(path, &options.device)?;
         match Label::read(&*device) {
-            Ok(label) => Err(member_alone(&*device, &format!("it is a member of the group {}; open the group", label.config.name))),
-            Err(error) if error.kind == ErrorKind::NewerFormat => Err(member_alone(&*device, &error.message)),
+            Ok(label) => Err(member_alone(
+                &*device,
+                &format!("it is a member of the group {}; open the group", label.config.name),
+            )),
+            Err(error) if error.kind == ErrorKind::NewerFormat => {
+                Err(member_alone(&*device, &error.message))
+            }
             Err(_) => Ok(Self { device }),
         }
     }
@@ -46,7 +54,8 @@ impl Volume {
         Self { device }
     }
 
-    /// Returns the volume as a block device: with one device that very device, with nothing in between.
+    /// Returns the volume as a block device: with one device that very device, with nothing in
+    /// between.
     #[must_use]
     pub fn device(&self) -> Arc<dyn BlockDevice> {
         Arc::clone(&self.device)
@@ -80,15 +89,34 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let paths: Vec<_> = (0..2).map(|n| dir.path().join(format!("m{n}"))).collect();
         paths.iter().for_each(|path| bedplate_block::create_image(path, 8 << 20, false).unwrap());
-        let members = paths.iter().map(|path| bedplate_block::open(path, &DeviceOptions::default()).unwrap()).collect();
-        let data = crate::Arrangement { shape: crate::Shape::Mirror, unit_bytes: crate::UNIT_BYTES_DEFAULT, plexes: 2 };
+        let members = paths
+            .iter()
+            .map(|path| bedplate_block::open(path, &DeviceOptions::default()).unwrap())
+            .collect();
+        let data = crate::Arrangement {
+            shape: crate::Shape::Mirror,
+            unit_bytes: crate::UNIT_BYTES_DEFAULT,
+            plexes: 2,
+        };
         let name = "tank".to_owned();
-        let new =
-            crate::NewGroup { name, data, members, log_members: Vec::new(), spares: Vec::new(), region_bytes: None, reserve_bytes: 0, force: false };
+        let new = crate::NewGroup {
+            name,
+            data,
+            members,
+            log_members: Vec::new(),
+            spares: Vec::new(),
+            region_bytes: None,
+            reserve_bytes: 0,
+            force: false,
+        };
         crate::create(&new).unwrap();
         drop(new);
         let error = Volume::open(&paths[0], &VolumeOptions::default()).unwrap_err();
-        assert!(error.kind == bedplate_block::ErrorKind::Unsupported && error.to_string().contains("group tank"), "{error}");
+        assert!(
+            error.kind == bedplate_block::ErrorKind::Unsupported
+                && error.to_string().contains("group tank"),
+            "{error}"
+        );
     }
 
     #[test]
@@ -96,9 +124,13 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("image");
         bedplate_block::create_image(&path, 1 << 20, false).unwrap();
-        let options = VolumeOptions { device: DeviceOptions { read_only: true, ..DeviceOptions::default() } };
+        let options =
+            VolumeOptions { device: DeviceOptions { read_only: true, ..DeviceOptions::default() } };
         let device = Volume::open(&path, &options).unwrap().device();
         assert!(device.geometry().read_only);
-        assert_eq!(Volume::open(dir.path().join("none"), &options).unwrap_err().kind, bedplate_block::ErrorKind::NotFound);
+        assert_eq!(
+            Volume::open(dir.path().join("none"), &options).unwrap_err().kind,
+            bedplate_block::ErrorKind::NotFound
+        );
     }
 }

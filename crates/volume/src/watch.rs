@@ -51,7 +51,8 @@ impl Histogram {
         longer.map(|bucket| self.counts[bucket].load(Relaxed)).sum()
     }
 
-    /// Keeps one of so many: none for 0. What is counted meanwhile may be lost, which harms no percentile.
+    /// Keeps one of so many: none for 0. What is counted meanwhile may be lost, which harms no
+    /// percentile.
     pub fn keep_one_of(&self, of: u32) {
         let mut total = 0;
         for count in &self.counts {
@@ -74,7 +75,8 @@ pub(crate) enum Phase {
     Working = 2,
 }
 
-/// What operations of a volume took in each phase. Counted when an operation ends; a load of one word while nothing is measured.
+/// What operations of a volume took in each phase. Counted when an operation ends; a load of one
+/// word while nothing is measured.
 #[derive(Debug)]
 pub(crate) struct Watch {
     phase: AtomicU8,
@@ -89,7 +91,13 @@ pub(crate) struct Watch {
 impl Default for Watch {
     fn default() -> Self {
         let (probed, worked) = Default::default();
-        Self { phase: AtomicU8::new(Phase::Alone as u8), began: AtomicU64::new(0), born: Instant::now(), probed, worked }
+        Self {
+            phase: AtomicU8::new(Phase::Alone as u8),
+            began: AtomicU64::new(0),
+            born: Instant::now(),
+            probed,
+            worked,
+        }
     }
 }
 

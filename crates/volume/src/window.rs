@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use bedplate_block::{
-    AlignedBuf, BlockDevice, Completion, DeviceCounters, DeviceQueue, EngineReport, Geometry, QueueOptions, Request, RequestKind, Result, Segment,
+    AlignedBuf, BlockDevice, Completion, DeviceCounters, DeviceQueue, EngineReport, Geometry,
+    QueueOptions, Request, RequestKind, Result, Segment,
 };
 
 /// A piece of a device.
@@ -40,8 +41,14 @@ impl Window {
         Arc::new(Self { name, parts, counts: Counts::default() })
     }
 
-    /// Calls `each` with the parts of a range: device, offset there, first byte of the range, length.
-    fn each(&self, offset: u64, len: u64, mut each: impl FnMut(&Arc<dyn BlockDevice>, u64, usize, u64) -> Result<()>) -> Result<()> {
+    /// Calls `each` with the parts of a range: device, offset there, first byte of the range,
+    /// length.
+    fn each(
+        &self,
+        offset: u64,
+        len: u64,
+        mut each: impl FnMut(&Arc<dyn BlockDevice>, u64, usize, u64) -> Result<()>,
+    ) -> Result<()> {
         let (mut start, end) = (0, offset + len);
         for part in &self.parts {
             let (from, to) = (offset.max(start), end.min(start + part.len));
@@ -69,7 +76,12 @@ impl Window {
         })
     }
 
-    fn count(&self, operations: &AtomicU64, bytes: Option<(&AtomicU64, u64)>, result: Result<()>) -> Result<()> {
+    fn count(
+        &self,
+        operations: &AtomicU64,
+        bytes: Option<(&AtomicU64, u64)>,
+        result: Result<()>,
+    ) -> Result<()> {
         if result.is_err() {
             self.counts.errors.fetch_add(1, Ordering::Relaxed);
             return result;
@@ -98,7 +110,11 @@ impl BlockDevice for Window {
             logical_block_size,
             physical_block_size: self.most(|geometry| geometry.physical_block_size),
             buffer_align: self.most(|geometry| geometry.buffer_align),
-            untorn_unit: all().map(|geometry| geometry.untorn_unit).min().unwrap_or(512).max(logical_block_size),
+            untorn_unit: all()
+                .map(|geometry| geometry.untorn_unit)
+                .min()
+                .unwrap_or(512)
+                .max(logical_block_size),
             volatile_cache: all().any(|geometry| geometry.volatile_cache),
             read_only: all().any(|geometry| geometry.read_only),
         }
@@ -111,14 +127,18 @@ impl BlockDevice for Window {
     fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<()> {
         let len = buf.len() as u64;
         self.check(bedplate_block::Operation::Read, offset, len)?;
-        let result = self.each(offset, len, |device, at, from, len| device.read_at(&mut buf[from..from + len as usize], at));
+        let result = self.each(offset, len, |device, at, from, len| {
+            device.read_at(&mut buf[from..from + len as usize], at)
+        });
         self.count(&self.counts.reads, Some((&self.counts.read_bytes, len)), result)
     }
 
     fn write_at(&self, buf: &[u8], offset: u64) -> Result<()> {
         let len = buf.len() as u64;
         self.check(bedplate_block::Operation::Write, offset, len)?;
-        let result = self.each(offset, len, |device, at, from, len| device.write_at(&buf[from..from + len as usize], at));
+        let result = self.each(offset, len, |device, at, from, len| {
+            device.write_at(&buf[from..from + len as usize], at)
+        });
         self.count(&self.counts.writes, Some((&self.counts.written_bytes, len)), result)
     }
 
@@ -143,16 +163,26 @@ impl BlockDevice for Window {
         Ok(taken)
     }
 
-    /// Opens a queue that hands requests on where they lie in one piece, and serves the others from the calling thread.
+    /// Opens a queue that hands requests on where they lie in one piece, and serves the others from
+    /// the calling thread.
     fn queue(&self, options: &QueueOptions) -> Result<Box<dyn DeviceQueue>> {
-        let parts = self.parts.iter().map(|part| WindowPiece { device: Arc::clone(&part.device), start: part.start, len: part.len }).collect();
+        let parts = self
+            .parts
+            .iter()
+            .map(|part| WindowPiece {
+                device: Arc::clone(&part.device),
+                start: part.start,
+                len: part.len,
+            })
+            .collect();
         let (mut devices, mut queue_of) = (Vec::<&Arc<dyn BlockDevice>>::new(), Vec::new());
         for part in &self.parts {
             let known = devices.iter().position(|device| Arc::ptr_eq(device, &part.device));
             queue_of.push(known.unwrap_or(devices.len()));
             devices.extend(known.is_none().then_some(&part.device));
         }
-        let below = devices.into_iter().map(|device| device.queue(options)).collect::<Result<Vec<_>>>()?;
+        let below =
+            devices.into_iter().map(|device| device.queue(options)).collect::<Result<Vec<_>>>()?;
         let window = Self { name: self.name.clone(), parts, counts: Counts::default() };
         Ok(Box::new(WindowQueue { window, below, queue_of, done: Vec::new() }))
     }
@@ -191,8 +221,13 @@ impl WindowQueue {
     fn piece_of(&self, request: &Request) -> Option<(usize, u64)> {
         let mut start = 0;
         for (at, part) in self.window.parts.iter().enumerate() {
-            let inside = |segment: &Segment| segment.offset >= start && segment.offset + u64::from(segment.len) <= start + part.len;
-            if request.kind != RequestKind::Flush && std::iter::once(&request.first).chain(&request.rest).all(inside) {
+            let inside = |segment: &Segment| {
+                segment.offset >= start
+                    && segment.offset + u64::from(segment.len) <= start + part.len
+            };
+            if request.kind != RequestKind::Flush
+                && std::iter::once(&request.first).chain(&request.rest).all(inside)
+            {
                 return Some((at, start));
             }
             start += part.len;
@@ -201,7 +236,8 @@ impl WindowQueue {
     }
 
     fn serve(&self, mut request: Request) -> Completion {
-        let segments: Vec<Segment> = std::iter::once(request.first).chain(request.rest.iter().copied()).collect();
+        let segments: Vec<Segment> =
+            std::iter::once(request.first).chain(request.rest.iter().copied()).collect();
         let mut from = 0;
         let result = match (&mut request.buf, request.kind) {
             (_, RequestKind::Flush) | (None, _) => self.window.flush(),
@@ -244,7 +280,10 @@ impl DeviceQueue for WindowQueue {
         if request.kind != RequestKind::Flush {
             let base = self.window.parts[at].start;
             request.first.offset = request.first.offset - start + base;
-            request.rest.iter_mut().for_each(|segment| segment.offset = segment.offset - start + base);
+            request
+                .rest
+                .iter_mut()
+                .for_each(|segment| segment.offset = segment.offset - start + base);
         }
         // No queue has more in flight than all have together, so there is room.
         self.below[self.queue_of[at]].push(request)
@@ -262,7 +301,9 @@ impl DeviceQueue for WindowQueue {
             for queue in self.below.iter_mut().filter(|queue| queue.in_flight() > 0) {
                 count += queue.complete(0, out)?;
             }
-            let Some(busy) = self.below.iter_mut().find(|queue| queue.in_flight() > 0) else { return Ok(count) };
+            let Some(busy) = self.below.iter_mut().find(|queue| queue.in_flight() > 0) else {
+                return Ok(count);
+            };
             if count >= min {
                 return Ok(count);
             }
@@ -288,8 +329,13 @@ mod tests {
     #[test]
     fn what_crosses_pieces_arrives_on_both_and_what_lies_in_one_is_handed_on() {
         let devices = [MemoryDevice::new(1 << 20), MemoryDevice::new(1 << 20)];
-        let part = |at: usize, start, len| WindowPiece { device: Arc::clone(&devices[at]) as _, start, len };
-        let window = Window::open("window".into(), vec![part(0, 65_536, 8192), part(1, 4096, 12_288)]);
+        let part = |at: usize, start, len| WindowPiece {
+            device: Arc::clone(&devices[at]) as _,
+            start,
+            len,
+        };
+        let window =
+            Window::open("window".into(), vec![part(0, 65_536, 8192), part(1, 4096, 12_288)]);
         assert_eq!(window.size_bytes(), 20_480);
         let mut bytes = AlignedBuf::zeroed(8192);
         bytes.iter_mut().enumerate().for_each(|(at, byte)| *byte = (at / 512) as u8);
@@ -302,7 +348,11 @@ mod tests {
         for (token, offset, len) in [(1, 0, 8192_u32), (2, 8192, 4096), (3, 4096, 8192)] {
             let first = Segment { offset, len };
             let buf = Some(AlignedBuf::zeroed(len as usize));
-            assert!(queue.push(Request { token, kind: RequestKind::Read, buf, first, rest: Vec::new() }).is_ok());
+            assert!(
+                queue
+                    .push(Request { token, kind: RequestKind::Read, buf, first, rest: Vec::new() })
+                    .is_ok()
+            );
         }
         let mut done = Vec::new();
         while queue.in_flight() > 0 {

@@ -29,8 +29,13 @@ impl<'a> Reader<'a> {
     }
 
     /// Reads one field; one that passes the end is a fault and is not consumed.
-    fn field<T>(&mut self, field: &str, read: impl FnOnce(&mut LeReader<'a>) -> Result<T, Short>) -> Result<T, Fault> {
-        read(&mut self.0).map_err(|short| Fault::new(short.offset, format!("{field} passes the end")))
+    fn field<T>(
+        &mut self,
+        field: &str,
+        read: impl FnOnce(&mut LeReader<'a>) -> Result<T, Short>,
+    ) -> Result<T, Fault> {
+        read(&mut self.0)
+            .map_err(|short| Fault::new(short.offset, format!("{field} passes the end")))
     }
 
     pub fn take(&mut self, len: usize, field: &str) -> Result<&'a [u8], Fault> {
@@ -62,7 +67,8 @@ impl<'a> Reader<'a> {
         let len = self.u16(field)?;
         let at = self.at();
         let bytes = self.take(len.into(), field)?;
-        String::from_utf8(bytes.to_vec()).map_err(|_| Fault::new(at, format!("{field} is not UTF-8")))
+        String::from_utf8(bytes.to_vec())
+            .map_err(|_| Fault::new(at, format!("{field} is not UTF-8")))
     }
 }
 

@@ -1,6 +1,7 @@
 //! Manifests of backups that say anything, with a hash that fits: listed, verified and restored.
 //!
-//! What must hold: what is restored lies where it was asked for and nowhere else, and is what the manifest says; of what is refused the reason is told.
+//! What must hold: what is restored lies where it was asked for and nowhere else, and is what the
+//! manifest says; of what is refused the reason is told.
 
 use std::collections::HashMap;
 use std::fs;
@@ -10,7 +11,8 @@ use std::path::Path;
 use bedplate_cli::forge::Backups;
 use tempfile::TempDir;
 
-/// A directory of backups with chunks that stand in an input as `$0` to `$2`: a whole one, a short one, and a damaged one.
+/// A directory of backups with chunks that stand in an input as `$0` to `$2`: a whole one, a short
+/// one, and a damaged one.
 struct Ground {
     dir: TempDir,
     backups: Backups,
@@ -21,7 +23,8 @@ fn ground() -> Ground {
     let dir = directory();
     let mut whole = vec![7; 1 << 20];
     whole[4096..90_000].fill(0);
-    let (backups, names) = Backups::new(&dir.path().join("backups"), &[&whole, b"short", b"damaged"]);
+    let (backups, names) =
+        Backups::new(&dir.path().join("backups"), &[&whole, b"short", b"damaged"]);
     let damaged = dir.path().join("backups/chunks").join(&names[2][..2]).join(&names[2]);
     fs::write(damaged, b"changed").expect("it is there");
     Ground { dir, backups, names }
@@ -42,13 +45,24 @@ pub fn run(data: &[u8]) {
     let target = around.path().join("target");
     match ground.backups.exercise(&lines, &target) {
         Ok(restored) => {
-            assert_eq!(fs::read_dir(&around).expect("it is there").count(), 1, "something was restored beside the target");
+            assert_eq!(
+                fs::read_dir(&around).expect("it is there").count(),
+                1,
+                "something was restored beside the target"
+            );
             let mut seen = HashMap::new();
             for path in &restored.paths {
-                let inside = path.is_empty() || path.split(|byte| *byte == b'/').all(|part| !matches!(part, b"" | b"." | b".."));
+                let inside = path.is_empty()
+                    || path
+                        .split(|byte| *byte == b'/')
+                        .all(|part| !matches!(part, b"" | b"." | b".."));
                 assert!(inside && seen.insert(path, ()).is_none(), "{}", path.escape_ascii());
                 let there = fs::symlink_metadata(target.join(std::ffi::OsStr::from_bytes(path)));
-                assert!(!restored.whole || there.is_ok(), "{} was restored: {there:?}", path.escape_ascii());
+                assert!(
+                    !restored.whole || there.is_ok(),
+                    "{} was restored: {there:?}",
+                    path.escape_ascii()
+                );
             }
         }
         Err(why) => {
@@ -62,7 +76,8 @@ fn with_names(data: &[u8], names: &[String]) -> Vec<u8> {
     let mut lines = Vec::with_capacity(data.len());
     let mut rest = data;
     while let Some((&byte, behind)) = rest.split_first() {
-        let number = behind.first().map_or(usize::MAX, |digit| usize::from(digit.wrapping_sub(b'0')));
+        let number =
+            behind.first().map_or(usize::MAX, |digit| usize::from(digit.wrapping_sub(b'0')));
         match names.get(number).filter(|_| byte == b'$') {
             Some(name) => {
                 lines.extend_from_slice(name.as_bytes());

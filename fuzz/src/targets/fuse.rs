@@ -1,6 +1,7 @@
 //! Requests of the kernel's protocol, with bodies that are anything, on a mount without a kernel.
 //!
-//! Left out is what the kernel is trusted with: giving back no more references than it was given (`FORGET`, `BATCH_FORGET`).
+//! Left out is what the kernel is trusted with: giving back no more references than it was given
+//! (`FORGET`, `BATCH_FORGET`).
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -9,7 +10,10 @@ use std::thread;
 use bedplate_block::{BlockDevice, MemoryDevice};
 use bedplate_fs::FileSystem;
 use bedplate_serve::fuse::{MountSettings, WriteBack, serve_connection};
-use rustix::net::{AddressFamily, RecvFlags, SendFlags, Shutdown, SocketFlags, SocketType, recv, send, shutdown, socketpair};
+use rustix::net::{
+    AddressFamily, RecvFlags, SendFlags, Shutdown, SocketFlags, SocketType, recv, send, shutdown,
+    socketpair,
+};
 
 use crate::base::{base, options};
 use crate::checked::Watch;
@@ -37,8 +41,11 @@ pub fn run(data: &[u8]) {
         write_back: if choice & 0x80 == 0 { WriteBack::Off } else { WriteBack::On },
         ..MountSettings::default()
     };
-    let fs = FileSystem::mount(device, None, settings.file_system.clone()).expect("the base is sound");
-    let (kernel, daemon) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).expect("the system has sockets");
+    let fs =
+        FileSystem::mount(device, None, settings.file_system.clone()).expect("the base is sound");
+    let (kernel, daemon) =
+        socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
+            .expect("the system has sockets");
     thread::scope(|scope| {
         scope.spawn(|| drain(&kernel));
         scope.spawn(|| talk(&kernel, &mut input));
@@ -48,7 +55,8 @@ pub fn run(data: &[u8]) {
     });
     fs.unmount().expect("memory does not fail");
     checked.assert_obeyed();
-    let device: Arc<dyn BlockDevice> = MemoryDevice::from_snapshot(&checked.snapshot(), MemoryDevice::GEOMETRY);
+    let device: Arc<dyn BlockDevice> =
+        MemoryDevice::from_snapshot(&checked.snapshot(), MemoryDevice::GEOMETRY);
     if choice & 0x40 == 0 {
         let report = FileSystem::check(&device, None, false).expect("it was unmounted");
         assert!(report.findings.is_empty(), "requests broke the volume: {:?}", report.findings);

@@ -1,5 +1,6 @@
-//! Bytes that lie anywhere on the volume: in the superblocks, the log and the tree's own pages. Superblocks and log writes get checksums that
-//! fit; the pages of the tree do not, because a tree that contradicts its own checksums is what a failing disk leaves.
+//! Bytes that lie anywhere on the volume: in the superblocks, the log and the tree's own pages.
+//! Superblocks and log writes get checksums that fit; the pages of the tree do not, because a tree
+//! that contradicts its own checksums is what a failing disk leaves.
 
 use std::sync::Arc;
 
@@ -36,7 +37,11 @@ pub fn run(data: &[u8]) {
 fn patch(input: &mut Input<'_>, base: &Base, snapshot: &mut Snapshot) {
     let place = base.regions[usize::from(input.u8()) % base.regions.len()];
     // What counts lies at the front of a region.
-    let offset = if place.name == "superblock" { u64::from(input.u16()) % 4096 } else { input.u24() % place.len };
+    let offset = if place.name == "superblock" {
+        u64::from(input.u16()) % 4096
+    } else {
+        input.u24() % place.len
+    };
     let len = u64::from(input.u8() % 32).min(place.len - offset);
     let bytes = input.bytes(usize::try_from(len).expect("below 32"));
     snapshot.write(bytes, place.start + offset);

@@ -18,7 +18,8 @@ pub fn records(data: &[u8]) {
     forge::decode_log_records(data);
 }
 
-/// Replays a ring. A sector that begins with `B` is the header of a log write of the right volume at the right place.
+/// Replays a ring. A sector that begins with `B` is the header of a log write of the right volume
+/// at the right place.
 pub fn ring(data: &[u8]) {
     let mut ring = data[..data.len().min(RING_BYTES)].to_vec();
     for at in (0..ring.len()).step_by(SECTOR) {
@@ -42,6 +43,7 @@ pub fn ring(data: &[u8]) {
 pub fn head(data: &[u8]) {
     let mut snapshot = Snapshot::empty(RING_BYTES as u64);
     snapshot.write(&data[..data.len().min(4096)], 0);
-    let device: Arc<dyn BlockDevice> = MemoryDevice::from_snapshot(&snapshot, MemoryDevice::GEOMETRY);
+    let device: Arc<dyn BlockDevice> =
+        MemoryDevice::from_snapshot(&snapshot, MemoryDevice::GEOMETRY);
     forge::decode_log_head(&device);
 }

@@ -1,4 +1,5 @@
-//! Rows that lie in a tree whose checksums are right: wild extents, cycles of directories, impossible names, link counts that are off.
+//! Rows that lie in a tree whose checksums are right: wild extents, cycles of directories,
+//! impossible names, link counts that are off.
 
 use std::sync::Arc;
 
@@ -13,7 +14,24 @@ use crate::input::Input;
 const CHANGES_MAX: usize = 24;
 
 /// Values that lie at edges.
-const EDGES: [u64; 16] = [0, 1, 2, 7, 255, 4095, 4096, 8191, 8192, 1 << 31, u32::MAX as u64, 1 << 44, 1 << 56, i64::MAX as u64, 1 << 63, u64::MAX];
+const EDGES: [u64; 16] = [
+    0,
+    1,
+    2,
+    7,
+    255,
+    4095,
+    4096,
+    8191,
+    8192,
+    1 << 31,
+    u32::MAX as u64,
+    1 << 44,
+    1 << 56,
+    i64::MAX as u64,
+    1 << 63,
+    u64::MAX,
+];
 
 /// Changes rows of a sound volume as the input says, and does everything to the result.
 pub fn run(data: &[u8]) {
@@ -52,11 +70,19 @@ fn change(input: &mut Input<'_>, base: &Base, out: &mut Vec<RowImage>) {
         }
         4 => {
             let other = &base.rows[usize::from(input.u16()) % base.rows.len()];
-            out.push(RowImage { table: row.table, key: row.key.clone(), value: other.value.clone() });
+            out.push(RowImage {
+                table: row.table,
+                key: row.key.clone(),
+                value: other.value.clone(),
+            });
         }
         _ => {
             let (key, value) = (usize::from(input.u8()), usize::from(input.u8()));
-            out.push(RowImage { table: row.table, key: input.bytes(key).to_vec(), value: Some(input.bytes(value).to_vec()) });
+            out.push(RowImage {
+                table: row.table,
+                key: input.bytes(key).to_vec(),
+                value: Some(input.bytes(value).to_vec()),
+            });
         }
     }
 }

@@ -1,4 +1,5 @@
-//! Requests about checkpoints, as the attribute of a mount's root carries them: lines of text, each a request.
+//! Requests about checkpoints, as the attribute of a mount's root carries them: lines of text, each
+//! a request.
 
 use std::sync::Arc;
 
@@ -12,9 +13,14 @@ use crate::checked::Watch;
 /// Requests that one input may hold.
 const REQUESTS_MAX: usize = 24;
 
-/// Carries out what of an input is a request, on a volume that has checkpoints; whatever was asked, the volume is sound afterwards.
+/// Carries out what of an input is a request, on a volume that has checkpoints; whatever was asked,
+/// the volume is sound afterwards.
 pub fn run(data: &[u8]) {
-    let requests: Vec<Request> = data.split(|byte| *byte == b'\n').take(REQUESTS_MAX).filter_map(|line| serde_json::from_slice(line).ok()).collect();
+    let requests: Vec<Request> = data
+        .split(|byte| *byte == b'\n')
+        .take(REQUESTS_MAX)
+        .filter_map(|line| serde_json::from_slice(line).ok())
+        .collect();
     if requests.is_empty() {
         return;
     }
@@ -33,7 +39,8 @@ pub fn run(data: &[u8]) {
     }
     fs.unmount().expect("memory does not fail");
     checked.assert_obeyed();
-    let device: Arc<dyn BlockDevice> = MemoryDevice::from_snapshot(&checked.snapshot(), MemoryDevice::GEOMETRY);
+    let device: Arc<dyn BlockDevice> =
+        MemoryDevice::from_snapshot(&checked.snapshot(), MemoryDevice::GEOMETRY);
     let report = FileSystem::check(&device, None, false).expect("it was unmounted");
     assert!(report.findings.is_empty(), "requests broke the volume: {:?}", report.findings);
 }

@@ -8,9 +8,14 @@ pub fn sizes(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else { return };
     match parse_size(text) {
         Ok(bytes) => {
-            // Two decimals are written, rounded: not every text that we write is a whole number of bytes.
+            // Two decimals are written, rounded: not every text that we write is a whole number of
+            // bytes.
             if let Ok(again) = parse_size(&format_size(bytes)) {
-                assert!(again.abs_diff(bytes) <= bytes / 100 + 1, "{bytes} was written as {}", format_size(bytes));
+                assert!(
+                    again.abs_diff(bytes) <= bytes / 100 + 1,
+                    "{bytes} was written as {}",
+                    format_size(bytes)
+                );
             }
         }
         Err(sentence) => assert!(sentence.contains("is not a size"), "{sentence}"),
@@ -27,7 +32,10 @@ pub fn mount_options(data: &[u8]) {
     match MountSettings::parse(text) {
         Ok(settings) => {
             assert!((1..=1024).contains(&settings.file_system.threads));
-            assert!(settings.file_system.read_ahead_bytes_min <= settings.file_system.read_ahead_bytes_max);
+            assert!(
+                settings.file_system.read_ahead_bytes_min
+                    <= settings.file_system.read_ahead_bytes_max
+            );
         }
         Err(error) => assert!(error.message.contains("mount option '"), "{error}"),
     }

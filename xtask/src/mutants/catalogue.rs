@@ -1,4 +1,5 @@
-//! The planted mistakes: names and sentences as `planted.rs` of each crate has them, and where each stands.
+//! The planted mistakes: names and sentences as `planted.rs` of each crate has them, and where each
+//! stands.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -58,20 +59,31 @@ impl Mistake {
 /// When a list cannot be read, or a mistake stands nowhere.
 pub fn read() -> Result<Vec<Mistake>> {
     let mut mistakes = Vec::new();
-    for (list_of, homes) in [(Crate::Store, &[Crate::Store, Crate::Fs][..]), (Crate::Volume, &[Crate::Volume])] {
+    for (list_of, homes) in
+        [(Crate::Store, &[Crate::Store, Crate::Fs][..]), (Crate::Volume, &[Crate::Volume])]
+    {
         let (directory, list) = list_of.parts();
         let text = std::fs::read_to_string(Path::new(directory).join("src/planted.rs"))
             .with_context(|| format!("cannot read {directory}/src/planted.rs"))?;
         let mut files = Vec::new();
         for of in homes {
-            files.extend(sources(&Path::new(of.directory()).join("src"))?.into_iter().map(|(path, text)| (*of, path, text)));
+            files.extend(
+                sources(&Path::new(of.directory()).join("src"))?
+                    .into_iter()
+                    .map(|(path, text)| (*of, path, text)),
+            );
         }
         for (name, says) in parse(&text, list) {
             let word = format!("{list}::{name}");
-            let stands =
-                |text: &str| text.match_indices(&word).any(|(at, _)| !text[at + word.len()..].starts_with(|next: char| next.is_alphanumeric()));
+            let stands = |text: &str| {
+                text.match_indices(&word).any(|(at, _)| {
+                    !text[at + word.len()..].starts_with(|next: char| next.is_alphanumeric())
+                })
+            };
             let place = files.iter().find(|(_, _, text)| stands(text));
-            let Some((of, place, _)) = place else { bail!("the mistake {name} of {directory} stands nowhere in its source") };
+            let Some((of, place, _)) = place else {
+                bail!("the mistake {name} of {directory} stands nowhere in its source")
+            };
             mistakes.push(Mistake { of: *of, name, says, place: place.clone() });
         }
     }
@@ -95,18 +107,25 @@ fn parse(text: &str, list: &str) -> Vec<(String, String)> {
     found
 }
 
-/// The sources of a crate but its list and its tests: paths below the directory, in order, with what they say.
+/// The sources of a crate but its list and its tests: paths below the directory, in order, with
+/// what they say.
 fn sources(directory: &Path) -> Result<Vec<(String, String)>> {
     let mut todo: Vec<PathBuf> = vec![directory.to_path_buf()];
     let mut found = Vec::new();
     while let Some(place) = todo.pop() {
-        for entry in std::fs::read_dir(&place).with_context(|| format!("cannot list {}", place.display()))? {
+        for entry in
+            std::fs::read_dir(&place).with_context(|| format!("cannot list {}", place.display()))?
+        {
             let path = entry?.path();
             let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
             if path.is_dir() {
                 todo.extend((name != "tests").then_some(path));
             } else if name.ends_with(".rs") && !name.ends_with("tests.rs") && name != "planted.rs" {
-                let below = path.strip_prefix(directory).context("a file lies in its directory")?.to_string_lossy().into_owned();
+                let below = path
+                    .strip_prefix(directory)
+                    .context("a file lies in its directory")?
+                    .to_string_lossy()
+                    .into_owned();
                 found.push((below, std::fs::read_to_string(&path)?));
             }
         }
@@ -115,7 +134,8 @@ fn sources(directory: &Path) -> Result<Vec<(String, String)>> {
     Ok(found)
 }
 
-/// The mistakes of which docs/proof.md says that nothing notices them: rows `| `NAME` | place | what | nothing: REASON | |`.
+/// The mistakes of which docs/proof.md says that nothing notices them: rows `| `NAME` | place |
+/// what | nothing: REASON | |`.
 pub fn excused(document: &str) -> BTreeSet<String> {
     let rows = document.lines().filter_map(|line| {
         let cells: Vec<_> = line.strip_prefix("| `")?.split('|').map(str::trim).collect();
@@ -133,17 +153,29 @@ mod tests {
     fn variants_are_read_with_their_first_sentence() {
         let text = "/// x\npub enum PlantedBug {\n    /// A flush is left out.\n    /// More.\n    MissingFlush,\n    /// Two.\n    Two,\n}\nimpl X {\n    A,\n}\n";
         let found = parse(text, "PlantedBug");
-        assert_eq!(found, vec![("MissingFlush".to_owned(), "A flush is left out".to_owned()), ("Two".to_owned(), "Two".to_owned())]);
+        assert_eq!(
+            found,
+            vec![
+                ("MissingFlush".to_owned(), "A flush is left out".to_owned()),
+                ("Two".to_owned(), "Two".to_owned())
+            ]
+        );
         assert!(parse(text, "Mistake").is_empty());
     }
 
-    /// Every mistake of the source stands somewhere, names are different, and the short form names those that there are.
+    /// Every mistake of the source stands somewhere, names are different, and the short form names
+    /// those that there are.
     #[test]
     fn a_hundred_mistakes_stand_in_the_source() {
         std::env::set_current_dir(crate::root()).expect("the root is there");
         let all = read().expect("the lists are read");
         let names: BTreeSet<_> = all.iter().map(|mistake| mistake.name.as_str()).collect();
-        assert!(all.len() >= 100 && names.len() == all.len(), "{} mistakes, {} names", all.len(), names.len());
+        assert!(
+            all.len() >= 100 && names.len() == all.len(),
+            "{} mistakes, {} names",
+            all.len(),
+            names.len()
+        );
         assert!(all.iter().all(|mistake| mistake.says.len() > 20), "each has a sentence");
         assert!(super::super::QUICK.iter().all(|name| names.contains(name)));
     }

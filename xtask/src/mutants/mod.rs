@@ -1,8 +1,10 @@
-//! Mutation testing: does anything notice a mistake? Each planted one is tried on the tests and on the judge, and a table says by what and after how long.
+//! Mutation testing: does anything notice a mistake? Each planted one is tried on the tests and on
+//! the judge, and a table says by what and after how long.
 //!
-//! The mistakes stand in the source behind a feature (`planted.rs` of fs and of volume) and are switched on at run time, so all of them need one build. What nothing
-//! notices has to be named in docs/proof.md with its reason. `--all` leaves that list and lets cargo-mutants change every function of the same rooms instead:
-//! each change is a build, so that is for a night.
+//! The mistakes stand in the source behind a feature (`planted.rs` of fs and of volume) and are
+//! switched on at run time, so all of them need one build. What nothing notices has to be named in
+//! docs/proof.md with its reason. `--all` leaves that list and lets cargo-mutants change every
+//! function of the same rooms instead: each change is a build, so that is for a night.
 
 mod catalogue;
 mod watch;
@@ -26,7 +28,8 @@ pub struct Options {
     /// Only lists the mistakes with where they stand.
     #[arg(long)]
     list: bool,
-    /// A fixed sample, one or two of each room, on the tests beside them and the judge: some minutes.
+    /// A fixed sample, one or two of each room, on the tests beside them and the judge: some
+    /// minutes.
     #[arg(long)]
     quick: bool,
     /// How long each form of the judge looks for a mistake, in seconds.
@@ -85,7 +88,9 @@ impl Tried {
     fn row(&self) -> String {
         let Mistake { name, says, place, .. } = &self.mistake;
         match &self.noticed {
-            Some((by, after)) => format!("| `{name}` | {place} | {says} | {by} | {:.1} s |", after.as_secs_f64()),
+            Some((by, after)) => {
+                format!("| `{name}` | {place} | {says} | {by} | {:.1} s |", after.as_secs_f64())
+            }
             None => format!("| `{name}` | {place} | {says} | nothing | |"),
         }
     }
@@ -101,11 +106,14 @@ pub fn run(options: &Options) -> Result<bool> {
     }
     let mistakes = chosen(catalogue::read()?, options)?;
     if options.list {
-        mistakes.iter().for_each(|mistake| println!("{:<28} {:<28} {}", mistake.name, mistake.place, mistake.says));
+        mistakes.iter().for_each(|mistake| {
+            println!("{:<28} {:<28} {}", mistake.name, mistake.place, mistake.says)
+        });
         return Ok(true);
     }
     let programs = Programs::build()?;
-    let noticers = |of: Crate, room: &str| programs.noticers(of, room, options.seconds, options.quick);
+    let noticers =
+        |of: Crate, room: &str| programs.noticers(of, room, options.seconds, options.quick);
     let sound = watch::Sound::default();
     let (next, tried) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
     let worker = || -> Result<()> {
@@ -119,14 +127,26 @@ pub fn run(options: &Options) -> Result<bool> {
     let workers = std::thread::available_parallelism().map_or(1, usize::from).min(mistakes.len());
     let ended = std::thread::scope(|scope| {
         let workers: Vec<_> = (0..workers).map(|_| scope.spawn(worker)).collect();
-        workers.into_iter().map(|worker| worker.join().expect("a worker does not panic")).collect::<Result<Vec<()>>>()
+        workers
+            .into_iter()
+            .map(|worker| worker.join().expect("a worker does not panic"))
+            .collect::<Result<Vec<()>>>()
     });
     ended?;
     let tried = tried.into_inner().expect("no thread panics with it");
-    let excused = catalogue::excused(&std::fs::read_to_string("docs/proof.md").context("cannot read docs/proof.md")?);
-    let missed: Vec<_> = tried.iter().filter(|one| one.noticed.is_none()).map(|one| one.mistake.name.as_str()).collect();
+    let excused = catalogue::excused(
+        &std::fs::read_to_string("docs/proof.md").context("cannot read docs/proof.md")?,
+    );
+    let missed: Vec<_> = tried
+        .iter()
+        .filter(|one| one.noticed.is_none())
+        .map(|one| one.mistake.name.as_str())
+        .collect();
     println!("\n{} mistakes, {} noticed", tried.len(), tried.len() - missed.len());
-    missed.iter().filter(|name| excused.contains(**name)).for_each(|name| println!("not noticed, as docs/proof.md says: {name}"));
+    missed
+        .iter()
+        .filter(|name| excused.contains(**name))
+        .for_each(|name| println!("not noticed, as docs/proof.md says: {name}"));
     let new: Vec<_> = missed.iter().filter(|name| !excused.contains(**name)).collect();
     new.iter().for_each(|name| println!("NOT NOTICED, and docs/proof.md gives no reason: {name}"));
     Ok(new.is_empty())
@@ -137,10 +157,15 @@ fn chosen(all: Vec<Mistake>, options: &Options) -> Result<Vec<Mistake>> {
         if options.names.is_empty() {
             return !options.quick || QUICK.contains(&mistake.name.as_str());
         }
-        options.names.iter().any(|name| mistake.name.starts_with(name.as_str()) || mistake.place.starts_with(name.as_str()))
+        options.names.iter().any(|name| {
+            mistake.name.starts_with(name.as_str()) || mistake.place.starts_with(name.as_str())
+        })
     };
     let chosen: Vec<_> = all.into_iter().filter(wanted).collect();
-    ensure!(!chosen.is_empty(), "no mistake has a name or a room that starts so: 'cargo xtask mutants --list' names them");
+    ensure!(
+        !chosen.is_empty(),
+        "no mistake has a name or a room that starts so: 'cargo xtask mutants --list' names them"
+    );
     Ok(chosen)
 }
 
@@ -162,7 +187,10 @@ fn try_one(mistake: &Mistake, noticers: &[Noticer], sound: &watch::Sound) -> Res
 /// Runs cargo-mutants over the same rooms.
 fn every_function(options: &Options) -> Result<bool> {
     let mut version = watch::cargo();
-    if !sh::finish(version.args(["mutants", "--version"]), Duration::from_secs(60))?.status.success() {
+    if !sh::finish(version.args(["mutants", "--version"]), Duration::from_secs(60))?
+        .status
+        .success()
+    {
         bail!("cargo-mutants is not installed: 'cargo install cargo-mutants --locked' brings it");
     }
     let mut command = watch::cargo();

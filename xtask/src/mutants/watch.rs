@@ -1,4 +1,5 @@
-//! What may notice a mistake: test binaries and the judge, each with a time limit, and stopped as soon as it does.
+//! What may notice a mistake: test binaries and the judge, each with a time limit, and stopped as
+//! soon as it does.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -16,7 +17,8 @@ use crate::sh::{self, Family};
 /// The variable that plants a mistake in a process.
 const VARIABLE: &str = "BEDPLATE_PLANTED";
 
-/// Tests that are not asked: orders of threads are tried thousands of times, and cost is a matter of counters.
+/// Tests that are not asked: orders of threads are tried thousands of times, and cost is a matter
+/// of counters.
 const LEFT_OUT: [&str; 2] = ["model", "cost"];
 
 /// Returns the cargo that runs this program.
@@ -57,7 +59,10 @@ impl Programs {
         command.args(["--features", "bedplate-fs/planted-bugs,bedplate-volume/planted-bugs"]);
         let messages = sh::output(&mut command, BUILD_LIMIT)?;
         let find = |package: &str, kind: &str, name: &str| {
-            let found = messages.lines().filter_map(|line| executable(line, package, kind, name)).next_back();
+            let found = messages
+                .lines()
+                .filter_map(|line| executable(line, package, kind, name))
+                .next_back();
             found.with_context(|| format!("cargo did not name the {kind} {name} of {package}"))
         };
         Ok(Self {
@@ -81,17 +86,33 @@ impl Programs {
                 "--keep".to_owned(),
                 "target/mutants-kept".to_owned(),
             ]);
-            Noticer { name: format!("judge, {name}"), program: self.judge.clone(), arguments: all, directory: PathBuf::from("."), tests: false }
+            Noticer {
+                name: format!("judge, {name}"),
+                program: self.judge.clone(),
+                arguments: all,
+                directory: PathBuf::from("."),
+                tests: false,
+            }
         };
         let tests = |name: &str, program: &Path, filters: &[&str]| {
             let mut all: Vec<String> = filters.iter().map(|&word| word.to_owned()).collect();
             LEFT_OUT.iter().for_each(|word| all.extend(["--skip".to_owned(), (*word).to_owned()]));
-            Noticer { name: name.to_owned(), program: program.to_path_buf(), arguments: all, directory: PathBuf::from(of.directory()), tests: true }
+            Noticer {
+                name: name.to_owned(),
+                program: program.to_path_buf(),
+                arguments: all,
+                directory: PathBuf::from(of.directory()),
+                tests: true,
+            }
         };
         let near = format!("{room}::");
         let mut all = match of {
             Crate::Store | Crate::Fs => vec![
-                tests("unit tests of the room", if of == Crate::Store { &self.store_unit } else { &self.fs_unit }, &[&near]),
+                tests(
+                    "unit tests of the room",
+                    if of == Crate::Store { &self.store_unit } else { &self.fs_unit },
+                    &[&near],
+                ),
                 judge("directed at the room", &directed_at(room)),
                 judge("directed", &["--directed", "--seeds", "3", "--cuts", "60"]),
                 tests("fs/tests", &self.fs_whole, &[]),
@@ -130,7 +151,9 @@ fn directed_at(room: &str) -> Vec<&'static str> {
 fn executable(line: &str, package: &str, kind: &str, name: &str) -> Option<PathBuf> {
     let message: serde_json::Value = serde_json::from_str(line).ok()?;
     let target = &message["target"];
-    let is_it = message["reason"] == "compiler-artifact" && target["name"] == name && target["kind"].as_array()?.iter().any(|one| one == kind);
+    let is_it = message["reason"] == "compiler-artifact"
+        && target["name"] == name
+        && target["kind"].as_array()?.iter().any(|one| one == kind);
     let of_it = message["manifest_path"].as_str()?.ends_with(&format!("{package}/Cargo.toml"));
     // A program has a test binary of its own, which is not asked.
     let tested = message["profile"]["test"] == (kind != "bin");
@@ -192,10 +215,13 @@ fn end(mut family: Family) -> Result<()> {
 
 /// The first test that the harness says has failed.
 fn first_failure(text: &str) -> Option<&str> {
-    text.lines().find_map(|line| line.strip_prefix("test ")?.strip_suffix(" ... FAILED")).map(|name| name.trim_end_matches(" - should panic"))
+    text.lines()
+        .find_map(|line| line.strip_prefix("test ")?.strip_suffix(" ... FAILED"))
+        .map(|name| name.trim_end_matches(" - should panic"))
 }
 
-/// How long what has no mistake takes, measured once for each noticer; one that fails without a mistake says nothing with one.
+/// How long what has no mistake takes, measured once for each noticer; one that fails without a
+/// mistake says nothing with one.
 #[derive(Default)]
 pub struct Sound(Mutex<HashMap<Vec<String>, Option<Duration>>>);
 
@@ -205,7 +231,9 @@ impl Sound {
     /// # Errors
     /// When it cannot be started.
     pub fn limit(&self, noticer: &Noticer) -> Result<Option<Duration>> {
-        let key: Vec<String> = std::iter::once(noticer.program.to_string_lossy().into_owned()).chain(noticer.arguments.iter().cloned()).collect();
+        let key: Vec<String> = std::iter::once(noticer.program.to_string_lossy().into_owned())
+            .chain(noticer.arguments.iter().cloned())
+            .collect();
         let mut known = self.0.lock().expect("no thread panics with it");
         if let Some(limit) = known.get(&key) {
             return Ok(*limit);
@@ -229,7 +257,13 @@ mod tests {
 
     fn shell(script: &str, tests: bool) -> Noticer {
         let arguments = vec!["-c".to_owned(), script.to_owned()];
-        Noticer { name: "shell".to_owned(), program: PathBuf::from("sh"), arguments, directory: PathBuf::from("/"), tests }
+        Noticer {
+            name: "shell".to_owned(),
+            program: PathBuf::from("sh"),
+            arguments,
+            directory: PathBuf::from("/"),
+            tests,
+        }
     }
 
     #[test]
@@ -238,17 +272,37 @@ mod tests {
         let asked = |noticer: &Noticer, limit| noticer.notices(Some("X"), limit).expect("sh runs");
         assert_eq!(asked(&shell("exit 0", true), limit), None);
         assert_eq!(asked(&shell("exit 3", false), limit), Some("shell".to_owned()));
-        assert_eq!(asked(&shell("echo test a::b ... FAILED; sleep 600", true), limit), Some("shell: `a::b`".to_owned()));
-        assert_eq!(asked(&shell("sleep 600", true), Duration::from_millis(200)), Some("shell: it does not end".to_owned()));
-        assert_eq!(asked(&shell("[ \"$BEDPLATE_PLANTED\" = X ]", false), limit), None, "the mistake is in the environment");
-        assert_eq!(shell("[ -n \"$BEDPLATE_PLANTED\" ] && exit 1; exit 0", false).notices(None, limit).expect("sh runs"), None);
+        assert_eq!(
+            asked(&shell("echo test a::b ... FAILED; sleep 600", true), limit),
+            Some("shell: `a::b`".to_owned())
+        );
+        assert_eq!(
+            asked(&shell("sleep 600", true), Duration::from_millis(200)),
+            Some("shell: it does not end".to_owned())
+        );
+        assert_eq!(
+            asked(&shell("[ \"$BEDPLATE_PLANTED\" = X ]", false), limit),
+            None,
+            "the mistake is in the environment"
+        );
+        assert_eq!(
+            shell("[ -n \"$BEDPLATE_PLANTED\" ] && exit 1; exit 0", false)
+                .notices(None, limit)
+                .expect("sh runs"),
+            None
+        );
     }
 
     #[test]
     fn what_fails_without_a_mistake_is_not_asked() {
         let sound = Sound::default();
         assert_eq!(sound.limit(&shell("exit 1", false)).expect("sh runs"), None);
-        assert!(sound.limit(&shell("exit 0", false)).expect("sh runs").is_some_and(|limit| limit >= Duration::from_secs(60)));
+        assert!(
+            sound
+                .limit(&shell("exit 0", false))
+                .expect("sh runs")
+                .is_some_and(|limit| limit >= Duration::from_secs(60))
+        );
     }
 
     #[test]
@@ -258,8 +312,15 @@ mod tests {
         assert_eq!(executable(line, "crates/volume", "lib", "fs"), None);
         assert_eq!(executable(&line.replace("true", "false"), "crates/fs", "lib", "fs"), None);
         let judge = line.replace("lib", "bin");
-        assert_eq!(executable(&judge, "crates/fs", "bin", "fs"), None, "the program's own unit tests");
-        assert_eq!(executable(&judge.replace("true", "false"), "crates/fs", "bin", "fs"), Some(PathBuf::from("/x/fs-1")));
+        assert_eq!(
+            executable(&judge, "crates/fs", "bin", "fs"),
+            None,
+            "the program's own unit tests"
+        );
+        assert_eq!(
+            executable(&judge.replace("true", "false"), "crates/fs", "bin", "fs"),
+            Some(PathBuf::from("/x/fs-1"))
+        );
         assert_eq!(executable("warning: not json", "crates/fs", "lib", "fs"), None);
     }
 }

@@ -1,4 +1,5 @@
-//! Copies of a cluster that runs: clones of checkpoints, and backups, each started as a server of its own.
+//! Copies of a cluster that runs: clones of checkpoints, and backups, each started as a server of
+//! its own.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -26,7 +27,10 @@ fn verify_copy(bed: &Bed, data: &Path, name: &str, history_min: u64) -> Result<u
     let server = copy.start(&[]).with_context(|| format!("starting {name}"))?;
     copy.verify_sums()?;
     let history = history(&copy)?;
-    ensure!(history >= history_min, "{name}: {history_min} transactions had been acknowledged, {history} are there");
+    ensure!(
+        history >= history_min,
+        "{name}: {history_min} transactions had been acknowledged, {history} are there"
+    );
     copy.verify_structure().with_context(|| name.to_owned())?;
     // It is a server: it takes transactions of its own.
     copy.sql("INSERT INTO pgbench_history VALUES (1, 1, 1, 0, now())")?;
@@ -53,22 +57,37 @@ fn under_load(cluster: &Cluster) -> Result<(Server<'_>, Bench)> {
     Ok((server, cluster.bench(SECONDS)?))
 }
 
-/// S-50, S-75, S-76: a clone of a checkpoint of a cluster under load starts beside it as a server of its own; neither sees anything of the other.
+/// S-50, S-75, S-76: a clone of a checkpoint of a cluster under load starts beside it as a server
+/// of its own; neither sees anything of the other.
 pub fn clone_of_a_live_cluster(bed: &mut Bed, _: &Options) -> Result<()> {
     let (image, mounted, cluster) = cluster_on_a_volume(bed)?;
     let (server, bench) = under_load(&cluster)?;
     std::thread::sleep(std::time::Duration::from_secs(SECONDS / 2));
     let before = history(&cluster)?;
-    bed.succeeds([OsStr::new("checkpoint"), OsStr::new("create"), mounted.directory.as_os_str(), OsStr::new("busy")])?;
+    bed.succeeds([
+        OsStr::new("checkpoint"),
+        OsStr::new("create"),
+        mounted.directory.as_os_str(),
+        OsStr::new("busy"),
+    ])?;
     let clone = mounted.path("clone");
-    bed.succeeds([OsStr::new("checkpoint"), "clone".as_ref(), mounted.directory.as_os_str(), "busy:/cluster".as_ref(), clone.as_os_str()])?;
+    bed.succeeds([
+        OsStr::new("checkpoint"),
+        "clone".as_ref(),
+        mounted.directory.as_os_str(),
+        "busy:/cluster".as_ref(),
+        clone.as_os_str(),
+    ])?;
     let found = verify_copy(bed, &clone, "clone", before)?;
     let done: u64 = bench.succeed()?.into_values().sum();
     let after = history(&cluster)?;
     println!(
         "    checkpoint after {before} transactions, {found} in the clone, {after} in the cluster, {done} of them acknowledged since the load began"
     );
-    ensure!(after >= done && found <= after + 1, "the clone has {found} transactions, the cluster {after}");
+    ensure!(
+        after >= done && found <= after + 1,
+        "the clone has {found} transactions, the cluster {after}"
+    );
     cluster.verify_sums()?;
     cluster.verify_structure()?;
     server.stop()?;
@@ -76,7 +95,8 @@ pub fn clone_of_a_live_cluster(bed: &mut Bed, _: &Options) -> Result<()> {
     leave(mounted, bed, &image)
 }
 
-/// S-78: backups of a cluster under load, in full and of what changed, restore to servers that start and are sound.
+/// S-78: backups of a cluster under load, in full and of what changed, restore to servers that
+/// start and are sound.
 pub fn backups_of_a_live_cluster(bed: &mut Bed, _: &Options) -> Result<()> {
     let (image, mounted, cluster) = cluster_on_a_volume(bed)?;
     let (server, bench) = under_load(&cluster)?;
@@ -85,11 +105,31 @@ pub fn backups_of_a_live_cluster(bed: &mut Bed, _: &Options) -> Result<()> {
     for name in ["full", "later"] {
         std::thread::sleep(std::time::Duration::from_secs(1));
         let before = history(&cluster)?;
-        bed.succeeds([OsStr::new("checkpoint"), "create".as_ref(), mounted.directory.as_os_str(), name.as_ref()])?;
-        let told = bed.json([OsStr::new("backup"), "create".as_ref(), mounted.directory.as_os_str(), name.as_ref(), repository.as_os_str()])?;
-        println!("    backup {name}: {} bytes, {} read, {} stored", told["bytes"], told["read_bytes"], told["stored_bytes"]);
-        ensure!(told["base"].is_null() == (name == "full"), "the second backup is made against the first: {told}");
-        ensure!(name == "full" || told["read_bytes"].as_u64() < told["bytes"].as_u64(), "only what changed is read: {told}");
+        bed.succeeds([
+            OsStr::new("checkpoint"),
+            "create".as_ref(),
+            mounted.directory.as_os_str(),
+            name.as_ref(),
+        ])?;
+        let told = bed.json([
+            OsStr::new("backup"),
+            "create".as_ref(),
+            mounted.directory.as_os_str(),
+            name.as_ref(),
+            repository.as_os_str(),
+        ])?;
+        println!(
+            "    backup {name}: {} bytes, {} read, {} stored",
+            told["bytes"], told["read_bytes"], told["stored_bytes"]
+        );
+        ensure!(
+            told["base"].is_null() == (name == "full"),
+            "the second backup is made against the first: {told}"
+        );
+        ensure!(
+            name == "full" || told["read_bytes"].as_u64() < told["bytes"].as_u64(),
+            "only what changed is read: {told}"
+        );
         made.push((name, before));
     }
     bench.succeed()?;
@@ -97,7 +137,12 @@ pub fn backups_of_a_live_cluster(bed: &mut Bed, _: &Options) -> Result<()> {
     server.stop()?;
     for (name, before) in made {
         let place = bed.make_directory(&format!("restored-{name}"))?;
-        bed.succeeds([OsStr::new("restore"), repository.as_os_str(), name.as_ref(), place.as_os_str()])?;
+        bed.succeeds([
+            OsStr::new("restore"),
+            repository.as_os_str(),
+            name.as_ref(),
+            place.as_os_str(),
+        ])?;
         let found = verify_copy(bed, &place.join("cluster"), name, before)?;
         println!("    restored {name}: {before} transactions acknowledged before, {found} there");
     }

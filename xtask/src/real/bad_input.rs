@@ -57,13 +57,27 @@ fn refused_unchanged(bed: &Bed, image: &Path, words: &[&str]) -> Result<()> {
     let directory = bed.make_directory("mnt")?;
     bed.refuses([OsStr::new("mount"), image.as_os_str(), directory.as_os_str()], words)?;
     bed.refuses([OsStr::new("ls"), image.as_os_str()], words)?;
-    let check = sh::finish(&mut bed.bedplate([OsStr::new("check"), image.as_os_str()]), COMMAND_LIMIT)?;
+    let check =
+        sh::finish(&mut bed.bedplate([OsStr::new("check"), image.as_os_str()]), COMMAND_LIMIT)?;
     // Newer than this software is not broken; it only cannot be looked at.
-    ensure!(matches!(check.status.code(), Some(4 | 8)), "check ended with {}: {}", check.status, check.text().trim());
+    ensure!(
+        matches!(check.status.code(), Some(4 | 8)),
+        "check ended with {}: {}",
+        check.status,
+        check.text().trim()
+    );
     for word in words {
-        ensure!(check.text().contains(word), "check does not name '{word}': {}", check.text().trim());
+        ensure!(
+            check.text().contains(word),
+            "check does not name '{word}': {}",
+            check.text().trim()
+        );
     }
-    ensure!(fingerprint(image)? == before, "{} was changed by commands that refused it", image.display());
+    ensure!(
+        fingerprint(image)? == before,
+        "{} was changed by commands that refused it",
+        image.display()
+    );
     Ok(())
 }
 
@@ -108,7 +122,10 @@ pub fn superblock_a(bed: &mut Bed, _: &Options) -> Result<()> {
     let mounted = bed.mount(&image, "")?;
     ensure!(std::fs::read(mounted.path("kept"))? == content(), "the file is not what it was");
     let info = bed.json([OsStr::new("info"), mounted.directory.as_os_str()])?;
-    ensure!(find(&info, "second_superblock") == Some(&serde_json::Value::Bool(true)), "info does not say that the second copy was used: {info}");
+    ensure!(
+        find(&info, "second_superblock") == Some(&serde_json::Value::Bool(true)),
+        "info does not say that the second copy was used: {info}"
+    );
     mounted.unmount(bed)?;
     bed.check(&image)
 }
@@ -116,13 +133,16 @@ pub fn superblock_a(bed: &mut Bed, _: &Options) -> Result<()> {
 /// Returns the first value under `key` at any depth.
 pub fn find<'a>(value: &'a serde_json::Value, key: &str) -> Option<&'a serde_json::Value> {
     match value {
-        serde_json::Value::Object(map) => map.get(key).or_else(|| map.values().find_map(|inner| find(inner, key))),
+        serde_json::Value::Object(map) => {
+            map.get(key).or_else(|| map.values().find_map(|inner| find(inner, key)))
+        }
         serde_json::Value::Array(list) => list.iter().find_map(|inner| find(inner, key)),
         _ => None,
     }
 }
 
-/// S-39, S-40: copy B alone damaged is mended; with both damaged the volume is refused, with the place.
+/// S-39, S-40: copy B alone damaged is mended; with both damaged the volume is refused, with the
+/// place.
 pub fn superblocks(bed: &mut Bed, _: &Options) -> Result<()> {
     let image = volume_with_file(bed)?;
     superblock::corrupt(&image, COPIES[1])?;
@@ -133,7 +153,10 @@ pub fn superblocks(bed: &mut Bed, _: &Options) -> Result<()> {
     }
     let directory = bed.make_directory("mnt")?;
     let before = fingerprint(&image)?;
-    bed.refuses([OsStr::new("mount"), image.as_os_str(), directory.as_os_str()], &["superblock", "byte"])?;
+    bed.refuses(
+        [OsStr::new("mount"), image.as_os_str(), directory.as_os_str()],
+        &["superblock", "byte"],
+    )?;
     ensure!(fingerprint(&image)? == before, "a refused mount changed the image");
     std::fs::write(&image, whole)?;
     kept(bed, &image)
@@ -147,7 +170,10 @@ pub fn too_small(bed: &mut Bed, _: &Options) -> Result<()> {
     bed.refuses([OsStr::new("format"), image.as_os_str()], &["32"])?;
     ensure!(fingerprint(&image)? == before, "a refused format changed the image");
     let fresh = bed.path("fresh.img");
-    bed.refuses([OsStr::new("format"), fresh.as_os_str(), OsStr::new("--size"), OsStr::new("1M")], &["32"])?;
+    bed.refuses(
+        [OsStr::new("format"), fresh.as_os_str(), OsStr::new("--size"), OsStr::new("1M")],
+        &["32"],
+    )?;
     ensure!(!fresh.exists(), "a refused format left {} behind", fresh.display());
     Ok(())
 }
@@ -157,25 +183,38 @@ pub fn formatted_twice(bed: &mut Bed, _: &Options) -> Result<()> {
     let image = volume_with_file(bed)?;
     let before = fingerprint(&image)?;
     bed.refuses([OsStr::new("format"), image.as_os_str()], &["--force"])?;
-    bed.refuses([OsStr::new("format"), image.as_os_str(), OsStr::new("--size"), OsStr::new(SIZE)], &["--force"])?;
+    bed.refuses(
+        [OsStr::new("format"), image.as_os_str(), OsStr::new("--size"), OsStr::new(SIZE)],
+        &["--force"],
+    )?;
     ensure!(fingerprint(&image)? == before, "a refused format changed the image");
     kept(bed, &image)?;
     bed.succeeds([OsStr::new("format"), image.as_os_str(), OsStr::new("--force")])?;
     bed.check(&image)
 }
 
-/// A device that refuses writes: formatting says so, mounting says so or mounts read-only when asked to (S-38).
+/// A device that refuses writes: formatting says so, mounting says so or mounts read-only when
+/// asked to (S-38).
 pub fn read_only_device(bed: &mut Bed, _: &Options) -> Result<()> {
     let image = volume_with_file(bed)?;
     let before = fingerprint(&image)?;
     let device = LoopDevice::attach(&image, &["--read-only"])?;
     let directory = bed.make_directory("mnt")?;
-    bed.refuses([OsStr::new("format"), device.path.as_os_str(), OsStr::new("--force")], &["read-only"])?;
-    bed.refuses([OsStr::new("mount"), device.path.as_os_str(), directory.as_os_str()], &["read-only"])?;
+    bed.refuses(
+        [OsStr::new("format"), device.path.as_os_str(), OsStr::new("--force")],
+        &["read-only"],
+    )?;
+    bed.refuses(
+        [OsStr::new("mount"), device.path.as_os_str(), directory.as_os_str()],
+        &["read-only"],
+    )?;
     if super::Need::Fuse.missing().is_none() {
         let mounted = bed.mount(&device.path, "ro")?;
         ensure!(std::fs::read(mounted.path("kept"))? == content(), "the file is not what it was");
-        ensure!(std::fs::write(mounted.path("new"), "x").is_err(), "a read-only mount took a write");
+        ensure!(
+            std::fs::write(mounted.path("new"), "x").is_err(),
+            "a read-only mount took a write"
+        );
         mounted.unmount(bed)?;
     }
     ensure!(fingerprint(&image)? == before, "a read-only device was changed");
@@ -201,12 +240,21 @@ pub fn block_below_sector(bed: &mut Bed, _: &Options) -> Result<()> {
     let image = bed.path("sector.img");
     std::fs::File::create(&image)?.set_len(64 << 20)?;
     let device = LoopDevice::attach(&image, &["--sector-size", "4096"])?;
-    bed.refuses([OsStr::new("format"), device.path.as_os_str(), OsStr::new("--block-size"), OsStr::new("512")], &["512", "4096"])?;
+    bed.refuses(
+        [
+            OsStr::new("format"),
+            device.path.as_os_str(),
+            OsStr::new("--block-size"),
+            OsStr::new("512"),
+        ],
+        &["512", "4096"],
+    )?;
     bed.succeeds([OsStr::new("format"), device.path.as_os_str()])?;
     bed.check(&device.path)
 }
 
-/// S-36: whatever the bytes are, commands that read a volume end with an answer, not with a panic or a signal; and a check writes nothing.
+/// S-36: whatever the bytes are, commands that read a volume end with an answer, not with a panic
+/// or a signal; and a check writes nothing.
 pub fn garbled(bed: &mut Bed, _: &Options) -> Result<()> {
     const SEEDS: u64 = 24;
     let volume = bed.format("volume.img", "32M")?;
@@ -217,7 +265,9 @@ pub fn garbled(bed: &mut Bed, _: &Options) -> Result<()> {
     }
     let whole = std::fs::read(volume)?;
     // Where the volume keeps what it knows: everything that is not zero.
-    let interesting: Vec<usize> = (0..whole.len() / 512).filter(|sector| whole[sector * 512..][..512].iter().any(|byte| *byte != 0)).collect();
+    let interesting: Vec<usize> = (0..whole.len() / 512)
+        .filter(|sector| whole[sector * 512..][..512].iter().any(|byte| *byte != 0))
+        .collect();
     let image = bed.path("garbled.img");
     let mut broken = 0;
     for seed in 0..SEEDS {
@@ -231,16 +281,41 @@ pub fn garbled(bed: &mut Bed, _: &Options) -> Result<()> {
             bytes[at..at + len].copy_from_slice(&noise[hit * 16 + 64..][..len]);
         }
         std::fs::write(&image, &bytes)?;
-        let check = sh::finish(&mut bed.bedplate([OsStr::new("check"), image.as_os_str()]), COMMAND_LIMIT)?;
-        ensure!(matches!(check.status.code(), Some(0 | 4 | 8)), "seed {seed}: check ended with {}: {}", check.status, check.text().trim());
-        ensure!(std::fs::read(&image)? == bytes, "seed {seed}: a check without --repair changed the image");
+        let check =
+            sh::finish(&mut bed.bedplate([OsStr::new("check"), image.as_os_str()]), COMMAND_LIMIT)?;
+        ensure!(
+            matches!(check.status.code(), Some(0 | 4 | 8)),
+            "seed {seed}: check ended with {}: {}",
+            check.status,
+            check.text().trim()
+        );
+        ensure!(
+            std::fs::read(&image)? == bytes,
+            "seed {seed}: a check without --repair changed the image"
+        );
         broken += u64::from(check.status.code() != Some(0));
         for command in ["ls", "info"] {
-            let done = sh::finish(&mut bed.bedplate([OsStr::new(command), image.as_os_str()]), COMMAND_LIMIT)?;
-            ensure!(matches!(done.status.code(), Some(0 | 1 | 4)), "seed {seed}: {command} ended with {}: {}", done.status, done.text().trim());
+            let done = sh::finish(
+                &mut bed.bedplate([OsStr::new(command), image.as_os_str()]),
+                COMMAND_LIMIT,
+            )?;
+            ensure!(
+                matches!(done.status.code(), Some(0 | 1 | 4)),
+                "seed {seed}: {command} ended with {}: {}",
+                done.status,
+                done.text().trim()
+            );
         }
-        let repair = sh::finish(&mut bed.bedplate([OsStr::new("check"), image.as_os_str(), OsStr::new("--repair")]), COMMAND_LIMIT)?;
-        ensure!(matches!(repair.status.code(), Some(0 | 1 | 4 | 8)), "seed {seed}: repair ended with {}: {}", repair.status, repair.text().trim());
+        let repair = sh::finish(
+            &mut bed.bedplate([OsStr::new("check"), image.as_os_str(), OsStr::new("--repair")]),
+            COMMAND_LIMIT,
+        )?;
+        ensure!(
+            matches!(repair.status.code(), Some(0 | 1 | 4 | 8)),
+            "seed {seed}: repair ended with {}: {}",
+            repair.status,
+            repair.text().trim()
+        );
     }
     println!("    {SEEDS} garbled volumes, {broken} of them named broken");
     Ok(())

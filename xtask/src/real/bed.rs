@@ -1,4 +1,5 @@
-//! The ground a test stands on: a directory of its own, images, loop devices and mounts, all gone afterwards.
+//! The ground a test stands on: a directory of its own, images, loop devices and mounts, all gone
+//! afterwards.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -28,14 +29,19 @@ pub struct Bed {
 }
 
 impl Bed {
-    /// Makes the directory, readable by every user, because some programs under test refuse to be root.
+    /// Makes the directory, readable by every user, because some programs under test refuse to be
+    /// root.
     ///
     /// # Errors
     /// When the directory cannot be made.
     pub fn new(program: &Path) -> Result<Self> {
         // Not the temporary directory: that may be in memory, and too small for a database.
         let place = Path::new("/var/tmp");
-        let directory = tempfile::Builder::new().prefix("bedplate-").tempdir_in(place).context("cannot make a directory in /var/tmp")?.keep();
+        let directory = tempfile::Builder::new()
+            .prefix("bedplate-")
+            .tempdir_in(place)
+            .context("cannot make a directory in /var/tmp")?
+            .keep();
         let path = directory.clone();
         let removal = Guard::new(move || {
             // A command that should have refused may have left a mount in the background.
@@ -46,7 +52,12 @@ impl Bed {
             }
         });
         std::fs::set_permissions(&directory, std::fs::Permissions::from_mode(0o755))?;
-        Ok(Self { directory, _removal: removal, program: program.to_path_buf(), launcher: Vec::new() })
+        Ok(Self {
+            directory,
+            _removal: removal,
+            program: program.to_path_buf(),
+            launcher: Vec::new(),
+        })
     }
 
     /// Returns the path of `name` in the bed.
@@ -60,7 +71,8 @@ impl Bed {
     /// When it cannot be made.
     pub fn make_directory(&self, name: &str) -> Result<PathBuf> {
         let path = self.path(name);
-        std::fs::create_dir_all(&path).with_context(|| format!("cannot make {}", path.display()))?;
+        std::fs::create_dir_all(&path)
+            .with_context(|| format!("cannot make {}", path.display()))?;
         Ok(path)
     }
 
@@ -82,12 +94,14 @@ impl Bed {
     pub fn path_with_program(&self) -> Result<OsString> {
         let here = self.program.parent().map(Path::to_path_buf);
         let others = std::env::var_os("PATH").unwrap_or_default();
-        std::env::join_paths(here.into_iter().chain(std::env::split_paths(&others))).context("no search path can name the program's directory")
+        std::env::join_paths(here.into_iter().chain(std::env::split_paths(&others)))
+            .context("no search path can name the program's directory")
     }
 
     /// Returns the command `bedplate ARGUMENTS`, through the launcher.
     pub fn bedplate<A: AsRef<OsStr>>(&self, arguments: impl IntoIterator<Item = A>) -> Command {
-        let mut words = self.launcher.iter().map(OsString::as_os_str).chain([self.program.as_os_str()]);
+        let mut words =
+            self.launcher.iter().map(OsString::as_os_str).chain([self.program.as_os_str()]);
         let mut command = Command::new(words.next().unwrap_or_default());
         command.args(words).args(arguments).current_dir(&self.directory);
         command
@@ -97,7 +111,10 @@ impl Bed {
     ///
     /// # Errors
     /// When it fails or does not end.
-    pub fn succeeds<A: AsRef<OsStr>>(&self, arguments: impl IntoIterator<Item = A>) -> Result<String> {
+    pub fn succeeds<A: AsRef<OsStr>>(
+        &self,
+        arguments: impl IntoIterator<Item = A>,
+    ) -> Result<String> {
         sh::output(&mut self.bedplate(arguments), COMMAND_LIMIT)
     }
 
@@ -105,28 +122,53 @@ impl Bed {
     ///
     /// # Errors
     /// When it fails, does not end, or prints something else.
-    pub fn json<A: AsRef<OsStr>>(&self, arguments: impl IntoIterator<Item = A>) -> Result<serde_json::Value> {
+    pub fn json<A: AsRef<OsStr>>(
+        &self,
+        arguments: impl IntoIterator<Item = A>,
+    ) -> Result<serde_json::Value> {
         let mut command = self.bedplate(arguments);
         command.arg("--json");
         let text = sh::output(&mut command, COMMAND_LIMIT)?;
-        serde_json::from_str(&text).with_context(|| format!("{} did not print one JSON document: {text}", sh::describe(&command)))
+        serde_json::from_str(&text).with_context(|| {
+            format!("{} did not print one JSON document: {text}", sh::describe(&command))
+        })
     }
 
-    /// Runs `bedplate ARGUMENTS`, which has to refuse with one sentence that holds all of `words`, and returns the sentence.
+    /// Runs `bedplate ARGUMENTS`, which has to refuse with one sentence that holds all of `words`,
+    /// and returns the sentence.
     ///
     /// # Errors
     /// When it succeeds, panics, says nothing, says more than a line, or says something else.
-    pub fn refuses<A: AsRef<OsStr>>(&self, arguments: impl IntoIterator<Item = A>, words: &[&str]) -> Result<String> {
+    pub fn refuses<A: AsRef<OsStr>>(
+        &self,
+        arguments: impl IntoIterator<Item = A>,
+        words: &[&str],
+    ) -> Result<String> {
         let mut command = self.bedplate(arguments);
         let what = sh::describe(&command);
         let done = sh::finish(&mut command, COMMAND_LIMIT)?;
-        ensure!(!done.status.success(), "{what} succeeded, and should have refused: {}", done.text().trim());
-        ensure!(done.status.code().is_some_and(|code| code != 101), "{what} ended with {}: {}", done.status, done.text().trim());
+        ensure!(
+            !done.status.success(),
+            "{what} succeeded, and should have refused: {}",
+            done.text().trim()
+        );
+        ensure!(
+            done.status.code().is_some_and(|code| code != 101),
+            "{what} ended with {}: {}",
+            done.status,
+            done.text().trim()
+        );
         let sentence = done.stderr.trim().to_owned();
         ensure!(!sentence.is_empty(), "{what} refused and did not say why");
-        ensure!(sentence.lines().count() == 1, "{what} refused with more than one sentence: {sentence}");
+        ensure!(
+            sentence.lines().count() == 1,
+            "{what} refused with more than one sentence: {sentence}"
+        );
         for word in words {
-            ensure!(sentence.to_lowercase().contains(&word.to_lowercase()), "{what} refused without the word '{word}': {sentence}");
+            ensure!(
+                sentence.to_lowercase().contains(&word.to_lowercase()),
+                "{what} refused without the word '{word}': {sentence}"
+            );
         }
         println!("    refused: {sentence}");
         Ok(sentence)
@@ -138,7 +180,12 @@ impl Bed {
     /// When it cannot be formatted.
     pub fn format(&self, name: &str, size: &str) -> Result<PathBuf> {
         let image = self.path(name);
-        self.succeeds([OsStr::new("format"), image.as_os_str(), OsStr::new("--size"), OsStr::new(size)])?;
+        self.succeeds([
+            OsStr::new("format"),
+            image.as_os_str(),
+            OsStr::new("--size"),
+            OsStr::new(size),
+        ])?;
         Ok(image)
     }
 
@@ -149,11 +196,18 @@ impl Bed {
     pub fn check(&self, image: &Path) -> Result<()> {
         let mut command = self.bedplate([OsStr::new("check"), image.as_os_str()]);
         let done = sh::finish(&mut command, COMMAND_LIMIT)?;
-        ensure!(done.status.code() == Some(0), "the check of {} ended with {}: {}", image.display(), done.status, done.text().trim());
+        ensure!(
+            done.status.code() == Some(0),
+            "the check of {} ended with {}: {}",
+            image.display(),
+            done.status,
+            done.text().trim()
+        );
         Ok(())
     }
 
-    /// Mounts `source` with a server of our own in the foreground, so that it can be killed and its end can be awaited.
+    /// Mounts `source` with a server of our own in the foreground, so that it can be killed and its
+    /// end can be awaited.
     ///
     /// # Errors
     /// When the mount does not appear; with what the server said.
@@ -170,19 +224,29 @@ impl Bed {
     pub fn mount_at(&self, source: &Path, directory: &Path, options: &str) -> Result<Mounted> {
         let log = self.path("server.log");
         let output = File::create(&log)?;
-        let mut command = self.bedplate([OsStr::new("mount"), source.as_os_str(), directory.as_os_str(), OsStr::new("--foreground")]);
+        let mut command = self.bedplate([
+            OsStr::new("mount"),
+            source.as_os_str(),
+            directory.as_os_str(),
+            OsStr::new("--foreground"),
+        ]);
         if !options.is_empty() {
             command.args(["-o", options]);
         }
         let what = sh::describe(&command);
-        let child =
-            command.stdin(Stdio::null()).stdout(output.try_clone()?).stderr(output).spawn().with_context(|| format!("cannot start {what}"))?;
+        let child = command
+            .stdin(Stdio::null())
+            .stdout(output.try_clone()?)
+            .stderr(output)
+            .spawn()
+            .with_context(|| format!("cannot start {what}"))?;
         let pid = child.id();
         let place = directory.to_path_buf();
         // The list runs newest first: the process ends before its mount is detached.
         let mount = Guard::new(move || detach(&place));
         let process = Some(Guard::new(move || kill(pid)));
-        let mut mounted = Mounted { child, directory: directory.to_path_buf(), log, process, mount };
+        let mut mounted =
+            Mounted { child, directory: directory.to_path_buf(), log, process, mount };
         mounted.wait_until_there().with_context(|| what)?;
         Ok(mounted)
     }
@@ -194,7 +258,8 @@ pub struct Mounted {
     /// Where it is mounted.
     pub directory: PathBuf,
     log: PathBuf,
-    /// Kills the process; gone once it was waited for, because its number may then be another's. Dropped before `mount`.
+    /// Kills the process; gone once it was waited for, because its number may then be another's.
+    /// Dropped before `mount`.
     process: Option<Guard>,
     mount: Guard,
 }
@@ -206,7 +271,12 @@ impl Mounted {
             if let Some(status) = self.child.try_wait()? {
                 bail!("it ended with {status} instead of mounting: {}", self.said());
             }
-            ensure!(start.elapsed() < COMMAND_LIMIT, "nothing was mounted within {} s: {}", COMMAND_LIMIT.as_secs(), self.said());
+            ensure!(
+                start.elapsed() < COMMAND_LIMIT,
+                "nothing was mounted within {} s: {}",
+                COMMAND_LIMIT.as_secs(),
+                self.said()
+            );
             std::thread::sleep(Duration::from_millis(5));
         }
         Ok(())
@@ -258,7 +328,8 @@ impl Mounted {
     /// When either fails or takes too long.
     pub fn unmount(mut self, bed: &Bed) -> Result<()> {
         bed.succeeds([OsStr::new("unmount"), self.directory.as_os_str()])?;
-        let status = sh::wait(&mut self.child, COMMAND_LIMIT).context("the serving process after the unmount")?;
+        let status = sh::wait(&mut self.child, COMMAND_LIMIT)
+            .context("the serving process after the unmount")?;
         self.process.take().into_iter().for_each(Guard::done);
         ensure!(status.success(), "the serving process ended with {status}: {}", self.said());
         ensure!(!is_mounted(&self.directory), "{} is still mounted", self.directory.display());
@@ -273,9 +344,14 @@ impl Mounted {
     /// # Errors
     /// When it ends well, or is still mounted.
     pub fn ended_badly(mut self) -> Result<()> {
-        let status = sh::wait(&mut self.child, COMMAND_LIMIT).context("the serving process after the unmount")?;
+        let status = sh::wait(&mut self.child, COMMAND_LIMIT)
+            .context("the serving process after the unmount")?;
         self.process.take().into_iter().for_each(Guard::done);
-        ensure!(status.code().is_some_and(|code| code != 0 && code != 101), "the server of a failed mount ended with {status}: {}", self.said());
+        ensure!(
+            status.code().is_some_and(|code| code != 0 && code != 101),
+            "the server of a failed mount ended with {status}: {}",
+            self.said()
+        );
         ensure!(!is_mounted(&self.directory), "{} is still mounted", self.directory.display());
         self.mount.done();
         Ok(())
@@ -296,11 +372,16 @@ impl LoopDevice {
     /// When the system has none to give.
     pub fn attach(file: &Path, arguments: &[&str]) -> Result<Self> {
         let limit = Duration::from_secs(60);
-        let printed = sh::output(Command::new("losetup").args(["--find", "--show"]).args(arguments).arg(file), limit)?;
+        let printed = sh::output(
+            Command::new("losetup").args(["--find", "--show"]).args(arguments).arg(file),
+            limit,
+        )?;
         let path = PathBuf::from(printed.trim());
         let device = path.clone();
         let guard = Guard::new(move || {
-            if let Err(error) = sh::output(Command::new("losetup").arg("--detach").arg(&device), limit) {
+            if let Err(error) =
+                sh::output(Command::new("losetup").arg("--detach").arg(&device), limit)
+            {
                 eprintln!("xtask: {error:#}");
             }
         });
@@ -312,7 +393,10 @@ impl LoopDevice {
     /// # Errors
     /// When the system refuses.
     pub fn detach(self) -> Result<()> {
-        sh::output(Command::new("losetup").arg("--detach").arg(&self.path), Duration::from_secs(60))?;
+        sh::output(
+            Command::new("losetup").arg("--detach").arg(&self.path),
+            Duration::from_secs(60),
+        )?;
         self.guard.done();
         Ok(())
     }
@@ -326,10 +410,16 @@ pub fn is_mounted(directory: &Path) -> bool {
 /// Returns what is mounted at or below `directory`.
 fn mounts_below(directory: &Path) -> Vec<PathBuf> {
     let table = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
-    table.lines().filter_map(|line| line.split(' ').nth(4)).map(PathBuf::from).filter(|place| place.starts_with(directory)).collect()
+    table
+        .lines()
+        .filter_map(|line| line.split(' ').nth(4))
+        .map(PathBuf::from)
+        .filter(|place| place.starts_with(directory))
+        .collect()
 }
 
-/// Returns the processes, other than this one, that have `path` or something below it on their command line. Within a bed they are the test's own.
+/// Returns the processes, other than this one, that have `path` or something below it on their
+/// command line. Within a bed they are the test's own.
 pub fn processes_of(path: &Path) -> Vec<u32> {
     let own = std::process::id();
     let processes = std::fs::read_dir("/proc").into_iter().flatten().flatten();
@@ -351,7 +441,10 @@ pub fn detach(directory: &Path) {
         }
         if rustix::mount::unmount(directory, rustix::mount::UnmountFlags::DETACH).is_err() {
             // Not root: the helper of FUSE may.
-            let helper = sh::output(Command::new("fusermount3").arg("-uz").arg(directory), Duration::from_secs(60));
+            let helper = sh::output(
+                Command::new("fusermount3").arg("-uz").arg(directory),
+                Duration::from_secs(60),
+            );
             if let Err(error) = helper {
                 eprintln!("xtask: {error:#}");
             }

@@ -1,4 +1,5 @@
-//! The crash lab with the recipes of the guide, word for word: what is sound passes, and bugs that are planted are found.
+//! The crash lab with the recipes of the guide, word for word: what is sound passes, and bugs that
+//! are planted are found.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -15,15 +16,23 @@ use crate::sh;
 const GUIDE: &str = include_str!("../../../docs/guide/crash-lab.md");
 const LIMIT: Duration = Duration::from_secs(300);
 
-/// Writes the scripts of sections of the guide, which name themselves in their first comment, into a directory.
+/// Writes the scripts of sections of the guide, which name themselves in their first comment, into
+/// a directory.
 fn scripts(bed: &Bed, sections: &[&str]) -> Result<PathBuf> {
     let dir = bed.make_directory("scripts")?;
     for section in sections {
         let heading = format!("\n## {section}\n");
-        let (_, behind) = GUIDE.split_once(&heading).with_context(|| format!("the chapter has no section {section}"))?;
+        let (_, behind) = GUIDE
+            .split_once(&heading)
+            .with_context(|| format!("the chapter has no section {section}"))?;
         let text = behind.split("\n## ").next().unwrap_or(behind);
         for block in text.split("```sh\n").skip(1).filter_map(|rest| rest.split("```").next()) {
-            let name = block.lines().find_map(|line| line.strip_prefix("# ")?.split([':', ' ']).next().filter(|name| name.ends_with(".sh")));
+            let name = block.lines().find_map(|line| {
+                line.strip_prefix("# ")?
+                    .split([':', ' '])
+                    .next()
+                    .filter(|name| name.ends_with(".sh"))
+            });
             if let Some(name) = name {
                 let path = dir.join(name);
                 std::fs::write(&path, block)?;
@@ -46,18 +55,47 @@ struct Lab<'a> {
 impl Lab<'_> {
     /// Runs the lab and returns how many states failed.
     fn failures(&self, program: &[&str]) -> Result<u64> {
-        let mut command = self.bed.bedplate(["crashlab", "--json", "--dir", &self.bed.path("").display().to_string()]);
-        command.args(["--states", &self.states.to_string()]).args(&self.arguments).args(["--check", self.check, "--"]).args(program);
-        command.current_dir(self.scripts).env("LAB", self.scripts).env("PATH", self.bed.path_with_program()?);
+        let mut command = self.bed.bedplate([
+            "crashlab",
+            "--json",
+            "--dir",
+            &self.bed.path("").display().to_string(),
+        ]);
+        command
+            .args(["--states", &self.states.to_string()])
+            .args(&self.arguments)
+            .args(["--check", self.check, "--"])
+            .args(program);
+        command
+            .current_dir(self.scripts)
+            .env("LAB", self.scripts)
+            .env("PATH", self.bed.path_with_program()?);
         let done = sh::finish(&mut command, LIMIT)?;
-        let report: Value = serde_json::from_str(&done.stdout).with_context(|| format!("the lab printed no report: {}", done.text()))?;
-        let count = |name: &str| report[name].as_u64().with_context(|| format!("the lab failed: {}", done.text()));
+        let report: Value = serde_json::from_str(&done.stdout)
+            .with_context(|| format!("the lab printed no report: {}", done.text()))?;
+        let count = |name: &str| {
+            report[name].as_u64().with_context(|| format!("the lab failed: {}", done.text()))
+        };
         let (states, failed) = (count("states")?, count("failed")?);
         ensure!(states == u64::from(self.states), "only {states} states were tried");
-        ensure!(done.status.code() == Some(if failed == 0 { 0 } else { 4 }), "{failed} states failed, and the lab ended with {}", done.status);
-        let shown = report["results"].as_array().into_iter().flatten().find(|result| result["verdict"] != "passed");
-        let first = shown.map(|result| format!(", the first of them: {}", result["said"])).unwrap_or_default();
-        println!("    {}: seed {}, {states} states, {failed} failed{first}", program.join(" "), report["seed"]);
+        ensure!(
+            done.status.code() == Some(if failed == 0 { 0 } else { 4 }),
+            "{failed} states failed, and the lab ended with {}",
+            done.status
+        );
+        let shown = report["results"]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .find(|result| result["verdict"] != "passed");
+        let first = shown
+            .map(|result| format!(", the first of them: {}", result["said"]))
+            .unwrap_or_default();
+        println!(
+            "    {}: seed {}, {states} states, {failed} failed{first}",
+            program.join(" "),
+            report["seed"]
+        );
         Ok(failed)
     }
 
@@ -69,7 +107,10 @@ impl Lab<'_> {
 
     /// The planted bug has to be found.
     fn is_found_out(&self, program: &[&str]) -> Result<()> {
-        ensure!(self.failures(program)? > 0, "{program:?} does not sync what it acknowledges, and the lab did not notice");
+        ensure!(
+            self.failures(program)? > 0,
+            "{program:?} does not sync what it acknowledges, and the lab did not notice"
+        );
         Ok(())
     }
 }
@@ -78,18 +119,34 @@ impl Lab<'_> {
 pub fn sqlite(bed: &mut Bed, _: &Options) -> Result<()> {
     let scripts = scripts(bed, &["SQLite"])?;
     for (journal, sound, careless) in [("WAL", "FULL", "OFF"), ("DELETE", "EXTRA", "FULL")] {
-        let setup = format!(r#"sqlite3 "$BEDPLATE_DIR/db" "PRAGMA journal_mode={journal}; CREATE TABLE t(n INTEGER PRIMARY KEY, payload BLOB)""#);
-        let lab = Lab { bed, scripts: &scripts, arguments: vec!["--setup".into(), setup], check: "./verify.sh", states: 80 };
+        let setup = format!(
+            r#"sqlite3 "$BEDPLATE_DIR/db" "PRAGMA journal_mode={journal}; CREATE TABLE t(n INTEGER PRIMARY KEY, payload BLOB)""#
+        );
+        let lab = Lab {
+            bed,
+            scripts: &scripts,
+            arguments: vec!["--setup".into(), setup],
+            check: "./verify.sh",
+            states: 80,
+        };
         lab.passes(&["./insert.sh", sound]).with_context(|| format!("journal mode {journal}"))?;
-        lab.is_found_out(&["./insert.sh", careless]).with_context(|| format!("journal mode {journal}"))?;
+        lab.is_found_out(&["./insert.sh", careless])
+            .with_context(|| format!("journal mode {journal}"))?;
     }
     Ok(())
 }
 
-/// S-1, S-3, S-5, S-7: PostgreSQL recovers from every cut, and loses what it acknowledged where `fsync` is off.
+/// S-1, S-3, S-5, S-7: PostgreSQL recovers from every cut, and loses what it acknowledged where
+/// `fsync` is off.
 pub fn postgres(bed: &mut Bed, _: &Options) -> Result<()> {
     let scripts = scripts(bed, &["PostgreSQL"])?;
-    let lab = Lab { bed, scripts: &scripts, arguments: with_server("./setup.sh"), check: "./verify.sh", states: 24 };
+    let lab = Lab {
+        bed,
+        scripts: &scripts,
+        arguments: with_server("./setup.sh"),
+        check: "./verify.sh",
+        states: 24,
+    };
     lab.passes(&["./insert.sh"])?;
     lab.is_found_out(&["./insert.sh", "-c fsync=off"])
 }
@@ -100,21 +157,30 @@ fn with_server(setup: &str) -> Vec<String> {
     ["-o", options, "--setup", setup, "--timeout", "5m"].map(str::to_owned).to_vec()
 }
 
-/// S-58: PostgreSQL that logs no whole pages has no torn page after any cut where they are written untorn, and has them elsewhere.
+/// S-58: PostgreSQL that logs no whole pages has no torn page after any cut where they are written
+/// untorn, and has them elsewhere.
 pub fn postgres_untorn(bed: &mut Bed, options: &Options) -> Result<()> {
     let scripts = scripts(bed, &["PostgreSQL", "PostgreSQL without full_page_writes"])?;
-    let lab = |setup, states| Lab { bed, scripts: &scripts, arguments: with_server(setup), check: "./verify-pages.sh", states };
+    let lab = |setup, states| Lab {
+        bed,
+        scripts: &scripts,
+        arguments: with_server(setup),
+        check: "./verify-pages.sh",
+        states,
+    };
     lab("./setup-pages.sh 8k", options.states).passes(&["./update.sh"])?;
     // A tear hits some states in a hundred: the chance to miss it in so many is nil.
     lab("./setup-pages.sh none", options.states.max(60)).is_found_out(&["./update.sh"])
 }
 
-/// S-58 promises pages, not transactions: SQLite without a journal loses parts of them on untorn pages, and nothing with its log.
+/// S-58 promises pages, not transactions: SQLite without a journal loses parts of them on untorn
+/// pages, and nothing with its log.
 pub fn sqlite_untorn(bed: &mut Bed, _: &Options) -> Result<()> {
     let scripts = scripts(bed, &["SQLite without a journal"])?;
     let table = "CREATE TABLE t(n INTEGER PRIMARY KEY, v INTEGER NOT NULL, payload TEXT); \
                  INSERT INTO t SELECT value, 0, hex(randomblob(300)) FROM generate_series(0, 499)";
-    let setup = format!(r#"bedplate untorn "$BEDPLATE_DIR" 4k >&2; sqlite3 "$BEDPLATE_DIR/db" "{table}""#);
+    let setup =
+        format!(r#"bedplate untorn "$BEDPLATE_DIR" 4k >&2; sqlite3 "$BEDPLATE_DIR/db" "{table}""#);
     let arguments = ["-o", "mode=concurrent", "--setup", &setup].map(str::to_owned).to_vec();
     let lab = Lab { bed, scripts: &scripts, arguments, check: "./verify-rows.sh", states: 120 };
     lab.passes(&["./update-rows.sh", "WAL"])?;

@@ -1,10 +1,12 @@
-//! Devices that really fail: loop devices over files for which there is no room, as the kernel makes them fail.
+//! Devices that really fail: loop devices over files for which there is no room, as the kernel
+//! makes them fail.
 //!
 //! ```text
 //!  writes fail     volume ─► loop ─► sparse file ─► tmpfs, full
 //!  flushes fail    volume ─► loop ─► sparse file ─► ext2 ─► loop ─► sparse file ─► tmpfs, full
 //! ```
-//! In the second the writes end in the page cache above ext2, and only the flush finds out that there is no room below.
+//! In the second the writes end in the page cache above ext2, and only the flush finds out that
+//! there is no room below.
 
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Write};
@@ -23,7 +25,8 @@ use crate::sh;
 const LIMIT: Duration = Duration::from_secs(60);
 const FIRST: &str = "acknowledged before the device failed";
 
-/// S-33: after a failed write of the log no sync succeeds again, the mount is read-only, and what was acknowledged is there after the next mount.
+/// S-33: after a failed write of the log no sync succeeds again, the mount is read-only, and what
+/// was acknowledged is there after the next mount.
 pub fn write_fails(bed: &mut Bed, _: &Options) -> Result<()> {
     let small = Small::make(bed, "64M")?;
     let device = LoopDevice::attach(&sparse(&small.directory.join("disk.img"), 256)?, &[])?;
@@ -62,8 +65,14 @@ fn fails(bed: &Bed, device: &Path, small: &Small, told: impl Fn(&str) -> Result<
             small.empty()?;
         }
         for _ in 0..3 {
-            ensure!(first.sync_all().is_err(), "S-33: a sync succeeds after one had failed ({failed}), room again: {room}");
-            ensure!(first.sync_data().is_err(), "S-33: a data sync succeeds after one had failed ({failed}), room again: {room}");
+            ensure!(
+                first.sync_all().is_err(),
+                "S-33: a sync succeeds after one had failed ({failed}), room again: {room}"
+            );
+            ensure!(
+                first.sync_data().is_err(),
+                "S-33: a data sync succeeds after one had failed ({failed}), room again: {room}"
+            );
         }
         refuses_changes(&mounted)?;
     }
@@ -77,7 +86,10 @@ fn fails(bed: &Bed, device: &Path, small: &Small, told: impl Fn(&str) -> Result<
     mounted.clear()?;
 
     let mounted = bed.mount(device, "")?;
-    ensure!(std::fs::read_to_string(mounted.path("first"))? == FIRST, "what was acknowledged is gone");
+    ensure!(
+        std::fs::read_to_string(mounted.path("first"))? == FIRST,
+        "what was acknowledged is gone"
+    );
     let mut again = File::create(mounted.path("again"))?;
     again.write_all(b"the device works again")?;
     again.sync_all().context("syncing after the next mount")?;
@@ -90,7 +102,8 @@ fn fails(bed: &Bed, device: &Path, small: &Small, told: impl Fn(&str) -> Result<
 fn write_until_it_fails(mounted: &Mounted) -> Result<std::io::Error> {
     let data = vec![0x5a; 4096];
     for number in 0..20_000 {
-        // A write of data that fails is that write's own failure; each sync takes the log further, until it meets the full device.
+        // A write of data that fails is that write's own failure; each sync takes the log further,
+        // until it meets the full device.
         let written = File::create(mounted.path(&format!("later{number}"))).and_then(|mut file| {
             let written = file.write_all(&data);
             file.sync_all().and(written)
@@ -118,9 +131,17 @@ fn said(mounted: &Mounted) -> Result<String> {
 }
 
 fn refuses_changes(mounted: &Mounted) -> Result<()> {
-    let error = File::create(mounted.path("late")).err().context("S-33: a file can be made after a failed sync")?;
-    ensure!(error.raw_os_error() == Some(Errno::ROFS.raw_os_error()), "S-33: making a file is refused with: {error}");
-    let opened = OpenOptions::new().write(true).open(mounted.path("first")).and_then(|mut file| file.write_all(b"x"));
+    let error = File::create(mounted.path("late"))
+        .err()
+        .context("S-33: a file can be made after a failed sync")?;
+    ensure!(
+        error.raw_os_error() == Some(Errno::ROFS.raw_os_error()),
+        "S-33: making a file is refused with: {error}"
+    );
+    let opened = OpenOptions::new()
+        .write(true)
+        .open(mounted.path("first"))
+        .and_then(|mut file| file.write_all(b"x"));
     ensure!(opened.is_err(), "S-33: a write succeeds after a failed sync");
     Ok(())
 }
@@ -141,7 +162,10 @@ impl Mount {
     fn make(source: &Path, directory: &Path, arguments: &[&str]) -> Result<Self> {
         sh::output(Command::new("mount").args(arguments).arg(source).arg(directory), LIMIT)?;
         let place = directory.to_owned();
-        Ok(Self { guard: Some(Guard::new(move || detach(&place))), directory: directory.to_owned() })
+        Ok(Self {
+            guard: Some(Guard::new(move || detach(&place))),
+            directory: directory.to_owned(),
+        })
     }
 }
 
@@ -161,7 +185,11 @@ struct Small {
 impl Small {
     fn make(bed: &Bed, size: &str) -> Result<Self> {
         let directory = bed.make_directory("small")?;
-        let mount = Mount::make(Path::new("tmpfs"), &directory, &["-t", "tmpfs", "-o", &format!("size={size}")])?;
+        let mount = Mount::make(
+            Path::new("tmpfs"),
+            &directory,
+            &["-t", "tmpfs", "-o", &format!("size={size}")],
+        )?;
         Ok(Self { directory, _mount: mount })
     }
 
@@ -172,7 +200,9 @@ impl Small {
         loop {
             match filler.write_all(&page) {
                 Ok(()) => {}
-                Err(error) if error.raw_os_error() == Some(Errno::NOSPC.raw_os_error()) => return Ok(()),
+                Err(error) if error.raw_os_error() == Some(Errno::NOSPC.raw_os_error()) => {
+                    return Ok(());
+                }
                 Err(error) => return Err(error.into()),
             }
         }

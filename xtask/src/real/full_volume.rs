@@ -17,7 +17,8 @@ const SETTINGS: [&str; 2] = ["max_wal_size=24MB", "min_wal_size=24MB"];
 /// What is left for the load, in bytes.
 const LEFT: u64 = 40 << 20;
 
-/// S-34: PostgreSQL reports no space, the volume stays sound, freeing makes it work again, and no acknowledged transaction is missing.
+/// S-34: PostgreSQL reports no space, the volume stays sound, freeing makes it work again, and no
+/// acknowledged transaction is missing.
 pub fn postgres_runs_out(bed: &mut Bed, _: &Options) -> Result<()> {
     let image = bed.format("volume.img", "320M")?;
     let mounted = bed.mount(&image, &mount_options("concurrent"))?;
@@ -31,8 +32,12 @@ pub fn postgres_runs_out(bed: &mut Bed, _: &Options) -> Result<()> {
     let ballast = mounted.path("ballast");
     let free = statvfs(&mounted.directory)?;
     let free = free.f_bavail * free.f_frsize;
-    ensure!((LEFT..1 << 30).contains(&free), "{free} bytes are free before the test begins: this is not the volume that was made");
-    fallocate(File::create(&ballast)?, FallocateFlags::empty(), 0, free - LEFT).context("preallocating the ballast")?;
+    ensure!(
+        (LEFT..1 << 30).contains(&free),
+        "{free} bytes are free before the test begins: this is not the volume that was made"
+    );
+    fallocate(File::create(&ballast)?, FallocateFlags::empty(), 0, free - LEFT)
+        .context("preallocating the ballast")?;
 
     let client = cluster.client(1)?;
     let bench = cluster.bench(120)?;
@@ -46,7 +51,8 @@ pub fn postgres_runs_out(bed: &mut Bed, _: &Options) -> Result<()> {
     let mut told = vec![Client::finish(client)];
     std::fs::remove_file(&ballast).context("removing a file from the full volume")?;
     if server.has_ended()? || cluster.sql("TRUNCATE filler").is_err() {
-        // A server that had no space for its log stops to protect itself; it comes back with its own recovery.
+        // A server that had no space for its log stops to protect itself; it comes back with its
+        // own recovery.
         server.kill()?;
         server = cluster.start(&SETTINGS)?;
         cluster.sql("TRUNCATE filler")?;
@@ -74,7 +80,10 @@ fn fill(cluster: &Cluster) -> Result<String> {
     let start = Instant::now();
     loop {
         let sql = "INSERT INTO filler SELECT g, repeat('x', 900) FROM generate_series(1, 2000) g";
-        let done = sh::finish(cluster.program("psql").args(["-X", "-q", "-v", "ON_ERROR_STOP=1", "-c", sql]), Duration::from_secs(120))?;
+        let done = sh::finish(
+            cluster.program("psql").args(["-X", "-q", "-v", "ON_ERROR_STOP=1", "-c", sql]),
+            Duration::from_secs(120),
+        )?;
         if !done.status.success() {
             return Ok(done.stderr);
         }

@@ -1,7 +1,9 @@
-//! A client that logs its commits: it inserts numbers one by one into a database and remembers, outside the volume, which ones were acknowledged.
+//! A client that logs its commits: it inserts numbers one by one into a database and remembers,
+//! outside the volume, which ones were acknowledged.
 //!
-//! The database's own shell is the client: it gets a statement on its input and answers `ack N` once the statement is committed. After a crash every
-//! acknowledged number has to be there; the one after the last may be.
+//! The database's own shell is the client: it gets a statement on its input and answers `ack N`
+//! once the statement is committed. After a crash every acknowledged number has to be there; the
+//! one after the last may be.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, Command, Stdio};
@@ -15,8 +17,9 @@ use anyhow::{Context, Result, ensure};
 use super::bed::kill;
 use crate::cleanup::Guard;
 
-/// How long a client thinks between two transactions. Databases that poll for a lock, as SQLite does ten times a second, let a client that never pauses
-/// keep the others out for longer than any time-out.
+/// How long a client thinks between two transactions. Databases that poll for a lock, as SQLite
+/// does ten times a second, let a client that never pauses keep the others out for longer than any
+/// time-out.
 const THINK: Duration = Duration::from_millis(4);
 
 /// A client at work on a thread of its own.
@@ -40,13 +43,22 @@ pub struct Acknowledged {
 }
 
 impl Client {
-    /// Starts `shell` and inserts `first`, `first + 1` … with what `statement` says, until the shell ends or [`finish`](Self::finish) is called.
+    /// Starts `shell` and inserts `first`, `first + 1` … with what `statement` says, until the
+    /// shell ends or [`finish`](Self::finish) is called.
     ///
     /// # Errors
     /// When the shell cannot be started.
-    pub fn start(shell: &mut Command, first: u64, statement: impl Fn(u64) -> String + Send + 'static) -> Result<Self> {
-        let mut child =
-            shell.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().context("cannot start a database's shell")?;
+    pub fn start(
+        shell: &mut Command,
+        first: u64,
+        statement: impl Fn(u64) -> String + Send + 'static,
+    ) -> Result<Self> {
+        let mut child = shell
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .context("cannot start a database's shell")?;
         let pid = child.id();
         let process = Guard::new(move || kill(pid));
         let (next, stop) = (Arc::new(AtomicU64::new(first)), Arc::new(AtomicBool::new(false)));
@@ -77,14 +89,24 @@ impl Client {
                 // What it said last may still be on its way.
                 std::thread::sleep(Duration::from_millis(200));
             }
-            ensure!(!self.thread.is_finished(), "a client ended after {} commits: {}", self.count(), self.said.lock().expect("not poisoned").trim());
-            ensure!(start.elapsed() < Duration::from_secs(60), "a client made only {} commits in a minute", self.count());
+            ensure!(
+                !self.thread.is_finished(),
+                "a client ended after {} commits: {}",
+                self.count(),
+                self.said.lock().expect("not poisoned").trim()
+            );
+            ensure!(
+                start.elapsed() < Duration::from_secs(60),
+                "a client made only {} commits in a minute",
+                self.count()
+            );
             std::thread::sleep(Duration::from_millis(5));
         }
         Ok(())
     }
 
-    /// Ends the client after the statement it is at, or at once when its database is dead, and returns what it was told.
+    /// Ends the client after the statement it is at, or at once when its database is dead, and
+    /// returns what it was told.
     pub fn finish(self) -> Acknowledged {
         self.stop.store(true, Ordering::Release);
         let start = Instant::now();

@@ -1,7 +1,9 @@
-//! Real programs on the release binary: databases that are killed, data that is verified, input that is bad.
+//! Real programs on the release binary: databases that are killed, data that is verified, input
+//! that is bad.
 //!
-//! One table lists the tests with what they need and how long they may take. They run one at a time. A test that returns an error has failed; one
-//! whose needs are not met is skipped with the reason. However a test ends, nothing of it stays on the machine.
+//! One table lists the tests with what they need and how long they may take. They run one at a
+//! time. A test that returns an error has failed; one whose needs are not met is skipped with the
+//! reason. However a test ends, nothing of it stays on the machine.
 
 mod backups;
 mod bad_input;
@@ -109,34 +111,119 @@ const TESTS: &[Test] = &[
     Test { name: "bad-input-not-a-volume", needs: &[], budget_s: 60, run: bad_input::not_a_volume },
     Test { name: "bad-input-newer-format", needs: &[], budget_s: 60, run: bad_input::newer_format },
     Test { name: "bad-input-truncated", needs: &[], budget_s: 60, run: bad_input::truncated },
-    Test { name: "bad-input-superblock-a", needs: &[Need::Fuse], budget_s: 60, run: bad_input::superblock_a },
+    Test {
+        name: "bad-input-superblock-a",
+        needs: &[Need::Fuse],
+        budget_s: 60,
+        run: bad_input::superblock_a,
+    },
     Test { name: "bad-input-superblocks", needs: &[], budget_s: 60, run: bad_input::superblocks },
     Test { name: "bad-input-too-small", needs: &[], budget_s: 60, run: bad_input::too_small },
-    Test { name: "bad-input-formatted-twice", needs: &[], budget_s: 60, run: bad_input::formatted_twice },
-    Test { name: "bad-input-read-only-device", needs: &[Need::Root, Need::Loop], budget_s: 60, run: bad_input::read_only_device },
-    Test { name: "bad-input-busy-device", needs: &[Need::Fuse], budget_s: 60, run: bad_input::busy_device },
-    Test { name: "bad-input-block-below-sector", needs: &[Need::Root, Need::Loop], budget_s: 60, run: bad_input::block_below_sector },
+    Test {
+        name: "bad-input-formatted-twice",
+        needs: &[],
+        budget_s: 60,
+        run: bad_input::formatted_twice,
+    },
+    Test {
+        name: "bad-input-read-only-device",
+        needs: &[Need::Root, Need::Loop],
+        budget_s: 60,
+        run: bad_input::read_only_device,
+    },
+    Test {
+        name: "bad-input-busy-device",
+        needs: &[Need::Fuse],
+        budget_s: 60,
+        run: bad_input::busy_device,
+    },
+    Test {
+        name: "bad-input-block-below-sector",
+        needs: &[Need::Root, Need::Loop],
+        budget_s: 60,
+        run: bad_input::block_below_sector,
+    },
     Test { name: "bad-input-garbled", needs: &[], budget_s: 120, run: bad_input::garbled },
     Test { name: "stale-mount", needs: &[Need::Fuse], budget_s: 60, run: recovery::stale_mount },
-    Test { name: "read-only-mount", needs: &[Need::Fuse], budget_s: 60, run: recovery::read_only_mount },
-    Test { name: "replaced-file", needs: &[Need::Fuse], budget_s: 60, run: recovery::replaced_file },
+    Test {
+        name: "read-only-mount",
+        needs: &[Need::Fuse],
+        budget_s: 60,
+        run: recovery::read_only_mount,
+    },
+    Test {
+        name: "replaced-file",
+        needs: &[Need::Fuse],
+        budget_s: 60,
+        run: recovery::replaced_file,
+    },
     Test { name: "separate-log", needs: &[Need::Fuse], budget_s: 60, run: recovery::separate_log },
-    Test { name: "fio-cached", needs: &[Need::Fuse, Need::Program("fio")], budget_s: 180, run: fio::cached },
-    Test { name: "fio-direct", needs: &[Need::Fuse, Need::Program("fio")], budget_s: 180, run: fio::direct },
-    Test { name: "fio-concurrent", needs: &[Need::Fuse, Need::Program("fio")], budget_s: 180, run: fio::concurrent },
-    Test { name: "fio-concurrent-cache", needs: &[Need::Fuse, Need::Program("fio")], budget_s: 180, run: fio::concurrent_cache },
-    Test { name: "fio-o-direct", needs: &[Need::Fuse, Need::Program("fio")], budget_s: 180, run: fio::o_direct },
-    Test { name: "failing-device-write", needs: &[Need::Fuse, Need::Root, Need::Loop], budget_s: 120, run: failing_device::write_fails },
+    Test {
+        name: "fio-cached",
+        needs: &[Need::Fuse, Need::Program("fio")],
+        budget_s: 180,
+        run: fio::cached,
+    },
+    Test {
+        name: "fio-direct",
+        needs: &[Need::Fuse, Need::Program("fio")],
+        budget_s: 180,
+        run: fio::direct,
+    },
+    Test {
+        name: "fio-concurrent",
+        needs: &[Need::Fuse, Need::Program("fio")],
+        budget_s: 180,
+        run: fio::concurrent,
+    },
+    Test {
+        name: "fio-concurrent-cache",
+        needs: &[Need::Fuse, Need::Program("fio")],
+        budget_s: 180,
+        run: fio::concurrent_cache,
+    },
+    Test {
+        name: "fio-o-direct",
+        needs: &[Need::Fuse, Need::Program("fio")],
+        budget_s: 180,
+        run: fio::o_direct,
+    },
+    Test {
+        name: "failing-device-write",
+        needs: &[Need::Fuse, Need::Root, Need::Loop],
+        budget_s: 120,
+        run: failing_device::write_fails,
+    },
     Test {
         name: "failing-device-flush",
         needs: &[Need::Fuse, Need::Root, Need::Loop, Need::Program("mkfs.ext2")],
         budget_s: 120,
         run: failing_device::flush_fails,
     },
-    Test { name: "mixed-open", needs: &[Need::Fuse], budget_s: 120, run: mixed_open::two_processes },
-    Test { name: "sqlite-wal", needs: &[Need::Fuse, Need::Program("sqlite3")], budget_s: 180, run: sqlite::wal },
-    Test { name: "sqlite-rollback", needs: &[Need::Fuse, Need::Program("sqlite3")], budget_s: 180, run: sqlite::rollback },
-    Test { name: "postgres", needs: &[Need::Fuse, Need::Postgres, Need::Program("setpriv")], budget_s: 420, run: postgres::killed },
+    Test {
+        name: "mixed-open",
+        needs: &[Need::Fuse],
+        budget_s: 120,
+        run: mixed_open::two_processes,
+    },
+    Test {
+        name: "sqlite-wal",
+        needs: &[Need::Fuse, Need::Program("sqlite3")],
+        budget_s: 180,
+        run: sqlite::wal,
+    },
+    Test {
+        name: "sqlite-rollback",
+        needs: &[Need::Fuse, Need::Program("sqlite3")],
+        budget_s: 180,
+        run: sqlite::rollback,
+    },
+    Test {
+        name: "postgres",
+        needs: &[Need::Fuse, Need::Postgres, Need::Program("setpriv")],
+        budget_s: 420,
+        run: postgres::killed,
+    },
     Test {
         name: "checkpoint-clone-postgres",
         needs: &[Need::Fuse, Need::Postgres, Need::Program("setpriv")],
@@ -149,23 +236,78 @@ const TESTS: &[Test] = &[
         budget_s: 120,
         run: backups::backups_of_a_live_cluster,
     },
-    Test { name: "outside-killed", needs: &[Need::Fuse], budget_s: 180, run: outside::killed_in_a_loop },
-    Test { name: "outside-full-host", needs: &[Need::Fuse, Need::Root], budget_s: 120, run: outside::full_host },
-    Test { name: "outside-image-cut", needs: &[Need::Fuse], budget_s: 120, run: outside::image_cut_short },
-    Test { name: "outside-device-cut", needs: &[Need::Fuse, Need::Root, Need::Loop], budget_s: 120, run: outside::device_cut_short },
-    Test { name: "outside-device-detached", needs: &[Need::Fuse, Need::Root, Need::Loop], budget_s: 120, run: outside::device_detached },
-    Test { name: "outside-two-daemons", needs: &[Need::Fuse], budget_s: 120, run: outside::two_daemons },
-    Test { name: "crashlab-sqlite", needs: &[Need::Fuse, Need::Program("sqlite3")], budget_s: 180, run: crashlab::sqlite },
-    Test { name: "crashlab-postgres", needs: &[Need::Fuse, Need::Postgres, Need::Program("setpriv")], budget_s: 420, run: crashlab::postgres },
-    Test { name: "crashlab-untorn-sqlite", needs: &[Need::Fuse, Need::Program("sqlite3")], budget_s: 180, run: crashlab::sqlite_untorn },
+    Test {
+        name: "outside-killed",
+        needs: &[Need::Fuse],
+        budget_s: 180,
+        run: outside::killed_in_a_loop,
+    },
+    Test {
+        name: "outside-full-host",
+        needs: &[Need::Fuse, Need::Root],
+        budget_s: 120,
+        run: outside::full_host,
+    },
+    Test {
+        name: "outside-image-cut",
+        needs: &[Need::Fuse],
+        budget_s: 120,
+        run: outside::image_cut_short,
+    },
+    Test {
+        name: "outside-device-cut",
+        needs: &[Need::Fuse, Need::Root, Need::Loop],
+        budget_s: 120,
+        run: outside::device_cut_short,
+    },
+    Test {
+        name: "outside-device-detached",
+        needs: &[Need::Fuse, Need::Root, Need::Loop],
+        budget_s: 120,
+        run: outside::device_detached,
+    },
+    Test {
+        name: "outside-two-daemons",
+        needs: &[Need::Fuse],
+        budget_s: 120,
+        run: outside::two_daemons,
+    },
+    Test {
+        name: "crashlab-sqlite",
+        needs: &[Need::Fuse, Need::Program("sqlite3")],
+        budget_s: 180,
+        run: crashlab::sqlite,
+    },
+    Test {
+        name: "crashlab-postgres",
+        needs: &[Need::Fuse, Need::Postgres, Need::Program("setpriv")],
+        budget_s: 420,
+        run: crashlab::postgres,
+    },
+    Test {
+        name: "crashlab-untorn-sqlite",
+        needs: &[Need::Fuse, Need::Program("sqlite3")],
+        budget_s: 180,
+        run: crashlab::sqlite_untorn,
+    },
     Test {
         name: "crashlab-untorn-postgres",
         needs: &[Need::Fuse, Need::Postgres, Need::Program("setpriv")],
         budget_s: 420,
         run: crashlab::postgres_untorn,
     },
-    Test { name: "volume-relayout", needs: &[Need::Fuse, Need::Program("sqlite3"), Need::Program("fio")], budget_s: 240, run: volumes::relayout },
-    Test { name: "volume-member-pulled", needs: &[Need::Fuse, Need::Postgres, Need::Program("setpriv")], budget_s: 300, run: volumes::member_pulled },
+    Test {
+        name: "volume-relayout",
+        needs: &[Need::Fuse, Need::Program("sqlite3"), Need::Program("fio")],
+        budget_s: 240,
+        run: volumes::relayout,
+    },
+    Test {
+        name: "volume-member-pulled",
+        needs: &[Need::Fuse, Need::Postgres, Need::Program("setpriv")],
+        budget_s: 300,
+        run: volumes::member_pulled,
+    },
     Test {
         name: "volume-raid5-member-pulled",
         needs: &[Need::Fuse, Need::Postgres, Need::Program("setpriv")],
@@ -174,14 +316,38 @@ const TESTS: &[Test] = &[
     },
     Test {
         name: "volume-page-checksums",
-        needs: &[Need::Program("mariadb-install-db"), Need::Program("mariadbd"), Need::Program("sqlite3")],
+        needs: &[
+            Need::Program("mariadb-install-db"),
+            Need::Program("mariadbd"),
+            Need::Program("sqlite3"),
+        ],
         budget_s: 240,
         run: pages::page_checksums,
     },
-    Test { name: "volume-scheduled-scrub", needs: &[Need::Fuse, Need::Postgres, Need::Program("setpriv")], budget_s: 300, run: scrubs::on_schedule },
-    Test { name: "full-volume", needs: &[Need::Fuse, Need::Postgres, Need::Program("setpriv")], budget_s: 300, run: full_volume::postgres_runs_out },
-    Test { name: "no-io-uring", needs: &[Need::Fuse, Need::Program("fio")], budget_s: 240, run: restricted::no_io_uring },
-    Test { name: "no-io-uring-tests", needs: &[], budget_s: 600, run: restricted::no_io_uring_tests },
+    Test {
+        name: "volume-scheduled-scrub",
+        needs: &[Need::Fuse, Need::Postgres, Need::Program("setpriv")],
+        budget_s: 300,
+        run: scrubs::on_schedule,
+    },
+    Test {
+        name: "full-volume",
+        needs: &[Need::Fuse, Need::Postgres, Need::Program("setpriv")],
+        budget_s: 300,
+        run: full_volume::postgres_runs_out,
+    },
+    Test {
+        name: "no-io-uring",
+        needs: &[Need::Fuse, Need::Program("fio")],
+        budget_s: 240,
+        run: restricted::no_io_uring,
+    },
+    Test {
+        name: "no-io-uring-tests",
+        needs: &[],
+        budget_s: 600,
+        run: restricted::no_io_uring_tests,
+    },
     Test {
         name: "ordinary-user",
         needs: &[Need::Fuse, Need::Root, Need::Program("setpriv"), Need::Program("fusermount3")],
@@ -195,7 +361,14 @@ const TESTS: &[Test] = &[
 const MEASUREMENTS: &[Test] = &[
     Test {
         name: "ratio-postgres",
-        needs: &[Need::Fuse, Need::Root, Need::Loop, Need::Postgres, Need::Program("setpriv"), Need::Program("mkfs.xfs")],
+        needs: &[
+            Need::Fuse,
+            Need::Root,
+            Need::Loop,
+            Need::Postgres,
+            Need::Program("setpriv"),
+            Need::Program("mkfs.xfs"),
+        ],
         budget_s: 3600,
         run: ratio::postgres,
     },
@@ -207,7 +380,13 @@ const MEASUREMENTS: &[Test] = &[
     },
     Test {
         name: "suites",
-        needs: &[Need::Fuse, Need::Root, Need::Loop, Need::Program("mkfs.xfs"), Need::Program("findmnt")],
+        needs: &[
+            Need::Fuse,
+            Need::Root,
+            Need::Loop,
+            Need::Program("mkfs.xfs"),
+            Need::Program("findmnt"),
+        ],
         budget_s: 12 * 3600,
         run: suites::compare,
     },
@@ -227,7 +406,9 @@ pub fn run(options: &Options, tally: &mut Tally) -> Result<()> {
     }
     needs::install();
     let program = match &options.program {
-        Some(program) => program.canonicalize().with_context(|| format!("cannot find {}", program.display()))?,
+        Some(program) => {
+            program.canonicalize().with_context(|| format!("cannot find {}", program.display()))?
+        }
         None => build()?,
     };
     let count = chosen.len();
@@ -250,16 +431,23 @@ fn choose(options: &Options) -> Result<Vec<&'static Test>> {
     if options.names.is_empty() {
         return Ok(TESTS.iter().chain(if options.list { MEASUREMENTS } else { &[] }).collect());
     }
-    let named = |test: &&Test| options.names.iter().any(|name| test.name.starts_with(name.as_str()));
+    let named =
+        |test: &&Test| options.names.iter().any(|name| test.name.starts_with(name.as_str()));
     let chosen: Vec<_> = TESTS.iter().chain(MEASUREMENTS).filter(named).collect();
-    ensure!(!chosen.is_empty(), "no test has a name that starts so: `cargo xtask real --list` names them");
+    ensure!(
+        !chosen.is_empty(),
+        "no test has a name that starts so: `cargo xtask real --list` names them"
+    );
     Ok(chosen)
 }
 
 /// Builds the release binary and returns its path.
 fn build() -> Result<PathBuf> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let built = sh::passes(Command::new(&cargo).args(["build", "--release", "--quiet", "-p", "bedplate-cli"]), Duration::from_secs(1200))?;
+    let built = sh::passes(
+        Command::new(&cargo).args(["build", "--release", "--quiet", "-p", "bedplate-cli"]),
+        Duration::from_secs(1200),
+    )?;
     ensure!(built, "the release binary does not build");
     Ok(sh::target_directory()?.join("release/bedplate"))
 }
@@ -270,7 +458,11 @@ fn run_one(test: &Test, program: &Path, options: &Options) -> Outcome {
         return Outcome::Skipped(reason);
     }
     // A longer load gets its time on top, once a kill and round.
-    let budget = Duration::from_secs(test.budget_s + options.seconds * u64::from(options.kills.max(2 * options.rounds)) * 4 + options.extents / 1000);
+    let budget = Duration::from_secs(
+        test.budget_s
+            + options.seconds * u64::from(options.kills.max(2 * options.rounds)) * 4
+            + options.extents / 1000,
+    );
     let (ended, watch) = mpsc::channel::<()>();
     let watchdog = std::thread::spawn(move || {
         let expired = watch.recv_timeout(budget) == Err(mpsc::RecvTimeoutError::Timeout);
@@ -280,7 +472,9 @@ fn run_one(test: &Test, program: &Path, options: &Options) -> Outcome {
         }
         expired
     });
-    let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| Bed::new(program).and_then(|mut bed| (test.run)(&mut bed, options))));
+    let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        Bed::new(program).and_then(|mut bed| (test.run)(&mut bed, options))
+    }));
     drop(ended);
     let expired = watchdog.join().expect("the watchdog does not panic");
     cleanup::run_all();

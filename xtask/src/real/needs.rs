@@ -1,4 +1,5 @@
-//! What a test needs of the machine, and how it gets there: programs are installed where that is allowed, the rest is probed.
+//! What a test needs of the machine, and how it gets there: programs are installed where that is
+//! allowed, the rest is probed.
 
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -44,10 +45,16 @@ impl Need {
     pub fn missing(self) -> Option<String> {
         match self {
             Self::Fuse => probe_fuse().err().map(|error| format!("no FUSE here: {error:#}")),
-            Self::Loop => probe_loop().err().map(|error| format!("no loop devices here: {error:#}")),
+            Self::Loop => {
+                probe_loop().err().map(|error| format!("no loop devices here: {error:#}"))
+            }
             Self::Root => (!is_root()).then(|| "needs root".to_owned()),
-            Self::Postgres => postgres_programs().is_none().then(|| "PostgreSQL is not installed".to_owned()),
-            Self::Program(name) => find_program(name).is_none().then(|| format!("{name} is not installed")),
+            Self::Postgres => {
+                postgres_programs().is_none().then(|| "PostgreSQL is not installed".to_owned())
+            }
+            Self::Program(name) => {
+                find_program(name).is_none().then(|| format!("{name} is not installed"))
+            }
         }
     }
 }
@@ -61,24 +68,41 @@ pub fn is_root() -> bool {
 pub fn find_program(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let system = ["/usr/sbin", "/sbin", "/usr/bin", "/bin"].map(PathBuf::from);
-    std::env::split_paths(&path).chain(system).map(|directory| directory.join(name)).find(|file| file.is_file())
+    std::env::split_paths(&path)
+        .chain(system)
+        .map(|directory| directory.join(name))
+        .find(|file| file.is_file())
 }
 
-/// Returns the directory of PostgreSQL's programs: the newest that Debian installed, or the one of the path.
+/// Returns the directory of PostgreSQL's programs: the newest that Debian installed, or the one of
+/// the path.
 pub fn postgres_programs() -> Option<PathBuf> {
-    let versions = std::fs::read_dir("/usr/lib/postgresql").into_iter().flatten().flatten().map(|entry| entry.path().join("bin"));
-    let newest = versions.filter(|bin| bin.join("postgres").is_file()).max_by_key(|bin| version(bin));
+    let versions = std::fs::read_dir("/usr/lib/postgresql")
+        .into_iter()
+        .flatten()
+        .flatten()
+        .map(|entry| entry.path().join("bin"));
+    let newest =
+        versions.filter(|bin| bin.join("postgres").is_file()).max_by_key(|bin| version(bin));
     newest.or_else(|| find_program("postgres")?.parent().map(Path::to_path_buf))
 }
 
 fn version(bin: &Path) -> u32 {
-    bin.parent().and_then(Path::file_name).and_then(|name| name.to_str()).and_then(|name| name.parse().ok()).unwrap_or(0)
+    bin.parent()
+        .and_then(Path::file_name)
+        .and_then(|name| name.to_str())
+        .and_then(|name| name.parse().ok())
+        .unwrap_or(0)
 }
 
-/// Installs the programs that are missing, as root, where there is `apt-get` and it is not forbidden. Failing is not an error: the tests that
-/// need them are skipped with the reason.
+/// Installs the programs that are missing, as root, where there is `apt-get` and it is not
+/// forbidden. Failing is not an error: the tests that need them are skipped with the reason.
 pub fn install() {
-    let mut wanted: Vec<&str> = PACKAGES.iter().filter(|(program, _)| find_program(program).is_none()).map(|(_, package)| *package).collect();
+    let mut wanted: Vec<&str> = PACKAGES
+        .iter()
+        .filter(|(program, _)| find_program(program).is_none())
+        .map(|(_, package)| *package)
+        .collect();
     let database = postgres_programs().is_none();
     if wanted.is_empty() && !database {
         return;
@@ -91,7 +115,8 @@ pub fn install() {
         wanted.push("postgresql-common");
     }
     println!("    installing {}", wanted.join(" "));
-    let installed = apt_install(&wanted).and_then(|()| if database { install_postgres() } else { Ok(()) });
+    let installed =
+        apt_install(&wanted).and_then(|()| if database { install_postgres() } else { Ok(()) });
     if let Err(error) = installed {
         println!("    could not install: {error:#}");
     }
@@ -102,7 +127,8 @@ pub fn may_install() -> bool {
     is_root() && std::env::var_os("BEDPLATE_NO_INSTALL").is_none()
 }
 
-/// Installs packages that a source tree is built with; where that is not allowed the build says what it lacks.
+/// Installs packages that a source tree is built with; where that is not allowed the build says
+/// what it lacks.
 ///
 /// # Errors
 /// When the packages cannot be installed.
@@ -124,7 +150,10 @@ fn install_postgres() -> Result<()> {
 fn apt_install(packages: &[&str]) -> Result<()> {
     let apt = |arguments: &[&str]| {
         let mut command = Command::new("apt-get");
-        command.env("DEBIAN_FRONTEND", "noninteractive").args(["-q", "-y", "--no-install-recommends"]).args(arguments);
+        command
+            .env("DEBIAN_FRONTEND", "noninteractive")
+            .args(["-q", "-y", "--no-install-recommends"])
+            .args(arguments);
         sh::output(&mut command, Duration::from_secs(600))
     };
     let install = [&["install"], packages].concat();
@@ -135,7 +164,8 @@ fn apt_install(packages: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// Mounts and unmounts a FUSE file system that is not served: what is refused here is refused by the system, not by a fault of ours.
+/// Mounts and unmounts a FUSE file system that is not served: what is refused here is refused by
+/// the system, not by a fault of ours.
 fn probe_fuse() -> Result<()> {
     let device = rustix::fs::open("/dev/fuse", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty());
     if !is_root() {
@@ -150,7 +180,14 @@ fn probe_fuse() -> Result<()> {
     let place = tempfile::tempdir()?;
     let number = std::os::fd::AsRawFd::as_raw_fd(&device);
     let data = std::ffi::CString::new(format!("fd={number},rootmode=40000,user_id=0,group_id=0"))?;
-    rustix::mount::mount("bedplate-probe", place.path(), "fuse", MountFlags::NOSUID | MountFlags::NODEV, &*data).context("cannot mount")?;
+    rustix::mount::mount(
+        "bedplate-probe",
+        place.path(),
+        "fuse",
+        MountFlags::NOSUID | MountFlags::NODEV,
+        &*data,
+    )
+    .context("cannot mount")?;
     drop(device);
     rustix::mount::unmount(place.path(), UnmountFlags::DETACH).context("cannot unmount")
 }
@@ -169,9 +206,16 @@ pub fn exec_without_io_uring(program: &[std::ffi::OsString]) -> Result<()> {
     let [name, arguments @ ..] = program else { bail!("name a program") };
     let calls = [libc::SYS_io_uring_setup, libc::SYS_io_uring_enter, libc::SYS_io_uring_register];
     let refused = SeccompAction::Errno(libc::EPERM.unsigned_abs());
-    let architecture = std::env::consts::ARCH.try_into().context("no filter for this architecture")?;
-    let filter = SeccompFilter::new(calls.map(|call| (call, Vec::new())).into(), SeccompAction::Allow, refused, architecture)?;
+    let architecture =
+        std::env::consts::ARCH.try_into().context("no filter for this architecture")?;
+    let filter = SeccompFilter::new(
+        calls.map(|call| (call, Vec::new())).into(),
+        SeccompAction::Allow,
+        refused,
+        architecture,
+    )?;
     let filter: BpfProgram = filter.try_into()?;
     seccompiler::apply_filter(&filter)?;
-    Err(Command::new(name).args(arguments).exec()).with_context(|| format!("cannot run {}", name.to_string_lossy()))
+    Err(Command::new(name).args(arguments).exec())
+        .with_context(|| format!("cannot run {}", name.to_string_lossy()))
 }

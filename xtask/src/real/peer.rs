@@ -1,4 +1,5 @@
-//! A second process with a file open: it does what lines on its standard input say and answers each with a line.
+//! A second process with a file open: it does what lines on its standard input say and answers each
+//! with a line.
 //!
 //! ```text
 //! open plain|direct PATH     write OFFSET LEN SEED     read OFFSET LEN     sync     close
@@ -53,13 +54,23 @@ pub fn serve() -> Result<()> {
 
 fn obey(line: &str, file: &mut Option<File>) -> Result<String> {
     let words: Vec<&str> = line.split(' ').collect();
-    let number = |at: usize| words.get(at).context("too few words")?.parse::<u64>().context("not a number");
+    let number =
+        |at: usize| words.get(at).context("too few words")?.parse::<u64>().context("not a number");
     let opened = || file.as_ref().context("no file is open");
     match words[0] {
         "open" => {
-            let flags = if words.get(1) == Some(&"direct") { OFlags::DIRECT } else { OFlags::empty() };
+            let flags =
+                if words.get(1) == Some(&"direct") { OFlags::DIRECT } else { OFlags::empty() };
             let path = words.get(2).context("no path")?;
-            *file = Some(OpenOptions::new().read(true).write(true).create(true).truncate(false).custom_flags(flags.bits().cast_signed()).open(path)?);
+            *file = Some(
+                OpenOptions::new()
+                    .read(true)
+                    .write(true)
+                    .create(true)
+                    .truncate(false)
+                    .custom_flags(flags.bits().cast_signed())
+                    .open(path)?,
+            );
         }
         "write" => {
             let bytes = pattern(number(3)?, usize::try_from(number(2)?)?);
@@ -94,7 +105,11 @@ impl Peer {
     /// # Errors
     /// When this program cannot be started again.
     pub fn start() -> Result<Self> {
-        let mut child = Command::new(std::env::current_exe()?).arg("peer").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
+        let mut child = Command::new(std::env::current_exe()?)
+            .arg("peer")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()?;
         let input = child.stdin.take();
         let output = BufReader::new(child.stdout.take().context("a peer has an output")?);
         Ok(Self { child, input, output })

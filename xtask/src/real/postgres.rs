@@ -19,7 +19,8 @@ use crate::sh;
 
 const LIMIT: Duration = Duration::from_secs(300);
 
-/// Where a cluster lives and whose it is. PostgreSQL refuses to be root, so as root everything runs as its own user.
+/// Where a cluster lives and whose it is. PostgreSQL refuses to be root, so as root everything runs
+/// as its own user.
 pub struct Cluster {
     programs: PathBuf,
     data: PathBuf,
@@ -30,11 +31,16 @@ pub struct Cluster {
 
 /// The options that let PostgreSQL's user see a mount of root's.
 pub fn mount_options(mode: &str) -> String {
-    if is_root() { format!("mode={mode},allow_other,default_permissions") } else { format!("mode={mode}") }
+    if is_root() {
+        format!("mode={mode},allow_other,default_permissions")
+    } else {
+        format!("mode={mode}")
+    }
 }
 
 fn user_number(flag: &str) -> Result<u32> {
-    let text = sh::output(Command::new("id").args([flag, "postgres"]), LIMIT).context("there is no user postgres")?;
+    let text = sh::output(Command::new("id").args([flag, "postgres"]), LIMIT)
+        .context("there is no user postgres")?;
     text.trim().parse().context("id prints a number")
 }
 
@@ -47,7 +53,8 @@ impl Cluster {
         Self::at(bed, mounted.join("cluster"), "postgres")
     }
 
-    /// Describes the cluster in the directory `data`, which may exist; its sockets and logs lie in the bed under a name of its own.
+    /// Describes the cluster in the directory `data`, which may exist; its sockets and logs lie in
+    /// the bed under a name of its own.
     ///
     /// # Errors
     /// As [`new`](Self::new).
@@ -61,20 +68,32 @@ impl Cluster {
 
     fn give(&self, path: &Path) -> Result<()> {
         if let Some((user, group)) = self.owner {
-            chown(path, Some(user), Some(group)).with_context(|| format!("cannot give {} to postgres", path.display()))?;
+            chown(path, Some(user), Some(group))
+                .with_context(|| format!("cannot give {} to postgres", path.display()))?;
         }
         Ok(())
     }
 
-    /// Returns one of PostgreSQL's programs, run by its user, with the cluster's sockets for what connects.
+    /// Returns one of PostgreSQL's programs, run by its user, with the cluster's sockets for what
+    /// connects.
     pub fn program(&self, name: &str) -> Command {
         let mut words: Vec<OsString> = Vec::new();
         if let Some((user, group)) = self.owner {
-            words.extend(["setpriv".into(), format!("--reuid={user}").into(), format!("--regid={group}").into(), "--clear-groups".into()]);
+            words.extend([
+                "setpriv".into(),
+                format!("--reuid={user}").into(),
+                format!("--regid={group}").into(),
+                "--clear-groups".into(),
+            ]);
         }
         words.push(self.programs.join(name).into());
         let mut command = Command::new(&words[0]);
-        command.args(&words[1..]).current_dir("/").env("LC_ALL", "C").env("PGHOST", &self.outside).env("PGDATABASE", "postgres");
+        command
+            .args(&words[1..])
+            .current_dir("/")
+            .env("LC_ALL", "C")
+            .env("PGHOST", &self.outside)
+            .env("PGDATABASE", "postgres");
         command.env("PGUSER", "postgres").env("HOME", &self.outside);
         command
     }
@@ -83,7 +102,11 @@ impl Cluster {
     ///
     /// # Errors
     /// When it fails.
-    pub fn run<A: AsRef<OsStr>>(&self, name: &str, arguments: impl IntoIterator<Item = A>) -> Result<String> {
+    pub fn run<A: AsRef<OsStr>>(
+        &self,
+        name: &str,
+        arguments: impl IntoIterator<Item = A>,
+    ) -> Result<String> {
         sh::output(self.program(name).args(arguments), LIMIT)
     }
 
@@ -96,7 +119,9 @@ impl Cluster {
         self.give(&self.data)?;
         let segment = format!("--wal-segsize={segment_mb}");
         let data = self.data.as_os_str();
-        let words = ["-k", "-U", "postgres", "-A", "trust", "-E", "UTF8", "--no-locale", &segment, "-D"].map(OsStr::new);
+        let words =
+            ["-k", "-U", "postgres", "-A", "trust", "-E", "UTF8", "--no-locale", &segment, "-D"]
+                .map(OsStr::new);
         self.run("initdb", words.into_iter().chain([data])).map(drop)
     }
 
@@ -108,16 +133,29 @@ impl Cluster {
         let log = self.outside.join("server.log");
         let output = std::fs::OpenOptions::new().create(true).append(true).open(&log)?;
         let mut command = self.program("postgres");
-        command.arg("-D").arg(&self.data).arg("-k").arg(&self.outside).args(["-c", "listen_addresses=", "-c", "checkpoint_timeout=30s"]);
+        command.arg("-D").arg(&self.data).arg("-k").arg(&self.outside).args([
+            "-c",
+            "listen_addresses=",
+            "-c",
+            "checkpoint_timeout=30s",
+        ]);
         for setting in settings {
             command.args(["-c", setting]);
         }
-        let child = command.stdin(Stdio::null()).stdout(output.try_clone()?).stderr(output).spawn().context("cannot start postgres")?;
+        let child = command
+            .stdin(Stdio::null())
+            .stdout(output.try_clone()?)
+            .stderr(output)
+            .spawn()
+            .context("cannot start postgres")?;
         let pid = child.id();
         let process = Some(Guard::new(move || kill_family(pid)));
         let mut server = Server { child, cluster: self, process };
         let start = Instant::now();
-        while !sh::finish(self.program("pg_isready").args(["-q", "-t", "5"]), LIMIT)?.status.success() {
+        while !sh::finish(self.program("pg_isready").args(["-q", "-t", "5"]), LIMIT)?
+            .status
+            .success()
+        {
             if let Some(status) = server.child.try_wait()? {
                 bail!("postgres ended with {status} instead of starting: {}", self.log_end());
             }
@@ -136,7 +174,8 @@ impl Cluster {
 
     /// Tells whether the server's log names `words` anywhere.
     pub fn log_names(&self, words: &str) -> bool {
-        std::fs::read_to_string(self.outside.join("server.log")).is_ok_and(|text| text.contains(words))
+        std::fs::read_to_string(self.outside.join("server.log"))
+            .is_ok_and(|text| text.contains(words))
     }
 
     /// Runs SQL and returns the bare rows.
@@ -144,7 +183,10 @@ impl Cluster {
     /// # Errors
     /// When it fails.
     pub fn sql(&self, sql: &str) -> Result<String> {
-        Ok(self.run("psql", ["-X", "-A", "-t", "-q", "-v", "ON_ERROR_STOP=1", "-c", sql])?.trim().to_owned())
+        Ok(self
+            .run("psql", ["-X", "-A", "-t", "-q", "-v", "ON_ERROR_STOP=1", "-c", sql])?
+            .trim()
+            .to_owned())
     }
 
     /// Fills pgbench's tables.
@@ -162,8 +204,15 @@ impl Cluster {
     pub fn bench(&self, seconds: u64) -> Result<Bench> {
         let prefix = self.outside.join("pgbench_log");
         let mut command = self.program("pgbench");
-        command.args(["-n", "-c", "8", "-j", "2", "-l", "-T", &seconds.to_string()]).arg(format!("--log-prefix={}", prefix.display()));
-        let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().context("cannot start pgbench")?;
+        command
+            .args(["-n", "-c", "8", "-j", "2", "-l", "-T", &seconds.to_string()])
+            .arg(format!("--log-prefix={}", prefix.display()));
+        let child = command
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .context("cannot start pgbench")?;
         let pid = child.id();
         Ok(Bench { child, process: Guard::new(move || kill(pid)), logs: self.outside.clone() })
     }
@@ -175,7 +224,9 @@ impl Cluster {
     pub fn client(&self, first: u64) -> Result<Client> {
         let mut shell = self.program("psql");
         shell.args(["-X", "-A", "-t", "-q", "-v", "ON_ERROR_STOP=1"]).stderr(Stdio::null());
-        Client::start(&mut shell, first, |n| format!("INSERT INTO ledger VALUES ({n}, repeat(md5('{n}'), 6)) RETURNING 'ack ' || n;"))
+        Client::start(&mut shell, first, |n| {
+            format!("INSERT INTO ledger VALUES ({n}, repeat(md5('{n}'), 6)) RETURNING 'ack ' || n;")
+        })
     }
 
     /// Makes the table for [`client`](Self::client)s.
@@ -194,8 +245,13 @@ impl Cluster {
         for Acknowledged { first, count } in told {
             let end = first + count;
             let found = self.sql(&format!("SELECT count(*) FROM ledger WHERE n >= {first} AND n < {end} AND payload = repeat(md5(n::text), 6)"))?;
-            ensure!(found == count.to_string(), "{count} transactions from {first} on were acknowledged, {found} are there");
-            let more = self.sql(&format!("SELECT count(*) FROM ledger WHERE n > {end} AND n < {first} + 1000000"))?;
+            ensure!(
+                found == count.to_string(),
+                "{count} transactions from {first} on were acknowledged, {found} are there"
+            );
+            let more = self.sql(&format!(
+                "SELECT count(*) FROM ledger WHERE n > {end} AND n < {first} + 1000000"
+            ))?;
             ensure!(more == "0", "{more} transactions are there that were never begun");
         }
         Ok(())
@@ -229,7 +285,8 @@ impl Cluster {
     /// # Errors
     /// With the pages that have not.
     pub fn verify_checksums(&self) -> Result<()> {
-        self.run("pg_checksums", [OsStr::new("--check"), OsStr::new("-D"), self.data.as_os_str()]).map(drop)
+        self.run("pg_checksums", [OsStr::new("--check"), OsStr::new("-D"), self.data.as_os_str()])
+            .map(drop)
     }
 
     /// A base backup of the running cluster verifies against its manifest.
@@ -238,7 +295,10 @@ impl Cluster {
     /// When it does not.
     pub fn verify_backup(&self) -> Result<()> {
         let backup = self.outside.join("backup");
-        self.run("pg_basebackup", [OsStr::new("-c"), OsStr::new("fast"), OsStr::new("-D"), backup.as_os_str()])?;
+        self.run(
+            "pg_basebackup",
+            [OsStr::new("-c"), OsStr::new("fast"), OsStr::new("-D"), backup.as_os_str()],
+        )?;
         self.run("pg_verifybackup", [backup.as_os_str()])?;
         std::fs::remove_dir_all(backup)?;
         Ok(())
@@ -288,7 +348,12 @@ impl Server<'_> {
 
 /// Kills a process that we started, and those it started.
 fn kill_family(parent: u32) {
-    let children: Vec<u32> = std::fs::read_dir("/proc").into_iter().flatten().flatten().filter_map(|entry| child_of(&entry.path(), parent)).collect();
+    let children: Vec<u32> = std::fs::read_dir("/proc")
+        .into_iter()
+        .flatten()
+        .flatten()
+        .filter_map(|entry| child_of(&entry.path(), parent))
+        .collect();
     kill(parent);
     children.into_iter().for_each(kill);
 }
@@ -314,7 +379,8 @@ impl Bench {
         kill(self.child.id());
     }
 
-    /// Waits for its end, which comes with its time or with its server's death, and returns how many transactions its log names.
+    /// Waits for its end, which comes with its time or with its server's death, and returns how
+    /// many transactions its log names.
     ///
     /// # Errors
     /// When it does not end.
@@ -324,7 +390,8 @@ impl Bench {
         Ok(take_logs(&self.logs)?.into_values().sum())
     }
 
-    /// Waits for its end, which has to come with its time and without an error to any client. Returns how many transactions each second saw.
+    /// Waits for its end, which has to come with its time and without an error to any client.
+    /// Returns how many transactions each second saw.
     ///
     /// # Errors
     /// When a client was told of an error.
@@ -341,11 +408,16 @@ fn take_logs(directory: &Path) -> Result<BTreeMap<u64, u64>> {
     let mut seconds = BTreeMap::new();
     for entry in std::fs::read_dir(directory)? {
         let path = entry?.path();
-        if path.file_name().and_then(OsStr::to_str).is_some_and(|name| name.starts_with("pgbench_log")) {
+        if path
+            .file_name()
+            .and_then(OsStr::to_str)
+            .is_some_and(|name| name.starts_with("pgbench_log"))
+        {
             let text = std::fs::read_to_string(&path)?;
             // A server that was killed may leave half a line; only whole ones were acknowledged.
             for line in text.split_inclusive('\n').filter(|line| line.ends_with('\n')) {
-                let second = line.split(' ').nth(4).and_then(|field| field.trim().parse().ok()).unwrap_or(0);
+                let second =
+                    line.split(' ').nth(4).and_then(|field| field.trim().parse().ok()).unwrap_or(0);
                 *seconds.entry(second).or_default() += 1;
             }
             std::fs::remove_file(path)?;
@@ -354,7 +426,8 @@ fn take_logs(directory: &Path) -> Result<BTreeMap<u64, u64>> {
     Ok(seconds)
 }
 
-/// S-1, S-3, S-5, S-14, S-25: PostgreSQL under load loses its file system, again and again, and never an acknowledged transaction.
+/// S-1, S-3, S-5, S-14, S-25: PostgreSQL under load loses its file system, again and again, and
+/// never an acknowledged transaction.
 pub fn killed(bed: &mut Bed, options: &Options) -> Result<()> {
     let size = format!("{}M", 512 + options.scale * 40 + u32::try_from(options.seconds)? * 8);
     let image = bed.format("volume.img", &size)?;
@@ -376,9 +449,14 @@ pub fn killed(bed: &mut Bed, options: &Options) -> Result<()> {
 
         let mode = modes[(round as usize + 1) % modes.len()];
         mounted = bed.mount(&image, &mount_options(mode))?;
-        println!("    kill {}: {acknowledged} transactions of pgbench and {} of the ledger acknowledged; next in mode {mode}", round + 1, sum(&told));
+        println!(
+            "    kill {}: {acknowledged} transactions of pgbench and {} of the ledger acknowledged; next in mode {mode}",
+            round + 1,
+            sum(&told)
+        );
         server = cluster.start(&[])?;
-        verify(&cluster, &told, history + acknowledged).with_context(|| format!("after kill {}", round + 1))?;
+        verify(&cluster, &told, history + acknowledged)
+            .with_context(|| format!("after kill {}", round + 1))?;
     }
     cluster.verify_backup()?;
     server.stop()?;
@@ -394,7 +472,10 @@ fn verify(cluster: &Cluster, told: &[Acknowledged], history_min: u64) -> Result<
     cluster.verify_ledger(told)?;
     cluster.verify_sums()?;
     let history: u64 = cluster.sql("SELECT count(*) FROM pgbench_history")?.parse()?;
-    ensure!(history >= history_min, "pgbench was told of {history_min} transactions, {history} are there");
+    ensure!(
+        history >= history_min,
+        "pgbench was told of {history_min} transactions, {history} are there"
+    );
     cluster.verify_structure()
 }
 
@@ -419,7 +500,9 @@ impl Load {
     /// Starts the load and returns in the middle of it.
     fn run(cluster: &Cluster, options: &Options, round: u32) -> Result<Self> {
         let history = cluster.sql("SELECT count(*) FROM pgbench_history")?.parse()?;
-        let clients: Vec<Client> = (0..2).map(|client| cluster.client(1 + u64::from(round * 2 + client) * 1_000_000)).collect::<Result<_>>()?;
+        let clients: Vec<Client> = (0..2)
+            .map(|client| cluster.client(1 + u64::from(round * 2 + client) * 1_000_000))
+            .collect::<Result<_>>()?;
         let bench = cluster.bench(options.seconds)?;
         std::thread::sleep(Duration::from_millis(options.seconds * 500));
         for client in &clients {

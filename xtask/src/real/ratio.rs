@@ -1,5 +1,5 @@
-//! PostgreSQL's transactions a second, on the same loop device over a fully written file, interleaved: on Bedplate as a ratio to XFS, and with
-//! untorn pages as a ratio to without.
+//! PostgreSQL's transactions a second, on the same loop device over a fully written file,
+//! interleaved: on Bedplate as a ratio to XFS, and with untorn pages as a ratio to without.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -24,7 +24,8 @@ pub fn postgres(bed: &mut Bed, options: &Options) -> Result<()> {
     compare(bed, options, &["xfs", "cached", "concurrent", "concurrent+cache"])
 }
 
-/// Measures PostgreSQL as it is beside one that relies on untorn pages instead of logging whole ones, and prints a table.
+/// Measures PostgreSQL as it is beside one that relies on untorn pages instead of logging whole
+/// ones, and prints a table.
 pub fn untorn_postgres(bed: &mut Bed, options: &Options) -> Result<()> {
     compare(bed, options, &["concurrent", UNTORN])
 }
@@ -49,21 +50,36 @@ fn compare(bed: &Bed, options: &Options, targets: &[&str]) -> Result<()> {
     let mut results: Vec<Vec<Measured>> = vec![Vec::new(); targets.len()];
     for round in 0..options.rounds {
         for (target, result) in targets.iter().zip(&mut results) {
-            let measured = if *target == "xfs" { on_xfs(bed, &device.path, options)? } else { on_bedplate(bed, &device.path, target, options)? };
+            let measured = if *target == "xfs" {
+                on_xfs(bed, &device.path, options)?
+            } else {
+                on_bedplate(bed, &device.path, target, options)?
+            };
             let Measured { transactions_per_second, log_bytes } = measured;
-            println!("    round {}: {target:<17} {transactions_per_second:>8.0} transactions/s, {log_bytes:>6.0} bytes of log each", round + 1);
+            println!(
+                "    round {}: {target:<17} {transactions_per_second:>8.0} transactions/s, {log_bytes:>6.0} bytes of log each",
+                round + 1
+            );
             result.push(measured);
         }
     }
-    println!("    pgbench, scale {}, 8 clients, {} s, median of {} rounds", options.scale, options.seconds, options.rounds);
+    println!(
+        "    pgbench, scale {}, 8 clients, {} s, median of {} rounds",
+        options.scale, options.seconds, options.rounds
+    );
     let medians = results.iter().map(|results| {
-        let of = |part: fn(&Measured) -> f64| median(&mut results.iter().map(part).collect::<Vec<_>>());
-        Measured { transactions_per_second: of(|m| m.transactions_per_second), log_bytes: of(|m| m.log_bytes) }
+        let of =
+            |part: fn(&Measured) -> f64| median(&mut results.iter().map(part).collect::<Vec<_>>());
+        Measured {
+            transactions_per_second: of(|m| m.transactions_per_second),
+            log_bytes: of(|m| m.log_bytes),
+        }
     });
     let medians: Vec<_> = medians.collect();
     let base = medians[0];
     for (target, Measured { transactions_per_second, log_bytes }) in targets.iter().zip(medians) {
-        let (tps, log) = (transactions_per_second / base.transactions_per_second, log_bytes / base.log_bytes);
+        let (tps, log) =
+            (transactions_per_second / base.transactions_per_second, log_bytes / base.log_bytes);
         println!(
             "    {target:<17} {transactions_per_second:>8.0} transactions/s, {log_bytes:>6.0} bytes of log each: {tps:>5.2} and {log:>5.2} of {}",
             targets[0]
@@ -84,7 +100,11 @@ fn fill(path: &Path, bytes: u64) -> Result<()> {
 fn median(values: &mut [f64]) -> f64 {
     values.sort_by(f64::total_cmp);
     let middle = values.len() / 2;
-    if values.len() % 2 == 1 { values[middle] } else { f64::midpoint(values[middle - 1], values[middle]) }
+    if values.len() % 2 == 1 {
+        values[middle]
+    } else {
+        f64::midpoint(values[middle - 1], values[middle])
+    }
 }
 
 fn on_xfs(bed: &Bed, device: &Path, options: &Options) -> Result<Measured> {
@@ -110,14 +130,25 @@ fn on_bedplate(bed: &Bed, device: &Path, target: &str, options: &Options) -> Res
     result
 }
 
-/// Makes a cluster, loads it and returns what pgbench measured; `untorn`: with pages that are written untorn instead of logged whole.
-fn measure(bed: &Bed, directory: &Path, options: &Options, untorn: Option<&Bed>) -> Result<Measured> {
+/// Makes a cluster, loads it and returns what pgbench measured; `untorn`: with pages that are
+/// written untorn instead of logged whole.
+fn measure(
+    bed: &Bed,
+    directory: &Path,
+    options: &Options,
+    untorn: Option<&Bed>,
+) -> Result<Measured> {
     let cluster = Cluster::new(bed, directory)?;
     cluster.initialise(16)?;
     let mut settings = vec!["shared_buffers=128MB", "max_wal_size=512MB"];
     if let Some(bed) = untorn {
         for part in ["base", "global"] {
-            bed.succeeds([OsStr::new("untorn"), OsStr::new("-R"), directory.join("cluster").join(part).as_os_str(), OsStr::new("8k")])?;
+            bed.succeeds([
+                OsStr::new("untorn"),
+                OsStr::new("-R"),
+                directory.join("cluster").join(part).as_os_str(),
+                OsStr::new("8k"),
+            ])?;
         }
         settings.push("full_page_writes=off");
     }
@@ -125,11 +156,18 @@ fn measure(bed: &Bed, directory: &Path, options: &Options, untorn: Option<&Bed>)
     cluster.fill(options.scale)?;
     cluster.sql("CHECKPOINT")?;
     let start = cluster.sql("SELECT pg_current_wal_lsn()")?;
-    let printed = cluster.run("pgbench", ["-n", "-c", "8", "-j", "2", "-T", &options.seconds.to_string()])?;
-    let logged: f64 = cluster.sql(&format!("SELECT pg_wal_lsn_diff(pg_current_wal_lsn(), '{start}')"))?.parse().context("no number of bytes")?;
+    let printed =
+        cluster.run("pgbench", ["-n", "-c", "8", "-j", "2", "-T", &options.seconds.to_string()])?;
+    let logged: f64 = cluster
+        .sql(&format!("SELECT pg_wal_lsn_diff(pg_current_wal_lsn(), '{start}')"))?
+        .parse()
+        .context("no number of bytes")?;
     server.stop()?;
     let number = |before: &str| -> Result<f64> {
-        let line = printed.lines().find_map(|line| line.strip_prefix(before)).with_context(|| format!("pgbench printed no line with '{before}'"))?;
+        let line = printed
+            .lines()
+            .find_map(|line| line.strip_prefix(before))
+            .with_context(|| format!("pgbench printed no line with '{before}'"))?;
         let digits = line.split([' ', '/']).next().context("no number")?;
         digits.parse().context("no number")
     };

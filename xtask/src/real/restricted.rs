@@ -22,7 +22,8 @@ fn launcher() -> Result<Vec<OsString>> {
     Ok(vec![std::env::current_exe()?.into(), "without-io-uring".into()])
 }
 
-/// With io_uring forbidden by seccomp the thread engine serves, says so with the reason, and verified data and killed databases come back whole.
+/// With io_uring forbidden by seccomp the thread engine serves, says so with the reason, and
+/// verified data and killed databases come back whole.
 pub fn no_io_uring(bed: &mut Bed, options: &Options) -> Result<()> {
     bed.launcher = launcher()?;
     let image = bed.format("engine.img", "64M")?;
@@ -30,7 +31,10 @@ pub fn no_io_uring(bed: &mut Bed, options: &Options) -> Result<()> {
     let info = bed.json([OsStr::new("info"), mounted.directory.as_os_str()])?;
     let engine = find(&info, "engine").context("info names no engine")?.to_string();
     println!("    engine: {engine}");
-    ensure!(engine.contains("threads") && engine.contains("io_uring"), "the engine is not threads with its reason: {engine}");
+    ensure!(
+        engine.contains("threads") && engine.contains("io_uring"),
+        "the engine is not threads with its reason: {engine}"
+    );
     mounted.unmount(bed)?;
     std::fs::remove_file(image)?;
     fio::verify(bed, "mode=concurrent", false, &[])?;
@@ -44,7 +48,9 @@ pub fn no_io_uring(bed: &mut Bed, options: &Options) -> Result<()> {
 /// The tests of the rooms that touch devices pass with io_uring forbidden too.
 pub fn no_io_uring_tests(_: &mut Bed, _: &Options) -> Result<()> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let [program, arguments @ ..] = &launcher()?[..] else { unreachable!("a launcher has a program") };
+    let [program, arguments @ ..] = &launcher()?[..] else {
+        unreachable!("a launcher has a program")
+    };
     let mut command = Command::new(program);
     command.args(arguments).arg(cargo).args([
         "test",
@@ -65,25 +71,43 @@ pub fn no_io_uring_tests(_: &mut Bed, _: &Options) -> Result<()> {
     sh::output(&mut command, Duration::from_secs(580)).map(drop)
 }
 
-/// An ordinary user formats, mounts in the background, uses, and unmounts, with `fusermount3` and with `bedplate unmount`.
+/// An ordinary user formats, mounts in the background, uses, and unmounts, with `fusermount3` and
+/// with `bedplate unmount`.
 pub fn ordinary_user(bed: &mut Bed, _: &Options) -> Result<()> {
-    let number = |flag: &str| -> Result<u32> { Ok(sh::output(Command::new("id").args([flag, "nobody"]), LIMIT)?.trim().parse()?) };
+    let number = |flag: &str| -> Result<u32> {
+        Ok(sh::output(Command::new("id").args([flag, "nobody"]), LIMIT)?.trim().parse()?)
+    };
     let (user, group) = (number("-u")?, number("-g")?);
     let _device = let_users_open_fuse()?;
     bed.use_copy_of_program()?;
-    bed.launcher =
-        ["setpriv".to_owned(), format!("--reuid={user}"), format!("--regid={group}"), "--clear-groups".to_owned()].map(OsString::from).into();
+    bed.launcher = [
+        "setpriv".to_owned(),
+        format!("--reuid={user}"),
+        format!("--regid={group}"),
+        "--clear-groups".to_owned(),
+    ]
+    .map(OsString::from)
+    .into();
     let home = bed.make_directory("home")?;
     chown(&home, Some(user), Some(group))?;
     std::fs::set_permissions(&home, Permissions::from_mode(0o700))?;
     let directory = bed.make_directory("home/mnt")?;
     chown(&directory, Some(user), Some(group))?;
     let image = bed.path("home/volume.img");
-    bed.succeeds([OsStr::new("format"), image.as_os_str(), OsStr::new("--size"), OsStr::new("64M")])?;
+    bed.succeeds([
+        OsStr::new("format"),
+        image.as_os_str(),
+        OsStr::new("--size"),
+        OsStr::new("64M"),
+    ])?;
 
     let as_user = |script: &str| {
         let mut command = Command::new(&bed.launcher[0]);
-        command.args(&bed.launcher[1..]).args(["sh", "-ec", &format!("cd \"$HOME/mnt\"; {script}")]).current_dir("/").env("HOME", &home);
+        command
+            .args(&bed.launcher[1..])
+            .args(["sh", "-ec", &format!("cd \"$HOME/mnt\"; {script}")])
+            .current_dir("/")
+            .env("HOME", &home);
         sh::output(&mut command, LIMIT)
     };
     bed.succeeds([OsStr::new("mount"), image.as_os_str(), directory.as_os_str()])?;
@@ -91,19 +115,31 @@ pub fn ordinary_user(bed: &mut Bed, _: &Options) -> Result<()> {
     as_user(
         "mkdir d && echo words > d/f && ln -s f d/l && chmod 600 d/f && sync d/f && test \"$(cat d/l)\" = words && test \"$(stat -c %u:%a d/f)\" = \"$(id -u):600\"",
     )?;
-    ensure!(std::fs::read_dir(&directory).is_err(), "without allow_other, another user looks into the mount");
+    ensure!(
+        std::fs::read_dir(&directory).is_err(),
+        "without allow_other, another user looks into the mount"
+    );
     as_user("cd / && fusermount3 -u \"$HOME/mnt\"")?;
     wait_until_released(&image)?;
     bed.check(&image)?;
 
-    bed.succeeds([OsStr::new("mount"), image.as_os_str(), directory.as_os_str(), OsStr::new("-o"), OsStr::new("mode=concurrent")])?;
-    as_user("test \"$(cat d/f)\" = words && dd if=/dev/urandom of=d/g bs=64k count=32 conv=fsync status=none")?;
+    bed.succeeds([
+        OsStr::new("mount"),
+        image.as_os_str(),
+        directory.as_os_str(),
+        OsStr::new("-o"),
+        OsStr::new("mode=concurrent"),
+    ])?;
+    as_user(
+        "test \"$(cat d/f)\" = words && dd if=/dev/urandom of=d/g bs=64k count=32 conv=fsync status=none",
+    )?;
     bed.succeeds([OsStr::new("unmount"), directory.as_os_str()])?;
     wait_until_released(&image)?;
     bed.check(&image)
 }
 
-/// Gives every user the FUSE device for as long as the guard lives, where the system does not do so by itself.
+/// Gives every user the FUSE device for as long as the guard lives, where the system does not do so
+/// by itself.
 fn let_users_open_fuse() -> Result<Option<Guard>> {
     const DEVICE: &str = "/dev/fuse";
     let permissions = std::fs::metadata(DEVICE)?.permissions();

@@ -1,4 +1,5 @@
-//! Mount and recovery with many files and extents, and what they cost in memory. Printed, not asserted: times are the machine's.
+//! Mount and recovery with many files and extents, and what they cost in memory. Printed, not
+//! asserted: times are the machine's.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -13,17 +14,22 @@ use super::Options;
 use super::bad_input::find;
 use super::bed::{Bed, Mounted};
 
-/// Allocation unit: every second block of a file is preallocated, so that each is an extent of its own.
+/// Allocation unit: every second block of a file is preallocated, so that each is an extent of its
+/// own.
 const BLOCK: u64 = 4096;
 const FILES_A_DIRECTORY: u64 = 1000;
 /// Files made between the last sync of everything and the crash.
 const LATE_FILES: u64 = 1000;
 
-/// S-37: the volume recovers with everything on it; prints time to mount after a crash and after an unmount, and memory.
+/// S-37: the volume recovers with everything on it; prints time to mount after a crash and after an
+/// unmount, and memory.
 pub fn measure(bed: &mut Bed, options: &Options) -> Result<()> {
     let per_file = (options.extents / options.files).max(1);
     let extents = per_file * options.files;
-    let size = format!("{}M", 256 + extents * BLOCK / (1 << 20) + extents * 1024 / (1 << 20) * 2 + options.files / 100);
+    let size = format!(
+        "{}M",
+        256 + extents * BLOCK / (1 << 20) + extents * 1024 / (1 << 20) * 2 + options.files / 100
+    );
     let image = bed.format("volume.img", &size)?;
     let mut mounted = bed.mount(&image, "mode=concurrent")?;
     let start = Instant::now();
@@ -39,7 +45,11 @@ pub fn measure(bed: &mut Bed, options: &Options) -> Result<()> {
     }
     root.sync_all().context("syncing the root directory")?;
     drop(root);
-    println!("    {} files, {extents} extents made in {:.1} s", 2 * options.files, start.elapsed().as_secs_f64());
+    println!(
+        "    {} files, {extents} extents made in {:.1} s",
+        2 * options.files,
+        start.elapsed().as_secs_f64()
+    );
     mounted.crash()?;
     mounted.clear()?;
     let mounted = timed(bed, &image, "after a crash", extents)?;
@@ -60,7 +70,8 @@ fn make(path: &Path, extents: u64) -> Result<()> {
     }
     let file = File::create(path).with_context(|| format!("creating {}", path.display()))?;
     for extent in 0..extents {
-        fallocate(&file, FallocateFlags::empty(), extent * 2 * BLOCK, BLOCK).context("preallocating a block")?;
+        fallocate(&file, FallocateFlags::empty(), extent * 2 * BLOCK, BLOCK)
+            .context("preallocating a block")?;
     }
     Ok(())
 }
@@ -72,7 +83,11 @@ fn timed(bed: &Bed, image: &Path, what: &str, extents: u64) -> Result<Mounted> {
     let elapsed = start.elapsed();
     let info = bed.json([OsStr::new("info"), mounted.directory.as_os_str()])?;
     let recovery = find(&info, "recovery").context("info tells nothing of recovery")?;
-    println!("    mount {what}: {:.0} ms, {} KiB resident; {recovery}", elapsed.as_secs_f64() * 1e3, resident_kib(mounted.pid())?);
+    println!(
+        "    mount {what}: {:.0} ms, {} KiB resident; {recovery}",
+        elapsed.as_secs_f64() * 1e3,
+        resident_kib(mounted.pid())?
+    );
     let found = find(recovery, "extents").and_then(serde_json::Value::as_u64).unwrap_or(0);
     ensure!(found == extents, "the mount {what} found {found} extents, {extents} were made");
     Ok(mounted)
@@ -92,14 +107,18 @@ fn memory(mounted: &Mounted, options: &Options, extents: u64) -> Result<()> {
     let mapped = resident_kib(mounted.pid())?;
     let a_file = (opened - before) as f64 * 1024.0 / count;
     let a_million = (mapped - opened) as f64 / 1024.0 / extents as f64 * 1e6;
-    println!("    {} files open at once: {a_file:.0} bytes each; a million extents in open files: {a_million:.0} MiB", full.len());
+    println!(
+        "    {} files open at once: {a_file:.0} bytes each; a million extents in open files: {a_million:.0} MiB",
+        full.len()
+    );
     Ok(())
 }
 
 /// Opens files and makes the server look at their maps.
 fn open_all(mounted: &Mounted, kind: &str, files: u64) -> Result<Vec<File>> {
     let open = |file: u64| -> Result<File> {
-        let opened = File::open(mounted.path(&name(kind, file))).with_context(|| format!("opening file {file}"))?;
+        let opened = File::open(mounted.path(&name(kind, file)))
+            .with_context(|| format!("opening file {file}"))?;
         // A file without data answers with an error; the map was looked at.
         let _found = seek(&opened, SeekFrom::Data(0));
         Ok(opened)

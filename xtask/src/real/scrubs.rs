@@ -1,4 +1,5 @@
-//! PostgreSQL on a mirror of whose pages one decays while it works: a scrub on schedule finds it, believes the right plex, mends it and tells of it.
+//! PostgreSQL on a mirror of whose pages one decays while it works: a scrub on schedule finds it,
+//! believes the right plex, mends it and tells of it.
 
 use std::ffi::OsStr;
 use std::path::Path;
@@ -27,10 +28,19 @@ pub fn on_schedule(bed: &mut Bed, options: &Options) -> Result<()> {
     cluster.initialise(16)?;
     let server = cluster.start(&[])?;
     cluster.fill(options.scale)?;
-    cluster.sql("CREATE TABLE still AS SELECT n, repeat('x', 500) FROM generate_series(1, 2000) AS n")?;
+    cluster.sql(
+        "CREATE TABLE still AS SELECT n, repeat('x', 500) FROM generate_series(1, 2000) AS n",
+    )?;
     cluster.sql("CHECKPOINT")?;
     let relation = cluster.sql("SELECT pg_relation_filepath('still')")?;
-    bed.succeeds(["volume".as_ref(), "scrub".as_ref(), left.as_os_str(), "--every".as_ref(), "1m".as_ref(), "--repair".as_ref()])?;
+    bed.succeeds([
+        "volume".as_ref(),
+        "scrub".as_ref(),
+        left.as_os_str(),
+        "--every".as_ref(),
+        "1m".as_ref(),
+        "--repair".as_ref(),
+    ])?;
     let first = wait(bed, &left, |last| last["ended_s"].is_u64())?;
     ensure!(first["differences"] == 0, "something differs before anything decayed: {first}");
 
@@ -42,11 +52,20 @@ pub fn on_schedule(bed: &mut Bed, options: &Options) -> Result<()> {
     let last = wait(bed, &left, |last| last["differences"] == 1)?;
     let found = &last["found"][0];
     let lies = found["file"].as_str().unwrap_or_default();
-    ensure!(lies.contains(&relation) && lies.contains("PostgreSQL page 1"), "the page is not named: {last}");
-    ensure!(found["right"].as_str() == left.to_str() && found["repaired"] == true && last["left"] == 0, "not judged, or not mended: {last}");
+    ensure!(
+        lies.contains(&relation) && lies.contains("PostgreSQL page 1"),
+        "the page is not named: {last}"
+    );
+    ensure!(
+        found["right"].as_str() == left.to_str() && found["repaired"] == true && last["left"] == 0,
+        "not judged, or not mended: {last}"
+    );
     let shown = bed.succeeds([OsStr::new("volume"), OsStr::new("show"), left.as_os_str()])?;
     let line = shown.lines().find(|line| line.contains(&relation)).unwrap_or_default().trim();
-    ensure!(line.contains("left.img is right, the others are mended from it"), "'volume show' does not tell: {shown}");
+    ensure!(
+        line.contains("left.img is right, the others are mended from it"),
+        "'volume show' does not tell: {shown}"
+    );
     println!("    {:.0} s after a bit turned: {line}", start.elapsed().as_secs_f64());
 
     bench.succeed()?;
@@ -56,7 +75,12 @@ pub fn on_schedule(bed: &mut Bed, options: &Options) -> Result<()> {
     bed.check(&left)?;
     // What the plex with the page holds is all there is now.
     std::fs::remove_file(&left)?;
-    bed.succeeds([OsStr::new("volume"), OsStr::new("import"), OsStr::new("--degraded"), right.as_os_str()])?;
+    bed.succeeds([
+        OsStr::new("volume"),
+        OsStr::new("import"),
+        OsStr::new("--degraded"),
+        right.as_os_str(),
+    ])?;
     let mounted = bed.mount(&right, &mount_options("concurrent"))?;
     cluster_is_whole(bed, &mounted.directory)?;
     mounted.unmount(bed)
@@ -71,7 +95,11 @@ fn wait(bed: &Bed, group: &Path, passes: impl Fn(&Value) -> bool) -> Result<Valu
         if passes(last) {
             return Ok(last.clone());
         }
-        ensure!(start.elapsed() < LIMIT, "the scrub is not over after {} s: {told}", LIMIT.as_secs());
+        ensure!(
+            start.elapsed() < LIMIT,
+            "the scrub is not over after {} s: {told}",
+            LIMIT.as_secs()
+        );
         std::thread::sleep(Duration::from_millis(200));
     }
 }

@@ -18,12 +18,14 @@ pub fn wal(bed: &mut Bed, options: &Options) -> Result<()> {
     killed(bed, options, "WAL", "mode=cached")
 }
 
-/// S-1, S-3, S-5: rollback journal, created and removed with every commit, on the mode for databases.
+/// S-1, S-3, S-5: rollback journal, created and removed with every commit, on the mode for
+/// databases.
 pub fn rollback(bed: &mut Bed, options: &Options) -> Result<()> {
     killed(bed, options, "DELETE", "mode=concurrent")
 }
 
-/// Runs committing clients, kills the server under them, and looks for what was acknowledged; as often as the options say.
+/// Runs committing clients, kills the server under them, and looks for what was acknowledged; as
+/// often as the options say.
 pub fn killed(bed: &Bed, options: &Options, journal: &str, mount_options: &str) -> Result<()> {
     let image = bed.format("volume.img", "256M")?;
     let mut told: Vec<Acknowledged> = Vec::new();
@@ -35,8 +37,13 @@ pub fn killed(bed: &Bed, options: &Options, journal: &str, mount_options: &str) 
              CREATE INDEX IF NOT EXISTS by_payload ON ledger(payload);"
         );
         let set = query(&database, &setup)?;
-        ensure!(set.trim().eq_ignore_ascii_case(journal), "the journal mode is {set}, not {journal}");
-        let clients: Vec<Client> = (0..2).map(|client| start(&database, 1 + u64::from(round * 2 + client) * 1_000_000)).collect::<Result<_>>()?;
+        ensure!(
+            set.trim().eq_ignore_ascii_case(journal),
+            "the journal mode is {set}, not {journal}"
+        );
+        let clients: Vec<Client> = (0..2)
+            .map(|client| start(&database, 1 + u64::from(round * 2 + client) * 1_000_000))
+            .collect::<Result<_>>()?;
         for client in &clients {
             client.wait_for(20)?;
         }
@@ -47,11 +54,15 @@ pub fn killed(bed: &Bed, options: &Options, journal: &str, mount_options: &str) 
         bed.check(&image)?;
 
         let mounted = bed.mount(&image, mount_options)?;
-        verify(&mounted.path("ledger.sqlite"), &told).with_context(|| format!("after kill {}", round + 1))?;
+        verify(&mounted.path("ledger.sqlite"), &told)
+            .with_context(|| format!("after kill {}", round + 1))?;
         mounted.unmount(bed)?;
     }
     let sum: u64 = told.iter().map(|client| client.count).sum();
-    println!("    {journal}: {} kills, {sum} acknowledged transactions, none missing", options.kills);
+    println!(
+        "    {journal}: {} kills, {sum} acknowledged transactions, none missing",
+        options.kills
+    );
     bed.check(&image)
 }
 
@@ -60,13 +71,32 @@ pub fn start(database: &Path, first: u64) -> Result<Client> {
     let mut shell = Command::new("stdbuf");
     // Line by line, or the acknowledgements stay in the shell's buffer. FULL does not sync the directory after the removal of a rollback journal,
     // which is the commit: a crash may then undo the last acknowledged transaction on any file system. EXTRA does.
-    shell.args(["-oL", "sqlite3", "-batch", "-bail", "-cmd", ".timeout 30000", "-cmd", "PRAGMA synchronous=EXTRA"]).arg(database);
-    Client::start(&mut shell, first, |n| format!("INSERT INTO ledger VALUES({n}, randomblob(200)); SELECT 'ack {n}';"))
+    shell
+        .args([
+            "-oL",
+            "sqlite3",
+            "-batch",
+            "-bail",
+            "-cmd",
+            ".timeout 30000",
+            "-cmd",
+            "PRAGMA synchronous=EXTRA",
+        ])
+        .arg(database);
+    Client::start(&mut shell, first, |n| {
+        format!("INSERT INTO ledger VALUES({n}, randomblob(200)); SELECT 'ack {n}';")
+    })
 }
 
 /// Asks the database's shell.
 pub fn query(database: &Path, sql: &str) -> Result<String> {
-    sh::output(Command::new("sqlite3").args(["-batch", "-bail", "-cmd", ".timeout 30000"]).arg(database).arg(sql), LIMIT)
+    sh::output(
+        Command::new("sqlite3")
+            .args(["-batch", "-bail", "-cmd", ".timeout 30000"])
+            .arg(database)
+            .arg(sql),
+        LIMIT,
+    )
 }
 
 /// The database is sound and holds every acknowledged row, and none that was not begun.
@@ -74,9 +104,21 @@ pub fn verify(database: &Path, told: &[Acknowledged]) -> Result<()> {
     let verdict = query(database, "PRAGMA integrity_check;")?;
     ensure!(verdict.trim() == "ok", "the integrity check says: {verdict}");
     for Acknowledged { first, count } in told {
-        let found = query(database, &format!("SELECT count(*) FROM ledger WHERE n >= {first} AND n < {first} + {count};"))?;
-        ensure!(found.trim() == count.to_string(), "{count} transactions from {first} on were acknowledged, {} are there", found.trim());
-        let more = query(database, &format!("SELECT count(*) FROM ledger WHERE n > {first} + {count} AND n < {first} + 1000000;"))?;
+        let found = query(
+            database,
+            &format!("SELECT count(*) FROM ledger WHERE n >= {first} AND n < {first} + {count};"),
+        )?;
+        ensure!(
+            found.trim() == count.to_string(),
+            "{count} transactions from {first} on were acknowledged, {} are there",
+            found.trim()
+        );
+        let more = query(
+            database,
+            &format!(
+                "SELECT count(*) FROM ledger WHERE n > {first} + {count} AND n < {first} + 1000000;"
+            ),
+        )?;
         ensure!(more.trim() == "0", "{} transactions are there that were never begun", more.trim());
     }
     Ok(())

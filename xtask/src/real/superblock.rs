@@ -1,4 +1,5 @@
-//! Damages the superblocks of an image, for tests of what a mount makes of them. The layout is that of docs/format.md.
+//! Damages the superblocks of an image, for tests of what a mount makes of them. The layout is that
+//! of docs/format.md.
 
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::FileExt;

@@ -16,11 +16,22 @@ const EDGES: [(&str, &[&str]); 11] = [
     ("bedplate-backup", &["bedplate-block"]),
     ("bedplate-crashlab", &["bedplate-block", "bedplate", "bedplate-serve", "bedplate-bench"]),
     // All but the crash judge, whose interleaving points no program may carry.
-    ("bedplate-cli", &["bedplate-block", "bedplate", "bedplate-serve", "bedplate-bench", "bedplate-backup", "bedplate-crashlab"]),
+    (
+        "bedplate-cli",
+        &[
+            "bedplate-block",
+            "bedplate",
+            "bedplate-serve",
+            "bedplate-bench",
+            "bedplate-backup",
+            "bedplate-crashlab",
+        ],
+    ),
     ("xtask", &[]),
 ];
 
-/// Crates that are in the tree in two versions, and why that is not ours to mend. An entry that is no longer true is a finding.
+/// Crates that are in the tree in two versions, and why that is not ours to mend. An entry that is
+/// no longer true is a finding.
 const DUPLICATES: [(&str, &str); 6] = [
     ("crypto-common", "object_store's md-5 is at digest 0.11, crc-fast still at 0.10"),
     ("digest", "object_store's md-5 is at digest 0.11, crc-fast still at 0.10"),
@@ -59,8 +70,11 @@ pub fn check(metadata: &Value) -> Vec<String> {
 
 /// Returns the packages that are compiled on this platform: those of the resolved graph.
 fn used_packages(metadata: &Value) -> Vec<&Value> {
-    let nodes: BTreeSet<&str> = list(&metadata["resolve"]["nodes"]).filter_map(|node| node["id"].as_str()).collect();
-    list(&metadata["packages"]).filter(|package| package["id"].as_str().is_some_and(|id| nodes.contains(id))).collect()
+    let nodes: BTreeSet<&str> =
+        list(&metadata["resolve"]["nodes"]).filter_map(|node| node["id"].as_str()).collect();
+    list(&metadata["packages"])
+        .filter(|package| package["id"].as_str().is_some_and(|id| nodes.contains(id)))
+        .collect()
 }
 
 fn list(value: &Value) -> impl Iterator<Item = &Value> {
@@ -72,53 +86,84 @@ fn name(package: &Value) -> &str {
 }
 
 fn edges(packages: &[&Value], findings: &mut Vec<String>) {
-    let rooms: BTreeSet<&str> = packages.iter().filter(|package| package["source"].is_null()).map(|package| name(package)).collect();
+    let rooms: BTreeSet<&str> = packages
+        .iter()
+        .filter(|package| package["source"].is_null())
+        .map(|package| name(package))
+        .collect();
     for (room, allowed) in EDGES {
-        let Some(package) = packages.iter().find(|package| name(package) == room && package["source"].is_null()) else { continue };
+        let Some(package) =
+            packages.iter().find(|package| name(package) == room && package["source"].is_null())
+        else {
+            continue;
+        };
         for dependency in list(&package["dependencies"]).map(name) {
             if rooms.contains(dependency) && dependency != room && !allowed.contains(&dependency) {
-                findings.push(format!("{room} uses {dependency}: an arrow that the rooms do not allow"));
+                findings.push(format!(
+                    "{room} uses {dependency}: an arrow that the rooms do not allow"
+                ));
             }
         }
     }
 }
 
-/// The feature that plants mistakes: only the judge's tests may ask for it, so that no program has them; and the file system's own, of the store.
+/// The feature that plants mistakes: only the judge's tests may ask for it, so that no program has
+/// them; and the file system's own, of the store.
 const PLANTED: &str = "planted-bugs";
 
 /// Crates whose tests may ask for it.
 const PLANTERS: [&str; 2] = ["bedplate-sim", "bedplate-fs"];
 
-/// The one feature that turns another crate's on: the file system's that of the store, under the same name.
+/// The one feature that turns another crate's on: the file system's that of the store, under the
+/// same name.
 const HANDED_ON: (&str, &str, &str) = ("bedplate-fs", PLANTED, "bedplate-store/planted-bugs");
 
 fn planted(packages: &[&Value], findings: &mut Vec<String>) {
     for package in packages.iter().filter(|package| package["source"].is_null()) {
-        for dependency in list(&package["dependencies"]).filter(|dependency| list(&dependency["features"]).any(|feature| feature == PLANTED)) {
+        for dependency in list(&package["dependencies"])
+            .filter(|dependency| list(&dependency["features"]).any(|feature| feature == PLANTED))
+        {
             if !PLANTERS.contains(&name(package)) || dependency["kind"] != "dev" {
-                findings.push(format!("{} asks for the feature {PLANTED}, which only the tests of {} may", name(package), PLANTERS.join(" and ")));
+                findings.push(format!(
+                    "{} asks for the feature {PLANTED}, which only the tests of {} may",
+                    name(package),
+                    PLANTERS.join(" and ")
+                ));
             }
         }
         let hidden = package["features"]
             .as_object()
             .into_iter()
             .flatten()
-            .flat_map(|(feature, asked)| list(asked).filter_map(move |asked| asked.as_str().map(|asked| (feature.as_str(), asked))))
-            .any(|(feature, asked)| asked.contains(PLANTED) && (name(package), feature, asked) != HANDED_ON);
+            .flat_map(|(feature, asked)| {
+                list(asked)
+                    .filter_map(move |asked| asked.as_str().map(|asked| (feature.as_str(), asked)))
+            })
+            .any(|(feature, asked)| {
+                asked.contains(PLANTED) && (name(package), feature, asked) != HANDED_ON
+            });
         if hidden {
             findings.push(format!("a feature of {} turns {PLANTED} on, which only the tests of bedplate-sim may ask for", name(package)));
         }
     }
 }
 
-/// The feature of the file system in which the crash judge lets another thread go on. No program carries it: the judge alone asks for it.
+/// The feature of the file system in which the crash judge lets another thread go on. No program
+/// carries it: the judge alone asks for it.
 const INTERLEAVE: (&str, &str) = ("interleave", "bedplate-sim");
 
 fn interleaved(packages: &[&Value], findings: &mut Vec<String>) {
     let (feature, judge) = INTERLEAVE;
-    for package in packages.iter().filter(|package| package["source"].is_null() && name(package) != judge) {
-        if list(&package["dependencies"]).any(|dependency| list(&dependency["features"]).any(|asked| asked == feature)) {
-            findings.push(format!("{} asks for the feature {feature}, which only {judge} may", name(package)));
+    for package in
+        packages.iter().filter(|package| package["source"].is_null() && name(package) != judge)
+    {
+        if list(&package["dependencies"])
+            .any(|dependency| list(&dependency["features"]).any(|asked| asked == feature))
+        {
+            findings.push(format!(
+                "{} asks for the feature {feature}, which only {judge} may",
+                name(package)
+            ));
         }
     }
 }
@@ -126,7 +171,10 @@ fn interleaved(packages: &[&Value], findings: &mut Vec<String>) {
 fn duplicates(packages: &[&Value], findings: &mut Vec<String>) {
     let mut versions: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
     for package in packages {
-        versions.entry(name(package)).or_default().insert(package["version"].as_str().unwrap_or(""));
+        versions
+            .entry(name(package))
+            .or_default()
+            .insert(package["version"].as_str().unwrap_or(""));
     }
     versions.retain(|_, found| found.len() > 1);
     for (krate, found) in &versions {
@@ -136,7 +184,9 @@ fn duplicates(packages: &[&Value], findings: &mut Vec<String>) {
     }
     for (known, reason) in DUPLICATES {
         if !versions.contains_key(known) {
-            findings.push(format!("{known} is listed as a duplicate ({reason}) and is none: take it off the list"));
+            findings.push(format!(
+                "{known} is listed as a duplicate ({reason}) and is none: take it off the list"
+            ));
         }
     }
 }
@@ -145,12 +195,17 @@ fn licences(packages: &[&Value], findings: &mut Vec<String>) {
     for package in packages {
         let licence = package["license"].as_str().unwrap_or("");
         if !is_allowed(licence) {
-            findings.push(format!("{} {}: the licence '{licence}' is not on the list", name(package), package["version"].as_str().unwrap_or("")));
+            findings.push(format!(
+                "{} {}: the licence '{licence}' is not on the list",
+                name(package),
+                package["version"].as_str().unwrap_or("")
+            ));
         }
     }
 }
 
-/// Tells whether an SPDX expression can be met from the list: every part of an AND, one part of an OR.
+/// Tells whether an SPDX expression can be met from the list: every part of an AND, one part of an
+/// OR.
 fn is_allowed(expression: &str) -> bool {
     let expression = strip_parentheses(expression.trim());
     if let Some(parts) = split(expression, " OR ").or_else(|| split(expression, "/")) {
@@ -164,7 +219,9 @@ fn is_allowed(expression: &str) -> bool {
 
 /// Removes a pair of parentheses around the whole.
 fn strip_parentheses(expression: &str) -> &str {
-    let Some(inner) = expression.strip_prefix('(').and_then(|rest| rest.strip_suffix(')')) else { return expression };
+    let Some(inner) = expression.strip_prefix('(').and_then(|rest| rest.strip_suffix(')')) else {
+        return expression;
+    };
     let mut depth = 0_i32;
     for c in inner.chars() {
         depth += i32::from(c == '(') - i32::from(c == ')');
@@ -201,23 +258,35 @@ mod tests {
 
     #[test]
     fn licence_expressions_are_understood() {
-        for good in ["MIT", "MIT/Apache-2.0", "GPL-2.0 OR MIT", "(MIT OR Apache-2.0) AND Unicode-3.0", "(MIT AND (GPL-3.0 OR Zlib))"] {
+        for good in [
+            "MIT",
+            "MIT/Apache-2.0",
+            "GPL-2.0 OR MIT",
+            "(MIT OR Apache-2.0) AND Unicode-3.0",
+            "(MIT AND (GPL-3.0 OR Zlib))",
+        ] {
             assert!(is_allowed(good), "{good}");
         }
-        for bad in ["", "GPL-3.0", "MIT AND GPL-3.0", "(MIT OR Apache-2.0) AND (GPL-2.0 OR AGPL-3.0)"] {
+        for bad in
+            ["", "GPL-3.0", "MIT AND GPL-3.0", "(MIT OR Apache-2.0) AND (GPL-2.0 OR AGPL-3.0)"]
+        {
             assert!(!is_allowed(bad), "{bad}");
         }
     }
 
     fn package(name: &str, version: &str, local: bool, dependencies: &[&str]) -> Value {
         let source = if local { Value::Null } else { json!("registry") };
-        let dependencies: Vec<Value> = dependencies.iter().map(|name| json!({"name": name})).collect();
+        let dependencies: Vec<Value> =
+            dependencies.iter().map(|name| json!({"name": name})).collect();
         json!({"id": format!("{name}@{version}"), "name": name, "version": version, "source": source, "license": "MIT", "dependencies": dependencies})
     }
 
     #[test]
     fn an_arrow_that_points_up_is_found() {
-        let (block, fs) = (package("bedplate-block", "1", true, &["bedplate-fs"]), package("bedplate-fs", "1", true, &["bedplate-block", "libc"]));
+        let (block, fs) = (
+            package("bedplate-block", "1", true, &["bedplate-fs"]),
+            package("bedplate-fs", "1", true, &["bedplate-block", "libc"]),
+        );
         let mut findings = Vec::new();
         edges(&[&block, &fs], &mut findings);
         assert_eq!(findings.len(), 1, "{findings:?}");
@@ -228,7 +297,8 @@ mod tests {
     fn planted_mistakes_outside_the_judges_tests_are_found() {
         let asks = |name: &str, kind: Value| {
             let mut package = package(name, "1", true, &[]);
-            package["dependencies"] = json!([{"name": "bedplate-fs", "kind": kind, "features": [PLANTED]}]);
+            package["dependencies"] =
+                json!([{"name": "bedplate-fs", "kind": kind, "features": [PLANTED]}]);
             let mut findings = Vec::new();
             planted(&[&package], &mut findings);
             findings.len()

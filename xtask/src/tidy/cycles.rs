@@ -1,4 +1,5 @@
-//! No crate has modules that depend on each other in a circle. Counted are the modules beside `lib.rs`, with what is below them; tests do not count.
+//! No crate has modules that depend on each other in a circle. Counted are the modules beside
+//! `lib.rs`, with what is below them; tests do not count.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,14 +16,23 @@ pub fn check(texts: &[Text]) -> Vec<String> {
             crates.entry(root).or_default().push((file, &text.content));
         }
     }
-    crates.iter().flat_map(|(root, files)| circles(&edges(files)).into_iter().map(move |circle| finding(root, &circle))).collect()
+    crates
+        .iter()
+        .flat_map(|(root, files)| {
+            circles(&edges(files)).into_iter().map(move |circle| finding(root, &circle))
+        })
+        .collect()
 }
 
 fn finding(root: &str, circle: &[String]) -> String {
-    format!("{root}/src: the modules {} depend on each other in a circle: what they share belongs below them", circle.join(", "))
+    format!(
+        "{root}/src: the modules {} depend on each other in a circle: what they share belongs below them",
+        circle.join(", ")
+    )
 }
 
-/// Returns the top-level module that a file below `src` belongs to; `None` for the crate's root and for tests.
+/// Returns the top-level module that a file below `src` belongs to; `None` for the crate's root and
+/// for tests.
 fn module_of(file: &str) -> Option<&str> {
     let (first, rest) = file.split_once('/').unwrap_or((file, ""));
     let name = first.strip_suffix(".rs").unwrap_or(first);
@@ -37,15 +47,26 @@ fn depth_of(file: &str) -> usize {
 }
 
 fn edges(files: &[(&str, &str)]) -> Edges {
-    let root = files.iter().find(|(file, _)| *file == "lib.rs" || *file == "main.rs").map_or("", |(_, content)| *content);
-    let mut edges: Edges = files.iter().filter_map(|(file, _)| module_of(file)).map(|name| (name.to_owned(), BTreeSet::new())).collect();
+    let root = files
+        .iter()
+        .find(|(file, _)| *file == "lib.rs" || *file == "main.rs")
+        .map_or("", |(_, content)| *content);
+    let mut edges: Edges = files
+        .iter()
+        .filter_map(|(file, _)| module_of(file))
+        .map(|name| (name.to_owned(), BTreeSet::new()))
+        .collect();
     let shown = reexports(root, &edges);
     for (file, content) in files {
         let Some(module) = module_of(file) else { continue };
         let code = without_tests_and_comments(content);
         let mut used = names_after(&code, "crate::");
         used.extend(names_after(&code, &"super::".repeat(depth_of(file))));
-        let used: BTreeSet<_> = used.into_iter().map(|name| shown.get(&name).cloned().unwrap_or(name)).filter(|name| name != module).collect();
+        let used: BTreeSet<_> = used
+            .into_iter()
+            .map(|name| shown.get(&name).cloned().unwrap_or(name))
+            .filter(|name| name != module)
+            .collect();
         let known: Vec<_> = used.into_iter().filter(|name| edges.contains_key(name)).collect();
         edges.entry(module.to_owned()).or_default().extend(known);
     }
@@ -58,7 +79,11 @@ fn reexports(root: &str, modules: &Edges) -> BTreeMap<String, String> {
     for statement in without_tests_and_comments(root).split(';') {
         let Some((_, path)) = statement.split_once("use ") else { continue };
         let path = path.trim_start_matches("crate::");
-        let Some((module, names)) = path.split_once("::").filter(|(module, _)| modules.contains_key(*module)) else { continue };
+        let Some((module, names)) =
+            path.split_once("::").filter(|(module, _)| modules.contains_key(*module))
+        else {
+            continue;
+        };
         for name in names.split(|c: char| !is_word(c)).filter(|name| !name.is_empty()) {
             shown.insert(name.to_owned(), module.to_owned());
         }
@@ -73,7 +98,11 @@ fn is_word(c: char) -> bool {
 /// Returns the code of a file up to its own tests.
 fn without_tests_and_comments(content: &str) -> String {
     let code = content.split("#[cfg(test)]\nmod tests {").next().unwrap_or(content);
-    let mut lines = code.lines().map(|line| line.split("//").next().unwrap_or(line)).collect::<Vec<_>>().join("\n");
+    let mut lines = code
+        .lines()
+        .map(|line| line.split("//").next().unwrap_or(line))
+        .collect::<Vec<_>>()
+        .join("\n");
     // A module of tests in a file of its own.
     lines = lines.replace("#[cfg(test)]\nmod ", "");
     lines
@@ -123,11 +152,16 @@ fn first_names(list: &str) -> Vec<String> {
 
 /// Returns the groups of modules of which each reaches every other.
 fn circles(edges: &Edges) -> Vec<Vec<String>> {
-    let reached: BTreeMap<&String, BTreeSet<&String>> = edges.keys().map(|from| (from, reach(edges, from))).collect();
+    let reached: BTreeMap<&String, BTreeSet<&String>> =
+        edges.keys().map(|from| (from, reach(edges, from))).collect();
     let mut circles = BTreeSet::new();
     for (from, to) in &reached {
         if to.contains(from) {
-            let circle: Vec<_> = to.iter().filter(|other| reached[*other].contains(from)).map(|other| (*other).clone()).collect();
+            let circle: Vec<_> = to
+                .iter()
+                .filter(|other| reached[*other].contains(from))
+                .map(|other| (*other).clone())
+                .collect();
             circles.insert(circle);
         }
     }
@@ -176,8 +210,13 @@ mod tests {
     #[test]
     fn the_way_up_is_followed_from_every_depth_and_no_further() {
         let findings = |path: &str, up: &str| {
-            check(&[text("crates/x/src/lib.rs", ROOT), text("crates/x/src/a.rs", "use crate::b;\n"), text(path, up), text("crates/x/src/c.rs", "")])
-                .len()
+            check(&[
+                text("crates/x/src/lib.rs", ROOT),
+                text("crates/x/src/a.rs", "use crate::b;\n"),
+                text(path, up),
+                text("crates/x/src/c.rs", ""),
+            ])
+            .len()
         };
         assert_eq!(findings("crates/x/src/b/mod.rs", "use super::a;\n"), 1);
         assert_eq!(findings("crates/x/src/b/inner.rs", "use super::super::a;\n"), 1);
@@ -203,7 +242,10 @@ mod tests {
         let files = [
             text("crates/x/src/lib.rs", ROOT),
             text("crates/x/src/a.rs", "use crate::b;\nuse crate::a::inner;\n"),
-            text("crates/x/src/b.rs", "// crate::a\nuse other_crate::a;\n#[cfg(test)]\nmod tests {\nuse crate::a;\n}\n"),
+            text(
+                "crates/x/src/b.rs",
+                "// crate::a\nuse other_crate::a;\n#[cfg(test)]\nmod tests {\nuse crate::a;\n}\n",
+            ),
             text("crates/x/src/b/tests.rs", "use crate::a;\n"),
             text("crates/y/src/a.rs", "use crate::b;\n"),
         ];

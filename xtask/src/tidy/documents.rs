@@ -1,4 +1,5 @@
-//! Rules on documents: links and paths that exist, a book that holds every page, a README that stays short.
+//! Rules on documents: links and paths that exist, a book that holds every page, a README that
+//! stays short.
 
 use std::path::Path;
 
@@ -57,10 +58,15 @@ pub fn check(texts: &[Text], root: &Path) -> Vec<String> {
 /// Every page below docs/ is a page of the book.
 fn pages(texts: &[Text], findings: &mut Vec<String>) {
     let Some(summary) = texts.iter().find(|text| text.path == SUMMARY) else { return };
-    let listed: Vec<_> = summary.content.lines().flat_map(targets).map(|target| join(SUMMARY, target)).collect();
-    for page in texts.iter().filter(|text| text.is_markdown() && text.path.starts_with(BOOK) && text.path != SUMMARY) {
+    let listed: Vec<_> =
+        summary.content.lines().flat_map(targets).map(|target| join(SUMMARY, target)).collect();
+    for page in texts
+        .iter()
+        .filter(|text| text.is_markdown() && text.path.starts_with(BOOK) && text.path != SUMMARY)
+    {
         if !listed.iter().any(|path| path == Path::new(&page.path)) {
-            findings.push(format!("{}: {SUMMARY} does not list it, so the book lacks it", page.path));
+            findings
+                .push(format!("{}: {SUMMARY} does not list it, so the book lacks it", page.path));
         }
     }
 }
@@ -70,7 +76,8 @@ fn named_paths(text: &Text, texts: &[Text], root: &Path, findings: &mut Vec<Stri
     for (number, line) in prose(text) {
         for named in line.split('`').skip(1).step_by(2).filter(|named| is_path(named)) {
             let below = format!("{}/", named.trim_end_matches('/'));
-            let known = texts.iter().any(|other| other.path == named || other.path.starts_with(&below));
+            let known =
+                texts.iter().any(|other| other.path == named || other.path.starts_with(&below));
             if !known && !root.join(named).exists() {
                 findings.push(text.finding(number, format_args!("there is no {named}")));
             }
@@ -80,7 +87,8 @@ fn named_paths(text: &Text, texts: &[Text], root: &Path, findings: &mut Vec<Stri
 
 /// Tells whether this names a file or directory of the repository and nothing else.
 fn is_path(named: &str) -> bool {
-    ROOMS.iter().any(|room| named.starts_with(room)) && named.chars().all(|c| c.is_ascii_alphanumeric() || "_-./".contains(c))
+    ROOMS.iter().any(|room| named.starts_with(room))
+        && named.chars().all(|c| c.is_ascii_alphanumeric() || "_-./".contains(c))
 }
 
 fn links(text: &Text, texts: &[Text], root: &Path, findings: &mut Vec<String>) {
@@ -117,15 +125,19 @@ fn targets(line: &str) -> impl Iterator<Item = &str> {
 /// Says why a link leads nowhere; `None` when it leads somewhere.
 fn broken(text: &Text, target: &str, texts: &[Text], root: &Path) -> Option<String> {
     let (file, anchor) = target.split_once('#').unwrap_or((target, ""));
-    let path = if file.is_empty() { Path::new(&text.path).to_path_buf() } else { join(&text.path, file) };
+    let path =
+        if file.is_empty() { Path::new(&text.path).to_path_buf() } else { join(&text.path, file) };
     if text.path.starts_with(BOOK) && !path.starts_with(BOOK) {
-        return Some(format!("the link to {target} leads out of the book: name the path in backquotes instead"));
+        return Some(format!(
+            "the link to {target} leads out of the book: name the path in backquotes instead"
+        ));
     }
     if !root.join(&path).exists() && !texts.iter().any(|other| Path::new(&other.path) == path) {
         return Some(format!("the link to {target} leads nowhere"));
     }
     let linked = texts.iter().find(|other| Path::new(&other.path) == path)?;
-    let known = anchor.is_empty() || linked.content.lines().any(|line| line.starts_with('#') && slug(line) == anchor);
+    let known = anchor.is_empty()
+        || linked.content.lines().any(|line| line.starts_with('#') && slug(line) == anchor);
     (!known).then(|| format!("{} has no heading #{anchor}", linked.path))
 }
 
@@ -148,7 +160,11 @@ fn join(from: &str, target: &str) -> std::path::PathBuf {
 /// Returns the anchor of a heading, as the usual hosts make it.
 fn slug(heading: &str) -> String {
     let words = heading.trim_start_matches('#').trim().to_lowercase();
-    words.chars().filter(|c| c.is_alphanumeric() || matches!(c, ' ' | '-' | '_')).map(|c| if c == ' ' { '-' } else { c }).collect()
+    words
+        .chars()
+        .filter(|c| c.is_alphanumeric() || matches!(c, ' ' | '-' | '_'))
+        .map(|c| if c == ' ' { '-' } else { c })
+        .collect()
 }
 
 #[cfg(test)]
@@ -157,23 +173,33 @@ mod tests {
     use super::*;
 
     fn link_findings(texts: &[Text]) -> Vec<String> {
-        check(texts, Path::new("a directory that does not exist")).into_iter().filter(|finding| !finding.ends_with("does not exist")).collect()
+        check(texts, Path::new("a directory that does not exist"))
+            .into_iter()
+            .filter(|finding| !finding.ends_with("does not exist"))
+            .collect()
     }
 
     #[test]
     fn links_are_followed() {
         let there = text("docs/b.md", "# B\n\n## The second part\n");
-        let good = text("docs/a.md", "# A\n[x](b.md) [y](../docs/b.md#the-second-part) [z](#a) [w](https://example.org/)\n");
+        let good = text(
+            "docs/a.md",
+            "# A\n[x](b.md) [y](../docs/b.md#the-second-part) [z](#a) [w](https://example.org/)\n",
+        );
         assert_eq!(link_findings(&[there, good]), Vec::<String>::new());
     }
 
     #[test]
     fn broken_links_are_found() {
         let there = text("docs/b.md", "# B\n");
-        let bad = text("docs/a.md", "[x](c.md)\n[y](b.md#none)\n```\n[z](inside-a-fence.md)\n```\n");
+        let bad =
+            text("docs/a.md", "[x](c.md)\n[y](b.md#none)\n```\n[z](inside-a-fence.md)\n```\n");
         let findings = link_findings(&[there, bad]);
         assert_eq!(findings.len(), 2, "{findings:?}");
-        assert!(findings[0].starts_with("docs/a.md:1:") && findings[1].starts_with("docs/a.md:2:"), "{findings:?}");
+        assert!(
+            findings[0].starts_with("docs/a.md:1:") && findings[1].starts_with("docs/a.md:2:"),
+            "{findings:?}"
+        );
     }
 
     #[test]
@@ -183,21 +209,31 @@ mod tests {
         let missing = text("docs/guide/b.md", "# B\n");
         let findings = link_findings(&[summary, listed, missing, text("README.md", "# R\n")]);
         assert_eq!(findings.len(), 2, "{findings:?}");
-        assert!(findings[0].starts_with("docs/a.md:1: the link to ../README.md leads out"), "{findings:?}");
-        assert!(findings[1].starts_with("docs/guide/b.md: docs/SUMMARY.md does not list it"), "{findings:?}");
+        assert!(
+            findings[0].starts_with("docs/a.md:1: the link to ../README.md leads out"),
+            "{findings:?}"
+        );
+        assert!(
+            findings[1].starts_with("docs/guide/b.md: docs/SUMMARY.md does not list it"),
+            "{findings:?}"
+        );
     }
 
     #[test]
     fn paths_in_backquotes_exist() {
         let source = text("crates/fs/src/space.rs", "");
-        let page = text("A.md", "`crates/fs/src` `crates/fs/src/space.rs` `crates/*/x` `cargo run`\n`crates/fs/gone.rs`\n");
+        let page = text(
+            "A.md",
+            "`crates/fs/src` `crates/fs/src/space.rs` `crates/*/x` `cargo run`\n`crates/fs/gone.rs`\n",
+        );
         let findings = link_findings(&[source, page]);
         assert_eq!(findings, ["A.md:2: there is no crates/fs/gone.rs"]);
     }
 
     #[test]
     fn a_long_readme_and_a_missing_document_are_found() {
-        let findings = check(&[text("README.md", &"x\n".repeat(README_LINES_MAX + 1))], Path::new("."));
+        let findings =
+            check(&[text("README.md", &"x\n".repeat(README_LINES_MAX + 1))], Path::new("."));
         assert!(findings.iter().any(|finding| finding.starts_with("README.md: more than")));
         assert!(findings.iter().any(|finding| finding.starts_with("CHANGELOG.md")));
     }

@@ -71,15 +71,29 @@ fn note(text: &Text, seen: &mut BTreeMap<String, Seen>) {
 }
 
 fn is_test_file(path: &str) -> bool {
-    path.contains("/tests/") || path.ends_with("/tests.rs") || path.ends_with("_tests.rs") || path.starts_with("crates/sim/")
+    path.contains("/tests/")
+        || path.ends_with("/tests.rs")
+        || path.ends_with("_tests.rs")
+        || path.starts_with("crates/sim/")
 }
 
 fn clauses(texts: &[Text], findings: &mut Vec<String>) {
-    let Some(semantics) = texts.iter().find(|text| text.path == "docs/semantics.md") else { return };
+    let Some(semantics) = texts.iter().find(|text| text.path == "docs/semantics.md") else {
+        return;
+    };
     for (number, line) in semantics.content.lines().enumerate() {
-        let Some(id) = line.strip_prefix("**S-").and_then(|rest| rest.split_once("**")).map(|(number, _)| format!("S-{number}")) else { continue };
+        let Some(id) = line
+            .strip_prefix("**S-")
+            .and_then(|rest| rest.split_once("**"))
+            .map(|(number, _)| format!("S-{number}"))
+        else {
+            continue;
+        };
         if !texts.iter().any(|text| is_product(text) && names_clause(text, &id)) {
-            findings.push(semantics.finding(number + 1, format_args!("{id} is promised, and no test names it")));
+            findings.push(
+                semantics
+                    .finding(number + 1, format_args!("{id} is promised, and no test names it")),
+            );
         }
     }
     by_number(semantics, findings);
@@ -87,15 +101,23 @@ fn clauses(texts: &[Text], findings: &mut Vec<String>) {
 
 /// The table by number, where there is one, has every clause with the heading that it stands under.
 fn by_number(semantics: &Text, findings: &mut Vec<String>) {
-    let Some((clauses, table)) = semantics.content.split_once("\n## Clauses by number\n") else { return };
+    let Some((clauses, table)) = semantics.content.split_once("\n## Clauses by number\n") else {
+        return;
+    };
     let mut subject = "";
     for (number, line) in clauses.lines().enumerate() {
         if line.starts_with('#') {
             subject = line.trim_start_matches('#').trim();
-        } else if let Some((id, _)) = line.strip_prefix("**").and_then(|rest| rest.split_once("**")).filter(|(id, _)| id.starts_with("S-"))
+        } else if let Some((id, _)) = line
+            .strip_prefix("**")
+            .and_then(|rest| rest.split_once("**"))
+            .filter(|(id, _)| id.starts_with("S-"))
             && !table.contains(&format!("| {id} | [{subject}]("))
         {
-            findings.push(semantics.finding(number + 1, format_args!("the table of clauses by number does not have {id} under '{subject}'")));
+            findings.push(semantics.finding(
+                number + 1,
+                format_args!("the table of clauses by number does not have {id} under '{subject}'"),
+            ));
         }
     }
 }
@@ -104,7 +126,10 @@ fn names_clause(text: &Text, id: &str) -> bool {
     let mut in_tests = is_test_file(&text.path) || text.path.starts_with("xtask/src/real/");
     for line in text.content.lines() {
         in_tests |= line.trim_start().starts_with("mod tests {");
-        if in_tests && (ids(line, "S-").iter().any(|named| named == id) || names_in_functions(line, "s_").iter().any(|named| named == id)) {
+        if in_tests
+            && (ids(line, "S-").iter().any(|named| named == id)
+                || names_in_functions(line, "s_").iter().any(|named| named == id))
+        {
             return true;
         }
     }
@@ -115,22 +140,33 @@ fn names_clause(text: &Text, id: &str) -> bool {
 fn ids(line: &str, prefix: &str) -> Vec<String> {
     let mut found = Vec::new();
     for (at, _) in line.match_indices(prefix) {
-        if line[..at].chars().next_back().is_some_and(|c| c.is_alphanumeric() || c == '-' || c == '_') {
+        if line[..at]
+            .chars()
+            .next_back()
+            .is_some_and(|c| c.is_alphanumeric() || c == '-' || c == '_')
+        {
             continue;
         }
-        let id: String = line[at..].chars().take_while(|c| c.is_ascii_uppercase() || c.is_ascii_digit() || *c == '-').collect();
+        let id: String = line[at..]
+            .chars()
+            .take_while(|c| c.is_ascii_uppercase() || c.is_ascii_digit() || *c == '-')
+            .collect();
         let id = id.trim_end_matches('-');
-        if id.rsplit_once('-').is_some_and(|(start, number)| number.parse::<u32>().is_ok() && (prefix == "S-" || start.len() > 2)) {
+        if id.rsplit_once('-').is_some_and(|(start, number)| {
+            number.parse::<u32>().is_ok() && (prefix == "S-" || start.len() > 2)
+        }) {
             found.push(id.to_owned());
         }
     }
     found
 }
 
-/// Returns the ids that the name of a function on this line carries: `fn i_log_3_…` is `I-LOG-3`, `fn s_12_…` is `S-12`, several in a row count.
+/// Returns the ids that the name of a function on this line carries: `fn i_log_3_…` is `I-LOG-3`,
+/// `fn s_12_…` is `S-12`, several in a row count.
 fn names_in_functions(line: &str, prefix: &str) -> Vec<String> {
     let Some((_, rest)) = line.split_once("fn ") else { return Vec::new() };
-    let name: String = rest.chars().take_while(|c| c.is_ascii_alphanumeric() || *c == '_').collect();
+    let name: String =
+        rest.chars().take_while(|c| c.is_ascii_alphanumeric() || *c == '_').collect();
     let mut parts = name.split('_').peekable();
     let mut found = Vec::new();
     while parts.peek() == Some(&prefix.trim_end_matches('_')) {
@@ -187,9 +223,17 @@ mod tests {
         let head = "## Names\n\n**S-1** A.\n\n## Errors\n\n**S-2** B.\n\n## Clauses by number\n\n| S-1 | [Names](#names) |\n";
         let mut findings = Vec::new();
         by_number(&text("docs/semantics.md", head), &mut findings);
-        assert_eq!(findings, ["docs/semantics.md:7: the table of clauses by number does not have S-2 under 'Errors'"]);
+        assert_eq!(
+            findings,
+            [
+                "docs/semantics.md:7: the table of clauses by number does not have S-2 under 'Errors'"
+            ]
+        );
         findings.clear();
-        by_number(&text("docs/semantics.md", &format!("{head}| S-2 | [Errors](#errors) |\n")), &mut findings);
+        by_number(
+            &text("docs/semantics.md", &format!("{head}| S-2 | [Errors](#errors) |\n")),
+            &mut findings,
+        );
         assert_eq!(findings, Vec::<String>::new());
     }
 }

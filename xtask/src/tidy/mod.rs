@@ -66,9 +66,13 @@ pub fn of_documents() -> Result<Vec<String>> {
     Ok(documents::check(&read_texts()?, Path::new(".")))
 }
 
-/// Reads every text file that git knows or would add; where there is no git (a source archive), every file outside `target`.
+/// Reads every text file that git knows or would add; where there is no git (a source archive),
+/// every file outside `target`.
 fn read_texts() -> Result<Vec<Text>> {
-    let listed = sh::output(Command::new("git").args(["ls-files", "-z", "-c", "-o", "--exclude-standard"]), Duration::from_secs(60));
+    let listed = sh::output(
+        Command::new("git").args(["ls-files", "-z", "-c", "-o", "--exclude-standard"]),
+        Duration::from_secs(60),
+    );
     let paths = match listed {
         Ok(list) => list.split('\0').filter(|path| !path.is_empty()).map(str::to_owned).collect(),
         Err(_) => walk(Path::new("."))?,
@@ -91,7 +95,9 @@ fn walk(top: &Path) -> Result<Vec<String>> {
     let mut found = Vec::new();
     let mut directories: Vec<PathBuf> = vec![top.to_path_buf()];
     while let Some(directory) = directories.pop() {
-        for entry in std::fs::read_dir(&directory).with_context(|| format!("cannot list {}", directory.display()))? {
+        for entry in std::fs::read_dir(&directory)
+            .with_context(|| format!("cannot list {}", directory.display()))?
+        {
             let entry = entry?;
             let path = entry.path();
             if entry.file_type()?.is_dir() {
@@ -111,7 +117,14 @@ fn metadata() -> Result<serde_json::Value> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let target = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
     let text = sh::output(
-        Command::new(cargo).args(["metadata", "--format-version", "1", "--locked", "--filter-platform", &target]),
+        Command::new(cargo).args([
+            "metadata",
+            "--format-version",
+            "1",
+            "--locked",
+            "--filter-platform",
+            &target,
+        ]),
         Duration::from_secs(300),
     )?;
     serde_json::from_str(&text).context("cargo metadata is not JSON")

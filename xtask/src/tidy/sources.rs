@@ -10,7 +10,8 @@ const LINES_MAX: usize = 600;
 /// Rooms where `unsafe` may live: the device layer. Foreign interfaces join this list by name when they exist.
 const UNSAFE_ROOMS: [&str; 1] = ["crates/block/"];
 
-/// What no source may hold, with the reason. Each word is cut in two, so that this list does not find itself.
+/// What no source may hold, with the reason. Each word is cut in two, so that this list does not
+/// find itself.
 const WORDS: [(&str, &str, &str); 5] = [
     ("todo", "!(", "unfinished code"),
     ("unimpl", "emented!(", "unfinished code"),
@@ -19,10 +20,12 @@ const WORDS: [(&str, &str, &str); 5] = [
     ("XX", "X:", "a note instead of a decision"),
 ];
 
-/// Words for people, which no comment uses of software: its subject is the thing. Cut in two as above.
+/// Words for people, which no comment uses of software: its subject is the thing. Cut in two as
+/// above.
 const PEOPLE: [(&str, &str); 4] = [("wh", "o"), ("who", "ever"), ("nob", "ody"), ("someb", "ody")];
 
-/// Where people's own directories lie; cut in two as above. What a test writes belongs into a directory of its own, not into the shared one.
+/// Where people's own directories lie; cut in two as above. What a test writes belongs into a
+/// directory of its own, not into the shared one.
 const PLACES: [(&str, &str); 4] = [("/ho", "me/"), ("/ro", "ot/"), ("/Us", "ers/"), ("/t", "mp/")];
 
 /// Returns what breaks the rules; `root` is where the repository lies on this machine.
@@ -48,7 +51,10 @@ pub fn check(texts: &[Text], root: &Path) -> Vec<String> {
 fn size(text: &Text, findings: &mut Vec<String>) {
     let lines = text.content.lines().count();
     if lines > LINES_MAX {
-        findings.push(format!("{}: {lines} lines; a file that passes {LINES_MAX} is two files", text.path));
+        findings.push(format!(
+            "{}: {lines} lines; a file that passes {LINES_MAX} is two files",
+            text.path
+        ));
     }
 }
 
@@ -60,16 +66,27 @@ fn words(text: &Text, findings: &mut Vec<String>) {
             }
         }
         if line.contains(concat!("TO", "DO")) && !line.contains(concat!("TO", "DO(0")) {
-            findings.push(text.finding(number + 1, "a note for later names its decision, as in (0004)"));
+            findings.push(
+                text.finding(number + 1, "a note for later names its decision, as in (0004)"),
+            );
         }
     }
 }
 
 fn people(text: &Text, findings: &mut Vec<String>) {
-    for (number, line) in text.content.lines().enumerate().filter(|(_, line)| line.trim_start().starts_with("//")) {
-        let used = |word: &str| PEOPLE.iter().any(|(start, end)| word.eq_ignore_ascii_case(&format!("{start}{end}")));
+    for (number, line) in
+        text.content.lines().enumerate().filter(|(_, line)| line.trim_start().starts_with("//"))
+    {
+        let used = |word: &str| {
+            PEOPLE.iter().any(|(start, end)| word.eq_ignore_ascii_case(&format!("{start}{end}")))
+        };
         if let Some(word) = line.split(|c: char| !c.is_alphanumeric()).find(|word| used(word)) {
-            findings.push(text.finding(number + 1, format_args!("`{word}` in a comment: name the thread, the process or the user that is meant")));
+            findings.push(text.finding(
+                number + 1,
+                format_args!(
+                    "`{word}` in a comment: name the thread, the process or the user that is meant"
+                ),
+            ));
         }
     }
 }
@@ -98,19 +115,28 @@ fn forbids_unsafe(text: &Text, findings: &mut Vec<String>) {
 /// Tells whether cargo compiles this file as a crate of its own.
 fn is_crate_root(path: &str) -> bool {
     let path = Path::new(path);
-    let parent = path.parent().and_then(Path::file_name).and_then(|name| name.to_str()).unwrap_or("");
+    let parent =
+        path.parent().and_then(Path::file_name).and_then(|name| name.to_str()).unwrap_or("");
     match path.file_name().and_then(|name| name.to_str()).unwrap_or("") {
         "lib.rs" | "build.rs" => true,
-        "main.rs" => matches!(parent, "src") || path.components().any(|part| matches!(part.as_os_str().to_str(), Some("tests" | "examples" | "bin"))),
+        "main.rs" => {
+            matches!(parent, "src")
+                || path.components().any(|part| {
+                    matches!(part.as_os_str().to_str(), Some("tests" | "examples" | "bin"))
+                })
+        }
         _ => {
-            matches!(parent, "tests" | "examples" | "benches" | "bin") && !path.components().any(|part| part.as_os_str() == "src" && parent != "bin")
+            matches!(parent, "tests" | "examples" | "benches" | "bin")
+                && !path.components().any(|part| part.as_os_str() == "src" && parent != "bin")
         }
     }
 }
 
-/// Returns the starts of paths that mean something on one machine only: people's directories, and where this repository lies.
+/// Returns the starts of paths that mean something on one machine only: people's directories, and
+/// where this repository lies.
 fn places(root: &Path) -> Vec<String> {
-    let mut places: Vec<String> = PLACES.iter().map(|(start, end)| format!("{start}{end}")).collect();
+    let mut places: Vec<String> =
+        PLACES.iter().map(|(start, end)| format!("{start}{end}")).collect();
     let around = root.parent().filter(|parent| parent.parent().is_some());
     places.extend(around.map(|parent| format!("{}/", parent.display())));
     places
@@ -119,10 +145,13 @@ fn places(root: &Path) -> Vec<String> {
 fn paths(text: &Text, places: &[String], findings: &mut Vec<String>) {
     for (number, line) in text.content.lines().enumerate() {
         for place in places {
-            let found =
-                line.match_indices(place.as_str()).any(|(at, _)| !line[..at].ends_with(|c: char| c.is_alphanumeric() || matches!(c, '/' | '.')));
+            let found = line.match_indices(place.as_str()).any(|(at, _)| {
+                !line[..at].ends_with(|c: char| c.is_alphanumeric() || matches!(c, '/' | '.'))
+            });
             if found {
-                findings.push(text.finding(number + 1, format_args!("{place}… is a path of one machine")));
+                findings.push(
+                    text.finding(number + 1, format_args!("{place}… is a path of one machine")),
+                );
             }
         }
     }
@@ -147,7 +176,8 @@ mod tests {
     #[test]
     fn forbidden_words_are_found_with_their_line() {
         for (start, end, _) in WORDS {
-            let findings = check(&[text("crates/fs/src/a.rs", &format!("fn a() {{}}\n{start}{end}\n"))]);
+            let findings =
+                check(&[text("crates/fs/src/a.rs", &format!("fn a() {{}}\n{start}{end}\n"))]);
             assert_eq!(findings.len(), 1, "{start}{end}");
             assert!(findings[0].starts_with("crates/fs/src/a.rs:2: "), "{findings:?}");
         }
@@ -160,8 +190,17 @@ mod tests {
     fn words_for_people_are_found_in_comments_alone() {
         for (start, end) in PEOPLE {
             let word = format!("{start}{end}");
-            assert_eq!(check(&[text("a.rs", &format!("fn a() {{}}\n    /// It is {word}, and more.\n"))]).len(), 1, "{word}");
-            assert!(check(&[text("a.rs", &format!("const A: &str = \"{word}\";\n/// {word}se\n"))]).is_empty(), "{word}");
+            assert_eq!(
+                check(&[text("a.rs", &format!("fn a() {{}}\n    /// It is {word}, and more.\n"))])
+                    .len(),
+                1,
+                "{word}"
+            );
+            assert!(
+                check(&[text("a.rs", &format!("const A: &str = \"{word}\";\n/// {word}se\n"))])
+                    .is_empty(),
+                "{word}"
+            );
         }
     }
 
@@ -174,11 +213,19 @@ mod tests {
 
     #[test]
     fn a_crate_root_without_the_attribute_is_found() {
-        for path in ["crates/fs/src/lib.rs", "crates/cli/src/main.rs", "crates/fs/tests/all.rs", "crates/a/examples/b.rs", "crates/a/src/bin/b.rs"] {
+        for path in [
+            "crates/fs/src/lib.rs",
+            "crates/cli/src/main.rs",
+            "crates/fs/tests/all.rs",
+            "crates/a/examples/b.rs",
+            "crates/a/src/bin/b.rs",
+        ] {
             assert_eq!(check(&[text(path, "//! x\n")]).len(), 1, "{path}");
             assert!(check(&[text(path, "#![forbid(unsafe_code)]\n")]).is_empty(), "{path}");
         }
-        for path in ["crates/block/src/lib.rs", "crates/fs/src/log/mod.rs", "crates/fs/src/tests/a.rs"] {
+        for path in
+            ["crates/block/src/lib.rs", "crates/fs/src/log/mod.rs", "crates/fs/src/tests/a.rs"]
+        {
             assert!(check(&[text(path, "//! x\n")]).is_empty(), "{path}");
         }
     }
@@ -189,7 +236,12 @@ mod tests {
         assert_eq!(check(&[text("a.md", &format!("see {home}\n"))]).len(), 1);
         assert_eq!(check(&[text("a.rs", &format!("const A: &str = \"{home}\";\n"))]).len(), 1);
         assert_eq!(check(&[text("a.md", "cd /nowhere/other\n")]).len(), 1);
-        for good in ["see /dev/loop0 and /mnt/x/y\n", "https://a.b/nowhere/d\n", "`/`\n", "open(\"/a/b/c\")\n"] {
+        for good in [
+            "see /dev/loop0 and /mnt/x/y\n",
+            "https://a.b/nowhere/d\n",
+            "`/`\n",
+            "open(\"/a/b/c\")\n",
+        ] {
             assert!(check(&[text("a.md", good)]).is_empty(), "{good}");
         }
     }

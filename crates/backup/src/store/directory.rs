@@ -46,9 +46,13 @@ impl Directory {
         self.touched.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Makes a directory that only its owner enters: what may be read of a file is in its permissions, which nothing here has.
+    /// Makes a directory that only its owner enters: what may be read of a file is in its
+    /// permissions, which nothing here has.
     fn make(&self, dir: &Path) -> Result<()> {
-        let missing: Vec<&Path> = dir.ancestors().take_while(|dir| !dir.as_os_str().is_empty() && !dir.is_dir()).collect();
+        let missing: Vec<&Path> = dir
+            .ancestors()
+            .take_while(|dir| !dir.as_os_str().is_empty() && !dir.is_dir())
+            .collect();
         DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(failed("make", dir))?;
         self.touched().extend(missing.into_iter().map(parent));
         Ok(())
@@ -90,7 +94,10 @@ fn entries(dir: &Path) -> Result<Vec<fs::DirEntry>> {
 }
 
 fn parent(path: &Path) -> PathBuf {
-    path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new(".")).to_owned()
+    path.parent()
+        .filter(|parent| !parent.as_os_str().is_empty())
+        .unwrap_or(Path::new("."))
+        .to_owned()
 }
 
 fn is_partial(path: &Path) -> bool {
@@ -104,18 +111,35 @@ impl Store for Directory {
 
     fn prepare(&self, known: &[&str]) -> Result<()> {
         self.make(&self.dir)?;
-        let ours = |entry: &fs::DirEntry| is_partial(&entry.path()) || known.iter().any(|known| entry.file_name() == **known);
+        let ours = |entry: &fs::DirEntry| {
+            is_partial(&entry.path()) || known.iter().any(|known| entry.file_name() == **known)
+        };
         if entries(&self.dir)?.iter().all(ours) {
             return Ok(());
         }
-        Err(Error::new(ErrorKind::Exists, format!("{} holds something else than backups: name an empty directory", self.dir.display())))
+        Err(Error::new(
+            ErrorKind::Exists,
+            format!(
+                "{} holds something else than backups: name an empty directory",
+                self.dir.display()
+            ),
+        ))
     }
 
     fn claim(&mut self, access: Access) -> Result<()> {
         let path = self.path(MARK);
         let mark = File::open(&path).map_err(failed("open", &path))?;
-        let locked = if access == Access::Remove { mark.try_lock() } else { mark.try_lock_shared() };
-        locked.map_err(|_| Error::new(ErrorKind::Busy, format!("{} is in use by another backup command: wait for its end", self.dir.display())))?;
+        let locked =
+            if access == Access::Remove { mark.try_lock() } else { mark.try_lock_shared() };
+        locked.map_err(|_| {
+            Error::new(
+                ErrorKind::Busy,
+                format!(
+                    "{} is in use by another backup command: wait for its end",
+                    self.dir.display()
+                ),
+            )
+        })?;
         self.mark = Some(mark);
         Ok(())
     }
@@ -128,12 +152,23 @@ impl Store for Directory {
         let path = self.path(key);
         match path.metadata() {
             Ok(meta) => Ok(meta.is_file().then_some(meta.len())),
-            Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => Ok(None),
+            Err(error)
+                if matches!(
+                    error.kind(),
+                    io::ErrorKind::NotFound | io::ErrorKind::NotADirectory
+                ) =>
+            {
+                Ok(None)
+            }
             Err(error) => Err(failed("look at", &path)(error)),
         }
     }
 
-    fn values<'a>(&'a self, keys: Box<dyn Iterator<Item = String> + 'a>, len_max: u64) -> Values<'a> {
+    fn values<'a>(
+        &'a self,
+        keys: Box<dyn Iterator<Item = String> + 'a>,
+        len_max: u64,
+    ) -> Values<'a> {
         Box::new(keys.map(move |key| self.value(&key, len_max)))
     }
 
@@ -145,7 +180,12 @@ impl Store for Directory {
         partial.push(format!(".{}{PARTIAL}", std::process::id()));
         let partial = PathBuf::from(partial);
         let written = (|| {
-            let mut out = File::options().write(true).create(true).truncate(true).mode(0o600).open(&partial)?;
+            let mut out = File::options()
+                .write(true)
+                .create(true)
+                .truncate(true)
+                .mode(0o600)
+                .open(&partial)?;
             out.write_all(&value)?;
             // Its bytes before its name: a file that has its name is whole.
             out.sync_data()?;
@@ -190,7 +230,9 @@ impl Store for Directory {
         for key in keys {
             let path = self.path(key);
             match fs::remove_file(&path) {
-                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(failed("remove", &path)(error)),
+                Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                    return Err(failed("remove", &path)(error));
+                }
                 _ => {}
             }
             self.touched().insert(parent(&path));

@@ -1,7 +1,8 @@
 //! Objects of a bucket, through the `object_store` crate.
 //!
-//! Writes go out side by side and are waited for by [`Store::sync`]; reads are fetched before they are asked for. Which chunks are there is listed once,
-//! not asked chunk by chunk: a backup of what changed asks for all of them.
+//! Writes go out side by side and are waited for by [`Store::sync`]; reads are fetched before they
+//! are asked for. Which chunks are there is listed once, not asked chunk by chunk: a backup of what
+//! changed asks for all of them.
 
 mod error;
 
@@ -14,7 +15,10 @@ use object_store::aws::AmazonS3Builder;
 use object_store::azure::MicrosoftAzureBuilder;
 use object_store::gcp::GoogleCloudStorageBuilder;
 use object_store::path::Path;
-use object_store::{BackoffConfig, ClientOptions, ObjectStore, ObjectStoreExt, PutPayload, RetryConfig, WriteMultipart};
+use object_store::{
+    BackoffConfig, ClientOptions, ObjectStore, ObjectStoreExt, PutPayload, RetryConfig,
+    WriteMultipart,
+};
 use tokio::runtime::Runtime;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
@@ -57,9 +61,22 @@ impl Bucket {
 
     /// Returns where a key lies.
     pub fn path(&self, key: &str) -> Result<Path> {
-        let parts = self.prefix.as_ref().split('/').chain(key.split('/')).filter(|part| !part.is_empty()).collect::<Vec<_>>().join("/");
+        let parts = self
+            .prefix
+            .as_ref()
+            .split('/')
+            .chain(key.split('/'))
+            .filter(|part| !part.is_empty())
+            .collect::<Vec<_>>()
+            .join("/");
         Path::parse(parts).map_err(|_| {
-            Error::new(ErrorKind::Usage, format!("'{}' cannot be the name of an object: use letters, digits, - and _", key.escape_debug()))
+            Error::new(
+                ErrorKind::Usage,
+                format!(
+                    "'{}' cannot be the name of an object: use letters, digits, - and _",
+                    key.escape_debug()
+                ),
+            )
         })
     }
 
@@ -80,7 +97,10 @@ impl Bucket {
             if value.len() <= PART_BYTES {
                 return self.store.put(&path, PutPayload::from(value)).await.map(drop);
             }
-            let mut upload = WriteMultipart::new_with_chunk_size(self.store.put_multipart(&path).await?, PART_BYTES);
+            let mut upload = WriteMultipart::new_with_chunk_size(
+                self.store.put_multipart(&path).await?,
+                PART_BYTES,
+            );
             for part in value.chunks(PART_BYTES) {
                 upload.wait_for_capacity(AT_ONCE).await?;
                 upload.write(part);
@@ -107,9 +127,12 @@ impl Bucket {
     pub async fn list(&self, dir: &str) -> Result<Vec<object_store::ObjectMeta>> {
         let refused = |error: &object_store::Error| self.failure("list", dir, error);
         let path = self.path(dir)?;
-        let top = self.store.list_with_delimiter(Some(&path)).await.map_err(|error| refused(&error))?;
-        let below = stream::iter(top.common_prefixes).map(|part| async move { self.store.list(Some(&part)).try_collect::<Vec<_>>().await });
-        let below: Vec<_> = below.buffer_unordered(AT_ONCE).try_collect().await.map_err(|error| refused(&error))?;
+        let top =
+            self.store.list_with_delimiter(Some(&path)).await.map_err(|error| refused(&error))?;
+        let below = stream::iter(top.common_prefixes)
+            .map(|part| async move { self.store.list(Some(&part)).try_collect::<Vec<_>>().await });
+        let below: Vec<_> =
+            below.buffer_unordered(AT_ONCE).try_collect().await.map_err(|error| refused(&error))?;
         Ok(top.objects.into_iter().chain(below.into_iter().flatten()).collect())
     }
 }
@@ -132,7 +155,11 @@ fn client() -> ClientOptions {
 }
 
 fn retry() -> RetryConfig {
-    let backoff = BackoffConfig { init_backoff: Duration::from_millis(100), max_backoff: Duration::from_secs(10), base: 2.0 };
+    let backoff = BackoffConfig {
+        init_backoff: Duration::from_millis(100),
+        max_backoff: Duration::from_secs(10),
+        base: 2.0,
+    };
     RetryConfig { backoff, max_retries: 6, retry_timeout: PATIENCE }
 }
 
@@ -144,11 +171,26 @@ fn connect(url: &str, scheme: &str) -> object_store::Result<Box<dyn ObjectStore>
     Ok(match scheme {
         // An endpoint given without encryption is meant so.
         "s3" => {
-            let builder = AmazonS3Builder::from_env().with_url(url).with_client_options(client().with_allow_http(endpoint)).with_retry(retry());
+            let builder = AmazonS3Builder::from_env()
+                .with_url(url)
+                .with_client_options(client().with_allow_http(endpoint))
+                .with_retry(retry());
             Box::new(builder.build()?)
         }
-        "gs" => Box::new(GoogleCloudStorageBuilder::from_env().with_url(url).with_client_options(client()).with_retry(retry()).build()?),
-        _ => Box::new(MicrosoftAzureBuilder::from_env().with_url(url).with_client_options(client()).with_retry(retry()).build()?),
+        "gs" => Box::new(
+            GoogleCloudStorageBuilder::from_env()
+                .with_url(url)
+                .with_client_options(client())
+                .with_retry(retry())
+                .build()?,
+        ),
+        _ => Box::new(
+            MicrosoftAzureBuilder::from_env()
+                .with_url(url)
+                .with_client_options(client())
+                .with_retry(retry())
+                .build()?,
+        ),
     })
 }
 
@@ -160,20 +202,38 @@ impl Objects {
         let url = &format!("{scheme}://{rest}");
         let (bucket, prefix) = rest.split_once('/').unwrap_or((rest, ""));
         if !["s3", "gs", "az"].contains(&scheme) {
-            return Err(Error::new(ErrorKind::Usage, format!("{url}: no such storage is known: use a path, file:///, s3://, gs:// or az://")));
+            return Err(Error::new(
+                ErrorKind::Usage,
+                format!(
+                    "{url}: no such storage is known: use a path, file:///, s3://, gs:// or az://"
+                ),
+            ));
         }
         if bucket.is_empty() {
-            return Err(Error::new(ErrorKind::Usage, format!("{url} names no bucket: write {scheme}://BUCKET/PREFIX")));
+            return Err(Error::new(
+                ErrorKind::Usage,
+                format!("{url} names no bucket: write {scheme}://BUCKET/PREFIX"),
+            ));
         }
-        let prefix = Path::parse(prefix)
-            .map_err(|_| Error::new(ErrorKind::Usage, format!("{url}: '{prefix}' cannot be the beginning of names of objects")))?;
+        let prefix = Path::parse(prefix).map_err(|_| {
+            Error::new(
+                ErrorKind::Usage,
+                format!("{url}: '{prefix}' cannot be the beginning of names of objects"),
+            )
+        })?;
         let store = connect(url, scheme).map_err(|error| error::failure(url, "use", "", &error))?;
         Self::over(Bucket { url: url.to_owned(), store, prefix })
     }
 
     pub(super) fn over(bucket: Bucket) -> Result<Self> {
-        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).thread_name("bedplate-objects").enable_all().build();
-        let runtime = runtime.map_err(|error| Error::new(ErrorKind::Io, format!("no threads for requests can be started: {error}")))?;
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(2)
+            .thread_name("bedplate-objects")
+            .enable_all()
+            .build();
+        let runtime = runtime.map_err(|error| {
+            Error::new(ErrorKind::Io, format!("no threads for requests can be started: {error}"))
+        })?;
         Ok(Self {
             bucket: Arc::new(bucket),
             runtime: Arc::new(runtime),
@@ -189,17 +249,21 @@ impl Objects {
         Arc::clone(&self.runtime)
     }
 
-    /// Returns the sizes of all that lies in the directory of directories in which a key lies, listed at the first call.
+    /// Returns the sizes of all that lies in the directory of directories in which a key lies,
+    /// listed at the first call.
     fn known(&self, dir: &str) -> Result<&Mutex<HashMap<Path, u64>>> {
         if let Some(known) = self.known.get() {
             return Ok(known);
         }
         let listed = self.runtime.block_on(self.bucket.list(dir))?;
-        Ok(self.known.get_or_init(|| Mutex::new(listed.into_iter().map(|object| (object.location, object.size)).collect())))
+        Ok(self.known.get_or_init(|| {
+            Mutex::new(listed.into_iter().map(|object| (object.location, object.size)).collect())
+        }))
     }
 }
 
-/// Returns the directory of a key that lies in a directory of a directory: only of those, the chunks, there are so many that they are listed.
+/// Returns the directory of a key that lies in a directory of a directory: only of those, the
+/// chunks, there are so many that they are listed.
 fn listed_dir(key: &str) -> Option<&str> {
     let (dir, rest) = key.split_once('/')?;
     rest.contains('/').then_some(dir)
@@ -213,17 +277,30 @@ impl Store for Objects {
     fn prepare(&self, known: &[&str]) -> Result<()> {
         let refused = |error: &object_store::Error| self.bucket.failure("list", "", error);
         let path = self.bucket.path("")?;
-        let listed = self.runtime.block_on(self.bucket.store.list_with_delimiter(Some(&path))).map_err(|error| refused(&error))?;
-        let found = listed.common_prefixes.iter().chain(listed.objects.iter().map(|object| &object.location));
+        let listed = self
+            .runtime
+            .block_on(self.bucket.store.list_with_delimiter(Some(&path)))
+            .map_err(|error| refused(&error))?;
+        let found = listed
+            .common_prefixes
+            .iter()
+            .chain(listed.objects.iter().map(|object| &object.location));
         if found.map(|path| self.bucket.key(path)).all(|key| known.contains(&key.as_str())) {
             return Ok(());
         }
-        Err(Error::new(ErrorKind::Exists, format!("{} holds something else than backups: name an empty prefix", self.bucket.url)))
+        Err(Error::new(
+            ErrorKind::Exists,
+            format!("{} holds something else than backups: name an empty prefix", self.bucket.url),
+        ))
     }
 
     fn claim(&mut self, access: Access) -> Result<()> {
         if access != Access::Read {
-            self.lease = Some(Lease::take(Arc::clone(&self.bucket), Arc::clone(&self.runtime), access == Access::Remove)?);
+            self.lease = Some(Lease::take(
+                Arc::clone(&self.bucket),
+                Arc::clone(&self.runtime),
+                access == Access::Remove,
+            )?);
         }
         Ok(())
     }
@@ -239,11 +316,17 @@ impl Store for Objects {
         }
         match self.runtime.block_on(self.bucket.store.head(&path)) {
             Err(error) if error::is_missing(&error) => Ok(None),
-            found => found.map(|meta| Some(meta.size)).map_err(|error| self.bucket.failure("look at", key, &error)),
+            found => found
+                .map(|meta| Some(meta.size))
+                .map_err(|error| self.bucket.failure("look at", key, &error)),
         }
     }
 
-    fn values<'a>(&'a self, keys: Box<dyn Iterator<Item = String> + 'a>, len_max: u64) -> Values<'a> {
+    fn values<'a>(
+        &'a self,
+        keys: Box<dyn Iterator<Item = String> + 'a>,
+        len_max: u64,
+    ) -> Values<'a> {
         // Manifests may be large: one after the other.
         let at_once = if len_max == u64::MAX { 1 } else { AT_ONCE };
         let fetch = move |key: String| {
@@ -252,12 +335,19 @@ impl Store for Objects {
             self.runtime.spawn(async move { bucket.get(&key, len_max).await })
         };
         let mut values = Box::pin(stream::iter(keys).map(fetch).buffered(at_once));
-        Box::new(std::iter::from_fn(move || self.runtime.block_on(values.next()).map(|value| value.expect("a request does not panic"))))
+        Box::new(std::iter::from_fn(move || {
+            self.runtime
+                .block_on(values.next())
+                .map(|value| value.expect("a request does not panic"))
+        }))
     }
 
     fn write(&self, key: &str, value: Vec<u8>) -> Result<()> {
         let len = value.len() as u64;
-        let room = self.runtime.block_on(Arc::clone(&self.room).acquire_owned()).expect("the semaphore is never closed");
+        let room = self
+            .runtime
+            .block_on(Arc::clone(&self.room).acquire_owned())
+            .expect("the semaphore is never closed");
         let (bucket, owned) = (Arc::clone(&self.bucket), key.to_owned());
         let mut writes = lock(&self.writes);
         while let Some(done) = writes.try_join_next() {
@@ -288,7 +378,10 @@ impl Store for Objects {
 
     fn list(&self, dir: &str) -> Result<Vec<(String, u64)>> {
         let listed = self.runtime.block_on(self.bucket.list(dir))?;
-        Ok(listed.into_iter().map(|object| (self.bucket.key(&object.location), object.size)).collect())
+        Ok(listed
+            .into_iter()
+            .map(|object| (self.bucket.key(&object.location), object.size))
+            .collect())
     }
 
     fn nameless(&self, _dir: &str) -> Result<Vec<String>> {
@@ -298,12 +391,15 @@ impl Store for Objects {
 
     fn remove(&self, keys: &[String]) -> Result<()> {
         let paths = keys.iter().map(|key| self.bucket.path(key)).collect::<Result<Vec<_>>>()?;
-        let removed = self.bucket.store.delete_stream(stream::iter(paths.into_iter().map(Ok)).boxed());
+        let removed =
+            self.bucket.store.delete_stream(stream::iter(paths.into_iter().map(Ok)).boxed());
         self.runtime.block_on(async {
             let mut removed = removed;
             while let Some(done) = removed.next().await {
                 match done {
-                    Err(error) if !error::is_missing(&error) => return Err(self.bucket.failure("remove", "", &error)),
+                    Err(error) if !error::is_missing(&error) => {
+                        return Err(self.bucket.failure("remove", "", &error));
+                    }
                     _ => {}
                 }
             }
@@ -312,7 +408,8 @@ impl Store for Objects {
     }
 
     fn remove_partial(&self) -> Result<()> {
-        // What never became an object has no name that could be listed; stores drop unfinished uploads by a rule of the bucket.
+        // What never became an object has no name that could be listed; stores drop unfinished
+        // uploads by a rule of the bucket.
         Ok(())
     }
 }

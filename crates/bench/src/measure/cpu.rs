@@ -10,13 +10,15 @@ pub(crate) struct CpuTimes {
     pub idle_s: f64,
     pub iowait_s: f64,
     pub steal_s: f64,
-    /// User and system time of this process alone: what a mount's daemon or the kernel's workers burn is not in it.
+    /// User and system time of this process alone: what a mount's daemon or the kernel's workers
+    /// burn is not in it.
     pub process_user_s: f64,
     pub process_system_s: f64,
     pub context_switches: u64,
 }
 
-/// Clock ticks a second in `/proc`: the kernel's user interface fixes it at 100 on every architecture Linux runs on today.
+/// Clock ticks a second in `/proc`: the kernel's user interface fixes it at 100 on every
+/// architecture Linux runs on today.
 const TICKS_PER_S: f64 = 100.0;
 
 impl CpuTimes {
@@ -48,7 +50,8 @@ fn parse_machine(text: &str) -> CpuTimes {
     let mut times = CpuTimes::default();
     for line in text.lines() {
         if let Some(rest) = line.strip_prefix("cpu ") {
-            let ticks: Vec<f64> = rest.split_whitespace().map(|t| t.parse().unwrap_or(0.0)).collect();
+            let ticks: Vec<f64> =
+                rest.split_whitespace().map(|t| t.parse().unwrap_or(0.0)).collect();
             let at = |i: usize| ticks.get(i).copied().unwrap_or(0.0) / TICKS_PER_S;
             times.user_s = at(0) + at(1);
             times.system_s = at(2) + at(5) + at(6);
@@ -62,17 +65,25 @@ fn parse_machine(text: &str) -> CpuTimes {
     times
 }
 
-/// Fields 14 and 15, counted after the command's name, which may itself hold spaces and parentheses.
+/// Fields 14 and 15, counted after the command's name, which may itself hold spaces and
+/// parentheses.
 fn parse_process(text: &str) -> (f64, f64) {
     let after_name = text.rsplit_once(')').map_or("", |(_, rest)| rest);
-    let mut fields = after_name.split_whitespace().skip(11).map(|t| t.parse::<f64>().unwrap_or(0.0) / TICKS_PER_S);
+    let mut fields = after_name
+        .split_whitespace()
+        .skip(11)
+        .map(|t| t.parse::<f64>().unwrap_or(0.0) / TICKS_PER_S);
     (fields.next().unwrap_or(0.0), fields.next().unwrap_or(0.0))
 }
 
-/// Returns how often the calling thread gave up its processor of its own accord: each is a wait for a device, a lock or a hand-off.
+/// Returns how often the calling thread gave up its processor of its own accord: each is a wait for
+/// a device, a lock or a hand-off.
 pub(crate) fn thread_waits() -> u64 {
     let text = fs::read_to_string("/proc/thread-self/status").unwrap_or_default();
-    text.lines().find_map(|l| l.strip_prefix("voluntary_ctxt_switches:")).and_then(|n| n.trim().parse().ok()).unwrap_or(0)
+    text.lines()
+        .find_map(|l| l.strip_prefix("voluntary_ctxt_switches:"))
+        .and_then(|n| n.trim().parse().ok())
+        .unwrap_or(0)
 }
 
 #[cfg(test)]
@@ -111,6 +122,9 @@ mod tests {
         }
         let passed = CpuTimes::now().since(&before);
         assert!(passed.process_user_s + passed.process_system_s >= 0.0);
-        assert!(passed.user_s + passed.system_s + passed.idle_s + passed.iowait_s + passed.steal_s > 0.0);
+        assert!(
+            passed.user_s + passed.system_s + passed.idle_s + passed.iowait_s + passed.steal_s
+                > 0.0
+        );
     }
 }

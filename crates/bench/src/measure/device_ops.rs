@@ -1,4 +1,5 @@
-//! Operations that reached a device: the kernel's own count for block devices, the library's for everything else.
+//! Operations that reached a device: the kernel's own count for block devices, the library's for
+//! everything else.
 
 use std::fs;
 use std::os::linux::fs::MetadataExt;
@@ -54,7 +55,13 @@ impl DeviceOps {
 
 impl From<DeviceCounters> for DeviceOps {
     fn from(c: DeviceCounters) -> Self {
-        Self { reads: c.reads, read_bytes: c.read_bytes, writes: c.writes, written_bytes: c.written_bytes, flushes: c.flushes }
+        Self {
+            reads: c.reads,
+            read_bytes: c.read_bytes,
+            writes: c.writes,
+            written_bytes: c.written_bytes,
+            flushes: c.flushes,
+        }
     }
 }
 
@@ -70,18 +77,26 @@ pub(crate) struct DeviceStat {
 }
 
 impl DeviceStat {
-    /// Finds the counters of a block device node, or of the device that holds the file system of any other path.
-    /// `None` where there is no such device (tmpfs, FUSE, btrfs with its anonymous device numbers).
+    /// Finds the counters of a block device node, or of the device that holds the file system of
+    /// any other path. `None` where there is no such device (tmpfs, FUSE, btrfs with its anonymous
+    /// device numbers).
     pub(crate) fn of(path: &Path) -> Option<Self> {
         let meta = fs::metadata(path).ok()?;
-        let number = if meta.file_type().is_block_device() { meta.st_rdev() } else { meta.st_dev() };
+        let number =
+            if meta.file_type().is_block_device() { meta.st_rdev() } else { meta.st_dev() };
         let (major, minor) = (rustix::fs::major(number), rustix::fs::minor(number));
         let sys = fs::canonicalize(format!("/sys/dev/block/{major}:{minor}")).ok()?;
         let name = sys.file_name()?.to_string_lossy().into_owned();
-        sys.join("stat").exists().then(|| Self { sys, name, number: (major, minor), trace: Mutex::new(None) })
+        sys.join("stat").exists().then(|| Self {
+            sys,
+            name,
+            number: (major, minor),
+            trace: Mutex::new(None),
+        })
     }
 
-    /// As [`of`](Self::of), for block device nodes alone: a file's neighbours on the same device would be counted with it.
+    /// As [`of`](Self::of), for block device nodes alone: a file's neighbours on the same device
+    /// would be counted with it.
     pub(crate) fn of_device(path: &Path) -> Option<Self> {
         if fs::metadata(path).ok()?.file_type().is_block_device() { Self::of(path) } else { None }
     }
@@ -102,7 +117,8 @@ impl DeviceStat {
         trace.is_some()
     }
 
-    /// Reads the counters; zeros when the device is gone, or when a count request by request ran over.
+    /// Reads the counters; zeros when the device is gone, or when a count request by request ran
+    /// over.
     pub(crate) fn read(&self) -> DeviceOps {
         if let Some(trace) = &*self.trace.lock() {
             return trace.read().unwrap_or_default();
@@ -114,7 +130,10 @@ impl DeviceStat {
     pub(crate) fn queue_attribute(&self, name: &str) -> Option<String> {
         let own = self.sys.join("queue").join(name);
         let parent = self.sys.join("../queue").join(name);
-        fs::read_to_string(own).or_else(|_| fs::read_to_string(parent)).ok().map(|text| text.trim().to_owned())
+        fs::read_to_string(own)
+            .or_else(|_| fs::read_to_string(parent))
+            .ok()
+            .map(|text| text.trim().to_owned())
     }
 }
 
@@ -124,7 +143,13 @@ const SECTOR: u64 = 512;
 fn parse_stat(text: &str) -> DeviceOps {
     let fields: Vec<u64> = text.split_whitespace().map(|f| f.parse().unwrap_or(0)).collect();
     let at = |i: usize| fields.get(i).copied().unwrap_or(0);
-    DeviceOps { reads: at(0), read_bytes: at(2) * SECTOR, writes: at(4), written_bytes: at(6) * SECTOR, flushes: at(15) }
+    DeviceOps {
+        reads: at(0),
+        read_bytes: at(2) * SECTOR,
+        writes: at(4),
+        written_bytes: at(6) * SECTOR,
+        flushes: at(15),
+    }
 }
 
 #[cfg(test)]
@@ -135,7 +160,16 @@ mod tests {
     fn kernel_line_is_understood() {
         let line = "  62349 10803 7125802 20139 19250 78503 24374104 75771 0 12432 96441 5553 22 252088 476 1464 54";
         let ops = parse_stat(line);
-        assert_eq!(ops, DeviceOps { reads: 62349, read_bytes: 7_125_802 * 512, writes: 19250, written_bytes: 24_374_104 * 512, flushes: 1464 });
+        assert_eq!(
+            ops,
+            DeviceOps {
+                reads: 62349,
+                read_bytes: 7_125_802 * 512,
+                writes: 19250,
+                written_bytes: 24_374_104 * 512,
+                flushes: 1464
+            }
+        );
         assert_eq!(parse_stat(""), DeviceOps::default());
     }
 

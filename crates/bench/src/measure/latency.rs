@@ -6,12 +6,14 @@ use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 
 /// The quantiles kept in results, dense where the tail is.
-const QUANTILES: [f64; 17] = [0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.98, 0.99, 0.995, 0.999, 0.9999, 1.0];
+const QUANTILES: [f64; 17] =
+    [0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.98, 0.99, 0.995, 0.999, 0.9999, 1.0];
 
 /// Longest latency told apart; longer ones count as this.
 const NS_MAX: u64 = 100_000_000_000;
 
-/// A recording histogram of nanoseconds: three significant digits, 1 ns to 100 s, no allocation while recording.
+/// A recording histogram of nanoseconds: three significant digits, 1 ns to 100 s, no allocation
+/// while recording.
 #[derive(Debug, Clone)]
 pub(crate) struct Latencies(Histogram<u32>);
 

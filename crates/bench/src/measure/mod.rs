@@ -1,4 +1,5 @@
-//! Instruments: clocks, histograms, processor time, device operations. Each reads the system and nothing else.
+//! Instruments: clocks, histograms, processor time, device operations. Each reads the system and
+//! nothing else.
 
 mod cpu;
 mod device_ops;

@@ -1,4 +1,5 @@
-//! Small statistics: the middle and the ends of a few rounds, and whether two sets of rounds differ.
+//! Small statistics: the middle and the ends of a few rounds, and whether two sets of rounds
+//! differ.
 
 use rand::{RngExt, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
@@ -26,7 +27,12 @@ impl Spread {
         }
         let mut sorted = values.to_vec();
         sorted.sort_by(f64::total_cmp);
-        Self { n: sorted.len(), median: median_of_sorted(&sorted), min: sorted[0], max: sorted[sorted.len() - 1] }
+        Self {
+            n: sorted.len(),
+            median: median_of_sorted(&sorted),
+            min: sorted[0],
+            max: sorted[sorted.len() - 1],
+        }
     }
 
     /// Returns the noise: half of what lies between the ends, as a part of the median.
@@ -107,7 +113,14 @@ fn smallest_p(n: usize, m: usize) -> f64 {
 const EXACT_MAX: usize = 20;
 
 fn mann_whitney_p(a: &[f64], b: &[f64]) -> f64 {
-    let u: f64 = a.iter().map(|x| b.iter().map(|y| if x > y { 1.0 } else { f64::from(u8::from(x == y)) / 2.0 }).sum::<f64>()).sum();
+    let u: f64 = a
+        .iter()
+        .map(|x| {
+            b.iter()
+                .map(|y| if x > y { 1.0 } else { f64::from(u8::from(x == y)) / 2.0 })
+                .sum::<f64>()
+        })
+        .sum();
     let (n, m) = (a.len() as f64, b.len() as f64);
     let u_low = u.min(n * m - u);
     let ties = tie_term(a, b);
@@ -130,7 +143,8 @@ fn tie_term(a: &[f64], b: &[f64]) -> f64 {
     all.chunk_by(|x, y| x == y).map(|group| (group.len() as f64).powi(3) - group.len() as f64).sum()
 }
 
-/// Probability that U is at most `u`, twice: counts[k] is the number of orders of n + m values that give U = k.
+/// Probability that U is at most `u`, twice: counts[k] is the number of orders of n + m values that
+/// give U = k.
 fn exact_p(n: usize, m: usize, u: f64) -> f64 {
     let mut counts = vec![0.0f64; n * m + 1];
     counts[0] = 1.0;
@@ -152,7 +166,10 @@ fn exact_p(n: usize, m: usize, u: f64) -> f64 {
 fn normal_two_sided(z: f64) -> f64 {
     let x = z / std::f64::consts::SQRT_2;
     let t = 1.0 / (1.0 + 0.327_591_1 * x);
-    let poly = t * (0.254_829_592 + t * (-0.284_496_736 + t * (1.421_413_741 + t * (-1.453_152_027 + t * 1.061_405_429))));
+    let poly = t
+        * (0.254_829_592
+            + t * (-0.284_496_736
+                + t * (1.421_413_741 + t * (-1.453_152_027 + t * 1.061_405_429))));
     (poly * (-x * x).exp()).clamp(0.0, 1.0)
 }
 
@@ -161,11 +178,15 @@ const BOOTSTRAP_ROUNDS: usize = 4000;
 fn bootstrap_ratio(a: &[f64], b: &[f64]) -> (f64, f64) {
     let mut rng = Xoshiro256PlusPlus::seed_from_u64(0x00be_d91a_7e00);
     let mut resampled_median = |values: &[f64]| {
-        let mut picked: Vec<f64> = values.iter().map(|_| values[rng.random_range(0..values.len())]).collect();
+        let mut picked: Vec<f64> =
+            values.iter().map(|_| values[rng.random_range(0..values.len())]).collect();
         picked.sort_by(f64::total_cmp);
         median_of_sorted(&picked)
     };
-    let mut ratios: Vec<f64> = (0..BOOTSTRAP_ROUNDS).map(|_| resampled_median(b) / resampled_median(a)).filter(|ratio| ratio.is_finite()).collect();
+    let mut ratios: Vec<f64> = (0..BOOTSTRAP_ROUNDS)
+        .map(|_| resampled_median(b) / resampled_median(a))
+        .filter(|ratio| ratio.is_finite())
+        .collect();
     ratios.sort_by(f64::total_cmp);
     if ratios.is_empty() {
         return (0.0, 0.0);
@@ -190,7 +211,8 @@ mod tests {
 
     #[test]
     fn exact_p_agrees_with_published_tables() {
-        // Two samples of 5 without overlap: p = 2/252. U = 2 for n = m = 5 gives 2 · 4/252 (critical value at 5 % is 2).
+        // Two samples of 5 without overlap: p = 2/252. U = 2 for n = m = 5 gives 2 · 4/252
+        // (critical value at 5 % is 2).
         assert!((exact_p(5, 5, 0.0) - 2.0 / 252.0).abs() < 1e-12);
         assert!((exact_p(5, 5, 2.0) - 8.0 / 252.0).abs() < 1e-12);
         assert!(exact_p(5, 5, 3.0) > 0.05);

@@ -1,7 +1,8 @@
 //! Block requests told apart one by one by the kernel's tracepoint: what was issued to a device.
 //!
-//! The statistics of a device count an empty flush as a write; the tracepoint shows each request with its kind and length. It needs root
-//! and costs a little for every request, so it is used in short passes of its own and never while time is taken.
+//! The statistics of a device count an empty flush as a write; the tracepoint shows each request
+//! with its kind and length. It needs root and costs a little for every request, so it is used in
+//! short passes of its own and never while time is taken.
 
 use std::fs;
 use std::path::PathBuf;
@@ -20,7 +21,8 @@ pub(crate) struct RequestTrace {
 static NEXT: AtomicU32 = AtomicU32::new(0);
 
 impl RequestTrace {
-    /// Starts to trace requests issued to the device of this number; `None` where the system does not let us.
+    /// Starts to trace requests issued to the device of this number; `None` where the system does
+    /// not let us.
     pub(crate) fn start(major: u32, minor: u32) -> Option<Self> {
         let name = format!("bedplate-{}-{}", std::process::id(), NEXT.fetch_add(1, Relaxed));
         let instance = PathBuf::from(INSTANCES).join(name);
@@ -69,7 +71,8 @@ fn parse(text: &str) -> Option<DeviceOps> {
     Some(ops)
 }
 
-/// `F` in front asks for a flush first; then comes `R`ead, `W`rite or, without data, nothing but the flush.
+/// `F` in front asks for a flush first; then comes `R`ead, `W`rite or, without data, nothing but
+/// the flush.
 fn add(ops: &mut DeviceOps, kind: &str, bytes: u64) {
     let (flush_first, rest) = kind.strip_prefix('F').map_or((false, kind), |rest| (true, rest));
     match rest.chars().next() {
@@ -100,7 +103,8 @@ mod tests {
              \x20 a-1 [001] ..... 8.2: block_rq_issue: 7,0 RA 8192 () 0 + 16 none,0,0 [a]\n\
              \x20 a-1 [001] ..... 8.3: block_rq_issue: 7,0 FWFSM 512 () 0 + 1 none,0,0 [a]\n"
         );
-        let expected = DeviceOps { reads: 1, read_bytes: 8192, writes: 2, written_bytes: 4608, flushes: 1 };
+        let expected =
+            DeviceOps { reads: 1, read_bytes: 8192, writes: 2, written_bytes: 4608, flushes: 1 };
         assert_eq!(parse(&text), Some(expected));
         assert_eq!(parse(""), Some(DeviceOps::default()));
     }

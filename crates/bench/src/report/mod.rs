@@ -10,7 +10,8 @@ use std::path::{Path, PathBuf};
 use crate::results::Results;
 use crate::{Error, Result};
 
-/// Writes `report.html`, `results.json` and `results.csv` into a directory; returns the page's path.
+/// Writes `report.html`, `results.json` and `results.csv` into a directory; returns the page's
+/// path.
 ///
 /// # Errors
 /// `Io`.
@@ -18,8 +19,10 @@ pub fn write_report(results: &Results, directory: &Path) -> Result<PathBuf> {
     results.save(directory)?;
     let page = directory.join("report.html");
     let table = directory.join("results.csv");
-    fs::write(&page, page::html(results)).map_err(|e| Error::io(page.display(), "cannot write", e))?;
-    fs::write(&table, crate::csv(results)).map_err(|e| Error::io(table.display(), "cannot write", e))?;
+    fs::write(&page, page::html(results))
+        .map_err(|e| Error::io(page.display(), "cannot write", e))?;
+    fs::write(&table, crate::csv(results))
+        .map_err(|e| Error::io(table.display(), "cannot write", e))?;
     Ok(page)
 }
 
@@ -51,18 +54,29 @@ mod tests {
     fn the_directory_holds_page_json_and_csv() {
         let dir = tempfile::tempdir().unwrap();
         let into = dir.path().join("new");
-        let page = write_report(&results(&[("raw <&>", &[100.0, 110.0]), ("xfs", &[90.0, 95.0])]), &into).unwrap();
+        let page =
+            write_report(&results(&[("raw <&>", &[100.0, 110.0]), ("xfs", &[90.0, 95.0])]), &into)
+                .unwrap();
         let html = fs::read_to_string(page).unwrap();
         assert!(html.starts_with("<!doctype html>") && html.trim_end().ends_with("</html>"));
-        assert!(html.contains("raw &lt;&amp;&gt;") && !html.contains("raw <&>"), "names are escaped");
-        assert!(!html.contains("http://") || html.matches("http://").all(|_| html.contains("http://www.w3.org/2000/svg")), "nothing is fetched");
+        assert!(
+            html.contains("raw &lt;&amp;&gt;") && !html.contains("raw <&>"),
+            "names are escaped"
+        );
+        assert!(
+            !html.contains("http://")
+                || html.matches("http://").all(|_| html.contains("http://www.w3.org/2000/svg")),
+            "nothing is fetched"
+        );
         assert!(html.contains("<svg"));
         assert!(into.join("results.json").exists() && into.join("results.csv").exists());
     }
 
     #[test]
     fn a_directory_that_cannot_be_is_one_sentence() {
-        let message = write_report(&results(&[("a", &[1.0])]), Path::new("/proc/none")).unwrap_err().to_string();
+        let message = write_report(&results(&[("a", &[1.0])]), Path::new("/proc/none"))
+            .unwrap_err()
+            .to_string();
         assert!(message.contains("/proc/none") && !message.contains('\n'));
     }
 }

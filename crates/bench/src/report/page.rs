@@ -1,4 +1,5 @@
-//! The page around the sections: what was measured, where, with what, and the ratios that matter first.
+//! The page around the sections: what was measured, where, with what, and the ratios that matter
+//! first.
 
 use std::fmt::Write;
 
@@ -33,7 +34,11 @@ fn head(page: &mut String, results: &Results) {
         "<h1>Bedplate bench</h1><p class=\"soft\">{} · {} × {} · {} · Linux {} · Bedplate {}</p>",
         escape(&results.started),
         machine.cpus,
-        escape(if machine.cpu_model.is_empty() { &machine.architecture } else { &machine.cpu_model }),
+        escape(if machine.cpu_model.is_empty() {
+            &machine.architecture
+        } else {
+            &machine.cpu_model
+        }),
         bedplate::format_size(machine.memory_bytes),
         escape(&machine.kernel),
         escape(&results.version)
@@ -90,7 +95,10 @@ fn circumstances(page: &mut String, results: &Results) {
         ("processors", format!("{} × {}", machine.cpus, machine.cpu_model)),
         ("memory", bedplate::format_size(machine.memory_bytes)),
         ("virtual machine", yes(machine.hypervisor).into()),
-        ("frequency governor", if machine.governor.is_empty() { "none".into() } else { machine.governor.clone() }),
+        (
+            "frequency governor",
+            if machine.governor.is_empty() { "none".into() } else { machine.governor.clone() },
+        ),
         ("kernel.io_uring_disabled", machine.io_uring_disabled.clone()),
         ("load when it began", machine.load.clone()),
     ];
@@ -122,9 +130,14 @@ fn target_row(page: &mut String, target: &TargetInfo) {
             let facts = [&place.device, &place.model, &place.scheduler];
             text.extend(facts.into_iter().filter(|s| !s.is_empty()).cloned());
             if place.logical_block_size > 0 {
-                text.push(format!("sectors {}/{}", place.logical_block_size, place.physical_block_size));
+                text.push(format!(
+                    "sectors {}/{}",
+                    place.logical_block_size, place.physical_block_size
+                ));
             }
-            text.extend(place.volatile_cache.map(|cache| if cache { "volatile cache".into() } else { "no volatile cache".to_owned() }));
+            text.extend(place.volatile_cache.map(|cache| {
+                if cache { "volatile cache".into() } else { "no volatile cache".to_owned() }
+            }));
             if place.added_latency_us > 0 {
                 text.push(format!("{} µs added", place.added_latency_us));
             }

@@ -1,4 +1,5 @@
-//! The few kinds of plot the report has, each one SVG. Colours belong to targets and are the same everywhere; the legend is the page's.
+//! The few kinds of plot the report has, each one SVG. Colours belong to targets and are the same
+//! everywhere; the legend is the page's.
 
 use plotters::coord::Shift;
 use plotters::prelude::*;
@@ -32,9 +33,19 @@ pub(super) struct Words<'a> {
     pub y: &'a str,
 }
 
-/// Colours that people with any colour vision tell apart (Okabe and Ito, with the yellow darkened for a white page).
-const COLOURS: [(u8, u8, u8); 9] =
-    [(60, 60, 60), (0, 114, 178), (213, 94, 0), (0, 158, 115), (204, 121, 167), (86, 180, 233), (184, 150, 0), (120, 80, 30), (170, 170, 170)];
+/// Colours that people with any colour vision tell apart (Okabe and Ito, with the yellow darkened
+/// for a white page).
+const COLOURS: [(u8, u8, u8); 9] = [
+    (60, 60, 60),
+    (0, 114, 178),
+    (213, 94, 0),
+    (0, 158, 115),
+    (204, 121, 167),
+    (86, 180, 233),
+    (184, 150, 0),
+    (120, 80, 30),
+    (170, 170, 170),
+];
 
 /// What stands for a paper.
 pub(super) const PAPER_COLOUR: usize = 8;
@@ -57,7 +68,8 @@ const SIZE: (u32, u32) = (520, 290);
 type Drawn = Result<(), Box<dyn std::error::Error>>;
 type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 
-/// Draws into a string. A plot that cannot be drawn is a programming error that a reader should see, not a reason to lose the report.
+/// Draws into a string. A plot that cannot be drawn is a programming error that a reader should
+/// see, not a reason to lose the report.
 fn draw(size: (u32, u32), body: impl FnOnce(&Area<'_>) -> Drawn) -> String {
     let mut svg = String::new();
     let drawn = {
@@ -65,7 +77,9 @@ fn draw(size: (u32, u32), body: impl FnOnce(&Area<'_>) -> Drawn) -> String {
         body(&area).and_then(|()| Ok(area.present()?))
     };
     match drawn {
-        Ok(()) => svg.split_once("<svg").map_or_else(String::new, |(_, rest)| format!("<svg role=\"img\"{rest}")),
+        Ok(()) => svg
+            .split_once("<svg")
+            .map_or_else(String::new, |(_, rest)| format!("<svg role=\"img\"{rest}")),
         Err(e) => format!("<p class=\"missing\">plot not drawn: {e}</p>"),
     }
 }
@@ -76,7 +90,8 @@ fn top(values: impl Iterator<Item = f64>) -> f64 {
     if largest > 0.0 { largest * 1.08 } else { 1.0 }
 }
 
-/// Curves over a few values that stand at equal distances whatever they are: 1, 4, 16, 64 threads. Thin lines show the ends.
+/// Curves over a few values that stand at equal distances whatever they are: 1, 4, 16, 64 threads.
+/// Thin lines show the ends.
 pub(super) fn curves(words: &Words<'_>, xs: &[f64], series: &[Series]) -> String {
     let place = |x: f64| xs.iter().position(|&known| known == x).unwrap_or(0) as f64;
     let y_top = top(series.iter().flat_map(|s| s.points.iter().map(|p| p.high)));
@@ -104,9 +119,16 @@ pub(super) fn curves(words: &Words<'_>, xs: &[f64], series: &[Series]) -> String
             // Side by side by a hair, so that ends of equal curves stay visible.
             let nudge = (i as f64 - (series.len() as f64 - 1.0) / 2.0) * 0.02;
             let at = |p: &Point| place(p.x) + nudge;
-            chart.draw_series(LineSeries::new(one.points.iter().map(|p| (at(p), p.y)), ink.stroke_width(2)))?;
-            chart.draw_series(one.points.iter().map(|p| PathElement::new(vec![(at(p), p.low), (at(p), p.high)], ink.stroke_width(1))))?;
-            chart.draw_series(one.points.iter().map(|p| Circle::new((at(p), p.y), 3, ink.filled())))?;
+            chart.draw_series(LineSeries::new(
+                one.points.iter().map(|p| (at(p), p.y)),
+                ink.stroke_width(2),
+            ))?;
+            chart.draw_series(one.points.iter().map(|p| {
+                PathElement::new(vec![(at(p), p.low), (at(p), p.high)], ink.stroke_width(1))
+            }))?;
+            chart.draw_series(
+                one.points.iter().map(|p| Circle::new((at(p), p.y), 3, ink.filled())),
+            )?;
         }
         Ok(())
     })
@@ -115,7 +137,11 @@ pub(super) fn curves(words: &Words<'_>, xs: &[f64], series: &[Series]) -> String
 /// The label of a place on a category axis; nothing between the categories.
 fn category(names: &[f64], at: f64) -> String {
     let nearest = at.round();
-    if (at - nearest).abs() > 1e-6 || nearest < 0.0 { String::new() } else { names.get(nearest as usize).map_or_else(String::new, |x| plain(*x)) }
+    if (at - nearest).abs() > 1e-6 || nearest < 0.0 {
+        String::new()
+    } else {
+        names.get(nearest as usize).map_or_else(String::new, |x| plain(*x))
+    }
 }
 
 fn plain(x: f64) -> String {
@@ -156,7 +182,9 @@ pub(super) fn quantiles(words: &Words<'_>, series: &[Series]) -> String {
             .x_labels(5)
             .y_labels(5)
             .x_label_formatter(&|r| {
-                ["0 %", "90 %", "99 %", "99.9 %", "99.99 %"].get(r.round() as usize).map_or_else(String::new, |s| (*s).to_owned())
+                ["0 %", "90 %", "99 %", "99.9 %", "99.99 %"]
+                    .get(r.round() as usize)
+                    .map_or_else(String::new, |s| (*s).to_owned())
             })
             .y_label_formatter(&|us| crate::units::format_micros(*us))
             .x_desc(words.x)
@@ -193,7 +221,12 @@ pub(super) fn over_time(words: &Words<'_>, series: &[Series], marks: &[f64]) -> 
             .draw()?;
         for &mark in marks {
             let line = [(mark, 0.0), (mark, y_top)];
-            chart.draw_series(DashedLineSeries::new(line, 5, 4, RGBColor(150, 150, 150).stroke_width(1)))?;
+            chart.draw_series(DashedLineSeries::new(
+                line,
+                5,
+                4,
+                RGBColor(150, 150, 150).stroke_width(1),
+            ))?;
         }
         for one in series {
             let points = one.points.iter().map(|p| (p.x, p.y));
@@ -244,32 +277,56 @@ pub(super) fn bars(title: &str, bars: &[Bar], full: Option<f64>) -> String {
 }
 
 fn clip(text: &str, most: usize) -> String {
-    if text.chars().count() <= most { text.to_owned() } else { text.chars().take(most - 1).chain(['…']).collect() }
+    if text.chars().count() <= most {
+        text.to_owned()
+    } else {
+        text.chars().take(most - 1).chain(['…']).collect()
+    }
 }
 
 /// User, system and idle, from dark to light.
-pub(super) const CPU_COLOURS: [(RGBColor, &str); 3] =
-    [(RGBColor(94, 60, 153), "user"), (RGBColor(178, 171, 210), "system"), (RGBColor(232, 232, 232), "idle or waiting")];
+pub(super) const CPU_COLOURS: [(RGBColor, &str); 3] = [
+    (RGBColor(94, 60, 153), "user"),
+    (RGBColor(178, 171, 210), "system"),
+    (RGBColor(232, 232, 232), "idle or waiting"),
+];
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn series() -> Vec<Series> {
-        vec![Series { colour: 0, points: vec![Point { x: 1.0, y: 5.0, low: 4.0, high: 6.0 }, Point::plain(64.0, 9.0)] }]
+        vec![Series {
+            colour: 0,
+            points: vec![Point { x: 1.0, y: 5.0, low: 4.0, high: 6.0 }, Point::plain(64.0, 9.0)],
+        }]
     }
 
     fn is_svg(text: &str) {
-        assert!(text.starts_with("<svg") && text.trim_end().ends_with("</svg>"), "{}", &text[..text.len().min(200)]);
+        assert!(
+            text.starts_with("<svg") && text.trim_end().ends_with("</svg>"),
+            "{}",
+            &text[..text.len().min(200)]
+        );
     }
 
     #[test]
     fn every_kind_draws() {
         let words = Words { title: "t", x: "threads", y: "IOPS" };
         is_svg(&curves(&words, &[1.0, 64.0], &series()));
-        is_svg(&quantiles(&words, &[Series { colour: 1, points: vec![Point::plain(0.5, 10.0), Point::plain(0.999, 1000.0)] }]));
+        is_svg(&quantiles(
+            &words,
+            &[Series {
+                colour: 1,
+                points: vec![Point::plain(0.5, 10.0), Point::plain(0.999, 1000.0)],
+            }],
+        ));
         is_svg(&over_time(&words, &series(), &[2.0]));
-        is_svg(&bars("t", &[Bar::single("a name that is much too long to fit there".into(), 3.0, 2, "3".into())], None));
+        is_svg(&bars(
+            "t",
+            &[Bar::single("a name that is much too long to fit there".into(), 3.0, 2, "3".into())],
+            None,
+        ));
     }
 
     #[test]

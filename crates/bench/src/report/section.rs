@@ -1,9 +1,13 @@
-//! One workload's part of the page: paper, curves, latencies, processors, time, and the table of everything.
+//! One workload's part of the page: paper, curves, latencies, processors, time, and the table of
+//! everything.
 
 use std::fmt::Write;
 
 use super::escape;
-use super::plot::{Bar, CPU_COLOURS, PAPER_COLOUR, Point, Series, Words, bars, css_colour, curves, over_time, quantiles};
+use super::plot::{
+    Bar, CPU_COLOURS, PAPER_COLOUR, Point, Series, Words, bars, css_colour, curves, over_time,
+    quantiles,
+};
 use crate::measure::LatencySummary;
 use crate::papers::paper;
 use crate::results::{Case, Record, TimePoint, WorkloadResults};
@@ -13,13 +17,28 @@ use crate::units::{format_micros, format_number};
 pub(super) fn section(page: &mut String, workload: &WorkloadResults) {
     let rows = summarize(workload);
     // Writing to a string cannot fail.
-    let _ = write!(page, "<h2 id=\"{0}\">{0}</h2><p>{1}.</p>", escape(&workload.name), escape(&capital(&workload.title)));
-    let options: Vec<String> = workload.options.iter().map(|(name, value)| format!("{name} {value}")).collect();
-    let _ = write!(page, "<p class=\"soft\">{} rounds · {}</p>", workload.rounds, escape(&options.join(" · ")));
+    let _ = write!(
+        page,
+        "<h2 id=\"{0}\">{0}</h2><p>{1}.</p>",
+        escape(&workload.name),
+        escape(&capital(&workload.title))
+    );
+    let options: Vec<String> =
+        workload.options.iter().map(|(name, value)| format!("{name} {value}")).collect();
+    let _ = write!(
+        page,
+        "<p class=\"soft\">{} rounds · {}</p>",
+        workload.rounds,
+        escape(&options.join(" · "))
+    );
     push_paper(page, workload, &rows);
     legend(page, workload);
     page.push_str("<div class=\"plots\">");
-    for plot in paper_plot(workload, &rows).into_iter().chain(rate_plots(workload, &rows)).chain(other_plots(workload, &rows)) {
+    for plot in paper_plot(workload, &rows)
+        .into_iter()
+        .chain(rate_plots(workload, &rows))
+        .chain(other_plots(workload, &rows))
+    {
         let _ = write!(page, "<div>{plot}</div>");
     }
     page.push_str("</div>");
@@ -45,8 +64,18 @@ fn paper_plot(workload: &WorkloadResults, rows: &[Row]) -> Option<String> {
         .iter()
         .take(most)
         .flat_map(|line| {
-            let here = Bar::single(format!("{}, {}", line.targets, line.case), line.here, 1, format!("{:.2} here", line.here));
-            let paper = Bar::single(line.what.clone(), line.paper, PAPER_COLOUR, format!("{:.2} paper", line.paper));
+            let here = Bar::single(
+                format!("{}, {}", line.targets, line.case),
+                line.here,
+                1,
+                format!("{:.2} here", line.here),
+            );
+            let paper = Bar::single(
+                line.what.clone(),
+                line.paper,
+                PAPER_COLOUR,
+                format!("{:.2} paper", line.paper),
+            );
             [paper, here]
         })
         .collect();
@@ -56,7 +85,12 @@ fn paper_plot(workload: &WorkloadResults, rows: &[Row]) -> Option<String> {
 fn legend(page: &mut String, workload: &WorkloadResults) {
     page.push_str("<div class=\"legend\">");
     for (i, target) in workload.targets.iter().enumerate() {
-        let _ = write!(page, "<span><i style=\"background:{}\"></i>{}</span>", css_colour(i), escape(&target.label));
+        let _ = write!(
+            page,
+            "<span><i style=\"background:{}\"></i>{}</span>",
+            css_colour(i),
+            escape(&target.label)
+        );
     }
     page.push_str("</div>");
 }
@@ -73,7 +107,8 @@ fn rate_plots(workload: &WorkloadResults, rows: &[Row]) -> Vec<String> {
 }
 
 fn rate_plot(workload: &WorkloadResults, rows: &[Row], curve: &str) -> String {
-    let cases: Vec<(usize, &Case)> = workload.cases.iter().enumerate().filter(|(_, case)| case.curve == curve).collect();
+    let cases: Vec<(usize, &Case)> =
+        workload.cases.iter().enumerate().filter(|(_, case)| case.curve == curve).collect();
     let axis = cases.first().map_or("", |(_, case)| case.axis.as_str());
     // Rates of a byte at a time and of megabytes do not share an axis.
     if cases.len() == 1 || axis.ends_with("bytes") {
@@ -83,8 +118,15 @@ fn rate_plot(workload: &WorkloadResults, rows: &[Row], curve: &str) -> String {
     xs.dedup();
     let series: Vec<Series> = (0..workload.targets.len())
         .map(|target| {
-            let of_curve = rows.iter().filter(|row| row.target == target && workload.cases[row.case].curve == curve);
-            let points = of_curve.map(|row| Point { x: workload.cases[row.case].x, y: row.rate.median, low: row.rate.min, high: row.rate.max });
+            let of_curve = rows
+                .iter()
+                .filter(|row| row.target == target && workload.cases[row.case].curve == curve);
+            let points = of_curve.map(|row| Point {
+                x: workload.cases[row.case].x,
+                y: row.rate.median,
+                low: row.rate.min,
+                high: row.rate.max,
+            });
             Series { colour: target, points: points.collect() }
         })
         .collect();
@@ -95,7 +137,14 @@ fn rate_bars(workload: &WorkloadResults, rows: &[Row], index: usize, case: &Case
     let drawn: Vec<Bar> = rows
         .iter()
         .filter(|row| row.case == index)
-        .map(|row| Bar::single(row.label.clone(), row.rate.median, row.target, format_number(row.rate.median)))
+        .map(|row| {
+            Bar::single(
+                row.label.clone(),
+                row.rate.median,
+                row.target,
+                format_number(row.rate.median),
+            )
+        })
         .collect();
     bars(&format!("{}, {}", capital(&case.name), workload.unit), &drawn, None)
 }
@@ -103,7 +152,9 @@ fn rate_bars(workload: &WorkloadResults, rows: &[Row], index: usize, case: &Case
 /// Latencies, processors and time of the case with the most load, which is the last of its curve.
 fn other_plots(workload: &WorkloadResults, rows: &[Row]) -> Vec<String> {
     let mut plots = Vec::new();
-    let last_of_curve = |i: usize| workload.cases.iter().rposition(|case| case.curve == workload.cases[i].curve) == Some(i);
+    let last_of_curve = |i: usize| {
+        workload.cases.iter().rposition(|case| case.curve == workload.cases[i].curve) == Some(i)
+    };
     let busiest: Vec<usize> = (0..workload.cases.len()).filter(|&i| last_of_curve(i)).collect();
     for &case in busiest.iter().take(6) {
         plots.push(latency_plot(workload, case));
@@ -127,7 +178,8 @@ fn latency_plot(workload: &WorkloadResults, case: usize) -> String {
             let mut records: Vec<_> = records_of(workload, case, target).collect();
             records.sort_by(|a, b| a.measurement.rate.total_cmp(&b.measurement.rate));
             let middle = records.get(records.len() / 2);
-            let latency = middle.and_then(|r| kinds.iter().find_map(|kind| r.measurement.latency.get(*kind)));
+            let latency =
+                middle.and_then(|r| kinds.iter().find_map(|kind| r.measurement.latency.get(*kind)));
             let points = latency.map_or_else(Vec::new, known_quantiles);
             Series { colour: target, points }
         })
@@ -136,13 +188,26 @@ fn latency_plot(workload: &WorkloadResults, case: usize) -> String {
     if !series.iter().any(reaches) {
         return String::new();
     }
-    quantiles(&Words { title: &format!("Latency: {}", workload.cases[case].name), x: "share of operations that were faster", y: "" }, &series)
+    quantiles(
+        &Words {
+            title: &format!("Latency: {}", workload.cases[case].name),
+            x: "share of operations that were faster",
+            y: "",
+        },
+        &series,
+    )
 }
 
-/// The quantiles that enough operations stand behind; the very longest is one operation and says little.
+/// The quantiles that enough operations stand behind; the very longest is one operation and says
+/// little.
 fn known_quantiles(latency: &LatencySummary) -> Vec<Point> {
     let enough = |q: f64| q < 1.0 && latency.count as f64 * (1.0 - q) >= 3.0;
-    latency.quantiles_us.iter().filter(|(q, _)| enough(*q)).map(|&(q, us)| Point::plain(q, us)).collect()
+    latency
+        .quantiles_us
+        .iter()
+        .filter(|(q, _)| enough(*q))
+        .map(|&(q, us)| Point::plain(q, us))
+        .collect()
 }
 
 fn cpu_plot(workload: &WorkloadResults, rows: &[Row], case: usize) -> String {
@@ -151,9 +216,18 @@ fn cpu_plot(workload: &WorkloadResults, rows: &[Row], case: usize) -> String {
         .filter(|row| row.case == case)
         .filter_map(|row| {
             let m = &records_of(workload, case, row.target).next()?.measurement;
-            let shares = [m.cpu.user_percent, m.cpu.system_percent, m.cpu.idle_percent + m.cpu.iowait_percent];
-            let parts = shares.iter().zip(CPU_COLOURS).map(|(&share, (ink, _))| (share, ink)).collect();
-            Some(Bar { name: row.label.clone(), parts, note: format!("{:.0} % busy", row.busy_percent) })
+            let shares = [
+                m.cpu.user_percent,
+                m.cpu.system_percent,
+                m.cpu.idle_percent + m.cpu.iowait_percent,
+            ];
+            let parts =
+                shares.iter().zip(CPU_COLOURS).map(|(&share, (ink, _))| (share, ink)).collect();
+            Some(Bar {
+                name: row.label.clone(),
+                parts,
+                note: format!("{:.0} % busy", row.busy_percent),
+            })
         })
         .collect();
     let key: Vec<&str> = CPU_COLOURS.iter().map(|(_, name)| *name).collect();
@@ -171,20 +245,38 @@ fn time_plots(workload: &WorkloadResults, case: usize) -> Vec<String> {
         ("Context switches (waits for devices, locks, hand-offs)", "1/s", |p| Some(p.waits_per_s)),
         ("Waits for a lock of a file, where known", "1/s", |p| p.lock_waits_per_s),
     ];
-    let timelines: Vec<_> = (0..workload.targets.len()).filter_map(|t| Some((t, records_of(workload, case, t).next()?))).collect();
+    let timelines: Vec<_> = (0..workload.targets.len())
+        .filter_map(|t| Some((t, records_of(workload, case, t).next()?)))
+        .collect();
     if timelines.iter().all(|(_, record)| record.measurement.timeline.is_empty()) {
         return Vec::new();
     }
-    let ends: Vec<f64> = timelines.iter().filter_map(|(_, r)| r.measurement.timeline.last().map(|p| p.t_s)).collect();
+    let ends: Vec<f64> = timelines
+        .iter()
+        .filter_map(|(_, r)| r.measurement.timeline.last().map(|p| p.t_s))
+        .collect();
     let elapsed = timelines.first().map_or(0.0, |(_, r)| r.measurement.elapsed_s);
     // Ramp-up and ramp-down are equally long: what is not counted lies half before and half after.
     let ramp = (ends.iter().copied().fold(0.0, f64::max) - elapsed).max(0.0) / 2.0;
     let plot = |&(name, unit, value): &Channel| {
-        let points = |timeline: &[TimePoint]| timeline.iter().filter_map(|p| Some(Point::plain(p.t_s, value(p)?))).collect();
-        let of_target = |(target, record): &(usize, &Record)| Series { colour: *target, points: points(&record.measurement.timeline) };
+        let points = |timeline: &[TimePoint]| {
+            timeline.iter().filter_map(|p| Some(Point::plain(p.t_s, value(p)?))).collect()
+        };
+        let of_target = |(target, record): &(usize, &Record)| Series {
+            colour: *target,
+            points: points(&record.measurement.timeline),
+        };
         let series: Vec<Series> = timelines.iter().map(of_target).collect();
         let unit = if unit.is_empty() { workload.unit.as_str() } else { unit };
-        over_time(&Words { title: &format!("{name}: {}", workload.cases[case].name), x: "seconds", y: unit }, &series, &[ramp, ramp + elapsed])
+        over_time(
+            &Words {
+                title: &format!("{name}: {}", workload.cases[case].name),
+                x: "seconds",
+                y: unit,
+            },
+            &series,
+            &[ramp, ramp + elapsed],
+        )
     };
     channels.iter().map(plot).collect()
 }
@@ -193,11 +285,18 @@ fn per_commit_plots(workload: &WorkloadResults, rows: &[Row]) -> Vec<String> {
     let chart = |what: &str, case: usize, pick: fn([f64; 3]) -> f64| {
         let of_case = rows.iter().filter(|row| row.case == case);
         let values = of_case.filter_map(|row| row.device_per_op.map(|device| (row, pick(device))));
-        let drawn: Vec<Bar> = values.map(|(row, value)| Bar::single(row.label.clone(), value, row.target, format_number(value))).collect();
+        let drawn: Vec<Bar> = values
+            .map(|(row, value)| {
+                Bar::single(row.label.clone(), value, row.target, format_number(value))
+            })
+            .collect();
         bars(&format!("{what} per commit: {}", workload.cases[case].name), &drawn, None)
     };
-    let extending = (0..workload.cases.len()).filter(|&case| workload.cases[case].name.starts_with("extending, 4 KiB"));
-    extending.flat_map(|case| [chart("Device writes", case, |d| d[1]), chart("Flushes", case, |d| d[2])]).collect()
+    let extending = (0..workload.cases.len())
+        .filter(|&case| workload.cases[case].name.starts_with("extending, 4 KiB"));
+    extending
+        .flat_map(|case| [chart("Device writes", case, |d| d[1]), chart("Flushes", case, |d| d[2])])
+        .collect()
 }
 
 fn push_table(page: &mut String, workload: &WorkloadResults, rows: &[Row]) {
@@ -210,33 +309,55 @@ fn push_table(page: &mut String, workload: &WorkloadResults, rows: &[Row]) {
         escape(&workload.unit)
     );
     for (case, rows) in by_case(workload, rows) {
-        let _ = write!(page, "<tr class=\"case\"><td colspan=\"16\">{}</td></tr>", escape(&case.name));
+        let _ =
+            write!(page, "<tr class=\"case\"><td colspan=\"16\">{}</td></tr>", escape(&case.name));
         rows.iter().for_each(|row| table_row(page, row));
     }
     page.push_str("</table></div>");
     push_figures(page, workload, rows);
     for skipped in &workload.skipped {
-        let (case, target) = (&workload.cases[skipped.case].name, &workload.targets[skipped.target].label);
-        let _ = write!(page, "<p class=\"soft\">Not measured: {} on {}: {}.</p>", escape(case), escape(target), escape(&skipped.reason));
+        let (case, target) =
+            (&workload.cases[skipped.case].name, &workload.targets[skipped.target].label);
+        let _ = write!(
+            page,
+            "<p class=\"soft\">Not measured: {} on {}: {}.</p>",
+            escape(case),
+            escape(target),
+            escape(&skipped.reason)
+        );
     }
     page.push_str("</details>");
 }
 
 /// Figures that only this workload has, one column each.
 fn push_figures(page: &mut String, workload: &WorkloadResults, rows: &[Row]) {
-    let Some(names) = rows.iter().map(|row| row.figures.keys().collect::<Vec<_>>()).max_by_key(Vec::len).filter(|names| !names.is_empty()) else {
+    let Some(names) = rows
+        .iter()
+        .map(|row| row.figures.keys().collect::<Vec<_>>())
+        .max_by_key(Vec::len)
+        .filter(|names| !names.is_empty())
+    else {
         return;
     };
-    let _ = write!(page, "<div class=\"scroll\"><table><tr><th>target</th><th class=\"text\">case</th>");
+    let _ = write!(
+        page,
+        "<div class=\"scroll\"><table><tr><th>target</th><th class=\"text\">case</th>"
+    );
     for name in &names {
         let _ = write!(page, "<th>{}</th>", escape(name));
     }
     page.push_str("</tr>");
     for row in rows {
         let case = &workload.cases[row.case].name;
-        let _ = write!(page, "<tr><td>{}</td><td class=\"text\">{}</td>", escape(&row.label), escape(case));
+        let _ = write!(
+            page,
+            "<tr><td>{}</td><td class=\"text\">{}</td>",
+            escape(&row.label),
+            escape(case)
+        );
         for name in &names {
-            let value = row.figures.get(*name).map_or_else(|| "–".into(), |value| format_number(*value));
+            let value =
+                row.figures.get(*name).map_or_else(|| "–".into(), |value| format_number(*value));
             let _ = write!(page, "<td>{value}</td>");
         }
         page.push_str("</tr>");
@@ -245,9 +366,12 @@ fn push_figures(page: &mut String, workload: &WorkloadResults, rows: &[Row]) {
 }
 
 fn table_row(page: &mut String, row: &Row) {
-    let micros = |us: Option<f64>| us.filter(|us| *us > 0.0).map_or_else(|| "–".into(), format_micros);
+    let micros =
+        |us: Option<f64>| us.filter(|us| *us > 0.0).map_or_else(|| "–".into(), format_micros);
     let latency = row.main_latency_us();
-    let device = |pick: fn([f64; 3]) -> f64| row.device_per_op.map_or_else(|| "–".into(), |d| format_number(pick(d)));
+    let device = |pick: fn([f64; 3]) -> f64| {
+        row.device_per_op.map_or_else(|| "–".into(), |d| format_number(pick(d)))
+    };
     let _ = write!(
         page,
         "<tr><td>{}</td><td class=\"best\">{}</td><td>{} … {}</td><td>±{:.1} %</td><td class=\"best\">{:.3}</td><td>{:.2} … {:.2}</td><td>{}</td><td>{}</td>\
@@ -267,7 +391,8 @@ fn table_row(page: &mut String, row: &Row) {
         format_number(row.rate_per_busy_cpu),
         device(|d| d[0]),
         device(|d| d[1]),
-        row.device_bytes_per_op.map_or_else(|| "–".into(), |bytes| bedplate::format_size(bytes.round() as u64)),
+        row.device_bytes_per_op
+            .map_or_else(|| "–".into(), |bytes| bedplate::format_size(bytes.round() as u64)),
         device(|d| d[2]),
         format_number(row.waits_per_op),
         row.lock_waits_per_op.map_or_else(|| "–".into(), format_number)

@@ -1,4 +1,5 @@
-//! Several places as one target: files go to them in turn. For sequential streams over 1 … N devices.
+//! Several places as one target: files go to them in turn. For sequential streams over 1 … N
+//! devices.
 
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
@@ -25,7 +26,8 @@ impl Composite {
 
     fn part_of(&self, name: &str) -> Result<&dyn Target> {
         let at = self.files.lock().get(name).copied();
-        at.map(|at| &*self.parts[at]).ok_or_else(|| Error::target(format!("{}: there is no file '{name}'", self.info.label)))
+        at.map(|at| &*self.parts[at])
+            .ok_or_else(|| Error::target(format!("{}: there is no file '{name}'", self.info.label)))
     }
 }
 
@@ -36,7 +38,8 @@ impl Target for Composite {
 
     fn capacity_bytes(&self) -> Result<u64> {
         // Files take turns, so the smallest part limits all.
-        let parts = self.parts.iter().map(|part| part.capacity_bytes()).collect::<Result<Vec<_>>>()?;
+        let parts =
+            self.parts.iter().map(|part| part.capacity_bytes()).collect::<Result<Vec<_>>>()?;
         Ok(parts.iter().min().copied().unwrap_or(0) * parts.len() as u64)
     }
 
@@ -60,10 +63,18 @@ impl Target for Composite {
     }
 
     fn queue(&self, files: &[String], setup: &QueueSetup) -> Result<Box<dyn TargetQueue>> {
-        let parts: Vec<usize> = files.iter().filter_map(|name| self.files.lock().get(name).copied()).collect();
+        let parts: Vec<usize> =
+            files.iter().filter_map(|name| self.files.lock().get(name).copied()).collect();
         match parts.first() {
-            Some(&first) if parts.len() == files.len() && parts.iter().all(|&part| part == first) => self.parts[first].queue(files, setup),
-            _ => Err(Error::target(format!("{}: a queue serves one device; give one place to this target", self.info.label))),
+            Some(&first)
+                if parts.len() == files.len() && parts.iter().all(|&part| part == first) =>
+            {
+                self.parts[first].queue(files, setup)
+            }
+            _ => Err(Error::target(format!(
+                "{}: a queue serves one device; give one place to this target",
+                self.info.label
+            ))),
         }
     }
 
@@ -80,7 +91,9 @@ impl Target for Composite {
             // One limit holds for the whole process.
             return self.parts[0].set_cache_bytes(bytes);
         }
-        self.parts.iter().try_for_each(|part| part.set_cache_bytes(bytes / self.parts.len() as u64).map(drop))?;
+        self.parts
+            .iter()
+            .try_for_each(|part| part.set_cache_bytes(bytes / self.parts.len() as u64).map(drop))?;
         Ok(None)
     }
 
@@ -98,6 +111,9 @@ impl Target for Composite {
     }
 
     fn device_ops(&self) -> Option<DeviceOps> {
-        self.parts.iter().map(|part| part.device_ops()).try_fold(DeviceOps::default(), |sum, ops| Some(sum.plus(&ops?)))
+        self.parts
+            .iter()
+            .map(|part| part.device_ops())
+            .try_fold(DeviceOps::default(), |sum, ops| Some(sum.plus(&ops?)))
     }
 }

@@ -1,17 +1,22 @@
-//! A device that is as slow as it is told: what a lock held during an I/O costs depends on how long the I/O takes.
+//! A device that is as slow as it is told: what a lock held during an I/O costs depends on how long
+//! the I/O takes.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-use bedplate::{BlockDevice, DeviceCounters, DeviceError, DeviceErrorKind, DeviceQueue, EngineReport, Geometry, MemoryDevice, QueueOptions};
+use bedplate::{
+    BlockDevice, DeviceCounters, DeviceError, DeviceErrorKind, DeviceQueue, EngineReport, Geometry,
+    MemoryDevice, QueueOptions,
+};
 
 type DeviceResult<T> = std::result::Result<T, DeviceError>;
 
 /// Below this a delay is spun away: a sleep takes longer to come back than it lasts.
 const SPIN_MAX: Duration = Duration::from_micros(60);
 
-/// Memory with a delay before every operation, none at first; any number of operations wait side by side, as on a disk with deep queues.
+/// Memory with a delay before every operation, none at first; any number of operations wait side by
+/// side, as on a disk with deep queues.
 #[derive(Debug)]
 pub(crate) struct DelayedDevice {
     memory: Arc<MemoryDevice>,
@@ -84,7 +89,8 @@ impl BlockDevice for DelayedDevice {
             operation: bedplate_block::Operation::Queue,
             device: self.name().to_owned(),
             offset: None,
-            detail: "memory with an added latency serves threads only: leave out --depth".to_owned(),
+            detail: "memory with an added latency serves threads only: leave out --depth"
+                .to_owned(),
             errno: None,
         })
     }

@@ -84,15 +84,21 @@ impl PlaceInfo {
         let mut info = Self { path: path.display().to_string(), ..Self::default() };
         info.size_bytes = fs::metadata(path).map_or(0, |m| if m.is_file() { m.len() } else { 0 });
         let Some(stat) = DeviceStat::of(path) else { return info };
-        let number = |name: &str| stat.queue_attribute(name).and_then(|v| v.parse().ok()).unwrap_or(0);
+        let number =
+            |name: &str| stat.queue_attribute(name).and_then(|v| v.parse().ok()).unwrap_or(0);
         info.device = stat.name().to_owned();
         info.logical_block_size = number("logical_block_size");
         info.physical_block_size = number("physical_block_size");
         info.volatile_cache = stat.queue_attribute("write_cache").map(|v| v == "write back");
-        info.scheduler = stat.queue_attribute("scheduler").map(|v| chosen_scheduler(&v)).unwrap_or_default();
+        info.scheduler =
+            stat.queue_attribute("scheduler").map(|v| chosen_scheduler(&v)).unwrap_or_default();
         let sys = format!("/sys/class/block/{}", info.device);
-        let read = |name: &str| fs::read_to_string(format!("{sys}/{name}")).ok().map(|t| t.trim().to_owned());
-        info.model = read("device/model").or_else(|| read("loop/backing_file").map(|f| format!("loop over {f}"))).unwrap_or_default();
+        let read = |name: &str| {
+            fs::read_to_string(format!("{sys}/{name}")).ok().map(|t| t.trim().to_owned())
+        };
+        info.model = read("device/model")
+            .or_else(|| read("loop/backing_file").map(|f| format!("loop over {f}")))
+            .unwrap_or_default();
         if info.size_bytes == 0 && fs::metadata(path).is_ok_and(|m| !m.is_dir()) {
             info.size_bytes = read("size").and_then(|s| s.parse::<u64>().ok()).unwrap_or(0) * 512;
         }
@@ -102,7 +108,10 @@ impl PlaceInfo {
 
 /// The scheduler in brackets: `none [mq-deadline] bfq`.
 fn chosen_scheduler(text: &str) -> String {
-    text.split_once('[').and_then(|(_, rest)| rest.split_once(']')).map_or(text, |(name, _)| name).to_owned()
+    text.split_once('[')
+        .and_then(|(_, rest)| rest.split_once(']'))
+        .map_or(text, |(name, _)| name)
+        .to_owned()
 }
 
 /// A line of the mount table.
@@ -128,7 +137,11 @@ fn mount_in(mountinfo: &str, device: &str) -> Option<Mount> {
     let kind = fields.next()?;
     let source = fields.next().unwrap_or("");
     let super_options = fields.next().unwrap_or("");
-    Some(Mount { kind: kind.to_owned(), options: format!("{own_options};{super_options}"), source: source.to_owned() })
+    Some(Mount {
+        kind: kind.to_owned(),
+        options: format!("{own_options};{super_options}"),
+        source: source.to_owned(),
+    })
 }
 
 #[cfg(test)]
@@ -139,7 +152,11 @@ mod tests {
     fn mount_table_is_understood() {
         let table = "36 35 98:0 /mnt1 /mnt2 rw,noatime master:1 - ext3 /dev/root rw,errors=continue\n\
                      40 35 7:0 / /x rw - xfs /dev/loop0 rw,attr2\n";
-        let xfs = Mount { kind: "xfs".into(), options: "rw;rw,attr2".into(), source: "/dev/loop0".into() };
+        let xfs = Mount {
+            kind: "xfs".into(),
+            options: "rw;rw,attr2".into(),
+            source: "/dev/loop0".into(),
+        };
         assert_eq!(mount_in(table, "7:0"), Some(xfs));
         assert_eq!(mount_in(table, "98:0").unwrap().options, "rw,noatime;rw,errors=continue");
         assert_eq!(mount_in(table, "1:1"), None);

@@ -1,12 +1,14 @@
-//! What is measured: a place that holds files, behind one small interface, so that each workload is written once.
+//! What is measured: a place that holds files, behind one small interface, so that each workload is
+//! written once.
 //!
 //! ```text
 //!   workload ──► Target ──► TargetFile    read, write, sync from the caller's thread
 //!                     └───► TargetQueue   a list of them, one thread's
 //! ```
 //!
-//! Every implementation does the same per call: one virtual call, then the library's or the kernel's own entry point. No implementation
-//! copies, counts or locks, so a difference between two targets is theirs and not the harness's.
+//! Every implementation does the same per call: one virtual call, then the library's or the
+//! kernel's own entry point. No implementation copies, counts or locks, so a difference between two
+//! targets is theirs and not the harness's.
 
 mod composite;
 mod delayed;
@@ -43,7 +45,8 @@ use crate::{Error, Result};
 pub(crate) enum FileState {
     /// Every byte written with data that no device, cache or file system shortens, and durable.
     Written,
-    /// The space is allocated, nothing is written. A raw device has no such state: there it is as `Written`.
+    /// The space is allocated, nothing is written. A raw device has no such state: there it is as
+    /// `Written`.
     Unwritten,
     /// No byte and no block yet; writes extend it.
     Empty,
@@ -77,9 +80,12 @@ pub(crate) trait Target: Send + Sync {
     /// Opens a file for a caller that takes its advisory lock; each call is an open of its own.
     fn open_lockable(&self, _name: &str) -> Result<Box<dyn TargetFile>> {
         let label = &self.info().label;
-        Err(Error::target(format!("{label}: only files on a mounted file system have advisory locks: leave out --locking or this target")))
+        Err(Error::target(format!(
+            "{label}: only files on a mounted file system have advisory locks: leave out --locking or this target"
+        )))
     }
-    /// Makes an image of the present content of a file, or of everything, at once and without copying data: a checkpoint, a reflink, a snapshot.
+    /// Makes an image of the present content of a file, or of everything, at once and without
+    /// copying data: a checkpoint, a reflink, a snapshot.
     fn make_image(&self, _image: &str, _file: Option<&str>) -> Result<()> {
         Err(Error::target(format!("{}: no image of a file can be made here", self.info().label)))
     }
@@ -101,7 +107,8 @@ pub(crate) trait Target: Send + Sync {
     }
     /// Removes a file and frees its space; nothing of it may be open.
     fn remove(&self, name: &str) -> Result<()>;
-    /// Makes a directory of the target's own, if it is not there, for a program that keeps its files itself; `None` where there is no file system.
+    /// Makes a directory of the target's own, if it is not there, for a program that keeps its
+    /// files itself; `None` where there is no file system.
     fn directory(&self, _name: &str) -> Result<Option<PathBuf>> {
         Ok(None)
     }
@@ -111,15 +118,19 @@ pub(crate) trait Target: Send + Sync {
     fn settle(&self) -> Result<()>;
     /// Forgets everything that caches hold; nothing may be open.
     fn make_cold(&self) -> Result<()>;
-    /// Sets the size of the target's second-level cache; nothing may be open, and nothing in the caches ([`make_cold`](Self::make_cold)). Does nothing
-    /// where there is none. The kernel's page cache is so small as long as the value lives.
+    /// Sets the size of the target's second-level cache; nothing may be open, and nothing in the
+    /// caches ([`make_cold`](Self::make_cold)). Does nothing where there is none. The kernel's page
+    /// cache is so small as long as the value lives.
     fn set_cache_bytes(&self, bytes: u64) -> Result<Option<PageCacheLimit>>;
     /// Makes every operation of the device take so long; only memory is able to.
     fn set_latency(&self, _latency: Duration) -> Result<()> {
         let label = &self.info().label;
-        Err(Error::target(format!("{label}: a latency can be added to memory only; a real device has its own")))
+        Err(Error::target(format!(
+            "{label}: a latency can be added to memory only; a real device has its own"
+        )))
     }
-    /// Starts or ends a count of every single request, which disturbs what is timed; returns whether it runs.
+    /// Starts or ends a count of every single request, which disturbs what is timed; returns
+    /// whether it runs.
     fn count_requests(&self, on: bool) -> bool;
     /// Returns the number of waits for a lock of a file so far; `None` where that is not known.
     fn lock_waits(&self) -> Option<u64> {
@@ -187,11 +198,13 @@ pub(crate) trait TargetQueue: Send {
     fn take_buffer(&mut self) -> AlignedBuf;
     /// Adds an operation that moves the whole buffer.
     fn push(&mut self, op: Op, buf: AlignedBuf) -> Result<()>;
-    /// Submits what was pushed, waits until at least `min` operations are complete and appends them to `out`.
+    /// Submits what was pushed, waits until at least `min` operations are complete and appends them
+    /// to `out`.
     fn complete(&mut self, min: usize, out: &mut Vec<Done>) -> Result<()>;
 }
 
-/// Bytes that neither a compressing device nor a thin one shortens: a fixed pseudo-random sequence, different at every offset.
+/// Bytes that neither a compressing device nor a thin one shortens: a fixed pseudo-random sequence,
+/// different at every offset.
 pub(crate) fn fill_pattern(buf: &mut [u8], seed: u64) {
     use rand::{Rng, SeedableRng};
     rand_xoshiro::Xoshiro256PlusPlus::seed_from_u64(seed ^ 0x6265_6470_6c61_7465).fill_bytes(buf);

@@ -11,7 +11,10 @@ use super::delayed::DelayedDevice;
 use super::device::claim_device;
 use super::info::mount_of;
 use super::volume::{Counted, SharedVolume};
-use super::{Caching, Composite, Directory, Kind, PathTarget, Place, PlaceInfo, RawTarget, Role, Target, TargetInfo, TargetSpec, VolumeTarget};
+use super::{
+    Caching, Composite, Directory, Kind, PathTarget, Place, PlaceInfo, RawTarget, Role, Target,
+    TargetInfo, TargetSpec, VolumeTarget,
+};
 use crate::measure::DeviceStat;
 use crate::{Error, ErrorKind, Result};
 
@@ -22,17 +25,22 @@ pub type Confirm<'a> = dyn FnMut(&Path) -> bool + 'a;
 pub struct Targets(pub(crate) Vec<Box<dyn Target>>);
 
 impl Targets {
-    /// Opens targets in their order. `confirm` is asked once for every device or file that will be overwritten.
+    /// Opens targets in their order. `confirm` is asked once for every device or file that will be
+    /// overwritten.
     ///
     /// # Errors
-    /// `NotConfirmed` when leave was refused; `Target` and `Io` for what cannot be opened; `Usage` for two targets of one name.
+    /// `NotConfirmed` when leave was refused; `Target` and `Io` for what cannot be opened; `Usage`
+    /// for two targets of one name.
     pub fn open(specs: &[TargetSpec], confirm: &mut Confirm<'_>) -> Result<Self> {
         if specs.is_empty() {
             return Err(Error::usage("there is nothing to measure: give at least one --target"));
         }
         for (i, spec) in specs.iter().enumerate() {
             if specs[..i].iter().any(|other| other.label == spec.label) {
-                return Err(Error::usage(format!("two targets are called '{}': give one of them a label, as in other={spec}", spec.label)));
+                return Err(Error::usage(format!(
+                    "two targets are called '{}': give one of them a label, as in other={spec}",
+                    spec.label
+                )));
             }
         }
         let mut opener = Opener { confirm, volumes: HashMap::new(), directories: HashMap::new() };
@@ -56,7 +64,8 @@ struct Opener<'a, 'b> {
 
 impl Opener<'_, '_> {
     fn target(&mut self, spec: &TargetSpec) -> Result<Box<dyn Target>> {
-        let mut parts = spec.places.iter().map(|place| self.part(spec, place)).collect::<Result<Vec<_>>>()?;
+        let mut parts =
+            spec.places.iter().map(|place| self.part(spec, place)).collect::<Result<Vec<_>>>()?;
         if parts.len() == 1 {
             return Ok(parts.remove(0));
         }
@@ -72,10 +81,13 @@ impl Opener<'_, '_> {
             Kind::Volume { mode, whole_lock, log, cache_bytes, block_size } => {
                 let volume = self.volume(spec, place, log.as_deref(), *block_size)?;
                 let mut info = describe(spec, place, role_of_mode(*mode, *whole_lock));
-                let inode_lock = if *whole_lock { InodeLockSetting::Whole } else { InodeLockSetting::Range };
+                let inode_lock =
+                    if *whole_lock { InodeLockSetting::Whole } else { InodeLockSetting::Range };
                 info.engine = volume.engine();
-                info.file_system =
-                    Some(format!("bedplate, {block_size} byte blocks, mode={mode}{}", if *whole_lock { ", inode-lock=whole" } else { "" }));
+                info.file_system = Some(format!(
+                    "bedplate, {block_size} byte blocks, mode={mode}{}",
+                    if *whole_lock { ", inode-lock=whole" } else { "" }
+                ));
                 info.counted_by = volume.counted_by();
                 Ok(Box::new(VolumeTarget::new(info, volume, *mode, inode_lock, *cache_bytes)))
             }
@@ -93,21 +105,31 @@ impl Opener<'_, '_> {
         Ok(Box::new(RawTarget::new(info, counted)))
     }
 
-    fn volume(&mut self, spec: &TargetSpec, place: &Place, log: Option<&Path>, block_size: u32) -> Result<Arc<SharedVolume>> {
+    fn volume(
+        &mut self,
+        spec: &TargetSpec,
+        place: &Place,
+        log: Option<&Path>,
+        block_size: u32,
+    ) -> Result<Arc<SharedVolume>> {
         if let Place::Path(path) = place
             && let Some(known) = self.volumes.get(path)
         {
             return Ok(Arc::clone(known));
         }
         let data = open_place(place, spec.latency)?;
-        let log = log.map(|path| open_place(&Place::Path(path.to_path_buf()), Duration::ZERO)).transpose()?;
+        let log = log
+            .map(|path| open_place(&Place::Path(path.to_path_buf()), Duration::ZERO))
+            .transpose()?;
         let format = match (FileSystem::probe(&data.device), place) {
             (Ok(_), _) => None,
             (Err(e), Place::Path(path)) if e.kind == bedplate::ErrorKind::NotAVolume => {
                 self.ask(path)?;
                 Some(FormatOptions { block_size, force: true, ..FormatOptions::default() })
             }
-            (Err(e), Place::Memory(_)) if e.kind == bedplate::ErrorKind::NotAVolume => Some(FormatOptions { block_size, ..FormatOptions::default() }),
+            (Err(e), Place::Memory(_)) if e.kind == bedplate::ErrorKind::NotAVolume => {
+                Some(FormatOptions { block_size, ..FormatOptions::default() })
+            }
             (Err(e), _) => return Err(e.into()),
         };
         let volume = SharedVolume::new(data, log, format.as_ref())?;
@@ -117,10 +139,21 @@ impl Opener<'_, '_> {
         Ok(volume)
     }
 
-    fn path(&mut self, spec: &TargetSpec, place: &Place, caching: Caching, mode: Option<IoMode>) -> Result<Box<dyn Target>> {
-        let Place::Path(path) = place else { unreachable!("a path target in memory is refused when its description is read") };
+    fn path(
+        &mut self,
+        spec: &TargetSpec,
+        place: &Place,
+        caching: Caching,
+        mode: Option<IoMode>,
+    ) -> Result<Box<dyn Target>> {
+        let Place::Path(path) = place else {
+            unreachable!("a path target in memory is refused when its description is read")
+        };
         if !path.is_dir() {
-            return Err(Error::target(format!("{}: a path target is a directory and this is none", path.display())));
+            return Err(Error::target(format!(
+                "{}: a path target is a directory and this is none",
+                path.display()
+            )));
         }
         let role = match (caching, mode) {
             (_, Some(mode)) => role_of_mode(mode, false),
@@ -130,9 +163,15 @@ impl Opener<'_, '_> {
         let mut info = describe(spec, place, role);
         let mount = mount_of(path);
         // A mount without a device number of its own still names what it was mounted from.
-        let source = mount.as_ref().map(|m| PathBuf::from(&m.source)).filter(|source| source.is_absolute());
-        let stat = DeviceStat::of(path).or_else(|| source.as_deref().and_then(DeviceStat::of_device));
-        info.engine = if caching == Caching::Direct { "as raw devices".into() } else { "pread and pwrite".into() };
+        let source =
+            mount.as_ref().map(|m| PathBuf::from(&m.source)).filter(|source| source.is_absolute());
+        let stat =
+            DeviceStat::of(path).or_else(|| source.as_deref().and_then(DeviceStat::of_device));
+        info.engine = if caching == Caching::Direct {
+            "as raw devices".into()
+        } else {
+            "pread and pwrite".into()
+        };
         info.file_system = mount.map(|m| format!("{}, {}", m.kind, m.options));
         info.counted_by = counted_by(stat.as_ref());
         let key = (path.clone(), caching == Caching::Direct);
@@ -146,13 +185,19 @@ impl Opener<'_, '_> {
 
     fn ask(&mut self, path: &Path) -> Result<()> {
         if !path.exists() {
-            return Err(Error::target(format!("{}: there is no such device or file", path.display())));
+            return Err(Error::target(format!(
+                "{}: there is no such device or file",
+                path.display()
+            )));
         }
         if (self.confirm)(path) {
             return Ok(());
         }
         let name = path.display();
-        Err(Error::new(ErrorKind::NotConfirmed, format!("{name}: its content would be overwritten: give --destroy={name} if it may be")))
+        Err(Error::new(
+            ErrorKind::NotConfirmed,
+            format!("{name}: its content would be overwritten: give --destroy={name} if it may be"),
+        ))
     }
 }
 
@@ -172,14 +217,20 @@ fn open_place(place: &Place, latency: Duration) -> Result<Counted> {
             let memory = DelayedDevice::new(*size, latency);
             Ok(Counted { device: memory.clone(), stat: None, delay: Some(memory) })
         }
-        Place::Path(path) => Ok(Counted { device: claim_device(path)?, stat: DeviceStat::of_device(path), delay: None }),
+        Place::Path(path) => Ok(Counted {
+            device: claim_device(path)?,
+            stat: DeviceStat::of_device(path),
+            delay: None,
+        }),
     }
 }
 
 fn describe(spec: &TargetSpec, place: &Place, role: Role) -> TargetInfo {
     let mut info = match place {
         Place::Path(path) => PlaceInfo::of_path(path),
-        Place::Memory(size) => PlaceInfo { path: "memory".into(), size_bytes: *size, ..PlaceInfo::default() },
+        Place::Memory(size) => {
+            PlaceInfo { path: "memory".into(), size_bytes: *size, ..PlaceInfo::default() }
+        }
     };
     info.added_latency_us = u64::try_from(spec.latency.as_micros()).unwrap_or(u64::MAX);
     TargetInfo {

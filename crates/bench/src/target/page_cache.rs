@@ -1,7 +1,9 @@
-//! A limit on the kernel's page cache, so that it has as much memory as the cache it is compared with: a memory control group of our own.
+//! A limit on the kernel's page cache, so that it has as much memory as the cache it is compared
+//! with: a memory control group of our own.
 //!
-//! A control group counts what its processes bring into memory from the moment they are in it: pages of files, and pages of their own. So the files
-//! are made cold before a limit is set, and the limit leaves [`OWN_BYTES`] for what the threads of a measurement need themselves.
+//! A control group counts what its processes bring into memory from the moment they are in it:
+//! pages of files, and pages of their own. So the files are made cold before a limit is set, and
+//! the limit leaves [`OWN_BYTES`] for what the threads of a measurement need themselves.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,7 +12,8 @@ use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 use crate::{Error, Result};
 
-/// What the threads of a measurement need for stacks, buffers and histograms, and the kernel for them.
+/// What the threads of a measurement need for stacks, buffers and histograms, and the kernel for
+/// them.
 const OWN_BYTES: u64 = 16 << 20;
 
 /// This process in a control group of its own; dropped, it is back in its old one.
@@ -25,11 +28,22 @@ static NEXT: AtomicU32 = AtomicU32::new(0);
 impl PageCacheLimit {
     /// Limits what is brought into memory from now on to `bytes` of files.
     pub(crate) fn set(bytes: u64) -> Result<Self> {
-        let tables = (read(Path::new("/proc/self/cgroup"))?, read(Path::new("/proc/self/mountinfo"))?);
+        let tables =
+            (read(Path::new("/proc/self/cgroup"))?, read(Path::new("/proc/self/mountinfo"))?);
         let place = place(&tables.0, &tables.1);
         let place = place.ok_or_else(|| Error::target("the kernel's page cache cannot be limited here: no memory control group is mounted"))?;
-        let group = place.parent.join(format!("bedplate-bench-{}-{}", std::process::id(), NEXT.fetch_add(1, Relaxed)));
-        fs::create_dir(&group).map_err(|e| Error::io(group.display(), "cannot limit the kernel's page cache: no control group can be made", e))?;
+        let group = place.parent.join(format!(
+            "bedplate-bench-{}-{}",
+            std::process::id(),
+            NEXT.fetch_add(1, Relaxed)
+        ));
+        fs::create_dir(&group).map_err(|e| {
+            Error::io(
+                group.display(),
+                "cannot limit the kernel's page cache: no control group can be made",
+                e,
+            )
+        })?;
         let limit = Self { group, home: place.home };
         write(&limit.group.join(place.limit), &(bytes + OWN_BYTES).to_string())?;
         write(&limit.group.join(PROCESSES), &std::process::id().to_string())?;
@@ -58,7 +72,13 @@ fn read(path: &Path) -> Result<String> {
 }
 
 fn write(path: &Path, value: &str) -> Result<()> {
-    fs::write(path, value).map_err(|e| Error::io(path.display(), "cannot limit the kernel's page cache: a control group refuses", e))
+    fs::write(path, value).map_err(|e| {
+        Error::io(
+            path.display(),
+            "cannot limit the kernel's page cache: a control group refuses",
+            e,
+        )
+    })
 }
 
 /// Where a group of our own can be, where we are now, and what its limit is called.
@@ -69,7 +89,8 @@ struct Place {
     limit: &'static str,
 }
 
-/// Finds it in `/proc/self/cgroup` and the table of mounts. Groups of version 2 that have processes have no groups below, so ours is made beside them.
+/// Finds it in `/proc/self/cgroup` and the table of mounts. Groups of version 2 that have processes
+/// have no groups below, so ours is made beside them.
 fn place(groups: &str, mounts: &str) -> Option<Place> {
     let path = |wanted: &str| {
         groups.lines().find_map(|line| {
@@ -82,7 +103,8 @@ fn place(groups: &str, mounts: &str) -> Option<Place> {
         mounts.lines().find_map(|line| {
             let (before, after) = line.split_once(" - ")?;
             let (kind, options) = (after.split(' ').next()?, after.split(' ').next_back()?);
-            let found = kind == wanted && (option.is_empty() || options.split(',').any(|other| other == option));
+            let found = kind == wanted
+                && (option.is_empty() || options.split(',').any(|other| other == option));
             before.split(' ').nth(4).filter(|_| found).map(PathBuf::from)
         })
     };
@@ -100,15 +122,17 @@ mod tests {
 
     #[test]
     fn both_versions_of_control_groups_are_found() {
-        let one =
-            "33 32 0:28 / /sys/fs/cgroup/memory rw,relatime - cgroup cgroup rw,memory\n34 32 0:29 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw\n";
+        let one = "33 32 0:28 / /sys/fs/cgroup/memory rw,relatime - cgroup cgroup rw,memory\n34 32 0:29 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw\n";
         let found = place("4:memory:/user/1\n1:cpu,cpuacct:/\n0::/\n", one).unwrap();
         assert_eq!(found.parent, Path::new("/sys/fs/cgroup/memory/user/1"));
         assert_eq!((found.home, found.limit), (found.parent, "memory.limit_in_bytes"));
         let two = "34 32 0:29 / /sys/fs/cgroup rw,relatime - cgroup2 cgroup2 rw,nsdelegate\n";
         let found = place("0::/user.slice/session-1.scope\n", two).unwrap();
         assert_eq!(found.parent, Path::new("/sys/fs/cgroup/user.slice"));
-        assert_eq!((found.home, found.limit), (PathBuf::from("/sys/fs/cgroup/user.slice/session-1.scope"), "memory.max"));
+        assert_eq!(
+            (found.home, found.limit),
+            (PathBuf::from("/sys/fs/cgroup/user.slice/session-1.scope"), "memory.max")
+        );
         assert_eq!(place("0::/\n", "1 1 0:1 / / rw - ext4 /dev/vda rw\n"), None);
     }
 }

@@ -1,7 +1,8 @@
 //! A directory on a mounted file system: the kernel's, or a Bedplate mount.
 //!
-//! A direct file whose size stays is opened as a device, so that the very engine that serves raw devices and volumes serves it too.
-//! Buffered files, and files that grow, go through `pread` and `pwrite`.
+//! A direct file whose size stays is opened as a device, so that the very engine that serves raw
+//! devices and volumes serves it too. Buffered files, and files that grow, go through `pread` and
+//! `pwrite`.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
@@ -17,15 +18,19 @@ use super::device::open_file;
 use super::queue::{Region, RegionQueue};
 use super::raw::{RegionFile, too_small};
 use super::snapshots::Snapshots;
-use super::{Caching, FileSpec, FileState, PageCacheLimit, QueueSetup, Target, TargetFile, TargetInfo, TargetQueue, fill};
+use super::{
+    Caching, FileSpec, FileState, PageCacheLimit, QueueSetup, Target, TargetFile, TargetInfo,
+    TargetQueue, fill,
+};
 use crate::measure::{DeviceOps, DeviceStat};
 use crate::{Error, Result};
 
 /// Direct I/O on a mounted file system is aligned to this when the file system does not say better.
 const DIRECT_ALIGN: u64 = 512;
 
-/// A directory of our own below the one that was named; removed with everything in it when the run ends. Targets of one
-/// kind of caching share it. Buffered and direct ones do not: a direct write to a file that has cached pages must first throw them out.
+/// A directory of our own below the one that was named; removed with everything in it when the run
+/// ends. Targets of one kind of caching share it. Buffered and direct ones do not: a direct write
+/// to a file that has cached pages must first throw them out.
 pub(crate) struct Directory {
     path: PathBuf,
     files: Mutex<BTreeMap<String, FileSpec>>,
@@ -39,7 +44,8 @@ impl Directory {
         let kind = if caching == Caching::Direct { "direct" } else { "buffered" };
         let path = parent.join(format!("bedplate-bench-{}-{kind}", std::process::id()));
         let snapshots = Snapshots::below(&path)?;
-        fs::create_dir_all(&path).map_err(|e| Error::io(path.display(), "cannot make the working directory", e))?;
+        fs::create_dir_all(&path)
+            .map_err(|e| Error::io(path.display(), "cannot make the working directory", e))?;
         Ok(Arc::new(Self { path, files: Mutex::default(), snapshots }))
     }
 }
@@ -83,7 +89,8 @@ impl PathTarget {
 
     fn spec(&self, name: &str) -> Result<FileSpec> {
         let found = self.directory.files.lock().get(name).cloned();
-        found.ok_or_else(|| Error::target(format!("{}: there is no file '{name}'", self.info.label)))
+        found
+            .ok_or_else(|| Error::target(format!("{}: there is no file '{name}'", self.info.label)))
     }
 
     fn open_plain(&self, name: &str, create: bool) -> Result<PlainFile> {
@@ -94,9 +101,10 @@ impl PathTarget {
         }
         let path = if create { self.plain_path(name) } else { self.path(name) };
         let file = options.open(&path).map_err(|e| match (e.raw_os_error(), self.caching) {
-            (Some(libc::EINVAL), Caching::Direct) => {
-                Error::target(format!("{}: this file system takes no direct I/O: add ',buffered' to the target", path.display()))
-            }
+            (Some(libc::EINVAL), Caching::Direct) => Error::target(format!(
+                "{}: this file system takes no direct I/O: add ',buffered' to the target",
+                path.display()
+            )),
             _ => Error::io(path.display(), "cannot open", e),
         })?;
         let align = if self.caching == Caching::Direct { DIRECT_ALIGN } else { 1 };
@@ -110,9 +118,11 @@ impl PathTarget {
         let source = File::open(&from).map_err(|e| Error::io(from.display(), "cannot open", e))?;
         let target = File::create(&to).map_err(|e| Error::io(to.display(), "cannot create", e))?;
         rustix::fs::ioctl_ficlone(&target, &source).map_err(|e| match e {
-            Errno::OPNOTSUPP | Errno::NOTTY | Errno::INVAL | Errno::XDEV => {
-                Error::target(format!("{}: this file system has no reflinks: leave out the target {}", from.display(), self.info.label))
-            }
+            Errno::OPNOTSUPP | Errno::NOTTY | Errno::INVAL | Errno::XDEV => Error::target(format!(
+                "{}: this file system has no reflinks: leave out the target {}",
+                from.display(),
+                self.info.label
+            )),
             e => Error::io(from.display(), "cannot reflink", e),
         })?;
         // Durable, as a checkpoint is when it is made.
@@ -120,9 +130,15 @@ impl PathTarget {
     }
 }
 
-/// Sets the mode of what is created in a directory. Any file system may store the attribute; only on a Bedplate mount do files follow it.
+/// Sets the mode of what is created in a directory. Any file system may store the attribute; only
+/// on a Bedplate mount do files follow it.
 fn ask_for(mode: bedplate::IoMode, directory: &Path) -> std::io::Result<()> {
-    rustix::fs::setxattr(directory, "user.bedplate.mode", mode.to_string().as_bytes(), rustix::fs::XattrFlags::empty())?;
+    rustix::fs::setxattr(
+        directory,
+        "user.bedplate.mode",
+        mode.to_string().as_bytes(),
+        rustix::fs::XattrFlags::empty(),
+    )?;
     let probe = directory.join("probe");
     File::create(&probe)?;
     let answered = rustix::fs::getxattr(&probe, "user.bedplate.effective_mode", &mut [0u8; 64]);
@@ -136,7 +152,9 @@ impl Target for PathTarget {
     }
 
     fn capacity_bytes(&self) -> Result<u64> {
-        let stat = rustix::fs::statvfs(&self.directory.path).map_err(|e| Error::io(self.directory.path.display(), "cannot ask for free space", e))?;
+        let stat = rustix::fs::statvfs(&self.directory.path).map_err(|e| {
+            Error::io(self.directory.path.display(), "cannot ask for free space", e)
+        })?;
         Ok(stat.f_bavail * stat.f_frsize)
     }
 
@@ -153,8 +171,10 @@ impl Target for PathTarget {
         let plain = self.open_plain(&spec.name, true)?;
         match spec.state {
             FileState::Empty => {}
-            FileState::Unwritten => rustix::fs::fallocate(&plain.file, FallocateFlags::empty(), 0, spec.size_bytes)
-                .map_err(|e| Error::io(plain.path.display(), "cannot preallocate", e))?,
+            FileState::Unwritten => {
+                rustix::fs::fallocate(&plain.file, FallocateFlags::empty(), 0, spec.size_bytes)
+                    .map_err(|e| Error::io(plain.path.display(), "cannot preallocate", e))?
+            }
             FileState::Written => fill(&plain, spec.size_bytes)?,
         }
         plain.file.sync_all().map_err(|e| Error::io(plain.path.display(), "cannot sync", e))?;
@@ -181,7 +201,10 @@ impl Target for PathTarget {
         match (file, &self.directory.snapshots) {
             (Some(file), _) => self.reflink(image, file),
             (None, Some(snapshots)) => snapshots.make(image, &self.directory.path),
-            (None, None) => Err(Error::target(format!("{}: only a directory on btrfs has snapshots", self.info.label))),
+            (None, None) => Err(Error::target(format!(
+                "{}: only a directory on btrfs has snapshots",
+                self.info.label
+            ))),
         }
     }
 
@@ -194,10 +217,16 @@ impl Target for PathTarget {
             return snapshots.count();
         }
         let unlisted = |e| Error::io(self.directory.path.display(), "cannot list", e);
-        let names = fs::read_dir(&self.directory.path).map_err(unlisted)?.collect::<std::io::Result<Vec<_>>>().map_err(unlisted)?;
+        let names = fs::read_dir(&self.directory.path)
+            .map_err(unlisted)?
+            .collect::<std::io::Result<Vec<_>>>()
+            .map_err(unlisted)?;
         // What is not a file that a workload made is an image of one.
         let files = self.directory.files.lock();
-        Ok(names.iter().filter(|name| name.file_name().to_str().is_none_or(|name| !files.contains_key(name))).count())
+        Ok(names
+            .iter()
+            .filter(|name| name.file_name().to_str().is_none_or(|name| !files.contains_key(name)))
+            .count())
     }
 
     fn make_clone(&self, clone: &str, file: &str) -> Result<()> {
@@ -217,7 +246,9 @@ impl Target for PathTarget {
             // Durable, as the deletion of a checkpoint is.
             Ok(()) => {
                 let directory = &self.directory.path;
-                File::open(directory).and_then(|open| open.sync_all()).map_err(|e| Error::io(directory.display(), "cannot sync", e))
+                File::open(directory)
+                    .and_then(|open| open.sync_all())
+                    .map_err(|e| Error::io(directory.display(), "cannot sync", e))
             }
         }
     }
@@ -226,28 +257,41 @@ impl Target for PathTarget {
         self.directory.files.lock().remove(name);
         let path = self.plain_path(name);
         match fs::remove_file(&path) {
-            Err(e) if e.kind() != std::io::ErrorKind::NotFound => Err(Error::io(path.display(), "cannot remove", e)),
+            Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
+                Err(Error::io(path.display(), "cannot remove", e))
+            }
             _ => Ok(()),
         }
     }
 
     fn directory(&self, name: &str) -> Result<Option<PathBuf>> {
         // Targets share the directory, and a label may hold anything.
-        let label: String = self.info.label.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).collect();
+        let label: String = self
+            .info
+            .label
+            .chars()
+            .map(|c| if c.is_ascii_alphanumeric() { c } else { '-' })
+            .collect();
         let path = self.directory.path.join(format!("{name}-{label}"));
         if path.exists() {
             return Ok(Some(path));
         }
-        fs::create_dir(&path).map_err(|e| Error::io(path.display(), "cannot make the directory", e))?;
+        fs::create_dir(&path)
+            .map_err(|e| Error::io(path.display(), "cannot make the directory", e))?;
         if let Some(mode) = self.mode {
-            ask_for(mode, &path).map_err(|e| Error::io(path.display(), "this is no Bedplate mount: leave out mode=", e))?;
+            ask_for(mode, &path).map_err(|e| {
+                Error::io(path.display(), "this is no Bedplate mount: leave out mode=", e)
+            })?;
         }
         Ok(Some(path))
     }
 
     fn queue(&self, files: &[String], setup: &QueueSetup) -> Result<Box<dyn TargetQueue>> {
         if self.caching == Caching::Buffered {
-            return Err(Error::target(format!("{}: a queue needs direct I/O: leave out --depth or the buffered target", self.info.label)));
+            return Err(Error::target(format!(
+                "{}: a queue needs direct I/O: leave out --depth or the buffered target",
+                self.info.label
+            )));
         }
         let region = |name: &String| Ok(Region { device: open_file(&self.path(name))?, start: 0 });
         let regions = files.iter().map(region).collect::<Result<Vec<_>>>()?;
@@ -257,7 +301,9 @@ impl Target for PathTarget {
     fn settle(&self) -> Result<()> {
         for name in self.directory.files.lock().keys() {
             let path = self.plain_path(name);
-            File::open(&path).and_then(|file| file.sync_all()).map_err(|e| Error::io(path.display(), "cannot sync", e))?;
+            File::open(&path)
+                .and_then(|file| file.sync_all())
+                .map_err(|e| Error::io(path.display(), "cannot sync", e))?;
         }
         Ok(())
     }
@@ -266,14 +312,20 @@ impl Target for PathTarget {
         self.settle()?;
         for name in self.directory.files.lock().keys() {
             let path = self.plain_path(name);
-            let file = File::open(&path).map_err(|e| Error::io(path.display(), "cannot open", e))?;
-            rustix::fs::fadvise(&file, 0, None, Advice::DontNeed).map_err(|e| Error::io(path.display(), "cannot drop its cached pages", e))?;
+            let file =
+                File::open(&path).map_err(|e| Error::io(path.display(), "cannot open", e))?;
+            rustix::fs::fadvise(&file, 0, None, Advice::DontNeed)
+                .map_err(|e| Error::io(path.display(), "cannot drop its cached pages", e))?;
         }
         Ok(())
     }
 
     fn set_cache_bytes(&self, bytes: u64) -> Result<Option<PageCacheLimit>> {
-        if self.caching == Caching::Direct { Ok(None) } else { PageCacheLimit::set(bytes).map(Some) }
+        if self.caching == Caching::Direct {
+            Ok(None)
+        } else {
+            PageCacheLimit::set(bytes).map(Some)
+        }
     }
 
     fn count_requests(&self, on: bool) -> bool {

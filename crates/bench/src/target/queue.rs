@@ -1,9 +1,11 @@
-//! Lists of operations: over devices, and over the files of a volume. Both are translations of tokens and offsets, nothing more.
+//! Lists of operations: over devices, and over the files of a volume. Both are translations of
+//! tokens and offsets, nothing more.
 
 use std::sync::Arc;
 
 use bedplate::{
-    AlignedBuf, BlockDevice, Completion, DeviceQueue, File, FileSystem, Queue, QueueCompletion, QueueOptions, Request, RequestKind, Segment,
+    AlignedBuf, BlockDevice, Completion, DeviceQueue, File, FileSystem, Queue, QueueCompletion,
+    QueueOptions, Request, RequestKind, Segment,
 };
 
 use super::{Done, Op, OpKind, QueueSetup, TargetQueue};
@@ -46,14 +48,20 @@ impl RegionQueue {
             });
             files.push((at, region.start));
         }
-        let queues = devices.iter().map(|device| device.queue(&options(setup))).collect::<std::result::Result<_, _>>()?;
+        let queues = devices
+            .iter()
+            .map(|device| device.queue(&options(setup)))
+            .collect::<std::result::Result<_, _>>()?;
         Ok(Self { queues, files, setup: *setup, scratch: Vec::with_capacity(setup.depth) })
     }
 
     fn collect(&mut self, out: &mut Vec<Done>) -> Result<()> {
         for completion in self.scratch.drain(..) {
             completion.result?;
-            out.push(Done { token: completion.token, buf: completion.buf.expect("a read or write gives its buffer back") });
+            out.push(Done {
+                token: completion.token,
+                buf: completion.buf.expect("a read or write gives its buffer back"),
+            });
         }
         Ok(())
     }
@@ -61,7 +69,8 @@ impl RegionQueue {
 
 impl TargetQueue for RegionQueue {
     fn take_buffer(&mut self) -> AlignedBuf {
-        // A buffer is registered with one ring only: with several devices the lists would have to know which buffer belongs where.
+        // A buffer is registered with one ring only: with several devices the lists would have to
+        // know which buffer belongs where.
         let taken = if self.queues.len() == 1 { self.queues[0].take_buffer() } else { None };
         buffer_of(taken, &self.setup)
     }
@@ -74,7 +83,9 @@ impl TargetQueue for RegionQueue {
         };
         let first = Segment { offset: start + op.offset, len: buf.len() as u32 };
         let request = Request { token: op.token, kind, buf: Some(buf), first, rest: Vec::new() };
-        self.queues[queue].push(request).map_err(|_| Error::target("the queue took fewer operations than it was opened for"))
+        self.queues[queue]
+            .push(request)
+            .map_err(|_| Error::target("the queue took fewer operations than it was opened for"))
     }
 
     fn complete(&mut self, min: usize, out: &mut Vec<Done>) -> Result<()> {
@@ -85,7 +96,8 @@ impl TargetQueue for RegionQueue {
         for queue in &mut self.queues {
             queue.submit()?;
         }
-        // Several rings cannot be waited for at once: take what is there, then wait for the fullest.
+        // Several rings cannot be waited for at once: take what is there, then wait for the
+        // fullest.
         let enough = out.len() + min;
         loop {
             for queue in &mut self.queues {
@@ -94,7 +106,9 @@ impl TargetQueue for RegionQueue {
             self.collect(out)?;
             let fullest = self.queues.iter_mut().max_by_key(|queue| queue.in_flight());
             match fullest {
-                Some(queue) if out.len() < enough && queue.in_flight() > 0 => queue.complete(1, &mut self.scratch)?,
+                Some(queue) if out.len() < enough && queue.in_flight() > 0 => {
+                    queue.complete(1, &mut self.scratch)?
+                }
                 _ => return Ok(()),
             };
         }
@@ -111,7 +125,12 @@ pub(crate) struct VolumeQueue {
 
 impl VolumeQueue {
     pub(crate) fn open(fs: &FileSystem, files: Vec<Arc<File>>, setup: &QueueSetup) -> Result<Self> {
-        Ok(Self { queue: Queue::new(fs, &options(setup))?, files, setup: *setup, scratch: Vec::with_capacity(setup.depth) })
+        Ok(Self {
+            queue: Queue::new(fs, &options(setup))?,
+            files,
+            setup: *setup,
+            scratch: Vec::with_capacity(setup.depth),
+        })
     }
 }
 
@@ -133,7 +152,10 @@ impl TargetQueue for VolumeQueue {
         self.queue.complete(min, &mut self.scratch)?;
         for completion in self.scratch.drain(..) {
             completion.result?;
-            out.push(Done { token: completion.token, buf: completion.buf.expect("a read or write gives its buffer back") });
+            out.push(Done {
+                token: completion.token,
+                buf: completion.buf.expect("a read or write gives its buffer back"),
+            });
         }
         Ok(())
     }

@@ -9,11 +9,14 @@ use parking_lot::Mutex;
 
 use super::queue::{Region, RegionQueue};
 use super::volume::Counted;
-use super::{FileSpec, PageCacheLimit, QueueSetup, Target, TargetFile, TargetInfo, TargetQueue, fill};
+use super::{
+    FileSpec, PageCacheLimit, QueueSetup, Target, TargetFile, TargetInfo, TargetQueue, fill,
+};
 use crate::measure::DeviceOps;
 use crate::{Error, Result};
 
-/// Regions start at multiples of this, so that no region begins in the middle of anybody's stripe or erase block.
+/// Regions start at multiples of this, so that no region begins in the middle of anybody's stripe
+/// or erase block.
 const REGION_ALIGN: u64 = 1 << 20;
 
 /// A raw device.
@@ -31,7 +34,9 @@ impl RawTarget {
 
     fn region(&self, name: &str) -> Result<(u64, u64)> {
         let found = self.regions.lock().get(name).copied();
-        found.ok_or_else(|| Error::target(format!("{}: there is no region '{name}'", self.info.label)))
+        found.ok_or_else(|| {
+            Error::target(format!("{}: there is no region '{name}'", self.info.label))
+        })
     }
 
     /// Finds the first gap that holds `len` bytes.
@@ -58,7 +63,10 @@ impl RawTarget {
 /// Says that a target does not hold what a workload wants.
 pub(crate) fn too_small(info: &TargetInfo, has: u64, needs: u64) -> Error {
     let (has, needs) = (bedplate::format_size(has), bedplate::format_size(needs));
-    Error::target(format!("{}: it holds {has} and the workload needs {needs}: give a larger target or a smaller --size", info.label))
+    Error::target(format!(
+        "{}: it holds {has} and the workload needs {needs}: give a larger target or a smaller --size",
+        info.label
+    ))
 }
 
 impl Target for RawTarget {
@@ -73,7 +81,8 @@ impl Target for RawTarget {
     fn create(&self, spec: &FileSpec) -> Result<()> {
         let align = u64::from(self.counted.device.geometry().physical_block_size);
         self.reserve(&spec.name, spec.size_bytes.next_multiple_of(align))?;
-        // A raw device has no unwritten state, and what a workload reads must be there: every region is filled.
+        // A raw device has no unwritten state, and what a workload reads must be there: every
+        // region is filled.
         fill(&*self.open(&spec.name)?, spec.size_bytes.next_multiple_of(align))
     }
 
@@ -88,7 +97,9 @@ impl Target for RawTarget {
     }
 
     fn queue(&self, files: &[String], setup: &QueueSetup) -> Result<Box<dyn TargetQueue>> {
-        let region = |name: &String| Ok(Region { device: Arc::clone(&self.counted.device), start: self.region(name)?.0 });
+        let region = |name: &String| {
+            Ok(Region { device: Arc::clone(&self.counted.device), start: self.region(name)?.0 })
+        };
         let regions = files.iter().map(region).collect::<Result<Vec<_>>>()?;
         Ok(Box::new(RegionQueue::open(&regions, setup)?))
     }

@@ -1,4 +1,5 @@
-//! Snapshots of a directory on btrfs, which is a subvolume of its own then: by the program `btrfs`, whose start is part of what they take.
+//! Snapshots of a directory on btrfs, which is a subvolume of its own then: by the program `btrfs`,
+//! whose start is part of what they take.
 
 use std::ffi::OsString;
 use std::fs::{self, File};
@@ -19,23 +20,36 @@ impl Snapshots {
     /// Makes `path` a subvolume where it lies on btrfs and the program is there; `None` elsewhere.
     pub(super) fn below(path: &Path) -> Result<Option<Self>> {
         let Some(parent) = path.parent() else { return Ok(None) };
-        // Files of btrfs have another device number than its mount, so the table of mounts does not tell.
+        // Files of btrfs have another device number than its mount, so the table of mounts does not
+        // tell.
         let is_btrfs = rustix::fs::statfs(parent).is_ok_and(|stat| stat.f_type == BTRFS);
-        if !is_btrfs || path.exists() || btrfs(["subvolume".as_ref(), "create".as_ref(), path.as_os_str()]).is_err() {
+        if !is_btrfs
+            || path.exists()
+            || btrfs(["subvolume".as_ref(), "create".as_ref(), path.as_os_str()]).is_err()
+        {
             return Ok(None);
         }
         let mut directory = OsString::from(path);
         directory.push("-images");
         let directory = PathBuf::from(directory);
-        fs::create_dir(&directory).map_err(|e| Error::io(directory.display(), "cannot make the directory for snapshots", e))?;
+        fs::create_dir(&directory).map_err(|e| {
+            Error::io(directory.display(), "cannot make the directory for snapshots", e)
+        })?;
         Ok(Some(Self { directory }))
     }
 
     /// Makes a snapshot, durable as a checkpoint is when it is made.
     pub(super) fn make(&self, image: &str, of: &Path) -> Result<()> {
         let to = self.directory.join(image);
-        btrfs(["subvolume".as_ref(), "snapshot".as_ref(), "-r".as_ref(), of.as_os_str(), to.as_os_str()])?;
-        let open = File::open(&self.directory).map_err(|e| Error::io(self.directory.display(), "cannot open", e))?;
+        btrfs([
+            "subvolume".as_ref(),
+            "snapshot".as_ref(),
+            "-r".as_ref(),
+            of.as_os_str(),
+            to.as_os_str(),
+        ])?;
+        let open = File::open(&self.directory)
+            .map_err(|e| Error::io(self.directory.display(), "cannot open", e))?;
         rustix::fs::syncfs(&open).map_err(|e| Error::io(self.directory.display(), "cannot sync", e))
     }
 
@@ -45,12 +59,18 @@ impl Snapshots {
         if !path.exists() {
             return Ok(false);
         }
-        btrfs(["subvolume".as_ref(), "delete".as_ref(), "-c".as_ref(), path.as_os_str()]).map(|_| true)
+        btrfs(["subvolume".as_ref(), "delete".as_ref(), "-c".as_ref(), path.as_os_str()])
+            .map(|_| true)
     }
 
     /// Lists them.
     pub(super) fn count(&self) -> Result<usize> {
-        let listed = btrfs(["subvolume".as_ref(), "list".as_ref(), "-r".as_ref(), self.directory.as_os_str()])?;
+        let listed = btrfs([
+            "subvolume".as_ref(),
+            "list".as_ref(),
+            "-r".as_ref(),
+            self.directory.as_os_str(),
+        ])?;
         let name = self.directory.file_name().unwrap_or_default().to_string_lossy().into_owned();
         Ok(listed.lines().filter(|line| line.contains(&name)).count())
     }
@@ -67,7 +87,10 @@ impl Drop for Snapshots {
 }
 
 fn btrfs<'a>(arguments: impl IntoIterator<Item = &'a std::ffi::OsStr>) -> Result<String> {
-    let output = Command::new("btrfs").args(arguments).output().map_err(|e| Error::io("btrfs", "cannot run", e))?;
+    let output = Command::new("btrfs")
+        .args(arguments)
+        .output()
+        .map_err(|e| Error::io("btrfs", "cannot run", e))?;
     if output.status.success() {
         return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
     }

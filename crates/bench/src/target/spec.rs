@@ -23,7 +23,8 @@ pub enum Caching {
 pub enum Kind {
     /// A block device, a plain file used as one, or memory.
     Raw,
-    /// A directory on any mounted file system; on a Bedplate mount `mode` is asked for by the name's suffix.
+    /// A directory on any mounted file system; on a Bedplate mount `mode` is asked for by the
+    /// name's suffix.
     Path {
         /// Buffered or direct.
         caching: Caching,
@@ -97,7 +98,13 @@ impl FromStr for TargetSpec {
         let mut parts = body.split(',');
         let (kind_name, places_text) = split_kind(parts.next().unwrap_or(""))?;
         let places = places_text.split('+').map(parse_place).collect::<Result<Vec<_>>>()?;
-        let mut spec = Self { label: String::new(), kind: default_kind(kind_name), places, latency: Duration::ZERO, text: text.to_owned() };
+        let mut spec = Self {
+            label: String::new(),
+            kind: default_kind(kind_name),
+            places,
+            latency: Duration::ZERO,
+            text: text.to_owned(),
+        };
         for option in parts {
             spec.apply(option)?;
         }
@@ -110,7 +117,9 @@ impl FromStr for TargetSpec {
 /// A label is what stands before the first `=` that comes before any `:` or `/`.
 fn split_label(text: &str) -> (Option<&str>, &str) {
     match text.split_once('=') {
-        Some((label, rest)) if !label.is_empty() && !label.contains([':', '/', ',']) => (Some(label), rest),
+        Some((label, rest)) if !label.is_empty() && !label.contains([':', '/', ',']) => {
+            (Some(label), rest)
+        }
         _ => (None, text),
     }
 }
@@ -119,7 +128,11 @@ fn split_label(text: &str) -> (Option<&str>, &str) {
 fn split_kind(head: &str) -> Result<(&str, &str)> {
     for kind in ["raw", "path", "volume"] {
         if let Some(rest) = head.strip_prefix(kind).and_then(|rest| rest.strip_prefix(':')) {
-            return if rest.is_empty() { Err(Error::usage(format!("the target '{head}' names no place: {GRAMMAR}"))) } else { Ok((kind, rest)) };
+            return if rest.is_empty() {
+                Err(Error::usage(format!("the target '{head}' names no place: {GRAMMAR}")))
+            } else {
+                Ok((kind, rest))
+            };
         }
     }
     if head.starts_with("memory:") {
@@ -129,15 +142,21 @@ fn split_kind(head: &str) -> Result<(&str, &str)> {
     match std::fs::metadata(first) {
         Ok(meta) if meta.is_dir() => Ok(("path", head)),
         Ok(meta) if meta.is_file() || meta.file_type().is_block_device() => Ok(("raw", head)),
-        Ok(_) => Err(Error::usage(format!("the target '{first}' is neither a directory nor a file nor a block device: {GRAMMAR}"))),
-        Err(_) => Err(Error::usage(format!("the target '{first}' does not exist and names no kind: {GRAMMAR}"))),
+        Ok(_) => Err(Error::usage(format!(
+            "the target '{first}' is neither a directory nor a file nor a block device: {GRAMMAR}"
+        ))),
+        Err(_) => Err(Error::usage(format!(
+            "the target '{first}' does not exist and names no kind: {GRAMMAR}"
+        ))),
     }
 }
 
 fn parse_place(text: &str) -> Result<Place> {
     match text.strip_prefix("memory:") {
         Some(size) => Ok(Place::Memory(parse_size(size).map_err(Error::usage)?)),
-        None if text.is_empty() => Err(Error::usage(format!("a place of the target is empty: {GRAMMAR}"))),
+        None if text.is_empty() => {
+            Err(Error::usage(format!("a place of the target is empty: {GRAMMAR}")))
+        }
         None => Ok(Place::Path(PathBuf::from(text))),
     }
 }
@@ -145,7 +164,13 @@ fn parse_place(text: &str) -> Result<Place> {
 fn default_kind(name: &str) -> Kind {
     match name {
         "path" => Kind::Path { caching: Caching::Direct, mode: None },
-        "volume" => Kind::Volume { mode: IoMode::Concurrent, whole_lock: false, log: None, cache_bytes: None, block_size: 4096 },
+        "volume" => Kind::Volume {
+            mode: IoMode::Concurrent,
+            whole_lock: false,
+            log: None,
+            cache_bytes: None,
+            block_size: 4096,
+        },
         _ => Kind::Raw,
     }
 }
@@ -156,18 +181,29 @@ impl TargetSpec {
         match (&mut self.kind, name, value) {
             (Kind::Path { caching, .. }, "buffered", None) => *caching = Caching::Buffered,
             (Kind::Path { caching, .. }, "direct", None) => *caching = Caching::Direct,
-            (Kind::Path { mode, .. }, "mode", Some(v)) => *mode = Some(v.parse().map_err(Error::usage)?),
-            (Kind::Volume { mode, .. }, "mode", Some(v)) => *mode = v.parse().map_err(Error::usage)?,
+            (Kind::Path { mode, .. }, "mode", Some(v)) => {
+                *mode = Some(v.parse().map_err(Error::usage)?)
+            }
+            (Kind::Volume { mode, .. }, "mode", Some(v)) => {
+                *mode = v.parse().map_err(Error::usage)?
+            }
             (Kind::Volume { whole_lock, .. }, "inode-lock", Some("whole")) => *whole_lock = true,
             (Kind::Volume { whole_lock, .. }, "inode-lock", Some("range")) => *whole_lock = false,
             (Kind::Volume { log, .. }, "log", Some(v)) => *log = Some(PathBuf::from(v)),
-            (Kind::Volume { cache_bytes, .. }, "cache", Some(v)) => *cache_bytes = Some(parse_size(v).map_err(Error::usage)?),
+            (Kind::Volume { cache_bytes, .. }, "cache", Some(v)) => {
+                *cache_bytes = Some(parse_size(v).map_err(Error::usage)?)
+            }
             (Kind::Volume { block_size, .. }, "block", Some(v)) => {
-                *block_size =
-                    u32::try_from(parse_size(v).map_err(Error::usage)?).map_err(|_| Error::usage(format!("block={v} is too large for a block")))?;
+                *block_size = u32::try_from(parse_size(v).map_err(Error::usage)?)
+                    .map_err(|_| Error::usage(format!("block={v} is too large for a block")))?;
             }
             (_, "latency", Some(v)) => self.latency = parse_duration(v).map_err(Error::usage)?,
-            _ => return Err(Error::usage(format!("the target '{}' has no option '{option}': {GRAMMAR}", self.text))),
+            _ => {
+                return Err(Error::usage(format!(
+                    "the target '{}' has no option '{option}': {GRAMMAR}",
+                    self.text
+                )));
+            }
         }
         Ok(())
     }
@@ -175,12 +211,21 @@ impl TargetSpec {
     fn validate(&self) -> Result<()> {
         let memory = self.places.iter().any(|p| matches!(p, Place::Memory(_)));
         if !self.latency.is_zero() && self.places.iter().any(|p| matches!(p, Place::Path(_))) {
-            return Err(Error::usage(format!("'{}': a latency can be added to memory only; a real device has its own", self.text)));
+            return Err(Error::usage(format!(
+                "'{}': a latency can be added to memory only; a real device has its own",
+                self.text
+            )));
         }
         match &self.kind {
-            Kind::Path { .. } if memory => Err(Error::usage(format!("'{}': a path lies on a mounted file system, not in memory", self.text))),
+            Kind::Path { .. } if memory => Err(Error::usage(format!(
+                "'{}': a path lies on a mounted file system, not in memory",
+                self.text
+            ))),
             Kind::Volume { mode, whole_lock: true, .. } if *mode != IoMode::Direct => {
-                Err(Error::usage(format!("'{}': inode-lock=whole is a setting of mode=direct; '{mode}' does not take that lock", self.text)))
+                Err(Error::usage(format!(
+                    "'{}': inode-lock=whole is a setting of mode=direct; '{mode}' does not take that lock",
+                    self.text
+                )))
             }
             _ => Ok(()),
         }
@@ -189,7 +234,9 @@ impl TargetSpec {
     fn default_label(&self) -> String {
         let place = match &self.places[0] {
             Place::Memory(_) => "memory".to_owned(),
-            Place::Path(path) => path.file_name().map_or_else(|| path.display().to_string(), |n| n.to_string_lossy().into_owned()),
+            Place::Path(path) => path
+                .file_name()
+                .map_or_else(|| path.display().to_string(), |n| n.to_string_lossy().into_owned()),
         };
         match &self.kind {
             Kind::Raw => format!("raw {place}"),
@@ -201,7 +248,8 @@ impl TargetSpec {
         }
     }
 
-    /// Returns the names that must be typed back before this target overwrites what it holds: those of raw devices and raw files.
+    /// Returns the names that must be typed back before this target overwrites what it holds: those
+    /// of raw devices and raw files.
     #[must_use]
     pub fn overwrites(&self) -> Vec<&std::path::Path> {
         let path = |place: &'_ Place| match place {
@@ -236,7 +284,10 @@ mod tests {
     fn every_kind_is_understood() {
         assert_eq!(spec("raw:/dev/x").kind, Kind::Raw);
         assert_eq!(spec("path:/mnt/x").kind, Kind::Path { caching: Caching::Direct, mode: None });
-        assert_eq!(spec("path:/mnt/x,buffered").kind, Kind::Path { caching: Caching::Buffered, mode: None });
+        assert_eq!(
+            spec("path:/mnt/x,buffered").kind,
+            Kind::Path { caching: Caching::Buffered, mode: None }
+        );
         let whole = spec("jfs=volume:/dev/x,mode=direct,inode-lock=whole");
         assert_eq!(whole.label, "jfs");
         assert!(matches!(whole.kind, Kind::Volume { mode: IoMode::Direct, whole_lock: true, .. }));

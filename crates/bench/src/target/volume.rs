@@ -1,22 +1,26 @@
 //! A Bedplate volume through the library.
 //!
-//! Targets that name the same device share one volume and its files, so that two modes are measured on the very same blocks. A target whose
-//! mount options differ from the present mount's (the inode lock, the size of the cache) mounts anew when its turn comes.
+//! Targets that name the same device share one volume and its files, so that two modes are measured
+//! on the very same blocks. A target whose mount options differ from the present mount's (the inode
+//! lock, the size of the cache) mounts anew when its turn comes.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bedplate::{
-    AllocateMode, BlockDevice, CheckpointOptions, CheckpointScope, CloneSource, File, FileSystem, FormatOptions, InodeLockSetting, IoMode,
-    MountOptions, OpenOptions,
+    AllocateMode, BlockDevice, CheckpointOptions, CheckpointScope, CloneSource, File, FileSystem,
+    FormatOptions, InodeLockSetting, IoMode, MountOptions, OpenOptions,
 };
 use parking_lot::Mutex;
 
 use super::delayed::DelayedDevice;
 use super::queue::VolumeQueue;
 use super::raw::too_small;
-use super::{FileSpec, FileState, PageCacheLimit, QueueSetup, Target, TargetFile, TargetInfo, TargetQueue, fill};
+use super::{
+    FileSpec, FileState, PageCacheLimit, QueueSetup, Target, TargetFile, TargetInfo, TargetQueue,
+    fill,
+};
 use crate::measure::{DeviceOps, DeviceStat};
 use crate::{Error, Result};
 
@@ -38,7 +42,10 @@ impl Counted {
                 device.set_latency(latency);
                 Ok(())
             }
-            None => Err(Error::target(format!("{}: a latency can be added to memory only; a real device has its own", self.device.name()))),
+            None => Err(Error::target(format!(
+                "{}: a latency can be added to memory only; a real device has its own",
+                self.device.name()
+            ))),
         }
     }
 
@@ -69,11 +76,19 @@ struct Settings {
 
 impl SharedVolume {
     /// Takes over a volume; formats it first when `format` is given.
-    pub(crate) fn new(data: Counted, log: Option<Counted>, format: Option<&FormatOptions>) -> Result<Arc<Self>> {
+    pub(crate) fn new(
+        data: Counted,
+        log: Option<Counted>,
+        format: Option<&FormatOptions>,
+    ) -> Result<Arc<Self>> {
         if let Some(options) = format {
             FileSystem::format(&data.device, log.as_ref().map(|log| &log.device), options)?;
         }
-        Ok(Arc::new(Self { data, log, state: Mutex::new(State { mounted: None, filled: BTreeSet::new() }) }))
+        Ok(Arc::new(Self {
+            data,
+            log,
+            state: Mutex::new(State { mounted: None, filled: BTreeSet::new() }),
+        }))
     }
 
     pub(super) fn engine(&self) -> String {
@@ -93,8 +108,16 @@ impl SharedVolume {
             return Ok(fs.clone());
         }
         unmount(&mut state)?;
-        let options = MountOptions { inode_lock: settings.inode_lock, cache_bytes: settings.cache_bytes, ..MountOptions::default() };
-        let fs = FileSystem::mount(Arc::clone(&self.data.device), self.log.as_ref().map(|log| Arc::clone(&log.device)), options)?;
+        let options = MountOptions {
+            inode_lock: settings.inode_lock,
+            cache_bytes: settings.cache_bytes,
+            ..MountOptions::default()
+        };
+        let fs = FileSystem::mount(
+            Arc::clone(&self.data.device),
+            self.log.as_ref().map(|log| Arc::clone(&log.device)),
+            options,
+        )?;
         fs.create_dir_all(DIRECTORY)?;
         state.mounted = Some((fs.clone(), settings));
         Ok(fs)
@@ -136,7 +159,13 @@ pub(crate) struct VolumeTarget {
 }
 
 impl VolumeTarget {
-    pub(crate) fn new(info: TargetInfo, volume: Arc<SharedVolume>, mode: IoMode, inode_lock: InodeLockSetting, cache_bytes: Option<u64>) -> Self {
+    pub(crate) fn new(
+        info: TargetInfo,
+        volume: Arc<SharedVolume>,
+        mode: IoMode,
+        inode_lock: InodeLockSetting,
+        cache_bytes: Option<u64>,
+    ) -> Self {
         let cache_bytes = cache_bytes.unwrap_or(MountOptions::default().cache_bytes);
         Self { info, volume, mode, settings: Mutex::new(Settings { inode_lock, cache_bytes }) }
     }
@@ -147,7 +176,9 @@ impl VolumeTarget {
     }
 
     fn open_file(&self, name: &str, mode: IoMode) -> Result<File> {
-        Ok(self.fs()?.open(path_of(name), &OpenOptions { mode: Some(mode), ..OpenOptions::create() })?)
+        Ok(self
+            .fs()?
+            .open(path_of(name), &OpenOptions { mode: Some(mode), ..OpenOptions::create() })?)
     }
 }
 
@@ -174,7 +205,9 @@ impl Target for VolumeTarget {
         let file = self.open_file(&spec.name, IoMode::Concurrent)?;
         match spec.state {
             FileState::Empty => {}
-            FileState::Unwritten => file.allocate(AllocateMode::Preallocate { keep_size: false }, 0, spec.size_bytes)?,
+            FileState::Unwritten => {
+                file.allocate(AllocateMode::Preallocate { keep_size: false }, 0, spec.size_bytes)?
+            }
             FileState::Written => {
                 file.allocate(AllocateMode::Preallocate { keep_size: true }, 0, spec.size_bytes)?;
                 fill(&VolumeFile { file, align: 1 }, spec.size_bytes)?;
@@ -188,14 +221,21 @@ impl Target for VolumeTarget {
         let file = self.open_file(name, self.mode)?;
         let align = match self.mode {
             IoMode::Cached => 1,
-            IoMode::Direct | IoMode::Concurrent | IoMode::ConcurrentCache => u64::from(self.volume.data.device.geometry().logical_block_size),
+            IoMode::Direct | IoMode::Concurrent | IoMode::ConcurrentCache => {
+                u64::from(self.volume.data.device.geometry().logical_block_size)
+            }
         };
         Ok(Box::new(VolumeFile { file, align }))
     }
 
     fn make_image(&self, image: &str, file: Option<&str>) -> Result<()> {
-        let scope = file.map_or(CheckpointScope::Everything, |file| CheckpointScope::Paths(vec![path_of(file).into()]));
-        self.fs()?.create_checkpoint(image, &CheckpointOptions { scope, ..CheckpointOptions::default() })?;
+        let scope = file.map_or(CheckpointScope::Everything, |file| {
+            CheckpointScope::Paths(vec![path_of(file).into()])
+        });
+        self.fs()?.create_checkpoint(
+            image,
+            &CheckpointOptions { scope, ..CheckpointOptions::default() },
+        )?;
         Ok(())
     }
 
@@ -248,7 +288,8 @@ impl Target for VolumeTarget {
     }
 
     fn count_requests(&self, on: bool) -> bool {
-        let counted = |counted: &Counted| counted.stat.as_ref().is_some_and(|stat| stat.count_requests(on));
+        let counted =
+            |counted: &Counted| counted.stat.as_ref().is_some_and(|stat| stat.count_requests(on));
         counted(&self.volume.data) && self.volume.log.as_ref().is_none_or(counted)
     }
 
@@ -274,7 +315,11 @@ struct VolumeFile {
 impl TargetFile for VolumeFile {
     fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<()> {
         let n = self.file.read_at(buf, offset)?;
-        if n == buf.len() { Ok(()) } else { Err(Error::target(format!("a read at byte {offset} met the end of the file"))) }
+        if n == buf.len() {
+            Ok(())
+        } else {
+            Err(Error::target(format!("a read at byte {offset} met the end of the file")))
+        }
     }
 
     fn write_at(&self, buf: &[u8], offset: u64) -> Result<()> {

@@ -1,4 +1,5 @@
-//! Background work: filling a member, resynchronising copies after a crash, and its effect on foreground latency.
+//! Background work: filling a member, resynchronising copies after a crash, and its effect on
+//! foreground latency.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -13,7 +14,8 @@ use crate::Result;
 
 const MIB: f64 = (1 << 20) as f64;
 /// How a device's sequential rate is measured.
-const SEQUENTIAL: Load = Load { kind: RequestKind::Read, request_bytes: 256 << 10, depth: 4, random: false };
+const SEQUENTIAL: Load =
+    Load { kind: RequestKind::Read, request_bytes: 256 << 10, depth: 4, random: false };
 /// Timed rounds of foreground work while a member is filled; fewer when it is full before.
 const PATIENCE: u32 = 4;
 
@@ -41,7 +43,9 @@ impl Bench<'_> {
     /// A member is replaced without foreground work: bytes of the member per second.
     pub(super) fn rebuild(&self) -> Result<Vec<VolumeRow>> {
         let mut rows = Vec::new();
-        for (shape, members, name) in [(Shape::Mirror, 2, "mirror of 2"), (Shape::Raid5, MEMBERS, "RAID-5 over 4")] {
+        for (shape, members, name) in
+            [(Shape::Mirror, 2, "mirror of 2"), (Shape::Raid5, MEMBERS, "RAID-5 over 4")]
+        {
             let (mut copies, mut writes) = (Vec::new(), Vec::new());
             for _ in 0..self.options.rounds {
                 let (copied, written) = (self.copy()?, self.sequential(RequestKind::Write)?);
@@ -55,17 +59,29 @@ impl Bench<'_> {
                 copies.push((filled, copied));
                 writes.push((filled, written));
             }
-            let note = format!("{:.2} of the member's sequential writes, queue of 4", medians(&writes).ratio);
+            let note = format!(
+                "{:.2} of the member's sequential writes, queue of 4",
+                medians(&writes).ratio
+            );
             let what = format!("{name}: a new member is filled, nobody else works");
-            rows.push(row(&what, "MiB/s", medians(&copies), "a plain copy from member to member", note));
+            rows.push(row(
+                &what,
+                "MiB/s",
+                medians(&copies),
+                "a plain copy from member to member",
+                note,
+            ));
         }
         Ok(rows)
     }
 
-    /// All regions are in doubt, as after a crash under writes everywhere: bytes of each member that are compared in a second.
+    /// All regions are in doubt, as after a crash under writes everywhere: bytes of each member
+    /// that are compared in a second.
     pub(super) fn resync(&self) -> Result<Vec<VolumeRow>> {
         let mut rows = Vec::new();
-        for (shape, members, name) in [(Shape::Mirror, 2, "mirror of 2"), (Shape::Raid5, MEMBERS, "RAID-5 over 4")] {
+        for (shape, members, name) in
+            [(Shape::Mirror, 2, "mirror of 2"), (Shape::Raid5, MEMBERS, "RAID-5 over 4")]
+        {
             let mut rates = Vec::new();
             for _ in 0..self.options.rounds {
                 let read = self.sequential(RequestKind::Read)?;
@@ -77,7 +93,13 @@ impl Bench<'_> {
                 rates.push((bytes / MIB / start.elapsed().as_secs_f64(), read));
             }
             let what = format!("{name}: all of it is resynchronised, nobody else works");
-            rows.push(row(&what, "MiB/s", medians(&rates), "sequential reads of one member, queue of 4", String::new()));
+            rows.push(row(
+                &what,
+                "MiB/s",
+                medians(&rates),
+                "sequential reads of one member, queue of 4",
+                String::new(),
+            ));
         }
         Ok(rows)
     }
@@ -97,7 +119,10 @@ impl Bench<'_> {
     /// Foreground latency while a member is filled, with the default limit and without one.
     pub(super) fn foreground(&self) -> Result<Vec<VolumeRow>> {
         let mut rows = Vec::new();
-        for (limit, words) in [(bedplate::FOREGROUND_PERCENT_DEFAULT, "at most 1.50 times wanted"), (bedplate::FOREGROUND_UNLIMITED, "no limit")] {
+        for (limit, words) in [
+            (bedplate::FOREGROUND_PERCENT_DEFAULT, "at most 1.50 times wanted"),
+            (bedplate::FOREGROUND_UNLIMITED, "no limit"),
+        ] {
             let (mut felt, mut fractions) = (Vec::new(), Vec::new());
             for _ in 0..self.options.rounds {
                 let one = self.feel(limit)?;
@@ -105,14 +130,19 @@ impl Bench<'_> {
                 felt.push((one.during_us, one.before_us));
             }
             let filled: Told = medians(&fractions);
-            let note = format!("filled at {:.0} MiB/s meanwhile, {:.2} of a plain copy", filled.volume, filled.ratio);
-            let what = format!("mirror of 2: p99 of 8 KiB writes while a member is filled, {words}");
+            let note = format!(
+                "filled at {:.0} MiB/s meanwhile, {:.2} of a plain copy",
+                filled.volume, filled.ratio
+            );
+            let what =
+                format!("mirror of 2: p99 of 8 KiB writes while a member is filled, {words}");
             rows.push(row(&what, "µs", medians(&felt), "the same without", note));
         }
         Ok(rows)
     }
 
-    /// Copies from the first member to the fifth, in the pieces that a rebuild takes, and returns MiB/s.
+    /// Copies from the first member to the fifth, in the pieces that a rebuild takes, and returns
+    /// MiB/s.
     fn copy(&self) -> Result<f64> {
         const PIECE: u64 = 256 << 10;
         let mut buf = AlignedBuf::zeroed(PIECE as usize);
@@ -134,21 +164,28 @@ impl Bench<'_> {
         let before_us = p99_us(&device, &mut || Instant::now() < until)?;
         group.replace(1, self.newcomer()?).map_err(told)?;
         let (start, until) = (Instant::now(), Instant::now() + PATIENCE * self.options.time);
-        let is_full = |group: &Group| group.config().members.iter().take(2).all(|member| member.state == MemberState::Active);
+        let is_full = |group: &Group| {
+            group.config().members.iter().take(2).all(|member| member.state == MemberState::Active)
+        };
         let mut full = None;
         let during_us = p99_us(&device, &mut || {
             full = full.or(is_full(&group).then(|| start.elapsed()));
             full.is_none() && Instant::now() < until
         })?;
-        let (progress, took): (_, Duration) = (group.progress(), full.unwrap_or_else(|| start.elapsed()));
-        let mib_per_s = (device.size_bytes().saturating_sub(progress.pending_bytes)) as f64 / MIB / took.as_secs_f64();
+        let (progress, took): (_, Duration) =
+            (group.progress(), full.unwrap_or_else(|| start.elapsed()));
+        let mib_per_s = (device.size_bytes().saturating_sub(progress.pending_bytes)) as f64
+            / MIB
+            / took.as_secs_f64();
         Ok(Felt { before_us, during_us, mib_per_s })
     }
 }
 
-/// Writes 8 KiB at random places, one after the other, and returns the time in which 99 of 100 ended.
+/// Writes 8 KiB at random places, one after the other, and returns the time in which 99 of 100
+/// ended.
 fn p99_us(device: &Arc<dyn BlockDevice>, go_on: &mut dyn FnMut() -> bool) -> Result<f64> {
-    let (buf, mut rng, mut times) = (AlignedBuf::zeroed(8192), Xoshiro256PlusPlus::seed_from_u64(9), Vec::new());
+    let (buf, mut rng, mut times) =
+        (AlignedBuf::zeroed(8192), Xoshiro256PlusPlus::seed_from_u64(9), Vec::new());
     while times.len() % 64 != 0 || go_on() || times.is_empty() {
         let at = rng.random_range(0..device.size_bytes() / 8192) * 8192;
         let start = Instant::now();

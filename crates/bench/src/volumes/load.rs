@@ -3,7 +3,9 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use bedplate::{AlignedBuf, BlockDevice, Completion, DeviceQueue, QueueOptions, Request, RequestKind, Segment};
+use bedplate::{
+    AlignedBuf, BlockDevice, Completion, DeviceQueue, QueueOptions, Request, RequestKind, Segment,
+};
 use rand::{RngExt, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
 
@@ -28,17 +30,35 @@ pub(super) struct Part {
 }
 
 /// Cuts a device into equal parts that begin on whole requests.
-pub(super) fn parts(device: &Arc<dyn BlockDevice>, start: u64, count: u64, request_bytes: u64) -> Vec<Part> {
+pub(super) fn parts(
+    device: &Arc<dyn BlockDevice>,
+    start: u64,
+    count: u64,
+    request_bytes: u64,
+) -> Vec<Part> {
     let step = (device.size_bytes() - start) / count / request_bytes * request_bytes;
-    (0..count).map(|n| Part { device: Arc::clone(device), start: start + n * step, end: start + (n + 1) * step }).collect()
+    (0..count)
+        .map(|n| Part {
+            device: Arc::clone(device),
+            start: start + n * step,
+            end: start + (n + 1) * step,
+        })
+        .collect()
 }
 
 /// Returns requests and bytes per second of all parts together.
 pub(super) fn rate(parts: &[Part], load: Load, time: Duration) -> Result<(f64, f64)> {
     let start = Instant::now();
     let done = std::thread::scope(|scope| {
-        let threads: Vec<_> = parts.iter().enumerate().map(|(at, part)| scope.spawn(move || work(part, load, time, at as u64))).collect();
-        threads.into_iter().map(|thread| thread.join().expect("a thread of load does not panic")).sum::<Result<u64>>()
+        let threads: Vec<_> = parts
+            .iter()
+            .enumerate()
+            .map(|(at, part)| scope.spawn(move || work(part, load, time, at as u64)))
+            .collect();
+        threads
+            .into_iter()
+            .map(|thread| thread.join().expect("a thread of load does not panic"))
+            .sum::<Result<u64>>()
     })?;
     let seconds = start.elapsed().as_secs_f64();
     Ok((done as f64 / seconds, (done * load.request_bytes) as f64 / seconds))
@@ -46,10 +66,12 @@ pub(super) fn rate(parts: &[Part], load: Load, time: Duration) -> Result<(f64, f
 
 /// Keeps a queue full until the time is over. Returns how many requests it completed.
 fn work(part: &Part, load: Load, time: Duration, seed: u64) -> Result<u64> {
-    let mut queue = part.device.queue(&QueueOptions { depth_max: load.depth, ..QueueOptions::default() })?;
+    let mut queue =
+        part.device.queue(&QueueOptions { depth_max: load.depth, ..QueueOptions::default() })?;
     let mut buffer = AlignedBuf::zeroed(load.request_bytes as usize);
     fill_pattern(&mut buffer, seed);
-    let mut idle: Vec<AlignedBuf> = (0..load.depth).map(|_| AlignedBuf::from_slice(&buffer)).collect();
+    let mut idle: Vec<AlignedBuf> =
+        (0..load.depth).map(|_| AlignedBuf::from_slice(&buffer)).collect();
     let (mut rng, mut next, mut count) = (Xoshiro256PlusPlus::seed_from_u64(seed), 0, 0);
     let slots = ((part.end - part.start) / load.request_bytes).max(1);
     let (start, mut done) = (Instant::now(), Vec::new());
@@ -59,8 +81,17 @@ fn work(part: &Part, load: Load, time: Duration, seed: u64) -> Result<u64> {
         {
             let slot = if load.random { rng.random_range(0..slots) } else { next % slots };
             next += 1;
-            let first = Segment { offset: part.start + slot * load.request_bytes, len: load.request_bytes as u32 };
-            let pushed = queue.push(Request { token: 0, kind: load.kind, buf: Some(buf), first, rest: Vec::new() });
+            let first = Segment {
+                offset: part.start + slot * load.request_bytes,
+                len: load.request_bytes as u32,
+            };
+            let pushed = queue.push(Request {
+                token: 0,
+                kind: load.kind,
+                buf: Some(buf),
+                first,
+                rest: Vec::new(),
+            });
             assert!(pushed.is_ok(), "no more is pushed than the queue holds");
         }
         count += collect(&mut *queue, &mut done, &mut idle)?;
@@ -68,7 +99,11 @@ fn work(part: &Part, load: Load, time: Duration, seed: u64) -> Result<u64> {
     Ok(count)
 }
 
-fn collect(queue: &mut dyn DeviceQueue, done: &mut Vec<Completion>, idle: &mut Vec<AlignedBuf>) -> Result<u64> {
+fn collect(
+    queue: &mut dyn DeviceQueue,
+    done: &mut Vec<Completion>,
+    idle: &mut Vec<AlignedBuf>,
+) -> Result<u64> {
     let mut count = 0;
     queue.complete(1, done)?;
     for completion in done.drain(..) {

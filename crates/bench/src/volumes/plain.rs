@@ -1,10 +1,12 @@
-//! What is reachable: the member operations that a layout asks for, issued by a plain loop over the members' own queues, without a volume in
-//! between, without labels, a log or statistics.
+//! What is reachable: the member operations that a layout asks for, issued by a plain loop over the
+//! members' own queues, without a volume in between, without labels, a log or statistics.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use bedplate::{AlignedBuf, BlockDevice, Completion, DeviceQueue, QueueOptions, Request, RequestKind, Segment};
+use bedplate::{
+    AlignedBuf, BlockDevice, Completion, DeviceQueue, QueueOptions, Request, RequestKind, Segment,
+};
 use rand::{RngExt, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
 
@@ -25,14 +27,27 @@ struct Loop {
 impl Loop {
     fn new(members: &[Arc<dyn BlockDevice>], request_bytes: u64, depth: usize) -> Result<Self> {
         let options = QueueOptions { depth_max: depth, ..QueueOptions::default() };
-        let queues = members.iter().map(|member| Ok(member.queue(&options)?)).collect::<Result<_>>()?;
+        let queues =
+            members.iter().map(|member| Ok(member.queue(&options)?)).collect::<Result<_>>()?;
         let size_bytes = members.iter().map(|member| member.size_bytes()).min().unwrap_or(0);
-        Ok(Self { queues, slots: (size_bytes - DATA_START) / request_bytes, request_bytes, done: Vec::new() })
+        Ok(Self {
+            queues,
+            slots: (size_bytes - DATA_START) / request_bytes,
+            request_bytes,
+            done: Vec::new(),
+        })
     }
 
     fn push(&mut self, member: usize, token: u64, kind: RequestKind, slot: u64, buf: AlignedBuf) {
-        let first = Segment { offset: DATA_START + slot * self.request_bytes, len: buf.len() as u32 };
-        let pushed = self.queues[member].push(Request { token, kind, buf: Some(buf), first, rest: Vec::new() });
+        let first =
+            Segment { offset: DATA_START + slot * self.request_bytes, len: buf.len() as u32 };
+        let pushed = self.queues[member].push(Request {
+            token,
+            kind,
+            buf: Some(buf),
+            first,
+            rest: Vec::new(),
+        });
         assert!(pushed.is_ok(), "no more is pushed than the queue holds");
     }
 
@@ -43,7 +58,11 @@ impl Loop {
             queue.complete(0, &mut self.done)?;
         }
         if self.done.is_empty()
-            && let Some(queue) = self.queues.iter_mut().max_by_key(|queue| queue.in_flight()).filter(|queue| queue.in_flight() > 0)
+            && let Some(queue) = self
+                .queues
+                .iter_mut()
+                .max_by_key(|queue| queue.in_flight())
+                .filter(|queue| queue.in_flight() > 0)
         {
             queue.complete(1, &mut self.done)?;
         }
@@ -64,12 +83,23 @@ fn per_second(count: u64, start: Instant) -> f64 {
     count as f64 / start.elapsed().as_secs_f64()
 }
 
-/// Deals requests out to the members in turn, from as many threads, and returns how many there were in a second.
-pub(super) fn dealt(members: &[Arc<dyn BlockDevice>], threads: usize, load: Load, time: Duration) -> Result<f64> {
+/// Deals requests out to the members in turn, from as many threads, and returns how many there were
+/// in a second.
+pub(super) fn dealt(
+    members: &[Arc<dyn BlockDevice>],
+    threads: usize,
+    load: Load,
+    time: Duration,
+) -> Result<f64> {
     let start = Instant::now();
     let count = std::thread::scope(|scope| {
-        let threads: Vec<_> = (0..threads).map(|at| scope.spawn(move || deal(members, at as u64, load, time))).collect();
-        threads.into_iter().map(|thread| thread.join().expect("a thread of load does not panic")).sum::<Result<u64>>()
+        let threads: Vec<_> = (0..threads)
+            .map(|at| scope.spawn(move || deal(members, at as u64, load, time)))
+            .collect();
+        threads
+            .into_iter()
+            .map(|thread| thread.join().expect("a thread of load does not panic"))
+            .sum::<Result<u64>>()
     })?;
     Ok(per_second(count, start))
 }
@@ -83,7 +113,8 @@ fn deal(members: &[Arc<dyn BlockDevice>], seed: u64, load: Load, time: Duration)
         while start.elapsed() < time
             && let Some(buf) = idle.pop()
         {
-            let (member, unit) = ((next % members.len() as u64) as usize, next / members.len() as u64);
+            let (member, unit) =
+                ((next % members.len() as u64) as usize, next / members.len() as u64);
             let slot = if load.random { rng.random_range(0..all.slots) } else { unit % all.slots };
             next += 1;
             all.push(member, 0, load.kind, slot, buf);
@@ -105,7 +136,12 @@ fn buffers(count: usize, bytes: u64) -> Vec<AlignedBuf> {
 }
 
 /// Writes whole rows: sums the data of each up and writes all units. Returns rows in a second.
-pub(super) fn rows(members: &[Arc<dyn BlockDevice>], unit_bytes: u64, depth: usize, time: Duration) -> Result<f64> {
+pub(super) fn rows(
+    members: &[Arc<dyn BlockDevice>],
+    unit_bytes: u64,
+    depth: usize,
+    time: Duration,
+) -> Result<f64> {
     let mut all = Loop::new(members, unit_bytes, depth)?;
     let (width, start) = (members.len(), Instant::now());
     let mut idle = buffers(depth * width, unit_bytes);
@@ -117,7 +153,13 @@ pub(super) fn rows(members: &[Arc<dyn BlockDevice>], unit_bytes: u64, depth: usi
             parity[0].copy_from_slice(&data[0]);
             data[1..].iter().for_each(|unit| xor(&mut parity[0], unit));
             for (column, buf) in row.into_iter().enumerate() {
-                all.push((column + next as usize) % width, 0, RequestKind::Write, next % all.slots, buf);
+                all.push(
+                    (column + next as usize) % width,
+                    0,
+                    RequestKind::Write,
+                    next % all.slots,
+                    buf,
+                );
             }
             next += 1;
         }
@@ -140,8 +182,14 @@ struct Small {
     writes: bool,
 }
 
-/// Reads old data and old parity, sums up, writes both: two reads and two writes, and nothing that closes the write hole. Returns writes in a second.
-pub(super) fn small_writes(members: &[Arc<dyn BlockDevice>], request_bytes: u64, depth: usize, time: Duration) -> Result<f64> {
+/// Reads old data and old parity, sums up, writes both: two reads and two writes, and nothing that
+/// closes the write hole. Returns writes in a second.
+pub(super) fn small_writes(
+    members: &[Arc<dyn BlockDevice>],
+    request_bytes: u64,
+    depth: usize,
+    time: Duration,
+) -> Result<f64> {
     let mut all = Loop::new(members, request_bytes, depth)?;
     let (width, start, new) = (members.len(), Instant::now(), buffers(1, request_bytes).remove(0));
     let mut rng = Xoshiro256PlusPlus::seed_from_u64(3);
@@ -157,7 +205,8 @@ pub(super) fn small_writes(members: &[Arc<dyn BlockDevice>], request_bytes: u64,
                 let buf = idle.pop().expect("there are two buffers for each write");
                 all.push(member, at as u64, RequestKind::Read, slot, buf);
             }
-            under_way[at] = Some(Small { slot, column, read: Vec::with_capacity(2), open: 2, writes: false });
+            under_way[at] =
+                Some(Small { slot, column, read: Vec::with_capacity(2), open: 2, writes: false });
         }
         all.turn()?;
         let mut done = std::mem::take(&mut all.done);
@@ -192,7 +241,9 @@ pub(super) fn small_writes(members: &[Arc<dyn BlockDevice>], request_bytes: u64,
 
 fn xor(sum: &mut [u8], bytes: &[u8]) {
     let (words, others) = (sum.as_chunks_mut::<8>().0, bytes.as_chunks::<8>().0);
-    words.iter_mut().zip(others).for_each(|(word, other)| *word = (u64::from_ne_bytes(*word) ^ u64::from_ne_bytes(*other)).to_ne_bytes());
+    words.iter_mut().zip(others).for_each(|(word, other)| {
+        *word = (u64::from_ne_bytes(*word) ^ u64::from_ne_bytes(*other)).to_ne_bytes()
+    });
 }
 
 #[cfg(test)]
@@ -204,8 +255,14 @@ mod tests {
     #[test]
     fn a_plain_loop_issues_the_operations_of_the_layout_and_no_others() {
         let memory: Vec<_> = (0..4).map(|_| MemoryDevice::new(48 << 20)).collect();
-        let members: Vec<Arc<dyn BlockDevice>> = memory.iter().map(|member| Arc::clone(member) as _).collect();
-        let sum = || memory.iter().map(|member| member.counters()).fold((0, 0), |sum, one| (sum.0 + one.reads, sum.1 + one.writes));
+        let members: Vec<Arc<dyn BlockDevice>> =
+            memory.iter().map(|member| Arc::clone(member) as _).collect();
+        let sum = || {
+            memory
+                .iter()
+                .map(|member| member.counters())
+                .fold((0, 0), |sum, one| (sum.0 + one.reads, sum.1 + one.writes))
+        };
         let time = Duration::from_millis(30);
         assert!(rows(&members, 16 << 10, 4, time).unwrap() > 0.0);
         let (reads, writes) = sum();

@@ -1,4 +1,5 @@
-//! `cached`: the same memory divided two ways. The database's own cache shrinks, a second-level cache gets what it gives up. VERITAS, figure 1.
+//! `cached`: the same memory divided two ways. The database's own cache shrinks, a second-level
+//! cache gets what it gives up. VERITAS, figure 1.
 
 use std::collections::BTreeMap;
 
@@ -24,7 +25,12 @@ pub struct Cached {
 impl Default for Cached {
     fn default() -> Self {
         let database = Oltp { updates_percent: 25, ..Oltp::default() };
-        Self { database, clients: 16, memory_percent: 60.0, cache_percents: vec![50.0, 30.0, 15.0, 5.0] }
+        Self {
+            database,
+            clients: 16,
+            memory_percent: 60.0,
+            cache_percents: vec![50.0, 30.0, 15.0, 5.0],
+        }
     }
 }
 
@@ -59,17 +65,25 @@ impl Work for Cached {
 
     fn validate(&self) -> Result<()> {
         if self.cache_percents.is_empty() || self.clients == 0 {
-            return Err(Error::usage("cached has nothing to do: give clients and sizes of the database's cache"));
+            return Err(Error::usage(
+                "cached has nothing to do: give clients and sizes of the database's cache",
+            ));
         }
         if self.cache_percents.iter().any(|p| !(0.0..=self.memory_percent).contains(p)) {
-            return Err(Error::usage(format!("the database's cache must lie between 0 and the memory of {} % of the data", self.memory_percent)));
+            return Err(Error::usage(format!(
+                "the database's cache must lie between 0 and the memory of {} % of the data",
+                self.memory_percent
+            )));
         }
         self.database.validate()
     }
 
     fn cases(&self) -> Vec<Case> {
         let case = |&percent: &f64| Case {
-            name: format!("database cache {percent} %, second level {} %", self.memory_percent - percent),
+            name: format!(
+                "database cache {percent} %, second level {} %",
+                self.memory_percent - percent
+            ),
             curve: "transactions".into(),
             axis: "database cache %".into(),
             x: percent,
@@ -91,7 +105,8 @@ impl Work for Cached {
 
     fn run(&self, case: usize, target: &dyn Target, env: &Env<'_>) -> Result<Measurement> {
         let percent = self.cache_percents[case];
-        let second_level = (self.memory_percent - percent) / 100.0 * self.database.data_bytes as f64;
+        let second_level =
+            (self.memory_percent - percent) / 100.0 * self.database.data_bytes as f64;
         target.make_cold()?;
         let _limit = target.set_cache_bytes(second_level as u64)?;
         self.database.warm(target)?;

@@ -1,10 +1,12 @@
-//! `checkpoint`: what overwrites cost directly after an image of a file was made at once, and once more when nothing is shared any more.
+//! `checkpoint`: what overwrites cost directly after an image of a file was made at once, and once
+//! more when nothing is shared any more.
 //!
 //! ```text
 //!   fill ──► overwrite every page ──► image ──► overwrite every page ──► overwrite every page ──► second image ──► both removed
 //!                 "before"           timed          "after"                  "again"               timed           timed
 //! ```
-//! A volume makes a checkpoint, a kernel file system a reflink. Every pass writes each page once, in the same order, and ends with a sync.
+//! A volume makes a checkpoint, a kernel file system a reflink. Every pass writes each page once,
+//! in the same order, and ends with a sync.
 
 use std::collections::BTreeMap;
 use std::time::Instant;
@@ -74,17 +76,30 @@ impl Work for Checkpoint {
     fn options(&self) -> BTreeMap<String, String> {
         let size = |bytes| bedplate::format_size(bytes);
         let (depth, threads) = (self.depth.to_string(), self.threads.to_string());
-        [("size", size(self.size_bytes)), ("page", size(self.page_bytes)), ("depth", depth), ("threads", threads)]
-            .map(|(name, value)| (name.to_owned(), value))
-            .into()
+        [
+            ("size", size(self.size_bytes)),
+            ("page", size(self.page_bytes)),
+            ("depth", depth),
+            ("threads", threads),
+        ]
+        .map(|(name, value)| (name.to_owned(), value))
+        .into()
     }
 
     fn validate(&self) -> Result<()> {
-        if self.page_bytes < 512 || !self.page_bytes.is_power_of_two() || self.size_bytes == 0 || !self.size_bytes.is_multiple_of(self.page_bytes) {
-            return Err(Error::usage("--page must be a power of two of at least 512, and --size a multiple of it above 0"));
+        if self.page_bytes < 512
+            || !self.page_bytes.is_power_of_two()
+            || self.size_bytes == 0
+            || !self.size_bytes.is_multiple_of(self.page_bytes)
+        {
+            return Err(Error::usage(
+                "--page must be a power of two of at least 512, and --size a multiple of it above 0",
+            ));
         }
         if (self.depth == 0 && self.threads == 0) || self.depth > 1024 || self.threads > 1024 {
-            return Err(Error::usage("give --depth or --threads: one of them from 1 to 1024, 0 leaves its cases out"));
+            return Err(Error::usage(
+                "give --depth or --threads: one of them from 1 to 1024, 0 leaves its cases out",
+            ));
         }
         Ok(())
     }
@@ -95,14 +110,23 @@ impl Work for Checkpoint {
                 Way::Queue(depth) => (format!("queue of {depth}"), "depth", depth),
                 Way::Threads(threads) => (format!("{threads} threads"), "threads", threads),
             };
-            let (order, pass) = (if point.random { "random" } else { "sequential" }, if point.again { "second pass" } else { "first pass" });
-            Case { name: format!("{order}, {way}, {pass}"), curve: format!("{order}, {pass}"), axis: axis.into(), x: x as f64 }
+            let (order, pass) = (
+                if point.random { "random" } else { "sequential" },
+                if point.again { "second pass" } else { "first pass" },
+            );
+            Case {
+                name: format!("{order}, {way}, {pass}"),
+                curve: format!("{order}, {pass}"),
+                axis: axis.into(),
+                x: x as f64,
+            }
         };
         self.points().iter().map(case).collect()
     }
 
     fn space_bytes(&self) -> u64 {
-        // The file, what the passes after the image write elsewhere, and what is not free again yet.
+        // The file, what the passes after the image write elsewhere, and what is not free again
+        // yet.
         3 * self.size_bytes
     }
 
@@ -111,7 +135,9 @@ impl Work for Checkpoint {
             return Some("a raw device keeps no image of itself".into());
         }
         match self.points()[case].way {
-            Way::Queue(_) if target.role == Role::Buffered && target.is_path() => Some("a queue needs direct I/O".into()),
+            Way::Queue(_) if target.role == Role::Buffered && target.is_path() => {
+                Some("a queue needs direct I/O".into())
+            }
             _ => None,
         }
     }
@@ -129,9 +155,14 @@ impl Work for Checkpoint {
         let pass = || self.pass(target, env, point.way, &order);
         let before = pass()?;
         let made_us = timed_us(|| target.make_image(IMAGES[0], Some(FILE)))?;
-        let measured =
-            pass().and_then(|after| Ok((if point.again { pass()? } else { after }, timed_us(|| target.make_image(IMAGES[1], Some(FILE)))?)));
-        let removed_us = timed_us(|| IMAGES.iter().try_for_each(|image| target.remove_image(image)))?;
+        let measured = pass().and_then(|after| {
+            Ok((
+                if point.again { pass()? } else { after },
+                timed_us(|| target.make_image(IMAGES[1], Some(FILE)))?,
+            ))
+        });
+        let removed_us =
+            timed_us(|| IMAGES.iter().try_for_each(|image| target.remove_image(image)))?;
         let (mut measurement, made_again_us) = measured?;
         let per_second = |m: &Measurement| m.ops as f64 / m.elapsed_s;
         measurement.rate = per_second(&measurement) / per_second(&before) * 100.0;
@@ -159,9 +190,14 @@ fn timed_us(work: impl FnOnce() -> Result<()>) -> Result<f64> {
 
 impl Checkpoint {
     fn points(&self) -> Vec<Point> {
-        let ways = [(self.depth > 0).then_some(Way::Queue(self.depth)), (self.threads > 0).then_some(Way::Threads(self.threads))];
-        let all = ways.into_iter().flatten().flat_map(|way| [true, false].map(|random| (way, random)));
-        all.flat_map(|(way, random)| [false, true].map(|again| Point { way, random, again })).collect()
+        let ways = [
+            (self.depth > 0).then_some(Way::Queue(self.depth)),
+            (self.threads > 0).then_some(Way::Threads(self.threads)),
+        ];
+        let all =
+            ways.into_iter().flatten().flat_map(|way| [true, false].map(|random| (way, random)));
+        all.flat_map(|(way, random)| [false, true].map(|again| Point { way, random, again }))
+            .collect()
     }
 
     /// The pages of a pass.
@@ -173,10 +209,24 @@ impl Checkpoint {
         order
     }
 
-    fn pass(&self, target: &dyn Target, env: &Env<'_>, way: Way, order: &[u64]) -> Result<Measurement> {
+    fn pass(
+        &self,
+        target: &dyn Target,
+        env: &Env<'_>,
+        way: Way,
+        order: &[u64],
+    ) -> Result<Measurement> {
         let threads = if let Way::Threads(threads) = way { threads } else { 1 };
         let classes = [Class::Write];
-        let job = Job { target, threads, phase: Phase::Work, classes: &classes, rated: &classes, sample_every: None, stop: env.stop };
+        let job = Job {
+            target,
+            threads,
+            phase: Phase::Work,
+            classes: &classes,
+            rated: &classes,
+            sample_every: None,
+            stop: env.stop,
+        };
         let measured = run(&job, |_| {
             Ok(move |worker: &mut Worker<'_>| match way {
                 Way::Threads(_) => self.by_calls(worker, target, order),
@@ -204,18 +254,31 @@ impl Checkpoint {
         file.sync_data()
     }
 
-    fn by_queue(&self, worker: &mut Worker<'_>, target: &dyn Target, order: &[u64], depth: usize) -> Result<()> {
-        let mut queue = target.queue(&[FILE.to_owned()], &QueueSetup { depth, buffer_bytes: self.page_bytes as usize })?;
+    fn by_queue(
+        &self,
+        worker: &mut Worker<'_>,
+        target: &dyn Target,
+        order: &[u64],
+        depth: usize,
+    ) -> Result<()> {
+        let mut queue = target.queue(
+            &[FILE.to_owned()],
+            &QueueSetup { depth, buffer_bytes: self.page_bytes as usize },
+        )?;
         let mut rest = order.iter();
         let mut begins = vec![Instant::now(); depth];
-        let mut idle: Vec<Done> = (0..depth as u64).map(|token| Done { token, buf: queue.take_buffer() }).collect();
+        let mut idle: Vec<Done> =
+            (0..depth as u64).map(|token| Done { token, buf: queue.take_buffer() }).collect();
         idle.iter_mut().for_each(|slot| worker.rng.fill(&mut slot.buf[..]));
         let mut in_flight = 0;
         loop {
             for Done { token, buf } in idle.drain(..) {
                 let Some(page) = rest.next() else { continue };
                 begins[token as usize] = Instant::now();
-                queue.push(Op { kind: OpKind::Write, file: 0, offset: page * self.page_bytes, token }, buf)?;
+                queue.push(
+                    Op { kind: OpKind::Write, file: 0, offset: page * self.page_bytes, token },
+                    buf,
+                )?;
                 in_flight += 1;
             }
             if in_flight == 0 {
@@ -224,7 +287,9 @@ impl Checkpoint {
             queue.complete(1, &mut idle)?;
             in_flight -= idle.len();
             let now = Instant::now();
-            idle.iter().for_each(|done| worker.record(Class::Write, begins[done.token as usize], now, self.page_bytes));
+            idle.iter().for_each(|done| {
+                worker.record(Class::Write, begins[done.token as usize], now, self.page_bytes)
+            });
             if worker.done(now) {
                 rest = [].iter();
             }

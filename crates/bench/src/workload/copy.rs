@@ -1,4 +1,5 @@
-//! `copy`: a large file copied in small and in large requests, and with several requests in flight; what it does to the page cache.
+//! `copy`: a large file copied in small and in large requests, and with several requests in flight;
+//! what it does to the page cache.
 
 use std::collections::BTreeMap;
 use std::time::Instant;
@@ -8,7 +9,9 @@ use bedplate::AlignedBuf;
 use super::{Env, Work};
 use crate::driver::{Class, Job, Phase, Worker, run};
 use crate::results::{Case, Measurement};
-use crate::target::{Done, FileSpec, FileState, Op, OpKind, QueueSetup, Role, Target, TargetInfo, TargetQueue};
+use crate::target::{
+    Done, FileSpec, FileState, Op, OpKind, QueueSetup, Role, Target, TargetInfo, TargetQueue,
+};
 use crate::{Error, Result};
 
 /// Options of `copy`.
@@ -16,7 +19,8 @@ use crate::{Error, Result};
 pub struct Copy {
     /// Size of the file in bytes.
     pub size_bytes: u64,
-    /// Pairs of the size of one request in bytes and how many are in flight (1: synchronous calls); each is a case.
+    /// Pairs of the size of one request in bytes and how many are in flight (1: synchronous calls);
+    /// each is a case.
     pub requests: Vec<(u64, usize)>,
 }
 
@@ -43,17 +47,31 @@ impl Work for Copy {
     }
 
     fn options(&self) -> BTreeMap<String, String> {
-        let requests = self.requests.iter().map(|&(bytes, in_flight)| format!("{} x {in_flight}", bedplate::format_size(bytes)));
-        BTreeMap::from([("size".into(), bedplate::format_size(self.size_bytes)), ("requests".into(), requests.collect::<Vec<_>>().join(", "))])
+        let requests = self
+            .requests
+            .iter()
+            .map(|&(bytes, in_flight)| format!("{} x {in_flight}", bedplate::format_size(bytes)));
+        BTreeMap::from([
+            ("size".into(), bedplate::format_size(self.size_bytes)),
+            ("requests".into(), requests.collect::<Vec<_>>().join(", ")),
+        ])
     }
 
     fn validate(&self) -> Result<()> {
         let bad = |&&(bytes, in_flight): &&(u64, usize)| {
-            bytes < 512 || !bytes.is_multiple_of(512) || !self.size_bytes.is_multiple_of(bytes) || in_flight == 0 || in_flight > 256
+            bytes < 512
+                || !bytes.is_multiple_of(512)
+                || !self.size_bytes.is_multiple_of(bytes)
+                || in_flight == 0
+                || in_flight > 256
         };
         match self.requests.iter().find(bad) {
-            Some((bytes, _)) => Err(Error::usage(format!("--size must be a multiple of the request of {bytes} bytes, which must be one of 512"))),
-            None if self.requests.is_empty() => Err(Error::usage("copy needs at least one size of request")),
+            Some((bytes, _)) => Err(Error::usage(format!(
+                "--size must be a multiple of the request of {bytes} bytes, which must be one of 512"
+            ))),
+            None if self.requests.is_empty() => {
+                Err(Error::usage("copy needs at least one size of request"))
+            }
             None => Ok(()),
         }
     }
@@ -61,7 +79,11 @@ impl Work for Copy {
     fn cases(&self) -> Vec<Case> {
         let case = |&(bytes, in_flight): &(u64, usize)| {
             let size = bedplate::format_size(bytes);
-            let name = if in_flight == 1 { format!("{size} requests") } else { format!("{size} requests, {in_flight} in flight") };
+            let name = if in_flight == 1 {
+                format!("{size} requests")
+            } else {
+                format!("{size} requests, {in_flight} in flight")
+            };
             Case { name, curve: "copy".into(), axis: "request bytes".into(), x: bytes as f64 }
         };
         self.requests.iter().map(case).collect()
@@ -92,7 +114,15 @@ impl Work for Copy {
         target.create(&FileSpec { name: COPY.into(), size_bytes: self.size_bytes, state })?;
         target.make_cold()?;
         let classes = [Class::Read, Class::Write];
-        let job = Job { target, threads: 1, phase: Phase::Work, classes: &classes, rated: &[Class::Write], sample_every: None, stop: env.stop };
+        let job = Job {
+            target,
+            threads: 1,
+            phase: Phase::Work,
+            classes: &classes,
+            rated: &[Class::Write],
+            sample_every: None,
+            stop: env.stop,
+        };
         let mut measurement = run(&job, |_| {
             Ok(move |worker: &mut Worker<'_>| match in_flight {
                 1 => self.by_calls(worker, target, bytes),
@@ -102,7 +132,10 @@ impl Work for Copy {
         target.remove(COPY)?;
         measurement.bytes = self.size_bytes;
         measurement.rate = self.size_bytes as f64 / measurement.elapsed_s / f64::from(1 << 20);
-        measurement.figures.insert("page cache growth MiB".into(), measurement.page_cache_growth_bytes as f64 / f64::from(1 << 20));
+        measurement.figures.insert(
+            "page cache growth MiB".into(),
+            measurement.page_cache_growth_bytes as f64 / f64::from(1 << 20),
+        );
         Ok(measurement)
     }
 
@@ -133,14 +166,24 @@ impl Copy {
     }
 
     /// Each slot reads a piece, then writes it, then takes the next piece.
-    fn by_queue(&self, worker: &mut Worker<'_>, target: &dyn Target, bytes: u64, depth: usize) -> Result<()> {
+    fn by_queue(
+        &self,
+        worker: &mut Worker<'_>,
+        target: &dyn Target,
+        bytes: u64,
+        depth: usize,
+    ) -> Result<()> {
         let files = [SOURCE.to_owned(), COPY.to_owned()];
-        let mut queue = target.queue(&files, &QueueSetup { depth, buffer_bytes: bytes as usize })?;
+        let mut queue =
+            target.queue(&files, &QueueSetup { depth, buffer_bytes: bytes as usize })?;
         let mut slots: Vec<(OpKind, u64, Instant)> = Vec::with_capacity(depth);
         let mut next = 0;
         while slots.len() < depth && next < self.size_bytes {
             let buf = queue.take_buffer();
-            queue.push(Op { kind: OpKind::Read, file: 0, offset: next, token: slots.len() as u64 }, buf)?;
+            queue.push(
+                Op { kind: OpKind::Read, file: 0, offset: next, token: slots.len() as u64 },
+                buf,
+            )?;
             slots.push((OpKind::Read, next, Instant::now()));
             next += bytes;
         }
@@ -155,7 +198,9 @@ impl Copy {
                 let class = if slot.0 == OpKind::Read { Class::Read } else { Class::Write };
                 worker.record(class, slot.2, now, bytes);
                 let op = match slot.0 {
-                    OpKind::Read => Op { kind: OpKind::Write, file: 1, offset: slot.1, token: one.token },
+                    OpKind::Read => {
+                        Op { kind: OpKind::Write, file: 1, offset: slot.1, token: one.token }
+                    }
                     OpKind::Write if next < self.size_bytes && !worker.done(now) => {
                         next += bytes;
                         Op { kind: OpKind::Read, file: 0, offset: next - bytes, token: one.token }

@@ -1,4 +1,5 @@
-//! A database as its disks see it: clients that read pages and commit, writers that clean pages, a redo log.
+//! A database as its disks see it: clients that read pages and commit, writers that clean pages, a
+//! redo log.
 //!
 //! ```text
 //!   client: touch pages ─► miss: read ─► update: mark dirty ─► commit in the redo log (group commit)
@@ -54,7 +55,8 @@ impl Layout {
     /// Returns where the pages lie that are touched most.
     pub(crate) fn hot_places(&self) -> impl Iterator<Item = (usize, u64)> {
         let (per_table, hot) = (self.pages_per_table(), self.hot_per_table());
-        (0..self.tables).flat_map(move |table| (0..hot).map(move |page| self.place(table * per_table + page)))
+        (0..self.tables)
+            .flat_map(move |table| (0..hot).map(move |page| self.place(table * per_table + page)))
     }
 }
 
@@ -70,7 +72,8 @@ pub(crate) struct Database<'a> {
     cache: PageCache,
     dirty: Dirty,
     running_clients: AtomicUsize,
-    /// Phases that were begun. Each has random numbers of its own: pages that come in the order of the phase before would be found in every cache.
+    /// Phases that were begun. Each has random numbers of its own: pages that come in the order of
+    /// the phase before would be found in every cache.
     phases: AtomicUsize,
     pub touched: AtomicU64,
     pub missed: AtomicU64,
@@ -78,8 +81,18 @@ pub(crate) struct Database<'a> {
 }
 
 impl<'a> Database<'a> {
-    pub(crate) fn new(layout: Layout, files: &'a [Box<dyn TargetFile>], log: RedoLog<'a>, cache_pages: u64) -> Self {
-        let dirty = Dirty { state: Mutex::default(), changed: Condvar::new(), room: Condvar::new(), max: layout.dirty_max };
+    pub(crate) fn new(
+        layout: Layout,
+        files: &'a [Box<dyn TargetFile>],
+        log: RedoLog<'a>,
+        cache_pages: u64,
+    ) -> Self {
+        let dirty = Dirty {
+            state: Mutex::default(),
+            changed: Condvar::new(),
+            room: Condvar::new(),
+            max: layout.dirty_max,
+        };
         Self {
             layout,
             files,
@@ -109,7 +122,8 @@ impl<'a> Database<'a> {
         self.layout.place(page.0)
     }
 
-    /// Picks a page: any table alike; in it, four times in five one of the first fifth of its pages.
+    /// Picks a page: any table alike; in it, four times in five one of the first fifth of its
+    /// pages.
     fn pick(&self, worker: &mut Worker<'_>) -> Page {
         let per_table = self.layout.pages_per_table();
         let dice = worker.rng.next_u64();
@@ -137,7 +151,8 @@ struct DirtyState {
 }
 
 impl Dirty {
-    /// Marks a page; returns whether it had to wait for room. When the measurement ends it waits no longer.
+    /// Marks a page; returns whether it had to wait for room. When the measurement ends it waits no
+    /// longer.
     fn mark(&self, page: Page, worker: &Worker<'_>) -> bool {
         let mut state = self.state.lock();
         if state.waiting.contains(&page) {
@@ -192,7 +207,13 @@ impl Mover {
         Self::List { queue, free, done: Vec::with_capacity(LIST) }
     }
 
-    fn run(&mut self, kind: OpKind, pages: &[Page], db: &Database<'_>, worker: &mut Worker<'_>) -> Result<()> {
+    fn run(
+        &mut self,
+        kind: OpKind,
+        pages: &[Page],
+        db: &Database<'_>,
+        worker: &mut Worker<'_>,
+    ) -> Result<()> {
         let class = if kind == OpKind::Read { Class::Read } else { Class::Write };
         let bytes = db.layout.page_bytes;
         match self {
@@ -239,7 +260,12 @@ impl Drop for ClientGuard<'_> {
 }
 
 /// One client: comes during the ramp-up, leaves during the ramp-down.
-pub(crate) fn client(worker: &mut Worker<'_>, db: &Database<'_>, _guard: ClientGuard<'_>, mut mover: Mover) -> Result<()> {
+pub(crate) fn client(
+    worker: &mut Worker<'_>,
+    db: &Database<'_>,
+    _guard: ClientGuard<'_>,
+    mut mover: Mover,
+) -> Result<()> {
     (1..db.phases.load(Relaxed)).for_each(|_| worker.rng.jump());
     let share = worker.index as f64 / db.layout.clients as f64;
     let comes = worker.go() + (worker.counted_from() - worker.go()).mul_f64(share);

@@ -1,7 +1,9 @@
-//! `images`: how long it takes to make, clone, delete and list images (checkpoints, reflinks, snapshots of a subvolume), by size, extents and number.
+//! `images`: how long it takes to make, clone, delete and list images (checkpoints, reflinks,
+//! snapshots of a subvolume), by size, extents and number.
 //!
-//! Size and extents are taken apart: every size has as many extents, because it is preallocated and written in as many pieces; one more file
-//! is small and has a great many. Only that file is there when its images are made.
+//! Size and extents are taken apart: every size has as many extents, because it is preallocated and
+//! written in as many pieces; one more file is small and has a great many. Only that file is there
+//! when its images are made.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -31,7 +33,12 @@ pub struct Images {
 
 impl Default for Images {
     fn default() -> Self {
-        Self { sizes_bytes: vec![1 << 30, 10 << 30, 100 << 30], pieces: 1024, extents: 1_000_000, many: 1000 }
+        Self {
+            sizes_bytes: vec![1 << 30, 10 << 30, 100 << 30],
+            pieces: 1024,
+            extents: 1_000_000,
+            many: 1000,
+        }
     }
 }
 
@@ -75,21 +82,38 @@ impl Work for Images {
     }
 
     fn options(&self) -> BTreeMap<String, String> {
-        let (pieces, extents, many) = (self.pieces.to_string(), self.extents.to_string(), self.many.to_string());
-        [("sizes", sizes(&self.sizes_bytes)), ("pieces", pieces), ("extents", extents), ("many", many)]
-            .map(|(name, value)| (name.to_owned(), value))
-            .into()
+        let (pieces, extents, many) =
+            (self.pieces.to_string(), self.extents.to_string(), self.many.to_string());
+        [
+            ("sizes", sizes(&self.sizes_bytes)),
+            ("pieces", pieces),
+            ("extents", extents),
+            ("many", many),
+        ]
+        .map(|(name, value)| (name.to_owned(), value))
+        .into()
     }
 
     fn validate(&self) -> Result<()> {
         if self.points().is_empty() {
-            return Err(Error::usage("images has nothing to do: give --sizes, --extents or --many"));
+            return Err(Error::usage(
+                "images has nothing to do: give --sizes, --extents or --many",
+            ));
         }
-        if self.pieces == 0 || self.sizes_bytes.iter().any(|&size| size < self.pieces * PIECE_BYTES || !size.is_multiple_of(PIECE_BYTES)) {
-            return Err(Error::usage("a size is a multiple of 64 KiB and has room for --pieces of 64 KiB"));
+        if self.pieces == 0
+            || self
+                .sizes_bytes
+                .iter()
+                .any(|&size| size < self.pieces * PIECE_BYTES || !size.is_multiple_of(PIECE_BYTES))
+        {
+            return Err(Error::usage(
+                "a size is a multiple of 64 KiB and has room for --pieces of 64 KiB",
+            ));
         }
         if self.many == 1 || self.many > 100_000 || self.extents > 100_000_000 {
-            return Err(Error::usage("--many is 2 to 100,000, or 0, and --extents at most 100,000,000"));
+            return Err(Error::usage(
+                "--many is 2 to 100,000, or 0, and --extents at most 100,000,000",
+            ));
         }
         Ok(())
     }
@@ -97,9 +121,21 @@ impl Work for Images {
     fn cases(&self) -> Vec<Case> {
         let case = |point: &Point| {
             let (name, curve, axis, x) = match *point {
-                Point::Size(bytes) => (bedplate::format_size(bytes), "images of a file by its size", "bytes", bytes),
-                Point::Extents(extents) => (format!("{extents} extents"), "images of a file of many extents", "extents", extents),
-                Point::Many(many) => (format!("the last of {many} images"), "the last of many images", "images", many),
+                Point::Size(bytes) => {
+                    (bedplate::format_size(bytes), "images of a file by its size", "bytes", bytes)
+                }
+                Point::Extents(extents) => (
+                    format!("{extents} extents"),
+                    "images of a file of many extents",
+                    "extents",
+                    extents,
+                ),
+                Point::Many(many) => (
+                    format!("the last of {many} images"),
+                    "the last of many images",
+                    "images",
+                    many,
+                ),
             };
             Case { name, curve: curve.into(), axis: axis.into(), x: x as f64 }
         };
@@ -123,8 +159,23 @@ impl Work for Images {
     fn run(&self, case: usize, target: &dyn Target, env: &Env<'_>) -> Result<Measurement> {
         let point = self.points()[case];
         self.make_file(point, target)?;
-        let series = Mutex::new(Series { target, env, pieces: self.pieces(point), changes: 0, timed: Vec::new(), figures: BTreeMap::new() });
-        let job = Job { target, threads: 1, phase: Phase::Work, classes: &[], rated: &[], sample_every: None, stop: env.stop };
+        let series = Mutex::new(Series {
+            target,
+            env,
+            pieces: self.pieces(point),
+            changes: 0,
+            timed: Vec::new(),
+            figures: BTreeMap::new(),
+        });
+        let job = Job {
+            target,
+            threads: 1,
+            phase: Phase::Work,
+            classes: &[],
+            rated: &[],
+            sample_every: None,
+            stop: env.stop,
+        };
         // One thread: the instruments are read around it as around all others.
         let mut measurement = run(&job, |_| {
             let series = &series;
@@ -139,7 +190,9 @@ impl Work for Images {
         measurement.ops = timed.len() as u64;
         measurement.ops_observed = measurement.ops;
         measurement.rate = timed.len() as f64 / timed.iter().sum::<Duration>().as_secs_f64();
-        measurement.latency.extend(latencies.summary().map(|summary| (Class::Image.name().to_owned(), summary)));
+        measurement
+            .latency
+            .extend(latencies.summary().map(|summary| (Class::Image.name().to_owned(), summary)));
         measurement.figures = figures;
         Ok(measurement)
     }
@@ -179,16 +232,32 @@ impl Images {
     fn make_file(&self, point: Point, target: &dyn Target) -> Result<()> {
         target.remove(CLONE)?;
         let Pieces { bytes: piece, step, count } = self.pieces(point);
-        let state = if matches!(point, Point::Extents(_)) { FileState::Empty } else { FileState::Unwritten };
-        target.create(&FileSpec { name: FILE.into(), size_bytes: self.file_bytes(point), state })?;
+        let state = if matches!(point, Point::Extents(_)) {
+            FileState::Empty
+        } else {
+            FileState::Unwritten
+        };
+        target.create(&FileSpec {
+            name: FILE.into(),
+            size_bytes: self.file_bytes(point),
+            state,
+        })?;
         let file = target.open(FILE)?;
         let mut buf = AlignedBuf::zeroed(piece as usize);
         fill_pattern(&mut buf, piece);
         let (buf, file) = (&buf, &file);
-        let write = |writer: usize| (0..count).skip(writer).step_by(WRITERS).try_for_each(|at| file.write_at(buf, at * step));
+        let write = |writer: usize| {
+            (0..count)
+                .skip(writer)
+                .step_by(WRITERS)
+                .try_for_each(|at| file.write_at(buf, at * step))
+        };
         std::thread::scope(|scope| {
-            let writers: Vec<_> = (0..WRITERS).map(|writer| scope.spawn(move || write(writer))).collect();
-            writers.into_iter().try_for_each(|writer| writer.join().expect("a writer does not panic"))
+            let writers: Vec<_> =
+                (0..WRITERS).map(|writer| scope.spawn(move || write(writer))).collect();
+            writers
+                .into_iter()
+                .try_for_each(|writer| writer.join().expect("a writer does not panic"))
         })?;
         file.sync_data()?;
         target.settle()
@@ -224,11 +293,20 @@ impl Series<'_, '_> {
         self.env.stop.load(std::sync::atomic::Ordering::Relaxed)
     }
 
-    /// Does something some times, each after a change and undone after it; returns how long each took, and notes how long undoing took.
-    fn repeat(&mut self, what: &str, work: &dyn Fn() -> Result<()>, undo: &dyn Fn() -> Result<()>) -> Result<Vec<Duration>> {
+    /// Does something some times, each after a change and undone after it; returns how long each
+    /// took, and notes how long undoing took.
+    fn repeat(
+        &mut self,
+        what: &str,
+        work: &dyn Fn() -> Result<()>,
+        undo: &dyn Fn() -> Result<()>,
+    ) -> Result<Vec<Duration>> {
         let began = Instant::now();
         let (mut done, mut undone) = (Vec::new(), Duration::ZERO);
-        while done.len() < TIMES && (done.is_empty() || began.elapsed() < PATIENCE) && !self.stopped() {
+        while done.len() < TIMES
+            && (done.is_empty() || began.elapsed() < PATIENCE)
+            && !self.stopped()
+        {
             self.change()?;
             done.push(timed(work)?);
             undone += timed(undo)?;
@@ -243,16 +321,24 @@ impl Series<'_, '_> {
     fn few(&mut self) -> Result<()> {
         let target = self.target;
         if target.has_images_of_everything() {
-            self.repeat("image of everything", &|| target.make_image(&image(0), None), &|| target.remove_image(&image(0)))?;
+            self.repeat("image of everything", &|| target.make_image(&image(0), None), &|| {
+                target.remove_image(&image(0))
+            })?;
         }
         self.repeat("clone", &|| target.make_clone(CLONE, FILE), &|| target.remove(CLONE))?;
-        self.timed = self.repeat("image of the file", &|| target.make_image(&image(0), Some(FILE)), &|| target.remove_image(&image(0)))?;
+        self.timed = self.repeat(
+            "image of the file",
+            &|| target.make_image(&image(0), Some(FILE)),
+            &|| target.remove_image(&image(0)),
+        )?;
         Ok(())
     }
 
-    /// Image after image; the last one counts. Then they are listed, and the one in the middle is deleted, and all others.
+    /// Image after image; the last one counts. Then they are listed, and the one in the middle is
+    /// deleted, and all others.
     fn many(&mut self, many: u64) -> Result<()> {
-        let (target, file) = (self.target, (!self.target.has_images_of_everything()).then_some(FILE));
+        let (target, file) =
+            (self.target, (!self.target.has_images_of_everything()).then_some(FILE));
         let mut last = Duration::ZERO;
         let mut made = 0;
         while made < many && !self.stopped() {
@@ -266,13 +352,26 @@ impl Series<'_, '_> {
         let mut found = 0;
         let listed = timed_mut(&mut || target.list_images().map(|images| found = images))?;
         if found as u64 != made {
-            return Err(Error::target(format!("{}: {made} images were made and {found} are listed", target.info().label)));
+            return Err(Error::target(format!(
+                "{}: {made} images were made and {found} are listed",
+                target.info().label
+            )));
         }
         let middle = timed(&|| target.remove_image(&image(made / 2)))?;
-        let others = timed(&|| (0..made).filter(|number| *number != made / 2).try_for_each(|number| target.remove_image(&image(number))))?;
+        let others = timed(&|| {
+            (0..made)
+                .filter(|number| *number != made / 2)
+                .try_for_each(|number| target.remove_image(&image(number)))
+        })?;
         let each = others / u32::try_from(made.max(2) - 1).unwrap_or(u32::MAX);
-        let figures = [("the last made µs", last), ("all listed µs", listed), ("the middle one removed µs", middle), ("each other removed µs", each)];
-        self.figures.extend(figures.map(|(what, took)| (what.to_owned(), took.as_secs_f64() * 1e6)));
+        let figures = [
+            ("the last made µs", last),
+            ("all listed µs", listed),
+            ("the middle one removed µs", middle),
+            ("each other removed µs", each),
+        ];
+        self.figures
+            .extend(figures.map(|(what, took)| (what.to_owned(), took.as_secs_f64() * 1e6)));
         self.timed.push(last);
         Ok(())
     }

@@ -1,4 +1,5 @@
-//! `mixed`: what the NFS paper's `sio` does. Reads and writes of one size to one file, by threads with synchronous calls or by queues.
+//! `mixed`: what the NFS paper's `sio` does. Reads and writes of one size to one file, by threads
+//! with synchronous calls or by queues.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -9,7 +10,10 @@ use rand::Rng;
 use super::{Env, Work, list, scale, sizes};
 use crate::driver::{Class, Job, Phase, Worker, run};
 use crate::results::{Case, Measurement};
-use crate::target::{Done, FileSpec, Op, OpKind, QueueSetup, Role, Target, TargetFile, TargetInfo, TargetQueue, fill_pattern};
+use crate::target::{
+    Done, FileSpec, Op, OpKind, QueueSetup, Role, Target, TargetFile, TargetInfo, TargetQueue,
+    fill_pattern,
+};
 use crate::{Error, Result};
 
 /// Options of `mixed`. Every combination of the lists is a case.
@@ -31,7 +35,8 @@ pub struct Mixed {
     pub queue_threads: usize,
     /// Takes the file's advisory lock around every access, shared to read and exclusive to write.
     pub locking: bool,
-    /// Latencies to give the device one after the other (memory only): how long it takes decides what a lock held meanwhile costs.
+    /// Latencies to give the device one after the other (memory only): how long it takes decides
+    /// what a lock held meanwhile costs.
     pub latencies: Vec<Duration>,
 }
 
@@ -73,16 +78,28 @@ struct Pattern {
 impl Mixed {
     fn patterns(&self) -> Vec<Pattern> {
         let threads = self.threads.iter().map(|&n| Submission::Threads(n));
-        let queues = self.depths.iter().map(|&depth| Submission::Queues { threads: self.queue_threads, depth });
+        let queues = self
+            .depths
+            .iter()
+            .map(|&depth| Submission::Queues { threads: self.queue_threads, depth });
         let submissions: Vec<Submission> = threads.chain(queues).collect();
-        let latencies: Vec<Option<Duration>> =
-            if self.latencies.is_empty() { vec![None] } else { self.latencies.iter().copied().map(Some).collect() };
+        let latencies: Vec<Option<Duration>> = if self.latencies.is_empty() {
+            vec![None]
+        } else {
+            self.latencies.iter().copied().map(Some).collect()
+        };
         let mut patterns = Vec::new();
         for &block_bytes in &self.block_bytes {
             for &random_percent in &self.random_percent {
                 for &reads_percent in &self.reads_percent {
                     for &submission in &submissions {
-                        let pattern = |latency| Pattern { block_bytes, reads_percent, random_percent, submission, latency };
+                        let pattern = |latency| Pattern {
+                            block_bytes,
+                            reads_percent,
+                            random_percent,
+                            submission,
+                            latency,
+                        };
                         patterns.extend(latencies.iter().map(|&latency| pattern(latency)));
                     }
                 }
@@ -122,7 +139,12 @@ impl Pattern {
     fn submission_case(&self) -> Case {
         let mix = self.mix();
         match self.submission {
-            Submission::Threads(n) => Case { name: format!("{mix}, {n} thr"), curve: format!("{mix}, threads"), axis: "threads".into(), x: n as f64 },
+            Submission::Threads(n) => Case {
+                name: format!("{mix}, {n} thr"),
+                curve: format!("{mix}, threads"),
+                axis: "threads".into(),
+                x: n as f64,
+            },
             Submission::Queues { threads, depth } => {
                 let many = if threads == 1 { String::new() } else { format!(" × {threads}") };
                 Case {
@@ -159,7 +181,16 @@ impl Work for Mixed {
             ("depth".into(), list(&self.depths)),
             ("queue-threads".into(), self.queue_threads.to_string()),
             ("locking".into(), self.locking.to_string()),
-            ("latency".into(), list(&self.latencies.iter().map(|&l| bedplate::format_duration(l)).collect::<Vec<_>>())),
+            (
+                "latency".into(),
+                list(
+                    &self
+                        .latencies
+                        .iter()
+                        .map(|&l| bedplate::format_duration(l))
+                        .collect::<Vec<_>>(),
+                ),
+            ),
         ])
     }
 
@@ -170,18 +201,31 @@ impl Work for Mixed {
         if self.reads_percent.iter().chain(&self.random_percent).any(|&p| p > 100) {
             return Err(Error::usage("a percentage is above 100"));
         }
-        if self.threads.iter().chain(&self.depths).chain([&self.queue_threads]).any(|&n| n == 0 || n > 4096) {
+        if self
+            .threads
+            .iter()
+            .chain(&self.depths)
+            .chain([&self.queue_threads])
+            .any(|&n| n == 0 || n > 4096)
+        {
             return Err(Error::usage("a number of threads or a depth is 0 or above 4096"));
         }
-        if let Some(&block) = self.block_bytes.iter().find(|&&b| b < 512 || !b.is_multiple_of(512) || b > 64 << 20) {
-            return Err(Error::usage(format!("an operation of {block} bytes is not a multiple of 512, or above 64 MiB")));
+        if let Some(&block) =
+            self.block_bytes.iter().find(|&&b| b < 512 || !b.is_multiple_of(512) || b > 64 << 20)
+        {
+            return Err(Error::usage(format!(
+                "an operation of {block} bytes is not a multiple of 512, or above 64 MiB"
+            )));
         }
         let most = self.threads.iter().copied().max().unwrap_or(1) as u64;
         match self.block_bytes.iter().find(|&&b| self.size_bytes / b < most) {
-            Some(&b) => Err(Error::usage(format!("--size holds fewer operations of {} than there are threads", bedplate::format_size(b)))),
-            None if self.locking && !self.depths.is_empty() => {
-                Err(Error::usage("--locking goes with threads: a queue cannot wait for a lock; leave out --depth"))
-            }
+            Some(&b) => Err(Error::usage(format!(
+                "--size holds fewer operations of {} than there are threads",
+                bedplate::format_size(b)
+            ))),
+            None if self.locking && !self.depths.is_empty() => Err(Error::usage(
+                "--locking goes with threads: a queue cannot wait for a lock; leave out --depth",
+            )),
             None => Ok(()),
         }
     }
@@ -196,11 +240,17 @@ impl Work for Mixed {
 
     fn refuses(&self, case: usize, target: &TargetInfo) -> Option<String> {
         match self.patterns()[case].submission {
-            Submission::Queues { .. } if target.role == Role::Buffered && target.is_path() => Some("a queue needs direct I/O".into()),
-            Submission::Queues { .. } if self.latencies.iter().any(|latency| !latency.is_zero()) => {
+            Submission::Queues { .. } if target.role == Role::Buffered && target.is_path() => {
+                Some("a queue needs direct I/O".into())
+            }
+            Submission::Queues { .. }
+                if self.latencies.iter().any(|latency| !latency.is_zero()) =>
+            {
                 Some("an added latency serves threads only".into())
             }
-            Submission::Queues { .. } if target.places.iter().any(|p| p.added_latency_us > 0) => Some("an added latency serves threads only".into()),
+            Submission::Queues { .. } if target.places.iter().any(|p| p.added_latency_us > 0) => {
+                Some("an added latency serves threads only".into())
+            }
             _ => None,
         }
     }
@@ -219,16 +269,28 @@ impl Work for Mixed {
         };
         let classes = [Class::Read, Class::Write];
         let phase = Phase::Timed { warm_up: env.warm_up, time: env.time, after: Duration::ZERO };
-        let job = Job { target, threads, phase, classes: &classes, rated: &classes, sample_every: None, stop: env.stop };
+        let job = Job {
+            target,
+            threads,
+            phase,
+            classes: &classes,
+            rated: &classes,
+            sample_every: None,
+            stop: env.stop,
+        };
         let blocks = self.size_bytes / pattern.block_bytes;
         match pattern.submission {
             Submission::Threads(_) if self.locking => run(&job, |_| {
                 let file = target.open_lockable(FILE)?;
-                Ok(move |worker: &mut Worker<'_>| by_calls(worker, &Locked(&*file), &pattern, blocks))
+                Ok(move |worker: &mut Worker<'_>| {
+                    by_calls(worker, &Locked(&*file), &pattern, blocks)
+                })
             }),
             Submission::Threads(_) => {
                 let file = target.open(FILE)?;
-                run(&job, |_| Ok(|worker: &mut Worker<'_>| by_calls(worker, &*file, &pattern, blocks)))
+                run(&job, |_| {
+                    Ok(|worker: &mut Worker<'_>| by_calls(worker, &*file, &pattern, blocks))
+                })
             }
             Submission::Queues { depth, .. } => run(&job, |_| {
                 let setup = QueueSetup { depth, buffer_bytes: pattern.block_bytes as usize };
@@ -256,20 +318,37 @@ struct Choice {
 impl Choice {
     fn new(worker: &Worker<'_>, pattern: &Pattern, blocks: u64) -> Self {
         // A thread that goes on sequentially starts in its own part of the file.
-        Self { pattern: *pattern, blocks, next: blocks / worker.threads as u64 * worker.index as u64 }
+        Self {
+            pattern: *pattern,
+            blocks,
+            next: blocks / worker.threads as u64 * worker.index as u64,
+        }
     }
 
     fn next(&mut self, worker: &mut Worker<'_>) -> (OpKind, u64) {
         let dice = worker.rng.next_u64();
-        let kind = if scale(dice, 100) < u64::from(self.pattern.reads_percent) { OpKind::Read } else { OpKind::Write };
+        let kind = if scale(dice, 100) < u64::from(self.pattern.reads_percent) {
+            OpKind::Read
+        } else {
+            OpKind::Write
+        };
         let dice = worker.rng.next_u64();
-        let block = if scale(dice, 100) < u64::from(self.pattern.random_percent) { scale(dice >> 32, self.blocks) } else { self.next };
+        let block = if scale(dice, 100) < u64::from(self.pattern.random_percent) {
+            scale(dice >> 32, self.blocks)
+        } else {
+            self.next
+        };
         self.next = (block + 1) % self.blocks;
         (kind, block * self.pattern.block_bytes)
     }
 }
 
-fn by_calls(worker: &mut Worker<'_>, file: &dyn TargetFile, pattern: &Pattern, blocks: u64) -> Result<()> {
+fn by_calls(
+    worker: &mut Worker<'_>,
+    file: &dyn TargetFile,
+    pattern: &Pattern,
+    blocks: u64,
+) -> Result<()> {
     let mut read_buf = AlignedBuf::zeroed(pattern.block_bytes as usize);
     let mut write_buf = AlignedBuf::zeroed(pattern.block_bytes as usize);
     fill_pattern(&mut write_buf, worker.index as u64);
@@ -320,7 +399,13 @@ impl TargetFile for Locked<'_> {
     }
 }
 
-fn by_queue(worker: &mut Worker<'_>, mut queue: Box<dyn TargetQueue>, pattern: &Pattern, blocks: u64, depth: usize) -> Result<()> {
+fn by_queue(
+    worker: &mut Worker<'_>,
+    mut queue: Box<dyn TargetQueue>,
+    pattern: &Pattern,
+    blocks: u64,
+    depth: usize,
+) -> Result<()> {
     let mut choice = Choice::new(worker, pattern, blocks);
     let mut done: Vec<Done> = Vec::with_capacity(depth);
     let start = Instant::now();

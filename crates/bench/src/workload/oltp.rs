@@ -1,4 +1,5 @@
-//! `oltp`: update-heavy transactions over many tables in few large files, with a redo log. JFS2's table 5.
+//! `oltp`: update-heavy transactions over many tables in few large files, with a redo log. JFS2's
+//! table 5.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering::Relaxed;
@@ -108,7 +109,8 @@ impl Oltp {
         }
     }
 
-    /// Opens the files, and lets `work` use the database on them, with so many clients and so large a cache of its own.
+    /// Opens the files, and lets `work` use the database on them, with so many clients and so large
+    /// a cache of its own.
     pub(super) fn with_database<T>(
         &self,
         clients: usize,
@@ -116,26 +118,43 @@ impl Oltp {
         target: &dyn Target,
         work: impl FnOnce(&Database<'_>) -> Result<T>,
     ) -> Result<T> {
-        let files = self.names().iter().map(|name| target.open(name)).collect::<Result<Vec<Box<dyn TargetFile>>>>()?;
+        let files = self
+            .names()
+            .iter()
+            .map(|name| target.open(name))
+            .collect::<Result<Vec<Box<dyn TargetFile>>>>()?;
         let log_file = target.open(LOG)?;
-        let log = RedoLog::new(&*log_file, self.log_bytes, self.log_block_bytes.next_multiple_of(log_file.align_bytes()));
-        let cache_pages = (self.data_bytes as f64 * cache_percent / 100.0 / PAGE_BYTES as f64) as u64;
+        let log = RedoLog::new(
+            &*log_file,
+            self.log_bytes,
+            self.log_block_bytes.next_multiple_of(log_file.align_bytes()),
+        );
+        let cache_pages =
+            (self.data_bytes as f64 * cache_percent / 100.0 / PAGE_BYTES as f64) as u64;
         work(&Database::new(self.layout(clients), &files, log, cache_pages))
     }
 
-    /// Brings the pages that are touched most into the target's cache, where it has one: as often as it takes for a cache to see that they are.
+    /// Brings the pages that are touched most into the target's cache, where it has one: as often
+    /// as it takes for a cache to see that they are.
     pub(super) fn warm(&self, target: &dyn Target) -> Result<()> {
         const TIMES: usize = 3;
         if !matches!(target.info().role, Role::Buffered | Role::ConcurrentCache) {
             return Ok(());
         }
-        let files = self.names().iter().map(|name| target.open(name)).collect::<Result<Vec<Box<dyn TargetFile>>>>()?;
+        let files = self
+            .names()
+            .iter()
+            .map(|name| target.open(name))
+            .collect::<Result<Vec<Box<dyn TargetFile>>>>()?;
         let mut buf = AlignedBuf::zeroed(PAGE_BYTES as usize);
         let layout = self.layout(1);
-        (0..TIMES).flat_map(|_| layout.hot_places()).try_for_each(|(file, offset)| files[file].read_at(&mut buf, offset))
+        (0..TIMES)
+            .flat_map(|_| layout.hot_places())
+            .try_for_each(|(file, offset)| files[file].read_at(&mut buf, offset))
     }
 
-    /// Lets clients and writers work for one phase; `beside` is what one more thread does meanwhile.
+    /// Lets clients and writers work for one phase; `beside` is what one more thread does
+    /// meanwhile.
     pub(super) fn phase(
         &self,
         db: &Database<'_>,
@@ -160,7 +179,10 @@ impl Oltp {
             let guard = (index < clients).then(|| db.enter());
             let mover = match self.moves {
                 PageMoves::Calls => Mover::calls(PAGE_BYTES, index as u64),
-                PageMoves::Lists => Mover::list(target.queue(&self.names(), &QueueSetup { depth: LIST, buffer_bytes: PAGE_BYTES as usize })?),
+                PageMoves::Lists => Mover::list(target.queue(
+                    &self.names(),
+                    &QueueSetup { depth: LIST, buffer_bytes: PAGE_BYTES as usize },
+                )?),
             };
             Ok(move |worker: &mut Worker<'_>| match (guard, beside) {
                 (Some(guard), _) => client(worker, db, guard, mover),
@@ -171,15 +193,34 @@ impl Oltp {
     }
 
     /// Runs one measurement with so many clients and so large a cache.
-    pub(super) fn measure(&self, clients: usize, cache_percent: f64, target: &dyn Target, env: &Env<'_>) -> Result<Measurement> {
+    pub(super) fn measure(
+        &self,
+        clients: usize,
+        cache_percent: f64,
+        target: &dyn Target,
+        env: &Env<'_>,
+    ) -> Result<Measurement> {
         self.with_database(clients, cache_percent, target, |db| {
-            let phase = Phase::Timed { warm_up: self.ramp.max(env.warm_up), time: env.time, after: self.ramp };
+            let phase = Phase::Timed {
+                warm_up: self.ramp.max(env.warm_up),
+                time: env.time,
+                after: self.ramp,
+            };
             let mut measurement = self.phase(db, target, env, phase, None)?;
-            let (touched, missed) = (db.touched.load(Relaxed) as f64, db.missed.load(Relaxed) as f64);
+            let (touched, missed) =
+                (db.touched.load(Relaxed) as f64, db.missed.load(Relaxed) as f64);
             let commits = measurement.latency.get("commit").map_or(0, |l| l.count) as f64;
-            measurement.figures.insert("cache hits %".into(), if touched > 0.0 { 100.0 * (1.0 - missed / touched) } else { 0.0 });
-            measurement.figures.insert("waits for a clean page".into(), db.dirty_waits.load(Relaxed) as f64);
-            measurement.figures.insert("commits per log write".into(), if commits > 0.0 { commits / (db.log.writes().max(1) as f64) } else { 0.0 });
+            measurement.figures.insert(
+                "cache hits %".into(),
+                if touched > 0.0 { 100.0 * (1.0 - missed / touched) } else { 0.0 },
+            );
+            measurement
+                .figures
+                .insert("waits for a clean page".into(), db.dirty_waits.load(Relaxed) as f64);
+            measurement.figures.insert(
+                "commits per log write".into(),
+                if commits > 0.0 { commits / (db.log.writes().max(1) as f64) } else { 0.0 },
+            );
             Ok(measurement)
         })
     }
@@ -218,13 +259,29 @@ impl Work for Oltp {
     }
 
     fn validate(&self) -> Result<()> {
-        if self.clients.is_empty() || self.clients.iter().any(|&n| n == 0 || n > 4096) || self.writers == 0 || self.files == 0 || self.tables == 0 {
-            return Err(Error::usage("clients, writers, files and tables must be at least 1, and clients at most 4096"));
+        if self.clients.is_empty()
+            || self.clients.iter().any(|&n| n == 0 || n > 4096)
+            || self.writers == 0
+            || self.files == 0
+            || self.tables == 0
+        {
+            return Err(Error::usage(
+                "clients, writers, files and tables must be at least 1, and clients at most 4096",
+            ));
         }
-        if self.pages_per_transaction == 0 || self.updates_percent > 100 || !(0.0..=100.0).contains(&self.cache_percent) {
-            return Err(Error::usage("a transaction touches at least one page, and percentages lie between 0 and 100"));
+        if self.pages_per_transaction == 0
+            || self.updates_percent > 100
+            || !(0.0..=100.0).contains(&self.cache_percent)
+        {
+            return Err(Error::usage(
+                "a transaction touches at least one page, and percentages lie between 0 and 100",
+            ));
         }
-        if self.log_block_bytes < 512 || !self.log_block_bytes.is_multiple_of(512) || self.redo_bytes == 0 || self.log_bytes < 4 << 20 {
+        if self.log_block_bytes < 512
+            || !self.log_block_bytes.is_multiple_of(512)
+            || self.redo_bytes == 0
+            || self.log_bytes < 4 << 20
+        {
             return Err(Error::usage(
                 "the redo log is at least 4 MiB, its blocks are a multiple of 512 and a transaction writes at least a byte of redo",
             ));
@@ -237,7 +294,12 @@ impl Work for Oltp {
     }
 
     fn cases(&self) -> Vec<Case> {
-        let case = |&n: &usize| Case { name: format!("{n} clients"), curve: "transactions".into(), axis: "clients".into(), x: n as f64 };
+        let case = |&n: &usize| Case {
+            name: format!("{n} clients"),
+            curve: "transactions".into(),
+            axis: "clients".into(),
+            x: n as f64,
+        };
         self.clients.iter().map(case).collect()
     }
 

@@ -1,4 +1,5 @@
-//! The database's own buffer cache, as far as it matters to a disk: which pages are in memory. Second-chance replacement, in shards.
+//! The database's own buffer cache, as far as it matters to a disk: which pages are in memory.
+//! Second-chance replacement, in shards.
 
 use std::collections::HashMap;
 
@@ -27,11 +28,19 @@ impl PageCache {
     /// Makes a cache that holds about `pages` pages.
     pub(crate) fn new(pages: u64) -> Self {
         let capacity = (pages as usize).div_ceil(SHARDS).max(1);
-        let shard = || Mutex::new(Shard { slots: Vec::with_capacity(capacity), capacity, hand: 0, at: HashMap::with_capacity(capacity) });
+        let shard = || {
+            Mutex::new(Shard {
+                slots: Vec::with_capacity(capacity),
+                capacity,
+                hand: 0,
+                at: HashMap::with_capacity(capacity),
+            })
+        };
         Self { shards: (0..SHARDS).map(|_| shard()).collect() }
     }
 
-    /// Uses a page; returns whether it was there. If not, it is there now, in place of one that was not used lately.
+    /// Uses a page; returns whether it was there. If not, it is there now, in place of one that was
+    /// not used lately.
     pub(crate) fn touch(&self, page: u64) -> bool {
         let spread = page.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 58;
         self.shards[spread as usize].lock().touch(page)

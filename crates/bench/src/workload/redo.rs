@@ -1,4 +1,5 @@
-//! `redo`: what a database's log does. Every append is durable before the next; several committers share the file.
+//! `redo`: what a database's log does. Every append is durable before the next; several committers
+//! share the file.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -40,7 +41,9 @@ impl std::str::FromStr for LogState {
         [Self::Extending, Self::Unwritten, Self::Written]
             .into_iter()
             .find(|state| state.name() == text)
-            .ok_or_else(|| format!("unknown state '{text}' of a log: use extending, unwritten or written"))
+            .ok_or_else(|| {
+                format!("unknown state '{text}' of a log: use extending, unwritten or written")
+            })
     }
 }
 
@@ -53,7 +56,8 @@ pub struct Redo {
     pub committers: Vec<usize>,
     /// States of the file.
     pub states: Vec<LogState>,
-    /// The most that the log grows to in one measurement, in bytes; a measurement that gets there ends early.
+    /// The most that the log grows to in one measurement, in bytes; a measurement that gets there
+    /// ends early.
     pub size_bytes: u64,
 }
 
@@ -80,7 +84,11 @@ impl Redo {
         let mut patterns = Vec::new();
         for &state in &self.states {
             for &committers in &self.committers {
-                patterns.extend(self.append_bytes.iter().map(|&append_bytes| Pattern { append_bytes, committers, state }));
+                patterns.extend(self.append_bytes.iter().map(|&append_bytes| Pattern {
+                    append_bytes,
+                    committers,
+                    state,
+                }));
             }
         }
         patterns
@@ -92,7 +100,11 @@ impl Redo {
             LogState::Unwritten => FileState::Unwritten,
             LogState::Written => FileState::Written,
         };
-        FileSpec { name: format!("redo-{}", state.name()), size_bytes: self.size_bytes, state: file_state }
+        FileSpec {
+            name: format!("redo-{}", state.name()),
+            size_bytes: self.size_bytes,
+            state: file_state,
+        }
     }
 }
 
@@ -126,8 +138,14 @@ impl Work for Redo {
         if self.committers.iter().any(|&n| n == 0 || n > 4096) {
             return Err(Error::usage("a number of committers is 0 or above 4096"));
         }
-        match self.append_bytes.iter().find(|&&b| b == 0 || !b.is_multiple_of(512) || b > self.size_bytes / 64) {
-            Some(b) => Err(Error::usage(format!("an append of {b} bytes is no multiple of 512, or --size does not hold 64 of them"))),
+        match self
+            .append_bytes
+            .iter()
+            .find(|&&b| b == 0 || !b.is_multiple_of(512) || b > self.size_bytes / 64)
+        {
+            Some(b) => Err(Error::usage(format!(
+                "an append of {b} bytes is no multiple of 512, or --size does not hold 64 of them"
+            ))),
             None => Ok(()),
         }
     }
@@ -136,7 +154,12 @@ impl Work for Redo {
         let case = |p: &Pattern| {
             let size = bedplate::format_size(p.append_bytes);
             Case {
-                name: format!("{}, {size}, {} committer{}", p.state.name(), p.committers, if p.committers == 1 { "" } else { "s" }),
+                name: format!(
+                    "{}, {size}, {} committer{}",
+                    p.state.name(),
+                    p.committers,
+                    if p.committers == 1 { "" } else { "s" }
+                ),
                 curve: format!("{}, {size}", p.state.name()),
                 axis: "committers".into(),
                 x: p.committers as f64,
@@ -171,7 +194,15 @@ impl Work for Redo {
         // No warm-up: it would use up the state that is to be measured.
         let phase = Phase::Timed { warm_up: Duration::ZERO, time: env.time, after: Duration::ZERO };
         let classes = [Class::Commit];
-        let job = Job { target, threads: pattern.committers, phase, classes: &classes, rated: &classes, sample_every: None, stop: env.stop };
+        let job = Job {
+            target,
+            threads: pattern.committers,
+            phase,
+            classes: &classes,
+            rated: &classes,
+            sample_every: None,
+            stop: env.stop,
+        };
         let measurement = run(&job, |index| {
             let mut buf = AlignedBuf::zeroed(append as usize);
             fill_pattern(&mut buf, index as u64);

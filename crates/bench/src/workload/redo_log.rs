@@ -1,4 +1,5 @@
-//! A database's redo log with group commit: a committer that finds no write in progress writes for all that wait.
+//! A database's redo log with group commit: a committer that finds no write in progress writes for
+//! all that wait.
 
 use bedplate::AlignedBuf;
 use parking_lot::{Condvar, Mutex};
@@ -36,7 +37,14 @@ impl<'a> RedoLog<'a> {
     pub(crate) fn new(file: &'a dyn TargetFile, size_bytes: u64, block_bytes: u64) -> Self {
         let mut buffer = AlignedBuf::zeroed((WRITE_MAX + block_bytes) as usize);
         fill_pattern(&mut buffer, 1);
-        Self { file, size_bytes, block_bytes, state: Mutex::default(), durable: Condvar::new(), buffer: Mutex::new(buffer) }
+        Self {
+            file,
+            size_bytes,
+            block_bytes,
+            state: Mutex::default(),
+            durable: Condvar::new(),
+            buffer: Mutex::new(buffer),
+        }
     }
 
     /// Appends `len` bytes and waits until they are durable.

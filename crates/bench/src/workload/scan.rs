@@ -1,11 +1,13 @@
-//! `scan`: a report that reads a large file from end to end beside transactions, whose pages are in a second-level cache: does it throw them out?
+//! `scan`: a report that reads a large file from end to end beside transactions, whose pages are in
+//! a second-level cache: does it throw them out?
 //!
 //! ```text
 //!   hot pages read ─► warm-up ─► before ─► the scan, from its first byte to its last ─► then
 //!                     └────────────── clients and writers of `oltp` all the time ──────────┘
 //! ```
-//! How many reads of the database the cache answered follows from the bytes that the device read, less the file that was scanned: it is read once,
-//! and cold. So it is measured alike for every cache, the kernel's too.
+//! How many reads of the database the cache answered follows from the bytes that the device read,
+//! less the file that was scanned: it is read once, and cold. So it is measured alike for every
+//! cache, the kernel's too.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -40,7 +42,13 @@ pub struct Scan {
 impl Default for Scan {
     fn default() -> Self {
         let database = Oltp { updates_percent: 25, cache_percent: 2.0, ..Oltp::default() };
-        Self { database, clients: 16, cache_percent: 40.0, multiples: vec![8], block_bytes: 256 << 10 }
+        Self {
+            database,
+            clients: 16,
+            cache_percent: 40.0,
+            multiples: vec![8],
+            block_bytes: 256 << 10,
+        }
     }
 }
 
@@ -71,33 +79,62 @@ impl Scan {
         };
         self.database.with_database(self.clients, self.database.cache_percent, target, |db| {
             let phase = |phase, beside| self.phase(db, target, env, phase, beside);
-            let timed = |time| Phase::Timed { warm_up: Duration::ZERO, time, after: Duration::ZERO };
+            let timed =
+                |time| Phase::Timed { warm_up: Duration::ZERO, time, after: Duration::ZERO };
             phase(timed(self.database.ramp.max(env.warm_up)), None)?;
             let before = phase(timed(env.time), None)?;
             let during = phase(Phase::Work, Some(&scan))?;
             let then = phase(timed(env.time), None)?;
             let read = read.load(Relaxed);
-            let mut figures = BTreeMap::from([("scan MiB/s".to_owned(), read as f64 / f64::from(1 << 20) / (took_ns.load(Relaxed) as f64 / 1e9))]);
-            for (name, phase, scanned) in [("before", &before, 0), ("during", &during, read), ("then", &then, 0)] {
-                figures.extend(phase.told(scanned).into_iter().map(|(what, value)| (format!("{name} {what}"), value)));
+            let mut figures = BTreeMap::from([(
+                "scan MiB/s".to_owned(),
+                read as f64 / f64::from(1 << 20) / (took_ns.load(Relaxed) as f64 / 1e9),
+            )]);
+            for (name, phase, scanned) in
+                [("before", &before, 0), ("during", &during, read), ("then", &then, 0)]
+            {
+                figures.extend(
+                    phase
+                        .told(scanned)
+                        .into_iter()
+                        .map(|(what, value)| (format!("{name} {what}"), value)),
+                );
             }
-            let timeline = [before.measured.timeline, during.measured.timeline, then.measured.timeline].into_iter().fold(Vec::new(), joined);
+            let timeline =
+                [before.measured.timeline, during.measured.timeline, then.measured.timeline]
+                    .into_iter()
+                    .fold(Vec::new(), joined);
             Ok(Measurement { timeline, figures, ..during.measured })
         })
     }
 
-    /// Lets the database work, and reads what it asked for and what the devices read, while no transaction runs.
-    fn phase(&self, db: &Database<'_>, target: &dyn Target, env: &Env<'_>, phase: Phase, beside: Option<Beside<'_>>) -> Result<Counted> {
+    /// Lets the database work, and reads what it asked for and what the devices read, while no
+    /// transaction runs.
+    fn phase(
+        &self,
+        db: &Database<'_>,
+        target: &dyn Target,
+        env: &Env<'_>,
+        phase: Phase,
+        beside: Option<Beside<'_>>,
+    ) -> Result<Counted> {
         let read = || (db.missed.load(Relaxed), target.device_ops().map(|ops| ops.read_bytes));
         let (asked, device) = read();
         let measured = self.database.phase(db, target, env, phase, beside)?;
         let (asked_then, device_then) = read();
-        let device_bytes = device_then.zip(device).map(|(then, before)| then.saturating_sub(before));
+        let device_bytes =
+            device_then.zip(device).map(|(then, before)| then.saturating_sub(before));
         Ok(Counted { measured, asked_bytes: (asked_then - asked) * PAGE_BYTES, device_bytes })
     }
 
     /// Reads the file once, from end to end.
-    fn read_all(&self, worker: &Worker<'_>, file: &dyn TargetFile, bytes: u64, read: &AtomicU64) -> Result<()> {
+    fn read_all(
+        &self,
+        worker: &Worker<'_>,
+        file: &dyn TargetFile,
+        bytes: u64,
+        read: &AtomicU64,
+    ) -> Result<()> {
         let mut buf = AlignedBuf::zeroed(self.block_bytes as usize);
         for offset in (0..bytes).step_by(self.block_bytes as usize) {
             if worker.done(Instant::now()) {
@@ -110,7 +147,8 @@ impl Scan {
     }
 }
 
-/// A phase, with what the database asked for in all of it, and what the devices read; `None` where that is not counted.
+/// A phase, with what the database asked for in all of it, and what the devices read; `None` where
+/// that is not counted.
 struct Counted {
     measured: Measurement,
     asked_bytes: u64,
@@ -121,7 +159,9 @@ impl Counted {
     /// What is told of a phase in which so many bytes were scanned too.
     fn told(&self, scanned: u64) -> Vec<(&'static str, f64)> {
         let mut told = vec![("tps", self.measured.rate)];
-        told.extend(self.measured.latency.get("transaction").map(|latency| ("p99 µs", latency.p99_us)));
+        told.extend(
+            self.measured.latency.get("transaction").map(|latency| ("p99 µs", latency.p99_us)),
+        );
         told.extend(self.hits_percent(scanned).map(|percent| ("hits %", percent)));
         told
     }
@@ -129,7 +169,8 @@ impl Counted {
     /// Reads of the database that no device was asked for, in percent.
     fn hits_percent(&self, scanned: u64) -> Option<f64> {
         let missed = self.device_bytes?.saturating_sub(scanned);
-        (self.asked_bytes > 0).then(|| (100.0 * (1.0 - missed as f64 / self.asked_bytes as f64)).clamp(0.0, 100.0))
+        (self.asked_bytes > 0)
+            .then(|| (100.0 * (1.0 - missed as f64 / self.asked_bytes as f64)).clamp(0.0, 100.0))
     }
 }
 
@@ -162,11 +203,21 @@ impl Work for Scan {
     }
 
     fn validate(&self) -> Result<()> {
-        if self.clients == 0 || self.multiples.is_empty() || self.multiples.iter().any(|&multiple| multiple == 0 || multiple > 1000) {
-            return Err(Error::usage("scan has nothing to do: give clients, and sizes of the scanned file from 1 to 1000 times the cache"));
+        if self.clients == 0
+            || self.multiples.is_empty()
+            || self.multiples.iter().any(|&multiple| multiple == 0 || multiple > 1000)
+        {
+            return Err(Error::usage(
+                "scan has nothing to do: give clients, and sizes of the scanned file from 1 to 1000 times the cache",
+            ));
         }
-        if !(1.0..=100.0).contains(&self.cache_percent) || self.block_bytes == 0 || !self.block_bytes.is_multiple_of(4096) {
-            return Err(Error::usage("the cache is 1 to 100 percent of the data, and a read of the scan a multiple of 4096"));
+        if !(1.0..=100.0).contains(&self.cache_percent)
+            || self.block_bytes == 0
+            || !self.block_bytes.is_multiple_of(4096)
+        {
+            return Err(Error::usage(
+                "the cache is 1 to 100 percent of the data, and a read of the scan a multiple of 4096",
+            ));
         }
         self.database.validate()
     }

@@ -1,4 +1,5 @@
-//! `sequential`: large sequential reads of 1 … N files at once, one to a device where the target has several. The AIX guide's table.
+//! `sequential`: large sequential reads of 1 … N files at once, one to a device where the target
+//! has several. The AIX guide's table.
 
 use std::collections::BTreeMap;
 use std::time::Instant;
@@ -63,8 +64,13 @@ impl Work for Sequential {
         if self.streams.is_empty() || self.streams.iter().any(|&n| n == 0 || n > 256) {
             return Err(Error::usage("sequential needs numbers of streams between 1 and 256"));
         }
-        if self.block_bytes < 512 || !self.block_bytes.is_multiple_of(512) || !self.size_bytes.is_multiple_of(self.block_bytes) {
-            return Err(Error::usage("--block must be a multiple of 512, and --size a multiple of --block"));
+        if self.block_bytes < 512
+            || !self.block_bytes.is_multiple_of(512)
+            || !self.size_bytes.is_multiple_of(self.block_bytes)
+        {
+            return Err(Error::usage(
+                "--block must be a multiple of 512, and --size a multiple of --block",
+            ));
         }
         Ok(())
     }
@@ -90,8 +96,15 @@ impl Work for Sequential {
     fn run(&self, case: usize, target: &dyn Target, env: &Env<'_>) -> Result<Measurement> {
         target.make_cold()?;
         let classes = [Class::Read];
-        let job =
-            Job { target, threads: self.streams[case], phase: Phase::Work, classes: &classes, rated: &classes, sample_every: None, stop: env.stop };
+        let job = Job {
+            target,
+            threads: self.streams[case],
+            phase: Phase::Work,
+            classes: &classes,
+            rated: &classes,
+            sample_every: None,
+            stop: env.stop,
+        };
         let mut measurement = run(&job, |index| {
             let file = target.open(&self.file(index).name)?;
             let mut buf = AlignedBuf::zeroed(self.block_bytes as usize);

@@ -1,4 +1,5 @@
-//! `writers`: MTW of the NFS paper. Threads that each write their own section of one existing file, then make it durable.
+//! `writers`: MTW of the NFS paper. Threads that each write their own section of one existing file,
+//! then make it durable.
 
 use std::collections::BTreeMap;
 use std::time::Instant;
@@ -57,7 +58,10 @@ impl Work for Writers {
             return Err(Error::usage("writers needs numbers of threads between 1 and 4096"));
         }
         if self.block_bytes < 512 || !self.block_bytes.is_multiple_of(512) {
-            return Err(Error::usage(format!("a write of {} bytes is not a multiple of 512", self.block_bytes)));
+            return Err(Error::usage(format!(
+                "a write of {} bytes is not a multiple of 512",
+                self.block_bytes
+            )));
         }
         let most = self.threads.iter().copied().max().unwrap_or(1) as u64;
         if self.size_bytes / self.block_bytes < most {
@@ -67,7 +71,12 @@ impl Work for Writers {
     }
 
     fn cases(&self) -> Vec<Case> {
-        let case = |&n: &usize| Case { name: format!("{n} threads"), curve: "sections".into(), axis: "threads".into(), x: n as f64 };
+        let case = |&n: &usize| Case {
+            name: format!("{n} threads"),
+            curve: "sections".into(),
+            axis: "threads".into(),
+            x: n as f64,
+        };
         self.threads.iter().map(case).collect()
     }
 
@@ -84,7 +93,15 @@ impl Work for Writers {
         let section = self.size_bytes / self.block_bytes / threads as u64;
         let file = target.open(FILE)?;
         let classes = [Class::Write];
-        let job = Job { target, threads, phase: Phase::Work, classes: &classes, rated: &classes, sample_every: None, stop: env.stop };
+        let job = Job {
+            target,
+            threads,
+            phase: Phase::Work,
+            classes: &classes,
+            rated: &classes,
+            sample_every: None,
+            stop: env.stop,
+        };
         let mut measurement = run(&job, |index| {
             let mut buf = AlignedBuf::zeroed(self.block_bytes as usize);
             fill_pattern(&mut buf, index as u64);

@@ -42,7 +42,8 @@ pub(crate) struct Core {
 
 /// Returns the size in bytes, not rounded.
 pub(crate) fn size_bytes(file: &File) -> io::Result<u64> {
-    // The end of a block device is its size, which `metadata` does not know. Nothing here uses the file's position.
+    // The end of a block device is its size, which `metadata` does not know. Nothing here uses the
+    // file's position.
     (&mut &*file).seek(SeekFrom::End(0))
 }
 
@@ -75,7 +76,13 @@ impl Core {
                 Ok(0) => return Err(self.ended_early(operation, offset + moved as u64)),
                 Ok(count) => moved += count,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(self.explain(operation, Some(offset + moved as u64), error.raw_os_error().unwrap_or(libc::EIO))),
+                Err(error) => {
+                    return Err(self.explain(
+                        operation,
+                        Some(offset + moved as u64),
+                        error.raw_os_error().unwrap_or(libc::EIO),
+                    ));
+                }
             }
             if moved >= len {
                 return Ok(());
@@ -84,16 +91,19 @@ impl Core {
         }
     }
 
-    /// Refuses to call anything durable on a device that was cut short since it was opened. A write behind the end of a cut image succeeds, and what
-    /// lies between reads as zeros: nothing else would notice.
+    /// Refuses to call anything durable on a device that was cut short since it was opened. A write
+    /// behind the end of a cut image succeeds, and what lies between reads as zeros: nothing else
+    /// would notice.
     pub fn require_whole(&self) -> Result<()> {
         self.cut_short(Operation::Flush, None).map_or(Ok(()), Err)
     }
 
-    /// Makes the error of a failed transfer. The kernel has several for one behind the end of a device that was cut short, "no space" among them.
+    /// Makes the error of a failed transfer. The kernel has several for one behind the end of a
+    /// device that was cut short, "no space" among them.
     #[cold]
     pub fn explain(&self, operation: Operation, offset: Option<u64>, errno: i32) -> Error {
-        self.cut_short(operation, offset).unwrap_or_else(|| from_errno(&self.name, operation, offset, errno))
+        self.cut_short(operation, offset)
+            .unwrap_or_else(|| from_errno(&self.name, operation, offset, errno))
     }
 
     /// Returns the error of a device that is shorter than it was.
@@ -102,7 +112,9 @@ impl Core {
         match size_bytes(&self.file) {
             Ok(left) if left >= size => None,
             Ok(left) => {
-                let detail = format!("the device was cut short while it was in use, to {left} of its {size} bytes: restore the missing end");
+                let detail = format!(
+                    "the device was cut short while it was in use, to {left} of its {size} bytes: restore the missing end"
+                );
                 Some(error(&self.name, ErrorKind::Io, operation, offset, detail))
             }
             Err(error) => Some(from_io(&self.name, operation, offset, &error)),
@@ -111,8 +123,15 @@ impl Core {
 
     /// Makes the error of a transfer that moved nothing within the device's size.
     pub fn ended_early(&self, operation: Operation, offset: u64) -> Error {
-        let ended =
-            || error(&self.name, ErrorKind::Io, operation, Some(offset), "the device moved no more bytes, although it has not ended".to_owned());
+        let ended = || {
+            error(
+                &self.name,
+                ErrorKind::Io,
+                operation,
+                Some(offset),
+                "the device moved no more bytes, although it has not ended".to_owned(),
+            )
+        };
         self.cut_short(operation, Some(offset)).unwrap_or_else(ended)
     }
 
@@ -121,22 +140,29 @@ impl Core {
         self.checked(Operation::Read, offset, buf.len(), buf.as_ptr() as usize)?;
         match self.file.read_at(buf, offset) {
             Ok(count) if count == buf.len() => Ok(()),
-            first => self.go_on(Operation::Read, offset, buf.len(), first, |from| self.file.read_at(&mut buf[from..], offset + from as u64)),
+            first => self.go_on(Operation::Read, offset, buf.len(), first, |from| {
+                self.file.read_at(&mut buf[from..], offset + from as u64)
+            }),
         }
     }
 
-    /// Says whether a write must be asked for as untorn: longer than a block, which never tears, and within what the device promises.
+    /// Says whether a write must be asked for as untorn: longer than a block, which never tears,
+    /// and within what the device promises.
     #[inline]
     pub fn is_untorn(&self, offset: u64, len: u64) -> bool {
-        let beyond_a_block = len > u64::from(self.geometry.logical_block_size) && len <= u64::from(self.geometry.untorn_unit);
+        let beyond_a_block = len > u64::from(self.geometry.logical_block_size)
+            && len <= u64::from(self.geometry.untorn_unit);
         beyond_a_block && len.is_power_of_two() && offset.is_multiple_of(len)
     }
 
-    /// Writes so that a power cut leaves all of it or nothing; the kernel would be free to split a plain write.
+    /// Writes so that a power cut leaves all of it or nothing; the kernel would be free to split a
+    /// plain write.
     #[cold]
     fn write_untorn(&self, buf: &[u8], offset: u64) -> Result<()> {
         let flags = rustix::io::ReadWriteFlags::from_bits_retain(RWF_ATOMIC as u32);
-        let written = rustix::io::retry_on_intr(|| rustix::io::pwritev2(&self.file, &[io::IoSlice::new(buf)], offset, flags));
+        let written = rustix::io::retry_on_intr(|| {
+            rustix::io::pwritev2(&self.file, &[io::IoSlice::new(buf)], offset, flags)
+        });
         match written {
             Ok(count) if count == buf.len() => Ok(()),
             Ok(_) => Err(self.ended_early(Operation::Write, offset)),
@@ -152,7 +178,9 @@ impl Core {
         }
         match self.file.write_at(buf, offset) {
             Ok(count) if count == buf.len() => Ok(()),
-            first => self.go_on(Operation::Write, offset, buf.len(), first, |from| self.file.write_at(&buf[from..], offset + from as u64)),
+            first => self.go_on(Operation::Write, offset, buf.len(), first, |from| {
+                self.file.write_at(&buf[from..], offset + from as u64)
+            }),
         }
     }
 }
@@ -174,8 +202,13 @@ impl Positioned for Core {
     }
 
     fn flush(&self) -> Result<()> {
-        // `sync_data` is fdatasync, repeated while interrupted. After an error it is not repeated: the kernel has dropped what it held.
-        let result = self.file.sync_data().map_err(|error| from_io(&self.name, Operation::Flush, None, &error)).and_then(|()| self.require_whole());
+        // `sync_data` is fdatasync, repeated while interrupted. After an error it is not repeated:
+        // the kernel has dropped what it held.
+        let result = self
+            .file
+            .sync_data()
+            .map_err(|error| from_io(&self.name, Operation::Flush, None, &error))
+            .and_then(|()| self.require_whole());
         self.counters.count(Operation::Flush, 0, result)
     }
 
@@ -197,7 +230,15 @@ mod tests {
     fn core(file: File, untorn_unit: u32) -> Core {
         let geometry = Geometry { untorn_unit, ..crate::MemoryDevice::GEOMETRY };
         let (size_bytes, counters) = (AtomicU64::new(1 << 20), Counters::default());
-        Core { name: "core".into(), file, kind: Kind::Image, geometry, size_bytes, counters, _locks: Vec::new() }
+        Core {
+            name: "core".into(),
+            file,
+            kind: Kind::Image,
+            geometry,
+            size_bytes,
+            counters,
+            _locks: Vec::new(),
+        }
     }
 
     #[test]
@@ -206,7 +247,8 @@ mod tests {
         for (offset, len) in [(0, 1024), (4096, 4096), (16384, 16384), (49152, 16384)] {
             assert!(core.is_untorn(offset, len), "{len} at {offset}");
         }
-        for (offset, len) in [(0, 512), (4096, 8192), (0, 12288), (0, 32768), (8192, 16384), (0, 0)] {
+        for (offset, len) in [(0, 512), (4096, 8192), (0, 12288), (0, 32768), (8192, 16384), (0, 0)]
+        {
             assert!(!core.is_untorn(offset, len), "{len} at {offset}");
         }
     }

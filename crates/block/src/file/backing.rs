@@ -1,4 +1,5 @@
-//! What a device lies on: a partition on its disk, a loop device on its file, down to the file or disk that has the bytes.
+//! What a device lies on: a partition on its disk, a loop device on its file, down to the file or
+//! disk that has the bytes.
 //!
 //! ```text
 //! /dev/loop1p2 ── 1 MiB.. ──► /dev/loop1 ── offset.. ──► v.img
@@ -22,13 +23,15 @@ pub(super) struct Layer {
     pub path: PathBuf,
     /// The bytes of it that belong to the uppermost device.
     pub bytes: Range<u64>,
-    /// The loop device above that presents it; `None` for the uppermost and for the disk of a partition.
+    /// The loop device above that presents it; `None` for the uppermost and for the disk of a
+    /// partition.
     pub presented_by: Option<Loop>,
 }
 
 /// Returns the device and everything that it lies on, from the top down.
 pub(super) fn layers(path: &Path, target: Target) -> Vec<Layer> {
-    let mut layers = vec![Layer { target, path: path.to_owned(), bytes: 0..u64::MAX, presented_by: None }];
+    let mut layers =
+        vec![Layer { target, path: path.to_owned(), bytes: 0..u64::MAX, presented_by: None }];
     while layers.len() < LAYERS_MAX
         && let Some(next) = layers.last().and_then(below)
     {
@@ -44,16 +47,28 @@ fn below(layer: &Layer) -> Option<Layer> {
 
 fn disk_of(partition: DeviceNo, bytes: &Range<u64>) -> Option<Layer> {
     let dir = partition.sysfs().canonicalize().ok().filter(|dir| dir.join("partition").exists())?;
-    let in_bytes = |name: &str| Some(fs::read_to_string(dir.join(name)).ok()?.trim().parse::<u64>().ok()? * 512);
+    let in_bytes = |name: &str| {
+        Some(fs::read_to_string(dir.join(name)).ok()?.trim().parse::<u64>().ok()? * 512)
+    };
     let disk = DeviceNo::read(&dir.parent()?.join("dev"))?;
     let (start, size) = (in_bytes("start")?, in_bytes("size")?);
-    Some(Layer { target: Target::Block(disk), path: disk.node()?, bytes: part_of(&(start..start + size), bytes), presented_by: None })
+    Some(Layer {
+        target: Target::Block(disk),
+        path: disk.node()?,
+        bytes: part_of(&(start..start + size), bytes),
+        presented_by: None,
+    })
 }
 
 fn file_of(device: DeviceNo, bytes: &Range<u64>) -> Option<Layer> {
     let presented_by = Loop::of(device)?;
     let (target, path) = (presented_by.backing, presented_by.backing_path.clone());
-    Some(Layer { target, path, bytes: part_of(&presented_by.bytes, bytes), presented_by: Some(presented_by) })
+    Some(Layer {
+        target,
+        path,
+        bytes: part_of(&presented_by.bytes, bytes),
+        presented_by: Some(presented_by),
+    })
 }
 
 /// Returns where `inner`, a part of what `outer` holds, lies.
@@ -69,7 +84,8 @@ pub(super) fn overlap(one: &Range<u64>, other: &Range<u64>) -> bool {
 
 /// The file or disk that has the bytes of a device, and which bytes of it they are.
 ///
-/// Two paths whose backings overlap are one device, under whatever names: links, an image and the loop device over it, a disk and a partition of it.
+/// Two paths whose backings overlap are one device, under whatever names: links, an image and the
+/// loop device over it, a disk and a partition of it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Backing {
     target: Target,
@@ -101,7 +117,9 @@ mod tests {
         assert_eq!(part_of(&(100..300), &(0..u64::MAX)), 100..300);
         assert_eq!(part_of(&(100..300), &(50..150)), 150..250);
         assert_eq!(part_of(&(100..300), &(150..900)), 250..300);
-        assert!(overlap(&(0..2), &(1..3)) && !overlap(&(0..2), &(2..3)) && !overlap(&(2..3), &(0..2)));
+        assert!(
+            overlap(&(0..2), &(1..3)) && !overlap(&(0..2), &(2..3)) && !overlap(&(2..3), &(0..2))
+        );
     }
 
     #[test]
@@ -114,6 +132,9 @@ mod tests {
         std::os::unix::fs::symlink("a", &soft).unwrap();
         let own = Backing::of(&a).unwrap();
         assert!([&a, &hard, &soft].iter().all(|path| Backing::of(path).unwrap().overlaps(&own)));
-        assert!(!Backing::of(&b).unwrap().overlaps(&own) && Backing::of(&dir.path().join("none")).is_none());
+        assert!(
+            !Backing::of(&b).unwrap().overlaps(&own)
+                && Backing::of(&dir.path().join("none")).is_none()
+        );
     }
 }

@@ -1,7 +1,8 @@
 //! Loop devices: the file that each presents, known by its identity and not by a name.
 //!
-//! The driver tells device number and inode of the file (`LOOP_GET_STATUS64`) to those that may open the loop device. Others go by the name in sysfs,
-//! which follows renames, and leads nowhere once that name is removed.
+//! The driver tells device number and inode of the file (`LOOP_GET_STATUS64`) to those that may
+//! open the loop device. Others go by the name in sysfs, which follows renames, and leads nowhere
+//! once that name is removed.
 
 use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions};
@@ -29,23 +30,28 @@ pub(super) struct Loop {
 }
 
 impl Loop {
-    /// Returns the loop device with this number; `None` for any other device, and for one that presents nothing or cannot be looked at.
+    /// Returns the loop device with this number; `None` for any other device, and for one that
+    /// presents nothing or cannot be looked at.
     pub fn of(device: DeviceNo) -> Option<Self> {
         let backing_path = backing_path(device)?;
-        let (backing, offset, limit) = status(device).ok().or_else(|| attributes(device, &backing_path))?;
+        let (backing, offset, limit) =
+            status(device).ok().or_else(|| attributes(device, &backing_path))?;
         let end = if limit == 0 { u64::MAX } else { offset.saturating_add(limit) };
         Some(Self { device, backing, backing_path, bytes: offset..end })
     }
 
-    /// Opens what the loop device presents: by its name, by another name in the same directory, or by the descriptor of a process that has it open.
-    /// Says whether it is open for writing, which is tried first with `write`.
+    /// Opens what the loop device presents: by its name, by another name in the same directory, or
+    /// by the descriptor of a process that has it open. Says whether it is open for writing, which
+    /// is tried first with `write`.
     pub fn open_backing(&self, write: bool) -> Option<(File, bool)> {
         let try_open = |path: PathBuf| self.open_verified(&path, write);
         if let Target::Block(device) = self.backing {
             return device.node().and_then(try_open);
         }
         let named = try_open(self.backing_path.clone());
-        named.or_else(|| self.names_beside().find_map(try_open)).or_else(|| self.descriptors().find_map(try_open))
+        named
+            .or_else(|| self.names_beside().find_map(try_open))
+            .or_else(|| self.descriptors().find_map(try_open))
     }
 
     fn open_verified(&self, path: &Path, write: bool) -> Option<(File, bool)> {
@@ -53,23 +59,44 @@ impl Loop {
         if Target::at(path).ok()? != self.backing {
             return None;
         }
-        let open = |write: bool| OpenOptions::new().read(true).write(write).custom_flags(libc::O_NONBLOCK).open(path).ok().map(|file| (file, write));
+        let open = |write: bool| {
+            OpenOptions::new()
+                .read(true)
+                .write(write)
+                .custom_flags(libc::O_NONBLOCK)
+                .open(path)
+                .ok()
+                .map(|file| (file, write))
+        };
         let opened = if write { open(true).or_else(|| open(false)) } else { open(false) };
-        opened.filter(|(file, _)| file.metadata().is_ok_and(|metadata| Target::of(&metadata) == self.backing))
+        opened.filter(|(file, _)| {
+            file.metadata().is_ok_and(|metadata| Target::of(&metadata) == self.backing)
+        })
     }
 
     /// Returns the hard links to the file in the directory where it was when its name was removed.
     fn names_beside(&self) -> impl Iterator<Item = PathBuf> {
         let inode = if let Target::File { ino, .. } = self.backing { Some(ino) } else { None };
-        let entries = self.backing_path.parent().and_then(|dir| fs::read_dir(dir).ok()).into_iter().flatten().flatten();
+        let entries = self
+            .backing_path
+            .parent()
+            .and_then(|dir| fs::read_dir(dir).ok())
+            .into_iter()
+            .flatten()
+            .flatten();
         entries.filter(move |entry| Some(entry.ino()) == inode).map(|entry| entry.path())
     }
 
     /// Returns the descriptors of processes that have the file open.
     fn descriptors(&self) -> impl Iterator<Item = PathBuf> {
-        let is_process = |entry: &fs::DirEntry| entry.file_name().as_bytes().iter().all(u8::is_ascii_digit);
+        let is_process =
+            |entry: &fs::DirEntry| entry.file_name().as_bytes().iter().all(u8::is_ascii_digit);
         let processes = fs::read_dir("/proc").into_iter().flatten().flatten().filter(is_process);
-        processes.flat_map(|process| fs::read_dir(process.path().join("fd")).into_iter().flatten().flatten()).map(|entry| entry.path())
+        processes
+            .flat_map(|process| {
+                fs::read_dir(process.path().join("fd")).into_iter().flatten().flatten()
+            })
+            .map(|entry| entry.path())
     }
 }
 
@@ -78,18 +105,23 @@ pub(super) fn loops_over(backing: Target) -> Vec<Loop> {
     let Ok(entries) = fs::read_dir("/sys/block") else { return Vec::new() };
     let mounts = mountinfo::mounts();
     let attached = entries.flatten().filter_map(|entry| DeviceNo::read(&entry.path().join("dev")));
-    let asked = attached.filter(|device| backing_path(*device).is_some_and(|path| may_ask(&mounts, &path, backing)));
+    let asked = attached.filter(|device| {
+        backing_path(*device).is_some_and(|path| may_ask(&mounts, &path, backing))
+    });
     asked.filter_map(Loop::of).filter(|found| found.backing == backing).collect()
 }
 
-/// Says whether the file of a loop device may be asked for. The file system that it lies on has to answer, and where that is another one served through
-/// FUSE the answer might have to come from this very process, which waits for it.
+/// Says whether the file of a loop device may be asked for. The file system that it lies on has to
+/// answer, and where that is another one served through FUSE the answer might have to come from
+/// this very process, which waits for it.
 fn may_ask(mounts: &[Mount], path: &Path, backing: Target) -> bool {
     let Some(mount) = mountinfo::mount_of(mounts, path) else { return true };
-    !mount.kind.starts_with("fuse") || matches!(backing, Target::File { dev, .. } if DeviceNo::from_raw(dev) == mount.device)
+    !mount.kind.starts_with("fuse")
+        || matches!(backing, Target::File { dev, .. } if DeviceNo::from_raw(dev) == mount.device)
 }
 
-/// Returns the present name of a loop device's file; the kernel puts " (deleted)" behind one that was removed.
+/// Returns the present name of a loop device's file; the kernel puts " (deleted)" behind one that
+/// was removed.
 fn backing_path(device: DeviceNo) -> Option<PathBuf> {
     let mut name = fs::read(device.sysfs().join("loop/backing_file")).ok()?;
     name.pop_if(|last| *last == b'\n');
@@ -98,7 +130,9 @@ fn backing_path(device: DeviceNo) -> Option<PathBuf> {
 
 /// Asks sysfs for file, offset and limit of size.
 fn attributes(device: DeviceNo, backing_path: &Path) -> Option<(Target, u64, u64)> {
-    let number = |name: &str| fs::read_to_string(device.sysfs().join("loop").join(name)).ok()?.trim().parse().ok();
+    let number = |name: &str| {
+        fs::read_to_string(device.sysfs().join("loop").join(name)).ok()?.trim().parse().ok()
+    };
     Some((Target::at(backing_path).ok()?, number("offset")?, number("sizelimit")?))
 }
 
@@ -133,13 +167,18 @@ fn status(device: DeviceNo) -> io::Result<(Target, u64, u64)> {
     }
     // SAFETY: `LoopInfo` is plain numbers, for which zeros are valid.
     let mut info: LoopInfo = unsafe { std::mem::zeroed() };
-    // SAFETY: the descriptor is open as long as `file` lives; the request writes one `loop_info64` to the pointer, which `info` has the layout of.
+    // SAFETY: the descriptor is open as long as `file` lives; the request writes one `loop_info64`
+    // to the pointer, which `info` has the layout of.
     if unsafe { libc::ioctl(file.as_raw_fd(), LOOP_GET_STATUS64, &raw mut info) } != 0 {
         return Err(io::Error::last_os_error());
     }
     let below = DeviceNo::from_raw(info.rdevice);
     let is_block = info.rdevice != 0 && below.sysfs().exists();
-    let target = if is_block { Target::Block(below) } else { Target::File { dev: info.device, ino: info.inode } };
+    let target = if is_block {
+        Target::Block(below)
+    } else {
+        Target::File { dev: info.device, ino: info.inode }
+    };
     Ok((target, info.offset, info.size_limit))
 }
 
@@ -152,14 +191,27 @@ mod tests {
         assert_eq!(size_of::<LoopInfo>(), 232);
     }
 
-    /// A daemon that opens a device asks each loop device for its file. One over a file of its own mount would be answered by the daemon itself.
+    /// A daemon that opens a device asks each loop device for its file. One over a file of its own
+    /// mount would be answered by the daemon itself.
     #[test]
     fn only_the_own_file_system_is_asked_where_it_is_served_through_fuse() {
-        let mounts = mountinfo::parse("27 1 254:0 / / rw - ext4 /dev/vda rw\n40 27 0:42 / /mnt rw - fuse.bedplate /v.img rw\n");
+        let mounts = mountinfo::parse(
+            "27 1 254:0 / / rw - ext4 /dev/vda rw\n40 27 0:42 / /mnt rw - fuse.bedplate /v.img rw\n",
+        );
         let on = |major, minor| Target::File { dev: rustix::fs::makedev(major, minor), ino: 12 };
-        assert!(may_ask(&mounts, Path::new("/srv/v.img"), on(254, 0)) && may_ask(&mounts, Path::new("/srv/v.img"), on(8, 1)));
-        assert!(may_ask(&mounts, Path::new("/mnt/v.img"), on(0, 42)) && !may_ask(&mounts, Path::new("/mnt/v.img"), on(254, 0)));
-        assert!(!may_ask(&mounts, Path::new("/mnt/v.img"), Target::Block(DeviceNo { major: 7, minor: 0 })));
+        assert!(
+            may_ask(&mounts, Path::new("/srv/v.img"), on(254, 0))
+                && may_ask(&mounts, Path::new("/srv/v.img"), on(8, 1))
+        );
+        assert!(
+            may_ask(&mounts, Path::new("/mnt/v.img"), on(0, 42))
+                && !may_ask(&mounts, Path::new("/mnt/v.img"), on(254, 0))
+        );
+        assert!(!may_ask(
+            &mounts,
+            Path::new("/mnt/v.img"),
+            Target::Block(DeviceNo { major: 7, minor: 0 })
+        ));
     }
 
     #[test]
@@ -177,7 +229,11 @@ mod tests {
         fs::remove_file(&gone).unwrap();
         // Another file took the name; it is not the one that is presented.
         fs::write(&gone, b"other").unwrap();
-        let opens = |write| found.open_backing(write).map(|(file, writable)| (Target::of(&file.metadata().unwrap()) == found.backing, writable));
+        let opens = |write| {
+            found.open_backing(write).map(|(file, writable)| {
+                (Target::of(&file.metadata().unwrap()) == found.backing, writable)
+            })
+        };
         assert_eq!((opens(true), opens(false)), (Some((true, true)), Some((true, false))));
         let held = File::open(&link).unwrap();
         fs::remove_file(&link).unwrap();

@@ -1,4 +1,5 @@
-//! Block devices and image files: positioned calls from the caller's thread, queues by the engine that the system allows.
+//! Block devices and image files: positioned calls from the caller's thread, queues by the engine
+//! that the system allows.
 
 mod backing;
 mod exclusive;
@@ -26,7 +27,10 @@ use crate::descriptor::{self, Core, Kind, from_io};
 use crate::inline::Positioned;
 use crate::threads::ServerPool;
 use crate::uring::{self, UringQueue};
-use crate::{AlignedBuf, BlockDevice, DeviceCounters, DeviceQueue, EngineReport, Error, ErrorKind, Geometry, Operation, QueueOptions, Result};
+use crate::{
+    AlignedBuf, BlockDevice, DeviceCounters, DeviceQueue, EngineReport, Error, ErrorKind, Geometry,
+    Operation, QueueOptions, Result,
+};
 
 /// A block device or an image file, opened by [`open`].
 #[derive(Debug)]
@@ -46,7 +50,14 @@ impl FileDevice {
     /// Chooses the engine.
     fn start(core: Core, options: &DeviceOptions, buffered: Option<String>) -> Result<Self> {
         let (servers, forbidden) = (OnceLock::new(), OnceLock::new());
-        let device = Self { core: Arc::new(core), engine: options.engine, server_threads: options.server_threads, servers, buffered, forbidden };
+        let device = Self {
+            core: Arc::new(core),
+            engine: options.engine,
+            server_threads: options.server_threads,
+            servers,
+            buffered,
+            forbidden,
+        };
         if options.engine != Engine::Threads
             && let Err(reason) = uring::probe()
         {
@@ -58,7 +69,13 @@ impl FileDevice {
     /// Turns to the server threads, unless io_uring was demanded.
     fn forbid_uring(&self, reason: String) -> Result<()> {
         if self.engine == Engine::Uring {
-            return Err(error(&self.core.name, ErrorKind::Unsupported, Operation::Open, None, reason));
+            return Err(error(
+                &self.core.name,
+                ErrorKind::Unsupported,
+                Operation::Open,
+                None,
+                reason,
+            ));
         }
         tracing::warn!(device = self.core.name, reason, "server threads instead of io_uring");
         self.forbidden.get_or_init(|| reason);
@@ -70,16 +87,24 @@ impl FileDevice {
     }
 
     fn thread_queue(&self, options: &QueueOptions) -> Box<dyn DeviceQueue> {
-        let servers = self.servers.get_or_init(|| Arc::new(ServerPool::new(Arc::clone(&self.core), self.server_threads)));
+        let servers = self
+            .servers
+            .get_or_init(|| Arc::new(ServerPool::new(Arc::clone(&self.core), self.server_threads)));
         Box::new(servers.queue(options))
     }
 
-    fn change(&self, offset: u64, len: u64, carry_out: impl FnOnce() -> io::Result<()>) -> Result<()> {
+    fn change(
+        &self,
+        offset: u64,
+        len: u64,
+        carry_out: impl FnOnce() -> io::Result<()>,
+    ) -> Result<()> {
         self.core.limits().range(&self.core.name, offset, len)?;
         if len == 0 {
             return Ok(());
         }
-        carry_out().map_err(|error| from_io(&self.core.name, Operation::Discard, Some(offset), &error))
+        carry_out()
+            .map_err(|error| from_io(&self.core.name, Operation::Discard, Some(offset), &error))
     }
 }
 
@@ -97,7 +122,8 @@ impl BlockDevice for FileDevice {
     }
 
     fn refresh_size(&self) -> Result<u64> {
-        let size = descriptor::size_bytes(&self.core.file).map_err(|error| from_io(&self.core.name, Operation::Resize, None, &error))?;
+        let size = descriptor::size_bytes(&self.core.file)
+            .map_err(|error| from_io(&self.core.name, Operation::Resize, None, &error))?;
         let size = size - size % u64::from(self.core.geometry.logical_block_size);
         self.core.size_bytes.store(size, Relaxed);
         Ok(size)
@@ -149,7 +175,8 @@ impl BlockDevice for FileDevice {
         }
         match UringQueue::new(Arc::clone(&self.core), options) {
             Ok(queue) => Ok(Box::new(queue)),
-            // Allowed when the device was opened and forbidden since: this process, or this thread, gave up rights.
+            // Allowed when the device was opened and forbidden since: this process, or this thread,
+            // gave up rights.
             Err(Error { errno: Some(errno), .. }) if uring::is_refusal(errno) => {
                 self.forbid_uring(uring::refusal(errno))?;
                 Ok(self.thread_queue(options))
@@ -159,7 +186,8 @@ impl BlockDevice for FileDevice {
     }
 
     fn engine(&self) -> EngineReport {
-        let reasons: Vec<&str> = self.buffered.iter().chain(self.forbidden.get()).map(String::as_str).collect();
+        let reasons: Vec<&str> =
+            self.buffered.iter().chain(self.forbidden.get()).map(String::as_str).collect();
         let fallback = (!reasons.is_empty()).then(|| reasons.join("; "));
         EngineReport { name: if self.has_servers() { "threads" } else { "io_uring" }, fallback }
     }
@@ -169,15 +197,16 @@ impl BlockDevice for FileDevice {
     }
 }
 
-/// `_IO(0x12, 119)` and `_IO(0x12, 127)`; counted from `_IO(0x12, 104)` because the base differs between architectures.
+/// `_IO(0x12, 119)` and `_IO(0x12, 127)`; counted from `_IO(0x12, 104)` because the base differs
+/// between architectures.
 const BLKDISCARD: libc::Ioctl = libc::BLKSSZGET + 15;
 const BLKZEROOUT: libc::Ioctl = libc::BLKSSZGET + 23;
 
 /// Discards or zeroes a range of a block device.
 fn block_range(file: &File, request: libc::Ioctl, offset: u64, len: u64) -> io::Result<()> {
     let range = [offset, len];
-    // SAFETY: the descriptor is open for as long as `file` is borrowed; both requests read two 64-bit numbers from the pointer, and
-    // the array outlives the call.
+    // SAFETY: the descriptor is open for as long as `file` is borrowed; both requests read two
+    // 64-bit numbers from the pointer, and the array outlives the call.
     match unsafe { libc::ioctl(file.as_raw_fd(), request, range.as_ptr()) } {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),

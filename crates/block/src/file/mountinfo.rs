@@ -34,13 +34,16 @@ fn parse_line(line: &str) -> Option<Mount> {
 
 /// Turns the octal escapes of mountinfo back into characters.
 fn unescape(text: &str) -> String {
-    [("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")].iter().fold(text.to_owned(), |text, (from, to)| text.replace(from, to))
+    [("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")]
+        .iter()
+        .fold(text.to_owned(), |text, (from, to)| text.replace(from, to))
 }
 
 /// Finds the mount that an absolute path lies on, by its name alone: no file system is asked.
 pub(super) fn mount_of<'a>(mounts: &'a [Mount], path: &Path) -> Option<&'a Mount> {
     let holds = mounts.iter().filter(|mount| path.starts_with(&mount.dir));
-    // Of several on one directory the last hides the others, and `max_by_key` returns the last of equals.
+    // Of several on one directory the last hides the others, and `max_by_key` returns the last of
+    // equals.
     holds.max_by_key(|mount| Path::new(&mount.dir).components().count())
 }
 
@@ -55,7 +58,10 @@ mod tests {
             41 27 0:43 / /data\\040here rw shared:1 - fuse.bedplate /srv/an\\040image rw\n\
             broken line\n";
         let mounts = parse(text);
-        let find = |path: &str| mount_of(&mounts, Path::new(path)).map(|mount| (mount.kind.as_str(), mount.source.as_str()));
+        let find = |path: &str| {
+            mount_of(&mounts, Path::new(path))
+                .map(|mount| (mount.kind.as_str(), mount.source.as_str()))
+        };
         assert_eq!(find("/data here/v.img"), Some(("fuse.bedplate", "/srv/an image")));
         assert_eq!(find("/data hereafter/v.img"), Some(("ext4", "/dev/vda")));
         assert_eq!((mounts.len(), find("v.img")), (3, None));

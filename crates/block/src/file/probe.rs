@@ -54,7 +54,8 @@ impl DeviceNo {
         PathBuf::from(format!("/sys/dev/block/{self}"))
     }
 
-    /// Reads an attribute of the request queue: the device's own, or for a partition that of its disk.
+    /// Reads an attribute of the request queue: the device's own, or for a partition that of its
+    /// disk.
     fn queue_attribute(self, name: &str) -> Option<String> {
         let own = self.sysfs().join("queue").join(name);
         let disk = self.sysfs().join("..").join("queue").join(name);
@@ -83,7 +84,8 @@ pub(super) fn statx(file: &File) -> io::Result<Statx> {
     Ok(rustix::fs::statx(file, "", AtFlags::EMPTY_PATH, mask)?)
 }
 
-/// Says whether direct I/O is refused although the open was not (a file system may say so per file).
+/// Says whether direct I/O is refused although the open was not (a file system may say so per
+/// file).
 pub(super) fn refuses_direct(stat: &Statx) -> bool {
     stat.stx_mask & StatxFlags::DIOALIGN.bits() != 0 && stat.stx_dio_offset_align == 0
 }
@@ -91,10 +93,12 @@ pub(super) fn refuses_direct(stat: &Statx) -> bool {
 /// `_IO(0x12, 94)`; counted from `_IO(0x12, 104)` because the base differs between architectures.
 const BLKROGET: libc::Ioctl = libc::BLKSSZGET - 10;
 
-/// Says whether a block device is set read-only; newer kernels let it be opened for writing all the same, and fail the writes.
+/// Says whether a block device is set read-only; newer kernels let it be opened for writing all the
+/// same, and fail the writes.
 pub(super) fn is_read_only(file: &File) -> io::Result<bool> {
     let mut flag: libc::c_int = 0;
-    // SAFETY: the descriptor is open for as long as `file` is borrowed, and the request writes one int to the pointer.
+    // SAFETY: the descriptor is open for as long as `file` is borrowed, and the request writes one
+    // int to the pointer.
     match unsafe { libc::ioctl(file.as_raw_fd(), BLKROGET, &raw mut flag) } {
         0 => Ok(flag != 0),
         _ => Err(io::Error::last_os_error()),
@@ -115,8 +119,12 @@ fn block_geometry(file: &File, stat: &Statx, opened: Opened) -> io::Result<Geome
     let physical = rustix::fs::ioctl_blkpbszget(file)?;
     let dma_align = || device.queue_number("dma_alignment").map(|mask| mask.wrapping_add(1));
     let align = known(stat.stx_dio_mem_align).or_else(dma_align).unwrap_or(logical);
-    let write_back = device.queue_attribute("write_cache").is_none_or(|cache| cache != "write through");
-    Ok(settle(opened, Found { logical, physical, align, untorn: untorn_unit(stat, opened, physical), write_back }))
+    let write_back =
+        device.queue_attribute("write_cache").is_none_or(|cache| cache != "write through");
+    Ok(settle(
+        opened,
+        Found { logical, physical, align, untorn: untorn_unit(stat, opened, physical), write_back },
+    ))
 }
 
 fn image_geometry(file: &File, stat: &Statx, opened: Opened) -> io::Result<Geometry> {
@@ -126,11 +134,22 @@ fn image_geometry(file: &File, stat: &Statx, opened: Opened) -> io::Result<Geome
         (true, Some(align)) => align,
         (true, None) => try_alignments(file)?,
     };
-    // A write smaller than what the disk below writes at once is read-modify-written there, as on the disk itself.
+    // A write smaller than what the disk below writes at once is read-modify-written there, as on
+    // the disk itself.
     let physical = below.queue_number("physical_block_size").unwrap_or(stat.stx_blksize);
     let align = known(stat.stx_dio_mem_align).unwrap_or(logical);
-    // Even over a disk without a cache, the host's file system needs a flush to find the image's blocks again.
-    Ok(settle(opened, Found { logical, physical, align, untorn: untorn_unit(stat, opened, physical), write_back: true }))
+    // Even over a disk without a cache, the host's file system needs a flush to find the image's
+    // blocks again.
+    Ok(settle(
+        opened,
+        Found {
+            logical,
+            physical,
+            align,
+            untorn: untorn_unit(stat, opened, physical),
+            write_back: true,
+        },
+    ))
 }
 
 fn known(value: u32) -> Option<u32> {
@@ -139,10 +158,13 @@ fn known(value: u32) -> Option<u32> {
 
 /// Returns the largest write that the hardware promises not to tear, 0 if it promises nothing.
 ///
-/// A file system that only imitates such writes, by writing elsewhere and remapping, promises more than it says here: callers
-/// that do not ask should not pay for that. It tells by a largest *optimised* unit of 0.
+/// A file system that only imitates such writes, by writing elsewhere and remapping, promises more
+/// than it says here: callers that do not ask should not pay for that. It tells by a largest
+/// *optimised* unit of 0.
 fn untorn_unit(stat: &Statx, opened: Opened, physical: u32) -> u32 {
-    let known = opened.direct && stat.stx_mask & WRITE_ATOMIC.bits() != 0 && stat.stx_atomic_write_unit_min <= physical;
+    let known = opened.direct
+        && stat.stx_mask & WRITE_ATOMIC.bits() != 0
+        && stat.stx_atomic_write_unit_min <= physical;
     match opened.kind {
         _ if !known => 0,
         Kind::Block => stat.stx_atomic_write_unit_max,
@@ -164,18 +186,24 @@ struct Found {
 fn settle(opened: Opened, found: Found) -> Geometry {
     let logical = found.logical.clamp(1, 1 << 16).next_power_of_two().max(512);
     let physical = found.physical.clamp(1, 1 << 20).next_power_of_two().max(logical);
-    let untorn = if found.untorn.is_power_of_two() { found.untorn.clamp(logical, 1 << 24) } else { logical };
+    let untorn =
+        if found.untorn.is_power_of_two() { found.untorn.clamp(logical, 1 << 24) } else { logical };
     Geometry {
         logical_block_size: logical,
         physical_block_size: physical,
-        buffer_align: if opened.direct { found.align.clamp(1, AlignedBuf::ALIGN as u32).next_power_of_two() } else { 1 },
+        buffer_align: if opened.direct {
+            found.align.clamp(1, AlignedBuf::ALIGN as u32).next_power_of_two()
+        } else {
+            1
+        },
         untorn_unit: untorn,
         volatile_cache: found.write_back || !opened.direct,
         read_only: opened.read_only,
     }
 }
 
-/// Finds the alignment of direct I/O on a kernel that does not tell: the smallest that a read gets through with.
+/// Finds the alignment of direct I/O on a kernel that does not tell: the smallest that a read gets
+/// through with.
 fn try_alignments(file: &File) -> io::Result<u32> {
     let mut buf = AlignedBuf::zeroed(4096);
     for align in [512, 1024, 2048] {
@@ -198,10 +226,22 @@ mod tests {
     fn whatever_the_system_says_the_geometry_keeps_its_rules() {
         for kind in [Kind::Block, Kind::Image] {
             let opened = Opened { kind, direct: true, read_only: false };
-            for (logical, physical, align) in [(0, 0, 0), (512, 4096, 4), (4096, 512, 511), (u32::MAX, u32::MAX, u32::MAX), (520, 520, 3)] {
-                let geometry = settle(opened, Found { logical, physical, align, untorn: physical, write_back: true });
+            for (logical, physical, align) in [
+                (0, 0, 0),
+                (512, 4096, 4),
+                (4096, 512, 511),
+                (u32::MAX, u32::MAX, u32::MAX),
+                (520, 520, 3),
+            ] {
+                let geometry = settle(
+                    opened,
+                    Found { logical, physical, align, untorn: physical, write_back: true },
+                );
                 crate::check::assert_geometry(&geometry);
-                assert!(geometry.buffer_align as usize <= AlignedBuf::ALIGN && geometry.logical_block_size >= 512);
+                assert!(
+                    geometry.buffer_align as usize <= AlignedBuf::ALIGN
+                        && geometry.logical_block_size >= 512
+                );
                 assert!(geometry.untorn_unit.is_power_of_two());
             }
         }
@@ -210,7 +250,10 @@ mod tests {
     #[test]
     fn a_buffered_device_takes_any_buffer_and_has_a_volatile_cache() {
         let opened = Opened { kind: Kind::Block, direct: false, read_only: false };
-        let geometry = settle(opened, Found { logical: 512, physical: 512, align: 512, untorn: 0, write_back: false });
+        let geometry = settle(
+            opened,
+            Found { logical: 512, physical: 512, align: 512, untorn: 0, write_back: false },
+        );
         assert!(geometry.buffer_align == 1 && geometry.volatile_cache);
     }
 }

@@ -1,4 +1,5 @@
-//! Where the bytes of a device lie, when they lie elsewhere: runs of the device, each in a file or zeros. What no run covers is the base's.
+//! Where the bytes of a device lie, when they lie elsewhere: runs of the device, each in a file or
+//! zeros. What no run covers is the base's.
 
 use crate::interval_map::{IntervalMap, RunValue};
 

@@ -11,7 +11,8 @@ use rand_xoshiro::Xoshiro256PlusPlus;
 pub enum Fault {
     /// At reads.
     Read(ReadFault),
-    /// At writes. `write_zeroes` and `discard` are writes too; having no data, they are spared `FlipBit`, `Misdirect` and `Tear`.
+    /// At writes. `write_zeroes` and `discard` are writes too; having no data, they are spared
+    /// `FlipBit`, `Misdirect` and `Tear`.
     Write(WriteFault),
     /// At flushes.
     Flush(FlushFault),
@@ -26,7 +27,8 @@ pub enum ReadFault {
     Fail,
     /// Succeeds with one bit turned, chosen by the seed; the medium is untouched.
     FlipBit,
-    /// Succeeds with these bits of one byte turned, where the read covers it; the medium is untouched.
+    /// Succeeds with these bits of one byte turned, where the read covers it; the medium is
+    /// untouched.
     Turn {
         /// Device offset of the byte.
         at: u64,
@@ -140,10 +142,17 @@ impl Faults {
         self.rules.clear();
     }
 
-    /// Asks which fault strikes a call. Every rule counts the calls it matches; the oldest that strikes wins.
-    pub fn strike(&mut self, call: Call, range: &Range<u64>, rng: &mut Xoshiro256PlusPlus) -> Option<Fault> {
+    /// Asks which fault strikes a call. Every rule counts the calls it matches; the oldest that
+    /// strikes wins.
+    pub fn strike(
+        &mut self,
+        call: Call,
+        range: &Range<u64>,
+        rng: &mut Xoshiro256PlusPlus,
+    ) -> Option<Fault> {
         let mut struck = None;
-        for (rule, matched) in self.rules.iter_mut().filter(|(rule, _)| matches(rule, call, range)) {
+        for (rule, matched) in self.rules.iter_mut().filter(|(rule, _)| matches(rule, call, range))
+        {
             *matched += 1;
             let strikes = match rule.trigger {
                 Trigger::Next(count) => *matched <= count,
@@ -163,7 +172,9 @@ impl Faults {
 fn matches(rule: &FaultRule, call: Call, range: &Range<u64>) -> bool {
     let kind = match rule.fault {
         Fault::Read(_) => call == Call::Read,
-        Fault::Write(WriteFault::FlipBit | WriteFault::Misdirect { .. } | WriteFault::Tear) => call == Call::Write,
+        Fault::Write(WriteFault::FlipBit | WriteFault::Misdirect { .. } | WriteFault::Tear) => {
+            call == Call::Write
+        }
         Fault::Write(_) => call == Call::Write || call == Call::WriteWithoutData,
         Fault::Flush(_) => return call == Call::Flush,
         Fault::DuplicateCompletion => call == Call::Completion,

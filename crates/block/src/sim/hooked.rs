@@ -1,10 +1,14 @@
-//! A device in front of another, with a hook in between: what a test wants to see, count, hold up or refuse.
+//! A device in front of another, with a hook in between: what a test wants to see, count, hold up
+//! or refuse.
 
 use std::fmt::Debug;
 use std::ops::Deref;
 use std::sync::Arc;
 
-use crate::{BlockDevice, DeviceCounters, DeviceQueue, EngineReport, Geometry, Operation, QueueOptions, Result};
+use crate::{
+    BlockDevice, DeviceCounters, DeviceQueue, EngineReport, Geometry, Operation, QueueOptions,
+    Result,
+};
 
 /// A call of a device that is about to be made.
 #[derive(Debug, Clone, Copy)]
@@ -56,7 +60,8 @@ impl DeviceCall<'_> {
 
 /// Stands between a device and its user.
 pub trait Hook: Send + Sync + Debug {
-    /// Is asked to make a call: `pass` makes it, and may be left out, or preceded and followed by anything.
+    /// Is asked to make a call: `pass` makes it, and may be left out, or preceded and followed by
+    /// anything.
     ///
     /// # Errors
     /// What `pass` returns, or what the hook makes up.
@@ -66,7 +71,11 @@ pub trait Hook: Send + Sync + Debug {
     ///
     /// # Errors
     /// As [`BlockDevice::queue`].
-    fn queue(&self, inner: &Arc<dyn BlockDevice>, options: &QueueOptions) -> Result<Box<dyn DeviceQueue>> {
+    fn queue(
+        &self,
+        inner: &Arc<dyn BlockDevice>,
+        options: &QueueOptions,
+    ) -> Result<Box<dyn DeviceQueue>> {
         inner.queue(options)
     }
 }
@@ -122,7 +131,9 @@ impl<H: Hook> BlockDevice for HookedDevice<H> {
     }
 
     fn write_at(&self, buf: &[u8], offset: u64) -> Result<()> {
-        self.hook.call(DeviceCall::Write { offset, bytes: buf }, &mut || self.inner.write_at(buf, offset))
+        self.hook.call(DeviceCall::Write { offset, bytes: buf }, &mut || {
+            self.inner.write_at(buf, offset)
+        })
     }
 
     fn flush(&self) -> Result<()> {
@@ -130,12 +141,16 @@ impl<H: Hook> BlockDevice for HookedDevice<H> {
     }
 
     fn write_zeroes(&self, offset: u64, len: u64) -> Result<()> {
-        self.hook.call(DeviceCall::WriteZeroes { offset, len }, &mut || self.inner.write_zeroes(offset, len))
+        self.hook.call(DeviceCall::WriteZeroes { offset, len }, &mut || {
+            self.inner.write_zeroes(offset, len)
+        })
     }
 
     fn discard(&self, offset: u64, len: u64) -> Result<bool> {
         let mut taken = false;
-        self.hook.call(DeviceCall::Discard { offset, len }, &mut || self.inner.discard(offset, len).map(|done| taken = done))?;
+        self.hook.call(DeviceCall::Discard { offset, len }, &mut || {
+            self.inner.discard(offset, len).map(|done| taken = done)
+        })?;
         Ok(taken)
     }
 

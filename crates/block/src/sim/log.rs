@@ -6,10 +6,11 @@ use std::sync::Arc;
 use super::trace::{Trace, Traced};
 use crate::{AlignedBuf, BlockDevice, Result, Snapshot};
 
-/// One operation that reached the medium or its volatile cache. Operations are numbered from 0 by their place in the log.
+/// One operation that reached the medium or its volatile cache. Operations are numbered from 0 by
+/// their place in the log.
 ///
-/// A write that failed or was torn stands here with the bytes that arrived, a misdirected one with the place where it arrived, and one
-/// that was lost not at all.
+/// A write that failed or was torn stands here with the bytes that arrived, a misdirected one with
+/// the place where it arrived, and one that was lost not at all.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Recorded {
     /// Bytes arrived at a device offset.
@@ -35,7 +36,8 @@ pub enum Recorded {
     },
     /// A flush was asked for.
     Flush {
-        /// The operations before this one are what the flush answers for: those that were complete when it was submitted.
+        /// The operations before this one are what the flush answers for: those that were complete
+        /// when it was submitted.
         covers: usize,
         /// What became of it.
         outcome: FlushOutcome,
@@ -56,7 +58,8 @@ pub enum FlushOutcome {
     Honoured,
     /// It was acknowledged and not carried out; a later honoured flush makes up for it.
     Lost,
-    /// It failed. The cache counts as written all the same, as Linux has it: what it held may be gone, and no later flush brings it back.
+    /// It failed. The cache counts as written all the same, as Linux has it: what it held may be
+    /// gone, and no later flush brings it back.
     Failed,
 }
 
@@ -66,13 +69,16 @@ impl Recorded {
     pub fn range(&self) -> Option<Range<u64>> {
         match self {
             Self::Write { offset, data } => Some(*offset..offset + data.len() as u64),
-            Self::WriteZeroes { offset, len } | Self::Discard { offset, len } => Some(*offset..offset + len),
+            Self::WriteZeroes { offset, len } | Self::Discard { offset, len } => {
+                Some(*offset..offset + len)
+            }
             Self::Decay { offset, .. } => Some(*offset..offset + 1),
             Self::Flush { .. } => None,
         }
     }
 
-    /// Carries the operation out on another device, so that a recorded workload can be replayed over any base.
+    /// Carries the operation out on another device, so that a recorded workload can be replayed
+    /// over any base.
     ///
     /// # Errors
     /// Those of the device.
@@ -87,11 +93,16 @@ impl Recorded {
         }
     }
 
-    /// Applies the part of the operation that lies within `part`, counted in bytes from the operation's start.
+    /// Applies the part of the operation that lies within `part`, counted in bytes from the
+    /// operation's start.
     pub(crate) fn apply_part(&self, content: &mut Snapshot, part: &Range<u64>) {
         match self {
-            Self::Write { offset, data } => content.write(&data[part.start as usize..part.end as usize], offset + part.start),
-            Self::WriteZeroes { offset, .. } | Self::Discard { offset, .. } => content.clear(offset + part.start, part.end - part.start),
+            Self::Write { offset, data } => {
+                content.write(&data[part.start as usize..part.end as usize], offset + part.start)
+            }
+            Self::WriteZeroes { offset, .. } | Self::Discard { offset, .. } => {
+                content.clear(offset + part.start, part.end - part.start)
+            }
             Self::Decay { offset, mask } => flip(content, *offset, *mask),
             Self::Flush { .. } => {}
         }
@@ -176,7 +187,10 @@ impl Log {
     pub fn push(&mut self, operation: Recorded, content: &Snapshot) -> &Recorded {
         let at = self.len();
         let last = self.marks.last().map_or(0, |mark| mark.at);
-        if last < at && (matches!(operation, Recorded::Flush { .. }) || at - last >= Self::OPERATIONS_PER_MARK) {
+        if last < at
+            && (matches!(operation, Recorded::Flush { .. })
+                || at - last >= Self::OPERATIONS_PER_MARK)
+        {
             self.marks.push(Mark { at, content: content.clone() });
         }
         self.trace.push(operation)

@@ -29,7 +29,8 @@ use rand_xoshiro::Xoshiro256PlusPlus;
 use crate::check::{Limits, assert_geometry, error};
 use crate::counters::Counters;
 use crate::{
-    BlockDevice, DeviceCounters, DeviceQueue, EngineReport, Error, ErrorKind, Geometry, MemoryDevice, Operation, QueueOptions, Result, Snapshot,
+    BlockDevice, DeviceCounters, DeviceQueue, EngineReport, Error, ErrorKind, Geometry,
+    MemoryDevice, Operation, QueueOptions, Result, Snapshot,
 };
 use faults::{Call, Faults};
 use log::Log;
@@ -48,7 +49,11 @@ pub struct SimulatedOptions {
 impl Default for SimulatedOptions {
     /// A disk with 512-byte sectors and a volatile cache, shuffling.
     fn default() -> Self {
-        Self { seed: 0, geometry: Geometry { volatile_cache: true, ..MemoryDevice::GEOMETRY }, shuffle: true }
+        Self {
+            seed: 0,
+            geometry: Geometry { volatile_cache: true, ..MemoryDevice::GEOMETRY },
+            shuffle: true,
+        }
     }
 }
 
@@ -56,22 +61,27 @@ impl Default for SimulatedOptions {
 ///
 /// # Fault model
 ///
-/// The medium holds *logical blocks*. In front of it there may be a volatile cache ([`Geometry::volatile_cache`]).
+/// The medium holds *logical blocks*. In front of it there may be a volatile cache
+/// ([`Geometry::volatile_cache`]).
 ///
-/// 1. **Power cut.** Everything that was complete when a flush was submitted, and that flush was honoured, is there afterwards. Of the
-///    rest any subset is: writes reach the medium in any order, and each may be torn at any logical block, unless it lies within one
-///    aligned [`Geometry::untorn_unit`]. Of two overlapping writes that both arrive, the later one wins. Without a volatile cache only
-///    the write on its way when the power goes is uncertain.
-/// 2. **Flushes.** A flush may be acknowledged and lost; a later honoured one makes up for it. A flush may fail: then what it should have
-///    made durable is in doubt for ever, whatever later flushes say, as on Linux.
-/// 3. **Errors.** A call fails once, N times, at the N-th time, now and then, for a range, or for ever. A write that fails may have
-///    arrived in part; one refused for lack of space has not.
-/// 4. **Lies.** A write is lost, misdirected, torn or turned by a bit, and acknowledged; a read returns a turned bit or another place's
-///    bytes; the medium decays by itself.
-/// 5. **Queue.** Requests are carried out late and in any order, completions are handed out in another one, and may come twice. A flush
-///    covers what was carried out when it was submitted, not what stands beside it in the list.
+/// 1. **Power cut.** Everything that was complete when a flush was submitted, and that flush was
+///    honoured, is there afterwards. Of the rest any subset is: writes reach the medium in any
+///    order, and each may be torn at any logical block, unless it lies within one aligned
+///    [`Geometry::untorn_unit`]. Of two overlapping writes that both arrive, the later one wins.
+///    Without a volatile cache only the write on its way when the power goes is uncertain.
+/// 2. **Flushes.** A flush may be acknowledged and lost; a later honoured one makes up for it. A
+///    flush may fail: then what it should have made durable is in doubt for ever, whatever later
+///    flushes say, as on Linux.
+/// 3. **Errors.** A call fails once, N times, at the N-th time, now and then, for a range, or for
+///    ever. A write that fails may have arrived in part; one refused for lack of space has not.
+/// 4. **Lies.** A write is lost, misdirected, torn or turned by a bit, and acknowledged; a read
+///    returns a turned bit or another place's bytes; the medium decays by itself.
+/// 5. **Queue.** Requests are carried out late and in any order, completions are handed out in
+///    another one, and may come twice. A flush covers what was carried out when it was submitted,
+///    not what stands beside it in the list.
 /// 6. **Death and slowness.** The device dies at once or after so many operations, or answers late.
-/// 7. **Growth.** A device that [starts smaller](Self::start_smaller) than its content grows on command. It never shrinks.
+/// 7. **Growth.** A device that [starts smaller](Self::start_smaller) than its content grows on
+///    command. It never shrinks.
 ///
 /// Not modelled: time itself other than as a delay.
 #[derive(Debug)]
@@ -106,17 +116,26 @@ impl SimulatedDevice {
     /// Makes a device that reads as zeros, with [`SimulatedOptions::default`] but for the seed.
     #[must_use]
     pub fn new(size_bytes: u64, seed: u64) -> Arc<Self> {
-        Self::over(&Snapshot::empty(size_bytes), &SimulatedOptions { seed, ..SimulatedOptions::default() })
+        Self::over(
+            &Snapshot::empty(size_bytes),
+            &SimulatedOptions { seed, ..SimulatedOptions::default() },
+        )
     }
 
-    /// Makes a device that starts with the (durable) content of a snapshot: of another crash image, or of a live [`MemoryDevice`].
+    /// Makes a device that starts with the (durable) content of a snapshot: of another crash image,
+    /// or of a live [`MemoryDevice`].
     ///
     /// # Panics
-    /// When the geometry breaks its own rules, or the content is not a whole number of logical blocks.
+    /// When the geometry breaks its own rules, or the content is not a whole number of logical
+    /// blocks.
     #[must_use]
     pub fn over(base: &Snapshot, options: &SimulatedOptions) -> Arc<Self> {
         assert_geometry(&options.geometry);
-        assert_eq!(base.size_bytes() % u64::from(options.geometry.logical_block_size), 0, "a device holds whole blocks");
+        assert_eq!(
+            base.size_bytes() % u64::from(options.geometry.logical_block_size),
+            0,
+            "a device holds whole blocks"
+        );
         let state = State {
             content: base.clone(),
             log: Log::new(base),
@@ -150,7 +169,8 @@ impl SimulatedDevice {
         self.die_after(0);
     }
 
-    /// Kills the device once the log holds this many operations, so that a running workload feels a power cut between two of its writes.
+    /// Kills the device once the log holds this many operations, so that a running workload feels a
+    /// power cut between two of its writes.
     pub fn die_after(&self, operations: usize) {
         self.shared.state.lock().dies_at = Some(operations);
     }
@@ -164,7 +184,8 @@ impl SimulatedDevice {
         self.shared.state.lock().record(Recorded::Decay { offset, mask });
     }
 
-    /// Makes the device state fewer bytes than its content has, so that it can [`grow`](Self::grow).
+    /// Makes the device state fewer bytes than its content has, so that it can
+    /// [`grow`](Self::grow).
     ///
     /// # Panics
     /// When the content is smaller, or the size is not a whole number of logical blocks.
@@ -173,14 +194,22 @@ impl SimulatedDevice {
         self.shared.size_bytes.store(size_bytes, Ordering::Release);
     }
 
-    /// Gives the device another size, up to that of its content; its user learns that from `refresh_size`.
+    /// Gives the device another size, up to that of its content; its user learns that from
+    /// `refresh_size`.
     ///
     /// # Panics
     /// When the content is smaller, or the size is not a whole number of logical blocks.
     pub fn grow(&self, size_bytes: u64) {
         let capacity = self.shared.state.lock().content.size_bytes();
-        assert!(size_bytes <= capacity, "the content has {capacity} bytes, fewer than {size_bytes}");
-        assert_eq!(size_bytes % u64::from(self.shared.geometry.logical_block_size), 0, "a device holds whole blocks");
+        assert!(
+            size_bytes <= capacity,
+            "the content has {capacity} bytes, fewer than {size_bytes}"
+        );
+        assert_eq!(
+            size_bytes % u64::from(self.shared.geometry.logical_block_size),
+            0,
+            "a device holds whole blocks"
+        );
         self.shared.grown_bytes.store(size_bytes, Ordering::Release);
     }
 
@@ -196,7 +225,8 @@ impl SimulatedDevice {
         self.shared.state.lock().log.operations().to_vec()
     }
 
-    /// Makes what the device holds durable and empties the log, so that crash points begin here. Not for use while a queue has requests in flight.
+    /// Makes what the device holds durable and empties the log, so that crash points begin here.
+    /// Not for use while a queue has requests in flight.
     pub fn settle(&self) {
         let mut state = self.shared.state.lock();
         state.log = Log::new(&state.content);
@@ -208,7 +238,8 @@ impl SimulatedDevice {
         self.shared.state.lock().content.clone()
     }
 
-    /// Returns the numbers of the writes that a power cut after the first `after` operations may take back, ascending.
+    /// Returns the numbers of the writes that a power cut after the first `after` operations may
+    /// take back, ascending.
     ///
     /// # Panics
     /// When the log is shorter.
@@ -226,7 +257,8 @@ impl SimulatedDevice {
         image::plan(self.shared.state.lock().log.trace(), &self.shared.geometry, after, choice)
     }
 
-    /// Returns the content that a power cut after the first `after` operations leaves. Takes time in proportion to what was not flushed.
+    /// Returns the content that a power cut after the first `after` operations leaves. Takes time
+    /// in proportion to what was not flushed.
     ///
     /// # Panics
     /// As [`crash_steps`](Self::crash_steps).
@@ -237,7 +269,8 @@ impl SimulatedDevice {
         image::build(&state.log, &self.shared.geometry, after, &steps)
     }
 
-    /// Returns a device with the content that a power cut after the first `after` operations leaves, of the same geometry.
+    /// Returns a device with the content that a power cut after the first `after` operations
+    /// leaves, of the same geometry.
     ///
     /// # Panics
     /// As [`crash_steps`](Self::crash_steps).
@@ -283,8 +316,14 @@ impl Simulation {
         self.size_bytes.load(Ordering::Acquire)
     }
 
-    /// Takes the lock, finds out whether the device lives and which fault strikes, and sits a delay out.
-    fn begin(&self, operation: Operation, call: Call, range: &Range<u64>) -> Result<(MutexGuard<'_, State>, Option<Fault>)> {
+    /// Takes the lock, finds out whether the device lives and which fault strikes, and sits a delay
+    /// out.
+    fn begin(
+        &self,
+        operation: Operation,
+        call: Call,
+        range: &Range<u64>,
+    ) -> Result<(MutexGuard<'_, State>, Option<Fault>)> {
         let mut guard = self.state.lock();
         let state = &mut *guard;
         let fault = state.faults.strike(call, range, &mut state.rng);
@@ -299,7 +338,8 @@ impl Simulation {
 
     fn read(&self, buf: &mut [u8], offset: u64) -> Result<()> {
         self.limits().transfer(NAME, Operation::Read, offset, buf.len(), buf.as_ptr() as usize)?;
-        let (mut state, fault) = self.begin(Operation::Read, Call::Read, &(offset..offset + buf.len() as u64))?;
+        let (mut state, fault) =
+            self.begin(Operation::Read, Call::Read, &(offset..offset + buf.len() as u64))?;
         let Some(Fault::Read(fault)) = fault else {
             state.content.read(buf, offset);
             return Ok(());
@@ -307,13 +347,16 @@ impl Simulation {
         match fault {
             ReadFault::Fail => return Err(failure(Operation::Read, offset, "the medium failed")),
             ReadFault::Misdirect { to } => state.content.read(buf, self.fit(to, buf.len())),
-            ReadFault::FlipBit | ReadFault::Turn { .. } | ReadFault::Delay(_) => state.content.read(buf, offset),
+            ReadFault::FlipBit | ReadFault::Turn { .. } | ReadFault::Delay(_) => {
+                state.content.read(buf, offset)
+            }
         }
         if fault == ReadFault::FlipBit && !buf.is_empty() {
             state.flip_one_bit(buf);
         }
         if let ReadFault::Turn { at, mask } = fault
-            && let Some(byte) = at.checked_sub(offset).and_then(|at| buf.get_mut(usize::try_from(at).ok()?))
+            && let Some(byte) =
+                at.checked_sub(offset).and_then(|at| buf.get_mut(usize::try_from(at).ok()?))
         {
             *byte ^= mask;
         }
@@ -322,10 +365,13 @@ impl Simulation {
 
     fn write(&self, buf: &[u8], offset: u64) -> Result<()> {
         self.limits().transfer(NAME, Operation::Write, offset, buf.len(), buf.as_ptr() as usize)?;
-        let (mut state, fault) = self.begin(Operation::Write, Call::Write, &(offset..offset + buf.len() as u64))?;
+        let (mut state, fault) =
+            self.begin(Operation::Write, Call::Write, &(offset..offset + buf.len() as u64))?;
         let sector = self.geometry.logical_block_size as usize;
         match fault {
-            Some(Fault::Write(fault)) if !buf.is_empty() => write_badly(&mut state, fault, buf, offset, sector, self.fit_to(fault, buf.len())),
+            Some(Fault::Write(fault)) if !buf.is_empty() => {
+                write_badly(&mut state, fault, buf, offset, sector, self.fit_to(fault, buf.len()))
+            }
             _ => {
                 state.write(offset, buf);
                 Ok(())
@@ -339,7 +385,9 @@ impl Simulation {
         self.limits().range(NAME, range.start, range.end - range.start)?;
         let (mut state, fault) = self.begin(what, Call::WriteWithoutData, &range)?;
         match fault {
-            Some(Fault::Write(WriteFault::Fail)) => Err(failure(what, range.start, "the medium failed")),
+            Some(Fault::Write(WriteFault::Fail)) => {
+                Err(failure(what, range.start, "the medium failed"))
+            }
             Some(Fault::Write(WriteFault::NoSpace)) => Err(no_space(range.start)),
             Some(Fault::Write(WriteFault::Lose)) => Ok(()),
             _ if range.is_empty() => Ok(()),
@@ -362,7 +410,9 @@ impl Simulation {
         };
         state.record(Recorded::Flush { covers, outcome });
         match outcome {
-            FlushOutcome::Failed => Err(Error { offset: None, ..failure(Operation::Flush, 0, "the medium failed") }),
+            FlushOutcome::Failed => {
+                Err(Error { offset: None, ..failure(Operation::Flush, 0, "the medium failed") })
+            }
             FlushOutcome::Lost | FlushOutcome::Honoured => Ok(()),
         }
     }
@@ -378,7 +428,14 @@ impl Simulation {
     }
 }
 
-fn write_badly(state: &mut State, fault: WriteFault, buf: &[u8], offset: u64, sector: usize, misdirected: u64) -> Result<()> {
+fn write_badly(
+    state: &mut State,
+    fault: WriteFault,
+    buf: &[u8],
+    offset: u64,
+    sector: usize,
+    misdirected: u64,
+) -> Result<()> {
     match fault {
         WriteFault::Fail | WriteFault::Tear => {
             let arrived = state.torn(buf.len(), sector);
@@ -402,17 +459,33 @@ fn write_badly(state: &mut State, fault: WriteFault, buf: &[u8], offset: u64, se
 
 fn delay(fault: Option<Fault>) -> Option<Duration> {
     match fault {
-        Some(Fault::Read(ReadFault::Delay(pause)) | Fault::Write(WriteFault::Delay(pause)) | Fault::Flush(FlushFault::Delay(pause))) => Some(pause),
+        Some(
+            Fault::Read(ReadFault::Delay(pause))
+            | Fault::Write(WriteFault::Delay(pause))
+            | Fault::Flush(FlushFault::Delay(pause)),
+        ) => Some(pause),
         _ => None,
     }
 }
 
 fn failure(operation: Operation, offset: u64, detail: &str) -> Error {
-    Error { errno: Some(libc::EIO), ..error(NAME, ErrorKind::Io, operation, Some(offset), detail.to_owned()) }
+    Error {
+        errno: Some(libc::EIO),
+        ..error(NAME, ErrorKind::Io, operation, Some(offset), detail.to_owned())
+    }
 }
 
 fn no_space(offset: u64) -> Error {
-    Error { errno: Some(libc::ENOSPC), ..error(NAME, ErrorKind::NoSpace, Operation::Write, Some(offset), "no space is left below the device".into()) }
+    Error {
+        errno: Some(libc::ENOSPC),
+        ..error(
+            NAME,
+            ErrorKind::NoSpace,
+            Operation::Write,
+            Some(offset),
+            "no space is left below the device".into(),
+        )
+    }
 }
 
 impl BlockDevice for SimulatedDevice {
@@ -440,7 +513,11 @@ impl BlockDevice for SimulatedDevice {
     }
 
     fn write_at(&self, buf: &[u8], offset: u64) -> Result<()> {
-        self.shared.counters.count(Operation::Write, buf.len() as u64, self.shared.write(buf, offset))
+        self.shared.counters.count(
+            Operation::Write,
+            buf.len() as u64,
+            self.shared.write(buf, offset),
+        )
     }
 
     fn flush(&self) -> Result<()> {
@@ -448,8 +525,9 @@ impl BlockDevice for SimulatedDevice {
     }
 
     fn write_zeroes(&self, offset: u64, len: u64) -> Result<()> {
-        let result =
-            self.shared.limits().range(NAME, offset, len).and_then(|()| self.shared.change(Recorded::WriteZeroes { offset, len }, Operation::Write));
+        let result = self.shared.limits().range(NAME, offset, len).and_then(|()| {
+            self.shared.change(Recorded::WriteZeroes { offset, len }, Operation::Write)
+        });
         self.shared.counters.count(Operation::Write, len, result)
     }
 

@@ -11,7 +11,8 @@ use crate::inline::{Positioned, serve};
 use crate::pool::BufferPool;
 use crate::{AlignedBuf, Completion, DeviceQueue, Operation, QueueOptions, Request, Result};
 
-/// The device as one request sees it: its flush covers what was complete when the request was submitted.
+/// The device as one request sees it: its flush covers what was complete when the request was
+/// submitted.
 struct Port<'a> {
     simulation: &'a Simulation,
     covers: usize,
@@ -29,11 +30,19 @@ impl Positioned for Port<'_> {
     }
 
     fn flush(&self) -> Result<()> {
-        self.simulation.counters.count(Operation::Flush, 0, self.simulation.flush(Some(self.covers)))
+        self.simulation.counters.count(
+            Operation::Flush,
+            0,
+            self.simulation.flush(Some(self.covers)),
+        )
     }
 
     fn check(&self, request: &Request) -> Result<()> {
-        self.simulation.counters.count(Operation::Queue, 0, self.simulation.limits().request(NAME, request))
+        self.simulation.counters.count(
+            Operation::Queue,
+            0,
+            self.simulation.limits().request(NAME, request),
+        )
     }
 }
 
@@ -50,12 +59,24 @@ pub(super) struct SimulatedQueue {
 impl SimulatedQueue {
     pub fn new(simulation: Arc<Simulation>, options: &QueueOptions) -> Self {
         let depth_max = options.depth_max.clamp(1, 4096);
-        Self { simulation, depth_max, pushed: Vec::new(), submitted: Vec::new(), done: Vec::new(), pool: BufferPool::new(options) }
+        Self {
+            simulation,
+            depth_max,
+            pushed: Vec::new(),
+            submitted: Vec::new(),
+            done: Vec::new(),
+            pool: BufferPool::new(options),
+        }
     }
 
-    /// Draws a number up to `max`; the largest in a queue that keeps order, so that it is as prompt as it is orderly.
+    /// Draws a number up to `max`; the largest in a queue that keeps order, so that it is as prompt
+    /// as it is orderly.
     fn draw(&self, max: usize) -> usize {
-        if self.simulation.shuffle { self.simulation.state.lock().rng.random_range(0..=max) } else { max }
+        if self.simulation.shuffle {
+            self.simulation.state.lock().rng.random_range(0..=max)
+        } else {
+            max
+        }
     }
 
     /// Carries out one submitted request: any of them, or the first in a queue that keeps order.
@@ -75,7 +96,11 @@ impl SimulatedQueue {
         let state = &mut *state;
         for index in from..out.len() {
             if state.faults.strike(Call::Completion, &(0..u64::MAX), &mut state.rng).is_some() {
-                let again = Completion { token: out[index].token, result: out[index].result.clone(), buf: None };
+                let again = Completion {
+                    token: out[index].token,
+                    result: out[index].result.clone(),
+                    buf: None,
+                };
                 out.push(again);
             }
         }

@@ -1,4 +1,5 @@
-//! The recording device: what is written is kept in a file, in the order in which it arrived, so that programs of any length can be cut short afterwards.
+//! The recording device: what is written is kept in a file, in the order in which it arrived, so
+//! that programs of any length can be cut short afterwards.
 //!
 //! ```text
 //!   base (never written) ◄─ reads of what was not written
@@ -9,8 +10,9 @@
 //!   settle() ─ program runs ─ recording() ─► Recording ─► crash_device(after, steps): the same base and spool, another map, a spool of its own
 //! ```
 //!
-//! In memory there are places only: some 100 bytes an operation, whatever its length. Making the device that a power cut leaves copies no data.
-//! It is the same kind of device, so that a recovery on it can be cut short in its turn. The choice of what a cut leaves is the simulated device's.
+//! In memory there are places only: some 100 bytes an operation, whatever its length. Making the
+//! device that a power cut leaves copies no data. It is the same kind of device, so that a recovery
+//! on it can be cut short in its turn. The choice of what a cut leaves is the simulated device's.
 
 use std::fs::File;
 use std::ops::Range;
@@ -29,7 +31,10 @@ use crate::counters::Counters;
 use crate::descriptor::from_io;
 use crate::inline::{InlineQueue, Positioned};
 use crate::interval_map::RunValue;
-use crate::{BlockDevice, DeviceCounters, DeviceQueue, EngineReport, ErrorKind, Geometry, Operation, QueueOptions, Request, Result};
+use crate::{
+    BlockDevice, DeviceCounters, DeviceQueue, EngineReport, ErrorKind, Geometry, Operation,
+    QueueOptions, Request, Result,
+};
 
 /// One operation on a recording device. Operations are numbered from 0 by their order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -45,7 +50,8 @@ pub enum Spooled {
     },
     /// A flush that was carried out.
     Flush {
-        /// The operations before this one are what it answers for: those that were complete when it was asked for.
+        /// The operations before this one are what it answers for: those that were complete when it
+        /// was asked for.
         covers: usize,
     },
 }
@@ -80,7 +86,8 @@ impl Spooled {
 
 const NAME: &str = "recording";
 
-/// A device over another one, which it never writes to, and a file that takes what is written. Flushes only count: nothing of it survives the machine.
+/// A device over another one, which it never writes to, and a file that takes what is written.
+/// Flushes only count: nothing of it survives the machine.
 ///
 /// A write that fails (the file system of the spool is full) is not in the recording.
 #[derive(Debug)]
@@ -115,7 +122,8 @@ struct State {
 }
 
 impl RecordingDevice {
-    /// Makes a device with the content of `base` that keeps what is written in `spool`, an empty file open for reading and writing.
+    /// Makes a device with the content of `base` that keeps what is written in `spool`, an empty
+    /// file open for reading and writing.
     ///
     /// # Panics
     /// When the geometry breaks its own rules, or the base cannot be read in its logical blocks.
@@ -127,12 +135,22 @@ impl RecordingDevice {
     fn new(ground: Ground, content: Content, next: u64) -> Arc<Self> {
         assert_geometry(&ground.geometry);
         let (ours, below) = (ground.geometry.logical_block_size, ground.base.geometry());
-        assert!(below.logical_block_size <= ours && below.buffer_align <= ours, "the base can be read in blocks of {ours} bytes");
+        assert!(
+            below.logical_block_size <= ours && below.buffer_align <= ours,
+            "the base can be read in blocks of {ours} bytes"
+        );
         let state = State { start: content.clone(), content, trace: Trace::new(), next };
-        Arc::new(Self { shared: Arc::new(Recorder { ground, state: Mutex::new(state), counters: Counters::default() }) })
+        Arc::new(Self {
+            shared: Arc::new(Recorder {
+                ground,
+                state: Mutex::new(state),
+                counters: Counters::default(),
+            }),
+        })
     }
 
-    /// Makes what the device holds durable and begins the recording here. Not for use while requests are in flight.
+    /// Makes what the device holds durable and begins the recording here. Not for use while
+    /// requests are in flight.
     pub fn settle(&self) {
         let mut state = self.shared.state.lock();
         state.start = state.content.clone();
@@ -152,7 +170,8 @@ impl RecordingDevice {
         Recording::new(self.shared.ground.clone(), state.start.clone(), state.trace.clone())
     }
 
-    /// Hands what the device holds now to `write`, in order, without the zeros at the ends of what is not mapped: offset in bytes, bytes.
+    /// Hands what the device holds now to `write`, in order, without the zeros at the ends of what
+    /// is not mapped: offset in bytes, bytes.
     ///
     /// # Errors
     /// Those of reading, and those of `write`.
@@ -163,7 +182,9 @@ impl RecordingDevice {
         for at in (0..size).step_by(PART as usize) {
             let part = &mut buf[..PART.min(size - at) as usize];
             self.read_at(part, at)?;
-            for (index, page) in part.chunks(4096).enumerate().filter(|(_, page)| page.iter().any(|byte| *byte != 0)) {
+            for (index, page) in
+                part.chunks(4096).enumerate().filter(|(_, page)| page.iter().any(|byte| *byte != 0))
+            {
                 write(at + 4096 * index as u64, page)?;
             }
         }
@@ -171,13 +192,15 @@ impl RecordingDevice {
     }
 }
 
-/// What a recording device recorded: enough to make the device that any power cut leaves. May be used from any number of threads.
+/// What a recording device recorded: enough to make the device that any power cut leaves. May be
+/// used from any number of threads.
 #[derive(Debug)]
 pub struct Recording {
     ground: Ground,
     start: Content,
     trace: Trace<Spooled>,
-    /// The content before some operation, so that images made in the order of their cuts need not begin at the start.
+    /// The content before some operation, so that images made in the order of their cuts need not
+    /// begin at the start.
     cursor: Mutex<(usize, Content)>,
 }
 
@@ -187,10 +210,12 @@ impl Recording {
         Self { ground, start, trace, cursor }
     }
 
-    /// Makes a recording of parts that were stored: `start` is what the device held when it began, as [`start`](Self::start) told it.
+    /// Makes a recording of parts that were stored: `start` is what the device held when it began,
+    /// as [`start`](Self::start) told it.
     ///
     /// # Errors
-    /// `OutOfRange` or `Unaligned` when a part leads out of the device or out of the spool, or a flush covers what came after it.
+    /// `OutOfRange` or `Unaligned` when a part leads out of the device or out of the spool, or a
+    /// flush covers what came after it.
     ///
     /// # Panics
     /// As [`RecordingDevice::over`].
@@ -206,15 +231,28 @@ impl Recording {
         let ground = device.shared.ground.clone();
         let mut content = Content::default();
         for (range, source) in start {
-            check_stored(&ground, stored, range.start, range.end.saturating_sub(range.start), *source)?;
+            check_stored(
+                &ground,
+                stored,
+                range.start,
+                range.end.saturating_sub(range.start),
+                *source,
+            )?;
             content.put(range.clone(), *source);
         }
         let mut trace = Trace::new();
         for (number, operation) in operations.iter().enumerate() {
             match operation {
-                Spooled::Write { offset, len, source } => check_stored(&ground, stored, *offset, *len, *source)?,
+                Spooled::Write { offset, len, source } => {
+                    check_stored(&ground, stored, *offset, *len, *source)?
+                }
                 Spooled::Flush { covers } if *covers <= number => {}
-                Spooled::Flush { .. } => return Err(damaged(None, format!("operation {number} is a flush that covers later operations"))),
+                Spooled::Flush { .. } => {
+                    return Err(damaged(
+                        None,
+                        format!("operation {number} is a flush that covers later operations"),
+                    ));
+                }
             }
             trace.push(*operation);
         }
@@ -238,7 +276,8 @@ impl Recording {
         self.ground.geometry
     }
 
-    /// Returns the numbers of the writes that a power cut after the first `after` operations may take back, ascending.
+    /// Returns the numbers of the writes that a power cut after the first `after` operations may
+    /// take back, ascending.
     ///
     /// # Panics
     /// When the recording is shorter.
@@ -256,18 +295,27 @@ impl Recording {
         image::plan(&self.trace, &self.ground.geometry, after, choice)
     }
 
-    /// Returns the device that a power cut after the first `after` operations leaves when of the unflushed ones `steps` arrived. What is written to it goes
-    /// to `scratch`, an empty file open for reading and writing. Copies no data; quickest when cuts come in ascending order.
+    /// Returns the device that a power cut after the first `after` operations leaves when of the
+    /// unflushed ones `steps` arrived. What is written to it goes to `scratch`, an empty file open
+    /// for reading and writing. Copies no data; quickest when cuts come in ascending order.
     ///
     /// # Panics
     /// When the recording is shorter, or a step lies outside its operation.
     #[must_use]
-    pub fn crash_device(&self, after: usize, steps: &[CrashStep], scratch: File) -> Arc<RecordingDevice> {
+    pub fn crash_device(
+        &self,
+        after: usize,
+        steps: &[CrashStep],
+        scratch: File,
+    ) -> Arc<RecordingDevice> {
         let geometry = &self.ground.geometry;
         let first = image::first_uncertain(&self.trace, geometry, after);
         let mut content = self.content_before(first);
         image::replay(&self.trace, geometry, first..after, steps, |operation, part| {
-            assert!(part.start <= part.end && part.end <= operation.len(), "a step lies within its operation");
+            assert!(
+                part.start <= part.end && part.end <= operation.len(),
+                "a step lies within its operation"
+            );
             operation.apply_part(&mut content, &part);
         });
         let mut ground = self.ground.clone();
@@ -291,12 +339,19 @@ impl Recording {
 
 /// Checks a stored run of bytes: on the device, and in the spool.
 fn check_stored(ground: &Ground, stored: u64, offset: u64, len: u64, source: Source) -> Result<()> {
-    let limits = Limits { geometry: &Geometry { read_only: false, ..ground.geometry }, size_bytes: ground.base.size_bytes() };
+    let limits = Limits {
+        geometry: &Geometry { read_only: false, ..ground.geometry },
+        size_bytes: ground.base.size_bytes(),
+    };
     limits.range(NAME, offset, len)?;
     match source {
         Source::Zeros => Ok(()),
-        Source::File { file: 0, at } if at.checked_add(len).is_some_and(|end| end <= stored) => Ok(()),
-        Source::File { .. } => Err(damaged(Some(offset), "its bytes lie beyond the end of what was stored".into())),
+        Source::File { file: 0, at } if at.checked_add(len).is_some_and(|end| end <= stored) => {
+            Ok(())
+        }
+        Source::File { .. } => {
+            Err(damaged(Some(offset), "its bytes lie beyond the end of what was stored".into()))
+        }
     }
 }
 
@@ -347,7 +402,9 @@ impl Recorder {
             state.next - len
         };
         let last = self.ground.files.len() - 1;
-        self.ground.files[last].write_all_at(buf, at).map_err(|e| from_io(NAME, Operation::Write, Some(offset), &e))?;
+        self.ground.files[last]
+            .write_all_at(buf, at)
+            .map_err(|e| from_io(NAME, Operation::Write, Some(offset), &e))?;
         self.push(offset, len, Source::File { file: last as u32, at });
         Ok(())
     }

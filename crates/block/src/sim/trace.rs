@@ -1,5 +1,5 @@
-//! The order in which operations reached a device, and what of it a power cut may take back: the same for a device that keeps what was written in
-//! memory and for one that keeps it in a file.
+//! The order in which operations reached a device, and what of it a power cut may take back: the
+//! same for a device that keeps what was written in memory and for one that keeps it in a file.
 
 use std::ops::Range;
 
@@ -11,7 +11,8 @@ pub(super) trait Traced {
     fn range(&self) -> Option<Range<u64>>;
     /// Says whether a power cut may take the operation back while no flush covers it.
     fn is_volatile(&self) -> bool;
-    /// Returns, for a flush, the number of operations before it that it answers for, and what became of it.
+    /// Returns, for a flush, the number of operations before it that it answers for, and what
+    /// became of it.
     fn flush(&self) -> Option<(usize, FlushOutcome)>;
 
     /// Returns how many bytes change.
@@ -76,16 +77,20 @@ impl<O: Traced> Trace<O> {
         self.watermarks.push(Watermark { at, durable_until, doubtful: self.doubtful.len() });
     }
 
-    /// Returns the operations that a power cut after the first `after` operations may take back where there is a volatile cache, in their order.
+    /// Returns the operations that a power cut after the first `after` operations may take back
+    /// where there is a volatile cache, in their order.
     pub fn unflushed(&self, after: usize) -> Vec<usize> {
         assert!(after <= self.len(), "the log holds {} operations, fewer than {after}", self.len());
         let count = self.watermarks.partition_point(|mark| mark.at < after);
-        let (durable_until, doubtful) = match count.checked_sub(1).map(|last| &self.watermarks[last]) {
-            Some(mark) => (mark.durable_until, &self.doubtful[..mark.doubtful]),
-            None => (0, &[][..]),
-        };
-        let first = doubtful.iter().map(|range| range.start).chain([durable_until]).min().unwrap_or(0);
-        let uncertain = |at: &usize| *at >= durable_until || doubtful.iter().any(|range| range.contains(at));
+        let (durable_until, doubtful) =
+            match count.checked_sub(1).map(|last| &self.watermarks[last]) {
+                Some(mark) => (mark.durable_until, &self.doubtful[..mark.doubtful]),
+                None => (0, &[][..]),
+            };
+        let first =
+            doubtful.iter().map(|range| range.start).chain([durable_until]).min().unwrap_or(0);
+        let uncertain =
+            |at: &usize| *at >= durable_until || doubtful.iter().any(|range| range.contains(at));
         (first..after).filter(uncertain).filter(|at| self.operations[*at].is_volatile()).collect()
     }
 }

@@ -52,14 +52,19 @@ impl Drop for Holder {
 /// Starts a process that opens a device, and returns what it says of that.
 fn open_elsewhere(path: &Path, user: Option<u32>) -> Option<(Holder, String)> {
     let mut command = Command::new(std::env::current_exe().unwrap());
-    command.args(["--exact", "claims::helper_holds_a_device", "--nocapture"]).env("BEDPLATE_TEST_HOLD", path).stdout(Stdio::piped());
+    command
+        .args(["--exact", "claims::helper_holds_a_device", "--nocapture"])
+        .env("BEDPLATE_TEST_HOLD", path)
+        .stdout(Stdio::piped());
     if let Some(user) = user {
         command.uid(user).gid(user);
     }
     let mut holder = Holder(command.spawn().ok()?);
     let mut lines = BufReader::new(holder.0.stdout.take().unwrap()).lines().map_while(Result::ok);
     // The harness leaves its own words before those of the test.
-    let said = lines.find_map(|line| ["holding ", "refused "].iter().find_map(|word| Some(line[line.find(word)?..].to_owned())));
+    let said = lines.find_map(|line| {
+        ["holding ", "refused "].iter().find_map(|word| Some(line[line.find(word)?..].to_owned()))
+    });
     Some((holder, said.unwrap()))
 }
 
@@ -70,7 +75,8 @@ fn hold(path: &Path) -> Holder {
     holder
 }
 
-/// An ordinary user may not open loop devices, and meets the one that uses the image's loop device in the lock on the image.
+/// An ordinary user may not open loop devices, and meets the one that uses the image's loop device
+/// in the lock on the image.
 #[test]
 fn s_40_an_image_and_its_loop_device_are_one_for_an_ordinary_user_too() {
     let _alone = alone();
@@ -85,7 +91,11 @@ fn s_40_an_image_and_its_loop_device_are_one_for_an_ordinary_user_too() {
     };
     assert!(said.starts_with("holding"), "{said}");
     let error = refusal(&disk.path, &DeviceOptions::default());
-    assert!(error.kind == ErrorKind::Busy && error.detail.contains(&format!("process {}", holder.0.id())), "{error}");
+    assert!(
+        error.kind == ErrorKind::Busy
+            && error.detail.contains(&format!("process {}", holder.0.id())),
+        "{error}"
+    );
     drop(holder);
     let device = open(&disk.path, &DeviceOptions::default()).unwrap();
     let (_holder, said) = open_elsewhere(&image.path, Some(NOBODY)).unwrap();
@@ -130,10 +140,14 @@ fn claims_hold_within_a_process(path: &Path) {
     // Not even a queue that was used leaves its claim behind.
     for _ in 0..20 {
         let device = open(path, &DeviceOptions::default()).unwrap();
-        let mut queue = device.queue(&bedplate_block::QueueOptions { buffers: 2, buffer_bytes: 4096, depth_max: 4 }).unwrap();
+        let mut queue = device
+            .queue(&bedplate_block::QueueOptions { buffers: 2, buffer_bytes: 4096, depth_max: 4 })
+            .unwrap();
         let first = bedplate_block::Segment { offset: 0, len: 4096 };
         let (kind, buf) = (bedplate_block::RequestKind::Read, queue.take_buffer());
-        queue.push(bedplate_block::Request { token: 0, kind, buf, first, rest: Vec::new() }).unwrap();
+        queue
+            .push(bedplate_block::Request { token: 0, kind, buf, first, rest: Vec::new() })
+            .unwrap();
         assert_eq!(queue.complete(1, &mut Vec::new()).unwrap(), 1);
     }
 }
@@ -165,7 +179,11 @@ fn a_mounted_device_is_refused_with_its_mount_point_and_so_is_its_image() {
         return;
     }
     let mount = Mount::new("ext4", "rw", disk_path).unwrap();
-    for (path, options) in [(&disk.path, DeviceOptions::default()), (&disk.path, read_only()), (&image.path, DeviceOptions::default())] {
+    for (path, options) in [
+        (&disk.path, DeviceOptions::default()),
+        (&disk.path, read_only()),
+        (&image.path, DeviceOptions::default()),
+    ] {
         let error = refusal(path, &options);
         assert_eq!(error.kind, ErrorKind::Busy);
         assert!(error.detail.contains(mount.path().to_str().unwrap()), "{error}");
@@ -180,7 +198,10 @@ fn an_image_whose_loop_device_is_in_use_is_refused() {
     let Some(disk) = Loop::attach(&image.path) else { return };
     let holder = open(&disk.path, &DeviceOptions::default()).unwrap();
     let error = refusal(&image.path, &DeviceOptions::default());
-    assert!(error.kind == ErrorKind::Busy && error.detail.contains(disk.path.to_str().unwrap()), "{error}");
+    assert!(
+        error.kind == ErrorKind::Busy && error.detail.contains(disk.path.to_str().unwrap()),
+        "{error}"
+    );
     drop(holder);
     drop(open(&image.path, &DeviceOptions::default()).unwrap());
 }
@@ -190,10 +211,17 @@ fn what_is_no_device_is_refused_in_one_sentence() {
     let _alone = alone();
     let dir = tempfile::tempdir().unwrap();
     let error = refusal(&dir.path().join("nothing"), &DeviceOptions::default());
-    assert!(error.kind == ErrorKind::NotFound && error.to_string().ends_with("nothing: open: there is no such file or device"), "{error}");
+    assert!(
+        error.kind == ErrorKind::NotFound
+            && error.to_string().ends_with("nothing: open: there is no such file or device"),
+        "{error}"
+    );
     let error = refusal(dir.path(), &DeviceOptions::default());
     assert!(error.kind == ErrorKind::Unsupported && error.detail.contains("directory"), "{error}");
-    assert_eq!(refusal(Path::new("/dev/null"), &DeviceOptions::default()).kind, ErrorKind::Unsupported);
+    assert_eq!(
+        refusal(Path::new("/dev/null"), &DeviceOptions::default()).kind,
+        ErrorKind::Unsupported
+    );
 }
 
 #[test]
@@ -229,7 +257,10 @@ fn an_image_is_made_once_and_whole_or_not_at_all() {
     let reserved = dir.path().join("reserved");
     create_image(&reserved, SIZE, true).unwrap();
     assert!(std::os::unix::fs::MetadataExt::blocks(&reserved.metadata().unwrap()) * 512 >= SIZE);
-    assert_eq!(create_image(dir.path().join("no/such/dir"), SIZE, false).unwrap_err().kind, ErrorKind::NotFound);
+    assert_eq!(
+        create_image(dir.path().join("no/such/dir"), SIZE, false).unwrap_err().kind,
+        ErrorKind::NotFound
+    );
 }
 
 #[test]
@@ -261,7 +292,8 @@ fn a_device_that_grows_says_so_when_asked_and_one_cut_short_fails_cleanly() {
     for error in [device.read_at(&mut buf, SIZE).unwrap_err(), queued_read_error(&*device, SIZE)] {
         assert!(error.kind == ErrorKind::Io && error.detail.contains("cut short"), "{error}");
     }
-    // A write behind the new end succeeds, because a file grows with it; a flush tells all the same.
+    // A write behind the new end succeeds, because a file grows with it; a flush tells all the
+    // same.
     device.write_at(&buf, SIZE + 8192).unwrap();
     for error in [device.flush().unwrap_err(), queued_flush_error(&*device)] {
         assert!(error.kind == ErrorKind::Io && error.detail.contains("cut short"), "{error}");
@@ -275,7 +307,15 @@ fn a_device_that_grows_says_so_when_asked_and_one_cut_short_fails_cleanly() {
 fn queued_flush_error(device: &dyn bedplate_block::BlockDevice) -> Error {
     let mut queue = device.queue(&bedplate_block::QueueOptions::default()).unwrap();
     let first = bedplate_block::Segment { offset: 0, len: 0 };
-    queue.push(bedplate_block::Request { token: 0, kind: bedplate_block::RequestKind::Flush, buf: None, first, rest: Vec::new() }).unwrap();
+    queue
+        .push(bedplate_block::Request {
+            token: 0,
+            kind: bedplate_block::RequestKind::Flush,
+            buf: None,
+            first,
+            rest: Vec::new(),
+        })
+        .unwrap();
     let mut out = Vec::new();
     queue.complete(1, &mut out).unwrap();
     out.pop().unwrap().result.unwrap_err()
@@ -285,7 +325,15 @@ fn queued_read_error(device: &dyn bedplate_block::BlockDevice, offset: u64) -> E
     let mut queue = device.queue(&bedplate_block::QueueOptions::default()).unwrap();
     let first = bedplate_block::Segment { offset: offset - 4096, len: 8192 };
     let buf = Some(AlignedBuf::zeroed(8192));
-    queue.push(bedplate_block::Request { token: 0, kind: bedplate_block::RequestKind::Read, buf, first, rest: Vec::new() }).unwrap();
+    queue
+        .push(bedplate_block::Request {
+            token: 0,
+            kind: bedplate_block::RequestKind::Read,
+            buf,
+            first,
+            rest: Vec::new(),
+        })
+        .unwrap();
     let mut out = Vec::new();
     queue.complete(1, &mut out).unwrap();
     out.pop().unwrap().result.unwrap_err()

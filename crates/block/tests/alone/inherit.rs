@@ -13,7 +13,13 @@ fn a_descriptor_open_for_inheritance_is_not_inherited_and_still_works() {
     let _alone = alone();
     let file = File::open("/proc/self/stat").unwrap();
     rustix::io::fcntl_setfd(&file, rustix::io::FdFlags::empty()).unwrap();
-    let inherited = || Command::new("test").args(["-e", &format!("/proc/self/fd/{}", file.as_raw_fd())]).status().unwrap().success();
+    let inherited = || {
+        Command::new("test")
+            .args(["-e", &format!("/proc/self/fd/{}", file.as_raw_fd())])
+            .status()
+            .unwrap()
+            .success()
+    };
     assert!(inherited());
     close_descriptors_on_exec().unwrap();
     assert!(!inherited());

@@ -1,6 +1,8 @@
-//! S-40: an image and the loop devices over it are one device, by whatever names, and have one user.
+//! S-40: an image and the loop devices over it are one device, by whatever names, and have one
+//! user.
 //!
-//! A volume mounted from an image and once more from a loop device over it lost what was synced on both.
+//! A volume mounted from an image and once more from a loop device over it lost what was synced on
+//! both.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -23,17 +25,27 @@ fn reading(path: &Path) -> Result<Arc<dyn BlockDevice>> {
     open(path, &DeviceOptions { read_only: true, ..DeviceOptions::default() })
 }
 
-/// With `used` open for writing `other` is refused to readers and writers, and the other way round; free, each opens.
+/// With `used` open for writing `other` is refused to readers and writers, and the other way round;
+/// free, each opens.
 fn are_one(used: &Path, other: &Path) {
     for (used, other) in [(used, other), (other, used)] {
         let holder = writing(used).unwrap();
         for refused in [writing(other), reading(other)] {
-            let error = refused.map(|_| panic!("{} was opened beside {}", other.display(), used.display())).unwrap_err();
-            assert!(error.kind == ErrorKind::Busy && error.detail.contains(&format!("process {}", std::process::id())), "{error}");
+            let error = refused
+                .map(|_| panic!("{} was opened beside {}", other.display(), used.display()))
+                .unwrap_err();
+            assert!(
+                error.kind == ErrorKind::Busy
+                    && error.detail.contains(&format!("process {}", std::process::id())),
+                "{error}"
+            );
         }
         drop(holder);
         let readers = [reading(used).unwrap(), reading(other).unwrap()];
-        assert_eq!([writing(used), writing(other)].map(|opened| opened.unwrap_err().kind), [ErrorKind::Busy; 2]);
+        assert_eq!(
+            [writing(used), writing(other)].map(|opened| opened.unwrap_err().kind),
+            [ErrorKind::Busy; 2]
+        );
         drop(readers);
     }
     assert!(Backing::of(used).unwrap().overlaps(&Backing::of(other).unwrap()));
@@ -66,7 +78,8 @@ fn s_40_two_loop_devices_over_one_image_are_one() {
     are_one(&one.path, &other.path);
 }
 
-/// An image with a hard link, in the same directory or another, and a loop device made by a name that is gone.
+/// An image with a hard link, in the same directory or another, and a loop device made by a name
+/// that is gone.
 fn without_its_name(link: &str) -> Option<(Image, Loop, PathBuf)> {
     let image = Image::new(SIZE);
     let disk = Loop::attach(&image.path)?;
@@ -83,7 +96,10 @@ fn s_40_a_hard_link_is_the_image_after_the_name_of_the_loop_device_went() {
     let Some((_image, disk, link)) = without_its_name("link") else { return };
     are_one(&link, &disk.path);
     // A file that takes the name is another.
-    let (taken, _) = (link.with_file_name("image"), create_image(link.with_file_name("image"), SIZE, false).unwrap());
+    let (taken, _) = (
+        link.with_file_name("image"),
+        create_image(link.with_file_name("image"), SIZE, false).unwrap(),
+    );
     are_two(&taken, &disk.path);
 }
 
@@ -107,10 +123,16 @@ fn s_40_two_loop_devices_over_a_file_without_names_are_one() {
 fn s_40_loop_devices_over_other_parts_of_a_file_are_others() {
     let _alone = alone();
     let image = Image::new(SIZE);
-    let Some([low, high]) = two_loops(&image.path, &["--sizelimit", "4M"], &["--offset", "4M"]) else { return };
+    let Some([low, high]) = two_loops(&image.path, &["--sizelimit", "4M"], &["--offset", "4M"])
+    else {
+        return;
+    };
     are_two(&low.path, &high.path);
     are_one(&high.path, &image.path);
-    let Some(across) = Loop::attach_with(&["--offset", "2M", "--sizelimit", "4M"], &image.path) else { return };
+    let Some(across) = Loop::attach_with(&["--offset", "2M", "--sizelimit", "4M"], &image.path)
+    else {
+        return;
+    };
     are_one(&across.path, &low.path);
     are_one(&across.path, &high.path);
 }
@@ -136,8 +158,11 @@ fn s_40_partitions_of_a_loop_device_are_parts_of_the_image() {
     if run("sh", &["-c", &script]).is_none() {
         return println!("skipped: sfdisk cannot make partitions here");
     }
-    let Some([one, other]) = two_loops(&image.path, &["--partscan"], &["--partscan"]) else { return };
-    let partition = |disk: &Loop, number| PathBuf::from(format!("{}p{number}", disk.path.display()));
+    let Some([one, other]) = two_loops(&image.path, &["--partscan"], &["--partscan"]) else {
+        return;
+    };
+    let partition =
+        |disk: &Loop, number| PathBuf::from(format!("{}p{number}", disk.path.display()));
     if !partition(&one, 1).exists() || !partition(&other, 2).exists() {
         return println!("skipped: loop devices have no partitions here");
     }
@@ -164,7 +189,11 @@ fn s_40_a_file_system_of_the_kernel_keeps_the_image_by_any_name() {
         let Some(mount) = Mount::new("ext4", "rw", mounted.path.to_str().unwrap()) else { return };
         for path in [&link, &beside.path] {
             let error = writing(path).unwrap_err();
-            assert!(error.kind == ErrorKind::Busy && error.detail.contains(mount.path().to_str().unwrap()), "{error}");
+            assert!(
+                error.kind == ErrorKind::Busy
+                    && error.detail.contains(mount.path().to_str().unwrap()),
+                "{error}"
+            );
             assert!(error.detail.contains(mounted.path.to_str().unwrap()), "{error}");
         }
     }
@@ -183,7 +212,9 @@ fn s_40_of_two_that_race_for_an_image_and_its_loop_device_one_wins() {
                 start.wait();
                 writing(path)
             };
-            let opened = std::thread::scope(|scope| pair.map(|path| scope.spawn(|| race(path))).map(|thread| thread.join().unwrap()));
+            let opened = std::thread::scope(|scope| {
+                pair.map(|path| scope.spawn(|| race(path))).map(|thread| thread.join().unwrap())
+            });
             assert_eq!(opened.iter().filter(|opened| opened.is_ok()).count(), 1, "{opened:?}");
         }
     }
@@ -208,6 +239,9 @@ fn a_file_system_without_direct_io_gives_a_buffered_device_that_says_so() {
     create_image(&path, SIZE, false).unwrap();
     let make = || -> Arc<dyn BlockDevice> { writing(&path).unwrap() };
     let report = make().engine();
-    assert!(report.fallback.as_deref().is_some_and(|reason| reason.contains("O_DIRECT")), "{report:?}");
+    assert!(
+        report.fallback.as_deref().is_some_and(|reason| reason.contains("O_DIRECT")),
+        "{report:?}"
+    );
     keeps_all_promises(&make);
 }

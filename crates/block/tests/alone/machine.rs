@@ -1,4 +1,5 @@
-//! What tests need of the machine, given back when the test ends, however it ends. Loop devices and mounts need root.
+//! What tests need of the machine, given back when the test ends, however it ends. Loop devices and
+//! mounts need root.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -29,7 +30,8 @@ impl Loop {
     }
 
     pub fn attach_with(options: &[&str], image: &Path) -> Option<Self> {
-        // Others on this machine look for a free device at the same time, and `losetup` gives up at the first that was taken meanwhile.
+        // Others on this machine look for a free device at the same time, and `losetup` gives up at
+        // the first that was taken meanwhile.
         let attach = || run("losetup", &[options, &["--find", "--show", image.to_str()?]].concat());
         let path = if is_root() { (0..10).find_map(|_| attach()) } else { None };
         if path.is_none() {
@@ -53,7 +55,8 @@ pub struct Mount {
 impl Mount {
     pub fn new(kind: &str, options: &str, source: &str) -> Option<Self> {
         let dir = tempfile::tempdir().unwrap();
-        let mounted = is_root() && run("mount", &["-t", kind, "-o", options, source, dir.path().to_str()?]).is_some();
+        let mounted = is_root()
+            && run("mount", &["-t", kind, "-o", options, source, dir.path().to_str()?]).is_some();
         if !mounted {
             println!("skipped: {kind} cannot be mounted here");
         }

@@ -1,7 +1,9 @@
-//! Tests that start programs, and tests that look at what the whole process has open: one at a time.
+//! Tests that start programs, and tests that look at what the whole process has open: one at a
+//! time.
 //!
-//! A program that is being started holds a copy of every descriptor for a moment, with its locks. A test beside it, in the same process, would see a device
-//! in use that it has just closed. So every test here holds [`alone`], and no other test of this crate starts programs.
+//! A program that is being started holds a copy of every descriptor for a moment, with its locks. A
+//! test beside it, in the same process, would see a device in use that it has just closed. So every
+//! test here holds [`alone`], and no other test of this crate starts programs.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on says where")]
 
 mod claims;

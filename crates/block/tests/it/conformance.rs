@@ -2,7 +2,10 @@
 
 use std::sync::Arc;
 
-use bedplate_block::{AlignedBuf, BlockDevice, Completion, DeviceQueue, ErrorKind, QueueOptions, Request, RequestKind, Segment};
+use bedplate_block::{
+    AlignedBuf, BlockDevice, Completion, DeviceQueue, ErrorKind, QueueOptions, Request,
+    RequestKind, Segment,
+};
 
 /// A clause's name and its proof.
 type Clause = (&'static str, fn(&Arc<dyn BlockDevice>));
@@ -42,7 +45,10 @@ fn block(device: &Arc<dyn BlockDevice>) -> usize {
 fn pattern(len: usize, seed: u64) -> AlignedBuf {
     let mut buf = AlignedBuf::zeroed(len);
     for (at, word) in buf.chunks_mut(8).enumerate() {
-        let value = (seed + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15).wrapping_add(at as u64).wrapping_mul(0xD134_2543_DE82_EF95);
+        let value = (seed + 1)
+            .wrapping_mul(0x9E37_79B9_7F4A_7C15)
+            .wrapping_add(at as u64)
+            .wrapping_mul(0xD134_2543_DE82_EF95);
         word.copy_from_slice(&value.to_le_bytes()[..word.len()]);
     }
     buf
@@ -60,7 +66,13 @@ fn request(token: u64, kind: RequestKind, buf: AlignedBuf, offset: u64) -> Reque
 }
 
 fn flush_request(token: u64) -> Request {
-    Request { token, kind: RequestKind::Flush, buf: None, first: Segment { offset: 0, len: 0 }, rest: Vec::new() }
+    Request {
+        token,
+        kind: RequestKind::Flush,
+        buf: None,
+        first: Segment { offset: 0, len: 0 },
+        rest: Vec::new(),
+    }
 }
 
 fn queue(device: &Arc<dyn BlockDevice>, depth_max: usize) -> Box<dyn DeviceQueue> {
@@ -78,10 +90,19 @@ fn run(queue: &mut dyn DeviceQueue, request: Request) -> Completion {
 fn states_a_sane_geometry(device: &Arc<dyn BlockDevice>) {
     let geometry = device.geometry();
     assert!(geometry.logical_block_size.is_power_of_two() && geometry.logical_block_size >= 512);
-    assert!(geometry.physical_block_size.is_power_of_two() && geometry.physical_block_size >= geometry.logical_block_size);
-    assert!(geometry.buffer_align.is_power_of_two() && geometry.buffer_align as usize <= AlignedBuf::ALIGN);
+    assert!(
+        geometry.physical_block_size.is_power_of_two()
+            && geometry.physical_block_size >= geometry.logical_block_size
+    );
+    assert!(
+        geometry.buffer_align.is_power_of_two()
+            && geometry.buffer_align as usize <= AlignedBuf::ALIGN
+    );
     assert!(geometry.untorn_unit >= geometry.logical_block_size);
-    assert!(device.size_bytes() >= 4 << 20 && device.size_bytes().is_multiple_of(u64::from(geometry.logical_block_size)));
+    assert!(
+        device.size_bytes() >= 4 << 20
+            && device.size_bytes().is_multiple_of(u64::from(geometry.logical_block_size))
+    );
     assert_eq!(device.refresh_size().unwrap(), device.size_bytes());
     assert!(!device.name().is_empty() && !device.engine().name.is_empty());
 }
@@ -110,7 +131,10 @@ fn refuses_what_is_unaligned(device: &Arc<dyn BlockDevice>) {
     let before = device.counters();
     assert_eq!(device.read_at(&mut buf[..block], 1).unwrap_err().kind, ErrorKind::Unaligned);
     assert_eq!(device.read_at(&mut buf[..block - 1], 0).unwrap_err().kind, ErrorKind::Unaligned);
-    assert_eq!(device.write_at(&buf[..block], block as u64 / 2).unwrap_err().kind, ErrorKind::Unaligned);
+    assert_eq!(
+        device.write_at(&buf[..block], block as u64 / 2).unwrap_err().kind,
+        ErrorKind::Unaligned
+    );
     assert_eq!(device.write_at(&buf[..1], 0).unwrap_err().kind, ErrorKind::Unaligned);
     assert_eq!(device.write_zeroes(1, block as u64).unwrap_err().kind, ErrorKind::Unaligned);
     assert_eq!(device.discard(0, 1).unwrap_err().kind, ErrorKind::Unaligned);
@@ -127,10 +151,15 @@ fn refuses_what_passes_the_end(device: &Arc<dyn BlockDevice>) {
     let (block, size) = (block(device) as u64, device.size_bytes());
     device.write_at(&pattern(block as usize, 1), size - block).unwrap();
     let two = pattern(2 * block as usize, 2);
-    for offset in [size - block, size, size + block, (i64::MAX as u64 + 1) - block, u64::MAX - block + 1] {
+    for offset in
+        [size - block, size, size + block, (i64::MAX as u64 + 1) - block, u64::MAX - block + 1]
+    {
         let error = device.write_at(&two, offset).unwrap_err();
         assert_eq!(error.kind, ErrorKind::OutOfRange, "{error}");
-        assert_eq!(device.read_at(&mut pattern(2 * block as usize, 0), offset).unwrap_err().kind, ErrorKind::OutOfRange);
+        assert_eq!(
+            device.read_at(&mut pattern(2 * block as usize, 0), offset).unwrap_err().kind,
+            ErrorKind::OutOfRange
+        );
         assert_eq!(device.write_zeroes(offset, 2 * block).unwrap_err().kind, ErrorKind::OutOfRange);
         assert_eq!(device.discard(offset, 2 * block).unwrap_err().kind, ErrorKind::OutOfRange);
     }
@@ -181,8 +210,14 @@ fn counts(device: &Arc<dyn BlockDevice>) {
     run(&mut *queue, flush_request(3)).result.unwrap();
     device.flush().unwrap();
     let after = device.counters();
-    assert_eq!((after.reads - before.reads, after.read_bytes - before.read_bytes), (2, 4 * block as u64));
-    assert_eq!((after.writes - before.writes, after.written_bytes - before.written_bytes), (2, 3 * block as u64));
+    assert_eq!(
+        (after.reads - before.reads, after.read_bytes - before.read_bytes),
+        (2, 4 * block as u64)
+    );
+    assert_eq!(
+        (after.writes - before.writes, after.written_bytes - before.written_bytes),
+        (2, 3 * block as u64)
+    );
     assert_eq!((after.flushes - before.flushes, after.errors - before.errors), (2, 0));
 }
 
@@ -192,9 +227,17 @@ fn queue_carries_a_full_list(device: &Arc<dyn BlockDevice>) {
     assert_eq!((queue.depth_max(), queue.in_flight()), (7, 0));
     for round in 0..5 {
         for token in 0..7 {
-            queue.push(request(token, RequestKind::Write, pattern(block, round * 10 + token), token * block as u64)).unwrap();
+            queue
+                .push(request(
+                    token,
+                    RequestKind::Write,
+                    pattern(block, round * 10 + token),
+                    token * block as u64,
+                ))
+                .unwrap();
         }
-        let refused = queue.push(request(99, RequestKind::Write, pattern(block, 99), 0)).unwrap_err();
+        let refused =
+            queue.push(request(99, RequestKind::Write, pattern(block, 99), 0)).unwrap_err();
         assert!(refused.token == 99 && refused.buf.unwrap()[..] == pattern(block, 99)[..]);
         assert_eq!(queue.in_flight(), 7);
         queue.submit().unwrap();
@@ -208,29 +251,51 @@ fn queue_carries_a_full_list(device: &Arc<dyn BlockDevice>) {
         let mut tokens: Vec<u64> = out.iter().map(|done| done.token).collect();
         tokens.sort_unstable();
         assert_eq!(tokens, (0..7).collect::<Vec<_>>());
-        assert!(out.iter().all(|done| done.result.is_ok() && done.buf.as_ref().unwrap()[..] == pattern(block, round * 10 + done.token)[..]));
-        (0..7).for_each(|at| assert!(read(device, at * block as u64, block)[..] == pattern(block, round * 10 + at)[..]));
+        assert!(out.iter().all(|done| done.result.is_ok()
+            && done.buf.as_ref().unwrap()[..] == pattern(block, round * 10 + done.token)[..]));
+        (0..7).for_each(|at| {
+            assert!(
+                read(device, at * block as u64, block)[..] == pattern(block, round * 10 + at)[..]
+            )
+        });
     }
     assert_eq!(queue.complete(1, &mut Vec::new()).unwrap(), 0);
 }
 
 fn queue_scatters_and_gathers(device: &Arc<dyn BlockDevice>) {
     let block = block(device);
-    let at = |block_no: u64, blocks: u32| Segment { offset: block_no * block as u64, len: blocks * block as u32 };
+    let at = |block_no: u64, blocks: u32| Segment {
+        offset: block_no * block as u64,
+        len: blocks * block as u32,
+    };
     let rest = vec![at(2, 1), at(30, 3)];
     let mut queue = queue(device, 4);
-    let write = Request { token: 5, kind: RequestKind::Write, buf: Some(pattern(6 * block, 1)), first: at(10, 2), rest: rest.clone() };
+    let write = Request {
+        token: 5,
+        kind: RequestKind::Write,
+        buf: Some(pattern(6 * block, 1)),
+        first: at(10, 2),
+        rest: rest.clone(),
+    };
     run(&mut *queue, write).result.unwrap();
     let bytes = pattern(6 * block, 1);
     assert!(read(device, at(10, 2).offset, 2 * block)[..] == bytes[..2 * block]);
     assert!(read(device, at(2, 1).offset, block)[..] == bytes[2 * block..3 * block]);
     assert!(read(device, at(30, 3).offset, 3 * block)[..] == bytes[3 * block..]);
     // A buffer may be longer than the segments; what they leave over is untouched.
-    let read = Request { token: 6, kind: RequestKind::Read, buf: Some(pattern(8 * block, 2)), first: at(10, 2), rest };
+    let read = Request {
+        token: 6,
+        kind: RequestKind::Read,
+        buf: Some(pattern(8 * block, 2)),
+        first: at(10, 2),
+        rest,
+    };
     let done = run(&mut *queue, read);
     assert!(done.result.is_ok() && done.token == 6);
     let got = done.buf.unwrap();
-    assert!(got[..6 * block] == bytes[..] && got[6 * block..] == pattern(8 * block, 2)[6 * block..]);
+    assert!(
+        got[..6 * block] == bytes[..] && got[6 * block..] == pattern(8 * block, 2)[6 * block..]
+    );
 }
 
 /// More operations than any completion ring holds (I-URING-2).
@@ -238,14 +303,30 @@ fn queue_takes_many_segments(device: &Arc<dyn BlockDevice>) {
     let block = block(device);
     let count = 900;
     // Backwards, every other block.
-    let mut segments = (0..count).rev().map(|at| Segment { offset: at * 2 * block as u64, len: block as u32 });
+    let mut segments =
+        (0..count).rev().map(|at| Segment { offset: at * 2 * block as u64, len: block as u32 });
     let first = segments.next().unwrap();
     let rest: Vec<Segment> = segments.collect();
     let mut queue = queue(device, 2);
     let bytes = pattern(count as usize * block, 7);
-    let write = Request { token: 1, kind: RequestKind::Write, buf: Some(pattern(bytes.len(), 7)), first, rest: rest.clone() };
+    let write = Request {
+        token: 1,
+        kind: RequestKind::Write,
+        buf: Some(pattern(bytes.len(), 7)),
+        first,
+        rest: rest.clone(),
+    };
     run(&mut *queue, write).result.unwrap();
-    let done = run(&mut *queue, Request { token: 2, kind: RequestKind::Read, buf: Some(AlignedBuf::zeroed(bytes.len())), first, rest });
+    let done = run(
+        &mut *queue,
+        Request {
+            token: 2,
+            kind: RequestKind::Read,
+            buf: Some(AlignedBuf::zeroed(bytes.len())),
+            first,
+            rest,
+        },
+    );
     done.result.unwrap();
     assert!(done.buf.unwrap()[..] == bytes[..]);
     assert!(read(device, 0, block)[..] == bytes[bytes.len() - block..]);
@@ -253,13 +334,17 @@ fn queue_takes_many_segments(device: &Arc<dyn BlockDevice>) {
 
 fn queue_flushes(device: &Arc<dyn BlockDevice>) {
     let mut queue = queue(device, 8);
-    (0..4).for_each(|token| queue.push(request(token, RequestKind::Write, pattern(4096, token), token * 4096)).unwrap());
+    (0..4).for_each(|token| {
+        queue.push(request(token, RequestKind::Write, pattern(4096, token), token * 4096)).unwrap()
+    });
     queue.push(flush_request(9)).unwrap();
     let mut out = Vec::new();
     assert_eq!(queue.complete(5, &mut out).unwrap(), 5);
     let flushed = out.iter().find(|done| done.token == 9).unwrap();
     assert!(flushed.result.is_ok() && flushed.buf.is_none());
-    (0..4).for_each(|token| assert!(read(device, token * 4096, 4096)[..] == pattern(4096, token)[..]));
+    (0..4).for_each(|token| {
+        assert!(read(device, token * 4096, 4096)[..] == pattern(4096, token)[..])
+    });
 }
 
 fn queue_hands_bad_requests_back(device: &Arc<dyn BlockDevice>) {
@@ -273,13 +358,29 @@ fn queue_hands_bad_requests_back(device: &Arc<dyn BlockDevice>) {
     };
     refused(request(1, RequestKind::Read, pattern(block, 1), size), ErrorKind::OutOfRange);
     refused(request(2, RequestKind::Write, pattern(block, 1), 1), ErrorKind::Unaligned);
-    refused(Request { buf: None, ..request(3, RequestKind::Read, pattern(block, 1), 0) }, ErrorKind::Unsupported);
-    refused(Request { kind: RequestKind::Flush, ..request(4, RequestKind::Read, pattern(block, 1), 0) }, ErrorKind::Unsupported);
+    refused(
+        Request { buf: None, ..request(3, RequestKind::Read, pattern(block, 1), 0) },
+        ErrorKind::Unsupported,
+    );
+    refused(
+        Request { kind: RequestKind::Flush, ..request(4, RequestKind::Read, pattern(block, 1), 0) },
+        ErrorKind::Unsupported,
+    );
     let beyond_buffer = vec![Segment { offset: 0, len: block as u32 }];
-    refused(Request { rest: beyond_buffer, ..request(5, RequestKind::Write, pattern(block, 1), 0) }, ErrorKind::OutOfRange);
+    refused(
+        Request { rest: beyond_buffer, ..request(5, RequestKind::Write, pattern(block, 1), 0) },
+        ErrorKind::OutOfRange,
+    );
     let beyond_device = vec![Segment { offset: size, len: block as u32 }];
     let half = Segment { offset: 0, len: block as u32 };
-    refused(Request { first: half, rest: beyond_device, ..request(6, RequestKind::Write, pattern(2 * block, 1), 0) }, ErrorKind::OutOfRange);
+    refused(
+        Request {
+            first: half,
+            rest: beyond_device,
+            ..request(6, RequestKind::Write, pattern(2 * block, 1), 0)
+        },
+        ErrorKind::OutOfRange,
+    );
     run(&mut *queue, request(7, RequestKind::Read, pattern(block, 1), 0)).result.unwrap();
 }
 
@@ -298,10 +399,16 @@ fn queue_owns_buffers(device: &Arc<dyn BlockDevice>) {
         // Part of a registered buffer, and through a queue it does not belong to.
         let queue = if seed == 2 { &mut other } else { &mut one };
         let first = Segment { offset: 4096, len: 4096 };
-        let done = run(&mut **queue, Request { token: 2, kind: RequestKind::Read, buf: Some(buf), first, rest: Vec::new() });
+        let done = run(
+            &mut **queue,
+            Request { token: 2, kind: RequestKind::Read, buf: Some(buf), first, rest: Vec::new() },
+        );
         done.result.unwrap();
         let buf = done.buf.unwrap();
-        assert!(buf[..4096] == pattern(8192, seed as u64)[4096..] && buf[4096..].iter().all(|byte| *byte == 0));
+        assert!(
+            buf[..4096] == pattern(8192, seed as u64)[4096..]
+                && buf[4096..].iter().all(|byte| *byte == 0)
+        );
         one.give_buffer(buf);
     }
     assert_eq!(std::iter::from_fn(|| one.take_buffer()).count(), 3);
@@ -313,7 +420,9 @@ fn queue_does_not_wait_unless_told(device: &Arc<dyn BlockDevice>) {
     let mut queue = queue(device, 8);
     let mut out = Vec::new();
     assert_eq!(queue.complete(0, &mut out).unwrap(), 0);
-    (0..8).for_each(|token| queue.push(request(token, RequestKind::Write, pattern(4096, token), token * 4096)).unwrap());
+    (0..8).for_each(|token| {
+        queue.push(request(token, RequestKind::Write, pattern(4096, token), token * 4096)).unwrap()
+    });
     while out.len() < 8 {
         queue.complete(0, &mut out).unwrap();
         std::thread::yield_now();
@@ -325,7 +434,16 @@ fn queue_moves_between_threads(device: &Arc<dyn BlockDevice>) {
     let mut queue = queue(device, 8);
     for round in 0..3 {
         let submitter = std::thread::spawn(move || {
-            (0..8).for_each(|token| queue.push(request(token, RequestKind::Write, pattern(4096, round + token), token * 4096)).unwrap());
+            (0..8).for_each(|token| {
+                queue
+                    .push(request(
+                        token,
+                        RequestKind::Write,
+                        pattern(4096, round + token),
+                        token * 4096,
+                    ))
+                    .unwrap()
+            });
             queue.submit().unwrap();
             queue
         });
@@ -333,7 +451,9 @@ fn queue_moves_between_threads(device: &Arc<dyn BlockDevice>) {
         let mut out = Vec::new();
         assert_eq!(queue.complete(8, &mut out).unwrap(), 8);
         out.iter().for_each(|done| assert!(done.result.is_ok(), "{:?}", done.result));
-        (0..8).for_each(|token| assert!(read(device, token * 4096, 4096)[..] == pattern(4096, round + token)[..]));
+        (0..8).for_each(|token| {
+            assert!(read(device, token * 4096, 4096)[..] == pattern(4096, round + token)[..])
+        });
     }
 }
 
@@ -341,10 +461,21 @@ fn queue_moves_between_threads(device: &Arc<dyn BlockDevice>) {
 fn dropped_queue_waits(device: &Arc<dyn BlockDevice>) {
     for round in 0..4 {
         let mut queue = queue(device, 16);
-        (0..16).for_each(|token| queue.push(request(token, RequestKind::Write, pattern(65536, round + token), token * 65536)).unwrap());
+        (0..16).for_each(|token| {
+            queue
+                .push(request(
+                    token,
+                    RequestKind::Write,
+                    pattern(65536, round + token),
+                    token * 65536,
+                ))
+                .unwrap()
+        });
         queue.submit().unwrap();
         drop(queue);
-        (0..16).for_each(|token| assert!(read(device, token * 65536, 65536)[..] == pattern(65536, round + token)[..]));
+        (0..16).for_each(|token| {
+            assert!(read(device, token * 65536, 65536)[..] == pattern(65536, round + token)[..])
+        });
     }
     // Pushed and never submitted: the buffers are freed, nothing else happens.
     let mut queue = queue(device, 4);

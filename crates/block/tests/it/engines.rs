@@ -1,8 +1,8 @@
 //! Every engine through the one suite of promises.
 
 use bedplate_block::{
-    AlignedBuf, BlockDevice, DeviceCall, DeviceOptions, Engine, Hook, HookedDevice, MemoryDevice, RecordingDevice, Result, SimulatedDevice,
-    SimulatedOptions, open,
+    AlignedBuf, BlockDevice, DeviceCall, DeviceOptions, Engine, Hook, HookedDevice, MemoryDevice,
+    RecordingDevice, Result, SimulatedDevice, SimulatedOptions, open,
 };
 
 use crate::conformance::keeps_all_promises;
@@ -31,7 +31,9 @@ fn memory_over_a_snapshot_keeps_all_promises() {
 fn simulated_keeps_all_promises() {
     for shuffle in [false, true] {
         let options = SimulatedOptions { seed: 5, shuffle, ..SimulatedOptions::default() };
-        keeps_all_promises(&|| SimulatedDevice::over(&MemoryDevice::new(SIZE).snapshot(), &options));
+        keeps_all_promises(&|| {
+            SimulatedDevice::over(&MemoryDevice::new(SIZE).snapshot(), &options)
+        });
     }
 }
 
@@ -39,7 +41,9 @@ fn simulated_keeps_all_promises() {
 fn recording_keeps_all_promises() {
     let base = MemoryDevice::new(SIZE);
     base.write_at(&AlignedBuf::from_slice(&[0xA5; 8192]), 0).unwrap();
-    keeps_all_promises(&|| RecordingDevice::over(base.clone(), MemoryDevice::GEOMETRY, tempfile::tempfile().unwrap()));
+    keeps_all_promises(&|| {
+        RecordingDevice::over(base.clone(), MemoryDevice::GEOMETRY, tempfile::tempfile().unwrap())
+    });
 }
 
 /// A hook that lets everything through.
@@ -65,8 +69,16 @@ fn uring_over_a_file_keeps_all_promises() {
 
 #[test]
 fn threads_over_a_file_keep_all_promises() {
-    file_keeps_all_promises(&DeviceOptions { engine: Engine::Threads, server_threads: 3, ..DeviceOptions::default() });
-    file_keeps_all_promises(&DeviceOptions { engine: Engine::Threads, server_threads: 1, ..DeviceOptions::default() });
+    file_keeps_all_promises(&DeviceOptions {
+        engine: Engine::Threads,
+        server_threads: 3,
+        ..DeviceOptions::default()
+    });
+    file_keeps_all_promises(&DeviceOptions {
+        engine: Engine::Threads,
+        server_threads: 1,
+        ..DeviceOptions::default()
+    });
 }
 
 #[test]

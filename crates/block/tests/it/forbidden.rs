@@ -2,7 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use bedplate_block::{AlignedBuf, BlockDevice, DeviceOptions, Engine, ErrorKind, QueueOptions, Request, RequestKind, Segment, open};
+use bedplate_block::{
+    AlignedBuf, BlockDevice, DeviceOptions, Engine, ErrorKind, QueueOptions, Request, RequestKind,
+    Segment, open,
+};
 use seccompiler::{BpfProgram, SeccompAction, SeccompFilter};
 
 use crate::image::Image;
@@ -11,7 +14,9 @@ use crate::image::Image;
 fn forbid_uring(errno: i32) {
     let rules = BTreeMap::from([(libc::SYS_io_uring_setup, Vec::new())]);
     let arch = std::env::consts::ARCH.try_into().unwrap();
-    let filter = SeccompFilter::new(rules, SeccompAction::Allow, SeccompAction::Errno(errno as u32), arch).unwrap();
+    let filter =
+        SeccompFilter::new(rules, SeccompAction::Allow, SeccompAction::Errno(errno as u32), arch)
+            .unwrap();
     let program: BpfProgram = filter.try_into().unwrap();
     seccompiler::apply_filter(&program).unwrap();
 }
@@ -30,7 +35,9 @@ fn write_and_read_back(device: &dyn BlockDevice) {
     let mut queue = device.queue(&QueueOptions::default()).unwrap();
     let first = Segment { offset: 4096, len: 4096 };
     let buf = Some(AlignedBuf::from_slice(&[7; 4096]));
-    queue.push(Request { token: 1, kind: RequestKind::Write, buf, first, rest: Vec::new() }).unwrap();
+    queue
+        .push(Request { token: 1, kind: RequestKind::Write, buf, first, rest: Vec::new() })
+        .unwrap();
     let mut out = Vec::new();
     assert_eq!(queue.complete(1, &mut out).unwrap(), 1);
     assert!(out[0].result.is_ok());
@@ -41,12 +48,19 @@ fn write_and_read_back(device: &dyn BlockDevice) {
 
 #[test]
 fn forbidden_uring_gives_server_threads_and_the_reason() {
-    for (errno, words) in [(libc::EPERM, "forbidden"), (libc::ENOSYS, "offers no io_uring"), (libc::ENOMEM, "cannot be set up")] {
+    for (errno, words) in [
+        (libc::EPERM, "forbidden"),
+        (libc::ENOSYS, "offers no io_uring"),
+        (libc::ENOMEM, "cannot be set up"),
+    ] {
         let image = Image::new(1 << 20);
         in_thread_without_uring(errno, || {
             let report = open(&image.path, &DeviceOptions::default()).unwrap().engine();
             assert_eq!(report.name, "threads");
-            assert!(report.fallback.as_deref().is_some_and(|reason| reason.contains(words)), "{report:?}");
+            assert!(
+                report.fallback.as_deref().is_some_and(|reason| reason.contains(words)),
+                "{report:?}"
+            );
             write_and_read_back(&*open(&image.path, &DeviceOptions::default()).unwrap());
         });
     }
@@ -58,7 +72,10 @@ fn uring_forbidden_after_the_open_gives_server_threads_too() {
     let device = open(&image.path, &DeviceOptions::default()).unwrap();
     in_thread_without_uring(libc::EPERM, || write_and_read_back(&*device));
     let report = device.engine();
-    assert!(report.name == "threads" && report.fallback.is_some_and(|reason| reason.contains("forbidden")));
+    assert!(
+        report.name == "threads"
+            && report.fallback.is_some_and(|reason| reason.contains("forbidden"))
+    );
 }
 
 #[test]
@@ -67,22 +84,29 @@ fn uring_demanded_and_forbidden_is_an_error() {
     in_thread_without_uring(libc::EPERM, || {
         let options = DeviceOptions { engine: Engine::Uring, ..DeviceOptions::default() };
         let error = open(&image.path, &options).unwrap_err();
-        assert!(error.kind == ErrorKind::Unsupported && error.detail.contains("forbidden"), "{error}");
+        assert!(
+            error.kind == ErrorKind::Unsupported && error.detail.contains("forbidden"),
+            "{error}"
+        );
     });
 }
 
 #[test]
 fn busy_servers_are_counted() {
     let image = Image::new(1 << 20);
-    let options = DeviceOptions { engine: Engine::Threads, server_threads: 1, ..DeviceOptions::default() };
+    let options =
+        DeviceOptions { engine: Engine::Threads, server_threads: 1, ..DeviceOptions::default() };
     let device = open(&image.path, &options).unwrap();
     assert_eq!((device.engine().name, device.engine().fallback), ("threads", None));
     let mut queue = device.queue(&QueueOptions::default()).unwrap();
     let first = Segment { offset: 0, len: 1 << 20 };
-    // One submission after the other, without waiting: sooner or later one finds the only server at work.
+    // One submission after the other, without waiting: sooner or later one finds the only server at
+    // work.
     while device.counters().saturated == 0 {
         let buf = Some(AlignedBuf::zeroed(1 << 20));
-        queue.push(Request { token: 0, kind: RequestKind::Write, buf, first, rest: Vec::new() }).unwrap();
+        queue
+            .push(Request { token: 0, kind: RequestKind::Write, buf, first, rest: Vec::new() })
+            .unwrap();
         queue.submit().unwrap();
         queue.complete(queue.in_flight() / 64, &mut Vec::new()).unwrap();
     }
@@ -93,7 +117,9 @@ fn busy_servers_are_counted() {
 #[test]
 fn an_allowed_engine_reports_no_fallback() {
     let image = Image::new(1 << 20);
-    let device = open(&image.path, &DeviceOptions { engine: Engine::Threads, ..DeviceOptions::default() }).unwrap();
+    let device =
+        open(&image.path, &DeviceOptions { engine: Engine::Threads, ..DeviceOptions::default() })
+            .unwrap();
     let report: bedplate_block::EngineReport = BlockDevice::engine(&*device);
     assert_eq!(report, bedplate_block::EngineReport { name: "threads", fallback: None });
 }

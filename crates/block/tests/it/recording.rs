@@ -1,10 +1,11 @@
-//! The recording device against the simulated one: the same operations, the same power cuts, the same remains.
+//! The recording device against the simulated one: the same operations, the same power cuts, the
+//! same remains.
 
 use std::sync::Arc;
 
 use bedplate_block::{
-    AlignedBuf, BlockDevice, CrashChoice, CrashStep, ErrorKind, Geometry, MemoryDevice, Recording, RecordingDevice, SimulatedDevice,
-    SimulatedOptions, Source, Spooled,
+    AlignedBuf, BlockDevice, CrashChoice, CrashStep, ErrorKind, Geometry, MemoryDevice, Recording,
+    RecordingDevice, SimulatedDevice, SimulatedOptions, Source, Spooled,
 };
 use proptest::prelude::*;
 
@@ -21,7 +22,8 @@ enum Step {
 }
 
 fn step() -> impl Strategy<Value = Step> {
-    let place = || (0..SECTORS, 1..9_u64).prop_map(|(sector, count)| (sector, count.min(SECTORS - sector)));
+    let place =
+        || (0..SECTORS, 1..9_u64).prop_map(|(sector, count)| (sector, count.min(SECTORS - sector)));
     prop_oneof![
         6 => place().prop_map(|(sector, count)| Step::Write { sector, count }),
         1 => place().prop_map(|(sector, count)| Step::Zero { sector, count }),
@@ -31,8 +33,12 @@ fn step() -> impl Strategy<Value = Step> {
 
 fn carry_out(device: &dyn BlockDevice, step: &Step, fill: u8) {
     match step {
-        Step::Write { sector, count } => device.write_at(&filled(count * SECTOR, fill), sector * SECTOR).unwrap(),
-        Step::Zero { sector, count } => device.write_zeroes(sector * SECTOR, count * SECTOR).unwrap(),
+        Step::Write { sector, count } => {
+            device.write_at(&filled(count * SECTOR, fill), sector * SECTOR).unwrap()
+        }
+        Step::Zero { sector, count } => {
+            device.write_zeroes(sector * SECTOR, count * SECTOR).unwrap()
+        }
         Step::Flush => device.flush().unwrap(),
     }
 }
@@ -59,7 +65,12 @@ fn recording(geometry: Geometry) -> Arc<RecordingDevice> {
 }
 
 fn choices(seed: u64) -> [CrashChoice; 4] {
-    [CrashChoice::LoseAll, CrashChoice::KeepAll, CrashChoice::InOrder(seed), CrashChoice::Seeded(seed)]
+    [
+        CrashChoice::LoseAll,
+        CrashChoice::KeepAll,
+        CrashChoice::InOrder(seed),
+        CrashChoice::Seeded(seed),
+    ]
 }
 
 proptest! {
@@ -102,11 +113,18 @@ proptest! {
 }
 
 #[test]
-fn what_is_written_to_a_remainder_touches_neither_the_record_nor_another_remainder_and_can_be_cut_again() {
+fn what_is_written_to_a_remainder_touches_neither_the_record_nor_another_remainder_and_can_be_cut_again()
+ {
     let recording = recording(DISK);
     carry_out(&*recording, &Step::Write { sector: 0, count: 4 }, 1);
     let record = recording.recording();
-    let make = || record.crash_device(1, &record.crash_steps(1, &CrashChoice::KeepAll), tempfile::tempfile().unwrap());
+    let make = || {
+        record.crash_device(
+            1,
+            &record.crash_steps(1, &CrashChoice::KeepAll),
+            tempfile::tempfile().unwrap(),
+        )
+    };
     let (first, second) = (make(), make());
     carry_out(&*first, &Step::Write { sector: 2, count: 1 }, 9);
     let expected = |third| [[1_u8; 512], [1; 512], [third; 512], [1; 512]].concat();
@@ -115,7 +133,8 @@ fn what_is_written_to_a_remainder_touches_neither_the_record_nor_another_remaind
     let again = first.recording();
     assert_eq!(again.unflushed(1), vec![0]);
     for (choice, third) in [(CrashChoice::LoseAll, 1), (CrashChoice::KeepAll, 9)] {
-        let left = again.crash_device(1, &again.crash_steps(1, &choice), tempfile::tempfile().unwrap());
+        let left =
+            again.crash_device(1, &again.crash_steps(1, &choice), tempfile::tempfile().unwrap());
         assert_eq!(bytes(&*left)[..2048], expected(third));
     }
 }
@@ -123,7 +142,9 @@ fn what_is_written_to_a_remainder_touches_neither_the_record_nor_another_remaind
 #[test]
 fn in_order_all_but_the_last_write_are_there() {
     let recording = recording(DISK);
-    (0..4).for_each(|number| carry_out(&*recording, &Step::Write { sector: 4 * number, count: 4 }, 1));
+    (0..4).for_each(|number| {
+        carry_out(&*recording, &Step::Write { sector: 4 * number, count: 4 }, 1)
+    });
     let record = recording.recording();
     let mut torn = 0;
     for seed in 0..40 {
@@ -144,16 +165,26 @@ fn a_stored_record_is_restored_and_a_damaged_one_is_refused() {
     carry_out(&*recording, &Step::Write { sector: 8, count: 2 }, 2);
     carry_out(&*recording, &Step::Zero { sector: 9, count: 2 }, 0);
     let record = recording.recording();
-    let (start, operations): (Vec<_>, Vec<_>) = (record.start().collect(), record.operations().to_vec());
+    let (start, operations): (Vec<_>, Vec<_>) =
+        (record.start().collect(), record.operations().to_vec());
     let spool = || {
         let file = tempfile::tempfile().unwrap();
-        std::os::unix::fs::FileExt::write_all_at(&file, &[vec![1; 2048], vec![2; 1024]].concat(), 0).unwrap();
+        std::os::unix::fs::FileExt::write_all_at(
+            &file,
+            &[vec![1; 2048], vec![2; 1024]].concat(),
+            0,
+        )
+        .unwrap();
         file
     };
     let restored = Recording::restore(base(), DISK, spool(), &start, &operations).unwrap();
     for after in 0..=3 {
         let content = |record: &Recording| {
-            bytes(&*record.crash_device(after, &record.crash_steps(after, &CrashChoice::KeepAll), tempfile::tempfile().unwrap()))
+            bytes(&*record.crash_device(
+                after,
+                &record.crash_steps(after, &CrashChoice::KeepAll),
+                tempfile::tempfile().unwrap(),
+            ))
         };
         assert!(content(&restored) == content(&record), "after {after}");
     }
@@ -164,7 +195,10 @@ fn a_stored_record_is_restored_and_a_damaged_one_is_refused() {
         (Spooled::Write { offset: 100, len: 512, source: Source::Zeros }, ErrorKind::Unaligned),
         (Spooled::Write { offset: 0, len: 1024, source: stored(2560) }, ErrorKind::OutOfRange),
         (Spooled::Write { offset: 0, len: 1024, source: stored(u64::MAX) }, ErrorKind::OutOfRange),
-        (Spooled::Write { offset: 0, len: 512, source: Source::File { file: 1, at: 0 } }, ErrorKind::OutOfRange),
+        (
+            Spooled::Write { offset: 0, len: 512, source: Source::File { file: 1, at: 0 } },
+            ErrorKind::OutOfRange,
+        ),
         (Spooled::Flush { covers: 1 }, ErrorKind::OutOfRange),
     ] {
         let error = Recording::restore(base(), DISK, spool(), &start, &[operation]).unwrap_err();

@@ -3,8 +3,9 @@
 use std::sync::Arc;
 
 use bedplate_block::{
-    AlignedBuf, BlockDevice, CrashChoice, ErrorKind, Fault, FaultRule, FlushFault, FlushOutcome, Geometry, MemoryDevice, QueueOptions, ReadFault,
-    Recorded, Request, RequestKind, Segment, SimulatedDevice, SimulatedOptions, Snapshot, Trigger, WriteFault,
+    AlignedBuf, BlockDevice, CrashChoice, ErrorKind, Fault, FaultRule, FlushFault, FlushOutcome,
+    Geometry, MemoryDevice, QueueOptions, ReadFault, Recorded, Request, RequestKind, Segment,
+    SimulatedDevice, SimulatedOptions, Snapshot, Trigger, WriteFault,
 };
 use proptest::prelude::*;
 
@@ -22,7 +23,9 @@ enum Step {
 }
 
 fn step() -> impl Strategy<Value = Step> {
-    let place = || (0..SECTORS, 1..9_usize).prop_map(|(sector, count)| (sector, count.min(SECTORS - sector)));
+    let place = || {
+        (0..SECTORS, 1..9_usize).prop_map(|(sector, count)| (sector, count.min(SECTORS - sector)))
+    };
     prop_oneof![
         6 => place().prop_map(|(sector, count)| Step::Write { sector, count }),
         1 => place().prop_map(|(sector, count)| Step::Zero { sector, count }),
@@ -33,7 +36,8 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// What each sector may hold after a power cut, by the first byte: the newest certain value, and every uncertain one since.
+/// What each sector may hold after a power cut, by the first byte: the newest certain value, and
+/// every uncertain one since.
 struct Model {
     /// For each sector every value it ever got, with the operation that wrote it.
     history: Vec<Vec<(usize, u8)>>,
@@ -51,12 +55,20 @@ impl Model {
         self.durable.push(false);
         self.doubtful.push(false);
         match step {
-            Step::Write { sector, count } => self.history[*sector..sector + count].iter_mut().for_each(|values| values.push((number, fill))),
+            Step::Write { sector, count } => self.history[*sector..sector + count]
+                .iter_mut()
+                .for_each(|values| values.push((number, fill))),
             Step::Zero { sector, count } | Step::Discard { sector, count } => {
-                self.history[*sector..sector + count].iter_mut().for_each(|values| values.push((number, 0)));
+                self.history[*sector..sector + count]
+                    .iter_mut()
+                    .for_each(|values| values.push((number, 0)));
             }
-            Step::Flush(FlushOutcome::Honoured) => (0..number).for_each(|earlier| self.durable[earlier] |= !self.doubtful[earlier]),
-            Step::Flush(FlushOutcome::Failed) => (0..number).for_each(|earlier| self.doubtful[earlier] |= !self.durable[earlier]),
+            Step::Flush(FlushOutcome::Honoured) => {
+                (0..number).for_each(|earlier| self.durable[earlier] |= !self.doubtful[earlier])
+            }
+            Step::Flush(FlushOutcome::Failed) => {
+                (0..number).for_each(|earlier| self.doubtful[earlier] |= !self.durable[earlier])
+            }
             Step::Flush(FlushOutcome::Lost) => {}
         }
     }
@@ -65,7 +77,11 @@ impl Model {
         let values = &self.history[sector];
         let certain = values.iter().rposition(|(number, _)| self.durable[*number]);
         let newest_certain = certain.map_or(0, |at| values[at].1);
-        values[certain.map_or(0, |at| at + 1)..].iter().map(|(_, value)| *value).chain([newest_certain]).collect()
+        values[certain.map_or(0, |at| at + 1)..]
+            .iter()
+            .map(|(_, value)| *value)
+            .chain([newest_certain])
+            .collect()
     }
 
     fn newest(&self, sector: usize) -> u8 {
@@ -80,14 +96,24 @@ impl Model {
 fn carry_out(device: &SimulatedDevice, step: &Step, fill: u8) {
     let range = |sector: &usize, count: &usize| ((sector * SECTOR) as u64, (count * SECTOR) as u64);
     match step {
-        Step::Write { sector, count } => device.write_at(&filled(count * SECTOR, fill), range(sector, count).0).unwrap(),
-        Step::Zero { sector, count } => device.write_zeroes(range(sector, count).0, range(sector, count).1).unwrap(),
-        Step::Discard { sector, count } => assert!(device.discard(range(sector, count).0, range(sector, count).1).unwrap()),
+        Step::Write { sector, count } => {
+            device.write_at(&filled(count * SECTOR, fill), range(sector, count).0).unwrap()
+        }
+        Step::Zero { sector, count } => {
+            device.write_zeroes(range(sector, count).0, range(sector, count).1).unwrap()
+        }
+        Step::Discard { sector, count } => {
+            assert!(device.discard(range(sector, count).0, range(sector, count).1).unwrap())
+        }
         Step::Flush(outcome) => {
             match outcome {
                 FlushOutcome::Honoured => {}
-                FlushOutcome::Lost => device.inject(FaultRule::new(Fault::Flush(FlushFault::Lose), Trigger::Next(1))),
-                FlushOutcome::Failed => device.inject(FaultRule::new(Fault::Flush(FlushFault::Fail), Trigger::Next(1))),
+                FlushOutcome::Lost => {
+                    device.inject(FaultRule::new(Fault::Flush(FlushFault::Lose), Trigger::Next(1)))
+                }
+                FlushOutcome::Failed => {
+                    device.inject(FaultRule::new(Fault::Flush(FlushFault::Fail), Trigger::Next(1)))
+                }
             }
             assert_eq!(device.flush().is_err(), *outcome == FlushOutcome::Failed);
             device.clear_faults();
@@ -102,7 +128,9 @@ fn filled(len: usize, fill: u8) -> AlignedBuf {
 fn sectors(content: &Snapshot) -> Vec<u8> {
     let mut bytes = vec![0; SIZE as usize];
     content.read(&mut bytes, 0);
-    bytes.chunks(SECTOR).for_each(|sector| assert!(sector.iter().all(|byte| *byte == sector[0]), "a sector is torn"));
+    bytes.chunks(SECTOR).for_each(|sector| {
+        assert!(sector.iter().all(|byte| *byte == sector[0]), "a sector is torn")
+    });
     bytes.chunks(SECTOR).map(|sector| sector[0]).collect()
 }
 
@@ -172,13 +200,24 @@ proptest! {
 #[test]
 fn a_seeded_choice_loses_keeps_tears_and_takes_prefixes() {
     let device = SimulatedDevice::new(SIZE, 1);
-    (0..6).for_each(|number| device.write_at(&filled(4 * SECTOR, 7), number * 4 * SECTOR as u64).unwrap());
-    let all: Vec<_> = (0..400).map(|seed| device.crash_steps(6, &CrashChoice::Seeded(seed))).collect();
-    let whole = |parts: &[std::ops::Range<u64>]| parts.len() == 1 && parts[0] == (0..4 * SECTOR as u64);
+    (0..6).for_each(|number| {
+        device.write_at(&filled(4 * SECTOR, 7), number * 4 * SECTOR as u64).unwrap()
+    });
+    let all: Vec<_> =
+        (0..400).map(|seed| device.crash_steps(6, &CrashChoice::Seeded(seed))).collect();
+    let whole =
+        |parts: &[std::ops::Range<u64>]| parts.len() == 1 && parts[0] == (0..4 * SECTOR as u64);
     assert!(all.iter().any(Vec::is_empty) && all.iter().any(|steps| steps.len() == 6));
     assert!(all.iter().flatten().any(|step| !whole(&step.parts)), "nothing was torn");
-    assert!(all.iter().any(|steps| !steps.is_empty() && steps[0].operation > 0), "nothing was reordered");
-    assert!(all.iter().any(|steps| steps.len() == 3 && steps[2].operation == 2 && whole(&steps[2].parts)), "no prefix");
+    assert!(
+        all.iter().any(|steps| !steps.is_empty() && steps[0].operation > 0),
+        "nothing was reordered"
+    );
+    assert!(
+        all.iter()
+            .any(|steps| steps.len() == 3 && steps[2].operation == 2 && whole(&steps[2].parts)),
+        "no prefix"
+    );
 }
 
 #[test]
@@ -196,7 +235,9 @@ fn chosen_writes_arrive_in_the_chosen_order() {
 fn without_a_volatile_cache_only_the_write_on_its_way_is_uncertain() {
     let options = SimulatedOptions { seed: 3, geometry: MemoryDevice::GEOMETRY, shuffle: false };
     let device = SimulatedDevice::over(&Snapshot::empty(SIZE), &options);
-    (0..3).for_each(|number| device.write_at(&filled(SECTOR, number as u8 + 1), number * SECTOR as u64).unwrap());
+    (0..3).for_each(|number| {
+        device.write_at(&filled(SECTOR, number as u8 + 1), number * SECTOR as u64).unwrap()
+    });
     assert_eq!(device.unflushed(1), vec![1]);
     assert_eq!(sectors(&device.crash_content(1, &CrashChoice::LoseAll))[..3], [1, 0, 0]);
     assert_eq!(sectors(&device.crash_content(1, &CrashChoice::KeepAll))[..3], [1, 2, 0]);
@@ -259,12 +300,31 @@ fn a_device_grows_on_command_and_says_so_when_asked() {
 fn triggers_strike_the_calls_they_name() {
     let outcomes = |trigger| {
         let device = SimulatedDevice::new(SIZE, 5);
-        device.inject(FaultRule::new(Fault::Write(WriteFault::NoSpace), trigger).within(0..SECTOR as u64));
-        (0..12).map(|_| (device.write_at(&filled(SECTOR, 1), SECTOR as u64).unwrap(), device.write_at(&filled(SECTOR, 1), 0).is_err()).1).collect()
+        device.inject(
+            FaultRule::new(Fault::Write(WriteFault::NoSpace), trigger).within(0..SECTOR as u64),
+        );
+        (0..12)
+            .map(|_| {
+                (
+                    device.write_at(&filled(SECTOR, 1), SECTOR as u64).unwrap(),
+                    device.write_at(&filled(SECTOR, 1), 0).is_err(),
+                )
+                    .1
+            })
+            .collect()
     };
-    let failed: Vec<Vec<bool>> = [Trigger::Next(2), Trigger::Nth(3), Trigger::Always, Trigger::OneIn(3), Trigger::From(10)].map(outcomes).into();
-    assert_eq!(failed[0], [true, true, false, false, false, false, false, false, false, false, false, false]);
-    assert_eq!(failed[1], [false, false, true, false, false, false, false, false, false, false, false, false]);
+    let failed: Vec<Vec<bool>> =
+        [Trigger::Next(2), Trigger::Nth(3), Trigger::Always, Trigger::OneIn(3), Trigger::From(10)]
+            .map(outcomes)
+            .into();
+    assert_eq!(
+        failed[0],
+        [true, true, false, false, false, false, false, false, false, false, false, false]
+    );
+    assert_eq!(
+        failed[1],
+        [false, false, true, false, false, false, false, false, false, false, false, false]
+    );
     assert!(failed[2].iter().all(|failed| *failed));
     assert!(failed[3].iter().any(|failed| *failed) && !failed[3].iter().all(|failed| *failed));
     assert_eq!(failed[4].iter().position(|failed| *failed), Some(9));
@@ -302,11 +362,20 @@ fn writes_fail_in_part_get_lost_torn_flipped_and_go_astray() {
         let result = device.write_at(&filled(8 * SECTOR, 2), 8 * SECTOR as u64);
         let mut bytes = vec![0; SIZE as usize];
         device.snapshot().read(&mut bytes, 0);
-        let places: Vec<usize> = bytes.chunks(SECTOR).enumerate().filter(|(_, sector)| sector[0] != 1).map(|(at, _)| at).collect();
+        let places: Vec<usize> = bytes
+            .chunks(SECTOR)
+            .enumerate()
+            .filter(|(_, sector)| sector[0] != 1)
+            .map(|(at, _)| at)
+            .collect();
         (result.map_err(|error| error.kind), places, bytes)
     };
     let (result, places, _) = changed(WriteFault::Fail);
-    assert!(result == Err(ErrorKind::Io) && places.len() < 8 && places.iter().all(|at| (8..16).contains(at)));
+    assert!(
+        result == Err(ErrorKind::Io)
+            && places.len() < 8
+            && places.iter().all(|at| (8..16).contains(at))
+    );
     let (result, places, _) = changed(WriteFault::NoSpace);
     assert!(result == Err(ErrorKind::NoSpace) && places.is_empty());
     let (result, places, _) = changed(WriteFault::Lose);
@@ -316,7 +385,14 @@ fn writes_fail_in_part_get_lost_torn_flipped_and_go_astray() {
     let (result, places, _) = changed(WriteFault::Misdirect { to: 100 });
     assert!(result.is_ok() && places == (0..8).collect::<Vec<_>>());
     let (result, _, bytes) = changed(WriteFault::FlipBit);
-    assert!(result.is_ok() && bytes[8 * SECTOR..16 * SECTOR].iter().map(|byte| (byte ^ 2).count_ones()).sum::<u32>() == 1);
+    assert!(
+        result.is_ok()
+            && bytes[8 * SECTOR..16 * SECTOR]
+                .iter()
+                .map(|byte| (byte ^ 2).count_ones())
+                .sum::<u32>()
+                == 1
+    );
 }
 
 #[test]
@@ -336,7 +412,11 @@ fn a_dead_device_answers_nothing_and_changes_nothing() {
 fn a_delay_changes_nothing_but_the_time() {
     let pause = std::time::Duration::from_millis(1);
     let device = SimulatedDevice::new(SIZE, 1);
-    for fault in [Fault::Read(ReadFault::Delay(pause)), Fault::Write(WriteFault::Delay(pause)), Fault::Flush(FlushFault::Delay(pause))] {
+    for fault in [
+        Fault::Read(ReadFault::Delay(pause)),
+        Fault::Write(WriteFault::Delay(pause)),
+        Fault::Flush(FlushFault::Delay(pause)),
+    ] {
         device.inject(FaultRule::new(fault, Trigger::Always));
     }
     let start = std::time::Instant::now();
@@ -349,7 +429,13 @@ fn a_delay_changes_nothing_but_the_time() {
 
 fn write(token: u64, fill: u8) -> Request {
     let first = Segment { offset: token * SECTOR as u64, len: SECTOR as u32 };
-    Request { token, kind: RequestKind::Write, buf: Some(filled(SECTOR, fill)), first, rest: Vec::new() }
+    Request {
+        token,
+        kind: RequestKind::Write,
+        buf: Some(filled(SECTOR, fill)),
+        first,
+        rest: Vec::new(),
+    }
 }
 
 #[test]
@@ -360,7 +446,13 @@ fn a_queue_shuffles_and_a_flush_in_it_covers_only_what_was_complete() {
     let mut out = Vec::new();
     assert_eq!(queue.complete(1, &mut out).unwrap(), 1);
     (1..9).for_each(|token| queue.push(write(token, 1)).unwrap());
-    let flush = Request { token: 9, kind: RequestKind::Flush, buf: None, first: Segment { offset: 0, len: 0 }, rest: Vec::new() };
+    let flush = Request {
+        token: 9,
+        kind: RequestKind::Flush,
+        buf: None,
+        first: Segment { offset: 0, len: 0 },
+        rest: Vec::new(),
+    };
     queue.push(flush).unwrap();
     while queue.in_flight() > 0 {
         queue.complete(1, &mut out).unwrap();
@@ -370,7 +462,12 @@ fn a_queue_shuffles_and_a_flush_in_it_covers_only_what_was_complete() {
     sorted.sort_unstable();
     assert!(sorted == (0..10).collect::<Vec<_>>() && order != sorted, "{order:?}");
     assert_eq!(device.unflushed(device.operation_count()).len(), 8);
-    assert!(device.operations().iter().any(|operation| matches!(operation, Recorded::Flush { covers: 1, .. })));
+    assert!(
+        device
+            .operations()
+            .iter()
+            .any(|operation| matches!(operation, Recorded::Flush { covers: 1, .. }))
+    );
 }
 
 #[test]

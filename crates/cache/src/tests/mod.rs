@@ -26,7 +26,8 @@ enum Call {
     Write(u64, usize),
 }
 
-/// A file in memory that behaves as the data path promises, and no better: garbage beyond its size, errors on demand.
+/// A file in memory that behaves as the data path promises, and no better: garbage beyond its size,
+/// errors on demand.
 #[derive(Debug)]
 struct MemoryFile {
     align: u64,
@@ -95,7 +96,10 @@ impl MemoryFile {
 
 impl Backing for MemoryFile {
     fn read_direct(&self, buf: &mut [u8], offset: u64) -> Result<usize> {
-        assert!(offset.is_multiple_of(self.align) && (buf.len() as u64).is_multiple_of(self.align), "aligned reads only");
+        assert!(
+            offset.is_multiple_of(self.align) && (buf.len() as u64).is_multiple_of(self.align),
+            "aligned reads only"
+        );
         Self::spend(&self.reads_left, "read")?;
         self.calls.lock().push(Call::Read(offset, buf.len()));
         let bytes = self.bytes.lock();
@@ -106,13 +110,21 @@ impl Backing for MemoryFile {
     }
 
     fn write_direct(&self, buf: &[u8], offset: u64, size_after: u64) -> Result<()> {
-        assert!(offset.is_multiple_of(self.align) && (buf.len() as u64).is_multiple_of(self.align) && !buf.is_empty(), "aligned writes only");
+        assert!(
+            offset.is_multiple_of(self.align)
+                && (buf.len() as u64).is_multiple_of(self.align)
+                && !buf.is_empty(),
+            "aligned writes only"
+        );
         Self::spend(&self.writes_left, "write")?;
         self.calls.lock().push(Call::Write(offset, buf.len()));
         let (start, end) = (offset as usize, offset as usize + buf.len());
         let reserved = self.reserved.lock();
         let block = self.block_size as usize;
-        assert!((start / block..end.div_ceil(block)).all(|b| reserved.get(b) == Some(&true)), "every block written was reserved");
+        assert!(
+            (start / block..end.div_ceil(block)).all(|b| reserved.get(b) == Some(&true)),
+            "every block written was reserved"
+        );
         drop(reserved);
         let mut bytes = self.bytes.lock();
         if bytes.len() < end {
@@ -130,10 +142,17 @@ impl Backing for MemoryFile {
     }
 
     fn reserve(&self, offset: u64, len: u64) -> Result<()> {
-        assert!(offset.is_multiple_of(self.align) && len.is_multiple_of(self.align), "whole units only");
-        Self::spend(&self.reserves_left, "no space").map_err(|e| Error { kind: ErrorKind::NoSpace, ..e })?;
+        assert!(
+            offset.is_multiple_of(self.align) && len.is_multiple_of(self.align),
+            "whole units only"
+        );
+        Self::spend(&self.reserves_left, "no space")
+            .map_err(|e| Error { kind: ErrorKind::NoSpace, ..e })?;
         let mut reserved = self.reserved.lock();
-        let (first, end) = ((offset / self.block_size) as usize, (offset + len).div_ceil(self.block_size) as usize);
+        let (first, end) = (
+            (offset / self.block_size) as usize,
+            (offset + len).div_ceil(self.block_size) as usize,
+        );
         if reserved.len() < end {
             reserved.resize(end, false);
         }
@@ -146,8 +165,8 @@ impl Backing for MemoryFile {
     }
 }
 
-/// Knows for one block which versions a read that begins now may return: those that no completed write has overtaken. A write overtakes what was complete
-/// when it began.
+/// Knows for one block which versions a read that begins now may return: those that no completed
+/// write has overtaken. A write overtakes what was complete when it began.
 #[derive(Debug)]
 struct History {
     started: u64,
@@ -178,7 +197,8 @@ impl History {
         (self.started, self.legal.clone())
     }
 
-    /// Whether a read that began so may return a version: one that was not overtaken then, or one that began later.
+    /// Whether a read that began so may return a version: one that was not overtaken then, or one
+    /// that began later.
     fn allows((started, legal): &(u64, BTreeSet<u64>), version: u64) -> bool {
         version > *started || legal.contains(&version)
     }

@@ -31,7 +31,8 @@ fn a_scan_does_not_evict_the_hot_set() {
     assert!(misses * 50 < reads, "{misses} of {reads} hot reads missed during the scan");
 }
 
-/// S-110: a small cache, a reader in large steps, and others whose misses come between two of its reads.
+/// S-110: a small cache, a reader in large steps, and others whose misses come between two of its
+/// reads.
 #[test]
 fn a_scan_reads_nothing_twice_and_leaves_nothing_behind() {
     const PAGES: u64 = 1024;
@@ -52,7 +53,11 @@ fn a_scan_reads_nothing_twice_and_leaves_nothing_behind() {
         read(&scanned, offset, step);
         transaction(50);
     }
-    let asked: u64 = backing.calls().iter().map(|call| if let Call::Read(_, len) = call { *len as u64 } else { 0 }).sum();
+    let asked: u64 = backing
+        .calls()
+        .iter()
+        .map(|call| if let Call::Read(_, len) = call { *len as u64 } else { 0 })
+        .sum();
     assert_eq!(asked, size, "pages left before the scan came to them");
     let missed = t.cache.counters().misses - before;
     assert!(missed < 96 * 50 / 6, "{missed} of {} reads missed", 96 * 50);
@@ -88,8 +93,12 @@ fn sequential_reads_ask_for_windows_that_double() {
         read(&t.file, offset, 4096);
         calls.extend(t.backing.calls());
     }
-    let sizes: Vec<usize> = calls.iter().map(|c| if let Call::Read(_, len) = c { len >> 10 } else { panic!("no writes") }).collect();
-    // 64 KiB at once; then windows of 128 KiB to 2 MiB, in requests of 1 MiB at most, one window ahead of the reader's.
+    let sizes: Vec<usize> = calls
+        .iter()
+        .map(|c| if let Call::Read(_, len) = c { len >> 10 } else { panic!("no writes") })
+        .collect();
+    // 64 KiB at once; then windows of 128 KiB to 2 MiB, in requests of 1 MiB at most, one window
+    // ahead of the reader's.
     assert_eq!(sizes[..4], [64, 128, 256, 512]);
     assert_eq!(sizes[4..], [1024; 11], "{calls:?}");
     assert_contiguous(&calls);
@@ -116,7 +125,12 @@ fn random_reads_ask_for_their_own_pages_only() {
         let page = 1 + random.below(2000) * 2;
         t.backing.calls();
         read(&t.file, page * 4096, 4096);
-        let asked: usize = t.backing.calls().iter().map(|c| if let Call::Read(_, len) = c { len / 4096 } else { 0 }).sum();
+        let asked: usize = t
+            .backing
+            .calls()
+            .iter()
+            .map(|c| if let Call::Read(_, len) = c { len / 4096 } else { 0 })
+            .sum();
         pages += asked;
     }
     assert!(pages <= 400, "200 random reads of a page asked for {pages} pages");
@@ -169,7 +183,10 @@ fn many_pages_never_pass_the_cap() {
             t.file.write_at(&[1; 9000], at).expect("room");
         }
         let counters = t.cache.counters();
-        assert!(counters.resident_bytes <= 64 * 4096 && counters.dirty_bytes <= 64 * 4096, "I-CACHE-6: {counters:?}");
+        assert!(
+            counters.resident_bytes <= 64 * 4096 && counters.dirty_bytes <= 64 * 4096,
+            "I-CACHE-6: {counters:?}"
+        );
     }
     assert!(t.cache.counters().evictions > 0, "the cap was felt");
 }

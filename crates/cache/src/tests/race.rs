@@ -67,15 +67,24 @@ fn stage(blocks: usize, options: &CacheOptions) -> Stage {
     let weak: Weak<SlowBlocks> = Arc::downgrade(&device);
     let file = cache.file(9, weak, Arc::new(AtomicU64::new((blocks * BLOCK) as u64)));
     let fresh = || Mutex::new(History::fresh());
-    Stage { device, cache, file, history: (0..blocks).map(|_| fresh()).collect(), hits: AtomicU64::new(0) }
+    Stage {
+        device,
+        cache,
+        file,
+        history: (0..blocks).map(|_| fresh()).collect(),
+        hits: AtomicU64::new(0),
+    }
 }
 
 impl Stage {
     fn write(&self, first: usize, count: usize) {
-        let begun: Vec<_> = (first..first + count).map(|b| self.history[b].lock().begin_write()).collect();
-        let data: Vec<u8> = begun.iter().flat_map(|(version, _)| version.to_le_bytes().repeat(BLOCK / 8)).collect();
+        let begun: Vec<_> =
+            (first..first + count).map(|b| self.history[b].lock().begin_write()).collect();
+        let data: Vec<u8> =
+            begun.iter().flat_map(|(version, _)| version.to_le_bytes().repeat(BLOCK / 8)).collect();
         let offset = (first * BLOCK) as u64;
-        let write = self.file.begin_direct_write(offset, data.len() as u64).expect("nothing is dirty");
+        let write =
+            self.file.begin_direct_write(offset, data.len() as u64).expect("nothing is dirty");
         self.device.write_direct(&data, offset, 0).expect("sound");
         write.refresh(&data);
         for (i, (version, overtaken)) in begun.iter().enumerate() {
@@ -84,13 +93,18 @@ impl Stage {
     }
 
     fn read(&self, first: usize, count: usize) {
-        let begun: Vec<_> = (first..first + count).map(|b| self.history[b].lock().begin_read()).collect();
+        let begun: Vec<_> =
+            (first..first + count).map(|b| self.history[b].lock().begin_read()).collect();
         let mut buf = vec![0; count * BLOCK];
         let (_, hit) = self.file.read_at(&mut buf, (first * BLOCK) as u64).expect("sound");
         self.hits.fetch_add(hit.into(), Ordering::Relaxed);
         for (i, begun) in begun.iter().enumerate() {
             let version = version_of(&buf[i * BLOCK..(i + 1) * BLOCK]);
-            assert!(History::allows(begun, version), "block {}: read version {version}, allowed were {begun:?}", first + i);
+            assert!(
+                History::allows(begun, version),
+                "block {}: read version {version}, allowed were {begun:?}",
+                first + i
+            );
         }
     }
 }
@@ -112,7 +126,11 @@ fn hammer_once(stage: &Stage, round: u64, steps: u64) {
                     match random.below(64) {
                         0..16 => stage.write(first, count),
                         16 => drop_clean(&stage.file),
-                        17 => drop(stage.file.begin_map_change((first * BLOCK) as u64, (count * BLOCK) as u64)),
+                        17 => drop(
+                            stage
+                                .file
+                                .begin_map_change((first * BLOCK) as u64, (count * BLOCK) as u64),
+                        ),
                         _ => stage.read(first, count),
                     }
                 }
@@ -122,16 +140,24 @@ fn hammer_once(stage: &Stage, round: u64, steps: u64) {
     for (block, stored) in stage.device.blocks.iter().enumerate() {
         let mut buf = vec![0; BLOCK];
         stage.file.read_at(&mut buf, (block * BLOCK) as u64).expect("sound");
-        assert_eq!(version_of(&buf), *stored.lock(), "block {block}: when all is quiet, the cache holds what the device holds");
+        assert_eq!(
+            version_of(&buf),
+            *stored.lock(),
+            "block {block}: when all is quiet, the cache holds what the device holds"
+        );
     }
 }
 
-/// I-CACHE-2, I-CACHE-3: reads, direct writes and read-ahead race on a handful of blocks; a read never returns what a completed write had overtaken.
+/// I-CACHE-2, I-CACHE-3: reads, direct writes and read-ahead race on a handful of blocks; a read
+/// never returns what a completed write had overtaken.
 #[test]
 fn a_read_never_returns_what_a_completed_direct_write_has_overtaken() {
     let stage = stage(24, &CacheOptions { read_threads: 2, ..options(16) });
     hammer(&stage, 100, 30);
-    assert!(stage.hits.load(Ordering::Relaxed) > 0 && stage.cache.counters().misses > 0, "both paths ran");
+    assert!(
+        stage.hits.load(Ordering::Relaxed) > 0 && stage.cache.counters().misses > 0,
+        "both paths ran"
+    );
 }
 
 #[test]
@@ -141,12 +167,14 @@ fn a_read_never_returns_what_was_overtaken_in_a_larger_file_with_eviction() {
     assert!(stage.cache.counters().evictions > 0, "the cache was too small");
 }
 
-/// A failed direct write leaves unknown bytes on the device: the cached copy goes, and the next read finds what is there.
+/// A failed direct write leaves unknown bytes on the device: the cached copy goes, and the next
+/// read finds what is there.
 #[test]
 fn a_failed_direct_write_leaves_no_copy() {
     let stage = stage(16, &options(16));
     stage.read(3, 1);
-    let write = stage.file.begin_direct_write(3 * BLOCK as u64, BLOCK as u64).expect("nothing is dirty");
+    let write =
+        stage.file.begin_direct_write(3 * BLOCK as u64, BLOCK as u64).expect("nothing is dirty");
     *stage.device.blocks[3].lock() = 77;
     drop(write);
     let mut buf = vec![0; BLOCK];
@@ -154,7 +182,8 @@ fn a_failed_direct_write_leaves_no_copy() {
     assert_eq!(version_of(&buf), 77);
 }
 
-/// I-CACHE-4: writers into one cached file, each in its own part, while the file is flushed, aged and evicted: every byte reaches the backing.
+/// I-CACHE-4: writers into one cached file, each in its own part, while the file is flushed, aged
+/// and evicted: every byte reaches the backing.
 #[test]
 fn cached_writers_and_flushers_at_once_lose_nothing() {
     let t = setup_for_writers();
@@ -189,7 +218,8 @@ fn setup_for_writers() -> Setup {
 }
 
 fn write_at_once(t: &Setup, disturb: impl FnOnce(&Setup) + Send) {
-    // What the ordering lock does for writers; reads go without, each writer reads what no other thread writes.
+    // What the ordering lock does for writers; reads go without, each writer reads what no other
+    // thread writes.
     let order = Mutex::new(());
     let mut parts: Vec<Vec<u8>> = vec![vec![0; PART]; WRITERS];
     thread::scope(|scope| {
@@ -215,7 +245,9 @@ fn write_at_once(t: &Setup, disturb: impl FnOnce(&Setup) + Send) {
             });
         }
         scope.spawn(|| (0..200).for_each(|_| t.file.flush().expect("sound")));
-        scope.spawn(|| (0..200).for_each(|_| t.cache.flush_aged(std::time::Instant::now()).expect("sound")));
+        scope.spawn(|| {
+            (0..200).for_each(|_| t.cache.flush_aged(std::time::Instant::now()).expect("sound"))
+        });
         scope.spawn(|| disturb(t));
     });
     t.file.flush().expect("sound");

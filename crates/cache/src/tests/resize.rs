@@ -7,7 +7,10 @@ fn read(t: &Setup, page: u64) -> bool {
     let (n, hit) = t.file.read_at(&mut buf, page * 4096).expect("sound");
     let expected = |at: usize| (at / 4096 * 31 + at % 251) as u8;
     let first = page as usize * 4096;
-    assert!(n == 4096 && buf.iter().enumerate().all(|(i, byte)| *byte == expected(first + i)), "page {page} holds what the file holds");
+    assert!(
+        n == 4096 && buf.iter().enumerate().all(|(i, byte)| *byte == expected(first + i)),
+        "page {page} holds what the file holds"
+    );
     hit
 }
 
@@ -66,7 +69,9 @@ fn a_cap_that_cannot_shrink_stays_as_it_was_and_loses_nothing() {
     let t = setup(&of_pages(200), &vec![0; 1 << 20]);
     let data = pattern(80 * 4096);
     // Every other page, so that no run is complete and written behind.
-    (0..40).map(|page| page * 2 * 4096).for_each(|at| assert_eq!(t.file.write_at(&data[at..at + 4096], at as u64).expect("room"), 4096));
+    (0..40).map(|page| page * 2 * 4096).for_each(|at| {
+        assert_eq!(t.file.write_at(&data[at..at + 4096], at as u64).expect("room"), 4096)
+    });
     t.backing.writes_left.store(0, Ordering::SeqCst);
     let error = t.cache.retune(&of_pages(200), &of_pages(20)).expect_err("the device fails");
     assert!(error.message.contains("injected"), "{error}");
@@ -74,19 +79,34 @@ fn a_cap_that_cannot_shrink_stays_as_it_was_and_loses_nothing() {
     t.file.flush().expect_err("told once");
     t.file.flush().expect("the pages are still here");
     let content = t.backing.content();
-    assert!((0..40).map(|page| page * 2 * 4096).all(|at| content[at..at + 4096] == data[at..at + 4096]));
-    (0..200).for_each(|page| assert_eq!(t.file.read_at(&mut [0; 4096], page * 4096).expect("sound").0, 4096));
+    assert!(
+        (0..40).map(|page| page * 2 * 4096).all(|at| content[at..at + 4096] == data[at..at + 4096])
+    );
+    (0..200).for_each(|page| {
+        assert_eq!(t.file.read_at(&mut [0; 4096], page * 4096).expect("sound").0, 4096)
+    });
     assert_eq!(resident(&t), 200);
 }
 
 #[test]
 fn limits_of_dirty_pages_follow_their_shares() {
     let t = setup(&of_pages(200), &vec![0; 1 << 20]);
-    let strict = CacheOptions { write_behind_percent_start: 5, write_behind_percent_max: 10, ..of_pages(200) };
-    let write = |pages: std::ops::Range<u64>| pages.for_each(|page| assert_eq!(t.file.write_at(&[7; 4096], page * 2 * 4096).expect("room"), 4096));
+    let strict = CacheOptions {
+        write_behind_percent_start: 5,
+        write_behind_percent_max: 10,
+        ..of_pages(200)
+    };
+    let write = |pages: std::ops::Range<u64>| {
+        pages.for_each(|page| {
+            assert_eq!(t.file.write_at(&[7; 4096], page * 2 * 4096).expect("room"), 4096)
+        })
+    };
     write(0..40);
     assert_eq!(t.cache.counters().dirty_bytes, 40 * 4096, "less than a quarter");
     t.cache.retune(&of_pages(200), &strict).expect("nothing has to be written");
     write(40..100);
-    assert!(t.cache.counters().dirty_bytes <= 10 * 4096, "the background, here the writer itself, begins at 5 %");
+    assert!(
+        t.cache.counters().dirty_bytes <= 10 * 4096,
+        "the background, here the writer itself, begins at 5 %"
+    );
 }

@@ -12,7 +12,11 @@ fn small_sequential_writes_are_written_behind_in_large_runs() {
         t.file.write_at(&[7; 1000], offset).expect("room");
     }
     let behind = t.backing.calls();
-    assert_eq!(behind, [0, 1, 2, 3].map(|i| Call::Write(i << 20, 1 << 20)), "full runs are written early");
+    assert_eq!(
+        behind,
+        [0, 1, 2, 3].map(|i| Call::Write(i << 20, 1 << 20)),
+        "full runs are written early"
+    );
     t.file.flush().expect("sound");
     assert!(t.backing.calls().len() == 1, "the rest goes out in one write");
     assert_eq!(t.backing.content(), vec![7; t.size.load(Ordering::SeqCst) as usize]);
@@ -25,7 +29,14 @@ fn scattered_writes_are_coalesced_in_file_order() {
         t.file.write_at(&[1; 4096], page * 4096).expect("room");
     }
     t.file.flush().expect("sound");
-    assert_eq!(t.backing.calls(), [Call::Write(3 * 4096, 8192), Call::Write(9 * 4096, 3 * 4096), Call::Write(30 * 4096, 4096)]);
+    assert_eq!(
+        t.backing.calls(),
+        [
+            Call::Write(3 * 4096, 8192),
+            Call::Write(9 * 4096, 3 * 4096),
+            Call::Write(30 * 4096, 4096)
+        ]
+    );
 }
 
 #[test]
@@ -35,12 +46,17 @@ fn whole_blocks_are_written_without_reading_and_partial_ones_read_what_they_need
     t.file.write_at(&[1; 10], 2 << 20).expect("room");
     assert_eq!(t.backing.calls(), [], "whole blocks, and blocks beyond the end");
     t.file.write_at(&[1; 8192], 40_960 + 100).expect("room");
-    assert_eq!(t.backing.calls(), [Call::Read(40_960, 4096), Call::Read(49_152, 4096)], "the two edges");
+    assert_eq!(
+        t.backing.calls(),
+        [Call::Read(40_960, 4096), Call::Read(49_152, 4096)],
+        "the two edges"
+    );
 }
 
 #[test]
 fn sectors_smaller_than_a_page_are_written_without_reading() {
-    let t = setup(&CacheOptions { io_align: 512, block_size: 512, ..options(64) }, &pattern(1 << 20));
+    let t =
+        setup(&CacheOptions { io_align: 512, block_size: 512, ..options(64) }, &pattern(1 << 20));
     t.file.write_at(&[1; 1024], 4096 + 512).expect("room");
     t.file.flush().expect("sound");
     assert_eq!(t.backing.calls(), [Call::Write(4608, 1024)]);
@@ -73,7 +89,8 @@ fn a_failed_write_behind_is_told_once_and_loses_nothing() {
     t.backing.writes_left.store(0, Ordering::SeqCst);
     t.cache.flush_aged(Instant::now()).expect_err("injected");
     assert_eq!(t.file.dirty_bytes(), 4096, "the page is dirty again");
-    let told = t.file.flush().expect_err("the next sync says what failed, though it could write it now");
+    let told =
+        t.file.flush().expect_err("the next sync says what failed, though it could write it now");
     assert!(told.message.contains("8192..12288") && told.message.contains("inode 7"), "{told}");
     t.file.flush().expect("told, and written");
     assert_eq!(t.backing.content()[8192..12288], [1; 4096]);
@@ -115,11 +132,18 @@ fn dropping_everything_forgets_dirty_pages() {
     t.file.write_at(&[1; 50_000], 0).expect("room");
     t.file.drop_all();
     t.file.flush().expect("nothing to do");
-    assert_eq!((t.backing.calls().into_iter().filter(|c| matches!(c, Call::Write(..))).count(), t.file.dirty_bytes()), (0, 0));
+    assert_eq!(
+        (
+            t.backing.calls().into_iter().filter(|c| matches!(c, Call::Write(..))).count(),
+            t.file.dirty_bytes()
+        ),
+        (0, 0)
+    );
     assert_eq!(t.cache.counters().resident_bytes, 0);
 }
 
-/// I-CACHE-6: the background has stopped after a failure, so the writer meets the limit and writes back itself.
+/// I-CACHE-6: the background has stopped after a failure, so the writer meets the limit and writes
+/// back itself.
 #[test]
 fn a_writer_who_would_pass_the_dirty_share_writes_back_itself() {
     let t = setup(&options(64), &[]);
@@ -133,7 +157,8 @@ fn a_writer_who_would_pass_the_dirty_share_writes_back_itself() {
     assert_eq!(t.backing.content(), vec![1; 200 * 4096]);
 }
 
-/// The last hold of the inode ends on the thread that carries its pages: nothing waits for itself, and nothing stays in memory.
+/// The last hold of the inode ends on the thread that carries its pages: nothing waits for itself,
+/// and nothing stays in memory.
 #[test]
 fn a_file_dropped_while_its_pages_are_written_leaves_nothing() {
     struct Holder {
@@ -164,10 +189,12 @@ fn a_file_dropped_while_its_pages_are_written_leaves_nothing() {
     assert_eq!((cache.counters().dirty_bytes, cache.counters().resident_bytes), (0, 0));
 }
 
-/// A flush waits for a write that another thread began, and that write fails, after an earlier failure was told: the flush must not succeed.
+/// A flush waits for a write that another thread began, and that write fails, after an earlier
+/// failure was told: the flush must not succeed.
 #[test]
 fn a_flush_hears_of_a_failure_it_waited_for_although_an_earlier_one_was_told() {
-    /// Fails the first write, and every one at 1 MiB while `failing`, which it holds back until `open`.
+    /// Fails the first write, and every one at 1 MiB while `failing`, which it holds back until
+    /// `open`.
     #[derive(Default)]
     struct Gate {
         passed_first: AtomicBool,
@@ -184,7 +211,8 @@ fn a_flush_hears_of_a_failure_it_waited_for_although_an_earlier_one_was_told() {
             while offset == 1 << 20 && !self.open.load(Ordering::SeqCst) {
                 std::thread::yield_now();
             }
-            let fails = !self.passed_first.swap(true, Ordering::SeqCst) || (offset == 1 << 20 && self.failing.load(Ordering::SeqCst));
+            let fails = !self.passed_first.swap(true, Ordering::SeqCst)
+                || (offset == 1 << 20 && self.failing.load(Ordering::SeqCst));
             if fails { Err(Error::new(ErrorKind::Io, "injected")) } else { Ok(()) }
         }
         fn reserve(&self, _offset: u64, _len: u64) -> Result<()> {
@@ -207,12 +235,16 @@ fn a_flush_hears_of_a_failure_it_waited_for_although_an_earlier_one_was_told() {
             std::thread::yield_now();
         }
         let waiting = scope.spawn(|| file.flush());
-        // Long enough for the flush to find the other write under way; if it is not, the flush writes the page itself and fails by itself.
+        // Long enough for the flush to find the other write under way; if it is not, the flush
+        // writes the page itself and fails by itself.
         std::thread::sleep(Duration::from_millis(50));
         gate.open.store(true, Ordering::SeqCst);
         other.join().expect("no panic").expect_err("it failed");
         let told = waiting.join().expect("no panic");
-        assert!(told.is_err() || file.dirty_bytes() == 0, "a flush succeeded over pages that are still dirty");
+        assert!(
+            told.is_err() || file.dirty_bytes() == 0,
+            "a flush succeeded over pages that are still dirty"
+        );
     });
     gate.failing.store(false, Ordering::SeqCst);
     file.flush().ok();

@@ -23,11 +23,14 @@ const FAULTS_SHOWN: usize = 10;
 
 /// Back up checkpoints of a mount to a directory or a bucket, in full or by what changed
 ///
-/// Every backup can be restored by itself ('bedplate restore'). One of a later checkpoint reads only what changed, as long as the checkpoint of an earlier
-/// backup still exists. An interrupted one is repeated with the same command: what is stored already is not stored again.
+/// Every backup can be restored by itself ('bedplate restore'). One of a later checkpoint reads
+/// only what changed, as long as the checkpoint of an earlier backup still exists. An interrupted
+/// one is repeated with the same command: what is stored already is not stored again.
 ///
-/// Backups lie in a directory (a path, or file:///PATH) or in object storage: s3://BUCKET/PREFIX, gs://BUCKET/PREFIX, az://CONTAINER/PREFIX. Credentials come
-/// from the usual variables: AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_REGION, AWS_ENDPOINT_URL; GOOGLE_APPLICATION_CREDENTIALS; AZURE_STORAGE_ACCOUNT_NAME …
+/// Backups lie in a directory (a path, or file:///PATH) or in object storage: s3://BUCKET/PREFIX,
+/// gs://BUCKET/PREFIX, az://CONTAINER/PREFIX. Credentials come from the usual variables:
+/// AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_REGION, AWS_ENDPOINT_URL;
+/// GOOGLE_APPLICATION_CREDENTIALS; AZURE_STORAGE_ACCOUNT_NAME …
 #[derive(Debug, Args)]
 pub struct Arguments {
     #[command(subcommand)]
@@ -42,7 +45,8 @@ enum Action {
         dir: PathBuf,
         /// The checkpoint
         checkpoint: OsString,
-        /// The directory of backups (one that 'create' made, an empty one, or none yet), or a bucket: s3://BUCKET/PREFIX
+        /// The directory of backups (one that 'create' made, an empty one, or none yet), or a
+        /// bucket: s3://BUCKET/PREFIX
         repository: OsString,
         /// The backup's name; without it, that of the checkpoint
         #[arg(long)]
@@ -74,10 +78,14 @@ enum Action {
 
 pub fn run(arguments: &Arguments, output: &Output) -> Result<()> {
     match &arguments.action {
-        Action::Create { dir, checkpoint, repository, name, full } => create(dir, checkpoint, repository, name.as_deref(), *full, output),
+        Action::Create { dir, checkpoint, repository, name, full } => {
+            create(dir, checkpoint, repository, name.as_deref(), *full, output)
+        }
         Action::List { repository } => list(repository, output),
         Action::Verify { repository, name } => verify(repository, name.as_deref(), output),
-        Action::Delete { repository, names } => output.show(&Shown(Repository::open(repository, Access::Remove)?.prune(names)?)),
+        Action::Delete { repository, names } => {
+            output.show(&Shown(Repository::open(repository, Access::Remove)?.prune(names)?))
+        }
     }
 }
 
@@ -91,10 +99,20 @@ pub fn listing(repository: &Repository) -> Result<Listing> {
     Ok(Listing { backups, damaged })
 }
 
-fn create(dir: &Path, checkpoint: &OsString, repository: &OsStr, name: Option<&str>, full: bool, output: &Output) -> Result<()> {
+fn create(
+    dir: &Path,
+    checkpoint: &OsString,
+    repository: &OsStr,
+    name: Option<&str>,
+    full: bool,
+    output: &Output,
+) -> Result<()> {
     let mount = live::require_mount(dir)?;
-    let uuid = live::get_json(&mount.dir, live::INFO)?.and_then(|info| info["uuid"].as_str().map(str::to_owned));
-    let volume = uuid.ok_or_else(|| Failure::new("io", format!("{} does not tell which volume it is", mount.dir.display())))?;
+    let uuid = live::get_json(&mount.dir, live::INFO)?
+        .and_then(|info| info["uuid"].as_str().map(str::to_owned));
+    let volume = uuid.ok_or_else(|| {
+        Failure::new("io", format!("{} does not tell which volume it is", mount.dir.display()))
+    })?;
     let shown = mount.dir.join(".checkpoints").join(checkpoint);
     let reach = Reach::Mounted(mount);
     let checkpoints = show::all(&reach, output)?;
@@ -103,38 +121,67 @@ fn create(dir: &Path, checkpoint: &OsString, repository: &OsStr, name: Option<&s
     let name = name.map_or_else(|| checkpoint.to_string_lossy().into_owned(), str::to_owned);
     repository.need_free(&name)?;
     let bytes = checkpoint.as_bytes().to_vec();
-    let mut header = Header { format: 0, name, volume, checkpoint: bytes.clone().into(), epoch: found.epoch, created: found.created, base: None };
+    let mut header = Header {
+        format: 0,
+        name,
+        volume,
+        checkpoint: bytes.clone().into(),
+        epoch: found.epoch,
+        created: found.created,
+        base: None,
+    };
     // The newest backup of an older moment that still exists on the volume. What one of named files does not have, another may have had all the time.
     let whole = |known: &show::Checkpoint| known.is_whole() && found.is_whole();
-    let exists = |old: &Header| checkpoints.iter().any(|known| whole(known) && known.is(old.checkpoint.get(), old.epoch, old.created));
-    let fits = |old: &Header| old.volume == header.volume && old.epoch <= header.epoch && exists(old);
-    let old = if full { None } else { repository.headers()?.0.into_iter().filter(fits).max_by_key(|old| old.epoch) };
+    let exists = |old: &Header| {
+        checkpoints
+            .iter()
+            .any(|known| whole(known) && known.is(old.checkpoint.get(), old.epoch, old.created))
+    };
+    let fits =
+        |old: &Header| old.volume == header.volume && old.epoch <= header.epoch && exists(old);
+    let old = if full {
+        None
+    } else {
+        repository.headers()?.0.into_iter().filter(fits).max_by_key(|old| old.epoch)
+    };
     let base = match old {
         None => None,
         Some(old) => since(&reach, &old, bytes, output)?.map(|changed| (old, changed)),
     };
     header.base = base.as_ref().map(|(old, _)| old.name.clone());
-    let base = base.map(|(old, changed)| repository.backup(&old.name).map(|old| (old, changed))).transpose()?;
+    let base = base
+        .map(|(old, changed)| repository.backup(&old.name).map(|old| (old, changed)))
+        .transpose()?;
     let source = Source { dir: shown, header, base };
-    let mut progress = progress::Bytes::new(output, format!("backing up {}", source.header.name), 0);
-    let created = bedplate_backup::create(&repository, &source, |done, total| progress.reach(done, total))?;
+    let mut progress =
+        progress::Bytes::new(output, format!("backing up {}", source.header.name), 0);
+    let created =
+        bedplate_backup::create(&repository, &source, |done, total| progress.reach(done, total))?;
     drop(progress);
     output.show(&Shown(created))
 }
 
 /// Tells what changed since a backup's checkpoint; `None` where the two cannot be compared.
-fn since<'a>(reach: &'a Reach, old: &Header, to: Vec<u8>, output: &'a Output) -> Result<Option<Changed<'a>>> {
+fn since<'a>(
+    reach: &'a Reach,
+    old: &Header,
+    to: Vec<u8>,
+    output: &'a Output,
+) -> Result<Option<Changed<'a>>> {
     let from = old.checkpoint.get().to_vec();
     let found = match differences(reach, &from, Some(&to), output) {
         Ok(found) => found,
         Err(failure) if failure.kind == "invalid" => return Ok(None),
         Err(failure) => return Err(failure),
     };
-    let content = found.iter().filter(|difference| difference.file == FileKind::File && difference.kind != DifferenceKind::Removed);
+    let content = found.iter().filter(|difference| {
+        difference.file == FileKind::File && difference.kind != DifferenceKind::Removed
+    });
     let inodes = content.map(|difference| difference.ino.0).collect();
     let ranges = move |path: &Path| {
         let path = Path::new("/").join(path).as_os_str().as_bytes().to_vec();
-        let told = changes(reach, &path, &from, Some(&to), output).map_err(|failure| failure.message)?;
+        let told =
+            changes(reach, &path, &from, Some(&to), output).map_err(|failure| failure.message)?;
         Ok(told.ranges.iter().map(|range| (range.offset, range.len)).collect())
     };
     Ok(Some(Changed { inodes, ranges: Box::new(ranges) }))
@@ -169,8 +216,14 @@ impl fmt::Display for Listing {
             return f.write_str("no backups");
         }
         for Header { name, created, volume, base, .. } in &self.backups {
-            let base = base.as_ref().map_or_else(|| "in full".to_owned(), |base| format!("since {base}"));
-            writeln!(f, "{}: {}, of volume {volume}, {base}", name.escape_debug(), format_time(Timestamp(*created)))?;
+            let base =
+                base.as_ref().map_or_else(|| "in full".to_owned(), |base| format!("since {base}"));
+            writeln!(
+                f,
+                "{}: {}, of volume {volume}, {base}",
+                name.escape_debug(),
+                format_time(Timestamp(*created))
+            )?;
         }
         self.damaged.iter().try_for_each(|what| writeln!(f, "damaged: {what}"))
     }
@@ -189,12 +242,22 @@ impl fmt::Display for Shown<Created> {
 
 impl fmt::Display for Shown<Verified> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}, {}: all is there and as it was", text::count(self.0.backups as u64, "backup"), text::count(self.0.chunks as u64, "chunk"))
+        write!(
+            f,
+            "{}, {}: all is there and as it was",
+            text::count(self.0.backups as u64, "backup"),
+            text::count(self.0.chunks as u64, "chunk")
+        )
     }
 }
 
 impl fmt::Display for Shown<Pruned> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} deleted, {} freed", text::count(self.0.backups.len() as u64, "backup"), format_size(self.0.bytes))
+        write!(
+            f,
+            "{} deleted, {} freed",
+            text::count(self.0.backups.len() as u64, "backup"),
+            format_size(self.0.bytes)
+        )
     }
 }

@@ -45,13 +45,20 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<()> {
         let size_bytes = file.size();
         if size_bytes > JSON_BYTES_MAX {
             let (path, limit) = (arguments.path.display(), bedplate::format_size(JSON_BYTES_MAX));
-            return Err(Failure::new("too_large", format!("{path} is larger than the {limit} that fit a JSON document: use 'bedplate get'")));
+            return Err(Failure::new(
+                "too_large",
+                format!(
+                    "{path} is larger than the {limit} that fit a JSON document: use 'bedplate get'"
+                ),
+            ));
         }
         let mut bytes = Vec::new();
         copy::to_stream(&file, &mut bytes)?;
         let (encoding, content) = match String::from_utf8(bytes) {
             Ok(text) => ("utf-8", text),
-            Err(error) => ("hex", error.as_bytes().iter().map(|byte| format!("{byte:02x}")).collect()),
+            Err(error) => {
+                ("hex", error.as_bytes().iter().map(|byte| format!("{byte:02x}")).collect())
+            }
         };
         output.show(&Content { path: arguments.path.clone(), size_bytes, encoding, content })
     })

@@ -15,7 +15,8 @@ use crate::session::Volume;
 
 /// Check a volume that is not mounted; exit code 0: clean, 1: mended, 4: broken, 8: could not look
 ///
-/// Without --repair nothing is written. A volume that was not unmounted is checked as recovery would leave it.
+/// Without --repair nothing is written. A volume that was not unmounted is checked as recovery
+/// would leave it.
 #[derive(Debug, Args)]
 pub struct Arguments {
     #[command(flatten)]
@@ -51,19 +52,35 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Exit> {
         report if report.is_sound() => (Verdict::Mended, Exit::Failed),
         _ => (Verdict::Broken, Exit::Broken),
     };
-    output.show(&Checked { volume: arguments.volume.volume.clone(), verdict, exit_code: exit as u8, report, repair: arguments.repair })?;
+    output.show(&Checked {
+        volume: arguments.volume.volume.clone(),
+        verdict,
+        exit_code: exit as u8,
+        report,
+        repair: arguments.repair,
+    })?;
     Ok(exit)
 }
 
 fn look(arguments: &Arguments, output: &Output) -> Result<CheckReport> {
     let access = if arguments.repair { Access::ReadWrite } else { Access::ReadOnly };
-    let opened = device::open_with_log(&arguments.volume.volume, arguments.volume.devices.log.as_deref(), access)?;
-    Ok(progress::during(output, "checking", || FileSystem::check(&opened.device, opened.log.as_ref(), arguments.repair))?)
+    let opened = device::open_with_log(
+        &arguments.volume.volume,
+        arguments.volume.devices.log.as_deref(),
+        access,
+    )?;
+    Ok(progress::during(output, "checking", || {
+        FileSystem::check(&opened.device, opened.log.as_ref(), arguments.repair)
+    })?)
 }
 
 /// A volume that cannot be read as one is broken; everything else kept the check from looking.
 fn exiting(failure: Failure) -> Failure {
-    let exit = if matches!(failure.kind.as_str(), "not_a_volume" | "corrupt") { Exit::Broken } else { Exit::Unchecked };
+    let exit = if matches!(failure.kind.as_str(), "not_a_volume" | "corrupt") {
+        Exit::Broken
+    } else {
+        Exit::Unchecked
+    };
     failure.exiting(exit)
 }
 
@@ -74,11 +91,16 @@ impl Checked {
         if report.inodes == 0 {
             return String::new();
         }
-        let looked = [(report.inodes, "inode"), (report.names, "name"), (report.extents, "extent")].map(|(n, noun)| text::count(n, noun)).join(", ");
+        let looked = [(report.inodes, "inode"), (report.names, "name"), (report.extents, "extent")]
+            .map(|(n, noun)| text::count(n, noun))
+            .join(", ");
         if report.clean_unmount {
             return format!(" ({looked})");
         }
-        format!(" ({looked}; it was not unmounted, and the log holds {})", text::count(report.log_records, "record"))
+        format!(
+            " ({looked}; it was not unmounted, and the log holds {})",
+            text::count(report.log_records, "record")
+        )
     }
 }
 
@@ -97,11 +119,21 @@ impl fmt::Display for Checked {
             Verdict::Clean => write!(f, "{volume}: clean{looked}"),
             Verdict::Mended => write!(f, "{volume}: {found}, all mended{looked}"),
             Verdict::Broken if report.is_repairable() => {
-                write!(f, "{volume}: broken, {found}{looked}; 'bedplate check --repair {volume}' mends it")
+                write!(
+                    f,
+                    "{volume}: broken, {found}{looked}; 'bedplate check --repair {volume}' mends it"
+                )
             }
             Verdict::Broken => {
-                let untouched = if self.repair { "nothing was written" } else { "a repair would write nothing" };
-                write!(f, "{volume}: broken, {found}{looked}; {untouched}, because not all of it has one right answer: ")?;
+                let untouched = if self.repair {
+                    "nothing was written"
+                } else {
+                    "a repair would write nothing"
+                };
+                write!(
+                    f,
+                    "{volume}: broken, {found}{looked}; {untouched}, because not all of it has one right answer: "
+                )?;
                 write!(f, "'bedplate salvage {volume} DIRECTORY' copies out what can be read")
             }
         }

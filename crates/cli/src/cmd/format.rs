@@ -6,7 +6,9 @@ use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use bedplate::{AlignedBuf, BlockDevice, FileSystem, FormatOptions, FormatReport, format_size, parse_size};
+use bedplate::{
+    AlignedBuf, BlockDevice, FileSystem, FormatOptions, FormatReport, format_size, parse_size,
+};
 use clap::Args;
 use serde::Serialize;
 
@@ -57,7 +59,12 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<()> {
     let options = options(arguments)?;
     let image = Image::prepare(&arguments.path, arguments.size, "--size", arguments)?;
     let log_image = match &arguments.log {
-        Some(log) => Some(Image::prepare(log, arguments.log_size.filter(|_| !log.exists()), "--log-size", arguments)?),
+        Some(log) => Some(Image::prepare(
+            log,
+            arguments.log_size.filter(|_| !log.exists()),
+            "--log-size",
+            arguments,
+        )?),
         None => None,
     };
     let (report, log) = format(arguments, &options, output)?;
@@ -69,9 +76,14 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<()> {
 }
 
 fn options(arguments: &Arguments) -> Result<FormatOptions> {
-    let block_size =
-        u32::try_from(arguments.block_size).ok().filter(|size| size.is_power_of_two() && (512..=65_536).contains(size)).ok_or_else(|| {
-            Failure::usage(format!("a block size of {} is not possible: choose a power of two from 512 to 65536", arguments.block_size))
+    let block_size = u32::try_from(arguments.block_size)
+        .ok()
+        .filter(|size| size.is_power_of_two() && (512..=65_536).contains(size))
+        .ok_or_else(|| {
+            Failure::usage(format!(
+                "a block size of {} is not possible: choose a power of two from 512 to 65536",
+                arguments.block_size
+            ))
         })?;
     Ok(FormatOptions {
         block_size,
@@ -83,16 +95,28 @@ fn options(arguments: &Arguments) -> Result<FormatOptions> {
 }
 
 /// Formats and returns where the intent log lies, if on a device of its own.
-fn format(arguments: &Arguments, options: &FormatOptions, output: &Output) -> Result<(FormatReport, Option<PathBuf>)> {
-    let Opened { device, log, group: _keeps_its_members } = device::open_with_log(&arguments.path, arguments.log.as_deref(), Access::ReadWrite)?;
+fn format(
+    arguments: &Arguments,
+    options: &FormatOptions,
+    output: &Output,
+) -> Result<(FormatReport, Option<PathBuf>)> {
+    let Opened { device, log, group: _keeps_its_members } =
+        device::open_with_log(&arguments.path, arguments.log.as_deref(), Access::ReadWrite)?;
     if arguments.fill {
         if let (false, Ok(_)) = (options.force, FileSystem::probe(&device)) {
             let path = arguments.path.display();
-            return Err(Failure::new("exists", format!("{path} holds a Bedplate volume: add --force to destroy it and make a new one")));
+            return Err(Failure::new(
+                "exists",
+                format!(
+                    "{path} holds a Bedplate volume: add --force to destroy it and make a new one"
+                ),
+            ));
         }
         fill(&device, output)?;
     }
-    let report = progress::during(output, "formatting", || FileSystem::format(&device, log.as_ref(), options))?;
+    let report = progress::during(output, "formatting", || {
+        FileSystem::format(&device, log.as_ref(), options)
+    })?;
     Ok((report, arguments.log.clone().or(log.map(|log| log.name().into()))))
 }
 
@@ -124,12 +148,21 @@ struct Image {
 
 impl Image {
     /// Makes the image file, or finds that what exists may be overwritten.
-    fn prepare(path: &Path, size: Option<u64>, option: &str, arguments: &Arguments) -> Result<Self> {
+    fn prepare(
+        path: &Path,
+        size: Option<u64>,
+        option: &str,
+        arguments: &Arguments,
+    ) -> Result<Self> {
         let shown = path.display();
-        if group::resolve(path)? != path || path.exists() && group::label_of(path).is_ok_and(|label| label.is_some()) {
+        if group::resolve(path)? != path
+            || path.exists() && group::label_of(path).is_ok_and(|label| label.is_some())
+        {
             return match size {
                 None => Ok(Self::default()),
-                Some(_) => Err(Failure::usage(format!("{shown} is a group and is used whole: leave out {option}"))),
+                Some(_) => Err(Failure::usage(format!(
+                    "{shown} is a group and is used whole: leave out {option}"
+                ))),
             };
         }
         match (fs::metadata(path), size) {
@@ -137,18 +170,30 @@ impl Image {
                 Self::make(path, size / arguments.block_size * arguments.block_size)
             }
             (Err(error), None) if error.kind() == std::io::ErrorKind::NotFound => {
-                Err(Failure::new("not_found", format!("{shown} does not exist: add {option} to make an image file")))
+                Err(Failure::new(
+                    "not_found",
+                    format!("{shown} does not exist: add {option} to make an image file"),
+                ))
             }
             (Err(error), _) => Err(Failure::system("look at", path, &error)),
-            (Ok(meta), _) if meta.is_dir() => {
-                Err(Failure::new("is_directory", format!("{shown} is a directory: name an image file or a block device")))
-            }
+            (Ok(meta), _) if meta.is_dir() => Err(Failure::new(
+                "is_directory",
+                format!("{shown} is a directory: name an image file or a block device"),
+            )),
             (Ok(meta), Some(_)) if meta.file_type().is_block_device() => {
-                Err(Failure::usage(format!("{shown} is a block device and is used whole: leave out {option}, which makes image files")))
+                Err(Failure::usage(format!(
+                    "{shown} is a block device and is used whole: leave out {option}, which makes image files"
+                )))
             }
             (Ok(meta), size) => {
                 refuse_foreign(path, arguments.force)?;
-                Self::resize(path, meta.len(), size.map(|size| size / arguments.block_size * arguments.block_size), option, arguments.force)?;
+                Self::resize(
+                    path,
+                    meta.len(),
+                    size.map(|size| size / arguments.block_size * arguments.block_size),
+                    option,
+                    arguments.force,
+                )?;
                 Ok(Self::default())
             }
         }
@@ -156,22 +201,45 @@ impl Image {
 
     /// An image holds files of any permissions, so only its owner may read it.
     fn make(path: &Path, size: u64) -> Result<Self> {
-        let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path).map_err(|error| Failure::system("create", path, &error))?;
+        let file = OpenOptions::new()
+            .write(true)
+            .create_new(true)
+            .mode(0o600)
+            .open(path)
+            .map_err(|error| Failure::system("create", path, &error))?;
         let mut image = Self::default();
         image.made.note(path);
-        file.set_len(size).map_err(|error| Failure::system(&format!("make {} the size of", format_size(size)), path, &error))?;
+        file.set_len(size).map_err(|error| {
+            Failure::system(&format!("make {} the size of", format_size(size)), path, &error)
+        })?;
         Ok(image)
     }
 
-    /// Leaves an existing image alone unless another size is asked for; an empty file is as good as none.
-    fn resize(path: &Path, present: u64, wanted: Option<u64>, option: &str, force: bool) -> Result<()> {
+    /// Leaves an existing image alone unless another size is asked for; an empty file is as good as
+    /// none.
+    fn resize(
+        path: &Path,
+        present: u64,
+        wanted: Option<u64>,
+        option: &str,
+        force: bool,
+    ) -> Result<()> {
         let shown = path.display();
         match wanted {
             Some(wanted) if wanted == present => Ok(()),
             Some(wanted) if force || present == 0 => {
                 let _holds_the_volume = device::open(path, Access::ReadWrite)?;
-                let file = OpenOptions::new().write(true).open(path).map_err(|error| Failure::system("open", path, &error))?;
-                file.set_len(wanted).map_err(|error| Failure::system(&format!("make {} the size of", format_size(wanted)), path, &error))
+                let file = OpenOptions::new()
+                    .write(true)
+                    .open(path)
+                    .map_err(|error| Failure::system("open", path, &error))?;
+                file.set_len(wanted).map_err(|error| {
+                    Failure::system(
+                        &format!("make {} the size of", format_size(wanted)),
+                        path,
+                        &error,
+                    )
+                })
             }
             Some(_) => Err(Failure::new(
                 "exists",
@@ -180,9 +248,10 @@ impl Image {
                     format_size(present)
                 ),
             )),
-            None if present == 0 && path.is_file() => {
-                Err(Failure::new("invalid", format!("{shown} is empty: add {option} to say how large it shall be")))
-            }
+            None if present == 0 && path.is_file() => Err(Failure::new(
+                "invalid",
+                format!("{shown} is empty: add {option} to say how large it shall be"),
+            )),
             None => Ok(()),
         }
     }
@@ -199,7 +268,10 @@ fn refuse_foreign(path: &Path, force: bool) -> Result<()> {
         return Ok(());
     }
     match signature::recognize(path)? {
-        Some(what) => Err(Failure::new("exists", format!("{} holds {what}: add --force to destroy it and make a volume", path.display()))),
+        Some(what) => Err(Failure::new(
+            "exists",
+            format!("{} holds {what}: add --force to destroy it and make a volume", path.display()),
+        )),
         None => Ok(()),
     }
 }
@@ -207,9 +279,19 @@ fn refuse_foreign(path: &Path, force: bool) -> Result<()> {
 impl fmt::Display for Formatted {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (path, report) = (text::name(&self.path), &self.report);
-        let (size, block, log) = (format_size(report.size_bytes), format_size(report.block_size.into()), format_size(report.log_bytes));
-        let place = self.log.as_ref().map_or_else(|| "on the volume".to_owned(), |log| format!("on {}", text::name(log)));
-        writeln!(f, "{path}: a volume of {size} in blocks of {block}, intent log of {log} {place}")?;
+        let (size, block, log) = (
+            format_size(report.size_bytes),
+            format_size(report.block_size.into()),
+            format_size(report.log_bytes),
+        );
+        let place = self
+            .log
+            .as_ref()
+            .map_or_else(|| "on the volume".to_owned(), |log| format!("on {}", text::name(log)));
+        writeln!(
+            f,
+            "{path}: a volume of {size} in blocks of {block}, intent log of {log} {place}"
+        )?;
         write!(f, "uuid {}", report.uuid)
     }
 }

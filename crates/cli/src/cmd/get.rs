@@ -30,7 +30,9 @@ pub struct Arguments {
 pub fn run(arguments: &Arguments, output: &Output) -> Result<()> {
     let to_stream = arguments.dst == Path::new("-");
     if to_stream && output.is_json() {
-        return Err(Failure::usage("the file and the JSON document cannot both go to standard output: name a file, or use 'bedplate cat --json'"));
+        return Err(Failure::usage(
+            "the file and the JSON document cannot both go to standard output: name a file, or use 'bedplate cat --json'",
+        ));
     }
     let copied = arguments.volume.with(Access::ReadOnly, output, |fs| {
         let open = OpenOptions { mode: Some(IoMode::Concurrent), ..OpenOptions::read_only() };
@@ -44,17 +46,25 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<()> {
     copied.map_or(Ok(()), |copied| output.show(&copied))
 }
 
-fn get(fs: &FileSystem, source: &bedplate::File, arguments: &Arguments, output: &Output) -> Result<Copied> {
+fn get(
+    fs: &FileSystem,
+    source: &bedplate::File,
+    arguments: &Arguments,
+    output: &Output,
+) -> Result<Copied> {
     let started = Instant::now();
     let path = match arguments.src.file_name() {
         Some(name) if arguments.dst.is_dir() => arguments.dst.join(name),
         _ => arguments.dst.clone(),
     };
-    let target = std::fs::File::create(&path).map_err(|error| Failure::system("create", &path, &error))?;
+    let target =
+        std::fs::File::create(&path).map_err(|error| Failure::system("create", &path, &error))?;
     let mut progress = Bytes::new(output, "copying", source.size());
     let copied_bytes = copy::to_file(source, &target, &path, &mut progress)?;
     let permissions = Permissions::from_mode(fs.attr(source.ino())?.mode & 0o777);
-    target.set_permissions(permissions).map_err(|error| Failure::system("set the permissions of", &path, &error))?;
+    target
+        .set_permissions(permissions)
+        .map_err(|error| Failure::system("set the permissions of", &path, &error))?;
     target.sync_all().map_err(|error| Failure::system("make durable", &path, &error))?;
     Ok(Copied::new(path, source.size(), copied_bytes, started))
 }

@@ -39,7 +39,9 @@ struct Grown {
 pub fn run(arguments: &Arguments, output: &Output) -> Result<()> {
     let mount = match device::of_volume(&arguments.path)? {
         Some(mount) => Some(mount),
-        None if arguments.path.is_dir() || bedplate_serve::fuse::is_dead(&arguments.path) => Some(live::require_mount(&arguments.path)?),
+        None if arguments.path.is_dir() || bedplate_serve::fuse::is_dead(&arguments.path) => {
+            Some(live::require_mount(&arguments.path)?)
+        }
         None => None,
     };
     let grown = match mount {
@@ -73,9 +75,14 @@ fn extend(image: &Path, size: Option<u64>) -> Result<()> {
     let Some(size) = size else { return Ok(()) };
     let shown = image.display();
     if group::label_of(image).is_ok_and(|label| label.is_some()) {
-        return Err(Failure::usage(format!("{shown} is a member of a group, whose volume does not grow with one member")));
+        return Err(Failure::usage(format!(
+            "{shown} is a member of a group, whose volume does not grow with one member"
+        )));
     }
-    let file = OpenOptions::new().write(true).open(image).map_err(|error| Failure::system("open", image, &error))?;
+    let file = OpenOptions::new()
+        .write(true)
+        .open(image)
+        .map_err(|error| Failure::system("open", image, &error))?;
     let meta = file.metadata().map_err(|error| Failure::system("look at", image, &error))?;
     if !meta.is_file() {
         return Err(Failure::usage(format!(
@@ -84,14 +91,23 @@ fn extend(image: &Path, size: Option<u64>) -> Result<()> {
     }
     if size < meta.len() {
         let (size, present) = (format_size(size), format_size(meta.len()));
-        return Err(Failure::new("invalid", format!("{shown} has {present}, more than {size}: a volume grows and never shrinks")));
+        return Err(Failure::new(
+            "invalid",
+            format!("{shown} has {present}, more than {size}: a volume grows and never shrinks"),
+        ));
     }
-    file.set_len(size).map_err(|error| Failure::system(&format!("make {} the size of", format_size(size)), image, &error))
+    file.set_len(size).map_err(|error| {
+        Failure::system(&format!("make {} the size of", format_size(size)), image, &error)
+    })
 }
 
 impl fmt::Display for Grown {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (volume, before, after) = (text::name(&self.volume), format_size(self.before_bytes), format_size(self.size_bytes));
+        let (volume, before, after) = (
+            text::name(&self.volume),
+            format_size(self.before_bytes),
+            format_size(self.size_bytes),
+        );
         if self.before_bytes == self.size_bytes {
             return write!(f, "{volume}: {after}, its device did not grow");
         }

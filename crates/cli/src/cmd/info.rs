@@ -28,7 +28,8 @@ pub struct Arguments {
     devices: Devices,
 }
 
-/// What the file system tells, as the library and the daemon both serialize it; the counters by name.
+/// What the file system tells, as the library and the daemon both serialize it; the counters by
+/// name.
 #[derive(Serialize)]
 struct Info {
     volume: PathBuf,
@@ -41,7 +42,9 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<()> {
     let path = &group::resolve(&arguments.path)?;
     let mount = match device::of_volume(path)? {
         Some(mount) => Some(mount),
-        None if path.is_dir() || bedplate_serve::fuse::is_dead(path) => Some(live::require_mount(path)?),
+        None if path.is_dir() || bedplate_serve::fuse::is_dead(path) => {
+            Some(live::require_mount(path)?)
+        }
         None => mount::above(&mount::canonical(path)?)?,
     };
     let info = match mount {
@@ -54,7 +57,9 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<()> {
 fn of_mount(mount: Mount) -> Result<Info> {
     let mut told = live::get_json(&mount.dir, live::INFO)?.unwrap_or_default();
     // A user that may not manage the mount does without.
-    if let (Some(told), Ok(Some(held))) = (told.as_object_mut(), live::get_json(&mount.dir, live::HELD)) {
+    if let (Some(told), Ok(Some(held))) =
+        (told.as_object_mut(), live::get_json(&mount.dir, live::HELD))
+    {
         told.insert("checkpoints_held".to_owned(), held);
     }
     Ok(Info { volume: mount.source, mounted_at: Some(mount.dir), told: with_named_reasons(told) })
@@ -64,7 +69,10 @@ fn of_volume(path: &Path, devices: &Devices, output: &Output) -> Result<Info> {
     let told = Volume::new(path, devices).with(Access::ReadOnly, output, |fs| {
         let mut told = serde_json::to_value(fs.info()).unwrap_or_default();
         if let (Some(told), Ok(held)) = (told.as_object_mut(), control::held(fs, &[])) {
-            told.insert("checkpoints_held".to_owned(), serde_json::to_value(held).unwrap_or_default());
+            told.insert(
+                "checkpoints_held".to_owned(),
+                serde_json::to_value(held).unwrap_or_default(),
+            );
         }
         Ok(told)
     })?;
@@ -110,8 +118,9 @@ impl Info {
         if count == 0 {
             return format!("none; a full volume would {}", self.on_full());
         }
-        let held =
-            self.at("checkpoints_held.alone_bytes").map_or_else(String::new, |_| format!(", hold {}", self.size("checkpoints_held.alone_bytes")));
+        let held = self.at("checkpoints_held.alone_bytes").map_or_else(String::new, |_| {
+            format!(", hold {}", self.size("checkpoints_held.alone_bytes"))
+        });
         let deleted = match self.number("checkpoints.deleted_for_space") {
             0 => String::new(),
             deleted => format!(", {deleted} deleted for space since the mount"),
@@ -120,12 +129,20 @@ impl Info {
     }
 
     fn on_full(&self) -> &'static str {
-        if self.word("checkpoints.policy") == "delete-oldest" { "delete the oldest automatic ones" } else { "refuse writes" }
+        if self.word("checkpoints.policy") == "delete-oldest" {
+            "delete the oldest automatic ones"
+        } else {
+            "refuse writes"
+        }
     }
 
     fn recovery(&self) -> String {
         let took = format_duration(Duration::from_micros(self.number("recovery.duration_us")));
-        let second = if self.is("recovery.second_superblock") { "; the second superblock was used" } else { "" };
+        let second = if self.is("recovery.second_superblock") {
+            "; the second superblock was used"
+        } else {
+            ""
+        };
         if !self.is("recovery.needed") {
             return format!("not needed; opened in {took}{second}");
         }
@@ -141,18 +158,31 @@ impl fmt::Display for Info {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "volume        {}", text::name(&self.volume))?;
         match &self.mounted_at {
-            Some(dir) => writeln!(f, "mounted at    {} (mode {})", text::name(dir), self.word("mode"))?,
+            Some(dir) => {
+                writeln!(f, "mounted at    {} (mode {})", text::name(dir), self.word("mode"))?
+            }
             None => writeln!(f, "mounted at    nowhere")?,
         }
         if let Some(reason) = self.at("failed").and_then(Value::as_str) {
             writeln!(f, "READ-ONLY     {reason}")?;
         }
         writeln!(f, "uuid          {}", self.word("uuid"))?;
-        writeln!(f, "format        version {}, blocks of {}", self.number("version"), self.size("block_size"))?;
-        writeln!(f, "direct I/O    offset and length {}, buffer {}", self.size("io_align"), self.size("buffer_align"))?;
+        writeln!(
+            f,
+            "format        version {}, blocks of {}",
+            self.number("version"),
+            self.size("block_size")
+        )?;
+        writeln!(
+            f,
+            "direct I/O    offset and length {}, buffer {}",
+            self.size("io_align"),
+            self.size("buffer_align")
+        )?;
         writeln!(f, "engine        {}", self.word("engine"))?;
         writeln!(f, "size          {}", self.size("size_bytes"))?;
-        let (runs, longest) = (text::count(self.number("free_runs"), "run"), self.size("free_run_bytes_max"));
+        let (runs, longest) =
+            (text::count(self.number("free_runs"), "run"), self.size("free_run_bytes_max"));
         writeln!(f, "free          {} in {runs}, the longest {longest}", self.size("free_bytes"))?;
         writeln!(
             f,

@@ -16,10 +16,12 @@ use crate::mount::watch::{self, Layout, Row, Scope, SortKey};
 use crate::render::output::Output;
 use crate::render::text;
 
-/// Tell what files of live mounts do: reads, writes, latencies, hit ratio, what was not aligned, syncs
+/// Tell what files of live mounts do: reads, writes, latencies, hit ratio, what was not aligned,
+/// syncs
 ///
-/// The first report counts from the mount (or the last --reset), each further one from the report before it, as iostat(1) does. Latencies come
-/// from a sample: see the mount option 'latency-sample'. Blocks are those of the file system.
+/// The first report counts from the mount (or the last --reset), each further one from the report
+/// before it, as iostat(1) does. Latencies come from a sample: see the mount option
+/// 'latency-sample'. Blocks are those of the file system.
 #[derive(Debug, Args)]
 pub struct Arguments {
     /// Files, or directories below which to look, on mounts; none: all mounts of this machine
@@ -39,7 +41,8 @@ pub struct Arguments {
     /// Tell of so many files only
     #[arg(long, value_name = "N")]
     top: Option<usize>,
-    /// More columns: medians, cached and physical reads, modes; and why I/O was not served as its mode asks
+    /// More columns: medians, cached and physical reads, modes; and why I/O was not served as its
+    /// mode asks
     #[arg(short, long)]
     long: bool,
 }
@@ -47,7 +50,11 @@ pub struct Arguments {
 /// Reads an interval: a duration, or a number of seconds.
 pub fn interval(text: &str) -> std::result::Result<Duration, String> {
     let parsed = text.parse::<u64>().map(Duration::from_secs).or_else(|_| parse_duration(text))?;
-    if parsed < Duration::from_millis(10) { Err("an interval below 10ms would watch itself".to_owned()) } else { Ok(parsed) }
+    if parsed < Duration::from_millis(10) {
+        Err("an interval below 10ms would watch itself".to_owned())
+    } else {
+        Ok(parsed)
+    }
 }
 
 /// One report.
@@ -65,15 +72,20 @@ pub struct Report {
 impl Serialize for Report {
     fn serialize<S: Serializer>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error> {
         let files: Vec<Value> = self.rows.iter().map(Row::document).collect();
-        json!({ "seconds": self.seconds, "files": files, "defragmentation": self.moved }).serialize(serializer)
+        json!({ "seconds": self.seconds, "files": files, "defragmentation": self.moved })
+            .serialize(serializer)
     }
 }
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.seconds {
-            None => writeln!(f, "since the mount, {}", text::count(self.rows.len() as u64, "file"))?,
-            Some(seconds) => writeln!(f, "in {seconds:.2} s, {}", text::count(self.rows.len() as u64, "file"))?,
+            None => {
+                writeln!(f, "since the mount, {}", text::count(self.rows.len() as u64, "file"))?
+            }
+            Some(seconds) => {
+                writeln!(f, "in {seconds:.2} s, {}", text::count(self.rows.len() as u64, "file"))?
+            }
         }
         f.write_str(&watch::table(&self.rows, self.layout))?;
         self.moved.iter().try_for_each(|moved| writeln!(f, "{moved}"))
@@ -83,11 +95,19 @@ impl fmt::Display for Report {
 pub fn run(arguments: &Arguments, output: &Output) -> Result<()> {
     let count = arguments.count.unwrap_or(if arguments.interval.is_some() { u64::MAX } else { 1 });
     if count > 1 && arguments.interval.is_none() {
-        return Err(Failure::usage("several reports need a time between them: give --interval too"));
+        return Err(Failure::usage(
+            "several reports need a time between them: give --interval too",
+        ));
     }
     let scope = Scope::new(&arguments.paths)?;
-    let layout = Layout { long: arguments.long, per: 1.0, block_size: block_size(&scope)?, name_columns: None };
-    let (mut before, mut moved_before, mut looked) = (watch::Seen::new(), Looked::new(), None::<Instant>);
+    let layout = Layout {
+        long: arguments.long,
+        per: 1.0,
+        block_size: block_size(&scope)?,
+        name_columns: None,
+    };
+    let (mut before, mut moved_before, mut looked) =
+        (watch::Seen::new(), Looked::new(), None::<Instant>);
     for number in 0..count {
         if output.reader_is_gone() {
             break;
@@ -95,11 +115,20 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<()> {
         if number > 0 {
             std::thread::sleep(arguments.interval.unwrap_or_default());
         }
-        let (now, moved, at) = (scope.look()?, defragmenter::look(&scope.mounts()?)?, Instant::now());
+        let (now, moved, at) =
+            (scope.look()?, defragmenter::look(&scope.mounts()?)?, Instant::now());
         let seconds = looked.map(|then| (at - then).as_secs_f64());
-        let active = watch::between(&before, &now).into_iter().filter(|row| !arguments.paths.is_empty() && number == 0 || row.is_active()).collect();
+        let active = watch::between(&before, &now)
+            .into_iter()
+            .filter(|row| !arguments.paths.is_empty() && number == 0 || row.is_active())
+            .collect();
         let rows = watch::sorted(active, arguments.sort, arguments.top);
-        let report = Report { seconds, rows, moved: defragmenter::between(&moved_before, &moved, seconds), layout };
+        let report = Report {
+            seconds,
+            rows,
+            moved: defragmenter::between(&moved_before, &moved, seconds),
+            layout,
+        };
         show(&report, arguments.interval.is_some(), output)?;
         (before, moved_before, looked) = (now, moved, Some(at));
         if arguments.reset && number == 0 {
@@ -112,7 +141,11 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<()> {
 
 /// Shows a report: one of many as one line of JSON, so that a program can read them as they come.
 fn show(report: &Report, many: bool, output: &Output) -> Result<()> {
-    if many && output.is_json() { output.line(report) } else { output.show(report).and_then(|()| if many { output.gap() } else { Ok(()) }) }
+    if many && output.is_json() {
+        output.line(report)
+    } else {
+        output.show(report).and_then(|()| if many { output.gap() } else { Ok(()) })
+    }
 }
 
 /// Returns the block size of what is watched, the smallest where they differ.

@@ -75,10 +75,17 @@ fn list(fs: &FileSystem, arguments: &Arguments) -> Result<Vec<Entry>> {
     Ok(entries)
 }
 
-/// How deep a tree is followed: the longest path that the system knows has as many components. A damaged volume may have a loop.
+/// How deep a tree is followed: the longest path that the system knows has as many components. A
+/// damaged volume may have a loop.
 pub const DEPTH_MAX: usize = 2048;
 
-fn list_directory(fs: &FileSystem, dir: &Attr, below: &Path, recursive: bool, entries: &mut Vec<Entry>) -> Result<()> {
+fn list_directory(
+    fs: &FileSystem,
+    dir: &Attr,
+    below: &Path,
+    recursive: bool,
+    entries: &mut Vec<Entry>,
+) -> Result<()> {
     if below.components().count() > DEPTH_MAX {
         return Err(too_deep());
     }
@@ -100,12 +107,17 @@ fn list_directory(fs: &FileSystem, dir: &Attr, below: &Path, recursive: bool, en
 
 /// Returns the failure of a tree without an end.
 pub fn too_deep() -> Failure {
-    Failure::new("corrupt", "the directories are nested deeper than any path reaches: run 'bedplate check'")
+    Failure::new(
+        "corrupt",
+        "the directories are nested deeper than any path reaches: run 'bedplate check'",
+    )
 }
 
 fn entry(fs: &FileSystem, path: &Path, attr: &Attr) -> Result<Entry> {
     let target = match attr.kind {
-        FileKind::Symlink => Some(bedplate::readable_name(&fs.read_link(attr.ino).map_err(Failure::from)?)),
+        FileKind::Symlink => {
+            Some(bedplate::readable_name(&fs.read_link(attr.ino).map_err(Failure::from)?))
+        }
         _ => None,
     };
     Ok(Entry {
@@ -136,7 +148,15 @@ impl Entry {
     fn row(&self) -> Vec<String> {
         let mode = self.mode.map_or("-", IoMode::name).to_owned();
         let owner = format!("{}:{}", self.uid, self.gid);
-        vec![self.permissions.clone(), self.links.to_string(), owner, self.size_bytes.to_string(), self.modified.clone(), mode, self.name(true)]
+        vec![
+            self.permissions.clone(),
+            self.links.to_string(),
+            owner,
+            self.size_bytes.to_string(),
+            self.modified.clone(),
+            mode,
+            self.name(true),
+        ]
     }
 }
 

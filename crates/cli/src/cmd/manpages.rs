@@ -25,13 +25,17 @@ struct Written {
 
 pub fn run(arguments: &Arguments, output: &Output) -> Result<()> {
     let dir = &arguments.dir;
-    std::fs::create_dir_all(dir).map_err(|error| Failure::system("make the directory", dir, &error))?;
-    clap_mangen::generate_to(Cli::command(), dir).map_err(|error| Failure::system("write man pages into", dir, &error))?;
+    std::fs::create_dir_all(dir)
+        .map_err(|error| Failure::system("make the directory", dir, &error))?;
+    clap_mangen::generate_to(Cli::command(), dir)
+        .map_err(|error| Failure::system("write man pages into", dir, &error))?;
     let mut pages: Vec<PathBuf> = std::fs::read_dir(dir)
         .map_err(|error| Failure::system("read", dir, &error))?
         .flatten()
         .map(|entry| PathBuf::from(entry.file_name()))
-        .filter(|name| name.to_str().is_some_and(|name| name.starts_with("bedplate") && name.ends_with(".1")))
+        .filter(|name| {
+            name.to_str().is_some_and(|name| name.starts_with("bedplate") && name.ends_with(".1"))
+        })
         .collect();
     pages.sort();
     output.show(&Written { dir: dir.clone(), pages })

@@ -36,11 +36,21 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<()> {
     arguments.volume.with(Access::ReadWrite, output, |fs| {
         for path in &arguments.path {
             if fs.resolve(path).is_ok() {
-                return Err(Failure::new("exists", format!("{} exists in {} already", path.display(), arguments.volume.volume.display())));
+                return Err(Failure::new(
+                    "exists",
+                    format!(
+                        "{} exists in {} already",
+                        path.display(),
+                        arguments.volume.volume.display()
+                    ),
+                ));
             }
             let made = fs.create_dir_all(path)?;
-            let owner =
-                SetAttr { uid: Some(rustix::process::getuid().as_raw()), gid: Some(rustix::process::getgid().as_raw()), ..SetAttr::default() };
+            let owner = SetAttr {
+                uid: Some(rustix::process::getuid().as_raw()),
+                gid: Some(rustix::process::getgid().as_raw()),
+                ..SetAttr::default()
+            };
             fs.set_attr(made.ino, &owner)?;
             if arguments.mode.is_some() {
                 fs.set_io_mode(made.ino, arguments.mode)?;

@@ -8,7 +8,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bedplate::{FileSystem, Group};
-use bedplate_serve::fuse::{Mount, MountOption, MountSettings, is_mount_option, mount_options, unknown_mount_option};
+use bedplate_serve::fuse::{
+    Mount, MountOption, MountSettings, is_mount_option, mount_options, unknown_mount_option,
+};
 use clap::Args;
 use serde::{Deserialize, Serialize};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -47,17 +49,30 @@ pub struct Arguments {
 
 /// The options that the command takes besides those of every mount.
 const OPTIONS: [MountOption; 5] = [
-    MountOption::new("log", Some("PATH"), "the device of the intent log, where 'format --log' was given one"),
-    MountOption::new("logfile", Some("PATH"), "where the daemon writes its warnings, and with -v more"),
+    MountOption::new(
+        "log",
+        Some("PATH"),
+        "the device of the intent log, where 'format --log' was given one",
+    ),
+    MountOption::new(
+        "logfile",
+        Some("PATH"),
+        "where the daemon writes its warnings, and with -v more",
+    ),
     MountOption::new("metrics", Some("unix:PATH|127.0.0.1:PORT"), "answers Prometheus there"),
     MountOption::new("metrics-files", Some("N"), "metrics of the N busiest files too"),
-    MountOption::new("degraded", None, "with ro: opens a group without its missing members, and writes to none"),
+    MountOption::new(
+        "degraded",
+        None,
+        "with ro: opens a group without its missing members, and writes to none",
+    ),
 ];
 
 /// Explains every option, one a line.
 fn options_help() -> String {
     let own = OPTIONS.iter().map(|option| (option.to_string(), option.effect));
-    let lines: Vec<String> = mount_options().chain(own).map(|(option, effect)| format!("{option}: {effect}")).collect();
+    let lines: Vec<String> =
+        mount_options().chain(own).map(|(option, effect)| format!("{option}: {effect}")).collect();
     format!("Options as mount(8) writes them\n\n{}", lines.join("\n"))
 }
 
@@ -102,19 +117,34 @@ pub fn run(arguments: &Arguments, verbose: u8, output: &Output) -> Result<()> {
 
 /// Mounts with default options and leaves a daemon behind.
 pub fn start(volume: &Path, dir: &Path) -> Result<()> {
-    let arguments = Arguments { path: volume.to_owned(), dir: dir.to_owned(), options: Vec::new(), foreground: false, daemon_child: false };
+    let arguments = Arguments {
+        path: volume.to_owned(),
+        dir: dir.to_owned(),
+        options: Vec::new(),
+        foreground: false,
+        daemon_child: false,
+    };
     spawn::start::<Mounted>(&Plan::new(&arguments)?.for_daemon(0)).map(drop)
 }
 
 /// Mounts a checkpoint of a volume that is not mounted, and leaves a daemon behind.
 pub fn start_checkpoint(volume: &Volume, name: &OsStr, dir: &Path) -> Result<()> {
     let wrong = || {
-        Failure::new("invalid", "a checkpoint whose name has a comma or is no UTF-8 cannot be mounted alone: mount the volume, then the checkpoint")
+        Failure::new(
+            "invalid",
+            "a checkpoint whose name has a comma or is no UTF-8 cannot be mounted alone: mount the volume, then the checkpoint",
+        )
     };
     let name = name.to_str().filter(|name| !name.contains(',')).ok_or_else(wrong)?;
     let mut options = vec![format!("checkpoint={name}")];
     options.extend(volume.devices.log.as_ref().map(|log| format!("log={}", log.display())));
-    let arguments = Arguments { path: volume.volume.clone(), dir: dir.to_owned(), options, foreground: false, daemon_child: false };
+    let arguments = Arguments {
+        path: volume.volume.clone(),
+        dir: dir.to_owned(),
+        options,
+        foreground: false,
+        daemon_child: false,
+    };
     spawn::start::<Mounted>(&Plan::new(&arguments)?.for_daemon(0)).map(drop)
 }
 
@@ -130,7 +160,9 @@ fn be_daemon(arguments: &Arguments, output: &Output) -> Result<()> {
         Ok(started) => started,
         Err(failure) => return spawn::announce::<()>(Err(&failure)).and(Ok(())),
     };
-    if let Err(failure) = spawn::announce(Ok(&serving.mounted)).and_then(|()| silence(log.as_ref(), &serving.mounted)) {
+    if let Err(failure) =
+        spawn::announce(Ok(&serving.mounted)).and_then(|()| silence(log.as_ref(), &serving.mounted))
+    {
         serving.mount.unmount()?;
         return Err(failure);
     }
@@ -160,9 +192,12 @@ struct Plan {
 
 impl Plan {
     fn new(arguments: &Arguments) -> Result<Self> {
-        let absolute = |path: &Path| std::path::absolute(path).map_err(|error| Failure::system("find", path, &error));
+        let absolute = |path: &Path| {
+            std::path::absolute(path).map_err(|error| Failure::system("find", path, &error))
+        };
         let given = arguments.options.join(",");
-        let (mut log, mut log_file, mut metrics, mut metrics_files, mut rest) = (None, None, None, 0, Vec::new());
+        let (mut log, mut log_file, mut metrics, mut metrics_files, mut rest) =
+            (None, None, None, 0, Vec::new());
         let mut degraded = false;
         for option in given.split(',').filter(|option| !option.is_empty()) {
             match option.split_once('=') {
@@ -178,28 +213,48 @@ impl Plan {
             }
         }
         if metrics_files > 0 && metrics.is_none() {
-            return Err(Failure::usage("mount option 'metrics-files' counts with 'metrics=' only: say where metrics are asked for"));
+            return Err(Failure::usage(
+                "mount option 'metrics-files' counts with 'metrics=' only: say where metrics are asked for",
+            ));
         }
         let mut settings = MountSettings::parse(&rest.join(","))?;
         if degraded && !settings.is_read_only() {
             let what = "degraded goes with ro, which writes to no member: to go on without the missing ones for good, run";
-            return Err(Failure::usage(format!("-o {what} 'bedplate volume import --degraded' first")));
+            return Err(Failure::usage(format!(
+                "-o {what} 'bedplate volume import --degraded' first"
+            )));
         }
-        let volume = group::resolve(&arguments.path)?.canonicalize().map_err(|error| Failure::system("find the volume", &arguments.path, &error))?;
+        let volume = group::resolve(&arguments.path)?
+            .canonicalize()
+            .map_err(|error| Failure::system("find the volume", &arguments.path, &error))?;
         // By its source the other commands find out where a volume is mounted.
         settings.source.get_or_insert_with(|| volume.to_string_lossy().into_owned());
-        Ok(Self { volume, dir: mount_point(&arguments.dir)?, log, log_file, metrics, metrics_files, degraded, options: given, settings })
+        Ok(Self {
+            volume,
+            dir: mount_point(&arguments.dir)?,
+            log,
+            log_file,
+            metrics,
+            metrics_files,
+            degraded,
+            options: given,
+            settings,
+        })
     }
 
     /// Returns the command line of the daemon, whose working directory is another.
     fn for_daemon(&self, verbose: u8) -> Vec<OsString> {
         let mut arguments: Vec<OsString> = ["mount", "--daemon-child"].map(OsString::from).into();
-        let absolute = |name: &str, path: &Option<PathBuf>| path.as_ref().map(|path| format!(",{name}={}", path.display())).unwrap_or_default();
+        let absolute = |name: &str, path: &Option<PathBuf>| {
+            path.as_ref().map(|path| format!(",{name}={}", path.display())).unwrap_or_default()
+        };
         if !self.options.is_empty() {
             // What is said last counts: the absolute paths stand behind the ones given.
             let (log, log_file) = (absolute("log", &self.log), absolute("logfile", &self.log_file));
-            let metrics = self.metrics.as_ref().map(|place| format!(",metrics={place}")).unwrap_or_default();
-            arguments.extend(["-o".into(), format!("{}{log}{log_file}{metrics}", self.options).into()]);
+            let metrics =
+                self.metrics.as_ref().map(|place| format!(",metrics={place}")).unwrap_or_default();
+            arguments
+                .extend(["-o".into(), format!("{}{log}{log_file}{metrics}", self.options).into()]);
         }
         arguments.extend((0..verbose).map(|_| "-v".into()));
         arguments.extend(["--".into(), self.volume.clone().into(), self.dir.clone().into()]);
@@ -210,14 +265,18 @@ impl Plan {
 /// Returns the mount point without links; what else it must be is the mount's own business.
 fn mount_point(dir: &Path) -> Result<PathBuf> {
     mount::canonical(dir).map_err(|failure| match failure.kind.as_str() {
-        "not_found" => Failure::new("mount_point", format!("the mount point {} does not exist: make the directory first", dir.display())),
+        "not_found" => Failure::new(
+            "mount_point",
+            format!("the mount point {} does not exist: make the directory first", dir.display()),
+        ),
         _ => failure,
     })
 }
 
 /// Takes the signals that end a mount from now on, so that none that comes during recovery kills it halfway.
 fn signals() -> Result<Signals> {
-    Signals::new([SIGTERM, SIGINT, SIGHUP]).map_err(|error| Failure::new("io", format!("cannot take signals: {error}")))
+    Signals::new([SIGTERM, SIGINT, SIGHUP])
+        .map_err(|error| Failure::new("io", format!("cannot take signals: {error}")))
 }
 
 /// A mount that is being served.
@@ -234,9 +293,12 @@ struct Serving {
 impl Serving {
     fn start(plan: &Plan, output: &Output) -> Result<Self> {
         let options = &plan.settings.file_system;
-        let access = if plan.settings.is_read_only() { Access::ReadOnly } else { Access::ReadWrite };
+        let access =
+            if plan.settings.is_read_only() { Access::ReadOnly } else { Access::ReadWrite };
         let opened = device::open_parts(&plan.volume, plan.log.as_deref(), access, plan.degraded)?;
-        let fs = progress::during(output, "recovering", || FileSystem::mount(opened.device, opened.log, options.clone()))?;
+        let fs = progress::during(output, "recovering", || {
+            FileSystem::mount(opened.device, opened.log, options.clone())
+        })?;
         match Self::serve(plan, &fs, opened.group) {
             Ok(serving) => Ok(serving),
             Err(failure) => {
@@ -248,7 +310,11 @@ impl Serving {
 
     fn serve(plan: &Plan, fs: &FileSystem, group: Option<Group>) -> Result<Self> {
         let listening = group.as_ref().map(|group| control::listen(group, fs)).transpose()?;
-        let metrics = plan.metrics.as_ref().map(|place| metrics::serve(place, plan.metrics_files, fs, group.as_ref())).transpose()?;
+        let metrics = plan
+            .metrics
+            .as_ref()
+            .map(|place| metrics::serve(place, plan.metrics_files, fs, group.as_ref()))
+            .transpose()?;
         let mounted = summarize(fs, plan);
         let mount = Mount::start(fs.clone(), &plan.dir, &plan.settings)?;
         Ok(Self { mount: Arc::new(mount), mounted, listening, metrics, group })
@@ -262,7 +328,10 @@ impl Serving {
             let mut ending = None;
             for _signal in signals.forever() {
                 if ending.is_some() {
-                    tracing::warn!("{} is being unmounted already: wait until everything is durable", mount.mountpoint().display());
+                    tracing::warn!(
+                        "{} is being unmounted already: wait until everything is durable",
+                        mount.mountpoint().display()
+                    );
                 }
                 let mount = Arc::clone(&mount);
                 ending.get_or_insert_with(|| std::thread::spawn(move || end(&mount)));
@@ -273,11 +342,16 @@ impl Serving {
         handle.close();
         watcher.join().map_err(|_| Failure::new("io", "the thread that takes signals died"))?;
         drop(self.listening);
-        // Not left to the last holder: a thread that is ending may be that, and not get to it before the process ends.
+        // Not left to the last holder: a thread that is ending may be that, and not get to it
+        // before the process ends.
         let closed = device::close(self.group);
         ended?;
         closed?;
-        tracing::info!("{} unmounted, {} is free", self.mounted.dir.display(), self.mounted.volume.display());
+        tracing::info!(
+            "{} unmounted, {} is free",
+            self.mounted.dir.display(),
+            self.mounted.volume.display()
+        );
         Ok(())
     }
 }
@@ -322,7 +396,8 @@ impl fmt::Display for Mounted {
         } else {
             format!("opened in {took}")
         };
-        let second = if self.recovery.second_superblock { " from the second superblock" } else { "" };
+        let second =
+            if self.recovery.second_superblock { " from the second superblock" } else { "" };
         let read_only = if self.read_only { ", read-only" } else { "" };
         write!(
             f,
@@ -341,19 +416,27 @@ mod tests {
 
     use super::*;
 
-    /// Once `mount --help` lacked three options, the error that lists all lacked six, and one was in neither.
+    /// Once `mount --help` lacked three options, the error that lists all lacked six, and one was
+    /// in neither.
     #[test]
     fn help_error_and_guide_have_every_option() {
         let guide = include_str!("../../../../docs/guide/mount.md");
-        let (help, refusal) = (options_help(), unknown_mount_option("frobnicate", &OPTIONS).message);
-        for option in mount_options().map(|(option, _)| option).chain(OPTIONS.iter().map(ToString::to_string)) {
+        let (help, refusal) =
+            (options_help(), unknown_mount_option("frobnicate", &OPTIONS).message);
+        for option in
+            mount_options().map(|(option, _)| option).chain(OPTIONS.iter().map(ToString::to_string))
+        {
             let name = option.split_inclusive('=').next().unwrap_or_default();
             assert!(help.contains(&format!("\n{option}: ")), "help lacks {option}");
             assert!(refusal.contains(&format!(" {name}")), "the error lacks {name}");
             assert!(guide.contains(&format!("`{name}")), "docs/guide/mount.md lacks {name}");
         }
         for info in mount_tunables() {
-            assert!(guide.contains(&format!("| `{}=", info.name)), "docs/guide/mount.md has no line for {}=", info.name);
+            assert!(
+                guide.contains(&format!("| `{}=", info.name)),
+                "docs/guide/mount.md has no line for {}=",
+                info.name
+            );
         }
     }
 }

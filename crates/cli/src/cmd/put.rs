@@ -34,7 +34,8 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<()> {
     let copied = arguments.volume.with(Access::ReadWrite, output, |fs| {
         let path = target(fs, &arguments.dst, source.name.as_deref())?;
         let existed = fs.resolve(&path).is_ok();
-        let options = OpenOptions { truncate: true, mode: Some(IoMode::Concurrent), ..OpenOptions::create() };
+        let options =
+            OpenOptions { truncate: true, mode: Some(IoMode::Concurrent), ..OpenOptions::create() };
         let file = fs.open(&path, &options)?;
         match fill(fs, &file, &source, arguments, output) {
             Ok(copied_bytes) => Ok(Copied::new(path, file.size(), copied_bytes, started)),
@@ -50,24 +51,43 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<()> {
 /// Removes half a copy; where even that fails, both failures are told.
 fn discard(fs: &FileSystem, path: &Path, mut failure: Failure) -> Failure {
     if let Err(error) = fs.remove(path) {
-        failure.message = format!("{} (and the half copy {} could not be removed: {error})", failure.message, path.display());
+        failure.message = format!(
+            "{} (and the half copy {} could not be removed: {error})",
+            failure.message,
+            path.display()
+        );
     }
     failure
 }
 
-fn fill(fs: &FileSystem, file: &File, source: &Source, arguments: &Arguments, output: &Output) -> Result<u64> {
+fn fill(
+    fs: &FileSystem,
+    file: &File,
+    source: &Source,
+    arguments: &Arguments,
+    output: &Output,
+) -> Result<u64> {
     let copied = match &source.file {
         Some((system, meta)) => {
             let mut progress = Bytes::new(output, "copying", meta.len());
             let copied = copy::from_file(system, &arguments.src, file, &mut progress)?;
-            let owner = SetAttr { mode: Some(meta.mode() & 0o777), uid: Some(meta.uid()), gid: Some(meta.gid()), ..SetAttr::default() };
+            let owner = SetAttr {
+                mode: Some(meta.mode() & 0o777),
+                uid: Some(meta.uid()),
+                gid: Some(meta.gid()),
+                ..SetAttr::default()
+            };
             fs.set_attr(file.ino(), &owner)?;
             copied
         }
         None => {
             let copied = copy::from_stream(&mut std::io::stdin().lock(), "standard input", file)?;
-            let (uid, gid) = (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw());
-            fs.set_attr(file.ino(), &SetAttr { uid: Some(uid), gid: Some(gid), ..SetAttr::default() })?;
+            let (uid, gid) =
+                (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw());
+            fs.set_attr(
+                file.ino(),
+                &SetAttr { uid: Some(uid), gid: Some(gid), ..SetAttr::default() },
+            )?;
             copied
         }
     };
@@ -93,7 +113,10 @@ impl Source {
         if meta.is_dir() {
             return Err(Failure::new(
                 "is_directory",
-                format!("{} is a directory and put copies one file: mount the volume to copy a tree", path.display()),
+                format!(
+                    "{} is a directory and put copies one file: mount the volume to copy a tree",
+                    path.display()
+                ),
             ));
         }
         Ok(Self { name: path.file_name().map(PathBuf::from), file: Some((file, meta)) })
@@ -105,9 +128,10 @@ fn target(fs: &FileSystem, dst: &Path, name: Option<&Path>) -> Result<PathBuf> {
     let is_directory = fs.resolve(dst).is_ok_and(|attr| attr.kind == FileKind::Directory);
     match name {
         Some(name) if is_directory => Ok(dst.join(name)),
-        None if is_directory => {
-            Err(Failure::new("is_directory", format!("{} is a directory: name the file to make from standard input", dst.display())))
-        }
+        None if is_directory => Err(Failure::new(
+            "is_directory",
+            format!("{} is a directory: name the file to make from standard input", dst.display()),
+        )),
         _ => Ok(dst.to_owned()),
     }
 }

@@ -13,7 +13,8 @@ use crate::mount;
 use crate::render::output::{Output, Shown};
 use crate::render::{progress, text};
 
-/// Put a backup into an empty directory, of a mount or of anything else; every piece of data is compared with its hash
+/// Put a backup into an empty directory, of a mount or of anything else; every piece of data is
+/// compared with its hash
 #[derive(Debug, Args)]
 pub struct Arguments {
     /// The directory or bucket of backups
@@ -27,9 +28,12 @@ pub struct Arguments {
 pub fn run(arguments: &Arguments, output: &Output) -> Result<()> {
     let repository = Repository::open(&arguments.repository, Access::Read)?;
     let manifest = repository.backup(&arguments.name)?;
-    let target = Target::prepare(&arguments.dir, |dir| Ok::<_, Failure>(mount::above(dir)?.is_some()))?;
+    let target =
+        Target::prepare(&arguments.dir, |dir| Ok::<_, Failure>(mount::above(dir)?.is_some()))?;
     let mut progress = progress::Bytes::new(output, format!("restoring {}", arguments.name), 0);
-    let restored = bedplate_backup::restore(&repository, &manifest, target, |done, total| progress.reach(done, total))?;
+    let restored = bedplate_backup::restore(&repository, &manifest, target, |done, total| {
+        progress.reach(done, total)
+    })?;
     drop(progress);
     output.show(&Shown(restored))
 }

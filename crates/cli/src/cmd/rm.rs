@@ -46,12 +46,17 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<()> {
 
 fn remove(fs: &FileSystem, path: &Path, recursive: bool, removed: &mut Removed) -> Result<()> {
     let (Some(name), Some(parent)) = (path.file_name(), path.parent()) else {
-        return Err(Failure::usage(format!("{} names no file: the root directory stays", path.display())));
+        return Err(Failure::usage(format!(
+            "{} names no file: the root directory stays",
+            path.display()
+        )));
     };
     let dir = fs.resolve(Path::new("/").join(parent))?;
     let name = std::os::unix::ffi::OsStrExt::as_bytes(name);
     let attr = fs.lookup(dir.ino, name).map_err(|error| match error.kind {
-        ErrorKind::NotFound => Failure::new("not_found", format!("{} does not exist", path.display())),
+        ErrorKind::NotFound => {
+            Failure::new("not_found", format!("{} does not exist", path.display()))
+        }
         _ => error.into(),
     })?;
     if attr.kind != FileKind::Directory {
@@ -65,7 +70,9 @@ fn remove(fs: &FileSystem, path: &Path, recursive: bool, removed: &mut Removed) 
         let path = path.display();
         return Err(Failure::new(
             "not_empty",
-            format!("{path} is a directory that is not empty: add --recursive to remove it with everything in it"),
+            format!(
+                "{path} is a directory that is not empty: add --recursive to remove it with everything in it"
+            ),
         ));
     }
     fs.rmdir(dir.ino, name)?;
@@ -98,7 +105,11 @@ fn empty(fs: &FileSystem, dir: InodeNo, depth: usize, removed: &mut Removed) -> 
 
 impl fmt::Display for Removed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let directories = if self.directories == 1 { "1 directory".to_owned() } else { format!("{} directories", self.directories) };
+        let directories = if self.directories == 1 {
+            "1 directory".to_owned()
+        } else {
+            format!("{} directories", self.directories)
+        };
         write!(f, "removed {} and {directories}", text::count(self.files, "file"))
     }
 }

@@ -19,7 +19,8 @@ use crate::render::output::Output;
 use crate::render::text::{self, Name};
 use crate::session::{Devices, Volume};
 
-/// Tell how a file lies on its volume and how its I/O is served: mode, alignment, extents, counters with their reasons
+/// Tell how a file lies on its volume and how its I/O is served: mode, alignment, extents, counters
+/// with their reasons
 #[derive(Debug, Args)]
 pub struct Arguments {
     /// A file or directory on a mount, or VOLUME:/PATH inside a volume that is not mounted
@@ -62,7 +63,8 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<()> {
     let stat = match PathArg::parse(&arguments.file) {
         PathArg::Live(path) => of_live(&path, arguments)?,
         PathArg::Inside { volume, path } => {
-            Volume::new(volume, &arguments.devices).with(Access::ReadOnly, output, |fs| of_inside(fs, &path, arguments))?
+            Volume::new(volume, &arguments.devices)
+                .with(Access::ReadOnly, output, |fs| of_inside(fs, &path, arguments))?
         }
     };
     output.show(&stat)
@@ -88,7 +90,10 @@ fn of_inside(fs: &FileSystem, path: &Path, arguments: &Arguments) -> Result<Stat
         effective_mode,
         untorn: fs.untorn(attr.ino)?,
         extent_bytes: fs.extent_size(attr.ino)?,
-        trial: fs.get_xattr(attr.ino, live::TRIAL.as_bytes()).ok().and_then(|bytes| serde_json::from_slice(&bytes).ok()),
+        trial: fs
+            .get_xattr(attr.ino, live::TRIAL.as_bytes())
+            .ok()
+            .and_then(|bytes| serde_json::from_slice(&bytes).ok()),
         block_size: info.block_size.into(),
         io_align: info.io_align.into(),
         buffer_align: info.buffer_align.into(),
@@ -100,7 +105,8 @@ fn of_inside(fs: &FileSystem, path: &Path, arguments: &Arguments) -> Result<Stat
 
 fn of_live(path: &Path, arguments: &Arguments) -> Result<Stat> {
     let mount = live::require_mount(path)?;
-    let meta = std::fs::symlink_metadata(path).map_err(|error| crate::failure::Failure::system("look at", path, &error))?;
+    let meta = std::fs::symlink_metadata(path)
+        .map_err(|error| crate::failure::Failure::system("look at", path, &error))?;
     let info = live::get_json(&mount.dir, live::INFO)?.unwrap_or_default();
     let number = |name: &str| info.get(name).and_then(Value::as_u64).unwrap_or(0);
     let kind = kind(&meta);
@@ -115,7 +121,11 @@ fn of_live(path: &Path, arguments: &Arguments) -> Result<Stat> {
         size_bytes: meta.size(),
         allocated_bytes: meta.blocks() * 512,
         links: u32::try_from(meta.nlink()).unwrap_or(u32::MAX),
-        mode: if is_file || kind == FileKind::Directory { live::get(path, live::MODE)?.filter(|mode| !mode.is_empty()) } else { None },
+        mode: if is_file || kind == FileKind::Directory {
+            live::get(path, live::MODE)?.filter(|mode| !mode.is_empty())
+        } else {
+            None
+        },
         effective_mode: of_file(live::EFFECTIVE_MODE)?,
         untorn: if is_file || kind == FileKind::Directory {
             live::get(path, live::UNTORN)?.and_then(|text| super::mark::untorn::read(&text))
@@ -154,7 +164,13 @@ impl fmt::Display for Stat {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "path          {}", self.path)?;
         writeln!(f, "inode         {}, {}", self.ino, text::count(self.links.into(), "name"))?;
-        writeln!(f, "size          {} ({}), {} allocated", self.size_bytes, format_size(self.size_bytes), format_size(self.allocated_bytes))?;
+        writeln!(
+            f,
+            "size          {} ({}), {} allocated",
+            self.size_bytes,
+            format_size(self.size_bytes),
+            format_size(self.allocated_bytes)
+        )?;
         let mode = self.mode.as_deref().unwrap_or("not set: its directory's, or the mount's");
         writeln!(f, "mode          {mode}")?;
         if let Some(effective) = &self.effective_mode {
@@ -170,7 +186,12 @@ impl fmt::Display for Stat {
         if let Some(trial) = &self.trial {
             writeln!(f, "last trial    {}", trial.line())?;
         }
-        writeln!(f, "direct I/O    offset and length {}, buffer {}", format_size(self.io_align), format_size(self.buffer_align))?;
+        writeln!(
+            f,
+            "direct I/O    offset and length {}, buffer {}",
+            format_size(self.io_align),
+            format_size(self.buffer_align)
+        )?;
         if self.kind == FileKind::File {
             writeln!(f, "extents       {}", self.extents.len())?;
         }
@@ -182,7 +203,9 @@ impl fmt::Display for Stat {
 }
 
 fn extent_table(extents: &[Value]) -> String {
-    let cell = |extent: &Value, name: &str| extent.get(name).and_then(Value::as_u64).map_or_else(|| "-".to_owned(), |n| n.to_string());
+    let cell = |extent: &Value, name: &str| {
+        extent.get(name).and_then(Value::as_u64).map_or_else(|| "-".to_owned(), |n| n.to_string())
+    };
     let head = ["file offset", "volume offset", "length", "state"].map(str::to_owned).to_vec();
     let rows = extents.iter().map(|extent| {
         let unwritten = extent.get("unwritten").and_then(Value::as_bool).unwrap_or(false);

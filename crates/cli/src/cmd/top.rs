@@ -6,7 +6,9 @@ use std::time::{Duration, Instant};
 
 use clap::{Args, ValueEnum};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::termios::{LocalModes, OptionalActions, SpecialCodeIndex, Termios, tcgetattr, tcgetwinsize, tcsetattr};
+use rustix::termios::{
+    LocalModes, OptionalActions, SpecialCodeIndex, Termios, tcgetattr, tcgetwinsize, tcsetattr,
+};
 
 use super::iostat::{self, Report};
 use crate::failure::{Failure, Result};
@@ -14,10 +16,12 @@ use crate::mount::defragmenter::{self, Looked};
 use crate::mount::watch::{self, Layout, Scope, Seen, SortKey};
 use crate::render::output::Output;
 
-/// Watch the busiest files of live mounts, refreshed until 'q'; without a terminal prints reports one after the other
+/// Watch the busiest files of live mounts, refreshed until 'q'; without a terminal prints reports
+/// one after the other
 ///
-/// Counts are per second. Keys: q ends; o, r, w, b, a, p, h, m, s, n sort by operations, reads, writes, bytes, average and p99 of reads, hit
-/// ratio, misaligned, syncs, name; l more columns; z counts anew; a blank refreshes at once.
+/// Counts are per second. Keys: q ends; o, r, w, b, a, p, h, m, s, n sort by operations, reads,
+/// writes, bytes, average and p99 of reads, hit ratio, misaligned, syncs, name; l more columns; z
+/// counts anew; a blank refreshes at once.
 #[derive(Debug, Args)]
 pub struct Arguments {
     /// Files, or directories below which to look, on mounts; none: all mounts of this machine
@@ -42,12 +46,22 @@ pub struct Arguments {
 pub fn run(arguments: &Arguments, output: &Output) -> Result<()> {
     let scope = Scope::new(&arguments.paths)?;
     let mut watch = Watch {
-        layout: Layout { long: arguments.long, per: 1.0, block_size: iostat::block_size(&scope)?, name_columns: None },
+        layout: Layout {
+            long: arguments.long,
+            per: 1.0,
+            block_size: iostat::block_size(&scope)?,
+            name_columns: None,
+        },
         sort: arguments.sort,
         scope,
     };
-    let interactive = !output.is_json() && std::io::stdin().is_terminal() && std::io::stdout().is_terminal();
-    if interactive { on_terminal(&mut watch, arguments) } else { plainly(&watch, arguments, output) }
+    let interactive =
+        !output.is_json() && std::io::stdin().is_terminal() && std::io::stdout().is_terminal();
+    if interactive {
+        on_terminal(&mut watch, arguments)
+    } else {
+        plainly(&watch, arguments, output)
+    }
 }
 
 /// What is shown and how.
@@ -66,15 +80,30 @@ struct Look {
 
 impl Watch {
     fn look(&self) -> Result<Look> {
-        Ok(Look { files: self.scope.look()?, moved: defragmenter::look(&self.scope.mounts()?)?, at: Instant::now() })
+        Ok(Look {
+            files: self.scope.look()?,
+            moved: defragmenter::look(&self.scope.mounts()?)?,
+            at: Instant::now(),
+        })
     }
 
     /// Returns what came between two looks, per second.
     fn report(&self, before: &Look, now: &Look, top: Option<usize>) -> Report {
         let seconds = (now.at - before.at).as_secs_f64().max(1e-3);
-        let rows = watch::between(&before.files, &now.files).into_iter().filter(watch::Row::is_active).collect();
-        let (rows, moved) = (watch::sorted(rows, self.sort, top), defragmenter::between(&before.moved, &now.moved, Some(seconds)));
-        Report { seconds: Some(seconds), rows, moved, layout: Layout { per: seconds, ..self.layout } }
+        let rows = watch::between(&before.files, &now.files)
+            .into_iter()
+            .filter(watch::Row::is_active)
+            .collect();
+        let (rows, moved) = (
+            watch::sorted(rows, self.sort, top),
+            defragmenter::between(&before.moved, &now.moved, Some(seconds)),
+        );
+        Report {
+            seconds: Some(seconds),
+            rows,
+            moved,
+            layout: Layout { per: seconds, ..self.layout },
+        }
     }
 }
 
@@ -111,7 +140,8 @@ impl Screen {
         raw.local_modes.remove(LocalModes::ICANON | LocalModes::ECHO | LocalModes::ISIG);
         raw.special_codes[SpecialCodeIndex::VMIN] = 0;
         raw.special_codes[SpecialCodeIndex::VTIME] = 0;
-        tcsetattr(std::io::stdin(), OptionalActions::Flush, &raw).map_err(|error| terminal(&error.into()))?;
+        tcsetattr(std::io::stdin(), OptionalActions::Flush, &raw)
+            .map_err(|error| terminal(&error.into()))?;
         let screen = Self { saved };
         screen.put("\x1b[?1049h\x1b[?25l")?;
         Ok(screen)
@@ -124,7 +154,8 @@ impl Screen {
 
     /// Rows and columns; a terminal that does not say has the usual ones.
     fn size(&self) -> (usize, usize) {
-        let size = tcgetwinsize(std::io::stdout()).ok().filter(|size| size.ws_row > 0 && size.ws_col > 0);
+        let size =
+            tcgetwinsize(std::io::stdout()).ok().filter(|size| size.ws_row > 0 && size.ws_col > 0);
         size.map_or((24, 80), |size| (size.ws_row.into(), size.ws_col.into()))
     }
 
@@ -132,7 +163,10 @@ impl Screen {
     fn key(&self, within: Duration) -> Result<Option<u8>> {
         let stdin = std::io::stdin();
         let mut fds = [PollFd::new(&stdin, PollFlags::IN)];
-        let timeout = Timespec { tv_sec: i64::try_from(within.as_secs()).unwrap_or(i64::MAX), tv_nsec: within.subsec_nanos().into() };
+        let timeout = Timespec {
+            tv_sec: i64::try_from(within.as_secs()).unwrap_or(i64::MAX),
+            tv_nsec: within.subsec_nanos().into(),
+        };
         match poll(&mut fds, Some(&timeout)) {
             Ok(0) | Err(rustix::io::Errno::INTR) => return Ok(None),
             Ok(_) => {}
@@ -201,18 +235,29 @@ fn sort_key(key: u8) -> Option<SortKey> {
     keys.into_iter().find(|(other, _)| *other == key).map(|(_, sort)| sort)
 }
 
-/// Returns what fills the screen: a line of state, what background defragmentation does, the table, both cut at the edges.
+/// Returns what fills the screen: a line of state, what background defragmentation does, the table,
+/// both cut at the edges.
 fn page(report: &Report, watch: &Watch, screen: &Screen, top: Option<usize>) -> String {
     let (rows, columns) = screen.size();
-    let sort = watch.sort.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned());
-    let state =
-        format!("bedplate top: per second, sorted by {sort}; {} active; q ends, o r w b a p h m s n sort, l long, z reset", report.rows.len());
+    let sort = watch
+        .sort
+        .to_possible_value()
+        .map_or_else(String::new, |value| value.get_name().to_owned());
+    let state = format!(
+        "bedplate top: per second, sorted by {sort}; {} active; q ends, o r w b a p h m s n sort, l long, z reset",
+        report.rows.len()
+    );
     let moved: Vec<String> = report.moved.iter().map(ToString::to_string).collect();
-    let fitting = report.rows.len().min(top.unwrap_or(usize::MAX)).min(rows.saturating_sub(3 + moved.len()));
+    let fitting =
+        report.rows.len().min(top.unwrap_or(usize::MAX)).min(rows.saturating_sub(3 + moved.len()));
     let layout = Layout { name_columns: Some((columns / 3).max(16)), ..report.layout };
     let table = watch::table(&report.rows[..fitting], layout);
     let mut page = "\x1b[H".to_owned();
-    for line in std::iter::once(state.as_str()).chain(moved.iter().map(String::as_str)).chain([""]).chain(table.lines()).take(rows.saturating_sub(1))
+    for line in std::iter::once(state.as_str())
+        .chain(moved.iter().map(String::as_str))
+        .chain([""])
+        .chain(table.lines())
+        .take(rows.saturating_sub(1))
     {
         page.extend(line.chars().filter(|c| !c.is_control()).take(columns));
         page.push_str("\x1b[K\r\n");

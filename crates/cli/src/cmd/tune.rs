@@ -14,9 +14,11 @@ use crate::reach::Target;
 use crate::render::output::Output;
 use crate::render::text;
 
-/// Show the tunables of a volume, or set them: at once where it is mounted, and for every later mount
+/// Show the tunables of a volume, or set them: at once where it is mounted, and for every later
+/// mount
 ///
-/// A mount option goes before what the volume holds. Without changes all tunables are shown, or those named.
+/// A mount option goes before what the volume holds. Without changes all tunables are shown, or
+/// those named.
 #[derive(Debug, Args)]
 pub struct Arguments {
     #[command(flatten)]
@@ -43,16 +45,24 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<()> {
     let (shown, changes) = arguments.wanted()?;
     let reach = arguments.target.reach()?;
     if arguments.live && !reach.is_mounted() {
-        return Err(Failure::usage("--live is for a volume that is mounted: name the directory, or leave --live away"));
+        return Err(Failure::usage(
+            "--live is for a volume that is mounted: name the directory, or leave --live away",
+        ));
     }
     let changed: Vec<Tunable> = changes.iter().map(|(tunable, _)| *tunable).collect();
     let mut tunables: Vec<TunableState> = if changes.is_empty() {
         reach.ask(&Request::Tunables, Access::ReadOnly, output)?
     } else {
-        reach.ask(&Request::Tune(TuneOptions { changes, live_only: arguments.live }), Access::ReadWrite, output)?
+        reach.ask(
+            &Request::Tune(TuneOptions { changes, live_only: arguments.live }),
+            Access::ReadWrite,
+            output,
+        )?
     };
     let shown = if changed.is_empty() { shown } else { changed.clone() };
-    tunables.retain(|state| shown.is_empty() || shown.iter().any(|tunable| tunable.info().name == state.name));
+    tunables.retain(|state| {
+        shown.is_empty() || shown.iter().any(|tunable| tunable.info().name == state.name)
+    });
     output.show(&Tunables { tunables, changed })
 }
 
@@ -73,16 +83,31 @@ impl Arguments {
             }
         }
         if self.reset {
-            let all = || bedplate::TUNABLES.iter().map(|info| info.tunable).filter(|tunable| self.resets(*tunable)).collect();
-            let names: Vec<Tunable> = if self.changes.is_empty() { all() } else { std::mem::take(&mut named) };
+            let all = || {
+                bedplate::TUNABLES
+                    .iter()
+                    .map(|info| info.tunable)
+                    .filter(|tunable| self.resets(*tunable))
+                    .collect()
+            };
+            let names: Vec<Tunable> =
+                if self.changes.is_empty() { all() } else { std::mem::take(&mut named) };
             changes.extend(names.into_iter().map(|tunable| (tunable, None)));
         }
         if !changes.is_empty() && !named.is_empty() {
-            return Err(Failure::usage(format!("{}: give a value to set it, as in NAME=VALUE, or --reset", named[0].info().name)));
+            return Err(Failure::usage(format!(
+                "{}: give a value to set it, as in NAME=VALUE, or --reset",
+                named[0].info().name
+            )));
         }
-        let twice = changes.iter().enumerate().find(|(at, (tunable, _))| changes[..*at].iter().any(|(other, _)| other == tunable));
+        let twice = changes
+            .iter()
+            .enumerate()
+            .find(|(at, (tunable, _))| changes[..*at].iter().any(|(other, _)| other == tunable));
         match twice {
-            Some((_, (tunable, _))) => Err(Failure::usage(format!("{} is given twice", tunable.info().name))),
+            Some((_, (tunable, _))) => {
+                Err(Failure::usage(format!("{} is given twice", tunable.info().name)))
+            }
             None => Ok((named, changes)),
         }
     }
@@ -127,7 +152,8 @@ impl Serialize for Tunables {
             value["default_text"] = json!(text(state.default));
             value
         };
-        json!({ "tunables": self.tunables.iter().map(document).collect::<Vec<_>>() }).serialize(serializer)
+        json!({ "tunables": self.tunables.iter().map(document).collect::<Vec<_>>() })
+            .serialize(serializer)
     }
 }
 
@@ -136,8 +162,12 @@ impl fmt::Display for Tunables {
         if !self.changed.is_empty() {
             return self.tunables.iter().try_for_each(|state| writeln!(f, "{}", change(state)));
         }
-        let head = ["name", "value", "from", "stored", "default", "range", "counts"].map(str::to_owned).to_vec();
-        let text = |state: &TunableState, value: Option<u64>| value.map_or_else(|| "-".to_owned(), |value| state.unit.format(value));
+        let head = ["name", "value", "from", "stored", "default", "range", "counts"]
+            .map(str::to_owned)
+            .to_vec();
+        let text = |state: &TunableState, value: Option<u64>| {
+            value.map_or_else(|| "-".to_owned(), |value| state.unit.format(value))
+        };
         let row = |state: &TunableState| {
             vec![
                 state.name.clone(),
@@ -149,7 +179,8 @@ impl fmt::Display for Tunables {
                 counts(state.takes).to_owned(),
             ]
         };
-        let rows: Vec<Vec<String>> = std::iter::once(head).chain(self.tunables.iter().map(row)).collect();
+        let rows: Vec<Vec<String>> =
+            std::iter::once(head).chain(self.tunables.iter().map(row)).collect();
         let table = text::table(&rows, &[]);
         let mut lines = table.lines();
         writeln!(f, "{}", lines.next().unwrap_or_default())?;
@@ -163,9 +194,10 @@ impl fmt::Display for Tunables {
 fn range(state: &TunableState) -> String {
     match state.takes {
         Takes::Format => "-".to_owned(),
-        _ => {
-            Tunable::named(&state.name).map_or_else(|_| "-".to_owned(), |tunable| tunable.info().range().replace("one of ", "").replace("from ", ""))
-        }
+        _ => Tunable::named(&state.name).map_or_else(
+            |_| "-".to_owned(),
+            |tunable| tunable.info().range().replace("one of ", "").replace("from ", ""),
+        ),
     }
 }
 
@@ -173,9 +205,15 @@ fn range(state: &TunableState) -> String {
 fn change(state: &TunableState) -> String {
     let value = state.unit.format(state.value);
     let kept = match state.stored {
-        Some(stored) if stored == state.value && state.by == TunedBy::Volume => ", now and at every later mount".to_owned(),
-        Some(stored) if state.takes == Takes::NextMount => format!(" until the unmount, {} at every later mount", state.unit.format(stored)),
-        Some(stored) => format!(", until the unmount; the volume holds {}", state.unit.format(stored)),
+        Some(stored) if stored == state.value && state.by == TunedBy::Volume => {
+            ", now and at every later mount".to_owned()
+        }
+        Some(stored) if state.takes == Takes::NextMount => {
+            format!(" until the unmount, {} at every later mount", state.unit.format(stored))
+        }
+        Some(stored) => {
+            format!(", until the unmount; the volume holds {}", state.unit.format(stored))
+        }
         None if state.by == TunedBy::Live => ", until the unmount".to_owned(),
         None => String::new(),
     };
@@ -197,13 +235,22 @@ mod tests {
             .map(|info| {
                 let (default, range) = match info.takes {
                     Takes::Format => ("-".to_owned(), "-".to_owned()),
-                    _ if info.tunable == Tunable::Threads => ("twice the processors, at least 16".to_owned(), info.range()),
+                    _ if info.tunable == Tunable::Threads => {
+                        ("twice the processors, at least 16".to_owned(), info.range())
+                    }
                     _ => (info.unit.format(info.tunable.default_value()), info.range()),
                 };
-                format!("| `{}` | {} | {default} | {range} | {} | {} |", info.name, info.unit.name(), counts(info.takes), info.effect)
+                format!(
+                    "| `{}` | {} | {default} | {range} | {} | {} |",
+                    info.name,
+                    info.unit.name(),
+                    counts(info.takes),
+                    info.effect
+                )
             })
             .collect();
-        let missing: Vec<&String> = expected.iter().filter(|line| !guide.contains(line.as_str())).collect();
+        let missing: Vec<&String> =
+            expected.iter().filter(|line| !guide.contains(line.as_str())).collect();
         assert!(missing.is_empty(), "docs/guide/tunables.md lacks\n{}", expected.join("\n"));
     }
 }

@@ -42,7 +42,8 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<()> {
     let stale = bedplate_serve::fuse::is_dead(&mount.dir);
     let daemon = if stale { None } else { daemon_of(&mount) };
     let mount = found_later(mount, daemon);
-    // A loop device that was detached while it is in use goes with its last user: kept, it can be asked below whether it is clean.
+    // A loop device that was detached while it is in use goes with its last user: kept, it can be
+    // asked below whether it is clean.
     let _kept = std::fs::File::open(&mount.source);
     bedplate_serve::fuse::unmount(&mount.dir)?;
     if !stale {
@@ -53,9 +54,12 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<()> {
     output.show(&Unmounted { dir: mount.dir, volume: mount.source, stale, duration_us })
 }
 
-/// Unmounts what is mounted at `dir` and waits until the volume is free; does nothing where nothing is mounted.
+/// Unmounts what is mounted at `dir` and waits until the volume is free; does nothing where nothing
+/// is mounted.
 pub fn end(dir: &Path) -> Result<()> {
-    let Some(mount) = mount::at(&mount::canonical(dir)?)?.filter(Mount::is_ours) else { return Ok(()) };
+    let Some(mount) = mount::at(&mount::canonical(dir)?)?.filter(Mount::is_ours) else {
+        return Ok(());
+    };
     let daemon = daemon_of(&mount);
     let mount = found_later(mount, daemon);
     bedplate_serve::fuse::unmount(&mount.dir)?;
@@ -69,10 +73,16 @@ fn find(path: &Path) -> Result<Mount> {
     let shown = path.display();
     match mount::at(&dir)? {
         Some(mount) if mount.is_ours() => Ok(mount),
-        Some(_) => Err(Failure::new("not_a_mount", format!("{shown} is a mount of another file system: use umount(8)"))),
-        None => {
-            device::of_volume(&dir)?.ok_or_else(|| Failure::new("not_a_mount", format!("nothing is mounted at {shown}; findmnt(8) lists the mounts")))
-        }
+        Some(_) => Err(Failure::new(
+            "not_a_mount",
+            format!("{shown} is a mount of another file system: use umount(8)"),
+        )),
+        None => device::of_volume(&dir)?.ok_or_else(|| {
+            Failure::new(
+                "not_a_mount",
+                format!("nothing is mounted at {shown}; findmnt(8) lists the mounts"),
+            )
+        }),
     }
 }
 
@@ -84,7 +94,10 @@ fn daemon_of(mount: &Mount) -> Option<Pid> {
 /// Names the volume by what is found when the daemon is gone: the member under which the mount is listed may have left its group.
 fn found_later(mut mount: Mount, daemon: Option<Pid>) -> Mount {
     let plain = matches!(group::label_of(&mount.source), Ok(None));
-    if let Some(member) = daemon.filter(|_| plain).and_then(|daemon| control::member_of(daemon.as_raw_nonzero().get())) {
+    if let Some(member) = daemon
+        .filter(|_| plain)
+        .and_then(|daemon| control::member_of(daemon.as_raw_nonzero().get()))
+    {
         mount.source = member;
     }
     mount
@@ -93,13 +106,15 @@ fn found_later(mut mount: Mount, daemon: Option<Pid>) -> Mount {
 /// How long an end may take before its users are looked for.
 const USERS_NAMED_AFTER: Duration = Duration::from_secs(5);
 
-/// Waits until the daemon is gone or, where it is unknown, until the volume can be had. Fails when copies of the mount keep both.
+/// Waits until the daemon is gone or, where it is unknown, until the volume can be had. Fails when
+/// copies of the mount keep both.
 fn wait(mount: &Mount, daemon: Option<Pid>) -> Result<()> {
     let daemon = daemon.and_then(|daemon| pidfd_open(daemon, PidfdFlags::empty()).ok());
     let mut deadline = Instant::now() + USERS_NAMED_AFTER;
     while !has_ended(daemon.as_ref())? {
         let late = Instant::now() > deadline;
-        // In another container the daemon's number may be that of another process: then the volume alone tells.
+        // In another container the daemon's number may be that of another process: then the volume
+        // alone tells.
         if (daemon.is_none() || late) && is_free(mount) {
             break;
         }
@@ -130,20 +145,24 @@ fn is_free(mount: &Mount) -> bool {
     !matches!(device::open(&mount.source, Access::ReadOnly), Err(failure) if failure.kind == "busy")
 }
 
-/// Fails when a container that was started while the volume was mounted still has a copy of the mount.
+/// Fails when a container that was started while the volume was mounted still has a copy of the
+/// mount.
 fn require_no_copies(mount: &Mount) -> Result<()> {
     let holders = bedplate_serve::fuse::holders_of(&mount.device);
     if holders.is_empty() {
         return Ok(());
     }
     let (dir, shown) = (mount.dir.display(), holders[..holders.len().min(3)].join(", "));
-    let what = "is unmounted here, but other mount namespaces still have a copy of the mount, those of";
+    let what =
+        "is unmounted here, but other mount namespaces still have a copy of the mount, those of";
     Err(Failure::new("busy", format!("{dir} {what} {shown}: the volume is free when they end")))
 }
 
-/// Finds out whether the daemon came to a good end: it cannot be asked any more, but the volume tells.
+/// Finds out whether the daemon came to a good end: it cannot be asked any more, but the volume
+/// tells.
 fn require_clean(mount: &Mount) -> Result<()> {
-    let probed = device::open(&mount.source, Access::ReadOnly).map(|device| FileSystem::probe(&device));
+    let probed =
+        device::open(&mount.source, Access::ReadOnly).map(|device| FileSystem::probe(&device));
     match probed {
         Ok(Ok(volume)) if !volume.clean && !mount.read_only => {
             let (dir, volume) = (mount.dir.display(), mount.source.display());
@@ -160,8 +179,15 @@ impl fmt::Display for Unmounted {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (dir, volume) = (text::name(&self.dir), text::name(&self.volume));
         if self.stale {
-            return write!(f, "{dir}: left over from a daemon that died, removed; the next mount of {volume} recovers it");
+            return write!(
+                f,
+                "{dir}: left over from a daemon that died, removed; the next mount of {volume} recovers it"
+            );
         }
-        write!(f, "{dir}: unmounted, {volume} is free ({})", bedplate::format_duration(Duration::from_micros(self.duration_us)))
+        write!(
+            f,
+            "{dir}: unmounted, {volume} is free ({})",
+            bedplate::format_duration(Duration::from_micros(self.duration_us))
+        )
     }
 }

@@ -1,4 +1,5 @@
-//! The process that serves a mount: how it is started, and what it is asked and tells about its group.
+//! The process that serves a mount: how it is started, and what it is asked and tells about its
+//! group.
 
 pub mod control;
 pub mod names;

@@ -1,9 +1,12 @@
-//! From a volume address to the file and offset that lie there, and what a database's page says of itself.
+//! From a volume address to the file and offset that lie there, and what a database's page says of
+//! itself.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use bedplate::{FileKind, FileSystem, HEAD_BYTES, InodeNo, OpenOptions, PageArbiter, Role, page_formats};
+use bedplate::{
+    FileKind, FileSystem, HEAD_BYTES, InodeNo, OpenOptions, PageArbiter, Role, page_formats,
+};
 
 use crate::failure::Result;
 
@@ -30,7 +33,12 @@ struct File {
 impl Names {
     /// Looks all files up.
     pub fn of(fs: &FileSystem) -> Result<Self> {
-        let mut names = Self { fs: fs.clone(), block_bytes: fs.info().block_size.into(), files: Vec::new(), by_address: BTreeMap::new() };
+        let mut names = Self {
+            fs: fs.clone(),
+            block_bytes: fs.info().block_size.into(),
+            files: Vec::new(),
+            by_address: BTreeMap::new(),
+        };
         let mut waiting = vec![(InodeNo::ROOT, String::new())];
         while let Some((dir, path)) = waiting.pop() {
             let mut after: Option<Vec<u8>> = None;
@@ -54,9 +62,11 @@ impl Names {
     fn add(&mut self, fs: &FileSystem, ino: InodeNo, path: String) -> Result<()> {
         let file = fs.open_inode(ino, &OpenOptions { read: true, ..OpenOptions::default() })?;
         let written = file.extents()?.into_iter().filter(|extent| !extent.unwritten);
-        let extents: Vec<(u64, u64, u64)> = written.map(|extent| (extent.file_offset, extent.volume_offset, extent.len)).collect();
+        let extents: Vec<(u64, u64, u64)> =
+            written.map(|extent| (extent.file_offset, extent.volume_offset, extent.len)).collect();
         let number = self.files.len();
-        self.by_address.extend(extents.iter().enumerate().map(|(at, (_, start, _))| (*start, (number, at))));
+        self.by_address
+            .extend(extents.iter().enumerate().map(|(at, (_, start, _))| (*start, (number, at))));
         self.files.push(File { ino, path, extents });
         Ok(())
     }
@@ -74,7 +84,9 @@ impl Names {
         let mut runs = Vec::new();
         while !range.is_empty() {
             let extents = self.files[*file].extents.iter();
-            let (offset, start, len) = *extents.clone().find(|(offset, _, len)| (*offset..offset + len).contains(&range.start))?;
+            let (offset, start, len) = *extents
+                .clone()
+                .find(|(offset, _, len)| (*offset..offset + len).contains(&range.start))?;
             let end = range.end.min(offset + len);
             runs.push(start + range.start - offset..start + end - offset);
             range.start = end;
@@ -86,9 +98,13 @@ impl Names {
     pub fn page_at(&self, address: u64) -> Option<String> {
         let (path, offset) = self.at(address)?;
         let head = self.head(address).unwrap_or_default();
-        let format = page_formats().into_iter().find_map(|format| Some((format.name(), format.page_bytes(path, &head)?)));
+        let format = page_formats()
+            .into_iter()
+            .find_map(|format| Some((format.name(), format.page_bytes(path, &head)?)));
         Some(match format {
-            Some((name, page_bytes)) => format!("{path}, byte {offset}, {name} page {}", offset / page_bytes),
+            Some((name, page_bytes)) => {
+                format!("{path}, byte {offset}, {name} page {}", offset / page_bytes)
+            }
             None => format!("{path}, byte {offset}"),
         })
     }
@@ -96,7 +112,13 @@ impl Names {
     /// Returns the first bytes of the file at an address as the file system reads them.
     fn head(&self, address: u64) -> Option<Vec<u8>> {
         let (_, (file, _)) = self.by_address.range(..=address).next_back()?;
-        let file = self.fs.open_inode(self.files[*file].ino, &OpenOptions { read: true, ..OpenOptions::default() }).ok()?;
+        let file = self
+            .fs
+            .open_inode(
+                self.files[*file].ino,
+                &OpenOptions { read: true, ..OpenOptions::default() },
+            )
+            .ok()?;
         let mut head = vec![0; HEAD_BYTES];
         let len = file.read_at(&mut head, 0).ok()?;
         head.truncate(len);
@@ -104,7 +126,13 @@ impl Names {
     }
 
     /// Reads a range of the file at an address as one copy has it.
-    fn read_copy(&self, address: u64, range: Range<u64>, copy: usize, read: &mut ReadCopy<'_>) -> Option<Vec<u8>> {
+    fn read_copy(
+        &self,
+        address: u64,
+        range: Range<u64>,
+        copy: usize,
+        read: &mut ReadCopy<'_>,
+    ) -> Option<Vec<u8>> {
         let from = range.start / self.block_bytes * self.block_bytes;
         let to = range.end.next_multiple_of(self.block_bytes);
         let mut bytes = vec![0; usize::try_from(to - from).ok()?];
@@ -126,7 +154,13 @@ type ReadCopy<'a> = dyn FnMut(usize, u64, &mut [u8]) -> bool + 'a;
 
 /// Takes the copy for right whose database pages verify where those of all others do not.
 impl PageArbiter for Names {
-    fn judge(&self, role: Role, range: Range<u64>, copies: usize, read: &mut dyn FnMut(usize, u64, &mut [u8]) -> bool) -> Option<usize> {
+    fn judge(
+        &self,
+        role: Role,
+        range: Range<u64>,
+        copies: usize,
+        read: &mut dyn FnMut(usize, u64, &mut [u8]) -> bool,
+    ) -> Option<usize> {
         if role != Role::Data {
             return None;
         }
@@ -151,23 +185,41 @@ impl PageArbiter for Names {
 }
 
 impl Names {
-    /// Returns where the page at an address ends in its file, and which copy of it is the only one that is whole: none where all are the same.
-    /// Nothing when that cannot be told. The head of the file may be what differs, so every copy's own is believed in turn.
-    fn judge_page(&self, address: u64, place: (&str, u64), copies: usize, read: &mut ReadCopy<'_>) -> Option<(u64, Option<usize>)> {
+    /// Returns where the page at an address ends in its file, and which copy of it is the only one
+    /// that is whole: none where all are the same. Nothing when that cannot be told. The head of
+    /// the file may be what differs, so every copy's own is believed in turn.
+    fn judge_page(
+        &self,
+        address: u64,
+        place: (&str, u64),
+        copies: usize,
+        read: &mut ReadCopy<'_>,
+    ) -> Option<(u64, Option<usize>)> {
         let (path, offset) = place;
         let mut tried: Vec<(&str, u64)> = Vec::new();
         for copy in 0..copies {
-            let head = self.read_copy(address, 0..HEAD_BYTES as u64, copy, read).unwrap_or_default();
-            let told = page_formats().into_iter().find_map(|format| Some((format, format.page_bytes(path, &head)?)));
-            let Some((format, page_bytes)) = told.filter(|(format, bytes)| !tried.contains(&(format.name(), *bytes))) else { continue };
+            let head =
+                self.read_copy(address, 0..HEAD_BYTES as u64, copy, read).unwrap_or_default();
+            let told = page_formats()
+                .into_iter()
+                .find_map(|format| Some((format, format.page_bytes(path, &head)?)));
+            let Some((format, page_bytes)) =
+                told.filter(|(format, bytes)| !tried.contains(&(format.name(), *bytes)))
+            else {
+                continue;
+            };
             tried.push((format.name(), page_bytes));
             let start = offset / page_bytes * page_bytes;
-            let pages: Vec<Option<Vec<u8>>> = (0..copies).map(|copy| self.read_copy(address, start..start + page_bytes, copy, read)).collect();
+            let pages: Vec<Option<Vec<u8>>> = (0..copies)
+                .map(|copy| self.read_copy(address, start..start + page_bytes, copy, read))
+                .collect();
             let first = pages.first()?;
             if first.is_some() && pages.iter().all(|page| page == first) {
                 return Some((start + page_bytes, None));
             }
-            let is_whole = |copy: &usize| pages[*copy].as_ref().is_some_and(|page| format.is_whole(path, start, page));
+            let is_whole = |copy: &usize| {
+                pages[*copy].as_ref().is_some_and(|page| format.is_whole(path, start, page))
+            };
             let whole: Vec<usize> = (0..copies).filter(is_whole).collect();
             if let [copy] = whole[..] {
                 return Some((start + page_bytes, Some(copy)));

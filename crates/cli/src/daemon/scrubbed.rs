@@ -4,7 +4,10 @@ use std::fmt;
 use std::ops::Range;
 use std::time::SystemTime;
 
-use bedplate::{GroupConfig, Id, ScrubFinding, ScrubReport, ScrubResult, ScrubSchedule, Timestamp, format_size, format_time};
+use bedplate::{
+    GroupConfig, Id, ScrubFinding, ScrubReport, ScrubResult, ScrubSchedule, Timestamp, format_size,
+    format_time,
+};
 use serde::{Deserialize, Serialize};
 
 use crate::daemon::names::Names;
@@ -25,14 +28,16 @@ pub struct Differing {
     pub volume: String,
     pub address: u64,
     pub len: u64,
-    /// The file that lies there, with the page of the database where it is known; where parity does not say which of several it is, all of them.
+    /// The file that lies there, with the page of the database where it is known; where parity does
+    /// not say which of several it is, all of them.
     pub file: Option<String>,
     /// Member and offset of each copy.
     pub copies: Vec<(String, u64)>,
     pub unreadable: Vec<String>,
     /// The member whose copy is right, where that is known.
     pub right: Option<String>,
-    /// Of a RAID-5 the member whose part of the row is wrong and where, as far as that is known, and whether that is the parity.
+    /// Of a RAID-5 the member whose part of the row is wrong and where, as far as that is known,
+    /// and whether that is the parity.
     #[serde(default)]
     pub wrong: Option<(String, u64)>,
     #[serde(default)]
@@ -42,21 +47,38 @@ pub struct Differing {
 
 impl Scrubbed {
     pub fn new(config: &GroupConfig, report: ScrubReport, names: Option<&Names>) -> Self {
-        let path = |index: usize| config.members.get(index).map(|member| member.path.clone()).unwrap_or_default();
+        let path = |index: usize| {
+            config.members.get(index).map(|member| member.path.clone()).unwrap_or_default()
+        };
         let differences = report.differences.into_iter().map(|difference| Differing {
             volume: difference.role.name().into(),
             address: difference.range.start,
             len: difference.range.end - difference.range.start,
-            file: names.filter(|_| difference.role.name() == "data").and_then(|names| files(names, &difference.places)),
-            copies: difference.copies.iter().map(|(member, offset)| (path(*member), *offset)).collect(),
+            file: names
+                .filter(|_| difference.role.name() == "data")
+                .and_then(|names| files(names, &difference.places)),
+            copies: difference
+                .copies
+                .iter()
+                .map(|(member, offset)| (path(*member), *offset))
+                .collect(),
             unreadable: difference.unreadable.iter().map(|member| path(*member)).collect(),
             right: difference.right.map(path),
-            wrong: difference.copies.iter().find(|(member, _)| Some(*member) == difference.wrong).map(|(member, offset)| (path(*member), *offset)),
+            wrong: difference
+                .copies
+                .iter()
+                .find(|(member, _)| Some(*member) == difference.wrong)
+                .map(|(member, offset)| (path(*member), *offset)),
             parity: difference.places.is_empty(),
             repaired: difference.repaired,
         });
         let differences = differences.collect();
-        Self { group: config.name.clone(), compared_bytes: report.compared_bytes, skipped_regions: report.skipped_regions, differences }
+        Self {
+            group: config.name.clone(),
+            compared_bytes: report.compared_bytes,
+            skipped_regions: report.skipped_regions,
+            differences,
+        }
     }
 
     /// Returns how many differences are left as they were.
@@ -67,7 +89,8 @@ impl Scrubbed {
 
 /// Returns what lies at places, each file once.
 fn files(names: &Names, places: &[Range<u64>]) -> Option<String> {
-    let mut found: Vec<String> = places.iter().filter_map(|place| names.page_at(place.start)).collect();
+    let mut found: Vec<String> =
+        places.iter().filter_map(|place| names.page_at(place.start)).collect();
     found.dedup();
     (!found.is_empty()).then(|| found.join(" or "))
 }
@@ -75,15 +98,38 @@ fn files(names: &Names, places: &[Range<u64>]) -> Option<String> {
 impl fmt::Display for Differing {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let place = self.file.as_deref().unwrap_or(if self.parity { "parity" } else { "no file" });
-        write!(f, "{} address {}, {} bytes ({}): ", self.volume, self.address, self.len, one_line(place))?;
+        write!(
+            f,
+            "{} address {}, {} bytes ({}): ",
+            self.volume,
+            self.address,
+            self.len,
+            one_line(place)
+        )?;
         match (&self.right, &self.wrong, self.repaired) {
-            (Some(right), _, true) => write!(f, "{} is right, the others are mended from it", one_line(right)),
+            (Some(right), _, true) => {
+                write!(f, "{} is right, the others are mended from it", one_line(right))
+            }
             (Some(right), _, false) => write!(f, "{} is right", one_line(right)),
-            (None, Some((path, offset)), true) => write!(f, "{} at byte {offset} was wrong, made again from the others", one_line(path)),
-            (None, Some((path, offset)), false) => write!(f, "{} at byte {offset} is wrong", one_line(path)),
+            (None, Some((path, offset)), true) => write!(
+                f,
+                "{} at byte {offset} was wrong, made again from the others",
+                one_line(path)
+            ),
+            (None, Some((path, offset)), false) => {
+                write!(f, "{} at byte {offset} is wrong", one_line(path))
+            }
             (None, None, _) => {
-                let copies: Vec<String> = self.copies.iter().map(|(path, offset)| format!("{} at byte {offset}", one_line(path))).collect();
-                write!(f, "it is not known which is right of {}; left as they are", copies.join(" and "))
+                let copies: Vec<String> = self
+                    .copies
+                    .iter()
+                    .map(|(path, offset)| format!("{} at byte {offset}", one_line(path)))
+                    .collect();
+                write!(
+                    f,
+                    "it is not known which is right of {}; left as they are",
+                    copies.join(" and ")
+                )
             }
         }
     }
@@ -95,10 +141,20 @@ impl fmt::Display for Scrubbed {
             writeln!(f, "{difference}")?;
         }
         if self.skipped_regions > 0 {
-            writeln!(f, "{} were busy and not compared", text::count(self.skipped_regions, "region"))?;
+            writeln!(
+                f,
+                "{} were busy and not compared",
+                text::count(self.skipped_regions, "region")
+            )?;
         }
         let found = text::count(self.differences.len() as u64, "difference");
-        write!(f, "group {}: {} compared, {found}, {} left", self.group, format_size(self.compared_bytes), self.left())
+        write!(
+            f,
+            "group {}: {} compared, {found}, {} left",
+            self.group,
+            format_size(self.compared_bytes),
+            self.left()
+        )
     }
 }
 
@@ -135,9 +191,22 @@ pub struct LastScrub {
 impl Differing {
     /// Tells of a place that was found earlier; of members that left since by their identity.
     fn of_finding(config: &GroupConfig, of: &ScrubFinding) -> Self {
-        let path = |id: Id| config.index_of(id).map_or_else(|| id.to_string(), |index| config.members[index].path.clone());
-        let copies: Vec<(String, u64)> = of.copies.iter().map(|(member, offset)| (path(*member), *offset)).collect();
-        let wrong = of.wrong.map(|wrong| (path(wrong), of.copies.iter().find(|(member, _)| *member == wrong).map_or(0, |(_, offset)| *offset)));
+        let path = |id: Id| {
+            config
+                .index_of(id)
+                .map_or_else(|| id.to_string(), |index| config.members[index].path.clone())
+        };
+        let copies: Vec<(String, u64)> =
+            of.copies.iter().map(|(member, offset)| (path(*member), *offset)).collect();
+        let wrong = of.wrong.map(|wrong| {
+            (
+                path(wrong),
+                of.copies
+                    .iter()
+                    .find(|(member, _)| *member == wrong)
+                    .map_or(0, |(_, offset)| *offset),
+            )
+        });
         Self {
             volume: of.role.name().into(),
             address: of.range.start,
@@ -156,8 +225,13 @@ impl Differing {
 impl ScrubStatus {
     /// Tells of a group's schedule.
     pub fn of(config: &GroupConfig) -> Option<Self> {
-        let found =
-            |under_way: bool| config.findings.iter().filter(move |one| one.under_way == under_way).map(|one| Differing::of_finding(config, one));
+        let found = |under_way: bool| {
+            config
+                .findings
+                .iter()
+                .filter(move |one| one.under_way == under_way)
+                .map(|one| Differing::of_finding(config, one))
+        };
         let mut status: Self = config.scrub?.into();
         status.found = found(true).collect();
         status.last.iter_mut().for_each(|last| last.found = found(false).collect());
@@ -167,7 +241,8 @@ impl ScrubStatus {
 
 impl From<ScrubSchedule> for ScrubStatus {
     fn from(of: ScrubSchedule) -> Self {
-        let now_s = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs();
+        let now_s =
+            SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs();
         let state = match (of.run, of.next_s()) {
             (Some(_), _) => "running",
             (None, Some(next_s)) if next_s > now_s => "waiting",
@@ -208,9 +283,16 @@ fn period(seconds: u64) -> String {
 
 impl fmt::Display for ScrubStatus {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "scrub every {}{}, ", period(self.every_s), if self.repair { " with repair" } else { "" })?;
+        write!(
+            f,
+            "scrub every {}{}, ",
+            period(self.every_s),
+            if self.repair { " with repair" } else { "" }
+        )?;
         match (self.state.as_str(), self.next_s, self.compared_bytes) {
-            ("running", _, bytes) => write!(f, "running, {} compared", format_size(bytes.unwrap_or(0)))?,
+            ("running", _, bytes) => {
+                write!(f, "running, {} compared", format_size(bytes.unwrap_or(0)))?
+            }
             ("waiting", Some(next_s), _) => write!(f, "next {}", at(next_s))?,
             _ => write!(f, "due")?,
         }
@@ -219,8 +301,15 @@ impl fmt::Display for ScrubStatus {
         }
         let Some(last) = &self.last else { return Ok(()) };
         let found = text::count(last.differences, "difference");
-        let (lead, skipped) = (if self.found.is_empty() { "; " } else { "\n" }, last.skipped_regions);
-        write!(f, "{lead}last ended {}: {} compared, {found}, {} left", at(last.ended_s), format_size(last.compared_bytes), last.left)?;
+        let (lead, skipped) =
+            (if self.found.is_empty() { "; " } else { "\n" }, last.skipped_regions);
+        write!(
+            f,
+            "{lead}last ended {}: {} compared, {found}, {} left",
+            at(last.ended_s),
+            format_size(last.compared_bytes),
+            last.left
+        )?;
         if skipped > 0 {
             write!(f, ", {} too busy to compare", text::count(skipped, "region"))?;
         }

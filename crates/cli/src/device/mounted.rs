@@ -6,7 +6,8 @@ use crate::device::group;
 use crate::failure::{Failure, Result};
 use crate::mount::{self, Mount, live};
 
-/// Returns where the volume at `path` is mounted; a group is listed under one of its members, and found by any.
+/// Returns where the volume at `path` is mounted; a group is listed under one of its members, and
+/// found by any.
 pub fn of_volume(path: &Path) -> Result<Option<Mount>> {
     let Ok(path) = path.canonicalize() else { return Ok(None) };
     let mounts: Vec<Mount> = mount::ours()?;
@@ -37,7 +38,12 @@ pub fn explain_busy(path: &Path, failure: Failure) -> Failure {
     match of_volume(path) {
         Ok(Some(mount)) => {
             let (path, dir) = (path.display(), mount.dir.display());
-            Failure::new("busy", format!("{path} is mounted at {dir}: use its files there, or run 'bedplate unmount {dir}' first"))
+            Failure::new(
+                "busy",
+                format!(
+                    "{path} is mounted at {dir}: use its files there, or run 'bedplate unmount {dir}' first"
+                ),
+            )
         }
         _ => failure,
     }

@@ -1,4 +1,5 @@
-//! Devices that are to become members: what they are, where their bytes lie in the end, and what they hold already.
+//! Devices that are to become members: what they are, where their bytes lie in the end, and what
+//! they hold already.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -58,10 +59,18 @@ impl Newcomer {
 
 /// Refuses a member that the group counts on.
 fn refuse_own(path: &Path, config: &GroupConfig) -> Result<()> {
-    let Some(label) = group::label_of(path).ok().flatten().filter(|label| label.config.id == config.id) else { return Ok(()) };
-    let counts = config.index_of(label.member).is_some_and(|index| config.members[index].state != MemberState::Failed);
+    let Some(label) =
+        group::label_of(path).ok().flatten().filter(|label| label.config.id == config.id)
+    else {
+        return Ok(());
+    };
+    let counts = config
+        .index_of(label.member)
+        .is_some_and(|index| config.members[index].state != MemberState::Failed);
     let (shown, group) = (path.display(), &config.name);
-    let message = format!("{shown} is a member of the group {group} already: 'bedplate volume remove' lets go of one without data");
+    let message = format!(
+        "{shown} is a member of the group {group} already: 'bedplate volume remove' lets go of one without data"
+    );
     if counts { Err(Failure::new("duplicated_member", message)) } else { Ok(()) }
 }
 
@@ -73,7 +82,9 @@ pub fn refuse_content(path: &Path) -> Result<()> {
 /// Refuses to destroy a label that cannot be read: its group may still be mended.
 pub fn refuse_damaged_label(path: &Path) -> Result<()> {
     match group::label_of(path) {
-        Err(failure) if failure.kind == "corrupt" => Err(held(&path.display().to_string(), "a damaged label of a group")),
+        Err(failure) if failure.kind == "corrupt" => {
+            Err(held(&path.display().to_string(), "a damaged label of a group"))
+        }
         _ => Ok(()),
     }
 }
@@ -87,19 +98,27 @@ fn held(shown: &str, what: &str) -> Failure {
     Failure::new("exists", format!("{shown} holds {what}: add --force to destroy it"))
 }
 
-/// Refuses devices that share bytes, under whatever names: links, loop devices over one file, a disk and a partition of it.
+/// Refuses devices that share bytes, under whatever names: links, loop devices over one file, a
+/// disk and a partition of it.
 pub fn refuse_overlaps(paths: &[&PathBuf]) -> Result<()> {
     let backings: Vec<Option<Backing>> = paths.iter().map(|path| Backing::of(path)).collect();
     for (at, backing) in backings.iter().enumerate() {
         let shares = |other: usize| match (backing, &backings[other]) {
             (Some(one), Some(other)) => one.overlaps(other),
             // Files that do not exist yet.
-            (None, None) => std::path::absolute(paths[at]).ok() == std::path::absolute(paths[other]).ok(),
+            (None, None) => {
+                std::path::absolute(paths[at]).ok() == std::path::absolute(paths[other]).ok()
+            }
             _ => false,
         };
         if let Some(other) = (0..at).find(|other| shares(*other)) {
             let (first, second) = (paths[other].display(), paths[at].display());
-            return Err(Failure::new("duplicated_member", format!("{first} and {second} are the same device, or overlap: a member has one place")));
+            return Err(Failure::new(
+                "duplicated_member",
+                format!(
+                    "{first} and {second} are the same device, or overlap: a member has one place"
+                ),
+            ));
         }
     }
     Ok(())
@@ -122,15 +141,23 @@ mod tests {
     #[test]
     fn one_file_under_two_names_is_found_whether_it_exists_or_not() {
         let dir = tempfile::tempdir().unwrap();
-        let [a, b, hard, soft, dotted] = ["a", "b", "hard", "soft", "./a"].map(|name| dir.path().join(name));
-        assert!(refusal(&[&a, &dotted]).is_some() && refusal(&[&a, &b]).is_none(), "they do not exist yet");
+        let [a, b, hard, soft, dotted] =
+            ["a", "b", "hard", "soft", "./a"].map(|name| dir.path().join(name));
+        assert!(
+            refusal(&[&a, &dotted]).is_some() && refusal(&[&a, &b]).is_none(),
+            "they do not exist yet"
+        );
         std::fs::write(&a, b"").unwrap();
         std::fs::write(&b, b"").unwrap();
         std::fs::hard_link(&a, &hard).unwrap();
         std::os::unix::fs::symlink("a", &soft).unwrap();
         assert!(refusal(&[&a, &b]).is_none());
         for other in [&hard, &soft, &dotted, &a] {
-            assert!(refusal(&[&b, &a, other]).unwrap().contains("same device"), "{}", other.display());
+            assert!(
+                refusal(&[&b, &a, other]).unwrap().contains("same device"),
+                "{}",
+                other.display()
+            );
         }
     }
 
@@ -138,7 +165,10 @@ mod tests {
     fn a_path_travels_as_it_is_and_force_beside_it() {
         let gentle: Newcomer = serde_json::from_str("\"/dev/sda\"").unwrap();
         assert_eq!(gentle, Newcomer::Empty("/dev/sda".into()));
-        let forced: Newcomer = serde_json::from_str(&serde_json::to_string(&Newcomer::Forced { force: "/dev/sda".into() }).unwrap()).unwrap();
+        let forced: Newcomer = serde_json::from_str(
+            &serde_json::to_string(&Newcomer::Forced { force: "/dev/sda".into() }).unwrap(),
+        )
+        .unwrap();
         assert_eq!((forced.path(), forced == gentle), (Path::new("/dev/sda"), false));
     }
 }

@@ -21,24 +21,33 @@ pub struct Opened {
     pub group: Option<Group>,
 }
 
-/// Closes a group that is written to no more, so that it leaves nothing in doubt even if a thread that is ending still holds a part of it.
+/// Closes a group that is written to no more, so that it leaves nothing in doubt even if a thread
+/// that is ending still holds a part of it.
 pub fn close(group: Option<Group>) -> Result<()> {
     group.map_or(Ok(()), |group| Ok(group.close()?))
 }
 
-/// Opens a volume for this process alone, with the device of the intent log that was named or that its group has.
+/// Opens a volume for this process alone, with the device of the intent log that was named or that
+/// its group has.
 pub fn open_with_log(path: &Path, log: Option<&Path>, access: Access) -> Result<Opened> {
     open_parts(path, log, access, false)
 }
 
-/// As [`open_with_log`], and where `degraded` says so without members of its group that are missing.
-pub fn open_parts(path: &Path, log: Option<&Path>, access: Access, degraded: bool) -> Result<Opened> {
+/// As [`open_with_log`], and where `degraded` says so without members of its group that are
+/// missing.
+pub fn open_parts(
+    path: &Path,
+    log: Option<&Path>,
+    access: Access,
+    degraded: bool,
+) -> Result<Opened> {
     let path = &group::resolve(path)?;
     let mut opened = match group::of_member(path)? {
         Some(located) => {
             let group = group::open(&located, access, degraded)?;
-            let device =
-                group.volume(Role::Data).ok_or_else(|| Failure::new("not_a_volume", format!("group {} has no data", located.config.name)))?;
+            let device = group.volume(Role::Data).ok_or_else(|| {
+                Failure::new("not_a_volume", format!("group {} has no data", located.config.name))
+            })?;
             Opened { device, log: group.volume(Role::Log), group: Some(group) }
         }
         None => Opened { device: open_plain(path, access)?, log: None, group: None },
@@ -56,21 +65,29 @@ pub fn open(path: &Path, access: Access) -> Result<Arc<dyn BlockDevice>> {
 
 /// Opens an image file or a block device for this process alone, whatever lies on it.
 pub fn open_plain(path: &Path, access: Access) -> Result<Arc<dyn BlockDevice>> {
-    let options = DeviceOptions { read_only: access == Access::ReadOnly, ..DeviceOptions::default() };
-    let device = bedplate_block::open(path, &options).map_err(|error| explain_busy(path, error.into()))?;
+    let options =
+        DeviceOptions { read_only: access == Access::ReadOnly, ..DeviceOptions::default() };
+    let device =
+        bedplate_block::open(path, &options).map_err(|error| explain_busy(path, error.into()))?;
     if access == Access::ReadWrite && device.geometry().read_only {
         let path = path.display();
-        return Err(Failure::new("read_only", format!("{path} is read-only: make it writable, or mount it with -o ro")));
+        return Err(Failure::new(
+            "read_only",
+            format!("{path} is read-only: make it writable, or mount it with -o ro"),
+        ));
     }
     Ok(device)
 }
 
-/// Opens an image file or a block device that is only looked at, through the page cache of the kernel: many readers share what one has read.
+/// Opens an image file or a block device that is only looked at, through the page cache of the
+/// kernel: many readers share what one has read.
 ///
 /// # Errors
 /// Those of the device, with what to do about one that is mounted.
 pub fn open_to_look(path: &Path) -> bedplate::Result<Arc<dyn BlockDevice>> {
-    let options = VolumeOptions { device: DeviceOptions { read_only: true, direct: false, ..DeviceOptions::default() } };
+    let options = VolumeOptions {
+        device: DeviceOptions { read_only: true, direct: false, ..DeviceOptions::default() },
+    };
     let opened = Volume::open(path, &options).map_err(|error| {
         let mut error = bedplate::Error::from(error);
         error.message = explain_busy(path, error.clone().into()).message;

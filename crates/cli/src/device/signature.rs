@@ -39,7 +39,10 @@ pub fn refuse_kind(path: &Path) -> Result<()> {
         (_, true) => "is a directory",
         _ => "is neither a block device nor a regular file",
     };
-    Err(Failure::new("unsupported", format!("{} {what}: name a block device or an image file", path.display())))
+    Err(Failure::new(
+        "unsupported",
+        format!("{} {what}: name a block device or an image file", path.display()),
+    ))
 }
 
 /// Returns the name of what lies at `path`, if it is anything known.
@@ -48,7 +51,10 @@ pub fn recognize(path: &Path) -> Result<Option<&'static str>> {
     let mut head = Vec::new();
     let file = std::fs::File::open(path).map_err(|e| Failure::system("open", path, &e))?;
     file.take(HEAD_BYTES).read_to_end(&mut head).map_err(|e| Failure::system("read", path, &e))?;
-    Ok(SIGNATURES.iter().find(|(at, magic, _)| head.get(*at..).is_some_and(|tail| tail.starts_with(magic))).map(|(_, _, name)| *name))
+    Ok(SIGNATURES
+        .iter()
+        .find(|(at, magic, _)| head.get(*at..).is_some_and(|tail| tail.starts_with(magic)))
+        .map(|(_, _, name)| *name))
 }
 
 #[cfg(test)]

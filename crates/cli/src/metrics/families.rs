@@ -5,7 +5,8 @@ use std::fmt;
 use std::sync::{Mutex, PoisonError};
 
 use bedplate::{
-    CounterSnapshot, FileActivity, FilePath, FileSystem, FsInfo, InodeNo, LatencySnapshot, MemberState, OperationStatistics, Reason, WeakGroup,
+    CounterSnapshot, FileActivity, FilePath, FileSystem, FsInfo, InodeNo, LatencySnapshot,
+    MemberState, OperationStatistics, Reason, WeakGroup,
 };
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric, NoLabelSet};
@@ -33,13 +34,17 @@ const COUNTS: [Count; 10] = [
     ("misaligned", "Reads and writes that went through a bounce buffer", |c| c.misaligned),
     ("cache_hits", "Reads answered by the library cache", |c| c.cache_hits),
     ("cache_misses", "Reads through the library cache that went to the device", |c| c.cache_misses),
-    ("mode_transitions", "Changes to cached and back because opens conflicted", |c| c.mode_transitions),
+    ("mode_transitions", "Changes to cached and back because opens conflicted", |c| {
+        c.mode_transitions
+    }),
     ("syncs", "Syncs asked for", |c| c.syncs),
 ];
 
 const TIMES: [Count; 2] = [
     ("sync_wait_seconds", "Time that syncs took", |c| c.sync_wait_ns),
-    ("sync_pages_seconds", "Part of it that went into writing dirty pages first", |c| c.sync_pages_ns),
+    ("sync_pages_seconds", "Part of it that went into writing dirty pages first", |c| {
+        c.sync_pages_ns
+    }),
 ];
 
 /// What the metrics are taken from.
@@ -84,9 +89,17 @@ impl Collector for Source {
 }
 
 fn volume(out: &mut Out<'_>, info: &FsInfo) -> fmt::Result {
-    let labels = [("uuid", info.uuid.as_str()), ("mode", info.mode.name()), ("version", env!("CARGO_PKG_VERSION"))];
+    let labels = [
+        ("uuid", info.uuid.as_str()),
+        ("mode", info.mode.name()),
+        ("version", env!("CARGO_PKG_VERSION")),
+    ];
     out.gauges("mount", "1, with what the volume is", [(labels, 1)])?;
-    out.gauge("failed", "1 after a failed write or flush made the volume read-only", info.failed.is_some().into())?;
+    out.gauge(
+        "failed",
+        "1 after a failed write or flush made the volume read-only",
+        info.failed.is_some().into(),
+    )?;
     out.gauge("size_bytes", "Size of the file system", info.size_bytes)?;
     out.gauge("free_bytes", "Free bytes", info.free_bytes)?;
     out.gauge("free_runs", "Runs that the free space is cut into", info.free_runs)?;
@@ -101,9 +114,18 @@ fn counters(out: &mut Out<'_>, info: &FsInfo) -> fmt::Result {
     for (name, help, ns) in TIMES {
         out.seconds(name, help, ns(&info.counters))?;
     }
-    let reasons = Reason::ALL.map(|reason| ([("reason", reason.name())], info.counters.reason(reason)));
-    out.counters("not_as_asked", "Reads and writes that were not served as their mode asks, by reason", reasons)?;
-    let latencies = [("read", &info.latencies.read), ("write", &info.latencies.write), ("sync", &info.latencies.sync)];
+    let reasons =
+        Reason::ALL.map(|reason| ([("reason", reason.name())], info.counters.reason(reason)));
+    out.counters(
+        "not_as_asked",
+        "Reads and writes that were not served as their mode asks, by reason",
+        reasons,
+    )?;
+    let latencies = [
+        ("read", &info.latencies.read),
+        ("write", &info.latencies.write),
+        ("sync", &info.latencies.sync),
+    ];
     out.histograms(
         "operation_seconds",
         "How long operations took; of fast reads and writes a sample is timed, each counted for those it stands for",
@@ -121,14 +143,34 @@ fn machinery(out: &mut Out<'_>, info: &FsInfo) -> fmt::Result {
     out.counter("metadata_commits", "Durable commits of the metadata", info.log.metadata_commits)?;
     let cache = &info.cache;
     out.gauge("cache_resident_bytes", "Bytes of pages in the library cache", cache.resident_bytes)?;
-    out.gauge("cache_dirty_bytes", "Bytes of it that are dirty or being written", cache.dirty_bytes)?;
+    out.gauge(
+        "cache_dirty_bytes",
+        "Bytes of it that are dirty or being written",
+        cache.dirty_bytes,
+    )?;
     out.counter("cache_evicted_pages", "Pages evicted to make room", cache.evictions)?;
-    out.counter("read_ahead_issued_pages", "Pages asked for by read-ahead", cache.read_ahead_issued)?;
+    out.counter(
+        "read_ahead_issued_pages",
+        "Pages asked for by read-ahead",
+        cache.read_ahead_issued,
+    )?;
     out.counter("read_ahead_used_pages", "Pages read ahead and then used", cache.read_ahead_used)?;
-    out.counter("read_ahead_wasted_pages", "Pages read ahead and forgotten unused", cache.read_ahead_wasted)?;
-    out.counter("write_behind_writes", "Device writes made by write-behind, flushes and the sync daemon", cache.write_behind_runs)?;
+    out.counter(
+        "read_ahead_wasted_pages",
+        "Pages read ahead and forgotten unused",
+        cache.read_ahead_wasted,
+    )?;
+    out.counter(
+        "write_behind_writes",
+        "Device writes made by write-behind, flushes and the sync daemon",
+        cache.write_behind_runs,
+    )?;
     out.counter("write_behind_bytes", "Bytes of these writes", cache.write_behind_bytes)?;
-    out.counter("writers_throttled", "Times a writer had to write back pages before it could go on", cache.throttled)
+    out.counter(
+        "writers_throttled",
+        "Times a writer had to write back pages before it could go on",
+        cache.throttled,
+    )
 }
 
 /// What every member of a group did.
@@ -136,25 +178,42 @@ fn members(out: &mut Out<'_>, group: &bedplate::Group) -> fmt::Result {
     let (config, statistics) = (group.config(), group.statistics());
     let name = |at: usize| config.members[at].path.clone();
     let members = config.members.iter().filter(|member| !member.is_vacant());
-    let active = members.map(|member| ([("member", member.path.clone())], u64::from(member.state == MemberState::Active)));
+    let active = members.map(|member| {
+        ([("member", member.path.clone())], u64::from(member.state == MemberState::Active))
+    });
     out.gauges("member_active", "1 while a member holds everything it should", active)?;
-    let known: Vec<_> = statistics.iter().enumerate().filter_map(|(at, told)| Some((name(at), told.as_ref()?))).collect();
+    let known: Vec<_> = statistics
+        .iter()
+        .enumerate()
+        .filter_map(|(at, told)| Some((name(at), told.as_ref()?)))
+        .collect();
     let each = |pick: fn(&OperationStatistics) -> u64| {
         known.iter().flat_map(move |(member, told)| {
-            [("read", &told.reads), ("write", &told.writes), ("flush", &told.flushes)]
-                .map(|(operation, of)| ([("member", member.clone()), ("operation", operation.to_owned())], pick(of)))
+            [("read", &told.reads), ("write", &told.writes), ("flush", &told.flushes)].map(
+                |(operation, of)| {
+                    ([("member", member.clone()), ("operation", operation.to_owned())], pick(of))
+                },
+            )
         })
     };
     out.counters("member_operations", "Operations of a member", each(|of| of.operations))?;
     out.counters("member_bytes", "Bytes moved by them", each(|of| of.bytes))?;
     out.counters("member_errors", "Operations that failed", each(|of| of.errors))?;
-    out.gauges("member_microseconds_p99", "99th percentile of how long they took", each(|of| of.time_us_p99))?;
+    out.gauges(
+        "member_microseconds_p99",
+        "99th percentile of how long they took",
+        each(|of| of.time_us_p99),
+    )?;
     out.counters(
         "member_corrected",
         "Bad reads mended from other members",
         known.iter().map(|(member, told)| ([("member", member.clone())], told.corrected)),
     )?;
-    out.gauges("member_queue_depth", "Operations under way", known.iter().map(|(member, told)| ([("member", member.clone())], told.queue_depth)))
+    out.gauges(
+        "member_queue_depth",
+        "Operations under way",
+        known.iter().map(|(member, told)| ([("member", member.clone())], told.queue_depth)),
+    )
 }
 
 impl Source {
@@ -172,31 +231,52 @@ impl Source {
         }
         let named = self.named(&files);
         for (name, help, value) in COUNTS {
-            let values = named.iter().map(|(path, file)| ([("file", path.clone())], value(&file.counters)));
-            out.counters(&format!("file_{name}"), &format!("{help}, of the busiest files"), values)?;
+            let values =
+                named.iter().map(|(path, file)| ([("file", path.clone())], value(&file.counters)));
+            out.counters(
+                &format!("file_{name}"),
+                &format!("{help}, of the busiest files"),
+                values,
+            )?;
         }
         let p99 = |of: fn(&FileActivity) -> &LatencySnapshot| {
-            named.iter().filter_map(move |(path, file)| Some(([("file", path.clone())], of(file).percentile_ns(0.99)?)))
+            named.iter().filter_map(move |(path, file)| {
+                Some(([("file", path.clone())], of(file).percentile_ns(0.99)?))
+            })
         };
-        out.gauges("file_read_nanoseconds_p99", "99th percentile of how long reads took, of the busiest files", p99(|file| &file.latencies.read))?;
-        out.gauges("file_write_nanoseconds_p99", "99th percentile of how long writes took, of the busiest files", p99(|file| &file.latencies.write))
+        out.gauges(
+            "file_read_nanoseconds_p99",
+            "99th percentile of how long reads took, of the busiest files",
+            p99(|file| &file.latencies.read),
+        )?;
+        out.gauges(
+            "file_write_nanoseconds_p99",
+            "99th percentile of how long writes took, of the busiest files",
+            p99(|file| &file.latencies.write),
+        )
     }
 
     /// Adds names; a file without one is left out.
     fn named<'a>(&self, files: &'a [FileActivity]) -> Vec<(String, &'a FileActivity)> {
         let mut names = self.names.lock().unwrap_or_else(PoisonError::into_inner);
-        let still = |ino: &InodeNo, place: &FilePath| self.fs.lookup(place.dir, &place.name).is_ok_and(|attr| attr.ino == *ino);
+        let still = |ino: &InodeNo, place: &FilePath| {
+            self.fs.lookup(place.dir, &place.name).is_ok_and(|attr| attr.ino == *ino)
+        };
         let before = names.len();
         names.retain(|ino, place| files.iter().any(|file| file.ino == *ino) && still(ino, place));
         if names.len() < before {
             // It may have been a directory above that moved.
             names.clear();
         }
-        let unknown: Vec<InodeNo> = files.iter().map(|file| file.ino).filter(|ino| !names.contains_key(ino)).collect();
+        let unknown: Vec<InodeNo> =
+            files.iter().map(|file| file.ino).filter(|ino| !names.contains_key(ino)).collect();
         if !unknown.is_empty() {
             names.extend(self.fs.paths_of(&unknown).unwrap_or_default());
         }
-        files.iter().filter_map(|file| Some((bedplate::readable_name(&names.get(&file.ino)?.path), file))).collect()
+        files
+            .iter()
+            .filter_map(|file| Some((bedplate::readable_name(&names.get(&file.ino)?.path), file)))
+            .collect()
     }
 }
 
@@ -205,28 +285,62 @@ struct Out<'a>(DescriptorEncoder<'a>);
 
 impl Out<'_> {
     fn counter(&mut self, name: &str, help: &str, value: u64) -> fmt::Result {
-        ConstCounter::new(value).encode(self.0.encode_descriptor(name, help, None, MetricType::Counter)?)
+        ConstCounter::new(value).encode(self.0.encode_descriptor(
+            name,
+            help,
+            None,
+            MetricType::Counter,
+        )?)
     }
 
     fn seconds(&mut self, name: &str, help: &str, ns: u64) -> fmt::Result {
-        ConstCounter::new(ns as f64 / 1e9).encode(self.0.encode_descriptor(name, help, None, MetricType::Counter)?)
+        ConstCounter::new(ns as f64 / 1e9).encode(self.0.encode_descriptor(
+            name,
+            help,
+            None,
+            MetricType::Counter,
+        )?)
     }
 
     fn gauge(&mut self, name: &str, help: &str, value: u64) -> fmt::Result {
-        ConstGauge::new(value).encode(self.0.encode_descriptor(name, help, None, MetricType::Gauge)?)
+        ConstGauge::new(value).encode(self.0.encode_descriptor(
+            name,
+            help,
+            None,
+            MetricType::Gauge,
+        )?)
     }
 
-    fn counters<L: EncodeLabelSet>(&mut self, name: &str, help: &str, values: impl IntoIterator<Item = (L, u64)>) -> fmt::Result {
+    fn counters<L: EncodeLabelSet>(
+        &mut self,
+        name: &str,
+        help: &str,
+        values: impl IntoIterator<Item = (L, u64)>,
+    ) -> fmt::Result {
         let mut family = self.0.encode_descriptor(name, help, None, MetricType::Counter)?;
-        values.into_iter().try_for_each(|(labels, value)| ConstCounter::new(value).encode(family.encode_family(&labels)?))
+        values.into_iter().try_for_each(|(labels, value)| {
+            ConstCounter::new(value).encode(family.encode_family(&labels)?)
+        })
     }
 
-    fn gauges<L: EncodeLabelSet>(&mut self, name: &str, help: &str, values: impl IntoIterator<Item = (L, u64)>) -> fmt::Result {
+    fn gauges<L: EncodeLabelSet>(
+        &mut self,
+        name: &str,
+        help: &str,
+        values: impl IntoIterator<Item = (L, u64)>,
+    ) -> fmt::Result {
         let mut family = self.0.encode_descriptor(name, help, None, MetricType::Gauge)?;
-        values.into_iter().try_for_each(|(labels, value)| ConstGauge::new(value).encode(family.encode_family(&labels)?))
+        values.into_iter().try_for_each(|(labels, value)| {
+            ConstGauge::new(value).encode(family.encode_family(&labels)?)
+        })
     }
 
-    fn histograms(&mut self, name: &str, help: &str, values: [(&str, &LatencySnapshot); 3]) -> fmt::Result {
+    fn histograms(
+        &mut self,
+        name: &str,
+        help: &str,
+        values: [(&str, &LatencySnapshot); 3],
+    ) -> fmt::Result {
         let mut family = self.0.encode_descriptor(name, help, None, MetricType::Histogram)?;
         for (operation, snapshot) in values {
             let mut below = 0;
@@ -238,7 +352,12 @@ impl Out<'_> {
                 .collect();
             buckets.push((f64::INFINITY, snapshot.count - below));
             let labels = [("operation", operation)];
-            family.encode_family(&labels)?.encode_histogram::<NoLabelSet>(snapshot.sum_ns as f64 / 1e9, snapshot.count, &buckets, None)?;
+            family.encode_family(&labels)?.encode_histogram::<NoLabelSet>(
+                snapshot.sum_ns as f64 / 1e9,
+                snapshot.count,
+                &buckets,
+                None,
+            )?;
         }
         Ok(())
     }

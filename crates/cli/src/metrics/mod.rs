@@ -1,11 +1,12 @@
-//! The metrics of a mount, for Prometheus: asked for by the mount option `metrics=`, answered over HTTP on a socket of this machine.
+//! The metrics of a mount, for Prometheus: asked for by the mount option `metrics=`, answered over
+//! HTTP on a socket of this machine.
 //!
 //! ```text
 //!   GET /metrics ── server: sockets, patience ── http: bytes to bytes ── families: one pass over counters ── text (prometheus-client)
 //! ```
 //!
-//! Only addresses of this machine are listened on, and a socket in the file system is the mounter's alone: what files are called and how they are used
-//! concerns no other part.
+//! Only addresses of this machine are listened on, and a socket in the file system is the mounter's
+//! alone: what files are called and how they are used concerns no other part.
 
 mod families;
 mod http;
@@ -51,11 +52,15 @@ impl FromStr for MetricsAddress {
             let path = std::path::absolute(path).map_err(|_| usage("write unix:PATH"))?;
             return Ok(Self::Unix(path));
         }
-        let address: SocketAddr = text.parse().map_err(|_| usage("write unix:PATH or an address of this machine, as in 127.0.0.1:9180"))?;
+        let address: SocketAddr = text.parse().map_err(|_| {
+            usage("write unix:PATH or an address of this machine, as in 127.0.0.1:9180")
+        })?;
         if address.ip().is_loopback() {
             Ok(Self::Tcp(address))
         } else {
-            Err(usage("others could reach that address; take 127.0.0.1 or [::1], and let a proxy that knows who may ask stand before it"))
+            Err(usage(
+                "others could reach that address; take 127.0.0.1 or [::1], and let a proxy that knows who may ask stand before it",
+            ))
         }
     }
 }
@@ -63,7 +68,11 @@ impl FromStr for MetricsAddress {
 /// Reads how many files get metrics of their own.
 pub fn files(text: &str) -> Result<usize> {
     let number = text.parse().ok().filter(|number| *number <= FILES_MAX);
-    number.ok_or_else(|| Failure::usage(format!("mount option 'metrics-files={text}': write a number from 0 to {FILES_MAX}")))
+    number.ok_or_else(|| {
+        Failure::usage(format!(
+            "mount option 'metrics-files={text}': write a number from 0 to {FILES_MAX}"
+        ))
+    })
 }
 
 impl std::fmt::Display for MetricsAddress {
@@ -75,15 +84,26 @@ impl std::fmt::Display for MetricsAddress {
     }
 }
 
-/// Answers until it is dropped. Its thread is not waited for: a client that does not read its answer must not keep the daemon from ending.
+/// Answers until it is dropped. Its thread is not waited for: a client that does not read its
+/// answer must not keep the daemon from ending.
 pub struct Serving {
     server: Arc<Server>,
     socket: Option<PathBuf>,
 }
 
 /// Begins to answer; `files` of the busiest files get metrics of their own.
-pub fn serve(place: &MetricsAddress, files: usize, fs: &FileSystem, group: Option<&Group>) -> Result<Serving> {
-    let refused = |error: io::Error| Failure::new("io", format!("cannot listen for metrics on {place}: {}", crate::failure::plain(&error)));
+pub fn serve(
+    place: &MetricsAddress,
+    files: usize,
+    fs: &FileSystem,
+    group: Option<&Group>,
+) -> Result<Serving> {
+    let refused = |error: io::Error| {
+        Failure::new(
+            "io",
+            format!("cannot listen for metrics on {place}: {}", crate::failure::plain(&error)),
+        )
+    };
     let (listener, socket) = match place {
         MetricsAddress::Tcp(address) => (Listener::tcp(address).map_err(refused)?, None),
         MetricsAddress::Unix(path) => (bind(path).map_err(refused)?, Some(path.clone())),
@@ -94,10 +114,14 @@ pub fn serve(place: &MetricsAddress, files: usize, fs: &FileSystem, group: Optio
     Ok(Serving { server, socket })
 }
 
-/// Takes a socket's place; what a killed daemon left there is no obstacle, a socket that is answered is.
+/// Takes a socket's place; what a killed daemon left there is no obstacle, a socket that is
+/// answered is.
 fn bind(path: &Path) -> io::Result<Listener> {
     let left = std::fs::symlink_metadata(path).is_ok_and(|meta| meta.file_type().is_socket());
-    if left && UnixStream::connect(path).is_err_and(|error| error.kind() == ErrorKind::ConnectionRefused) {
+    if left
+        && UnixStream::connect(path)
+            .is_err_and(|error| error.kind() == ErrorKind::ConnectionRefused)
+    {
         std::fs::remove_file(path)?;
     }
     Listener::unix(path)

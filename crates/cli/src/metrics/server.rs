@@ -1,7 +1,8 @@
 //! The sockets that metrics are asked for on.
 //!
-//! A connection has [`CONNECTION_TIMEOUT`] for everything, and there are at most [`AT_ONCE_MAX`]: a client that asks slowly, does not read its answer, or asks a thousand
-//! times at once costs the daemon no more than that, and keeps no other client waiting longer.
+//! A connection has [`CONNECTION_TIMEOUT`] for everything, and there are at most [`AT_ONCE_MAX`]: a
+//! client that asks slowly, does not read its answer, or asks a thousand times at once costs the
+//! daemon no more than that, and keeps no other client waiting longer.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -40,9 +41,15 @@ enum Stream {
 }
 
 impl Listener {
-    /// Listens on a socket in the file system that at no time another user than its owner can connect to.
+    /// Listens on a socket in the file system that at no time another user than its owner can
+    /// connect to.
     pub fn unix(path: &Path) -> io::Result<Self> {
-        let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+        let socket = rustix::net::socket_with(
+            AddressFamily::UNIX,
+            SocketType::STREAM,
+            SocketFlags::CLOEXEC,
+            None,
+        )?;
         // The name gets the permissions that the socket has.
         rustix::fs::fchmod(&socket, Mode::RUSR | Mode::WUSR)?;
         rustix::net::bind(&socket, &SocketAddrUnix::new(path)?)?;
@@ -119,13 +126,18 @@ pub struct Server {
 impl Server {
     /// Begins to answer, in threads of its own.
     pub fn start(listener: Listener, answer: Answer) -> io::Result<Arc<Self>> {
-        let server = Arc::new(Self { listener, ended: AtomicBool::new(false), at_once: AtomicUsize::new(0) });
+        let server = Arc::new(Self {
+            listener,
+            ended: AtomicBool::new(false),
+            at_once: AtomicUsize::new(0),
+        });
         let accepting = Arc::clone(&server);
         spawn(move || accepting.accept(&answer))?;
         Ok(server)
     }
 
-    /// Accepts no client any more. Answers under way are not waited for: a client that does not read must not keep the daemon from ending.
+    /// Accepts no client any more. Answers under way are not waited for: a client that does not
+    /// read must not keep the daemon from ending.
     pub fn end(&self) {
         self.ended.store(true, Ordering::Release);
         // Wakes the thread that accepts.
@@ -189,10 +201,17 @@ mod tests {
         let address = listener.local_addr().unwrap();
         // Larger than what sockets hold.
         let tell = || Some("x".repeat(32 << 20));
-        let server = Server::start(Listener::Tcp(listener), Arc::new(move |input: &mut dyn Read| http::answer(input, tell))).unwrap();
-        let silent: Vec<TcpStream> = (0..AT_ONCE_MAX / 2).map(|_| TcpStream::connect(address).unwrap()).collect();
-        let deaf: Vec<TcpStream> = (0..AT_ONCE_MAX / 2 - 1).map(|_| TcpStream::connect(address).unwrap()).collect();
-        deaf.iter().for_each(|mut stream| stream.write_all(b"GET /metrics HTTP/1.1\r\n\r\n").unwrap());
+        let server = Server::start(
+            Listener::Tcp(listener),
+            Arc::new(move |input: &mut dyn Read| http::answer(input, tell)),
+        )
+        .unwrap();
+        let silent: Vec<TcpStream> =
+            (0..AT_ONCE_MAX / 2).map(|_| TcpStream::connect(address).unwrap()).collect();
+        let deaf: Vec<TcpStream> =
+            (0..AT_ONCE_MAX / 2 - 1).map(|_| TcpStream::connect(address).unwrap()).collect();
+        deaf.iter()
+            .for_each(|mut stream| stream.write_all(b"GET /metrics HTTP/1.1\r\n\r\n").unwrap());
         assert!(ask(address).len() > 32 << 20);
         // One more than are served at once is closed.
         let last = TcpStream::connect(address).unwrap();

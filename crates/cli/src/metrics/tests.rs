@@ -11,7 +11,12 @@ use super::*;
 fn told(files: usize) -> String {
     let device: Arc<dyn BlockDevice> = MemoryDevice::new(64 << 20);
     FileSystem::format(&device, None, &FormatOptions::default()).unwrap();
-    let fs = FileSystem::mount(device, None, MountOptions { latency_sample: 1, ..MountOptions::default() }).unwrap();
+    let fs = FileSystem::mount(
+        device,
+        None,
+        MountOptions { latency_sample: 1, ..MountOptions::default() },
+    )
+    .unwrap();
     for (name, times) in [("/odd \"name\"\n\\", 9), ("/f", 3)] {
         let file = fs.open(name, &OpenOptions::create()).unwrap();
         (0..times).try_for_each(|at| file.write_at(&[1; 4096], at * 4096).map(drop)).unwrap();
@@ -19,7 +24,11 @@ fn told(files: usize) -> String {
         file.sync_data().unwrap();
     }
     let mut text = String::new();
-    prometheus_client::encoding::text::encode(&mut text, &families::registry(Source::new(fs, None, files))).unwrap();
+    prometheus_client::encoding::text::encode(
+        &mut text,
+        &families::registry(Source::new(fs, None, files)),
+    )
+    .unwrap();
     text
 }
 
@@ -29,7 +38,10 @@ type Sample = (String, String, f64);
 /// Reads the text as strictly as `promtool check metrics` does; returns the types and the samples.
 fn parse(text: &str) -> (BTreeMap<String, String>, Vec<Sample>) {
     let (mut types, mut samples, mut family) = (BTreeMap::new(), Vec::new(), String::new());
-    let is_name = |name: &str| !name.is_empty() && name.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_');
+    let is_name = |name: &str| {
+        !name.is_empty()
+            && name.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_')
+    };
     let body = text.strip_suffix("# EOF\n").expect("the end is marked");
     let mut seen = BTreeSet::new();
     for line in body.lines() {
@@ -40,17 +52,25 @@ fn parse(text: &str) -> (BTreeMap<String, String>, Vec<Sample>) {
         } else if let Some(kind) = line.strip_prefix("# TYPE ") {
             let (name, kind) = kind.split_once(' ').unwrap();
             assert_eq!(name, family, "the type follows the help");
-            assert!(types.insert(name.to_owned(), kind.to_owned()).is_none(), "{name} is told once");
+            assert!(
+                types.insert(name.to_owned(), kind.to_owned()).is_none(),
+                "{name} is told once"
+            );
         } else {
             let (series, value) = line.rsplit_once(' ').expect("a sample has a value");
-            let (name, labels) = series.split_once('{').map_or((series, ""), |(name, labels)| (name, labels.strip_suffix('}').unwrap()));
+            let (name, labels) = series
+                .split_once('{')
+                .map_or((series, ""), |(name, labels)| (name, labels.strip_suffix('}').unwrap()));
             let suffixes: &[&str] = match types[&family].as_str() {
                 "counter" => &["_total"],
                 "histogram" => &["_bucket", "_sum", "_count"],
                 "gauge" => &[""],
                 other => panic!("{family} is a {other}"),
             };
-            assert!(suffixes.iter().any(|suffix| name == format!("{family}{suffix}")), "{line} is not of the family {family}");
+            assert!(
+                suffixes.iter().any(|suffix| name == format!("{family}{suffix}")),
+                "{line} is not of the family {family}"
+            );
             assert!(seen.insert(series.to_owned()), "{series} is told twice");
             samples.push((name.to_owned(), labels.to_owned(), value.parse().unwrap()));
         }
@@ -59,7 +79,11 @@ fn parse(text: &str) -> (BTreeMap<String, String>, Vec<Sample>) {
 }
 
 fn value(samples: &[Sample], name: &str, labels: &str) -> f64 {
-    samples.iter().find(|(n, l, _)| n == name && l == labels).unwrap_or_else(|| panic!("no {name} {{{labels}}}")).2
+    samples
+        .iter()
+        .find(|(n, l, _)| n == name && l == labels)
+        .unwrap_or_else(|| panic!("no {name} {{{labels}}}"))
+        .2
 }
 
 #[test]
@@ -71,10 +95,18 @@ fn the_text_is_well_formed_and_tells_what_was_done() {
     for operation in ["read", "write", "sync"] {
         let of = |name: &str| value(&samples, name, &format!("operation=\"{operation}\""));
         let label = format!("operation=\"{operation}\"");
-        let buckets: Vec<f64> =
-            samples.iter().filter(|(name, labels, _)| name.ends_with("_seconds_bucket") && labels.contains(&label)).map(|sample| sample.2).collect();
+        let buckets: Vec<f64> = samples
+            .iter()
+            .filter(|(name, labels, _)| {
+                name.ends_with("_seconds_bucket") && labels.contains(&label)
+            })
+            .map(|sample| sample.2)
+            .collect();
         assert!(buckets.len() == 25 && buckets.is_sorted(), "{buckets:?}");
-        assert!((buckets[24] - of("bedplate_operation_seconds_count")).abs() < 0.5 && of("bedplate_operation_seconds_sum") > 0.0);
+        assert!(
+            (buckets[24] - of("bedplate_operation_seconds_count")).abs() < 0.5
+                && of("bedplate_operation_seconds_sum") > 0.0
+        );
     }
     assert!(!types.contains_key("bedplate_file_reads"), "files only where asked for");
 }
@@ -82,7 +114,8 @@ fn the_text_is_well_formed_and_tells_what_was_done() {
 #[test]
 fn only_the_busiest_files_are_told_of_and_their_names_escaped() {
     let (_, samples) = parse(&told(1));
-    let files: Vec<_> = samples.iter().filter(|(name, ..)| name == "bedplate_file_writes_total").collect();
+    let files: Vec<_> =
+        samples.iter().filter(|(name, ..)| name == "bedplate_file_writes_total").collect();
     assert_eq!(files.len(), 1, "{files:?}");
     assert_eq!(files[0].1, r#"file="/odd \"name\"\n\\""#);
     assert!((files[0].2 - 9.0).abs() < 0.5);
@@ -90,16 +123,25 @@ fn only_the_busiest_files_are_told_of_and_their_names_escaped() {
 
 /// Names in a PromQL expression that are ours.
 fn names_in(expression: &str) -> impl Iterator<Item = &str> {
-    expression.split(|c: char| !(c.is_ascii_alphanumeric() || c == '_')).filter(|word| word.starts_with("bedplate_"))
+    expression
+        .split(|c: char| !(c.is_ascii_alphanumeric() || c == '_'))
+        .filter(|word| word.starts_with("bedplate_"))
 }
 
 #[test]
 fn the_dashboard_asks_for_nothing_that_is_not_told() {
-    let dashboard: serde_json::Value = serde_json::from_str(include_str!("../../../../contrib/grafana/bedplate.json")).unwrap();
-    let mut known: BTreeSet<String> = parse(&told(2)).1.into_iter().map(|(name, ..)| name).collect();
+    let dashboard: serde_json::Value =
+        serde_json::from_str(include_str!("../../../../contrib/grafana/bedplate.json")).unwrap();
+    let mut known: BTreeSet<String> =
+        parse(&told(2)).1.into_iter().map(|(name, ..)| name).collect();
     // Told of groups only.
-    known.extend(["operations", "bytes", "errors", "corrected"].map(|name| format!("bedplate_member_{name}_total")));
-    known.extend(["active", "queue_depth", "microseconds_p99"].map(|name| format!("bedplate_member_{name}")));
+    known.extend(
+        ["operations", "bytes", "errors", "corrected"]
+            .map(|name| format!("bedplate_member_{name}_total")),
+    );
+    known.extend(
+        ["active", "queue_depth", "microseconds_p99"].map(|name| format!("bedplate_member_{name}")),
+    );
     let mut asked = 0;
     for panel in dashboard["panels"].as_array().unwrap() {
         for target in panel["targets"].as_array().into_iter().flatten() {
@@ -110,7 +152,12 @@ fn the_dashboard_asks_for_nothing_that_is_not_told() {
         }
     }
     assert!(asked > 20, "{asked} names were looked at");
-    for name in dashboard["templating"]["list"].as_array().into_iter().flatten().filter_map(|variable| variable["query"].as_str()).flat_map(names_in)
+    for name in dashboard["templating"]["list"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .filter_map(|variable| variable["query"].as_str())
+        .flat_map(names_in)
     {
         assert!(known.contains(name), "a variable asks for {name}");
     }
@@ -123,8 +170,17 @@ fn addresses_that_others_could_reach_are_refused() {
         assert!(failure.message.contains("others could reach that address"), "{}", failure.message);
     }
     for text in ["9180", "localhost", "unix", ""] {
-        assert!(text.parse::<MetricsAddress>().unwrap_err().message.contains("write unix:PATH or an address"), "{text}");
+        assert!(
+            text.parse::<MetricsAddress>()
+                .unwrap_err()
+                .message
+                .contains("write unix:PATH or an address"),
+            "{text}"
+        );
     }
     assert_eq!("127.0.0.1:9180".parse::<MetricsAddress>().unwrap().to_string(), "127.0.0.1:9180");
-    assert_eq!("unix:/run/x".parse::<MetricsAddress>().unwrap(), MetricsAddress::Unix("/run/x".into()));
+    assert_eq!(
+        "unix:/run/x".parse::<MetricsAddress>().unwrap(),
+        MetricsAddress::Unix("/run/x".into())
+    );
 }

@@ -62,7 +62,8 @@ pub struct Moved {
     waiting_files: u64,
 }
 
-/// Returns what was moved between two looks so many seconds apart; mounts where it is off and did nothing are left out.
+/// Returns what was moved between two looks so many seconds apart; mounts where it is off and did
+/// nothing are left out.
 pub fn between(before: &Looked, now: &Looked, seconds: Option<f64>) -> Vec<Moved> {
     let moved = |(dir, told): (&PathBuf, &DefragmenterStatus)| {
         let report = &told.report;
@@ -99,7 +100,8 @@ impl fmt::Display for Moved {
             Some(rate) => write!(f, ", {}/s", format_size(rate as u64))?,
             None => write!(f, ", {} moved", format_size(self.moved_bytes))?,
         }
-        let (files, waiting) = (text::count(self.files, "file"), text::count(self.waiting_files, "scattered file"));
+        let (files, waiting) =
+            (text::count(self.files, "file"), text::count(self.waiting_files, "scattered file"));
         write!(f, ", {files} put together since the mount, {waiting} to come")
     }
 }
@@ -112,7 +114,8 @@ mod tests {
         let last = serde_json::json!({
             "ino": 7, "before": { "bytes": 262_144, "runs": 60, "shared": 0 }, "after": { "bytes": 262_144, "runs": 60, "shared": 0 }, "moved_bytes": moved_bytes, "stuck_bytes": 0,
         });
-        let report = serde_json::to_value(MoverReport { moved_bytes, ..MoverReport::default() }).unwrap();
+        let report =
+            serde_json::to_value(MoverReport { moved_bytes, ..MoverReport::default() }).unwrap();
         let mut document = report;
         document["state"] = state.into();
         document["now"] = if state == "working" { last } else { serde_json::Value::Null };
@@ -126,11 +129,22 @@ mod tests {
         let at = |told: DefragmenterStatus| Looked::from([(dir.clone(), told)]);
         let (before, now) = (at(told("idle", 4 << 20)), at(told("working", 10 << 20)));
         let moved = between(&before, &now, Some(2.0));
-        assert_eq!((moved.len(), moved[0].moved_bytes, moved[0].bytes_per_s), (1, 6 << 20, Some(f64::from(3 << 20))));
+        assert_eq!(
+            (moved.len(), moved[0].moved_bytes, moved[0].bytes_per_s),
+            (1, 6 << 20, Some(f64::from(3 << 20)))
+        );
         let line = moved[0].to_string();
-        assert_eq!(line, "defragmentation of /mnt: works on /mnt/db/table, 3 MiB/s, 0 files put together since the mount, 0 scattered files to come");
+        assert_eq!(
+            line,
+            "defragmentation of /mnt: works on /mnt/db/table, 3 MiB/s, 0 files put together since the mount, 0 scattered files to come"
+        );
         let anew = between(&now, &at(told("waiting", 1 << 20)), None);
-        assert!(anew[0].moved_bytes == 1 << 20 && anew[0].to_string().contains("waits, programs are busy, 1 MiB moved"), "{}", anew[0]);
+        assert!(
+            anew[0].moved_bytes == 1 << 20
+                && anew[0].to_string().contains("waits, programs are busy, 1 MiB moved"),
+            "{}",
+            anew[0]
+        );
         assert!(between(&Looked::new(), &at(told("off", 0)), None).is_empty());
     }
 }

@@ -79,7 +79,11 @@ pub const GROW: &str = "user.bedplate.grow";
 /// Refuses a path that does not lie on one of our mounts, and one whose daemon died.
 pub fn require_mount(path: &Path) -> Result<mount::Mount> {
     if let Err(error) = std::fs::symlink_metadata(path) {
-        return Err(if mount::is_stale(&error) { stale(path) } else { Failure::system("look at", path, &error) });
+        return Err(if mount::is_stale(&error) {
+            stale(path)
+        } else {
+            Failure::system("look at", path, &error)
+        });
     }
     let canonical = mount::canonical(path)?;
     let mount = mount::above(&canonical)?.ok_or_else(|| {
@@ -90,22 +94,44 @@ pub fn require_mount(path: &Path) -> Result<mount::Mount> {
     Ok(mount)
 }
 
-/// Refuses a checkpoint that the daemon of its volume shows beside it: that daemon answers on the volume's own mount.
+/// Refuses a checkpoint that the daemon of its volume shows beside it: that daemon answers on the
+/// volume's own mount.
 fn refuse_aside(mount: &mount::Mount, path: &Path) -> Result<()> {
     let source = mount.source.to_string_lossy();
-    let Some((volume, checkpoint)) = source.rsplit_once('#').filter(|_| matches!(get(&mount.dir, PID), Ok(None))) else { return Ok(()) };
-    let shown = mount::ours()?.into_iter().find(|other| other.source == Path::new(volume)).map(|other| other.dir);
-    let there = shown.map_or_else(|| "the mount of its volume".to_owned(), |dir| format!("{}", dir.join(".checkpoints").join(checkpoint).display()));
+    let Some((volume, checkpoint)) =
+        source.rsplit_once('#').filter(|_| matches!(get(&mount.dir, PID), Ok(None)))
+    else {
+        return Ok(());
+    };
+    let shown = mount::ours()?
+        .into_iter()
+        .find(|other| other.source == Path::new(volume))
+        .map(|other| other.dir);
+    let there = shown.map_or_else(
+        || "the mount of its volume".to_owned(),
+        |dir| format!("{}", dir.join(".checkpoints").join(checkpoint).display()),
+    );
     let path = path.display();
-    Err(Failure::new("not_a_mount", format!("{path} lies on a checkpoint that is mounted beside its volume, to be read only: ask about {there}")))
+    Err(Failure::new(
+        "not_a_mount",
+        format!(
+            "{path} lies on a checkpoint that is mounted beside its volume, to be read only: ask about {there}"
+        ),
+    ))
 }
 
 /// Returns the failure of a mount whose daemon died.
 pub fn stale(path: &Path) -> Failure {
     let absolute = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
-    let mount = mount::above(&absolute).ok().flatten().map_or_else(|| absolute.clone(), |mount| mount.dir);
+    let mount =
+        mount::above(&absolute).ok().flatten().map_or_else(|| absolute.clone(), |mount| mount.dir);
     let (path, mount) = (path.display(), mount.display());
-    Failure::new("stale_mount", format!("{path} is left over from a mount whose daemon died: run 'bedplate unmount {mount}', then mount it again"))
+    Failure::new(
+        "stale_mount",
+        format!(
+            "{path} is left over from a mount whose daemon died: run 'bedplate unmount {mount}', then mount it again"
+        ),
+    )
 }
 
 /// Returns an attribute's value; `None` where it is not set.
@@ -133,15 +159,28 @@ pub fn get_bytes(path: &Path, name: &str) -> Result<Option<Vec<u8>>> {
 pub fn get_json(path: &Path, name: &str) -> Result<Option<Value>> {
     let Some(text) = get(path, name)? else { return Ok(None) };
     let explain = |e| {
-        Failure::new("io", format!("{}: the daemon answered {name} with something that is no JSON ({e}); is it of another version?", path.display()))
+        Failure::new(
+            "io",
+            format!(
+                "{}: the daemon answered {name} with something that is no JSON ({e}); is it of another version?",
+                path.display()
+            ),
+        )
     };
     serde_json::from_str(&text).map(Some).map_err(explain)
 }
 
 /// Returns an attribute's value as what it means; `None` where it is not set.
 pub fn get_as<T: serde::de::DeserializeOwned>(path: &Path, name: &str) -> Result<Option<T>> {
-    let explain =
-        |e| Failure::new("io", format!("{}: the daemon answered {name} in a form not known here ({e}); is it of another version?", path.display()));
+    let explain = |e| {
+        Failure::new(
+            "io",
+            format!(
+                "{}: the daemon answered {name} in a form not known here ({e}); is it of another version?",
+                path.display()
+            ),
+        )
+    };
     get_json(path, name)?.map(|value| serde_json::from_value(value).map_err(explain)).transpose()
 }
 
@@ -169,7 +208,10 @@ pub fn extents(path: &Path) -> Result<Vec<Value>> {
 /// Sets an attribute.
 pub fn set(path: &Path, name: &str, value: &str) -> Result<()> {
     setxattr(path, name, value.as_bytes(), XattrFlags::empty()).map_err(|error| match error {
-        Errno::INVAL => Failure::new("invalid", format!("{name} of {} does not take this value", path.display())),
+        Errno::INVAL => Failure::new(
+            "invalid",
+            format!("{name} of {} does not take this value", path.display()),
+        ),
         error => refused("set", name, path, error),
     })
 }

@@ -61,7 +61,13 @@ fn parse(line: &[u8]) -> Option<Mount> {
     let mut behind = fields.skip_while(|field| *field != b"-").skip(1);
     let (kind, source) = (behind.next()?, behind.next()?);
     let read_only = options.split(|&byte| byte == b',').any(|option| option == b"ro");
-    Some(Mount { dir: unescape(dir), source: unescape(source), device, read_only, kind: String::from_utf8_lossy(kind).into_owned() })
+    Some(Mount {
+        dir: unescape(dir),
+        source: unescape(source),
+        device,
+        read_only,
+        kind: String::from_utf8_lossy(kind).into_owned(),
+    })
 }
 
 /// Undoes the table's `\040` for a blank and its like.
@@ -69,7 +75,10 @@ fn unescape(field: &[u8]) -> PathBuf {
     let mut bytes = Vec::with_capacity(field.len());
     let mut rest = field;
     while let Some((&first, tail)) = rest.split_first() {
-        let octal = tail.get(..3).and_then(|digits| std::str::from_utf8(digits).ok()).and_then(|digits| u8::from_str_radix(digits, 8).ok());
+        let octal = tail
+            .get(..3)
+            .and_then(|digits| std::str::from_utf8(digits).ok())
+            .and_then(|digits| u8::from_str_radix(digits, 8).ok());
         match (first, octal) {
             (b'\\', Some(byte)) => {
                 bytes.push(byte);
@@ -84,7 +93,8 @@ fn unescape(field: &[u8]) -> PathBuf {
     PathBuf::from(OsString::from_vec(bytes))
 }
 
-/// Returns `path` absolute and without links, also when it is a mount that cannot be looked at: its daemon died, or it belongs to another user.
+/// Returns `path` absolute and without links, also when it is a mount that cannot be looked at: its
+/// daemon died, or it belongs to another user.
 pub fn canonical(path: &Path) -> Result<PathBuf> {
     let refused = match path.canonicalize() {
         Ok(path) => return Ok(path),
@@ -98,9 +108,12 @@ pub fn canonical(path: &Path) -> Result<PathBuf> {
     }
 }
 
-/// Returns whether the system says that the daemon behind a mount is gone, or went while it was asked.
+/// Returns whether the system says that the daemon behind a mount is gone, or went while it was
+/// asked.
 pub fn is_stale(error: &std::io::Error) -> bool {
-    [rustix::io::Errno::NOTCONN, rustix::io::Errno::CONNABORTED].iter().any(|gone| error.raw_os_error() == Some(gone.raw_os_error()))
+    [rustix::io::Errno::NOTCONN, rustix::io::Errno::CONNABORTED]
+        .iter()
+        .any(|gone| error.raw_os_error() == Some(gone.raw_os_error()))
 }
 
 #[cfg(test)]
@@ -118,7 +131,12 @@ mod tests {
 
     #[test]
     fn lines_cut_short_are_skipped() {
-        for line in [&b""[..], b"417 29 0:53 /", b"417 29 0:53 / /mnt rw -", b"417 29 0:53 / /mnt rw - fuse.bedplate"] {
+        for line in [
+            &b""[..],
+            b"417 29 0:53 /",
+            b"417 29 0:53 / /mnt rw -",
+            b"417 29 0:53 / /mnt rw - fuse.bedplate",
+        ] {
             assert_eq!(parse(line), None);
         }
         assert_eq!(unescape(br"end\04"), Path::new(r"end\04"));

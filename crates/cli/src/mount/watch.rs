@@ -1,4 +1,5 @@
-//! Files of live mounts as `iostat`, `top` and `explain` show them: which, what they did, and in which order.
+//! Files of live mounts as `iostat`, `top` and `explain` show them: which, what they did, and in
+//! which order.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -51,24 +52,39 @@ impl Scope {
                 match live::get(&mount.dir, live::PID) {
                     Ok(None) => {}
                     // One that is dead or of another user hides no other.
-                    Err(failure) if failure.kind == "stale_mount" || failure.kind == "not_permitted" => tracing::warn!("{}", failure.message),
+                    Err(failure)
+                        if failure.kind == "stale_mount" || failure.kind == "not_permitted" =>
+                    {
+                        tracing::warn!("{}", failure.message)
+                    }
                     _ => scope.below.push((mount, PathBuf::from("/"))),
                 }
             }
             if scope.below.is_empty() {
-                return Err(Failure::new("not_a_mount", "no volume is mounted here: mount one with 'bedplate mount', or name a file of a mount"));
+                return Err(Failure::new(
+                    "not_a_mount",
+                    "no volume is mounted here: mount one with 'bedplate mount', or name a file of a mount",
+                ));
             }
         }
         for path in paths {
             let mount = live::require_mount(path)?;
             let canonical = mount::canonical(path)?;
             if canonical.is_dir() {
-                let inside = canonical.strip_prefix(&mount.dir).map_or_else(|_| PathBuf::from("/"), |inside| Path::new("/").join(inside));
+                let inside = canonical
+                    .strip_prefix(&mount.dir)
+                    .map_or_else(|_| PathBuf::from("/"), |inside| Path::new("/").join(inside));
                 scope.below.push((mount, inside));
             } else if canonical.is_file() {
                 scope.files.push(path.clone());
             } else {
-                return Err(Failure::new("invalid", format!("{} is neither a file nor a directory: name one of these", path.display())));
+                return Err(Failure::new(
+                    "invalid",
+                    format!(
+                        "{} is neither a file nor a directory: name one of these",
+                        path.display()
+                    ),
+                ));
             }
         }
         Ok(scope)
@@ -95,9 +111,16 @@ impl Scope {
         for (mount, dir) in &self.below {
             let mut next = Some(0);
             while let Some(after) = next {
-                let Some(page) = live::get_as::<Page>(&mount.dir, &format!("{}.{after}", live::ACTIVITIES))? else { break };
+                let Some(page) =
+                    live::get_as::<Page>(&mount.dir, &format!("{}.{after}", live::ACTIVITIES))?
+                else {
+                    break;
+                };
                 for Named { path, path_bytes, activity } in page.files {
-                    let name = match path_bytes.or_else(|| path.map(String::into_bytes)).map(|path| PathBuf::from(OsString::from_vec(path))) {
+                    let name = match path_bytes
+                        .or_else(|| path.map(String::into_bytes))
+                        .map(|path| PathBuf::from(OsString::from_vec(path)))
+                    {
                         Some(path) if !path.starts_with(dir) => continue,
                         Some(path) => mount.dir.join(path.strip_prefix("/").unwrap_or(&path)),
                         None if dir == Path::new("/") => {
@@ -125,7 +148,8 @@ impl Scope {
             if dir == Path::new("/") {
                 live::set(&mount.dir, live::RESET, "1")?;
             } else {
-                let of_directory = Self { files: Vec::new(), below: vec![(mount.clone(), dir.clone())] };
+                let of_directory =
+                    Self { files: Vec::new(), below: vec![(mount.clone(), dir.clone())] };
                 for path in of_directory.look()?.keys() {
                     match live::set(path, live::RESET, "1") {
                         // It was removed meanwhile.
@@ -139,14 +163,23 @@ impl Scope {
     }
 }
 
-/// Returns what came between two looks. Files that did nothing are left out, unless they were named.
+/// Returns what came between two looks. Files that did nothing are left out, unless they were
+/// named.
 pub fn between(earlier: &Seen, now: &Seen) -> Vec<Row> {
     let since = |(path, activity): (&PathBuf, &FileActivity)| {
         // Another file may have the name by now.
         let before = earlier.get(path).filter(|before| before.ino == activity.ino);
-        let Some(before) = before else { return Row { path: path.clone(), activity: activity.clone() } };
-        let (counters, latencies) = (activity.counters.since(&before.counters), activity.latencies.since(&before.latencies));
-        Row { path: path.clone(), activity: FileActivity { counters, latencies, ..activity.clone() } }
+        let Some(before) = before else {
+            return Row { path: path.clone(), activity: activity.clone() };
+        };
+        let (counters, latencies) = (
+            activity.counters.since(&before.counters),
+            activity.latencies.since(&before.latencies),
+        );
+        Row {
+            path: path.clone(),
+            activity: FileActivity { counters, latencies, ..activity.clone() },
+        }
     };
     now.iter().map(since).collect()
 }
@@ -208,7 +241,8 @@ impl Row {
         counters.reads + counters.writes + counters.syncs > 0
     }
 
-    /// Share of the reads that went through the library cache and were answered by it; `None` when none went through it.
+    /// Share of the reads that went through the library cache and were answered by it; `None` when
+    /// none went through it.
     pub fn hit_ratio(&self) -> Option<f64> {
         let counters = &self.activity.counters;
         let through = counters.cache_hits + counters.cache_misses;
@@ -222,7 +256,16 @@ impl Row {
 
     /// Returns the row as a program reads it.
     pub fn document(&self) -> Value {
-        let FileActivity { ino, size_bytes, file_mode, effective_mode, mixed, opens, counters, latencies } = &self.activity;
+        let FileActivity {
+            ino,
+            size_bytes,
+            file_mode,
+            effective_mode,
+            mixed,
+            opens,
+            counters,
+            latencies,
+        } = &self.activity;
         json!({
             "path": bedplate::readable_name(self.path.as_os_str().as_bytes()), "ino": ino.0, "size_bytes": size_bytes, "mode": file_mode, "effective_mode": effective_mode, "mixed": mixed,
             "opens": opens, "reads": counters.reads, "read_bytes": counters.read_bytes, "writes": counters.writes,
@@ -237,7 +280,11 @@ impl Row {
 
 /// Names the counts in the order of [`Reason::ALL`].
 pub fn reasons(counts: &[u64]) -> Map<String, Value> {
-    Reason::ALL.iter().zip(counts).map(|(reason, count)| (reason.name().to_owned(), json!(count))).collect()
+    Reason::ALL
+        .iter()
+        .zip(counts)
+        .map(|(reason, count)| (reason.name().to_owned(), json!(count)))
+        .collect()
 }
 
 /// Returns a histogram's summary as a program reads it.
@@ -262,7 +309,8 @@ pub struct Layout {
     pub per: f64,
     /// Block size by which bytes are counted.
     pub block_size: u64,
-    /// Room for names, which then come first, so that a narrow screen cuts off numbers and not them; `None`: last, and whole.
+    /// Room for names, which then come first, so that a narrow screen cuts off numbers and not
+    /// them; `None`: last, and whole.
     pub name_columns: Option<usize>,
 }
 
@@ -280,7 +328,8 @@ pub fn table(rows: &[Row], layout: Layout) -> String {
     head.push("file");
     let numbers = head.len() - if long { 2 } else { 1 };
     let head: Vec<String> = head.into_iter().map(str::to_owned).collect();
-    let mut lines: Vec<Vec<String>> = std::iter::once(head).chain(rows.iter().map(|row| cells(row, layout))).collect();
+    let mut lines: Vec<Vec<String>> =
+        std::iter::once(head).chain(rows.iter().map(|row| cells(row, layout))).collect();
     if let Some(columns) = layout.name_columns {
         lines.iter_mut().for_each(|line| line.rotate_right(1));
         lines.iter_mut().for_each(|line| line[0] = end_of(&line[0], columns));
@@ -295,7 +344,10 @@ pub fn table(rows: &[Row], layout: Layout) -> String {
     for (line, row) in lines.zip(rows) {
         told.push_str(line);
         told.push('\n');
-        let why: Vec<String> = row.why_not_direct().map(|(reason, count)| format!("{} {count}", reason.name())).collect();
+        let why: Vec<String> = row
+            .why_not_direct()
+            .map(|(reason, count)| format!("{} {count}", reason.name()))
+            .collect();
         if !why.is_empty() {
             told.push_str(&format!("    not as its mode asks: {}\n", why.join(", ")));
         }
@@ -306,7 +358,11 @@ pub fn table(rows: &[Row], layout: Layout) -> String {
 /// Returns the end of a name, which tells files apart, in so many columns.
 fn end_of(name: &str, columns: usize) -> String {
     let letters = name.chars().count();
-    if letters <= columns { name.to_owned() } else { std::iter::once('…').chain(name.chars().skip(letters + 1 - columns.max(1))).collect() }
+    if letters <= columns {
+        name.to_owned()
+    } else {
+        std::iter::once('…').chain(name.chars().skip(letters + 1 - columns.max(1))).collect()
+    }
 }
 
 impl Row {
@@ -318,23 +374,40 @@ impl Row {
 
 fn cells(row: &Row, Layout { long, per, block_size, .. }: Layout) -> Vec<String> {
     let (counters, latencies) = (&row.activity.counters, &row.activity.latencies);
-    let n = |count: u64| if (per - 1.0).abs() < f64::EPSILON { count.to_string() } else { format!("{:.0}", count as f64 / per) };
+    let n = |count: u64| {
+        if (per - 1.0).abs() < f64::EPSILON {
+            count.to_string()
+        } else {
+            format!("{:.0}", count as f64 / per)
+        }
+    };
     let blocks = |bytes: u64| n(bytes.div_ceil(block_size.max(1)));
     let (read, write) = (&latencies.read, &latencies.write);
-    let mut cells =
-        vec![n(counters.reads), n(counters.writes), blocks(counters.read_bytes), blocks(counters.written_bytes), short(read.average_ns())];
+    let mut cells = vec![
+        n(counters.reads),
+        n(counters.writes),
+        blocks(counters.read_bytes),
+        blocks(counters.written_bytes),
+        short(read.average_ns()),
+    ];
     cells.extend(long.then(|| short(read.percentile_ns(0.5))));
     cells.extend([short(read.percentile_ns(0.99)), short(write.average_ns())]);
     cells.extend(long.then(|| short(write.percentile_ns(0.5))));
     cells.push(short(write.percentile_ns(0.99)));
     if long {
-        cells.extend([n(counters.cache_hits), n(counters.reads.saturating_sub(counters.cache_hits))]);
+        cells.extend([
+            n(counters.cache_hits),
+            n(counters.reads.saturating_sub(counters.cache_hits)),
+        ]);
     }
-    let hit = row.hit_ratio().map_or_else(|| "-".to_owned(), |ratio| format!("{:.0}", ratio * 100.0));
+    let hit =
+        row.hit_ratio().map_or_else(|| "-".to_owned(), |ratio| format!("{:.0}", ratio * 100.0));
     cells.extend([hit, n(counters.misaligned), n(counters.syncs), short(row.sync_average_ns())]);
     if long {
         cells.push(short(latencies.sync.percentile_ns(0.99)));
-        cells.push(row.activity.effective_mode.map_or_else(|| "-".to_owned(), |mode| mode.to_string()));
+        cells.push(
+            row.activity.effective_mode.map_or_else(|| "-".to_owned(), |mode| mode.to_string()),
+        );
     }
     cells.push(text::name(&row.path));
     cells
@@ -359,17 +432,35 @@ mod tests {
     use super::*;
 
     fn row(path: &str, reads: u64, hits: u64) -> Row {
-        let counters = CounterSnapshot { reads, cache_hits: hits, cache_misses: reads - hits, ..CounterSnapshot::default() };
+        let counters = CounterSnapshot {
+            reads,
+            cache_hits: hits,
+            cache_misses: reads - hits,
+            ..CounterSnapshot::default()
+        };
         let latencies = Latencies::default();
-        let activity =
-            FileActivity { ino: InodeNo(reads), size_bytes: 0, file_mode: None, effective_mode: None, mixed: false, opens: 0, counters, latencies };
+        let activity = FileActivity {
+            ino: InodeNo(reads),
+            size_bytes: 0,
+            file_mode: None,
+            effective_mode: None,
+            mixed: false,
+            opens: 0,
+            counters,
+            latencies,
+        };
         Row { path: path.into(), activity }
     }
 
     #[test]
     fn the_busiest_come_first_and_only_so_many() {
         let rows = vec![row("a", 5, 0), row("c", 9, 0), row("b", 9, 9)];
-        let names = |key, top| sorted(rows.clone(), key, top).into_iter().map(|row| row.path.display().to_string()).collect::<Vec<_>>();
+        let names = |key, top| {
+            sorted(rows.clone(), key, top)
+                .into_iter()
+                .map(|row| row.path.display().to_string())
+                .collect::<Vec<_>>()
+        };
         assert_eq!(names(SortKey::Ops, None), ["b", "c", "a"]);
         assert_eq!(names(SortKey::Name, None), ["a", "b", "c"]);
         assert_eq!(names(SortKey::Hit, Some(1)), ["b"]);
@@ -377,10 +468,13 @@ mod tests {
 
     #[test]
     fn an_interval_counts_what_came_and_takes_another_file_of_the_name_whole() {
-        let seen = |rows: &[Row]| rows.iter().map(|row| (row.path.clone(), row.activity.clone())).collect::<Seen>();
+        let seen = |rows: &[Row]| {
+            rows.iter().map(|row| (row.path.clone(), row.activity.clone())).collect::<Seen>()
+        };
         let mut later = row("a", 7, 0);
         later.activity.ino = InodeNo(5);
-        let rows = between(&seen(&[row("a", 5, 0), row("b", 3, 0)]), &seen(&[later, row("b", 4, 0)]));
+        let rows =
+            between(&seen(&[row("a", 5, 0), row("b", 3, 0)]), &seen(&[later, row("b", 4, 0)]));
         assert_eq!(rows.iter().map(|row| row.activity.counters.reads).collect::<Vec<_>>(), [2, 4]);
     }
 
@@ -389,9 +483,16 @@ mod tests {
         let mut one = row("file", 10, 5);
         one.activity.counters.reasons[Reason::Hole as usize] = 3;
         for long in [false, true] {
-            let told = table(&[one.clone()], Layout { long, per: 1.0, block_size: 4096, name_columns: None });
+            let told = table(
+                &[one.clone()],
+                Layout { long, per: 1.0, block_size: 4096, name_columns: None },
+            );
             let lines: Vec<_> = told.lines().collect();
-            assert_eq!(lines[0].split_whitespace().count(), lines[1].split_whitespace().count(), "{told}");
+            assert_eq!(
+                lines[0].split_whitespace().count(),
+                lines[1].split_whitespace().count(),
+                "{told}"
+            );
             assert!(lines[1].contains(" 50 ") && lines[1].ends_with("file"), "{told}");
             assert_eq!(told.contains("hole 3"), long);
         }
@@ -399,15 +500,32 @@ mod tests {
 
     #[test]
     fn on_a_screen_names_come_first_and_keep_their_end() {
-        let told = table(&[row("/mnt/db/base/orders.ibd", 10, 5)], Layout { long: true, per: 1.0, block_size: 4096, name_columns: Some(11) });
+        let told = table(
+            &[row("/mnt/db/base/orders.ibd", 10, 5)],
+            Layout { long: true, per: 1.0, block_size: 4096, name_columns: Some(11) },
+        );
         let lines: Vec<_> = told.lines().collect();
-        assert!(lines[0].starts_with("file         reads") && lines[1].starts_with("…orders.ibd     10"), "{told}");
-        assert_eq!((end_of("short", 5).as_str(), end_of("shorter", 5).as_str()), ("short", "…rter"));
+        assert!(
+            lines[0].starts_with("file         reads")
+                && lines[1].starts_with("…orders.ibd     10"),
+            "{told}"
+        );
+        assert_eq!(
+            (end_of("short", 5).as_str(), end_of("shorter", 5).as_str()),
+            ("short", "…rter")
+        );
     }
 
     #[test]
     fn durations_have_three_digits() {
-        for (ns, text) in [(0, "0ns"), (999, "999ns"), (1_000, "1.00us"), (15_400, "15us"), (2_500_000, "2.50ms"), (3_000_000_000, "3.00s")] {
+        for (ns, text) in [
+            (0, "0ns"),
+            (999, "999ns"),
+            (1_000, "1.00us"),
+            (15_400, "15us"),
+            (2_500_000, "2.50ms"),
+            (3_000_000_000, "3.00s"),
+        ] {
             assert_eq!(short(Some(ns)), text);
         }
         assert_eq!(short(None), "-");

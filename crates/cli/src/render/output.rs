@@ -35,23 +35,30 @@ impl Output {
 
     /// Writes a result: its serialization, or its text without a second empty line.
     pub fn show<T: Serialize + Display>(&self, result: &T) -> Result<()> {
-        let text = if self.json { serialized(result)? } else { harmless(&result.to_string()).into_owned() };
+        let text = if self.json {
+            serialized(result)?
+        } else {
+            harmless(&result.to_string()).into_owned()
+        };
         if text.is_empty() {
             return Ok(());
         }
         written(writeln!(io::stdout().lock(), "{}", text.trim_end_matches('\n')))
     }
 
-    /// Returns whether the reader of standard output is gone, so that a command without an end can end.
+    /// Returns whether the reader of standard output is gone, so that a command without an end can
+    /// end.
     pub fn reader_is_gone(&self) -> bool {
         let stdout = io::stdout();
         let mut fds = [PollFd::new(&stdout, PollFlags::empty())];
-        poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).is_ok() && fds[0].revents().contains(PollFlags::ERR)
+        poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).is_ok()
+            && fds[0].revents().contains(PollFlags::ERR)
     }
 
     /// Writes one document of many as one line.
     pub fn line<T: Serialize>(&self, document: &T) -> Result<()> {
-        let text = serde_json::to_string(document).map_err(|e| Failure::new("io", format!("cannot write the result as JSON: {e}")))?;
+        let text = serde_json::to_string(document)
+            .map_err(|e| Failure::new("io", format!("cannot write the result as JSON: {e}")))?;
         written(writeln!(io::stdout().lock(), "{text}"))
     }
 
@@ -83,23 +90,30 @@ impl Output {
     }
 }
 
-/// Returns a text that does nothing to a terminal: names and messages in it come from files and processes of others.
+/// Returns a text that does nothing to a terminal: names and messages in it come from files and
+/// processes of others.
 pub fn harmless(text: &str) -> Cow<'_, str> {
     let is_harmful = |c: char| c.is_control() && c != '\n' && c != '\t';
     if !text.contains(is_harmful) {
         return Cow::Borrowed(text);
     }
-    text.chars().map(|c| if is_harmful(c) { c.escape_unicode().to_string() } else { c.to_string() }).collect::<String>().into()
+    text.chars()
+        .map(|c| if is_harmful(c) { c.escape_unicode().to_string() } else { c.to_string() })
+        .collect::<String>()
+        .into()
 }
 
 fn serialized<T: Serialize>(result: &T) -> Result<String> {
-    serde_json::to_string_pretty(result).map_err(|e| Failure::new("io", format!("cannot write the result as JSON: {e}")))
+    serde_json::to_string_pretty(result)
+        .map_err(|e| Failure::new("io", format!("cannot write the result as JSON: {e}")))
 }
 
 /// A reader that has seen enough (`| head`) is no failure.
 fn written(result: io::Result<()>) -> Result<()> {
     match result {
-        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(Failure::new("io", format!("cannot write to standard output: {error}"))),
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+            Err(Failure::new("io", format!("cannot write to standard output: {error}")))
+        }
         _ => Ok(()),
     }
 }

@@ -25,7 +25,14 @@ pub struct Bytes {
 impl Bytes {
     /// Starts counting towards `total` bytes.
     pub fn new(output: &Output, label: impl Into<String>, total: u64) -> Self {
-        Self { label: label.into(), total, done: 0, started: Instant::now(), wanted: is_wanted(output), bar: None }
+        Self {
+            label: label.into(),
+            total,
+            done: 0,
+            started: Instant::now(),
+            wanted: is_wanted(output),
+            bar: None,
+        }
     }
 
     /// Counts bytes that are done, of `total`.
@@ -38,8 +45,12 @@ impl Bytes {
     pub fn advance(&mut self, bytes: u64) {
         self.done += bytes;
         if self.bar.is_none() && self.wanted && self.started.elapsed() > SHOWN_AFTER {
-            let style = ProgressStyle::with_template("{msg} {bar:30} {bytes}/{total_bytes} {binary_bytes_per_sec} {eta}");
-            let bar = ProgressBar::new(self.total).with_message(self.label.clone()).with_elapsed(self.started.elapsed());
+            let style = ProgressStyle::with_template(
+                "{msg} {bar:30} {bytes}/{total_bytes} {binary_bytes_per_sec} {eta}",
+            );
+            let bar = ProgressBar::new(self.total)
+                .with_message(self.label.clone())
+                .with_elapsed(self.started.elapsed());
             bar.set_style(style.expect("the template is a constant that parses"));
             self.bar = Some(bar);
         }
@@ -74,8 +85,13 @@ impl Spinner {
         let label = label.to_owned();
         let thread = std::thread::spawn(move || {
             if wait.recv_timeout(SHOWN_AFTER) == Err(RecvTimeoutError::Timeout) {
-                let spinner = ProgressBar::new_spinner().with_message(format!("{label} …")).with_elapsed(SHOWN_AFTER);
-                spinner.set_style(ProgressStyle::with_template("{spinner} {msg} {elapsed}").expect("the template is a constant that parses"));
+                let spinner = ProgressBar::new_spinner()
+                    .with_message(format!("{label} …"))
+                    .with_elapsed(SHOWN_AFTER);
+                spinner.set_style(
+                    ProgressStyle::with_template("{spinner} {msg} {elapsed}")
+                        .expect("the template is a constant that parses"),
+                );
                 spinner.enable_steady_tick(Duration::from_millis(200));
                 let _closed = wait.recv();
                 spinner.finish_and_clear();
@@ -125,7 +141,10 @@ impl Steps {
         }
         let bar = self.bar.get_or_insert_with(|| {
             let bar = ProgressBar::new(total as u64).with_elapsed(SHOWN_AFTER);
-            bar.set_style(ProgressStyle::with_template("{bar:30} {pos}/{len} {elapsed} {msg}").expect("the template is a constant that parses"));
+            bar.set_style(
+                ProgressStyle::with_template("{bar:30} {pos}/{len} {elapsed} {msg}")
+                    .expect("the template is a constant that parses"),
+            );
             bar
         });
         bar.set_position(done as u64);

@@ -29,7 +29,9 @@ pub fn permissions(kind: FileKind, mode: u32) -> String {
         FileKind::CharDevice => 'c',
         FileKind::BlockDevice => 'b',
     });
-    for (shift, special, set, unset) in [(6, 0o4000, 's', 'S'), (3, 0o2000, 's', 'S'), (0, 0o1000, 't', 'T')] {
+    for (shift, special, set, unset) in
+        [(6, 0o4000, 's', 'S'), (3, 0o2000, 's', 'S'), (0, 0o1000, 't', 'T')]
+    {
         let bits = mode >> shift;
         text.push(if bits & 4 != 0 { 'r' } else { '-' });
         text.push(if bits & 2 != 0 { 'w' } else { '-' });
@@ -79,22 +81,36 @@ pub fn readable<S: serde::Serializer>(path: &Path, serializer: S) -> Result<S::O
 pub fn quoted(path: &Path) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "/._-+,:@%=".contains(c);
     match path.to_str() {
-        Some(text) if !text.is_empty() && !text.starts_with('-') && text.chars().all(plain) => text.to_owned(),
-        Some(text) if !text.contains(char::is_control) => format!("'{}'", text.replace('\'', r"'\''")),
+        Some(text) if !text.is_empty() && !text.starts_with('-') && text.chars().all(plain) => {
+            text.to_owned()
+        }
+        Some(text) if !text.contains(char::is_control) => {
+            format!("'{}'", text.replace('\'', r"'\''"))
+        }
         _ => format!("$'{}'", path.as_os_str().as_bytes().escape_ascii()),
     }
 }
 
 /// Returns a text with its control characters, ends of lines among them, written out.
 pub fn one_line(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() { c.escape_default().to_string() } else { c.to_string() }).collect()
+    text.chars()
+        .map(|c| if c.is_control() { c.escape_default().to_string() } else { c.to_string() })
+        .collect()
 }
 
-/// Lays rows out in columns, a line for each whatever the cells hold; the columns named in `right` are flushed right.
+/// Lays rows out in columns, a line for each whatever the cells hold; the columns named in `right`
+/// are flushed right.
 pub fn table(rows: &[Vec<String>], right: &[usize]) -> String {
-    let rows: Vec<Vec<String>> = rows.iter().map(|row| row.iter().map(|cell| one_line(cell)).collect()).collect();
+    let rows: Vec<Vec<String>> =
+        rows.iter().map(|row| row.iter().map(|cell| one_line(cell)).collect()).collect();
     let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
-    let width = |column: usize| rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count()).max().unwrap_or(0);
+    let width = |column: usize| {
+        rows.iter()
+            .filter_map(|row| row.get(column))
+            .map(|cell| cell.chars().count())
+            .max()
+            .unwrap_or(0)
+    };
     let widths: Vec<usize> = (0..columns).map(width).collect();
     let mut text = String::new();
     for row in &rows {
@@ -126,7 +142,13 @@ mod tests {
 
     #[test]
     fn a_shell_reads_the_same_path() {
-        for (path, word) in [("/mnt/a-b.1", "/mnt/a-b.1"), ("/a b", "'/a b'"), ("it's", r"'it'\''s'"), ("a\nb", "$'a\\nb'"), ("-x", "'-x'")] {
+        for (path, word) in [
+            ("/mnt/a-b.1", "/mnt/a-b.1"),
+            ("/a b", "'/a b'"),
+            ("it's", r"'it'\''s'"),
+            ("a\nb", "$'a\\nb'"),
+            ("-x", "'-x'"),
+        ] {
             assert_eq!(quoted(Path::new(path)), word);
         }
     }

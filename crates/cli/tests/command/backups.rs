@@ -12,7 +12,8 @@ use rustix::fs::XattrFlags;
 use crate::harness::{Scratch, bedplate, can_mount, pattern, run, text};
 use crate::user;
 
-/// All that a restored tree must have in common with what it is of: by path, what `stat` tells and what is in it.
+/// All that a restored tree must have in common with what it is of: by path, what `stat` tells and
+/// what is in it.
 fn tree(dir: &Path) -> BTreeMap<PathBuf, String> {
     let mut found = BTreeMap::new();
     let mut todo = vec![dir.to_owned()];
@@ -29,8 +30,16 @@ fn tree(dir: &Path) -> BTreeMap<PathBuf, String> {
             String::from("neither")
         };
         let mut note = [0; 64];
-        let note = rustix::fs::lgetxattr(&at, "user.note", &mut note[..]).map(|len| note[..len].to_vec());
-        let told = format!("{:o} {}:{} {}.{} {note:?} {content}", meta.mode(), meta.uid(), meta.gid(), meta.mtime(), meta.mtime_nsec());
+        let note =
+            rustix::fs::lgetxattr(&at, "user.note", &mut note[..]).map(|len| note[..len].to_vec());
+        let told = format!(
+            "{:o} {}:{} {}.{} {note:?} {content}",
+            meta.mode(),
+            meta.uid(),
+            meta.gid(),
+            meta.mtime(),
+            meta.mtime_nsec()
+        );
         found.insert(at.strip_prefix(dir).unwrap().to_owned(), told);
     }
     found
@@ -38,12 +47,15 @@ fn tree(dir: &Path) -> BTreeMap<PathBuf, String> {
 
 fn chunks(repository: &Path) -> Vec<PathBuf> {
     let parts = fs::read_dir(repository.join("chunks")).unwrap().map(|part| part.unwrap().path());
-    let mut chunks: Vec<_> = parts.flat_map(|part| fs::read_dir(part).unwrap().map(|chunk| chunk.unwrap().path())).collect();
+    let mut chunks: Vec<_> = parts
+        .flat_map(|part| fs::read_dir(part).unwrap().map(|chunk| chunk.unwrap().path()))
+        .collect();
     chunks.sort();
     chunks
 }
 
-/// S-78, S-79: full, incremental, resumed, verified, deleted; restored to a plain directory and to a mount, to the byte.
+/// S-78, S-79: full, incremental, resumed, verified, deleted; restored to a plain directory and to
+/// a mount, to the byte.
 #[test]
 fn s_78_backups_restore_what_checkpoints_show() {
     if !can_mount("backups of a mount") {
@@ -65,8 +77,17 @@ fn s_78_backups_restore_what_checkpoints_show() {
         std::os::unix::fs::chown(dir.join("db/owned"), Some(1234), Some(4321)).unwrap();
     }
     fs::set_permissions(dir.join("db/owned"), fs::Permissions::from_mode(0o640)).unwrap();
-    rustix::fs::mknodat(rustix::fs::CWD, dir.join("pipe"), rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
-    for (path, note) in [("db/table", &b"of the \x00 table"[..]), ("db/deep", b"of a directory"), ("db/empty", b"")] {
+    rustix::fs::mknodat(
+        rustix::fs::CWD,
+        dir.join("pipe"),
+        rustix::fs::FileType::Fifo,
+        0o600.into(),
+        0,
+    )
+    .unwrap();
+    for (path, note) in
+        [("db/table", &b"of the \x00 table"[..]), ("db/deep", b"of a directory"), ("db/empty", b"")]
+    {
         rustix::fs::setxattr(dir.join(path), "user.note", note, XattrFlags::empty()).unwrap();
     }
     fs::set_permissions(dir.join("db/deep"), fs::Permissions::from_mode(0o500)).unwrap();
@@ -77,12 +98,19 @@ fn s_78_backups_restore_what_checkpoints_show() {
     bedplate(["untorn", text(&dir.join("db/table")), "8k"]).succeeds();
     bedplate(["checkpoint", "create", text(&dir), "one"]).succeeds();
     let one = tree(&dir.join(".checkpoints/one"));
-    let full = bedplate(["--json", "backup", "create", text(&dir), "one", text(&repository)]).succeeds().json();
+    let full = bedplate(["--json", "backup", "create", text(&dir), "one", text(&repository)])
+        .succeeds()
+        .json();
     assert!(full["base"].is_null() && full["stored_bytes"].as_u64().unwrap() > 5_000_000, "{full}");
     bedplate(["backup", "create", text(&dir), "one", text(&repository)]).fails(1, "exists");
-    bedplate(["restore", text(&repository), "one", text(&plain)]).succeeds().says("user.bedplate.mode = direct: this is no Bedplate mount");
+    bedplate(["restore", text(&repository), "one", text(&plain)])
+        .succeeds()
+        .says("user.bedplate.mode = direct: this is no Bedplate mount");
     assert!(tree(&plain) == one);
-    assert!(fs::metadata(plain.join("sparse")).unwrap().blocks() * 512 < 1_000_000, "holes stay holes");
+    assert!(
+        fs::metadata(plain.join("sparse")).unwrap().blocks() * 512 < 1_000_000,
+        "holes stay holes"
+    );
     bedplate(["restore", text(&repository), "one", text(&plain)]).fails(1, "not empty");
 
     // One page of the table changes, a file goes, one comes: that is what the next one reads.
@@ -94,12 +122,25 @@ fn s_78_backups_restore_what_checkpoints_show() {
     bedplate(["checkpoint", "create", text(&dir), "two"]).succeeds();
     let two = tree(&dir.join(".checkpoints/two"));
     assert!(two.len() == one.len() && two != one);
-    let changed = bedplate(["--json", "backup", "create", text(&dir), "two", text(&repository)]).succeeds().json();
-    assert_eq!((changed["base"].as_str(), changed["read_bytes"].as_u64()), (Some("one"), Some((1 << 20) + 3)), "{changed}");
+    let changed = bedplate(["--json", "backup", "create", text(&dir), "two", text(&repository)])
+        .succeeds()
+        .json();
+    assert_eq!(
+        (changed["base"].as_str(), changed["read_bytes"].as_u64()),
+        (Some("one"), Some((1 << 20) + 3)),
+        "{changed}"
+    );
     // As if it had been interrupted before its end: the data is there already.
     fs::remove_file(repository.join("manifests/two")).unwrap();
-    let again = bedplate(["--json", "backup", "create", text(&dir), "two", text(&repository), "--full"]).succeeds().json();
-    assert_eq!((again["base"].as_str(), again["stored_bytes"].as_u64()), (None, Some(0)), "{again}");
+    let again =
+        bedplate(["--json", "backup", "create", text(&dir), "two", text(&repository), "--full"])
+            .succeeds()
+            .json();
+    assert_eq!(
+        (again["base"].as_str(), again["stored_bytes"].as_u64()),
+        (None, Some(0)),
+        "{again}"
+    );
     bedplate(["backup", "list", text(&repository)]).succeeds().says("two: ");
     bedplate(["backup", "verify", text(&repository)]).succeeds().says("2 backups");
     bedplate(["backup", "delete", text(&repository), "one"]).succeeds();
@@ -108,18 +149,23 @@ fn s_78_backups_restore_what_checkpoints_show() {
     bedplate(["restore", text(&repository), "two", text(&back)]).succeeds();
     assert!(tree(&back) == two);
     let told = bedplate(["--json", "stat", text(&back.join("db/table"))]).succeeds().json();
-    assert_eq!((told["untorn"]["bytes"].as_u64(), told["mode"].as_str()), (Some(8192), Some("direct")), "{told}");
+    assert_eq!(
+        (told["untorn"]["bytes"].as_u64(), told["mode"].as_str()),
+        (Some(8192), Some("direct")),
+        "{told}"
+    );
     let first = |path: &str| fs::metadata(back.join(path)).unwrap().ino();
     assert_eq!(first("db/table"), first("db/deep/again"));
     fs::set_permissions(plain.join("db/deep"), fs::Permissions::from_mode(0o700)).unwrap();
     bedplate(["unmount", text(&dir)]).succeeds();
 }
 
-/// S-78: an ordinary user cannot give files away and is told so, and no program comes to act for another owner than it was given to.
+/// S-78: an ordinary user cannot give files away and is told so, and no program comes to act for
+/// another owner than it was given to.
 #[test]
 fn s_78_owners_that_cannot_be_set_are_told() {
-    let Some(scratch) =
-        user::scratch("backups as an ordinary user").filter(|_| rustix::process::geteuid().is_root() && can_mount("backups for users"))
+    let Some(scratch) = user::scratch("backups as an ordinary user")
+        .filter(|_| rustix::process::geteuid().is_root() && can_mount("backups for users"))
     else {
         return;
     };
@@ -130,10 +176,17 @@ fn s_78_owners_that_cannot_be_set_are_told() {
     fs::set_permissions(dir.join("tool"), fs::Permissions::from_mode(0o6755)).unwrap();
     bedplate(["checkpoint", "create", text(&dir), "one"]).succeeds();
     bedplate(["backup", "create", text(&dir), "one", text(&repository)]).succeeds();
-    run(user::as_user(["restore", text(&repository), "one", text(&back)])).fails(1, "Permission denied");
-    let given = std::process::Command::new("chown").args(["-R", "65534:65534"]).arg(&repository).status().unwrap();
+    run(user::as_user(["restore", text(&repository), "one", text(&back)]))
+        .fails(1, "Permission denied");
+    let given = std::process::Command::new("chown")
+        .args(["-R", "65534:65534"])
+        .arg(&repository)
+        .status()
+        .unwrap();
     assert!(given.success());
-    run(user::as_user(["restore", text(&repository), "one", text(&back)])).succeeds().says("set the owner of");
+    run(user::as_user(["restore", text(&repository), "one", text(&back)]))
+        .succeeds()
+        .says("set the owner of");
     let meta = fs::metadata(back.join("tool")).unwrap();
     assert_eq!((meta.uid(), meta.mode() & 0o7777), (65534, 0o755));
     fs::remove_dir_all(&back).unwrap();
@@ -155,8 +208,10 @@ fn s_79_damage_of_a_backup_is_named() {
     let content = pattern(3_000_000);
     fs::write(dir.join("table"), &content).unwrap();
     bedplate(["checkpoint", "create", text(&dir), "one"]).succeeds();
-    bedplate(["backup", "create", text(&dir), "never", text(&repository)]).fails(1, "no checkpoint 'never'");
-    bedplate(["backup", "create", text(&dir), "one", text(&scratch.path(""))]).fails(1, "something else than backups");
+    bedplate(["backup", "create", text(&dir), "never", text(&repository)])
+        .fails(1, "no checkpoint 'never'");
+    bedplate(["backup", "create", text(&dir), "one", text(&scratch.path(""))])
+        .fails(1, "something else than backups");
     bedplate(["backup", "create", text(&dir), "one", text(&repository)]).succeeds();
     let stored = chunks(&repository);
     assert_eq!(stored.len(), 3);
@@ -165,12 +220,24 @@ fn s_79_damage_of_a_backup_is_named() {
     damaged[1000] ^= 1;
     fs::write(&stored[0], &damaged).unwrap();
     bedplate(["backup", "verify", text(&repository)]).fails(4, "table, byte ");
-    bedplate(["restore", text(&repository), "one", text(&scratch.path("a"))]).fails(1, "table, byte ");
+    bedplate(["restore", text(&repository), "one", text(&scratch.path("a"))])
+        .fails(1, "table, byte ");
     fs::remove_file(&stored[0]).unwrap();
     bedplate(["backup", "verify", text(&repository), "one"]).fails(4, "is missing");
-    bedplate(["restore", text(&repository), "one", text(&scratch.path("b"))]).fails(1, "is missing");
+    bedplate(["restore", text(&repository), "one", text(&scratch.path("b"))])
+        .fails(1, "is missing");
     // A backup in full puts it back.
-    bedplate(["backup", "create", text(&dir), "one", text(&repository), "--name", "again", "--full"]).succeeds();
+    bedplate([
+        "backup",
+        "create",
+        text(&dir),
+        "one",
+        text(&repository),
+        "--name",
+        "again",
+        "--full",
+    ])
+    .succeeds();
     assert_eq!(fs::read(&stored[0]).unwrap(), whole);
     bedplate(["backup", "verify", text(&repository)]).succeeds();
     let fill = fs::File::create(dir.join("fill")).unwrap();
@@ -179,17 +246,20 @@ fn s_79_damage_of_a_backup_is_named() {
     while fill.write_all_at(&piece, at).is_ok() {
         at += 1 << 20;
     }
-    bedplate(["restore", text(&repository), "again", text(&dir.join("c"))]).fails(1, "No space left");
+    bedplate(["restore", text(&repository), "again", text(&dir.join("c"))])
+        .fails(1, "No space left");
     drop(fill);
     let manifest = repository.join("manifests/again");
     let text_of = fs::read_to_string(&manifest).unwrap().replace("\"table\"", "\"../table\"");
     fs::write(&manifest, text_of).unwrap();
-    bedplate(["restore", text(&repository), "again", text(&scratch.path("d"))]).fails(1, "does not have its hash");
+    bedplate(["restore", text(&repository), "again", text(&scratch.path("d"))])
+        .fails(1, "does not have its hash");
     bedplate(["backup", "list", text(&scratch.path("none"))]).fails(1, "holds no backups");
     bedplate(["unmount", text(&dir)]).succeeds();
 }
 
-/// S-115: a backup read through the library cache where the mount's mode is `concurrent+cache`, and took the place of what was hot there.
+/// S-115: a backup read through the library cache where the mount's mode is `concurrent+cache`, and
+/// took the place of what was hot there.
 #[test]
 fn s_115_a_backup_leaves_the_cache_as_it_was() {
     if !can_mount("the cache during a backup") {
@@ -212,12 +282,16 @@ fn s_115_a_backup_leaves_the_cache_as_it_was() {
     let restored = scratch.path("restored");
     bedplate(["restore", text(&repository), "then", text(&restored)]).succeeds();
     for name in ["hot", "cold"] {
-        assert!(fs::read(restored.join(name)).unwrap() == fs::read(dir.join(name)).unwrap(), "{name}");
+        assert!(
+            fs::read(restored.join(name)).unwrap() == fs::read(dir.join(name)).unwrap(),
+            "{name}"
+        );
     }
 }
 
-/// S-115: a file beside which another has the name with which it would be read past the caches, and one whose name has no room for that: the backup
-/// reads them, and not the other, and the rest past the caches all the same.
+/// S-115: a file beside which another has the name with which it would be read past the caches, and
+/// one whose name has no room for that: the backup reads them, and not the other, and the rest past
+/// the caches all the same.
 #[test]
 fn s_115_a_file_that_cannot_be_read_past_the_caches_is_backed_up_as_it_is() {
     if !can_mount("odd names in a backup") {
@@ -227,23 +301,46 @@ fn s_115_a_file_that_cannot_be_read_past_the_caches_is_backed_up_as_it_is() {
     let (image, dir) = (scratch.image("volume.img"), scratch.directory("mnt"));
     let long = "n".repeat(252);
     let content = |seed: usize, len: usize| pattern(len + seed)[seed..].to_vec();
-    let files = [("taken", content(1, 300_000)), (long.as_str(), content(3, 200_000)), ("hot", content(4, 1 << 20))];
+    let files = [
+        ("taken", content(1, 300_000)),
+        (long.as_str(), content(3, 200_000)),
+        ("hot", content(4, 1 << 20)),
+    ];
     // On a mount that name would lead to the file itself.
     let library = super::damage::mounted(&image);
-    library.open("/other", &bedplate::OpenOptions::create()).unwrap().write_at(&content(2, 300_000), 0).unwrap();
+    library
+        .open("/other", &bedplate::OpenOptions::create())
+        .unwrap()
+        .write_at(&content(2, 300_000), 0)
+        .unwrap();
     library.rename_path("/other", "/taken::direct").unwrap();
     library.unmount().unwrap();
-    bedplate(["mount", text(&image), text(&dir), "-o", "mode=concurrent+cache,cache=4M,read-ahead-max=0"]).succeeds();
+    bedplate([
+        "mount",
+        text(&image),
+        text(&dir),
+        "-o",
+        "mode=concurrent+cache,cache=4M,read-ahead-max=0",
+    ])
+    .succeeds();
     for (name, bytes) in &files {
         fs::write(dir.join(name), bytes).unwrap();
     }
-    assert!(fs::read(dir.join("taken::direct")).unwrap() == content(2, 300_000), "it is a file of its own");
+    assert!(
+        fs::read(dir.join("taken::direct")).unwrap() == content(2, 300_000),
+        "it is a file of its own"
+    );
     for _ in 0..2 {
         fs::read(dir.join("hot")).unwrap();
     }
     bedplate(["checkpoint", "create", text(&dir), "then"]).succeeds();
-    let resident = || bedplate(["--json", "info", text(&dir)]).succeeds().json()["cache"]["resident_bytes"].as_u64().unwrap();
-    let (before, repository, restored) = (resident(), scratch.path("backups"), scratch.path("restored"));
+    let resident = || {
+        bedplate(["--json", "info", text(&dir)]).succeeds().json()["cache"]["resident_bytes"]
+            .as_u64()
+            .unwrap()
+    };
+    let (before, repository, restored) =
+        (resident(), scratch.path("backups"), scratch.path("restored"));
     bedplate(["backup", "create", text(&dir), "then", text(&repository)]).succeeds();
     assert!(resident() <= before + 600_000, "nothing but these two came into the cache");
     bedplate(["restore", text(&repository), "then", text(&restored)]).succeeds();
@@ -253,7 +350,8 @@ fn s_115_a_file_that_cannot_be_read_past_the_caches_is_backed_up_as_it_is() {
     bedplate(["unmount", text(&dir)]).succeeds();
 }
 
-/// S-78: however files change between them, incremental backups restore to the byte what their checkpoints show.
+/// S-78: however files change between them, incremental backups restore to the byte what their
+/// checkpoints show.
 #[test]
 fn s_78_incremental_backups_are_exact() {
     if !can_mount("incremental backups of a mount") {
@@ -281,18 +379,23 @@ fn s_78_incremental_backups_are_exact() {
         }
         let name = format!("round{round}");
         bedplate(["checkpoint", "create", text(&dir), &name]).succeeds();
-        let made = bedplate(["--json", "backup", "create", text(&dir), &name, text(&repository)]).succeeds().json();
+        let made = bedplate(["--json", "backup", "create", text(&dir), &name, text(&repository)])
+            .succeeds()
+            .json();
         assert_eq!(made["base"].is_null(), round == 0, "{made}");
         assert!(round == 0 || made["read_bytes"].as_u64() <= made["bytes"].as_u64(), "{made}");
         shown.push((name.clone(), tree(&dir.join(".checkpoints").join(&name))));
         if round > 0 {
             // The next one is made against what stands on this one alone.
-            bedplate(["checkpoint", "delete", text(&dir), &format!("round{}", round - 1)]).succeeds();
+            bedplate(["checkpoint", "delete", text(&dir), &format!("round{}", round - 1)])
+                .succeeds();
         }
     }
     bedplate(["backup", "delete", text(&repository), "round0", "round3"]).succeeds();
     bedplate(["backup", "verify", text(&repository)]).succeeds().says("4 backups");
-    for (name, shown) in shown.into_iter().filter(|(name, _)| !["round0", "round3"].contains(&name.as_str())) {
+    for (name, shown) in
+        shown.into_iter().filter(|(name, _)| !["round0", "round3"].contains(&name.as_str()))
+    {
         let back = scratch.path(&name);
         bedplate(["restore", text(&repository), &name, text(&back)]).succeeds();
         let restored = tree(&back);
@@ -310,7 +413,11 @@ fn s_78_incremental_backups_are_exact() {
 fn change(dir: &Path, dice: &mut impl FnMut(u64) -> u64, noise: &[u8]) {
     let path = dir.join(format!("file{}", dice(6)));
     let other = dir.join(format!("file{}", dice(6)));
-    let Ok(file) = fs::File::options().read(true).write(true).create(true).truncate(false).open(&path) else { panic!("{}", path.display()) };
+    let Ok(file) =
+        fs::File::options().read(true).write(true).create(true).truncate(false).open(&path)
+    else {
+        panic!("{}", path.display())
+    };
     let (at, len) = (dice(3 << 20), 1 + dice(noise.len() as u64));
     match dice(10) {
         0..=3 => {
@@ -318,7 +425,13 @@ fn change(dir: &Path, dice: &mut impl FnMut(u64) -> u64, noise: &[u8]) {
             file.write_all_at(&noise[from..from + len as usize], at).unwrap();
         }
         4 => file.set_len(at).unwrap(),
-        5 => rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::PUNCH_HOLE | rustix::fs::FallocateFlags::KEEP_SIZE, at, len).unwrap(),
+        5 => rustix::fs::fallocate(
+            &file,
+            rustix::fs::FallocateFlags::PUNCH_HOLE | rustix::fs::FallocateFlags::KEEP_SIZE,
+            at,
+            len,
+        )
+        .unwrap(),
         6 => rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::empty(), at, len).unwrap(),
         7 => fs::rename(&path, &other).unwrap(),
         8 => fs::remove_file(&path).unwrap(),
@@ -328,7 +441,8 @@ fn change(dir: &Path, dice: &mut impl FnMut(u64) -> u64, noise: &[u8]) {
     }
 }
 
-/// S-78: a backup that finds no room leaves none, says so in one sentence, and stores only what is missing when it is repeated.
+/// S-78: a backup that finds no room leaves none, says so in one sentence, and stores only what is
+/// missing when it is repeated.
 #[test]
 fn s_78_an_interrupted_backup_goes_on() {
     if !can_mount("interrupted backups of a mount") {
@@ -353,17 +467,23 @@ fn s_78_an_interrupted_backup_goes_on() {
     fs::create_dir_all(repository.join("manifests")).unwrap();
     fs::write(repository.join("manifests/one.1.partial"), b"left by a crash").unwrap();
     fs::remove_file(&fill).unwrap();
-    let made = bedplate(["--json", "backup", "create", text(&dir), "one", text(&repository)]).succeeds().json();
+    let made = bedplate(["--json", "backup", "create", text(&dir), "one", text(&repository)])
+        .succeeds()
+        .json();
     assert_eq!(made["stored_bytes"].as_u64(), Some((12 - stored) << 20), "{made}");
     bedplate(["backup", "verify", text(&repository)]).succeeds().says("1 backup, 12 chunks");
     bedplate(["restore", text(&repository), "one", text(&scratch.path("back"))]).succeeds();
     assert!(tree(&scratch.path("back/db")) == one);
     bedplate(["backup", "delete", text(&repository)]).succeeds();
-    assert_eq!((chunks(&repository).len(), fs::read_dir(repository.join("manifests")).unwrap().count()), (12, 1));
+    assert_eq!(
+        (chunks(&repository).len(), fs::read_dir(repository.join("manifests")).unwrap().count()),
+        (12, 1)
+    );
     bedplate(["unmount", text(&dir)]).succeeds();
 }
 
-/// S-78: a piece that got lost is stored anew also by a backup that would have taken it over unread.
+/// S-78: a piece that got lost is stored anew also by a backup that would have taken it over
+/// unread.
 #[test]
 fn s_78_what_got_lost_is_stored_anew() {
     if !can_mount("backups against damaged ones") {
@@ -378,7 +498,9 @@ fn s_78_what_got_lost_is_stored_anew() {
     }
     bedplate(["backup", "create", text(&dir), "one", text(&repository)]).succeeds();
     fs::remove_file(&chunks(&repository)[1]).unwrap();
-    let made = bedplate(["--json", "backup", "create", text(&dir), "two", text(&repository)]).succeeds().json();
+    let made = bedplate(["--json", "backup", "create", text(&dir), "two", text(&repository)])
+        .succeeds()
+        .json();
     assert_eq!(made["base"].as_str(), Some("one"), "{made}");
     assert!((1..=1 << 20).contains(&made["read_bytes"].as_u64().unwrap()), "{made}");
     bedplate(["backup", "verify", text(&repository)]).succeeds();
@@ -387,14 +509,19 @@ fn s_78_what_got_lost_is_stored_anew() {
     fs::write(&one, &fs::read(&one).unwrap()[1..]).unwrap();
     bedplate(["backup", "list", text(&repository)]).succeeds().says(manifest);
     bedplate(["backup", "verify", text(&repository)]).fails(4, manifest);
-    bedplate(["backup", "create", text(&dir), "two", text(&repository), "--name", "three"]).succeeds();
+    bedplate(["backup", "create", text(&dir), "two", text(&repository), "--name", "three"])
+        .succeeds();
     bedplate(["backup", "delete", text(&repository), "two"]).fails(1, manifest);
     bedplate(["backup", "delete", text(&repository), "one"]).succeeds();
     bedplate(["backup", "verify", text(&repository)]).succeeds().says("2 backups");
     // A name that is no text is told in a line, and hides nothing.
     let odd = repository.join("manifests").join(OsStr::from_bytes(b"odd\xff"));
     fs::rename(repository.join("manifests/two"), &odd).unwrap();
-    let listed = bedplate(["backup", "list", text(&repository)]).succeeds().says("three: ").says("damaged: ").says("odd\\xff': the name is no text");
+    let listed = bedplate(["backup", "list", text(&repository)])
+        .succeeds()
+        .says("three: ")
+        .says("damaged: ")
+        .says("odd\\xff': the name is no text");
     assert_eq!(listed.stdout().lines().count(), 2, "{}", listed.stdout());
     bedplate(["backup", "verify", text(&repository)]).fails(4, "odd\\xff");
     bedplate(["backup", "verify", text(&repository), "three"]).succeeds();

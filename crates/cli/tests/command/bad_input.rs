@@ -16,7 +16,11 @@ const SUPERBLOCKS: [u64; 2] = [0, 8 << 20];
 
 /// CRC-32C of a superblock, as docs/format.md has it.
 fn crc32c(bytes: &[u8]) -> u32 {
-    let step = |crc: u32, byte: &u8| (0..8).fold(crc ^ u32::from(*byte), |crc, _| (crc >> 1) ^ (0x82f6_3b78 & (crc & 1).wrapping_neg()));
+    let step = |crc: u32, byte: &u8| {
+        (0..8).fold(crc ^ u32::from(*byte), |crc, _| {
+            (crc >> 1) ^ (0x82f6_3b78 & (crc & 1).wrapping_neg())
+        })
+    };
     !bytes.iter().fold(!0, step)
 }
 
@@ -109,7 +113,8 @@ fn sizes_and_blocks_that_cannot_be_are_refused_and_leave_no_image() {
         bedplate(["format", image].iter().chain(arguments)).fails(code, part);
         assert!(!Path::new(image).exists(), "{arguments:?} left an image behind");
     }
-    bedplate(["format", text(&scratch.path("no/such/dir.img")), "--size", "64M"]).fails(1, "No such file");
+    bedplate(["format", text(&scratch.path("no/such/dir.img")), "--size", "64M"])
+        .fails(1, "No such file");
     bedplate(["format", text(&scratch.directory("d"))]).fails(1, "is a directory");
     bedplate(["format", text(&scratch.file("empty", b""))]).fails(1, "add --size");
 }
@@ -127,7 +132,9 @@ fn a_block_size_below_the_sector_is_refused() {
 fn a_read_only_device_is_read_and_not_written() {
     let Some(device) = Loop::new(&[]) else { return };
     bedplate(["format", &device.name]).succeeds();
-    let Some(read_only) = Loop::over(&device.scratch.path("loop.img"), &["--read-only"]) else { return };
+    let Some(read_only) = Loop::over(&device.scratch.path("loop.img"), &["--read-only"]) else {
+        return;
+    };
     bedplate(["format", &read_only.name, "--force"]).fails(1, "read-only");
     bedplate(["mkdir", &read_only.name, "/d"]).fails(1, "read-only");
     bedplate(["ls", &read_only.name]).succeeds();
@@ -150,7 +157,11 @@ fn a_device_in_use_is_refused_with_who_uses_it() {
     let (image, dir) = scratch.mounted("");
     let sentence = format!("is mounted at {}", text(&dir));
     let other = scratch.directory("other");
-    for arguments in [&["format", text(&image), "--force"][..], &["ls", text(&image)], &["mount", text(&image), text(&other)]] {
+    for arguments in [
+        &["format", text(&image), "--force"][..],
+        &["ls", text(&image)],
+        &["mount", text(&image), text(&other)],
+    ] {
         bedplate(arguments).fails(1, &sentence);
     }
     bedplate(["check", text(&image)]).fails(8, &sentence);
@@ -181,5 +192,9 @@ fn a_wrong_log_filter_is_told_and_does_no_harm() {
     let mut check = command(["check", text(&image)]);
     check.env("BEDPLATE_LOG", "=[");
     let checked = run(check).succeeds();
-    assert!(checked.stderr().starts_with("bedplate: warning: BEDPLATE_LOG="), "{}", checked.stderr());
+    assert!(
+        checked.stderr().starts_with("bedplate: warning: BEDPLATE_LOG="),
+        "{}",
+        checked.stderr()
+    );
 }

@@ -18,7 +18,10 @@ fn tiny(more: &[&str]) -> Vec<String> {
 fn a_run_tells_ratios_and_leaves_a_report() {
     let scratch = Scratch::new();
     let report = scratch.path("report");
-    bedplate(tiny(&["--rounds", "2", "--report", text(&report)])).succeeds().says("8 KiB random 50% reads, 4 thr").says("1.000");
+    bedplate(tiny(&["--rounds", "2", "--report", text(&report)]))
+        .succeeds()
+        .says("8 KiB random 50% reads, 4 thr")
+        .says("1.000");
     let html = std::fs::read_to_string(report.join("report.html")).unwrap();
     assert!(html.contains("<svg") && html.contains("concurrent"));
     assert!(report.join("results.csv").exists());
@@ -41,8 +44,22 @@ fn nothing_is_overwritten_before_its_name_was_typed_back() {
     let image = scratch.file("precious", &[7; 40 << 20]);
     let target = format!("raw:{}", text(&image));
     let measure = |more: &[&str]| {
-        let mut arguments =
-            vec!["bench", "mixed", "-t", &target, "--size", "8M", "--threads", "1", "--reads", "0", "--time", "20ms", "--rounds", "1"];
+        let mut arguments = vec![
+            "bench",
+            "mixed",
+            "-t",
+            &target,
+            "--size",
+            "8M",
+            "--threads",
+            "1",
+            "--reads",
+            "0",
+            "--time",
+            "20ms",
+            "--rounds",
+            "1",
+        ];
         arguments.extend(more);
         bedplate(arguments)
     };
@@ -60,7 +77,19 @@ fn a_volume_keeps_what_it_holds() {
     let (image, source) = (scratch.image("volume.img"), scratch.file("source", b"precious"));
     bedplate(["put", text(&image), text(&source), "/kept"]).succeeds();
     let target = format!("volume:{}", text(&image));
-    bedplate(["bench", "writers", "-t", &target, "--size", "4M", "--threads", "1", "--rounds", "1"]).succeeds();
+    bedplate([
+        "bench",
+        "writers",
+        "-t",
+        &target,
+        "--size",
+        "4M",
+        "--threads",
+        "1",
+        "--rounds",
+        "1",
+    ])
+    .succeeds();
     bedplate(["cat", text(&image), "/kept"]).succeeds().says("precious");
     let names = bedplate(["ls", text(&image)]).succeeds().stdout();
     assert!(!names.contains("bedplate-bench"), "{names}");
@@ -72,7 +101,23 @@ fn a_directory_is_left_as_it_was() {
     let scratch = Scratch::new();
     let dir = scratch.directory("dir");
     let target = format!("path:{},buffered", text(&dir));
-    bedplate(["bench", "redo", "-t", &target, "--size", "1M", "--append", "4K", "--committers", "1", "--time", "20ms", "--rounds", "1"]).succeeds();
+    bedplate([
+        "bench",
+        "redo",
+        "-t",
+        &target,
+        "--size",
+        "1M",
+        "--append",
+        "4K",
+        "--committers",
+        "1",
+        "--time",
+        "20ms",
+        "--rounds",
+        "1",
+    ])
+    .succeeds();
     assert_eq!(std::fs::read_dir(&dir).unwrap().count(), 0);
 }
 
@@ -82,11 +127,15 @@ fn what_cannot_be_measured_is_refused_in_one_sentence() {
     let small = scratch.file("small", &[1; 1 << 20]);
     let (small, destroy) = (format!("raw:{}", text(&small)), format!("--destroy={}", text(&small)));
     bedplate(["bench", "mixed", "-t", &small, &destroy]).fails(1, "needs 1 GiB");
-    bedplate(["bench", "mixed", "-t", "memory:64M", "--size", "8M", "--block", "1000"]).fails(2, "multiple of 512");
-    bedplate(["bench", "mixed", "-t", "memory:64M", "--size", "8M", "--threads", "0"]).fails(2, "number of threads");
-    bedplate(["bench", "mixed", "-t", "memory:64M", "--size", "8M", "--locking", "--threads", "1"]).fails(1, "advisory locks");
+    bedplate(["bench", "mixed", "-t", "memory:64M", "--size", "8M", "--block", "1000"])
+        .fails(2, "multiple of 512");
+    bedplate(["bench", "mixed", "-t", "memory:64M", "--size", "8M", "--threads", "0"])
+        .fails(2, "number of threads");
+    bedplate(["bench", "mixed", "-t", "memory:64M", "--size", "8M", "--locking", "--threads", "1"])
+        .fails(1, "advisory locks");
     bedplate(["bench", "mixed", "-t", "memory:64M,speed=fast"]).fails(2, "no option 'speed=fast'");
-    bedplate(["bench", "mixed", "-t", "volume:memory:64M,inode-lock=whole"]).fails(2, "mode=direct");
+    bedplate(["bench", "mixed", "-t", "volume:memory:64M,inode-lock=whole"])
+        .fails(2, "mode=direct");
     bedplate(["bench", "mixed", "-t", "path:/nonexistent"]).fails(1, "directory");
     bedplate(["bench", "mixed", "-t", "memory:64M", "-t", "memory:64M"]).fails(2, "label");
     bedplate(["bench", "mixed"]).fails(2, "--target");
@@ -94,20 +143,28 @@ fn what_cannot_be_measured_is_refused_in_one_sentence() {
     bedplate(["bench", "compare", "/nonexistent", "/nonexistent"]).fails(1, "cannot read");
 }
 
-/// Runs until interrupted after `delay`; returns the document, or `None` when no round was finished by then.
+/// Runs until interrupted after `delay`; returns the document, or `None` when no round was finished
+/// by then.
 fn interrupted_after(delay: Duration) -> Option<Value> {
     let mut command: Command = command(tiny(&["--json", "--rounds", "100000"]));
     let child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
     std::thread::sleep(delay);
-    rustix::process::kill_process(rustix::process::Pid::from_child(&child), rustix::process::Signal::INT).unwrap();
+    rustix::process::kill_process(
+        rustix::process::Pid::from_child(&child),
+        rustix::process::Signal::INT,
+    )
+    .unwrap();
     let output = child.wait_with_output().unwrap();
     output.status.success().then(|| serde_json::from_slice(&output.stdout).unwrap())
 }
 
 #[test]
 fn an_interrupt_keeps_the_rounds_that_were_finished() {
-    // How soon the first round is finished is the machine's business, so longer and longer waits are tried.
-    let document = (0..6).find_map(|doubling| interrupted_after(Duration::from_millis(700 << doubling))).unwrap();
+    // How soon the first round is finished is the machine's business, so longer and longer waits
+    // are tried.
+    let document = (0..6)
+        .find_map(|doubling| interrupted_after(Duration::from_millis(700 << doubling)))
+        .unwrap();
     assert_eq!(document["interrupted"], true);
     let records = document["workloads"][0]["records"].as_array().unwrap();
     assert!(!records.is_empty() && records.len().is_multiple_of(2), "{}", records.len());
@@ -128,7 +185,8 @@ fn a_real_database_runs_on_a_mount_in_the_mode_asked_for() {
     let directory = scratch.directory("mount");
     bedplate(["mount", text(&image), text(&directory)]).succeeds();
     let target = format!("path:{},mode=concurrent", directory.display());
-    let options = "--database sqlite --scale 1 --clients 1 --time 100ms --ramp 10ms --rounds 1 --json";
+    let options =
+        "--database sqlite --scale 1 --clients 1 --time 100ms --ramp 10ms --rounds 1 --json";
     let run = bedplate(["bench", "oltp", "-t", &target].into_iter().chain(options.split(' ')));
     let left = std::fs::read_dir(&directory).unwrap().count();
     bedplate(["unmount", text(&directory)]).succeeds();

@@ -1,4 +1,5 @@
-//! Backups in a bucket, over the real protocol: an S3 server of another make on this machine, and a network between that fails.
+//! Backups in a bucket, over the real protocol: an S3 server of another make on this machine, and a
+//! network between that fails.
 
 mod network;
 
@@ -31,8 +32,14 @@ impl Server {
     fn start(test: &str) -> Option<Self> {
         let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
         let mut server = Command::new("moto_server");
-        server.args(["-H", "127.0.0.1", "-p", &address.port().to_string()]).stdout(Stdio::null()).stderr(Stdio::null());
-        let known = Command::new("moto_server").arg("--help").output().is_ok_and(|told| told.status.success());
+        server
+            .args(["-H", "127.0.0.1", "-p", &address.port().to_string()])
+            .stdout(Stdio::null())
+            .stderr(Stdio::null());
+        let known = Command::new("moto_server")
+            .arg("--help")
+            .output()
+            .is_ok_and(|told| told.status.success());
         if !known {
             eprintln!("skipped: {test}: there is no moto_server here (pip install 'moto[server]')");
             return None;
@@ -52,7 +59,12 @@ impl Server {
     fn put(&self, bucket: &str) {
         use std::io::Write;
         let mut stream = TcpStream::connect(self.address).unwrap();
-        write!(stream, "PUT /{bucket} HTTP/1.0\r\nHost: {}\r\nContent-Length: 0\r\n\r\n", self.address).unwrap();
+        write!(
+            stream,
+            "PUT /{bucket} HTTP/1.0\r\nHost: {}\r\nContent-Length: 0\r\n\r\n",
+            self.address
+        )
+        .unwrap();
         let mut answer = String::new();
         stream.read_to_string(&mut answer).unwrap();
         assert!(answer.lines().next().is_some_and(|line| line.contains("200")), "{answer}");
@@ -62,8 +74,13 @@ impl Server {
 /// The binary, with credentials and an endpoint.
 fn to(address: SocketAddr, arguments: &[&str]) -> Command {
     let mut command = command(arguments);
-    command.env_clear().envs(std::env::vars_os().filter(|(name, _)| !name.to_string_lossy().starts_with("AWS_")));
-    command.env("AWS_ENDPOINT_URL", format!("http://{address}")).env("AWS_ACCESS_KEY_ID", "key").env("AWS_SECRET_ACCESS_KEY", "secret");
+    command
+        .env_clear()
+        .envs(std::env::vars_os().filter(|(name, _)| !name.to_string_lossy().starts_with("AWS_")));
+    command
+        .env("AWS_ENDPOINT_URL", format!("http://{address}"))
+        .env("AWS_ACCESS_KEY_ID", "key")
+        .env("AWS_SECRET_ACCESS_KEY", "secret");
     command
 }
 
@@ -81,13 +98,20 @@ fn source(scratch: &Scratch) -> std::path::PathBuf {
 }
 
 fn same(dir: &Path, restored: &Path, names: &[&str]) -> bool {
-    names.iter().all(|name| fs::read(dir.join(name)).unwrap() == fs::read(restored.join(name)).unwrap())
+    names
+        .iter()
+        .all(|name| fs::read(dir.join(name)).unwrap() == fs::read(restored.join(name)).unwrap())
 }
 
-/// S-100: a bucket is a place for backups like a directory: full, incremental, listed, verified, restored, deleted; what cannot be is one sentence.
+/// S-100: a bucket is a place for backups like a directory: full, incremental, listed, verified,
+/// restored, deleted; what cannot be is one sentence.
 #[test]
 fn s_100_backups_in_a_bucket() {
-    let Some(server) = Server::start("backups in a bucket").filter(|_| can_mount("backups in a bucket")) else { return };
+    let Some(server) =
+        Server::start("backups in a bucket").filter(|_| can_mount("backups in a bucket"))
+    else {
+        return;
+    };
     let scratch = Scratch::new();
     let dir = source(&scratch);
     let (bucket, to) = ("s3://bucket/deep/pg", |arguments: &[&str]| at(server.address, arguments));
@@ -110,24 +134,42 @@ fn s_100_backups_in_a_bucket() {
     for name in ["one", "two"] {
         let back = scratch.path(name);
         to(&["restore", bucket, name, text(&back)]).succeeds();
-        assert!(same(&dir.join(".checkpoints").join(name), &back, &["table", "small \u{e9}"]), "{name}");
+        assert!(
+            same(&dir.join(".checkpoints").join(name), &back, &["table", "small \u{e9}"]),
+            "{name}"
+        );
     }
     let pruned = to(&["--json", "backup", "delete", bucket, "one"]).succeeds().json();
-    assert_eq!((pruned["chunks"].as_u64(), pruned["bytes"].as_u64()), (Some(1), Some(1 << 20)), "{pruned}");
+    assert_eq!(
+        (pruned["chunks"].as_u64(), pruned["bytes"].as_u64()),
+        (Some(1), Some(1 << 20)),
+        "{pruned}"
+    );
     to(&["backup", "delete", bucket, "one"]).fails(1, "no backup 'one'");
     to(&["backup", "verify", bucket]).succeeds().says("1 backup, 11 chunks");
     to(&["backup", "create", text(&dir), "one", "s3://none/x"]).fails(1, "there is no such bucket");
-    to(&["backup", "create", text(&dir), "one", "s3://bucket/deep"]).fails(1, "something else than backups");
-    to(&["backup", "create", text(&dir), "one", bucket, "--name", "a\nb"]).fails(2, "cannot be the name");
+    to(&["backup", "create", text(&dir), "one", "s3://bucket/deep"])
+        .fails(1, "something else than backups");
+    to(&["backup", "create", text(&dir), "one", bucket, "--name", "a\nb"])
+        .fails(2, "cannot be the name");
     to(&["backup", "list", "s3://"]).fails(2, "names no bucket");
-    at(TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap(), &["backup", "list", "gs:///x"]).fails(2, "names no bucket");
+    at(
+        TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap(),
+        &["backup", "list", "gs:///x"],
+    )
+    .fails(2, "names no bucket");
     bedplate(["unmount", text(&dir)]).succeeds();
 }
 
-/// S-100: requests that fail, and connections that are cut in the middle, are made again; where that does not help, one sentence says why.
+/// S-100: requests that fail, and connections that are cut in the middle, are made again; where
+/// that does not help, one sentence says why.
 #[test]
 fn s_100_a_network_that_fails() {
-    let Some(server) = Server::start("buckets behind a bad network").filter(|_| can_mount("buckets behind a bad network")) else { return };
+    let Some(server) = Server::start("buckets behind a bad network")
+        .filter(|_| can_mount("buckets behind a bad network"))
+    else {
+        return;
+    };
     let scratch = Scratch::new();
     let dir = source(&scratch);
     let network = Network::to(server.address);
@@ -139,30 +181,43 @@ fn s_100_a_network_that_fails() {
     to(&["restore", bucket, "one", text(&scratch.path("back"))]).succeeds();
     assert!(same(&dir.join(".checkpoints/one"), &scratch.path("back"), &["table", "small \u{e9}"]));
     assert!(network.failed() > 5, "{} failures", network.failed());
-    for (code, says) in
-        [("AccessDenied", "denies access"), ("InvalidAccessKeyId", "AWS_ACCESS_KEY_ID"), ("SignatureDoesNotMatch", "does not take the credentials")]
-    {
+    for (code, says) in [
+        ("AccessDenied", "denies access"),
+        ("InvalidAccessKeyId", "AWS_ACCESS_KEY_ID"),
+        ("SignatureDoesNotMatch", "does not take the credentials"),
+    ] {
         network.set(Weather::Refusing(code));
         to(&["backup", "create", text(&dir), "one", bucket, "--name", "again"]).fails(1, says);
     }
     drop(network);
     let nobody = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let mut lonely = crate::buckets::to(nobody, &["backup", "list", bucket]);
-    lonely.env_remove("AWS_ACCESS_KEY_ID").env_remove("AWS_SECRET_ACCESS_KEY").env("AWS_METADATA_ENDPOINT", format!("http://{nobody}/169.254."));
+    lonely
+        .env_remove("AWS_ACCESS_KEY_ID")
+        .env_remove("AWS_SECRET_ACCESS_KEY")
+        .env("AWS_METADATA_ENDPOINT", format!("http://{nobody}/169.254."));
     run(lonely).fails(1, "there are no credentials");
     bedplate(["unmount", text(&dir)]).succeeds();
 }
 
-/// S-100, S-102: killed in the middle, a backup is not listed, its chunks are used, and a deletion waits until its claim is dead.
+/// S-100, S-102: killed in the middle, a backup is not listed, its chunks are used, and a deletion
+/// waits until its claim is dead.
 #[test]
 fn s_102_a_killed_backup_to_a_bucket() {
-    let Some(server) = Server::start("killed backups to a bucket").filter(|_| can_mount("killed backups to a bucket")) else { return };
+    let Some(server) = Server::start("killed backups to a bucket")
+        .filter(|_| can_mount("killed backups to a bucket"))
+    else {
+        return;
+    };
     let scratch = Scratch::new();
     let dir = source(&scratch);
     let network = Network::to(server.address);
     let bucket = "s3://bucket/pg";
     network.set(Weather::StopsAfter(4 << 20));
-    let mut child = to(network.address(), &["backup", "create", text(&dir), "one", bucket]).stderr(Stdio::null()).spawn().unwrap();
+    let mut child = to(network.address(), &["backup", "create", text(&dir), "one", bucket])
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
     network.wait_until_stopped();
     child.kill().unwrap();
     child.wait().unwrap();

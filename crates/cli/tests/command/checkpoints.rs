@@ -14,25 +14,32 @@ fn checkpoints_of_a_live_mount_are_made_read_rolled_back_to_and_deleted() {
     std::fs::create_dir(dir.join("other")).unwrap();
     // What the kernel still holds is in it too: the command asks for it first.
     bedplate(["checkpoint", "create", text(&dir), "two words"]).succeeds().says("two words");
-    bedplate(["checkpoint", "create", text(&dir), "set", text(&file), "--keep"]).succeeds().says("of /table (kept)");
+    bedplate(["checkpoint", "create", text(&dir), "set", text(&file), "--keep"])
+        .succeeds()
+        .says("of /table (kept)");
     bedplate(["checkpoint", "create", text(&dir), "set"]).fails(1, "exists");
     bedplate(["checkpoint", "create", text(&dir), "a/b"]).fails(1, "cannot be a name");
     std::fs::write(&file, b"overwritten").unwrap();
     std::fs::write(dir.join("later"), b"later").unwrap();
     assert!(std::fs::read(dir.join(".checkpoints/two words/table")).unwrap() == content);
     assert!(std::fs::read(dir.join(".checkpoints/set/table")).unwrap() == content);
-    let listed: Vec<_> = std::fs::read_dir(&dir).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    let listed: Vec<_> =
+        std::fs::read_dir(&dir).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     assert!(!listed.iter().any(|name| name == ".checkpoints"), "{listed:?}");
     assert!(std::fs::write(dir.join(".checkpoints/set/table"), b"x").is_err());
-    let shown = bedplate(["--json", "checkpoint", "show", text(&dir), "two words"]).succeeds().json();
+    let shown =
+        bedplate(["--json", "checkpoint", "show", text(&dir), "two words"]).succeeds().json();
     assert!(shown["rows"].as_u64().unwrap() > 0, "{shown}");
     let open = std::fs::File::open(&file).unwrap();
     bedplate(["checkpoint", "rollback", text(&dir), "two words"]).fails(1, "/table");
     drop(open);
-    let done = bedplate(["--json", "checkpoint", "rollback", text(&dir), "two words"]).succeeds().json();
+    let done =
+        bedplate(["--json", "checkpoint", "rollback", text(&dir), "two words"]).succeeds().json();
     assert!(std::fs::read(&file).unwrap() == content);
     assert!(!dir.join("later").exists());
-    bedplate(["checkpoint", "rollback", text(&dir), done["undo"].as_str().unwrap(), text(&file)]).succeeds().says("to undo it");
+    bedplate(["checkpoint", "rollback", text(&dir), done["undo"].as_str().unwrap(), text(&file)])
+        .succeeds()
+        .says("to undo it");
     assert_eq!(std::fs::read(&file).unwrap(), b"overwritten");
     bedplate(["checkpoint", "delete", text(&image), "two words", "set"]).succeeds();
     bedplate(["checkpoint", "delete", text(&dir), "set"]).fails(1, "no checkpoint 'set'");
@@ -50,7 +57,10 @@ fn checkpoints_of_a_volume_that_is_not_mounted() {
     bedplate(["checkpoint", "list", text(&image)]).succeeds().says("no checkpoints");
     bedplate(["checkpoint", "create", text(&image), "then"]).succeeds();
     bedplate(["put", text(&image), text(&new), "/table"]).succeeds();
-    assert!(bedplate(["cat", text(&image), "/.checkpoints/then/table"]).succeeds().stdout_bytes() == content);
+    assert!(
+        bedplate(["cat", text(&image), "/.checkpoints/then/table"]).succeeds().stdout_bytes()
+            == content
+    );
     bedplate(["checkpoint", "rollback", text(&image), "then", "/table"]).succeeds();
     assert!(bedplate(["cat", text(&image), "/table"]).succeeds().stdout_bytes() == content);
     let listed = bedplate(["--json", "checkpoint", "list", text(&image)]).succeeds().json();
@@ -70,13 +80,18 @@ fn clones_are_made_of_checkpoints_and_of_the_present() {
     bedplate(["put", text(&image), text(&old), "/db/table"]).succeeds();
     bedplate(["checkpoint", "create", text(&image), "a:b"]).succeeds();
     bedplate(["put", text(&image), text(&new), "/db/table"]).succeeds();
-    bedplate(["checkpoint", "clone", text(&image), "a:b:/db", "/then"]).succeeds().says("2 files and directories");
-    let cloned = bedplate(["--json", "checkpoint", "clone", text(&image), ":/db/table", "/now"]).succeeds().json();
+    bedplate(["checkpoint", "clone", text(&image), "a:b:/db", "/then"])
+        .succeeds()
+        .says("2 files and directories");
+    let cloned = bedplate(["--json", "checkpoint", "clone", text(&image), ":/db/table", "/now"])
+        .succeeds()
+        .json();
     assert_eq!(cloned["inodes"].as_u64(), Some(1), "{cloned}");
     assert!(bedplate(["cat", text(&image), "/then/table"]).succeeds().stdout_bytes() == content);
     assert_eq!(bedplate(["cat", text(&image), "/now"]).succeeds().stdout_bytes(), b"new");
     bedplate(["checkpoint", "clone", text(&image), ":/db", "/then"]).fails(1, "exists");
-    bedplate(["checkpoint", "clone", text(&image), "never", "/x"]).fails(1, "no checkpoint 'never'");
+    bedplate(["checkpoint", "clone", text(&image), "never", "/x"])
+        .fails(1, "no checkpoint 'never'");
     bedplate(["checkpoint", "clone", text(&image), "/db", "/x"]).fails(2, "names no source");
     bedplate(["check", text(&image)]).succeeds();
     if !can_mount("clones on a mount") {
@@ -87,11 +102,19 @@ fn clones_are_made_of_checkpoints_and_of_the_present() {
     assert!(!dir.join("live").exists());
     // What the kernel still holds is in the clone of the present.
     std::fs::write(dir.join("db/table"), b"written just now").unwrap();
-    bedplate(["checkpoint", "clone", text(&dir), &format!(":{}", text(&dir.join("db"))), text(&dir.join("live"))]).succeeds();
+    bedplate([
+        "checkpoint",
+        "clone",
+        text(&dir),
+        &format!(":{}", text(&dir.join("db"))),
+        text(&dir.join("live")),
+    ])
+    .succeeds();
     assert_eq!(std::fs::read(dir.join("live/table")).unwrap(), b"written just now");
     std::fs::write(dir.join("live/table"), b"other").unwrap();
     assert_eq!(std::fs::read(dir.join("db/table")).unwrap(), b"written just now");
-    bedplate(["checkpoint", "clone", text(&dir), "a:b:/db/table", text(&dir.join("again"))]).succeeds();
+    bedplate(["checkpoint", "clone", text(&dir), "a:b:/db/table", text(&dir.join("again"))])
+        .succeeds();
     bedplate(["checkpoint", "delete", text(&dir), "a:b"]).succeeds();
     assert!(std::fs::read(dir.join("again")).unwrap() == content);
     bedplate(["unmount", text(&dir)]).succeeds();
@@ -116,8 +139,15 @@ fn what_differs_is_told_by_name_and_by_block() {
     let told = bedplate(["--json", "checkpoint", "diff", text(&image), "a", "b"]).succeeds().json();
     assert_eq!(told["differences"].as_array().unwrap().len(), 3, "{told}");
     assert_eq!(told["differences"][1]["path"], "/table", "{told}");
-    let told = bedplate(["--json", "checkpoint", "diff", text(&image), "a", "b", "--file", "/table"]).succeeds().json();
-    assert_eq!((told["size_bytes"].as_u64(), told["size_before_bytes"].as_u64()), (Some(300_000), Some(300_000)), "{told}");
+    let told =
+        bedplate(["--json", "checkpoint", "diff", text(&image), "a", "b", "--file", "/table"])
+            .succeeds()
+            .json();
+    assert_eq!(
+        (told["size_bytes"].as_u64(), told["size_before_bytes"].as_u64()),
+        (Some(300_000), Some(300_000)),
+        "{told}"
+    );
     bedplate(["checkpoint", "diff", text(&image), "a", "--file", "/none"]).fails(1, "/none");
     bedplate(["checkpoint", "diff", text(&image), "b", "a"]).fails(1, "older");
     if !can_mount("differences on a mount") {
@@ -126,12 +156,15 @@ fn what_differs_is_told_by_name_and_by_block() {
     let dir = scratch.directory("mnt");
     bedplate(["mount", text(&image), text(&dir), "-o", "mode=cached"]).succeeds();
     for i in 0..500 {
-        std::fs::create_dir(dir.join(format!("another directory with rather a long name {i}"))).unwrap();
+        std::fs::create_dir(dir.join(format!("another directory with rather a long name {i}")))
+            .unwrap();
     }
     // More than one answer holds.
     let told = bedplate(["--json", "checkpoint", "diff", text(&dir), "b"]).succeeds().json();
     assert_eq!(told["differences"].as_array().unwrap().len(), 500);
-    bedplate(["checkpoint", "diff", text(&dir), "a", "--file", text(&dir.join("table"))]).succeeds().says("changed");
+    bedplate(["checkpoint", "diff", text(&dir), "a", "--file", text(&dir.join("table"))])
+        .succeeds()
+        .says("changed");
     // A file that changed is told of by the name that it had, also when it got another since.
     bedplate(["checkpoint", "create", text(&dir), "c"]).succeeds();
     std::fs::hard_link(dir.join("table"), dir.join("zlink")).unwrap();
@@ -139,9 +172,16 @@ fn what_differs_is_told_by_name_and_by_block() {
     std::fs::remove_dir(dir.join("one")).unwrap();
     std::fs::write(dir.join("one"), b"").unwrap();
     let told = bedplate(["--json", "checkpoint", "diff", text(&dir), "c"]).succeeds().json();
-    let told: Vec<(&str, &str)> =
-        told["differences"].as_array().unwrap().iter().map(|one| (one["kind"].as_str().unwrap(), one["path"].as_str().unwrap())).collect();
-    assert_eq!(told, [("removed", "/one"), ("added", "/one"), ("changed", "/table"), ("added", "/zlink")]);
+    let told: Vec<(&str, &str)> = told["differences"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|one| (one["kind"].as_str().unwrap(), one["path"].as_str().unwrap()))
+        .collect();
+    assert_eq!(
+        told,
+        [("removed", "/one"), ("added", "/one"), ("changed", "/table"), ("added", "/zlink")]
+    );
     bedplate(["unmount", text(&dir)]).succeeds();
 }
 
@@ -172,11 +212,16 @@ fn untorn_is_set_inherited_and_told() {
     std::fs::write(dir.join("db/below/f"), b"x").unwrap();
     std::os::unix::fs::symlink("/etc", dir.join("db/away")).unwrap();
     bedplate(["untorn", "-R", text(&dir.join("db"))]).fails(2, "<SIZE>");
-    bedplate(["untorn", "-R", text(&dir.join("db")), "16k"]).succeeds().says("16 KiB untorn, by ").says("so are 4 files and directories in it");
+    bedplate(["untorn", "-R", text(&dir.join("db")), "16k"])
+        .succeeds()
+        .says("16 KiB untorn, by ")
+        .says("so are 4 files and directories in it");
     bedplate(["untorn", text(&dir.join("db/below/f"))]).succeeds().says("16 KiB untorn");
     bedplate(["untorn", text(&dir.join("db")), "none"]).succeeds();
     bedplate(["unmount", text(&dir)]).succeeds();
-    bedplate(["untorn", "--recursive", &address("/"), "none"]).succeeds().says("so are 5 files and directories in it");
+    bedplate(["untorn", "--recursive", &address("/"), "none"])
+        .succeeds()
+        .says("so are 5 files and directories in it");
     bedplate(["untorn", &address("/db/below/f")]).succeeds().says("by itself");
     bedplate(["check", text(&image)]).succeeds();
 }
@@ -192,11 +237,14 @@ fn a_checkpoint_is_mounted_alone() {
     bedplate(["checkpoint", "create", text(&dir), "then"]).succeeds();
     std::fs::write(dir.join("a"), b"now").unwrap();
     bedplate(["unmount", text(&dir)]).succeeds();
-    bedplate(["mount", text(&image), text(&dir), "-o", "checkpoint=then"]).succeeds().says("read-only");
+    bedplate(["mount", text(&image), text(&dir), "-o", "checkpoint=then"])
+        .succeeds()
+        .says("read-only");
     assert_eq!(std::fs::read(dir.join("a")).unwrap(), b"then");
     assert!(std::fs::write(dir.join("a"), b"x").is_err());
     bedplate(["unmount", text(&dir)]).succeeds();
-    bedplate(["mount", text(&image), text(&dir), "-o", "checkpoint=never"]).fails(1, "no checkpoint 'never'");
+    bedplate(["mount", text(&image), text(&dir), "-o", "checkpoint=never"])
+        .fails(1, "no checkpoint 'never'");
 }
 
 /// S-120
@@ -204,22 +252,43 @@ fn schedules_tell_of_their_last_turn_and_of_the_next(scratch: &Scratch, volume: 
     let list = || bedplate(["checkpoint", "schedule", "list", volume]).succeeds();
     list().says(" UTC, next 20");
     bedplate(["put", volume, text(&scratch.file("x", b"x")), "/x"]).succeeds();
-    bedplate(["checkpoint", "schedule", "add", volume, "yearly", "--every", "365d", "--keep", "1", "--path", "/x"])
-        .succeeds()
-        .says("last not yet, due");
+    bedplate([
+        "checkpoint",
+        "schedule",
+        "add",
+        volume,
+        "yearly",
+        "--every",
+        "365d",
+        "--keep",
+        "1",
+        "--path",
+        "/x",
+    ])
+    .succeeds()
+    .says("last not yet, due");
     bedplate(["rm", volume, "/x"]).succeeds();
     bedplate(["checkpoint", "run-schedule", volume]).fails(1, "/x");
     list().says("\n  the last made no checkpoint: /x: ");
     let listed = bedplate(["--json", "checkpoint", "schedule", "list", volume]).succeeds().json();
-    let yearly = listed["schedules"].as_array().unwrap().iter().find(|one| one["name"] == "yearly").unwrap().clone();
+    let yearly = listed["schedules"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .find(|one| one["name"] == "yearly")
+        .unwrap()
+        .clone();
     assert!(
-        yearly["failure"].as_str().unwrap().contains("/x") && yearly["due"] == false && yearly["next"].as_i64() > yearly["last"].as_i64(),
+        yearly["failure"].as_str().unwrap().contains("/x")
+            && yearly["due"] == false
+            && yearly["next"].as_i64() > yearly["last"].as_i64(),
         "{yearly}"
     );
     bedplate(["checkpoint", "schedule", "remove", volume, "yearly"]).succeeds();
 }
 
-/// S-80, S-82, S-83: what an administrator does with checkpoints, on a volume that is not mounted and on one that is.
+/// S-80, S-82, S-83: what an administrator does with checkpoints, on a volume that is not mounted
+/// and on one that is.
 #[test]
 fn checkpoints_are_scheduled_counted_and_given_a_policy() {
     let scratch = Scratch::new();
@@ -234,15 +303,24 @@ fn checkpoints_are_scheduled_counted_and_given_a_policy() {
         .succeeds()
         .says("hourly: every 1 h, keeps 24, of everything, last not yet");
     bedplate(["checkpoint", "schedule", "add", volume, "often"]).fails(2, "--every");
-    bedplate(["checkpoint", "schedule", "add", volume, "often", "--every", "1s", "--keep", "3"]).fails(1, "a minute");
+    bedplate(["checkpoint", "schedule", "add", volume, "often", "--every", "1s", "--keep", "3"])
+        .fails(1, "a minute");
     bedplate(["checkpoint", "run-schedule", volume]).succeeds().says("made hourly-20");
     bedplate(["checkpoint", "run-schedule", volume]).succeeds();
     schedules_tell_of_their_last_turn_and_of_the_next(&scratch, volume);
     bedplate(["checkpoint", "schedule", "remove", volume, "daily"]).succeeds();
     bedplate(["checkpoint", "schedule", "remove", volume, "daily"]).fails(1, "no schedule 'daily'");
     let listed = bedplate(["--json", "checkpoint", "list", volume, "--space"]).succeeds().json();
-    let made: Vec<_> = listed["checkpoints"].as_array().unwrap().iter().map(|one| one["name"].as_str().unwrap().to_owned()).collect();
-    assert!(made.len() >= 2 && made[0].starts_with("daily-20") && listed["held_bytes"] == 0, "{listed}");
+    let made: Vec<_> = listed["checkpoints"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|one| one["name"].as_str().unwrap().to_owned())
+        .collect();
+    assert!(
+        made.len() >= 2 && made[0].starts_with("daily-20") && listed["held_bytes"] == 0,
+        "{listed}"
+    );
     let old = scratch.file("old", &pattern(1 << 20));
     bedplate(["put", volume, text(&old), "/a"]).succeeds();
     bedplate(["checkpoint", "create", volume, "one"]).succeeds();
@@ -250,9 +328,14 @@ fn checkpoints_are_scheduled_counted_and_given_a_policy() {
     bedplate(["rm", volume, "/a"]).succeeds();
     // Neither holds it alone, both together do.
     bedplate(["checkpoint", "show", volume, "one"]).succeeds().says("frees 0 B");
-    bedplate(["checkpoint", "delete", "--would-free", volume, "one", "two"]).succeeds().says("would free 1 MiB; nothing");
-    bedplate(["checkpoint", "delete", "--would-free", volume, "one", "never"]).fails(1, "no checkpoint 'never'");
-    bedplate(["checkpoint", "list", volume, "--space"]).succeeds().says("all of them would free 1 MiB");
+    bedplate(["checkpoint", "delete", "--would-free", volume, "one", "two"])
+        .succeeds()
+        .says("would free 1 MiB; nothing");
+    bedplate(["checkpoint", "delete", "--would-free", volume, "one", "never"])
+        .fails(1, "no checkpoint 'never'");
+    bedplate(["checkpoint", "list", volume, "--space"])
+        .succeeds()
+        .says("all of them would free 1 MiB");
     bedplate(["check", volume]).succeeds();
 }
 
@@ -271,7 +354,9 @@ fn checkpoints_are_looked_at_on_a_read_only_mount() {
     bedplate(["mount", text(&image), text(&dir), "-o", "ro"]).succeeds();
     bedplate(["checkpoint", "list", text(&dir), "--space"]).succeeds().says("then: ");
     bedplate(["checkpoint", "show", text(&dir), "then"]).succeeds().says("frees");
-    bedplate(["checkpoint", "delete", "--would-free", text(&dir), "then"]).succeeds().says("would free");
+    bedplate(["checkpoint", "delete", "--would-free", text(&dir), "then"])
+        .succeeds()
+        .says("would free");
     bedplate(["checkpoint", "schedule", "list", text(&dir)]).succeeds().says("weekly");
     bedplate(["checkpoint", "policy", text(&dir)]).succeeds().says("refuse");
     bedplate(["info", text(&dir)]).succeeds().says("checkpoints   ");
@@ -279,14 +364,17 @@ fn checkpoints_are_looked_at_on_a_read_only_mount() {
     bedplate(["defrag", text(&dir), "--dry-run"]).succeeds().says("0 of 1 files");
     // A path that one name of an attribute does not hold.
     let beside = scratch.directory(&"far/".repeat(60));
-    bedplate(["checkpoint", "mount", text(&dir), "then", text(&beside)]).succeeds().says("read-only");
+    bedplate(["checkpoint", "mount", text(&dir), "then", text(&beside)])
+        .succeeds()
+        .says("read-only");
     assert_eq!(std::fs::read(beside.join("a")).unwrap(), b"then");
     bedplate(["unmount", text(&beside)]).succeeds();
     bedplate(["checkpoint", "create", text(&dir), "now"]).fails(1, "read-only");
     bedplate(["unmount", text(&dir)]).succeeds();
 }
 
-/// S-51, S-52: a checkpoint of a live volume is mounted beside it, stays while it is, and its mount ends with the volume's.
+/// S-51, S-52: a checkpoint of a live volume is mounted beside it, stays while it is, and its mount
+/// ends with the volume's.
 #[test]
 fn s_52_a_checkpoint_mounted_beside_its_volume_stays() {
     if !can_mount("a checkpoint beside its volume") {
@@ -299,12 +387,21 @@ fn s_52_a_checkpoint_mounted_beside_its_volume_stays() {
     std::fs::write(dir.join("d/a"), pattern(100_000)).unwrap();
     bedplate(["checkpoint", "create", text(&dir), "then"]).succeeds();
     std::fs::write(dir.join("d/a"), b"now").unwrap();
-    bedplate(["checkpoint", "mount", text(&dir), "never", text(&beside)]).fails(1, "no checkpoint 'never'");
-    bedplate(["checkpoint", "mount", text(&dir), "then", text(&dir.join("missing"))]).fails(1, "does not exist");
-    bedplate(["checkpoint", "mount", text(&dir), "then", text(&beside)]).succeeds().says("read-only");
+    bedplate(["checkpoint", "mount", text(&dir), "never", text(&beside)])
+        .fails(1, "no checkpoint 'never'");
+    bedplate(["checkpoint", "mount", text(&dir), "then", text(&dir.join("missing"))])
+        .fails(1, "does not exist");
+    bedplate(["checkpoint", "mount", text(&dir), "then", text(&beside)])
+        .succeeds()
+        .says("read-only");
     assert!(std::fs::read(beside.join("d/a")).unwrap() == pattern(100_000));
-    assert!(std::fs::write(beside.join("d/a"), b"x").is_err() && !beside.join(".checkpoints").exists());
-    let names: Vec<_> = std::fs::read_dir(beside.join("d/..")).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert!(
+        std::fs::write(beside.join("d/a"), b"x").is_err() && !beside.join(".checkpoints").exists()
+    );
+    let names: Vec<_> = std::fs::read_dir(beside.join("d/.."))
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name())
+        .collect();
     assert_eq!(names, ["d"]);
     // By its volume the live mount is found, not this one.
     bedplate(["info", text(&image)]).succeeds().says(text(&dir));
@@ -315,7 +412,10 @@ fn s_52_a_checkpoint_mounted_beside_its_volume_stays() {
     bedplate(["checkpoint", "mount", text(&dir), "then", text(&again)]).succeeds();
     assert_eq!(std::fs::read(dir.join("d/a")).unwrap(), b"now");
     bedplate(["unmount", text(&dir)]).succeeds();
-    assert!(!beside.join("d").exists() && !again.join("d").exists(), "they end with the volume's mount");
+    assert!(
+        !beside.join("d").exists() && !again.join("d").exists(),
+        "they end with the volume's mount"
+    );
     bedplate(["checkpoint", "mount", text(&image), "then", text(&beside)]).succeeds();
     assert!(std::fs::read(beside.join("d/a")).unwrap() == pattern(100_000));
     bedplate(["unmount", text(&beside)]).succeeds();
@@ -329,14 +429,35 @@ fn s_84_a_database_is_bracketed_and_always_released() {
     let scratch = Scratch::new();
     let (image, journal) = (scratch.image("v.img"), scratch.path("journal"));
     let program = |name: &str, freeze: &str| {
-        let path = scratch.file(name, format!("#!/bin/sh\necho $1 >> {}\n[ $1 = thaw ] && exit 0\n{freeze}\n", journal.display()).as_bytes());
-        std::fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+        let path = scratch.file(
+            name,
+            format!(
+                "#!/bin/sh\necho $1 >> {}\n[ $1 = thaw ] && exit 0\n{freeze}\n",
+                journal.display()
+            )
+            .as_bytes(),
+        );
+        std::fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o755))
+            .unwrap();
         format!("command:{}", text(&path))
     };
-    let journaled = || std::fs::read_to_string(&journal).map(|text| text.split_whitespace().collect::<Vec<_>>().join(" ")).unwrap_or_default();
+    let journaled = || {
+        std::fs::read_to_string(&journal)
+            .map(|text| text.split_whitespace().collect::<Vec<_>>().join(" "))
+            .unwrap_or_default()
+    };
     let create = |name: &str, database: &str, timeout: &str| {
         let _old = std::fs::remove_file(&journal);
-        bedplate(["checkpoint", "create", text(&image), name, "--database", database, "--database-timeout", timeout])
+        bedplate([
+            "checkpoint",
+            "create",
+            text(&image),
+            name,
+            "--database",
+            database,
+            "--database-timeout",
+            timeout,
+        ])
     };
     create("one", &program("good", "exit 0"), "60s").succeeds().says("one");
     assert_eq!(journaled(), "freeze thaw");
@@ -344,16 +465,29 @@ fn s_84_a_database_is_bracketed_and_always_released() {
     create("one", &program("good", "exit 0"), "60s").fails(1, "exists");
     assert_eq!(journaled(), "");
     // The checkpoint fails: released all the same.
-    bedplate(["checkpoint", "create", text(&image), "none", "/none", "--database", &program("good", "exit 0")]).fails(1, "'none' does not exist");
+    bedplate([
+        "checkpoint",
+        "create",
+        text(&image),
+        "none",
+        "/none",
+        "--database",
+        &program("good", "exit 0"),
+    ])
+    .fails(1, "'none' does not exist");
     assert_eq!(journaled(), "freeze thaw");
-    create("two", &program("bad", "echo 'no such table' >&2; exit 3"), "60s").fails(1, "no such table");
+    create("two", &program("bad", "echo 'no such table' >&2; exit 3"), "60s")
+        .fails(1, "no such table");
     assert_eq!(journaled(), "freeze thaw");
     create("two", &program("slow", "exec sleep 600"), "1s").fails(1, "--database-timeout");
     assert_eq!(journaled(), "freeze thaw", "killed, and thawed all the same");
     // The command is killed while the database waits.
     let _old = std::fs::remove_file(&journal);
     let patient = program("patient", "sleep 1");
-    let mut killed = command(["checkpoint", "create", text(&image), "killed", "--database", &patient]).spawn().unwrap();
+    let mut killed =
+        command(["checkpoint", "create", text(&image), "killed", "--database", &patient])
+            .spawn()
+            .unwrap();
     while journaled() != "freeze" {
         std::thread::sleep(std::time::Duration::from_millis(5));
     }
@@ -368,42 +502,68 @@ fn s_84_a_database_is_bracketed_and_always_released() {
     assert_eq!(listed["checkpoints"].as_array().unwrap().len(), 1, "{listed}");
 }
 
-/// A password in the address of a server stood in the process list, as an argument of psql and of the command itself.
+/// A password in the address of a server stood in the process list, as an argument of psql and of
+/// the command itself.
 #[test]
 fn a_password_of_a_database_is_nobodys_to_read() {
     let scratch = Scratch::new();
-    let (image, seen, password) = (scratch.image("v.img"), scratch.path("seen"), scratch.path("password"));
+    let (image, seen, password) =
+        (scratch.image("v.img"), scratch.path("seen"), scratch.path("password"));
     let psql = scratch.directory("bin").join("psql");
     let script = "#!/bin/sh\n{ echo \"$@\"; tr '\\0' ' ' </proc/$PPID/cmdline; } >$SEEN\nprintf %s \"$PGPASSWORD\" >$SEEN_PASSWORD\n\
                   [ $REFUSES ] && { echo refused >&2; exit 1; }\necho bedplate-ready\ncat >/dev/null\n";
     std::fs::write(&psql, script).unwrap();
     std::fs::set_permissions(&psql, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
     let create = |name: &str, database: &[&str], refuses: &str| {
-        let mut command = command(["-vvv", "checkpoint", "create", text(&image), name].iter().chain(database));
+        let mut command =
+            command(["-vvv", "checkpoint", "create", text(&image), name].iter().chain(database));
         let path = format!("{}:{}", text(psql.parent().unwrap()), std::env::var("PATH").unwrap());
-        command.env("PATH", path).env("SEEN", &seen).env("SEEN_PASSWORD", &password).env("REFUSES", refuses);
+        command
+            .env("PATH", path)
+            .env("SEEN", &seen)
+            .env("SEEN_PASSWORD", &password)
+            .env("REFUSES", refuses);
         let ran = run(command);
-        assert!(!ran.stdout().contains("s3cret") && !ran.stderr().contains("s3cret"), "{}{}", ran.stdout(), ran.stderr());
+        assert!(
+            !ran.stdout().contains("s3cret") && !ran.stderr().contains("s3cret"),
+            "{}{}",
+            ran.stdout(),
+            ran.stderr()
+        );
         ran
     };
     create("one", &["--database", "postgresql://me:s3cret%21@host/app"], "").succeeds();
     create("two", &["--database=postgresql:///app?password=s3cret%21&user=me"], "").succeeds();
-    assert!(create("no", &["--database", "postgresql://me:s3cret%21@host/app"], "1").stderr().contains("it says: refused"));
+    assert!(
+        create("no", &["--database", "postgresql://me:s3cret%21@host/app"], "1")
+            .stderr()
+            .contains("it says: refused")
+    );
     let told = std::fs::read_to_string(&seen).unwrap();
-    assert!(told.contains("-d postgresql://me@host/app") && told.contains("--database postgresql://me@host/app"), "{told}");
-    assert!(!told.contains("s3cret") && std::fs::read_to_string(&password).unwrap() == "s3cret!", "{told}");
+    assert!(
+        told.contains("-d postgresql://me@host/app")
+            && told.contains("--database postgresql://me@host/app"),
+        "{told}"
+    );
+    assert!(
+        !told.contains("s3cret") && std::fs::read_to_string(&password).unwrap() == "s3cret!",
+        "{told}"
+    );
     // Neither does what is refused repeat it.
     for wrong in ["postgresql://me:s3cret@x@host", "Postgresql://me:s3cret@host"] {
         assert_eq!(create("no", &["--database", wrong], "").code(), 2);
     }
 }
 
-/// S-84: SQLite itself: no connection writes while the checkpoint is made, its log is empty then, and others write afterwards.
+/// S-84: SQLite itself: no connection writes while the checkpoint is made, its log is empty then,
+/// and others write afterwards.
 #[test]
 fn s_84_sqlite_is_bracketed() {
     let sqlite = |path: &std::path::Path, sql: &str| {
         let ran = std::process::Command::new("sqlite3").arg(path).arg(sql).output();
-        ran.ok().filter(|ran| ran.status.success()).map(|ran| String::from_utf8_lossy(&ran.stdout).trim().to_owned())
+        ran.ok()
+            .filter(|ran| ran.status.success())
+            .map(|ran| String::from_utf8_lossy(&ran.stdout).trim().to_owned())
     };
     let scratch = Scratch::new();
     if sqlite(&scratch.path("probe.db"), "SELECT 1").is_none() {
@@ -415,15 +575,30 @@ fn s_84_sqlite_is_bracketed() {
     }
     let (_image, dir) = scratch.mounted("mode=cached");
     let db = dir.join("app.db");
-    assert!(sqlite(&db, "PRAGMA journal_mode=WAL; CREATE TABLE t(x); INSERT INTO t VALUES (1)").is_some());
+    assert!(
+        sqlite(&db, "PRAGMA journal_mode=WAL; CREATE TABLE t(x); INSERT INTO t VALUES (1)")
+            .is_some()
+    );
     let of_sqlite = format!("sqlite:{}", text(&db));
     bedplate(["checkpoint", "create", text(&dir), "then", "--database", &of_sqlite]).succeeds();
     assert!(sqlite(&db, "INSERT INTO t VALUES (2)").is_some(), "it is released");
     let copy = scratch.path("copy.db");
     std::fs::copy(dir.join(".checkpoints/then/app.db"), &copy).unwrap();
-    assert_eq!(sqlite(&copy, "PRAGMA integrity_check; SELECT count(*) FROM t").as_deref(), Some("ok\n1"));
-    bedplate(["checkpoint", "create", text(&dir), "never", "--database", "sqlite:/missing/x.db", "--database-timeout", "20s"])
-        .fails(1, "no checkpoint was made");
+    assert_eq!(
+        sqlite(&copy, "PRAGMA integrity_check; SELECT count(*) FROM t").as_deref(),
+        Some("ok\n1")
+    );
+    bedplate([
+        "checkpoint",
+        "create",
+        text(&dir),
+        "never",
+        "--database",
+        "sqlite:/missing/x.db",
+        "--database-timeout",
+        "20s",
+    ])
+    .fails(1, "no checkpoint was made");
     bedplate(["unmount", text(&dir)]).succeeds();
 }
 
@@ -434,7 +609,15 @@ fn checkpoints_with_odd_names() {
     use std::os::unix::ffi::OsStrExt;
     let scratch = Scratch::new();
     let image = scratch.image("v.img");
-    let ask = |action: &str, name: &OsStr| bedplate([OsStr::new("checkpoint"), OsStr::new(action), image.as_os_str(), OsStr::new("--"), name]);
+    let ask = |action: &str, name: &OsStr| {
+        bedplate([
+            OsStr::new("checkpoint"),
+            OsStr::new(action),
+            image.as_os_str(),
+            OsStr::new("--"),
+            name,
+        ])
+    };
     let long = "x".repeat(255);
     let odd: [&[u8]; 6] = [b"a\nb", b"\xff\xfe", b"-rf", b" ", "späte".as_bytes(), long.as_bytes()];
     for name in odd {
@@ -444,12 +627,17 @@ fn checkpoints_with_odd_names() {
     }
     ask("show", OsStr::from_bytes(b"\xfe\xff")).fails(1, "no checkpoint");
     let too_long = "x".repeat(256);
-    for (name, why) in
-        [(&b"."[..], "cannot be a name"), (b"..", "cannot be a name"), (b"a/b", "cannot be a name"), (b"", "name"), (too_long.as_bytes(), "255")]
-    {
+    for (name, why) in [
+        (&b"."[..], "cannot be a name"),
+        (b"..", "cannot be a name"),
+        (b"a/b", "cannot be a name"),
+        (b"", "name"),
+        (too_long.as_bytes(), "255"),
+    ] {
         ask("create", OsStr::from_bytes(name)).fails(1, why);
     }
-    let listed = bedplate([OsStr::new("checkpoint"), OsStr::new("list"), image.as_os_str()]).succeeds();
+    let listed =
+        bedplate([OsStr::new("checkpoint"), OsStr::new("list"), image.as_os_str()]).succeeds();
     assert_eq!(listed.stdout().trim().lines().count(), 6, "a name is a line, whatever is in it");
     for name in odd {
         ask("delete", OsStr::from_bytes(name)).succeeds();

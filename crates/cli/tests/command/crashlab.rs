@@ -1,4 +1,5 @@
-//! The crash lab: programs that sync what they acknowledge pass, programs that do not are found out.
+//! The crash lab: programs that sync what they acknowledge pass, programs that do not are found
+//! out.
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;
@@ -11,12 +12,25 @@ use crate::harness::{Scratch, bedplate, can_mount, command, text};
 /// Writes numbered files and acknowledges each; `sync(1)` of a file is fsync(2).
 const SYNCED: &str = "for n in 1 2 3 4 5 6 7 8 9 10 11 12; do echo $n > $BEDPLATE_DIR/f.$n; sync $BEDPLATE_DIR/f.$n; echo $n; done";
 /// The same without the sync: the planted bug.
-const CARELESS: &str = "for n in 1 2 3 4 5 6 7 8 9 10 11 12; do echo $n > $BEDPLATE_DIR/f.$n; echo $n; done";
+const CARELESS: &str =
+    "for n in 1 2 3 4 5 6 7 8 9 10 11 12; do echo $n > $BEDPLATE_DIR/f.$n; echo $n; done";
 const CHECK: &str = "while read -r n; do test \"$(cat $BEDPLATE_DIR/f.$n 2> /dev/null)\" = $n || { echo \"file $n is gone\"; exit 7; }; done < $BEDPLATE_ACKNOWLEDGED";
 
 /// The arguments of a lab that works in `dir`.
 fn lab<'a>(dir: &'a Path, more: &[&'a str], program: &'a str) -> Vec<&'a str> {
-    let mut arguments = vec!["crashlab", "--size", "64M", "--states", "24", "--jobs", "3", "--seed", "11", "--dir", text(dir)];
+    let mut arguments = vec![
+        "crashlab",
+        "--size",
+        "64M",
+        "--states",
+        "24",
+        "--jobs",
+        "3",
+        "--seed",
+        "11",
+        "--dir",
+        text(dir),
+    ];
     arguments.extend(more);
     arguments.extend(["--", "sh", "-c", program]);
     arguments
@@ -35,11 +49,15 @@ fn a_program_that_syncs_what_it_acknowledges_passes_in_every_state() {
     let scratch = Scratch::new();
     let dir = scratch.directory("work");
     let report = bedplate(lab(&dir, &["--check", CHECK, "--json"], SYNCED)).succeeds().json();
-    assert_eq!((&report["states"], &report["failed"], &report["seed"]), (&Value::from(24), &Value::from(0), &Value::from(11)));
+    assert_eq!(
+        (&report["states"], &report["failed"], &report["seed"]),
+        (&Value::from(24), &Value::from(0), &Value::from(11))
+    );
     assert_eq!(report["recorded"]["acknowledgements"], 12);
     assert!(report["recorded"]["flushes"].as_u64().unwrap() >= 12, "{report}");
     let results = report["results"].as_array().unwrap();
-    assert!(results.iter().any(|result| result["acknowledged"].as_u64() > Some(0) && result["unflushed"].as_u64() > Some(0)));
+    assert!(results.iter().any(|result| result["acknowledged"].as_u64() > Some(0)
+        && result["unflushed"].as_u64() > Some(0)));
     assert!(is_empty(&dir), "nothing is left behind");
 }
 
@@ -49,22 +67,61 @@ fn a_program_that_does_not_sync_is_found_out_and_a_failing_state_can_be_looked_a
         return;
     }
     let scratch = Scratch::new();
-    let (dir, record, kept, page) = (scratch.directory("work"), scratch.path("record"), scratch.path("kept"), scratch.path("report"));
-    let more = ["--check", CHECK, "--recording", text(&record), "--keep-failing", text(&kept), "--report", text(&page)];
+    let (dir, record, kept, page) = (
+        scratch.directory("work"),
+        scratch.path("record"),
+        scratch.path("kept"),
+        scratch.path("report"),
+    );
+    let more = [
+        "--check",
+        CHECK,
+        "--recording",
+        text(&record),
+        "--keep-failing",
+        text(&kept),
+        "--report",
+        text(&page),
+    ];
     let told = bedplate(lab(&dir, &more, CARELESS));
     assert_eq!(told.code(), 4, "{}{}", told.stdout(), told.stderr());
     let told = told.says("file 1 is gone").says("--seed 11 --state STATE");
     assert!(told.stderr().is_empty(), "{}", told.stderr());
 
-    let report: Value = serde_json::from_slice(&std::fs::read(page.join("crashlab.json")).unwrap()).unwrap();
-    let failing = report["results"].as_array().unwrap().iter().find(|result| result["verdict"] == "failed").unwrap();
-    assert_eq!((&failing["ended"], &failing["said"]), (&"exit code 7".into(), &"file 1 is gone".into()));
+    let report: Value =
+        serde_json::from_slice(&std::fs::read(page.join("crashlab.json")).unwrap()).unwrap();
+    let failing = report["results"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .find(|result| result["verdict"] == "failed")
+        .unwrap();
+    assert_eq!(
+        (&failing["ended"], &failing["said"]),
+        (&"exit code 7".into(), &"file 1 is gone".into())
+    );
     let html = std::fs::read_to_string(page.join("crashlab.html")).unwrap();
-    assert!(html.contains("file 1 is gone") && html.contains("<svg") && !html.contains("://"), "it fetches nothing");
+    assert!(
+        html.contains("file 1 is gone") && html.contains("<svg") && !html.contains("://"),
+        "it fetches nothing"
+    );
 
     // The same state of the recording that was kept, alone, fails in the same way.
     let number = failing["state"].to_string();
-    let again = ["crashlab", "--replay", text(&record), "--seed", "11", "--state", &number, "--check", CHECK, "--json", "--dir", text(&dir)];
+    let again = [
+        "crashlab",
+        "--replay",
+        text(&record),
+        "--seed",
+        "11",
+        "--state",
+        &number,
+        "--check",
+        CHECK,
+        "--json",
+        "--dir",
+        text(&dir),
+    ];
     let again = bedplate(again);
     assert_eq!(again.code(), 4);
     let again = again.json();
@@ -84,13 +141,24 @@ fn a_program_may_acknowledge_through_the_pipe_and_start_with_a_volume_that_stays
         return;
     }
     let scratch = Scratch::new();
-    let (dir, image, source) = (scratch.directory("work"), scratch.image("volume.img"), scratch.file("old", b"old\n"));
+    let (dir, image, source) =
+        (scratch.directory("work"), scratch.image("volume.img"), scratch.file("old", b"old\n"));
     bedplate(["put", text(&image), text(&source), "/old"]).succeeds();
     let before = std::fs::read(&image).unwrap();
     let program = "echo new > $BEDPLATE_DIR/new; echo said by the way >&2; sync $BEDPLATE_DIR/new; echo new > $BEDPLATE_ACKNOWLEDGE";
     let check = "set -e; test \"$(cat $BEDPLATE_DIR/old)\" = old; test \"$(cat $BEDPLATE_DIR/made)\" = made; \
                  while read -r name; do test \"$(cat $BEDPLATE_DIR/$name)\" = new; done < $BEDPLATE_ACKNOWLEDGED";
-    let more = ["--image", text(&image), "--setup", "echo made > $BEDPLATE_DIR/made", "--check", check, "--json", "-o", "mode=concurrent"];
+    let more = [
+        "--image",
+        text(&image),
+        "--setup",
+        "echo made > $BEDPLATE_DIR/made",
+        "--check",
+        check,
+        "--json",
+        "-o",
+        "mode=concurrent",
+    ];
     let mut arguments = lab(&dir, &more, program);
     arguments.drain(1..3);
     let report = bedplate(arguments).succeeds().json();
@@ -110,17 +178,30 @@ fn what_cannot_be_tested_is_refused_in_one_sentence() {
         bedplate(lab(&dir, more, program)).fails(code, part);
         assert!(is_empty(&dir), "nothing is left behind");
     };
-    refused(&["--check", "false"], SYNCED, 1, "the checker fails even where nothing was lost (exit code 1)");
+    refused(
+        &["--check", "false"],
+        SYNCED,
+        1,
+        "the checker fails even where nothing was lost (exit code 1)",
+    );
     refused(&["--check", "true"], "exit 3", 1, "the command ended with exit code 3");
-    refused(&["--check", "true", "--setup", "exit 5"], SYNCED, 1, "the setup ended with exit code 5");
+    refused(
+        &["--check", "true", "--setup", "exit 5"],
+        SYNCED,
+        1,
+        "the setup ended with exit code 5",
+    );
     refused(&["--check", "true", "-o", "ro"], SYNCED, 2, "read-only");
     refused(&["--check", "true", "--sector", "1000"], SYNCED, 2, "1000");
     refused(&["--check", "true", "--image", "/no/such.img"], SYNCED, 2, "cannot be used with");
     bedplate(["crashlab", "--check", "true"]).fails(2, "COMMAND");
-    bedplate(["crashlab", "--check", "true", "--dir", text(&dir), "--", "/no/such/program"]).fails(1, "/no/such/program");
-    bedplate(["crashlab", "--check", "true", "--dir", text(&dir), "--replay", text(&dir)]).fails(1, "recording.json");
+    bedplate(["crashlab", "--check", "true", "--dir", text(&dir), "--", "/no/such/program"])
+        .fails(1, "/no/such/program");
+    bedplate(["crashlab", "--check", "true", "--dir", text(&dir), "--replay", text(&dir)])
+        .fails(1, "recording.json");
     scratch.file("work/recording.json", b"{}");
-    bedplate(["crashlab", "--check", "true", "--replay", text(&dir)]).fails(1, "is no recording that can be replayed");
+    bedplate(["crashlab", "--check", "true", "--replay", text(&dir)])
+        .fails(1, "is no recording that can be replayed");
 }
 
 #[test]
@@ -133,7 +214,16 @@ fn without_fuse_the_lab_says_so() {
     let dir = scratch.directory("work");
     let mut container = std::process::Command::new("unshare");
     let script = "mount -t tmpfs none /dev && mknod /dev/null c 1 3 && exec \"$0\" crashlab --check true --dir \"$1\" -- true";
-    container.args(["-m", "--propagation", "private", "sh", "-c", script, env!("CARGO_BIN_EXE_bedplate"), text(&dir)]);
+    container.args([
+        "-m",
+        "--propagation",
+        "private",
+        "sh",
+        "-c",
+        script,
+        env!("CARGO_BIN_EXE_bedplate"),
+        text(&dir),
+    ]);
     let Ok(ended) = container.output() else {
         println!("skipped: a machine without FUSE: there is no unshare(1)");
         return;
@@ -154,7 +244,10 @@ fn a_signal_ends_the_lab_and_nothing_is_left_behind() {
     }
     let scratch = Scratch::new();
     let dir = scratch.directory("work");
-    let mut lab = command(lab(&dir, &["--check", "true"], "echo begun >&2; sleep 600")).stderr(Stdio::piped()).spawn().unwrap();
+    let mut lab = command(lab(&dir, &["--check", "true"], "echo begun >&2; sleep 600"))
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
     let mut said = BufReader::new(lab.stderr.take().unwrap()).lines().map(Result::unwrap);
     assert_eq!(said.next().unwrap(), "begun");
     let pid = rustix::process::Pid::from_child(&lab);

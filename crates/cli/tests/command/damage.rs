@@ -4,7 +4,9 @@ use std::fs::{File, OpenOptions};
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::Path;
 
-use bedplate::{DeviceOptions, FileSystem, InodeNo, IoMode, MountOptions, NewFile, Volume, VolumeOptions};
+use bedplate::{
+    DeviceOptions, FileSystem, InodeNo, IoMode, MountOptions, NewFile, Volume, VolumeOptions,
+};
 
 use crate::harness::{Scratch, bedplate, pattern, text};
 
@@ -18,18 +20,22 @@ fn overwrite(path: &Path, at: u64, bytes: &[u8]) {
 
 /// Mounts an image in this process.
 pub fn mounted(image: &Path) -> FileSystem {
-    // No claim: a program that a test beside this one starts would inherit it for a moment, and the next command would find the image in use.
-    let options = VolumeOptions { device: DeviceOptions { exclusive: false, ..DeviceOptions::default() } };
+    // No claim: a program that a test beside this one starts would inherit it for a moment, and the
+    // next command would find the image in use.
+    let options =
+        VolumeOptions { device: DeviceOptions { exclusive: false, ..DeviceOptions::default() } };
     let device = Volume::open(image, &options).unwrap().device();
     FileSystem::mount(device, None, MountOptions::default()).unwrap()
 }
 
-/// An image with `/d/data`, its second name `/again`, the sparse `/holes`, the link `/link` and the pipe `/pipe`.
+/// An image with `/d/data`, its second name `/again`, the sparse `/holes`, the link `/link` and the
+/// pipe `/pipe`.
 fn filled(scratch: &Scratch) -> std::path::PathBuf {
     let image = scratch.image("v.img");
     let fs = mounted(&image);
     let d = fs.create_dir_all("/d").unwrap().ino;
-    let create = bedplate::OpenOptions { mode: Some(IoMode::Concurrent), ..bedplate::OpenOptions::create() };
+    let create =
+        bedplate::OpenOptions { mode: Some(IoMode::Concurrent), ..bedplate::OpenOptions::create() };
     let data = fs.open("/d/data", &create).unwrap();
     data.write_at(&pattern(300_001), 0).unwrap();
     fs.link(data.ino(), InodeNo::ROOT, b"again").unwrap();
@@ -40,7 +46,11 @@ fn filled(scratch: &Scratch) -> std::path::PathBuf {
     let new = NewFile { mode: 0o751, uid: 0, gid: 0 };
     fs.symlink(InodeNo::ROOT, b"link", b"d/data", new).unwrap();
     fs.make(InodeNo::ROOT, b"pipe", bedplate::FileKind::Fifo, new, 0).unwrap();
-    let attributes = bedplate::SetAttr { mode: Some(0o751), mtime: Some(bedplate::Timestamp(1_234_567_890_000_000_000)), ..Default::default() };
+    let attributes = bedplate::SetAttr {
+        mode: Some(0o751),
+        mtime: Some(bedplate::Timestamp(1_234_567_890_000_000_000)),
+        ..Default::default()
+    };
     fs.set_attr(d, &attributes).unwrap();
     fs.set_attr(data.ino(), &attributes).unwrap();
     drop((data, holes));
@@ -54,12 +64,21 @@ fn salvage_copies_everything_out_of_a_sound_volume() {
     let image = filled(&scratch);
     let before = std::fs::read(&image).unwrap();
     let to = scratch.path("saved");
-    bedplate(["salvage", text(&image), text(&to)]).succeeds().says("2 files, 1 directory, 3 others").says("nothing is missing");
+    bedplate(["salvage", text(&image), text(&to)])
+        .succeeds()
+        .says("2 files, 1 directory, 3 others")
+        .says("nothing is missing");
     assert!(std::fs::read(&image).unwrap() == before, "the source is not written");
     assert!(std::fs::read(to.join("d/data")).unwrap() == pattern(300_001));
     let data = to.join("d/data").metadata().unwrap();
-    assert_eq!((data.nlink(), data.mtime(), data.permissions().mode() & 0o777), (2, 1_234_567_890, 0o751));
-    assert_eq!((to.join("d").metadata().unwrap().mtime(), to.join("again").metadata().unwrap().ino()), (1_234_567_890, data.ino()));
+    assert_eq!(
+        (data.nlink(), data.mtime(), data.permissions().mode() & 0o777),
+        (2, 1_234_567_890, 0o751)
+    );
+    assert_eq!(
+        (to.join("d").metadata().unwrap().mtime(), to.join("again").metadata().unwrap().ino()),
+        (1_234_567_890, data.ino())
+    );
     assert_eq!(to.join("link").read_link().unwrap(), Path::new("d/data"));
     let holes = to.join("holes").metadata().unwrap();
     assert_eq!(holes.len(), 2 * HOLE);
@@ -82,17 +101,32 @@ fn salvage_reads_what_no_mount_does() {
     let run = bedplate(["salvage", text(&image), text(&to)]).says("both superblocks are lost");
     assert_eq!(run.code(), 4);
     assert!(std::fs::read(to.join("d/data")).unwrap() == pattern(300_001));
-    let document = bedplate(["salvage", text(&image), text(&scratch.path("again")), "--json"]).json();
-    assert_eq!((document["complete"].as_bool(), document["files"].as_u64(), document["lost_bytes"].as_u64()), (Some(false), Some(2), Some(0)));
-    assert!(document["doubtful"].as_array().is_some_and(|list| list.iter().any(|noted| noted["path"] == "d/data")), "{document}");
-    bedplate(["salvage", text(&image), text(&scratch.path("third")), "--block-size", "3000"]).fails(2, "power of two");
+    let document =
+        bedplate(["salvage", text(&image), text(&scratch.path("again")), "--json"]).json();
+    assert_eq!(
+        (
+            document["complete"].as_bool(),
+            document["files"].as_u64(),
+            document["lost_bytes"].as_u64()
+        ),
+        (Some(false), Some(2), Some(0))
+    );
+    assert!(
+        document["doubtful"]
+            .as_array()
+            .is_some_and(|list| list.iter().any(|noted| noted["path"] == "d/data")),
+        "{document}"
+    );
+    bedplate(["salvage", text(&image), text(&scratch.path("third")), "--block-size", "3000"])
+        .fails(2, "power of two");
 }
 
 #[test]
 fn salvage_of_what_is_no_volume_says_so() {
     let scratch = Scratch::new();
     let file = scratch.file("random.img", &pattern(64 << 20));
-    bedplate(["salvage", text(&file), text(&scratch.path("to"))]).fails(4, "not one file was found");
+    bedplate(["salvage", text(&file), text(&scratch.path("to"))])
+        .fails(4, "not one file was found");
 }
 
 #[test]
@@ -101,10 +135,14 @@ fn a_repair_says_what_it_did_and_a_check_what_it_would_do() {
     let image = filled(&scratch);
     overwrite(&image, SUPERBLOCKS[1] + 200, &[0xff; 8]);
     let before = std::fs::read(&image).unwrap();
-    let check = bedplate(["check", text(&image)]).says("superblock at byte 8388608 is damaged").says("a repair writes it again").says("mends it");
+    let check = bedplate(["check", text(&image)])
+        .says("superblock at byte 8388608 is damaged")
+        .says("a repair writes it again")
+        .says("mends it");
     assert_eq!(check.code(), 4);
     assert!(std::fs::read(&image).unwrap() == before, "a check writes nothing");
-    let repair = bedplate(["check", "--repair", text(&image)]).says("(mended)").says("1 fault, all mended");
+    let repair =
+        bedplate(["check", "--repair", text(&image)]).says("(mended)").says("1 fault, all mended");
     assert_eq!(repair.code(), 1);
     bedplate(["check", text(&image)]).succeeds();
 }
@@ -115,8 +153,9 @@ fn a_repair_that_needs_a_guess_writes_nothing_and_says_what_to_do() {
     let image = filled(&scratch);
     // Pages of the metadata that hold the names; one of them is of the present commit.
     let content = std::fs::read(&image).unwrap();
-    let pages: Vec<usize> =
-        (0..content.len() / 4096).filter(|page| content[page * 4096..][..4096].windows(6).any(|bytes| bytes == b"\x01again")).collect();
+    let pages: Vec<usize> = (0..content.len() / 4096)
+        .filter(|page| content[page * 4096..][..4096].windows(6).any(|bytes| bytes == b"\x01again"))
+        .collect();
     assert!(!pages.is_empty());
     pages.iter().for_each(|page| overwrite(&image, *page as u64 * 4096, &[0xaa; 64]));
     let before = std::fs::read(&image).unwrap();
@@ -126,10 +165,17 @@ fn a_repair_that_needs_a_guess_writes_nothing_and_says_what_to_do() {
         assert!(std::fs::read(&image).unwrap() == before, "nothing was written");
     }
     let document = bedplate(["check", text(&image), "--json"]).json();
-    assert_eq!((document["findings"][0]["repairable"].as_bool(), document["findings"][0]["kind"].as_str()), (Some(false), Some("metadata")));
+    assert_eq!(
+        (document["findings"][0]["repairable"].as_bool(), document["findings"][0]["kind"].as_str()),
+        (Some(false), Some("metadata"))
+    );
     let to = scratch.path("saved");
     assert_eq!(bedplate(["salvage", text(&image), text(&to)]).code(), 4);
-    let saved = std::process::Command::new("find").arg(&to).args(["-type", "f", "-size", "300001c"]).output().unwrap();
+    let saved = std::process::Command::new("find")
+        .arg(&to)
+        .args(["-type", "f", "-size", "300001c"])
+        .output()
+        .unwrap();
     let saved = String::from_utf8(saved.stdout).unwrap();
     let path = saved.lines().next().expect("the file is there, under some name");
     assert!(std::fs::read(path).unwrap() == pattern(300_001));

@@ -12,7 +12,8 @@ use tempfile::TempDir;
 /// How large the volumes of these tests are: twice the smallest.
 pub const SIZE: &str = "64M";
 
-/// A directory for one test. Dropping it, also by a failed test, unmounts what is mounted below and removes it.
+/// A directory for one test. Dropping it, also by a failed test, unmounts what is mounted below and
+/// removes it.
 pub struct Scratch {
     dir: TempDir,
 }
@@ -65,9 +66,16 @@ impl Drop for Scratch {
     fn drop(&mut self) {
         let base = self.path("");
         let table = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
-        for dir in table.lines().rev().filter_map(|line| line.split(' ').nth(4)).map(Path::new).filter(|dir| dir.starts_with(&base)) {
+        for dir in table
+            .lines()
+            .rev()
+            .filter_map(|line| line.split(' ').nth(4))
+            .map(Path::new)
+            .filter(|dir| dir.starts_with(&base))
+        {
             if rustix::mount::unmount(dir, UnmountFlags::DETACH).is_err() {
-                // A test that fails as an ordinary user must not leave its mount behind either; there is nothing left to do when this fails too.
+                // A test that fails as an ordinary user must not leave its mount behind either;
+                // there is nothing left to do when this fails too.
                 let _helped = Command::new("fusermount3").args(["-u", "-z"]).arg(dir).status();
             }
         }
@@ -115,7 +123,13 @@ impl Run {
     }
 
     fn told(&self) -> String {
-        format!("bedplate {}\nexit code {}\nstandard output:\n{}\nstandard error:\n{}", self.line, self.code(), self.stdout(), self.stderr())
+        format!(
+            "bedplate {}\nexit code {}\nstandard output:\n{}\nstandard error:\n{}",
+            self.line,
+            self.code(),
+            self.stdout(),
+            self.stderr()
+        )
     }
 
     pub fn succeeds(self) -> Self {
@@ -127,10 +141,19 @@ impl Run {
     pub fn fails(self, code: i32, part: &str) -> Self {
         assert_eq!(self.code(), code, "{}", self.told());
         let stderr = self.stderr();
-        let sentences: Vec<&str> = stderr.lines().filter(|line| !line.starts_with("bedplate: warning:")).collect();
+        let sentences: Vec<&str> =
+            stderr.lines().filter(|line| !line.starts_with("bedplate: warning:")).collect();
         assert_eq!(sentences.len(), 1, "one sentence\n{}", self.told());
-        assert!(sentences[0].starts_with("bedplate: ") && sentences[0].contains(part), "'{part}' is missing\n{}", self.told());
-        assert!(!sentences[0].contains("os error"), "an error number is no explanation\n{}", self.told());
+        assert!(
+            sentences[0].starts_with("bedplate: ") && sentences[0].contains(part),
+            "'{part}' is missing\n{}",
+            self.told()
+        );
+        assert!(
+            !sentences[0].contains("os error"),
+            "an error number is no explanation\n{}",
+            self.told()
+        );
         self
     }
 
@@ -142,7 +165,8 @@ impl Run {
 
     /// Returns standard output, which has to be one JSON document and nothing else.
     pub fn json(&self) -> Value {
-        serde_json::from_slice(&self.output.stdout).unwrap_or_else(|error| panic!("{error}\n{}", self.told()))
+        serde_json::from_slice(&self.output.stdout)
+            .unwrap_or_else(|error| panic!("{error}\n{}", self.told()))
     }
 }
 

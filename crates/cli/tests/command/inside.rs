@@ -17,10 +17,19 @@ fn what_is_put_is_listed_and_got_back_byte_for_byte() {
         bedplate(["put", volume, text(&source), &name]).succeeds();
         bedplate(["get", volume, &name, text(&scratch.path("back"))]).succeeds();
         assert_eq!(std::fs::read(scratch.path("back")).unwrap(), content, "{len} bytes");
-        assert_eq!(bedplate(["cat", volume, &name]).succeeds().stdout_bytes(), content, "{len} bytes");
+        assert_eq!(
+            bedplate(["cat", volume, &name]).succeeds().stdout_bytes(),
+            content,
+            "{len} bytes"
+        );
     }
     let listing = bedplate(["--json", "ls", volume]).succeeds().json();
-    let sizes: Vec<u64> = listing["entries"].as_array().unwrap().iter().map(|entry| entry["size_bytes"].as_u64().unwrap()).collect();
+    let sizes: Vec<u64> = listing["entries"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|entry| entry["size_bytes"].as_u64().unwrap())
+        .collect();
     assert_eq!(sizes.len(), 7, "{listing}");
     assert_eq!(sizes.iter().max(), Some(&((5 << 20) + 13)));
     bedplate(["check", volume]).succeeds();
@@ -35,7 +44,11 @@ fn directories_are_made_listed_and_removed() {
     bedplate(["mkdir", volume, "/srv/b", "--mode", "concurrent"]).succeeds();
     bedplate(["put", volume, text(&source), "/srv/b"]).succeeds().says("/srv/b/pages");
     bedplate(["ls", volume, "/srv"]).succeeds().says("b/");
-    bedplate(["ls", volume, "-lR"]).succeeds().says("-rw-r--r--").says("concurrent").says("srv/b/pages");
+    bedplate(["ls", volume, "-lR"])
+        .succeeds()
+        .says("-rw-r--r--")
+        .says("concurrent")
+        .says("srv/b/pages");
     bedplate(["rm", volume, "/srv"]).fails(1, "not empty");
     bedplate(["rm", volume, "/srv/b/pages"]).succeeds().says("removed 1 file");
     bedplate(["rm", volume, "-r", "/srv"]).succeeds().says("2 directories");
@@ -53,7 +66,8 @@ fn holes_stay_holes_both_ways() {
     std::os::unix::fs::FileExt::write_all_at(&file, b"begin", 0).unwrap();
     std::os::unix::fs::FileExt::write_all_at(&file, b"end", 40 << 20).unwrap();
     file.set_len(200 << 20).unwrap();
-    let copied = bedplate(["--json", "put", text(&image), text(&source), "/sparse"]).succeeds().json();
+    let copied =
+        bedplate(["--json", "put", text(&image), text(&source), "/sparse"]).succeeds().json();
     assert_eq!(copied["size_bytes"], 200 << 20, "more than the volume has");
     bedplate(["get", text(&image), "/sparse", text(&scratch.path("back"))]).succeeds();
     let back = std::fs::File::open(scratch.path("back")).unwrap();
@@ -100,13 +114,19 @@ fn the_mode_of_a_file_is_set_shown_and_taken_away() {
     let address = format!("{}:/pages", text(&image));
     bedplate(["mode", &address]).succeeds().says("direct");
     bedplate(["mode", &address, "concurrent+cache"]).succeeds().says("concurrent+cache");
-    assert_eq!(bedplate(["--json", "mode", &address]).succeeds().json()["mode"], "concurrent+cache");
+    assert_eq!(
+        bedplate(["--json", "mode", &address]).succeeds().json()["mode"],
+        "concurrent+cache"
+    );
     bedplate(["mode", &address, "inherit"]).succeeds().says("not set");
     bedplate(["mode", &address, "fast"]).fails(2, "unknown I/O mode 'fast'");
     let root = format!("{}:/", text(&image));
     bedplate(["mode", &root, "concurrent"]).succeeds();
     bedplate(["put", text(&image), text(&source), "/heir"]).succeeds();
-    assert_eq!(bedplate(["--json", "stat", &format!("{}:/heir", text(&image))]).succeeds().json()["effective_mode"], "concurrent");
+    assert_eq!(
+        bedplate(["--json", "stat", &format!("{}:/heir", text(&image))]).succeeds().json()["effective_mode"],
+        "concurrent"
+    );
 }
 
 #[test]
@@ -116,9 +136,15 @@ fn blocks_are_preallocated_and_shown_as_unwritten() {
     let address = format!("{}:/log", text(&image));
     bedplate(["preallocate", &address, "8M"]).succeeds().says("8 MiB allocated in 1 extent");
     let stat = bedplate(["--json", "stat", &address]).succeeds().json();
-    assert_eq!((stat["size_bytes"].as_u64(), stat["extents"][0]["unwritten"].as_bool()), (Some(8 << 20), Some(true)), "{stat}");
+    assert_eq!(
+        (stat["size_bytes"].as_u64(), stat["extents"][0]["unwritten"].as_bool()),
+        (Some(8 << 20), Some(true)),
+        "{stat}"
+    );
     bedplate(["stat", "--extents", &address]).succeeds().says("unwritten").says("file offset");
-    bedplate(["preallocate", &address, "4M", "--offset", "8M", "--keep-size"]).succeeds().says("size 8 MiB");
+    bedplate(["preallocate", &address, "4M", "--offset", "8M", "--keep-size"])
+        .succeeds()
+        .says("size 8 MiB");
     bedplate(["preallocate", &address, "1G"]).fails(1, "");
 }
 

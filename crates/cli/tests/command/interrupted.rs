@@ -1,4 +1,5 @@
-//! Backups that are killed, lose their target or the power: nothing that is listed is incomplete, and the next run goes on where the last one ended.
+//! Backups that are killed, lose their target or the power: nothing that is listed is incomplete,
+//! and the next run goes on where the last one ended.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -34,7 +35,11 @@ fn stored(repository: &Path) -> usize {
 
 /// Begins a backup.
 fn begin(dir: &Path, repository: &str) -> Child {
-    command(["--json", "backup", "create", text(dir), "one", repository]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+    command(["--json", "backup", "create", text(dir), "one", repository])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap()
 }
 
 /// Waits until so many chunks are stored; returns whether they came before the end.
@@ -50,7 +55,8 @@ fn wait_for(chunks: usize, repository: &Path, child: &mut Child) -> bool {
     true
 }
 
-/// S-78, S-102: killed after any number of chunks, a backup is not listed, what is stored stays, and the next run stores only what is missing.
+/// S-78, S-102: killed after any number of chunks, a backup is not listed, what is stored stays,
+/// and the next run stores only what is missing.
 #[test]
 fn s_102_a_killed_backup_is_none_and_its_chunks_are_used() {
     if !can_mount("killed backups") {
@@ -82,14 +88,19 @@ fn s_102_a_killed_backup_is_none_and_its_chunks_are_used() {
     let before = stored(&repository);
     bedplate(["backup", "list", text(&repository)]).succeeds();
     if !repository.join("manifests/one").exists() {
-        let made = bedplate(["--json", "backup", "create", text(&dir), "one", text(&repository)]).succeeds().json();
+        let made = bedplate(["--json", "backup", "create", text(&dir), "one", text(&repository)])
+            .succeeds()
+            .json();
         assert_eq!(made["stored_bytes"].as_u64(), Some(((CHUNKS - before) << 20) as u64), "{made}");
     }
-    bedplate(["backup", "verify", text(&repository)]).succeeds().says(&format!("1 backup, {CHUNKS} chunks"));
+    bedplate(["backup", "verify", text(&repository)])
+        .succeeds()
+        .says(&format!("1 backup, {CHUNKS} chunks"));
     bedplate(["unmount", text(&dir)]).succeeds();
 }
 
-/// S-102: a target that goes away in the middle is named in one sentence; when it is back, nothing is listed that is not whole.
+/// S-102: a target that goes away in the middle is named in one sentence; when it is back, nothing
+/// is listed that is not whole.
 #[test]
 fn s_102_a_target_that_vanishes_holds_nothing_by_half() {
     if !can_mount("targets that vanish") {
@@ -109,7 +120,12 @@ fn s_102_a_target_that_vanishes_holds_nothing_by_half() {
     let ended = child.wait_with_output().unwrap();
     let told: serde_json::Value = serde_json::from_slice(&ended.stdout).unwrap();
     assert_eq!(ended.status.code(), Some(1), "{told}");
-    assert!(told["error"]["message"].as_str().is_some_and(|message| message.contains("backups") && !message.contains('\n')), "{told}");
+    assert!(
+        told["error"]["message"]
+            .as_str()
+            .is_some_and(|message| message.contains("backups") && !message.contains('\n')),
+        "{told}"
+    );
     bedplate(["unmount", text(&target)]).succeeds().says("a daemon that died");
     bedplate(["mount", text(&image), text(&target), "-o", "mode=concurrent"]).succeeds();
     // The mark itself may not have been durable yet.
@@ -117,12 +133,15 @@ fn s_102_a_target_that_vanishes_holds_nothing_by_half() {
         bedplate(["backup", "list", text(&repository)]).succeeds().says("no backups");
     }
     bedplate(["backup", "create", text(&dir), "one", text(&repository)]).succeeds();
-    bedplate(["backup", "verify", text(&repository)]).succeeds().says(&format!("1 backup, {CHUNKS} chunks"));
+    bedplate(["backup", "verify", text(&repository)])
+        .succeeds()
+        .says(&format!("1 backup, {CHUNKS} chunks"));
     bedplate(["unmount", text(&target)]).succeeds();
     bedplate(["unmount", text(&dir)]).succeeds();
 }
 
-/// S-102: the power of the target goes after any device write: what is listed is whole, what was told to be made is listed, and what was told to be deleted is not.
+/// S-102: the power of the target goes after any device write: what is listed is whole, what was
+/// told to be made is listed, and what was told to be deleted is not.
 #[test]
 fn s_102_a_power_cut_of_the_target_leaves_backups_whole() {
     if !can_mount("power cuts of a target of backups") {
@@ -160,8 +179,29 @@ fn s_102_a_power_cut_of_the_target_leaves_backups_whole() {
     );
     let work = scratch.directory("work");
     let (run, check) = (format!("sh {}", text(&script)), format!("sh {}", text(&check)));
-    let lab = ["crashlab", "--json", "--size", "64M", "--states", "60", "--jobs", "2", "--seed", "5", "--dir", text(&work), "-o", "mode=concurrent"];
-    let report = bedplate(lab.into_iter().chain(["--check", &check, "--", "sh", "-c", &run])).succeeds().json();
-    assert_eq!((report["states"].as_u64(), report["recorded"]["acknowledgements"].as_u64()), (Some(60), Some(3)), "{report}");
+    let lab = [
+        "crashlab",
+        "--json",
+        "--size",
+        "64M",
+        "--states",
+        "60",
+        "--jobs",
+        "2",
+        "--seed",
+        "5",
+        "--dir",
+        text(&work),
+        "-o",
+        "mode=concurrent",
+    ];
+    let report = bedplate(lab.into_iter().chain(["--check", &check, "--", "sh", "-c", &run]))
+        .succeeds()
+        .json();
+    assert_eq!(
+        (report["states"].as_u64(), report["recorded"]["acknowledgements"].as_u64()),
+        (Some(60), Some(3)),
+        "{report}"
+    );
     bedplate(["unmount", text(&dir)]).succeeds();
 }

@@ -32,7 +32,10 @@ fn every_command_answers_with_one_document() {
         &["--version"],
     ] {
         let document = bedplate(arguments.iter().chain(&["--json"])).succeeds().json();
-        assert!(document.is_object() && document.get("error").is_none(), "{arguments:?}: {document}");
+        assert!(
+            document.is_object() && document.get("error").is_none(),
+            "{arguments:?}: {document}"
+        );
     }
 }
 
@@ -54,9 +57,16 @@ fn a_failure_is_a_document_with_kind_message_and_exit_code() {
     ] {
         let failed = bedplate(["--json"].iter().chain(arguments));
         let error = &failed.json()["error"];
-        assert_eq!((error["kind"].as_str(), error["exit_code"].as_i64()), (Some(kind), Some(code)), "{arguments:?}: {error}");
+        assert_eq!(
+            (error["kind"].as_str(), error["exit_code"].as_i64()),
+            (Some(kind), Some(code)),
+            "{arguments:?}: {error}"
+        );
         assert_eq!(i64::from(failed.code()), code, "{arguments:?}");
-        assert!(error["message"].as_str().is_some_and(|message| !message.is_empty()), "{arguments:?}: {error}");
+        assert!(
+            error["message"].as_str().is_some_and(|message| !message.is_empty()),
+            "{arguments:?}: {error}"
+        );
         assert_eq!(failed.stderr(), "", "{arguments:?}");
     }
 }
@@ -69,12 +79,50 @@ fn the_names_of_fields_are_stable() {
     let info = bedplate(["--json", "info", text(&image)]).succeeds().json();
     let checked = bedplate(["--json", "check", text(&image)]).succeeds().json();
     for (document, names) in [
-        (&formatted, &["path", "log", "filled", "uuid", "block_size", "size_bytes", "log_bytes", "log_separate"][..]),
+        (
+            &formatted,
+            &[
+                "path",
+                "log",
+                "filled",
+                "uuid",
+                "block_size",
+                "size_bytes",
+                "log_bytes",
+                "log_separate",
+            ][..],
+        ),
         (
             &info,
-            &["volume", "mounted_at", "uuid", "version", "block_size", "io_align", "size_bytes", "free_bytes", "mode", "engine", "log", "recovery"],
+            &[
+                "volume",
+                "mounted_at",
+                "uuid",
+                "version",
+                "block_size",
+                "io_align",
+                "size_bytes",
+                "free_bytes",
+                "mode",
+                "engine",
+                "log",
+                "recovery",
+            ],
         ),
-        (&checked, &["volume", "verdict", "exit_code", "findings", "inodes", "names", "extents", "log_records", "clean_unmount"]),
+        (
+            &checked,
+            &[
+                "volume",
+                "verdict",
+                "exit_code",
+                "findings",
+                "inodes",
+                "names",
+                "extents",
+                "log_records",
+                "clean_unmount",
+            ],
+        ),
     ] {
         for name in names {
             assert!(document.get(name).is_some(), "'{name}' is missing in {document}");

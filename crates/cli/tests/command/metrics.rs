@@ -25,14 +25,27 @@ fn metrics_are_served_to_who_mounted_and_end_with_the_mount() {
     let socket = scratch.path("metrics.sock");
     // What a daemon that was killed left behind.
     drop(std::os::unix::net::UnixListener::bind(&socket).unwrap());
-    let (image, dir) = scratch.mounted(&format!("mode=concurrent,metrics=unix:{},metrics-files=3", text(&socket)));
+    let (image, dir) =
+        scratch.mounted(&format!("mode=concurrent,metrics=unix:{},metrics-files=3", text(&socket)));
     assert_eq!(std::fs::metadata(&socket).unwrap().permissions().mode() & 0o777, 0o600);
     super::watching::work(&dir.join("busy"), 7);
     let (head, body) = ask(UnixStream::connect(&socket).unwrap(), "GET /metrics");
-    assert!(head.starts_with("HTTP/1.1 200") && head.contains("application/openmetrics-text; version=1.0.0"), "{head}");
-    assert!(body.contains("bedplate_writes_total 7\n") && body.contains("bedplate_file_writes_total{file=\"/busy\"} 7\n"), "{body}");
-    assert!(ask(UnixStream::connect(&socket).unwrap(), "GET /etc/passwd").0.starts_with("HTTP/1.1 404"));
-    assert!(ask(UnixStream::connect(&socket).unwrap(), "POST /metrics").0.starts_with("HTTP/1.1 405"));
+    assert!(
+        head.starts_with("HTTP/1.1 200")
+            && head.contains("application/openmetrics-text; version=1.0.0"),
+        "{head}"
+    );
+    assert!(
+        body.contains("bedplate_writes_total 7\n")
+            && body.contains("bedplate_file_writes_total{file=\"/busy\"} 7\n"),
+        "{body}"
+    );
+    assert!(
+        ask(UnixStream::connect(&socket).unwrap(), "GET /etc/passwd").0.starts_with("HTTP/1.1 404")
+    );
+    assert!(
+        ask(UnixStream::connect(&socket).unwrap(), "POST /metrics").0.starts_with("HTTP/1.1 405")
+    );
     bedplate(["unmount", text(&dir)]).succeeds();
     assert!(!socket.exists(), "the socket went with the mount");
     bedplate(["check", text(&image)]).succeeds();

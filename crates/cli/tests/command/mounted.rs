@@ -13,7 +13,10 @@ use serde_json::Value;
 use crate::harness::{Scratch, bedplate, can_mount, command, pattern, run, text};
 
 fn is_mounted(dir: &Path) -> bool {
-    std::fs::read_to_string("/proc/self/mountinfo").unwrap().lines().any(|line| line.split(' ').nth(4) == dir.to_str())
+    std::fs::read_to_string("/proc/self/mountinfo")
+        .unwrap()
+        .lines()
+        .any(|line| line.split(' ').nth(4) == dir.to_str())
 }
 
 fn pid_of(document: &Value) -> Pid {
@@ -41,9 +44,19 @@ fn a_mount_returns_once_it_can_be_used_and_unmount_once_the_volume_is_free() {
     std::fs::write(dir.join("pages"), &content).unwrap();
     bedplate(["unmount", text(&dir)]).succeeds().says("unmounted");
     assert!(!is_mounted(&dir));
-    assert_eq!(bedplate(["cat", text(&image), "/pages"]).succeeds().stdout_bytes(), content, "the volume is free at once");
-    let mounted = bedplate(["--json", "mount", text(&image), text(&dir), "-o", "mode=direct"]).succeeds().json();
-    assert_eq!((mounted["mode"].as_str(), mounted["recovery"]["needed"].as_bool()), (Some("direct"), Some(false)), "{mounted}");
+    assert_eq!(
+        bedplate(["cat", text(&image), "/pages"]).succeeds().stdout_bytes(),
+        content,
+        "the volume is free at once"
+    );
+    let mounted = bedplate(["--json", "mount", text(&image), text(&dir), "-o", "mode=direct"])
+        .succeeds()
+        .json();
+    assert_eq!(
+        (mounted["mode"].as_str(), mounted["recovery"]["needed"].as_bool()),
+        (Some("direct"), Some(false)),
+        "{mounted}"
+    );
     assert_eq!(std::fs::read(dir.join("pages")).unwrap(), content);
     bedplate(["unmount", text(&image)]).succeeds();
 }
@@ -54,25 +67,36 @@ fn the_daemon_keeps_neither_the_terminal_nor_the_directory_it_was_started_in() {
         return;
     }
     let scratch = Scratch::new();
-    let (image, dir, start) = (scratch.image("v.img"), scratch.directory("mnt"), scratch.directory("start"));
+    let (image, dir, start) =
+        (scratch.image("v.img"), scratch.directory("mnt"), scratch.directory("start"));
     let mut mount = command(["mount", "../v.img", "../mnt", "--json"]);
     // A pipe that the daemon kept open would never end.
-    let mut child = mount.current_dir(&start).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut child =
+        mount.current_dir(&start).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let (mut out, mut err) = (String::new(), String::new());
     child.stdout.take().unwrap().read_to_string(&mut out).unwrap();
     child.stderr.take().unwrap().read_to_string(&mut err).unwrap();
     assert!(child.wait().unwrap().success(), "{out}{err}");
     let document: Value = serde_json::from_str(&out).unwrap();
-    assert_eq!((document["volume"].as_str(), document["dir"].as_str()), (image.to_str(), dir.to_str()));
+    assert_eq!(
+        (document["volume"].as_str(), document["dir"].as_str()),
+        (image.to_str(), dir.to_str())
+    );
     let daemon = format!("/proc/{}", pid_of(&document).as_raw_nonzero());
     assert_eq!(std::fs::read_link(format!("{daemon}/cwd")).unwrap(), Path::new("/"));
     for fd in ["0", "1", "2"] {
-        assert_eq!(std::fs::read_link(format!("{daemon}/fd/{fd}")).unwrap(), Path::new("/dev/null"));
+        assert_eq!(
+            std::fs::read_link(format!("{daemon}/fd/{fd}")).unwrap(),
+            Path::new("/dev/null")
+        );
     }
     std::fs::remove_dir(&start).unwrap();
     bedplate(["unmount", text(&dir)]).succeeds();
     // Its parent may not have taken notice yet, but there is nothing left of it that runs.
-    assert!(std::fs::read_link(format!("{daemon}/exe")).is_err(), "unmount returns when the daemon is gone");
+    assert!(
+        std::fs::read_link(format!("{daemon}/exe")).is_err(),
+        "unmount returns when the daemon is gone"
+    );
 }
 
 #[test]
@@ -86,7 +110,9 @@ fn a_signal_unmounts_cleanly() {
         let mounted = bedplate(["--json", "mount", text(&image), text(&dir)]).succeeds().json();
         std::fs::write(dir.join("file"), b"content").unwrap();
         kill_process(pid_of(&mounted), signal).unwrap();
-        until("the end of the mount", || !Path::new(&format!("/proc/{}", pid_of(&mounted).as_raw_nonzero())).exists());
+        until("the end of the mount", || {
+            !Path::new(&format!("/proc/{}", pid_of(&mounted).as_raw_nonzero())).exists()
+        });
         assert!(!is_mounted(&dir));
         let checked = bedplate(["--json", "check", text(&image)]).succeeds().json();
         assert_eq!(checked["clean_unmount"], true, "{checked}");
@@ -100,13 +126,21 @@ fn the_daemon_inherits_no_descriptor_of_the_script_that_starts_it() {
         return;
     }
     let scratch = Scratch::new();
-    let (image, dir, lock) = (scratch.image("v.img"), scratch.directory("mnt"), scratch.path("lock"));
+    let (image, dir, lock) =
+        (scratch.image("v.img"), scratch.directory("mnt"), scratch.path("lock"));
     let mut script = std::process::Command::new("sh");
     let line = r#"exec 9>"$1"; exec "$2" mount --json "$3" "$4""#;
-    script.args(["-c", line, "sh"]).arg(&lock).arg(env!("CARGO_BIN_EXE_bedplate")).arg(&image).arg(&dir);
+    script
+        .args(["-c", line, "sh"])
+        .arg(&lock)
+        .arg(env!("CARGO_BIN_EXE_bedplate"))
+        .arg(&image)
+        .arg(&dir);
     let mounted = run(script).succeeds().json();
-    let open = std::fs::read_dir(format!("/proc/{}/fd", pid_of(&mounted).as_raw_nonzero())).unwrap();
-    let targets: Vec<_> = open.flatten().filter_map(|entry| std::fs::read_link(entry.path()).ok()).collect();
+    let open =
+        std::fs::read_dir(format!("/proc/{}/fd", pid_of(&mounted).as_raw_nonzero())).unwrap();
+    let targets: Vec<_> =
+        open.flatten().filter_map(|entry| std::fs::read_link(entry.path()).ok()).collect();
     assert!(targets.contains(&image) && !targets.contains(&lock), "{targets:?}");
     bedplate(["unmount", text(&dir)]).succeeds();
 }
@@ -131,7 +165,8 @@ impl Foreground {
 
 impl Drop for Foreground {
     fn drop(&mut self) {
-        // A test that went well has waited for it already; both then fail and nothing is left to do.
+        // A test that went well has waited for it already; both then fail and nothing is left to
+        // do.
         let (_killed, _waited) = (self.0.kill(), self.0.wait());
     }
 }
@@ -150,7 +185,10 @@ fn a_mount_in_the_foreground_ends_with_a_signal_or_an_unmount() {
     std::fs::write(dir.join("file"), b"content").unwrap();
     bedplate(["unmount", text(&dir)]).succeeds();
     assert!(second.0.wait().unwrap().success());
-    assert_eq!(bedplate(["--json", "check", text(&image)]).succeeds().json()["clean_unmount"], true);
+    assert_eq!(
+        bedplate(["--json", "check", text(&image)]).succeeds().json()["clean_unmount"],
+        true
+    );
 }
 
 #[test]
@@ -165,14 +203,22 @@ fn a_signal_ends_a_busy_mount_too_and_a_second_one_is_answered() {
     let held = File::create(dir.join("held")).unwrap();
     held.write_all_at(b"written", 0).unwrap();
     kill_process(mount.pid(), Signal::TERM).unwrap();
-    assert!(told.any(|line| line.contains("in use by") && line.contains(&std::process::id().to_string())), "who is cut off is named");
+    assert!(
+        told.any(
+            |line| line.contains("in use by") && line.contains(&std::process::id().to_string())
+        ),
+        "who is cut off is named"
+    );
     // The end waits a while for processes that hold the mount.
     kill_process(mount.pid(), Signal::TERM).unwrap();
     assert!(told.any(|line| line.contains("being unmounted already")));
     assert!(mount.0.wait().unwrap().success());
     assert!(held.write_all_at(b"too late", 0).is_err() || held.sync_all().is_err());
     drop(held);
-    assert_eq!(bedplate(["--json", "check", text(&image)]).succeeds().json()["clean_unmount"], true);
+    assert_eq!(
+        bedplate(["--json", "check", text(&image)]).succeeds().json()["clean_unmount"],
+        true
+    );
     assert_eq!(bedplate(["cat", text(&image), "/held"]).succeeds().stdout(), "written");
 }
 
@@ -199,12 +245,17 @@ fn a_copy_of_the_mount_in_a_container_is_named() {
     }
     let scratch = Scratch::new();
     let (_image, dir) = scratch.mounted("");
-    // A container started while the volume is mounted keeps a copy, and the daemon lives on in it: an unmount would wait without a word.
-    // The copies it gets of other tests' mounts are none of its business.
+    // A container started while the volume is mounted keeps a copy, and the daemon lives on in it:
+    // an unmount would wait without a word. The copies it gets of other tests' mounts are none of
+    // its business.
     let script = "while read -r source dir rest; do test \"$dir\" = \"$M\" || case $rest in fuse.bedplate*) umount -l \"$dir\";; esac; \
                   done < /proc/self/mounts; echo ready; read -r line";
     let mut container = std::process::Command::new("unshare");
-    container.args(["-m", "--propagation", "private", "sh", "-c", script]).env("M", &dir).stdin(Stdio::piped()).stdout(Stdio::piped());
+    container
+        .args(["-m", "--propagation", "private", "sh", "-c", script])
+        .env("M", &dir)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped());
     let Ok(mut container) = container.spawn() else {
         eprintln!("skipped: a copy of a mount: there is no unshare(1)");
         return;
@@ -235,7 +286,9 @@ fn a_dead_mount_is_known_although_the_kernel_still_answers_for_it() {
         // From now on the kernel knows the attributes of the root for a day.
         std::fs::metadata(&dir).unwrap();
         kill_process(pid, Signal::KILL).unwrap();
-        until("the end of the daemon", || !Path::new(&format!("/proc/{}", pid.as_raw_nonzero())).exists());
+        until("the end of the daemon", || {
+            !Path::new(&format!("/proc/{}", pid.as_raw_nonzero())).exists()
+        });
     };
     mount_and_kill();
     bedplate(["unmount", text(&dir)]).succeeds().says("a daemon that died");
@@ -257,7 +310,9 @@ fn a_killed_daemon_leaves_a_stale_mount_that_is_explained_and_a_volume_that_reco
     file.write_all_at(b"acknowledged", 0).unwrap();
     file.sync_all().unwrap();
     kill_process(pid_of(&mounted), Signal::KILL).unwrap();
-    until("the end of the daemon", || !Path::new(&format!("/proc/{}", pid_of(&mounted).as_raw_nonzero())).exists());
+    until("the end of the daemon", || {
+        !Path::new(&format!("/proc/{}", pid_of(&mounted).as_raw_nonzero())).exists()
+    });
     drop(file);
     bedplate(["info", text(&dir)]).fails(1, "daemon died");
     bedplate(["stat", text(&dir.join("synced"))]).fails(1, "daemon died");
@@ -283,7 +338,8 @@ fn an_unmount_that_could_not_make_everything_durable_is_no_success() {
     let image = host.join("v.img");
     bedplate(["format", text(&image), "--size", "64M"]).succeeds();
     let log = scratch.path("daemon.log");
-    bedplate(["mount", text(&image), text(&dir), "-o", &format!("logfile={}", text(&log))]).succeeds();
+    bedplate(["mount", text(&image), text(&dir), "-o", &format!("logfile={}", text(&log))])
+        .succeeds();
     // Fills the host behind the volume's back, so that not even the log finds a place.
     let filler = File::create(host.join("filler")).unwrap();
     let mut at = 0;
@@ -297,7 +353,10 @@ fn an_unmount_that_could_not_make_everything_durable_is_no_success() {
     bedplate(["unmount", text(&dir)]).fails(1, "could not make everything durable");
     assert!(!is_mounted(&dir));
     std::fs::remove_file(host.join("filler")).unwrap();
-    assert_eq!(bedplate(["--json", "mount", text(&image), text(&dir)]).succeeds().json()["recovery"]["needed"], true);
+    assert_eq!(
+        bedplate(["--json", "mount", text(&image), text(&dir)]).succeeds().json()["recovery"]["needed"],
+        true
+    );
     bedplate(["unmount", text(&dir)]).succeeds();
     bedplate(["check", text(&image)]).succeeds();
 }
@@ -336,7 +395,12 @@ fn a_live_file_of_very_many_extents_tells_of_them_all() {
     }
     file.sync_all().unwrap();
     let stat = bedplate(["--json", "stat", text(&path)]).succeeds().json();
-    let offsets: Vec<_> = stat["extents"].as_array().unwrap().iter().map(|extent| extent["file_offset"].as_u64().unwrap()).collect();
+    let offsets: Vec<_> = stat["extents"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|extent| extent["file_offset"].as_u64().unwrap())
+        .collect();
     assert!(offsets == (0..1500).map(|at| at * 8192).collect::<Vec<u64>>(), "{offsets:?}");
     bedplate(["stat", text(&path)]).succeeds().says("extents       1500");
     bedplate(["explain", text(&path)]).succeeds().says("1500 extents, 4 KiB on average");
@@ -357,16 +421,30 @@ fn a_live_file_tells_its_mode_its_extents_and_why_an_io_was_not_direct() {
     file.write_all_at(&pattern(64 << 10), 0).unwrap();
     file.write_all_at(b"odd", 4099).unwrap();
     let stat = bedplate(["--json", "stat", text(&path)]).succeeds().json();
-    assert_eq!((stat["size_bytes"].as_u64(), stat["effective_mode"].as_str()), (Some(64 << 10), Some("concurrent")), "{stat}");
+    assert_eq!(
+        (stat["size_bytes"].as_u64(), stat["effective_mode"].as_str()),
+        (Some(64 << 10), Some("concurrent")),
+        "{stat}"
+    );
     assert_eq!(stat["extents"].as_array().map(Vec::len), Some(1), "{stat}");
     assert!(stat["counters"]["reasons"]["unaligned_offset"].as_u64() > Some(0), "{stat}");
-    bedplate(["stat", "-e", text(&path)]).succeeds().says("reasons").says("unaligned_offset").says("file offset");
+    bedplate(["stat", "-e", text(&path)])
+        .succeeds()
+        .says("reasons")
+        .says("unaligned_offset")
+        .says("file offset");
     bedplate(["mode", text(&path), "direct"]).succeeds().says("direct");
     assert_eq!(bedplate(["--json", "stat", text(&path)]).succeeds().json()["mode"], "direct");
     bedplate(["mode", text(&path), "inherit"]).succeeds().says("not set");
-    bedplate(["preallocate", text(&dir.join("log")), "4M"]).succeeds().says("4 MiB allocated in 1 extent");
+    bedplate(["preallocate", text(&dir.join("log")), "4M"])
+        .succeeds()
+        .says("4 MiB allocated in 1 extent");
     let info = bedplate(["--json", "info", text(&dir)]).succeeds().json();
-    assert_eq!((info["volume"].as_str(), info["mounted_at"].as_str()), (image.to_str(), dir.to_str()), "{info}");
+    assert_eq!(
+        (info["volume"].as_str(), info["mounted_at"].as_str()),
+        (image.to_str(), dir.to_str()),
+        "{info}"
+    );
     assert_eq!(bedplate(["--json", "info", text(&image)]).succeeds().json()["uuid"], info["uuid"]);
     bedplate(["info", text(&path)]).succeeds().says("mode concurrent").says("syncs");
     drop(file);
@@ -400,7 +478,8 @@ fn the_daemon_says_what_happens_later_in_its_log_file() {
     bedplate(["unmount", text(&dir)]).succeeds();
     let log = std::fs::read_to_string(scratch.path("daemon.log")).unwrap();
     assert!(log.lines().any(|line| line.contains("bedplate: info: ")), "{log}");
-    bedplate(["mount", text(&image), text(&dir), "-o", "logfile=/mnt/no-such/log"]).fails(1, "/mnt/no-such/log");
+    bedplate(["mount", text(&image), text(&dir), "-o", "logfile=/mnt/no-such/log"])
+        .fails(1, "/mnt/no-such/log");
 }
 
 #[test]
@@ -409,7 +488,8 @@ fn called_as_the_helper_of_mount_it_mounts() {
         return;
     }
     let scratch = Scratch::new();
-    let (image, dir, helper) = (scratch.image("v.img"), scratch.directory("mnt"), scratch.path("mount.bedplate"));
+    let (image, dir, helper) =
+        (scratch.image("v.img"), scratch.directory("mnt"), scratch.path("mount.bedplate"));
     std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_bedplate"), &helper).unwrap();
     let mut mount = std::process::Command::new(helper);
     mount.arg(&image).arg(&dir).args(["-n", "-o", "rw,mode=concurrent"]);

@@ -8,14 +8,18 @@ use rustix::process::{Pid, Signal, kill_process};
 use crate::harness::{Scratch, bedplate, can_mount, command, text};
 
 /// A tour so short that its figures mean nothing.
-const SHORT: [&str; 9] = ["quickstart", "--size", "8M", "--time", "20ms", "--rounds", "1", "--threads", "2"];
+const SHORT: [&str; 9] =
+    ["quickstart", "--size", "8M", "--time", "20ms", "--rounds", "1", "--threads", "2"];
 
 fn short<'a>(more: &[&'a str]) -> Vec<&'a str> {
     [&SHORT[..], more].concat()
 }
 
 fn entries(dir: &Path) -> Vec<String> {
-    std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
+    std::fs::read_dir(dir)
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect()
 }
 
 #[test]
@@ -38,7 +42,11 @@ fn every_mode_is_measured_beside_the_raw_device_and_nothing_stays() {
 fn a_kept_image_is_a_volume_to_go_on_with() {
     let scratch = Scratch::new();
     let base = scratch.directory("base");
-    bedplate(short(&["--dir", text(&base), "--keep"])).succeeds().says("kept: ").says("raw device").says("next:");
+    bedplate(short(&["--dir", text(&base), "--keep"]))
+        .succeeds()
+        .says("kept: ")
+        .says("raw device")
+        .says("next:");
     let kept = base.join(&entries(&base)[0]);
     assert_eq!(entries(&kept), ["volume.img"]);
     bedplate(["check", text(&kept.join("volume.img"))]).succeeds();
@@ -50,13 +58,18 @@ fn a_tour_that_is_ended_early_cleans_up() {
     let base = scratch.directory("base");
     let mut tour = command(["quickstart", "--size", "8M", "--time", "1h", "--dir", text(&base)]);
     let child = tour.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    while !base.read_dir().unwrap().flatten().any(|entry| entry.path().join("volume.img").exists()) {
+    while !base.read_dir().unwrap().flatten().any(|entry| entry.path().join("volume.img").exists())
+    {
         std::thread::sleep(std::time::Duration::from_millis(5));
     }
     kill_process(Pid::from_child(&child), Signal::INT).unwrap();
     let ended = child.wait_with_output().unwrap();
     assert_eq!(ended.status.code(), Some(1));
-    assert!(String::from_utf8_lossy(&ended.stderr).contains("ended early"), "{}", String::from_utf8_lossy(&ended.stderr));
+    assert!(
+        String::from_utf8_lossy(&ended.stderr).contains("ended early"),
+        "{}",
+        String::from_utf8_lossy(&ended.stderr)
+    );
     assert_eq!(entries(&base), [""; 0]);
 }
 

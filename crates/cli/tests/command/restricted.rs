@@ -10,7 +10,13 @@ use crate::harness::{Scratch, bedplate, can_mount, pattern, text};
 fn without_uring(work: impl FnOnce() + Send) {
     let rules = BTreeMap::from([(libc::SYS_io_uring_setup, Vec::new())]);
     let forbid = SeccompAction::Errno(u32::try_from(libc::EPERM).unwrap());
-    let filter = SeccompFilter::new(rules, SeccompAction::Allow, forbid, std::env::consts::ARCH.try_into().unwrap()).unwrap();
+    let filter = SeccompFilter::new(
+        rules,
+        SeccompAction::Allow,
+        forbid,
+        std::env::consts::ARCH.try_into().unwrap(),
+    )
+    .unwrap();
     let program: BpfProgram = filter.try_into().unwrap();
     std::thread::scope(|scope| {
         let restricted = scope.spawn(move || {
@@ -29,11 +35,20 @@ fn without_io_uring_a_volume_is_served_by_threads_and_the_user_is_told() {
         let source = scratch.file("source", &pattern(1 << 20));
         bedplate(["put", text(&image), text(&source), "/file"]).succeeds();
         let info = bedplate(["info", text(&image)]).succeeds().says("threads");
-        assert!(info.stderr().contains("bedplate: warning: ") && info.stderr().contains("io_uring"), "{}", info.stderr());
+        assert!(
+            info.stderr().contains("bedplate: warning: ") && info.stderr().contains("io_uring"),
+            "{}",
+            info.stderr()
+        );
         if can_mount("a mount without io_uring") {
             let dir = scratch.directory("mnt");
-            let mounted = bedplate(["mount", text(&image), text(&dir)]).succeeds().says("engine threads");
-            assert!(mounted.stderr().contains("io_uring"), "the daemon's warning reaches the terminal: {}", mounted.stderr());
+            let mounted =
+                bedplate(["mount", text(&image), text(&dir)]).succeeds().says("engine threads");
+            assert!(
+                mounted.stderr().contains("io_uring"),
+                "the daemon's warning reaches the terminal: {}",
+                mounted.stderr()
+            );
             assert_eq!(std::fs::read(dir.join("file")).unwrap(), pattern(1 << 20));
             bedplate(["unmount", text(&dir)]).succeeds();
         }

@@ -8,7 +8,8 @@ use serde_json::Value;
 
 use crate::harness::{Scratch, bedplate, can_mount, pattern, text};
 
-/// A rollback that was refused named all processes with any file of the mount open, and a file that had moved by its inode number.
+/// A rollback that was refused named all processes with any file of the mount open, and a file that
+/// had moved by its inode number.
 #[test]
 fn a_rollback_says_who_and_what_stands_in_its_way_and_how_to_undo_it() {
     if !can_mount("rollbacks that are refused") {
@@ -21,14 +22,22 @@ fn a_rollback_says_who_and_what_stands_in_its_way_and_how_to_undo_it() {
     for name in ["pg/a", "pg/b", "x"] {
         std::fs::write(at(name), pattern(5000)).unwrap();
     }
-    let rollback = |path: &str| bedplate(["checkpoint", "rollback", text(&dir), "then", text(&at(path))]);
+    let rollback =
+        |path: &str| bedplate(["checkpoint", "rollback", text(&dir), "then", text(&at(path))]);
     bedplate(["checkpoint", "create", text(&dir), "then"]).succeeds().says(" UTC, of everything");
 
-    let other = std::process::Command::new("sleep").arg("60").stdin(std::fs::File::open(at("x")).unwrap()).spawn();
+    let other = std::process::Command::new("sleep")
+        .arg("60")
+        .stdin(std::fs::File::open(at("x")).unwrap())
+        .spawn();
     let mut other = other.unwrap();
     let open = std::fs::File::open(at("pg/a")).unwrap();
     let refused = rollback("pg").fails(1, &format!("({})", std::process::id()));
-    assert!(!refused.stderr().contains("sleep"), "it has no file of the directory open: {}", refused.stderr());
+    assert!(
+        !refused.stderr().contains("sleep"),
+        "it has no file of the directory open: {}",
+        refused.stderr()
+    );
     drop(open);
     rollback("x").fails(1, &format!("open in sleep ({})", other.id()));
     other.kill().unwrap();
@@ -45,7 +54,10 @@ fn a_rollback_says_who_and_what_stands_in_its_way_and_how_to_undo_it() {
     std::fs::remove_dir_all(at("pg")).unwrap();
     rollback("pg/b").fails(1, "the directory of /pg/b is not there now");
     let whole = rollback("pg").succeeds().stdout();
-    assert!(whole.trim_end().ends_with(|c: char| c.is_ascii_digit()), "what was not there before is undone with everything: {whole}");
+    assert!(
+        whole.trim_end().ends_with(|c: char| c.is_ascii_digit()),
+        "what was not there before is undone with everything: {whole}"
+    );
     std::fs::write(at("pg/b"), b"new").unwrap();
     let undo = rollback("pg/b").succeeds().stdout();
     let command = undo.split("to undo it: ").nth(1).unwrap().trim();
@@ -61,19 +73,49 @@ fn nothing_is_deleted_where_one_name_is_wrong() {
     for name in ["a", "b"] {
         bedplate(["checkpoint", "create", text(&image), name]).succeeds();
     }
-    bedplate(["checkpoint", "delete", text(&image), "a", "never", "b"]).fails(1, "no checkpoint 'never'");
-    assert_eq!(bedplate(["--json", "checkpoint", "list", text(&image)]).succeeds().json()["checkpoints"].as_array().unwrap().len(), 2);
-    bedplate(["checkpoint", "schedule", "add", text(&image), "often", "--every", "15m", "--keep", "2", "--path", "/never"])
-        .fails(1, "'never' does not exist");
-    bedplate(["checkpoint", "schedule", "add", text(&image), "hourly 3, hourly 4"]).fails(2, "'hourly' is given twice");
+    bedplate(["checkpoint", "delete", text(&image), "a", "never", "b"])
+        .fails(1, "no checkpoint 'never'");
+    assert_eq!(
+        bedplate(["--json", "checkpoint", "list", text(&image)]).succeeds().json()["checkpoints"]
+            .as_array()
+            .unwrap()
+            .len(),
+        2
+    );
+    bedplate([
+        "checkpoint",
+        "schedule",
+        "add",
+        text(&image),
+        "often",
+        "--every",
+        "15m",
+        "--keep",
+        "2",
+        "--path",
+        "/never",
+    ])
+    .fails(1, "'never' does not exist");
+    bedplate(["checkpoint", "schedule", "add", text(&image), "hourly 3, hourly 4"])
+        .fails(2, "'hourly' is given twice");
     bedplate(["checkpoint", "schedule", "list", text(&image)]).succeeds().says("no schedules");
-    bedplate(["checkpoint", "create", text(&image), "c", "--database", &format!("sqlite:{}", text(&scratch.path("none.db")))])
-        .fails(1, "cannot find the database");
-    bedplate(["checkpoint", "create", text(&image), "a", "--database", "command:/bin/false"]).fails(1, "a checkpoint 'a' exists");
-    bedplate(["mount", text(&image), text(&scratch.directory("mnt")), "-o", "metrics-files=3"]).fails(2, "'metrics='");
+    bedplate([
+        "checkpoint",
+        "create",
+        text(&image),
+        "c",
+        "--database",
+        &format!("sqlite:{}", text(&scratch.path("none.db"))),
+    ])
+    .fails(1, "cannot find the database");
+    bedplate(["checkpoint", "create", text(&image), "a", "--database", "command:/bin/false"])
+        .fails(1, "a checkpoint 'a' exists");
+    bedplate(["mount", text(&image), text(&scratch.directory("mnt")), "-o", "metrics-files=3"])
+        .fails(2, "'metrics='");
 }
 
-/// Two names that differ only in bytes that are no UTF-8 were one file to iostat, and broke the metrics of all.
+/// Two names that differ only in bytes that are no UTF-8 were one file to iostat, and broke the
+/// metrics of all.
 #[test]
 fn odd_names_take_one_line_and_stay_different() {
     if !can_mount("odd names") {
@@ -81,27 +123,75 @@ fn odd_names_take_one_line_and_stay_different() {
     }
     let scratch = Scratch::new();
     let socket = scratch.path("metrics");
-    let (_, dir) = scratch.mounted(&format!("mode=concurrent,metrics=unix:{},metrics-files=9", text(&socket)));
+    let (_, dir) =
+        scratch.mounted(&format!("mode=concurrent,metrics=unix:{},metrics-files=9", text(&socket)));
     for name in [&b"a\xff"[..], b"a\xfe", b"new\nline", b"esc\x1b[31m"] {
         std::fs::write(dir.join(OsStr::from_bytes(name)), pattern(4096)).unwrap();
     }
-    let shown = bedplate(["iostat", text(&dir)]).succeeds().says("/a\\xff\n").says("/a\\xfe\n").says("/new\\nline\n").says("/esc\\u{1b}[31m\n");
+    let shown = bedplate(["iostat", text(&dir)])
+        .succeeds()
+        .says("/a\\xff\n")
+        .says("/a\\xfe\n")
+        .says("/new\\nline\n")
+        .says("/esc\\u{1b}[31m\n");
     assert_eq!(shown.stdout().lines().count(), 6, "{}", shown.stdout());
     let told: Value = bedplate(["--json", "iostat", text(&dir)]).succeeds().json();
-    assert!(told["files"].as_array().unwrap().iter().any(|file| file["path"].as_str().unwrap().ends_with("/new\nline")), "{told}");
-    let (_, metrics) = crate::metrics::ask(std::os::unix::net::UnixStream::connect(&socket).unwrap(), "GET /metrics");
-    let series: Vec<&str> = metrics.lines().filter(|line| line.starts_with("bedplate_file_writes_total{")).collect();
-    let labels: std::collections::BTreeSet<&str> = series.iter().map(|line| line.rsplit_once(' ').unwrap().0).collect();
+    assert!(
+        told["files"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .any(|file| file["path"].as_str().unwrap().ends_with("/new\nline")),
+        "{told}"
+    );
+    let (_, metrics) = crate::metrics::ask(
+        std::os::unix::net::UnixStream::connect(&socket).unwrap(),
+        "GET /metrics",
+    );
+    let series: Vec<&str> =
+        metrics.lines().filter(|line| line.starts_with("bedplate_file_writes_total{")).collect();
+    let labels: std::collections::BTreeSet<&str> =
+        series.iter().map(|line| line.rsplit_once(' ').unwrap().0).collect();
     assert!(series.len() == 4 && labels.len() == 4, "{series:?}");
 
-    bedplate([OsStr::new("checkpoint"), "create".as_ref(), dir.as_os_str(), OsStr::from_bytes(b"c\n\xff")]).succeeds().says("c\\n\\xff: ");
+    bedplate([
+        OsStr::new("checkpoint"),
+        "create".as_ref(),
+        dir.as_os_str(),
+        OsStr::from_bytes(b"c\n\xff"),
+    ])
+    .succeeds()
+    .says("c\\n\\xff: ");
     let odd = dir.join(OsStr::from_bytes(b"a\xff"));
-    bedplate([OsStr::new("checkpoint"), "create".as_ref(), dir.as_os_str(), "of one".as_ref(), odd.as_os_str()]).succeeds().says("of /a\\xff");
+    bedplate([
+        OsStr::new("checkpoint"),
+        "create".as_ref(),
+        dir.as_os_str(),
+        "of one".as_ref(),
+        odd.as_os_str(),
+    ])
+    .succeeds()
+    .says("of /a\\xff");
     std::fs::write(&odd, b"changed").unwrap();
     bedplate(["checkpoint", "diff", text(&dir), "of one"]).succeeds().says("changed  /a\\xff (");
-    bedplate([OsStr::new("checkpoint"), "rollback".as_ref(), dir.as_os_str(), "of one".as_ref(), odd.as_os_str()]).succeeds();
+    bedplate([
+        OsStr::new("checkpoint"),
+        "rollback".as_ref(),
+        dir.as_os_str(),
+        "of one".as_ref(),
+        odd.as_os_str(),
+    ])
+    .succeeds();
     assert!(std::fs::read(&odd).unwrap() == pattern(4096));
-    bedplate([OsStr::new("--json"), "checkpoint".as_ref(), "delete".as_ref(), dir.as_os_str(), OsStr::from_bytes(b"c\n\xff")]).succeeds().json();
+    bedplate([
+        OsStr::new("--json"),
+        "checkpoint".as_ref(),
+        "delete".as_ref(),
+        dir.as_os_str(),
+        OsStr::from_bytes(b"c\n\xff"),
+    ])
+    .succeeds()
+    .json();
     bedplate(["--json", "defrag", text(&dir), "--dry-run"]).succeeds().json();
 }
 
@@ -138,12 +228,18 @@ fn commands_know_a_checkpoint_beside_its_volume_and_a_dead_mount() {
 
     let mut value = [0; 16];
     let len = rustix::fs::getxattr(&dir, "user.bedplate.pid", &mut value[..]).unwrap();
-    let daemon = Pid::from_raw(std::str::from_utf8(&value[..len]).unwrap().parse().unwrap()).unwrap();
+    let daemon =
+        Pid::from_raw(std::str::from_utf8(&value[..len]).unwrap().parse().unwrap()).unwrap();
     kill_process(daemon, Signal::KILL).unwrap();
     while std::fs::read_dir(&dir).is_ok() {
         std::thread::sleep(std::time::Duration::from_millis(5));
     }
-    for command in [["stat", text(&dir.join("f"))], ["defrag", text(&dir)], ["explain", text(&dir)], ["tune", text(&dir)]] {
+    for command in [
+        ["stat", text(&dir.join("f"))],
+        ["defrag", text(&dir)],
+        ["explain", text(&dir)],
+        ["tune", text(&dir)],
+    ] {
         bedplate(command).fails(1, &format!("run 'bedplate unmount {}'", text(&dir)));
     }
     // Of all mounts of the machine, whatever they are, the dead one is left out with a warning.

@@ -57,28 +57,43 @@ fn a_trial_keeps_the_mode_that_was_worth_it_and_takes_others_back() {
     }
     let scratch = Scratch::new();
     let file = mounted(&scratch);
-    let once = |mode: &str, condition: &str, length: &str| bedplate(["mode", "try", text(&file), mode, "--for", length, "--keep-if", condition]);
+    let once = |mode: &str, condition: &str, length: &str| {
+        bedplate(["mode", "try", text(&file), mode, "--for", length, "--keep-if", condition])
+    };
     // On a busy machine as long as it takes until enough was done to judge.
     let trial = |mode: &str, condition: &str| {
-        let mut runs = ["200ms", "1s", "5s", "30s"].into_iter().map(|length| once(mode, condition, length));
+        let mut runs =
+            ["200ms", "1s", "5s", "30s"].into_iter().map(|length| once(mode, condition, length));
         let too_few = |run: &crate::harness::Run| run.stdout().contains("is back: only ");
-        runs.find(|run| !too_few(run)).expect("thirty seconds are enough for a hundred reads and writes")
+        runs.find(|run| !too_few(run))
+            .expect("thirty seconds are enough for a hundred reads and writes")
     };
     let load = Load::on(&file);
     trial("concurrent", "p99 > 1h").succeeds().says("direct is back: not p99 > 1h (found");
     bedplate(["mode", text(&file)]).succeeds().says("not set, served as direct");
     trial("concurrent", "p99 < 1h").succeeds().says("concurrent is kept: p99 < 1h");
     bedplate(["mode", text(&file)]).succeeds().says("concurrent, served as concurrent");
-    trial("concurrent+cache", "sync.p99 < -1%").succeeds().says("'sync.p99 < -1%' could not be judged");
+    trial("concurrent+cache", "sync.p99 < -1%")
+        .succeeds()
+        .says("'sync.p99 < -1%' could not be judged");
     bedplate(["mode", text(&file)]).succeeds().says("concurrent, served as concurrent");
     trial("concurrent", "p99 < -1%").fails(2, "is served as concurrent already");
     drop(load);
-    once("direct", "p99 < 1h", "50ms").succeeds().says("concurrent is back: only 0 reads and writes before the switch");
+    once("direct", "p99 < 1h", "50ms")
+        .succeeds()
+        .says("concurrent is back: only 0 reads and writes before the switch");
     for command in ["stat", "explain"] {
-        bedplate([command, text(&file)]).succeeds().says("last trial    direct instead of concurrent on ").says("taken back: only 0 reads");
+        bedplate([command, text(&file)])
+            .succeeds()
+            .says("last trial    direct instead of concurrent on ")
+            .says("taken back: only 0 reads");
     }
     let stored = bedplate(["--json", "stat", text(&file)]).succeeds().json();
-    assert_eq!((stored["trial"]["verdict"].as_str(), stored["trial"]["after"]["operations"].as_u64()), (Some("reverted"), Some(0)), "{stored}");
+    assert_eq!(
+        (stored["trial"]["verdict"].as_str(), stored["trial"]["after"]["operations"].as_u64()),
+        (Some("reverted"), Some(0)),
+        "{stored}"
+    );
 }
 
 #[test]
@@ -90,10 +105,14 @@ fn an_interrupted_trial_puts_the_file_back() {
     let file = mounted(&scratch);
     bedplate(["mode", text(&file), "concurrent"]).succeeds();
     let _load = Load::on(&file);
-    let mut running = command(["mode", "try", text(&file), "direct", "--for", "1s"]).spawn().unwrap();
+    let mut running =
+        command(["mode", "try", text(&file), "direct", "--for", "1s"]).spawn().unwrap();
     let began = std::time::Instant::now();
     while !bedplate(["mode", text(&file)]).succeeds().stdout().contains("served as direct") {
-        assert!(began.elapsed().as_secs() < 60 && running.try_wait().unwrap().is_none(), "it never switched");
+        assert!(
+            began.elapsed().as_secs() < 60 && running.try_wait().unwrap().is_none(),
+            "it never switched"
+        );
     }
     kill_process(Pid::from_child(&running), Signal::INT).unwrap();
     assert_eq!(running.wait().unwrap().code(), Some(1));
@@ -107,23 +126,32 @@ fn pid_of(dir: &Path) -> Pid {
     Pid::from_raw(std::str::from_utf8(&value[..len]).unwrap().parse().unwrap()).unwrap()
 }
 
-/// Starts a trial of `direct` on a file that is served as `concurrent`, and returns when it is measured in the new mode.
+/// Starts a trial of `direct` on a file that is served as `concurrent`, and returns when it is
+/// measured in the new mode.
 fn on_trial(file: &Path, length: &str, condition: &str) -> Child {
-    let mut trial = command(["mode", "try", text(file), "direct", "--for", length, "--keep-if", condition]);
+    let mut trial =
+        command(["mode", "try", text(file), "direct", "--for", length, "--keep-if", condition]);
     let mut running = trial.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let began = std::time::Instant::now();
     while !bedplate(["mode", text(file)]).succeeds().stdout().contains("served as direct") {
-        assert!(began.elapsed().as_secs() < 60 && running.try_wait().unwrap().is_none(), "it never switched");
+        assert!(
+            began.elapsed().as_secs() < 60 && running.try_wait().unwrap().is_none(),
+            "it never switched"
+        );
     }
     running
 }
 
 fn ended(running: Child) -> (Option<i32>, String) {
     let output = running.wait_with_output().unwrap();
-    (output.status.code(), String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned())
+    (
+        output.status.code(),
+        String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned(),
+    )
 }
 
-/// S-113. A trial whose command was killed left the file in the mode that was tried, for good; so did one whose file was renamed meanwhile.
+/// S-113. A trial whose command was killed left the file in the mode that was tried, for good; so
+/// did one whose file was renamed meanwhile.
 #[test]
 fn s_113_whatever_ends_a_trial_the_file_is_served_as_before() {
     if !can_mount("trials that end early") {
@@ -136,15 +164,22 @@ fn s_113_whatever_ends_a_trial_the_file_is_served_as_before() {
     let load = Load::on(&file);
 
     let mut killed = on_trial(&file, "3s", "operations > 0");
-    bedplate(["mode", "try", text(&file), "cached", "--for", "10ms"]).fails(1, "is on another trial already");
+    bedplate(["mode", "try", text(&file), "cached", "--for", "10ms"])
+        .fails(1, "is on another trial already");
     killed.kill().unwrap();
     killed.wait().unwrap();
     let began = std::time::Instant::now();
-    while !bedplate(["mode", text(&file)]).succeeds().stdout().contains("not set, served as concurrent") {
+    while !bedplate(["mode", text(&file)])
+        .succeeds()
+        .stdout()
+        .contains("not set, served as concurrent")
+    {
         assert!(began.elapsed().as_secs() < 60, "it stayed in the mode that was tried");
         std::thread::sleep(std::time::Duration::from_millis(100));
     }
-    bedplate(["explain", text(&file)]).succeeds().says("taken back: its command or the mount was killed");
+    bedplate(["explain", text(&file)])
+        .succeeds()
+        .says("taken back: its command or the mount was killed");
 
     let (renamed, running) = (dir.join("renamed"), on_trial(&file, "1s", "operations > 0"));
     std::fs::rename(&file, &renamed).unwrap();
@@ -156,8 +191,14 @@ fn s_113_whatever_ends_a_trial_the_file_is_served_as_before() {
     let running = on_trial(&renamed, "1s", "operations > 0");
     bedplate(["mode", text(&renamed), "concurrent+cache"]).succeeds();
     let (code, told) = ended(running);
-    assert!(code == Some(0) && told.contains("the file's mode was set to concurrent+cache meanwhile, and stays so"), "{code:?} {told}");
-    bedplate(["mode", text(&renamed)]).succeeds().says("concurrent+cache, served as concurrent+cache");
+    assert!(
+        code == Some(0)
+            && told.contains("the file's mode was set to concurrent+cache meanwhile, and stays so"),
+        "{code:?} {told}"
+    );
+    bedplate(["mode", text(&renamed)])
+        .succeeds()
+        .says("concurrent+cache, served as concurrent+cache");
     bedplate(["mode", text(&renamed), "inherit"]).succeeds();
 
     let running = on_trial(&renamed, "3s", "operations > 0");
@@ -165,7 +206,10 @@ fn s_113_whatever_ends_a_trial_the_file_is_served_as_before() {
     std::fs::rename(&renamed, dir.join("gone")).unwrap();
     std::fs::remove_file(dir.join("gone")).unwrap();
     let (code, told) = ended(running);
-    assert!(code == Some(1) && told.contains("renamed was removed or replaced meanwhile"), "{code:?} {told}");
+    assert!(
+        code == Some(1) && told.contains("renamed was removed or replaced meanwhile"),
+        "{code:?} {told}"
+    );
 
     std::fs::write(&file, pattern(1 << 20)).unwrap();
     let load = Load::on(&file);
@@ -173,9 +217,13 @@ fn s_113_whatever_ends_a_trial_the_file_is_served_as_before() {
     drop(load);
     kill_process(pid_of(&dir), Signal::KILL).unwrap();
     let (code, told) = ended(running);
-    assert!(code == Some(1) && told.contains(&format!("run 'bedplate unmount {}'", text(&dir))), "{code:?} {told}");
+    assert!(
+        code == Some(1) && told.contains(&format!("run 'bedplate unmount {}'", text(&dir))),
+        "{code:?} {told}"
+    );
     bedplate(["mount", text(&image), text(&dir), "-o", "mode=concurrent"]).succeeds();
-    // Whether it still tells of the trial depends on what of the log was durable: the file was not synced.
+    // Whether it still tells of the trial depends on what of the log was durable: the file was not
+    // synced.
     bedplate(["mode", text(&file)]).succeeds().says("not set, served as concurrent");
     bedplate(["unmount", text(&dir)]).succeeds();
     bedplate(["mount", text(&image), text(&dir), "-o", "ro"]).succeeds();
@@ -186,7 +234,8 @@ fn s_113_whatever_ends_a_trial_the_file_is_served_as_before() {
 fn a_trial_that_cannot_be_is_refused_in_a_sentence() {
     let scratch = Scratch::new();
     let file = scratch.file("file", b"");
-    let trial = |words: &[&str]| bedplate(["mode", "try"].iter().chain(words).copied().collect::<Vec<_>>());
+    let trial =
+        |words: &[&str]| bedplate(["mode", "try"].iter().chain(words).copied().collect::<Vec<_>>());
     trial(&[text(&file), "direct"]).fails(1, "does not lie on a Bedplate mount");
     trial(&[text(&file), "fast"]).fails(2, "fast");
     trial(&[text(&file), "direct", "--keep-if", "p98 < 1%"]).fails(2, "'p98' is not measured");

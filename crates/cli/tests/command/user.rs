@@ -13,12 +13,16 @@ pub fn as_user<'a>(arguments: impl IntoIterator<Item = &'a str>) -> Command {
         return own;
     }
     let mut command = Command::new("setpriv");
-    command.args(["--reuid", USER, "--regid", USER, "--clear-groups", "--"]).arg(own.get_program()).args(own.get_args());
+    command
+        .args(["--reuid", USER, "--regid", USER, "--clear-groups", "--"])
+        .arg(own.get_program())
+        .args(own.get_args());
     command.env_remove("BEDPLATE_LOG").current_dir("/");
     command
 }
 
-/// Makes a scratch directory that the ordinary user owns; `None` where the user cannot reach the binary.
+/// Makes a scratch directory that the ordinary user owns; `None` where the user cannot reach the
+/// binary.
 pub fn scratch(test: &str) -> Option<Scratch> {
     let reachable = as_user(["--version"]).output().is_ok_and(|output| output.status.success());
     if !reachable {
@@ -50,7 +54,9 @@ fn an_ordinary_user_mounts_and_unmounts() {
         return;
     }
     let Some(scratch) = scratch("an ordinary user's mount") else { return };
-    let everybody = std::os::unix::fs::MetadataExt::mode(&std::fs::metadata("/dev/fuse").unwrap()) & 0o006 == 0o006;
+    let everybody = std::os::unix::fs::MetadataExt::mode(&std::fs::metadata("/dev/fuse").unwrap())
+        & 0o006
+        == 0o006;
     if rustix::process::geteuid().is_root() && !everybody {
         eprintln!("skipped: an ordinary user's mount: /dev/fuse is for root only here");
         return;

@@ -7,13 +7,16 @@ use super::volumes::{another, group, refusal};
 
 /// Returns the names of what lies in the directory of a test.
 fn names(scratch: &Scratch) -> Vec<String> {
-    let mut names: Vec<String> =
-        std::fs::read_dir(scratch.path("")).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    let mut names: Vec<String> = std::fs::read_dir(scratch.path(""))
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
     names.sort();
     names
 }
 
-/// An image of this size was left behind by every refused `create --size`, and the next one took it as it was.
+/// An image of this size was left behind by every refused `create --size`, and the next one took it
+/// as it was.
 #[test]
 fn a_refused_create_leaves_no_image_and_warns_of_nothing() {
     let scratch = Scratch::new();
@@ -47,58 +50,86 @@ fn a_refused_create_leaves_no_image_and_warns_of_nothing() {
     ] {
         create("tank", more).fails(2, part);
     }
-    bedplate(["volume", "create", "tank", "--size", "40", text(&a), text(&b)]).fails(2, "a member has at least 5 MiB");
+    bedplate(["volume", "create", "tank", "--size", "40", text(&a), text(&b)])
+        .fails(2, "a member has at least 5 MiB");
     assert_eq!(names(&scratch), ["elsewhere"]);
-    assert!(create("tank", &["--layout", "stripe"]).succeeds().stderr().contains("2 columns: a stripe"));
+    assert!(
+        create("tank", &["--layout", "stripe"]).succeeds().stderr().contains("2 columns: a stripe")
+    );
 }
 
 /// A pipe was opened, and waited for a writer.
 #[test]
 fn what_is_no_device_or_has_two_names_is_no_member() {
     let scratch = Scratch::new();
-    let [a, b, hard, soft, pipe] = ["a.img", "b.img", "hard.img", "soft.img", "pipe"].map(|name| scratch.path(name));
-    [&a, &b].into_iter().for_each(|path| std::fs::File::create(path).unwrap().set_len(40 << 20).unwrap());
+    let [a, b, hard, soft, pipe] =
+        ["a.img", "b.img", "hard.img", "soft.img", "pipe"].map(|name| scratch.path(name));
+    [&a, &b]
+        .into_iter()
+        .for_each(|path| std::fs::File::create(path).unwrap().set_len(40 << 20).unwrap());
     std::fs::hard_link(&a, &hard).unwrap();
     std::os::unix::fs::symlink("a.img", &soft).unwrap();
     assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
     for other in [&hard, &soft, &a] {
-        assert!(refusal(bedplate(["volume", "create", "tank", text(&a), text(other)])).contains("the same device, or overlap"));
+        assert!(
+            refusal(bedplate(["volume", "create", "tank", text(&a), text(other)]))
+                .contains("the same device, or overlap")
+        );
     }
     let directory = scratch.directory("dir");
     for (other, part) in [(&pipe, "is neither a block device"), (&directory, "is a directory")] {
         for force in [&[][..], &["--force"]] {
             let words = ["volume", "create", "tank", text(&a), text(other)];
-            assert!(refusal(bedplate(words.into_iter().chain(force.iter().copied()))).contains(part));
+            assert!(
+                refusal(bedplate(words.into_iter().chain(force.iter().copied()))).contains(part)
+            );
         }
         bedplate(["format", text(other)]).fails(1, "block device");
     }
     bedplate(["volume", "create", "tank", text(&a), text(&b)]).succeeds();
     let first = text(&a);
     for command in ["add", "spare"] {
-        assert!(refusal(bedplate(["volume", command, first, text(&pipe)])).contains("is neither a block device"));
-        assert!(refusal(bedplate(["volume", command, first, text(&b)])).contains("is a member of the group tank already"));
+        assert!(
+            refusal(bedplate(["volume", command, first, text(&pipe)]))
+                .contains("is neither a block device")
+        );
+        assert!(
+            refusal(bedplate(["volume", command, first, text(&b)]))
+                .contains("is a member of the group tank already")
+        );
         assert!(refusal(bedplate(["volume", command, first, text(&hard)])).contains("already"));
     }
-    assert!(refusal(bedplate(["volume", "replace", first, text(&b), text(&a)])).contains("already"));
+    assert!(
+        refusal(bedplate(["volume", "replace", first, text(&b), text(&a)])).contains("already")
+    );
 }
 
-/// A group of 130 members was made, and its label was refused ever after; a damaged label, a small spare and a scrub of nothing were no obstacle.
+/// A group of 130 members was made, and its label was refused ever after; a damaged label, a small
+/// spare and a scrub of nothing were no obstacle.
 #[test]
 fn what_could_never_work_is_refused_when_it_is_asked_for() {
     let scratch = Scratch::new();
     let many: Vec<PathBuf> = (0..129).map(|n| scratch.path(&format!("many{n}.img"))).collect();
     let words = ["volume", "create", "many", "--layout", "stripe", "--size", "6M"];
-    assert!(refusal(bedplate(words.into_iter().chain(many.iter().map(|path| text(path))))).contains("at most 128 members and not 129"));
+    assert!(
+        refusal(bedplate(words.into_iter().chain(many.iter().map(|path| text(path)))))
+            .contains("at most 128 members and not 129")
+    );
     let members = group(&scratch, "stripe", 2, &[]);
     let first = text(&members[0]);
     assert!(refusal(bedplate(["volume", "scrub", first])).contains("nothing to compare"));
     let small = scratch.path("small.img");
     std::fs::File::create(&small).unwrap().set_len(20 << 20).unwrap();
-    assert!(refusal(bedplate(["volume", "spare", first, text(&small)])).contains("to take the place of any member"));
+    assert!(
+        refusal(bedplate(["volume", "spare", first, text(&small)]))
+            .contains("to take the place of any member")
+    );
     let mut damaged = std::fs::read(first).unwrap();
     [100, (1 << 20) + 100].into_iter().for_each(|at: usize| damaged[at] ^= 1);
     std::fs::write(first, damaged).unwrap();
-    let again = |more: &[&str]| bedplate(["volume", "create", "new", first, text(&small)].iter().chain(more));
+    let again = |more: &[&str]| {
+        bedplate(["volume", "create", "new", first, text(&small)].iter().chain(more))
+    };
     assert!(refusal(again(&[])).contains("holds a damaged label of a group: add --force"));
     again(&["--force"]).succeeds();
 }
@@ -113,16 +144,23 @@ fn foreign(scratch: &Scratch, name: &str) -> PathBuf {
     path
 }
 
-/// `add`, `spare` and `replace` once made a member of whatever was named, a file system with data, too.
+/// `add`, `spare` and `replace` once made a member of whatever was named, a file system with data,
+/// too.
 #[test]
 fn add_spare_and_replace_destroy_nothing_unless_they_are_forced() {
     let scratch = Scratch::new();
     let members = group(&scratch, "mirror", 2, &[]);
     let (first, second) = (text(&members[0]), text(&members[1]));
-    let (ext, volume, other) = (foreign(&scratch, "ext.img"), scratch.image("volume.img"), scratch.path("other0.img"));
-    bedplate(["volume", "create", "other", "--layout", "concat", "--size", "40M", text(&other)]).succeeds();
+    let (ext, volume, other) =
+        (foreign(&scratch, "ext.img"), scratch.image("volume.img"), scratch.path("other0.img"));
+    bedplate(["volume", "create", "other", "--layout", "concat", "--size", "40M", text(&other)])
+        .succeeds();
     let kept = |path: &Path| std::fs::read(path).unwrap();
-    for (device, part) in [(&ext, "holds an ext2"), (&volume, "holds a Bedplate volume"), (&other, "is a member of the group other")] {
+    for (device, part) in [
+        (&ext, "holds an ext2"),
+        (&volume, "holds a Bedplate volume"),
+        (&other, "is a member of the group other"),
+    ] {
         let before = kept(device);
         for words in [
             &["volume", "add", first, text(device)][..],
@@ -140,13 +178,15 @@ fn add_spare_and_replace_destroy_nothing_unless_they_are_forced() {
     bedplate(["volume", "import", first]).succeeds().says("volume.img  active");
 }
 
-/// With `--force` a device lost the label of its old group before the new group looked whether it could take it.
+/// With `--force` a device lost the label of its old group before the new group looked whether it
+/// could take it.
 #[test]
 fn a_forced_device_that_is_refused_stays_in_its_group() {
     let scratch = Scratch::new();
     let members = group(&scratch, "mirror", 2, &["--spare", text(&another(&scratch, "spare.img"))]);
     let (first, second, small) = (text(&members[0]), text(&members[1]), scratch.path("small.img"));
-    bedplate(["volume", "create", "other", "--layout", "concat", "--size", "20M", text(&small)]).succeeds();
+    bedplate(["volume", "create", "other", "--layout", "concat", "--size", "20M", text(&small)])
+        .succeeds();
     let before = std::fs::read(&small).unwrap();
     for (words, part) in [
         (&["spare", first, text(&small)][..], "to take the place of any member"),
@@ -179,7 +219,10 @@ fn a_relayout_that_would_change_nothing_is_refused_with_the_reason() {
         (&["shrink", "1G"], "volume grow"),
     ] {
         let (command, more) = words.split_first().unwrap();
-        assert!(refusal(bedplate(["volume", command, first].iter().chain(more))).contains(part), "{words:?}");
+        assert!(
+            refusal(bedplate(["volume", command, first].iter().chain(more))).contains(part),
+            "{words:?}"
+        );
     }
     assert_eq!(event(), before);
 }
@@ -200,7 +243,8 @@ fn members_are_named_by_relative_paths_also_when_they_are_away() {
     here(&["volume", "replace", "m0.img", "m1.img", text(&new)]).succeeds();
 }
 
-/// A group of which half was away was shown as whole, and the words "(not found)" stood in the path for programs.
+/// A group of which half was away was shown as whole, and the words "(not found)" stood in the path
+/// for programs.
 #[test]
 fn a_group_that_cannot_be_opened_is_shown_as_such_with_the_reason() {
     let scratch = Scratch::new();
@@ -210,21 +254,35 @@ fn a_group_that_cannot_be_opened_is_shown_as_such_with_the_reason() {
     assert!(list().contains("whole"));
     std::fs::rename(&members[1], &away).unwrap();
     let shown = bedplate(["volume", "show", first]).succeeds().stdout();
-    for words in ["group tank, refused", "m1.img  active, not found", "cannot be opened as it is: ", "import --degraded"] {
+    for words in [
+        "group tank, refused",
+        "m1.img  active, not found",
+        "cannot be opened as it is: ",
+        "import --degraded",
+    ] {
         assert!(shown.contains(words), "{words:?} is missing in {shown}");
     }
     let told = bedplate(["volume", "show", first, "--json"]).json();
-    assert_eq!((told["members"][1]["path"].as_str(), told["members"][1]["found"].as_bool()), (members[1].to_str(), Some(false)));
-    assert!(told["refused"].as_str().unwrap().contains("was not found") && list().contains("refused"));
+    assert_eq!(
+        (told["members"][1]["path"].as_str(), told["members"][1]["found"].as_bool()),
+        (members[1].to_str(), Some(false))
+    );
+    assert!(
+        told["refused"].as_str().unwrap().contains("was not found") && list().contains("refused")
+    );
     // Each goes on alone.
     bedplate(["volume", "import", "--degraded", first]).succeeds();
-    assert!(bedplate(["volume", "show", first]).succeeds().stdout().contains("group tank, degraded"));
+    assert!(
+        bedplate(["volume", "show", first]).succeeds().stdout().contains("group tank, degraded")
+    );
     std::fs::rename(&members[0], scratch.path("away/m0.img")).unwrap();
     std::fs::rename(&away, &members[1]).unwrap();
     bedplate(["volume", "import", "--degraded", text(&members[1])]).succeeds();
     std::fs::rename(scratch.path("away/m0.img"), &members[0]).unwrap();
     for member in &members {
-        bedplate(["volume", "show", text(member)]).succeeds().says("each went on without the other");
+        bedplate(["volume", "show", text(member)])
+            .succeeds()
+            .says("each went on without the other");
     }
     bedplate(["volume", "list", text(&scratch.path("nothing"))]).fails(1, "is no directory");
     bedplate(["volume", "list", first]).fails(1, "'bedplate volume show' takes a member");

@@ -1,4 +1,5 @@
-//! Groups that change under a live mount that is written to: members that die and come back, other layouts, scrubs on schedule.
+//! Groups that change under a live mount that is written to: members that die and come back, other
+//! layouts, scrubs on schedule.
 
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -33,7 +34,10 @@ fn wait(member: &str, what: &str, passes: impl Fn(&Value) -> bool) -> Value {
 
 fn is_whole(told: &Value) -> bool {
     let members = told["members"].as_array().unwrap();
-    told["pending_bytes"] == 0 && members.iter().all(|member| !member["has_data"].as_bool().unwrap() || member["state"] == "active")
+    told["pending_bytes"] == 0
+        && members
+            .iter()
+            .all(|member| !member["has_data"].as_bool().unwrap() || member["state"] == "active")
 }
 
 fn has_moved(told: &Value) -> bool {
@@ -53,7 +57,10 @@ impl Writer {
         let thread = std::thread::spawn(move || {
             let mut rounds = 0;
             while !stopped.load(Ordering::Relaxed) {
-                let (path, content) = (dir.join(format!("writer{}", rounds % 4)), pattern(256 << 10 | (rounds % 7) << 9));
+                let (path, content) = (
+                    dir.join(format!("writer{}", rounds % 4)),
+                    pattern(256 << 10 | (rounds % 7) << 9),
+                );
                 let file = std::fs::File::create(&path).unwrap();
                 file.write_all_at(&content, 0).unwrap();
                 file.sync_all().unwrap();
@@ -86,7 +93,8 @@ fn is_sound(member: &str, content: &[u8]) {
     bedplate(["unmount", member]).succeeds();
     bedplate(["check", member]).succeeds();
     let scrub = bedplate(["volume", "scrub", member]);
-    if show(member)["volumes"][0]["copies"] == 1 && show(member)["volumes"][0]["layout"] != "raid5" {
+    if show(member)["volumes"][0]["copies"] == 1 && show(member)["volumes"][0]["layout"] != "raid5"
+    {
         scrub.fails(1, "nothing to compare");
     } else {
         scrub.succeeds().says(" 0 differences");
@@ -94,7 +102,8 @@ fn is_sound(member: &str, content: &[u8]) {
     assert!(bedplate(["cat", member, "/still"]).succeeds().stdout_bytes() == content);
 }
 
-/// S-87, S-88: a member that is cut short dies, moves into what the others keep in reserve, and goes back to its device; writers notice nothing.
+/// S-87, S-88: a member that is cut short dies, moves into what the others keep in reserve, and
+/// goes back to its device; writers notice nothing.
 #[test]
 fn s_87_a_member_that_dies_on_a_live_mount_moves_into_the_reserve_and_back() {
     if !can_mount("volume_live") {
@@ -108,25 +117,50 @@ fn s_87_a_member_that_dies_on_a_live_mount_moves_into_the_reserve_and_back() {
     let image = std::fs::File::options().write(true).open(&members[1]).unwrap();
     image.set_len(1 << 20).unwrap();
     let (start, mut progress) = (Instant::now(), String::new());
-    let relocated = |told: &Value| told["members"][1]["lies_on"].as_array().is_some_and(|hosts| !hosts.is_empty());
+    let relocated = |told: &Value| {
+        told["members"][1]["lies_on"].as_array().is_some_and(|hosts| !hosts.is_empty())
+    };
     while !(relocated(&show(first)) && is_whole(&show(first))) {
         let shown = bedplate(["volume", "show", first]).succeeds().stdout();
-        progress = shown.lines().find(|line| line.contains("to go until all copies agree")).map_or(progress, str::to_owned);
+        progress = shown
+            .lines()
+            .find(|line| line.contains("to go until all copies agree"))
+            .map_or(progress, str::to_owned);
         assert!(start.elapsed() < LIMIT, "{shown}");
     }
     // Twenty MiB may be filled between two looks.
-    assert!(progress.is_empty() || progress.contains("MiB to go") || progress.contains("KiB to go"), "{progress}");
+    assert!(
+        progress.is_empty() || progress.contains("MiB to go") || progress.contains("KiB to go"),
+        "{progress}"
+    );
     let told = show(first);
-    let hosts: Vec<&str> = told["members"][1]["lies_on"].as_array().unwrap().iter().map(|host| host.as_str().unwrap()).collect();
-    assert!(hosts.iter().all(|host| *host == text(&members[2]) || *host == text(&members[3])), "not on what mirrors it: {hosts:?}");
+    let hosts: Vec<&str> = told["members"][1]["lies_on"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|host| host.as_str().unwrap())
+        .collect();
+    assert!(
+        hosts.iter().all(|host| *host == text(&members[2]) || *host == text(&members[3])),
+        "not on what mirrors it: {hosts:?}"
+    );
     let shown = bedplate(["volume", "show", first]).succeeds().stdout();
-    assert!(shown.contains("lies in free space of") && shown.contains("volume unrelocate") && shown.contains("failed: "), "{shown}");
-    bedplate(["volume", "relayout", first, "--unit", "32k"]).fails(1, "move it back with 'bedplate volume unrelocate' first");
+    assert!(
+        shown.contains("lies in free space of")
+            && shown.contains("volume unrelocate")
+            && shown.contains("failed: "),
+        "{shown}"
+    );
+    bedplate(["volume", "relayout", first, "--unit", "32k"])
+        .fails(1, "move it back with 'bedplate volume unrelocate' first");
     // Its device is whole again.
     image.set_len(40 << 20).unwrap();
     bedplate(["volume", "unrelocate", first]).succeeds();
     let told = wait(first, "back", |told| is_whole(told) && !relocated(told));
-    assert_eq!((told["members"].as_array().unwrap().len(), told["members"][1]["path"].as_str()), (4, members[1].to_str()));
+    assert_eq!(
+        (told["members"].as_array().unwrap().len(), told["members"][1]["path"].as_str()),
+        (4, members[1].to_str())
+    );
     writer.finish();
     bedplate(["volume", "unrelocate", first]).fails(1, "no member lies in free space");
     is_sound(first, &content);
@@ -153,7 +187,14 @@ fn a_member_that_failed_on_a_live_mount_is_shown_with_the_reason() {
     drop(file);
     let told = wait(first, "degraded", |told| told["members"][1]["state"] == "failed");
     let failed = format!("{} failed: ", text(&members[1]));
-    assert!(told["notes"].as_array().unwrap().iter().any(|note| note.as_str().unwrap().starts_with(&failed)), "{told}");
+    assert!(
+        told["notes"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .any(|note| note.as_str().unwrap().starts_with(&failed)),
+        "{told}"
+    );
     let shown = bedplate(["volume", "show", first]).succeeds().stdout();
     assert!(shown.contains(&failed) && shown.contains("no spare stands in for it"), "{shown}");
     bedplate(["unmount", first]).succeeds();
@@ -174,18 +215,30 @@ fn s_89_a_live_mount_becomes_a_raid5_and_is_what_it_was_again() {
 #[test]
 fn s_91_a_live_concatenation_becomes_a_stripe_of_the_same_members_and_is_one_again() {
     if can_mount("volume_live") {
-        becomes_and_is_again("concat", 0, ("stripe", &["--layout", "stripe"]), &["--layout", "concat"]);
+        becomes_and_is_again(
+            "concat",
+            0,
+            ("stripe", &["--layout", "stripe"]),
+            &["--layout", "concat"],
+        );
     }
 }
 
-/// A mounted group of two members of a layout, and so many more, becomes something else and what it was.
+/// A mounted group of two members of a layout, and so many more, becomes something else and what it
+/// was.
 fn becomes_and_is_again(layout: &str, added: usize, (next, to): (&str, &[&str]), back: &[&str]) {
     let scratch = Scratch::new();
     let members = group(&scratch, layout, 2, &[]);
     let first = text(&members[0]);
     let (dir, content) = mounted(&scratch, &members);
     for number in 0..added {
-        bedplate(["volume", "add", first, text(&another(&scratch, &format!("m{}.img", 2 + number)))]).succeeds();
+        bedplate([
+            "volume",
+            "add",
+            first,
+            text(&another(&scratch, &format!("m{}.img", 2 + number))),
+        ])
+        .succeeds();
     }
     bedplate(["volume", "tune", first, "--foreground", "off"]).succeeds();
     let writer = Writer::start(&dir);
@@ -193,7 +246,11 @@ fn becomes_and_is_again(layout: &str, added: usize, (next, to): (&str, &[&str]),
     relayout(&[to, &["--step", "256K"]].concat()).succeeds();
     relayout(&["--pause"]).succeeds();
     let moved = || show(first)["volumes"][0]["relayout"]["moved_bytes"].as_u64().unwrap();
-    let stands = (wait(first, "paused", |told| told["volumes"][0]["relayout"]["state"] == "paused"), moved()).1;
+    let stands = (
+        wait(first, "paused", |told| told["volumes"][0]["relayout"]["state"] == "paused"),
+        moved(),
+    )
+        .1;
     assert_eq!(moved(), stands);
     let shown = bedplate(["volume", "show", first]).succeeds().stdout();
     assert!(shown.contains(&format!("becomes {next}, paused: ")), "{shown}");
@@ -223,18 +280,32 @@ fn becomes_and_is_again(layout: &str, added: usize, (next, to): (&str, &[&str]),
 /// S-122: the file says so itself, and no other one does.
 fn explained(group: &str, dir: &Path, repaired: bool) {
     let of = |name: &str| bedplate(["--json", "explain", text(&dir.join(name))]).succeeds().json();
-    let damage = |told: &Value| told["findings"].as_array().unwrap().iter().find(|finding| finding["kind"] == "copies_differ").cloned();
+    let damage = |told: &Value| {
+        told["findings"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .find(|finding| finding["kind"] == "copies_differ")
+            .cloned()
+    };
     let finding = damage(&of("some.db")).unwrap();
     let change = if repaired { "nothing" } else { "volume scrub --repair" };
-    assert!(finding["what"].as_str().unwrap().contains("the last scrub, which ended 20"), "{finding}");
-    assert!(finding["what"].as_str().unwrap().contains("SQLite page 17") && finding["change"].as_str().unwrap().contains(change), "{finding}");
+    assert!(
+        finding["what"].as_str().unwrap().contains("the last scrub, which ended 20"),
+        "{finding}"
+    );
+    assert!(
+        finding["what"].as_str().unwrap().contains("SQLite page 17")
+            && finding["change"].as_str().unwrap().contains(change),
+        "{finding}"
+    );
     assert_eq!(damage(&of("still")), None);
     bedplate(["explain", text(dir)]).succeeds().says("some.db, byte 70144, SQLite page 17");
     bedplate(["volume", "stat", group]).succeeds().says("some.db, byte 70144, SQLite page 17");
 }
 
-/// S-64, S-96, S-106: a bit that turned on one plex is found by the schedule of a live mount, judged by its database page, told with file, page and
-/// member, and mended when that is asked for.
+/// S-64, S-96, S-106: a bit that turned on one plex is found by the schedule of a live mount,
+/// judged by its database page, told with file, page and member, and mended when that is asked for.
 #[test]
 fn s_106_a_scrub_on_schedule_finds_a_page_on_a_live_mount_and_tells_of_it() {
     if !can_mount("volume_live") {
@@ -252,21 +323,35 @@ fn s_106_a_scrub_on_schedule_finds_a_page_on_a_live_mount_and_tells_of_it() {
     let image = std::fs::File::options().read(true).write(true).open(&members[1]).unwrap();
     let bytes = std::fs::read(&members[1]).unwrap();
     let needle = &content[17 * PAGE_BYTES..17 * PAGE_BYTES + 64];
-    let at = (bytes.windows(needle.len()).rposition(|window| window == needle).unwrap() + 1000) as u64;
+    let at =
+        (bytes.windows(needle.len()).rposition(|window| window == needle).unwrap() + 1000) as u64;
     image.write_all_at(&[bytes[at as usize] ^ 4], at).unwrap();
     image.sync_all().unwrap();
     let ended = |told: &Value| told["scrub"]["last"]["ended_s"].is_u64();
-    for (how, repaired) in [(&["--every", "7d"][..], false), (&["--every", "7d", "--repair"], true)] {
+    for (how, repaired) in [(&["--every", "7d"][..], false), (&["--every", "7d", "--repair"], true)]
+    {
         // Turned on, it begins at once.
         bedplate(["volume", "scrub", first, "--every", "off"]).succeeds();
         bedplate(["volume", "scrub", first].iter().chain(how)).succeeds();
         let told = wait(first, "scrubbed", ended);
         let last = &told["scrub"]["last"];
-        assert_eq!((last["differences"].as_u64(), last["left"].as_u64()), (Some(1), Some(u64::from(!repaired))), "{told}");
+        assert_eq!(
+            (last["differences"].as_u64(), last["left"].as_u64()),
+            (Some(1), Some(u64::from(!repaired))),
+            "{told}"
+        );
         let found = &last["found"][0];
-        assert_eq!((found["right"].as_str(), found["repaired"].as_bool()), (Some(first), Some(repaired)), "{told}");
+        assert_eq!(
+            (found["right"].as_str(), found["repaired"].as_bool()),
+            (Some(first), Some(repaired)),
+            "{told}"
+        );
         assert_eq!(found["file"].as_str(), Some("/some.db, byte 70144, SQLite page 17"), "{told}");
-        assert!(found["copies"][1][0] == wrong && found["copies"][1][1].as_u64().unwrap().abs_diff(at) < 512, "{told}");
+        assert!(
+            found["copies"][1][0] == wrong
+                && found["copies"][1][1].as_u64().unwrap().abs_diff(at) < 512,
+            "{told}"
+        );
         explained(first, &dir, repaired);
     }
     writer.finish();
@@ -274,7 +359,9 @@ fn s_106_a_scrub_on_schedule_finds_a_page_on_a_live_mount_and_tells_of_it() {
     // What it found is told also when the group is not mounted.
     let shown = bedplate(["volume", "show", wrong]).succeeds().stdout();
     assert!(
-        shown.contains("1 difference, 0 left") && shown.contains("SQLite page 17): ") && shown.contains("the others are mended from it"),
+        shown.contains("1 difference, 0 left")
+            && shown.contains("SQLite page 17): ")
+            && shown.contains("the others are mended from it"),
         "{shown}"
     );
 }

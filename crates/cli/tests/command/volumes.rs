@@ -27,22 +27,41 @@ fn a_group_is_made_shown_formatted_used_and_checked_by_any_of_its_members() {
     let scratch = Scratch::new();
     let members = group(&scratch, "stripe-mirror", 4, &[]);
     let shown = bedplate(["volume", "show", text(&members[2])]).succeeds().stdout();
-    for words in ["group tank, whole, 4 members", "striped over 2 columns in units of 64 KiB", "├─ mirrored on 2 plexes", "m3.img  active"] {
+    for words in [
+        "group tank, whole, 4 members",
+        "striped over 2 columns in units of 64 KiB",
+        "├─ mirrored on 2 plexes",
+        "m3.img  active",
+    ] {
         assert!(shown.contains(words), "{words:?} is missing in {shown}");
     }
     assert!(!shown.contains("p99"), "the default limit is not worth a line: {shown}");
-    assert!(bedplate(["volume", "tune", text(&members[1]), "--foreground", "2.5"]).succeeds().stdout().contains("limit 2.50"));
-    assert!(bedplate(["volume", "show", text(&members[0])]).succeeds().stdout().contains("compared: limit 2.50"));
+    assert!(
+        bedplate(["volume", "tune", text(&members[1]), "--foreground", "2.5"])
+            .succeeds()
+            .stdout()
+            .contains("limit 2.50")
+    );
+    assert!(
+        bedplate(["volume", "show", text(&members[0])])
+            .succeeds()
+            .stdout()
+            .contains("compared: limit 2.50")
+    );
     bedplate(["volume", "tune", text(&members[1]), "--foreground", "0.9"]).fails(2, "1.05");
     bedplate(["format", text(&members[1])]).succeeds();
     let file = scratch.file("in", b"content");
     bedplate(["put", text(&members[3]), text(&file), "/file"]).succeeds();
     assert_eq!(bedplate(["cat", text(&members[0]), "/file"]).succeeds().stdout(), "content");
     bedplate(["check", text(&members[2])]).succeeds();
-    let listed = bedplate(["volume", "list", text(members[0].parent().unwrap())]).succeeds().stdout();
+    let listed =
+        bedplate(["volume", "list", text(members[0].parent().unwrap())]).succeeds().stdout();
     assert!(listed.contains("tank") && listed.contains("stripe-mirror"), "{listed}");
     let told = bedplate(["volume", "show", text(&members[0]), "--json"]).json();
-    assert_eq!((told["clean"].as_bool(), told["volumes"][0]["copies"].as_u64()), (Some(true), Some(2)));
+    assert_eq!(
+        (told["clean"].as_bool(), told["volumes"][0]["copies"].as_u64()),
+        (Some(true), Some(2))
+    );
     bedplate(["volume", "export", text(&members[0])]).succeeds();
 }
 
@@ -55,7 +74,12 @@ fn a_group_goes_on_without_a_member_and_takes_it_back() {
     std::fs::rename(&members[1], &elsewhere).unwrap();
     let told = refusal(bedplate(["info", text(&members[0])]));
     assert!(told.contains("m1.img") && told.contains("--degraded"), "{told}");
-    assert!(bedplate(["volume", "import", "--degraded", text(&members[0])]).succeeds().stdout().contains("degraded"));
+    assert!(
+        bedplate(["volume", "import", "--degraded", text(&members[0])])
+            .succeeds()
+            .stdout()
+            .contains("degraded")
+    );
     let file = scratch.file("in", b"content");
     bedplate(["put", text(&members[0]), text(&file), "/file"]).succeeds();
     // It comes back under another name.
@@ -75,7 +99,12 @@ fn a_scrub_names_the_file_that_differs_and_leaves_what_nobody_knows() {
     let content: Vec<u8> = (0..100_000_u32).flat_map(u32::to_le_bytes).collect();
     let file = scratch.file("in", &content);
     bedplate(["put", text(&members[0]), text(&file), "/data"]).succeeds();
-    assert!(bedplate(["volume", "scrub", text(&members[0])]).succeeds().stdout().contains("0 differences"));
+    assert!(
+        bedplate(["volume", "scrub", text(&members[0])])
+            .succeeds()
+            .stdout()
+            .contains("0 differences")
+    );
     // A bit turns on one member, in the middle of the file.
     let image = std::fs::OpenOptions::new().read(true).write(true).open(&members[1]).unwrap();
     let bytes = std::fs::read(&members[1]).unwrap();
@@ -90,9 +119,12 @@ fn a_scrub_names_the_file_that_differs_and_leaves_what_nobody_knows() {
     assert!(found.contains("not known") && found.contains("m1.img"), "{found}");
 }
 
-/// A database of SQLite as the checksum VFS leaves it: its header, and eight bytes of sums at the end of every page.
+/// A database of SQLite as the checksum VFS leaves it: its header, and eight bytes of sums at the
+/// end of every page.
 pub fn checksummed(page_bytes: usize, pages: usize) -> Vec<u8> {
-    let mut all: Vec<u8> = (0..page_bytes * pages / 4).flat_map(|at| (at as u32).wrapping_mul(2_654_435_761).to_le_bytes()).collect();
+    let mut all: Vec<u8> = (0..page_bytes * pages / 4)
+        .flat_map(|at| (at as u32).wrapping_mul(2_654_435_761).to_le_bytes())
+        .collect();
     all[..16].copy_from_slice(b"SQLite format 3\0");
     all[16..18].copy_from_slice(&(page_bytes as u16).to_be_bytes());
     all[20] = 8;
@@ -108,10 +140,13 @@ pub fn checksummed(page_bytes: usize, pages: usize) -> Vec<u8> {
     all
 }
 
-/// S-64, S-96: pages smaller than a block and larger ones; a bit in the middle of a page and one in the header that tells what the pages are.
+/// S-64, S-96: pages smaller than a block and larger ones; a bit in the middle of a page and one in
+/// the header that tells what the pages are.
 #[test]
 fn s_96_a_scrub_believes_the_copy_whose_database_page_verifies() {
-    for (page_bytes, turned, page) in [(1024, 5 * 1024 + 77, 5), (8192, 3 * 8192 + 5000, 3), (4096, 18, 0)] {
+    for (page_bytes, turned, page) in
+        [(1024, 5 * 1024 + 77, 5), (8192, 3 * 8192 + 5000, 3), (4096, 18, 0)]
+    {
         let scratch = Scratch::new();
         let members = group(&scratch, "mirror", 2, &[]);
         bedplate(["format", text(&members[0])]).succeeds();
@@ -120,18 +155,31 @@ fn s_96_a_scrub_believes_the_copy_whose_database_page_verifies() {
         bedplate(["put", text(&members[0]), text(&file), "/some.db"]).succeeds();
         let mut bytes = std::fs::read(&members[0]).unwrap();
         let needle = &content[1000..1064];
-        let start = bytes.windows(needle.len()).rposition(|window| window == needle).unwrap() - 1000;
+        let start =
+            bytes.windows(needle.len()).rposition(|window| window == needle).unwrap() - 1000;
         bytes[start + turned] ^= 4;
         std::fs::write(&members[0], &bytes).unwrap();
-        let found = bedplate(["volume", "scrub", "--repair", text(&members[0])]).succeeds().stdout();
-        assert!(found.contains(&format!("SQLite page {page}")) && found.contains("m1.img is right"), "{found}");
-        assert!(bedplate(["volume", "scrub", text(&members[0])]).succeeds().stdout().contains("0 differences"));
-        assert_eq!(bedplate(["cat", text(&members[0]), "/some.db"]).succeeds().stdout_bytes(), &content[..]);
+        let found =
+            bedplate(["volume", "scrub", "--repair", text(&members[0])]).succeeds().stdout();
+        assert!(
+            found.contains(&format!("SQLite page {page}")) && found.contains("m1.img is right"),
+            "{found}"
+        );
+        assert!(
+            bedplate(["volume", "scrub", text(&members[0])])
+                .succeeds()
+                .stdout()
+                .contains("0 differences")
+        );
+        assert_eq!(
+            bedplate(["cat", text(&members[0]), "/some.db"]).succeeds().stdout_bytes(),
+            &content[..]
+        );
     }
 }
 
-/// S-107: a bit in a page of a RAID-5 is made again from the rest of its row, one in the parity where all pages of the row are whole, and what is wrong
-/// twice is left.
+/// S-107: a bit in a page of a RAID-5 is made again from the rest of its row, one in the parity
+/// where all pages of the row are whole, and what is wrong twice is left.
 #[test]
 fn s_107_a_scrub_of_a_raid5_finds_the_unit_that_is_wrong_by_its_database_page() {
     const ROWS: usize = 4 << 20;
@@ -141,11 +189,18 @@ fn s_107_a_scrub_of_a_raid5_finds_the_unit_that_is_wrong_by_its_database_page() 
     let content = checksummed(4096, 160);
     let file = scratch.file("in", &content);
     bedplate(["put", text(&members[0]), text(&file), "/some.db"]).succeeds();
-    let mut images: Vec<Vec<u8>> = members.iter().map(|path| std::fs::read(path).unwrap()).collect();
+    let mut images: Vec<Vec<u8>> =
+        members.iter().map(|path| std::fs::read(path).unwrap()).collect();
     // Page by page: a place on the members at which both units of data hold pages of the file.
-    let page_at = |member: usize, at: usize| content.chunks(4096).position(|page| page == &images[member][at..at + 4096]);
+    let page_at = |member: usize, at: usize| {
+        content.chunks(4096).position(|page| page == &images[member][at..at + 4096])
+    };
     let parity_of = |at: usize| 2 - (at - ROWS) / (64 << 10) % 3;
-    let whole = |at: &usize| (0..3).filter(|member| *member != parity_of(*at)).all(|member| page_at(member, *at).is_some());
+    let whole = |at: &usize| {
+        (0..3)
+            .filter(|member| *member != parity_of(*at))
+            .all(|member| page_at(member, *at).is_some())
+    };
     let at = (ROWS..images[0].len() - 4096).step_by(4096).find(whole).unwrap();
     let (parity, data) = (parity_of(at), (parity_of(at) + 1) % 3);
     let page = page_at(data, at).unwrap();
@@ -153,11 +208,18 @@ fn s_107_a_scrub_of_a_raid5_finds_the_unit_that_is_wrong_by_its_database_page() 
         images[member][at + 1000] ^= 4;
         std::fs::write(&members[member], &images[member]).unwrap();
     };
-    let scrub = |how: &[&str]| bedplate(["volume", "scrub", text(&members[0])].iter().copied().chain(how.iter().copied()));
+    let scrub = |how: &[&str]| {
+        bedplate(["volume", "scrub", text(&members[0])].iter().copied().chain(how.iter().copied()))
+    };
     turn(&mut images, data);
     let found = scrub(&[]);
     assert_eq!(found.code(), 4);
-    let words = format!("(/some.db, byte {}, SQLite page {page}): {} at byte {} is wrong", page * 4096 + 512, text(&members[data]), at + 512);
+    let words = format!(
+        "(/some.db, byte {}, SQLite page {page}): {} at byte {} is wrong",
+        page * 4096 + 512,
+        text(&members[data]),
+        at + 512
+    );
     assert!(found.stdout().contains(&words), "{words} is missing in {}", found.stdout());
     let found = scrub(&["--repair"]).succeeds().stdout();
     assert!(found.contains(&words.replace("is wrong", "was wrong, made again")), "{found}");
@@ -165,30 +227,54 @@ fn s_107_a_scrub_of_a_raid5_finds_the_unit_that_is_wrong_by_its_database_page() 
     images = members.iter().map(|path| std::fs::read(path).unwrap()).collect();
     turn(&mut images, parity);
     let found = scrub(&["--repair"]).succeeds().stdout();
-    assert!(found.contains("(parity)") && found.contains(&format!("{} at byte {} was wrong", text(&members[parity]), at + 512)), "{found}");
+    assert!(
+        found.contains("(parity)")
+            && found.contains(&format!(
+                "{} at byte {} was wrong",
+                text(&members[parity]),
+                at + 512
+            )),
+        "{found}"
+    );
     assert!(scrub(&[]).succeeds().stdout().contains("0 differences"));
     images = members.iter().map(|path| std::fs::read(path).unwrap()).collect();
     turn(&mut images, data);
     turn(&mut images, parity);
-    assert!(scrub(&["--repair"]).succeeds().stdout().contains("0 differences"), "one bit in both cancels out in the sum, which parity cannot show");
+    assert!(
+        scrub(&["--repair"]).succeeds().stdout().contains("0 differences"),
+        "one bit in both cancels out in the sum, which parity cannot show"
+    );
     // As it is now: what it was before that scrub is an older copy, which would be refused.
     images[parity] = std::fs::read(&members[parity]).unwrap();
     images[parity][at + 1000] ^= 6;
     std::fs::write(&members[parity], &images[parity]).unwrap();
     let found = scrub(&["--repair"]);
-    assert!(found.code() == 4 && found.stdout().contains("not known which is right"), "{}", found.stdout());
+    assert!(
+        found.code() == 4 && found.stdout().contains("not known which is right"),
+        "{}",
+        found.stdout()
+    );
 }
 
-/// S-106: a schedule is told, carried out while the group is open, and forgotten when it is turned off.
+/// S-106: a schedule is told, carried out while the group is open, and forgotten when it is turned
+/// off.
 #[test]
 fn s_106_scrubs_are_put_on_schedule_and_shown() {
     let scratch = Scratch::new();
     let members = group(&scratch, "mirror", 2, &[]);
     let first = text(&members[0]);
     bedplate(["volume", "scrub", first, "--every", "soon"]).fails(2, "--every");
-    assert!(refusal(bedplate(["volume", "scrub", first, "--every", "10s"])).contains("between a minute and ten years"));
+    assert!(
+        refusal(bedplate(["volume", "scrub", first, "--every", "10s"]))
+            .contains("between a minute and ten years")
+    );
     assert!(bedplate(["volume", "show", first, "--json"]).json()["scrub"].is_null());
-    assert!(bedplate(["volume", "scrub", first, "--every", "7d", "--repair"]).succeeds().stdout().contains("scrub every 7d with repair, "));
+    assert!(
+        bedplate(["volume", "scrub", first, "--every", "7d", "--repair"])
+            .succeeds()
+            .stdout()
+            .contains("scrub every 7d with repair, ")
+    );
     let state = || bedplate(["volume", "show", first, "--json"]).json()["scrub"].clone();
     // Every opening goes on with it.
     let start = std::time::Instant::now();
@@ -197,11 +283,23 @@ fn s_106_scrubs_are_put_on_schedule_and_shown() {
         bedplate(["volume", "scrub", first]).succeeds();
     }
     let told = state();
-    assert_eq!((told["every_s"].as_u64(), told["last"]["differences"].as_u64(), told["last"]["left"].as_u64()), (Some(604_800), Some(0), Some(0)));
+    assert_eq!(
+        (
+            told["every_s"].as_u64(),
+            told["last"]["differences"].as_u64(),
+            told["last"]["left"].as_u64()
+        ),
+        (Some(604_800), Some(0), Some(0))
+    );
     assert_eq!(told["next_s"].as_u64().unwrap() - told["begun_s"].as_u64().unwrap(), 604_800);
     let shown = bedplate(["volume", "show", first]).succeeds().stdout();
     assert!(shown.contains("next 20") && shown.contains("0 differences, 0 left"), "{shown}");
-    assert!(!bedplate(["volume", "scrub", first, "--every", "off"]).succeeds().stdout().contains("scrub every"));
+    assert!(
+        !bedplate(["volume", "scrub", first, "--every", "off"])
+            .succeeds()
+            .stdout()
+            .contains("scrub every")
+    );
     assert!(state().is_null());
 }
 
@@ -211,10 +309,24 @@ fn a_spare_and_a_replacement_come_and_go() {
     let members = group(&scratch, "mirror", 2, &[]);
     let new = scratch.path("new.img");
     std::fs::File::create(&new).unwrap().set_len(40 << 20).unwrap();
-    assert!(bedplate(["volume", "spare", text(&members[0]), text(&new)]).succeeds().stdout().contains("spare: "));
-    let told = refusal(bedplate(["volume", "replace", text(&members[0]), text(&members[1]), text(&new)]));
-    assert!(told.contains("is a member of the group tank already") && told.contains("volume remove"), "{told}");
-    assert!(!bedplate(["volume", "remove", text(&members[0]), text(&new)]).succeeds().stdout().contains("spare: "));
+    assert!(
+        bedplate(["volume", "spare", text(&members[0]), text(&new)])
+            .succeeds()
+            .stdout()
+            .contains("spare: ")
+    );
+    let told =
+        refusal(bedplate(["volume", "replace", text(&members[0]), text(&members[1]), text(&new)]));
+    assert!(
+        told.contains("is a member of the group tank already") && told.contains("volume remove"),
+        "{told}"
+    );
+    assert!(
+        !bedplate(["volume", "remove", text(&members[0]), text(&new)])
+            .succeeds()
+            .stdout()
+            .contains("spare: ")
+    );
     let told = refusal(bedplate(["volume", "remove", text(&members[0]), text(&members[1])]));
     assert!(told.contains("replace it where there is another copy"), "{told}");
     bedplate(["volume", "replace", text(&members[0]), text(&members[1]), text(&new)]).succeeds();
@@ -222,14 +334,19 @@ fn a_spare_and_a_replacement_come_and_go() {
     assert!(shown.contains("new.img  active") && !shown.contains("m1.img"), "{shown}");
 }
 
-/// S-108: a member that is replaced loses its label; one that was away then is named beside the others, and loses it when that is asked for.
+/// S-108: a member that is replaced loses its label; one that was away then is named beside the
+/// others, and loses it when that is asked for.
 #[test]
 fn s_108_who_was_replaced_is_no_member_any_more() {
     let scratch = Scratch::new();
     let members = group(&scratch, "mirror", 2, &[]);
-    let (first, second, third) = (text(&members[0]), another(&scratch, "second.img"), another(&scratch, "third.img"));
+    let (first, second, third) =
+        (text(&members[0]), another(&scratch, "second.img"), another(&scratch, "third.img"));
     bedplate(["volume", "replace", first, text(&members[1]), text(&second)]).succeeds();
-    assert!(refusal(bedplate(["volume", "import", "--degraded", text(&members[1])])).contains("carries no label"));
+    assert!(
+        refusal(bedplate(["volume", "import", "--degraded", text(&members[1])]))
+            .contains("carries no label")
+    );
     bedplate(["volume", "import", first]).succeeds();
     let elsewhere = scratch.directory("elsewhere").join("second.img");
     std::fs::rename(&second, &elsewhere).unwrap();
@@ -237,10 +354,17 @@ fn s_108_who_was_replaced_is_no_member_any_more() {
     bedplate(["volume", "replace", first, "1", text(&third)]).succeeds();
     std::fs::rename(&elsewhere, &second).unwrap();
     let run = bedplate(["volume", "import", text(&second)]);
-    assert!(run.stderr().contains("second.img is outdated: it was replaced in the group tank"), "{}", run.stderr());
+    assert!(
+        run.stderr().contains("second.img is outdated: it was replaced in the group tank"),
+        "{}",
+        run.stderr()
+    );
     assert!(run.succeeds().stdout().contains("whole"));
     bedplate(["volume", "remove", first, text(&second)]).succeeds();
-    assert!(refusal(bedplate(["volume", "import", "--degraded", text(&second)])).contains("carries no label"));
+    assert!(
+        refusal(bedplate(["volume", "import", "--degraded", text(&second)]))
+            .contains("carries no label")
+    );
 }
 
 /// S-109: what is left of a group is mounted read-only, and no member is written to.
@@ -259,7 +383,8 @@ fn s_109_a_group_without_a_member_is_mounted_to_look_at_it() {
     let before = [0, 2].map(|at| std::fs::read(&members[at]).unwrap());
     let told = refusal(bedplate(["mount", "-o", "ro", text(&members[0]), text(&dir)]));
     assert!(told.contains("m1.img") && told.contains("ro,degraded"), "{told}");
-    bedplate(["mount", "-o", "degraded", text(&members[0]), text(&dir)]).fails(2, "degraded goes with ro");
+    bedplate(["mount", "-o", "degraded", text(&members[0]), text(&dir)])
+        .fails(2, "degraded goes with ro");
     bedplate(["mount", "-o", "ro,degraded", text(&members[0]), text(&dir)]).succeeds();
     assert_eq!(std::fs::read(dir.join("file")).unwrap(), [7; 300_000]);
     bedplate(["unmount", text(&dir)]).succeeds();
@@ -279,10 +404,15 @@ fn s_112_a_member_of_a_stripe_gives_its_data_away_and_leaves() {
     bedplate(["volume", "add", first, text(&new)]).succeeds();
     bedplate(["volume", "relayout", second, "--without", first]).succeeds();
     let shown = bedplate(["volume", "remove", second, first]).succeeds().stdout();
-    assert!(shown.contains("2 members") && !shown.contains("m0.img") && !shown.contains("failed"), "{shown}");
+    assert!(
+        shown.contains("2 members") && !shown.contains("m0.img") && !shown.contains("failed"),
+        "{shown}"
+    );
     std::fs::remove_file(&members[0]).unwrap();
     assert_eq!(bedplate(["cat", second, "/file"]).succeeds().stdout().len(), 400_000);
-    bedplate(["volume", "spare", second, text(&another(&scratch, "spare.img"))]).succeeds().says("3 members");
+    bedplate(["volume", "spare", second, text(&another(&scratch, "spare.img"))])
+        .succeeds()
+        .says("3 members");
 }
 
 #[test]
@@ -303,8 +433,10 @@ fn unwise_and_impossible_groups_are_told_why() {
     }
     assert!(refusal(create(&["mirror"])).contains("member of the group tank"));
     let (c, force) = (scratch.path("c.img"), ["raid5", "--force", "--unit", "512"]);
-    let warned = create(&force.iter().copied().chain([text(&c)]).collect::<Vec<_>>()).succeeds().stderr();
-    for words in ["intent log lies on the RAID-5", "not a multiple of 4 KiB", "one physical device"] {
+    let warned =
+        create(&force.iter().copied().chain([text(&c)]).collect::<Vec<_>>()).succeeds().stderr();
+    for words in ["intent log lies on the RAID-5", "not a multiple of 4 KiB", "one physical device"]
+    {
         assert!(warned.contains(words), "{words:?} is missing in {warned}");
     }
     assert!(refusal(bedplate(["volume", "show", "group:nothing"])).contains("BEDPLATE_DEVICES"));
@@ -328,19 +460,48 @@ fn a_mounted_group_tells_its_statistics_and_is_rebuilt_under_the_mount() {
     bedplate(["check", text(&members[0])]).fails(8, "is mounted at");
     bedplate(["grow", text(&members[0]), "1G"]).fails(2, "member of a group");
     let told = bedplate(["volume", "stat", text(&members[0]), "--json"]).json();
-    assert!(told["volumes"][0]["statistics"]["writes"]["operations"].as_u64().unwrap() > 0, "{told}");
-    assert!(told["members"][1]["statistics"]["writes"]["bytes"].as_u64().unwrap() > 1 << 20, "{told}");
+    assert!(
+        told["volumes"][0]["statistics"]["writes"]["operations"].as_u64().unwrap() > 0,
+        "{told}"
+    );
+    assert!(
+        told["members"][1]["statistics"]["writes"]["bytes"].as_u64().unwrap() > 1 << 20,
+        "{told}"
+    );
     // S-97: a plex for each copy, and in an interval only what happened in it.
-    let written = |told: &serde_json::Value, plex: usize| told["volumes"][0]["plexes"][plex]["statistics"]["writes"]["bytes"].as_u64().unwrap();
+    let written = |told: &serde_json::Value, plex: usize| {
+        told["volumes"][0]["plexes"][plex]["statistics"]["writes"]["bytes"].as_u64().unwrap()
+    };
     assert!(written(&told, 0) > 1 << 20 && written(&told, 1) > 1 << 20, "{told}");
-    let rounds = bedplate(["volume", "stat", text(&members[0]), "--json", "--interval", "100ms", "--count", "2"]).succeeds().stdout();
-    let rounds: Vec<serde_json::Value> = serde_json::Deserializer::from_str(&rounds).into_iter().collect::<Result<_, _>>().unwrap();
-    assert!(rounds.len() == 2 && written(&rounds[0], 0) > 1 << 20 && written(&rounds[1], 0) < 1 << 20, "{rounds:?}");
+    let rounds = bedplate([
+        "volume",
+        "stat",
+        text(&members[0]),
+        "--json",
+        "--interval",
+        "100ms",
+        "--count",
+        "2",
+    ])
+    .succeeds()
+    .stdout();
+    let rounds: Vec<serde_json::Value> =
+        serde_json::Deserializer::from_str(&rounds).into_iter().collect::<Result<_, _>>().unwrap();
+    assert!(
+        rounds.len() == 2 && written(&rounds[0], 0) > 1 << 20 && written(&rounds[1], 0) < 1 << 20,
+        "{rounds:?}"
+    );
     let shown = bedplate(["volume", "stat", text(&members[0])]).succeeds().stdout();
-    assert!(shown.contains("data plex 0") && shown.contains("data plex 1") && shown.contains("corrected"), "{shown}");
+    assert!(
+        shown.contains("data plex 0")
+            && shown.contains("data plex 1")
+            && shown.contains("corrected"),
+        "{shown}"
+    );
     let new = scratch.path("new.img");
     std::fs::File::create(&new).unwrap().set_len(40 << 20).unwrap();
-    // The member under which the mount is listed leaves: the mount is found by the others all the same.
+    // The member under which the mount is listed leaves: the mount is found by the others all the
+    // same.
     bedplate(["volume", "replace", text(&members[0]), text(&members[1]), text(&new)]).succeeds();
     bedplate(["info", text(&new)]).succeeds().says(text(&dir));
     bedplate(["unmount", text(&members[0])]).succeeds();
@@ -367,10 +528,24 @@ fn a_group_that_nobody_has_mounted_is_laid_out_anew_grows_and_shrinks() {
     let content = super::harness::pattern(9 << 20);
     let file = scratch.file("in", &content);
     bedplate(["put", first, text(&file), "/file"]).succeeds();
-    assert!(refusal(bedplate(["volume", "relayout", first, "--columns", "3"])).contains("volume add"));
-    assert!(bedplate(["volume", "add", first, text(&another(&scratch, "m2.img"))]).succeeds().stdout().contains("without data: "));
-    let told = bedplate(["volume", "relayout", first, "--columns", "3", "--unit", "16K", "--step", "1M"]).succeeds().stdout();
-    assert!(told.contains("striped over 3 columns in units of 16 KiB, 108 MiB") && !told.contains("becomes"), "{told}");
+    assert!(
+        refusal(bedplate(["volume", "relayout", first, "--columns", "3"])).contains("volume add")
+    );
+    assert!(
+        bedplate(["volume", "add", first, text(&another(&scratch, "m2.img"))])
+            .succeeds()
+            .stdout()
+            .contains("without data: ")
+    );
+    let told =
+        bedplate(["volume", "relayout", first, "--columns", "3", "--unit", "16K", "--step", "1M"])
+            .succeeds()
+            .stdout();
+    assert!(
+        told.contains("striped over 3 columns in units of 16 KiB, 108 MiB")
+            && !told.contains("becomes"),
+        "{told}"
+    );
     assert!(bedplate(["cat", first, "/file"]).succeeds().stdout_bytes() == content);
     assert!(bedplate(["grow", first]).succeeds().stdout().contains("108 MiB"));
     let told = refusal(bedplate(["volume", "shrink", first, "72M"]));
@@ -402,7 +577,19 @@ fn a_mounted_group_is_laid_out_anew_under_the_mount() {
     let content = super::harness::pattern(8 << 20);
     std::fs::write(dir.join("file"), &content).unwrap();
     bedplate(["volume", "add", first, text(&another(&scratch, "m1.img"))]).succeeds();
-    bedplate(["volume", "relayout", first, "--layout", "stripe", "--columns", "2", "--step", "256K"]).succeeds().says("group tank");
+    bedplate([
+        "volume",
+        "relayout",
+        first,
+        "--layout",
+        "stripe",
+        "--columns",
+        "2",
+        "--step",
+        "256K",
+    ])
+    .succeeds()
+    .says("group tank");
     // It may be over by now: then there is nothing to pause.
     if bedplate(["volume", "relayout", first, "--pause"]).code() == 0 {
         let told = bedplate(["volume", "show", first]).succeeds().stdout();
@@ -411,7 +598,8 @@ fn a_mounted_group_is_laid_out_anew_under_the_mount() {
         assert_eq!(told["volumes"][0]["relayout"]["state"].as_str(), Some("paused"));
         bedplate(["volume", "relayout", first, "--resume"]).succeeds();
     }
-    while !bedplate(["volume", "show", first, "--json"]).json()["volumes"][0]["relayout"].is_null() {
+    while !bedplate(["volume", "show", first, "--json"]).json()["volumes"][0]["relayout"].is_null()
+    {
         assert!(std::fs::read(dir.join("file")).unwrap() == content);
     }
     bedplate(["grow", text(&dir)]).succeeds().says("72 MiB");

@@ -10,7 +10,8 @@ use crate::harness::{Scratch, bedplate, can_mount, pattern, text};
 
 /// Writes blocks of 4 KiB to a new file, reads them again and syncs.
 pub fn work(path: &Path, blocks: u64) {
-    let file = OpenOptions::new().create(true).truncate(false).read(true).write(true).open(path).unwrap();
+    let file =
+        OpenOptions::new().create(true).truncate(false).read(true).write(true).open(path).unwrap();
     for at in 0..blocks {
         file.write_all_at(&pattern(4096), at * 4096).unwrap();
         file.read_exact_at(&mut [0; 4096], at * 4096).unwrap();
@@ -20,7 +21,10 @@ pub fn work(path: &Path, blocks: u64) {
 
 fn file<'a>(report: &'a Value, name: &str) -> &'a Value {
     let files = report["files"].as_array().unwrap();
-    files.iter().find(|file| file["path"].as_str().is_some_and(|path| path.ends_with(name))).unwrap_or_else(|| panic!("no {name} in {report}"))
+    files
+        .iter()
+        .find(|file| file["path"].as_str().is_some_and(|path| path.ends_with(name)))
+        .unwrap_or_else(|| panic!("no {name} in {report}"))
 }
 
 #[test]
@@ -36,17 +40,42 @@ fn iostat_tells_what_files_did_and_what_they_waited_for() {
     work(&two, 5);
     let report = bedplate(["--json", "iostat", text(&dir)]).succeeds().json();
     let (a, b) = (file(&report, "/one"), file(&report, "/sub/two"));
-    assert_eq!((a["reads"].as_u64(), a["writes"].as_u64(), a["syncs"].as_u64()), (Some(20), Some(20), Some(1)), "{a}");
-    assert_eq!((b["reads"].as_u64(), b["written_bytes"].as_u64()), (Some(5), Some(5 * 4096)), "{b}");
+    assert_eq!(
+        (a["reads"].as_u64(), a["writes"].as_u64(), a["syncs"].as_u64()),
+        (Some(20), Some(20), Some(1)),
+        "{a}"
+    );
+    assert_eq!(
+        (b["reads"].as_u64(), b["written_bytes"].as_u64()),
+        (Some(5), Some(5 * 4096)),
+        "{b}"
+    );
     assert_eq!(a["latency"]["write"]["timed"].as_u64(), Some(20));
-    assert!(a["latency"]["read"]["p99_ns"].as_u64() > Some(0) && a["sync_wait_ns"].as_u64() > Some(0), "{a}");
-    assert!(a["path"] == text(&one) && a["effective_mode"] == "concurrent" && a["reasons"]["extend"].as_u64() > Some(0), "{a}");
+    assert!(
+        a["latency"]["read"]["p99_ns"].as_u64() > Some(0) && a["sync_wait_ns"].as_u64() > Some(0),
+        "{a}"
+    );
+    assert!(
+        a["path"] == text(&one)
+            && a["effective_mode"] == "concurrent"
+            && a["reasons"]["extend"].as_u64() > Some(0),
+        "{a}"
+    );
     let below = bedplate(["--json", "iostat", text(&dir.join("sub"))]).succeeds().json();
     assert_eq!(below["files"].as_array().unwrap().len(), 1);
-    let named = bedplate(["iostat", "-l", text(&one), text(&two), "--sort", "name"]).succeeds().says("not as its mode asks: extend");
-    let lines: Vec<String> = named.stdout().lines().filter(|line| line.ends_with("/one") || line.ends_with("/two")).map(str::to_owned).collect();
+    let named = bedplate(["iostat", "-l", text(&one), text(&two), "--sort", "name"])
+        .succeeds()
+        .says("not as its mode asks: extend");
+    let lines: Vec<String> = named
+        .stdout()
+        .lines()
+        .filter(|line| line.ends_with("/one") || line.ends_with("/two"))
+        .map(str::to_owned)
+        .collect();
     assert!(lines.len() == 2 && lines[0].ends_with("/one"), "{lines:?}");
-    let top = bedplate(["--json", "iostat", text(&dir), "--sort", "reads", "--top", "1"]).succeeds().json();
+    let top = bedplate(["--json", "iostat", text(&dir), "--sort", "reads", "--top", "1"])
+        .succeeds()
+        .json();
     assert!(top["files"].as_array().unwrap().len() == 1 && top["files"][0]["path"] == text(&one));
 }
 
@@ -60,21 +89,37 @@ fn explain_names_what_went_another_way_and_who_did_it() {
     let path = dir.join("f");
     work(&path, 4);
     let explained = |path: &Path| bedplate(["--json", "explain", text(path)]).succeeds().json();
-    let kinds =
-        |document: &Value| document["findings"].as_array().unwrap().iter().map(|f| f["kind"].as_str().unwrap().to_owned()).collect::<Vec<_>>();
+    let kinds = |document: &Value| {
+        document["findings"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|f| f["kind"].as_str().unwrap().to_owned())
+            .collect::<Vec<_>>()
+    };
     let first = explained(&path);
-    assert_eq!((kinds(&first), first["effective_mode"].as_str()), (vec!["extend".to_owned()], Some("concurrent")), "{first}");
+    assert_eq!(
+        (kinds(&first), first["effective_mode"].as_str()),
+        (vec!["extend".to_owned()], Some("concurrent")),
+        "{first}"
+    );
     assert_eq!(first["mode_from"], "the mount (mode=concurrent)");
     let held = OpenOptions::new().read(true).write(true).open(&path).unwrap();
     (0..9).for_each(|_| held.write_all_at(b"odd", 1).unwrap());
     let second = explained(&path);
     let misaligned = &second["findings"][0];
-    assert_eq!((misaligned["kind"].as_str(), misaligned["count"].as_u64()), (Some("misaligned"), Some(9)), "{second}");
+    assert_eq!(
+        (misaligned["kind"].as_str(), misaligned["count"].as_u64()),
+        (Some("misaligned"), Some(9)),
+        "{second}"
+    );
     assert!(misaligned["who"][0].as_str().is_some_and(|who| who.contains("(pid ")), "{second}");
     drop(held);
     bedplate(["mode", text(&path), "direct"]).succeeds();
     assert_eq!(explained(&path)["mode_from"], "the file's own");
-    bedplate(["explain", text(&path)]).succeeds().says("change  let the program read and write in multiples of");
+    bedplate(["explain", text(&path)])
+        .succeeds()
+        .says("change  let the program read and write in multiples of");
     bedplate(["explain", text(&dir)]).succeeds().says("misaligned: 9 of");
     bedplate(["iostat", "--reset", text(&path)]).succeeds();
     bedplate(["explain", text(&path)]).succeeds().says("Every I/O was served as its mode asks.");
@@ -91,15 +136,24 @@ fn explain_gives_databases_the_lines_that_hold() {
     let path = dir.join("f");
     work(&path, 4);
     for explained in [&path, &dir] {
-        bedplate(["explain", text(explained)]).succeeds().says("full_page_writes = on  -- no page size is kept from tearing here: bedplate untorn ");
+        bedplate(["explain", text(explained)]).succeeds().says(
+            "full_page_writes = on  -- no page size is kept from tearing here: bedplate untorn ",
+        );
         bedplate(["untorn", text(explained), "16k"]).succeeds();
-        bedplate(["explain", text(explained)]).succeeds().says("full_page_writes = off").says("innodb_doublewrite = OFF").says("journal_mode = WAL");
+        bedplate(["explain", text(explained)])
+            .succeeds()
+            .says("full_page_writes = off")
+            .says("innodb_doublewrite = OFF")
+            .says("journal_mode = WAL");
     }
     bedplate(["mode", text(&path), "cached"]).succeeds();
-    bedplate(["explain", text(&path)]).succeeds().says("full_page_writes = on  -- it is served as cached");
+    bedplate(["explain", text(&path)])
+        .succeeds()
+        .says("full_page_writes = on  -- it is served as cached");
 }
 
-/// S-114. A unit that was set on a directory with a cluster in it gave up full_page_writes, while all its tables could still tear.
+/// S-114. A unit that was set on a directory with a cluster in it gave up full_page_writes, while
+/// all its tables could still tear.
 #[test]
 fn s_114_no_guard_is_given_up_where_a_data_file_can_tear() {
     if !can_mount("lines for a whole directory") {
@@ -111,29 +165,50 @@ fn s_114_no_guard_is_given_up_where_a_data_file_can_tear() {
     for dir in [&base, &wal, &dir.join("pg/pg_tblspc"), &dir.join("my")] {
         std::fs::create_dir_all(dir).unwrap();
     }
-    for file in
-        [base.join("16384"), base.join("16384_vm"), wal.join("000000010000000000000001"), dir.join("pg/postgresql.conf"), dir.join("my/t.ibd")]
-    {
+    for file in [
+        base.join("16384"),
+        base.join("16384_vm"),
+        wal.join("000000010000000000000001"),
+        dir.join("pg/postgresql.conf"),
+        dir.join("my/t.ibd"),
+    ] {
         std::fs::write(file, pattern(8192)).unwrap();
     }
     let (pg, my) = (dir.join("pg"), dir.join("my"));
     let [on, off] = ["full_page_writes = on  -- ", "full_page_writes = off"];
     bedplate(["untorn", text(&pg), "8k"]).succeeds();
-    bedplate(["explain", text(&pg)]).succeeds().says(on).says(" and of 3 more files and directories can tear").says("untorn -R ");
+    bedplate(["explain", text(&pg)])
+        .succeeds()
+        .says(on)
+        .says(" and of 3 more files and directories can tear")
+        .says("untorn -R ");
     bedplate(["untorn", "-R", text(&pg), "8k"]).succeeds();
     bedplate(["untorn", "-R", text(&wal), "none"]).succeeds();
     bedplate(["explain", text(&pg)]).succeeds().says(off);
-    bedplate(["explain", text(&base.join("16384"))]).succeeds().says(off).says("of the server's directory tells of all");
+    bedplate(["explain", text(&base.join("16384"))])
+        .succeeds()
+        .says(off)
+        .says("of the server's directory tells of all");
     bedplate(["mode", text(&base.join("16384_vm")), "cached"]).succeeds();
-    bedplate(["explain", text(&pg)]).succeeds().says(on).says("16384_vm can tear: some are served as cached");
+    bedplate(["explain", text(&pg)])
+        .succeeds()
+        .says(on)
+        .says("16384_vm can tear: some are served as cached");
     bedplate(["mode", text(&base.join("16384_vm")), "inherit"]).succeeds();
     bedplate(["untorn", text(&base), "none"]).succeeds();
     bedplate(["explain", text(&pg)]).succeeds().says(on).says("base/5 can tear");
     bedplate(["untorn", text(&base), "8k"]).succeeds();
     std::os::unix::fs::symlink("/usr", dir.join("pg/pg_tblspc/16400")).unwrap();
-    bedplate(["explain", text(&pg)]).succeeds().says(on).says("pg_tblspc/16400: it lies on no Bedplate mount");
+    bedplate(["explain", text(&pg)])
+        .succeeds()
+        .says(on)
+        .says("pg_tblspc/16400: it lies on no Bedplate mount");
     bedplate(["untorn", text(&my), "16k"]).succeeds();
-    bedplate(["explain", text(&my)]).succeeds().says(off).says("innodb_doublewrite = ON  -- the pages of ").says("t.ibd can tear");
+    bedplate(["explain", text(&my)])
+        .succeeds()
+        .says(off)
+        .says("innodb_doublewrite = ON  -- the pages of ")
+        .says("t.ibd can tear");
 }
 
 #[test]
@@ -145,10 +220,15 @@ fn iostat_counts_from_report_to_report_and_from_a_reset() {
     let (_, dir) = scratch.mounted("mode=concurrent");
     work(&dir.join("f"), 8);
     let run = bedplate(["--json", "iostat", text(&dir), "-i", "20ms", "-c", "3"]).succeeds();
-    let reports: Vec<Value> = run.stdout().lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let reports: Vec<Value> =
+        run.stdout().lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     assert_eq!(reports.len(), 3, "one line each");
     assert_eq!(file(&reports[0], "/f")["writes"], 8);
-    assert!(reports[1]["files"].as_array().unwrap().is_empty() && reports[1]["seconds"].as_f64() >= Some(0.02), "nothing came since");
+    assert!(
+        reports[1]["files"].as_array().unwrap().is_empty()
+            && reports[1]["seconds"].as_f64() >= Some(0.02),
+        "nothing came since"
+    );
     bedplate(["iostat", "--reset", text(&dir)]).succeeds().says("/f");
     let empty = bedplate(["--json", "iostat", text(&dir)]).succeeds().json();
     assert!(empty["files"].as_array().unwrap().is_empty(), "{empty}");
@@ -169,7 +249,8 @@ fn many_files_are_told_page_by_page() {
     let report = bedplate(["--json", "iostat", text(&dir)]).succeeds().json();
     let files = report["files"].as_array().unwrap();
     assert_eq!(files.len(), 300);
-    assert!(files.iter().all(|file| file["writes"] == 1 && file["path"].as_str().is_some_and(|path| path.contains(&long))));
+    assert!(files.iter().all(|file| file["writes"] == 1
+        && file["path"].as_str().is_some_and(|path| path.contains(&long))));
     std::fs::rename(dir.join(format!("{long}7")), dir.join("other")).unwrap();
     let report = bedplate(["--json", "iostat", text(&dir)]).succeeds().json();
     assert_eq!(file(&report, "/other")["writes"], 1);
@@ -184,7 +265,8 @@ fn top_without_a_terminal_prints_reports() {
     let (_, dir) = scratch.mounted("");
     bedplate(["top", text(&dir), "-i", "20ms"]).succeeds().says("reads  writes");
     let run = bedplate(["--json", "top", text(&dir), "-i", "20ms", "-c", "2"]).succeeds();
-    let reports: Vec<Value> = run.stdout().lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let reports: Vec<Value> =
+        run.stdout().lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     assert_eq!(reports.len(), 2);
 }
 

@@ -1,7 +1,9 @@
-//! The checkpoint scheduler: carries the schedules of checkpoints out, and warns when checkpoints fill the volume.
+//! The checkpoint scheduler: carries the schedules of checkpoints out, and warns when checkpoints
+//! fill the volume.
 //!
-//! A thread of its own, because a checkpoint waits for writers, and the sync daemon must not. It sleeps until the next schedule is due, at most
-//! a minute where there are schedules, because the wall clock may be set; where there are none it sleeps until one is added.
+//! A thread of its own, because a checkpoint waits for writers, and the sync daemon must not. It
+//! sleeps until the next schedule is due, at most a minute where there are schedules, because the
+//! wall clock may be set; where there are none it sleeps until one is added.
 
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
@@ -68,10 +70,17 @@ fn carry_out(fs: &Engine, now: Moment) {
             for made in &run.made {
                 tracing::info!("made checkpoint '{}'", made.name.escape_ascii());
             }
-            run.deleted.iter().for_each(|name| tracing::info!("deleted checkpoint '{}': its schedule keeps no more", name.escape_debug()));
+            run.deleted.iter().for_each(|name| {
+                tracing::info!(
+                    "deleted checkpoint '{}': its schedule keeps no more",
+                    name.escape_debug()
+                )
+            });
             run.failures.iter().for_each(|failure| tracing::warn!("{failure}"));
         }
-        Err(error) => tracing::warn!("the schedules of checkpoints could not be carried out: {error}"),
+        Err(error) => {
+            tracing::warn!("the schedules of checkpoints could not be carried out: {error}")
+        }
     }
 }
 

@@ -1,4 +1,5 @@
-//! The defragmenter: puts scattered files together in the background, slowly and while programs are not busy.
+//! The defragmenter: puts scattered files together in the background, slowly and while programs are
+//! not busy.
 //!
 //! ```text
 //!   rate 0 ─► off                      survey: all extents, some at a time ─► the most scattered files ─► steps of the worst ─► its report
@@ -6,7 +7,8 @@
 //!   nothing scattered ─► idle, until the next survey                                      └ what a step moves is paid for by a pause: that is the rate
 //! ```
 //!
-//! A step is that of [`FileSystem::defragment`](crate::FileSystem::defragment), with all it promises (S-72, S-73): what checkpoints need stays.
+//! A step is that of [`FileSystem::defragment`](crate::FileSystem::defragment), with all it
+//! promises (S-72, S-73): what checkpoints need stays.
 //!
 //! - I-MOV-1: a survey holds the metadata for at most [`ROWS_AT_ONCE`] rows.
 
@@ -48,7 +50,9 @@ fn run(waker: &Waker, fs: &Weak<Engine>) {
     loop {
         let turn = |fs: Arc<Engine>| {
             let sleep = work.turn(&fs);
-            fs.defrag_status.update(|report| report.now = work.current.as_ref().map(|current| current.file.clone()));
+            fs.defrag_status.update(|report| {
+                report.now = work.current.as_ref().map(|current| current.file.clone())
+            });
             sleep
         };
         let Some(sleep) = fs.upgrade().map(turn) else { return };
@@ -117,7 +121,8 @@ impl Work {
     }
 
     fn work(&mut self, fs: &Engine, rate: u64) -> Result<Duration> {
-        // Files of a clone that is not finished are among those with extents: their rows come without their inodes in memory.
+        // Files of a clone that is not finished are among those with extents: their rows come
+        // without their inodes in memory.
         let Some(_no_clone) = fs.cloning.try_lock() else { return Ok(MOMENT) };
         if self.current.is_none() && !self.pick(fs)? {
             fs.defrag_status.set(MoverState::Idle);
@@ -175,7 +180,10 @@ impl Work {
             fs.defrag_status.update(|report| report.waiting_files = self.picked.len() as u64);
             let Ok(inode) = fs.need_live(ino).and_then(|()| fs.inode(ino)) else { continue };
             let before = fs.fragmentation(&inode)?;
-            self.current = Some(Current { file: MovedFile { ino, before, after: before, moved_bytes: 0, stuck_bytes: 0 }, next: 0 });
+            self.current = Some(Current {
+                file: MovedFile { ino, before, after: before, moved_bytes: 0, stuck_bytes: 0 },
+                next: 0,
+            });
             return Ok(true);
         }
         Ok(false)
@@ -218,7 +226,8 @@ impl Work {
 /// Runs of files, counted as their extents come in order.
 struct Survey {
     block: u64,
-    /// The file that is being counted: its runs, blocks, and where the last of them ends, in the file and on the volume.
+    /// The file that is being counted: its runs, blocks, and where the last of them ends, in the
+    /// file and on the volume.
     file: Option<(InodeNo, u64, u64, u64, u64)>,
     /// Runs and inode of the most scattered, the worst first.
     worst: Vec<(u64, InodeNo)>,
@@ -237,7 +246,9 @@ impl Survey {
         let Some((_, runs, blocks, file_end, end)) = self.file.as_mut() else { return };
         // A hole in between is no seek: what lies behind it on the volume goes on where it was.
         let joins = *end == extent.start.0
-            || !planted(PlantedBug::HolesCountAsSeeks) && *end != u64::MAX && extent.start.0.checked_sub(*end) == at.checked_sub(*file_end);
+            || !planted(PlantedBug::HolesCountAsSeeks)
+                && *end != u64::MAX
+                && extent.start.0.checked_sub(*end) == at.checked_sub(*file_end);
         *runs += u64::from(!joins);
         *blocks += u64::from(extent.len);
         (*file_end, *end) = (at + u64::from(extent.len), extent.start.0 + u64::from(extent.len));
@@ -267,7 +278,12 @@ mod tests {
     #[test]
     fn the_most_scattered_files_come_first() {
         let mut survey = Survey::new(4096);
-        let row = |start, len| ExtentRow { start: BlockNo(start), len, unwritten: false, birth: Epoch(1) };
+        let row = |start, len| ExtentRow {
+            start: BlockNo(start),
+            len,
+            unwritten: false,
+            birth: Epoch(1),
+        };
         // 20 runs; 40 extents that are one run; 30 runs of a megabyte; 17 runs of 5 blocks.
         (0..20).for_each(|n| survey.add(InodeNo(5), n, &row(1000 - 2 * n, 1)));
         (0..40).for_each(|n| survey.add(InodeNo(6), n, &row(2000 + n, 1)));

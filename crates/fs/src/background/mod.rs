@@ -23,7 +23,11 @@ pub(crate) struct Daemon {
 
 impl Daemon {
     /// Starts a thread that waits on a waker.
-    pub(crate) fn spawn(name: &str, waker: Waker, work: impl FnOnce() + Send + 'static) -> std::io::Result<Self> {
+    pub(crate) fn spawn(
+        name: &str,
+        waker: Waker,
+        work: impl FnOnce() + Send + 'static,
+    ) -> std::io::Result<Self> {
         let thread = std::thread::Builder::new().name(name.into()).spawn(work)?;
         Ok(Self { waker, thread: Some(thread) })
     }

@@ -1,4 +1,5 @@
-//! The sync daemon: what is dirty becomes durable within the sync interval, without a call of a program.
+//! The sync daemon: what is dirty becomes durable within the sync interval, without a call of a
+//! program.
 //!
 //! It wakes once an interval, or when a writer wakes it because the metadata outgrows its bounds.
 
@@ -33,14 +34,17 @@ fn run(waker: &Waker, fs: &Weak<Engine>) {
             Some(before) if before == latched => {}
             // The failure says what to do.
             _ if latched => tracing::error!("the file system is read-only from now on: {e}"),
-            _ => tracing::error!("the sync daemon could not write what is dirty; it stays in memory and is tried again: {e}"),
+            _ => tracing::error!(
+                "the sync daemon could not write what is dirty; it stays in memory and is tried again: {e}"
+            ),
         }
     }
 }
 
 /// One turn: aged pages, lazy times, the log, blocks that wait to be free, the tree.
 fn turn(fs: &Engine, interval: Duration) -> Result<()> {
-    let aged = Instant::now().checked_sub(interval).map_or(Ok(()), |then| fs.cache.flush_aged(then));
+    let aged =
+        Instant::now().checked_sub(interval).map_or(Ok(()), |then| fs.cache.flush_aged(then));
     fs.commit_all_times(&fs.change());
     if fs.meta.has_unwritten_records() {
         fs.meta.sync(fs.meta.last_lsn())?;

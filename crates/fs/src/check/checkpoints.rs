@@ -1,4 +1,5 @@
-//! Checkpoints: what they are made of can be read and belongs to one that exists. What they show is looked at in `past.rs`.
+//! Checkpoints: what they are made of can be read and belongs to one that exists. What they show is
+//! looked at in `past.rs`.
 
 use std::collections::BTreeSet;
 
@@ -7,26 +8,39 @@ use super::inodes::hex;
 use super::past::DELETE;
 use crate::{Epoch, FindingKind, Result};
 use bedplate_store::{
-    CheckpointRow, DentryRow, ExtentRow, InodeRow, RowChange, Table, decode_image, split_before_key, split_checkpoint_key, split_scope_key,
+    CheckpointRow, DentryRow, ExtentRow, InodeRow, RowChange, Table, decode_image,
+    split_before_key, split_checkpoint_key, split_scope_key,
 };
 
 pub(super) fn check(examined: &mut Examined<'_>) -> Result<()> {
     let now = super::settings::epoch(examined)?;
     let (mut epochs, mut names) = (BTreeSet::new(), BTreeSet::new());
     examined.each_row(Table::Checkpoint, |examined, key, value| {
-        match split_checkpoint_key(key).and_then(|epoch| Ok((epoch, CheckpointRow::decode(value)?))) {
+        match split_checkpoint_key(key).and_then(|epoch| Ok((epoch, CheckpointRow::decode(value)?)))
+        {
             Ok((epoch, row)) => {
                 epochs.insert(epoch);
                 if now.is_some_and(|now| epoch >= now) || !names.insert(row.name.clone()) {
-                    let message = format!("checkpoint {} ('{}') is of the future, or has the name of another", epoch.0, row.name.escape_ascii());
+                    let message = format!(
+                        "checkpoint {} ('{}') is of the future, or has the name of another",
+                        epoch.0,
+                        row.name.escape_ascii()
+                    );
                     examined.notes.broken(FindingKind::Checkpoint, message, DELETE);
                 }
                 if !row.ino_end.is_possible() {
-                    let message = format!("checkpoint {} holds inodes below {}, which is no number of an inode", epoch.0, row.ino_end.0);
+                    let message = format!(
+                        "checkpoint {} holds inodes below {}, which is no number of an inode",
+                        epoch.0, row.ino_end.0
+                    );
                     examined.notes.broken(FindingKind::Checkpoint, message, DELETE);
                 }
             }
-            Err(e) => examined.notes.broken(FindingKind::Checkpoint, format!("checkpoint {}: {e}", hex(key)), DELETE),
+            Err(e) => examined.notes.broken(
+                FindingKind::Checkpoint,
+                format!("checkpoint {}: {e}", hex(key)),
+                DELETE,
+            ),
         }
     })?;
     examined.each_row(Table::Scope, |examined, key, _| {
@@ -45,20 +59,37 @@ fn readable_image(key: &[u8], value: &[u8]) -> Result<Epoch> {
         match table {
             Table::Inode => drop(InodeRow::decode(image)?),
             Table::Dentry => drop(DentryRow::decode(image)?),
-            Table::Extent => drop((bedplate_store::split_extent_key(row)?, ExtentRow::decode(image)?)),
+            Table::Extent => {
+                drop((bedplate_store::split_extent_key(row)?, ExtentRow::decode(image)?))
+            }
             _ => {}
         }
     }
     Ok(epoch)
 }
 
-fn belongs(examined: &mut Examined<'_>, table: Table, key: &[u8], epoch: Result<Epoch>, epochs: &BTreeSet<Epoch>) {
+fn belongs(
+    examined: &mut Examined<'_>,
+    table: Table,
+    key: &[u8],
+    epoch: Result<Epoch>,
+    epochs: &BTreeSet<Epoch>,
+) {
     match epoch {
         Ok(epoch) if epochs.contains(&epoch) => {}
         Ok(epoch) => {
             let message = format!("a row of checkpoint {} is left, which does not exist", epoch.0);
-            examined.notes.mend_by(RowChange::delete(table, key.to_vec()), FindingKind::Leftover, message, "a repair removes it");
+            examined.notes.mend_by(
+                RowChange::delete(table, key.to_vec()),
+                FindingKind::Leftover,
+                message,
+                "a repair removes it",
+            );
         }
-        Err(e) => examined.notes.broken(FindingKind::Checkpoint, format!("a row of a checkpoint, {}: {e}", hex(key)), DELETE),
+        Err(e) => examined.notes.broken(
+            FindingKind::Checkpoint,
+            format!("a row of a checkpoint, {}: {e}", hex(key)),
+            DELETE,
+        ),
     }
 }

@@ -10,26 +10,41 @@ use crate::{Epoch, ErrorKind, FileKind, FindingKind, InodeNo, Result};
 use bedplate_store::{ExtentRow, Grid, RowChange, Table, split_extent_key};
 
 /// What a person can do about blocks that are not where they should be.
-const LOOK_AT_BOTH: &str = "only their content tells whose they are: copy out both with 'bedplate salvage'";
+const LOOK_AT_BOTH: &str =
+    "only their content tells whose they are: copy out both with 'bedplate salvage'";
 
 /// Range and overlap on the volume.
 pub(super) fn check_claims(examined: &mut Examined<'_>) -> Result<()> {
     let notes = &mut examined.notes;
-    let Claimed { mut claims, extents } = collect_claims(examined.meta, examined.superblock, |decoded, e| {
-        if e.kind != ErrorKind::Corrupt {
-            return Err(e);
-        }
-        let (kind, message) =
-            if decoded { (FindingKind::ExtentRange, e.message) } else { (FindingKind::Row, format!("an extent row cannot be read: {e}")) };
-        notes.broken(kind, message, "nothing tells where the data is: copy out the rest with 'bedplate salvage'");
-        Ok(())
-    })?;
+    let Claimed { mut claims, extents } =
+        collect_claims(examined.meta, examined.superblock, |decoded, e| {
+            if e.kind != ErrorKind::Corrupt {
+                return Err(e);
+            }
+            let (kind, message) = if decoded {
+                (FindingKind::ExtentRange, e.message)
+            } else {
+                (FindingKind::Row, format!("an extent row cannot be read: {e}"))
+            };
+            notes.broken(
+                kind,
+                message,
+                "nothing tells where the data is: copy out the rest with 'bedplate salvage'",
+            );
+            Ok(())
+        })?;
     notes.report.extents = extents;
     let meta = examined.meta;
     claims.overlaps(
         |ino| family(meta, ino),
         |a, b, run| {
-            let message = format!("{} and {} both claim {} blocks from block {}", a.owner(), b.owner(), run.blocks, run.start.0);
+            let message = format!(
+                "{} and {} both claim {} blocks from block {}",
+                a.owner(),
+                b.owner(),
+                run.blocks,
+                run.start.0
+            );
             notes.broken(FindingKind::ExtentOverlap, message, LOOK_AT_BOTH);
         },
     );
@@ -76,15 +91,37 @@ pub(super) fn check_owners(examined: &mut Examined<'_>) -> Result<()> {
     })
 }
 
-/// An extent that says it was born after a checkpoint is written in place, whether the checkpoint needs it or not.
-fn check_birth(key: &[u8], row: ExtentRow, (now, moment): (Option<Epoch>, Option<Epoch>), notes: &mut Notes) {
+/// An extent that says it was born after a checkpoint is written in place, whether the checkpoint
+/// needs it or not.
+fn check_birth(
+    key: &[u8],
+    row: ExtentRow,
+    (now, moment): (Option<Epoch>, Option<Epoch>),
+    notes: &mut Notes,
+) {
     let Ok((ino, at)) = split_extent_key(key) else { return };
-    let what = format!("the extent of inode {} at its block {} says it was born in epoch {}", ino.0, at.0, row.birth.0);
+    let what = format!(
+        "the extent of inode {} at its block {} says it was born in epoch {}",
+        ino.0, at.0, row.birth.0
+    );
     if let Some(now) = now.filter(|now| row.birth > *now) {
-        let change = RowChange::put(Table::Extent, key.to_vec(), ExtentRow { birth: Epoch(1), ..row }.encode());
+        let change = RowChange::put(
+            Table::Extent,
+            key.to_vec(),
+            ExtentRow { birth: Epoch(1), ..row }.encode(),
+        );
         let remedy = "a repair takes it for as old as the volume: what a checkpoint needs of it is not written over then";
-        notes.mend_by(change, FindingKind::Birth, format!("{what}, and now is epoch {}", now.0), remedy);
+        notes.mend_by(
+            change,
+            FindingKind::Birth,
+            format!("{what}, and now is epoch {}", now.0),
+            remedy,
+        );
     } else if let Some(moment) = moment.filter(|moment| row.birth > *moment) {
-        notes.broken(FindingKind::Birth, format!("{what}, after epoch {} had ended", moment.0), DELETE);
+        notes.broken(
+            FindingKind::Birth,
+            format!("{what}, after epoch {} had ended", moment.0),
+            DELETE,
+        );
     }
 }

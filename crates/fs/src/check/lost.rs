@@ -7,8 +7,15 @@ use super::notes::Notes;
 use crate::{FileKind, InodeNo, Timestamp};
 use bedplate_store::{DentryRow, InodeRow, RowChange, Table, inode_key, pair_key};
 
-/// Names every inode of `lost` in a new directory `home` of the root, inode `ino`; returns its number, or `None` where nothing is lost.
-pub(super) fn reattach(lost: &[InodeNo], home: &str, ino: InodeNo, inodes: &mut Inodes, notes: &mut Notes) -> Option<InodeNo> {
+/// Names every inode of `lost` in a new directory `home` of the root, inode `ino`; returns its
+/// number, or `None` where nothing is lost.
+pub(super) fn reattach(
+    lost: &[InodeNo],
+    home: &str,
+    ino: InodeNo,
+    inodes: &mut Inodes,
+    notes: &mut Notes,
+) -> Option<InodeNo> {
     if lost.is_empty() {
         return None;
     }
@@ -22,13 +29,25 @@ pub(super) fn reattach(lost: &[InodeNo], home: &str, ino: InodeNo, inodes: &mut 
             subdirectories += 1;
         }
         let entry = DentryRow { ino: *child, kind: known.row.kind };
-        notes.repairs.push(RowChange::put(Table::Dentry, pair_key(ino, format!("inode-{}", child.0).as_bytes()), entry.encode()));
+        notes.repairs.push(RowChange::put(
+            Table::Dentry,
+            pair_key(ino, format!("inode-{}", child.0).as_bytes()),
+            entry.encode(),
+        ));
     }
     let root = inodes.get_mut(&InodeNo::ROOT)?;
     root.fixed.nlink = root.fixed.nlink.saturating_add(1);
-    notes.repairs.push(RowChange::put(Table::Inode, inode_key(ino), directory(&root.row, subdirectories).encode()));
+    notes.repairs.push(RowChange::put(
+        Table::Inode,
+        inode_key(ino),
+        directory(&root.row, subdirectories).encode(),
+    ));
     let entry = DentryRow { ino, kind: FileKind::Directory };
-    notes.repairs.push(RowChange::put(Table::Dentry, pair_key(InodeNo::ROOT, home.as_bytes()), entry.encode()));
+    notes.repairs.push(RowChange::put(
+        Table::Dentry,
+        pair_key(InodeNo::ROOT, home.as_bytes()),
+        entry.encode(),
+    ));
     Some(ino)
 }
 
@@ -54,6 +73,7 @@ fn directory(root: &InodeRow, subdirectories: u32) -> InodeRow {
 
 /// The first of `lost+found`, `lost+found-2`, `lost+found-3` … that the root does not hold.
 pub(crate) fn free_name(taken: &BTreeSet<Vec<u8>>) -> String {
-    let mut names = std::iter::once("lost+found".to_owned()).chain((2..).map(|number: u64| format!("lost+found-{number}")));
+    let mut names = std::iter::once("lost+found".to_owned())
+        .chain((2..).map(|number: u64| format!("lost+found-{number}")));
     names.find(|name| !taken.contains(name.as_bytes())).expect("there are more numbers than names")
 }

@@ -1,11 +1,13 @@
 //! Checking an unmounted volume, and mending what can be mended without guessing.
 //!
-//! A check changes nothing: the log is replayed in memory and the tree's own writes go to an overlay. Then [`STEPS`] look at the rows, each at
-//! what it knows about; a table that comes new gets a step of its own.
+//! A check changes nothing: the log is replayed in memory and the tree's own writes go to an
+//! overlay. Then [`STEPS`] look at the rows, each at what it knows about; a table that comes new
+//! gets a step of its own.
 //!
-//! Only a repair writes, and only where *everything* that is wrong has one right answer: what needs a guess in one place makes every other
-//! answer doubtful, so then nothing is written at all and what reads well is to be copied out. The repairs of all steps are one log record:
-//! a power cut leaves the volume as it was or mended.
+//! Only a repair writes, and only where *everything* that is wrong has one right answer: what needs
+//! a guess in one place makes every other answer doubtful, so then nothing is written at all and
+//! what reads well is to be copied out. The repairs of all steps are one log record: a power cut
+//! leaves the volume as it was or mended.
 //!
 //! Invariants:
 //! - I-CHK-1: a check, and a repair that refuses, write nothing.
@@ -62,10 +64,16 @@ struct Examined<'a> {
 
 impl Examined<'_> {
     /// Visits every row of a table, as the moment shows it, with what the steps know.
-    fn each_row(&mut self, table: Table, mut visit: impl FnMut(&mut Self, &[u8], &[u8])) -> Result<()> {
+    fn each_row(
+        &mut self,
+        table: Table,
+        mut visit: impl FnMut(&mut Self, &[u8], &[u8]),
+    ) -> Result<()> {
         let meta = self.meta;
         if let Some(checkpoint) = self.moment.clone() {
-            return meta.reading(|state| past::scan(state, &checkpoint, table, |key, value| visit(self, key, value)));
+            return meta.reading(|state| {
+                past::scan(state, &checkpoint, table, |key, value| visit(self, key, value))
+            });
         }
         meta.scan_all(table, |key, value| {
             visit(self, key, value);
@@ -90,7 +98,11 @@ const STEPS: [fn(&mut Examined<'_>) -> Result<()>; 11] = [
 ];
 
 /// Checks; see [`FileSystem::check`](crate::FileSystem::check).
-pub(crate) fn check(device: &Arc<dyn BlockDevice>, log: Option<&Arc<dyn BlockDevice>>, repair: bool) -> Result<CheckReport> {
+pub(crate) fn check(
+    device: &Arc<dyn BlockDevice>,
+    log: Option<&Arc<dyn BlockDevice>>,
+    repair: bool,
+) -> Result<CheckReport> {
     let mut notes = examine(device, log)?;
     if repair && !notes.report.findings.is_empty() && notes.report.is_repairable() {
         repair::mend(device, log, &mut notes)?;
@@ -101,7 +113,8 @@ pub(crate) fn check(device: &Arc<dyn BlockDevice>, log: Option<&Arc<dyn BlockDev
 /// Looks at everything; writes nothing (I-CHK-1).
 fn examine(device: &Arc<dyn BlockDevice>, log: Option<&Arc<dyn BlockDevice>>) -> Result<Notes> {
     let mut notes = Notes::default();
-    let loaded = check_tree(device).and_then(|()| load(Arc::clone(device), log.cloned(), true, CACHE_BYTES));
+    let loaded =
+        check_tree(device).and_then(|()| load(Arc::clone(device), log.cloned(), true, CACHE_BYTES));
     let loaded = match loaded {
         Ok(loaded) => loaded,
         Err(e) if e.kind == ErrorKind::Corrupt => {
@@ -145,7 +158,9 @@ fn check_tree(device: &Arc<dyn BlockDevice>) -> Result<()> {
     let mut db = open_tree(&region, CACHE_BYTES)?;
     guarded(|| match db.check_integrity() {
         Ok(true) => Ok(()),
-        Ok(false) => Err(Error::corrupt("the metadata tree is damaged: its checksums do not match")),
+        Ok(false) => {
+            Err(Error::corrupt("the metadata tree is damaged: its checksums do not match"))
+        }
         Err(e) => Err(Error::corrupt(format!("the metadata tree is damaged: {e}"))),
     })
 }
@@ -154,10 +169,19 @@ fn check_head(loaded: &Loaded, notes: &mut Notes) {
     notes.report.clean_unmount = loaded.found.superblock.clean;
     notes.report.log_records = loaded.replayed.records;
     for damage in &loaded.found.damage {
-        notes.mendable(FindingKind::Superblock, damage, "a repair writes it again from the other copy");
+        notes.mendable(
+            FindingKind::Superblock,
+            damage,
+            "a repair writes it again from the other copy",
+        );
     }
     if let Some(damage) = &loaded.replayed.damaged {
-        // There is nothing to guess: what is lost is lost, and a new incarnation of the log starts behind what was saved.
-        notes.mendable(FindingKind::Log, damage, "a repair keeps the records before them and takes the loss");
+        // There is nothing to guess: what is lost is lost, and a new incarnation of the log starts
+        // behind what was saved.
+        notes.mendable(
+            FindingKind::Log,
+            damage,
+            "a repair keeps the records before them and takes the loss",
+        );
     }
 }

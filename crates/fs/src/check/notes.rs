@@ -15,17 +15,33 @@ pub(super) struct Notes {
 
 impl Notes {
     /// Notes what only a person can decide; `remedy` says what to do.
-    pub(super) fn broken(&mut self, kind: FindingKind, message: impl Into<String>, remedy: impl Into<String>) {
+    pub(super) fn broken(
+        &mut self,
+        kind: FindingKind,
+        message: impl Into<String>,
+        remedy: impl Into<String>,
+    ) {
         self.note(kind, message.into(), remedy.into(), false);
     }
 
     /// Notes what has one right answer; `remedy` says what a repair does.
-    pub(super) fn mendable(&mut self, kind: FindingKind, message: impl Into<String>, remedy: impl Into<String>) {
+    pub(super) fn mendable(
+        &mut self,
+        kind: FindingKind,
+        message: impl Into<String>,
+        remedy: impl Into<String>,
+    ) {
         self.note(kind, message.into(), remedy.into(), true);
     }
 
     /// Notes what a change of one row mends.
-    pub(super) fn mend_by(&mut self, change: RowChange, kind: FindingKind, message: impl Into<String>, remedy: impl Into<String>) {
+    pub(super) fn mend_by(
+        &mut self,
+        change: RowChange,
+        kind: FindingKind,
+        message: impl Into<String>,
+        remedy: impl Into<String>,
+    ) {
         self.repairs.push(change);
         self.mendable(kind, message, remedy);
     }

@@ -1,15 +1,17 @@
-//! The past: what a checkpoint shows is a file system, and the steps that look at the present look at it too.
+//! The past: what a checkpoint shows is a file system, and the steps that look at the present look
+//! at it too.
 //!
 //! ```text
 //!   present ─► newest checkpoint ─► … ─► oldest         a finding that a moment shares with the next newer ones is told once
 //!      └───────────── repairs, each with its moment ──► one record: rows of the present, and an image for every checkpoint that shows the row
 //! ```
 //!
-//! Of what is wrong there, counts and values that the rows beside them disprove have one right answer, and so has what is wrong in the present in the
-//! same way. A row that is missing, or one too many, may be that of another moment: which one is a guess.
+//! Of what is wrong there, counts and values that the rows beside them disprove have one right
+//! answer, and so has what is wrong in the present in the same way. A row that is missing, or one
+//! too many, may be that of another moment: which one is a guess.
 //!
-//! A repair changes what a moment shows only where something is wrong in it: every checkpoint that could see a mended row gets an image of its
-//! own (I-CHK-3).
+//! A repair changes what a moment shows only where something is wrong in it: every checkpoint that
+//! could see a mended row gets an image of its own (I-CHK-3).
 
 #[cfg(test)]
 mod tests;
@@ -23,14 +25,15 @@ use super::notes::Notes;
 use super::{Examined, attributes, extents, names};
 use crate::{Epoch, ErrorKind, FileKind, Finding, FindingKind, InodeNo, Result};
 use bedplate_store::{
-    Bytes, Checkpoint, CheckpointSet, MetaStore, RowChange, State, Table, has_before_images, load_checkpoints, put_image, scope_key,
-    split_before_key, split_key, split_scope_key,
+    Bytes, Checkpoint, CheckpointSet, MetaStore, RowChange, State, Table, has_before_images,
+    load_checkpoints, put_image, scope_key, split_before_key, split_key, split_scope_key,
 };
 
 /// What to do about a checkpoint that contradicts itself.
 pub(super) const DELETE: &str = "the present is not touched by it: save from the checkpoint what still reads well, then delete it";
 
-/// What has one right answer in the past too: inodes and names say it themselves, and what disproves them stands beside them.
+/// What has one right answer in the past too: inodes and names say it themselves, and what
+/// disproves them stands beside them.
 const DISPROVED: [FindingKind; 8] = [
     FindingKind::LinkCount,
     FindingKind::AllocatedSize,
@@ -42,9 +45,17 @@ const DISPROVED: [FindingKind; 8] = [
     FindingKind::Birth,
 ];
 
-/// The steps that look at one moment. Where extents lie on the volume was looked at for all moments at once.
-const STEPS: [fn(&mut Examined<'_>) -> Result<()>; 7] =
-    [inodes::read, inodes::read_orphans, extents::check_owners, names::check, attributes::check, names::check_tree, inodes::check_counts];
+/// The steps that look at one moment. Where extents lie on the volume was looked at for all moments
+/// at once.
+const STEPS: [fn(&mut Examined<'_>) -> Result<()>; 7] = [
+    inodes::read,
+    inodes::read_orphans,
+    extents::check_owners,
+    names::check,
+    attributes::check,
+    names::check_tree,
+    inodes::check_counts,
+];
 
 /// Looks at every checkpoint.
 pub(super) fn check(examined: &mut Examined<'_>) -> Result<()> {
@@ -54,17 +65,30 @@ pub(super) fn check(examined: &mut Examined<'_>) -> Result<()> {
         Err(e) => return Err(e),
     };
     check_belonging(examined, &checkpoints)?;
-    examined.meta.set_checkpoints(CheckpointSet { checkpoints: checkpoints.clone(), ..CheckpointSet::default() });
-    let mut told: BTreeMap<String, bool> =
-        examined.notes.report.findings.iter().map(|finding| (finding.message.clone(), finding.repairable)).collect();
+    examined.meta.set_checkpoints(CheckpointSet {
+        checkpoints: checkpoints.clone(),
+        ..CheckpointSet::default()
+    });
+    let mut told: BTreeMap<String, bool> = examined
+        .notes
+        .report
+        .findings
+        .iter()
+        .map(|finding| (finding.message.clone(), finding.repairable))
+        .collect();
     for checkpoint in checkpoints.iter().rev() {
         check_moment(examined, checkpoint, &mut told)?;
     }
     Ok(())
 }
 
-/// Looks at what one checkpoint shows. `told` holds what newer moments were found to show, and whether it can be mended there.
-fn check_moment(examined: &mut Examined<'_>, checkpoint: &Arc<Checkpoint>, told: &mut BTreeMap<String, bool>) -> Result<()> {
+/// Looks at what one checkpoint shows. `told` holds what newer moments were found to show, and
+/// whether it can be mended there.
+fn check_moment(
+    examined: &mut Examined<'_>,
+    checkpoint: &Arc<Checkpoint>,
+    told: &mut BTreeMap<String, bool>,
+) -> Result<()> {
     let mut moment = Examined {
         meta: examined.meta,
         superblock: examined.superblock,
@@ -78,7 +102,11 @@ fn check_moment(examined: &mut Examined<'_>, checkpoint: &Arc<Checkpoint>, told:
     let name = checkpoint.row.name.escape_ascii();
     match outcome {
         Err(e) if e.kind == ErrorKind::Corrupt => {
-            examined.notes.broken(FindingKind::Checkpoint, format!("what checkpoint '{name}' shows cannot be read: {e}"), DELETE);
+            examined.notes.broken(
+                FindingKind::Checkpoint,
+                format!("what checkpoint '{name}' shows cannot be read: {e}"),
+                DELETE,
+            );
         }
         other => other?,
     }
@@ -92,7 +120,9 @@ fn check_moment(examined: &mut Examined<'_>, checkpoint: &Arc<Checkpoint>, told:
         }
         let message = format!("in checkpoint '{name}' {}", finding.message);
         match mendable {
-            true => examined.notes.mendable(FindingKind::Checkpoint, message, finding.remedy.clone()),
+            true => {
+                examined.notes.mendable(FindingKind::Checkpoint, message, finding.remedy.clone())
+            }
             false => examined.notes.broken(FindingKind::Checkpoint, message, DELETE),
         }
     }
@@ -104,7 +134,9 @@ fn check_moment(examined: &mut Examined<'_>, checkpoint: &Arc<Checkpoint>, told:
 fn is_mendable(finding: &Finding, told: &BTreeMap<String, bool>) -> bool {
     let as_in_the_present = told.get(&finding.message).is_some_and(|mendable| *mendable);
     // A name in `/lost+found` would be one that the moment did not have.
-    finding.repairable && finding.kind != FindingKind::Unreachable && (DISPROVED.contains(&finding.kind) || as_in_the_present)
+    finding.repairable
+        && finding.kind != FindingKind::Unreachable
+        && (DISPROVED.contains(&finding.kind) || as_in_the_present)
 }
 
 /// Images and scopes: of inodes that their checkpoint holds, or of directories that lead to those.
@@ -113,18 +145,32 @@ fn check_belonging(examined: &mut Examined<'_>, checkpoints: &[Arc<Checkpoint>])
     examined.each_row(Table::Before, |examined, key, _| {
         let Ok((epoch, table, row)) = split_before_key(key) else { return };
         let (Some(checkpoint), Ok((ino, _))) = (of(epoch), split_key(row)) else { return };
-        let leads_on = checkpoint.members.is_some() && matches!(table, Table::Inode | Table::Dentry);
+        let leads_on =
+            checkpoint.members.is_some() && matches!(table, Table::Inode | Table::Dentry);
         if !checkpoint.holds(ino) && !leads_on {
-            let message = format!("checkpoint '{}' keeps a row of inode {}, which does not belong to it", checkpoint.row.name.escape_ascii(), ino.0);
+            let message = format!(
+                "checkpoint '{}' keeps a row of inode {}, which does not belong to it",
+                checkpoint.row.name.escape_ascii(),
+                ino.0
+            );
             examined.notes.broken(FindingKind::Checkpoint, message, DELETE);
         }
     })?;
     examined.each_row(Table::Scope, |examined, key, _| {
         let Ok((epoch, ino)) = split_scope_key(key) else { return };
         if let Some(checkpoint) = of(epoch).filter(|checkpoint| checkpoint.members.is_none()) {
-            let message = format!("inode {} is listed for checkpoint '{}', which is of everything", ino.0, checkpoint.row.name.escape_ascii());
+            let message = format!(
+                "inode {} is listed for checkpoint '{}', which is of everything",
+                ino.0,
+                checkpoint.row.name.escape_ascii()
+            );
             let remedy = "a repair removes the entry: nothing reads it";
-            examined.notes.mend_by(RowChange::delete(Table::Scope, scope_key(epoch, ino)), FindingKind::Leftover, message, remedy);
+            examined.notes.mend_by(
+                RowChange::delete(Table::Scope, scope_key(epoch, ino)),
+                FindingKind::Leftover,
+                message,
+                remedy,
+            );
         }
     })
 }
@@ -132,24 +178,42 @@ fn check_belonging(examined: &mut Examined<'_>, checkpoints: &[Arc<Checkpoint>])
 /// What belongs to a checkpoint of named files is in it.
 fn check_members(moment: &mut Examined<'_>, checkpoint: &Checkpoint) {
     let members: BTreeSet<InodeNo> = checkpoint.members.iter().flatten().copied().collect();
-    for ino in members.into_iter().filter(|ino| !checkpoint.holds(*ino) || !moment.inodes.contains_key(ino)) {
-        moment.notes.broken(FindingKind::Checkpoint, format!("there is no inode {}, which belongs to it", ino.0), DELETE);
+    for ino in members
+        .into_iter()
+        .filter(|ino| !checkpoint.holds(*ino) || !moment.inodes.contains_key(ino))
+    {
+        moment.notes.broken(
+            FindingKind::Checkpoint,
+            format!("there is no inode {}, which belongs to it", ino.0),
+            DELETE,
+        );
     }
 }
 
-/// Whether more names may lead to an inode than the checkpoint shows: of named files it shows no name elsewhere, and of the directories that lead to
-/// them no other name.
+/// Whether more names may lead to an inode than the checkpoint shows: of named files it shows no
+/// name elsewhere, and of the directories that lead to them no other name.
 pub(super) fn shows_some_names(checkpoint: &Checkpoint, ino: InodeNo, kind: FileKind) -> bool {
     checkpoint.members.is_some() && (kind != FileKind::Directory || !checkpoint.holds(ino))
 }
 
-/// Completes the repairs of the present: adds, for every row that is mended in some moment, an image to each checkpoint that shows it (I-CHK-3).
-pub(super) fn with_images(meta: &MetaStore, mut rows: Vec<RowChange>, past: &[(Epoch, RowChange)]) -> Result<Vec<RowChange>> {
+/// Completes the repairs of the present: adds, for every row that is mended in some moment, an
+/// image to each checkpoint that shows it (I-CHK-3).
+pub(super) fn with_images(
+    meta: &MetaStore,
+    mut rows: Vec<RowChange>,
+    past: &[(Epoch, RowChange)],
+) -> Result<Vec<RowChange>> {
     let changes = rows.iter().chain(past.iter().map(|(_, change)| change));
-    let keys: BTreeSet<(Table, Bytes)> =
-        changes.filter(|change| has_before_images(change.table)).map(|change| (change.table, change.key.clone())).collect();
-    let mended: BTreeMap<_, _> =
-        past.iter().map(|(epoch, change)| ((*epoch, change.table, change.key.as_slice()), change.value.as_deref())).collect();
+    let keys: BTreeSet<(Table, Bytes)> = changes
+        .filter(|change| has_before_images(change.table))
+        .map(|change| (change.table, change.key.clone()))
+        .collect();
+    let mended: BTreeMap<_, _> = past
+        .iter()
+        .map(|(epoch, change)| {
+            ((*epoch, change.table, change.key.as_slice()), change.value.as_deref())
+        })
+        .collect();
     let images = meta.reading(|state| {
         let mut images = Vec::new();
         for (table, key) in &keys {
@@ -170,7 +234,12 @@ pub(super) fn with_images(meta: &MetaStore, mut rows: Vec<RowChange>, past: &[(E
 }
 
 /// Visits the rows of a table as a moment shows them.
-pub(super) fn scan(state: &State, checkpoint: &Checkpoint, table: Table, mut visit: impl FnMut(&[u8], &[u8])) -> Result<()> {
+pub(super) fn scan(
+    state: &State,
+    checkpoint: &Checkpoint,
+    table: Table,
+    mut visit: impl FnMut(&[u8], &[u8]),
+) -> Result<()> {
     state.scan_at(checkpoint.epoch, table, (Bound::Unbounded, Bound::Unbounded), |key, value| {
         visit(key, value);
         Ok(ControlFlow::Continue(()))

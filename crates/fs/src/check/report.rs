@@ -16,7 +16,8 @@ pub enum FindingKind {
     Row,
     /// An extent lies outside the volume or beyond the largest file.
     ExtentRange,
-    /// An extent claims a block that another one, or the volume itself, claims too; or a file has two extents over one of its blocks.
+    /// An extent claims a block that another one, or the volume itself, claims too; or a file has
+    /// two extents over one of its blocks.
     ExtentOverlap,
     /// A name points to an inode that does not exist.
     DanglingName,

@@ -1,4 +1,5 @@
-//! Settings that a mount needs: the next number of an inode, the epoch. And those that it can do without: tunables, and what was decided of checkpoints.
+//! Settings that a mount needs: the next number of an inode, the epoch. And those that it can do
+//! without: tunables, and what was decided of checkpoints.
 
 use super::Examined;
 use super::inodes::first_unused;
@@ -16,7 +17,8 @@ pub(super) fn check(examined: &mut Examined<'_>) -> Result<()> {
     TUNABLES.iter().try_for_each(|info| check_tunable(examined, info.tunable))
 }
 
-/// Schedules of checkpoints, and what a full volume does with them: one that does not decode is not followed.
+/// Schedules of checkpoints, and what a full volume does with them: one that does not decode is not
+/// followed.
 fn check_keeping(examined: &mut Examined<'_>) -> Result<()> {
     examined.each_row(Table::Setting, |examined, key, value| {
         let damage = if key.starts_with(SCHEDULE_PREFIX) {
@@ -29,7 +31,12 @@ fn check_keeping(examined: &mut Examined<'_>) -> Result<()> {
         if let Some(damage) = damage {
             let message = format!("the setting '{}' does not decode: {damage}", key.escape_ascii());
             let change = RowChange::delete(Table::Setting, key.to_vec());
-            examined.notes.mend_by(change, FindingKind::Setting, message, "a repair removes it: set it again");
+            examined.notes.mend_by(
+                change,
+                FindingKind::Setting,
+                message,
+                "a repair removes it: set it again",
+            );
         }
     })
 }
@@ -38,7 +45,10 @@ fn check_keeping(examined: &mut Examined<'_>) -> Result<()> {
 fn check_next_ino(examined: &mut Examined<'_>) -> Result<()> {
     let first = first_unused(examined)?;
     let least = examined.lost_and_found.map_or(first, |lost| InodeNo(lost.0 + 1)).0;
-    let stored = examined.meta.get(Table::Setting, NEXT_INO)?.and_then(|bytes| Some(u64::from_le_bytes(bytes.try_into().ok()?)));
+    let stored = examined
+        .meta
+        .get(Table::Setting, NEXT_INO)?
+        .and_then(|bytes| Some(u64::from_le_bytes(bytes.try_into().ok()?)));
     let possible = stored.filter(|next| InodeNo(*next).is_possible());
     if possible.is_some_and(|next| next >= least) {
         return Ok(());
@@ -50,17 +60,26 @@ fn check_next_ino(examined: &mut Examined<'_>) -> Result<()> {
         return Ok(());
     }
     let message = match stored {
-        Some(next) => format!("the next inode is to be number {next}, but numbers up to {} exist or existed", first.0 - 1),
+        Some(next) => format!(
+            "the next inode is to be number {next}, but numbers up to {} exist or existed",
+            first.0 - 1
+        ),
         None => "the setting 'next_ino' is missing or damaged".to_owned(),
     };
-    examined.notes.mend_by(change, FindingKind::Setting, message, format!("a repair sets {least}, behind the last one in use"));
+    examined.notes.mend_by(
+        change,
+        FindingKind::Setting,
+        message,
+        format!("a repair sets {least}, behind the last one in use"),
+    );
     Ok(())
 }
 
 /// The epoch of the present, where one is said that can be.
 pub(super) fn epoch(examined: &Examined<'_>) -> Result<Option<Epoch>> {
     let stored = examined.meta.get(Table::Setting, EPOCH)?;
-    let epoch = stored.and_then(|bytes| Some(Epoch(u32::from_le_bytes(bytes.as_slice().try_into().ok()?))));
+    let epoch =
+        stored.and_then(|bytes| Some(Epoch(u32::from_le_bytes(bytes.as_slice().try_into().ok()?))));
     Ok(epoch.filter(|epoch| epoch.0 > 0))
 }
 
@@ -81,7 +100,12 @@ fn check_tunable(examined: &mut Examined<'_>, tunable: Tunable) -> Result<()> {
     match check_stored(examined.meta, tunable) {
         Err(error) if error.kind == ErrorKind::Corrupt => {
             let change = RowChange::delete(Table::Setting, stored_key(tunable));
-            examined.notes.mend_by(change, FindingKind::Setting, error.message, "a repair forgets it, so that the default serves".to_owned());
+            examined.notes.mend_by(
+                change,
+                FindingKind::Setting,
+                error.message,
+                "a repair forgets it, so that the default serves".to_owned(),
+            );
             Ok(())
         }
         other => other.map(drop),

@@ -1,14 +1,20 @@
-//! Every class of damage that a check knows: it is named, and mended or refused with the reason. `docs/faults.md` has the table.
+//! Every class of damage that a check knows: it is named, and mended or refused with the reason.
+//! `docs/faults.md` has the table.
 
 use std::sync::Arc;
 
-use bedplate_block::{AlignedBuf, BlockDevice, CrashChoice, MemoryDevice, SimulatedDevice, SimulatedOptions, Snapshot};
+use bedplate_block::{
+    AlignedBuf, BlockDevice, CrashChoice, MemoryDevice, SimulatedDevice, SimulatedOptions, Snapshot,
+};
 
 use crate::forge::{self, RowImage};
 use crate::{
-    BlockNo, Epoch, FileBlock, FileKind, FileSystem, FindingKind, FormatOptions, InodeNo, MountOptions, NewFile, OpenOptions, RenameMode, Result,
+    BlockNo, Epoch, FileBlock, FileKind, FileSystem, FindingKind, FormatOptions, InodeNo,
+    MountOptions, NewFile, OpenOptions, RenameMode, Result,
 };
-use bedplate_store::{Bytes, COPY_B, DentryRow, ExtentRow, InodeRow, Table, extent_key, inode_key, pair_key};
+use bedplate_store::{
+    Bytes, COPY_B, DentryRow, ExtentRow, InodeRow, Table, extent_key, inode_key, pair_key,
+};
 
 const SIZE: u64 = 32 << 20;
 const NEW: NewFile = NewFile { mode: 0o644, uid: 1, gid: 2 };
@@ -51,7 +57,11 @@ impl Forged {
 
     pub(super) fn value(&self, table: Table, key: &[u8]) -> Vec<u8> {
         let rows = forge::rows(&self.device).unwrap();
-        rows.into_iter().find(|row| row.table == table as u8 && row.key == key).unwrap().value.unwrap()
+        rows.into_iter()
+            .find(|row| row.table == table as u8 && row.key == key)
+            .unwrap()
+            .value
+            .unwrap()
     }
 
     pub(super) fn inode(&self, ino: InodeNo) -> InodeRow {
@@ -76,11 +86,22 @@ impl Forged {
     pub(super) fn finds(&self, wanted: &[(FindingKind, &str)], repairable: bool) {
         let before = self.memory.snapshot();
         let report = FileSystem::check(&self.device, None, false).unwrap();
-        assert_eq!(self.memory.snapshot().first_difference(&before), None, "I-CHK-1: a check writes nothing");
-        let found: Vec<_> = report.findings.iter().map(|finding| (finding.kind, finding.message.as_str())).collect();
+        assert_eq!(
+            self.memory.snapshot().first_difference(&before),
+            None,
+            "I-CHK-1: a check writes nothing"
+        );
+        let found: Vec<_> = report
+            .findings
+            .iter()
+            .map(|finding| (finding.kind, finding.message.as_str()))
+            .collect();
         assert_eq!(found.len(), wanted.len(), "{found:#?}");
         for (kind, part) in wanted {
-            assert!(found.iter().any(|(found, message)| found == kind && message.contains(part)), "{kind:?} '{part}' is not among {found:#?}");
+            assert!(
+                found.iter().any(|(found, message)| found == kind && message.contains(part)),
+                "{kind:?} '{part}' is not among {found:#?}"
+            );
         }
         assert!(report.findings.iter().all(|finding| !finding.remedy.is_empty()));
         assert_eq!(report.is_repairable(), repairable, "{:#?}", report.findings);
@@ -92,7 +113,11 @@ impl Forged {
             assert!(again.findings.is_empty() && again.clean_unmount, "{:#?}", again.findings);
             self.mount().unwrap().unmount().unwrap();
         } else {
-            assert_eq!(self.memory.snapshot().first_difference(&before), None, "I-CHK-1: a repair that refuses writes nothing");
+            assert_eq!(
+                self.memory.snapshot().first_difference(&before),
+                None,
+                "I-CHK-1: a repair that refuses writes nothing"
+            );
         }
     }
 
@@ -125,14 +150,22 @@ fn a_damaged_superblock_copy_is_written_again_from_the_other() {
         v.device.write_at(&copy, at).unwrap();
         v.finds(&[(FindingKind::Superblock, name)], true);
         v.device.read_at(&mut copy, at).unwrap();
-        assert_eq!(copy[..32], [&whole[..12], &copy[12..16], &whole[16..32]].concat(), "it is the same volume's");
+        assert_eq!(
+            copy[..32],
+            [&whole[..12], &copy[12..16], &whole[16..32]].concat(),
+            "it is the same volume's"
+        );
     }
 }
 
 #[test]
 fn a_damaged_page_of_the_tree_is_named_and_left_alone() {
     let v = Forged::new();
-    let metadata = forge::regions(&v.device).unwrap().into_iter().find(|region| region.name == "metadata").unwrap();
+    let metadata = forge::regions(&v.device)
+        .unwrap()
+        .into_iter()
+        .find(|region| region.name == "metadata")
+        .unwrap();
     let mut buf = AlignedBuf::zeroed(4096);
     let mut hit = false;
     for at in (metadata.start + 4096..metadata.start + metadata.len).step_by(4096) {
@@ -167,7 +200,8 @@ fn rows_that_cannot_be_read_are_named_by_their_key() {
 #[test]
 fn an_extent_outside_the_volume_is_refused() {
     let v = Forged::new();
-    let row = ExtentRow { start: BlockNo(SIZE / 4096 - 1), len: 2, unwritten: false, birth: Epoch(1) };
+    let row =
+        ExtentRow { start: BlockNo(SIZE / 4096 - 1), len: 2, unwritten: false, birth: Epoch(1) };
     v.put(&[put(Table::Extent, extent_key(v.one, FileBlock(0)), row.encode())]);
     v.with_inode(v.one, |row| row.blocks = 2);
     v.finds(&[(FindingKind::ExtentRange, "claims 2 blocks from block 8191")], false);
@@ -183,7 +217,8 @@ fn an_extent_behind_the_largest_file_is_refused() {
     v.finds(&[(FindingKind::ExtentRange, "behind the end of the largest file")], false);
 }
 
-/// I-CKP-6, S-75: what was cloned from one file may share its blocks; a stranger may not, and no file has a block twice.
+/// I-CKP-6, S-75: what was cloned from one file may share its blocks; a stranger may not, and no
+/// file has a block twice.
 #[test]
 fn i_ckp_6_only_a_family_shares_blocks() {
     let v = Forged::new();
@@ -208,14 +243,18 @@ fn i_ckp_6_only_a_family_shares_blocks() {
     v.finds(&[(FindingKind::ExtentOverlap, "both claim 3 blocks")], false);
 }
 
-/// S-75: a clone that a crash left unfinished is no damage, and the next mount removes it with all that is in it.
+/// S-75: a clone that a crash left unfinished is no damage, and the next mount removes it with all
+/// that is in it.
 #[test]
 fn s_75_an_unfinished_clone_is_removed_whole() {
     let v = Forged::new();
     let before = v.mount().unwrap();
     let (free, inodes) = (before.statfs().free_bytes, before.statfs().inodes);
     before.unmount().unwrap();
-    v.put(&[delete(Table::Dentry, pair_key(InodeNo::ROOT, b"d")), put(Table::Orphan, inode_key(v.d), vec![1])]);
+    v.put(&[
+        delete(Table::Dentry, pair_key(InodeNo::ROOT, b"d")),
+        put(Table::Orphan, inode_key(v.d), vec![1]),
+    ]);
     v.with_inode(InodeNo::ROOT, |row| row.nlink = 2);
     v.with_inode(v.d, |row| row.nlink = 0);
     v.finds(&[], true);
@@ -235,7 +274,11 @@ fn blocks_with_two_owners_are_refused_with_both_names() {
     v.put(&[put(Table::Extent, extent_key(v.two, FileBlock(0)), row.encode())]);
     v.finds(&[(FindingKind::ExtentOverlap, "both claim 3 blocks")], false);
     let e = v.mount().map(drop).unwrap_err();
-    assert!(e.message.contains(&format!("inode {}", v.one.0)) && e.message.contains(&format!("inode {}", v.two.0)), "{e}");
+    assert!(
+        e.message.contains(&format!("inode {}", v.one.0))
+            && e.message.contains(&format!("inode {}", v.two.0)),
+        "{e}"
+    );
 
     let v = Forged::new();
     for region in forge::regions(&v.device).unwrap() {
@@ -263,11 +306,20 @@ fn rows_of_no_inode_are_removed() {
         put(Table::Extent, extent_key(InodeNo(99), FileBlock(0)), row.encode()),
         put(Table::Xattr, pair_key(InodeNo(99), b"user.x"), vec![1]),
         put(Table::Orphan, inode_key(InodeNo(99)), vec![]),
-        put(Table::Dentry, pair_key(InodeNo(99), b"name"), DentryRow { ino: v.one, kind: FileKind::File }.encode()),
+        put(
+            Table::Dentry,
+            pair_key(InodeNo(99), b"name"),
+            DentryRow { ino: v.one, kind: FileKind::File }.encode(),
+        ),
     ]);
     let leftover = |part| (FindingKind::Leftover, part);
     v.finds(
-        &[leftover("an extent of 4 blocks"), leftover("attribute 'user.x'"), leftover("the orphan entry"), leftover("'name' stands in inode 99")],
+        &[
+            leftover("an extent of 4 blocks"),
+            leftover("attribute 'user.x'"),
+            leftover("the orphan entry"),
+            leftover("'name' stands in inode 99"),
+        ],
         true,
     );
 }
@@ -291,15 +343,25 @@ fn a_name_that_leads_nowhere_is_removed() {
 #[test]
 fn what_lost_its_name_is_found_under_lost_and_found() {
     let v = Forged::new();
-    v.put(&[delete(Table::Dentry, pair_key(v.d, b"one")), delete(Table::Dentry, pair_key(v.d, b"e"))]);
+    v.put(&[
+        delete(Table::Dentry, pair_key(v.d, b"one")),
+        delete(Table::Dentry, pair_key(v.d, b"e")),
+    ]);
     v.with_inode(v.d, |row| row.nlink = 2);
-    v.finds(&[(FindingKind::Unreachable, "has no name"), (FindingKind::Unreachable, "has no name")], true);
+    v.finds(
+        &[(FindingKind::Unreachable, "has no name"), (FindingKind::Unreachable, "has no name")],
+        true,
+    );
     let fs = v.mount().unwrap();
-    let found = fs.open(format!("/lost+found/inode-{}", v.one.0), &OpenOptions::read_only()).unwrap();
+    let found =
+        fs.open(format!("/lost+found/inode-{}", v.one.0), &OpenOptions::read_only()).unwrap();
     let mut buf = [0; 4096];
     assert_eq!(found.read_at(&mut buf, 4096).unwrap(), 4096);
     assert_eq!(buf, [7; 4096]);
-    assert_eq!(fs.resolve(format!("/lost+found/inode-{}", v.e.0)).unwrap().kind, FileKind::Directory);
+    assert_eq!(
+        fs.resolve(format!("/lost+found/inode-{}", v.e.0)).unwrap().kind,
+        FileKind::Directory
+    );
     assert_eq!(fs.lookup(v.e, b"..").unwrap().ino, fs.resolve("/lost+found").unwrap().ino);
     // The next one to be made gets a number of its own.
     let made = fs.make(InodeNo::ROOT, b"new", FileKind::File, NEW, 0).unwrap();
@@ -328,7 +390,10 @@ fn what_was_removed_but_not_listed_is_listed() {
 #[test]
 fn a_directory_to_be_removed_that_holds_names_is_kept() {
     let v = Forged::new();
-    v.put(&[delete(Table::Dentry, pair_key(InodeNo::ROOT, b"d")), put(Table::Orphan, inode_key(v.d), vec![])]);
+    v.put(&[
+        delete(Table::Dentry, pair_key(InodeNo::ROOT, b"d")),
+        put(Table::Orphan, inode_key(v.d), vec![]),
+    ]);
     v.with_inode(InodeNo::ROOT, |row| row.nlink = 2);
     v.finds(&[(FindingKind::Unreachable, "to be removed, but it holds 4 names")], true);
     v.mount().unwrap().resolve(format!("/lost+found/inode-{}/one", v.d.0)).unwrap();
@@ -340,9 +405,19 @@ fn counts_are_set_to_what_was_found() {
     v.with_inode(v.one, |row| (row.nlink, row.blocks) = (5, 1));
     v.with_inode(v.d, |row| row.nlink = 0);
     let link = |part| (FindingKind::LinkCount, part);
-    v.finds(&[link("counts 5 links, 1 were found"), link("counts 0 links, 3 were found"), (FindingKind::AllocatedSize, "counts 1 allocated")], true);
+    v.finds(
+        &[
+            link("counts 5 links, 1 were found"),
+            link("counts 0 links, 3 were found"),
+            (FindingKind::AllocatedSize, "counts 1 allocated"),
+        ],
+        true,
+    );
     let fs = v.mount().unwrap();
-    assert_eq!((fs.attr(v.one).unwrap().nlink, fs.attr(v.one).unwrap().allocated_bytes), (1, 3 * 4096));
+    assert_eq!(
+        (fs.attr(v.one).unwrap().nlink, fs.attr(v.one).unwrap().allocated_bytes),
+        (1, 3 * 4096)
+    );
 }
 
 #[test]
@@ -359,7 +434,13 @@ fn directories_that_are_no_tree_are_refused() {
     let v = Forged::new();
     v.name(v.e, b"up", v.d, FileKind::Directory);
     v.with_inode(v.e, |row| row.nlink = 3);
-    v.finds(&[(FindingKind::DirectoryLoop, "has a second name"), (FindingKind::DirectoryLoop, "reachable from itself only")], false);
+    v.finds(
+        &[
+            (FindingKind::DirectoryLoop, "has a second name"),
+            (FindingKind::DirectoryLoop, "reachable from itself only"),
+        ],
+        false,
+    );
 
     let v = Forged::new();
     v.put(&[delete(Table::Dentry, pair_key(InodeNo::ROOT, b"d"))]);
@@ -388,7 +469,10 @@ fn a_name_that_cannot_be_is_removed_and_its_inode_is_kept() {
         let v = Forged::new();
         v.put(&[delete(Table::Dentry, pair_key(v.d, b"one"))]);
         v.name(v.d, name, v.one, FileKind::File);
-        v.finds(&[(FindingKind::BadName, "cannot be one"), (FindingKind::Unreachable, "has no name")], true);
+        v.finds(
+            &[(FindingKind::BadName, "cannot be one"), (FindingKind::Unreachable, "has no name")],
+            true,
+        );
         v.mount().unwrap().resolve(format!("/lost+found/inode-{}", v.one.0)).unwrap();
     }
 }
@@ -407,7 +491,13 @@ fn a_parent_that_is_none_is_set() {
     let v = Forged::new();
     v.with_inode(v.e, |row| row.parent = InodeNo::ROOT);
     v.with_inode(InodeNo::ROOT, |row| row.parent = v.d);
-    v.finds(&[(FindingKind::Parent, "its name stands in"), (FindingKind::Parent, "the root says its parent is")], true);
+    v.finds(
+        &[
+            (FindingKind::Parent, "its name stands in"),
+            (FindingKind::Parent, "the root says its parent is"),
+        ],
+        true,
+    );
     assert_eq!(v.mount().unwrap().parent(v.e).unwrap(), v.d);
 }
 
@@ -418,11 +508,18 @@ fn values_that_cannot_be_are_set_where_one_answer_is_right() {
     v.with_inode(v.two, |row| row.size = u64::MAX);
     v.with_inode(v.link, |row| row.size = 1000);
     v.finds(
-        &[(FindingKind::Mode, "permission bits 0o100644"), (FindingKind::Size, "more than any file can have"), (FindingKind::Size, "symbolic link")],
+        &[
+            (FindingKind::Mode, "permission bits 0o100644"),
+            (FindingKind::Size, "more than any file can have"),
+            (FindingKind::Size, "symbolic link"),
+        ],
         true,
     );
     let fs = v.mount().unwrap();
-    assert_eq!((fs.attr(v.one).unwrap().mode, fs.attr(v.two).unwrap().size, fs.attr(v.link).unwrap().size), (0o644, 3 * 4096, 3));
+    assert_eq!(
+        (fs.attr(v.one).unwrap().mode, fs.attr(v.two).unwrap().size, fs.attr(v.link).unwrap().size),
+        (0o644, 3 * 4096, 3)
+    );
 
     let v = Forged::new();
     v.with_inode(v.one, |row| row.target = b"odd".to_vec());
@@ -450,7 +547,11 @@ fn v_next(next: u64) -> Vec<u8> {
 
 #[test]
 fn schedules_and_the_policy_of_a_full_volume_that_do_not_decode_are_removed() {
-    for (key, value) in [(&b"schedule.hourly"[..], vec![0; 20]), (b"schedule.", vec![1; 20]), (b"checkpoint_policy", vec![7])] {
+    for (key, value) in [
+        (&b"schedule.hourly"[..], vec![0; 20]),
+        (b"schedule.", vec![1; 20]),
+        (b"checkpoint_policy", vec![7]),
+    ] {
         let v = Forged::new();
         v.put(&[put(Table::Setting, key.to_vec(), value)]);
         v.finds(&[(FindingKind::Setting, "does not decode")], true);
@@ -460,9 +561,14 @@ fn schedules_and_the_policy_of_a_full_volume_that_do_not_decode_are_removed() {
 /// I-TUNE-1
 #[test]
 fn a_tunable_that_is_none_of_its_values_is_not_taken_and_mended() {
-    for (value, what) in [(vec![1], "the tunable 'mode' is no number"), (v_next(99), "is not one of cached, direct")] {
+    for (value, what) in
+        [(vec![1], "the tunable 'mode' is no number"), (v_next(99), "is not one of cached, direct")]
+    {
         let v = Forged::new();
-        v.put(&[put(Table::Setting, b"tune_mode".to_vec(), value), put(Table::Setting, b"tune_of_a_later_version".to_vec(), vec![1])]);
+        v.put(&[
+            put(Table::Setting, b"tune_mode".to_vec(), value),
+            put(Table::Setting, b"tune_of_a_later_version".to_vec(), vec![1]),
+        ]);
         assert_eq!(v.mount().unwrap().info().mode, crate::IoMode::Cached, "the default serves");
         v.finds(&[(FindingKind::Setting, what)], true);
     }
@@ -480,7 +586,14 @@ fn a_missing_epoch_is_refused() {
 fn a_missing_root_is_refused() {
     let v = Forged::new();
     v.put(&[delete(Table::Inode, inode_key(InodeNo::ROOT))]);
-    v.finds(&[(FindingKind::Metadata, "root directory"), (FindingKind::Leftover, "stands in inode 1"), (FindingKind::Unreachable, "no name")], false);
+    v.finds(
+        &[
+            (FindingKind::Metadata, "root directory"),
+            (FindingKind::Leftover, "stands in inode 1"),
+            (FindingKind::Unreachable, "no name"),
+        ],
+        false,
+    );
 }
 
 #[test]
@@ -500,7 +613,13 @@ fn a_checkpoint_that_cannot_be_read_is_named_and_left_alone() {
     v.finds(&[(FindingKind::Checkpoint, "checkpoint 00000009")], false);
     let v = Forged::new();
     v.put(&[put(Table::Before, vec![1, 2], vec![3])]);
-    v.finds(&[(FindingKind::Checkpoint, "a row of a checkpoint, 0102"), (FindingKind::Row, "a before-image has a key")], false);
+    v.finds(
+        &[
+            (FindingKind::Checkpoint, "a row of a checkpoint, 0102"),
+            (FindingKind::Row, "a before-image has a key"),
+        ],
+        false,
+    );
 }
 
 /// What needs a guess in one place keeps a repair from everything.
@@ -509,10 +628,14 @@ fn one_guess_keeps_a_repair_from_everything() {
     let v = Forged::new();
     v.with_inode(v.one, |row| row.nlink = 5);
     v.with_inode(v.link, |row| row.target.clear());
-    v.finds(&[(FindingKind::LinkCount, "counts 5"), (FindingKind::Row, "target of 0 bytes")], false);
+    v.finds(
+        &[(FindingKind::LinkCount, "counts 5"), (FindingKind::Row, "target of 0 bytes")],
+        false,
+    );
 }
 
-/// I-CHK-2: a repair that a power cut ends anywhere leaves what a repair can mend, or what is mended.
+/// I-CHK-2: a repair that a power cut ends anywhere leaves what a repair can mend, or what is
+/// mended.
 #[test]
 fn i_chk_2_a_repair_that_is_cut_short_can_be_done_again() {
     let v = Forged::new();
@@ -529,7 +652,12 @@ fn i_chk_2_a_repair_that_is_cut_short_can_be_done_again() {
     let operations = simulated.operation_count();
     assert!(operations > 6, "{operations}");
     for after in 0..=operations {
-        for choice in [CrashChoice::LoseAll, CrashChoice::KeepAll, CrashChoice::Seeded(after as u64), CrashChoice::InOrder(after as u64)] {
+        for choice in [
+            CrashChoice::LoseAll,
+            CrashChoice::KeepAll,
+            CrashChoice::Seeded(after as u64),
+            CrashChoice::InOrder(after as u64),
+        ] {
             repairs_after_a_cut(&simulated.crash_content(after, &choice), v.one);
         }
     }

@@ -6,8 +6,9 @@
 //!      rows under these keys now  ─┴─► compared block by block: other blocks, or none ─► ranges
 //! ```
 //!
-//! A row without an image in between is the same in both (I-CKP-1), and no block of a checkpoint is written in place while it exists (I-IO-6): so a block
-//! that is mapped where it was holds what it held. The cost follows from the number of rows that changed.
+//! A row without an image in between is the same in both (I-CKP-1), and no block of a checkpoint is
+//! written in place while it exists (I-IO-6): so a block that is mapped where it was holds what it
+//! held. The cost follows from the number of rows that changed.
 
 use std::collections::BTreeSet;
 use std::ops::Bound;
@@ -15,9 +16,12 @@ use std::ops::Bound;
 use super::report::{ChangedKind, ChangedRange};
 use crate::engine::Engine;
 use crate::{Epoch, Error, ErrorKind, InodeNo, Result};
-use bedplate_store::{Checkpoint, CheckpointSet, ExtentRow, InodeRow, State, Table, inode_key, split_extent_key};
+use bedplate_store::{
+    Checkpoint, CheckpointSet, ExtentRow, InodeRow, State, Table, inode_key, split_extent_key,
+};
 
-/// How a file differs between two moments: the ranges, in order. Bytes outside of them, and before both ends, are the same.
+/// How a file differs between two moments: the ranges, in order. Bytes outside of them, and before
+/// both ends, are the same.
 #[derive(Debug, Clone)]
 pub struct ChangedBlocks {
     /// The size it had; `None`: it did not exist, and the ranges are all its data.
@@ -52,7 +56,12 @@ impl Engine {
     }
 
     /// Compares a file at two moments.
-    pub(crate) fn changed_blocks(&self, ino: InodeNo, from: &[u8], to: Option<&[u8]>) -> Result<ChangedBlocks> {
+    pub(crate) fn changed_blocks(
+        &self,
+        ino: InodeNo,
+        from: &[u8],
+        to: Option<&[u8]>,
+    ) -> Result<ChangedBlocks> {
         let ino = self.place(ino)?.ino;
         let (from, to) = (self.moment(Some(from))?, self.moment(to)?);
         if to.is_none()
@@ -63,15 +72,28 @@ impl Engine {
         let block = u64::from(self.block_size);
         self.meta.reading(|rows| {
             let now = row_at(rows, to, ino)?;
-            let now = now.ok_or_else(|| Error::new(ErrorKind::NotFound, format!("inode {} did not exist at the second moment", ino.0)))?;
+            let now = now.ok_or_else(|| {
+                Error::new(
+                    ErrorKind::NotFound,
+                    format!("inode {} did not exist at the second moment", ino.0),
+                )
+            })?;
             let then = row_at(rows, from, ino)?;
             let ranges = match &then {
                 Some(_) => changed(rows, ino, from, to)?,
                 None => compare(&[], &all_pieces(rows, ino, to)?),
             };
-            let ranges: Vec<_> =
-                ranges.into_iter().filter_map(|(start, end, kind)| clip(start * block, end.saturating_mul(block), now.size, kind)).collect();
-            Ok(ChangedBlocks { size_before: then.map(|row| row.size), size: now.size, ranges: ranges.into_iter() })
+            let ranges: Vec<_> = ranges
+                .into_iter()
+                .filter_map(|(start, end, kind)| {
+                    clip(start * block, end.saturating_mul(block), now.size, kind)
+                })
+                .collect();
+            Ok(ChangedBlocks {
+                size_before: then.map(|row| row.size),
+                size: now.size,
+                ranges: ranges.into_iter(),
+            })
         })
     }
 }
@@ -81,20 +103,37 @@ fn clip(start: u64, end: u64, size: u64, kind: ChangedKind) -> Option<ChangedRan
     (start < end).then(|| ChangedRange { offset: start, len: end - start, kind })
 }
 
-/// The row of an inode at a moment; an inode that a checkpoint of named files does not hold cannot be compared.
-pub(super) fn row_at(rows: &State, moment: CheckpointRef, ino: InodeNo) -> Result<Option<InodeRow>> {
-    if let Some(checkpoint) = moment.and_then(|epoch| rows.checkpoint_set.checkpoints.iter().find(|checkpoint| checkpoint.epoch == epoch))
-        && ino < checkpoint.row.ino_end
+/// The row of an inode at a moment; an inode that a checkpoint of named files does not hold cannot
+/// be compared.
+pub(super) fn row_at(
+    rows: &State,
+    moment: CheckpointRef,
+    ino: InodeNo,
+) -> Result<Option<InodeRow>> {
+    if let Some(checkpoint) = moment.and_then(|epoch| {
+        rows.checkpoint_set.checkpoints.iter().find(|checkpoint| checkpoint.epoch == epoch)
+    }) && ino < checkpoint.row.ino_end
         && !checkpoint.holds(ino)
     {
         let name = checkpoint.row.name.escape_ascii();
-        return Err(Error::new(ErrorKind::Invalid, format!("inode {} does not belong to checkpoint '{name}', which is of named files", ino.0)));
+        return Err(Error::new(
+            ErrorKind::Invalid,
+            format!(
+                "inode {} does not belong to checkpoint '{name}', which is of named files",
+                ino.0
+            ),
+        ));
     }
     get(rows, moment, Table::Inode, &inode_key(ino))?.map(|row| InodeRow::decode(&row)).transpose()
 }
 
 /// A row at a moment.
-pub(super) fn get(rows: &State, moment: CheckpointRef, table: Table, key: &[u8]) -> Result<Option<Vec<u8>>> {
+pub(super) fn get(
+    rows: &State,
+    moment: CheckpointRef,
+    table: Table,
+    key: &[u8],
+) -> Result<Option<Vec<u8>>> {
     match moment {
         None => rows.get(table, key),
         Some(epoch) => rows.get_at(epoch, table, key),
@@ -102,21 +141,39 @@ pub(super) fn get(rows: &State, moment: CheckpointRef, table: Table, key: &[u8])
 }
 
 /// The checkpoints whose images say what changed between two moments.
-pub(super) fn between(checkpoint_set: &CheckpointSet, a: CheckpointRef, b: CheckpointRef) -> impl Iterator<Item = &Checkpoint> {
+pub(super) fn between(
+    checkpoint_set: &CheckpointSet,
+    a: CheckpointRef,
+    b: CheckpointRef,
+) -> impl Iterator<Item = &Checkpoint> {
     let at = |moment: CheckpointRef| moment.unwrap_or(Epoch(u32::MAX));
     let (first, end) = (at(a).min(at(b)), at(a).max(at(b)));
-    checkpoint_set.checkpoints.iter().map(AsRef::as_ref).filter(move |checkpoint| (first..end).contains(&checkpoint.epoch))
+    checkpoint_set
+        .checkpoints
+        .iter()
+        .map(AsRef::as_ref)
+        .filter(move |checkpoint| (first..end).contains(&checkpoint.epoch))
 }
 
 /// The file blocks that differ.
-pub(super) fn changed(rows: &State, ino: InodeNo, from: CheckpointRef, to: CheckpointRef) -> Result<Vec<(u64, u64, ChangedKind)>> {
+pub(super) fn changed(
+    rows: &State,
+    ino: InodeNo,
+    from: CheckpointRef,
+    to: CheckpointRef,
+) -> Result<Vec<(u64, u64, ChangedKind)>> {
     let (first, end) = (inode_key(ino), inode_key(InodeNo(ino.0 + 1)));
     let mut keys = BTreeSet::new();
     for checkpoint in between(&rows.checkpoint_set, from, to) {
-        rows.scan_images(checkpoint.epoch, Table::Extent, (Bound::Included(&first), Bound::Excluded(&end)), |key, _| {
-            keys.insert(key.to_vec());
-            Ok(())
-        })?;
+        rows.scan_images(
+            checkpoint.epoch,
+            Table::Extent,
+            (Bound::Included(&first), Bound::Excluded(&end)),
+            |key, _| {
+                keys.insert(key.to_vec());
+                Ok(())
+            },
+        )?;
     }
     let (mut then, mut now) = (Vec::new(), Vec::new());
     for key in &keys {
@@ -139,7 +196,8 @@ fn all_pieces(rows: &State, ino: InodeNo, moment: CheckpointRef) -> Result<Vec<P
 
 /// Compares two maps of the same blocks; adjacent ranges of one kind are one.
 fn compare(then: &[Piece], now: &[Piece]) -> Vec<(u64, u64, ChangedKind)> {
-    let mut edges: Vec<u64> = then.iter().chain(now).flat_map(|(at, len, _)| [*at, at.saturating_add(*len)]).collect();
+    let mut edges: Vec<u64> =
+        then.iter().chain(now).flat_map(|(at, len, _)| [*at, at.saturating_add(*len)]).collect();
     edges.sort_unstable();
     edges.dedup();
     let (mut then, mut now) = (then.iter().peekable(), now.iter().peekable());
@@ -160,9 +218,15 @@ fn compare(then: &[Piece], now: &[Piece]) -> Vec<(u64, u64, ChangedKind)> {
 }
 
 /// Where a block is on the volume, if it has data; blocks are asked for in rising order.
-fn at<'a>(pieces: &mut std::iter::Peekable<impl Iterator<Item = &'a Piece>>, block: u64) -> Option<u64> {
+fn at<'a>(
+    pieces: &mut std::iter::Peekable<impl Iterator<Item = &'a Piece>>,
+    block: u64,
+) -> Option<u64> {
     while pieces.next_if(|(at, len, _)| at.saturating_add(*len) <= block).is_some() {}
-    pieces.peek().filter(|(at, ..)| *at <= block).and_then(|(at, _, start)| start.map(|start| start + (block - at)))
+    pieces
+        .peek()
+        .filter(|(at, ..)| *at <= block)
+        .and_then(|(at, _, start)| start.map(|start| start + (block - at)))
 }
 
 #[cfg(test)]
@@ -173,11 +237,25 @@ mod tests {
     #[test]
     fn what_is_mapped_elsewhere_changed() {
         let then = [(0, 4, Some(100)), (4, 2, None), (10, 5, Some(200))];
-        let now = [(0, 1, Some(100)), (1, 2, Some(300)), (3, 1, Some(103)), (4, 1, None), (5, 1, Some(7)), (10, 2, None), (20, 1, Some(9))];
-        assert_eq!(compare(&then, &now), [(1, 3, Data), (5, 6, Data), (10, 15, Hole), (20, 21, Data)]);
+        let now = [
+            (0, 1, Some(100)),
+            (1, 2, Some(300)),
+            (3, 1, Some(103)),
+            (4, 1, None),
+            (5, 1, Some(7)),
+            (10, 2, None),
+            (20, 1, Some(9)),
+        ];
+        assert_eq!(
+            compare(&then, &now),
+            [(1, 3, Data), (5, 6, Data), (10, 15, Hole), (20, 21, Data)]
+        );
         assert_eq!(compare(&then, &then), []);
         assert_eq!(compare(&[], &then), [(0, 4, Data), (10, 15, Data)]);
-        assert_eq!(clip(0, 8192, 5000, Data), Some(ChangedRange { offset: 0, len: 5000, kind: Data }));
+        assert_eq!(
+            clip(0, 8192, 5000, Data),
+            Some(ChangedRange { offset: 0, len: 5000, kind: Data })
+        );
         assert_eq!(clip(8192, 9000, 5000, Hole), None);
     }
 }

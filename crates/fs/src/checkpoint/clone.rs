@@ -1,4 +1,5 @@
-//! Writable clones: files and directories under new inodes that share the blocks of what a checkpoint shows.
+//! Writable clones: files and directories under new inodes that share the blocks of what a
+//! checkpoint shows.
 //!
 //! ```text
 //!   present ─► a passing checkpoint ─┐                                                    ┌─► named: one record
@@ -6,11 +7,13 @@
 //!   checkpoint ──────────────────────┘     (records of bounded size)                      └─► failed, or a crash: removed, all of it
 //! ```
 //!
-//! No data is copied. Writers of a file that shares blocks look whether those they want to write are among them (`data/cow.rs`); blocks become
-//! free when the last row that covers them goes (I-CKP-2). What was preallocated and not written is a hole in the clone: two files cannot
-//! both be promised the same blocks.
+//! No data is copied. Writers of a file that shares blocks look whether those they want to write
+//! are among them (`data/cow.rs`); blocks become free when the last row that covers them goes
+//! (I-CKP-2). What was preallocated and not written is a hole in the clone: two files cannot both
+//! be promised the same blocks.
 //!
-//! - I-CKP-6: files share blocks only with files of their family: those that were cloned, directly or not, from the same one.
+//! - I-CKP-6: files share blocks only with files of their family: those that were cloned, directly
+//!   or not, from the same one.
 
 use std::collections::HashMap;
 use std::ops::{Bound, ControlFlow};
@@ -24,8 +27,9 @@ use crate::engine::Engine;
 use crate::inode::Inode;
 use crate::{Epoch, Error, ErrorKind, FileBlock, FileKind, InodeNo, Lsn, Result, Timestamp};
 use bedplate_store::{
-    Checkpoint, DentryRow, ExtentRow, InodeRow, Locked, Others, PlantedBug, Record, RecordKind, RowChange, Table, check_name, extent_key, inode_key,
-    pair_key, planted, split_extent_key, split_key,
+    Checkpoint, DentryRow, ExtentRow, InodeRow, Locked, Others, PlantedBug, Record, RecordKind,
+    RowChange, Table, check_name, extent_key, inode_key, pair_key, planted, split_extent_key,
+    split_key,
 };
 
 /// The value of the orphan row of a directory that goes with all that is in it.
@@ -82,24 +86,35 @@ impl Engine {
     fn clone_present(&self, path: &Path, target: &Path) -> Result<CloneReport> {
         let root = self.resolve(path)?;
         self.need_live(root.ino)?;
-        let scope = if root.ino == InodeNo::ROOT { CheckpointScope::Everything } else { CheckpointScope::Paths(vec![path.to_owned()]) };
+        let scope = if root.ino == InodeNo::ROOT {
+            CheckpointScope::Everything
+        } else {
+            CheckpointScope::Paths(vec![path.to_owned()])
+        };
         let name = [PASSING, self.epoch().0.to_string().as_bytes()].concat();
-        let passing = self.create_checkpoint(&name, &CheckpointOptions { scope, automatic: true, kept: true })?;
+        let passing = self
+            .create_checkpoint(&name, &CheckpointOptions { scope, automatic: true, kept: true })?;
         // A deletion by hand would leave the clone to copy what the present has become.
         let held = self.looking_into(&name)?;
         let cloned = self.clone_of(passing.epoch, root.ino, target);
         drop(held);
-        let deleted = if planted(PlantedBug::PassingCheckpointStays) { Ok(()) } else { self.delete_checkpoint(&name) };
+        let deleted = if planted(PlantedBug::PassingCheckpointStays) {
+            Ok(())
+        } else {
+            self.delete_checkpoint(&name)
+        };
         cloned.and_then(|report| deleted.map(|()| report))
     }
 
     /// Finds what a path names in a checkpoint.
     fn root_of(&self, checkpoint: &Checkpoint, path: &Path) -> Result<InodeNo> {
-        let mut past = Path::new("/.checkpoints").join(std::ffi::OsStr::from_bytes(&checkpoint.row.name));
+        let mut past =
+            Path::new("/.checkpoints").join(std::ffi::OsStr::from_bytes(&checkpoint.row.name));
         past.push(path.strip_prefix("/").unwrap_or(path));
         let found = self.resolve(&past)?;
         if !self.is_of(found.ino, checkpoint.epoch) {
-            let message = format!("{} led out of the checkpoint: clone what it leads to", path.display());
+            let message =
+                format!("{} led out of the checkpoint: clone what it leads to", path.display());
             return Err(Error::new(ErrorKind::Invalid, message));
         }
         Ok(self.place(found.ino)?.ino)
@@ -119,8 +134,15 @@ impl Engine {
     }
 
     fn clone_of(&self, epoch: Epoch, root: InodeNo, target: &Path) -> Result<CloneReport> {
-        let report = CloneReport { inodes: 0, extents: 0, shared_bytes: 0, ino: root, name: (InodeNo::ROOT, Vec::new()) };
-        let mut builder = Builder { fs: self, epoch, todo: Vec::new(), linked: HashMap::new(), report };
+        let report = CloneReport {
+            inodes: 0,
+            extents: 0,
+            shared_bytes: 0,
+            ino: root,
+            name: (InodeNo::ROOT, Vec::new()),
+        };
+        let mut builder =
+            Builder { fs: self, epoch, todo: Vec::new(), linked: HashMap::new(), report };
         let top = builder.begin(root)?;
         let done = builder.fill(&top).and_then(|nlink| builder.finish(&top, nlink, target));
         match done {
@@ -133,8 +155,11 @@ impl Engine {
             }
             Err(error) => {
                 // What fails here is left to the next mount.
-                if let Err(e) = self.inode(top.ino).and_then(|inode| self.remove_unfinished(&inode)) {
-                    tracing::warn!("an unfinished clone could not be removed now and is left to the next mount: {e}");
+                if let Err(e) = self.inode(top.ino).and_then(|inode| self.remove_unfinished(&inode))
+                {
+                    tracing::warn!(
+                        "an unfinished clone could not be removed now and is left to the next mount: {e}"
+                    );
                 }
                 Err(error)
             }
@@ -176,10 +201,15 @@ impl Engine {
     }
 
     /// Visits the names of a directory; they may be removed meanwhile.
-    fn each_name(&self, dir: InodeNo, mut visit: impl FnMut(&[u8], DentryRow) -> Result<()>) -> Result<()> {
+    fn each_name(
+        &self,
+        dir: InodeNo,
+        mut visit: impl FnMut(&[u8], DentryRow) -> Result<()>,
+    ) -> Result<()> {
         let mut after: Option<Vec<u8>> = None;
         loop {
-            let entries = self.names_of(dir, after.as_deref(), self.options.limits.names_per_record)?;
+            let entries =
+                self.names_of(dir, after.as_deref(), self.options.limits.names_per_record)?;
             let Some(last) = entries.last() else { return Ok(()) };
             after = Some(last.name.clone());
             for entry in &entries {
@@ -191,9 +221,15 @@ impl Engine {
 
 /// Deletes the checkpoints that clones of the present were made from when the machine stopped.
 pub(crate) fn remove_passing(fs: &Engine) -> Result<()> {
-    for passing in fs.checkpoints().into_iter().filter(|checkpoint| checkpoint.automatic && checkpoint.name.starts_with(PASSING)) {
+    for passing in fs
+        .checkpoints()
+        .into_iter()
+        .filter(|checkpoint| checkpoint.automatic && checkpoint.name.starts_with(PASSING))
+    {
         match fs.delete_checkpoint(&passing.name) {
-            Err(e) if e.kind == ErrorKind::NoSpace => tracing::warn!("a checkpoint of an interrupted clone is left to the next mount: {e}"),
+            Err(e) if e.kind == ErrorKind::NoSpace => tracing::warn!(
+                "a checkpoint of an interrupted clone is left to the next mount: {e}"
+            ),
             other => other?,
         }
     }
@@ -208,7 +244,8 @@ impl Builder<'_> {
         let mut rows = Vec::new();
         let top = self.copy(root, InodeRow { nlink: 0, ..then }, InodeNo(0), &mut rows);
         self.put(&top, attributes, &mut rows);
-        let value = if top.row.kind == FileKind::Directory { UNFINISHED.to_vec() } else { Vec::new() };
+        let value =
+            if top.row.kind == FileKind::Directory { UNFINISHED.to_vec() } else { Vec::new() };
         rows.push(RowChange::put(Table::Orphan, inode_key(top.ino), value));
         self.fs.commit(RecordKind::Create, rows);
         Ok(top)
@@ -247,21 +284,40 @@ impl Builder<'_> {
     }
 
     /// The next names of a directory: key and row.
-    fn names_after(&self, dir: InodeNo, after: &Bound<Vec<u8>>) -> Result<Vec<(Vec<u8>, DentryRow)>> {
+    fn names_after(
+        &self,
+        dir: InodeNo,
+        after: &Bound<Vec<u8>>,
+    ) -> Result<Vec<(Vec<u8>, DentryRow)>> {
         let mut names = Vec::new();
         let count = self.fs.options.limits.names_per_record;
         let range = (after.as_ref().map(Vec::as_slice), inode_key(InodeNo(dir.0 + 1)));
         self.fs.meta.reading(|rows| {
-            rows.scan_at(self.epoch, Table::Dentry, (range.0, Bound::Excluded(&range.1)), |key, value| {
-                names.push((key.to_vec(), DentryRow::decode(value)?));
-                Ok(if names.len() == count { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
-            })
+            rows.scan_at(
+                self.epoch,
+                Table::Dentry,
+                (range.0, Bound::Excluded(&range.1)),
+                |key, value| {
+                    names.push((key.to_vec(), DentryRow::decode(value)?));
+                    Ok(if names.len() == count {
+                        ControlFlow::Break(())
+                    } else {
+                        ControlFlow::Continue(())
+                    })
+                },
+            )
         })?;
         Ok(names)
     }
 
-    /// Makes names and their inodes, in one record; returns the files to fill, and how many directories there were.
-    fn make_names(&mut self, directory: &mut Copied, names: &[(Vec<u8>, DentryRow)], counts: bool) -> Result<(Vec<Copied>, u32)> {
+    /// Makes names and their inodes, in one record; returns the files to fill, and how many
+    /// directories there were.
+    fn make_names(
+        &mut self,
+        directory: &mut Copied,
+        names: &[(Vec<u8>, DentryRow)],
+        counts: bool,
+    ) -> Result<(Vec<Copied>, u32)> {
         let past = names.iter().map(|(_, row)| self.past(row.ino)).collect::<Result<Vec<_>>>()?;
         let _names = self.fs.names.lock();
         let (mut rows, mut files, mut subdirectories) = (Vec::new(), Vec::new(), 0);
@@ -269,21 +325,38 @@ impl Builder<'_> {
             let ino = match self.linked.get_mut(&dentry.ino) {
                 Some(known) => {
                     known.row.nlink += 1;
-                    rows.push(RowChange::put(Table::Inode, inode_key(known.ino), known.row.encode()));
+                    rows.push(RowChange::put(
+                        Table::Inode,
+                        inode_key(known.ino),
+                        known.row.encode(),
+                    ));
                     // Filled after this record, with the links it has now.
                     let linked = known.clone();
-                    files.iter_mut().filter(|file: &&mut Copied| file.of == linked.of).for_each(|file| file.row.nlink = linked.row.nlink);
+                    files
+                        .iter_mut()
+                        .filter(|file: &&mut Copied| file.of == linked.of)
+                        .for_each(|file| file.row.nlink = linked.row.nlink);
                     linked.ino
                 }
-                None => self.make_inode(dentry, then, attributes, directory.ino, &mut rows, &mut files),
+                None => {
+                    self.make_inode(dentry, then, attributes, directory.ino, &mut rows, &mut files)
+                }
             };
             subdirectories += u32::from(dentry.kind == FileKind::Directory);
             let name = split_key(key)?.1;
-            rows.push(RowChange::put(Table::Dentry, pair_key(directory.ino, name), DentryRow { ino, kind: dentry.kind }.encode()));
+            rows.push(RowChange::put(
+                Table::Dentry,
+                pair_key(directory.ino, name),
+                DentryRow { ino, kind: dentry.kind }.encode(),
+            ));
         }
         if counts && subdirectories > 0 {
             directory.row.nlink += subdirectories;
-            rows.push(RowChange::put(Table::Inode, inode_key(directory.ino), directory.row.encode()));
+            rows.push(RowChange::put(
+                Table::Inode,
+                inode_key(directory.ino),
+                directory.row.encode(),
+            ));
         }
         self.fs.commit(RecordKind::Create, rows);
         Ok((files, subdirectories))
@@ -299,7 +372,12 @@ impl Builder<'_> {
         files: &mut Vec<Copied>,
     ) -> InodeNo {
         let (several, directory) = (then.nlink > 1, then.kind == FileKind::Directory);
-        let copied = self.copy(dentry.ino, InodeRow { nlink: if directory { 2 } else { 1 }, ..then }, parent, rows);
+        let copied = self.copy(
+            dentry.ino,
+            InodeRow { nlink: if directory { 2 } else { 1 }, ..then },
+            parent,
+            rows,
+        );
         self.put(&copied, attributes, rows);
         let ino = copied.ino;
         match copied.row.kind {
@@ -318,19 +396,35 @@ impl Builder<'_> {
     fn past(&self, ino: InodeNo) -> Result<(InodeRow, Attributes)> {
         self.fs.meta.reading(|rows| {
             let row = rows.get_at(self.epoch, Table::Inode, &inode_key(ino))?;
-            let row = row.ok_or_else(|| Error::new(ErrorKind::NotFound, format!("the checkpoint does not hold inode {}", ino.0)))?;
+            let row = row.ok_or_else(|| {
+                Error::new(
+                    ErrorKind::NotFound,
+                    format!("the checkpoint does not hold inode {}", ino.0),
+                )
+            })?;
             let mut attributes = Vec::new();
             let range = (inode_key(ino), inode_key(InodeNo(ino.0 + 1)));
-            rows.scan_at(self.epoch, Table::Xattr, (Bound::Included(&range.0), Bound::Excluded(&range.1)), |key, value| {
-                attributes.push((split_key(key)?.1.to_vec(), value.to_vec()));
-                Ok(ControlFlow::Continue(()))
-            })?;
+            rows.scan_at(
+                self.epoch,
+                Table::Xattr,
+                (Bound::Included(&range.0), Bound::Excluded(&range.1)),
+                |key, value| {
+                    attributes.push((split_key(key)?.1.to_vec(), value.to_vec()));
+                    Ok(ControlFlow::Continue(()))
+                },
+            )?;
             Ok((InodeRow::decode(&row)?, attributes))
         })
     }
 
     /// Plans a new inode; `then` has the links that it begins with.
-    fn copy(&mut self, of: InodeNo, then: InodeRow, parent: InodeNo, rows: &mut Vec<RowChange>) -> Copied {
+    fn copy(
+        &mut self,
+        of: InodeNo,
+        then: InodeRow,
+        parent: InodeNo,
+        rows: &mut Vec<RowChange>,
+    ) -> Copied {
         let ino = self.fs.new_ino(rows);
         let parent = match then.kind {
             FileKind::Directory => parent,
@@ -347,10 +441,15 @@ impl Builder<'_> {
 
     fn put(&self, copied: &Copied, attributes: Attributes, rows: &mut Vec<RowChange>) {
         rows.push(RowChange::put(Table::Inode, inode_key(copied.ino), copied.row.encode()));
-        rows.extend(attributes.into_iter().map(|(name, value)| RowChange::put(Table::Xattr, pair_key(copied.ino, &name), value)));
+        rows.extend(
+            attributes.into_iter().map(|(name, value)| {
+                RowChange::put(Table::Xattr, pair_key(copied.ino, &name), value)
+            }),
+        );
     }
 
-    /// Gives a file of the clone the blocks of what it is a clone of, in bounded records; returns it as it is then.
+    /// Gives a file of the clone the blocks of what it is a clone of, in bounded records; returns
+    /// it as it is then.
     fn share_extents(&mut self, file: &Copied) -> Result<Copied> {
         let mut file = file.clone();
         let mut from = Bound::Included(inode_key(file.of));
@@ -358,7 +457,9 @@ impl Builder<'_> {
             self.fs.begin_change()?;
             let (fs, epoch, report) = (self.fs, self.epoch, &mut self.report);
             let changing = fs.change();
-            let last = fs.meta.exclusively(|locked| share_some(fs, locked, epoch, &mut file, from.as_ref().map(Vec::as_slice), report))?;
+            let last = fs.meta.exclusively(|locked| {
+                share_some(fs, locked, epoch, &mut file, from.as_ref().map(Vec::as_slice), report)
+            })?;
             drop(changing);
             match last {
                 Some(last) => from = Bound::Excluded(last),
@@ -379,7 +480,8 @@ impl Builder<'_> {
     }
 }
 
-/// Shares the next extents of a file, in one record; returns the key of the last, if there may be more.
+/// Shares the next extents of a file, in one record; returns the key of the last, if there may be
+/// more.
 fn share_some(
     fs: &Engine,
     locked: &mut Locked<'_>,
@@ -398,8 +500,13 @@ fn share_some(
         }
         if !extent.unwritten {
             let len = u64::from(extent.len).min(end - at.0);
-            let extent = ExtentRow { len: u32::try_from(len).expect("not longer than it was"), ..extent };
-            rows.push(RowChange::put(Table::Extent, extent_key(file.ino, FileBlock(at.0)), extent.encode()));
+            let extent =
+                ExtentRow { len: u32::try_from(len).expect("not longer than it was"), ..extent };
+            rows.push(RowChange::put(
+                Table::Extent,
+                extent_key(file.ino, FileBlock(at.0)),
+                extent.encode(),
+            ));
             file.row.blocks += len;
             report.shared_bytes += len * u64::from(fs.block_size);
         }

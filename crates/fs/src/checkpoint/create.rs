@@ -10,8 +10,8 @@ use crate::engine::{EPOCH, Engine};
 use crate::inode::Inode;
 use crate::{Epoch, Error, ErrorKind, FileKind, InodeNo, Result, Timestamp};
 use bedplate_store::{
-    Checkpoint, CheckpointRow, Others, PlantedBug, Record, RecordKind, RowChange, Table, check_name, checkpoint_key, inode_key, pair_key, planted,
-    put_image, scope_key,
+    Checkpoint, CheckpointRow, Others, PlantedBug, Record, RecordKind, RowChange, Table,
+    check_name, checkpoint_key, inode_key, pair_key, planted, put_image, scope_key,
 };
 
 /// What a checkpoint of named files consists of.
@@ -25,19 +25,35 @@ pub(super) struct Members {
 
 impl Engine {
     /// Makes a checkpoint; durable when it returns.
-    pub(crate) fn create_checkpoint(&self, name: &[u8], options: &CheckpointOptions) -> Result<CheckpointInfo> {
+    pub(crate) fn create_checkpoint(
+        &self,
+        name: &[u8],
+        options: &CheckpointOptions,
+    ) -> Result<CheckpointInfo> {
         self.create_noting(name, options, Timestamp::now(), &[])
     }
 
-    /// Makes a checkpoint as of a time on the wall clock, and changes other rows in the same record; durable when it returns.
-    pub(super) fn create_noting(&self, name: &[u8], options: &CheckpointOptions, created: Timestamp, notes: &[RowChange]) -> Result<CheckpointInfo> {
+    /// Makes a checkpoint as of a time on the wall clock, and changes other rows in the same
+    /// record; durable when it returns.
+    pub(super) fn create_noting(
+        &self,
+        name: &[u8],
+        options: &CheckpointOptions,
+        created: Timestamp,
+        notes: &[RowChange],
+    ) -> Result<CheckpointInfo> {
         check_name(name)?;
         self.begin_change()?;
         let make = |files: &[Arc<Inode>]| {
-            assert!(files.iter().all(|file| file.data.lock.is_held()), "I-CKP-4: nobody writes an open file");
+            assert!(
+                files.iter().all(|file| file.data.lock.is_held()),
+                "I-CKP-4: nobody writes an open file"
+            );
             let members = match &options.scope {
                 CheckpointScope::Everything => None,
-                CheckpointScope::Paths(paths) => Some(self.members(paths.iter().map(AsRef::as_ref))?),
+                CheckpointScope::Paths(paths) => {
+                    Some(self.members(paths.iter().map(AsRef::as_ref))?)
+                }
             };
             self.commit_checkpoint(name, options, members, created, notes)
         };
@@ -49,7 +65,8 @@ impl Engine {
         Ok(CheckpointInfo::of(&checkpoint))
     }
 
-    /// Commits one while no other is made. Refuses a name that is taken, and then a full volume, before anything is changed.
+    /// Commits one while no other is made. Refuses a name that is taken, and then a full volume,
+    /// before anything is changed.
     pub(super) fn commit_checkpoint(
         &self,
         name: &[u8],
@@ -59,11 +76,16 @@ impl Engine {
         notes: &[RowChange],
     ) -> Result<(Arc<Checkpoint>, crate::Lsn)> {
         if self.meta.reading(|rows| Ok(rows.checkpoint_set.named(name).is_some()))? {
-            return Err(Error::new(ErrorKind::Exists, format!("a checkpoint '{}' exists", name.escape_ascii())));
+            return Err(Error::new(
+                ErrorKind::Exists,
+                format!("a checkpoint '{}' exists", name.escape_ascii()),
+            ));
         }
         self.need_space()?;
         let epoch = self.epoch();
-        let next = epoch.0.checked_add(1).ok_or_else(|| Error::new(ErrorKind::Range, "4,294,967,295 checkpoints were made: no more can be"))?;
+        let next = epoch.0.checked_add(1).ok_or_else(|| {
+            Error::new(ErrorKind::Range, "4,294,967,295 checkpoints were made: no more can be")
+        })?;
         let row = CheckpointRow {
             name: name.to_vec(),
             created,
@@ -81,17 +103,30 @@ impl Engine {
         }
         rows.extend_from_slice(notes);
         if let Some(members) = &members {
-            rows.extend(members.inodes.iter().map(|ino| RowChange::put(Table::Scope, scope_key(epoch, *ino), Vec::new())));
+            rows.extend(
+                members
+                    .inodes
+                    .iter()
+                    .map(|ino| RowChange::put(Table::Scope, scope_key(epoch, *ino), Vec::new())),
+            );
             if !planted(PlantedBug::WaysForgotten) {
                 rows.extend(self.images_of_ways(epoch, members)?);
             }
         }
-        let checkpoint = Arc::new(Checkpoint { epoch, row, members: members.map(|members| members.inodes) });
+        let checkpoint =
+            Arc::new(Checkpoint { epoch, row, members: members.map(|members| members.inodes) });
         let lsn = self.meta.exclusively(|locked| {
-            // The barrier: what was written in place before reaches the device before the record does.
-            let record = Record { kind: RecordKind::Checkpoint, rows, exposes: None, barrier: !planted(PlantedBug::CheckpointWithoutBarrier) };
+            // The barrier: what was written in place before reaches the device before the record
+            // does.
+            let record = Record {
+                kind: RecordKind::Checkpoint,
+                rows,
+                exposes: None,
+                barrier: !planted(PlantedBug::CheckpointWithoutBarrier),
+            };
             let committed = locked.commit(record, Others::Free)?;
-            let newest = locked.checkpoint_set().checkpoints.last().map_or(Epoch(0), |last| last.epoch);
+            let newest =
+                locked.checkpoint_set().checkpoints.last().map_or(Epoch(0), |last| last.epoch);
             assert!(newest < epoch, "I-CKP-1: newer checkpoints have larger epochs");
             locked.checkpoint_set().checkpoints.push(Arc::clone(&checkpoint));
             if !planted(PlantedBug::EpochStays) {
@@ -107,7 +142,9 @@ impl Engine {
     fn images_of_ways(&self, epoch: Epoch, members: &Members) -> Result<Vec<RowChange>> {
         let mut images = Vec::new();
         for (dir, name) in members.ways.iter().filter(|(dir, _)| !members.inodes.contains(dir)) {
-            for (table, key) in [(Table::Inode, inode_key(*dir)), (Table::Dentry, pair_key(*dir, name))] {
+            for (table, key) in
+                [(Table::Inode, inode_key(*dir)), (Table::Dentry, pair_key(*dir, name))]
+            {
                 images.push(put_image(epoch, table, &key, self.meta.get(table, &key)?.as_deref()));
             }
         }
@@ -128,7 +165,10 @@ impl Engine {
             members.paths.push(std::os::unix::ffi::OsStrExt::as_bytes(path.as_os_str()).to_vec());
         }
         if members.inodes.is_empty() {
-            return Err(Error::new(ErrorKind::Invalid, "a checkpoint of named files needs at least one path"));
+            return Err(Error::new(
+                ErrorKind::Invalid,
+                "a checkpoint of named files needs at least one path",
+            ));
         }
         Ok(members)
     }
@@ -142,7 +182,11 @@ impl Engine {
             }
             let parent = self.parent(dir)?;
             let entries = self.read_dir(parent, None, usize::MAX)?;
-            name = entries.into_iter().find(|entry| entry.ino == dir).map(|entry| entry.name).unwrap_or_default();
+            name = entries
+                .into_iter()
+                .find(|entry| entry.ino == dir)
+                .map(|entry| entry.name)
+                .unwrap_or_default();
             dir = parent;
         }
     }
@@ -151,7 +195,11 @@ impl Engine {
         let mut todo = vec![(ino, kind)];
         while let Some((ino, kind)) = todo.pop() {
             if members.inodes.insert(ino) && kind == FileKind::Directory {
-                todo.extend(self.read_dir(ino, None, usize::MAX)?.into_iter().map(|entry| (entry.ino, entry.kind)));
+                todo.extend(
+                    self.read_dir(ino, None, usize::MAX)?
+                        .into_iter()
+                        .map(|entry| (entry.ino, entry.kind)),
+                );
             }
         }
         Ok(())

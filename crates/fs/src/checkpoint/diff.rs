@@ -1,6 +1,7 @@
 //! What differs between two moments, by name.
 //!
-//! What changed is told by the images that checkpoints keep; the paths by one look at all names, of which only directories and what changed are kept.
+//! What changed is told by the images that checkpoints keep; the paths by one look at all names, of
+//! which only directories and what changed are kept.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::{Bound, ControlFlow};
@@ -25,7 +26,8 @@ pub enum DifferenceKind {
     Renamed,
     /// What the name leads to changed: content or attributes.
     Changed,
-    /// Not compared, with all below it: only the first moment is of it, and the second is of other named files.
+    /// Not compared, with all below it: only the first moment is of it, and the second is of other
+    /// named files.
     OnlyFirst,
     /// Not compared, with all below it: only the second moment is of it.
     OnlySecond,
@@ -59,18 +61,34 @@ pub(super) type Homes = HashMap<InodeNo, (InodeNo, Vec<u8>)>;
 
 impl Engine {
     /// Compares two moments.
-    pub(crate) fn checkpoint_diff(&self, from: &[u8], to: Option<&[u8]>) -> Result<Vec<CheckpointDifference>> {
+    pub(crate) fn checkpoint_diff(
+        &self,
+        from: &[u8],
+        to: Option<&[u8]>,
+    ) -> Result<Vec<CheckpointDifference>> {
         let (from, to) = (self.moment(Some(from))?, self.moment(to)?);
         if to.is_none() && !self.options.read_only {
             self.cache.flush_all()?;
         }
         if to.is_some_and(|to| Some(to) < from) {
-            return Err(Error::new(ErrorKind::Invalid, "the second checkpoint is older than the first: name the older one first"));
+            return Err(Error::new(
+                ErrorKind::Invalid,
+                "the second checkpoint is older than the first: name the older one first",
+            ));
         }
         self.meta.reading(|rows| {
             let block = self.block_size.into();
             let (moves, inodes, left) = (BTreeMap::new(), BTreeSet::new(), BTreeMap::new());
-            let mut found = Found { rows, from, to, block, moves, inodes, left, homes: (Homes::new(), Homes::new()) };
+            let mut found = Found {
+                rows,
+                from,
+                to,
+                block,
+                moves,
+                inodes,
+                left,
+                homes: (Homes::new(), Homes::new()),
+            };
             match (named(rows, from), named(rows, to)) {
                 (None, None) => found.collect()?,
                 (first, second) => found.collect_named(first, second)?,
@@ -107,14 +125,19 @@ impl Found<'_> {
         let mut names = BTreeSet::new();
         for checkpoint in between(&self.rows.checkpoint_set, self.from, self.to) {
             for table in [Table::Inode, Table::Extent, Table::Xattr, Table::Dentry] {
-                self.rows.scan_images(checkpoint.epoch, table, (Bound::Unbounded, Bound::Unbounded), |key, _| {
-                    if table == Table::Dentry {
-                        names.insert(key.to_vec());
-                    } else {
-                        self.inodes.insert(split_key(key)?.0);
-                    }
-                    Ok(())
-                })?;
+                self.rows.scan_images(
+                    checkpoint.epoch,
+                    table,
+                    (Bound::Unbounded, Bound::Unbounded),
+                    |key, _| {
+                        if table == Table::Dentry {
+                            names.insert(key.to_vec());
+                        } else {
+                            self.inodes.insert(split_key(key)?.0);
+                        }
+                        Ok(())
+                    },
+                )?;
             }
         }
         let mut fresh = Vec::new();
@@ -144,7 +167,12 @@ impl Found<'_> {
     }
 
     /// Notes what a name led to and leads to; returns whether that differs.
-    pub(super) fn compare(&mut self, key: &[u8], then: Option<DentryRow>, now: Option<DentryRow>) -> bool {
+    pub(super) fn compare(
+        &mut self,
+        key: &[u8],
+        then: Option<DentryRow>,
+        now: Option<DentryRow>,
+    ) -> bool {
         if then != now {
             then.into_iter().for_each(|row| self.moved(row).0.push(key.to_vec()));
             now.into_iter().for_each(|row| self.moved(row).1.push(key.to_vec()));
@@ -176,7 +204,10 @@ impl Found<'_> {
                 attributes: false,
             };
             if let ([gone], [came]) = (gone.as_slice(), came.as_slice()) {
-                told.push(CheckpointDifference { from: Some(path(then, gone)?), ..plain(path(now, came)?, DifferenceKind::Renamed) });
+                told.push(CheckpointDifference {
+                    from: Some(path(then, gone)?),
+                    ..plain(path(now, came)?, DifferenceKind::Renamed)
+                });
                 continue;
             }
             for key in gone {
@@ -185,7 +216,10 @@ impl Found<'_> {
             for key in came {
                 let row = row_at(self.rows, self.to, *ino)?;
                 let size = row.filter(|_| *file == FileKind::File).map_or(0, |row| row.size);
-                told.push(CheckpointDifference { changed_bytes: size, ..plain(path(now, key)?, DifferenceKind::Added) });
+                told.push(CheckpointDifference {
+                    changed_bytes: size,
+                    ..plain(path(now, key)?, DifferenceKind::Added)
+                });
             }
         }
         for ino in &self.inodes {
@@ -194,17 +228,31 @@ impl Found<'_> {
         for ((kind, key), row) in &self.left {
             let path = path(if *kind == DifferenceKind::OnlyFirst { then } else { now }, key)?;
             let (file, ino) = (row.kind, row.ino);
-            told.push(CheckpointDifference { path, kind: *kind, file, ino, from: None, changed_bytes: 0, resized: false, attributes: false });
+            told.push(CheckpointDifference {
+                path,
+                kind: *kind,
+                file,
+                ino,
+                from: None,
+                changed_bytes: 0,
+                resized: false,
+                attributes: false,
+            });
         }
         // What went from a path comes before what came there.
-        let rank = |found: &CheckpointDifference| (found.kind != DifferenceKind::Removed, found.kind);
+        let rank =
+            |found: &CheckpointDifference| (found.kind != DifferenceKind::Removed, found.kind);
         told.sort_unstable_by(|a, b| a.path.cmp(&b.path).then_with(|| rank(a).cmp(&rank(b))));
         Ok(told)
     }
 
     /// How an inode that was there and is there differs, if it does.
     fn change(&self, ino: InodeNo, now: &Homes) -> Result<Option<CheckpointDifference>> {
-        let (Some(old), Some(new)) = (row_at(self.rows, self.from, ino)?, row_at(self.rows, self.to, ino)?) else { return Ok(None) };
+        let (Some(old), Some(new)) =
+            (row_at(self.rows, self.from, ino)?, row_at(self.rows, self.to, ino)?)
+        else {
+            return Ok(None);
+        };
         let path = match now.get(&ino) {
             Some((dir, name)) => path(now, &bedplate_store::pair_key(*dir, name))?,
             None if ino == InodeNo::ROOT => b"/".to_vec(),
@@ -212,18 +260,37 @@ impl Found<'_> {
             None => return Ok(None),
         };
         let end = new.size.div_ceil(self.block);
-        let ranges = if new.kind == FileKind::File { changed(self.rows, ino, self.from, self.to)? } else { Vec::new() };
-        let blocks: u64 = ranges.iter().map(|(from, to, _)| (*to).min(end).saturating_sub(*from)).sum();
+        let ranges = if new.kind == FileKind::File {
+            changed(self.rows, ino, self.from, self.to)?
+        } else {
+            Vec::new()
+        };
+        let blocks: u64 =
+            ranges.iter().map(|(from, to, _)| (*to).min(end).saturating_sub(*from)).sum();
         let resized = new.kind == FileKind::File && old.size != new.size;
-        let attributes = marks(&old) != marks(&new) || self.attributes(self.from, ino)? != self.attributes(self.to, ino)?;
+        let attributes = marks(&old) != marks(&new)
+            || self.attributes(self.from, ino)? != self.attributes(self.to, ino)?;
         if blocks == 0 && !resized && !attributes {
             return Ok(None);
         }
         let changed_bytes = blocks * self.block;
-        Ok(Some(CheckpointDifference { path, kind: DifferenceKind::Changed, file: new.kind, ino, from: None, changed_bytes, resized, attributes }))
+        Ok(Some(CheckpointDifference {
+            path,
+            kind: DifferenceKind::Changed,
+            file: new.kind,
+            ino,
+            from: None,
+            changed_bytes,
+            resized,
+            attributes,
+        }))
     }
 
-    fn attributes(&self, moment: CheckpointRef, ino: InodeNo) -> Result<BTreeMap<Vec<u8>, Vec<u8>>> {
+    fn attributes(
+        &self,
+        moment: CheckpointRef,
+        ino: InodeNo,
+    ) -> Result<BTreeMap<Vec<u8>, Vec<u8>>> {
         of_inode(self.rows, moment, Table::Xattr, ino)
     }
 
@@ -233,7 +300,10 @@ impl Found<'_> {
         visit(self.rows, moment, &mut |key, row| {
             if row.kind == FileKind::Directory || self.inodes.contains(&row.ino) {
                 // Of several names one by which it was known before.
-                let is_new = self.moves.get(&row.ino).is_some_and(|(_, came, _)| came.iter().any(|came| came == key));
+                let is_new = self
+                    .moves
+                    .get(&row.ino)
+                    .is_some_and(|(_, came, _)| came.iter().any(|came| came == key));
                 if !is_new || !homes.contains_key(&row.ino) {
                     let (dir, name) = split_key(key)?;
                     homes.insert(row.ino, (dir, name.to_vec()));
@@ -246,11 +316,18 @@ impl Found<'_> {
 }
 
 /// Visits all names of a moment.
-pub(super) fn visit(rows: &State, moment: CheckpointRef, to: &mut dyn FnMut(&[u8], DentryRow) -> Result<()>) -> Result<()> {
-    let each = |key: &[u8], value: &[u8]| to(key, DentryRow::decode(value)?).map(ControlFlow::Continue);
+pub(super) fn visit(
+    rows: &State,
+    moment: CheckpointRef,
+    to: &mut dyn FnMut(&[u8], DentryRow) -> Result<()>,
+) -> Result<()> {
+    let each =
+        |key: &[u8], value: &[u8]| to(key, DentryRow::decode(value)?).map(ControlFlow::Continue);
     match moment {
         None => rows.scan(Table::Dentry, Bound::Unbounded, Bound::Unbounded, each),
-        Some(epoch) => rows.scan_at(epoch, Table::Dentry, (Bound::Unbounded, Bound::Unbounded), each),
+        Some(epoch) => {
+            rows.scan_at(epoch, Table::Dentry, (Bound::Unbounded, Bound::Unbounded), each)
+        }
     }
 }
 
@@ -264,10 +341,20 @@ fn path(homes: &Homes, key: &[u8]) -> Result<Vec<u8>> {
     let (mut dir, name) = split_key(key)?;
     let mut parts = vec![name.to_vec()];
     while dir != InodeNo::ROOT {
-        let damaged = || Error::corrupt(format!("directory {} is reachable from itself only, or not at all: run a check", dir.0));
-        let (parent, name) = homes.get(&dir).filter(|_| parts.len() <= homes.len()).ok_or_else(damaged)?;
+        let damaged = || {
+            Error::corrupt(format!(
+                "directory {} is reachable from itself only, or not at all: run a check",
+                dir.0
+            ))
+        };
+        let (parent, name) =
+            homes.get(&dir).filter(|_| parts.len() <= homes.len()).ok_or_else(damaged)?;
         parts.push(name.clone());
         dir = *parent;
     }
-    Ok(parts.iter().rev().flat_map(|part| std::iter::once(b'/').chain(part.iter().copied())).collect())
+    Ok(parts
+        .iter()
+        .rev()
+        .flat_map(|part| std::iter::once(b'/').chain(part.iter().copied()))
+        .collect())
 }

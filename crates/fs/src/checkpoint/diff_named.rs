@@ -48,8 +48,14 @@ impl<'a> Side<'a> {
             if row.kind == FileKind::Directory || other.is_of(row.ino) {
                 side.settle(key, row, &other.names)?;
             }
-            if other.is_of(row.ino) || other.is_of(split_key(key)?.0) || other.names.contains_key(key) {
-                fresh.extend(Some(row.ino).filter(|ino| row.kind == FileKind::Directory && !other.is_of(*ino)));
+            if other.is_of(row.ino)
+                || other.is_of(split_key(key)?.0)
+                || other.names.contains_key(key)
+            {
+                fresh.extend(
+                    Some(row.ino)
+                        .filter(|ino| row.kind == FileKind::Directory && !other.is_of(*ino)),
+                );
                 side.names.insert(key.to_vec(), row);
             }
             Ok(())
@@ -57,7 +63,10 @@ impl<'a> Side<'a> {
         while let Some(dir) = fresh.pop() {
             for (key, value) in of_inode(rows, moment, Table::Dentry, dir)? {
                 let row = DentryRow::decode(&value)?;
-                fresh.extend(Some(row.ino).filter(|ino| row.kind == FileKind::Directory && !other.is_of(*ino)));
+                fresh.extend(
+                    Some(row.ino)
+                        .filter(|ino| row.kind == FileKind::Directory && !other.is_of(*ino)),
+                );
                 side.names.insert(key, row);
             }
         }
@@ -77,7 +86,8 @@ impl<'a> Side<'a> {
         Ok(())
     }
 
-    /// Returns the topmost name that leads to one of this side and that the other is not of; nothing where the other would have had it.
+    /// Returns the topmost name that leads to one of this side and that the other is not of;
+    /// nothing where the other would have had it.
     fn left_out(&self, key: &[u8], other: &Side<'_>) -> Result<Option<Vec<u8>>> {
         let mut key = key.to_vec();
         for _ in 0..=self.homes.len() {
@@ -96,7 +106,11 @@ impl<'a> Side<'a> {
 
 impl Found<'_> {
     /// Compares moments of which one at least is of named files.
-    pub(super) fn collect_named(&mut self, first: Option<&Checkpoint>, second: Option<&Checkpoint>) -> Result<()> {
+    pub(super) fn collect_named(
+        &mut self,
+        first: Option<&Checkpoint>,
+        second: Option<&Checkpoint>,
+    ) -> Result<()> {
         let (then, now) = match (first, second) {
             (Some(first), Some(second)) => {
                 let then = Side::named(self.rows, first, &Names::new())?;
@@ -114,7 +128,9 @@ impl Found<'_> {
             }
             (None, None) => unreachable!("one of them is of named files"),
         };
-        for key in then.names.keys().chain(now.names.keys().filter(|key| !then.names.contains_key(*key))) {
+        for key in
+            then.names.keys().chain(now.names.keys().filter(|key| !then.names.contains_key(*key)))
+        {
             self.compare(key, then.names.get(key).copied(), now.names.get(key).copied());
         }
         for (gone, came, _) in self.moves.values_mut() {
@@ -124,8 +140,14 @@ impl Found<'_> {
                 leave_out(came, DifferenceKind::OnlySecond, (&now, &then), &mut self.left)?;
             }
         }
-        let both = |of: &HashSet<InodeNo>, other: &Side<'_>| of.iter().copied().filter(|ino| other.is_of(*ino)).collect();
-        self.inodes = then.of.map(|of| both(of, &now)).or_else(|| now.of.map(|of| both(of, &then))).unwrap_or_default();
+        let both = |of: &HashSet<InodeNo>, other: &Side<'_>| {
+            of.iter().copied().filter(|ino| other.is_of(*ino)).collect()
+        };
+        self.inodes = then
+            .of
+            .map(|of| both(of, &now))
+            .or_else(|| now.of.map(|of| both(of, &then)))
+            .unwrap_or_default();
         self.homes = (then.homes, now.homes);
         Ok(())
     }

@@ -22,13 +22,17 @@ use crate::lock::ChangeLock;
 use bedplate_store::{PlantedBug, planted};
 
 impl Engine {
-    /// Runs `work` while no name is changed, no file opened and no open file written. Nothing dirty is left in the library cache.
+    /// Runs `work` while no name is changed, no file opened and no open file written. Nothing dirty
+    /// is left in the library cache.
     pub(super) fn frozen<T>(&self, work: impl FnOnce(&[Arc<Inode>]) -> Result<T>) -> Result<T> {
         self.freeze(Pages::Kept, work)
     }
 
     /// As [`frozen`](Self::frozen); the library cache holds nothing of any file while `work` runs.
-    pub(super) fn frozen_and_forgetting<T>(&self, work: impl FnOnce(&[Arc<Inode>]) -> Result<T>) -> Result<T> {
+    pub(super) fn frozen_and_forgetting<T>(
+        &self,
+        work: impl FnOnce(&[Arc<Inode>]) -> Result<T>,
+    ) -> Result<T> {
         self.freeze(Pages::Forgotten, work)
     }
 
@@ -37,7 +41,11 @@ impl Engine {
         self.cache.flush_all()?;
         self.free_deferred();
         let beside = ChangeLock::default();
-        let unchanging = if planted(PlantedBug::FreezeBesideChanges) { beside.alone() } else { self.changes.alone() };
+        let unchanging = if planted(PlantedBug::FreezeBesideChanges) {
+            beside.alone()
+        } else {
+            self.changes.alone()
+        };
         let _names = self.names.lock();
         let files = self.open_files.all();
         let orders: Vec<_> = files.iter().map(|inode| inode.data.order.exclusive(self)).collect();
@@ -46,9 +54,17 @@ impl Engine {
         }
         self.commit_all_times(&unchanging.changing());
         // Before the inode locks: filling a page takes one.
-        let mut with_pages = if pages == Pages::Forgotten && !planted(PlantedBug::RollbackKeepsPages) { self.cached_files.all() } else { Vec::new() };
+        let mut with_pages =
+            if pages == Pages::Forgotten && !planted(PlantedBug::RollbackKeepsPages) {
+                self.cached_files.all()
+            } else {
+                Vec::new()
+            };
         with_pages.retain(|inode| !self.is_past(inode.ino));
-        let changes = with_pages.iter().map(|inode| crate::data::forget_pages(self, inode)).collect::<Result<Vec<_>>>()?;
+        let changes = with_pages
+            .iter()
+            .map(|inode| crate::data::forget_pages(self, inode))
+            .collect::<Result<Vec<_>>>()?;
         let locks: Vec<_> = files.iter().map(|inode| inode.data.lock.exclusive(self)).collect();
         let result = work(&files);
         drop((locks, changes, orders));

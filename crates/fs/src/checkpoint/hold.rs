@@ -60,7 +60,8 @@ impl Engine {
         Ok(CheckpointHold { fs: Arc::downgrade(self), epoch, root })
     }
 
-    /// Finds a checkpoint that is read for a change, and keeps it until then: neither retention nor a full volume may delete it, for this change least of all.
+    /// Finds a checkpoint that is read for a change, and keeps it until then: neither retention nor
+    /// a full volume may delete it, for this change least of all.
     pub(super) fn looking_into(&self, name: &[u8]) -> Result<(Arc<Checkpoint>, Looking<'_>)> {
         // It is not deleted meanwhile.
         let _changing = self.change();

@@ -40,7 +40,7 @@ pub use diff::{CheckpointDifference, DifferenceKind};
 pub use hold::CheckpointHold;
 pub use pressure::Pressure;
 pub use report::{
-    ChangedKind, ChangedRange, CheckpointInfo, CheckpointOptions, CheckpointScope, CheckpointSpace, CloneReport, CloneSource, RollbackOptions,
-    RollbackReport,
+    ChangedKind, ChangedRange, CheckpointInfo, CheckpointOptions, CheckpointScope, CheckpointSpace,
+    CloneReport, CloneSource, RollbackOptions, RollbackReport,
 };
 pub use run::ScheduleRun;

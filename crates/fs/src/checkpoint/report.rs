@@ -113,7 +113,8 @@ pub struct ChangedRange {
 pub struct RollbackOptions {
     /// The file or directory; `None`: everything.
     pub path: Option<PathBuf>,
-    /// Also what is open: the opens go on with the content that comes back; a file that the checkpoint does not have lives on without a name.
+    /// Also what is open: the opens go on with the content that comes back; a file that the
+    /// checkpoint does not have lives on without a name.
     pub force: bool,
 }
 
@@ -124,7 +125,8 @@ pub struct RollbackReport {
     pub undo: String,
     /// Rows of the metadata that changed.
     pub rows: u64,
-    /// Whether what was rolled back was there before, so that undoing it needs nothing but its path.
+    /// Whether what was rolled back was there before, so that undoing it needs nothing but its
+    /// path.
     pub existed: bool,
     /// The inodes that changed, for front ends that keep something of them.
     #[serde(skip)]

@@ -1,10 +1,12 @@
-//! Rollback: the rows of a checkpoint become the live rows again. No data is copied, and one record does it all.
+//! Rollback: the rows of a checkpoint become the live rows again. No data is copied, and one record
+//! does it all.
 //!
 //! ```text
 //!   frozen ─► not open? ─► checkpoint of the present, to undo with ─► rows that differ ─► one record ─► loaded inodes read again
 //! ```
 //!
-//! The blocks that come back are needed by the checkpoint too, so the next write to them goes elsewhere, as to any block of a checkpoint.
+//! The blocks that come back are needed by the checkpoint too, so the next write to them goes
+//! elsewhere, as to any block of a checkpoint.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::{Bound, ControlFlow};
@@ -19,8 +21,8 @@ use crate::engine::Engine;
 use crate::inode::Inode;
 use crate::{Error, ErrorKind, InodeNo, Result, Timestamp};
 use bedplate_store::{
-    Checkpoint, InodeRow, Others, PlantedBug, Record, RecordKind, RowChange, State, Table, has_before_images, inode_key, planted, split_before_key,
-    split_key,
+    Checkpoint, InodeRow, Others, PlantedBug, Record, RecordKind, RowChange, State, Table,
+    has_before_images, inode_key, planted, split_before_key, split_key,
 };
 
 /// How deep directories are told of.
@@ -30,8 +32,13 @@ const DEPTH_MAX: usize = 4096;
 pub(super) type Changes = BTreeMap<(Table, Vec<u8>), Option<Vec<u8>>>;
 
 impl Engine {
-    /// Puts everything, or what a path names, back to what a checkpoint shows; durable when it returns.
-    pub(crate) fn rollback(&self, name: &[u8], options: &RollbackOptions) -> Result<RollbackReport> {
+    /// Puts everything, or what a path names, back to what a checkpoint shows; durable when it
+    /// returns.
+    pub(crate) fn rollback(
+        &self,
+        name: &[u8],
+        options: &RollbackOptions,
+    ) -> Result<RollbackReport> {
         // A clone under way would go on below what is gone.
         let _no_clone = self.cloning.lock();
         self.begin_change()?;
@@ -54,7 +61,11 @@ impl Engine {
             };
             let existed = subtree.as_ref().is_none_or(Subtree::exists);
             let undo = format!("before-rollback-{}", self.epoch().0);
-            let automatic = CheckpointOptions { scope: CheckpointScope::Everything, automatic: true, kept: false };
+            let automatic = CheckpointOptions {
+                scope: CheckpointScope::Everything,
+                automatic: true,
+                kept: false,
+            };
             if !planted(PlantedBug::RollbackWithoutUndo) {
                 self.commit_checkpoint(undo.as_bytes(), &automatic, None, Timestamp::now(), &[])?;
             }
@@ -69,44 +80,67 @@ impl Engine {
         Ok(report)
     }
 
-    /// Removes inodes that came back without a name, because the checkpoint shows them so, and that nothing pins: files that were open and removed then, and
-    /// clones that were not finished. What fails here is left to the next mount.
+    /// Removes inodes that came back without a name, because the checkpoint shows them so, and that
+    /// nothing pins: files that were open and removed then, and clones that were not finished. What
+    /// fails here is left to the next mount.
     fn remove_nameless(&self, inodes: &BTreeSet<InodeNo>) {
         for ino in inodes {
             let orphan = self.meta.get(Table::Orphan, &inode_key(*ino));
-            let removed = orphan.and_then(|row| row.map_or(Ok(()), |_| self.remove_unfinished(&self.inode(*ino)?)));
+            let removed = orphan
+                .and_then(|row| row.map_or(Ok(()), |_| self.remove_unfinished(&self.inode(*ino)?)));
             if let Err(e) = removed {
-                tracing::warn!("inode {}, which has no name, is left to the next mount: {e}", ino.0);
+                tracing::warn!(
+                    "inode {}, which has no name, is left to the next mount: {e}",
+                    ino.0
+                );
             }
         }
     }
 
     /// Returns which files are open that the rollback changes; refuses them unless forced.
-    fn refuse_open(&self, files: &[Arc<Inode>], subtree: Option<&Subtree>, force: bool) -> Result<BTreeSet<InodeNo>> {
-        let meets = |inode: &&Arc<Inode>| !self.is_past(inode.ino) && subtree.is_none_or(|subtree| subtree.holds(inode.ino));
+    fn refuse_open(
+        &self,
+        files: &[Arc<Inode>],
+        subtree: Option<&Subtree>,
+        force: bool,
+    ) -> Result<BTreeSet<InodeNo>> {
+        let meets = |inode: &&Arc<Inode>| {
+            !self.is_past(inode.ino) && subtree.is_none_or(|subtree| subtree.holds(inode.ino))
+        };
         let open: BTreeSet<InodeNo> = files.iter().filter(meets).map(|inode| inode.ino).collect();
         if open.is_empty() || force || planted(PlantedBug::RollbackUnderOpenFiles) {
             return Ok(open);
         }
-        let shown: Vec<String> = open.iter().take(3).map(|ino| self.path_of(*ino, None)).collect::<Result<_>>()?;
-        let more = if open.len() > 3 { format!(" and {} more", open.len() - 3) } else { String::new() };
-        let message = format!("open files stand in the way of the rollback: {}{more}; close them, or force it", shown.join(", "));
+        let shown: Vec<String> =
+            open.iter().take(3).map(|ino| self.path_of(*ino, None)).collect::<Result<_>>()?;
+        let more =
+            if open.len() > 3 { format!(" and {} more", open.len() - 3) } else { String::new() };
+        let message = format!(
+            "open files stand in the way of the rollback: {}{more}; close them, or force it",
+            shown.join(", ")
+        );
         Err(Error::new(ErrorKind::Busy, message))
     }
 
     /// Says that a part of `path` has a name elsewhere by now, and which.
     fn elsewhere(&self, ino: InodeNo, path: &Path) -> Result<Error> {
         let (path, now) = (path.display(), self.path_of(ino, Some(path))?);
-        let message = format!("what was in {path} has got the name {now} since: copy it from .checkpoints, move {now} back, or roll back everything");
+        let message = format!(
+            "what was in {path} has got the name {now} since: copy it from .checkpoints, move {now} back, or roll back everything"
+        );
         Ok(Error::new(ErrorKind::Invalid, message))
     }
 
-    /// Returns a path of a live inode, for people; where it has several, one that does not lie below `below`.
+    /// Returns a path of a live inode, for people; where it has several, one that does not lie
+    /// below `below`.
     fn path_of(&self, ino: InodeNo, below: Option<&Path>) -> Result<String> {
         let mut names: BTreeMap<InodeNo, Vec<(InodeNo, Vec<u8>)>> = BTreeMap::new();
         self.meta.scan_all(Table::Dentry, |key, value| {
             let (dir, name) = split_key(key)?;
-            names.entry(bedplate_store::DentryRow::decode(value)?.ino).or_default().push((dir, name.to_vec()));
+            names
+                .entry(bedplate_store::DentryRow::decode(value)?.ino)
+                .or_default()
+                .push((dir, name.to_vec()));
             Ok(ControlFlow::Continue(()))
         })?;
         let path_by = |first: &(InodeNo, Vec<u8>)| {
@@ -119,12 +153,26 @@ impl Engine {
             parts.iter().rev().map(|part| format!("/{part}")).collect::<String>()
         };
         let paths: Vec<String> = names.get(&ino).into_iter().flatten().map(path_by).collect();
-        let wanted = paths.iter().find(|path| below.is_none_or(|below| !Path::new(path).starts_with(below)));
-        Ok(wanted.or(paths.first()).map_or_else(|| format!("inode {}", ino.0), |path| path.escape_debug().to_string()))
+        let wanted =
+            paths.iter().find(|path| below.is_none_or(|below| !Path::new(path).starts_with(below)));
+        Ok(wanted
+            .or(paths.first())
+            .map_or_else(|| format!("inode {}", ino.0), |path| path.escape_debug().to_string()))
     }
 
-    fn commit_rollback(&self, undo: String, existed: bool, changes: Changes) -> Result<(RollbackReport, crate::Lsn)> {
-        let mut report = RollbackReport { undo, existed, rows: changes.len() as u64, inodes: BTreeSet::new(), names: Vec::new() };
+    fn commit_rollback(
+        &self,
+        undo: String,
+        existed: bool,
+        changes: Changes,
+    ) -> Result<(RollbackReport, crate::Lsn)> {
+        let mut report = RollbackReport {
+            undo,
+            existed,
+            rows: changes.len() as u64,
+            inodes: BTreeSet::new(),
+            names: Vec::new(),
+        };
         for (table, key) in changes.keys() {
             let (ino, rest) = split_key(key)?;
             report.inodes.insert(ino);
@@ -137,21 +185,39 @@ impl Engine {
             let was = self.meta.get(Table::Inode, key)?.is_some();
             inodes_change += i64::from(row.is_some()) - i64::from(was);
         }
-        let mut rows: Vec<_> =
-            changes.into_iter().map(|((table, key), value)| RowChange { table, key: key.into(), value: value.map(Into::into) }).collect();
+        let mut rows: Vec<_> = changes
+            .into_iter()
+            .map(|((table, key), value)| RowChange {
+                table,
+                key: key.into(),
+                value: value.map(Into::into),
+            })
+            .collect();
         if planted(PlantedBug::RollbackInParts) {
             let half = rows.drain(..rows.len() / 2).collect();
             let first = self.meta.exclusively(|locked| {
-                locked.commit(Record { kind: RecordKind::Rollback, rows: half, exposes: None, barrier: false }, Others::Covered)
+                locked.commit(
+                    Record {
+                        kind: RecordKind::Rollback,
+                        rows: half,
+                        exposes: None,
+                        barrier: false,
+                    },
+                    Others::Covered,
+                )
             })?;
             self.meta.sync(first.lsn)?;
         }
         let committed = self.meta.exclusively(|locked| {
-            let committed = locked.commit(Record { kind: RecordKind::Rollback, rows, exposes: None, barrier: false }, Others::Covered)?;
+            let committed = locked.commit(
+                Record { kind: RecordKind::Rollback, rows, exposes: None, barrier: false },
+                Others::Covered,
+            )?;
             self.epoch_state.changed();
             Ok(committed)
         })?;
-        let lsn = if planted(PlantedBug::RollbackFreesAtOnce) { crate::Lsn(0) } else { committed.lsn };
+        let lsn =
+            if planted(PlantedBug::RollbackFreesAtOnce) { crate::Lsn(0) } else { committed.lsn };
         for run in committed.freed.unwrap_or_default() {
             self.allocator.release_after(lsn, run);
         }
@@ -198,16 +264,27 @@ impl AddSigned for std::sync::atomic::AtomicU64 {
 }
 
 fn is_root(path: &Path) -> bool {
-    path.components().all(|part| matches!(part, std::path::Component::RootDir | std::path::Component::CurDir))
+    path.components()
+        .all(|part| matches!(part, std::path::Component::RootDir | std::path::Component::CurDir))
 }
 
-/// The rows by which the present differs from a checkpoint of everything: those with an image since, and those of inodes that came later.
-fn of_everything(rows: &State, checkpoint: &Checkpoint, open: &BTreeSet<InodeNo>) -> Result<Changes> {
+/// The rows by which the present differs from a checkpoint of everything: those with an image
+/// since, and those of inodes that came later.
+fn of_everything(
+    rows: &State,
+    checkpoint: &Checkpoint,
+    open: &BTreeSet<InodeNo>,
+) -> Result<Changes> {
     if checkpoint.members.is_some() {
-        return Err(Error::new(ErrorKind::Invalid, "the checkpoint is of named files: roll back one of its paths"));
+        return Err(Error::new(
+            ErrorKind::Invalid,
+            "the checkpoint is of named files: roll back one of its paths",
+        ));
     }
     let mut keys: BTreeSet<(Table, Vec<u8>)> = BTreeSet::new();
-    let from = bedplate_store::checkpoint_key(crate::Epoch(checkpoint.epoch.0 + u32::from(planted(PlantedBug::RollbackSkipsOwnImages))));
+    let from = bedplate_store::checkpoint_key(crate::Epoch(
+        checkpoint.epoch.0 + u32::from(planted(PlantedBug::RollbackSkipsOwnImages)),
+    ));
     rows.scan(Table::Before, Bound::Included(&from), Bound::Unbounded, |key, _| {
         let (_, table, row) = split_before_key(key)?;
         if checkpoint.holds(split_key(row)?.0) {
@@ -223,7 +300,10 @@ fn of_everything(rows: &State, checkpoint: &Checkpoint, open: &BTreeSet<InodeNo>
         }
     }
     let first = inode_key(checkpoint.row.ino_end);
-    for table in Table::ALL.into_iter().filter(|table| has_before_images(*table) && !planted(PlantedBug::LaterFilesStay)) {
+    for table in Table::ALL
+        .into_iter()
+        .filter(|table| has_before_images(*table) && !planted(PlantedBug::LaterFilesStay))
+    {
         rows.scan(table, Bound::Included(&first), Bound::Unbounded, |key, _| {
             changes.insert((table, key.to_vec()), None);
             Ok(ControlFlow::Continue(()))

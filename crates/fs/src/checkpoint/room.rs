@@ -8,10 +8,13 @@
 //!                                                                          yes ─► the oldest goes, until there is room ─► try again
 //! ```
 //!
-//! A change may ask for its blocks in parts (the edges of a write are copied, a large cached write comes in pieces), so what counts is its *demand*: what
-//! all of it would take, once with the checkpoints that there are and once without those that may go, because what only they share is then written in place.
+//! A change may ask for its blocks in parts (the edges of a write are copied, a large cached write
+//! comes in pieces), so what counts is its *demand*: what all of it would take, once with the
+//! checkpoints that there are and once without those that may go, because what only they share is
+//! then written in place.
 //!
-//! Only automatic checkpoints that are not marked as kept may go. This is called with no lock held, because a deletion holds all changes back.
+//! Only automatic checkpoints that are not marked as kept may go. This is called with no lock held,
+//! because a deletion holds all changes back.
 
 use super::remove::would_free;
 use crate::engine::{CheckpointCounts, Engine, SPACE_POLICY, SpacePolicy};
@@ -27,7 +30,10 @@ impl Engine {
         self.begin_change()?;
         let _names = self.names.lock();
         let value = vec![u8::from(policy == SpacePolicy::DeleteOldest)];
-        let lsn = self.commit(RecordKind::Setting, vec![RowChange::put(Table::Setting, SPACE_POLICY.to_vec(), value)]);
+        let lsn = self.commit(
+            RecordKind::Setting,
+            vec![RowChange::put(Table::Setting, SPACE_POLICY.to_vec(), value)],
+        );
         self.space_policy.set_policy(policy);
         self.meta.sync(lsn)
     }
@@ -36,13 +42,22 @@ impl Engine {
     pub(crate) fn checkpoint_counts(&self) -> CheckpointCounts {
         let counts = self.meta.reading(|rows| {
             let all = &rows.checkpoint_set.checkpoints;
-            Ok((all.len() as u64, all.iter().filter(|checkpoint| checkpoint.is_removable()).count() as u64))
+            Ok((
+                all.len() as u64,
+                all.iter().filter(|checkpoint| checkpoint.is_removable()).count() as u64,
+            ))
         });
         let (count, removable) = counts.expect("nothing is read from the device");
-        CheckpointCounts { count, removable, policy: self.space_policy.policy(), deleted_for_space: self.space_policy.deleted() }
+        CheckpointCounts {
+            count,
+            removable,
+            policy: self.space_policy.policy(),
+            deleted_for_space: self.space_policy.deleted(),
+        }
     }
 
-    /// Runs a change that asks once for all the blocks it needs, and again each time that room could be made for it. The caller holds no lock.
+    /// Runs a change that asks once for all the blocks it needs, and again each time that room
+    /// could be made for it. The caller holds no lock.
     pub(crate) fn with_room<T>(&self, mut change: impl FnMut() -> Result<T>) -> Result<T> {
         loop {
             match change() {
@@ -55,11 +70,13 @@ impl Engine {
         }
     }
 
-    /// Makes room for a change that was refused; fails as it did where there is none to be made. `demand` says how many blocks all of the change needs
-    /// once the checkpoints of some epochs are gone.
+    /// Makes room for a change that was refused; fails as it did where there is none to be made.
+    /// `demand` says how many blocks all of the change needs once the checkpoints of some epochs
+    /// are gone.
     #[cold]
     pub(crate) fn make_room(&self, refused: Error, demand: &Demand<'_>) -> Result<()> {
-        // A device that is full below a volume, as a sparse image may be, gets no fuller or emptier by what is done here.
+        // A device that is full below a volume, as a sparse image may be, gets no fuller or emptier
+        // by what is done here.
         if refused.blocks_wanted == 0 {
             return Err(refused);
         }
@@ -70,20 +87,31 @@ impl Engine {
         if self.begin_removal().is_err() {
             return Err(refused);
         }
-        if self.space_policy.policy() == SpacePolicy::Refuse && !planted(PlantedBug::PolicyIgnored) {
+        if self.space_policy.policy() == SpacePolicy::Refuse && !planted(PlantedBug::PolicyIgnored)
+        {
             return Err(self.with_advice(refused));
         }
         let _one = self.room.lock();
         // Another thread may have made room meanwhile.
-        if self.allocator.would_fit(demand(&[])?.max(refused.blocks_wanted)) || self.delete_oldest(demand)? { Ok(()) } else { Err(refused) }
+        if self.allocator.would_fit(demand(&[])?.max(refused.blocks_wanted))
+            || self.delete_oldest(demand)?
+        {
+            Ok(())
+        } else {
+            Err(refused)
+        }
     }
 
-    /// Deletes as many of the oldest checkpoints that may go as it takes to meet a demand, and returns whether any; none where all of them would not do.
+    /// Deletes as many of the oldest checkpoints that may go as it takes to meet a demand, and
+    /// returns whether any; none where all of them would not do.
     fn delete_oldest(&self, demand: &Demand<'_>) -> Result<bool> {
         let mut may_go = self.all_checkpoints();
-        may_go.retain(|checkpoint| checkpoint.is_removable() && !self.is_looked_into(checkpoint.epoch));
+        may_go.retain(|checkpoint| {
+            checkpoint.is_removable() && !self.is_looked_into(checkpoint.epoch)
+        });
         // One that was deleted meanwhile frees nothing here, and nothing below.
-        let freed_bytes = self.meta.reading(|rows| would_free(rows, &may_go, self.block_size))?.alone_bytes;
+        let freed_bytes =
+            self.meta.reading(|rows| would_free(rows, &may_go, self.block_size))?.alone_bytes;
         let epochs: Vec<Epoch> = may_go.iter().map(|checkpoint| checkpoint.epoch).collect();
         if freed_bytes / u64::from(self.block_size) < self.allocator.lacking(demand(&epochs)?) {
             return Ok(false);
@@ -91,14 +119,20 @@ impl Engine {
         let mut any = false;
         for checkpoint in may_go {
             let name = &checkpoint.row.name;
-            let as_it_was = |found: &Checkpoint| found.epoch == checkpoint.epoch && found.is_removable();
+            let as_it_was =
+                |found: &Checkpoint| found.epoch == checkpoint.epoch && found.is_removable();
             match self.remove_checkpoint(name, as_it_was) {
                 // It is read, or kept from now on, or was deleted: the next one, then.
-                Err(error) if matches!(error.kind, ErrorKind::Busy | ErrorKind::NotFound) => continue,
+                Err(error) if matches!(error.kind, ErrorKind::Busy | ErrorKind::NotFound) => {
+                    continue;
+                }
                 other => other?,
             }
             self.space_policy.count_deleted();
-            tracing::warn!("the volume is full: checkpoint '{}' was deleted, as the policy 'delete-oldest' says", name.escape_ascii());
+            tracing::warn!(
+                "the volume is full: checkpoint '{}' was deleted, as the policy 'delete-oldest' says",
+                name.escape_ascii()
+            );
             self.free_deferred();
             any = true;
             if self.allocator.would_fit(demand(&[])?) {
@@ -108,8 +142,8 @@ impl Engine {
         Ok(any)
     }
 
-    /// Deletes the oldest checkpoints, where that is the policy, once metadata has eaten into what is kept for it, or asked for more than is free.
-    /// Called with no lock held.
+    /// Deletes the oldest checkpoints, where that is the policy, once metadata has eaten into what
+    /// is kept for it, or asked for more than is free. Called with no lock held.
     pub(crate) fn relieve_metadata(&self) {
         let beyond = self.meta.blocks_wanted().saturating_sub(self.allocator.totals().reserve);
         if self.allocator.would_fit(beyond) || self.space_policy.policy() == SpacePolicy::Refuse {
@@ -117,7 +151,9 @@ impl Engine {
         }
         let _one = self.room.lock();
         if let Err(error) = self.delete_oldest(&|_| Ok(beyond)) {
-            tracing::warn!("metadata takes the last blocks, and no checkpoint could be deleted for it: {error}");
+            tracing::warn!(
+                "metadata takes the last blocks, and no checkpoint could be deleted for it: {error}"
+            );
         }
     }
 

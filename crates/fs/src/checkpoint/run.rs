@@ -1,7 +1,8 @@
 //! Carrying schedules out: what is due is made, what is too many is deleted.
 //!
-//! A checkpoint and the note that its schedule had its turn are one record, so a crash makes none twice. Retention deletes only what its own
-//! schedule made and is not marked as kept, the oldest epochs first.
+//! A checkpoint and the note that its schedule had its turn are one record, so a crash makes none
+//! twice. Retention deletes only what its own schedule made and is not marked as kept, the oldest
+//! epochs first.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -31,7 +32,8 @@ impl Engine {
         self.schedule_state.lock().schedules.clone()
     }
 
-    /// Adds a schedule, or replaces the one of its name: when that last had its turn stays. Durable when it returns.
+    /// Adds a schedule, or replaces the one of its name: when that last had its turn stays. Durable
+    /// when it returns.
     pub(crate) fn set_schedule(&self, schedule: &Schedule) -> Result<()> {
         schedule.validate()?;
         for path in &schedule.paths {
@@ -53,9 +55,16 @@ impl Engine {
         self.begin_change()?;
         let mut turns = self.schedule_state.lock();
         if !turns.schedules.iter().any(|schedule| schedule.name == name) {
-            return Err(Error::new(ErrorKind::NotFound, format!("there is no schedule '{}'", name.escape_debug())));
+            return Err(Error::new(
+                ErrorKind::NotFound,
+                format!("there is no schedule '{}'", name.escape_debug()),
+            ));
         }
-        self.change_schedule([key_of(name), failure_key_of(name)].map(|key| RowChange::delete(Table::Setting, key)).to_vec())?;
+        self.change_schedule(
+            [key_of(name), failure_key_of(name)]
+                .map(|key| RowChange::delete(Table::Setting, key))
+                .to_vec(),
+        )?;
         turns.put(name, None);
         turns.ran.remove(name);
         Ok(())
@@ -76,10 +85,16 @@ impl Engine {
 
     /// Returns how long until the next schedule may be due; `None` where there is none.
     pub(crate) fn until_next_due(&self, now: Moment) -> Option<Duration> {
-        self.schedule_state.lock().schedules.iter().map(|schedule| schedule.until_next(now.wall)).min()
+        self.schedule_state
+            .lock()
+            .schedules
+            .iter()
+            .map(|schedule| schedule.until_next(now.wall))
+            .min()
     }
 
-    /// Makes the checkpoints that are due, and deletes what schedules no longer keep; durable when it returns.
+    /// Makes the checkpoints that are due, and deletes what schedules no longer keep; durable when
+    /// it returns.
     pub(crate) fn run_schedules(&self, now: Moment) -> Result<ScheduleRun> {
         self.begin_change()?;
         let mut turns = self.schedule_state.lock();
@@ -95,7 +110,10 @@ impl Engine {
                         let failed = Schedule { failure: Some(error.to_string()), ..had };
                         self.note_failure(&failed);
                         turns.put(&schedule.name, Some(failed));
-                        run.failures.push(format!("schedule '{}' made no checkpoint: {error}", schedule.name.escape_debug()));
+                        run.failures.push(format!(
+                            "schedule '{}' made no checkpoint: {error}",
+                            schedule.name.escape_debug()
+                        ));
                     }
                 }
             }
@@ -108,14 +126,21 @@ impl Engine {
     /// Makes the checkpoint of a schedule that has just had its turn.
     fn make_scheduled(&self, schedule: &Schedule, now: Moment) -> Result<CheckpointInfo> {
         let taken = self.all_checkpoints();
-        let name = schedule.checkpoint_name(now.wall, |name| taken.iter().any(|other| other.row.name == name));
-        let notes = [RowChange::put(Table::Setting, schedule.key(), schedule.encode()), schedule.outcome()];
-        let scope = if schedule.paths.is_empty() { CheckpointScope::Everything } else { CheckpointScope::Paths(schedule.paths.clone()) };
+        let name = schedule
+            .checkpoint_name(now.wall, |name| taken.iter().any(|other| other.row.name == name));
+        let notes =
+            [RowChange::put(Table::Setting, schedule.key(), schedule.encode()), schedule.outcome()];
+        let scope = if schedule.paths.is_empty() {
+            CheckpointScope::Everything
+        } else {
+            CheckpointScope::Paths(schedule.paths.clone())
+        };
         let options = CheckpointOptions { scope, automatic: true, kept: false };
         self.create_noting(&name, &options, now.wall, &notes)
     }
 
-    /// Keeps that a schedule failed. It had its turn all the same: what fails now would fail again in a minute, and be told again.
+    /// Keeps that a schedule failed. It had its turn all the same: what fails now would fail again
+    /// in a minute, and be told again.
     fn note_failure(&self, schedule: &Schedule) {
         if self.begin_change().is_ok() {
             let note = RowChange::put(Table::Setting, schedule.key(), schedule.encode());
@@ -123,13 +148,16 @@ impl Engine {
         }
     }
 
-    /// Deletes the oldest that a schedule made beyond those that it keeps. One that is being read waits for the next time.
+    /// Deletes the oldest that a schedule made beyond those that it keeps. One that is being read
+    /// waits for the next time.
     fn retain(&self, schedule: &Schedule, run: &mut ScheduleRun) -> Result<()> {
         let mut made: Vec<Arc<Checkpoint>> = self.all_checkpoints();
         made.retain(|checkpoint| checkpoint.is_removable() && schedule.gave(&checkpoint.row.name));
         let too_many = made.len().saturating_sub(schedule.keep as usize);
         for checkpoint in &made[..too_many] {
-            match self.remove_checkpoint(&checkpoint.row.name, |found| found.epoch == checkpoint.epoch && found.is_removable()) {
+            match self.remove_checkpoint(&checkpoint.row.name, |found| {
+                found.epoch == checkpoint.epoch && found.is_removable()
+            }) {
                 Ok(()) => run.deleted.push(crate::readable_name(&checkpoint.row.name)),
                 Err(error) if matches!(error.kind, ErrorKind::Busy | ErrorKind::NotFound) => {}
                 Err(error) => return Err(error),

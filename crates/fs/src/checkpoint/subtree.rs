@@ -1,4 +1,5 @@
-//! A file, or a directory with what is below it, as it is and as it was in a checkpoint: which rows a rollback of it changes.
+//! A file, or a directory with what is below it, as it is and as it was in a checkpoint: which rows
+//! a rollback of it changes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::{Bound, ControlFlow};
@@ -30,7 +31,8 @@ impl Subtree {
     pub(super) fn find(fs: &Engine, checkpoint: &Checkpoint, path: &Path) -> Result<Self> {
         let shown = path.display();
         let relative = path.strip_prefix("/").unwrap_or(path);
-        let mut past = Path::new("/.checkpoints").join(std::ffi::OsStr::from_bytes(&checkpoint.row.name));
+        let mut past =
+            Path::new("/.checkpoints").join(std::ffi::OsStr::from_bytes(&checkpoint.row.name));
         past.push(relative);
         let then = fs.resolve(&past).map_err(|error| match error.kind {
             ErrorKind::NotFound => {
@@ -39,14 +41,22 @@ impl Subtree {
             }
             _ => error,
         })?;
-        if !fs.is_of(then.ino, checkpoint.epoch) || !matches!(then.kind, FileKind::File | FileKind::Directory) {
-            let message = format!("{shown} was neither a file nor a directory then: roll back what it leads to, or all of it");
+        if !fs.is_of(then.ino, checkpoint.epoch)
+            || !matches!(then.kind, FileKind::File | FileKind::Directory)
+        {
+            let message = format!(
+                "{shown} was neither a file nor a directory then: roll back what it leads to, or all of it"
+            );
             return Err(Error::new(ErrorKind::Invalid, message));
         }
         let leaf = fs.walk(path, true).map_err(|error| match error.kind {
-            ErrorKind::NotFound => {
-                Error::new(ErrorKind::NotFound, format!("the directory of {shown} is not there now ({}): roll that back instead", error.message))
-            }
+            ErrorKind::NotFound => Error::new(
+                ErrorKind::NotFound,
+                format!(
+                    "the directory of {shown} is not there now ({}): roll that back instead",
+                    error.message
+                ),
+            ),
             _ => error,
         })?;
         fs.need_live(leaf.dir)?;
@@ -54,7 +64,10 @@ impl Subtree {
         let root = DentryRow { ino: fs.place(then.ino)?.ino, kind: then.kind };
         fs.meta.reading(|rows| {
             if !checkpoint.holds(root.ino) {
-                return Err(Error::new(ErrorKind::NotFound, format!("{shown} does not belong to the checkpoint")));
+                return Err(Error::new(
+                    ErrorKind::NotFound,
+                    format!("{shown} does not belong to the checkpoint"),
+                ));
             }
             Ok(Self {
                 dir: leaf.dir,
@@ -76,7 +89,8 @@ impl Subtree {
         self.now.contains_key(&ino) || self.then.contains_key(&ino)
     }
 
-    /// The rows that a rollback changes; `elsewhere` becomes an inode that has a name outside by now, where it fails because of that.
+    /// The rows that a rollback changes; `elsewhere` becomes an inode that has a name outside by
+    /// now, where it fails because of that.
     pub(super) fn changes(
         &self,
         rows: &State,
@@ -88,11 +102,15 @@ impl Subtree {
         for (ino, (kind, names)) in &self.then {
             if self.is_elsewhere(rows, *ino, *kind)? {
                 *elsewhere = Some(*ino);
-                return Err(Error::new(ErrorKind::Invalid, format!("inode {} has a name outside of what is rolled back by now", ino.0)));
+                return Err(Error::new(
+                    ErrorKind::Invalid,
+                    format!("inode {} has a name outside of what is rolled back by now", ino.0),
+                ));
             }
             self.turn_back(rows, checkpoint.epoch, (*ino, *kind, *names), &mut changes)?;
         }
-        for (ino, (kind, names)) in self.now.iter().filter(|(ino, _)| !self.then.contains_key(*ino)) {
+        for (ino, (kind, names)) in self.now.iter().filter(|(ino, _)| !self.then.contains_key(*ino))
+        {
             remove(rows, (*ino, *kind, *names), open, &mut changes)?;
         }
         self.lead_here(rows, &mut changes)?;
@@ -101,7 +119,10 @@ impl Subtree {
 
     /// Returns whether an inode has a name outside.
     fn is_elsewhere(&self, rows: &State, ino: InodeNo, kind: FileKind) -> Result<bool> {
-        let live = rows.get(Table::Inode, &inode_key(ino))?.map(|row| InodeRow::decode(&row)).transpose()?;
+        let live = rows
+            .get(Table::Inode, &inode_key(ino))?
+            .map(|row| InodeRow::decode(&row))
+            .transpose()?;
         let here = self.now.get(&ino).map_or(0, |(_, names)| *names);
         Ok(match live {
             Some(row) if kind == FileKind::Directory => here == 0 && row.nlink > 0,
@@ -111,20 +132,42 @@ impl Subtree {
     }
 
     /// Makes the rows of one inode what they were.
-    fn turn_back(&self, rows: &State, epoch: Epoch, (ino, kind, names): (InodeNo, FileKind, u32), changes: &mut Changes) -> Result<()> {
-        let live = rows.get(Table::Inode, &inode_key(ino))?.map(|row| InodeRow::decode(&row)).transpose()?;
+    fn turn_back(
+        &self,
+        rows: &State,
+        epoch: Epoch,
+        (ino, kind, names): (InodeNo, FileKind, u32),
+        changes: &mut Changes,
+    ) -> Result<()> {
+        let live = rows
+            .get(Table::Inode, &inode_key(ino))?
+            .map(|row| InodeRow::decode(&row))
+            .transpose()?;
         for table in [Table::Dentry, Table::Extent, Table::Xattr] {
-            let (now, then) = (of_inode(rows, None, table, ino)?, of_inode(rows, Some(epoch), table, ino)?);
+            let (now, then) =
+                (of_inode(rows, None, table, ino)?, of_inode(rows, Some(epoch), table, ino)?);
             for key in now.keys().filter(|key| !then.contains_key(*key)) {
                 changes.insert((table, key.clone()), None);
             }
-            changes.extend(then.into_iter().filter(|(key, row)| now.get(key) != Some(row)).map(|(key, row)| ((table, key), Some(row))));
+            changes.extend(
+                then.into_iter()
+                    .filter(|(key, row)| now.get(key) != Some(row))
+                    .map(|(key, row)| ((table, key), Some(row))),
+            );
         }
         let then = rows.get_at(epoch, Table::Inode, &inode_key(ino))?;
-        let then =
-            InodeRow::decode(&then.ok_or_else(|| Error::corrupt(format!("the checkpoint has a name of inode {}, which it does not hold", ino.0)))?)?;
+        let then = InodeRow::decode(&then.ok_or_else(|| {
+            Error::corrupt(format!(
+                "the checkpoint has a name of inode {}, which it does not hold",
+                ino.0
+            ))
+        })?)?;
         let nlink = if kind == FileKind::Directory { then.nlink } else { names };
-        let parent = if ino == self.root.ino && kind == FileKind::Directory { self.dir } else { then.parent };
+        let parent = if ino == self.root.ino && kind == FileKind::Directory {
+            self.dir
+        } else {
+            then.parent
+        };
         let row = InodeRow { nlink, parent, ..then };
         if live.as_ref() != Some(&row) {
             changes.insert((Table::Inode, inode_key(ino)), Some(row.encode()));
@@ -143,8 +186,12 @@ impl Subtree {
             return Ok(());
         }
         changes.insert((Table::Dentry, key), Some(self.root.encode()));
-        let directory = |row: Option<DentryRow>| u32::from(row.is_some_and(|row| row.kind == FileKind::Directory));
-        let row = rows.get(Table::Inode, &inode_key(self.dir))?.ok_or_else(|| Error::corrupt(format!("directory {} has no row", self.dir.0)))?;
+        let directory = |row: Option<DentryRow>| {
+            u32::from(row.is_some_and(|row| row.kind == FileKind::Directory))
+        };
+        let row = rows
+            .get(Table::Inode, &inode_key(self.dir))?
+            .ok_or_else(|| Error::corrupt(format!("directory {} has no row", self.dir.0)))?;
         let mut row = InodeRow::decode(&row)?;
         row.nlink = row.nlink + directory(Some(self.root)) - directory(now);
         (row.mtime, row.ctime) = (Timestamp::now(), Timestamp::now());
@@ -154,9 +201,15 @@ impl Subtree {
 }
 
 /// Takes away what came later: the names within, and with the last name the inode.
-fn remove(rows: &State, (ino, kind, names): (InodeNo, FileKind, u32), open: &BTreeSet<InodeNo>, changes: &mut Changes) -> Result<()> {
-    let live =
-        rows.get(Table::Inode, &inode_key(ino))?.ok_or_else(|| Error::corrupt(format!("a name leads to inode {}, which does not exist", ino.0)))?;
+fn remove(
+    rows: &State,
+    (ino, kind, names): (InodeNo, FileKind, u32),
+    open: &BTreeSet<InodeNo>,
+    changes: &mut Changes,
+) -> Result<()> {
+    let live = rows.get(Table::Inode, &inode_key(ino))?.ok_or_else(|| {
+        Error::corrupt(format!("a name leads to inode {}, which does not exist", ino.0))
+    })?;
     let live = InodeRow::decode(&live)?;
     if kind != FileKind::Directory && live.nlink > names {
         let row = InodeRow { nlink: live.nlink - names, ..live };
@@ -165,13 +218,19 @@ fn remove(rows: &State, (ino, kind, names): (InodeNo, FileKind, u32), open: &BTr
     }
     changes.insert((Table::Inode, inode_key(ino)), None);
     for table in [Table::Dentry, Table::Extent, Table::Xattr, Table::Orphan] {
-        changes.extend(of_inode(rows, None, table, ino)?.into_keys().map(|key| ((table, key), None)));
+        changes
+            .extend(of_inode(rows, None, table, ino)?.into_keys().map(|key| ((table, key), None)));
     }
     if open.contains(&ino) { keep_nameless(rows, ino, changes) } else { Ok(()) }
 }
 
 /// The rows of a table that belong to an inode, now or in a checkpoint.
-pub(super) fn of_inode(rows: &State, epoch: Option<Epoch>, table: Table, ino: InodeNo) -> Result<BTreeMap<Vec<u8>, Vec<u8>>> {
+pub(super) fn of_inode(
+    rows: &State,
+    epoch: Option<Epoch>,
+    table: Table,
+    ino: InodeNo,
+) -> Result<BTreeMap<Vec<u8>, Vec<u8>>> {
     let (from, to) = (inode_key(ino), inode_key(InodeNo(ino.0 + 1)));
     let range = (Bound::Included(from.as_slice()), Bound::Excluded(to.as_slice()));
     let mut found = BTreeMap::new();
@@ -195,7 +254,10 @@ fn inside(rows: &State, epoch: Option<Epoch>, root: DentryRow) -> Result<Inside>
         *names += 1;
         if row.kind == FileKind::Directory {
             if *names > 1 {
-                return Err(Error::corrupt(format!("directory {} has two names; run a check", row.ino.0)));
+                return Err(Error::corrupt(format!(
+                    "directory {} has two names; run a check",
+                    row.ino.0
+                )));
             }
             for value in of_inode(rows, epoch, Table::Dentry, row.ino)?.into_values() {
                 todo.push(DentryRow::decode(&value)?);

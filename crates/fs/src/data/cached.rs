@@ -16,12 +16,18 @@ pub(super) fn uses_cache(path: IoMode) -> bool {
     matches!(path, IoMode::Cached | IoMode::ConcurrentCache)
 }
 
-/// What an append that was refused in its middle says: beginning it again would append its first bytes twice.
+/// What an append that was refused in its middle says: beginning it again would append its first
+/// bytes twice.
 fn half_appended(error: Error, bytes: usize) -> Error {
-    Error { message: format!("{} ({bytes} bytes were appended before that)", error.message), blocks_wanted: 0, ..error }
+    Error {
+        message: format!("{} ({bytes} bytes were appended before that)", error.message),
+        blocks_wanted: 0,
+        ..error
+    }
 }
 
-/// The direct data path of one inode, as the cache sees it. Weak on both sides: the cache keeps no inode and no file system alive.
+/// The direct data path of one inode, as the cache sees it. Weak on both sides: the cache keeps no
+/// inode and no file system alive.
 struct FileBacking {
     ino: InodeNo,
     fs: Weak<Engine>,
@@ -40,7 +46,10 @@ impl FileBacking {
     fn with<T>(&self, work: impl FnOnce(DataPath<'_>) -> Result<T>) -> Result<T> {
         match (self.fs.upgrade(), self.inode.upgrade()) {
             (Some(fs), Some(inode)) => work(DataPath::new(&fs, &inode)),
-            _ => Err(Error::new(ErrorKind::Busy, "the file system was dropped while its cache was in use")),
+            _ => Err(Error::new(
+                ErrorKind::Busy,
+                "the file system was dropped while its cache was in use",
+            )),
         }
     }
 }
@@ -71,10 +80,17 @@ impl<'a> DataPath<'a> {
     /// Returns the inode's part of the cache, made with the first use.
     pub(super) fn cached(self) -> &'a CachedFile {
         let make = || {
-            let backing = Arc::new(FileBacking { ino: self.inode.ino, fs: self.fs.this.clone(), inode: Arc::downgrade(self.inode) });
+            let backing = Arc::new(FileBacking {
+                ino: self.inode.ino,
+                fs: self.fs.this.clone(),
+                inode: Arc::downgrade(self.inode),
+            });
             self.fs.cached_files.add(self.inode);
             let weak: Weak<FileBacking> = Arc::downgrade(&backing);
-            CachePart::new(self.fs.cache.file(self.inode.ino.0, weak, Arc::clone(&self.inode.size)), backing)
+            CachePart::new(
+                self.fs.cache.file(self.inode.ino.0, weak, Arc::clone(&self.inode.size)),
+                backing,
+            )
         };
         &self.state().cached.get_or_init(make).file
     }
@@ -97,14 +113,20 @@ impl<'a> DataPath<'a> {
         Some(len)
     }
 
-    /// Counts a read through the cache: under hits or misses, of which `reads` is a sum when asked for.
+    /// Counts a read through the cache: under hits or misses, of which `reads` is a sum when asked
+    /// for.
     #[inline]
     fn count_cached_read(self, hit: bool, len: usize) {
         self.state().steady.io_counters.count_cached_read(hit, len);
     }
 
     /// Reads through the cache; `None` when the file is not served that way (any more).
-    pub(super) fn read_cached(self, class: OpenClass, buf: &mut [u8], offset: u64) -> Result<Option<usize>> {
+    pub(super) fn read_cached(
+        self,
+        class: OpenClass,
+        buf: &mut [u8],
+        offset: u64,
+    ) -> Result<Option<usize>> {
         let _order = self.state().order.shared(self.fs);
         let service = self.service();
         if !uses_cache(service.path) {
@@ -116,8 +138,14 @@ impl<'a> DataPath<'a> {
         Ok(Some(len))
     }
 
-    /// Writes through the cache, at `offset` or at the end; `None` when the file is not served that way (any more).
-    pub(super) fn write_cached(self, class: OpenClass, bytes: &[u8], offset: Option<u64>) -> Result<Option<u64>> {
+    /// Writes through the cache, at `offset` or at the end; `None` when the file is not served that
+    /// way (any more).
+    pub(super) fn write_cached(
+        self,
+        class: OpenClass,
+        bytes: &[u8],
+        offset: Option<u64>,
+    ) -> Result<Option<u64>> {
         match self.service().path {
             IoMode::Cached => self.write_behind(class, bytes, offset),
             IoMode::ConcurrentCache if offset.is_some() => {
@@ -132,7 +160,12 @@ impl<'a> DataPath<'a> {
         }
     }
 
-    fn write_behind(self, class: OpenClass, bytes: &[u8], offset: Option<u64>) -> Result<Option<u64>> {
+    fn write_behind(
+        self,
+        class: OpenClass,
+        bytes: &[u8],
+        offset: Option<u64>,
+    ) -> Result<Option<u64>> {
         let _order = self.state().order.exclusive(self.fs);
         let service = self.service();
         if service.path != IoMode::Cached {
@@ -145,7 +178,9 @@ impl<'a> DataPath<'a> {
         while done < bytes.len() {
             match self.cached().write_at(&bytes[done..], at + done as u64) {
                 Ok(more) => done += more,
-                Err(error) if offset.is_none() && done > 0 => return Err(half_appended(error, done)),
+                Err(error) if offset.is_none() && done > 0 => {
+                    return Err(half_appended(error, done));
+                }
                 Err(error) => return Err(error),
             }
         }
@@ -154,7 +189,8 @@ impl<'a> DataPath<'a> {
         Ok(Some(at))
     }
 
-    /// Direct-write, copy-behind. The order lock is held: shared, or exclusive for an append, whose place must stay the end until it is announced.
+    /// Direct-write, copy-behind. The order lock is held: shared, or exclusive for an append, whose
+    /// place must stay the end until it is announced.
     fn write_through(self, bytes: &[u8], offset: Option<u64>) -> Result<Option<u64>> {
         if self.service().path != IoMode::ConcurrentCache {
             return Ok(None);
@@ -167,12 +203,18 @@ impl<'a> DataPath<'a> {
         Ok(Some(at))
     }
 
-    /// Writes what the cache carries out; the file grows to `size_after` at most, and nothing beyond its last sector is written.
+    /// Writes what the cache carries out; the file grows to `size_after` at most, and nothing
+    /// beyond its last sector is written.
     fn write_back(self, bytes: &[u8], offset: u64, size_after: u64) -> Result<()> {
-        let keep = self.fs.grid.sector_ceil(size_after).saturating_sub(offset).min(bytes.len() as u64) as usize;
+        let keep =
+            self.fs.grid.sector_ceil(size_after).saturating_sub(offset).min(bytes.len() as u64)
+                as usize;
         if keep == 0 {
             return Ok(());
         }
-        self.write_uncached(Payload { size_max: size_after, ..Payload::new(&bytes[..keep], offset)? })
+        self.write_uncached(Payload {
+            size_max: size_after,
+            ..Payload::new(&bytes[..keep], offset)?
+        })
     }
 }

@@ -9,7 +9,8 @@ use crate::lock::is_covered;
 use crate::pause::{Pause, pause};
 use crate::{FileBlock, Lsn, Result, Timestamp};
 use bedplate_store::{
-    Committed, Extent, ExtentChange, ExtentMap, PlantedBug, PriorRows, Record, RecordKind, RowChange, Table, freed_by, inode_key, planted,
+    Committed, Extent, ExtentChange, ExtentMap, PlantedBug, PriorRows, Record, RecordKind,
+    RowChange, Table, freed_by, inode_key, planted,
 };
 
 /// What happens to the size.
@@ -41,9 +42,11 @@ pub(super) struct Change {
     pub(super) mark: Mark,
     /// Whether the file's content changed, and with it the modification time.
     pub(super) touches: bool,
-    /// Whether every written block stays where it is and written; anything else needs the exclusive inode lock, or `readers`.
+    /// Whether every written block stays where it is and written; anything else needs the exclusive
+    /// inode lock, or `readers`.
     pub(super) only_adds: bool,
-    /// Whether readers may be on their way to blocks that it takes out of the map: the inode lock is held shared.
+    /// Whether readers may be on their way to blocks that it takes out of the map: the inode lock
+    /// is held shared.
     pub(super) readers: bool,
     /// The data it makes readable.
     pub(super) exposing: Option<Exposing>,
@@ -51,7 +54,15 @@ pub(super) struct Change {
 
 impl Change {
     pub(super) fn new(kind: RecordKind, size: SizeChange) -> Self {
-        Self { kind, size, mark: Mark::None, touches: true, only_adds: false, readers: false, exposing: None }
+        Self {
+            kind,
+            size,
+            mark: Mark::None,
+            touches: true,
+            only_adds: false,
+            readers: false,
+            exposing: None,
+        }
     }
 
     /// A change that leaves every written block where it is.
@@ -74,18 +85,34 @@ impl Change {
 }
 
 impl DataPath<'_> {
-    /// Makes `extents` all that the file blocks of `range` map; what they do not cover any more becomes free unless a checkpoint needs it.
-    pub(super) fn publish_extents(self, range: Range<u64>, extents: &[(FileBlock, Extent)], change: Change) -> Result<Lsn> {
+    /// Makes `extents` all that the file blocks of `range` map; what they do not cover any more
+    /// becomes free unless a checkpoint needs it.
+    pub(super) fn publish_extents(
+        self,
+        range: Range<u64>,
+        extents: &[(FileBlock, Extent)],
+        change: Change,
+    ) -> Result<Lsn> {
         self.commit_map(change, |map| {
-            // Under the map's lock: a reservation of blocks for holes looks at the map and the reservations as one.
+            // Under the map's lock: a reservation of blocks for holes looks at the map and the
+            // reservations as one.
             self.forget_reserved(&range);
             map.plan_set(range, extents)
         })
     }
 
-    /// Plans on the locked map, logs, and carries the plan out; what it frees becomes free once the record is sealed.
-    pub(super) fn commit_map(self, change: Change, plan: impl FnOnce(&ExtentMap) -> Vec<ExtentChange>) -> Result<Lsn> {
-        assert!(is_covered() || self.state().is_covered(), "I-CHG-1: a freeze waits for the change of inode {}", self.inode.ino.0);
+    /// Plans on the locked map, logs, and carries the plan out; what it frees becomes free once the
+    /// record is sealed.
+    pub(super) fn commit_map(
+        self,
+        change: Change,
+        plan: impl FnOnce(&ExtentMap) -> Vec<ExtentChange>,
+    ) -> Result<Lsn> {
+        assert!(
+            is_covered() || self.state().is_covered(),
+            "I-CHG-1: a freeze waits for the change of inode {}",
+            self.inode.ino.0
+        );
         let mut map = self.map_mut()?;
         let changes = plan(&map);
         if !change.only_adds && !planted(PlantedBug::MemoOutlivesMap) {
@@ -99,7 +126,9 @@ impl DataPath<'_> {
         drop(map);
         pause(Pause::Recorded);
         let lsn = committed.lsn;
-        let freed = committed.freed.unwrap_or_else(|| if only_adds { Vec::new() } else { freed_by(&changes, &old) });
+        let freed = committed
+            .freed
+            .unwrap_or_else(|| if only_adds { Vec::new() } else { freed_by(&changes, &old) });
         if readers {
             self.defer_free(lsn, freed);
         } else {
@@ -109,7 +138,13 @@ impl DataPath<'_> {
     }
 
     /// Logs the changed rows (ranks 4 and 5, under the map's write lock).
-    fn log(self, map: &ExtentMap, changes: &[ExtentChange], change: Change, known: &PriorRows) -> Committed {
+    fn log(
+        self,
+        map: &ExtentMap,
+        changes: &[ExtentChange],
+        change: Change,
+        known: &PriorRows,
+    ) -> Committed {
         let mut rows = self.rows(changes);
         let mut attr = self.inode.attr_lock();
         let size = match change.size {
@@ -118,7 +153,8 @@ impl DataPath<'_> {
             SizeChange::Keep => attr.row.size,
         };
         // Where only times change they follow later, as those of a write in place.
-        let times_only = change.mark == Mark::None && (size, map.blocks()) == (attr.row.size, attr.row.blocks);
+        let times_only =
+            change.mark == Mark::None && (size, map.blocks()) == (attr.row.size, attr.row.blocks);
         if !times_only {
             attr.merge_times();
             if change.touches {
@@ -157,12 +193,22 @@ impl DataPath<'_> {
         }
     }
 
-    fn commit(self, kind: RecordKind, rows: Vec<RowChange>, exposing: Option<Exposing>, known: &PriorRows) -> Committed {
-        let Some(exposing) = exposing.filter(|_| !planted(PlantedBug::ExposureWithoutChecksum)) else {
-            return self.fs.commit_extents(Record { kind, rows, exposes: None, barrier: false }, known);
+    fn commit(
+        self,
+        kind: RecordKind,
+        rows: Vec<RowChange>,
+        exposing: Option<Exposing>,
+        known: &PriorRows,
+    ) -> Committed {
+        let Some(exposing) = exposing.filter(|_| !planted(PlantedBug::ExposureWithoutChecksum))
+        else {
+            return self
+                .fs
+                .commit_extents(Record { kind, rows, exposes: None, barrier: false }, known);
         };
         let exposes = exposing.finish();
-        let segments = exposes.as_ref().map(|exposure| exposure.segments.clone()).unwrap_or_default();
+        let segments =
+            exposes.as_ref().map(|exposure| exposure.segments.clone()).unwrap_or_default();
         let barrier = exposes.is_none();
         let committed = self.fs.commit_extents(Record { kind, rows, exposes, barrier }, known);
         // These blocks cannot be found before the map is unlocked.

@@ -1,4 +1,5 @@
-//! Copy-on-write: blocks that a checkpoint, a clone or an untorn unit protects are not written in place, but to new blocks, which a record maps in their place.
+//! Copy-on-write: blocks that a checkpoint, a clone or an untorn unit protects are not written in
+//! place, but to new blocks, which a record maps in their place.
 //!
 //! ```text
 //!   birth of the extent > the file's copy-on-write epoch?  yes ─► in place: nothing else to look at
@@ -8,11 +9,14 @@
 //!                                              no  ─► in place
 //! ```
 //!
-//! The *copy-on-write epoch* is that of the newest checkpoint that holds the file, or up to which the file shares blocks with clones. It is kept beside the
-//! file's map and looked up again when the set of checkpoints has changed, so making a checkpoint touches no file.
+//! The *copy-on-write epoch* is that of the newest checkpoint that holds the file, or up to which
+//! the file shares blocks with clones. It is kept beside the file's map and looked up again when
+//! the set of checkpoints has changed, so making a checkpoint touches no file.
 //!
-//! - I-IO-6: a block that an image or another file may need is written only after it left this file's map.
-//! - I-IO-7: a block that leaves a map under the shared inode lock becomes free only after all that held that lock have let go.
+//! - I-IO-6: a block that an image or another file may need is written only after it left this
+//!   file's map.
+//! - I-IO-7: a block that leaves a map under the shared inode lock becomes free only after all that
+//!   held that lock have let go.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -22,14 +26,20 @@ use crate::engine::Engine;
 use crate::inode::Inode;
 use crate::{Epoch, Lsn, Result};
 use bedplate_cache::MapChange;
-use bedplate_store::{Exposure, ExtentMap, ExtentState, InodeRow, Mapped, Piece, PlantedBug, Run, planted};
+use bedplate_store::{
+    Exposure, ExtentMap, ExtentState, InodeRow, Mapped, Piece, PlantedBug, Run, planted,
+};
 
 /// Makes the library cache forget a file, and keep nothing of it until the answer is dropped.
 pub(crate) fn forget_pages(fs: &Engine, inode: &Arc<Inode>) -> Result<Option<MapChange>> {
-    DataPath::new(fs, inode).cached_if_any().map(|cached| cached.begin_map_change(0, u64::MAX)).transpose()
+    DataPath::new(fs, inode)
+        .cached_if_any()
+        .map(|cached| cached.begin_map_change(0, u64::MAX))
+        .transpose()
 }
 
-/// Takes over a row and extents that changed below the inode. If it is open, its inode lock is held, exclusive.
+/// Takes over a row and extents that changed below the inode. If it is open, its inode lock is
+/// held, exclusive.
 pub(crate) fn read_again(fs: &Engine, inode: &Arc<Inode>, row: InodeRow) {
     let io = DataPath::new(fs, inode);
     io.forget_reserved(&(0..u64::MAX));
@@ -67,14 +77,16 @@ impl DataPath<'_> {
         epoch
     }
 
-    /// The newest checkpoint that holds the file, and the epoch up to which it may share blocks with other files. Stable under the inode lock of an open file.
+    /// The newest checkpoint that holds the file, and the epoch up to which it may share blocks
+    /// with other files. Stable under the inode lock of an open file.
     pub(super) fn cow_epochs(self) -> (Epoch, Epoch) {
         self.cow_epoch();
         self.state().cow_epoch.parts()
     }
 
-    /// Returns the pieces of a range of file blocks as a writer may use them: what is needed elsewhere is a hole (I-IO-6). Also whether there was any.
-    /// Of a file that is written untorn, so is every written block, but not to a write of parts of blocks.
+    /// Returns the pieces of a range of file blocks as a writer may use them: what is needed
+    /// elsewhere is a hole (I-IO-6). Also whether there was any. Of a file that is written untorn,
+    /// so is every written block, but not to a write of parts of blocks.
     pub(super) fn pieces_to_write(self, map: &ExtentMap, blocks: Range<u64>) -> (Vec<Piece>, bool) {
         let (mut pieces, mut any) = self.pieces_to_change(map, blocks);
         if self.redirects_all() {
@@ -85,15 +97,21 @@ impl DataPath<'_> {
         (pieces, any)
     }
 
-    /// As [`pieces_to_write`](Self::pieces_to_write), for a write of parts of blocks, in place once they are the file's own.
-    pub(super) fn pieces_to_change(self, map: &ExtentMap, blocks: Range<u64>) -> (Vec<Piece>, bool) {
+    /// As [`pieces_to_write`](Self::pieces_to_write), for a write of parts of blocks, in place once
+    /// they are the file's own.
+    pub(super) fn pieces_to_change(
+        self,
+        map: &ExtentMap,
+        blocks: Range<u64>,
+    ) -> (Vec<Piece>, bool) {
         let epoch = self.cow_epoch();
         let mut pieces: Vec<Piece> = map.pieces(blocks).collect();
         let mut any = false;
         if pieces.iter().any(|piece| piece.mapped.is_some_and(|mapped| mapped.birth <= epoch)) {
             let floors = self.cow_epochs();
             for piece in &mut pieces {
-                let shared = piece.mapped.is_some_and(|mapped| self.is_shared(mapped, piece.blocks, floors));
+                let shared =
+                    piece.mapped.is_some_and(|mapped| self.is_shared(mapped, piece.blocks, floors));
                 any |= shared;
                 piece.mapped = piece.mapped.filter(|_| !shared);
             }
@@ -101,7 +119,12 @@ impl DataPath<'_> {
         (pieces, any)
     }
 
-    pub(super) fn is_shared(self, mapped: Mapped, blocks: u64, (held, cloned): (Epoch, Epoch)) -> bool {
+    pub(super) fn is_shared(
+        self,
+        mapped: Mapped,
+        blocks: u64,
+        (held, cloned): (Epoch, Epoch),
+    ) -> bool {
         let Mapped { start, state, birth } = mapped;
         if birth > held.max(cloned) {
             return false;
@@ -109,15 +132,20 @@ impl DataPath<'_> {
         if state == ExtentState::Written && birth <= held {
             return true;
         }
-        let sharing = self.fs.meta.reading(|rows| Ok(rows.checkpoint_set.sharing(Run { start, blocks })));
+        let sharing =
+            self.fs.meta.reading(|rows| Ok(rows.checkpoint_set.sharing(Run { start, blocks })));
         let (shared, left) = sharing.expect("nothing is read from the device");
-        // What cannot be sealed is left as it is: new blocks are asked for, and that call reports what failed.
+        // What cannot be sealed is left as it is: new blocks are asked for, and that call reports
+        // what failed.
         let left = left.filter(|_| !planted(PlantedBug::WriteBeforeUnshared));
-        shared || left.is_some_and(|lsn| lsn > self.fs.meta.sealed_lsn() && self.fs.meta.seal(lsn).is_err())
+        shared
+            || left.is_some_and(|lsn| {
+                lsn > self.fs.meta.sealed_lsn() && self.fs.meta.seal(lsn).is_err()
+            })
     }
 
-    /// Gives the file copies of its own of written blocks that are needed elsewhere, so that parts of them can be written in place.
-    /// Returns whether it had to.
+    /// Gives the file copies of its own of written blocks that are needed elsewhere, so that parts
+    /// of them can be written in place. Returns whether it had to.
     pub(super) fn unshare(self, held: &Alone<'_>, bytes: &Range<u64>) -> Result<bool> {
         let mut any = false;
         if bytes.is_empty() {
@@ -131,9 +159,14 @@ impl DataPath<'_> {
                 return Ok(any);
             }
             let to_write = |block: u64| {
-                pieces.iter().any(|piece| piece.mapped.is_some() && (piece.file_block..piece.file_block + piece.blocks).contains(&block))
+                pieces.iter().any(|piece| {
+                    piece.mapped.is_some()
+                        && (piece.file_block..piece.file_block + piece.blocks).contains(&block)
+                })
             };
-            let copied = map.pieces(blocks).find(|piece| piece.written().is_some() && !to_write(piece.file_block));
+            let copied = map
+                .pieces(blocks)
+                .find(|piece| piece.written().is_some() && !to_write(piece.file_block));
             let Some(piece) = copied else { return Ok(any) };
             drop(map);
             self.copy_piece(held, piece)?;
@@ -154,9 +187,13 @@ impl DataPath<'_> {
         Ok(any)
     }
 
-    /// Copies the beginning of a written piece, as much as one record covers, to new blocks and maps them in its place.
+    /// Copies the beginning of a written piece, as much as one record covers, to new blocks and
+    /// maps them in its place.
     fn copy_piece(self, held: &Alone<'_>, piece: Piece) -> Result<()> {
-        let piece = Piece { blocks: piece.blocks.min((Exposure::BYTES_MAX / self.fs.grid.block).max(1)), ..piece };
+        let piece = Piece {
+            blocks: piece.blocks.min((Exposure::BYTES_MAX / self.fs.grid.block).max(1)),
+            ..piece
+        };
         let fresh = self.allocate_holes(self.map()?, &[Piece { mapped: None, ..piece }], false)?;
         self.move_pieces(held, &[piece], fresh)
     }

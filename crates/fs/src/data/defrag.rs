@@ -1,4 +1,5 @@
-//! Defragmentation: what lies scattered on the volume is copied to where it lies together, a window at a time, while the file is in use.
+//! Defragmentation: what lies scattered on the volume is copied to where it lies together, a window
+//! at a time, while the file is in use.
 //!
 //! ```text
 //!   order lock, exclusive ─► dirty pages written ─► inode lock, exclusive ─► next window of scattered blocks ─► a longer run? ─ no ─► left alone
@@ -6,8 +7,9 @@
 //!               locks released ◄─ one record remaps the window, with the checksum of the copy ◄─ copied ◄───┘
 //! ```
 //!
-//! A window is no longer than a record's checksum covers, so a crash finds it wholly where it was or wholly where it went. Reads and writes go
-//! on between two windows. Blocks that checkpoints or other files need are left alone unless asked for: a copy of them would hold space of its own.
+//! A window is no longer than a record's checksum covers, so a crash finds it wholly where it was
+//! or wholly where it went. Reads and writes go on between two windows. Blocks that checkpoints or
+//! other files need are left alone unless asked for: a copy of them would hold space of its own.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -50,14 +52,18 @@ enum Found {
 /// Returns how many runs of the volume hold the pieces.
 fn runs(pieces: &[Piece]) -> u64 {
     let mut end = None;
-    pieces.iter().filter_map(|piece| Some((piece.mapped?.start.0, piece.blocks))).fold(0, |runs, (start, blocks)| {
-        let joins = end == Some(start);
-        end = Some(start + blocks);
-        runs + u64::from(!joins)
-    })
+    pieces.iter().filter_map(|piece| Some((piece.mapped?.start.0, piece.blocks))).fold(
+        0,
+        |runs, (start, blocks)| {
+            let joins = end == Some(start);
+            end = Some(start + blocks);
+            runs + u64::from(!joins)
+        },
+    )
 }
 
-/// Adds a piece to a window; returns whether the window is complete, with what the piece had room for. A piece that is a window by itself needs none.
+/// Adds a piece to a window; returns whether the window is complete, with what the piece had room
+/// for. A piece that is a window by itself needs none.
 fn take(window: &mut Vec<Piece>, piece: Piece, blocks_max: u64) -> bool {
     let room = blocks_max - window.iter().map(|piece| piece.blocks).sum::<u64>();
     if piece.blocks >= blocks_max {
@@ -75,18 +81,34 @@ impl Engine {
         let map = io.map()?;
         let pieces: Vec<Piece> = map.pieces(0..map.end()).collect();
         let (to_change, _) = io.pieces_to_change(&map, 0..map.end());
-        let shared = pieces.iter().zip(&to_change).filter(|(piece, own)| piece.mapped.is_some() && own.mapped.is_none()).count();
-        Ok(Fragmentation { runs: runs(&pieces), bytes: map.blocks() * self.grid.block, shared: shared as u64 })
+        let shared = pieces
+            .iter()
+            .zip(&to_change)
+            .filter(|(piece, own)| piece.mapped.is_some() && own.mapped.is_none())
+            .count();
+        Ok(Fragmentation {
+            runs: runs(&pieces),
+            bytes: map.blocks() * self.grid.block,
+            shared: shared as u64,
+        })
     }
 
     /// Moves the next scattered window of a file at or after an offset in bytes together.
-    pub(crate) fn defragment(&self, inode: &Arc<Inode>, from: u64, unshare: bool) -> Result<DefragStep> {
+    pub(crate) fn defragment(
+        &self,
+        inode: &Arc<Inode>,
+        from: u64,
+        unshare: bool,
+    ) -> Result<DefragStep> {
         self.begin_change()?;
         self.need_live(inode.ino)?;
         if inode.kind != FileKind::File {
             return Err(Error::new(
                 ErrorKind::Invalid,
-                format!("inode {} is not a regular file: only those have blocks to move together", inode.ino.0),
+                format!(
+                    "inode {} is not a regular file: only those have blocks to move together",
+                    inode.ino.0
+                ),
             ));
         }
         // The file need not be open.
@@ -123,11 +145,14 @@ impl DataPath<'_> {
         };
         let blocks = window.iter().map(|piece| piece.blocks).sum();
         let next = window[0].file_block + blocks;
-        let holes: Vec<Piece> = window.iter().map(|piece| Piece { mapped: None, ..*piece }).collect();
+        let holes: Vec<Piece> =
+            window.iter().map(|piece| Piece { mapped: None, ..*piece }).collect();
         // Room behind it is kept for the next window, as for an append.
         let fresh = match self.allocate_holes(self.map()?, &holes, true) {
             Ok(fresh) => fresh,
-            Err(error) if error.kind == ErrorKind::NoSpace => return Ok(done(Some(next), 0, blocks)),
+            Err(error) if error.kind == ErrorKind::NoSpace => {
+                return Ok(done(Some(next), 0, blocks));
+            }
             Err(error) => return Err(error),
         };
         if fresh.runs.len() as u64 >= runs(&window) && !planted(PlantedBug::MoveToNoBetterPlace) {
@@ -138,17 +163,23 @@ impl DataPath<'_> {
         Ok(done(Some(next), blocks, 0))
     }
 
-    /// Looks for written blocks that follow each other in the file and not on the volume, and may be moved.
+    /// Looks for written blocks that follow each other in the file and not on the volume, and may
+    /// be moved.
     fn find_window(self, from: u64, unshare: bool) -> Result<Found> {
         let blocks_max = (Exposure::BYTES_MAX / self.fs.grid.block).max(1);
         let map = self.map()?;
         let mut window: Vec<Piece> = Vec::new();
         for (count, piece) in map.pieces(from..map.end().max(from)).enumerate() {
             if count == PIECES_MAX {
-                return Ok(Found::Nothing(window.first().map_or(piece.file_block, |first| first.file_block)));
+                return Ok(Found::Nothing(
+                    window.first().map_or(piece.file_block, |first| first.file_block),
+                ));
             }
             let range = piece.file_block..piece.file_block + piece.blocks;
-            let movable = piece.written().is_some() && (unshare || planted(PlantedBug::MoveOfShared) || !self.pieces_to_change(&map, range).1);
+            let movable = piece.written().is_some()
+                && (unshare
+                    || planted(PlantedBug::MoveOfShared)
+                    || !self.pieces_to_change(&map, range).1);
             if (!movable || take(&mut window, piece, blocks_max)) && runs(&window) > 1 {
                 return Ok(Found::Window(window));
             }
@@ -163,12 +194,19 @@ impl DataPath<'_> {
         Ok(if runs(&window) > 1 { Found::Window(window) } else { Found::End })
     }
 
-    /// Copies written pieces that follow each other in the file to new blocks, and maps these in their place with one record.
-    pub(super) fn move_pieces(self, _held: &Alone<'_>, pieces: &[Piece], fresh: Fresh) -> Result<()> {
+    /// Copies written pieces that follow each other in the file to new blocks, and maps these in
+    /// their place with one record.
+    pub(super) fn move_pieces(
+        self,
+        _held: &Alone<'_>,
+        pieces: &[Piece],
+        fresh: Fresh,
+    ) -> Result<()> {
         let grid = &self.fs.grid;
         let (Some(first), Some(last)) = (pieces.first(), pieces.last()) else { return Ok(()) };
         let range = first.file_block..last.file_block + last.blocks;
-        let holes: Vec<Piece> = pieces.iter().map(|piece| Piece { mapped: None, ..*piece }).collect();
+        let holes: Vec<Piece> =
+            pieces.iter().map(|piece| Piece { mapped: None, ..*piece }).collect();
         let targets = joined(place(&holes, &fresh.runs, self.fs.epoch()));
         let exposing = match self.copy(pieces, &targets, &grid.bytes(&range)) {
             Ok(exposing) => exposing,
@@ -178,7 +216,10 @@ impl DataPath<'_> {
             }
         };
         let extents: Vec<_> = targets.iter().flat_map(Target::extents).collect();
-        let change = Change { touches: false, ..Change::new(RecordKind::Remap, SizeChange::Keep).exposing(exposing) };
+        let change = Change {
+            touches: false,
+            ..Change::new(RecordKind::Remap, SizeChange::Keep).exposing(exposing)
+        };
         self.publish_extents(range, &extents, change).map(drop)
     }
 
@@ -191,11 +232,15 @@ impl DataPath<'_> {
         };
         for piece in pieces {
             let start = piece.written().expect("a written piece is copied");
-            self.fs.device.read_at(&mut buf[within(piece.file_block, piece.blocks)], grid.start_of(start.0))?;
+            self.fs.device.read_at(
+                &mut buf[within(piece.file_block, piece.blocks)],
+                grid.start_of(start.0),
+            )?;
         }
         let mut exposing = Exposing::new(bytes.end - bytes.start);
         for target in targets {
-            let (part, at) = (&buf[within(target.file_block, target.blocks)], grid.start_of(target.start.0));
+            let (part, at) =
+                (&buf[within(target.file_block, target.blocks)], grid.start_of(target.start.0));
             self.overwrite(part, at)?;
             if !planted(PlantedBug::MoveWithoutChecksum) {
                 exposing.push(at, part);
@@ -210,7 +255,10 @@ fn joined(targets: Vec<Target>) -> Vec<Target> {
     let mut out: Vec<Target> = Vec::with_capacity(targets.len());
     for target in targets {
         match out.last_mut() {
-            Some(last) if last.start.0 + last.blocks == target.start.0 && last.file_block + last.blocks == target.file_block => {
+            Some(last)
+                if last.start.0 + last.blocks == target.start.0
+                    && last.file_block + last.blocks == target.file_block =>
+            {
                 last.blocks += target.blocks;
             }
             _ => out.push(target),
@@ -226,13 +274,25 @@ mod tests {
     use bedplate_store::{ExtentState, Mapped};
 
     fn piece(file_block: u64, blocks: u64, start: u64) -> Piece {
-        Piece { file_block, blocks, mapped: Some(Mapped { start: BlockNo(start), state: ExtentState::Written, birth: Epoch(1) }) }
+        Piece {
+            file_block,
+            blocks,
+            mapped: Some(Mapped {
+                start: BlockNo(start),
+                state: ExtentState::Written,
+                birth: Epoch(1),
+            }),
+        }
     }
 
     #[test]
     fn runs_are_counted_on_the_volume() {
         assert_eq!(runs(&[]), 0);
-        assert_eq!(runs(&[piece(0, 2, 10), piece(2, 3, 12)]), 1, "of two epochs, say, and yet one run");
+        assert_eq!(
+            runs(&[piece(0, 2, 10), piece(2, 3, 12)]),
+            1,
+            "of two epochs, say, and yet one run"
+        );
         assert_eq!(runs(&[piece(0, 2, 10), piece(2, 3, 13), piece(5, 1, 4)]), 3);
     }
 

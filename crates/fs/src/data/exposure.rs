@@ -13,7 +13,11 @@ pub(crate) struct Exposing {
 impl Exposing {
     /// Begins; `bytes_expected` saves the checksum of what will need a barrier anyway.
     pub(crate) fn new(bytes_expected: u64) -> Self {
-        Self { crc: (bytes_expected <= Exposure::BYTES_MAX).then(Crc32c::new), segments: Vec::new(), bytes: 0 }
+        Self {
+            crc: (bytes_expected <= Exposure::BYTES_MAX).then(Crc32c::new),
+            segments: Vec::new(),
+            bytes: 0,
+        }
     }
 
     /// Adds bytes that were written at a device offset.

@@ -1,11 +1,13 @@
-//! Extent sizes: how many bytes of a file are wanted in one run of the volume (XFS calls that hint `extsize`).
+//! Extent sizes: how many bytes of a file are wanted in one run of the volume (XFS calls that hint
+//! `extsize`).
 //!
 //! ```text
 //!   the file's own ─► else the volume's tunable ─► blocks behind what is allocated are kept for the file, also while it is not open
 //! ```
 //!
-//! What is kept is in memory only and taken back when space runs out (I-SPC-4), so a hint costs no space and fails no write. It is kept in the extended
-//! attribute [`ATTRIBUTE`], which files get from the directory they are made in.
+//! What is kept is in memory only and taken back when space runs out (I-SPC-4), so a hint costs no
+//! space and fails no write. It is kept in the extended attribute [`ATTRIBUTE`], which files get
+//! from the directory they are made in.
 
 use super::DataPath;
 use crate::engine::Engine;
@@ -20,7 +22,10 @@ impl Engine {
     /// Returns the size that is set on a file or directory; 0: none.
     pub(crate) fn extent_size(&self, ino: InodeNo) -> Result<u64> {
         let stored = self.row_of(Table::Xattr, ino, ATTRIBUTE)?;
-        Ok(stored.and_then(|bytes| bytes.try_into().ok()).map_or(0, u64::from_le_bytes).min(EXTENT_SIZE_MAX))
+        Ok(stored
+            .and_then(|bytes| bytes.try_into().ok())
+            .map_or(0, u64::from_le_bytes)
+            .min(EXTENT_SIZE_MAX))
     }
 }
 

@@ -1,4 +1,5 @@
-//! Changes of a file's allocation: preallocate, punch, zero, collapse, insert. All under the exclusive inode lock.
+//! Changes of a file's allocation: preallocate, punch, zero, collapse, insert. All under the
+//! exclusive inode lock.
 
 use std::ops::Range;
 use std::sync::atomic::Ordering;
@@ -15,26 +16,42 @@ use bedplate_store::{Extent, ExtentState, Grid, Piece, RecordKind};
 /// Checks what can be refused before any lock is taken.
 fn check(grid: &Grid, mode: AllocateMode, offset: u64, len: u64) -> Result<Range<u64>> {
     if len == 0 {
-        return Err(Error::new(ErrorKind::Invalid, "a change of allocation needs a length of at least one byte"));
+        return Err(Error::new(
+            ErrorKind::Invalid,
+            "a change of allocation needs a length of at least one byte",
+        ));
     }
-    let end = offset.checked_add(len).filter(|end| *end <= Grid::FILE_BYTES_MAX).ok_or_else(|| too_large(offset, len))?;
+    let end = offset
+        .checked_add(len)
+        .filter(|end| *end <= Grid::FILE_BYTES_MAX)
+        .ok_or_else(|| too_large(offset, len))?;
     let moves = matches!(mode, AllocateMode::CollapseRange | AllocateMode::InsertRange);
     if moves && !(grid.on_block(offset) && grid.on_block(len)) {
-        let message = format!("{len} bytes from byte {offset} cannot be cut out or put in: both must be multiples of the block size {}", grid.block);
+        let message = format!(
+            "{len} bytes from byte {offset} cannot be cut out or put in: both must be multiples of the block size {}",
+            grid.block
+        );
         return Err(Error::new(ErrorKind::Invalid, message));
     }
     Ok(offset..end)
 }
 
-/// The blocks wholly inside a byte range; blocks that reach beyond the end of the file count as inside when the range covers the end.
+/// The blocks wholly inside a byte range; blocks that reach beyond the end of the file count as
+/// inside when the range covers the end.
 pub(super) fn inner_blocks(grid: &Grid, bytes: &Range<u64>, size: u64) -> Range<u64> {
     let first = grid.block_after(bytes.start);
-    let last = if bytes.end >= size { grid.block_after(bytes.end) } else { grid.block_of(bytes.end) };
+    let last =
+        if bytes.end >= size { grid.block_after(bytes.end) } else { grid.block_of(bytes.end) };
     first..last.max(first)
 }
 
 /// The parts of a byte range before and behind its inner blocks, up to the end of the file.
-pub(super) fn edges(grid: &Grid, bytes: &Range<u64>, inner: &Range<u64>, size: u64) -> [Range<u64>; 2] {
+pub(super) fn edges(
+    grid: &Grid,
+    bytes: &Range<u64>,
+    inner: &Range<u64>,
+    size: u64,
+) -> [Range<u64>; 2] {
     let (start, end) = (bytes.start, bytes.end.min(size).max(bytes.start));
     if inner.is_empty() {
         return [start..end, end..end];
@@ -46,7 +63,13 @@ pub(super) fn edges(grid: &Grid, bytes: &Range<u64>, inner: &Range<u64>, size: u
 
 /// The extents of targets that become unwritten; those with data only when `all` do.
 fn unwritten(targets: &[Target], all: bool) -> Vec<(FileBlock, Extent)> {
-    let state = |target: &Target| if target.was == Before::Written && !all { ExtentState::Written } else { ExtentState::Unwritten };
+    let state = |target: &Target| {
+        if target.was == Before::Written && !all {
+            ExtentState::Written
+        } else {
+            ExtentState::Unwritten
+        }
+    };
     let extents = |target: &Target| {
         target.extents().map({
             let state = state(target);
@@ -66,16 +89,21 @@ impl DataPath<'_> {
         self.allocate(&held, mode, bytes)
     }
 
-    /// Prepares the cache: what is dirty reaches the device, so that the size that the log knows is the size, and what changes is forgotten.
+    /// Prepares the cache: what is dirty reaches the device, so that the size that the log knows is
+    /// the size, and what changes is forgotten.
     fn announce(self, mode: AllocateMode, bytes: &Range<u64>) -> Result<Option<MapChange>> {
         let Some(cached) = self.cached_if_any() else { return Ok(None) };
         cached.flush()?;
         let size = self.inode.size.load(Ordering::Acquire);
         let change = match mode {
-            AllocateMode::Preallocate { keep_size } if keep_size || bytes.end <= size => return Ok(None),
+            AllocateMode::Preallocate { keep_size } if keep_size || bytes.end <= size => {
+                return Ok(None);
+            }
             // Only the size changes, and it grows.
             AllocateMode::Preallocate { .. } => return Ok(Some(cached.begin_map_change(size, 1)?)),
-            AllocateMode::PunchHole | AllocateMode::ZeroRange { .. } => cached.begin_map_change(bytes.start, bytes.end - bytes.start)?,
+            AllocateMode::PunchHole | AllocateMode::ZeroRange { .. } => {
+                cached.begin_map_change(bytes.start, bytes.end - bytes.start)?
+            }
             AllocateMode::CollapseRange | AllocateMode::InsertRange => {
                 self.forget_reserved(&(0..u64::MAX));
                 cached.begin_map_change(bytes.start, u64::MAX - bytes.start)?
@@ -112,7 +140,9 @@ impl DataPath<'_> {
         loop {
             let (from, remains) = self.tail(&rest)?;
             self.forget_reserved(&(from..rest.end));
-            self.commit_map(Change::new(RecordKind::Punch, SizeChange::Keep), |map| map.plan_remove(from..rest.end))?;
+            self.commit_map(Change::new(RecordKind::Punch, SizeChange::Keep), |map| {
+                map.plan_remove(from..rest.end)
+            })?;
             if !remains {
                 return Ok(());
             }
@@ -134,11 +164,20 @@ impl DataPath<'_> {
         self.fill_unwritten(held, inner, bytes.end, true, true)
     }
 
-    /// Allocates the holes of `blocks`; with `all` what is written there becomes unwritten too. Grows the file to `end` unless told not to.
-    fn fill_unwritten(self, held: &Alone<'_>, blocks: Range<u64>, end: u64, keep_size: bool, all: bool) -> Result<()> {
+    /// Allocates the holes of `blocks`; with `all` what is written there becomes unwritten too.
+    /// Grows the file to `end` unless told not to.
+    fn fill_unwritten(
+        self,
+        held: &Alone<'_>,
+        blocks: Range<u64>,
+        end: u64,
+        keep_size: bool,
+        all: bool,
+    ) -> Result<()> {
         let grows = !keep_size && end > self.state().logged_size();
         if grows {
-            // Before the plan is made: it would put the shared block back, whose tail must not be zeroed.
+            // Before the plan is made: it would put the shared block back, whose tail must not be
+            // zeroed.
             self.unshare_tail(held)?;
         }
         let map = self.map()?;
@@ -149,7 +188,8 @@ impl DataPath<'_> {
         }
         let fresh = self.allocate_holes(map, &pieces, false)?;
         let extents = unwritten(&place(&pieces, &fresh.runs, self.fs.epoch()), all);
-        let (size, end) = if grows { (SizeChange::AtLeast(end), end) } else { (SizeChange::Keep, 0) };
+        let (size, end) =
+            if grows { (SizeChange::AtLeast(end), end) } else { (SizeChange::Keep, 0) };
         let exposing = match self.zero_tail(held, end) {
             Ok(exposing) => exposing,
             Err(error) => {
@@ -157,20 +197,28 @@ impl DataPath<'_> {
                 return Err(error);
             }
         };
-        let change = Change { touches: grows || all, ..Change::new(RecordKind::Allocate, size).exposing(exposing) };
+        let change = Change {
+            touches: grows || all,
+            ..Change::new(RecordKind::Allocate, size).exposing(exposing)
+        };
         self.publish_extents(blocks, &extents, change).map(drop)
     }
 
-    /// Cuts a range out of the file. Durable before the next write: an overwrite in place, through the new map, of blocks that a crash would
-    /// still find under their old offset would show bytes where they were not written (S-9).
+    /// Cuts a range out of the file. Durable before the next write: an overwrite in place, through
+    /// the new map, of blocks that a crash would still find under their old offset would show bytes
+    /// where they were not written (S-9).
     fn collapse(self, _held: &Alone<'_>, bytes: &Range<u64>) -> Result<()> {
         let size = self.state().logged_size();
         if bytes.end >= size {
-            let message = format!("a range that ends at byte {} cannot be cut out of a file of {size} bytes: truncate it instead", bytes.end);
+            let message = format!(
+                "a range that ends at byte {} cannot be cut out of a file of {size} bytes: truncate it instead",
+                bytes.end
+            );
             return Err(Error::new(ErrorKind::Invalid, message));
         }
         let blocks = self.fs.grid.blocks(bytes);
-        let change = Change::new(RecordKind::Remap, SizeChange::Set(size - (bytes.end - bytes.start)));
+        let change =
+            Change::new(RecordKind::Remap, SizeChange::Set(size - (bytes.end - bytes.start)));
         self.fs.allocator.drop_ahead(self.inode.ino);
         let lsn = self.commit_map(change, |map| map.plan_collapse(blocks))?;
         self.fs.meta.sync(lsn)
@@ -181,7 +229,10 @@ impl DataPath<'_> {
         let size = self.state().logged_size();
         let len = bytes.end - bytes.start;
         if bytes.start >= size {
-            let message = format!("a hole cannot be put in at byte {} of a file of {size} bytes: extend it instead", bytes.start);
+            let message = format!(
+                "a hole cannot be put in at byte {} of a file of {size} bytes: extend it instead",
+                bytes.start
+            );
             return Err(Error::new(ErrorKind::Invalid, message));
         }
         let grid = &self.fs.grid;
@@ -190,7 +241,9 @@ impl DataPath<'_> {
         }
         let change = Change::new(RecordKind::Remap, SizeChange::Set(size + len));
         self.fs.allocator.drop_ahead(self.inode.ino);
-        let lsn = self.commit_map(change, |map| map.plan_insert(grid.block_of(bytes.start), grid.block_of(len)))?;
+        let lsn = self.commit_map(change, |map| {
+            map.plan_insert(grid.block_of(bytes.start), grid.block_of(len))
+        })?;
         self.fs.meta.sync(lsn)
     }
 }
@@ -212,14 +265,23 @@ mod tests {
         assert_eq!(inner(100..10_000, 50_000), (1..2, [100..4096, 8192..10_000]));
         assert_eq!(inner(100..200, 50_000), (1..1, [100..200, 200..200]));
         assert_eq!(inner(4096..8192, 50_000), (1..2, [4096..4096, 8192..8192]));
-        assert_eq!(inner(100..10_000, 9000), (1..3, [100..4096, 9000..9000]), "covers the end of the file");
-        assert_eq!(inner(10_000..20_000, 9000), (3..5, [10_000..10_000, 10_000..10_000]), "beyond the end");
+        assert_eq!(
+            inner(100..10_000, 9000),
+            (1..3, [100..4096, 9000..9000]),
+            "covers the end of the file"
+        );
+        assert_eq!(
+            inner(10_000..20_000, 9000),
+            (3..5, [10_000..10_000, 10_000..10_000]),
+            "beyond the end"
+        );
         assert_eq!(inner(100..200, 150), (1..1, [100..150, 150..150]));
     }
 
     #[test]
     fn what_cannot_work_is_refused() {
-        let kind = |mode, offset, len| check(&grid(), mode, offset, len).map_err(|error| error.kind);
+        let kind =
+            |mode, offset, len| check(&grid(), mode, offset, len).map_err(|error| error.kind);
         assert_eq!(kind(AllocateMode::PunchHole, 5, 0), Err(ErrorKind::Invalid));
         assert_eq!(kind(AllocateMode::PunchHole, u64::MAX, 2), Err(ErrorKind::TooLarge));
         assert_eq!(kind(AllocateMode::CollapseRange, 4096, 100), Err(ErrorKind::Invalid));

@@ -33,7 +33,8 @@ pub(super) enum Before {
     Free,
 }
 
-/// A write of whole blocks on its way: it holds the claim of the blocks and what was allocated for them.
+/// A write of whole blocks on its way: it holds the claim of the blocks and what was allocated for
+/// them.
 pub(crate) struct Filling {
     /// The file blocks that it fills; claimed.
     pub(super) blocks: Range<u64>,
@@ -49,10 +50,17 @@ impl Target {
         grid.bytes(&(self.file_block..self.file_block + self.blocks))
     }
 
-    /// The part of the target within a range of file blocks. What lies around a claim may have grown together with what lies in it.
+    /// The part of the target within a range of file blocks. What lies around a claim may have
+    /// grown together with what lies in it.
     fn cut(&self, blocks: &Range<u64>) -> Option<Self> {
-        let (first, end) = (self.file_block.max(blocks.start), (self.file_block + self.blocks).min(blocks.end));
-        (first < end).then(|| Self { file_block: first, blocks: end - first, start: BlockNo(self.start.0 + (first - self.file_block)), ..*self })
+        let (first, end) =
+            (self.file_block.max(blocks.start), (self.file_block + self.blocks).min(blocks.end));
+        (first < end).then(|| Self {
+            file_block: first,
+            blocks: end - first,
+            start: BlockNo(self.start.0 + (first - self.file_block)),
+            ..*self
+        })
     }
 
     /// The written extents that the target becomes.
@@ -61,7 +69,12 @@ impl Target {
         let max = u64::from(Extent::BLOCKS_MAX);
         (0..blocks.div_ceil(max)).map(move |i| {
             let (skip, len) = (i * max, (blocks - i * max).min(max));
-            let extent = Extent { start: BlockNo(start.0 + skip), blocks: len as u32, state: ExtentState::Written, birth };
+            let extent = Extent {
+                start: BlockNo(start.0 + skip),
+                blocks: len as u32,
+                state: ExtentState::Written,
+                birth,
+            };
             (FileBlock(file_block + skip), extent)
         })
     }
@@ -74,8 +87,15 @@ pub(super) fn place(pieces: &[Piece], runs: &[Run], epoch: Epoch) -> Vec<Target>
     let mut targets = Vec::with_capacity(pieces.len());
     for piece in pieces {
         if let Some(Mapped { start, state, birth }) = piece.mapped {
-            let was = if state == ExtentState::Written { Before::Written } else { Before::Unwritten };
-            targets.push(Target { file_block: piece.file_block, blocks: piece.blocks, start, birth, was });
+            let was =
+                if state == ExtentState::Written { Before::Written } else { Before::Unwritten };
+            targets.push(Target {
+                file_block: piece.file_block,
+                blocks: piece.blocks,
+                start,
+                birth,
+                was,
+            });
             continue;
         }
         let (mut at, mut left) = (piece.file_block, piece.blocks);
@@ -84,7 +104,13 @@ pub(super) fn place(pieces: &[Piece], runs: &[Run], epoch: Epoch) -> Vec<Target>
                 run = runs.next().expect("as many blocks were allocated as the holes have");
             }
             let blocks = left.min(run.blocks);
-            targets.push(Target { file_block: at, blocks, start: run.start, birth: epoch, was: Before::Free });
+            targets.push(Target {
+                file_block: at,
+                blocks,
+                start: run.start,
+                birth: epoch,
+                was: Before::Free,
+            });
             run = Run { start: BlockNo(run.start.0 + blocks), blocks: run.blocks - blocks };
             (at, left) = (at + blocks, left - blocks);
         }
@@ -93,15 +119,25 @@ pub(super) fn place(pieces: &[Piece], runs: &[Run], epoch: Epoch) -> Vec<Target>
 }
 
 impl DataPath<'_> {
-    /// Carries out an aligned write that fills `blocks` wholly: claims them, writes, publishes. Written blocks in between are overwritten in place.
-    pub(super) fn fill(self, _held: &Held<'_>, data: Payload<'_>, blocks: Range<u64>) -> Result<()> {
+    /// Carries out an aligned write that fills `blocks` wholly: claims them, writes, publishes.
+    /// Written blocks in between are overwritten in place.
+    pub(super) fn fill(
+        self,
+        _held: &Held<'_>,
+        data: Payload<'_>,
+        blocks: Range<u64>,
+    ) -> Result<()> {
         let _claim = self.state().fill_claims.lock(blocks.clone(), Sharing::Exclusive, self.fs);
         let filling = self.begin_fill(&data, blocks)?;
-        let written = self.runs_of(&filling, &data).into_iter().try_for_each(|(part, at)| self.overwrite(data.part(&part), at));
+        let written = self
+            .runs_of(&filling, &data)
+            .into_iter()
+            .try_for_each(|(part, at)| self.overwrite(data.part(&part), at));
         self.end_fill(filling, data, written)
     }
 
-    /// Finds blocks for a write that fills `blocks` wholly, which the caller has claimed. The inode lock is held, shared, until [`end_fill`](Self::end_fill).
+    /// Finds blocks for a write that fills `blocks` wholly, which the caller has claimed. The inode
+    /// lock is held, shared, until [`end_fill`](Self::end_fill).
     pub(super) fn begin_fill(self, data: &Payload<'_>, blocks: Range<u64>) -> Result<Filling> {
         let logged = self.state().logged_size();
         let extends = data.size_after(logged) > logged;
@@ -111,11 +147,13 @@ impl DataPath<'_> {
         self.count_fill(&pieces, extends, redirects);
         let fresh = self.allocate_holes(map, &pieces, extends)?;
         let targets = self.place_to_write(&pieces, &fresh.runs);
-        let size = if extends { SizeChange::AtLeast(data.size_after(logged)) } else { SizeChange::Keep };
+        let size =
+            if extends { SizeChange::AtLeast(data.size_after(logged)) } else { SizeChange::Keep };
         Ok(Filling { blocks, targets, fresh, redirects, size })
     }
 
-    /// Returns where the bytes of a write go: parts of the file and their device offsets, joined where they continue each other on the device.
+    /// Returns where the bytes of a write go: parts of the file and their device offsets, joined
+    /// where they continue each other on the device.
     pub(super) fn runs_of(self, filling: &Filling, data: &Payload<'_>) -> Vec<(Range<u64>, u64)> {
         let grid = &self.fs.grid;
         let mut runs = Vec::with_capacity(filling.targets.len());
@@ -134,7 +172,12 @@ impl DataPath<'_> {
     }
 
     /// Publishes a write that `written` says has reached its blocks, or gives the blocks back.
-    pub(super) fn end_fill(self, filling: Filling, data: Payload<'_>, written: Result<()>) -> Result<()> {
+    pub(super) fn end_fill(
+        self,
+        filling: Filling,
+        data: Payload<'_>,
+        written: Result<()>,
+    ) -> Result<()> {
         let Filling { blocks, targets, fresh, redirects, size } = filling;
         if let Err(error) = written {
             self.give_back(fresh);
@@ -142,11 +185,18 @@ impl DataPath<'_> {
         }
         let mut exposing = Exposing::new(data.bytes.len() as u64);
         for target in targets.iter().filter(|target| target.was != Before::Written) {
-            exposing.push(self.fs.grid.start_of(target.start.0), data.part(&target.bytes(&self.fs.grid)));
+            exposing.push(
+                self.fs.grid.start_of(target.start.0),
+                data.part(&target.bytes(&self.fs.grid)),
+            );
         }
         let kind = if size == SizeChange::Keep { RecordKind::Written } else { RecordKind::Extend };
         let change = Change::adding(kind, size).redirecting(redirects).exposing(exposing);
-        let filled: Vec<_> = targets.iter().filter_map(|target| target.cut(&blocks)).flat_map(|target| target.extents()).collect();
+        let filled: Vec<_> = targets
+            .iter()
+            .filter_map(|target| target.cut(&blocks))
+            .flat_map(|target| target.extents())
+            .collect();
         self.publish_extents(blocks, &filled, change).map(drop)
     }
 
@@ -154,7 +204,10 @@ impl DataPath<'_> {
     pub(super) fn place_to_write(self, pieces: &[Piece], runs: &[Run]) -> Vec<Target> {
         let epoch = self.fs.epoch();
         let mut targets = place(pieces, runs, epoch);
-        targets.iter_mut().filter(|target| target.was == Before::Unwritten).for_each(|target| target.birth = epoch);
+        targets
+            .iter_mut()
+            .filter(|target| target.was == Before::Unwritten)
+            .for_each(|target| target.birth = epoch);
         targets
     }
 
@@ -168,7 +221,10 @@ impl DataPath<'_> {
         } else if !redirects && pieces.iter().any(|piece| piece.mapped.is_none()) {
             counters.reason(Reason::Hole);
         }
-        if pieces.iter().any(|piece| piece.mapped.is_some_and(|mapped| mapped.state == ExtentState::Unwritten)) {
+        if pieces
+            .iter()
+            .any(|piece| piece.mapped.is_some_and(|mapped| mapped.state == ExtentState::Unwritten))
+        {
             counters.reason(Reason::Unwritten);
         }
     }
@@ -178,12 +234,21 @@ impl DataPath<'_> {
 mod tests {
     use super::*;
 
-    /// A writer that waited for its claim found that the writer before had joined its blocks with their neighbours: they were left out of what it
-    /// published, and the file had a hole in their place.
+    /// A writer that waited for its claim found that the writer before had joined its blocks with
+    /// their neighbours: they were left out of what it published, and the file had a hole in their
+    /// place.
     #[test]
     fn what_reaches_beyond_a_claim_is_cut() {
-        let target = Target { file_block: 10, blocks: 5, start: BlockNo(100), birth: Epoch(1), was: Before::Written };
-        let cut = |blocks: Range<u64>| target.cut(&blocks).map(|cut| (cut.file_block, cut.blocks, cut.start.0));
+        let target = Target {
+            file_block: 10,
+            blocks: 5,
+            start: BlockNo(100),
+            birth: Epoch(1),
+            was: Before::Written,
+        };
+        let cut = |blocks: Range<u64>| {
+            target.cut(&blocks).map(|cut| (cut.file_block, cut.blocks, cut.start.0))
+        };
         assert_eq!(cut(12..20), Some((12, 3, 102)));
         assert_eq!(cut(0..12), Some((10, 2, 100)));
         assert_eq!(cut(11..13), Some((11, 2, 101)));
@@ -195,10 +260,19 @@ mod tests {
     fn holes_take_the_runs_in_order() {
         let hole = |file_block, blocks| Piece { file_block, blocks, mapped: None };
         let mapped = Mapped { start: BlockNo(50), state: ExtentState::Unwritten, birth: Epoch(1) };
-        let pieces = [hole(0, 3), Piece { file_block: 3, blocks: 1, mapped: Some(mapped) }, hole(4, 2)];
+        let pieces =
+            [hole(0, 3), Piece { file_block: 3, blocks: 1, mapped: Some(mapped) }, hole(4, 2)];
         let runs = [Run { start: BlockNo(100), blocks: 2 }, Run { start: BlockNo(200), blocks: 3 }];
-        let targets: Vec<_> = place(&pieces, &runs, Epoch(2)).iter().map(|t| (t.file_block, t.blocks, t.start.0, t.was)).collect();
-        let expected = [(0, 2, 100, Before::Free), (2, 1, 200, Before::Free), (3, 1, 50, Before::Unwritten), (4, 2, 201, Before::Free)];
+        let targets: Vec<_> = place(&pieces, &runs, Epoch(2))
+            .iter()
+            .map(|t| (t.file_block, t.blocks, t.start.0, t.was))
+            .collect();
+        let expected = [
+            (0, 2, 100, Before::Free),
+            (2, 1, 200, Before::Free),
+            (3, 1, 50, Before::Unwritten),
+            (4, 2, 201, Before::Free),
+        ];
         assert_eq!(targets, expected);
         assert_eq!(crate::data::reservation::hole_blocks(&pieces), 5);
     }

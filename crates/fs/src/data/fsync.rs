@@ -13,7 +13,8 @@ use bedplate_cache::CachedFile;
 use bedplate_store::{PlantedBug, planted};
 
 impl DataPath<'_> {
-    /// `fdatasync`: data, and what is needed to read it back. Without pending metadata one device flush, shared with all that wait.
+    /// `fdatasync`: data, and what is needed to read it back. Without pending metadata one device
+    /// flush, shared with all that wait.
     pub(crate) fn sync_data(self) -> Result<()> {
         self.timed(|waits| {
             if self.fs.options.read_only {
@@ -21,7 +22,9 @@ impl DataPath<'_> {
             }
             flush_inode(self.fs, self.inode)?;
             waits.pages_written();
-            if planted(PlantedBug::SyncWithoutFlush) && self.fs.meta.is_durable(self.inode.data_lsn()) {
+            if planted(PlantedBug::SyncWithoutFlush)
+                && self.fs.meta.is_durable(self.inode.data_lsn())
+            {
                 return Ok(());
             }
             self.fs.meta.sync(self.inode.data_lsn())
@@ -72,7 +75,8 @@ struct Waits<'a> {
 }
 
 impl Waits<'_> {
-    /// The file's dirty pages are written; the log and the flush remain. A file without a cache waits for no pages.
+    /// The file's dirty pages are written; the log and the flush remain. A file without a cache
+    /// waits for no pages.
     fn pages_written(&mut self) {
         if let Some(timing) = self.timing.filter(|_| self.io.has_cache()) {
             Counters::add(&self.io.inode.counters.sync_pages_ns, nanoseconds(timing.began));

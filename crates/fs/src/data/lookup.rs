@@ -6,23 +6,30 @@ use crate::{BlockNo, Epoch};
 use bedplate_store::ExtentState;
 
 impl DataPath<'_> {
-    /// Returns the device offset of a byte range of the file if it lies in one written extent: the lookup of the data path. Under the inode lock.
+    /// Returns the device offset of a byte range of the file if it lies in one written extent: the
+    /// lookup of the data path. Under the inode lock.
     #[inline]
     pub(super) fn find_written(self, offset: u64, len: u64) -> Result<Option<u64>> {
         Ok(self.find_born(offset, len)?.map(|(at, _)| at))
     }
 
-    /// As [`find_written`](Self::find_written), if no other row needs what is there: it may be written in place.
+    /// As [`find_written`](Self::find_written), if no other row needs what is there: it may be
+    /// written in place.
     #[inline]
     pub(super) fn find_owned(self, offset: u64, len: u64) -> Result<Option<u64>> {
-        Ok(self.find_born(offset, len)?.filter(|(_, birth)| *birth > self.cow_epoch()).map(|(at, _)| at))
+        Ok(self
+            .find_born(offset, len)?
+            .filter(|(_, birth)| *birth > self.cow_epoch())
+            .map(|(at, _)| at))
     }
 
     #[inline]
     pub(super) fn find_born(self, offset: u64, len: u64) -> Result<Option<(u64, Epoch)>> {
         let grid = &self.fs.grid;
         let (block, skip) = (grid.block_of(offset), grid.in_block(offset));
-        let at = |start: u64, blocks: u64, birth: Epoch| (grid.start_of(blocks) - skip >= len).then(|| (grid.start_of(start) + skip, birth));
+        let at = |start: u64, blocks: u64, birth: Epoch| {
+            (grid.start_of(blocks) - skip >= len).then(|| (grid.start_of(start) + skip, birth))
+        };
         match self.state().recent.find(block) {
             Some((start, blocks, birth)) => Ok(at(start, blocks, birth)),
             None => self.find_mapped(block, at),
@@ -30,9 +37,17 @@ impl DataPath<'_> {
     }
 
     #[inline(never)]
-    fn find_mapped(self, block: u64, at: impl Fn(u64, u64, Epoch) -> Option<(u64, Epoch)>) -> Result<Option<(u64, Epoch)>> {
+    fn find_mapped(
+        self,
+        block: u64,
+        at: impl Fn(u64, u64, Epoch) -> Option<(u64, Epoch)>,
+    ) -> Result<Option<(u64, Epoch)>> {
         let map = self.map()?;
-        let Some((first, extent)) = map.holding(block).filter(|(_, extent)| extent.state == ExtentState::Written) else { return Ok(None) };
+        let Some((first, extent)) =
+            map.holding(block).filter(|(_, extent)| extent.state == ExtentState::Written)
+        else {
+            return Ok(None);
+        };
         self.state().recent.note(block, (first, extent));
         let BlockNo(start) = extent.start;
         let skip = block - first.0;

@@ -6,7 +6,10 @@ use parking_lot::{MappedRwLockReadGuard, MappedRwLockWriteGuard, RwLockWriteGuar
 
 use super::DataPath;
 use crate::{Error, FileBlock, Result};
-use bedplate_store::{Extent, ExtentChange, ExtentMap, ExtentRow, ExtentState, Grid, RowChange, Table, extent_key, file_block};
+use bedplate_store::{
+    Extent, ExtentChange, ExtentMap, ExtentRow, ExtentState, Grid, RowChange, Table, extent_key,
+    file_block,
+};
 
 /// A closed file's map stays in memory up to this many extents.
 const EXTENTS_KEPT: usize = 4096;
@@ -46,8 +49,11 @@ impl<'a> DataPath<'a> {
         let blocks_max = self.fs.grid.block_of(Grid::FILE_BYTES_MAX);
         let size = self.inode.attr_lock().row.size;
         if map.end() > blocks_max || size > Grid::FILE_BYTES_MAX {
-            let message =
-                format!("inode {} has {size} bytes and extents up to file block {}, more than any file can have; run a check", ino.0, map.end());
+            let message = format!(
+                "inode {} has {size} bytes and extents up to file block {}, more than any file can have; run a check",
+                ino.0,
+                map.end()
+            );
             return Err(Error::corrupt(message));
         }
         Ok(map)
@@ -65,7 +71,9 @@ impl<'a> DataPath<'a> {
     pub(super) fn rows(self, changes: &[ExtentChange]) -> Vec<RowChange> {
         let key = |at: FileBlock| extent_key(self.inode.ino, at);
         let row = |change: &ExtentChange| match *change {
-            ExtentChange::Put(at, extent) => RowChange::put(Table::Extent, key(at), encode(extent).encode()),
+            ExtentChange::Put(at, extent) => {
+                RowChange::put(Table::Extent, key(at), encode(extent).encode())
+            }
             ExtentChange::Delete(at) => RowChange::delete(Table::Extent, key(at)),
         };
         // Room for the inode's row.
@@ -80,5 +88,10 @@ fn decode(row: ExtentRow) -> Extent {
 }
 
 pub(super) fn encode(extent: Extent) -> ExtentRow {
-    ExtentRow { start: extent.start, len: extent.blocks, unwritten: extent.state == ExtentState::Unwritten, birth: extent.birth }
+    ExtentRow {
+        start: extent.start,
+        len: extent.blocks,
+        unwritten: extent.state == ExtentState::Unwritten,
+        birth: extent.birth,
+    }
 }

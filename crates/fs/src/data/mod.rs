@@ -14,17 +14,22 @@
 //!                    └ anything else: inode lock, exclusive ─► pad, read-modify-write, publish
 //! ```
 //!
-//! *Publish* is the moment data becomes readable: row changes, size and the checksum of the exposed bytes go into one log record while the
-//! extent map and the attributes are locked. Before it the blocks read as a hole; a crash before it leaves them free.
+//! *Publish* is the moment data becomes readable: row changes, size and the checksum of the exposed
+//! bytes go into one log record while the extent map and the attributes are locked. Before it the
+//! blocks read as a hole; a crash before it leaves them free.
 //!
 //! Invariants:
-//! - I-IO-1: I/O through the map holds the inode lock from lookup to completion; blocks leave a file under the exclusive lock,
-//!   or are freed later (I-IO-7).
-//! - I-IO-2: one writer at a time fills a block: it holds the block's claim (`fill_claims`) or the exclusive inode lock.
-//! - I-IO-3: bytes on disk that a checksum in the log vouches for change only after `Unsealed::permit`.
-//! - I-IO-4 (tail): bytes of a written block beyond the end of the file are undefined on disk. A change of the end zeroes what lies between.
-//!   No block wholly beyond the end is written, except below an interrupted truncation, which has an orphan row.
-//! - I-IO-5: an extension under the shared lock begins and ends on blocks and leaves no written tail behind, so I-IO-4 asks nothing of it.
+//! - I-IO-1: I/O through the map holds the inode lock from lookup to completion; blocks leave a
+//!   file under the exclusive lock, or are freed later (I-IO-7).
+//! - I-IO-2: one writer at a time fills a block: it holds the block's claim (`fill_claims`) or the
+//!   exclusive inode lock.
+//! - I-IO-3: bytes on disk that a checksum in the log vouches for change only after
+//!   `Unsealed::permit`.
+//! - I-IO-4 (tail): bytes of a written block beyond the end of the file are undefined on disk. A
+//!   change of the end zeroes what lies between. No block wholly beyond the end is written, except
+//!   below an interrupted truncation, which has an orphan row.
+//! - I-IO-5: an extension under the shared lock begins and ends on blocks and leaves no written
+//!   tail behind, so I-IO-4 asks nothing of it.
 
 mod bounce;
 mod cached;

@@ -31,7 +31,9 @@ impl DataPath<'_> {
 
     /// As [`service`](Self::service), also of a file that was never open.
     pub(crate) fn service_if_any(self) -> Option<Service> {
-        Some(self.state().steady.service.load(Ordering::Acquire)).filter(|byte| *byte != 0).map(Service::decode)
+        Some(self.state().steady.service.load(Ordering::Acquire))
+            .filter(|byte| *byte != 0)
+            .map(Service::decode)
     }
 
     /// Begins an open: pins the inode, counts the open and serves the file as its opens then ask.
@@ -48,10 +50,14 @@ impl DataPath<'_> {
     /// Ends an open.
     pub(crate) fn close(self, class: OpenClass) {
         if let Err(error) = self.change_opens(|table| table.remove(class)) {
-            tracing::warn!("inode {}: what was written to the cache did not reach the device: {error}", self.inode.ino.0);
+            tracing::warn!(
+                "inode {}: what was written to the cache did not reach the device: {error}",
+                self.inode.ino.0
+            );
         }
         if self.state().opens.lock().len() == 0 {
-            // A file with an extent size gets large extents also when every append is an open of its own.
+            // A file with an extent size gets large extents also when every append is an open of
+            // its own.
             if !self.state().extent_size.is_wanted() {
                 self.fs.allocator.drop_ahead(self.inode.ino);
             }
@@ -76,7 +82,8 @@ impl DataPath<'_> {
         let mut opens = self.state().opens.lock();
         self.change_table(&mut opens, change);
         if opens.len() == 0 {
-            // Served as before until the next open says otherwise: nothing to gain from a switch now.
+            // Served as before until the next open says otherwise: nothing to gain from a switch
+            // now.
             return Ok(());
         }
         let next = opens.service(self.fs.file_mode(self.inode), self.fs.tuning.mode());
@@ -91,12 +98,16 @@ impl DataPath<'_> {
         self.switch(now, next)
     }
 
-    /// Serves the file another way: I/O that went the old way is over before the first goes the new one.
+    /// Serves the file another way: I/O that went the old way is over before the first goes the new
+    /// one.
     fn switch(self, now: Option<Service>, next: Service) -> Result<()> {
         let _order = self.state().order.exclusive(self.fs);
-        if let Some(cached) = self.cached_if_any().filter(|_| now.is_none_or(|now| now.path != next.path)) {
+        if let Some(cached) =
+            self.cached_if_any().filter(|_| now.is_none_or(|now| now.path != next.path))
+        {
             if let Err(error) = cached.flush() {
-                // S-33: what can never be written any more stays in the cache, and reads go on there.
+                // S-33: what can never be written any more stays in the cache, and reads go on
+                // there.
                 return if self.fs.meta.failed().is_some() { Ok(()) } else { Err(error) };
             }
             cached.pause();

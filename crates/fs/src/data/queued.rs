@@ -25,7 +25,8 @@ pub(crate) struct Segments {
 pub(crate) enum Planned {
     /// By the device; the flag says whether the byte range must be locked.
     Device(Segments, bool),
-    /// By the device, into new blocks for these file blocks, which must be claimed first; the flag as above.
+    /// By the device, into new blocks for these file blocks, which must be claimed first; the flag
+    /// as above.
     Fill(Range<u64>, bool),
     /// By the submitting thread, with the locks released first.
     Here,
@@ -44,18 +45,26 @@ impl DataPath<'_> {
         let service = self.service();
         let end = offset.checked_add(len as u64);
         let within = end.is_some_and(|end| end <= self.inode.size.load(Ordering::Acquire));
-        if service.mixed || service.path == IoMode::Cached || service.path == IoMode::ConcurrentCache || !within {
+        if service.mixed
+            || service.path == IoMode::Cached
+            || service.path == IoMode::ConcurrentCache
+            || !within
+        {
             return Ok(Planned::Here);
         }
-        Ok(self.plan_segments(offset, len as u64, false)?.map_or(Planned::Here, |segments| Planned::Device(segments, service.path == IoMode::Direct)))
+        Ok(self.plan_segments(offset, len as u64, false)?.map_or(Planned::Here, |segments| {
+            Planned::Device(segments, service.path == IoMode::Direct)
+        }))
     }
 
-    /// Plans a write under the shared inode lock, which the caller holds; `told`: and the cache was told.
+    /// Plans a write under the shared inode lock, which the caller holds; `told`: and the cache was
+    /// told.
     pub(crate) fn plan_queued_write(self, offset: u64, buf: &[u8], told: bool) -> Result<Planned> {
         let service = self.service();
         let data = Payload::new(buf, offset)?;
         let within = data.end() <= self.inode.size.load(Ordering::Acquire);
-        let cached = service.path == IoMode::Cached || (service.path == IoMode::ConcurrentCache && !told);
+        let cached =
+            service.path == IoMode::Cached || (service.path == IoMode::ConcurrentCache && !told);
         if service.mixed || cached || !within {
             return Ok(Planned::Here);
         }
@@ -74,26 +83,43 @@ impl DataPath<'_> {
             return Ok(Planned::Device(segments, locks));
         }
         match self.plan_write(&data)? {
-            WriteStrategy::Fill(blocks) if data.end() <= self.state().logged_size() => Ok(Planned::Fill(blocks, locks)),
-            WriteStrategy::Fill(_) | WriteStrategy::InPlace(_) | WriteStrategy::Exclusive => Ok(Planned::Here),
+            WriteStrategy::Fill(blocks) if data.end() <= self.state().logged_size() => {
+                Ok(Planned::Fill(blocks, locks))
+            }
+            WriteStrategy::Fill(_) | WriteStrategy::InPlace(_) | WriteStrategy::Exclusive => {
+                Ok(Planned::Here)
+            }
         }
     }
 
     /// Makes sure that the device bytes of a request may be overwritten.
     fn permit_all(self, segments: &Segments) -> Result<()> {
         let mut all = std::iter::once(&segments.first).chain(&segments.rest);
-        all.try_for_each(|segment| self.state().unsealed.permit(&(segment.offset..segment.offset + u64::from(segment.len)), &self.fs.meta))
+        all.try_for_each(|segment| {
+            self.state()
+                .unsealed
+                .permit(&(segment.offset..segment.offset + u64::from(segment.len)), &self.fs.meta)
+        })
     }
 
-    /// Finds blocks for a queued write, under the inode lock, shared, and with its blocks claimed; all three stay until
-    /// [`end_queued_fill`](Self::end_queued_fill). `None`: it is carried out by the submitting thread after all, which can wait for space.
-    pub(crate) fn begin_queued_fill(self, offset: u64, buf: &[u8], blocks: Range<u64>) -> Result<Option<(Filling, Segments)>> {
+    /// Finds blocks for a queued write, under the inode lock, shared, and with its blocks claimed;
+    /// all three stay until [`end_queued_fill`](Self::end_queued_fill). `None`: it is carried out
+    /// by the submitting thread after all, which can wait for space.
+    pub(crate) fn begin_queued_fill(
+        self,
+        offset: u64,
+        buf: &[u8],
+        blocks: Range<u64>,
+    ) -> Result<Option<(Filling, Segments)>> {
         let data = Payload::new(buf, offset)?;
         let filling = match self.begin_fill(&data, blocks) {
             Err(error) if error.kind == ErrorKind::NoSpace => return Ok(None),
             begun => begun?,
         };
-        let mut runs = self.runs_of(&filling, &data).into_iter().map(|(part, at)| segment(at, part.end - part.start));
+        let mut runs = self
+            .runs_of(&filling, &data)
+            .into_iter()
+            .map(|(part, at)| segment(at, part.end - part.start));
         let first = runs.next().expect("a write has at least one byte");
         let segments = Segments { first, rest: runs.collect() };
         match self.permit_all(&segments) {
@@ -103,7 +129,13 @@ impl DataPath<'_> {
     }
 
     /// Publishes a queued write, or gives its blocks back, and gives up the claim.
-    pub(crate) fn end_queued_fill(self, filling: Filling, offset: u64, buf: Option<&[u8]>, written: Result<()>) -> Result<()> {
+    pub(crate) fn end_queued_fill(
+        self,
+        filling: Filling,
+        offset: u64,
+        buf: Option<&[u8]>,
+        written: Result<()>,
+    ) -> Result<()> {
         let blocks = filling.blocks.clone();
         let data = Payload { bytes: buf.unwrap_or_default(), offset, size_max: u64::MAX };
         let ended = self.end_fill(filling, data, written);
@@ -116,9 +148,14 @@ impl DataPath<'_> {
         self.service().path == IoMode::ConcurrentCache
     }
 
-    /// Announces such a write, under the shared order lock; `None` when the file is served another way by now.
+    /// Announces such a write, under the shared order lock; `None` when the file is served another
+    /// way by now.
     pub(crate) fn announce_write(self, offset: u64, len: usize) -> Result<Option<DirectWrite>> {
-        if self.writes_through() { self.cached().begin_direct_write(offset, len as u64).map(Some) } else { Ok(None) }
+        if self.writes_through() {
+            self.cached().begin_direct_write(offset, len as u64).map(Some)
+        } else {
+            Ok(None)
+        }
     }
 
     /// What a queued operation on a `direct` file locks; it has been planned.
@@ -141,24 +178,34 @@ impl DataPath<'_> {
         }
     }
 
-    /// The device ranges of an aligned range whose blocks are all written, and the file's own if they are to be written.
+    /// The device ranges of an aligned range whose blocks are all written, and the file's own if
+    /// they are to be written.
     fn plan_segments(self, offset: u64, len: u64, write: bool) -> Result<Option<Segments>> {
         let grid = &self.fs.grid;
         if !grid.on_sector(offset) || !grid.on_sector(len) || len == 0 || len > SEGMENT_BYTES_MAX {
             return Ok(None);
         }
-        if let Some(at) = if write { self.find_owned(offset, len)? } else { self.find_written(offset, len)? } {
+        if let Some(at) =
+            if write { self.find_owned(offset, len)? } else { self.find_written(offset, len)? }
+        {
             return Ok(Some(Segments { first: segment(at, len), rest: Vec::new() }));
         }
         let range = offset..offset + len;
         let map = self.map()?;
-        let pieces: Vec<Piece> = if write { self.pieces_to_write(&map, grid.blocks(&range)).0 } else { map.pieces(grid.blocks(&range)).collect() };
+        let pieces: Vec<Piece> = if write {
+            self.pieces_to_write(&map, grid.blocks(&range)).0
+        } else {
+            map.pieces(grid.blocks(&range)).collect()
+        };
         drop(map);
         let mut segments = Vec::with_capacity(pieces.len());
         for piece in pieces {
             let Some(start) = piece.written() else { return Ok(None) };
             let part = piece.bytes(grid, &range);
-            segments.push(segment(grid.start_of(start.0) + (part.start - grid.start_of(piece.file_block)), part.end - part.start));
+            segments.push(segment(
+                grid.start_of(start.0) + (part.start - grid.start_of(piece.file_block)),
+                part.end - part.start,
+            ));
         }
         self.inode.counters.reason(Reason::Split);
         let first = segments.remove(0);

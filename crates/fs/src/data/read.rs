@@ -28,7 +28,11 @@ impl DataPath<'_> {
             return Ok(len);
         }
         let len = loop {
-            let way = if uses_cache(self.service().path) { self.read_cached(class, buf, offset) } else { self.read_uncached(class, buf, offset) };
+            let way = if uses_cache(self.service().path) {
+                self.read_cached(class, buf, offset)
+            } else {
+                self.read_uncached(class, buf, offset)
+            };
             // `None`: the service changed in between.
             if let Some(len) = way? {
                 break len;
@@ -45,7 +49,8 @@ impl DataPath<'_> {
         }
         self.count_mixed(service, class);
         let range = offset..offset.saturating_add(buf.len() as u64);
-        let locked = (service.path == IoMode::Direct && !range.is_empty()).then(|| self.state().ranges.lock(range, Sharing::Shared, self.fs));
+        let locked = (service.path == IoMode::Direct && !range.is_empty())
+            .then(|| self.state().ranges.lock(range, Sharing::Shared, self.fs));
         let len = self.read_mapped(&held, buf, offset, self.inode.size.load(Ordering::Acquire))?;
         // Counted after it: letting go waits for all stores before.
         drop((locked, held));
@@ -58,30 +63,49 @@ impl DataPath<'_> {
         self.state().steady.io_counters.count_read(bytes);
     }
 
-    /// Counts I/O that asked for something else than the cache and is served as `cached` because of other opens.
+    /// Counts I/O that asked for something else than the cache and is served as `cached` because of
+    /// other opens.
     pub(super) fn count_mixed(self, service: Service, class: OpenClass) {
-        if service.mixed && class.requested(self.fs.file_mode(self.inode), self.fs.tuning.mode()) != IoMode::Cached {
+        if service.mixed
+            && class.requested(self.fs.file_mode(self.inode), self.fs.tuning.mode())
+                != IoMode::Cached
+        {
             self.inode.counters.reason(Reason::MixedOpen);
         }
     }
 
     /// Moves the access time where a change came after it or it is a day old.
     pub(crate) fn note_access(self) {
-        if !self.fs.options.relatime || self.fs.options.read_only || self.fs.is_past(self.inode.ino) {
+        if !self.fs.options.relatime || self.fs.options.read_only || self.fs.is_past(self.inode.ino)
+        {
             return;
         }
         let attr = self.inode.stat(self.fs.block_size);
         let now = Timestamp::now();
-        if attr.atime <= attr.mtime || attr.atime <= attr.ctime || now.0.saturating_sub(attr.atime.0) > ATIME_NANOS {
+        if attr.atime <= attr.mtime
+            || attr.atime <= attr.ctime
+            || now.0.saturating_sub(attr.atime.0) > ATIME_NANOS
+        {
             self.inode.note_atime(now);
             self.fs.list_lazy(self.inode);
         }
     }
 
-    /// Reads up to the end of the file at `size`: straight into an aligned buffer, through the bounce buffer otherwise.
-    pub(super) fn read_mapped(self, _held: &Held<'_>, buf: &mut [u8], offset: u64, size: u64) -> Result<usize> {
+    /// Reads up to the end of the file at `size`: straight into an aligned buffer, through the
+    /// bounce buffer otherwise.
+    pub(super) fn read_mapped(
+        self,
+        _held: &Held<'_>,
+        buf: &mut [u8],
+        offset: u64,
+        size: u64,
+    ) -> Result<usize> {
         let grid = &self.fs.grid;
-        let Some(len) = size.checked_sub(offset).map(|left| left.min(buf.len() as u64)).filter(|len| *len > 0) else { return Ok(0) };
+        let Some(len) =
+            size.checked_sub(offset).map(|left| left.min(buf.len() as u64)).filter(|len| *len > 0)
+        else {
+            return Ok(0);
+        };
         let whole = grid.sector_ceil(len);
         // Below 2^32 or so: it was clipped to a slice's length.
         let (len, whole) = (len as usize, whole as usize);
@@ -113,7 +137,10 @@ impl DataPath<'_> {
             let part = piece.bytes(grid, &range);
             let into = &mut buf[(part.start - offset) as usize..(part.end - offset) as usize];
             match piece.written() {
-                Some(start) => self.fs.device.read_at(into, grid.start_of(start.0) + (part.start - grid.start_of(piece.file_block)))?,
+                Some(start) => self.fs.device.read_at(
+                    into,
+                    grid.start_of(start.0) + (part.start - grid.start_of(piece.file_block)),
+                )?,
                 None => into.fill(0),
             }
         }

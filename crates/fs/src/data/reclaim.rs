@@ -11,7 +11,8 @@ use crate::pause::{Pause, pause};
 use crate::{InodeNo, Result};
 use bedplate_store::{RecordKind, RowChange, Table, inode_key, pair_key};
 
-/// An inode that is neither reclaimed nor dropped from memory while this lives: for changes by path or number.
+/// An inode that is neither reclaimed nor dropped from memory while this lives: for changes by path
+/// or number.
 pub(crate) struct Pinned<'a> {
     fs: &'a Engine,
     inode: Arc<Inode>,
@@ -32,7 +33,8 @@ impl Drop for Pinned<'_> {
 }
 
 impl Engine {
-    /// Pins an inode for a change. Under the change lock: a rollback before it may have removed the inode, and none comes after.
+    /// Pins an inode for a change. Under the change lock: a rollback before it may have removed the
+    /// inode, and none comes after.
     pub(crate) fn pin(&self, _changing: &Changing<'_>, inode: &Arc<Inode>) -> Result<Pinned<'_>> {
         inode.pin()?;
         Ok(Pinned { fs: self, inode: Arc::clone(inode) })
@@ -43,13 +45,17 @@ impl Engine {
         self.pin(changing, &self.inode(ino)?)
     }
 
-    /// Removes an inode that has neither names nor pins, in bounded records (the caller holds the only claim, I-INO-2, since this hold of the change lock
-    /// began: a rollback before would have given the inode its name back).
+    /// Removes an inode that has neither names nor pins, in bounded records (the caller holds the
+    /// only claim, I-INO-2, since this hold of the change lock began: a rollback before would have
+    /// given the inode its name back).
     pub(crate) fn reclaim(&self, changing: &Changing<'_>, inode: &Arc<Inode>) -> Result<()> {
         pause(Pause::Reclaim);
         super::free_all(changing, self, inode)?;
         pause(Pause::Reclaim);
-        let mut rows = vec![RowChange::delete(Table::Inode, inode_key(inode.ino)), RowChange::delete(Table::Orphan, inode_key(inode.ino))];
+        let mut rows = vec![
+            RowChange::delete(Table::Inode, inode_key(inode.ino)),
+            RowChange::delete(Table::Orphan, inode_key(inode.ino)),
+        ];
         self.rows_of(Table::Xattr, inode.ino, Bound::Unbounded, |name, _| {
             rows.push(RowChange::delete(Table::Xattr, pair_key(inode.ino, name)));
             Ok(ControlFlow::Continue(()))
@@ -68,8 +74,8 @@ impl Engine {
         }
     }
 
-    /// Reclaims an inode that lost its last name and is pinned by nothing; what fails here is an orphan that the next mount removes. The caller holds
-    /// no lock but the change lock.
+    /// Reclaims an inode that lost its last name and is pinned by nothing; what fails here is an
+    /// orphan that the next mount removes. The caller holds no lock but the change lock.
     pub(crate) fn reclaim_if_dead(&self, inode: &Arc<Inode>) {
         if !inode.is_dying() {
             return;
@@ -80,7 +86,10 @@ impl Engine {
             return;
         }
         if let Err(e) = self.reclaim(&changing, inode) {
-            tracing::warn!("inode {} could not be removed now and is left to the next mount: {e}", inode.ino.0);
+            tracing::warn!(
+                "inode {} could not be removed now and is left to the next mount: {e}",
+                inode.ino.0
+            );
         }
     }
 }

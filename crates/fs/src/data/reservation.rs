@@ -29,21 +29,36 @@ pub(super) struct Fresh {
 }
 
 impl DataPath<'_> {
-    /// Allocates blocks for all holes among the pieces of the locked map, so that they continue what the file has; an extension keeps some more ahead,
-    /// and so does whatever a file that wants its extents large allocates.
-    pub(super) fn allocate_holes(self, map: impl std::ops::Deref<Target = ExtentMap>, pieces: &[Piece], extends: bool) -> Result<Fresh> {
+    /// Allocates blocks for all holes among the pieces of the locked map, so that they continue
+    /// what the file has; an extension keeps some more ahead, and so does whatever a file that
+    /// wants its extents large allocates.
+    pub(super) fn allocate_holes(
+        self,
+        map: impl std::ops::Deref<Target = ExtentMap>,
+        pieces: &[Piece],
+        extends: bool,
+    ) -> Result<Fresh> {
         let blocks = hole_blocks(pieces);
-        let Some(first) = pieces.iter().find(|piece| piece.mapped.is_none()) else { return Ok(Fresh { runs: Vec::new(), reserved: Vec::new() }) };
+        let Some(first) = pieces.iter().find(|piece| piece.mapped.is_none()) else {
+            return Ok(Fresh { runs: Vec::new(), reserved: Vec::new() });
+        };
         let at = first.file_block;
         let goal = map.before(at).map(|(first, extent)| BlockNo(extent.start.0 + (at - first.0)));
         let block = u64::from(self.fs.block_size);
-        let growth = (map.blocks() + blocks).clamp(AHEAD_BYTES_MIN / block, AHEAD_BYTES_MAX / block);
+        let growth =
+            (map.blocks() + blocks).clamp(AHEAD_BYTES_MIN / block, AHEAD_BYTES_MAX / block);
         drop(map);
         let wanted = self.extent_blocks();
         let ahead = if extends { growth } else { 0 }.max(wanted.saturating_sub(blocks));
         let reserved = self.take_reserved(pieces);
         let ahead = (extends || wanted > 0).then_some((self.inode.ino, ahead));
-        let want = AllocRequest { goal, blocks, ahead, class: SpaceClass::Data, reserved: count(&reserved) };
+        let want = AllocRequest {
+            goal,
+            blocks,
+            ahead,
+            class: SpaceClass::Data,
+            reserved: count(&reserved),
+        };
         match self.fs.with_freed_blocks(blocks, || self.fs.allocator.allocate_all(want)) {
             Ok(runs) => Ok(Fresh { runs, reserved }),
             Err(error) => {
@@ -65,7 +80,9 @@ impl DataPath<'_> {
             return Vec::new();
         }
         let holes = pieces.iter().filter(|piece| piece.mapped.is_none());
-        holes.flat_map(|piece| set.remove(&(piece.file_block..piece.file_block + piece.blocks))).collect()
+        holes
+            .flat_map(|piece| set.remove(&(piece.file_block..piece.file_block + piece.blocks)))
+            .collect()
     }
 
     fn put_back(self, reserved: Vec<Range<u64>>) {
@@ -80,8 +97,12 @@ impl DataPath<'_> {
         let mut set = self.state().reserved.lock();
         let (pieces, _) = self.pieces_to_write(&map, self.fs.grid.blocks(bytes));
         let tail = self.shared_tail(&map, bytes);
-        let holes = pieces.iter().filter(|piece| piece.mapped.is_none()).map(|hole| hole.file_block..hole.file_block + hole.blocks);
-        let missing: Vec<Range<u64>> = holes.chain(tail).flat_map(|hole| set.missing(hole)).collect();
+        let holes = pieces
+            .iter()
+            .filter(|piece| piece.mapped.is_none())
+            .map(|hole| hole.file_block..hole.file_block + hole.blocks);
+        let missing: Vec<Range<u64>> =
+            holes.chain(tail).flat_map(|hole| set.missing(hole)).collect();
         let blocks = count(&missing);
         if blocks > 0 {
             self.fs.with_freed_blocks(blocks, || self.fs.allocator.reserve_blocks(blocks))?;
@@ -90,7 +111,8 @@ impl DataPath<'_> {
         Ok(())
     }
 
-    /// The block in which the file ends, where a write behind it moves the end and must zero what follows in the block, but another row needs it as it is.
+    /// The block in which the file ends, where a write behind it moves the end and must zero what
+    /// follows in the block, but another row needs it as it is.
     fn shared_tail(self, map: &ExtentMap, bytes: &Range<u64>) -> Option<Range<u64>> {
         let (grid, logged) = (&self.fs.grid, self.state().logged_size());
         let tail = grid.block_of(logged);
@@ -101,7 +123,8 @@ impl DataPath<'_> {
         (is_written && self.pieces_to_change(map, tail..tail + 1).1).then_some(tail..tail + 1)
     }
 
-    /// Takes back what was reserved for file blocks that have their blocks now, or whose data is gone.
+    /// Takes back what was reserved for file blocks that have their blocks now, or whose data is
+    /// gone.
     pub(super) fn forget_reserved(self, blocks: &Range<u64>) {
         let mut set = self.state().reserved.lock();
         if !set.is_empty() {
@@ -111,11 +134,18 @@ impl DataPath<'_> {
 }
 
 impl Engine {
-    /// Takes `blocks` from the free space; on a full volume first lets go of what a record freed that needs sealing.
+    /// Takes `blocks` from the free space; on a full volume first lets go of what a record freed
+    /// that needs sealing.
     fn with_freed_blocks<T>(&self, blocks: u64, take: impl Fn() -> Result<T>) -> Result<T> {
-        self.allocator.release_sealed(if planted(PlantedBug::ReuseBeforeSealed) { self.meta.last_lsn() } else { self.meta.sealed_lsn() });
+        self.allocator.release_sealed(if planted(PlantedBug::ReuseBeforeSealed) {
+            self.meta.last_lsn()
+        } else {
+            self.meta.sealed_lsn()
+        });
         let refused = match take() {
-            Err(error) if error.kind == ErrorKind::NoSpace && self.allocator.would_fit(blocks) => error,
+            Err(error) if error.kind == ErrorKind::NoSpace && self.allocator.would_fit(blocks) => {
+                error
+            }
             other => return other,
         };
         let Some(lsn) = self.allocator.waiting_for() else { return Err(refused) };

@@ -15,7 +15,8 @@ impl DataPath<'_> {
         if known { self.seek(offset, size, true) } else { Ok((offset < size).then_some(offset)) }
     }
 
-    /// Returns the first offset at or after `offset` inside a hole; the end of the file counts as one.
+    /// Returns the first offset at or after `offset` inside a hole; the end of the file counts as
+    /// one.
     pub(crate) fn seek_hole(self, offset: u64) -> Result<Option<u64>> {
         let known = self.flush_before_seek()?;
         let _held = self.state().lock.shared(self.fs);
@@ -24,8 +25,8 @@ impl DataPath<'_> {
         Ok(hole.or_else(|| (offset < size).then_some(size)))
     }
 
-    /// Data in the cache is in no extent yet (S-13). Returns whether the extents tell: where it can never be written any more, reads go on (S-33)
-    /// and everything counts as data.
+    /// Data in the cache is in no extent yet (S-13). Returns whether the extents tell: where it can
+    /// never be written any more, reads go on (S-33) and everything counts as data.
     fn flush_before_seek(self) -> Result<bool> {
         if self.fs.options.read_only {
             return Ok(true);
@@ -42,7 +43,9 @@ impl DataPath<'_> {
         }
         let grid = &self.fs.grid;
         let map = self.map()?;
-        let found = map.pieces(grid.blocks(&(offset..size))).find(|piece| piece.written().is_some() == data);
+        let found = map
+            .pieces(grid.blocks(&(offset..size)))
+            .find(|piece| piece.written().is_some() == data);
         Ok(found.map(|piece| (piece.file_block * grid.block).max(offset)))
     }
 

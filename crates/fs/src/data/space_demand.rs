@@ -1,5 +1,6 @@
-//! How many blocks a change of a file needs in all. It asks for them in parts, and by then may have changed something; a full volume must know the sum before
-//! it deletes checkpoints for the first part.
+//! How many blocks a change of a file needs in all. It asks for them in parts, and by then may have
+//! changed something; a full volume must know the sum before it deletes checkpoints for the first
+//! part.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -43,12 +44,19 @@ impl Shape {
             SpaceDemand::Allocate(mode, bytes) => {
                 if let AllocateMode::PunchHole | AllocateMode::ZeroRange { .. } = mode {
                     let inner = inner_blocks(grid, bytes, size);
-                    shape.parts = edges(grid, bytes, &inner, size).iter().flat_map(|edge| grid.blocks(edge)).collect();
+                    shape.parts = edges(grid, bytes, &inner, size)
+                        .iter()
+                        .flat_map(|edge| grid.blocks(edge))
+                        .collect();
                 }
                 if let AllocateMode::Preallocate { .. } | AllocateMode::ZeroRange { .. } = mode {
                     shape.filled = grid.blocks(bytes);
                 }
-                let grows = matches!(mode, AllocateMode::Preallocate { keep_size: false } | AllocateMode::ZeroRange { keep_size: false });
+                let grows = matches!(
+                    mode,
+                    AllocateMode::Preallocate { keep_size: false }
+                        | AllocateMode::ZeroRange { keep_size: false }
+                );
                 if grows { bytes.end } else { 0 }
             }
             SpaceDemand::SetSize(size) => *size,
@@ -65,9 +73,13 @@ impl Shape {
 }
 
 impl DataPath<'_> {
-    /// Refuses a change in several steps that would not find the blocks of the last: it changes nothing then. The caller holds no lock of the file.
+    /// Refuses a change in several steps that would not find the blocks of the last: it changes
+    /// nothing then. The caller holds no lock of the file.
     pub(crate) fn need_room(self, ask: &SpaceDemand) -> Result<()> {
-        if !matches!(ask, SpaceDemand::Allocate(AllocateMode::PunchHole | AllocateMode::ZeroRange { .. }, _)) {
+        if !matches!(
+            ask,
+            SpaceDemand::Allocate(AllocateMode::PunchHole | AllocateMode::ZeroRange { .. }, _)
+        ) {
             return Ok(());
         }
         let blocks = self.demand(ask, &[])?;
@@ -77,26 +89,39 @@ impl DataPath<'_> {
         Err(Error::no_space(blocks, "the volume is full: delete something, or grow it"))
     }
 
-    /// Returns how many blocks a change needs, were the checkpoints of some epochs gone; what was reserved for the file is not counted again. The caller holds
-    /// no lock of the file.
+    /// Returns how many blocks a change needs, were the checkpoints of some epochs gone; what was
+    /// reserved for the file is not counted again. The caller holds no lock of the file.
     pub(crate) fn demand(self, ask: &SpaceDemand, without: &[Epoch]) -> Result<u64> {
         let _held = self.state().lock.shared(self.fs);
         drop(self.map()?);
         let grid = &self.fs.grid;
         let Shape { filled, writes, parts } = Shape::new(grid, ask, self.state().logged_size());
         let (_, cloned) = self.cow_epochs();
-        let held = self.fs.meta.reading(|rows| Ok(rows.checkpoint_set.held_without(self.inode.ino, without)))?;
+        let held = self
+            .fs
+            .meta
+            .reading(|rows| Ok(rows.checkpoint_set.held_without(self.inode.ino, without)))?;
         let is_whole = |bytes: &Range<u64>| grid.on_block(bytes.start) && grid.on_block(bytes.end);
-        let redirects_all = matches!(ask, SpaceDemand::Write(bytes) if is_whole(bytes)) && self.redirects_all();
+        let redirects_all =
+            matches!(ask, SpaceDemand::Write(bytes) if is_whole(bytes)) && self.redirects_all();
         let map = self.map()?;
         let reserved = self.state().reserved.lock();
-        let missing = |piece: &Piece| count(&reserved.missing(piece.file_block..piece.file_block + piece.blocks));
-        let is_needed_elsewhere = |piece: &Piece| piece.mapped.is_some_and(|mapped| self.is_shared(mapped, piece.blocks, (held, cloned)));
-        let is_written = |piece: &Piece| piece.mapped.is_some_and(|mapped| mapped.state == ExtentState::Written);
-        let in_filled = map
-            .pieces(filled)
-            .filter(|piece| piece.mapped.is_none() || (writes && (is_needed_elsewhere(piece) || (redirects_all && is_written(piece)))));
-        let in_parts = parts.iter().flat_map(|block| map.pieces(*block..*block + 1)).filter(|piece| is_written(piece) && is_needed_elsewhere(piece));
+        let missing = |piece: &Piece| {
+            count(&reserved.missing(piece.file_block..piece.file_block + piece.blocks))
+        };
+        let is_needed_elsewhere = |piece: &Piece| {
+            piece.mapped.is_some_and(|mapped| self.is_shared(mapped, piece.blocks, (held, cloned)))
+        };
+        let is_written =
+            |piece: &Piece| piece.mapped.is_some_and(|mapped| mapped.state == ExtentState::Written);
+        let in_filled = map.pieces(filled).filter(|piece| {
+            piece.mapped.is_none()
+                || (writes && (is_needed_elsewhere(piece) || (redirects_all && is_written(piece))))
+        });
+        let in_parts = parts
+            .iter()
+            .flat_map(|block| map.pieces(*block..*block + 1))
+            .filter(|piece| is_written(piece) && is_needed_elsewhere(piece));
         Ok(in_filled.chain(in_parts).map(|piece| missing(&piece)).sum())
     }
 }
@@ -114,17 +139,43 @@ mod tests {
     fn a_change_is_what_it_fills_and_what_it_changes_in_part() {
         let none = Vec::new();
         assert_eq!(shape(&SpaceDemand::Write(100..9000), 50_000), (0..3, true, none.clone()));
-        assert_eq!(shape(&SpaceDemand::Write(9000..9100), 5000), (2..3, true, vec![1]), "the old end lies before what is written");
+        assert_eq!(
+            shape(&SpaceDemand::Write(9000..9100), 5000),
+            (2..3, true, vec![1]),
+            "the old end lies before what is written"
+        );
         assert_eq!(shape(&SpaceDemand::Write(5100..9100), 5000), (1..3, true, none.clone()));
         assert_eq!(shape(&SpaceDemand::SetSize(4000), 5000), (0..0, false, none.clone()));
         assert_eq!(shape(&SpaceDemand::SetSize(5001), 5000), (0..0, false, vec![1]));
-        assert_eq!(shape(&SpaceDemand::SetSize(9000), 8192), (0..0, false, none.clone()), "nothing lies behind the old end");
+        assert_eq!(
+            shape(&SpaceDemand::SetSize(9000), 8192),
+            (0..0, false, none.clone()),
+            "nothing lies behind the old end"
+        );
         let allocate = |mode, bytes| SpaceDemand::Allocate(mode, bytes);
-        assert_eq!(shape(&allocate(AllocateMode::PunchHole, 100..9000), 50_000), (0..0, false, vec![0, 2]));
-        assert_eq!(shape(&allocate(AllocateMode::PunchHole, 100..200), 50_000), (0..0, false, vec![0]));
-        assert_eq!(shape(&allocate(AllocateMode::ZeroRange { keep_size: false }, 100..9000), 8500), (0..3, false, vec![0, 2]));
-        assert_eq!(shape(&allocate(AllocateMode::Preallocate { keep_size: false }, 8192..9000), 5000), (2..3, false, vec![1]));
-        assert_eq!(shape(&allocate(AllocateMode::Preallocate { keep_size: true }, 8192..9000), 5000), (2..3, false, none.clone()));
-        assert_eq!(shape(&allocate(AllocateMode::CollapseRange, 4096..8192), 50_000), (0..0, false, none));
+        assert_eq!(
+            shape(&allocate(AllocateMode::PunchHole, 100..9000), 50_000),
+            (0..0, false, vec![0, 2])
+        );
+        assert_eq!(
+            shape(&allocate(AllocateMode::PunchHole, 100..200), 50_000),
+            (0..0, false, vec![0])
+        );
+        assert_eq!(
+            shape(&allocate(AllocateMode::ZeroRange { keep_size: false }, 100..9000), 8500),
+            (0..3, false, vec![0, 2])
+        );
+        assert_eq!(
+            shape(&allocate(AllocateMode::Preallocate { keep_size: false }, 8192..9000), 5000),
+            (2..3, false, vec![1])
+        );
+        assert_eq!(
+            shape(&allocate(AllocateMode::Preallocate { keep_size: true }, 8192..9000), 5000),
+            (2..3, false, none.clone())
+        );
+        assert_eq!(
+            shape(&allocate(AllocateMode::CollapseRange, 4096..8192), 50_000),
+            (0..0, false, none)
+        );
     }
 }

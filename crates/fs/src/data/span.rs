@@ -42,8 +42,15 @@ enum Around {
     Zeroed,
 }
 
-/// The part of a written target that `bytes` touch; bytes at or after `old_size` become readable, up to `new_size`.
-fn span_in_place(grid: &Grid, target: &Target, bytes: &Range<u64>, sizes: (u64, u64), zeros: bool) -> Span {
+/// The part of a written target that `bytes` touch; bytes at or after `old_size` become readable,
+/// up to `new_size`.
+fn span_in_place(
+    grid: &Grid,
+    target: &Target,
+    bytes: &Range<u64>,
+    sizes: (u64, u64),
+    zeros: bool,
+) -> Span {
     let blocks = target.bytes(grid);
     let bytes = within(bytes, &blocks);
     let sectors = grid.sector_floor(bytes.start)..grid.sector_ceil(bytes.end);
@@ -52,19 +59,25 @@ fn span_in_place(grid: &Grid, target: &Target, bytes: &Range<u64>, sizes: (u64, 
     Span { bytes, sectors, start, exposed, around: Around::Kept, zeros }
 }
 
-/// The part of an unwritten or free target that `bytes` touch, padded so that nothing undefined lies below the end of the file.
+/// The part of an unwritten or free target that `bytes` touch, padded so that nothing undefined
+/// lies below the end of the file.
 fn span_in_new(grid: &Grid, target: &Target, bytes: &Range<u64>, new_size: u64) -> Span {
     let blocks = target.bytes(grid);
     let bytes = within(bytes, &blocks);
     let padded = blocks.end.min(grid.sector_ceil(new_size)).max(grid.sector_ceil(bytes.end));
-    let first = if planted(PlantedBug::NewBlockNotPadded) { grid.sector_floor(bytes.start) } else { blocks.start };
+    let first = if planted(PlantedBug::NewBlockNotPadded) {
+        grid.sector_floor(bytes.start)
+    } else {
+        blocks.start
+    };
     let sectors = first..padded;
     let exposed = within(&(0..new_size), &sectors);
     let start = grid.start_of(target.start.0) + (first - blocks.start);
     Span { bytes, sectors, start, exposed, around: Around::Zeroed, zeros: false }
 }
 
-/// What lies between the old end, in a written block, and where a write or the new end begins (I-IO-4).
+/// What lies between the old end, in a written block, and where a write or the new end begins
+/// (I-IO-4).
 fn tail_gap(map: &ExtentMap, grid: &Grid, old_size: u64, to: u64) -> Option<(Range<u64>, Target)> {
     let block = grid.block_of(old_size);
     let gap = old_size..to.min(grid.start_of(block + 1));
@@ -86,10 +99,15 @@ impl DataPath<'_> {
             self.unshare_tail(held)?;
         }
         let map = self.map()?;
-        // Whole blocks are redirected here too: how a buffer lies, or where the file ends, must not tear what is written untorn.
+        // Whole blocks are redirected here too: how a buffer lies, or where the file ends, must not
+        // tear what is written untorn.
         let whole = grid.on_block(data.offset) && grid.on_block(data.end());
         let blocks = grid.blocks(&data.range());
-        let (pieces, redirects) = if whole { self.pieces_to_write(&map, blocks) } else { self.pieces_to_change(&map, blocks) };
+        let (pieces, redirects) = if whole {
+            self.pieces_to_write(&map, blocks)
+        } else {
+            self.pieces_to_change(&map, blocks)
+        };
         let gap = tail_gap(&map, grid, logged, data.offset).filter(|_| size > logged);
         self.count_exclusive(&pieces, data, size > logged, redirects || copied);
         let fresh = self.allocate_holes(map, &pieces, size > logged)?;
@@ -99,30 +117,48 @@ impl DataPath<'_> {
             Before::Written => span_in_place(grid, target, &data.range(), (logged, size), false),
             Before::Unwritten | Before::Free => span_in_new(grid, target, &data.range(), size),
         }));
-        let written = self.write_spans(spans, data).and_then(|exposing| self.publish_exclusive(&targets, redirects, exposing, (size, logged)));
+        let written = self.write_spans(spans, data).and_then(|exposing| {
+            self.publish_exclusive(&targets, redirects, exposing, (size, logged))
+        });
         if written.is_err() {
             self.give_back(fresh);
         }
         written
     }
 
-    fn publish_exclusive(self, targets: &[Target], redirects: bool, exposing: Exposing, (size, logged): (u64, u64)) -> Result<()> {
+    fn publish_exclusive(
+        self,
+        targets: &[Target],
+        redirects: bool,
+        exposing: Exposing,
+        (size, logged): (u64, u64),
+    ) -> Result<()> {
         let mut filled = targets.iter().filter(|target| target.was != Before::Written).peekable();
         if size == logged && filled.peek().is_none() {
             self.wrote_in_place();
             return Ok(());
         }
-        let range = targets.first().map_or(0, |t| t.file_block)..targets.last().map_or(0, |t| t.file_block + t.blocks);
+        let range = targets.first().map_or(0, |t| t.file_block)
+            ..targets.last().map_or(0, |t| t.file_block + t.blocks);
         let extents: Vec<_> = targets.iter().flat_map(Target::extents).collect();
-        let (kind, change) = if size > logged { (RecordKind::Extend, SizeChange::AtLeast(size)) } else { (RecordKind::Written, SizeChange::Keep) };
-        let change = if redirects { Change::new(kind, change) } else { Change::adding(kind, change) };
+        let (kind, change) = if size > logged {
+            (RecordKind::Extend, SizeChange::AtLeast(size))
+        } else {
+            (RecordKind::Written, SizeChange::Keep)
+        };
+        let change =
+            if redirects { Change::new(kind, change) } else { Change::adding(kind, change) };
         self.publish_extents(range, &extents, change.exposing(exposing)).map(drop)
     }
 
     /// Makes sure that the written block in which the file ends is the file's own.
     pub(super) fn unshare_tail(self, held: &Alone<'_>) -> Result<()> {
         let logged = self.state().logged_size();
-        if self.fs.grid.on_block(logged) { Ok(()) } else { self.unshare(held, &(logged..logged + 1)).map(drop) }
+        if self.fs.grid.on_block(logged) {
+            Ok(())
+        } else {
+            self.unshare(held, &(logged..logged + 1)).map(drop)
+        }
     }
 
     /// Zeroes, in place, what of a byte range is written.
@@ -134,14 +170,17 @@ impl DataPath<'_> {
         let grid = &self.fs.grid;
         let logged = self.state().logged_size();
         let map = self.map()?;
-        let pieces: Vec<Piece> = map.pieces(grid.blocks(range)).filter(|piece| piece.written().is_some()).collect();
+        let pieces: Vec<Piece> =
+            map.pieces(grid.blocks(range)).filter(|piece| piece.written().is_some()).collect();
         drop(map);
         let targets = place(&pieces, &[], self.fs.epoch());
-        let spans = targets.iter().map(|target| span_in_place(grid, target, range, (logged, logged), true));
+        let spans =
+            targets.iter().map(|target| span_in_place(grid, target, range, (logged, logged), true));
         self.write_spans(spans, Payload::new(&[], range.start)?).map(drop)
     }
 
-    /// Zeroes the gap that a growth to `size` opens behind a written tail. Returns what it will expose.
+    /// Zeroes the gap that a growth to `size` opens behind a written tail. Returns what it will
+    /// expose.
     pub(super) fn zero_tail(self, held: &Alone<'_>, size: u64) -> Result<Exposing> {
         let grid = &self.fs.grid;
         let logged = self.state().logged_size();
@@ -149,7 +188,8 @@ impl DataPath<'_> {
             self.unshare_tail(held)?;
         }
         let gap = tail_gap(&*self.map()?, grid, logged, size);
-        let span = gap.map(|(gap, target)| span_in_place(grid, &target, &gap, (logged, size), true));
+        let span =
+            gap.map(|(gap, target)| span_in_place(grid, &target, &gap, (logged, size), true));
         self.write_spans(span.into_iter(), Payload::new(&[], logged)?)
     }
 
@@ -158,10 +198,14 @@ impl DataPath<'_> {
         let grid = &self.fs.grid;
         let mut exposing = Exposing::new(data.bytes.len() as u64);
         for span in spans.filter(|span| !span.bytes.is_empty()) {
-            let as_it_is = !span.zeros && span.bytes == span.sectors && grid.takes(data.part(&span.bytes));
+            let as_it_is =
+                !span.zeros && span.bytes == span.sectors && grid.takes(data.part(&span.bytes));
             if as_it_is {
                 self.overwrite(data.part(&span.bytes), span.start)?;
-                exposing.push(span.start + (span.exposed.start - span.sectors.start), data.part(&span.exposed));
+                exposing.push(
+                    span.start + (span.exposed.start - span.sectors.start),
+                    data.part(&span.exposed),
+                );
             } else {
                 self.write_bounced(&span, data, &mut exposing)?;
             }
@@ -181,7 +225,9 @@ impl DataPath<'_> {
                 Around::Kept => self.read_edges(span, &chunk, buf)?,
             }
             let bytes = within(&span.bytes, &chunk);
-            let in_chunk = |part: &Range<u64>| (part.start - chunk.start) as usize..(part.end - chunk.start) as usize;
+            let in_chunk = |part: &Range<u64>| {
+                (part.start - chunk.start) as usize..(part.end - chunk.start) as usize
+            };
             if span.zeros {
                 buf[in_chunk(&bytes)].fill(0);
             } else {
@@ -189,7 +235,9 @@ impl DataPath<'_> {
             }
             // Kept bytes do not change, so no checksum in the log minds them.
             let changed = if span.around == Around::Kept { &bytes } else { &chunk };
-            self.state().unsealed.permit(&(device(changed.start)..device(changed.end)), &self.fs.meta)?;
+            self.state()
+                .unsealed
+                .permit(&(device(changed.start)..device(changed.end)), &self.fs.meta)?;
             self.fs.device.write_at(buf, device(chunk.start))?;
             let exposed = within(&span.exposed, &chunk);
             exposing.push(device(exposed.start), &buf[in_chunk(&exposed)]);
@@ -243,17 +291,27 @@ mod tests {
 
     #[test]
     fn a_written_block_keeps_what_surrounds_the_change() {
-        let span = span_in_place(&grid(), &target(Before::Written), &(5000..5100), (20_000, 20_000), false);
+        let span = span_in_place(
+            &grid(),
+            &target(Before::Written),
+            &(5000..5100),
+            (20_000, 20_000),
+            false,
+        );
         assert_eq!((span.sectors, span.start), (4608..5120, 100 * 4096 + 512));
         assert!(span.exposed.is_empty());
-        let tail = span_in_place(&grid(), &target(Before::Written), &(5000..5100), (5040, 5100), false);
+        let tail =
+            span_in_place(&grid(), &target(Before::Written), &(5000..5100), (5040, 5100), false);
         assert_eq!(tail.exposed, 5040..5100);
     }
 
     #[test]
     fn a_new_block_is_padded_to_its_end_or_the_files() {
         let inside = span_in_new(&grid(), &target(Before::Free), &(5000..5100), 50_000);
-        assert_eq!((inside.sectors.clone(), inside.exposed.clone(), inside.start), (4096..12288, 4096..12288, 409_600));
+        assert_eq!(
+            (inside.sectors.clone(), inside.exposed.clone(), inside.start),
+            (4096..12288, 4096..12288, 409_600)
+        );
         let tail = span_in_new(&grid(), &target(Before::Free), &(5000..5100), 5100);
         assert_eq!((tail.sectors.clone(), tail.exposed.clone()), (4096..5120, 4096..5100));
     }

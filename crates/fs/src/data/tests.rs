@@ -14,7 +14,8 @@ fn volume() -> Arc<dyn BlockDevice> {
 }
 
 fn mount(device: &Arc<dyn BlockDevice>, mode: IoMode) -> FileSystem {
-    let options = MountOptions { mode, sync_interval: Duration::from_secs(3600), ..MountOptions::default() };
+    let options =
+        MountOptions { mode, sync_interval: Duration::from_secs(3600), ..MountOptions::default() };
     FileSystem::mount(Arc::clone(device), None, options).unwrap()
 }
 
@@ -40,7 +41,10 @@ fn an_interrupted_truncation_goes_on_at_the_next_mount() {
     let fs = mount(&device, IoMode::Concurrent);
     assert_eq!(fs.info().recovery.orphans, 1);
     let file = fs.open("/file", &OpenOptions::read_write()).unwrap();
-    assert_eq!((file.size(), file.attr().unwrap().allocated_bytes, file.extents().unwrap().len()), (100, 4096, 1));
+    assert_eq!(
+        (file.size(), file.attr().unwrap().allocated_bytes, file.extents().unwrap().len()),
+        (100, 4096, 1)
+    );
     drop(file);
     fs.unmount().unwrap();
     let fs = mount(&device, IoMode::Concurrent);
@@ -75,7 +79,8 @@ fn a_file_larger_than_any_file_is_refused() {
     let row = InodeRow::decode(&fs.state().meta.get(Table::Inode, &key).unwrap().unwrap()).unwrap();
     let hostile = InodeRow { size: u64::MAX, ..row };
     let changing = fs.state().change();
-    fs.state().commit(RecordKind::SetAttr, vec![RowChange::put(Table::Inode, key, hostile.encode())]);
+    fs.state()
+        .commit(RecordKind::SetAttr, vec![RowChange::put(Table::Inode, key, hostile.encode())]);
     drop(changing);
     fs.sync().unwrap();
     drop(fs);
@@ -91,8 +96,13 @@ fn s_30_conflicting_opens_are_served_cached_and_counted() {
     let fs = mount(&device, IoMode::Concurrent);
     let concurrent = fs.open("/file", &OpenOptions::create()).unwrap();
     concurrent.write_at(&AlignedBuf::from_slice(&[1; 8192]), 0).unwrap();
-    let cached = fs.open("/file", &OpenOptions { mode: Some(IoMode::Cached), ..OpenOptions::read_write() }).unwrap();
-    assert_eq!((concurrent.effective_mode(), concurrent.requested_mode()), (IoMode::Cached, IoMode::Concurrent));
+    let cached = fs
+        .open("/file", &OpenOptions { mode: Some(IoMode::Cached), ..OpenOptions::read_write() })
+        .unwrap();
+    assert_eq!(
+        (concurrent.effective_mode(), concurrent.requested_mode()),
+        (IoMode::Cached, IoMode::Concurrent)
+    );
     cached.write_at(&[2; 100], 50).unwrap();
     let mut buf = AlignedBuf::zeroed(8192);
     concurrent.read_at(&mut buf, 0).unwrap();
@@ -113,7 +123,10 @@ fn callers_that_cache_and_direct_opens_bypass_the_library_cache_together() {
     let device = volume();
     let fs = mount(&device, IoMode::Cached);
     let options = OpenOptions { caller_caches: true, ..OpenOptions::create() };
-    let (a, b) = (fs.open("/file", &options).unwrap(), fs.open("/file", &OpenOptions { direct_flag: true, ..options.clone() }).unwrap());
+    let (a, b) = (
+        fs.open("/file", &options).unwrap(),
+        fs.open("/file", &OpenOptions { direct_flag: true, ..options.clone() }).unwrap(),
+    );
     assert_eq!((a.effective_mode(), b.requested_mode()), (IoMode::Cached, IoMode::Direct));
     a.write_at(&[3; 4096], 0).unwrap();
     assert!(!a.io().has_cache());
@@ -141,16 +154,22 @@ fn the_access_time_moves_once_after_a_change() {
     let again = fs.open("/file", &OpenOptions::read_only()).unwrap();
     std::thread::sleep(Duration::from_millis(20));
     again.read_at(&mut [0; 10], 0).unwrap();
-    assert_eq!(again.attr().unwrap().atime, after.atime, "it is younger than the last change and than a day");
+    assert_eq!(
+        again.attr().unwrap().atime,
+        after.atime,
+        "it is younger than the last change and than a day"
+    );
 }
 
-/// S-70: making a checkpoint and rolling back looked at every inode in memory: 7 ms with 20,000 of them.
+/// S-70: making a checkpoint and rolling back looked at every inode in memory: 7 ms with 20,000 of
+/// them.
 #[test]
 fn s_70_a_checkpoint_looks_at_open_files_only() {
     let device = volume();
     let fs = mount(&device, IoMode::Cached);
     let page = AlignedBuf::zeroed(4096);
-    let open: Vec<_> = (0..3).map(|i| fs.open(format!("/open{i}"), &OpenOptions::create()).unwrap()).collect();
+    let open: Vec<_> =
+        (0..3).map(|i| fs.open(format!("/open{i}"), &OpenOptions::create()).unwrap()).collect();
     for i in 0..200 {
         fs.open(format!("/closed{i}"), &OpenOptions::create()).unwrap().write_at(&page, 0).unwrap();
     }
@@ -165,7 +184,11 @@ fn s_70_a_checkpoint_looks_at_open_files_only() {
     assert_eq!(listed(), []);
     fs.remove("/closed7").unwrap();
     fs.rollback("c", &crate::RollbackOptions::default()).unwrap();
-    assert_eq!(state.inodes.walks.load(std::sync::atomic::Ordering::Relaxed), before, "nobody looked at all inodes");
+    assert_eq!(
+        state.inodes.walks.load(std::sync::atomic::Ordering::Relaxed),
+        before,
+        "nobody looked at all inodes"
+    );
     assert_eq!(fs.resolve("/closed7").unwrap().size, 4096);
     fs.unmount().unwrap();
     assert!(FileSystem::check(&device, None, false).unwrap().findings.is_empty());

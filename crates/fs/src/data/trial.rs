@@ -6,8 +6,8 @@
 //!               └─► served as what is set says
 //! ```
 //!
-//! A trial is kept in memory only, and only for as long as its holder keeps renewing it: a command or mount that is killed leaves every file
-//! served as before (S-113).
+//! A trial is kept in memory only, and only for as long as its holder keeps renewing it: a command
+//! or mount that is killed leaves every file served as before (S-113).
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -18,12 +18,21 @@ use crate::{Error, ErrorKind, FileKind, InodeNo, IoMode, Result};
 
 impl Engine {
     /// Serves a file in a mode until the trial is ended or not renewed in time.
-    pub(crate) fn begin_trial(&self, ino: InodeNo, mode: IoMode, holder: u64, time: Duration) -> Result<()> {
+    pub(crate) fn begin_trial(
+        &self,
+        ino: InodeNo,
+        mode: IoMode,
+        holder: u64,
+        time: Duration,
+    ) -> Result<()> {
         self.begin_change()?;
         self.need_live(ino)?;
         let inode: Arc<Inode> = self.inode(ino)?;
         if inode.kind != FileKind::File {
-            return Err(Error::new(ErrorKind::Invalid, format!("inode {} is no regular file: it cannot be served in another mode", ino.0)));
+            return Err(Error::new(
+                ErrorKind::Invalid,
+                format!("inode {} is no regular file: it cannot be served in another mode", ino.0),
+            ));
         }
         self.trials.begin(ino, Trial { mode, holder, until: Instant::now() + time })?;
         // The daemon may be about to sleep for longer than that.
@@ -40,7 +49,10 @@ impl Engine {
         if self.trials.renew(ino, holder, time) {
             return Ok(());
         }
-        Err(Error::new(ErrorKind::NoAttribute, format!("inode {} is not on this trial any more", ino.0)))
+        Err(Error::new(
+            ErrorKind::NoAttribute,
+            format!("inode {} is not on this trial any more", ino.0),
+        ))
     }
 
     /// Serves a file as what is set on it says; returns whether it was on trial.
@@ -59,9 +71,15 @@ impl Engine {
     /// Ends the trials whose holders did not come back.
     pub(crate) fn end_overdue_trials(&self) {
         for ino in self.trials.end_overdue() {
-            tracing::warn!("inode {}: its trial of another I/O mode was not renewed in time; it is served as before", ino.0);
+            tracing::warn!(
+                "inode {}: its trial of another I/O mode was not renewed in time; it is served as before",
+                ino.0
+            );
             if let Err(error) = self.serve_as_set(ino) {
-                tracing::warn!("inode {}: what was written to the cache did not reach the device: {error}", ino.0);
+                tracing::warn!(
+                    "inode {}: what was written to the cache did not reach the device: {error}",
+                    ino.0
+                );
             }
         }
     }

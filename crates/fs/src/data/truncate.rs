@@ -1,7 +1,7 @@
 //! Moving the end of a file, and freeing what lies beyond it.
 //!
-//! Blocks are freed from the end in bounded records. The first record shrinks the size; while blocks beyond the new end remain, an orphan row says so,
-//! and recovery goes on from there.
+//! Blocks are freed from the end in bounded records. The first record shrinks the size; while
+//! blocks beyond the new end remain, an orphan row says so, and recovery goes on from there.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -16,13 +16,19 @@ use crate::inode::Inode;
 use crate::lock::Changing;
 use bedplate_store::{ExtentMap, Grid, RecordKind};
 
-/// Begins a change of a file's size: one that frees blocks goes on where the metadata has no room to grow.
+/// Begins a change of a file's size: one that frees blocks goes on where the metadata has no room
+/// to grow.
 pub(crate) fn begin_set_size(fs: &Engine, inode: &Inode, size: u64) -> Result<()> {
     if size < inode.size.load(Ordering::Acquire) { fs.begin_removal() } else { fs.begin_change() }
 }
 
 /// Cuts or extends (with a hole).
-pub(crate) fn set_size(_changing: &Changing<'_>, fs: &Engine, inode: &Arc<Inode>, size: u64) -> Result<()> {
+pub(crate) fn set_size(
+    _changing: &Changing<'_>,
+    fs: &Engine,
+    inode: &Arc<Inode>,
+    size: u64,
+) -> Result<()> {
     if size > Grid::FILE_BYTES_MAX {
         return Err(too_large(0, size));
     }
@@ -33,7 +39,8 @@ pub(crate) fn set_size(_changing: &Changing<'_>, fs: &Engine, inode: &Arc<Inode>
     let before = inode.size.load(Ordering::Acquire);
     let _change = io.cached_if_any().map(|cached| cached.begin_truncate(size));
     let held = io.state().lock.exclusive(fs);
-    let moved = if size < io.state().logged_size() { io.shrink(&held, size) } else { io.grow(&held, size) };
+    let moved =
+        if size < io.state().logged_size() { io.shrink(&held, size) } else { io.grow(&held, size) };
     if moved.is_err() && size > before {
         // The cache has announced an end that the log will never hear of.
         inode.size.store(before, Ordering::Release);
@@ -41,7 +48,8 @@ pub(crate) fn set_size(_changing: &Changing<'_>, fs: &Engine, inode: &Arc<Inode>
     moved
 }
 
-/// Frees every extent of an inode without names and pins, in bounded records; drops its cached pages.
+/// Frees every extent of an inode without names and pins, in bounded records; drops its cached
+/// pages.
 pub(crate) fn free_all(_changing: &Changing<'_>, fs: &Engine, inode: &Arc<Inode>) -> Result<()> {
     let io = DataPath::new(fs, inode);
     if let Some(cached) = io.cached_if_any() {
@@ -56,8 +64,13 @@ pub(crate) fn free_all(_changing: &Changing<'_>, fs: &Engine, inode: &Arc<Inode>
     io.free_beyond(&held, 0, Mark::None)
 }
 
-/// Goes on with a truncation that a crash interrupted (the inode has an orphan row and still a name); removes the orphan row at the end.
-pub(crate) fn resume_truncate(_changing: &Changing<'_>, fs: &Engine, inode: &Arc<Inode>) -> Result<()> {
+/// Goes on with a truncation that a crash interrupted (the inode has an orphan row and still a
+/// name); removes the orphan row at the end.
+pub(crate) fn resume_truncate(
+    _changing: &Changing<'_>,
+    fs: &Engine,
+    inode: &Arc<Inode>,
+) -> Result<()> {
     let io = DataPath::new(fs, inode);
     let held = io.state().lock.exclusive(fs);
     drop(io.map()?);
@@ -65,10 +78,13 @@ pub(crate) fn resume_truncate(_changing: &Changing<'_>, fs: &Engine, inode: &Arc
     io.free_beyond(&held, floor, Mark::End)
 }
 
-/// Returns where the last `count` extents of a range of file blocks begin, as many as one record frees, and whether others remain before them.
+/// Returns where the last `count` extents of a range of file blocks begin, as many as one record
+/// frees, and whether others remain before them.
 fn tail_of(map: &ExtentMap, range: &Range<u64>, count: usize) -> (u64, bool) {
     let from = map.tail_start(range, count);
-    let remains = map.before(from).is_some_and(|(at, extent)| from > range.start && at.0 + u64::from(extent.blocks) > range.start);
+    let remains = map.before(from).is_some_and(|(at, extent)| {
+        from > range.start && at.0 + u64::from(extent.blocks) > range.start
+    });
     (from, remains)
 }
 
@@ -85,7 +101,10 @@ impl DataPath<'_> {
         self.forget_reserved(&(floor..u64::MAX));
         let (from, remains) = self.tail(&(floor..u64::MAX))?;
         let mark = if remains { Mark::Begin } else { Mark::None };
-        self.commit_map(Change::new(RecordKind::Truncate, SizeChange::Set(size)).marked(mark), |map| map.plan_remove(from..u64::MAX))?;
+        self.commit_map(
+            Change::new(RecordKind::Truncate, SizeChange::Set(size)).marked(mark),
+            |map| map.plan_remove(from..u64::MAX),
+        )?;
         if !remains {
             return Ok(());
         }
@@ -103,7 +122,10 @@ impl DataPath<'_> {
         loop {
             let (from, remains) = self.tail(&(floor..u64::MAX))?;
             let mark = if remains { Mark::None } else { last_mark };
-            let change = Change { touches: false, ..Change::new(RecordKind::Truncate, SizeChange::Keep).marked(mark) };
+            let change = Change {
+                touches: false,
+                ..Change::new(RecordKind::Truncate, SizeChange::Keep).marked(mark)
+            };
             self.commit_map(change, |map| map.plan_remove(from..u64::MAX))?;
             if !remains {
                 return Ok(());
@@ -112,11 +134,16 @@ impl DataPath<'_> {
         }
     }
 
-    /// Stands between two records of a truncation or, with no mark to come, of a reclaim. The metadata may outgrow its bounds here; the locks that are held do
-    /// not stand in the way of a metadata commit.
+    /// Stands between two records of a truncation or, with no mark to come, of a reclaim. The
+    /// metadata may outgrow its bounds here; the locks that are held do not stand in the way of a
+    /// metadata commit.
     fn between_records(self, last_mark: Mark) -> Result<()> {
         let what = if last_mark == Mark::None { "reclaim" } else { "truncate" };
-        assert!(last_mark == Mark::End || self.inode.names() == 0, "I-CHG-2: inode {} has a name and loses its blocks", self.inode.ino.0);
+        assert!(
+            last_mark == Mark::End || self.inode.names() == 0,
+            "I-CHG-2: inode {} has a name and loses its blocks",
+            self.inode.ino.0
+        );
         self.fs.options.limits.between_records(what);
         self.fs.begin_removal()
     }
@@ -131,7 +158,12 @@ mod tests {
 
     #[test]
     fn a_long_tail_is_freed_in_bounded_parts() {
-        let extent = |i: u64| Extent { start: BlockNo(10_000 - i * 3), blocks: 1, state: ExtentState::Written, birth: Epoch(1) };
+        let extent = |i: u64| Extent {
+            start: BlockNo(10_000 - i * 3),
+            blocks: 1,
+            state: ExtentState::Written,
+            birth: Epoch(1),
+        };
         let mut map = ExtentMap::from_rows((0..2500).map(|i| (FileBlock(i), extent(i)))).unwrap();
         let mut parts = Vec::new();
         loop {

@@ -1,4 +1,5 @@
-//! Untorn writes: on a file that asks for it, a page is after a power cut what it was before a write or what the write made it, and never a part of each.
+//! Untorn writes: on a file that asks for it, a page is after a power cut what it was before a
+//! write or what the write made it, and never a part of each.
 //!
 //! ```text
 //!   write, within one aligned unit ─► the device's own unit is as large, and the page lies in one of them? yes ─► in place
@@ -6,8 +7,9 @@
 //!                                        └► new blocks, and one record that remaps them: the record is the atom
 //! ```
 //!
-//! The redirect is that of checkpoints: to a writer of such a file every written block is a hole. The unit is kept in the extended attribute
-//! [`ATTRIBUTE`], which files get from the directory they are made in.
+//! The redirect is that of checkpoints: to a writer of such a file every written block is a hole.
+//! The unit is kept in the extended attribute [`ATTRIBUTE`], which files get from the directory
+//! they are made in.
 
 use super::DataPath;
 use crate::engine::Engine;

@@ -15,7 +15,8 @@ use bedplate_store::{ExtentMap, ExtentState, Grid, Piece};
 pub(super) struct Payload<'a> {
     pub(super) bytes: &'a [u8],
     pub(super) offset: u64,
-    /// The file does not grow beyond this, whatever is written: bytes beyond it are padding of the last sector.
+    /// The file does not grow beyond this, whatever is written: bytes beyond it are padding of the
+    /// last sector.
     pub(super) size_max: u64,
 }
 
@@ -49,13 +50,18 @@ impl<'a> Payload<'a> {
 
     /// Returns whether the device takes it as it is.
     pub(super) fn is_aligned(&self, grid: &Grid) -> bool {
-        grid.on_sector(self.offset) && grid.on_sector(self.bytes.len() as u64) && grid.takes(self.bytes)
+        grid.on_sector(self.offset)
+            && grid.on_sector(self.bytes.len() as u64)
+            && grid.takes(self.bytes)
     }
 }
 
 pub(super) fn too_large(offset: u64, len: u64) -> Error {
     let max = Grid::FILE_BYTES_MAX;
-    Error::new(ErrorKind::TooLarge, format!("{len} bytes from byte {offset} pass the largest file of {max} bytes"))
+    Error::new(
+        ErrorKind::TooLarge,
+        format!("{len} bytes from byte {offset} pass the largest file of {max} bytes"),
+    )
 }
 
 /// How an aligned write is to be carried out.
@@ -69,14 +75,19 @@ pub(super) enum WriteStrategy {
 }
 
 impl DataPath<'_> {
-    /// Writes as the file is served, at `offset` or at the end of the file; returns where. Counts. Where the volume is full it fails with no lock held, so
-    /// that the caller can make room and try again.
+    /// Writes as the file is served, at `offset` or at the end of the file; returns where. Counts.
+    /// Where the volume is full it fails with no lock held, so that the caller can make room and
+    /// try again.
     pub(crate) fn write(self, class: OpenClass, bytes: &[u8], offset: Option<u64>) -> Result<u64> {
         if bytes.is_empty() {
             return Ok(offset.unwrap_or_else(|| self.inode.size.load(Ordering::Acquire)));
         }
         let at = loop {
-            let way = if uses_cache(self.service().path) { self.write_cached(class, bytes, offset) } else { self.write_direct(class, bytes, offset) };
+            let way = if uses_cache(self.service().path) {
+                self.write_cached(class, bytes, offset)
+            } else {
+                self.write_direct(class, bytes, offset)
+            };
             match way {
                 Ok(Some(at)) => break at,
                 // The service changed in between.
@@ -88,7 +99,12 @@ impl DataPath<'_> {
         Ok(at)
     }
 
-    fn write_direct(self, class: OpenClass, bytes: &[u8], offset: Option<u64>) -> Result<Option<u64>> {
+    fn write_direct(
+        self,
+        class: OpenClass,
+        bytes: &[u8],
+        offset: Option<u64>,
+    ) -> Result<Option<u64>> {
         if let Some(offset) = offset {
             let data = Payload::new(bytes, offset)?;
             let held = self.state().lock.shared(self.fs);
@@ -97,7 +113,9 @@ impl DataPath<'_> {
                 return Ok(None);
             }
             self.count_mixed(service, class);
-            let _range = (service.path == IoMode::Direct).then(|| self.state().ranges.lock(self.locked_range(&data), Sharing::Exclusive, self.fs));
+            let _range = (service.path == IoMode::Direct).then(|| {
+                self.state().ranges.lock(self.locked_range(&data), Sharing::Exclusive, self.fs)
+            });
             if self.write_shared(&held, data)? {
                 return Ok(Some(offset));
             }
@@ -132,7 +150,8 @@ impl DataPath<'_> {
         self.state().steady.io_counters.count_write(bytes);
     }
 
-    /// Writes under the shared inode lock; `false` when that needs the exclusive one (nothing was written then).
+    /// Writes under the shared inode lock; `false` when that needs the exclusive one (nothing was
+    /// written then).
     pub(super) fn write_shared(self, held: &Held<'_>, data: Payload<'_>) -> Result<bool> {
         let grid = &self.fs.grid;
         if !data.is_aligned(grid) {
@@ -164,13 +183,25 @@ impl DataPath<'_> {
     pub(super) fn plan_write(self, data: &Payload<'_>) -> Result<WriteStrategy> {
         let grid = &self.fs.grid;
         let map = self.map()?;
-        Ok(plan(self.pieces_to_write(&map, grid.blocks(&data.range())).0, &map, grid, data, self.state().logged_size()))
+        Ok(plan(
+            self.pieces_to_write(&map, grid.blocks(&data.range())).0,
+            &map,
+            grid,
+            data,
+            self.state().logged_size(),
+        ))
     }
 
     /// Writes bytes at a device offset where the file has data.
     pub(super) fn overwrite(self, bytes: &[u8], at: u64) -> Result<()> {
-        debug_assert!(self.state().lock.is_held(), "I-IO-1: the lock is held from the lookup to the end of the write");
-        debug_assert!(!self.fs.is_past(self.inode.ino), "I-CKP-5: nothing of a checkpoint is written");
+        debug_assert!(
+            self.state().lock.is_held(),
+            "I-IO-1: the lock is held from the lookup to the end of the write"
+        );
+        debug_assert!(
+            !self.fs.is_past(self.inode.ino),
+            "I-CKP-5: nothing of a checkpoint is written"
+        );
         self.state().unsealed.permit(&(at..at + bytes.len() as u64), &self.fs.meta)?;
         Ok(self.fs.device.write_at(bytes, at)?)
     }
@@ -181,13 +212,17 @@ impl DataPath<'_> {
         for piece in pieces {
             let start = piece.written().expect("the way in place was planned for written pieces");
             let part = piece.bytes(grid, &data.range());
-            self.overwrite(data.part(&part), grid.start_of(start.0) + (part.start - grid.start_of(piece.file_block)))?;
+            self.overwrite(
+                data.part(&part),
+                grid.start_of(start.0) + (part.start - grid.start_of(piece.file_block)),
+            )?;
         }
         self.wrote_in_place();
         Ok(())
     }
 
-    /// Notes the time of a write that changed no metadata; the row follows with the next sync of everything or of this file.
+    /// Notes the time of a write that changed no metadata; the row follows with the next sync of
+    /// everything or of this file.
     pub(super) fn wrote_in_place(self) {
         self.inode.note_mtime(Timestamp::now());
         self.fs.list_lazy(self.inode);
@@ -195,20 +230,35 @@ impl DataPath<'_> {
 }
 
 /// Decides how an aligned write is carried out.
-fn plan(pieces: Vec<Piece>, map: &ExtentMap, grid: &Grid, data: &Payload<'_>, logged: u64) -> WriteStrategy {
+fn plan(
+    pieces: Vec<Piece>,
+    map: &ExtentMap,
+    grid: &Grid,
+    data: &Payload<'_>,
+    logged: u64,
+) -> WriteStrategy {
     let extends = data.size_after(logged) > logged;
     let unfilled = |piece: &&Piece| piece.written().is_none();
-    let (Some(first), Some(last)) = (pieces.iter().find(unfilled), pieces.iter().rfind(unfilled)) else {
+    let (Some(first), Some(last)) = (pieces.iter().find(unfilled), pieces.iter().rfind(unfilled))
+    else {
         return if extends { WriteStrategy::Exclusive } else { WriteStrategy::InPlace(pieces) };
     };
     let blocks = first.file_block..last.file_block + last.blocks;
-    let wholly = grid.start_of(blocks.start) >= data.offset && grid.start_of(blocks.end) <= data.end();
-    if wholly && (!extends || extends_cleanly(map, grid, data, logged)) { WriteStrategy::Fill(blocks) } else { WriteStrategy::Exclusive }
+    let wholly =
+        grid.start_of(blocks.start) >= data.offset && grid.start_of(blocks.end) <= data.end();
+    if wholly && (!extends || extends_cleanly(map, grid, data, logged)) {
+        WriteStrategy::Fill(blocks)
+    } else {
+        WriteStrategy::Exclusive
+    }
 }
 
 /// I-IO-5: the new end lies on a block, and the old one in no written block.
 fn extends_cleanly(map: &ExtentMap, grid: &Grid, data: &Payload<'_>, logged: u64) -> bool {
-    let tail_written = || map.holding(grid.block_of(logged)).is_some_and(|(_, extent)| extent.state == ExtentState::Written);
+    let tail_written = || {
+        map.holding(grid.block_of(logged))
+            .is_some_and(|(_, extent)| extent.state == ExtentState::Written)
+    };
     grid.on_block(data.size_after(logged)) && (grid.on_block(logged) || !tail_written())
 }
 
@@ -224,8 +274,13 @@ mod tests {
 
     /// Blocks 0 and 1 written, 2 and 3 unwritten.
     fn map() -> ExtentMap {
-        let extent = |start, state| Extent { start: BlockNo(start), blocks: 2, state, birth: Epoch(1) };
-        ExtentMap::from_rows([(FileBlock(0), extent(100, ExtentState::Written)), (FileBlock(2), extent(200, ExtentState::Unwritten))]).unwrap()
+        let extent =
+            |start, state| Extent { start: BlockNo(start), blocks: 2, state, birth: Epoch(1) };
+        ExtentMap::from_rows([
+            (FileBlock(0), extent(100, ExtentState::Written)),
+            (FileBlock(2), extent(200, ExtentState::Unwritten)),
+        ])
+        .unwrap()
     }
 
     fn way(offset: u64, len: usize, logged: u64) -> &'static str {
@@ -256,7 +311,10 @@ mod tests {
     #[test]
     fn a_write_past_the_largest_file_is_refused() {
         for (offset, len) in [(Grid::FILE_BYTES_MAX, 1), (u64::MAX, 1), (u64::MAX - 1, 4)] {
-            assert_eq!(Payload::new(&vec![0; len], offset).map(drop).unwrap_err().kind, ErrorKind::TooLarge);
+            assert_eq!(
+                Payload::new(&vec![0; len], offset).map(drop).unwrap_err().kind,
+                ErrorKind::TooLarge
+            );
         }
         assert!(Payload::new(&[1], Grid::FILE_BYTES_MAX - 1).is_ok());
     }

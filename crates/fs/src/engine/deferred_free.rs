@@ -1,4 +1,5 @@
-//! Blocks that left a file under the shared inode lock, and become free once all that held it have let go (I-IO-7).
+//! Blocks that left a file under the shared inode lock, and become free once all that held it have
+//! let go (I-IO-7).
 
 use std::sync::Arc;
 
@@ -17,10 +18,12 @@ const DEFERRED_RUNS_DUE: usize = 1024;
 pub(crate) struct DeferredFree(Mutex<Vec<(Arc<Inode>, Lsn, Run)>>);
 
 impl Engine {
-    /// Gives the blocks that left files under shared locks to the free space; returns whether there were any. The caller holds no inode lock.
+    /// Gives the blocks that left files under shared locks to the free space; returns whether there
+    /// were any. The caller holds no inode lock.
     pub(crate) fn free_deferred(&self) -> bool {
         let mut any = false;
-        // Not locked while the inode locks are waited for: a holder of one may want to put something in.
+        // Not locked while the inode locks are waited for: a holder of one may want to put
+        // something in.
         let left = std::mem::take(&mut *self.deferred_free.0.lock());
         let mut waited: Option<Arc<Inode>> = None;
         for (inode, lsn, run) in left {
@@ -35,7 +38,8 @@ impl Engine {
         any
     }
 
-    /// Keeps blocks that left a file under the shared inode lock, with the record that removed them.
+    /// Keeps blocks that left a file under the shared inode lock, with the record that removed
+    /// them.
     pub(crate) fn defer_free(&self, inode: &Arc<Inode>, lsn: Lsn, runs: Vec<Run>) {
         let mut deferred_free = self.deferred_free.0.lock();
         deferred_free.extend(runs.into_iter().map(|run| (Arc::clone(inode), lsn, run)));

@@ -109,7 +109,8 @@ impl DefragStatus {
         &self.waker
     }
 
-    /// Returns how many bytes it may move in a second, and above how many operations a second of programs it waits.
+    /// Returns how many bytes it may move in a second, and above how many operations a second of
+    /// programs it waits.
     pub(crate) fn bounds(&self) -> (u64, u64) {
         *self.bounds.lock()
     }

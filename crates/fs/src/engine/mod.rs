@@ -35,7 +35,10 @@ pub use recovery::RecoveryReport;
 pub use space_policy::{CheckpointCounts, SpacePolicy};
 pub(crate) use space_policy::{SPACE_POLICY, SpacePolicyState, decode_policy};
 pub(crate) use trials::{Trial, Trials};
-pub(crate) use tuning::{Tuning, TuningState, cache_options, check_options, check_stored, initial_tuning, refusal, stored_key};
+pub(crate) use tuning::{
+    Tuning, TuningState, cache_options, check_options, check_stored, initial_tuning, refusal,
+    stored_key,
+};
 pub(crate) use views::Views;
 
 use crate::inode::{Inode, InodeList, InodeTable};
@@ -45,7 +48,10 @@ use crate::schedule::ScheduleState;
 use crate::statistics::Sampler;
 use crate::{Epoch, Error, ErrorKind, InodeNo, Lsn, MountOptions, Result, Statfs};
 use bedplate_cache::PageCache;
-use bedplate_store::{Allocator, Committed, Grid, MetaStore, Outlook, PriorRows, Purpose, Record, RecordKind, RowChange, Table, has_before_images};
+use bedplate_store::{
+    Allocator, Committed, Grid, MetaStore, Outlook, PriorRows, Purpose, Record, RecordKind,
+    RowChange, Table, has_before_images,
+};
 
 /// How many inode numbers one `next_ino` setting reserves.
 const INO_BATCH: u64 = 1024;
@@ -84,7 +90,8 @@ pub(crate) struct Engine {
     pub(crate) growing: Mutex<()>,
     /// Rank 0.4: one clone at a time, and no rollback meanwhile.
     pub(crate) cloning: Mutex<()>,
-    /// Rank 0.9: shared by changes and opens, alone while a checkpoint is made, deleted or rolled back to.
+    /// Rank 0.9: shared by changes and opens, alone while a checkpoint is made, deleted or rolled
+    /// back to.
     pub(crate) changes: ChangeLock,
     /// Rank 1: one change of names at a time.
     pub(crate) names: NamesLock,
@@ -94,7 +101,8 @@ pub(crate) struct Engine {
     pub(crate) defrag_status: DefragStatus,
     /// Wakes the checkpoint scheduler before its time.
     pub(crate) scheduler_waker: Waker,
-    /// What a front end does so that writes which its kernel still holds arrive; called with no lock held.
+    /// What a front end does so that writes which its kernel still holds arrive; called with no
+    /// lock held.
     pub(crate) flush_frontend: OnceLock<FlushFrontend>,
     /// Rank 0.5: one at a time deletes checkpoints because the volume is full.
     pub(crate) room: Mutex<()>,
@@ -200,12 +208,14 @@ impl Engine {
         self.inodes.get_or_load(ino, self.meta.sealed_lsn(), || self.inode_row(ino))
     }
 
-    /// Refuses changes on a read-only mount and after a failed write or flush; holds back a writer that outruns the metadata.
+    /// Refuses changes on a read-only mount and after a failed write or flush; holds back a writer
+    /// that outruns the metadata.
     pub(crate) fn begin_change(&self) -> Result<()> {
         self.begin(Purpose::Change)
     }
 
-    /// As [`begin_change`](Self::begin_change), for what frees blocks or names: it goes on for a while where the metadata has no room to grow.
+    /// As [`begin_change`](Self::begin_change), for what frees blocks or names: it goes on for a
+    /// while where the metadata has no room to grow.
     pub(crate) fn begin_removal(&self) -> Result<()> {
         self.begin(Purpose::Removal)
     }
@@ -217,13 +227,23 @@ impl Engine {
 
     fn begin(&self, purpose: Purpose) -> Result<()> {
         if self.options.read_only {
-            return Err(Error::new(ErrorKind::ReadOnly, format!("{} is mounted read-only", self.device.name())));
+            return Err(Error::new(
+                ErrorKind::ReadOnly,
+                format!("{} is mounted read-only", self.device.name()),
+            ));
         }
         if self.unmounted.load(Ordering::Acquire) {
-            return Err(Error::new(ErrorKind::Busy, format!("{} was unmounted", self.device.name())));
+            return Err(Error::new(
+                ErrorKind::Busy,
+                format!("{} was unmounted", self.device.name()),
+            ));
         }
         if let Some(failure) = self.meta.failed() {
-            return Err(Error { kind: ErrorKind::ReadOnly, message: format!("the file system turned read-only: {failure}"), ..failure });
+            return Err(Error {
+                kind: ErrorKind::ReadOnly,
+                message: format!("the file system turned read-only: {failure}"),
+                ..failure
+            });
         }
         pause(Pause::Change);
         self.meta.throttle(purpose, || {
@@ -234,9 +254,13 @@ impl Engine {
 
     /// Logs a record that changes no extents and makes its rows visible.
     pub(crate) fn commit(&self, kind: RecordKind, rows: Vec<RowChange>) -> Lsn {
-        assert!(is_covered() || !rows.iter().any(|row| has_before_images(row.table)), "I-CHG-1: a freeze waits for every change of a file's rows");
+        assert!(
+            is_covered() || !rows.iter().any(|row| has_before_images(row.table)),
+            "I-CHG-1: a freeze waits for every change of a file's rows"
+        );
         pause(Pause::Commit);
-        let committed = self.meta.commit(Record { kind, rows, exposes: None, barrier: false }, None);
+        let committed =
+            self.meta.commit(Record { kind, rows, exposes: None, barrier: false }, None);
         if self.meta.commit_due() {
             self.sync_waker.wake();
         }
@@ -278,12 +302,17 @@ impl Engine {
         flushed
     }
 
-    /// Returns a number that no inode had before. May add a setting row to `rows`, to be committed with the inode.
+    /// Returns a number that no inode had before. May add a setting row to `rows`, to be committed
+    /// with the inode.
     pub(crate) fn new_ino(&self, rows: &mut Vec<RowChange>) -> InodeNo {
         let mut ino = self.next_ino.lock();
         if ino.next == ino.reserved {
             ino.reserved += INO_BATCH;
-            rows.push(RowChange::put(Table::Setting, NEXT_INO.to_vec(), ino.reserved.to_le_bytes().to_vec()));
+            rows.push(RowChange::put(
+                Table::Setting,
+                NEXT_INO.to_vec(),
+                ino.reserved.to_le_bytes().to_vec(),
+            ));
         }
         ino.next += 1;
         InodeNo(ino.next - 1)
@@ -291,8 +320,11 @@ impl Engine {
 
     /// Puts an inode with lazy times on the sync daemon's list.
     pub(crate) fn list_lazy(&self, inode: &Arc<Inode>) {
-        // A load first: it is nearly always listed, and a swap would move the cache line between processors.
-        if !inode.times_listed.load(Ordering::Relaxed) && !inode.times_listed.swap(true, Ordering::Relaxed) {
+        // A load first: it is nearly always listed, and a swap would move the cache line between
+        // processors.
+        if !inode.times_listed.load(Ordering::Relaxed)
+            && !inode.times_listed.swap(true, Ordering::Relaxed)
+        {
             self.lazy.lock().insert(inode.ino, Arc::clone(inode));
         }
     }

@@ -19,7 +19,8 @@ pub enum SpacePolicy {
     /// The change is refused, and every checkpoint stays.
     #[default]
     Refuse,
-    /// The oldest automatic checkpoint that is not marked as kept is deleted, and the next, until the change can go on.
+    /// The oldest automatic checkpoint that is not marked as kept is deleted, and the next, until
+    /// the change can go on.
     DeleteOldest,
 }
 
@@ -39,7 +40,9 @@ impl FromStr for SpacePolicy {
         match text {
             "refuse" => Ok(Self::Refuse),
             "delete-oldest" => Ok(Self::DeleteOldest),
-            _ => Err(format!("'{text}' is no policy of a full volume: it is 'refuse' or 'delete-oldest'")),
+            _ => Err(format!(
+                "'{text}' is no policy of a full volume: it is 'refuse' or 'delete-oldest'"
+            )),
         }
     }
 }
@@ -70,14 +73,20 @@ impl SpacePolicyState {
         let stored = meta.get(Table::Setting, SPACE_POLICY)?;
         let policy = stored.as_deref().map_or(Some(SpacePolicy::Refuse), decode_policy);
         if policy.is_none() {
-            tracing::warn!("the setting 'checkpoint_policy' is damaged: a full volume refuses until it is set again");
+            tracing::warn!(
+                "the setting 'checkpoint_policy' is damaged: a full volume refuses until it is set again"
+            );
         }
         self.deletes_oldest.store(policy == Some(SpacePolicy::DeleteOldest), Ordering::Relaxed);
         Ok(())
     }
 
     pub(crate) fn policy(&self) -> SpacePolicy {
-        if self.deletes_oldest.load(Ordering::Relaxed) { SpacePolicy::DeleteOldest } else { SpacePolicy::Refuse }
+        if self.deletes_oldest.load(Ordering::Relaxed) {
+            SpacePolicy::DeleteOldest
+        } else {
+            SpacePolicy::Refuse
+        }
     }
 
     /// Takes over another policy.

@@ -44,7 +44,10 @@ impl Trials {
     pub(crate) fn begin(&self, ino: InodeNo, trial: Trial) -> Result<()> {
         let mut files = self.files.lock();
         match files.entry(ino) {
-            Entry::Occupied(_) => Err(Error::new(ErrorKind::Busy, format!("inode {} is on trial in another mode already", ino.0))),
+            Entry::Occupied(_) => Err(Error::new(
+                ErrorKind::Busy,
+                format!("inode {} is on trial in another mode already", ino.0),
+            )),
             Entry::Vacant(place) => {
                 place.insert(trial);
                 self.any.store(true, Ordering::Release);
@@ -81,7 +84,8 @@ impl Trials {
 }
 
 impl Engine {
-    /// Returns the mode of a file whose opens name none: the one on trial, else the one that is set on it.
+    /// Returns the mode of a file whose opens name none: the one on trial, else the one that is set
+    /// on it.
     pub(crate) fn file_mode(&self, inode: &Inode) -> Option<IoMode> {
         self.trials.mode_of(inode.ino).or_else(|| inode.attr_lock().row.io_mode)
     }
@@ -100,11 +104,23 @@ mod tests {
         let trials = Trials::default();
         assert_eq!((trials.mode_of(InodeNo(7)), trials.first_ends_in()), (None, None));
         trials.begin(InodeNo(7), trial(IoMode::Direct, 60_000)).unwrap();
-        assert_eq!(trials.begin(InodeNo(7), trial(IoMode::Cached, 60_000)).unwrap_err().kind, ErrorKind::Busy);
+        assert_eq!(
+            trials.begin(InodeNo(7), trial(IoMode::Cached, 60_000)).unwrap_err().kind,
+            ErrorKind::Busy
+        );
         trials.begin(InodeNo(8), trial(IoMode::Cached, 0)).unwrap();
-        assert_eq!((trials.mode_of(InodeNo(7)), trials.mode_of(InodeNo(8))), (Some(IoMode::Direct), Some(IoMode::Cached)));
-        assert_eq!((trials.first_ends_in(), trials.end_overdue()), (Some(Duration::ZERO), vec![InodeNo(8)]));
-        assert_eq!((trials.mode_of(InodeNo(8)), trials.mode_of(InodeNo(7))), (None, Some(IoMode::Direct)));
+        assert_eq!(
+            (trials.mode_of(InodeNo(7)), trials.mode_of(InodeNo(8))),
+            (Some(IoMode::Direct), Some(IoMode::Cached))
+        );
+        assert_eq!(
+            (trials.first_ends_in(), trials.end_overdue()),
+            (Some(Duration::ZERO), vec![InodeNo(8)])
+        );
+        assert_eq!(
+            (trials.mode_of(InodeNo(8)), trials.mode_of(InodeNo(7))),
+            (None, Some(IoMode::Direct))
+        );
         assert!(!trials.end(InodeNo(8)) && trials.end(InodeNo(7)));
         assert_eq!((trials.mode_of(InodeNo(7)), trials.end_overdue()), (None, Vec::new()));
     }

@@ -5,12 +5,15 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
-use crate::options::{TUNABLES, Takes, Tunable, TunedBy, extent_size_refusal, is_extent_size, mode_of};
+use crate::options::{
+    TUNABLES, Takes, Tunable, TunedBy, extent_size_refusal, is_extent_size, mode_of,
+};
 use crate::{Error, ErrorKind, IoMode, MountOptions, Result};
 use bedplate_cache::CacheOptions;
 use bedplate_store::{MetaStore, Table};
 
-/// Threads that read ahead, and threads that write behind; they start with the first use of the cache.
+/// Threads that read ahead, and threads that write behind; they start with the first use of the
+/// cache.
 const CACHE_THREADS: usize = 4;
 
 /// What is in effect.
@@ -43,10 +46,18 @@ pub(crate) fn check_stored(meta: &MetaStore, tunable: Tunable) -> Result<Option<
     let Some(bytes) = meta.get(Table::Setting, &stored_key(tunable))? else { return Ok(None) };
     let (info, block_size) = (tunable.info(), meta.region().superblock().block_size);
     let Some(value) = bytes.as_slice().try_into().ok().map(u64::from_le_bytes) else {
-        return Err(Error::corrupt(format!("what the volume holds for the tunable '{}' is no number", info.name)));
+        return Err(Error::corrupt(format!(
+            "what the volume holds for the tunable '{}' is no number",
+            info.name
+        )));
     };
     let why = refusal(tunable, value, block_size);
-    why.map_or(Ok(Some(value)), |why| Err(Error::corrupt(format!("the volume holds for the tunable '{}' what it cannot be: {why}", info.name))))
+    why.map_or(Ok(Some(value)), |why| {
+        Err(Error::corrupt(format!(
+            "the volume holds for the tunable '{}' what it cannot be: {why}",
+            info.name
+        )))
+    })
 }
 
 /// Says why a value cannot be one of a tunable on a volume with such blocks; nothing where it can.
@@ -66,11 +77,17 @@ pub(crate) fn refusal(tunable: Tunable, value: u64, block_size: u32) -> Option<S
 pub(crate) fn check_options(options: &MountOptions, block_size: u32) -> Result<()> {
     let (tunable, value) = (Tunable::ExtentSize, options.extent_size_bytes);
     let why = refusal(tunable, value, block_size);
-    why.map_or(Ok(()), |why| Err(Error::new(ErrorKind::Invalid, format!("{}{value}: {why}", tunable.info().option))))
+    why.map_or(Ok(()), |why| {
+        Err(Error::new(ErrorKind::Invalid, format!("{}{value}: {why}", tunable.info().option)))
+    })
 }
 
-/// Settles which values a mount begins with: options that were given, else what the volume holds, else defaults.
-pub(crate) fn initial_tuning(meta: &MetaStore, mut options: MountOptions) -> Result<(MountOptions, Tuning)> {
+/// Settles which values a mount begins with: options that were given, else what the volume holds,
+/// else defaults.
+pub(crate) fn initial_tuning(
+    meta: &MetaStore,
+    mut options: MountOptions,
+) -> Result<(MountOptions, Tuning)> {
     let (mut by, mut stored) = ([TunedBy::Default; TUNABLES.len()], [None; TUNABLES.len()]);
     for info in &TUNABLES {
         let (tunable, at) = (info.tunable, info.tunable as usize);
@@ -78,7 +95,11 @@ pub(crate) fn initial_tuning(meta: &MetaStore, mut options: MountOptions) -> Res
             by[at] = TunedBy::Format;
             continue;
         }
-        stored[at] = if info.takes == Takes::MountOption { None } else { usable(check_stored(meta, tunable))? };
+        stored[at] = if info.takes == Takes::MountOption {
+            None
+        } else {
+            usable(check_stored(meta, tunable))?
+        };
         if options.given.contains(tunable) || tunable.of(&options) != tunable.default_value() {
             by[at] = TunedBy::MountOption;
         } else if let Some(value) = stored[at] {
@@ -86,7 +107,8 @@ pub(crate) fn initial_tuning(meta: &MetaStore, mut options: MountOptions) -> Res
             tunable.put(value, &mut options);
         }
     }
-    // An option and what is stored for the other of a pair may contradict each other: the option counts.
+    // An option and what is stored for the other of a pair may contradict each other: the option
+    // counts.
     if options.read_ahead_bytes_min > options.read_ahead_bytes_max {
         meet(&by, Tunable::ReadAheadMin, Tunable::ReadAheadMax, &mut options);
     }
@@ -115,13 +137,18 @@ fn usable(stored: Result<Option<u64>>) -> Result<Option<u64>> {
 
 /// Gives both of a pair the value of the one that a mount option set.
 fn meet(by: &[TunedBy], low: Tunable, high: Tunable, options: &mut MountOptions) {
-    let low_counts = by[low as usize] == TunedBy::MountOption && by[high as usize] != TunedBy::MountOption;
+    let low_counts =
+        by[low as usize] == TunedBy::MountOption && by[high as usize] != TunedBy::MountOption;
     let (from, to) = if low_counts { (low, high) } else { (high, low) };
     to.put(from.of(options), options);
 }
 
 /// Returns what the cache needs to know of mount options.
-pub(crate) fn cache_options(options: &MountOptions, io_align: u32, block_size: u32) -> CacheOptions {
+pub(crate) fn cache_options(
+    options: &MountOptions,
+    io_align: u32,
+    block_size: u32,
+) -> CacheOptions {
     CacheOptions {
         cap_bytes: options.cache_bytes,
         io_align,

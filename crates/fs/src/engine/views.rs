@@ -86,12 +86,16 @@ impl Views {
 
     /// Returns the slot of a checkpoint, giving it one where needed.
     fn slot(&self, epoch: Epoch) -> Result<u64> {
-        if let Some((slot, _)) = self.slots.read().epochs.iter().find(|(_, known)| **known == epoch) {
+        if let Some((slot, _)) = self.slots.read().epochs.iter().find(|(_, known)| **known == epoch)
+        {
             return Ok(*slot);
         }
         let mut slots = self.slots.write();
         if slots.last + 1 == DIR_SLOT {
-            return Err(Error::new(ErrorKind::Busy, "65,534 checkpoints were looked into since the mount: mount again to look into others"));
+            return Err(Error::new(
+                ErrorKind::Busy,
+                "65,534 checkpoints were looked into since the mount: mount again to look into others",
+            ));
         }
         slots.last += 1;
         let slot = slots.last;
@@ -115,11 +119,12 @@ impl Engine {
         let slot = ino.0 >> SLOT_SHIFT;
         let epoch = match slot {
             0 => self.views.base.get().copied(),
-            _ => Some(
-                self.views
-                    .epoch(slot)
-                    .ok_or_else(|| Error::new(ErrorKind::NotFound, format!("inode {} is of a checkpoint that was deleted", ino.0)))?,
-            ),
+            _ => Some(self.views.epoch(slot).ok_or_else(|| {
+                Error::new(
+                    ErrorKind::NotFound,
+                    format!("inode {} is of a checkpoint that was deleted", ino.0),
+                )
+            })?),
         };
         Ok(RowPlace { epoch, ino: InodeNo(ino.0 & ((1 << SLOT_SHIFT) - 1)), slot })
     }
@@ -127,7 +132,10 @@ impl Engine {
     /// Refuses to change what belongs to a checkpoint.
     pub(crate) fn need_live(&self, ino: InodeNo) -> Result<()> {
         if self.is_past(ino) {
-            return Err(Error::new(ErrorKind::ReadOnly, "a checkpoint cannot be changed: copy what you need, or roll back"));
+            return Err(Error::new(
+                ErrorKind::ReadOnly,
+                "a checkpoint cannot be changed: copy what you need, or roll back",
+            ));
         }
         Ok(())
     }
@@ -153,8 +161,14 @@ impl Engine {
             return self.checkpoints_row();
         }
         let place = self.place(ino)?;
-        let bytes = if place.ino.is_possible() { self.row_at(place, Table::Inode, &inode_key(place.ino))? } else { None };
-        let row = InodeRow::decode(&bytes.ok_or_else(|| Error::new(ErrorKind::NotFound, format!("there is no inode {}", ino.0)))?)?;
+        let bytes = if place.ino.is_possible() {
+            self.row_at(place, Table::Inode, &inode_key(place.ino))?
+        } else {
+            None
+        };
+        let row = InodeRow::decode(&bytes.ok_or_else(|| {
+            Error::new(ErrorKind::NotFound, format!("there is no inode {}", ino.0))
+        })?)?;
         Ok(InodeRow { parent: self.parent_at(place, row.parent), ..row })
     }
 
@@ -168,9 +182,20 @@ impl Engine {
 
     fn checkpoints_row(&self) -> Result<InodeRow> {
         let root = self.inode_row(InodeNo::ROOT)?;
-        let newest = self.meta.reading(|rows| Ok(rows.checkpoint_set.checkpoints.last().map(|checkpoint| checkpoint.row.created)))?;
+        let newest = self.meta.reading(|rows| {
+            Ok(rows.checkpoint_set.checkpoints.last().map(|checkpoint| checkpoint.row.created))
+        })?;
         let time: Timestamp = newest.unwrap_or(root.btime);
-        Ok(InodeRow { mode: 0o555, nlink: 2, io_mode: None, parent: InodeNo::ROOT, atime: time, mtime: time, ctime: time, ..root })
+        Ok(InodeRow {
+            mode: 0o555,
+            nlink: 2,
+            io_mode: None,
+            parent: InodeNo::ROOT,
+            atime: time,
+            mtime: time,
+            ctime: time,
+            ..root
+        })
     }
 
     fn row_at(&self, place: RowPlace, table: Table, key: &[u8]) -> Result<Option<Vec<u8>>> {
@@ -181,7 +206,12 @@ impl Engine {
     }
 
     /// Returns a row of an inode's names or attributes.
-    pub(crate) fn row_of(&self, table: Table, ino: InodeNo, rest: &[u8]) -> Result<Option<Vec<u8>>> {
+    pub(crate) fn row_of(
+        &self,
+        table: Table,
+        ino: InodeNo,
+        rest: &[u8],
+    ) -> Result<Option<Vec<u8>>> {
         if ino == CHECKPOINTS_DIR {
             return Ok(None);
         }
@@ -189,7 +219,8 @@ impl Engine {
         self.row_at(place, table, &pair_key(place.ino, rest))
     }
 
-    /// Visits the rows of an inode's names, attributes or extents whose keys end in `from` and later ends.
+    /// Visits the rows of an inode's names, attributes or extents whose keys end in `from` and
+    /// later ends.
     pub(crate) fn rows_of(
         &self,
         table: Table,
@@ -210,7 +241,9 @@ impl Engine {
         let visit = |key: &[u8], value: &[u8]| visit(split_key(key)?.1, value);
         match place.epoch {
             None => self.meta.scan(table, from, Bound::Excluded(&end), visit),
-            Some(epoch) => self.meta.reading(|rows| rows.scan_at(epoch, table, (from, Bound::Excluded(&end)), visit)),
+            Some(epoch) => self
+                .meta
+                .reading(|rows| rows.scan_at(epoch, table, (from, Bound::Excluded(&end)), visit)),
         }
     }
 
@@ -221,7 +254,9 @@ impl Engine {
             return directory(CHECKPOINTS_DIR);
         }
         if dir == CHECKPOINTS_DIR {
-            let epoch = self.meta.reading(|rows| Ok(rows.checkpoint_set.named(name).map(|checkpoint| checkpoint.epoch)))?;
+            let epoch = self.meta.reading(|rows| {
+                Ok(rows.checkpoint_set.named(name).map(|checkpoint| checkpoint.epoch))
+            })?;
             return epoch.map_or(Ok(None), |epoch| directory(self.inode_at(epoch, InodeNo::ROOT)?));
         }
         let Some(bytes) = self.row_of(Table::Dentry, dir, name)? else { return Ok(None) };
@@ -230,7 +265,12 @@ impl Engine {
     }
 
     /// Returns up to `limit` names of a directory after one.
-    pub(crate) fn names_of(&self, dir: InodeNo, after: Option<&[u8]>, limit: usize) -> Result<Vec<DirEntry>> {
+    pub(crate) fn names_of(
+        &self,
+        dir: InodeNo,
+        after: Option<&[u8]>,
+        limit: usize,
+    ) -> Result<Vec<DirEntry>> {
         let mut entries = Vec::new();
         if limit == 0 {
             return Ok(entries);
@@ -239,21 +279,47 @@ impl Engine {
             return self.names_of_checkpoints(after, limit);
         }
         let place = self.place(dir)?;
-        self.rows_of(Table::Dentry, dir, after.map_or(Bound::Unbounded, Bound::Excluded), |name, value| {
-            let row = DentryRow::decode(value)?;
-            entries.push(DirEntry { name: name.to_vec(), ino: place.inode(row.ino), kind: row.kind });
-            Ok(if entries.len() >= limit { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
-        })?;
+        self.rows_of(
+            Table::Dentry,
+            dir,
+            after.map_or(Bound::Unbounded, Bound::Excluded),
+            |name, value| {
+                let row = DentryRow::decode(value)?;
+                entries.push(DirEntry {
+                    name: name.to_vec(),
+                    ino: place.inode(row.ino),
+                    kind: row.kind,
+                });
+                Ok(if entries.len() >= limit {
+                    ControlFlow::Break(())
+                } else {
+                    ControlFlow::Continue(())
+                })
+            },
+        )?;
         Ok(entries)
     }
 
     fn names_of_checkpoints(&self, after: Option<&[u8]>, limit: usize) -> Result<Vec<DirEntry>> {
         let mut found: Vec<(Vec<u8>, Epoch)> = self.meta.reading(|rows| {
-            let all = rows.checkpoint_set.checkpoints.iter().map(|checkpoint| (checkpoint.row.name.clone(), checkpoint.epoch));
+            let all = rows
+                .checkpoint_set
+                .checkpoints
+                .iter()
+                .map(|checkpoint| (checkpoint.row.name.clone(), checkpoint.epoch));
             Ok(all.filter(|(name, _)| after.is_none_or(|after| name.as_slice() > after)).collect())
         })?;
         found.sort_unstable();
         found.truncate(limit);
-        found.into_iter().map(|(name, epoch)| Ok(DirEntry { name, ino: self.inode_at(epoch, InodeNo::ROOT)?, kind: FileKind::Directory })).collect()
+        found
+            .into_iter()
+            .map(|(name, epoch)| {
+                Ok(DirEntry {
+                    name,
+                    ino: self.inode_at(epoch, InodeNo::ROOT)?,
+                    kind: FileKind::Directory,
+                })
+            })
+            .collect()
     }
 }

@@ -86,7 +86,9 @@ pub(crate) fn info(fs: &Engine) -> FsInfo {
         extents: fs.meta.row_count(Table::Extent).unwrap_or(0),
         mode: fs.tuning.mode(),
         device: fs.device.name().to_owned(),
-        engine: engine.fallback.map_or_else(|| engine.name.to_owned(), |reason| format!("{} ({reason})", engine.name)),
+        engine: engine
+            .fallback
+            .map_or_else(|| engine.name.to_owned(), |reason| format!("{} ({reason})", engine.name)),
         failed: fs.meta.failed().map(|e| e.message),
         log,
         checkpoints: fs.checkpoint_counts(),

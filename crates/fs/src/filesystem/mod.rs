@@ -15,10 +15,12 @@ use parking_lot::Mutex;
 use crate::engine::Engine;
 use crate::namespace::make::{Making, check_target};
 use crate::{
-    Attr, ChangedBlocks, CheckReport, CheckpointCounts, CheckpointDifference, CheckpointHold, CheckpointInfo, CheckpointOptions, CheckpointSpace,
-    CloneReport, CloneSource, DefragStep, DirEntry, Error, ErrorKind, File, FileActivity, FileKind, FilePath, FormatOptions, FormatReport,
-    Fragmentation, InodeNo, IoMode, Moment, MountOptions, NewFile, OpenOptions, Pressure, RenameMode, Result, RollbackOptions, RollbackReport,
-    Schedule, ScheduleRun, SetAttr, SpacePolicy, Statfs, Tunable, TunableState, TuneOptions, Untorn, check, format, mount,
+    Attr, ChangedBlocks, CheckReport, CheckpointCounts, CheckpointDifference, CheckpointHold,
+    CheckpointInfo, CheckpointOptions, CheckpointSpace, CloneReport, CloneSource, DefragStep,
+    DirEntry, Error, ErrorKind, File, FileActivity, FileKind, FilePath, FormatOptions,
+    FormatReport, Fragmentation, InodeNo, IoMode, Moment, MountOptions, NewFile, OpenOptions,
+    Pressure, RenameMode, Result, RollbackOptions, RollbackReport, Schedule, ScheduleRun, SetAttr,
+    SpacePolicy, Statfs, Tunable, TunableState, TuneOptions, Untorn, check, format, mount,
 };
 use bedplate_store::Superblock;
 pub use info::FsInfo;
@@ -27,13 +29,15 @@ use crate::background::{Daemon, checkpoint_scheduler, defragmenter, sync_daemon}
 
 /// A mounted file system. Cheap to clone; every method may be called from any number of threads.
 ///
-/// The last clone dropped without [`unmount`](Self::unmount) leaves the volume as a crash would: sound, to be recovered at the next mount.
+/// The last clone dropped without [`unmount`](Self::unmount) leaves the volume as a crash would:
+/// sound, to be recovered at the next mount.
 #[derive(Clone)]
 pub struct FileSystem {
     inner: Arc<Inner>,
 }
 
-/// Dropped with the last clone: the daemons first, the checkpoint scheduler and the defragmenter before the sync daemon.
+/// Dropped with the last clone: the daemons first, the checkpoint scheduler and the defragmenter
+/// before the sync daemon.
 struct Inner {
     daemons: Mutex<Vec<Daemon>>,
     fs: Arc<Engine>,
@@ -47,15 +51,25 @@ impl FileSystem {
     /// Writes an empty file system onto `device`, with the intent log on `log` when one is given.
     ///
     /// # Errors
-    /// `Exists` when either device holds a volume and `force` is off; `Invalid` for options out of range or a device too small; device errors.
-    pub fn format(device: &Arc<dyn BlockDevice>, log: Option<&Arc<dyn BlockDevice>>, options: &FormatOptions) -> Result<FormatReport> {
+    /// `Exists` when either device holds a volume and `force` is off; `Invalid` for options out of
+    /// range or a device too small; device errors.
+    pub fn format(
+        device: &Arc<dyn BlockDevice>,
+        log: Option<&Arc<dyn BlockDevice>>,
+        options: &FormatOptions,
+    ) -> Result<FormatReport> {
         format::format(device, log, options)
     }
     /// Mounts: reads the superblock, recovers, rebuilds the free space, removes orphans.
     ///
     /// # Errors
-    /// `NotAVolume`, `NewerFormat`, `Corrupt` with offset and field, `NotFound` when the log device is missing or another volume's, device errors.
-    pub fn mount(device: Arc<dyn BlockDevice>, log: Option<Arc<dyn BlockDevice>>, options: MountOptions) -> Result<Self> {
+    /// `NotAVolume`, `NewerFormat`, `Corrupt` with offset and field, `NotFound` when the log device
+    /// is missing or another volume's, device errors.
+    pub fn mount(
+        device: Arc<dyn BlockDevice>,
+        log: Option<Arc<dyn BlockDevice>>,
+        options: MountOptions,
+    ) -> Result<Self> {
         let fs = mount::mount(device, log, options)?;
         let mut daemons = Vec::new();
         if !fs.options.read_only {
@@ -67,7 +81,8 @@ impl FileSystem {
         }
         Ok(Self { inner: Arc::new(Inner { daemons: Mutex::new(daemons), fs }) })
     }
-    /// Reads the superblock only and says whether a separate log device is needed and which volume this is.
+    /// Reads the superblock only and says whether a separate log device is needed and which volume
+    /// this is.
     ///
     /// # Errors
     /// As [`mount`](Self::mount).
@@ -82,7 +97,8 @@ impl FileSystem {
             clean: superblock.clean,
         })
     }
-    /// Makes everything durable and marks the volume clean. Files still open keep failing with `Busy` afterwards.
+    /// Makes everything durable and marks the volume clean. Files still open keep failing with
+    /// `Busy` afterwards.
     ///
     /// # Errors
     /// `Io` when the last writes fail.
@@ -94,7 +110,11 @@ impl FileSystem {
     ///
     /// # Errors
     /// Only what keeps the check from running at all; inconsistencies are findings.
-    pub fn check(device: &Arc<dyn BlockDevice>, log: Option<&Arc<dyn BlockDevice>>, repair: bool) -> Result<CheckReport> {
+    pub fn check(
+        device: &Arc<dyn BlockDevice>,
+        log: Option<&Arc<dyn BlockDevice>>,
+        repair: bool,
+    ) -> Result<CheckReport> {
         check::check(device, log, repair)
     }
     /// Makes everything that was acknowledged durable.
@@ -104,14 +124,16 @@ impl FileSystem {
     pub fn sync(&self) -> Result<()> {
         self.inner.fs.sync_everything()
     }
-    /// Takes over the device's present size; returns the new size in bytes. Does nothing where the device did not grow.
+    /// Takes over the device's present size; returns the new size in bytes. Does nothing where the
+    /// device did not grow.
     ///
     /// # Errors
     /// `Invalid` when the device shrank; device errors.
     pub fn grow(&self) -> Result<u64> {
         mount::grow(&self.inner.fs)
     }
-    /// Calls `work` with the size in bytes that the file system has and keeps until it returns, so that the volume below can be made smaller.
+    /// Calls `work` with the size in bytes that the file system has and keeps until it returns, so
+    /// that the volume below can be made smaller.
     pub fn keeping_size<T>(&self, work: impl FnOnce(u64) -> T) -> T {
         mount::keeping_size(&self.inner.fs, work)
     }
@@ -133,7 +155,8 @@ impl FileSystem {
     pub fn activity(&self, ino: InodeNo) -> Result<FileActivity> {
         self.inner.fs.activity(ino)
     }
-    /// Returns what those files did that did anything, by rising inode number, from the first after `after` (0: from the first); at most `limit`.
+    /// Returns what those files did that did anything, by rising inode number, from the first after
+    /// `after` (0: from the first); at most `limit`.
     #[must_use]
     pub fn activities(&self, after: InodeNo, limit: usize) -> Vec<FileActivity> {
         self.inner.fs.activities(after, limit)
@@ -155,16 +178,18 @@ impl FileSystem {
     pub fn tunable(&self, tunable: Tunable) -> u64 {
         self.inner.fs.tuning.value(tunable)
     }
-    /// Changes tunables, all or none: in effect when it returns (what counts from the next mount on: then) and, unless `live_only`, durable in the volume.
-    /// Returns how they stand then.
+    /// Changes tunables, all or none: in effect when it returns (what counts from the next mount
+    /// on: then) and, unless `live_only`, durable in the volume. Returns how they stand then.
     ///
     /// # Errors
-    /// `Invalid` for a value out of its range or a tunable that cannot be changed so; `ReadOnly` where it would be stored; `Io` when dirty pages must be
-    /// written first and cannot be: then nothing has changed.
+    /// `Invalid` for a value out of its range or a tunable that cannot be changed so; `ReadOnly`
+    /// where it would be stored; `Io` when dirty pages must be written first and cannot be: then
+    /// nothing has changed.
     pub fn tune(&self, change: &TuneOptions) -> Result<Vec<TunableState>> {
         self.inner.fs.tune(change)
     }
-    /// Returns one path of each inode that has a name. Reads every name of the file system once: ask for many at once, and remember them.
+    /// Returns one path of each inode that has a name. Reads every name of the file system once:
+    /// ask for many at once, and remember them.
     ///
     /// # Errors
     /// `Io`, `Corrupt`.
@@ -213,17 +238,29 @@ impl FileSystem {
             self.inner.fs.unpin(&inode, count);
         }
     }
-    /// Makes a file, directory, device node, pipe or socket (not a symbolic link). The new object inherits the directory's I/O mode.
+    /// Makes a file, directory, device node, pipe or socket (not a symbolic link). The new object
+    /// inherits the directory's I/O mode.
     ///
     /// # Errors
     /// `Exists`, `NotFound`, `NotDirectory`, `NameTooLong`, `Invalid` name, `NoSpace`, `ReadOnly`.
-    pub fn make(&self, dir: InodeNo, name: &[u8], kind: FileKind, new: NewFile, rdev: u32) -> Result<Attr> {
+    pub fn make(
+        &self,
+        dir: InodeNo,
+        name: &[u8],
+        kind: FileKind,
+        new: NewFile,
+        rdev: u32,
+    ) -> Result<Attr> {
         if kind == FileKind::Symlink {
-            return Err(Error::new(ErrorKind::Invalid, "a symbolic link needs a target: use symlink"));
+            return Err(Error::new(
+                ErrorKind::Invalid,
+                "a symbolic link needs a target: use symlink",
+            ));
         }
         self.make_with_room(dir, name, &Making { kind, new, rdev, target: &[] })
     }
-    /// Makes an unnamed file that lives until it is closed, or gets a name by [`link`](Self::link) (`O_TMPFILE`). It is retained once.
+    /// Makes an unnamed file that lives until it is closed, or gets a name by [`link`](Self::link)
+    /// (`O_TMPFILE`). It is retained once.
     ///
     /// # Errors
     /// As [`make`](Self::make).
@@ -237,7 +274,16 @@ impl FileSystem {
     /// As [`make`](Self::make); `Invalid` for a target that is empty or longer than 4,095 bytes.
     pub fn symlink(&self, dir: InodeNo, name: &[u8], target: &[u8], new: NewFile) -> Result<Attr> {
         check_target(target)?;
-        self.make_with_room(dir, name, &Making { kind: FileKind::Symlink, new: NewFile { mode: 0o777, ..new }, rdev: 0, target })
+        self.make_with_room(
+            dir,
+            name,
+            &Making {
+                kind: FileKind::Symlink,
+                new: NewFile { mode: 0o777, ..new },
+                rdev: 0,
+                target,
+            },
+        )
     }
     /// Reads a symbolic link.
     ///
@@ -271,14 +317,27 @@ impl FileSystem {
     ///
     /// # Errors
     /// As `rename(2)`; `Invalid` when a directory would move below itself.
-    pub fn rename(&self, from_dir: InodeNo, from: &[u8], to_dir: InodeNo, to: &[u8], mode: RenameMode) -> Result<()> {
+    pub fn rename(
+        &self,
+        from_dir: InodeNo,
+        from: &[u8],
+        to_dir: InodeNo,
+        to: &[u8],
+        mode: RenameMode,
+    ) -> Result<()> {
         self.inner.fs.rename(from_dir, from, to_dir, to, mode)
     }
-    /// Returns up to `limit` entries (without `.` and `..`) whose names come after `after` in byte order.
+    /// Returns up to `limit` entries (without `.` and `..`) whose names come after `after` in byte
+    /// order.
     ///
     /// # Errors
     /// `NotFound`, `NotDirectory`.
-    pub fn read_dir(&self, dir: InodeNo, after: Option<&[u8]>, limit: usize) -> Result<Vec<DirEntry>> {
+    pub fn read_dir(
+        &self,
+        dir: InodeNo,
+        after: Option<&[u8]>,
+        limit: usize,
+    ) -> Result<Vec<DirEntry>> {
         self.inner.fs.read_dir(dir, after, limit)
     }
     /// Returns the directory that holds `dir`; the root is its own parent.
@@ -295,11 +354,19 @@ impl FileSystem {
     pub fn get_xattr(&self, ino: InodeNo, name: &[u8]) -> Result<Vec<u8>> {
         self.inner.fs.get_xattr(ino, name)
     }
-    /// Sets an extended attribute: up to 255 bytes of name, 65,536 of value. `create`: refuse an existing one; `replace`: refuse a missing one.
+    /// Sets an extended attribute: up to 255 bytes of name, 65,536 of value. `create`: refuse an
+    /// existing one; `replace`: refuse a missing one.
     ///
     /// # Errors
     /// `Exists`, `NoAttribute`, `Range`, `NoSpace`.
-    pub fn set_xattr(&self, ino: InodeNo, name: &[u8], value: &[u8], create: bool, replace: bool) -> Result<()> {
+    pub fn set_xattr(
+        &self,
+        ino: InodeNo,
+        name: &[u8],
+        value: &[u8],
+        create: bool,
+        replace: bool,
+    ) -> Result<()> {
         self.inner.fs.begin_set_xattr(ino, name, value)?;
         self.inner.fs.with_room(|| self.inner.fs.set_xattr(ino, name, value, create, replace))
     }
@@ -331,7 +398,8 @@ impl FileSystem {
     pub fn open_inode(&self, ino: InodeNo, options: &OpenOptions) -> Result<File> {
         File::open(&self.inner.fs, &self.inner.fs.inode(ino)?, options)
     }
-    /// Sets the I/O mode of a file (also a live one) or directory; `None` lets it fall back to the mount's.
+    /// Sets the I/O mode of a file (also a live one) or directory; `None` lets it fall back to the
+    /// mount's.
     ///
     /// # Errors
     /// `NotFound`, `Invalid` for other kinds, `ReadOnly`.
@@ -341,12 +409,16 @@ impl FileSystem {
 
     // ---- checkpoints ----
 
-    /// Makes a checkpoint: an image, as of one moment, of everything or of named files and directories. Durable
-    /// when it returns. It is read in `.checkpoints/NAME` of the root.
+    /// Makes a checkpoint: an image, as of one moment, of everything or of named files and
+    /// directories. Durable when it returns. It is read in `.checkpoints/NAME` of the root.
     ///
     /// # Errors
     /// `Exists`, `Invalid` name or empty scope, `NotFound` path, `NoSpace`, `ReadOnly`.
-    pub fn create_checkpoint(&self, name: impl AsRef<[u8]>, options: &CheckpointOptions) -> Result<CheckpointInfo> {
+    pub fn create_checkpoint(
+        &self,
+        name: impl AsRef<[u8]>,
+        options: &CheckpointOptions,
+    ) -> Result<CheckpointInfo> {
         self.inner.fs.create_checkpoint(name.as_ref(), options)
     }
     /// Returns the checkpoints, oldest first.
@@ -361,7 +433,8 @@ impl FileSystem {
     pub fn checkpoint_space(&self, name: impl AsRef<[u8]>) -> Result<CheckpointSpace> {
         self.inner.fs.checkpoint_space(&[name.as_ref()])
     }
-    /// Counts what deleting several checkpoints together would free: also blocks that only they share. Reads all that they keep.
+    /// Counts what deleting several checkpoints together would free: also blocks that only they
+    /// share. Reads all that they keep.
     ///
     /// # Errors
     /// `NotFound`.
@@ -369,22 +442,24 @@ impl FileSystem {
         let names: Vec<&[u8]> = names.iter().map(AsRef::as_ref).collect();
         self.inner.fs.checkpoint_space(&names)
     }
-    /// Counts what all checkpoints hold together: what deleting them would free. Reads all that they keep.
+    /// Counts what all checkpoints hold together: what deleting them would free. Reads all that
+    /// they keep.
     ///
     /// # Errors
     /// `Corrupt`, `Io`.
     pub fn all_checkpoints_space(&self) -> Result<CheckpointSpace> {
         self.inner.fs.all_checkpoints_space()
     }
-    /// Sets what happens to checkpoints when the volume is full; kept in the volume, durable when it returns.
+    /// Sets what happens to checkpoints when the volume is full; kept in the volume, durable when
+    /// it returns.
     ///
     /// # Errors
     /// `ReadOnly`.
     pub fn set_space_policy(&self, policy: SpacePolicy) -> Result<()> {
         self.inner.fs.set_space_policy(policy)
     }
-    /// Returns what there is to warn of: checkpoints hold half of the volume or more, or less than a tenth of it is available. Reads all that they keep
-    /// where little is left.
+    /// Returns what there is to warn of: checkpoints hold half of the volume or more, or less than
+    /// a tenth of it is available. Reads all that they keep where little is left.
     ///
     /// # Errors
     /// `Corrupt`, `Io`.
@@ -396,8 +471,9 @@ impl FileSystem {
     pub fn schedules(&self) -> Vec<Schedule> {
         self.inner.fs.schedules()
     }
-    /// Adds a schedule, or replaces the one of its name; `last` is ignored. Kept in the volume, durable when it returns; carried out while it is mounted
-    /// for writing, and by [`run_schedules`](Self::run_schedules).
+    /// Adds a schedule, or replaces the one of its name; `last` is ignored. Kept in the volume,
+    /// durable when it returns; carried out while it is mounted for writing, and by
+    /// [`run_schedules`](Self::run_schedules).
     ///
     /// # Errors
     /// `Invalid` name, period, number or paths; `NoSpace`, `ReadOnly`.
@@ -419,7 +495,8 @@ impl FileSystem {
     pub fn run_schedules(&self, now: Moment) -> Result<ScheduleRun> {
         self.inner.fs.run_schedules(now)
     }
-    /// Says what is to be done before a checkpoint by schedule, so that writes which a kernel above still holds are in it. The first call counts.
+    /// Says what is to be done before a checkpoint by schedule, so that writes which a kernel above
+    /// still holds are in it. The first call counts.
     pub fn before_scheduled(&self, hand_over: impl Fn() + Send + Sync + 'static) {
         drop(self.inner.fs.flush_frontend.set(Box::new(hand_over)));
     }
@@ -450,47 +527,73 @@ impl FileSystem {
         self.inner.fs.keep_checkpoint(name.as_ref(), kept)
     }
 
-    /// Puts everything, a directory or a file back to what a checkpoint shows: remaps, copies nothing. A checkpoint of the moment before is made first,
-    /// to undo with. Durable when it returns.
+    /// Puts everything, a directory or a file back to what a checkpoint shows: remaps, copies
+    /// nothing. A checkpoint of the moment before is made first, to undo with. Durable when it
+    /// returns.
     ///
     /// # Errors
-    /// `NotFound`; `Busy` naming files that are open, unless forced; `Invalid` when a file has got a name elsewhere since; `NoSpace`, `ReadOnly`.
-    pub fn rollback(&self, name: impl AsRef<[u8]>, options: &RollbackOptions) -> Result<RollbackReport> {
+    /// `NotFound`; `Busy` naming files that are open, unless forced; `Invalid` when a file has got
+    /// a name elsewhere since; `NoSpace`, `ReadOnly`.
+    pub fn rollback(
+        &self,
+        name: impl AsRef<[u8]>,
+        options: &RollbackOptions,
+    ) -> Result<RollbackReport> {
         self.inner.fs.rollback(name.as_ref(), options)
     }
 
-    /// Makes a writable clone, under a new name, of a file or directory: of what a checkpoint shows, or of the present. No data is copied: the blocks
-    /// are shared, and a write to some of them goes to new blocks. It is there whole or not at all, also after a crash; durable when it returns.
-    /// What is preallocated and not written is a hole in the clone.
+    /// Makes a writable clone, under a new name, of a file or directory: of what a checkpoint
+    /// shows, or of the present. No data is copied: the blocks are shared, and a write to some of
+    /// them goes to new blocks. It is there whole or not at all, also after a crash; durable when
+    /// it returns. What is preallocated and not written is a hole in the clone.
     ///
     /// # Errors
-    /// `Exists` target; `NotFound` checkpoint, path or directory of the target; `Invalid` path that leads out of the checkpoint; `NoSpace`, `ReadOnly`.
-    pub fn clone_files(&self, source: &CloneSource, target: impl AsRef<Path>) -> Result<CloneReport> {
+    /// `Exists` target; `NotFound` checkpoint, path or directory of the target; `Invalid` path that
+    /// leads out of the checkpoint; `NoSpace`, `ReadOnly`.
+    pub fn clone_files(
+        &self,
+        source: &CloneSource,
+        target: impl AsRef<Path>,
+    ) -> Result<CloneReport> {
         self.inner.fs.clone_files(source, target.as_ref())
     }
 
-    /// Returns how a file (by its inode, seen in whichever checkpoint) differs between checkpoint `from` and checkpoint `to`, or the present: the ranges
-    /// to copy, without reading the file. The cost follows from what changed. Of a file that did not exist, all its data.
+    /// Returns how a file (by its inode, seen in whichever checkpoint) differs between checkpoint
+    /// `from` and checkpoint `to`, or the present: the ranges to copy, without reading the file.
+    /// The cost follows from what changed. Of a file that did not exist, all its data.
     ///
     /// # Errors
-    /// `NotFound` checkpoint, or file at the second moment; `Invalid` for a file that a checkpoint of named files does not hold.
-    pub fn changed_blocks(&self, file: InodeNo, from: impl AsRef<[u8]>, to: Option<&[u8]>) -> Result<ChangedBlocks> {
+    /// `NotFound` checkpoint, or file at the second moment; `Invalid` for a file that a checkpoint
+    /// of named files does not hold.
+    pub fn changed_blocks(
+        &self,
+        file: InodeNo,
+        from: impl AsRef<[u8]>,
+        to: Option<&[u8]>,
+    ) -> Result<ChangedBlocks> {
         self.inner.fs.changed_blocks(file, from.as_ref(), to)
     }
-    /// Returns what differs between checkpoint `from` and checkpoint `to`, or the present, by path. Contents are compared by where they are, not read; the
-    /// cost follows from what changed, and one look at all names to tell the paths. Of checkpoints of named files all that both moments are of is looked
-    /// at, and what only one is of is told as that.
+    /// Returns what differs between checkpoint `from` and checkpoint `to`, or the present, by path.
+    /// Contents are compared by where they are, not read; the cost follows from what changed, and
+    /// one look at all names to tell the paths. Of checkpoints of named files all that both moments
+    /// are of is looked at, and what only one is of is told as that.
     ///
     /// # Errors
     /// `NotFound` checkpoint; `Invalid` when the second is older; `Io`, `Corrupt`.
-    pub fn checkpoint_diff(&self, from: impl AsRef<[u8]>, to: Option<&[u8]>) -> Result<Vec<CheckpointDifference>> {
+    pub fn checkpoint_diff(
+        &self,
+        from: impl AsRef<[u8]>,
+        to: Option<&[u8]>,
+    ) -> Result<Vec<CheckpointDifference>> {
         self.inner.fs.checkpoint_diff(from.as_ref(), to)
     }
 
-    /// Keeps writes of a file from tearing, also a live one, or those of what is created in a directory from then on; `None` ends it.
+    /// Keeps writes of a file from tearing, also a live one, or those of what is created in a
+    /// directory from then on; `None` ends it.
     ///
-    /// A write that begins and ends on blocks and lies within one aligned unit of so many bytes (a power of two, 4 to 64 KiB) is then after a power cut
-    /// wholly there or wholly absent. Not so in mode `cached`, where the cache writes, or on a mount, where the kernel does.
+    /// A write that begins and ends on blocks and lies within one aligned unit of so many bytes (a
+    /// power of two, 4 to 64 KiB) is then after a power cut wholly there or wholly absent. Not so
+    /// in mode `cached`, where the cache writes, or on a mount, where the kernel does.
     ///
     /// # Errors
     /// `NotFound`, `Invalid` for other kinds and sizes, `ReadOnly`.
@@ -505,8 +608,9 @@ impl FileSystem {
         self.inner.fs.untorn(&self.inner.fs.inode(ino)?)
     }
 
-    /// Asks for a file's blocks in runs of so many bytes (a multiple of the block size, at most 1 GiB), also a live one's, or those of what is created in a
-    /// directory from then on; `None` ends it. A hint: where the free space has no such run, the file gets what there is.
+    /// Asks for a file's blocks in runs of so many bytes (a multiple of the block size, at most 1
+    /// GiB), also a live one's, or those of what is created in a directory from then on; `None`
+    /// ends it. A hint: where the free space has no such run, the file gets what there is.
     ///
     /// # Errors
     /// `NotFound`, `Invalid` for other kinds and sizes, `ReadOnly`.
@@ -529,9 +633,10 @@ impl FileSystem {
     pub fn fragmentation(&self, ino: InodeNo) -> Result<Fragmentation> {
         self.inner.fs.fragmentation(&self.inner.fs.inode(ino)?)
     }
-    /// Moves the next scattered part of a file, 1 MiB at most, at or after the offset `from` in bytes, to where it lies together; call it again with
-    /// [`DefragStep::next`]. Reads and writes of the file wait for one step at a time. Blocks that checkpoints need are left alone unless `unshare`:
-    /// then the file gets copies of its own, and the checkpoint keeps the old ones.
+    /// Moves the next scattered part of a file, 1 MiB at most, at or after the offset `from` in
+    /// bytes, to where it lies together; call it again with [`DefragStep::next`]. Reads and writes
+    /// of the file wait for one step at a time. Blocks that checkpoints need are left alone unless
+    /// `unshare`: then the file gets copies of its own, and the checkpoint keeps the old ones.
     ///
     /// # Errors
     /// `NotFound`, `Invalid` for what is not a regular file, `ReadOnly`, `Io`.

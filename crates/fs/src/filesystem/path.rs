@@ -20,16 +20,29 @@ impl FileSystem {
     /// As [`resolve`](Self::resolve) and [`open_inode`](Self::open_inode).
     pub fn open(&self, path: impl AsRef<Path>, options: &OpenOptions) -> Result<File> {
         let path = path.as_ref();
-        self.open_found(options, || self.inner.fs.resolve_for_open(path, options, &|dir, name, making| self.make_with_room(dir, name, making)))
+        self.open_found(options, || {
+            self.inner.fs.resolve_for_open(path, options, &|dir, name, making| {
+                self.make_with_room(dir, name, making)
+            })
+        })
     }
 
-    /// Opens what a lookup finds, in the mode that it names; looks again where that was removed since, as a rename or rollback does that replaces it.
-    fn open_found(&self, options: &OpenOptions, mut find: impl FnMut() -> Result<(InodeNo, Option<IoMode>)>) -> Result<File> {
+    /// Opens what a lookup finds, in the mode that it names; looks again where that was removed
+    /// since, as a rename or rollback does that replaces it.
+    fn open_found(
+        &self,
+        options: &OpenOptions,
+        mut find: impl FnMut() -> Result<(InodeNo, Option<IoMode>)>,
+    ) -> Result<File> {
         let mut gone = None;
         loop {
             let (ino, suffix) = find()?;
-            match self.open_inode(ino, &OpenOptions { mode: suffix.or(options.mode), ..options.clone() }) {
-                Err(error) if error.kind == ErrorKind::NotFound && gone != Some(ino) => gone = Some(ino),
+            match self
+                .open_inode(ino, &OpenOptions { mode: suffix.or(options.mode), ..options.clone() })
+            {
+                Err(error) if error.kind == ErrorKind::NotFound && gone != Some(ino) => {
+                    gone = Some(ino)
+                }
                 result => return result,
             }
         }
@@ -40,7 +53,9 @@ impl FileSystem {
     /// # Errors
     /// As [`make`](Self::make).
     pub fn create_dir_all(&self, path: impl AsRef<Path>) -> Result<Attr> {
-        self.inner.fs.create_dir_all(path.as_ref(), &|dir, name, making| self.make_with_room(dir, name, making))
+        self.inner.fs.create_dir_all(path.as_ref(), &|dir, name, making| {
+            self.make_with_room(dir, name, making)
+        })
     }
 
     /// Removes a file or empty directory by path.
@@ -56,7 +71,8 @@ impl FileSystem {
     /// # Errors
     /// As [`rename`](Self::rename).
     pub fn rename_path(&self, from: impl AsRef<Path>, to: impl AsRef<Path>) -> Result<()> {
-        let (from, to) = (self.inner.fs.walk(from.as_ref(), false)?, self.inner.fs.walk(to.as_ref(), false)?);
+        let (from, to) =
+            (self.inner.fs.walk(from.as_ref(), false)?, self.inner.fs.walk(to.as_ref(), false)?);
         self.rename(from.dir, &from.name, to.dir, &to.name, RenameMode::Replace)
     }
 }

@@ -7,7 +7,12 @@ use crate::{Attr, ErrorKind, InodeNo, Result, SetAttr};
 
 impl FileSystem {
     /// Makes an object under a name.
-    pub(super) fn make_with_room(&self, dir: InodeNo, name: &[u8], making: &Making<'_>) -> Result<Attr> {
+    pub(super) fn make_with_room(
+        &self,
+        dir: InodeNo,
+        name: &[u8],
+        making: &Making<'_>,
+    ) -> Result<Attr> {
         let fs = self.state();
         fs.begin_make(dir, name)?;
         fs.with_room(|| fs.make(dir, name, making))
@@ -20,7 +25,9 @@ impl FileSystem {
         loop {
             match (fs.set_attr(&inode, change), change.size) {
                 (Err(error), Some(size)) if error.kind == ErrorKind::NoSpace => {
-                    fs.make_room(error, &|without| DataPath::new(fs, &inode).demand(&SpaceDemand::SetSize(size), without))?;
+                    fs.make_room(error, &|without| {
+                        DataPath::new(fs, &inode).demand(&SpaceDemand::SetSize(size), without)
+                    })?;
                 }
                 (other, _) => return other,
             }

@@ -6,12 +6,19 @@ use super::FileSystem;
 use crate::{InodeNo, IoMode, Result};
 
 impl FileSystem {
-    /// Serves a file in another I/O mode for a time at most, whatever is set on it: a trial, which a crash ends too. `holder` is a number by which the
-    /// caller renews it.
+    /// Serves a file in another I/O mode for a time at most, whatever is set on it: a trial, which
+    /// a crash ends too. `holder` is a number by which the caller renews it.
     ///
     /// # Errors
-    /// `Busy` while the file is on another trial, `NotFound`, `Invalid` for other kinds, `ReadOnly`.
-    pub fn begin_trial(&self, ino: InodeNo, mode: IoMode, holder: u64, time: Duration) -> Result<()> {
+    /// `Busy` while the file is on another trial, `NotFound`, `Invalid` for other kinds,
+    /// `ReadOnly`.
+    pub fn begin_trial(
+        &self,
+        ino: InodeNo,
+        mode: IoMode,
+        holder: u64,
+        time: Duration,
+    ) -> Result<()> {
         self.state().begin_trial(ino, mode, holder, time)
     }
     /// Lets a trial go on for a time from now on.

@@ -1,4 +1,5 @@
-//! A set of file blocks: those whose data is in the library cache and that have blocks of the volume reserved.
+//! A set of file blocks: those whose data is in the library cache and that have blocks of the
+//! volume reserved.
 
 use std::ops::Range;
 
@@ -50,10 +51,16 @@ mod tests {
                 model.extend(range);
             } else {
                 let removed: Vec<u64> = set.remove(&range).into_iter().flatten().collect();
-                assert_eq!(removed, range.clone().filter(|block| model.remove(block)).collect::<Vec<_>>());
+                assert_eq!(
+                    removed,
+                    range.clone().filter(|block| model.remove(block)).collect::<Vec<_>>()
+                );
             }
             let ranges: Vec<Range<u64>> = set.0.iter().map(|(range, ())| range).collect();
-            assert!(ranges.windows(2).all(|pair| pair[0].end < pair[1].start), "joined and in order: {ranges:?}");
+            assert!(
+                ranges.windows(2).all(|pair| pair[0].end < pair[1].start),
+                "joined and in order: {ranges:?}"
+            );
         }
     }
 }

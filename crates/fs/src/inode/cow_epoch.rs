@@ -27,7 +27,8 @@ impl CowEpoch {
         self.known.store(u64::from(generation) << 32 | u64::from(epoch.0), Ordering::Release);
     }
 
-    /// Notes the newest checkpoint that holds the file, and the epoch up to which files may share its blocks.
+    /// Notes the newest checkpoint that holds the file, and the epoch up to which files may share
+    /// its blocks.
     pub(crate) fn set_parts(&self, held: Epoch, cloned: Epoch) {
         self.held.store(held.0, Ordering::Relaxed);
         self.cloned.store(cloned.0, Ordering::Relaxed);

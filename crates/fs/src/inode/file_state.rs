@@ -16,7 +16,8 @@ use crate::statistics::FileCounters;
 use bedplate_cache::{Backing, CachedFile};
 use bedplate_store::ExtentMap;
 
-/// What every read and write looks at and hardly any changes: a cache line that all processors keep, away from the locks that they take from each other.
+/// What every read and write looks at and hardly any changes: a cache line that all processors
+/// keep, away from the locks that they take from each other.
 #[derive(Debug, Default)]
 #[repr(C, align(128))]
 pub(crate) struct Steady {
@@ -41,7 +42,8 @@ pub(crate) struct FileState {
     pub(crate) fill_claims: RangeLock,
     /// Rank 3. `None` until it is needed.
     map: RwLock<Option<ExtentMap>>,
-    /// The size in the inode's row, valid once the map is loaded. Behind `inode.size` while cached writes wait.
+    /// The size in the inode's row, valid once the map is loaded. Behind `inode.size` while cached
+    /// writes wait.
     logged_size: AtomicU64,
     /// Extents born up to this epoch may be needed elsewhere.
     pub(crate) cow_epoch: CowEpoch,
@@ -69,7 +71,8 @@ impl FileState {
         self.opens.try_lock().is_none_or(|opens| opens.len() > 0)
     }
 
-    /// Returns whether a freeze waits for changes of the file because it is open, or because pages of it are dirty or being written (I-CHG-1).
+    /// Returns whether a freeze waits for changes of the file because it is open, or because pages
+    /// of it are dirty or being written (I-CHG-1).
     pub(crate) fn is_covered(&self) -> bool {
         self.is_open() || self.cached.get().is_some_and(|part| part.file.dirty_bytes() > 0)
     }
@@ -77,7 +80,9 @@ impl FileState {
     /// Returns whether nothing is lost when the inode is dropped from memory: no opens, no dirty pages.
     pub(crate) fn is_idle(&self) -> bool {
         let dirty = self.cached.get().is_some_and(|part| part.file.dirty_bytes() > 0);
-        self.opens.try_lock().is_some_and(|opens| opens.len() == 0) && !dirty && self.reserved.lock().is_empty()
+        self.opens.try_lock().is_some_and(|opens| opens.len() == 0)
+            && !dirty
+            && self.reserved.lock().is_empty()
     }
 
     #[cfg(test)]

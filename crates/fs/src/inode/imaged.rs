@@ -1,4 +1,5 @@
-//! Which extent rows of a file have an image in the newest checkpoint that holds it, so that a redirected write need not ask the tables for each.
+//! Which extent rows of a file have an image in the newest checkpoint that holds it, so that a
+//! redirected write need not ask the tables for each.
 
 use std::collections::HashSet;
 
@@ -7,7 +8,8 @@ use crate::Epoch;
 /// No more keys than this are remembered; beyond it the tables are asked.
 const KEYS_MAX: usize = 1 << 20;
 
-/// The file blocks whose rows changed since the newest checkpoint that holds the file was made. Changed under the map's write lock.
+/// The file blocks whose rows changed since the newest checkpoint that holds the file was made.
+/// Changed under the map's write lock.
 #[derive(Debug, Default)]
 pub(crate) struct Imaged {
     /// That checkpoint, 0 for none; `None` before the first look.
@@ -18,8 +20,10 @@ pub(crate) struct Imaged {
 }
 
 impl Imaged {
-    /// Takes over which checkpoint is the newest that holds the file. Every record of the file's extents comes after a call of this: a checkpoint newer
-    /// than the one known was made since the last of them, and has no image of the file yet. An older one has got those of one that was deleted.
+    /// Takes over which checkpoint is the newest that holds the file. Every record of the file's
+    /// extents comes after a call of this: a checkpoint newer than the one known was made since the
+    /// last of them, and has no image of the file yet. An older one has got those of one that was
+    /// deleted.
     pub(crate) fn follow(&mut self, held: Epoch) {
         if self.held != Some(held) {
             self.complete = self.held.is_some_and(|before| before < held);
@@ -35,7 +39,8 @@ impl Imaged {
         }
     }
 
-    /// Returns the newest checkpoint that holds the file, as of the last call of [`follow`](Self::follow).
+    /// Returns the newest checkpoint that holds the file, as of the last call of
+    /// [`follow`](Self::follow).
     pub(crate) fn held(&self) -> Epoch {
         self.held.unwrap_or_default()
     }

@@ -1,4 +1,5 @@
-//! A list of inodes that something holds for, kept as it comes and goes, so that finding them takes no look at every inode in memory.
+//! A list of inodes that something holds for, kept as it comes and goes, so that finding them takes
+//! no look at every inode in memory.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};

@@ -168,10 +168,12 @@ impl Inode {
     }
 
     pub(crate) fn has_lazy_times(&self) -> bool {
-        self.lazy_mtime.load(Ordering::Relaxed) != NO_TIME || self.lazy_atime.load(Ordering::Relaxed) != NO_TIME
+        self.lazy_mtime.load(Ordering::Relaxed) != NO_TIME
+            || self.lazy_atime.load(Ordering::Relaxed) != NO_TIME
     }
 
-    /// Remembers a record that concerns the inode; `data` when the data cannot be read back without it.
+    /// Remembers a record that concerns the inode; `data` when the data cannot be read back without
+    /// it.
     pub(crate) fn note_lsn(&self, lsn: Lsn, data: bool) {
         self.meta_lsn.fetch_max(lsn.0, Ordering::AcqRel);
         if data {
@@ -208,7 +210,11 @@ impl Inode {
         };
         let mtime = lazy(&self.lazy_mtime, row.mtime);
         Attr {
-            size: if row.kind == FileKind::File { self.size.load(Ordering::Acquire) } else { row.size },
+            size: if row.kind == FileKind::File {
+                self.size.load(Ordering::Acquire)
+            } else {
+                row.size
+            },
             atime: lazy(&self.lazy_atime, row.atime),
             mtime,
             ctime: if mtime == row.mtime { row.ctime } else { row.ctime.max(mtime) },
@@ -216,7 +222,8 @@ impl Inode {
         }
     }
 
-    /// Takes over another row. With one that has a name the inode is alive, also where it could not be reclaimed before.
+    /// Takes over another row. With one that has a name the inode is alive, also where it could not
+    /// be reclaimed before.
     pub(crate) fn replace_row(&self, row: InodeRow) {
         let mut life = self.life.lock();
         life.dead &= row.nlink == 0;
@@ -235,17 +242,26 @@ impl Inode {
     pub(crate) fn pin(&self) -> Result<()> {
         let mut life = self.life.lock();
         if life.dead {
-            return Err(Error::new(ErrorKind::NotFound, format!("inode {} was removed", self.ino.0)));
+            return Err(Error::new(
+                ErrorKind::NotFound,
+                format!("inode {} was removed", self.ino.0),
+            ));
         }
         life.pins += 1;
         Ok(())
     }
 
-    /// Gives back `count` pins; returns whether nothing keeps the inode then, so that it is to be claimed.
+    /// Gives back `count` pins; returns whether nothing keeps the inode then, so that it is to be
+    /// claimed.
     #[must_use]
     pub(crate) fn unpin(&self, count: u64) -> bool {
         let mut life = self.life.lock();
-        assert!(life.pins >= count, "I-INO-2: inode {} has {} pins, {count} are given back", self.ino.0, life.pins);
+        assert!(
+            life.pins >= count,
+            "I-INO-2: inode {} has {} pins, {count} are given back",
+            self.ino.0,
+            life.pins
+        );
         life.pins -= count;
         self.is_unkept(&life)
     }
@@ -273,8 +289,9 @@ impl Inode {
         self.attr.lock().nlink
     }
 
-    /// Returns the pins to park when nothing else is lost with the inode: what it knows of records that are not sealed yet, a later sync or
-    /// overwrite must find here, and one without names must be here when its last pin goes.
+    /// Returns the pins to park when nothing else is lost with the inode: what it knows of records
+    /// that are not sealed yet, a later sync or overwrite must find here, and one without names
+    /// must be here when its last pin goes.
     fn pins_if_idle(&self, sealed: Lsn) -> Option<u64> {
         let life = self.life.lock();
         let idle = self.meta_lsn() <= sealed && !self.has_lazy_times() && self.data.is_idle();
@@ -313,9 +330,14 @@ impl InodeTable {
         &self.shards[usize::try_from(ino.0 % SHARDS as u64).expect("below SHARDS")]
     }
 
-    /// Returns a loaded inode, or loads it with `load` (called with the shard locked, so that it is loaded once).
-    /// A full table lets go of idle inodes whose records are `sealed`.
-    pub(crate) fn get_or_load(&self, ino: InodeNo, sealed: Lsn, load: impl FnOnce() -> Result<InodeRow>) -> Result<Arc<Inode>> {
+    /// Returns a loaded inode, or loads it with `load` (called with the shard locked, so that it is
+    /// loaded once). A full table lets go of idle inodes whose records are `sealed`.
+    pub(crate) fn get_or_load(
+        &self,
+        ino: InodeNo,
+        sealed: Lsn,
+        load: impl FnOnce() -> Result<InodeRow>,
+    ) -> Result<Arc<Inode>> {
         let mut shard = self.shard(ino).lock();
         if let Some(inode) = shard.inodes.get(&ino) {
             return Ok(Arc::clone(inode));
@@ -335,17 +357,25 @@ impl InodeTable {
     /// Returns whether an inode is pinned, loaded or not.
     pub(crate) fn is_pinned(&self, ino: InodeNo) -> bool {
         let shard = self.shard(ino).lock();
-        shard.inodes.get(&ino).map_or_else(|| shard.parked.contains_key(&ino), |inode| inode.life.lock().pins > 0)
+        shard
+            .inodes
+            .get(&ino)
+            .map_or_else(|| shard.parked.contains_key(&ino), |inode| inode.life.lock().pins > 0)
     }
 
-    /// Takes `count` pins off an inode that is not loaded; a loaded one is returned, for the caller to unpin.
+    /// Takes `count` pins off an inode that is not loaded; a loaded one is returned, for the caller
+    /// to unpin.
     pub(crate) fn unpin_parked(&self, ino: InodeNo, count: u64) -> Option<Arc<Inode>> {
         let mut shard = self.shard(ino).lock();
         if let Some(inode) = shard.inodes.get(&ino) {
             return Some(Arc::clone(inode));
         }
         let pins = shard.parked.get_mut(&ino)?;
-        assert!(*pins >= count, "I-INO-2: inode {} has {pins} parked pins, {count} are given back", ino.0);
+        assert!(
+            *pins >= count,
+            "I-INO-2: inode {} has {pins} parked pins, {count} are given back",
+            ino.0
+        );
         *pins -= count;
         if *pins == 0 {
             shard.parked.remove(&ino);
@@ -369,7 +399,18 @@ impl InodeTable {
     pub(crate) fn loaded(&self, pick: impl Fn(&Inode) -> bool) -> Vec<Arc<Inode>> {
         #[cfg(test)]
         self.walks.fetch_add(1, Ordering::Relaxed);
-        self.shards.iter().flat_map(|shard| shard.lock().inodes.values().filter(|inode| pick(inode)).cloned().collect::<Vec<_>>()).collect()
+        self.shards
+            .iter()
+            .flat_map(|shard| {
+                shard
+                    .lock()
+                    .inodes
+                    .values()
+                    .filter(|inode| pick(inode))
+                    .cloned()
+                    .collect::<Vec<_>>()
+            })
+            .collect()
     }
 
     /// Forgets inodes that are no more, retained or not.
@@ -381,17 +422,22 @@ impl InodeTable {
     pub(crate) fn counters(&self) -> CounterSnapshot {
         let sum = Counters::default();
         sum.absorb(&self.left.snapshot());
-        self.shards.iter().for_each(|shard| shard.lock().inodes.values().for_each(|inode| sum.absorb(&inode.snapshot())));
+        self.shards.iter().for_each(|shard| {
+            shard.lock().inodes.values().for_each(|inode| sum.absorb(&inode.snapshot()))
+        });
         sum.snapshot()
     }
 
     /// Lets all that is counted begin anew.
     pub(crate) fn reset_statistics(&self) {
         self.left.reset();
-        self.shards.iter().for_each(|shard| shard.lock().inodes.values().for_each(|inode| inode.reset_statistics()));
+        self.shards.iter().for_each(|shard| {
+            shard.lock().inodes.values().for_each(|inode| inode.reset_statistics())
+        });
     }
 
-    /// Drops idle inodes from a full shard: half of it at once, so that the cost is constant an inode.
+    /// Drops idle inodes from a full shard: half of it at once, so that the cost is constant an
+    /// inode.
     fn shrink(&self, shard: &mut Shard, sealed: Lsn) {
         let Shard { inodes, parked } = shard;
         if inodes.len() < SHARD_INODES_MAX || !inodes.len().is_power_of_two() {
@@ -399,7 +445,8 @@ impl InodeTable {
         }
         let mut spare = SHARD_INODES_MAX / 2;
         inodes.retain(|ino, inode| {
-            // An open holds the inode itself, so the pins of one that only the table holds are retentions.
+            // An open holds the inode itself, so the pins of one that only the table holds are
+            // retentions.
             if spare == 0 || Arc::strong_count(inode) > 1 {
                 return true;
             }
@@ -457,7 +504,8 @@ mod tests {
 
     #[test]
     fn an_inode_stays_until_its_records_are_sealed() {
-        // A file was written, closed, dropped from memory and opened again: its sync then knew nothing of the records that still waited.
+        // A file was written, closed, dropped from memory and opened again: its sync then knew
+        // nothing of the records that still waited.
         let inode = Inode::new(InodeNo(2), row(1));
         inode.note_lsn(Lsn(7), true);
         assert_eq!(inode.pins_if_idle(Lsn(6)), None);
@@ -476,7 +524,10 @@ mod tests {
             inode.pin().unwrap();
         }
         let loaded: usize = table.shards.iter().map(|shard| shard.lock().inodes.len()).sum();
-        assert!(loaded <= SHARDS * SHARD_INODES_MAX, "{loaded} inodes are loaded though nobody uses them");
+        assert!(
+            loaded <= SHARDS * SHARD_INODES_MAX,
+            "{loaded} inodes are loaded though nobody uses them"
+        );
         for ino in 1..=count {
             if let Some(inode) = table.unpin_parked(InodeNo(ino), 1) {
                 assert!(!inode.unpin(1));

@@ -1,8 +1,9 @@
 //! A few long written extents of a file, to be found without the extent map and its lock.
 //!
-//! Valid under the inode lock, shared or exclusive: a change of where written blocks are clears this under the map's write lock, and what is noted
-//! is noted under its read lock; blocks that a reader found before stay what they are (I-IO-1). Each slot is a seqlock; a reader that meets a change
-//! takes the map.
+//! Valid under the inode lock, shared or exclusive: a change of where written blocks are clears
+//! this under the map's write lock, and what is noted is noted under its read lock; blocks that a
+//! reader found before stay what they are (I-IO-1). Each slot is a seqlock; a reader that meets a
+//! change takes the map.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
@@ -43,7 +44,12 @@ impl Slot {
     fn read(&self) -> Option<(u64, u64, u64, Epoch)> {
         let version = self.version.load(Ordering::Acquire);
         let birth = Epoch(self.birth.load(Ordering::Relaxed));
-        let found = (self.first.load(Ordering::Relaxed), self.start.load(Ordering::Relaxed), self.blocks.load(Ordering::Relaxed), birth);
+        let found = (
+            self.first.load(Ordering::Relaxed),
+            self.start.load(Ordering::Relaxed),
+            self.blocks.load(Ordering::Relaxed),
+            birth,
+        );
         fence(Ordering::Acquire);
         (version & 1 == 0 && self.version.load(Ordering::Relaxed) == version).then_some(found)
     }
@@ -51,7 +57,12 @@ impl Slot {
     /// Writes unless another thread does.
     fn write(&self, first: u64, start: u64, blocks: u64, birth: Epoch) {
         let version = self.version.load(Ordering::Relaxed);
-        if version & 1 != 0 || self.version.compare_exchange(version, version + 1, Ordering::Acquire, Ordering::Relaxed).is_err() {
+        if version & 1 != 0
+            || self
+                .version
+                .compare_exchange(version, version + 1, Ordering::Acquire, Ordering::Relaxed)
+                .is_err()
+        {
             return;
         }
         fence(Ordering::Release);
@@ -68,7 +79,8 @@ impl Recent {
         &self.slots[(block >> REGION_SHIFT) as usize & (SLOTS - 1)]
     }
 
-    /// Returns the volume block of a file block, how many blocks follow it on the volume, itself included, and their birth.
+    /// Returns the volume block of a file block, how many blocks follow it on the volume, itself
+    /// included, and their birth.
     #[inline]
     pub(crate) fn find(&self, block: u64) -> Option<(u64, u64, Epoch)> {
         let (first, start, blocks, birth) = self.slot(block).read()?;
@@ -87,7 +99,10 @@ impl Recent {
 
     /// Forgets everything. The map's write lock is held.
     pub(crate) fn clear(&self) {
-        self.slots.iter().filter(|slot| slot.blocks.load(Ordering::Relaxed) > 0).for_each(|slot| slot.write(0, 0, 0, Epoch(0)));
+        self.slots
+            .iter()
+            .filter(|slot| slot.blocks.load(Ordering::Relaxed) > 0)
+            .for_each(|slot| slot.write(0, 0, 0, Epoch(0)));
     }
 }
 
@@ -123,7 +138,9 @@ mod tests {
                 }
             });
             for _ in 0..20_000 {
-                if let Some((first, start, blocks, _)) = recent.slots[0].read().filter(|(_, _, blocks, _)| *blocks > 0) {
+                if let Some((first, start, blocks, _)) =
+                    recent.slots[0].read().filter(|(_, _, blocks, _)| *blocks > 0)
+                {
                     assert_eq!((start, blocks), (first * 3, first + 1000));
                 }
             }

@@ -9,13 +9,16 @@ use parking_lot::Mutex;
 use crate::{Lsn, Result};
 use bedplate_store::{MetaStore, PlantedBug, planted};
 
-/// Device ranges whose content a record in the log vouches for with a checksum that replay will still look at.
+/// Device ranges whose content a record in the log vouches for with a checksum that replay will
+/// still look at.
 ///
-/// They must not change before [`permit`](Self::permit): a replay that met other bytes would end the log there and lose what was acknowledged.
-/// Ranges that continue each other are one entry with the first and last record of theirs, so a file that grows for long without a sync has one.
+/// They must not change before [`permit`](Self::permit): a replay that met other bytes would end
+/// the log there and lose what was acknowledged. Ranges that continue each other are one entry with
+/// the first and last record of theirs, so a file that grows for long without a sync has one.
 #[derive(Debug, Default)]
 pub(crate) struct Unsealed {
-    /// The last record among the entries, 0 without entries: the data path's only look in the common case.
+    /// The last record among the entries, 0 without entries: the data path's only look in the
+    /// common case.
     last: AtomicU64,
     entries: Mutex<BTreeMap<u64, Entry>>,
 }
@@ -45,14 +48,19 @@ impl Unsealed {
             while let Some((start, met)) = joining(&entries, &range, sealed) {
                 entries.remove(&start);
                 range = range.start.min(start)..range.end.max(met.end);
-                entry = Entry { end: range.end, first: entry.first.min(met.first), last: entry.last.max(met.last) };
+                entry = Entry {
+                    end: range.end,
+                    first: entry.first.min(met.first),
+                    last: entry.last.max(met.last),
+                };
             }
             entries.insert(range.start, entry);
         }
         self.last.fetch_max(lsn.0, Ordering::Release);
     }
 
-    /// Makes sure that device bytes may be overwritten. The caller keeps them from being exposed anew meanwhile, by the inode lock.
+    /// Makes sure that device bytes may be overwritten. The caller keeps them from being exposed
+    /// anew meanwhile, by the inode lock.
     ///
     /// # Errors
     /// The log's, when it has to be sealed first.
@@ -71,18 +79,25 @@ impl Unsealed {
             permit_entry(entry, meta)?;
             let mut entries = self.entries.lock();
             // It may have grown meanwhile, by a record that was not asked about.
-            if entries.get(&start).is_some_and(|now| now.last == entry.last && now.end == entry.end) {
+            if entries.get(&start).is_some_and(|now| now.last == entry.last && now.end == entry.end)
+            {
                 entries.remove(&start);
             }
         }
-        debug_assert!(overlapping(&self.entries.lock(), range).is_none(), "I-IO-3: no checksum vouches for these bytes any more");
+        debug_assert!(
+            overlapping(&self.entries.lock(), range).is_none(),
+            "I-IO-3: no checksum vouches for these bytes any more"
+        );
         Ok(())
     }
 
     fn forget(&self, sealed: Lsn) {
         let mut entries = self.entries.lock();
         entries.retain(|_, entry| entry.last > sealed);
-        self.last.store(entries.values().map(|entry| entry.last.0).max().unwrap_or(0), Ordering::Release);
+        self.last.store(
+            entries.values().map(|entry| entry.last.0).max().unwrap_or(0),
+            Ordering::Release,
+        );
     }
 }
 
@@ -90,7 +105,8 @@ impl Unsealed {
 fn permit_entry(entry: Entry, meta: &MetaStore) -> Result<()> {
     meta.permit_overwrite(entry.first)?;
     if entry.last > entry.first && meta.sealed_lsn() >= entry.first {
-        // The first is written, so those between may be too. While the first is still buffered all of them are, and the one permission covers the buffer.
+        // The first is written, so those between may be too. While the first is still buffered all
+        // of them are, and the one permission covers the buffer.
         meta.seal(entry.last)?;
     }
     Ok(())
@@ -98,13 +114,22 @@ fn permit_entry(entry: Entry, meta: &MetaStore) -> Result<()> {
 
 /// The first entry that overlaps the range.
 fn overlapping(entries: &BTreeMap<u64, Entry>, range: &Range<u64>) -> Option<(u64, Entry)> {
-    let before = entries.range(..range.start).next_back().filter(|(_, entry)| entry.end > range.start);
+    let before =
+        entries.range(..range.start).next_back().filter(|(_, entry)| entry.end > range.start);
     before.or_else(|| entries.range(range.clone()).next()).map(|(start, entry)| (*start, *entry))
 }
 
-/// An entry to join with a new one: what overlaps it, or ends where it begins and is as far from being sealed.
-fn joining(entries: &BTreeMap<u64, Entry>, range: &Range<u64>, sealed: Lsn) -> Option<(u64, Entry)> {
-    let before = entries.range(..range.start).next_back().filter(|(_, entry)| entry.end == range.start && entry.first > sealed);
+/// An entry to join with a new one: what overlaps it, or ends where it begins and is as far from
+/// being sealed.
+fn joining(
+    entries: &BTreeMap<u64, Entry>,
+    range: &Range<u64>,
+    sealed: Lsn,
+) -> Option<(u64, Entry)> {
+    let before = entries
+        .range(..range.start)
+        .next_back()
+        .filter(|(_, entry)| entry.end == range.start && entry.first > sealed);
     overlapping(entries, range).or_else(|| before.map(|(start, entry)| (*start, *entry)))
 }
 

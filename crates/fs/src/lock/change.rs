@@ -5,13 +5,16 @@
 //!   freeze ─► change lock, alone ─► names lock ─► order locks of open files ─► nothing dirty ─► inode locks of open files ─► its own records
 //! ```
 //!
-//! A change is *covered* from before it looks at the rows until its last record is committed. There are four covers, and a freeze waits for each
-//! (`checkpoint/freeze.rs`): the change lock, shared, as [`Changing`]; the names lock; the inode lock of a file that is open; and a dirty page of the
-//! library cache, while it is written back. A change of several records needs no other protection: no checkpoint shows its middle, and no rollback
-//! falls between two of its records. Which changes these are and what holds between their records stands in `docs/locks.md`.
+//! A change is *covered* from before it looks at the rows until its last record is committed. There
+//! are four covers, and a freeze waits for each (`checkpoint/freeze.rs`): the change lock, shared,
+//! as [`Changing`]; the names lock; the inode lock of a file that is open; and a dirty page of the
+//! library cache, while it is written back. A change of several records needs no other protection:
+//! no checkpoint shows its middle, and no rollback falls between two of its records. Which changes
+//! these are and what holds between their records stands in `docs/locks.md`.
 //!
 //! - I-CHG-1: a row of a file is committed only under a cover.
-//! - I-CHG-2: between two records of a truncation the file has its new size and an orphan row; between two of a reclaim the inode has no name.
+//! - I-CHG-2: between two records of a truncation the file has its new size and an orphan row;
+//!   between two of a reclaim the inode has no name.
 
 use std::cell::Cell;
 use std::marker::PhantomData;
@@ -54,7 +57,8 @@ pub(crate) fn is_covered() -> bool {
 #[derive(Debug, Default)]
 pub(crate) struct ChangeLock(RwLock<()>);
 
-/// The change lock, held shared, or alone by the freeze on this thread. Functions that change files which may be closed take it as an argument.
+/// The change lock, held shared, or alone by the freeze on this thread. Functions that change files
+/// which may be closed take it as an argument.
 #[must_use]
 #[derive(Debug)]
 pub(crate) struct Changing<'a> {
@@ -71,7 +75,8 @@ pub(crate) struct Unchanging<'a> {
 }
 
 impl ChangeLock {
-    /// Waits for a freeze under way. A thread may hold the lock several times, also while a freeze waits for it.
+    /// Waits for a freeze under way. A thread may hold the lock several times, also while a freeze
+    /// waits for it.
     pub(crate) fn shared(&self) -> Changing<'_> {
         let lock = if CHANGES.get() > 0 { self.0.read_recursive() } else { self.0.read() };
         Changing { _lock: Some(lock), _counted: [Counted::new(&COVERS), Counted::new(&CHANGES)] }

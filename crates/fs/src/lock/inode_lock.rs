@@ -32,7 +32,8 @@ pub(crate) struct InodeLock {
     drained: Condvar,
 }
 
-/// Alone on its cache line: every holder writes it, so whatever lay beside it would be fetched anew each time.
+/// Alone on its cache line: every holder writes it, so whatever lay beside it would be fetched anew
+/// each time.
 #[derive(Debug, Default)]
 #[repr(align(64))]
 pub(super) struct State(pub(super) AtomicU64);
@@ -96,8 +97,9 @@ impl InodeLock {
         Exclusive(self)
     }
 
-    /// Takes the lock shared without a guard if no writer holds it or waits for it; [`release_shared`](Self::release_shared) ends it.
-    /// For I/O in flight, whose hold ends with its completion.
+    /// Takes the lock shared without a guard if no writer holds it or waits for it;
+    /// [`release_shared`](Self::release_shared) ends it. For I/O in flight, whose hold ends with
+    /// its completion.
     pub(crate) fn try_acquire_shared(&self) -> bool {
         if self.state.0.fetch_add(1, Ordering::SeqCst) & WRITER == 0 {
             return true;
@@ -157,7 +159,12 @@ impl InodeLock {
 }
 
 /// Waits on `condvar`; helps, with the gate open, when it takes long.
-fn wait<'a>(condvar: &Condvar, mut gate: MutexGuard<'a, Gate>, mutex: &'a Mutex<Gate>, help: &impl Help) -> MutexGuard<'a, Gate> {
+fn wait<'a>(
+    condvar: &Condvar,
+    mut gate: MutexGuard<'a, Gate>,
+    mutex: &'a Mutex<Gate>,
+    help: &impl Help,
+) -> MutexGuard<'a, Gate> {
     if !condvar.wait_for(&mut gate, HELP_AFTER).timed_out() {
         return gate;
     }

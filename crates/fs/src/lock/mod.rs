@@ -1,8 +1,11 @@
-//! Locks: those of one file, the inode lock and, for `direct`, byte ranges; and those that a freeze takes, in `change`.
+//! Locks: those of one file, the inode lock and, for `direct`, byte ranges; and those that a freeze
+//! takes, in `change`.
 //!
-//! Rank 2 of the lock order (SPEC of the room: namespace, *inode lock, byte ranges*, extent map, attributes, metadata store, log). Both locks
-//! can be held by I/O in flight on a [`Queue`](crate::Queue), whose owner may take its time to look at completions. So a thread that waits here
-//! *helps*: it calls back, from time to time, into something that completes the I/O of idle queues.
+//! Rank 2 of the lock order (SPEC of the room: namespace, *inode lock, byte ranges*, extent map,
+//! attributes, metadata store, log). Both locks can be held by I/O in flight on a
+//! [`Queue`](crate::Queue), whose owner may take its time to look at completions. So a thread that
+//! waits here *helps*: it calls back, from time to time, into something that completes the I/O of
+//! idle queues.
 
 mod change;
 mod inode_lock;
@@ -35,5 +38,6 @@ impl Help for NoHelp {
     fn help(&self) {}
 }
 
-/// How long a waiter sleeps before it helps: long against a device's latency, short against a person's patience.
+/// How long a waiter sleeps before it helps: long against a device's latency, short against a
+/// person's patience.
 const HELP_AFTER: Duration = Duration::from_millis(2);

@@ -1,10 +1,13 @@
-//! Byte ranges, shared or exclusive: what `direct` takes under the shared inode lock so that overlapping writes keep POSIX order.
+//! Byte ranges, shared or exclusive: what `direct` takes under the shared inode lock so that
+//! overlapping writes keep POSIX order.
 //!
-//! Held ranges are kept as disjoint segments with a count of shared holders, so a lock costs a few steps of a tree whatever is in flight.
-//! A request that cannot be granted waits in line: it also stands behind earlier waiters that it conflicts with, so none starves.
+//! Held ranges are kept as disjoint segments with a count of shared holders, so a lock costs a few
+//! steps of a tree whatever is in flight. A request that cannot be granted waits in line: it also
+//! stands behind earlier waiters that it conflicts with, so none starves.
 //!
 //! - I-RNG-1: an exclusive range overlaps no other held range.
-//! - I-RNG-2: neighbouring segments with the same shared count are one, so segments are bounded by the ranges held.
+//! - I-RNG-2: neighbouring segments with the same shared count are one, so segments are bounded by
+//!   the ranges held.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
@@ -60,7 +63,12 @@ impl Drop for RangeGuard<'_> {
 
 impl RangeLock {
     /// Locks a range that is not empty.
-    pub(crate) fn lock(&self, range: Range<u64>, sharing: Sharing, help: &impl Help) -> RangeGuard<'_> {
+    pub(crate) fn lock(
+        &self,
+        range: Range<u64>,
+        sharing: Sharing,
+        help: &impl Help,
+    ) -> RangeGuard<'_> {
         self.acquire(range.clone(), sharing, help);
         RangeGuard { lock: self, range, sharing }
     }
@@ -72,7 +80,8 @@ impl RangeLock {
             state.held.add(range, sharing);
             return;
         }
-        let waiter = Arc::new(Waiter { range, sharing, granted: Mutex::new(false), wake: Condvar::new() });
+        let waiter =
+            Arc::new(Waiter { range, sharing, granted: Mutex::new(false), wake: Condvar::new() });
         state.waiting.push_back(Arc::clone(&waiter));
         drop(state);
         help.waits();
@@ -108,12 +117,14 @@ impl State {
         self.held.admits(range, sharing) && !self.waiting.iter().any(behind)
     }
 
-    /// Grants, in order of arrival, the requests that conflict neither with a holder nor with one before them in line.
+    /// Grants, in order of arrival, the requests that conflict neither with a holder nor with one
+    /// before them in line.
     fn grant(&mut self) {
         let mut line = Segments::default();
         let held = &mut self.held;
         self.waiting.retain(|waiter| {
-            let go = held.admits(&waiter.range, waiter.sharing) && line.admits(&waiter.range, waiter.sharing);
+            let go = held.admits(&waiter.range, waiter.sharing)
+                && line.admits(&waiter.range, waiter.sharing);
             if go {
                 held.add(waiter.range.clone(), waiter.sharing);
                 *waiter.granted.lock() = true;
@@ -145,7 +156,8 @@ pub(super) const EXCLUSIVE: u32 = u32::MAX;
 
 impl Segments {
     fn admits(&self, range: &Range<u64>, sharing: Sharing) -> bool {
-        let before = self.0.range(..range.start).next_back().filter(|(_, (end, _))| *end > range.start);
+        let before =
+            self.0.range(..range.start).next_back().filter(|(_, (end, _))| *end > range.start);
         let mut met = before.into_iter().chain(self.0.range(range.clone()));
         match sharing {
             Sharing::Exclusive => met.next().is_none(),
@@ -175,20 +187,32 @@ impl Segments {
         } else if self.0.get(&range.start) == Some(&(range.end, 1)) {
             self.0.remove(&range.start);
         } else {
-            self.change(range, |holders| holders.checked_sub(1).expect("what is released was held"));
+            self.change(range, |holders| {
+                holders.checked_sub(1).expect("what is released was held")
+            });
         }
     }
 
-    /// Adds a range that stands in line; those may overlap each other, and only the strictest counts.
+    /// Adds a range that stands in line; those may overlap each other, and only the strictest
+    /// counts.
     fn add_waiting(&mut self, range: Range<u64>, sharing: Sharing) {
-        self.change(range, |holders| if sharing == Sharing::Exclusive || holders == EXCLUSIVE { EXCLUSIVE } else { holders + 1 });
+        self.change(range, |holders| {
+            if sharing == Sharing::Exclusive || holders == EXCLUSIVE {
+                EXCLUSIVE
+            } else {
+                holders + 1
+            }
+        });
     }
 
-    /// Changes the count over `range`, cutting segments at its ends and joining what became equal (I-RNG-2).
+    /// Changes the count over `range`, cutting segments at its ends and joining what became equal
+    /// (I-RNG-2).
     fn change(&mut self, range: Range<u64>, count: impl Fn(u32) -> u32) {
-        let before = self.0.range(..range.start).next_back().filter(|(_, (end, _))| *end >= range.start);
+        let before =
+            self.0.range(..range.start).next_back().filter(|(_, (end, _))| *end >= range.start);
         let first = before.map_or(range.start, |(start, _)| *start);
-        let met: Vec<(u64, (u64, u32))> = self.0.range(first..=range.end).map(|(start, segment)| (*start, *segment)).collect();
+        let met: Vec<(u64, (u64, u32))> =
+            self.0.range(first..=range.end).map(|(start, segment)| (*start, *segment)).collect();
         let mut cut = Vec::with_capacity(met.len() * 2 + 3);
         let mut at = range.start;
         for (start, (end, holders)) in met {
@@ -216,7 +240,11 @@ impl Segments {
         let mut last: Option<(u64, u64, u32)> = None;
         for (start, end, holders) in segments {
             last = match last {
-                Some((first, middle, same)) if middle == start && same == holders && holders != EXCLUSIVE => Some((first, end, holders)),
+                Some((first, middle, same))
+                    if middle == start && same == holders && holders != EXCLUSIVE =>
+                {
+                    Some((first, end, holders))
+                }
                 Some((first, middle, other)) => {
                     self.0.insert(first, (middle, other));
                     Some((start, end, holders))

@@ -3,16 +3,25 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use bedplate_block::{BlockDevice, CrashChoice, Fault, FaultRule, FlushFault, ReadFault, SimulatedDevice, SimulatedOptions, Trigger};
+use bedplate_block::{
+    BlockDevice, CrashChoice, Fault, FaultRule, FlushFault, ReadFault, SimulatedDevice,
+    SimulatedOptions, Trigger,
+};
 
 use crate::engine::Engine;
 use crate::{ErrorKind, FileSystem, FormatOptions, MountOptions};
-use bedplate_store::{ByteRun, CONTENT_BYTES, COPY_B, COPY_BYTES, Lists, Record, RecordKind, RowChange, Superblock, Table};
+use bedplate_store::{
+    ByteRun, CONTENT_BYTES, COPY_B, COPY_BYTES, Lists, Record, RecordKind, RowChange, Superblock,
+    Table,
+};
 
 const SIZE: u64 = 64 << 20;
 
 fn quiet() -> MountOptions {
-    MountOptions { sync_interval: std::time::Duration::from_secs(86_400), ..MountOptions::default() }
+    MountOptions {
+        sync_interval: std::time::Duration::from_secs(86_400),
+        ..MountOptions::default()
+    }
 }
 
 fn volume() -> Arc<SimulatedDevice> {
@@ -23,7 +32,8 @@ fn volume() -> Arc<SimulatedDevice> {
 }
 
 fn format(device: &Arc<dyn BlockDevice>, log_bytes: u64) {
-    let options = FormatOptions { log_bytes: Some(log_bytes), force: true, ..FormatOptions::default() };
+    let options =
+        FormatOptions { log_bytes: Some(log_bytes), force: true, ..FormatOptions::default() };
     FileSystem::format(device, None, &options).unwrap();
 }
 
@@ -33,7 +43,9 @@ fn mount(device: Arc<dyn BlockDevice>) -> Arc<Engine> {
 
 fn set(fs: &Engine, name: &[u8], value: Vec<u8>) {
     let rows = vec![RowChange::put(Table::Setting, name.to_vec(), value)];
-    let _committed = fs.meta.commit(Record { kind: RecordKind::Setting, rows, exposes: None, barrier: false }, None);
+    let _committed = fs
+        .meta
+        .commit(Record { kind: RecordKind::Setting, rows, exposes: None, barrier: false }, None);
 }
 
 fn get(fs: &Engine, name: &[u8]) -> Option<Vec<u8>> {
@@ -48,17 +60,22 @@ fn i_meta_1_the_log_has_the_order_of_memory() {
     std::thread::scope(|scope| {
         for thread in 0..4u8 {
             let fs = &fs;
-            scope.spawn(move || (0..500u16).for_each(|i| set(fs, b"contended", [&[thread], i.to_le_bytes().as_slice()].concat())));
+            scope.spawn(move || {
+                (0..500u16).for_each(|i| {
+                    set(fs, b"contended", [&[thread], i.to_le_bytes().as_slice()].concat())
+                })
+            });
         }
     });
     let last = get(&fs, b"contended");
     fs.meta.sync(fs.meta.last_lsn()).unwrap();
-    let image: Arc<dyn BlockDevice> = device.crash_image(device.operation_count(), &CrashChoice::LoseAll);
+    let image: Arc<dyn BlockDevice> =
+        device.crash_image(device.operation_count(), &CrashChoice::LoseAll);
     assert_eq!(get(&mount(image), b"contended"), last);
 }
 
-/// I-META-2 and I-META-3: a power cut at any moment of metadata commits, also of those that a full log asks for, leaves one prefix of the changes,
-/// with everything synced in it.
+/// I-META-2 and I-META-3: a power cut at any moment of metadata commits, also of those that a full
+/// log asks for, leaves one prefix of the changes, with everything synced in it.
 #[test]
 fn i_meta_2_and_3_a_commit_holds_exactly_a_prefix() {
     let device = volume();
@@ -75,14 +92,22 @@ fn i_meta_2_and_3_a_commit_holds_exactly_a_prefix() {
         synced.push((device.operation_count(), i));
     }
     assert!(fs.meta.log_info().metadata_commits > 8, "the log was full at least once");
-    let number = |fs: &Engine, name: &[u8]| get(fs, name).map_or(0, |bytes| u32::from_le_bytes(bytes.try_into().unwrap()));
+    let number = |fs: &Engine, name: &[u8]| {
+        get(fs, name).map_or(0, |bytes| u32::from_le_bytes(bytes.try_into().unwrap()))
+    };
     for after in (synced[0].0..=device.operation_count()).step_by(3) {
         for choice in [CrashChoice::LoseAll, CrashChoice::Seeded(after as u64)] {
             let recovered = mount(device.crash_image(after, &choice));
             let (first, last) = (number(&recovered, b"first"), number(&recovered, b"last"));
             let promised = synced.iter().rfind(|(end, _)| *end <= after).unwrap().1;
-            assert!(last == first || last + 1 == first, "I-META-2: cut after {after}: first {first}, last {last}");
-            assert!(last >= promised, "I-META-3: cut after {after}: step {promised} was synced, {last} is there");
+            assert!(
+                last == first || last + 1 == first,
+                "I-META-2: cut after {after}: first {first}, last {last}"
+            );
+            assert!(
+                last >= promised,
+                "I-META-3: cut after {after}: step {promised} was synced, {last} is there"
+            );
         }
     }
 }
@@ -117,7 +142,8 @@ fn i_meta_4_readers_see_rows_all_through_a_commit() {
     });
 }
 
-/// I-REG-1: a power cut at any moment while the region grows leaves a tree that opens, with everything synced in it.
+/// I-REG-1: a power cut at any moment while the region grows leaves a tree that opens, with
+/// everything synced in it.
 #[test]
 fn i_reg_1_the_region_grows_before_it_is_used() {
     let device = volume();
@@ -130,14 +156,20 @@ fn i_reg_1_the_region_grows_before_it_is_used() {
         synced.push((device.operation_count(), i + 1));
     }
     assert!(fs.meta.region().superblock().metadata_len > before, "it did grow");
-    for after in (start..=device.operation_count()).step_by(1 + (device.operation_count() - start) / 150) {
+    for after in
+        (start..=device.operation_count()).step_by(1 + (device.operation_count() - start) / 150)
+    {
         let recovered = mount(device.crash_image(after, &CrashChoice::Seeded(after as u64)));
         let promised = synced.iter().rfind(|(end, _)| *end <= after).unwrap().1;
-        assert!((0..promised).all(|i| get(&recovered, format!("{i}-49").as_bytes()).is_some()), "cut after {after}");
+        assert!(
+            (0..promised).all(|i| get(&recovered, format!("{i}-49").as_bytes()).is_some()),
+            "cut after {after}"
+        );
     }
 }
 
-/// I-REG-2 and S-33: after one failed flush nothing is durable again, although the device has recovered; reads go on.
+/// I-REG-2 and S-33: after one failed flush nothing is durable again, although the device has
+/// recovered; reads go on.
 #[test]
 fn i_reg_2_s_33_a_failed_flush_is_final() {
     let device = volume();
@@ -147,12 +179,21 @@ fn i_reg_2_s_33_a_failed_flush_is_final() {
     assert_eq!(fs.meta.metadata_commit().unwrap_err().kind, ErrorKind::Io);
     device.clear_faults();
     let flushes = device.counters().flushes;
-    assert!(fs.meta.metadata_commit().is_err() && fs.meta.sync(fs.meta.last_lsn()).is_err() && fs.meta.sync(crate::Lsn(0)).is_err());
-    assert_eq!(device.counters().flushes, flushes, "a flush after a failed one proves nothing and is not asked for");
+    assert!(
+        fs.meta.metadata_commit().is_err()
+            && fs.meta.sync(fs.meta.last_lsn()).is_err()
+            && fs.meta.sync(crate::Lsn(0)).is_err()
+    );
+    assert_eq!(
+        device.counters().flushes,
+        flushes,
+        "a flush after a failed one proves nothing and is not asked for"
+    );
     let refused = fs.begin_change().unwrap_err();
     assert_eq!(refused.kind, ErrorKind::ReadOnly);
     assert!(
-        refused.message.contains("turned read-only") && refused.message.matches("mend the device, unmount and mount again").count() == 1,
+        refused.message.contains("turned read-only")
+            && refused.message.matches("mend the device, unmount and mount again").count() == 1,
         "{refused}"
     );
     assert_eq!(get(&fs, b"x"), Some(vec![1]));
@@ -202,8 +243,9 @@ fn copy_at(device: &Arc<dyn BlockDevice>, at: u64) -> Option<Superblock> {
     Superblock::decode(&copy, at).ok()
 }
 
-/// I-SB-3, S-39, S-37: the power fails between the two superblocks of a growth, and once more at any moment of the mount that follows and uses what
-/// grew. Whichever copy is then lost, the other one shows everything that was promised.
+/// I-SB-3, S-39, S-37: the power fails between the two superblocks of a growth, and once more at
+/// any moment of the mount that follows and uses what grew. Whichever copy is then lost, the other
+/// one shows everything that was promised.
 #[test]
 fn i_sb_3_s_37_s_39_either_superblock_is_enough_after_a_growth_that_was_cut() {
     let device = volume();
@@ -214,7 +256,8 @@ fn i_sb_3_s_37_s_39_either_superblock_is_enough_after_a_growth_that_was_cut() {
     fs.meta.sync(fs.meta.last_lsn()).unwrap();
     let synced = device.operation_count();
     fs.meta.metadata_commit().unwrap();
-    let everything = |fs: &Engine| [0u32, 30, 59].iter().all(|i| get(fs, format!("{i}").as_bytes()).is_some());
+    let everything =
+        |fs: &Engine| [0u32, 30, 59].iter().all(|i| get(fs, format!("{i}").as_bytes()).is_some());
     let mut judged = 0;
     let choice = CrashChoice::KeepAll;
     for after in synced..=device.operation_count() {
@@ -223,18 +266,30 @@ fn i_sb_3_s_37_s_39_either_superblock_is_enough_after_a_growth_that_was_cut() {
         if a.metadata_len == b.metadata_len {
             continue;
         }
-        let second = SimulatedDevice::over(&device.crash_content(after, &choice), &SimulatedOptions::default());
+        let second = SimulatedDevice::over(
+            &device.crash_content(after, &choice),
+            &SimulatedOptions::default(),
+        );
         let fs = mount(Arc::clone(&second) as _);
         let operations = second.operation_count();
         drop(fs);
         // The end is where the tree relies on what grew and the superblocks are written next.
-        for cut in (0..=operations).filter(|cut| cut + 12 > operations || cut.is_multiple_of(1 + operations / 6)) {
-            let found: Arc<dyn BlockDevice> = second.crash_image(cut, &CrashChoice::Seeded(cut as u64));
-            for (lost, kept) in [(0, COPY_B), (COPY_B, 0)].into_iter().filter(|(_, kept)| is_whole(&found, *kept)) {
-                let image: Arc<dyn BlockDevice> = second.crash_image(cut, &CrashChoice::Seeded(cut as u64));
+        for cut in (0..=operations)
+            .filter(|cut| cut + 12 > operations || cut.is_multiple_of(1 + operations / 6))
+        {
+            let found: Arc<dyn BlockDevice> =
+                second.crash_image(cut, &CrashChoice::Seeded(cut as u64));
+            for (lost, kept) in
+                [(0, COPY_B), (COPY_B, 0)].into_iter().filter(|(_, kept)| is_whole(&found, *kept))
+            {
+                let image: Arc<dyn BlockDevice> =
+                    second.crash_image(cut, &CrashChoice::Seeded(cut as u64));
                 image.write_at(&bedplate_block::AlignedBuf::zeroed(CONTENT_BYTES), lost).unwrap();
-                let context = format!("cut after {after}, then after {cut}, then the copy at byte {lost} is lost and that at {kept} is left");
-                let recovered = crate::mount::mount(image, None, quiet()).unwrap_or_else(|e| panic!("{context}: {e}"));
+                let context = format!(
+                    "cut after {after}, then after {cut}, then the copy at byte {lost} is lost and that at {kept} is left"
+                );
+                let recovered = crate::mount::mount(image, None, quiet())
+                    .unwrap_or_else(|e| panic!("{context}: {e}"));
                 assert!(everything(&recovered), "{context}");
                 judged += 1;
             }
@@ -261,7 +316,10 @@ fn i_sb_2_s_36_impossible_regions_are_refused() {
         Superblock { size_bytes: 4096, ..base.clone() },
     ];
     for superblock in hostile {
-        let device: Arc<dyn BlockDevice> = SimulatedDevice::over(&bedplate_block::MemoryDevice::new(SIZE).snapshot(), &SimulatedOptions::default());
+        let device: Arc<dyn BlockDevice> = SimulatedDevice::over(
+            &bedplate_block::MemoryDevice::new(SIZE).snapshot(),
+            &SimulatedOptions::default(),
+        );
         superblock.write_unchecked(&device).unwrap();
         let error = Superblock::read(&device).unwrap_err();
         assert_eq!(error.kind, ErrorKind::Corrupt, "{superblock:?}");
@@ -269,8 +327,9 @@ fn i_sb_2_s_36_impossible_regions_are_refused() {
     }
 }
 
-/// The tree's library serves nothing after one failure that it was told of: a single unreadable page made all names unreadable until the next mount,
-/// and a failed commit those that were not in its cache.
+/// The tree's library serves nothing after one failure that it was told of: a single unreadable
+/// page made all names unreadable until the next mount, and a failed commit those that were not in
+/// its cache.
 #[test]
 fn s_35_a_read_of_the_tree_that_fails_fails_alone() {
     let name = |i: u32| format!("row-{i:05}").into_bytes();
@@ -291,14 +350,22 @@ fn s_35_a_read_of_the_tree_that_fails_fails_alone() {
         }
         let written = device.counters().writes;
         device.inject(FaultRule::new(Fault::Read(ReadFault::Fail), Trigger::Next(1)));
-        let failed: Vec<_> = (0..4000).filter_map(|i| fs.meta.get(Table::Setting, &name(i)).err()).collect();
+        let failed: Vec<_> =
+            (0..4000).filter_map(|i| fs.meta.get(Table::Setting, &name(i)).err()).collect();
         assert_eq!(failed.len(), 1, "{failed:?}");
-        assert!(failed[0].message.contains("at byte") || failed[0].message.contains("offset"), "{}", failed[0]);
+        assert!(
+            failed[0].message.contains("at byte") || failed[0].message.contains("offset"),
+            "{}",
+            failed[0]
+        );
         for i in 0..4000 {
             assert_eq!(get(&fs, &name(i)), Some(vec![i as u8; 300]));
         }
         let now = fs.meta.metadata_commit();
         assert_eq!(now.is_err(), latched, "{now:?}");
-        assert!(!latched || device.counters().writes == written, "nothing is written after a failed flush");
+        assert!(
+            !latched || device.counters().writes == written,
+            "nothing is written after a failed flush"
+        );
     }
 }

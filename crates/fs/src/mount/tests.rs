@@ -1,8 +1,11 @@
-//! Recovery on devices that forget what was not flushed, cut at every moment of it; and the metadata region's room.
+//! Recovery on devices that forget what was not flushed, cut at every moment of it; and the
+//! metadata region's room.
 
 use std::sync::OnceLock;
 
-use bedplate_block::{CrashChoice, Fault, FaultRule, FlushFault, MemoryDevice, SimulatedDevice, Trigger};
+use bedplate_block::{
+    CrashChoice, Fault, FaultRule, FlushFault, MemoryDevice, SimulatedDevice, Trigger,
+};
 use parking_lot::Mutex;
 
 use super::*;
@@ -31,7 +34,13 @@ fn region(free: impl Fn(u64) -> bool) -> (Arc<dyn BlockDevice>, Arc<Allocator>, 
         chunks: Vec::new(),
         lists: Lists::default(),
     };
-    let used = |at: u64| superblock.regions().iter().any(|region| (region.start..region.end()).contains(&(at * block))) || !free(at);
+    let used = |at: u64| {
+        superblock
+            .regions()
+            .iter()
+            .any(|region| (region.start..region.end()).contains(&(at * block)))
+            || !free(at)
+    };
     let mut claims = Claims::new(BLOCK, BLOCKS);
     for at in (0..BLOCKS).filter(|at| used(*at)) {
         claims.mark_used(Claim::new(BlockNo(at), 1, Owner::Region("a test"))).unwrap();
@@ -43,7 +52,8 @@ fn region(free: impl Fn(u64) -> bool) -> (Arc<dyn BlockDevice>, Arc<Allocator>, 
     (device, space, region)
 }
 
-/// What had been found for a growth that is refused is free again at once, not only after the next mount.
+/// What had been found for a growth that is refused is free again at once, not only after the next
+/// mount.
 #[test]
 fn a_growth_of_the_metadata_that_is_refused_gives_its_blocks_back() {
     // Room for the chunks, and not for their lists.
@@ -52,11 +62,16 @@ fn a_growth_of_the_metadata_that_is_refused_gives_its_blocks_back() {
     let before = space.totals();
     let error = region.resize(chunks * u64::from(BLOCK)).unwrap_err();
     assert_eq!(error.kind, ErrorKind::NoSpace, "{error}");
-    assert_eq!(space.totals(), before, "they are free again, and no more is kept from data than before");
+    assert_eq!(
+        space.totals(),
+        before,
+        "they are free again, and no more is kept from data than before"
+    );
     assert!(region.superblock().chunks.is_empty());
 }
 
-/// I-REG-1, I-SB-1, I-SB-2: where nothing but single blocks is free, the region grows all the same, and both copies of the superblock tell where it lies.
+/// I-REG-1, I-SB-1, I-SB-2: where nothing but single blocks is free, the region grows all the same,
+/// and both copies of the superblock tell where it lies.
 #[test]
 fn i_reg_1_i_sb_1_i_sb_2_the_region_grows_into_single_blocks() {
     let block = u64::from(BLOCK);
@@ -69,31 +84,53 @@ fn i_reg_1_i_sb_1_i_sb_2_the_region_grows_into_single_blocks() {
         assert!(found.damage.is_empty() && found.bad_copy.is_none(), "{:?}", found.damage);
         assert_eq!(found.superblock, region.superblock());
         assert_eq!(found.superblock.chunks.len() as u64 * block, len, "a chunk for each block");
-        assert_eq!(found.superblock.version(), if len <= CHUNKS_INLINE as u64 * block { 1 } else { 2 });
+        assert_eq!(
+            found.superblock.version(),
+            if len <= CHUNKS_INLINE as u64 * block { 1 } else { 2 }
+        );
     }
     let superblock = region.superblock();
     let reserved: u64 = superblock.regions().iter().map(|region| region.len / block).sum();
-    assert_eq!(space.totals().free + reserved, BLOCKS / 2 + odd_blocks_of_regions(&superblock), "every block is free or belongs to one region");
+    assert_eq!(
+        space.totals().free + reserved,
+        BLOCKS / 2 + odd_blocks_of_regions(&superblock),
+        "every block is free or belongs to one region"
+    );
     let list = superblock.regions().last().unwrap().start;
     device.write_at(&bedplate_block::AlignedBuf::zeroed(BLOCK as usize), list).unwrap();
     let error = Superblock::read(&device).unwrap_err();
-    assert!(error.kind == ErrorKind::Corrupt && error.message.contains("list of metadata chunks"), "S-36: {error}");
+    assert!(
+        error.kind == ErrorKind::Corrupt && error.message.contains("list of metadata chunks"),
+        "S-36: {error}"
+    );
 }
 
 /// Blocks with odd numbers that belong to the volume itself: nothing of what grew does.
 fn odd_blocks_of_regions(superblock: &Superblock) -> u64 {
     let block = u64::from(BLOCK);
-    superblock.regions().iter().map(|region| (region.start / block..region.end() / block).filter(|at| at % 2 == 1).count() as u64).sum()
+    superblock
+        .regions()
+        .iter()
+        .map(|region| {
+            (region.start / block..region.end() / block).filter(|at| at % 2 == 1).count() as u64
+        })
+        .sum()
 }
 
-/// I-META-5, S-34: on a volume whose free space is single blocks the metadata grows past the chunks that a superblock holds. Where it cannot grow any
-/// more changes are refused and nothing latches; a larger volume takes them again.
+/// I-META-5, S-34: on a volume whose free space is single blocks the metadata grows past the chunks
+/// that a superblock holds. Where it cannot grow any more changes are refused and nothing latches;
+/// a larger volume takes them again.
 #[test]
 fn i_meta_5_s_34_metadata_that_cannot_grow_refuses_changes_and_latches_nothing() {
     let device = SimulatedDevice::new(4 * VOLUME, 1);
     device.start_smaller(40 << 20);
     let shared: Arc<dyn BlockDevice> = Arc::clone(&device) as _;
-    FileSystem::format(&shared, None, &FormatOptions { log_bytes: Some(1 << 20), ..FormatOptions::default() }).unwrap();
+    FileSystem::format(
+        &shared,
+        None,
+        &FormatOptions { log_bytes: Some(1 << 20), ..FormatOptions::default() },
+    )
+    .unwrap();
     let fs = FileSystem::mount(Arc::clone(&shared), None, quiet()).unwrap();
     let file = fs.open("/holes", &OpenOptions::create()).unwrap();
     let part = bedplate_block::AlignedBuf::zeroed(1 << 20);
@@ -102,15 +139,24 @@ fn i_meta_5_s_34_metadata_that_cannot_grow_refuses_changes_and_latches_nothing()
         file.allocate(crate::AllocateMode::PunchHole, at, 4096).unwrap();
     }
     fs.sync().unwrap();
-    let set = |i: u32| fs.set_xattr(InodeNo::ROOT, format!("user.{i}").as_bytes(), &[7; 60_000], false, false);
+    let set = |i: u32| {
+        fs.set_xattr(InodeNo::ROOT, format!("user.{i}").as_bytes(), &[7; 60_000], false, false)
+    };
     let (refused, error) = (0..5000).find_map(|i| set(i).err().map(|e| (i, e))).unwrap();
     assert_eq!(error.kind, ErrorKind::NoSpace, "{error}");
-    assert!(fs.state().meta.region().superblock().chunks.len() > CHUNKS_INLINE, "{:?}", fs.state().meta.region().superblock().chunks.len());
+    assert!(
+        fs.state().meta.region().superblock().chunks.len() > CHUNKS_INLINE,
+        "{:?}",
+        fs.state().meta.region().superblock().chunks.len()
+    );
     assert_eq!(fs.info().failed, None);
     assert_eq!(fs.info().version, 2);
     // What the log has no room for is not durable, and a sync says so.
     assert!(fs.sync().map_or_else(|e| e.kind == ErrorKind::NoSpace, |()| true));
-    assert!(fs.get_xattr(InodeNo::ROOT, b"user.0").is_ok() && fs.get_xattr(InodeNo::ROOT, format!("user.{}", refused - 1).as_bytes()).is_ok());
+    assert!(
+        fs.get_xattr(InodeNo::ROOT, b"user.0").is_ok()
+            && fs.get_xattr(InodeNo::ROOT, format!("user.{}", refused - 1).as_bytes()).is_ok()
+    );
     device.grow(4 * VOLUME);
     fs.grow().unwrap();
     fs.sync().unwrap();
@@ -120,14 +166,21 @@ fn i_meta_5_s_34_metadata_that_cannot_grow_refuses_changes_and_latches_nothing()
     let report = FileSystem::check(&shared, None, false).unwrap();
     assert!(report.findings.is_empty(), "{:#?}", report.findings);
     let fs = FileSystem::mount(shared, None, quiet()).unwrap();
-    assert!((0..refused + 20).all(|i| fs.get_xattr(InodeNo::ROOT, format!("user.{i}").as_bytes()).is_ok()));
+    assert!(
+        (0..refused + 20)
+            .all(|i| fs.get_xattr(InodeNo::ROOT, format!("user.{i}").as_bytes()).is_ok())
+    );
 }
 
 const VOLUME: u64 = 64 << 20;
 const LOG: u64 = 32 << 20;
 
 fn quiet() -> MountOptions {
-    MountOptions { sync_interval: std::time::Duration::from_secs(86_400), mode: IoMode::Direct, ..MountOptions::default() }
+    MountOptions {
+        sync_interval: std::time::Duration::from_secs(86_400),
+        mode: IoMode::Direct,
+        ..MountOptions::default()
+    }
 }
 
 /// A data device and, perhaps, a log device, and the processes that mount them one after the other.
@@ -144,7 +197,8 @@ impl Pair {
         let pair = Self { data, log, moments: Arc::default() };
         let shared = |device: &Arc<SimulatedDevice>| Arc::clone(device) as Arc<dyn BlockDevice>;
         let options = FormatOptions { log_bytes: Some(16 << 20), ..FormatOptions::default() };
-        FileSystem::format(&shared(&pair.data), pair.log.as_ref().map(shared).as_ref(), &options).unwrap();
+        FileSystem::format(&shared(&pair.data), pair.log.as_ref().map(shared).as_ref(), &options)
+            .unwrap();
         pair
     }
 
@@ -156,10 +210,18 @@ impl Pair {
         FileSystem::mount(data, log, quiet()).unwrap()
     }
 
-    /// What a cut at a moment of the last mount leaves: of the data device what `choice` says, of the log's own nothing that was not flushed.
-    fn cut(&self, moment: usize, choice: &CrashChoice) -> (Arc<dyn BlockDevice>, Option<Arc<dyn BlockDevice>>) {
+    /// What a cut at a moment of the last mount leaves: of the data device what `choice` says, of
+    /// the log's own nothing that was not flushed.
+    fn cut(
+        &self,
+        moment: usize,
+        choice: &CrashChoice,
+    ) -> (Arc<dyn BlockDevice>, Option<Arc<dyn BlockDevice>>) {
         let at = self.moments.at(moment);
-        let log = self.log.as_ref().map(|log| log.crash_image(at[1], &CrashChoice::LoseAll) as Arc<dyn BlockDevice>);
+        let log = self
+            .log
+            .as_ref()
+            .map(|log| log.crash_image(at[1], &CrashChoice::LoseAll) as Arc<dyn BlockDevice>);
         (self.data.crash_image(at[0], choice), log)
     }
 
@@ -186,18 +248,25 @@ fn assert_holds(fs: &FileSystem, path: &str, fill: u8, context: &str) {
     assert_eq!(wrong, None, "{context}: '{path}' of {} bytes is damaged at this byte", bytes.len());
 }
 
-/// Adds so many rows that the tree must grow for them, and removes the file whose blocks suit that growth best.
+/// Adds so many rows that the tree must grow for them, and removes the file whose blocks suit that
+/// growth best.
 fn remove_and_outgrow(fs: &FileSystem, path: &str) {
     fs.unlink(InodeNo::ROOT, path.trim_start_matches('/').as_bytes()).unwrap();
     let rows = Pair::capacity(fs) / 60_000 + 4;
-    (0..rows).for_each(|i| fs.set_xattr(InodeNo::ROOT, format!("user.{i}").as_bytes(), &[7; 60_000], false, false).unwrap());
+    (0..rows).for_each(|i| {
+        fs.set_xattr(InodeNo::ROOT, format!("user.{i}").as_bytes(), &[7; 60_000], false, false)
+            .unwrap()
+    });
 }
 
 /// Judges what cuts at some fifty moments of the last mount leave.
 fn check_cuts(pair: &Pair, mut judge: impl FnMut(&FileSystem, &str)) {
     let count = pair.moments.count();
     for moment in (0..count).step_by(1 + count / 50) {
-        let choice = [CrashChoice::KeepAll, CrashChoice::LoseAll, CrashChoice::Seeded(moment as u64)][moment % 3].clone();
+        let choice =
+            [CrashChoice::KeepAll, CrashChoice::LoseAll, CrashChoice::Seeded(moment as u64)]
+                [moment % 3]
+                .clone();
         let context = format!("cut at moment {moment}, {choice:?}");
         let (data, log) = pair.cut(moment, &choice);
         let fs = FileSystem::mount(data, log, quiet()).unwrap_or_else(|e| panic!("{context}: {e}"));
@@ -205,8 +274,9 @@ fn check_cuts(pair: &Pair, mut judge: impl FnMut(&FileSystem, &str)) {
     }
 }
 
-/// I-REC-1, I-META-3, S-1, S-37: a process is killed between a log write and its flush, and the recovery lets the metadata region grow into blocks that
-/// the log write frees. A power cut then takes the log write back: the file that it removed is there, and whole.
+/// I-REC-1, I-META-3, S-1, S-37: a process is killed between a log write and its flush, and the
+/// recovery lets the metadata region grow into blocks that the log write frees. A power cut then
+/// takes the log write back: the file that it removed is there, and whole.
 #[test]
 fn i_rec_1_i_meta_3_s_1_s_37_recovery_relies_on_no_log_write_that_a_power_cut_may_take_back() {
     let pair = Pair::formatted(true);
@@ -232,8 +302,9 @@ fn i_rec_1_i_meta_3_s_1_s_37_recovery_relies_on_no_log_write_that_a_power_cut_ma
     check_cuts(&pair, |fs, context| assert_holds(fs, "/kept", 0xa5, context));
 }
 
-/// I-REC-2, S-3, S-37: what was written and removed again before one sync is checked by every replay until the tree holds the removal. Would a recovery
-/// that is cut short have used its blocks, the next one would end before everything that was synced with it.
+/// I-REC-2, S-3, S-37: what was written and removed again before one sync is checked by every
+/// replay until the tree holds the removal. Would a recovery that is cut short have used its
+/// blocks, the next one would end before everything that was synced with it.
 #[test]
 fn i_rec_2_s_3_s_37_recovery_does_not_use_what_a_further_replay_checks() {
     let pair = Pair::formatted(false);
@@ -253,25 +324,35 @@ fn i_rec_2_s_3_s_37_recovery_does_not_use_what_a_further_replay_checks() {
     check_cuts(&pair, |fs, context| {
         assert!(fs.lookup(InodeNo::ROOT, b"behind").is_ok(), "{context}: what was synced is gone");
         assert_holds(fs, "/behind", 2, context);
-        assert!(fs.get_xattr(InodeNo::ROOT, b"user.3").is_ok(), "{context}: what was synced is gone");
+        assert!(
+            fs.get_xattr(InodeNo::ROOT, b"user.3").is_ok(),
+            "{context}: what was synced is gone"
+        );
     });
 }
 
-/// Cuts the power between any two records of a truncation that takes several, each durable before the next one; what recovery does not end is the error.
+/// Cuts the power between any two records of a truncation that takes several, each durable before
+/// the next one; what recovery does not end is the error.
 fn cut_between_the_records_of_a_truncation() -> std::result::Result<usize, String> {
     let device = SimulatedDevice::new(VOLUME, 1);
     let shared: Arc<dyn BlockDevice> = Arc::clone(&device) as _;
     FileSystem::format(&shared, None, &FormatOptions::default()).unwrap();
-    let (cuts, mounted) = (Arc::new(Mutex::new(Vec::new())), Arc::new(OnceLock::<std::sync::Weak<Engine>>::new()));
+    let (cuts, mounted) =
+        (Arc::new(Mutex::new(Vec::new())), Arc::new(OnceLock::<std::sync::Weak<Engine>>::new()));
     let between = {
-        let (device, cuts, mounted) = (Arc::clone(&device), Arc::clone(&cuts), Arc::clone(&mounted));
+        let (device, cuts, mounted) =
+            (Arc::clone(&device), Arc::clone(&cuts), Arc::clone(&mounted));
         move |_: &'static str| {
             let fs = mounted.get().and_then(std::sync::Weak::upgrade).unwrap();
             fs.meta.sync(fs.meta.last_lsn()).unwrap();
             cuts.lock().push(device.operation_count());
         }
     };
-    let limits = Limits { extents_per_record: 4, between_records: Some(Arc::new(between)), ..Limits::default() };
+    let limits = Limits {
+        extents_per_record: 4,
+        between_records: Some(Arc::new(between)),
+        ..Limits::default()
+    };
     let fs = FileSystem::mount(shared, None, MountOptions { limits, ..quiet() }).unwrap();
     mounted.set(Arc::downgrade(fs.state())).unwrap();
     let file = fs.open("/long", &OpenOptions::create()).unwrap();
@@ -284,7 +365,10 @@ fn cut_between_the_records_of_a_truncation() -> std::result::Result<usize, Strin
         let recovered = FileSystem::mount(Arc::clone(&image), None, quiet()).unwrap();
         let attr = recovered.lookup(InodeNo::ROOT, b"long").unwrap();
         if (attr.size, attr.allocated_bytes) != (4096, 4096) {
-            return Err(format!("cut after {cut}: {} bytes, {} of them allocated", attr.size, attr.allocated_bytes));
+            return Err(format!(
+                "cut after {cut}: {} bytes, {} of them allocated",
+                attr.size, attr.allocated_bytes
+            ));
         }
         recovered.unmount().unwrap();
         assert!(FileSystem::check(&image, None, false).unwrap().findings.is_empty());

@@ -33,9 +33,17 @@ impl Engine {
                     crate::data::set_size(&changing, self, &*self.pin(&changing, inode)?, size)?;
                 }
                 FileKind::Directory => {
-                    return Err(Error::new(ErrorKind::IsDirectory, format!("inode {} is a directory and has no size to set", ino.0)));
+                    return Err(Error::new(
+                        ErrorKind::IsDirectory,
+                        format!("inode {} is a directory and has no size to set", ino.0),
+                    ));
                 }
-                _ => return Err(Error::new(ErrorKind::Invalid, format!("inode {} is not a regular file and has no size to set", ino.0))),
+                _ => {
+                    return Err(Error::new(
+                        ErrorKind::Invalid,
+                        format!("inode {} is not a regular file and has no size to set", ino.0),
+                    ));
+                }
             }
         }
         if change.has_fields() {
@@ -73,7 +81,10 @@ impl Engine {
         let changing = self.change();
         let inode = self.pin_number(&changing, ino)?;
         if !matches!(inode.kind, FileKind::File | FileKind::Directory) {
-            return Err(Error::new(ErrorKind::Invalid, format!("inode {} is neither a file nor a directory: it has no I/O mode", ino.0)));
+            return Err(Error::new(
+                ErrorKind::Invalid,
+                format!("inode {} is neither a file nor a directory: it has no I/O mode", ino.0),
+            ));
         }
         {
             let mut attr = inode.attr_lock();
@@ -90,6 +101,11 @@ impl Engine {
 impl SetAttr {
     /// Returns whether anything but the size is to change.
     fn has_fields(&self) -> bool {
-        self.mode.is_some() || self.uid.is_some() || self.gid.is_some() || self.atime.is_some() || self.mtime.is_some() || self.ctime.is_some()
+        self.mode.is_some()
+            || self.uid.is_some()
+            || self.gid.is_some()
+            || self.atime.is_some()
+            || self.mtime.is_some()
+            || self.ctime.is_some()
     }
 }

@@ -7,7 +7,10 @@ use bedplate_store::NAME_BYTES_MAX;
 impl Engine {
     pub(crate) fn lookup(&self, dir: InodeNo, name: &[u8]) -> Result<Attr> {
         if name.len() > NAME_BYTES_MAX {
-            return Err(Error::new(ErrorKind::NameTooLong, format!("a name of {} bytes is longer than {NAME_BYTES_MAX}", name.len())));
+            return Err(Error::new(
+                ErrorKind::NameTooLong,
+                format!("a name of {} bytes is longer than {NAME_BYTES_MAX}", name.len()),
+            ));
         }
         let inode = match name {
             b"." => self.directory(dir)?,
@@ -20,7 +23,12 @@ impl Engine {
         Ok(inode.stat(self.block_size))
     }
 
-    pub(crate) fn read_dir(&self, dir: InodeNo, after: Option<&[u8]>, limit: usize) -> Result<Vec<DirEntry>> {
+    pub(crate) fn read_dir(
+        &self,
+        dir: InodeNo,
+        after: Option<&[u8]>,
+        limit: usize,
+    ) -> Result<Vec<DirEntry>> {
         self.directory(dir)?;
         self.names_of(dir, after, limit)
     }

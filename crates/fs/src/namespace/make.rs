@@ -30,7 +30,13 @@ pub(crate) fn check_target(target: &[u8]) -> Result<()> {
     if target_is_possible(target) {
         return Ok(());
     }
-    Err(Error::new(ErrorKind::Invalid, format!("the target of a symbolic link has 1 to {TARGET_BYTES_MAX} bytes without NUL, not {}", target.len())))
+    Err(Error::new(
+        ErrorKind::Invalid,
+        format!(
+            "the target of a symbolic link has 1 to {TARGET_BYTES_MAX} bytes without NUL, not {}",
+            target.len()
+        ),
+    ))
 }
 
 /// What is to be made.
@@ -59,8 +65,13 @@ impl Engine {
         let mut rows = Vec::with_capacity(5);
         let inode = self.new_inode_in(&parent, making, &mut rows);
         rows.push(put_name(dir, name, inode.ino, making.kind));
-        rows.extend(inherited.into_iter().map(|(name, value)| RowChange::put(Table::Xattr, pair_key(inode.ino, name), value)));
-        let locks = touch_directory(&parent, i32::from(making.kind == FileKind::Directory), &mut rows);
+        rows.extend(
+            inherited.into_iter().map(|(name, value)| {
+                RowChange::put(Table::Xattr, pair_key(inode.ino, name), value)
+            }),
+        );
+        let locks =
+            touch_directory(&parent, i32::from(making.kind == FileKind::Directory), &mut rows);
         let lsn = self.commit(RecordKind::Create, rows);
         drop(locks);
         inode.note_lsn(lsn, true);
@@ -74,12 +85,16 @@ impl Engine {
         self.need_live(dir)
     }
 
-    /// Makes a pinned file without a name, after [`begin_make_unnamed`](Self::begin_make_unnamed): an orphan until it is linked.
+    /// Makes a pinned file without a name, after [`begin_make_unnamed`](Self::begin_make_unnamed):
+    /// an orphan until it is linked.
     pub(crate) fn make_unnamed(&self, dir: InodeNo, new: NewFile) -> Result<Attr> {
         self.need_space()?;
         let _names = self.names.lock();
         let parent = self.directory(dir)?;
-        let row = InodeRow { nlink: 0, ..new_row(&parent, &Making { kind: FileKind::File, new, rdev: 0, target: &[] }) };
+        let row = InodeRow {
+            nlink: 0,
+            ..new_row(&parent, &Making { kind: FileKind::File, new, rdev: 0, target: &[] })
+        };
         let mut rows = Vec::with_capacity(3);
         let inode = self.new_inode(row, &mut rows);
         inode.pin()?;
@@ -92,7 +107,10 @@ impl Engine {
     pub(crate) fn read_link(&self, ino: InodeNo) -> Result<Vec<u8>> {
         let inode = self.inode(ino)?;
         if inode.kind != FileKind::Symlink {
-            return Err(Error::new(ErrorKind::Invalid, format!("inode {} is not a symbolic link", ino.0)));
+            return Err(Error::new(
+                ErrorKind::Invalid,
+                format!("inode {} is not a symbolic link", ino.0),
+            ));
         }
         let attr = inode.attr_lock();
         Ok(attr.row.target.clone())
@@ -108,12 +126,18 @@ impl Engine {
         let _names = self.names.lock();
         let parent = self.directory(dir)?;
         if inode.kind == FileKind::Directory {
-            return Err(Error::new(ErrorKind::NotPermitted, format!("inode {} is a directory and can have one name only", ino.0)));
+            return Err(Error::new(
+                ErrorKind::NotPermitted,
+                format!("inode {} is a directory and can have one name only", ino.0),
+            ));
         }
         self.need_free(dir, name)?;
         let mut attr = inode.attr_lock();
         if attr.row.nlink >= LINKS_MAX {
-            return Err(Error::new(ErrorKind::TooManyLinks, format!("inode {} has {LINKS_MAX} names already", ino.0)));
+            return Err(Error::new(
+                ErrorKind::TooManyLinks,
+                format!("inode {} has {LINKS_MAX} names already", ino.0),
+            ));
         }
         let was_orphan = attr.row.nlink == 0;
         attr.row.nlink += 1;
@@ -130,10 +154,20 @@ impl Engine {
         Ok(inode.stat(self.block_size))
     }
 
-    /// Gives an orphan that no other thread can reach its first name, and `nlink` links. The caller holds the names lock and found the name free.
-    pub(crate) fn name_orphan(&self, dir: &Arc<Inode>, name: &[u8], inode: &Arc<Inode>, nlink: u32) -> Lsn {
+    /// Gives an orphan that no other thread can reach its first name, and `nlink` links. The caller
+    /// holds the names lock and found the name free.
+    pub(crate) fn name_orphan(
+        &self,
+        dir: &Arc<Inode>,
+        name: &[u8],
+        inode: &Arc<Inode>,
+        nlink: u32,
+    ) -> Lsn {
         let directory = inode.kind == FileKind::Directory;
-        let mut rows = vec![put_name(dir.ino, name, inode.ino, inode.kind), RowChange::delete(Table::Orphan, inode_key(inode.ino))];
+        let mut rows = vec![
+            put_name(dir.ino, name, inode.ino, inode.kind),
+            RowChange::delete(Table::Orphan, inode_key(inode.ino)),
+        ];
         let dir_lock = touch_directory(dir, i32::from(directory), &mut rows);
         let mut attr = inode.attr_lock();
         attr.row.nlink = nlink;
@@ -148,7 +182,8 @@ impl Engine {
         lsn
     }
 
-    /// A file or directory is written untorn where the directory it is made in is, and gets extents of the same size.
+    /// A file or directory is written untorn where the directory it is made in is, and gets extents
+    /// of the same size.
     fn inherited_in(&self, dir: InodeNo, kind: FileKind) -> Result<Vec<(&'static [u8], Vec<u8>)>> {
         let mut found = Vec::new();
         if matches!(kind, FileKind::File | FileKind::Directory) {
@@ -159,8 +194,9 @@ impl Engine {
         Ok(found)
     }
 
-    /// Refuses what grows the metadata of a full volume. Asked when nothing else stands in the way of the change: the caller may make room by deleting
-    /// checkpoints and try again, and none is deleted for what is refused anyway.
+    /// Refuses what grows the metadata of a full volume. Asked when nothing else stands in the way
+    /// of the change: the caller may make room by deleting checkpoints and try again, and none is
+    /// deleted for what is refused anyway.
     pub(crate) fn need_space(&self) -> Result<()> {
         if self.allocator.would_fit(METADATA_BLOCKS) {
             return Ok(());
@@ -169,7 +205,12 @@ impl Engine {
     }
 
     /// Adds the rows of a new inode with one name to `rows`.
-    pub(super) fn new_inode_in(&self, parent: &Inode, making: &Making<'_>, rows: &mut Vec<RowChange>) -> Arc<Inode> {
+    pub(super) fn new_inode_in(
+        &self,
+        parent: &Inode,
+        making: &Making<'_>,
+        rows: &mut Vec<RowChange>,
+    ) -> Arc<Inode> {
         self.new_inode(new_row(parent, making), rows)
     }
 
@@ -196,14 +237,22 @@ fn new_row(parent: &Inode, making: &Making<'_>) -> InodeRow {
         nlink: if directory { 2 } else { 1 },
         uid: making.new.uid,
         gid: if inherits_group { attr.row.gid } else { making.new.gid },
-        rdev: if matches!(making.kind, FileKind::CharDevice | FileKind::BlockDevice) { making.rdev } else { 0 },
+        rdev: if matches!(making.kind, FileKind::CharDevice | FileKind::BlockDevice) {
+            making.rdev
+        } else {
+            0
+        },
         size: making.target.len() as u64,
         blocks: 0,
         atime: now,
         mtime: now,
         ctime: now,
         btime: now,
-        io_mode: if matches!(making.kind, FileKind::File | FileKind::Directory) { attr.row.io_mode } else { None },
+        io_mode: if matches!(making.kind, FileKind::File | FileKind::Directory) {
+            attr.row.io_mode
+        } else {
+            None
+        },
         parent: if directory { parent.ino } else { InodeNo(0) },
         target: making.target.to_vec(),
     }

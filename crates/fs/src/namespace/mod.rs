@@ -1,7 +1,7 @@
 //! Names: directories, links, renames, attributes, extended attributes, paths.
 //!
-//! Every change of names holds the one names lock (rank 1), plans its rows from what it finds, and commits them as one record:
-//! it is atomic in memory and after a crash.
+//! Every change of names holds the one names lock (rank 1), plans its rows from what it finds, and
+//! commits them as one record: it is atomic in memory and after a crash.
 
 mod attr;
 mod dir;
@@ -28,19 +28,29 @@ impl Engine {
     pub(crate) fn directory(&self, ino: InodeNo) -> Result<Arc<Inode>> {
         let inode = self.inode(ino)?;
         if inode.kind != FileKind::Directory {
-            return Err(Error::new(ErrorKind::NotDirectory, format!("inode {} is not a directory", ino.0)));
+            return Err(Error::new(
+                ErrorKind::NotDirectory,
+                format!("inode {} is not a directory", ino.0),
+            ));
         }
         if inode.attr_lock().row.nlink == 0 {
-            return Err(Error::new(ErrorKind::NotFound, format!("directory {} was removed", ino.0)));
+            return Err(Error::new(
+                ErrorKind::NotFound,
+                format!("directory {} was removed", ino.0),
+            ));
         }
         Ok(inode)
     }
 
-    /// Returns the inode that a name in `dir` points to. A name that says another kind than its inode, or that leads back to its own directory,
-    /// is damage: locking both would lock one inode twice, or walk in circles.
+    /// Returns the inode that a name in `dir` points to. A name that says another kind than its
+    /// inode, or that leads back to its own directory, is damage: locking both would lock one inode
+    /// twice, or walk in circles.
     pub(crate) fn named(&self, dir: InodeNo, row: DentryRow) -> Result<Arc<Inode>> {
         let damaged = |what: &str| {
-            let message = format!("a name in directory {} leads to inode {}, {what}: run a check", dir.0, row.ino.0);
+            let message = format!(
+                "a name in directory {} leads to inode {}, {what}: run a check",
+                dir.0, row.ino.0
+            );
             Err(Error::corrupt(message))
         };
         if row.ino == dir {
@@ -56,14 +66,18 @@ impl Engine {
 
     /// Returns what a name points to, or `NotFound`.
     pub(crate) fn need(&self, dir: InodeNo, name: &[u8]) -> Result<DentryRow> {
-        self.find(dir, name)?.ok_or_else(|| Error::new(ErrorKind::NotFound, format!("'{}' does not exist", name.escape_ascii())))
+        self.find(dir, name)?.ok_or_else(|| {
+            Error::new(ErrorKind::NotFound, format!("'{}' does not exist", name.escape_ascii()))
+        })
     }
 
     /// Refuses a name that exists.
     pub(crate) fn need_free(&self, dir: InodeNo, name: &[u8]) -> Result<()> {
         match self.find(dir, name)? {
             None => Ok(()),
-            Some(_) => Err(Error::new(ErrorKind::Exists, format!("'{}' exists", name.escape_ascii()))),
+            Some(_) => {
+                Err(Error::new(ErrorKind::Exists, format!("'{}' exists", name.escape_ascii())))
+            }
         }
     }
 }
@@ -76,8 +90,8 @@ fn delete_name(dir: InodeNo, name: &[u8]) -> RowChange {
     RowChange::delete(Table::Dentry, pair_key(dir, name))
 }
 
-/// Changes a directory's link count (for a subdirectory that came or went) and its times, and adds its row; the lock is to be held until
-/// the rows are committed (I-INO-1).
+/// Changes a directory's link count (for a subdirectory that came or went) and its times, and adds
+/// its row; the lock is to be held until the rows are committed (I-INO-1).
 #[must_use]
 fn touch_directory<'a>(dir: &'a Inode, links: i32, rows: &mut Vec<RowChange>) -> AttrGuard<'a> {
     let mut attr = dir.attr_lock();

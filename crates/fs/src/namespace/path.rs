@@ -11,7 +11,8 @@ use crate::{Attr, Error, ErrorKind, FileKind, InodeNo, IoMode, NewFile, OpenOpti
 /// Most symbolic links one path may lead through.
 const SYMLINKS_MAX: usize = 40;
 
-/// Splits a name suffix: `users.dbf::concurrent` becomes (`users.dbf`, concurrent). A name without a known suffix is returned whole.
+/// Splits a name suffix: `users.dbf::concurrent` becomes (`users.dbf`, concurrent). A name without
+/// a known suffix is returned whole.
 #[must_use]
 pub fn split_mode_suffix(name: &[u8]) -> (&[u8], Option<IoMode>) {
     for mode in IoMode::ALL {
@@ -37,11 +38,16 @@ pub(crate) struct Leaf {
 
 /// Components still to walk, last first.
 fn components(path: &[u8]) -> Vec<Vec<u8>> {
-    path.split(|byte| *byte == b'/').rev().filter(|part| !part.is_empty() && *part != b".").map(<[u8]>::to_vec).collect()
+    path.split(|byte| *byte == b'/')
+        .rev()
+        .filter(|part| !part.is_empty() && *part != b".")
+        .map(<[u8]>::to_vec)
+        .collect()
 }
 
 impl Engine {
-    /// Walks to the directory that holds the last component; with `follow`, also through a symbolic link there.
+    /// Walks to the directory that holds the last component; with `follow`, also through a symbolic
+    /// link there.
     pub(crate) fn walk(&self, path: &Path, follow: bool) -> Result<Leaf> {
         let mut todo = components(path.as_os_str().as_bytes());
         let mut links = 0;
@@ -52,14 +58,20 @@ impl Engine {
                 dir = self.parent(dir)?;
                 continue;
             }
-            let found = self.directory(dir).and_then(|_| self.find(dir, &name)).map_err(|e| in_path(path, e))?;
+            let found = self
+                .directory(dir)
+                .and_then(|_| self.find(dir, &name))
+                .map_err(|e| in_path(path, e))?;
             match found {
                 Some(row) if row.kind == FileKind::Symlink && (follow || !last) => {
                     links += 1;
                     if links > SYMLINKS_MAX {
                         return Err(Error::new(
                             ErrorKind::TooManyLinks,
-                            format!("{} leads through more than {SYMLINKS_MAX} symbolic links", path.display()),
+                            format!(
+                                "{} leads through more than {SYMLINKS_MAX} symbolic links",
+                                path.display()
+                            ),
                         ));
                     }
                     let target = self.read_link(row.ino)?;
@@ -71,9 +83,17 @@ impl Engine {
                 _ if last => return Ok(Leaf { dir, name }),
                 Some(row) if row.kind == FileKind::Directory => dir = row.ino,
                 Some(_) => {
-                    return Err(Error::new(ErrorKind::NotDirectory, format!("{}: '{}' is not a directory", path.display(), name.escape_ascii())));
+                    return Err(Error::new(
+                        ErrorKind::NotDirectory,
+                        format!("{}: '{}' is not a directory", path.display(), name.escape_ascii()),
+                    ));
                 }
-                None => return Err(Error::new(ErrorKind::NotFound, format!("{}: '{}' does not exist", path.display(), name.escape_ascii()))),
+                None => {
+                    return Err(Error::new(
+                        ErrorKind::NotFound,
+                        format!("{}: '{}' does not exist", path.display(), name.escape_ascii()),
+                    ));
+                }
             }
         }
         Ok(Leaf { dir, name: Vec::new() })
@@ -81,17 +101,32 @@ impl Engine {
 
     pub(crate) fn resolve(&self, path: &Path) -> Result<Attr> {
         let leaf = self.walk(path, true)?;
-        let ino = if leaf.name.is_empty() { leaf.dir } else { self.need(leaf.dir, &leaf.name).map_err(|e| in_path(path, e))?.ino };
+        let ino = if leaf.name.is_empty() {
+            leaf.dir
+        } else {
+            self.need(leaf.dir, &leaf.name).map_err(|e| in_path(path, e))?.ino
+        };
         self.attr(ino)
     }
 
-    /// Resolves for an open, creating where the options say so; returns the inode and the mode of a suffix (S-28: a name that really ends so wins).
-    pub(crate) fn resolve_for_open(&self, path: &Path, options: &OpenOptions, make: &Make<'_>) -> Result<(InodeNo, Option<IoMode>)> {
+    /// Resolves for an open, creating where the options say so; returns the inode and the mode of a
+    /// suffix (S-28: a name that really ends so wins).
+    pub(crate) fn resolve_for_open(
+        &self,
+        path: &Path,
+        options: &OpenOptions,
+        make: &Make<'_>,
+    ) -> Result<(InodeNo, Option<IoMode>)> {
         let (stem, suffix) = split_mode_suffix(path.as_os_str().as_bytes());
         // `/d/::direct` has nothing before the suffix: it is a name like any other, as on a mount.
-        let Some(suffix) = suffix.filter(|_| !stem.ends_with(b"/")) else { return Ok((self.resolve_file(path, options, make)?, None)) };
+        let Some(suffix) = suffix.filter(|_| !stem.ends_with(b"/")) else {
+            return Ok((self.resolve_file(path, options, make)?, None));
+        };
         // Also a symbolic link that leads nowhere is a name that exists.
-        if self.walk(path, false).is_ok_and(|leaf| self.find(leaf.dir, &leaf.name).is_ok_and(|row| row.is_some())) {
+        if self
+            .walk(path, false)
+            .is_ok_and(|leaf| self.find(leaf.dir, &leaf.name).is_ok_and(|row| row.is_some()))
+        {
             return Ok((self.resolve_file(path, options, make)?, None));
         }
         Ok((self.resolve_file(Path::new(OsStr::from_bytes(stem)), options, make)?, Some(suffix)))
@@ -100,7 +135,10 @@ impl Engine {
     fn resolve_file(&self, path: &Path, options: &OpenOptions, make: &Make<'_>) -> Result<InodeNo> {
         let leaf = self.walk(path, !options.exclusive)?;
         if leaf.name.is_empty() {
-            return Err(Error::new(ErrorKind::IsDirectory, format!("{} is a directory", path.display())));
+            return Err(Error::new(
+                ErrorKind::IsDirectory,
+                format!("{} is a directory", path.display()),
+            ));
         }
         if let Some(row) = self.find(leaf.dir, &leaf.name)? {
             if options.create && options.exclusive {
@@ -109,13 +147,19 @@ impl Engine {
             return Ok(row.ino);
         }
         if !options.create {
-            return Err(Error::new(ErrorKind::NotFound, format!("{} does not exist", path.display())));
+            return Err(Error::new(
+                ErrorKind::NotFound,
+                format!("{} does not exist", path.display()),
+            ));
         }
         let new = NewFile { mode: options.permissions, ..NewFile::default() };
-        let made = make(leaf.dir, &leaf.name, &Making { kind: FileKind::File, new, rdev: 0, target: &[] });
+        let made =
+            make(leaf.dir, &leaf.name, &Making { kind: FileKind::File, new, rdev: 0, target: &[] });
         match made {
             Ok(attr) => Ok(attr.ino),
-            Err(e) if e.kind == ErrorKind::Exists && !options.exclusive => Ok(self.need(leaf.dir, &leaf.name)?.ino),
+            Err(e) if e.kind == ErrorKind::Exists && !options.exclusive => {
+                Ok(self.need(leaf.dir, &leaf.name)?.ino)
+            }
             Err(e) => Err(e),
         }
     }
@@ -127,13 +171,21 @@ impl Engine {
                 at = self.attr(self.parent(at.ino)?)?;
                 continue;
             }
-            let making = Making { kind: FileKind::Directory, new: NewFile { mode: 0o755, uid: at.uid, gid: at.gid }, rdev: 0, target: &[] };
+            let making = Making {
+                kind: FileKind::Directory,
+                new: NewFile { mode: 0o755, uid: at.uid, gid: at.gid },
+                rdev: 0,
+                target: &[],
+            };
             at = match make(at.ino, &name, &making) {
                 Err(e) if e.kind == ErrorKind::Exists => self.lookup(at.ino, &name)?,
                 other => other?,
             };
             if at.kind != FileKind::Directory {
-                return Err(Error::new(ErrorKind::NotDirectory, format!("{}: '{}' is not a directory", path.display(), name.escape_ascii())));
+                return Err(Error::new(
+                    ErrorKind::NotDirectory,
+                    format!("{}: '{}' is not a directory", path.display(), name.escape_ascii()),
+                ));
             }
         }
         Ok(at)
@@ -143,8 +195,12 @@ impl Engine {
         let leaf = self.walk(path, false)?;
         let row = if leaf.name.is_empty() { None } else { self.find(leaf.dir, &leaf.name)? };
         match row {
-            None if leaf.name.is_empty() => Err(Error::new(ErrorKind::Busy, "the root directory cannot be removed")),
-            None => Err(Error::new(ErrorKind::NotFound, format!("{} does not exist", path.display()))),
+            None if leaf.name.is_empty() => {
+                Err(Error::new(ErrorKind::Busy, "the root directory cannot be removed"))
+            }
+            None => {
+                Err(Error::new(ErrorKind::NotFound, format!("{} does not exist", path.display())))
+            }
             Some(row) if row.kind == FileKind::Directory => self.rmdir(leaf.dir, &leaf.name),
             Some(_) => self.unlink(leaf.dir, &leaf.name),
         }
@@ -163,7 +219,10 @@ mod tests {
     #[test]
     fn suffixes_name_modes() {
         assert_eq!(split_mode_suffix(b"a::concurrent"), (&b"a"[..], Some(IoMode::Concurrent)));
-        assert_eq!(split_mode_suffix(b"a::concurrent+cache"), (&b"a"[..], Some(IoMode::ConcurrentCache)));
+        assert_eq!(
+            split_mode_suffix(b"a::concurrent+cache"),
+            (&b"a"[..], Some(IoMode::ConcurrentCache))
+        );
         assert_eq!(split_mode_suffix(b"a::other"), (&b"a::other"[..], None));
         assert_eq!(split_mode_suffix(b"::direct"), (&b"::direct"[..], None));
         assert_eq!(split_mode_suffix(b"plain"), (&b"plain"[..], None));

@@ -18,7 +18,10 @@ impl Engine {
             let parent = self.directory(dir)?;
             let dentry = self.need(dir, name)?;
             if dentry.kind == FileKind::Directory {
-                return Err(Error::new(ErrorKind::IsDirectory, format!("'{}' is a directory", name.escape_ascii())));
+                return Err(Error::new(
+                    ErrorKind::IsDirectory,
+                    format!("'{}' is a directory", name.escape_ascii()),
+                ));
             }
             let inode = self.named(dir, dentry)?;
             self.commit_removal(&parent, name, &inode, 0);
@@ -38,7 +41,10 @@ impl Engine {
             let inode = self.named(dir, self.need(dir, name)?)?;
             self.need_live(inode.ino)?;
             if inode.kind != FileKind::Directory {
-                return Err(Error::new(ErrorKind::NotDirectory, format!("'{}' is not a directory", name.escape_ascii())));
+                return Err(Error::new(
+                    ErrorKind::NotDirectory,
+                    format!("'{}' is not a directory", name.escape_ascii()),
+                ));
             }
             self.need_empty(inode.ino, name)?;
             self.commit_removal(&parent, name, &inode, -1);
@@ -48,7 +54,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Removes a name with one record, under the lock of names; `links` is added to the link count of the directory.
+    /// Removes a name with one record, under the lock of names; `links` is added to the link count
+    /// of the directory.
     fn commit_removal(&self, dir: &Inode, name: &[u8], inode: &Inode, links: i32) {
         let mut rows = vec![delete_name(dir.ino, name)];
         let locks = (touch_directory(dir, links, &mut rows), drop_name(inode, &mut rows));
@@ -62,23 +69,43 @@ impl Engine {
         if self.read_dir(dir, None, 1)?.is_empty() {
             return Ok(());
         }
-        Err(Error::new(ErrorKind::NotEmpty, format!("directory '{}' is not empty", name.escape_ascii())))
+        Err(Error::new(
+            ErrorKind::NotEmpty,
+            format!("directory '{}' is not empty", name.escape_ascii()),
+        ))
     }
 
-    /// Removes a name, in a directory that no other thread can reach; `counts`: the directory's link count has its subdirectories.
-    pub(crate) fn drop_child(&self, dir: &Arc<Inode>, name: &[u8], child: &Arc<Inode>, counts: bool) {
+    /// Removes a name, in a directory that no other thread can reach; `counts`: the directory's
+    /// link count has its subdirectories.
+    pub(crate) fn drop_child(
+        &self,
+        dir: &Arc<Inode>,
+        name: &[u8],
+        child: &Arc<Inode>,
+        counts: bool,
+    ) {
         {
             let _names = self.names.lock();
-            self.commit_removal(dir, name, child, if counts && child.kind == FileKind::Directory { -1 } else { 0 });
+            self.commit_removal(
+                dir,
+                name,
+                child,
+                if counts && child.kind == FileKind::Directory { -1 } else { 0 },
+            );
         }
         self.reclaim_if_dead(child);
     }
 }
 
-/// Takes one name from an inode (a directory loses all of its links) and adds its rows; the lock is to be held until they are committed.
-pub(super) fn drop_name<'a>(inode: &'a Inode, rows: &mut Vec<RowChange>) -> crate::inode::AttrGuard<'a> {
+/// Takes one name from an inode (a directory loses all of its links) and adds its rows; the lock is
+/// to be held until they are committed.
+pub(super) fn drop_name<'a>(
+    inode: &'a Inode,
+    rows: &mut Vec<RowChange>,
+) -> crate::inode::AttrGuard<'a> {
     let mut attr = inode.attr_lock();
-    attr.row.nlink = if inode.kind == FileKind::Directory { 0 } else { attr.row.nlink.saturating_sub(1) };
+    attr.row.nlink =
+        if inode.kind == FileKind::Directory { 0 } else { attr.row.nlink.saturating_sub(1) };
     attr.row.ctime = Timestamp::now();
     rows.push(attr.change());
     if attr.row.nlink == 0 {

@@ -10,7 +10,8 @@ use crate::inode::Inode;
 use crate::{Error, ErrorKind, FileKind, InodeNo, NewFile, RenameMode, Result, Timestamp};
 use bedplate_store::{DentryRow, PlantedBug, RecordKind, RowChange, check_name, planted};
 
-/// No directory lies deeper. A path to it would have far more bytes than the system takes; only damage leads through more parents.
+/// No directory lies deeper. A path to it would have far more bytes than the system takes; only
+/// damage leads through more parents.
 const DEPTH_MAX: u32 = 1 << 20;
 
 /// A name in its directory.
@@ -26,7 +27,14 @@ impl Place<'_> {
 }
 
 impl Engine {
-    pub(crate) fn rename(&self, from_dir: InodeNo, from: &[u8], to_dir: InodeNo, to: &[u8], mode: RenameMode) -> Result<()> {
+    pub(crate) fn rename(
+        &self,
+        from_dir: InodeNo,
+        from: &[u8],
+        to_dir: InodeNo,
+        to: &[u8],
+        mode: RenameMode,
+    ) -> Result<()> {
         check_name(from)?;
         check_name(to)?;
         // A file that is replaced is removed.
@@ -39,8 +47,13 @@ impl Engine {
             let to = Place { dir: self.directory(to_dir)?, name: to };
             let source = self.need(from_dir, from.name)?;
             let target = self.find(to_dir, to.name)?;
-            [Some(source), target].into_iter().flatten().try_for_each(|row| self.need_live(row.ino))?;
-            if target.is_some_and(|target| target.ino == source.ino) && mode != RenameMode::NoReplace {
+            [Some(source), target]
+                .into_iter()
+                .flatten()
+                .try_for_each(|row| self.need_live(row.ino))?;
+            if target.is_some_and(|target| target.ino == source.ino)
+                && mode != RenameMode::NoReplace
+            {
                 return Ok(());
             }
             self.refuse_loop(source, &to)?;
@@ -75,7 +88,10 @@ impl Engine {
             }
             dir = self.parent(dir)?;
         }
-        Err(Error::corrupt(format!("directory {} lies more than {DEPTH_MAX} directories deep or in a circle: run a check", to.dir.ino.0)))
+        Err(Error::corrupt(format!(
+            "directory {} lies more than {DEPTH_MAX} directories deep or in a circle: run a check",
+            to.dir.ino.0
+        )))
     }
 
     fn replace(
@@ -86,10 +102,12 @@ impl Engine {
         target: Option<DentryRow>,
         mode: RenameMode,
     ) -> Result<Option<Arc<Inode>>> {
-        let replaced = target.map(|target| self.replaceable(source, target, to, mode)).transpose()?;
+        let replaced =
+            target.map(|target| self.replaceable(source, target, to, mode)).transpose()?;
         let moved = self.named(from.dir.ino, source)?;
         let is_dir = i32::from(source.kind == FileKind::Directory);
-        let replaced_dir = i32::from(replaced.as_ref().is_some_and(|inode| inode.kind == FileKind::Directory));
+        let replaced_dir =
+            i32::from(replaced.as_ref().is_some_and(|inode| inode.kind == FileKind::Directory));
         let mut rows = vec![delete_name(from.dir.ino, from.name), to.put(source)];
         if mode == RenameMode::Whiteout {
             let whiteout = self.make_whiteout(&mut rows, &from.dir);
@@ -109,7 +127,8 @@ impl Engine {
         if planted(PlantedBug::RenameNotNoted) {
             return Ok(replaced);
         }
-        // The replaced one too: where it has other names, its link count is an attribute that a sync of it makes durable (S-2).
+        // The replaced one too: where it has other names, its link count is an attribute that a
+        // sync of it makes durable (S-2).
         for inode in [&moved, &from.dir, &to.dir].into_iter().chain(&replaced) {
             inode.note_lsn(lsn, false);
         }
@@ -117,28 +136,51 @@ impl Engine {
         Ok(replaced)
     }
 
-    fn replaceable(&self, source: DentryRow, target: DentryRow, to: &Place<'_>, mode: RenameMode) -> Result<Arc<Inode>> {
+    fn replaceable(
+        &self,
+        source: DentryRow,
+        target: DentryRow,
+        to: &Place<'_>,
+        mode: RenameMode,
+    ) -> Result<Arc<Inode>> {
         let name_text = to.name.escape_ascii();
         if mode == RenameMode::NoReplace {
             return Err(Error::new(ErrorKind::Exists, format!("'{name_text}' exists")));
         }
         match (source.kind == FileKind::Directory, target.kind == FileKind::Directory) {
-            (true, false) => return Err(Error::new(ErrorKind::NotDirectory, format!("'{name_text}' is not a directory"))),
-            (false, true) => return Err(Error::new(ErrorKind::IsDirectory, format!("'{name_text}' is a directory"))),
+            (true, false) => {
+                return Err(Error::new(
+                    ErrorKind::NotDirectory,
+                    format!("'{name_text}' is not a directory"),
+                ));
+            }
+            (false, true) => {
+                return Err(Error::new(
+                    ErrorKind::IsDirectory,
+                    format!("'{name_text}' is a directory"),
+                ));
+            }
             (true, true) => self.need_empty(target.ino, to.name)?,
             (false, false) => {}
         }
         self.named(to.dir.ino, target)
     }
 
-    fn exchange(&self, from: &Place<'_>, source: DentryRow, to: &Place<'_>, target: DentryRow) -> Result<()> {
+    fn exchange(
+        &self,
+        from: &Place<'_>,
+        source: DentryRow,
+        to: &Place<'_>,
+        target: DentryRow,
+    ) -> Result<()> {
         let (moved, other) = (self.named(from.dir.ino, source)?, self.named(to.dir.ino, target)?);
         let mut rows = vec![from.put(target), to.put(source)];
         let mut locks = Vec::with_capacity(4);
         if from.dir.ino == to.dir.ino {
             locks.push(touch_directory(&from.dir, 0, &mut rows));
         } else {
-            let balance = i32::from(target.kind == FileKind::Directory) - i32::from(source.kind == FileKind::Directory);
+            let balance = i32::from(target.kind == FileKind::Directory)
+                - i32::from(source.kind == FileKind::Directory);
             locks.push(touch_directory(&from.dir, balance, &mut rows));
             locks.push(touch_directory(&to.dir, -balance, &mut rows));
         }
@@ -154,14 +196,20 @@ impl Engine {
 
     /// Adds the rows of a whiteout, a character device 0/0.
     fn make_whiteout(&self, rows: &mut Vec<RowChange>, dir: &Inode) -> DentryRow {
-        let making = Making { kind: FileKind::CharDevice, new: NewFile::default(), rdev: 0, target: &[] };
+        let making =
+            Making { kind: FileKind::CharDevice, new: NewFile::default(), rdev: 0, target: &[] };
         let ino = self.new_inode_in(dir, &making, rows).ino;
         DentryRow { ino, kind: FileKind::CharDevice }
     }
 }
 
-/// Sets the parent of a moved directory and the change time of whatever moved; the lock is to be held until the rows are committed.
-fn move_inode<'a>(inode: &'a Inode, parent: InodeNo, rows: &mut Vec<RowChange>) -> crate::inode::AttrGuard<'a> {
+/// Sets the parent of a moved directory and the change time of whatever moved; the lock is to be
+/// held until the rows are committed.
+fn move_inode<'a>(
+    inode: &'a Inode,
+    parent: InodeNo,
+    rows: &mut Vec<RowChange>,
+) -> crate::inode::AttrGuard<'a> {
     let mut attr = inode.attr_lock();
     if inode.kind == FileKind::Directory {
         attr.row.parent = parent;

@@ -1,4 +1,5 @@
-//! Settings of single files and directories that are kept in extended attributes: how writes are kept from tearing, and the size of extents.
+//! Settings of single files and directories that are kept in extended attributes: how writes are
+//! kept from tearing, and the size of extents.
 
 use std::sync::Arc;
 
@@ -21,7 +22,8 @@ impl Engine {
         if let Some(bytes) = bytes {
             self.check_untorn(bytes)?;
         }
-        let lsn = self.set_own_xattr(&inode, UNTORN, bytes.map(|bytes| bytes.to_le_bytes().to_vec()));
+        let lsn =
+            self.set_own_xattr(&inode, UNTORN, bytes.map(|bytes| bytes.to_le_bytes().to_vec()));
         // Writes in place by the old rule are done when this returns.
         drop(inode.data.lock.exclusive(self));
         drop((inode, changing));
@@ -32,12 +34,16 @@ impl Engine {
         if !bytes.is_power_of_two() || !(UNTORN_BYTES_MIN..=UNTORN_BYTES_MAX).contains(&bytes) {
             return Err(Error::new(
                 ErrorKind::Invalid,
-                format!("{bytes} bytes cannot be written untorn: choose a power of two from 4 KiB to 64 KiB"),
+                format!(
+                    "{bytes} bytes cannot be written untorn: choose a power of two from 4 KiB to 64 KiB"
+                ),
             ));
         }
         if bytes < self.block_size && bytes > self.geometry.untorn_unit {
-            let message =
-                format!("{bytes} bytes are less than a block of {} bytes, and more than the device writes untorn by itself", self.block_size);
+            let message = format!(
+                "{bytes} bytes are less than a block of {} bytes, and more than the device writes untorn by itself",
+                self.block_size
+            );
             return Err(Error::new(ErrorKind::Invalid, message));
         }
         Ok(())
@@ -58,7 +64,11 @@ impl Engine {
         if let Some(bytes) = bytes.filter(|bytes| *bytes == 0 || !is_extent_size(*bytes, block)) {
             return Err(Error::new(ErrorKind::Invalid, extent_size_refusal(bytes, block)));
         }
-        let lsn = self.set_own_xattr(&inode, EXTENT_SIZE, bytes.map(|bytes| bytes.to_le_bytes().to_vec()));
+        let lsn = self.set_own_xattr(
+            &inode,
+            EXTENT_SIZE,
+            bytes.map(|bytes| bytes.to_le_bytes().to_vec()),
+        );
         drop((inode, changing));
         self.meta.sync(lsn)
     }

@@ -15,7 +15,10 @@ pub(crate) const XATTR_VALUE_BYTES_MAX: usize = 65536;
 pub(crate) const XATTR_NAME_BYTES_MAX: usize = NAME_BYTES_MAX;
 
 fn missing(ino: InodeNo, name: &[u8]) -> Error {
-    Error::new(ErrorKind::NoAttribute, format!("inode {} has no attribute '{}'", ino.0, name.escape_ascii()))
+    Error::new(
+        ErrorKind::NoAttribute,
+        format!("inode {} has no attribute '{}'", ino.0, name.escape_ascii()),
+    )
 }
 
 impl Engine {
@@ -26,7 +29,10 @@ impl Engine {
 
     /// Begins to set an attribute: no room is made for what is refused here.
     pub(crate) fn begin_set_xattr(&self, ino: InodeNo, name: &[u8], value: &[u8]) -> Result<()> {
-        if name.is_empty() || name.len() > XATTR_NAME_BYTES_MAX || value.len() > XATTR_VALUE_BYTES_MAX {
+        if name.is_empty()
+            || name.len() > XATTR_NAME_BYTES_MAX
+            || value.len() > XATTR_VALUE_BYTES_MAX
+        {
             return Err(Error::new(
                 ErrorKind::Range,
                 format!(
@@ -41,14 +47,24 @@ impl Engine {
     }
 
     /// Sets an attribute, after [`begin_set_xattr`](Self::begin_set_xattr).
-    pub(crate) fn set_xattr(&self, ino: InodeNo, name: &[u8], value: &[u8], create: bool, replace: bool) -> Result<()> {
+    pub(crate) fn set_xattr(
+        &self,
+        ino: InodeNo,
+        name: &[u8],
+        value: &[u8],
+        create: bool,
+        replace: bool,
+    ) -> Result<()> {
         let key = pair_key(ino, name);
         let changing = self.change();
         let inode = self.pin_number(&changing, ino)?;
         let _names = self.names.lock();
         let exists = self.meta.get(Table::Xattr, &key)?.is_some();
         if create && exists {
-            return Err(Error::new(ErrorKind::Exists, format!("inode {} has an attribute '{}' already", ino.0, name.escape_ascii())));
+            return Err(Error::new(
+                ErrorKind::Exists,
+                format!("inode {} has an attribute '{}' already", ino.0, name.escape_ascii()),
+            ));
         }
         if replace && !exists {
             return Err(missing(ino, name));
@@ -72,17 +88,27 @@ impl Engine {
         Ok(())
     }
 
-    /// Returns the file or directory that something is to be asked for; of anything else `refusal` says why it cannot be.
-    pub(crate) fn file_or_directory(&self, changing: &Changing<'_>, ino: InodeNo, refusal: &str) -> Result<Pinned<'_>> {
+    /// Returns the file or directory that something is to be asked for; of anything else `refusal`
+    /// says why it cannot be.
+    pub(crate) fn file_or_directory(
+        &self,
+        changing: &Changing<'_>,
+        ino: InodeNo,
+        refusal: &str,
+    ) -> Result<Pinned<'_>> {
         self.need_live(ino)?;
         let inode = self.pin_number(changing, ino)?;
         if matches!(inode.kind, FileKind::File | FileKind::Directory) {
             return Ok(inode);
         }
-        Err(Error::new(ErrorKind::Invalid, format!("inode {} is neither a file nor a directory: {refusal}", ino.0)))
+        Err(Error::new(
+            ErrorKind::Invalid,
+            format!("inode {} is neither a file nor a directory: {refusal}", ino.0),
+        ))
     }
 
-    /// Sets or takes away an attribute that the file system itself reads, and makes writers look again; returns the record that does.
+    /// Sets or takes away an attribute that the file system itself reads, and makes writers look
+    /// again; returns the record that does.
     pub(crate) fn set_own_xattr(&self, inode: &Inode, name: &[u8], value: Option<Vec<u8>>) -> Lsn {
         let key = pair_key(inode.ino, name);
         let change = match value {

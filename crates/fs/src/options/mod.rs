@@ -8,8 +8,12 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-pub(crate) use extent_size::{BYTES_MAX as EXTENT_SIZE_MAX, is_possible as is_extent_size, refusal as extent_size_refusal};
-pub use tunables::{TUNABLES, Takes, Tunable, TunableInfo, TunableSet, TunableState, TuneOptions, TunedBy};
+pub(crate) use extent_size::{
+    BYTES_MAX as EXTENT_SIZE_MAX, is_possible as is_extent_size, refusal as extent_size_refusal,
+};
+pub use tunables::{
+    TUNABLES, Takes, Tunable, TunableInfo, TunableSet, TunableState, TuneOptions, TunedBy,
+};
 pub(crate) use tunables::{check_pairs, mode_of};
 pub use unit::Unit;
 
@@ -18,9 +22,11 @@ use crate::{Error, ErrorKind, IoMode, Result};
 /// Options of `format`.
 #[derive(Debug, Clone)]
 pub struct FormatOptions {
-    /// Allocation unit in bytes: a power of two, 512 to 65,536, not below the device's logical block size.
+    /// Allocation unit in bytes: a power of two, 512 to 65,536, not below the device's logical
+    /// block size.
     pub block_size: u32,
-    /// Size of the intent log in bytes; `None`: 1/256 of the volume, 1 MiB to 128 MiB (a separate log device is used whole, up to 1 GiB).
+    /// Size of the intent log in bytes; `None`: 1/256 of the volume, 1 MiB to 128 MiB (a separate
+    /// log device is used whole, up to 1 GiB).
     pub log_bytes: Option<u64>,
     /// Formats although the device already holds a volume.
     pub force: bool,
@@ -46,8 +52,9 @@ pub enum InodeLockSetting {
     Whole,
 }
 
-/// How much one record carries when a change takes several, and what runs between two of them. The defaults are the product's values. Tests and the
-/// crash judge make them small, so that a file of ten extents spans several records; nothing else sets them.
+/// How much one record carries when a change takes several, and what runs between two of them. The
+/// defaults are the product's values. Tests and the crash judge make them small, so that a file of
+/// ten extents spans several records; nothing else sets them.
 #[doc(hidden)]
 #[derive(Clone)]
 pub struct Limits {
@@ -55,11 +62,13 @@ pub struct Limits {
     pub extents_per_record: usize,
     /// Names that one record of a clone makes, at least 1.
     pub names_per_record: usize,
-    /// Called between two records of a change that takes several, with the locks that the change holds there.
+    /// Called between two records of a change that takes several, with the locks that the change
+    /// holds there.
     pub between_records: Option<BetweenRecords>,
 }
 
-/// A call between two records of a change; its argument names the change: `truncate`, `reclaim`, `punch` or `clone`.
+/// A call between two records of a change; its argument names the change: `truncate`, `reclaim`,
+/// `punch` or `clone`.
 #[doc(hidden)]
 pub type BetweenRecords = Arc<dyn Fn(&'static str) + Send + Sync>;
 
@@ -84,7 +93,10 @@ impl Limits {
         if self.extents_per_record > 0 && self.names_per_record > 0 {
             return Ok(());
         }
-        Err(Error::new(ErrorKind::Invalid, "a record of a change carries at least one extent and one name: set limits of 1 or more"))
+        Err(Error::new(
+            ErrorKind::Invalid,
+            "a record of a change carries at least one extent and one name: set limits of 1 or more",
+        ))
     }
 
     /// Marks the place between two records of the change `what`.
@@ -102,7 +114,8 @@ pub struct MountOptions {
     pub mode: IoMode,
     /// Shows this checkpoint instead of the present; read-only.
     pub checkpoint: Option<Vec<u8>>,
-    /// Carries the schedules of checkpoints out by itself, and warns of checkpoints that fill the volume, on a thread of its own; otherwise
+    /// Carries the schedules of checkpoints out by itself, and warns of checkpoints that fill the
+    /// volume, on a thread of its own; otherwise
     /// [`run_schedules`](crate::FileSystem::run_schedules) does when it is called.
     pub schedules: bool,
     /// Refuses every change; replays the log in memory only.
@@ -117,23 +130,28 @@ pub struct MountOptions {
     pub read_ahead_bytes_max: u32,
     /// Share of the cache in percent that may be dirty before write-behind begins.
     pub write_behind_percent_start: u32,
-    /// Share of the cache in percent that may be dirty before writers write back themselves; at most 75.
+    /// Share of the cache in percent that may be dirty before writers write back themselves; at
+    /// most 75.
     pub write_behind_percent_max: u32,
     /// How often the sync daemon writes dirty pages, the log and, when due, the metadata.
     pub sync_interval: Duration,
     /// Cap in bytes of the metadata tree's cache.
     pub metadata_cache_bytes: u64,
-    /// Of how many reads and writes at least one is timed for the latency histograms: 1 times all, 0 none.
+    /// Of how many reads and writes at least one is timed for the latency histograms: 1 times all,
+    /// 0 none.
     pub latency_sample: u32,
-    /// How many bytes of a file are wanted in one run of the volume, where neither it nor its directory says; 0: whatever comes.
+    /// How many bytes of a file are wanted in one run of the volume, where neither it nor its
+    /// directory says; 0: whatever comes.
     pub extent_size_bytes: u64,
-    /// How many bytes a second are moved in the background to put scattered files together; 0: none.
+    /// How many bytes a second are moved in the background to put scattered files together; 0:
+    /// none.
     pub defrag_rate_bytes: u64,
     /// Above how many reads, writes and syncs a second nothing is moved.
     pub defrag_load_max: u32,
     /// How many requests a front end serves at once.
     pub threads: u32,
-    /// Tunables that were given: of them, what the volume holds does not count. Those with another value than the default count as given anyway.
+    /// Tunables that were given: of them, what the volume holds does not count. Those with another
+    /// value than the default count as given anyway.
     pub given: TunableSet,
     /// Whether reads update the access time at most once a day (`relatime`); otherwise never.
     pub relatime: bool,
@@ -180,7 +198,8 @@ pub struct OpenOptions {
     pub append: bool,
     /// Cuts the file to zero.
     pub truncate: bool,
-    /// Creates the file when the name is free; with the permission bits below (path interface only).
+    /// Creates the file when the name is free; with the permission bits below (path interface
+    /// only).
     pub create: bool,
     /// Refuses an existing file (with `create`).
     pub exclusive: bool,

@@ -1,4 +1,5 @@
-//! Tunables: what can be set of a file system, in one table. Listing, validation, mount options and the guide all come from it.
+//! Tunables: what can be set of a file system, in one table. Listing, validation, mount options and
+//! the guide all come from it.
 //!
 //! ```text
 //!   mount option ──► stored in the volume ──► default         which value a mount begins with; what comes first counts
@@ -6,7 +7,8 @@
 //!   FileSystem::tune ──────┴──► in effect at once, or from the next mount: the table says which
 //! ```
 //!
-//! - I-TUNE-1: a value in effect, or stored by [`tune`](crate::FileSystem::tune), lies in its range; one that a volume holds and does not is not taken.
+//! - I-TUNE-1: a value in effect, or stored by [`tune`](crate::FileSystem::tune), lies in its
+//!   range; one that a volume holds and does not is not taken.
 
 use std::num::NonZero;
 use std::sync::OnceLock;
@@ -19,7 +21,8 @@ use crate::{Error, ErrorKind, IoMode, Result};
 
 /// The most requests that a front end serves at once.
 const THREADS_MAX: u64 = 1024;
-/// With fewer no thread is left to answer when a few device operations are slow, whatever the number of processors.
+/// With fewer no thread is left to answer when a few device operations are slow, whatever the
+/// number of processors.
 const THREADS_DEFAULT_MIN: u64 = 16;
 
 /// Something that can be set.
@@ -122,7 +125,15 @@ pub const TUNABLES: [TunableInfo; 15] = {
             "mode=",
             "I/O mode of files that neither their open nor they themselves nor their directory give one",
         ),
-        row(Tunable::Cache, "cache", Bytes, (0, 1 << 50), Live, "cache=", "cap of the library cache; a smaller one gives memory back at once"),
+        row(
+            Tunable::Cache,
+            "cache",
+            Bytes,
+            (0, 1 << 50),
+            Live,
+            "cache=",
+            "cap of the library cache; a smaller one gives memory back at once",
+        ),
         row(
             Tunable::ReadAheadMin,
             "read-ahead-min",
@@ -204,10 +215,42 @@ pub const TUNABLES: [TunableInfo; 15] = {
             "defrag-load=",
             "reads, writes and syncs of programs in a second above which nothing is moved",
         ),
-        row(Tunable::Threads, "threads", Number, (1, THREADS_MAX), NextMount, "threads=", "requests that a mount serves at once"),
-        row(Tunable::MetadataCache, "metadata-cache", Bytes, (0, 1 << 50), MountOption, "metadata-cache=", "cap of the cache of the metadata tree"),
-        row(Tunable::LogSize, "log-size", Bytes, (0, 1 << 30), Format, "--log-size", "size of the intent log"),
-        row(Tunable::BlockSize, "block-size", Bytes, (512, 65_536), Format, "--block-size", "allocation unit"),
+        row(
+            Tunable::Threads,
+            "threads",
+            Number,
+            (1, THREADS_MAX),
+            NextMount,
+            "threads=",
+            "requests that a mount serves at once",
+        ),
+        row(
+            Tunable::MetadataCache,
+            "metadata-cache",
+            Bytes,
+            (0, 1 << 50),
+            MountOption,
+            "metadata-cache=",
+            "cap of the cache of the metadata tree",
+        ),
+        row(
+            Tunable::LogSize,
+            "log-size",
+            Bytes,
+            (0, 1 << 30),
+            Format,
+            "--log-size",
+            "size of the intent log",
+        ),
+        row(
+            Tunable::BlockSize,
+            "block-size",
+            Bytes,
+            (512, 65_536),
+            Format,
+            "--block-size",
+            "allocation unit",
+        ),
     ]
 };
 
@@ -225,7 +268,12 @@ impl Tunable {
     pub fn named(name: &str) -> Result<Self> {
         let known = || TUNABLES.iter().map(|info| info.name).collect::<Vec<_>>().join(", ");
         let found = TUNABLES.iter().find(|info| info.name == name);
-        found.map(|info| info.tunable).ok_or_else(|| Error::new(ErrorKind::Invalid, format!("there is no tunable '{name}': known are {}", known())))
+        found.map(|info| info.tunable).ok_or_else(|| {
+            Error::new(
+                ErrorKind::Invalid,
+                format!("there is no tunable '{name}': known are {}", known()),
+            )
+        })
     }
 
     /// Reads a value and checks its range.
@@ -234,8 +282,18 @@ impl Tunable {
     /// `Invalid`: one sentence with what is allowed.
     pub fn parse(self, text: &str) -> Result<u64> {
         let info = self.info();
-        let value = info.unit.parse(text).map_err(|why| Error::new(ErrorKind::Invalid, format!("{}: {why}", info.name)))?;
-        if self.allows(value) { Ok(value) } else { Err(Error::new(ErrorKind::Invalid, format!("{}: {text} is not {}", info.name, info.range()))) }
+        let value = info
+            .unit
+            .parse(text)
+            .map_err(|why| Error::new(ErrorKind::Invalid, format!("{}: {why}", info.name)))?;
+        if self.allows(value) {
+            Ok(value)
+        } else {
+            Err(Error::new(
+                ErrorKind::Invalid,
+                format!("{}: {text} is not {}", info.name, info.range()),
+            ))
+        }
     }
 
     /// Returns whether a value lies in the range.
@@ -297,12 +355,16 @@ pub(crate) fn mode_of(value: u64) -> IoMode {
     IoMode::ALL[usize::try_from(value).unwrap_or(1).clamp(1, 4) - 1]
 }
 
-/// Returns how many requests a front end serves at once by default: twice the processors, at least 16.
+/// Returns how many requests a front end serves at once by default: twice the processors, at least
+/// 16.
 pub(crate) fn threads_default() -> u32 {
-    // Asked once: the answer takes a dozen files of control groups, and there is a question for every tunable of every mount.
+    // Asked once: the answer takes a dozen files of control groups, and there is a question for
+    // every tunable of every mount.
     static PROCESSORS: OnceLock<u64> = OnceLock::new();
-    let processors = *PROCESSORS.get_or_init(|| available_parallelism().map_or(1, NonZero::get) as u64);
-    u32::try_from((2 * processors).clamp(THREADS_DEFAULT_MIN, THREADS_MAX)).expect("within THREADS_MAX")
+    let processors =
+        *PROCESSORS.get_or_init(|| available_parallelism().map_or(1, NonZero::get) as u64);
+    u32::try_from((2 * processors).clamp(THREADS_DEFAULT_MIN, THREADS_MAX))
+        .expect("within THREADS_MAX")
 }
 
 impl TunableInfo {
@@ -390,14 +452,27 @@ pub struct TuneOptions {
 /// # Errors
 /// `Invalid`.
 pub(crate) fn check_pairs(options: &MountOptions) -> Result<()> {
-    for (low, high) in [(Tunable::ReadAheadMin, Tunable::ReadAheadMax), (Tunable::WriteBehindStart, Tunable::WriteBehindMax)] {
+    for (low, high) in [
+        (Tunable::ReadAheadMin, Tunable::ReadAheadMax),
+        (Tunable::WriteBehindStart, Tunable::WriteBehindMax),
+    ] {
         // A largest window of 0 turns read-ahead off, whatever the first one is.
         let off = high == Tunable::ReadAheadMax && high.of(options) == 0;
         if low.of(options) > high.of(options) && !off {
-            let (low, high, unit) = ((low.info().name, low.of(options)), (high.info().name, high.of(options)), low.info().unit);
+            let (low, high, unit) = (
+                (low.info().name, low.of(options)),
+                (high.info().name, high.of(options)),
+                low.info().unit,
+            );
             return Err(Error::new(
                 ErrorKind::Invalid,
-                format!("{} would be {}, more than {}, which is {}: set both", low.0, unit.format(low.1), high.0, unit.format(high.1)),
+                format!(
+                    "{} would be {}, more than {}, which is {}: set both",
+                    low.0,
+                    unit.format(low.1),
+                    high.0,
+                    unit.format(high.1)
+                ),
             ));
         }
     }
@@ -411,13 +486,25 @@ mod tests {
     #[test]
     fn the_table_is_in_order_and_its_defaults_are_allowed() {
         for (at, info) in TUNABLES.iter().enumerate() {
-            assert_eq!((info.tunable as usize, Tunable::named(info.name).unwrap()), (at, info.tunable));
+            assert_eq!(
+                (info.tunable as usize, Tunable::named(info.name).unwrap()),
+                (at, info.tunable)
+            );
             if info.takes != Takes::Format {
-                assert!(info.tunable.allows(info.tunable.default_value()), "I-TUNE-1: {}", info.name);
+                assert!(
+                    info.tunable.allows(info.tunable.default_value()),
+                    "I-TUNE-1: {}",
+                    info.name
+                );
             }
             let mut options = MountOptions::default();
             info.tunable.put(info.min, &mut options);
-            assert_eq!(info.tunable.of(&options), if info.takes == Takes::Format { 0 } else { info.min }, "{}", info.name);
+            assert_eq!(
+                info.tunable.of(&options),
+                if info.takes == Takes::Format { 0 } else { info.min },
+                "{}",
+                info.name
+            );
             assert!(!info.effect.ends_with('.') && !info.effect.is_empty());
         }
     }
@@ -426,7 +513,12 @@ mod tests {
     fn values_are_read_as_they_are_written_and_refused_in_a_sentence() {
         for info in TUNABLES {
             for value in [info.min, info.max] {
-                assert_eq!(info.tunable.parse(&info.unit.format(value)).unwrap(), value, "{}", info.name);
+                assert_eq!(
+                    info.tunable.parse(&info.unit.format(value)).unwrap(),
+                    value,
+                    "{}",
+                    info.name
+                );
             }
         }
         for (tunable, text) in [
@@ -440,16 +532,28 @@ mod tests {
             (Tunable::LatencySample, "-1"),
         ] {
             let error = tunable.parse(text).unwrap_err();
-            assert!(error.message.contains(text) && error.message.starts_with(tunable.info().name), "{error}");
+            assert!(
+                error.message.contains(text) && error.message.starts_with(tunable.info().name),
+                "{error}"
+            );
         }
         assert!(Tunable::named("speed").unwrap_err().message.contains("read-ahead-max"));
     }
 
     #[test]
     fn what_contradicts_itself_is_refused() {
-        let options = |min, max| MountOptions { read_ahead_bytes_min: min, read_ahead_bytes_max: max, ..MountOptions::default() };
-        assert!(check_pairs(&options(4096, 4096)).is_ok() && check_pairs(&options(4096, 0)).is_ok());
+        let options = |min, max| MountOptions {
+            read_ahead_bytes_min: min,
+            read_ahead_bytes_max: max,
+            ..MountOptions::default()
+        };
+        assert!(
+            check_pairs(&options(4096, 4096)).is_ok() && check_pairs(&options(4096, 0)).is_ok()
+        );
         let error = check_pairs(&options(8192, 4096)).unwrap_err();
-        assert_eq!(error.message, "read-ahead-min would be 8 KiB, more than read-ahead-max, which is 4 KiB: set both");
+        assert_eq!(
+            error.message,
+            "read-ahead-min would be 8 KiB, more than read-ahead-max, which is 4 KiB: set both"
+        );
     }
 }

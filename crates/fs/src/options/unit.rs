@@ -9,7 +9,8 @@ use crate::{IoMode, format_size, parse_duration, parse_size};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Unit {
-    /// An I/O mode by its name; as a number 1 `cached`, 2 `direct`, 3 `concurrent`, 4 `concurrent+cache`.
+    /// An I/O mode by its name; as a number 1 `cached`, 2 `direct`, 3 `concurrent`, 4
+    /// `concurrent+cache`.
     Mode,
     /// A size: `64M`.
     Bytes,
@@ -36,12 +37,17 @@ impl Unit {
 
     /// Reads a value.
     pub(super) fn parse(self, text: &str) -> Result<u64, String> {
-        let number = |text: &str, what: &str| text.parse().map_err(|_| format!("'{text}' is not {what}"));
+        let number =
+            |text: &str, what: &str| text.parse().map_err(|_| format!("'{text}' is not {what}"));
         match self {
             Self::Mode => text.parse::<IoMode>().map(|mode| mode as u64),
             Self::Bytes => parse_size(text),
-            Self::Duration => parse_duration(text).and_then(|d| u64::try_from(d.as_nanos()).map_err(|_| format!("'{text}' is too long"))),
-            Self::Percent => number(text.trim_end_matches('%'), "a share in percent: write 25% or 25"),
+            Self::Duration => parse_duration(text).and_then(|d| {
+                u64::try_from(d.as_nanos()).map_err(|_| format!("'{text}' is too long"))
+            }),
+            Self::Percent => {
+                number(text.trim_end_matches('%'), "a share in percent: write 25% or 25")
+            }
             Self::Number => number(text, "a whole number"),
         }
     }
@@ -53,8 +59,17 @@ impl Unit {
             Self::Mode => mode_of(value).name().to_owned(),
             Self::Bytes => format_size(value),
             Self::Duration => {
-                let units = [(86_400_000_000_000, "d"), (1_000_000_000, "s"), (1_000_000, "ms"), (1_000, "us"), (1, "ns")];
-                let (scale, name) = units.into_iter().find(|(scale, _)| value.is_multiple_of(*scale) && value >= *scale).unwrap_or((1, "ns"));
+                let units = [
+                    (86_400_000_000_000, "d"),
+                    (1_000_000_000, "s"),
+                    (1_000_000, "ms"),
+                    (1_000, "us"),
+                    (1, "ns"),
+                ];
+                let (scale, name) = units
+                    .into_iter()
+                    .find(|(scale, _)| value.is_multiple_of(*scale) && value >= *scale)
+                    .unwrap_or((1, "ns"));
                 format!("{}{name}", value / scale)
             }
             Self::Percent => format!("{value}%"),

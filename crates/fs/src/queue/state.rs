@@ -6,7 +6,8 @@
 //!                                                          └ anything else: carried out here and now ────────────────────────────────► done
 //! ```
 //!
-//! I-QUE-1: an engine blocks on a lock only with nothing in flight, so no chain of waits can lead through it back to itself.
+//! I-QUE-1: an engine blocks on a lock only with nothing in flight, so no chain of waits can lead
+//! through it back to itself.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -49,9 +50,11 @@ impl Op {
     }
 }
 
-/// An operation that the device works on. Holds its file's inode lock shared, the range, and the order lock where the cache was told.
+/// An operation that the device works on. Holds its file's inode lock shared, the range, and the
+/// order lock where the cache was told.
 struct InFlight {
-    /// What the device calls it: the slot, and above it a count that tells it from what was in the slot before.
+    /// What the device calls it: the slot, and above it a count that tells it from what was in the
+    /// slot before.
     ticket: u64,
     kind: Kind,
     file: Arc<File>,
@@ -85,7 +88,8 @@ pub(super) struct QueueState {
     /// Completed and not yet handed out.
     done: Vec<QueueCompletion>,
     completions: Vec<Completion>,
-    /// Files whose last handle was an operation's. To close one may take locks, so that is for a time without this engine's (I-QUE-1).
+    /// Files whose last handle was an operation's. To close one may take locks, so that is for a
+    /// time without this engine's (I-QUE-1).
     closing: Vec<File>,
 }
 
@@ -149,8 +153,9 @@ impl QueueState {
         result.map(drop).map_err(Error::from)
     }
 
-    /// Waits for everything in flight before a lock that may not come free otherwise (I-QUE-1). A device that cannot be waited for is as broken as can be;
-    /// its owner hears of it at the next completion.
+    /// Waits for everything in flight before a lock that may not come free otherwise (I-QUE-1). A
+    /// device that cannot be waited for is as broken as can be; its owner hears of it at the next
+    /// completion.
     fn quiesce(&mut self) {
         if let Err(error) = self.drain() {
             tracing::error!("the I/O in flight on a queue cannot be waited for: {error}");
@@ -172,10 +177,14 @@ impl QueueState {
         std::mem::take(&mut self.closing)
     }
 
-    /// Announces a write of a `concurrent+cache` file to its cache; holds the order lock, shared, if so.
+    /// Announces a write of a `concurrent+cache` file to its cache; holds the order lock, shared,
+    /// if so.
     fn tell_cache(&mut self, op: &Op) -> Result<Option<DirectWrite>> {
         if !op.file.fs().is(&self.fs) {
-            return Err(Error::new(ErrorKind::Invalid, "the file belongs to another file system than the queue"));
+            return Err(Error::new(
+                ErrorKind::Invalid,
+                "the file belongs to another file system than the queue",
+            ));
         }
         let io = op.file.io();
         if op.kind != Kind::Write || op.file.writes_specially() || !io.writes_through() {
@@ -193,8 +202,13 @@ impl QueueState {
         announced
     }
 
-    /// Decides where an operation is carried out; holds the inode lock, shared, when the device is to do it, and no lock otherwise (`None`).
-    fn plan(&mut self, op: &Op, announced: Option<DirectWrite>) -> Result<(Option<Ready>, Option<DirectWrite>)> {
+    /// Decides where an operation is carried out; holds the inode lock, shared, when the device is
+    /// to do it, and no lock otherwise (`None`).
+    fn plan(
+        &mut self,
+        op: &Op,
+        announced: Option<DirectWrite>,
+    ) -> Result<(Option<Ready>, Option<DirectWrite>)> {
         let io = op.file.io();
         let planned = self.plan_told(op, announced.is_some());
         if matches!(planned, Ok(Some(_))) {
@@ -222,8 +236,11 @@ impl QueueState {
         let io = op.file.io();
         self.hold(io);
         let bytes = op.bytes();
-        let planned =
-            if op.kind == Kind::Read { io.plan_queued_read(op.offset, bytes.len()) } else { io.plan_queued_write(op.offset, bytes, announced) };
+        let planned = if op.kind == Kind::Read {
+            io.plan_queued_read(op.offset, bytes.len())
+        } else {
+            io.plan_queued_write(op.offset, bytes, announced)
+        };
         let ready = planned.and_then(|planned| self.make_ready(op, planned));
         if !matches!(ready, Ok(Some(_))) {
             io.state().lock.release_shared();
@@ -231,7 +248,8 @@ impl QueueState {
         ready
     }
 
-    /// Takes what else an operation holds while the device works on it: the byte range, then the blocks that it fills.
+    /// Takes what else an operation holds while the device works on it: the byte range, then the
+    /// blocks that it fills.
     fn make_ready(&mut self, op: &Op, planned: Planned) -> Result<Option<Ready>> {
         let (blocks, locks) = match planned {
             Planned::Here => return Ok(None),
@@ -248,7 +266,9 @@ impl QueueState {
             io.state().fill_claims.acquire(blocks.clone(), Sharing::Exclusive, &*self.fs);
         }
         match io.begin_queued_fill(op.offset, op.bytes(), blocks.clone()) {
-            Ok(Some((filling, segments))) => Ok(Some(Ready { segments, range, filling: Some(filling) })),
+            Ok(Some((filling, segments))) => {
+                Ok(Some(Ready { segments, range, filling: Some(filling) }))
+            }
             other => {
                 io.state().fill_claims.release(blocks, Sharing::Exclusive);
                 if let Some((range, sharing)) = range {
@@ -292,7 +312,8 @@ impl QueueState {
         (range, sharing)
     }
 
-    /// Hands an operation to the device. There is a slot for it: the queue counts what is in flight.
+    /// Hands an operation to the device. There is a slot for it: the queue counts what is in
+    /// flight.
     fn push(&mut self, op: Op, ready: Ready, announced: Option<DirectWrite>) {
         let timing = self.fs.sampler.begin();
         let Ready { segments, range, filling } = ready;
@@ -301,14 +322,35 @@ impl QueueState {
         let kind = if op.kind == Kind::Read { RequestKind::Read } else { RequestKind::Write };
         self.pushed += 1;
         let ticket = self.pushed << SLOT_BITS | slot as u64;
-        let request = Request { token: ticket, kind, buf: op.buf, first: segments.first, rest: segments.rest };
+        let request = Request {
+            token: ticket,
+            kind,
+            buf: op.buf,
+            first: segments.first,
+            rest: segments.rest,
+        };
         assert!(self.device.push(request).is_ok(), "the device queue is as deep as this one");
-        self.slots[slot] = Some(InFlight { ticket, kind: op.kind, file: op.file, token: op.token, offset, len, range, filling, announced, timing });
+        self.slots[slot] = Some(InFlight {
+            ticket,
+            kind: op.kind,
+            file: op.file,
+            token: op.token,
+            offset,
+            len,
+            range,
+            filling,
+            announced,
+            timing,
+        });
     }
 
     fn finish(&mut self, completion: Completion) {
         let slot = (completion.token & ((1 << SLOT_BITS) - 1)) as usize;
-        let Some(op) = self.slots.get_mut(slot).and_then(|held| held.take_if(|op| op.ticket == completion.token)) else {
+        let Some(op) = self
+            .slots
+            .get_mut(slot)
+            .and_then(|held| held.take_if(|op| op.ticket == completion.token))
+        else {
             // Told twice: the first time counted, and the slot may be in use again by now.
             tracing::warn!("{}: a completion came twice and is ignored", self.fs.device.name());
             return;
@@ -318,7 +360,9 @@ impl QueueState {
         let in_place = op.filling.is_none();
         let moved = completion.result.map_err(Error::from);
         let moved = match op.filling {
-            Some(filling) => io.end_queued_fill(filling, op.offset, completion.buf.as_deref(), moved),
+            Some(filling) => {
+                io.end_queued_fill(filling, op.offset, completion.buf.as_deref(), moved)
+            }
             None => moved,
         };
         if let Some((range, sharing)) = op.range {
@@ -326,7 +370,8 @@ impl QueueState {
         }
         let result = moved.map(|()| {
             io.queued_done(op.kind == Kind::Write, in_place, op.len);
-            op.file.timed(if op.kind == Kind::Write { Timed::Write } else { Timed::Read }, op.timing);
+            op.file
+                .timed(if op.kind == Kind::Write { Timed::Write } else { Timed::Read }, op.timing);
             op.len
         });
         io.state().lock.release_shared();

@@ -1,8 +1,11 @@
 //! Gathers rows from what is left of the metadata, best first.
 //!
-//! 1. The present commit, page by page: a page with the right checksum is taken as it is, whatever its neighbours look like.
-//! 2. For keys that are lost there, the commit before: its pages are often still whole. What it says may be older.
-//! 3. For keys that are lost there too, every page of the region that looks like a leaf. Nothing tells how old it is.
+//! 1. The present commit, page by page: a page with the right checksum is taken as it is, whatever
+//!    its neighbours look like.
+//! 2. For keys that are lost there, the commit before: its pages are often still whole. What it
+//!    says may be older.
+//! 3. For keys that are lost there too, every page of the region that looks like a leaf. Nothing
+//!    tells how old it is.
 //! 4. The intent log over all of it.
 
 use std::collections::{BTreeMap, HashSet};
@@ -13,7 +16,8 @@ use bedplate_block::{AlignedBuf, BlockDevice};
 
 use super::pages::{self, Gap, PAGE, Slot, TreeFile};
 use bedplate_store::{
-    DentryRow, ExtentRow, InodeRow, LogParts, LogPosition, POSITION, Region, Table, replay, split_extent_key, split_key, table_name,
+    DentryRow, ExtentRow, InodeRow, LogParts, LogPosition, POSITION, Region, Table, replay,
+    split_extent_key, split_key, table_name,
 };
 
 /// Rows of one table.
@@ -31,15 +35,27 @@ pub(super) struct Gathered {
 
 impl Gathered {
     pub(super) fn table(&self, table: Table) -> impl Iterator<Item = (&[u8], &[u8])> {
-        self.tables.get(&table).into_iter().flatten().map(|(key, value)| (key.as_slice(), value.as_slice()))
+        self.tables
+            .get(&table)
+            .into_iter()
+            .flatten()
+            .map(|(key, value)| (key.as_slice(), value.as_slice()))
     }
 
     pub(super) fn get(&self, table: Table, key: &[u8]) -> Option<&[u8]> {
         self.tables.get(&table)?.get(key).map(Vec::as_slice)
     }
 
-    pub(super) fn range(&self, table: Table, range: (Bound<Vec<u8>>, Bound<Vec<u8>>)) -> impl Iterator<Item = (&[u8], &[u8])> {
-        self.tables.get(&table).into_iter().flat_map(move |rows| rows.range(range.clone())).map(|(key, value)| (key.as_slice(), value.as_slice()))
+    pub(super) fn range(
+        &self,
+        table: Table,
+        range: (Bound<Vec<u8>>, Bound<Vec<u8>>),
+    ) -> impl Iterator<Item = (&[u8], &[u8])> {
+        self.tables
+            .get(&table)
+            .into_iter()
+            .flat_map(move |rows| rows.range(range.clone()))
+            .map(|(key, value)| (key.as_slice(), value.as_slice()))
     }
 
     fn rows(&mut self, table: Table) -> &mut Rows {
@@ -70,7 +86,8 @@ pub(super) fn from_volume(region: &Region, log: Option<&LogParts>) -> Gathered {
 /// Gathers from a device of which nothing is known, every page that looks like a leaf.
 pub(super) fn from_device(device: &Arc<dyn BlockDevice>) -> Gathered {
     let mut gathered = Gathered::default();
-    let everything = |_| vec![Gap { after: None, upto: None, reason: "both superblocks are lost".to_owned() }];
+    let everything =
+        |_| vec![Gap { after: None, upto: None, reason: "both superblocks are lost".to_owned() }];
     let mut gaps = Table::ALL.into_iter().map(|table| (table, everything(table))).collect();
     let mut at = 0;
     let mut buf = AlignedBuf::zeroed(PAGE.max(device.geometry().logical_block_size as usize));
@@ -91,8 +108,12 @@ type Gaps = BTreeMap<Table, Vec<Gap>>;
 
 /// Steps 1 and 2; returns what is still missing.
 fn from_tree(region: &Region, gathered: &mut Gathered) -> Gaps {
-    let whole =
-        |reason: &str| Table::ALL.into_iter().map(|table| (table, vec![Gap { after: None, upto: None, reason: reason.to_owned() }])).collect();
+    let whole = |reason: &str| {
+        Table::ALL
+            .into_iter()
+            .map(|table| (table, vec![Gap { after: None, upto: None, reason: reason.to_owned() }]))
+            .collect()
+    };
     let Some((file, slots)) = TreeFile::open(region) else {
         gathered.losses.push("the head of the metadata tree cannot be read".to_owned());
         return whole("the head of the metadata tree cannot be read");
@@ -112,13 +133,22 @@ fn from_tree(region: &Region, gathered: &mut Gathered) -> Gaps {
 }
 
 /// Fills the gaps of a table from one commit; returns what is still missing.
-fn fill(file: &TreeFile<'_>, slot: &Slot, table: Table, missing: Vec<Gap>, older: bool, gathered: &mut Gathered) -> Vec<Gap> {
+fn fill(
+    file: &TreeFile<'_>,
+    slot: &Slot,
+    table: Table,
+    missing: Vec<Gap>,
+    older: bool,
+    gathered: &mut Gathered,
+) -> Vec<Gap> {
     if missing.is_empty() {
         return missing;
     }
     let (tables, lost) = file.tables(slot);
-    let Some((_, root)) = tables.into_iter().find(|(name, _)| name == table_name(table).as_bytes()) else {
-        // Not in the list: the part of the list that would hold it is lost, or the commit has no such table.
+    let Some((_, root)) = tables.into_iter().find(|(name, _)| name == table_name(table).as_bytes())
+    else {
+        // Not in the list: the part of the list that would hold it is lost, or the commit has no
+        // such table.
         return if lost.is_empty() && slot.intact && !older { Vec::new() } else { missing };
     };
     let Some(root) = root else { return Vec::new() };
@@ -133,10 +163,22 @@ fn fill(file: &TreeFile<'_>, slot: &Slot, table: Table, missing: Vec<Gap>, older
     }
     for gap in &walked.gaps {
         let commit = if older { "an older commit" } else { "the present commit" };
-        gathered.losses.push(format!("{} of the table '{}' are lost in {commit} ({})", "rows", table_name(table), gap.reason));
+        gathered.losses.push(format!(
+            "{} of the table '{}' are lost in {commit} ({})",
+            "rows",
+            table_name(table),
+            gap.reason
+        ));
     }
     // What neither knows is missing still: the gaps of this commit within the gaps before.
-    if older { missing.into_iter().filter(|before| walked.gaps.iter().any(|gap| overlaps(gap, before))).collect() } else { walked.gaps }
+    if older {
+        missing
+            .into_iter()
+            .filter(|before| walked.gaps.iter().any(|gap| overlaps(gap, before)))
+            .collect()
+    } else {
+        walked.gaps
+    }
 }
 
 fn overlaps(a: &Gap, b: &Gap) -> bool {
@@ -145,13 +187,24 @@ fn overlaps(a: &Gap, b: &Gap) -> bool {
 }
 
 /// Step 3: fills gaps from whatever looks like a leaf.
-fn from_leaves(next: &mut dyn FnMut() -> Option<Vec<u8>>, gaps: &mut Gaps, gathered: &mut Gathered) {
+fn from_leaves(
+    next: &mut dyn FnMut() -> Option<Vec<u8>>,
+    gaps: &mut Gaps,
+    gathered: &mut Gathered,
+) {
     let mut found = 0_u64;
     while let Some(page) = next() {
         let Some(rows) = pages::leaf(&page) else { continue };
-        let Some(table) = Table::ALL.into_iter().find(|table| rows.iter().all(|(key, value)| looks_like(*table, key, value))) else { continue };
+        let Some(table) = Table::ALL
+            .into_iter()
+            .find(|table| rows.iter().all(|(key, value)| looks_like(*table, key, value)))
+        else {
+            continue;
+        };
         for (key, value) in rows {
-            if gaps.get(&table).is_some_and(|gaps| gaps.iter().any(|gap| gap.holds(&key))) && gathered.get(table, &key).is_none() {
+            if gaps.get(&table).is_some_and(|gaps| gaps.iter().any(|gap| gap.holds(&key)))
+                && gathered.get(table, &key).is_none()
+            {
                 gathered.doubtful.insert((table, key.clone()));
                 gathered.rows(table).insert(key, value);
                 found += 1;
@@ -159,20 +212,33 @@ fn from_leaves(next: &mut dyn FnMut() -> Option<Vec<u8>>, gaps: &mut Gaps, gathe
         }
     }
     if found > 0 {
-        gathered.losses.push(format!("{found} rows were found in pages that are damaged or old: they may be wrong"));
+        gathered.losses.push(format!(
+            "{found} rows were found in pages that are damaged or old: they may be wrong"
+        ));
     }
 }
 
-/// Whether a row can be one of this table. A page holds rows of one table, so one row that cannot be decides.
+/// Whether a row can be one of this table. A page holds rows of one table, so one row that cannot
+/// be decides.
 fn looks_like(table: Table, key: &[u8], value: &[u8]) -> bool {
-    let Ok((ino, rest)) = split_key(key) else { return table == Table::Setting && key.is_ascii() && !key.is_empty() && value.len() <= 64 };
+    let Ok((ino, rest)) = split_key(key) else {
+        return table == Table::Setting && key.is_ascii() && !key.is_empty() && value.len() <= 64;
+    };
     match table {
         Table::Inode => rest.is_empty() && ino.is_possible() && InodeRow::decode(value).is_ok(),
-        Table::Extent => split_extent_key(key).is_ok() && ino.is_possible() && ExtentRow::decode(value).is_ok(),
-        Table::Dentry => {
-            ino.is_possible() && bedplate_store::check_name(rest).is_ok() && DentryRow::decode(value).is_ok_and(|row| row.ino.is_possible())
+        Table::Extent => {
+            split_extent_key(key).is_ok() && ino.is_possible() && ExtentRow::decode(value).is_ok()
         }
-        Table::Setting => key.is_ascii() && key.iter().all(|byte| byte.is_ascii_lowercase() || *byte == b'_') && value.len() <= 64,
+        Table::Dentry => {
+            ino.is_possible()
+                && bedplate_store::check_name(rest).is_ok()
+                && DentryRow::decode(value).is_ok_and(|row| row.ino.is_possible())
+        }
+        Table::Setting => {
+            key.is_ascii()
+                && key.iter().all(|byte| byte.is_ascii_lowercase() || *byte == b'_')
+                && value.len() <= 64
+        }
         Table::Orphan => rest.is_empty() && value.is_empty(),
         _ => ino.is_possible() && !rest.is_empty() && rest.contains(&b'.') && rest.is_ascii(),
     }
@@ -180,7 +246,8 @@ fn looks_like(table: Table, key: &[u8], value: &[u8]) -> bool {
 
 /// Step 4: the log, as far as it can be replayed.
 fn from_log(log: Option<&LogParts>, gathered: &mut Gathered) {
-    let position = gathered.get(Table::Setting, POSITION).and_then(|bytes| LogPosition::decode(bytes).ok());
+    let position =
+        gathered.get(Table::Setting, POSITION).and_then(|bytes| LogPosition::decode(bytes).ok());
     let (Some(parts), Some(position)) = (log, position) else {
         return gathered.losses.push("the intent log is not replayed, because its place is lost: the last changes are missing".to_owned());
     };

@@ -1,8 +1,11 @@
-//! Reading what can still be read from a volume that no longer mounts. Nothing is ever written to it.
+//! Reading what can still be read from a volume that no longer mounts. Nothing is ever written to
+//! it.
 //!
-//! A mount believes a volume as a whole or not at all. A salvage believes each page of the metadata and each block of data for itself:
-//! rows are gathered (`gather.rs`) from the present commit, then for what is lost there from the commit before, then from loose pages; names that
-//! lead to inodes become paths; inodes that no name leads to become `inode-N`; data is read block by block where a larger read fails.
+//! A mount believes a volume as a whole or not at all. A salvage believes each page of the metadata
+//! and each block of data for itself: rows are gathered (`gather.rs`) from the present commit, then
+//! for what is lost there from the commit before, then from loose pages; names that lead to inodes
+//! become paths; inodes that no name leads to become `inode-N`; data is read block by block where a
+//! larger read fails.
 
 mod gather;
 mod pages;
@@ -19,7 +22,10 @@ use serde::Serialize;
 use crate::inode::attr_of;
 use crate::mount::attach_log;
 use crate::{Attr, Error, ErrorKind, FileBlock, FileKind, InodeNo, Result};
-use bedplate_store::{DentryRow, ExtentRow, InodeRow, Region, Superblock, Table, check_name, extent_key, pair_key, split_extent_key, split_key};
+use bedplate_store::{
+    DentryRow, ExtentRow, InodeRow, Region, Superblock, Table, check_name, extent_key, pair_key,
+    split_extent_key, split_key,
+};
 use gather::Gathered;
 
 /// Bytes read at once.
@@ -64,8 +70,13 @@ impl Salvage {
     /// Gathers what is left of a volume. `block_size` is believed where no superblock tells it.
     ///
     /// # Errors
-    /// `NotAVolume` where nothing at all was found; `NotFound` where the log device is missing or another volume's.
-    pub fn open(device: &Arc<dyn BlockDevice>, log: Option<&Arc<dyn BlockDevice>>, block_size: Option<u32>) -> Result<Self> {
+    /// `NotAVolume` where nothing at all was found; `NotFound` where the log device is missing or
+    /// another volume's.
+    pub fn open(
+        device: &Arc<dyn BlockDevice>,
+        log: Option<&Arc<dyn BlockDevice>>,
+        block_size: Option<u32>,
+    ) -> Result<Self> {
         let (gathered, stated) = match Superblock::read(device) {
             Ok(found) => {
                 let superblock = found.superblock;
@@ -80,25 +91,39 @@ impl Salvage {
                 (gathered, None)
             }
         };
-        let salvage = Self { device: Arc::clone(device), block_size: stated.or(block_size).unwrap_or(BLOCK_SIZE).into(), gathered };
+        let salvage = Self {
+            device: Arc::clone(device),
+            block_size: stated.or(block_size).unwrap_or(BLOCK_SIZE).into(),
+            gathered,
+        };
         if salvage.gathered.table(Table::Inode).next().is_none() {
             let why = salvage.gathered.losses.join("; ");
-            return Err(Error::new(ErrorKind::NotAVolume, format!("{}: not one file was found: {why}", device.name())));
+            return Err(Error::new(
+                ErrorKind::NotAVolume,
+                format!("{}: not one file was found: {why}", device.name()),
+            ));
         }
         Ok(salvage)
     }
 
-    /// Returns what is wrong with the volume as a whole, one sentence each; nothing where every row was found whole.
+    /// Returns what is wrong with the volume as a whole, one sentence each; nothing where every row
+    /// was found whole.
     #[must_use]
     pub fn losses(&self) -> &[String] {
         &self.gathered.losses
     }
 
-    /// Returns everything found but the root; a directory stands before what is in it, and each directory once. What no name leads to stands in
-    /// a directory `lost+found` of its own at the top, which comes with attributes of the root.
+    /// Returns everything found but the root; a directory stands before what is in it, and each
+    /// directory once. What no name leads to stands in a directory `lost+found` of its own at the
+    /// top, which comes with attributes of the root.
     #[must_use]
     pub fn entries(&self) -> Vec<SalvagedEntry> {
-        let mut listing = Listing { salvage: self, entries: Vec::new(), seen: BTreeSet::from([InodeNo::ROOT]), files: BTreeSet::new() };
+        let mut listing = Listing {
+            salvage: self,
+            entries: Vec::new(),
+            seen: BTreeSet::from([InodeNo::ROOT]),
+            files: BTreeSet::new(),
+        };
         listing.directory(InodeNo::ROOT, None);
         listing.lost();
         listing.entries
@@ -107,23 +132,36 @@ impl Salvage {
     /// Returns the names and values of an inode's extended attributes.
     #[must_use]
     pub fn attributes(&self, ino: InodeNo) -> Vec<(Vec<u8>, Vec<u8>)> {
-        let of_inode = self.gathered.table(Table::Xattr).filter_map(|(key, value)| Some((split_key(key).ok()?, value)));
+        let of_inode = self
+            .gathered
+            .table(Table::Xattr)
+            .filter_map(|(key, value)| Some((split_key(key).ok()?, value)));
         let of_inode = of_inode.filter(|((owner, name), _)| *owner == ino && !name.is_empty());
         of_inode.map(|((_, name), value)| (name.to_vec(), value.to_vec())).collect()
     }
 
-    /// Returns the runs of a file that hold data: offset, length. What lies between them reads as zeros.
+    /// Returns the runs of a file that hold data: offset, length. What lies between them reads as
+    /// zeros.
     #[must_use]
     pub fn data(&self, ino: InodeNo) -> Vec<(u64, u64)> {
         let size = self.inode(ino).map_or(0, |row| row.size);
-        self.extents(ino).into_iter().filter_map(|(at, row)| self.run_of(at, &row, size)).map(|(offset, _, len)| (offset, len)).collect()
+        self.extents(ino)
+            .into_iter()
+            .filter_map(|(at, row)| self.run_of(at, &row, size))
+            .map(|(offset, _, len)| (offset, len))
+            .collect()
     }
 
-    /// Reads a file: `take` gets every byte of data that can be read, with its offset, in order. Returns what cannot be read.
+    /// Reads a file: `take` gets every byte of data that can be read, with its offset, in order.
+    /// Returns what cannot be read.
     ///
     /// # Errors
     /// Those of `take` only, in its own type.
-    pub fn read<E>(&self, ino: InodeNo, mut take: impl FnMut(u64, &[u8]) -> std::result::Result<(), E>) -> std::result::Result<Vec<LostRange>, E> {
+    pub fn read<E>(
+        &self,
+        ino: InodeNo,
+        mut take: impl FnMut(u64, &[u8]) -> std::result::Result<(), E>,
+    ) -> std::result::Result<Vec<LostRange>, E> {
         let mut lost = self.gaps(ino);
         let Some(inode) = self.inode(ino) else { return Ok(lost) };
         let mut buf = AlignedBuf::zeroed(READ_BYTES as usize);
@@ -136,7 +174,10 @@ impl Salvage {
                 self.read_run(offset + step, place + step, wanted, &mut buf, &mut lost, &mut take)?;
             }
             if inside < len {
-                let reason = format!("its extent ends at byte {}, outside the device", place.saturating_add(len));
+                let reason = format!(
+                    "its extent ends at byte {}, outside the device",
+                    place.saturating_add(len)
+                );
                 lost.push(LostRange { offset: offset + inside, len: len - inside, reason });
             }
         }
@@ -162,7 +203,9 @@ impl Salvage {
             let part = self.block_size.min(len - at);
             match self.read_at(place + at, part, buf) {
                 Ok(()) => take(offset + at, &buf[..part as usize])?,
-                Err(e) => add_lost(lost, LostRange { offset: offset + at, len: part, reason: e.message }),
+                Err(e) => {
+                    add_lost(lost, LostRange { offset: offset + at, len: part, reason: e.message })
+                }
             }
         }
         Ok(())
@@ -173,7 +216,8 @@ impl Salvage {
         Ok(self.device.read_at(&mut buf[..len.next_multiple_of(sector) as usize], place)?)
     }
 
-    /// Returns offset in the file, place on the device and length of a run of data; `None` for what holds none.
+    /// Returns offset in the file, place on the device and length of a run of data; `None` for what
+    /// holds none.
     fn run_of(&self, at: FileBlock, row: &ExtentRow, size: u64) -> Option<(u64, u64, u64)> {
         let offset = at.0.checked_mul(self.block_size)?;
         let len = u64::from(row.len).checked_mul(self.block_size)?.min(size.checked_sub(offset)?);
@@ -188,11 +232,17 @@ impl Salvage {
     /// The extents of a file, in order.
     fn extents(&self, ino: InodeNo) -> Vec<(FileBlock, ExtentRow)> {
         let (from, to) = (extent_key(ino, FileBlock(0)), extent_key(ino, FileBlock(u64::MAX)));
-        let rows = self.gathered.range(Table::Extent, (Bound::Included(from.to_vec()), Bound::Included(to.to_vec())));
-        rows.filter_map(|(key, value)| Some((split_extent_key(key).ok()?.1, ExtentRow::decode(value).ok()?))).collect()
+        let rows = self
+            .gathered
+            .range(Table::Extent, (Bound::Included(from.to_vec()), Bound::Included(to.to_vec())));
+        rows.filter_map(|(key, value)| {
+            Some((split_extent_key(key).ok()?.1, ExtentRow::decode(value).ok()?))
+        })
+        .collect()
     }
 
-    /// What is lost because its extents are: an inode counts its blocks, so that missing ones are noticed, though not where they were.
+    /// What is lost because its extents are: an inode counts its blocks, so that missing ones are
+    /// noticed, though not where they were.
     fn gaps(&self, ino: InodeNo) -> Vec<LostRange> {
         let Some(row) = self.inode(ino) else { return Vec::new() };
         let found: u64 = self.extents(ino).iter().map(|(_, row)| u64::from(row.len)).sum();
@@ -200,29 +250,46 @@ impl Salvage {
             return Vec::new();
         }
         let missing = row.blocks - found;
-        let reason = format!("the places of {missing} of its {} blocks are lost: holes may be missing data", row.blocks);
-        vec![LostRange { offset: 0, len: missing.saturating_mul(self.block_size).min(row.size), reason }]
+        let reason = format!(
+            "the places of {missing} of its {} blocks are lost: holes may be missing data",
+            row.blocks
+        );
+        vec![LostRange {
+            offset: 0,
+            len: missing.saturating_mul(self.block_size).min(row.size),
+            reason,
+        }]
     }
 
     fn doubt(&self, ino: InodeNo) -> Option<String> {
         let doubtful = |table, key: Vec<u8>| self.gathered.doubtful.contains(&(table, key));
         if doubtful(Table::Inode, bedplate_store::inode_key(ino)) {
-            return Some("its inode comes from a page of the metadata that is damaged or old".to_owned());
+            return Some(
+                "its inode comes from a page of the metadata that is damaged or old".to_owned(),
+            );
         }
         let extents = self.extents(ino);
-        let old = extents.iter().filter(|(at, _)| doubtful(Table::Extent, extent_key(ino, *at).to_vec())).count();
+        let old = extents
+            .iter()
+            .filter(|(at, _)| doubtful(Table::Extent, extent_key(ino, *at).to_vec()))
+            .count();
         (old > 0).then(|| {
             format!("{old} of its {} extents come from pages of the metadata that are damaged or old: other data may stand there now", extents.len())
         })
     }
 }
 
-fn gather_from(device: &Arc<dyn BlockDevice>, log: Option<&Arc<dyn BlockDevice>>, superblock: &Superblock) -> Result<Gathered> {
+fn gather_from(
+    device: &Arc<dyn BlockDevice>,
+    log: Option<&Arc<dyn BlockDevice>>,
+    superblock: &Superblock,
+) -> Result<Gathered> {
     let region = Region::new(Arc::clone(device), superblock.clone(), true);
     let mut trouble = None;
     let parts = match attach_log(device, log.cloned(), superblock) {
         Ok(parts) => Some(parts),
-        // A log device that is named wrong or not at all is a mistake to mend; one that is broken is a loss.
+        // A log device that is named wrong or not at all is a mistake to mend; one that is broken
+        // is a loss.
         Err(e) if e.kind != ErrorKind::Corrupt => return Err(e),
         Err(e) => {
             trouble = Some(e.message);
@@ -237,7 +304,11 @@ fn gather_from(device: &Arc<dyn BlockDevice>, log: Option<&Arc<dyn BlockDevice>>
 /// Adds a range, joined with the one before where it continues that for the same reason.
 fn add_lost(lost: &mut Vec<LostRange>, range: LostRange) {
     match lost.last_mut() {
-        Some(last) if last.offset + last.len == range.offset && range.reason.split(" at byte ").next() == last.reason.split(" at byte ").next() => {
+        Some(last)
+            if last.offset + last.len == range.offset
+                && range.reason.split(" at byte ").next()
+                    == last.reason.split(" at byte ").next() =>
+        {
             last.len += range.len;
         }
         _ => lost.push(range),
@@ -254,7 +325,8 @@ struct Listing<'a> {
 }
 
 impl Listing<'_> {
-    /// Lists a directory and what lies below it, without recursion: a hostile tree may be as deep as it likes.
+    /// Lists a directory and what lies below it, without recursion: a hostile tree may be as deep
+    /// as it likes.
     fn directory(&mut self, top: InodeNo, index: Option<usize>) {
         let mut waiting = vec![(top, index)];
         while let Some((dir, index)) = waiting.pop() {
@@ -264,7 +336,8 @@ impl Listing<'_> {
                     continue;
                 }
                 self.files.insert(ino);
-                let of_name = self.salvage.gathered.doubtful.contains(&(Table::Dentry, pair_key(dir, &name)));
+                let of_name =
+                    self.salvage.gathered.doubtful.contains(&(Table::Dentry, pair_key(dir, &name)));
                 let entry = self.push(index, name, ino, row);
                 if of_name {
                     let reason = "its name comes from a page that is damaged or old".to_owned();
@@ -279,7 +352,10 @@ impl Listing<'_> {
 
     fn names(&self, dir: InodeNo) -> BTreeMap<Vec<u8>, InodeNo> {
         let end = pair_key(InodeNo(dir.0.saturating_add(1)), &[]);
-        let rows = self.salvage.gathered.range(Table::Dentry, (Bound::Included(pair_key(dir, &[])), Bound::Excluded(end)));
+        let rows = self
+            .salvage
+            .gathered
+            .range(Table::Dentry, (Bound::Included(pair_key(dir, &[])), Bound::Excluded(end)));
         rows.filter_map(|(key, value)| {
             let name = split_key(key).ok()?.1;
             check_name(name).ok()?;
@@ -297,27 +373,53 @@ impl Listing<'_> {
 
     /// Lists what no name led to, orphans aside: those were removed.
     fn lost(&mut self) {
-        let orphan = |ino: &InodeNo| self.salvage.gathered.get(Table::Orphan, &bedplate_store::inode_key(*ino)).is_some();
-        let inodes =
-            self.salvage.gathered.table(Table::Inode).filter_map(|(key, value)| Some((split_key(key).ok()?.0, InodeRow::decode(value).ok()?)));
-        let lost: Vec<(InodeNo, InodeRow)> =
-            inodes.filter(|(ino, row)| *ino != InodeNo::ROOT && !self.files.contains(ino) && !(row.nlink == 0 && orphan(ino))).collect();
+        let orphan = |ino: &InodeNo| {
+            self.salvage.gathered.get(Table::Orphan, &bedplate_store::inode_key(*ino)).is_some()
+        };
+        let inodes = self.salvage.gathered.table(Table::Inode).filter_map(|(key, value)| {
+            Some((split_key(key).ok()?.0, InodeRow::decode(value).ok()?))
+        });
+        let lost: Vec<(InodeNo, InodeRow)> = inodes
+            .filter(|(ino, row)| {
+                *ino != InodeNo::ROOT
+                    && !self.files.contains(ino)
+                    && !(row.nlink == 0 && orphan(ino))
+            })
+            .collect();
         let Some((_, like)) = lost.first() else { return };
         let root = self.salvage.inode(InodeNo::ROOT).filter(|row| row.kind == FileKind::Directory);
-        let mut home = root.unwrap_or_else(|| InodeRow { kind: FileKind::Directory, mode: 0o700, size: 0, ..like.clone() });
+        let mut home = root.unwrap_or_else(|| InodeRow {
+            kind: FileKind::Directory,
+            mode: 0o700,
+            size: 0,
+            ..like.clone()
+        });
         home.target.clear();
-        let taken: BTreeSet<Vec<u8>> = self.entries.iter().filter(|entry| entry.parent.is_none()).map(|entry| entry.name.clone()).collect();
+        let taken: BTreeSet<Vec<u8>> = self
+            .entries
+            .iter()
+            .filter(|entry| entry.parent.is_none())
+            .map(|entry| entry.name.clone())
+            .collect();
         let name = crate::check::free_name(&taken).into_bytes();
         let home = self.push(None, name, InodeNo::ROOT, home);
         // Directories first: much of what is lost lies below one of them.
         for directories in [true, false] {
             for (ino, row) in &lost {
                 let is_directory = row.kind == FileKind::Directory;
-                if is_directory != directories || self.files.contains(ino) || is_directory && !self.seen.insert(*ino) {
+                if is_directory != directories
+                    || self.files.contains(ino)
+                    || is_directory && !self.seen.insert(*ino)
+                {
                     continue;
                 }
                 self.files.insert(*ino);
-                let entry = self.push(Some(home), format!("inode-{}", ino.0).into_bytes(), *ino, row.clone());
+                let entry = self.push(
+                    Some(home),
+                    format!("inode-{}", ino.0).into_bytes(),
+                    *ino,
+                    row.clone(),
+                );
                 if is_directory {
                     self.directory(*ino, Some(entry));
                 }

@@ -1,6 +1,8 @@
-//! The pages of the metadata tree, read without its library: whatever still has the right checksum, and where need be what merely looks right.
+//! The pages of the metadata tree, read without its library: whatever still has the right checksum,
+//! and where need be what merely looks right.
 //!
-//! Only what the format of redb's files (version 3) says of leaves and branches is used here; every number is checked before use.
+//! Only what the format of redb's files (version 3) says of leaves and branches is used here; every
+//! number is checked before use.
 //!
 //! ```text
 //! file    page 0: magic 9 | flags u8 (1: slot 1 is the present one) | 2 | page size u32 | header pages u32 | region pages u32 | … | slots at 64, 192
@@ -36,7 +38,8 @@ pub(super) struct Root {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Slot {
     root: Option<Root>,
-    /// Whether the slot itself has the right checksum. Where it has not, its root may be right still: the root's own checksum tells.
+    /// Whether the slot itself has the right checksum. Where it has not, its root may be right
+    /// still: the root's own checksum tells.
     pub(super) intact: bool,
 }
 
@@ -51,7 +54,8 @@ pub(super) struct Gap {
 
 impl Gap {
     pub(super) fn holds(&self, key: &[u8]) -> bool {
-        self.after.as_deref().is_none_or(|after| key > after) && self.upto.as_deref().is_none_or(|upto| key <= upto)
+        self.after.as_deref().is_none_or(|after| key > after)
+            && self.upto.as_deref().is_none_or(|upto| key <= upto)
     }
 }
 
@@ -81,11 +85,17 @@ impl<'a> TreeFile<'a> {
     pub(super) fn open(region: &'a Region) -> Option<(Self, Vec<Slot>)> {
         let len = region.superblock().metadata_len;
         let mut header = vec![0; PAGE];
-        if len < 2 * PAGE as u64 || region.read(0, &mut header).is_err() || header[..9] != *MAGIC || u32_at(&header, 12)? as usize != PAGE {
+        if len < 2 * PAGE as u64
+            || region.read(0, &mut header).is_err()
+            || header[..9] != *MAGIC
+            || u32_at(&header, 12)? as usize != PAGE
+        {
             return None;
         }
-        let (header_pages, region_pages) = (u64::from(u32_at(&header, 16)?), u64::from(u32_at(&header, 20)?));
-        let mut slots: Vec<Slot> = SLOTS.iter().filter_map(|at| Slot::read(header.get(*at..at + SLOT_BYTES)?)).collect();
+        let (header_pages, region_pages) =
+            (u64::from(u32_at(&header, 16)?), u64::from(u32_at(&header, 20)?));
+        let mut slots: Vec<Slot> =
+            SLOTS.iter().filter_map(|at| Slot::read(header.get(*at..at + SLOT_BYTES)?)).collect();
         if header[9] & 1 != 0 {
             slots.reverse();
         }
@@ -101,7 +111,8 @@ impl<'a> TreeFile<'a> {
         }
         let bytes = (PAGE as u64) << order;
         let region_bytes = (self.header_pages + self.region_pages) * PAGE as u64;
-        let start = PAGE as u64 + region * region_bytes + self.header_pages * PAGE as u64 + index * bytes;
+        let start =
+            PAGE as u64 + region * region_bytes + self.header_pages * PAGE as u64 + index * bytes;
         (start.checked_add(bytes)? <= self.len).then_some((start, bytes))
     }
 
@@ -113,13 +124,23 @@ impl<'a> TreeFile<'a> {
         Some(page)
     }
 
-    /// Returns the roots of the tables of a commit by name, and the parts of the list of tables that are lost.
+    /// Returns the roots of the tables of a commit by name, and the parts of the list of tables
+    /// that are lost.
     pub(super) fn tables(&self, slot: &Slot) -> (Vec<TableRoot>, Vec<Gap>) {
         let Some(root) = slot.root else { return (Vec::new(), Vec::new()) };
         let walked = self.walk(root);
         // Type, length, then whether there is a root, and the root.
-        let root_of = |definition: &[u8]| (*definition.get(9)? != 0).then(|| Root::read(definition.get(10..)?)).flatten();
-        (walked.rows.into_iter().map(|(name, definition)| (name, root_of(&definition))).collect(), walked.gaps)
+        let root_of = |definition: &[u8]| {
+            (*definition.get(9)? != 0).then(|| Root::read(definition.get(10..)?)).flatten()
+        };
+        (
+            walked
+                .rows
+                .into_iter()
+                .map(|(name, definition)| (name, root_of(&definition)))
+                .collect(),
+            walked.gaps,
+        )
     }
 
     /// Walks a tree; a page that is not what its parent says becomes a gap.
@@ -132,16 +153,25 @@ impl<'a> TreeFile<'a> {
     fn descend(&self, root: Root, bounds: &Bounds, depth: usize, walked: &mut Walked) {
         let lost = |what: &str| {
             let (after, upto) = bounds.clone();
-            Gap { after, upto, reason: format!("page {:#x} of the metadata tree {what}", root.page) }
+            Gap {
+                after,
+                upto,
+                reason: format!("page {:#x} of the metadata tree {what}", root.page),
+            }
         };
-        let Some(page) = self.page(root.page) else { return walked.gaps.push(lost("cannot be read")) };
+        let Some(page) = self.page(root.page) else {
+            return walked.gaps.push(lost("cannot be read"));
+        };
         if depth > DEPTH_MAX || checksum(&page) != Some(root.checksum) {
             return walked.gaps.push(lost("does not have its checksum"));
         }
         match Branch::read(&page) {
             Some(branch) => {
                 for (at, child) in branch.children.iter().enumerate() {
-                    let after = at.checked_sub(1).map_or_else(|| bounds.0.clone(), |before| Some(branch.keys[before].clone()));
+                    let after = at.checked_sub(1).map_or_else(
+                        || bounds.0.clone(),
+                        |before| Some(branch.keys[before].clone()),
+                    );
                     let upto = branch.keys.get(at).cloned().or_else(|| bounds.1.clone());
                     self.descend(*child, &(after, upto), depth + 1, walked);
                 }
@@ -165,7 +195,10 @@ impl Slot {
 
 impl Root {
     fn read(bytes: &[u8]) -> Option<Self> {
-        Some(Self { page: u64::from_le_bytes(bytes.get(..8)?.try_into().ok()?), checksum: u128::from_le_bytes(bytes.get(8..24)?.try_into().ok()?) })
+        Some(Self {
+            page: u64::from_le_bytes(bytes.get(..8)?.try_into().ok()?),
+            checksum: u128::from_le_bytes(bytes.get(8..24)?.try_into().ok()?),
+        })
     }
 }
 
@@ -180,7 +213,10 @@ impl Branch {
         let children = (0..=keys).map(|n| {
             let sum = page.get(8 + 16 * n..)?.get(..16)?;
             let number = page.get(8 + 16 * (keys + 1) + 8 * n..)?.get(..8)?;
-            Some(Root { page: u64::from_le_bytes(number.try_into().ok()?), checksum: u128::from_le_bytes(sum.try_into().ok()?) })
+            Some(Root {
+                page: u64::from_le_bytes(number.try_into().ok()?),
+                checksum: u128::from_le_bytes(sum.try_into().ok()?),
+            })
         });
         let children = children.collect::<Option<Vec<_>>>()?;
         let ends_at = 8 + 24 * (keys + 1);

@@ -4,20 +4,27 @@ use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::sync::Arc;
 
-use bedplate_block::{AlignedBuf, BlockDevice, Fault, FaultRule, MemoryDevice, ReadFault, SimulatedDevice, SimulatedOptions, Trigger};
+use bedplate_block::{
+    AlignedBuf, BlockDevice, Fault, FaultRule, MemoryDevice, ReadFault, SimulatedDevice,
+    SimulatedOptions, Trigger,
+};
 
 use super::Salvage;
 use super::pages::TreeFile;
 use crate::forge::{self, RowImage};
 use crate::{
-    BlockNo, Epoch, ErrorKind, FileBlock, FileKind, FileSystem, FormatOptions, InodeNo, LostRange, MountOptions, NewFile, OpenOptions, RenameMode,
+    BlockNo, Epoch, ErrorKind, FileBlock, FileKind, FileSystem, FormatOptions, InodeNo, LostRange,
+    MountOptions, NewFile, OpenOptions, RenameMode,
 };
-use bedplate_store::{COPY_B, DentryRow, ExtentRow, Region, Superblock, Table, extent_key, inode_key, pair_key};
+use bedplate_store::{
+    COPY_B, DentryRow, ExtentRow, Region, Superblock, Table, extent_key, inode_key, pair_key,
+};
 
 const SIZE: u64 = 32 << 20;
 const FILES: usize = 40;
 
-/// A volume with `/d/file-N` of some blocks each, a link, an attribute, and nothing to recover unless `crashed`.
+/// A volume with `/d/file-N` of some blocks each, a link, an attribute, and nothing to recover
+/// unless `crashed`.
 struct Broken {
     memory: Arc<MemoryDevice>,
     device: Arc<dyn BlockDevice>,
@@ -35,7 +42,10 @@ impl Broken {
         let fs = FileSystem::mount(Arc::clone(&device), None, MountOptions::default()).unwrap();
         let d = fs.create_dir_all("/d").unwrap().ino;
         for number in 0..FILES {
-            fs.open(format!("/d/file-{number}"), &OpenOptions::create()).unwrap().write_at(&content(number), 0).unwrap();
+            fs.open(format!("/d/file-{number}"), &OpenOptions::create())
+                .unwrap()
+                .write_at(&content(number), 0)
+                .unwrap();
         }
         let new = NewFile { mode: 0o777, uid: 3, gid: 4 };
         fs.symlink(InodeNo::ROOT, b"link", b"d/file-0", new).unwrap();
@@ -62,7 +72,11 @@ impl Broken {
 
     /// Spoils every page of the metadata that holds `bytes`: these, or the whole page.
     fn spoil_pages_with(&self, bytes: &[u8], all: bool) -> usize {
-        let metadata = forge::regions(&self.device).unwrap().into_iter().find(|region| region.name == "metadata").unwrap();
+        let metadata = forge::regions(&self.device)
+            .unwrap()
+            .into_iter()
+            .find(|region| region.name == "metadata")
+            .unwrap();
         let mut buf = AlignedBuf::zeroed(4096);
         let mut spoiled = 0;
         for at in (metadata.start + 4096..metadata.start + metadata.len).step_by(4096) {
@@ -80,7 +94,11 @@ impl Broken {
         let before = self.memory.snapshot();
         let salvage = Salvage::open(&self.device, None, None).unwrap();
         let _all = (salvage.entries(), files(&salvage));
-        assert_eq!(self.memory.snapshot().first_difference(&before), None, "a salvage writes nothing");
+        assert_eq!(
+            self.memory.snapshot().first_difference(&before),
+            None,
+            "a salvage writes nothing"
+        );
         salvage
     }
 }
@@ -92,7 +110,9 @@ fn files(salvage: &Salvage) -> BTreeMap<String, (Vec<u8>, Vec<LostRange>)> {
     let mut files = BTreeMap::new();
     for entry in &entries {
         let name = String::from_utf8_lossy(&entry.name).into_owned();
-        paths.push(entry.parent.map_or_else(|| name.clone(), |parent| format!("{}/{name}", paths[parent])));
+        paths.push(
+            entry.parent.map_or_else(|| name.clone(), |parent| format!("{}/{name}", paths[parent])),
+        );
         if entry.attr.kind == FileKind::File {
             let mut bytes = vec![0; usize::try_from(entry.attr.size.min(1 << 20)).unwrap()];
             let taken = salvage.read::<Infallible>(entry.attr.ino, |offset, data| {
@@ -110,7 +130,11 @@ fn files(salvage: &Salvage) -> BTreeMap<String, (Vec<u8>, Vec<LostRange>)> {
 /// How many of the files are there under their names, whole.
 fn whole(salvage: &Salvage) -> usize {
     let files = files(salvage);
-    (0..FILES).filter(|number| files.get(&format!("d/file-{number}")) == Some(&(content(*number), Vec::new()))).count()
+    (0..FILES)
+        .filter(|number| {
+            files.get(&format!("d/file-{number}")) == Some(&(content(*number), Vec::new()))
+        })
+        .count()
 }
 
 #[test]
@@ -123,7 +147,10 @@ fn everything_is_saved_of_a_sound_volume_also_of_one_that_was_killed() {
         assert!(entries.iter().all(|entry| entry.doubt.is_none()));
         assert!(entries.iter().any(|entry| entry.name == b"link" && entry.target == b"d/file-0"));
         let again = entries.iter().find(|entry| entry.name == b"again").unwrap();
-        assert_eq!((again.attr.nlink, salvage.attributes(again.attr.ino)), (2, vec![(b"user.note".to_vec(), b"kept".to_vec())]));
+        assert_eq!(
+            (again.attr.nlink, salvage.attributes(again.attr.ino)),
+            (2, vec![(b"user.note".to_vec(), b"kept".to_vec())])
+        );
         assert_eq!(entries.len(), FILES + 3);
     }
 }
@@ -146,7 +173,10 @@ fn without_any_superblock_files_are_put_together_from_loose_pages() {
     let salvage = broken.salvage();
     assert!(salvage.losses().iter().any(|loss| loss.contains("both superblocks are lost")));
     assert_eq!(whole(&salvage), FILES);
-    assert!(salvage.entries().iter().all(|entry| entry.doubt.is_some()), "nothing tells how old it is");
+    assert!(
+        salvage.entries().iter().all(|entry| entry.doubt.is_some()),
+        "nothing tells how old it is"
+    );
 }
 
 #[test]
@@ -154,7 +184,9 @@ fn a_damaged_page_costs_what_stands_in_it_and_no_more() {
     let broken = Broken::new(false);
     // Extended attributes have pages of their own here.
     assert!(broken.spoil_pages_with(b"user.note", true) > 0);
-    let error = FileSystem::mount(Arc::clone(&broken.device), None, MountOptions::default()).map(drop).unwrap_err();
+    let error = FileSystem::mount(Arc::clone(&broken.device), None, MountOptions::default())
+        .map(drop)
+        .unwrap_err();
     assert_eq!(error.kind, ErrorKind::Corrupt);
     assert!(!FileSystem::check(&broken.device, None, false).unwrap().is_sound());
     let salvage = broken.salvage();
@@ -167,9 +199,17 @@ fn names_whose_pages_are_lost_become_numbers() {
     let broken = Broken::new(false);
     assert!(broken.spoil_pages_with(b"file-7", true) > 0);
     let salvage = broken.salvage();
-    assert!(salvage.losses().iter().any(|loss| loss.contains("'dentry'")), "{:?}", salvage.losses());
+    assert!(
+        salvage.losses().iter().any(|loss| loss.contains("'dentry'")),
+        "{:?}",
+        salvage.losses()
+    );
     let files = files(&salvage);
-    let saved = (0..FILES).filter(|number| files.values().any(|(bytes, lost)| *bytes == content(*number) && lost.is_empty())).count();
+    let saved = (0..FILES)
+        .filter(|number| {
+            files.values().any(|(bytes, lost)| *bytes == content(*number) && lost.is_empty())
+        })
+        .count();
     assert_eq!(saved, FILES, "{:?}", files.keys());
     assert!(files.keys().any(|path| path.starts_with("lost+found/inode-")), "{:?}", files.keys());
 }
@@ -188,7 +228,11 @@ fn a_page_with_a_flipped_bit_is_read_for_what_it_is_worth() {
 #[test]
 fn a_damaged_log_is_followed_as_far_as_it_goes() {
     let broken = Broken::new(true);
-    let log = forge::regions(&broken.device).unwrap().into_iter().find(|region| region.name == "log").unwrap();
+    let log = forge::regions(&broken.device)
+        .unwrap()
+        .into_iter()
+        .find(|region| region.name == "log")
+        .unwrap();
     broken.spoil(log.start, 4096);
     // Everything stood in the log: nothing but the root is left.
     let salvage = broken.salvage();
@@ -204,13 +248,17 @@ fn what_the_device_cannot_read_is_named_by_file_and_bytes() {
     let row = rows.iter().find(|row| row.table == Table::Extent as u8).unwrap();
     let extent = ExtentRow::decode(row.value.as_ref().unwrap()).unwrap();
     let bad = (extent.start.0 + 2) * 4096;
-    simulated.inject(FaultRule::new(Fault::Read(ReadFault::Fail), Trigger::Always).within(bad..bad + 4096));
+    simulated.inject(
+        FaultRule::new(Fault::Read(ReadFault::Fail), Trigger::Always).within(bad..bad + 4096),
+    );
     let salvage = Salvage::open(&device, None, None).unwrap();
     assert_eq!(whole(&salvage), FILES - 1);
     let files = files(&salvage);
     let (path, (bytes, lost)) = files.iter().find(|(_, (_, lost))| !lost.is_empty()).unwrap();
     assert_eq!((lost.len(), lost[0].offset, lost[0].len), (1, 8192, 4096), "{path}: {lost:?}");
-    assert!(bytes[8192..12288].iter().all(|byte| *byte == 0) && bytes[..4096] == content(0)[..4096]);
+    assert!(
+        bytes[8192..12288].iter().all(|byte| *byte == 0) && bytes[..4096] == content(0)[..4096]
+    );
 }
 
 #[test]
@@ -219,14 +267,30 @@ fn extents_that_cannot_be_are_lost_ranges_and_nothing_else_suffers() {
     let fs = FileSystem::mount(Arc::clone(&broken.device), None, MountOptions::default()).unwrap();
     let ino = fs.resolve("/d/file-3").unwrap().ino;
     fs.unmount().unwrap();
-    let wild = ExtentRow { start: BlockNo(u64::MAX / 4096), len: u32::MAX, unwritten: false, birth: Epoch(1) };
-    broken.put(&[RowImage { table: Table::Extent as u8, key: extent_key(ino, FileBlock(0)).to_vec(), value: Some(wild.encode().to_vec()) }]);
-    assert_eq!(FileSystem::mount(Arc::clone(&broken.device), None, MountOptions::default()).map(|_| ()).unwrap_err().kind, ErrorKind::Corrupt);
+    let wild = ExtentRow {
+        start: BlockNo(u64::MAX / 4096),
+        len: u32::MAX,
+        unwritten: false,
+        birth: Epoch(1),
+    };
+    broken.put(&[RowImage {
+        table: Table::Extent as u8,
+        key: extent_key(ino, FileBlock(0)).to_vec(),
+        value: Some(wild.encode().to_vec()),
+    }]);
+    assert_eq!(
+        FileSystem::mount(Arc::clone(&broken.device), None, MountOptions::default())
+            .map(|_| ())
+            .unwrap_err()
+            .kind,
+        ErrorKind::Corrupt
+    );
     let salvage = broken.salvage();
     assert_eq!(whole(&salvage), FILES - 1);
     let lost = &files(&salvage)["d/file-3"].1;
     assert!(
-        lost.iter().map(|range| range.len).sum::<u64>() >= 5 * 4096 && lost.iter().any(|range| range.reason.contains("outside the device")),
+        lost.iter().map(|range| range.len).sum::<u64>() >= 5 * 4096
+            && lost.iter().any(|range| range.reason.contains("outside the device")),
         "{lost:?}"
     );
 }
@@ -249,14 +313,21 @@ fn hostile_names_and_circles_come_to_an_end() {
         name(d, b"../../etc/passwd", d),
         name(d, b"..", d),
         name(InodeNo::ROOT, b"nowhere", InodeNo(u64::MAX)),
-        RowImage { table: Table::Inode as u8, key: inode_key(InodeNo(u64::MAX)), value: Some(vec![1; 10]) },
+        RowImage {
+            table: Table::Inode as u8,
+            key: inode_key(InodeNo(u64::MAX)),
+            value: Some(vec![1; 10]),
+        },
     ]);
     let salvage = broken.salvage();
     assert_eq!(whole(&salvage), FILES);
-    assert!(salvage.entries().iter().all(|entry| !entry.name.contains(&b'/') && entry.name != b".."));
+    assert!(
+        salvage.entries().iter().all(|entry| !entry.name.contains(&b'/') && entry.name != b"..")
+    );
 }
 
-/// Every mount reads all extents. Forty branches, each of which names the next one twice, lead to one leaf a million million times.
+/// Every mount reads all extents. Forty branches, each of which names the next one twice, lead to
+/// one leaf a million million times.
 #[test]
 fn a_tree_that_shares_its_pages_is_damaged_and_not_endless() {
     const DEPTH: usize = 40;
@@ -266,7 +337,14 @@ fn a_tree_that_shares_its_pages_is_damaged_and_not_endless() {
     assert!(chunk.len >= superblock.metadata_len, "one chunk holds all of it");
     let region = Region::new(Arc::clone(&broken.device), superblock.clone(), true);
     let (file, slots) = TreeFile::open(&region).unwrap();
-    let root = file.tables(&slots[0]).0.into_iter().find(|(name, _)| name == b"extent").unwrap().1.unwrap();
+    let root = file
+        .tables(&slots[0])
+        .0
+        .into_iter()
+        .find(|(name, _)| name == b"extent")
+        .unwrap()
+        .1
+        .unwrap();
     let write = |page: u64, bytes: &[u8]| {
         let mut buf = AlignedBuf::zeroed(4096);
         buf[..bytes.len()].copy_from_slice(bytes);
@@ -275,7 +353,8 @@ fn a_tree_that_shares_its_pages_is_damaged_and_not_endless() {
     // Pages that nothing was ever written to.
     let free = |page: &u64| {
         let mut bytes = vec![1; 4096];
-        file.place(*page).is_some_and(|(start, _)| region.read(start, &mut bytes).is_ok()) && bytes.iter().all(|byte| *byte == 0)
+        file.place(*page).is_some_and(|(start, _)| region.read(start, &mut bytes).is_ok())
+            && bytes.iter().all(|byte| *byte == 0)
     };
     let pages: Vec<u64> = (0..superblock.metadata_len / 4096).filter(free).take(DEPTH).collect();
     assert_eq!(pages.len(), DEPTH);
@@ -283,7 +362,8 @@ fn a_tree_that_shares_its_pages_is_damaged_and_not_endless() {
     region.read(file.place(root.page).unwrap().0, &mut leaf).unwrap();
     write(pages[DEPTH - 1], &leaf);
     for step in 0..DEPTH {
-        // A key that lies above every key of the leaf, so that the left child is one to look at, and the right one too.
+        // A key that lies above every key of the leaf, so that the left child is one to look at,
+        // and the right one too.
         let mut branch = vec![2, 0, 1, 0, 0, 0, 0, 0];
         branch.extend([0; 32]);
         let child = pages[step];
@@ -292,7 +372,9 @@ fn a_tree_that_shares_its_pages_is_damaged_and_not_endless() {
         branch.extend([0xff; 16]);
         write(if step == 0 { root.page } else { pages[step - 1] }, &branch);
     }
-    let error = FileSystem::mount(Arc::clone(&broken.device), None, MountOptions::default()).map(drop).unwrap_err();
+    let error = FileSystem::mount(Arc::clone(&broken.device), None, MountOptions::default())
+        .map(drop)
+        .unwrap_err();
     assert_eq!(error.kind, ErrorKind::Corrupt, "{error}");
     assert!(!FileSystem::check(&broken.device, None, false).unwrap().is_sound());
     broken.salvage();

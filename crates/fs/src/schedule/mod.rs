@@ -1,4 +1,5 @@
-//! Schedules: checkpoints at regular times, and how many of them are kept. Plans only; [`run`](crate::checkpoint::run) carries them out.
+//! Schedules: checkpoints at regular times, and how many of them are kept. Plans only;
+//! [`run`](crate::checkpoint::run) carries them out.
 //!
 //! ```text
 //!   wall clock  ──┬───────────┬───────────┬───────────┬──▶   multiples of the period since 1970 in UTC, weeks from Mondays
@@ -6,8 +7,9 @@
 //!   last made in ─┘           └ now: one is due, however many slots lie between
 //! ```
 //!
-//! The wall clock says only whether one is due and what it is called. What is older is said by epochs alone, so a clock that is wrong never
-//! makes retention delete the wrong one. [`Period`] says when one is due where the wall clock went back.
+//! The wall clock says only whether one is due and what it is called. What is older is said by
+//! epochs alone, so a clock that is wrong never makes retention delete the wrong one. [`Period`]
+//! says when one is due where the wall clock went back.
 
 mod turns;
 
@@ -27,7 +29,8 @@ use bedplate_store::{Reader, RowChange, Table, check_name};
 
 /// Begins the names of settings that are schedules.
 pub(crate) const SCHEDULE_PREFIX: &[u8] = b"schedule.";
-/// Begins the names of settings that say why a schedule made no checkpoint when it last had its turn.
+/// Begins the names of settings that say why a schedule made no checkpoint when it last had its
+/// turn.
 const FAILURE_PREFIX: &[u8] = b"schedule_failed.";
 /// Longest reason that is kept.
 const FAILURE_BYTES_MAX: usize = 1024;
@@ -81,10 +84,18 @@ impl Moment {
 
 impl Schedule {
     pub(crate) fn validate(&self) -> Result<()> {
-        let wrong = |what: String| Err(Error::new(ErrorKind::Invalid, format!("schedule '{}': {what}", self.name.escape_debug())));
+        let wrong = |what: String| {
+            Err(Error::new(
+                ErrorKind::Invalid,
+                format!("schedule '{}': {what}", self.name.escape_debug()),
+            ))
+        };
         check_name(self.name.as_bytes())?;
         if self.name.len() > NAME_BYTES_MAX {
-            return wrong(format!("a name of {} bytes leaves no room for the time: {NAME_BYTES_MAX} are the most", self.name.len()));
+            return wrong(format!(
+                "a name of {} bytes leaves no room for the time: {NAME_BYTES_MAX} are the most",
+                self.name.len()
+            ));
         }
         if let Some(what) = Period(self.every_s).fault() {
             return wrong(what);
@@ -94,7 +105,9 @@ impl Schedule {
         }
         let paths_bytes: usize = self.paths.iter().map(|path| path.as_os_str().len() + 2).sum();
         if paths_bytes > PATHS_BYTES_MAX {
-            return wrong(format!("its paths have {paths_bytes} bytes: {PATHS_BYTES_MAX} are the most; name directories"));
+            return wrong(format!(
+                "its paths have {paths_bytes} bytes: {PATHS_BYTES_MAX} are the most; name directories"
+            ));
         }
         Ok(())
     }
@@ -111,15 +124,19 @@ impl Schedule {
         out.extend_from_slice(&self.last.map_or(i64::MIN, |last| last.0).to_le_bytes());
         for path in &self.paths {
             let bytes = path.as_os_str().as_bytes();
-            out.extend_from_slice(&u16::try_from(bytes.len()).expect("all paths together are shorter").to_le_bytes());
+            out.extend_from_slice(
+                &u16::try_from(bytes.len()).expect("all paths together are shorter").to_le_bytes(),
+            );
             out.extend_from_slice(bytes);
         }
         out
     }
 
     pub(crate) fn decode(key: &[u8], value: &[u8]) -> Result<Self> {
-        let name = key.strip_prefix(SCHEDULE_PREFIX).and_then(|name| std::str::from_utf8(name).ok());
-        let name = name.ok_or_else(|| Error::corrupt("the name of a schedule is not UTF-8"))?.to_owned();
+        let name =
+            key.strip_prefix(SCHEDULE_PREFIX).and_then(|name| std::str::from_utf8(name).ok());
+        let name =
+            name.ok_or_else(|| Error::corrupt("the name of a schedule is not UTF-8"))?.to_owned();
         let mut r = Reader::new(value, "a schedule");
         let (every_s, keep, last) = (r.u64()?, r.u32()?, r.i64()?);
         let mut paths = Vec::new();
@@ -127,7 +144,14 @@ impl Schedule {
             let len = r.u16()?;
             paths.push(PathBuf::from(std::ffi::OsString::from_vec(r.take(len.into())?.to_vec())));
         }
-        let schedule = Self { name, every_s, keep, paths, last: (last != i64::MIN).then_some(Timestamp(last)), failure: None };
+        let schedule = Self {
+            name,
+            every_s,
+            keep,
+            paths,
+            last: (last != i64::MIN).then_some(Timestamp(last)),
+            failure: None,
+        };
         schedule.validate().map_err(|e| Error::corrupt(e.message))?;
         Ok(schedule)
     }
@@ -146,14 +170,18 @@ impl Schedule {
         let key = failure_key_of(&self.name);
         match &self.failure {
             Some(why) => {
-                let end = (0..=why.len().min(FAILURE_BYTES_MAX)).rev().find(|at| why.is_char_boundary(*at)).unwrap_or(0);
+                let end = (0..=why.len().min(FAILURE_BYTES_MAX))
+                    .rev()
+                    .find(|at| why.is_char_boundary(*at))
+                    .unwrap_or(0);
                 RowChange::put(Table::Setting, key, why.as_bytes()[..end].to_vec())
             }
             None => RowChange::delete(Table::Setting, key),
         }
     }
 
-    /// Returns when it has its next turn where the volume is mounted for writing then: now, or when its next period begins.
+    /// Returns when it has its next turn where the volume is mounted for writing then: now, or when
+    /// its next period begins.
     #[must_use]
     pub fn next(&self, now: Timestamp) -> Timestamp {
         if self.last.is_none_or(|last| self.slot(now) > self.slot(last)) {
@@ -169,33 +197,53 @@ impl Schedule {
         match self.slot(now.wall).cmp(&self.slot(last)) {
             Ordering::Greater => true,
             Ordering::Equal => false,
-            Ordering::Less => Period(self.every_s).wait_after_clock_went_back(ran.map(|ran| now.steady.saturating_sub(ran))).is_zero(),
+            Ordering::Less => Period(self.every_s)
+                .wait_after_clock_went_back(ran.map(|ran| now.steady.saturating_sub(ran)))
+                .is_zero(),
         }
     }
 
     /// How long until the next slot begins.
     pub(crate) fn until_next(&self, now: Timestamp) -> Duration {
-        let begins_s = (self.slot(now) + 1).saturating_mul(self.every_s.cast_signed()).saturating_add(self.offset_s());
+        let begins_s = (self.slot(now) + 1)
+            .saturating_mul(self.every_s.cast_signed())
+            .saturating_add(self.offset_s());
         let nanos = i128::from(begins_s) * 1_000_000_000 - i128::from(now.0);
         Duration::from_nanos(u64::try_from(nanos).unwrap_or(0))
     }
 
-    /// The name of the checkpoint that it makes now: `hourly-2026-11-21T15:00Z`; with a number where the clock went back and the name is taken.
-    pub(crate) fn checkpoint_name(&self, now: Timestamp, is_taken: impl Fn(&[u8]) -> bool) -> Vec<u8> {
+    /// The name of the checkpoint that it makes now: `hourly-2026-11-21T15:00Z`; with a number
+    /// where the clock went back and the name is taken.
+    pub(crate) fn checkpoint_name(
+        &self,
+        now: Timestamp,
+        is_taken: impl Fn(&[u8]) -> bool,
+    ) -> Vec<u8> {
         let time = format_time(now);
         let (day, time) = (&time[..10], &time[11..16]);
         let plain = format!("{}-{day}T{time}Z", self.name);
         let numbered = (2u32..).map(|number| format!("{plain}.{number}"));
         let mut names = std::iter::once(plain.clone()).chain(numbered);
-        names.find(|name| !is_taken(name.as_bytes())).expect("there are more numbers than checkpoints").into_bytes()
+        names
+            .find(|name| !is_taken(name.as_bytes()))
+            .expect("there are more numbers than checkpoints")
+            .into_bytes()
     }
 
     /// Returns whether a name is one that this schedule gives.
     pub(crate) fn gave(&self, name: &[u8]) -> bool {
         let rest = name.strip_prefix(self.name.as_bytes()).and_then(|rest| rest.strip_prefix(b"-"));
-        let Some((time, number)) = rest.and_then(|rest| rest.split_at_checked(17)) else { return false };
-        let fits = |(byte, like): (&u8, &u8)| if *like == b'0' { byte.is_ascii_digit() } else { byte == like };
-        let is_number = |number: &[u8]| number.strip_prefix(b".").is_some_and(|digits| !digits.is_empty() && digits.iter().all(u8::is_ascii_digit));
+        let Some((time, number)) = rest.and_then(|rest| rest.split_at_checked(17)) else {
+            return false;
+        };
+        let fits = |(byte, like): (&u8, &u8)| {
+            if *like == b'0' { byte.is_ascii_digit() } else { byte == like }
+        };
+        let is_number = |number: &[u8]| {
+            number
+                .strip_prefix(b".")
+                .is_some_and(|digits| !digits.is_empty() && digits.iter().all(u8::is_ascii_digit))
+        };
         time.iter().zip(b"0000-00-00T00:00Z").all(fits) && (number.is_empty() || is_number(number))
     }
 }
@@ -215,7 +263,14 @@ mod tests {
     const HOUR_S: u64 = 3600;
 
     fn hourly(last: Option<Timestamp>) -> Schedule {
-        Schedule { name: "hourly".into(), every_s: HOUR_S, keep: 24, paths: vec!["/db".into(), "/wal".into()], last, failure: None }
+        Schedule {
+            name: "hourly".into(),
+            every_s: HOUR_S,
+            keep: 24,
+            paths: vec!["/db".into(), "/wal".into()],
+            last,
+            failure: None,
+        }
     }
 
     /// 2026-11-21 15:00:00 UTC, a Saturday, and some seconds.
@@ -237,19 +292,32 @@ mod tests {
         for len in 0..20 {
             assert!(Schedule::decode(&key, &value[..len]).is_err(), "{len}");
         }
-        assert!(Schedule::decode(b"schedule.", &value).is_err() && Schedule::decode(b"schedule.\xff", &value).is_err());
-        assert!(Schedule::decode(b"schedule.a/b", &value).is_err() && Schedule::decode(b"other", &value).is_err());
+        assert!(
+            Schedule::decode(b"schedule.", &value).is_err()
+                && Schedule::decode(b"schedule.\xff", &value).is_err()
+        );
+        assert!(
+            Schedule::decode(b"schedule.a/b", &value).is_err()
+                && Schedule::decode(b"other", &value).is_err()
+        );
         assert!(Schedule::decode(&key, &[0; 20]).is_err(), "every 0 seconds");
     }
 
     /// S-80, S-81: see the name.
     #[test]
     fn s_81_one_is_due_a_slot_and_a_wrong_clock_makes_few() {
-        let due = |last: i64, now: Moment, ran: Option<u64>| hourly(Some(at(last))).is_due(now, ran.map(Duration::from_secs));
+        let due = |last: i64, now: Moment, ran: Option<u64>| {
+            hourly(Some(at(last))).is_due(now, ran.map(Duration::from_secs))
+        };
         assert!(hourly(None).is_due(moment(0, 0), None), "the first at once");
-        assert!(!due(0, moment(3599, 0), None) && due(0, moment(3600, 0), None) && due(3599, moment(3600, 1), Some(0)));
+        assert!(
+            !due(0, moment(3599, 0), None)
+                && due(0, moment(3600, 0), None)
+                && due(3599, moment(3600, 1), Some(0))
+        );
         assert!(due(0, moment(500 * 3600, 0), Some(0)), "missed ones are one");
-        // Back: after half a period, or at once after a mount; a step over the edge of a slot makes none.
+        // Back: after half a period, or at once after a mount; a step over the edge of a slot makes
+        // none.
         assert!(!due(0, moment(-1, 1), Some(0)) && !due(0, moment(-90_000, 1799), Some(0)));
         assert!(due(0, moment(-90_000, 1800), Some(0)) && due(0, moment(-90_000, 0), None));
         // A clock that jumps to and fro every minute for a day makes at most two in half a period.
@@ -269,9 +337,16 @@ mod tests {
         assert_eq!(hourly(None).until_next(at(0)), Duration::from_secs(3600));
         assert_eq!(hourly(None).until_next(at(3599)), Duration::from_secs(1));
         assert_eq!(hourly(None).next(at(5)), at(5), "the first at once");
-        assert_eq!((hourly(Some(at(0))).next(at(5)), hourly(Some(at(0))).next(at(3605))), (at(3600), at(3605)));
+        assert_eq!(
+            (hourly(Some(at(0))).next(at(5)), hourly(Some(at(0))).next(at(3605))),
+            (at(3600), at(3605))
+        );
         let weekly = Schedule { every_s: 7 * DAY_S, ..hourly(None) };
-        assert_eq!(weekly.until_next(at(0)), Duration::from_secs(33 * HOUR_S), "from Saturday, 15:00, to Monday, 0:00");
+        assert_eq!(
+            weekly.until_next(at(0)),
+            Duration::from_secs(33 * HOUR_S),
+            "from Saturday, 15:00, to Monday, 0:00"
+        );
         assert_eq!(weekly.until_next(at(33 * 3600)), Duration::from_secs(7 * DAY_S));
     }
 
@@ -280,7 +355,10 @@ mod tests {
         let schedule = hourly(None);
         assert_eq!(schedule.checkpoint_name(at(0), |_| false), b"hourly-2026-11-21T15:00Z");
         let taken = [&b"hourly-2026-11-21T15:00Z"[..], b"hourly-2026-11-21T15:00Z.2"];
-        assert_eq!(schedule.checkpoint_name(at(59), |name| taken.contains(&name)), b"hourly-2026-11-21T15:00Z.3");
+        assert_eq!(
+            schedule.checkpoint_name(at(59), |name| taken.contains(&name)),
+            b"hourly-2026-11-21T15:00Z.3"
+        );
         for name in [taken[0], taken[1], b"hourly-0001-99-99T99:99Z.12"] {
             assert!(schedule.gave(name));
         }
@@ -309,7 +387,10 @@ mod tests {
             Schedule { paths: vec!["x".repeat(40_000).into()], ..hourly(None) },
         ];
         for schedule in wrong {
-            assert!(matches!(schedule.validate().unwrap_err().kind, ErrorKind::Invalid | ErrorKind::NameTooLong));
+            assert!(matches!(
+                schedule.validate().unwrap_err().kind,
+                ErrorKind::Invalid | ErrorKind::NameTooLong
+            ));
         }
     }
 }

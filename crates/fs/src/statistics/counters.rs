@@ -1,4 +1,5 @@
-//! What is counted, per file and for the whole file system. What every read and write counts is in `file_counters.rs`.
+//! What is counted, per file and for the whole file system. What every read and write counts is in
+//! `file_counters.rs`.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -26,7 +27,8 @@ mod switch {
         COUNTING.load(Relaxed)
     }
 
-    /// Switches counting and timing on or off for all file systems of the process, to measure what they cost.
+    /// Switches counting and timing on or off for all file systems of the process, to measure what
+    /// they cost.
     pub fn statistics_switch(counting: bool) {
         COUNTING.store(counting, Relaxed);
     }
@@ -105,12 +107,14 @@ macro_rules! counters {
         #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
         pub struct CounterSnapshot {
             $($(#[doc = $doc])+ pub $name: u64,)+
-            /// How often each [`Reason`] kept an I/O from being served as its mode asks, in the order of [`Reason::ALL`].
+            /// How often each [`Reason`] kept an I/O from being served as its mode asks, in the
+            /// order of [`Reason::ALL`].
             pub reasons: [u64; Reason::ALL.len()],
         }
 
         impl CounterSnapshot {
-            /// Returns what came since an earlier snapshot of the same counters; after a reset, all there is.
+            /// Returns what came since an earlier snapshot of the same counters; after a reset, all
+            /// there is.
             #[must_use]
             pub fn since(&self, earlier: &Self) -> Self {
                 let since = |now: u64, then: u64| if now < then { now } else { now - then };
@@ -174,7 +178,8 @@ counters! {
     syncs,
     /// Nanoseconds that syncs took; not counted while nothing is timed.
     sync_wait_ns,
-    /// Of them, nanoseconds that went into writing the file's dirty pages first; the rest was the log and the flush.
+    /// Of them, nanoseconds that went into writing the file's dirty pages first; the rest was the
+    /// log and the flush.
     sync_pages_ns,
 }
 

@@ -13,7 +13,9 @@
 
 use std::cell::Cell;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::AcqRel, Ordering::Acquire, Ordering::Relaxed};
+use std::sync::atomic::{
+    AtomicU32, AtomicU64, Ordering::AcqRel, Ordering::Acquire, Ordering::Relaxed,
+};
 
 use parking_lot::Mutex;
 
@@ -46,10 +48,14 @@ struct Lease(usize);
 
 impl Drop for Lease {
     fn drop(&mut self) {
-        // What is counted after this, by other destructors of the thread, is counted with locked adds.
+        // What is counted after this, by other destructors of the thread, is counted with locked
+        // adds.
         SLOT.set(shared_slot());
         let mut taken = TAKEN.lock();
-        assert!(*taken & 1 << self.0 != 0, "I-TLY-1: a slot that one thread holds is given back once");
+        assert!(
+            *taken & 1 << self.0 != 0,
+            "I-TLY-1: a slot that one thread holds is given back once"
+        );
         *taken &= !(1 << self.0);
     }
 }
@@ -71,7 +77,8 @@ fn take_slot() -> usize {
     };
     let slot = own.as_ref().map_or_else(shared_slot, |lease| lease.0);
     SLOT.set(slot);
-    // In a thread that is ending already the lease comes back by itself, and with it the slot changes.
+    // In a thread that is ending already the lease comes back by itself, and with it the slot
+    // changes.
     let _ = LEASE.try_with(|kept| kept.set(own));
     SLOT.get()
 }
@@ -84,14 +91,22 @@ enum Count {
     ReadBytes,
     Writes,
     WrittenBytes,
-    /// Of reads past the cache and writes, those that went through a bounce buffer or the cache. So a direct one counts nothing more.
+    /// Of reads past the cache and writes, those that went through a bounce buffer or the cache. So
+    /// a direct one counts nothing more.
     Indirect,
     CacheHits,
     CacheMisses,
 }
 
-const COUNTS: [Count; 7] =
-    [Count::Reads, Count::ReadBytes, Count::Writes, Count::WrittenBytes, Count::Indirect, Count::CacheHits, Count::CacheMisses];
+const COUNTS: [Count; 7] = [
+    Count::Reads,
+    Count::ReadBytes,
+    Count::Writes,
+    Count::WrittenBytes,
+    Count::Indirect,
+    Count::CacheHits,
+    Count::CacheMisses,
+];
 
 /// A cache line, and the one beside it that processors fetch along with it.
 #[derive(Debug, Default)]
@@ -115,7 +130,9 @@ impl FileCounters {
             return;
         }
         let slot = SLOT.get();
-        let Some(stripes) = self.blocks.get(slot / STRIPES).and_then(OnceLock::get) else { return self.add_cold(slot, counts) };
+        let Some(stripes) = self.blocks.get(slot / STRIPES).and_then(OnceLock::get) else {
+            return self.add_cold(slot, counts);
+        };
         let stripe = &stripes[slot % STRIPES].0;
         for (count, n) in counts {
             let value = &stripe[count as usize];
@@ -146,7 +163,10 @@ impl FileCounters {
 
     /// Counts a read through the cache.
     pub(crate) fn count_cached_read(&self, hit: bool, bytes: usize) {
-        self.add([(if hit { Count::CacheHits } else { Count::CacheMisses }, 1), (Count::ReadBytes, bytes as u64)]);
+        self.add([
+            (if hit { Count::CacheHits } else { Count::CacheMisses }, 1),
+            (Count::ReadBytes, bytes as u64),
+        ]);
     }
 
     pub(crate) fn count_write(&self, bytes: usize) {
@@ -164,7 +184,8 @@ impl FileCounters {
     }
 
     fn total(&self, count: Count) -> u64 {
-        // The base first: a reader that sees what a reset subtracted sees the stripes at least as the reset saw them.
+        // The base first: a reader that sees what a reset subtracted sees the stripes at least as
+        // the reset saw them.
         self.base[count as usize].load(Acquire).wrapping_add(self.striped(count))
     }
 
@@ -173,7 +194,9 @@ impl FileCounters {
         for count in COUNTS {
             let base = &self.base[count as usize];
             let mut seen = base.load(Acquire);
-            while let Err(now) = base.compare_exchange(seen, self.striped(count).wrapping_neg(), AcqRel, Acquire) {
+            while let Err(now) =
+                base.compare_exchange(seen, self.striped(count).wrapping_neg(), AcqRel, Acquire)
+            {
                 seen = now;
             }
         }
@@ -181,10 +204,20 @@ impl FileCounters {
 
     /// Completes a snapshot of the other counters.
     pub(crate) fn complete(&self, rest: &CounterSnapshot) -> CounterSnapshot {
-        let [reads, read_bytes, writes, written_bytes, indirect, cache_hits, cache_misses] = COUNTS.map(|count| self.total(count));
+        let [reads, read_bytes, writes, written_bytes, indirect, cache_hits, cache_misses] =
+            COUNTS.map(|count| self.total(count));
         let direct = (reads + writes).saturating_sub(indirect);
         let reads = reads + cache_hits + cache_misses;
-        CounterSnapshot { reads, read_bytes, writes, written_bytes, direct, cache_hits, cache_misses, ..*rest }
+        CounterSnapshot {
+            reads,
+            read_bytes,
+            writes,
+            written_bytes,
+            direct,
+            cache_hits,
+            cache_misses,
+            ..*rest
+        }
     }
 }
 
@@ -229,7 +262,8 @@ mod tests {
         }
     }
 
-    /// I-TLY-2: a reset that stored zeros into the stripes would lose counts, or bring back what it took away.
+    /// I-TLY-2: a reset that stored zeros into the stripes would lose counts, or bring back what it
+    /// took away.
     #[test]
     fn i_tly_2_a_reset_takes_no_count_away() {
         const THREADS: u64 = 3;

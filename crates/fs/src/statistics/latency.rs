@@ -1,16 +1,20 @@
-//! How long reads, writes and syncs take: histograms, filled from a sample so that the fastest I/O does not notice.
+//! How long reads, writes and syncs take: histograms, filled from a sample so that the fastest I/O
+//! does not notice.
 //!
 //! ```text
 //!   begin: count down ──> 0? ──> clock read, draw the next distance (1 ‥ 2n−1, n on average)
 //!   end:   timed? ──> clock read ──> histogram of the file (if it has one) and of the file system, n times
 //! ```
 //!
-//! Timing costs a third of a read of a memory device, so a thread times one I/O about each [`PACE`], whatever that is in I/Os: each of a disk, one in n of
-//! memory; at least one in as many as the tunable `latency-sample` says (0: none). What is timed stands for the n I/Os it was drawn from, so slow times do not weigh
-//! more than fast ones. The distance is drawn, because a program that goes round its files would else have the same one timed for ever. Syncs are
-//! timed each: they cost more.
+//! Timing costs a third of a read of a memory device, so a thread times one I/O about each
+//! [`PACE`], whatever that is in I/Os: each of a disk, one in n of memory; at least one in as many
+//! as the tunable `latency-sample` says (0: none). What is timed stands for the n I/Os it was drawn
+//! from, so slow times do not weigh more than fast ones. The distance is drawn, because a program
+//! that goes round its files would else have the same one timed for ever. Syncs are timed each:
+//! they cost more.
 //!
-//! - I-LAT-1: histograms of files take bounded memory in the whole process, [`FILE_HISTOGRAMS_MAX`]; a file beyond that has none of its own.
+//! - I-LAT-1: histograms of files take bounded memory in the whole process,
+//!   [`FILE_HISTOGRAMS_MAX`]; a file beyond that has none of its own.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -25,13 +29,16 @@ use super::counting;
 
 /// Of how many reads and writes at least one is timed by default.
 pub(crate) const SAMPLE_DEFAULT: u32 = 512;
-/// How much time of a thread one timed I/O may stand for: with many threads that time at once, some thousand times what it costs.
+/// How much time of a thread one timed I/O may stand for: with many threads that time at once, some
+/// thousand times what it costs.
 const PACE: Duration = Duration::from_millis(1);
-/// How many I/Os a thread lets pass while nothing is timed before it looks again whether that has changed.
+/// How many I/Os a thread lets pass while nothing is timed before it looks again whether that has
+/// changed.
 const IDLE: u32 = 1024;
 /// The most histograms of single files; each takes 4 KiB.
 const FILE_HISTOGRAMS_MAX: usize = 4096;
-/// Buckets of 1/16 of an octave in nanoseconds; durations from 2^37 ns (two minutes) on share the last.
+/// Buckets of 1/16 of an octave in nanoseconds; durations from 2^37 ns (two minutes) on share the
+/// last.
 const SCALE: LogScale = LogScale { sub_bits: 4, shift_max: 32 };
 const BUCKETS: usize = SCALE.buckets();
 
@@ -106,15 +113,26 @@ impl Histogram {
     }
 
     fn reset(&self) {
-        self.buckets.iter().chain([&self.sum_ns, &self.ns_max, &self.timed]).for_each(|value| value.store(0, Relaxed));
+        self.buckets
+            .iter()
+            .chain([&self.sum_ns, &self.ns_max, &self.timed])
+            .for_each(|value| value.store(0, Relaxed));
     }
 
     fn snapshot(&self) -> LatencySnapshot {
-        let filled = |(at, count): (usize, &AtomicU64)| Some((at as u32, count.load(Relaxed))).filter(|(_, count)| *count > 0);
+        let filled = |(at, count): (usize, &AtomicU64)| {
+            Some((at as u32, count.load(Relaxed))).filter(|(_, count)| *count > 0)
+        };
         let buckets: Vec<(u32, u64)> = self.buckets.iter().enumerate().filter_map(filled).collect();
         let count = buckets.iter().map(|(_, count)| count).sum();
         let value = |value: &AtomicU64| value.load(Relaxed);
-        LatencySnapshot { timed: value(&self.timed), count, sum_ns: value(&self.sum_ns), ns_max: value(&self.ns_max), buckets }
+        LatencySnapshot {
+            timed: value(&self.timed),
+            count,
+            sum_ns: value(&self.sum_ns),
+            ns_max: value(&self.ns_max),
+            buckets,
+        }
     }
 }
 
@@ -169,11 +187,16 @@ impl FileLatencies {
     }
 
     pub(crate) fn reset(&self) {
-        [&self.read, &self.write, &self.sync].into_iter().filter_map(OnceLock::get).for_each(|histogram| histogram.0.reset());
+        [&self.read, &self.write, &self.sync]
+            .into_iter()
+            .filter_map(OnceLock::get)
+            .for_each(|histogram| histogram.0.reset());
     }
 
     pub(crate) fn snapshot(&self) -> Latencies {
-        let of = |place: &OnceLock<OfFile>| place.get().map(|histogram| histogram.0.snapshot()).unwrap_or_default();
+        let of = |place: &OnceLock<OfFile>| {
+            place.get().map(|histogram| histogram.0.snapshot()).unwrap_or_default()
+        };
         Latencies { read: of(&self.read), write: of(&self.write), sync: of(&self.sync) }
     }
 }
@@ -189,7 +212,12 @@ pub(crate) struct Sampler {
 
 impl Sampler {
     pub(crate) fn new(every: u32) -> Self {
-        Self { every: AtomicU32::new(every), read: Histogram::default(), write: Histogram::default(), sync: Histogram::default() }
+        Self {
+            every: AtomicU32::new(every),
+            read: Histogram::default(),
+            write: Histogram::default(),
+            sync: Histogram::default(),
+        }
     }
 
     /// Of how many reads and writes at least one is timed; 0: none.
@@ -239,7 +267,8 @@ impl Sampler {
         let distance = 1 + random % mean.saturating_mul(2).saturating_sub(1);
         to_go.set(distance);
         DRAWN.set(Drawn { at: Some(began), distance, mean });
-        // A thread's first I/O is not typical: it is timed only where all are. After a time without timing, it is not known what one stands for.
+        // A thread's first I/O is not typical: it is timed only where all are. After a time without
+        // timing, it is not known what one stands for.
         (every == 1 || before.at.is_some()).then_some(Timing { began, stands_for: before.mean })
     }
 
@@ -266,7 +295,11 @@ impl Sampler {
     }
 
     pub(crate) fn snapshot(&self) -> Latencies {
-        Latencies { read: self.read.snapshot(), write: self.write.snapshot(), sync: self.sync.snapshot() }
+        Latencies {
+            read: self.read.snapshot(),
+            write: self.write.snapshot(),
+            sync: self.sync.snapshot(),
+        }
     }
 }
 
@@ -285,7 +318,11 @@ impl Latencies {
     /// Returns what came since an earlier snapshot of the same histograms.
     #[must_use]
     pub fn since(&self, earlier: &Self) -> Self {
-        Self { read: self.read.since(&earlier.read), write: self.write.since(&earlier.write), sync: self.sync.since(&earlier.sync) }
+        Self {
+            read: self.read.since(&earlier.read),
+            write: self.write.since(&earlier.write),
+            sync: self.sync.since(&earlier.sync),
+        }
     }
 }
 
@@ -300,7 +337,8 @@ pub struct LatencySnapshot {
     pub sum_ns: u64,
     /// The longest in nanoseconds.
     pub ns_max: u64,
-    /// The buckets that are not empty, by rising number, with their counts. Buckets are 1/16 of an octave wide.
+    /// The buckets that are not empty, by rising number, with their counts. Buckets are 1/16 of an
+    /// octave wide.
     pub buckets: Vec<(u32, u64)>,
 }
 
@@ -311,8 +349,8 @@ impl LatencySnapshot {
         self.sum_ns.checked_div(self.count)
     }
 
-    /// Returns the duration in nanoseconds that a share of all durations does not exceed (0.99: the 99th percentile), to one part in 32; `None` of
-    /// nothing.
+    /// Returns the duration in nanoseconds that a share of all durations does not exceed (0.99: the
+    /// 99th percentile), to one part in 32; `None` of nothing.
     #[must_use]
     pub fn percentile_ns(&self, share: f64) -> Option<u64> {
         let total: u64 = self.buckets.iter().map(|(_, count)| count).sum();
@@ -321,7 +359,9 @@ impl LatencySnapshot {
         self.buckets.iter().find_map(|&(bucket, count)| {
             let (start, width) = SCALE.bounds_of(bucket);
             // Spread evenly within the bucket.
-            let at = start + (u128::from(width) * u128::from(rank.saturating_sub(below)) / u128::from(count.max(1))) as u64;
+            let at = start
+                + (u128::from(width) * u128::from(rank.saturating_sub(below))
+                    / u128::from(count.max(1))) as u64;
             below += count;
             (below >= rank).then(|| at.min(self.ns_max.max(start)))
         })
@@ -330,13 +370,20 @@ impl LatencySnapshot {
     /// Returns how many durations were at most `ns` nanoseconds, to the width of a bucket.
     #[must_use]
     pub fn count_up_to(&self, ns: u64) -> u64 {
-        self.buckets.iter().filter(|(bucket, _)| SCALE.bounds_of(*bucket).0 <= ns).map(|(_, count)| count).sum()
+        self.buckets
+            .iter()
+            .filter(|(bucket, _)| SCALE.bounds_of(*bucket).0 <= ns)
+            .map(|(_, count)| count)
+            .sum()
     }
 
     /// Adds the durations of another histogram.
     pub fn add(&mut self, other: &Self) {
         let mut buckets: BTreeMap<u32, u64> = self.buckets.drain(..).collect();
-        other.buckets.iter().for_each(|(bucket, count)| *buckets.entry(*bucket).or_default() += count);
+        other
+            .buckets
+            .iter()
+            .for_each(|(bucket, count)| *buckets.entry(*bucket).or_default() += count);
         self.buckets = buckets.into_iter().collect();
         self.timed += other.timed;
         self.count += other.count;
@@ -344,16 +391,34 @@ impl LatencySnapshot {
         self.ns_max = self.ns_max.max(other.ns_max);
     }
 
-    /// Returns what came since an earlier snapshot of the same histogram (all of it, after a reset). The longest stays that of the whole.
+    /// Returns what came since an earlier snapshot of the same histogram (all of it, after a
+    /// reset). The longest stays that of the whole.
     #[must_use]
     pub fn since(&self, earlier: &Self) -> Self {
         if earlier.timed > self.timed || earlier.count > self.count {
             return self.clone();
         }
-        let before = |bucket: u32| earlier.buckets.iter().find(|(other, _)| *other == bucket).map_or(0, |(_, count)| *count);
-        let buckets: Vec<_> = self.buckets.iter().map(|&(b, n)| (b, n.saturating_sub(before(b)))).filter(|(_, n)| *n > 0).collect();
+        let before = |bucket: u32| {
+            earlier
+                .buckets
+                .iter()
+                .find(|(other, _)| *other == bucket)
+                .map_or(0, |(_, count)| *count)
+        };
+        let buckets: Vec<_> = self
+            .buckets
+            .iter()
+            .map(|&(b, n)| (b, n.saturating_sub(before(b))))
+            .filter(|(_, n)| *n > 0)
+            .collect();
         let timed = self.timed - earlier.timed;
-        Self { timed, count: self.count - earlier.count, sum_ns: self.sum_ns.saturating_sub(earlier.sum_ns), ns_max: self.ns_max, buckets }
+        Self {
+            timed,
+            count: self.count - earlier.count,
+            sum_ns: self.sum_ns.saturating_sub(earlier.sum_ns),
+            ns_max: self.ns_max,
+            buckets,
+        }
     }
 }
 
@@ -370,9 +435,14 @@ mod tests {
     #[test]
     fn percentiles_are_those_of_the_values() {
         let snapshot = histogram((1..=10_000).map(|n| n * 100));
-        for (share, exact) in [(0.5, 500_000.0), (0.9, 900_000.0), (0.99, 990_000.0), (1.0, 1_000_000.0)] {
+        for (share, exact) in
+            [(0.5, 500_000.0), (0.9, 900_000.0), (0.99, 990_000.0), (1.0, 1_000_000.0)]
+        {
             let found = snapshot.percentile_ns(share).unwrap() as f64;
-            assert!((found / exact - 1.0).abs() < 1.0 / 32.0, "{share}: {found} instead of {exact}");
+            assert!(
+                (found / exact - 1.0).abs() < 1.0 / 32.0,
+                "{share}: {found} instead of {exact}"
+            );
         }
         assert_eq!((snapshot.average_ns(), snapshot.ns_max), (Some(500_050), 1_000_000));
         assert_eq!(LatencySnapshot::default().percentile_ns(0.99), None);
@@ -381,7 +451,8 @@ mod tests {
 
     #[test]
     fn two_histograms_together_are_that_of_all_their_values() {
-        let (low, high): (Vec<u64>, Vec<u64>) = ((1..500).map(|n| n * 100).collect(), (300..900).map(|n| n * 100).collect());
+        let (low, high): (Vec<u64>, Vec<u64>) =
+            ((1..500).map(|n| n * 100).collect(), (300..900).map(|n| n * 100).collect());
         let mut sum = histogram(low.clone());
         sum.add(&histogram(high.clone()));
         assert_eq!(sum, histogram(low.into_iter().chain(high)));
@@ -401,7 +472,11 @@ mod tests {
         histogram.reset();
         histogram.record(Duration::from_micros(1), 1);
         let fresh = histogram.snapshot();
-        assert_eq!(fresh.since(&earlier).count, 0, "as many as before: nothing tells a reset from a standstill");
+        assert_eq!(
+            fresh.since(&earlier).count,
+            0,
+            "as many as before: nothing tells a reset from a standstill"
+        );
         assert_eq!(LatencySnapshot { count: 9, ..earlier }.count, 9);
     }
 
@@ -445,7 +520,10 @@ mod tests {
         histogram.record(Duration::from_micros(400), 1);
         let told = histogram.snapshot();
         assert_eq!((told.timed, told.count, told.sum_ns, told.ns_max), (2, 100, 499_000, 400_000));
-        assert!(told.percentile_ns(0.98).unwrap() < 2_000 && told.percentile_ns(1.0).unwrap() > 390_000, "{told:?}");
+        assert!(
+            told.percentile_ns(0.98).unwrap() < 2_000 && told.percentile_ns(1.0).unwrap() > 390_000,
+            "{told:?}"
+        );
     }
 
     #[test]
@@ -466,7 +544,8 @@ mod tests {
 
     #[test]
     fn i_lat_1_histograms_of_files_are_bounded() {
-        let files: Vec<FileLatencies> = (0..FILE_HISTOGRAMS_MAX + 10).map(|_| FileLatencies::default()).collect();
+        let files: Vec<FileLatencies> =
+            (0..FILE_HISTOGRAMS_MAX + 10).map(|_| FileLatencies::default()).collect();
         files.iter().for_each(|file| file.record(Timed::Read, Duration::from_micros(1), 1));
         let with = files.iter().filter(|file| file.snapshot().read.count > 0).count();
         assert!(with <= FILE_HISTOGRAMS_MAX);

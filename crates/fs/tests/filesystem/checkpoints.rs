@@ -1,4 +1,5 @@
-//! Checkpoints: what they show stays, whatever happens to the files; and they give back what they hold.
+//! Checkpoints: what they show stays, whatever happens to the files; and they give back what they
+//! hold.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -6,19 +7,26 @@ use std::sync::atomic::{AtomicBool, AtomicU8, Ordering::SeqCst};
 
 use bedplate_block::{AlignedBuf, BlockDevice};
 use bedplate_fs::{
-    AllocateMode, CheckpointOptions, CheckpointScope, ErrorKind, FileKind, FileSystem, InodeNo, IoMode, MountOptions, OpenOptions, RollbackOptions,
+    AllocateMode, CheckpointOptions, CheckpointScope, ErrorKind, FileKind, FileSystem, InodeNo,
+    IoMode, MountOptions, OpenOptions, RollbackOptions,
 };
 
 use crate::support::{Random, device, format, mount_as};
 
-const MODES: [IoMode; 4] = [IoMode::Cached, IoMode::Direct, IoMode::Concurrent, IoMode::ConcurrentCache];
+const MODES: [IoMode; 4] =
+    [IoMode::Cached, IoMode::Direct, IoMode::Concurrent, IoMode::ConcurrentCache];
 
 /// Everything below a directory: path, and content of files.
 pub fn tree(fs: &FileSystem, dir: InodeNo, path: &str, into: &mut BTreeMap<String, Vec<u8>>) {
     for entry in fs.read_dir(dir, None, usize::MAX).unwrap() {
         let attr = fs.attr(entry.ino).unwrap();
         let path = format!("{path}/{}", entry.name.escape_ascii());
-        let attributes: Vec<_> = fs.list_xattr(entry.ino).unwrap().into_iter().map(|name| (fs.get_xattr(entry.ino, &name).unwrap(), name)).collect();
+        let attributes: Vec<_> = fs
+            .list_xattr(entry.ino)
+            .unwrap()
+            .into_iter()
+            .map(|name| (fs.get_xattr(entry.ino, &name).unwrap(), name))
+            .collect();
         let head = format!("{:?} {:o} {} {attributes:?}", attr.kind, attr.mode, attr.nlink);
         let mut content = head.into_bytes();
         match attr.kind {
@@ -49,7 +57,11 @@ pub fn of_checkpoint(fs: &FileSystem, name: &str) -> BTreeMap<String, Vec<u8>> {
 
 pub fn write(fs: &FileSystem, path: &str, offset: u64, bytes: &[u8], mode: IoMode) {
     let file = fs.open(path, &OpenOptions { mode: Some(mode), ..OpenOptions::create() }).unwrap();
-    if mode == IoMode::Concurrent && offset.is_multiple_of(4096) && bytes.len().is_multiple_of(4096) && !bytes.is_empty() {
+    if mode == IoMode::Concurrent
+        && offset.is_multiple_of(4096)
+        && bytes.len().is_multiple_of(4096)
+        && !bytes.is_empty()
+    {
         let mut buf = AlignedBuf::zeroed(bytes.len());
         buf.copy_from_slice(bytes);
         file.write_at(&buf, offset).unwrap();
@@ -68,7 +80,10 @@ pub fn everything() -> CheckpointOptions {
 }
 
 pub fn of(paths: &[&str]) -> CheckpointOptions {
-    CheckpointOptions { scope: CheckpointScope::Paths(paths.iter().map(Into::into).collect()), ..CheckpointOptions::default() }
+    CheckpointOptions {
+        scope: CheckpointScope::Paths(paths.iter().map(Into::into).collect()),
+        ..CheckpointOptions::default()
+    }
 }
 
 /// Something happens to some file.
@@ -78,7 +93,9 @@ fn change(fs: &FileSystem, random: &mut Random) {
 
 /// Something happens to some file in one of these directories.
 pub fn change_in(fs: &FileSystem, random: &mut Random, dirs: &[&str]) {
-    let path = |random: &mut Random| format!("{}/f{}", dirs[random.below(dirs.len() as u64) as usize], random.below(4));
+    let path = |random: &mut Random| {
+        format!("{}/f{}", dirs[random.below(dirs.len() as u64) as usize], random.below(4))
+    };
     let (at, to) = (path(random), path(random));
     let offset = if random.chance(2) { random.below(40) * 4096 } else { random.below(160_000) };
     let len = if random.chance(2) { 4096 * (1 + random.below(4)) } else { 1 + random.below(9000) };
@@ -92,20 +109,40 @@ pub fn change_in(fs: &FileSystem, random: &mut Random, dirs: &[&str]) {
         10 => drop(fs.rename_path(&at, &to)),
         11 => drop(fs.open(&at, &OpenOptions::read_write()).and_then(|file| file.set_size(offset))),
         12 => {
-            let mode = [AllocateMode::PunchHole, AllocateMode::ZeroRange { keep_size: false }, AllocateMode::Preallocate { keep_size: false }];
-            drop(fs.open(&at, &OpenOptions::read_write()).and_then(|file| file.allocate(mode[random.below(3) as usize], offset, len)));
+            let mode = [
+                AllocateMode::PunchHole,
+                AllocateMode::ZeroRange { keep_size: false },
+                AllocateMode::Preallocate { keep_size: false },
+            ];
+            drop(
+                fs.open(&at, &OpenOptions::read_write())
+                    .and_then(|file| file.allocate(mode[random.below(3) as usize], offset, len)),
+            );
         }
         13 => {
-            let mode = if random.chance(2) { AllocateMode::CollapseRange } else { AllocateMode::InsertRange };
-            drop(fs.open(&at, &OpenOptions::read_write()).and_then(|file| file.allocate(mode, offset / 4096 * 4096, 8192)));
+            let mode = if random.chance(2) {
+                AllocateMode::CollapseRange
+            } else {
+                AllocateMode::InsertRange
+            };
+            drop(
+                fs.open(&at, &OpenOptions::read_write())
+                    .and_then(|file| file.allocate(mode, offset / 4096 * 4096, 8192)),
+            );
         }
-        14 => drop(fs.resolve(&at).and_then(|attr| fs.set_xattr(attr.ino, b"user.x", &[random.below(9) as u8; 40], false, false))),
-        _ => drop(fs.resolve(&at).and_then(|attr| fs.link(attr.ino, fs.resolve(dirs[0]).unwrap().ino, b"linked"))),
+        14 => drop(fs.resolve(&at).and_then(|attr| {
+            fs.set_xattr(attr.ino, b"user.x", &[random.below(9) as u8; 40], false, false)
+        })),
+        _ => drop(
+            fs.resolve(&at)
+                .and_then(|attr| fs.link(attr.ino, fs.resolve(dirs[0]).unwrap().ino, b"linked")),
+        ),
     }
 }
 
-/// S-50, I-CKP-1, I-CKP-5, I-IO-6, I-IO-7: whatever is done to the files, and across mounts, every checkpoint shows what was there; deleting any of them in any order harms no other, and
-/// in the end every block is free again (S-52).
+/// S-50, I-CKP-1, I-CKP-5, I-IO-6, I-IO-7: whatever is done to the files, and across mounts, every
+/// checkpoint shows what was there; deleting any of them in any order harms no other, and in the
+/// end every block is free again (S-52).
 #[test]
 fn s_50_s_52_checkpoints_show_what_was_and_give_everything_back() {
     for seed in 0..4 {
@@ -127,11 +164,20 @@ fn s_50_s_52_checkpoints_show_what_was_and_give_everything_back() {
                     expected.insert(format!("c{round}"), now);
                 }
                 2 if !expected.is_empty() => {
-                    let name = expected.keys().nth(random.below(expected.len() as u64) as usize).unwrap().clone();
+                    let name = expected
+                        .keys()
+                        .nth(random.below(expected.len() as u64) as usize)
+                        .unwrap()
+                        .clone();
                     fs.sync().unwrap();
-                    let (space, free) = (fs.checkpoint_space(&name).unwrap(), fs.statfs().free_bytes);
+                    let (space, free) =
+                        (fs.checkpoint_space(&name).unwrap(), fs.statfs().free_bytes);
                     fs.delete_checkpoint(&name).unwrap();
-                    assert_eq!(fs.statfs().free_bytes, free + space.alone_bytes, "what was foretold becomes free");
+                    assert_eq!(
+                        fs.statfs().free_bytes,
+                        free + space.alone_bytes,
+                        "what was foretold becomes free"
+                    );
                     expected.remove(&name);
                 }
                 _ => {
@@ -142,7 +188,11 @@ fn s_50_s_52_checkpoints_show_what_was_and_give_everything_back() {
             }
             for (name, was) in &expected {
                 let shown = of_checkpoint(&fs, name);
-                assert!(shown == *was, "seed {seed}, round {round}: checkpoint {name} changed: {:?}", differing(was, &shown));
+                assert!(
+                    shown == *was,
+                    "seed {seed}, round {round}: checkpoint {name} changed: {:?}",
+                    differing(was, &shown)
+                );
             }
         }
         for name in expected.keys() {
@@ -157,19 +207,35 @@ fn s_50_s_52_checkpoints_show_what_was_and_give_everything_back() {
     }
 }
 
-pub fn differing<'a>(a: &'a BTreeMap<String, Vec<u8>>, b: &'a BTreeMap<String, Vec<u8>>) -> Vec<(&'a String, Option<usize>)> {
-    let place = |a: &Vec<u8>, b: &Vec<u8>| a.iter().zip(b).position(|(a, b)| a != b).unwrap_or(a.len().min(b.len()));
-    a.keys().chain(b.keys()).filter(|key| a.get(*key) != b.get(*key)).map(|key| (key, a.get(key).zip(b.get(key)).map(|(a, b)| place(a, b)))).collect()
+pub fn differing<'a>(
+    a: &'a BTreeMap<String, Vec<u8>>,
+    b: &'a BTreeMap<String, Vec<u8>>,
+) -> Vec<(&'a String, Option<usize>)> {
+    let place = |a: &Vec<u8>, b: &Vec<u8>| {
+        a.iter().zip(b).position(|(a, b)| a != b).unwrap_or(a.len().min(b.len()))
+    };
+    a.keys()
+        .chain(b.keys())
+        .filter(|key| a.get(*key) != b.get(*key))
+        .map(|key| (key, a.get(key).zip(b.get(key)).map(|(a, b)| place(a, b))))
+        .collect()
 }
 
-/// I-CKP-4, S-50: a writer that writes one file and then another never finds, in any checkpoint, the second without the first, nor half a write.
+/// I-CKP-4, S-50: a writer that writes one file and then another never finds, in any checkpoint,
+/// the second without the first, nor half a write.
 #[test]
 fn i_ckp_4_a_checkpoint_cuts_through_no_write() {
     let device = device(96 << 20, 512);
     format(&device, 4096);
     let fs = mount_as(&device, IoMode::Concurrent);
     for mode in MODES {
-        let open = |name: &str| fs.open(format!("/{name} {mode}"), &OpenOptions { mode: Some(mode), ..OpenOptions::create() }).unwrap();
+        let open = |name: &str| {
+            fs.open(
+                format!("/{name} {mode}"),
+                &OpenOptions { mode: Some(mode), ..OpenOptions::create() },
+            )
+            .unwrap()
+        };
         let (first, second) = (open("first"), open("second"));
         std::thread::scope(|scope| {
             let writer = scope.spawn(|| {
@@ -188,9 +254,17 @@ fn i_ckp_4_a_checkpoint_cuts_through_no_write() {
         for round in 0..8 {
             let read = |name: &str| {
                 let mut buf = vec![0; 16384];
-                let file = fs.open(format!("/.checkpoints/{mode} {round}/{name} {mode}"), &OpenOptions::read_only()).unwrap();
+                let file = fs
+                    .open(
+                        format!("/.checkpoints/{mode} {round}/{name} {mode}"),
+                        &OpenOptions::read_only(),
+                    )
+                    .unwrap();
                 let len = file.read_at(&mut buf, 0).unwrap();
-                assert!(buf[..len].iter().all(|byte| *byte == buf[0]), "{mode} {round}: half a write in {name}");
+                assert!(
+                    buf[..len].iter().all(|byte| *byte == buf[0]),
+                    "{mode} {round}: half a write in {name}"
+                );
                 if len == 0 { 0 } else { buf[0] }
             };
             let (first, second) = (read("first"), read("second"));
@@ -203,15 +277,22 @@ fn i_ckp_4_a_checkpoint_cuts_through_no_write() {
     sound(&device);
 }
 
-/// S-50, I-CKP-4: cached writes that are carried out for a long time, and pages that are dirty all the time, cut no checkpoint: it shows each file as after one
-/// whole write, and what had returned before it was begun.
+/// S-50, I-CKP-4: cached writes that are carried out for a long time, and pages that are dirty all
+/// the time, cut no checkpoint: it shows each file as after one whole write, and what had returned
+/// before it was begun.
 #[test]
 fn s_50_a_checkpoint_cuts_through_no_cached_write() {
     const LEN: usize = 2 << 20;
     let device = device(96 << 20, 512);
     format(&device, 4096);
     let fs = mount_as(&device, IoMode::Cached);
-    let open = |name: &str| fs.open(format!("/{name}"), &OpenOptions { mode: Some(IoMode::Cached), ..OpenOptions::create() }).unwrap();
+    let open = |name: &str| {
+        fs.open(
+            format!("/{name}"),
+            &OpenOptions { mode: Some(IoMode::Cached), ..OpenOptions::create() },
+        )
+        .unwrap()
+    };
     let (first, second) = (open("first"), open("second"));
     let (returned, over) = (AtomicU8::new(0), AtomicBool::new(false));
     std::thread::scope(|scope| {
@@ -226,14 +307,22 @@ fn s_50_a_checkpoint_cuts_through_no_cached_write() {
             let (name, before) = (format!("c{name}"), returned.load(SeqCst));
             fs.create_checkpoint(&name, &everything()).unwrap();
             let read = |file: &str| {
-                let file = fs.open(format!("/.checkpoints/{name}/{file}"), &OpenOptions::read_only()).unwrap();
+                let file = fs
+                    .open(format!("/.checkpoints/{name}/{file}"), &OpenOptions::read_only())
+                    .unwrap();
                 let mut buf = vec![0; LEN];
                 let len = file.read_at(&mut buf, 0).unwrap();
-                assert!(len == 0 || len == LEN && buf.iter().all(|byte| *byte == buf[0]), "{name}: half a write");
+                assert!(
+                    len == 0 || len == LEN && buf.iter().all(|byte| *byte == buf[0]),
+                    "{name}: half a write"
+                );
                 if len == 0 { 0 } else { buf[0] }
             };
             let (first, second) = (read("first"), read("second"));
-            assert!((first == second || first == second + 1) && second >= before, "{name}: {first} and {second} after {before}");
+            assert!(
+                (first == second || first == second + 1) && second >= before,
+                "{name}: {first} and {second} after {before}"
+            );
             fs.delete_checkpoint(&name).unwrap();
         }
         over.store(true, SeqCst);
@@ -254,12 +343,19 @@ fn s_51_a_checkpoint_is_read_only_and_hidden() {
     fs.create_dir_all("/d").unwrap();
     fs.create_checkpoint("now", &everything()).unwrap();
     assert!(!whole(&fs).keys().any(|path| path.contains(".checkpoints")));
-    let (dir, root) = (fs.resolve("/.checkpoints").unwrap(), fs.resolve("/.checkpoints/now").unwrap());
+    let (dir, root) =
+        (fs.resolve("/.checkpoints").unwrap(), fs.resolve("/.checkpoints/now").unwrap());
     assert_eq!(fs.read_dir(dir.ino, None, 9).unwrap().len(), 1);
-    assert!(fs.list_xattr(dir.ino).unwrap().is_empty() && fs.list_xattr(root.ino).unwrap().is_empty());
-    assert_eq!((fs.parent(root.ino).unwrap(), fs.parent(dir.ino).unwrap()), (dir.ino, InodeNo::ROOT));
+    assert!(
+        fs.list_xattr(dir.ino).unwrap().is_empty() && fs.list_xattr(root.ino).unwrap().is_empty()
+    );
+    assert_eq!(
+        (fs.parent(root.ino).unwrap(), fs.parent(dir.ino).unwrap()),
+        (dir.ino, InodeNo::ROOT)
+    );
     assert_eq!(fs.resolve("/.checkpoints/now/d/../a").unwrap().size, 3);
-    let read_only = |result: bedplate_fs::Result<()>| assert_eq!(result.unwrap_err().kind, ErrorKind::ReadOnly);
+    let read_only =
+        |result: bedplate_fs::Result<()>| assert_eq!(result.unwrap_err().kind, ErrorKind::ReadOnly);
     let a = fs.resolve("/.checkpoints/now/a").unwrap().ino;
     read_only(fs.open("/.checkpoints/now/a", &OpenOptions::read_write()).map(drop));
     read_only(fs.open("/.checkpoints/now/new", &OpenOptions::create()).map(drop));
@@ -268,7 +364,10 @@ fn s_51_a_checkpoint_is_read_only_and_hidden() {
     read_only(fs.rename_path("/.checkpoints/now/a", "/b"));
     read_only(fs.rename_path("/a", "/.checkpoints/now/b"));
     read_only(fs.set_xattr(a, b"user.x", b"", false, false));
-    read_only(fs.set_attr(a, &bedplate_fs::SetAttr { size: Some(0), ..bedplate_fs::SetAttr::default() }).map(drop));
+    read_only(
+        fs.set_attr(a, &bedplate_fs::SetAttr { size: Some(0), ..bedplate_fs::SetAttr::default() })
+            .map(drop),
+    );
     read_only(fs.link(a, InodeNo::ROOT, b"c").map(drop));
     assert_eq!(fs.create_dir_all("/.checkpoints").unwrap().ino, dir.ino);
     assert!(fs.remove("/.checkpoints").is_err() && fs.rename_path("/.checkpoints", "/x").is_err());
@@ -306,7 +405,10 @@ fn s_53_a_checkpoint_of_named_files_is_of_these() {
     fs.create_checkpoint("all", &everything()).unwrap();
     fs.delete_checkpoint("set").unwrap();
     assert_eq!(fs.checkpoint_space("all").unwrap().alone_bytes, 0);
-    assert_eq!(fs.create_checkpoint("none", &of(&["/missing"])).unwrap_err().kind, ErrorKind::NotFound);
+    assert_eq!(
+        fs.create_checkpoint("none", &of(&["/missing"])).unwrap_err().kind,
+        ErrorKind::NotFound
+    );
     assert_eq!(fs.create_checkpoint("none", &of(&[])).unwrap_err().kind, ErrorKind::Invalid);
     fs.unmount().unwrap();
     sound(&device);
@@ -318,9 +420,14 @@ fn names_are_what_file_names_may_be() {
     format(&device, 4096);
     let fs = mount_as(&device, IoMode::Cached);
     for bad in [&b""[..], b".", b"..", b"a/b", b"a\0b", &[b'x'; 256]] {
-        assert!(matches!(fs.create_checkpoint(bad, &everything()).unwrap_err().kind, ErrorKind::Invalid | ErrorKind::NameTooLong));
+        assert!(matches!(
+            fs.create_checkpoint(bad, &everything()).unwrap_err().kind,
+            ErrorKind::Invalid | ErrorKind::NameTooLong
+        ));
     }
-    for odd in [&b" "[..], b"-rf", b"\xff\n\t", b"a::concurrent", "späte Nächte".as_bytes(), &[b'x'; 255]] {
+    for odd in
+        [&b" "[..], b"-rf", b"\xff\n\t", b"a::concurrent", "späte Nächte".as_bytes(), &[b'x'; 255]]
+    {
         fs.create_checkpoint(odd, &everything()).unwrap();
         assert_eq!(fs.create_checkpoint(odd, &everything()).unwrap_err().kind, ErrorKind::Exists);
     }
@@ -329,7 +436,10 @@ fn names_are_what_file_names_may_be() {
     fs.unmount().unwrap();
     let fs = mount_as(&device, IoMode::Cached);
     assert_eq!(fs.checkpoints().iter().filter(|checkpoint| checkpoint.kept).count(), 1);
-    assert!(fs.checkpoints().windows(2).all(|pair| pair[0].epoch < pair[1].epoch), "in the order they were made, whatever the clock says");
+    assert!(
+        fs.checkpoints().windows(2).all(|pair| pair[0].epoch < pair[1].epoch),
+        "in the order they were made, whatever the clock says"
+    );
 }
 
 #[test]
@@ -339,7 +449,13 @@ fn a_thousand_checkpoints_are_kept_and_the_middle_one_deleted() {
     let fs = mount_as(&device, IoMode::Concurrent);
     write(&fs, "/a", 0, &[0; 40960], IoMode::Concurrent);
     for i in 0..1000u32 {
-        write(&fs, "/a", u64::from(i % 10) * 4096, &i.to_le_bytes().repeat(1024), IoMode::Concurrent);
+        write(
+            &fs,
+            "/a",
+            u64::from(i % 10) * 4096,
+            &i.to_le_bytes().repeat(1024),
+            IoMode::Concurrent,
+        );
         fs.create_checkpoint(format!("c{i}"), &everything()).unwrap();
     }
     let shows = |fs: &FileSystem, i: u32| {
@@ -364,7 +480,10 @@ fn a_thousand_checkpoints_are_kept_and_the_middle_one_deleted() {
     let file = fs.open("/a", &OpenOptions::read_only()).unwrap();
     let mut now = vec![0; 40960];
     file.read_at(&mut now, 0).unwrap();
-    let expected: Vec<u8> = [250u32, 241, 242, 243, 244, 245, 246, 247, 248, 249].iter().flat_map(|i| i.to_le_bytes().repeat(1024)).collect();
+    let expected: Vec<u8> = [250u32, 241, 242, 243, 244, 245, 246, 247, 248, 249]
+        .iter()
+        .flat_map(|i| i.to_le_bytes().repeat(1024))
+        .collect();
     assert!(now == expected, "what the middle one showed, through the images of 748 newer ones");
     for i in [0, 249, 250, 499, 501, 999] {
         shows(&fs, i);
@@ -392,10 +511,14 @@ fn a_checkpoint_is_mounted_alone() {
     assert_eq!(alone.resolve("/.checkpoints").unwrap_err().kind, ErrorKind::NotFound);
     alone.unmount().unwrap();
     let missing = MountOptions { checkpoint: Some(b"never".to_vec()), ..options };
-    assert_eq!(FileSystem::mount(device, None, missing).map(drop).unwrap_err().kind, ErrorKind::NotFound);
+    assert_eq!(
+        FileSystem::mount(device, None, missing).map(drop).unwrap_err().kind,
+        ErrorKind::NotFound
+    );
 }
 
-/// S-55: on a full volume a checkpoint is refused or made; files are still removed, and deleting checkpoints makes room.
+/// S-55: on a full volume a checkpoint is refused or made; files are still removed, and deleting
+/// checkpoints makes room.
 #[test]
 fn s_55_a_full_volume_keeps_its_checkpoints_sound() {
     let device = device(48 << 20, 512);
@@ -416,7 +539,11 @@ fn s_55_a_full_volume_keeps_its_checkpoints_sound() {
     assert_eq!(error.kind, ErrorKind::NoSpace);
     let file = fs.open("/a", &OpenOptions::read_write()).unwrap();
     let redirected = file.write_at(&buf, 0);
-    assert_eq!(redirected.unwrap_err().kind, ErrorKind::NoSpace, "it needs new blocks while the checkpoint holds the old ones");
+    assert_eq!(
+        redirected.unwrap_err().kind,
+        ErrorKind::NoSpace,
+        "it needs new blocks while the checkpoint holds the old ones"
+    );
     assert_eq!(of_checkpoint(&fs, "before"), was);
     drop(fill);
     fs.remove("/fill").unwrap();
@@ -435,7 +562,8 @@ fn back(path: &str) -> RollbackOptions {
     RollbackOptions { path: Some(path.into()), force: false }
 }
 
-/// S-56: everything is what it was, to the byte; the rollback of the rollback undoes it; every checkpoint in between shows what it showed.
+/// S-56: everything is what it was, to the byte; the rollback of the rollback undoes it; every
+/// checkpoint in between shows what it showed.
 #[test]
 fn s_56_a_rollback_brings_everything_back_and_can_be_undone() {
     for seed in 20..24 {
@@ -455,10 +583,15 @@ fn s_56_a_rollback_brings_everything_back_and_can_be_undone() {
                     expected.insert(format!("c{round}"), now);
                 }
                 2 if !expected.is_empty() => {
-                    let (name, then) = expected.iter().nth(random.below(expected.len() as u64) as usize).unwrap();
+                    let (name, then) =
+                        expected.iter().nth(random.below(expected.len() as u64) as usize).unwrap();
                     let done = fs.rollback(name, &all_back()).unwrap();
                     let shown = whole(&fs);
-                    assert!(shown == *then, "seed {seed}, round {round}: back to {name}: {:?}", differing(then, &shown));
+                    assert!(
+                        shown == *then,
+                        "seed {seed}, round {round}: back to {name}: {:?}",
+                        differing(then, &shown)
+                    );
                     if random.chance(2) {
                         let undone = fs.rollback(&done.undo, &all_back()).unwrap();
                         assert!(whole(&fs) == now, "seed {seed}, round {round}: undone");
@@ -474,7 +607,11 @@ fn s_56_a_rollback_brings_everything_back_and_can_be_undone() {
             }
             for (name, was) in &expected {
                 let shown = of_checkpoint(&fs, name);
-                assert!(shown == *was, "seed {seed}, round {round}: checkpoint {name} changed: {:?}", differing(was, &shown));
+                assert!(
+                    shown == *was,
+                    "seed {seed}, round {round}: checkpoint {name} changed: {:?}",
+                    differing(was, &shown)
+                );
             }
         }
         expected.keys().for_each(|name| fs.delete_checkpoint(name).unwrap());
@@ -489,7 +626,10 @@ fn s_56_a_rollback_brings_everything_back_and_can_be_undone() {
 }
 
 fn only(all: &BTreeMap<String, Vec<u8>>, below: &str) -> BTreeMap<String, Vec<u8>> {
-    all.iter().filter(|(path, _)| path.starts_with(below)).map(|(path, content)| (path.clone(), content.clone())).collect()
+    all.iter()
+        .filter(|(path, _)| path.starts_with(below))
+        .map(|(path, content)| (path.clone(), content.clone()))
+        .collect()
 }
 
 /// S-56: one file or directory comes back, whatever became of it, and nothing else changes.
@@ -506,7 +646,11 @@ fn s_56_a_file_or_a_directory_comes_back_alone() {
     let then = whole(&fs);
     let proved = |what: &str| {
         let now = whole(&fs);
-        assert!(only(&now, "/db") == only(&then, "/db"), "{what}: {:?}", differing(&only(&then, "/db"), &only(&now, "/db")));
+        assert!(
+            only(&now, "/db") == only(&then, "/db"),
+            "{what}: {:?}",
+            differing(&only(&then, "/db"), &only(&now, "/db"))
+        );
     };
     write(&fs, "/db/a", 8192, &[9; 8192], IoMode::Concurrent);
     write(&fs, "/other", 0, &[9; 8192], IoMode::Concurrent);
@@ -535,7 +679,11 @@ fn s_56_a_file_or_a_directory_comes_back_alone() {
     proved("a directory that was removed");
     fs.rename_path("/db/a", "/kept").unwrap();
     let count = fs.checkpoints().len();
-    assert_eq!(fs.rollback("then", &back("/db")).unwrap_err().kind, ErrorKind::Invalid, "what has a name elsewhere by now is not torn from it");
+    assert_eq!(
+        fs.rollback("then", &back("/db")).unwrap_err().kind,
+        ErrorKind::Invalid,
+        "what has a name elsewhere by now is not torn from it"
+    );
     assert_eq!(fs.rollback("then", &back("/never")).unwrap_err().kind, ErrorKind::NotFound);
     assert_eq!(fs.checkpoints().len(), count, "a refused rollback leaves nothing behind");
     fs.rollback("then", &all_back()).unwrap();
@@ -559,7 +707,12 @@ fn s_57_open_files_stand_in_the_way_unless_forced() {
         old.write_at(&[2; 30_000], 0).unwrap();
         new.write_at(&[3; 10_000], 0).unwrap();
         let refused = fs.rollback("then", &all_back()).unwrap_err();
-        assert!(refused.kind == ErrorKind::Busy && refused.message.contains("/old") && refused.message.contains("/new"), "{refused}");
+        assert!(
+            refused.kind == ErrorKind::Busy
+                && refused.message.contains("/old")
+                && refused.message.contains("/new"),
+            "{refused}"
+        );
         assert_eq!(fs.checkpoints().len(), 1, "a refused rollback leaves nothing behind");
         fs.rollback("then", &RollbackOptions { path: None, force: true }).unwrap();
         assert_eq!(whole(&fs), then);

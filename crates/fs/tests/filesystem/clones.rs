@@ -4,10 +4,17 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use bedplate_block::{AlignedBuf, BlockDevice, CrashChoice, SimulatedDevice, SimulatedOptions, Snapshot};
-use bedplate_fs::{AllocateMode, CloneSource, ErrorKind, FileSystem, InodeNo, IoMode, NewFile, OpenOptions, RollbackOptions};
+use bedplate_block::{
+    AlignedBuf, BlockDevice, CrashChoice, SimulatedDevice, SimulatedOptions, Snapshot,
+};
+use bedplate_fs::{
+    AllocateMode, CloneSource, ErrorKind, FileSystem, InodeNo, IoMode, NewFile, OpenOptions,
+    RollbackOptions,
+};
 
-use crate::checkpoints::{change_in, differing, everything, of, of_checkpoint, sound, tree, whole, write};
+use crate::checkpoints::{
+    change_in, differing, everything, of, of_checkpoint, sound, tree, whole, write,
+};
 use crate::support::{Random, device, format, mount_as};
 
 fn below(fs: &FileSystem, path: &str) -> BTreeMap<String, Vec<u8>> {
@@ -30,8 +37,9 @@ fn free(fs: &FileSystem) -> u64 {
     fs.statfs().free_bytes
 }
 
-/// S-75, S-76, I-CKP-2, I-CKP-6, I-IO-6: clones of the present and of checkpoints show what these show; what is done to one of them no other shows,
-/// in whatever order they, their sources and the checkpoints go; and a mount finds the same free space again.
+/// S-75, S-76, I-CKP-2, I-CKP-6, I-IO-6: clones of the present and of checkpoints show what these
+/// show; what is done to one of them no other shows, in whatever order they, their sources and the
+/// checkpoints go; and a mount finds the same free space again.
 #[test]
 fn s_76_nobody_sees_what_happens_to_a_clone() {
     for seed in 0..6 {
@@ -45,7 +53,10 @@ fn s_76_nobody_sees_what_happens_to_a_clone() {
         for round in 0..40 {
             let root = roots[random.below(roots.len() as u64) as usize].clone();
             let others = |fs: &FileSystem| {
-                let trees = roots.iter().filter(|other| **other != root).map(|other| (other.clone(), below(fs, other)));
+                let trees = roots
+                    .iter()
+                    .filter(|other| **other != root)
+                    .map(|other| (other.clone(), below(fs, other)));
                 let views = checkpoints.iter().map(|name| (name.clone(), of_checkpoint(fs, name)));
                 trees.chain(views).collect::<BTreeMap<_, _>>()
             };
@@ -53,14 +64,24 @@ fn s_76_nobody_sees_what_happens_to_a_clone() {
             (0..1 + random.below(8)).for_each(|_| change_in(&fs, &mut random, &[&root]));
             let after = others(&fs);
             for (name, was) in &before {
-                assert!(after[name] == *was, "seed {seed}, round {round}: a change in {root} shows in {name}: {:?}", differing(was, &after[name]));
+                assert!(
+                    after[name] == *was,
+                    "seed {seed}, round {round}: a change in {root} shows in {name}: {:?}",
+                    differing(was, &after[name])
+                );
             }
             match random.below(8) {
                 0 | 1 => {
                     let name = format!("/c{round}");
                     fs.clone_files(&present(&root), &name).unwrap();
-                    assert!(below(&fs, &root) == below(&fs, &name), "seed {seed}, round {round}: {name} of {root}");
-                    assert!(!fs.checkpoints().iter().any(|checkpoint| checkpoint.automatic), "nothing is left of how it was made");
+                    assert!(
+                        below(&fs, &root) == below(&fs, &name),
+                        "seed {seed}, round {round}: {name} of {root}"
+                    );
+                    assert!(
+                        !fs.checkpoints().iter().any(|checkpoint| checkpoint.automatic),
+                        "nothing is left of how it was made"
+                    );
                     roots.push(name);
                 }
                 2 => {
@@ -74,7 +95,10 @@ fn s_76_nobody_sees_what_happens_to_a_clone() {
                         let mut then = BTreeMap::new();
                         tree(&fs, attr.ino, "", &mut then);
                         fs.clone_files(&past(from, &root), &name).unwrap();
-                        assert!(then == below(&fs, &name), "seed {seed}, round {round}: {name} of {root} in {from}");
+                        assert!(
+                            then == below(&fs, &name),
+                            "seed {seed}, round {round}: {name} of {root} in {from}"
+                        );
                         roots.push(name);
                     }
                 }
@@ -96,7 +120,11 @@ fn s_76_nobody_sees_what_happens_to_a_clone() {
                     sound(&device);
                     fs = mount_as(&device, IoMode::ALL[random.below(4) as usize]);
                     assert!(whole(&fs) == now, "seed {seed}, round {round}");
-                    assert_eq!(free(&fs), left, "seed {seed}, round {round}: a rebuild finds the same free space");
+                    assert_eq!(
+                        free(&fs),
+                        left,
+                        "seed {seed}, round {round}: a rebuild finds the same free space"
+                    );
                 }
             }
         }
@@ -106,7 +134,8 @@ fn s_76_nobody_sees_what_happens_to_a_clone() {
     }
 }
 
-/// S-76: a clone costs no space for data until it is written to; whatever order they go in, the blocks become free with the last.
+/// S-76: a clone costs no space for data until it is written to; whatever order they go in, the
+/// blocks become free with the last.
 #[test]
 fn s_76_blocks_become_free_with_the_last_who_has_them() {
     const BYTES: u64 = 4 << 20;
@@ -128,14 +157,18 @@ fn s_76_blocks_become_free_with_the_last_who_has_them() {
         for (at, which) in order.into_iter().enumerate() {
             fs.remove(format!("/f{which}")).unwrap();
             let left = free(&fs);
-            assert!(if at == 2 { left == before + BYTES } else { left <= before }, "{order:?}: {left} after {before}");
+            assert!(
+                if at == 2 { left == before + BYTES } else { left <= before },
+                "{order:?}: {left} after {before}"
+            );
         }
         fs.unmount().unwrap();
         sound(&device);
     }
 }
 
-/// S-75: names, links, attributes, modes, owners, kinds, holes; and not what is preallocated, nor what lies behind the end.
+/// S-75: names, links, attributes, modes, owners, kinds, holes; and not what is preallocated, nor
+/// what lies behind the end.
 #[test]
 fn s_75_a_clone_is_all_that_it_is_of() {
     let device = device(96 << 20, 512);
@@ -149,7 +182,16 @@ fn s_75_a_clone_is_all_that_it_is_of() {
     write(&fs, "/db/data", 3 << 20, &[7; 8192], IoMode::Concurrent);
     let file = fs.open("/db/data", &OpenOptions::read_write()).unwrap();
     file.allocate(AllocateMode::Preallocate { keep_size: true }, 8 << 20, 1 << 20).unwrap();
-    fs.set_attr(file.ino(), &bedplate_fs::SetAttr { mode: Some(0o640), uid: Some(7), gid: Some(8), ..bedplate_fs::SetAttr::default() }).unwrap();
+    fs.set_attr(
+        file.ino(),
+        &bedplate_fs::SetAttr {
+            mode: Some(0o640),
+            uid: Some(7),
+            gid: Some(8),
+            ..bedplate_fs::SetAttr::default()
+        },
+    )
+    .unwrap();
     fs.set_untorn(file.ino(), Some(8192)).unwrap();
     fs.set_io_mode(file.ino(), Some(IoMode::Direct)).unwrap();
     fs.set_xattr(file.ino(), b"user.note", &[9; 3000], false, false).unwrap();
@@ -166,13 +208,26 @@ fn s_75_a_clone_is_all_that_it_is_of() {
     // Three directories, 700 files, one with data, a link and a pipe.
     assert_eq!((report.inodes, fs.statfs().inodes), (706, in_use - 1 + 706));
     let copy = fs.resolve("/copy/data").unwrap();
-    assert_eq!((copy.mode, copy.uid, copy.gid, copy.nlink, copy.io_mode), (0o640, 7, 8, 2, Some(IoMode::Direct)));
-    assert_eq!((copy.allocated_bytes, copy.size), (8192, (3 << 20) + 8192), "neither the preallocation nor a block more");
+    assert_eq!(
+        (copy.mode, copy.uid, copy.gid, copy.nlink, copy.io_mode),
+        (0o640, 7, 8, 2, Some(IoMode::Direct))
+    );
+    assert_eq!(
+        (copy.allocated_bytes, copy.size),
+        (8192, (3 << 20) + 8192),
+        "neither the preallocation nor a block more"
+    );
     assert_eq!(copy.ino, fs.resolve("/copy/deep/er/again").unwrap().ino);
     assert_eq!(fs.resolve("/copy/zz").unwrap().ino, fs.resolve("/copy/deep/f3").unwrap().ino);
     assert_eq!(fs.untorn(copy.ino).unwrap().unwrap().bytes, 8192);
-    assert_eq!(fs.read_link(fs.lookup(fs.resolve("/copy").unwrap().ino, b"link").unwrap().ino).unwrap(), b"/nowhere");
-    assert_eq!(fs.parent(fs.resolve("/copy/deep").unwrap().ino).unwrap(), fs.resolve("/copy").unwrap().ino);
+    assert_eq!(
+        fs.read_link(fs.lookup(fs.resolve("/copy").unwrap().ino, b"link").unwrap().ino).unwrap(),
+        b"/nowhere"
+    );
+    assert_eq!(
+        fs.parent(fs.resolve("/copy/deep").unwrap().ino).unwrap(),
+        fs.resolve("/copy").unwrap().ino
+    );
     // Of the whole file system, into a directory of itself; and of a clone.
     fs.clone_files(&present("/"), "/db/all").unwrap();
     assert!(below(&fs, "/db/all/copy") == was);
@@ -185,7 +240,10 @@ fn s_75_a_clone_is_all_that_it_is_of() {
     assert_eq!(names(fs.clone_files(&present("/db"), "/none/new")), ErrorKind::NotFound);
     assert_eq!(names(fs.clone_files(&past("never", "/db"), "/new")), ErrorKind::NotFound);
     assert_eq!(names(fs.clone_files(&past("then", "/none"), "/new")), ErrorKind::NotFound);
-    assert_eq!(names(fs.clone_files(&present("/db"), "/.checkpoints/then/new")), ErrorKind::ReadOnly);
+    assert_eq!(
+        names(fs.clone_files(&present("/db"), "/.checkpoints/then/new")),
+        ErrorKind::ReadOnly
+    );
     drop(file);
     let now = whole(&fs);
     fs.unmount().unwrap();
@@ -198,7 +256,8 @@ fn s_75_a_clone_is_all_that_it_is_of() {
     sound(&device);
 }
 
-/// S-76: preallocated blocks of the source stay its own: writing into them needs no space, also on a volume that its clone has filled.
+/// S-76: preallocated blocks of the source stay its own: writing into them needs no space, also on
+/// a volume that its clone has filled.
 #[test]
 fn s_76_a_clone_takes_no_preallocation_away() {
     let device = device(48 << 20, 512);
@@ -218,16 +277,26 @@ fn s_76_a_clone_takes_no_preallocation_away() {
     file.write_at(&buf, 0).unwrap();
 }
 
-/// S-75: power cuts while a large clone is made and others sync: it is there whole or not at all, nothing of it is left, and the volume is sound.
+/// S-75: power cuts while a large clone is made and others sync: it is there whole or not at all,
+/// nothing of it is left, and the volume is sound.
 #[test]
 fn s_75_a_crash_leaves_a_clone_whole_or_absent() {
-    let simulated = SimulatedDevice::over(&Snapshot::empty(64 << 20), &SimulatedOptions { seed: 5, ..SimulatedOptions::default() });
+    let simulated = SimulatedDevice::over(
+        &Snapshot::empty(64 << 20),
+        &SimulatedOptions { seed: 5, ..SimulatedOptions::default() },
+    );
     let device: Arc<dyn BlockDevice> = Arc::clone(&simulated) as _;
     format(&device, 4096);
     let fs = mount_as(&device, IoMode::Concurrent);
     for i in 0..600 {
         fs.create_dir_all(format!("/db/{}", i % 7)).unwrap();
-        write(&fs, &format!("/db/{}/f{i}", i % 7), 0, &vec![i as u8; 4096 * (1 + i % 3)], IoMode::Concurrent);
+        write(
+            &fs,
+            &format!("/db/{}/f{i}", i % 7),
+            0,
+            &vec![i as u8; 4096 * (1 + i % 3)],
+            IoMode::Concurrent,
+        );
     }
     fs.sync().unwrap();
     let (was, inodes) = (below(&fs, "/db"), fs.statfs().inodes);
@@ -247,8 +316,13 @@ fn s_75_a_crash_leaves_a_clone_whole_or_absent() {
     let returned = simulated.operation_count();
     let mut random = Random::new(9);
     for round in 0..60 {
-        let after = if round == 0 { returned } else { began + random.below((returned - began + 1) as u64) as usize };
-        let image: Arc<dyn BlockDevice> = simulated.crash_image(after, &CrashChoice::Seeded(random.next())) as _;
+        let after = if round == 0 {
+            returned
+        } else {
+            began + random.below((returned - began + 1) as u64) as usize
+        };
+        let image: Arc<dyn BlockDevice> =
+            simulated.crash_image(after, &CrashChoice::Seeded(random.next())) as _;
         sound(&image);
         let fs = mount_as(&image, IoMode::Concurrent);
         assert!(fs.checkpoints().is_empty(), "how it was made is cleaned up");
@@ -258,7 +332,11 @@ fn s_75_a_crash_leaves_a_clone_whole_or_absent() {
             Ok(_) => assert!(below(&fs, "/copy") == was, "cut after {after}"),
             Err(_) => {
                 assert!(after < returned, "it was durable when it had returned");
-                assert_eq!(fs.statfs().inodes, inodes + beside, "cut after {after}: nothing of it is left");
+                assert_eq!(
+                    fs.statfs().inodes,
+                    inodes + beside,
+                    "cut after {after}: nothing of it is left"
+                );
             }
         }
         fs.unmount().unwrap();
@@ -268,7 +346,13 @@ fn s_75_a_crash_leaves_a_clone_whole_or_absent() {
 }
 
 /// Applies what is told to have changed to what was there.
-fn brought_up(fs: &FileSystem, was: &[u8], path: &str, changes: bedplate_fs::ChangedBlocks, now: &[u8]) -> Vec<u8> {
+fn brought_up(
+    fs: &FileSystem,
+    was: &[u8],
+    path: &str,
+    changes: bedplate_fs::ChangedBlocks,
+    now: &[u8],
+) -> Vec<u8> {
     let mut bytes = was.to_vec();
     bytes.truncate(changes.size as usize);
     bytes.resize(changes.size as usize, 0);
@@ -290,8 +374,9 @@ fn content(fs: &FileSystem, path: &str) -> Vec<u8> {
     bytes
 }
 
-/// S-77: what changed between any two moments, put over the older one, is the newer one, to the byte; over random changes of all kinds, also where checkpoints
-/// in between were deleted, and after a rollback.
+/// S-77: what changed between any two moments, put over the older one, is the newer one, to the
+/// byte; over random changes of all kinds, also where checkpoints in between were deleted, and
+/// after a rollback.
 #[test]
 fn s_77_changed_blocks_make_the_one_moment_of_the_other() {
     for seed in 0..3 {
@@ -308,9 +393,18 @@ fn s_77_changed_blocks_make_the_one_moment_of_the_other() {
                     fs.create_checkpoint(format!("c{round}"), &everything()).unwrap();
                     names.push(format!("c{round}"));
                 }
-                4 if names.len() > 2 => fs.delete_checkpoint(names.remove(random.below(names.len() as u64) as usize)).unwrap(),
+                4 if names.len() > 2 => fs
+                    .delete_checkpoint(names.remove(random.below(names.len() as u64) as usize))
+                    .unwrap(),
                 5 if !names.is_empty() => {
-                    names.push(fs.rollback(&names[random.below(names.len() as u64) as usize], &RollbackOptions::default()).unwrap().undo);
+                    names.push(
+                        fs.rollback(
+                            &names[random.below(names.len() as u64) as usize],
+                            &RollbackOptions::default(),
+                        )
+                        .unwrap()
+                        .undo,
+                    );
                 }
                 6 => {
                     fs.unmount().unwrap();
@@ -322,15 +416,26 @@ fn s_77_changed_blocks_make_the_one_moment_of_the_other() {
                 let from = &names[at];
                 let to = names.get(at + 1 + random.below(3) as usize);
                 let root = to.map_or("/d".to_owned(), |to| format!("/.checkpoints/{to}/d"));
-                for entry in fs.read_dir(fs.resolve(&root).unwrap().ino, None, usize::MAX).unwrap() {
+                for entry in fs.read_dir(fs.resolve(&root).unwrap().ino, None, usize::MAX).unwrap()
+                {
                     let path = format!("{root}/{}", entry.name.escape_ascii());
-                    let changes = fs.changed_blocks(entry.ino, from, to.map(String::as_bytes)).unwrap();
-                    let old = fs.read_dir(fs.resolve(format!("/.checkpoints/{from}/d")).unwrap().ino, None, usize::MAX).unwrap();
+                    let changes =
+                        fs.changed_blocks(entry.ino, from, to.map(String::as_bytes)).unwrap();
+                    let old = fs
+                        .read_dir(
+                            fs.resolve(format!("/.checkpoints/{from}/d")).unwrap().ino,
+                            None,
+                            usize::MAX,
+                        )
+                        .unwrap();
                     let row = |ino: InodeNo| ino.0 & 0xffff_ffff_ffff;
                     let old = old.into_iter().find(|old| row(old.ino) == row(entry.ino));
                     assert!(changes.size_before.is_some() || old.is_none());
                     let was = match old {
-                        Some(old) => content(&fs, &format!("/.checkpoints/{from}/d/{}", old.name.escape_ascii())),
+                        Some(old) => content(
+                            &fs,
+                            &format!("/.checkpoints/{from}/d/{}", old.name.escape_ascii()),
+                        ),
                         // It had no name then, but was there all the same.
                         None if changes.size_before.is_some() => continue,
                         None => Vec::new(),
@@ -388,7 +493,16 @@ fn s_77_a_diff_names_what_came_went_moved_and_changed() {
     format(&device, 4096);
     let fs = mount_as(&device, IoMode::Cached);
     fs.create_dir_all("/d/e").unwrap();
-    for name in ["/d/same", "/d/written", "/d/gone", "/d/e/moved", "/d/mode", "/d/replaced", "/d/linked", "/d/longer"] {
+    for name in [
+        "/d/same",
+        "/d/written",
+        "/d/gone",
+        "/d/e/moved",
+        "/d/mode",
+        "/d/replaced",
+        "/d/linked",
+        "/d/longer",
+    ] {
         write(&fs, name, 0, &[1; 9000], IoMode::Cached);
     }
     fs.create_checkpoint("a", &everything()).unwrap();
@@ -398,7 +512,11 @@ fn s_77_a_diff_names_what_came_went_moved_and_changed() {
     fs.remove("/d/gone").unwrap();
     fs.rename_path("/d/e", "/d/x").unwrap();
     fs.rename_path("/d/x/moved", "/moved").unwrap();
-    fs.set_attr(fs.resolve("/d/mode").unwrap().ino, &bedplate_fs::SetAttr { mode: Some(0o600), ..bedplate_fs::SetAttr::default() }).unwrap();
+    fs.set_attr(
+        fs.resolve("/d/mode").unwrap().ino,
+        &bedplate_fs::SetAttr { mode: Some(0o600), ..bedplate_fs::SetAttr::default() },
+    )
+    .unwrap();
     fs.remove("/d/replaced").unwrap();
     write(&fs, "/d/replaced", 0, &[4; 10], IoMode::Cached);
     fs.link(fs.resolve("/d/linked").unwrap().ino, InodeNo::ROOT, b"again").unwrap();
@@ -411,9 +529,18 @@ fn s_77_a_diff_names_what_came_went_moved_and_changed() {
         .unwrap()
         .iter()
         .map(|difference| {
-            let from = difference.from.as_ref().map(|from| format!(" from {}", from.escape_ascii())).unwrap_or_default();
+            let from = difference
+                .from
+                .as_ref()
+                .map(|from| format!(" from {}", from.escape_ascii()))
+                .unwrap_or_default();
             let marks = if difference.attributes { " attributes" } else { "" };
-            format!("{:?} {}{from} {}{marks}", difference.kind, difference.path.escape_ascii(), difference.changed_bytes)
+            format!(
+                "{:?} {}{from} {}{marks}",
+                difference.kind,
+                difference.path.escape_ascii(),
+                difference.changed_bytes
+            )
         })
         .collect();
     let expected = [

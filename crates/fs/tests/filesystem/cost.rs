@@ -27,7 +27,8 @@ impl Bench {
         let bench = Self::new(mode);
         bench.file.write_at(&AlignedBuf::zeroed(bytes), 0).expect("there is room");
         bench.file.sync_all().expect("a sync succeeds");
-        // The first overwrite of bytes that a sync has just exposed seals their record; from then on there is nothing to think of.
+        // The first overwrite of bytes that a sync has just exposed seals their record; from then
+        // on there is nothing to think of.
         bench.file.write_at(&AlignedBuf::zeroed(bytes), 0).expect("there is room");
         bench.file.sync_all().expect("a sync succeeds");
         bench
@@ -49,7 +50,11 @@ fn io_on_written_blocks_is_one_call_of_the_device() {
         let mut buf = AlignedBuf::zeroed(8192);
         assert_eq!(bench.cost(|file| _ = file.read_at(&mut buf, 40_960).unwrap()), (1, 0, 0));
         assert_eq!(bench.cost(|file| _ = file.write_at(&buf, 40_960).unwrap()), (0, 1, 0));
-        assert_eq!(bench.cost(|file| _ = file.write_at(&buf[..512], 41_472).unwrap()), (0, 1, 0), "a sector needs no read");
+        assert_eq!(
+            bench.cost(|file| _ = file.write_at(&buf[..512], 41_472).unwrap()),
+            (0, 1, 0),
+            "a sector needs no read"
+        );
         assert_eq!(bench.cost(|file| file.sync_data().unwrap()), (0, 0, 1), "nothing to log");
         let counters = bench.file.counters();
         assert_eq!((counters.misaligned, counters.reason(Reason::Split)), (0, 0));
@@ -91,7 +96,10 @@ fn a_durable_write_into_preallocated_blocks_costs_one_flush() {
 #[test]
 fn s_6_a_synchronous_write_is_durable_for_one_flush() {
     let bench = Bench::written(IoMode::Concurrent, 65_536);
-    let file = bench.fs.open("/file", &OpenOptions { data_sync: true, ..OpenOptions::read_write() }).unwrap();
+    let file = bench
+        .fs
+        .open("/file", &OpenOptions { data_sync: true, ..OpenOptions::read_write() })
+        .unwrap();
     let page = AlignedBuf::zeroed(8192);
     assert_eq!(bench.cost(|_| _ = file.write_at(&page, 8192).unwrap()), (0, 1, 1));
     assert_eq!(bench.cost(|_| _ = file.write_at(&page, 65_536).unwrap()), (0, 2, 1));

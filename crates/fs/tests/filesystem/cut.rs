@@ -1,4 +1,5 @@
-//! Power cuts in the middle of a file's life: what was synced is there, what was not is old or new or zero, and never another file's.
+//! Power cuts in the middle of a file's life: what was synced is there, what was not is old or new
+//! or zero, and never another file's.
 
 use std::sync::Arc;
 
@@ -112,17 +113,34 @@ impl Life {
     }
 }
 
-/// I-IO-3, I-IO-4, I-IO-5: what a cut shows when bytes vouched for are overwritten, tails are stale, or an end moves under the shared lock.
-/// Checks a file after a power cut behind `after` device operations.
+/// I-IO-3, I-IO-4, I-IO-5: what a cut shows when bytes vouched for are overwritten, tails are
+/// stale, or an end moves under the shared lock. Checks a file after a power cut behind `after`
+/// device operations.
 fn judge(states: &[State], after: usize, found: &[u8], context: &str) {
-    let last_synced = states.iter().rposition(|state| state.synced && state.ended <= after).unwrap_or(0);
-    let possible: Vec<&State> = states[last_synced..].iter().take_while(|state| state.began <= after).collect();
-    let trace = || possible.iter().map(|state| format!("{} -> {} bytes", state.what, state.bytes.len())).collect::<Vec<_>>().join("\n");
-    // A write that was cut off may have grown the file by a part of it only when it is carried out in parts; one record makes it all or nothing.
+    let last_synced =
+        states.iter().rposition(|state| state.synced && state.ended <= after).unwrap_or(0);
+    let possible: Vec<&State> =
+        states[last_synced..].iter().take_while(|state| state.began <= after).collect();
+    let trace = || {
+        possible
+            .iter()
+            .map(|state| format!("{} -> {} bytes", state.what, state.bytes.len()))
+            .collect::<Vec<_>>()
+            .join("\n")
+    };
+    // A write that was cut off may have grown the file by a part of it only when it is carried out
+    // in parts; one record makes it all or nothing.
     let sizes: Vec<usize> = possible.iter().map(|state| state.bytes.len()).collect();
-    assert!(sizes.contains(&found.len()), "S-1, S-5: size {} is none of {sizes:?}; {context}\n{}", found.len(), trace());
+    assert!(
+        sizes.contains(&found.len()),
+        "S-1, S-5: size {} is none of {sizes:?}; {context}\n{}",
+        found.len(),
+        trace()
+    );
     for (at, byte) in found.iter().enumerate() {
-        let expected = possible.iter().any(|state| state.bytes.get(at).map_or(*byte == 0, |held| held == byte));
+        let expected = possible
+            .iter()
+            .any(|state| state.bytes.get(at).map_or(*byte == 0, |held| held == byte));
         assert!(expected, "S-1, S-9, S-10: byte {at} is {byte:#x}; {context}\n{}", trace());
     }
 }
@@ -140,15 +158,27 @@ fn power_cuts(mode: IoMode, block: u32, seed: u64, volatile_cache: bool) {
     let file = fs.open("/file", &OpenOptions::create()).expect("it opens");
     fs.sync().expect("a sync succeeds");
     let now = device.operation_count();
-    let first = State { bytes: Vec::new(), began: now, ended: now, synced: true, what: "create".into() };
-    let mut life = Life { device: Arc::clone(&device), file, random: Random::new(seed), bytes: Vec::new(), fill: 0, states: vec![first] };
+    let first =
+        State { bytes: Vec::new(), began: now, ended: now, synced: true, what: "create".into() };
+    let mut life = Life {
+        device: Arc::clone(&device),
+        file,
+        random: Random::new(seed),
+        bytes: Vec::new(),
+        fill: 0,
+        states: vec![first],
+    };
     for _ in 0..50 {
         life.step();
     }
     let Life { states, file, .. } = life;
     let end = states.last().expect("there are some").ended;
     for after in now..=end {
-        for choice in [CrashChoice::LoseAll, CrashChoice::KeepAll, CrashChoice::Seeded(seed * 1000 + after as u64)] {
+        for choice in [
+            CrashChoice::LoseAll,
+            CrashChoice::KeepAll,
+            CrashChoice::Seeded(seed * 1000 + after as u64),
+        ] {
             if after % 3 != 0 && choice != CrashChoice::Seeded(seed * 1000 + after as u64) {
                 continue;
             }
@@ -157,7 +187,14 @@ fn power_cuts(mode: IoMode, block: u32, seed: u64, volatile_cache: bool) {
             let file = fs.open("/file", &OpenOptions::read_only()).expect("the file is there");
             let mut found = vec![0; file.size() as usize];
             file.read_at(&mut found, 0).expect("it reads");
-            judge(&states, after, &found, &format!("mode {mode} block {block} seed {seed} cut after {after} of {end}, {choice:?}"));
+            judge(
+                &states,
+                after,
+                &found,
+                &format!(
+                    "mode {mode} block {block} seed {seed} cut after {after} of {end}, {choice:?}"
+                ),
+            );
             drop(file);
             fs.unmount().expect("it unmounts");
             assert_sound(&image);
@@ -187,10 +224,12 @@ fn files_survive_power_cuts_of_a_device_without_a_cache() {
     power_cuts(IoMode::ConcurrentCache, 4096, 5, false);
 }
 
-/// S-56: a rollback that had returned is there after a power cut that takes everything the device had not flushed.
+/// S-56: a rollback that had returned is there after a power cut that takes everything the device
+/// had not flushed.
 #[test]
 fn s_56_a_rollback_that_returned_survives_a_power_cut() {
-    let device = SimulatedDevice::over(&Snapshot::empty(VOLUME_BYTES), &SimulatedOptions::default());
+    let device =
+        SimulatedDevice::over(&Snapshot::empty(VOLUME_BYTES), &SimulatedOptions::default());
     let shared: Arc<dyn BlockDevice> = device.clone();
     format(&shared, 4096);
     let fs = mount_as(&shared, IoMode::Concurrent);
@@ -204,7 +243,8 @@ fn s_56_a_rollback_that_returned_survives_a_power_cut() {
         file.write_at(&[2; 8192], 0).unwrap();
         file.sync_all().unwrap();
         fs.rollback(&name, &RollbackOptions { force: true, ..options }).unwrap();
-        let image: Arc<dyn BlockDevice> = device.crash_image(device.operation_count(), &CrashChoice::LoseAll);
+        let image: Arc<dyn BlockDevice> =
+            device.crash_image(device.operation_count(), &CrashChoice::LoseAll);
         let after = mount_as(&image, IoMode::Concurrent);
         let mut bytes = [0; 8192];
         after.open("/file", &OpenOptions::read_only()).unwrap().read_at(&mut bytes, 0).unwrap();

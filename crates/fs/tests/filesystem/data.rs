@@ -1,4 +1,5 @@
-//! The data path against a model: a file is a vector of bytes, whatever mode, block size and sector size it is served with.
+//! The data path against a model: a file is a vector of bytes, whatever mode, block size and sector
+//! size it is served with.
 
 use std::sync::Arc;
 
@@ -49,7 +50,8 @@ impl Run {
 
     fn open(&mut self) {
         let fs = mount_as(&self.device, self.mode);
-        self.file = Some(Arc::new(fs.open("/file", &OpenOptions::create()).expect("the file opens")));
+        self.file =
+            Some(Arc::new(fs.open("/file", &OpenOptions::create()).expect("the file opens")));
         self.fs = Some(fs);
     }
 
@@ -92,9 +94,13 @@ impl Run {
             0..=8 => self.write(),
             9..=13 => self.read(),
             14 => self.set_size(),
-            15 => self.allocate(AllocateMode::Preallocate { keep_size: self.model.len().is_multiple_of(2) }),
+            15 => self.allocate(AllocateMode::Preallocate {
+                keep_size: self.model.len().is_multiple_of(2),
+            }),
             16 => self.allocate(AllocateMode::PunchHole),
-            17 => self.allocate(AllocateMode::ZeroRange { keep_size: self.model.len().is_multiple_of(2) }),
+            17 => self.allocate(AllocateMode::ZeroRange {
+                keep_size: self.model.len().is_multiple_of(2),
+            }),
             18 => self.allocate(AllocateMode::CollapseRange),
             19 => self.allocate(AllocateMode::InsertRange),
             20 => self.append(),
@@ -129,7 +135,14 @@ impl Run {
         self.random.fill(data.bytes());
         let file = self
             .fs()
-            .open("/file", &OpenOptions { append: true, data_sync: len.is_multiple_of(2), ..OpenOptions::read_write() })
+            .open(
+                "/file",
+                &OpenOptions {
+                    append: true,
+                    data_sync: len.is_multiple_of(2),
+                    ..OpenOptions::read_write()
+                },
+            )
             .expect("it opens twice");
         self.trace.push(format!("append {len} size {}", self.model.len()));
         assert_eq!(file.write_at(data.bytes(), 0).expect("there is room"), self.model.len() as u64);
@@ -150,7 +163,11 @@ impl Run {
 
     fn compare(&self, found: &[u8], expected: &[u8], offset: u64) {
         if found != expected {
-            let at = found.iter().zip(expected).position(|(a, b)| a != b).unwrap_or(found.len().min(expected.len()));
+            let at = found
+                .iter()
+                .zip(expected)
+                .position(|(a, b)| a != b)
+                .unwrap_or(found.len().min(expected.len()));
             let trace = self.trace[self.trace.len().saturating_sub(30)..].join("\n");
             panic!(
                 "byte {} differs ({} bytes found, {} expected); block {} sector {}\n{:?}\n{trace}",
@@ -187,14 +204,18 @@ impl Run {
         self.trace.push(format!("{mode:?} {offset}+{len} size {size}"));
         let result = self.file().allocate(mode, offset, len);
         let end = offset + len;
-        if (mode == AllocateMode::CollapseRange && end >= size) || (mode == AllocateMode::InsertRange && offset >= size) {
+        if (mode == AllocateMode::CollapseRange && end >= size)
+            || (mode == AllocateMode::InsertRange && offset >= size)
+        {
             assert_eq!(result.expect_err("there is nothing to move").kind, ErrorKind::Invalid);
             return;
         }
         result.expect("there is room");
         let inside = offset.min(size) as usize..end.min(size) as usize;
         match mode {
-            AllocateMode::Preallocate { keep_size } if !keep_size => self.model.resize(size.max(end) as usize, 0),
+            AllocateMode::Preallocate { keep_size } if !keep_size => {
+                self.model.resize(size.max(end) as usize, 0)
+            }
             AllocateMode::Preallocate { .. } => {}
             AllocateMode::PunchHole => self.model[inside].fill(0),
             AllocateMode::ZeroRange { keep_size } => {
@@ -204,7 +225,9 @@ impl Run {
                 }
             }
             AllocateMode::CollapseRange => drop(self.model.drain(inside)),
-            AllocateMode::InsertRange => drop(self.model.splice(offset as usize..offset as usize, vec![0; len as usize])),
+            AllocateMode::InsertRange => {
+                drop(self.model.splice(offset as usize..offset as usize, vec![0; len as usize]))
+            }
         }
     }
 
@@ -213,23 +236,33 @@ impl Run {
         let offset = self.offset();
         let size = self.model.len() as u64;
         let next_data = self.file().seek_data(offset).expect("it seeks");
-        let skipped = offset.min(size) as usize..next_data.unwrap_or(size).max(offset.min(size)) as usize;
+        let skipped =
+            offset.min(size) as usize..next_data.unwrap_or(size).max(offset.min(size)) as usize;
         assert!(self.model[skipped].iter().all(|byte| *byte == 0), "S-13");
         let hole = self.file().seek_hole(offset).expect("it seeks");
         assert_eq!(hole.is_none(), offset >= size);
         if let Some(hole) = hole.filter(|hole| *hole < size) {
             let end = self.file().seek_data(hole).expect("it seeks").unwrap_or(size);
-            assert!(hole >= offset && self.model[hole as usize..end as usize].iter().all(|byte| *byte == 0), "S-13");
+            assert!(
+                hole >= offset
+                    && self.model[hole as usize..end as usize].iter().all(|byte| *byte == 0),
+                "S-13"
+            );
         }
     }
 
-    /// Opens the file once more in another mode, or closes that open: from here on the data path is another one.
+    /// Opens the file once more in another mode, or closes that open: from here on the data path is
+    /// another one.
     fn reopen(&mut self) {
         let mode = IoMode::ALL[self.random.below(4) as usize];
         self.trace.push(format!("reopen {mode}, was open twice: {}", self.other.is_some()));
         self.other = match self.other.take() {
             Some(_) => None,
-            None => Some(self.fs().open("/file", &OpenOptions { mode: Some(mode), ..OpenOptions::read_write() }).expect("it opens twice")),
+            None => Some(
+                self.fs()
+                    .open("/file", &OpenOptions { mode: Some(mode), ..OpenOptions::read_write() })
+                    .expect("it opens twice"),
+            ),
         };
         if self.random.chance(3) {
             let ino = self.file().ino();
@@ -268,7 +301,9 @@ impl Run {
 }
 
 fn model_check(mode: IoMode) {
-    for (seed, (block, sector)) in (1..).zip([(512, 512), (4096, 512), (4096, 4096), (16_384, 512), (65_536, 4096)]) {
+    for (seed, (block, sector)) in
+        (1..).zip([(512, 512), (4096, 512), (4096, 4096), (16_384, 512), (65_536, 4096)])
+    {
         let mut run = Run::new(mode, block, sector, seed);
         for step in 0..350 {
             run.step();

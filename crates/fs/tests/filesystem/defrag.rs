@@ -1,9 +1,12 @@
-//! Defragmentation: files lie together afterwards, nothing of them changes, whatever uses them meanwhile and wherever the power goes.
+//! Defragmentation: files lie together afterwards, nothing of them changes, whatever uses them
+//! meanwhile and wherever the power goes.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use bedplate_block::{AlignedBuf, BlockDevice, CrashChoice, Geometry, MemoryDevice, SimulatedDevice, SimulatedOptions};
+use bedplate_block::{
+    AlignedBuf, BlockDevice, CrashChoice, Geometry, MemoryDevice, SimulatedDevice, SimulatedOptions,
+};
 use bedplate_fs::{CheckpointOptions, ErrorKind, File, FileSystem, InodeNo, IoMode, OpenOptions};
 
 use crate::support::{Random, device, format, mount_as};
@@ -12,7 +15,9 @@ const BLOCK: u64 = 4096;
 
 /// Writes the blocks of a file in another order than that of the file.
 fn scattered(fs: &FileSystem, path: &str, blocks: u64, mode: IoMode) -> File {
-    let file = fs.open(path, &OpenOptions { mode: Some(IoMode::Concurrent), ..OpenOptions::create() }).unwrap();
+    let file = fs
+        .open(path, &OpenOptions { mode: Some(IoMode::Concurrent), ..OpenOptions::create() })
+        .unwrap();
     file.set_size(blocks * BLOCK).unwrap();
     let mut order: Vec<u64> = (0..blocks).collect();
     let mut random = Random::new(blocks);
@@ -64,7 +69,10 @@ fn s_72_a_scattered_file_lies_together_again() {
         let fs = mount_as(&device, mode);
         let file = scattered(&fs, "/file", 1500, mode);
         let before = fs.fragmentation(file.ino()).unwrap();
-        assert!(before.runs > 1000 && before.bytes == 1500 * BLOCK && before.shared == 0, "{before:?}");
+        assert!(
+            before.runs > 1000 && before.bytes == 1500 * BLOCK && before.shared == 0,
+            "{before:?}"
+        );
         let free = fs.statfs().free_bytes;
         let (moved, stuck) = defragment(&fs, file.ino(), false);
         assert_eq!((moved, stuck), (1500 * BLOCK, 0));
@@ -84,7 +92,8 @@ fn s_72_a_scattered_file_lies_together_again() {
     }
 }
 
-/// S-73: what a checkpoint needs stays where it is; with `unshare` the file gets its own, and the checkpoint shows what it showed.
+/// S-73: what a checkpoint needs stays where it is; with `unshare` the file gets its own, and the
+/// checkpoint shows what it showed.
 #[test]
 fn s_73_shared_blocks_stay_unless_asked_for() {
     let device = device(64 << 20, 512);
@@ -133,7 +142,8 @@ fn s_72_readers_and_writers_go_on_meanwhile() {
                     let mut random = Random::new(thread);
                     let mut read = AlignedBuf::zeroed(BLOCK as usize);
                     while !stop.load(Ordering::Relaxed) {
-                        // Each thread writes blocks of its own: what they will hold in the end is known.
+                        // Each thread writes blocks of its own: what they will hold in the end is
+                        // known.
                         let at = random.below(200) * 2 + thread;
                         file.write_at(&page(at), at * BLOCK).unwrap();
                         let other = random.below(400);
@@ -145,7 +155,8 @@ fn s_72_readers_and_writers_go_on_meanwhile() {
             for round in 0..6 {
                 defragment(&fs, file.ino(), true);
                 if round % 2 == 0 {
-                    fs.create_checkpoint(format!("{mode}{round}"), &CheckpointOptions::default()).unwrap();
+                    fs.create_checkpoint(format!("{mode}{round}"), &CheckpointOptions::default())
+                        .unwrap();
                 }
             }
             stop.store(true, Ordering::Relaxed);
@@ -175,14 +186,24 @@ fn s_72_without_room_a_file_stays_where_it_is() {
     holds_its_pages(&file, 600);
 }
 
-/// S-72 under power cuts: at every operation of the device, with what was not flushed lost or there in part, the file holds what it held.
+/// S-72 under power cuts: at every operation of the device, with what was not flushed lost or there
+/// in part, the file holds what it held.
 #[test]
 fn s_72_a_power_cut_finds_every_block_where_it_was_or_where_it_went() {
-    let geometry = Geometry { logical_block_size: 512, physical_block_size: 512, untorn_unit: 512, volatile_cache: true, ..MemoryDevice::GEOMETRY };
+    let geometry = Geometry {
+        logical_block_size: 512,
+        physical_block_size: 512,
+        untorn_unit: 512,
+        volatile_cache: true,
+        ..MemoryDevice::GEOMETRY
+    };
     let blank = MemoryDevice::with_geometry(40 << 20, geometry);
     let shared: Arc<dyn BlockDevice> = Arc::clone(&blank) as _;
     format(&shared, BLOCK as u32);
-    let device = SimulatedDevice::over(&blank.snapshot(), &SimulatedOptions { geometry, ..SimulatedOptions::default() });
+    let device = SimulatedDevice::over(
+        &blank.snapshot(),
+        &SimulatedOptions { geometry, ..SimulatedOptions::default() },
+    );
     let shared: Arc<dyn BlockDevice> = Arc::clone(&device) as _;
     let fs = mount_as(&shared, IoMode::Concurrent);
     let file = scattered(&fs, "/file", 700, IoMode::Concurrent);
@@ -207,7 +228,11 @@ fn s_72_a_power_cut_finds_every_block_where_it_was_or_where_it_went() {
     assert!(fs.fragmentation(ino).unwrap().runs < 8 && last > first + 4);
     drop((file, fs));
     for after in first..=last {
-        for choice in [CrashChoice::LoseAll, CrashChoice::Seeded(after as u64), CrashChoice::Seeded(!(after as u64))] {
+        for choice in [
+            CrashChoice::LoseAll,
+            CrashChoice::Seeded(after as u64),
+            CrashChoice::Seeded(!(after as u64)),
+        ] {
             let image: Arc<dyn BlockDevice> = device.crash_image(after, &choice);
             let fs = mount_as(&image, IoMode::Concurrent);
             for path in ["/file", "/.checkpoints/c/file"] {

@@ -7,8 +7,17 @@ use crate::support::{device, format, mount_as};
 
 fn told(fs: &FileSystem, from: &str, to: Option<&str>) -> Vec<String> {
     let line = |difference: &bedplate_fs::CheckpointDifference| {
-        let from = difference.from.as_ref().map(|from| format!(" from {}", from.escape_ascii())).unwrap_or_default();
-        format!("{:?} {}{from} {}", difference.kind, difference.path.escape_ascii(), difference.changed_bytes)
+        let from = difference
+            .from
+            .as_ref()
+            .map(|from| format!(" from {}", from.escape_ascii()))
+            .unwrap_or_default();
+        format!(
+            "{:?} {}{from} {}",
+            difference.kind,
+            difference.path.escape_ascii(),
+            difference.changed_bytes
+        )
     };
     fs.checkpoint_diff(from, to.map(str::as_bytes)).unwrap().iter().map(line).collect()
 }
@@ -26,7 +35,10 @@ fn s_121_named_files_are_compared_with_the_present_and_with_everything_wherever_
     for dir in ["/db/deep", "/other"] {
         fs.create_dir_all(dir).unwrap();
     }
-    filled(&fs, &["/db/same", "/db/written", "/db/gone", "/db/deep/moved", "/file", "/linked", "/other/x"]);
+    filled(
+        &fs,
+        &["/db/same", "/db/written", "/db/gone", "/db/deep/moved", "/file", "/linked", "/other/x"],
+    );
     fs.create_checkpoint("whole", &everything()).unwrap();
     fs.create_checkpoint("set", &of(&["/db", "/file", "/linked"])).unwrap();
     assert_eq!(told(&fs, "set", None), [] as [&str; 0]);
@@ -59,7 +71,11 @@ fn s_121_named_files_are_compared_with_the_present_and_with_everything_wherever_
     // The directory itself went elsewhere.
     fs.rename_path("/db", "/other/db").unwrap();
     let moved = told(&fs, "set", None);
-    assert!(moved.contains(&"Renamed /other/db from /db 0".to_owned()) && moved.contains(&"Changed /other/db/written 4096".to_owned()), "{moved:?}");
+    assert!(
+        moved.contains(&"Renamed /other/db from /db 0".to_owned())
+            && moved.contains(&"Changed /other/db/written 4096".to_owned()),
+        "{moved:?}"
+    );
     // Everything, and later one of named files: only what that is of.
     fs.create_checkpoint("set2", &of(&["/other/db"])).unwrap();
     assert_eq!(told(&fs, "later", Some("set2")), ["Renamed /other/db from /db 0"]);
@@ -76,8 +92,22 @@ fn s_121_two_checkpoints_of_named_files_are_compared_where_both_are_of_them() {
     for dir in ["/a/deep", "/b/sub", "/c"] {
         fs.create_dir_all(dir).unwrap();
     }
-    filled(&fs, &["/a/deep/x", "/b/same", "/b/written", "/b/gone", "/b/sub/y", "/c/z", "/single", "/wanders"]);
-    let take = |name: &str, options: &CheckpointOptions| fs.create_checkpoint(name, options).map(drop).unwrap();
+    filled(
+        &fs,
+        &[
+            "/a/deep/x",
+            "/b/same",
+            "/b/written",
+            "/b/gone",
+            "/b/sub/y",
+            "/c/z",
+            "/single",
+            "/wanders",
+        ],
+    );
+    let take = |name: &str, options: &CheckpointOptions| {
+        fs.create_checkpoint(name, options).map(drop).unwrap()
+    };
     take("one", &of(&["/a", "/b", "/single", "/wanders"]));
     write(&fs, "/b/written", 0, &[2; 10], IoMode::Cached);
     fs.remove("/b/gone").unwrap();
@@ -103,7 +133,11 @@ fn s_121_two_checkpoints_of_named_files_are_compared_where_both_are_of_them() {
     write(&fs, "/b/came", 0, &[3; 10], IoMode::Cached);
     take("four", &of(&["/b"]));
     let found = told(&fs, "three", Some("four"));
-    assert!(found.contains(&"Changed /b/came 4096".to_owned()) && found.contains(&"OnlySecond /b 0".to_owned()), "{found:?}");
+    assert!(
+        found.contains(&"Changed /b/came 4096".to_owned())
+            && found.contains(&"OnlySecond /b 0".to_owned()),
+        "{found:?}"
+    );
     fs.unmount().unwrap();
     sound(&device);
 }

@@ -5,10 +5,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use bedplate_block::{AlignedBuf, BlockDevice, CrashChoice, QueueOptions, SimulatedDevice, SimulatedOptions, Snapshot};
+use bedplate_block::{
+    AlignedBuf, BlockDevice, CrashChoice, QueueOptions, SimulatedDevice, SimulatedOptions, Snapshot,
+};
 use bedplate_fs::{
-    AllocateMode, CheckpointOptions, CheckpointScope, CloneSource, ErrorKind, FileKind, FileSystem, InodeNo, IoMode, Moment, MountOptions, NewFile,
-    OpenOptions, Queue, RollbackOptions, Schedule, SpacePolicy, Timestamp,
+    AllocateMode, CheckpointOptions, CheckpointScope, CloneSource, ErrorKind, FileKind, FileSystem,
+    InodeNo, IoMode, Moment, MountOptions, NewFile, OpenOptions, Queue, RollbackOptions, Schedule,
+    SpacePolicy, Timestamp,
 };
 
 use crate::common::assert_sound;
@@ -22,7 +25,10 @@ pub fn automatic() -> CheckpointOptions {
 }
 
 pub fn names(fs: &FileSystem) -> Vec<String> {
-    fs.checkpoints().iter().map(|checkpoint| String::from_utf8_lossy(&checkpoint.name).into_owned()).collect()
+    fs.checkpoints()
+        .iter()
+        .map(|checkpoint| String::from_utf8_lossy(&checkpoint.name).into_owned())
+        .collect()
 }
 
 pub fn aligned(len: usize, fill: u8) -> AlignedBuf {
@@ -31,7 +37,14 @@ pub fn aligned(len: usize, fill: u8) -> AlignedBuf {
     buf
 }
 
-pub fn put(fs: &FileSystem, path: &str, offset: u64, len: usize, fill: u8, mode: IoMode) -> bedplate_fs::Result<()> {
+pub fn put(
+    fs: &FileSystem,
+    path: &str,
+    offset: u64,
+    len: usize,
+    fill: u8,
+    mode: IoMode,
+) -> bedplate_fs::Result<()> {
     let file = fs.open(path, &OpenOptions { mode: Some(mode), ..OpenOptions::create() })?;
     for at in (0..len).step_by(MIB) {
         file.write_at(&aligned(MIB.min(len - at), fill), offset + at as u64)?;
@@ -46,8 +59,8 @@ pub fn read(fs: &FileSystem, path: &str) -> Vec<u8> {
     bytes
 }
 
-/// A volume of 64 MiB with a file of 8 MiB that three automatic checkpoints hold in three versions, the last of which is the present one, a manual and
-/// a kept one, and hardly anything free.
+/// A volume of 64 MiB with a file of 8 MiB that three automatic checkpoints hold in three versions,
+/// the last of which is the present one, a manual and a kept one, and hardly anything free.
 pub fn full(device: &Arc<dyn BlockDevice>, mode: IoMode, policy: SpacePolicy) -> FileSystem {
     format(device, 4096);
     let fs = mount_as(device, mode);
@@ -73,7 +86,8 @@ pub fn full(device: &Arc<dyn BlockDevice>, mode: IoMode, policy: SpacePolicy) ->
     fs
 }
 
-/// S-82, S-55: what needs blocks gets them from the oldest checkpoints that may go, in every mode and way; the others stay and show what they showed.
+/// S-82, S-55: what needs blocks gets them from the oldest checkpoints that may go, in every mode
+/// and way; the others stay and show what they showed.
 #[test]
 fn s_82_a_full_volume_deletes_the_oldest_where_that_is_the_policy() {
     for mode in [IoMode::Cached, IoMode::Direct, IoMode::Concurrent, IoMode::ConcurrentCache] {
@@ -92,21 +106,31 @@ fn s_82_a_full_volume_deletes_the_oldest_where_that_is_the_policy() {
         assert_eq!(names(&fs), ["manual", "kept", "auto0"], "{mode}");
         drop(held);
         for (name, fill) in [("manual", 1), ("kept", 2)] {
-            assert!(read(&fs, &format!("/.checkpoints/{name}/table")) == vec![fill; 4 * MIB], "{mode}: {name}");
+            assert!(
+                read(&fs, &format!("/.checkpoints/{name}/table")) == vec![fill; 4 * MIB],
+                "{mode}: {name}"
+            );
         }
         assert!(read(&fs, "/.checkpoints/auto0/table") == vec![10; 8 * MIB], "{mode}");
         // More than all that may go hold: refused, and nothing is deleted for nothing.
-        let error =
-            fs.open("/new", &OpenOptions::read_write()).unwrap().allocate(AllocateMode::Preallocate { keep_size: true }, 0, 60 << 20).unwrap_err();
+        let error = fs
+            .open("/new", &OpenOptions::read_write())
+            .unwrap()
+            .allocate(AllocateMode::Preallocate { keep_size: true }, 0, 60 << 20)
+            .unwrap_err();
         assert_eq!(error.kind, ErrorKind::NoSpace);
         assert_eq!(names(&fs), ["manual", "kept", "auto0"], "{mode}");
-        assert!(read(&fs, "/table")[..4 * MIB] == vec![30; 4 * MIB] && read(&fs, "/new") == vec![32; 2 * MIB]);
+        assert!(
+            read(&fs, "/table")[..4 * MIB] == vec![30; 4 * MIB]
+                && read(&fs, "/new") == vec![32; 2 * MIB]
+        );
         fs.unmount().unwrap();
         assert_sound(&device);
     }
 }
 
-/// S-55, S-82: where the policy is to refuse, which it is by default, the write fails, says why, and every checkpoint stays.
+/// S-55, S-82: where the policy is to refuse, which it is by default, the write fails, says why,
+/// and every checkpoint stays.
 #[test]
 fn s_55_a_full_volume_refuses_by_default() {
     let device = device(64 << 20, 512);
@@ -125,7 +149,8 @@ fn s_55_a_full_volume_refuses_by_default() {
     assert_sound(&device);
 }
 
-/// S-82: a queue with I/O in flight, many writers at once, appends, allocation, and names, all on a full volume: nothing waits for ever, nothing fails.
+/// S-82: a queue with I/O in flight, many writers at once, appends, allocation, and names, all on a
+/// full volume: nothing waits for ever, nothing fails.
 #[test]
 fn s_82_room_is_made_for_queues_threads_and_names() {
     let device = device(64 << 20, 512);
@@ -157,7 +182,8 @@ fn s_82_room_is_made_for_queues_threads_and_names() {
     assert!(read(&fs, "/table")[..300 * 4096] == vec![40; 300 * 4096]);
     fs.create_checkpoint("last", &automatic()).unwrap();
     for i in 0..200 {
-        fs.make(InodeNo::ROOT, format!("n{i}").as_bytes(), FileKind::File, NewFile::default(), 0).unwrap();
+        fs.make(InodeNo::ROOT, format!("n{i}").as_bytes(), FileKind::File, NewFile::default(), 0)
+            .unwrap();
     }
     assert!(names(&fs).starts_with(&["manual".to_owned(), "kept".to_owned()]));
     drop(file);
@@ -178,8 +204,8 @@ fn brimful(device: &Arc<dyn BlockDevice>) -> FileSystem {
     fs
 }
 
-/// S-82: no checkpoint goes for what is refused anyway: a name, an attribute, a checkpoint that exists already, a rollback under open files. For the next
-/// name one goes.
+/// S-82: no checkpoint goes for what is refused anyway: a name, an attribute, a checkpoint that
+/// exists already, a rollback under open files. For the next name one goes.
 #[test]
 fn s_82_no_checkpoint_is_deleted_for_a_change_that_is_refused() {
     let device = device(64 << 20, 512);
@@ -187,14 +213,22 @@ fn s_82_no_checkpoint_is_deleted_for_a_change_that_is_refused() {
     let table = fs.lookup(InodeNo::ROOT, b"table").unwrap().ino;
     let make = |name: &[u8]| fs.make(InodeNo::ROOT, name, FileKind::File, NewFile::default(), 0);
     let open = fs.open("/table", &OpenOptions::read_write()).unwrap();
-    let nowhere = CheckpointOptions { scope: CheckpointScope::Paths(vec!["/nowhere".into()]), ..automatic() };
+    let nowhere =
+        CheckpointOptions { scope: CheckpointScope::Paths(vec!["/nowhere".into()]), ..automatic() };
     let refusals = [
         (make(b"table").map(drop), ErrorKind::Exists),
         (fs.set_xattr(table, b"user.nobody", b"other", false, true), ErrorKind::NoAttribute),
         (fs.create_checkpoint("auto0", &automatic()).map(drop), ErrorKind::Exists),
         (fs.create_checkpoint("new", &nowhere).map(drop), ErrorKind::NotFound),
         (fs.rollback("manual", &RollbackOptions::default()).map(drop), ErrorKind::Busy),
-        (fs.clone_files(&CloneSource::Checkpoint { name: b"auto0".to_vec(), path: "/table".into() }, "/table").map(drop), ErrorKind::Exists),
+        (
+            fs.clone_files(
+                &CloneSource::Checkpoint { name: b"auto0".to_vec(), path: "/table".into() },
+                "/table",
+            )
+            .map(drop),
+            ErrorKind::Exists,
+        ),
     ];
     for (at, (refused, kind)) in refusals.into_iter().enumerate() {
         assert_eq!(refused.unwrap_err().kind, kind, "{at}");
@@ -214,13 +248,25 @@ fn s_82_a_checkpoint_that_a_change_reads_makes_no_room_for_it() {
         let device = device(64 << 20, 512);
         let fs = brimful(&device);
         let shown = if clones {
-            fs.clone_files(&CloneSource::Checkpoint { name: b"auto0".to_vec(), path: "/table".into() }, "/clone").unwrap();
+            fs.clone_files(
+                &CloneSource::Checkpoint { name: b"auto0".to_vec(), path: "/table".into() },
+                "/clone",
+            )
+            .unwrap();
             "/clone"
         } else {
-            fs.rollback("auto0", &RollbackOptions { path: Some("/table".into()), ..RollbackOptions::default() }).unwrap();
+            fs.rollback(
+                "auto0",
+                &RollbackOptions { path: Some("/table".into()), ..RollbackOptions::default() },
+            )
+            .unwrap();
             "/table"
         };
-        assert!(names(&fs).starts_with(&["manual", "kept", "auto0", "auto2"].map(str::to_owned)), "{clones}: {:?}", names(&fs));
+        assert!(
+            names(&fs).starts_with(&["manual", "kept", "auto0", "auto2"].map(str::to_owned)),
+            "{clones}: {:?}",
+            names(&fs)
+        );
         assert!(read(&fs, shown) == vec![10; 8 * MIB], "{clones}");
         // Nothing holds it any more.
         fs.delete_checkpoint("auto0").unwrap();
@@ -229,7 +275,8 @@ fn s_82_a_checkpoint_that_a_change_reads_makes_no_room_for_it() {
     }
 }
 
-/// S-83: what one checkpoint, several, or all of them hold is what deleting them frees, to the block.
+/// S-83: what one checkpoint, several, or all of them hold is what deleting them frees, to the
+/// block.
 #[test]
 fn s_83_what_deleting_any_set_would_free_is_exact() {
     for seed in 0..3 {
@@ -240,28 +287,59 @@ fn s_83_what_deleting_any_set_would_free_is_exact() {
         for round in 0..14 {
             for _ in 0..random.below(10) {
                 let (path, at) = (format!("/f{}", random.below(3)), random.below(60) * BLOCK);
-                put(&fs, &path, at, 4096 * (1 + random.below(12)) as usize, round, IoMode::Concurrent).unwrap();
+                put(
+                    &fs,
+                    &path,
+                    at,
+                    4096 * (1 + random.below(12)) as usize,
+                    round,
+                    IoMode::Concurrent,
+                )
+                .unwrap();
                 if random.chance(4) {
-                    fs.open(&path, &OpenOptions::read_write()).unwrap().set_size(random.below(200_000)).unwrap();
+                    fs.open(&path, &OpenOptions::read_write())
+                        .unwrap()
+                        .set_size(random.below(200_000))
+                        .unwrap();
                 }
                 if random.chance(9) {
                     fs.remove(&path).unwrap();
                 }
             }
-            let paths = if random.chance(3) && fs.resolve("/f1").is_ok() { vec!["/f1".into()] } else { Vec::new() };
-            let scope = if paths.is_empty() { CheckpointScope::Everything } else { CheckpointScope::Paths(paths) };
-            fs.create_checkpoint(format!("c{round}"), &CheckpointOptions { scope, ..CheckpointOptions::default() }).unwrap();
+            let paths = if random.chance(3) && fs.resolve("/f1").is_ok() {
+                vec!["/f1".into()]
+            } else {
+                Vec::new()
+            };
+            let scope = if paths.is_empty() {
+                CheckpointScope::Everything
+            } else {
+                CheckpointScope::Paths(paths)
+            };
+            fs.create_checkpoint(
+                format!("c{round}"),
+                &CheckpointOptions { scope, ..CheckpointOptions::default() },
+            )
+            .unwrap();
         }
         put(&fs, "/f0", 0, 60 * 4096, 99, IoMode::Concurrent).unwrap();
         while !fs.checkpoints().is_empty() {
             let set: Vec<String> = names(&fs).into_iter().filter(|_| random.chance(3)).collect();
             fs.sync().unwrap();
-            let (told, all, free) = (fs.checkpoints_space(&set).unwrap(), fs.all_checkpoints_space().unwrap(), fs.statfs().free_bytes);
+            let (told, all, free) = (
+                fs.checkpoints_space(&set).unwrap(),
+                fs.all_checkpoints_space().unwrap(),
+                fs.statfs().free_bytes,
+            );
             let mut order = set.clone();
             order.sort_by_cached_key(|_| random.next());
             order.iter().for_each(|name| fs.delete_checkpoint(name).unwrap());
             assert_eq!(fs.statfs().free_bytes - free, told.alone_bytes, "seed {seed}: {set:?}");
-            assert_eq!(all.alone_bytes - told.alone_bytes, fs.all_checkpoints_space().unwrap().alone_bytes, "seed {seed}");
+            assert_eq!(
+                all.alone_bytes - told.alone_bytes,
+                fs.all_checkpoints_space().unwrap().alone_bytes,
+                "seed {seed}"
+            );
         }
         assert_eq!(fs.all_checkpoints_space().unwrap().alone_bytes, 0);
         assert_eq!(fs.checkpoints_space(&["never"]).unwrap_err().kind, ErrorKind::NotFound);
@@ -272,11 +350,21 @@ fn s_83_what_deleting_any_set_would_free_is_exact() {
 
 /// A moment by its hour on the wall clock, from 2026-11-21 15:00 on, and on the steady one.
 fn hour(wall: i64, steady: u64) -> Moment {
-    Moment { wall: Timestamp((1_795_273_200 + wall * 3600) * 1_000_000_000), steady: Duration::from_secs(steady * 3600) }
+    Moment {
+        wall: Timestamp((1_795_273_200 + wall * 3600) * 1_000_000_000),
+        steady: Duration::from_secs(steady * 3600),
+    }
 }
 
 fn hourly(keep: u32) -> Schedule {
-    Schedule { name: "hourly".into(), every_s: 3600, keep, paths: Vec::new(), last: None, failure: None }
+    Schedule {
+        name: "hourly".into(),
+        every_s: 3600,
+        keep,
+        paths: Vec::new(),
+        last: None,
+        failure: None,
+    }
 }
 
 /// S-80: one a period, missed ones are one, the newest are kept and nothing else is deleted.
@@ -291,7 +379,12 @@ fn s_80_schedules_make_and_keep_what_they_say() {
     fs.remove_schedule("hourly").unwrap();
     assert_eq!(fs.remove_schedule("hourly").unwrap_err().kind, ErrorKind::NotFound);
     fs.unmount().unwrap();
-    let looking = FileSystem::mount(Arc::clone(&device), None, MountOptions { read_only: true, ..MountOptions::default() }).unwrap();
+    let looking = FileSystem::mount(
+        Arc::clone(&device),
+        None,
+        MountOptions { read_only: true, ..MountOptions::default() },
+    )
+    .unwrap();
     assert_eq!(looking.set_schedule(&hourly(3)).unwrap_err().kind, ErrorKind::ReadOnly);
     assert_eq!(looking.run_schedules(hour(0, 0)).unwrap_err().kind, ErrorKind::ReadOnly);
     drop(looking);
@@ -318,7 +411,11 @@ fn s_80_schedules_make_and_keep_what_they_say() {
         "hourly-2026-11-22T01:00Z",
         "hourly-2026-11-22T02:00Z",
     ];
-    assert_eq!(names(&fs), expected, "the manual one, the undo, the kept one, and the three newest");
+    assert_eq!(
+        names(&fs),
+        expected,
+        "the manual one, the undo, the kept one, and the three newest"
+    );
     fs.unmount().unwrap();
     assert_sound(&device);
 }
@@ -330,7 +427,8 @@ fn begin(fs: &FileSystem, schedule: &Schedule, now: Moment) {
     assert_eq!(run.made.len() + run.failures.len(), 1, "{run:?}");
 }
 
-/// S-80: a mount that carries schedules out makes the first one at once, after it asked for what is still on its way.
+/// S-80: a mount that carries schedules out makes the first one at once, after it asked for what is
+/// still on its way.
 #[test]
 fn s_80_a_mount_carries_schedules_out_by_itself() {
     let device = device(64 << 20, 512);
@@ -351,7 +449,8 @@ fn s_80_a_mount_carries_schedules_out_by_itself() {
     assert_sound(&device);
 }
 
-/// S-80: the checkpoint of a schedule and the note that it was made survive a power cut together: run again in the same period, there is one.
+/// S-80: the checkpoint of a schedule and the note that it was made survive a power cut together:
+/// run again in the same period, there is one.
 #[test]
 fn s_80_a_power_cut_makes_no_checkpoint_twice() {
     let simulated = SimulatedDevice::new(64 << 20, 7);
@@ -364,12 +463,18 @@ fn s_80_a_power_cut_makes_no_checkpoint_twice() {
     let end = simulated.operation_count();
     let (mut already, mut again) = (0, 0);
     for after in start..=end {
-        for choice in [CrashChoice::LoseAll, CrashChoice::KeepAll, CrashChoice::Seeded(after as u64)] {
+        for choice in
+            [CrashChoice::LoseAll, CrashChoice::KeepAll, CrashChoice::Seeded(after as u64)]
+        {
             let image: Arc<dyn BlockDevice> = simulated.crash_image(after, &choice);
             let then = mount_as(&image, IoMode::Concurrent);
             let there = names(&then).len();
             let made = then.run_schedules(hour(1, 0)).unwrap().made.len();
-            assert_eq!((there + made, names(&then).len()), (2, 2), "cut after {after} of {start} to {end}, {choice:?}");
+            assert_eq!(
+                (there + made, names(&then).len()),
+                (2, 2),
+                "cut after {after} of {start} to {end}, {choice:?}"
+            );
             assert!(there == 2 || after < end, "it had returned");
             (already, again) = (already + there - 1, again + made);
             then.unmount().unwrap();
@@ -403,9 +508,19 @@ fn s_81_schedules_survive_a_wrong_clock() {
     assert_eq!((0..60).map(|_| run(2, 4)).sum::<usize>(), 1);
     assert_eq!(run(3, 5), 1);
     assert_eq!(run(4, 6), 1);
-    let newest: Vec<Vec<u8>> = fs.checkpoints().into_iter().map(|checkpoint| checkpoint.name).collect();
-    let expected = ["hourly-2026-11-21T18:00Z", "hourly-2026-11-21T17:00Z.2", "hourly-2026-11-21T18:00Z.2", "hourly-2026-11-21T19:00Z"];
-    assert_eq!(newest, expected.map(|name| name.as_bytes().to_vec()), "those made last, whatever they are called");
+    let newest: Vec<Vec<u8>> =
+        fs.checkpoints().into_iter().map(|checkpoint| checkpoint.name).collect();
+    let expected = [
+        "hourly-2026-11-21T18:00Z",
+        "hourly-2026-11-21T17:00Z.2",
+        "hourly-2026-11-21T18:00Z.2",
+        "hourly-2026-11-21T19:00Z",
+    ];
+    assert_eq!(
+        newest,
+        expected.map(|name| name.as_bytes().to_vec()),
+        "those made last, whatever they are called"
+    );
     assert_eq!(all.len(), 6);
     fs.unmount().unwrap();
     assert_sound(&device);
@@ -418,17 +533,31 @@ fn s_80_one_schedule_that_fails_stops_no_other() {
     format(&device, 4096);
     let fs = mount_as(&device, IoMode::Concurrent);
     let of_one = Schedule { name: "broken".into(), paths: vec!["/missing".into()], ..hourly(2) };
-    assert_eq!(fs.set_schedule(&of_one).unwrap_err().kind, ErrorKind::NotFound, "a slip of the pen is found out at once");
+    assert_eq!(
+        fs.set_schedule(&of_one).unwrap_err().kind,
+        ErrorKind::NotFound,
+        "a slip of the pen is found out at once"
+    );
     put(&fs, "/missing", 0, 4096, 1, IoMode::Concurrent).unwrap();
     begin(&fs, &of_one, hour(0, 0));
     fs.remove("/missing").unwrap();
     begin(&fs, &hourly(2), hour(0, 0));
     let run = fs.run_schedules(hour(1, 1)).unwrap();
-    assert!(run.made.len() == 1 && run.failures.len() == 1 && run.failures[0].contains("'broken'"), "{run:?}");
+    assert!(
+        run.made.len() == 1 && run.failures.len() == 1 && run.failures[0].contains("'broken'"),
+        "{run:?}"
+    );
     assert!(fs.run_schedules(hour(1, 1)).unwrap().failures.is_empty(), "it had its turn");
-    // S-120: it is told with the reason, also after a remount and when it is added again, until it goes well or is removed.
-    let broken = |fs: &FileSystem| fs.schedules().into_iter().find(|schedule| schedule.name == "broken").unwrap().failure;
-    assert!(broken(&fs).unwrap().contains("/missing") && fs.schedules()[1].failure.is_none(), "{:?}", fs.schedules());
+    // S-120: it is told with the reason, also after a remount and when it is added again, until it
+    // goes well or is removed.
+    let broken = |fs: &FileSystem| {
+        fs.schedules().into_iter().find(|schedule| schedule.name == "broken").unwrap().failure
+    };
+    assert!(
+        broken(&fs).unwrap().contains("/missing") && fs.schedules()[1].failure.is_none(),
+        "{:?}",
+        fs.schedules()
+    );
     fs.unmount().unwrap();
     let fs = mount_as(&device, IoMode::Concurrent);
     assert!(broken(&fs).unwrap().contains("/missing"));
@@ -444,21 +573,27 @@ fn s_80_one_schedule_that_fails_stops_no_other() {
     put(&fs, "/missing", 0, 4096, 1, IoMode::Concurrent).unwrap();
     fs.set_schedule(&of_one).unwrap();
     assert_eq!(broken(&fs), None, "another one of that name");
-    for wrong in [Schedule { every_s: 1, ..hourly(1) }, Schedule { keep: 0, ..hourly(1) }, Schedule { name: "..".into(), ..hourly(1) }] {
+    for wrong in [
+        Schedule { every_s: 1, ..hourly(1) },
+        Schedule { keep: 0, ..hourly(1) },
+        Schedule { name: "..".into(), ..hourly(1) },
+    ] {
         assert_eq!(fs.set_schedule(&wrong).unwrap_err().kind, ErrorKind::Invalid);
     }
     fs.unmount().unwrap();
     assert_sound(&device);
 }
 
-/// S-82, S-52, S-54: the power is cut after every device operation of writes that make room on a full volume: what is there of checkpoints shows what it
-/// showed, manual and kept ones are there, what was synced is there, and the volume is sound.
+/// S-82, S-52, S-54: the power is cut after every device operation of writes that make room on a
+/// full volume: what is there of checkpoints shows what it showed, manual and kept ones are there,
+/// what was synced is there, and the volume is sound.
 #[test]
 fn s_82_room_is_made_safely_under_power_cuts() {
     let size = 40 << 20;
     let mut base = Snapshot::empty(size);
     (0..size >> 20).for_each(|mib| base.write(&vec![0xdb; MIB], mib << 20));
-    let simulated = SimulatedDevice::over(&base, &SimulatedOptions { seed: 5, ..SimulatedOptions::default() });
+    let simulated =
+        SimulatedDevice::over(&base, &SimulatedOptions { seed: 5, ..SimulatedOptions::default() });
     let device: Arc<dyn BlockDevice> = simulated.clone();
     format(&device, 4096);
     let fs = mount_as(&device, IoMode::Concurrent);
@@ -487,14 +622,16 @@ fn s_82_room_is_made_safely_under_power_cuts() {
     }
     assert!(fs.checkpoint_counts().deleted_for_space >= 3, "{before:?} became {:?}", names(&fs));
     for after in start..=simulated.operation_count() {
-        let choices = [CrashChoice::LoseAll, CrashChoice::KeepAll, CrashChoice::Seeded(after as u64)];
+        let choices =
+            [CrashChoice::LoseAll, CrashChoice::KeepAll, CrashChoice::Seeded(after as u64)];
         let image: Arc<dyn BlockDevice> = simulated.crash_image(after, &choices[after % 3]);
         assert_sound(&image);
         let fs = mount_as(&image, IoMode::Concurrent);
         let context = format!("cut after {after}, {:?}: {:?}", choices[after % 3], names(&fs));
         assert!(read(&fs, "/.checkpoints/manual/table") == vec![1; len], "{context}");
         for round in (0..20u8).filter(|round| names(&fs).contains(&format!("auto{round}"))) {
-            // Those of the beginning show what was written before each, the later ones what was synced before them.
+            // Those of the beginning show what was written before each, the later ones what was
+            // synced before them.
             let shown = if round < 4 {
                 10 + round
             } else if round == 10 {
@@ -502,11 +639,17 @@ fn s_82_room_is_made_safely_under_power_cuts() {
             } else {
                 19 + round
             };
-            assert!(read(&fs, &format!("/.checkpoints/auto{round}/table")) == vec![shown; len], "auto{round}: {context}");
+            assert!(
+                read(&fs, &format!("/.checkpoints/auto{round}/table")) == vec![shown; len],
+                "auto{round}: {context}"
+            );
         }
         let synced = states.iter().rfind(|(at, _)| *at <= after).unwrap().1;
         let next = if synced == 13 { 30 } else { synced + 1 };
-        assert!(read(&fs, "/table").iter().all(|byte| *byte == synced || *byte == next), "{context}");
+        assert!(
+            read(&fs, "/table").iter().all(|byte| *byte == synced || *byte == next),
+            "{context}"
+        );
         assert_eq!(fs.checkpoint_counts().policy, SpacePolicy::DeleteOldest, "{context}");
         fs.unmount().unwrap();
         assert_sound(&image);
@@ -514,26 +657,32 @@ fn s_82_room_is_made_safely_under_power_cuts() {
     drop(fs);
 }
 
-/// Creation, listing, accounting and deletion of a thousand checkpoints, in any order: see also `a_thousand_checkpoints_are_kept_and_the_middle_one_deleted`.
+/// Creation, listing, accounting and deletion of a thousand checkpoints, in any order: see also
+/// `a_thousand_checkpoints_are_kept_and_the_middle_one_deleted`.
 #[test]
 fn s_83_a_thousand_checkpoints_are_counted_and_deleted_in_any_order() {
     let device = device(64 << 20, 512);
     format(&device, 4096);
     let fs = mount_as(&device, IoMode::Concurrent);
     put(&fs, "/a", 0, 40_960, 0, IoMode::Concurrent).unwrap();
-    let file = fs.open("/a", &OpenOptions { mode: Some(IoMode::Concurrent), ..OpenOptions::read_write() }).unwrap();
+    let file = fs
+        .open("/a", &OpenOptions { mode: Some(IoMode::Concurrent), ..OpenOptions::read_write() })
+        .unwrap();
     for i in 0..1000u64 {
         file.write_at(&aligned(4096, i as u8), i % 10 * BLOCK).unwrap();
         fs.create_checkpoint(format!("c{i}"), &automatic()).unwrap();
     }
     file.write_at(&aligned(40_960, 7), 0).unwrap();
     fs.sync().unwrap();
-    // The metadata takes blocks too when it grows, as many as it grows by or fewer: it has some in hand.
+    // The metadata takes blocks too when it grows, as many as it grows by or fewer: it has some in
+    // hand.
     let free = |fs: &FileSystem| fs.statfs().free_bytes + fs.info().metadata_bytes;
     let before = free(&fs);
     let all = fs.all_checkpoints_space().unwrap().alone_bytes;
-    // A version lives from the write that made it to the one ten checkpoints later: the first and the last ten lives lie at the ends.
-    let alone: u64 = names(&fs).iter().map(|name| fs.checkpoint_space(name).unwrap().alone_bytes).sum();
+    // A version lives from the write that made it to the one ten checkpoints later: the first and
+    // the last ten lives lie at the ends.
+    let alone: u64 =
+        names(&fs).iter().map(|name| fs.checkpoint_space(name).unwrap().alone_bytes).sum();
     assert!(alone < all, "blocks that several share are nobody's alone");
     let mut random = Random::new(3);
     let mut order = names(&fs);

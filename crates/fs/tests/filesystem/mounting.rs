@@ -2,8 +2,14 @@
 
 use std::sync::Arc;
 
-use bedplate_block::{AlignedBuf, BlockDevice, Fault, FaultRule, Geometry, MemoryDevice, ReadFault, SimulatedDevice, Trigger};
-use bedplate_fs::{ErrorKind, FileKind, FileSystem, FindingKind, FormatOptions, InodeNo, IoMode, MountOptions, OpenOptions};
+use bedplate_block::{
+    AlignedBuf, BlockDevice, Fault, FaultRule, Geometry, MemoryDevice, ReadFault, SimulatedDevice,
+    Trigger,
+};
+use bedplate_fs::{
+    ErrorKind, FileKind, FileSystem, FindingKind, FormatOptions, InodeNo, IoMode, MountOptions,
+    OpenOptions,
+};
 
 use crate::common::{SIZE, assert_sound, device, formatted, mount, new_file};
 
@@ -33,13 +39,25 @@ fn s_40_what_is_no_volume_is_refused() {
 fn options_out_of_range_are_refused() {
     for block_size in [0, 256, 1000, 131_072] {
         let options = FormatOptions { block_size, ..FormatOptions::default() };
-        assert_eq!(FileSystem::format(&device(), None, &options).unwrap_err().kind, ErrorKind::Invalid);
+        assert_eq!(
+            FileSystem::format(&device(), None, &options).unwrap_err().kind,
+            ErrorKind::Invalid
+        );
     }
     let small: Arc<dyn BlockDevice> = MemoryDevice::new(16 << 20);
     let error = FileSystem::format(&small, None, &FormatOptions::default()).unwrap_err();
     assert!(error.message.contains("32 MiB"), "{error}");
     let log_bytes = Some(SIZE);
-    assert_eq!(FileSystem::format(&device(), None, &FormatOptions { log_bytes, ..FormatOptions::default() }).unwrap_err().kind, ErrorKind::Invalid);
+    assert_eq!(
+        FileSystem::format(
+            &device(),
+            None,
+            &FormatOptions { log_bytes, ..FormatOptions::default() }
+        )
+        .unwrap_err()
+        .kind,
+        ErrorKind::Invalid
+    );
 }
 
 fn sector_device(sector: u32) -> Arc<dyn BlockDevice> {
@@ -69,7 +87,12 @@ fn every_block_size_on_every_sector_size_mounts() {
                 continue;
             }
             let device = sector_device(sector);
-            FileSystem::format(&device, None, &FormatOptions { block_size, ..FormatOptions::default() }).unwrap();
+            FileSystem::format(
+                &device,
+                None,
+                &FormatOptions { block_size, ..FormatOptions::default() },
+            )
+            .unwrap();
             let fs = mount(&device);
             fs.make(InodeNo::ROOT, b"f", FileKind::File, new_file(), 0).unwrap();
             fs.unmount().unwrap();
@@ -129,7 +152,10 @@ fn s_40_a_truncated_image_is_refused_with_both_sizes() {
     }
     let error = error_of(&half);
     assert_eq!(error.kind, ErrorKind::Corrupt);
-    assert!(error.message.contains("truncated") && error.message.contains(&SIZE.to_string()), "{error}");
+    assert!(
+        error.message.contains("truncated") && error.message.contains(&SIZE.to_string()),
+        "{error}"
+    );
 }
 
 #[test]
@@ -143,7 +169,10 @@ fn a_read_only_mount_changes_nothing() {
     let options = MountOptions { read_only: true, ..MountOptions::default() };
     let fs = FileSystem::mount(Arc::clone(&device), None, options).unwrap();
     fs.lookup(InodeNo::ROOT, b"kept").unwrap();
-    assert_eq!(fs.make(InodeNo::ROOT, b"new", FileKind::File, new_file(), 0).unwrap_err().kind, ErrorKind::ReadOnly);
+    assert_eq!(
+        fs.make(InodeNo::ROOT, b"new", FileKind::File, new_file(), 0).unwrap_err().kind,
+        ErrorKind::ReadOnly
+    );
     fs.sync().unwrap();
     fs.unmount().unwrap();
     assert_eq!(device.counters().writes, before, "a read-only mount must not write");
@@ -155,8 +184,14 @@ fn the_log_may_live_on_its_own_device() {
     FileSystem::format(&device, Some(&log), &FormatOptions::default()).unwrap();
     FileSystem::format(&self::device(), Some(&other), &FormatOptions::default()).unwrap();
     assert_eq!(error_of(&device).kind, ErrorKind::NotFound, "the log device is missing");
-    let mount = |log: &Arc<dyn BlockDevice>| FileSystem::mount(Arc::clone(&device), Some(Arc::clone(log)), MountOptions::default());
-    assert_eq!(mount(&other).map(|_| ()).unwrap_err().kind, ErrorKind::NotFound, "another volume's log");
+    let mount = |log: &Arc<dyn BlockDevice>| {
+        FileSystem::mount(Arc::clone(&device), Some(Arc::clone(log)), MountOptions::default())
+    };
+    assert_eq!(
+        mount(&other).map(|_| ()).unwrap_err().kind,
+        ErrorKind::NotFound,
+        "another volume's log"
+    );
     let fs = mount(&log).unwrap();
     fs.make(InodeNo::ROOT, b"f", FileKind::File, new_file(), 0).unwrap();
     fs.sync().unwrap();
@@ -173,7 +208,14 @@ fn metadata_grows_its_region() {
     let fs = mount(&device);
     let before = fs.info().metadata_bytes;
     for i in 0..20_000 {
-        fs.make(InodeNo::ROOT, format!("a rather long name for a file, number {i}").as_bytes(), FileKind::File, new_file(), 0).unwrap();
+        fs.make(
+            InodeNo::ROOT,
+            format!("a rather long name for a file, number {i}").as_bytes(),
+            FileKind::File,
+            new_file(),
+            0,
+        )
+        .unwrap();
     }
     fs.unmount().unwrap();
     assert_sound(&device);
@@ -187,7 +229,10 @@ fn changes_after_unmount_are_refused() {
     let fs = mount(&formatted());
     let other = fs.clone();
     fs.unmount().unwrap();
-    assert_eq!(other.make(InodeNo::ROOT, b"late", FileKind::File, new_file(), 0).unwrap_err().kind, ErrorKind::Busy);
+    assert_eq!(
+        other.make(InodeNo::ROOT, b"late", FileKind::File, new_file(), 0).unwrap_err().kind,
+        ErrorKind::Busy
+    );
 }
 
 /// Offsets of the log writes on a device.
@@ -224,7 +269,11 @@ fn a_log_that_lost_acknowledged_records_to_damage_is_not_replayed_in_silence() {
     drop(fs);
 
     let report = FileSystem::check(&device, None, false).unwrap();
-    assert!(report.findings.iter().any(|finding| finding.kind == FindingKind::Log && !finding.mended), "{:?}", report.findings);
+    assert!(
+        report.findings.iter().any(|finding| finding.kind == FindingKind::Log && !finding.mended),
+        "{:?}",
+        report.findings
+    );
     assert!(FileSystem::check(&device, None, true).unwrap().is_sound());
     assert_sound(&device);
     let fs = mount(&device);
@@ -239,19 +288,27 @@ fn s_35_a_failed_read_names_device_and_offset() {
     let device: Arc<dyn BlockDevice> = Arc::clone(&simulated) as _;
     FileSystem::format(&device, None, &FormatOptions::default()).unwrap();
     let fs = mount(&device);
-    let file = fs.open("f", &OpenOptions { mode: Some(IoMode::Concurrent), ..OpenOptions::create() }).unwrap();
+    let file = fs
+        .open("f", &OpenOptions { mode: Some(IoMode::Concurrent), ..OpenOptions::create() })
+        .unwrap();
     file.write_at(&[7; 8192], 0).unwrap();
     let at = file.extents().unwrap()[0].volume_offset;
-    simulated.inject(FaultRule::new(Fault::Read(ReadFault::Fail), Trigger::Next(1)).within(at..at + 8192));
+    simulated.inject(
+        FaultRule::new(Fault::Read(ReadFault::Fail), Trigger::Next(1)).within(at..at + 8192),
+    );
     let error = file.read_at(&mut [0; 8192], 0).unwrap_err();
     assert_eq!(error.kind, ErrorKind::Io);
-    assert!(error.message.contains(device.name()) && error.message.contains(&at.to_string()), "{error}");
+    assert!(
+        error.message.contains(device.name()) && error.message.contains(&at.to_string()),
+        "{error}"
+    );
     assert_eq!(file.read_at(&mut [0; 8192], 0).unwrap(), 8192);
     file.write_at(&[8; 4096], 0).unwrap();
     fs.sync().unwrap();
 }
 
-/// S-33: a flush that failed while the volume took over a larger device used to be forgotten: later syncs succeeded, and growing again panicked.
+/// S-33: a flush that failed while the volume took over a larger device used to be forgotten: later
+/// syncs succeeded, and growing again panicked.
 #[test]
 fn s_33_a_growth_that_fails_turns_the_volume_read_only() {
     let simulated = SimulatedDevice::new(2 * SIZE, 1);
@@ -260,7 +317,8 @@ fn s_33_a_growth_that_fails_turns_the_volume_read_only() {
     FileSystem::format(&device, None, &FormatOptions::default()).unwrap();
     let fs = mount(&device);
     simulated.grow(2 * SIZE);
-    simulated.inject(FaultRule::new(Fault::Flush(bedplate_block::FlushFault::Fail), Trigger::Next(1)));
+    simulated
+        .inject(FaultRule::new(Fault::Flush(bedplate_block::FlushFault::Fail), Trigger::Next(1)));
     assert_eq!(fs.grow().unwrap_err().kind, ErrorKind::Io);
     assert_eq!(fs.sync().unwrap_err().kind, ErrorKind::Io, "the first failure stays");
     assert_eq!(fs.grow().unwrap_err().kind, ErrorKind::ReadOnly);

@@ -1,6 +1,8 @@
 //! Names, links, renames and attributes.
 
-use bedplate_fs::{ErrorKind, FileKind, FileSystem, InodeNo, IoMode, NewFile, RenameMode, SetAttr, Timestamp};
+use bedplate_fs::{
+    ErrorKind, FileKind, FileSystem, InodeNo, IoMode, NewFile, RenameMode, SetAttr, Timestamp,
+};
 
 use crate::common::{around_kill, around_remount, assert_sound, formatted, mount, new_file};
 
@@ -25,7 +27,14 @@ fn kind_of<T: std::fmt::Debug>(result: bedplate_fs::Result<T>) -> ErrorKind {
 
 #[test]
 fn every_kind_of_object_survives_a_remount() {
-    let kinds = [FileKind::File, FileKind::Directory, FileKind::Fifo, FileKind::Socket, FileKind::CharDevice, FileKind::BlockDevice];
+    let kinds = [
+        FileKind::File,
+        FileKind::Directory,
+        FileKind::Fifo,
+        FileKind::Socket,
+        FileKind::CharDevice,
+        FileKind::BlockDevice,
+    ];
     around_remount(
         |fs| {
             for (i, kind) in kinds.into_iter().enumerate() {
@@ -61,7 +70,8 @@ fn synced_names_survive_a_killed_process() {
         },
         |fs| {
             let dir = fs.lookup(ROOT, b"dir").unwrap().ino;
-            let expected: Vec<_> = (0..1000).skip(1).step_by(2).map(|i| format!("file{i:04}")).collect();
+            let expected: Vec<_> =
+                (0..1000).skip(1).step_by(2).map(|i| format!("file{i:04}")).collect();
             assert_eq!(names(fs, dir), expected);
             assert_eq!(fs.statfs().inodes, 502);
         },
@@ -88,7 +98,11 @@ fn a_directory_is_read_in_pages() {
                 assert_eq!(Some(&last), all.last());
             }
             assert_eq!(all.len(), 100);
-            assert!(all.is_sorted() && all.contains(&b"050x".to_vec()) && !all.contains(&b"050".to_vec()));
+            assert!(
+                all.is_sorted()
+                    && all.contains(&b"050x".to_vec())
+                    && !all.contains(&b"050".to_vec())
+            );
         },
     );
 }
@@ -116,10 +130,16 @@ fn names_that_cannot_be_are_refused() {
     for name in [&b""[..], b".", b"..", b"a/b", b"a\0b"] {
         assert_eq!(kind_of(fs.make(ROOT, name, FileKind::File, new_file(), 0)), ErrorKind::Invalid);
     }
-    assert_eq!(kind_of(fs.make(ROOT, &[b'x'; 256], FileKind::File, new_file(), 0)), ErrorKind::NameTooLong);
+    assert_eq!(
+        kind_of(fs.make(ROOT, &[b'x'; 256], FileKind::File, new_file(), 0)),
+        ErrorKind::NameTooLong
+    );
     fs.make(ROOT, &[b'x'; 255], FileKind::File, new_file(), 0).unwrap();
     fs.make(ROOT, b"\xff\xfe odd\n\"'", FileKind::File, new_file(), 0).unwrap();
-    assert_eq!(kind_of(fs.make(ROOT, &[b'x'; 255], FileKind::File, new_file(), 0)), ErrorKind::Exists);
+    assert_eq!(
+        kind_of(fs.make(ROOT, &[b'x'; 255], FileKind::File, new_file(), 0)),
+        ErrorKind::Exists
+    );
     assert_eq!(kind_of(fs.lookup(ROOT, b"absent")), ErrorKind::NotFound);
     let ino = fs.lookup(ROOT, &[b'x'; 255]).unwrap().ino;
     assert_eq!(kind_of(fs.lookup(ino, b"below")), ErrorKind::NotDirectory);
@@ -132,15 +152,27 @@ fn rename_replaces_exchanges_and_refuses() {
     let fs = mount(&device);
     let (a, b) = (file(&fs, ROOT, "a"), file(&fs, ROOT, "b"));
     let (d1, d2) = (directory(&fs, ROOT, "d1"), directory(&fs, ROOT, "d2"));
-    assert_eq!(kind_of(fs.rename(ROOT, b"a", ROOT, b"b", RenameMode::NoReplace)), ErrorKind::Exists);
+    assert_eq!(
+        kind_of(fs.rename(ROOT, b"a", ROOT, b"b", RenameMode::NoReplace)),
+        ErrorKind::Exists
+    );
     fs.rename(ROOT, b"a", ROOT, b"b", RenameMode::Exchange).unwrap();
     assert_eq!((fs.lookup(ROOT, b"a").unwrap().ino, fs.lookup(ROOT, b"b").unwrap().ino), (b, a));
     fs.rename(ROOT, b"a", d1, b"c", RenameMode::Replace).unwrap();
     fs.rename(ROOT, b"b", d1, b"c", RenameMode::Replace).unwrap();
     assert_eq!(kind_of(fs.attr(b)), ErrorKind::NotFound, "the replaced file is gone");
-    assert_eq!(kind_of(fs.rename(ROOT, b"d1", d1, b"below", RenameMode::Replace)), ErrorKind::Invalid);
-    assert_eq!(kind_of(fs.rename(ROOT, b"d2", ROOT, b"d1", RenameMode::Replace)), ErrorKind::NotEmpty);
-    assert_eq!(kind_of(fs.rename(d1, b"c", ROOT, b"d2", RenameMode::Replace)), ErrorKind::IsDirectory);
+    assert_eq!(
+        kind_of(fs.rename(ROOT, b"d1", d1, b"below", RenameMode::Replace)),
+        ErrorKind::Invalid
+    );
+    assert_eq!(
+        kind_of(fs.rename(ROOT, b"d2", ROOT, b"d1", RenameMode::Replace)),
+        ErrorKind::NotEmpty
+    );
+    assert_eq!(
+        kind_of(fs.rename(d1, b"c", ROOT, b"d2", RenameMode::Replace)),
+        ErrorKind::IsDirectory
+    );
     fs.rename(ROOT, b"d1", d2, b"inner", RenameMode::Replace).unwrap();
     assert_eq!(fs.parent(d1).unwrap(), d2);
     assert_eq!((fs.attr(ROOT).unwrap().nlink, fs.attr(d2).unwrap().nlink), (3, 3));
@@ -232,10 +264,17 @@ fn attributes_and_modes_are_kept_and_inherited() {
         |fs| {
             let dir = directory(fs, ROOT, "dir");
             fs.set_io_mode(dir, Some(IoMode::Concurrent)).unwrap();
-            fs.set_attr(dir, &SetAttr { mode: Some(0o2755), gid: Some(99), ..SetAttr::default() }).unwrap();
-            let sub = fs.make(dir, b"sub", FileKind::Directory, NewFile { mode: 0o700, uid: 1, gid: 1 }, 0).unwrap();
+            fs.set_attr(dir, &SetAttr { mode: Some(0o2755), gid: Some(99), ..SetAttr::default() })
+                .unwrap();
+            let sub = fs
+                .make(dir, b"sub", FileKind::Directory, NewFile { mode: 0o700, uid: 1, gid: 1 }, 0)
+                .unwrap();
             assert_eq!((sub.gid, sub.mode, sub.io_mode), (99, 0o2700, Some(IoMode::Concurrent)));
-            let times = SetAttr { atime: Some(Timestamp(-5)), mtime: Some(Timestamp(7)), ..SetAttr::default() };
+            let times = SetAttr {
+                atime: Some(Timestamp(-5)),
+                mtime: Some(Timestamp(7)),
+                ..SetAttr::default()
+            };
             fs.set_attr(file(fs, sub.ino, "f"), &times).unwrap();
         },
         |fs| {
@@ -253,8 +292,14 @@ fn extended_attributes_come_and_go() {
             let a = file(fs, ROOT, "a");
             fs.set_xattr(a, b"user.one", b"1", true, false).unwrap();
             assert_eq!(kind_of(fs.set_xattr(a, b"user.one", b"1", true, false)), ErrorKind::Exists);
-            assert_eq!(kind_of(fs.set_xattr(a, b"user.two", b"2", false, true)), ErrorKind::NoAttribute);
-            assert_eq!(kind_of(fs.set_xattr(a, b"user.big", &vec![0; 65537], false, false)), ErrorKind::Range);
+            assert_eq!(
+                kind_of(fs.set_xattr(a, b"user.two", b"2", false, true)),
+                ErrorKind::NoAttribute
+            );
+            assert_eq!(
+                kind_of(fs.set_xattr(a, b"user.big", &vec![0; 65537], false, false)),
+                ErrorKind::Range
+            );
             fs.set_xattr(a, b"user.big", &vec![7; 65536], false, false).unwrap();
             fs.set_xattr(a, b"user.gone", b"", false, false).unwrap();
             fs.remove_xattr(a, b"user.gone").unwrap();
@@ -298,7 +343,14 @@ fn many_threads_change_names_at_once() {
                 for i in 0..200 {
                     let name = format!("f{i}");
                     file(fs, dir, &name);
-                    fs.rename(dir, name.as_bytes(), ROOT, format!("{t}-{i}").as_bytes(), RenameMode::Replace).unwrap();
+                    fs.rename(
+                        dir,
+                        name.as_bytes(),
+                        ROOT,
+                        format!("{t}-{i}").as_bytes(),
+                        RenameMode::Replace,
+                    )
+                    .unwrap();
                     if i % 3 == 0 {
                         fs.sync_inode(dir).unwrap();
                     }

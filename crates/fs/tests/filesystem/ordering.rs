@@ -3,7 +3,9 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use bedplate_block::AlignedBuf;
-use bedplate_fs::{FileKind, InodeLockSetting, InodeNo, IoMode, MountOptions, OpenOptions, SetAttr};
+use bedplate_fs::{
+    FileKind, InodeLockSetting, InodeNo, IoMode, MountOptions, OpenOptions, SetAttr,
+};
 
 use crate::common::{around_kill, formatted, new_file};
 
@@ -39,7 +41,8 @@ fn overlap(mode: IoMode, inode_lock: InodeLockSetting, seen: impl Fn(&[u8]) + Sy
                 }
             });
         }
-        let results: Vec<_> = writers.into_iter().map(std::thread::ScopedJoinHandle::join).collect();
+        let results: Vec<_> =
+            writers.into_iter().map(std::thread::ScopedJoinHandle::join).collect();
         done.store(true, Ordering::Relaxed);
         results.into_iter().for_each(|result| result.unwrap());
     });
@@ -77,11 +80,27 @@ fn i_ino_1_the_last_image_of_an_inode_survives() {
             let ino = fs.make(InodeNo::ROOT, b"f", FileKind::File, new_file(), 0).unwrap().ino;
             let set = |change: &SetAttr| assert_eq!(fs.set_attr(ino, change).unwrap().ino, ino);
             std::thread::scope(|scope| {
-                scope.spawn(|| (0..300u32).for_each(|i| set(&SetAttr { mode: Some(i % 0o1000), ..SetAttr::default() })));
-                scope.spawn(|| (0..300u32).for_each(|i| set(&SetAttr { uid: Some(i), ..SetAttr::default() })));
                 scope.spawn(|| {
-                    let file = fs.open("f", &OpenOptions { mode: Some(IoMode::Concurrent), ..OpenOptions::read_write() }).unwrap();
-                    (0..300u64).for_each(|i| assert_eq!(file.write_at(&[1; 100], i * 100).unwrap(), i * 100));
+                    (0..300u32).for_each(|i| {
+                        set(&SetAttr { mode: Some(i % 0o1000), ..SetAttr::default() })
+                    })
+                });
+                scope.spawn(|| {
+                    (0..300u32).for_each(|i| set(&SetAttr { uid: Some(i), ..SetAttr::default() }))
+                });
+                scope.spawn(|| {
+                    let file = fs
+                        .open(
+                            "f",
+                            &OpenOptions {
+                                mode: Some(IoMode::Concurrent),
+                                ..OpenOptions::read_write()
+                            },
+                        )
+                        .unwrap();
+                    (0..300u64).for_each(|i| {
+                        assert_eq!(file.write_at(&[1; 100], i * 100).unwrap(), i * 100)
+                    });
                 });
                 scope.spawn(|| {
                     for i in 0..100 {
@@ -95,7 +114,10 @@ fn i_ino_1_the_last_image_of_an_inode_survives() {
         },
         |fs| {
             let expected = last.take().unwrap();
-            assert_eq!((expected.mode, expected.uid, expected.size, expected.nlink), (299, 299, 30_000, 1));
+            assert_eq!(
+                (expected.mode, expected.uid, expected.size, expected.nlink),
+                (299, 299, 30_000, 1)
+            );
             assert_eq!(fs.attr(expected.ino).unwrap(), expected);
         },
     );

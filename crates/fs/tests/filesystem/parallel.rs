@@ -33,7 +33,11 @@ struct Stripes {
 
 impl Stripes {
     fn new(thread: u64, seed: u64) -> Self {
-        Self { thread, random: Random::new(seed + thread), bytes: vec![Vec::new(); (STRIPES / THREADS) as usize] }
+        Self {
+            thread,
+            random: Random::new(seed + thread),
+            bytes: vec![Vec::new(); (STRIPES / THREADS) as usize],
+        }
     }
 
     fn offset(&self, index: usize) -> u64 {
@@ -57,7 +61,11 @@ impl Stripes {
         let mut data = Skewed::new(STRIPE as usize, 0);
         let read = file.read_at(data.bytes(), self.offset(index)).expect("it reads");
         let expected = &self.bytes[index];
-        assert!(read >= expected.len() && data.bytes()[..expected.len()] == expected[..], "stripe {index} of thread {} (S-20, S-31)", self.thread);
+        assert!(
+            read >= expected.len() && data.bytes()[..expected.len()] == expected[..],
+            "stripe {index} of thread {} (S-20, S-31)",
+            self.thread
+        );
         assert!(data.bytes()[expected.len()..read].iter().all(|byte| *byte == 0), "S-9");
     }
 }
@@ -123,10 +131,13 @@ fn s_29_s_30_the_mode_changes_under_load_and_no_write_is_lost() {
             // Every mode of the other open meets every mode of the file at least once.
             for round in (0..).take_while(|round| *round < 16 || !done.load(Ordering::Relaxed)) {
                 let mode = Some(IoMode::ALL[round % 4]);
-                let other = fs.open("/shared", &OpenOptions { mode, ..OpenOptions::read_write() }).expect("it opens twice");
+                let other = fs
+                    .open("/shared", &OpenOptions { mode, ..OpenOptions::read_write() })
+                    .expect("it opens twice");
                 thread::yield_now();
                 drop(other);
-                fs.set_io_mode(file.ino(), Some(IoMode::ALL[round / 4 % 4])).expect("a live change");
+                fs.set_io_mode(file.ino(), Some(IoMode::ALL[round / 4 % 4]))
+                    .expect("a live change");
             }
         });
         let _finish = Finish(&done);
@@ -149,7 +160,9 @@ fn s_32_appends_neither_overlap_nor_leave_gaps() {
             for thread in 0..THREADS {
                 let fs = &fs;
                 scope.spawn(move || {
-                    let file = fs.open("/log", &OpenOptions { append: true, ..OpenOptions::create() }).expect("it opens");
+                    let file = fs
+                        .open("/log", &OpenOptions { append: true, ..OpenOptions::create() })
+                        .expect("it opens");
                     for record in 0..100u64 {
                         let byte = (thread * 100 + record) as u8;
                         let at = file.write_at(&[byte; RECORD], 0).expect("there is room");
@@ -163,7 +176,10 @@ fn s_32_appends_neither_overlap_nor_leave_gaps() {
         let mut all = vec![0; file.size() as usize];
         assert_eq!(file.read_at(&mut all, 0).expect("it reads"), all.len());
         let mut firsts: Vec<u8> = all.chunks(RECORD).map(|record| record[0]).collect();
-        assert!(all.chunks(RECORD).all(|record| record.iter().all(|byte| *byte == record[0])), "S-32");
+        assert!(
+            all.chunks(RECORD).all(|record| record.iter().all(|byte| *byte == record[0])),
+            "S-32"
+        );
         firsts.sort_unstable();
         let mut expected: Vec<u8> = (0..THREADS * 100).map(|n| n as u8).collect();
         expected.sort_unstable();
@@ -175,7 +191,8 @@ fn s_32_appends_neither_overlap_nor_leave_gaps() {
 }
 
 fn queue(fs: &FileSystem, depth_max: usize) -> Queue {
-    Queue::new(fs, &QueueOptions { depth_max, buffers: depth_max, buffer_bytes: 8192 }).expect("a queue opens")
+    Queue::new(fs, &QueueOptions { depth_max, buffers: depth_max, buffer_bytes: 8192 })
+        .expect("a queue opens")
 }
 
 /// One thread's random page writes and reads through a queue, on pages that are its own.
@@ -211,15 +228,20 @@ fn queue_worker(fs: &FileSystem, file: &Arc<File>, thread: u64, pages: u64) {
             let Some(buf) = completion.buf else { continue };
             let (page, read) = ((completion.token / 2) as usize, completion.token % 2 == 1);
             let expected = model[page];
-            assert!(!read || buf[..len].iter().all(|byte| *byte == expected), "page {page} of thread {thread}: {} instead of {expected}", buf[0]);
+            assert!(
+                !read || buf[..len].iter().all(|byte| *byte == expected),
+                "page {page} of thread {thread}: {} instead of {expected}",
+                buf[0]
+            );
             busy[page] = false;
             queue.give_buffer(buf);
         }
     }
 }
 
-/// I-IO-1, I-QUE-1: I/O in flight while blocks leave the file and come back, from queues that wait for each other's locks.
-/// Four queues on pages of one file, while another thread changes the file behind them.
+/// I-IO-1, I-QUE-1: I/O in flight while blocks leave the file and come back, from queues that wait
+/// for each other's locks. Four queues on pages of one file, while another thread changes the file
+/// behind them.
 fn queues_under_change(device: &Arc<dyn BlockDevice>, mode: IoMode) {
     let fs = mount_as(device, mode);
     let file = Arc::new(fs.open("/pages", &OpenOptions::create()).expect("it opens"));
@@ -237,7 +259,8 @@ fn queues_under_change(device: &Arc<dyn BlockDevice>, mode: IoMode) {
             while !done.load(Ordering::Relaxed) {
                 file.allocate(AllocateMode::PunchHole, end + 100, 50_000).expect("it punches");
                 file.set_size(end + 200_000).expect("it grows");
-                file.allocate(AllocateMode::Preallocate { keep_size: true }, end, 100_000).expect("there is room");
+                file.allocate(AllocateMode::Preallocate { keep_size: true }, end, 100_000)
+                    .expect("there is room");
                 thread::yield_now();
             }
         });
@@ -262,11 +285,16 @@ fn queues_in_every_mode_read_what_they_wrote_while_the_file_changes() {
 #[test]
 fn queues_do_so_on_every_engine() {
     let directory = tempfile::tempdir().expect("there is a place for temporary files");
-    for (name, engine) in [("uring", bedplate_block::Engine::Auto), ("threads", bedplate_block::Engine::Threads)] {
+    for (name, engine) in
+        [("uring", bedplate_block::Engine::Auto), ("threads", bedplate_block::Engine::Threads)]
+    {
         let path = directory.path().join(name);
         bedplate_block::create_image(&path, 64 << 20, false).expect("an image is made");
-        let device =
-            bedplate_block::open(&path, &bedplate_block::DeviceOptions { engine, ..bedplate_block::DeviceOptions::default() }).expect("it opens");
+        let device = bedplate_block::open(
+            &path,
+            &bedplate_block::DeviceOptions { engine, ..bedplate_block::DeviceOptions::default() },
+        )
+        .expect("it opens");
         format(&device, 4096);
         for mode in [IoMode::Concurrent, IoMode::Direct] {
             queues_under_change(&device, mode);
@@ -303,7 +331,12 @@ fn a_file_whose_last_handle_is_in_a_queue_is_closed_without_a_deadlock() {
     let device = device(48 << 20, 512);
     format(&device, 4096);
     let fs = mount_as(&device, IoMode::Concurrent);
-    let create = |mode| Arc::new(fs.open("/pages", &OpenOptions { mode: Some(mode), ..OpenOptions::create() }).expect("it opens"));
+    let create = |mode| {
+        Arc::new(
+            fs.open("/pages", &OpenOptions { mode: Some(mode), ..OpenOptions::create() })
+                .expect("it opens"),
+        )
+    };
     let direct = create(IoMode::Direct);
     let concurrent = create(IoMode::Concurrent);
     concurrent.write_at(&[1; 65_536], 0).expect("there is room");
@@ -316,7 +349,8 @@ fn a_file_whose_last_handle_is_in_a_queue_is_closed_without_a_deadlock() {
     drop(direct);
     let mut out = Vec::new();
     while out.len() < 2 {
-        // Completing the first closes its file and serves the other one another way, which waits for I/O in flight.
+        // Completing the first closes its file and serves the other one another way, which waits
+        // for I/O in flight.
         queue.complete(1, &mut out).expect("it completes");
     }
     assert_eq!(concurrent.effective_mode(), IoMode::Concurrent);
@@ -342,7 +376,9 @@ fn s_34_a_full_volume_says_so_stays_sound_and_recovers() {
             assert!(size > 20 << 20, "most of the volume was used: {size}");
             file.sync_data().expect("S-12: what was accepted finds its blocks");
             assert_eq!(
-                file.allocate(AllocateMode::Preallocate { keep_size: true }, size, 20 << 20).expect_err("it is full").kind,
+                file.allocate(AllocateMode::Preallocate { keep_size: true }, size, 20 << 20)
+                    .expect_err("it is full")
+                    .kind,
                 ErrorKind::NoSpace
             );
             let mut found = vec![0; chunk.len()];

@@ -1,10 +1,14 @@
-//! Where blocks come to lie: sizes of extents that are asked for, and files that are put together in the background.
+//! Where blocks come to lie: sizes of extents that are asked for, and files that are put together
+//! in the background.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bedplate_block::{AlignedBuf, BlockDevice};
-use bedplate_fs::{CheckpointOptions, ErrorKind, File, FileSystem, IoMode, MountOptions, MoverState, OpenOptions, Tunable, TuneOptions};
+use bedplate_fs::{
+    CheckpointOptions, ErrorKind, File, FileSystem, IoMode, MountOptions, MoverState, OpenOptions,
+    Tunable, TuneOptions,
+};
 
 use crate::support::{Random, device, format, mount_as, options};
 
@@ -18,7 +22,8 @@ fn name(file: u64) -> String {
     format!("/dir/f{file}")
 }
 
-/// Appends to several files in turns, each append an open of its own; returns their mean length of runs in bytes.
+/// Appends to several files in turns, each append an open of its own; returns their mean length of
+/// runs in bytes.
 fn append_in_turns(fs: &FileSystem) -> u64 {
     let data = AlignedBuf::from_slice(&[5; APPEND as usize]);
     for round in 0..APPENDS {
@@ -28,7 +33,8 @@ fn append_in_turns(fs: &FileSystem) -> u64 {
         }
     }
     let all = (0..FILES).map(|file| fs.fragmentation(fs.resolve(name(file)).unwrap().ino).unwrap());
-    let (runs, bytes) = all.fold((0, 0), |(runs, bytes), state| (runs + state.runs, bytes + state.bytes));
+    let (runs, bytes) =
+        all.fold((0, 0), |(runs, bytes), state| (runs + state.runs, bytes + state.bytes));
     assert_eq!(bytes, FILES * APPENDS * APPEND);
     bytes / runs
 }
@@ -41,7 +47,8 @@ fn volume() -> (Arc<dyn BlockDevice>, FileSystem) {
     (device, fs)
 }
 
-/// S-103: files that grow in turns lie in runs of the size asked for, by their directory or by the volume; without it they lie in pieces.
+/// S-103: files that grow in turns lie in runs of the size asked for, by their directory or by the
+/// volume; without it they lie in pieces.
 #[test]
 fn s_103_files_that_grow_in_turns_lie_in_runs_of_the_size_asked_for() {
     let (_, fs) = volume();
@@ -53,24 +60,41 @@ fn s_103_files_that_grow_in_turns_lie_in_runs_of_the_size_asked_for() {
     fs.set_extent_size(dir, Some(512 << 10)).unwrap();
     assert!(append_in_turns(&fs) >= 512 << 10);
     let file = fs.resolve(name(0)).unwrap().ino;
-    assert_eq!((fs.extent_size(file).unwrap(), fs.extent_size(dir).unwrap()), (Some(512 << 10), Some(512 << 10)), "taken over from the directory");
+    assert_eq!(
+        (fs.extent_size(file).unwrap(), fs.extent_size(dir).unwrap()),
+        (Some(512 << 10), Some(512 << 10)),
+        "taken over from the directory"
+    );
     let free = fs.statfs().free_bytes;
     fs.unmount().unwrap();
     assert!(FileSystem::check(&device, None, false).unwrap().findings.is_empty());
     let fs = mount_as(&device, IoMode::Concurrent);
-    assert_eq!((fs.statfs().free_bytes, fs.extent_size(file).unwrap()), (free, Some(512 << 10)), "it costs no space and survives");
+    assert_eq!(
+        (fs.statfs().free_bytes, fs.extent_size(file).unwrap()),
+        (free, Some(512 << 10)),
+        "it costs no space and survives"
+    );
     fs.set_extent_size(file, None).unwrap();
     assert_eq!(fs.extent_size(file).unwrap(), None);
 
     let (_, fs) = volume();
-    fs.tune(&TuneOptions { changes: vec![(Tunable::ExtentSize, Some(256 << 10))], live_only: false }).unwrap();
+    fs.tune(&TuneOptions {
+        changes: vec![(Tunable::ExtentSize, Some(256 << 10))],
+        live_only: false,
+    })
+    .unwrap();
     assert!(append_in_turns(&fs) >= 256 << 10);
     for wrong in [1, BLOCK + 1, 2 << 30] {
-        assert_eq!(fs.set_extent_size(fs.resolve("/dir").unwrap().ino, Some(wrong)).unwrap_err().kind, ErrorKind::Invalid, "{wrong}");
+        assert_eq!(
+            fs.set_extent_size(fs.resolve("/dir").unwrap().ino, Some(wrong)).unwrap_err().kind,
+            ErrorKind::Invalid,
+            "{wrong}"
+        );
     }
 }
 
-/// S-103: what a checkpoint makes go elsewhere goes there in runs of that size too, when files are written over in turns.
+/// S-103: what a checkpoint makes go elsewhere goes there in runs of that size too, when files are
+/// written over in turns.
 #[test]
 fn s_103_redirected_writes_lie_together() {
     let runs = |hint: Option<u64>| {
@@ -84,7 +108,8 @@ fn s_103_redirected_writes_lie_together() {
     assert!(without <= 2 * APPEND && with >= 256 << 10, "{without} and {with} bytes on average");
 }
 
-/// S-103: reserved room belongs to no file's data: it fails no write of others, and goes with the file.
+/// S-103: reserved room belongs to no file's data: it fails no write of others, and goes with the
+/// file.
 #[test]
 fn s_103_room_that_is_kept_fails_nobody() {
     let (_, fs) = volume();
@@ -125,11 +150,15 @@ fn wait_until(what: &str, mut is: impl FnMut() -> bool) {
 }
 
 fn rate(fs: &FileSystem, rate: u64, load: u64) {
-    fs.tune(&TuneOptions { changes: vec![(Tunable::DefragRate, Some(rate)), (Tunable::DefragLoad, Some(load))], live_only: false }).unwrap();
+    fs.tune(&TuneOptions {
+        changes: vec![(Tunable::DefragRate, Some(rate)), (Tunable::DefragLoad, Some(load))],
+        live_only: false,
+    })
+    .unwrap();
 }
 
-/// S-104: the worst files are put together by themselves, and what they hold stays; what is told of it is true, also of a file with more extents than
-/// are looked at in one go (I-MOV-1).
+/// S-104: the worst files are put together by themselves, and what they hold stays; what is told of
+/// it is true, also of a file with more extents than are looked at in one go (I-MOV-1).
 #[test]
 fn s_104_scattered_files_are_put_together_in_the_background() {
     let (device, fs) = volume();
@@ -139,10 +168,17 @@ fn s_104_scattered_files_are_put_together_in_the_background() {
     fs.sync().unwrap();
     assert_eq!(fs.info().mover.state, MoverState::Off, "nothing moves by itself");
     rate(&fs, 1 << 30, 1 << 30);
-    wait_until("it is not put together", || fs.info().mover.files == 2 && fs.info().mover.state == MoverState::Idle);
+    wait_until("it is not put together", || {
+        fs.info().mover.files == 2 && fs.info().mover.state == MoverState::Idle
+    });
     let report = fs.info().mover;
-    assert_eq!((report.moved_bytes, report.waiting_files, report.surveys), (5300 * BLOCK, 0, 1), "{report:?}");
-    let last: Vec<_> = report.last.iter().map(|file| (file.ino, file.after.runs, file.stuck_bytes)).collect();
+    assert_eq!(
+        (report.moved_bytes, report.waiting_files, report.surveys),
+        (5300 * BLOCK, 0, 1),
+        "{report:?}"
+    );
+    let last: Vec<_> =
+        report.last.iter().map(|file| (file.ino, file.after.runs, file.stuck_bytes)).collect();
     assert_eq!(last, [(bad.ino(), 1, 0), (worse.ino(), 1, 0)], "the worst came first");
     for (file, blocks) in [(&bad, 300), (&worse, 5000)] {
         assert_eq!(fs.fragmentation(file.ino()).unwrap().runs, 1);
@@ -157,12 +193,18 @@ fn s_104_scattered_files_are_put_together_in_the_background() {
     assert!(FileSystem::check(&device, None, false).unwrap().findings.is_empty());
 }
 
-/// S-104: nothing is moved while programs do more than the load allows, nor faster than the rate, and it ends when it is turned off.
+/// S-104: nothing is moved while programs do more than the load allows, nor faster than the rate,
+/// and it ends when it is turned off.
 #[test]
 fn s_104_what_is_moved_waits_for_programs() {
     let device = device(128 << 20, 512);
     format(&device, BLOCK as u32);
-    let fs = FileSystem::mount(device, None, MountOptions { defrag_load_max: 0, ..options(IoMode::Concurrent) }).unwrap();
+    let fs = FileSystem::mount(
+        device,
+        None,
+        MountOptions { defrag_load_max: 0, ..options(IoMode::Concurrent) },
+    )
+    .unwrap();
     let file = scattered(&fs, "/file", 2000);
     let before = fs.fragmentation(file.ino()).unwrap();
     let mut read = AlignedBuf::zeroed(BLOCK as usize);
@@ -177,9 +219,14 @@ fn s_104_what_is_moved_waits_for_programs() {
     wait_until("it does not end", || fs.info().mover.state == MoverState::Off);
     let moved = fs.info().mover.moved_bytes;
     rate(&fs, 4096, 1 << 30);
-    wait_until("it does not go on", || fs.info().mover.moved_bytes > moved || fs.fragmentation(file.ino()).unwrap().runs == 1);
+    wait_until("it does not go on", || {
+        fs.info().mover.moved_bytes > moved || fs.fragmentation(file.ino()).unwrap().runs == 1
+    });
     std::thread::sleep(Duration::from_millis(250));
-    assert!(fs.info().mover.moved_bytes - moved <= 1 << 20, "one step, and a pause that pays for it");
+    assert!(
+        fs.info().mover.moved_bytes - moved <= 1 << 20,
+        "one step, and a pause that pays for it"
+    );
     rate(&fs, 0, 200);
     wait_until("it does not end", || fs.info().mover.state == MoverState::Off);
     assert!(fs.fragmentation(file.ino()).unwrap().runs <= before.runs);

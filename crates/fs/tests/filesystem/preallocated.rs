@@ -1,10 +1,12 @@
-//! Preallocated blocks and checkpoints: what a checkpoint shows as zeros may be written in place, so preallocation keeps its promise on a full volume.
+//! Preallocated blocks and checkpoints: what a checkpoint shows as zeros may be written in place,
+//! so preallocation keeps its promise on a full volume.
 
 use std::sync::Arc;
 
 use bedplate_block::{AlignedBuf, BlockDevice, QueueOptions};
 use bedplate_fs::{
-    AllocateMode, CheckpointOptions, ErrorKind, File, FileSystem, IoMode, OpenOptions, Queue, QueueCompletion, Reason, RollbackOptions,
+    AllocateMode, CheckpointOptions, ErrorKind, File, FileSystem, IoMode, OpenOptions, Queue,
+    QueueCompletion, Reason, RollbackOptions,
 };
 
 use crate::support::{Random, device, format, mount_as};
@@ -25,7 +27,8 @@ impl Bed {
         format(&device, BLOCK as u32);
         let fs = mount_as(&device, IoMode::Concurrent);
         let file = Arc::new(fs.open("/file", &OpenOptions::create()).unwrap());
-        file.allocate(AllocateMode::Preallocate { keep_size: false }, 0, BLOCKS * BLOCK as u64).unwrap();
+        file.allocate(AllocateMode::Preallocate { keep_size: false }, 0, BLOCKS * BLOCK as u64)
+            .unwrap();
         Self { device, fs, file }
     }
 
@@ -46,10 +49,12 @@ impl Bed {
 
     /// Leaves data not a single block.
     fn fill_up(&self) {
-        let fill = self.fs.open("/fill", &OpenOptions { append: true, ..OpenOptions::create() }).unwrap();
+        let fill =
+            self.fs.open("/fill", &OpenOptions { append: true, ..OpenOptions::create() }).unwrap();
         for bytes in [1 << 20, BLOCK] {
             let buf = AlignedBuf::zeroed(bytes);
-            let error = std::iter::repeat_with(|| fill.write_at(&buf, 0)).find_map(Result::err).unwrap();
+            let error =
+                std::iter::repeat_with(|| fill.write_at(&buf, 0)).find_map(Result::err).unwrap();
             assert_eq!(error.kind, ErrorKind::NoSpace);
         }
     }
@@ -61,11 +66,17 @@ impl Bed {
         buf.fill(value);
         for (i, block) in blocks.iter().enumerate() {
             if i % 2 == 0 {
-                self.file.write_at(&buf, block * BLOCK as u64).unwrap_or_else(|error| panic!("block {block}, {i} of {}: {error}", blocks.len()));
+                self.file.write_at(&buf, block * BLOCK as u64).unwrap_or_else(|error| {
+                    panic!("block {block}, {i} of {}: {error}", blocks.len())
+                });
             } else {
-                queue.write(&self.file, AlignedBuf::from_slice(&buf), block * BLOCK as u64, *block).unwrap();
+                queue
+                    .write(&self.file, AlignedBuf::from_slice(&buf), block * BLOCK as u64, *block)
+                    .unwrap();
                 queue.complete(1, &mut done).unwrap();
-                done.drain(..).for_each(|done| assert!(done.result.is_ok(), "block {block}: {:?}", done.result));
+                done.drain(..).for_each(|done| {
+                    assert!(done.result.is_ok(), "block {block}: {:?}", done.result)
+                });
             }
         }
     }
@@ -74,7 +85,9 @@ impl Bed {
         let file = self.fs.open(path, &OpenOptions::read_only()).unwrap();
         let mut all = AlignedBuf::zeroed(BLOCKS as usize * BLOCK);
         assert_eq!(file.read_at(&mut all, 0).unwrap(), all.len());
-        all.chunks(BLOCK).map(|block| block.iter().copied().reduce(|a, b| if a == b { a } else { 255 }).unwrap()).collect()
+        all.chunks(BLOCK)
+            .map(|block| block.iter().copied().reduce(|a, b| if a == b { a } else { 255 }).unwrap())
+            .collect()
     }
 
     fn redirected(&self) -> u64 {
@@ -88,7 +101,8 @@ fn shuffled(random: &mut Random) -> Vec<u64> {
     order
 }
 
-/// S-12, S-55: only the first write into a preallocated extent went in place after a checkpoint; on a full volume all further ones failed.
+/// S-12, S-55: only the first write into a preallocated extent went in place after a checkpoint; on
+/// a full volume all further ones failed.
 #[test]
 fn s_55_all_preallocated_blocks_are_written_in_place_after_a_checkpoint() {
     let order = shuffled(&mut Random::new(1));
@@ -113,7 +127,9 @@ fn s_55_all_preallocated_blocks_are_written_in_place_after_a_checkpoint() {
     assert_eq!(error.kind, ErrorKind::NoSpace);
     let shows = |path: &str, parts: &[&[u64]]| {
         let mut expected = vec![0; BLOCKS as usize];
-        parts.iter().zip(1..).for_each(|(part, value)| part.iter().for_each(|block| expected[*block as usize] = value));
+        parts.iter().zip(1..).for_each(|(part, value)| {
+            part.iter().for_each(|block| expected[*block as usize] = value)
+        });
         assert_eq!(bed.content(path), expected, "{path}");
     };
     shows("/.checkpoints/c1/file", &[]);
@@ -123,7 +139,8 @@ fn s_55_all_preallocated_blocks_are_written_in_place_after_a_checkpoint() {
     bed.remount();
 }
 
-/// S-55: a rollback makes the blocks unwritten again. They are written in place as soon as no checkpoint shows data in them, and not before.
+/// S-55: a rollback makes the blocks unwritten again. They are written in place as soon as no
+/// checkpoint shows data in them, and not before.
 #[test]
 fn s_55_rolled_back_to_unwritten_they_are_written_in_place_again() {
     let order = shuffled(&mut Random::new(2));

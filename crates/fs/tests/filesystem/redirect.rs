@@ -1,16 +1,21 @@
-//! Writes to blocks that a checkpoint or an untorn unit keeps from being written in place: by queues they stay in flight, and they are right.
+//! Writes to blocks that a checkpoint or an untorn unit keeps from being written in place: by
+//! queues they stay in flight, and they are right.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use bedplate_block::{
-    AlignedBuf, BlockDevice, Completion, DeviceCall, DeviceQueue, Hook, HookedDevice, MemoryDevice, QueueOptions, Request, RequestKind, Result,
+    AlignedBuf, BlockDevice, Completion, DeviceCall, DeviceQueue, Hook, HookedDevice, MemoryDevice,
+    QueueOptions, Request, RequestKind, Result,
 };
-use bedplate_fs::{CheckpointOptions, File, FileSystem, IoMode, OpenOptions, Queue, QueueCompletion};
+use bedplate_fs::{
+    CheckpointOptions, File, FileSystem, IoMode, OpenOptions, Queue, QueueCompletion,
+};
 
 use crate::support::{Random, format, mount_as};
 
-/// A device whose queues carry nothing out before they are asked for completions, the last submitted first.
+/// A device whose queues carry nothing out before they are asked for completions, the last
+/// submitted first.
 #[derive(Debug)]
 struct Lazy {
     in_flight_max: Arc<AtomicUsize>,
@@ -21,9 +26,18 @@ impl Hook for Lazy {
         pass()
     }
 
-    fn queue(&self, inner: &Arc<dyn BlockDevice>, options: &QueueOptions) -> Result<Box<dyn DeviceQueue>> {
+    fn queue(
+        &self,
+        inner: &Arc<dyn BlockDevice>,
+        options: &QueueOptions,
+    ) -> Result<Box<dyn DeviceQueue>> {
         let (device, in_flight_max) = (Arc::clone(inner), Arc::clone(&self.in_flight_max));
-        Ok(Box::new(LazyQueue { device, in_flight_max, depth_max: options.depth_max, waiting: Vec::new() }))
+        Ok(Box::new(LazyQueue {
+            device,
+            in_flight_max,
+            depth_max: options.depth_max,
+            waiting: Vec::new(),
+        }))
     }
 }
 
@@ -91,7 +105,10 @@ struct Bed {
 
 fn bed(mode: IoMode) -> Bed {
     let in_flight_max = Arc::new(AtomicUsize::new(0));
-    let device: Arc<dyn BlockDevice> = HookedDevice::new(MemoryDevice::new(64 << 20), Lazy { in_flight_max: Arc::clone(&in_flight_max) });
+    let device: Arc<dyn BlockDevice> = HookedDevice::new(
+        MemoryDevice::new(64 << 20),
+        Lazy { in_flight_max: Arc::clone(&in_flight_max) },
+    );
     format(&device, BLOCK as u32);
     let fs = mount_as(&device, mode);
     let file = Arc::new(fs.open("/file", &OpenOptions::create()).unwrap());
@@ -105,36 +122,61 @@ impl Bed {
         let file = self.fs.open(path, &OpenOptions::read_only()).unwrap();
         let mut all = AlignedBuf::zeroed(BLOCKS as usize * BLOCK);
         assert_eq!(file.read_at(&mut all, 0).unwrap(), all.len());
-        all.chunks(BLOCK).map(|block| block.iter().copied().reduce(|a, b| if a == b { a } else { 255 }).unwrap()).collect()
+        all.chunks(BLOCK)
+            .map(|block| block.iter().copied().reduce(|a, b| if a == b { a } else { 255 }).unwrap())
+            .collect()
     }
 }
 
-/// S-71: writes that a checkpoint, an untorn unit, a hole or unwritten blocks send to new blocks are all in flight at once, and each is wholly there in the end.
+/// S-71: writes that a checkpoint, an untorn unit, a hole or unwritten blocks send to new blocks
+/// are all in flight at once, and each is wholly there in the end.
 #[test]
 fn s_71_a_queue_keeps_redirected_writes_in_flight() {
-    for (mode, kind) in [(IoMode::Concurrent, 0), (IoMode::Direct, 0), (IoMode::ConcurrentCache, 0), (IoMode::Concurrent, 1), (IoMode::Concurrent, 2)]
-    {
+    for (mode, kind) in [
+        (IoMode::Concurrent, 0),
+        (IoMode::Direct, 0),
+        (IoMode::ConcurrentCache, 0),
+        (IoMode::Concurrent, 1),
+        (IoMode::Concurrent, 2),
+    ] {
         let bed = bed(mode);
         match kind {
             0 => drop(bed.fs.create_checkpoint("before", &CheckpointOptions::default()).unwrap()),
             1 => bed.fs.set_untorn(bed.file.ino(), Some(2 * BLOCK as u32)).unwrap(),
-            _ => bed.file.allocate(bedplate_fs::AllocateMode::PunchHole, 0, BLOCKS * BLOCK as u64).unwrap(),
+            _ => bed
+                .file
+                .allocate(bedplate_fs::AllocateMode::PunchHole, 0, BLOCKS * BLOCK as u64)
+                .unwrap(),
         }
-        let mut queue = Queue::new(&bed.fs, &QueueOptions { depth_max: DEPTH, ..QueueOptions::default() }).unwrap();
+        let mut queue =
+            Queue::new(&bed.fs, &QueueOptions { depth_max: DEPTH, ..QueueOptions::default() })
+                .unwrap();
         let mut buf = AlignedBuf::zeroed(2 * BLOCK);
         buf.fill(7);
         bed.in_flight_max.store(0, Ordering::Relaxed);
         for at in 0..DEPTH as u64 {
-            queue.write(&bed.file, AlignedBuf::from_slice(&buf), at * 2 * BLOCK as u64, at).unwrap();
+            queue
+                .write(&bed.file, AlignedBuf::from_slice(&buf), at * 2 * BLOCK as u64, at)
+                .unwrap();
         }
         queue.submit().unwrap();
-        assert_eq!(bed.in_flight_max.load(Ordering::Relaxed), DEPTH, "{mode}, {kind}: nothing was carried out by the submitting thread");
+        assert_eq!(
+            bed.in_flight_max.load(Ordering::Relaxed),
+            DEPTH,
+            "{mode}, {kind}: nothing was carried out by the submitting thread"
+        );
         if mode == IoMode::Concurrent {
-            assert!(bed.content("/file").iter().all(|byte| *byte == 0), "what is in flight is not there yet");
+            assert!(
+                bed.content("/file").iter().all(|byte| *byte == 0),
+                "what is in flight is not there yet"
+            );
         }
         let mut done = Vec::new();
         queue.complete(DEPTH, &mut done).unwrap();
-        assert!(done.len() == DEPTH && done.iter().all(|done| matches!(done.result, Ok(len) if len == 2 * BLOCK)));
+        assert!(
+            done.len() == DEPTH
+                && done.iter().all(|done| matches!(done.result, Ok(len) if len == 2 * BLOCK))
+        );
         assert!(bed.content("/file").iter().all(|byte| *byte == 7));
         if kind == 0 {
             assert!(bed.content("/.checkpoints/before/file").iter().all(|byte| *byte == 0));
@@ -147,14 +189,17 @@ fn s_71_a_queue_keeps_redirected_writes_in_flight() {
     }
 }
 
-/// Writes that meet each other in flight, more of them than there is room for, with checkpoints that come and go meanwhile: every block is what its last
-/// writer made it, and every checkpoint shows what was complete when it was made.
+/// Writes that meet each other in flight, more of them than there is room for, with checkpoints
+/// that come and go meanwhile: every block is what its last writer made it, and every checkpoint
+/// shows what was complete when it was made.
 #[test]
 fn s_50_redirected_writes_in_flight_never_harm_a_checkpoint() {
     for seed in 0..4 {
         let mut bed = bed([IoMode::Concurrent, IoMode::Direct][seed as usize % 2]);
         let mut random = Random::new(seed);
-        let mut queue = Queue::new(&bed.fs, &QueueOptions { depth_max: DEPTH, ..QueueOptions::default() }).unwrap();
+        let mut queue =
+            Queue::new(&bed.fs, &QueueOptions { depth_max: DEPTH, ..QueueOptions::default() })
+                .unwrap();
         let mut now = vec![0u8; BLOCKS as usize];
         let mut kept: Vec<(String, Vec<u8>)> = Vec::new();
         let mut done: Vec<QueueCompletion> = Vec::new();
@@ -175,7 +220,10 @@ fn s_50_redirected_writes_in_flight_never_harm_a_checkpoint() {
                 let name = format!("c{round}");
                 bed.fs.create_checkpoint(&name, &CheckpointOptions::default()).unwrap();
                 let shown = bed.content(&format!("/.checkpoints/{name}/file"));
-                now.iter_mut().zip(&taken).filter(|(_, taken)| **taken).for_each(|(now, _)| *now = value);
+                now.iter_mut()
+                    .zip(&taken)
+                    .filter(|(_, taken)| **taken)
+                    .for_each(|(now, _)| *now = value);
                 assert_eq!(shown, now, "what was submitted before is complete");
                 kept.push((name, shown));
             }
@@ -183,14 +231,21 @@ fn s_50_redirected_writes_in_flight_never_harm_a_checkpoint() {
                 queue.complete(1, &mut done).unwrap();
             }
             assert!(done.drain(..).all(|done| done.result.is_ok()));
-            now.iter_mut().zip(&taken).filter(|(_, taken)| **taken).for_each(|(now, _)| *now = value);
+            now.iter_mut()
+                .zip(&taken)
+                .filter(|(_, taken)| **taken)
+                .for_each(|(now, _)| *now = value);
             assert_eq!(bed.content("/file"), now, "seed {seed}, round {round}");
             if kept.len() > 3 {
                 let (name, _) = kept.remove(random.below(kept.len() as u64) as usize);
                 bed.fs.delete_checkpoint(&name).unwrap();
             }
             for (name, content) in &kept {
-                assert_eq!(bed.content(&format!("/.checkpoints/{name}/file")), *content, "seed {seed}, round {round}");
+                assert_eq!(
+                    bed.content(&format!("/.checkpoints/{name}/file")),
+                    *content,
+                    "seed {seed}, round {round}"
+                );
             }
             if random.chance(20) {
                 drop(queue);
@@ -201,7 +256,11 @@ fn s_50_redirected_writes_in_flight_never_harm_a_checkpoint() {
                 let fs = mount_as(&device, IoMode::Concurrent);
                 let file = Arc::new(fs.open("/file", &OpenOptions::read_write()).unwrap());
                 bed = Bed { device, fs, file, in_flight_max };
-                queue = Queue::new(&bed.fs, &QueueOptions { depth_max: DEPTH, ..QueueOptions::default() }).unwrap();
+                queue = Queue::new(
+                    &bed.fs,
+                    &QueueOptions { depth_max: DEPTH, ..QueueOptions::default() },
+                )
+                .unwrap();
             }
         }
     }

@@ -1,16 +1,17 @@
-//! Changes of several records: parked between two of them while something else is asked for. What comes out is as if one had been after the other
-//! (I-CHG-1, I-CHG-2).
+//! Changes of several records: parked between two of them while something else is asked for. What
+//! comes out is as if one had been after the other (I-CHG-1, I-CHG-2).
 //!
-//! Records carry three extents here, so that a file of ten spans four. The changing thread stops between two of them; the other thread is given some time
-//! to go wrong, then the change goes on. What is required holds however long either takes.
+//! Records carry three extents here, so that a file of ten spans four. The changing thread stops
+//! between two of them; the other thread is given some time to go wrong, then the change goes on.
+//! What is required holds however long either takes.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use bedplate_block::{AlignedBuf, BlockDevice};
 use bedplate_fs::{
-    AllocateMode, CheckpointOptions, CheckpointScope, CloneSource, Error, ErrorKind, FileSystem, InodeNo, IoMode, Limits, MountOptions, OpenOptions,
-    Result, RollbackOptions, SetAttr,
+    AllocateMode, CheckpointOptions, CheckpointScope, CloneSource, Error, ErrorKind, FileSystem,
+    InodeNo, IoMode, Limits, MountOptions, OpenOptions, Result, RollbackOptions, SetAttr,
 };
 use parking_lot::{Condvar, Mutex};
 
@@ -53,7 +54,8 @@ impl Park {
         self.changed.wait_while(&mut state, |state| !state.go_on);
     }
 
-    /// Waits until the change has stopped, or is over because it has fewer records; returns whether it stopped.
+    /// Waits until the change has stopped, or is over because it has fewer records; returns whether
+    /// it stopped.
     fn wait(&self) -> bool {
         let mut state = self.state.lock();
         self.changed.wait_while(&mut state, |state| !state.stopped && !state.over);
@@ -81,13 +83,24 @@ struct Bed {
 
 fn mount(device: &Arc<dyn BlockDevice>, park: &Arc<Park>) -> FileSystem {
     let call = Arc::clone(park);
-    let limits = Limits { extents_per_record: 3, names_per_record: 2, between_records: Some(Arc::new(move |what| call.pass(what))) };
-    FileSystem::mount(Arc::clone(device), None, MountOptions { limits, ..options(IoMode::Concurrent) }).unwrap()
+    let limits = Limits {
+        extents_per_record: 3,
+        names_per_record: 2,
+        between_records: Some(Arc::new(move |what| call.pass(what))),
+    };
+    FileSystem::mount(
+        Arc::clone(device),
+        None,
+        MountOptions { limits, ..options(IoMode::Concurrent) },
+    )
+    .unwrap()
 }
 
 /// What `/f` holds before anything happens.
 fn full() -> Vec<u8> {
-    (0..EXTENTS * STRIDE).map(|at| if at % STRIDE < 4096 { 1 + (at / STRIDE) as u8 } else { 0 }).collect()
+    (0..EXTENTS * STRIDE)
+        .map(|at| if at % STRIDE < 4096 { 1 + (at / STRIDE) as u8 } else { 0 })
+        .collect()
 }
 
 fn write_full(fs: &FileSystem, path: &str) {
@@ -138,7 +151,8 @@ fn roll_back(fs: &FileSystem, name: &str, path: Option<&str>) -> Result<()> {
     fs.rollback(name, &RollbackOptions { path: path.map(Into::into), force: true }).map(drop)
 }
 
-/// A change of several records, what `/f` holds after it, and what it says it is between two of them.
+/// A change of several records, what `/f` holds after it, and what it says it is between two of
+/// them.
 struct Change {
     what: &'static str,
     name: &'static str,
@@ -147,11 +161,18 @@ struct Change {
 }
 
 const CHANGES: [Change; 6] = [
-    Change { what: "truncate", name: "truncate by path", run: |fs| truncate(fs, "/f", 3 * STRIDE), after: || Some(full()[..3 * 8192].to_vec()) },
+    Change {
+        what: "truncate",
+        name: "truncate by path",
+        run: |fs| truncate(fs, "/f", 3 * STRIDE),
+        after: || Some(full()[..3 * 8192].to_vec()),
+    },
     Change {
         what: "truncate",
         name: "open to truncate",
-        run: |fs| fs.open("/f", &OpenOptions { truncate: true, ..OpenOptions::read_write() }).map(drop),
+        run: |fs| {
+            fs.open("/f", &OpenOptions { truncate: true, ..OpenOptions::read_write() }).map(drop)
+        },
         after: || Some(Vec::new()),
     },
     Change { what: "reclaim", name: "remove", run: |fs| fs.remove("/f"), after: || None },
@@ -178,14 +199,33 @@ const CHANGES: [Change; 6] = [
     Change {
         what: "punch",
         name: "punch",
-        run: |fs| fs.open("/f", &OpenOptions::read_write())?.allocate(AllocateMode::PunchHole, STRIDE, 8 * STRIDE),
-        after: || Some(full().iter().enumerate().map(|(at, byte)| if (8192..9 * 8192).contains(&at) { 0 } else { *byte }).collect()),
+        run: |fs| {
+            fs.open("/f", &OpenOptions::read_write())?.allocate(
+                AllocateMode::PunchHole,
+                STRIDE,
+                8 * STRIDE,
+            )
+        },
+        after: || {
+            Some(
+                full()
+                    .iter()
+                    .enumerate()
+                    .map(|(at, byte)| if (8192..9 * 8192).contains(&at) { 0 } else { *byte })
+                    .collect(),
+            )
+        },
     },
 ];
 
-/// Runs a change to its `records`th record, then `other` on a thread of its own, then the rest of the change. Returns what both said, or `None` where
-/// the change has fewer records.
-fn interrupted<T: Send>(bed: &Bed, change: &Change, records: usize, other: impl FnOnce(&FileSystem) -> T + Send) -> Option<(Result<()>, T)> {
+/// Runs a change to its `records`th record, then `other` on a thread of its own, then the rest of
+/// the change. Returns what both said, or `None` where the change has fewer records.
+fn interrupted<T: Send>(
+    bed: &Bed,
+    change: &Change,
+    records: usize,
+    other: impl FnOnce(&FileSystem) -> T + Send,
+) -> Option<(Result<()>, T)> {
     bed.park.state.lock().at = Some((change.what, records));
     std::thread::scope(|scope| {
         let changing = scope.spawn(|| {
@@ -212,7 +252,10 @@ fn interrupted<T: Send>(bed: &Bed, change: &Change, records: usize, other: impl 
 }
 
 /// Runs every change, with `other` after each of its records, and `verify` on what came out.
-fn each_interrupted(other: fn(&FileSystem) -> Result<()>, verify: impl Fn(&FileSystem, &str, (Option<Vec<u8>>, Option<Vec<u8>>), Result<()>)) {
+fn each_interrupted(
+    other: fn(&FileSystem) -> Result<()>,
+    verify: impl Fn(&FileSystem, &str, (Option<Vec<u8>>, Option<Vec<u8>>), Result<()>),
+) {
     for change in &CHANGES {
         for records in 1.. {
             let bed = bed();
@@ -235,12 +278,14 @@ fn each_interrupted(other: fn(&FileSystem) -> Result<()>, verify: impl Fn(&FileS
     }
 }
 
-/// S-11, S-50, S-56. A checkpoint that was made between two records of a truncation by path showed a size and blocks of neither moment; rolled back to and
-/// extended, the file had removed data again. And a record that was under way took the checkpoint's images for those of the one before (I-CKP-8): the older
-/// one lost its extents.
+/// S-11, S-50, S-56. A checkpoint that was made between two records of a truncation by path showed
+/// a size and blocks of neither moment; rolled back to and extended, the file had removed data
+/// again. And a record that was under way took the checkpoint's images for those of the one before
+/// (I-CKP-8): the older one lost its extents.
 #[test]
 fn i_chg_1_a_checkpoint_shows_a_change_of_several_records_whole_or_not_at_all() {
-    let create = |fs: &FileSystem| fs.create_checkpoint("c", &CheckpointOptions::default()).map(drop);
+    let create =
+        |fs: &FileSystem| fs.create_checkpoint("c", &CheckpointOptions::default()).map(drop);
     each_interrupted(create, |fs, story, (before, after), created| {
         created.unwrap();
         let shown = content(fs, "/.checkpoints/c/f");
@@ -249,18 +294,27 @@ fn i_chg_1_a_checkpoint_shows_a_change_of_several_records_whole_or_not_at_all() 
         assert_eq!(content(fs, "/f"), after, "{story}");
         roll_back(fs, "c", None).unwrap();
         assert_eq!(content(fs, "/f"), shown, "{story}: what the rollback gave back");
-        assert_eq!(content(fs, "/.checkpoints/c/f"), shown, "{story}: the checkpoint after its rollback");
+        assert_eq!(
+            content(fs, "/.checkpoints/c/f"),
+            shown,
+            "{story}: the checkpoint after its rollback"
+        );
         if let Some(mut bytes) = shown {
             truncate(fs, "/f", 2 * EXTENTS * STRIDE).unwrap();
             bytes.resize(2 * (EXTENTS * STRIDE) as usize, 0);
-            assert_eq!(content(fs, "/f"), Some(bytes), "{story}: removed data came back with an extension");
+            assert_eq!(
+                content(fs, "/f"),
+                Some(bytes),
+                "{story}: removed data came back with an extension"
+            );
         }
         roll_back(fs, "base", None).unwrap();
         assert_eq!(content(fs, "/f"), before, "{story}: the older checkpoint kept its extents");
     });
 }
 
-/// S-56. The reclaim of a removed file went on below a rollback that had given the file its name back: a name led to an inode that does not exist.
+/// S-56. The reclaim of a removed file went on below a rollback that had given the file its name
+/// back: a name led to an inode that does not exist.
 #[test]
 fn i_chg_1_a_rollback_of_everything_falls_before_or_behind_a_change_of_several_records() {
     each_interrupted(
@@ -308,8 +362,13 @@ fn i_chg_1_a_clone_has_a_change_of_several_records_whole_or_not_at_all() {
         |fs, story, (before, after), cloned| {
             let clone = content(fs, "/g");
             match cloned {
-                Ok(()) => assert!(clone.is_some() && (clone == before || clone == after), "{story}"),
-                Err(error) => assert!(error.kind == ErrorKind::NotFound && after.is_none() && clone.is_none(), "{story}: {error}"),
+                Ok(()) => {
+                    assert!(clone.is_some() && (clone == before || clone == after), "{story}")
+                }
+                Err(error) => assert!(
+                    error.kind == ErrorKind::NotFound && after.is_none() && clone.is_none(),
+                    "{story}: {error}"
+                ),
             }
             assert_eq!(content(fs, "/f"), after, "{story}");
         },
@@ -345,8 +404,8 @@ fn i_chg_1_a_truncation_or_removal_by_path_falls_before_or_behind_a_change_of_se
     );
 }
 
-/// A checkpoint that is made while a clone is under construction has its files, without names. Rolled back to, they came back and held their blocks until
-/// the next mount.
+/// A checkpoint that is made while a clone is under construction has its files, without names.
+/// Rolled back to, they came back and held their blocks until the next mount.
 #[test]
 fn a_checkpoint_in_the_middle_of_a_clone_brings_nothing_of_it_back() {
     for records in 1..4 {
@@ -360,12 +419,18 @@ fn a_checkpoint_in_the_middle_of_a_clone_brings_nothing_of_it_back() {
             run: |fs| fs.clone_files(&CloneSource::Present("/d".into()), "/copy").map(drop),
             after: || None,
         };
-        let create = |fs: &FileSystem| fs.create_checkpoint("c", &CheckpointOptions::default()).map(drop);
-        let (cloned, created) = interrupted(&bed, &clone, records, create).expect("it takes several records");
+        let create =
+            |fs: &FileSystem| fs.create_checkpoint("c", &CheckpointOptions::default()).map(drop);
+        let (cloned, created) =
+            interrupted(&bed, &clone, records, create).expect("it takes several records");
         cloned.unwrap();
         created.unwrap();
-        let of_file = [content(fs, "/.checkpoints/c/copy/a"), content(fs, "/.checkpoints/c/copy/e/c")];
-        assert!(of_file == [None, None] || of_file == [Some(full()), Some(full())], "the clone is there whole or not at all");
+        let of_file =
+            [content(fs, "/.checkpoints/c/copy/a"), content(fs, "/.checkpoints/c/copy/e/c")];
+        assert!(
+            of_file == [None, None] || of_file == [Some(full()), Some(full())],
+            "the clone is there whole or not at all"
+        );
         roll_back(fs, "c", None).unwrap();
         assert_eq!(content(fs, "/copy/a"), of_file[0]);
         bed.fs.unmount().unwrap();
@@ -376,7 +441,8 @@ fn a_checkpoint_in_the_middle_of_a_clone_brings_nothing_of_it_back() {
     }
 }
 
-/// Changes by number of an inode that is being reclaimed wrote rows of it again behind its last record, or gave it a name.
+/// Changes by number of an inode that is being reclaimed wrote rows of it again behind its last
+/// record, or gave it a name.
 #[test]
 fn i_ino_2_nothing_changes_an_inode_that_is_being_reclaimed() {
     for records in 1..3 {
@@ -385,26 +451,41 @@ fn i_ino_2_nothing_changes_an_inode_that_is_being_reclaimed() {
         let change = |fs: &FileSystem| -> [(&str, Result<()>); 7] {
             [
                 ("link", fs.link(ino, InodeNo::ROOT, b"again").map(drop)),
-                ("size", fs.set_attr(ino, &SetAttr { size: Some(1 << 20), ..SetAttr::default() }).map(drop)),
-                ("permissions", fs.set_attr(ino, &SetAttr { mode: Some(0o600), ..SetAttr::default() }).map(drop)),
+                (
+                    "size",
+                    fs.set_attr(ino, &SetAttr { size: Some(1 << 20), ..SetAttr::default() })
+                        .map(drop),
+                ),
+                (
+                    "permissions",
+                    fs.set_attr(ino, &SetAttr { mode: Some(0o600), ..SetAttr::default() })
+                        .map(drop),
+                ),
                 ("attribute", fs.set_xattr(ino, b"user.a", b"b", false, false)),
                 ("mode", fs.set_io_mode(ino, Some(IoMode::Direct))),
                 ("unit", fs.set_untorn(ino, Some(4096))),
                 ("extent size", fs.set_extent_size(ino, Some(1 << 20))),
             ]
         };
-        let remove = CHANGES.iter().find(|change| change.name == "remove").expect("it is one of them");
-        let (removed, changed) = interrupted(&bed, remove, records, change).expect("it takes several records");
+        let remove =
+            CHANGES.iter().find(|change| change.name == "remove").expect("it is one of them");
+        let (removed, changed) =
+            interrupted(&bed, remove, records, change).expect("it takes several records");
         removed.unwrap();
         for (what, result) in changed {
-            assert_eq!(result.unwrap_err().kind, ErrorKind::NotFound, "{what} after record {records}");
+            assert_eq!(
+                result.unwrap_err().kind,
+                ErrorKind::NotFound,
+                "{what} after record {records}"
+            );
         }
         bed.fs.unmount().unwrap();
         assert_sound(&bed.device);
     }
 }
 
-/// The checkpoint that a clone of the present is made of was deleted by hand while the clone was copied from it: the rest came from the present.
+/// The checkpoint that a clone of the present is made of was deleted by hand while the clone was
+/// copied from it: the rest came from the present.
 #[test]
 fn what_a_clone_of_the_present_is_made_of_is_not_deleted_below_it() {
     let bed = bed();
@@ -415,7 +496,11 @@ fn what_a_clone_of_the_present_is_made_of_is_not_deleted_below_it() {
         after: || None,
     };
     let delete = |fs: &FileSystem| {
-        let passing = fs.checkpoints().into_iter().find(|checkpoint| checkpoint.automatic).expect("the clone is under way");
+        let passing = fs
+            .checkpoints()
+            .into_iter()
+            .find(|checkpoint| checkpoint.automatic)
+            .expect("the clone is under way");
         let deleted = fs.delete_checkpoint(&passing.name);
         truncate(fs, "/f", 0)?;
         deleted
@@ -428,7 +513,8 @@ fn what_a_clone_of_the_present_is_made_of_is_not_deleted_below_it() {
     assert_sound(&bed.device);
 }
 
-/// A file that was open and had no name when a checkpoint was made came back with a rollback to it, for nothing to reach, until the next mount.
+/// A file that was open and had no name when a checkpoint was made came back with a rollback to it,
+/// for nothing to reach, until the next mount.
 #[test]
 fn a_file_that_had_no_name_then_does_not_come_back() {
     let Bed { device, fs, .. } = bed();
@@ -447,7 +533,8 @@ fn a_file_that_had_no_name_then_does_not_come_back() {
     assert_sound(&device);
 }
 
-/// Forced, below an open file without a name that the checkpoint has too: the open goes on, and its last close removes the file.
+/// Forced, below an open file without a name that the checkpoint has too: the open goes on, and its
+/// last close removes the file.
 #[test]
 fn an_open_file_without_a_name_outlives_a_rollback_to_a_checkpoint_that_shows_it_so() {
     let Bed { device, fs, .. } = bed();
@@ -468,7 +555,8 @@ fn an_open_file_without_a_name_outlives_a_rollback_to_a_checkpoint_that_shows_it
     assert_sound(&device);
 }
 
-/// Between two records of a truncation or a reclaim an orphan row says what remains: the next mount does it, and everything is free again.
+/// Between two records of a truncation or a reclaim an orphan row says what remains: the next mount
+/// does it, and everything is free again.
 #[test]
 fn i_chg_2_a_change_that_a_crash_ends_between_two_records_goes_on_at_the_next_mount() {
     for change in CHANGES.iter().filter(|change| change.what != "punch") {
@@ -490,7 +578,12 @@ fn i_chg_2_a_change_that_a_crash_ends_between_two_records_goes_on_at_the_next_mo
             });
             let fs = mount(&copy, &Arc::default());
             assert_eq!(fs.info().recovery.orphans, 1, "{} after record {records}", change.name);
-            assert_eq!(content(&fs, "/f"), (change.after)(), "{} after record {records}", change.name);
+            assert_eq!(
+                content(&fs, "/f"),
+                (change.after)(),
+                "{} after record {records}",
+                change.name
+            );
             assert_eq!(used(&fs), used(&bed.fs), "{} after record {records}", change.name);
             fs.unmount().unwrap();
             assert_sound(&copy);
@@ -504,12 +597,17 @@ fn a_record_carries_at_least_one_extent() {
     let device = device(32 << 20, 4096);
     format(&device, 4096);
     let limits = Limits { extents_per_record: 0, ..Limits::default() };
-    let refused = FileSystem::mount(Arc::clone(&device), None, MountOptions { limits, ..options(IoMode::Concurrent) });
+    let refused = FileSystem::mount(
+        Arc::clone(&device),
+        None,
+        MountOptions { limits, ..options(IoMode::Concurrent) },
+    );
     assert_eq!(refused.map(drop).unwrap_err().kind, ErrorKind::Invalid);
     assert_sound(&device);
 }
 
-/// S-56. At the size and with the limits of the product: a file of 5,000 extents is removed and rolled back at once, from two threads, ten times.
+/// S-56. At the size and with the limits of the product: a file of 5,000 extents is removed and
+/// rolled back at once, from two threads, ten times.
 #[test]
 fn a_large_file_is_removed_beside_a_rollback_of_it() {
     let device = device(256 << 20, 4096);
@@ -520,7 +618,8 @@ fn a_large_file_is_removed_beside_a_rollback_of_it() {
     page.fill(7);
     (0..5000).for_each(|i| assert_eq!(file.write_at(&page, i * STRIDE).unwrap(), i * STRIDE));
     drop(file);
-    let options = CheckpointOptions { scope: CheckpointScope::Everything, ..CheckpointOptions::default() };
+    let options =
+        CheckpointOptions { scope: CheckpointScope::Everything, ..CheckpointOptions::default() };
     fs.create_checkpoint("base", &options).unwrap();
     let whole = content(&fs, "/f");
     for _ in 0..10 {

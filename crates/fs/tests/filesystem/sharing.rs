@@ -1,4 +1,5 @@
-//! What the inode lock of each mode lets happen at once, seen from the device; and promises that only a full volume or a second thread shows.
+//! What the inode lock of each mode lets happen at once, seen from the device; and promises that
+//! only a full volume or a second thread shows.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
@@ -6,7 +7,9 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
 use bedplate_block::{AlignedBuf, DeviceCall, Hook, HookedDevice, Result};
-use bedplate_fs::{AllocateMode, ErrorKind, File, FileSystem, InodeLockSetting, IoMode, MountOptions, OpenOptions};
+use bedplate_fs::{
+    AllocateMode, ErrorKind, File, FileSystem, InodeLockSetting, IoMode, MountOptions, OpenOptions,
+};
 
 use crate::support::{device, format, mount_as, options};
 
@@ -33,12 +36,24 @@ impl Meeting {
     fn device() -> Arc<HookedDevice<Self>> {
         let inner = device(48 << 20, 512);
         format(&inner, 4096);
-        HookedDevice::new(inner, Self { wanted: AtomicUsize::new(1), watched: Mutex::default(), changed: Condvar::new() })
+        HookedDevice::new(
+            inner,
+            Self {
+                wanted: AtomicUsize::new(1),
+                watched: Mutex::default(),
+                changed: Condvar::new(),
+            },
+        )
     }
 
     /// Lets writes of a file's present blocks wait until so many are in flight.
     fn watch(&self, file: &File, wanted: usize) {
-        let ranges = file.extents().unwrap().into_iter().map(|extent| extent.volume_offset..extent.volume_offset + extent.len).collect();
+        let ranges = file
+            .extents()
+            .unwrap()
+            .into_iter()
+            .map(|extent| extent.volume_offset..extent.volume_offset + extent.len)
+            .collect();
         *self.watched.lock().unwrap() = Watched { ranges, ..Watched::default() };
         self.wanted.store(wanted, Ordering::SeqCst);
     }
@@ -49,8 +64,15 @@ impl Meeting {
 
     fn wait_for(&self, in_flight: usize) {
         let watched = self.watched.lock().unwrap();
-        let (watched, late) = self.changed.wait_timeout_while(watched, PATIENCE, |watched| watched.in_flight_max < in_flight).unwrap();
-        assert!(!late.timed_out(), "{} writes were in flight at once, not {in_flight}", watched.in_flight_max);
+        let (watched, late) = self
+            .changed
+            .wait_timeout_while(watched, PATIENCE, |watched| watched.in_flight_max < in_flight)
+            .unwrap();
+        assert!(
+            !late.timed_out(),
+            "{} writes were in flight at once, not {in_flight}",
+            watched.in_flight_max
+        );
     }
 
     fn enter(&self, offset: u64) -> bool {
@@ -85,16 +107,31 @@ impl Hook for Meeting {
 
 const LEN: usize = 64 << 10;
 
-fn written_file(meeting: &Arc<HookedDevice<Meeting>>, mode: IoMode, inode_lock: InodeLockSetting) -> (FileSystem, File) {
-    let fs = FileSystem::mount(Arc::clone(meeting) as _, None, MountOptions { inode_lock, ..options(mode) }).unwrap();
+fn written_file(
+    meeting: &Arc<HookedDevice<Meeting>>,
+    mode: IoMode,
+    inode_lock: InodeLockSetting,
+) -> (FileSystem, File) {
+    let fs = FileSystem::mount(
+        Arc::clone(meeting) as _,
+        None,
+        MountOptions { inode_lock, ..options(mode) },
+    )
+    .unwrap();
     let file = fs.open("f", &OpenOptions { mode: Some(mode), ..OpenOptions::create() }).unwrap();
     file.write_at(&AlignedBuf::zeroed(LEN), 0).unwrap();
     fs.sync().unwrap();
     (fs, file)
 }
 
-/// Writes ranges from a thread each, some times over; returns how many writes were in flight at once.
-fn writes_at_once(mode: IoMode, inode_lock: InodeLockSetting, ranges: &[Range<usize>], wanted: usize) -> usize {
+/// Writes ranges from a thread each, some times over; returns how many writes were in flight at
+/// once.
+fn writes_at_once(
+    mode: IoMode,
+    inode_lock: InodeLockSetting,
+    ranges: &[Range<usize>],
+    wanted: usize,
+) -> usize {
     let meeting = Meeting::device();
     let (_fs, file) = written_file(&meeting, mode, inode_lock);
     meeting.watch(&file, wanted);
@@ -104,15 +141,21 @@ fn writes_at_once(mode: IoMode, inode_lock: InodeLockSetting, ranges: &[Range<us
             scope.spawn(move || {
                 let mut buf = AlignedBuf::zeroed(range.len());
                 buf.fill(fill);
-                (0..times).for_each(|_| assert_eq!(file.write_at(&buf, range.start as u64).unwrap(), range.start as u64));
+                (0..times).for_each(|_| {
+                    assert_eq!(file.write_at(&buf, range.start as u64).unwrap(), range.start as u64)
+                });
             });
         }
     });
-    let overlap = ranges.iter().map(|range| range.start).max().unwrap()..ranges.iter().map(|range| range.end).min().unwrap();
+    let overlap = ranges.iter().map(|range| range.start).max().unwrap()
+        ..ranges.iter().map(|range| range.end).min().unwrap();
     if mode == IoMode::Direct && !overlap.is_empty() {
         let mut buf = AlignedBuf::zeroed(overlap.len());
         file.read_at(&mut buf, overlap.start as u64).unwrap();
-        assert!(buf.iter().all(|byte| *byte == buf[0]), "S-22: one of the writes lies wholly over the others");
+        assert!(
+            buf.iter().all(|byte| *byte == buf[0]),
+            "S-22: one of the writes lies wholly over the others"
+        );
     }
     meeting.in_flight_max()
 }
@@ -120,7 +163,8 @@ fn writes_at_once(mode: IoMode, inode_lock: InodeLockSetting, ranges: &[Range<us
 const DISJOINT: [Range<usize>; 3] = [0..8192, 16_384..24_576, 32_768..65_536];
 const OVERLAPPING: [Range<usize>; 3] = [0..40_960, 8192..49_152, 20_480..65_536];
 
-/// S-22: direct writes of disjoint ranges are in flight at once, of overlapping ones only one is; with `inode-lock=whole` only one of the file is.
+/// S-22: direct writes of disjoint ranges are in flight at once, of overlapping ones only one is;
+/// with `inode-lock=whole` only one of the file is.
 #[test]
 fn s_22_direct_writes_run_in_parallel_where_they_do_not_overlap() {
     assert_eq!(writes_at_once(IoMode::Direct, InodeLockSetting::Range, &DISJOINT, 3), 3);
@@ -134,7 +178,8 @@ fn s_23_concurrent_writes_run_in_parallel_where_they_overlap() {
     assert_eq!(writes_at_once(IoMode::Concurrent, InodeLockSetting::Range, &OVERLAPPING, 3), 3);
 }
 
-/// S-25: while a write of a concurrent file is at the device, the file grows and holes are filled, on the same open.
+/// S-25: while a write of a concurrent file is at the device, the file grows and holes are filled,
+/// on the same open.
 #[test]
 fn s_25_a_concurrent_file_grows_under_running_io() {
     let meeting = Meeting::device();
@@ -157,7 +202,8 @@ fn s_25_a_concurrent_file_grows_under_running_io() {
     fs.sync().unwrap();
 }
 
-/// S-24: a read finds in the cache nothing older than the last write that had returned, of any thread.
+/// S-24: a read finds in the cache nothing older than the last write that had returned, of any
+/// thread.
 #[test]
 fn s_24_cached_reads_are_never_older_than_a_write_that_returned() {
     let device = device(48 << 20, 512);
@@ -180,7 +226,10 @@ fn s_24_cached_reads_are_never_older_than_a_write_that_returned() {
                 while least < 200 {
                     least = returned.load(Ordering::SeqCst);
                     file.read_at(&mut buf, 4096).unwrap();
-                    assert!(buf.iter().all(|byte| *byte >= least), "S-24: the cache holds what was written before version {least}");
+                    assert!(
+                        buf.iter().all(|byte| *byte >= least),
+                        "S-24: the cache holds what was written before version {least}"
+                    );
                 }
             });
         }
@@ -188,7 +237,8 @@ fn s_24_cached_reads_are_never_older_than_a_write_that_returned() {
     assert!(file.counters().cache_hits > 0, "some reads were served from the cache");
 }
 
-/// S-12, S-34: on a full volume a write of what was preallocated finds its room; one that finds none changes nothing.
+/// S-12, S-34: on a full volume a write of what was preallocated finds its room; one that finds
+/// none changes nothing.
 #[test]
 fn s_12_s_34_what_was_preallocated_can_be_written_on_a_full_volume() {
     for mode in IoMode::ALL {
@@ -210,7 +260,11 @@ fn s_12_s_34_what_was_preallocated_can_be_written_on_a_full_volume() {
             }
         }
         let size = filler.size();
-        assert_eq!(filler.write_at(&[1; 65_536], size).unwrap_err().kind, ErrorKind::NoSpace, "{mode}: the volume is full");
+        assert_eq!(
+            filler.write_at(&[1; 65_536], size).unwrap_err().kind,
+            ErrorKind::NoSpace,
+            "{mode}: the volume is full"
+        );
         assert_eq!(filler.size(), size, "{mode}");
         for at in (8192..8192 + (4 << 20)).step_by(60_000) {
             let len = 60_000.min(8192 + (4 << 20) - at);
@@ -219,6 +273,10 @@ fn s_12_s_34_what_was_preallocated_can_be_written_on_a_full_volume() {
         file.sync_all().unwrap();
         let mut content = vec![0; 8192 + (4 << 20)];
         assert_eq!(file.read_at(&mut content, 0).unwrap(), content.len());
-        assert!(content[..8192].iter().all(|byte| *byte == 7) && content[8192..].iter().all(|byte| *byte == 9), "S-34: {mode}");
+        assert!(
+            content[..8192].iter().all(|byte| *byte == 7)
+                && content[8192..].iter().all(|byte| *byte == 9),
+            "S-34: {mode}"
+        );
     }
 }

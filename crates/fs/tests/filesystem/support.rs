@@ -52,7 +52,8 @@ pub fn device(size_bytes: u64, sector: u32) -> Arc<dyn BlockDevice> {
 }
 
 pub fn format(device: &Arc<dyn BlockDevice>, block_size: u32) {
-    FileSystem::format(device, None, &FormatOptions { block_size, ..FormatOptions::default() }).expect("an empty device is formatted");
+    FileSystem::format(device, None, &FormatOptions { block_size, ..FormatOptions::default() })
+        .expect("an empty device is formatted");
 }
 
 pub fn options(mode: IoMode) -> MountOptions {

@@ -3,7 +3,9 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use bedplate_block::{AlignedBuf, BlockDevice, CrashChoice, Geometry, MemoryDevice, SimulatedDevice, SimulatedOptions};
+use bedplate_block::{
+    AlignedBuf, BlockDevice, CrashChoice, Geometry, MemoryDevice, SimulatedDevice, SimulatedOptions,
+};
 use bedplate_fs::{ErrorKind, FileSystem, IoMode, OpenOptions};
 
 use crate::support::{Random, device, format, mount_as};
@@ -11,19 +13,30 @@ use crate::support::{Random, device, format, mount_as};
 const PAGE: usize = 8192;
 const PAGES: u64 = 12;
 
-/// Writes pages on a device that tears at its `unit`, cuts the power after every operation, and counts pages that hold parts of two writes.
+/// Writes pages on a device that tears at its `unit`, cuts the power after every operation, and
+/// counts pages that hold parts of two writes.
 fn torn_pages(unit: u32, block_size: u32, mode: IoMode, untorn: bool) -> usize {
-    let geometry = Geometry { logical_block_size: 512, physical_block_size: 512, untorn_unit: unit, volatile_cache: true, ..MemoryDevice::GEOMETRY };
+    let geometry = Geometry {
+        logical_block_size: 512,
+        physical_block_size: 512,
+        untorn_unit: unit,
+        volatile_cache: true,
+        ..MemoryDevice::GEOMETRY
+    };
     let blank: Arc<dyn BlockDevice> = MemoryDevice::with_geometry(40 << 20, geometry);
     format(&blank, block_size);
     let mut content = AlignedBuf::zeroed(40 << 20);
     blank.read_at(&mut content, 0).unwrap();
     let copy = MemoryDevice::with_geometry(40 << 20, geometry);
     copy.write_at(&content, 0).unwrap();
-    let device = SimulatedDevice::over(&copy.snapshot(), &SimulatedOptions { geometry, ..SimulatedOptions::default() });
+    let device = SimulatedDevice::over(
+        &copy.snapshot(),
+        &SimulatedOptions { geometry, ..SimulatedOptions::default() },
+    );
     let shared: Arc<dyn BlockDevice> = Arc::clone(&device) as _;
     let fs = mount_as(&shared, mode);
-    let file = fs.open("/pages", &OpenOptions { mode: Some(mode), ..OpenOptions::create() }).unwrap();
+    let file =
+        fs.open("/pages", &OpenOptions { mode: Some(mode), ..OpenOptions::create() }).unwrap();
     let mut page = AlignedBuf::zeroed(PAGE);
     for at in 0..PAGES {
         page.fill(1);
@@ -54,10 +67,18 @@ fn torn_pages(unit: u32, block_size: u32, mode: IoMode, untorn: bool) -> usize {
     drop((file, fs));
     let mut torn = 0;
     for after in first..=last {
-        for choice in [CrashChoice::LoseAll, CrashChoice::Seeded(after as u64), CrashChoice::Seeded(!(after as u64))] {
+        for choice in [
+            CrashChoice::LoseAll,
+            CrashChoice::Seeded(after as u64),
+            CrashChoice::Seeded(!(after as u64)),
+        ] {
             let image: Arc<dyn BlockDevice> = device.crash_image(after, &choice);
             assert!(
-                FileSystem::check(&image, None, false).unwrap().findings.iter().all(|finding| finding.kind == bedplate_fs::FindingKind::Superblock)
+                FileSystem::check(&image, None, false)
+                    .unwrap()
+                    .findings
+                    .iter()
+                    .all(|finding| finding.kind == bedplate_fs::FindingKind::Superblock)
             );
             let fs = mount_as(&image, mode);
             let file = fs.open("/pages", &OpenOptions::read_only()).unwrap();
@@ -66,18 +87,30 @@ fn torn_pages(unit: u32, block_size: u32, mode: IoMode, untorn: bool) -> usize {
                 assert_eq!(file.read_at(&mut page, at * PAGE as u64).unwrap(), PAGE);
                 let values: BTreeSet<u8> = page.iter().copied().collect();
                 torn += usize::from(values.len() > 1);
-                assert!(values.iter().all(|value| *value >= least[at as usize]), "page {at} is older than its sync");
+                assert!(
+                    values.iter().all(|value| *value >= least[at as usize]),
+                    "page {at} is older than its sync"
+                );
             }
         }
     }
     torn
 }
 
-/// S-58: never a torn page, whatever the block size and mode, on a device that tears at every sector, and on one whose own unit suffices.
+/// S-58: never a torn page, whatever the block size and mode, on a device that tears at every
+/// sector, and on one whose own unit suffices.
 #[test]
 fn s_58_a_page_is_never_torn() {
-    for (unit, block_size, mode) in [(512, 4096, IoMode::Concurrent), (512, 8192, IoMode::Direct), (4096, 1024, IoMode::ConcurrentCache)] {
-        assert_eq!(torn_pages(unit, block_size, mode, true), 0, "unit {unit}, block {block_size}, {mode}");
+    for (unit, block_size, mode) in [
+        (512, 4096, IoMode::Concurrent),
+        (512, 8192, IoMode::Direct),
+        (4096, 1024, IoMode::ConcurrentCache),
+    ] {
+        assert_eq!(
+            torn_pages(unit, block_size, mode, true),
+            0,
+            "unit {unit}, block {block_size}, {mode}"
+        );
     }
     assert_eq!(torn_pages(16_384, 4096, IoMode::Concurrent, true), 0, "by the device");
 }
@@ -88,7 +121,8 @@ fn without_the_promise_pages_are_torn() {
     assert!(torn_pages(512, 4096, IoMode::Concurrent, false) > 0);
 }
 
-/// S-58: set, inherited, told, taken back; what cannot be is refused; and pages written again and again find room on a small volume.
+/// S-58: set, inherited, told, taken back; what cannot be is refused; and pages written again and
+/// again find room on a small volume.
 #[test]
 fn s_58_the_unit_is_set_inherited_and_taken_back() {
     let device = device(48 << 20, 512);

@@ -2,9 +2,12 @@
 
 use std::sync::Arc;
 
-use bedplate_block::{AlignedBuf, BlockDevice, Fault, FaultRule, QueueOptions, ReadFault, SimulatedDevice, Trigger};
+use bedplate_block::{
+    AlignedBuf, BlockDevice, Fault, FaultRule, QueueOptions, ReadFault, SimulatedDevice, Trigger,
+};
 use bedplate_fs::{
-    CheckpointOptions, FileSystem, InodeNo, IoMode, MountOptions, OpenOptions, Queue, QueueCompletion, Reason, RenameMode, Tunable, TuneOptions,
+    CheckpointOptions, FileSystem, InodeNo, IoMode, MountOptions, OpenOptions, Queue,
+    QueueCompletion, Reason, RenameMode, Tunable, TuneOptions,
 };
 
 use crate::support::{device, format, options};
@@ -23,16 +26,34 @@ fn aligned(len: usize) -> AlignedBuf {
 #[test]
 fn each_file_has_counters_and_latencies_of_its_own() {
     let fs = timed(IoMode::Concurrent);
-    let (a, b) = (fs.open("/a", &OpenOptions::create()).unwrap(), fs.open("/b", &OpenOptions::create()).unwrap());
+    let (a, b) = (
+        fs.open("/a", &OpenOptions::create()).unwrap(),
+        fs.open("/b", &OpenOptions::create()).unwrap(),
+    );
     (0..10).for_each(|at| assert_eq!(a.write_at(&aligned(4096), at * 4096).unwrap(), at * 4096));
     (0..3).for_each(|at| assert_eq!(a.read_at(&mut aligned(4096), at * 4096).unwrap(), 4096));
     b.write_at(&aligned(8192), 0).unwrap();
     a.sync_data().unwrap();
     let activity = fs.activity(a.ino()).unwrap();
-    assert_eq!((activity.counters.reads, activity.counters.writes, activity.counters.syncs), (3, 10, 1));
-    assert_eq!((activity.latencies.read.count, activity.latencies.write.count, activity.latencies.sync.count), (3, 10, 1));
-    assert!(activity.counters.sync_wait_ns > 0 && activity.latencies.write.percentile_ns(0.5).is_some());
-    assert_eq!((activity.effective_mode, activity.opens, activity.mixed), (Some(IoMode::Concurrent), 1, false));
+    assert_eq!(
+        (activity.counters.reads, activity.counters.writes, activity.counters.syncs),
+        (3, 10, 1)
+    );
+    assert_eq!(
+        (
+            activity.latencies.read.count,
+            activity.latencies.write.count,
+            activity.latencies.sync.count
+        ),
+        (3, 10, 1)
+    );
+    assert!(
+        activity.counters.sync_wait_ns > 0 && activity.latencies.write.percentile_ns(0.5).is_some()
+    );
+    assert_eq!(
+        (activity.effective_mode, activity.opens, activity.mixed),
+        (Some(IoMode::Concurrent), 1, false)
+    );
     let whole = fs.info().latencies;
     assert_eq!((whole.read.count, whole.write.count, whole.sync.count), (3, 11, 1));
     fs.unmount().unwrap();
@@ -82,7 +103,8 @@ fn queued_operations_are_timed_from_the_device_queue_to_their_completion() {
 #[test]
 fn nothing_is_timed_where_that_is_off_and_everything_is_counted() {
     let fs = timed(IoMode::Concurrent);
-    fs.tune(&TuneOptions { changes: vec![(Tunable::LatencySample, Some(0))], live_only: true }).unwrap();
+    fs.tune(&TuneOptions { changes: vec![(Tunable::LatencySample, Some(0))], live_only: true })
+        .unwrap();
     let file = fs.open("/f", &OpenOptions::create()).unwrap();
     // What this thread had drawn before passes first.
     file.write_at(&aligned(4096), 0).unwrap();
@@ -91,7 +113,10 @@ fn nothing_is_timed_where_that_is_off_and_everything_is_counted() {
     file.sync_data().unwrap();
     let after = fs.activity(file.ino()).unwrap();
     assert_eq!(after.latencies, before);
-    assert_eq!((after.counters.writes, after.counters.syncs, after.counters.sync_wait_ns), (101, 1, 0));
+    assert_eq!(
+        (after.counters.writes, after.counters.syncs, after.counters.sync_wait_ns),
+        (101, 1, 0)
+    );
     fs.unmount().unwrap();
 }
 
@@ -104,7 +129,9 @@ fn a_reset_begins_anew_with_one_file_or_with_all() {
         file.read_at(&mut [0; 7], 0).unwrap();
     }
     fs.reset_statistics(Some(files[0].ino())).unwrap();
-    let reads = |fs: &FileSystem| files.each_ref().map(|file| fs.activity(file.ino()).unwrap().counters.reads);
+    let reads = |fs: &FileSystem| {
+        files.each_ref().map(|file| fs.activity(file.ino()).unwrap().counters.reads)
+    };
     assert_eq!(reads(&fs), [0, 1]);
     fs.reset_statistics(None).unwrap();
     assert_eq!(reads(&fs), [0, 0]);
@@ -131,7 +158,12 @@ fn files_that_did_anything_are_listed_in_pages_with_their_paths() {
     }
     assert_eq!(found.len(), 25, "the idle one is not among them");
     let told = |fs: &FileSystem| {
-        let mut told: Vec<String> = fs.paths_of(&found).unwrap().into_values().map(|place| String::from_utf8(place.path).unwrap()).collect();
+        let mut told: Vec<String> = fs
+            .paths_of(&found)
+            .unwrap()
+            .into_values()
+            .map(|place| String::from_utf8(place.path).unwrap())
+            .collect();
         told.sort();
         told
     };

@@ -1,4 +1,5 @@
-//! What monitoring reads: the counters of files, their names, and the processes that have them open.
+//! What monitoring reads: the counters of files, their names, and the processes that have them
+//! open.
 
 use std::collections::HashMap;
 use std::sync::atomic::Ordering::Relaxed;
@@ -45,7 +46,8 @@ pub(super) struct Page {
 pub(super) struct Mover {
     #[serde(flatten)]
     mover: MoverReport,
-    /// Of the files it names, from the root of the file system, by inode number; those that have no name any more are left out.
+    /// Of the files it names, from the root of the file system, by inode number; those that have no
+    /// name any more are left out.
     paths: HashMap<u64, String>,
 }
 
@@ -103,7 +105,10 @@ impl Shared {
         let count = fitting.count().max(1).min(activities.len());
         let cut = count < activities.len();
         activities.truncate(count);
-        let mut page = Page { next: activities.last().filter(|_| more || cut).map(|last| last.ino.0), files: self.named(activities)? };
+        let mut page = Page {
+            next: activities.last().filter(|_| more || cut).map(|last| last.ino.0),
+            files: self.named(activities)?,
+        };
         while page.files.len() > 1 && json(&page)?.len() > VALUE_BYTES_MAX {
             page.files.truncate(page.files.len() / 2);
             page.next = page.files.last().map(|last| last.activity.ino.0);
@@ -119,9 +124,11 @@ impl Shared {
     /// Returns what background defragmentation does and did; with the paths of its files, where those may be told.
     pub(super) fn mover(&self, with_paths: bool) -> Answer<Mover> {
         let mover = self.fs.info().mover;
-        let inodes: Vec<InodeNo> = mover.now.iter().chain(&mover.last).map(|file| file.ino).collect();
+        let inodes: Vec<InodeNo> =
+            mover.now.iter().chain(&mover.last).map(|file| file.ino).collect();
         let paths = if with_paths { self.paths(&inodes)? } else { HashMap::new() };
-        let paths = paths.into_iter().map(|(ino, path)| (ino, bedplate_fs::readable_name(&path))).collect();
+        let paths =
+            paths.into_iter().map(|(ino, path)| (ino, bedplate_fs::readable_name(&path))).collect();
         Ok(Mover { mover, paths })
     }
 
@@ -131,7 +138,11 @@ impl Shared {
         let mut named = |activity: FileActivity| {
             let path = paths.remove(&activity.ino.0);
             let odd = path.as_ref().filter(|path| std::str::from_utf8(path).is_err());
-            Named { path_bytes: odd.cloned(), path: path.as_ref().map(|path| bedplate_fs::readable_name(path)), activity }
+            Named {
+                path_bytes: odd.cloned(),
+                path: path.as_ref().map(|path| bedplate_fs::readable_name(path)),
+                activity,
+            }
         };
         Ok(activities.into_iter().map(&mut named).collect())
     }
@@ -155,7 +166,11 @@ impl Shared {
             // It may have been a directory above that moved.
             known.clear();
         }
-        let unknown: Vec<InodeNo> = inodes.iter().copied().filter(|ino| !known.contains_key(ino) && self.has_name(*ino)).collect();
+        let unknown: Vec<InodeNo> = inodes
+            .iter()
+            .copied()
+            .filter(|ino| !known.contains_key(ino) && self.has_name(*ino))
+            .collect();
         if !unknown.is_empty() {
             known.extend(self.fs.paths_of(&unknown)?);
         }

@@ -10,10 +10,12 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use bedplate_fs::{Attr, FileKind, InodeNo, SetAttr, Timestamp};
 use fuser::{
-    AccessFlags, BsdFileFlags, Config, CopyFileRangeFlags, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation, INodeNo, InitFlags,
-    IoctlFlags, KernelConfig, LockOwner, Notifier, OpenFlags, PollEvents, PollFlags, PollNotifier, RenameFlags, ReplyAttr, ReplyBmap, ReplyCreate,
-    ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyLseek, ReplyOpen, ReplyPoll, ReplyStatfs, ReplyWrite,
-    ReplyXattr, Request, SessionACL, TimeOrNow, WriteFlags,
+    AccessFlags, BsdFileFlags, Config, CopyFileRangeFlags, FileAttr, FileHandle, FileType,
+    Filesystem, FopenFlags, Generation, INodeNo, InitFlags, IoctlFlags, KernelConfig, LockOwner,
+    Notifier, OpenFlags, PollEvents, PollFlags, PollNotifier, RenameFlags, ReplyAttr, ReplyBmap,
+    ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyIoctl,
+    ReplyLseek, ReplyOpen, ReplyPoll, ReplyStatfs, ReplyWrite, ReplyXattr, Request, SessionACL,
+    TimeOrNow, WriteFlags,
 };
 
 use super::buffers::PAYLOAD_BYTES_MAX;
@@ -22,7 +24,8 @@ use super::errno::{Answer, Errno};
 use super::names::{Caller, Entry};
 use super::shared::Shared;
 
-/// Requests that the kernel may have under way in the background: read-ahead, write-back, asynchronous direct I/O.
+/// Requests that the kernel may have under way in the background: read-ahead, write-back,
+/// asynchronous direct I/O.
 const BACKGROUND_MAX: u16 = 512;
 
 /// What the mount cannot do without. All of it is older than Linux 6.6.
@@ -31,8 +34,9 @@ const REQUIRED: InitFlags = InitFlags::FUSE_PARALLEL_DIROPS
     .union(InitFlags::FUSE_HANDLE_KILLPRIV_V2)
     .union(InitFlags::FUSE_EXPLICIT_INVAL_DATA);
 
-/// What it takes where the kernel offers it. Locks are not among them, so that the kernel keeps them itself, as it does for any local file
-/// system; nor is the transport over io_uring, which the protocol library accepts and does not serve.
+/// What it takes where the kernel offers it. Locks are not among them, so that the kernel keeps
+/// them itself, as it does for any local file system; nor is the transport over io_uring, which the
+/// protocol library accepts and does not serve.
 const WELCOME: InitFlags = InitFlags::FUSE_DO_READDIRPLUS
     .union(InitFlags::FUSE_READDIRPLUS_AUTO)
     .union(InitFlags::FUSE_CACHE_SYMLINKS)
@@ -47,12 +51,23 @@ pub(super) struct Session(fuser::Session<Adapter>);
 
 impl Session {
     /// Agrees with the kernel on how to talk.
-    pub(super) fn open(shared: &Arc<Shared>, connection: OwnedFd, threads: usize, channel_each: bool) -> io::Result<Self> {
+    pub(super) fn open(
+        shared: &Arc<Shared>,
+        connection: OwnedFd,
+        threads: usize,
+        channel_each: bool,
+    ) -> io::Result<Self> {
         let mut config = Config::default();
         config.n_threads = Some(threads);
         config.clone_fd = channel_each;
-        // The library's own check of users would refuse the kernel's write-back; the kernel has checked already.
-        let session = fuser::Session::from_fd(Adapter(Arc::clone(shared)), connection, SessionACL::All, config)?;
+        // The library's own check of users would refuse the kernel's write-back; the kernel has
+        // checked already.
+        let session = fuser::Session::from_fd(
+            Adapter(Arc::clone(shared)),
+            connection,
+            SessionACL::All,
+            config,
+        )?;
         shared.kernel.connect(session.notifier());
         Ok(Self(session))
     }
@@ -60,14 +75,16 @@ impl Session {
     /// Serves until the connection ends.
     pub(super) fn serve(self) -> io::Result<()> {
         match self.0.run() {
-            // An event thread that took a request off the queue in the very moment of the unmount is told so, instead of "no device".
+            // An event thread that took a request off the queue in the very moment of the unmount
+            // is told so, instead of "no device".
             Err(error) if error.raw_os_error() == Some(libc::ECONNABORTED) => Ok(()),
             result => result,
         }
     }
 }
 
-/// Messages to the kernel. Each waits for the kernel, and so for requests that event threads answer: not for those (I-LIN-1).
+/// Messages to the kernel. Each waits for the kernel, and so for requests that event threads
+/// answer: not for those (I-LIN-1).
 #[derive(Debug, Default)]
 pub(super) struct Kernel(OnceLock<Notifier>);
 
@@ -76,16 +93,23 @@ impl Kernel {
         assert!(self.0.set(notifier).is_ok(), "a mount has one session");
     }
 
-    /// Returns the way to the kernel, which no event thread may take; `None` before the kernel has answered.
+    /// Returns the way to the kernel, which no event thread may take; `None` before the kernel has
+    /// answered.
     fn notifier(&self) -> Option<&Notifier> {
-        let on_event_thread = std::thread::current().name().is_some_and(|name| name.starts_with(EVENT_THREADS));
+        let on_event_thread =
+            std::thread::current().name().is_some_and(|name| name.starts_with(EVENT_THREADS));
         assert!(!on_event_thread, "I-LIN-1: an event thread waits for the kernel");
         self.0.get()
     }
 
-    /// Makes the kernel write its dirty pages of a range (`len` 0: to the end) and drop all of them.
+    /// Makes the kernel write its dirty pages of a range (`len` 0: to the end) and drop all of
+    /// them.
     pub(super) fn drop_pages(&self, number: InodeNo, offset: u64, len: u64) {
-        let (Some(notifier), Ok(offset), Ok(len)) = (self.notifier(), i64::try_from(offset), i64::try_from(len)) else { return };
+        let (Some(notifier), Ok(offset), Ok(len)) =
+            (self.notifier(), i64::try_from(offset), i64::try_from(len))
+        else {
+            return;
+        };
         if let Err(error) = notifier.inval_inode(INodeNo(number.0), offset, len) {
             tracing::debug!("the kernel kept pages of inode {}: {error}", number.0);
         }
@@ -128,7 +152,12 @@ impl Adapter {
                 let root = FileAttr { ino: INodeNo::ROOT, ..self.attr(&attr) };
                 reply.entry_with_ttls(&self.0.attr_ttl(attr.ino), &name_ttl, &root, Generation(0));
             }
-            Ok(Entry { attr, name_ttl }) => reply.entry_with_ttls(&self.0.attr_ttl(attr.ino), &name_ttl, &self.attr(&attr), generation(&attr)),
+            Ok(Entry { attr, name_ttl }) => reply.entry_with_ttls(
+                &self.0.attr_ttl(attr.ino),
+                &name_ttl,
+                &self.attr(&attr),
+                generation(&attr),
+            ),
             Err(errno) => reply.error(errno.into()),
         }
     }
@@ -181,20 +210,29 @@ impl Filesystem for Adapter {
         if self.0.write_back {
             required |= InitFlags::FUSE_WRITEBACK_CACHE;
         }
-        config.add_capabilities(required).map_err(|missing| io::Error::other(format!("this kernel's FUSE lacks {missing:?}")))?;
+        config
+            .add_capabilities(required)
+            .map_err(|missing| io::Error::other(format!("this kernel's FUSE lacks {missing:?}")))?;
         let welcome = WELCOME & config.capabilities();
-        config.add_capabilities(welcome).map_err(|missing| io::Error::other(format!("this kernel offered {missing:?} and took it back")))?;
+        config.add_capabilities(welcome).map_err(|missing| {
+            io::Error::other(format!("this kernel offered {missing:?} and took it back"))
+        })?;
         let refused = |nearest| io::Error::other(format!("the kernel's limit is {nearest}"));
         config.set_max_write(PAYLOAD_BYTES_MAX as u32).map_err(refused)?;
         config.set_max_background(BACKGROUND_MAX).map_err(|nearest| refused(nearest.into()))?;
-        config.set_time_granularity(Duration::from_nanos(1)).map_err(|nearest| io::Error::other(format!("{nearest:?}")))?;
+        config
+            .set_time_granularity(Duration::from_nanos(1))
+            .map_err(|nearest| io::Error::other(format!("{nearest:?}")))?;
         Ok(())
     }
 
     // ---- names ----
 
     fn lookup(&self, req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
-        self.reply_entry(reply, self.0.run("lookup", || self.0.lookup(caller(req), self.ino(parent), name)));
+        self.reply_entry(
+            reply,
+            self.0.run("lookup", || self.0.lookup(caller(req), self.ino(parent), name)),
+        );
     }
 
     fn forget(&self, _req: &Request, number: INodeNo, count: u64) {
@@ -207,12 +245,35 @@ impl Filesystem for Adapter {
             .unwrap_or_default();
     }
 
-    fn mknod(&self, req: &Request, parent: INodeNo, name: &OsStr, mode: u32, _umask: u32, rdev: u32, reply: ReplyEntry) {
-        self.reply_entry(reply, self.0.run("mknod", || self.0.mknod(caller(req), self.ino(parent), name, mode, rdev)));
+    fn mknod(
+        &self,
+        req: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        mode: u32,
+        _umask: u32,
+        rdev: u32,
+        reply: ReplyEntry,
+    ) {
+        self.reply_entry(
+            reply,
+            self.0.run("mknod", || self.0.mknod(caller(req), self.ino(parent), name, mode, rdev)),
+        );
     }
 
-    fn mkdir(&self, req: &Request, parent: INodeNo, name: &OsStr, mode: u32, _umask: u32, reply: ReplyEntry) {
-        self.reply_entry(reply, self.0.run("mkdir", || self.0.mkdir(caller(req), self.ino(parent), name, mode)));
+    fn mkdir(
+        &self,
+        req: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        mode: u32,
+        _umask: u32,
+        reply: ReplyEntry,
+    ) {
+        self.reply_entry(
+            reply,
+            self.0.run("mkdir", || self.0.mkdir(caller(req), self.ino(parent), name, mode)),
+        );
     }
 
     fn unlink(&self, _req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
@@ -220,19 +281,58 @@ impl Filesystem for Adapter {
     }
 
     fn rmdir(&self, _req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        reply_empty(reply, self.0.run("rmdir", || Ok(self.0.fs.rmdir(self.ino(parent), name.as_bytes())?)));
+        reply_empty(
+            reply,
+            self.0.run("rmdir", || Ok(self.0.fs.rmdir(self.ino(parent), name.as_bytes())?)),
+        );
     }
 
-    fn symlink(&self, req: &Request, parent: INodeNo, name: &OsStr, target: &Path, reply: ReplyEntry) {
-        self.reply_entry(reply, self.0.run("symlink", || self.0.symlink(caller(req), self.ino(parent), name, target.as_os_str())));
+    fn symlink(
+        &self,
+        req: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        target: &Path,
+        reply: ReplyEntry,
+    ) {
+        self.reply_entry(
+            reply,
+            self.0.run("symlink", || {
+                self.0.symlink(caller(req), self.ino(parent), name, target.as_os_str())
+            }),
+        );
     }
 
-    fn rename(&self, _req: &Request, parent: INodeNo, name: &OsStr, newparent: INodeNo, newname: &OsStr, flags: RenameFlags, reply: ReplyEmpty) {
-        reply_empty(reply, self.0.run("rename", || self.0.rename(self.ino(parent), name, self.ino(newparent), newname, flags.bits())));
+    fn rename(
+        &self,
+        _req: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        newparent: INodeNo,
+        newname: &OsStr,
+        flags: RenameFlags,
+        reply: ReplyEmpty,
+    ) {
+        reply_empty(
+            reply,
+            self.0.run("rename", || {
+                self.0.rename(self.ino(parent), name, self.ino(newparent), newname, flags.bits())
+            }),
+        );
     }
 
-    fn link(&self, _req: &Request, number: INodeNo, newparent: INodeNo, newname: &OsStr, reply: ReplyEntry) {
-        self.reply_entry(reply, self.0.run("link", || self.0.link(self.ino(number), self.ino(newparent), newname)));
+    fn link(
+        &self,
+        _req: &Request,
+        number: INodeNo,
+        newparent: INodeNo,
+        newname: &OsStr,
+        reply: ReplyEntry,
+    ) {
+        self.reply_entry(
+            reply,
+            self.0.run("link", || self.0.link(self.ino(number), self.ino(newparent), newname)),
+        );
     }
 
     fn readlink(&self, _req: &Request, number: INodeNo, reply: ReplyData) {
@@ -275,12 +375,24 @@ impl Filesystem for Adapter {
             mtime: mtime.map(time_or_now),
             ctime: ctime.map(timestamp),
         };
-        self.reply_attr(reply, self.0.run("setattr", || self.0.setattr(caller(req), self.ino(number), change)));
+        self.reply_attr(
+            reply,
+            self.0.run("setattr", || self.0.setattr(caller(req), self.ino(number), change)),
+        );
     }
 
     fn statfs(&self, _req: &Request, _number: INodeNo, reply: ReplyStatfs) {
         match self.0.run("statfs", || Ok(self.0.statfs())) {
-            Ok(t) => reply.statfs(t.blocks, t.free, t.available, t.files, t.files_free, t.block_size, 255, t.block_size),
+            Ok(t) => reply.statfs(
+                t.blocks,
+                t.free,
+                t.available,
+                t.files,
+                t.files_free,
+                t.block_size,
+                255,
+                t.block_size,
+            ),
             Err(errno) => reply.error(errno.into()),
         }
     }
@@ -292,12 +404,28 @@ impl Filesystem for Adapter {
 
     // ---- extended attributes ----
 
-    fn setxattr(&self, req: &Request, number: INodeNo, name: &OsStr, value: &[u8], flags: i32, _position: u32, reply: ReplyEmpty) {
-        reply_empty(reply, self.0.run("setxattr", || self.0.setxattr(caller(req), self.ino(number), name.as_bytes(), value, flags)));
+    fn setxattr(
+        &self,
+        req: &Request,
+        number: INodeNo,
+        name: &OsStr,
+        value: &[u8],
+        flags: i32,
+        _position: u32,
+        reply: ReplyEmpty,
+    ) {
+        reply_empty(
+            reply,
+            self.0.run("setxattr", || {
+                self.0.setxattr(caller(req), self.ino(number), name.as_bytes(), value, flags)
+            }),
+        );
     }
 
     fn getxattr(&self, req: &Request, number: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
-        self.0.getxattr(caller(req), self.ino(number), name.as_bytes(), move |answer| reply_xattr(reply, size, answer));
+        self.0.getxattr(caller(req), self.ino(number), name.as_bytes(), move |answer| {
+            reply_xattr(reply, size, answer)
+        });
     }
 
     fn listxattr(&self, _req: &Request, number: INodeNo, size: u32, reply: ReplyXattr) {
@@ -305,15 +433,36 @@ impl Filesystem for Adapter {
     }
 
     fn removexattr(&self, _req: &Request, number: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        reply_empty(reply, self.0.run("removexattr", || self.0.removexattr(self.ino(number), name.as_bytes())));
+        reply_empty(
+            reply,
+            self.0.run("removexattr", || self.0.removexattr(self.ino(number), name.as_bytes())),
+        );
     }
 
     // ---- files ----
 
-    fn create(&self, req: &Request, parent: INodeNo, name: &OsStr, mode: u32, _umask: u32, flags: i32, reply: ReplyCreate) {
-        match self.0.run("create", || self.0.create(caller(req), self.ino(parent), name, mode, flags)) {
+    fn create(
+        &self,
+        req: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        mode: u32,
+        _umask: u32,
+        flags: i32,
+        reply: ReplyCreate,
+    ) {
+        match self
+            .0
+            .run("create", || self.0.create(caller(req), self.ino(parent), name, mode, flags))
+        {
             Ok((entry, opened)) => {
-                reply.created(&entry.name_ttl, &self.attr(&entry.attr), generation(&entry.attr), FileHandle(opened.handle), open_flags(opened));
+                reply.created(
+                    &entry.name_ttl,
+                    &self.attr(&entry.attr),
+                    generation(&entry.attr),
+                    FileHandle(opened.handle),
+                    open_flags(opened),
+                );
             }
             Err(errno) => reply.error(errno.into()),
         }
@@ -338,7 +487,8 @@ impl Filesystem for Adapter {
         owner: Option<LockOwner>,
         reply: ReplyData,
     ) {
-        // A read on behalf of a caller names the owner of its locks; one that fills pages has no caller.
+        // A read on behalf of a caller names the owner of its locks; one that fills pages has no
+        // caller.
         self.0.read(fh.0, offset, size, owner.is_none(), |answer| match answer {
             Ok(data) => reply.data(data),
             Err(errno) => reply.error(errno.into()),
@@ -357,18 +507,41 @@ impl Filesystem for Adapter {
         _owner: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
-        let (from_pages, kill_set_id) = (flags.contains(WriteFlags::FUSE_WRITE_CACHE), flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID));
+        let (from_pages, kill_set_id) = (
+            flags.contains(WriteFlags::FUSE_WRITE_CACHE),
+            flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID),
+        );
         let len = data.len() as u32;
-        // The flags of the open and, since Linux sends them along, those of this one call (`RWF_DSYNC`, `RWF_SYNC`).
+        // The flags of the open and, since Linux sends them along, those of this one call
+        // (`RWF_DSYNC`, `RWF_SYNC`).
         let durability = Durability::of_flags(open_flags.0);
-        self.0.write(&Write { caller: caller(req), handle: fh.0, offset, data, from_pages, kill_set_id, durability }, move |answer| match answer {
-            Ok(()) => reply.written(len),
-            Err(errno) => reply.error(errno.into()),
-        });
+        self.0.write(
+            &Write {
+                caller: caller(req),
+                handle: fh.0,
+                offset,
+                data,
+                from_pages,
+                kill_set_id,
+                durability,
+            },
+            move |answer| match answer {
+                Ok(()) => reply.written(len),
+                Err(errno) => reply.error(errno.into()),
+            },
+        );
     }
 
-    fn flush(&self, _req: &Request, _number: INodeNo, _fh: FileHandle, _owner: LockOwner, reply: ReplyEmpty) {
-        // A close needs nothing of us: the kernel has written its pages and keeps the locks. It does not ask again after this.
+    fn flush(
+        &self,
+        _req: &Request,
+        _number: INodeNo,
+        _fh: FileHandle,
+        _owner: LockOwner,
+        reply: ReplyEmpty,
+    ) {
+        // A close needs nothing of us: the kernel has written its pages and keeps the locks. It
+        // does not ask again after this.
         reply.error(Errno::NOSYS.into());
     }
 
@@ -389,18 +562,44 @@ impl Filesystem for Adapter {
         reply_empty(reply, answer);
     }
 
-    fn fsync(&self, _req: &Request, _number: INodeNo, fh: FileHandle, datasync: bool, reply: ReplyEmpty) {
+    fn fsync(
+        &self,
+        _req: &Request,
+        _number: INodeNo,
+        fh: FileHandle,
+        datasync: bool,
+        reply: ReplyEmpty,
+    ) {
         self.0.run_sync(move |shared| {
             let answer = shared.run("fsync", || shared.fsync(&*shared.open_file(fh.0)?, datasync));
             reply_empty(reply, answer);
         });
     }
 
-    fn fallocate(&self, req: &Request, _number: INodeNo, fh: FileHandle, offset: u64, length: u64, mode: i32, reply: ReplyEmpty) {
-        self.0.fallocate(caller(req), fh.0, offset, length, mode, |answer| reply_empty(reply, answer));
+    fn fallocate(
+        &self,
+        req: &Request,
+        _number: INodeNo,
+        fh: FileHandle,
+        offset: u64,
+        length: u64,
+        mode: i32,
+        reply: ReplyEmpty,
+    ) {
+        self.0.fallocate(caller(req), fh.0, offset, length, mode, |answer| {
+            reply_empty(reply, answer)
+        });
     }
 
-    fn lseek(&self, _req: &Request, _number: INodeNo, fh: FileHandle, offset: i64, whence: i32, reply: ReplyLseek) {
+    fn lseek(
+        &self,
+        _req: &Request,
+        _number: INodeNo,
+        fh: FileHandle,
+        offset: i64,
+        whence: i32,
+        reply: ReplyLseek,
+    ) {
         self.0.lseek(fh.0, offset, whence, |answer| match answer {
             Ok(offset) => reply.offset(offset),
             Err(errno) => reply.error(errno.into()),
@@ -420,10 +619,16 @@ impl Filesystem for Adapter {
         _flags: CopyFileRangeFlags,
         reply: ReplyWrite,
     ) {
-        self.0.copy_range(caller(req), (fh_in.0, offset_in), (fh_out.0, offset_out), len, |answer| match answer {
-            Ok(copied) => reply.written(copied),
-            Err(errno) => reply.error(errno.into()),
-        });
+        self.0.copy_range(
+            caller(req),
+            (fh_in.0, offset_in),
+            (fh_out.0, offset_out),
+            len,
+            |answer| match answer {
+                Ok(copied) => reply.written(copied),
+                Err(errno) => reply.error(errno.into()),
+            },
+        );
     }
 
     fn ioctl(
@@ -440,7 +645,16 @@ impl Filesystem for Adapter {
         reply.error(Errno::NOTTY.into());
     }
 
-    fn poll(&self, _req: &Request, _number: INodeNo, _fh: FileHandle, _ph: PollNotifier, _events: PollEvents, _flags: PollFlags, reply: ReplyPoll) {
+    fn poll(
+        &self,
+        _req: &Request,
+        _number: INodeNo,
+        _fh: FileHandle,
+        _ph: PollNotifier,
+        _events: PollEvents,
+        _flags: PollFlags,
+        reply: ReplyPoll,
+    ) {
         reply.error(Errno::NOSYS.into());
     }
 
@@ -457,10 +671,22 @@ impl Filesystem for Adapter {
         }
     }
 
-    fn readdir(&self, _req: &Request, _number: INodeNo, fh: FileHandle, offset: u64, mut reply: ReplyDirectory) {
+    fn readdir(
+        &self,
+        _req: &Request,
+        _number: INodeNo,
+        fh: FileHandle,
+        offset: u64,
+        mut reply: ReplyDirectory,
+    ) {
         let answer = self.0.run("readdir", || {
             self.0.readdir(fh.0, offset, |listed| {
-                Ok(!reply.add(INodeNo(listed.ino.0), listed.cookie, file_type(listed.kind), OsStr::from_bytes(listed.name)))
+                Ok(!reply.add(
+                    INodeNo(listed.ino.0),
+                    listed.cookie,
+                    file_type(listed.kind),
+                    OsStr::from_bytes(listed.name),
+                ))
             })
         });
         match answer {
@@ -469,7 +695,14 @@ impl Filesystem for Adapter {
         }
     }
 
-    fn readdirplus(&self, _req: &Request, _number: INodeNo, fh: FileHandle, offset: u64, mut reply: ReplyDirectoryPlus) {
+    fn readdirplus(
+        &self,
+        _req: &Request,
+        _number: INodeNo,
+        fh: FileHandle,
+        offset: u64,
+        mut reply: ReplyDirectoryPlus,
+    ) {
         let answer = self.0.run("readdirplus", || {
             self.0.readdirplus(fh.0, offset, |listed, attr| {
                 !reply.add(
@@ -488,12 +721,26 @@ impl Filesystem for Adapter {
         }
     }
 
-    fn releasedir(&self, _req: &Request, _number: INodeNo, fh: FileHandle, _flags: OpenFlags, reply: ReplyEmpty) {
+    fn releasedir(
+        &self,
+        _req: &Request,
+        _number: INodeNo,
+        fh: FileHandle,
+        _flags: OpenFlags,
+        reply: ReplyEmpty,
+    ) {
         self.0.dirs.remove(fh.0);
         reply.ok();
     }
 
-    fn fsyncdir(&self, _req: &Request, _number: INodeNo, fh: FileHandle, _datasync: bool, reply: ReplyEmpty) {
+    fn fsyncdir(
+        &self,
+        _req: &Request,
+        _number: INodeNo,
+        fh: FileHandle,
+        _datasync: bool,
+        reply: ReplyEmpty,
+    ) {
         self.0.run_sync(move |shared| {
             let answer = shared.run("fsyncdir", || shared.fsyncdir(fh.0));
             reply_empty(reply, answer);
@@ -503,7 +750,8 @@ impl Filesystem for Adapter {
 
 /// Returns what tells an inode from another of the same number, for file handles.
 ///
-/// A volume gives no number twice, except one whose creation a power cut undid: that inode was born at another time. 32 bits are what a handle keeps.
+/// A volume gives no number twice, except one whose creation a power cut undid: that inode was born
+/// at another time. 32 bits are what a handle keeps.
 fn generation(attr: &Attr) -> Generation {
     const GOLDEN_RATIO: u64 = 0x9e37_79b9_7f4a_7c15;
     Generation(attr.btime.0.cast_unsigned().wrapping_mul(GOLDEN_RATIO) >> 32)
@@ -551,8 +799,9 @@ fn time_or_now(time: TimeOrNow) -> Timestamp {
 
 /// Converts a time that the protocol library decoded.
 ///
-/// The kernel sends seconds (negative before 1970) and nanoseconds that always count forwards; the library takes both away from the epoch
-/// together when the seconds are negative, which this undoes.
+/// The kernel sends seconds (negative before 1970) and nanoseconds that always count forwards; the
+/// library takes both away from the epoch together when the seconds are negative, which this
+/// undoes.
 fn timestamp(time: SystemTime) -> Timestamp {
     match time.duration_since(UNIX_EPOCH) {
         Ok(_) => time.into(),
@@ -582,6 +831,9 @@ mod tests {
         let opened = |direct, parallel| open_flags(Opened { handle: 0, direct, parallel });
         assert_eq!(opened(false, false), FopenFlags::FOPEN_KEEP_CACHE);
         assert_eq!(opened(true, false), FopenFlags::FOPEN_DIRECT_IO);
-        assert_eq!(opened(true, true), FopenFlags::FOPEN_DIRECT_IO | FopenFlags::FOPEN_PARALLEL_DIRECT_WRITES);
+        assert_eq!(
+            opened(true, true),
+            FopenFlags::FOPEN_DIRECT_IO | FopenFlags::FOPEN_PARALLEL_DIRECT_WRITES
+        );
     }
 }

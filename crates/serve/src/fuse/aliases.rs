@@ -1,7 +1,8 @@
 //! Names with a mode suffix that the kernel has looked up.
 //!
-//! The kernel keeps an entry for each such name beside that of the plain one, and each entry keeps its inode alive: a removed file with a suffixed name would
-//! hold its space until memory is short. So when a plain name goes, the kernel is told to drop the suffixed ones too.
+//! The kernel keeps an entry for each such name beside that of the plain one, and each entry keeps
+//! its inode alive: a removed file with a suffixed name would hold its space until memory is short.
+//! So when a plain name goes, the kernel is told to drop the suffixed ones too.
 
 use std::collections::HashSet;
 use std::ffi::{OsStr, OsString};
@@ -14,7 +15,8 @@ use parking_lot::Mutex;
 
 use super::shared::Shared;
 
-/// The inodes that the kernel got under a suffixed name and has not forgotten: no more than it knows.
+/// The inodes that the kernel got under a suffixed name and has not forgotten: no more than it
+/// knows.
 #[derive(Debug, Default)]
 pub(super) struct Aliases {
     inodes: Mutex<HashSet<InodeNo>>,
@@ -53,19 +55,25 @@ impl Aliases {
 
 /// Returns all names under which a file is opened in some mode.
 pub(super) fn suffixed(plain: &[u8]) -> impl Iterator<Item = OsString> + '_ {
-    IoMode::ALL.into_iter().map(move |mode| OsString::from_vec([plain, b"::", mode.name().as_bytes()].concat()))
+    IoMode::ALL
+        .into_iter()
+        .map(move |mode| OsString::from_vec([plain, b"::", mode.name().as_bytes()].concat()))
 }
 
 impl Shared {
     /// Tells whether the kernel may have suffixed names of the inode that a name leads to.
     pub(super) fn is_aliased(&self, dir: InodeNo, plain: &[u8]) -> bool {
-        !self.aliases.are_none() && self.fs.lookup(dir, plain).is_ok_and(|attr| self.aliases.has(attr.ino))
+        !self.aliases.are_none()
+            && self.fs.lookup(dir, plain).is_ok_and(|attr| self.aliases.has(attr.ino))
     }
 
-    /// Makes the kernel forget the suffixed names of a plain one that is gone. Not at once: the kernel keeps the directory locked until it is answered.
+    /// Makes the kernel forget the suffixed names of a plain one that is gone. Not at once: the
+    /// kernel keeps the directory locked until it is answered.
     pub(super) fn forget_suffixed(self: &Arc<Self>, dir: InodeNo, plain: &[u8]) {
         let plain = OsStr::from_bytes(plain).to_owned();
-        self.run_for_caches(move |shared| suffixed(plain.as_bytes()).for_each(|name| shared.kernel.drop_name(dir, &name)));
+        self.run_for_caches(move |shared| {
+            suffixed(plain.as_bytes()).for_each(|name| shared.kernel.drop_name(dir, &name))
+        });
     }
 }
 

@@ -1,7 +1,9 @@
-//! Making and taking away the mount itself: `mount(2)` where that is allowed, and the set-user-ID helper `fusermount3` where it is not.
+//! Making and taking away the mount itself: `mount(2)` where that is allowed, and the set-user-ID
+//! helper `fusermount3` where it is not.
 //!
-//! The protocol library can do this too. It is done here because the library refuses requests of other users by itself when it is not told
-//! `allow_other`, among them the kernel's own write-back; the kernel's check is the one that counts.
+//! The protocol library can do this too. It is done here because the library refuses requests of
+//! other users by itself when it is not told `allow_other`, among them the kernel's own write-back;
+//! the kernel's check is the one that counts.
 
 use std::ffi::CString;
 use std::io::{self, IoSliceMut, Read};
@@ -50,20 +52,28 @@ pub(super) enum Detach {
 }
 
 /// Mounts and returns the connection to the kernel.
-pub(super) fn attach(mountpoint: &Path, settings: &MountSettings, source: &str) -> Result<(OwnedFd, Option<Guard>)> {
+pub(super) fn attach(
+    mountpoint: &Path,
+    settings: &MountSettings,
+    source: &str,
+) -> Result<(OwnedFd, Option<Guard>)> {
     if geteuid().is_root() && !settings.auto_unmount {
         match mount_directly(mountpoint, settings, source) {
-            Err(error) if error.kind == ErrorKind::Permission => tracing::debug!("{error}; trying {HELPER}"),
+            Err(error) if error.kind == ErrorKind::Permission => {
+                tracing::debug!("{error}; trying {HELPER}")
+            }
             result => return Ok((result?, None)),
         }
     }
     mount_by_helper(mountpoint, settings, source)
 }
 
-/// Unmounts what another process serves. It returns when the mount is gone from the names; the process is then still making everything durable.
+/// Unmounts what another process serves. It returns when the mount is gone from the names; the
+/// process is then still making everything durable.
 ///
 /// # Errors
-/// `Busy`, naming its users, when it is in use; `Unavailable` and `Io` when the system or its helper refuses.
+/// `Busy`, naming its users, when it is in use; `Unavailable` and `Io` when the system or its
+/// helper refuses.
 pub fn unmount(mountpoint: &Path) -> Result<()> {
     detach(mountpoint, Detach::Cleanly)
 }
@@ -85,7 +95,10 @@ fn detach_error(mountpoint: &Path, error: io::Error) -> Error {
     if error.raw_os_error() == Some(libc::EBUSY) {
         let users = super::mountpoint::users_of(mountpoint);
         let by = if users.is_empty() { String::new() } else { format!(" by {}", users.join(", ")) };
-        let message = format!("{} is in use{by}: close what is open on it and unmount again", mountpoint.display());
+        let message = format!(
+            "{} is in use{by}: close what is open on it and unmount again",
+            mountpoint.display()
+        );
         return Error { kind: ErrorKind::Busy, message, source: Some(std::sync::Arc::new(error)) };
     }
     Error::io(format!("cannot unmount {}", mountpoint.display()), error)
@@ -97,7 +110,8 @@ fn detach_by_helper(mountpoint: &Path, how: Detach) -> Result<()> {
     if how == Detach::Lazily {
         command.arg("-z");
     }
-    let output = command.arg("--").arg(mountpoint).stdin(Stdio::null()).output().map_err(no_helper)?;
+    let output =
+        command.arg("--").arg(mountpoint).stdin(Stdio::null()).output().map_err(no_helper)?;
     if output.status.success() {
         return Ok(());
     }
@@ -108,36 +122,68 @@ fn detach_by_helper(mountpoint: &Path, how: Detach) -> Result<()> {
     if said.contains("Invalid argument") || said.contains("not found in /etc/mtab") {
         return Ok(());
     }
-    Err(Error::new(ErrorKind::Io, format!("cannot unmount {}: {}", mountpoint.display(), said.trim())))
+    Err(Error::new(
+        ErrorKind::Io,
+        format!("cannot unmount {}: {}", mountpoint.display(), said.trim()),
+    ))
 }
 
 fn no_helper(error: io::Error) -> Error {
-    let kind = if error.kind() == io::ErrorKind::NotFound { ErrorKind::Unavailable } else { ErrorKind::Io };
-    let message = format!("cannot run {HELPER}, which ordinary users need for mounting: {error}; install the package fuse3");
+    let kind = if error.kind() == io::ErrorKind::NotFound {
+        ErrorKind::Unavailable
+    } else {
+        ErrorKind::Io
+    };
+    let message = format!(
+        "cannot run {HELPER}, which ordinary users need for mounting: {error}; install the package fuse3"
+    );
     Error { kind, message, source: Some(std::sync::Arc::new(error)) }
 }
 
 fn mount_directly(mountpoint: &Path, settings: &MountSettings, source: &str) -> Result<OwnedFd> {
-    let device = std::fs::OpenOptions::new().read(true).write(true).open(DEVICE).map_err(|error| match error.kind() {
-        io::ErrorKind::NotFound => {
-            let message = format!("{DEVICE} does not exist: load the kernel module with 'modprobe fuse'");
-            Error { kind: ErrorKind::Unavailable, message, source: Some(std::sync::Arc::new(error)) }
-        }
-        _ => Error::io(format!("cannot open {DEVICE}"), error),
-    })?;
-    let mut data =
-        format!("fd={},rootmode=40000,user_id={},group_id={},default_permissions", device.as_raw_fd(), geteuid().as_raw(), getegid().as_raw());
+    let device = std::fs::OpenOptions::new().read(true).write(true).open(DEVICE).map_err(
+        |error| match error.kind() {
+            io::ErrorKind::NotFound => {
+                let message =
+                    format!("{DEVICE} does not exist: load the kernel module with 'modprobe fuse'");
+                Error {
+                    kind: ErrorKind::Unavailable,
+                    message,
+                    source: Some(std::sync::Arc::new(error)),
+                }
+            }
+            _ => Error::io(format!("cannot open {DEVICE}"), error),
+        },
+    )?;
+    let mut data = format!(
+        "fd={},rootmode=40000,user_id={},group_id={},default_permissions",
+        device.as_raw_fd(),
+        geteuid().as_raw(),
+        getegid().as_raw()
+    );
     if settings.allow_other {
         data.push_str(",allow_other");
     }
     let data = CString::new(data).expect("digits and letters hold no zero byte");
-    match rustix::mount::mount(source, mountpoint, FS_TYPE, mount_flags(settings), Some(data.as_c_str())) {
+    match rustix::mount::mount(
+        source,
+        mountpoint,
+        FS_TYPE,
+        mount_flags(settings),
+        Some(data.as_c_str()),
+    ) {
         Ok(()) => Ok(device.into()),
-        Err(errno) if errno == Errno::PERM || errno == Errno::ACCESS => {
-            Err(Error { kind: ErrorKind::Permission, ..Error::io("mount(2) is not allowed here", errno.into()) })
+        Err(errno) if errno == Errno::PERM || errno == Errno::ACCESS => Err(Error {
+            kind: ErrorKind::Permission,
+            ..Error::io("mount(2) is not allowed here", errno.into())
+        }),
+        Err(Errno::NODEV) => Err(Error::new(
+            ErrorKind::Unavailable,
+            "this kernel has no FUSE: load the module with 'modprobe fuse'",
+        )),
+        Err(errno) => {
+            Err(Error::io(format!("cannot mount on {}", mountpoint.display()), errno.into()))
         }
-        Err(Errno::NODEV) => Err(Error::new(ErrorKind::Unavailable, "this kernel has no FUSE: load the module with 'modprobe fuse'")),
-        Err(errno) => Err(Error::io(format!("cannot mount on {}", mountpoint.display()), errno.into())),
     }
 }
 
@@ -150,23 +196,36 @@ fn mount_flags(settings: &MountSettings) -> MountFlags {
     flags
 }
 
-/// Runs the helper, which mounts and sends the connection back over a socket that it finds as its standard input.
-fn mount_by_helper(mountpoint: &Path, settings: &MountSettings, source: &str) -> Result<(OwnedFd, Option<Guard>)> {
+/// Runs the helper, which mounts and sends the connection back over a socket that it finds as its
+/// standard input.
+fn mount_by_helper(
+    mountpoint: &Path,
+    settings: &MountSettings,
+    source: &str,
+) -> Result<(OwnedFd, Option<Guard>)> {
     let (ours, theirs) = UnixStream::pair().map_err(|e| Error::io("cannot make a socket", e))?;
     let mut command = Command::new(HELPER);
     command.arg("-o").arg(helper_options(settings, source)).arg("--").arg(mountpoint);
-    command.env("_FUSE_COMMFD", "0").stdin(Stdio::from(OwnedFd::from(theirs))).stdout(Stdio::null()).stderr(Stdio::piped());
+    command
+        .env("_FUSE_COMMFD", "0")
+        .stdin(Stdio::from(OwnedFd::from(theirs)))
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped());
     let mut helper = command.spawn().map_err(no_helper)?;
     drop(command);
     let connection = receive(&ours);
     let connection = match connection {
-        Ok(connection) if settings.auto_unmount => return Ok((connection, Some(Guard { socket: Some(ours), helper }))),
+        Ok(connection) if settings.auto_unmount => {
+            return Ok((connection, Some(Guard { socket: Some(ours), helper })));
+        }
         other => other,
     };
     drop(ours);
     let mut said = String::new();
     if let Some(mut stderr) = helper.stderr.take() {
-        stderr.read_to_string(&mut said).map_err(|e| Error::io(format!("reading what {HELPER} says"), e))?;
+        stderr
+            .read_to_string(&mut said)
+            .map_err(|e| Error::io(format!("reading what {HELPER} says"), e))?;
     }
     helper.wait().map_err(|e| Error::io(format!("waiting for {HELPER}"), e))?;
     match connection {
@@ -185,7 +244,11 @@ fn helper_error(mountpoint: &Path, said: &str, error: &io::Error) -> Error {
         return Error::new(ErrorKind::Permission, message);
     }
     let why = if said.is_empty() { error.to_string() } else { said.to_string() };
-    let kind = if why.contains("ermission") || why.contains("permitted") { ErrorKind::Permission } else { ErrorKind::Io };
+    let kind = if why.contains("ermission") || why.contains("permitted") {
+        ErrorKind::Permission
+    } else {
+        ErrorKind::Io
+    };
     Error::new(kind, format!("cannot mount on {}: {why}", mountpoint.display()))
 }
 
@@ -217,7 +280,12 @@ fn receive(socket: &UnixStream) -> io::Result<OwnedFd> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     loop {
-        match recvmsg(socket, &mut [IoSliceMut::new(&mut byte)], &mut control, RecvFlags::CMSG_CLOEXEC) {
+        match recvmsg(
+            socket,
+            &mut [IoSliceMut::new(&mut byte)],
+            &mut control,
+            RecvFlags::CMSG_CLOEXEC,
+        ) {
             Err(Errno::INTR) => {}
             Err(errno) => return Err(errno.into()),
             Ok(_) => break,
@@ -237,10 +305,16 @@ mod tests {
     #[test]
     fn the_helper_gets_what_mount_would_get() {
         let mut settings = MountSettings::default();
-        assert_eq!(helper_options(&settings, "a,b.img"), r"fsname=a\,b.img,subtype=bedplate,default_permissions");
+        assert_eq!(
+            helper_options(&settings, "a,b.img"),
+            r"fsname=a\,b.img,subtype=bedplate,default_permissions"
+        );
         assert_eq!(mount_flags(&settings), MountFlags::NODEV | MountFlags::NOSUID);
         settings = MountSettings::parse("ro,allow_other,suid,dev,noexec").unwrap();
-        assert_eq!(helper_options(&settings, "x"), "fsname=x,subtype=bedplate,default_permissions,ro,allow_other,dev,suid,noexec");
+        assert_eq!(
+            helper_options(&settings, "x"),
+            "fsname=x,subtype=bedplate,default_permissions,ro,allow_other,dev,suid,noexec"
+        );
         assert_eq!(mount_flags(&settings), MountFlags::RDONLY | MountFlags::NOEXEC);
     }
 

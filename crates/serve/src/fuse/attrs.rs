@@ -40,7 +40,12 @@ impl Shared {
         Ok(self.fs.attr(ino)?)
     }
 
-    pub(super) fn setattr(&self, caller: Caller, ino: InodeNo, mut change: SetAttr) -> Answer<Attr> {
+    pub(super) fn setattr(
+        &self,
+        caller: Caller,
+        ino: InodeNo,
+        mut change: SetAttr,
+    ) -> Answer<Attr> {
         if self.visits.are_of(caller, ino) {
             // The kernel is to learn what there is.
             return self.getattr(ino);
@@ -57,11 +62,21 @@ impl Shared {
 
     /// Returns the permission bits that a change of owner or size leaves, when it takes any away.
     ///
-    /// The protocol library does not hand on the kernel's request to take privileges away. It comes with a change of owner always, with a
-    /// change of size when the caller lacks `CAP_FSETID`, and alone, with no change at all, before a write.
-    fn mode_without_privileges(&self, caller: Caller, ino: InodeNo, change: &SetAttr) -> Answer<Option<u32>> {
+    /// The protocol library does not hand on the kernel's request to take privileges away. It comes
+    /// with a change of owner always, with a change of size when the caller lacks `CAP_FSETID`, and
+    /// alone, with no change at all, before a write.
+    fn mode_without_privileges(
+        &self,
+        caller: Caller,
+        ino: InodeNo,
+        change: &SetAttr,
+    ) -> Answer<Option<u32>> {
         let owner = change.uid.is_some() || change.gid.is_some();
-        let alone = !owner && change.size.is_none() && change.atime.is_none() && change.mtime.is_none() && change.ctime.is_none();
+        let alone = !owner
+            && change.size.is_none()
+            && change.atime.is_none()
+            && change.mtime.is_none()
+            && change.ctime.is_none();
         let set_id = owner || alone || (change.size.is_some() && !caller.keeps_set_id());
         if owner || alone || change.size.is_some() {
             let attr = self.fs.attr(ino)?;
@@ -81,7 +96,8 @@ impl Shared {
             blocks: totals.total_bytes / unit,
             free,
             available: totals.available_bytes / unit,
-            // Inodes take their space from the same blocks as everything else: there is no other limit.
+            // Inodes take their space from the same blocks as everything else: there is no other
+            // limit.
             files: totals.inodes + free,
             files_free: free,
             block_size: totals.block_size,

@@ -1,13 +1,15 @@
 //! One aligned buffer per event thread, used for one request at a time.
 //!
-//! A request's payload starts 80 bytes into what was read from the FUSE device, so a write is copied once, to where the device below accepts
-//! it without a copy of its own; a read is done into the buffer and sent from it.
+//! A request's payload starts 80 bytes into what was read from the FUSE device, so a write is
+//! copied once, to where the device below accepts it without a copy of its own; a read is done into
+//! the buffer and sent from it.
 
 use std::cell::RefCell;
 
 use bedplate_block::AlignedBuf;
 
-/// The largest payload of one request in bytes: what the kernel sends and asks for at most (`fs.fuse.max_pages_limit` by default).
+/// The largest payload of one request in bytes: what the kernel sends and asks for at most
+/// (`fs.fuse.max_pages_limit` by default).
 pub(super) const PAYLOAD_BYTES_MAX: usize = 1 << 20;
 
 thread_local! {

@@ -32,7 +32,8 @@ use super::names::{Caller, Entry};
 use super::open_files::{How, KernelPages, OpenFile};
 use super::shared::Shared;
 
-/// The most bytes one `copy_file_range` request copies, so that it does not hold its event thread for long; the caller asks again.
+/// The most bytes one `copy_file_range` request copies, so that it does not hold its event thread
+/// for long; the caller asks again.
 const COPY_BYTES_MAX: u64 = 8 << 20;
 
 /// `fallocate(2)` flags.
@@ -52,7 +53,8 @@ pub(super) enum Durability {
 }
 
 impl Durability {
-    /// Reads the flags of an open, or of a write request: those of its open, and those of the one call.
+    /// Reads the flags of an open, or of a write request: those of its open, and those of the one
+    /// call.
     pub(super) fn of_flags(flags: i32) -> Self {
         // `O_SYNC` is `O_DSYNC` and one bit more.
         match flags & libc::O_SYNC {
@@ -87,8 +89,15 @@ pub(super) struct Opened {
 }
 
 impl Shared {
-    /// Opens a file for a caller whose name for it asked for `mode`; says what the kernel is to do with it.
-    pub(super) fn open(&self, pid: u32, ino: InodeNo, flags: i32, mode: Option<IoMode>) -> Answer<Opened> {
+    /// Opens a file for a caller whose name for it asked for `mode`; says what the kernel is to do
+    /// with it.
+    pub(super) fn open(
+        &self,
+        pid: u32,
+        ino: InodeNo,
+        flags: i32,
+        mode: Option<IoMode>,
+    ) -> Answer<Opened> {
         let options = OpenOptions {
             // The kernel reads through any handle to fill pages that a write covers in part.
             read: true,
@@ -101,13 +110,23 @@ impl Shared {
         };
         let file = self.fs.open_inode(ino, &options)?;
         let direct = file.requested_mode() != IoMode::Cached;
-        let parallel = direct && (file.requested_mode() != IoMode::Direct || self.inode_lock == InodeLockSetting::Range);
-        let how = How { direct, writable: options.write, durability: Durability::of_flags(flags), pid };
+        let parallel = direct
+            && (file.requested_mode() != IoMode::Direct
+                || self.inode_lock == InodeLockSetting::Range);
+        let how =
+            How { direct, writable: options.write, durability: Durability::of_flags(flags), pid };
         Ok(Opened { handle: self.files.insert(file, how), direct, parallel })
     }
 
     /// Makes a file and opens it.
-    pub(super) fn create(&self, caller: Caller, dir: InodeNo, name: &OsStr, mode: u32, flags: i32) -> Answer<(Entry, Opened)> {
+    pub(super) fn create(
+        &self,
+        caller: Caller,
+        dir: InodeNo,
+        name: &OsStr,
+        mode: u32,
+        flags: i32,
+    ) -> Answer<(Entry, Opened)> {
         let (entry, mode) = self.make_file(caller, dir, name, mode)?;
         match self.open(caller.thread, entry.attr.ino, flags, mode) {
             Ok(opened) => Ok((entry, opened)),
@@ -118,8 +137,16 @@ impl Shared {
         }
     }
 
-    /// Reads and answers from the thread's buffer; `for_pages`: the kernel fills pages, no caller waits.
-    pub(super) fn read(self: &Arc<Self>, handle: u64, offset: u64, size: u32, for_pages: bool, answer: impl FnOnce(Answer<&[u8]>) + Send + 'static) {
+    /// Reads and answers from the thread's buffer; `for_pages`: the kernel fills pages, no caller
+    /// waits.
+    pub(super) fn read(
+        self: &Arc<Self>,
+        handle: u64,
+        offset: u64,
+        size: u32,
+        for_pages: bool,
+        answer: impl FnOnce(Answer<&[u8]>) + Send + 'static,
+    ) {
         let open = match self.open_file(handle) {
             Ok(open) => open,
             Err(errno) => return answer(Err(errno)),
@@ -131,7 +158,12 @@ impl Shared {
         with_buffer(size as usize, |buf| {
             let read = self.run("read", || Ok(open.file.read_at(buf, offset)?));
             let short = read.is_ok_and(|n| n < buf.len());
-            if short && open.how.direct && !for_pages && self.write_back && open.inode.may_have_dirty_pages() {
+            if short
+                && open.how.direct
+                && !for_pages
+                && self.write_back
+                && open.inode.may_have_dirty_pages()
+            {
                 self.run_for_caches(move |shared| {
                     shared.kernel.drop_pages(open.inode.ino, 0, 0);
                     with_buffer(size as usize, |buf| {
@@ -145,8 +177,13 @@ impl Shared {
         });
     }
 
-    /// Writes and answers, from a worker where the kernel has to drop pages first, or a flush is waited for while nearly all event threads wait for one.
-    pub(super) fn write(self: &Arc<Self>, request: &Write<'_>, answer: impl FnOnce(Answer<()>) + Send + 'static) {
+    /// Writes and answers, from a worker where the kernel has to drop pages first, or a flush is
+    /// waited for while nearly all event threads wait for one.
+    pub(super) fn write(
+        self: &Arc<Self>,
+        request: &Write<'_>,
+        answer: impl FnOnce(Answer<()>) + Send + 'static,
+    ) {
         let open = match self.open_file(request.handle) {
             Ok(open) => open,
             Err(errno) => return answer(Err(errno)),
@@ -170,7 +207,8 @@ impl Shared {
         });
     }
 
-    /// Makes a range of a file that was changed durable as far as it must be, and goes on with `then`.
+    /// Makes a range of a file that was changed durable as far as it must be, and goes on with
+    /// `then`.
     fn when_durable(
         self: &Arc<Self>,
         open: Arc<OpenFile>,
@@ -185,7 +223,9 @@ impl Shared {
             let synced = shared.run("sync", || {
                 match durability {
                     Durability::All => open.file.sync_all()?,
-                    Durability::Data | Durability::None => open.file.sync_range(range.start, range.end - range.start)?,
+                    Durability::Data | Durability::None => {
+                        open.file.sync_range(range.start, range.end - range.start)?
+                    }
                 }
                 Ok(())
             });
@@ -193,8 +233,15 @@ impl Shared {
         });
     }
 
-    /// Makes the kernel drop the pages of a range that was written past it, where it may hold any, and goes on with `then`.
-    fn when_pages_agree(self: &Arc<Self>, open: &Arc<OpenFile>, offset: u64, len: u64, then: impl FnOnce() + Send + 'static) {
+    /// Makes the kernel drop the pages of a range that was written past it, where it may hold any,
+    /// and goes on with `then`.
+    fn when_pages_agree(
+        self: &Arc<Self>,
+        open: &Arc<OpenFile>,
+        offset: u64,
+        len: u64,
+        then: impl FnOnce() + Send + 'static,
+    ) {
         let pages = open.inode.kernel_pages();
         if pages == KernelPages::Nothing {
             return then();
@@ -229,7 +276,8 @@ impl Shared {
         Ok(synced?)
     }
 
-    /// Changes the allocation of a range; durable when it answers, where the open says so (the kernel asks for no sync here, whatever the mode).
+    /// Changes the allocation of a range; durable when it answers, where the open says so (the
+    /// kernel asks for no sync here, whatever the mode).
     pub(super) fn fallocate(
         self: &Arc<Self>,
         caller: Caller,
@@ -248,14 +296,26 @@ impl Shared {
         match changed {
             Ok(open) => {
                 let durability = open.how.durability;
-                self.when_durable(open, durability, offset..offset.saturating_add(len), |_, _, synced| answer(synced));
+                self.when_durable(
+                    open,
+                    durability,
+                    offset..offset.saturating_add(len),
+                    |_, _, synced| answer(synced),
+                );
             }
             Err(errno) => answer(Err(errno)),
         }
     }
 
-    /// Finds data or a hole, and answers, from a worker where the kernel has to write dirty pages first.
-    pub(super) fn lseek(self: &Arc<Self>, handle: u64, offset: i64, whence: i32, answer: impl FnOnce(Answer<i64>) + Send + 'static) {
+    /// Finds data or a hole, and answers, from a worker where the kernel has to write dirty pages
+    /// first.
+    pub(super) fn lseek(
+        self: &Arc<Self>,
+        handle: u64,
+        offset: i64,
+        whence: i32,
+        answer: impl FnOnce(Answer<i64>) + Send + 'static,
+    ) {
         let open = match self.open_file(handle) {
             Ok(open) => open,
             Err(errno) => return answer(Err(errno)),
@@ -270,8 +330,8 @@ impl Shared {
         }
     }
 
-    /// Copies within the file system; durable when it answers, where the open of the target says so. The kernel has written and dropped its pages of
-    /// both ranges and holds the target's lock.
+    /// Copies within the file system; durable when it answers, where the open of the target says
+    /// so. The kernel has written and dropped its pages of both ranges and holds the target's lock.
     pub(super) fn copy_range(
         self: &Arc<Self>,
         caller: Caller,
@@ -289,7 +349,9 @@ impl Shared {
         match copied {
             Ok((target, copied)) => {
                 let durability = target.how.durability;
-                self.when_durable(target, durability, to.1..to.1 + copied, move |_, _, synced| answer(synced.map(|()| copied as u32)));
+                self.when_durable(target, durability, to.1..to.1 + copied, move |_, _, synced| {
+                    answer(synced.map(|()| copied as u32))
+                });
             }
             Err(errno) => answer(Err(errno)),
         }
@@ -363,7 +425,10 @@ mod tests {
         assert_eq!(allocate_mode(KEEP_SIZE), Ok(AllocateMode::Preallocate { keep_size: true }));
         assert_eq!(allocate_mode(PUNCH_HOLE | KEEP_SIZE), Ok(AllocateMode::PunchHole));
         assert_eq!(allocate_mode(PUNCH_HOLE), Err(Errno::OPNOTSUPP));
-        assert_eq!(allocate_mode(ZERO_RANGE | KEEP_SIZE), Ok(AllocateMode::ZeroRange { keep_size: true }));
+        assert_eq!(
+            allocate_mode(ZERO_RANGE | KEEP_SIZE),
+            Ok(AllocateMode::ZeroRange { keep_size: true })
+        );
         assert_eq!(allocate_mode(libc::FALLOC_FL_COLLAPSE_RANGE), Ok(AllocateMode::CollapseRange));
         assert_eq!(allocate_mode(libc::FALLOC_FL_INSERT_RANGE), Ok(AllocateMode::InsertRange));
         assert_eq!(allocate_mode(libc::FALLOC_FL_UNSHARE_RANGE), Err(Errno::OPNOTSUPP));

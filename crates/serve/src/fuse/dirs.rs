@@ -1,15 +1,18 @@
 //! Reading directories.
 //!
-//! The file system lists names in byte order and goes on after any name; the kernel goes on after a 64-bit *cookie*, which it may give back at
-//! any time (`telldir`, `seekdir`). A directory may hold millions of names, so the names behind all cookies of a stream cannot be kept. The
-//! stream is cut into chunks of [`CHUNK`] names. Kept are the name before each chunk, and all names of the two chunks read last.
+//! The file system lists names in byte order and goes on after any name; the kernel goes on after a
+//! 64-bit *cookie*, which it may give back at any time (`telldir`, `seekdir`). A directory may hold
+//! millions of names, so the names behind all cookies of a stream cannot be kept. The stream is cut
+//! into chunks of [`CHUNK`] names. Kept are the name before each chunk, and all names of the two
+//! chunks read last.
 //!
 //! ```text
 //!   cookie   0: start   1: after "."   2: after ".."   else  chunk + 1 : 32 | place in chunk : 10 | hash of the name : 22
 //! ```
 //!
-//! A cookie of the last two chunks leads exactly to its name, also when that was removed meanwhile. An older one leads to the name in its
-//! chunk that has the hash; if that was removed, to the beginning of the chunk, so that nothing that stayed is ever left out.
+//! A cookie of the last two chunks leads exactly to its name, also when that was removed meanwhile.
+//! An older one leads to the name in its chunk that has the hash; if that was removed, to the
+//! beginning of the chunk, so that nothing that stayed is ever left out.
 
 use std::sync::Arc;
 
@@ -59,7 +62,11 @@ impl Cursor {
     }
 
     /// Returns the position behind a cookie; `list` reads the directory after a name.
-    fn seek(&mut self, cookie: u64, list: impl Fn(Option<&[u8]>, usize) -> Answer<Vec<DirEntry>>) -> Answer<Position> {
+    fn seek(
+        &mut self,
+        cookie: u64,
+        list: impl Fn(Option<&[u8]>, usize) -> Answer<Vec<DirEntry>>,
+    ) -> Answer<Position> {
         if cookie <= AFTER_DOT_DOT {
             return Ok(Position::default());
         }
@@ -70,7 +77,8 @@ impl Cursor {
             return Ok(Position { after: Some(name.to_vec()), chunk, place: place + 1 });
         }
         let start = self.starts.get(chunk).ok_or(Errno::INVAL)?.clone();
-        let names: Vec<Vec<u8>> = list(start.as_deref(), CHUNK)?.into_iter().map(|entry| entry.name).collect();
+        let names: Vec<Vec<u8>> =
+            list(start.as_deref(), CHUNK)?.into_iter().map(|entry| entry.name).collect();
         let Some(found) = names.iter().position(|name| hash_of(name) == hash) else {
             return Ok(Position { after: start, chunk, place: 0 });
         };
@@ -107,7 +115,10 @@ impl Cursor {
 
     /// Passes over a name at a position that [`turn`](Self::turn) has seen.
     fn pass(&mut self, at: &mut Position, name: Vec<u8>) {
-        assert!(at.place < CHUNK && at.chunk < self.starts.len(), "a position is turned before it moves");
+        assert!(
+            at.place < CHUNK && at.chunk < self.starts.len(),
+            "a position is turned before it moves"
+        );
         if !self.recent.iter().any(|(kept, _)| *kept == at.chunk) {
             self.keep(at.chunk, Vec::new());
         }
@@ -121,7 +132,9 @@ impl Cursor {
 }
 
 fn encode(at: &Position, name: &[u8]) -> u64 {
-    ((at.chunk as u64 + 1) << (PLACE_BITS + HASH_BITS)) | ((at.place as u64) << HASH_BITS) | hash_of(name)
+    ((at.chunk as u64 + 1) << (PLACE_BITS + HASH_BITS))
+        | ((at.place as u64) << HASH_BITS)
+        | hash_of(name)
 }
 
 fn decode(cookie: u64) -> Option<(usize, usize, u64)> {
@@ -132,7 +145,9 @@ fn decode(cookie: u64) -> Option<(usize, usize, u64)> {
 
 /// FNV-1a, folded: tells names of one chunk apart well enough.
 fn hash_of(name: &[u8]) -> u64 {
-    let hash = name.iter().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3));
+    let hash = name.iter().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+        (hash ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3)
+    });
     (hash ^ (hash >> HASH_BITS) ^ (hash >> (2 * HASH_BITS))) & ((1 << HASH_BITS) - 1)
 }
 
@@ -157,7 +172,12 @@ impl Shared {
     }
 
     /// Lists a directory from a cookie on, until `take` says that it took none of an entry.
-    pub(super) fn readdir(&self, handle: u64, cookie: u64, mut take: impl FnMut(Listed<'_>) -> Answer<bool>) -> Answer<()> {
+    pub(super) fn readdir(
+        &self,
+        handle: u64,
+        cookie: u64,
+        mut take: impl FnMut(Listed<'_>) -> Answer<bool>,
+    ) -> Answer<()> {
         let stream = self.dir_stream(handle)?;
         let kind = FileKind::Directory;
         if cookie == 0 && !take(Listed { name: b".", ino: stream.dir, kind, cookie: AFTER_DOT })? {
@@ -177,7 +197,12 @@ impl Shared {
             let is_last = batch.len() < BATCH;
             for entry in batch {
                 cursor.turn(&mut at);
-                let listed = Listed { name: &entry.name, ino: entry.ino, kind: entry.kind, cookie: encode(&at, &entry.name) };
+                let listed = Listed {
+                    name: &entry.name,
+                    ino: entry.ino,
+                    kind: entry.kind,
+                    cookie: encode(&at, &entry.name),
+                };
                 if !take(listed)? {
                     return Ok(());
                 }
@@ -189,8 +214,14 @@ impl Shared {
         }
     }
 
-    /// Lists names with attributes. Each inode that `take` takes is retained, except for the dots, on which the kernel takes no reference.
-    pub(super) fn readdirplus(&self, handle: u64, cookie: u64, mut take: impl FnMut(&Listed<'_>, &Attr) -> bool) -> Answer<()> {
+    /// Lists names with attributes. Each inode that `take` takes is retained, except for the dots,
+    /// on which the kernel takes no reference.
+    pub(super) fn readdirplus(
+        &self,
+        handle: u64,
+        cookie: u64,
+        mut take: impl FnMut(&Listed<'_>, &Attr) -> bool,
+    ) -> Answer<()> {
         let mut taken = 0_usize;
         let answer = self.readdir(handle, cookie, |listed| {
             let dots = listed.name == b"." || listed.name == b"..";
@@ -210,7 +241,8 @@ impl Shared {
             taken += usize::from(took);
             Ok(took)
         });
-        // What was taken was retained and must go out; the error comes back when the kernel goes on.
+        // What was taken was retained and must go out; the error comes back when the kernel goes
+        // on.
         if taken > 0 { Ok(()) } else { answer }
     }
 
@@ -225,10 +257,16 @@ mod tests {
 
     use super::*;
 
-    fn list(names: &BTreeSet<Vec<u8>>) -> impl Fn(Option<&[u8]>, usize) -> Answer<Vec<DirEntry>> + '_ {
+    fn list(
+        names: &BTreeSet<Vec<u8>>,
+    ) -> impl Fn(Option<&[u8]>, usize) -> Answer<Vec<DirEntry>> + '_ {
         move |after, limit| {
-            let later = names.iter().filter(|name| after.is_none_or(|after| name.as_slice() > after));
-            Ok(later.take(limit).map(|name| DirEntry { name: name.clone(), ino: InodeNo(9), kind: FileKind::File }).collect())
+            let later =
+                names.iter().filter(|name| after.is_none_or(|after| name.as_slice() > after));
+            Ok(later
+                .take(limit)
+                .map(|name| DirEntry { name: name.clone(), ino: InodeNo(9), kind: FileKind::File })
+                .collect())
         }
     }
 
@@ -236,8 +274,14 @@ mod tests {
         (0..count).map(|i| format!("file-{i:07}").into_bytes()).collect()
     }
 
-    /// Reads up to `limit` names after a cookie, as one request does, and returns them with their cookies.
-    fn read(cursor: &mut Cursor, names: &BTreeSet<Vec<u8>>, cookie: u64, limit: usize) -> Vec<(u64, Vec<u8>)> {
+    /// Reads up to `limit` names after a cookie, as one request does, and returns them with their
+    /// cookies.
+    fn read(
+        cursor: &mut Cursor,
+        names: &BTreeSet<Vec<u8>>,
+        cookie: u64,
+        limit: usize,
+    ) -> Vec<(u64, Vec<u8>)> {
         let mut at = cursor.seek(cookie, list(names)).unwrap();
         let mut out = Vec::new();
         for entry in list(names)(at.after.as_deref(), limit).unwrap() {
@@ -248,7 +292,11 @@ mod tests {
         out
     }
 
-    fn read_all(cursor: &mut Cursor, names: &BTreeSet<Vec<u8>>, step: usize) -> Vec<(u64, Vec<u8>)> {
+    fn read_all(
+        cursor: &mut Cursor,
+        names: &BTreeSet<Vec<u8>>,
+        step: usize,
+    ) -> Vec<(u64, Vec<u8>)> {
         let mut out: Vec<(u64, Vec<u8>)> = Vec::new();
         loop {
             let cookie = out.last().map_or(AFTER_DOT_DOT, |(cookie, _)| *cookie);
@@ -268,7 +316,11 @@ mod tests {
             assert!(read.iter().map(|(_, name)| name).eq(names.iter()), "step {step}");
             let cookies: BTreeSet<u64> = read.iter().map(|(cookie, _)| *cookie).collect();
             assert_eq!(cookies.len(), names.len(), "cookies are unique");
-            assert!(cookies.iter().all(|cookie| *cookie > AFTER_DOT_DOT && i64::try_from(*cookie).is_ok()));
+            assert!(
+                cookies
+                    .iter()
+                    .all(|cookie| *cookie > AFTER_DOT_DOT && i64::try_from(*cookie).is_ok())
+            );
         }
     }
 

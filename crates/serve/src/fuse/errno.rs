@@ -57,7 +57,8 @@ impl From<ErrorKind> for Errno {
 
 impl From<bedplate_fs::Error> for Errno {
     fn from(error: bedplate_fs::Error) -> Self {
-        // The kernel passes on a number only; the sentence of a failing device or medium must not be lost.
+        // The kernel passes on a number only; the sentence of a failing device or medium must not
+        // be lost.
         if matches!(error.kind, ErrorKind::Io | ErrorKind::Corrupt) {
             tracing::error!("{error}");
         }

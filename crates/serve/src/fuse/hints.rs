@@ -1,9 +1,11 @@
 //! What a name suffix asked for, carried from the lookup of the name to the open that follows.
 //!
-//! `LOOKUP users.dbf::concurrent` answers the inode of `users.dbf` itself, so that there is one kernel inode, one page cache and one set of
-//! locks per file whatever name it was opened by. `OPEN` names the inode only. The kernel sends both from one thread, one after the other, and
-//! the answer to a suffixed name is never cached, so every open by such a name is preceded by its lookup: the hint is kept under the thread's
-//! id until that thread opens the inode, looks up something else, or [`LIFE`] has passed.
+//! `LOOKUP users.dbf::concurrent` answers the inode of `users.dbf` itself, so that there is one
+//! kernel inode, one page cache and one set of locks per file whatever name it was opened by.
+//! `OPEN` names the inode only. The kernel sends both from one thread, one after the other, and the
+//! answer to a suffixed name is never cached, so every open by such a name is preceded by its
+//! lookup: the hint is kept under the thread's id until that thread opens the inode, looks up
+//! something else, or [`LIFE`] has passed.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -33,7 +35,8 @@ pub(super) struct Hints {
 }
 
 impl Hints {
-    /// Notes that `thread` looked up `ino` by a name that asks for `mode`, or (`None`) by a plain name.
+    /// Notes that `thread` looked up `ino` by a name that asks for `mode`, or (`None`) by a plain
+    /// name.
     pub(super) fn note(&self, thread: u32, ino: InodeNo, mode: Option<IoMode>) {
         if mode.is_none() && self.count.load(Relaxed) == 0 {
             return;

@@ -46,5 +46,8 @@ pub use attach::unmount;
 pub use forge::serve_connection;
 pub use mount::Mount;
 pub use mountpoint::{holders_of, is_dead};
-pub use options::{MOUNT_OPTIONS, MountOption, is_mount_option, mount_options, mount_tunables, unknown_mount_option};
+pub use options::{
+    MOUNT_OPTIONS, MountOption, is_mount_option, mount_options, mount_tunables,
+    unknown_mount_option,
+};
 pub use settings::{MountSettings, WriteBack};

@@ -30,7 +30,8 @@ const BUSY_STEP: Duration = Duration::from_millis(20);
 /// How long an unmount waits for the session to end once the mount is gone from here.
 const END_PATIENCE: Duration = Duration::from_secs(5);
 
-/// How long a forced unmount waits for the session to end by itself, and again after the connection was cut.
+/// How long a forced unmount waits for the session to end by itself, and again after the connection
+/// was cut.
 const FORCE_PATIENCE: Duration = Duration::from_secs(1);
 
 struct State {
@@ -55,24 +56,33 @@ pub struct Mount {
 }
 
 impl Mount {
-    /// Mounts `fs` on `directory` and returns once the mount is live. Call it after any fork: it starts threads.
+    /// Mounts `fs` on `directory` and returns once the mount is live. Call it after any fork: it
+    /// starts threads.
     ///
     /// # Errors
-    /// `MountPoint`, `Stale`, `Permission`, `Unavailable` or `Io`; the file system is left as it was, mounted in this process.
+    /// `MountPoint`, `Stale`, `Permission`, `Unavailable` or `Io`; the file system is left as it
+    /// was, mounted in this process.
     pub fn start(fs: FileSystem, directory: &Path, settings: &MountSettings) -> Result<Self> {
         let volume = fs.clone();
         let mount = Self::start_showing(fs, directory, settings, Shown::Volume)?;
         let inner = Arc::downgrade(&mount.inner);
         volume.before_scheduled(move || {
             if let Some(Err(error)) = inner.upgrade().map(|inner| inner.sync_pages()) {
-                tracing::debug!("the kernel kept dirty pages before a checkpoint by schedule: {error}");
+                tracing::debug!(
+                    "the kernel kept dirty pages before a checkpoint by schedule: {error}"
+                );
             }
         });
         Ok(mount)
     }
 
     /// As [`start`](Self::start), for the volume or a checkpoint of it.
-    pub(super) fn start_showing(fs: FileSystem, directory: &Path, settings: &MountSettings, shown: Shown) -> Result<Self> {
+    pub(super) fn start_showing(
+        fs: FileSystem,
+        directory: &Path,
+        settings: &MountSettings,
+        shown: Shown,
+    ) -> Result<Self> {
         let mountpoint = mountpoint::prepare(directory, settings)?;
         let lines = Lines::start().map_err(|e| Error::io("cannot start a thread", e))?;
         // What the volume holds counts where no option was given, so the file system is asked.
@@ -83,13 +93,22 @@ impl Mount {
         let device = mountinfo::find(&mountpoint).ok().flatten().map(|entry| entry.device);
         let for_read_ahead = Arc::clone(&shared);
         for_read_ahead.is_mounted_on(&mountpoint, device.as_deref());
-        let started = Session::open(&shared, connection, threads, may_clone_connection()).and_then(|session| {
-            let state = Mutex::new(State { open: Some((shared, guard)), result: None });
-            let inner = Arc::new(Inner { mountpoint: mountpoint.clone(), device, state, ended: Condvar::new() });
-            let serving = Arc::clone(&inner);
-            Builder::new().name("bedplate-mount".into()).spawn(move || serving.finish(session.serve()))?;
-            Ok(Self { inner })
-        });
+        let started = Session::open(&shared, connection, threads, may_clone_connection()).and_then(
+            |session| {
+                let state = Mutex::new(State { open: Some((shared, guard)), result: None });
+                let inner = Arc::new(Inner {
+                    mountpoint: mountpoint.clone(),
+                    device,
+                    state,
+                    ended: Condvar::new(),
+                });
+                let serving = Arc::clone(&inner);
+                Builder::new()
+                    .name("bedplate-mount".into())
+                    .spawn(move || serving.finish(session.serve()))?;
+                Ok(Self { inner })
+            },
+        );
         match started {
             Ok(mount) => {
                 for_read_ahead.widen_read_ahead();
@@ -97,7 +116,10 @@ impl Mount {
             }
             Err(error) => {
                 attach::detach(&mountpoint, Detach::Lazily)?;
-                Err(Error::io(format!("the kernel did not take up the mount on {}", mountpoint.display()), error))
+                Err(Error::io(
+                    format!("the kernel did not take up the mount on {}", mountpoint.display()),
+                    error,
+                ))
             }
         }
     }
@@ -114,10 +136,12 @@ impl Mount {
         self.inner.state.lock().result.is_none()
     }
 
-    /// Waits until it is unmounted (`umount`, `fusermount3 -u`, [`unmount`](Self::unmount)) and the volume is clean.
+    /// Waits until it is unmounted (`umount`, `fusermount3 -u`, [`unmount`](Self::unmount)) and the
+    /// volume is clean.
     ///
     /// # Errors
-    /// `FileSystem` when the last writes failed; `Broken` when an invariant was found broken; `Io` when the kernel cut the connection.
+    /// `FileSystem` when the last writes failed; `Broken` when an invariant was found broken; `Io`
+    /// when the kernel cut the connection.
     pub fn wait(&self) -> Result<()> {
         let mut state = self.inner.state.lock();
         loop {
@@ -131,13 +155,16 @@ impl Mount {
     /// Unmounts, and waits until the volume is clean.
     ///
     /// # Errors
-    /// `Busy`, naming its users, when it is still in use after a second: the mount stays as it is. `Busy` too when it is gone from here, but
-    /// other mount namespaces (containers) hold copies of it, which are named: it ends when they end. Otherwise as [`wait`](Self::wait).
+    /// `Busy`, naming its users, when it is still in use after a second: the mount stays as it is.
+    /// `Busy` too when it is gone from here, but other mount namespaces (containers) hold copies of
+    /// it, which are named: it ends when they end. Otherwise as [`wait`](Self::wait).
     pub fn unmount(&self) -> Result<()> {
         let deadline = Instant::now() + BUSY_PATIENCE;
         while self.is_live() {
             match attach::detach(&self.inner.mountpoint, Detach::Cleanly) {
-                Err(error) if error.kind == ErrorKind::Busy && Instant::now() < deadline => std::thread::sleep(BUSY_STEP),
+                Err(error) if error.kind == ErrorKind::Busy && Instant::now() < deadline => {
+                    std::thread::sleep(BUSY_STEP)
+                }
                 result => {
                     result?;
                     self.inner.wait_for_copies()?;
@@ -148,8 +175,8 @@ impl Mount {
         self.wait()
     }
 
-    /// Unmounts even while in use: writes what is dirty, takes the mount away from the names at once, cuts its users off, and waits
-    /// until the volume is clean.
+    /// Unmounts even while in use: writes what is dirty, takes the mount away from the names at
+    /// once, cuts its users off, and waits until the volume is clean.
     ///
     /// # Errors
     /// As [`wait`](Self::wait).
@@ -164,7 +191,8 @@ impl Mount {
                 cut_connection(device);
             }
             if !self.inner.wait_until(Instant::now() + FORCE_PATIENCE) {
-                // The kernel keeps the connection for remaining users; requests from now on are refused.
+                // The kernel keeps the connection for remaining users; requests from now on are
+                // refused.
                 self.inner.finish(Ok(()));
             }
         }
@@ -204,13 +232,17 @@ impl Inner {
         } else {
             shared.fs.clone().unmount().map_err(Error::from)
         };
-        let result = result.and_then(|()| session.map_err(|e| Error::io(format!("serving {} ended", self.mountpoint.display()), e)));
+        let result = result.and_then(|()| {
+            session
+                .map_err(|e| Error::io(format!("serving {} ended", self.mountpoint.display()), e))
+        });
         drop(guard);
         self.state.lock().result = Some(result);
         self.ended.notify_all();
     }
 
-    /// Waits for the end of a mount that is gone from here; fails when copies of it in other mount namespaces keep it.
+    /// Waits for the end of a mount that is gone from here; fails when copies of it in other mount
+    /// namespaces keep it.
     fn wait_for_copies(&self) -> Result<()> {
         while !self.wait_until(Instant::now() + END_PATIENCE) {
             let holders = self.device.as_deref().map(mountpoint::holders_of).unwrap_or_default();
@@ -246,12 +278,16 @@ impl Inner {
     /// As [`sync_pages`](Self::sync_pages), at the end.
     fn write_dirty_pages(&self) {
         if let Err(error) = self.sync_pages() {
-            tracing::warn!("the kernel's dirty pages of {} may be lost: {error}", self.mountpoint.display());
+            tracing::warn!(
+                "the kernel's dirty pages of {} may be lost: {error}",
+                self.mountpoint.display()
+            );
         }
     }
 }
 
-/// Tells whether each event thread can have a connection of its own, which needs the right to open the FUSE device.
+/// Tells whether each event thread can have a connection of its own, which needs the right to open
+/// the FUSE device.
 fn may_clone_connection() -> bool {
     std::fs::OpenOptions::new().read(true).write(true).open("/dev/fuse").is_ok()
 }

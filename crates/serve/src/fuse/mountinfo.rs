@@ -1,4 +1,5 @@
-//! The system's list of mounts, read without touching the mounts themselves: a dead one answers nothing.
+//! The system's list of mounts, read without touching the mounts themselves: a dead one answers
+//! nothing.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
@@ -29,7 +30,8 @@ pub(super) fn find(mountpoint: &Path) -> std::io::Result<Option<MountEntry>> {
     Ok(entries.rfind(|entry| entry.mountpoint == mountpoint))
 }
 
-/// Tells whether a process, by its directory below `/proc`, has a mount of the device `major:minor` in its mount namespace.
+/// Tells whether a process, by its directory below `/proc`, has a mount of the device `major:minor`
+/// in its mount namespace.
 pub(super) fn has_device(process: &Path, device: &str) -> bool {
     let Ok(text) = std::fs::read(process.join("mountinfo")) else { return false };
     text.split(|byte| *byte == b'\n').filter_map(parse).any(|entry| entry.device == device)
@@ -52,8 +54,15 @@ fn unescape(field: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(field.len());
     let mut rest = field;
     while let Some((first, tail)) = rest.split_first() {
-        let code = tail.get(..3).filter(|code| *first == b'\\' && code.iter().all(|digit| (b'0'..=b'7').contains(digit)));
-        let value = code.and_then(|code| u8::try_from(code.iter().fold(0_u32, |value, digit| value * 8 + u32::from(digit - b'0'))).ok());
+        let code = tail.get(..3).filter(|code| {
+            *first == b'\\' && code.iter().all(|digit| (b'0'..=b'7').contains(digit))
+        });
+        let value = code.and_then(|code| {
+            u8::try_from(
+                code.iter().fold(0_u32, |value, digit| value * 8 + u32::from(digit - b'0')),
+            )
+            .ok()
+        });
         out.push(value.unwrap_or(*first));
         rest = if value.is_some() { &tail[3..] } else { tail };
     }

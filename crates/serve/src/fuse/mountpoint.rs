@@ -13,14 +13,19 @@ use crate::{Error, ErrorKind, Result};
 /// The file system type of our mounts.
 pub(super) const FS_TYPE: &str = "fuse.bedplate";
 
-/// Checks a mount point and returns its real path. A dead mount of our own that lies on it is taken away.
+/// Checks a mount point and returns its real path. A dead mount of our own that lies on it is taken
+/// away.
 pub(super) fn prepare(path: &Path, settings: &MountSettings) -> Result<PathBuf> {
     let real = real_path(path)?;
-    let lies_there = mountinfo::find(&real).map_err(|e| Error::io("cannot read the list of mounts", e))?;
+    let lies_there =
+        mountinfo::find(&real).map_err(|e| Error::io("cannot read the list of mounts", e))?;
     if is_dead(&real) {
         clear_dead(&real, lies_there.as_ref())?;
     } else if lies_there.is_some_and(|entry| entry.fs_type == FS_TYPE) {
-        let message = format!("{} already has a Bedplate volume mounted on it: unmount that first, or use another directory", real.display());
+        let message = format!(
+            "{} already has a Bedplate volume mounted on it: unmount that first, or use another directory",
+            real.display()
+        );
         return Err(Error::new(ErrorKind::MountPoint, message));
     }
     check_directory(&real, settings)?;
@@ -45,32 +50,40 @@ fn real_path(path: &Path) -> Result<PathBuf> {
 
 fn missing(path: &Path, error: io::Error) -> Error {
     let message = match error.kind() {
-        io::ErrorKind::NotFound => format!("the mount point {} does not exist: make the directory first", path.display()),
+        io::ErrorKind::NotFound => {
+            format!("the mount point {} does not exist: make the directory first", path.display())
+        }
         _ => format!("the mount point {} cannot be reached: {error}", path.display()),
     };
     Error { kind: ErrorKind::MountPoint, message, source: Some(std::sync::Arc::new(error)) }
 }
 
 fn check_directory(real: &Path, settings: &MountSettings) -> Result<()> {
-    let refuse = |what: &str| Err(Error::new(ErrorKind::MountPoint, format!("the mount point {} {what}", real.display())));
+    let refuse = |what: &str| {
+        Err(Error::new(ErrorKind::MountPoint, format!("the mount point {} {what}", real.display())))
+    };
     let metadata = real.metadata().map_err(|e| missing(real, e))?;
     if !metadata.is_dir() {
         return refuse("is not a directory");
     }
     let mut entries = real.read_dir().map_err(|e| missing(real, e))?;
     if !settings.nonempty && entries.next().is_some() {
-        return refuse("is not empty: what is in it would be hidden while the volume is mounted; use an empty directory or the option nonempty");
+        return refuse(
+            "is not empty: what is in it would be hidden while the volume is mounted; use an empty directory or the option nonempty",
+        );
     }
     Ok(())
 }
 
-/// Requests that waited when the process died fail with an abort, later ones because there is no connection.
+/// Requests that waited when the process died fail with an abort, later ones because there is no
+/// connection.
 fn is_not_connected(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::ENOTCONN | libc::ECONNABORTED))
 }
 
-/// Tells whether a mount lies at `path` whose serving process has died. The kernel answers for attributes that it still knows, also when the process
-/// is gone; the space of a file system it has to ask for each time.
+/// Tells whether a mount lies at `path` whose serving process has died. The kernel answers for
+/// attributes that it still knows, also when the process is gone; the space of a file system it has
+/// to ask for each time.
 #[must_use]
 pub fn is_dead(path: &Path) -> bool {
     let attributes = path.metadata().is_err_and(|error| is_not_connected(&error));
@@ -80,7 +93,8 @@ pub fn is_dead(path: &Path) -> bool {
 /// Takes a dead mount away where it is one of ours, and otherwise says how that is done.
 fn clear_dead(path: &Path, entry: Option<&MountEntry>) -> Result<()> {
     let uid = geteuid().as_raw();
-    let ours = entry.is_some_and(|entry| entry.fs_type == FS_TYPE && (uid == 0 || entry.owner() == Some(uid)));
+    let ours = entry
+        .is_some_and(|entry| entry.fs_type == FS_TYPE && (uid == 0 || entry.owner() == Some(uid)));
     if !ours {
         let message = format!(
             "{0} still has a mount whose serving process has died ('transport endpoint is not connected'): \
@@ -89,7 +103,10 @@ fn clear_dead(path: &Path, entry: Option<&MountEntry>) -> Result<()> {
         );
         return Err(Error::new(ErrorKind::Stale, message));
     }
-    tracing::warn!("{} still had a mount whose serving process has died; it is taken away", path.display());
+    tracing::warn!(
+        "{} still had a mount whose serving process has died; it is taken away",
+        path.display()
+    );
     attach::detach(path, Detach::Lazily)
 }
 
@@ -98,7 +115,8 @@ pub(super) fn users_of(mountpoint: &Path) -> Vec<String> {
     processes(|process| uses(process, mountpoint))
 }
 
-/// Names processes that still have a mount of the device `major:minor` in their mount namespace (containers, `unshare -m`), as `name (pid)`.
+/// Names processes that still have a mount of the device `major:minor` in their mount namespace
+/// (containers, `unshare -m`), as `name (pid)`.
 #[must_use]
 pub fn holders_of(device: &str) -> Vec<String> {
     processes(|process| mountinfo::has_device(process, device))
@@ -109,7 +127,10 @@ fn processes(wanted: impl Fn(&Path) -> bool) -> Vec<String> {
     let Ok(processes) = std::fs::read_dir("/proc") else { return Vec::new() };
     let mut found = Vec::new();
     for process in processes.flatten() {
-        let Some(pid) = process.file_name().to_str().and_then(|name| name.parse::<u32>().ok()) else { continue };
+        let Some(pid) = process.file_name().to_str().and_then(|name| name.parse::<u32>().ok())
+        else {
+            continue;
+        };
         if wanted(&process.path()) {
             let name = std::fs::read_to_string(process.path().join("comm")).unwrap_or_default();
             found.push(format!("{} ({pid})", name.trim_end()));
@@ -118,10 +139,15 @@ fn processes(wanted: impl Fn(&Path) -> bool) -> Vec<String> {
     found
 }
 
-/// Tells whether a process stands in the mount or has something of it open, from the names of its links alone.
+/// Tells whether a process stands in the mount or has something of it open, from the names of its
+/// links alone.
 fn uses(process: &Path, mountpoint: &Path) -> bool {
-    let leads_in = |link: PathBuf| std::fs::read_link(link).is_ok_and(|target| target.starts_with(mountpoint));
-    if leads_in(process.join("cwd")) || leads_in(process.join("root")) || leads_in(process.join("exe")) {
+    let leads_in =
+        |link: PathBuf| std::fs::read_link(link).is_ok_and(|target| target.starts_with(mountpoint));
+    if leads_in(process.join("cwd"))
+        || leads_in(process.join("root"))
+        || leads_in(process.join("exe"))
+    {
         return true;
     }
     let Ok(files) = std::fs::read_dir(process.join("fd")) else { return false };
@@ -156,6 +182,8 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let _open = std::fs::File::create(dir.path().join("file")).unwrap();
         let me = format!("({})", std::process::id());
-        assert!(users_of(&dir.path().canonicalize().unwrap()).iter().any(|user| user.ends_with(&me)));
+        assert!(
+            users_of(&dir.path().canonicalize().unwrap()).iter().any(|user| user.ends_with(&me))
+        );
     }
 }

@@ -1,21 +1,26 @@
 //! Names: lookups, and what makes, moves and removes them.
 //!
-//! Every answer that gives the kernel an inode retains it first, because the kernel may forget it the moment the answer is out.
+//! Every answer that gives the kernel an inode retains it first, because the kernel may forget it
+//! the moment the answer is out.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bedplate_fs::{Attr, ErrorKind, FileKind, InodeNo, IoMode, NewFile, RenameMode, split_mode_suffix};
+use bedplate_fs::{
+    Attr, ErrorKind, FileKind, InodeNo, IoMode, NewFile, RenameMode, split_mode_suffix,
+};
 
 use super::errno::{Answer, Errno};
 use super::shared::Shared;
 
-/// How long the kernel may keep attributes and names. Only the kernel changes a mounted volume, so it may keep them as long as it likes.
+/// How long the kernel may keep attributes and names. Only the kernel changes a mounted volume, so
+/// it may keep them as long as it likes.
 pub(super) const KERNEL_TTL: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// How long it may keep attributes of a file that is written through its page cache: it is not told which blocks those writes were given.
+/// How long it may keep attributes of a file that is written through its page cache: it is not told
+/// which blocks those writes were given.
 pub(super) const WRITTEN_TTL: Duration = Duration::from_secs(1);
 
 /// The process behind a request.
@@ -28,8 +33,8 @@ pub(super) struct Caller {
 }
 
 impl Caller {
-    /// Tells whether writes of this caller leave set-ID bits alone. The right to that is `CAP_FSETID`, which FUSE does not name with most
-    /// requests: taken to be root's.
+    /// Tells whether writes of this caller leave set-ID bits alone. The right to that is
+    /// `CAP_FSETID`, which FUSE does not name with most requests: taken to be root's.
     pub(super) fn keeps_set_id(self) -> bool {
         self.uid == 0
     }
@@ -87,9 +92,19 @@ impl Shared {
         }
     }
 
-    /// As [`take_apart`](Self::take_apart), for a name that something other than a regular file is or will be known by: suffixes are for files.
-    fn take_apart_for<'a>(&self, kind: FileKind, dir: InodeNo, name: &'a OsStr) -> Answer<Name<'a>> {
-        if kind == FileKind::File { self.take_apart(dir, name) } else { Ok(Name { real: name.as_bytes(), mode: None }) }
+    /// As [`take_apart`](Self::take_apart), for a name that something other than a regular file is
+    /// or will be known by: suffixes are for files.
+    fn take_apart_for<'a>(
+        &self,
+        kind: FileKind,
+        dir: InodeNo,
+        name: &'a OsStr,
+    ) -> Answer<Name<'a>> {
+        if kind == FileKind::File {
+            self.take_apart(dir, name)
+        } else {
+            Ok(Name { real: name.as_bytes(), mode: None })
+        }
     }
 
     /// Makes the kernel forget the plain name after an operation reached it through a suffixed one.
@@ -102,8 +117,9 @@ impl Shared {
 
     /// Returns the inode of a number that a file handle names, or the directory that it lies in.
     ///
-    /// The kernel asks only for what it does not know any more. A checkpoint's inodes have their numbers only as long as the volume is mounted, so a
-    /// handle of theirs leads nowhere then, as does one of a file without a name.
+    /// The kernel asks only for what it does not know any more. A checkpoint's inodes have their
+    /// numbers only as long as the volume is mounted, so a handle of theirs leads nowhere then, as
+    /// does one of a file without a name.
     fn by_number(&self, number: InodeNo, name: &OsStr) -> Answer<Entry> {
         if name == ".." {
             return self.entry(self.fs.lookup(number, b"..")?, None);
@@ -135,8 +151,16 @@ impl Shared {
         self.entry(attr, mode)
     }
 
-    /// Makes a file, device node, pipe or socket; returns its attributes, what the suffix asked for, and the entry.
-    pub(super) fn mknod(&self, caller: Caller, dir: InodeNo, name: &OsStr, mode: u32, rdev: u32) -> Answer<Entry> {
+    /// Makes a file, device node, pipe or socket; returns its attributes, what the suffix asked
+    /// for, and the entry.
+    pub(super) fn mknod(
+        &self,
+        caller: Caller,
+        dir: InodeNo,
+        name: &OsStr,
+        mode: u32,
+        rdev: u32,
+    ) -> Answer<Entry> {
         let kind = kind_of_mode(mode).ok_or(Errno::INVAL)?;
         let name = self.take_apart_for(kind, dir, name)?;
         let attr = self.fs.make(dir, name.real, kind, new_file(caller, mode), rdev)?;
@@ -144,19 +168,39 @@ impl Shared {
     }
 
     /// Makes a regular file that is about to be opened; returns also what the suffix asked for.
-    pub(super) fn make_file(&self, caller: Caller, dir: InodeNo, name: &OsStr, mode: u32) -> Answer<(Entry, Option<IoMode>)> {
+    pub(super) fn make_file(
+        &self,
+        caller: Caller,
+        dir: InodeNo,
+        name: &OsStr,
+        mode: u32,
+    ) -> Answer<(Entry, Option<IoMode>)> {
         let name = self.take_apart(dir, name)?;
         let attr = self.fs.make(dir, name.real, FileKind::File, new_file(caller, mode), 0)?;
         Ok((self.entry(attr, name.mode)?, name.mode))
     }
 
-    pub(super) fn mkdir(&self, caller: Caller, dir: InodeNo, name: &OsStr, mode: u32) -> Answer<Entry> {
-        let attr = self.fs.make(dir, name.as_bytes(), FileKind::Directory, new_file(caller, mode), 0)?;
+    pub(super) fn mkdir(
+        &self,
+        caller: Caller,
+        dir: InodeNo,
+        name: &OsStr,
+        mode: u32,
+    ) -> Answer<Entry> {
+        let attr =
+            self.fs.make(dir, name.as_bytes(), FileKind::Directory, new_file(caller, mode), 0)?;
         self.entry(attr, None)
     }
 
-    pub(super) fn symlink(&self, caller: Caller, dir: InodeNo, name: &OsStr, target: &OsStr) -> Answer<Entry> {
-        let attr = self.fs.symlink(dir, name.as_bytes(), target.as_bytes(), new_file(caller, 0o777))?;
+    pub(super) fn symlink(
+        &self,
+        caller: Caller,
+        dir: InodeNo,
+        name: &OsStr,
+        target: &OsStr,
+    ) -> Answer<Entry> {
+        let attr =
+            self.fs.symlink(dir, name.as_bytes(), target.as_bytes(), new_file(caller, 0o777))?;
         self.entry(attr, None)
     }
 
@@ -177,12 +221,20 @@ impl Shared {
         Ok(())
     }
 
-    pub(super) fn rename(self: &Arc<Self>, from_dir: InodeNo, from: &OsStr, to_dir: InodeNo, to: &OsStr, flags: u32) -> Answer<()> {
+    pub(super) fn rename(
+        self: &Arc<Self>,
+        from_dir: InodeNo,
+        from: &OsStr,
+        to_dir: InodeNo,
+        to: &OsStr,
+        flags: u32,
+    ) -> Answer<()> {
         let mode = rename_mode(flags)?;
         let from = self.take_apart(from_dir, from)?;
         let kind = self.fs.lookup(from_dir, from.real)?.kind;
         let to = self.take_apart_for(kind, to_dir, to)?;
-        let aliased = [(from_dir, from.real), (to_dir, to.real)].map(|(dir, name)| self.is_aliased(dir, name).then_some((dir, name)));
+        let aliased = [(from_dir, from.real), (to_dir, to.real)]
+            .map(|(dir, name)| self.is_aliased(dir, name).then_some((dir, name)));
         self.fs.rename(from_dir, from.real, to_dir, to.real, mode)?;
         self.forget_plain(from_dir, &from);
         self.forget_plain(to_dir, &to);

@@ -1,9 +1,12 @@
-//! Open files: what the kernel holds handles on, and what is known of how the kernel caches each inode.
+//! Open files: what the kernel holds handles on, and what is known of how the kernel caches each
+//! inode.
 //!
-//! - I-PAG-1: a page gets into the kernel's cache only while an open of its inode goes through that cache, or is mapped, and stays after that open has ended.
-//!   So the kernel holds none only after all were dropped while there was no such open, and as long as none comes.
-//! - I-OPN-1: an open is in the table exactly as long as it is listed with its inode: both change under the lock of the lists, so that a handle that is
-//!   used again never meets its former list entry.
+//! - I-PAG-1: a page gets into the kernel's cache only while an open of its inode goes through that
+//!   cache, or is mapped, and stays after that open has ended. So the kernel holds none only after
+//!   all were dropped while there was no such open, and as long as none comes.
+//! - I-OPN-1: an open is in the table exactly as long as it is listed with its inode: both change
+//!   under the lock of the lists, so that a handle that is used again never meets its former list
+//!   entry.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -23,7 +26,8 @@ pub(super) struct OpenInode {
     /// Opens that go through the kernel's page cache, and those of them that may write.
     cached_opens: AtomicUsize,
     cached_writers: AtomicUsize,
-    /// How many opens through the page cache there were, and what that was when all pages were dropped (I-PAG-1).
+    /// How many opens through the page cache there were, and what that was when all pages were
+    /// dropped (I-PAG-1).
     cached_opens_ever: AtomicU64,
     dropped_upto: AtomicU64,
     /// Page cache traffic was seen on a direct open: the file is mapped.
@@ -40,7 +44,8 @@ pub(super) enum KernelPages {
     Nothing,
     /// Pages of opens that exist.
     InUse,
-    /// Pages that opens left behind which have ended; no later open than this one, counted from the first, has left any.
+    /// Pages that opens left behind which have ended; no later open than this one, counted from the
+    /// first, has left any.
     LeftUpto(u64),
 }
 
@@ -71,19 +76,23 @@ impl OpenInode {
     fn closed(&self, how: &How) {
         if !how.direct {
             self.cached_opens.fetch_sub(1, SeqCst);
-            if self.cached_writers.fetch_sub(usize::from(how.writable), SeqCst) == 1 && how.writable {
+            if self.cached_writers.fetch_sub(usize::from(how.writable), SeqCst) == 1 && how.writable
+            {
                 self.asked_again.store(false, SeqCst);
             }
         }
     }
 
-    /// Tells whether the kernel is to ask for attributes again: once as long as there are cached writers.
+    /// Tells whether the kernel is to ask for attributes again: once as long as there are cached
+    /// writers.
     pub(super) fn must_ask_again(&self) -> bool {
-        self.cached_writers.load(Relaxed) > 0 && !self.asked_again.load(Relaxed) && !self.asked_again.swap(true, SeqCst)
+        self.cached_writers.load(Relaxed) > 0
+            && !self.asked_again.load(Relaxed)
+            && !self.asked_again.swap(true, SeqCst)
     }
 
-    /// Tells what the kernel may hold of this inode, or be reading in. After a direct write it is asked once the write is done: pages that come later are
-    /// filled with what was written.
+    /// Tells what the kernel may hold of this inode, or be reading in. After a direct write it is
+    /// asked once the write is done: pages that come later are filled with what was written.
     pub(super) fn kernel_pages(&self) -> KernelPages {
         let ever = self.cached_opens_ever.load(SeqCst);
         if self.cached_opens.load(SeqCst) > 0 || self.mapped.load(SeqCst) {
@@ -97,11 +106,15 @@ impl OpenInode {
 
     /// Notes that the kernel has dropped all pages that were [left behind](KernelPages::LeftUpto).
     pub(super) fn dropped_left(&self, upto: u64) {
-        assert!(upto <= self.cached_opens_ever.load(SeqCst), "I-PAG-1: pages of an open that never was are dropped");
+        assert!(
+            upto <= self.cached_opens_ever.load(SeqCst),
+            "I-PAG-1: pages of an open that never was are dropped"
+        );
         self.dropped_upto.fetch_max(upto, SeqCst);
     }
 
-    /// Tells whether some of these pages may be dirty: collected writes, or stores through a mapping.
+    /// Tells whether some of these pages may be dirty: collected writes, or stores through a
+    /// mapping.
     pub(super) fn may_have_dirty_pages(&self) -> bool {
         self.cached_writers.load(Relaxed) > 0 || self.mapped.load(Relaxed)
     }
@@ -141,7 +154,8 @@ pub(super) struct OpenFile {
     pub(super) misaligned: AtomicU64,
     pub(super) syncs: AtomicU64,
     pub(super) sync_wait_ns: AtomicU64,
-    /// The epoch of privileges in which this open was last found to have none to take away; see `privileges.rs`.
+    /// The epoch of privileges in which this open was last found to have none to take away; see
+    /// `privileges.rs`.
     pub(super) clean_epoch: AtomicU64,
 }
 
@@ -168,14 +182,22 @@ pub(super) struct OpenFiles {
 
 impl OpenFiles {
     pub(super) fn new() -> Self {
-        Self { table: Table::new(), by_inode: Mutex::default(), pages_ever: Arc::default(), cached_writers: AtomicUsize::new(0) }
+        Self {
+            table: Table::new(),
+            by_inode: Mutex::default(),
+            pages_ever: Arc::default(),
+            cached_writers: AtomicUsize::new(0),
+        }
     }
 
     /// Takes in an open file and returns its handle.
     pub(super) fn insert(&self, file: File, how: How) -> u64 {
         let ino = file.ino();
         let mut by_inode = self.by_inode.lock();
-        let new = || Entry { inode: Arc::new(OpenInode::new(ino, &self.pages_ever)), handles: Vec::new() };
+        let new = || Entry {
+            inode: Arc::new(OpenInode::new(ino, &self.pages_ever)),
+            handles: Vec::new(),
+        };
         let entry = by_inode.entry(ino).or_insert_with(new);
         entry.inode.opened(&how);
         self.cached_writers.fetch_add(usize::from(how.is_cached_writer()), SeqCst);
@@ -199,7 +221,12 @@ impl OpenFiles {
 
     /// Tells whether the inode has opens that write through the kernel's page cache.
     pub(super) fn has_cached_writers(&self, ino: InodeNo) -> bool {
-        let of_inode = || self.by_inode.lock().get(&ino).is_some_and(|entry| entry.inode.cached_writers.load(SeqCst) > 0);
+        let of_inode = || {
+            self.by_inode
+                .lock()
+                .get(&ino)
+                .is_some_and(|entry| entry.inode.cached_writers.load(SeqCst) > 0)
+        };
         self.cached_writers.load(SeqCst) > 0 && of_inode()
     }
 
@@ -211,7 +238,8 @@ impl OpenFiles {
 
     /// Returns the opens of the inode, the oldest first.
     pub(super) fn all_of(&self, ino: InodeNo) -> Vec<Arc<OpenFile>> {
-        let handles = self.by_inode.lock().get(&ino).map(|entry| entry.handles.clone()).unwrap_or_default();
+        let handles =
+            self.by_inode.lock().get(&ino).map(|entry| entry.handles.clone()).unwrap_or_default();
         handles.into_iter().filter_map(|handle| self.table.get(handle)).collect()
     }
 
@@ -255,12 +283,17 @@ mod tests {
     const DIRECT: How = How { direct: true, writable: true, durability: Durability::None, pid: 1 };
     const CACHED: How = How { direct: false, writable: false, ..DIRECT };
 
-    /// A cached open that came and went before a direct write, or during it, was forgotten: its pages kept the old bytes.
+    /// A cached open that came and went before a direct write, or during it, was forgotten: its
+    /// pages kept the old bytes.
     #[test]
     fn i_pag_1_pages_are_left_until_they_were_dropped_with_no_cached_open() {
         let inode = OpenInode::new(InodeNo(7), &Arc::default());
         inode.opened(&DIRECT);
-        assert_eq!(inode.kernel_pages(), KernelPages::Nothing, "no open ever went through the page cache");
+        assert_eq!(
+            inode.kernel_pages(),
+            KernelPages::Nothing,
+            "no open ever went through the page cache"
+        );
         inode.opened(&CACHED);
         assert_eq!(inode.kernel_pages(), KernelPages::InUse);
         inode.closed(&CACHED);
@@ -269,7 +302,11 @@ mod tests {
         inode.opened(&CACHED);
         inode.closed(&CACHED);
         inode.dropped_left(1);
-        assert_eq!(inode.kernel_pages(), KernelPages::LeftUpto(2), "an open came while the pages were dropped");
+        assert_eq!(
+            inode.kernel_pages(),
+            KernelPages::LeftUpto(2),
+            "an open came while the pages were dropped"
+        );
         inode.dropped_left(2);
         assert_eq!(inode.kernel_pages(), KernelPages::Nothing);
         inode.note_mapped();
@@ -282,7 +319,10 @@ mod tests {
         let before = OpenInode::new(InodeNo(7), &pages_ever);
         before.opened(&CACHED);
         before.closed(&CACHED);
-        assert_eq!(OpenInode::new(InodeNo(7), &pages_ever).kernel_pages(), KernelPages::LeftUpto(1));
+        assert_eq!(
+            OpenInode::new(InodeNo(7), &pages_ever).kernel_pages(),
+            KernelPages::LeftUpto(1)
+        );
         let mapped = Arc::default();
         OpenInode::new(InodeNo(7), &mapped).note_mapped();
         assert_eq!(OpenInode::new(InodeNo(7), &mapped).kernel_pages(), KernelPages::LeftUpto(1));
@@ -296,8 +336,9 @@ mod tests {
         (fs, ino)
     }
 
-    /// The handle was freed before the list was locked, used again for another open, and then that open taken off the list: `SEEK_DATA` did not know any
-    /// more that there were dirty pages, and `cp` copied zeros.
+    /// The handle was freed before the list was locked, used again for another open, and then that
+    /// open taken off the list: `SEEK_DATA` did not know any more that there were dirty pages, and
+    /// `cp` copied zeros.
     #[test]
     fn i_opn_1_a_handle_is_not_used_again_while_it_is_listed() {
         let (fs, ino) = file_system();
@@ -322,7 +363,10 @@ mod tests {
                     for _ in 0..3000 {
                         let pid = ids.fetch_add(1, Relaxed);
                         let handle = files.insert(open(), How { pid, ..DIRECT });
-                        assert!(files.all_of(ino).iter().any(|open| open.how.pid == pid), "I-OPN-1: an open is not listed");
+                        assert!(
+                            files.all_of(ino).iter().any(|open| open.how.pid == pid),
+                            "I-OPN-1: an open is not listed"
+                        );
                         files.release(handle);
                     }
                 });

@@ -1,4 +1,5 @@
-//! Which mount options there are: the tunables of the file system by their names, and those of a mount alone.
+//! Which mount options there are: the tunables of the file system by their names, and those of a
+//! mount alone.
 
 use bedplate_fs::{IoMode, TUNABLES, Takes, Tunable, TunableInfo, Unit};
 
@@ -18,7 +19,11 @@ pub struct MountOption {
 impl MountOption {
     /// Makes a row of a table.
     #[must_use]
-    pub const fn new(name: &'static str, value: Option<&'static str>, effect: &'static str) -> Self {
+    pub const fn new(
+        name: &'static str,
+        value: Option<&'static str>,
+        effect: &'static str,
+    ) -> Self {
         Self { name, value, effect }
     }
 }
@@ -37,11 +42,18 @@ pub const MOUNT_OPTIONS: [MountOption; 21] = {
             Some("auto|on|off"),
             "whether the kernel collects the writes of cached files; auto, the default: where the mode is cached",
         ),
-        MountOption::new("inode-lock", Some("range|whole"), "what direct writers lock: the range they write, the default, or the whole file"),
+        MountOption::new(
+            "inode-lock",
+            Some("range|whole"),
+            "what direct writers lock: the range they write, the default, or the whole file",
+        ),
         flag("relatime", "access times move once a day at most, and after a change; the default"),
         flag("noatime", "access times never move"),
         flag("nodiratime", "accepted: reading a directory never moves its access time"),
-        flag("allow_other", "lets users other than the mounting one in; permissions are checked in any case"),
+        flag(
+            "allow_other",
+            "lets users other than the mounting one in; permissions are checked in any case",
+        ),
         flag("default_permissions", "accepted: the kernel always checks permissions"),
         flag("auto_unmount", "the mount goes away when the daemon dies"),
         flag("nonempty", "mounts over a directory that is not empty"),
@@ -57,10 +69,15 @@ pub const MOUNT_OPTIONS: [MountOption; 21] = {
     ]
 };
 
-/// Earlier spellings of tunables. They are accepted with a warning: one value, or of a pair also `LOW:HIGH`.
+/// Earlier spellings of tunables. They are accepted with a warning: one value, or of a pair also
+/// `LOW:HIGH`.
 pub(super) const EARLIER: [Earlier; 4] = [
     Earlier { name: "readahead", low: Some(Tunable::ReadAheadMin), tunable: Tunable::ReadAheadMax },
-    Earlier { name: "write-behind", low: Some(Tunable::WriteBehindStart), tunable: Tunable::WriteBehindMax },
+    Earlier {
+        name: "write-behind",
+        low: Some(Tunable::WriteBehindStart),
+        tunable: Tunable::WriteBehindMax,
+    },
     Earlier { name: "extsize", low: None, tunable: Tunable::ExtentSize },
     Earlier { name: "defrag", low: None, tunable: Tunable::DefragRate },
 ];
@@ -77,8 +94,17 @@ pub(super) struct Earlier {
 impl Earlier {
     /// Says how it is written now.
     pub(super) fn warning(self) -> String {
-        let names = self.low.into_iter().chain([self.tunable]).map(|tunable| format!("'{}='", tunable.info().name)).collect::<Vec<_>>();
-        format!("mount option '{}=': write {} instead; the next version does not know it any more", self.name, names.join(" and "))
+        let names = self
+            .low
+            .into_iter()
+            .chain([self.tunable])
+            .map(|tunable| format!("'{}='", tunable.info().name))
+            .collect::<Vec<_>>();
+        format!(
+            "mount option '{}=': write {} instead; the next version does not know it any more",
+            self.name,
+            names.join(" and ")
+        )
     }
 }
 
@@ -89,7 +115,8 @@ pub fn mount_tunables() -> impl Iterator<Item = &'static TunableInfo> {
 
 /// Returns all options of a mount as they are written, with what they do: first the tunables.
 pub fn mount_options() -> impl Iterator<Item = (String, &'static str)> {
-    let tunables = mount_tunables().map(|info| (format!("{}={}", info.name, value_of(info.unit)), info.effect));
+    let tunables = mount_tunables()
+        .map(|info| (format!("{}={}", info.name, value_of(info.unit)), info.effect));
     tunables.chain(MOUNT_OPTIONS.iter().map(|option| (option.to_string(), option.effect)))
 }
 
@@ -113,10 +140,13 @@ fn value_of(unit: Unit) -> String {
     }
 }
 
-/// Returns whether there is an option of a name, before `=` where it has a value; earlier spellings count.
+/// Returns whether there is an option of a name, before `=` where it has a value; earlier spellings
+/// count.
 #[must_use]
 pub fn is_mount_option(name: &str) -> bool {
-    let known = mount_tunables().map(|info| info.name).chain(MOUNT_OPTIONS.iter().map(|option| option.name));
+    let known = mount_tunables()
+        .map(|info| info.name)
+        .chain(MOUNT_OPTIONS.iter().map(|option| option.name));
     known.chain(EARLIER.iter().map(|earlier| earlier.name)).any(|known| known == name)
 }
 
@@ -124,8 +154,9 @@ pub fn is_mount_option(name: &str) -> bool {
 #[must_use]
 pub fn unknown_mount_option(option: &str, more: &[MountOption]) -> Error {
     let tunables = mount_tunables().map(|info| format!("{}=", info.name));
-    let others =
-        MOUNT_OPTIONS.iter().chain(more).map(|option| if option.value.is_some() { format!("{}=", option.name) } else { option.name.to_owned() });
+    let others = MOUNT_OPTIONS.iter().chain(more).map(|option| {
+        if option.value.is_some() { format!("{}=", option.name) } else { option.name.to_owned() }
+    });
     let known = tunables.chain(others).collect::<Vec<_>>().join(", ");
     Error::new(ErrorKind::Option, format!("mount option '{option}': unknown; known are {known}"))
 }

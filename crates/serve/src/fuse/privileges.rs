@@ -1,9 +1,10 @@
 //! Taking away set-user-ID, set-group-ID and file capabilities when a file changes.
 //!
-//! The mount asks the kernel to leave this to it (`FUSE_HANDLE_KILLPRIV_V2`), because otherwise the kernel asks for `security.capability`
-//! before every single write. A write says whether its caller may keep the set-ID bits; capabilities always go. So that a write of a file
-//! without any of these costs one comparison, each open remembers the *epoch* in which it was found clean, and everything that could give a
-//! file privileges starts a new epoch.
+//! The mount asks the kernel to leave this to it (`FUSE_HANDLE_KILLPRIV_V2`), because otherwise the
+//! kernel asks for `security.capability` before every single write. A write says whether its caller
+//! may keep the set-ID bits; capabilities always go. So that a write of a file without any of these
+//! costs one comparison, each open remembers the *epoch* in which it was found clean, and
+//! everything that could give a file privileges starts a new epoch.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -32,8 +33,15 @@ impl Privileges {
         self.epoch.fetch_add(1, Relaxed);
     }
 
-    /// Takes privileges away before a caller's write through `open`; the set-ID bits only where `kill_set_id` says so.
-    pub(super) fn before_write(&self, fs: &FileSystem, open: &OpenFile, caller: Caller, kill_set_id: bool) -> Answer<()> {
+    /// Takes privileges away before a caller's write through `open`; the set-ID bits only where
+    /// `kill_set_id` says so.
+    pub(super) fn before_write(
+        &self,
+        fs: &FileSystem,
+        open: &OpenFile,
+        caller: Caller,
+        kill_set_id: bool,
+    ) -> Answer<()> {
         let epoch = self.epoch.load(Relaxed);
         if open.clean_epoch.load(Relaxed) == epoch {
             return Ok(());
@@ -65,8 +73,9 @@ pub(super) fn remove_capabilities(fs: &FileSystem, ino: InodeNo) -> Answer<()> {
 /// The bits that make a program run as another.
 const SET_ID: u32 = libc::S_ISUID | libc::S_ISGID;
 
-/// Returns the permission bits that are left when a caller's change takes the set-ID bits; `None` when there are none to take. Set-group-ID without
-/// group execution is no privilege of a member of the group, and on directories neither bit is.
+/// Returns the permission bits that are left when a caller's change takes the set-ID bits; `None`
+/// when there are none to take. Set-group-ID without group execution is no privilege of a member of
+/// the group, and on directories neither bit is.
 pub(super) fn without_set_id(attr: &Attr, caller: Caller) -> Option<u32> {
     if attr.kind == FileKind::Directory || attr.mode & SET_ID == 0 {
         return None;
@@ -78,7 +87,8 @@ pub(super) fn without_set_id(attr: &Attr, caller: Caller) -> Option<u32> {
     (mode != attr.mode).then_some(mode)
 }
 
-/// Tells whether a caller belongs to a group, as root does to all. A request names only the first of its groups.
+/// Tells whether a caller belongs to a group, as root does to all. A request names only the first
+/// of its groups.
 fn belongs_to(caller: Caller, gid: u32) -> bool {
     let status = || std::fs::read_to_string(format!("/proc/{}/status", caller.thread));
     caller.uid == 0 || caller.gid == gid || status().is_ok_and(|status| has_group(&status, gid))
@@ -124,7 +134,8 @@ mod tests {
         assert_eq!(left(FileKind::File, 0o4755), Some(0o755));
         assert_eq!(left(FileKind::File, 0o6755), Some(0o755));
         assert_eq!(left(FileKind::Directory, 0o2775), None);
-        // Without group execution, set-group-ID once meant mandatory locking; it stays for root and the group.
+        // Without group execution, set-group-ID once meant mandatory locking; it stays for root and
+        // the group.
         assert_eq!(left(FileKind::File, 0o2644), Some(0o644));
         for keeper in [caller(0, 1), caller(1, 0)] {
             assert_eq!(without_set_id(&attr(FileKind::File, 0o2644), keeper), None);
@@ -136,6 +147,11 @@ mod tests {
     fn further_groups_are_read() {
         let status = "Name:\tx\nGid:\t7\t7\t7\t7\nGroups:\t4 24 1000 \nVmPeak:\t5 kB\n";
         assert!(has_group(status, 24) && has_group(status, 1000));
-        assert!(!has_group(status, 7) && !has_group(status, 2) && !has_group("Groups:\t\n", 0) && !has_group("", 0));
+        assert!(
+            !has_group(status, 7)
+                && !has_group(status, 2)
+                && !has_group("Groups:\t\n", 0)
+                && !has_group("", 0)
+        );
     }
 }

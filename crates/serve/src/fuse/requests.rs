@@ -89,7 +89,12 @@ fn asked(name: &[u8]) -> Option<(&[u8], Asked<'_>)> {
 
 impl Shared {
     /// Begins a request.
-    pub(super) fn take_request(self: &Arc<Self>, caller: Caller, token: &[u8], value: &[u8]) -> Answer<()> {
+    pub(super) fn take_request(
+        self: &Arc<Self>,
+        caller: Caller,
+        token: &[u8],
+        value: &[u8],
+    ) -> Answer<()> {
         self.need_manager(caller)?;
         let request: Request = serde_json::from_slice(value).map_err(|_| Errno::INVAL)?;
         if token.is_empty() || token.len() > TOKEN_BYTES_MAX {
@@ -112,16 +117,20 @@ impl Shared {
 
     fn carry_out(&self, token: &[u8], request: &Request) {
         let answer = self.run("request", || Ok(self.answer_to(request))).unwrap_or_else(|_| {
-            let message = "a broken invariant was found: unmount, mount again to recover, and run a check";
+            let message =
+                "a broken invariant was found: unmount, mount again to recover, and run a check";
             control::Answer::Failed("Io".into(), message.into())
         });
         if matches!(request, Request::Tune(_)) {
             self.widen_read_ahead();
         }
         let answer = Arc::new(serde_json::to_vec(&answer).unwrap_or_default());
-        let before = self.requests.progress.lock().insert(token.to_vec(), Progress::Answered(answer));
+        let before =
+            self.requests.progress.lock().insert(token.to_vec(), Progress::Answered(answer));
         if let Some(Progress::Running(readers)) = before {
-            readers.into_iter().for_each(|(offset, reader)| self.give_answer(token, offset, reader));
+            readers
+                .into_iter()
+                .for_each(|(offset, reader)| self.give_answer(token, offset, reader));
         }
     }
 
@@ -154,12 +163,21 @@ impl Shared {
     }
 
     /// Answers what is read of a request by a name.
-    pub(super) fn request_value(self: &Arc<Self>, caller: Caller, name: &[u8], answer: impl FnOnce(Answer<Vec<u8>>) + Send + 'static) {
+    pub(super) fn request_value(
+        self: &Arc<Self>,
+        caller: Caller,
+        name: &[u8],
+        answer: impl FnOnce(Answer<Vec<u8>>) + Send + 'static,
+    ) {
         let asked = self.need_manager(caller).and(asked(name).ok_or(Errno::NODATA));
         match asked {
             Ok((token, Asked::Answer(offset))) => self.give_answer(token, offset, Box::new(answer)),
-            Ok((token, Asked::Part(number, text))) => answer(self.run("getxattr", || self.take_part(token, number, text).map(|()| Vec::new()))),
-            Ok((token, Asked::Begin)) => answer(self.run("getxattr", || self.begin_parted(caller, token).map(|()| Vec::new()))),
+            Ok((token, Asked::Part(number, text))) => answer(
+                self.run("getxattr", || self.take_part(token, number, text).map(|()| Vec::new())),
+            ),
+            Ok((token, Asked::Begin)) => answer(
+                self.run("getxattr", || self.begin_parted(caller, token).map(|()| Vec::new())),
+            ),
             Err(errno) => answer(Err(errno)),
         }
     }
@@ -186,13 +204,22 @@ impl Shared {
     }
 
     /// Gives some of the answer of a request, once it is there; the answer is kept until its end was given, or others need the room.
-    fn give_answer(&self, token: &[u8], offset: usize, reader: Box<dyn FnOnce(Answer<Vec<u8>>) + Send>) {
+    fn give_answer(
+        &self,
+        token: &[u8],
+        offset: usize,
+        reader: Box<dyn FnOnce(Answer<Vec<u8>>) + Send>,
+    ) {
         let mut all = self.requests.progress.lock();
         let some = match all.get_mut(token) {
             None => Err(Errno::NODATA),
-            Some(Progress::Running(readers)) if readers.len() < READERS_MAX => return readers.push((offset, reader)),
+            Some(Progress::Running(readers)) if readers.len() < READERS_MAX => {
+                return readers.push((offset, reader));
+            }
             Some(Progress::Running(_)) => Err(Errno::AGAIN),
-            Some(Progress::Answered(answer)) if offset < answer.len() => Ok(answer[offset..answer.len().min(offset + SLICE_BYTES)].to_vec()),
+            Some(Progress::Answered(answer)) if offset < answer.len() => {
+                Ok(answer[offset..answer.len().min(offset + SLICE_BYTES)].to_vec())
+            }
             Some(Progress::Answered(_)) => {
                 all.remove(token);
                 Ok(Vec::new())
@@ -209,10 +236,23 @@ mod tests {
 
     #[test]
     fn names_of_requests_are_taken_apart() {
-        assert_eq!(asked(b"7.1+12+{\"a+b=@\"}"), Some((&b"7.1"[..], Asked::Part(12, b"{\"a+b=@\"}"))));
+        assert_eq!(
+            asked(b"7.1+12+{\"a+b=@\"}"),
+            Some((&b"7.1"[..], Asked::Part(12, b"{\"a+b=@\"}")))
+        );
         assert_eq!(asked(b"7.1="), Some((&b"7.1"[..], Asked::Begin)));
         assert_eq!(asked(b"7.1@61440"), Some((&b"7.1"[..], Asked::Answer(61440))));
-        for wrong in [&b"7.1"[..], b"7.1=x", b"7.1@", b"7.1@-1", b"7.1+", b"7.1+1", b"7.1+x+y", b"7.1+70000+y", b"\xff"] {
+        for wrong in [
+            &b"7.1"[..],
+            b"7.1=x",
+            b"7.1@",
+            b"7.1@-1",
+            b"7.1+",
+            b"7.1+1",
+            b"7.1+x+y",
+            b"7.1+70000+y",
+            b"\xff",
+        ] {
             assert_eq!(asked(wrong), None, "{}", wrong.escape_ascii());
         }
     }

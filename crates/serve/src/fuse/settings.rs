@@ -11,14 +11,16 @@ pub enum WriteBack {
     /// On where the mount's mode is `cached`, off elsewhere.
     #[default]
     Auto,
-    /// Writes of cached files go into the kernel's page cache and reach the library in large pieces. While the kernel knows a file, it answers
-    /// `stat` with the modification time that *it* last set, which direct writes do not move.
+    /// Writes of cached files go into the kernel's page cache and reach the library in large
+    /// pieces. While the kernel knows a file, it answers `stat` with the modification time that
+    /// *it* last set, which direct writes do not move.
     On,
     /// Writes go through the page cache to the library at once; the library collects them.
     Off,
 }
 
-/// How a volume is mounted. Parsed from text by [`parse`](Self::parse); every field may be set directly too.
+/// How a volume is mounted. Parsed from text by [`parse`](Self::parse); every field may be set
+/// directly too.
 #[derive(Debug, Clone)]
 pub struct MountSettings {
     /// What the file system needs to know; give it to [`bedplate_fs::FileSystem::mount`].
@@ -39,7 +41,8 @@ pub struct MountSettings {
     pub suid: bool,
     /// Programs may be run.
     pub exec: bool,
-    /// What [`parse`](Self::parse) has to say of options that it took: one sentence for each earlier spelling.
+    /// What [`parse`](Self::parse) has to say of options that it took: one sentence for each
+    /// earlier spelling.
     pub warnings: Vec<String>,
 }
 
@@ -61,7 +64,8 @@ impl Default for MountSettings {
 }
 
 impl MountSettings {
-    /// Reads options separated by commas; of two that contradict each other the later one counts. The empty text gives the defaults.
+    /// Reads options separated by commas; of two that contradict each other the later one counts.
+    /// The empty text gives the defaults.
     ///
     /// # Errors
     /// `Option`: one sentence that quotes the first option that is unknown or has a wrong value.
@@ -82,25 +86,44 @@ impl MountSettings {
         match applied {
             Ok(true) => Ok(()),
             Ok(false) => Err(unknown_mount_option(option, &[])),
-            Err(why) => Err(Error::new(ErrorKind::Option, format!("mount option '{option}': {why}"))),
+            Err(why) => {
+                Err(Error::new(ErrorKind::Option, format!("mount option '{option}': {why}")))
+            }
         }
     }
 
-    /// Refuses a lower bound above the higher one where both were given; where one was, the other follows it.
+    /// Refuses a lower bound above the higher one where both were given; where one was, the other
+    /// follows it.
     fn settle_pairs(&mut self) -> Result<()> {
         let fs = &mut self.file_system;
         let pairs = [
-            (Tunable::ReadAheadMin, fs.read_ahead_bytes_min, Tunable::ReadAheadMax, fs.read_ahead_bytes_max),
-            (Tunable::WriteBehindStart, fs.write_behind_percent_start, Tunable::WriteBehindMax, fs.write_behind_percent_max),
+            (
+                Tunable::ReadAheadMin,
+                fs.read_ahead_bytes_min,
+                Tunable::ReadAheadMax,
+                fs.read_ahead_bytes_max,
+            ),
+            (
+                Tunable::WriteBehindStart,
+                fs.write_behind_percent_start,
+                Tunable::WriteBehindMax,
+                fs.write_behind_percent_max,
+            ),
         ];
-        for (low, low_value, high, high_value) in pairs.into_iter().filter(|(_, low_value, _, high_value)| low_value > high_value) {
+        for (low, low_value, high, high_value) in
+            pairs.into_iter().filter(|(_, low_value, _, high_value)| low_value > high_value)
+        {
             // A largest window of 0 turns read-ahead off, whatever the first one is.
             let off = high == Tunable::ReadAheadMax && high_value == 0;
             match (fs.given.contains(low), fs.given.contains(high)) {
                 (true, true) if !off => {
                     let (low, high) = (low.info(), high.info());
-                    let values = (low.unit.format(low_value.into()), high.unit.format(high_value.into()));
-                    let what = format!("mount option '{}=': {} is more than {}=, which is {}", low.name, values.0, high.name, values.1);
+                    let values =
+                        (low.unit.format(low_value.into()), high.unit.format(high_value.into()));
+                    let what = format!(
+                        "mount option '{}=': {} is more than {}=, which is {}",
+                        low.name, values.0, high.name, values.1
+                    );
                     return Err(Error::new(ErrorKind::Option, what));
                 }
                 (true, false) => high.put(low_value.into(), fs),
@@ -142,7 +165,8 @@ impl MountSettings {
             "nosuid" => self.suid = false,
             "exec" => self.exec = true,
             "noexec" => self.exec = false,
-            // Always so (reading a directory moves no time); the words are known because people write them.
+            // Always so (reading a directory moves no time); the words are known because people
+            // write them.
             "default_permissions" | "defaults" | "nodiratime" => {}
             _ => return Ok(false),
         }
@@ -162,8 +186,18 @@ impl MountSettings {
             return Ok(true);
         }
         match name {
-            "inode-lock" => fs.inode_lock = choice(value, &[("range", InodeLockSetting::Range), ("whole", InodeLockSetting::Whole)])?,
-            "writeback" => self.write_back = choice(value, &[("auto", WriteBack::Auto), ("on", WriteBack::On), ("off", WriteBack::Off)])?,
+            "inode-lock" => {
+                fs.inode_lock = choice(
+                    value,
+                    &[("range", InodeLockSetting::Range), ("whole", InodeLockSetting::Whole)],
+                )?
+            }
+            "writeback" => {
+                self.write_back = choice(
+                    value,
+                    &[("auto", WriteBack::Auto), ("on", WriteBack::On), ("off", WriteBack::Off)],
+                )?
+            }
             "checkpoint" if !value.is_empty() => fs.checkpoint = Some(value.as_bytes().to_vec()),
             "fsname" if !value.is_empty() => self.source = Some(value.to_string()),
             "subtype" => choice(value, &[("bedplate", ())])?,
@@ -190,7 +224,11 @@ fn set(fs: &mut MountOptions, tunable: Tunable, text: &str) -> std::result::Resu
 }
 
 /// Sets what an earlier spelling meant: one tunable, or of a pair `HIGH` or `LOW:HIGH`.
-fn set_earlier(fs: &mut MountOptions, earlier: Earlier, text: &str) -> std::result::Result<(), String> {
+fn set_earlier(
+    fs: &mut MountOptions,
+    earlier: Earlier,
+    text: &str,
+) -> std::result::Result<(), String> {
     match earlier.low.zip(text.split_once(':')) {
         Some((low, (low_text, high_text))) => {
             let (low, high) = (set(fs, low, low_text)?, set(fs, earlier.tunable, high_text)?);
@@ -213,14 +251,30 @@ mod tests {
                     write-behind-start=10%,write-behind-max=20%";
         let settings = MountSettings::parse(text).unwrap();
         assert_eq!(settings.file_system.mode, IoMode::ConcurrentCache);
-        assert!(settings.file_system.read_only && settings.allow_other && !settings.file_system.relatime);
+        assert!(
+            settings.file_system.read_only
+                && settings.allow_other
+                && !settings.file_system.relatime
+        );
         assert_eq!(settings.file_system.inode_lock, InodeLockSetting::Whole);
         assert_eq!(settings.file_system.cache_bytes, 256 << 20);
         assert_eq!(settings.file_system.sync_interval, Duration::from_millis(500));
-        assert_eq!((settings.file_system.read_ahead_bytes_min, settings.file_system.read_ahead_bytes_max), (4096, 1 << 20));
+        assert_eq!(
+            (settings.file_system.read_ahead_bytes_min, settings.file_system.read_ahead_bytes_max),
+            (4096, 1 << 20)
+        );
         assert_eq!(settings.file_system.threads, 3);
-        assert_eq!((settings.file_system.write_behind_percent_start, settings.file_system.write_behind_percent_max), (10, 20));
-        assert!(settings.file_system.given.contains(Tunable::Cache) && !settings.file_system.given.contains(Tunable::LatencySample));
+        assert_eq!(
+            (
+                settings.file_system.write_behind_percent_start,
+                settings.file_system.write_behind_percent_max
+            ),
+            (10, 20)
+        );
+        assert!(
+            settings.file_system.given.contains(Tunable::Cache)
+                && !settings.file_system.given.contains(Tunable::LatencySample)
+        );
         assert_eq!(settings.source.as_deref(), Some("db"));
         assert!(settings.warnings.is_empty());
     }
@@ -228,26 +282,43 @@ mod tests {
     #[test]
     fn defaults_are_safe_and_the_later_option_counts() {
         let settings = MountSettings::parse("").unwrap();
-        assert!(!settings.allow_other && !settings.suid && !settings.dev && settings.exec && !settings.file_system.read_only);
+        assert!(
+            !settings.allow_other
+                && !settings.suid
+                && !settings.dev
+                && settings.exec
+                && !settings.file_system.read_only
+        );
         assert!(settings.file_system.threads >= 16);
-        let settings = MountSettings::parse("defaults,ro,suid, rw,nosuid,nodiratime,default_permissions,subtype=bedplate").unwrap();
+        let settings = MountSettings::parse(
+            "defaults,ro,suid, rw,nosuid,nodiratime,default_permissions,subtype=bedplate",
+        )
+        .unwrap();
         assert!(!settings.file_system.read_only && !settings.suid);
         for text in ["readahead=0", "read-ahead-max=0"] {
             assert_eq!(MountSettings::parse(text).unwrap().file_system.read_ahead_bytes_min, 0);
         }
-        assert_eq!(MountSettings::parse("read-ahead-min=4M").unwrap().file_system.read_ahead_bytes_max, 4 << 20);
+        assert_eq!(
+            MountSettings::parse("read-ahead-min=4M").unwrap().file_system.read_ahead_bytes_max,
+            4 << 20
+        );
     }
 
     #[test]
     fn every_option_that_is_told_is_known_and_every_tunable_is_set_by_its_name() {
         for info in mount_tunables() {
             let (name, value) = (info.name, info.unit.format(info.max));
-            let settings = MountSettings::parse(&format!("{name}={}", value.replace(' ', ""))).unwrap();
+            let settings =
+                MountSettings::parse(&format!("{name}={}", value.replace(' ', ""))).unwrap();
             assert!(settings.file_system.given.contains(info.tunable), "{name}");
         }
         for option in MOUNT_OPTIONS {
             let parsed = match option.value {
-                Some(values) => MountSettings::parse(&format!("{}={}", option.name, values.split('|').next().unwrap())),
+                Some(values) => MountSettings::parse(&format!(
+                    "{}={}",
+                    option.name,
+                    values.split('|').next().unwrap()
+                )),
                 None => MountSettings::parse(option.name),
             };
             parsed.unwrap_or_else(|error| panic!("{option}: {error}"));
@@ -261,20 +332,35 @@ mod tests {
 
     #[test]
     fn earlier_spellings_are_taken_with_a_warning() {
-        let settings = MountSettings::parse("readahead=4k:1M,write-behind=30%,extsize=64k,defrag=20M").unwrap();
+        let settings =
+            MountSettings::parse("readahead=4k:1M,write-behind=30%,extsize=64k,defrag=20M")
+                .unwrap();
         let fs = &settings.file_system;
-        assert_eq!((fs.read_ahead_bytes_min, fs.read_ahead_bytes_max, fs.write_behind_percent_max), (4096, 1 << 20, 30));
+        assert_eq!(
+            (fs.read_ahead_bytes_min, fs.read_ahead_bytes_max, fs.write_behind_percent_max),
+            (4096, 1 << 20, 30)
+        );
         assert_eq!((fs.extent_size_bytes, fs.defrag_rate_bytes), (64 << 10, 20 << 20));
         assert_eq!(settings.warnings.len(), 4);
-        assert!(settings.warnings[0].contains("'readahead='") && settings.warnings[0].contains("'read-ahead-min=' and 'read-ahead-max='"));
-        assert!(!fs.given.contains(Tunable::WriteBehindStart), "of a pair with one value the other one is not given");
+        assert!(
+            settings.warnings[0].contains("'readahead='")
+                && settings.warnings[0].contains("'read-ahead-min=' and 'read-ahead-max='")
+        );
+        assert!(
+            !fs.given.contains(Tunable::WriteBehindStart),
+            "of a pair with one value the other one is not given"
+        );
     }
 
     #[test]
     fn the_kernel_collects_writes_only_where_the_mount_is_cached_and_writable() {
-        for (text, writes_back) in
-            [("", true), ("mode=concurrent", false), ("mode=direct,writeback=on", true), ("writeback=off", false), ("ro,writeback=on", false)]
-        {
+        for (text, writes_back) in [
+            ("", true),
+            ("mode=concurrent", false),
+            ("mode=direct,writeback=on", true),
+            ("writeback=off", false),
+            ("ro,writeback=on", false),
+        ] {
             let settings = MountSettings::parse(text).unwrap();
             assert_eq!(settings.writes_back(settings.file_system.mode), writes_back, "{text}");
         }
@@ -311,7 +397,15 @@ mod tests {
             assert!(!error.message.contains('\n'));
         }
         let error = MountSettings::parse("read-ahead-max=1M,read-ahead-min=2M").unwrap_err();
-        assert!(error.message.contains("'read-ahead-min=': 2 MiB is more than read-ahead-max=, which is 1 MiB"), "{error}");
-        assert!(MountSettings::parse("read-ahead-min=2M,read-ahead-max=0").is_ok(), "it turns read-ahead off");
+        assert!(
+            error
+                .message
+                .contains("'read-ahead-min=': 2 MiB is more than read-ahead-max=, which is 1 MiB"),
+            "{error}"
+        );
+        assert!(
+            MountSettings::parse("read-ahead-min=2M,read-ahead-max=0").is_ok(),
+            "it turns read-ahead off"
+        );
     }
 }

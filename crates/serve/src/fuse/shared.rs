@@ -54,7 +54,8 @@ pub(super) struct Shared {
     /// How many syncs event threads carry out themselves, and how many they may.
     inline_syncs: AtomicUsize,
     inline_syncs_max: usize,
-    /// Messages to the kernel. Not for event threads: they wait for requests that those answer (I-LIN-1).
+    /// Messages to the kernel. Not for event threads: they wait for requests that those answer
+    /// (I-LIN-1).
     pub(super) kernel: Kernel,
     /// Where it is mounted, and `major:minor`.
     pub(super) mountpoint: OnceLock<PathBuf>,
@@ -64,7 +65,13 @@ pub(super) struct Shared {
 }
 
 impl Shared {
-    pub(super) fn new(fs: FileSystem, settings: &MountSettings, shown: Shown, threads: usize, lines: Lines) -> Self {
+    pub(super) fn new(
+        fs: FileSystem,
+        settings: &MountSettings,
+        shown: Shown,
+        threads: usize,
+        lines: Lines,
+    ) -> Self {
         let info = fs.info();
         Self {
             io_align: info.io_align.into(),
@@ -102,7 +109,8 @@ impl Shared {
         }
     }
 
-    /// Lets the kernel read ahead as far as the library would. Only root may; without it the kernel's default of 128 KiB stays.
+    /// Lets the kernel read ahead as far as the library would. Only root may; without it the
+    /// kernel's default of 128 KiB stays.
     pub(super) fn widen_read_ahead(&self) {
         let kib = (self.fs.tunable(Tunable::ReadAheadMax) / 1024).to_string();
         let Some(device) = self.device.get() else { return };
@@ -116,9 +124,14 @@ impl Shared {
         self.broken.load(Relaxed)
     }
 
-    /// Runs one operation. A broken invariant (a panic) ends in `EIO` for this and every later request: what is in memory cannot be trusted any
-    /// more, and what is on the volume stays as a crash would leave it.
-    pub(super) fn run<T>(&self, name: &'static str, operation: impl FnOnce() -> Answer<T>) -> Answer<T> {
+    /// Runs one operation. A broken invariant (a panic) ends in `EIO` for this and every later
+    /// request: what is in memory cannot be trusted any more, and what is on the volume stays as a
+    /// crash would leave it.
+    pub(super) fn run<T>(
+        &self,
+        name: &'static str,
+        operation: impl FnOnce() -> Answer<T>,
+    ) -> Answer<T> {
         if self.is_broken() {
             return Err(Errno::IO);
         }
@@ -133,7 +146,8 @@ impl Shared {
         self.files.get(handle).ok_or(Errno::BADF)
     }
 
-    /// Runs a sync on this event thread, unless nearly all of them are in syncs, so that requests that need no flush go on.
+    /// Runs a sync on this event thread, unless nearly all of them are in syncs, so that requests
+    /// that need no flush go on.
     pub(super) fn run_sync(self: &Arc<Self>, job: impl FnOnce(&Arc<Self>) + Send + 'static) {
         if self.inline_syncs.fetch_add(1, Relaxed) < self.inline_syncs_max {
             job(self);

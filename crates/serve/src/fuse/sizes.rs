@@ -1,11 +1,14 @@
 //! The size that the kernel has of a file, made that of the file system after a rollback.
 //!
-//! The kernel keeps the size of a file it knows by itself, and appends where it believes the end to be. Where it collects writes it takes a size from nothing
-//! but the answer to a truncation of its own; elsewhere also from attributes, which it asks for when a program asks for them, not before an append. So
-//! the control line goes to the file through the mount, as any program would, looks at it, and where the size differs truncates it: the answer gives the size, and the
-//! truncation itself changes nothing in the file system.
+//! The kernel keeps the size of a file it knows by itself, and appends where it believes the end to
+//! be. Where it collects writes it takes a size from nothing but the answer to a truncation of its
+//! own; elsewhere also from attributes, which it asks for when a program asks for them, not before
+//! an append. So the control line goes to the file through the mount, as any program would, looks
+//! at it, and where the size differs truncates it: the answer gives the size, and the truncation
+//! itself changes nothing in the file system.
 //!
-//! It reaches a file by a name in the root that only the visiting thread gets an answer for, so that files without a name are reached too.
+//! It reaches a file by a name in the root that only the visiting thread gets an answer for, so
+//! that files without a name are reached too.
 
 use std::collections::HashMap;
 use std::ffi::OsStr;
@@ -49,18 +52,25 @@ impl Shared {
     pub(super) fn tell_sizes<'a>(&self, inodes: impl IntoIterator<Item = &'a InodeNo>) {
         let Some(root) = self.mountpoint.get() else { return };
         for ino in inodes {
-            let known = self.fs.is_retained(*ino) && self.fs.attr(*ino).is_ok_and(|attr| attr.kind == FileKind::File);
+            let known = self.fs.is_retained(*ino)
+                && self.fs.attr(*ino).is_ok_and(|attr| attr.kind == FileKind::File);
             if !known {
                 continue;
             }
             if let Err(error) = self.visit(*ino, root) {
-                tracing::warn!("the kernel may keep an old size of inode {}: {error}; close the file everywhere before it is appended to", ino.0);
+                tracing::warn!(
+                    "the kernel may keep an old size of inode {}: {error}; close the file everywhere before it is appended to",
+                    ino.0
+                );
             }
         }
     }
 
     fn visit(&self, ino: InodeNo, root: &Path) -> io::Result<()> {
-        let (thread, name) = (rustix::thread::gettid().as_raw_nonzero().get().cast_unsigned(), format!("{NAME}{}", ino.0));
+        let (thread, name) = (
+            rustix::thread::gettid().as_raw_nonzero().get().cast_unsigned(),
+            format!("{NAME}{}", ino.0),
+        );
         self.visits.by_thread.lock().insert(thread, ino);
         let told = self.tell_size(ino, &root.join(&name));
         self.visits.by_thread.lock().remove(&thread);
@@ -82,7 +92,8 @@ impl Shared {
         Ok(())
     }
 
-    /// Gives the kernel the time of modification where it keeps that by itself: the truncation has just set it.
+    /// Gives the kernel the time of modification where it keeps that by itself: the truncation has
+    /// just set it.
     fn tell_time(&self, attr: &Attr, path: &PathBuf) -> io::Result<()> {
         if !self.write_back {
             return Ok(());
@@ -91,7 +102,10 @@ impl Shared {
         let since = mtime.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         let times = Timestamps {
             last_access: Timespec { tv_sec: 0, tv_nsec: UTIME_OMIT },
-            last_modification: Timespec { tv_sec: since.as_secs().cast_signed(), tv_nsec: since.subsec_nanos().into() },
+            last_modification: Timespec {
+                tv_sec: since.as_secs().cast_signed(),
+                tv_nsec: since.subsec_nanos().into(),
+            },
         };
         Ok(utimensat(CWD, path, &times, AtFlags::SYMLINK_NOFOLLOW)?)
     }

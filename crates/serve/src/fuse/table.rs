@@ -23,7 +23,12 @@ pub(super) struct Table<T> {
 
 impl<T> Table<T> {
     pub(super) fn new() -> Self {
-        Self { shards: std::array::from_fn(|_| RwLock::new(Shard { slots: Vec::new(), free: Vec::new() })), next_shard: AtomicUsize::new(0) }
+        Self {
+            shards: std::array::from_fn(|_| {
+                RwLock::new(Shard { slots: Vec::new(), free: Vec::new() })
+            }),
+            next_shard: AtomicUsize::new(0),
+        }
     }
 
     pub(super) fn insert(&self, item: Arc<T>) -> u64 {

@@ -1,7 +1,8 @@
-//! Checkpoints mounted on directories of their own, beside the volume's mount and served by the same process.
+//! Checkpoints mounted on directories of their own, beside the volume's mount and served by the
+//! same process.
 //!
-//! Such a mount has a session of its own, whose root is the checkpoint's. It is read-only, keeps the checkpoint from being deleted as long as it
-//! lasts, and ends with the volume's.
+//! Such a mount has a session of its own, whose root is the checkpoint's. It is read-only, keeps
+//! the checkpoint from being deleted as long as it lasts, and ends with the volume's.
 
 use std::path::{Path, PathBuf};
 
@@ -47,7 +48,10 @@ impl Views {
     pub(super) fn end(&self) {
         for view in self.0.lock().take().into_iter().flatten() {
             if let Err(error) = view.force_unmount() {
-                tracing::warn!("unmounting the checkpoint on {}: {error}", view.mountpoint().display());
+                tracing::warn!(
+                    "unmounting the checkpoint on {}: {error}",
+                    view.mountpoint().display()
+                );
             }
         }
     }
@@ -59,11 +63,15 @@ impl Shared {
         let hold = self.fs.hold_checkpoint(name)?;
         let shown = name.escape_ascii();
         let source = format!("{}#{shown}", self.source);
-        let mut settings = MountSettings { source: Some(source), nonempty: false, ..self.settings.clone() };
+        let mut settings =
+            MountSettings { source: Some(source), nonempty: false, ..self.settings.clone() };
         settings.file_system.read_only = true;
         let mut views = self.views.0.lock();
         let Some(views) = views.as_mut() else {
-            return Err(Error::new(ErrorKind::Busy, format!("the volume is being unmounted: checkpoint '{shown}' cannot be mounted")));
+            return Err(Error::new(
+                ErrorKind::Busy,
+                format!("the volume is being unmounted: checkpoint '{shown}' cannot be mounted"),
+            ));
         };
         views.retain(Mount::is_live);
         let view = Mount::start_showing(self.fs.clone(), dir, &settings, Shown::Checkpoint(hold))?;

@@ -52,7 +52,13 @@ const UNSUPPORTED: &[u8] = b"system.";
 
 impl Shared {
     /// Answers with a value: when it is there, if it is the answer to a request.
-    pub(super) fn getxattr(self: &Arc<Self>, caller: Caller, ino: InodeNo, name: &[u8], answer: impl FnOnce(Answer<Vec<u8>>) + Send + 'static) {
+    pub(super) fn getxattr(
+        self: &Arc<Self>,
+        caller: Caller,
+        ino: InodeNo,
+        name: &[u8],
+        answer: impl FnOnce(Answer<Vec<u8>>) + Send + 'static,
+    ) {
         let request = name.strip_prefix(PREFIX).and_then(|name| name.strip_prefix(REQUEST));
         match request.filter(|_| ino == InodeNo::ROOT) {
             Some(request) => self.request_value(caller, request, answer),
@@ -70,7 +76,14 @@ impl Shared {
         }
     }
 
-    pub(super) fn setxattr(self: &Arc<Self>, caller: Caller, ino: InodeNo, name: &[u8], value: &[u8], flags: i32) -> Answer<()> {
+    pub(super) fn setxattr(
+        self: &Arc<Self>,
+        caller: Caller,
+        ino: InodeNo,
+        name: &[u8],
+        value: &[u8],
+        flags: i32,
+    ) -> Answer<()> {
         if name.starts_with(UNSUPPORTED) {
             return Err(Errno::OPNOTSUPP);
         }
@@ -112,7 +125,8 @@ impl Shared {
         }
     }
 
-    /// Returns the names, each ended by a zero byte, without the virtual ones: tools that copy attributes must not copy those.
+    /// Returns the names, each ended by a zero byte, without the virtual ones: tools that copy
+    /// attributes must not copy those.
     pub(super) fn listxattr(&self, ino: InodeNo) -> Answer<Vec<u8>> {
         let mut list = Vec::new();
         for name in self.fs.list_xattr(ino)?.into_iter().filter(|name| !name.starts_with(PREFIX)) {
@@ -125,7 +139,10 @@ impl Shared {
     fn virtual_value(&self, caller: Caller, ino: InodeNo, name: &[u8]) -> Answer<Vec<u8>> {
         if let Some(after) = name.strip_prefix(b"activities.").filter(|_| ino == InodeNo::ROOT) {
             self.need_manager(caller)?;
-            let after = str::from_utf8(after).ok().and_then(|text| text.parse().ok()).ok_or(Errno::INVAL)?;
+            let after = str::from_utf8(after)
+                .ok()
+                .and_then(|text| text.parse().ok())
+                .ok_or(Errno::INVAL)?;
             return json(&self.activities_page(InodeNo(after))?);
         }
         if ino == InodeNo::ROOT
@@ -134,14 +151,20 @@ impl Shared {
             return answer;
         }
         if let Some(from) = name.strip_prefix(b"extents.") {
-            let from: u64 = str::from_utf8(from).ok().and_then(|text| text.parse().ok()).ok_or(Errno::INVAL)?;
+            let from: u64 =
+                str::from_utf8(from).ok().and_then(|text| text.parse().ok()).ok_or(Errno::INVAL)?;
             return json(&self.some_open(ino)?.extents_from(from, EXTENTS_MAX)?);
         }
         match name {
             b"mode" => Ok(self.fs.attr(ino)?.io_mode.ok_or(Errno::NODATA)?.name().into()),
             b"untorn" => {
                 let untorn = self.fs.untorn(ino)?.ok_or(Errno::NODATA)?;
-                Ok(format!("{} {}", untorn.bytes, if untorn.by_device { "device" } else { "redirect" }).into())
+                Ok(format!(
+                    "{} {}",
+                    untorn.bytes,
+                    if untorn.by_device { "device" } else { "redirect" }
+                )
+                .into())
             }
             b"extsize" => Ok(self.fs.extent_size(ino)?.ok_or(Errno::NODATA)?.to_string().into()),
             b"effective_mode" => Ok(self.some_open(ino)?.effective_mode().name().into()),
@@ -158,18 +181,26 @@ impl Shared {
             }
             b"extent_count" => json(&self.some_open(ino)?.extent_count()?),
             b"extents" => json(&self.some_open(ino)?.extents()?),
-            b"mover" if ino == InodeNo::ROOT => json(&self.mover(self.need_manager(caller).is_ok())?),
+            b"mover" if ino == InodeNo::ROOT => {
+                json(&self.mover(self.need_manager(caller).is_ok())?)
+            }
             b"info" if ino == InodeNo::ROOT => json(&self.fs.info()),
             b"pid" if ino == InodeNo::ROOT => Ok(std::process::id().to_string().into_bytes()),
             _ => Err(Errno::NODATA),
         }
     }
 
-    /// Stores the result of a trial, as an attribute like others; the kernel has checked that the caller may write the file.
+    /// Stores the result of a trial, as an attribute like others; the kernel has checked that the
+    /// caller may write the file.
     fn set_trial(&self, ino: InodeNo, value: &[u8]) -> Answer<()> {
         self.need_file(ino)?;
-        let is_document = value.len() <= TRIAL_BYTES_MAX && serde_json::from_slice::<serde_json::Map<String, serde_json::Value>>(value).is_ok();
-        if is_document { Ok(self.fs.set_xattr(ino, TRIAL, value, false, false)?) } else { Err(Errno::INVAL) }
+        let is_document = value.len() <= TRIAL_BYTES_MAX
+            && serde_json::from_slice::<serde_json::Map<String, serde_json::Value>>(value).is_ok();
+        if is_document {
+            Ok(self.fs.set_xattr(ino, TRIAL, value, false, false)?)
+        } else {
+            Err(Errno::INVAL)
+        }
     }
 
     /// Answers what is asked about checkpoints, also on a read-only mount: asking changes nothing.
@@ -179,8 +210,13 @@ impl Shared {
             None => (name, ""),
         };
         let answer = match what {
-            b"checkpoints" => of.parse().map_err(|_| Errno::INVAL).map(|after| json(&control::list(&self.fs, after))),
-            b"held" => control::parse_epochs(of).ok_or(Errno::INVAL).and_then(|epochs| Ok(json(&control::held(&self.fs, &epochs)?))),
+            b"checkpoints" => of
+                .parse()
+                .map_err(|_| Errno::INVAL)
+                .map(|after| json(&control::list(&self.fs, after))),
+            b"held" => control::parse_epochs(of)
+                .ok_or(Errno::INVAL)
+                .and_then(|epochs| Ok(json(&control::held(&self.fs, &epochs)?))),
             b"schedules" => Ok(json(&self.fs.schedules())),
             _ => return None,
         };
@@ -189,14 +225,22 @@ impl Shared {
 
     fn set_mode(&self, ino: InodeNo, value: &[u8]) -> Answer<()> {
         let text = str::from_utf8(value).map_err(|_| Errno::INVAL)?.trim_end_matches(['\0', '\n']);
-        let mode = if text.is_empty() { None } else { Some(text.parse::<IoMode>().map_err(|_| Errno::INVAL)?) };
+        let mode = if text.is_empty() {
+            None
+        } else {
+            Some(text.parse::<IoMode>().map_err(|_| Errno::INVAL)?)
+        };
         Ok(self.fs.set_io_mode(ino, mode)?)
     }
 
     /// Begins a trial of a mode, or lets one go on.
     fn set_trial_mode(&self, ino: InodeNo, value: &[u8], flags: i32) -> Answer<()> {
-        let (mode, holder) = str::from_utf8(value).ok().and_then(|text| text.split_once(' ')).ok_or(Errno::INVAL)?;
-        let (mode, holder) = (mode.parse::<IoMode>().map_err(|_| Errno::INVAL)?, holder.parse().map_err(|_| Errno::INVAL)?);
+        let (mode, holder) =
+            str::from_utf8(value).ok().and_then(|text| text.split_once(' ')).ok_or(Errno::INVAL)?;
+        let (mode, holder) = (
+            mode.parse::<IoMode>().map_err(|_| Errno::INVAL)?,
+            holder.parse().map_err(|_| Errno::INVAL)?,
+        );
         match flags {
             libc::XATTR_CREATE => Ok(self.fs.begin_trial(ino, mode, holder, TRIAL_TIME)?),
             libc::XATTR_REPLACE => Ok(self.fs.renew_trial(ino, holder, TRIAL_TIME)?),
@@ -210,7 +254,11 @@ impl Shared {
 
     /// Refuses requests that concern all users' files, except from root and the user that mounted the volume.
     pub(super) fn need_manager(&self, caller: Caller) -> Answer<()> {
-        if caller.uid == 0 || caller.uid == rustix::process::geteuid().as_raw() { Ok(()) } else { Err(Errno::PERM) }
+        if caller.uid == 0 || caller.uid == rustix::process::geteuid().as_raw() {
+            Ok(())
+        } else {
+            Err(Errno::PERM)
+        }
     }
 
     fn set_untorn(&self, ino: InodeNo, value: &[u8]) -> Answer<()> {
@@ -222,7 +270,8 @@ impl Shared {
         Ok(self.fs.set_extent_size(ino, Some(size(value)?))?)
     }
 
-    /// Returns an open of the file: one that exists, so that asking does not change the mode in which the file is served, or else a new one.
+    /// Returns an open of the file: one that exists, so that asking does not change the mode in
+    /// which the file is served, or else a new one.
     fn some_open(&self, ino: InodeNo) -> Answer<SomeOpen> {
         if let Some(open) = self.files.any_of(ino) {
             return Ok(SomeOpen::Existing(open));

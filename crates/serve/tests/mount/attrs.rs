@@ -16,7 +16,8 @@ fn mode_owner_and_times_are_set_and_kept() {
     let Some(m) = Mounted::new("") else { return };
     fs::write(m.path("f"), b"x").unwrap();
     fs::set_permissions(m.path("f"), Permissions::from_mode(0o1751)).unwrap();
-    let times = [(1_000_000_000, 123_456_789), (-2, 200_000_000)].map(|(tv_sec, tv_nsec)| Timespec { tv_sec, tv_nsec });
+    let times = [(1_000_000_000, 123_456_789), (-2, 200_000_000)]
+        .map(|(tv_sec, tv_nsec)| Timespec { tv_sec, tv_nsec });
     let set = Timestamps { last_access: times[0], last_modification: times[1] };
     utimensat(CWD, m.path("f"), &set, AtFlags::empty()).unwrap();
     let check = |m: &Mounted| {
@@ -55,7 +56,9 @@ fn s_47_a_write_by_an_ordinary_user_takes_set_id_bits_away() {
     for options in ["allow_other", "allow_other,writeback=off", "allow_other,mode=concurrent"] {
         let Some(m) = Mounted::new(options) else { return };
         fs::set_permissions(m.root(), Permissions::from_mode(0o777)).unwrap();
-        for script in ["echo x >> $M/f", "printf x | dd of=$M/f conv=notrunc 2>&1", "truncate -s 1 $M/f"] {
+        for script in
+            ["echo x >> $M/f", "printf x | dd of=$M/f conv=notrunc 2>&1", "truncate -s 1 $M/f"]
+        {
             fs::write(m.path("f"), b"xxxx").unwrap();
             fs::set_permissions(m.path("f"), Permissions::from_mode(0o6777)).unwrap();
             let (success, said) = shell_as(NOBODY, &m, script);
@@ -73,7 +76,12 @@ fn s_47_a_write_by_an_ordinary_user_takes_set_id_bits_away() {
             }
         }
         fs::set_permissions(m.path("f"), Permissions::from_mode(0o4777)).unwrap();
-        fs::OpenOptions::new().write(true).open(m.path("f")).unwrap().write_all_at(b"root", 0).unwrap();
+        fs::OpenOptions::new()
+            .write(true)
+            .open(m.path("f"))
+            .unwrap()
+            .write_all_at(b"root", 0)
+            .unwrap();
         assert_eq!(mode(&m, "f"), 0o4777, "root keeps them");
         m.finish();
     }
@@ -92,20 +100,32 @@ fn s_47_file_capabilities_go_with_the_first_write_truncation_or_change_of_owner(
         file.write_all_at(b"1", 0).unwrap();
         for _ in 0..2 {
             let name = "security.capability";
-            rustix::fs::fsetxattr(&file, name, &capability, rustix::fs::XattrFlags::empty()).unwrap();
+            rustix::fs::fsetxattr(&file, name, &capability, rustix::fs::XattrFlags::empty())
+                .unwrap();
             assert_eq!(rustix::fs::fgetxattr(&file, name, &mut [0; 64]).unwrap(), capability.len());
             file.write_all_at(b"2", 0).unwrap();
             file.sync_all().unwrap();
-            assert_eq!(rustix::fs::fgetxattr(&file, name, &mut [0; 64]).unwrap_err(), rustix::io::Errno::NODATA, "{options}");
+            assert_eq!(
+                rustix::fs::fgetxattr(&file, name, &mut [0; 64]).unwrap_err(),
+                rustix::io::Errno::NODATA,
+                "{options}"
+            );
         }
         // Root, too, loses them.
-        let changes: [(&str, &dyn Fn()); 2] =
-            [("truncation", &|| file.set_len(1).unwrap()), ("change of owner", &|| std::os::unix::fs::fchown(&file, Some(12), Some(34)).unwrap())];
+        let changes: [(&str, &dyn Fn()); 2] = [
+            ("truncation", &|| file.set_len(1).unwrap()),
+            ("change of owner", &|| std::os::unix::fs::fchown(&file, Some(12), Some(34)).unwrap()),
+        ];
         for (what, change) in changes {
             let name = "security.capability";
-            rustix::fs::fsetxattr(&file, name, &capability, rustix::fs::XattrFlags::empty()).unwrap();
+            rustix::fs::fsetxattr(&file, name, &capability, rustix::fs::XattrFlags::empty())
+                .unwrap();
             change();
-            assert_eq!(rustix::fs::fgetxattr(&file, name, &mut [0; 64]).unwrap_err(), rustix::io::Errno::NODATA, "{options}: {what}");
+            assert_eq!(
+                rustix::fs::fgetxattr(&file, name, &mut [0; 64]).unwrap_err(),
+                rustix::io::Errno::NODATA,
+                "{options}: {what}"
+            );
         }
         drop(file);
         m.finish();
@@ -123,12 +143,20 @@ fn s_44_permissions_are_enforced() {
     fs::create_dir(m.path("tmp")).unwrap();
     fs::set_permissions(m.path("tmp"), Permissions::from_mode(0o1777)).unwrap();
     fs::write(m.path("tmp/roots"), b"x").unwrap();
-    for refused in ["cat $M/secret", "echo x > $M/secret", "touch $M/new", "rm -f $M/tmp/roots", "chmod 777 $M/secret", "chown 65534 $M/secret"] {
+    for refused in [
+        "cat $M/secret",
+        "echo x > $M/secret",
+        "touch $M/new",
+        "rm -f $M/tmp/roots",
+        "chmod 777 $M/secret",
+        "chown 65534 $M/secret",
+    ] {
         let (success, said) = shell_as(NOBODY, &m, refused);
         assert!(!success, "{refused}: {said}");
         assert!(said.contains("ermi"), "{refused}: {said}");
     }
-    let (success, said) = shell_as(NOBODY, &m, "echo x > $M/tmp/own && rm $M/tmp/own && test -x $M/tmp");
+    let (success, said) =
+        shell_as(NOBODY, &m, "echo x > $M/tmp/own && rm $M/tmp/own && test -x $M/tmp");
     assert!(success, "{said}");
     assert_eq!(m.path("secret").metadata().unwrap().uid(), 0);
     m.finish();
@@ -155,7 +183,11 @@ fn sizes_go_up_and_down() {
         file.set_len(5000).unwrap();
         file.set_len(20_000).unwrap();
         let content = fs::read(m.path("f")).unwrap();
-        assert!(content.len() == 20_000 && content[..5000] == vec![1; 5000] && content[5000..] == vec![0; 15_000]);
+        assert!(
+            content.len() == 20_000
+                && content[..5000] == vec![1; 5000]
+                && content[5000..] == vec![0; 15_000]
+        );
         rustix::fs::ftruncate(File::options().write(true).open(m.path("f")).unwrap(), 0).unwrap();
         assert_eq!(file.metadata().unwrap().len(), 0);
         assert_eq!(errno(file.set_len(i64::MAX as u64)), libc::EFBIG);
@@ -180,7 +212,8 @@ fn totals_follow_what_is_stored() {
 /// Tools that compare times must see that a file changed, whichever way it was written.
 #[test]
 fn every_write_moves_the_modification_time() {
-    for options in ["", "writeback=off", "mode=direct", "mode=concurrent", "mode=concurrent+cache"] {
+    for options in ["", "writeback=off", "mode=direct", "mode=concurrent", "mode=concurrent+cache"]
+    {
         let Some(m) = Mounted::new(options) else { return };
         let file = File::create(m.path("f")).unwrap();
         let long_ago = std::fs::FileTimes::new().set_modified(std::time::UNIX_EPOCH);
@@ -219,21 +252,30 @@ fn an_open_that_keeps_the_access_time_keeps_it() {
     for options in ["", "mode=direct", "mode=concurrent", "mode=concurrent+cache"] {
         let Some(mut m) = Mounted::new(options) else { return };
         fs::write(m.path("f"), [1; 5000]).unwrap();
-        File::open(m.path("f")).unwrap().set_times(fs::FileTimes::new().set_accessed(std::time::UNIX_EPOCH)).unwrap();
+        File::open(m.path("f"))
+            .unwrap()
+            .set_times(fs::FileTimes::new().set_accessed(std::time::UNIX_EPOCH))
+            .unwrap();
         for (flags, moves) in [(libc::O_NOATIME, false), (0, true)] {
             // After a mount the kernel has no pages, and asks for those that it reads.
             m = m.again(options);
-            let file = fs::OpenOptions::new().read(true).custom_flags(flags).open(m.path("f")).unwrap();
+            let file =
+                fs::OpenOptions::new().read(true).custom_flags(flags).open(m.path("f")).unwrap();
             file.read_exact_at(&mut [0; 5000], 0).unwrap();
             drop(file);
             m = m.again(options);
-            assert_eq!(m.path("f").metadata().unwrap().atime() != 0, moves, "{options}: {flags:#o}");
+            assert_eq!(
+                m.path("f").metadata().unwrap().atime() != 0,
+                moves,
+                "{options}: {flags:#o}"
+            );
         }
         m.finish();
     }
 }
 
-/// The kernel kept the attributes that it got with the name: `du` showed nothing of a database as long as that was running.
+/// The kernel kept the attributes that it got with the name: `du` showed nothing of a database as
+/// long as that was running.
 #[test]
 fn the_blocks_of_a_file_that_is_being_written_are_shown() {
     for options in ["", "writeback=off"] {
@@ -242,7 +284,8 @@ fn the_blocks_of_a_file_that_is_being_written_are_shown() {
         assert_eq!(file.metadata().unwrap().blocks(), 0);
         let mut size = 0;
         let shown = |size: u64| {
-            // The kernel is told after it has been answered, and asks again a second later at the latest.
+            // The kernel is told after it has been answered, and asks again a second later at the
+            // latest.
             (0..30_000).any(|_| {
                 std::thread::sleep(std::time::Duration::from_millis(1));
                 m.path("f").metadata().unwrap().blocks() * 512 >= size

@@ -10,10 +10,23 @@ use rustix::io::Errno;
 use crate::harness::{Mounted, Random, errno, pattern};
 
 /// Every way a mount can serve data.
-pub const ALL: [&str; 6] = ["", "writeback=off", "mode=direct", "mode=direct,inode-lock=whole", "mode=concurrent", "mode=concurrent+cache"];
+pub const ALL: [&str; 6] = [
+    "",
+    "writeback=off",
+    "mode=direct",
+    "mode=direct,inode-lock=whole",
+    "mode=concurrent",
+    "mode=concurrent+cache",
+];
 
 fn open(m: &Mounted, name: &str) -> File {
-    OpenOptions::new().read(true).write(true).create(true).truncate(false).open(m.path(name)).unwrap()
+    OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .open(m.path(name))
+        .unwrap()
 }
 
 #[test]
@@ -22,8 +35,17 @@ fn what_is_written_is_read_whatever_its_alignment() {
         let Some(m) = Mounted::new(options) else { return };
         let file = open(&m, "f");
         let mut model = Vec::new();
-        for (seed, (offset, len)) in
-            [(0, 4096), (4096, 100), (5000, 9000), (1, 3), (100_000, 512), (1 << 20, 3 << 20), (4095, 2)].into_iter().enumerate()
+        for (seed, (offset, len)) in [
+            (0, 4096),
+            (4096, 100),
+            (5000, 9000),
+            (1, 3),
+            (100_000, 512),
+            (1 << 20, 3 << 20),
+            (4095, 2),
+        ]
+        .into_iter()
+        .enumerate()
         {
             let data = pattern(seed as u64, offset, len);
             file.write_all_at(&data, offset).unwrap();
@@ -93,7 +115,11 @@ impl Exercise {
         let offset = self.random.below(Self::SIZE_MAX);
         let len = 1 + self.random.below((Self::SIZE_MAX - offset).min(40_000));
         // Half of all ranges are aligned.
-        if self.random.below(2) == 0 { (offset & !4095, (len + 4095) & !4095) } else { (offset, len) }
+        if self.random.below(2) == 0 {
+            (offset & !4095, (len + 4095) & !4095)
+        } else {
+            (offset, len)
+        }
     }
 
     fn grow(&mut self, end: u64) {
@@ -122,13 +148,21 @@ impl Exercise {
                 self.model.resize(offset as usize, 0);
             }
             5 => {
-                fallocate(&self.files[file], FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, offset, len).unwrap();
+                fallocate(
+                    &self.files[file],
+                    FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE,
+                    offset,
+                    len,
+                )
+                .unwrap();
                 self.zero(offset, len);
             }
             6 => {
                 let keep_size = self.random.below(2) == 0;
-                let flags = if keep_size { FallocateFlags::KEEP_SIZE } else { FallocateFlags::empty() };
-                fallocate(&self.files[file], FallocateFlags::ZERO_RANGE | flags, offset, len).unwrap();
+                let flags =
+                    if keep_size { FallocateFlags::KEEP_SIZE } else { FallocateFlags::empty() };
+                fallocate(&self.files[file], FallocateFlags::ZERO_RANGE | flags, offset, len)
+                    .unwrap();
                 self.zero(offset, len);
                 if !keep_size {
                     self.grow(offset + len);
@@ -152,7 +186,11 @@ impl Exercise {
         let n = self.files[file].read_at(&mut buf, offset).unwrap();
         let expected = self.model.get(offset as usize..).unwrap_or_default();
         let expected = &expected[..expected.len().min(len as usize)];
-        assert!(buf[..n] == *expected, "{what}: {n} bytes read at {offset}, {} expected", expected.len());
+        assert!(
+            buf[..n] == *expected,
+            "{what}: {n} bytes read at {offset}, {} expected",
+            expected.len()
+        );
     }
 }
 
@@ -215,7 +253,8 @@ fn syncs_reach_the_device() {
             assert!(m.device.counters().flushes > before, "{options}");
         }
         drop(file);
-        let mut file = OpenOptions::new().write(true).custom_flags(libc::O_DSYNC).open(m.path("f")).unwrap();
+        let mut file =
+            OpenOptions::new().write(true).custom_flags(libc::O_DSYNC).open(m.path("f")).unwrap();
         let before = m.device.counters().flushes;
         file.write_all(b"durable at once").unwrap();
         assert!(m.device.counters().flushes > before, "{options}: O_DSYNC");
@@ -269,11 +308,18 @@ fn s_12_preallocated_space_reads_as_zeros() {
         let Some(m) = Mounted::new(options) else { return };
         let file = open(&m, "f");
         fallocate(&file, FallocateFlags::KEEP_SIZE, 0, 1 << 20).unwrap();
-        assert_eq!((file.metadata().unwrap().len(), file.metadata().unwrap().blocks()), (0, (1 << 20) / 512), "{options}");
+        assert_eq!(
+            (file.metadata().unwrap().len(), file.metadata().unwrap().blocks()),
+            (0, (1 << 20) / 512),
+            "{options}"
+        );
         fallocate(&file, FallocateFlags::empty(), 0, 1 << 20).unwrap();
         assert!(fs::read(m.path("f")).unwrap() == vec![0; 1 << 20]);
         // The kernel's FUSE knows neither; what it refuses never reaches us.
-        assert_eq!(fallocate(&file, FallocateFlags::COLLAPSE_RANGE, 0, 4096), Err(Errno::OPNOTSUPP));
+        assert_eq!(
+            fallocate(&file, FallocateFlags::COLLAPSE_RANGE, 0, 4096),
+            Err(Errno::OPNOTSUPP)
+        );
         assert_eq!(fallocate(&file, FallocateFlags::INSERT_RANGE, 0, 4096), Err(Errno::OPNOTSUPP));
         drop(file);
         m.finish();
@@ -289,7 +335,14 @@ fn ranges_are_copied_within_the_mount() {
         source.write_all_at(&content, 0).unwrap();
         let (mut from, mut to) = (1000, 5);
         while from < content.len() as u64 {
-            let copied = rustix::fs::copy_file_range(&source, Some(&mut from), &target, Some(&mut to), usize::MAX >> 1).unwrap();
+            let copied = rustix::fs::copy_file_range(
+                &source,
+                Some(&mut from),
+                &target,
+                Some(&mut to),
+                usize::MAX >> 1,
+            )
+            .unwrap();
             assert!(copied > 0, "{options}");
         }
         assert!(fs::read(m.path("target")).unwrap()[5..] == content[1000..], "{options}");

@@ -14,7 +14,8 @@ const COUNT: usize = 1600;
 
 fn fill(m: &Mounted) -> BTreeSet<Vec<u8>> {
     fs::create_dir(m.path("d")).unwrap();
-    let names: BTreeSet<Vec<u8>> = (0..COUNT).map(|i| format!("{}-{i}", "name".repeat(i % 20 + 1)).into_bytes()).collect();
+    let names: BTreeSet<Vec<u8>> =
+        (0..COUNT).map(|i| format!("{}-{i}", "name".repeat(i % 20 + 1)).into_bytes()).collect();
     for name in &names {
         File::create(m.path("d").join(std::ffi::OsStr::from_bytes(name))).unwrap();
     }
@@ -37,7 +38,8 @@ fn a_large_directory_is_read_whole_with_its_dots() {
         assert_eq!(names.into_iter().collect::<BTreeSet<_>>(), expected);
         dir.rewind();
     }
-    let dots: Vec<u64> = dir.by_ref().map(Result::unwrap).take(2).map(|entry| entry.ino()).collect();
+    let dots: Vec<u64> =
+        dir.by_ref().map(Result::unwrap).take(2).map(|entry| entry.ino()).collect();
     assert_eq!(dots, [m.path("d").metadata().unwrap().ino(), m.root().metadata().unwrap().ino()]);
     drop(dir);
     m.finish();
@@ -48,7 +50,11 @@ fn s_48_a_stream_goes_on_from_any_place_told_before() {
     let Some(m) = Mounted::new("") else { return };
     fill(&m);
     let mut dir = Dir::new(File::open(m.path("d")).unwrap()).unwrap();
-    let told: Vec<(i64, Vec<u8>)> = dir.by_ref().map(Result::unwrap).map(|entry| (entry.offset(), entry.file_name().to_bytes().to_vec())).collect();
+    let told: Vec<(i64, Vec<u8>)> = dir
+        .by_ref()
+        .map(Result::unwrap)
+        .map(|entry| (entry.offset(), entry.file_name().to_bytes().to_vec()))
+        .collect();
     for at in [0, 1, 2, 511, 512, 513, 514, 1025, COUNT, COUNT - 1] {
         dir.seek(told[at].0).unwrap();
         let next = dir.next().unwrap().unwrap();

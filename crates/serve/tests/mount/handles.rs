@@ -1,4 +1,5 @@
-//! File handles: what `name_to_handle_at` gave leads to the same file for as long as it is there, as an export over NFS needs it.
+//! File handles: what `name_to_handle_at` gave leads to the same file for as long as it is there,
+//! as an export over NFS needs it.
 
 use std::fs;
 use std::path::Path;
@@ -6,8 +7,8 @@ use std::process::Command;
 
 use crate::harness::{Mounted, checkpoint, done, has_program, needs_root};
 
-/// `take PATH` prints a handle; `open MOUNT HANDLE` prints what it leads to: a file's content, the names in a directory and the number of its parent, or an
-/// error number.
+/// `take PATH` prints a handle; `open MOUNT HANDLE` prints what it leads to: a file's content, the
+/// names in a directory and the number of its parent, or an error number.
 const SCRIPT: &str = r#"
 import ctypes, os, sys
 class Handle(ctypes.Structure):
@@ -66,10 +67,12 @@ fn s_131_a_handle_leads_to_its_file_after_a_remount() {
     for (name, content) in [("d/e/f", "one"), ("gone", "two"), ("moved", "three")] {
         fs::write(m.path(name), content).unwrap();
     }
-    let [file, dir, gone, moved, root] = ["d/e/f", "d/e", "gone", "moved", ""].map(|name| take(&m.path(name)));
+    let [file, dir, gone, moved, root] =
+        ["d/e/f", "d/e", "gone", "moved", ""].map(|name| take(&m.path(name)));
     // The kernel knows nothing of them any more.
     let m = m.again("");
-    let number = |name: &str| std::os::unix::fs::MetadataExt::ino(&m.path(name).metadata().unwrap());
+    let number =
+        |name: &str| std::os::unix::fs::MetadataExt::ino(&m.path(name).metadata().unwrap());
     assert_eq!(open(&m, &file), "one");
     assert_eq!(open(&m, &dir), format!("f in {}", number("d")));
     assert!(open(&m, &root).starts_with("d gone moved in "));
@@ -80,14 +83,16 @@ fn s_131_a_handle_leads_to_its_file_after_a_remount() {
     m.finish();
 }
 
-/// S-131: a power cut undoes a creation, and the number is given again. The handle of the file that is lost names its time of birth, too.
+/// S-131: a power cut undoes a creation, and the number is given again. The handle of the file that
+/// is lost names its time of birth, too.
 #[test]
 fn s_131_a_handle_does_not_lead_to_another_file_of_its_number() {
     if !needs_root() || !has_program("python3") {
         return;
     }
     let (Some(before), Some(after)) = (Mounted::new(""), Mounted::new("")) else { return };
-    let number = |m: &Mounted| std::os::unix::fs::MetadataExt::ino(&m.path("f").metadata().unwrap());
+    let number =
+        |m: &Mounted| std::os::unix::fs::MetadataExt::ino(&m.path("f").metadata().unwrap());
     fs::write(before.path("f"), "lost").unwrap();
     std::thread::sleep(std::time::Duration::from_millis(20));
     fs::write(after.path("f"), "another").unwrap();

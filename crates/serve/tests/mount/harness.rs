@@ -1,4 +1,5 @@
-//! A volume in memory mounted on a temporary directory, unmounted whatever happens; and a second process that serves one.
+//! A volume in memory mounted on a temporary directory, unmounted whatever happens; and a second
+//! process that serves one.
 
 use std::io::{BufRead, BufReader, Lines};
 use std::os::unix::fs::PermissionsExt;
@@ -39,7 +40,8 @@ impl Mounted {
     pub fn on(device: Arc<dyn BlockDevice>, options: &str) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let settings = MountSettings::parse(options).unwrap();
-        let fs = FileSystem::mount(Arc::clone(&device), None, settings.file_system.clone()).unwrap();
+        let fs =
+            FileSystem::mount(Arc::clone(&device), None, settings.file_system.clone()).unwrap();
         let mount = Mount::start(fs, dir.path(), &settings).unwrap();
         Self { mount, device, dir }
     }
@@ -74,7 +76,8 @@ impl Mounted {
 pub fn format_memory() -> Arc<dyn BlockDevice> {
     let device: Arc<dyn BlockDevice> = MemoryDevice::new(VOLUME_BYTES);
     let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
-    FileSystem::format(&device, None, &FormatOptions { uid, gid, ..FormatOptions::default() }).unwrap();
+    FileSystem::format(&device, None, &FormatOptions { uid, gid, ..FormatOptions::default() })
+        .unwrap();
     device
 }
 
@@ -86,7 +89,8 @@ pub fn ask(root: &Path, token: &str, request: &Request) -> Answer {
     let mut answer = Vec::new();
     loop {
         let mut some = vec![0; 65_536];
-        let len = rustix::fs::getxattr(root, format!("{name}@{}", answer.len()), &mut some).unwrap();
+        let len =
+            rustix::fs::getxattr(root, format!("{name}@{}", answer.len()), &mut some).unwrap();
         if len == 0 {
             return serde_json::from_slice(&answer).unwrap();
         }
@@ -140,7 +144,9 @@ pub fn needs_root() -> bool {
 
 /// Tells whether users other than root may mount, and prints when not.
 pub fn ordinary_users_may_mount() -> bool {
-    let open_to_all = Path::new("/dev/fuse").metadata().is_ok_and(|device| device.permissions().mode() & 0o006 == 0o006);
+    let open_to_all = Path::new("/dev/fuse")
+        .metadata()
+        .is_ok_and(|device| device.permissions().mode() & 0o006 == 0o006);
     if !open_to_all {
         println!("skipped: only root may open /dev/fuse");
     }
@@ -152,10 +158,15 @@ fn is_root() -> bool {
 }
 
 fn runs(program: &str, arguments: &[&str]) -> bool {
-    Command::new(program).args(arguments).stdin(Stdio::null()).output().is_ok_and(|output| output.status.success())
+    Command::new(program)
+        .args(arguments)
+        .stdin(Stdio::null())
+        .output()
+        .is_ok_and(|output| output.status.success())
 }
 
-/// Runs a shell script as a user, with `$M` the mount; returns whether it succeeded and what it printed.
+/// Runs a shell script as a user, with `$M` the mount; returns whether it succeeded and what it
+/// printed.
 pub fn shell_as(uid: u32, mounted: &Mounted, script: &str) -> (bool, String) {
     let mut command = Command::new("sh");
     command.arg("-c").arg(script).env("M", mounted.root()).current_dir("/").stdin(Stdio::null());
@@ -163,7 +174,8 @@ pub fn shell_as(uid: u32, mounted: &Mounted, script: &str) -> (bool, String) {
         command.uid(uid).gid(uid);
     }
     let output = command.output().unwrap();
-    let said = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
+    let said = String::from_utf8_lossy(&output.stdout).into_owned()
+        + &String::from_utf8_lossy(&output.stderr);
     (output.status.success(), said)
 }
 
@@ -174,7 +186,8 @@ pub fn shell(mounted: &Mounted, script: &str) -> String {
     said
 }
 
-/// A process of its own that serves a volume; killed when dropped, and what it leaves is taken away.
+/// A process of its own that serves a volume; killed when dropped, and what it leaves is taken
+/// away.
 pub struct Server {
     pub process: Child,
     pub dir: TempDir,
@@ -224,7 +237,8 @@ impl Drop for Server {
     }
 }
 
-/// Not a test of its own: what [`Server`] runs. Without the environment that the server sets there is nothing to serve.
+/// Not a test of its own: what [`Server`] runs. Without the environment that the server sets there
+/// is nothing to serve.
 #[test]
 fn serve_as_a_child() {
     let Some(directory) = std::env::var_os(CHILD_DIRECTORY) else { return };
@@ -237,7 +251,9 @@ fn serve_as_a_child() {
 
 /// Bytes that tell where they belong: `seed` and the offset decide each.
 pub fn pattern(seed: u64, offset: u64, len: usize) -> Vec<u8> {
-    (0..len as u64).map(|i| ((offset + i).wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_add(seed) >> 56) as u8).collect()
+    (0..len as u64)
+        .map(|i| ((offset + i).wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_add(seed) >> 56) as u8)
+        .collect()
 }
 
 /// A small generator of numbers: the same seed gives the same test.

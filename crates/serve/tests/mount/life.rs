@@ -10,11 +10,16 @@ use bedplate_fs::FileSystem;
 use bedplate_serve::ErrorKind;
 use bedplate_serve::fuse::{Mount, MountSettings};
 
-use crate::harness::{Mounted, NOBODY, Server, available, errno, format_memory, has_program, needs_root, ordinary_users_may_mount, server_command};
+use crate::harness::{
+    Mounted, NOBODY, Server, available, errno, format_memory, has_program, needs_root,
+    ordinary_users_may_mount, server_command,
+};
 
 fn is_mounted(path: &Path) -> bool {
     let path = path.canonicalize().unwrap_or_else(|_| path.to_path_buf());
-    std::fs::read_to_string("/proc/self/mountinfo").unwrap().contains(&format!(" {} ", path.display()))
+    std::fs::read_to_string("/proc/self/mountinfo")
+        .unwrap()
+        .contains(&format!(" {} ", path.display()))
 }
 
 #[test]
@@ -22,8 +27,15 @@ fn a_started_mount_is_live_and_shows_its_kind() {
     let Some(m) = Mounted::new("fsname=my\\disk") else { return };
     assert!(m.mount.is_live());
     let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap();
-    let line = mounts.lines().find(|line| line.contains(m.root().to_str().unwrap())).unwrap().to_string();
-    assert!(line.contains(" fuse.bedplate ") && line.contains("nosuid") && line.contains("nodev") && line.contains("default_permissions"), "{line}");
+    let line =
+        mounts.lines().find(|line| line.contains(m.root().to_str().unwrap())).unwrap().to_string();
+    assert!(
+        line.contains(" fuse.bedplate ")
+            && line.contains("nosuid")
+            && line.contains("nodev")
+            && line.contains("default_permissions"),
+        "{line}"
+    );
     assert!(!line.contains("allow_other"));
     m.finish();
 }
@@ -55,7 +67,11 @@ fn s_49_a_mount_in_use_is_not_taken_away_unless_by_force() {
     assert!(m.mount.is_live() && m.path("f").exists());
     m.mount.force_unmount().unwrap();
     assert!(!is_mounted(m.root()));
-    assert!(std::os::unix::fs::FileExt::write_all_at(&file, &[8], 0).and_then(|()| file.sync_all()).is_err());
+    assert!(
+        std::os::unix::fs::FileExt::write_all_at(&file, &[8], 0)
+            .and_then(|()| file.sync_all())
+            .is_err()
+    );
     drop(file);
     let device = Arc::clone(&m.device);
     drop(m);
@@ -76,7 +92,11 @@ fn a_copy_in_another_mount_namespace_is_named() {
     let script = "while read -r source dir rest; do test \"$dir\" = \"$M\" || case $rest in fuse.bedplate*) umount -l \"$dir\";; esac; \
                   done < /proc/self/mounts; echo ready; read -r line";
     let mut container = Command::new("unshare");
-    container.args(["-m", "--propagation", "private", "sh", "-c", script]).env("M", m.root()).stdin(Stdio::piped()).stdout(Stdio::piped());
+    container
+        .args(["-m", "--propagation", "private", "sh", "-c", script])
+        .env("M", m.root())
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped());
     let mut container = container.spawn().unwrap();
     let mut ready = String::new();
     BufReader::new(container.stdout.take().unwrap()).read_line(&mut ready).unwrap();
@@ -131,7 +151,10 @@ fn a_dead_mount_of_somebody_else_is_explained() {
     let output = server_command(NOBODY, "", dead.dir.path()).output().unwrap();
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(!output.status.success());
-    assert!(said.contains("has died") && said.contains("fusermount3 -u") && said.contains("umount"), "{said}");
+    assert!(
+        said.contains("has died") && said.contains("fusermount3 -u") && said.contains("umount"),
+        "{said}"
+    );
 }
 
 #[test]
@@ -150,7 +173,9 @@ fn s_49_an_ordinary_user_mounts_uses_and_unmounts() {
         assert!(output.status.success(), "{script}: {}", String::from_utf8_lossy(&output.stderr));
     };
     user("echo 1 > $M/f && mkdir $M/d && mv $M/f $M/d/g && test $(cat $M/d/g) = 1 && sync $M/d/g");
-    user("dd if=/dev/zero of=$M/d/h::concurrent bs=64k count=16 conv=fsync status=none && test $(stat -c %s $M/d/h) = 1048576");
+    user(
+        "dd if=/dev/zero of=$M/d/h::concurrent bs=64k count=16 conv=fsync status=none && test $(stat -c %s $M/d/h) = 1048576",
+    );
     user("fusermount3 -u $M");
     assert!(server.wait(), "the server ended with an error");
     assert!(!is_mounted(server.dir.path()));

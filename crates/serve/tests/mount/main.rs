@@ -1,4 +1,5 @@
-//! The mount, used through the kernel as programs use it. Skipped, with the reason, where FUSE is not to be had.
+//! The mount, used through the kernel as programs use it. Skipped, with the reason, where FUSE is
+//! not to be had.
 #![forbid(unsafe_code)]
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on says where")]
 

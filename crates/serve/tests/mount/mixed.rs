@@ -12,16 +12,27 @@ const BLOCKS: u64 = 64;
 
 /// Runs `dd` as the second process.
 fn dd(arguments: &[String]) {
-    let output = Command::new("dd").args(arguments).args(["bs=4096", "status=none", "conv=notrunc"]).output().unwrap();
+    let output = Command::new("dd")
+        .args(arguments)
+        .args(["bs=4096", "status=none", "conv=notrunc"])
+        .output()
+        .unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
 
 fn open_cached(m: &Mounted) -> File {
-    OpenOptions::new().read(true).write(true).create(true).truncate(false).open(m.path("f::cached")).unwrap()
+    OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .open(m.path("f::cached"))
+        .unwrap()
 }
 
 /// Opens of the second process: by `O_DIRECT`, and by suffix.
-const DIRECT_WAYS: [(&str, &str); 3] = [("f", "direct"), ("f::concurrent", ""), ("f::direct", "direct")];
+const DIRECT_WAYS: [(&str, &str); 3] =
+    [("f", "direct"), ("f::concurrent", ""), ("f::direct", "direct")];
 
 #[test]
 fn s_20_a_cached_open_sees_what_another_process_writes_directly() {
@@ -36,8 +47,11 @@ fn s_20_a_cached_open_sees_what_another_process_writes_directly() {
                 file.read_exact_at(&mut seen, offset).unwrap();
                 let expected = pattern(100 + round as u64, offset, BLOCK);
                 std::fs::write(source.path(), &expected).unwrap();
-                let mut arguments =
-                    vec![format!("if={}", source.path().display()), format!("of={}", m.path(name).display()), format!("seek={block}")];
+                let mut arguments = vec![
+                    format!("if={}", source.path().display()),
+                    format!("of={}", m.path(name).display()),
+                    format!("seek={block}"),
+                ];
                 arguments.extend((!flag.is_empty()).then(|| format!("oflag={flag}")));
                 dd(&arguments);
                 file.read_exact_at(&mut seen, offset).unwrap();
@@ -68,7 +82,10 @@ fn s_20_another_process_reads_directly_what_a_cached_open_just_wrote() {
                 ];
                 arguments.extend((!flag.is_empty()).then(|| format!("iflag={flag}")));
                 dd(&arguments);
-                assert!(std::fs::read(target.path()).unwrap() == expected, "{options}: {name}, block {block}");
+                assert!(
+                    std::fs::read(target.path()).unwrap() == expected,
+                    "{options}: {name}, block {block}"
+                );
             }
         }
         drop(file);
@@ -76,8 +93,8 @@ fn s_20_another_process_reads_directly_what_a_cached_open_just_wrote() {
     }
 }
 
-/// A page that the kernel reads in while a direct write runs must not keep the old bytes: once a write has returned, no read that begins
-/// later may see anything older.
+/// A page that the kernel reads in while a direct write runs must not keep the old bytes: once a
+/// write has returned, no read that begins later may see anything older.
 #[test]
 fn s_30_no_cached_read_goes_back_behind_a_direct_write() {
     for options in ["", "writeback=off"] {
@@ -98,8 +115,10 @@ fn s_30_no_cached_read_goes_back_behind_a_direct_write() {
                             done.store(true, Ordering::Release);
                             panic!("{options}: {seen} was read after {least} had been written");
                         }
-                        // Drops the page, so that the next read has to bring it in again while a write runs.
-                        rustix::fs::fadvise(&cached, 0, None, rustix::fs::Advice::DontNeed).unwrap();
+                        // Drops the page, so that the next read has to bring it in again while a
+                        // write runs.
+                        rustix::fs::fadvise(&cached, 0, None, rustix::fs::Advice::DontNeed)
+                            .unwrap();
                     }
                 });
             }
@@ -119,7 +138,8 @@ fn s_30_no_cached_read_goes_back_behind_a_direct_write() {
     }
 }
 
-/// Writes a number into a file by asynchronous direct I/O, again and again, and reads it through a new open once it is written.
+/// Writes a number into a file by asynchronous direct I/O, again and again, and reads it through a
+/// new open once it is written.
 const ASYNCHRONOUS: &str = r#"
 import ctypes, mmap, os, platform, struct, sys
 io_setup, io_destroy, io_submit, io_getevents = {"x86_64": (206, 207, 209, 208)}.get(platform.machine(), (0, 1, 2, 4))
@@ -156,8 +176,9 @@ call(io_destroy, context)
 os.close(fd)
 "#;
 
-/// A reader opened a file, read a page of it and closed it between the moment in which the kernel dropped the pages of an asynchronous direct write's
-/// range and the end of that write: the page it left kept the old bytes, for every open after it.
+/// A reader opened a file, read a page of it and closed it between the moment in which the kernel
+/// dropped the pages of an asynchronous direct write's range and the end of that write: the page it
+/// left kept the old bytes, for every open after it.
 #[test]
 fn s_20_an_open_after_an_asynchronous_direct_write_sees_it() {
     for options in ["", "writeback=off"] {
@@ -173,26 +194,42 @@ fn s_20_an_open_after_an_asynchronous_direct_write_sees_it() {
                 });
             }
             let path = m.path("f");
-            let output = Command::new("python3").args(["-c", ASYNCHRONOUS]).arg(path).arg("1000").output();
+            let output =
+                Command::new("python3").args(["-c", ASYNCHRONOUS]).arg(path).arg("1000").output();
             done.store(true, Ordering::Release);
             output.unwrap()
         });
-        assert!(output.status.success(), "S-20: {options}: {}", String::from_utf8_lossy(&output.stderr));
+        assert!(
+            output.status.success(),
+            "S-20: {options}: {}",
+            String::from_utf8_lossy(&output.stderr)
+        );
         m.finish();
     }
 }
 
-/// Writers of both kinds on their own blocks of one file lose nothing, and sizes agree while both extend it.
+/// Writers of both kinds on their own blocks of one file lose nothing, and sizes agree while both
+/// extend it.
 #[test]
 fn s_29_cached_and_direct_writers_share_a_file() {
     for options in ["", "writeback=off", "mode=concurrent"] {
         let Some(m) = Mounted::new(options) else { return };
         open_cached(&m);
         std::thread::scope(|scope| {
-            for (part, name, flags) in [(0_u64, "f::cached", 0), (1, "f::concurrent", 0), (2, "f", libc::O_DIRECT), (3, "f::concurrent+cache", 0)] {
+            for (part, name, flags) in [
+                (0_u64, "f::cached", 0),
+                (1, "f::concurrent", 0),
+                (2, "f", libc::O_DIRECT),
+                (3, "f::concurrent+cache", 0),
+            ] {
                 let path = m.path(name);
                 scope.spawn(move || {
-                    let file = OpenOptions::new().read(true).write(true).custom_flags(flags).open(path).unwrap();
+                    let file = OpenOptions::new()
+                        .read(true)
+                        .write(true)
+                        .custom_flags(flags)
+                        .open(path)
+                        .unwrap();
                     let mut buffer = bedplate_block::AlignedBuf::zeroed(BLOCK);
                     for i in 0..BLOCKS {
                         let offset = (i * 4 + part) * BLOCK as u64;
@@ -205,7 +242,10 @@ fn s_29_cached_and_direct_writers_share_a_file() {
         let content = std::fs::read(m.path("f")).unwrap();
         assert_eq!(content.len(), 4 * BLOCK * BLOCKS as usize, "{options}");
         for (at, piece) in content.chunks(BLOCK).enumerate() {
-            assert!(*piece == pattern(at as u64 % 4, (at * BLOCK) as u64, BLOCK), "{options}: block {at}");
+            assert!(
+                *piece == pattern(at as u64 % 4, (at * BLOCK) as u64, BLOCK),
+                "{options}: block {at}"
+            );
         }
         m.finish();
     }

@@ -20,9 +20,12 @@ fn set_mode(path: &Path, mode: &str) {
 
 #[test]
 fn s_26_the_open_goes_before_the_file_the_directory_and_the_mount() {
-    for (options, mode) in
-        [("", "cached"), ("mode=direct", "direct"), ("mode=concurrent", "concurrent"), ("mode=concurrent+cache", "concurrent+cache")]
-    {
+    for (options, mode) in [
+        ("", "cached"),
+        ("mode=direct", "direct"),
+        ("mode=concurrent", "concurrent"),
+        ("mode=concurrent+cache", "concurrent+cache"),
+    ] {
         let Some(m) = Mounted::new(options) else { return };
         let plain = File::create(m.path("plain")).unwrap();
         assert_eq!(mode_of(&m.path("plain")), mode);
@@ -62,16 +65,22 @@ fn wait_for_mode(path: &Path, mode: &str) -> String {
 fn s_27_an_open_with_o_direct_never_gets_less_than_direct() {
     let Some(m) = Mounted::new("") else { return };
     fs::write(m.path("f"), vec![1; 8192]).unwrap();
-    let file = OpenOptions::new().read(true).custom_flags(libc::O_DIRECT).open(m.path("f")).unwrap();
+    let file =
+        OpenOptions::new().read(true).custom_flags(libc::O_DIRECT).open(m.path("f")).unwrap();
     assert_eq!(wait_for_mode(&m.path("f"), "direct"), "direct");
     let mut buf = vec![0; 8192];
     assert_eq!(file.read_at(&mut buf, 0).unwrap(), 8192);
     assert!(buf == vec![1; 8192]);
     drop(file);
     // Whatever the file, or a suffix, says.
-    for (name, mode, expected) in [("f", "cached", "direct"), ("f", "concurrent", "concurrent"), ("f::cached", "concurrent", "direct")] {
+    for (name, mode, expected) in [
+        ("f", "cached", "direct"),
+        ("f", "concurrent", "concurrent"),
+        ("f::cached", "concurrent", "direct"),
+    ] {
         set_mode(&m.path("f"), mode);
-        let file = OpenOptions::new().read(true).custom_flags(libc::O_DIRECT).open(m.path(name)).unwrap();
+        let file =
+            OpenOptions::new().read(true).custom_flags(libc::O_DIRECT).open(m.path(name)).unwrap();
         assert_eq!(wait_for_mode(&m.path("f"), expected), expected, "S-27: {name} of mode {mode}");
         drop(file);
     }
@@ -81,13 +90,22 @@ fn s_27_an_open_with_o_direct_never_gets_less_than_direct() {
 #[test]
 fn s_28_a_suffix_opens_the_file_itself_in_that_mode() {
     let Some(m) = Mounted::new("") else { return };
-    let made = OpenOptions::new().read(true).write(true).create_new(true).open(m.path("db::concurrent")).unwrap();
+    let made = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create_new(true)
+        .open(m.path("db::concurrent"))
+        .unwrap();
     made.write_all_at(b"page", 0).unwrap();
     assert_eq!(mode_of(&m.path("db")), "concurrent");
-    let names: Vec<_> = fs::read_dir(m.root()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    let names: Vec<_> =
+        fs::read_dir(m.root()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     assert_eq!(names, ["db"]);
     assert_eq!(fs::read(m.path("db")).unwrap(), b"page");
-    assert_eq!(m.path("db::direct").metadata().unwrap().ino(), m.path("db").metadata().unwrap().ino());
+    assert_eq!(
+        m.path("db::direct").metadata().unwrap().ino(),
+        m.path("db").metadata().unwrap().ino()
+    );
     drop(made);
     for mode in ["cached", "direct", "concurrent", "concurrent+cache"] {
         // Twice, because the second lookup finds the kernel knowing the name.
@@ -116,12 +134,19 @@ fn s_28_a_name_that_really_ends_so_wins() {
     m.finish();
 }
 
-/// A program that knows its file by a suffixed name only: makes it, renames onto it, links it, removes it.
+/// A program that knows its file by a suffixed name only: makes it, renames onto it, links it,
+/// removes it.
 #[test]
 fn names_with_a_suffix_are_moved_and_removed_like_the_file() {
     let Some(m) = Mounted::new("") else { return };
-    shell(&m, "echo 1 > $M/a::direct && echo 2 > $M/b && mv $M/b $M/a::direct && test $(cat $M/a) = 2 && test ! -e $M/b");
-    shell(&m, "ln $M/a $M/c::concurrent && test $(cat $M/c) = 2 && mv $M/c::direct $M/e && test $(cat $M/e) = 2");
+    shell(
+        &m,
+        "echo 1 > $M/a::direct && echo 2 > $M/b && mv $M/b $M/a::direct && test $(cat $M/a) = 2 && test ! -e $M/b",
+    );
+    shell(
+        &m,
+        "ln $M/a $M/c::concurrent && test $(cat $M/c) = 2 && mv $M/c::direct $M/e && test $(cat $M/e) = 2",
+    );
     shell(&m, "rm $M/a::concurrent");
     // The kernel is told to forget the plain name after the answer.
     for _ in 0..1000 {
@@ -130,7 +155,8 @@ fn names_with_a_suffix_are_moved_and_removed_like_the_file() {
         }
         std::thread::sleep(std::time::Duration::from_millis(5));
     }
-    let names: Vec<_> = fs::read_dir(m.root()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    let names: Vec<_> =
+        fs::read_dir(m.root()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     assert_eq!(names, ["e"]);
     assert!(!m.path("a").exists());
     m.finish();
@@ -139,8 +165,16 @@ fn names_with_a_suffix_are_moved_and_removed_like_the_file() {
 #[test]
 fn s_29_the_mode_of_an_open_file_is_changed() {
     let Some(m) = Mounted::new("mode=direct") else { return };
-    let file = OpenOptions::new().read(true).write(true).create(true).truncate(true).open(m.path("f")).unwrap();
-    for (round, mode) in ["concurrent", "cached", "direct", "concurrent+cache", "cached"].into_iter().enumerate() {
+    let file = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .open(m.path("f"))
+        .unwrap();
+    for (round, mode) in
+        ["concurrent", "cached", "direct", "concurrent+cache", "cached"].into_iter().enumerate()
+    {
         file.write_all_at(&[round as u8; 5000], 100).unwrap();
         set_mode(&m.path("f"), mode);
         let mut buf = [0; 5000];

@@ -65,7 +65,9 @@ fn symbolic_and_hard_links() {
 #[test]
 fn s_14_rename_in_all_its_ways() {
     let Some(m) = Mounted::new("") else { return };
-    let rename = |from: &str, to: &str, flags| renameat_with(CWD, m.path(from), CWD, m.path(to), flags).map_err(std::io::Error::from);
+    let rename = |from: &str, to: &str, flags| {
+        renameat_with(CWD, m.path(from), CWD, m.path(to), flags).map_err(std::io::Error::from)
+    };
     let read = |name: &str| fs::read_to_string(m.path(name)).unwrap();
     fs::write(m.path("a"), "a").unwrap();
     fs::write(m.path("b"), "b").unwrap();
@@ -110,7 +112,9 @@ fn pipes_sockets_and_device_nodes() {
         return;
     }
     let Some(m) = Mounted::new("dev") else { return };
-    let node = |name: &str, kind, device| mknodat(CWD, m.path(name), kind, Mode::from_raw_mode(0o600), device).unwrap();
+    let node = |name: &str, kind, device| {
+        mknodat(CWD, m.path(name), kind, Mode::from_raw_mode(0o600), device).unwrap()
+    };
     node("null", FileType::CharacterDevice, makedev(1, 3));
     node("disk", FileType::BlockDevice, makedev(259, 0x12345));
     node("file", FileType::RegularFile, 0);
@@ -122,7 +126,11 @@ fn pipes_sockets_and_device_nodes() {
     drop(null);
     let m = m.again("");
     let of = |name: &str| m.path(name).symlink_metadata().unwrap();
-    assert!(of("pipe").file_type().is_fifo() && of("socket").file_type().is_socket() && of("file").file_type().is_file());
+    assert!(
+        of("pipe").file_type().is_fifo()
+            && of("socket").file_type().is_socket()
+            && of("file").file_type().is_file()
+    );
     assert_eq!(of("null").rdev(), makedev(1, 3));
     assert_eq!(of("disk").rdev(), makedev(259, 0x12345));
     assert_eq!(errno(File::open(m.path("null"))), libc::EACCES, "nodev is the default");
@@ -133,7 +141,13 @@ fn pipes_sockets_and_device_nodes() {
 fn s_17_a_removed_file_lives_until_it_is_closed() {
     let Some(m) = Mounted::new("") else { return };
     let before = rustix::fs::statvfs(m.root()).unwrap();
-    let mut file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(m.path("f")).unwrap();
+    let mut file = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .open(m.path("f"))
+        .unwrap();
     file.write_all(&vec![7; 1 << 20]).unwrap();
     fs::remove_file(m.path("f")).unwrap();
     assert_eq!(errno(fs::metadata(m.path("f"))), libc::ENOENT);
@@ -146,7 +160,11 @@ fn s_17_a_removed_file_lives_until_it_is_closed() {
     assert_eq!(buf, [8]);
     drop(file);
     let m = m.again("");
-    assert_eq!(rustix::fs::statvfs(m.root()).unwrap().f_files - rustix::fs::statvfs(m.root()).unwrap().f_ffree, before.f_files - before.f_ffree);
+    assert_eq!(
+        rustix::fs::statvfs(m.root()).unwrap().f_files
+            - rustix::fs::statvfs(m.root()).unwrap().f_ffree,
+        before.f_files - before.f_ffree
+    );
     m.finish();
 }
 
@@ -170,12 +188,17 @@ fn new_files_belong_to_their_maker_and_heed_umask_and_set_group_id() {
 #[test]
 fn an_unnamed_temporary_file_is_refused_clearly() {
     let Some(m) = Mounted::new("") else { return };
-    let result = rustix::fs::open(m.root(), rustix::fs::OFlags::TMPFILE | rustix::fs::OFlags::RDWR, Mode::RUSR);
+    let result = rustix::fs::open(
+        m.root(),
+        rustix::fs::OFlags::TMPFILE | rustix::fs::OFlags::RDWR,
+        Mode::RUSR,
+    );
     assert_eq!(result.unwrap_err(), rustix::io::Errno::OPNOTSUPP);
     m.finish();
 }
 
-/// The kernel's entry of a suffixed name kept a removed file alive, and its space taken, until memory was short: a volume that was empty was full.
+/// The kernel's entry of a suffixed name kept a removed file alive, and its space taken, until
+/// memory was short: a volume that was empty was full.
 #[test]
 fn s_17_s_28_a_removed_file_gives_its_space_back_by_whatever_name_it_was_opened() {
     for options in ["", "mode=direct"] {
@@ -198,7 +221,10 @@ fn s_17_s_28_a_removed_file_gives_its_space_back_by_whatever_name_it_was_opened(
             assert!(back, "S-17: '{options}', {what}: its space is still taken");
         };
         for round in 0..10 {
-            let (name, suffix) = (format!("f{round}"), ["::concurrent", "::direct", "::cached", "::concurrent+cache"][round % 4]);
+            let (name, suffix) = (
+                format!("f{round}"),
+                ["::concurrent", "::direct", "::cached", "::concurrent+cache"][round % 4],
+            );
             write(&format!("{name}{suffix}"));
             // A name that was only looked at has an entry too.
             fs::metadata(m.path(&format!("{name}::direct"))).unwrap();

@@ -35,7 +35,12 @@ fn s_43_files_are_mapped_shared_in_every_mode() {
         shell(&m, &format!("python3 {} $M/f", script.path().display()));
         let m = m.again(options);
         let content = std::fs::read(m.path("f")).unwrap();
-        assert!(content[..5] == *b"hello" && content[100..105] == *b"WRITE" && content[40000..40005] == *b"world", "{options}");
+        assert!(
+            content[..5] == *b"hello"
+                && content[100..105] == *b"WRITE"
+                && content[40000..40005] == *b"world",
+            "{options}"
+        );
         m.finish();
     }
 }
@@ -78,7 +83,10 @@ fn archives_and_repositories_come_out_as_they_went_in() {
              git clone -q repo clone; tar cf repo.tar repo; mkdir out; tar xf repo.tar -C out; diff -r repo out/repo; diff -r -x .git repo clone",
         );
         let m = m.again(options);
-        shell(&m, "set -e; cd $M; git -c safe.directory='*' -C clone fsck --strict; diff -r repo out/repo");
+        shell(
+            &m,
+            "set -e; cd $M; git -c safe.directory='*' -C clone fsck --strict; diff -r repo out/repo",
+        );
         m.finish();
     }
 }

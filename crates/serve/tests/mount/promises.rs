@@ -1,4 +1,5 @@
-//! What has to be prepared below a mount, or looked at below it: names that only the library makes, and what a power cut leaves.
+//! What has to be prepared below a mount, or looked at below it: names that only the library makes,
+//! and what a power cut leaves.
 
 use std::fs::File;
 use std::io::IoSlice;
@@ -6,13 +7,16 @@ use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::sync::Arc;
 
 use bedplate_block::{BlockDevice, CrashChoice, SimulatedDevice};
-use bedplate_fs::{FileKind, FileSystem, FormatOptions, InodeNo, MountOptions, NewFile, OpenOptions};
+use bedplate_fs::{
+    FileKind, FileSystem, FormatOptions, InodeNo, MountOptions, NewFile, OpenOptions,
+};
 use rustix::fs::{FallocateFlags, fallocate};
 use rustix::io::ReadWriteFlags;
 
 use crate::harness::{Mounted, available, errno, format_memory, has_program, pattern, shell};
 
-/// Files with such names cannot be made on a mount, but by the library: then they are what their names say.
+/// Files with such names cannot be made on a mount, but by the library: then they are what their
+/// names say.
 #[test]
 fn s_28_a_file_whose_name_really_ends_so_wins() {
     if !available() {
@@ -23,20 +27,33 @@ fn s_28_a_file_whose_name_really_ends_so_wins() {
     for name in ["both", "both::direct", "only::concurrent"] {
         let new = NewFile { mode: 0o644, ..NewFile::default() };
         let ino = volume.make(InodeNo::ROOT, name.as_bytes(), FileKind::File, new, 0).unwrap().ino;
-        volume.open_inode(ino, &OpenOptions::read_write()).unwrap().write_at(name.as_bytes(), 0).unwrap();
+        volume
+            .open_inode(ino, &OpenOptions::read_write())
+            .unwrap()
+            .write_at(name.as_bytes(), 0)
+            .unwrap();
     }
     volume.unmount().unwrap();
     let m = Mounted::on(device, "");
-    for (name, content) in [("both", "both"), ("both::direct", "both::direct"), ("both::cached", "both"), ("only::concurrent", "only::concurrent")] {
+    for (name, content) in [
+        ("both", "both"),
+        ("both::direct", "both::direct"),
+        ("both::cached", "both"),
+        ("only::concurrent", "only::concurrent"),
+    ] {
         let file = File::open(m.path(name)).unwrap();
         assert_eq!(std::io::read_to_string(&file).unwrap(), content, "S-28: {name}");
     }
     assert_eq!(errno(File::open(m.path("only"))), libc::ENOENT);
-    assert_ne!(m.path("both").metadata().unwrap().ino(), m.path("both::direct").metadata().unwrap().ino());
+    assert_ne!(
+        m.path("both").metadata().unwrap().ino(),
+        m.path("both::direct").metadata().unwrap().ino()
+    );
     m.finish();
 }
 
-/// Writes through a mapping and makes it durable by `msync` or by `fsync`; then what a program writes as it likes, made durable by `fdatasync`.
+/// Writes through a mapping and makes it durable by `msync` or by `fsync`; then what a program
+/// writes as it likes, made durable by `fdatasync`.
 const DURABLE: &str = r#"
 import mmap, os, sys
 how, path = sys.argv[1], sys.argv[2]
@@ -54,7 +71,8 @@ d = os.open(os.path.dirname(path), os.O_RDONLY)
 os.fsync(d)
 "#;
 
-/// The power goes while the volume is still mounted: what `msync`, `fsync` or `fdatasync` had answered for is there, and nothing else made it so.
+/// The power goes while the volume is still mounted: what `msync`, `fsync` or `fdatasync` had
+/// answered for is there, and nothing else made it so.
 #[test]
 fn s_1_s_3_s_43_what_a_program_on_the_mount_made_durable_survives_a_power_cut() {
     if !available() || !has_program("python3") {
@@ -67,12 +85,22 @@ fn s_1_s_3_s_43_what_a_program_on_the_mount_made_durable_survives_a_power_cut() 
         let device: Arc<dyn BlockDevice> = Arc::clone(&simulated) as _;
         FileSystem::format(&device, None, &FormatOptions::default()).unwrap();
         // The daemon of the file system must not come before the cut.
-        let m = Mounted::on(device, &[options, "sync=3600s"].into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join(","));
+        let m = Mounted::on(
+            device,
+            &[options, "sync=3600s"]
+                .into_iter()
+                .filter(|part| !part.is_empty())
+                .collect::<Vec<_>>()
+                .join(","),
+        );
         for how in ["msync", "fsync", "write"] {
             shell(&m, &format!("python3 {} {how} $M/{how}", script.path().display()));
-            let image: Arc<dyn BlockDevice> = simulated.crash_image(simulated.operation_count(), &CrashChoice::LoseAll);
+            let image: Arc<dyn BlockDevice> =
+                simulated.crash_image(simulated.operation_count(), &CrashChoice::LoseAll);
             let left = FileSystem::mount(image, None, MountOptions::default()).unwrap();
-            let file = left.open(format!("/{how}"), &OpenOptions::read_only()).unwrap_or_else(|error| panic!("S-3: {options}, {how}: {error}"));
+            let file = left
+                .open(format!("/{how}"), &OpenOptions::read_only())
+                .unwrap_or_else(|error| panic!("S-3: {options}, {how}: {error}"));
             let mut found = vec![0; 70_003];
             assert_eq!(file.read_at(&mut found, 0).unwrap(), 70_003, "S-1: {options}, {how}");
             assert!(found[3..] == *b"durable".repeat(10_000), "S-43: {options}, {how}");
@@ -82,11 +110,16 @@ fn s_1_s_3_s_43_what_a_program_on_the_mount_made_durable_survives_a_power_cut() 
 }
 
 /// How one call, or all calls through one open, ask to be durable.
-const SYNCED: [(i32, ReadWriteFlags); 4] =
-    [(0, ReadWriteFlags::DSYNC), (0, ReadWriteFlags::SYNC), (libc::O_DSYNC, ReadWriteFlags::empty()), (libc::O_SYNC, ReadWriteFlags::empty())];
+const SYNCED: [(i32, ReadWriteFlags); 4] = [
+    (0, ReadWriteFlags::DSYNC),
+    (0, ReadWriteFlags::SYNC),
+    (libc::O_DSYNC, ReadWriteFlags::empty()),
+    (libc::O_SYNC, ReadWriteFlags::empty()),
+];
 
-/// The flags of a single call (`RWF_DSYNC`, `RWF_SYNC`) were dropped past the page cache, and `copy_file_range` and `fallocate` through an `O_DSYNC` or
-/// `O_SYNC` open were synced nowhere: an answered change was lost by the next power cut.
+/// The flags of a single call (`RWF_DSYNC`, `RWF_SYNC`) were dropped past the page cache, and
+/// `copy_file_range` and `fallocate` through an `O_DSYNC` or `O_SYNC` open were synced nowhere: an
+/// answered change was lost by the next power cut.
 #[test]
 fn s_6_what_asked_to_be_durable_survives_a_power_cut() {
     if !available() {
@@ -96,22 +129,46 @@ fn s_6_what_asked_to_be_durable_survives_a_power_cut() {
         let simulated = SimulatedDevice::new(64 << 20, 1);
         let device: Arc<dyn BlockDevice> = Arc::clone(&simulated) as _;
         FileSystem::format(&device, None, &FormatOptions::default()).unwrap();
-        let m = Mounted::on(device, &[options, "sync=3600s"].into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join(","));
+        let m = Mounted::on(
+            device,
+            &[options, "sync=3600s"]
+                .into_iter()
+                .filter(|part| !part.is_empty())
+                .collect::<Vec<_>>()
+                .join(","),
+        );
         std::fs::write(m.path("source"), pattern(9, 0, 20_000)).unwrap();
         for (round, (flags, of_call)) in SYNCED.into_iter().enumerate() {
-            for (direct, suffix) in [(0, ""), (libc::O_DIRECT, ""), (0, "::concurrent"), (0, "::concurrent+cache"), (0, "::direct"), (0, "::cached")]
-            {
+            for (direct, suffix) in [
+                (0, ""),
+                (libc::O_DIRECT, ""),
+                (0, "::concurrent"),
+                (0, "::concurrent+cache"),
+                (0, "::direct"),
+                (0, "::cached"),
+            ] {
                 let name = format!("f{round}{direct}{}", &suffix.replace(':', ""));
-                let what = format!("S-6: '{options}', {name}: {flags:#o}, {of_call:?}, {direct:#o}");
+                let what =
+                    format!("S-6: '{options}', {name}: {flags:#o}, {of_call:?}, {direct:#o}");
                 File::create(m.path(&name)).unwrap().sync_all().unwrap();
                 File::open(m.root()).unwrap().sync_all().unwrap();
                 let mut open = File::options();
-                let file = open.read(true).write(true).custom_flags(flags | direct).open(m.path(&format!("{name}{suffix}"))).unwrap();
+                let file = open
+                    .read(true)
+                    .write(true)
+                    .custom_flags(flags | direct)
+                    .open(m.path(&format!("{name}{suffix}")))
+                    .unwrap();
                 let mut data = bedplate_block::AlignedBuf::zeroed(8192);
                 data.copy_from_slice(&pattern(round as u64, 0, 8192));
-                assert_eq!(rustix::io::pwritev2(&file, &[IoSlice::new(&data)], 0, of_call).unwrap(), 8192, "{what}");
+                assert_eq!(
+                    rustix::io::pwritev2(&file, &[IoSlice::new(&data)], 0, of_call).unwrap(),
+                    8192,
+                    "{what}"
+                );
                 let cut = || {
-                    let image: Arc<dyn BlockDevice> = simulated.crash_image(simulated.operation_count(), &CrashChoice::LoseAll);
+                    let image: Arc<dyn BlockDevice> =
+                        simulated.crash_image(simulated.operation_count(), &CrashChoice::LoseAll);
                     let left = FileSystem::mount(image, None, MountOptions::default()).unwrap();
                     left.open(format!("/{name}"), &OpenOptions::read_only()).unwrap()
                 };
@@ -124,9 +181,20 @@ fn s_6_what_asked_to_be_durable_survives_a_power_cut() {
                 fallocate(&file, FallocateFlags::empty(), 8192, 8192).unwrap();
                 assert_eq!(cut().size(), 16_384, "{what}: fallocate");
                 let source = File::open(m.path("source")).unwrap();
-                let copied = rustix::fs::copy_file_range(&source, Some(&mut 0), &file, Some(&mut 16_384), 20_000).unwrap();
+                let copied = rustix::fs::copy_file_range(
+                    &source,
+                    Some(&mut 0),
+                    &file,
+                    Some(&mut 16_384),
+                    20_000,
+                )
+                .unwrap();
                 let mut found = vec![0; 20_000];
-                assert_eq!((copied, cut().read_at(&mut found, 16_384).unwrap()), (20_000, 20_000), "{what}: copy_file_range");
+                assert_eq!(
+                    (copied, cut().read_at(&mut found, 16_384).unwrap()),
+                    (20_000, 20_000),
+                    "{what}: copy_file_range"
+                );
                 assert!(found == pattern(9, 0, 20_000), "{what}: copy_file_range");
             }
         }
@@ -134,7 +202,8 @@ fn s_6_what_asked_to_be_durable_survives_a_power_cut() {
     }
 }
 
-/// `O_SYNC` and `RWF_SYNC` ask for all attributes too, also after a write that changed nothing else.
+/// `O_SYNC` and `RWF_SYNC` ask for all attributes too, also after a write that changed nothing
+/// else.
 #[test]
 fn s_6_a_fully_synced_write_keeps_its_time_over_a_power_cut() {
     if !available() {
@@ -145,14 +214,24 @@ fn s_6_a_fully_synced_write_keeps_its_time_over_a_power_cut() {
         let device: Arc<dyn BlockDevice> = Arc::clone(&simulated) as _;
         FileSystem::format(&device, None, &FormatOptions::default()).unwrap();
         let m = Mounted::on(device, &format!("{options},sync=3600s"));
-        for (name, flags, of_call) in [("call", 0, ReadWriteFlags::SYNC), ("open", libc::O_SYNC, ReadWriteFlags::empty())] {
-            let file = File::options().read(true).write(true).create(true).truncate(false).custom_flags(flags).open(m.path(name)).unwrap();
+        for (name, flags, of_call) in
+            [("call", 0, ReadWriteFlags::SYNC), ("open", libc::O_SYNC, ReadWriteFlags::empty())]
+        {
+            let file = File::options()
+                .read(true)
+                .write(true)
+                .create(true)
+                .truncate(false)
+                .custom_flags(flags)
+                .open(m.path(name))
+                .unwrap();
             file.write_all_at(&[1; 4096], 0).unwrap();
             file.set_modified(std::time::UNIX_EPOCH).unwrap();
             file.sync_all().unwrap();
             File::open(m.root()).unwrap().sync_all().unwrap();
             rustix::io::pwritev2(&file, &[IoSlice::new(&[2; 4096])], 0, of_call).unwrap();
-            let image: Arc<dyn BlockDevice> = simulated.crash_image(simulated.operation_count(), &CrashChoice::LoseAll);
+            let image: Arc<dyn BlockDevice> =
+                simulated.crash_image(simulated.operation_count(), &CrashChoice::LoseAll);
             let left = FileSystem::mount(image, None, MountOptions::default()).unwrap();
             assert!(left.resolve(format!("/{name}")).unwrap().mtime.0 > 0, "{options}, {name}");
         }
@@ -166,7 +245,8 @@ fn s_45_an_open_file_fails_at_once_after_a_kill() {
     if !available() {
         return;
     }
-    let mut server = crate::harness::Server::start(rustix::process::geteuid().as_raw(), "mode=direct");
+    let mut server =
+        crate::harness::Server::start(rustix::process::geteuid().as_raw(), "mode=direct");
     let path = server.dir.path().join("f");
     std::fs::write(&path, [7; 8192]).unwrap();
     let file = File::options().read(true).write(true).open(&path).unwrap();

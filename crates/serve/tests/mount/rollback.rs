@@ -15,13 +15,22 @@ const DIRTY: usize = 4 << 20;
 /// How long nothing happens until it is taken for a hang.
 const HANG: Duration = Duration::from_secs(120);
 
-/// The event thread that was to answer a rollback waited for it, and the rollback for the kernel to write dirty pages, which wanted an event thread: with one
-/// of them always, and with any number where as many answers were waited for. Nothing but the end of the connection helped.
+/// The event thread that was to answer a rollback waited for it, and the rollback for the kernel to
+/// write dirty pages, which wanted an event thread: with one of them always, and with any number
+/// where as many answers were waited for. Nothing but the end of the connection helped.
 #[test]
 fn i_lin_1_rollbacks_need_no_event_thread_that_waits() {
     for (threads, files) in [(1, 1), (1, 3), (2, 6)] {
         let Some(m) = Mounted::new(&format!("threads={threads}")) else { return };
-        let open = |i: usize| std::fs::File::options().read(true).write(true).create(true).truncate(false).open(m.path(&format!("f{i}"))).unwrap();
+        let open = |i: usize| {
+            std::fs::File::options()
+                .read(true)
+                .write(true)
+                .create(true)
+                .truncate(false)
+                .open(m.path(&format!("f{i}")))
+                .unwrap()
+        };
         let opens: Vec<_> = (0..files).map(open).collect();
         opens.iter().for_each(|file| file.write_all_at(&[1; 5000], 0).unwrap());
         opens.iter().for_each(|file| file.sync_all().unwrap());
@@ -34,7 +43,8 @@ fn i_lin_1_rollbacks_need_no_event_thread_that_waits() {
             let (told, root) = (told.clone(), m.root().to_owned());
             // Detached, so that a hang ends with the mount.
             std::thread::spawn(move || {
-                let answer = ask(&root, &format!("{i}"), &forced_rollback("c", Some(&format!("/f{i}"))));
+                let answer =
+                    ask(&root, &format!("{i}"), &forced_rollback("c", Some(&format!("/f{i}"))));
                 told.send(matches!(answer, Answer::Done(_))).unwrap_or_default();
             });
         }
@@ -44,7 +54,11 @@ fn i_lin_1_rollbacks_need_no_event_thread_that_waits() {
                 // Nothing else frees the processes that wait in the kernel, this one among them.
                 rustix::mount::unmount(m.root(), UnmountFlags::FORCE).unwrap_or_default();
             }
-            assert_eq!(answered, Ok(true), "I-LIN-1: {files} rollbacks with {threads} event threads");
+            assert_eq!(
+                answered,
+                Ok(true),
+                "I-LIN-1: {files} rollbacks with {threads} event threads"
+            );
         }
         drop(opens);
         m.finish();
@@ -52,20 +66,33 @@ fn i_lin_1_rollbacks_need_no_event_thread_that_waits() {
 }
 
 /// How a file is opened for appends.
-const WAYS: [(&str, i32); 5] = [("", 0), ("", libc::O_DIRECT), ("::direct", 0), ("::concurrent", 0), ("::concurrent+cache", 0)];
+const WAYS: [(&str, i32); 5] = [
+    ("", 0),
+    ("", libc::O_DIRECT),
+    ("::direct", 0),
+    ("::concurrent", 0),
+    ("::concurrent+cache", 0),
+];
 
-/// The kernel kept the size from before a forced rollback: an append landed there, with zeros between, and `fstat` told it.
+/// The kernel kept the size from before a forced rollback: an append landed there, with zeros
+/// between, and `fstat` told it.
 #[test]
 fn s_32_s_57_an_open_file_has_the_size_that_a_rollback_gave_it() {
     for options in crate::data::ALL {
         let Some(m) = Mounted::new(options) else { return };
         let append = |name: &str, flags: i32| {
             let mut open = std::fs::File::options();
-            open.read(true).append(true).create(true).custom_flags(flags).open(m.path(name)).unwrap()
+            open.read(true)
+                .append(true)
+                .create(true)
+                .custom_flags(flags)
+                .open(m.path(name))
+                .unwrap()
         };
         for (round, (suffix, flags)) in WAYS.into_iter().enumerate() {
             for (before, after) in [(12_288, 4096), (4096, 12_288)] {
-                let what = format!("S-57: '{options}', '{suffix}', {flags:#o}, {before} to {after}");
+                let what =
+                    format!("S-57: '{options}', '{suffix}', {flags:#o}, {before} to {after}");
                 let name = format!("f{round}-{before}");
                 let file = append(&format!("{name}{suffix}"), flags);
                 let page = |byte: u8| {
@@ -73,7 +100,8 @@ fn s_32_s_57_an_open_file_has_the_size_that_a_rollback_gave_it() {
                     page.fill(byte);
                     page
                 };
-                let fill = |size: u64| (0..size / 4096).for_each(|_| (&file).write_all(&page(1)).unwrap());
+                let fill =
+                    |size: u64| (0..size / 4096).for_each(|_| (&file).write_all(&page(1)).unwrap());
                 fill(after);
                 file.sync_all().unwrap();
                 done(&m, &checkpoint(&name));
@@ -90,7 +118,13 @@ fn s_32_s_57_an_open_file_has_the_size_that_a_rollback_gave_it() {
                 let expected = [vec![1; after as usize], vec![2; 4096]].concat();
                 assert!(std::fs::read(m.path(&name)).unwrap() == expected, "S-32: {what}");
                 drop(file);
-                assert!(!m.root().read_dir().unwrap().any(|entry| entry.unwrap().file_name().to_string_lossy().contains("visit")));
+                assert!(
+                    !m.root().read_dir().unwrap().any(|entry| entry
+                        .unwrap()
+                        .file_name()
+                        .to_string_lossy()
+                        .contains("visit"))
+                );
             }
         }
         m.finish();
@@ -102,7 +136,12 @@ fn s_32_s_57_an_open_file_has_the_size_that_a_rollback_gave_it() {
 fn s_57_a_removed_file_that_is_open_gets_the_size_of_its_checkpoint() {
     for options in ["", "mode=concurrent"] {
         let Some(m) = Mounted::new(options) else { return };
-        let mut file = std::fs::File::options().read(true).append(true).create(true).open(m.path("f")).unwrap();
+        let mut file = std::fs::File::options()
+            .read(true)
+            .append(true)
+            .create(true)
+            .open(m.path("f"))
+            .unwrap();
         file.write_all(&[1; 100]).unwrap();
         std::fs::remove_file(m.path("f")).unwrap();
         file.sync_all().unwrap();
@@ -115,7 +154,10 @@ fn s_57_a_removed_file_that_is_open_gets_the_size_of_its_checkpoint() {
         file.write_all(&[3; 10]).unwrap();
         file.rewind().unwrap();
         file.read_to_end(&mut content).unwrap();
-        assert!(size == 100 && content == [vec![1; 100], vec![3; 10]].concat(), "S-57: '{options}': {size}, {content:?}");
+        assert!(
+            size == 100 && content == [vec![1; 100], vec![3; 10]].concat(),
+            "S-57: '{options}': {size}, {content:?}"
+        );
         drop(file);
         m.finish();
     }

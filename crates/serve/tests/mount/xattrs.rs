@@ -21,7 +21,11 @@ fn set(path: &Path, name: &str, value: &str) -> Result<(), Errno> {
 fn list(path: &Path) -> Vec<String> {
     let mut buf = vec![0; 1 << 16];
     let len = listxattr(path, &mut buf).unwrap();
-    buf[..len].split(|byte| *byte == 0).filter(|name| !name.is_empty()).map(|name| String::from_utf8_lossy(name).into_owned()).collect()
+    buf[..len]
+        .split(|byte| *byte == 0)
+        .filter(|name| !name.is_empty())
+        .map(|name| String::from_utf8_lossy(name).into_owned())
+        .collect()
 }
 
 #[test]
@@ -53,13 +57,22 @@ fn attributes_are_set_read_listed_and_removed() {
         assert_eq!(get(&path, "trusted.t").unwrap(), "1");
     }
     // Version 2: the owner, user 1000, the group, the mask, others.
-    let entries = [(1_u16, 6_u16, u32::MAX), (2, 4, 1000), (4, 4, u32::MAX), (16, 4, u32::MAX), (32, 4, u32::MAX)];
+    let entries = [
+        (1_u16, 6_u16, u32::MAX),
+        (2, 4, 1000),
+        (4, 4, u32::MAX),
+        (16, 4, u32::MAX),
+        (32, 4, u32::MAX),
+    ];
     let mut acl = 2_u32.to_le_bytes().to_vec();
     for (tag, permissions, id) in entries {
         acl.extend([tag.to_le_bytes(), permissions.to_le_bytes()].concat());
         acl.extend(id.to_le_bytes());
     }
-    assert_eq!(setxattr(&path, "system.posix_acl_access", &acl, XattrFlags::empty()), Err(Errno::OPNOTSUPP));
+    assert_eq!(
+        setxattr(&path, "system.posix_acl_access", &acl, XattrFlags::empty()),
+        Err(Errno::OPNOTSUPP)
+    );
     m.finish();
 }
 

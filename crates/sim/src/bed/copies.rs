@@ -15,11 +15,19 @@ pub(super) struct Differs {
 }
 
 /// Returns the first difference among what is no longer as it was when all agreed.
-pub(super) fn difference(config: &Config, agreed: &[Snapshot], now: &[Snapshot]) -> Option<Differs> {
+pub(super) fn difference(
+    config: &Config,
+    agreed: &[Snapshot],
+    now: &[Snapshot],
+) -> Option<Differs> {
     config.volumes.iter().find_map(|volume| {
         let (columns, len, parity) = match &volume.layout {
-            Layout::Mirror(mirror) => (extents(mirror.plexes())?, volume.layout.size_bytes(), false),
-            Layout::Raid5(raid5) => (extents(raid5.columns())?, raid5.rows() * raid5.unit_bytes(), true),
+            Layout::Mirror(mirror) => {
+                (extents(mirror.plexes())?, volume.layout.size_bytes(), false)
+            }
+            Layout::Raid5(raid5) => {
+                (extents(raid5.columns())?, raid5.rows() * raid5.unit_bytes(), true)
+            }
             _ => return None,
         };
         let changed = columns.iter().flat_map(|column| changed(column, len, agreed, now));
@@ -29,18 +37,28 @@ pub(super) fn difference(config: &Config, agreed: &[Snapshot], now: &[Snapshot])
 
 /// The columns, where each is one piece of a member.
 fn extents(columns: &[Layout]) -> Option<Vec<Extent>> {
-    columns.iter().map(|column| if let Layout::Extent(extent) = column { Some(*extent) } else { None }).collect()
+    columns
+        .iter()
+        .map(|column| if let Layout::Extent(extent) = column { Some(*extent) } else { None })
+        .collect()
 }
 
 /// What of a column changed: ranges of bytes from its beginning.
 fn changed(column: &Extent, len: u64, agreed: &[Snapshot], now: &[Snapshot]) -> Vec<Range<u64>> {
     let member = usize::from(column.member);
     let pages = now[member].pages_not_shared(&agreed[member]).into_iter();
-    let within = pages.map(|page| page.start.saturating_sub(column.start)..page.end.saturating_sub(column.start).min(len));
+    let within = pages.map(|page| {
+        page.start.saturating_sub(column.start)..page.end.saturating_sub(column.start).min(len)
+    });
     within.filter(|range| !range.is_empty()).collect()
 }
 
-fn differs(columns: &[Extent], range: &Range<u64>, now: &[Snapshot], parity: bool) -> Option<Differs> {
+fn differs(
+    columns: &[Extent],
+    range: &Range<u64>,
+    now: &[Snapshot],
+    parity: bool,
+) -> Option<Differs> {
     let len = usize::try_from(range.end - range.start).expect("a page");
     let read = |column: &Extent| {
         let mut bytes = vec![0; len];

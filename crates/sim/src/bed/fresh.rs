@@ -21,7 +21,12 @@ const STALE: u8 = 0xdb;
 
 /// Mount options under which nothing happens by itself, so that a run repeats exactly.
 pub(crate) fn quiet() -> MountOptions {
-    MountOptions { sync_interval: Duration::from_secs(86_400), cache_bytes: 8 << 20, metadata_cache_bytes: 8 << 20, ..MountOptions::default() }
+    MountOptions {
+        sync_interval: Duration::from_secs(86_400),
+        cache_bytes: 8 << 20,
+        metadata_cache_bytes: 8 << 20,
+        ..MountOptions::default()
+    }
 }
 
 fn geometry(setup: &Setup) -> Geometry {
@@ -44,11 +49,14 @@ fn fresh(setup: &Setup) -> Snapshots {
         let wires = bed.connect();
         wires.make_group().expect("devices that belong to no group can be members");
         let volume = wires.volume(true).expect("a new group opens");
-        FileSystem::format(&volume, wires.log(), &format_options(setup)).expect("a device without a volume can be formatted");
+        FileSystem::format(&volume, wires.log(), &format_options(setup))
+            .expect("a device without a volume can be formatted");
         drop(volume);
         bed.snapshots()
     };
-    made.entry((setup.sector, setup.block_size, setup.separate_log, setup.ground)).or_insert_with(make).clone()
+    made.entry((setup.sector, setup.block_size, setup.separate_log, setup.ground))
+        .or_insert_with(make)
+        .clone()
 }
 
 /// Makes devices without a volume, full of something else.
@@ -70,10 +78,16 @@ fn start_small(bed: Bed) -> Bed {
 
 /// How volumes are made.
 pub(crate) fn format_options(setup: &Setup) -> FormatOptions {
-    FormatOptions { block_size: setup.block_size, log_bytes: Some(1 << 20), ..FormatOptions::default() }
+    FormatOptions {
+        block_size: setup.block_size,
+        log_bytes: Some(1 << 20),
+        ..FormatOptions::default()
+    }
 }
 
 /// Makes the devices of a run, with a fresh volume on them.
 pub(crate) fn fresh_bed(setup: &Setup, seed: u64) -> Bed {
-    start_small(Bed::over(setup.ground, &fresh(setup), geometry(setup), seed).logging(setup.per_record))
+    start_small(
+        Bed::over(setup.ground, &fresh(setup), geometry(setup), seed).logging(setup.per_record),
+    )
 }

@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use bedplate_block::{
-    AlignedBuf, BlockDevice, Completion, DeviceCall, DeviceQueue, Error, ErrorKind, Hook, HookedDevice, Operation, QueueOptions, Request, Result,
+    AlignedBuf, BlockDevice, Completion, DeviceCall, DeviceQueue, Error, ErrorKind, Hook,
+    HookedDevice, Operation, QueueOptions, Request, Result,
 };
 use bedplate_fs::{FileSystem, MountOptions};
 use bedplate_volume::{FOREGROUND_UNLIMITED, Group, ImportOptions, NewGroup, Role, WeakGroup};
@@ -31,10 +32,22 @@ impl Bed {
     pub(crate) fn connect(&self) -> Wires {
         let (closed, fuse) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(u64::MAX)));
         let wire = |(index, inner): (usize, &Arc<_>)| {
-            let wire = Wire { bed: self.clone(), index, closed: Arc::clone(&closed), fuse: Arc::clone(&fuse) };
-            HookedDevice::named(name(self, index), Arc::clone(inner) as _, wire) as Arc<dyn BlockDevice>
+            let wire = Wire {
+                bed: self.clone(),
+                index,
+                closed: Arc::clone(&closed),
+                fuse: Arc::clone(&fuse),
+            };
+            HookedDevice::named(name(self, index), Arc::clone(inner) as _, wire)
+                as Arc<dyn BlockDevice>
         };
-        Wires { bed: self.clone(), devices: self.devices.iter().enumerate().map(wire).collect(), closed, fuse, group: Mutex::default() }
+        Wires {
+            bed: self.clone(),
+            devices: self.devices.iter().enumerate().map(wire).collect(),
+            closed,
+            fuse,
+            group: Mutex::default(),
+        }
     }
 }
 
@@ -88,28 +101,36 @@ impl Wires {
         bedplate_volume::create(&new).map_err(|e| e.to_string())?;
         // What copies or compares in the background of a program would wait for it now and then.
         let options = ImportOptions { degraded: false, background: false, read_only: false };
-        let group = open_group(&self.devices[..self.bed.members], &options).map_err(|e| e.to_string())?;
+        let group =
+            open_group(&self.devices[..self.bed.members], &options).map_err(|e| e.to_string())?;
         group.set_foreground(FOREGROUND_UNLIMITED).map_err(|e| e.to_string())
     }
 
-    /// Opens what the file system lies on, without the members that are away. With `sync` everything is brought up to date first.
+    /// Opens what the file system lies on, without the members that are away. With `sync`
+    /// everything is brought up to date first.
     pub(crate) fn volume(&self, sync: bool) -> bedplate_fs::Result<Arc<dyn BlockDevice>> {
         if self.bed.ground == Ground::One {
             return Ok(Arc::clone(self.data()));
         }
-        let there = (0..self.bed.members).filter(|member| !self.bed.is_away(*member)).map(|member| Arc::clone(&self.devices[member]));
+        let there = (0..self.bed.members)
+            .filter(|member| !self.bed.is_away(*member))
+            .map(|member| Arc::clone(&self.devices[member]));
         let options = ImportOptions { degraded: true, background: false, read_only: false };
         let group = open_group(&there.collect::<Vec<_>>(), &options)?;
         if sync {
-            group.sync().map_err(|e| bedplate_fs::Error::new(bedplate_fs::ErrorKind::Io, e.to_string()))?;
+            group
+                .sync()
+                .map_err(|e| bedplate_fs::Error::new(bedplate_fs::ErrorKind::Io, e.to_string()))?;
         }
         *self.group.lock() = Some(group.downgrade());
         Ok(data_of(&group))
     }
 
-    /// The group looks whether its members are what they were, as its background thread does every few seconds.
+    /// The group looks whether its members are what they were, as its background thread does every
+    /// few seconds.
     pub(crate) fn check_members(&self) -> std::result::Result<(), String> {
-        let group = self.group.lock().as_ref().and_then(WeakGroup::upgrade).ok_or("no group is open")?;
+        let group =
+            self.group.lock().as_ref().and_then(WeakGroup::upgrade).ok_or("no group is open")?;
         group.check_members().map_err(|e| e.to_string())
     }
 
@@ -118,8 +139,16 @@ impl Wires {
     }
 
     /// Mounts; with `sync` a group is brought up to date first.
-    pub(crate) fn mount_synced(&self, sync: bool, options: MountOptions) -> bedplate_fs::Result<FileSystem> {
-        FileSystem::mount(self.volume(sync)?, self.log().cloned(), MountOptions { limits: limits(self.bed.per_record), ..options })
+    pub(crate) fn mount_synced(
+        &self,
+        sync: bool,
+        options: MountOptions,
+    ) -> bedplate_fs::Result<FileSystem> {
+        FileSystem::mount(
+            self.volume(sync)?,
+            self.log().cloned(),
+            MountOptions { limits: limits(self.bed.per_record), ..options },
+        )
     }
 }
 
@@ -140,7 +169,10 @@ struct Wire {
 impl Wire {
     fn open(&self, operation: Operation) -> Result<()> {
         if self.fuse.load(Ordering::SeqCst) != u64::MAX
-            && self.fuse.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1)).is_err()
+            && self
+                .fuse
+                .fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1))
+                .is_err()
         {
             self.closed.store(true, Ordering::SeqCst);
         }
@@ -151,7 +183,14 @@ impl Wire {
         } else {
             return Ok(());
         };
-        Err(Error { kind: ErrorKind::Io, operation, device: name(&self.bed, self.index), offset: None, errno: None, detail: detail.to_owned() })
+        Err(Error {
+            kind: ErrorKind::Io,
+            operation,
+            device: name(&self.bed, self.index),
+            offset: None,
+            errno: None,
+            detail: detail.to_owned(),
+        })
     }
 }
 
@@ -162,9 +201,18 @@ impl Hook for Wire {
         self.bed.timed(pass)
     }
 
-    fn queue(&self, inner: &Arc<dyn BlockDevice>, options: &QueueOptions) -> Result<Box<dyn DeviceQueue>> {
+    fn queue(
+        &self,
+        inner: &Arc<dyn BlockDevice>,
+        options: &QueueOptions,
+    ) -> Result<Box<dyn DeviceQueue>> {
         self.open(Operation::Queue)?;
-        let wire = Self { bed: self.bed.clone(), index: self.index, closed: Arc::clone(&self.closed), fuse: Arc::clone(&self.fuse) };
+        let wire = Self {
+            bed: self.bed.clone(),
+            index: self.index,
+            closed: Arc::clone(&self.closed),
+            fuse: Arc::clone(&self.fuse),
+        };
         Ok(Box::new(TimedQueue { queue: inner.queue(options)?, wire }))
     }
 }

@@ -13,7 +13,8 @@ use crate::workload::Step;
 use bedplate_block::BlockDevice;
 
 impl Run {
-    /// Unmounts, or the process dies, and mounts: whatever of it fails, a mount on a device that works finds all that was promised.
+    /// Unmounts, or the process dies, and mounts: whatever of it fails, a mount on a device that
+    /// works finds all that was promised.
     pub(super) fn mount_again(&mut self, step: &Step) -> Result<(), String> {
         let stage = self.stage.take().expect("it is mounted");
         stage.close_held();
@@ -38,7 +39,8 @@ impl Run {
         Ok(())
     }
 
-    /// What a failed flush should have made durable is in doubt for ever: nothing but a power cut shows what is there.
+    /// What a failed flush should have made durable is in doubt for ever: nothing but a power cut
+    /// shows what is there.
     fn power_is_off(&self) -> bool {
         self.failure == Failure::Flush && self.struck() && self.stage.is_none()
     }
@@ -60,7 +62,9 @@ impl Run {
                 }
                 self.wires.cut();
                 self.wires = self.history.bed.connect();
-                self.healthy(|| self.wires.mount(quiet())).map_err(|e| format!("the volume does not mount on a device that works again: {e}"))?
+                self.healthy(|| self.wires.mount(quiet())).map_err(|e| {
+                    format!("the volume does not mount on a device that works again: {e}")
+                })?
             }
         };
         self.stage = Some(Stage::new(mounted));
@@ -76,18 +80,24 @@ impl Run {
                 seen => return seen.map_err(read("a sound volume cannot be read")),
             }
         }
-        self.healthy(|| see(self.fs())).map_err(read("the volume cannot be read on a device that works again"))
+        self.healthy(|| see(self.fs()))
+            .map_err(read("the volume cannot be read on a device that works again"))
     }
 
     /// The device grows, and the file system takes it over or says why not.
     pub(super) fn grow(&mut self, mib: u8) -> Result<(), String> {
         let data = std::sync::Arc::clone(self.history.bed.data());
-        let size = (data.refresh_size().map_err(|e| e.to_string())? + (u64::from(mib) << 20)).min(SIZE_MAX);
+        let size = (data.refresh_size().map_err(|e| e.to_string())? + (u64::from(mib) << 20))
+            .min(SIZE_MAX);
         data.grow(size);
         match self.fs().grow() {
             Ok(grown) if grown == size => {}
-            Ok(grown) => return Err(format!("the volume has {grown} bytes after it grew to {size}")),
-            Err(error) if error.kind == ErrorKind::ReadOnly && self.struck() => one_sentence(&error)?,
+            Ok(grown) => {
+                return Err(format!("the volume has {grown} bytes after it grew to {size}"));
+            }
+            Err(error) if error.kind == ErrorKind::ReadOnly && self.struck() => {
+                one_sentence(&error)?
+            }
             Err(error) => self.expected(&error, "the volume does not grow")?,
         }
         let view = self.history.model.view();

@@ -11,7 +11,8 @@ use crate::workload::Back;
 type Inside = BTreeMap<InodeNo, u32>;
 
 impl Model {
-    /// S-56, S-57: what is rolled back is what the checkpoint shows; files that are held stand in the way unless forced.
+    /// S-56, S-57: what is rolled back is what the checkpoint shows; files that are held stand in
+    /// the way unless forced.
     pub(super) fn roll_back(&mut self, name: &str, back: Back, force: bool) -> Result<(), Refusal> {
         let past = self.checkpoints.get(name).ok_or(NO_SUCH_NAME)?;
         let (then, everything) = (past.nodes.clone(), past.is_of_everything());
@@ -26,7 +27,11 @@ impl Model {
         if !self.held.is_empty() && !force {
             return Err("open files stand in the way");
         }
-        let nameless = self.nodes.iter().filter(|(ino, _)| !then.contains_key(ino)).map(|(ino, node)| (*ino, node.clone()));
+        let nameless = self
+            .nodes
+            .iter()
+            .filter(|(ino, _)| !then.contains_key(ino))
+            .map(|(ino, node)| (*ino, node.clone()));
         let nodes = then.iter().map(|(ino, node)| (*ino, node.clone())).chain(nameless).collect();
         self.nodes = nodes;
         self.drop_nameless();
@@ -43,11 +48,14 @@ impl Model {
         let root_now = walk(&self.nodes, path);
         let before = inside(then, root_then);
         let now = root_now.map(|ino| inside(&self.nodes, ino)).unwrap_or_default();
-        if !force && self.held.values().any(|ino| now.contains_key(ino) || before.contains_key(ino)) {
+        if !force && self.held.values().any(|ino| now.contains_key(ino) || before.contains_key(ino))
+        {
             return Err("open files stand in the way");
         }
         let names = self.names();
-        let elsewhere = |ino: &InodeNo| names.get(ino).copied().unwrap_or(0) > now.get(ino).copied().unwrap_or(0);
+        let elsewhere = |ino: &InodeNo| {
+            names.get(ino).copied().unwrap_or(0) > now.get(ino).copied().unwrap_or(0)
+        };
         if before.keys().any(elsewhere) {
             return Err("something of it has got a name elsewhere since");
         }
@@ -65,10 +73,13 @@ impl Model {
 
 /// Follows a path from the root.
 fn walk(nodes: &Nodes, path: &str) -> Option<InodeNo> {
-    path.split('/').filter(|name| !name.is_empty()).try_fold(InodeNo::ROOT, |dir, name| match &nodes.get(&dir)?.kind {
-        Kind::Directory(entries) => entries.get(name).copied(),
-        _ => None,
-    })
+    path.split('/').filter(|name| !name.is_empty()).try_fold(
+        InodeNo::ROOT,
+        |dir, name| match &nodes.get(&dir)?.kind {
+            Kind::Directory(entries) => entries.get(name).copied(),
+            _ => None,
+        },
+    )
 }
 
 fn inside(nodes: &Nodes, root: InodeNo) -> Inside {

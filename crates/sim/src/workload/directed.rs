@@ -2,7 +2,9 @@
 
 use bedplate_fs::IoMode;
 
-use super::past::{clones_of_full_volume, defragmentation, full_volume, heirs, named_files, rollbacks, untorn};
+use super::past::{
+    clones_of_full_volume, defragmentation, full_volume, heirs, named_files, rollbacks, untorn,
+};
 use super::{Back, Change, On, RenameKind, Step};
 
 /// A workload with a name.
@@ -29,12 +31,18 @@ pub const DIRECTED: &[Directed] = &[
     Directed { name: "names move between directories", steps: moves },
     Directed { name: "log wrap and metadata commits", steps: full_log },
     Directed { name: "metadata outgrow their region", steps: metadata_growth },
-    Directed { name: "recovery makes the metadata grow where a file was", steps: growth_at_recovery },
+    Directed {
+        name: "recovery makes the metadata grow where a file was",
+        steps: growth_at_recovery,
+    },
     Directed { name: "log of an earlier incarnation", steps: incarnations },
     Directed { name: "growth in flight", steps: growth },
     Directed { name: "modes switch in flight", steps: mode_switches },
     Directed { name: "O_DSYNC beside writes that nobody synced", steps: durable_beside_lazy },
-    Directed { name: "checkpoints made, written after, deleted and rolled back to", steps: checkpoints },
+    Directed {
+        name: "checkpoints made, written after, deleted and rolled back to",
+        steps: checkpoints,
+    },
     Directed { name: "clones written on both sides and deleted in any order", steps: clones },
     Directed { name: "what clones had is written at once", steps: given_up },
     Directed { name: "checkpoints go from the newest and from the middle", steps: heirs },
@@ -60,7 +68,12 @@ fn replace_by_rename() -> Vec<Step> {
     let mut steps = vec![Step::Create(0, 0), write(A, 0, 20_000, 1), Step::Sync];
     for round in 0..4 {
         let rename = Step::Rename(1, 0, 0, 0, RenameKind::Replace);
-        steps.extend([Step::Create(1, 0), write(B, 0, 10_000, 50 + round), Step::SyncData(B), rename]);
+        steps.extend([
+            Step::Create(1, 0),
+            write(B, 0, 10_000, 50 + round),
+            Step::SyncData(B),
+            rename,
+        ]);
         steps.push(if round % 2 == 0 { Step::SyncDirectory(0) } else { Step::SyncAll(A) });
     }
     steps
@@ -90,7 +103,11 @@ fn rename_over_open() -> Vec<Step> {
 /// S-17: a file lives until its last open ends; after a crash it is gone.
 fn unlink_open() -> Vec<Step> {
     let mut steps = Vec::new();
-    for (mode, end) in [(IoMode::Cached, Step::Release(0)), (IoMode::Concurrent, Step::Kill), (IoMode::Direct, Step::Remount)] {
+    for (mode, end) in [
+        (IoMode::Cached, Step::Release(0)),
+        (IoMode::Concurrent, Step::Kill),
+        (IoMode::Direct, Step::Remount),
+    ] {
         steps.extend([
             Step::Create(0, 0),
             write(A, 0, 50_000, 3),
@@ -130,7 +147,11 @@ fn append_after_truncate() -> Vec<Step> {
 /// S-11: what was removed does not come back when the file grows over it again.
 fn removed_bytes() -> Vec<Step> {
     let mut steps = Vec::new();
-    for removal in [Step::SetSize(A, 5000), Step::Allocate(A, Change::Punch, 4096, 20_000), Step::Allocate(A, Change::Zero, 1000, 30_000)] {
+    for removal in [
+        Step::SetSize(A, 5000),
+        Step::Allocate(A, Change::Punch, 4096, 20_000),
+        Step::Allocate(A, Change::Zero, 1000, 30_000),
+    ] {
         steps.extend([
             Step::Create(0, 0),
             write(A, 0, 50_000, 7),
@@ -219,7 +240,13 @@ fn new_directory() -> Vec<Step> {
 
 /// S-2, S-14: a name goes from directory to directory, and syncs of either end keep it.
 fn moves() -> Vec<Step> {
-    let mut steps = vec![Step::MakeDirectory(1), Step::MakeDirectory(2), Step::Create(0, 0), write(A, 0, 5000, 1), Step::Sync];
+    let mut steps = vec![
+        Step::MakeDirectory(1),
+        Step::MakeDirectory(2),
+        Step::Create(0, 0),
+        write(A, 0, 5000, 1),
+        Step::Sync,
+    ];
     for (from, to) in [(0, 1), (1, 2), (2, 0)] {
         steps.extend([
             Step::Rename(0, from, 0, to, RenameKind::Replace),
@@ -238,42 +265,67 @@ fn moves() -> Vec<Step> {
     steps
 }
 
-/// Attributes large enough to fill the log again and again: metadata commits at any moment, also where the ring wraps.
+/// Attributes large enough to fill the log again and again: metadata commits at any moment, also
+/// where the ring wraps.
 fn full_log() -> Vec<Step> {
     let mut steps = vec![Step::Create(0, 0)];
     for round in 0..26 {
         let which = round % 4;
-        steps.extend([Step::SetAttribute(0, 0, which, 60_000), write(A, u64::from(round) * 4096, 4096, round + 1)]);
+        steps.extend([
+            Step::SetAttribute(0, 0, which, 60_000),
+            write(A, u64::from(round) * 4096, 4096, round + 1),
+        ]);
         steps.push(if round % 5 == 4 { Step::Sync } else { Step::SyncAll(A) });
     }
     steps
 }
 
-/// More attributes than the metadata region holds at first (1 MiB): it takes blocks of the volume, twice, while files are written beside it and blocks
-/// that were just freed are free to be taken.
+/// More attributes than the metadata region holds at first (1 MiB): it takes blocks of the volume,
+/// twice, while files are written beside it and blocks that were just freed are free to be taken.
 fn metadata_growth() -> Vec<Step> {
-    let mut steps = vec![Step::Create(0, 0), Step::Create(1, 0), write(A, 0, 262_144, 1), Step::Sync];
+    let mut steps =
+        vec![Step::Create(0, 0), Step::Create(1, 0), write(A, 0, 262_144, 1), Step::Sync];
     for round in 0..44u8 {
-        steps.extend([Step::SetAttribute(round % 2, 0, round, 60_000), write(B, u64::from(round) * 4096, 4096, round + 1)]);
+        steps.extend([
+            Step::SetAttribute(round % 2, 0, round, 60_000),
+            write(B, u64::from(round) * 4096, 4096, round + 1),
+        ]);
         match round % 11 {
             3 => steps.push(Step::SyncAll(B)),
-            7 => steps.extend([Step::Allocate(A, Change::Punch, u64::from(round) * 4096, 16_384), Step::Sync]),
+            7 => steps.extend([
+                Step::Allocate(A, Change::Punch, u64::from(round) * 4096, 16_384),
+                Step::Sync,
+            ]),
             10 => steps.push(if round < 22 { Step::Remount } else { Step::Kill }),
             _ => {}
         }
     }
     // What is free again is used again, also for data.
     steps.extend((0..40).map(|which| Step::RemoveAttribute(which % 2, 0, which)));
-    steps.extend([Step::Sync, Step::Remount, write(A, 0, 131_072, 99), Step::SetAttribute(0, 0, 50, 60_000), Step::SyncAll(A)]);
+    steps.extend([
+        Step::Sync,
+        Step::Remount,
+        write(A, 0, 131_072, 99),
+        Step::SetAttribute(0, 0, 50, 60_000),
+        Step::SyncAll(A),
+    ]);
     steps
 }
 
-/// A file is removed and rows are added for which the metadata region must grow; the process dies between the log write of that and its flush, and the next
-/// mount lets the region grow where the file was, as the free run that fits best. The removal is as durable as the log, whose device may lose it.
+/// A file is removed and rows are added for which the metadata region must grow; the process dies
+/// between the log write of that and its flush, and the next mount lets the region grow where the
+/// file was, as the free run that fits best. The removal is as durable as the log, whose device may
+/// lose it.
 fn growth_at_recovery() -> Vec<Step> {
     const BEHIND: On = On::Name(2, 0);
     let mut rows = (0..).map(|which| Step::SetAttribute(1, 0, which, 60_000));
-    let mut steps = vec![Step::Create(1, 0), Step::Create(0, 0), Step::Create(2, 0), write(A, 0, 1_800_000, 1), write(BEHIND, 0, 1, 2)];
+    let mut steps = vec![
+        Step::Create(1, 0),
+        Step::Create(0, 0),
+        Step::Create(2, 0),
+        write(A, 0, 1_800_000, 1),
+        write(BEHIND, 0, 1, 2),
+    ];
     steps.extend(rows.by_ref().take(6));
     // The tree has all that, and the ring begins empty: it takes two syncs of almost half its size.
     steps.push(Step::Remount);
@@ -282,11 +334,17 @@ fn growth_at_recovery() -> Vec<Step> {
     steps.extend(rows.by_ref().take(6));
     // The data is flushed and two batches are written; the log's flush is not made.
     steps.push(Step::Die(Box::new(Step::Sync), 3));
-    steps.extend([Step::Unlink(2, 0), Step::Create(0, 0), write(A, 0, 500_000, 3), Step::SyncAll(A)]);
+    steps.extend([
+        Step::Unlink(2, 0),
+        Step::Create(0, 0),
+        write(A, 0, 500_000, 3),
+        Step::SyncAll(A),
+    ]);
     steps
 }
 
-/// What an earlier life left in the ring is not taken for new: recoveries with short logs behind long ones.
+/// What an earlier life left in the ring is not taken for new: recoveries with short logs behind
+/// long ones.
 fn incarnations() -> Vec<Step> {
     let mut steps = vec![Step::Create(0, 0), write(A, 0, 4096, 1), Step::Sync];
     for round in 0..5u8 {
@@ -309,7 +367,8 @@ fn incarnations() -> Vec<Step> {
     steps
 }
 
-/// S-34: the volume is filled, the device grows, and the new room is used at once, because there is no other.
+/// S-34: the volume is filled, the device grows, and the new room is used at once, because there is
+/// no other.
 fn growth() -> Vec<Step> {
     let mut steps = vec![Step::Create(0, 0), Step::Create(1, 0), Step::Sync];
     // What does not fit is refused.
@@ -319,7 +378,13 @@ fn growth() -> Vec<Step> {
         at += kib << 10;
     }
     // More than what is kept from data, so that the new end is used too.
-    steps.extend([Step::Sync, Step::Grow(9), Step::Allocate(B, Change::Preallocate, 2 << 20, 9 << 20), Step::SyncAll(B), Step::Grow(1)]);
+    steps.extend([
+        Step::Sync,
+        Step::Grow(9),
+        Step::Allocate(B, Change::Preallocate, 2 << 20, 9 << 20),
+        Step::SyncAll(B),
+        Step::Grow(1),
+    ]);
     for round in 0..6u8 {
         let at = u64::from(round) * 120_000;
         steps.extend([
@@ -339,7 +404,10 @@ fn overwrite_in_place() -> Vec<Step> {
     let mut steps = vec![Step::Create(0, 0), write(A, 0, 65_536, 1), Step::Sync, Step::Remount];
     for round in 0..8u8 {
         let mode = IoMode::ALL[usize::from(round % 4)];
-        steps.extend([Step::Write(A, mode, u64::from(round) * 4096, 8192, 10 + round, false), Step::SyncData(A)]);
+        steps.extend([
+            Step::Write(A, mode, u64::from(round) * 4096, 8192, 10 + round, false),
+            Step::SyncData(A),
+        ]);
     }
     steps
 }
@@ -400,7 +468,8 @@ fn collapse_insert() -> Vec<Step> {
 fn reuse() -> Vec<Step> {
     let mut steps = vec![Step::Create(0, 0), Step::Create(1, 0), Step::Create(2, 0)];
     // All but a little is taken, so that freed blocks are used again.
-    steps.extend([Step::Allocate(On::Name(2, 0), Change::PreallocateKeep, 0, 30 << 20), Step::Sync]);
+    steps
+        .extend([Step::Allocate(On::Name(2, 0), Change::PreallocateKeep, 0, 30 << 20), Step::Sync]);
     for round in 0..6u8 {
         let (a, b) = if round % 2 == 0 { (A, B) } else { (B, A) };
         steps.extend([
@@ -416,9 +485,15 @@ fn reuse() -> Vec<Step> {
     steps
 }
 
-/// S-75, S-76: clones of the present and of checkpoints; both sides are written, and they go in any order.
+/// S-75, S-76: clones of the present and of checkpoints; both sides are written, and they go in any
+/// order.
 fn clones() -> Vec<Step> {
-    let mut steps = vec![Step::Create(0, 0), write(A, 0, 40_000, 1), Step::Allocate(A, Change::PreallocateKeep, 60_000, 30_000), Step::Sync];
+    let mut steps = vec![
+        Step::Create(0, 0),
+        write(A, 0, 40_000, 1),
+        Step::Allocate(A, Change::PreallocateKeep, 60_000, 30_000),
+        Step::Sync,
+    ];
     for round in 0..4u8 {
         let fill = 20 * round;
         steps.extend([
@@ -435,22 +510,63 @@ fn clones() -> Vec<Step> {
             Step::SyncData(A),
         ]);
         // In an order of its own each time; then what became free is used at once.
-        let gone = [[Step::Unlink(0, 0), Step::Unlink(1, 0), Step::Unlink(2, 0)], [Step::Unlink(2, 0), Step::Unlink(1, 0), Step::Unlink(0, 0)]];
+        let gone = [
+            [Step::Unlink(0, 0), Step::Unlink(1, 0), Step::Unlink(2, 0)],
+            [Step::Unlink(2, 0), Step::Unlink(1, 0), Step::Unlink(0, 0)],
+        ];
         let [first, second, third] = gone[usize::from(round % 2)].clone();
-        steps.extend([first, Step::SyncDirectory(0), if round < 2 { Step::DeleteCheckpoint(0) } else { Step::Rollback(0, Back::Everything, false) }]);
+        steps.extend([
+            first,
+            Step::SyncDirectory(0),
+            if round < 2 {
+                Step::DeleteCheckpoint(0)
+            } else {
+                Step::Rollback(0, Back::Everything, false)
+            },
+        ]);
         steps.extend([second, write(B, 20_000, 9000, fill + 7), third, Step::DeleteCheckpoint(0)]);
-        steps.extend([Step::Unlink(0, 0), Step::Unlink(1, 0), Step::Unlink(2, 0), Step::Create(0, 0), write(A, 0, 40_000, fill + 8)]);
+        steps.extend([
+            Step::Unlink(0, 0),
+            Step::Unlink(1, 0),
+            Step::Unlink(2, 0),
+            Step::Create(0, 0),
+            write(A, 0, 40_000, fill + 8),
+        ]);
         steps.push(if round % 2 == 0 { Step::SyncData(A) } else { Step::Kill });
     }
     let inside = On::Name(0, 1);
-    steps.extend([Step::MakeDirectory(1), Step::Create(0, 1), write(inside, 0, 20_000, 90), Step::Link(0, 1, 3, 1), Step::Symlink(4, 1, 9)]);
-    steps.extend([Step::Checkpoint(1, Some(1)), write(inside, 4096, 4096, 91), Step::CloneDirectory(Some(1), 1, 2), Step::DeleteCheckpoint(1)]);
-    steps.extend([write(On::Name(3, 2), 0, 8192, 92), Step::Unlink(0, 1), Step::SyncDirectory(2), Step::Unlink(0, 2), Step::Unlink(3, 2)]);
-    steps.extend([Step::Unlink(4, 2), Step::RemoveDirectory(2), Step::CloneDirectory(None, 1, 2), Step::Kill, Step::Sync]);
+    steps.extend([
+        Step::MakeDirectory(1),
+        Step::Create(0, 1),
+        write(inside, 0, 20_000, 90),
+        Step::Link(0, 1, 3, 1),
+        Step::Symlink(4, 1, 9),
+    ]);
+    steps.extend([
+        Step::Checkpoint(1, Some(1)),
+        write(inside, 4096, 4096, 91),
+        Step::CloneDirectory(Some(1), 1, 2),
+        Step::DeleteCheckpoint(1),
+    ]);
+    steps.extend([
+        write(On::Name(3, 2), 0, 8192, 92),
+        Step::Unlink(0, 1),
+        Step::SyncDirectory(2),
+        Step::Unlink(0, 2),
+        Step::Unlink(3, 2),
+    ]);
+    steps.extend([
+        Step::Unlink(4, 2),
+        Step::RemoveDirectory(2),
+        Step::CloneDirectory(None, 1, 2),
+        Step::Kill,
+        Step::Sync,
+    ]);
     steps
 }
 
-/// S-76: what a clone, or what it is of, no longer has is written in place by the other before anything is synced: a crash brings both back.
+/// S-76: what a clone, or what it is of, no longer has is written in place by the other before
+/// anything is synced: a crash brings both back.
 fn given_up() -> Vec<Step> {
     let mut steps = vec![Step::Create(0, 0), write(A, 0, 40_000, 1), Step::Sync];
     for fill in [10, 30] {
@@ -477,13 +593,38 @@ fn given_up() -> Vec<Step> {
 
 /// S-50, S-52, S-54, S-56: checkpoints made, written after, deleted, and rolled back to.
 fn checkpoints() -> Vec<Step> {
-    let after = |fill: u8| [write(A, 4096, 8192, fill), write(A, 5000, 100, fill), Step::SetSize(A, 9000), write(A, 20_000, 6000, fill)];
-    let mut steps = vec![Step::Create(0, 0), write(A, 0, 50_000, 1), Step::Create(1, 0), write(B, 0, 8192, 9), Step::Checkpoint(0, None)];
+    let after = |fill: u8| {
+        [
+            write(A, 4096, 8192, fill),
+            write(A, 5000, 100, fill),
+            Step::SetSize(A, 9000),
+            write(A, 20_000, 6000, fill),
+        ]
+    };
+    let mut steps = vec![
+        Step::Create(0, 0),
+        write(A, 0, 50_000, 1),
+        Step::Create(1, 0),
+        write(B, 0, 8192, 9),
+        Step::Checkpoint(0, None),
+    ];
     steps.extend(after(2));
-    steps.extend([Step::Diff(0), Step::Checkpoint(1, None), Step::Unlink(1, 0), Step::SyncData(A), Step::Diff(0)]);
+    steps.extend([
+        Step::Diff(0),
+        Step::Checkpoint(1, None),
+        Step::Unlink(1, 0),
+        Step::SyncData(A),
+        Step::Diff(0),
+    ]);
     steps.extend(after(3));
     steps.push(Step::Diff(1));
-    steps.extend([Step::DeleteCheckpoint(0), Step::Checkpoint(2, Some(0)), write(A, 0, 16_384, 4), Step::SyncData(A), Step::DeleteCheckpoint(1)]);
+    steps.extend([
+        Step::DeleteCheckpoint(0),
+        Step::Checkpoint(2, Some(0)),
+        write(A, 0, 16_384, 4),
+        Step::SyncData(A),
+        Step::DeleteCheckpoint(1),
+    ]);
     steps.extend(after(5));
     steps.extend([
         Step::Kill,
@@ -493,7 +634,13 @@ fn checkpoints() -> Vec<Step> {
         Step::Create(2, 0),
         Step::Rollback(0, Back::Everything, false),
     ]);
-    steps.extend([write(A, 4096, 4096, 7), Step::Rollback(0, Back::Everything, false), write(A, 0, 4096, 8), Step::DeleteCheckpoint(0), Step::Sync]);
+    steps.extend([
+        write(A, 4096, 4096, 7),
+        Step::Rollback(0, Back::Everything, false),
+        write(A, 0, 4096, 8),
+        Step::DeleteCheckpoint(0),
+        Step::Sync,
+    ]);
     // The file grows over a tail that a checkpoint shares, in each of the ways in which it can grow.
     for (slot, growth) in [
         Step::Allocate(A, Change::Preallocate, 10_000, 40_000),
@@ -528,30 +675,41 @@ mod tests {
     use crate::run::record;
     use crate::workload::{Setup, pattern};
 
-    /// Where the chunks of the metadata region stand that a copy of the superblock names (docs/format.md).
+    /// Where the chunks of the metadata region stand that a copy of the superblock names
+    /// (docs/format.md).
     fn chunks(copy: &[u8]) -> Vec<Range<u64>> {
-        let number = |at: usize| u64::from_le_bytes(copy[at..at + 8].try_into().expect("eight bytes"));
+        let number =
+            |at: usize| u64::from_le_bytes(copy[at..at + 8].try_into().expect("eight bytes"));
         let count = u32::from_le_bytes(copy[80..84].try_into().expect("four bytes"));
-        (0..count as usize).map(|chunk| 84 + 16 * chunk).map(|at| number(at)..number(at) + number(at + 8)).collect()
+        (0..count as usize)
+            .map(|chunk| 84 + 16 * chunk)
+            .map(|at| number(at)..number(at) + number(at + 8))
+            .collect()
     }
 
-    /// Only a region that grew during a mount after a death, over blocks of the file, shows what such a mount relies on.
+    /// Only a region that grew during a mount after a death, over blocks of the file, shows what
+    /// such a mount relies on.
     #[test]
     fn a_recovery_lets_the_region_grow_where_the_file_was() {
         for setup in [Setup::DISK, Setup::TWO_DISKS] {
-            let history = record(&setup, &growth_at_recovery()).unwrap_or_else(|what| panic!("{setup:?}: {what}"));
-            // The sectors of the region, and those that the file had last; the operations with which one took of the other.
+            let history = record(&setup, &growth_at_recovery())
+                .unwrap_or_else(|what| panic!("{setup:?}: {what}"));
+            // The sectors of the region, and those that the file had last; the operations with
+            // which one took of the other.
             let (mut region, mut file, mut taken) = (BTreeSet::new(), BTreeSet::new(), Vec::new());
             let mut written = 0;
             for (at, operation) in history.bed.data().operations().iter().enumerate() {
                 let Recorded::Write { offset, data } = operation else { continue };
                 if *offset == 0 {
-                    let now: BTreeSet<u64> = chunks(data).into_iter().flat_map(|chunk| chunk.step_by(512)).collect();
-                    taken.extend(now.difference(&region).any(|sector| file.contains(sector)).then_some(at));
+                    let now: BTreeSet<u64> =
+                        chunks(data).into_iter().flat_map(|chunk| chunk.step_by(512)).collect();
+                    taken.extend(
+                        now.difference(&region).any(|sector| file.contains(sector)).then_some(at),
+                    );
                     region = now;
-                } else if let Some(from) =
-                    [written, 0].into_iter().find(|from| data[..] == pattern(*from, u32::try_from(data.len()).expect("small"), 1))
-                {
+                } else if let Some(from) = [written, 0].into_iter().find(|from| {
+                    data[..] == pattern(*from, u32::try_from(data.len()).expect("small"), 1)
+                }) {
                     if from == 0 {
                         file.clear();
                     }
@@ -560,8 +718,12 @@ mod tests {
                 }
             }
             let mounts = history.deaths_on_data();
-            let after_death = mounts.iter().filter(|mount| taken.iter().any(|at| mount.contains(at))).count();
-            assert_eq!(after_death, 1, "{setup:?}: the region grew over the file at operations {taken:?}, mounts after a death took {mounts:?}");
+            let after_death =
+                mounts.iter().filter(|mount| taken.iter().any(|at| mount.contains(at))).count();
+            assert_eq!(
+                after_death, 1,
+                "{setup:?}: the region grew over the file at operations {taken:?}, mounts after a death took {mounts:?}"
+            );
         }
     }
 }

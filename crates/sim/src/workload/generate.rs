@@ -30,7 +30,11 @@ pub fn generate(seed: u64, count: usize) -> (Setup, Vec<Step>) {
         count
     };
     while steps.len() < count {
-        let step = if full && rng.random_range(0..8) == 0 { space(&mut rng) } else { step(&mut rng, u64::from(setup.block_size)) };
+        let step = if full && rng.random_range(0..8) == 0 {
+            space(&mut rng)
+        } else {
+            step(&mut rng, u64::from(setup.block_size))
+        };
         steps.push(step);
     }
     (setup, steps)
@@ -46,7 +50,15 @@ fn setup(rng: &mut Xoshiro256PlusPlus) -> Setup {
     let block_size = pick(rng, &[512, 1024, 4096, 4096, 4096, 16384]).max(sector);
     let untorn_unit = pick(rng, &[sector, sector, 16384]);
     let (volatile_cache, separate_log) = (rng.random_range(0..8) != 0, rng.random_range(0..3) == 0);
-    Setup { sector, block_size, untorn_unit, volatile_cache, separate_log, per_record: 0, ground: Ground::One }
+    Setup {
+        sector,
+        block_size,
+        untorn_unit,
+        volatile_cache,
+        separate_log,
+        per_record: 0,
+        ground: Ground::One,
+    }
 }
 
 pub(super) fn pick<T: Copy>(rng: &mut Xoshiro256PlusPlus, from: &[T]) -> T {
@@ -56,7 +68,11 @@ pub(super) fn pick<T: Copy>(rng: &mut Xoshiro256PlusPlus, from: &[T]) -> T {
 pub(super) fn step(rng: &mut Xoshiro256PlusPlus, block: u64) -> Step {
     let file = if rng.random_range(0..3) == 0 { rng.random_range(0..FILES) } else { 0 };
     let dir = if rng.random_range(0..3) == 0 { rng.random_range(0..DIRECTORIES) } else { 0 };
-    let on = if rng.random_range(0..5) == 0 { On::Held(rng.random_range(0..HELD)) } else { On::Name(file, dir) };
+    let on = if rng.random_range(0..5) == 0 {
+        On::Held(rng.random_range(0..HELD))
+    } else {
+        On::Name(file, dir)
+    };
     match rng.random_range(0..100) {
         0..26 => name_step(rng, file, dir),
         26..52 => write(rng, on, block),
@@ -64,7 +80,9 @@ pub(super) fn step(rng: &mut Xoshiro256PlusPlus, block: u64) -> Step {
         52 => Step::Diff(rng.random_range(0..CHECKPOINTS)),
         53 if rng.random_range(0..4) == 0 => space(rng),
         53 => Step::Checkpoint(rng.random_range(0..CHECKPOINTS), Some(dir).filter(|_| file > 0)),
-        54 if rng.random_range(0..2) == 0 => Step::DeleteCheckpoint(rng.random_range(0..CHECKPOINTS)),
+        54 if rng.random_range(0..2) == 0 => {
+            Step::DeleteCheckpoint(rng.random_range(0..CHECKPOINTS))
+        }
         54 => rollback(rng, file, dir),
         55 => set_untorn(rng, Some(file).filter(|file| *file < 3), dir, block),
         56..59 => append(rng, file, dir, block),
@@ -99,7 +117,13 @@ fn name_step(rng: &mut Xoshiro256PlusPlus, file: u8, dir: u8) -> Step {
         8..11 => Step::MakeDirectory(to),
         11..14 => Step::Unlink(other, dir),
         14 => Step::RemoveDirectory(to),
-        15..20 => Step::Rename(file, dir, other, to, pick(rng, &[RenameKind::Replace, RenameKind::Replace, RenameKind::Exchange])),
+        15..20 => Step::Rename(
+            file,
+            dir,
+            other,
+            to,
+            pick(rng, &[RenameKind::Replace, RenameKind::Replace, RenameKind::Exchange]),
+        ),
         20 => Step::RenameDirectory(to, rng.random_range(1..DIRECTORIES)),
         21..23 => Step::Link(file, dir, other, to),
         23 => Step::SetMode(file, dir, rng.random_range(0..0o1000)),
@@ -112,22 +136,39 @@ fn name_step(rng: &mut Xoshiro256PlusPlus, file: u8, dir: u8) -> Step {
 }
 
 fn rollback(rng: &mut Xoshiro256PlusPlus, file: u8, dir: u8) -> Step {
-    let back = pick(rng, &[Back::Everything, Back::File(file, dir), Back::File(file, dir), Back::Directory(dir)]);
+    let back = pick(
+        rng,
+        &[Back::Everything, Back::File(file, dir), Back::File(file, dir), Back::Directory(dir)],
+    );
     Step::Rollback(rng.random_range(0..CHECKPOINTS), back, rng.random_range(0..3) == 0)
 }
 
 fn set_untorn(rng: &mut Xoshiro256PlusPlus, file: Option<u8>, dir: u8, block: u64) -> Step {
-    let unit = pick(rng, &[4096, 8192, 8192, 16384]).max(u32::try_from(block).expect("64 KiB at most"));
+    let unit =
+        pick(rng, &[4096, 8192, 8192, 16384]).max(u32::try_from(block).expect("64 KiB at most"));
     Step::SetUntorn(file, dir, Some(unit).filter(|_| rng.random_range(0..5) != 0))
 }
 
 fn clone(rng: &mut Xoshiro256PlusPlus, file: u8, dir: u8) -> Step {
     let of = Some(rng.random_range(0..CHECKPOINTS)).filter(|slot| *slot > 0);
-    if dir == 0 { Step::Clone(of, file, dir, rng.random_range(0..FILES)) } else { Step::CloneDirectory(of, dir, rng.random_range(1..DIRECTORIES)) }
+    if dir == 0 {
+        Step::Clone(of, file, dir, rng.random_range(0..FILES))
+    } else {
+        Step::CloneDirectory(of, dir, rng.random_range(1..DIRECTORIES))
+    }
 }
 
 pub(super) fn mode(rng: &mut Xoshiro256PlusPlus) -> IoMode {
-    pick(rng, &[IoMode::Concurrent, IoMode::Concurrent, IoMode::Direct, IoMode::Cached, IoMode::ConcurrentCache])
+    pick(
+        rng,
+        &[
+            IoMode::Concurrent,
+            IoMode::Concurrent,
+            IoMode::Direct,
+            IoMode::Cached,
+            IoMode::ConcurrentCache,
+        ],
+    )
 }
 
 /// An offset: mostly at the border of a block, of a sector, or anywhere.
@@ -140,7 +181,8 @@ pub(super) fn offset(rng: &mut Xoshiro256PlusPlus, block: u64) -> u64 {
     }
 }
 
-/// A length of some sectors or blocks, or any; now and then more than a record vouches for with a checksum.
+/// A length of some sectors or blocks, or any; now and then more than a record vouches for with a
+/// checksum.
 fn len(rng: &mut Xoshiro256PlusPlus, block: u64) -> u32 {
     let len = match rng.random_range(0..40) {
         0..10 => rng.random_range(1..3 * block),
@@ -162,7 +204,17 @@ fn append(rng: &mut Xoshiro256PlusPlus, file: u8, dir: u8, block: u64) -> Step {
 }
 
 fn allocate(rng: &mut Xoshiro256PlusPlus, on: On, block: u64) -> Step {
-    let change = pick(rng, &[Change::Preallocate, Change::PreallocateKeep, Change::Punch, Change::Zero, Change::Collapse, Change::Insert]);
+    let change = pick(
+        rng,
+        &[
+            Change::Preallocate,
+            Change::PreallocateKeep,
+            Change::Punch,
+            Change::Zero,
+            Change::Collapse,
+            Change::Insert,
+        ],
+    );
     let (mut at, mut len) = (offset(rng, block), offset(rng, block) / 3 + 1);
     if matches!(change, Change::Collapse | Change::Insert) {
         at = at / block * block;

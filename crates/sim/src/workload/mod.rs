@@ -39,8 +39,15 @@ pub struct Setup {
 
 impl Setup {
     /// A disk with 512-byte sectors and a volatile cache under blocks of 4 KiB.
-    pub const DISK: Self =
-        Self { sector: 512, block_size: 4096, untorn_unit: 512, volatile_cache: true, separate_log: false, per_record: 0, ground: Ground::One };
+    pub const DISK: Self = Self {
+        sector: 512,
+        block_size: 4096,
+        untorn_unit: 512,
+        volatile_cache: true,
+        separate_log: false,
+        per_record: 0,
+        ground: Ground::One,
+    };
     /// The same, and another one for the log.
     pub const TWO_DISKS: Self = Self { separate_log: true, ..Self::DISK };
     /// A disk with blocks of 512 bytes, on which ten extents take three records.
@@ -76,7 +83,8 @@ impl Ground {
         }
     }
 
-    /// Size of a member in bytes: a group is compared as a whole now and then, so it has hardly more than the smallest volume needs.
+    /// Size of a member in bytes: a group is compared as a whole now and then, so it has hardly
+    /// more than the smallest volume needs.
     pub(crate) fn member_bytes(self) -> u64 {
         match self {
             Self::One | Self::Mirror => 36 << 20,
@@ -104,8 +112,8 @@ pub enum On {
     Held(u8),
 }
 
-/// One step. Files, directories and held opens are numbered slots, so that any subset of steps can run: what cannot be carried out is refused by
-/// the file system and by the model alike.
+/// One step. Files, directories and held opens are numbered slots, so that any subset of steps can
+/// run: what cannot be carried out is refused by the file system and by the model alike.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Step {
     /// Makes file slot, in directory slot.
@@ -136,7 +144,8 @@ pub enum Step {
     Hold(u8, u8, u8, IoMode),
     /// Closes what a slot keeps open.
     Release(u8),
-    /// Writes in a mode (a held file in its own): offset, length, fill; `O_DSYNC` when the last is set.
+    /// Writes in a mode (a held file in its own): offset, length, fill; `O_DSYNC` when the last is
+    /// set.
     Write(On, IoMode, u64, u32, u8, bool),
     /// Appends in a mode: length, fill; `O_DSYNC` when the last is set.
     Append(u8, u8, IoMode, u32, u8, bool),
@@ -148,7 +157,8 @@ pub enum Step {
     SetSize(On, u64),
     /// Sets the size of a file by its path, which nothing need have open.
     Truncate(u8, u8, u64),
-    /// Remembers, in a slot, an inode that a name leads to, as a kernel does that looked it up: it lives on without names until it is forgotten.
+    /// Remembers, in a slot, an inode that a name leads to, as a kernel does that looked it up: it
+    /// lives on without names until it is forgotten.
     Retain(u8, u8, u8),
     /// Forgets what a slot remembers.
     Forget(u8),
@@ -162,8 +172,8 @@ pub enum Step {
     SyncDirectory(u8),
     /// Makes checkpoint slot: of everything, or of a directory slot.
     Checkpoint(u8, Option<u8>),
-    /// Makes automatic checkpoint slot, of everything; one that is kept where the last is set. The others go when the volume is full, if that is the
-    /// policy.
+    /// Makes automatic checkpoint slot, of everything; one that is kept where the last is set. The
+    /// others go when the volume is full, if that is the policy.
     Automatic(u8, bool),
     /// Sets the policy of a full volume: `delete-oldest` where it is set, otherwise `refuse`.
     Policy(bool),
@@ -173,11 +183,13 @@ pub enum Step {
     DeleteCheckpoint(u8),
     /// Rolls back to a checkpoint; what is open too, when the last is set.
     Rollback(u8, Back, bool),
-    /// Lets a file slot in a directory slot, or the directory slot itself, be written untorn in units of so many bytes, or no longer.
+    /// Lets a file slot in a directory slot, or the directory slot itself, be written untorn in
+    /// units of so many bytes, or no longer.
     SetUntorn(Option<u8>, u8, Option<u32>),
     /// Moves what is scattered of a file together; what checkpoints need too, when the last is set.
     Defragment(On, bool),
-    /// Clones file slot of directory slot, of a checkpoint or of the present, to a file slot of the root.
+    /// Clones file slot of directory slot, of a checkpoint or of the present, to a file slot of the
+    /// root.
     Clone(Option<u8>, u8, u8, u8),
     /// Clones a directory slot, of a checkpoint or of the present, to another.
     CloneDirectory(Option<u8>, u8, u8),
@@ -189,47 +201,65 @@ pub enum Step {
     Remount,
     /// The process dies and the volume is mounted again; the device keeps what it was told.
     Kill,
-    /// The process dies in the middle of a step, after so many calls of devices, or right after it, and the volume is mounted again.
+    /// The process dies in the middle of a step, after so many calls of devices, or right after it,
+    /// and the volume is mounted again.
     Die(Box<Step>, u16),
     /// A member of the group answers no more, if all others hold everything.
     Vanish(u8),
     /// The member that answers no more is there again, as it was, from the next mount on.
     Return,
-    /// Something else writes over a member of the group with what that held when the group was made, or with zeros, if all hold everything; the group
-    /// notices it. The member does not come back.
+    /// Something else writes over a member of the group with what that held when the group was
+    /// made, or with zeros, if all hold everything; the group notices it. The member does not come
+    /// back.
     Overwrite(u8, bool),
-    /// Carries out a step in the middle of another, each on a thread of its own of which only one runs at a time: the first begins, and the turn goes
-    /// over after so many points at which it may, and back after so many, until the numbers are used up.
+    /// Carries out a step in the middle of another, each on a thread of its own of which only one
+    /// runs at a time: the first begins, and the turn goes over after so many points at which it
+    /// may, and back after so many, until the numbers are used up.
     During(Box<Step>, Box<Step>, Vec<u16>),
 }
 
 impl Step {
     /// Whether it mounts or changes devices, which the recorder does, or is made of other steps.
     pub(crate) fn is_recorders(&self) -> bool {
-        let of_devices = matches!(self, Self::Grow(_) | Self::Vanish(_) | Self::Return | Self::Overwrite(..));
+        let of_devices =
+            matches!(self, Self::Grow(_) | Self::Vanish(_) | Self::Return | Self::Overwrite(..));
         of_devices || matches!(self, Self::Remount | Self::Kill | Self::Die(..) | Self::During(..))
     }
 
-    /// The file that it finds by a path, before it does anything to it: file slot, directory slot, and whether it opens it.
+    /// The file that it finds by a path, before it does anything to it: file slot, directory slot,
+    /// and whether it opens it.
     pub(crate) fn reaches(&self) -> Option<(u8, u8, bool)> {
         match *self {
-            Self::Write(On::Name(file, dir), ..) | Self::Read(On::Name(file, dir), ..) | Self::SetSize(On::Name(file, dir), _) => {
-                Some((file, dir, true))
-            }
-            Self::Allocate(On::Name(file, dir), ..) | Self::Defragment(On::Name(file, dir), _) | Self::Append(file, dir, ..) => {
-                Some((file, dir, true))
-            }
-            Self::SyncData(On::Name(file, dir)) | Self::SyncAll(On::Name(file, dir)) | Self::Hold(_, file, dir, _) => Some((file, dir, true)),
-            Self::SetMode(file, dir, _) | Self::SetIoMode(file, dir, _) | Self::Truncate(file, dir, _) => Some((file, dir, false)),
+            Self::Write(On::Name(file, dir), ..)
+            | Self::Read(On::Name(file, dir), ..)
+            | Self::SetSize(On::Name(file, dir), _) => Some((file, dir, true)),
+            Self::Allocate(On::Name(file, dir), ..)
+            | Self::Defragment(On::Name(file, dir), _)
+            | Self::Append(file, dir, ..) => Some((file, dir, true)),
+            Self::SyncData(On::Name(file, dir))
+            | Self::SyncAll(On::Name(file, dir))
+            | Self::Hold(_, file, dir, _) => Some((file, dir, true)),
+            Self::SetMode(file, dir, _)
+            | Self::SetIoMode(file, dir, _)
+            | Self::Truncate(file, dir, _) => Some((file, dir, false)),
             Self::Retain(_, file, dir) | Self::Link(file, dir, ..) => Some((file, dir, false)),
-            Self::SetAttribute(file, dir, ..) | Self::RemoveAttribute(file, dir, _) | Self::SetUntorn(Some(file), dir, _) => Some((file, dir, false)),
+            Self::SetAttribute(file, dir, ..)
+            | Self::RemoveAttribute(file, dir, _)
+            | Self::SetUntorn(Some(file), dir, _) => Some((file, dir, false)),
             _ => None,
         }
     }
 
     /// Whether what it makes gets a number or a line that is not known beforehand.
     pub(crate) fn makes(&self) -> bool {
-        let made = matches!(self, Self::Create(..) | Self::Symlink(..) | Self::MakeDirectory(_) | Self::Clone(..) | Self::CloneDirectory(..));
+        let made = matches!(
+            self,
+            Self::Create(..)
+                | Self::Symlink(..)
+                | Self::MakeDirectory(_)
+                | Self::Clone(..)
+                | Self::CloneDirectory(..)
+        );
         made || matches!(self, Self::Checkpoint(..) | Self::Automatic(..) | Self::Diff(_))
     }
 }
@@ -304,8 +334,8 @@ impl From<Change> for AllocateMode {
     }
 }
 
-/// Steps that fill a volume of the judge's size but for some hundred KiB, with a file that nothing else has: what is written over the blocks of a
-/// checkpoint then finds no room.
+/// Steps that fill a volume of the judge's size but for some hundred KiB, with a file that nothing
+/// else has: what is written over the blocks of a checkpoint then finds no room.
 fn fill(filler: On) -> Vec<Step> {
     let On::Name(file, dir) = filler else { unreachable!("it is made here") };
     let mut steps = vec![Step::Create(file, dir)];
@@ -324,7 +354,8 @@ const FREE_BYTES: u64 = 320 << 10;
 
 /// Bytes that tell which write and which place they came from.
 pub(crate) fn pattern(offset: u64, len: u32, fill: u8) -> Vec<u8> {
-    let byte = |at: u64| fill.wrapping_add(u8::try_from((at / 512) % 251).expect("below 251")).max(1);
+    let byte =
+        |at: u64| fill.wrapping_add(u8::try_from((at / 512) % 251).expect("below 251")).max(1);
     (offset..offset + u64::from(len)).map(byte).collect()
 }
 

@@ -10,12 +10,18 @@ use super::{Back, Change, On, RenameKind, Setup, Step};
 const FILES: u8 = 3;
 const HELD: u8 = 2;
 
-/// Makes the setup and steps of a seed for a program on a mount: few files, opens that last, rollbacks under them.
+/// Makes the setup and steps of a seed for a program on a mount: few files, opens that last,
+/// rollbacks under them.
 #[must_use]
 pub fn generate_mounted(seed: u64, count: usize) -> (Setup, Vec<Step>) {
     let mut rng = Xoshiro256PlusPlus::seed_from_u64(seed ^ 0xbb67_ae85_84ca_a73b);
     let setup = Setup { separate_log: rng.random_range(0..3) == 0, ..Setup::DISK };
-    let mut steps = vec![Step::Create(0, 0), Step::Hold(0, 0, 0, mode(&mut rng)), Step::AppendHeld(0, 10_000, 1), Step::Checkpoint(0, None)];
+    let mut steps = vec![
+        Step::Create(0, 0),
+        Step::Hold(0, 0, 0, mode(&mut rng)),
+        Step::AppendHeld(0, 10_000, 1),
+        Step::Checkpoint(0, None),
+    ];
     while steps.len() < count {
         steps.push(step(&mut rng));
     }
@@ -23,14 +29,21 @@ pub fn generate_mounted(seed: u64, count: usize) -> (Setup, Vec<Step>) {
 }
 
 fn step(rng: &mut Xoshiro256PlusPlus) -> Step {
-    let (file, slot, fill) = (rng.random_range(0..FILES), rng.random_range(0..HELD), rng.random_range(1..=255));
+    let (file, slot, fill) =
+        (rng.random_range(0..FILES), rng.random_range(0..HELD), rng.random_range(1..=255));
     let on = if rng.random_range(0..2) == 0 { On::Held(slot) } else { On::Name(file, 0) };
     let (at, len) = (offset(rng, 4096) / 4, pick(rng, &[512, 4096, 5000, 12_288]));
     let back = pick(rng, &[Back::Everything, Back::File(file, 0)]);
     match rng.random_range(0..32) {
         0 | 1 => Step::Create(file, 0),
         2 => Step::Unlink(file, 0),
-        3 => Step::Rename(file, 0, rng.random_range(0..FILES), 0, pick(rng, &[RenameKind::Replace, RenameKind::Exchange])),
+        3 => Step::Rename(
+            file,
+            0,
+            rng.random_range(0..FILES),
+            0,
+            pick(rng, &[RenameKind::Replace, RenameKind::Exchange]),
+        ),
         4 => Step::SetAttribute(file, 0, slot, pick(rng, &[3, 300])),
         5 | 6 => Step::Hold(slot, file, 0, mode(rng)),
         7 => Step::Release(slot),
@@ -40,7 +53,12 @@ fn step(rng: &mut Xoshiro256PlusPlus) -> Step {
         19 => Step::Read(on, IoMode::Cached, at, 20_000),
         20 => Step::SetSize(on, at),
         21 => Step::Truncate(file, 0, at),
-        22 => Step::Allocate(on, pick(rng, &[Change::Preallocate, Change::PreallocateKeep, Change::Punch, Change::Zero]), at, at / 2 + 1),
+        22 => Step::Allocate(
+            on,
+            pick(rng, &[Change::Preallocate, Change::PreallocateKeep, Change::Punch, Change::Zero]),
+            at,
+            at / 2 + 1,
+        ),
         23..25 => Step::SyncData(on),
         25 => Step::SyncAll(on),
         26 => Step::SyncDirectory(0),

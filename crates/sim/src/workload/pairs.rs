@@ -1,4 +1,5 @@
-//! Long changes, and what comes in the middle of each: a file of ten extents on a volume where a record takes a few of them.
+//! Long changes, and what comes in the middle of each: a file of ten extents on a volume where a
+//! record takes a few of them.
 
 use bedplate_fs::IoMode;
 use rand::{RngExt, SeedableRng};
@@ -21,7 +22,9 @@ struct Long {
 
 /// Writes every other block of a file, so that each is an extent of its own.
 fn scatter(on: On, fill: u8) -> impl Iterator<Item = Step> {
-    (0..EXTENTS).map(move |number| write(on, number * STRIDE, 512, fill + u8::try_from(number).expect("ten")))
+    (0..EXTENTS).map(move |number| {
+        write(on, number * STRIDE, 512, fill + u8::try_from(number).expect("ten"))
+    })
 }
 
 /// A scattered file, others beside it, and a checkpoint that shares most of its extents.
@@ -29,13 +32,25 @@ fn prelude() -> Vec<Step> {
     let inside = On::Name(0, 1);
     let mut steps = vec![Step::Create(0, 0)];
     steps.extend(scatter(A, 10));
-    steps.extend([Step::Create(1, 0), write(B, 0, 2000, 30), Step::MakeDirectory(1), Step::Create(0, 1)]);
+    steps.extend([
+        Step::Create(1, 0),
+        write(B, 0, 2000, 30),
+        Step::MakeDirectory(1),
+        Step::Create(0, 1),
+    ]);
     steps.extend(scatter(inside, 40));
-    steps.extend([Step::Sync, Step::Checkpoint(0, None), write(A, 2 * STRIDE, 512, 60), write(A, 7 * STRIDE, 512, 61), Step::Sync]);
+    steps.extend([
+        Step::Sync,
+        Step::Checkpoint(0, None),
+        write(A, 2 * STRIDE, 512, 60),
+        write(A, 7 * STRIDE, 512, 61),
+        Step::Sync,
+    ]);
     steps
 }
 
-/// Blocks that became free are used, removed bytes are looked for, and both checkpoints come back and go.
+/// Blocks that became free are used, removed bytes are looked for, and both checkpoints come back
+/// and go.
 fn epilogue() -> Vec<Step> {
     let fresh = On::Name(4, 1);
     vec![
@@ -134,7 +149,8 @@ pub fn pair(number: usize, turns: &[u16]) -> Vec<Step> {
     steps
 }
 
-/// Makes the setup and steps of a seed: scattered files, long changes, and others in the middle of them; on one of these grounds.
+/// Makes the setup and steps of a seed: scattered files, long changes, and others in the middle of
+/// them; on one of these grounds.
 #[must_use]
 pub fn generate_interleaved(seed: u64, count: usize, grounds: &[Ground]) -> (Setup, Vec<Step>) {
     let mut rng = Xoshiro256PlusPlus::seed_from_u64(seed ^ 0x6a09_e667_f3bc_c908);
@@ -148,18 +164,25 @@ pub fn generate_interleaved(seed: u64, count: usize, grounds: &[Ground]) -> (Set
     let mut steps = prelude();
     while steps.len() < count + prelude().len() {
         match rng.random_range(0..12) {
-            0 => steps.extend(scatter(pick(&mut rng, &[A, A, B, On::Name(0, 1)]), rng.random_range(1..=200))),
+            0 => steps.extend(scatter(
+                pick(&mut rng, &[A, A, B, On::Name(0, 1)]),
+                rng.random_range(1..=200),
+            )),
             1..4 => {
                 let first = change(&mut rng);
                 let turns = (0..rng.random_range(1..4)).map(|_| rng.random_range(1..24)).collect();
-                let second = std::iter::repeat_with(|| beside(&mut rng)).find(|second| !is_within_clone(&first, second)).expect("there are others");
+                let second = std::iter::repeat_with(|| beside(&mut rng))
+                    .find(|second| !is_within_clone(&first, second))
+                    .expect("there are others");
                 steps.push(Step::During(Box::new(first), Box::new(second), turns));
             }
             4 if setup.ground != Ground::One && rng.random_range(0..2) == 0 => {
                 let member = rng.random_range(0..3);
                 steps.push(match rng.random_range(0..6) {
                     0 | 1 => Step::Return,
-                    2 if !grounds.contains(&Ground::One) => Step::Overwrite(member, rng.random_range(0..2) == 0),
+                    2 if !grounds.contains(&Ground::One) => {
+                        Step::Overwrite(member, rng.random_range(0..2) == 0)
+                    }
                     _ => Step::Vanish(member),
                 });
             }
@@ -168,18 +191,24 @@ pub fn generate_interleaved(seed: u64, count: usize, grounds: &[Ground]) -> (Set
                 change if change.makes() || rng.random_range(0..2) == 0 => change,
                 change => Step::Die(Box::new(change), rng.random_range(0..16)),
             }),
-            6 if rng.random_range(0..3) == 0 => steps.push(Step::Die(Box::new(Step::Sync), rng.random_range(0..8))),
+            6 if rng.random_range(0..3) == 0 => {
+                steps.push(Step::Die(Box::new(Step::Sync), rng.random_range(0..8)))
+            }
             _ => steps.push(step(&mut rng, u64::from(setup.block_size))),
         }
     }
     (setup, steps)
 }
 
-/// Whether a step changes names in the directory that another one makes as a clone: what numbers the clone's files have is only known by looking.
+/// Whether a step changes names in the directory that another one makes as a clone: what numbers
+/// the clone's files have is only known by looking.
 fn is_within_clone(clone: &Step, step: &Step) -> bool {
     let Step::CloneDirectory(_, _, made) = clone else { return false };
     match step {
-        Step::Create(_, dir) | Step::Symlink(_, dir, _) | Step::Unlink(_, dir) | Step::RemoveDirectory(dir) => dir == made,
+        Step::Create(_, dir)
+        | Step::Symlink(_, dir, _)
+        | Step::Unlink(_, dir)
+        | Step::RemoveDirectory(dir) => dir == made,
         Step::Rename(_, dir, _, to, _) => dir == made || to == made,
         Step::Link(.., to) => to == made,
         Step::RenameDirectory(from, to) => from == made || to == made,
@@ -202,7 +231,8 @@ fn beside(rng: &mut Xoshiro256PlusPlus) -> Step {
     loop {
         let step = step(rng, 512);
         let moves = matches!(step, Step::Allocate(_, Change::Collapse | Change::Insert, ..));
-        if !moves && !step.is_recorders() && !matches!(step, Step::Automatic(..) | Step::Policy(_)) {
+        if !moves && !step.is_recorders() && !matches!(step, Step::Automatic(..) | Step::Policy(_))
+        {
             return step;
         }
     }

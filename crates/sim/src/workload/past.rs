@@ -5,11 +5,18 @@ use bedplate_fs::IoMode;
 use super::directed::{A, B, write};
 use super::{Back, Change, On, RenameKind, Step, fill};
 
-/// S-53, S-54: checkpoints of one directory and of everything beside each other, written after, deleted in both orders.
+/// S-53, S-54: checkpoints of one directory and of everything beside each other, written after,
+/// deleted in both orders.
 pub(super) fn named_files() -> Vec<Step> {
     let inside = On::Name(0, 1);
-    let mut steps =
-        vec![Step::Create(0, 0), write(A, 0, 9000, 1), Step::MakeDirectory(1), Step::Create(0, 1), write(inside, 0, 20_000, 2), Step::Sync];
+    let mut steps = vec![
+        Step::Create(0, 0),
+        write(A, 0, 9000, 1),
+        Step::MakeDirectory(1),
+        Step::Create(0, 1),
+        write(inside, 0, 20_000, 2),
+        Step::Sync,
+    ];
     for round in 0..3u8 {
         let (first, second) = if round % 2 == 0 { (Some(1), None) } else { (None, Some(1)) };
         steps.extend([
@@ -30,7 +37,13 @@ pub(super) fn named_files() -> Vec<Step> {
         ]);
     }
     // S-121
-    steps.extend([Step::Checkpoint(2, Some(1)), write(inside, 0, 4096, 60), Step::Diff(2), Step::Unlink(0, 1), Step::Diff(2)]);
+    steps.extend([
+        Step::Checkpoint(2, Some(1)),
+        write(inside, 0, 4096, 60),
+        Step::Diff(2),
+        Step::Unlink(0, 1),
+        Step::Diff(2),
+    ]);
     steps
 }
 
@@ -46,12 +59,15 @@ pub(super) fn heirs() -> Vec<Step> {
                 Step::SetMode(0, 0, 0o600 + u32::from(slot)),
             ]);
         }
-        steps.extend(order.into_iter().flat_map(|slot| [Step::DeleteCheckpoint(slot), Step::SyncAll(A)]));
+        steps.extend(
+            order.into_iter().flat_map(|slot| [Step::DeleteCheckpoint(slot), Step::SyncAll(A)]),
+        );
     }
     steps
 }
 
-/// S-56, S-57: one file, then one directory, go back while the rest stays; also under open files, and back again after what was written since.
+/// S-56, S-57: one file, then one directory, go back while the rest stays; also under open files,
+/// and back again after what was written since.
 pub(super) fn rollbacks() -> Vec<Step> {
     let inside = On::Name(0, 1);
     let mut steps = vec![
@@ -76,7 +92,8 @@ pub(super) fn rollbacks() -> Vec<Step> {
             file(false),
             write(A, 8192, 4096, 30 + round),
             Step::SyncData(A),
-            // The directory has something new, something else under an old name, and something less.
+            // The directory has something new, something else under an old name, and something
+            // less.
             Step::Create(2, 1),
             write(On::Name(2, 1), 0, 8192, 40 + round),
             Step::Rename(2, 1, 0, 1, RenameKind::Replace),
@@ -114,10 +131,15 @@ pub(super) fn rollbacks() -> Vec<Step> {
     steps
 }
 
-/// S-72, S-73: files whose blocks lie in the order in which they were written, moved together with and without what checkpoints need, written over
-/// before and after, in every mode, with blocks that become free used again at once.
+/// S-72, S-73: files whose blocks lie in the order in which they were written, moved together with
+/// and without what checkpoints need, written over before and after, in every mode, with blocks
+/// that become free used again at once.
 pub(super) fn defragmentation() -> Vec<Step> {
-    let scatter = |on, fill: u8| (0..12u64).rev().map(move |at| Step::Write(on, IoMode::Concurrent, at * 4096, 4096, fill + at as u8, false));
+    let scatter = |on, fill: u8| {
+        (0..12u64).rev().map(move |at| {
+            Step::Write(on, IoMode::Concurrent, at * 4096, 4096, fill + at as u8, false)
+        })
+    };
     let mut steps = vec![Step::Create(0, 0), Step::Create(1, 0)];
     for (round, mode) in IoMode::ALL.into_iter().enumerate() {
         let (fill, unshare) = (60 * round as u8, round % 2 == 1);
@@ -151,10 +173,17 @@ pub(super) fn defragmentation() -> Vec<Step> {
     steps
 }
 
-/// S-82: the volume is full, files are written over and over under automatic checkpoints, in every mode, and the oldest of them make room; those that
-/// a person made or keeps stay, and where only they are left a write is refused.
+/// S-82: the volume is full, files are written over and over under automatic checkpoints, in every
+/// mode, and the oldest of them make room; those that a person made or keeps stay, and where only
+/// they are left a write is refused.
 pub(super) fn full_volume() -> Vec<Step> {
-    let mut steps = vec![Step::Create(0, 0), write(A, 0, 120_000, 1), Step::Create(1, 0), write(B, 0, 9000, 2), Step::Sync];
+    let mut steps = vec![
+        Step::Create(0, 0),
+        write(A, 0, 120_000, 1),
+        Step::Create(1, 0),
+        write(B, 0, 9000, 2),
+        Step::Sync,
+    ];
     steps.extend(fill(On::Name(5, 0)));
     steps.extend([Step::Checkpoint(0, None), Step::Policy(true), Step::Automatic(0, true)]);
     for round in 0..8u8 {
@@ -170,20 +199,33 @@ pub(super) fn full_volume() -> Vec<Step> {
             3 => vec![Step::Kill],
             4 => vec![Step::Unlink(2, 0), Step::SyncDirectory(0)],
             5 => vec![Step::Remount],
-            6 => vec![Step::Allocate(B, Change::Preallocate, 0, 100_000), Step::Clone(None, 0, 0, 3), write(On::Name(3, 0), 0, 60_000, 31)],
+            6 => vec![
+                Step::Allocate(B, Change::Preallocate, 0, 100_000),
+                Step::Clone(None, 0, 0, 3),
+                write(On::Name(3, 0), 0, 60_000, 31),
+            ],
             _ => vec![Step::SyncData(A)],
         });
     }
     // More than all of them hold: none goes, not for the first blocks of it either.
     steps.extend([write(B, 0, 1_000_000, 40)]);
     for mode in IoMode::ALL {
-        steps.extend([Step::Write(A, mode, 100, 1_000_000, 42, false), Step::Append(0, 0, mode, 2_000_000, 43, false)]);
+        steps.extend([
+            Step::Write(A, mode, 100, 1_000_000, 42, false),
+            Step::Append(0, 0, mode, 2_000_000, 43, false),
+        ]);
     }
-    steps.extend([Step::Allocate(A, Change::Zero, 100, 1_000_000), Step::DeleteCheckpoint(0), write(A, 0, 60_000, 41), Step::Sync]);
+    steps.extend([
+        Step::Allocate(A, Change::Zero, 100, 1_000_000),
+        Step::DeleteCheckpoint(0),
+        write(A, 0, 60_000, 41),
+        Step::Sync,
+    ]);
     steps
 }
 
-/// S-76, I-CKP-2: on a full volume every block that is free is used at once: none may be that a clone still needs, whichever side goes first.
+/// S-76, I-CKP-2: on a full volume every block that is free is used at once: none may be that a
+/// clone still needs, whichever side goes first.
 pub(super) fn clones_of_full_volume() -> Vec<Step> {
     let grown = On::Name(2, 0);
     let mut steps = vec![Step::Create(0, 0), write(A, 0, 60_000, 1), Step::Sync];
@@ -191,20 +233,39 @@ pub(super) fn clones_of_full_volume() -> Vec<Step> {
     for round in 0..3u8 {
         let (gone, stays) = if round % 2 == 0 { (0, 1) } else { (1, 0) };
         let read = Step::Read(On::Name(stays, 0), IoMode::Concurrent, 0, 60_000);
-        steps.extend([Step::Clone(None, 0, 0, 1), write(A, 0, 8192, 10 + round), Step::Read(B, IoMode::Concurrent, 0, 60_000)]);
+        steps.extend([
+            Step::Clone(None, 0, 0, 1),
+            write(A, 0, 8192, 10 + round),
+            Step::Read(B, IoMode::Concurrent, 0, 60_000),
+        ]);
         steps.extend([Step::Unlink(gone, 0), Step::Sync, Step::Create(2, 0)]);
         // What does not fit is refused.
         steps.extend((0..16).map(|part| write(grown, part * 30_000, 30_000, 20 + round)));
-        steps.extend([Step::SyncData(grown), read, Step::Unlink(2, 0), Step::Rename(stays, 0, 0, 0, RenameKind::Replace), Step::Sync]);
+        steps.extend([
+            Step::SyncData(grown),
+            read,
+            Step::Unlink(2, 0),
+            Step::Rename(stays, 0, 0, 0, RenameKind::Replace),
+            Step::Sync,
+        ]);
     }
     steps
 }
 
-/// S-58: whole units, larger writes of whole blocks and single blocks, over holes, over preallocated and written blocks, under checkpoints, at the end
-/// of the file and behind an end that lies within a block.
+/// S-58: whole units, larger writes of whole blocks and single blocks, over holes, over
+/// preallocated and written blocks, under checkpoints, at the end of the file and behind an end
+/// that lies within a block.
 pub(super) fn untorn() -> Vec<Step> {
-    let page =
-        |on, mode, number: u64, pages: u64, fill| Step::Write(on, mode, number * 8192, u32::try_from(pages * 8192).expect("small"), fill, false);
+    let page = |on, mode, number: u64, pages: u64, fill| {
+        Step::Write(
+            on,
+            mode,
+            number * 8192,
+            u32::try_from(pages * 8192).expect("small"),
+            fill,
+            false,
+        )
+    };
     let mut steps = vec![
         Step::MakeDirectory(1),
         Step::SetUntorn(None, 1, Some(8192)),
@@ -215,7 +276,9 @@ pub(super) fn untorn() -> Vec<Step> {
         Step::Sync,
     ];
     let inside = On::Name(0, 1);
-    for (round, mode) in [IoMode::Concurrent, IoMode::Direct, IoMode::ConcurrentCache].into_iter().enumerate() {
+    for (round, mode) in
+        [IoMode::Concurrent, IoMode::Direct, IoMode::ConcurrentCache].into_iter().enumerate()
+    {
         let fill = 40 * u8::try_from(round + 1).expect("three rounds");
         let at = u64::try_from(round).expect("three rounds");
         steps.extend([
@@ -235,7 +298,8 @@ pub(super) fn untorn() -> Vec<Step> {
             Step::SyncData(inside),
             page(inside, mode, 8, 1, fill + 12),
             page(inside, mode, 8, 2, fill + 13),
-            // The end of the file lies within a block; what is written over it makes the file longer.
+            // The end of the file lies within a block; what is written over it makes the file
+            // longer.
             Step::SetSize(A, 57_000),
             Step::SyncAll(A),
             page(A, mode, 6, 1, fill + 14),

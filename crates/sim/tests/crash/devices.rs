@@ -5,9 +5,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bedplate_block::{
-    AlignedBuf, BlockDevice, CrashChoice, Fault, FaultRule, FlushFault, QueueOptions, ReadFault, SimulatedDevice, Trigger, WriteFault,
+    AlignedBuf, BlockDevice, CrashChoice, Fault, FaultRule, FlushFault, QueueOptions, ReadFault,
+    SimulatedDevice, Trigger, WriteFault,
 };
-use bedplate_fs::{ErrorKind, FileSystem, FindingKind, FormatOptions, IoMode, MountOptions, OpenOptions, Queue};
+use bedplate_fs::{
+    ErrorKind, FileSystem, FindingKind, FormatOptions, IoMode, MountOptions, OpenOptions, Queue,
+};
 use bedplate_sim::{DIRECTED, LostTally, Setup, try_lost_flushes};
 
 const SIZE: u64 = 48 << 20;
@@ -18,12 +21,21 @@ const LOG: Range<u64> = 64 << 10..(64 << 10) + (1 << 20);
 fn volume(seed: u64) -> Arc<SimulatedDevice> {
     let device = SimulatedDevice::new(SIZE, seed);
     let shared: Arc<dyn BlockDevice> = Arc::clone(&device) as _;
-    FileSystem::format(&shared, None, &FormatOptions { log_bytes: Some(1 << 20), ..FormatOptions::default() }).unwrap();
+    FileSystem::format(
+        &shared,
+        None,
+        &FormatOptions { log_bytes: Some(1 << 20), ..FormatOptions::default() },
+    )
+    .unwrap();
     device
 }
 
 fn mount(device: &Arc<SimulatedDevice>) -> bedplate_fs::Result<FileSystem> {
-    let options = MountOptions { mode: IoMode::Concurrent, sync_interval: Duration::from_secs(86_400), ..MountOptions::default() };
+    let options = MountOptions {
+        mode: IoMode::Concurrent,
+        sync_interval: Duration::from_secs(86_400),
+        ..MountOptions::default()
+    };
     FileSystem::mount(Arc::clone(device) as _, None, options)
 }
 
@@ -35,7 +47,8 @@ fn put(fs: &FileSystem, name: &str, fill: u8) -> bedplate_fs::Result<()> {
 
 fn holds(fs: &FileSystem, name: &str, fill: u8) -> bool {
     let mut content = vec![0; 20_000];
-    fs.open(name, &OpenOptions::read_only()).and_then(|file| file.read_at(&mut content, 0)).is_ok() && content == [fill; 20_000]
+    fs.open(name, &OpenOptions::read_only()).and_then(|file| file.read_at(&mut content, 0)).is_ok()
+        && content == [fill; 20_000]
 }
 
 /// A volume with ten files, unmounted; the log's operations since then are counted from 0.
@@ -48,14 +61,18 @@ fn with_files(seed: u64) -> Arc<SimulatedDevice> {
     device
 }
 
-/// Detected: the mount or the check says so, or the damaged place held nothing. Never a panic, never another file's bytes.
+/// Detected: the mount or the check says so, or the damaged place held nothing. Never a panic,
+/// never another file's bytes.
 fn detected_or_harmless(device: &Arc<SimulatedDevice>, what: &str) -> bool {
     let shared: Arc<dyn BlockDevice> = Arc::clone(device) as _;
     let report = FileSystem::check(&shared, None, false);
     let mounted = mount(device);
     let found = !report.as_ref().is_ok_and(|report| report.findings.is_empty()) || mounted.is_err();
     if let Err(error) = &mounted {
-        assert!(matches!(error.kind, ErrorKind::Corrupt | ErrorKind::NotAVolume | ErrorKind::Io), "{what}: {error}");
+        assert!(
+            matches!(error.kind, ErrorKind::Corrupt | ErrorKind::NotAVolume | ErrorKind::Io),
+            "{what}: {error}"
+        );
     }
     if let Ok(fs) = mounted {
         for n in 0..10 {
@@ -71,11 +88,17 @@ fn detected_or_harmless(device: &Arc<SimulatedDevice>, what: &str) -> bool {
 fn s_39_a_bit_of_a_superblock() {
     for copy in SUPERBLOCKS {
         let device = with_files(1);
-        device.inject(FaultRule::new(Fault::Write(WriteFault::FlipBit), Trigger::Always).within(copy.start..copy.start + 512));
+        device.inject(
+            FaultRule::new(Fault::Write(WriteFault::FlipBit), Trigger::Always)
+                .within(copy.start..copy.start + 512),
+        );
         mount(&device).unwrap().unmount().unwrap();
         device.clear_faults();
         let report = FileSystem::check(&(Arc::clone(&device) as _), None, false).unwrap();
-        assert!(report.findings.iter().any(|finding| finding.kind == FindingKind::Superblock), "the check names it");
+        assert!(
+            report.findings.iter().any(|finding| finding.kind == FindingKind::Superblock),
+            "the check names it"
+        );
         let fs = mount(&device).unwrap();
         assert_eq!(fs.info().recovery.second_superblock, copy.start == 0);
         assert!(holds(&fs, "f3", 4));
@@ -99,10 +122,16 @@ fn s_36_bits_that_rot_in_the_metadata() {
     assert!(found > 0, "no bit of the metadata was missed");
 }
 
-/// A log write that is lost, torn, turned or led astray although it was acknowledged: a later one proves it, and the mount is refused.
+/// A log write that is lost, torn, turned or led astray although it was acknowledged: a later one
+/// proves it, and the mount is refused.
 #[test]
 fn s_36_a_log_write_that_the_device_lied_about() {
-    for fault in [WriteFault::Lose, WriteFault::Tear, WriteFault::FlipBit, WriteFault::Misdirect { to: 40 << 20 }] {
+    for fault in [
+        WriteFault::Lose,
+        WriteFault::Tear,
+        WriteFault::FlipBit,
+        WriteFault::Misdirect { to: 40 << 20 },
+    ] {
         let device = with_files(3);
         let fs = mount(&device).unwrap();
         device.inject(FaultRule::new(Fault::Write(fault), Trigger::Next(1)).within(LOG));
@@ -111,26 +140,38 @@ fn s_36_a_log_write_that_the_device_lied_about() {
         device.clear_faults();
         if !detected_or_harmless(&device, &format!("{fault:?}")) {
             // What was torn or turned was padding.
-            assert!(matches!(fault, WriteFault::Tear | WriteFault::FlipBit), "{fault:?} of a log write went unnoticed");
+            assert!(
+                matches!(fault, WriteFault::Tear | WriteFault::FlipBit),
+                "{fault:?} of a log write went unnoticed"
+            );
             let fs = mount(&device).unwrap();
-            assert!((0..4).all(|n| holds(&fs, &format!("late{n}"), 99)), "{fault:?} lost something and went unnoticed");
+            assert!(
+                (0..4).all(|n| holds(&fs, &format!("late{n}"), 99)),
+                "{fault:?} lost something and went unnoticed"
+            );
             continue;
         }
         let error = mount(&device).err().expect("acknowledged records are lost");
         assert!(error.kind == ErrorKind::Corrupt && error.message.contains("read-only"), "{error}");
         let options = MountOptions { read_only: true, ..MountOptions::default() };
-        let fs = FileSystem::mount(Arc::clone(&device) as _, None, options).expect("read-only it works");
-        assert!((0..10).all(|n| holds(&fs, &format!("f{n}"), n + 1)), "what was in order before is");
+        let fs =
+            FileSystem::mount(Arc::clone(&device) as _, None, options).expect("read-only it works");
+        assert!(
+            (0..10).all(|n| holds(&fs, &format!("f{n}"), n + 1)),
+            "what was in order before is"
+        );
     }
 }
 
-/// Data that is misdirected, lost or turned on its way is not noticed (docs/faults.md), and harms nothing but what it hit.
+/// Data that is misdirected, lost or turned on its way is not noticed (docs/faults.md), and harms
+/// nothing but what it hit.
 #[test]
 fn data_that_the_device_lied_about_harms_nothing_else() {
     for fault in [WriteFault::Lose, WriteFault::FlipBit, WriteFault::Misdirect { to: 40 << 20 }] {
         let device = with_files(4);
         let fs = mount(&device).unwrap();
-        let at = fs.open("f5", &OpenOptions::read_only()).unwrap().extents().unwrap()[0].volume_offset;
+        let at =
+            fs.open("f5", &OpenOptions::read_only()).unwrap().extents().unwrap()[0].volume_offset;
         device.inject(FaultRule::new(Fault::Write(fault), Trigger::Next(1)).within(at..at + 4096));
         let file = fs.open("f5", &OpenOptions::read_write()).unwrap();
         file.write_at(&AlignedBuf::from_slice(&[77; 4096]), 0).unwrap();
@@ -139,24 +180,40 @@ fn data_that_the_device_lied_about_harms_nothing_else() {
         fs.unmount().unwrap();
         device.clear_faults();
         let fs = mount(&device).unwrap();
-        assert!((0..10).filter(|n| *n != 5).all(|n| holds(&fs, &format!("f{n}"), n + 1)), "{fault:?}");
+        assert!(
+            (0..10).filter(|n| *n != 5).all(|n| holds(&fs, &format!("f{n}"), n + 1)),
+            "{fault:?}"
+        );
         fs.unmount().unwrap();
         let shared: Arc<dyn BlockDevice> = Arc::clone(&device) as _;
         assert!(FileSystem::check(&shared, None, false).unwrap().findings.is_empty(), "{fault:?}");
     }
 }
 
-/// S-35, S-36: reads that return other bytes once: a mount that meets them is refused or right, and the next one is right.
+/// S-35, S-36: reads that return other bytes once: a mount that meets them is refused or right, and
+/// the next one is right.
 #[test]
 fn s_35_s_36_reads_that_return_something_else_once() {
     let device = with_files(5);
     let base = device.snapshot();
     for nth in 1..40 {
         for fault in [ReadFault::FlipBit, ReadFault::Misdirect { to: 20 << 20 }] {
-            let device = SimulatedDevice::over(&base, &bedplate_block::SimulatedOptions { seed: nth, ..bedplate_block::SimulatedOptions::default() });
+            let device = SimulatedDevice::over(
+                &base,
+                &bedplate_block::SimulatedOptions {
+                    seed: nth,
+                    ..bedplate_block::SimulatedOptions::default()
+                },
+            );
             device.inject(FaultRule::new(Fault::Read(fault), Trigger::Nth(nth)));
             if let Err(error) = mount(&device) {
-                assert!(matches!(error.kind, ErrorKind::Corrupt | ErrorKind::NotAVolume | ErrorKind::Io), "read {nth}, {fault:?}: {error}");
+                assert!(
+                    matches!(
+                        error.kind,
+                        ErrorKind::Corrupt | ErrorKind::NotAVolume | ErrorKind::Io
+                    ),
+                    "read {nth}, {fault:?}: {error}"
+                );
             }
             device.clear_faults();
         }
@@ -164,12 +221,17 @@ fn s_35_s_36_reads_that_return_something_else_once() {
     assert!(!detected_or_harmless(&device, "nothing was written"));
 }
 
-/// A slow device changes nothing but the time; a full or dying one loses nothing that was acknowledged.
+/// A slow device changes nothing but the time; a full or dying one loses nothing that was
+/// acknowledged.
 #[test]
 fn s_33_devices_that_dawdle_or_die() {
     let device = with_files(6);
     let pause = Duration::from_millis(1);
-    let slow = [Fault::Read(ReadFault::Delay(pause)), Fault::Write(WriteFault::Delay(pause)), Fault::Flush(FlushFault::Delay(pause))];
+    let slow = [
+        Fault::Read(ReadFault::Delay(pause)),
+        Fault::Write(WriteFault::Delay(pause)),
+        Fault::Flush(FlushFault::Delay(pause)),
+    ];
     slow.into_iter().for_each(|fault| device.inject(FaultRule::new(fault, Trigger::OneIn(3))));
     let fs = mount(&device).unwrap();
     put(&fs, "late", 50).unwrap();
@@ -180,7 +242,8 @@ fn s_33_devices_that_dawdle_or_die() {
         let device = with_files(after);
         let fs = mount(&device).unwrap();
         device.die_after(device.operation_count() + after as usize);
-        let acknowledged = (0..20).take_while(|n| put(&fs, &format!("late{n}"), 60).is_ok()).count();
+        let acknowledged =
+            (0..20).take_while(|n| put(&fs, &format!("late{n}"), 60).is_ok()).count();
         assert!(fs.sync().is_err(), "S-33");
         drop(fs);
         let remains = SimulatedDevice::over(
@@ -189,22 +252,29 @@ fn s_33_devices_that_dawdle_or_die() {
         );
         assert!(!detected_or_harmless(&remains, "died"));
         let fs = mount(&remains).unwrap();
-        assert!((0..acknowledged).all(|n| holds(&fs, &format!("late{n}"), 60)), "died after {after}: {acknowledged} files were acknowledged");
+        assert!(
+            (0..acknowledged).all(|n| holds(&fs, &format!("late{n}"), 60)),
+            "died after {after}: {acknowledged} files were acknowledged"
+        );
     }
 }
 
-/// Completions that come in another order, and twice: each operation ends once, with its own buffer.
+/// Completions that come in another order, and twice: each operation ends once, with its own
+/// buffer.
 #[test]
 fn completions_that_are_swapped_and_come_twice() {
     let device = with_files(7);
     device.inject(FaultRule::new(Fault::DuplicateCompletion, Trigger::OneIn(2)));
     let fs = mount(&device).unwrap();
     let file = Arc::new(fs.open("f1", &OpenOptions::read_write()).unwrap());
-    let mut queue = Queue::new(&fs, &QueueOptions { depth_max: 4, ..QueueOptions::default() }).unwrap();
+    let mut queue =
+        Queue::new(&fs, &QueueOptions { depth_max: 4, ..QueueOptions::default() }).unwrap();
     for round in 0..40u64 {
         for token in 0..4u64 {
             let buf = AlignedBuf::from_slice(&[u8::try_from(round + token).expect("small"); 4096]);
-            queue.write(&file, buf, token * 4096, round * 4 + token).expect("there is room for four");
+            queue
+                .write(&file, buf, token * 4096, round * 4 + token)
+                .expect("there is room for four");
         }
         let mut ended = Vec::new();
         while ended.len() < 4 {
@@ -213,26 +283,41 @@ fn completions_that_are_swapped_and_come_twice() {
         let mut tokens: Vec<u64> = ended.iter().map(|end| end.token).collect();
         tokens.sort_unstable();
         assert_eq!(tokens, [0, 1, 2, 3].map(|token| round * 4 + token), "each ends once");
-        assert!(ended.iter().all(|end| end.buf.as_ref().is_some_and(|buf| u64::from(buf[0]) == round + end.token % 4) && end.result.is_ok()));
+        assert!(ended.iter().all(|end| {
+            end.buf.as_ref().is_some_and(|buf| u64::from(buf[0]) == round + end.token % 4)
+                && end.result.is_ok()
+        }));
     }
     drop(queue);
     let mut content = vec![0; 16_384];
     file.read_at(&mut content, 0).unwrap();
-    assert!(content.chunks(4096).zip(39..).all(|(page, fill)| page.iter().all(|byte| *byte == fill)));
+    assert!(
+        content.chunks(4096).zip(39..).all(|(page, fill)| page.iter().all(|byte| *byte == fill))
+    );
 }
 
-/// A flush that is lost is harmless once another one has made up for it. Before that no software above it can keep its promises.
+/// A flush that is lost is harmless once another one has made up for it. Before that no software
+/// above it can keep its promises.
 #[test]
 fn lost_flushes_are_harmless_once_another_made_up_for_them() {
     let mut total = LostTally::default();
-    for name in ["write, sync, rename over the old file", "overwrite of what was just exposed", "modes switch in flight"] {
-        let directed = DIRECTED.iter().find(|directed| directed.name == name).expect("it has this name");
-        let tally = try_lost_flushes(&Setup::DISK, &(directed.steps)()).unwrap_or_else(|what| panic!("{name}: {what}"));
+    for name in [
+        "write, sync, rename over the old file",
+        "overwrite of what was just exposed",
+        "modes switch in flight",
+    ] {
+        let directed =
+            DIRECTED.iter().find(|directed| directed.name == name).expect("it has this name");
+        let tally = try_lost_flushes(&Setup::DISK, &(directed.steps)())
+            .unwrap_or_else(|what| panic!("{name}: {what}"));
         total.lost += tally.lost;
         total.made_up += tally.made_up;
         total.harmless += tally.harmless;
         total.broken += tally.broken;
     }
     println!("{total:?}");
-    assert!(total.made_up > 0 && total.broken > 0, "the judge sees what a lost flush costs: {total:?}");
+    assert!(
+        total.made_up > 0 && total.broken > 0,
+        "the judge sees what a lost flush costs: {total:?}"
+    );
 }

@@ -1,6 +1,9 @@
-//! Errors: here at every ninth call; the release build of the judge lets every one fail (`--failing`).
+//! Errors: here at every ninth call; the release build of the judge lets every one fail
+//! (`--failing`).
 
-use bedplate_sim::{DIRECTED, Failure, FailureTally, Setup, try_failures, try_format_cuts, try_format_failures};
+use bedplate_sim::{
+    DIRECTED, Failure, FailureTally, Setup, try_failures, try_format_cuts, try_format_failures,
+};
 
 fn every_call_fails(failure: Failure, for_ever: bool) {
     let mut total = FailureTally::default();
@@ -41,22 +44,35 @@ fn s_33_a_flush_fails_at_any_call() {
 /// With a log on a device of its own it is the log's device that fails.
 #[test]
 fn s_33_a_log_device_fails_at_any_call() {
-    for name in ["log wrap and metadata commits", "log of an earlier incarnation", "sync of a new directory"] {
-        let directed = DIRECTED.iter().find(|directed| directed.name == name).expect("it has this name");
+    for name in [
+        "log wrap and metadata commits",
+        "log of an earlier incarnation",
+        "sync of a new directory",
+    ] {
+        let directed =
+            DIRECTED.iter().find(|directed| directed.name == name).expect("it has this name");
         for failure in [Failure::Write, Failure::Flush] {
-            let tally = try_failures(&Setup::TWO_DISKS, &(directed.steps)(), failure, false, 9).unwrap_or_else(|what| panic!("{name}: {what}"));
+            let tally = try_failures(&Setup::TWO_DISKS, &(directed.steps)(), failure, false, 9)
+                .unwrap_or_else(|what| panic!("{name}: {what}"));
             assert!(tally.runs > 0 && tally.states > 0, "{name}: {failure:?} strikes");
         }
     }
 }
 
-/// S-98: a power cut after any operation of formatting leaves what was there, nothing, or a whole new volume: over something else and over a volume, with
-/// and without a cache, in sectors of both sizes, and with the log on a device of its own.
+/// S-98: a power cut after any operation of formatting leaves what was there, nothing, or a whole
+/// new volume: over something else and over a volume, with and without a cache, in sectors of both
+/// sizes, and with the log on a device of its own.
 #[test]
 fn s_98_a_power_cut_while_formatting_leaves_a_whole_volume_or_none() {
-    let setups =
-        [Setup::DISK, Setup { sector: 4096, untorn_unit: 4096, ..Setup::DISK }, Setup { volatile_cache: false, ..Setup::DISK }, Setup::TWO_DISKS];
-    for (setup, over_a_volume) in setups.into_iter().flat_map(|setup| [(setup, false), (setup, true)]) {
+    let setups = [
+        Setup::DISK,
+        Setup { sector: 4096, untorn_unit: 4096, ..Setup::DISK },
+        Setup { volatile_cache: false, ..Setup::DISK },
+        Setup::TWO_DISKS,
+    ];
+    for (setup, over_a_volume) in
+        setups.into_iter().flat_map(|setup| [(setup, false), (setup, true)])
+    {
         match try_format_cuts(&setup, over_a_volume, 4) {
             Ok(states) => println!("{setup:?}, over a volume {over_a_volume}: {states} states"),
             Err(what) => panic!("{setup:?}, over a volume {over_a_volume}: {what}"),
@@ -67,7 +83,10 @@ fn s_98_a_power_cut_while_formatting_leaves_a_whole_volume_or_none() {
 /// What is left of a volume that could not be formatted is none, or an empty one.
 #[test]
 fn formatting_fails_at_any_call() {
-    for (setup, failure) in [Setup::DISK, Setup::TWO_DISKS].into_iter().flat_map(|setup| Failure::ALL.map(|failure| (setup, failure))) {
+    for (setup, failure) in [Setup::DISK, Setup::TWO_DISKS]
+        .into_iter()
+        .flat_map(|setup| Failure::ALL.map(|failure| (setup, failure)))
+    {
         let tally = try_format_failures(&setup, failure).unwrap_or_else(|what| panic!("{what}"));
         assert!(tally.runs > 0, "{failure:?} strikes");
     }

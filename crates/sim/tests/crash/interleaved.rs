@@ -1,5 +1,6 @@
-//! Long changes of a file of ten extents, on a volume where a record takes four of them, with another operation in the middle; members of groups that
-//! vanish; processes that die in the middle of a step.
+//! Long changes of a file of ten extents, on a volume where a record takes four of them, with
+//! another operation in the middle; members of groups that vanish; processes that die in the middle
+//! of a step.
 
 use bedplate_sim::{Back, Cuts, Effort, Ground, On, Setup, Step, pair, try_interleaved, try_pair};
 
@@ -15,20 +16,28 @@ pub(crate) fn number(change: &Step, other: &Step) -> usize {
     (0..bedplate_sim::pair_count()).find(is).expect("there is such a pair")
 }
 
-/// S-11, S-50, S-56: checkpoints and rollbacks in the middle of truncations by path and of removals show and leave one state or the other.
+/// S-11, S-50, S-56: checkpoints and rollbacks in the middle of truncations by path and of removals
+/// show and leave one state or the other.
 #[test]
 fn s_11_s_50_s_56_nothing_shows_the_middle_of_a_long_change() {
     let everything = Step::Rollback(0, Back::Everything, true);
-    for change in [Step::Truncate(0, 0, 3000), Step::Unlink(0, 0), Step::Allocate(On::Name(0, 0), bedplate_sim::Change::Punch, 512, 9000)] {
+    for change in [
+        Step::Truncate(0, 0, 3000),
+        Step::Unlink(0, 0),
+        Step::Allocate(On::Name(0, 0), bedplate_sim::Change::Punch, 512, 9000),
+    ] {
         for other in [&Step::Checkpoint(1, None), &everything] {
-            if let Err(violation) = try_pair(1, number(&change, other), &Setup::SMALL, 4, &effort(0, 2)) {
+            if let Err(violation) =
+                try_pair(1, number(&change, other), &Setup::SMALL, 4, &effort(0, 2))
+            {
                 panic!("{violation}");
             }
         }
     }
 }
 
-/// S-4, S-5, S-6, S-9, S-11, S-16, S-50, S-54, S-61: random workloads of scattered files, also on groups of devices.
+/// S-4, S-5, S-6, S-9, S-11, S-16, S-50, S-54, S-61: random workloads of scattered files, also on
+/// groups of devices.
 #[test]
 fn s_4_s_5_s_11_s_50_s_54_s_61_interleaved_workloads_survive_cuts() {
     for seed in 1..=3 {

@@ -1,4 +1,5 @@
-//! The judge over random workloads and directed ones, over devices that fail, and over mistakes that were planted.
+//! The judge over random workloads and directed ones, over devices that fail, and over mistakes
+//! that were planted.
 #![forbid(unsafe_code)]
 
 #[expect(clippy::unwrap_used, reason = "its helpers are tests too")]

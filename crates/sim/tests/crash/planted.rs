@@ -1,14 +1,19 @@
-//! A judge that finds nothing is not believed: each planted mistake must be found, within so many states.
+//! A judge that finds nothing is not believed: each planted mistake must be found, within so many
+//! states.
 
 use bedplate_fs::PlantedBug;
-use bedplate_sim::{Back, Cuts, DIRECTED, Effort, Failure, Setup, Step, generate, try_failures, try_format_cuts, try_pair, try_steps};
+use bedplate_sim::{
+    Back, Cuts, DIRECTED, Effort, Failure, Setup, Step, generate, try_failures, try_format_cuts,
+    try_pair, try_steps,
+};
 
 use crate::interleaved::number;
 
 /// More crash states than this are not looked at for one mistake.
 const STATES_MAX: u64 = 2_000;
 
-/// Plants a mistake and looks for a broken promise: in the directed workload where it should hurt, then in all, then in random ones.
+/// Plants a mistake and looks for a broken promise: in the directed workload where it should hurt,
+/// then in all, then in random ones.
 fn finds(bug: PlantedBug, near: &str) {
     finds_on(&Setup::DISK, bug, near);
 }
@@ -16,20 +21,29 @@ fn finds(bug: PlantedBug, near: &str) {
 /// As [`finds`], on other devices than one disk.
 fn finds_on(disks: &Setup, bug: PlantedBug, near: &str) {
     bedplate_fs::plant(Some(bug));
-    let directed = DIRECTED.iter().find(|directed| directed.name == near).expect("the workload has this name");
+    let directed =
+        DIRECTED.iter().find(|directed| directed.name == near).expect("the workload has this name");
     let mut states = 0;
     let near = (1..=3).map(|seed| (seed, *disks, (directed.steps)(), Cuts::Every(6)));
     let far = (1..=40).flat_map(|seed| {
         let (setup, steps) = generate(seed, 30);
-        let all = DIRECTED.iter().map(move |directed| (seed, *disks, (directed.steps)(), Cuts::Random(40)));
+        let all = DIRECTED
+            .iter()
+            .map(move |directed| (seed, *disks, (directed.steps)(), Cuts::Random(40)));
         all.chain([(seed, setup, steps, Cuts::Random(40))])
     });
     for (seed, setup, steps, cuts) in near.chain(far) {
-        let effort = Effort { cuts, second_cut_every: 0, second_life_every: 0, ..Effort::default() };
+        let effort =
+            Effort { cuts, second_cut_every: 0, second_life_every: 0, ..Effort::default() };
         match try_steps(seed, &setup, &steps, &effort) {
             Ok(tally) => states += tally.states,
             Err(violation) => {
-                return println!("{bug:?}, log apart {}: found in state {}: {}", disks.separate_log, states + violation.states + 1, violation.what);
+                return println!(
+                    "{bug:?}, log apart {}: found in state {}: {}",
+                    disks.separate_log,
+                    states + violation.states + 1,
+                    violation.what
+                );
             }
         }
         assert!(states < STATES_MAX, "{bug:?} went unnoticed in {states} states");
@@ -122,44 +136,78 @@ fn a_rollback_in_two_parts() {
     finds(PlantedBug::RollbackInParts, "one file and one directory are rolled back");
 }
 
-/// A power cut between two records of a truncation, the first of them durable by a sync in the middle: what the second one would have freed is there again
-/// where the file grows.
+/// A power cut between two records of a truncation, the first of them durable by a sync in the
+/// middle: what the second one would have freed is there again where the file grows.
 #[test]
 fn a_truncation_that_does_not_note_that_it_is_under_way() {
     bedplate_fs::plant(Some(PlantedBug::TruncationNotMarked));
-    let effort = Effort { cuts: Cuts::Around(20), second_cut_every: 0, second_life_every: 0, ..Effort::default() };
-    let found = try_pair(1, number(&Step::Truncate(0, 0, 3000), &Step::Sync), &Setup::SMALL, 1, &effort);
+    let effort = Effort {
+        cuts: Cuts::Around(20),
+        second_cut_every: 0,
+        second_life_every: 0,
+        ..Effort::default()
+    };
+    let found =
+        try_pair(1, number(&Step::Truncate(0, 0, 3000), &Step::Sync), &Setup::SMALL, 1, &effort);
     let violation = found.expect_err("TruncationNotMarked went unnoticed");
     println!("TruncationNotMarked: found in state {}: {}", violation.states + 1, violation.what);
     assert!(violation.states < STATES_MAX && violation.what.contains("S-11"), "{violation}");
 }
 
-/// A checkpoint or a rollback between two records of a truncation by path, or of the reclaim of a removed file.
+/// A checkpoint or a rollback between two records of a truncation by path, or of the reclaim of a
+/// removed file.
 #[test]
 fn a_freeze_that_does_not_wait_for_long_changes() {
     bedplate_fs::plant(Some(PlantedBug::FreezeBesideChanges));
-    let effort = Effort { cuts: Cuts::Around(6), second_cut_every: 0, second_life_every: 0, ..Effort::default() };
+    let effort = Effort {
+        cuts: Cuts::Around(6),
+        second_cut_every: 0,
+        second_life_every: 0,
+        ..Effort::default()
+    };
     let everything = Step::Rollback(0, Back::Everything, true);
-    for (change, other) in [(Step::Truncate(0, 0, 3000), Step::Checkpoint(1, None)), (Step::Unlink(0, 0), everything)] {
+    for (change, other) in
+        [(Step::Truncate(0, 0, 3000), Step::Checkpoint(1, None)), (Step::Unlink(0, 0), everything)]
+    {
         let found = try_pair(1, number(&change, &other), &Setup::SMALL, 1, &effort);
         let violation = found.expect_err("FreezeBesideChanges went unnoticed");
-        println!("FreezeBesideChanges, {change:?}: found in state {}: {}", violation.states + 1, violation.what);
+        println!(
+            "FreezeBesideChanges, {change:?}: found in state {}: {}",
+            violation.states + 1,
+            violation.what
+        );
         assert!(violation.states < STATES_MAX);
     }
 }
 
-/// The metadata region grows, the power goes between the two copies of the superblock, and during the recovery once more: the older copy alone names too little.
+/// The metadata region grows, the power goes between the two copies of the superblock, and during
+/// the recovery once more: the older copy alone names too little.
 #[test]
 fn copies_of_the_superblock_that_stay_unequal() {
     bedplate_fs::plant(Some(PlantedBug::CopiesStayUnequal));
-    let directed = DIRECTED.iter().find(|directed| directed.name == "metadata outgrow their region").expect("the workload has this name");
-    let effort = Effort { cuts: Cuts::Around(500), second_cut_every: 2, second_life_every: 0, ..Effort::default() };
-    let found = (1..=8).find_map(|seed| try_steps(seed, &Setup::DISK, &(directed.steps)(), &effort).err());
+    let directed = DIRECTED
+        .iter()
+        .find(|directed| directed.name == "metadata outgrow their region")
+        .expect("the workload has this name");
+    let effort = Effort {
+        cuts: Cuts::Around(500),
+        second_cut_every: 2,
+        second_life_every: 0,
+        ..Effort::default()
+    };
+    let found =
+        (1..=8).find_map(|seed| try_steps(seed, &Setup::DISK, &(directed.steps)(), &effort).err());
     let violation = found.expect("CopiesStayUnequal went unnoticed");
-    println!("CopiesStayUnequal: seed {}, found in state {}: {}", violation.seed, violation.states + 1, violation.what);
+    println!(
+        "CopiesStayUnequal: seed {}, found in state {}: {}",
+        violation.seed,
+        violation.states + 1,
+        violation.what
+    );
 }
 
-/// With a log on a device of its own a flush of one device says nothing of the other, and the order between them is the file system's.
+/// With a log on a device of its own a flush of one device says nothing of the other, and the order
+/// between them is the file system's.
 #[test]
 fn two_devices_in_the_wrong_order() {
     for (bug, near) in [
@@ -177,11 +225,14 @@ fn two_devices_in_the_wrong_order() {
     }
 }
 
-/// The judge of failing devices finds it: the sync that met the failure, or the next one, says that all is well.
+/// The judge of failing devices finds it: the sync that met the failure, or the next one, says that
+/// all is well.
 #[test]
 fn a_failed_flush_that_is_forgotten() {
     bedplate_fs::plant(Some(PlantedBug::FailedFlushForgotten));
-    let found = DIRECTED.iter().find_map(|directed| try_failures(&Setup::DISK, &(directed.steps)(), Failure::Flush, false, 7).err());
+    let found = DIRECTED.iter().find_map(|directed| {
+        try_failures(&Setup::DISK, &(directed.steps)(), Failure::Flush, false, 7).err()
+    });
     println!("FailedFlushForgotten: {}", found.expect("FailedFlushForgotten went unnoticed"));
 }
 
@@ -190,6 +241,9 @@ fn a_failed_flush_that_is_forgotten() {
 fn a_volume_that_is_announced_too_early() {
     bedplate_fs::plant(Some(PlantedBug::PublishedWhileFormatting));
     for setup in [Setup::DISK, Setup::TWO_DISKS] {
-        println!("PublishedWhileFormatting: {}", try_format_cuts(&setup, true, 4).expect_err("PublishedWhileFormatting went unnoticed"));
+        println!(
+            "PublishedWhileFormatting: {}",
+            try_format_cuts(&setup, true, 4).expect_err("PublishedWhileFormatting went unnoticed")
+        );
     }
 }

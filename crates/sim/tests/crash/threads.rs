@@ -6,12 +6,18 @@ use bedplate_sim::{ThreadsViolation, try_threads};
 const STEPS: usize = 40;
 const CUTS: usize = 30;
 
-fn search(seeds: std::ops::Range<u64>, begin: &(dyn Fn() + Sync)) -> Result<u64, Box<ThreadsViolation>> {
-    seeds.into_iter().try_fold(0, |states, seed| Ok(states + try_threads(seed, 3, STEPS, CUTS, begin)?.states))
+fn search(
+    seeds: std::ops::Range<u64>,
+    begin: &(dyn Fn() + Sync),
+) -> Result<u64, Box<ThreadsViolation>> {
+    seeds
+        .into_iter()
+        .try_fold(0, |states, seed| Ok(states + try_threads(seed, 3, STEPS, CUTS, begin)?.states))
 }
 
-/// S-1, S-2, S-3, S-4, S-5, S-6, S-9, S-50, S-54, S-72: what each of three threads was promised is there, whatever the others were doing; what they
-/// changed one after the other survives in that order, and a checkpoint of everything is one moment of them all.
+/// S-1, S-2, S-3, S-4, S-5, S-6, S-9, S-50, S-54, S-72: what each of three threads was promised is
+/// there, whatever the others were doing; what they changed one after the other survives in that
+/// order, and a checkpoint of everything is one moment of them all.
 #[test]
 fn s_1_s_2_s_3_s_4_s_5_s_6_s_9_s_50_s_54_s_72_three_threads_lose_nothing() {
     match search(1..9, &|| {}) {
@@ -23,9 +29,12 @@ fn s_1_s_2_s_3_s_4_s_5_s_6_s_9_s_50_s_54_s_72_three_threads_lose_nothing() {
 /// Mistakes of a kind that one thread alone cannot make, or hides by its own next flush.
 #[test]
 fn what_is_wrong_between_threads_is_found() {
-    for bug in [PlantedBug::JoinedTooLate, PlantedBug::ReuseBeforeSealed, PlantedBug::MissingFlush] {
+    for bug in [PlantedBug::JoinedTooLate, PlantedBug::ReuseBeforeSealed, PlantedBug::MissingFlush]
+    {
         match search(1..100, &|| bedplate_fs::plant(Some(bug))) {
-            Err(violation) => println!("{bug:?}: found with seed {}: {}", violation.seed, violation.what),
+            Err(violation) => {
+                println!("{bug:?}: found with seed {}: {}", violation.seed, violation.what)
+            }
             Ok(states) => panic!("{bug:?} went unnoticed in {states} states"),
         }
     }

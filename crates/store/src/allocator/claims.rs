@@ -23,8 +23,14 @@ impl fmt::Display for Owner {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Region(name) => f.write_str(name),
-            Self::Extent(ino, at, _) => write!(f, "the extent of inode {} at file block {}", ino.0, at.0),
-            Self::Image(epoch, ino, at, _) => write!(f, "the extent of inode {} at file block {} in checkpoint {}", ino.0, at.0, epoch.0),
+            Self::Extent(ino, at, _) => {
+                write!(f, "the extent of inode {} at file block {}", ino.0, at.0)
+            }
+            Self::Image(epoch, ino, at, _) => write!(
+                f,
+                "the extent of inode {} at file block {} in checkpoint {}",
+                ino.0, at.0, epoch.0
+            ),
         }
     }
 }
@@ -74,7 +80,8 @@ impl Claim {
         }
     }
 
-    /// Whose extent it is or was, and an epoch up to which it was born; `None` for a part of the volume itself.
+    /// Whose extent it is or was, and an epoch up to which it was born; `None` for a part of the
+    /// volume itself.
     fn of(&self) -> Option<(InodeNo, Epoch)> {
         match self.owner {
             Owner::Region(_) => None,
@@ -100,7 +107,8 @@ pub struct Shared {
     pub upto: Epoch,
 }
 
-/// All claims of a volume. One sort instead of a tree: a million extents take a fraction of a second.
+/// All claims of a volume. One sort instead of a tree: a million extents take a fraction of a
+/// second.
 #[derive(Debug)]
 pub struct Claims {
     block_size: u32,
@@ -119,9 +127,14 @@ impl Claims {
     /// # Errors
     /// `Corrupt` when they lie outside the volume.
     pub fn mark_used(&mut self, claim: Claim) -> Result<()> {
-        if claim.blocks == 0 || claim.start.checked_add(claim.blocks).is_none_or(|end| end > self.blocks) {
+        if claim.blocks == 0
+            || claim.start.checked_add(claim.blocks).is_none_or(|end| end > self.blocks)
+        {
             let Claim { start, blocks, owner } = claim;
-            return Err(Error::corrupt(format!("{owner} claims {blocks} blocks from block {start}; the volume has {} blocks", self.blocks)));
+            return Err(Error::corrupt(format!(
+                "{owner} claims {blocks} blocks from block {start}; the volume has {} blocks",
+                self.blocks
+            )));
         }
         self.claims.push(claim);
         Ok(())
@@ -131,10 +144,15 @@ impl Claims {
         self.claims.sort_unstable_by_key(|claim| (claim.start, claim.blocks));
     }
 
-    /// Calls `found` for every claim that reaches into another one and may not, with the one that came first on the volume and the shared run.
-    /// Extents and what they were in checkpoints may share blocks, and so may files that were cloned from each other (of one `family`); other
+    /// Calls `found` for every claim that reaches into another one and may not, with the one that
+    /// came first on the volume and the shared run. Extents and what they were in checkpoints may
+    /// share blocks, and so may files that were cloned from each other (of one `family`); other
     /// files, or a file and the volume itself, may not.
-    pub fn overlaps(&mut self, family: impl Fn(InodeNo) -> InodeNo, mut found: impl FnMut(Claim, Claim, Run)) {
+    pub fn overlaps(
+        &mut self,
+        family: impl Fn(InodeNo) -> InodeNo,
+        mut found: impl FnMut(Claim, Claim, Run),
+    ) {
         self.sort();
         clashes(self.claims.iter().filter(|claim| !claim.is_image()), family, &mut found);
         clashes(
@@ -158,7 +176,8 @@ impl Claims {
                 any = true;
                 let pair = [before.of(), claim.of()].map(|of| of.expect("regions are left out"));
                 shared.upto = shared.upto.max(pair[0].1).max(pair[1].1);
-                // Of all claims over a block some pair of neighbours is of two files, if there are two.
+                // Of all claims over a block some pair of neighbours is of two files, if there are
+                // two.
                 if pair[0].0 != pair[1].0 {
                     shared.files.extend(pair.map(|(ino, _)| ino));
                 }
@@ -166,7 +185,9 @@ impl Claims {
             furthest = furthest.filter(|before| before.end() >= claim.end()).or(Some(claim));
         }
         if any {
-            shared.shares = BlockRefs::build(self.claims.iter().filter_map(|claim| Some((claim.run(), claim.row()?))));
+            shared.shares = BlockRefs::build(
+                self.claims.iter().filter_map(|claim| Some((claim.run(), claim.row()?))),
+            );
         }
         shared
     }
@@ -179,7 +200,10 @@ impl Claims {
         let mut first = None;
         self.overlaps(family, |a, b, run| {
             first.get_or_insert_with(|| {
-                Error::corrupt(format!("{} and {} both claim {} blocks from block {}; run a check", a.owner, b.owner, run.blocks, run.start.0))
+                Error::corrupt(format!(
+                    "{} and {} both claim {} blocks from block {}; run a check",
+                    a.owner, b.owner, run.blocks, run.start.0
+                ))
             });
         });
         if let Some(error) = first {
@@ -190,14 +214,20 @@ impl Claims {
         let gaps = self.claims.iter().chain(std::iter::once(&last)).filter_map(|claim| {
             let gap = end..claim.start;
             end = end.max(claim.end());
-            (!gap.is_empty()).then(|| Run { start: BlockNo(gap.start), blocks: gap.end - gap.start })
+            (!gap.is_empty())
+                .then(|| Run { start: BlockNo(gap.start), blocks: gap.end - gap.start })
         });
         Ok(Allocator::new(self.block_size, self.blocks, gaps))
     }
 }
 
-/// Calls `found` for every claim that reaches into one before it and is of another family, or of the same file; they come in order of their starts.
-fn clashes<'a>(claims: impl Iterator<Item = &'a Claim>, family: impl Fn(InodeNo) -> InodeNo, mut found: impl FnMut(Claim, Claim, Run)) {
+/// Calls `found` for every claim that reaches into one before it and is of another family, or of
+/// the same file; they come in order of their starts.
+fn clashes<'a>(
+    claims: impl Iterator<Item = &'a Claim>,
+    family: impl Fn(InodeNo) -> InodeNo,
+    mut found: impl FnMut(Claim, Claim, Run),
+) {
     let mut families: HashMap<InodeNo, InodeNo> = HashMap::new();
     let mut family = |ino: InodeNo| *families.entry(ino).or_insert_with(|| family(ino));
     let mut furthest: Option<Claim> = None;
@@ -213,7 +243,11 @@ fn clashes<'a>(claims: impl Iterator<Item = &'a Claim>, family: impl Fn(InodeNo)
                     } else if family(other) != family(ino) {
                         found(before, *claim, claim.met_by(&before));
                     }
-                    own.entry(ino).and_modify(|own| *own = if own.end() < claim.end() { *claim } else { *own }).or_insert(*claim);
+                    own.entry(ino)
+                        .and_modify(|own| {
+                            *own = if own.end() < claim.end() { *claim } else { *own }
+                        })
+                        .or_insert(*claim);
                 }
                 _ => found(before, *claim, claim.met_by(&before)),
             }

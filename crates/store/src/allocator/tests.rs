@@ -173,7 +173,10 @@ fn two_files_that_append_in_turn_stay_contiguous() {
     for _ in 0..8 {
         for (ino, runs) in (1..).zip(&mut runs) {
             let goal = runs.last().map(|run: &Run| BlockNo(run.end()));
-            runs.push(allocate(&space, AllocRequest { goal, ahead: Some((InodeNo(ino), 15)), ..want(1) }));
+            runs.push(allocate(
+                &space,
+                AllocRequest { goal, ahead: Some((InodeNo(ino), 15)), ..want(1) },
+            ));
         }
     }
     for runs in runs {
@@ -194,7 +197,10 @@ fn appends_of_one_file_that_overtake_each_other_stay_contiguous() {
     let third = allocate(&space, AllocRequest { goal: goal(4), ahead, ..want(2) });
     let second = allocate(&space, AllocRequest { goal: goal(2), ahead, ..want(2) });
     let fourth = allocate(&space, AllocRequest { goal: goal(6), ahead, ..want(2) });
-    assert_eq!([second.start, third.start, fourth.start], [goal(2), goal(4), goal(6)].map(Option::unwrap));
+    assert_eq!(
+        [second.start, third.start, fourth.start],
+        [goal(2), goal(4), goal(6)].map(Option::unwrap)
+    );
     check(&space);
 }
 
@@ -212,7 +218,10 @@ fn the_reserve_is_kept_for_metadata() {
     let space = space();
     space.allocate_all(want(BLOCKS - 16)).unwrap();
     assert_eq!(space.allocate_all(want(1)).unwrap_err().kind, ErrorKind::NoSpace);
-    assert_eq!(allocate(&space, AllocRequest { class: SpaceClass::Metadata, ..want(16) }).blocks, 16);
+    assert_eq!(
+        allocate(&space, AllocRequest { class: SpaceClass::Metadata, ..want(16) }).blocks,
+        16
+    );
 }
 
 #[test]
@@ -273,8 +282,16 @@ fn hostile_claims_are_refused_by_name() {
 #[test]
 fn every_overlap_is_found_also_below_a_long_claim() {
     let mut claims = Claims::new(BLOCK_SIZE, BLOCKS);
-    for (at, (start, blocks)) in [(0, 100), (10, 5), (50, 5), (90, 20), (105, 2)].into_iter().enumerate() {
-        claims.mark_used(Claim::new(BlockNo(start), blocks, Owner::Extent(InodeNo(1), FileBlock(at as u64), Epoch(1)))).unwrap();
+    for (at, (start, blocks)) in
+        [(0, 100), (10, 5), (50, 5), (90, 20), (105, 2)].into_iter().enumerate()
+    {
+        claims
+            .mark_used(Claim::new(
+                BlockNo(start),
+                blocks,
+                Owner::Extent(InodeNo(1), FileBlock(at as u64), Epoch(1)),
+            ))
+            .unwrap();
     }
     let mut shared = Vec::new();
     claims.overlaps(|ino| ino, |_, _, run| shared.push(run));

@@ -59,7 +59,10 @@ fn step() -> impl Strategy<Value = Step> {
 
 fn model_of(map: &ExtentMap) -> Model {
     map.from(0)
-        .flat_map(|(at, extent)| (0..u64::from(extent.blocks)).map(move |i| (at.0 + i, (extent.start.0 + i, extent.state, extent.birth))))
+        .flat_map(|(at, extent)| {
+            (0..u64::from(extent.blocks))
+                .map(move |i| (at.0 + i, (extent.start.0 + i, extent.state, extent.birth)))
+        })
         .collect()
 }
 
@@ -75,17 +78,31 @@ fn step_model(model: &mut Model, step: &Step, next: &mut u64) -> Vec<u64> {
         Step::Fill { at, blocks, gap, state, birth } => {
             *next += gap;
             for i in 0..blocks {
-                freed.extend(model.insert(at + i, (*next + i, state, Epoch(birth))).map(|cell| cell.0));
+                freed.extend(
+                    model.insert(at + i, (*next + i, state, Epoch(birth))).map(|cell| cell.0),
+                );
             }
             *next += blocks;
         }
-        Step::Remove { at, blocks } => freed.extend((at..at + blocks).filter_map(|b| model.remove(&b)).map(|cell| cell.0)),
-        Step::Convert { at, blocks, state } => model.range_mut(at..at + blocks).for_each(|(_, cell)| cell.1 = state),
+        Step::Remove { at, blocks } => {
+            freed.extend((at..at + blocks).filter_map(|b| model.remove(&b)).map(|cell| cell.0))
+        }
+        Step::Convert { at, blocks, state } => {
+            model.range_mut(at..at + blocks).for_each(|(_, cell)| cell.1 = state)
+        }
         Step::Collapse { at, blocks } => {
             freed.extend((at..at + blocks).filter_map(|b| model.remove(&b)).map(|cell| cell.0));
-            *model = model.iter().map(|(b, cell)| (if *b < at { *b } else { b - blocks }, *cell)).collect();
+            *model = model
+                .iter()
+                .map(|(b, cell)| (if *b < at { *b } else { b - blocks }, *cell))
+                .collect();
         }
-        Step::Insert { at, blocks } => *model = model.iter().map(|(b, cell)| (if *b < at { *b } else { b + blocks }, *cell)).collect(),
+        Step::Insert { at, blocks } => {
+            *model = model
+                .iter()
+                .map(|(b, cell)| (if *b < at { *b } else { b + blocks }, *cell))
+                .collect()
+        }
     }
     freed.sort_unstable();
     freed
@@ -94,12 +111,20 @@ fn step_model(model: &mut Model, step: &Step, next: &mut u64) -> Vec<u64> {
 fn plan(map: &ExtentMap, step: &Step, next: u64) -> Vec<ExtentChange> {
     match *step {
         Step::Fill { at, blocks, gap, state, birth } => {
-            let extent = Extent { start: BlockNo(next + gap), blocks: narrow(blocks), state, birth: Epoch(birth) };
+            let extent = Extent {
+                start: BlockNo(next + gap),
+                blocks: narrow(blocks),
+                state,
+                birth: Epoch(birth),
+            };
             map.plan_set(at..at + blocks, &[(FileBlock(at), extent)])
         }
         Step::Remove { at, blocks } => map.plan_remove(at..at + blocks),
         Step::Convert { at, blocks, state } => {
-            let converted: Vec<_> = map.parts(at..at + blocks).map(|(at, extent)| (FileBlock(at), Extent { state, ..extent })).collect();
+            let converted: Vec<_> = map
+                .parts(at..at + blocks)
+                .map(|(at, extent)| (FileBlock(at), Extent { state, ..extent }))
+                .collect();
             map.plan_set(at..at + blocks, &converted)
         }
         Step::Collapse { at, blocks } => map.plan_collapse(at..at + blocks),
@@ -115,13 +140,18 @@ fn check_shape(map: &ExtentMap) {
         assert!(end <= b.0, "I-EXT-1");
         assert!(end != b.0 || first.joined(second).is_none(), "I-EXT-2: {first:?} {second:?}");
     }
-    assert_eq!(map.blocks(), extents.iter().map(|(_, extent)| u64::from(extent.blocks)).sum::<u64>());
+    assert_eq!(
+        map.blocks(),
+        extents.iter().map(|(_, extent)| u64::from(extent.blocks)).sum::<u64>()
+    );
     assert_eq!(map.end(), extents.last().map_or(0, |(at, extent)| at.0 + u64::from(extent.blocks)));
 }
 
 fn check_views(map: &ExtentMap, model: &Model) {
     for block in 0..FILE_BLOCKS * 2 {
-        let found = map.holding(block).map(|(at, extent)| (extent.start.0 + (block - at.0), extent.state, extent.birth));
+        let found = map
+            .holding(block)
+            .map(|(at, extent)| (extent.start.0 + (block - at.0), extent.state, extent.birth));
         assert_eq!(found, model.get(&block).copied(), "block {block}");
     }
     for (from, to) in [(0, FILE_BLOCKS * 2), (3, 17), (9, 10), (5, 5)] {
@@ -130,7 +160,8 @@ fn check_views(map: &ExtentMap, model: &Model) {
             assert_eq!(piece.file_block, at, "pieces leave no gap");
             assert!(piece.blocks > 0);
             for i in 0..piece.blocks {
-                let cell = piece.mapped.map(|mapped| (mapped.start.0 + i, mapped.state, mapped.birth));
+                let cell =
+                    piece.mapped.map(|mapped| (mapped.start.0 + i, mapped.state, mapped.birth));
                 assert_eq!(cell, model.get(&(at + i)).copied());
             }
             at += piece.blocks;
@@ -183,7 +214,10 @@ fn extents_stop_growing_at_their_bound() {
     let end = u64::from(u32::MAX);
     map.apply(&map.plan_set(end..end + 1, &[(FileBlock(end), extent(end, 1))]));
     assert_eq!(map.len(), 2);
-    assert_eq!(map.holding(end).map(|(at, extent)| (at.0, extent.start)), Some((end, BlockNo(end))));
+    assert_eq!(
+        map.holding(end).map(|(at, extent)| (at.0, extent.start)),
+        Some((end, BlockNo(end)))
+    );
 }
 
 #[test]
@@ -191,7 +225,10 @@ fn rows_that_overlap_are_refused() {
     let rows = [(FileBlock(0), extent(10, 4)), (FileBlock(3), extent(50, 1))];
     assert_eq!(ExtentMap::from_rows(rows), Err(FileBlock(3)));
     assert_eq!(ExtentMap::from_rows([(FileBlock(0), extent(10, 0))]), Err(FileBlock(0)));
-    assert_eq!(ExtentMap::from_rows([(FileBlock(u64::MAX), extent(10, 2))]), Err(FileBlock(u64::MAX)));
+    assert_eq!(
+        ExtentMap::from_rows([(FileBlock(u64::MAX), extent(10, 2))]),
+        Err(FileBlock(u64::MAX))
+    );
     assert_eq!(ExtentMap::from_rows([(FileBlock(1), extent(u64::MAX, 2))]), Err(FileBlock(1)));
 }
 

@@ -5,18 +5,23 @@
 //!                                                                           └ no ─► the old row joins the record
 //! ```
 //!
-//! - I-CKP-1: a row of a checkpoint is the image in it, or else in the next newer one that has one, or else the live row.
+//! - I-CKP-1: a row of a checkpoint is the image in it, or else in the next newer one that has one,
+//!   or else the live row.
 //! - I-CKP-2: a block is free when no extent row, live or image, covers it.
 //! - I-CKP-3: images are part of the record that changes the rows: a crash keeps both or neither.
-//! - I-CKP-7: blocks that were shared, or kept for a checkpoint, are written in place only once the record that ended that is sealed;
-//!   where that is the deletion of a checkpoint, and the file the one that had them, once it is durable.
-//! - I-CKP-8: no checkpoint is made between a file's look at what the newest one has and the record that changes its rows (I-CHG-1).
+//! - I-CKP-7: blocks that were shared, or kept for a checkpoint, are written in place only once the
+//!   record that ended that is sealed; where that is the deletion of a checkpoint, and the file the
+//!   one that had them, once it is durable.
+//! - I-CKP-8: no checkpoint is made between a file's look at what the newest one has and the record
+//!   that changes its rows (I-CHG-1).
 
 use std::collections::HashSet;
 use std::sync::Arc;
 
 use super::block_refs::{BlockRefs, Deltas, Others, Referrer, Uncovered};
-use super::checkpoint_row::{CheckpointRow, before_key, has_before_images, image_extent, put_image, split_before_key};
+use super::checkpoint_row::{
+    CheckpointRow, before_key, has_before_images, image_extent, put_image, split_before_key,
+};
 use super::pending_unshare::PendingUnshare;
 use crate::extent::Run;
 use crate::planted::{PlantedBug, planted};
@@ -43,7 +48,9 @@ impl Checkpoint {
     /// Returns whether the checkpoint keeps the past of an inode's rows.
     pub fn holds(&self, ino: InodeNo) -> bool {
         let existed = ino < self.row.ino_end || planted(PlantedBug::LaterInodesHeld);
-        existed && (self.members.as_ref().is_none_or(|members| members.contains(&ino)) || planted(PlantedBug::NamedHoldsAll))
+        existed
+            && (self.members.as_ref().is_none_or(|members| members.contains(&ino))
+                || planted(PlantedBug::NamedHoldsAll))
     }
 }
 
@@ -58,7 +65,8 @@ pub struct CheckpointSet {
     pub block_refs: BlockRefs,
     /// Runs that may be written in place once a record is sealed.
     pub pending_unshare: PendingUnshare,
-    /// The files that share blocks with others, or did since the mount: those that were cloned, and their clones.
+    /// The files that share blocks with others, or did since the mount: those that were cloned, and
+    /// their clones.
     pub cloned: HashSet<InodeNo>,
     /// Extents of these born up to this epoch may be shared.
     pub cloned_upto: Epoch,
@@ -72,7 +80,8 @@ pub struct ImagePlan {
     pub deltas: Deltas,
 }
 
-/// What a file knows of the extent rows that a record changes: they are its first rows, in this order, each key once.
+/// What a file knows of the extent rows that a record changes: they are its first rows, in this
+/// order, each key once.
 #[derive(Debug)]
 pub struct PriorRows {
     /// The newest checkpoint that holds the file.
@@ -113,7 +122,8 @@ impl CheckpointSet {
         self.checkpoints.iter().rev().find(|checkpoint| checkpoint.holds(ino))
     }
 
-    /// Plans what a record has to keep; `get` finds rows as they are before it, and is not asked for what is known.
+    /// Plans what a record has to keep; `get` finds rows as they are before it, and is not asked
+    /// for what is known.
     pub fn plan(
         &self,
         rows: &[RowChange],
@@ -123,7 +133,12 @@ impl CheckpointSet {
         let mut plan = ImagePlan::default();
         let first = known.map_or(&[][..], |known| &known.rows);
         for (row, known_row) in rows.iter().zip(first) {
-            self.keep_extent(row, Some((known.map_or(Epoch(0), |known| known.epoch), *known_row)), &mut plan, &mut get)?;
+            self.keep_extent(
+                row,
+                Some((known.map_or(Epoch(0), |known| known.epoch), *known_row)),
+                &mut plan,
+                &mut get,
+            )?;
         }
         let mut seen = HashSet::new();
         for row in &rows[first.len()..] {
@@ -140,10 +155,17 @@ impl CheckpointSet {
         Ok(plan)
     }
 
-    fn keep(&self, row: &RowChange, plan: &mut ImagePlan, get: &mut impl FnMut(Table, &[u8]) -> Result<Option<Vec<u8>>>) -> Result<()> {
+    fn keep(
+        &self,
+        row: &RowChange,
+        plan: &mut ImagePlan,
+        get: &mut impl FnMut(Table, &[u8]) -> Result<Option<Vec<u8>>>,
+    ) -> Result<()> {
         let Some(checkpoint) = self.newest(split_key(&row.key)?.0) else { return Ok(()) };
-        let absent = get(Table::Before, &before_key(checkpoint.epoch, row.table, &row.key))?.is_none();
-        if (absent || planted(PlantedBug::ImageOverwritten)) && !planted(PlantedBug::ImageForgotten) {
+        let absent =
+            get(Table::Before, &before_key(checkpoint.epoch, row.table, &row.key))?.is_none();
+        if (absent || planted(PlantedBug::ImageOverwritten)) && !planted(PlantedBug::ImageForgotten)
+        {
             let old = get(row.table, &row.key)?;
             plan.images.push(put_image(checkpoint.epoch, row.table, &row.key, old.as_deref()));
         }
@@ -159,10 +181,14 @@ impl CheckpointSet {
         get: &mut impl FnMut(Table, &[u8]) -> Result<Option<Vec<u8>>>,
     ) -> Result<()> {
         let mut read = |table, key: &[u8]| get(table, key);
-        let mut old_row = || read(Table::Extent, &row.key)?.as_deref().map(ExtentRow::decode).transpose();
+        let mut old_row =
+            || read(Table::Extent, &row.key)?.as_deref().map(ExtentRow::decode).transpose();
         let old = match known {
             Some((_, known)) => {
-                debug_assert!(old_row()? == known.old, "the map of a file and its rows are the same");
+                debug_assert!(
+                    old_row()? == known.old,
+                    "the map of a file and its rows are the same"
+                );
                 known.old
             }
             None => old_row()?,
@@ -170,11 +196,23 @@ impl CheckpointSet {
         let target = match self.newest(split_key(&row.key)?.0) {
             Some(checkpoint) => {
                 let epoch = checkpoint.epoch;
-                assert!(known.is_none_or(|(held, _)| epoch <= held), "I-CKP-8: checkpoint {} was made while inode rows changed", epoch.0);
-                let mut has_image = || Ok::<_, Error>(get(Table::Before, &before_key(epoch, row.table, &row.key))?.is_some());
+                assert!(
+                    known.is_none_or(|(held, _)| epoch <= held),
+                    "I-CKP-8: checkpoint {} was made while inode rows changed",
+                    epoch.0
+                );
+                let mut has_image = || {
+                    Ok::<_, Error>(
+                        get(Table::Before, &before_key(epoch, row.table, &row.key))?.is_some(),
+                    )
+                };
                 let imaged = match known {
                     Some((held, PriorRow { imaged: Some(imaged), .. })) if held == epoch => {
-                        debug_assert!(has_image()? == imaged, "I-CKP-1: what has an image in checkpoint {} is known", epoch.0);
+                        debug_assert!(
+                            has_image()? == imaged,
+                            "I-CKP-1: what has an image in checkpoint {} is known",
+                            epoch.0
+                        );
                         imaged
                     }
                     _ => has_image()?,
@@ -184,45 +222,71 @@ impl CheckpointSet {
             None => None,
         };
         let new = row.value.as_deref().map(ExtentRow::decode).transpose()?;
-        old.into_iter().for_each(|old| plan.deltas.remove(run_of(old), Referrer::Live(old.state())));
-        new.into_iter().for_each(|new| plan.deltas.insert(run_of(new), Referrer::Live(new.state())));
-        old.filter(|_| target.is_some()).into_iter().for_each(|old| plan.deltas.insert(run_of(old), Referrer::Image(old.state())));
-        plan.images.extend(target.map(|epoch| put_image(epoch, row.table, &row.key, old.map(ExtentRow::encode).as_deref())));
+        old.into_iter()
+            .for_each(|old| plan.deltas.remove(run_of(old), Referrer::Live(old.state())));
+        new.into_iter()
+            .for_each(|new| plan.deltas.insert(run_of(new), Referrer::Live(new.state())));
+        old.filter(|_| target.is_some())
+            .into_iter()
+            .for_each(|old| plan.deltas.insert(run_of(old), Referrer::Image(old.state())));
+        plan.images.extend(target.map(|epoch| {
+            put_image(epoch, row.table, &row.key, old.map(ExtentRow::encode).as_deref())
+        }));
         Ok(())
     }
 
     /// Counts an image that comes, goes or is handed on.
-    fn count_image(&self, row: &RowChange, plan: &mut ImagePlan, get: &mut impl FnMut(Table, &[u8]) -> Result<Option<Vec<u8>>>) -> Result<()> {
+    fn count_image(
+        &self,
+        row: &RowChange,
+        plan: &mut ImagePlan,
+        get: &mut impl FnMut(Table, &[u8]) -> Result<Option<Vec<u8>>>,
+    ) -> Result<()> {
         let (_, table, _) = split_before_key(&row.key)?;
         if table != Table::Extent {
             return Ok(());
         }
-        let old = get(Table::Before, &row.key)?.map(|image| image_extent(table, &image)).transpose()?.flatten();
-        let new = row.value.as_deref().map(|image| image_extent(table, image)).transpose()?.flatten();
-        old.into_iter().for_each(|old| plan.deltas.remove(run_of(old), Referrer::Image(old.state())));
-        new.into_iter().for_each(|new| plan.deltas.insert(run_of(new), Referrer::Image(new.state())));
+        let old = get(Table::Before, &row.key)?
+            .map(|image| image_extent(table, &image))
+            .transpose()?
+            .flatten();
+        let new =
+            row.value.as_deref().map(|image| image_extent(table, image)).transpose()?.flatten();
+        old.into_iter()
+            .for_each(|old| plan.deltas.remove(run_of(old), Referrer::Image(old.state())));
+        new.into_iter()
+            .for_each(|new| plan.deltas.insert(run_of(new), Referrer::Image(new.state())));
         Ok(())
     }
 
-    /// Carries out what [`plan`](Self::plan) found; returns the runs that became free (I-CKP-2) and those that one row alone has now (I-CKP-7).
+    /// Carries out what [`plan`](Self::plan) found; returns the runs that became free (I-CKP-2) and
+    /// those that one row alone has now (I-CKP-7).
     pub fn apply(&mut self, plan: &ImagePlan, others: Others) -> Result<Uncovered> {
         self.block_refs.apply(&plan.deltas, others)
     }
 
-    /// Records block runs whose reference count dropped to one. Where no files share blocks a change of a file leaves them to a checkpoint
-    /// alone, which is never written. What the deletion of a checkpoint left, the others being as they were, may be unwritten blocks of a file.
+    /// Records block runs whose reference count dropped to one. Where no files share blocks a
+    /// change of a file leaves them to a checkpoint alone, which is never written. What the
+    /// deletion of a checkpoint left, the others being as they were, may be unwritten blocks of a
+    /// file.
     pub fn note_unshared(&mut self, lsn: Lsn, runs: &[Run], others: Others, sealed: Lsn) {
         if !self.cloned.is_empty() || others == Others::Covered {
             self.pending_unshare.note(lsn, runs, sealed);
         }
     }
 
-    /// Returns whether any block of the run is needed elsewhere, and else the record that must be sealed before it is written in place, if one is known (I-CKP-7).
+    /// Returns whether any block of the run is needed elsewhere, and else the record that must be
+    /// sealed before it is written in place, if one is known (I-CKP-7).
     pub fn sharing(&self, run: Run) -> (bool, Option<Lsn>) {
-        if self.block_refs.is_needed_elsewhere(run) { (true, None) } else { (false, self.pending_unshare.last(run)) }
+        if self.block_refs.is_needed_elsewhere(run) {
+            (true, None)
+        } else {
+            (false, self.pending_unshare.last(run))
+        }
     }
 
-    /// Returns the epoch up to which checkpoints may need extents of an inode, with those whose deletion may not survive (I-CKP-7).
+    /// Returns the epoch up to which checkpoints may need extents of an inode, with those whose
+    /// deletion may not survive (I-CKP-7).
     pub fn held(&self, ino: InodeNo) -> Epoch {
         self.held_without(ino, &[])
     }
@@ -234,6 +298,9 @@ impl CheckpointSet {
             .iter()
             .filter(|checkpoint| !without.contains(&checkpoint.epoch))
             .chain(self.going.iter().filter(|_| !planted(PlantedBug::DeletedWrittenAtOnce)));
-        all.filter(|checkpoint| checkpoint.holds(ino)).map(|checkpoint| checkpoint.epoch).max().unwrap_or(Epoch(0))
+        all.filter(|checkpoint| checkpoint.holds(ino))
+            .map(|checkpoint| checkpoint.epoch)
+            .max()
+            .unwrap_or(Epoch(0))
     }
 }

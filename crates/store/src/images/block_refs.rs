@@ -1,10 +1,13 @@
-//! Reference counts of blocks: how many extent rows refer to a block that more than one refers to, live ones and before-images.
+//! Reference counts of blocks: how many extent rows refer to a block that more than one refers to,
+//! live ones and before-images.
 //!
-//! Blocks that one row covers are the ordinary case and cost nothing here. A record that changes rows changes the counts; a block that no row
-//! covers any more is free (I-CKP-2). Rebuilt at mount from the rows, as the free space is.
+//! Blocks that one row covers are the ordinary case and cost nothing here. A record that changes
+//! rows changes the counts; a block that no row covers any more is free (I-CKP-2). Rebuilt at mount
+//! from the rows, as the free space is.
 //!
-//! An image of an unwritten extent covers blocks without needing what is in them: they read as zeros there whatever it is. A live row needs its blocks in
-//! either state, because its file may begin to write them at any time.
+//! An image of an unwritten extent covers blocks without needing what is in them: they read as
+//! zeros there whatever it is. A live row needs its blocks in either state, because its file may
+//! begin to write them at any time.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -48,11 +51,14 @@ pub enum Referrer {
 
 impl Referrer {
     fn needs(self) -> bool {
-        self != Self::Image(ExtentState::Unwritten) && !(self == Self::Live(ExtentState::Unwritten) && planted(PlantedBug::UnwrittenNotNeeded))
+        self != Self::Image(ExtentState::Unwritten)
+            && !(self == Self::Live(ExtentState::Unwritten)
+                && planted(PlantedBug::UnwrittenNotNeeded))
     }
 }
 
-/// What changes at a block: how many of the rows that the record changes begin to cover it there, less those that cease to.
+/// What changes at a block: how many of the rows that the record changes begin to cover it there,
+/// less those that cease to.
 #[derive(Debug, Default, Clone, Copy)]
 struct Step {
     /// Before the record.
@@ -85,7 +91,13 @@ impl Step {
     }
 
     fn ending(self) -> Self {
-        Self { old: -self.old, old_needing: -self.old_needing, new: -self.new, new_needing: -self.new_needing, new_written: -self.new_written }
+        Self {
+            old: -self.old,
+            old_needing: -self.old_needing,
+            new: -self.new,
+            new_needing: -self.new_needing,
+            new_written: -self.new_written,
+        }
     }
 }
 
@@ -94,7 +106,8 @@ impl Step {
 pub enum Others {
     /// They were just allocated.
     Free,
-    /// Other rows cover them. Where that is one row, the record copies it: a rollback and a clone take what a checkpoint shows.
+    /// Other rows cover them. Where that is one row, the record copies it: a rollback and a clone
+    /// take what a checkpoint shows.
     Covered,
 }
 
@@ -122,8 +135,19 @@ impl Deltas {
 
     /// A row covers the run from now on.
     pub fn insert(&mut self, run: Run, row: Referrer) {
-        let written = matches!(row, Referrer::Live(ExtentState::Written) | Referrer::Image(ExtentState::Written));
-        self.add(run, Step { new: 1, new_needing: row.needs().into(), new_written: written.into(), ..Step::default() });
+        let written = matches!(
+            row,
+            Referrer::Live(ExtentState::Written) | Referrer::Image(ExtentState::Written)
+        );
+        self.add(
+            run,
+            Step {
+                new: 1,
+                new_needing: row.needs().into(),
+                new_written: written.into(),
+                ..Step::default()
+            },
+        );
     }
 
     fn add(&mut self, run: Run, step: Step) {
@@ -133,7 +157,8 @@ impl Deltas {
     /// The runs that fewer rows cover than before.
     pub fn gone(&self) -> Vec<Run> {
         let less = self.changes().into_iter().filter(|(_, step)| step.net() < 0);
-        less.map(|(range, _)| Run { start: BlockNo(range.start), blocks: range.end - range.start }).collect()
+        less.map(|(range, _)| Run { start: BlockNo(range.start), blocks: range.end - range.start })
+            .collect()
     }
 
     /// The runs that more or fewer rows cover, or need, than before.
@@ -174,7 +199,8 @@ impl BlockRefs {
 
     /// Returns whether more rows than that of a file's own extent need a block of the run.
     pub fn is_needed_elsewhere(&self, run: Run) -> bool {
-        let mut met = self.0.range(..run.end()).rev().take_while(|(_, share)| share.end > run.start.0);
+        let mut met =
+            self.0.range(..run.end()).rev().take_while(|(_, share)| share.end > run.start.0);
         met.any(|(_, share)| share.refs.needing > 1 + u32::from(planted(PlantedBug::TwoAreNone)))
     }
 
@@ -202,21 +228,29 @@ impl BlockRefs {
     /// Returns how many blocks a record would free.
     pub fn would_free(&self, deltas: &Deltas) -> Result<u64> {
         let plan = self.plan(deltas, Others::Covered)?;
-        Ok(plan.iter().filter(|(_, refs, _)| refs.rows == 0).map(|(range, ..)| range.end - range.start).sum())
+        Ok(plan
+            .iter()
+            .filter(|(_, refs, _)| refs.rows == 0)
+            .map(|(range, ..)| range.end - range.start)
+            .sum())
     }
 
-    /// Which rows cover every run that changes, from then on, and whether fewer need it than before.
+    /// Which rows cover every run that changes, from then on, and whether fewer need it than
+    /// before.
     fn plan(&self, deltas: &Deltas, others: Others) -> Result<Vec<(Range<u64>, RefCount, bool)>> {
         let mut plan = Vec::new();
         for (range, step) in deltas.changes() {
             for (part, counted) in self.parts(range) {
                 let before = counted.unwrap_or_else(|| before(step, others));
                 let count = |before: u32, net: i64| u32::try_from(i64::from(before) + net).ok();
-                let (rows, needing) = (count(before.rows, step.net()), count(before.needing, step.net_needing()));
+                let (rows, needing) =
+                    (count(before.rows, step.net()), count(before.needing, step.net_needing()));
                 let (Some(rows), Some(needing)) = (rows, needing) else {
                     let RefCount { rows, needing } = before;
-                    let message =
-                        format!("block {} is covered by {rows} extents, {needing} of which need it, and more of them go; run a check", part.start);
+                    let message = format!(
+                        "block {} is covered by {rows} extents, {needing} of which need it, and more of them go; run a check",
+                        part.start
+                    );
                     return Err(Error::corrupt(message));
                 };
                 plan.push((part, RefCount { rows, needing }, step.net_needing() < 0));
@@ -229,7 +263,8 @@ impl BlockRefs {
     fn parts(&self, range: Range<u64>) -> Vec<(Range<u64>, Option<RefCount>)> {
         let mut parts = Vec::new();
         let mut at = range.start;
-        let before = self.0.range(..=range.start).next_back().filter(|(start, _)| **start < range.start);
+        let before =
+            self.0.range(..=range.start).next_back().filter(|(start, _)| **start < range.start);
         for (start, share) in before.into_iter().chain(self.0.range(range.clone())) {
             let (start, end) = ((*start).max(at), share.end.min(range.end));
             if end <= start {
@@ -249,8 +284,14 @@ impl BlockRefs {
 
     /// Takes a range out.
     fn cut(&mut self, range: &Range<u64>) {
-        let first = self.0.range(..range.start).next_back().filter(|(_, share)| share.end > range.start).map_or(range.start, |(start, _)| *start);
-        let met: Vec<(u64, SharedRun)> = self.0.range(first..range.end).map(|(start, share)| (*start, *share)).collect();
+        let first = self
+            .0
+            .range(..range.start)
+            .next_back()
+            .filter(|(_, share)| share.end > range.start)
+            .map_or(range.start, |(start, _)| *start);
+        let met: Vec<(u64, SharedRun)> =
+            self.0.range(first..range.end).map(|(start, share)| (*start, *share)).collect();
         for (start, share) in met {
             self.0.remove(&start);
             if start < range.start {
@@ -269,7 +310,12 @@ impl BlockRefs {
             self.0.remove(&range.end);
             further
         });
-        match self.0.range_mut(..range.start).next_back().filter(|(_, share)| share.end == range.start && share.refs == refs) {
+        match self
+            .0
+            .range_mut(..range.start)
+            .next_back()
+            .filter(|(_, share)| share.end == range.start && share.refs == refs)
+        {
             Some((_, share)) => share.end = end,
             None => drop(self.0.insert(range.start, SharedRun { end, refs })),
         }
@@ -281,13 +327,15 @@ fn before(step: Step, others: Others) -> RefCount {
     let one = |needs: bool| RefCount { rows: 1, needing: needs.into() };
     match others {
         _ if step.old > 0 => one(step.old_needing > 0),
-        // A row of which a live one becomes a copy: an image of the same state, or, of written blocks only, another live one.
+        // A row of which a live one becomes a copy: an image of the same state, or, of written
+        // blocks only, another live one.
         Others::Covered => one(step.new_written > 0),
         Others::Free => RefCount::default(),
     }
 }
 
-/// Returns the volume blocks that belonged to a file before `changes`, each of a row that was `old`, and do not any more.
+/// Returns the volume blocks that belonged to a file before `changes`, each of a row that was
+/// `old`, and do not any more.
 pub fn freed_by(changes: &[ExtentChange], old: &[Option<Extent>]) -> Vec<Run> {
     let mut deltas = Deltas::default();
     // Their states make no difference here.
@@ -320,7 +368,10 @@ mod tests {
 
     impl Model {
         fn rows(&self, at: u64) -> impl Iterator<Item = Referrer> {
-            self.0.iter().filter(move |(run, _)| (run.start.0..run.end()).contains(&at)).map(|(_, row)| *row)
+            self.0
+                .iter()
+                .filter(move |(run, _)| (run.start.0..run.end()).contains(&at))
+                .map(|(_, row)| *row)
         }
 
         /// How many rows cover a block, and how many need it.
@@ -328,10 +379,15 @@ mod tests {
             (self.rows(at).count(), self.rows(at).filter(|row| row.needs()).count())
         }
 
-        /// Whether one record may put a live row there: all its blocks are free, or all covered; and where one row covers one it becomes a copy of that.
+        /// Whether one record may put a live row there: all its blocks are free, or all covered;
+        /// and where one row covers one it becomes a copy of that.
         fn admits(&self, run: Run, state: ExtentState, fresh: bool) -> bool {
             (run.start.0..run.end()).all(|at| match (self.rows(at).count(), self.rows(at).next()) {
-                (1, Some(row)) => !fresh && (row == Referrer::Image(state) || (row == Referrer::Live(Written) && state == Written)),
+                (1, Some(row)) => {
+                    !fresh
+                        && (row == Referrer::Image(state)
+                            || (row == Referrer::Live(Written) && state == Written))
+                }
                 (count, _) => fresh == (count == 0),
             })
         }
@@ -341,7 +397,10 @@ mod tests {
 
     impl Dice {
         fn next(&mut self, below: u64) -> u64 {
-            self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            self.0 = self
+                .0
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
             (self.0 >> 33) % below
         }
 
@@ -350,7 +409,10 @@ mod tests {
             let mut came: Vec<(Run, Referrer)> = Vec::new();
             for _ in 0..self.next(3) {
                 let start = self.next(BLOCKS - 4);
-                let (new, state) = (run(start, 1 + self.next(BLOCKS - start)), [Written, Unwritten][self.next(2) as usize]);
+                let (new, state) = (
+                    run(start, 1 + self.next(BLOCKS - start)),
+                    [Written, Unwritten][self.next(2) as usize],
+                );
                 let meets = |other: &Run| other.start.0 < new.end() && start < other.end();
                 if model.admits(new, state, fresh) && !came.iter().any(|(other, _)| meets(other)) {
                     came.push((new, Referrer::Live(state)));
@@ -359,16 +421,22 @@ mod tests {
             came
         }
 
-        /// What becomes of a row: nothing, or, of a live one, the rows that a write into it makes, with an image of what it was.
+        /// What becomes of a row: nothing, or, of a live one, the rows that a write into it makes,
+        /// with an image of what it was.
         fn change(&mut self, (old, row): (Run, Referrer)) -> Vec<(Run, Referrer)> {
             let Referrer::Live(state) = row else { return Vec::new() };
-            let kept = if self.next(2) == 0 { vec![(old, Referrer::Image(state))] } else { Vec::new() };
+            let kept =
+                if self.next(2) == 0 { vec![(old, Referrer::Image(state))] } else { Vec::new() };
             if self.next(2) == 0 {
                 return kept;
             }
             let at = old.start.0 + self.next(old.blocks);
-            let rest = [(old.start.0, at), (at + 1, old.end())].into_iter().filter(|(start, end)| start < end);
-            let parts = rest.map(|(start, end)| (run(start, end - start), row)).chain([(run(at, 1), Referrer::Live(Written))]);
+            let rest = [(old.start.0, at), (at + 1, old.end())]
+                .into_iter()
+                .filter(|(start, end)| start < end);
+            let parts = rest
+                .map(|(start, end)| (run(start, end - start), row))
+                .chain([(run(at, 1), Referrer::Live(Written))]);
             parts.chain(kept).collect()
         }
     }
@@ -391,14 +459,25 @@ mod tests {
                 }
             }
             came.iter().for_each(|(run, row)| deltas.insert(*run, *row));
-            let uncovered = shares.apply(&deltas, if fresh { Others::Free } else { Others::Covered }).unwrap();
+            let uncovered =
+                shares.apply(&deltas, if fresh { Others::Free } else { Others::Covered }).unwrap();
             model.0.extend(came);
             let now = |at: &u64| (before[*at as usize], model.count(*at));
             let freed = |at: &u64| matches!(now(at), ((1.., _), (0, _)));
             let left = |at: &u64| matches!(now(at), ((_, before), (1.., needing)) if needing <= 1 && needing < before);
-            let blocks = |runs: &[Run]| runs.iter().flat_map(|run| run.start.0..run.end()).collect::<Vec<_>>();
-            assert_eq!(blocks(&uncovered.freed), (0..BLOCKS).filter(freed).collect::<Vec<_>>(), "I-CKP-2");
-            assert_eq!(blocks(&uncovered.left), (0..BLOCKS).filter(left).collect::<Vec<_>>(), "I-CKP-7");
+            let blocks = |runs: &[Run]| {
+                runs.iter().flat_map(|run| run.start.0..run.end()).collect::<Vec<_>>()
+            };
+            assert_eq!(
+                blocks(&uncovered.freed),
+                (0..BLOCKS).filter(freed).collect::<Vec<_>>(),
+                "I-CKP-2"
+            );
+            assert_eq!(
+                blocks(&uncovered.left),
+                (0..BLOCKS).filter(left).collect::<Vec<_>>(),
+                "I-CKP-7"
+            );
             assert_eq!(shares, BlockRefs::build(model.0.clone()), "a rebuild finds the same");
             for at in 0..BLOCKS {
                 let (rows, needing) = model.count(at);
@@ -409,7 +488,8 @@ mod tests {
         assert!(shared > 100, "blocks that some rows need and others cover: {shared}");
     }
 
-    /// S-12, S-55: what is left of preallocated blocks after a write into them is not needed, though an image covers it too.
+    /// S-12, S-55: what is left of preallocated blocks after a write into them is not needed,
+    /// though an image covers it too.
     #[test]
     fn blocks_that_hold_no_data_in_a_checkpoint_are_not_needed_there() {
         let (mut shares, mut deltas) = (BlockRefs::default(), Deltas::default());
@@ -425,8 +505,13 @@ mod tests {
     /// Two clones whose shared blocks were zeroed may both begin to write them.
     #[test]
     fn unwritten_blocks_of_two_files_are_needed_by_both() {
-        let shares = BlockRefs::build([(run(100, 10), Referrer::Live(Unwritten)), (run(100, 10), Referrer::Live(Unwritten))]);
-        assert!(shares.is_needed_elsewhere(run(109, 1)) && !shares.is_needed_elsewhere(run(110, 1)));
+        let shares = BlockRefs::build([
+            (run(100, 10), Referrer::Live(Unwritten)),
+            (run(100, 10), Referrer::Live(Unwritten)),
+        ]);
+        assert!(
+            shares.is_needed_elsewhere(run(109, 1)) && !shares.is_needed_elsewhere(run(110, 1))
+        );
     }
 
     #[test]

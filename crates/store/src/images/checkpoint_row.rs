@@ -1,4 +1,5 @@
-//! The rows of checkpoints: what one is, what it keeps of the past, and what belongs to one of named files.
+//! The rows of checkpoints: what one is, what it keeps of the past, and what belongs to one of
+//! named files.
 //!
 //! | table        | key                              | value                                                     |
 //! | ------------ | -------------------------------- | --------------------------------------------------------- |
@@ -53,17 +54,27 @@ impl CheckpointRow {
             return Err(Error::corrupt(format!("a checkpoint has unknown flags {flags:#x}")));
         }
         let name = take_bytes(&mut r)?;
-        crate::name::check_name(&name).map_err(|e| Error::corrupt(format!("the name of a checkpoint: {e}")))?;
+        crate::name::check_name(&name)
+            .map_err(|e| Error::corrupt(format!("the name of a checkpoint: {e}")))?;
         let mut paths = Vec::new();
         while !r.is_empty() {
             paths.push(take_bytes(&mut r)?);
         }
-        Ok(Self { name, created, ino_end, automatic: flags & AUTOMATIC != 0, kept: flags & KEPT != 0, paths })
+        Ok(Self {
+            name,
+            created,
+            ino_end,
+            automatic: flags & AUTOMATIC != 0,
+            kept: flags & KEPT != 0,
+            paths,
+        })
     }
 }
 
 fn put_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
-    out.extend_from_slice(&u16::try_from(bytes.len()).expect("names and paths are shorter than 64 KiB").to_le_bytes());
+    out.extend_from_slice(
+        &u16::try_from(bytes.len()).expect("names and paths are shorter than 64 KiB").to_le_bytes(),
+    );
     out.extend_from_slice(bytes);
 }
 
@@ -79,7 +90,9 @@ pub fn checkpoint_key(epoch: Epoch) -> Vec<u8> {
 
 /// Takes the key of a checkpoint's row apart.
 pub fn split_checkpoint_key(key: &[u8]) -> Result<Epoch> {
-    let epoch = key.try_into().map_err(|_| Error::corrupt(format!("the key of a checkpoint has {} bytes instead of 4", key.len())))?;
+    let epoch = key.try_into().map_err(|_| {
+        Error::corrupt(format!("the key of a checkpoint has {} bytes instead of 4", key.len()))
+    })?;
     Ok(Epoch(u32::from_be_bytes(epoch)))
 }
 
@@ -94,7 +107,10 @@ pub fn scope_key(epoch: Epoch, ino: InodeNo) -> Vec<u8> {
 pub fn split_scope_key(key: &[u8]) -> Result<(Epoch, InodeNo)> {
     let wrong = || Error::corrupt(format!("a scope key has {} bytes instead of 12", key.len()));
     let (epoch, ino) = key.split_at_checked(4).ok_or_else(wrong)?;
-    Ok((split_checkpoint_key(epoch)?, InodeNo(u64::from_be_bytes(ino.try_into().map_err(|_| wrong())?))))
+    Ok((
+        split_checkpoint_key(epoch)?,
+        InodeNo(u64::from_be_bytes(ino.try_into().map_err(|_| wrong())?)),
+    ))
 }
 
 /// The key of the image that checkpoint `epoch` keeps of a row.
@@ -109,7 +125,9 @@ pub fn split_before_key(key: &[u8]) -> Result<(Epoch, Table, &[u8])> {
     let (table, rest) = rest.split_first().ok_or_else(short)?;
     let table = Table::from_code(*table)?;
     if !has_before_images(table) {
-        return Err(Error::corrupt(format!("a before-image of the table {table:?}, which checkpoints do not keep")));
+        return Err(Error::corrupt(format!(
+            "a before-image of the table {table:?}, which checkpoints do not keep"
+        )));
     }
     Ok((split_checkpoint_key(epoch)?, table, rest))
 }
@@ -129,7 +147,10 @@ pub fn decode_image(bytes: &[u8]) -> Result<Option<&[u8]>> {
     match bytes.split_first() {
         Some((0, [])) => Ok(None),
         Some((1, row)) => Ok(Some(row)),
-        _ => Err(Error::corrupt(format!("a before-image of {} bytes says neither that a row was there nor that it was not", bytes.len()))),
+        _ => Err(Error::corrupt(format!(
+            "a before-image of {} bytes says neither that a row was there nor that it was not",
+            bytes.len()
+        ))),
     }
 }
 
@@ -163,7 +184,10 @@ mod tests {
         assert_eq!(CheckpointRow::decode(&row.encode()).unwrap(), row);
         let key = before_key(Epoch(7), Table::Dentry, b"abcdefgh.");
         assert_eq!(split_before_key(&key).unwrap(), (Epoch(7), Table::Dentry, &b"abcdefgh."[..]));
-        assert_eq!(split_scope_key(&scope_key(Epoch(3), InodeNo(9))).unwrap(), (Epoch(3), InodeNo(9)));
+        assert_eq!(
+            split_scope_key(&scope_key(Epoch(3), InodeNo(9))).unwrap(),
+            (Epoch(3), InodeNo(9))
+        );
         assert_eq!(decode_image(&encode_image(None)).unwrap(), None);
         assert_eq!(decode_image(&encode_image(Some(b"x"))).unwrap(), Some(&b"x"[..]));
     }
@@ -176,6 +200,10 @@ mod tests {
         assert!(split_before_key(&[0, 0, 0, 1, 6, 1]).is_err(), "settings have no past");
         assert!(split_before_key(&[0, 0, 0]).is_err());
         assert!(split_scope_key(&[0; 13]).is_err());
-        assert!(decode_image(&[]).is_err() && decode_image(&[0, 1]).is_err() && decode_image(&[2]).is_err());
+        assert!(
+            decode_image(&[]).is_err()
+                && decode_image(&[0, 1]).is_err()
+                && decode_image(&[2]).is_err()
+        );
     }
 }

@@ -1,4 +1,5 @@
-//! What checkpoints and clones keep: before-images of rows, and the references to blocks that several rows share.
+//! What checkpoints and clones keep: before-images of rows, and the references to blocks that
+//! several rows share.
 //!
 //! | file | holds |
 //! | --- | --- |
@@ -17,6 +18,6 @@ pub use block_refs::{BlockRefs, Others, Referrer, freed_by};
 #[cfg(any(test, feature = "forge"))]
 pub use checkpoint_row::encode_image;
 pub use checkpoint_row::{
-    CheckpointRow, before_key, checkpoint_key, decode_image, has_before_images, image_extent, put_image, scope_key, split_before_key,
-    split_checkpoint_key, split_scope_key,
+    CheckpointRow, before_key, checkpoint_key, decode_image, has_before_images, image_extent,
+    put_image, scope_key, split_before_key, split_checkpoint_key, split_scope_key,
 };

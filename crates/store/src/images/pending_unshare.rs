@@ -1,7 +1,9 @@
 //! Runs of blocks that were shared until a record that may not be sealed yet.
 //!
-//! The one row that has them now may have them written in place only once it is: a crash before would bring back the file, or checkpoint, that shared them, with the new
-//! bytes (I-CKP-7). It is the same for blocks that become free (I-SPC-2), but these wait in the free space, and a writer does not wait: it has the record sealed.
+//! The one row that has them now may have them written in place only once it is: a crash before
+//! would bring back the file, or checkpoint, that shared them, with the new bytes (I-CKP-7). It is
+//! the same for blocks that become free (I-SPC-2), but these wait in the free space, and a writer
+//! does not wait: it has the record sealed.
 
 use std::collections::VecDeque;
 
@@ -32,7 +34,8 @@ impl PendingUnshare {
         }
     }
 
-    /// Returns the record that must be sealed before any block of the run is written in place, if one is known.
+    /// Returns the record that must be sealed before any block of the run is written in place, if
+    /// one is known.
     pub fn last(&self, run: Run) -> Option<Lsn> {
         self.runs.overlapping(run.start.0..run.end()).map(|(_, lsn)| *lsn).max()
     }
@@ -62,9 +65,18 @@ mod tests {
                 left.note(lsn, &[run], sealed);
                 model[start as usize..run.end() as usize].fill(lsn);
             }
-            let expected = model[start as usize..run.end() as usize].iter().max().copied().expect("a block at least");
+            let expected = model[start as usize..run.end() as usize]
+                .iter()
+                .max()
+                .copied()
+                .expect("a block at least");
             let found = left.last(run).filter(|lsn| *lsn > sealed);
-            assert_eq!(found, Some(expected).filter(|lsn| *lsn > sealed), "{run:?} after record {}", lsn.0);
+            assert_eq!(
+                found,
+                Some(expected).filter(|lsn| *lsn > sealed),
+                "{run:?} after record {}",
+                lsn.0
+            );
         }
         left.note(Lsn(4000), &[], Lsn(4000));
         assert!(left.runs.is_empty() && left.order.is_empty(), "{left:?}");

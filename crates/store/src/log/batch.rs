@@ -36,7 +36,8 @@ pub(super) struct Header {
     pub(super) incarnation: u64,
     pub(super) sequence: u64,
     pub(super) offset: u64,
-    /// The lsn of the first record; where there is none, the one that the next record will have at the earliest.
+    /// The lsn of the first record; where there is none, the one that the next record will have at
+    /// the earliest.
     pub(super) first: Lsn,
     /// The data that records up to this one expose was durable before this batch was written.
     pub(super) sealed: Lsn,
@@ -49,7 +50,8 @@ pub(super) struct Header {
 /// Why bytes are not the batch that was looked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Mismatch {
-    /// Something else is there: nothing was written, or what an earlier round or life of the log left.
+    /// Something else is there: nothing was written, or what an earlier round or life of the log
+    /// left.
     Absent,
     /// The header is of this life of the log, but the content is not all there.
     Torn,
@@ -64,7 +66,10 @@ impl Header {
     /// Writes the header in front of the payload in `batch` and zeroes what follows it.
     pub(super) fn write(&self, volume: Uuid, batch: &mut [u8]) {
         let end = HEADER_BYTES + self.payload_len as usize;
-        assert!(self.len as usize == batch.len() && end <= batch.len(), "a log write's length disagrees with its buffer");
+        assert!(
+            self.len as usize == batch.len() && end <= batch.len(),
+            "a log write's length disagrees with its buffer"
+        );
         batch[end..].fill(0);
         let mut at = CHECKED_FROM;
         let mut put = |bytes: &[u8]| {
@@ -73,7 +78,14 @@ impl Header {
         };
         put(&self.len.to_le_bytes());
         put(volume.as_bytes());
-        for value in [self.incarnation, self.sequence, self.offset, self.first.0, self.sealed.0, self.durable_sequence] {
+        for value in [
+            self.incarnation,
+            self.sequence,
+            self.offset,
+            self.first.0,
+            self.sealed.0,
+            self.durable_sequence,
+        ] {
             put(&value.to_le_bytes());
         }
         put(&self.payload_len.to_le_bytes());
@@ -84,8 +96,8 @@ impl Header {
         batch[8..12].copy_from_slice(&crc.to_le_bytes());
     }
 
-    /// Reads a header that may be anything; `None` unless every field is possible for this volume at ring offset `offset`.
-    /// The content is not checked yet: see [`intact`](Self::intact).
+    /// Reads a header that may be anything; `None` unless every field is possible for this volume
+    /// at ring offset `offset`. The content is not checked yet: see [`intact`](Self::intact).
     pub(super) fn read(bytes: &[u8; HEADER_BYTES], volume: Uuid, offset: u64) -> Option<Self> {
         let mut r = Reader::new(bytes, "a log write");
         let magic = r.take(8).ok()?;
@@ -99,7 +111,17 @@ impl Header {
         let (incarnation, sequence, at, first) = (next()?, next()?, next()?, Lsn(next()?));
         let (sealed, durable_sequence) = (Lsn(next()?), next()?);
         let (payload_len, count) = (r.u32().ok()?, r.u32().ok()?);
-        let header = Self { len, incarnation, sequence, offset: at, first, sealed, durable_sequence, payload_len, count };
+        let header = Self {
+            len,
+            incarnation,
+            sequence,
+            offset: at,
+            first,
+            sealed,
+            durable_sequence,
+            payload_len,
+            count,
+        };
         (at == offset && header.is_possible()).then_some(header)
     }
 
@@ -115,7 +137,8 @@ impl Header {
             && self.durable_sequence < self.sequence
     }
 
-    /// Whether the whole batch is what was written; `batch` starts with the header's own bytes and has at least its payload.
+    /// Whether the whole batch is what was written; `batch` starts with the header's own bytes and
+    /// has at least its payload.
     pub(super) fn intact(&self, batch: &[u8]) -> bool {
         let crc = batch[8..12].try_into().map(u32::from_le_bytes).expect("4 bytes");
         crc32c(&batch[CHECKED_FROM..HEADER_BYTES + self.payload_len as usize]) == crc
@@ -127,13 +150,18 @@ impl Header {
     }
 }
 
-/// Gives every log write that begins in `ring` and whose payload lies in it the checksum that its bytes ask for; returns how many there are.
+/// Gives every log write that begins in `ring` and whose payload lies in it the checksum that its
+/// bytes ask for; returns how many there are.
 #[cfg(any(test, feature = "forge"))]
 pub fn seal_batches(ring: &mut [u8]) -> usize {
     let step = usize::try_from(SECTOR).expect("a sector is small");
     let mut sealed = 0;
     for at in (0..ring.len()).step_by(step) {
-        let Some(header) = ring.get(at..at + HEADER_BYTES).filter(|header| header.starts_with(&MAGIC)) else { continue };
+        let Some(header) =
+            ring.get(at..at + HEADER_BYTES).filter(|header| header.starts_with(&MAGIC))
+        else {
+            continue;
+        };
         let payload_len = u32::from_le_bytes(header[80..84].try_into().expect("4 bytes")) as usize;
         if let Some(checked) = ring.get(at + CHECKED_FROM..at + HEADER_BYTES + payload_len) {
             let crc = crc32c(checked);

@@ -5,7 +5,8 @@
 //!                                                                                          │
 //!             ▲────────────────────────────────────────────────────────────────────────────┘
 //! ```
-//! Appenders fill one batch while the leader writes others, so no appender waits for a write in progress.
+//! Appenders fill one batch while the leader writes others, so no appender waits for a write in
+//! progress.
 
 use std::collections::VecDeque;
 
@@ -82,10 +83,22 @@ impl Buffer {
     pub(super) fn new(limits: Limits, last: Lsn) -> Self {
         let (full, spare) = (VecDeque::new(), Vec::new());
         let none = Lsn(0);
-        Self { limits, full, current: None, spare, bytes: 0, last, taken: last, dropped: none, barrier: false, exposing: none }
+        Self {
+            limits,
+            full,
+            current: None,
+            spare,
+            bytes: 0,
+            last,
+            taken: last,
+            dropped: none,
+            barrier: false,
+            exposing: none,
+        }
     }
 
-    /// Encodes a record behind the last one. What no ring could hold is dropped instead: it needs a metadata commit.
+    /// Encodes a record behind the last one. What no ring could hold is dropped instead: it needs a
+    /// metadata commit.
     pub(super) fn append(&mut self, record: &Record) -> Lsn {
         self.last.0 += 1;
         let len = record.encoded_len();
@@ -147,7 +160,10 @@ impl Buffer {
         out.extend(self.current.take());
         self.bytes = 0;
         self.taken = self.last;
-        Taken { barrier: std::mem::take(&mut self.barrier), exposing: std::mem::take(&mut self.exposing) }
+        Taken {
+            barrier: std::mem::take(&mut self.barrier),
+            exposing: std::mem::take(&mut self.exposing),
+        }
     }
 
     /// Takes a buffer back for reuse.
@@ -157,11 +173,14 @@ impl Buffer {
         }
     }
 
-    /// Drops the batches that hold nothing after `lsn`. One that straddles it stays whole: replay skips what the metadata holds.
+    /// Drops the batches that hold nothing after `lsn`. One that straddles it stays whole: replay
+    /// skips what the metadata holds.
     pub(super) fn skip_to(&mut self, lsn: Lsn) {
         let held = self.full.partition_point(|batch| batch.last() <= lsn);
         let mut batches: Vec<_> = self.full.drain(..held).collect();
-        batches.extend(self.current.take_if(|batch| batch.last() <= lsn || (planted(PlantedBug::SkipsTooMuch) && batch.first <= lsn)));
+        batches.extend(self.current.take_if(|batch| {
+            batch.last() <= lsn || (planted(PlantedBug::SkipsTooMuch) && batch.first <= lsn)
+        }));
         for batch in batches {
             self.bytes -= batch.padded(self.limits.unit);
             self.recycle(batch.buf);
@@ -172,15 +191,16 @@ impl Buffer {
         }
     }
 
-    /// Lets the data of buffered record `lsn` be overwritten, by having the data flushed before the record is written.
-    /// `false` when the record is no longer here.
+    /// Lets the data of buffered record `lsn` be overwritten, by having the data flushed before the
+    /// record is written. `false` when the record is no longer here.
     pub(super) fn permit_overwrite(&mut self, lsn: Lsn) -> bool {
         let here = lsn > self.taken || planted(PlantedBug::PermitTooLate);
         self.barrier |= here && lsn > self.dropped && !planted(PlantedBug::PermitWithoutBarrier);
         here
     }
 
-    /// Records up to this one, if not durable yet, will never be written: only a metadata commit makes them durable.
+    /// Records up to this one, if not durable yet, will never be written: only a metadata commit
+    /// makes them durable.
     pub(super) fn dropped(&self) -> Lsn {
         self.dropped
     }

@@ -1,4 +1,5 @@
-//! One round of group commit: plan under the mutexes, then write and flush without them, then publish.
+//! One round of group commit: plan under the mutexes, then write and flush without them, then
+//! publish.
 
 use std::collections::VecDeque;
 
@@ -62,19 +63,25 @@ impl IntentLog {
         let plan = self.plan(&mut leader);
         match self.carry_out(&mut leader, &plan) {
             Ok(evidence) => self.publish(&mut leader, &plan, evidence),
-            Err(_) if planted(PlantedBug::FailedFlushForgotten) => self.publish(&mut leader, &plan, plan.sealed),
+            Err(_) if planted(PlantedBug::FailedFlushForgotten) => {
+                self.publish(&mut leader, &plan, plan.sealed)
+            }
             Err(error) => self.latch(error),
         }
     }
 
     /// Decides what to write, takes the batches and places them.
     fn plan(&self, leader: &mut Leader) -> Plan {
-        // Read after the tickets were counted: every caller that is covered has published its request.
+        // Read after the tickets were counted: every caller that is covered has published its
+        // request.
         let (sync_to, seal_to) = self.requested();
         let mut buffer = self.buffer.lock();
         let mut ring = self.ring.lock();
         let wanted = sync_to.max(seal_to);
-        assert!(wanted <= buffer.last(), "I-LOG-1: nobody waits for a record that was not appended");
+        assert!(
+            wanted <= buffer.last(),
+            "I-LOG-1: nobody waits for a record that was not appended"
+        );
         let mut plan = Plan {
             write: Write::Nothing,
             barrier: false,
@@ -85,12 +92,16 @@ impl IntentLog {
             exposing: Lsn(0),
         };
         if wanted > ring.durable() {
-            // Records that were dropped, or do not fit, wait for a metadata commit; the flush is made for the others.
+            // Records that were dropped, or do not fit, wait for a metadata commit; the flush is
+            // made for the others.
             if buffer.dropped() <= ring.durable() && ring.fits(buffer.lengths()) {
                 plan.write = Write::Records;
                 let taken = buffer.take(&mut leader.batches);
                 plan.barrier = taken.barrier || self.separate || seal_to > ring.durable();
-                assert!(plan.barrier || !taken.barrier, "I-LOG-4: a record without a checksum waits for its data");
+                assert!(
+                    plan.barrier || !taken.barrier,
+                    "I-LOG-4: a record without a checksum waits for its data"
+                );
                 plan.exposing = if plan.barrier { Lsn(0) } else { taken.exposing };
             }
         } else if ring.sealed() < ring.durable() && ring.fits(std::iter::once(self.unit as u64)) {
@@ -106,7 +117,10 @@ impl IntentLog {
             Write::Nothing => {}
             Write::Seal => leader.slots.push_back(ring.place(self.unit as u64, ring.placed())),
             Write::Records => {
-                let placed = leader.batches.iter().map(|batch| ring.place(batch.padded(self.unit) as u64, batch.last()));
+                let placed = leader
+                    .batches
+                    .iter()
+                    .map(|batch| ring.place(batch.padded(self.unit) as u64, batch.last()));
                 leader.slots.extend(placed);
             }
         }
@@ -135,7 +149,11 @@ impl IntentLog {
                 offset: slot.offset,
                 first,
                 sealed: if planted(PlantedBug::SealNotSaid) { Lsn(0) } else { plan.sealed },
-                durable_sequence: if planted(PlantedBug::DurableTooEarly) { slot.sequence - 1 } else { plan.durable_sequence },
+                durable_sequence: if planted(PlantedBug::DurableTooEarly) {
+                    slot.sequence - 1
+                } else {
+                    plan.durable_sequence
+                },
                 payload_len: u32::try_from(used - HEADER_BYTES).expect("a batch is at most 4 MiB"),
                 count,
             };
@@ -143,7 +161,10 @@ impl IntentLog {
                 header.sealed = header.last();
                 evidence = evidence.max(header.sealed);
             }
-            assert!(header.sealed <= header.last(), "I-LOG-5: a batch seals nothing that comes after it");
+            assert!(
+                header.sealed <= header.last(),
+                "I-LOG-5: a batch seals nothing that comes after it"
+            );
             header.write(self.parts.volume, buf);
             self.write_batch(buf, slot.offset)?;
         }
@@ -161,7 +182,10 @@ impl IntentLog {
 
     fn write_batch(&self, batch: &[u8], offset: u64) -> Result<()> {
         let LogParts { place, .. } = &self.parts;
-        assert!(offset + batch.len() as u64 <= place.len_bytes, "I-LOG-2: a log write stays within the ring");
+        assert!(
+            offset + batch.len() as u64 <= place.len_bytes,
+            "I-LOG-2: a log write stays within the ring"
+        );
         self.parts.ring_device().write_at(batch, place.start_byte + offset)?;
         self.counters.writes.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         Ok(())
@@ -181,7 +205,10 @@ impl IntentLog {
             let mut ring = self.ring.lock();
             ring.complete(evidence, plan.exposing);
             let written = leader.batches.back().map_or(Lsn(0), Batch::last);
-            assert!(ring.durable() >= written, "I-LOG-3: what was written before the flush is durable after it");
+            assert!(
+                ring.durable() >= written,
+                "I-LOG-3: what was written before the flush is durable after it"
+            );
             self.publish_progress(&ring);
         }
         if !leader.batches.is_empty() {

@@ -38,10 +38,20 @@ pub struct LogDeviceHead {
 }
 
 impl LogDeviceHead {
-    /// Plans a log of `len_bytes` at most on a device of `device_bytes`; `None` when less than `len_min` is left for the ring.
-    pub fn plan(volume: Uuid, device_bytes: u64, len_bytes_max: u64, len_bytes_min: u64) -> Option<Self> {
-        let len_bytes = device_bytes.saturating_sub(RING_START).min(len_bytes_max) / RING_START * RING_START;
-        (len_bytes >= len_bytes_min).then_some(Self { volume, place: LogPlace { separate: true, start_byte: RING_START, len_bytes } })
+    /// Plans a log of `len_bytes` at most on a device of `device_bytes`; `None` when less than
+    /// `len_min` is left for the ring.
+    pub fn plan(
+        volume: Uuid,
+        device_bytes: u64,
+        len_bytes_max: u64,
+        len_bytes_min: u64,
+    ) -> Option<Self> {
+        let len_bytes =
+            device_bytes.saturating_sub(RING_START).min(len_bytes_max) / RING_START * RING_START;
+        (len_bytes >= len_bytes_min).then_some(Self {
+            volume,
+            place: LogPlace { separate: true, start_byte: RING_START, len_bytes },
+        })
     }
 
     /// Writes the head and makes it durable.
@@ -63,7 +73,8 @@ impl LogDeviceHead {
     /// Reads the head; `None` when the device holds none.
     ///
     /// # Errors
-    /// `NewerFormat`, `Corrupt` for a damaged head or a device that is too small for the ring it names, device errors.
+    /// `NewerFormat`, `Corrupt` for a damaged head or a device that is too small for the ring it
+    /// names, device errors.
     pub fn read(device: &Arc<dyn BlockDevice>) -> Result<Option<Self>> {
         let mut buf = AlignedBuf::zeroed(head_len(device));
         if device.size_bytes() < buf.len() as u64 {
@@ -86,15 +97,23 @@ impl LogDeviceHead {
         let len_bytes = r.u64()?;
         head[12..16].fill(0);
         if crc32c(&head) != crc {
-            return Err(Error::corrupt(format!("{name}: the head of the log device (byte 0) is damaged: its checksum is wrong")));
+            return Err(Error::corrupt(format!(
+                "{name}: the head of the log device (byte 0) is damaged: its checksum is wrong"
+            )));
         }
         if version != VERSION {
-            let message = format!("{name}: the log device has format version {version}; this software knows {VERSION}: use a newer one");
+            let message = format!(
+                "{name}: the log device has format version {version}; this software knows {VERSION}: use a newer one"
+            );
             return Err(Error::new(ErrorKind::NewerFormat, message));
         }
-        if len_bytes % RING_START != 0 || len_bytes.checked_add(RING_START).is_none_or(|end| end > device.size_bytes()) {
+        if len_bytes % RING_START != 0
+            || len_bytes.checked_add(RING_START).is_none_or(|end| end > device.size_bytes())
+        {
             let size = device.size_bytes();
-            return Err(Error::corrupt(format!("{name}: the log device has {size} bytes, too few for its ring of {len_bytes} bytes")));
+            return Err(Error::corrupt(format!(
+                "{name}: the log device has {size} bytes, too few for its ring of {len_bytes} bytes"
+            )));
         }
         Ok(Self { volume, place: LogPlace { separate: true, start_byte: RING_START, len_bytes } })
     }

@@ -1,4 +1,5 @@
-//! Group commit: callers that arrive together share one round of work, without a hand-off between threads where that can be avoided.
+//! Group commit: callers that arrive together share one round of work, without a hand-off between
+//! threads where that can be avoided.
 //!
 //! ```text
 //!            ┌───────────── join: draw a ticket ─────────────┐
@@ -12,20 +13,29 @@
 //! ```
 //!
 //! - I-GROUP-1: one leader at a time.
-//! - I-GROUP-2: a caller returns only after a round that *began* after it drew its ticket has ended.
-//! - I-GROUP-3: no caller parks for ever: a leader that gives up the lead wakes the parked callers, and each of them then returns or tries to lead.
+//! - I-GROUP-2: a caller returns only after a round that *began* after it drew its ticket has
+//!   ended.
+//! - I-GROUP-3: no caller parks for ever: a leader that gives up the lead wakes the parked callers,
+//!   and each of them then returns or tries to lead.
 //!
-//! A hand-off through the scheduler costs more than a short flush, so waiting starts with yields; their time is bounded by what a
-//! round takes and by [`SPIN_NS_MAX`], and no thread spins that does not wait for a round in progress.
+//! A hand-off through the scheduler costs more than a short flush, so waiting starts with yields;
+//! their time is bounded by what a round takes and by [`SPIN_NS_MAX`], and no thread spins that
+//! does not wait for a round in progress.
 //!
-//! Measured with eight committers of 4 KiB on a busy machine of two processors: without the leader's wait 0.25 flushes a commit on a disk
-//! and 0.97 where a flush takes 15 µs, with it 0.13 to 0.15, and there three times the commits; where a flush takes 1 µs the wait costs more
-//! than it saves ([`GATHER_FROM_NS`]). Yielding for 100 µs before parking gave more commits than either less or 500 µs.
+//! Measured with eight committers of 4 KiB on a busy machine of two processors: without the
+//! leader's wait 0.25 flushes a commit on a disk and 0.97 where a flush takes 15 µs, with it 0.13
+//! to 0.15, and there three times the commits; where a flush takes 1 µs the wait costs more than it
+//! saves ([`GATHER_FROM_NS`]). Yielding for 100 µs before parking gave more commits than either
+//! less or 500 µs.
 
-use super::sync::{AtomicBool, AtomicU32, AtomicU64, Clock, Condvar, Mutex, MutexGuard, PoisonError, SeqCst, yield_now};
+use super::sync::{
+    AtomicBool, AtomicU32, AtomicU64, Clock, Condvar, Mutex, MutexGuard, PoisonError, SeqCst,
+    yield_now,
+};
 use crate::planted::{PlantedBug, planted};
 
-/// Longest time in nanoseconds that a caller yields before it parks: about what parking and waking cost.
+/// Longest time in nanoseconds that a caller yields before it parks: about what parking and waking
+/// cost.
 const SPIN_NS_MAX: u64 = 100_000;
 /// Shortest, and what a caller yields when a round takes so long that it must park anyway.
 const SPIN_NS_MIN: u64 = 10_000;
@@ -74,7 +84,11 @@ impl Group {
             parked: AtomicU32::new(0),
             park_lock: Mutex::new(()),
             wake: Condvar::new(),
-            tempo: Tempo { round_ns: AtomicU64::new(0), company: AtomicU64::new(1), doubt: AtomicU32::new(0) },
+            tempo: Tempo {
+                round_ns: AtomicU64::new(0),
+                company: AtomicU64::new(1),
+                doubt: AtomicU32::new(0),
+            },
         }
     }
 
@@ -83,8 +97,8 @@ impl Group {
         self.arrivals.load(SeqCst)
     }
 
-    /// Returns after a round of `work` that began after this call did; `work` runs on one of the callers' threads.
-    /// What the round is to achieve must have been published before the call.
+    /// Returns after a round of `work` that began after this call did; `work` runs on one of the
+    /// callers' threads. What the round is to achieve must have been published before the call.
     pub(super) fn join(&self, work: impl FnOnce()) {
         let ticket = self.arrivals.fetch_add(1, SeqCst) + 1;
         loop {
@@ -92,7 +106,8 @@ impl Group {
                 return;
             }
             if let Some(lead) = self.try_lead() {
-                // Between the look above and taking the lead, the former leader may have served this ticket.
+                // Between the look above and taking the lead, the former leader may have served
+                // this ticket.
                 if self.completed.load(SeqCst) < ticket {
                     lead.run(ticket, work);
                 }
@@ -106,7 +121,10 @@ impl Group {
     }
 
     fn try_lead(&self) -> Option<Lead<'_>> {
-        self.leading.compare_exchange(false, true, SeqCst, SeqCst).ok().map(|_| Lead { group: self })
+        self.leading
+            .compare_exchange(false, true, SeqCst, SeqCst)
+            .ok()
+            .map(|_| Lead { group: self })
     }
 
     /// Whether a caller with this ticket has nothing to do but wait.
@@ -116,7 +134,11 @@ impl Group {
 
     fn wait(&self, ticket: u64) {
         let round_ns = self.tempo.round_ns.load(SeqCst);
-        let budget_ns = if round_ns > LONG_ROUND_NS { SPIN_NS_MIN } else { (2 * round_ns).clamp(SPIN_NS_MIN, SPIN_NS_MAX) };
+        let budget_ns = if round_ns > LONG_ROUND_NS {
+            SPIN_NS_MIN
+        } else {
+            (2 * round_ns).clamp(SPIN_NS_MIN, SPIN_NS_MAX)
+        };
         let clock = Clock::start();
         while self.must_wait(ticket) {
             if clock.elapsed_ns() > budget_ns {
@@ -128,7 +150,8 @@ impl Group {
 
     fn park(&self, ticket: u64) {
         let mut park_lock = self.lock_parked();
-        // Announced before the last look: the leader looks at `parked` after it published, so one of both sees the other.
+        // Announced before the last look: the leader looks at `parked` after it published, so one
+        // of both sees the other.
         self.parked.fetch_add(1, SeqCst);
         while self.must_wait(ticket) {
             park_lock = self.wake.wait(park_lock).unwrap_or_else(PoisonError::into_inner);
@@ -140,7 +163,8 @@ impl Group {
         self.park_lock.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits a moment for the callers that came along in the last rounds; returns the tickets covered, and whether the wait was in vain.
+    /// Waits a moment for the callers that came along in the last rounds; returns the tickets
+    /// covered, and whether the wait was in vain.
     fn gather(&self, served: u64) -> (u64, bool) {
         let company = self.tempo.company.load(SeqCst);
         let doubt = self.tempo.doubt.load(SeqCst);
@@ -170,7 +194,8 @@ impl Tempo {
         let before = self.round_ns.load(SeqCst);
         let average = if before == 0 { round_ns } else { before - before / 8 + round_ns / 8 };
         self.round_ns.store(average, SeqCst);
-        let company = if late > 0 || in_vain { served + late } else { self.company.load(SeqCst).min(served) };
+        let company =
+            if late > 0 || in_vain { served + late } else { self.company.load(SeqCst).min(served) };
         self.company.store(company.min(COMPANY_MAX), SeqCst);
         if in_vain {
             self.doubt.store(DOUBT_ROUNDS, SeqCst);
@@ -181,7 +206,8 @@ impl Tempo {
 /// Rounds without a wait after one in vain: bounds the loss to a few per cent.
 const DOUBT_ROUNDS: u32 = 16;
 
-/// The lead. Given up when dropped, also by a panic, so that no caller waits for a leader that is gone.
+/// The lead. Given up when dropped, also by a panic, so that no caller waits for a leader that is
+/// gone.
 struct Lead<'a> {
     group: &'a Group,
 }
@@ -208,7 +234,8 @@ impl Drop for Lead<'_> {
     fn drop(&mut self) {
         let group = self.group;
         assert!(group.leading.swap(false, SeqCst), "I-GROUP-1: the lead was given up twice");
-        // I-GROUP-3: a caller that parks from here on sees the lead free; one that parked before is woken.
+        // I-GROUP-3: a caller that parks from here on sees the lead free; one that parked before is
+        // woken.
         if group.parked.load(SeqCst) > 0 && !planted(PlantedBug::WakeForgotten) {
             drop(group.lock_parked());
             group.wake.notify_all();

@@ -15,19 +15,26 @@
 //! ```
 //!
 //! - I-LOG-1: the order of lsns is the order of `append`; the records of a batch are consecutive.
-//! - I-LOG-2: a batch lies within the ring and over no batch that replay from the last durable metadata commit may need.
-//! - I-LOG-3: `sync(lsn)` succeeds only after a flush of the data device, begun after the call, has succeeded and every record up to
-//!   `lsn` was written before a flush of its device that has succeeded, or is held by a durable metadata commit.
-//! - I-LOG-4: a record whose batch is not sealed by itself carries the checksum of the data it exposes, or exposes none.
-//! - I-LOG-5: sealed ≤ durable. A record is sealed when a durable batch says that its data was durable (`sealed` in the header), or when no
-//!   record up to it has data to check: replay then takes it without reading data, so the data may be overwritten and its blocks reused.
+//! - I-LOG-2: a batch lies within the ring and over no batch that replay from the last durable
+//!   metadata commit may need.
+//! - I-LOG-3: `sync(lsn)` succeeds only after a flush of the data device, begun after the call, has
+//!   succeeded and every record up to `lsn` was written before a flush of its device that has
+//!   succeeded, or is held by a durable metadata commit.
+//! - I-LOG-4: a record whose batch is not sealed by itself carries the checksum of the data it
+//!   exposes, or exposes none.
+//! - I-LOG-5: sealed ≤ durable. A record is sealed when a durable batch says that its data was
+//!   durable (`sealed` in the header), or when no record up to it has data to check: replay then
+//!   takes it without reading data, so the data may be overwritten and its blocks reused.
 //! - I-LOG-6: after the first failed write or flush nothing is ever reported durable again.
-//! - I-LOG-7: replay hands over a prefix of the appended records that contains every acknowledged one.
-//! - I-LOG-8: where a log goes on in its incarnation, the rest of its ring is durably zero before the first write.
+//! - I-LOG-7: replay hands over a prefix of the appended records that contains every acknowledged
+//!   one.
+//! - I-LOG-8: where a log goes on in its incarnation, the rest of its ring is durably zero before
+//!   the first write.
 //!
-//! Why replay never rejects an acknowledged record: it was durable together with its data; its data changes in place only after
-//! [`IntentLog::permit_overwrite`], and its blocks go to others only once the record that freed them is sealed. Both imply that the
-//! record is sealed, and the batch that says so is in the chain, because all batches before it were durable with it.
+//! Why replay never rejects an acknowledged record: it was durable together with its data; its data
+//! changes in place only after [`IntentLog::permit_overwrite`], and its blocks go to others only
+//! once the record that freed them is sealed. Both imply that the record is sealed, and the batch
+//! that says so is in the chain, because all batches before it were durable with it.
 
 mod batch;
 mod buffer;
@@ -67,7 +74,8 @@ use crate::{Error, ErrorKind, Lsn, Result};
 pub enum SyncOutcome {
     /// What was asked for holds.
     Durable,
-    /// The log has no room (or dropped records that no ring could hold): make a durable metadata commit, then [`IntentLog::skip_to`].
+    /// The log has no room (or dropped records that no ring could hold): make a durable metadata
+    /// commit, then [`IntentLog::skip_to`].
     NeedsCommit,
 }
 
@@ -104,36 +112,43 @@ struct Counters {
     flushes: AtomicU64,
 }
 
-/// Buffering more than this, with no caller waiting for it, is pointless: a metadata commit is due long before.
+/// Buffering more than this, with no caller waiting for it, is pointless: a metadata commit is due
+/// long before.
 const BUFFERED_BYTES_MAX: u64 = 16 << 20;
 
 /// Into how many pieces the ring is shared out where the metadata has no room.
 const PIECES: u64 = 16;
 
-/// Checks the log's place, and that a write may begin at a ring byte; returns the write unit in bytes.
+/// Checks the log's place, and that a write may begin at a ring byte; returns the write unit in
+/// bytes.
 fn check_place(parts: &LogParts, offset: u64) -> Result<u64> {
     let unit = parts.check()?;
     if !offset.is_multiple_of(unit) || offset > parts.place.len_bytes {
         let name = parts.ring_device().name();
-        return Err(Error::corrupt(format!("{name}: the log cannot go on at ring byte {offset}: its write unit is {unit} bytes")));
+        return Err(Error::corrupt(format!(
+            "{name}: the log cannot go on at ring byte {offset}: its write unit is {unit} bytes"
+        )));
     }
     Ok(unit)
 }
 
 impl IntentLog {
-    /// Opens the log for writing at a position that a durable metadata commit holds and behind which nothing of its incarnation was written:
-    /// [`LogPosition::START`] of a fresh volume, [`ReplayReport::next`] otherwise.
+    /// Opens the log for writing at a position that a durable metadata commit holds and behind
+    /// which nothing of its incarnation was written: [`LogPosition::START`] of a fresh volume,
+    /// [`ReplayReport::next`] otherwise.
     ///
     /// # Errors
-    /// `Corrupt` for a place outside its device or not aligned to the device's blocks, or a position that is not.
+    /// `Corrupt` for a place outside its device or not aligned to the device's blocks, or a
+    /// position that is not.
     pub fn open(parts: LogParts, position: LogPosition) -> Result<Self> {
         let unit = check_place(&parts, position.offset)?;
         let ring = ring::Ring::new(parts.place, position);
         Ok(Self::over(parts, unit, ring))
     }
 
-    /// Goes on behind what replay found, where no metadata commit can hold it: the ring's other bytes are zeroed, so that nothing which an earlier life
-    /// left there follows (I-LOG-8), and what is there is sealed.
+    /// Goes on behind what replay found, where no metadata commit can hold it: the ring's other
+    /// bytes are zeroed, so that nothing which an earlier life left there follows (I-LOG-8), and
+    /// what is there is sealed.
     ///
     /// # Errors
     /// As [`open`](Self::open); `NoSpace` where the ring has no room for that.
@@ -142,7 +157,11 @@ impl IntentLog {
         let unit = check_place(&parts, ring.head())?;
         let free = ring.free();
         let zeroed: u64 = free.iter().map(|(_, len)| len).sum();
-        assert_eq!(zeroed + ring.used_bytes(), parts.place.len_bytes, "I-LOG-8: what is not in use becomes zero");
+        assert_eq!(
+            zeroed + ring.used_bytes(),
+            parts.place.len_bytes,
+            "I-LOG-8: what is not in use becomes zero"
+        );
         for (offset, len) in free {
             parts.ring_device().write_zeroes(parts.place.start_byte + offset, len)?;
         }
@@ -155,7 +174,12 @@ impl IntentLog {
             SyncOutcome::Durable => Ok(log),
             SyncOutcome::NeedsCommit => {
                 let name = log.parts.ring_device().name();
-                Err(Error::new(ErrorKind::NoSpace, format!("{name}: the log is full, and the metadata has no room to grow: mount read-only (-o ro)")))
+                Err(Error::new(
+                    ErrorKind::NoSpace,
+                    format!(
+                        "{name}: the log is full, and the metadata has no room to grow: mount read-only (-o ro)"
+                    ),
+                ))
             }
         }
     }
@@ -188,9 +212,11 @@ impl IntentLog {
         }
     }
 
-    /// Adds a record to the buffer and returns its ordinal. Memory only; never blocks on I/O and never fails.
+    /// Adds a record to the buffer and returns its ordinal. Memory only; never blocks on I/O and
+    /// never fails.
     ///
-    /// Called under the metadata store's mutex, so that the log's order is the order of the memtable. Data the record exposes has been written.
+    /// Called under the metadata store's mutex, so that the log's order is the order of the
+    /// memtable. Data the record exposes has been written.
     pub fn append(&self, record: &Record) -> Lsn {
         let mut buffer = self.buffer.lock();
         let lsn = buffer.append(record);
@@ -198,8 +224,8 @@ impl IntentLog {
         lsn
     }
 
-    /// Makes every record up to `lsn` durable, and all data writes that completed before the call: one flush, shared with other callers.
-    /// `Lsn(0)` asks for the flush only.
+    /// Makes every record up to `lsn` durable, and all data writes that completed before the call:
+    /// one flush, shared with other callers. `Lsn(0)` asks for the flush only.
     ///
     /// # Errors
     /// The first failure of the log, for ever.
@@ -209,8 +235,8 @@ impl IntentLog {
         self.outcome(lsn <= self.durable_lsn())
     }
 
-    /// Makes every record up to `lsn` *sealed*: durable, and replay will take it without a look at the data it exposed.
-    /// Returns at once when it is.
+    /// Makes every record up to `lsn` *sealed*: durable, and replay will take it without a look at
+    /// the data it exposed. Returns at once when it is.
     ///
     /// # Errors
     /// As [`sync`](Self::sync).
@@ -222,8 +248,9 @@ impl IntentLog {
         self.outcome(lsn <= self.sealed_lsn())
     }
 
-    /// Makes it safe to overwrite, in place, data that record `lsn` exposed. Call before the write is issued.
-    /// Costs nothing when the record is sealed or still buffered (its log write then waits for a flush of the data); seals otherwise.
+    /// Makes it safe to overwrite, in place, data that record `lsn` exposed. Call before the write
+    /// is issued. Costs nothing when the record is sealed or still buffered (its log write then
+    /// waits for a flush of the data); seals otherwise.
     ///
     /// # Errors
     /// As [`sync`](Self::sync).
@@ -253,7 +280,8 @@ impl IntentLog {
         Lsn(self.durable.load(Ordering::Acquire))
     }
 
-    /// Every record up to this one is sealed; blocks freed by such a record may be reused. Never above [`durable_lsn`](Self::durable_lsn).
+    /// Every record up to this one is sealed; blocks freed by such a record may be reused. Never
+    /// above [`durable_lsn`](Self::durable_lsn).
     #[inline]
     pub fn sealed_lsn(&self) -> Lsn {
         Lsn(self.sealed.load(Ordering::Acquire))
@@ -274,14 +302,16 @@ impl IntentLog {
         self.buffer.lock().is_quarter_full()
     }
 
-    /// Returns whether the ring has room for all that is buffered, and behind it for log writes of so many bytes and as many sixteenths of the ring.
+    /// Returns whether the ring has room for all that is buffered, and behind it for log writes of
+    /// so many bytes and as many sixteenths of the ring.
     pub(crate) fn has_room(&self, sixteenths: u64, bytes: u64) -> bool {
         let buffer = self.buffer.lock();
         let ring = self.ring.lock();
         let unit = self.unit as u64;
         let piece = self.size_bytes() / PIECES / unit * unit;
         let pieces = sixteenths.saturating_add(bytes.div_ceil(piece));
-        let wanted = std::iter::repeat_n(piece, usize::try_from(pieces.min(PIECES + 1)).expect("a few"));
+        let wanted =
+            std::iter::repeat_n(piece, usize::try_from(pieces.min(PIECES + 1)).expect("a few"));
         buffer.dropped() <= ring.durable() && ring.fits(buffer.lengths().chain(wanted))
     }
 
@@ -290,7 +320,8 @@ impl IntentLog {
         let buffer = self.buffer.lock();
         let ring = self.ring.lock();
         let len = (record.encoded_len() + batch::HEADER_BYTES).next_multiple_of(self.unit);
-        buffer.takes(len) && ring.fits(buffer.lengths().chain([len as u64, self.size_bytes() / PIECES]))
+        buffer.takes(len)
+            && ring.fits(buffer.lengths().chain([len as u64, self.size_bytes() / PIECES]))
     }
 
     /// Returns the position to store in a metadata commit that holds all records up to `lsn`.
@@ -305,12 +336,16 @@ impl IntentLog {
         self.used.store(ring.used_bytes(), Ordering::Relaxed);
     }
 
-    /// Takes note that a metadata commit, made after a flush of the data device, holds everything up to `lsn` durably: that much is durable and
-    /// sealed, and what of it is still buffered is dropped. Needed after [`SyncOutcome::NeedsCommit`], good after any durable metadata commit.
+    /// Takes note that a metadata commit, made after a flush of the data device, holds everything
+    /// up to `lsn` durably: that much is durable and sealed, and what of it is still buffered is
+    /// dropped. Needed after [`SyncOutcome::NeedsCommit`], good after any durable metadata commit.
     /// Call [`trim`](Self::trim) first.
     pub(crate) fn skip_to(&self, lsn: Lsn) {
         let mut buffer = self.buffer.lock();
-        assert!(lsn <= buffer.last(), "I-LOG-1: the metadata cannot hold a record that was not appended");
+        assert!(
+            lsn <= buffer.last(),
+            "I-LOG-1: the metadata cannot hold a record that was not appended"
+        );
         buffer.skip_to(lsn);
         let mut ring = self.ring.lock();
         ring.skip_to(lsn);
@@ -342,7 +377,8 @@ impl IntentLog {
         (Lsn(self.sync_to.load(Ordering::SeqCst)), Lsn(self.seal_to.load(Ordering::SeqCst)))
     }
 
-    /// Durable first: a reader of sealed and then durable must never see the former above the latter.
+    /// Durable first: a reader of sealed and then durable must never see the former above the
+    /// latter.
     fn publish_progress(&self, ring: &ring::Ring) {
         self.durable.store(ring.durable().0, Ordering::Release);
         self.sealed.store(ring.sealed().0, Ordering::Release);

@@ -39,26 +39,40 @@ impl LogParts {
         self.log.as_ref().unwrap_or(&self.data)
     }
 
-    /// Checks the place and returns the write unit in bytes: the device's physical block size, as far as the place is aligned to it.
+    /// Checks the place and returns the write unit in bytes: the device's physical block size, as
+    /// far as the place is aligned to it.
     ///
     /// # Errors
     /// `Corrupt` for a place outside its device, not aligned to the device's blocks, or too small.
     pub(super) fn check(&self) -> Result<u64> {
-        assert_eq!(self.place.separate, self.log.is_some(), "the log's place and its device disagree");
+        assert_eq!(
+            self.place.separate,
+            self.log.is_some(),
+            "the log's place and its device disagree"
+        );
         let device = self.ring_device();
         let LogPlace { start_byte, len_bytes, .. } = self.place;
         let (name, size) = (device.name(), device.size_bytes());
         if start_byte.checked_add(len_bytes).is_none_or(|end| end > size) {
-            return Err(Error::corrupt(format!("{name}: the log ({len_bytes} bytes at byte {start_byte}) lies outside the device of {size} bytes")));
+            return Err(Error::corrupt(format!(
+                "{name}: the log ({len_bytes} bytes at byte {start_byte}) lies outside the device of {size} bytes"
+            )));
         }
         let geometry = device.geometry();
         let logical = u64::from(geometry.logical_block_size).max(SECTOR);
-        let mut unit = u64::from(geometry.physical_block_size).clamp(logical, UNIT_BYTES_MAX.max(logical));
+        let mut unit =
+            u64::from(geometry.physical_block_size).clamp(logical, UNIT_BYTES_MAX.max(logical));
         while unit > logical && (start_byte % unit != 0 || len_bytes % unit != 0) {
             unit /= 2;
         }
-        if !unit.is_power_of_two() || start_byte % unit != 0 || len_bytes % unit != 0 || len_bytes < UNITS_MIN * unit {
-            let what = format!("{name}: the log ({len_bytes} bytes at byte {start_byte}) does not suit a device with blocks of {logical} bytes");
+        if !unit.is_power_of_two()
+            || start_byte % unit != 0
+            || len_bytes % unit != 0
+            || len_bytes < UNITS_MIN * unit
+        {
+            let what = format!(
+                "{name}: the log ({len_bytes} bytes at byte {start_byte}) does not suit a device with blocks of {logical} bytes"
+            );
             return Err(Error::corrupt(what));
         }
         Ok(unit)
@@ -75,7 +89,8 @@ const UNITS_MIN: u64 = 8;
 /// From where to replay; a durable metadata commit holds it (setting row `log position`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LogPosition {
-    /// Grows by one with each recovery, so that what an earlier life left in the ring is never taken for new.
+    /// Grows by one with each recovery, so that what an earlier life left in the ring is never
+    /// taken for new.
     pub incarnation: u64,
     /// Sequence number of the log write to start with.
     pub sequence: u64,
@@ -91,16 +106,27 @@ impl LogPosition {
 
     /// Encodes the position.
     pub fn encode(&self) -> Vec<u8> {
-        [self.incarnation, self.sequence, self.offset, self.applied.0].into_iter().flat_map(u64::to_le_bytes).collect()
+        [self.incarnation, self.sequence, self.offset, self.applied.0]
+            .into_iter()
+            .flat_map(u64::to_le_bytes)
+            .collect()
     }
 
     /// Decodes a position; `Corrupt` for what is none.
     pub fn decode(bytes: &[u8]) -> Result<Self> {
         let mut r = Reader::new(bytes, "the log position");
-        let position = Self { incarnation: r.u64()?, sequence: r.u64()?, offset: r.u64()?, applied: Lsn(r.u64()?) };
+        let position = Self {
+            incarnation: r.u64()?,
+            sequence: r.u64()?,
+            offset: r.u64()?,
+            applied: Lsn(r.u64()?),
+        };
         r.end()?;
         let possible = 1..ORDINAL_MAX;
-        if !possible.contains(&position.incarnation) || !possible.contains(&position.sequence) || position.applied.0 >= ORDINAL_MAX {
+        if !possible.contains(&position.incarnation)
+            || !possible.contains(&position.sequence)
+            || position.applied.0 >= ORDINAL_MAX
+        {
             return Err(Error::corrupt(format!("the log position is impossible: {position:?}")));
         }
         Ok(position)

@@ -78,13 +78,17 @@ impl RecordKind {
     ];
 
     fn from_code(code: u8) -> Result<Self> {
-        Self::ALL.into_iter().find(|kind| *kind as u8 == code).ok_or_else(|| Error::corrupt(format!("unknown log record kind {code}")))
+        Self::ALL
+            .into_iter()
+            .find(|kind| *kind as u8 == code)
+            .ok_or_else(|| Error::corrupt(format!("unknown log record kind {code}")))
     }
 }
 
 /// The data that a record newly makes readable, and what it must be.
 ///
-/// The data write has completed, but need not be durable. The bytes are exactly those that become readable: not the rest of their sectors.
+/// The data write has completed, but need not be durable. The bytes are exactly those that become
+/// readable: not the rest of their sectors.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Exposure {
     /// Byte ranges of the data device: offset, length (not 0).
@@ -94,13 +98,15 @@ pub struct Exposure {
 }
 
 impl Exposure {
-    /// A larger exposure is written as a barrier instead: reading it all again at replay would cost more than a flush.
+    /// A larger exposure is written as a barrier instead: reading it all again at replay would cost
+    /// more than a flush.
     pub const BYTES_MAX: u64 = 1 << 20;
     /// So is one of more pieces.
     pub const SEGMENTS_MAX: usize = 256;
 
     fn fits(&self) -> bool {
-        self.segments.len() <= Self::SEGMENTS_MAX && self.segments.iter().map(|(_, len)| u64::from(*len)).sum::<u64>() <= Self::BYTES_MAX
+        self.segments.len() <= Self::SEGMENTS_MAX
+            && self.segments.iter().map(|(_, len)| u64::from(*len)).sum::<u64>() <= Self::BYTES_MAX
     }
 }
 
@@ -111,16 +117,20 @@ pub struct Record {
     pub kind: RecordKind,
     /// The full new images, applied in this order.
     pub rows: Vec<RowChange>,
-    /// Data that becomes readable with this record and whose checksum lets one flush cover both. Too large a one turns into a barrier.
+    /// Data that becomes readable with this record and whose checksum lets one flush cover both.
+    /// Too large a one turns into a barrier.
     pub exposes: Option<Exposure>,
-    /// Data that completed before the record was appended must be durable before the record is written.
+    /// Data that completed before the record was appended must be durable before the record is
+    /// written.
     pub barrier: bool,
 }
 
 impl Record {
     /// The exposure as it goes into the log: none where a barrier makes its checksum needless.
     pub(super) fn logged_exposure(&self) -> Option<&Exposure> {
-        self.exposes.as_ref().filter(|exposure| !self.barrier && exposure.fits() && !exposure.segments.is_empty())
+        self.exposes
+            .as_ref()
+            .filter(|exposure| !self.barrier && exposure.fits() && !exposure.segments.is_empty())
     }
 
     /// Whether the data must be flushed before the record is written.
@@ -129,8 +139,12 @@ impl Record {
     }
 
     pub(super) fn encoded_len(&self) -> usize {
-        let row = |row: &RowChange| ROW_BYTES + row.key.len() + row.value.as_deref().map_or(0, <[u8]>::len);
-        let exposure = self.logged_exposure().map_or(0, |exposure| EXPOSURE_BYTES + SEGMENT_BYTES * exposure.segments.len());
+        let row = |row: &RowChange| {
+            ROW_BYTES + row.key.len() + row.value.as_deref().map_or(0, <[u8]>::len)
+        };
+        let exposure = self
+            .logged_exposure()
+            .map_or(0, |exposure| EXPOSURE_BYTES + SEGMENT_BYTES * exposure.segments.len());
         RECORD_BYTES + self.rows.iter().map(row).sum::<usize>() + exposure
     }
 
@@ -138,13 +152,16 @@ impl Record {
     pub(super) fn encode(&self, out: &mut [u8]) {
         let mut w = Writer { out, at: 0 };
         let exposure = self.logged_exposure();
-        let flags = (u8::from(self.needs_barrier()) * FLAG_BARRIER) | (u8::from(exposure.is_some()) * FLAG_EXPOSES);
+        let flags = (u8::from(self.needs_barrier()) * FLAG_BARRIER)
+            | (u8::from(exposure.is_some()) * FLAG_EXPOSES);
         w.u32(w.out.len());
         w.put(&[self.kind as u8, flags, 0, 0]);
         w.u32(self.rows.len());
         for row in &self.rows {
             w.put(&[row.table as u8, u8::from(row.value.is_some())]);
-            w.put(&u16::try_from(row.key.len()).expect("a key is an inode and a name").to_le_bytes());
+            w.put(
+                &u16::try_from(row.key.len()).expect("a key is an inode and a name").to_le_bytes(),
+            );
             w.u32(row.value.as_deref().map_or(0, <[u8]>::len));
             w.put(&row.key);
             w.put(row.value.as_deref().unwrap_or_default());
@@ -160,10 +177,13 @@ impl Record {
         assert_eq!(w.at, w.out.len(), "a record was encoded to another length than announced");
     }
 
-    /// Takes the first record off `payload` (hostile bytes); allocates no more than the payload's size times a small constant.
+    /// Takes the first record off `payload` (hostile bytes); allocates no more than the payload's
+    /// size times a small constant.
     pub fn decode(payload: &mut Reader<'_>) -> Result<Self> {
         let len = payload.u32()? as usize;
-        let Some(body) = len.checked_sub(4) else { return Err(Error::corrupt(format!("a log record claims a length of {len} bytes"))) };
+        let Some(body) = len.checked_sub(4) else {
+            return Err(Error::corrupt(format!("a log record claims a length of {len} bytes")));
+        };
         let mut r = Reader::new(payload.take(body)?, "a log record");
         let kind = RecordKind::from_code(r.u8()?)?;
         let flags = r.u8()?;
@@ -198,7 +218,9 @@ fn decode_row(r: &mut Reader<'_>) -> Result<RowChange> {
     match op {
         0 if value_len == 0 => Ok(RowChange::delete(table, key)),
         1 => Ok(RowChange::put(table, key, value)),
-        _ => Err(Error::corrupt(format!("a log record has an unknown row operation {op} with {value_len} bytes"))),
+        _ => Err(Error::corrupt(format!(
+            "a log record has an unknown row operation {op} with {value_len} bytes"
+        ))),
     }
 }
 
@@ -206,11 +228,19 @@ fn decode_exposure(r: &mut Reader<'_>) -> Result<Exposure> {
     let crc = r.u32()?;
     let count = r.u32()? as usize;
     if count == 0 || count > Exposure::SEGMENTS_MAX {
-        return Err(Error::corrupt(format!("a log record exposes {count} ranges; 1 to {} are possible", Exposure::SEGMENTS_MAX)));
+        return Err(Error::corrupt(format!(
+            "a log record exposes {count} ranges; 1 to {} are possible",
+            Exposure::SEGMENTS_MAX
+        )));
     }
     let segments = (0..count).map(|_| Ok((r.u64()?, r.u32()?))).collect::<Result<Vec<_>>>()?;
     let exposure = Exposure { segments, crc };
-    if !exposure.fits() || exposure.segments.iter().any(|(offset, len)| *len == 0 || offset.checked_add(u64::from(*len)).is_none()) {
+    if !exposure.fits()
+        || exposure
+            .segments
+            .iter()
+            .any(|(offset, len)| *len == 0 || offset.checked_add(u64::from(*len)).is_none())
+    {
         return Err(Error::corrupt("a log record exposes an impossible range of the data device"));
     }
     Ok(exposure)
@@ -237,6 +267,10 @@ impl Writer<'_> {
     }
 
     fn u32(&mut self, value: usize) {
-        self.put(&u32::try_from(value).expect("lengths within a log write are below 4 GiB").to_le_bytes());
+        self.put(
+            &u32::try_from(value)
+                .expect("lengths within a log write are below 4 GiB")
+                .to_le_bytes(),
+        );
     }
 }

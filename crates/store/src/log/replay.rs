@@ -1,14 +1,18 @@
-//! Replay: reads the ring from the last durable metadata commit on and hands over what was acknowledged, and perhaps a little more.
+//! Replay: reads the ring from the last durable metadata commit on and hands over what was
+//! acknowledged, and perhaps a little more.
 //!
-//! Two passes. The first follows the chain of intact batches to its end and learns what the last of them seals; the second hands the records
-//! over, up to the first one that is not sealed and whose data is not there. Both read the ring only, a window at a time, each byte at most
-//! once a pass; data is read for records that are not sealed, 1 MiB a record at most.
+//! Two passes. The first follows the chain of intact batches to its end and learns what the last of
+//! them seals; the second hands the records over, up to the first one that is not sealed and whose
+//! data is not there. Both read the ring only, a window at a time, each byte at most once a pass;
+//! data is read for records that are not sealed, 1 MiB a record at most.
 //!
-//! A batch that is not intact is what a power cut leaves of a log write that was not acknowledged. It is *damage* when a later batch says that
-//! it had been durable (`durable sequence` in the header).
+//! A batch that is not intact is what a power cut leaves of a log write that was not acknowledged.
+//! It is *damage* when a later batch says that it had been durable (`durable sequence` in the
+//! header).
 //!
-//! A device may answer two reads of one place differently. What a checksum covers is taken from the bytes that it was computed of, never from an
-//! earlier read; and what looks as if it had not arrived is read once more before the log is said to end there.
+//! A device may answer two reads of one place differently. What a checksum covers is taken from the
+//! bytes that it was computed of, never from an earlier read; and what looks as if it had not
+//! arrived is read once more before the log is said to end there.
 
 use std::sync::Arc;
 
@@ -32,9 +36,11 @@ pub struct ReplayReport {
     pub end: String,
     /// Says which part is damaged although it had once been durable: acknowledged records are lost.
     pub damaged: Option<String>,
-    /// Bytes of the data device, offset and length, that decided whether a record counts. As long as this log may be replayed again, they must stay.
+    /// Bytes of the data device, offset and length, that decided whether a record counts. As long
+    /// as this log may be replayed again, they must stay.
     pub checked: Vec<(u64, u32)>,
-    /// The position of the next incarnation; open the log there once a durable metadata commit holds it.
+    /// The position of the next incarnation; open the log there once a durable metadata commit
+    /// holds it.
     pub next: LogPosition,
     /// What the log goes on behind where there can be no such commit.
     pub kept: Kept,
@@ -52,17 +58,27 @@ pub struct Kept {
     pub(super) sealed: Lsn,
 }
 
-/// Hands every record of the log after `position` to `visitor`, in order. Changes nothing on any device.
+/// Hands every record of the log after `position` to `visitor`, in order. Changes nothing on any
+/// device.
 ///
-/// What is read may sit in volatile caches (the process was killed, the machine not): a mount that goes on to write flushes both devices, then
-/// commits the metadata durably together with [`ReplayReport::next`], and only then opens the log there.
+/// What is read may sit in volatile caches (the process was killed, the machine not): a mount that
+/// goes on to write flushes both devices, then commits the metadata durably together with
+/// [`ReplayReport::next`], and only then opens the log there.
 ///
 /// # Errors
-/// `Corrupt` when an intact log write holds what this software does not write; errors of the devices and of the visitor.
-pub fn replay(parts: &LogParts, position: LogPosition, mut visitor: impl FnMut(Lsn, Record) -> Result<()>) -> Result<ReplayReport> {
+/// `Corrupt` when an intact log write holds what this software does not write; errors of the
+/// devices and of the visitor.
+pub fn replay(
+    parts: &LogParts,
+    position: LogPosition,
+    mut visitor: impl FnMut(Lsn, Record) -> Result<()>,
+) -> Result<ReplayReport> {
     parts.check()?;
     if position.offset > parts.place.len_bytes {
-        return Err(Error::corrupt(format!("the log position names byte {} of a ring of {} bytes", position.offset, parts.place.len_bytes)));
+        return Err(Error::corrupt(format!(
+            "the log position names byte {} of a ring of {} bytes",
+            position.offset, parts.place.len_bytes
+        )));
     }
     let mut ring = Window::new(parts.ring_device(), parts.place.start_byte, parts.place.len_bytes);
     let chain = follow(parts, &mut ring, position)?;
@@ -72,14 +88,21 @@ pub fn replay(parts: &LogParts, position: LogPosition, mut visitor: impl FnMut(L
         end: chain.end.clone(),
         damaged: chain.damaged.clone(),
         checked: Vec::new(),
-        next: LogPosition { incarnation: position.incarnation + u64::from(!planted(PlantedBug::SameIncarnation)), ..LogPosition::START },
+        next: LogPosition {
+            incarnation: position.incarnation + u64::from(!planted(PlantedBug::SameIncarnation)),
+            ..LogPosition::START
+        },
         kept: Kept { position, batches: Vec::new(), rest: Vec::new(), sealed: chain.sealed },
     };
     let mut data = Window::new(&parts.data, 0, parts.data.size_bytes());
     let mut cursor = Cursor::new(position);
     while cursor.sequence < chain.sequence {
         let Ok(header) = cursor.find(parts, &mut ring)? else {
-            let message = format!("{}: log write {} was intact and is no longer: the device is failing", ring.device.name(), cursor.sequence);
+            let message = format!(
+                "{}: log write {} was intact and is no longer: the device is failing",
+                ring.device.name(),
+                cursor.sequence
+            );
             return Err(Error::corrupt(message));
         };
         let before = report.last;
@@ -129,7 +152,8 @@ fn follow(parts: &LogParts, ring: &mut Window<'_>, position: LogPosition) -> Res
                     Mismatch::Absent => "does not exist",
                     Mismatch::Torn => "is incomplete",
                 };
-                let end = format!("log write {} (ring byte {}) {what}", cursor.sequence, cursor.offset);
+                let end =
+                    format!("log write {} (ring byte {}) {what}", cursor.sequence, cursor.offset);
                 let damaged = look_beyond(parts, ring, &cursor)?;
                 return Ok(Chain { sequence: cursor.sequence, sealed, end, damaged });
             }
@@ -143,7 +167,8 @@ struct Cursor {
     incarnation: u64,
     sequence: u64,
     offset: u64,
-    /// The lsn that comes next: a batch may start before it (its first records are held by the metadata), never after it.
+    /// The lsn that comes next: a batch may start before it (its first records are held by the
+    /// metadata), never after it.
     expected: Lsn,
 }
 
@@ -153,8 +178,13 @@ impl Cursor {
         Self { incarnation, sequence, offset, expected: Lsn(applied.0.saturating_add(1)) }
     }
 
-    /// Finds the batch behind the one before, or at the start of the ring when it did not fit there.
-    fn find(&self, parts: &LogParts, ring: &mut Window<'_>) -> Result<std::result::Result<Header, Mismatch>> {
+    /// Finds the batch behind the one before, or at the start of the ring when it did not fit
+    /// there.
+    fn find(
+        &self,
+        parts: &LogParts,
+        ring: &mut Window<'_>,
+    ) -> Result<std::result::Result<Header, Mismatch>> {
         let found = self.look(parts, ring)?;
         if found.is_ok() {
             return Ok(found);
@@ -163,7 +193,11 @@ impl Cursor {
         self.look(parts, ring)
     }
 
-    fn look(&self, parts: &LogParts, ring: &mut Window<'_>) -> Result<std::result::Result<Header, Mismatch>> {
+    fn look(
+        &self,
+        parts: &LogParts,
+        ring: &mut Window<'_>,
+    ) -> Result<std::result::Result<Header, Mismatch>> {
         let here = self.find_at(parts, ring, self.offset)?;
         if here.is_ok() || self.offset == 0 || planted(PlantedBug::WrapNotFollowed) {
             return Ok(here);
@@ -172,8 +206,15 @@ impl Cursor {
         Ok(if at_start == Err(Mismatch::Absent) { here } else { at_start })
     }
 
-    fn find_at(&self, parts: &LogParts, ring: &mut Window<'_>, offset: u64) -> Result<std::result::Result<Header, Mismatch>> {
-        let Some(header) = read_header(parts, ring, offset)? else { return Ok(Err(Mismatch::Absent)) };
+    fn find_at(
+        &self,
+        parts: &LogParts,
+        ring: &mut Window<'_>,
+        offset: u64,
+    ) -> Result<std::result::Result<Header, Mismatch>> {
+        let Some(header) = read_header(parts, ring, offset)? else {
+            return Ok(Err(Mismatch::Absent));
+        };
         if header.incarnation != self.incarnation || header.sequence != self.sequence {
             return Ok(Err(Mismatch::Absent));
         }
@@ -198,17 +239,20 @@ fn read_header(parts: &LogParts, ring: &mut Window<'_>, offset: u64) -> Result<O
     Ok(header.filter(|header| offset + u64::from(header.len) <= ring.len))
 }
 
-/// Says whether a batch is what was written, and its header the one that was read: the window may have been read again in between.
+/// Says whether a batch is what was written, and its header the one that was read: the window may
+/// have been read again in between.
 fn is_whole(parts: &LogParts, header: &Header, batch: &[u8]) -> bool {
-    let again = batch.first_chunk().and_then(|bytes| Header::read(bytes, parts.volume, header.offset));
+    let again =
+        batch.first_chunk().and_then(|bytes| Header::read(bytes, parts.volume, header.offset));
     again.as_ref() == Some(header) && (header.intact(batch) || planted(PlantedBug::TornBatchTaken))
 }
 
 /// A medium full of headers without content must not keep a mount busy.
 const CANDIDATES_MAX: u32 = 64;
 
-/// Looks for proof that the batch at the cursor had been durable: a later one that says so. No batch is longer than [`BATCH_BYTES_MAX`], so
-/// the next one is within that distance, and the one that was written after it was durable hardly further.
+/// Looks for proof that the batch at the cursor had been durable: a later one that says so. No
+/// batch is longer than [`BATCH_BYTES_MAX`], so the next one is within that distance, and the one
+/// that was written after it was durable hardly further.
 fn look_beyond(parts: &LogParts, ring: &mut Window<'_>, cursor: &Cursor) -> Result<Option<String>> {
     let reach = (2 * BATCH_BYTES_MAX).min(ring.len);
     let start = cursor.offset.next_multiple_of(SECTOR).min(ring.len);
@@ -218,7 +262,10 @@ fn look_beyond(parts: &LogParts, ring: &mut Window<'_>, cursor: &Cursor) -> Resu
     let mut patience = CANDIDATES_MAX;
     for offset in (start..end).step_by(step).chain((0..wrapped).step_by(step)) {
         let Some(header) = read_header(parts, ring, offset)? else { continue };
-        if header.incarnation != cursor.incarnation || header.sequence <= cursor.sequence || header.durable_sequence < cursor.sequence {
+        if header.incarnation != cursor.incarnation
+            || header.sequence <= cursor.sequence
+            || header.durable_sequence < cursor.sequence
+        {
             continue;
         }
         if is_whole(parts, &header, ring.bytes(offset, header.len as usize)?) {
@@ -246,10 +293,16 @@ fn visit_batch(
 ) -> Result<bool> {
     let name = ring.device.name();
     let place = |error: Error| {
-        let message = format!("{name}: log write {} at ring byte {}: {}", header.sequence, header.offset, error.message);
+        let message = format!(
+            "{name}: log write {} at ring byte {}: {}",
+            header.sequence, header.offset, error.message
+        );
         Error { message, ..error }
     };
-    let mut payload = Reader::new(header.payload(ring.bytes(header.offset, header.len as usize)?), "the payload of a log write");
+    let mut payload = Reader::new(
+        header.payload(ring.bytes(header.offset, header.len as usize)?),
+        "the payload of a log write",
+    );
     for index in 0..u64::from(header.count) {
         let lsn = Lsn(header.first.0 + index);
         let record = Record::decode(&mut payload).map_err(place)?;
@@ -257,8 +310,12 @@ fn visit_batch(
             continue;
         }
         if lsn.0 != report.last.0 + 1 {
-            // I-LOG-7. The first pass saw to it; a device that answers differently the second time is failing.
-            return Err(place(Error::corrupt(format!("record {} follows record {}: the device is failing", lsn.0, report.last.0))));
+            // I-LOG-7. The first pass saw to it; a device that answers differently the second time
+            // is failing.
+            return Err(place(Error::corrupt(format!(
+                "record {} follows record {}: the device is failing",
+                lsn.0, report.last.0
+            ))));
         }
         if (lsn > sealed || planted(PlantedBug::SealNotBelieved))
             && !planted(PlantedBug::ExposureNotChecked)
@@ -274,12 +331,16 @@ fn visit_batch(
                     continue;
                 }
                 Ok(false) => {
-                    report.end = format!("record {} exposes data that did not reach the device", lsn.0);
+                    report.end =
+                        format!("record {} exposes data that did not reach the device", lsn.0);
                     return Ok(false);
                 }
                 Err(error) => {
                     // Unreadable is not the same as unwritten: whether the record had been acknowledged cannot be told.
-                    report.end = format!("record {} exposes data that cannot be read ({error}); records from it on are lost", lsn.0);
+                    report.end = format!(
+                        "record {} exposes data that cannot be read ({error}); records from it on are lost",
+                        lsn.0
+                    );
                     report.damaged.get_or_insert_with(|| report.end.clone());
                     return Ok(false);
                 }
@@ -296,9 +357,18 @@ fn visit_batch(
     Ok(true)
 }
 
-/// Reads the records of an intact batch that come after one and not after another; all their data is there.
-fn records_between(ring: &mut Window<'_>, header: &Header, after: Lsn, upto: Lsn) -> Result<Vec<Record>> {
-    let mut payload = Reader::new(header.payload(ring.bytes(header.offset, header.len as usize)?), "the payload of a log write");
+/// Reads the records of an intact batch that come after one and not after another; all their data
+/// is there.
+fn records_between(
+    ring: &mut Window<'_>,
+    header: &Header,
+    after: Lsn,
+    upto: Lsn,
+) -> Result<Vec<Record>> {
+    let mut payload = Reader::new(
+        header.payload(ring.bytes(header.offset, header.len as usize)?),
+        "the payload of a log write",
+    );
     let mut records = Vec::new();
     for lsn in (header.first.0..=upto.0).map(Lsn) {
         let record = Record::decode(&mut payload)?;
@@ -343,10 +413,14 @@ impl<'a> Window<'a> {
 
     /// Returns `len` bytes from `offset` of the range.
     fn bytes(&mut self, offset: u64, len: usize) -> Result<&[u8]> {
-        let end = offset.checked_add(len as u64).filter(|end| *end <= self.len).ok_or_else(|| {
-            let name = self.device.name();
-            Error::corrupt(format!("{name}: the log names {len} bytes at byte {offset}, past the end at {}", self.len))
-        })?;
+        let end =
+            offset.checked_add(len as u64).filter(|end| *end <= self.len).ok_or_else(|| {
+                let name = self.device.name();
+                Error::corrupt(format!(
+                    "{name}: the log names {len} bytes at byte {offset}, past the end at {}",
+                    self.len
+                ))
+            })?;
         let (from, to) = (self.start + offset, self.start + end);
         if !(self.held.start <= from && to <= self.held.end) {
             self.load(from, to)?;
@@ -358,7 +432,12 @@ impl<'a> Window<'a> {
     fn load(&mut self, from: u64, to: u64) -> Result<()> {
         let align = u64::from(self.device.geometry().logical_block_size).max(SECTOR);
         let start = from / align * align;
-        let end = to.max(start + Self::BYTES).min(self.start + self.len).next_multiple_of(align).min(self.device.size_bytes()).max(to);
+        let end = to
+            .max(start + Self::BYTES)
+            .min(self.start + self.len)
+            .next_multiple_of(align)
+            .min(self.device.size_bytes())
+            .max(to);
         let len = usize::try_from(end - start).expect("a window is a few megabytes");
         self.held = 0..0;
         if self.buf.len() < len {

@@ -1,4 +1,5 @@
-//! The ring's book-keeping: where the next batch goes, what is alive, what is durable. Pure; the leader does the I/O.
+//! The ring's book-keeping: where the next batch goes, what is alive, what is durable. Pure; the
+//! leader does the I/O.
 
 use std::collections::VecDeque;
 
@@ -62,11 +63,17 @@ impl Ring {
 
     /// Goes on behind a log as replay found it. The first write is to seal what is there.
     pub(super) fn resumed(place: LogPlace, kept: &Kept) -> Self {
-        let live = |header: &Header| Live { sequence: header.sequence, offset: header.offset, len: header.len.into(), last: header.last() };
+        let live = |header: &Header| Live {
+            sequence: header.sequence,
+            offset: header.offset,
+            len: header.len.into(),
+            last: header.last(),
+        };
         let live: VecDeque<Live> = kept.batches.iter().map(live).collect();
         let mut ring = Self::new(place, kept.position);
         if let Some(last) = live.back().copied() {
-            (ring.head, ring.next_sequence, ring.durable_sequence) = (last.offset + last.len, last.sequence + 1, last.sequence);
+            (ring.head, ring.next_sequence, ring.durable_sequence) =
+                (last.offset + last.len, last.sequence + 1, last.sequence);
             ring.placed = last.last.max(ring.applied);
             (ring.durable, ring.exposing) = (ring.placed, ring.placed);
             ring.sealed = kept.sealed.min(ring.placed);
@@ -82,7 +89,11 @@ impl Ring {
             Some(tail) if tail.offset < self.head => vec![(self.head, self.len), (0, tail.offset)],
             Some(tail) => vec![(self.head, tail.offset)],
         };
-        parts.into_iter().filter(|(start, end)| start < end).map(|(start, end)| (start, end - start)).collect()
+        parts
+            .into_iter()
+            .filter(|(start, end)| start < end)
+            .map(|(start, end)| (start, end - start))
+            .collect()
     }
 
     /// Finds room for a batch of `len` bytes behind a head, given the oldest live byte.
@@ -107,12 +118,18 @@ impl Ring {
         true
     }
 
-    /// Places the next batch; [`fits`](Self::fits) said that there is room. `last` is the last record in it or before it.
+    /// Places the next batch; [`fits`](Self::fits) said that there is room. `last` is the last
+    /// record in it or before it.
     pub(super) fn place(&mut self, len: u64, last: Lsn) -> Slot {
         let tail = self.live.front().map(|live| live.offset);
-        let offset = self.find(self.head, tail, len).expect("I-LOG-2: a batch is placed only where there is room");
+        let offset = self
+            .find(self.head, tail, len)
+            .expect("I-LOG-2: a batch is placed only where there is room");
         let clear = |live: &Live| offset + len <= live.offset || live.offset + live.len <= offset;
-        assert!(self.live.front().is_none_or(clear) && self.live.back().is_none_or(clear), "I-LOG-2: a log write would hit a live one");
+        assert!(
+            self.live.front().is_none_or(clear) && self.live.back().is_none_or(clear),
+            "I-LOG-2: a log write would hit a live one"
+        );
         let slot = Slot { sequence: self.next_sequence, offset };
         self.live.push_back(Live { sequence: slot.sequence, offset, len, last });
         self.head = offset + len;
@@ -121,7 +138,8 @@ impl Ring {
         slot
     }
 
-    /// Takes note that everything placed is durable; `evidence` is the sealed lsn in its headers, `exposing` the last record in it to be checked.
+    /// Takes note that everything placed is durable; `evidence` is the sealed lsn in its headers,
+    /// `exposing` the last record in it to be checked.
     pub(super) fn complete(&mut self, evidence: Lsn, exposing: Lsn) {
         self.durable = self.durable.max(self.placed);
         self.durable_sequence = self.next_sequence - 1;
@@ -148,15 +166,23 @@ impl Ring {
     /// Where replay must start when the metadata holds everything up to `lsn`.
     pub(super) fn position_after(&self, lsn: Lsn) -> LogPosition {
         assert!(lsn >= self.applied, "metadata commits go forward");
-        let first = self.live.iter().filter(|live| live.last > lsn).nth(usize::from(planted(PlantedBug::PositionTooFar)));
-        let (sequence, offset) = first.map_or((self.next_sequence, self.head), |live| (live.sequence, live.offset));
+        let first = self
+            .live
+            .iter()
+            .filter(|live| live.last > lsn)
+            .nth(usize::from(planted(PlantedBug::PositionTooFar)));
+        let (sequence, offset) =
+            first.map_or((self.next_sequence, self.head), |live| (live.sequence, live.offset));
         LogPosition { incarnation: self.incarnation, sequence, offset, applied: lsn }
     }
 
     /// Moves the tail.
     pub(super) fn trim(&mut self, position: LogPosition) {
         assert_eq!(position.incarnation, self.incarnation, "a log position of another incarnation");
-        assert!(position.sequence <= self.next_sequence && position.applied >= self.applied, "the tail moves forward, up to the head");
+        assert!(
+            position.sequence <= self.next_sequence && position.applied >= self.applied,
+            "the tail moves forward, up to the head"
+        );
         let dead = self.live.partition_point(|live| live.sequence < position.sequence);
         self.live.drain(..dead);
         self.applied = position.applied;

@@ -1,7 +1,8 @@
 //! Damaged pages of the tree are errors, also where redb meets them with a panic.
 //!
-//! redb checks what it reads against checksums only where it repairs or is asked to; a damaged page that it merely reads can break one of its
-//! own assertions. Every call into it therefore runs under [`guarded`]. Nothing else does: a panic of ours is a broken invariant and stays one.
+//! redb checks what it reads against checksums only where it repairs or is asked to; a damaged page
+//! that it merely reads can break one of its own assertions. Every call into it therefore runs
+//! under [`guarded`]. Nothing else does: a panic of ours is a broken invariant and stays one.
 
 use std::any::Any;
 use std::ops::{Deref, DerefMut};
@@ -14,13 +15,20 @@ use crate::{Error, Result};
 /// Runs one call into redb; its panic is the tree's damage.
 ///
 /// # Errors
-/// What `call` returns; `Corrupt` where it panics. The tree may then be half changed in memory: a write that meets it latches.
+/// What `call` returns; `Corrupt` where it panics. The tree may then be half changed in memory: a
+/// write that meets it latches.
 pub fn guarded<T>(call: impl FnOnce() -> Result<T>) -> Result<T> {
-    catch_unwind(AssertUnwindSafe(call)).unwrap_or_else(|panic| Err(Error::corrupt(format!("the metadata tree is damaged: {}", text(&*panic)))))
+    catch_unwind(AssertUnwindSafe(call)).unwrap_or_else(|panic| {
+        Err(Error::corrupt(format!("the metadata tree is damaged: {}", text(&*panic))))
+    })
 }
 
 fn text(panic: &(dyn Any + Send)) -> &str {
-    panic.downcast_ref::<String>().map(String::as_str).or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("it contradicts itself")
+    panic
+        .downcast_ref::<String>()
+        .map(String::as_str)
+        .or_else(|| panic.downcast_ref::<&str>().copied())
+        .unwrap_or("it contradicts itself")
 }
 
 /// An open tree whose end is guarded too: redb writes when it is closed.
@@ -53,7 +61,8 @@ impl DerefMut for Tree {
 impl Drop for Tree {
     fn drop(&mut self) {
         let database = self.database.take();
-        // What closing writes is for a quicker next open only; everything that counts was committed.
+        // What closing writes is for a quicker next open only; everything that counts was
+        // committed.
         if let Err(error) = guarded(|| {
             drop(database);
             Ok(())

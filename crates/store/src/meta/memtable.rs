@@ -22,7 +22,8 @@ impl Memtable {
     const ENTRY_BYTES: usize = 64;
 
     pub(super) fn apply(&mut self, row: RowChange) {
-        self.bytes += Self::ENTRY_BYTES + row.key.len() + row.value.as_deref().map_or(0, <[u8]>::len);
+        self.bytes +=
+            Self::ENTRY_BYTES + row.key.len() + row.value.as_deref().map_or(0, <[u8]>::len);
         if row.value.is_none() && planted(PlantedBug::DeletionForgotten) {
             self.tables[row.table.index()].remove(&row.key);
             return;

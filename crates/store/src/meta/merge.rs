@@ -9,7 +9,8 @@ use crate::planted::{PlantedBug, planted};
 
 type Overlay<'a> = Peekable<Box<dyn Iterator<Item = (&'a Bytes, &'a Option<Bytes>)> + 'a>>;
 
-/// Walks keys in order; a layer further up hides the same key below, and its `None` hides it altogether.
+/// Walks keys in order; a layer further up hides the same key below, and its `None` hides it
+/// altogether.
 pub(super) fn merge(
     mut layers: Vec<Overlay<'_>>,
     mut below: impl FnMut() -> Result<Option<(Vec<u8>, Vec<u8>)>>,
@@ -20,8 +21,14 @@ pub(super) fn merge(
         let least = layers.iter_mut().filter_map(|layer| layer.peek().map(|(key, _)| *key)).min();
         let flow = match (least, &base) {
             (None, None) => return Ok(()),
-            (Some(key), base_row) if base_row.as_ref().is_none_or(|(base_key, _)| key.as_slice() <= base_key.as_slice()) => {
-                let hides = base_row.as_ref().is_some_and(|(base_key, _)| base_key.as_slice() == key.as_slice());
+            (Some(key), base_row)
+                if base_row
+                    .as_ref()
+                    .is_none_or(|(base_key, _)| key.as_slice() <= base_key.as_slice()) =>
+            {
+                let hides = base_row
+                    .as_ref()
+                    .is_some_and(|(base_key, _)| base_key.as_slice() == key.as_slice());
                 let top = pop(&mut layers, key);
                 if hides && !planted(PlantedBug::HiddenRowShown) {
                     base = below()?;
@@ -33,7 +40,9 @@ pub(super) fn merge(
                 base = below()?;
                 flow
             }
-            (Some(_), None) => unreachable!("the second arm takes every overlay key when the tree is exhausted"),
+            (Some(_), None) => {
+                unreachable!("the second arm takes every overlay key when the tree is exhausted")
+            }
         };
         if flow.is_break() {
             return Ok(());
@@ -69,8 +78,14 @@ mod tests {
     fn upper_layers_hide_lower_ones() {
         let value = |n: u8| Some(Bytes::from([n]));
         let active = BTreeMap::from([([1].into(), value(11)), ([3].into(), None)]);
-        let frozen = BTreeMap::from([([1].into(), value(21)), ([3].into(), value(23)), ([5].into(), value(25))]);
-        let mut tree = [(vec![1], vec![31]), (vec![2], vec![32]), (vec![3], vec![33]), (vec![4], vec![34])].into_iter();
+        let frozen = BTreeMap::from([
+            ([1].into(), value(21)),
+            ([3].into(), value(23)),
+            ([5].into(), value(25)),
+        ]);
+        let mut tree =
+            [(vec![1], vec![31]), (vec![2], vec![32]), (vec![3], vec![33]), (vec![4], vec![34])]
+                .into_iter();
         let mut seen = Vec::new();
         merge(
             vec![layer(&active), layer(&frozen)],

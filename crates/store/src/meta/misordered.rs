@@ -1,4 +1,5 @@
-//! The planted mistake of a store that logs records in another order than it shows them: see `PlantedBug::LoggedOutOfOrder`.
+//! The planted mistake of a store that logs records in another order than it shows them: see
+//! `PlantedBug::LoggedOutOfOrder`.
 
 #[cfg(any(test, feature = "planted-bugs"))]
 use std::cell::RefCell;
@@ -25,12 +26,18 @@ pub(super) fn logged_instead(record: &Record) -> Option<Record> {
     }
     UNLOGGED.with_borrow_mut(|unlogged| {
         if record.kind == RecordKind::Xattr {
-            let (late, rows) = record.rows.iter().cloned().partition(|row| row.table == Table::Xattr);
+            let (late, rows) =
+                record.rows.iter().cloned().partition(|row| row.table == Table::Xattr);
             unlogged.extend::<Vec<_>>(late);
             return Some(Record { kind: record.kind, rows, exposes: None, barrier: false });
         }
         let rows = unlogged.drain(..).chain(record.rows.iter().cloned()).collect();
-        Some(Record { kind: record.kind, rows, exposes: record.exposes.clone(), barrier: record.barrier })
+        Some(Record {
+            kind: record.kind,
+            rows,
+            exposes: record.exposes.clone(),
+            barrier: record.barrier,
+        })
     })
 }
 

@@ -32,4 +32,6 @@ pub use region::{GrowRegion, Growth, Region};
 pub use room::{Outlook, Purpose};
 #[cfg(any(test, feature = "forge"))]
 pub use store::write_rows;
-pub use store::{Committed, Locked, MetaStore, POSITION, format_tree, open_tree, stored_position, table_name};
+pub use store::{
+    Committed, Locked, MetaStore, POSITION, format_tree, open_tree, stored_position, table_name,
+};

@@ -42,7 +42,12 @@ impl Snapshot {
 
     pub(super) fn get(&self, table: Table, key: &[u8]) -> Result<Option<Vec<u8>>> {
         let Some(rows) = &self.tables[table.index()] else { return Ok(None) };
-        guarded(|| Ok(rows.get(key).map_err(|e| tree_error(CONTEXT, e))?.map(|guard| guard.value().to_vec())))
+        guarded(|| {
+            Ok(rows
+                .get(key)
+                .map_err(|e| tree_error(CONTEXT, e))?
+                .map(|guard| guard.value().to_vec()))
+        })
     }
 
     pub(super) fn len(&self, table: Table) -> Result<u64> {
@@ -62,12 +67,19 @@ pub struct State {
 
 impl State {
     pub(super) fn new(snapshot: Arc<Snapshot>) -> Self {
-        Self { active: Memtable::default(), frozen: None, snapshot, checkpoint_set: CheckpointSet::default() }
+        Self {
+            active: Memtable::default(),
+            frozen: None,
+            snapshot,
+            checkpoint_set: CheckpointSet::default(),
+        }
     }
 
     /// Returns what the memtables know of a row.
     pub(super) fn above(&self, table: Table, key: &[u8]) -> Option<Option<Bytes>> {
-        self.active.get(table, key).or_else(|| self.frozen.as_ref().and_then(|frozen| frozen.get(table, key)))
+        self.active
+            .get(table, key)
+            .or_else(|| self.frozen.as_ref().and_then(|frozen| frozen.get(table, key)))
     }
 
     /// Returns a row.
@@ -79,15 +91,26 @@ impl State {
     }
 
     /// Visits rows in key order.
-    pub fn scan(&self, table: Table, from: Bound<&[u8]>, to: Bound<&[u8]>, visit: impl FnMut(&[u8], &[u8]) -> Result<ControlFlow<()>>) -> Result<()> {
+    pub fn scan(
+        &self,
+        table: Table,
+        from: Bound<&[u8]>,
+        to: Bound<&[u8]>,
+        visit: impl FnMut(&[u8], &[u8]) -> Result<ControlFlow<()>>,
+    ) -> Result<()> {
         let rows = self.snapshot.tables[table.index()].as_ref();
-        let mut range = guarded(|| rows.map(|rows| rows.range::<&[u8]>((from, to)).map_err(|e| tree_error(CONTEXT, e))).transpose())?;
+        let mut range = guarded(|| {
+            rows.map(|rows| rows.range::<&[u8]>((from, to)).map_err(|e| tree_error(CONTEXT, e)))
+                .transpose()
+        })?;
         let mut layers = Vec::with_capacity(2);
         for memtable in [Some(&self.active), self.frozen.as_deref()].into_iter().flatten() {
-            let iter: Box<dyn Iterator<Item = _>> = Box::new(memtable.table(table).range::<[u8], _>((from, to)));
+            let iter: Box<dyn Iterator<Item = _>> =
+                Box::new(memtable.table(table).range::<[u8], _>((from, to)));
             layers.push(iter.peekable());
         }
-        // Pages that name the same page twice would lead to its rows over and over, more often than there is time: order is the end of it.
+        // Pages that name the same page twice would lead to its rows over and over, more often than
+        // there is time: order is the end of it.
         let mut last: Option<Vec<u8>> = None;
         let below = || {
             let row = guarded(|| match range.as_mut().and_then(Iterator::next) {
@@ -97,7 +120,11 @@ impl State {
             })?;
             if let Some((key, _)) = &row {
                 match &mut last {
-                    Some(last) if *last >= *key => return Err(Error::corrupt("the metadata tree is damaged: its rows are not in order")),
+                    Some(last) if *last >= *key => {
+                        return Err(Error::corrupt(
+                            "the metadata tree is damaged: its rows are not in order",
+                        ));
+                    }
                     Some(last) => last.clone_from(key),
                     None => last = Some(key.clone()),
                 }
@@ -130,18 +157,31 @@ impl State {
                 Bound::Excluded(end.into())
             }
         };
-        self.scan(Table::Before, from.as_ref().map(Bytes::as_slice), to.as_ref().map(Bytes::as_slice), |key, image| {
-            visit(split_before_key(key)?.2, decode_image(image)?)?;
-            Ok(ControlFlow::Continue(()))
-        })
+        self.scan(
+            Table::Before,
+            from.as_ref().map(Bytes::as_slice),
+            to.as_ref().map(Bytes::as_slice),
+            |key, image| {
+                visit(split_before_key(key)?.2, decode_image(image)?)?;
+                Ok(ControlFlow::Continue(()))
+            },
+        )
     }
 
     /// Returns a checkpoint and the newer ones, next first.
-    fn chain(&self, epoch: Epoch) -> Result<(&Checkpoint, impl DoubleEndedIterator<Item = &Arc<Checkpoint>>)> {
-        let at = self.checkpoint_set.checkpoints.partition_point(|checkpoint| checkpoint.epoch < epoch);
+    fn chain(
+        &self,
+        epoch: Epoch,
+    ) -> Result<(&Checkpoint, impl DoubleEndedIterator<Item = &Arc<Checkpoint>>)> {
+        let at =
+            self.checkpoint_set.checkpoints.partition_point(|checkpoint| checkpoint.epoch < epoch);
         match self.checkpoint_set.checkpoints[at..].split_first() {
-            Some((checkpoint, newer)) if checkpoint.epoch == epoch => Ok((checkpoint, newer.iter())),
-            _ => Err(Error::new(ErrorKind::NotFound, format!("checkpoint {} was deleted", epoch.0))),
+            Some((checkpoint, newer)) if checkpoint.epoch == epoch => {
+                Ok((checkpoint, newer.iter()))
+            }
+            _ => {
+                Err(Error::new(ErrorKind::NotFound, format!("checkpoint {} was deleted", epoch.0)))
+            }
         }
     }
 
@@ -193,7 +233,13 @@ impl State {
     }
 
     /// Makes live rows of a range what a checkpoint shows there.
-    fn turn_back(&self, epoch: Epoch, table: Table, range: (Bound<&[u8]>, Bound<&[u8]>), rows: &mut BTreeMap<Vec<u8>, Vec<u8>>) -> Result<()> {
+    fn turn_back(
+        &self,
+        epoch: Epoch,
+        table: Table,
+        range: (Bound<&[u8]>, Bound<&[u8]>),
+        rows: &mut BTreeMap<Vec<u8>, Vec<u8>>,
+    ) -> Result<()> {
         let (checkpoint, newer) = self.chain(epoch)?;
         let holds = |key: &[u8]| split_key(key).map(|(ino, _)| checkpoint.holds(ino));
         for key in rows.keys() {

@@ -1,9 +1,11 @@
 //! The metadata tree's file: a growable run of bytes scattered over chunks of the volume.
 //!
 //! Invariants:
-//! - I-REG-1: a chunk and the new length are durable in both superblocks before the tree may use them. While a volume is formatted there are no
-//!   superblocks: [`Region::publish`] writes them when all that they name is durable.
-//! - I-REG-2: after the first failed write or flush every later one fails (a retried flush may lie).
+//! - I-REG-1: a chunk and the new length are durable in both superblocks before the tree may use
+//!   them. While a volume is formatted there are no superblocks: [`Region::publish`] writes them
+//!   when all that they name is durable.
+//! - I-REG-2: after the first failed write or flush every later one fails (a retried flush may
+//!   lie).
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -20,7 +22,9 @@ use crate::planted::{PlantedBug, planted};
 use crate::superblock::{ByteRun, GENERATION_MAX, Superblock};
 use crate::{Error, ErrorKind, Lsn, Result};
 
-/// Finds room for the region to grow, also in what records up to the given one freed, which are sealed: asked for bytes, answers with chunks that sum up to at least that many, and with the blocks that their lists need.
+/// Finds room for the region to grow, also in what records up to the given one freed, which are
+/// sealed: asked for bytes, answers with chunks that sum up to at least that many, and with the
+/// blocks that their lists need.
 pub type GrowRegion = Box<dyn Fn(u64, Lsn, ListsFor<'_>) -> Result<Growth> + Send + Sync>;
 
 /// Says how many blocks of lists these chunks need.
@@ -65,7 +69,8 @@ const PAGE: u64 = 4096;
 impl Region {
     /// Opens the region that a superblock describes.
     pub fn new(device: Arc<dyn BlockDevice>, superblock: Superblock, read_only: bool) -> Self {
-        let overlay = read_only.then(|| Mutex::new(Overlay { len: superblock.metadata_len, ..Overlay::default() }));
+        let overlay = read_only
+            .then(|| Mutex::new(Overlay { len: superblock.metadata_len, ..Overlay::default() }));
         Self {
             device,
             superblock: RwLock::new(superblock),
@@ -94,7 +99,10 @@ impl Region {
 
     /// Returns a region that reads the same bytes and keeps in memory what is written to it.
     pub(super) fn shadow(&self) -> Self {
-        Self { lost: Arc::clone(&self.lost), ..Self::new(Arc::clone(&self.device), self.superblock(), true) }
+        Self {
+            lost: Arc::clone(&self.lost),
+            ..Self::new(Arc::clone(&self.device), self.superblock(), true)
+        }
     }
 
     /// Returns whether the tree was told of a failure.
@@ -137,8 +145,11 @@ impl Region {
         self.check()?;
         let mut next = guard.clone();
         change(&mut next);
-        next.generation = (next.generation + u64::from(!planted(PlantedBug::GenerationStays))).min(GENERATION_MAX);
-        if (self.published.load(Ordering::Acquire) && !planted(PlantedBug::SuperblockNotWritten)) || planted(PlantedBug::PublishedWhileFormatting) {
+        next.generation = (next.generation + u64::from(!planted(PlantedBug::GenerationStays)))
+            .min(GENERATION_MAX);
+        if (self.published.load(Ordering::Acquire) && !planted(PlantedBug::SuperblockNotWritten))
+            || planted(PlantedBug::PublishedWhileFormatting)
+        {
             self.latch(next.write(&self.device))?;
         }
         *guard = next;
@@ -150,7 +161,10 @@ impl Region {
         if let Err(e) = &result {
             self.failed.get_or_init(|| e.clone());
         }
-        assert!(result.is_err() || self.failed.get().is_none(), "I-REG-2: nothing succeeds after a failure");
+        assert!(
+            result.is_err() || self.failed.get().is_none(),
+            "I-REG-2: nothing succeeds after a failure"
+        );
         result
     }
 
@@ -166,8 +180,11 @@ impl Region {
     /// Splits a run of the tree's file into runs of the volume.
     fn plan(&self, offset: u64, len: u64) -> Result<Vec<ByteRun>> {
         let superblock = self.superblock.read();
-        plan_runs(&superblock.chunks, offset, len)
-            .ok_or_else(|| Error::corrupt(format!("the metadata tree reaches for bytes {offset}+{len}, beyond its region")))
+        plan_runs(&superblock.chunks, offset, len).ok_or_else(|| {
+            Error::corrupt(format!(
+                "the metadata tree reaches for bytes {offset}+{len}, beyond its region"
+            ))
+        })
     }
 
     /// Reads bytes of the tree's file from the volume, past every overlay.
@@ -220,21 +237,39 @@ impl Region {
         let mut lists = Vec::new();
         if len > capacity {
             let grow = self.grow.lock();
-            let grow = grow.as_ref().ok_or_else(|| Error::new(ErrorKind::NoSpace, "the metadata region cannot grow before the volume is mounted"))?;
-            let growth = grow(len - capacity, Lsn(self.sealed.load(Ordering::Relaxed)), &|runs| next.lists_for(runs))
-                .inspect_err(|e| *self.refusal.lock() = Some(e.clone()))?;
+            let grow = grow.as_ref().ok_or_else(|| {
+                Error::new(
+                    ErrorKind::NoSpace,
+                    "the metadata region cannot grow before the volume is mounted",
+                )
+            })?;
+            let growth = grow(len - capacity, Lsn(self.sealed.load(Ordering::Relaxed)), &|runs| {
+                next.lists_for(runs)
+            })
+            .inspect_err(|e| *self.refusal.lock() = Some(e.clone()))?;
             let block_bytes = usize_from(u64::from(next.block_size))?;
-            let places: Vec<u64> = growth.lists.iter().flat_map(|run| (run.start..run.end()).step_by(block_bytes)).collect();
+            let places: Vec<u64> = growth
+                .lists
+                .iter()
+                .flat_map(|run| (run.start..run.end()).step_by(block_bytes))
+                .collect();
             lists = next.extend(&growth.chunks, places.into_iter());
         }
-        assert!(next.chunks.iter().map(|chunk| chunk.len).sum::<u64>() >= len, "I-REG-1: the chunks hold the new length before anybody uses it");
+        assert!(
+            next.chunks.iter().map(|chunk| chunk.len).sum::<u64>() >= len,
+            "I-REG-1: the chunks hold the new length before anybody uses it"
+        );
         if len > old_len {
-            for run in plan_runs(&next.chunks, old_len, len - old_len).expect("the capacity was just provided") {
+            for run in plan_runs(&next.chunks, old_len, len - old_len)
+                .expect("the capacity was just provided")
+            {
                 if !planted(PlantedBug::RegionNotZeroed) {
                     self.zero(run)?;
                 }
             }
-            self.latch(lists.iter().try_for_each(|list| list.write(&self.device, next.block_size)))?;
+            self.latch(
+                lists.iter().try_for_each(|list| list.write(&self.device, next.block_size)),
+            )?;
             if !planted(PlantedBug::RegionGrowthWithoutFlush) {
                 self.latch(self.device.flush().map_err(Error::from))?;
             }
@@ -246,11 +281,16 @@ impl Region {
         })
     }
 
-    /// Zeroes a run whose ends need not be aligned to sectors; what shares its last sector is not in use yet.
+    /// Zeroes a run whose ends need not be aligned to sectors; what shares its last sector is not
+    /// in use yet.
     fn zero(&self, run: ByteRun) -> Result<()> {
         let sector = u64::from(self.device.geometry().logical_block_size);
         assert!(run.start.is_multiple_of(sector), "the tree's file grows in pages");
-        self.latch(self.device.write_zeroes(run.start, run.len.next_multiple_of(sector)).map_err(Error::from))
+        self.latch(
+            self.device
+                .write_zeroes(run.start, run.len.next_multiple_of(sector))
+                .map_err(Error::from),
+        )
     }
 }
 
@@ -273,7 +313,9 @@ fn plan_runs(chunks: &[ByteRun], offset: u64, len: u64) -> Option<Vec<ByteRun>> 
 }
 
 fn usize_from(n: u64) -> Result<usize> {
-    usize::try_from(n).map_err(|_| Error::new(ErrorKind::TooLarge, format!("{n} bytes do not fit the address space")))
+    usize::try_from(n).map_err(|_| {
+        Error::new(ErrorKind::TooLarge, format!("{n} bytes do not fit the address space"))
+    })
 }
 
 /// The region as the tree's storage backend.
@@ -326,7 +368,9 @@ impl StorageBackend for Backend {
         if self.0.overlay.is_some() || planted(PlantedBug::MetadataCommitWithoutFlush) {
             return Ok(());
         }
-        self.told(self.0.check().and_then(|()| self.0.latch(self.0.device.flush().map_err(Error::from))))
+        self.told(
+            self.0.check().and_then(|()| self.0.latch(self.0.device.flush().map_err(Error::from))),
+        )
     }
 
     fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
@@ -395,7 +439,10 @@ mod tests {
     #[test]
     fn runs_are_split_at_chunk_borders() {
         let chunks = [ByteRun { start: 100, len: 10 }, ByteRun { start: 200, len: 20 }];
-        assert_eq!(plan_runs(&chunks, 5, 10), Some(vec![ByteRun { start: 105, len: 5 }, ByteRun { start: 200, len: 5 }]));
+        assert_eq!(
+            plan_runs(&chunks, 5, 10),
+            Some(vec![ByteRun { start: 105, len: 5 }, ByteRun { start: 200, len: 5 }])
+        );
         assert_eq!(plan_runs(&chunks, 10, 20), Some(vec![ByteRun { start: 200, len: 20 }]));
         assert_eq!(plan_runs(&chunks, 20, 11), None);
         assert_eq!(plan_runs(&chunks, 0, 0), Some(vec![]));

@@ -1,7 +1,7 @@
 //! Room in the log while the tree may have no room to grow.
 //!
-//! The tree doubles its file when it is full. Where the volume has no blocks for that the metadata commit is refused (I-META-5), the log's tail stays, and
-//! what the log still takes is shared out:
+//! The tree doubles its file when it is full. Where the volume has no blocks for that the metadata
+//! commit is refused (I-META-5), the log's tail stays, and what the log still takes is shared out:
 //!
 //! ```text
 //!   0                      1/2                 3/4          7/8           1  of the log
@@ -10,13 +10,17 @@
 //!                                                 checkpoints   under way
 //! ```
 //!
-//! A removal gives blocks back; once there are as many as the tree asked for, the metadata commit is made, and the log is empty again.
+//! A removal gives blocks back; once there are as many as the tree asked for, the metadata commit
+//! is made, and the log is empty again.
 //!
-//! Only a metadata commit tells whether the tree asks for blocks, and then it is too late to refuse what was accepted before. So these shares hold from the
-//! moment where the free blocks may be too few, and what is buffered is written early: the log holds all that was accepted, and a sync succeeds.
+//! Only a metadata commit tells whether the tree asks for blocks, and then it is too late to refuse
+//! what was accepted before. So these shares hold from the moment where the free blocks may be too
+//! few, and what is buffered is written early: the log holds all that was accepted, and a sync
+//! succeeds.
 //!
-//! - I-META-6: where the tree may find no room to grow, a change begins only while the log has room for all that is buffered and for half of itself behind
-//!   it, a removal only while it has room for a quarter, the deletion of a checkpoint for an eighth.
+//! - I-META-6: where the tree may find no room to grow, a change begins only while the log has room
+//!   for all that is buffered and for half of itself behind it, a removal only while it has room
+//!   for a quarter, the deletion of a checkpoint for an eighth.
 
 use std::sync::atomic::Ordering;
 
@@ -47,7 +51,9 @@ impl Purpose {
 }
 
 const _: () = assert!(
-    Purpose::Change.leaves() > Purpose::Removal.leaves() && Purpose::Removal.leaves() > Purpose::Deletion.leaves() && Purpose::Deletion.leaves() > 0,
+    Purpose::Change.leaves() > Purpose::Removal.leaves()
+        && Purpose::Removal.leaves() > Purpose::Deletion.leaves()
+        && Purpose::Deletion.leaves() > 0,
     "I-META-6: what makes room ends after what takes it, and what is under way has room then"
 );
 
@@ -62,9 +68,11 @@ pub struct Outlook {
     pub reserved_blocks: u64,
 }
 
-/// The tree asks at most for this many times its size and that of the rows in memory: it is copied as it is written, and its file doubles.
+/// The tree asks at most for this many times its size and that of the rows in memory: it is copied
+/// as it is written, and its file doubles.
 const GROWTH_MAX: u64 = 4;
-/// Bytes of the log for a block that the cache writes, at most: a record with one extent and the inode.
+/// Bytes of the log for a block that the cache writes, at most: a record with one extent and the
+/// inode.
 const ROWS_OF_A_BLOCK_BYTES: u64 = 256;
 
 impl MetaStore {
@@ -74,11 +82,13 @@ impl MetaStore {
         log.used_bytes > log.size_bytes / 2
     }
 
-    /// Holds an operation back while the memtable is too large, and refuses it where what it changes might not become durable (I-META-6). Called before
-    /// an operation takes any lock, and between the records of a long one.
+    /// Holds an operation back while the memtable is too large, and refuses it where what it
+    /// changes might not become durable (I-META-6). Called before an operation takes any lock, and
+    /// between the records of a long one.
     ///
     /// # Errors
-    /// `NoSpace` where the region cannot grow and the log has no room: then nothing is changed. What a metadata commit fails with.
+    /// `NoSpace` where the region cannot grow and the log has no room: then nothing is changed.
+    /// What a metadata commit fails with.
     pub fn throttle(&self, purpose: Purpose, outlook: impl FnOnce() -> Outlook) -> Result<()> {
         let active = self.active_bytes.load(Ordering::Relaxed) as u64;
         let outgrown = active > ACTIVE_BYTES_MAX as u64;
@@ -102,7 +112,8 @@ impl MetaStore {
         !self.is_cramped() || self.log().has_room(Purpose::Removal.leaves(), 0)
     }
 
-    /// Refuses a record that the log has no room for while there can be no metadata commit in its place: it would be durable nowhere, and so would all after it.
+    /// Refuses a record that the log has no room for while there can be no metadata commit in its
+    /// place: it would be durable nowhere, and so would all after it.
     pub fn need_log_room(&self, record: &Record) -> Result<()> {
         match self.refusal() {
             Some(refusal) if !self.log().holds(record) => Err(refusal),

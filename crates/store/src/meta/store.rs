@@ -15,7 +15,9 @@ use super::read::{Snapshot, State};
 use super::region::{Backend, Region};
 use crate::extent::Run;
 use crate::images::{CheckpointSet, Others, PriorRows};
-use crate::log::{IntentLog, LogInfo, LogParts, LogPosition, Record, RecordKind, ReplayReport, SyncOutcome};
+use crate::log::{
+    IntentLog, LogInfo, LogParts, LogPosition, Record, RecordKind, ReplayReport, SyncOutcome,
+};
 use crate::planted::{PlantedBug, planted};
 use crate::row::{RowChange, Table};
 use crate::{Error, ErrorKind, Lsn, Result};
@@ -55,7 +57,8 @@ const ACTIVE_BYTES_DUE: usize = 16 << 20;
 pub struct Committed {
     /// The record's number.
     pub lsn: Lsn,
-    /// The runs that no extent row covers any more; `None` where checkpoints have no say, and what leaves a file is free.
+    /// The runs that no extent row covers any more; `None` where checkpoints have no say, and what
+    /// leaves a file is free.
     pub freed: Option<Vec<Run>>,
 }
 
@@ -76,7 +79,8 @@ impl Locked<'_> {
         &mut self.state.checkpoint_set
     }
 
-    /// Commits a record; blocks that its extents cover and its own rows did not are as `others` says.
+    /// Commits a record; blocks that its extents cover and its own rows did not are as `others`
+    /// says.
     pub fn commit(&mut self, record: Record, others: Others) -> Result<Committed> {
         self.store.commit_locked(&mut self.state, record, None, others)
     }
@@ -112,40 +116,66 @@ pub(super) fn tree_error(context: &str, error: impl Into<redb::Error>) -> Error 
         let why = "a read or write of it failed before, and it does not open again; check the device, then unmount and mount";
         return Error::new(ErrorKind::Io, format!("{context}: {why}"));
     }
-    let kind = if matches!(error, redb::Error::Corrupted(_)) { ErrorKind::Corrupt } else { ErrorKind::Io };
+    let kind =
+        if matches!(error, redb::Error::Corrupted(_)) { ErrorKind::Corrupt } else { ErrorKind::Io };
     Error::new(kind, format!("{context}: {error}"))
 }
 
 /// Opens the tree, making an empty one in an empty region.
 pub fn open_tree(region: &Arc<Region>, cache_bytes: u64) -> Result<Tree> {
     let cache = usize::try_from(cache_bytes).unwrap_or(usize::MAX);
-    let open = || redb::Builder::new().set_cache_size(cache).create_with_backend(Backend(Arc::clone(region)));
-    guarded(|| open().map(|database| Tree::new(database, cache_bytes)).map_err(|e| tree_error("the metadata tree does not open", e)))
+    let open = || {
+        redb::Builder::new().set_cache_size(cache).create_with_backend(Backend(Arc::clone(region)))
+    };
+    guarded(|| {
+        open()
+            .map(|database| Tree::new(database, cache_bytes))
+            .map_err(|e| tree_error("the metadata tree does not open", e))
+    })
 }
 
 /// Writes the first rows of a new file system and closes the tree.
 pub fn format_tree(region: &Arc<Region>, position: &LogPosition, rows: &[RowChange]) -> Result<()> {
     let db = open_tree(region, 16 << 20)?;
-    write_rows(&db, position, rows.iter().map(|row| (row.table, row.key.as_slice(), row.value.as_deref())))
+    write_rows(
+        &db,
+        position,
+        rows.iter().map(|row| (row.table, row.key.as_slice(), row.value.as_deref())),
+    )
 }
 
 /// Reads the log position that the tree's last commit holds.
 pub fn stored_position(db: &Tree) -> Result<LogPosition> {
     let snapshot = Snapshot::take(db)?;
     let row = snapshot.get(Table::Setting, POSITION)?;
-    LogPosition::decode(&row.ok_or_else(|| Error::corrupt("the metadata tree holds no log position"))?)
+    LogPosition::decode(
+        &row.ok_or_else(|| Error::corrupt("the metadata tree holds no log position"))?,
+    )
 }
 
 /// Writes rows past the log, as damage would.
-pub fn write_rows<'a>(db: &Tree, position: &LogPosition, rows: impl Iterator<Item = (Table, &'a [u8], Option<&'a [u8]>)>) -> Result<()> {
+pub fn write_rows<'a>(
+    db: &Tree,
+    position: &LogPosition,
+    rows: impl Iterator<Item = (Table, &'a [u8], Option<&'a [u8]>)>,
+) -> Result<()> {
     guarded(|| write_rows_unguarded(db, position, rows))
 }
 
-fn write_rows_unguarded<'a>(db: &Database, position: &LogPosition, rows: impl Iterator<Item = (Table, &'a [u8], Option<&'a [u8]>)>) -> Result<()> {
+fn write_rows_unguarded<'a>(
+    db: &Database,
+    position: &LogPosition,
+    rows: impl Iterator<Item = (Table, &'a [u8], Option<&'a [u8]>)>,
+) -> Result<()> {
     let context = "a metadata commit failed";
     let mut txn = db.begin_write().map_err(|e| tree_error(context, e))?;
-    let durability = if planted(PlantedBug::TailBeforeCommit) { Durability::None } else { Durability::Immediate };
-    txn.set_durability(durability).map_err(|e| Error::new(ErrorKind::Io, format!("{context}: {e}")))?;
+    let durability = if planted(PlantedBug::TailBeforeCommit) {
+        Durability::None
+    } else {
+        Durability::Immediate
+    };
+    txn.set_durability(durability)
+        .map_err(|e| Error::new(ErrorKind::Io, format!("{context}: {e}")))?;
     txn.set_quick_repair(true);
     {
         let mut tables = Vec::with_capacity(Table::ALL.len());
@@ -161,7 +191,9 @@ fn write_rows_unguarded<'a>(db: &Database, position: &LogPosition, rows: impl It
             .map_err(|e| tree_error(context, e))?;
         }
         if position.sequence == 1 || !planted(PlantedBug::PositionNotCommitted) {
-            tables[Table::Setting.index()].insert(POSITION, position.encode().as_slice()).map_err(|e| tree_error(context, e))?;
+            tables[Table::Setting.index()]
+                .insert(POSITION, position.encode().as_slice())
+                .map_err(|e| tree_error(context, e))?;
         }
     }
     txn.commit().map_err(|e| tree_error(context, e))
@@ -185,9 +217,10 @@ impl MetaStore {
         })
     }
 
-    /// Ends recovery: what was replayed becomes durable together with the position of a new log incarnation, and the log opens there. What was
-    /// replayed is durable in the log, and so is the data that it exposes (I-REC-1): the tree may grow into what it freed. Where it has no room to grow, the
-    /// log goes on behind what was replayed.
+    /// Ends recovery: what was replayed becomes durable together with the position of a new log
+    /// incarnation, and the log opens there. What was replayed is durable in the log, and so is the
+    /// data that it exposes (I-REC-1): the tree may grow into what it freed. Where it has no room
+    /// to grow, the log goes on behind what was replayed.
     pub fn start(&self, parts: LogParts, replayed: &ReplayReport) -> Result<()> {
         let (frozen, _) = self.freeze();
         let done = self.write_frozen(&frozen, &replayed.next);
@@ -253,11 +286,17 @@ impl MetaStore {
     /// Returns the first failure of a write or flush, if there was one.
     #[inline]
     pub fn failed(&self) -> Option<Error> {
-        self.failed.get().cloned().or_else(|| self.log.get().and_then(IntentLog::failed)).or_else(|| self.region.failed())
+        self.failed
+            .get()
+            .cloned()
+            .or_else(|| self.log.get().and_then(IntentLog::failed))
+            .or_else(|| self.region.failed())
     }
 
-    /// Logs a record and makes its rows visible (I-META-1), with what checkpoints keep of the rows before. Nothing is durable before
-    /// [`sync`](Self::sync). `known` saves looking rows up. When the old rows cannot be read the store latches as after a failed write, and the record is dropped.
+    /// Logs a record and makes its rows visible (I-META-1), with what checkpoints keep of the rows
+    /// before. Nothing is durable before [`sync`](Self::sync). `known` saves looking rows up. When
+    /// the old rows cannot be read the store latches as after a failed write, and the record is
+    /// dropped.
     pub fn commit(&self, record: Record, known: Option<&PriorRows>) -> Committed {
         let mut state = self.state.write();
         self.commit_locked(&mut state, record, known, Others::Free).unwrap_or_else(|e| {
@@ -274,18 +313,32 @@ impl MetaStore {
         work(&mut locked)
     }
 
-    fn commit_locked(&self, state: &mut State, mut record: Record, known: Option<&PriorRows>, others: Others) -> Result<Committed> {
+    fn commit_locked(
+        &self,
+        state: &mut State,
+        mut record: Record,
+        known: Option<&PriorRows>,
+        others: Others,
+    ) -> Result<Committed> {
         let uncovered = if state.checkpoint_set.is_idle() {
             None
         } else {
-            let plan = state.checkpoint_set.plan(&record.rows, known, |table, key| state.get(table, key))?;
+            let plan = state
+                .checkpoint_set
+                .plan(&record.rows, known, |table, key| state.get(table, key))?;
             let uncovered = state.checkpoint_set.apply(&plan, others)?;
-            assert!(plan.images.iter().all(|image| image.value.is_some()), "I-CKP-3: the old rows join the record that changes them");
+            assert!(
+                plan.images.iter().all(|image| image.value.is_some()),
+                "I-CKP-3: the old rows join the record that changes them"
+            );
             record.rows.extend(plan.images);
             Some(uncovered)
         };
         let lsn = self.log().append(logged_instead(&record).as_ref().unwrap_or(&record));
-        debug_assert!(lsn == self.last_lsn(), "I-META-1: nobody appends between a record and its rows");
+        debug_assert!(
+            lsn == self.last_lsn(),
+            "I-META-1: nobody appends between a record and its rows"
+        );
         self.apply(state, record.rows);
         if let Some(uncovered) = &uncovered {
             state.checkpoint_set.note_unshared(lsn, &uncovered.left, others, self.sealed_lsn());
@@ -322,7 +375,13 @@ impl MetaStore {
     }
 
     /// Visits rows with `from <= key < to` in key order (I-META-4: as of one moment).
-    pub fn scan(&self, table: Table, from: Bound<&[u8]>, to: Bound<&[u8]>, visit: impl FnMut(&[u8], &[u8]) -> Result<ControlFlow<()>>) -> Result<()> {
+    pub fn scan(
+        &self,
+        table: Table,
+        from: Bound<&[u8]>,
+        to: Bound<&[u8]>,
+        visit: impl FnMut(&[u8], &[u8]) -> Result<ControlFlow<()>>,
+    ) -> Result<()> {
         self.revive();
         self.state.read().scan(table, from, to, visit)
     }
@@ -339,16 +398,31 @@ impl MetaStore {
     }
 
     /// Visits every row of a table.
-    pub fn scan_all(&self, table: Table, visit: impl FnMut(&[u8], &[u8]) -> Result<ControlFlow<()>>) -> Result<()> {
+    pub fn scan_all(
+        &self,
+        table: Table,
+        visit: impl FnMut(&[u8], &[u8]) -> Result<ControlFlow<()>>,
+    ) -> Result<()> {
         self.scan(table, Bound::Unbounded, Bound::Unbounded, visit)
     }
 
-    /// Makes every record up to `lsn` durable and flushes the data device once (shared with all that wait).
+    /// Makes every record up to `lsn` durable and flushes the data device once (shared with all
+    /// that wait).
     pub fn sync(&self, lsn: Lsn) -> Result<()> {
         self.check()?;
         if planted(PlantedBug::LoggedOutOfOrder) {
             // Its own promises it keeps.
-            let last = self.commit(Record { kind: RecordKind::Setting, rows: Vec::new(), exposes: None, barrier: false }, None).lsn;
+            let last = self
+                .commit(
+                    Record {
+                        kind: RecordKind::Setting,
+                        rows: Vec::new(),
+                        exposes: None,
+                        barrier: false,
+                    },
+                    None,
+                )
+                .lsn;
             return self.log().sync(last).map(drop);
         }
         match self.log.get().map(|log| log.sync(lsn)).transpose()? {
@@ -357,7 +431,8 @@ impl MetaStore {
         }
     }
 
-    /// Makes sure that recovery accepts every record up to `lsn` without looking at the data it exposes.
+    /// Makes sure that recovery accepts every record up to `lsn` without looking at the data it
+    /// exposes.
     pub fn seal(&self, lsn: Lsn) -> Result<()> {
         self.check()?;
         match self.log.get().map(|log| log.seal(lsn)).transpose()? {
@@ -379,7 +454,8 @@ impl MetaStore {
         self.failed().map_or(Ok(()), Err)
     }
 
-    /// Returns whether the sync daemon should start a metadata commit. Cheap: called for every record.
+    /// Returns whether the sync daemon should start a metadata commit. Cheap: called for every
+    /// record.
     #[inline]
     pub fn commit_due(&self) -> bool {
         self.active_bytes.load(Ordering::Relaxed) > ACTIVE_BYTES_DUE
@@ -388,12 +464,15 @@ impl MetaStore {
     /// Moves everything committed so far into the tree, durably, and the log's tail behind it.
     ///
     /// # Errors
-    /// `NoSpace` where the region had no room to grow: then nothing has changed (I-META-5). Everything else latches.
+    /// `NoSpace` where the region had no room to grow: then nothing has changed (I-META-5).
+    /// Everything else latches.
     pub fn metadata_commit(&self) -> Result<()> {
         let sealed_before = self.is_cramped();
         match self.try_metadata_commit() {
             // Once more: what the last records freed is sealed first.
-            Err(e) if e.kind == ErrorKind::NoSpace && !sealed_before && self.is_cramped() => self.try_metadata_commit(),
+            Err(e) if e.kind == ErrorKind::NoSpace && !sealed_before && self.is_cramped() => {
+                self.try_metadata_commit()
+            }
             other => other,
         }
     }
@@ -419,16 +498,19 @@ impl MetaStore {
         self.refusal.lock().clone()
     }
 
-    /// Returns whether the tree holds back what the log has, because the region has no room to grow.
+    /// Returns whether the tree holds back what the log has, because the region has no room to
+    /// grow.
     pub fn is_cramped(&self) -> bool {
         self.refusal.lock().is_some()
     }
 
-    /// Takes a metadata commit back for which the region had no room to grow, and returns why: nothing was written that a reader of the tree sees, the log's
-    /// tail did not move, and the rows stay in memory for the next one.
+    /// Takes a metadata commit back for which the region had no room to grow, and returns why:
+    /// nothing was written that a reader of the tree sees, the log's tail did not move, and the
+    /// rows stay in memory for the next one.
     fn take_back_refused(&self, done: &Result<()>) -> Option<Error> {
         // The tree may hand on another error than the one it was told first.
-        let refusal = self.region.take_refusal().filter(|_| done.is_err() && self.failed().is_none());
+        let refusal =
+            self.region.take_refusal().filter(|_| done.is_err() && self.failed().is_none());
         self.refusal.lock().clone_from(&refusal);
         if refusal.is_some() {
             let mut state = self.state.write();
@@ -448,9 +530,16 @@ impl MetaStore {
         if outcome == SyncOutcome::NeedsCommit {
             self.device.flush()?;
         }
-        assert!(outcome == SyncOutcome::NeedsCommit || log.durable_lsn() >= lsn, "I-META-3: the log is durable before the tree claims to hold it");
+        assert!(
+            outcome == SyncOutcome::NeedsCommit || log.durable_lsn() >= lsn,
+            "I-META-3: the log is durable before the tree claims to hold it"
+        );
         let position = log.position_after(lsn);
-        assert!(position.applied == lsn, "I-META-2: the commit holds records up to {lsn:?}, the position says {:?}", position.applied);
+        assert!(
+            position.applied == lsn,
+            "I-META-2: the commit holds records up to {lsn:?}, the position says {:?}",
+            position.applied
+        );
         if planted(PlantedBug::TrimmedBeforeCommit) {
             log.trim(position);
         }
@@ -462,16 +551,25 @@ impl MetaStore {
 
     /// Writes the frozen rows into the tree, durably, and lets readers see them there (I-META-4).
     fn write_frozen(&self, frozen: &Memtable, position: &LogPosition) -> Result<()> {
-        let rows =
-            Table::ALL.into_iter().flat_map(|table| frozen.table(table).iter().map(move |(key, value)| (table, key.as_slice(), value.as_deref())));
+        let rows = Table::ALL.into_iter().flat_map(|table| {
+            frozen
+                .table(table)
+                .iter()
+                .map(move |(key, value)| (table, key.as_slice(), value.as_deref()))
+        });
         let snapshot = {
             let db = self.db.lock();
-            let db = db.as_ref().ok_or_else(|| Error::new(ErrorKind::Busy, "the volume was unmounted"))?;
+            let db = db
+                .as_ref()
+                .ok_or_else(|| Error::new(ErrorKind::Busy, "the volume was unmounted"))?;
             write_rows(db, position, rows)?;
             Arc::new(Snapshot::take(db)?)
         };
         let mut state = self.state.write();
-        assert!(state.frozen.is_some(), "I-META-4: the frozen rows stay until readers find them in the tree");
+        assert!(
+            state.frozen.is_some(),
+            "I-META-4: the frozen rows stay until readers find them in the tree"
+        );
         state.snapshot = snapshot;
         state.frozen = None;
         drop(state);
@@ -479,8 +577,10 @@ impl MetaStore {
         Ok(())
     }
 
-    /// Opens the tree again after it was told of a failure: it serves nothing from then on, and a read that failed is to fail alone (S-35). Where
-    /// nothing may be written any more, what opening writes stays in memory. As long as that fails, the old snapshot answers what it holds.
+    /// Opens the tree again after it was told of a failure: it serves nothing from then on, and a
+    /// read that failed is to fail alone (S-35). Where nothing may be written any more, what
+    /// opening writes stays in memory. As long as that fails, the old snapshot answers what it
+    /// holds.
     #[inline]
     fn revive(&self) {
         if self.region.is_lost() {
@@ -490,7 +590,8 @@ impl MetaStore {
 
     #[cold]
     fn revive_lost(&self) {
-        // Not while a metadata commit is under way, which may be the caller's own: it fails, or the next reader does this.
+        // Not while a metadata commit is under way, which may be the caller's own: it fails, or the
+        // next reader does this.
         if let Some(one) = self.committing.try_lock() {
             self.open_again(&one);
         }
@@ -498,10 +599,19 @@ impl MetaStore {
 
     fn open_again(&self, _one: &MutexGuard<'_, ()>) {
         let mut db = self.db.lock();
-        let Some(cache_bytes) = db.as_ref().map(|tree| tree.cache_bytes).filter(|_| self.region.is_lost()) else { return };
-        let region = if self.failed().is_some() { Arc::new(self.region.shadow()) } else { Arc::clone(&self.region) };
+        let Some(cache_bytes) =
+            db.as_ref().map(|tree| tree.cache_bytes).filter(|_| self.region.is_lost())
+        else {
+            return;
+        };
+        let region = if self.failed().is_some() {
+            Arc::new(self.region.shadow())
+        } else {
+            Arc::clone(&self.region)
+        };
         self.region.set_lost(false);
-        let opened = open_tree(&region, cache_bytes).and_then(|tree| Ok((Arc::new(Snapshot::take(&tree)?), tree)));
+        let opened = open_tree(&region, cache_bytes)
+            .and_then(|tree| Ok((Arc::new(Snapshot::take(&tree)?), tree)));
         match opened {
             Ok((snapshot, tree)) => {
                 // What the old tree meets while it closes is no failure of the new one.
@@ -519,7 +629,10 @@ impl MetaStore {
 
     fn freeze(&self) -> (Arc<Memtable>, Lsn) {
         let mut state = self.state.write();
-        assert!(state.frozen.is_none(), "a metadata commit that fails latches the store or takes the rows back");
+        assert!(
+            state.frozen.is_none(),
+            "a metadata commit that fails latches the store or takes the rows back"
+        );
         let frozen = Arc::new(std::mem::take(&mut state.active));
         state.frozen = Some(Arc::clone(&frozen));
         self.active_bytes.store(0, Ordering::Relaxed);

@@ -5,8 +5,8 @@
 //!   chunks 0 to 127      n …             …                   128 …
 //! ```
 //!
-//! A list block is written once, when the region grows, and never changed: a superblock that names an older list stays right (I-SB-1). Its chunks
-//! follow those of the block before.
+//! A list block is written once, when the region grows, and never changed: a superblock that names
+//! an older list stays right (I-SB-1). Its chunks follow those of the block before.
 //!
 //! ```text
 //! 0   magic "BEDPLIST"              8     32  address of the block before, 0: none   u64
@@ -43,7 +43,8 @@ pub struct ListHead {
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Lists {
     pub(super) head: Option<ListHead>,
-    /// Address of each list block and how many of the chunks stand in it, oldest first; empty until they are read.
+    /// Address of each list block and how many of the chunks stand in it, oldest first; empty until
+    /// they are read.
     pub(super) blocks: Vec<(u64, u32)>,
 }
 
@@ -74,7 +75,9 @@ impl ListBlock {
         buf[..8].copy_from_slice(MAGIC);
         buf[16..32].copy_from_slice(&self.volume);
         buf[32..40].copy_from_slice(&self.before.to_le_bytes());
-        buf[40..44].copy_from_slice(&u32::try_from(self.chunks.len()).expect("a block holds a few thousand").to_le_bytes());
+        buf[40..44].copy_from_slice(
+            &u32::try_from(self.chunks.len()).expect("a block holds a few thousand").to_le_bytes(),
+        );
         for (entry, chunk) in buf[HEADER_BYTES..].chunks_exact_mut(ENTRY_BYTES).zip(&self.chunks) {
             entry[..8].copy_from_slice(&chunk.start.to_le_bytes());
             entry[8..].copy_from_slice(&chunk.len.to_le_bytes());
@@ -87,7 +90,9 @@ impl ListBlock {
     fn read(device: &Arc<dyn BlockDevice>, at: u64, block_size: u32) -> Result<Self> {
         let mut buf = AlignedBuf::zeroed(block_size as usize);
         device.read_at(&mut buf, at)?;
-        let bad = |what: &str| Error::corrupt(format!("the list of metadata chunks at byte {at} is damaged: {what}"));
+        let bad = |what: &str| {
+            Error::corrupt(format!("the list of metadata chunks at byte {at} is damaged: {what}"))
+        };
         let mut r = Reader::new(&buf, "a list of metadata chunks");
         if r.take(8)? != MAGIC {
             return Err(bad("the magic number is missing"));
@@ -100,7 +105,9 @@ impl ListBlock {
         if crc32c(&content) != crc {
             return Err(bad("its checksum does not match"));
         }
-        let chunks = (0..count).map(|_| Ok(ByteRun { start: r.u64()?, len: r.u64()? })).collect::<Result<_>>()?;
+        let chunks = (0..count)
+            .map(|_| Ok(ByteRun { start: r.u64()?, len: r.u64()? }))
+            .collect::<Result<_>>()?;
         Ok(Self { at, before, volume, chunks })
     }
 }
@@ -116,7 +123,8 @@ impl Superblock {
         &self.chunks[..self.chunks.len() - self.lists.chunks()]
     }
 
-    /// Adds runs to the inline chunks, as many as there is room for; those that continue the last one become part of it. Returns the others.
+    /// Adds runs to the inline chunks, as many as there is room for; those that continue the last
+    /// one become part of it. Returns the others.
     fn add_inline(&mut self, runs: &[ByteRun]) -> Vec<ByteRun> {
         let mut rest: Vec<ByteRun> = Vec::new();
         for run in runs {
@@ -138,8 +146,13 @@ impl Superblock {
         rest.len().div_ceil(self.list_entries()) as u64
     }
 
-    /// Adds chunks, with the places of the list blocks that they need; returns what is to be written there before this superblock is.
-    pub fn extend(&mut self, runs: &[ByteRun], places: impl Iterator<Item = u64>) -> Vec<ListBlock> {
+    /// Adds chunks, with the places of the list blocks that they need; returns what is to be
+    /// written there before this superblock is.
+    pub fn extend(
+        &mut self,
+        runs: &[ByteRun],
+        places: impl Iterator<Item = u64>,
+    ) -> Vec<ListBlock> {
         let rest = self.add_inline(runs);
         let volume = self.uuid;
         let parts = rest.chunks(self.list_entries()).zip(places);
@@ -148,20 +161,28 @@ impl Superblock {
                 let before = self.lists.head.map_or(0, |head| head.at);
                 let blocks = self.lists.head.map_or(0, |head| head.blocks) + 1;
                 self.lists.head = Some(ListHead { at, blocks });
-                self.lists.blocks.push((at, u32::try_from(part.len()).expect("a block holds a few thousand")));
+                self.lists
+                    .blocks
+                    .push((at, u32::try_from(part.len()).expect("a block holds a few thousand")));
                 self.chunks.extend_from_slice(part);
                 ListBlock { at, before, volume, chunks: part.to_vec() }
             })
             .collect();
-        assert!(written.iter().map(|list| list.chunks.len()).sum::<usize>() == rest.len(), "every chunk stands somewhere");
+        assert!(
+            written.iter().map(|list| list.chunks.len()).sum::<usize>() == rest.len(),
+            "every chunk stands somewhere"
+        );
         written
     }
 
-    /// Reads the list blocks that a decoded superblock names. Nothing in them is trusted: addresses are checked before use.
+    /// Reads the list blocks that a decoded superblock names. Nothing in them is trusted: addresses
+    /// are checked before use.
     pub(super) fn read_lists(&mut self, device: &Arc<dyn BlockDevice>, at: u64) -> Result<()> {
         let Some(head) = self.lists.head else { return Ok(()) };
         // A device that is too short is refused by its size.
-        if device.size_bytes() < self.size_bytes || self.block_size < device.geometry().logical_block_size {
+        if device.size_bytes() < self.size_bytes
+            || self.block_size < device.geometry().logical_block_size
+        {
             return Ok(());
         }
         let block = u64::from(self.block_size);
@@ -170,21 +191,32 @@ impl Superblock {
         while next != 0 {
             let possible = next.is_multiple_of(block) && next <= self.size_bytes - block;
             if !possible || lists.len() >= head.blocks as usize {
-                return Err(Error::corrupt(format!("the superblock at byte {at} names {} lists of chunks, which lead to byte {next}", head.blocks)));
+                return Err(Error::corrupt(format!(
+                    "the superblock at byte {at} names {} lists of chunks, which lead to byte {next}",
+                    head.blocks
+                )));
             }
             let list = ListBlock::read(device, next, self.block_size)?;
             if list.volume != self.uuid {
-                return Err(Error::corrupt(format!("the list of metadata chunks at byte {next} belongs to another volume")));
+                return Err(Error::corrupt(format!(
+                    "the list of metadata chunks at byte {next} belongs to another volume"
+                )));
             }
             next = list.before;
             lists.push(list);
         }
         for list in lists.iter().rev() {
-            self.lists.blocks.push((list.at, u32::try_from(list.chunks.len()).expect("it was read as one")));
+            self.lists
+                .blocks
+                .push((list.at, u32::try_from(list.chunks.len()).expect("it was read as one")));
             self.chunks.extend_from_slice(&list.chunks);
         }
         if !self.lists.are_read() {
-            return Err(Error::corrupt(format!("the superblock at byte {at} names {} lists of chunks, there are {}", head.blocks, lists.len())));
+            return Err(Error::corrupt(format!(
+                "the superblock at byte {at} names {} lists of chunks, there are {}",
+                head.blocks,
+                lists.len()
+            )));
         }
         self.validate(at)
     }

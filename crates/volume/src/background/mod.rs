@@ -1,7 +1,9 @@
-//! The thread of an open group: brings members up to date while the volumes are in use, compares them on schedule, and tidies the dirty region log.
+//! The thread of an open group: brings members up to date while the volumes are in use, compares
+//! them on schedule, and tidies the dirty region log.
 //!
-//! It sleeps until something is written or a member leaves, or it is time to look whether members were overwritten (`member_check`), and copies no faster
-//! than the foreground latency limit allows (`throttle`).
+//! It sleeps until something is written or a member leaves, or it is time to look whether members
+//! were overwritten (`member_check`), and copies no faster than the foreground latency limit allows
+//! (`throttle`).
 
 mod scrub_scheduler;
 
@@ -19,7 +21,8 @@ use scrub_scheduler::ScrubScheduler;
 
 /// How often the dirty region log is tidied while there is something in it.
 const TIDY: Duration = Duration::from_secs(3);
-/// How often it is looked whether members were overwritten, while the dirty region log is empty: nothing was written for some seconds then.
+/// How often it is looked whether members were overwritten, while the dirty region log is empty:
+/// nothing was written for some seconds then.
 const LOOK_WHEN_IDLE: Duration = Duration::from_secs(60);
 /// How long a failed step rests.
 const REST_AFTER_FAILURE: Duration = Duration::from_secs(1);
@@ -28,10 +31,15 @@ const REST_WHEN_BUSY: Duration = Duration::from_millis(20);
 
 pub(crate) fn start(runtime: &Arc<GroupRuntime>) -> Result<JoinHandle<()>> {
     let runtime = Arc::clone(runtime);
-    let thread = std::thread::Builder::new()
-        .name("bedplate-group".into())
-        .spawn(move || Worker { runtime, cursors: Vec::new(), scrub_scheduler: ScrubScheduler::default() }.run());
-    thread.map_err(|error| Error::new(ErrorKind::Device, format!("cannot start the group's background thread: {error}")))
+    let thread = std::thread::Builder::new().name("bedplate-group".into()).spawn(move || {
+        Worker { runtime, cursors: Vec::new(), scrub_scheduler: ScrubScheduler::default() }.run()
+    });
+    thread.map_err(|error| {
+        Error::new(
+            ErrorKind::Device,
+            format!("cannot start the group's background thread: {error}"),
+        )
+    })
 }
 
 /// Where a volume's next pending region is looked for, and how far that one is.
@@ -79,7 +87,8 @@ impl Worker {
         }
     }
 
-    /// Takes a turn: copies a part of a region of each volume that has one pending. Returns how long to rest; `None` when there was nothing to do.
+    /// Takes a turn: copies a part of a region of each volume that has one pending. Returns how
+    /// long to rest; `None` when there was nothing to do.
     fn step(&mut self) -> Result<Option<Duration>> {
         if self.cursors.iter().all(|cursor| cursor.byte == 0) {
             self.runtime.relocate()?;
@@ -92,7 +101,11 @@ impl Worker {
                 return Ok(Some(Duration::ZERO));
             }
         }
-        if !behind && !ios.iter().any(|io| io.epochs.peek().relayout.as_ref().is_some_and(|relayout| !relayout.paused)) {
+        if !behind
+            && !ios.iter().any(|io| {
+                io.epochs.peek().relayout.as_ref().is_some_and(|relayout| !relayout.paused)
+            })
+        {
             let rest = self.scrub_scheduler.step(&self.runtime, TimePoint::now())?;
             if rest.is_none() {
                 self.runtime.throttle.leave(ios);
@@ -151,21 +164,24 @@ impl Worker {
         }
     }
 
-    /// Where the group is not whole without a member that was overwritten, that is told once, when it is found.
+    /// Where the group is not whole without a member that was overwritten, that is told once, when
+    /// it is found.
     fn check_members(&self) {
         if let Err(error) = self.runtime.check_members() {
             tracing::debug!(group = self.runtime.group_state.name, %error, "a member was overwritten");
         }
     }
 
-    /// Rests, long when there is nothing in the logs and no work was asked for. Returns whether the group closes.
+    /// Rests, long when there is nothing in the logs and no work was asked for. Returns whether the
+    /// group closes.
     fn sleep(&self, rest: Duration) -> bool {
         let due = self.scrub_scheduler.rest(&self.runtime);
         let waker = &self.runtime.group_state.waker;
         if waker.is_stopped() || rest.is_zero() {
             return waker.is_stopped();
         }
-        let nothing_dirty = || self.runtime.ios.iter().all(|io| io.count_with(crate::redundancy::DIRTY) == 0);
+        let nothing_dirty =
+            || self.runtime.ios.iter().all(|io| io.count_with(crate::redundancy::DIRTY) == 0);
         let goes_on = if rest < TIDY {
             waker.rest(rest)
         } else if waker.take_wake() || !nothing_dirty() {

@@ -1,11 +1,13 @@
-//! Scheduled scrub: the background thread compares one chunk at a time, throttled to the foreground latency limit.
+//! Scheduled scrub: the background thread compares one chunk at a time, throttled to the foreground
+//! latency limit.
 //!
 //! ```text
 //!   due ──begin()──► label: under way ──step()…──► save() now and then: position and counts ──end()──► label: what it came to
 //!                      └─ the group is closed, or a power cut: it goes on from what was saved last
 //! ```
-//! Differences are first only collected. Before a position is saved, the provider is asked for a page arbiter, while nothing is locked; so
-//! differences that were not arbitrated are found again after a crash.
+//! Differences are first only collected. Before a position is saved, the provider is asked for a
+//! page arbiter, while nothing is locked; so differences that were not arbitrated are found again
+//! after a crash.
 
 use std::time::{Duration, Instant};
 
@@ -14,7 +16,10 @@ use crate::group::TimePoint;
 use crate::runtime::GroupRuntime;
 use crate::scrub::{Compared, How, finding};
 use crate::throttle::Turn;
-use crate::{Config, Id, Result, ScrubFinding, ScrubReport, ScrubResult, ScrubRun, ScrubSchedule, ScrubTotals, Undecided};
+use crate::{
+    Config, Id, Result, ScrubFinding, ScrubReport, ScrubResult, ScrubRun, ScrubSchedule,
+    ScrubTotals, Undecided,
+};
 
 /// How often a position is saved, at most.
 const SAVE: Duration = Duration::from_secs(60);
@@ -60,7 +65,9 @@ impl ScrubScheduler {
         };
         let walk = match &mut self.walk {
             Some(walk) if walk.run.restarts == run.restarts => walk,
-            walk => walk.insert(Walk { run, byte: 0, found: ScrubReport::default(), saved: now.steady }),
+            walk => {
+                walk.insert(Walk { run, byte: 0, found: ScrubReport::default(), saved: now.steady })
+            }
         };
         let Some(io) = runtime.ios.get(usize::from(walk.run.volume)) else {
             self.end(runtime, schedule, now)?;
@@ -72,7 +79,8 @@ impl ScrubScheduler {
         };
         let start = Instant::now();
         let how = How { repair: schedule.repair, judge: &Undecided };
-        let compared = io.scrub_part(walk.run.region, walk.byte, pace.chunk_bytes, how, &mut walk.found)?;
+        let compared =
+            io.scrub_part(walk.run.region, walk.byte, pace.chunk_bytes, how, &mut walk.found)?;
         walk.byte = if let Compared::Part(byte) = compared { byte } else { 0 };
         match compared {
             Compared::Part(_) => {}
@@ -87,12 +95,22 @@ impl ScrubScheduler {
         if walk.byte == 0 && (full || now.steady.saturating_duration_since(walk.saved) >= SAVE) {
             self.save(runtime, schedule)?;
         }
-        Ok(Some(if compared == Compared::Busy { REST_WHEN_BUSY } else { pace.rest(start.elapsed()) }))
+        Ok(Some(if compared == Compared::Busy {
+            REST_WHEN_BUSY
+        } else {
+            pace.rest(start.elapsed())
+        }))
     }
 
     /// Returns how long the background thread may sleep.
     pub fn rest(&self, runtime: &GroupRuntime) -> Option<Duration> {
-        Some(runtime.group_state.scrub_schedule()?.until_due(TimePoint::now(), self.began).clamp(Duration::from_millis(1), LOOK))
+        Some(
+            runtime
+                .group_state
+                .scrub_schedule()?
+                .until_due(TimePoint::now(), self.began)
+                .clamp(Duration::from_millis(1), LOOK),
+        )
     }
 
     fn begin(&mut self, runtime: &GroupRuntime, now: TimePoint) -> Result<()> {
@@ -106,7 +124,11 @@ impl ScrubScheduler {
     }
 
     /// Asks the provider for an arbiter of what was found, tells of it and counts it.
-    fn judge_found(&mut self, runtime: &GroupRuntime, repair: bool) -> Result<Option<(ScrubRun, Vec<ScrubFinding>)>> {
+    fn judge_found(
+        &mut self,
+        runtime: &GroupRuntime,
+        repair: bool,
+    ) -> Result<Option<(ScrubRun, Vec<ScrubFinding>)>> {
         let Some(walk) = &mut self.walk else { return Ok(None) };
         let mut findings = Vec::new();
         if !walk.found.differences.is_empty() {
@@ -117,7 +139,8 @@ impl ScrubScheduler {
             }
             let config = runtime.group_state.config();
             let all = walk.found.differences.iter();
-            findings = all.take(TOLD_MAX).map(|one| finding(&config, one, judge.as_deref())).collect();
+            findings =
+                all.take(TOLD_MAX).map(|one| finding(&config, one, judge.as_deref())).collect();
             tell(&config, &findings);
         }
         walk.run.totals = sum(walk.run.totals, &std::mem::take(&mut walk.found));
@@ -125,7 +148,9 @@ impl ScrubScheduler {
     }
 
     fn save(&mut self, runtime: &GroupRuntime, schedule: ScrubSchedule) -> Result<()> {
-        let Some((run, findings)) = self.judge_found(runtime, schedule.repair)? else { return Ok(()) };
+        let Some((run, findings)) = self.judge_found(runtime, schedule.repair)? else {
+            return Ok(());
+        };
         self.walk.iter_mut().for_each(|walk| walk.saved = Instant::now());
         runtime.group_state.change_scrub(|schedule, config| {
             if schedule.advance(run) {
@@ -134,8 +159,15 @@ impl ScrubScheduler {
         })
     }
 
-    fn end(&mut self, runtime: &GroupRuntime, schedule: ScrubSchedule, now: TimePoint) -> Result<()> {
-        let Some((run, findings)) = self.judge_found(runtime, schedule.repair)? else { return Ok(()) };
+    fn end(
+        &mut self,
+        runtime: &GroupRuntime,
+        schedule: ScrubSchedule,
+        now: TimePoint,
+    ) -> Result<()> {
+        let Some((run, findings)) = self.judge_found(runtime, schedule.repair)? else {
+            return Ok(());
+        };
         self.walk = None;
         runtime.throttle.leave(&runtime.ios);
         let totals = run.totals;
@@ -148,16 +180,20 @@ impl ScrubScheduler {
         );
         runtime.group_state.change_scrub(|schedule, config| {
             if schedule.run.is_some_and(|now| now.restarts == run.restarts) {
-                (schedule.run, schedule.last) = (None, Some(ScrubResult { ended_s: now.wall_s, totals }));
+                (schedule.run, schedule.last) =
+                    (None, Some(ScrubResult { ended_s: now.wall_s, totals }));
                 config.keep_findings(findings);
                 config.end_findings();
             }
         })
     }
 
-    /// Saves the position of a scrub under way because the group closes; not past what was not arbitrated, which is found again then.
+    /// Saves the position of a scrub under way because the group closes; not past what was not
+    /// arbitrated, which is found again then.
     pub fn stop(&mut self, runtime: &GroupRuntime) -> Result<()> {
-        let judged = self.walk.as_ref().is_some_and(|walk| walk.found.differences.iter().all(|difference| difference.repaired));
+        let judged = self.walk.as_ref().is_some_and(|walk| {
+            walk.found.differences.iter().all(|difference| difference.repaired)
+        });
         match runtime.group_state.scrub_schedule().filter(|_| judged) {
             Some(schedule) => self.save(runtime, schedule),
             None => Ok(()),
@@ -176,9 +212,14 @@ fn sum(before: ScrubTotals, found: &ScrubReport) -> ScrubTotals {
 }
 
 fn tell(config: &Config, findings: &[ScrubFinding]) {
-    let path = |id: Id| config.index_of(id).map_or("", |member| config.members[member].path.as_str());
+    let path =
+        |id: Id| config.index_of(id).map_or("", |member| config.members[member].path.as_str());
     for one in findings {
-        let copies: Vec<String> = one.copies.iter().map(|(member, offset)| format!("{} at byte {offset}", path(*member))).collect();
+        let copies: Vec<String> = one
+            .copies
+            .iter()
+            .map(|(member, offset)| format!("{} at byte {offset}", path(*member)))
+            .collect();
         tracing::warn!(
             group = config.name,
             volume = one.role.name(),

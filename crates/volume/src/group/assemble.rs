@@ -1,4 +1,5 @@
-//! From labels to a group: which configuration counts, which devices belong to it, which are refused and why. Pure.
+//! From labels to a group: which configuration counts, which devices belong to it, which are
+//! refused and why. Pure.
 
 use crate::{Config, Error, ErrorKind, Label, Member, MemberState, Result};
 
@@ -17,9 +18,11 @@ pub(crate) struct Assembly {
     pub config: Config,
     /// For every member the device found for it.
     pub places: Vec<Option<usize>>,
-    /// Members that the configuration counts as failed and whose device is back: what they missed is known.
+    /// Members that the configuration counts as failed and whose device is back: what they missed
+    /// is known.
     pub returned: Vec<usize>,
-    /// Members that the configuration counts as failed and whose device holds something older than when they failed.
+    /// Members that the configuration counts as failed and whose device holds something older than
+    /// when they failed.
     pub older: Vec<usize>,
     /// Members that should be there and are not.
     pub missing: Vec<usize>,
@@ -30,12 +33,16 @@ pub(crate) struct Assembly {
 /// Puts a group together.
 ///
 /// # Errors
-/// `Foreign`, `Duplicated`, `Diverged`, `Outdated`: each names the device. Missing members are no error here.
+/// `Foreign`, `Duplicated`, `Diverged`, `Outdated`: each names the device. Missing members are no
+/// error here.
 pub(crate) fn assemble(found: &[Found]) -> Result<Assembly> {
-    let first = found.first().ok_or_else(|| Error::new(ErrorKind::Missing, "no member of a group was found"))?;
+    let first = found
+        .first()
+        .ok_or_else(|| Error::new(ErrorKind::Missing, "no member of a group was found"))?;
     // The first that is named says which group is meant.
     let own = |device: &&Found| device.label.config.id == first.label.config.id;
-    let newest = found.iter().filter(own).max_by_key(|device| device.label.config.event).unwrap_or(first);
+    let newest =
+        found.iter().filter(own).max_by_key(|device| device.label.config.event).unwrap_or(first);
     let config = newest.label.config.clone();
     for device in found {
         same_group(newest, device)?;
@@ -54,19 +61,32 @@ pub(crate) fn assemble(found: &[Found]) -> Result<Assembly> {
     for (at, device) in found.iter().enumerate() {
         place(&mut assembly, found, at, device)?;
     }
-    if let Some((_, what)) = assembly.outdated.iter().find(|(index, _)| assembly.places[*index].is_some()) {
-        return Err(Error::new(ErrorKind::Duplicated, format!("group {}: a member is there twice: {what}", assembly.config.name)));
+    if let Some((_, what)) =
+        assembly.outdated.iter().find(|(index, _)| assembly.places[*index].is_some())
+    {
+        return Err(Error::new(
+            ErrorKind::Duplicated,
+            format!("group {}: a member is there twice: {what}", assembly.config.name),
+        ));
     }
     let config = &assembly.config;
-    let needed = |index: &usize| matches!(config.members[*index].state, MemberState::Active | MemberState::Stale);
-    assembly.missing = (0..config.members.len()).filter(|index| assembly.places[*index].is_none()).filter(needed).collect();
+    let needed = |index: &usize| {
+        matches!(config.members[*index].state, MemberState::Active | MemberState::Stale)
+    };
+    assembly.missing = (0..config.members.len())
+        .filter(|index| assembly.places[*index].is_none())
+        .filter(needed)
+        .collect();
     Ok(assembly)
 }
 
 fn same_group(newest: &Found, device: &Found) -> Result<()> {
     let (ours, theirs) = (&newest.label.config, &device.label.config);
     if ours.id != theirs.id {
-        let message = format!("{} belongs to the group {} ({}) and not to {} ({})", device.name, theirs.name, theirs.id, ours.name, ours.id);
+        let message = format!(
+            "{} belongs to the group {} ({}) and not to {} ({})",
+            device.name, theirs.name, theirs.id, ours.name, ours.id
+        );
         return Err(Error::new(ErrorKind::Foreign, message));
     }
     if ours.event == theirs.event && ours != theirs {
@@ -75,13 +95,20 @@ fn same_group(newest: &Found, device: &Found) -> Result<()> {
     Ok(())
 }
 
-/// Returns two of which one failed, as the other knows, and was opened without that one later: whose label is the newer says nothing then.
+/// Returns two of which one failed, as the other knows, and was opened without that one later:
+/// whose label is the newer says nothing then.
 fn estranged(found: &[Found]) -> Option<(&Found, &Found)> {
     let failed = |one: &Found, of: &Found| {
         let members = &of.label.config.members;
-        members.iter().find(|member| member.id == one.label.member && member.state == MemberState::Failed).map(|member| member.since)
+        members
+            .iter()
+            .find(|member| member.id == one.label.member && member.state == MemberState::Failed)
+            .map(|member| member.since)
     };
-    let went_on = |one: &Found, of: &Found| failed(one, of).is_some_and(|since| since <= one.label.config.event) && failed(of, one).is_some();
+    let went_on = |one: &Found, of: &Found| {
+        failed(one, of).is_some_and(|since| since <= one.label.config.event)
+            && failed(of, one).is_some()
+    };
     found.iter().find_map(|one| Some((one, found.iter().find(|other| went_on(one, other))?)))
 }
 
@@ -94,14 +121,18 @@ fn diverged(newest: &Found, device: &Found) -> Error {
     Error::new(ErrorKind::Diverged, message)
 }
 
-/// Says whether a configuration of before knows that a member was replaced or removed: it was in the group then at the latest, and is not named.
-/// A device that names it all the same, in a configuration that counts, went on from one that is older still.
+/// Says whether a configuration of before knows that a member was replaced or removed: it was in
+/// the group then at the latest, and is not named. A device that names it all the same, in a
+/// configuration that counts, went on from one that is older still.
 fn was_let_go(before: &Config, member: &Member) -> bool {
     member.since <= before.event && before.index_of(member.id).is_none()
 }
 
 fn went_on_after_leaving(gone: &Member, found: &[Found], device: &Found) -> Error {
-    let at = found.iter().find(|found| found.label.member == gone.id).map_or(&gone.path, |found| &found.name);
+    let at = found
+        .iter()
+        .find(|found| found.label.member == gone.id)
+        .map_or(&gone.path, |found| &found.name);
     let (group, name) = (&device.label.config.name, &device.name);
     let message = format!(
         "group {group}: {at} was replaced or removed, as {name} knows, and went on without {name} all the same, so what they hold differs: \
@@ -118,10 +149,15 @@ fn place(assembly: &mut Assembly, found: &[Found], at: usize, device: &Found) ->
         None => config.index_of(device.label.member).expect("a device with a place is a member"),
     };
     if let Some(other) = assembly.places[index] {
-        let message = format!("{} and {} are the same member of the group {group}: one is a copy of the other", found[other].name, device.name);
+        let message = format!(
+            "{} and {} are the same member of the group {group}: one is a copy of the other",
+            found[other].name, device.name
+        );
         return Err(Error::new(ErrorKind::Duplicated, message));
     }
-    if let Some(gone) = config.members.iter().find(|member| was_let_go(&device.label.config, member)) {
+    if let Some(gone) =
+        config.members.iter().find(|member| was_let_go(&device.label.config, member))
+    {
         return Err(went_on_after_leaving(gone, found, device));
     }
     let member = &config.members[index];
@@ -134,13 +170,23 @@ fn place(assembly: &mut Assembly, found: &[Found], at: usize, device: &Found) ->
     }
     if member.state == MemberState::Failed {
         if device.label.config.event >= member.since {
-            let newest = found.iter().max_by_key(|device| device.label.config.event).unwrap_or(device);
+            let newest =
+                found.iter().max_by_key(|device| device.label.config.event).unwrap_or(device);
             return Err(diverged(newest, device));
         }
-        if device.label.config.event >= member.last_event { assembly.returned.push(index) } else { assembly.older.push(index) }
-    } else if config.volume_on(index).is_some() && device.label.config.event < config.common_event && member.since <= config.common_event {
-        // Every member had this event when the group was open, so this is what the member was before. One that came later need not have it.
-        let (name, event, common_event) = (&device.name, device.label.config.event, config.common_event);
+        if device.label.config.event >= member.last_event {
+            assembly.returned.push(index)
+        } else {
+            assembly.older.push(index)
+        }
+    } else if config.volume_on(index).is_some()
+        && device.label.config.event < config.common_event
+        && member.since <= config.common_event
+    {
+        // Every member had this event when the group was open, so this is what the member was
+        // before. One that came later need not have it.
+        let (name, event, common_event) =
+            (&device.name, device.label.config.event, config.common_event);
         assembly.outdated.push((index, format!("{name} is an older copy of it: its label is of event {event}, and it had {common_event}")));
         return Ok(());
     }
@@ -165,7 +211,8 @@ mod tests {
         };
         let extent = |member| Layout::Extent(Extent { member, start: 4 << 20, len: 4 << 20 });
         let layout = Layout::Mirror(Mirror::new(vec![extent(0), extent(1)]));
-        let volumes = vec![VolumeConfig { role: Role::Data, region_bytes: 1 << 20, layout, relayout: None }];
+        let volumes =
+            vec![VolumeConfig { role: Role::Data, region_bytes: 1 << 20, layout, relayout: None }];
         Config {
             id: Id([99; 16]),
             name: "tank".into(),
@@ -183,7 +230,11 @@ mod tests {
     }
 
     fn found(member: u8, config: Config) -> Found {
-        Found { name: format!("/dev/x{member}"), size_bytes: 8 << 20, label: Label { member: Id([member; 16]), config } }
+        Found {
+            name: format!("/dev/x{member}"),
+            size_bytes: 8 << 20,
+            label: Label { member: Id([member; 16]), config },
+        }
     }
 
     fn failed(event: u64, index: usize, since: u64) -> Config {
@@ -199,8 +250,12 @@ mod tests {
 
     #[test]
     fn members_are_found_in_any_order_and_under_any_name() {
-        let assembly = assemble(&[found(3, config(5)), found(1, config(5)), found(2, config(4))]).unwrap();
-        assert_eq!((assembly.places, assembly.missing, assembly.config.event), (vec![Some(1), Some(2), Some(0)], vec![], 5));
+        let assembly =
+            assemble(&[found(3, config(5)), found(1, config(5)), found(2, config(4))]).unwrap();
+        assert_eq!(
+            (assembly.places, assembly.missing, assembly.config.event),
+            (vec![Some(1), Some(2), Some(0)], vec![], 5)
+        );
     }
 
     #[test]
@@ -221,18 +276,26 @@ mod tests {
     #[test]
     fn a_missing_member_is_told_from_a_failed_one() {
         assert_eq!(assemble(&[found(1, config(5))]).unwrap().missing, vec![1, 2]);
-        assert_eq!(assemble(&[found(1, failed(5, 1, 4)), found(3, config(5 - 1))]).unwrap().missing, Vec::<usize>::new());
+        assert_eq!(
+            assemble(&[found(1, failed(5, 1, 4)), found(3, config(5 - 1))]).unwrap().missing,
+            Vec::<usize>::new()
+        );
     }
 
     #[test]
     fn a_member_that_was_away_comes_back_and_one_that_went_on_alone_is_refused() {
-        let assembly = assemble(&[found(1, failed(9, 1, 6)), found(2, config(5)), found(3, config(5))]).unwrap();
+        let assembly =
+            assemble(&[found(1, failed(9, 1, 6)), found(2, config(5)), found(3, config(5))])
+                .unwrap();
         assert_eq!(assembly.returned, vec![1]);
         let both = [found(1, failed(9, 1, 6)), found(2, failed(7, 0, 6))];
         assert_eq!(refusal(&both).kind, ErrorKind::Diverged);
         let tie = [found(1, failed(6, 1, 6)), found(2, failed(6, 0, 6))];
         assert_eq!(refusal(&tie).kind, ErrorKind::Diverged);
         // Member 3 has no extent: its place was taken.
-        assert_eq!(refusal(&[found(1, failed(9, 2, 6)), found(3, config(5))]).kind, ErrorKind::Outdated);
+        assert_eq!(
+            refusal(&[found(1, failed(9, 2, 6)), found(3, config(5))]).kind,
+            ErrorKind::Outdated
+        );
     }
 }

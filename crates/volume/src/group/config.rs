@@ -1,4 +1,5 @@
-//! What a group is: its members and the volumes that lie on them. The same value stands in the label of every member.
+//! What a group is: its members and the volumes that lie on them. The same value stands in the
+//! label of every member.
 
 use std::collections::HashSet;
 
@@ -37,7 +38,8 @@ pub struct Member {
     pub state: MemberState,
     /// The event at which it entered that state.
     pub since: u64,
-    /// Of one that failed, the last event that it is known to have had: the dirty region logs name what it missed after that. 0: not known.
+    /// Of one that failed, the last event that it is known to have had: the dirty region logs name
+    /// what it missed after that. 0: not known.
     pub last_event: u64,
     /// The room of other members that it lies in, where it has no device of its own.
     pub relocated: Option<RelocatedMember>,
@@ -48,7 +50,8 @@ pub struct Member {
 pub enum MemberState {
     /// Holds what it should.
     Active,
-    /// Failed or was away while the others went on: what it holds is old, and nothing is read from or written to it.
+    /// Failed or was away while the others went on: what it holds is old, and nothing is read from
+    /// or written to it.
     Failed,
     /// Is back or new: takes writes, is brought up to date, and is not read.
     Stale,
@@ -87,11 +90,14 @@ pub struct Config {
     pub name: String,
     /// How often the configuration changed.
     pub event: u64,
-    /// The last event that reached every member that had not failed by then; 0 where that was not noted.
+    /// The last event that reached every member that had not failed by then; 0 where that was not
+    /// noted.
     pub common_event: u64,
-    /// Whether the group was closed in order: nothing needs to be resynchronised but what failed members missed.
+    /// Whether the group was closed in order: nothing needs to be resynchronised but what failed
+    /// members missed.
     pub clean: bool,
-    /// What the latency of reads, writes and flushes may grow to while members are copied, moved or compared, in hundredths of what it is without;
+    /// What the latency of reads, writes and flushes may grow to while members are copied, moved or
+    /// compared, in hundredths of what it is without;
     /// [`FOREGROUND_UNLIMITED`](crate::FOREGROUND_UNLIMITED): anything.
     pub foreground_percent: u16,
     /// Where data begins on every member.
@@ -109,7 +115,8 @@ pub struct Config {
 }
 
 impl MemberState {
-    const ALL: [(Self, u8); 4] = [(Self::Active, 1), (Self::Failed, 2), (Self::Stale, 3), (Self::Spare, 4)];
+    const ALL: [(Self, u8); 4] =
+        [(Self::Active, 1), (Self::Failed, 2), (Self::Stale, 3), (Self::Spare, 4)];
 
     /// Returns the word for it.
     #[must_use]
@@ -135,9 +142,18 @@ impl Role {
 }
 
 impl Member {
-    /// Makes an empty place: one from which a member was removed that stands before others with data, whose index layouts name.
+    /// Makes an empty place: one from which a member was removed that stands before others with
+    /// data, whose index layouts name.
     pub(crate) fn vacant(since: u64) -> Self {
-        Self { id: Id::random(), path: String::new(), size_bytes: 0, state: MemberState::Failed, since, last_event: 0, relocated: None }
+        Self {
+            id: Id::random(),
+            path: String::new(),
+            size_bytes: 0,
+            state: MemberState::Failed,
+            since,
+            last_event: 0,
+            relocated: None,
+        }
     }
 
     /// Says whether it is an empty place, which the next member that is added takes.
@@ -151,25 +167,32 @@ impl VolumeConfig {
     /// Returns how many addresses the volume has; while they move, as many as both layouts have.
     #[must_use]
     pub fn size_bytes(&self) -> u64 {
-        self.relayout.as_ref().map_or(self.layout.size_bytes(), |relayout| relayout.span_bytes(&self.layout))
+        self.relayout
+            .as_ref()
+            .map_or(self.layout.size_bytes(), |relayout| relayout.span_bytes(&self.layout))
     }
 
-    /// Returns the layouts that it may have data on: one, or while its addresses move both and the scratch area.
+    /// Returns the layouts that it may have data on: one, or while its addresses move both and the
+    /// scratch area.
     pub(crate) fn layouts(&self) -> impl Iterator<Item = &Layout> {
-        std::iter::once(&self.layout).chain(self.relayout.iter().flat_map(|relayout| [&relayout.next, &relayout.scratch]))
+        std::iter::once(&self.layout)
+            .chain(self.relayout.iter().flat_map(|relayout| [&relayout.next, &relayout.scratch]))
     }
 
     /// Returns the indices of the members that it has extents on, in order.
     pub(crate) fn members(&self) -> Vec<usize> {
-        let mut members: Vec<usize> = self.layouts().flat_map(Layout::extents).map(|extent| extent.member.into()).collect();
+        let mut members: Vec<usize> =
+            self.layouts().flat_map(Layout::extents).map(|extent| extent.member.into()).collect();
         members.sort_unstable();
         members.dedup();
         members
     }
 
-    /// Says whether the loss of a member need not be the loss of data, everywhere or in the part that has more copies.
+    /// Says whether the loss of a member need not be the loss of data, everywhere or in the part
+    /// that has more copies.
     pub(crate) fn is_redundant(&self) -> bool {
-        self.layout.is_redundant() || self.relayout.as_ref().is_some_and(|relayout| relayout.next.is_redundant())
+        self.layout.is_redundant()
+            || self.relayout.as_ref().is_some_and(|relayout| relayout.next.is_redundant())
     }
 
     /// Returns whether every byte has a copy on a member that is `good`: wherever it lives now.
@@ -214,17 +237,25 @@ impl Config {
         (member.state, member.since, member.last_event) = (state, self.event + 1, last_event);
     }
 
-    /// Says of a member that failed that nothing which its label may say tells what it holds: if it comes back all of it is copied.
+    /// Says of a member that failed that nothing which its label may say tells what it holds: if it
+    /// comes back all of it is copied.
     pub(crate) fn forget_last_event(&mut self, index: usize) {
         let member = &mut self.members[index];
-        assert!(member.state == MemberState::Failed, "only of a member that failed it is asked what it had");
+        assert!(
+            member.state == MemberState::Failed,
+            "only of a member that failed it is asked what it had"
+        );
         member.last_event = member.since;
     }
 
-    /// Returns whether every byte of every volume has a copy on an active member other than those `lost`.
+    /// Returns whether every byte of every volume has a copy on an active member other than those
+    /// `lost`.
     pub(crate) fn survives_without(&self, lost: &[usize]) -> bool {
         let lost = self.with_relocated(lost);
-        let good = |member: u16| self.members[usize::from(member)].state == MemberState::Active && !lost.contains(&usize::from(member));
+        let good = |member: u16| {
+            self.members[usize::from(member)].state == MemberState::Active
+                && !lost.contains(&usize::from(member))
+        };
         self.volumes.iter().all(|volume| volume.survives(&good))
     }
 
@@ -236,8 +267,13 @@ impl Config {
 
     /// Returns how many bytes of a device its volume uses where a member is.
     pub(crate) fn needed_bytes(&self, index: usize) -> u64 {
-        let extents = self.volumes.iter().flat_map(|volume| volume.layouts().flat_map(Layout::extents));
-        extents.filter(|extent| usize::from(extent.member) == index).map(|extent| extent.start + extent.len).max().unwrap_or(0)
+        let extents =
+            self.volumes.iter().flat_map(|volume| volume.layouts().flat_map(Layout::extents));
+        extents
+            .filter(|extent| usize::from(extent.member) == index)
+            .map(|extent| extent.start + extent.len)
+            .max()
+            .unwrap_or(0)
     }
 
     /// Appends the part of the label that all members share.
@@ -250,11 +286,18 @@ impl Config {
             out.extend(member.id.0);
             out.extend(member.size_bytes.to_le_bytes());
             out.extend(member.since.to_le_bytes());
-            out.push(MemberState::ALL.iter().find(|(state, _)| *state == member.state).map_or(0, |(_, code)| *code));
+            out.push(
+                MemberState::ALL
+                    .iter()
+                    .find(|(state, _)| *state == member.state)
+                    .map_or(0, |(_, code)| *code),
+            );
             put_text(out, &member.path);
         }
         for volume in &self.volumes {
-            out.push(ROLES.iter().find(|(role, _)| *role == volume.role).map_or(0, |(_, code)| *code));
+            out.push(
+                ROLES.iter().find(|(role, _)| *role == volume.role).map_or(0, |(_, code)| *code),
+            );
             out.extend(volume.region_bytes.to_le_bytes());
             encode_layout(&volume.layout, out);
         }
@@ -263,7 +306,9 @@ impl Config {
             encode_relayout(volume.relayout.as_ref(), out);
         }
         if version > 2 {
-            self.members.iter().for_each(|member| relocated::encode(member.relocated.as_ref(), out));
+            self.members
+                .iter()
+                .for_each(|member| relocated::encode(member.relocated.as_ref(), out));
             out.extend(self.reserve_bytes.to_le_bytes());
         }
         if version > 3 {
@@ -275,16 +320,28 @@ impl Config {
         }
     }
 
-    /// Returns the version of the label that is able to say all this: the oldest, so that older software reads what it is able to.
+    /// Returns the version of the label that is able to say all this: the oldest, so that older
+    /// software reads what it is able to.
     pub(crate) fn version(&self) -> u32 {
-        let parity = |volume: &VolumeConfig| volume.relayout.as_ref().is_some_and(|relayout| relayout.has_parity(&volume.layout));
-        if self.volumes.iter().any(|volume| volume.relayout.as_ref().is_some_and(|relayout| relayout.in_cycles)) {
+        let parity = |volume: &VolumeConfig| {
+            volume.relayout.as_ref().is_some_and(|relayout| relayout.has_parity(&volume.layout))
+        };
+        if self
+            .volumes
+            .iter()
+            .any(|volume| volume.relayout.as_ref().is_some_and(|relayout| relayout.in_cycles))
+        {
             6
-        } else if self.members.iter().any(|member| member.last_event > 0) || !self.findings.is_empty() {
+        } else if self.members.iter().any(|member| member.last_event > 0)
+            || !self.findings.is_empty()
+        {
             5
         } else if self.scrub.is_some() {
             4
-        } else if self.reserve_bytes > 0 || self.members.iter().any(|member| member.relocated.is_some()) || self.volumes.iter().any(parity) {
+        } else if self.reserve_bytes > 0
+            || self.members.iter().any(|member| member.relocated.is_some())
+            || self.volumes.iter().any(parity)
+        {
             3
         } else if self.has_relayout() {
             2
@@ -293,7 +350,8 @@ impl Config {
         }
     }
 
-    /// Returns how many events ago all members that had not failed knew of one; 0 where that is not known.
+    /// Returns how many events ago all members that had not failed knew of one; 0 where that is not
+    /// known.
     pub(crate) fn events_since_common(&self) -> u32 {
         let since = self.event.checked_sub(self.common_event).filter(|_| self.common_event > 0);
         since.and_then(|since| u32::try_from(since).ok()).unwrap_or(0)
@@ -307,14 +365,21 @@ impl Config {
     /// Reads what [`encode`](Self::encode) wrote in a label of a version, and believes none of it.
     pub(crate) fn decode(reader: &mut Reader<'_>, version: u32, head: Head) -> Result<Self, Fault> {
         let start = reader.at();
-        let (members, volumes) = (reader.u16("the number of members")?, reader.u16("the number of volumes")?);
-        if usize::from(members) > MEMBERS_MAX || members == 0 || usize::from(volumes) > VOLUMES_MAX {
-            return Err(Fault::new(start, format!("{members} members and {volumes} volumes are not possible")));
+        let (members, volumes) =
+            (reader.u16("the number of members")?, reader.u16("the number of volumes")?);
+        if usize::from(members) > MEMBERS_MAX || members == 0 || usize::from(volumes) > VOLUMES_MAX
+        {
+            return Err(Fault::new(
+                start,
+                format!("{members} members and {volumes} volumes are not possible"),
+            ));
         }
         let data_start = reader.u64("the start of data")?;
         let name = reader.text("the name of the group")?;
-        let mut members = (0..members).map(|_| decode_member(reader)).collect::<Result<Vec<_>, _>>()?;
-        let mut volumes = (0..volumes).map(|_| decode_volume(reader)).collect::<Result<Vec<_>, _>>()?;
+        let mut members =
+            (0..members).map(|_| decode_member(reader)).collect::<Result<Vec<_>, _>>()?;
+        let mut volumes =
+            (0..volumes).map(|_| decode_volume(reader)).collect::<Result<Vec<_>, _>>()?;
         for volume in volumes.iter_mut().filter(|_| version > 1) {
             volume.relayout = decode_relayout(reader)?;
         }
@@ -331,7 +396,20 @@ impl Config {
         }
         let findings = if version > 4 { findings::decode(reader)? } else { Vec::new() };
         let Head { id, event, common_event, clean, foreground_percent } = head;
-        let config = Self { id, name, event, common_event, clean, foreground_percent, data_start, reserve_bytes, scrub, findings, members, volumes };
+        let config = Self {
+            id,
+            name,
+            event,
+            common_event,
+            clean,
+            foreground_percent,
+            data_start,
+            reserve_bytes,
+            scrub,
+            findings,
+            members,
+            volumes,
+        };
         config.fault().map_or(Ok(config), |what| Err(Fault::new(start, what)))
     }
 
@@ -347,15 +425,26 @@ impl Config {
         if self.data_start < super::label::DATA_START_MIN {
             return Some(format!("data begins at byte {}, within the labels", self.data_start));
         }
-        self.volumes.iter().find_map(volume_fault).or_else(|| self.extent_fault()).or_else(|| self.relocated_fault())
+        self.volumes
+            .iter()
+            .find_map(volume_fault)
+            .or_else(|| self.extent_fault())
+            .or_else(|| self.relocated_fault())
     }
 
     fn extent_fault(&self) -> Option<String> {
-        let all = |layout: fn(&VolumeConfig) -> &Layout| self.volumes.iter().flat_map(|volume| layout(volume).extents()).collect::<Vec<_>>();
+        let all = |layout: fn(&VolumeConfig) -> &Layout| {
+            self.volumes.iter().flat_map(|volume| layout(volume).extents()).collect::<Vec<_>>()
+        };
         let now = all(|volume| &volume.layout);
-        let next = all(|volume| volume.relayout.as_ref().map_or(&volume.layout, |relayout| &relayout.next));
+        let next = all(|volume| {
+            volume.relayout.as_ref().map_or(&volume.layout, |relayout| &relayout.next)
+        });
         // Where a volume comes from may be where it goes; another volume may be at neither.
-        self.places_fault(now).or_else(|| self.places_fault(next)).or_else(|| self.scratch_fault()).or_else(|| self.neighbour_fault())
+        self.places_fault(now)
+            .or_else(|| self.places_fault(next))
+            .or_else(|| self.scratch_fault())
+            .or_else(|| self.neighbour_fault())
     }
 
     fn scratch_fault(&self) -> Option<String> {
@@ -368,29 +457,49 @@ impl Config {
             .collect();
         members.sort_unstable();
         let twice = members.windows(2).find(|pair| pair[0] == pair[1]).map(|pair| pair[0]);
-        let bad = twice.or(members.last().copied().filter(|last| usize::from(*last) >= self.members.len()));
-        bad.map(|member| format!("a scratch area lies twice on member {member}, or there is no such member"))
+        let bad = twice
+            .or(members.last().copied().filter(|last| usize::from(*last) >= self.members.len()));
+        bad.map(|member| {
+            format!("a scratch area lies twice on member {member}, or there is no such member")
+        })
     }
 
     fn neighbour_fault(&self) -> Option<String> {
         let [one, two] = &self.volumes[..] else { return None };
-        let group_state = one.members().into_iter().find(|member| self.has_relayout() && two.members().contains(member));
-        group_state.map(|member| format!("two volumes lie on member {member}, and one of them is between two layouts"))
+        let group_state = one
+            .members()
+            .into_iter()
+            .find(|member| self.has_relayout() && two.members().contains(member));
+        group_state.map(|member| {
+            format!("two volumes lie on member {member}, and one of them is between two layouts")
+        })
     }
 
     fn places_fault(&self, mut extents: Vec<Extent>) -> Option<String> {
         for extent in &extents {
             let Some(member) = self.members.get(usize::from(extent.member)) else {
-                return Some(format!("an extent lies on member {}, and there are {}", extent.member, self.members.len()));
+                return Some(format!(
+                    "an extent lies on member {}, and there are {}",
+                    extent.member,
+                    self.members.len()
+                ));
             };
-            let fits = extent.start >= self.data_start && extent.start.checked_add(extent.len).is_some_and(|end| end <= member.size_bytes);
+            let fits = extent.start >= self.data_start
+                && extent.start.checked_add(extent.len).is_some_and(|end| end <= member.size_bytes);
             if !fits || extent.len == 0 {
-                return Some(format!("an extent of {} bytes at {} does not lie in the data of member {}", extent.len, extent.start, extent.member));
+                return Some(format!(
+                    "an extent of {} bytes at {} does not lie in the data of member {}",
+                    extent.len, extent.start, extent.member
+                ));
             }
         }
         extents.sort_unstable_by_key(|extent| (extent.member, extent.start));
-        let overlap = extents.windows(2).find(|pair| pair[0].member == pair[1].member && pair[0].start + pair[0].len > pair[1].start);
-        overlap.map(|pair| format!("two extents overlap on member {} at byte {}", pair[1].member, pair[1].start))
+        let overlap = extents.windows(2).find(|pair| {
+            pair[0].member == pair[1].member && pair[0].start + pair[0].len > pair[1].start
+        });
+        overlap.map(|pair| {
+            format!("two extents overlap on member {} at byte {}", pair[1].member, pair[1].start)
+        })
     }
 }
 
@@ -398,12 +507,19 @@ fn volume_fault(volume: &VolumeConfig) -> Option<String> {
     if !volume.region_bytes.is_power_of_two() || volume.region_bytes < REGION_BYTES_MIN {
         return Some(format!("regions of {} bytes are not possible", volume.region_bytes));
     }
-    let sizes = std::iter::once(&volume.layout).chain(volume.relayout.iter().map(|relayout| &relayout.next)).map(Layout::size_bytes);
+    let sizes = std::iter::once(&volume.layout)
+        .chain(volume.relayout.iter().map(|relayout| &relayout.next))
+        .map(Layout::size_bytes);
     if sizes.max().unwrap_or(0).div_ceil(volume.region_bytes) > crate::redundancy::REGIONS_MAX {
         let (regions, region) = (crate::redundancy::REGIONS_MAX, volume.region_bytes);
-        return Some(format!("a dirty region log holds {regions} regions at most, here of {region} bytes"));
+        return Some(format!(
+            "a dirty region log holds {regions} regions at most, here of {region} bytes"
+        ));
     }
-    volume.layout.fault().or_else(|| volume.relayout.as_ref().and_then(|relayout| relayout.fault(&volume.layout)))
+    volume
+        .layout
+        .fault()
+        .or_else(|| volume.relayout.as_ref().and_then(|relayout| relayout.fault(&volume.layout)))
 }
 
 fn decode_member(reader: &mut Reader<'_>) -> Result<Member, Fault> {
@@ -414,7 +530,15 @@ fn decode_member(reader: &mut Reader<'_>) -> Result<Member, Fault> {
     let code = reader.u8("the state of a member")?;
     let state = MemberState::ALL.iter().find(|(_, known)| *known == code).map(|(state, _)| *state);
     let state = state.ok_or_else(|| Fault::new(at, format!("{code} is no state of a member")))?;
-    Ok(Member { id, size_bytes, since, state, path: reader.text("the path of a member")?, last_event: 0, relocated: None })
+    Ok(Member {
+        id,
+        size_bytes,
+        since,
+        state,
+        path: reader.text("the path of a member")?,
+        last_event: 0,
+        relocated: None,
+    })
 }
 
 fn decode_volume(reader: &mut Reader<'_>) -> Result<VolumeConfig, Fault> {
@@ -424,16 +548,26 @@ fn decode_volume(reader: &mut Reader<'_>) -> Result<VolumeConfig, Fault> {
         2 => Role::Log,
         code => return Err(Fault::new(at, format!("{code} is no role of a volume"))),
     };
-    Ok(VolumeConfig { role, region_bytes: reader.u64("the region size")?, layout: decode_layout(reader, 0)?, relayout: None })
+    Ok(VolumeConfig {
+        role,
+        region_bytes: reader.u64("the region size")?,
+        layout: decode_layout(reader, 0)?,
+        relayout: None,
+    })
 }
 
 fn encode_relayout(relayout: Option<&Relayout>, out: &mut Vec<u8>) {
     let Some(relayout) = relayout else { return out.push(0) };
     let downward = if relayout.direction == Direction::Downward { 2 } else { 0 };
     out.push(
-        1 | downward | if relayout.paused { 4 } else { 0 } | if relayout.logs_swapped { 8 } else { 0 } | if relayout.in_cycles { 16 } else { 0 },
+        1 | downward
+            | if relayout.paused { 4 } else { 0 }
+            | if relayout.logs_swapped { 8 } else { 0 }
+            | if relayout.in_cycles { 16 } else { 0 },
     );
-    for field in [relayout.position, relayout.staged_bytes, relayout.grain_bytes, relayout.step_bytes_max] {
+    for field in
+        [relayout.position, relayout.staged_bytes, relayout.grain_bytes, relayout.step_bytes_max]
+    {
         out.extend(field.to_le_bytes());
     }
     encode_layout(&relayout.next, out);
@@ -450,11 +584,24 @@ fn decode_relayout(reader: &mut Reader<'_>) -> Result<Option<Relayout>, Fault> {
         return Ok(None);
     }
     let direction = if flags & 2 == 0 { Direction::Upward } else { Direction::Downward };
-    let (position, staged_bytes) = (reader.u64("the position of a relayout")?, reader.u64("the bytes in a scratch area")?);
-    let (grain_bytes, step_bytes_max) = (reader.u64("the grain of a relayout")?, reader.u64("the step of a relayout")?);
+    let (position, staged_bytes) =
+        (reader.u64("the position of a relayout")?, reader.u64("the bytes in a scratch area")?);
+    let (grain_bytes, step_bytes_max) =
+        (reader.u64("the grain of a relayout")?, reader.u64("the step of a relayout")?);
     let (next, scratch) = (decode_layout(reader, 0)?, decode_layout(reader, 0)?);
     let (paused, logs_swapped, in_cycles) = (flags & 4 != 0, flags & 8 != 0, flags & 16 != 0);
-    Ok(Some(Relayout { next, direction, position, staged_bytes, scratch, grain_bytes, step_bytes_max, paused, logs_swapped, in_cycles }))
+    Ok(Some(Relayout {
+        next,
+        direction,
+        position,
+        staged_bytes,
+        scratch,
+        grain_bytes,
+        step_bytes_max,
+        paused,
+        logs_swapped,
+        in_cycles,
+    }))
 }
 
 fn encode_layout(layout: &Layout, out: &mut Vec<u8>) {
@@ -483,13 +630,25 @@ fn decode_layout(reader: &mut Reader<'_>, depth: usize) -> Result<Layout, Fault>
     let kind = reader.u8("the kind of a layout")?;
     if kind == 0 {
         let member = reader.u16("the member of an extent")?;
-        return Ok(Layout::Extent(Extent { member, start: reader.u64("the start of an extent")?, len: reader.u64("the length of an extent")? }));
+        return Ok(Layout::Extent(Extent {
+            member,
+            start: reader.u64("the start of an extent")?,
+            len: reader.u64("the length of an extent")?,
+        }));
     }
     let (count, unit) = (reader.u16("the width of a layout")?, reader.u64("a stripe unit")?);
-    if !(1..=4).contains(&kind) || count == 0 || depth >= crate::layout::DEPTH_MAX || matches!(kind, 2 | 4) == (unit == 0) {
-        return Err(Fault::new(at, format!("a layout of kind {kind}, {count} parts and unit {unit} is not possible here")));
+    if !(1..=4).contains(&kind)
+        || count == 0
+        || depth >= crate::layout::DEPTH_MAX
+        || matches!(kind, 2 | 4) == (unit == 0)
+    {
+        return Err(Fault::new(
+            at,
+            format!("a layout of kind {kind}, {count} parts and unit {unit} is not possible here"),
+        ));
     }
-    let children = (0..count).map(|_| decode_layout(reader, depth + 1)).collect::<Result<Vec<_>, _>>()?;
+    let children =
+        (0..count).map(|_| decode_layout(reader, depth + 1)).collect::<Result<Vec<_>, _>>()?;
     Ok(match kind {
         1 => Layout::Concat(Concat::new(children)),
         2 => Layout::Stripe(Stripe::new(unit, children)),

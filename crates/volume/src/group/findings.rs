@@ -1,4 +1,5 @@
-//! What scrubs on a schedule found, place by place: a bounded part of a group's configuration, so that it is told also while the group is not open.
+//! What scrubs on a schedule found, place by place: a bounded part of a group's configuration, so
+//! that it is told also while the group is not open.
 
 use std::ops::Range;
 
@@ -35,7 +36,8 @@ pub struct ScrubFinding {
 }
 
 impl Config {
-    /// Keeps what the scrub under way found, as far as there is room: never so much that the label could not say what it has to.
+    /// Keeps what the scrub under way found, as far as there is room: never so much that the label
+    /// could not say what it has to.
     pub(crate) fn keep_findings(&mut self, new: Vec<ScrubFinding>) {
         let kept = self.findings.iter().filter(|finding| finding.under_way).count();
         for finding in new.into_iter().take(FINDINGS_MAX.saturating_sub(kept)) {
@@ -49,7 +51,8 @@ impl Config {
         }
     }
 
-    /// Notes that the scrub under way ended: what it found takes the place of what the one before found.
+    /// Notes that the scrub under way ended: what it found takes the place of what the one before
+    /// found.
     pub(crate) fn end_findings(&mut self) {
         self.findings.retain(|finding| finding.under_way);
         self.findings.iter_mut().for_each(|finding| finding.under_way = false);
@@ -104,20 +107,41 @@ pub(crate) fn decode(reader: &mut Reader<'_>) -> Result<Vec<ScrubFinding>, Fault
 
 fn decode_one(reader: &mut Reader<'_>) -> Result<ScrubFinding, Fault> {
     let at = reader.at();
-    let (flags, role) = (reader.u8("the flags of a finding")?, reader.u8("the volume of a finding")?);
-    let role = ROLES.iter().find(|(_, code)| *code == role).map(|(role, _)| *role).filter(|_| flags < 64);
-    let role = role.ok_or_else(|| Fault::new(at, "a finding of a scrub has an impossible volume or flags"))?;
+    let (flags, role) =
+        (reader.u8("the flags of a finding")?, reader.u8("the volume of a finding")?);
+    let role =
+        ROLES.iter().find(|(_, code)| *code == role).map(|(role, _)| *role).filter(|_| flags < 64);
+    let role = role
+        .ok_or_else(|| Fault::new(at, "a finding of a scrub has an impossible volume or flags"))?;
     let range = reader.u64("the beginning of a finding")?..reader.u64("the end of a finding")?;
     let copies = reader.u8("the copies of a finding")?;
     if range.is_empty() || usize::from(copies) > FINDING_COPIES_MAX {
-        return Err(Fault::new(at, format!("a finding of a scrub from {} to {} on {copies} members is not possible", range.start, range.end)));
+        return Err(Fault::new(
+            at,
+            format!(
+                "a finding of a scrub from {} to {} on {copies} members is not possible",
+                range.start, range.end
+            ),
+        ));
     }
-    let copies = (0..copies).map(|_| Ok((reader.id("a member of a finding")?, reader.u64("a place of a finding")?))).collect::<Result<_, Fault>>()?;
+    let copies = (0..copies)
+        .map(|_| Ok((reader.id("a member of a finding")?, reader.u64("a place of a finding")?)))
+        .collect::<Result<_, Fault>>()?;
     let has = |flag: u8| flags & flag != 0;
     let right = if has(RIGHT) { Some(reader.id("the right copy of a finding")?) } else { None };
     let wrong = if has(WRONG) { Some(reader.id("the wrong part of a finding")?) } else { None };
     let lies = if has(LIES) { Some(reader.text("the file of a finding")?) } else { None };
-    Ok(ScrubFinding { under_way: has(UNDER_WAY), role, range, lies, parity: has(PARITY), copies, right, wrong, repaired: has(REPAIRED) })
+    Ok(ScrubFinding {
+        under_way: has(UNDER_WAY),
+        role,
+        range,
+        lies,
+        parity: has(PARITY),
+        copies,
+        right,
+        wrong,
+        repaired: has(REPAIRED),
+    })
 }
 
 #[cfg(test)]
@@ -140,13 +164,24 @@ mod tests {
 
     #[test]
     fn they_survive_encoding_and_hostile_bytes_are_refused() {
-        let bare = ScrubFinding { under_way: false, role: Role::Log, lies: None, parity: true, right: None, wrong: Some(Id([2; 16])), ..finding() };
+        let bare = ScrubFinding {
+            under_way: false,
+            role: Role::Log,
+            lies: None,
+            parity: true,
+            right: None,
+            wrong: Some(Id([2; 16])),
+            ..finding()
+        };
         let all = vec![finding(), bare, finding()];
         let mut bytes = Vec::new();
         encode(&all, &mut bytes);
         assert_eq!(decode(&mut Reader::new(&bytes)), Ok(all));
-        (0..bytes.len()).for_each(|len| assert!(decode(&mut Reader::new(&bytes[..len])).is_err(), "{len}"));
-        for (at, byte, word) in [(0, 33, "33 findings"), (1, 64, "flags"), (2, 3, "volume"), (19, 9, "9 members")] {
+        (0..bytes.len())
+            .for_each(|len| assert!(decode(&mut Reader::new(&bytes[..len])).is_err(), "{len}"));
+        for (at, byte, word) in
+            [(0, 33, "33 findings"), (1, 64, "flags"), (2, 3, "volume"), (19, 9, "9 members")]
+        {
             let mut broken = bytes.clone();
             broken[at] = byte;
             assert!(decode(&mut Reader::new(&broken)).unwrap_err().what.contains(word), "{word}");

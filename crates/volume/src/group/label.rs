@@ -8,7 +8,8 @@
 //!   3.5 MiB    scratch area of a relayout, 512 KiB
 //!   data_start data
 //! ```
-//! An update writes A, flushes, writes B, flushes: at every moment one copy is whole. The copy with the larger event counts.
+//! An update writes A, flushes, writes B, flushes: at every moment one copy is whole. The copy with
+//! the larger event counts.
 //!
 //! * I-LAB-1: a label is encoded into its slot or not at all.
 
@@ -26,7 +27,8 @@ pub(crate) const SLOT_BYTES: usize = 64 << 10;
 pub(crate) const DATA_START_MIN: u64 = 4 << 20;
 
 const MAGIC: &[u8; 8] = b"BEDPGRUP";
-/// The newest version. A label is of the oldest version that is able to say what it says, so that older software reads every other.
+/// The newest version. A label is of the oldest version that is able to say what it says, so that
+/// older software reads every other.
 const VERSION: u32 = 6;
 /// Magic, version, checksum and length stand before what only this version knows.
 const HEAD_BYTES: usize = 72;
@@ -76,14 +78,22 @@ impl Label {
         out.extend(self.member.0);
         out.extend(self.config.event.to_le_bytes());
         // Labels of before have zero here, and older software ignores it.
-        let foreground_percent = if self.config.foreground_percent == FOREGROUND_PERCENT_DEFAULT { 0 } else { self.config.foreground_percent };
+        let foreground_percent = if self.config.foreground_percent == FOREGROUND_PERCENT_DEFAULT {
+            0
+        } else {
+            self.config.foreground_percent
+        };
         out.extend(foreground_percent.to_le_bytes());
         out.extend(self.config.events_since_common().to_le_bytes());
         out.extend([0; 2]);
         assert_eq!(out.len(), HEAD_BYTES, "the head has its length");
         self.config.encode(&mut out);
         if out.len() > SLOT_BYTES {
-            return Err(Error::invalid(format!("the label of group {} would have {} bytes, more than {SLOT_BYTES}", self.config.name, out.len())));
+            return Err(Error::invalid(format!(
+                "the label of group {} would have {} bytes, more than {SLOT_BYTES}",
+                self.config.name,
+                out.len()
+            )));
         }
         let len = out.len() as u32;
         out[16..20].copy_from_slice(&len.to_le_bytes());
@@ -107,7 +117,11 @@ impl Label {
         let crc = reader.u32("the checksum")?;
         let len = reader.u32("the length")? as usize;
         if version == 0 || len < HEAD_BYTES || len > slot.len() {
-            return Err(Fault::new(8, format!("version {version} with a length of {len} is not possible")).into());
+            return Err(Fault::new(
+                8,
+                format!("version {version} with a length of {len} is not possible"),
+            )
+            .into());
         }
         let mut covered = slot[..len].to_vec();
         covered[12..16].fill(0);
@@ -125,15 +139,23 @@ impl Label {
         let foreground_percent = match reader.u16("the factor for the foreground")? {
             0 => FOREGROUND_PERCENT_DEFAULT,
             stated if stated >= FOREGROUND_PERCENT_MIN => stated,
-            stated => return Err(Fault::new(64, format!("{stated} hundredths are no factor for the foreground")).into()),
+            stated => {
+                return Err(Fault::new(
+                    64,
+                    format!("{stated} hundredths are no factor for the foreground"),
+                )
+                .into());
+            }
         };
-        let common_event = match u64::from(reader.u32("the events since the last that reached all members")?) {
-            0 => 0,
-            since if since <= event => event - since,
-            since => return Err(Fault::new(66, format!("there were no {since} events")).into()),
-        };
+        let common_event =
+            match u64::from(reader.u32("the events since the last that reached all members")?) {
+                0 => 0,
+                since if since <= event => event - since,
+                since => return Err(Fault::new(66, format!("there were no {since} events")).into()),
+            };
         reader.take(2, "the rest of the head")?;
-        let head = Head { id: group, event, common_event, clean: flags & 1 != 0, foreground_percent };
+        let head =
+            Head { id: group, event, common_event, clean: flags & 1 != 0, foreground_percent };
         let config = Config::decode(&mut reader, version, head)?;
         if config.index_of(member).is_none() {
             return Err(Fault::new(40, "the group has no such member").into());
@@ -141,7 +163,8 @@ impl Label {
         Ok(Self { member, config })
     }
 
-    /// Decodes what may be a label, its length and checksum made right first; what decodes encodes to the same. For fuzzers.
+    /// Decodes what may be a label, its length and checksum made right first; what decodes encodes
+    /// to the same. For fuzzers.
     #[cfg(feature = "forge")]
     #[doc(hidden)]
     pub fn decode_any(bytes: &[u8]) {
@@ -156,29 +179,49 @@ impl Label {
         }
     }
 
-    /// Says whether its device has a place in a group as it is now: not after another took that place, nor before the others name it.
+    /// Says whether its device has a place in a group as it is now: not after another took that
+    /// place, nor before the others name it.
     #[must_use]
     pub fn has_place_in(&self, config: &Config) -> bool {
         self.config.id == config.id && self.outdated_in(config, "").is_none()
     }
 
-    /// Says why the device that carries it, called `name`, has no place in its group as that is now; nothing where it has one.
+    /// Says why the device that carries it, called `name`, has no place in its group as that is
+    /// now; nothing where it has one.
     #[must_use]
     pub fn outdated_in(&self, config: &Config, name: &str) -> Option<String> {
         let group = &config.name;
-        let held_data = || self.config.index_of(self.member).is_some_and(|index| self.config.volume_on(index).is_some());
+        let held_data = || {
+            self.config
+                .index_of(self.member)
+                .is_some_and(|index| self.config.volume_on(index).is_some())
+        };
         match config.index_of(self.member) {
-            Some(index) if config.members[index].state != MemberState::Failed || config.volume_on(index).is_some() => None,
-            Some(_) => Some(format!("{name} is outdated: it failed, and another member took its place in the group {group} or its volume left it")),
-            None if self.never_arrived_in(config) => Some(format!("{name} was on its way into the group {group}, and did not arrive")),
-            None if held_data() => Some(format!("{name} is outdated: it was replaced in the group {group}, and what it holds is old")),
+            Some(index)
+                if config.members[index].state != MemberState::Failed
+                    || config.volume_on(index).is_some() =>
+            {
+                None
+            }
+            Some(_) => Some(format!(
+                "{name} is outdated: it failed, and another member took its place in the group {group} or its volume left it"
+            )),
+            None if self.never_arrived_in(config) => {
+                Some(format!("{name} was on its way into the group {group}, and did not arrive"))
+            }
+            None if held_data() => Some(format!(
+                "{name} is outdated: it was replaced in the group {group}, and what it holds is old"
+            )),
             None => Some(format!("{name} is outdated: it was removed from the group {group}")),
         }
     }
 
-    /// Says whether its device was on its way into a group when a crash came, before any other member named it.
+    /// Says whether its device was on its way into a group when a crash came, before any other
+    /// member named it.
     pub(crate) fn never_arrived_in(&self, config: &Config) -> bool {
-        self.config.id == config.id && self.config.event == EVENT_OF_ARRIVAL && config.index_of(self.member).is_none()
+        self.config.id == config.id
+            && self.config.event == EVENT_OF_ARRIVAL
+            && config.index_of(self.member).is_none()
     }
 
     /// Reads a device's label.
@@ -202,7 +245,9 @@ impl Label {
             _ => 3,
         };
         let refusal = copies.into_iter().filter_map(std::result::Result::err).min_by_key(rank);
-        Err(refusal.unwrap_or_else(|| Error::new(ErrorKind::NotAMember, format!("{} carries no label", device.name()))))
+        Err(refusal.unwrap_or_else(|| {
+            Error::new(ErrorKind::NotAMember, format!("{} carries no label", device.name()))
+        }))
     }
 
     /// Returns the bytes of one copy in whole blocks of a device.
@@ -244,7 +289,11 @@ pub(crate) fn block_bytes(device: &dyn BlockDevice) -> usize {
 }
 
 /// Writes one copy durably.
-pub(crate) fn write_copy(bytes: &AlignedBuf, device: &dyn BlockDevice, offset: u64) -> bedplate_block::Result<()> {
+pub(crate) fn write_copy(
+    bytes: &AlignedBuf,
+    device: &dyn BlockDevice,
+    offset: u64,
+) -> bedplate_block::Result<()> {
     device.write_at(bytes, offset)?;
     device.flush()
 }
@@ -254,15 +303,19 @@ pub(crate) fn is_absent(slot: &[u8]) -> bool {
     Label::decode(slot).is_err_and(|refusal| refusal == Refusal::Absent)
 }
 
-/// Says whether a slot holds a label that does not parse, of the group and the member of the one that was written there.
+/// Says whether a slot holds a label that does not parse, of the group and the member of the one
+/// that was written there.
 pub(crate) fn is_damaged(slot: &[u8], written: &[u8]) -> bool {
     const IDENTITIES: std::ops::Range<usize> = 24..56;
-    slot[IDENTITIES] == written[IDENTITIES] && matches!(Label::decode(slot), Err(Refusal::Corrupt(_)))
+    slot[IDENTITIES] == written[IDENTITIES]
+        && matches!(Label::decode(slot), Err(Refusal::Corrupt(_)))
 }
 
 /// Returns how many bytes of a slot its label takes; nothing where it holds none that parses.
 pub(crate) fn len_in(slot: &[u8]) -> Option<usize> {
-    Label::decode(slot).ok().map(|_| u32::from_le_bytes([slot[16], slot[17], slot[18], slot[19]]) as usize)
+    Label::decode(slot)
+        .ok()
+        .map(|_| u32::from_le_bytes([slot[16], slot[17], slot[18], slot[19]]) as usize)
 }
 
 /// Makes the checksum of a copy right, as far as its length is possible.
@@ -279,7 +332,10 @@ pub(crate) fn reseal(slot: &mut [u8]) {
 fn read_copy(device: &dyn BlockDevice, offset: u64) -> Result<Label> {
     let name = device.name();
     if device.size_bytes() < offset + SLOT_BYTES as u64 {
-        return Err(Error::new(ErrorKind::NotAMember, format!("{name} carries no label: it is too small for one")));
+        return Err(Error::new(
+            ErrorKind::NotAMember,
+            format!("{name} carries no label: it is too small for one"),
+        ));
     }
     let mut slot = AlignedBuf::zeroed(SLOT_BYTES);
     device.read_at(&mut slot, offset)?;

@@ -6,7 +6,10 @@ use rand_xoshiro::Xoshiro256PlusPlus;
 
 use super::*;
 use crate::layout::{SCRATCH_BYTES, SCRATCH_START};
-use crate::{Concat, Direction, Extent, Layout, Member, MemberState, Mirror, Piece, Relayout, RelocatedMember, Role, Stripe, VolumeConfig};
+use crate::{
+    Concat, Direction, Extent, Layout, Member, MemberState, Mirror, Piece, Relayout,
+    RelocatedMember, Role, Stripe, VolumeConfig,
+};
 
 fn config() -> Config {
     let size = 64 << 20;
@@ -42,7 +45,12 @@ fn config() -> Config {
                 layout: Layout::Stripe(Stripe::new(65_536, vec![pair(0, 1), pair(2, 3)])),
                 relayout: None,
             },
-            VolumeConfig { role: Role::Log, region_bytes: 1 << 20, layout: Layout::Concat(Concat::new(vec![pair(4, 5)])), relayout: None },
+            VolumeConfig {
+                role: Role::Log,
+                region_bytes: 1 << 20,
+                layout: Layout::Concat(Concat::new(vec![pair(4, 5)])),
+                relayout: None,
+            },
         ],
     }
 }
@@ -74,13 +82,18 @@ fn a_label_comes_back_from_its_device() {
 fn moving() -> Label {
     let mut label = label();
     let extent = |member, start, len| Layout::Extent(Extent { member, start, len });
-    let next = Layout::Stripe(Stripe::new(32 << 10, (0..4).map(|member| extent(member, DATA_START_MIN, 32 << 20)).collect()));
+    let next = Layout::Stripe(Stripe::new(
+        32 << 10,
+        (0..4).map(|member| extent(member, DATA_START_MIN, 32 << 20)).collect(),
+    ));
     label.config.volumes[0].relayout = Some(Relayout {
         next,
         direction: Direction::Downward,
         position: 48 << 20,
         staged_bytes: 1 << 20,
-        scratch: Layout::Mirror(Mirror::new((0..2).map(|member| extent(member, SCRATCH_START, SCRATCH_BYTES)).collect())),
+        scratch: Layout::Mirror(Mirror::new(
+            (0..2).map(|member| extent(member, SCRATCH_START, SCRATCH_BYTES)).collect(),
+        )),
         grain_bytes: 1 << 20,
         step_bytes_max: 4 << 20,
         paused: true,
@@ -110,12 +123,17 @@ fn a_relayout_comes_back_and_makes_the_label_one_of_version_2() {
         ("between steps", &|r| (r.position, r.staged_bytes) = (12345, 0)),
         ("not possible", &|r| r.grain_bytes = 0),
         ("scratch area begins", &|r| (r.scratch, r.staged_bytes) = (r.next.clone(), 0)),
-        ("does not lie", &|r| (r.next, r.staged_bytes) = (Layout::Extent(Extent { member: 0, start: 0, len: 64 << 20 }), 0)),
+        ("does not lie", &|r| {
+            (r.next, r.staged_bytes) =
+                (Layout::Extent(Extent { member: 0, start: 0, len: 64 << 20 }), 0)
+        }),
     ];
     for (word, change) in broken {
         let mut label = moving();
         change(label.config.volumes[0].relayout.as_mut().unwrap());
-        let Err(Refusal::Corrupt(fault)) = Label::decode(&label.encode().unwrap()) else { panic!("{word}") };
+        let Err(Refusal::Corrupt(fault)) = Label::decode(&label.encode().unwrap()) else {
+            panic!("{word}")
+        };
         assert!(fault.what.contains(word), "{word}: {fault:?}");
     }
 }
@@ -126,7 +144,8 @@ fn a_relayout_in_cycles_makes_the_label_one_of_version_6() {
     let mut label = label();
     label.config.volumes[0].layout = Layout::Concat(Concat::new((0..4).map(extent).collect()));
     let next = Layout::Stripe(Stripe::new(32 << 10, (0..4).map(extent).collect()));
-    let scratch = |member| Layout::Extent(Extent { member, start: SCRATCH_START, len: SCRATCH_BYTES });
+    let scratch =
+        |member| Layout::Extent(Extent { member, start: SCRATCH_START, len: SCRATCH_BYTES });
     label.config.volumes[0].relayout = Some(Relayout {
         next,
         direction: Direction::Upward,
@@ -143,16 +162,24 @@ fn a_relayout_in_cycles_makes_the_label_one_of_version_6() {
     assert_eq!((bytes[8], Label::decode(&bytes)), (6, Ok(label.clone())));
     // The hand has its place there too, and pieces are not parted.
     let scratch = |unit, copies: usize| {
-        let columns = (0..4).map(|member| Layout::Mirror(Mirror::new(vec![scratch(member); copies])));
-        Layout::Stripe(Stripe::new(unit, if copies > 1 { columns.collect() } else { (0..4).map(scratch).collect() }))
+        let columns =
+            (0..4).map(|member| Layout::Mirror(Mirror::new(vec![scratch(member); copies])));
+        Layout::Stripe(Stripe::new(
+            unit,
+            if copies > 1 { columns.collect() } else { (0..4).map(scratch).collect() },
+        ))
     };
     type Change<'a> = &'a dyn Fn(&mut Relayout);
     let broken: [Change<'_>; 3] =
-        [&|r| r.staged_bytes = 2 << 20, &|r| r.scratch = scratch(16 << 10, 1), &|r| (r.scratch, r.staged_bytes) = (scratch(64 << 10, 2), 0)];
+        [&|r| r.staged_bytes = 2 << 20, &|r| r.scratch = scratch(16 << 10, 1), &|r| {
+            (r.scratch, r.staged_bytes) = (scratch(64 << 10, 2), 0)
+        }];
     for change in broken {
         let mut label = label.clone();
         change(label.config.volumes[0].relayout.as_mut().unwrap());
-        let Err(Refusal::Corrupt(fault)) = Label::decode(&label.encode().unwrap()) else { panic!("it fits") };
+        let Err(Refusal::Corrupt(fault)) = Label::decode(&label.encode().unwrap()) else {
+            panic!("it fits")
+        };
         assert!(fault.what.contains("scratch area"), "{fault:?}");
     }
 }
@@ -161,9 +188,16 @@ fn a_relayout_in_cycles_makes_the_label_one_of_version_6() {
 fn with_guest() -> Label {
     let mut label = label();
     let (was, host, other) = (Id([77; 16]), Id([5; 16]), Id([7; 16]));
-    let pieces = vec![Piece { host, start: 40 << 20, len: 20 << 20 }, Piece { host: other, start: DATA_START_MIN, len: 16 << 20 }];
+    let pieces = vec![
+        Piece { host, start: 40 << 20, len: 20 << 20 },
+        Piece { host: other, start: DATA_START_MIN, len: 16 << 20 },
+    ];
     label.config.members[6].state = MemberState::Active;
-    label.config.members[1] = Member { size_bytes: 36 << 20, relocated: Some(RelocatedMember { was, pieces }), ..label.config.members[1].clone() };
+    label.config.members[1] = Member {
+        size_bytes: 36 << 20,
+        relocated: Some(RelocatedMember { was, pieces }),
+        ..label.config.members[1].clone()
+    };
     label.config.reserve_bytes = 28 << 20;
     label
 }
@@ -185,7 +219,9 @@ fn a_guest_comes_back_and_makes_the_label_one_of_version_3() {
     for (word, change) in broken {
         let mut label = with_guest();
         change(&mut label.config.members[1].relocated.as_mut().unwrap().pieces);
-        let Err(Refusal::Corrupt(fault)) = Label::decode(&label.encode().unwrap()) else { panic!("{word}") };
+        let Err(Refusal::Corrupt(fault)) = Label::decode(&label.encode().unwrap()) else {
+            panic!("{word}")
+        };
         assert!(fault.what.contains(word), "{word}: {fault:?}");
     }
 }
@@ -197,7 +233,9 @@ fn a_schedule_for_scrubs_comes_back_and_makes_the_label_one_of_version_4() {
         let bytes = label.encode().unwrap();
         assert_eq!((bytes[8], Label::decode(&bytes)), (4, Ok(label.clone())));
         label.config.scrub = Some(crate::ScrubSchedule::new(59, true));
-        let Err(Refusal::Corrupt(fault)) = Label::decode(&label.encode().unwrap()) else { panic!("59 seconds") };
+        let Err(Refusal::Corrupt(fault)) = Label::decode(&label.encode().unwrap()) else {
+            panic!("59 seconds")
+        };
         assert!(fault.what.contains("59 seconds"), "{fault:?}");
     }
 }
@@ -208,12 +246,17 @@ fn what_a_member_knew_when_it_failed_makes_the_label_one_of_version_5() {
     (label.config.event, label.config.common_event) = (40, 39);
     label.config.set_state(2, MemberState::Failed);
     let bytes = label.encode().unwrap();
-    assert_eq!((bytes[8], Label::decode(&bytes), label.config.members[2].last_event), (5, Ok(label.clone()), 39));
+    assert_eq!(
+        (bytes[8], Label::decode(&bytes), label.config.members[2].last_event),
+        (5, Ok(label.clone()), 39)
+    );
     label.config.set_state(2, MemberState::Stale);
     assert_eq!(label.encode().unwrap()[8], 3);
     let mut early = label.encode().unwrap();
     early[66..70].copy_from_slice(&41_u32.to_le_bytes());
-    let Err(Refusal::Corrupt(fault)) = Label::decode(&sealed(early)) else { panic!("41 events ago") };
+    let Err(Refusal::Corrupt(fault)) = Label::decode(&sealed(early)) else {
+        panic!("41 events ago")
+    };
     assert!(fault.what.contains("41 events"), "{fault:?}");
 }
 
@@ -221,7 +264,10 @@ fn what_a_member_knew_when_it_failed_makes_the_label_one_of_version_5() {
 #[test]
 fn a_label_of_version_4_is_what_it_was() {
     let mut label = with_guest();
-    label.config.scrub = Some(crate::ScrubSchedule { begun_s: Some(1_795_262_400), ..crate::ScrubSchedule::new(7 * 86_400, true) });
+    label.config.scrub = Some(crate::ScrubSchedule {
+        begun_s: Some(1_795_262_400),
+        ..crate::ScrubSchedule::new(7 * 86_400, true)
+    });
     let stored = include_bytes!("../../tests/labels/version-4.bin");
     assert_eq!(Label::decode(stored), Ok(label.clone()));
     assert_eq!(label.encode().unwrap(), stored);
@@ -275,7 +321,9 @@ fn a_newer_version_is_refused_by_name() {
 #[test]
 fn i_lab_1_a_label_that_does_not_fit_is_refused() {
     let mut long = label();
-    long.config.members = (0..128_u8).map(|n| Member { id: Id([n; 16]), path: "x".repeat(1024), ..config().members[0].clone() }).collect();
+    long.config.members = (0..128_u8)
+        .map(|n| Member { id: Id([n; 16]), path: "x".repeat(1024), ..config().members[0].clone() })
+        .collect();
     assert_eq!(long.encode().unwrap_err().kind, ErrorKind::Invalid);
 }
 
@@ -335,7 +383,9 @@ fn layouts_that_do_not_fit_their_members_are_refused() {
     for (word, change) in broken {
         let mut label = label();
         change(&mut label.config);
-        let Err(Refusal::Corrupt(fault)) = Label::decode(&label.encode().unwrap()) else { panic!("{word}") };
+        let Err(Refusal::Corrupt(fault)) = Label::decode(&label.encode().unwrap()) else {
+            panic!("{word}")
+        };
         assert!(fault.what.contains(word), "{fault:?}");
     }
 }

@@ -12,10 +12,12 @@ use super::written_label::WrittenLabel;
 use crate::meter::{Meter, Padded};
 use crate::{Id, Label, MemberState, MemberStatistics};
 
-/// Stands beside the state of a member whose label is not what was written there last: nothing is read from it any more.
+/// Stands beside the state of a member whose label is not what was written there last: nothing is
+/// read from it any more.
 const OVERWRITTEN: u8 = 0x80;
 
-/// An open member. Its state follows the configuration's and is never ahead of what the labels of the others say durably.
+/// An open member. Its state follows the configuration's and is never ahead of what the labels of
+/// the others say durably.
 #[derive(Debug)]
 pub(crate) struct MemberHandle {
     pub id: Id,
@@ -87,13 +89,14 @@ impl MemberHandle {
         self.state.load(Ordering::Acquire) & !OVERWRITTEN == MemberState::Failed as u8
     }
 
-    /// Says whether something else was found to have written over it: then it is not active, whatever the configuration says, and nothing that it holds
-    /// counts.
+    /// Says whether something else was found to have written over it: then it is not active,
+    /// whatever the configuration says, and nothing that it holds counts.
     pub fn is_overwritten(&self) -> bool {
         self.state.load(Ordering::Acquire) & OVERWRITTEN != 0
     }
 
-    /// Compares its label with what was written there last. A member whose label differs is not read any more from here on.
+    /// Compares its label with what was written there last. A member whose label differs is not
+    /// read any more from here on.
     ///
     /// # Errors
     /// What stands there instead, or why neither copy can be read.
@@ -115,8 +118,8 @@ impl MemberHandle {
         })
     }
 
-    /// Writes its label, which the caller has compared with what was written there last. One over which something else writes meanwhile is not read
-    /// any more either.
+    /// Writes its label, which the caller has compared with what was written there last. One over
+    /// which something else writes meanwhile is not read any more either.
     ///
     /// # Errors
     /// As [`Label::write`] and [`check_label`](Self::check_label).
@@ -151,10 +154,14 @@ impl MemberHandle {
         self.state.store(state as u8 | lost, Ordering::Release);
     }
 
-    /// Returns how little it costs to read at `offset`: the least busy member first, among equals the one whose head is there.
+    /// Returns how little it costs to read at `offset`: the least busy member first, among equals
+    /// the one whose head is there.
     #[inline]
     pub fn cost(&self, offset: u64) -> (u32, bool) {
-        (self.load.0.busy.load(Ordering::Relaxed), self.load.0.head.load(Ordering::Relaxed) != offset)
+        (
+            self.load.0.busy.load(Ordering::Relaxed),
+            self.load.0.head.load(Ordering::Relaxed) != offset,
+        )
     }
 
     pub fn read(&self, buf: &mut [u8], offset: u64) -> Result<()> {
@@ -194,7 +201,8 @@ impl MemberHandle {
         result
     }
 
-    /// Returns the ordinal of the last write that a flush begun now covers; `None` where an earlier flush did.
+    /// Returns the ordinal of the last write that a flush begun now covers; `None` where an earlier
+    /// flush did.
     pub fn needs_flush(&self) -> Option<u64> {
         let written = self.written.0.load(Ordering::Acquire);
         (self.flushed.load(Ordering::Acquire) < written).then_some(written)
@@ -280,7 +288,10 @@ mod tests {
         handle.flush().unwrap();
         handle.flush().unwrap();
         assert_eq!(device.counters().flushes, 1);
-        assert_eq!((handle.statistics().writes.operations, handle.statistics().flushes.errors), (1, 1));
+        assert_eq!(
+            (handle.statistics().writes.operations, handle.statistics().flushes.errors),
+            (1, 1)
+        );
         handle.reset_statistics();
         assert_eq!(handle.statistics(), MemberStatistics::default());
     }

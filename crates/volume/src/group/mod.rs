@@ -1,4 +1,5 @@
-//! What a group is: its configuration, the labels that say so on every member, which devices belong to it; and of an open one the members and their states.
+//! What a group is: its configuration, the labels that say so on every member, which devices belong
+//! to it; and of an open one the members and their states.
 
 mod assemble;
 mod config;
@@ -12,7 +13,10 @@ mod which;
 mod written_label;
 
 pub(crate) use assemble::{Assembly, Found, assemble};
-pub use config::{Config, FOREGROUND_PERCENT_DEFAULT, FOREGROUND_UNLIMITED, Member, MemberState, Role, VolumeConfig};
+pub use config::{
+    Config, FOREGROUND_PERCENT_DEFAULT, FOREGROUND_UNLIMITED, Member, MemberState, Role,
+    VolumeConfig,
+};
 pub(crate) use config::{FOREGROUND_PERCENT_MIN, MEMBERS_MAX, REGION_BYTES_MIN};
 pub(crate) use findings::FINDING_COPIES_MAX;
 pub use findings::{FINDINGS_MAX, ScrubFinding};

@@ -1,5 +1,5 @@
-//! When copies are compared by themselves, how far that is and what came of it: a part of a group's configuration. Plans only; `scrub_scheduler` carries
-//! them out.
+//! When copies are compared by themselves, how far that is and what came of it: a part of a group's
+//! configuration. Plans only; `scrub_scheduler` carries them out.
 //!
 //! ```text
 //!   ──begun──────────────┬──── period ────►│ due        begun again ──► …
@@ -90,23 +90,30 @@ impl ScrubSchedule {
         Period(self.every_s).fault()
     }
 
-    /// Returns when the next one begins, in seconds since 1970; `None` where it is under way or due.
+    /// Returns when the next one begins, in seconds since 1970; `None` where it is under way or
+    /// due.
     #[must_use]
     pub fn next_s(&self) -> Option<u64> {
-        self.begun_s.filter(|_| self.run.is_none()).map(|begun_s| begun_s.saturating_add(self.every_s))
+        self.begun_s
+            .filter(|_| self.run.is_none())
+            .map(|begun_s| begun_s.saturating_add(self.every_s))
     }
 
-    /// Returns how long to wait for the next one, as far as the wall clock is believed; `began` is when this process last began one.
+    /// Returns how long to wait for the next one, as far as the wall clock is believed; `began` is
+    /// when this process last began one.
     pub(crate) fn until_due(&self, now: TimePoint, began: Option<Instant>) -> Duration {
         let (Some(begun_s), None) = (self.begun_s, self.run) else { return Duration::ZERO };
         if now.wall_s >= begun_s {
-            return Duration::from_secs(begun_s.saturating_add(self.every_s).saturating_sub(now.wall_s));
+            return Duration::from_secs(
+                begun_s.saturating_add(self.every_s).saturating_sub(now.wall_s),
+            );
         }
         let elapsed = began.map(|began| now.steady.saturating_duration_since(began));
         Period(self.every_s).wait_after_clock_went_back(elapsed)
     }
 
-    /// Notes how far the one that is under way is, if that is still the same. Returns whether it is.
+    /// Notes how far the one that is under way is, if that is still the same. Returns whether it
+    /// is.
     pub(crate) fn advance(&mut self, run: ScrubRun) -> bool {
         let same = self.run.is_some_and(|now| now.restarts == run.restarts);
         if same {
@@ -117,7 +124,9 @@ impl ScrubSchedule {
 
     /// Lets the one that is under way begin again: what it compared lies elsewhere now.
     pub(crate) fn restart(&mut self) {
-        self.run = self.run.map(|run| ScrubRun { restarts: run.restarts.wrapping_add(1), ..ScrubRun::default() });
+        self.run = self
+            .run
+            .map(|run| ScrubRun { restarts: run.restarts.wrapping_add(1), ..ScrubRun::default() });
     }
 }
 
@@ -131,7 +140,12 @@ pub(crate) fn encode(schedule: Option<&ScrubSchedule>, out: &mut Vec<u8>) {
     let Some(schedule) = schedule else { return out.push(0) };
     let flag = |set: bool, flag: u8| if set { flag } else { 0 };
     let begun = flag(schedule.repair, REPAIRS) | flag(schedule.begun_s.is_some(), BEGUN);
-    out.push(SCHEDULED | begun | flag(schedule.run.is_some(), RUNS) | flag(schedule.last.is_some(), ENDED));
+    out.push(
+        SCHEDULED
+            | begun
+            | flag(schedule.run.is_some(), RUNS)
+            | flag(schedule.last.is_some(), ENDED),
+    );
     out.extend(schedule.every_s.to_le_bytes());
     out.extend(schedule.begun_s.unwrap_or(0).to_le_bytes());
     let run = schedule.run.unwrap_or_default();
@@ -157,10 +171,20 @@ pub(crate) fn decode(reader: &mut Reader<'_>) -> Result<Option<ScrubSchedule>, F
     if flags == 0 {
         return Ok(None);
     }
-    let (every_s, begun_s) = (reader.u64("the period of scrubs")?, reader.u64("the beginning of the last scrub")?);
-    let (volume, region) = (reader.u16("the volume of a scrub")?, reader.u64("the region of a scrub")?);
-    let run = ScrubRun { volume, region, restarts: reader.u32("the restarts of a scrub")?, totals: decode_totals(reader)? };
-    let last = ScrubResult { ended_s: reader.u64("the end of the last scrub")?, totals: decode_totals(reader)? };
+    let (every_s, begun_s) =
+        (reader.u64("the period of scrubs")?, reader.u64("the beginning of the last scrub")?);
+    let (volume, region) =
+        (reader.u16("the volume of a scrub")?, reader.u64("the region of a scrub")?);
+    let run = ScrubRun {
+        volume,
+        region,
+        restarts: reader.u32("the restarts of a scrub")?,
+        totals: decode_totals(reader)?,
+    };
+    let last = ScrubResult {
+        ended_s: reader.u64("the end of the last scrub")?,
+        totals: decode_totals(reader)?,
+    };
     let has = |flag: u8| flags & flag != 0;
     let schedule = ScrubSchedule {
         every_s,
@@ -201,38 +225,59 @@ mod tests {
     fn it_survives_encoding_and_hostile_bytes_are_refused() {
         let totals = ScrubTotals { compared_bytes: 1, skipped_regions: 2, differences: 3, left: 4 };
         let run = Some(ScrubRun { volume: 1, region: 77, restarts: 3, totals });
-        for schedule in [weekly(None), ScrubSchedule { run, last: Some(ScrubResult { ended_s: NOON, totals }), ..weekly(Some(NOON)) }] {
+        for schedule in [
+            weekly(None),
+            ScrubSchedule {
+                run,
+                last: Some(ScrubResult { ended_s: NOON, totals }),
+                ..weekly(Some(NOON))
+            },
+        ] {
             let mut bytes = Vec::new();
             encode(Some(&schedule), &mut bytes);
             assert_eq!(decode(&mut Reader::new(&bytes)), Ok(Some(schedule)));
-            (0..bytes.len()).for_each(|len| assert!(decode(&mut Reader::new(&bytes[..len])).is_err(), "{len}"));
+            (0..bytes.len())
+                .for_each(|len| assert!(decode(&mut Reader::new(&bytes[..len])).is_err(), "{len}"));
         }
         assert_eq!(decode(&mut Reader::new(&[0])), Ok(None));
-        assert!(decode(&mut Reader::new(&[2; 200])).is_err() && decode(&mut Reader::new(&[33; 200])).is_err());
+        assert!(
+            decode(&mut Reader::new(&[2; 200])).is_err()
+                && decode(&mut Reader::new(&[33; 200])).is_err()
+        );
         let mut bytes = Vec::new();
         encode(Some(&ScrubSchedule::new(0, false)), &mut bytes);
         assert!(decode(&mut Reader::new(&bytes)).is_err(), "every 0 seconds");
     }
 
-    /// S-106: the first at once, then one a period from beginning to beginning, and one for any number that were missed.
+    /// S-106: the first at once, then one a period from beginning to beginning, and one for any
+    /// number that were missed.
     #[test]
     fn s_106_one_is_due_when_a_period_has_passed() {
         let now = TimePoint { wall_s: NOON, steady: Instant::now() };
         assert_eq!(weekly(None).until_due(now, None), Duration::ZERO);
-        assert_eq!((seconds(NOON), seconds(NOON + DAY), seconds(NOON + 7 * DAY), seconds(NOON + 70 * DAY)), (7 * DAY, 6 * DAY, 0, 0));
+        assert_eq!(
+            (seconds(NOON), seconds(NOON + DAY), seconds(NOON + 7 * DAY), seconds(NOON + 70 * DAY)),
+            (7 * DAY, 6 * DAY, 0, 0)
+        );
         let mut schedule = weekly(Some(NOON));
         assert_eq!(schedule.next_s(), Some(NOON + 7 * DAY));
         schedule.run = Some(ScrubRun::default());
         assert_eq!((schedule.next_s(), schedule.until_due(now, None)), (None, Duration::ZERO));
     }
 
-    /// S-106: a clock that went back makes one after half a period, or at once after a new opening; one that jumps to and fro two in half a period.
+    /// S-106: a clock that went back makes one after half a period, or at once after a new opening;
+    /// one that jumps to and fro two in half a period.
     #[test]
     fn s_106_a_clock_that_goes_back_makes_one_and_one_that_jumps_makes_few() {
         assert_eq!(seconds(NOON - DAY), 0, "when this process would have had one is not known");
         let start = Instant::now();
-        let at = |wall_s: u64, passed: u64| TimePoint { wall_s, steady: start + Duration::from_secs(passed) };
-        let left = |passed: u64| weekly(Some(NOON)).until_due(at(NOON - DAY, passed), Some(start)).as_secs();
+        let at = |wall_s: u64, passed: u64| TimePoint {
+            wall_s,
+            steady: start + Duration::from_secs(passed),
+        };
+        let left = |passed: u64| {
+            weekly(Some(NOON)).until_due(at(NOON - DAY, passed), Some(start)).as_secs()
+        };
         assert_eq!((left(0), left(DAY), left(4 * DAY)), (7 * DAY / 2, 5 * DAY / 2, 0));
         // To and fro by ten days every minute, for three days.
         let (mut schedule, mut began, mut made) = (weekly(Some(NOON)), start, 0);

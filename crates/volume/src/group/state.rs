@@ -1,12 +1,14 @@
-//! What the volumes of an open group share: the configuration, the open members, and the one way in which a member leaves.
+//! What the volumes of an open group share: the configuration, the open members, and the one way in
+//! which a member leaves.
 //!
 //! ```text
 //!   active ──fail()──► failed ──(comes back)──► stale ──finish()──► active
 //!   spare ──relocate()──► stale            labels of all others are durable before the state changes for any operation (I-GRP-1)
 //!   active ──check_label()──► overwritten: not read from here on ──fail()──► failed, and all of it is copied if it comes back
 //! ```
-//! * I-GRP-1: a member counts as failed only once the labels of all that remain say so durably; a write that it missed is acknowledged only
-//!   after that. So an opening that finds that member later knows that it is outdated.
+//! * I-GRP-1: a member counts as failed only once the labels of all that remain say so durably; a
+//!   write that it missed is acknowledged only after that. So an opening that finds that member
+//!   later knows that it is outdated.
 //! * I-GRP-2: no label is written over one that is not what was written there last.
 
 use std::sync::Arc;
@@ -88,16 +90,24 @@ impl GroupState {
         })
     }
 
-    /// Takes a member out because an operation on it failed. Returns once the others know durably; at once if they knew.
+    /// Takes a member out because an operation on it failed. Returns once the others know durably;
+    /// at once if they knew.
     ///
     /// # Errors
     /// `Broken` when the data is not whole without it.
     pub fn fail(&self, handle: &Arc<MemberHandle>, why: &bedplate_block::Error) -> Result<()> {
         let mut config = self.config.lock();
-        let Some(index) = config.index_of(handle.id).filter(|index| config.members[*index].state != MemberState::Failed) else { return Ok(()) };
+        let Some(index) = config
+            .index_of(handle.id)
+            .filter(|index| config.members[*index].state != MemberState::Failed)
+        else {
+            return Ok(());
+        };
         // What lies on it leaves with it.
         let leaving = config.with_relocated(&[index]);
-        if leaving.iter().any(|at| config.members[*at].state == MemberState::Active) && !config.survives_without(&[index]) {
+        if leaving.iter().any(|at| config.members[*at].state == MemberState::Active)
+            && !config.survives_without(&[index])
+        {
             return Err(self.broken(&config, index, why));
         }
         if self.read_only {
@@ -129,8 +139,15 @@ impl GroupState {
             .filter(|member| member.state == MemberState::Failed && !member.is_vacant())
             .map(|member| member.path.as_str())
             .collect();
-        let earlier = if lost.is_empty() { String::new() } else { format!(", after {} failed earlier", lost.join(" and ")) };
-        let message = format!("group {} is not whole without {}, which failed{earlier}: {why}", self.name, config.members[index].path);
+        let earlier = if lost.is_empty() {
+            String::new()
+        } else {
+            format!(", after {} failed earlier", lost.join(" and "))
+        };
+        let message = format!(
+            "group {} is not whole without {}, which failed{earlier}: {why}",
+            self.name, config.members[index].path
+        );
         Error { kind: ErrorKind::Broken, message, source: Some(why.clone()) }
     }
 
@@ -142,42 +159,69 @@ impl GroupState {
         self.publish(&mut config, next, &self.handles())
     }
 
-    /// Changes the configuration together with the open members. Until the labels say so durably, operations go by the members of before: what
-    /// they miss would count as theirs after a crash.
-    pub fn change_members(&self, change: impl FnOnce(&mut Config, &mut Handles) -> Result<()>) -> Result<()> {
+    /// Changes the configuration together with the open members. Until the labels say so durably,
+    /// operations go by the members of before: what they miss would count as theirs after a crash.
+    pub fn change_members(
+        &self,
+        change: impl FnOnce(&mut Config, &mut Handles) -> Result<()>,
+    ) -> Result<()> {
         let mut config = self.config.lock();
         let before = self.handles();
         let (mut next, mut handles) = (config.clone(), (*before).clone());
         change(&mut next, &mut handles)?;
         announce(&next, &before, &handles)?;
         self.publish(&mut config, next, &handles)?;
-        // Operations that go by the members of before may still write to one that left, and its failure concerns none of them.
-        let stays = |gone: &Arc<MemberHandle>| handles.iter().flatten().any(|handle| Arc::ptr_eq(handle, gone));
-        before.iter().flatten().filter(|handle| !stays(handle)).for_each(|gone| gone.set_state(MemberState::Failed));
+        // Operations that go by the members of before may still write to one that left, and its
+        // failure concerns none of them.
+        let stays = |gone: &Arc<MemberHandle>| {
+            handles.iter().flatten().any(|handle| Arc::ptr_eq(handle, gone))
+        };
+        before
+            .iter()
+            .flatten()
+            .filter(|handle| !stays(handle))
+            .for_each(|gone| gone.set_state(MemberState::Failed));
         self.replace_handles(Arc::new(handles));
         Ok(())
     }
 
-    /// Returns how many members were found overwritten so far: what was read from members while this changed may be nothing that was written to them.
+    /// Returns how many members were found overwritten so far: what was read from members while
+    /// this changed may be nothing that was written to them.
     pub fn overwritten_count(&self) -> u64 {
         self.overwritten.load(Ordering::Acquire)
     }
 
-    /// Compares the labels of members with what was written there last, and returns those that something else wrote over and that have not left yet.
-    pub fn find_overwritten(&self, concerns: &dyn Fn(usize) -> bool) -> Vec<(Arc<MemberHandle>, bedplate_block::Error)> {
+    /// Compares the labels of members with what was written there last, and returns those that
+    /// something else wrote over and that have not left yet.
+    pub fn find_overwritten(
+        &self,
+        concerns: &dyn Fn(usize) -> bool,
+    ) -> Vec<(Arc<MemberHandle>, bedplate_block::Error)> {
         let config = self.config.lock();
         let handles = self.handles();
-        let found = self.check_labels(&config, &handles).into_iter().filter(|(index, _)| concerns(*index));
-        found.filter_map(|(index, error)| Some((Arc::clone(handles[index].as_ref()?), error))).collect()
+        let found =
+            self.check_labels(&config, &handles).into_iter().filter(|(index, _)| concerns(*index));
+        found
+            .filter_map(|(index, error)| Some((Arc::clone(handles[index].as_ref()?), error)))
+            .collect()
     }
 
-    /// Compares the labels of the members that are not failed with what was written there last, and returns those that are to leave: one that was
-    /// overwritten in any case; one whose label cannot be read, and that may answer later, if the group is whole without it. Called under the
-    /// configuration's lock.
-    fn check_labels(&self, config: &Config, handles: &Handles) -> Vec<(usize, bedplate_block::Error)> {
+    /// Compares the labels of the members that are not failed with what was written there last, and
+    /// returns those that are to leave: one that was overwritten in any case; one whose label
+    /// cannot be read, and that may answer later, if the group is whole without it. Called under
+    /// the configuration's lock.
+    fn check_labels(
+        &self,
+        config: &Config,
+        handles: &Handles,
+    ) -> Vec<(usize, bedplate_block::Error)> {
         let mut lost = Vec::new();
         for (index, handle) in handles.iter().enumerate() {
-            let Some(handle) = handle.as_ref().filter(|_| config.members[index].state != MemberState::Failed) else { continue };
+            let Some(handle) =
+                handle.as_ref().filter(|_| config.members[index].state != MemberState::Failed)
+            else {
+                continue;
+            };
             let known = handle.is_overwritten();
             if let Err(error) = handle.check_label()
                 && (handle.is_overwritten() || config.survives_without(&[index]))
@@ -196,8 +240,9 @@ impl GroupState {
         }
     }
 
-    /// Writes the labels of all members that are not failed, and only then lets the configuration count. Members whose label cannot be
-    /// written, or is not what was written there last, leave with it.
+    /// Writes the labels of all members that are not failed, and only then lets the configuration
+    /// count. Members whose label cannot be written, or is not what was written there last, leave
+    /// with it.
     fn publish(&self, config: &mut Config, mut next: Config, handles: &Handles) -> Result<()> {
         next.event += 1;
         loop {
@@ -207,21 +252,41 @@ impl GroupState {
                 _ => overwritten.into_iter().map(|(index, error)| (index, error.into())).collect(),
             };
             let Some((first, error)) = lost.first() else { break };
-            let believed = lost.iter().all(|(index, _)| handles[*index].as_ref().is_none_or(|handle| !handle.is_overwritten()));
-            let failed = next.with_relocated(&lost.iter().map(|(index, _)| *index).collect::<Vec<_>>());
+            let believed = lost.iter().all(|(index, _)| {
+                handles[*index].as_ref().is_none_or(|handle| !handle.is_overwritten())
+            });
+            let failed =
+                next.with_relocated(&lost.iter().map(|(index, _)| *index).collect::<Vec<_>>());
             if !next.survives_without(&failed) {
-                let (path, why) =
-                    (&next.members[*first].path, if believed { "whose label cannot be read or written" } else { "which was overwritten" });
-                let message = format!("group {} is not whole without {path}, {why}: {error}", self.name);
-                // Some labels may say what does not count: what is said next must be newer, and tell that no member was let go after all.
+                let (path, why) = (
+                    &next.members[*first].path,
+                    if believed {
+                        "whose label cannot be read or written"
+                    } else {
+                        "which was overwritten"
+                    },
+                );
+                let message =
+                    format!("group {} is not whole without {path}, {why}: {error}", self.name);
+                // Some labels may say what does not count: what is said next must be newer, and
+                // tell that no member was let go after all.
                 config.event = next.event;
-                config.members.iter_mut().filter(|member| next.index_of(member.id).is_none()).for_each(|member| member.since = next.event + 1);
-                return Err(Error { kind: ErrorKind::Broken, message, source: error.source.clone() });
+                config
+                    .members
+                    .iter_mut()
+                    .filter(|member| next.index_of(member.id).is_none())
+                    .for_each(|member| member.since = next.event + 1);
+                return Err(Error {
+                    kind: ErrorKind::Broken,
+                    message,
+                    source: error.source.clone(),
+                });
             }
             next.event += 1;
             for index in failed {
                 next.members[index].state = MemberState::Failed;
-                (next.members[index].since, next.members[index].last_event) = (next.event, config.common_event);
+                (next.members[index].since, next.members[index].last_event) =
+                    (next.event, config.common_event);
                 if !believed {
                     next.forget_last_event(index);
                 }
@@ -236,18 +301,28 @@ impl GroupState {
         next.common_event = next.event;
         *config = next;
         // I-GRP-1
-        let known =
-            |index: usize| handles[index].as_ref().is_none_or(|handle| handle.is_failed() == (config.members[index].state == MemberState::Failed));
+        let known = |index: usize| {
+            handles[index].as_ref().is_none_or(|handle| {
+                handle.is_failed() == (config.members[index].state == MemberState::Failed)
+            })
+        };
         assert!((0..handles.len()).all(known), "members are in the state that the labels say");
         Ok(())
     }
 
-    /// Writes the labels of all members that are not failed, and returns those that cannot be written.
+    /// Writes the labels of all members that are not failed, and returns those that cannot be
+    /// written.
     fn write_labels(&self, config: &Config, handles: &Handles) -> Vec<(usize, Error)> {
         let mut lost = Vec::new();
         for (index, handle) in handles.iter().enumerate() {
-            let Some(handle) = handle.as_ref().filter(|_| config.members[index].state != MemberState::Failed) else { continue };
-            if let Err(error) = handle.write_label(&Label { member: handle.id, config: config.clone() }) {
+            let Some(handle) =
+                handle.as_ref().filter(|_| config.members[index].state != MemberState::Failed)
+            else {
+                continue;
+            };
+            if let Err(error) =
+                handle.write_label(&Label { member: handle.id, config: config.clone() })
+            {
                 tracing::warn!(group = self.name, member = handle.name(), %error, "the label cannot be written; the member leaves the group");
                 handle.note_failure(&error);
                 self.count_overwritten(handle, false, &error);
@@ -258,10 +333,16 @@ impl GroupState {
     }
 }
 
-/// Lets members that come say where they will belong before any other names them, so that a crash never leaves a group that misses a member which
-/// cannot be brought. Such a label is older than every other: until one of the others names the member, it has no place.
+/// Lets members that come say where they will belong before any other names them, so that a crash
+/// never leaves a group that misses a member which cannot be brought. Such a label is older than
+/// every other: until one of the others names the member, it has no place.
 fn announce(next: &Config, before: &Handles, handles: &Handles) -> Result<()> {
     let known = |new: &Arc<MemberHandle>| before.iter().flatten().any(|handle| handle.id == new.id);
     let mut coming = handles.iter().flatten().filter(|handle| !known(handle));
-    coming.try_for_each(|handle| handle.write_label(&Label { member: handle.id, config: Config { event: EVENT_OF_ARRIVAL, ..next.clone() } }))
+    coming.try_for_each(|handle| {
+        handle.write_label(&Label {
+            member: handle.id,
+            config: Config { event: EVENT_OF_ARRIVAL, ..next.clone() },
+        })
+    })
 }

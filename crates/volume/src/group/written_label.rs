@@ -1,5 +1,6 @@
-//! What the two copies of a member's label held when this process last wrote or read them. Before they are written again they are compared with
-//! that: a device that something else wrote over while the group is open is no copy of anything any more (S-130).
+//! What the two copies of a member's label held when this process last wrote or read them. Before
+//! they are written again they are compared with that: a device that something else wrote over
+//! while the group is open is no copy of anything any more (S-130).
 //!
 //! ```text
 //!   copy on the device      as written   damaged, or unreadable,         absent, or another label       both unreadable
@@ -33,13 +34,14 @@ impl WrittenLabel {
     pub fn learn(&mut self, device: &dyn BlockDevice) {
         self.copies = COPIES.map(|offset| {
             let slot = read_slot(device, offset)?;
-            let len = label::len_in(&slot).unwrap_or(1).next_multiple_of(label::block_bytes(device));
+            let len =
+                label::len_in(&slot).unwrap_or(1).next_multiple_of(label::block_bytes(device));
             Some(slot[..len.min(SLOT_BYTES)].to_vec())
         });
     }
 
-    /// Writes a copy of a label durably. The caller compares all copies before the first and after each: what writes over the device between the two is
-    /// noticed, and a write that was lost.
+    /// Writes a copy of a label durably. The caller compares all copies before the first and after
+    /// each: what writes over the device between the two is noticed, and a write that was lost.
     ///
     /// # Errors
     /// As [`Label::write`].
@@ -58,7 +60,12 @@ impl WrittenLabel {
     pub fn check(&self, device: &dyn BlockDevice) -> std::result::Result<(), Lost> {
         let (mut damaged, mut unreadable) = (Vec::new(), Vec::new());
         let mut as_written = 0;
-        for (written, offset) in self.copies.iter().zip(COPIES).filter_map(|(copy, offset)| Some((copy.as_ref()?, offset))) {
+        for (written, offset) in self
+            .copies
+            .iter()
+            .zip(COPIES)
+            .filter_map(|(copy, offset)| Some((copy.as_ref()?, offset)))
+        {
             let mut found = AlignedBuf::zeroed(written.len());
             if let Err(error) = device.read_at(&mut found, offset) {
                 unreadable.push(error);
@@ -135,7 +142,10 @@ mod tests {
             device.write_at(&zeros, offset).unwrap();
             assert!(detail(&written, &device).contains("gone"));
             written.learn(&*device);
-            assert!(written.check(&*device).is_ok(), "what stood there when the group was opened is no change");
+            assert!(
+                written.check(&*device).is_ok(),
+                "what stood there when the group was opened is no change"
+            );
 
             let (device, written, _) = super::tests::written();
             device.decay(offset + 300, 1);
@@ -151,10 +161,16 @@ mod tests {
             foreign.config.id = Id([77; 16]);
             label::write_copy(&foreign.encode_for(&*device).unwrap(), &*device, offset).unwrap();
             device.decay(offset + 300, 1);
-            assert!(detail(&written, &device).contains("another label"), "a damaged label of another group is not this one");
+            assert!(
+                detail(&written, &device).contains("another label"),
+                "a damaged label of another group is not this one"
+            );
 
             let (device, written, _) = super::tests::written();
-            device.inject(FaultRule::new(Fault::Read(ReadFault::Fail), Trigger::Always).within(offset..offset + 4096));
+            device.inject(
+                FaultRule::new(Fault::Read(ReadFault::Fail), Trigger::Always)
+                    .within(offset..offset + 4096),
+            );
             assert!(written.check(&*device).is_ok());
             device.die();
             assert!(!written.check(&*device).unwrap_err().overwritten);

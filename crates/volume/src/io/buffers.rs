@@ -1,7 +1,8 @@
 //! Buffers that are used again.
 //!
-//! What is dealt out to members, or summed up, passes through buffers of our own. A fresh one costs more than what is done with it: the system hands
-//! its pages out one by one and each is filled with zeros first.
+//! What is dealt out to members, or summed up, passes through buffers of our own. A fresh one costs
+//! more than what is done with it: the system hands its pages out one by one and each is filled
+//! with zeros first.
 
 use bedplate_block::AlignedBuf;
 use parking_lot::Mutex;
@@ -39,7 +40,8 @@ impl Buffers {
     }
 }
 
-/// Returns the length of buffer that holds so many bytes, as a power of two of the smallest; none for nothing and for more than there is.
+/// Returns the length of buffer that holds so many bytes, as a power of two of the smallest; none
+/// for nothing and for more than there is.
 fn class_of(len: usize) -> Option<usize> {
     let class = len.div_ceil(SMALLEST).next_power_of_two().trailing_zeros() as usize;
     (len > 0 && class < CLASSES).then_some(class)
@@ -57,7 +59,10 @@ mod tests {
         buf[0] = 7;
         buffers.give(buf);
         assert_eq!((buffers.take(4097)[0], buffers.take(8192)[0]), (7, 0));
-        assert_eq!((buffers.take(0).len(), buffers.take(1).len(), buffers.take((8 << 20) + 1).len()), (0, 4096, (8 << 20) + 1));
+        assert_eq!(
+            (buffers.take(0).len(), buffers.take(1).len(), buffers.take((8 << 20) + 1).len()),
+            (0, 4096, (8 << 20) + 1)
+        );
         for _ in 0..5 {
             buffers.give(AlignedBuf::zeroed(8 << 20));
             buffers.give(AlignedBuf::zeroed(4 << 20));

@@ -3,13 +3,17 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use bedplate_block::{BlockDevice, DeviceCounters, DeviceQueue, EngineReport, Geometry, QueueOptions, RequestKind, Result};
+use bedplate_block::{
+    BlockDevice, DeviceCounters, DeviceQueue, EngineReport, Geometry, QueueOptions, RequestKind,
+    Result,
+};
 
 use super::KeepOpen;
 use super::queue::VolumeQueue;
 use super::volume_io::VolumeIo;
 
-/// A volume of an open group. The group stays open, and claims its members, as long as any of its volumes does.
+/// A volume of an open group. The group stays open, and claims its members, as long as any of its
+/// volumes does.
 #[derive(Debug)]
 pub(crate) struct VolumeDevice {
     pub io: Arc<VolumeIo>,
@@ -55,8 +59,12 @@ impl BlockDevice for VolumeDevice {
 
     fn engine(&self) -> EngineReport {
         let (epoch, handles) = (self.io.epochs.peek(), self.io.group_state.handles());
-        let reports: Vec<EngineReport> =
-            epoch.members.iter().filter_map(|member| handles[*member].as_ref()).map(|handle| handle.device.engine()).collect();
+        let reports: Vec<EngineReport> = epoch
+            .members
+            .iter()
+            .filter_map(|member| handles[*member].as_ref())
+            .map(|handle| handle.device.engine())
+            .collect();
         let fallback = reports.iter().find_map(|report| report.fallback.clone());
         let slowest = reports.iter().find(|report| report.fallback.is_some()).or(reports.first());
         EngineReport { name: slowest.map_or("volume", |report| report.name), fallback }
@@ -64,7 +72,11 @@ impl BlockDevice for VolumeDevice {
 
     fn counters(&self) -> DeviceCounters {
         let (epoch, handles) = (self.io.epochs.peek(), self.io.group_state.handles());
-        let counters = epoch.members.iter().filter_map(|member| handles[*member].as_ref()).map(|handle| handle.device.counters());
+        let counters = epoch
+            .members
+            .iter()
+            .filter_map(|member| handles[*member].as_ref())
+            .map(|handle| handle.device.counters());
         counters.fold(DeviceCounters::default(), |sum, one| DeviceCounters {
             reads: sum.reads + one.reads,
             read_bytes: sum.read_bytes + one.read_bytes,

@@ -1,11 +1,13 @@
-//! Where a volume's addresses live now. Each operation pins the current layout epoch from its beginning to its end. A layout change publishes a new
-//! epoch without blocking; whatever must retire the old one waits until no operation pins it.
+//! Where a volume's addresses live now. Each operation pins the current layout epoch from its
+//! beginning to its end. A layout change publishes a new epoch without blocking; whatever must
+//! retire the old one waits until no operation pins it.
 //!
 //! ```text
 //!   open ──bar()──► writes to a range wait ──install()──► open, moved           retired epochs live until their last operation ends
 //!        ──shut()─► all operations wait    ──install()──► open, of another shape
 //! ```
-//! * I-VSP-1: an epoch of another shape (size, members, regions) is installed only while no operation holds any other.
+//! * I-VSP-1: an epoch of another shape (size, members, regions) is installed only while no
+//!   operation holds any other.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
@@ -32,7 +34,8 @@ pub(crate) struct LayoutEpoch {
     pub size_bytes: u64,
     /// The indices of the members that it has extents on.
     pub members: Vec<usize>,
-    /// What a volume with more than one copy keeps; none where it has one, and while a group is only looked at.
+    /// What a volume with more than one copy keeps; none where it has one, and while a group is
+    /// only looked at.
     pub redundancy: Option<Arc<Redundancy>>,
     /// What the layout keeps where it is a RAID-5.
     pub parity: Option<Arc<Parity>>,
@@ -45,7 +48,8 @@ pub(crate) struct LayoutEpoch {
 }
 
 impl LayoutEpoch {
-    /// Makes the epoch that a configuration describes, of whole blocks, without what redundancy needs.
+    /// Makes the epoch that a configuration describes, of whole blocks, without what redundancy
+    /// needs.
     pub fn new(volume: &VolumeConfig, block: u64) -> Self {
         let size_bytes = volume.size_bytes();
         Self {
@@ -67,9 +71,16 @@ impl LayoutEpoch {
         }
     }
 
-    /// Says whether its relayout goes to its end without overwriting what is needed. Another is not begun, and no group opened with it.
+    /// Says whether its relayout goes to its end without overwriting what is needed. Another is not
+    /// begun, and no group opened with it.
     pub fn is_walkable(&self) -> bool {
-        self.relayout.as_ref().is_none_or(|relayout| if relayout.in_cycles { self.order.is_some() } else { relayout.is_walkable(&self.layout) })
+        self.relayout.as_ref().is_none_or(|relayout| {
+            if relayout.in_cycles {
+                self.order.is_some()
+            } else {
+                relayout.is_walkable(&self.layout)
+            }
+        })
     }
 
     /// Returns the RAID-5 that an address is in.
@@ -93,9 +104,15 @@ impl LayoutEpoch {
 
     /// Cuts a range where one layout ends and another begins: addresses and lengths.
     pub fn stretches(&self, at: u64, len: u64) -> Vec<(u64, u64)> {
-        let Some(staged) = self.relayout.as_ref().filter(|relayout| !relayout.in_cycles).map(Relayout::staged) else { return vec![(at, len)] };
+        let Some(staged) =
+            self.relayout.as_ref().filter(|relayout| !relayout.in_cycles).map(Relayout::staged)
+        else {
+            return vec![(at, len)];
+        };
         let mut edges = vec![at];
-        edges.extend([staged.start, staged.end].into_iter().filter(|edge| (at + 1..at + len).contains(edge)));
+        edges.extend(
+            [staged.start, staged.end].into_iter().filter(|edge| (at + 1..at + len).contains(edge)),
+        );
         edges.push(at + len);
         edges.dedup();
         edges.windows(2).map(|pair| (pair[0], pair[1] - pair[0])).collect()
@@ -134,7 +151,11 @@ pub(crate) struct EpochTable {
 
 impl EpochTable {
     pub fn new(epoch: LayoutEpoch) -> Self {
-        Self { now: RwLock::new(Arc::new(epoch)), version: AtomicU64::new(0), retired: Mutex::default() }
+        Self {
+            now: RwLock::new(Arc::new(epoch)),
+            version: AtomicU64::new(0),
+            retired: Mutex::default(),
+        }
     }
 
     /// Returns the epoch that counts, even while it is shut: to look at it, or within an operation.
@@ -143,7 +164,8 @@ impl EpochTable {
         Arc::clone(&self.now.read())
     }
 
-    /// Returns a number that changes when another epoch counts: for callers that keep the one they go by, and let go of it now and then.
+    /// Returns a number that changes when another epoch counts: for callers that keep the one they
+    /// go by, and let go of it now and then.
     #[inline]
     pub fn version(&self) -> u64 {
         self.version.load(Ordering::Acquire)
@@ -164,7 +186,10 @@ impl EpochTable {
 
     /// Returns the epoch for writes to ranges; nothing while one of them is barred.
     #[inline]
-    pub fn try_for_writes(&self, mut ranges: impl Iterator<Item = (u64, u64)>) -> Option<Arc<LayoutEpoch>> {
+    pub fn try_for_writes(
+        &self,
+        mut ranges: impl Iterator<Item = (u64, u64)>,
+    ) -> Option<Arc<LayoutEpoch>> {
         let epoch = self.peek();
         (!epoch.shut && !ranges.any(|(offset, len)| epoch.bars(offset, len))).then_some(epoch)
     }
@@ -197,8 +222,8 @@ impl EpochTable {
         self.install(epoch);
     }
 
-    /// Waits until no operation holds an epoch that does not count any more. Gives up in time, because the owner of such an operation may be
-    /// waiting, too.
+    /// Waits until no operation holds an epoch that does not count any more. Gives up in time,
+    /// because the owner of such an operation may be waiting, too.
     pub fn drain(&self, timeout: Duration) -> bool {
         let start = Instant::now();
         loop {
@@ -217,12 +242,16 @@ impl EpochTable {
         }
     }
 
-    /// Installs an epoch of another shape, which `make` gets ready while no operation is under way. Returns false, with everything as before, when
-    /// operations do not end in time.
+    /// Installs an epoch of another shape, which `make` gets ready while no operation is under way.
+    /// Returns false, with everything as before, when operations do not end in time.
     ///
     /// # Errors
     /// Those of `make`; everything is as before.
-    pub fn replace<E>(&self, timeout: Duration, make: impl FnOnce(&LayoutEpoch) -> Result<LayoutEpoch, E>) -> Result<bool, E> {
+    pub fn replace<E>(
+        &self,
+        timeout: Duration,
+        make: impl FnOnce(&LayoutEpoch) -> Result<LayoutEpoch, E>,
+    ) -> Result<bool, E> {
         self.change(|epoch| epoch.shut = true);
         let made = if self.drain(timeout) { make(&self.peek()).map(Some) } else { Ok(None) };
         let done = match made {
@@ -247,7 +276,10 @@ mod tests {
 
     fn epochs() -> EpochTable {
         let layout = Layout::Extent(Extent { member: 0, start: 0, len: 1 << 20 });
-        EpochTable::new(LayoutEpoch::new(&VolumeConfig { role: Role::Data, region_bytes: 1 << 16, layout, relayout: None }, 512))
+        EpochTable::new(LayoutEpoch::new(
+            &VolumeConfig { role: Role::Data, region_bytes: 1 << 16, layout, relayout: None },
+            512,
+        ))
     }
 
     #[test]
@@ -269,11 +301,15 @@ mod tests {
     fn i_vsp_1_a_space_of_another_shape_waits_for_everybody() {
         let epochs = epochs();
         let held = epochs.get();
-        let larger = |epoch: &LayoutEpoch| Ok::<_, ()>(LayoutEpoch { size_bytes: 2 << 20, ..epoch.clone() });
+        let larger =
+            |epoch: &LayoutEpoch| Ok::<_, ()>(LayoutEpoch { size_bytes: 2 << 20, ..epoch.clone() });
         assert_eq!(epochs.replace(Duration::ZERO, larger), Ok(false));
         assert!(!epochs.get().shut, "after a failure operations go on");
         drop(held);
         assert_eq!(epochs.replace(Duration::ZERO, |_| Err(7)), Err(7));
-        assert_eq!((epochs.replace(Duration::ZERO, larger), epochs.get().size_bytes), (Ok(true), 2 << 20));
+        assert_eq!(
+            (epochs.replace(Duration::ZERO, larger), epochs.get().size_bytes),
+            (Ok(true), 2 << 20)
+        );
     }
 }

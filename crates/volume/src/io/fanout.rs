@@ -1,12 +1,17 @@
-//! Several members at once from one thread: submission and completion pairs that positioned calls borrow.
+//! Several members at once from one thread: submission and completion pairs that positioned calls
+//! borrow.
 //!
-//! A call that concerns one member goes to its device directly. One that concerns several takes a lane, submits to all but the last, serves
-//! the last from its own thread, and collects: no thread is woken, and the members work side by side.
+//! A call that concerns one member goes to its device directly. One that concerns several takes a
+//! lane, submits to all but the last, serves the last from its own thread, and collects: no thread
+//! is woken, and the members work side by side.
 
 use std::sync::Arc;
 use std::time::Instant;
 
-use bedplate_block::{AlignedBuf, Completion, DeviceQueue, Operation, QueueOptions, Request, RequestKind, Result, Segment};
+use bedplate_block::{
+    AlignedBuf, Completion, DeviceQueue, Operation, QueueOptions, Request, RequestKind, Result,
+    Segment,
+};
 use parking_lot::Mutex;
 
 use crate::group::MemberHandle;
@@ -105,8 +110,11 @@ impl Lanes {
             if fanout.jobs.iter().any(|job| job.done.is_none()) {
                 return None;
             }
-            // After a queue failed what is in it is not known; a member that left meanwhile has no queue any more.
-            let lane = fanout.lane.take().filter(|lane| !lane.broken && lane.queues.iter().all(|(_, queue)| queue.in_flight() == 0));
+            // After a queue failed what is in it is not known; a member that left meanwhile has no
+            // queue any more.
+            let lane = fanout.lane.take().filter(|lane| {
+                !lane.broken && lane.queues.iter().all(|(_, queue)| queue.in_flight() == 0)
+            });
             self.idle.lock().extend(lane.map(Lane::without_failed));
         }
         let done = fanout.jobs.drain(..).map(|job| {
@@ -129,7 +137,8 @@ impl Lane {
         if let Some(at) = self.queues.iter().position(|(known, _)| Arc::ptr_eq(known, handle)) {
             return Ok(&mut self.queues[at].1);
         }
-        let queue = handle.device.queue(&QueueOptions { depth_max: 16, ..QueueOptions::default() })?;
+        let queue =
+            handle.device.queue(&QueueOptions { depth_max: 16, ..QueueOptions::default() })?;
         self.queues.push((Arc::clone(handle), queue));
         Ok(&mut self.queues.last_mut().expect("one was pushed").1)
     }
@@ -140,12 +149,23 @@ impl Lane {
         let len = job.segments.iter().map(|segment| u64::from(segment.len)).sum();
         let covers = job.handle.needs_flush().unwrap_or(0);
         let start = job.handle.begin();
-        let mut entry = JobInFlight { handle: Arc::clone(&job.handle), kind: job.kind, start, end, len, covers, done: None };
+        let mut entry = JobInFlight {
+            handle: Arc::clone(&job.handle),
+            kind: job.kind,
+            start,
+            end,
+            len,
+            covers,
+            done: None,
+        };
         let first = job.segments.first().copied().unwrap_or(Segment { offset: 0, len: 0 });
         let rest = job.segments.get(1..).unwrap_or_default().to_vec();
         let request = Request { token, kind: job.kind, buf: job.buf, first, rest };
         let pushed = match self.queue(&job.handle) {
-            Ok(queue) => queue.push(request).map_err(|_| refused(&job.handle, "the queue is full")).and_then(|()| queue.submit()),
+            Ok(queue) => queue
+                .push(request)
+                .map_err(|_| refused(&job.handle, "the queue is full"))
+                .and_then(|()| queue.submit()),
             Err(error) => Err(error),
         };
         if let Err(error) = pushed {
@@ -160,14 +180,18 @@ impl Lane {
         let mut from = 0;
         while let Some(waiting) = (from..jobs.len()).find(|at| jobs[*at].done.is_none()) {
             let handle = Arc::clone(&jobs[waiting].handle);
-            let collected = self.queue(&handle).and_then(|queue| queue.complete(usize::from(wait == Wait::ForAll), &mut completions));
+            let collected = self.queue(&handle).and_then(|queue| {
+                queue.complete(usize::from(wait == Wait::ForAll), &mut completions)
+            });
             if let Err(error) = collected {
                 self.broken = true;
                 jobs[waiting].end(Err(error), None);
             }
             for completion in completions.drain(..) {
                 // A completion that comes twice ends a job once.
-                if let Some(job) = jobs.get_mut(completion.token as usize).filter(|job| job.done.is_none()) {
+                if let Some(job) =
+                    jobs.get_mut(completion.token as usize).filter(|job| job.done.is_none())
+                {
                     job.end(completion.result, completion.buf);
                 }
             }

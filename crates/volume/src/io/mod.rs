@@ -1,4 +1,5 @@
-//! The data path of a volume: planning is pure, [`VolumeIo`] acts, [`VolumeQueue`](queue::VolumeQueue) is the list interface, `raid5/` what rows of a RAID-5 need.
+//! The data path of a volume: planning is pure, [`VolumeIo`] acts,
+//! [`VolumeQueue`](queue::VolumeQueue) is the list interface, `raid5/` what rows of a RAID-5 need.
 
 mod buffers;
 mod device;

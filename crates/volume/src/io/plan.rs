@@ -1,5 +1,5 @@
-//! Planning: from a range of volume addresses to what each member is asked for. Pure but for the choice among copies, which looks at how busy
-//! the members are.
+//! Planning: from a range of volume addresses to what each member is asked for. Pure but for the
+//! choice among copies, which looks at how busy the members are.
 
 use std::sync::Arc;
 
@@ -38,7 +38,8 @@ impl Share {
         })
     }
 
-    /// Returns the member's part of the buffer, piece behind piece, at the beginning of a buffer of our own.
+    /// Returns the member's part of the buffer, piece behind piece, at the beginning of a buffer of
+    /// our own.
     pub fn gather(&self, buf: &[u8], buffers: &Buffers) -> AlignedBuf {
         let mut out = buffers.take(self.len());
         let mut at = 0;
@@ -60,7 +61,12 @@ impl Share {
         for piece in &self.pieces {
             let len = u32::try_from(piece.len).expect("a call is cut into parts below 4 GiB");
             match segments.last_mut() {
-                Some(last) if last.offset + u64::from(last.len) == piece.offset && last.len.checked_add(len).is_some() => last.len += len,
+                Some(last)
+                    if last.offset + u64::from(last.len) == piece.offset
+                        && last.len.checked_add(len).is_some() =>
+                {
+                    last.len += len
+                }
                 _ => segments.push(Segment { offset: piece.offset, len }),
             }
         }
@@ -87,19 +93,28 @@ pub(crate) fn handle_of(handles: &Handles, member: u16) -> Option<&Arc<MemberHan
     handles[usize::from(member)].as_ref()
 }
 
-/// Chooses the copy of a run to read: the least busy member, among equals the one whose head is there. `copies_agree` is false while copies
-/// may differ and must not be made to agree: then it is always the first.
+/// Chooses the copy of a run to read: the least busy member, among equals the one whose head is
+/// there. `copies_agree` is false while copies may differ and must not be made to agree: then it is
+/// always the first.
 #[inline]
-pub(crate) fn choose<'a>(handles: &'a Handles, run: &Run, copies_agree: bool) -> Option<(&'a Arc<MemberHandle>, u64)> {
-    let mut active =
-        run.copies().iter().filter_map(|copy| Some((handle_of(handles, copy.member)?, copy.offset))).filter(|(handle, _)| handle.is_active());
+pub(crate) fn choose<'a>(
+    handles: &'a Handles,
+    run: &Run,
+    copies_agree: bool,
+) -> Option<(&'a Arc<MemberHandle>, u64)> {
+    let mut active = run
+        .copies()
+        .iter()
+        .filter_map(|copy| Some((handle_of(handles, copy.member)?, copy.offset)))
+        .filter(|(handle, _)| handle.is_active());
     if run.copies().len() == 1 || !copies_agree {
         return active.next();
     }
     active.min_by_key(|(handle, offset)| handle.cost(*offset))
 }
 
-/// Adds what a read of `len` bytes at `at` asks of the members. Returns the address of a byte of which no copy is left.
+/// Adds what a read of `len` bytes at `at` asks of the members. Returns the address of a byte of
+/// which no copy is left.
 pub(crate) fn read(
     layout: &impl Locate,
     handles: &Handles,
@@ -116,12 +131,22 @@ pub(crate) fn read(
     })
 }
 
-/// Adds what a write of `len` bytes at `at` asks of the members: of every copy. Returns the address of a byte of which no copy is left.
-pub(crate) fn write(layout: &impl Locate, handles: &Handles, at: u64, from: usize, len: usize, shares: &mut Vec<Share>) -> Result<(), u64> {
+/// Adds what a write of `len` bytes at `at` asks of the members: of every copy. Returns the address
+/// of a byte of which no copy is left.
+pub(crate) fn write(
+    layout: &impl Locate,
+    handles: &Handles,
+    at: u64,
+    from: usize,
+    len: usize,
+    shares: &mut Vec<Share>,
+) -> Result<(), u64> {
     runs(layout, at, from, len, |run, address, from, len| {
         let mut whole = false;
         for copy in run.copies() {
-            if let Some(handle) = handle_of(handles, copy.member).filter(|handle| handle.takes_writes()) {
+            if let Some(handle) =
+                handle_of(handles, copy.member).filter(|handle| handle.takes_writes())
+            {
                 whole |= handle.is_active();
                 add(shares, handle, Piece { offset: copy.offset, from, len });
             }
@@ -130,7 +155,8 @@ pub(crate) fn write(layout: &impl Locate, handles: &Handles, at: u64, from: usiz
     })
 }
 
-/// Calls `each` with every run of a range: the run, its address, where it stands in the buffer, its length.
+/// Calls `each` with every run of a range: the run, its address, where it stands in the buffer, its
+/// length.
 pub(crate) fn runs<E>(
     layout: &impl Locate,
     mut at: u64,
@@ -169,7 +195,15 @@ mod tests {
     use crate::{Extent, Id, Layout, MemberState, Mirror, Stripe};
 
     fn handles(count: u8) -> Handles {
-        (0..count).map(|n| Some(MemberHandle::new(Id([n; 16]), MemoryDevice::new(1 << 20), MemberState::Active))).collect()
+        (0..count)
+            .map(|n| {
+                Some(MemberHandle::new(
+                    Id([n; 16]),
+                    MemoryDevice::new(1 << 20),
+                    MemberState::Active,
+                ))
+            })
+            .collect()
     }
 
     fn extent(member: u16) -> Layout {
@@ -178,14 +212,19 @@ mod tests {
 
     #[test]
     fn a_striped_transfer_becomes_one_request_a_member() {
-        let (layout, handles) = (Layout::Stripe(Stripe::new(4096, vec![extent(0), extent(1)])), handles(2));
+        let (layout, handles) =
+            (Layout::Stripe(Stripe::new(4096, vec![extent(0), extent(1)])), handles(2));
         let mut shares = Vec::new();
         write(&layout, &handles, 2048, 0, 5 * 4096, &mut shares).unwrap();
         assert_eq!(shares.len(), 2);
         let bytes: Vec<u8> = (0..5 * 4096_usize).map(|at| (at / 512) as u8).collect();
         let mut back = vec![0; bytes.len()];
         for share in &shares {
-            assert_eq!(share.segments().len(), 1, "the units of a column are neighbours on its member");
+            assert_eq!(
+                share.segments().len(),
+                1,
+                "the units of a column are neighbours on its member"
+            );
             share.scatter(&share.gather(&bytes, &Buffers::default()), &mut back);
         }
         assert_eq!(back, bytes);
@@ -194,13 +233,18 @@ mod tests {
 
     #[test]
     fn reads_go_to_the_least_busy_copy_and_then_to_the_nearest_head() {
-        let (layout, handles) = (Layout::Mirror(Mirror::new(vec![extent(0), extent(1), extent(2)])), handles(3));
+        let (layout, handles) =
+            (Layout::Mirror(Mirror::new(vec![extent(0), extent(1), extent(2)])), handles(3));
         let run = layout.locate(8192);
         let index = |chosen: Option<(&Arc<MemberHandle>, u64)>| chosen.unwrap().0.id.0[0];
         assert_eq!(index(choose(&handles, &run, true)), 0);
         let mut buf = AlignedBuf::zeroed(4096);
         handles[2].as_ref().unwrap().read(&mut buf, 8192).unwrap();
-        assert_eq!(index(choose(&handles, &run, true)), 2, "its head is at 12288, where the run begins");
+        assert_eq!(
+            index(choose(&handles, &run, true)),
+            2,
+            "its head is at 12288, where the run begins"
+        );
         handles[2].as_ref().unwrap().begin();
         assert_eq!(index(choose(&handles, &run, true)), 0);
         handles[0].as_ref().unwrap().set_state(MemberState::Failed);
@@ -210,7 +254,8 @@ mod tests {
 
     #[test]
     fn writes_go_to_stale_members_too_and_need_an_active_one() {
-        let (layout, handles) = (Layout::Mirror(Mirror::new(vec![extent(0), extent(1)])), handles(2));
+        let (layout, handles) =
+            (Layout::Mirror(Mirror::new(vec![extent(0), extent(1)])), handles(2));
         handles[0].as_ref().unwrap().set_state(MemberState::Stale);
         let mut shares = Vec::new();
         write(&layout, &handles, 0, 0, 512, &mut shares).unwrap();

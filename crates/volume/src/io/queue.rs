@@ -3,9 +3,10 @@
 //! ```text
 //!   push ─► submit: start() ─► one request a member ─► complete: part() ─► all parts ended: finish() ─► completion
 //! ```
-//! A request that concerns one copy on one member is handed on as it is, buffer and all. Any other is dealt out in buffers of our own, and
-//! completes when all its parts have. What fails is settled from here as positioned calls settle it: a read is read again from another copy,
-//! a write waits until the member has left durably. Writes to a RAID-5 are gathered (`parity/gather.rs`).
+//! A request that concerns one copy on one member is handed on as it is, buffer and all. Any other
+//! is dealt out in buffers of our own, and completes when all its parts have. What fails is settled
+//! from here as positioned calls settle it: a read is read again from another copy, a write waits
+//! until the member has left durably. Writes to a RAID-5 are gathered (`parity/gather.rs`).
 //!
 //! * I-VQU-1: a write is counted out of its regions exactly once, when its last part has ended.
 
@@ -13,7 +14,10 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Instant;
 
-use bedplate_block::{AlignedBuf, Completion, DeviceQueue, ErrorKind, Operation, QueueOptions, Request, RequestKind, Result, Segment};
+use bedplate_block::{
+    AlignedBuf, Completion, DeviceQueue, ErrorKind, Operation, QueueOptions, Request, RequestKind,
+    Result, Segment,
+};
 
 use super::KeepOpen;
 use super::epoch::{LayoutEpoch, POLL_INTERVAL};
@@ -84,7 +88,10 @@ impl VolumeQueue {
         if self.lanes[lane].queue.is_none() {
             // Registered buffers belong to one member's queue: any will do, and one set is enough.
             let buffers = if self.queues().next().is_none() { self.options.buffers } else { 0 };
-            let queue = self.lanes[lane].handle.device.queue(&QueueOptions { buffers, ..self.options.clone() })?;
+            let queue = self.lanes[lane]
+                .handle
+                .device
+                .queue(&QueueOptions { buffers, ..self.options.clone() })?;
             self.lanes[lane].queue = Some(queue);
         }
         Ok(self.lanes[lane].queue.as_mut().expect("it was just opened"))
@@ -109,16 +116,32 @@ impl VolumeQueue {
     }
 
     fn check(&self, epoch: &LayoutEpoch, request: &Request) -> Result<()> {
-        let refuse = |kind, detail: &str| Err(self.io.error(kind, operation(request.kind), Some(request.first.offset), detail.to_owned()));
+        let refuse = |kind, detail: &str| {
+            Err(self.io.error(
+                kind,
+                operation(request.kind),
+                Some(request.first.offset),
+                detail.to_owned(),
+            ))
+        };
         let segments = || std::iter::once(&request.first).chain(&request.rest);
         match (&request.buf, request.kind) {
-            (None, RequestKind::Flush) if request.first.len == 0 && request.rest.is_empty() => self.io.check_latch(),
-            (_, RequestKind::Flush) => refuse(ErrorKind::Unsupported, "a flush takes neither buffer nor segments"),
+            (None, RequestKind::Flush) if request.first.len == 0 && request.rest.is_empty() => {
+                self.io.check_latch()
+            }
+            (_, RequestKind::Flush) => {
+                refuse(ErrorKind::Unsupported, "a flush takes neither buffer nor segments")
+            }
             (None, _) => refuse(ErrorKind::Unsupported, "the request has no buffer"),
             (Some(buf), kind) => {
-                segments().try_for_each(|segment| self.io.check(epoch, operation(kind), segment.offset, segment.len.into()))?;
+                segments().try_for_each(|segment| {
+                    self.io.check(epoch, operation(kind), segment.offset, segment.len.into())
+                })?;
                 if segments().map(|segment| segment.len as usize).sum::<usize>() > buf.len() {
-                    return refuse(ErrorKind::OutOfRange, "the segments hold more bytes than the buffer");
+                    return refuse(
+                        ErrorKind::OutOfRange,
+                        "the segments hold more bytes than the buffer",
+                    );
                 }
                 if kind == RequestKind::Write { self.io.check_latch() } else { Ok(()) }
             }
@@ -132,12 +155,17 @@ impl VolumeQueue {
             return;
         }
         let epoch = io.epochs.get();
-        let (writes, others): (VecDeque<Request>, _) = self.pushed.drain(..).partition(|request| request.kind == RequestKind::Write);
+        let (writes, others): (VecDeque<Request>, _) =
+            self.pushed.drain(..).partition(|request| request.kind == RequestKind::Write);
         self.pushed = others;
         for request in writes {
             match self.check(&epoch, &request) {
                 Ok(()) => self.batcher.push(request),
-                Err(error) => self.done.push(Completion { token: request.token, result: Err(error), buf: request.buf }),
+                Err(error) => self.done.push(Completion {
+                    token: request.token,
+                    result: Err(error),
+                    buf: request.buf,
+                }),
             }
         }
         self.batcher.start(&io, &mut self.done);
@@ -150,19 +178,28 @@ impl VolumeQueue {
         }
     }
 
-    /// Reads what lies on a member that is gone with positioned calls, which know what to do about it.
+    /// Reads what lies on a member that is gone with positioned calls, which know what to do about
+    /// it.
     #[cold]
     fn read_now(&mut self, mut request: Request) {
-        let segments: Vec<Segment> = std::iter::once(request.first).chain(request.rest.drain(..)).collect();
+        let segments: Vec<Segment> =
+            std::iter::once(request.first).chain(request.rest.drain(..)).collect();
         let mut buf = request.buf.take();
         let meter = &self.io.meter;
         let bytes = segments.iter().map(|segment| u64::from(segment.len)).sum();
-        let result =
-            meter.time(RequestKind::Read, bytes, || buf.as_mut().map_or(Ok(()), |buf| self.read_segments(&self.io.epochs.get(), &segments, buf)));
+        let result = meter.time(RequestKind::Read, bytes, || {
+            buf.as_mut()
+                .map_or(Ok(()), |buf| self.read_segments(&self.io.epochs.get(), &segments, buf))
+        });
         self.done.push(Completion { token: request.token, result, buf });
     }
 
-    fn read_segments(&self, epoch: &LayoutEpoch, segments: &[Segment], buf: &mut AlignedBuf) -> Result<()> {
+    fn read_segments(
+        &self,
+        epoch: &LayoutEpoch,
+        segments: &[Segment],
+        buf: &mut AlignedBuf,
+    ) -> Result<()> {
         let mut from = 0;
         segments.iter().try_for_each(|segment| {
             let mut bytes = AlignedBuf::zeroed(segment.len as usize);
@@ -183,13 +220,18 @@ impl VolumeQueue {
                 self.context = Some(Arc::new(RequestContext { epoch, handles, versions }));
             }
             let context = self.context.as_ref().expect("it was just taken");
-            let mut writes = std::iter::once(&request.first).chain(&request.rest).filter(|_| request.kind == RequestKind::Write);
-            if !context.epoch.shut && !writes.any(|segment| context.epoch.bars(segment.offset, segment.len.into())) {
+            let mut writes = std::iter::once(&request.first)
+                .chain(&request.rest)
+                .filter(|_| request.kind == RequestKind::Write);
+            if !context.epoch.shut
+                && !writes.any(|segment| context.epoch.bars(segment.offset, segment.len.into()))
+            {
                 return Arc::clone(context);
             }
             // A wait for the end of an epoch must not wait for an idle queue.
             self.context = None;
-            // What is under way here may be what is waited for. A queue that fails says so when it is asked for completions.
+            // What is under way here may be what is waited for. A queue that fails says so when it
+            // is asked for completions.
             let _told_then = self.poll(false);
             std::thread::sleep(POLL_INTERVAL);
         }
@@ -198,7 +240,11 @@ impl VolumeQueue {
     fn start(&mut self, request: Request) {
         let context = self.context_for(&request);
         if let Err(error) = self.check(&context.epoch, &request) {
-            return self.done.push(Completion { token: request.token, result: Err(error), buf: request.buf });
+            return self.done.push(Completion {
+                token: request.token,
+                result: Err(error),
+                buf: request.buf,
+            });
         }
         if request.kind == RequestKind::Write && context.epoch.has_parity() {
             // It became a RAID-5 only now.
@@ -214,14 +260,22 @@ impl VolumeQueue {
                 drop(context);
                 self.read_now(request);
             }
-            Err(error) => self.done.push(Completion { token: request.token, result: Err(error), buf: request.buf }),
+            Err(error) => self.done.push(Completion {
+                token: request.token,
+                result: Err(error),
+                buf: request.buf,
+            }),
         }
     }
 
-    /// Hands a request on as it is that concerns one copy on one member and needs nothing else: nearly all that databases ask for. Gives any other
-    /// back.
+    /// Hands a request on as it is that concerns one copy on one member and needs nothing else:
+    /// nearly all that databases ask for. Gives any other back.
     #[inline]
-    fn start_simple(&mut self, context: &Arc<RequestContext>, mut request: Request) -> Option<Request> {
+    fn start_simple(
+        &mut self,
+        context: &Arc<RequestContext>,
+        mut request: Request,
+    ) -> Option<Request> {
         let Segment { offset, len } = request.first;
         if !request.rest.is_empty() || len == 0 || request.kind == RequestKind::Flush {
             return Some(request);
@@ -229,9 +283,13 @@ impl VolumeQueue {
         let run = context.epoch.locate(offset);
         let doubtful = context.epoch.redundancy.as_ref().is_some_and(|redundancy| {
             let (first, last) = redundancy.regions.span(offset, len.into());
-            request.kind == RequestKind::Write || (first..=last).any(|region| redundancy.regions.is_unsynced(region))
+            request.kind == RequestKind::Write
+                || (first..=last).any(|region| redundancy.regions.is_unsynced(region))
         });
-        if doubtful || run.len < len.into() || (request.kind == RequestKind::Write && run.copies().len() > 1) {
+        if doubtful
+            || run.len < len.into()
+            || (request.kind == RequestKind::Write && run.copies().len() > 1)
+        {
             return Some(request);
         }
         let chosen = match request.kind {
@@ -244,12 +302,40 @@ impl VolumeQueue {
         let lane = self.lane_of(handle);
         self.lanes[lane].handle.enter();
         let mut parts = self.lists.pop().unwrap_or_default();
-        parts.push(MemberPart { lane, covers: 0, pieces: Vec::new(), end: place + u64::from(len), len: len.into(), error: None, ended: false });
-        let (token, kind, first, buf) = (request.token, request.kind, request.first, request.buf.take());
-        let entry =
-            RequestInFlight { token, start: self.now, kind, buf: None, first, rest: Vec::new(), parts, open: 1, context: Arc::clone(context) };
+        parts.push(MemberPart {
+            lane,
+            covers: 0,
+            pieces: Vec::new(),
+            end: place + u64::from(len),
+            len: len.into(),
+            error: None,
+            ended: false,
+        });
+        let (token, kind, first, buf) =
+            (request.token, request.kind, request.first, request.buf.take());
+        let entry = RequestInFlight {
+            token,
+            start: self.now,
+            kind,
+            buf: None,
+            first,
+            rest: Vec::new(),
+            parts,
+            open: 1,
+            context: Arc::clone(context),
+        };
         let slot = self.occupy(entry);
-        self.send(slot, 0, Request { token: 0, kind, buf, first: Segment { offset: place, len }, rest: Vec::new() });
+        self.send(
+            slot,
+            0,
+            Request {
+                token: 0,
+                kind,
+                buf,
+                first: Segment { offset: place, len },
+                rest: Vec::new(),
+            },
+        );
         self.finish_if_over(slot);
         None
     }
@@ -265,15 +351,21 @@ impl VolumeQueue {
     /// Enters the regions of a request and plans it.
     fn prepare(&mut self, context: &RequestContext, request: &Request) -> Result<Vec<Share>> {
         let (epoch, handles) = (&*context.epoch, &*context.handles);
-        let segments: Vec<Segment> = std::iter::once(request.first).chain(request.rest.iter().copied()).filter(|segment| segment.len > 0).collect();
+        let segments: Vec<Segment> = std::iter::once(request.first)
+            .chain(request.rest.iter().copied())
+            .filter(|segment| segment.len > 0)
+            .collect();
         let io = Arc::clone(&self.io);
         match request.kind {
             RequestKind::Flush => {
                 let needy = epoch.members.iter().filter_map(|member| handles[*member].clone());
-                let needy = needy.filter(|handle| handle.takes_writes() && handle.needs_flush().is_some());
+                let needy =
+                    needy.filter(|handle| handle.takes_writes() && handle.needs_flush().is_some());
                 return Ok(needy.map(|handle| Share { handle, pieces: Vec::new() }).collect());
             }
-            RequestKind::Read => segments.iter().try_for_each(|segment| io.resync_range(epoch, segment.offset, segment.len.into()))?,
+            RequestKind::Read => segments.iter().try_for_each(|segment| {
+                io.resync_range(epoch, segment.offset, segment.len.into())
+            })?,
             RequestKind::Write => {
                 for (entered, segment) in segments.iter().enumerate() {
                     if let Err(error) = io.enter(epoch, segment.offset, segment.len.into()) {
@@ -283,15 +375,25 @@ impl VolumeQueue {
                 }
             }
         }
-        // Members may have come while it waited to enter, and their regions may be copied by now: a write that they missed would be missing for good.
-        let entered_by =
-            (request.kind == RequestKind::Write && io.group_state.handles_version() != context.versions.1).then(|| io.group_state.handles());
+        // Members may have come while it waited to enter, and their regions may be copied by now: a
+        // write that they missed would be missing for good.
+        let entered_by = (request.kind == RequestKind::Write
+            && io.group_state.handles_version() != context.versions.1)
+            .then(|| io.group_state.handles());
         let handles = entered_by.as_deref().unwrap_or(handles);
         let (mut shares, mut from) = (Vec::new(), 0);
         for segment in &segments {
             let len = segment.len as usize;
             let planned = match request.kind {
-                RequestKind::Read => plan::read(epoch, handles, io.copies_agree, segment.offset, from, len, &mut shares),
+                RequestKind::Read => plan::read(
+                    epoch,
+                    handles,
+                    io.copies_agree,
+                    segment.offset,
+                    from,
+                    len,
+                    &mut shares,
+                ),
                 _ => plan::write(epoch, handles, segment.offset, from, len, &mut shares),
             };
             if let Err(address) = planned {
@@ -308,12 +410,14 @@ impl VolumeQueue {
     /// Hands the parts of a request to the members.
     fn launch(&mut self, context: Arc<RequestContext>, mut request: Request, shares: Vec<Share>) {
         let (kind, last) = (request.kind, shares.len().saturating_sub(1));
-        // Members of which each moves all of the buffer in one go: one has the buffer itself, and of what is written the others get copies.
+        // Members of which each moves all of the buffer in one go: one has the buffer itself, and
+        // of what is written the others get copies.
         let len = shares.iter().map(Share::len).max().unwrap_or(0);
         let whole = kind != RequestKind::Flush
             && shares.iter().all(|share| share.is_in_order() && share.len() == len)
             && (last == 0 || kind == RequestKind::Write);
-        let (mut parts, mut outgoing) = (self.lists.pop().unwrap_or_default(), Vec::with_capacity(shares.len()));
+        let (mut parts, mut outgoing) =
+            (self.lists.pop().unwrap_or_default(), Vec::with_capacity(shares.len()));
         for (ordinal, share) in shares.into_iter().enumerate() {
             let own = whole && ordinal == last;
             let buf = match (&request.buf, kind) {
@@ -323,18 +427,51 @@ impl VolumeQueue {
                 (Some(buf), RequestKind::Write) => Some(share.gather(buf, &self.io.buffers)),
             };
             outgoing.push((buf, share.segments()));
-            let covers = if kind == RequestKind::Flush { share.handle.needs_flush().unwrap_or(0) } else { 0 };
+            let covers = if kind == RequestKind::Flush {
+                share.handle.needs_flush().unwrap_or(0)
+            } else {
+                0
+            };
             share.handle.enter();
             let end = share.pieces.last().map_or(0, |piece| piece.offset + piece.len as u64);
             let (len, lane) = (share.len() as u64, self.lane_of(&share.handle));
-            parts.push(MemberPart { lane, covers, pieces: if own { Vec::new() } else { share.pieces }, end, len, error: None, ended: false });
+            parts.push(MemberPart {
+                lane,
+                covers,
+                pieces: if own { Vec::new() } else { share.pieces },
+                end,
+                len,
+                error: None,
+                ended: false,
+            });
         }
         let (token, start, open) = (request.token, self.now, parts.len());
-        let (buf, first, rest) = (request.buf.take(), request.first, std::mem::take(&mut request.rest));
-        let slot = self.occupy(RequestInFlight { token, start, kind, buf, first, rest, parts, open, context });
+        let (buf, first, rest) =
+            (request.buf.take(), request.first, std::mem::take(&mut request.rest));
+        let slot = self.occupy(RequestInFlight {
+            token,
+            start,
+            kind,
+            buf,
+            first,
+            rest,
+            parts,
+            open,
+            context,
+        });
         for (ordinal, (buf, segments)) in outgoing.into_iter().enumerate() {
             let first = segments.first().copied().unwrap_or(Segment { offset: 0, len: 0 });
-            self.send(slot, ordinal, Request { token: 0, kind, buf, first, rest: segments.get(1..).unwrap_or_default().to_vec() });
+            self.send(
+                slot,
+                ordinal,
+                Request {
+                    token: 0,
+                    kind,
+                    buf,
+                    first,
+                    rest: segments.get(1..).unwrap_or_default().to_vec(),
+                },
+            );
         }
         self.finish_if_over(slot);
     }
@@ -343,11 +480,20 @@ impl VolumeQueue {
         let token = (slot as u64) << PART_BITS | ordinal as u64;
         let lane = self.slots[slot].as_ref().expect("the slot was filled").parts[ordinal].lane;
         let refused = match self.queue_of(lane) {
-            Ok(queue) => queue.push(Request { token, ..request }).err().map(|request| (None, request.buf)),
+            Ok(queue) => {
+                queue.push(Request { token, ..request }).err().map(|request| (None, request.buf))
+            }
             Err(error) => Some((Some(error), request.buf)),
         };
         if let Some((error, buf)) = refused {
-            let full = || self.io.error(ErrorKind::Io, Operation::Queue, None, format!("the queue of {} is full", self.lanes[lane].handle.name()));
+            let full = || {
+                self.io.error(
+                    ErrorKind::Io,
+                    Operation::Queue,
+                    None,
+                    format!("the queue of {} is full", self.lanes[lane].handle.name()),
+                )
+            };
             let result = Err(error.unwrap_or_else(full));
             self.part(Completion { token, result, buf });
         }
@@ -355,7 +501,10 @@ impl VolumeQueue {
 
     /// Takes the completion of a part.
     fn part(&mut self, completion: Completion) {
-        let (slot, ordinal) = ((completion.token >> PART_BITS) as usize, completion.token as usize & ((1 << PART_BITS) - 1));
+        let (slot, ordinal) = (
+            (completion.token >> PART_BITS) as usize,
+            completion.token as usize & ((1 << PART_BITS) - 1),
+        );
         let Some(entry) = self.slots.get_mut(slot).and_then(Option::as_mut) else { return };
         // A completion that comes twice ends a part once.
         let Some(part) = entry.parts.get_mut(ordinal).filter(|part| !part.ended) else { return };
@@ -402,7 +551,9 @@ impl VolumeQueue {
 
     /// Settles what failed and lets go of the regions.
     fn finish(&self, entry: &mut RequestInFlight) -> Result<()> {
-        let failed = |part: &mut MemberPart| Some((Arc::clone(&self.lanes[part.lane].handle), part.error.take()?));
+        let failed = |part: &mut MemberPart| {
+            Some((Arc::clone(&self.lanes[part.lane].handle), part.error.take()?))
+        };
         let failures: Vec<_> = entry.parts.iter_mut().filter_map(failed).collect();
         match entry.kind {
             RequestKind::Flush => self.io.fail_members_or_latch(failures),
@@ -420,7 +571,11 @@ impl VolumeQueue {
 
     /// Reads what failed with positioned calls, which know what to do about a bad copy.
     #[cold]
-    fn read_again(&self, entry: &mut RequestInFlight, mut failures: Vec<(Arc<MemberHandle>, bedplate_block::Error)>) -> Result<()> {
+    fn read_again(
+        &self,
+        entry: &mut RequestInFlight,
+        mut failures: Vec<(Arc<MemberHandle>, bedplate_block::Error)>,
+    ) -> Result<()> {
         let first = failures.swap_remove(0).1;
         if entry.context.epoch.redundancy.is_none() && !entry.context.epoch.has_parity() {
             return Err(first);
@@ -430,15 +585,18 @@ impl VolumeQueue {
         self.read_segments(&entry.context.epoch, &segments, buf)
     }
 
-    /// Collects what members completed; waits for at least one where `wait` says so and one is on its way.
+    /// Collects what members completed; waits for at least one where `wait` says so and one is on
+    /// its way.
     fn poll(&mut self, wait: bool) -> Result<()> {
         let before = self.done.len();
         let mut completions = std::mem::take(&mut self.scratch);
         let fullest = self.queues().map(|queue| queue.in_flight()).max().filter(|count| *count > 0);
         let mut failure = None;
         for queue in self.queues() {
-            // Only one may be waited for, the one with the most to come; what the others have is taken along.
-            let min = usize::from(wait && completions.is_empty() && Some(queue.in_flight()) == fullest);
+            // Only one may be waited for, the one with the most to come; what the others have is
+            // taken along.
+            let min =
+                usize::from(wait && completions.is_empty() && Some(queue.in_flight()) == fullest);
             if queue.in_flight() > 0
                 && let Err(error) = queue.complete(min, &mut completions)
             {
@@ -547,7 +705,8 @@ impl Drop for VolumeQueue {
         }
         while self.slots_used > 0 {
             if self.poll(true).is_err() {
-                // A queue that fails gives nothing back; its own drop waits, and the regions stay dirty, which is safe.
+                // A queue that fails gives nothing back; its own drop waits, and the regions stay
+                // dirty, which is safe.
                 return;
             }
         }

@@ -28,8 +28,9 @@ pub(crate) struct Lane {
     pub queue: Option<Box<dyn DeviceQueue>>,
 }
 
-/// What requests go by that began under it. A queue's own, so that its requests count their holds where no other processor looks; the one hold that others
-/// see lasts until the last of them has ended.
+/// What requests go by that began under it. A queue's own, so that its requests count their holds
+/// where no other processor looks; the one hold that others see lasts until the last of them has
+/// ended.
 pub(crate) struct RequestContext {
     pub epoch: Arc<LayoutEpoch>,
     pub handles: Arc<Handles>,

@@ -27,7 +27,8 @@ use crate::planted::{Mistake, is_planted};
 use crate::redundancy::{Drl, Obstacle, Redundancy};
 use crate::{Config, MemberState, Role};
 
-/// The most that one round of parallel requests moves, because it passes through buffers of our own.
+/// The most that one round of parallel requests moves, because it passes through buffers of our
+/// own.
 const ROUND_BYTES: usize = 8 << 20;
 /// How long the lock of a region waits for the writes under way in it.
 const DRAIN_TIMEOUT: Duration = Duration::from_millis(10);
@@ -41,11 +42,13 @@ pub(crate) struct VolumeIo {
     pub ordinal: usize,
     pub name: String,
     pub geometry: Geometry,
-    /// The untorn unit that is promised to later openings of the volume; that of [`geometry`](Self::geometry) at most.
+    /// The untorn unit that is promised to later openings of the volume; that of
+    /// [`geometry`](Self::geometry) at most.
     pub untorn_unit: AtomicU32,
     /// Where its addresses live.
     pub epochs: EpochTable,
-    /// Whether reads may take any copy: not when a group that was not closed in order is only looked at.
+    /// Whether reads may take any copy: not when a group that was not closed in order is only
+    /// looked at.
     pub copies_agree: bool,
     /// Rows of which nothing is made from parity: only while a group is only looked at.
     pub uncertain_rows: OnceLock<UncertainRows>,
@@ -59,28 +62,57 @@ pub(crate) struct VolumeIo {
 }
 
 impl VolumeIo {
-    pub fn error(&self, kind: ErrorKind, operation: Operation, offset: Option<u64>, detail: String) -> bedplate_block::Error {
-        bedplate_block::Error { kind, operation, device: self.name.clone(), offset, detail, errno: None }
+    pub fn error(
+        &self,
+        kind: ErrorKind,
+        operation: Operation,
+        offset: Option<u64>,
+        detail: String,
+    ) -> bedplate_block::Error {
+        bedplate_block::Error {
+            kind,
+            operation,
+            device: self.name.clone(),
+            offset,
+            detail,
+            errno: None,
+        }
     }
 
     /// Checks a range against size, block and access.
     #[inline]
-    pub fn check(&self, epoch: &LayoutEpoch, operation: Operation, offset: u64, len: u64) -> Result<()> {
+    pub fn check(
+        &self,
+        epoch: &LayoutEpoch,
+        operation: Operation,
+        offset: u64,
+        len: u64,
+    ) -> Result<()> {
         let (block, size_bytes) = (u64::from(self.geometry.logical_block_size), epoch.size_bytes);
         let fits = offset <= size_bytes && len <= size_bytes - offset;
-        if (offset | len) & (block - 1) == 0 && fits && (operation == Operation::Read || !self.geometry.read_only) {
+        if (offset | len) & (block - 1) == 0
+            && fits
+            && (operation == Operation::Read || !self.geometry.read_only)
+        {
             return Ok(());
         }
         Err(match () {
-            () if operation != Operation::Read && self.geometry.read_only => {
-                self.error(ErrorKind::ReadOnly, operation, Some(offset), "the volume is open for reading only".into())
-            }
+            () if operation != Operation::Read && self.geometry.read_only => self.error(
+                ErrorKind::ReadOnly,
+                operation,
+                Some(offset),
+                "the volume is open for reading only".into(),
+            ),
             () if !fits => {
-                let detail = format!("{len} bytes from there pass the end of the volume at byte {size_bytes}");
+                let detail = format!(
+                    "{len} bytes from there pass the end of the volume at byte {size_bytes}"
+                );
                 self.error(ErrorKind::OutOfRange, operation, Some(offset), detail)
             }
             () => {
-                let detail = format!("offset and length ({len} bytes) must be multiples of the volume's block of {block} bytes");
+                let detail = format!(
+                    "offset and length ({len} bytes) must be multiples of the volume's block of {block} bytes"
+                );
                 self.error(ErrorKind::Unaligned, operation, Some(offset), detail)
             }
         })
@@ -111,7 +143,12 @@ impl VolumeIo {
 
     /// Refuses all writes from now on: the group says that nothing is in doubt.
     pub fn latch_closed(&self) {
-        self.latch(&self.error(ErrorKind::ReadOnly, Operation::Write, None, "the group was closed: open it again".to_owned()));
+        self.latch(&self.error(
+            ErrorKind::ReadOnly,
+            Operation::Write,
+            None,
+            "the group was closed: open it again".to_owned(),
+        ));
     }
 
     pub fn no_copy(&self, operation: Operation, offset: u64) -> bedplate_block::Error {
@@ -123,17 +160,34 @@ impl VolumeIo {
         self.error_without(config, Operation::Write, offset)
     }
 
-    fn error_without(&self, config: &Config, operation: Operation, offset: u64) -> bedplate_block::Error {
+    fn error_without(
+        &self,
+        config: &Config,
+        operation: Operation,
+        offset: u64,
+    ) -> bedplate_block::Error {
         let handles = self.group_state.handles();
-        let is_lost = |index: usize| handles.get(index).and_then(Option::as_ref).is_some_and(|handle| handle.is_overwritten());
+        let is_lost = |index: usize| {
+            handles
+                .get(index)
+                .and_then(Option::as_ref)
+                .is_some_and(|handle| handle.is_overwritten())
+        };
         let lost: Vec<String> = config
             .members
             .iter()
             .enumerate()
-            .filter(|(index, member)| (member.state != MemberState::Active || is_lost(*index)) && !member.is_vacant())
+            .filter(|(index, member)| {
+                (member.state != MemberState::Active || is_lost(*index)) && !member.is_vacant()
+            })
             .map(|(_, member)| member.path.clone())
             .collect();
-        self.error(ErrorKind::Io, operation, Some(offset), format!("no copy is left: {} failed", lost.join(" and ")))
+        self.error(
+            ErrorKind::Io,
+            operation,
+            Some(offset),
+            format!("no copy is left: {} failed", lost.join(" and ")),
+        )
     }
 
     pub fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<()> {
@@ -160,7 +214,14 @@ impl VolumeIo {
     }
 
     /// Reads a run from the best copy, and from the others when that fails.
-    fn read_run(&self, epoch: &LayoutEpoch, handles: &Handles, run: &Run, buf: &mut [u8], address: u64) -> Result<()> {
+    fn read_run(
+        &self,
+        epoch: &LayoutEpoch,
+        handles: &Handles,
+        run: &Run,
+        buf: &mut [u8],
+        address: u64,
+    ) -> Result<()> {
         let Some((handle, offset)) = plan::choose(handles, run, self.copies_agree) else {
             return match epoch.parity_at(address) {
                 Some(parity) => self.read_without(parity, buf, address, None),
@@ -169,12 +230,15 @@ impl VolumeIo {
         };
         match (handle.read(buf, offset), epoch.parity_at(address)) {
             (Err(error), Some(parity)) => self.read_without(parity, buf, address, Some(error)),
-            (Err(error), None) if run.copies().len() > 1 => self.read_elsewhere(epoch, handles, run, buf, address, (handle, error)),
+            (Err(error), None) if run.copies().len() > 1 => {
+                self.read_elsewhere(epoch, handles, run, buf, address, (handle, error))
+            }
             (result, _) => result,
         }
     }
 
-    /// Reads another copy than the one that failed, and makes the failed one good from it; a member that cannot be made good leaves.
+    /// Reads another copy than the one that failed, and makes the failed one good from it; a member
+    /// that cannot be made good leaves.
     #[cold]
     fn read_elsewhere(
         &self,
@@ -185,7 +249,10 @@ impl VolumeIo {
         address: u64,
         (bad, first): (&Arc<MemberHandle>, bedplate_block::Error),
     ) -> Result<()> {
-        let other = run.copies().iter().filter_map(|copy| Some((plan::handle_of(handles, copy.member)?, copy.offset)));
+        let other = run
+            .copies()
+            .iter()
+            .filter_map(|copy| Some((plan::handle_of(handles, copy.member)?, copy.offset)));
         let mut other = other.filter(|(handle, _)| handle.is_active() && !Arc::ptr_eq(handle, bad));
         if !other.any(|(handle, offset)| handle.read(buf, offset).is_ok()) {
             return Err(first);
@@ -202,8 +269,16 @@ impl VolumeIo {
         Ok(())
     }
 
-    /// Writes what another copy holds over a range of a member that it could not read. Nothing happens in a region that is busy now.
-    fn rewrite(&self, epoch: &LayoutEpoch, handles: &Handles, bad: &Arc<MemberHandle>, address: u64, len: usize) -> Result<bool> {
+    /// Writes what another copy holds over a range of a member that it could not read. Nothing
+    /// happens in a region that is busy now.
+    fn rewrite(
+        &self,
+        epoch: &LayoutEpoch,
+        handles: &Handles,
+        bad: &Arc<MemberHandle>,
+        address: u64,
+        len: usize,
+    ) -> Result<bool> {
         let Some(redundancy) = &epoch.redundancy else { return Ok(false) };
         self.check_members(epoch)?;
         let (first, last) = redundancy.regions.span(address, len as u64);
@@ -220,27 +295,56 @@ impl VolumeIo {
         Ok(true)
     }
 
-    fn copy_over(&self, epoch: &LayoutEpoch, handles: &Handles, bad: &Arc<MemberHandle>, at: u64, len: u64) -> Result<()> {
+    fn copy_over(
+        &self,
+        epoch: &LayoutEpoch,
+        handles: &Handles,
+        bad: &Arc<MemberHandle>,
+        at: u64,
+        len: u64,
+    ) -> Result<()> {
         let mut bytes = AlignedBuf::zeroed(len as usize);
         plan::runs(epoch, at, 0, len as usize, |run, address, from, len| {
-            let good = run.copies().iter().filter_map(|copy| Some((plan::handle_of(handles, copy.member)?, copy.offset)));
+            let good = run
+                .copies()
+                .iter()
+                .filter_map(|copy| Some((plan::handle_of(handles, copy.member)?, copy.offset)));
             let read = good
                 .filter(|(handle, _)| handle.is_active() && !Arc::ptr_eq(handle, bad))
                 .map(|(handle, offset)| handle.read(&mut bytes[from..from + len], offset));
-            read.into_iter().find(std::result::Result::is_ok).unwrap_or_else(|| Err(self.no_copy(Operation::Read, address)))?;
-            let place = run.copies().iter().find(|copy| plan::handle_of(handles, copy.member).is_some_and(|handle| Arc::ptr_eq(handle, bad)));
+            read.into_iter()
+                .find(std::result::Result::is_ok)
+                .unwrap_or_else(|| Err(self.no_copy(Operation::Read, address)))?;
+            let place = run.copies().iter().find(|copy| {
+                plan::handle_of(handles, copy.member).is_some_and(|handle| Arc::ptr_eq(handle, bad))
+            });
             place.map_or(Ok(()), |copy| bad.write(&bytes[from..from + len], copy.offset))
         })
     }
 
     /// Reads a range that lies on several members.
-    fn read_round(&self, epoch: &LayoutEpoch, handles: &Handles, buf: &mut [u8], at: u64) -> Result<()> {
+    fn read_round(
+        &self,
+        epoch: &LayoutEpoch,
+        handles: &Handles,
+        buf: &mut [u8],
+        at: u64,
+    ) -> Result<()> {
         let mut shares = Vec::new();
-        if let Err(address) = plan::read(epoch, handles, self.copies_agree, at, 0, buf.len(), &mut shares) {
-            return if epoch.has_parity() { self.read_runs(epoch, handles, buf, at) } else { Err(self.no_copy(Operation::Read, address)) };
+        if let Err(address) =
+            plan::read(epoch, handles, self.copies_agree, at, 0, buf.len(), &mut shares)
+        {
+            return if epoch.has_parity() {
+                self.read_runs(epoch, handles, buf, at)
+            } else {
+                Err(self.no_copy(Operation::Read, address))
+            };
         }
         let own = shares.pop().expect("a range that is not empty lies somewhere");
-        let jobs = shares.iter().map(|share| job(share, RequestKind::Read, self.buffers.take(share.len()))).collect();
+        let jobs = shares
+            .iter()
+            .map(|share| job(share, RequestKind::Read, self.buffers.take(share.len())))
+            .collect();
         let (done, own_read) = self.lanes.run(jobs, || read_share(&own, buf));
         let mut failed = Vec::new();
         for (share, done) in shares.iter().zip(done) {
@@ -263,8 +367,16 @@ impl VolumeIo {
     }
 
     /// Reads run after run, each with its own second chance.
-    fn read_runs(&self, epoch: &LayoutEpoch, handles: &Handles, buf: &mut [u8], at: u64) -> Result<()> {
-        plan::runs(epoch, at, 0, buf.len(), |run, address, from, len| self.read_run(epoch, handles, run, &mut buf[from..from + len], address))
+    fn read_runs(
+        &self,
+        epoch: &LayoutEpoch,
+        handles: &Handles,
+        buf: &mut [u8],
+        at: u64,
+    ) -> Result<()> {
+        plan::runs(epoch, at, 0, buf.len(), |run, address, from, len| {
+            self.read_run(epoch, handles, run, &mut buf[from..from + len], address)
+        })
     }
 
     pub fn write_at(&self, buf: &[u8], offset: u64) -> Result<()> {
@@ -306,13 +418,15 @@ impl VolumeIo {
         let handles = self.group_state.handles();
         let run = epoch.locate(offset);
         if run.len >= buf.len() as u64 && run.copies().len() == 1 && !epoch.has_parity() {
-            let handle = plan::handle_of(&handles, run.copies()[0].member).filter(|handle| handle.is_active());
+            let handle = plan::handle_of(&handles, run.copies()[0].member)
+                .filter(|handle| handle.is_active());
             let handle = handle.ok_or_else(|| self.no_copy(Operation::Write, offset))?;
             return handle.write(buf, run.copies()[0].offset);
         }
         for (at, part) in (offset..).step_by(ROUND_BYTES).zip(buf.chunks(ROUND_BYTES)) {
             let mut shares = Vec::new();
-            plan::write(epoch, &handles, at, 0, part.len(), &mut shares).map_err(|address| self.no_copy(Operation::Write, address))?;
+            plan::write(epoch, &handles, at, 0, part.len(), &mut shares)
+                .map_err(|address| self.no_copy(Operation::Write, address))?;
             self.write_shares(shares, part)?;
         }
         Ok(())
@@ -321,7 +435,10 @@ impl VolumeIo {
     /// Writes what each member gets of a buffer, all at once.
     pub fn write_shares(&self, mut shares: Vec<Share>, buf: &[u8]) -> Result<()> {
         let Some(own) = shares.pop() else { return Ok(()) };
-        let jobs = shares.iter().map(|share| job(share, RequestKind::Write, share.gather(buf, &self.buffers))).collect();
+        let jobs = shares
+            .iter()
+            .map(|share| job(share, RequestKind::Write, share.gather(buf, &self.buffers)))
+            .collect();
         let (done, own_written) = self.lanes.run(jobs, || write_share(&own, buf));
         let mut failures = self.take_back(done);
         failures.extend(own_written.err().map(|error| (own.handle, error)));
@@ -338,9 +455,14 @@ impl VolumeIo {
         failures
     }
 
-    /// Takes the members whose write or flush failed out of the group. Returns once that is durable, or with the error the caller gets.
-    pub fn fail_members(&self, mut failures: Vec<(Arc<MemberHandle>, bedplate_block::Error)>) -> Result<()> {
-        // I-PAR-2: what was written without a record is durable on the others before a member counts as failed.
+    /// Takes the members whose write or flush failed out of the group. Returns once that is
+    /// durable, or with the error the caller gets.
+    pub fn fail_members(
+        &self,
+        mut failures: Vec<(Arc<MemberHandle>, bedplate_block::Error)>,
+    ) -> Result<()> {
+        // I-PAR-2: what was written without a record is durable on the others before a member
+        // counts as failed.
         let epoch = self.epochs.peek();
         let mut still = Vec::new();
         for parity in epoch.parities().filter(|_| !failures.is_empty()).collect::<Vec<_>>() {
@@ -353,12 +475,14 @@ impl VolumeIo {
             if is_planted(Mistake::FailedMemberStays) {
                 return Ok(());
             }
-            // I-VOL-1: what the member missed is acknowledged only when it will never be read from there.
+            // I-VOL-1: what the member missed is acknowledged only when it will never be read from
+            // there.
             if let Err(broken) = self.group_state.fail(&handle, &error) {
                 if error.kind == ErrorKind::NoSpace {
                     return Err(error);
                 }
-                let failure = self.error(ErrorKind::Io, error.operation, error.offset, broken.message);
+                let failure =
+                    self.error(ErrorKind::Io, error.operation, error.offset, broken.message);
                 self.latch(&failure);
                 return Err(failure);
             }
@@ -386,15 +510,25 @@ impl VolumeIo {
         if is_planted(Mistake::OneMemberFlushed) {
             needy.clear();
         }
-        let jobs = needy.into_iter().map(|handle| Job { handle: Arc::clone(handle), kind: RequestKind::Flush, buf: None, segments: Vec::new() });
+        let jobs = needy.into_iter().map(|handle| Job {
+            handle: Arc::clone(handle),
+            kind: RequestKind::Flush,
+            buf: None,
+            segments: Vec::new(),
+        });
         let (done, flushed) = self.lanes.run(jobs.collect(), || own.flush());
-        let mut failures: Vec<_> = done.into_iter().filter_map(|done| Some((done.handle, done.result.err()?))).collect();
+        let mut failures: Vec<_> =
+            done.into_iter().filter_map(|done| Some((done.handle, done.result.err()?))).collect();
         failures.extend(flushed.err().map(|error| (Arc::clone(own), error)));
         self.fail_members_or_latch(failures)
     }
 
-    /// As [`fail_members`](Self::fail_members); and where nothing stands in for the member, nothing is called durable any more.
-    pub fn fail_members_or_latch(&self, failures: Vec<(Arc<MemberHandle>, bedplate_block::Error)>) -> Result<()> {
+    /// As [`fail_members`](Self::fail_members); and where nothing stands in for the member, nothing
+    /// is called durable any more.
+    pub fn fail_members_or_latch(
+        &self,
+        failures: Vec<(Arc<MemberHandle>, bedplate_block::Error)>,
+    ) -> Result<()> {
         let result = self.fail_members(failures);
         if let Err(error) = &result {
             self.latch(error);
@@ -419,14 +553,19 @@ impl VolumeIo {
     fn zero_entered(&self, epoch: &LayoutEpoch, at: u64, len: u64) -> Result<()> {
         if epoch.has_parity() {
             let zeros = AlignedBuf::zeroed(len.min(ROUND_BYTES as u64) as usize);
-            return plan_parts(at, len, ROUND_BYTES as u64).try_for_each(|(at, len)| self.write_entered(epoch, &zeros[..len], at));
+            return plan_parts(at, len, ROUND_BYTES as u64)
+                .try_for_each(|(at, len)| self.write_entered(epoch, &zeros[..len], at));
         }
         let handles = self.group_state.handles();
         let mut shares = Vec::new();
-        plan::write(epoch, &handles, at, 0, len as usize, &mut shares).map_err(|address| self.no_copy(Operation::Write, address))?;
+        plan::write(epoch, &handles, at, 0, len as usize, &mut shares)
+            .map_err(|address| self.no_copy(Operation::Write, address))?;
         let mut failures = Vec::new();
         for share in shares {
-            let mut zeroed = share.segments().into_iter().map(|segment| share.handle.write_zeroes(segment.offset, segment.len.into()));
+            let mut zeroed = share
+                .segments()
+                .into_iter()
+                .map(|segment| share.handle.write_zeroes(segment.offset, segment.len.into()));
             if let Some(error) = zeroed.find_map(std::result::Result::err) {
                 failures.push((Arc::clone(&share.handle), error));
             }
@@ -434,7 +573,8 @@ impl VolumeIo {
         self.fail_members(failures)
     }
 
-    /// Hands the hint on where there is one copy of everything; copies that the device may let differ afterwards would not be copies.
+    /// Hands the hint on where there is one copy of everything; copies that the device may let
+    /// differ afterwards would not be copies.
     pub fn discard(&self, offset: u64, len: u64) -> Result<bool> {
         let (handles, mut taken) = (self.group_state.handles(), false);
         self.check(&self.epochs.get(), Operation::Discard, offset, len)?;
@@ -445,7 +585,8 @@ impl VolumeIo {
                 return Ok(());
             }
             let mut shares = Vec::new();
-            plan::write(&*epoch, &handles, at, 0, len as usize, &mut shares).map_err(|address| self.no_copy(Operation::Discard, address))?;
+            plan::write(&*epoch, &handles, at, 0, len as usize, &mut shares)
+                .map_err(|address| self.no_copy(Operation::Discard, address))?;
             for share in &shares {
                 for segment in share.segments() {
                     taken |= share.handle.discard(segment.offset, segment.len.into())?;
@@ -457,9 +598,16 @@ impl VolumeIo {
     }
 
     /// Cuts a range that moves no memory into parts of a gibibyte.
-    fn each_part(&self, offset: u64, len: u64, mut each: impl FnMut(u64, u64) -> Result<()>) -> Result<()> {
+    fn each_part(
+        &self,
+        offset: u64,
+        len: u64,
+        mut each: impl FnMut(u64, u64) -> Result<()>,
+    ) -> Result<()> {
         const PART: u64 = 1 << 30;
-        (offset..offset + len).step_by(PART as usize).try_for_each(|at| each(at, PART.min(offset + len - at)))
+        (offset..offset + len)
+            .step_by(PART as usize)
+            .try_for_each(|at| each(at, PART.min(offset + len - at)))
     }
 
     /// Counts a write into its regions: bits durable, copies in agreement, no copy under way.
@@ -479,7 +627,13 @@ impl VolumeIo {
     }
 
     #[inline]
-    fn enter_region(&self, epoch: &LayoutEpoch, redundancy: &Redundancy, region: u64, last: u64) -> Result<()> {
+    fn enter_region(
+        &self,
+        epoch: &LayoutEpoch,
+        redundancy: &Redundancy,
+        region: u64,
+        last: u64,
+    ) -> Result<()> {
         while let Err(obstacle) = redundancy.regions.enter(region) {
             match obstacle {
                 Obstacle::Clean => self.mark(epoch, redundancy, region, last)?,
@@ -497,30 +651,54 @@ impl VolumeIo {
     }
 
     /// Makes the bits of regions durable on every member that takes writes.
-    pub fn mark(&self, epoch: &LayoutEpoch, redundancy: &Redundancy, first: u64, last: u64) -> Result<()> {
+    pub fn mark(
+        &self,
+        epoch: &LayoutEpoch,
+        redundancy: &Redundancy,
+        first: u64,
+        last: u64,
+    ) -> Result<()> {
         let mut log = redundancy.log.lock();
         let pages = log.change(first..=last, true);
         if !pages.is_empty()
             && !is_planted(Mistake::BitNotWritten)
-            && let Err(error) = self.write_log(epoch, &log, &pages, !is_planted(Mistake::BitNotFlushed))
+            && let Err(error) =
+                self.write_log(epoch, &log, &pages, !is_planted(Mistake::BitNotFlushed))
         {
-            let undone: Vec<u64> = (first..=last).filter(|region| !redundancy.regions.is_dirty(*region)).collect();
+            let undone: Vec<u64> =
+                (first..=last).filter(|region| !redundancy.regions.is_dirty(*region)).collect();
             log.change(undone, false);
             return Err(error);
         }
         // I-DRL-1: the bits are durable; writes may enter from now on.
         (first..=last).for_each(|region| redundancy.regions.set_dirty(region));
         self.group_state.waker.wake();
-        assert!((first..=last).all(|region| log.is_dirty(region)), "a region that may be written is in the log");
+        assert!(
+            (first..=last).all(|region| log.is_dirty(region)),
+            "a region that may be written is in the log"
+        );
         Ok(())
     }
 
     /// Writes pages of the dirty region log to every member that takes writes.
-    pub fn write_log(&self, epoch: &LayoutEpoch, log: &Drl, pages: &[usize], durable: bool) -> Result<()> {
+    pub fn write_log(
+        &self,
+        epoch: &LayoutEpoch,
+        log: &Drl,
+        pages: &[usize],
+        durable: bool,
+    ) -> Result<()> {
         let handles = self.group_state.handles();
         let mut failures = Vec::new();
-        for handle in epoch.members.iter().filter_map(|member| handles[*member].as_ref()).filter(|handle| handle.takes_writes()) {
-            let written = log.write(&*handle.device, pages).and_then(|()| if durable { handle.device.flush() } else { Ok(()) });
+        for handle in epoch
+            .members
+            .iter()
+            .filter_map(|member| handles[*member].as_ref())
+            .filter(|handle| handle.takes_writes())
+        {
+            let written = log
+                .write(&*handle.device, pages)
+                .and_then(|()| if durable { handle.device.flush() } else { Ok(()) });
             failures.extend(written.err().map(|error| (Arc::clone(handle), error)));
         }
         self.fail_members(failures)
@@ -544,7 +722,9 @@ impl VolumeIo {
 
 /// Cuts a range into parts.
 fn plan_parts(at: u64, len: u64, part: u64) -> impl Iterator<Item = (u64, usize)> {
-    (at..at + len).step_by(part as usize).map(move |from| (from, part.min(at + len - from) as usize))
+    (at..at + len)
+        .step_by(part as usize)
+        .map(move |from| (from, part.min(at + len - from) as usize))
 }
 
 fn job(share: &Share, kind: RequestKind, buf: AlignedBuf) -> Job {

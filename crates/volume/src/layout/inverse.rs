@@ -29,20 +29,31 @@ impl Layout {
         }
     }
 
-    /// Returns the address of byte `offset` of the leaf at the end of `way`, and for how many bytes the addresses go on with the places.
+    /// Returns the address of byte `offset` of the leaf at the end of `way`, and for how many bytes
+    /// the addresses go on with the places.
     fn address(&self, way: &[usize], offset: u64) -> (u64, u64) {
-        let Some((child, rest)) = way.split_first() else { return (offset, self.size_bytes() - offset) };
+        let Some((child, rest)) = way.split_first() else {
+            return (offset, self.size_bytes() - offset);
+        };
         let (at, len) = self.children()[*child].address(rest, offset);
         match self {
             Self::Extent(_) => unreachable!("an extent has no children"),
             Self::Mirror(_) => (at, len),
-            Self::Concat(concat) => (concat.parts()[..*child].iter().map(Self::size_bytes).sum::<u64>() + at, len),
+            Self::Concat(concat) => {
+                (concat.parts()[..*child].iter().map(Self::size_bytes).sum::<u64>() + at, len)
+            }
             Self::Stripe(stripe) => {
                 let (unit, width) = (stripe.unit_bytes(), stripe.columns().len() as u64);
                 let row = (at / unit).saturating_mul(width);
-                (row.saturating_add(*child as u64).saturating_mul(unit).saturating_add(at % unit), len.min(unit - at % unit))
+                (
+                    row.saturating_add(*child as u64)
+                        .saturating_mul(unit)
+                        .saturating_add(at % unit),
+                    len.min(unit - at % unit),
+                )
             }
-            // A row is one thing, its parity included: whatever stands in it stands for the address of its first byte.
+            // A row is one thing, its parity included: whatever stands in it stands for the address
+            // of its first byte.
             Self::Raid5(raid5) => {
                 let unit = raid5.unit_bytes();
                 ((at / unit).saturating_mul(raid5.row_bytes()), len.min(unit - at % unit))
@@ -57,8 +68,9 @@ impl Leaf<'_> {
         matches!(self.root, Layout::Raid5(_))
     }
 
-    /// Returns the address of byte `offset` of the extent, and for how many bytes the addresses go on with the places. It may lie beyond the
-    /// end of the layout, where an extent is longer than its neighbours.
+    /// Returns the address of byte `offset` of the extent, and for how many bytes the addresses go
+    /// on with the places. It may lie beyond the end of the layout, where an extent is longer than
+    /// its neighbours.
     pub fn address(&self, offset: u64) -> (u64, u64) {
         self.root.address(&self.way, offset)
     }
@@ -71,10 +83,15 @@ mod tests {
 
     #[test]
     fn every_place_knows_its_address() {
-        let pair = |a, b| Layout::Mirror(Mirror::new(vec![extent(a, 4096, 70_000), extent(b, 8192, 65_536)]));
+        let pair = |a, b| {
+            Layout::Mirror(Mirror::new(vec![extent(a, 4096, 70_000), extent(b, 8192, 65_536)]))
+        };
         let layouts = [
             Layout::Concat(Concat::new(vec![extent(0, 4096, 5000), extent(1, 0, 3000)])),
-            Layout::Stripe(Stripe::new(4096, (0..5).map(|m| extent(m, 512, 20_000 + u64::from(m))).collect())),
+            Layout::Stripe(Stripe::new(
+                4096,
+                (0..5).map(|m| extent(m, 512, 20_000 + u64::from(m))).collect(),
+            )),
             Layout::Stripe(Stripe::new(16_384, vec![pair(0, 1), pair(2, 3)])),
         ];
         for layout in layouts {
@@ -82,9 +99,13 @@ mod tests {
             while at < layout.size_bytes() {
                 let run = layout.locate(at);
                 for copy in run.copies() {
-                    let leaf = leaves.iter().find(|leaf| leaf.extent.member == copy.member).unwrap();
+                    let leaf =
+                        leaves.iter().find(|leaf| leaf.extent.member == copy.member).unwrap();
                     let (address, len) = leaf.address(copy.offset - leaf.extent.start);
-                    assert!(address == at && len >= run.len, "{layout:?} at {at}: {address}, {len}");
+                    assert!(
+                        address == at && len >= run.len,
+                        "{layout:?} at {at}: {address}, {len}"
+                    );
                 }
                 at += run.len;
             }

@@ -29,7 +29,11 @@ impl Mirror {
 
     #[inline]
     pub(super) fn locate(&self, at: u64) -> Run {
-        assert!(at < self.size_bytes, "address {at} lies beyond a mirror of {} bytes", self.size_bytes);
+        assert!(
+            at < self.size_bytes,
+            "address {at} lies beyond a mirror of {} bytes",
+            self.size_bytes
+        );
         let mut run = self.plexes[0].locate(at).at_most(self.size_bytes - at);
         for plex in &self.plexes[1..] {
             run.join(&plex.locate(at));
@@ -39,8 +43,11 @@ impl Mirror {
 
     /// Returns the plexes where all are stripes of the same unit and width.
     pub(crate) fn alike_stripes(&self) -> Option<Vec<&super::Stripe>> {
-        let stripes: Option<Vec<&super::Stripe>> =
-            self.plexes.iter().map(|plex| if let Layout::Stripe(stripe) = plex { Some(stripe) } else { None }).collect();
+        let stripes: Option<Vec<&super::Stripe>> = self
+            .plexes
+            .iter()
+            .map(|plex| if let Layout::Stripe(stripe) = plex { Some(stripe) } else { None })
+            .collect();
         stripes.filter(|stripes| {
             let shape = |stripe: &super::Stripe| (stripe.unit_bytes(), stripe.columns().len());
             stripes.windows(2).all(|pair| shape(pair[0]) == shape(pair[1]))
@@ -49,8 +56,10 @@ impl Mirror {
 
     pub(super) fn survives(&self, good: &dyn Fn(u16) -> bool) -> bool {
         match self.alike_stripes() {
-            // Equal stripes put the same bytes into the same column, so plexes stand in for each other column by column.
-            Some(stripes) => (0..stripes[0].columns().len()).all(|column| stripes.iter().any(|stripe| stripe.columns()[column].survives(good))),
+            // Equal stripes put the same bytes into the same column, so plexes stand in for each
+            // other column by column.
+            Some(stripes) => (0..stripes[0].columns().len())
+                .all(|column| stripes.iter().any(|stripe| stripe.columns()[column].survives(good))),
             None => self.plexes.iter().any(|plex| plex.survives(good)),
         }
     }

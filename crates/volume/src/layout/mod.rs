@@ -8,11 +8,13 @@
 //!    /  \      /  \                    /  \      /  \
 //!   a    b    c    d                  a    b    c    d
 //! ```
-//! Whatever the nesting, an address resolves to a *run*: so many bytes from there on that lie contiguously on each of one to four members.
-//! So RAID 1+0 and 0+1 need no code of their own, and a 0+1 volume survives every loss that leaves one copy of every byte.
+//! Whatever the nesting, an address resolves to a *run*: so many bytes from there on that lie
+//! contiguously on each of one to four members. So RAID 1+0 and 0+1 need no code of their own, and
+//! a 0+1 volume survives every loss that leaves one copy of every byte.
 //!
-//! A RAID-5 is a node at the root alone. Its runs have one copy, the data; where that is gone, and whenever something is written, the data path
-//! asks the node itself for rows and columns (`io/raid5/`).
+//! A RAID-5 is a node at the root alone. Its runs have one copy, the data; where that is gone, and
+//! whenever something is written, the data path asks the node itself for rows and columns
+//! (`io/raid5/`).
 //!
 //! * I-LAY-1: a run is never empty and never passes the end of any node that it goes through.
 
@@ -151,7 +153,11 @@ impl Layout {
     pub fn locate(&self, at: u64) -> Run {
         let run = match self {
             Self::Extent(extent) => {
-                assert!(at < extent.len, "address {at} lies beyond an extent of {} bytes", extent.len);
+                assert!(
+                    at < extent.len,
+                    "address {at} lies beyond an extent of {} bytes",
+                    extent.len
+                );
                 Run::one(extent.member, extent.start + at, extent.len - at)
             }
             Self::Concat(concat) => concat.locate(at),
@@ -170,7 +176,9 @@ impl Layout {
         match self {
             Self::Extent(_) | Self::Raid5(_) => 1,
             Self::Mirror(mirror) => mirror.plexes().iter().map(Self::copies).sum(),
-            Self::Concat(_) | Self::Stripe(_) => self.children().iter().map(Self::copies).min().unwrap_or(0),
+            Self::Concat(_) | Self::Stripe(_) => {
+                self.children().iter().map(Self::copies).min().unwrap_or(0)
+            }
         }
     }
 
@@ -201,7 +209,8 @@ impl Layout {
         }
     }
 
-    /// Returns the members of each plex, one whole copy of everything, by their index: one plex where there is one copy.
+    /// Returns the members of each plex, one whole copy of everything, by their index: one plex
+    /// where there is one copy.
     #[must_use]
     pub fn plexes(&self) -> Vec<Vec<usize>> {
         let below = self.children().iter().map(Self::plexes);
@@ -209,11 +218,13 @@ impl Layout {
             Self::Extent(extent) => vec![vec![extent.member.into()]],
             Self::Mirror(_) => below.flatten().collect(),
             // The first copies of all parts are a plex, the second ones are another.
-            Self::Concat(_) | Self::Stripe(_) | Self::Raid5(_) => below.fold(Vec::new(), |mut sum: Vec<Vec<usize>>, part| {
-                sum.resize(sum.len().max(part.len()), Vec::new());
-                sum.iter_mut().zip(part).for_each(|(plex, members)| plex.extend(members));
-                sum
-            }),
+            Self::Concat(_) | Self::Stripe(_) | Self::Raid5(_) => {
+                below.fold(Vec::new(), |mut sum: Vec<Vec<usize>>, part| {
+                    sum.resize(sum.len().max(part.len()), Vec::new());
+                    sum.iter_mut().zip(part).for_each(|(plex, members)| plex.extend(members));
+                    sum
+                })
+            }
         };
         for plex in &mut plexes {
             plex.sort_unstable();
@@ -225,29 +236,44 @@ impl Layout {
     /// Calls `change` with every extent and returns the layout that follows.
     #[must_use]
     pub fn map_extents(&self, change: &mut dyn FnMut(Extent) -> Extent) -> Self {
-        let mut children = |nodes: &[Self]| nodes.iter().map(|node| node.map_extents(change)).collect();
+        let mut children =
+            |nodes: &[Self]| nodes.iter().map(|node| node.map_extents(change)).collect();
         match self {
             Self::Extent(extent) => Self::Extent(change(*extent)),
             Self::Concat(concat) => Self::Concat(Concat::new(children(concat.parts()))),
-            Self::Stripe(stripe) => Self::Stripe(Stripe::new(stripe.unit_bytes(), children(stripe.columns()))),
+            Self::Stripe(stripe) => {
+                Self::Stripe(Stripe::new(stripe.unit_bytes(), children(stripe.columns())))
+            }
             Self::Mirror(mirror) => Self::Mirror(Mirror::new(children(mirror.plexes()))),
-            Self::Raid5(raid5) => Self::Raid5(Raid5::new(raid5.unit_bytes(), children(raid5.columns()))),
+            Self::Raid5(raid5) => {
+                Self::Raid5(Raid5::new(raid5.unit_bytes(), children(raid5.columns())))
+            }
         }
     }
 
-    /// Returns the layout that keeps the first `size` bytes, or a little more where a unit or a row is cut. Nothing changes its place.
+    /// Returns the layout that keeps the first `size` bytes, or a little more where a unit or a row
+    /// is cut. Nothing changes its place.
     #[must_use]
     pub(crate) fn truncated(&self, size: u64) -> Self {
         match self {
             Self::Extent(extent) => Self::Extent(Extent { len: extent.len.min(size), ..*extent }),
-            Self::Mirror(mirror) => Self::Mirror(Mirror::new(mirror.plexes().iter().map(|plex| plex.truncated(size)).collect())),
+            Self::Mirror(mirror) => Self::Mirror(Mirror::new(
+                mirror.plexes().iter().map(|plex| plex.truncated(size)).collect(),
+            )),
             Self::Stripe(stripe) => {
-                let column = size.div_ceil(stripe.unit_bytes() * stripe.columns().len() as u64) * stripe.unit_bytes();
-                Self::Stripe(Stripe::new(stripe.unit_bytes(), stripe.columns().iter().map(|one| one.truncated(column)).collect()))
+                let column = size.div_ceil(stripe.unit_bytes() * stripe.columns().len() as u64)
+                    * stripe.unit_bytes();
+                Self::Stripe(Stripe::new(
+                    stripe.unit_bytes(),
+                    stripe.columns().iter().map(|one| one.truncated(column)).collect(),
+                ))
             }
             Self::Raid5(raid5) => {
                 let column = size.div_ceil(raid5.row_bytes()) * raid5.unit_bytes();
-                Self::Raid5(Raid5::new(raid5.unit_bytes(), raid5.columns().iter().map(|one| one.truncated(column)).collect()))
+                Self::Raid5(Raid5::new(
+                    raid5.unit_bytes(),
+                    raid5.columns().iter().map(|one| one.truncated(column)).collect(),
+                ))
             }
             Self::Concat(concat) => {
                 let (mut left, mut parts) = (size, Vec::new());
@@ -287,17 +313,21 @@ impl Layout {
         }
     }
 
-    /// Returns whether every byte has a copy on a member that is `good`. Exact for what [`Shape`](crate::Shape) builds, cautious for other trees.
+    /// Returns whether every byte has a copy on a member that is `good`. Exact for what
+    /// [`Shape`](crate::Shape) builds, cautious for other trees.
     pub(crate) fn survives(&self, good: &dyn Fn(u16) -> bool) -> bool {
         match self {
             Self::Extent(extent) => good(extent.member),
-            Self::Concat(_) | Self::Stripe(_) => self.children().iter().all(|child| child.survives(good)),
+            Self::Concat(_) | Self::Stripe(_) => {
+                self.children().iter().all(|child| child.survives(good))
+            }
             Self::Mirror(mirror) => mirror.survives(good),
             Self::Raid5(raid5) => raid5.survives(good),
         }
     }
 
-    /// Returns what makes the tree one that this software does not build: empty nodes, too deep, too many copies, plexes of unlike units.
+    /// Returns what makes the tree one that this software does not build: empty nodes, too deep,
+    /// too many copies, plexes of unlike units.
     pub(crate) fn fault(&self) -> Option<String> {
         self.fault_at(0)
     }
@@ -313,7 +343,11 @@ impl Layout {
             return Some(format!("more than {COPIES_MAX} copies of a byte"));
         }
         if let Self::Raid5(raid5) = self
-            && let Some(fault) = if depth > 0 { Some("a RAID-5 lies within another layout".to_owned()) } else { raid5.fault() }
+            && let Some(fault) = if depth > 0 {
+                Some("a RAID-5 lies within another layout".to_owned())
+            } else {
+                raid5.fault()
+            }
         {
             return Some(fault);
         }
@@ -333,7 +367,10 @@ mod tests {
         let (mut at, mut runs) = (0, Vec::new());
         while at < layout.size_bytes() {
             let run = layout.locate(at);
-            runs.push((run.len, run.copies().iter().map(|copy| (copy.member, copy.offset)).collect()));
+            runs.push((
+                run.len,
+                run.copies().iter().map(|copy| (copy.member, copy.offset)).collect(),
+            ));
             at += run.len;
         }
         assert_eq!(at, layout.size_bytes(), "runs cover the volume exactly");
@@ -343,16 +380,31 @@ mod tests {
     /// I-LAY-1, and that no two addresses share a place.
     #[test]
     fn i_lay_1_every_layout_covers_its_members_once() {
-        let pair = |a, b| Layout::Mirror(Mirror::new(vec![extent(a, 4096, 70_000), extent(b, 8192, 65_536)]));
+        let pair = |a, b| {
+            Layout::Mirror(Mirror::new(vec![extent(a, 4096, 70_000), extent(b, 8192, 65_536)]))
+        };
         let layouts = [
             Layout::Concat(Concat::new(vec![extent(0, 4096, 5000), extent(1, 0, 3000)])),
-            Layout::Stripe(Stripe::new(4096, (0..5).map(|m| extent(m, 512, 20_000 + u64::from(m))).collect())),
+            Layout::Stripe(Stripe::new(
+                4096,
+                (0..5).map(|m| extent(m, 512, 20_000 + u64::from(m))).collect(),
+            )),
             Layout::Stripe(Stripe::new(16_384, vec![pair(0, 1), pair(2, 3)])),
             Layout::Mirror(Mirror::new(
-                (0..2).map(|p| Layout::Stripe(Stripe::new(4096, vec![extent(2 * p, 0, 40_960), extent(2 * p + 1, 0, 40_960)]))).collect(),
+                (0..2)
+                    .map(|p| {
+                        Layout::Stripe(Stripe::new(
+                            4096,
+                            vec![extent(2 * p, 0, 40_960), extent(2 * p + 1, 0, 40_960)],
+                        ))
+                    })
+                    .collect(),
             )),
             Layout::Mirror(Mirror::new((0..4).map(|m| extent(m, 0, 100)).collect())),
-            Layout::Raid5(Raid5::new(4096, (0..5).map(|m| extent(m, 512, 20_000 + u64::from(m))).collect())),
+            Layout::Raid5(Raid5::new(
+                4096,
+                (0..5).map(|m| extent(m, 512, 20_000 + u64::from(m))).collect(),
+            )),
         ];
         for layout in layouts {
             assert_eq!(layout.fault(), None);
@@ -360,7 +412,9 @@ mod tests {
             for (len, copies) in all(&layout) {
                 assert_eq!(copies.len(), layout.copies());
                 for (member, offset) in copies {
-                    let inside = layout.extents().iter().any(|e| e.member == member && e.start <= offset && offset + len <= e.start + e.len);
+                    let inside = layout.extents().iter().any(|e| {
+                        e.member == member && e.start <= offset && offset + len <= e.start + e.len
+                    });
                     assert!(inside && taken.insert((member, offset)));
                 }
             }
@@ -369,7 +423,9 @@ mod tests {
 
     #[test]
     fn a_truncated_layout_keeps_every_place_that_it_keeps() {
-        let pair = |a, b| Layout::Mirror(Mirror::new(vec![extent(a, 4096, 70_000), extent(b, 8192, 65_536)]));
+        let pair = |a, b| {
+            Layout::Mirror(Mirror::new(vec![extent(a, 4096, 70_000), extent(b, 8192, 65_536)]))
+        };
         let layouts = [
             Layout::Concat(Concat::new(vec![extent(0, 4096, 5000), extent(1, 0, 3000)])),
             Layout::Stripe(Stripe::new(4096, vec![pair(0, 1), pair(2, 3)])),
@@ -378,8 +434,13 @@ mod tests {
         for layout in layouts {
             for size in [1, 4096, 4999, 5000, 5001, layout.size_bytes()] {
                 let cut = layout.truncated(size);
-                assert!(cut.fault().is_none() && (size..=size + 20_000).contains(&cut.size_bytes()), "{layout:?} cut to {size}");
-                (0..size).step_by(500).for_each(|at| assert_eq!(cut.locate(at).copies(), layout.locate(at).copies()));
+                assert!(
+                    cut.fault().is_none() && (size..=size + 20_000).contains(&cut.size_bytes()),
+                    "{layout:?} cut to {size}"
+                );
+                (0..size)
+                    .step_by(500)
+                    .for_each(|at| assert_eq!(cut.locate(at).copies(), layout.locate(at).copies()));
             }
             assert_eq!(layout.truncated(layout.size_bytes()).size_bytes(), layout.size_bytes());
         }
@@ -387,15 +448,20 @@ mod tests {
 
     #[test]
     fn nested_layouts_resolve_to_all_copies() {
-        let stripe = |a, b| Layout::Stripe(Stripe::new(4096, vec![extent(a, 0, 8192), extent(b, 0, 8192)]));
+        let stripe =
+            |a, b| Layout::Stripe(Stripe::new(4096, vec![extent(a, 0, 8192), extent(b, 0, 8192)]));
         let layout = Layout::Mirror(Mirror::new(vec![stripe(0, 1), stripe(2, 3)]));
         assert_eq!(all(&layout)[1], (4096, vec![(1, 0), (3, 0)]));
-        assert_eq!((layout.name(), layout.copies(), layout.unit_bytes()), ("mirror-stripe", 2, Some(4096)));
+        assert_eq!(
+            (layout.name(), layout.copies(), layout.unit_bytes()),
+            ("mirror-stripe", 2, Some(4096))
+        );
     }
 
     #[test]
     fn a_mirror_of_stripes_survives_what_leaves_one_copy_of_every_column() {
-        let stripe = |a, b| Layout::Stripe(Stripe::new(4096, vec![extent(a, 0, 8192), extent(b, 0, 8192)]));
+        let stripe =
+            |a, b| Layout::Stripe(Stripe::new(4096, vec![extent(a, 0, 8192), extent(b, 0, 8192)]));
         let layout = Layout::Mirror(Mirror::new(vec![stripe(0, 1), stripe(2, 3)]));
         let survives = |lost: &[u16]| layout.survives(&|member| !lost.contains(&member));
         assert!(survives(&[]) && survives(&[0]) && survives(&[0, 1]) && survives(&[0, 3]));
@@ -411,8 +477,15 @@ mod tests {
             deep = Layout::Concat(Concat::new(vec![deep]));
         }
         assert!(deep.fault().unwrap().contains("deeper"));
-        assert!(Layout::Stripe(Stripe::new(4096, vec![extent(0, 0, 100)])).fault().unwrap().contains("empty"));
-        let raid5 = |columns: u16| Layout::Raid5(Raid5::new(50, (0..columns).map(|m| extent(m, 0, 100)).collect()));
+        assert!(
+            Layout::Stripe(Stripe::new(4096, vec![extent(0, 0, 100)]))
+                .fault()
+                .unwrap()
+                .contains("empty")
+        );
+        let raid5 = |columns: u16| {
+            Layout::Raid5(Raid5::new(50, (0..columns).map(|m| extent(m, 0, 100)).collect()))
+        };
         assert!(raid5(2).fault().unwrap().contains("three"));
         assert!(Layout::Concat(Concat::new(vec![raid5(3)])).fault().unwrap().contains("within"));
     }

@@ -1,12 +1,15 @@
-//! Where addresses change places with each other: the order in which pieces of a volume go, one after the other. Pure.
+//! Where addresses change places with each other: the order in which pieces of a volume go, one
+//! after the other. Pure.
 //!
 //! ```text
 //!   chain   a place that nothing lies on ◄─ x1 ◄─ x2 ◄─ x3          each goes where the one before it was
 //!   cycle   (x0) ◄─ x1 ◄─ x2 ◄─ x0                                  x0 waits in the scratch area, the *hand*, until all others have gone
 //! ```
-//! From a concatenation to a stripe of the same members nearly every byte goes where another still lies, so no walk from one end to the other is
-//! possible ([`walk`](super::walk)). But where a piece goes lies one piece at most, so all of them are chains and cycles, and along those a walk goes:
-//! a piece's *rank* takes the part that its address has in other relayouts. Ranks follow from both layouts alone; labels name only how far they went.
+//! From a concatenation to a stripe of the same members nearly every byte goes where another still
+//! lies, so no walk from one end to the other is possible ([`walk`](super::walk)). But where a
+//! piece goes lies one piece at most, so all of them are chains and cycles, and along those a walk
+//! goes: a piece's *rank* takes the part that its address has in other relayouts. Ranks follow from
+//! both layouts alone; labels name only how far they went.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -15,7 +18,8 @@ use super::{Copy, Direction, Layout, Leaf, Relayout, Run};
 
 /// How many pieces there may be: of each two numbers are kept.
 pub(crate) const PIECES_MAX: u64 = 1 << 27;
-/// What a piece is at most; it divides the units of a scratch area, so that a piece there has one place.
+/// What a piece is at most; it divides the units of a scratch area, so that a piece there has one
+/// place.
 const PIECE_BYTES_MAX: u64 = 64 << 10;
 /// No piece.
 const NONE: u32 = u32::MAX;
@@ -32,7 +36,8 @@ pub(crate) struct Order {
     ends: Box<[u32]>,
 }
 
-/// Returns the size of the largest pieces that each lie at one place before and after; nothing where there are none of a block.
+/// Returns the size of the largest pieces that each lie at one place before and after; nothing
+/// where there are none of a block.
 pub(crate) fn grain(from: &Layout, to: &Layout, span: u64, block: u64) -> Option<u64> {
     let bounds = |layout: &Layout| match layout {
         Layout::Concat(concat) => concat.parts().iter().map(Layout::size_bytes).collect(),
@@ -40,7 +45,9 @@ pub(crate) fn grain(from: &Layout, to: &Layout, span: u64, block: u64) -> Option
         _ => Vec::new(),
     };
     let all = bounds(from).into_iter().chain(bounds(to)).chain([span]);
-    let grain = all.fold(PIECE_BYTES_MAX, |grain, bound| if bound == 0 { grain } else { 1 << grain.trailing_zeros().min(bound.trailing_zeros()) });
+    let grain = all.fold(PIECE_BYTES_MAX, |grain, bound| {
+        if bound == 0 { grain } else { 1 << grain.trailing_zeros().min(bound.trailing_zeros()) }
+    });
     (grain >= block.max(512)).then_some(grain)
 }
 
@@ -55,10 +62,16 @@ impl Order {
         }
     }
 
-    /// Returns the order in which pieces go from one layout of single copies to another, up to an address.
+    /// Returns the order in which pieces go from one layout of single copies to another, up to an
+    /// address.
     pub fn find(from: &Layout, to: &Layout, span: u64, grain: u64) -> Option<Self> {
         let single = |layout: &Layout| layout.copies() == 1 && !layout.is_redundant();
-        if !single(from) || !single(to) || grain == 0 || !span.is_multiple_of(grain) || span / grain > PIECES_MAX {
+        if !single(from)
+            || !single(to)
+            || grain == 0
+            || !span.is_multiple_of(grain)
+            || span / grain > PIECES_MAX
+        {
             return None;
         }
         Some(Self::along(&followers(from, to, span, grain)?, grain))
@@ -67,8 +80,12 @@ impl Order {
     /// Makes the order from the piece that goes to the place of each piece.
     fn along(followers: &[u32], grain_bytes: u64) -> Self {
         let count = followers.len();
-        let (mut pieces, mut ends, mut follows) = (Vec::with_capacity(count), Vec::new(), vec![false; count]);
-        followers.iter().filter(|follower| **follower != NONE).for_each(|follower| follows[*follower as usize] = true);
+        let (mut pieces, mut ends, mut follows) =
+            (Vec::with_capacity(count), Vec::new(), vec![false; count]);
+        followers
+            .iter()
+            .filter(|follower| **follower != NONE)
+            .for_each(|follower| follows[*follower as usize] = true);
         let all = || 0..count as u32;
         pieces.extend(all().filter(|piece| followers[*piece as usize] == *piece));
         for head in all().filter(|piece| !follows[*piece as usize]) {
@@ -99,7 +116,8 @@ impl Order {
         Self { grain_bytes, ranks: ranks.into(), pieces: pieces.into(), ends: ends.into() }
     }
 
-    /// Returns the ranks of the cycle within which a position lies; nothing between cycles and in chains.
+    /// Returns the ranks of the cycle within which a position lies; nothing between cycles and in
+    /// chains.
     fn cycle(&self, position: u64) -> Option<Range<u32>> {
         let rank = (position / self.grain_bytes) as u32;
         let next = self.ends.partition_point(|end| *end < rank);
@@ -116,9 +134,11 @@ impl Order {
         u64::from(self.ranks[piece as usize]) * self.grain_bytes
     }
 
-    /// Returns the addresses of the pieces that a step concerns: those in its range, and those in the hand before and after it.
+    /// Returns the addresses of the pieces that a step concerns: those in its range, and those in
+    /// the hand before and after it.
     pub fn concerned(&self, range: &Range<u64>) -> Vec<u64> {
-        let ranks = (range.start / self.grain_bytes) as usize..(range.end / self.grain_bytes) as usize;
+        let ranks =
+            (range.start / self.grain_bytes) as usize..(range.end / self.grain_bytes) as usize;
         let hands = [range.start, range.end].into_iter().filter_map(|position| self.hand(position));
         let mut pieces: Vec<u32> = self.pieces[ranks].iter().copied().chain(hands).collect();
         pieces.sort_unstable();
@@ -129,15 +149,21 @@ impl Order {
     /// Says whether a step concerns any of so many bytes from an address on.
     pub fn concerns(&self, range: &Range<u64>, at: u64, len: u64) -> bool {
         let hands = [self.hand(range.start), self.hand(range.end)];
-        let mut pieces = (at / self.grain_bytes) as u32..(at + len).div_ceil(self.grain_bytes).min(self.pieces.len() as u64) as u32;
+        let mut pieces = (at / self.grain_bytes) as u32
+            ..(at + len).div_ceil(self.grain_bytes).min(self.pieces.len() as u64) as u32;
         pieces.any(|piece| range.contains(&self.position_of(piece)) || hands.contains(&Some(piece)))
     }
 
-    /// Returns the range of the next step: what the scratch area holds beside the hand, and no more than the rest of a cycle that is begun.
+    /// Returns the range of the next step: what the scratch area holds beside the hand, and no more
+    /// than the rest of a cycle that is begun.
     pub fn step(&self, relayout: &Relayout, span: u64) -> Range<u64> {
         let (grain, position) = (self.grain_bytes, relayout.position);
-        let room = (relayout.scratch.size_bytes() - grain).min(relayout.step_bytes_max.max(grain)) / grain * grain;
-        let limit = self.cycle(position).map_or(0..span, |cycle| u64::from(cycle.start) * grain..u64::from(cycle.end) * grain);
+        let room = (relayout.scratch.size_bytes() - grain).min(relayout.step_bytes_max.max(grain))
+            / grain
+            * grain;
+        let limit = self
+            .cycle(position)
+            .map_or(0..span, |cycle| u64::from(cycle.start) * grain..u64::from(cycle.end) * grain);
         match relayout.direction {
             Direction::Upward => position..(position + room).min(limit.end),
             Direction::Downward => position.saturating_sub(room).max(limit.start)..position,
@@ -176,7 +202,8 @@ impl Relayout {
     }
 }
 
-/// Returns for every piece the one that goes where it is; nothing where pieces do not change places as wholes.
+/// Returns for every piece the one that goes where it is; nothing where pieces do not change places
+/// as wholes.
 fn followers(from: &Layout, to: &Layout, span: u64, grain: u64) -> Option<Vec<u32>> {
     let leaves = to.leaves();
     let mut remainders: HashMap<u16, u64> = HashMap::new();
@@ -184,21 +211,32 @@ fn followers(from: &Layout, to: &Layout, span: u64, grain: u64) -> Option<Vec<u3
         let run = layout.locate(at);
         let copy = run.copies()[0];
         let remainder = copy.offset % grain;
-        (run.len >= grain && *remainders.entry(copy.member).or_insert(remainder) == remainder).then_some(copy)
+        (run.len >= grain && *remainders.entry(copy.member).or_insert(remainder) == remainder)
+            .then_some(copy)
     };
     (0..span)
         .step_by(usize::try_from(grain).ok()?)
         .map(|at| {
             place(to, at)?;
-            Some(address_at(&leaves, place(from, at)?).filter(|at| *at < span).map_or(NONE, |at| (at / grain) as u32))
+            Some(
+                address_at(&leaves, place(from, at)?)
+                    .filter(|at| *at < span)
+                    .map_or(NONE, |at| (at / grain) as u32),
+            )
         })
         .collect()
 }
 
 /// Returns the address that lies at a place.
 fn address_at(leaves: &[Leaf<'_>], place: Copy) -> Option<u64> {
-    let holds = |extent: &crate::Extent| extent.member == place.member && (extent.start..extent.start + extent.len).contains(&place.offset);
-    leaves.iter().find(|leaf| holds(&leaf.extent)).map(|leaf| leaf.address(place.offset - leaf.extent.start).0)
+    let holds = |extent: &crate::Extent| {
+        extent.member == place.member
+            && (extent.start..extent.start + extent.len).contains(&place.offset)
+    };
+    leaves
+        .iter()
+        .find(|leaf| holds(&leaf.extent))
+        .map(|leaf| leaf.address(place.offset - leaf.extent.start).0)
 }
 
 #[cfg(test)]
@@ -210,7 +248,10 @@ mod tests {
     const GRAIN: u64 = 4096;
 
     fn extents(members: impl IntoIterator<Item = u16>, len: u64) -> Vec<Layout> {
-        members.into_iter().map(|member| Layout::Extent(Extent { member, start: 4 << 20, len })).collect()
+        members
+            .into_iter()
+            .map(|member| Layout::Extent(Extent { member, start: 4 << 20, len }))
+            .collect()
     }
 
     fn concat(members: u16, len: u64) -> Layout {
@@ -238,10 +279,15 @@ mod tests {
     }
 
     fn extents_of_scratch() -> Vec<Layout> {
-        (0..2).map(|member| Layout::Extent(Extent { member, start: SCRATCH_START, len: SCRATCH_BYTES })).collect()
+        (0..2)
+            .map(|member| {
+                Layout::Extent(Extent { member, start: SCRATCH_START, len: SCRATCH_BYTES })
+            })
+            .collect()
     }
 
-    /// Goes along a walk over a model of the members, turning round with a chance of one in `turns`, until it is over, and says how it ended.
+    /// Goes along a walk over a model of the members, turning round with a chance of one in
+    /// `turns`, until it is over, and says how it ended.
     fn walk(from: &Layout, to: &Layout, room: u64, turns: u64) -> (Layout, usize) {
         let (mut layout, mut way) = (from.clone(), relayout(to, room));
         let span = way.span_bytes(&layout);
@@ -263,7 +309,11 @@ mod tests {
                 continue;
             }
             let (range, after) = way.next_in_cycles(&order, span);
-            let moves: Vec<_> = order.concerned(&range).into_iter().map(|a| (at(&way, &layout, a), at(&after, &layout, a), a)).collect();
+            let moves: Vec<_> = order
+                .concerned(&range)
+                .into_iter()
+                .map(|a| (at(&way, &layout, a), at(&after, &layout, a), a))
+                .collect();
             for (_, there, _) in moves.iter().filter(|(here, there, _)| here != there) {
                 assert!(!moves.iter().any(|(here, ..)| here == there), "I-RLY-1 within the step");
             }
@@ -272,9 +322,18 @@ mod tests {
             }
             way = after;
             // I-RLY-1: every piece that lives anywhere is still there.
-            all().for_each(|address| assert_eq!(places[&at(&way, &layout, address)], address, "{:?} after {steps} steps", way.staged()));
+            all().for_each(|address| {
+                assert_eq!(
+                    places[&at(&way, &layout, address)],
+                    address,
+                    "{:?} after {steps} steps",
+                    way.staged()
+                )
+            });
         }
-        all().for_each(|address| assert_eq!(way.next.locate(address).copies()[0].offset, at(&way, &layout, address).1));
+        all().for_each(|address| {
+            assert_eq!(way.next.locate(address).copies()[0].offset, at(&way, &layout, address).1)
+        });
         (way.next, steps)
     }
 
@@ -285,10 +344,22 @@ mod tests {
             ("two members", concat(2, len), stripe(GRAIN, 2, len)),
             ("five members", concat(5, len), stripe(GRAIN, 5, len)),
             ("larger units", concat(3, len), stripe(4 * GRAIN, 3, len)),
-            ("a truncated concatenation", concat(3, len).truncated(151 * GRAIN), stripe(GRAIN, 3, len)),
-            ("parts of several sizes", Layout::Concat(Concat::new([extents([0], len), extents([1], 20 * GRAIN)].concat())), stripe(GRAIN, 2, len)),
+            (
+                "a truncated concatenation",
+                concat(3, len).truncated(151 * GRAIN),
+                stripe(GRAIN, 3, len),
+            ),
+            (
+                "parts of several sizes",
+                Layout::Concat(Concat::new([extents([0], len), extents([1], 20 * GRAIN)].concat())),
+                stripe(GRAIN, 2, len),
+            ),
             ("another unit", stripe(GRAIN, 4, len), stripe(6 * GRAIN, 4, len)),
-            ("members in another order", concat(3, len), Layout::Concat(Concat::new(extents([2, 0, 1], len)))),
+            (
+                "members in another order",
+                concat(3, len),
+                Layout::Concat(Concat::new(extents([2, 0, 1], len))),
+            ),
         ];
         for (name, one, two) in ways {
             for (from, to) in [(&one, &two), (&two, &one)] {
@@ -318,12 +389,28 @@ mod tests {
     #[test]
     fn what_does_not_go_in_pieces_has_no_order() {
         let (one, two) = (concat(2, 60 * GRAIN), stripe(GRAIN, 2, 60 * GRAIN));
-        assert!(Order::find(&one, &two, 120 * GRAIN, 3 * GRAIN).is_none(), "pieces of several units");
+        assert!(
+            Order::find(&one, &two, 120 * GRAIN, 3 * GRAIN).is_none(),
+            "pieces of several units"
+        );
         assert!(Order::find(&one, &two, 120 * GRAIN - 512, GRAIN).is_none(), "half a piece");
         assert!(Order::find(&one, &two, 0, 0).is_none());
-        let shifted = Layout::Concat(Concat::new(vec![Layout::Extent(Extent { member: 0, start: (4 << 20) + 512, len: 120 * GRAIN })]));
-        assert!(Order::find(&one, &shifted, 120 * GRAIN, GRAIN).is_none(), "places that overlap in part");
-        assert_eq!((grain(&one, &two, 120 * GRAIN, 512), grain(&one, &two, 120 * GRAIN - 256, 512)), (Some(GRAIN), None));
-        assert_eq!(grain(&concat(2, 1 << 20), &stripe(1 << 20, 2, 1 << 20), 2 << 20, 512), Some(64 << 10));
+        let shifted = Layout::Concat(Concat::new(vec![Layout::Extent(Extent {
+            member: 0,
+            start: (4 << 20) + 512,
+            len: 120 * GRAIN,
+        })]));
+        assert!(
+            Order::find(&one, &shifted, 120 * GRAIN, GRAIN).is_none(),
+            "places that overlap in part"
+        );
+        assert_eq!(
+            (grain(&one, &two, 120 * GRAIN, 512), grain(&one, &two, 120 * GRAIN - 256, 512)),
+            (Some(GRAIN), None)
+        );
+        assert_eq!(
+            grain(&concat(2, 1 << 20), &stripe(1 << 20, 2, 1 << 20), 2 << 20, 512),
+            Some(64 << 10)
+        );
     }
 }

@@ -10,7 +10,8 @@
 
 use super::{Copy, Layout, Run};
 
-/// Columns, of which in every row one holds the exclusive or of the others. All count as large as the smallest, in whole units.
+/// Columns, of which in every row one holds the exclusive or of the others. All count as large as
+/// the smallest, in whole units.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Raid5 {
     unit_bytes: u64,
@@ -99,10 +100,16 @@ impl Raid5 {
 
     #[inline]
     pub(super) fn locate(&self, at: u64) -> Run {
-        assert!(at < self.size_bytes(), "address {at} lies beyond a RAID-5 of {} bytes", self.size_bytes());
+        assert!(
+            at < self.size_bytes(),
+            "address {at} lies beyond a RAID-5 of {} bytes",
+            self.size_bytes()
+        );
         let place = self.place(at);
         let column = &self.columns[self.data_column(place.row, place.unit)];
-        column.locate(place.row * self.unit_bytes + place.within).at_most(self.unit_bytes - place.within)
+        column
+            .locate(place.row * self.unit_bytes + place.within)
+            .at_most(self.unit_bytes - place.within)
     }
 
     pub(super) fn survives(&self, good: &dyn Fn(u16) -> bool) -> bool {
@@ -111,7 +118,8 @@ impl Raid5 {
 
     pub(super) fn fault(&self) -> Option<String> {
         let plain = self.columns.iter().all(|column| matches!(column, Layout::Extent(_)));
-        (self.columns.len() < 3 || !plain).then(|| "a RAID-5 has three or more columns, each one extent".to_owned())
+        (self.columns.len() < 3 || !plain)
+            .then(|| "a RAID-5 has three or more columns, each one extent".to_owned())
     }
 }
 
@@ -122,14 +130,19 @@ mod tests {
 
     #[test]
     fn the_rotation_is_left_symmetric() {
-        let columns = (0..4).map(|member| Layout::Extent(Extent { member, start: 0, len: 10_000 })).collect();
+        let columns =
+            (0..4).map(|member| Layout::Extent(Extent { member, start: 0, len: 10_000 })).collect();
         let raid5 = Raid5::new(1000, columns);
         assert_eq!((raid5.rows(), raid5.size_bytes()), (10, 30_000));
         assert_eq!((0..5).map(|row| raid5.parity_column(row)).collect::<Vec<_>>(), [3, 2, 1, 0, 3]);
-        let members: Vec<u16> = (0..12).map(|unit| raid5.locate(unit * 1000).copies()[0].member).collect();
+        let members: Vec<u16> =
+            (0..12).map(|unit| raid5.locate(unit * 1000).copies()[0].member).collect();
         assert_eq!(members, [0, 1, 2, 3, 0, 1, 2, 3, 0, 1, 2, 3]);
         let run = raid5.locate(3250);
-        assert_eq!((run.len, run.copies()[0].offset, raid5.place(3250)), (750, 1250, Place { row: 1, unit: 0, within: 250 }));
+        assert_eq!(
+            (run.len, run.copies()[0].offset, raid5.place(3250)),
+            (750, 1250, Place { row: 1, unit: 0, within: 250 })
+        );
         let survives = |lost: &[u16]| raid5.survives(&|member| !lost.contains(&member));
         assert!(survives(&[]) && survives(&[2]) && !survives(&[0, 3]));
     }

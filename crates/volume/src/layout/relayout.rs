@@ -1,5 +1,5 @@
-//! A relayout as a value: two layouts, the address up to which the second counts, and what waits in the scratch area between them. Pure; what moves
-//! addresses is `relayout/`.
+//! A relayout as a value: two layouts, the address up to which the second counts, and what waits in
+//! the scratch area between them. Pure; what moves addresses is `relayout/`.
 
 use std::ops::Range;
 
@@ -51,15 +51,17 @@ pub struct Relayout {
     pub step_bytes_max: u64,
     /// Nothing moves until it is resumed.
     pub paused: bool,
-    /// The parity log of the layout lies where that of the next one does at first: it turned round an odd number of times.
+    /// The parity log of the layout lies where that of the next one does at first: it turned round
+    /// an odd number of times.
     pub logs_swapped: bool,
-    /// Pieces of a grain go one where the other was: the position, and what is in the scratch area, count them in that order, and the first of the
-    /// scratch area is the hand.
+    /// Pieces of a grain go one where the other was: the position, and what is in the scratch area,
+    /// count them in that order, and the first of the scratch area is the hand.
     pub in_cycles: bool,
 }
 
 impl Relayout {
-    /// Returns how many addresses both layouts have: those that move, and those that the volume has meanwhile.
+    /// Returns how many addresses both layouts have: those that move, and those that the volume has
+    /// meanwhile.
     #[must_use]
     pub fn span_bytes(&self, layout: &Layout) -> u64 {
         layout.size_bytes().min(self.next.size_bytes())
@@ -100,10 +102,18 @@ impl Relayout {
         };
     }
 
-    /// Says whether the rest of a walk from one end to the other overwrites nothing that is still needed.
+    /// Says whether the rest of a walk from one end to the other overwrites nothing that is still
+    /// needed.
     pub(crate) fn is_walkable(&self, layout: &Layout) -> bool {
         let walk = walk::Walk { direction: self.direction, grain_bytes: self.grain_bytes };
-        self.is_over(layout) || walk::is_possible(layout, &self.next, self.span_bytes(layout), self.scratch.size_bytes(), walk)
+        self.is_over(layout)
+            || walk::is_possible(
+                layout,
+                &self.next,
+                self.span_bytes(layout),
+                self.scratch.size_bytes(),
+                walk,
+            )
     }
 
     /// Says where an address lives.
@@ -163,35 +173,71 @@ impl Relayout {
         };
         let hand = if self.in_cycles { self.grain_bytes } else { 0 };
         if !fits || self.staged_bytes > self.scratch.size_bytes().saturating_sub(hand) {
-            return Some(format!("a relayout at {} of {span} with {} bytes in the scratch area is not possible", self.position, self.staged_bytes));
+            return Some(format!(
+                "a relayout at {} of {span} with {} bytes in the scratch area is not possible",
+                self.position, self.staged_bytes
+            ));
         }
-        if self.grain_bytes == 0 || self.step_bytes_max == 0 || self.grain_bytes > 1 << 40 || self.step_bytes_max > 1 << 40 {
-            return Some(format!("steps of {} to {} bytes are not possible", self.grain_bytes, self.step_bytes_max));
+        if self.grain_bytes == 0
+            || self.step_bytes_max == 0
+            || self.grain_bytes > 1 << 40
+            || self.step_bytes_max > 1 << 40
+        {
+            return Some(format!(
+                "steps of {} to {} bytes are not possible",
+                self.grain_bytes, self.step_bytes_max
+            ));
         }
         let aligned = |at: u64| at.is_multiple_of(self.grain_bytes) || at == span;
         if !aligned(self.staged().start) || !aligned(self.staged().end) {
-            return Some(format!("a relayout at {} does not stand between steps of {} bytes", self.position, self.grain_bytes));
+            return Some(format!(
+                "a relayout at {} does not stand between steps of {} bytes",
+                self.position, self.grain_bytes
+            ));
         }
-        if self.in_cycles && (self.scratch.size_bytes() / 2 < self.grain_bytes || span / self.grain_bytes > order::PIECES_MAX) {
-            return Some(format!("{} pieces by way of {} bytes are not possible", span / self.grain_bytes, self.scratch.size_bytes()));
+        if self.in_cycles
+            && (self.scratch.size_bytes() / 2 < self.grain_bytes
+                || span / self.grain_bytes > order::PIECES_MAX)
+        {
+            return Some(format!(
+                "{} pieces by way of {} bytes are not possible",
+                span / self.grain_bytes,
+                self.scratch.size_bytes()
+            ));
         }
         let parts_pieces = match &self.scratch {
             Layout::Extent(_) => false,
-            Layout::Stripe(stripe) => self.scratch.copies() > 1 || !stripe.unit_bytes().is_multiple_of(self.grain_bytes),
+            Layout::Stripe(stripe) => {
+                self.scratch.copies() > 1 || !stripe.unit_bytes().is_multiple_of(self.grain_bytes)
+            }
             _ => true,
         };
         if self.in_cycles && parts_pieces {
-            return Some(format!("pieces of {} bytes do not each lie at one place of the scratch area", self.grain_bytes));
+            return Some(format!(
+                "pieces of {} bytes do not each lie at one place of the scratch area",
+                self.grain_bytes
+            ));
         }
-        let outside = |extent: &Extent| extent.start < SCRATCH_START || extent.start.saturating_add(extent.len) > SCRATCH_START + SCRATCH_BYTES;
+        let outside = |extent: &Extent| {
+            extent.start < SCRATCH_START
+                || extent.start.saturating_add(extent.len) > SCRATCH_START + SCRATCH_BYTES
+        };
         if let Some(extent) = self.scratch.extents().iter().find(|extent| outside(extent)) {
-            return Some(format!("the scratch area begins at byte {} of member {}", extent.start, extent.member));
+            return Some(format!(
+                "the scratch area begins at byte {} of member {}",
+                extent.start, extent.member
+            ));
         }
         if matches!(self.scratch, Layout::Raid5(_)) {
             return Some("a scratch area is no RAID-5".to_owned());
         }
-        if let Some(rows) = walk::parity_rows(layout, &self.next).filter(|rows| self.grain_bytes > 1 && !self.grain_bytes.is_multiple_of(*rows)) {
-            return Some(format!("steps of {} bytes would part rows of a RAID-5 ({rows} bytes)", self.grain_bytes));
+        if let Some(rows) = walk::parity_rows(layout, &self.next)
+            .filter(|rows| self.grain_bytes > 1 && !self.grain_bytes.is_multiple_of(*rows))
+        {
+            return Some(format!(
+                "steps of {} bytes would part rows of a RAID-5 ({rows} bytes)",
+                self.grain_bytes
+            ));
         }
         self.next.fault().or_else(|| self.scratch.fault())
     }
@@ -203,13 +249,19 @@ mod tests {
     use crate::layout::Stripe;
 
     fn stripe(columns: u16) -> Layout {
-        Layout::Stripe(Stripe::new(4096, (0..columns).map(|member| Layout::Extent(Extent { member, start: 4 << 20, len: 64 << 10 })).collect()))
+        Layout::Stripe(Stripe::new(
+            4096,
+            (0..columns)
+                .map(|member| Layout::Extent(Extent { member, start: 4 << 20, len: 64 << 10 }))
+                .collect(),
+        ))
     }
 
     #[test]
     fn an_address_lives_at_one_place_and_stays_there_when_the_walk_turns() {
         let mut layout = stripe(2);
-        let scratch = Layout::Extent(Extent { member: 0, start: SCRATCH_START, len: SCRATCH_BYTES });
+        let scratch =
+            Layout::Extent(Extent { member: 0, start: SCRATCH_START, len: SCRATCH_BYTES });
         let (position, staged_bytes) = (24_576, 12_288);
         let mut relayout = Relayout {
             next: stripe(3),
@@ -225,12 +277,21 @@ mod tests {
         };
         assert_eq!(relayout.fault(&layout), None);
         let all = |relayout: &Relayout, layout: &Layout| {
-            (0..32).map(|unit| relayout.locate(layout, unit * 4096)).map(|run| (run.len, run.copies()[0])).collect::<Vec<_>>()
+            (0..32)
+                .map(|unit| relayout.locate(layout, unit * 4096))
+                .map(|run| (run.len, run.copies()[0]))
+                .collect::<Vec<_>>()
         };
         let before = all(&relayout, &layout);
-        assert_eq!((before[0].1.member, before[2].1.member, before[6].1.offset), (0, 2, SCRATCH_START));
+        assert_eq!(
+            (before[0].1.member, before[2].1.member, before[6].1.offset),
+            (0, 2, SCRATCH_START)
+        );
         relayout.turn(&mut layout);
-        assert_eq!((all(&relayout, &layout), relayout.position, relayout.staged()), (before.clone(), 36_864, 24_576..36_864));
+        assert_eq!(
+            (all(&relayout, &layout), relayout.position, relayout.staged()),
+            (before.clone(), 36_864, 24_576..36_864)
+        );
         assert_eq!(relayout.fault(&layout), None);
         relayout.turn(&mut layout);
         assert_eq!((all(&relayout, &layout), relayout.position), (before, position));

@@ -32,7 +32,8 @@ impl Shape {
 }
 
 impl Shape {
-    /// Returns the stripe unit in bytes where none is asked for. That of RAID-5 is small, so that a write of ordinary size fills whole rows.
+    /// Returns the stripe unit in bytes where none is asked for. That of RAID-5 is small, so that a
+    /// write of ordinary size fills whole rows.
     #[must_use]
     pub fn unit_bytes_default(self) -> u64 {
         if self == Self::Raid5 { 16 << 10 } else { UNIT_BYTES_DEFAULT }
@@ -49,7 +50,8 @@ pub struct Arrangement {
     pub shape: Shape,
     /// The stripe unit in bytes.
     pub unit_bytes: u64,
-    /// How many copies of everything there are, where the shape nests mirrors and stripes; 2 to 4. A plain mirror has one on every member.
+    /// How many copies of everything there are, where the shape nests mirrors and stripes; 2 to 4.
+    /// A plain mirror has one on every member.
     pub plexes: usize,
 }
 
@@ -60,20 +62,29 @@ impl Arrangement {
     /// `Invalid` with the reason when the members do not fit it.
     pub(crate) fn lay(&self, extents: &[Extent], block: u64) -> Result<Layout> {
         let members = extents.len();
-        let leaves = |extents: &[Extent]| extents.iter().copied().map(Layout::Extent).collect::<Vec<_>>();
+        let leaves =
+            |extents: &[Extent]| extents.iter().copied().map(Layout::Extent).collect::<Vec<_>>();
         let stripe = |columns| Layout::Stripe(Stripe::new(self.unit_bytes, columns));
         let striped = !matches!(self.shape, Shape::Concat | Shape::Mirror);
         if striped && (self.unit_bytes == 0 || !self.unit_bytes.is_multiple_of(block)) {
             let unit = self.unit_bytes;
-            return Err(Error::invalid(format!("a stripe unit of {unit} bytes is not a multiple of {block}, the largest block of the members")));
+            return Err(Error::invalid(format!(
+                "a stripe unit of {unit} bytes is not a multiple of {block}, the largest block of the members"
+            )));
         }
         let room = extents.iter().map(|extent| extent.len).min().unwrap_or(0);
         if striped && room < self.unit_bytes {
             let unit = self.unit_bytes;
-            return Err(Error::invalid(format!("a stripe unit of {unit} bytes does not fit the smallest member, which has {room} bytes for data")));
+            return Err(Error::invalid(format!(
+                "a stripe unit of {unit} bytes does not fit the smallest member, which has {room} bytes for data"
+            )));
         }
         let nested = matches!(self.shape, Shape::StripeMirror | Shape::MirrorStripe);
-        if nested && (!(2..=4).contains(&self.plexes) || members < 2 * self.plexes || !members.is_multiple_of(self.plexes)) {
+        if nested
+            && (!(2..=4).contains(&self.plexes)
+                || members < 2 * self.plexes
+                || !members.is_multiple_of(self.plexes))
+        {
             let plexes = self.plexes;
             return Err(Error::invalid(format!(
                 "{members} members do not make {plexes} copies over equal stripes: give 2 to 4 copies and at least twice as many members, a multiple"
@@ -86,15 +97,25 @@ impl Arrangement {
             (Shape::Stripe, 1) => Err(Error::invalid("a stripe needs at least two members")),
             (Shape::Stripe, _) => Ok(stripe(leaves(extents))),
             (Shape::Mirror, 2..=4) => Ok(Layout::Mirror(Mirror::new(leaves(extents)))),
-            (Shape::Mirror, _) => Err(Error::invalid(format!("a mirror has 2 to 4 members and not {members}; see stripe-mirror for more"))),
+            (Shape::Mirror, _) => Err(Error::invalid(format!(
+                "a mirror has 2 to 4 members and not {members}; see stripe-mirror for more"
+            ))),
             (Shape::Raid5, 3..) => Ok(Layout::Raid5(Raid5::new(self.unit_bytes, leaves(extents)))),
-            (Shape::Raid5, _) => Err(Error::invalid(format!("a RAID-5 needs at least three members and not {members}"))),
-            (Shape::StripeMirror, _) => {
-                Ok(stripe(extents.chunks(self.plexes).map(|mirrored| Layout::Mirror(Mirror::new(leaves(mirrored)))).collect()))
-            }
-            (Shape::MirrorStripe, _) => {
-                Ok(Layout::Mirror(Mirror::new(extents.chunks(members / self.plexes).map(|striped| stripe(leaves(striped))).collect())))
-            }
+            (Shape::Raid5, _) => Err(Error::invalid(format!(
+                "a RAID-5 needs at least three members and not {members}"
+            ))),
+            (Shape::StripeMirror, _) => Ok(stripe(
+                extents
+                    .chunks(self.plexes)
+                    .map(|mirrored| Layout::Mirror(Mirror::new(leaves(mirrored))))
+                    .collect(),
+            )),
+            (Shape::MirrorStripe, _) => Ok(Layout::Mirror(Mirror::new(
+                extents
+                    .chunks(members / self.plexes)
+                    .map(|striped| stripe(leaves(striped)))
+                    .collect(),
+            ))),
         }
     }
 }
@@ -109,8 +130,12 @@ mod tests {
 
     #[test]
     fn members_take_their_places_in_the_order_given() {
-        let lay = |shape, members, plexes| Arrangement { shape, unit_bytes: 65_536, plexes }.lay(&extents(members), 512);
-        let second = |layout: &Layout| layout.locate(65_536).copies().iter().map(|copy| copy.member).collect::<Vec<_>>();
+        let lay = |shape, members, plexes| {
+            Arrangement { shape, unit_bytes: 65_536, plexes }.lay(&extents(members), 512)
+        };
+        let second = |layout: &Layout| {
+            layout.locate(65_536).copies().iter().map(|copy| copy.member).collect::<Vec<_>>()
+        };
         assert_eq!(second(&lay(Shape::StripeMirror, 4, 2).unwrap()), vec![2, 3]);
         assert_eq!(second(&lay(Shape::MirrorStripe, 4, 2).unwrap()), vec![1, 3]);
         assert_eq!(second(&lay(Shape::MirrorStripe, 6, 3).unwrap()), vec![1, 3, 5]);
@@ -122,8 +147,12 @@ mod tests {
 
     #[test]
     fn what_does_not_fit_is_refused_with_the_reason() {
-        let refusal =
-            |shape, members, unit_bytes, plexes| Arrangement { shape, unit_bytes, plexes }.lay(&extents(members), 4096).unwrap_err().message;
+        let refusal = |shape, members, unit_bytes, plexes| {
+            Arrangement { shape, unit_bytes, plexes }
+                .lay(&extents(members), 4096)
+                .unwrap_err()
+                .message
+        };
         assert!(refusal(Shape::Stripe, 2, 6144, 2).contains("multiple of 4096"));
         assert!(refusal(Shape::Raid5, 3, 2 << 20, 2).contains("does not fit the smallest member"));
         assert!(refusal(Shape::Mirror, 5, 65_536, 2).contains("2 to 4"));

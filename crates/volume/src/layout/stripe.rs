@@ -47,7 +47,11 @@ impl Stripe {
 
     #[inline]
     pub(super) fn locate(&self, at: u64) -> Run {
-        assert!(at < self.size_bytes, "address {at} lies beyond a stripe of {} bytes", self.size_bytes);
+        assert!(
+            at < self.size_bytes,
+            "address {at} lies beyond a stripe of {} bytes",
+            self.size_bytes
+        );
         let (unit, within) = (at / self.unit_bytes, at % self.unit_bytes);
         let width = self.columns.len() as u64;
         let column = &self.columns[(unit % width) as usize];

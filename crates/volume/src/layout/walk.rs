@@ -1,8 +1,9 @@
 //! In which order addresses may go from one layout to another that shares places with it. Pure.
 //!
-//! A place that both layouts use holds one address now and another later. In steps of a grain `g` upward, a step overwrites nothing that is
-//! still needed but its own bytes when at every such place `now / g <= later / g`; downward, when `now / g >= later / g`. That is looked at for
-//! every place, so what is found to be possible is proven, whatever the layouts are.
+//! A place that both layouts use holds one address now and another later. In steps of a grain `g`
+//! upward, a step overwrites nothing that is still needed but its own bytes when at every such
+//! place `now / g <= later / g`; downward, when `now / g >= later / g`. That is looked at for every
+//! place, so what is found to be possible is proven, whatever the layouts are.
 
 use super::{Direction, Layout, Leaf};
 
@@ -16,22 +17,42 @@ pub(crate) struct Walk {
     pub grain_bytes: u64,
 }
 
-/// Finds a way for addresses up to `span`, by way of a scratch area of a size where that is needed. `block` divides both units.
-pub(crate) fn find(from: &Layout, to: &Layout, span: u64, scratch_bytes: u64, block: u64) -> Option<Walk> {
+/// Finds a way for addresses up to `span`, by way of a scratch area of a size where that is needed.
+/// `block` divides both units.
+pub(crate) fn find(
+    from: &Layout,
+    to: &Layout,
+    span: u64,
+    scratch_bytes: u64,
+    block: u64,
+) -> Option<Walk> {
     let (rows, next_rows) = (row_bytes(from), row_bytes(to));
     let grains = [next_rows, rows, least_multiple(rows, next_rows)];
     // Coarse ones are looked at sooner; fine ones fit a small scratch area.
     // Rows of a RAID-5 go in whole.
     let parity = parity_rows(from, to).unwrap_or(1);
-    let mut grains: Vec<u64> =
-        [COARSE_BYTES, block].into_iter().flat_map(|least| grains.map(|grain| least_multiple(least_multiple(grain, parity), least))).collect();
+    let mut grains: Vec<u64> = [COARSE_BYTES, block]
+        .into_iter()
+        .flat_map(|least| grains.map(|grain| least_multiple(least_multiple(grain, parity), least)))
+        .collect();
     grains.dedup();
-    let walks = |grain_bytes| [Direction::Upward, Direction::Downward].map(|direction| Walk { direction, grain_bytes });
-    grains.into_iter().flat_map(walks).find(|walk| is_possible(from, to, span, scratch_bytes, *walk))
+    let walks = |grain_bytes| {
+        [Direction::Upward, Direction::Downward].map(|direction| Walk { direction, grain_bytes })
+    };
+    grains
+        .into_iter()
+        .flat_map(walks)
+        .find(|walk| is_possible(from, to, span, scratch_bytes, *walk))
 }
 
 /// Says whether a walk overwrites nothing that it still needs.
-pub(crate) fn is_possible(from: &Layout, to: &Layout, span: u64, scratch_bytes: u64, walk: Walk) -> bool {
+pub(crate) fn is_possible(
+    from: &Layout,
+    to: &Layout,
+    span: u64,
+    scratch_bytes: u64,
+    walk: Walk,
+) -> bool {
     match look(from, to, span, &walk) {
         Look::Free => true,
         Look::OwnBytes => walk.grain_bytes <= scratch_bytes,
@@ -41,7 +62,13 @@ pub(crate) fn is_possible(from: &Layout, to: &Layout, span: u64, scratch_bytes: 
 
 /// Says whether every address up to `span` lives where it should already: at every place of `to`.
 pub(crate) fn is_there(from: &Layout, to: &Layout, span: u64) -> bool {
-    let rows = |layout: &Layout| if let Layout::Raid5(raid5) = layout { Some((raid5.unit_bytes(), raid5.columns().len())) } else { None };
+    let rows = |layout: &Layout| {
+        if let Layout::Raid5(raid5) = layout {
+            Some((raid5.unit_bytes(), raid5.columns().len()))
+        } else {
+            None
+        }
+    };
     if rows(from) != rows(to) {
         return false;
     }
@@ -67,7 +94,9 @@ fn row_bytes(layout: &Layout) -> u64 {
 
 /// Returns what rows of RAID-5 among two layouts are parts of; nothing where there are none.
 pub(crate) fn parity_rows(from: &Layout, to: &Layout) -> Option<u64> {
-    let rows = [from, to].into_iter().filter_map(|layout| if let Layout::Raid5(raid5) = layout { Some(raid5.row_bytes()) } else { None });
+    let rows = [from, to].into_iter().filter_map(|layout| {
+        if let Layout::Raid5(raid5) = layout { Some(raid5.row_bytes()) } else { None }
+    });
     rows.reduce(least_multiple)
 }
 
@@ -142,7 +171,10 @@ mod tests {
     const LEN: u64 = 240 * UNIT;
 
     fn extents(members: impl IntoIterator<Item = u16>) -> Vec<Layout> {
-        members.into_iter().map(|member| Layout::Extent(Extent { member, start: 4 << 20, len: LEN })).collect()
+        members
+            .into_iter()
+            .map(|member| Layout::Extent(Extent { member, start: 4 << 20, len: LEN }))
+            .collect()
     }
 
     fn stripe(unit: u64, members: impl IntoIterator<Item = u16>) -> Layout {
@@ -153,25 +185,41 @@ mod tests {
         Layout::Mirror(Mirror::new(plexes))
     }
 
-    /// Walks unit by unit over a model of the members, as steps do it, and says whether every address arrives.
+    /// Walks unit by unit over a model of the members, as steps do it, and says whether every
+    /// address arrives.
     fn arrives(from: &Layout, to: &Layout, span: u64, walk: &Walk) -> bool {
         let mut places: HashMap<(u16, u64), u64> = HashMap::new();
         for at in (0..span).step_by(512) {
-            places.extend(from.locate(at).copies().iter().map(|copy| ((copy.member, copy.offset), at)));
+            places.extend(
+                from.locate(at).copies().iter().map(|copy| ((copy.member, copy.offset), at)),
+            );
         }
         let mut steps: Vec<u64> = (0..span).step_by(walk.grain_bytes as usize).collect();
         if walk.direction == Direction::Downward {
             steps.reverse();
         }
         for start in steps {
-            let step: Vec<u64> = (start..(start + walk.grain_bytes).min(span)).step_by(512).collect();
+            let step: Vec<u64> =
+                (start..(start + walk.grain_bytes).min(span)).step_by(512).collect();
             // All is read before anything is written: that is what the scratch area is for.
-            let read: Vec<u64> = step.iter().map(|at| places[&(from.locate(*at).copies()[0].member, from.locate(*at).copies()[0].offset)]).collect();
+            let read: Vec<u64> = step
+                .iter()
+                .map(|at| {
+                    places[&(
+                        from.locate(*at).copies()[0].member,
+                        from.locate(*at).copies()[0].offset,
+                    )]
+                })
+                .collect();
             for (at, found) in step.iter().zip(read) {
-                places.extend(to.locate(*at).copies().iter().map(|copy| ((copy.member, copy.offset), found)));
+                places.extend(
+                    to.locate(*at).copies().iter().map(|copy| ((copy.member, copy.offset), found)),
+                );
             }
         }
-        (0..span).step_by(512).all(|at| to.locate(at).copies().iter().all(|copy| places[&(copy.member, copy.offset)] == at))
+        (0..span).step_by(512).all(|at| {
+            to.locate(at).copies().iter().all(|copy| places[&(copy.member, copy.offset)] == at)
+        })
     }
 
     /// I-RLY-1: what the way says is possible is, step by step; and both directions of it are.
@@ -184,17 +232,44 @@ mod tests {
             ("one member to a stripe", one(), stripe(UNIT, 0..4), Direction::Upward),
             ("a stripe to one member", stripe(UNIT, 0..4), one(), Direction::Downward),
             ("a larger unit", stripe(UNIT, 0..4), stripe(4 * UNIT, 0..4), Direction::Upward),
-            ("another unit and more columns", stripe(3 * UNIT, 0..2), stripe(2 * UNIT, 0..3), Direction::Upward),
-            ("a plex more", stripe(UNIT, 0..2), mirror(vec![stripe(UNIT, 0..2), stripe(UNIT, 2..4)]), Direction::Upward),
-            ("a mirror to a stripe", mirror(extents([0, 1])), stripe(UNIT, 0..2), Direction::Upward),
-            ("elsewhere", Layout::Concat(Concat::new(extents([0, 1]))), stripe(UNIT, 2..4), Direction::Upward),
+            (
+                "another unit and more columns",
+                stripe(3 * UNIT, 0..2),
+                stripe(2 * UNIT, 0..3),
+                Direction::Upward,
+            ),
+            (
+                "a plex more",
+                stripe(UNIT, 0..2),
+                mirror(vec![stripe(UNIT, 0..2), stripe(UNIT, 2..4)]),
+                Direction::Upward,
+            ),
+            (
+                "a mirror to a stripe",
+                mirror(extents([0, 1])),
+                stripe(UNIT, 0..2),
+                Direction::Upward,
+            ),
+            (
+                "elsewhere",
+                Layout::Concat(Concat::new(extents([0, 1]))),
+                stripe(UNIT, 2..4),
+                Direction::Upward,
+            ),
         ];
         for (name, from, to, direction) in ways {
             let span = from.size_bytes().min(to.size_bytes());
             let walk = find(&from, &to, span, 64 * UNIT, 512).expect(name);
             assert_eq!(walk.direction, direction, "{name}");
             assert!(arrives(&from, &to, span, &walk), "{name}: {walk:?}");
-            let back = Walk { direction: if direction == Direction::Upward { Direction::Downward } else { Direction::Upward }, ..walk };
+            let back = Walk {
+                direction: if direction == Direction::Upward {
+                    Direction::Downward
+                } else {
+                    Direction::Upward
+                },
+                ..walk
+            };
             assert_ne!(look(&to, &from, span, &back), Look::Taken, "{name}, back");
             assert!(arrives(&to, &from, span, &back), "{name}, back");
         }
@@ -207,15 +282,30 @@ mod tests {
         assert_eq!(find(&concat, &stripe(UNIT, 0..2), span, 1 << 30, 512), None);
         let wrong = Walk { direction: Direction::Downward, grain_bytes: 15 * UNIT };
         assert_eq!(look(&stripe(UNIT, 0..3), &stripe(UNIT, 0..5), LEN, &wrong), Look::Taken);
-        assert!(!arrives(&stripe(UNIT, 0..3), &stripe(UNIT, 0..5), LEN, &wrong), "and the model agrees");
-        assert_eq!(find(&stripe(UNIT, 0..4), &stripe(4 * UNIT, 0..4), LEN, UNIT, 512), None, "the scratch area is too small");
+        assert!(
+            !arrives(&stripe(UNIT, 0..3), &stripe(UNIT, 0..5), LEN, &wrong),
+            "and the model agrees"
+        );
+        assert_eq!(
+            find(&stripe(UNIT, 0..4), &stripe(4 * UNIT, 0..4), LEN, UNIT, 512),
+            None,
+            "the scratch area is too small"
+        );
     }
 
     #[test]
     fn what_is_there_already_is_seen() {
         let (one, two) = (stripe(UNIT, 0..2), stripe(UNIT, 2..4));
         let both = mirror(vec![one.clone(), two.clone()]);
-        assert!(is_there(&both, &one, LEN) && is_there(&both, &two, LEN) && !is_there(&one, &both, LEN) && !is_there(&one, &two, LEN));
-        assert_eq!((row_bytes(&both), least_multiple(6, 4), least_multiple(1, 512)), (2 * UNIT, 12, 512));
+        assert!(
+            is_there(&both, &one, LEN)
+                && is_there(&both, &two, LEN)
+                && !is_there(&one, &both, LEN)
+                && !is_there(&one, &two, LEN)
+        );
+        assert_eq!(
+            (row_bytes(&both), least_multiple(6, 4), least_multiple(1, 512)),
+            (2 * UNIT, 12, 512)
+        );
     }
 }

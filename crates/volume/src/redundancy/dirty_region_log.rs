@@ -1,14 +1,19 @@
-//! The dirty region log: which regions may differ between their copies. It stands on every member of a volume.
+//! The dirty region log: which regions may differ between their copies. It stands on every member
+//! of a volume.
 //!
 //! ```text
 //!   sector of 512 bytes:  CRC-32C of the rest │ first 4 bytes of the group's identity │ 4,032 regions, one bit each
 //! ```
-//! A region's bit is durable on every member before the first write goes there (I-DRL-1), and is taken back lazily when all copies hold the
-//! same durably. So after a crash only regions with a bit need work, and while a member is away the bits gather what it misses. A sector
-//! that does not verify counts as all dirty; a torn write of the log loses nothing, because before the flush bits are only added.
+//! A region's bit is durable on every member before the first write goes there (I-DRL-1), and is
+//! taken back lazily when all copies hold the same durably. So after a crash only regions with a
+//! bit need work, and while a member is away the bits gather what it misses. A sector that does not
+//! verify counts as all dirty; a torn write of the log loses nothing, because before the flush bits
+//! are only added.
 //!
-//! * I-DRL-1: no data is written to a region whose bit is not durable on every member that takes writes.
-//! * I-DRL-2: a bit is taken back only when what was written to the region is durable on every member.
+//! * I-DRL-1: no data is written to a region whose bit is not durable on every member that takes
+//!   writes.
+//! * I-DRL-2: a bit is taken back only when what was written to the region is durable on every
+//!   member.
 
 use bedplate_block::{AlignedBuf, BlockDevice};
 
@@ -43,7 +48,12 @@ impl Drl {
         assert!(regions <= REGIONS_MAX, "the log holds the volume's regions");
         let len = (regions.div_ceil(REGIONS_PER_SECTOR) as usize * SECTOR).next_multiple_of(PAGE);
         let tag = [group.0[0], group.0[1], group.0[2], group.0[3]];
-        let mut log = Self { offset: AREA_START + volume as u64 * AREA_BYTES, tag, regions, bytes: vec![0; len] };
+        let mut log = Self {
+            offset: AREA_START + volume as u64 * AREA_BYTES,
+            tag,
+            regions,
+            bytes: vec![0; len],
+        };
         for sector in 0..len / SECTOR {
             log.seal(sector);
         }
@@ -59,7 +69,10 @@ impl Drl {
 
     fn place(region: u64) -> (usize, u8) {
         let bit = region % REGIONS_PER_SECTOR;
-        ((region / REGIONS_PER_SECTOR) as usize * SECTOR + HEAD + (bit / 8) as usize, 1 << (bit % 8))
+        (
+            (region / REGIONS_PER_SECTOR) as usize * SECTOR + HEAD + (bit / 8) as usize,
+            1 << (bit % 8),
+        )
     }
 
     pub fn is_dirty(&self, region: u64) -> bool {
@@ -98,7 +111,10 @@ impl Drl {
     pub fn write(&self, device: &dyn BlockDevice, pages: &[usize]) -> bedplate_block::Result<()> {
         for page in pages {
             let start = page * PAGE;
-            device.write_at(&AlignedBuf::from_slice(&self.bytes[start..start + PAGE]), self.offset + start as u64)?;
+            device.write_at(
+                &AlignedBuf::from_slice(&self.bytes[start..start + PAGE]),
+                self.offset + start as u64,
+            )?;
         }
         Ok(())
     }
@@ -108,7 +124,8 @@ impl Drl {
         let mut found = AlignedBuf::zeroed(self.bytes.len());
         device.read_at(&mut found, self.offset)?;
         for (own, theirs) in self.bytes.chunks_exact_mut(SECTOR).zip(found.chunks_exact(SECTOR)) {
-            let good = theirs[4..8] == self.tag && theirs[..4] == crc32c(&theirs[4..]).to_le_bytes();
+            let good =
+                theirs[4..8] == self.tag && theirs[..4] == crc32c(&theirs[4..]).to_le_bytes();
             for (own, theirs) in own[HEAD..].iter_mut().zip(&theirs[HEAD..]) {
                 *own |= if good {
                     *theirs
@@ -154,7 +171,10 @@ mod tests {
         let new = || Drl::new(Id([7; 16]), 1, regions);
         for (device, dirty) in [(&a, 3), (&b, REGIONS_PER_SECTOR * 9)] {
             let mut log = new();
-            assert_eq!(log.change([dirty, dirty], true), vec![(dirty / REGIONS_PER_SECTOR) as usize * SECTOR / PAGE]);
+            assert_eq!(
+                log.change([dirty, dirty], true),
+                vec![(dirty / REGIONS_PER_SECTOR) as usize * SECTOR / PAGE]
+            );
             assert!(log.change([dirty], true).is_empty());
             log.write(&**device, &log.pages()).unwrap();
         }

@@ -35,9 +35,12 @@ impl Redundancy {
         self.log.lock().change(dirty, true);
     }
 
-    /// What the members held where the volume grew is not the same everywhere: it is made to agree like what a crash left.
+    /// What the members held where the volume grew is not the same everywhere: it is made to agree
+    /// like what a crash left.
     pub fn doubt_from(&self, size_bytes: u64, uncertain_rows: u32) {
-        let new = (0..self.regions.count()).filter(|region| self.regions.range(*region).0 + self.regions.range(*region).1 > size_bytes);
+        let new = (0..self.regions.count()).filter(|region| {
+            self.regions.range(*region).0 + self.regions.range(*region).1 > size_bytes
+        });
         let new: Vec<u64> = new.collect();
         for region in &new {
             self.regions.set_dirty(*region);

@@ -4,10 +4,12 @@
 //!   clean ──mark()──► dirty ──write──► dirty, touched ──clean_up() twice, nothing in flight──► clean
 //!     a crash, or a member that comes back:  unsynced / behind ─► copying ──sync_part() to the end──► dirty
 //! ```
-//! A region that is behind is copied in parts, between which it is written to like any other: what is copied already is written on all members. When another
-//! member comes meanwhile the region is behind again, and is copied from the start.
+//! A region that is behind is copied in parts, between which it is written to like any other: what
+//! is copied already is written on all members. When another member comes meanwhile the region is
+//! behind again, and is copied from the start.
 //!
-//! * I-RGN-1: a region is locked only while no write is under way in it, so what is copied there is not older than what was written.
+//! * I-RGN-1: a region is locked only while no write is under way in it, so what is copied there is
+//!   not older than what was written.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
@@ -48,8 +50,13 @@ pub(crate) struct Regions {
 
 impl Regions {
     pub fn new(size_bytes: u64, region_bytes: u64) -> Self {
-        let count = usize::try_from(size_bytes.div_ceil(region_bytes)).expect("the log bounds the number of regions");
-        Self { shift: region_bytes.trailing_zeros(), size_bytes, states: (0..count).map(|_| AtomicU32::new(0)).collect() }
+        let count = usize::try_from(size_bytes.div_ceil(region_bytes))
+            .expect("the log bounds the number of regions");
+        Self {
+            shift: region_bytes.trailing_zeros(),
+            size_bytes,
+            states: (0..count).map(|_| AtomicU32::new(0)).collect(),
+        }
     }
 
     pub fn count(&self) -> u64 {
@@ -74,7 +81,8 @@ impl Regions {
 
     #[inline]
     pub fn is_unsynced(&self, region: u64) -> bool {
-        self.state(region).load(Ordering::Acquire) & UNSYNCED != 0 && !is_planted(Mistake::DoubtfulRegionRead)
+        self.state(region).load(Ordering::Acquire) & UNSYNCED != 0
+            && !is_planted(Mistake::DoubtfulRegionRead)
     }
 
     pub fn is_dirty(&self, region: u64) -> bool {
@@ -107,7 +115,12 @@ impl Regions {
                 });
             }
             assert!(now & WRITERS < WRITERS, "fewer writes are under way than a region counts");
-            match state.compare_exchange_weak(now, (now + 1) | TOUCHED, Ordering::AcqRel, Ordering::Acquire) {
+            match state.compare_exchange_weak(
+                now,
+                (now + 1) | TOUCHED,
+                Ordering::AcqRel,
+                Ordering::Acquire,
+            ) {
                 Ok(_) => return Ok(()),
                 Err(changed) => now = changed,
             }
@@ -120,14 +133,17 @@ impl Regions {
         assert!(before & WRITERS > 0, "a region that is left was entered");
     }
 
-    /// Locks a region against writers; gives up when writes under way do not end in time, because their owner may be the thread that waits here.
+    /// Locks a region against writers; gives up when writes under way do not end in time, because
+    /// their owner may be the thread that waits here.
     pub fn lock(&self, region: u64, timeout: Duration) -> bool {
         let state = self.state(region);
         if state.fetch_or(LOCKED, Ordering::AcqRel) & LOCKED != 0 {
             return false;
         }
         let start = Instant::now();
-        while state.load(Ordering::Acquire) & WRITERS != 0 && !is_planted(Mistake::LockedBesideWriters) {
+        while state.load(Ordering::Acquire) & WRITERS != 0
+            && !is_planted(Mistake::LockedBesideWriters)
+        {
             if start.elapsed() > timeout {
                 state.fetch_and(!LOCKED, Ordering::AcqRel);
                 return false;
@@ -153,15 +169,24 @@ impl Regions {
     pub fn unlock(&self, region: u64, done: u32) {
         let before = self.state(region).fetch_and(!(LOCKED | done), Ordering::AcqRel);
         // I-RGN-1
-        assert!(before & LOCKED != 0 && before & WRITERS == 0, "no write is under way in a locked region");
+        assert!(
+            before & LOCKED != 0 && before & WRITERS == 0,
+            "no write is under way in a locked region"
+        );
     }
 
-    /// Says of a locked region that a copy begins. Returns whether that has to be from its first byte on.
+    /// Says of a locked region that a copy begins. Returns whether that has to be from its first
+    /// byte on.
     pub fn begin_copy(&self, region: u64) -> bool {
         let state = self.state(region);
         let mut now = state.load(Ordering::Acquire);
         while now & BEHIND != 0 {
-            match state.compare_exchange_weak(now, now & !BEHIND | COPYING, Ordering::AcqRel, Ordering::Acquire) {
+            match state.compare_exchange_weak(
+                now,
+                now & !BEHIND | COPYING,
+                Ordering::AcqRel,
+                Ordering::Acquire,
+            ) {
                 Ok(_) => return true,
                 Err(changed) => now = changed,
             }
@@ -169,7 +194,8 @@ impl Regions {
         false
     }
 
-    /// Takes a region without writes under way, and without any since the last call, out of the dirty ones; its next writer marks it again.
+    /// Takes a region without writes under way, and without any since the last call, out of the
+    /// dirty ones; its next writer marks it again.
     pub fn retire(&self, region: u64) -> bool {
         let state = self.state(region);
         let now = state.load(Ordering::Acquire);
@@ -196,7 +222,10 @@ impl Regions {
     /// Returns the first region from `from` on that has one of the flags.
     pub fn next_with(&self, flags: u32, from: u64) -> Option<u64> {
         let from = usize::try_from(from).unwrap_or(usize::MAX).min(self.states.len());
-        self.states[from..].iter().position(|state| state.load(Ordering::Acquire) & flags != 0).map(|at| (from + at) as u64)
+        self.states[from..]
+            .iter()
+            .position(|state| state.load(Ordering::Acquire) & flags != 0)
+            .map(|at| (from + at) as u64)
     }
 
     /// Returns how many regions have one of the flags.
@@ -213,7 +242,10 @@ mod tests {
     #[test]
     fn i_rgn_1_a_region_is_locked_only_when_nobody_writes() {
         let regions = Regions::new(1 << 20, 1 << 16);
-        assert_eq!((regions.count(), regions.span(65_535, 2), regions.range(15)), (16, (0, 1), (983_040, 65_536)));
+        assert_eq!(
+            (regions.count(), regions.span(65_535, 2), regions.range(15)),
+            (16, (0, 1), (983_040, 65_536))
+        );
         assert_eq!(regions.enter(3), Err(Obstacle::Clean));
         regions.set_dirty(3);
         regions.enter(3).unwrap();
@@ -235,10 +267,16 @@ mod tests {
         regions.unlock(2, 0);
         regions.enter(2).unwrap();
         regions.leave(2);
-        assert!(!regions.retire(2) && !regions.retire(2), "what is copied by half stays in the log");
+        assert!(
+            !regions.retire(2) && !regions.retire(2),
+            "what is copied by half stays in the log"
+        );
         let other = Regions::new(1 << 20, 1 << 16);
         other.take_over(&regions);
-        assert!(other.has(2, BEHIND) && !other.has(2, COPYING), "places of another layout are copied again");
+        assert!(
+            other.has(2, BEHIND) && !other.has(2, COPYING),
+            "places of another layout are copied again"
+        );
         regions.set(2, BEHIND);
         assert!(regions.lock(2, Duration::ZERO) && regions.begin_copy(2));
         regions.set(2, BEHIND);
@@ -257,6 +295,9 @@ mod tests {
         assert!(regions.retire(0));
         assert_eq!((regions.enter(0), regions.count_with(DIRTY)), (Err(Obstacle::Clean), 0));
         regions.set(5, UNSYNCED);
-        assert_eq!((regions.enter(5), regions.next_with(UNSYNCED, 0), regions.next_with(UNSYNCED, 6)), (Err(Obstacle::Unsynced), Some(5), None));
+        assert_eq!(
+            (regions.enter(5), regions.next_with(UNSYNCED, 0), regions.next_with(UNSYNCED, 6)),
+            (Err(Obstacle::Unsynced), Some(5), None)
+        );
     }
 }

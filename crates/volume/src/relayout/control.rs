@@ -10,9 +10,13 @@ use crate::io::raid5::with_parity;
 use crate::io::{LayoutEpoch, RelayoutStepState, VolumeIo};
 use crate::redundancy::{BEHIND, Redundancy, UNSYNCED};
 use crate::runtime::{GroupRuntime, geometry};
-use crate::{Config, Error, ErrorKind, Label, MemberState, Relayout, Result, Role, ScrubSchedule, VolumeConfig};
+use crate::{
+    Config, Error, ErrorKind, Label, MemberState, Relayout, Result, Role, ScrubSchedule,
+    VolumeConfig,
+};
 
-/// How long operations wait for those under way when a volume takes another shape, and how often that is tried.
+/// How long operations wait for those under way when a volume takes another shape, and how often
+/// that is tried.
 const DRAIN_TIMEOUT: Duration = Duration::from_millis(20);
 const TRIES: usize = 250;
 
@@ -67,23 +71,42 @@ impl GroupRuntime {
             shaped = with_parity(shaped, config.id, ordinal);
             shaped.parity = epoch.parity.clone();
             if volume.is_redundant() && shaped.redundancy.is_none() {
-                shaped.redundancy = Some(Arc::new(Redundancy::new(config.id, ordinal, shaped.size_bytes, volume.region_bytes)));
+                shaped.redundancy = Some(Arc::new(Redundancy::new(
+                    config.id,
+                    ordinal,
+                    shaped.size_bytes,
+                    volume.region_bytes,
+                )));
             }
             io.write_whole_log(&shaped)?;
             shaped.next_parity.iter().try_for_each(|parity| io.begin_parity(parity))?;
             self.group_state.change(|config| {
                 config.volumes[ordinal] = volume.clone();
-                config.members.iter_mut().zip(&next.members).for_each(|(member, next)| member.size_bytes = next.size_bytes);
+                config
+                    .members
+                    .iter_mut()
+                    .zip(&next.members)
+                    .for_each(|(member, next)| member.size_bytes = next.size_bytes);
                 Ok(())
             })?;
             Ok(shaped)
         })?;
         let then = geometry(volume, &self.group_state.handles(), self.group_state.read_only);
         io.untorn_unit.fetch_min(then.untorn_unit, std::sync::atomic::Ordering::Relaxed);
-        if io.epochs.peek().relayout.as_ref().is_some_and(|relayout| relayout.is_over(&volume.layout)) {
+        if io
+            .epochs
+            .peek()
+            .relayout
+            .as_ref()
+            .is_some_and(|relayout| relayout.is_over(&volume.layout))
+        {
             return self.end(io);
         }
-        tracing::info!(volume = io.name, to = volume.relayout.as_ref().map(|relayout| relayout.next.name()), "the relayout begins");
+        tracing::info!(
+            volume = io.name,
+            to = volume.relayout.as_ref().map(|relayout| relayout.next.name()),
+            "the relayout begins"
+        );
         Ok(())
     }
 
@@ -93,7 +116,9 @@ impl GroupRuntime {
             return Err(Error::invalid(format!("group {group} is open for reading only")));
         }
         if config.has_relayout() {
-            return Err(Error::invalid(format!("group {group}: a relayout is under way: wait for it, or turn it round with --reverse")));
+            return Err(Error::invalid(format!(
+                "group {group}: a relayout is under way: wait for it, or turn it round with --reverse"
+            )));
         }
         if let Some(relocated) = config.members.iter().find(|member| member.relocated.is_some()) {
             let path = &relocated.path;
@@ -101,7 +126,10 @@ impl GroupRuntime {
                 "group {group}: {path} lies in free space of others: move it back with 'bedplate volume unrelocate' first"
             )));
         }
-        let away = config.volumes[ordinal].members().into_iter().find(|index| config.members[*index].state != MemberState::Active);
+        let away = config.volumes[ordinal]
+            .members()
+            .into_iter()
+            .find(|index| config.members[*index].state != MemberState::Active);
         away.map_or(Ok(()), |index| {
             let (path, state) = (&config.members[index].path, config.members[index].state.name());
             Err(Error::invalid(format!("group {group}: {path} is {state}: replace it or let it be brought up to date before a relayout")))
@@ -109,23 +137,38 @@ impl GroupRuntime {
     }
 
     /// Returns the configuration in which the relayout that is asked for begins.
-    fn planned(&self, config: &Config, io: &Arc<VolumeIo>, target: &Target, used_bytes: u64) -> Result<Config> {
-        let (mut next, handles, block) = (config.clone(), self.group_state.handles(), u64::from(io.geometry.logical_block_size));
+    fn planned(
+        &self,
+        config: &Config,
+        io: &Arc<VolumeIo>,
+        target: &Target,
+        used_bytes: u64,
+    ) -> Result<Config> {
+        let (mut next, handles, block) =
+            (config.clone(), self.group_state.handles(), u64::from(io.geometry.logical_block_size));
         for (member, handle) in next.members.iter_mut().zip(handles.iter()) {
-            let size = handle.as_ref().filter(|handle| handle.is_active()).map(|handle| handle.device.refresh_size()).transpose()?.unwrap_or(0);
+            let size = handle
+                .as_ref()
+                .filter(|handle| handle.is_active())
+                .map(|handle| handle.device.refresh_size())
+                .transpose()?
+                .unwrap_or(0);
             member.size_bytes = member.size_bytes.max(size - size % 4096);
         }
         let volume = &next.volumes[io.ordinal];
         let relayout = target::plan(&next, volume, target, block)?;
         if relayout.next.size_bytes() < used_bytes {
             let size = relayout.next.size_bytes();
-            let message = format!("the volume would have {size} bytes, and {used_bytes} are in use by the file system, which does not shrink");
+            let message = format!(
+                "the volume would have {size} bytes, and {used_bytes} are in use by the file system, which does not shrink"
+            );
             return Err(Error::invalid(message));
         }
         if relayout.next == volume.layout {
             let (group, size) = (&config.name, volume.size_bytes());
-            let message =
-                format!("group {group}: nothing would change: the volume is laid out so, with {size} bytes, and its members have no more room");
+            let message = format!(
+                "group {group}: nothing would change: the volume is laid out so, with {size} bytes, and its members have no more room"
+            );
             return Err(Error::invalid(message));
         }
         let planned = VolumeConfig { relayout: Some(relayout), ..volume.clone() };
@@ -155,7 +198,11 @@ impl GroupRuntime {
     }
 
     /// Lets a volume take another shape while no operation is under way in it.
-    fn reshape(&self, io: &VolumeIo, mut make: impl FnMut(&LayoutEpoch) -> Result<LayoutEpoch>) -> Result<()> {
+    fn reshape(
+        &self,
+        io: &VolumeIo,
+        mut make: impl FnMut(&LayoutEpoch) -> Result<LayoutEpoch>,
+    ) -> Result<()> {
         for _ in 0..TRIES {
             if io.epochs.replace(DRAIN_TIMEOUT, &mut make)? {
                 return Ok(());
@@ -164,14 +211,21 @@ impl GroupRuntime {
             io.epochs.peek().parities().for_each(|parity| io.help(parity));
             std::thread::sleep(DRAIN_TIMEOUT);
         }
-        Err(Error::new(ErrorKind::Busy, format!("volume {}: operations under way do not end: try again", io.name)))
+        Err(Error::new(
+            ErrorKind::Busy,
+            format!("volume {}: operations under way do not end: try again", io.name),
+        ))
     }
 
     /// Changes a relayout without moving anything.
-    pub fn turn_relayout(&self, change: &dyn Fn(&mut VolumeConfig, &mut RateEstimate)) -> Result<()> {
+    pub fn turn_relayout(
+        &self,
+        change: &dyn Fn(&mut VolumeConfig, &mut RateEstimate),
+    ) -> Result<()> {
         let _members_stay = self.maintenance.lock();
         let config = self.group_state.config();
-        let Some(ordinal) = config.volumes.iter().position(|volume| volume.relayout.is_some()) else {
+        let Some(ordinal) = config.volumes.iter().position(|volume| volume.relayout.is_some())
+        else {
             return Err(Error::invalid(format!("group {}: no relayout is under way", config.name)));
         };
         let mut volume = config.volumes[ordinal].clone();
@@ -181,7 +235,9 @@ impl GroupRuntime {
             Ok(())
         })?;
         self.ios[ordinal].epochs.change(|epoch| {
-            let swapped = |relayout: Option<&Relayout>| relayout.is_some_and(|relayout| relayout.logs_swapped);
+            let swapped = |relayout: Option<&Relayout>| {
+                relayout.is_some_and(|relayout| relayout.logs_swapped)
+            };
             if swapped(epoch.relayout.as_ref()) != swapped(volume.relayout.as_ref()) {
                 std::mem::swap(&mut epoch.parity, &mut epoch.next_parity);
             }
@@ -200,7 +256,10 @@ impl GroupRuntime {
         match stepped {
             Stepped::Over => self.end(io)?,
             // A step into the scratch area is half of one.
-            Stepped::Moved(bytes) if io.epochs.peek().relayout.as_ref().map(|relayout| relayout.position) != before => {
+            Stepped::Moved(bytes)
+                if io.epochs.peek().relayout.as_ref().map(|relayout| relayout.position)
+                    != before =>
+            {
                 self.moving.lock().note(bytes);
             }
             Stepped::Idle => self.moving.lock().end(),
@@ -220,15 +279,21 @@ impl GroupRuntime {
             }
             let mut shaped = LayoutEpoch::new(&volume, io.geometry.logical_block_size.into());
             if let Some(old) = epoch.redundancy.as_ref().filter(|_| volume.is_redundant()) {
-                let new = Redundancy::new(config.id, ordinal, shaped.size_bytes, volume.region_bytes);
+                let new =
+                    Redundancy::new(config.id, ordinal, shaped.size_bytes, volume.region_bytes);
                 new.take_over(old);
-                // A member that is not up to date was never given what the volume did not have when the member came.
-                let stale = shaped.members.iter().any(|member| config.members[*member].state == MemberState::Stale);
+                // A member that is not up to date was never given what the volume did not have when
+                // the member came.
+                let stale = shaped
+                    .members
+                    .iter()
+                    .any(|member| config.members[*member].state == MemberState::Stale);
                 new.doubt_from(epoch.size_bytes, if stale { UNSYNCED | BEHIND } else { UNSYNCED });
                 shaped.redundancy = Some(Arc::new(new));
             }
             io.write_whole_log(&shaped)?;
-            // Its log goes to where that of the only layout lies. Nothing is under way, and after this no log names anything.
+            // Its log goes to where that of the only layout lies. Nothing is under way, and after
+            // this no log names anything.
             shaped = with_parity(shaped, config.id, ordinal);
             epoch.parities().try_for_each(|parity| io.checkpoint_parity(parity))?;
             shaped.parity.iter().try_for_each(|parity| io.begin_parity(parity))?;

@@ -1,4 +1,5 @@
-//! One step: a range of addresses moves from where it lives to another place, durably, and then lives there.
+//! One step: a range of addresses moves from where it lives to another place, durably, and then
+//! lives there.
 
 use std::collections::HashSet;
 use std::ops::Range;
@@ -53,24 +54,35 @@ impl Relayout {
             return Step { range, method: StepMethod::InCycles(order), after };
         }
         let collect = |range: Range<u64>| {
-            let from = if self.staged_bytes > 0 { (&self.scratch, range.start) } else { (layout, 0) };
-            Step { method: StepMethod::Straight { from, to: (&self.next, 0) }, after: self.arrived(&range), range }
+            let from =
+                if self.staged_bytes > 0 { (&self.scratch, range.start) } else { (layout, 0) };
+            Step {
+                method: StepMethod::Straight { from, to: (&self.next, 0) },
+                after: self.arrived(&range),
+                range,
+            }
         };
         if self.staged_bytes > 0 {
             return collect(self.staged());
         }
         let small = self.step(layout, self.scratch.size_bytes().min(self.step_bytes_max));
-        if let Some(range) =
-            [self.step(layout, self.step_bytes_max), small.clone()].into_iter().find(|range| !overlaps((layout, 0), (&self.next, 0), range))
+        if let Some(range) = [self.step(layout, self.step_bytes_max), small.clone()]
+            .into_iter()
+            .find(|range| !overlaps((layout, 0), (&self.next, 0), range))
         {
             return collect(range);
         }
         let after = Self { staged_bytes: small.end - small.start, ..self.clone() };
-        Step { method: StepMethod::Straight { from: (layout, 0), to: (&self.scratch, small.start) }, range: small, after }
+        Step {
+            method: StepMethod::Straight { from: (layout, 0), to: (&self.scratch, small.start) },
+            range: small,
+            after,
+        }
     }
 }
 
-/// Bytes of a member, and the address of the volume that lives there. In order: by member, then by offset.
+/// Bytes of a member, and the address of the volume that lives there. In order: by member, then by
+/// offset.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Place {
     member: u16,
@@ -84,27 +96,41 @@ impl Place {
         self.offset + self.len
     }
 
-    /// Returns by how much addresses are ahead of offsets: the same for two places that meet where their bytes belong together.
+    /// Returns by how much addresses are ahead of offsets: the same for two places that meet where
+    /// their bytes belong together.
     fn shift(&self) -> u64 {
         self.address.wrapping_sub(self.offset)
     }
 }
 
-/// Returns the places of a range, sorted. In rows of a RAID-5 these are whole rows, and `elsewhere` replaces the address of each.
+/// Returns the places of a range, sorted. In rows of a RAID-5 these are whole rows, and `elsewhere`
+/// replaces the address of each.
 fn places((layout, base): (&Layout, u64), range: &Range<u64>, elsewhere: u64) -> Vec<Place> {
     let (mut at, mut places) = (range.start, Vec::new());
     if let Layout::Raid5(raid5) = layout {
         let len = raid5.unit_bytes();
-        for row in (range.start - base) / raid5.row_bytes()..(range.end - base).div_ceil(raid5.row_bytes()) {
+        for row in
+            (range.start - base) / raid5.row_bytes()..(range.end - base).div_ceil(raid5.row_bytes())
+        {
             let copies = (0..raid5.columns().len()).map(|column| raid5.copy(column, row));
-            places.extend(copies.map(|copy| Place { member: copy.member, offset: copy.offset, len, address: elsewhere.wrapping_add(copy.offset) }));
+            places.extend(copies.map(|copy| Place {
+                member: copy.member,
+                offset: copy.offset,
+                len,
+                address: elsewhere.wrapping_add(copy.offset),
+            }));
         }
         places.sort_unstable();
         return places;
     }
     while at < range.end {
         let run = layout.locate(at - base).at_most(range.end - at);
-        places.extend(run.copies().iter().map(|copy| Place { member: copy.member, offset: copy.offset, len: run.len, address: at }));
+        places.extend(run.copies().iter().map(|copy| Place {
+            member: copy.member,
+            offset: copy.offset,
+            len: run.len,
+            address: at,
+        }));
         at += run.len;
     }
     places.sort_unstable();
@@ -117,7 +143,9 @@ fn overlaps(from: (&Layout, u64), to: (&Layout, u64), range: &Range<u64>) -> boo
     let (old, new) = (places(from, range, 1 << 62), places(to, range, 1 << 63));
     let mut first = 0;
     for place in new {
-        while first < old.len() && (old[first].member, old[first].end()) <= (place.member, place.offset) {
+        while first < old.len()
+            && (old[first].member, old[first].end()) <= (place.member, place.offset)
+        {
             first += 1;
         }
         let meets = |other: &&Place| other.member == place.member && other.offset < place.end();
@@ -133,8 +161,8 @@ impl VolumeIo {
     /// Takes the next step, in pieces of at most `chunk_bytes`.
     ///
     /// # Errors
-    /// When the range cannot be copied: it lives where it did. When the labels cannot say where it lives: nothing is written to the volume any
-    /// more.
+    /// When the range cannot be copied: it lives where it did. When the labels cannot say where it
+    /// lives: nothing is written to the volume any more.
     pub fn relayout_step(&self, chunk_bytes: u64) -> Result<Stepped> {
         let epoch = self.epochs.get();
         let Some(relayout) = epoch.relayout.clone() else { return Ok(Stepped::Idle) };
@@ -151,7 +179,9 @@ impl VolumeIo {
         epoch.parities().for_each(|parity| self.help(parity));
         drop(epoch);
         let timeout = self.relayout_step_state.lock().timeout;
-        self.epochs.change(|epoch| epoch.barred = Some(step.range.clone()).filter(|_| !is_planted(Mistake::WritesNotHeld)));
+        self.epochs.change(|epoch| {
+            epoch.barred = Some(step.range.clone()).filter(|_| !is_planted(Mistake::WritesNotHeld))
+        });
         if !self.epochs.drain(timeout) {
             self.epochs.change(|epoch| epoch.barred = None);
             self.relayout_step_state.lock().timeout = (timeout * 2).min(DRAIN_TIMEOUT_MAX);
@@ -165,8 +195,10 @@ impl VolumeIo {
                 epoch.relayout = Some(step.after.clone());
             }
         });
-        *self.relayout_step_state.lock() =
-            RelayoutStepState { last_error: moved.as_ref().err().map(ToString::to_string), ..RelayoutStepState::default() };
+        *self.relayout_step_state.lock() = RelayoutStepState {
+            last_error: moved.as_ref().err().map(ToString::to_string),
+            ..RelayoutStepState::default()
+        };
         moved.map(|()| Stepped::Moved(step.range.end - step.range.start))
     }
 
@@ -178,7 +210,8 @@ impl VolumeIo {
             self.resync_range(&epoch, start, len)?;
         }
         if let Some(redundancy) = &epoch.redundancy {
-            // What a member that is away misses of the copy is in the log as what it misses of writes.
+            // What a member that is away misses of the copy is in the log as what it misses of
+            // writes.
             let (first, last) = redundancy.regions.span(start, len);
             if !is_planted(Mistake::CopyNotMarked) {
                 self.mark(&epoch, redundancy, first, last)?;
@@ -187,7 +220,8 @@ impl VolumeIo {
         loop {
             let overwritten = self.group_state.overwritten_count();
             self.carry_step(&epoch, step, chunk_bytes)?;
-            // What was copied from a member that was overwritten is copied again from another: the places where it went hold nothing that is needed.
+            // What was copied from a member that was overwritten is copied again from another: the
+            // places where it went hold nothing that is needed.
             if !self.is_overwritten_since(&epoch, overwritten)? {
                 break;
             }
@@ -196,20 +230,32 @@ impl VolumeIo {
             self.flush_in(&epoch)?;
         }
         // I-RLY-3
-        if let Some(parity) = epoch.parity_at(start).filter(|_| !is_planted(Mistake::RowsStayInLog)) {
+        if let Some(parity) = epoch.parity_at(start).filter(|_| !is_planted(Mistake::RowsStayInLog))
+        {
             self.forget_rows(parity, &step.range)?;
         }
         // I-RLY-2
-        assert!(epoch.barred.as_ref() == Some(&step.range) || is_planted(Mistake::WritesNotHeld), "nothing is written to what was copied");
+        assert!(
+            epoch.barred.as_ref() == Some(&step.range) || is_planted(Mistake::WritesNotHeld),
+            "nothing is written to what was copied"
+        );
         self.say(step)
     }
 
     /// Copies what a step moves to where it goes.
-    fn carry_step(&self, epoch: &LayoutEpoch, step: &Step<'_>, chunk_bytes: u64) -> bedplate_block::Result<()> {
+    fn carry_step(
+        &self,
+        epoch: &LayoutEpoch,
+        step: &Step<'_>,
+        chunk_bytes: u64,
+    ) -> bedplate_block::Result<()> {
         match step.method {
             StepMethod::Straight { from, to } => {
                 // I-RLY-1: of other ranges that was proven before the walk began.
-                assert!(!overlaps(from, to, &step.range), "a step overwrites nothing that lives there");
+                assert!(
+                    !overlaps(from, to, &step.range),
+                    "a step overwrites nothing that lives there"
+                );
                 self.carry(epoch, &step.range, to, chunk_bytes)
             }
             StepMethod::InCycles(order) => self.carry_pieces(epoch, order, step, chunk_bytes),
@@ -217,7 +263,13 @@ impl VolumeIo {
     }
 
     /// Copies a range to its place.
-    fn carry(&self, epoch: &LayoutEpoch, range: &Range<u64>, (to, base): (&Layout, u64), chunk_bytes: u64) -> bedplate_block::Result<()> {
+    fn carry(
+        &self,
+        epoch: &LayoutEpoch,
+        range: &Range<u64>,
+        (to, base): (&Layout, u64),
+        chunk_bytes: u64,
+    ) -> bedplate_block::Result<()> {
         if let Layout::Raid5(raid5) = to {
             return self.copy_to_rows(epoch, raid5, range, chunk_bytes);
         }
@@ -233,57 +285,91 @@ impl VolumeIo {
     }
 
     /// Copies the pieces of a step that live elsewhere after it.
-    fn carry_pieces(&self, epoch: &LayoutEpoch, order: &Order, step: &Step<'_>, chunk_bytes: u64) -> bedplate_block::Result<()> {
+    fn carry_pieces(
+        &self,
+        epoch: &LayoutEpoch,
+        order: &Order,
+        step: &Step<'_>,
+        chunk_bytes: u64,
+    ) -> bedplate_block::Result<()> {
         let (grain, concerned) = (step.after.grain_bytes, order.concerned(&step.range));
         let now: Vec<Copy> = concerned.iter().map(|at| epoch.locate(*at).copies()[0]).collect();
-        let then: Vec<Copy> = concerned.iter().map(|at| order.locate(&step.after, &epoch.layout, *at).copies()[0]).collect();
+        let then: Vec<Copy> = concerned
+            .iter()
+            .map(|at| order.locate(&step.after, &epoch.layout, *at).copies()[0])
+            .collect();
         let moves: Vec<usize> = (0..concerned.len()).filter(|at| now[*at] != then[*at]).collect();
         // I-RLY-1: of other pieces that follows from their order.
         let held: HashSet<Copy> = now.iter().copied().collect();
-        assert!(moves.iter().all(|at| !held.contains(&then[*at])), "a step overwrites nothing that lives there");
+        assert!(
+            moves.iter().all(|at| !held.contains(&then[*at])),
+            "a step overwrites nothing that lives there"
+        );
         let handles = self.group_state.handles();
         for moves in moves.chunks((chunk_bytes / grain).max(1) as usize) {
             let mut buf = AlignedBuf::zeroed(moves.len() * grain as usize);
             let mut shares = Vec::new();
-            for (at, (from, part)) in moves.iter().zip((0..).step_by(grain as usize).zip(buf.chunks_mut(grain as usize))) {
+            for (at, (from, part)) in
+                moves.iter().zip((0..).step_by(grain as usize).zip(buf.chunks_mut(grain as usize)))
+            {
                 let (address, place) = (concerned[*at], then[*at]);
                 self.read_in(epoch, part, address)?;
-                let handle = handle_of(&handles, place.member).filter(|handle| handle.takes_writes() && handle.is_active());
+                let handle = handle_of(&handles, place.member)
+                    .filter(|handle| handle.takes_writes() && handle.is_active());
                 let handle = handle.ok_or_else(|| self.no_copy(Operation::Write, address))?;
-                plan::add(&mut shares, handle, Piece { offset: place.offset, from, len: part.len() });
+                plan::add(
+                    &mut shares,
+                    handle,
+                    Piece { offset: place.offset, from, len: part.len() },
+                );
             }
             self.write_shares(shares, &buf)?;
         }
         Ok(())
     }
 
-    /// Lets the labels say where a range lives. Some may say so and others not when that fails: both places hold the same, and stay so, because
-    /// nothing is written any more.
+    /// Lets the labels say where a range lives. Some may say so and others not when that fails:
+    /// both places hold the same, and stay so, because nothing is written any more.
     fn say(&self, step: &Step<'_>) -> Result<()> {
         let mut lost = false;
         let said = self.group_state.change(|config| {
             config.volumes[self.ordinal].relayout = Some(step.after.clone());
-            // A member that left while it was written to may have had the only copy of it: where the range lives now there is another.
+            // A member that left while it was written to may have had the only copy of it: where
+            // the range lives now there is another.
             lost = !config.survives_without(&[]) && !is_planted(Mistake::LostCopyCounts);
             if lost { Err(self.no_copy_of(config, step.range.start).into()) } else { Ok(()) }
         });
         if let Some(error) = said.as_ref().err().filter(|_| !lost) {
             let detail = format!("the labels cannot say how far the relayout is: {error}");
-            self.latch(&self.error(bedplate_block::ErrorKind::Io, Operation::Write, Some(step.range.start), detail));
+            self.latch(&self.error(
+                bedplate_block::ErrorKind::Io,
+                Operation::Write,
+                Some(step.range.start),
+                detail,
+            ));
         }
         said
     }
 
     /// Copies a part of a step to all places that do not hold it yet.
-    fn copy_to(&self, arrival: &Arrival<'_>, part: &mut [u8], at: u64) -> bedplate_block::Result<()> {
+    fn copy_to(
+        &self,
+        arrival: &Arrival<'_>,
+        part: &mut [u8],
+        at: u64,
+    ) -> bedplate_block::Result<()> {
         let (epoch, handles, mut shares) = (arrival.epoch, self.group_state.handles(), Vec::new());
         let rows = epoch.parity_at(at).is_some();
         plan::runs(arrival, at, 0, part.len(), |run, address, from, len| {
             let now = epoch.locate(address);
-            let good = run.copies().iter().any(|copy| handle_of(&handles, copy.member).is_some_and(|handle| handle.is_active()));
+            let good = run.copies().iter().any(|copy| {
+                handle_of(&handles, copy.member).is_some_and(|handle| handle.is_active())
+            });
             // What a place of a RAID-5 holds is its own, even where it is the same.
             for copy in run.copies().iter().filter(|copy| rows || !now.copies().contains(copy)) {
-                if let Some(handle) = handle_of(&handles, copy.member).filter(|handle| handle.takes_writes()) {
+                if let Some(handle) =
+                    handle_of(&handles, copy.member).filter(|handle| handle.takes_writes())
+                {
                     plan::add(&mut shares, handle, Piece { offset: copy.offset, from, len });
                 }
             }

@@ -1,10 +1,13 @@
-//! What takes a failed member's place by itself: a spare, or free space of others (hot relocation); and the way back.
+//! What takes a failed member's place by itself: a spare, or free space of others (hot relocation);
+//! and the way back.
 
 use std::sync::Arc;
 
 use crate::group::{self, Handles, MEMBERS_MAX, MemberHandle};
 use crate::runtime::{Arrival, GroupRuntime, let_go};
-use crate::{Config, Error, ErrorKind, Id, Label, Member, MemberState, Piece, RelocatedMember, Result, Which};
+use crate::{
+    Config, Error, ErrorKind, Id, Label, Member, MemberState, Piece, RelocatedMember, Result, Which,
+};
 
 impl GroupRuntime {
     /// Moves a relocated member to a device of its own.
@@ -13,16 +16,23 @@ impl GroupRuntime {
         let config = self.group_state.config();
         let (name, index) = (&config.name, which.index_in(&config)?);
         let Some(relocated) = config.members[index].relocated.as_ref() else {
-            return Err(Error::invalid(format!("group {name}: {} does not lie in free space of others", config.members[index].path)));
+            return Err(Error::invalid(format!(
+                "group {name}: {} does not lie in free space of others",
+                config.members[index].path
+            )));
         };
         // The device that it was on is welcome, although its label names this group.
-        let own = Label::read(&**new.device).ok().filter(|label| label.config.id == config.id && label.member == relocated.was);
+        let own = Label::read(&**new.device)
+            .ok()
+            .filter(|label| label.config.id == config.id && label.member == relocated.was);
         if own.is_none() {
             new.refuse_foreign(&config)?;
         }
         if !config.survives_without(&[index]) {
             let path = &config.members[index].path;
-            return Err(Error::invalid(format!("group {name} is not whole without {path}: wait until all copies agree")));
+            return Err(Error::invalid(format!(
+                "group {name} is not whole without {path}: wait until all copies agree"
+            )));
         }
         let was = relocated.was;
         self.fill_place(&config, index, new.device)?;
@@ -37,7 +47,8 @@ impl GroupRuntime {
         })
     }
 
-    /// Replaces failed members by hot spares, and where none fits, moves them into free space of others.
+    /// Replaces failed members by hot spares, and where none fits, moves them into free space of
+    /// others.
     pub fn relocate(&self) -> Result<()> {
         if self.group_state.read_only {
             return Ok(());
@@ -45,9 +56,13 @@ impl GroupRuntime {
         let _members_stay = self.maintenance.lock();
         loop {
             let (config, handles) = (self.group_state.config(), self.group_state.handles());
-            let failed = |index: &usize| config.members[*index].state == MemberState::Failed && config.volume_on(*index).is_some();
-            let Some((index, spare)) =
-                (0..config.members.len()).filter(failed).find_map(|index| Some((index, self.spare_for(&config, &handles, index)?)))
+            let failed = |index: &usize| {
+                config.members[*index].state == MemberState::Failed
+                    && config.volume_on(*index).is_some()
+            };
+            let Some((index, spare)) = (0..config.members.len())
+                .filter(failed)
+                .find_map(|index| Some((index, self.spare_for(&config, &handles, index)?)))
             else {
                 if self.relocate_to_room()? {
                     continue;
@@ -70,12 +85,19 @@ impl GroupRuntime {
         }
     }
 
-    /// Chooses the hot spare for a failed member: the smallest that is large enough and has no larger blocks.
+    /// Chooses the hot spare for a failed member: the smallest that is large enough and has no
+    /// larger blocks.
     fn spare_for(&self, config: &Config, handles: &Handles, index: usize) -> Option<usize> {
         let (needed, block) = (config.needed_bytes(index), self.block_size_on(config, index));
-        let serves = |handle: &Arc<MemberHandle>| handle.device.geometry().logical_block_size <= block;
-        let is_spare = |at: &usize| config.members[*at].state == MemberState::Spare && config.members[*at].size_bytes >= needed;
-        let spares = (0..config.members.len()).filter(is_spare).filter(|at| handles[*at].as_ref().is_some_and(serves));
+        let serves =
+            |handle: &Arc<MemberHandle>| handle.device.geometry().logical_block_size <= block;
+        let is_spare = |at: &usize| {
+            config.members[*at].state == MemberState::Spare
+                && config.members[*at].size_bytes >= needed
+        };
+        let spares = (0..config.members.len())
+            .filter(is_spare)
+            .filter(|at| handles[*at].as_ref().is_some_and(serves));
         spares.min_by_key(|at| config.members[*at].size_bytes)
     }
 
@@ -86,8 +108,13 @@ impl GroupRuntime {
             // Its places may be those that are free.
             return Ok(false);
         }
-        for index in (0..config.members.len()).filter(|index| config.members[*index].state == MemberState::Failed) {
-            let Some(volume) = config.volume_on(index).filter(|volume| volume.is_redundant()) else { continue };
+        for index in (0..config.members.len())
+            .filter(|index| config.members[*index].state == MemberState::Failed)
+        {
+            let Some(volume) = config.volume_on(index).filter(|volume| volume.is_redundant())
+            else {
+                continue;
+            };
             let block = self.block_size_on(&config, index);
             let usable = |at: usize| {
                 let handle = handles[at].as_ref().filter(|handle| handle.is_active());
@@ -103,7 +130,9 @@ impl GroupRuntime {
 
     fn move_in(&self, config: &Config, index: usize, pieces: Vec<Piece>) -> Result<()> {
         let old = config.members[index].clone();
-        let path_of = |piece: &Piece| config.index_of(piece.host).map_or("", |host| &config.members[host].path);
+        let path_of = |piece: &Piece| {
+            config.index_of(piece.host).map_or("", |host| &config.members[host].path)
+        };
         let hosts: Vec<&str> = pieces.iter().map(path_of).collect();
         let was = old.relocated.as_ref().map_or(old.id, |relocated| relocated.was);
         let home = old.path.split('@').next().unwrap_or_default();
@@ -117,14 +146,21 @@ impl GroupRuntime {
             relocated: Some(RelocatedMember { was, pieces }),
         };
         let window = group::window_on(config, &self.group_state.handles(), &relocated);
-        let window = window.ok_or_else(|| Error::invalid(format!("group {}: {} shrank", config.name, hosts.join(" or "))))?;
+        let window = window.ok_or_else(|| {
+            Error::invalid(format!("group {}: {} shrank", config.name, hosts.join(" or ")))
+        })?;
         // Before the others name it, so that a crash never leaves a place that cannot be found.
         let mut named = config.clone();
         named.members[index] = relocated.clone();
         if let Err(error) = (Label { member: relocated.id, config: named }).write(&*window) {
             return self.give_up_host(config, &relocated, error);
         }
-        tracing::warn!(group = self.group_state.name, failed = old.path, to = hosts.join(", "), "no spare stands in; it moves into free space");
+        tracing::warn!(
+            group = self.group_state.name,
+            failed = old.path,
+            to = hosts.join(", "),
+            "no spare stands in; it moves into free space"
+        );
         let taken = self.take_place(index, |config, handles| {
             handles[index] = Some(MemberHandle::new(relocated.id, window, MemberState::Stale));
             config.members[index] = relocated.clone();
@@ -138,7 +174,9 @@ impl GroupRuntime {
         });
         // A host may die at any moment of this.
         match taken {
-            Err(error) if error.kind == ErrorKind::Device => self.give_up_host(config, &relocated, error),
+            Err(error) if error.kind == ErrorKind::Device => {
+                self.give_up_host(config, &relocated, error)
+            }
             taken => taken,
         }
     }
@@ -146,8 +184,11 @@ impl GroupRuntime {
     /// Takes a host that does not work out of the group, so that another is looked for.
     fn give_up_host(&self, config: &Config, relocated: &Member, error: Error) -> Result<()> {
         let handles = self.group_state.handles();
-        let hosts =
-            relocated.relocated.iter().flat_map(|relocated| &relocated.pieces).filter_map(|piece| handles[config.index_of(piece.host)?].as_ref());
+        let hosts = relocated
+            .relocated
+            .iter()
+            .flat_map(|relocated| &relocated.pieces)
+            .filter_map(|piece| handles[config.index_of(piece.host)?].as_ref());
         for host in hosts {
             if let Err(gone) = host.device.flush() {
                 return self.group_state.fail(host, &gone);

@@ -5,8 +5,9 @@ use std::sync::Arc;
 
 use crate::PageArbiter;
 
-/// Returns an arbiter for what a scheduled scrub found; the program that uses the volumes provides it. Called from the group's background thread, while
-/// nothing is locked; `None` where nothing is known of pages now.
+/// Returns an arbiter for what a scheduled scrub found; the program that uses the volumes provides
+/// it. Called from the group's background thread, while nothing is locked; `None` where nothing is
+/// known of pages now.
 pub type ArbiterProvider = dyn Fn() -> Option<Box<dyn PageArbiter>> + Send + Sync;
 
 /// Holds the provider of arbiters. A leaf lock.

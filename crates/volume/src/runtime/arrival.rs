@@ -1,4 +1,5 @@
-//! Devices that are to become members: what they are to another group, and whether they are able to do the work.
+//! Devices that are to become members: what they are to another group, and whether they are able to
+//! do the work.
 
 use std::sync::Arc;
 
@@ -12,7 +13,8 @@ use crate::{Config, Error, ErrorKind, Label, Member, Result};
 pub struct Arrival<'a> {
     /// The device, open for writing and claimed.
     pub device: &'a Arc<dyn BlockDevice>,
-    /// Takes it from another group. Its label is written over when it is taken in: a device that is refused keeps what it has.
+    /// Takes it from another group. Its label is written over when it is taken in: a device that is
+    /// refused keeps what it has.
     pub force: bool,
 }
 
@@ -29,7 +31,8 @@ impl Arrival<'_> {
     }
 }
 
-/// Refuses a device that carries a label already, but for one that was on its way into the group `of` when a crash came.
+/// Refuses a device that carries a label already, but for one that was on its way into the group
+/// `of` when a crash came.
 pub(crate) fn refuse_foreign(device: &Arc<dyn BlockDevice>, of: Option<&Config>) -> Result<()> {
     let arrives = |label: &Label| of.is_some_and(|config| label.never_arrived_in(config));
     match Label::read(&**device) {
@@ -38,7 +41,10 @@ pub(crate) fn refuse_foreign(device: &Arc<dyn BlockDevice>, of: Option<&Config>)
             let (name, group) = (device.name(), &label.config.name);
             Err(Error::new(
                 ErrorKind::Foreign,
-                format!("{name} is a member of the group {group} ({}): add --force to take it from there", label.config.id),
+                format!(
+                    "{name} is a member of the group {group} ({}): add --force to take it from there",
+                    label.config.id
+                ),
             ))
         }
         Err(error) if error.kind == ErrorKind::NewerFormat => Err(error),
@@ -47,40 +53,68 @@ pub(crate) fn refuse_foreign(device: &Arc<dyn BlockDevice>, of: Option<&Config>)
 }
 
 impl GroupRuntime {
-    /// Refuses a device that cannot take the place of a member: it is too small, or has larger blocks than its volume.
-    pub(crate) fn refuse_unfit(&self, config: &Config, index: usize, member: &Member, device: &dyn BlockDevice) -> Result<()> {
+    /// Refuses a device that cannot take the place of a member: it is too small, or has larger
+    /// blocks than its volume.
+    pub(crate) fn refuse_unfit(
+        &self,
+        config: &Config,
+        index: usize,
+        member: &Member,
+        device: &dyn BlockDevice,
+    ) -> Result<()> {
         let needed = config.needed_bytes(index);
         let (new, old) = (&member.path, &config.members[index].path);
         if member.size_bytes < needed {
-            return Err(Error::invalid(format!("{new} has {} bytes, and {needed} are needed to take the place of {old}", member.size_bytes)));
+            return Err(Error::invalid(format!(
+                "{new} has {} bytes, and {needed} are needed to take the place of {old}",
+                member.size_bytes
+            )));
         }
-        let (has, takes) = (device.geometry().logical_block_size, self.block_size_on(config, index));
+        let (has, takes) =
+            (device.geometry().logical_block_size, self.block_size_on(config, index));
         if has > takes {
-            return Err(Error::invalid(format!("{new} has blocks of {has} bytes, and those of {takes} are needed to take the place of {old}")));
+            return Err(Error::invalid(format!(
+                "{new} has blocks of {has} bytes, and those of {takes} are needed to take the place of {old}"
+            )));
         }
         Ok(())
     }
 
     /// Refuses a spare that could take the place of no member.
-    pub(crate) fn refuse_coarse_spare(&self, config: &Config, device: &dyn BlockDevice) -> Result<()> {
-        let largest = self.ios.iter().map(|io| io.geometry.logical_block_size).max().unwrap_or(u32::MAX);
-        let (name, has, group) = (device.name(), device.geometry().logical_block_size, &config.name);
+    pub(crate) fn refuse_coarse_spare(
+        &self,
+        config: &Config,
+        device: &dyn BlockDevice,
+    ) -> Result<()> {
+        let largest =
+            self.ios.iter().map(|io| io.geometry.logical_block_size).max().unwrap_or(u32::MAX);
+        let (name, has, group) =
+            (device.name(), device.geometry().logical_block_size, &config.name);
         if has <= largest {
             return Ok(());
         }
-        Err(Error::invalid(format!("{name} has blocks of {has} bytes, and as a spare of the group {group} it needs those of {largest}")))
+        Err(Error::invalid(format!(
+            "{name} has blocks of {has} bytes, and as a spare of the group {group} it needs those of {largest}"
+        )))
     }
 
     /// Returns the block size of the volume that a member belongs to: larger ones cannot serve it.
     pub(crate) fn block_size_on(&self, config: &Config, index: usize) -> u32 {
         let role = config.volume_on(index).map(|volume| volume.role);
-        self.ios.iter().find(|io| Some(io.role) == role).map_or(u32::MAX, |io| io.geometry.logical_block_size)
+        self.ios
+            .iter()
+            .find(|io| Some(io.role) == role)
+            .map_or(u32::MAX, |io| io.geometry.logical_block_size)
     }
 }
 
 /// Refuses a spare that could take the place of no member.
 pub(crate) fn refuse_idle_spare(config: &Config, spare: &Member) -> Result<()> {
-    let needed = (0..config.members.len()).map(|index| config.needed_bytes(index)).filter(|needed| *needed > 0).min().unwrap_or(0);
+    let needed = (0..config.members.len())
+        .map(|index| config.needed_bytes(index))
+        .filter(|needed| *needed > 0)
+        .min()
+        .unwrap_or(0);
     if spare.size_bytes >= needed {
         return Ok(());
     }

@@ -1,9 +1,11 @@
-//! Members that come: spares, replacements, and what takes a failed member's place by itself: a spare, or free space of others (hot relocation).
+//! Members that come: spares, replacements, and what takes a failed member's place by itself: a
+//! spare, or free space of others (hot relocation).
 //!
-//! A new member takes the *index* of the one it replaces, so layouts and regions stay as they are. In order: the bits of everything the place
-//! holds become durable; the label of the new member, then those of all others say that it is stale; it takes writes, and the old one none any
-//! more; its regions count as behind; they are copied. A crash in between leaves either the old membership or a stale member with all its bits
-//! set, and every device that either needs (S-105).
+//! A new member takes the *index* of the one it replaces, so layouts and regions stay as they are.
+//! In order: the bits of everything the place holds become durable; the label of the new member,
+//! then those of all others say that it is stale; it takes writes, and the old one none any more;
+//! its regions count as behind; they are copied. A crash in between leaves either the old
+//! membership or a stale member with all its bits set, and every device that either needs (S-105).
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -35,7 +37,10 @@ impl GroupRuntime {
                 return Ok(());
             }
             if config.members.len() >= MEMBERS_MAX {
-                return Err(Error::invalid(format!("group {} has {MEMBERS_MAX} members, and more do not fit a label", config.name)));
+                return Err(Error::invalid(format!(
+                    "group {} has {MEMBERS_MAX} members, and more do not fit a label",
+                    config.name
+                )));
             }
             handles.push(handle);
             config.members.push(member);
@@ -70,15 +75,16 @@ impl GroupRuntime {
 
     pub fn replace(&self, which: Which, new: Arrival<'_>) -> Result<()> {
         let left = self.put_in_place(which, new)?;
-        // The label of a relocated member lies on other members and is found only by its description; its room may have another use already.
+        // The label of a relocated member lies on other members and is found only by its
+        // description; its room may have another use already.
         if let Some(left) = left {
             self.take_label_off(&left);
         }
         Ok(())
     }
 
-    /// Takes the label off a member that left: found alone it would pass for the group, with old data. One that does not answer keeps it; beside any
-    /// other member it is told apart (S-108).
+    /// Takes the label off a member that left: found alone it would pass for the group, with old
+    /// data. One that does not answer keeps it; beside any other member it is told apart (S-108).
     fn take_label_off(&self, left: &MemberHandle) {
         if let Err(error) = Label::erase(&*left.device) {
             let (group, member) = (&self.group_state.name, left.name());
@@ -86,7 +92,8 @@ impl GroupRuntime {
         }
     }
 
-    /// Puts a device in the place of a member and returns that, where it was open and has a device of its own.
+    /// Puts a device in the place of a member and returns that, where it was open and has a device
+    /// of its own.
     fn put_in_place(&self, which: Which, new: Arrival<'_>) -> Result<Option<Arc<MemberHandle>>> {
         let _members_stay = self.maintenance.lock();
         let config = self.group_state.config();
@@ -94,10 +101,16 @@ impl GroupRuntime {
         new.refuse_foreign(&config)?;
         let old = &config.members[index];
         if config.volume_on(index).is_none() {
-            return Err(Error::invalid(format!("group {} has no data on {}: remove it, and add the other", config.name, old.path)));
+            return Err(Error::invalid(format!(
+                "group {} has no data on {}: remove it, and add the other",
+                config.name, old.path
+            )));
         }
         if !config.survives_without(&[index]) {
-            return Err(Error::invalid(format!("group {} is not whole without {}: it cannot be replaced", config.name, old.path)));
+            return Err(Error::invalid(format!(
+                "group {} is not whole without {}: it cannot be replaced",
+                config.name, old.path
+            )));
         }
         self.refuse_host(&config, index)?;
         let left = self.group_state.handles()[index].clone().filter(|_| old.relocated.is_none());
@@ -106,7 +119,12 @@ impl GroupRuntime {
     }
 
     /// Lets a device that was checked take the place of a member.
-    pub fn fill_place(&self, config: &Config, index: usize, device: &Arc<dyn BlockDevice>) -> Result<()> {
+    pub fn fill_place(
+        &self,
+        config: &Config,
+        index: usize,
+        device: &Arc<dyn BlockDevice>,
+    ) -> Result<()> {
         let member = member_of(&**device, MemberState::Stale, config.event + 1)?;
         self.refuse_unfit(config, index, &member, &**device)?;
         self.take_place(index, |config, handles| {
@@ -121,7 +139,8 @@ impl GroupRuntime {
         })
     }
 
-    /// Takes a device back as the member that it was, although it holds something older than that had when it failed: all of it is copied.
+    /// Takes a device back as the member that it was, although it holds something older than that
+    /// had when it failed: all of it is copied.
     pub fn take_back(&self, index: usize, device: &Arc<dyn BlockDevice>) -> Result<()> {
         let id = self.group_state.config().members[index].id;
         let _members_stay = self.maintenance.lock();
@@ -144,27 +163,48 @@ impl GroupRuntime {
     }
 
     /// Lets `change` put another device in the place of a member.
-    pub fn take_place(&self, index: usize, change: impl FnOnce(&mut Config, &mut Handles) -> Result<()>) -> Result<()> {
-        let concerned: Vec<_> = self.ios.iter().map(|io| (io, io.epochs.get())).filter(|(_, epoch)| epoch.members.contains(&index)).collect();
+    pub fn take_place(
+        &self,
+        index: usize,
+        change: impl FnOnce(&mut Config, &mut Handles) -> Result<()>,
+    ) -> Result<()> {
+        let concerned: Vec<_> = self
+            .ios
+            .iter()
+            .map(|io| (io, io.epochs.get()))
+            .filter(|(_, epoch)| epoch.members.contains(&index))
+            .collect();
         for (io, epoch) in &concerned {
             let Some(redundancy) = &epoch.redundancy else {
-                return Err(Error::invalid(format!("volume {} has one copy of everything: its members cannot be replaced", io.name)));
+                return Err(Error::invalid(format!(
+                    "volume {} has one copy of everything: its members cannot be replaced",
+                    io.name
+                )));
             };
             for region in io.regions_on(epoch, index) {
                 io.mark(epoch, redundancy, region, region)?;
             }
         }
-        // I-PAR-2: as when a member fails, and nothing is written to rows until the new one takes part.
+        // I-PAR-2: as when a member fails, and nothing is written to rows until the new one takes
+        // part.
         let mut failures = Vec::new();
         let mut still = Vec::new();
-        for (io, parity) in concerned.iter().flat_map(|(io, epoch)| epoch.parities().map(move |parity| (io, parity))) {
+        for (io, parity) in concerned
+            .iter()
+            .flat_map(|(io, epoch)| epoch.parities().map(move |parity| (io, parity)))
+        {
             still.push(io.hold_rows(parity, &mut failures));
         }
         if let Some((_, error)) = failures.pop() {
             return Err(error.into());
         }
         let overwritten = self.group_state.overwritten_count();
-        let none_was_stale = !self.group_state.config().members.iter().any(|member| member.state == MemberState::Stale);
+        let none_was_stale = !self
+            .group_state
+            .config()
+            .members
+            .iter()
+            .any(|member| member.state == MemberState::Stale);
         self.group_state.change_members(change)?;
         drop(still);
         if none_was_stale {
@@ -181,13 +221,19 @@ impl GroupRuntime {
         Ok(())
     }
 
-    /// Lets members that are up to date be read, when nothing is behind any more. Returns false where everything is to be copied to them again.
+    /// Lets members that are up to date be read, when nothing is behind any more. Returns false
+    /// where everything is to be copied to them again.
     pub fn finish(&self) -> Result<bool> {
         let _members_stay = self.maintenance.lock();
         for io in &self.ios {
             let config = self.group_state.config();
             let epoch = io.epochs.get();
-            let stale: Vec<usize> = epoch.members.iter().copied().filter(|index| config.members[*index].state == MemberState::Stale).collect();
+            let stale: Vec<usize> = epoch
+                .members
+                .iter()
+                .copied()
+                .filter(|index| config.members[*index].state == MemberState::Stale)
+                .collect();
             if stale.is_empty() || io.pending() > 0 {
                 continue;
             }
@@ -201,7 +247,11 @@ impl GroupRuntime {
                 for index in stale {
                     if config.members[index].state == MemberState::Stale {
                         config.set_state(index, MemberState::Active);
-                        tracing::info!(group = config.name, member = config.members[index].path, "the member is up to date");
+                        tracing::info!(
+                            group = config.name,
+                            member = config.members[index].path,
+                            "the member is up to date"
+                        );
                     }
                 }
                 Ok(())
@@ -211,7 +261,8 @@ impl GroupRuntime {
     }
 }
 
-/// Takes a member without data out. No index changes of one whose data a layout names: there its place stays empty.
+/// Takes a member without data out. No index changes of one whose data a layout names: there its
+/// place stays empty.
 pub(crate) fn let_go(config: &mut Config, handles: &mut Handles, index: usize) {
     if (index..config.members.len()).any(|at| config.volume_on(at).is_some()) {
         (config.members[index], handles[index]) = (Member::vacant(config.event + 1), None);
@@ -219,7 +270,9 @@ pub(crate) fn let_go(config: &mut Config, handles: &mut Handles, index: usize) {
     }
     config.members.remove(index);
     handles.remove(index);
-    while config.members.last().is_some_and(|last| last.is_vacant() && config.volume_on(config.members.len() - 1).is_none()) {
+    while config.members.last().is_some_and(|last| {
+        last.is_vacant() && config.volume_on(config.members.len() - 1).is_none()
+    }) {
         config.members.pop();
         handles.pop();
     }

@@ -32,9 +32,11 @@ use crate::{Config, Error, ErrorKind, Label, Layout, MemberState, Result, Role, 
 pub struct ImportOptions {
     /// Writes nothing to any member.
     pub read_only: bool,
-    /// Opens the group although members are missing, as long as the others hold everything. Those that are missing count as failed from then on.
+    /// Opens the group although members are missing, as long as the others hold everything. Those
+    /// that are missing count as failed from then on.
     pub degraded: bool,
-    /// Runs a thread that resynchronises, rebuilds and tidies up. Without it, that happens when regions are used and when it is asked for.
+    /// Runs a thread that resynchronises, rebuilds and tidies up. Without it, that happens when
+    /// regions are used and when it is asked for.
     pub background: bool,
 }
 
@@ -48,7 +50,8 @@ impl Default for ImportOptions {
 pub(crate) struct GroupRuntime {
     pub group_state: Arc<GroupState>,
     pub ios: Vec<Arc<VolumeIo>>,
-    /// Rank G0: held while members take each other's places and while it is found that one is up to date.
+    /// Rank G0: held while members take each other's places and while it is found that one is up to
+    /// date.
     pub maintenance: Mutex<()>,
     /// A leaf lock.
     pub estimate: Mutex<RateEstimate>,
@@ -56,13 +59,14 @@ pub(crate) struct GroupRuntime {
     pub moving: Mutex<RateEstimate>,
     pub throttle: Throttle,
     pub arbiters: ArbiterSlot,
-    /// How many members had been found overwritten when those that are being brought up to date were last told to copy again.
+    /// How many members had been found overwritten when those that are being brought up to date
+    /// were last told to copy again.
     pub copied_under: AtomicU64,
 }
 
 impl GroupRuntime {
-    /// Takes regions out of the dirty region logs that were not written to since the last call. Not while a member takes another's place: what it
-    /// needs is in the logs before it comes.
+    /// Takes regions out of the dirty region logs that were not written to since the last call. Not
+    /// while a member takes another's place: what it needs is in the logs before it comes.
     pub fn clean_up(&self) -> Result<u64> {
         let _members_stay = self.maintenance.lock();
         self.ios.iter().try_fold(0, |sum, io| Ok(sum + io.clean_up()?))
@@ -88,7 +92,8 @@ impl GroupRuntime {
             config.clean = true;
             Ok(())
         })?;
-        // And once more, so that the labels say that all members had this: what any of them was before is an older copy from now on.
+        // And once more, so that the labels say that all members had this: what any of them was
+        // before is an older copy from now on.
         self.group_state.change(|_| Ok(()))?;
         self.check_members()
     }
@@ -96,16 +101,19 @@ impl GroupRuntime {
 
 impl GroupRuntime {
     pub fn check_members(&self) -> crate::Result<()> {
-        let checked: Vec<bedplate_block::Result<()>> = self.ios.iter().map(|io| io.check_members(&io.epochs.peek())).collect();
-        let without_data = |index: usize| !self.ios.iter().any(|io| io.epochs.peek().members.contains(&index));
+        let checked: Vec<bedplate_block::Result<()>> =
+            self.ios.iter().map(|io| io.check_members(&io.epochs.peek())).collect();
+        let without_data =
+            |index: usize| !self.ios.iter().any(|io| io.epochs.peek().members.contains(&index));
         for (handle, error) in self.group_state.find_overwritten(&without_data) {
             self.group_state.fail(&handle, &error)?;
         }
         Ok(checked.into_iter().collect::<bedplate_block::Result<()>>()?)
     }
 
-    /// Has everything copied again to members that are being brought up to date, if a member was found overwritten that it may have been copied from.
-    /// Returns whether it has. The caller keeps members from coming meanwhile.
+    /// Has everything copied again to members that are being brought up to date, if a member was
+    /// found overwritten that it may have been copied from. Returns whether it has. The caller
+    /// keeps members from coming meanwhile.
     pub fn copy_again(&self) -> bool {
         let found = self.group_state.overwritten_count();
         if self.copied_under.swap(found, Ordering::AcqRel) == found {
@@ -114,10 +122,16 @@ impl GroupRuntime {
         let config = self.group_state.config();
         for epoch in self.ios.iter().map(|io| io.epochs.peek()) {
             let Some(redundancy) = &epoch.redundancy else { continue };
-            if epoch.members.iter().any(|member| config.members[*member].state == MemberState::Stale) {
+            if epoch
+                .members
+                .iter()
+                .any(|member| config.members[*member].state == MemberState::Stale)
+            {
                 // What a member misses is in the log until it is up to date.
                 let regions = &redundancy.regions;
-                (0..regions.count()).filter(|region| regions.has(*region, DIRTY)).for_each(|region| regions.set(region, BEHIND));
+                (0..regions.count())
+                    .filter(|region| regions.has(*region, DIRTY))
+                    .for_each(|region| regions.set(region, BEHIND));
             }
         }
         true
@@ -125,11 +139,18 @@ impl GroupRuntime {
 }
 
 /// Puts together what the labels say, and returns it with the devices and those that lie on them.
-pub(crate) fn assembled(devices: &[Arc<dyn BlockDevice>], options: &ImportOptions) -> Result<(Assembly, Vec<Arc<dyn BlockDevice>>)> {
+pub(crate) fn assembled(
+    devices: &[Arc<dyn BlockDevice>],
+    options: &ImportOptions,
+) -> Result<(Assembly, Vec<Arc<dyn BlockDevice>>)> {
     let mut found = Vec::new();
     for device in devices {
         let label = Label::read(&**device)?;
-        found.push(Found { name: device.name().to_owned(), size_bytes: device.size_bytes(), label });
+        found.push(Found {
+            name: device.name().to_owned(),
+            size_bytes: device.size_bytes(),
+            label,
+        });
     }
     let (mut assembly, mut devices) = (assemble(&found)?, devices.to_vec());
     let relocated_members = crate::group::find(&assembly, &devices);
@@ -150,22 +171,35 @@ fn refuse_missing(assembly: &Assembly, options: &ImportOptions) -> Result<()> {
     }
     let config = &assembly.config;
     let names = |wanted: &dyn Fn(usize) -> bool| {
-        let wanted = (0..config.members.len()).filter(|index| wanted(*index)).map(|index| &config.members[index]);
-        wanted.map(|member| format!("{} ({})", member.path, member.id)).collect::<Vec<_>>().join(", ")
+        let wanted = (0..config.members.len())
+            .filter(|index| wanted(*index))
+            .map(|index| &config.members[index]);
+        wanted
+            .map(|member| format!("{} ({})", member.path, member.id))
+            .collect::<Vec<_>>()
+            .join(", ")
     };
     let missing = names(&|index| assembly.missing.contains(&index));
     if !config.survives_without(&assembly.missing) {
         let gone = names(&|index| {
-            assembly.missing.contains(&index) || config.members[index].state != MemberState::Active && config.volume_on(index).is_some()
+            assembly.missing.contains(&index)
+                || config.members[index].state != MemberState::Active
+                    && config.volume_on(index).is_some()
         });
         let older: String = assembly.outdated.iter().map(|(_, what)| format!("; {what}")).collect();
-        let message = format!("group {} is not whole without {gone}{older}: nothing was written; connect one of them and import again", config.name);
+        let message = format!(
+            "group {} is not whole without {gone}{older}: nothing was written; connect one of them and import again",
+            config.name
+        );
         return Err(Error::new(ErrorKind::Broken, message));
     }
     if options.degraded {
         return Ok(());
     }
-    let (group, older) = (&config.name, assembly.outdated.iter().map(|(_, what)| what.as_str()).collect::<Vec<_>>().join(", and "));
+    let (group, older) = (
+        &config.name,
+        assembly.outdated.iter().map(|(_, what)| what.as_str()).collect::<Vec<_>>().join(", and "),
+    );
     if !older.is_empty() {
         let message = format!(
             "group {group}: {missing}: {older}; the others hold everything: connect the right device, or import degraded to go on without it; \
@@ -181,14 +215,20 @@ fn refuse_missing(assembly: &Assembly, options: &ImportOptions) -> Result<()> {
 }
 
 /// Opens what was assembled.
-pub(crate) fn open(assembly: &Assembly, devices: &[Arc<dyn BlockDevice>], options: &ImportOptions) -> Result<GroupRuntime> {
+pub(crate) fn open(
+    assembly: &Assembly,
+    devices: &[Arc<dyn BlockDevice>],
+    options: &ImportOptions,
+) -> Result<GroupRuntime> {
     let was_clean = assembly.config.clean;
     let mut config = assembly.config.clone();
     let device = |index: usize| assembly.places[index].map(|at| &devices[at]);
     let mut handles: Handles = Vec::new();
     for (index, member) in config.members.iter().enumerate() {
         let away = member.state == MemberState::Failed && !assembly.returned.contains(&index);
-        let handle = device(index).filter(|_| !away).map(|device| MemberHandle::new(member.id, Arc::clone(device), member.state));
+        let handle = device(index)
+            .filter(|_| !away)
+            .map(|device| MemberHandle::new(member.id, Arc::clone(device), member.state));
         handle.iter().for_each(|handle| handle.learn_label());
         handles.push(handle);
     }
@@ -196,7 +236,8 @@ pub(crate) fn open(assembly: &Assembly, devices: &[Arc<dyn BlockDevice>], option
         refuse_unreadable_log(&config, &handles)?;
     }
     if !options.read_only {
-        // A group that goes on without members leaps ahead of what they could have seen of an update that was under way when they left.
+        // A group that goes on without members leaps ahead of what they could have seen of an
+        // update that was under way when they left.
         config.event += if assembly.missing.is_empty() { 0 } else { 15 };
     }
     let group_state = Arc::new(GroupState::new(config, handles, options.read_only));
@@ -214,7 +255,10 @@ pub(crate) fn open(assembly: &Assembly, devices: &[Arc<dyn BlockDevice>], option
         })?;
     }
     let config = group_state.config();
-    let ios = config.volumes.iter().enumerate().map(|(ordinal, volume)| open_volume(&group_state, &config, ordinal, volume, was_clean));
+    let ios =
+        config.volumes.iter().enumerate().map(|(ordinal, volume)| {
+            open_volume(&group_state, &config, ordinal, volume, was_clean)
+        });
     let ios = ios.collect::<Result<Vec<_>>>()?;
     let throttle = Throttle::new(config.foreground_percent);
     Ok(GroupRuntime {
@@ -229,20 +273,36 @@ pub(crate) fn open(assembly: &Assembly, devices: &[Arc<dyn BlockDevice>], option
     })
 }
 
-fn open_volume(group_state: &Arc<GroupState>, config: &Config, ordinal: usize, volume: &VolumeConfig, was_clean: bool) -> Result<Arc<VolumeIo>> {
+fn open_volume(
+    group_state: &Arc<GroupState>,
+    config: &Config,
+    ordinal: usize,
+    volume: &VolumeConfig,
+    was_clean: bool,
+) -> Result<Arc<VolumeIo>> {
     let handles = group_state.handles();
     let geometry = geometry(volume, &handles, group_state.read_only);
     let block = u64::from(geometry.logical_block_size);
     if volume.layouts().filter_map(Layout::unit_bytes).any(|unit| !unit.is_multiple_of(block)) {
-        let message = format!("group {}: a member has blocks of {block} bytes now, of which the stripe unit is no multiple", config.name);
+        let message = format!(
+            "group {}: a member has blocks of {block} bytes now, of which the stripe unit is no multiple",
+            config.name
+        );
         return Err(Error::invalid(message));
     }
     let epoch = LayoutEpoch::new(volume, block);
     if !epoch.is_walkable() {
-        let message = format!("group {}: the relayout in the label would overwrite what it still needs: the label is damaged", config.name);
+        let message = format!(
+            "group {}: the relayout in the label would overwrite what it still needs: the label is damaged",
+            config.name
+        );
         return Err(Error::new(ErrorKind::Corrupt, message));
     }
-    let name = if volume.role == Role::Data { config.name.clone() } else { format!("{}/{}", config.name, volume.role.name()) };
+    let name = if volume.role == Role::Data {
+        config.name.clone()
+    } else {
+        format!("{}/{}", config.name, volume.role.name())
+    };
     let io = VolumeIo {
         group_state: Arc::clone(group_state),
         role: volume.role,
@@ -276,17 +336,25 @@ fn open_volume(group_state: &Arc<GroupState>, config: &Config, ordinal: usize, v
 }
 
 /// Joins the members' dirty region logs and says what follows from them.
-fn redundancy(config: &Config, volume: &VolumeConfig, io: &VolumeIo, handles: &Handles, was_clean: bool) -> Result<Redundancy> {
+fn redundancy(
+    config: &Config,
+    volume: &VolumeConfig,
+    io: &VolumeIo,
+    handles: &Handles,
+    was_clean: bool,
+) -> Result<Redundancy> {
     let epoch = io.epochs.get();
     let regions = Regions::new(epoch.size_bytes, volume.region_bytes);
-    let mut log = Drl::new(config.id, io.ordinal, volume.size_bytes().div_ceil(volume.region_bytes));
+    let mut log =
+        Drl::new(config.id, io.ordinal, volume.size_bytes().div_ceil(volume.region_bytes));
     for handle in epoch.members.iter().filter_map(|member| handles[*member].as_ref()) {
         if let Err(error) = log.absorb(&*handle.device) {
             // Its bits are durable on the others too.
             io.group_state.fail(handle, &error)?;
         }
     }
-    let behind = epoch.members.iter().any(|member| config.members[*member].state == MemberState::Stale);
+    let behind =
+        epoch.members.iter().any(|member| config.members[*member].state == MemberState::Stale);
     let flags = if was_clean { 0 } else { UNSYNCED } | if behind { BEHIND } else { 0 };
     for region in log.dirty().filter(|region| *region < regions.count()) {
         regions.set_dirty(region);
@@ -295,21 +363,34 @@ fn redundancy(config: &Config, volume: &VolumeConfig, io: &VolumeIo, handles: &H
     Ok(Redundancy { regions, log: Mutex::new(log) })
 }
 
-/// Combines what the members state: the strictest of everything, in all layouts that the volume is in.
+/// Combines what the members state: the strictest of everything, in all layouts that the volume is
+/// in.
 pub(crate) fn geometry(volume: &VolumeConfig, handles: &Handles, read_only: bool) -> Geometry {
-    let all: Vec<Geometry> =
-        volume.members().into_iter().filter_map(|member| handles[member].as_ref()).map(|handle| handle.device.geometry()).collect();
+    let all: Vec<Geometry> = volume
+        .members()
+        .into_iter()
+        .filter_map(|member| handles[member].as_ref())
+        .map(|handle| handle.device.geometry())
+        .collect();
     let most = |field: &dyn Fn(&Geometry) -> u32| all.iter().map(field).max().unwrap_or(512);
     let logical_block_size = most(&|geometry| geometry.logical_block_size);
-    // A write that an untorn unit holds stays on one member, at an offset that is a multiple of its length there too.
+    // A write that an untorn unit holds stays on one member, at an offset that is a multiple of its
+    // length there too.
     let untorn = u64::from(all.iter().map(|geometry| geometry.untorn_unit).min().unwrap_or(512));
     let untorn =
-        volume.layouts().map(|layout| if matches!(layout, Layout::Raid5(_)) { 0 } else { kept_whole(layout).min(untorn) }).min().unwrap_or(0);
+        volume
+            .layouts()
+            .map(|layout| {
+                if matches!(layout, Layout::Raid5(_)) { 0 } else { kept_whole(layout).min(untorn) }
+            })
+            .min()
+            .unwrap_or(0);
     Geometry {
         logical_block_size,
         physical_block_size: most(&|geometry| geometry.physical_block_size),
         buffer_align: most(&|geometry| geometry.buffer_align),
-        // A row that is written whole is not logged, so nothing is promised of it when a member is lost in the same moment.
+        // A row that is written whole is not logged, so nothing is promised of it when a member is
+        // lost in the same moment.
         untorn_unit: (untorn as u32).max(logical_block_size),
         volatile_cache: all.iter().any(|geometry| geometry.volatile_cache),
         read_only: read_only || all.iter().any(|geometry| geometry.read_only),
@@ -322,5 +403,11 @@ fn kept_whole(layout: &Layout) -> u64 {
     let power = |bytes: u64| 1_u64 << bytes.trailing_zeros().min(31);
     let by_starts = layout.extents().iter().map(|extent| power(extent.start)).min().unwrap_or(512);
     let lengths = if matches!(layout, Layout::Concat(_)) { layout.extents() } else { Vec::new() };
-    lengths.iter().map(|extent| power(extent.len)).min().unwrap_or(u64::MAX).min(by_unit).min(by_starts)
+    lengths
+        .iter()
+        .map(|extent| power(extent.len))
+        .min()
+        .unwrap_or(u64::MAX)
+        .min(by_unit)
+        .min(by_starts)
 }

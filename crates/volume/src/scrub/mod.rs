@@ -1,7 +1,9 @@
-//! Comparing the copies of everything, and making those good that differ where it can be known which is right.
+//! Comparing the copies of everything, and making those good that differ where it can be known
+//! which is right.
 //!
-//! A copy that cannot be read is wrong. Of copies that can all be read and differ, a [`PageArbiter`] may know: the database whose page it is. Where
-//! none knows, the difference is told and nothing is touched. Rows of a RAID-5 are compared in `rows.rs`.
+//! A copy that cannot be read is wrong. Of copies that can all be read and differ, a
+//! [`PageArbiter`] may know: the database whose page it is. Where none knows, the difference is
+//! told and nothing is touched. Rows of a RAID-5 are compared in `rows.rs`.
 
 mod pages;
 mod rows;
@@ -25,10 +27,18 @@ const TEXT_BYTES_MAX: usize = 256;
 
 /// Knows which of several copies is right.
 pub trait PageArbiter {
-    /// Returns the ordinal of the copy that is right in a range of volume addresses, if that can be known. `read` fills a buffer from a copy, at
-    /// any address, and says whether that worked; addresses and lengths are multiples of the volume's block. In a RAID-5 the range is a part of one
-    /// unit, copy 0 is what stands there, and copy 1 is what the rest of the row makes of it; elsewhere both are the same.
-    fn judge(&self, role: Role, range: Range<u64>, copies: usize, read: &mut dyn FnMut(usize, u64, &mut [u8]) -> bool) -> Option<usize>;
+    /// Returns the ordinal of the copy that is right in a range of volume addresses, if that can be
+    /// known. `read` fills a buffer from a copy, at any address, and says whether that worked;
+    /// addresses and lengths are multiples of the volume's block. In a RAID-5 the range is a part
+    /// of one unit, copy 0 is what stands there, and copy 1 is what the rest of the row makes of
+    /// it; elsewhere both are the same.
+    fn judge(
+        &self,
+        role: Role,
+        range: Range<u64>,
+        copies: usize,
+        read: &mut dyn FnMut(usize, u64, &mut [u8]) -> bool,
+    ) -> Option<usize>;
 
     /// Says in words what lies at a volume address, where that is known.
     fn lies_at(&self, role: Role, address: u64) -> Option<String> {
@@ -42,7 +52,13 @@ pub trait PageArbiter {
 pub struct Undecided;
 
 impl PageArbiter for Undecided {
-    fn judge(&self, _: Role, _: Range<u64>, _: usize, _: &mut dyn FnMut(usize, u64, &mut [u8]) -> bool) -> Option<usize> {
+    fn judge(
+        &self,
+        _: Role,
+        _: Range<u64>,
+        _: usize,
+        _: &mut dyn FnMut(usize, u64, &mut [u8]) -> bool,
+    ) -> Option<usize> {
         None
     }
 }
@@ -52,11 +68,14 @@ impl PageArbiter for Undecided {
 pub struct Difference {
     /// The volume.
     pub role: Role,
-    /// The volume addresses; of a RAID-5 those of the row, unless it is known that one unit of data is wrong, and where.
+    /// The volume addresses; of a RAID-5 those of the row, unless it is known that one unit of data
+    /// is wrong, and where.
     pub range: Range<u64>,
-    /// The addresses whose data may be wrong: of a RAID-5 a part of each data unit, unless more is known; none where the parity is wrong.
+    /// The addresses whose data may be wrong: of a RAID-5 a part of each data unit, unless more is
+    /// known; none where the parity is wrong.
     pub places: Vec<Range<u64>>,
-    /// The members that hold a copy, or of a RAID-5 a part of the row, by their index, and where on them.
+    /// The members that hold a copy, or of a RAID-5 a part of the row, by their index, and where on
+    /// them.
     pub copies: Vec<(usize, u64)>,
     /// The members whose copy cannot be read.
     pub unreadable: Vec<usize>,
@@ -115,11 +134,21 @@ struct CopyRead {
 }
 
 impl VolumeIo {
-    /// Compares a part of a region, from byte `from` in it on, about `most` bytes of each member, while writes to the region wait.
-    pub fn scrub_part(&self, region: u64, from: u64, most: u64, how: How<'_>, report: &mut ScrubReport) -> bedplate_block::Result<Compared> {
+    /// Compares a part of a region, from byte `from` in it on, about `most` bytes of each member,
+    /// while writes to the region wait.
+    pub fn scrub_part(
+        &self,
+        region: u64,
+        from: u64,
+        most: u64,
+        how: How<'_>,
+        report: &mut ScrubReport,
+    ) -> bedplate_block::Result<Compared> {
         // Taken again for every part: a region that is moved meanwhile is compared where it is now.
         let epoch = self.epochs.get();
-        let Some(redundancy) = epoch.redundancy.as_ref().filter(|redundancy| region < redundancy.regions.count()) else {
+        let Some(redundancy) =
+            epoch.redundancy.as_ref().filter(|redundancy| region < redundancy.regions.count())
+        else {
             return Ok(Compared::Absent);
         };
         let (start, len) = redundancy.regions.range(region);
@@ -137,7 +166,8 @@ impl VolumeIo {
         Ok(if end == len { Compared::Whole } else { Compared::Part(end) })
     }
 
-    /// Returns the region with which what lies at an address is compared: that in which its row begins.
+    /// Returns the region with which what lies at an address is compared: that in which its row
+    /// begins.
     pub fn region_compared_at(&self, at: u64) -> Option<u64> {
         let epoch = self.epochs.peek();
         let at = epoch.parity_at(at).map_or(at, |parity| at - at % parity.raid5.row_bytes());
@@ -145,7 +175,13 @@ impl VolumeIo {
     }
 
     /// Compares a range of a region that the caller has locked.
-    fn scrub_range(&self, epoch: &LayoutEpoch, range: Range<u64>, how: How<'_>, report: &mut ScrubReport) -> bedplate_block::Result<()> {
+    fn scrub_range(
+        &self,
+        epoch: &LayoutEpoch,
+        range: Range<u64>,
+        how: How<'_>,
+        report: &mut ScrubReport,
+    ) -> bedplate_block::Result<()> {
         for (at, len) in epoch.stretches(range.start, range.end - range.start) {
             match epoch.parity_at(at) {
                 Some(parity) => self.scrub_rows(epoch, parity, &(at..at + len), how, report)?,
@@ -155,7 +191,13 @@ impl VolumeIo {
         Ok(())
     }
 
-    fn scrub_copies(&self, epoch: &LayoutEpoch, range: Range<u64>, how: How<'_>, report: &mut ScrubReport) -> bedplate_block::Result<()> {
+    fn scrub_copies(
+        &self,
+        epoch: &LayoutEpoch,
+        range: Range<u64>,
+        how: How<'_>,
+        report: &mut ScrubReport,
+    ) -> bedplate_block::Result<()> {
         let mut at = range.start;
         while at < range.end {
             let run = epoch.locate(at);
@@ -170,14 +212,29 @@ impl VolumeIo {
         Ok(())
     }
 
-    /// Reads the copies of a run and returns the parts in which they differ. One that was overwritten is no copy.
-    fn compare_copies(&self, epoch: &LayoutEpoch, run: &Run, len: usize) -> bedplate_block::Result<(Vec<CopyRead>, Vec<Range<usize>>)> {
+    /// Reads the copies of a run and returns the parts in which they differ. One that was
+    /// overwritten is no copy.
+    fn compare_copies(
+        &self,
+        epoch: &LayoutEpoch,
+        run: &Run,
+        len: usize,
+    ) -> bedplate_block::Result<(Vec<CopyRead>, Vec<Range<usize>>)> {
         loop {
             let overwritten = self.group_state.overwritten_count();
             let held = self.read_copies(run, len);
             let unreadable = held.iter().any(|held| held.bytes.is_none());
-            let differ = |part: &Range<usize>| unreadable || held.windows(2).any(|pair| part_of(&pair[0], part) != part_of(&pair[1], part));
-            let parts = if held.len() > 1 { differing(len, self.geometry.logical_block_size as usize, differ) } else { Vec::new() };
+            let differ = |part: &Range<usize>| {
+                unreadable
+                    || held
+                        .windows(2)
+                        .any(|pair| part_of(&pair[0], part) != part_of(&pair[1], part))
+            };
+            let parts = if held.len() > 1 {
+                differing(len, self.geometry.logical_block_size as usize, differ)
+            } else {
+                Vec::new()
+            };
             if parts.is_empty() || !self.is_overwritten_since(epoch, overwritten)? {
                 return Ok((held, parts));
             }
@@ -186,12 +243,19 @@ impl VolumeIo {
 
     fn read_copies(&self, run: &Run, len: usize) -> Vec<CopyRead> {
         let handles = self.group_state.handles();
-        let active = run.copies().iter().filter_map(|copy| Some((copy, handle_of(&handles, copy.member).filter(|handle| handle.is_active())?)));
+        let active = run.copies().iter().filter_map(|copy| {
+            Some((copy, handle_of(&handles, copy.member).filter(|handle| handle.is_active())?))
+        });
         active
             .map(|(copy, handle)| {
                 let mut bytes = AlignedBuf::zeroed(len);
                 let good = handle.read(&mut bytes, copy.offset).is_ok();
-                CopyRead { handle: Arc::clone(handle), member: copy.member.into(), offset: copy.offset, bytes: good.then_some(bytes) }
+                CopyRead {
+                    handle: Arc::clone(handle),
+                    member: copy.member.into(),
+                    offset: copy.offset,
+                    bytes: good.then_some(bytes),
+                }
             })
             .collect()
     }
@@ -205,7 +269,8 @@ impl VolumeIo {
         how: How<'_>,
     ) -> bedplate_block::Result<Difference> {
         let range = at + part.start as u64..at + part.end as u64;
-        let readable: Vec<usize> = (0..held.len()).filter(|copy| held[*copy].bytes.is_some()).collect();
+        let readable: Vec<usize> =
+            (0..held.len()).filter(|copy| held[*copy].bytes.is_some()).collect();
         let content = |copy: usize| held[copy].bytes.as_ref().map(|bytes| &bytes[part.clone()]);
         let agree = readable.windows(2).all(|pair| content(pair[0]) == content(pair[1]));
         let right = match readable.first() {
@@ -214,11 +279,19 @@ impl VolumeIo {
             None => None,
         };
         let mut repaired = false;
-        if let Some((right, bytes)) = right.and_then(|right| Some((right, content(right)?))).filter(|_| how.repair) {
-            let wrong = held.iter().enumerate().filter(|(copy, held)| *copy != right && content(*copy) != Some(bytes) && held.handle.is_active());
+        if let Some((right, bytes)) =
+            right.and_then(|right| Some((right, content(right)?))).filter(|_| how.repair)
+        {
+            let wrong = held.iter().enumerate().filter(|(copy, held)| {
+                *copy != right && content(*copy) != Some(bytes) && held.handle.is_active()
+            });
             let mut failures = Vec::new();
             for (_, held) in wrong {
-                match held.handle.write(&AlignedBuf::from_slice(bytes), held.offset + part.start as u64).and_then(|()| held.handle.flush()) {
+                match held
+                    .handle
+                    .write(&AlignedBuf::from_slice(bytes), held.offset + part.start as u64)
+                    .and_then(|()| held.handle.flush())
+                {
                     Ok(()) => held.handle.note_corrected(),
                     Err(error) => failures.push((Arc::clone(&held.handle), error)),
                 }
@@ -230,28 +303,53 @@ impl VolumeIo {
             role: self.role,
             places: vec![range.clone()],
             range,
-            copies: held.iter().map(|held| (held.member, held.offset + part.start as u64)).collect(),
-            unreadable: held.iter().filter(|held| held.bytes.is_none()).map(|held| held.member).collect(),
+            copies: held
+                .iter()
+                .map(|held| (held.member, held.offset + part.start as u64))
+                .collect(),
+            unreadable: held
+                .iter()
+                .filter(|held| held.bytes.is_none())
+                .map(|held| held.member)
+                .collect(),
             right: right.map(|right| held[right].member),
             wrong: None,
             repaired,
         })
     }
 
-    /// Asks the arbiter. Copies are numbered as in this run; elsewhere the copy on the same member is meant, or the one with the same number.
-    fn ask(&self, epoch: &LayoutEpoch, judge: &dyn PageArbiter, range: &Range<u64>, held: &[CopyRead]) -> Option<usize> {
+    /// Asks the arbiter. Copies are numbered as in this run; elsewhere the copy on the same member
+    /// is meant, or the one with the same number.
+    fn ask(
+        &self,
+        epoch: &LayoutEpoch,
+        judge: &dyn PageArbiter,
+        range: &Range<u64>,
+        held: &[CopyRead],
+    ) -> Option<usize> {
         let handles = self.group_state.handles();
         let mut read = |copy: usize, address: u64, buf: &mut [u8]| {
             self.read_chosen(epoch, &handles, address, buf, &|run| {
-                let same = run.copies().iter().find(|one| usize::from(one.member) == held[copy].member);
+                let same =
+                    run.copies().iter().find(|one| usize::from(one.member) == held[copy].member);
                 same.or(run.copies().get(copy)).copied()
             })
         };
-        judge.judge(self.role, range.clone(), held.len(), &mut read).filter(|right| held.get(*right).is_some_and(|held| held.bytes.is_some()))
+        judge
+            .judge(self.role, range.clone(), held.len(), &mut read)
+            .filter(|right| held.get(*right).is_some_and(|held| held.bytes.is_some()))
     }
 
-    /// Fills a buffer from copies of which one is chosen for each run, and from nowhere else. Returns whether that worked.
-    pub fn read_chosen(&self, epoch: &LayoutEpoch, handles: &Handles, address: u64, buf: &mut [u8], choose: &dyn Fn(&Run) -> Option<Copy>) -> bool {
+    /// Fills a buffer from copies of which one is chosen for each run, and from nowhere else.
+    /// Returns whether that worked.
+    pub fn read_chosen(
+        &self,
+        epoch: &LayoutEpoch,
+        handles: &Handles,
+        address: u64,
+        buf: &mut [u8],
+        choose: &dyn Fn(&Run) -> Option<Copy>,
+    ) -> bool {
         if self.check(epoch, bedplate_block::Operation::Read, address, buf.len() as u64).is_err() {
             return false;
         }
@@ -272,9 +370,17 @@ fn part_of<'a>(held: &'a CopyRead, part: &Range<usize>) -> Option<&'a [u8]> {
 }
 
 /// Returns the ranges of `len` bytes that differ, in whole blocks, neighbours joined.
-pub(crate) fn differing(len: usize, block: usize, differs: impl Fn(&Range<usize>) -> bool) -> Vec<Range<usize>> {
+pub(crate) fn differing(
+    len: usize,
+    block: usize,
+    differs: impl Fn(&Range<usize>) -> bool,
+) -> Vec<Range<usize>> {
     let mut ranges: Vec<Range<usize>> = Vec::new();
-    for part in (0..len).step_by(block).map(|start| start..(start + block).min(len)).filter(|part| differs(part)) {
+    for part in (0..len)
+        .step_by(block)
+        .map(|start| start..(start + block).min(len))
+        .filter(|part| differs(part))
+    {
         match ranges.last_mut() {
             Some(last) if last.end == part.start => last.end = part.end,
             _ => ranges.push(part),
@@ -284,16 +390,30 @@ pub(crate) fn differing(len: usize, block: usize, differs: impl Fn(&Range<usize>
 }
 
 /// Makes a finding of a difference that was found just now.
-pub(crate) fn finding(config: &Config, one: &Difference, judge: Option<&dyn PageArbiter>) -> ScrubFinding {
+pub(crate) fn finding(
+    config: &Config,
+    one: &Difference,
+    judge: Option<&dyn PageArbiter>,
+) -> ScrubFinding {
     let id = |member: usize| config.members.get(member).map(|member| member.id);
-    let lies = one.places.iter().filter_map(|place| judge?.lies_at(one.role, place.start)).collect::<Vec<_>>().join(" or ");
+    let lies = one
+        .places
+        .iter()
+        .filter_map(|place| judge?.lies_at(one.role, place.start))
+        .collect::<Vec<_>>()
+        .join(" or ");
     ScrubFinding {
         under_way: true,
         role: one.role,
         range: one.range.clone(),
         lies: Some(shortened(lies)).filter(|lies| !lies.is_empty()),
         parity: one.places.is_empty(),
-        copies: one.copies.iter().filter_map(|(member, offset)| Some((id(*member)?, *offset))).take(FINDING_COPIES_MAX).collect(),
+        copies: one
+            .copies
+            .iter()
+            .filter_map(|(member, offset)| Some((id(*member)?, *offset)))
+            .take(FINDING_COPIES_MAX)
+            .collect(),
         right: one.right.and_then(id),
         wrong: one.wrong.and_then(id),
         repaired: one.repaired,
@@ -302,7 +422,8 @@ pub(crate) fn finding(config: &Config, one: &Difference, judge: Option<&dyn Page
 
 fn shortened(mut text: String) -> String {
     if text.len() > TEXT_BYTES_MAX {
-        let end = (0..=TEXT_BYTES_MAX - 3).rev().find(|end| text.is_char_boundary(*end)).unwrap_or(0);
+        let end =
+            (0..=TEXT_BYTES_MAX - 3).rev().find(|end| text.is_char_boundary(*end)).unwrap_or(0);
         text.truncate(end);
         text += "…";
     }

@@ -1,8 +1,11 @@
-//! Every layout holds what is written to it, by positioned calls and by queues, and reports what it should.
+//! Every layout holds what is written to it, by positioned calls and by queues, and reports what it
+//! should.
 
 use std::sync::Arc;
 
-use bedplate_block::{AlignedBuf, BlockDevice, Geometry, MemoryDevice, QueueOptions, Request, RequestKind, Segment};
+use bedplate_block::{
+    AlignedBuf, BlockDevice, Geometry, MemoryDevice, QueueOptions, Request, RequestKind, Segment,
+};
 use bedplate_volume::{Group, ImportOptions, Role, Shape};
 use rand::{RngExt, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
@@ -73,8 +76,9 @@ fn every_layout_is_a_plain_array_to_positioned_calls() {
     }
 }
 
-/// A daemon's last threads held the volume a moment longer than the daemon lived, so its group was not closed, and what was dirty was compared
-/// at the next import, or rather copied from the first member: a difference that a scrub should have told was gone.
+/// A daemon's last threads held the volume a moment longer than the daemon lived, so its group was
+/// not closed, and what was dirty was compared at the next import, or rather copied from the first
+/// member: a difference that a scrub should have told was gone.
 #[test]
 fn a_group_is_closed_while_somebody_still_holds_its_volume() {
     for (shape, members, plexes) in SHAPES {
@@ -105,11 +109,13 @@ fn every_layout_is_a_plain_array_to_queues() {
         fixture.create(shape, plexes, 0);
         let group = fixture.import();
         let device = group.volume(Role::Data).unwrap();
-        let mut queue = device.queue(&QueueOptions { depth_max: 8, buffers: 4, buffer_bytes: 8192 }).unwrap();
+        let mut queue =
+            device.queue(&QueueOptions { depth_max: 8, buffers: 4, buffer_bytes: 8192 }).unwrap();
         let mut model = vec![0_u8; device.size_bytes() as usize];
         let mut rng = Xoshiro256PlusPlus::seed_from_u64(9);
         for _ in 0..30 {
-            // A round of writes to slots of their own, one of them in two segments; then they are read back.
+            // A round of writes to slots of their own, one of them in two segments; then they are
+            // read back.
             let slot = device.size_bytes() / 8 / 512 * 512;
             let mut writes = Vec::new();
             for number in 0..6_u64 {
@@ -117,11 +123,20 @@ fn every_layout_is_a_plain_array_to_queues() {
                 let buf = fill(&mut rng, len);
                 let split = 512 * rng.random_range(1..len / 512);
                 let first = Segment { offset: number * slot, len: split as u32 };
-                let rest = vec![Segment { offset: number * slot + slot / 2, len: (len - split) as u32 }];
+                let rest =
+                    vec![Segment { offset: number * slot + slot / 2, len: (len - split) as u32 }];
                 model[first.offset as usize..][..split].copy_from_slice(&buf[..split]);
                 model[rest[0].offset as usize..][..len - split].copy_from_slice(&buf[split..]);
                 writes.push((first, rest[0]));
-                queue.push(Request { token: number, kind: RequestKind::Write, buf: Some(buf), first, rest }).unwrap();
+                queue
+                    .push(Request {
+                        token: number,
+                        kind: RequestKind::Write,
+                        buf: Some(buf),
+                        first,
+                        rest,
+                    })
+                    .unwrap();
             }
             let mut done = Vec::new();
             queue.complete(6, &mut done).unwrap();
@@ -129,12 +144,33 @@ fn every_layout_is_a_plain_array_to_queues() {
                 queue.complete(1, &mut done).unwrap();
             }
             done.sort_by_key(|completion| completion.token);
-            assert_eq!(done.iter().map(|completion| completion.token).collect::<Vec<_>>(), (0..6).collect::<Vec<_>>());
-            assert!(done.iter().all(|completion| completion.result.is_ok() && completion.buf.is_some()));
-            queue.push(Request { token: 9, kind: RequestKind::Flush, buf: None, first: Segment { offset: 0, len: 0 }, rest: Vec::new() }).unwrap();
+            assert_eq!(
+                done.iter().map(|completion| completion.token).collect::<Vec<_>>(),
+                (0..6).collect::<Vec<_>>()
+            );
+            assert!(
+                done.iter().all(|completion| completion.result.is_ok() && completion.buf.is_some())
+            );
+            queue
+                .push(Request {
+                    token: 9,
+                    kind: RequestKind::Flush,
+                    buf: None,
+                    first: Segment { offset: 0, len: 0 },
+                    rest: Vec::new(),
+                })
+                .unwrap();
             for (number, (first, rest)) in writes.iter().enumerate() {
                 let buf = Some(AlignedBuf::zeroed((first.len + rest.len) as usize));
-                queue.push(Request { token: number as u64, kind: RequestKind::Read, buf, first: *first, rest: vec![*rest] }).unwrap();
+                queue
+                    .push(Request {
+                        token: number as u64,
+                        kind: RequestKind::Read,
+                        buf,
+                        first: *first,
+                        rest: vec![*rest],
+                    })
+                    .unwrap();
             }
             let mut done = Vec::new();
             while queue.in_flight() > 0 {
@@ -143,8 +179,13 @@ fn every_layout_is_a_plain_array_to_queues() {
             for completion in done.iter().filter(|completion| completion.token != 9) {
                 let (first, rest) = writes[completion.token as usize];
                 let buf = completion.buf.as_ref().unwrap();
-                assert!(buf[..first.len as usize] == model[first.offset as usize..][..first.len as usize]);
-                assert!(buf[first.len as usize..] == model[rest.offset as usize..][..rest.len as usize]);
+                assert!(
+                    buf[..first.len as usize]
+                        == model[first.offset as usize..][..first.len as usize]
+                );
+                assert!(
+                    buf[first.len as usize..] == model[rest.offset as usize..][..rest.len as usize]
+                );
             }
         }
         // One of the queue's own buffers, handed to the member whole.
@@ -152,7 +193,13 @@ fn every_layout_is_a_plain_array_to_queues() {
         buf.copy_from_slice(&fill(&mut rng, 8192));
         let expected = buf.to_vec();
         queue
-            .push(Request { token: 1, kind: RequestKind::Write, buf: Some(buf), first: Segment { offset: 0, len: 8192 }, rest: Vec::new() })
+            .push(Request {
+                token: 1,
+                kind: RequestKind::Write,
+                buf: Some(buf),
+                first: Segment { offset: 0, len: 8192 },
+                rest: Vec::new(),
+            })
             .unwrap();
         let mut done = Vec::new();
         queue.complete(1, &mut done).unwrap();
@@ -172,11 +219,20 @@ fn what_does_not_fit_the_volume_is_refused_before_any_member_sees_it() {
     let kind = |result: bedplate_block::Result<()>| result.unwrap_err().kind;
     assert_eq!(kind(device.write_at(&buf[..100], 0)), bedplate_block::ErrorKind::Unaligned);
     assert_eq!(kind(device.write_at(&buf[8..520], 0)), bedplate_block::ErrorKind::Unaligned);
-    assert_eq!(kind(device.write_at(&buf, device.size_bytes())), bedplate_block::ErrorKind::OutOfRange);
+    assert_eq!(
+        kind(device.write_at(&buf, device.size_bytes())),
+        bedplate_block::ErrorKind::OutOfRange
+    );
     assert_eq!(kind(device.write_at(&buf, u64::MAX - 511)), bedplate_block::ErrorKind::OutOfRange);
     assert!(!device.discard(0, 4096).unwrap(), "copies stay copies");
     let mut queue = device.queue(&QueueOptions::default()).unwrap();
-    let flush = Request { token: 1, kind: RequestKind::Flush, buf: Some(buf), first: Segment { offset: 0, len: 0 }, rest: Vec::new() };
+    let flush = Request {
+        token: 1,
+        kind: RequestKind::Flush,
+        buf: Some(buf),
+        first: Segment { offset: 0, len: 0 },
+        rest: Vec::new(),
+    };
     queue.push(flush).unwrap();
     let mut done = Vec::new();
     queue.complete(1, &mut done).unwrap();
@@ -184,24 +240,40 @@ fn what_does_not_fit_the_volume_is_refused_before_any_member_sees_it() {
 }
 
 #[test]
-fn members_of_different_sectors_and_sizes_make_a_volume_of_the_larger_sector_and_the_smaller_size() {
-    let geometry = Geometry { logical_block_size: 4096, untorn_unit: 16_384, volatile_cache: true, ..MemoryDevice::GEOMETRY };
+fn members_of_different_sectors_and_sizes_make_a_volume_of_the_larger_sector_and_the_smaller_size()
+{
+    let geometry = Geometry {
+        logical_block_size: 4096,
+        untorn_unit: 16_384,
+        volatile_cache: true,
+        ..MemoryDevice::GEOMETRY
+    };
     let large = MemoryDevice::with_geometry(MEMBER_BYTES + (3 << 20), geometry);
-    let small = MemoryDevice::with_geometry(MEMBER_BYTES, Geometry { untorn_unit: 8192, ..MemoryDevice::GEOMETRY });
+    let small = MemoryDevice::with_geometry(
+        MEMBER_BYTES,
+        Geometry { untorn_unit: 8192, ..MemoryDevice::GEOMETRY },
+    );
     let devices: Vec<Arc<dyn BlockDevice>> = vec![large, small];
     bedplate_volume::create(&new_group(Shape::Mirror, 2, devices.clone(), Vec::new())).unwrap();
     let group = Group::import(&devices, &quiet()).unwrap();
     let device = group.volume(Role::Data).unwrap();
     let combined = device.geometry();
-    assert_eq!((combined.logical_block_size, combined.untorn_unit, combined.volatile_cache), (4096, 8192, true));
+    assert_eq!(
+        (combined.logical_block_size, combined.untorn_unit, combined.volatile_cache),
+        (4096, 8192, true)
+    );
     assert_eq!(device.size_bytes(), MEMBER_BYTES - (4 << 20));
-    assert_eq!(device.write_at(&AlignedBuf::zeroed(512), 512).unwrap_err().kind, bedplate_block::ErrorKind::Unaligned);
+    assert_eq!(
+        device.write_at(&AlignedBuf::zeroed(512), 512).unwrap_err().kind,
+        bedplate_block::ErrorKind::Unaligned
+    );
     device.write_at(&AlignedBuf::zeroed(4096), device.size_bytes() - 4096).unwrap();
 }
 
 #[test]
 fn a_log_of_its_own_is_a_second_volume() {
-    let devices: Vec<Arc<dyn BlockDevice>> = (0..5).map(|_| MemoryDevice::new(MEMBER_BYTES) as _).collect();
+    let devices: Vec<Arc<dyn BlockDevice>> =
+        (0..5).map(|_| MemoryDevice::new(MEMBER_BYTES) as _).collect();
     let mut new = new_group(Shape::Stripe, 2, devices[..3].to_vec(), Vec::new());
     new.log_members = devices[3..].to_vec();
     bedplate_volume::create(&new).unwrap();
@@ -216,7 +288,8 @@ fn a_log_of_its_own_is_a_second_volume() {
 
 #[test]
 fn many_threads_write_a_mirror_and_its_background_thread_tidies_up() {
-    let devices: Vec<Arc<dyn BlockDevice>> = (0..2).map(|_| MemoryDevice::new(MEMBER_BYTES) as _).collect();
+    let devices: Vec<Arc<dyn BlockDevice>> =
+        (0..2).map(|_| MemoryDevice::new(MEMBER_BYTES) as _).collect();
     bedplate_volume::create(&new_group(Shape::Mirror, 2, devices.clone(), Vec::new())).unwrap();
     let group = Group::import(&devices.clone(), &ImportOptions::default()).unwrap();
     let device = group.volume(Role::Data).unwrap();
@@ -239,8 +312,14 @@ fn many_threads_write_a_mirror_and_its_background_thread_tidies_up() {
         }
     });
     let statistics = group.volume_statistics(Role::Data).unwrap();
-    assert_eq!((statistics.writes.operations, statistics.writes.bytes, statistics.reads.operations), (800, 800 * 4096, 800));
-    assert!(statistics.flushes.operations == 16 && statistics.writes.time_us_p99 >= statistics.writes.time_us_p50);
+    assert_eq!(
+        (statistics.writes.operations, statistics.writes.bytes, statistics.reads.operations),
+        (800, 800 * 4096, 800)
+    );
+    assert!(
+        statistics.flushes.operations == 16
+            && statistics.writes.time_us_p99 >= statistics.writes.time_us_p50
+    );
     drop((device, group));
     let (mut a, mut b) = (AlignedBuf::zeroed(1 << 20), AlignedBuf::zeroed(1 << 20));
     devices[0].read_at(&mut a, 4 << 20).unwrap();

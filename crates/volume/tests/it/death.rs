@@ -1,16 +1,21 @@
-//! A member dies after any of its operations, comes back old or damaged, and two die: no error to the caller, nothing wrong afterwards.
+//! A member dies after any of its operations, comes back old or damaged, and two die: no error to
+//! the caller, nothing wrong afterwards.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use bedplate_block::{AlignedBuf, BlockDevice, MemoryDevice, QueueOptions, Request, RequestKind, Segment, SimulatedDevice, SimulatedOptions};
+use bedplate_block::{
+    AlignedBuf, BlockDevice, MemoryDevice, QueueOptions, Request, RequestKind, Segment,
+    SimulatedDevice, SimulatedOptions,
+};
 use bedplate_volume::{ErrorKind, Group, ImportOptions, MemberState, Role, Shape, Undecided};
 use rand::{RngExt, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
 
 use super::fixture::{Fixture, quiet, stamp_of, stamped};
 
-const SHAPES: [(Shape, usize); 3] = [(Shape::Mirror, 2), (Shape::StripeMirror, 4), (Shape::MirrorStripe, 4)];
+const SHAPES: [(Shape, usize); 3] =
+    [(Shape::Mirror, 2), (Shape::StripeMirror, 4), (Shape::MirrorStripe, 4)];
 
 /// What every sector shows that was written.
 type Model = HashMap<u64, u64>;
@@ -18,7 +23,8 @@ type Model = HashMap<u64, u64>;
 /// Writes, reads and flushes, by calls and by a queue in turn; every one of them succeeds.
 fn work(device: &dyn BlockDevice, model: &mut Model, seed: u64, steps: std::ops::Range<u64>) {
     let mut rng = Xoshiro256PlusPlus::seed_from_u64(seed);
-    let mut queue = device.queue(&QueueOptions { depth_max: 4, ..QueueOptions::default() }).unwrap();
+    let mut queue =
+        device.queue(&QueueOptions { depth_max: 4, ..QueueOptions::default() }).unwrap();
     for step in steps {
         let len = 512 * rng.random_range(1..=80_usize);
         let offset = rng.random_range(0..=(device.size_bytes() - len as u64) / 512) * 512;
@@ -32,7 +38,13 @@ fn work(device: &dyn BlockDevice, model: &mut Model, seed: u64, steps: std::ops:
         } else {
             let first = Segment { offset, len: len as u32 };
             queue
-                .push(Request { token: step, kind: RequestKind::Write, buf: Some(stamped(offset, len, step + 1)), first, rest: Vec::new() })
+                .push(Request {
+                    token: step,
+                    kind: RequestKind::Write,
+                    buf: Some(stamped(offset, len, step + 1)),
+                    first,
+                    rest: Vec::new(),
+                })
                 .unwrap();
             let mut done = Vec::new();
             queue.complete(1, &mut done).unwrap();
@@ -81,20 +93,34 @@ fn a_member_dies_after_any_of_its_operations_and_comes_back_as_it_was() {
                 work(&*group.volume(Role::Data).unwrap(), &mut model, 3, 0..16);
                 check_all(&group, &model);
             }
-            // The dead one is away; the others are opened and written to; then it comes back with what it held.
-            let mut back: Vec<_> =
-                fixture.members.iter().map(|member| MemoryDevice::from_snapshot(&member.snapshot(), MemoryDevice::GEOMETRY)).collect();
+            // The dead one is away; the others are opened and written to; then it comes back with
+            // what it held.
+            let mut back: Vec<_> = fixture
+                .members
+                .iter()
+                .map(|member| {
+                    MemoryDevice::from_snapshot(&member.snapshot(), MemoryDevice::GEOMETRY)
+                })
+                .collect();
             let dead = back.remove(1);
             {
-                let group = Group::import(&devices(&back), &ImportOptions { degraded: true, ..quiet() }).unwrap();
+                let group =
+                    Group::import(&devices(&back), &ImportOptions { degraded: true, ..quiet() })
+                        .unwrap();
                 work(&*group.volume(Role::Data).unwrap(), &mut model, 4, 100..108);
             }
             back.insert(1, dead);
             let group = Group::import(&devices(&back), &quiet()).unwrap();
             check_all(&group, &model);
             group.sync().unwrap();
-            assert!(group.config().members.iter().all(|member| member.state == MemberState::Active));
-            assert_eq!(group.scrub(false, &Undecided, &mut |_| ()).unwrap().differences, [], "{shape:?}, died after {dies_after}");
+            assert!(
+                group.config().members.iter().all(|member| member.state == MemberState::Active)
+            );
+            assert_eq!(
+                group.scrub(false, &Undecided, &mut |_| ()).unwrap().differences,
+                [],
+                "{shape:?}, died after {dies_after}"
+            );
             check_all(&group, &model);
             states += 1;
         }
@@ -109,7 +135,12 @@ fn a_member_that_comes_back_damaged_is_named_or_copied_anew() {
     let mut model = Model::new();
     work(&*fixture.import().volume(Role::Data).unwrap(), &mut model, 5, 0..8);
     let alone = ImportOptions { degraded: true, ..quiet() };
-    work(&*Group::import(&[fixture.device(0)], &alone).unwrap().volume(Role::Data).unwrap(), &mut model, 6, 8..16);
+    work(
+        &*Group::import(&[fixture.device(0)], &alone).unwrap().volume(Role::Data).unwrap(),
+        &mut model,
+        6,
+        8..16,
+    );
     let snapshot = fixture.members[1].snapshot();
     let returned = |damage: &[u64]| {
         let device = SimulatedDevice::over(&snapshot, &SimulatedOptions::default());
@@ -117,10 +148,12 @@ fn a_member_that_comes_back_damaged_is_named_or_copied_anew() {
         device
     };
     // Both labels damaged: refused by name, and the group goes on without it.
-    let error = Group::import(&[fixture.device(0), returned(&[100, (1 << 20) + 100])], &quiet()).unwrap_err();
+    let error = Group::import(&[fixture.device(0), returned(&[100, (1 << 20) + 100])], &quiet())
+        .unwrap_err();
     assert!(error.kind == ErrorKind::Corrupt && error.message.contains("simulated"), "{error}");
     // Its dirty region log damaged: what it says is not believed, and everything is copied.
-    let group = Group::import(&[fixture.device(0), returned(&[100, (2 << 20) + 50])], &quiet()).unwrap();
+    let group =
+        Group::import(&[fixture.device(0), returned(&[100, (2 << 20) + 50])], &quiet()).unwrap();
     group.sync().unwrap();
     assert_eq!(group.scrub(false, &Undecided, &mut |_| ()).unwrap().differences, []);
     check_all(&group, &model);
@@ -150,8 +183,15 @@ fn two_that_die_one_after_the_other_are_an_error_that_names_both_unless_copies_a
         match written {
             Ok(()) => device.flush().unwrap(),
             Err(error) => {
-                assert!(error.detail.contains(&format!("member{first}")) && error.detail.contains(&format!("member{second}")), "{error}");
-                assert!(device.flush().is_err() && device.write_at(&whole, 0).is_err(), "nothing is written or called durable again");
+                assert!(
+                    error.detail.contains(&format!("member{first}"))
+                        && error.detail.contains(&format!("member{second}")),
+                    "{error}"
+                );
+                assert!(
+                    device.flush().is_err() && device.write_at(&whole, 0).is_err(),
+                    "nothing is written or called durable again"
+                );
             }
         }
     }

@@ -1,18 +1,20 @@
-//! The ground of these tests: groups on simulated members, one clock over all of them, and power cuts at any moment of it.
+//! The ground of these tests: groups on simulated members, one clock over all of them, and power
+//! cuts at any moment of it.
 
 use std::sync::Arc;
 
 use super::tested::{self, Arrangement, Group, ImportOptions, NewGroup, Shape};
 use bedplate_block::{
-    AlignedBuf, BlockDevice, Completion, CrashChoice, DeviceCall, DeviceQueue, Hook, HookedDevice, MemoryDevice, QueueOptions, Request, Result,
-    SimulatedDevice,
+    AlignedBuf, BlockDevice, Completion, CrashChoice, DeviceCall, DeviceQueue, Hook, HookedDevice,
+    MemoryDevice, QueueOptions, Request, Result, SimulatedDevice,
 };
 use parking_lot::Mutex;
 
 pub const MEMBER_BYTES: u64 = (4 << 20) + (1 << 20);
 pub const REGION_BYTES: u64 = 64 << 10;
 
-/// What every member's log held after each operation of any member: the clock of a power cut that hits all at once.
+/// What every member's log held after each operation of any member: the clock of a power cut that
+/// hits all at once.
 pub type Clock = Arc<Mutex<Vec<Vec<usize>>>>;
 
 /// Simulated members under one clock.
@@ -48,8 +50,17 @@ impl Hook for Watched {
         result
     }
 
-    fn queue(&self, inner: &Arc<dyn BlockDevice>, options: &QueueOptions) -> Result<Box<dyn DeviceQueue>> {
-        Ok(Box::new(WatchedQueue { queue: inner.queue(options)?, all: self.all.clone(), clock: Arc::clone(&self.clock), lazy: self.lazy }))
+    fn queue(
+        &self,
+        inner: &Arc<dyn BlockDevice>,
+        options: &QueueOptions,
+    ) -> Result<Box<dyn DeviceQueue>> {
+        Ok(Box::new(WatchedQueue {
+            queue: inner.queue(options)?,
+            all: self.all.clone(),
+            clock: Arc::clone(&self.clock),
+            lazy: self.lazy,
+        }))
     }
 }
 
@@ -96,7 +107,11 @@ impl Fixture {
 
     /// As [`new`](Self::new), of members of these sizes.
     pub fn of_sizes(sizes: &[u64], seed: u64) -> Self {
-        let members = sizes.iter().zip(0..).map(|(size, n)| SimulatedDevice::new(*size, seed * 100 + n)).collect();
+        let members = sizes
+            .iter()
+            .zip(0..)
+            .map(|(size, n)| SimulatedDevice::new(*size, seed * 100 + n))
+            .collect();
         Self { members, clock: Clock::default(), lazy: false }
     }
 
@@ -107,7 +122,11 @@ impl Fixture {
 
     pub fn device(&self, index: usize) -> Arc<dyn BlockDevice> {
         let (all, clock) = (self.members.clone(), Arc::clone(&self.clock));
-        HookedDevice::named(format!("member{index}"), Arc::clone(&all[index]) as _, Watched { all, clock, lazy: self.lazy })
+        HookedDevice::named(
+            format!("member{index}"),
+            Arc::clone(&all[index]) as _,
+            Watched { all, clock, lazy: self.lazy },
+        )
     }
 
     /// Makes a group of all members but the last `spares`.
@@ -129,7 +148,8 @@ impl Fixture {
         Group::import(&self.devices(), &quiet()).unwrap()
     }
 
-    /// Returns every moment at which the power can go: between any two operations of any two members.
+    /// Returns every moment at which the power can go: between any two operations of any two
+    /// members.
     pub fn moments(&self) -> Vec<Vec<usize>> {
         let clock = self.clock.lock();
         let mut moments: Vec<Vec<usize>> = Vec::new();
@@ -148,19 +168,28 @@ impl Fixture {
         moments
     }
 
-    /// Returns what the members hold after the power went at a moment. Choices: 0 nothing unflushed arrives, 1 everything, 2 only the last write
-    /// of each member, 3 only the last write of one member; others by their seed.
+    /// Returns what the members hold after the power went at a moment. Choices: 0 nothing unflushed
+    /// arrives, 1 everything, 2 only the last write of each member, 3 only the last write of one
+    /// member; others by their seed.
     pub fn after_cut(&self, moment: &[usize], choice: u64) -> Vec<Arc<MemoryDevice>> {
         let lucky = moment.iter().sum::<usize>() % moment.len();
         let of = |index: usize, member: &SimulatedDevice| match choice {
             0 => CrashChoice::LoseAll,
             1 => CrashChoice::KeepAll,
-            2 => CrashChoice::Keep(member.unflushed(moment[index]).last().copied().into_iter().collect()),
-            3 if index == lucky => CrashChoice::Keep(member.unflushed(moment[index]).last().copied().into_iter().collect()),
+            2 => CrashChoice::Keep(
+                member.unflushed(moment[index]).last().copied().into_iter().collect(),
+            ),
+            3 if index == lucky => CrashChoice::Keep(
+                member.unflushed(moment[index]).last().copied().into_iter().collect(),
+            ),
             3 => CrashChoice::LoseAll,
             seed => CrashChoice::Seeded(seed * 31 + index as u64),
         };
-        self.members.iter().enumerate().map(|(index, member)| member.crash_image(moment[index], &of(index, member))).collect()
+        self.members
+            .iter()
+            .enumerate()
+            .map(|(index, member)| member.crash_image(moment[index], &of(index, member)))
+            .collect()
     }
 }
 
@@ -169,7 +198,12 @@ pub fn quiet() -> ImportOptions {
     ImportOptions { background: false, ..ImportOptions::default() }
 }
 
-pub fn new_group(shape: Shape, plexes: usize, members: Vec<Arc<dyn BlockDevice>>, spares: Vec<Arc<dyn BlockDevice>>) -> NewGroup {
+pub fn new_group(
+    shape: Shape,
+    plexes: usize,
+    members: Vec<Arc<dyn BlockDevice>>,
+    spares: Vec<Arc<dyn BlockDevice>>,
+) -> NewGroup {
     NewGroup {
         name: "tank".into(),
         data: Arrangement { shape, unit_bytes: 16 << 10, plexes },
@@ -182,7 +216,8 @@ pub fn new_group(shape: Shape, plexes: usize, members: Vec<Arc<dyn BlockDevice>>
     }
 }
 
-/// Returns a buffer whose every sector names its write: the sector's address and the write's number.
+/// Returns a buffer whose every sector names its write: the sector's address and the write's
+/// number.
 pub fn stamped(address: u64, len: usize, write: u64) -> AlignedBuf {
     let mut buf = AlignedBuf::zeroed(len);
     for (at, sector) in buf.chunks_mut(512).enumerate() {
@@ -194,12 +229,19 @@ pub fn stamped(address: u64, len: usize, write: u64) -> AlignedBuf {
     buf
 }
 
-/// Returns the number of the write that a sector shows, checking that the whole sector is of one write and in its place; 0: never written.
+/// Returns the number of the write that a sector shows, checking that the whole sector is of one
+/// write and in its place; 0: never written.
 pub fn stamp_of(sector: &[u8], address: u64) -> u64 {
     let write = u64::from_le_bytes(sector[8..16].try_into().unwrap());
     for word in sector.chunks(16) {
-        let (at, number) = (u64::from_le_bytes(word[..8].try_into().unwrap()), u64::from_le_bytes(word[8..].try_into().unwrap()));
-        assert!((write == 0 && at == 0 && number == 0) || (at == address && number == write), "sector {address} is torn or misplaced");
+        let (at, number) = (
+            u64::from_le_bytes(word[..8].try_into().unwrap()),
+            u64::from_le_bytes(word[8..].try_into().unwrap()),
+        );
+        assert!(
+            (write == 0 && at == 0 && number == 0) || (at == address && number == write),
+            "sector {address} is torn or misplaced"
+        );
     }
     write
 }
@@ -213,11 +255,28 @@ pub struct Acknowledged {
 
 /// What a sector may show after a cut: what was durable, and everything written after.
 pub fn allowed(history: &[Acknowledged], at: u64, cut: usize) -> Vec<u64> {
-    let covered = history.iter().filter(|entry| entry.write.is_none() && entry.ended <= cut).map(|entry| entry.begun).max().unwrap_or(0);
-    let touches = |entry: &&Acknowledged| entry.write.is_some_and(|(offset, len, _)| (offset..offset + len as u64).contains(&at));
+    let covered = history
+        .iter()
+        .filter(|entry| entry.write.is_none() && entry.ended <= cut)
+        .map(|entry| entry.begun)
+        .max()
+        .unwrap_or(0);
+    let touches = |entry: &&Acknowledged| {
+        entry.write.is_some_and(|(offset, len, _)| (offset..offset + len as u64).contains(&at))
+    };
     let number = |entry: &Acknowledged| entry.write.map_or(0, |(_, _, number)| number);
-    let durable = history.iter().filter(touches).filter(|entry| entry.ended <= covered).map(number).max().unwrap_or(0);
-    let later = history.iter().filter(touches).filter(|entry| entry.ended > covered && entry.begun <= cut).map(number);
+    let durable = history
+        .iter()
+        .filter(touches)
+        .filter(|entry| entry.ended <= covered)
+        .map(number)
+        .max()
+        .unwrap_or(0);
+    let later = history
+        .iter()
+        .filter(touches)
+        .filter(|entry| entry.ended > covered && entry.begun <= cut)
+        .map(number);
     std::iter::once(durable).chain(later).collect()
 }
 

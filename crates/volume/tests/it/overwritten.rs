@@ -1,18 +1,24 @@
-//! Members that something else writes over while the group is open: noticed by their labels at every moment, never copied from, and filled again.
+//! Members that something else writes over while the group is open: noticed by their labels at
+//! every moment, never copied from, and filled again.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use bedplate_block::{
-    AlignedBuf, BlockDevice, Completion, DeviceCall, DeviceQueue, Fault, FaultRule, Hook, HookedDevice, QueueOptions, ReadFault, Request, Result,
-    SimulatedDevice, SimulatedOptions, Trigger,
+    AlignedBuf, BlockDevice, Completion, DeviceCall, DeviceQueue, Fault, FaultRule, Hook,
+    HookedDevice, QueueOptions, ReadFault, Request, Result, SimulatedDevice, SimulatedOptions,
+    Trigger,
 };
-use bedplate_volume::{ErrorKind, Group, ImportOptions, Label, MemberState, NewGroup, PageArbiter, Role, Shape, Target, Undecided};
+use bedplate_volume::{
+    ErrorKind, Group, ImportOptions, Label, MemberState, NewGroup, PageArbiter, Role, Shape,
+    Target, Undecided,
+};
 
 use super::fixture::{Fixture, MEMBER_BYTES, new_group, quiet, stamp_of, stamped};
 
-const SHAPES: [(Shape, usize); 4] = [(Shape::Mirror, 2), (Shape::StripeMirror, 4), (Shape::MirrorStripe, 4), (Shape::Raid5, 3)];
+const SHAPES: [(Shape, usize); 4] =
+    [(Shape::Mirror, 2), (Shape::StripeMirror, 4), (Shape::MirrorStripe, 4), (Shape::Raid5, 3)];
 const CHUNK: usize = 64 << 10;
 /// The unit of the groups of these tests.
 const UNIT: usize = 16 << 10;
@@ -34,7 +40,9 @@ struct Doomed {
 
 impl Doomed {
     fn count(&self) {
-        if self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1)) == Ok(1) {
+        if self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1))
+            == Ok(1)
+        {
             self.below.write_zeroes(0, self.below.size_bytes()).unwrap();
         }
     }
@@ -47,7 +55,11 @@ impl Hook for Doomed {
         result
     }
 
-    fn queue(&self, inner: &Arc<dyn BlockDevice>, options: &QueueOptions) -> Result<Box<dyn DeviceQueue>> {
+    fn queue(
+        &self,
+        inner: &Arc<dyn BlockDevice>,
+        options: &QueueOptions,
+    ) -> Result<Box<dyn DeviceQueue>> {
         let doomed = Self { below: Arc::clone(&self.below), left: Arc::clone(&self.left) };
         Ok(Box::new(DoomedQueue { queue: inner.queue(options)?, doomed }))
     }
@@ -84,7 +96,8 @@ impl DeviceQueue for DoomedQueue {
     }
 }
 
-/// A group whose volume was filled, and where the count of one member's operations is kept. It runs down only when it is set.
+/// A group whose volume was filled, and where the count of one member's operations is kept. It runs
+/// down only when it is set.
 struct Scene {
     fixture: Fixture,
     devices: Vec<Arc<dyn BlockDevice>>,
@@ -96,11 +109,20 @@ struct Scene {
 const NEVER: usize = usize::MAX;
 
 impl Scene {
-    fn new(new: impl FnOnce(Vec<Arc<dyn BlockDevice>>) -> NewGroup, sizes: &[u64], victim: usize) -> Self {
+    fn new(
+        new: impl FnOnce(Vec<Arc<dyn BlockDevice>>) -> NewGroup,
+        sizes: &[u64],
+        victim: usize,
+    ) -> Self {
         let (fixture, left) = (Fixture::of_sizes(sizes, 70), Arc::new(AtomicUsize::new(NEVER)));
         let mut devices = fixture.devices();
-        let doomed = Doomed { below: Arc::clone(&fixture.members[victim]), left: Arc::clone(&left) };
-        devices[victim] = HookedDevice::named(format!("member{victim}"), Arc::clone(&fixture.members[victim]) as _, doomed);
+        let doomed =
+            Doomed { below: Arc::clone(&fixture.members[victim]), left: Arc::clone(&left) };
+        devices[victim] = HookedDevice::named(
+            format!("member{victim}"),
+            Arc::clone(&fixture.members[victim]) as _,
+            doomed,
+        );
         bedplate_volume::create(&new(devices.clone())).unwrap();
         let mut older = AlignedBuf::zeroed(sizes[victim] as usize);
         fixture.members[victim].read_at(&mut older, 0).unwrap();
@@ -123,18 +145,23 @@ impl Scene {
 
     fn overwrite(&self, victim: usize, with: With) {
         match with {
-            With::Zeros => self.fixture.members[victim].write_zeroes(0, self.fixture.members[victim].size_bytes()).unwrap(),
+            With::Zeros => self.fixture.members[victim]
+                .write_zeroes(0, self.fixture.members[victim].size_bytes())
+                .unwrap(),
             With::OlderCopy => self.fixture.members[victim].write_at(&self.older, 0).unwrap(),
         }
     }
 
     fn all_but(&self, victim: usize) -> Vec<Arc<dyn BlockDevice>> {
-        (0..self.devices.len()).filter(|at| *at != victim).map(|at| Arc::clone(&self.devices[at])).collect()
+        (0..self.devices.len())
+            .filter(|at| *at != victim)
+            .map(|at| Arc::clone(&self.devices[at]))
+            .collect()
     }
 }
 
-/// Lets something else write over a member after each number of its operations, from the first on, until `act` ends before it comes to that. Returns
-/// how often it was.
+/// Lets something else write over a member after each number of its operations, from the first on,
+/// until `act` ends before it comes to that. Returns how often it was.
 fn sweep(step: usize, mut act: impl FnMut(usize) -> usize) -> usize {
     for (tries, after) in (1..).step_by(step).enumerate() {
         if act(after) > 0 {
@@ -159,7 +186,10 @@ fn fill(device: &dyn BlockDevice, number: u64) {
 fn check_from(device: &dyn BlockDevice, start: u64, number: u64, context: &str) {
     let mut buf = AlignedBuf::zeroed((device.size_bytes() - start) as usize);
     device.read_at(&mut buf, start).unwrap_or_else(|error| panic!("{context}: {error}"));
-    let wrong = buf.chunks(512).zip((start..).step_by(512)).find(|(sector, at)| stamp_of(sector, *at) != number);
+    let wrong = buf
+        .chunks(512)
+        .zip((start..).step_by(512))
+        .find(|(sector, at)| stamp_of(sector, *at) != number);
     assert!(wrong.is_none(), "{context}: sector {:?}", wrong.map(|(_, at)| at));
 }
 
@@ -184,18 +214,28 @@ fn s_130_a_member_that_was_overwritten_leaves_and_is_filled_again() {
             let group = scene.open();
             fill(&*data(&group), 1);
             group.check_members().unwrap();
-            assert_eq!((state(&group, 1), group.failures()), (MemberState::Active, vec![None; members]), "{context}");
+            assert_eq!(
+                (state(&group, 1), group.failures()),
+                (MemberState::Active, vec![None; members]),
+                "{context}"
+            );
             scene.overwrite(1, with);
             group.check_members().unwrap();
             let why = group.failures()[1].clone().unwrap();
-            assert!(state(&group, 1) == MemberState::Failed && why.contains("member1") && why.contains("label"), "{context}: {why}");
+            assert!(
+                state(&group, 1) == MemberState::Failed
+                    && why.contains("member1")
+                    && why.contains("label"),
+                "{context}: {why}"
+            );
             let reads = |group: &Group| group.statistics()[1].as_ref().unwrap().reads.operations;
             let before = reads(&group);
             check(&group, 1, &context);
             assert_eq!(reads(&group), before, "{context}: it is not read any more");
             fill(&*data(&group), 2);
             drop(group);
-            let label = Label::read(&*scene.fixture.members[1]).ok().map(|label| label.config.event);
+            let label =
+                Label::read(&*scene.fixture.members[1]).ok().map(|label| label.config.event);
             assert!(label.is_none_or(|event| event == 1), "{context}: it gets no label");
             let found = if with == With::Zeros { scene.all_but(1) } else { scene.devices.clone() };
             let group = Group::import(&found, &quiet()).unwrap();
@@ -212,7 +252,8 @@ fn s_130_a_member_that_was_overwritten_leaves_and_is_filled_again() {
     }
 }
 
-/// S-130: an older copy of a member that had left because it was overwritten tells nothing of what it missed, so all of it is copied.
+/// S-130: an older copy of a member that had left because it was overwritten tells nothing of what
+/// it missed, so all of it is copied.
 #[test]
 fn s_130_what_was_put_back_after_it_was_overwritten_is_filled_wholly() {
     let scene = Scene::of(Shape::Mirror, 2, 0, 1);
@@ -233,7 +274,8 @@ fn s_130_what_was_put_back_after_it_was_overwritten_is_filled_wholly() {
     check(&group, 1, "put back");
 }
 
-/// S-130, I-GRP-2: the group is closed before anything else looks at the label; so it was that the member got a new one, and was read from.
+/// S-130, I-GRP-2: the group is closed before anything else looks at the label; so it was that the
+/// member got a new one, and was read from.
 #[test]
 fn s_130_no_label_is_written_over_what_is_not_the_last_one() {
     for (shape, members) in SHAPES {
@@ -244,7 +286,8 @@ fn s_130_no_label_is_written_over_what_is_not_the_last_one() {
             scene.overwrite(1, with);
             group.close().unwrap();
             drop(group);
-            let label = Label::read(&*scene.fixture.members[1]).ok().map(|label| label.config.event);
+            let label =
+                Label::read(&*scene.fixture.members[1]).ok().map(|label| label.config.event);
             assert_eq!(label, (with == With::OlderCopy).then_some(1), "{context}");
             let group = Group::import(&scene.all_but(1), &quiet()).unwrap();
             assert_eq!(state(&group, 1), MemberState::Failed, "{context}");
@@ -253,8 +296,9 @@ fn s_130_no_label_is_written_over_what_is_not_the_last_one() {
     }
 }
 
-/// S-130: while the volume is written to, by calls and by a queue. What a mirror holds is right afterwards; so are the rows of a RAID-5 that were not
-/// written between the overwriting and its notice.
+/// S-130: while the volume is written to, by calls and by a queue. What a mirror holds is right
+/// afterwards; so are the rows of a RAID-5 that were not written between the overwriting and its
+/// notice.
 #[test]
 fn s_130_a_member_that_is_overwritten_while_it_is_written_costs_no_copy() {
     for (shape, members) in SHAPES {
@@ -262,17 +306,31 @@ fn s_130_a_member_that_is_overwritten_while_it_is_written_costs_no_copy() {
             let scene = Scene::of(shape, members, 0, 1);
             let context = format!("{shape:?}, overwritten after {after}");
             let group = scene.open();
-            let (device, half) = (data(&group), if shape == Shape::Raid5 { 1 << 20 } else { data(&group).size_bytes() });
+            let (device, half) = (
+                data(&group),
+                if shape == Shape::Raid5 { 1 << 20 } else { data(&group).size_bytes() },
+            );
             fill(&*device, 1);
             scene.left.store(after, Ordering::Relaxed);
             let mut queue = device.queue(&QueueOptions::default()).unwrap();
             for at in (0..half).step_by(CHUNK) {
-                let (len, buf) = (CHUNK.min((half - at) as usize), stamped(at, CHUNK.min((half - at) as usize), 2));
+                let (len, buf) = (
+                    CHUNK.min((half - at) as usize),
+                    stamped(at, CHUNK.min((half - at) as usize), 2),
+                );
                 if (at / CHUNK as u64).is_multiple_of(2) {
                     device.write_at(&buf, at).unwrap();
                 } else {
                     let first = bedplate_block::Segment { offset: at, len: len as u32 };
-                    queue.push(Request { token: 0, kind: bedplate_block::RequestKind::Write, buf: Some(buf), first, rest: Vec::new() }).unwrap();
+                    queue
+                        .push(Request {
+                            token: 0,
+                            kind: bedplate_block::RequestKind::Write,
+                            buf: Some(buf),
+                            first,
+                            rest: Vec::new(),
+                        })
+                        .unwrap();
                     let mut done = Vec::new();
                     queue.complete(1, &mut done).unwrap();
                     done.remove(0).result.unwrap();
@@ -304,7 +362,9 @@ fn s_130_once_it_was_noticed_nothing_is_read_from_what_was_overwritten() {
             fill(&*device, 1);
             scene.left.store(after, Ordering::Relaxed);
             let mut buf = AlignedBuf::zeroed(CHUNK);
-            (0..device.size_bytes() - CHUNK as u64).step_by(CHUNK).for_each(|at| device.read_at(&mut buf, at).unwrap());
+            (0..device.size_bytes() - CHUNK as u64)
+                .step_by(CHUNK)
+                .for_each(|at| device.read_at(&mut buf, at).unwrap());
             let left = scene.left.swap(NEVER, Ordering::Relaxed);
             group.check_members().unwrap();
             check(&group, 1, &format!("{shape:?}, overwritten after {after}"));
@@ -317,17 +377,25 @@ fn s_130_once_it_was_noticed_nothing_is_read_from_what_was_overwritten() {
 struct Misled;
 
 impl PageArbiter for Misled {
-    fn judge(&self, _: Role, _: std::ops::Range<u64>, copies: usize, _: &mut dyn FnMut(usize, u64, &mut [u8]) -> bool) -> Option<usize> {
+    fn judge(
+        &self,
+        _: Role,
+        _: std::ops::Range<u64>,
+        copies: usize,
+        _: &mut dyn FnMut(usize, u64, &mut [u8]) -> bool,
+    ) -> Option<usize> {
         Some(1.min(copies - 1))
     }
 }
 
-/// S-130: while copies are compared, nothing is made good from it, and nothing that it holds is told as a difference.
+/// S-130: while copies are compared, nothing is made good from it, and nothing that it holds is
+/// told as a difference.
 #[test]
 fn s_130_a_scrub_does_not_compare_with_what_was_overwritten() {
     for (shape, members) in SHAPES {
         let states = sweep(7, |after| {
-            let (scene, context) = (Scene::of(shape, members, 0, 1), format!("{shape:?}, overwritten after {after}"));
+            let (scene, context) =
+                (Scene::of(shape, members, 0, 1), format!("{shape:?}, overwritten after {after}"));
             let group = scene.open();
             fill(&*data(&group), 1);
             scene.left.store(after, Ordering::Relaxed);
@@ -353,11 +421,16 @@ fn s_130_after_a_crash_nothing_is_made_to_agree_with_what_was_overwritten() {
         let images: Vec<_> = scene.fixture.members.iter().map(|member| member.snapshot()).collect();
         drop(group);
         sweep(5, |after| {
-            let members: Vec<_> = images.iter().map(|image| SimulatedDevice::over(image, &SimulatedOptions::default())).collect();
+            let members: Vec<_> = images
+                .iter()
+                .map(|image| SimulatedDevice::over(image, &SimulatedOptions::default()))
+                .collect();
             let left = Arc::new(AtomicUsize::new(NEVER));
-            let mut devices: Vec<Arc<dyn BlockDevice>> = members.iter().map(|member| Arc::clone(member) as _).collect();
+            let mut devices: Vec<Arc<dyn BlockDevice>> =
+                members.iter().map(|member| Arc::clone(member) as _).collect();
             let doomed = Doomed { below: Arc::clone(&members[0]), left: Arc::clone(&left) };
-            devices[0] = HookedDevice::named("member0".into(), Arc::clone(&members[0]) as _, doomed);
+            devices[0] =
+                HookedDevice::named("member0".into(), Arc::clone(&members[0]) as _, doomed);
             let group = Group::import(&devices, &quiet()).unwrap();
             left.store(after, Ordering::Relaxed);
             group.sync().unwrap();
@@ -371,11 +444,13 @@ fn s_130_after_a_crash_nothing_is_made_to_agree_with_what_was_overwritten() {
     }
 }
 
-/// S-130: what is filled from a member that is overwritten meanwhile is filled again from another before it counts.
+/// S-130: what is filled from a member that is overwritten meanwhile is filled again from another
+/// before it counts.
 #[test]
 fn s_130_what_was_copied_from_an_overwritten_member_is_copied_again() {
     let states = sweep(5, |after| {
-        let (scene, context) = (Scene::of(Shape::Mirror, 3, 1, 0), format!("overwritten after {after}"));
+        let (scene, context) =
+            (Scene::of(Shape::Mirror, 3, 1, 0), format!("overwritten after {after}"));
         let group = scene.open();
         fill(&*data(&group), 1);
         scene.fixture.members[2].die();
@@ -407,7 +482,8 @@ fn s_130_a_relayout_copies_nothing_from_what_was_overwritten() {
     ];
     for (shape, members, target) in ways {
         sweep(11, |after| {
-            let (scene, context) = (Scene::of(shape, members, 0, 0), format!("{shape:?}, overwritten after {after}"));
+            let (scene, context) =
+                (Scene::of(shape, members, 0, 0), format!("{shape:?}, overwritten after {after}"));
             let group = scene.open();
             fill(&*data(&group), 1);
             group.relayout(Role::Data, &target, 0).unwrap();
@@ -437,18 +513,35 @@ fn s_130_without_another_copy_it_is_an_error_that_names_the_member() {
         let error = group.check_members().unwrap_err();
         assert!(error.message.contains("member1") || shape == Shape::Mirror, "{context}: {error}");
         assert!(group.failures()[1].is_some(), "{context}");
-        let (good, bad) = (0..device.size_bytes()).step_by(UNIT).fold((false, false), |(good, bad), at| {
-            let read = device.read_at(&mut AlignedBuf::zeroed(512), at);
-            read.as_ref().err().into_iter().for_each(|error| assert!(error.detail.contains("member1"), "{context}: {error}"));
-            (good || read.is_ok(), bad || read.is_err())
-        });
-        assert_eq!((good, bad), (shape != Shape::Mirror, true), "{context}: the other member is read as ever");
-        assert!(device.write_at(&stamped(0, 512, 2), 0).is_err() && device.flush().is_err(), "{context}");
-        assert!(group.set_foreground(200).is_err() && group.config().event >= event, "{context}: no label can say anything");
+        let (good, bad) =
+            (0..device.size_bytes()).step_by(UNIT).fold((false, false), |(good, bad), at| {
+                let read = device.read_at(&mut AlignedBuf::zeroed(512), at);
+                read.as_ref().err().into_iter().for_each(|error| {
+                    assert!(error.detail.contains("member1"), "{context}: {error}")
+                });
+                (good || read.is_ok(), bad || read.is_err())
+            });
+        assert_eq!(
+            (good, bad),
+            (shape != Shape::Mirror, true),
+            "{context}: the other member is read as ever"
+        );
+        assert!(
+            device.write_at(&stamped(0, 512, 2), 0).is_err() && device.flush().is_err(),
+            "{context}"
+        );
+        assert!(
+            group.set_foreground(200).is_err() && group.config().event >= event,
+            "{context}: no label can say anything"
+        );
         let error = group.close().unwrap_err();
         assert!(matches!(error.kind, ErrorKind::Broken | ErrorKind::Device), "{context}: {error}");
         drop((device, group));
-        assert_eq!(Label::read(&*scene.fixture.members[1]).unwrap_err().kind, ErrorKind::NotAMember, "{context}");
+        assert_eq!(
+            Label::read(&*scene.fixture.members[1]).unwrap_err().kind,
+            ErrorKind::NotAMember,
+            "{context}"
+        );
     }
 }
 
@@ -478,7 +571,10 @@ fn s_130_a_spare_stands_in_unless_it_was_overwritten_too() {
 #[test]
 fn s_130_with_a_host_that_is_overwritten_goes_what_lies_on_it() {
     let roomy = 2 * MEMBER_BYTES + (2 << 20);
-    let new = |devices| NewGroup { reserve_bytes: roomy - MEMBER_BYTES, ..new_group(Shape::StripeMirror, 2, devices, Vec::new()) };
+    let new = |devices| NewGroup {
+        reserve_bytes: roomy - MEMBER_BYTES,
+        ..new_group(Shape::StripeMirror, 2, devices, Vec::new())
+    };
     let scene = Scene::new(new, &[roomy; 4], 2);
     let group = scene.open();
     fill(&*data(&group), 1);
@@ -486,7 +582,11 @@ fn s_130_with_a_host_that_is_overwritten_goes_what_lies_on_it() {
     fill(&*data(&group), 2);
     group.sync().unwrap();
     let config = group.config();
-    let host = config.members[1].relocated.as_ref().map(|relocated| config.index_of(relocated.pieces[0].host).unwrap()).unwrap();
+    let host = config.members[1]
+        .relocated
+        .as_ref()
+        .map(|relocated| config.index_of(relocated.pieces[0].host).unwrap())
+        .unwrap();
     scene.fixture.members[host].write_zeroes(0, roomy).unwrap();
     group.check_members().unwrap();
     assert_eq!((state(&group, 1), state(&group, host)), (MemberState::Failed, MemberState::Failed));
@@ -508,14 +608,16 @@ fn s_130_the_background_thread_notices_by_itself() {
     assert_eq!(group.failures()[0], None);
 }
 
-/// S-130: a group that is only looked at is not written to, and does not read what was overwritten either.
+/// S-130: a group that is only looked at is not written to, and does not read what was overwritten
+/// either.
 #[test]
 fn s_130_a_group_that_is_open_for_reading_only_notices_when_it_is_asked() {
     let scene = Scene::of(Shape::Mirror, 2, 0, 1);
     let group = scene.open();
     fill(&*data(&group), 1);
     drop(group);
-    let group = Group::import(&scene.devices, &ImportOptions { read_only: true, ..quiet() }).unwrap();
+    let group =
+        Group::import(&scene.devices, &ImportOptions { read_only: true, ..quiet() }).unwrap();
     scene.overwrite(1, With::Zeros);
     let operations = scene.fixture.members[0].operation_count();
     group.check_members().unwrap();
@@ -524,19 +626,24 @@ fn s_130_a_group_that_is_open_for_reading_only_notices_when_it_is_asked() {
     assert_eq!(scene.fixture.members[0].operation_count(), operations, "nothing was written");
 }
 
-/// S-130: a member that does not answer leaves as one that fails, while the volume is not used; where the group is not whole without it nothing is latched,
-/// because it may answer again.
+/// S-130: a member that does not answer leaves as one that fails, while the volume is not used;
+/// where the group is not whole without it nothing is latched, because it may answer again.
 #[test]
 fn s_130_a_member_whose_label_cannot_be_read_leaves_if_the_group_is_whole_without_it() {
     for shape in [Shape::Mirror, Shape::Stripe] {
         let scene = Scene::of(shape, 2, 0, 1);
         let group = scene.open();
         fill(&*data(&group), 1);
-        let unreadable = FaultRule::new(Fault::Read(ReadFault::Fail), Trigger::Always).within(0..2 << 20);
+        let unreadable =
+            FaultRule::new(Fault::Read(ReadFault::Fail), Trigger::Always).within(0..2 << 20);
         scene.fixture.members[1].inject(unreadable);
         group.check_members().unwrap();
         let failed = shape == Shape::Mirror;
-        assert_eq!((state(&group, 1) == MemberState::Failed, group.failures()[1].is_some()), (failed, failed), "{shape:?}");
+        assert_eq!(
+            (state(&group, 1) == MemberState::Failed, group.failures()[1].is_some()),
+            (failed, failed),
+            "{shape:?}"
+        );
         fill(&*data(&group), 2);
         check(&group, 2, &format!("{shape:?}"));
         drop(group);

@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use bedplate_block::{AlignedBuf, BlockDevice, Completion, DeviceQueue, QueueOptions, Request, RequestKind, Segment};
+use bedplate_block::{
+    AlignedBuf, BlockDevice, Completion, DeviceQueue, QueueOptions, Request, RequestKind, Segment,
+};
 use bedplate_volume::{MemberState, Role, Shape, Undecided};
 
 use super::fixture::{Fixture, REGION_BYTES, stamp_of, stamped};
@@ -16,7 +18,9 @@ fn queue(device: &dyn BlockDevice) -> Box<dyn DeviceQueue> {
 
 fn push(queue: &mut dyn DeviceQueue, token: u64, buf: AlignedBuf, offset: u64) {
     let first = Segment { offset, len: buf.len() as u32 };
-    queue.push(Request { token, kind: RequestKind::Write, buf: Some(buf), first, rest: Vec::new() }).unwrap();
+    queue
+        .push(Request { token, kind: RequestKind::Write, buf: Some(buf), first, rest: Vec::new() })
+        .unwrap();
 }
 
 fn complete_all(queue: &mut dyn DeviceQueue) -> Vec<Completion> {
@@ -34,7 +38,9 @@ fn ready(fixture: &Fixture, spares: usize) -> (bedplate_volume::Group, Arc<dyn B
     let group = fixture.import();
     group.sync().unwrap();
     let device = group.volume(Role::Data).unwrap();
-    (0..device.size_bytes() / REGION_BYTES).for_each(|region| device.write_at(&AlignedBuf::zeroed(512), region * REGION_BYTES).unwrap());
+    (0..device.size_bytes() / REGION_BYTES).for_each(|region| {
+        device.write_at(&AlignedBuf::zeroed(512), region * REGION_BYTES).unwrap()
+    });
     device.flush().unwrap();
     (group, device)
 }
@@ -48,13 +54,16 @@ fn a_queue_gathers_what_was_pushed() {
     group.sync().unwrap();
     let device = group.volume(Role::Data).unwrap();
     device.write_at(&AlignedBuf::zeroed(3 << 18), 0).unwrap();
-    let mut queue = device.queue(&QueueOptions { depth_max: 32, ..QueueOptions::default() }).unwrap();
+    let mut queue =
+        device.queue(&QueueOptions { depth_max: 32, ..QueueOptions::default() }).unwrap();
     let mut round = |offset: &dyn Fn(u64) -> u64| {
         operations(&group);
         for token in 0..24 {
             let first = Segment { offset: offset(token), len: 4096 };
             let buf = Some(stamped(first.offset, 4096, token + 1));
-            queue.push(Request { token, kind: RequestKind::Write, buf, first, rest: Vec::new() }).unwrap();
+            queue
+                .push(Request { token, kind: RequestKind::Write, buf, first, rest: Vec::new() })
+                .unwrap();
         }
         let mut done = Vec::new();
         while done.len() < 24 {
@@ -65,14 +74,19 @@ fn a_queue_gathers_what_was_pushed() {
     };
     // Two rows of 48 KiB, last pushed first.
     assert_eq!(round(&|token| (23 - token) * 4096), (0, 4, 0));
-    // One of 4 KiB in each of 12 rows and more: one read, one log write, one flush, one write in place on a member.
+    // One of 4 KiB in each of 12 rows and more: one read, one log write, one flush, one write in
+    // place on a member.
     let (reads, writes, flushes) = round(&|token| (token * 2 + 4) * 12_288);
-    assert!(reads <= 4 && writes <= 8 && flushes <= 4, "{reads} reads, {writes} writes, {flushes} flushes");
+    assert!(
+        reads <= 4 && writes <= 8 && flushes <= 4,
+        "{reads} reads, {writes} writes, {flushes} flushes"
+    );
     assert_parity(&raid5(&group), &fixture.devices(), "gathered");
 }
 
-/// S-95: the minimum for k of n data units is min(k + 1, n - k) reads and k + 1 writes; the log adds a write and a flush for each member that is written, once for
-/// all that goes together, and nothing where whole rows are written.
+/// S-95: the minimum for k of n data units is min(k + 1, n - k) reads and k + 1 writes; the log
+/// adds a write and a flush for each member that is written, once for all that goes together, and
+/// nothing where whole rows are written.
 #[test]
 fn s_95_a_write_through_a_queue_costs_the_least_member_operations_and_the_log() {
     for members in [3_u64, 4, 5] {
@@ -94,7 +108,11 @@ fn s_95_a_write_through_a_queue_costs_the_least_member_operations_and_the_log() 
                 told.1,
                 units + 1
             );
-            assert_eq!(told, (reads, units + 1 + log, log), "{units} of {data} units on {members} members");
+            assert_eq!(
+                told,
+                (reads, units + 1 + log, log),
+                "{units} of {data} units on {members} members"
+            );
         }
     }
 }
@@ -107,10 +125,15 @@ fn s_95_submit_leaves_writes_under_way_and_whatever_else_needs_their_rows_carrie
     let (group, device) = ready(&fixture, 0);
     let mut queue = queue(&*device);
     let submitted = |queue: &mut dyn DeviceQueue, number: u64| {
-        let before: Vec<usize> = fixture.members.iter().map(|member| member.operation_count()).collect();
+        let before: Vec<usize> =
+            fixture.members.iter().map(|member| member.operation_count()).collect();
         (0..6).for_each(|n| push(queue, n, stamped(n * 12_288, 8192, number), n * 12_288));
         queue.submit().unwrap();
-        assert_eq!(fixture.members.iter().map(|member| member.operation_count()).collect::<Vec<_>>(), before, "nothing was waited for");
+        assert_eq!(
+            fixture.members.iter().map(|member| member.operation_count()).collect::<Vec<_>>(),
+            before,
+            "nothing was waited for"
+        );
         assert_eq!(queue.in_flight(), 6);
     };
     submitted(&mut *queue, 7);
@@ -118,7 +141,11 @@ fn s_95_submit_leaves_writes_under_way_and_whatever_else_needs_their_rows_carrie
     device.write_at(&stamped(4096, 4096, 8), 4096).unwrap();
     let mut back = AlignedBuf::zeroed(8192);
     device.read_at(&mut back, 0).unwrap();
-    assert_eq!((stamp_of(&back[..512], 0), stamp_of(&back[4096..4608], 4096)), (7, 8), "the queue had the rows first");
+    assert_eq!(
+        (stamp_of(&back[..512], 0), stamp_of(&back[4096..4608], 4096)),
+        (7, 8),
+        "the queue had the rows first"
+    );
     assert_eq!(complete_all(&mut *queue).len(), 6);
     // A scrub.
     submitted(&mut *queue, 9);
@@ -141,7 +168,8 @@ fn s_95_submit_leaves_writes_under_way_and_whatever_else_needs_their_rows_carrie
     assert_eq!(stamp_of(&back[..512], 0), 12);
 }
 
-/// S-95: a queue that waits for rows which another queue's writes hold carries those out; the queue that submitted them need not be polled meanwhile.
+/// S-95: a queue that waits for rows which another queue's writes hold carries those out; the queue
+/// that submitted them need not be polled meanwhile.
 #[test]
 fn s_95_a_queue_does_not_wait_for_the_owner_of_another() {
     let mut fixture = Fixture::new(4, 48);
@@ -159,7 +187,8 @@ fn s_95_a_queue_does_not_wait_for_the_owner_of_another() {
     drop(second);
     let mut back = AlignedBuf::zeroed(UNIT as usize);
     device.read_at(&mut back, 0).unwrap();
-    let stamps: Vec<u64> = (0..UNIT).step_by(4096).map(|at| stamp_of(&back[at as usize..][..512], at)).collect();
+    let stamps: Vec<u64> =
+        (0..UNIT).step_by(4096).map(|at| stamp_of(&back[at as usize..][..512], at)).collect();
     assert_eq!(stamps, [1, 3, 2, 0], "what was not submitted is not written");
 }
 
@@ -187,15 +216,22 @@ fn a_member_that_dies_while_flights_are_in_the_air_is_missed_by_nobody() {
         assert_eq!(group.config().members[dying].state, MemberState::Failed, "it died under way");
         model.check(&*device, "without a member");
         group.sync().unwrap();
-        assert_eq!(group.config().members[dying].state, MemberState::Active, "the spare has its place");
+        assert_eq!(
+            group.config().members[dying].state,
+            MemberState::Active,
+            "the spare has its place"
+        );
         model.check(&*device, "with the spare");
         let config = group.config();
-        let places = config.members[..4].iter().map(|member| fixture.device(member.path.trim_start_matches("member").parse().unwrap()));
+        let places = config.members[..4].iter().map(|member| {
+            fixture.device(member.path.trim_start_matches("member").parse().unwrap())
+        });
         assert_parity(&raid5(&group), &places.collect::<Vec<_>>(), "with the spare");
     }
 }
 
-/// Threads that share every row: two with queues, two with positioned calls, one that looks through everything meanwhile.
+/// Threads that share every row: two with queues, two with positioned calls, one that looks through
+/// everything meanwhile.
 #[test]
 fn many_threads_write_the_same_rows_of_a_raid_5() {
     const BLOCK: u64 = 2048;
@@ -224,16 +260,17 @@ fn many_threads_write_the_same_rows_of_a_raid_5() {
                 }
             });
         }
-        scope.spawn(|| assert_eq!(group.scrub(false, &Undecided, &mut |_| ()).unwrap().differences, []));
+        scope.spawn(|| {
+            assert_eq!(group.scrub(false, &Undecided, &mut |_| ()).unwrap().differences, [])
+        });
     });
     let mut all = AlignedBuf::zeroed((blocks * BLOCK) as usize);
     device.read_at(&mut all, 0).unwrap();
     for n in 0..blocks {
         let at = n * BLOCK;
-        all[at as usize..][..BLOCK as usize]
-            .chunks(512)
-            .zip(0..)
-            .for_each(|(sector, s)| assert_eq!(stamp_of(sector, at + 512 * s), 20 + n % THREADS + 1));
+        all[at as usize..][..BLOCK as usize].chunks(512).zip(0..).for_each(|(sector, s)| {
+            assert_eq!(stamp_of(sector, at + 512 * s), 20 + n % THREADS + 1)
+        });
     }
     assert_parity(&raid5(&group), &fixture.devices(), "threads");
 }

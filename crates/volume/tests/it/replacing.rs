@@ -1,11 +1,12 @@
-//! A member takes another's place while everything goes on: power cuts at every moment of it, members that fail in the middle, and what is written meanwhile.
+//! A member takes another's place while everything goes on: power cuts at every moment of it,
+//! members that fail in the middle, and what is written meanwhile.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use bedplate_block::{
-    AlignedBuf, BlockDevice, DeviceCall, DeviceQueue, Fault, FaultRule, Hook, HookedDevice, MemoryDevice, QueueOptions, Request, RequestKind,
-    Segment, Trigger, WriteFault,
+    AlignedBuf, BlockDevice, DeviceCall, DeviceQueue, Fault, FaultRule, Hook, HookedDevice,
+    MemoryDevice, QueueOptions, Request, RequestKind, Segment, Trigger, WriteFault,
 };
 use bedplate_volume::{ErrorKind, Group, ImportOptions, Label, MemberState, Role, Shape};
 use parking_lot::Mutex;
@@ -27,7 +28,11 @@ impl std::fmt::Debug for Meddled {
 }
 
 impl Hook for Meddled {
-    fn call(&self, call: DeviceCall<'_>, pass: &mut dyn FnMut() -> bedplate_block::Result<()>) -> bedplate_block::Result<()> {
+    fn call(
+        &self,
+        call: DeviceCall<'_>,
+        pass: &mut dyn FnMut() -> bedplate_block::Result<()>,
+    ) -> bedplate_block::Result<()> {
         if (self.at)(&call) {
             let what = self.what.lock().take();
             what.map_or(Ok(()), |what| what())?;
@@ -35,7 +40,11 @@ impl Hook for Meddled {
         pass()
     }
 
-    fn queue(&self, inner: &Arc<dyn BlockDevice>, options: &QueueOptions) -> bedplate_block::Result<Box<dyn DeviceQueue>> {
+    fn queue(
+        &self,
+        inner: &Arc<dyn BlockDevice>,
+        options: &QueueOptions,
+    ) -> bedplate_block::Result<Box<dyn DeviceQueue>> {
         Ok(Box::new(MeddledQueue { queue: inner.queue(options)?, what: Arc::clone(&self.what) }))
     }
 }
@@ -59,7 +68,11 @@ impl DeviceQueue for MeddledQueue {
     fn submit(&mut self) -> bedplate_block::Result<()> {
         Ok(())
     }
-    fn complete(&mut self, min: usize, out: &mut Vec<bedplate_block::Completion>) -> bedplate_block::Result<usize> {
+    fn complete(
+        &mut self,
+        min: usize,
+        out: &mut Vec<bedplate_block::Completion>,
+    ) -> bedplate_block::Result<usize> {
         if min == 0 {
             return Ok(0);
         }
@@ -75,7 +88,11 @@ impl DeviceQueue for MeddledQueue {
     }
 }
 
-fn meddled(fixture: &Fixture, index: usize, at: fn(&DeviceCall<'_>) -> bool) -> (Arc<dyn BlockDevice>, Arc<Meddle>) {
+fn meddled(
+    fixture: &Fixture,
+    index: usize,
+    at: fn(&DeviceCall<'_>) -> bool,
+) -> (Arc<dyn BlockDevice>, Arc<Meddle>) {
     let what = Arc::new(Meddle::default());
     let hook = Meddled { at, what: Arc::clone(&what) };
     (HookedDevice::named(format!("member{index}"), fixture.device(index), hook), what)
@@ -100,9 +117,18 @@ fn arrival(call: &DeviceCall<'_>) -> bool {
 
 /// Opens what is there as a user does: devices that have no place in the group are left alone.
 fn import(devices: &[Arc<dyn BlockDevice>]) -> bedplate_volume::Result<Group> {
-    let labels: Vec<(usize, Label)> = devices.iter().enumerate().filter_map(|(at, device)| Some((at, Label::read(&**device).ok()?))).collect();
-    let newest = labels.iter().map(|(_, label)| &label.config).max_by_key(|config| config.event).unwrap();
-    let placed: Vec<_> = labels.iter().filter(|(_, label)| label.has_place_in(newest)).map(|(at, _)| Arc::clone(&devices[*at])).collect();
+    let labels: Vec<(usize, Label)> = devices
+        .iter()
+        .enumerate()
+        .filter_map(|(at, device)| Some((at, Label::read(&**device).ok()?)))
+        .collect();
+    let newest =
+        labels.iter().map(|(_, label)| &label.config).max_by_key(|config| config.event).unwrap();
+    let placed: Vec<_> = labels
+        .iter()
+        .filter(|(_, label)| label.has_place_in(newest))
+        .map(|(at, _)| Arc::clone(&devices[*at]))
+        .collect();
     Group::import(&placed, &quiet())
 }
 
@@ -118,7 +144,11 @@ fn content(device: &dyn BlockDevice) -> AlignedBuf {
 
 /// Returns the number of the write that every sector of the first block shows.
 fn numbers(device: &dyn BlockDevice) -> Vec<u64> {
-    content(device)[..4096].chunks(512).zip((0..).step_by(512)).map(|(sector, address)| stamp_of(sector, address)).collect()
+    content(device)[..4096]
+        .chunks(512)
+        .zip((0..).step_by(512))
+        .map(|(sector, address)| stamp_of(sector, address))
+        .collect()
 }
 
 /// What is asked of a volume, at byte 0.
@@ -145,7 +175,8 @@ fn ask(device: &dyn BlockDevice, way: usize) -> bedplate_block::Result<()> {
     done.remove(0).result
 }
 
-/// S-63: what was under way to a member that is replaced meanwhile may fail; no error is returned, and nothing of it is missing.
+/// S-63: what was under way to a member that is replaced meanwhile may fail; no error is returned,
+/// and nothing of it is missing.
 #[test]
 fn what_is_under_way_to_a_member_that_is_replaced_may_fail() {
     for (shape, count) in [(Shape::Mirror, 2), (Shape::StripeMirror, 4), (Shape::MirrorStripe, 4)] {
@@ -170,9 +201,16 @@ fn what_is_under_way_to_a_member_that_is_replaced_may_fail() {
             assert_eq!(group.config().members[0].path, format!("member{count}"));
             let written = if way == 2 || way == 4 { 1 } else { 2 };
             group.sync().unwrap();
-            assert!(group.config().members.iter().all(|member| member.state == MemberState::Active), "{shape:?}, way {way}");
+            assert!(
+                group.config().members.iter().all(|member| member.state == MemberState::Active),
+                "{shape:?}, way {way}"
+            );
             assert_eq!(numbers(&*device), [written; 8], "{shape:?}, way {way}");
-            assert_eq!(group.scrub(false, &bedplate_volume::Undecided, &mut |_| ()).unwrap().differences, [], "{shape:?}, way {way}");
+            assert_eq!(
+                group.scrub(false, &bedplate_volume::Undecided, &mut |_| ()).unwrap().differences,
+                [],
+                "{shape:?}, way {way}"
+            );
         }
     }
 }
@@ -185,7 +223,11 @@ type History = Arc<Mutex<Vec<Acknowledged>>>;
 fn write(fixture: &Fixture, device: &dyn BlockDevice, history: &History, offset: u64, number: u64) {
     let begun = ticks(fixture);
     device.write_at(&stamped(offset, 4096, number), offset).unwrap();
-    history.lock().push(Acknowledged { write: Some((offset, 4096, number)), begun, ended: ticks(fixture) });
+    history.lock().push(Acknowledged {
+        write: Some((offset, 4096, number)),
+        begun,
+        ended: ticks(fixture),
+    });
     let begun = ticks(fixture);
     device.flush().unwrap();
     history.lock().push(Acknowledged { write: None, begun, ended: ticks(fixture) });
@@ -196,7 +238,8 @@ fn cut(shape: Shape, count: usize, index: usize) -> usize {
     let fixture = Arc::new(Fixture::new(count + 1, 51));
     let mut devices = fixture.devices();
     devices.pop();
-    // A write comes just before the new member's label says that it belongs there: not to a RAID-5, whose rows are held as long.
+    // A write comes just before the new member's label says that it belongs there: not to a RAID-5,
+    // whose rows are held as long.
     let (new, meddle) = meddled(&fixture, count, arrival);
     bedplate_volume::create(&new_group(shape, 2, devices.clone(), Vec::new())).unwrap();
     let group = Group::import(&devices, &quiet()).unwrap();
@@ -209,9 +252,12 @@ fn cut(shape: Shape, count: usize, index: usize) -> usize {
     group.clean_up().unwrap();
     let begun = fixture.moments().len();
     if shape != Shape::Raid5 {
-        let (fixture, device, history) = (Arc::clone(&fixture), group.volume(Role::Data).unwrap(), Arc::clone(&history));
+        let (fixture, device, history) =
+            (Arc::clone(&fixture), group.volume(Role::Data).unwrap(), Arc::clone(&history));
         *meddle.lock() = Some(Box::new(move || {
-            (0..4).for_each(|unit| write(&fixture, &*device, &history, unit * UNIT + 4096, 1001 + unit));
+            (0..4).for_each(|unit| {
+                write(&fixture, &*device, &history, unit * UNIT + 4096, 1001 + unit)
+            });
             Ok(())
         }));
     }
@@ -230,22 +276,47 @@ fn cut(shape: Shape, count: usize, index: usize) -> usize {
         if at > replaced && at % 23 > 0 && !every && !counts {
             continue;
         }
-        for choice in (0..6).filter(|choice| every || counts || (*choice as usize + at).is_multiple_of(6)) {
-            let context = format!("{shape:?}, member {index} replaced, cut at {moment:?}, choice {choice}");
-            let images: Vec<Arc<dyn BlockDevice>> = fixture.after_cut(&moment, choice).into_iter().map(|image| image as _).collect();
+        for choice in
+            (0..6).filter(|choice| every || counts || (*choice as usize + at).is_multiple_of(6))
+        {
+            let context =
+                format!("{shape:?}, member {index} replaced, cut at {moment:?}, choice {choice}");
+            let images: Vec<Arc<dyn BlockDevice>> =
+                fixture.after_cut(&moment, choice).into_iter().map(|image| image as _).collect();
             let left = Label::read(&*images[index]);
-            assert!(at + 1 < replaced || left.is_err_and(|error| error.kind == ErrorKind::NotAMember), "{context}: who was replaced has a label");
+            assert!(
+                at + 1 < replaced || left.is_err_and(|error| error.kind == ErrorKind::NotAMember),
+                "{context}: who was replaced has a label"
+            );
             let group = import(&images).unwrap_or_else(|error| panic!("{context}: {error}"));
             let device = group.volume(Role::Data).unwrap();
             let before = content(&*device);
-            for (sector, address) in before.chunks(512).zip((0..).step_by(512)).filter(|(_, address)| address % UNIT < 8192) {
-                let (number, allowed) = (stamp_of(sector, address), allowed(&history, address, moment.iter().sum()));
-                assert!(allowed.contains(&number), "{context}: sector {address} shows write {number}, allowed are {allowed:?}");
+            for (sector, address) in before
+                .chunks(512)
+                .zip((0..).step_by(512))
+                .filter(|(_, address)| address % UNIT < 8192)
+            {
+                let (number, allowed) =
+                    (stamp_of(sector, address), allowed(&history, address, moment.iter().sum()));
+                assert!(
+                    allowed.contains(&number),
+                    "{context}: sector {address} shows write {number}, allowed are {allowed:?}"
+                );
             }
             group.sync().unwrap();
-            assert!(group.config().members.iter().all(|member| member.state == MemberState::Active), "{context}");
-            assert!(content(&*device)[..] == before[..], "{context}: the rebuild changed what was read");
-            assert_eq!(group.scrub(false, &bedplate_volume::Undecided, &mut |_| ()).unwrap().differences, [], "{context}");
+            assert!(
+                group.config().members.iter().all(|member| member.state == MemberState::Active),
+                "{context}"
+            );
+            assert!(
+                content(&*device)[..] == before[..],
+                "{context}: the rebuild changed what was read"
+            );
+            assert_eq!(
+                group.scrub(false, &bedplate_volume::Undecided, &mut |_| ()).unwrap().differences,
+                [],
+                "{context}"
+            );
             states += 1;
         }
     }
@@ -256,20 +327,26 @@ fn cut(shape: Shape, count: usize, index: usize) -> usize {
 #[test]
 fn s_105_a_power_cut_while_a_member_is_replaced_leaves_a_group_that_opens_by_itself() {
     let mut states = 0;
-    for (shape, count, indices) in
-        [(Shape::Mirror, 2, &[0, 1][..]), (Shape::StripeMirror, 4, &[0]), (Shape::MirrorStripe, 4, &[3]), (Shape::Raid5, 3, &[0, 2])]
-    {
+    for (shape, count, indices) in [
+        (Shape::Mirror, 2, &[0, 1][..]),
+        (Shape::StripeMirror, 4, &[0]),
+        (Shape::MirrorStripe, 4, &[3]),
+        (Shape::Raid5, 3, &[0, 2]),
+    ] {
         states += indices.iter().map(|index| cut(shape, count, *index)).sum::<usize>();
     }
     println!("power cuts while a member is replaced: {states} states tried, 0 violations");
 }
 
-/// A group whose member 1 was replaced by the last device, in one of the ways in which members are when that happens.
+/// A group whose member 1 was replaced by the last device, in one of the ways in which members are
+/// when that happens.
 fn replaced(way: usize, fixture: &Fixture) -> Group {
     let mut devices = fixture.devices();
     let new = devices.pop().unwrap();
     bedplate_volume::create(&new_group(Shape::Mirror, 2, devices.clone(), Vec::new())).unwrap();
-    let write = |group: &Group, number| group.volume(Role::Data).unwrap().write_at(&stamped(0, 4096, number), 0).unwrap();
+    let write = |group: &Group, number| {
+        group.volume(Role::Data).unwrap().write_at(&stamped(0, 4096, number), 0).unwrap()
+    };
     let mut group = Group::import(&devices, &quiet()).unwrap();
     write(&group, 1);
     let expected = match way {
@@ -281,7 +358,9 @@ fn replaced(way: usize, fixture: &Fixture) -> Group {
         }
         _ => {
             drop(group);
-            drop(Group::import(&devices[..1], &ImportOptions { degraded: true, ..quiet() }).unwrap());
+            drop(
+                Group::import(&devices[..1], &ImportOptions { degraded: true, ..quiet() }).unwrap(),
+            );
             group = Group::import(&devices, &quiet()).unwrap();
             MemberState::Stale
         }
@@ -294,51 +373,78 @@ fn replaced(way: usize, fixture: &Fixture) -> Group {
     group
 }
 
-/// S-108: one that is up to date, one that failed a write and answers again, and one that came back and is not up to date.
+/// S-108: one that is up to date, one that failed a write and answers again, and one that came back
+/// and is not up to date.
 #[test]
 fn s_108_a_member_that_was_replaced_has_no_label_any_more() {
     for way in [0, 1, 3] {
         let fixture = Fixture::new(3, 55);
         drop(replaced(way, &fixture));
-        let alone = Group::import(&[fixture.device(1)], &ImportOptions { degraded: true, ..quiet() });
+        let alone =
+            Group::import(&[fixture.device(1)], &ImportOptions { degraded: true, ..quiet() });
         assert!(alone.is_err_and(|error| error.kind == ErrorKind::NotAMember), "way {way}");
     }
 }
 
-/// S-108: one that did not answer is named beside any other member, and when it went on alone it is not taken for the group.
+/// S-108: one that did not answer is named beside any other member, and when it went on alone it is
+/// not taken for the group.
 #[test]
 fn s_108_a_member_that_was_replaced_while_away_is_told_from_the_group() {
     let (fixture, degraded) = (Fixture::new(3, 56), ImportOptions { degraded: true, ..quiet() });
     drop(replaced(2, &fixture));
-    let beside = |others: &[usize]| others.iter().chain(&[1]).map(|at| fixture.device(*at)).collect::<Vec<_>>();
+    let beside = |others: &[usize]| {
+        others.iter().chain(&[1]).map(|at| fixture.device(*at)).collect::<Vec<_>>()
+    };
     for others in [&[0][..], &[2], &[0, 2]] {
-        let Err(error) = Group::import(&beside(others), &degraded) else { panic!("it has no place") };
-        assert!(error.kind == ErrorKind::Outdated && error.message.contains("member1 is outdated: it was replaced"), "{error}");
+        let Err(error) = Group::import(&beside(others), &degraded) else {
+            panic!("it has no place")
+        };
+        assert!(
+            error.kind == ErrorKind::Outdated
+                && error.message.contains("member1 is outdated: it was replaced"),
+            "{error}"
+        );
     }
-    // Alone it knows nothing of that, and its events run ahead of the group's: it would pass for the newest, and the other for one that was away.
+    // Alone it knows nothing of that, and its events run ahead of the group's: it would pass for
+    // the newest, and the other for one that was away.
     let alone = Group::import(&[fixture.device(1)], &degraded).unwrap();
     alone.volume(Role::Data).unwrap().write_at(&stamped(0, 4096, 4), 0).unwrap();
     drop(alone);
     let event = |index: usize| Label::read(&*fixture.device(index)).unwrap().config.event;
     assert!(event(1) > 12 + event(0), "{} {}", event(1), event(0));
-    let before: Vec<usize> = fixture.members.iter().map(|member| member.operation_count()).collect();
+    let before: Vec<usize> =
+        fixture.members.iter().map(|member| member.operation_count()).collect();
     for others in [&[0][..], &[0, 2]] {
         let Err(error) = import(&beside(others)) else { panic!("nobody knows whose data counts") };
         let told = error.message.contains("member1 was replaced or removed, as member0 knows");
         assert!(error.kind == ErrorKind::Diverged && told, "{error}");
         assert!(Group::import(&beside(others), &degraded).is_err());
     }
-    assert_eq!(fixture.members.iter().map(|member| member.operation_count()).collect::<Vec<_>>(), before, "nothing was written");
-    assert_eq!(numbers(&*Group::import(&[fixture.device(0), fixture.device(2)], &quiet()).unwrap().volume(Role::Data).unwrap()), [3; 8]);
+    assert_eq!(
+        fixture.members.iter().map(|member| member.operation_count()).collect::<Vec<_>>(),
+        before,
+        "nothing was written"
+    );
+    assert_eq!(
+        numbers(
+            &*Group::import(&[fixture.device(0), fixture.device(2)], &quiet())
+                .unwrap()
+                .volume(Role::Data)
+                .unwrap()
+        ),
+        [3; 8]
+    );
 }
 
-/// S-105: the same for members that bring room or wait, and a device that was cut off on its way is welcome again.
+/// S-105: the same for members that bring room or wait, and a device that was cut off on its way is
+/// welcome again.
 #[test]
 fn s_105_a_power_cut_while_a_member_is_added_leaves_a_group_that_opens_by_itself() {
     for spare in [false, true] {
         let fixture = Fixture::new(3, 52);
         let devices = fixture.devices();
-        bedplate_volume::create(&new_group(Shape::Mirror, 2, devices[..2].to_vec(), Vec::new())).unwrap();
+        bedplate_volume::create(&new_group(Shape::Mirror, 2, devices[..2].to_vec(), Vec::new()))
+            .unwrap();
         let group = Group::import(&devices[..2], &quiet()).unwrap();
         let before = fixture.moments().len();
         fixture.settle();
@@ -347,10 +453,14 @@ fn s_105_a_power_cut_while_a_member_is_added_leaves_a_group_that_opens_by_itself
         assert!(before > 0 && fixture.moments().len() > 12);
         let mut again = 0;
         for moment in fixture.moments() {
-            let images: Vec<Arc<dyn BlockDevice>> = fixture.after_cut(&moment, 0).into_iter().map(|image| image as _).collect();
-            let group = import(&images).unwrap_or_else(|error| panic!("spare {spare}, cut at {moment:?}: {error}"));
+            let images: Vec<Arc<dyn BlockDevice>> =
+                fixture.after_cut(&moment, 0).into_iter().map(|image| image as _).collect();
+            let group = import(&images)
+                .unwrap_or_else(|error| panic!("spare {spare}, cut at {moment:?}: {error}"));
             if group.config().members.len() == 2 {
-                group.replace(0, &images[2]).unwrap_or_else(|error| panic!("spare {spare}, cut at {moment:?}: {error}"));
+                group
+                    .replace(0, &images[2])
+                    .unwrap_or_else(|error| panic!("spare {spare}, cut at {moment:?}: {error}"));
                 again += 1;
             }
         }
@@ -358,14 +468,16 @@ fn s_105_a_power_cut_while_a_member_is_added_leaves_a_group_that_opens_by_itself
     }
 }
 
-/// S-63: of two copies one dies while the other is replaced, at any moment: what remains is the group's.
+/// S-63: of two copies one dies while the other is replaced, at any moment: what remains is the
+/// group's.
 #[test]
 fn a_member_that_fails_while_another_is_replaced_takes_nothing_with_it() {
     let mut kept = 0;
     for dies_after in 0.. {
         let fixture = Fixture::new(3, 53);
         let devices = fixture.devices();
-        bedplate_volume::create(&new_group(Shape::Mirror, 2, devices[..2].to_vec(), Vec::new())).unwrap();
+        bedplate_volume::create(&new_group(Shape::Mirror, 2, devices[..2].to_vec(), Vec::new()))
+            .unwrap();
         let group = Group::import(&devices[..2], &quiet()).unwrap();
         let device = group.volume(Role::Data).unwrap();
         device.write_at(&stamped(0, 4096, 1), 0).unwrap();
@@ -382,16 +494,23 @@ fn a_member_that_fails_while_another_is_replaced_takes_nothing_with_it() {
             assert_eq!(numbers(&*device), [1; 8], "died after {dies_after}");
         }
         drop((device, group));
-        let images: Vec<Arc<dyn BlockDevice>> =
-            fixture.members.iter().map(|member| MemoryDevice::from_snapshot(&member.snapshot(), MemoryDevice::GEOMETRY) as _).collect();
-        let group = import(&images).unwrap_or_else(|error| panic!("died after {dies_after}: {error}"));
+        let images: Vec<Arc<dyn BlockDevice>> = fixture
+            .members
+            .iter()
+            .map(|member| {
+                MemoryDevice::from_snapshot(&member.snapshot(), MemoryDevice::GEOMETRY) as _
+            })
+            .collect();
+        let group =
+            import(&images).unwrap_or_else(|error| panic!("died after {dies_after}: {error}"));
         group.sync().unwrap();
         assert_eq!(numbers(&*group.volume(Role::Data).unwrap()), [1; 8], "died after {dies_after}");
     }
     assert!(kept > 2, "{kept}");
 }
 
-/// S-63, I-DRL-1: what a member that comes needs stays in the log, however often that is tidied meanwhile.
+/// S-63, I-DRL-1: what a member that comes needs stays in the log, however often that is tidied
+/// meanwhile.
 #[test]
 fn the_dirty_region_log_is_not_tidied_while_a_member_is_replaced() {
     let fixture = Fixture::new(3, 54);
@@ -412,9 +531,15 @@ fn the_dirty_region_log_is_not_tidied_while_a_member_is_replaced() {
     }));
     group.replace(0, &fixture.device(2)).unwrap();
     handle.lock().take().unwrap().join().unwrap();
-    let images: Vec<Arc<dyn BlockDevice>> =
-        fixture.members[1..].iter().map(|member| MemoryDevice::from_snapshot(&member.snapshot(), MemoryDevice::GEOMETRY) as _).collect();
+    let images: Vec<Arc<dyn BlockDevice>> = fixture.members[1..]
+        .iter()
+        .map(|member| MemoryDevice::from_snapshot(&member.snapshot(), MemoryDevice::GEOMETRY) as _)
+        .collect();
     let again = import(&images).unwrap();
     assert_eq!(again.progress().pending_bytes, again.progress().total_bytes);
-    assert_eq!(group.replace(1, &fixture.device(0)).unwrap_err().kind, ErrorKind::Invalid, "the one that came is not filled yet");
+    assert_eq!(
+        group.replace(1, &fixture.device(0)).unwrap_err().kind,
+        ErrorKind::Invalid,
+        "the one that came is not filled yet"
+    );
 }

@@ -1,11 +1,14 @@
-//! Two exclusive changes of a group at one moment: the second begins in the middle of the first, after every few of its operations.
+//! Two exclusive changes of a group at one moment: the second begins in the middle of the first,
+//! after every few of its operations.
 
 use std::sync::Arc;
 use std::sync::mpsc;
 use std::time::Duration;
 
 use bedplate_block::{BlockDevice, DeviceCall, DeviceQueue, Hook, HookedDevice, QueueOptions};
-use bedplate_volume::{ErrorKind, Group, ImportOptions, MemberState, Result, Role, Shape, Target, Undecided};
+use bedplate_volume::{
+    ErrorKind, Group, ImportOptions, MemberState, Result, Role, Shape, Target, Undecided,
+};
 use parking_lot::Mutex;
 
 use super::fixture::{Fixture, MEMBER_BYTES, new_group, quiet, stamp_of, stamped};
@@ -22,7 +25,11 @@ impl std::fmt::Debug for Seamed {
 }
 
 impl Hook for Seamed {
-    fn call(&self, _: DeviceCall<'_>, pass: &mut dyn FnMut() -> bedplate_block::Result<()>) -> bedplate_block::Result<()> {
+    fn call(
+        &self,
+        _: DeviceCall<'_>,
+        pass: &mut dyn FnMut() -> bedplate_block::Result<()>,
+    ) -> bedplate_block::Result<()> {
         let mut seam = self.0.lock();
         let due = match seam.as_mut() {
             Some((0, _)) => seam.take(),
@@ -39,7 +46,11 @@ impl Hook for Seamed {
         pass()
     }
 
-    fn queue(&self, inner: &Arc<dyn BlockDevice>, options: &QueueOptions) -> bedplate_block::Result<Box<dyn DeviceQueue>> {
+    fn queue(
+        &self,
+        inner: &Arc<dyn BlockDevice>,
+        options: &QueueOptions,
+    ) -> bedplate_block::Result<Box<dyn DeviceQueue>> {
         inner.queue(options)
     }
 }
@@ -56,7 +67,13 @@ struct Ground {
 type Change = (&'static str, fn(&Ground) -> Result<()>);
 
 const CHANGES: [Change; 9] = [
-    ("relayout", |ground| ground.group.relayout(Role::Data, &Target { columns: Some(3), ..Target::default() }, ground.used_bytes)),
+    ("relayout", |ground| {
+        ground.group.relayout(
+            Role::Data,
+            &Target { columns: Some(3), ..Target::default() },
+            ground.used_bytes,
+        )
+    }),
     ("shrink", |ground| {
         let to = Target { size_bytes: Some(ground.used_bytes + (64 << 10)), ..Target::default() };
         ground.group.relayout(Role::Data, &to, ground.used_bytes)
@@ -73,7 +90,13 @@ const CHANGES: [Change; 9] = [
 /// With a member that moved into free space of another.
 const GUEST_CHANGES: [Change; 7] = [
     ("unrelocate", |ground| ground.group.unrelocate(1, &ground.new[0])),
-    ("relayout", |ground| ground.group.relayout(Role::Data, &Target { plexes: Some(3), ..Target::default() }, ground.used_bytes)),
+    ("relayout", |ground| {
+        ground.group.relayout(
+            Role::Data,
+            &Target { plexes: Some(3), ..Target::default() },
+            ground.used_bytes,
+        )
+    }),
     ("add", |ground| ground.group.add_spare(&ground.new[1])),
     ("remove", |ground| ground.group.remove(2)),
     ("replace", |ground| ground.group.replace(0, &ground.new[2])),
@@ -84,7 +107,8 @@ const GUEST_CHANGES: [Change; 7] = [
 fn ground(fixture: &Fixture, relocated: bool) -> Ground {
     let seam = Seam::default();
     let mut members = fixture.devices();
-    members[0] = HookedDevice::named("member0".into(), fixture.device(0), Seamed(Arc::clone(&seam)));
+    members[0] =
+        HookedDevice::named("member0".into(), fixture.device(0), Seamed(Arc::clone(&seam)));
     let new = members.split_off(members.len() - 3);
     let (shape, count) = if relocated { (Shape::Mirror, 2) } else { (Shape::StripeMirror, 4) };
     bedplate_volume::create(&new_group(shape, 2, members[..count].to_vec(), Vec::new())).unwrap();
@@ -94,9 +118,17 @@ fn ground(fixture: &Fixture, relocated: bool) -> Ground {
     let used_bytes = device.size_bytes() / 2;
     if !relocated {
         // So that there is something to grow to.
-        group.relayout(Role::Data, &Target { size_bytes: Some(used_bytes + (256 << 10)), ..Target::default() }, used_bytes).unwrap();
+        group
+            .relayout(
+                Role::Data,
+                &Target { size_bytes: Some(used_bytes + (256 << 10)), ..Target::default() },
+                used_bytes,
+            )
+            .unwrap();
     }
-    (0..used_bytes).step_by(64 << 10).for_each(|at| device.write_at(&stamped(at, 64 << 10, at / 65_536 + 1), at).unwrap());
+    (0..used_bytes)
+        .step_by(64 << 10)
+        .for_each(|at| device.write_at(&stamped(at, 64 << 10, at / 65_536 + 1), at).unwrap());
     if relocated {
         fixture.members[1].die();
         device.write_at(&stamped(0, 64 << 10, 1), 0).unwrap();
@@ -106,8 +138,13 @@ fn ground(fixture: &Fixture, relocated: bool) -> Ground {
     Ground { group, seam, members, new, used_bytes }
 }
 
-/// Lets the second change begin at an operation of the first; returns how both went, or nothing when the first has no such operation.
-fn at_once(ground: &Arc<Ground>, (first, second): (&Change, &Change), after: usize) -> Option<[Result<()>; 2]> {
+/// Lets the second change begin at an operation of the first; returns how both went, or nothing
+/// when the first has no such operation.
+fn at_once(
+    ground: &Arc<Ground>,
+    (first, second): (&Change, &Change),
+    after: usize,
+) -> Option<[Result<()>; 2]> {
     let (other, handle) = (second.1, Arc::new(Mutex::new(None)));
     let (thread, theirs) = (Arc::clone(&handle), Arc::clone(ground));
     let meddle = move || {
@@ -127,7 +164,8 @@ fn at_once(ground: &Arc<Ground>, (first, second): (&Change, &Change), after: usi
     Some([done, joined])
 }
 
-/// Checks that what is there is a group like any other, with all its data, now and when it is opened again.
+/// Checks that what is there is a group like any other, with all its data, now and when it is
+/// opened again.
 fn check(ground: &Ground, context: &str) {
     let whole = |group: &Group| {
         group.run_relayout(&mut |_| true).unwrap_or_else(|error| panic!("{context}: {error}"));
@@ -138,24 +176,41 @@ fn check(ground: &Ground, context: &str) {
         for (sector, at) in seen.chunks(512).zip((0..).step_by(512)) {
             assert_eq!(stamp_of(sector, at), at / 65_536 + 1, "{context}: sector {at}");
         }
-        assert_eq!(group.scrub(false, &Undecided, &mut |_| ()).unwrap().differences, [], "{context}");
+        assert_eq!(
+            group.scrub(false, &Undecided, &mut |_| ()).unwrap().differences,
+            [],
+            "{context}"
+        );
         let config = group.config();
         let with_data = (0..config.members.len()).filter(|at| config.volume_on(*at).is_some());
-        assert!(with_data.into_iter().all(|at| config.members[at].state == MemberState::Active), "{context}: {config:?}");
+        assert!(
+            with_data.into_iter().all(|at| config.members[at].state == MemberState::Active),
+            "{context}: {config:?}"
+        );
     };
     whole(&ground.group);
     ground.group.close().unwrap();
     let devices = ground.members.iter().chain(&ground.new);
-    let labels: Vec<_> = devices.filter_map(|device| Some((device, bedplate_volume::Label::read(&**device).ok()?))).collect();
-    let newest = labels.iter().map(|(_, label)| &label.config).max_by_key(|config| config.event).unwrap();
-    let placed: Vec<_> = labels.iter().filter(|(_, label)| label.has_place_in(newest)).map(|(device, _)| Arc::clone(device)).collect();
-    let again = Group::import(&placed, &ImportOptions { degraded: true, ..quiet() }).unwrap_or_else(|error| panic!("{context}: {error}"));
+    let labels: Vec<_> = devices
+        .filter_map(|device| Some((device, bedplate_volume::Label::read(&**device).ok()?)))
+        .collect();
+    let newest =
+        labels.iter().map(|(_, label)| &label.config).max_by_key(|config| config.event).unwrap();
+    let placed: Vec<_> = labels
+        .iter()
+        .filter(|(_, label)| label.has_place_in(newest))
+        .map(|(device, _)| Arc::clone(device))
+        .collect();
+    let again = Group::import(&placed, &ImportOptions { degraded: true, ..quiet() })
+        .unwrap_or_else(|error| panic!("{context}: {error}"));
     whole(&again);
 }
 
 fn every_pair(changes: &[Change], relocated: bool) -> (usize, usize) {
     let (mut tried, mut refused) = (0, 0);
-    for (first, second) in changes.iter().flat_map(|first| changes.iter().map(move |second| (first, second))) {
+    for (first, second) in
+        changes.iter().flat_map(|first| changes.iter().map(move |second| (first, second)))
+    {
         for after in [0, 2, 7, 20] {
             let mut sizes = vec![MEMBER_BYTES; if relocated { 6 } else { 9 }];
             if relocated {
@@ -166,8 +221,15 @@ fn every_pair(changes: &[Change], relocated: bool) -> (usize, usize) {
             let context = format!("{} and {} after {after}, guest {relocated}", first.0, second.0);
             let Some(done) = at_once(&ground, (first, second), after) else { break };
             for error in done.into_iter().filter_map(Result::err) {
-                assert!(matches!(error.kind, ErrorKind::Invalid | ErrorKind::Busy | ErrorKind::Foreign), "{context}: {error}");
-                assert!(!error.message.contains('\n') && error.message.contains("group") || error.kind != ErrorKind::Invalid, "{context}: {error}");
+                assert!(
+                    matches!(error.kind, ErrorKind::Invalid | ErrorKind::Busy | ErrorKind::Foreign),
+                    "{context}: {error}"
+                );
+                assert!(
+                    !error.message.contains('\n') && error.message.contains("group")
+                        || error.kind != ErrorKind::Invalid,
+                    "{context}: {error}"
+                );
                 refused += 1;
             }
             check(&ground, &context);
@@ -187,8 +249,11 @@ fn s_111_two_changes_of_a_group_at_one_moment_come_one_after_the_other_or_one_is
 
 /// S-111
 #[test]
-fn s_111_two_changes_of_a_group_with_a_member_in_free_space_come_one_after_the_other_or_one_is_refused() {
+fn s_111_two_changes_of_a_group_with_a_member_in_free_space_come_one_after_the_other_or_one_is_refused()
+ {
     let (tried, refused) = every_pair(&GUEST_CHANGES, true);
     assert!(tried > 50 && refused > 15, "{tried} {refused}");
-    println!("two changes of a group with a member in free space at once: {tried} moments, {refused} refusals, 0 violations");
+    println!(
+        "two changes of a group with a member in free space at once: {tried} moments, {refused} refusals, 0 violations"
+    );
 }

@@ -23,11 +23,23 @@ fn s_97_statistics_add_up_from_members_to_plexes_and_are_apart_from_the_volumes(
         let device = group.volume(Role::Data).unwrap();
         device.write_at(&AlignedBuf::zeroed(4096), 0).unwrap();
         group.reset_statistics();
-        assert!(group.plex_statistics(Role::Data).iter().all(|plex| plex.statistics == MemberStatistics::default()));
-        let mut queue = device.queue(&QueueOptions { depth_max: 8, ..QueueOptions::default() }).unwrap();
+        assert!(
+            group
+                .plex_statistics(Role::Data)
+                .iter()
+                .all(|plex| plex.statistics == MemberStatistics::default())
+        );
+        let mut queue =
+            device.queue(&QueueOptions { depth_max: 8, ..QueueOptions::default() }).unwrap();
         for n in 0..5 {
             let first = Segment { offset: n * 4096, len: 4096 };
-            let request = Request { token: n, kind: RequestKind::Write, buf: Some(AlignedBuf::zeroed(4096)), first, rest: Vec::new() };
+            let request = Request {
+                token: n,
+                kind: RequestKind::Write,
+                buf: Some(AlignedBuf::zeroed(4096)),
+                first,
+                rest: Vec::new(),
+            };
             queue.push(request).unwrap();
         }
         let mut done = Vec::new();
@@ -38,12 +50,36 @@ fn s_97_statistics_add_up_from_members_to_plexes_and_are_apart_from_the_volumes(
         device.read_at(&mut AlignedBuf::zeroed(4096), 0).unwrap();
         device.flush().unwrap();
         let told = group.volume_statistics(Role::Data).unwrap();
-        assert_eq!((told.writes.operations, told.writes.bytes, told.reads.operations, told.flushes.operations), (6, 28_672, 1, 1), "{shape:?}");
-        assert_eq!((told.queue_depth, told.writes.errors, told.writes.histogram.iter().map(|(_, count)| count).sum::<u64>()), (0, 0, 6));
+        assert_eq!(
+            (
+                told.writes.operations,
+                told.writes.bytes,
+                told.reads.operations,
+                told.flushes.operations
+            ),
+            (6, 28_672, 1, 1),
+            "{shape:?}"
+        );
+        assert_eq!(
+            (
+                told.queue_depth,
+                told.writes.errors,
+                told.writes.histogram.iter().map(|(_, count)| count).sum::<u64>()
+            ),
+            (0, 0, 6)
+        );
         let (found, each) = (group.plex_statistics(Role::Data), group.statistics());
-        assert_eq!(found.iter().map(|plex| &plex.members[..]).collect::<Vec<_>>(), plexes, "{shape:?}");
+        assert_eq!(
+            found.iter().map(|plex| &plex.members[..]).collect::<Vec<_>>(),
+            plexes,
+            "{shape:?}"
+        );
         for plex in &found {
-            let sum: u64 = plex.members.iter().map(|member| each[*member].as_ref().unwrap().writes.bytes).sum();
+            let sum: u64 = plex
+                .members
+                .iter()
+                .map(|member| each[*member].as_ref().unwrap().writes.bytes)
+                .sum();
             assert_eq!(plex.statistics.writes.bytes, sum);
             if shape != Shape::Raid5 {
                 assert_eq!(sum, 28_672, "{shape:?}: every plex gets every write");

@@ -1,10 +1,11 @@
-//! The write hole: power cuts between any two operations of any two members of a RAID-5, with and without the loss of a member.
+//! The write hole: power cuts between any two operations of any two members of a RAID-5, with and
+//! without the loss of a member.
 
 use std::sync::Arc;
 
 use bedplate_block::{
-    AlignedBuf, BlockDevice, Fault, FaultRule, MemoryDevice, QueueOptions, ReadFault, Request, RequestKind, Segment, SimulatedDevice,
-    SimulatedOptions, Trigger,
+    AlignedBuf, BlockDevice, Fault, FaultRule, MemoryDevice, QueueOptions, ReadFault, Request,
+    RequestKind, Segment, SimulatedDevice, SimulatedOptions, Trigger,
 };
 use bedplate_volume::{ErrorKind, Group, ImportOptions, Label, Layout, Role, Shape};
 use rand::{RngExt, SeedableRng};
@@ -25,7 +26,14 @@ enum Writes {
 }
 
 /// Writes and flushes; one step in four is a flush.
-fn run(fixture: &Fixture, device: &dyn BlockDevice, members: usize, history: &mut Vec<Acknowledged>, writes: Writes, steps: std::ops::Range<u64>) {
+fn run(
+    fixture: &Fixture,
+    device: &dyn BlockDevice,
+    members: usize,
+    history: &mut Vec<Acknowledged>,
+    writes: Writes,
+    steps: std::ops::Range<u64>,
+) {
     let mut rng = Xoshiro256PlusPlus::seed_from_u64(steps.start + 77);
     let row = (members - 1) * UNIT;
     for step in steps {
@@ -47,17 +55,22 @@ fn run(fixture: &Fixture, device: &dyn BlockDevice, members: usize, history: &mu
     }
 }
 
-/// Writes through a queue, three rounds of writes that are in the air together and do not meet, a flush after each but the last.
+/// Writes through a queue, three rounds of writes that are in the air together and do not meet, a
+/// flush after each but the last.
 fn run_queued(fixture: &Fixture, device: &dyn BlockDevice, history: &mut Vec<Acknowledged>) {
-    let mut queue = device.queue(&QueueOptions { depth_max: 16, ..QueueOptions::default() }).unwrap();
+    let mut queue =
+        device.queue(&QueueOptions { depth_max: 16, ..QueueOptions::default() }).unwrap();
     for round in 0..3_u64 {
         let begun = ticks(fixture);
         for n in 0..8 {
-            // Two in a row, so that rows are wanted by more than one, and submitted two at a time, so that several flights are in the air.
+            // Two in a row, so that rows are wanted by more than one, and submitted two at a time,
+            // so that several flights are in the air.
             let (offset, len) = (n * (SPAN / 8) + 512 * (round + n), 512 * (5 + 3 * n as usize));
             let first = Segment { offset, len: len as u32 };
             let buf = Some(stamped(offset, len, round * 8 + n + 1));
-            queue.push(Request { token: n, kind: RequestKind::Write, buf, first, rest: Vec::new() }).unwrap();
+            queue
+                .push(Request { token: n, kind: RequestKind::Write, buf, first, rest: Vec::new() })
+                .unwrap();
             if n % 2 == 1 {
                 queue.submit().unwrap();
             }
@@ -69,7 +82,11 @@ fn run_queued(fixture: &Fixture, device: &dyn BlockDevice, history: &mut Vec<Ack
             for completion in &mut done[before..] {
                 completion.result.clone().unwrap();
                 let n = completion.token;
-                let write = Some((n * (SPAN / 8) + 512 * (round + n), 512 * (5 + 3 * n as usize), round * 8 + n + 1));
+                let write = Some((
+                    n * (SPAN / 8) + 512 * (round + n),
+                    512 * (5 + 3 * n as usize),
+                    round * 8 + n + 1,
+                ));
                 history.push(Acknowledged { write, begun, ended: ticks(fixture) });
             }
         }
@@ -85,18 +102,28 @@ fn run_queued(fixture: &Fixture, device: &dyn BlockDevice, history: &mut Vec<Ack
 struct Cut<'a> {
     history: &'a [Acknowledged],
     at: usize,
-    /// Whether a member is lost in the very moment of the cut: then the lost member's part of whole rows that were not flushed is open.
+    /// Whether a member is lost in the very moment of the cut: then the lost member's part of whole
+    /// rows that were not flushed is open.
     lost_now: bool,
     context: String,
 }
 
 impl Cut<'_> {
     fn is_open(&self, address: u64, row: usize) -> bool {
-        let covered = self.history.iter().filter(|entry| entry.write.is_none() && entry.ended <= self.at).map(|entry| entry.begun).max().unwrap_or(0);
+        let covered = self
+            .history
+            .iter()
+            .filter(|entry| entry.write.is_none() && entry.ended <= self.at)
+            .map(|entry| entry.begun)
+            .max()
+            .unwrap_or(0);
         self.lost_now
             && self.history.iter().any(|entry| {
                 entry.write.is_some_and(|(offset, len, _)| {
-                    len >= row && (offset..offset + len as u64).contains(&address) && entry.ended > covered && entry.begun <= self.at
+                    len >= row
+                        && (offset..offset + len as u64).contains(&address)
+                        && entry.ended > covered
+                        && entry.begun <= self.at
                 })
             })
     }
@@ -110,7 +137,8 @@ impl Cut<'_> {
         seen
     }
 
-    /// Opens what is left, and checks that every sector is whole and shows what it may; again when everything was made to agree.
+    /// Opens what is left, and checks that every sector is whole and shows what it may; again when
+    /// everything was made to agree.
     fn judge(&self, members: &[Arc<dyn BlockDevice>], row: usize) {
         let looked = self.look(members);
         let group = Group::import(members, &ImportOptions { degraded: true, ..quiet() });
@@ -119,24 +147,43 @@ impl Cut<'_> {
         let look = |when: &str| {
             let mut seen = AlignedBuf::zeroed(SPAN as usize);
             device.read_at(&mut seen, 0).unwrap();
-            for (at, sector) in seen.chunks(512).enumerate().filter(|(at, _)| !self.is_open(512 * *at as u64, row)) {
+            for (at, sector) in
+                seen.chunks(512).enumerate().filter(|(at, _)| !self.is_open(512 * *at as u64, row))
+            {
                 let address = 512 * at as u64;
                 let possible = allowed(self.history, address, self.at);
                 let torn = format!("{}, {when}: sector {address}", self.context);
-                let number = std::panic::catch_unwind(|| stamp_of(sector, address)).unwrap_or_else(|_| panic!("{torn} shows what nobody wrote"));
-                assert!(possible.contains(&number), "{torn} shows write {number}, possible are {possible:?}");
+                let number = std::panic::catch_unwind(|| stamp_of(sector, address))
+                    .unwrap_or_else(|_| panic!("{torn} shows what nobody wrote"));
+                assert!(
+                    possible.contains(&number),
+                    "{torn} shows write {number}, possible are {possible:?}"
+                );
             }
             seen
         };
         let before = look("at first");
         assert!(looked[..] == before[..], "{}: who only looked saw something else", self.context);
         group.sync().unwrap();
-        assert!(look("when all agree")[..] == before[..], "{}: making all agree changed what was read", self.context);
+        assert!(
+            look("when all agree")[..] == before[..],
+            "{}: making all agree changed what was read",
+            self.context
+        );
         let config = group.config();
-        let whole =
-            config.members.iter().take(config.volumes[0].layout.children().len()).all(|member| member.state == bedplate_volume::MemberState::Active);
-        if let (Layout::Raid5(raid5), true, true) = (&config.volumes[0].layout, whole, members.len() == config.members.len()) {
-            let by_place: Vec<_> = config.members.iter().map(|member| members.iter().find(|device| device.name() == member.path)).collect();
+        let whole = config
+            .members
+            .iter()
+            .take(config.volumes[0].layout.children().len())
+            .all(|member| member.state == bedplate_volume::MemberState::Active);
+        if let (Layout::Raid5(raid5), true, true) =
+            (&config.volumes[0].layout, whole, members.len() == config.members.len())
+        {
+            let by_place: Vec<_> = config
+                .members
+                .iter()
+                .map(|member| members.iter().find(|device| device.name() == member.path))
+                .collect();
             if by_place.iter().take(raid5.columns().len()).all(Option::is_some) {
                 let by_place: Vec<_> = by_place.into_iter().flatten().cloned().collect();
                 assert_parity(raid5, &by_place, &self.context);
@@ -151,7 +198,9 @@ fn looking() -> ImportOptions {
 
 /// Names the members, which memory does not.
 fn named(members: &[Arc<MemoryDevice>]) -> Fixture {
-    let over = |member: &Arc<MemoryDevice>| SimulatedDevice::over(&member.snapshot(), &SimulatedOptions::default());
+    let over = |member: &Arc<MemoryDevice>| {
+        SimulatedDevice::over(&member.snapshot(), &SimulatedOptions::default())
+    };
     Fixture { members: members.iter().map(over).collect(), clock: Clock::default(), lazy: false }
 }
 
@@ -190,7 +239,8 @@ fn i_par_1_a_power_cut_alone_leaves_every_row_whole_and_its_parity_right() {
             for choice in choices(ordinal) {
                 let context = format!("{members} members, cut at {moment:?}, choice {choice}");
                 let left = named(&fixture.after_cut(&moment, choice));
-                Cut { history: &history, at: moment.iter().sum(), lost_now: false, context }.judge(&left.devices(), (members - 1) * UNIT);
+                Cut { history: &history, at: moment.iter().sum(), lost_now: false, context }
+                    .judge(&left.devices(), (members - 1) * UNIT);
                 states += 1;
             }
         }
@@ -213,15 +263,24 @@ fn i_par_1_a_power_cut_while_several_flights_of_a_queue_are_in_the_air_loses_not
             for choice in choices(ordinal) {
                 let images = fixture.after_cut(&moment, choice);
                 for lost in [None, Some((ordinal + choice as usize) % members)] {
-                    let context = format!("{members} members, cut at {moment:?}, choice {choice}, without {lost:?}");
-                    let cut = Cut { history: &history, at: moment.iter().sum(), lost_now: lost.is_some(), context };
+                    let context = format!(
+                        "{members} members, cut at {moment:?}, choice {choice}, without {lost:?}"
+                    );
+                    let cut = Cut {
+                        history: &history,
+                        at: moment.iter().sum(),
+                        lost_now: lost.is_some(),
+                        context,
+                    };
                     cut.judge(&without(&named(&images), lost), (members - 1) * UNIT);
                     states += 1;
                 }
             }
         }
     }
-    println!("RAID-5, power cuts while several flights of a queue are in the air: {states} states tried, 0 violations");
+    println!(
+        "RAID-5, power cuts while several flights of a queue are in the air: {states} states tried, 0 violations"
+    );
 }
 
 /// I-PAR-1
@@ -238,16 +297,25 @@ fn i_par_1_a_power_cut_and_the_loss_of_any_member_at_once_lose_no_part_of_a_row(
         for (ordinal, moment) in fixture.moments().into_iter().enumerate() {
             for choice in choices(ordinal) {
                 let lost = (ordinal + choice as usize) % members;
-                let context = format!("{members} members, cut at {moment:?}, choice {choice}, member {lost} lost");
+                let context = format!(
+                    "{members} members, cut at {moment:?}, choice {choice}, member {lost} lost"
+                );
                 let left = named(&fixture.after_cut(&moment, choice));
-                let cut = Cut { history: &history, at: moment.iter().sum(), lost_now: writes == Writes::Mixed, context };
+                let cut = Cut {
+                    history: &history,
+                    at: moment.iter().sum(),
+                    lost_now: writes == Writes::Mixed,
+                    context,
+                };
                 cut.judge(&without(&left, Some(lost)), (members - 1) * UNIT);
                 states += 1;
                 loose += u64::from(writes == Writes::Mixed);
             }
         }
     }
-    println!("RAID-5, power cut and a member lost at once: {states} states tried ({loose} with whole rows under way), 0 violations");
+    println!(
+        "RAID-5, power cut and a member lost at once: {states} states tried ({loose} with whole rows under way), 0 violations"
+    );
 }
 
 /// I-PAR-1
@@ -266,17 +334,22 @@ fn i_par_1_a_power_cut_on_a_volume_without_a_member_from_the_start_loses_nothing
         for (ordinal, moment) in fixture.moments().into_iter().enumerate() {
             for choice in choices(ordinal) {
                 let cut = |back: &str| {
-                    let context = format!("{members} members without {missing}, cut at {moment:?}, choice {choice}, {back}");
+                    let context = format!(
+                        "{members} members without {missing}, cut at {moment:?}, choice {choice}, {back}"
+                    );
                     Cut { history: &history, at: moment.iter().sum(), lost_now: false, context }
                 };
                 let images = fixture.after_cut(&moment, choice);
-                cut("still away").judge(&without(&named(&images), Some(missing)), (members - 1) * UNIT);
+                cut("still away")
+                    .judge(&without(&named(&images), Some(missing)), (members - 1) * UNIT);
                 cut("back, stale").judge(&named(&images).devices(), (members - 1) * UNIT);
                 states += 2;
             }
         }
     }
-    println!("RAID-5, power cuts without a member from the start: {states} states tried, 0 violations");
+    println!(
+        "RAID-5, power cuts without a member from the start: {states} states tried, 0 violations"
+    );
 }
 
 /// I-PAR-2
@@ -295,7 +368,9 @@ fn i_par_2_a_member_that_dies_in_the_middle_and_a_spare_that_takes_its_place_los
         let mut known = usize::MAX;
         for step in 6..18 {
             run(&fixture, &*device, members, &mut history, Writes::Mixed, step..step + 1);
-            if known == usize::MAX && group.config().members[dying].state == bedplate_volume::MemberState::Failed {
+            if known == usize::MAX
+                && group.config().members[dying].state == bedplate_volume::MemberState::Failed
+            {
                 known = ticks(&fixture);
             }
         }
@@ -307,20 +382,28 @@ fn i_par_2_a_member_that_dies_in_the_middle_and_a_spare_that_takes_its_place_los
             for choice in choices(ordinal) {
                 let at = moment.iter().sum();
                 for lost in [None, Some(dying)] {
-                    let context = format!("{members} members and a spare, {dying} dies, cut at {moment:?}, choice {choice}, without {lost:?}");
+                    let context = format!(
+                        "{members} members and a spare, {dying} dies, cut at {moment:?}, choice {choice}, without {lost:?}"
+                    );
                     let left = without(&named(&fixture.after_cut(&moment, choice)), lost);
-                    // With the dead one back where a spare has its place already, it is told that it is outdated.
+                    // With the dead one back where a spare has its place already, it is told that
+                    // it is outdated.
                     let refused = Group::import(&left, &looking()).err();
-                    if lost.is_none() && refused.is_some_and(|error| error.kind == ErrorKind::Outdated) {
+                    if lost.is_none()
+                        && refused.is_some_and(|error| error.kind == ErrorKind::Outdated)
+                    {
                         continue;
                     }
-                    Cut { history: &history, at, lost_now: lost.is_some() && at < known, context }.judge(&left, (members - 1) * UNIT);
+                    Cut { history: &history, at, lost_now: lost.is_some() && at < known, context }
+                        .judge(&left, (members - 1) * UNIT);
                     states += 1;
                 }
             }
         }
     }
-    println!("RAID-5, power cuts while a member dies and a spare is rebuilt: {states} states tried, 0 violations");
+    println!(
+        "RAID-5, power cuts while a member dies and a spare is rebuilt: {states} states tried, 0 violations"
+    );
 }
 
 /// I-PAR-1
@@ -338,21 +421,32 @@ fn i_par_1_a_power_cut_while_the_log_is_written_back_is_a_power_cut_like_any_oth
         let lost = ordinal % members;
         let again = named(&fixture.after_cut(&moment, 0));
         again.settle();
-        drop(Group::import(&without(&again, Some(lost)), &ImportOptions { degraded: true, ..quiet() }).unwrap());
+        drop(
+            Group::import(
+                &without(&again, Some(lost)),
+                &ImportOptions { degraded: true, ..quiet() },
+            )
+            .unwrap(),
+        );
         for second in again.moments().into_iter().step_by(5) {
             for choice in [0, 4] {
-                let context = format!("cut at {moment:?}, without {lost} cut again at {second:?}, choice {choice}");
+                let context = format!(
+                    "cut at {moment:?}, without {lost} cut again at {second:?}, choice {choice}"
+                );
                 let left = named(&again.after_cut(&second, choice));
-                Cut { history: &history, at: moment.iter().sum(), lost_now: false, context }.judge(&without(&left, Some(lost)), row);
+                Cut { history: &history, at: moment.iter().sum(), lost_now: false, context }
+                    .judge(&without(&left, Some(lost)), row);
                 states += 1;
             }
         }
     }
-    println!("RAID-5, power cuts while the log is written back: {states} states tried, 0 violations");
+    println!(
+        "RAID-5, power cuts while the log is written back: {states} states tried, 0 violations"
+    );
 }
 
-/// S-109: a member is away and the log of another cannot be read. What was being written may be neither old nor new; everything else is served, and
-/// nothing is written.
+/// S-109: a member is away and the log of another cannot be read. What was being written may be
+/// neither old nor new; everything else is served, and nothing is written.
 #[test]
 fn s_109_without_a_member_and_the_log_of_another_what_is_known_can_be_read() {
     const FAR: u64 = 512 << 10;
@@ -373,12 +467,22 @@ fn s_109_without_a_member_and_the_log_of_another_what_is_known_can_be_read() {
         let (lost, deaf) = (ordinal % members, (ordinal + 1 + ordinal / members % 3) % members);
         let left = named(&fixture.after_cut(&moment, choices(ordinal)[1]));
         let log = (5 << 19)..(6 << 19);
-        left.members[deaf].inject(FaultRule::new(Fault::Read(ReadFault::Fail), Trigger::Always).within(log));
+        left.members[deaf]
+            .inject(FaultRule::new(Fault::Read(ReadFault::Fail), Trigger::Always).within(log));
         let devices = without(&left, Some(lost));
         let context = format!("cut at {moment:?}, without {lost}, log of {deaf} unreadable");
-        let closed = devices.iter().map(|device| Label::read(&**device).unwrap().config).max_by_key(|config| config.event).unwrap().clean;
+        let closed = devices
+            .iter()
+            .map(|device| Label::read(&**device).unwrap().config)
+            .max_by_key(|config| config.event)
+            .unwrap()
+            .clean;
         let error = Group::import(&devices, &ImportOptions { degraded: true, ..quiet() }).err();
-        assert_eq!(error.is_some_and(|error| error.message.contains("nothing was written")), !closed, "{context}");
+        assert_eq!(
+            error.is_some_and(|error| error.message.contains("nothing was written")),
+            !closed,
+            "{context}"
+        );
         if closed {
             continue;
         }
@@ -390,8 +494,14 @@ fn s_109_without_a_member_and_the_log_of_another_what_is_known_can_be_read() {
         for address in (0..SPAN).step_by(512) {
             let mut sector = AlignedBuf::zeroed(512);
             match device.read_at(&mut sector, address) {
-                Ok(()) => assert!(allowed(&history, address, moment.iter().sum()).contains(&stamp_of(&sector, address)), "{context}: {address}"),
-                Err(error) => assert!(error.detail.contains("neither old nor new"), "{context}: {error}"),
+                Ok(()) => assert!(
+                    allowed(&history, address, moment.iter().sum())
+                        .contains(&stamp_of(&sector, address)),
+                    "{context}: {address}"
+                ),
+                Err(error) => {
+                    assert!(error.detail.contains("neither old nor new"), "{context}: {error}")
+                }
             }
             let made = device.read_at(&mut sector, address).is_ok();
             (read, refused) = (read + u64::from(made), refused + u64::from(!made));
@@ -404,8 +514,8 @@ fn s_109_without_a_member_and_the_log_of_another_what_is_known_can_be_read() {
     println!("RAID-5, a member away and a log unreadable: {states} states tried, 0 violations");
 }
 
-/// S-95: whatever a power cut left, a group that is used at once by several, some of whom submit and look away, is flushed and closed in order while rows
-/// are made to agree in the background.
+/// S-95: whatever a power cut left, a group that is used at once by several, some of whom submit
+/// and look away, is flushed and closed in order while rows are made to agree in the background.
 #[test]
 fn s_95_a_group_that_a_power_cut_left_is_used_and_closed_at_once() {
     const THREADS: u64 = 3;
@@ -424,18 +534,27 @@ fn s_95_a_group_that_a_power_cut_left_is_used_and_closed_at_once() {
             for thread in 0..THREADS {
                 let device = Arc::clone(&device);
                 scope.spawn(move || {
-                    let mut queue = device.queue(&QueueOptions { depth_max: 16, ..QueueOptions::default() }).unwrap();
+                    let mut queue = device
+                        .queue(&QueueOptions { depth_max: 16, ..QueueOptions::default() })
+                        .unwrap();
                     let mut done = Vec::new();
                     for n in 0..24 {
                         // Parts of the same rows for all.
                         let at = (n * THREADS + thread) * 2048;
                         let first = Segment { offset: at, len: 2048 };
                         queue
-                            .push(Request { token: n, kind: RequestKind::Write, buf: Some(stamped(at, 2048, 900 + thread)), first, rest: Vec::new() })
+                            .push(Request {
+                                token: n,
+                                kind: RequestKind::Write,
+                                buf: Some(stamped(at, 2048, 900 + thread)),
+                                first,
+                                rest: Vec::new(),
+                            })
                             .unwrap();
                         queue.submit().unwrap();
                         if n % 8 == 7 {
-                            // What is under way is not looked after while its owner does something that needs the rows of others.
+                            // What is under way is not looked after while its owner does something
+                            // that needs the rows of others.
                             device.write_at(&stamped(at, 2048, 900 + thread), at).unwrap();
                             device.flush().unwrap();
                             queue.complete(4, &mut done).unwrap();
@@ -444,7 +563,10 @@ fn s_95_a_group_that_a_power_cut_left_is_used_and_closed_at_once() {
                     while queue.in_flight() > 0 {
                         queue.complete(1, &mut done).unwrap();
                     }
-                    assert!(done.len() == 24 && done.iter().all(|one| one.result.is_ok()), "{done:?}");
+                    assert!(
+                        done.len() == 24 && done.iter().all(|one| one.result.is_ok()),
+                        "{done:?}"
+                    );
                 });
             }
         });
@@ -456,9 +578,15 @@ fn s_95_a_group_that_a_power_cut_left_is_used_and_closed_at_once() {
         let mut seen = AlignedBuf::zeroed(24 * THREADS as usize * 2048);
         device.read_at(&mut seen, 0).unwrap();
         for (block, at) in seen.chunks(2048).zip((0..).step_by(2048)) {
-            assert_eq!(stamp_of(&block[..512], at), 900 + at / 2048 % THREADS, "cut at {moment:?}: {at}");
+            assert_eq!(
+                stamp_of(&block[..512], at),
+                900 + at / 2048 % THREADS,
+                "cut at {moment:?}: {at}"
+            );
         }
         states += 1;
     }
-    println!("RAID-5, used and closed right after a power cut: {states} states tried, 0 violations");
+    println!(
+        "RAID-5, used and closed right after a power cut: {states} states tried, 0 violations"
+    );
 }

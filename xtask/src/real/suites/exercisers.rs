@@ -1,4 +1,5 @@
-//! fsx and fsstress: random operations on one file, each compared with what it should hold, and of many processes on a tree of names.
+//! fsx and fsstress: random operations on one file, each compared with what it should hold, and of
+//! many processes on a tree of names.
 
 use std::path::Path;
 use std::process::Command;
@@ -17,7 +18,10 @@ const CASES: [(&str, &[&str]); 6] = [
     ("buffered and mapped", &[]),
     ("without maps", &["-R", "-W"]),
     ("past the page cache", &["-Z", "-R", "-W", "-r", "4096", "-w", "4096", "-t", "4096"]),
-    ("asynchronous past the page cache", &["-A", "-Z", "-R", "-W", "-r", "4096", "-w", "4096", "-t", "4096"]),
+    (
+        "asynchronous past the page cache",
+        &["-A", "-Z", "-R", "-W", "-r", "4096", "-w", "4096", "-t", "4096"],
+    ),
     ("closed and opened", &["-c", "50"]),
     ("synced", &["-y"]),
 ];
@@ -44,7 +48,11 @@ pub fn fsx(program: &Fsx, directory: &Path, logs: &Path, quick: bool) -> Result<
             let log = logs.join(format!("fsx-{}-{seed}.log", case.replace(' ', "-")));
             let file = directory.join("fsx");
             let mut command = Command::new(program);
-            command.args(*arguments).args(["-N", operations, "-S", &seed.to_string(), "-P"]).arg(logs).arg(&file);
+            command
+                .args(*arguments)
+                .args(["-N", operations, "-S", &seed.to_string(), "-P"])
+                .arg(logs)
+                .arg(&file);
             let ended = run(&mut command, &log, LIMIT)?;
             finish(&mut results, &test, &ended, &log)?;
             drop(std::fs::remove_file(&file));
@@ -69,7 +77,12 @@ pub fn fsstress(program: &Path, directory: &Path, logs: &Path, quick: bool) -> R
     Ok(results)
 }
 
-fn finish(results: &mut Results, test: &str, ended: &super::ground::Ended, log: &Path) -> Result<()> {
+fn finish(
+    results: &mut Results,
+    test: &str,
+    ended: &super::ground::Ended,
+    log: &Path,
+) -> Result<()> {
     if ended.code == Some(0) {
         results.add(test, Verdict::Passed);
         return Ok(std::fs::remove_file(log)?);

@@ -1,7 +1,10 @@
-//! The generic group of fstests: on the mount as a file system of FUSE, and on XFS what the mount ran.
+//! The generic group of fstests: on the mount as a file system of FUSE, and on XFS what the mount
+//! ran.
 //!
-//! Each test is a run of its own with a time limit, because the suite has none. A test that does not end is killed with all it started, and the next begins
-//! on a fresh file system. The suite calls mount(8), umount(8) and df(1); small scripts with these names, on its search path alone, call `bedplate` for what is ours.
+//! Each test is a run of its own with a time limit, because the suite has none. A test that does
+//! not end is killed with all it started, and the next begins on a fresh file system. The suite
+//! calls mount(8), umount(8) and df(1); small scripts with these names, on its search path alone,
+//! call `bedplate` for what is ours.
 
 use std::fmt::Write as _;
 use std::os::unix::fs::PermissionsExt;
@@ -21,10 +24,11 @@ use crate::sh;
 
 const COMMAND_LIMIT: Duration = Duration::from_secs(120);
 
-/// The tests of the short form: of names, attributes, sizes, allocation, locks, direct reads and writes, maps, and their combinations.
+/// The tests of the short form: of names, attributes, sizes, allocation, locks, direct reads and
+/// writes, maps, and their combinations.
 const QUICK: [u32; 40] = [
-    1, 2, 3, 5, 6, 7, 8, 11, 12, 13, 14, 20, 23, 24, 28, 29, 30, 35, 37, 62, 69, 74, 80, 84, 86, 87, 88, 91, 105, 112, 113, 123, 126, 130, 131, 169,
-    184, 221, 245, 257,
+    1, 2, 3, 5, 6, 7, 8, 11, 12, 13, 14, 20, 23, 24, 28, 29, 30, 35, 37, 62, 69, 74, 80, 84, 86,
+    87, 88, 91, 105, 112, 113, 123, 126, 130, 131, 169, 184, 221, 245, 257,
 ];
 
 /// The users that tests act as.
@@ -37,18 +41,27 @@ pub fn tree(path: &Path) -> Result<PathBuf> {
 
 /// Returns the tests that are asked for: those of the group `auto` that are not called dangerous.
 pub fn tests(tree: &Path, quick: bool, only: &[String]) -> Result<Vec<String>> {
-    let list = std::fs::read_to_string(tree.join("tests/generic/group.list")).context("the tree is not built: it has no tests/generic/group.list")?;
-    let named = |test: &String| only.is_empty() || only.iter().any(|prefix| test.starts_with(prefix.as_str()));
-    let short = |test: &String| !quick || !only.is_empty() || QUICK.iter().any(|number| *test == format!("generic/{number:03}"));
+    let list = std::fs::read_to_string(tree.join("tests/generic/group.list"))
+        .context("the tree is not built: it has no tests/generic/group.list")?;
+    let named = |test: &String| {
+        only.is_empty() || only.iter().any(|prefix| test.starts_with(prefix.as_str()))
+    };
+    let short = |test: &String| {
+        !quick
+            || !only.is_empty()
+            || QUICK.iter().any(|number| *test == format!("generic/{number:03}"))
+    };
     Ok(parse_groups(&list).into_iter().filter(named).filter(short).collect())
 }
 
 fn parse_groups(list: &str) -> Vec<String> {
     let tests = list.lines().filter_map(|line| {
         let mut words = line.split_whitespace();
-        let number = words.next().filter(|number| number.bytes().all(|byte| byte.is_ascii_digit()))?;
+        let number =
+            words.next().filter(|number| number.bytes().all(|byte| byte.is_ascii_digit()))?;
         let groups: Vec<_> = words.collect();
-        let wanted = groups.contains(&"auto") && !groups.iter().any(|group| group.starts_with("dangerous"));
+        let wanted =
+            groups.contains(&"auto") && !groups.iter().any(|group| group.starts_with("dangerous"));
         wanted.then(|| format!("generic/{number}"))
     });
     tests.collect()
@@ -67,14 +80,25 @@ struct Bench<'a> {
 }
 
 /// Runs `tests` on `side`, each within `limit`, and returns their verdicts.
-pub fn generic(bed: &Bed, side: &Side, tree: &Path, logs: &Path, tests: &[String], limit: Duration) -> Result<Results> {
+pub fn generic(
+    bed: &Bed,
+    side: &Side,
+    tree: &Path,
+    logs: &Path,
+    tests: &[String],
+    limit: Duration,
+) -> Result<Results> {
     let _users = USERS.iter().map(|name| user(name)).collect::<Result<Vec<_>>>()?;
     let mut results = Results::default();
     let mut bench = Bench::new(bed, side, tree)?;
     for test in tests {
         let log = logs.join(format!("{}.log", test.replace('/', "-")));
         let ended = bench.run(test, &log, limit)?;
-        let verdict = if ended.late { Verdict::Failed(format!("it did not end within {} s", limit.as_secs())) } else { verdict(test, &ended) };
+        let verdict = if ended.late {
+            Verdict::Failed(format!("it did not end within {} s", limit.as_secs()))
+        } else {
+            verdict(test, &ended)
+        };
         println!("    {side}: {test} {}", describe(&verdict));
         if !matches!(verdict, Verdict::Failed(_)) {
             std::fs::remove_file(&log)?;
@@ -102,22 +126,41 @@ impl<'a> Bench<'a> {
         let (test, test_loop) = device(bed, side, "test")?;
         let (scratch, scratch_loop) = device(bed, side, "scratch")?;
         let configuration = bed.path("local.config");
-        std::fs::write(&configuration, configure(side, [&test, &scratch], &places, &bed.path("results")))?;
+        std::fs::write(
+            &configuration,
+            configure(side, [&test, &scratch], &places, &bed.path("results")),
+        )?;
         write_tools(bed)?;
         let (directory, mounts) = (bed.path(""), places.clone());
         let processes = Guard::new(move || {
             processes_with(&directory).into_iter().for_each(kill);
             mounts.iter().for_each(|place| detach(place));
         });
-        Ok(Self { bed, side, tree, configuration, places, _processes: processes, _devices: test_loop.into_iter().chain(scratch_loop).collect() })
+        Ok(Self {
+            bed,
+            side,
+            tree,
+            configuration,
+            places,
+            _processes: processes,
+            _devices: test_loop.into_iter().chain(scratch_loop).collect(),
+        })
     }
 
     fn run(&self, test: &str, log: &Path, limit: Duration) -> Result<Ended> {
         let tools = self.bed.path("tools");
         let path = std::env::var_os("PATH").unwrap_or_default();
-        let path = std::env::join_paths(std::iter::once(tools).chain(std::env::split_paths(&path)).chain(["/usr/sbin".into(), "/sbin".into()]))?;
+        let path = std::env::join_paths(
+            std::iter::once(tools)
+                .chain(std::env::split_paths(&path))
+                .chain(["/usr/sbin".into(), "/sbin".into()]),
+        )?;
         let mut command = Command::new("./check");
-        command.arg(test).current_dir(self.tree).env("PATH", path).env("HOST_OPTIONS", &self.configuration);
+        command
+            .arg(test)
+            .current_dir(self.tree)
+            .env("PATH", path)
+            .env("HOST_OPTIONS", &self.configuration);
         let ended = run(&mut command, log, limit)?;
         Ok(ended)
     }
@@ -129,7 +172,8 @@ impl<'a> Bench<'a> {
         drop(self._devices);
         for name in ["test", "scratch"] {
             let image = bed.path(&side.image(name));
-            std::fs::remove_file(&image).with_context(|| format!("cannot remove {}", image.display()))?;
+            std::fs::remove_file(&image)
+                .with_context(|| format!("cannot remove {}", image.display()))?;
         }
         Self::new(bed, side, tree)
     }
@@ -144,7 +188,11 @@ impl<'a> Bench<'a> {
             match self.side {
                 // The suite checks what it wipes.
                 Side::Xfs if !is_xfs(&image)? => Ok(()),
-                Side::Xfs => sh::output(Command::new("xfs_repair").args(["-n", "-f"]).arg(&image), COMMAND_LIMIT).map(drop),
+                Side::Xfs => sh::output(
+                    Command::new("xfs_repair").args(["-n", "-f"]).arg(&image),
+                    COMMAND_LIMIT,
+                )
+                .map(drop),
                 Side::Mount(_) => self.bed.check(&image),
             }
         });
@@ -165,7 +213,9 @@ fn is_xfs(image: &Path) -> Result<bool> {
 /// The suite's configuration, as shell.
 fn configure(side: &Side, devices: [&Path; 2], places: &[PathBuf; 2], results: &Path) -> String {
     let mut text = String::new();
-    let mut set = |name: &str, value: &str| writeln!(text, "export {name}='{value}'").expect("a string takes everything");
+    let mut set = |name: &str, value: &str| {
+        writeln!(text, "export {name}='{value}'").expect("a string takes everything")
+    };
     let [test, scratch] = devices;
     set("TEST_DEV", &test.to_string_lossy());
     set("TEST_DIR", &places[0].to_string_lossy());
@@ -185,7 +235,8 @@ fn configure(side: &Side, devices: [&Path; 2], places: &[PathBuf; 2], results: &
     text
 }
 
-/// mount(8) for what is ours; a change of a live mount is the kernel's business, without the helper that fuse3 brings.
+/// mount(8) for what is ours; a change of a live mount is the kernel's business, without the helper
+/// that fuse3 brings.
 const MOUNT: &str = r#"#!/bin/sh
 case " $* " in *" -t fuse.bedplate "*) ;; *) exec @mount@ "$@" ;; esac
 case "$*" in *remount*) exec @mount@ -i "$@" ;; esac
@@ -221,7 +272,8 @@ fn write_tools(bed: &Bed) -> Result<()> {
     for (name, text) in [("mount", MOUNT), ("umount", UMOUNT), ("df", DF)] {
         let mut text = text.replace("@bedplate@", &bedplate);
         for program in ["mount", "umount", "findmnt", "df"] {
-            let real = find_program(program).with_context(|| format!("{program} is not installed"))?;
+            let real =
+                find_program(program).with_context(|| format!("{program} is not installed"))?;
             text = text.replace(&format!("@{program}@"), &real.to_string_lossy());
         }
         let path = tools.join(name);
@@ -243,7 +295,16 @@ fn user(name: &'static str) -> Result<Option<Guard>> {
         }
     });
     // su(1) complains of a home that is not there, in what the tests print.
-    let arguments = ["--badname", "--user-group", "--no-create-home", "--home-dir", "/", "--shell", "/bin/bash", name];
+    let arguments = [
+        "--badname",
+        "--user-group",
+        "--no-create-home",
+        "--home-dir",
+        "/",
+        "--shell",
+        "/bin/bash",
+        name,
+    ];
     let added = sh::finish(Command::new("useradd").args(arguments), COMMAND_LIMIT)?;
     if !added.status.success() {
         bail!("cannot add the user {name}: {}", added.text().trim());
@@ -251,13 +312,18 @@ fn user(name: &'static str) -> Result<Option<Guard>> {
     Ok(Some(guard))
 }
 
-/// Returns the processes whose environment or command line names `directory`: what the suite started, in whatever group of processes.
+/// Returns the processes whose environment or command line names `directory`: what the suite
+/// started, in whatever group of processes.
 fn processes_with(directory: &Path) -> Vec<u32> {
-    let (own, wanted) = (std::process::id(), directory.to_string_lossy().trim_end_matches('/').as_bytes().to_vec());
+    let (own, wanted) =
+        (std::process::id(), directory.to_string_lossy().trim_end_matches('/').as_bytes().to_vec());
     let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
     let ours = entries.filter_map(|entry| {
         let pid: u32 = entry.file_name().to_str()?.parse().ok()?;
-        let names = |file: &str| std::fs::read(entry.path().join(file)).is_ok_and(|text| text.windows(wanted.len()).any(|part| part == wanted));
+        let names = |file: &str| {
+            std::fs::read(entry.path().join(file))
+                .is_ok_and(|text| text.windows(wanted.len()).any(|part| part == wanted))
+        };
         (pid != own && (names("environ") || names("cmdline"))).then_some(pid)
     });
     ours.collect()
@@ -265,7 +331,11 @@ fn processes_with(directory: &Path) -> Vec<u32> {
 
 /// Reads what `check` says of the one test that it ran.
 fn verdict(test: &str, ended: &Ended) -> Verdict {
-    let line = ended.text.lines().rfind(|line| line.starts_with(test) && line.len() > test.len()).unwrap_or_default();
+    let line = ended
+        .text
+        .lines()
+        .rfind(|line| line.starts_with(test) && line.len() > test.len())
+        .unwrap_or_default();
     let said = |mark: &str| line.split_once(mark).map(|(_, rest)| rest.trim().to_owned());
     if let Some(reason) = said("[not run]") {
         return Verdict::Skipped(reason);
@@ -277,9 +347,16 @@ fn verdict(test: &str, ended: &Ended) -> Verdict {
         return Verdict::Passed;
     }
     // The first line that is there and should not be says most.
-    let reason = ended.text.lines().map(str::trim).find(|line| line.starts_with('+') && !line.starts_with("+++"));
+    let reason = ended
+        .text
+        .lines()
+        .map(str::trim)
+        .find(|line| line.starts_with('+') && !line.starts_with("+++"));
     let mismatch = said("- ").or_else(|| said("[failed")).filter(|words| !words.is_empty());
-    let reason = reason.map(str::to_owned).or(mismatch).unwrap_or_else(|| super::pjdfstest::last_line(&ended.text, false));
+    let reason = reason
+        .map(str::to_owned)
+        .or(mismatch)
+        .unwrap_or_else(|| super::pjdfstest::last_line(&ended.text, false));
     Verdict::Failed(reason)
 }
 
@@ -294,9 +371,16 @@ mod tests {
     #[test]
     fn what_check_says_of_a_test_is_read() {
         let head = "FSTYP         -- fuse\nPLATFORM      -- Linux\n\n";
-        assert_eq!(of(&format!("{head}generic/003  10s ...  9s\nRan: generic/003\nPassed all 1 tests\n"), 0), Verdict::Passed);
-        let skipped =
-            format!("{head}generic/003       [not run] this test requires quota\nRan: generic/003\nNot run: generic/003\nPassed all 1 tests\n");
+        assert_eq!(
+            of(
+                &format!("{head}generic/003  10s ...  9s\nRan: generic/003\nPassed all 1 tests\n"),
+                0
+            ),
+            Verdict::Passed
+        );
+        let skipped = format!(
+            "{head}generic/003       [not run] this test requires quota\nRan: generic/003\nNot run: generic/003\nPassed all 1 tests\n"
+        );
         assert_eq!(of(&skipped, 0), Verdict::Skipped("this test requires quota".to_owned()));
         let failed = format!(
             "{head}generic/003  - output mismatch (see x)\n    --- tests/generic/003.out\n    +++ results/003.out.bad\n    @@ -1 +1,2 @@\n    +ERROR: time\nFailures: generic/003\nFailed 1 of 1 tests\n"
@@ -310,7 +394,8 @@ mod tests {
 
     #[test]
     fn the_group_auto_without_the_dangerous_ones() {
-        let list = "# comment\n\n001 rw auto quick\n002 auto dangerous_fuzzers\n003 shutdown\n1234 auto\n";
+        let list =
+            "# comment\n\n001 rw auto quick\n002 auto dangerous_fuzzers\n003 shutdown\n1234 auto\n";
         assert_eq!(parse_groups(list), vec!["generic/001", "generic/1234"]);
     }
 }

@@ -1,4 +1,5 @@
-//! Where a suite runs: a fresh volume behind the mount, in one I/O mode, or XFS on a loop device of the same size.
+//! Where a suite runs: a fresh volume behind the mount, in one I/O mode, or XFS on a loop device of
+//! the same size.
 
 use std::fmt;
 use std::fs::File;
@@ -50,7 +51,8 @@ impl Side {
     }
 }
 
-/// Makes what a file system of `side` is mounted from, and formats it: an image, or a loop device over one.
+/// Makes what a file system of `side` is mounted from, and formats it: an image, or a loop device
+/// over one.
 pub fn device(bed: &Bed, side: &Side, name: &str) -> Result<(PathBuf, Option<LoopDevice>)> {
     let image = bed.path(&side.image(name));
     if *side != Side::Xfs {
@@ -85,7 +87,10 @@ impl Ground {
         let (directory, held) = match device {
             Some(device) => {
                 let directory = bed.make_directory("xfs")?;
-                sh::output(Command::new("mount").args(["-t", "xfs"]).arg(&source).arg(&directory), LIMIT)?;
+                sh::output(
+                    Command::new("mount").args(["-t", "xfs"]).arg(&source).arg(&directory),
+                    LIMIT,
+                )?;
                 let place = directory.clone();
                 (directory, Held::Xfs(Guard::new(move || detach(&place)), device))
             }
@@ -131,16 +136,23 @@ pub struct Ended {
     pub text: String,
 }
 
-/// Runs a program of a suite within `limit`; what it prints goes to `log`, so that it is there also of one that hangs.
+/// Runs a program of a suite within `limit`; what it prints goes to `log`, so that it is there also
+/// of one that hangs.
 ///
 /// # Errors
 /// When it cannot be started.
 pub fn run(command: &mut Command, log: &Path, limit: Duration) -> Result<Ended> {
     let output = File::create(log).with_context(|| format!("cannot make {}", log.display()))?;
-    let mut family = Family::start(command.stdout(Stdio::from(output.try_clone()?)).stderr(Stdio::from(output)))?;
+    let mut family = Family::start(
+        command.stdout(Stdio::from(output.try_clone()?)).stderr(Stdio::from(output)),
+    )?;
     let status = family.wait(limit);
     let text = String::from_utf8_lossy(&std::fs::read(log)?).into_owned();
-    Ok(Ended { code: status.as_ref().ok().and_then(std::process::ExitStatus::code), late: status.is_err(), text })
+    Ok(Ended {
+        code: status.as_ref().ok().and_then(std::process::ExitStatus::code),
+        late: status.is_err(),
+        text,
+    })
 }
 
 #[cfg(test)]
@@ -151,9 +163,16 @@ mod tests {
     fn what_a_program_that_hangs_has_printed_is_kept() {
         let directory = tempfile::tempdir().expect("a directory");
         let log = directory.path().join("log");
-        let ended = run(Command::new("sh").args(["-c", "echo first; sleep 600"]), &log, Duration::from_secs(2)).expect("sh runs");
+        let ended = run(
+            Command::new("sh").args(["-c", "echo first; sleep 600"]),
+            &log,
+            Duration::from_secs(2),
+        )
+        .expect("sh runs");
         assert_eq!((ended.code, ended.late, ended.text.as_str()), (None, true, "first\n"));
-        let ended = run(Command::new("sh").args(["-c", "echo out; exit 3"]), &log, Duration::from_secs(60)).expect("sh runs");
+        let ended =
+            run(Command::new("sh").args(["-c", "echo out; exit 3"]), &log, Duration::from_secs(60))
+                .expect("sh runs");
         assert_eq!((ended.code, ended.late, ended.text.as_str()), (Some(3), false, "out\n"));
     }
 }

@@ -1,4 +1,5 @@
-//! The Linux Test Project's tests of system calls on files. Tests that make a file system of their own say nothing of the mount and are left out.
+//! The Linux Test Project's tests of system calls on files. Tests that make a file system of their
+//! own say nothing of the mount and are left out.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -20,7 +21,8 @@ const CALLS: &str = "access chdir chmod chown close copy_file_range creat facces
     sync_file_range syncfs truncate umask unlink unlinkat utime utimensat utimes write writev";
 
 /// Words in a test's source that say that it makes a file system of its own.
-const OWN: [&str; 5] = [".all_filesystems", ".mount_device", ".needs_device", ".format_device", "tst_acquire_device"];
+const OWN: [&str; 5] =
+    [".all_filesystems", ".mount_device", ".needs_device", ".format_device", "tst_acquire_device"];
 
 /// Builds what is needed of the tree and returns it.
 pub fn tree(path: &Path) -> Result<PathBuf> {
@@ -40,20 +42,35 @@ struct Test {
 }
 
 /// Runs the tests in `directory`, each within `limit`.
-pub fn syscalls(tree: &Path, directory: &Path, logs: &Path, quick: bool, only: &[String], limit: Duration) -> Result<Results> {
-    let list = std::fs::read_to_string(tree.join("runtest/syscalls")).context("the tree has no runtest/syscalls")?;
+pub fn syscalls(
+    tree: &Path,
+    directory: &Path,
+    logs: &Path,
+    quick: bool,
+    only: &[String],
+    limit: Duration,
+) -> Result<Results> {
+    let list = std::fs::read_to_string(tree.join("runtest/syscalls"))
+        .context("the tree has no runtest/syscalls")?;
     let mut results = Results::default();
     // The short form is every fourth test.
     for (number, test) in parse_list(&list).into_iter().enumerate() {
-        let wanted =
-            if only.is_empty() { !quick || number.is_multiple_of(4) } else { only.iter().any(|prefix| test.name.starts_with(prefix.as_str())) };
+        let wanted = if only.is_empty() {
+            !quick || number.is_multiple_of(4)
+        } else {
+            only.iter().any(|prefix| test.name.starts_with(prefix.as_str()))
+        };
         let Some(home) = home(tree, &test.program).filter(|_| wanted) else { continue };
         let log = logs.join(format!("ltp-{}.log", test.name));
         let place = directory.join(&test.name);
         std::fs::create_dir(&place)?;
         std::fs::set_permissions(&place, std::os::unix::fs::PermissionsExt::from_mode(0o1777))?;
         let path = std::env::var_os("PATH").unwrap_or_default();
-        let path = std::env::join_paths([home.clone(), tree.join("testcases/lib")].into_iter().chain(std::env::split_paths(&path)))?;
+        let path = std::env::join_paths(
+            [home.clone(), tree.join("testcases/lib")]
+                .into_iter()
+                .chain(std::env::split_paths(&path)),
+        )?;
         // Some tests open as many files as they may; with the limit of a service that is a million.
         let mut command = Command::new("sh");
         command
@@ -77,10 +94,14 @@ pub fn syscalls(tree: &Path, directory: &Path, logs: &Path, quick: bool, only: &
     Ok(results)
 }
 
-/// Where a program lies, if it belongs to one of the calls and works on the file system that it is given.
+/// Where a program lies, if it belongs to one of the calls and works on the file system that it is
+/// given.
 fn home(tree: &Path, program: &str) -> Option<PathBuf> {
     let place = tree.join("testcases/kernel/syscalls");
-    let home = CALLS.split_whitespace().map(|call| place.join(call)).find(|home| home.join(program).is_file())?;
+    let home = CALLS
+        .split_whitespace()
+        .map(|call| place.join(call))
+        .find(|home| home.join(program).is_file())?;
     let plain = program.trim_end_matches("_64").trim_end_matches("_16");
     let source = std::fs::read_to_string(home.join(format!("{plain}.c"))).unwrap_or_default();
     (!OWN.iter().any(|word| source.contains(word))).then_some(home)
@@ -88,7 +109,9 @@ fn home(tree: &Path, program: &str) -> Option<PathBuf> {
 
 /// Reads `NAME PROGRAM ARGUMENT…`; lines that a shell would have to read are left out.
 fn parse_list(list: &str) -> Vec<Test> {
-    let lines = list.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#') && !line.contains(['$', ';', '|', '"', '\'']));
+    let lines = list.lines().map(str::trim).filter(|line| {
+        !line.is_empty() && !line.starts_with('#') && !line.contains(['$', ';', '|', '"', '\''])
+    });
     let tests = lines.filter_map(|line| {
         let mut words = line.split_whitespace().map(str::to_owned);
         Some(Test { name: words.next()?, program: words.next()?, arguments: words.collect() })
@@ -107,7 +130,9 @@ fn verdict(ended: &Ended) -> Verdict {
     };
     match ended.code {
         Some(0) => Verdict::Passed,
-        Some(code) if code & FAILED == 0 && code & NOT_HERE != 0 => Verdict::Skipped(said(&["TCONF"])),
+        Some(code) if code & FAILED == 0 && code & NOT_HERE != 0 => {
+            Verdict::Skipped(said(&["TCONF"]))
+        }
         _ if ended.late => Verdict::Failed(last_line(&ended.text, true)),
         _ => Verdict::Failed(said(&["TFAIL", "TBROK", "TWARN"])),
     }
@@ -125,16 +150,28 @@ mod tests {
             program: program.to_owned(),
             arguments: arguments.iter().map(|&word| word.to_owned()).collect(),
         };
-        assert_eq!(parse_list(list), vec![plain("abort01", "abort01", &[]), plain("fsx01", "fsx", &["-l", "5"])]);
+        assert_eq!(
+            parse_list(list),
+            vec![plain("abort01", "abort01", &[]), plain("fsx01", "fsx", &["-l", "5"])]
+        );
     }
 
     #[test]
     fn the_exit_status_says_what_happened_and_the_output_why() {
-        let text = "open.c:3: TINFO: x\nopen.c:4: TFAIL: wrong mode\nopen.c:5: TCONF: no O_TMPFILE\n";
+        let text =
+            "open.c:3: TINFO: x\nopen.c:4: TFAIL: wrong mode\nopen.c:5: TCONF: no O_TMPFILE\n";
         let of = |code, late| verdict(&Ended { code, late, text: text.to_owned() });
         assert_eq!(of(Some(0), false), Verdict::Passed);
-        assert_eq!(of(Some(32), false), Verdict::Skipped("open.c:5: TCONF: no O_TMPFILE".to_owned()));
+        assert_eq!(
+            of(Some(32), false),
+            Verdict::Skipped("open.c:5: TCONF: no O_TMPFILE".to_owned())
+        );
         assert_eq!(of(Some(33), false), Verdict::Failed("open.c:4: TFAIL: wrong mode".to_owned()));
-        assert_eq!(of(None, true), Verdict::Failed("it did not end in time; last: open.c:5: TCONF: no O_TMPFILE".to_owned()));
+        assert_eq!(
+            of(None, true),
+            Verdict::Failed(
+                "it did not end in time; last: open.c:5: TCONF: no O_TMPFILE".to_owned()
+            )
+        );
     }
 }

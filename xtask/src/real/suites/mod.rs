@@ -1,7 +1,9 @@
-//! Suites of others on the mount and on XFS, side by side: pjdfstest, fsx, fsstress, the generic group of fstests, and LTP's system calls on files.
+//! Suites of others on the mount and on XFS, side by side: pjdfstest, fsx, fsstress, the generic
+//! group of fstests, and LTP's system calls on files.
 //!
-//! None of their code is here. A suite is a crate that cargo installs, or a source tree whose path is given; one that is not there is skipped, with what to
-//! give. What the mount fails and XFS does not has to be named in docs/proof.md, with its reason: what is not named there fails the run.
+//! None of their code is here. A suite is a crate that cargo installs, or a source tree whose path
+//! is given; one that is not there is skipped, with what to give. What the mount fails and XFS does
+//! not has to be named in docs/proof.md, with its reason: what is not named there fails the run.
 
 mod exercisers;
 mod fstests;
@@ -72,7 +74,8 @@ pub enum Suite {
 }
 
 impl Suite {
-    const ALL: [Self; 6] = [Self::Pjdfstest, Self::PjdfstestC, Self::Fsx, Self::Fsstress, Self::Fstests, Self::Ltp];
+    const ALL: [Self; 6] =
+        [Self::Pjdfstest, Self::PjdfstestC, Self::Fsx, Self::Fsstress, Self::Fstests, Self::Ltp];
 
     fn name(self) -> &'static str {
         match self {
@@ -99,31 +102,49 @@ enum Ready {
 
 /// Brings a suite: installs its crate, or builds the tree that is given.
 fn prepare(suite: Suite, choice: &Choice) -> Result<Ready> {
-    let tree = |path: &Option<PathBuf>, option: &str| path.clone().with_context(|| format!("give its source tree with --{option} PATH"));
+    let tree = |path: &Option<PathBuf>, option: &str| {
+        path.clone().with_context(|| format!("give its source tree with --{option} PATH"))
+    };
     Ok(match suite {
         Suite::Pjdfstest => Ready::Pjdfstest(sources::from_crate("pjdfstest")?),
-        Suite::PjdfstestC => Ready::PjdfstestC(pjdfstest::tree(&tree(&choice.pjdfstest, "pjdfstest")?)?),
+        Suite::PjdfstestC => {
+            Ready::PjdfstestC(pjdfstest::tree(&tree(&choice.pjdfstest, "pjdfstest")?)?)
+        }
         Suite::Fsx => match &choice.xfstests {
             Some(path) => Ready::FsxTree(fstests::tree(path)?.join("ltp/fsx")),
             None => Ready::FsxCrate(sources::from_crate("fsx")?),
         },
-        Suite::Fsstress => Ready::Fsstress(fstests::tree(&tree(&choice.xfstests, "xfstests")?)?.join("ltp/fsstress")),
+        Suite::Fsstress => Ready::Fsstress(
+            fstests::tree(&tree(&choice.xfstests, "xfstests")?)?.join("ltp/fsstress"),
+        ),
         Suite::Fstests => Ready::Fstests(fstests::tree(&tree(&choice.xfstests, "xfstests")?)?),
         Suite::Ltp => Ready::Ltp(ltp::tree(&tree(&choice.ltp, "ltp")?)?),
     })
 }
 
 /// Runs a suite on one side, after it ran on others.
-fn run(bed: &Bed, side: &Side, ready: &Ready, choice: &Choice, before: &[Results]) -> Result<Results> {
+fn run(
+    bed: &Bed,
+    side: &Side,
+    ready: &Ready,
+    choice: &Choice,
+    before: &[Results],
+) -> Result<Results> {
     let (logs, limit) = (logs(side)?, Duration::from_secs(choice.limit));
     if let Ready::Fstests(tree) = ready {
         let mut tests = fstests::tests(tree, choice.quick, &choice.only)?;
-        let Some(first) = before.first() else { return fstests::generic(bed, side, tree, &logs, &tests, limit) };
-        // What the suite skips it skips for what the machine or FUSE lacks, in every mode; and XFS is asked for what the mount ran.
-        tests.retain(|test| first.0.get(test).is_none_or(|verdict| !matches!(verdict, Verdict::Skipped(_))));
+        let Some(first) = before.first() else {
+            return fstests::generic(bed, side, tree, &logs, &tests, limit);
+        };
+        // What the suite skips it skips for what the machine or FUSE lacks, in every mode; and XFS
+        // is asked for what the mount ran.
+        tests.retain(|test| {
+            first.0.get(test).is_none_or(|verdict| !matches!(verdict, Verdict::Skipped(_)))
+        });
         let mut results = fstests::generic(bed, side, tree, &logs, &tests, limit)?;
         if *side != Side::Xfs {
-            let skipped = first.0.iter().filter(|(_, verdict)| matches!(verdict, Verdict::Skipped(_)));
+            let skipped =
+                first.0.iter().filter(|(_, verdict)| matches!(verdict, Verdict::Skipped(_)));
             skipped.for_each(|(test, verdict)| results.add(test, verdict.clone()));
         }
         return Ok(results);
@@ -150,15 +171,20 @@ fn logs(side: &Side) -> Result<PathBuf> {
     Ok(logs)
 }
 
-/// Runs the suites on the mount in each mode and on XFS, prints counts and differences, and fails for a difference that has no reason.
+/// Runs the suites on the mount in each mode and on XFS, prints counts and differences, and fails
+/// for a difference that has no reason.
 pub fn compare(bed: &mut Bed, options: &Options) -> Result<()> {
     let choice = &options.suites;
     let document = Path::new("docs/proof.md");
-    let named = Named::parse(&std::fs::read_to_string(document).context("cannot read docs/proof.md")?);
+    let named =
+        Named::parse(&std::fs::read_to_string(document).context("cannot read docs/proof.md")?);
     let modes: Vec<Side> = choice.modes.iter().cloned().map(Side::Mount).collect();
     let (mut rows, mut absent) = (Vec::new(), Vec::new());
     let mut unnamed = Vec::new();
-    for suite in Suite::ALL.into_iter().filter(|suite| choice.suites.is_empty() || choice.suites.contains(suite)) {
+    for suite in Suite::ALL
+        .into_iter()
+        .filter(|suite| choice.suites.is_empty() || choice.suites.contains(suite))
+    {
         let ready = match prepare(suite, choice) {
             Ok(ready) => ready,
             Err(error) => {
@@ -170,8 +196,13 @@ pub fn compare(bed: &mut Bed, options: &Options) -> Result<()> {
         let mut sides = Vec::new();
         for side in modes.iter().chain([&Side::Xfs]) {
             let start = Instant::now();
-            let results = run(bed, side, &ready, choice, &sides).with_context(|| format!("{} on {side}", suite.name()))?;
-            println!("    {} on {side}: {results} passed/failed/skipped in {:.0} s", suite.name(), start.elapsed().as_secs_f64());
+            let results = run(bed, side, &ready, choice, &sides)
+                .with_context(|| format!("{} on {side}", suite.name()))?;
+            println!(
+                "    {} on {side}: {results} passed/failed/skipped in {:.0} s",
+                suite.name(),
+                start.elapsed().as_secs_f64()
+            );
             sides.push(results);
         }
         let xfs = sides.pop().expect("XFS was the last");
@@ -187,25 +218,39 @@ pub fn compare(bed: &mut Bed, options: &Options) -> Result<()> {
     Ok(())
 }
 
-/// Prints the differences of one suite in one mode and returns the failures that the document does not name.
+/// Prints the differences of one suite in one mode and returns the failures that the document does
+/// not name.
 fn tell(suite: Suite, side: &Side, xfs: &Results, results: &Results, named: &Named) -> Vec<String> {
     let mut unnamed = Vec::new();
     for difference in differences(xfs, results) {
         // One script of many assertions is named once.
         let script = difference.test.split('#').next().unwrap_or_default();
-        let reason = named.reason(suite.name(), difference.test).or_else(|| named.reason(suite.name(), script));
-        println!("    {} {side}: {difference}: {}", suite.name(), reason.unwrap_or("not named in docs/proof.md"));
+        let reason = named
+            .reason(suite.name(), difference.test)
+            .or_else(|| named.reason(suite.name(), script));
+        println!(
+            "    {} {side}: {difference}: {}",
+            suite.name(),
+            reason.unwrap_or("not named in docs/proof.md")
+        );
         if reason.is_none() && difference.is_failure() {
             unnamed.push(format!("{} {} ({side})", suite.name(), difference.test));
         }
     }
-    for (test, verdict) in results.0.iter().filter(|(_, verdict)| matches!(verdict, Verdict::Failed(_))) {
+    for (test, verdict) in
+        results.0.iter().filter(|(_, verdict)| matches!(verdict, Verdict::Failed(_)))
+    {
         if xfs.0.get(test).is_some_and(|there| matches!(there, Verdict::Failed(_))) {
             println!("    {} {side}: {test} fails, as on XFS: {}", suite.name(), verdict.reason());
         }
     }
     for (reason, tests) in skipped(results) {
-        println!("    {} {side}: {} skipped: {reason}: {}", suite.name(), tests.len(), tests.join(", "));
+        println!(
+            "    {} {side}: {} skipped: {reason}: {}",
+            suite.name(),
+            tests.len(),
+            tests.join(", ")
+        );
     }
     unnamed
 }
@@ -224,7 +269,11 @@ fn skipped(results: &Results) -> BTreeMap<&str, Vec<&str>> {
 /// Prints the counts as a table for the document.
 fn print_table(modes: &[Side], rows: &[(Suite, Results, Vec<Results>)]) {
     let heads: Vec<_> = modes.iter().map(ToString::to_string).collect();
-    println!("\n| suite | XFS | {} |\n| --- | --- |{}", heads.join(" | "), " --- |".repeat(modes.len()));
+    println!(
+        "\n| suite | XFS | {} |\n| --- | --- |{}",
+        heads.join(" | "),
+        " --- |".repeat(modes.len())
+    );
     for (suite, xfs, sides) in rows {
         let counts: Vec<_> = sides.iter().map(ToString::to_string).collect();
         println!("| {} | {xfs} | {} |", suite.name(), counts.join(" | "));
@@ -241,12 +290,22 @@ mod tests {
         let side = Side::Mount("cached".to_owned());
         let of = |tests: &[(&str, bool)]| {
             let mut results = Results::default();
-            tests.iter().for_each(|(test, good)| results.add(*test, if *good { Verdict::Passed } else { Verdict::Failed("why".to_owned()) }));
+            tests.iter().for_each(|(test, good)| {
+                results.add(
+                    *test,
+                    if *good { Verdict::Passed } else { Verdict::Failed("why".to_owned()) },
+                )
+            });
             results
         };
         let xfs = of(&[("a", true), ("b.t#3", true), ("c", false), ("d", true)]);
         let here = of(&[("a", false), ("b.t#3", false), ("c", false), ("d", true)]);
-        let named = Named::parse("### Where the mount differs from XFS\n| pjdfstest-c | b.t | no such flag |\n");
-        assert_eq!(tell(Suite::PjdfstestC, &side, &xfs, &here, &named), vec!["pjdfstest-c a (cached)"]);
+        let named = Named::parse(
+            "### Where the mount differs from XFS\n| pjdfstest-c | b.t | no such flag |\n",
+        );
+        assert_eq!(
+            tell(Suite::PjdfstestC, &side, &xfs, &here, &named),
+            vec!["pjdfstest-c a (cached)"]
+        );
     }
 }

@@ -88,7 +88,8 @@ impl Difference<'_> {
 
 impl fmt::Display for Difference<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let reason = if self.here.reason().is_empty() { self.there.reason() } else { self.here.reason() };
+        let reason =
+            if self.here.reason().is_empty() { self.there.reason() } else { self.here.reason() };
         write!(f, "{} {}, on XFS it {}: {reason}", self.test, self.here.name(), self.there.name())
     }
 }
@@ -96,12 +97,19 @@ impl fmt::Display for Difference<'_> {
 /// What XFS came to where it has no such test.
 static ABSENT: Verdict = Verdict::Skipped(String::new());
 
-/// Returns the tests that ended otherwise, those among them that failed here and are not there at all.
+/// Returns the tests that ended otherwise, those among them that failed here and are not there at
+/// all.
 pub fn differences<'a>(there: &'a Results, here: &'a Results) -> Vec<Difference<'a>> {
-    let all = here.0.iter().map(|(test, here)| Difference { test, there: there.0.get(test).unwrap_or(&ABSENT), here });
-    all.filter(|difference| std::mem::discriminant(difference.there) != std::mem::discriminant(difference.here))
-        .filter(|difference| difference.is_failure() || *difference.there != ABSENT)
-        .collect()
+    let all = here.0.iter().map(|(test, here)| Difference {
+        test,
+        there: there.0.get(test).unwrap_or(&ABSENT),
+        here,
+    });
+    all.filter(|difference| {
+        std::mem::discriminant(difference.there) != std::mem::discriminant(difference.here)
+    })
+    .filter(|difference| difference.is_failure() || *difference.there != ABSENT)
+    .collect()
 }
 
 /// The heading in docs/proof.md under which the differences stand.
@@ -115,13 +123,20 @@ impl Named {
     /// Reads the rows `| suite | test, test | reason |` below the heading.
     pub fn parse(document: &str) -> Self {
         let section = document.split_once(HEADING).map_or("", |(_, rest)| rest);
-        let rows = section.lines().skip(1).take_while(|line| !line.starts_with('#')).filter(|line| line.starts_with('|'));
+        let rows = section
+            .lines()
+            .skip(1)
+            .take_while(|line| !line.starts_with('#'))
+            .filter(|line| line.starts_with('|'));
         let mut named = BTreeMap::new();
         for row in rows {
             let cells: Vec<_> = row.trim_matches('|').split('|').map(str::trim).collect();
             let [suite, tests, reason] = cells[..] else { continue };
             for test in tests.split(',') {
-                named.insert((suite.to_owned(), test.trim().trim_matches('`').to_owned()), reason.to_owned());
+                named.insert(
+                    (suite.to_owned(), test.trim().trim_matches('`').to_owned()),
+                    reason.to_owned(),
+                );
             }
         }
         Self(named)
@@ -145,12 +160,27 @@ mod tests {
     fn differences_are_tests_that_ended_otherwise_or_failed_here_alone() {
         let bad = || Verdict::Failed("wrong".to_owned());
         let skip = || Verdict::Skipped("no quota".to_owned());
-        let there = results(&[("a", Verdict::Passed), ("b", bad()), ("c", Verdict::Passed), ("d", Verdict::Passed), ("f", bad())]);
-        let here =
-            [("a", Verdict::Passed), ("b", Verdict::Failed("else".to_owned())), ("c", bad()), ("d", skip()), ("e", bad()), ("g", Verdict::Passed)];
+        let there = results(&[
+            ("a", Verdict::Passed),
+            ("b", bad()),
+            ("c", Verdict::Passed),
+            ("d", Verdict::Passed),
+            ("f", bad()),
+        ]);
+        let here = [
+            ("a", Verdict::Passed),
+            ("b", Verdict::Failed("else".to_owned())),
+            ("c", bad()),
+            ("d", skip()),
+            ("e", bad()),
+            ("g", Verdict::Passed),
+        ];
         let here = results(&here);
         let found = differences(&there, &here);
-        assert_eq!(found.iter().map(|one| (one.test, one.is_failure())).collect::<Vec<_>>(), vec![("c", true), ("d", false), ("e", true)]);
+        assert_eq!(
+            found.iter().map(|one| (one.test, one.is_failure())).collect::<Vec<_>>(),
+            vec![("c", true), ("d", false), ("e", true)]
+        );
         assert_eq!(found[0].to_string(), "c fails, on XFS it passes: wrong");
         assert_eq!(found[2].to_string(), "e fails, on XFS it did not run: wrong");
         assert_eq!((there.to_string(), here.to_string()), ("3/2/0".to_owned(), "2/3/1".to_owned()));
@@ -174,7 +204,11 @@ mod tests {
         assert_eq!(named.reason("fstests", "generic/2"), Some("no quota"));
         assert_eq!(named.reason("fstests", "generic/3"), Some("no quota"));
         assert_eq!(
-            (named.reason("fstests", "generic/1"), named.reason("fstests", "generic/4"), named.reason("ltp", "generic/2")),
+            (
+                named.reason("fstests", "generic/1"),
+                named.reason("fstests", "generic/4"),
+                named.reason("ltp", "generic/2")
+            ),
             (None, None, None)
         );
     }

@@ -1,4 +1,5 @@
-//! Where suites come from: a crate that cargo installs, or a source tree whose path was given, which is built there when it is not built yet.
+//! Where suites come from: a crate that cargo installs, or a source tree whose path was given,
+//! which is built there when it is not built yet.
 //!
 //! Nothing here knows where a tree could be fetched from.
 
@@ -58,20 +59,37 @@ impl Tree<'_> {
     /// # Errors
     /// When it is not such a tree, or does not build.
     pub fn build(&self) -> Result<PathBuf> {
-        let path = self.path.canonicalize().with_context(|| format!("cannot find {}", self.path.display()))?;
-        ensure!(path.join(self.mark).exists(), "{} is not the expected source tree: it has no {}", path.display(), self.mark);
+        let path = self
+            .path
+            .canonicalize()
+            .with_context(|| format!("cannot find {}", self.path.display()))?;
+        ensure!(
+            path.join(self.mark).exists(),
+            "{} is not the expected source tree: it has no {}",
+            path.display(),
+            self.mark
+        );
         if path.join(self.built).exists() {
             return Ok(path);
         }
         needs::install_packages(&PACKAGES)?;
         println!("    building {}", path.display());
-        sh::output(Command::new("sh").args(["-e", "-c", self.commands]).current_dir(&path), BUILD_LIMIT)?;
-        ensure!(path.join(self.built).exists(), "{} was built and has no {}", path.display(), self.built);
+        sh::output(
+            Command::new("sh").args(["-e", "-c", self.commands]).current_dir(&path),
+            BUILD_LIMIT,
+        )?;
+        ensure!(
+            path.join(self.built).exists(),
+            "{} was built and has no {}",
+            path.display(),
+            self.built
+        );
         Ok(path)
     }
 }
 
-/// Returns the program of a crate, which cargo installs below `target` when it is neither there nor on the path.
+/// Returns the program of a crate, which cargo installs below `target` when it is neither there nor
+/// on the path.
 ///
 /// # Errors
 /// When it cannot be installed.
@@ -82,11 +100,18 @@ pub fn from_crate(name: &str) -> Result<PathBuf> {
     let root = sh::target_directory()?.join("suites");
     let program = root.join("bin").join(name);
     if !program.is_file() {
-        ensure!(needs::may_install(), "{name} is not installed: run 'cargo install {name} --locked', or allow its installation");
+        ensure!(
+            needs::may_install(),
+            "{name} is not installed: run 'cargo install {name} --locked', or allow its installation"
+        );
         println!("    installing the crate {name}");
         let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
         let mut install = Command::new(cargo);
-        install.args(["install", name, "--locked", "--root"]).arg(&root).arg("--target-dir").arg(root.join("build"));
+        install
+            .args(["install", name, "--locked", "--root"])
+            .arg(&root)
+            .arg("--target-dir")
+            .arg(root.join("build"));
         sh::output(&mut install, BUILD_LIMIT)?;
     }
     Ok(program)
@@ -101,9 +126,17 @@ mod tests {
         let directory = tempfile::tempdir().expect("a directory");
         let path = directory.path();
         let built = |commands| Tree { path, mark: "mark", built: "done", commands }.build();
-        assert!(built("touch done").expect_err("no mark").to_string().contains("not the expected source tree"));
+        assert!(
+            built("touch done")
+                .expect_err("no mark")
+                .to_string()
+                .contains("not the expected source tree")
+        );
         std::fs::write(path.join("mark"), "").expect("writes");
         std::fs::write(path.join("done"), "").expect("writes");
-        assert_eq!(built("exit 1").expect("it is built"), path.canonicalize().expect("it is there"));
+        assert_eq!(
+            built("exit 1").expect("it is built"),
+            path.canonicalize().expect("it is there")
+        );
     }
 }

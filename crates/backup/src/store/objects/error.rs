@@ -43,24 +43,55 @@ fn explain(url: &str, told: &str, error: &StoreError) -> (ErrorKind, String) {
     let says = |words: &[&str]| words.iter().any(|word| told.contains(word));
     let variables = credentials(url);
     if says(&["NoSuchBucket", "ContainerNotFound", "The specified bucket does not exist"]) {
-        return (ErrorKind::NotFound, "there is no such bucket: make it first, or name another".to_owned());
+        return (
+            ErrorKind::NotFound,
+            "there is no such bucket: make it first, or name another".to_owned(),
+        );
     }
     // The services that hand out credentials inside a cloud are asked where nothing else names any.
-    if says(&["169.254.", "metadata.google.internal", "Error getting credentials", "InstanceProfile"]) {
+    if says(&[
+        "169.254.",
+        "metadata.google.internal",
+        "Error getting credentials",
+        "InstanceProfile",
+    ]) {
         return (ErrorKind::NotPermitted, format!("there are no credentials: set {variables}"));
     }
-    if says(&["InvalidAccessKeyId", "SignatureDoesNotMatch", "InvalidToken", "ExpiredToken", "AuthenticationFailed"])
-        || matches!(error, StoreError::Unauthenticated { .. })
+    if says(&[
+        "InvalidAccessKeyId",
+        "SignatureDoesNotMatch",
+        "InvalidToken",
+        "ExpiredToken",
+        "AuthenticationFailed",
+    ]) || matches!(error, StoreError::Unauthenticated { .. })
     {
-        return (ErrorKind::NotPermitted, format!("the store does not take the credentials: check {variables}"));
+        return (
+            ErrorKind::NotPermitted,
+            format!("the store does not take the credentials: check {variables}"),
+        );
     }
-    if says(&["AccessDenied", "403 Forbidden"]) || matches!(error, StoreError::PermissionDenied { .. }) {
-        return (ErrorKind::NotPermitted, "the store denies access: give these credentials the right to it, or use others".to_owned());
+    if says(&["AccessDenied", "403 Forbidden"])
+        || matches!(error, StoreError::PermissionDenied { .. })
+    {
+        return (
+            ErrorKind::NotPermitted,
+            "the store denies access: give these credentials the right to it, or use others"
+                .to_owned(),
+        );
     }
     if says(&["redirect without LOCATION", "PermanentRedirect", "AuthorizationHeaderMalformed"]) {
-        return (ErrorKind::Invalid, "the bucket lies in another region: set AWS_REGION".to_owned());
+        return (
+            ErrorKind::Invalid,
+            "the bucket lies in another region: set AWS_REGION".to_owned(),
+        );
     }
-    if says(&["error trying to connect", "tcp connect error", "dns error", "connection refused", "Connection refused"]) {
+    if says(&[
+        "error trying to connect",
+        "tcp connect error",
+        "dns error",
+        "connection refused",
+        "Connection refused",
+    ]) {
         return (ErrorKind::Io, "the store cannot be reached: check the endpoint and the network, and repeat the command".to_owned());
     }
     (ErrorKind::Io, format!("{}: repeat the command", last_words(told)))
@@ -97,18 +128,40 @@ mod tests {
     fn answers_of_stores_become_sentences() {
         for (answer, kind, part) in [
             ("404: <Code>NoSuchBucket</Code>", ErrorKind::NotFound, "no such bucket"),
-            ("error sending request for url (http://169.254.169.254/latest/api/token)", ErrorKind::NotPermitted, "AWS_ACCESS_KEY_ID"),
-            ("403 Forbidden: <Code>InvalidAccessKeyId</Code>", ErrorKind::NotPermitted, "does not take the credentials"),
+            (
+                "error sending request for url (http://169.254.169.254/latest/api/token)",
+                ErrorKind::NotPermitted,
+                "AWS_ACCESS_KEY_ID",
+            ),
+            (
+                "403 Forbidden: <Code>InvalidAccessKeyId</Code>",
+                ErrorKind::NotPermitted,
+                "does not take the credentials",
+            ),
             ("403 Forbidden: <Code>AccessDenied</Code>", ErrorKind::NotPermitted, "denies access"),
             ("tcp connect error", ErrorKind::Io, "cannot be reached"),
         ] {
             let failure = failed(answer);
-            assert!(failure.kind == kind && failure.message.contains(part), "{answer}: {:?}: {failure}", failure.kind);
+            assert!(
+                failure.kind == kind && failure.message.contains(part),
+                "{answer}: {:?}: {failure}",
+                failure.kind
+            );
             assert!(failure.message.starts_with("cannot read s3://b/p/manifests/m: "), "{failure}");
         }
-        let strange = failed("500: <?xml version=\"1.0\"?>\n<Error>\n<Message>out of luck</Message></Error>");
+        let strange =
+            failed("500: <?xml version=\"1.0\"?>\n<Error>\n<Message>out of luck</Message></Error>");
         assert_eq!(strange.message.matches('\n').count(), 0);
         assert!(strange.message.contains("out of luck"), "{strange}");
-        assert!(failure("gs://b", "list", "", &StoreError::Unauthenticated { path: "p".into(), source: "no".into() }).message.contains("GOOGLE_"));
+        assert!(
+            failure(
+                "gs://b",
+                "list",
+                "",
+                &StoreError::Unauthenticated { path: "p".into(), source: "no".into() }
+            )
+            .message
+            .contains("GOOGLE_")
+        );
     }
 }

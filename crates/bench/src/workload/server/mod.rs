@@ -1,6 +1,8 @@
-//! `oltp --database`: the same figures from a real database. Its own server, its files in the target's directory, sessions of its own shell.
+//! `oltp --database`: the same figures from a real database. Its own server, its files in the
+//! target's directory, sessions of its own shell.
 //!
-//! Tables and transactions are those of TPC-B, as `pgbench` has them: three updates, a read and an insert.
+//! Tables and transactions are those of TPC-B, as `pgbench` has them: three updates, a read and an
+//! insert.
 
 mod postgresql;
 mod session;
@@ -23,7 +25,8 @@ use session::Session;
 /// Which database.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Engine {
-    /// PostgreSQL: a cluster and a server of its own, found in `PATH` or where distributions put it.
+    /// PostgreSQL: a cluster and a server of its own, found in `PATH` or where distributions put
+    /// it.
     Postgresql,
     /// SQLite: one file, and the `sqlite3` shell.
     Sqlite,
@@ -71,7 +74,8 @@ pub struct Server {
 impl Server {
     /// Returns all settings, the user's last and winning.
     fn all_settings(&self) -> BTreeMap<String, String> {
-        let own = self.engine.settings().iter().map(|&(name, value)| (name.to_owned(), value.to_owned()));
+        let own =
+            self.engine.settings().iter().map(|&(name, value)| (name.to_owned(), value.to_owned()));
         own.chain(self.settings.iter().cloned()).collect()
     }
 
@@ -84,7 +88,9 @@ impl Server {
     fn start(&self, directory: &Path) -> Result<Box<dyn Running>> {
         let settings = self.all_settings();
         match self.engine {
-            Engine::Postgresql => Ok(Box::new(postgresql::start(directory, &settings, self.sessions_max())?)),
+            Engine::Postgresql => {
+                Ok(Box::new(postgresql::start(directory, &settings, self.sessions_max())?))
+            }
             Engine::Sqlite => Ok(Box::new(sqlite::start(directory, &settings))),
         }
     }
@@ -97,7 +103,9 @@ impl Server {
     fn load(&self, running: &dyn Running) -> Result<()> {
         let session = running.session()?;
         let accounts = self.scale * 100_000;
-        let filled = |table: &str, rows: u64, row: &str| format!("INSERT INTO {table} SELECT {row} FROM {};", running.series(rows));
+        let filled = |table: &str, rows: u64, row: &str| {
+            format!("INSERT INTO {table} SELECT {row} FROM {};", running.series(rows))
+        };
         session.run(&[
             "CREATE TABLE branches(bid INTEGER PRIMARY KEY, bbalance INTEGER, filler CHAR(88));".to_owned(),
             "CREATE TABLE tellers(tid INTEGER PRIMARY KEY, bid INTEGER, tbalance INTEGER, filler CHAR(84));".to_owned(),
@@ -125,7 +133,8 @@ trait Running: Send + Sync {
 /// Writes one transaction.
 fn transaction(begin: &str, rng: &mut impl Rng, size: u64) -> String {
     let mut random = |n: u64| 1 + scale(rng.next_u64(), n);
-    let (account, teller, branch, delta) = (random(size * 100_000), random(size * 10), random(size), random(10_000) as i64 - 5000);
+    let (account, teller, branch, delta) =
+        (random(size * 100_000), random(size * 10), random(size), random(10_000) as i64 - 5000);
     format!(
         "{begin};UPDATE accounts SET abalance = abalance + {delta} WHERE aid = {account};SELECT abalance FROM accounts WHERE aid = {account};\
          UPDATE tellers SET tbalance = tbalance + {delta} WHERE tid = {teller};UPDATE branches SET bbalance = bbalance + {delta} WHERE bid = {branch};\
@@ -152,7 +161,10 @@ impl Work for Server {
     fn options(&self) -> BTreeMap<String, String> {
         let mut options = self.all_settings();
         options.insert("clients".into(), list(&self.clients));
-        options.insert("database".into(), self.engine.version().unwrap_or_else(|_| self.engine.name().into()));
+        options.insert(
+            "database".into(),
+            self.engine.version().unwrap_or_else(|_| self.engine.name().into()),
+        );
         options.insert("scale".into(), self.scale.to_string());
         options.insert("ramp".into(), bedplate::format_duration(self.ramp));
         options
@@ -166,9 +178,14 @@ impl Work for Server {
             return Err(Error::usage("a number of clients is 0 or above 1000"));
         }
         for (name, value) in &self.settings {
-            let plain = |text: &str, more: &str| !text.is_empty() && text.chars().all(|c| c.is_ascii_alphanumeric() || more.contains(c));
+            let plain = |text: &str, more: &str| {
+                !text.is_empty()
+                    && text.chars().all(|c| c.is_ascii_alphanumeric() || more.contains(c))
+            };
             if !plain(name, "_.") || !plain(value, "_.,+-/") {
-                return Err(Error::usage(format!("the setting '{name}={value}' is refused: names and values are letters, digits and _ . , + - /")));
+                return Err(Error::usage(format!(
+                    "the setting '{name}={value}' is refused: names and values are letters, digits and _ . , + - /"
+                )));
             }
         }
         self.engine.version().map(drop)
@@ -176,7 +193,11 @@ impl Work for Server {
 
     fn cases(&self) -> Vec<Case> {
         let case = |&clients: &usize| Case {
-            name: format!("{}, {clients} client{}", self.engine.name(), if clients == 1 { "" } else { "s" }),
+            name: format!(
+                "{}, {clients} client{}",
+                self.engine.name(),
+                if clients == 1 { "" } else { "s" }
+            ),
             curve: self.engine.name().into(),
             axis: "clients".into(),
             x: clients as f64,
@@ -190,7 +211,8 @@ impl Work for Server {
     }
 
     fn refuses(&self, _case: usize, target: &TargetInfo) -> Option<String> {
-        (!target.is_path()).then(|| "a database's server needs a directory on a mounted file system".into())
+        (!target.is_path())
+            .then(|| "a database's server needs a directory on a mounted file system".into())
     }
 
     fn prepare(&self, target: &dyn Target) -> Result<()> {
@@ -212,7 +234,11 @@ impl Work for Server {
         let job = Job {
             target,
             threads: clients,
-            phase: Phase::Timed { warm_up: self.ramp.max(env.warm_up), time: env.time, after: self.ramp },
+            phase: Phase::Timed {
+                warm_up: self.ramp.max(env.warm_up),
+                time: env.time,
+                after: self.ramp,
+            },
             classes: &[Class::Transaction],
             rated: &[Class::Transaction],
             sample_every: Some((env.time / 20).max(Duration::from_millis(50))),
@@ -252,24 +278,34 @@ impl Work for Server {
             return Ok(());
         }
         let directory = self.place(target)?;
-        std::fs::remove_dir_all(&directory).map_err(|e| Error::io(directory.display(), "cannot remove the database", e))
+        std::fs::remove_dir_all(&directory)
+            .map_err(|e| Error::io(directory.display(), "cannot remove the database", e))
     }
 }
 
 /// Finds a program in `PATH` or in one of some other directories.
 fn find_program(name: &str, places: &[PathBuf]) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
-    std::env::split_paths(&path).chain(places.iter().cloned()).map(|place| place.join(name)).find(|file| file.is_file())
+    std::env::split_paths(&path)
+        .chain(places.iter().cloned())
+        .map(|place| place.join(name))
+        .find(|file| file.is_file())
 }
 
 /// Runs a program to its end; its complaint is the error.
 fn output(command: &mut std::process::Command) -> Result<String> {
     let name = command.get_program().to_string_lossy().into_owned();
-    let done = command.stdin(std::process::Stdio::null()).output().map_err(|e| Error::io(&name, "cannot be run", e))?;
+    let done = command
+        .stdin(std::process::Stdio::null())
+        .output()
+        .map_err(|e| Error::io(&name, "cannot be run", e))?;
     if done.status.success() {
         return Ok(String::from_utf8_lossy(&done.stdout).into_owned());
     }
-    let said = String::from_utf8_lossy(if done.stderr.is_empty() { &done.stdout } else { &done.stderr }).trim().replace('\n', "; ");
+    let said =
+        String::from_utf8_lossy(if done.stderr.is_empty() { &done.stdout } else { &done.stderr })
+            .trim()
+            .replace('\n', "; ");
     Err(Error::target(format!("{name} failed: {said}")))
 }
 
@@ -284,9 +320,15 @@ mod tests {
         let mut rng = rand_xoshiro::Xoshiro256PlusPlus::seed_from_u64(1);
         for _ in 0..200 {
             let text = transaction("BEGIN", &mut rng, 1);
-            let branch = text.split("WHERE bid = ").nth(1).and_then(|rest| rest.split(';').next()).map(str::to_owned);
+            let branch = text
+                .split("WHERE bid = ")
+                .nth(1)
+                .and_then(|rest| rest.split(';').next())
+                .map(str::to_owned);
             assert_eq!(branch.as_deref(), Some("1"));
-            assert!(text.starts_with("BEGIN;") && text.ends_with("COMMIT;") && !text.contains('\n'));
+            assert!(
+                text.starts_with("BEGIN;") && text.ends_with("COMMIT;") && !text.contains('\n')
+            );
         }
     }
 

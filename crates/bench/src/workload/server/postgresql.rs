@@ -1,4 +1,5 @@
-//! PostgreSQL: a cluster in the directory, a server on a socket of its own, and a `psql` for every session.
+//! PostgreSQL: a cluster in the directory, a server on a socket of its own, and a `psql` for every
+//! session.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -27,7 +28,12 @@ pub(super) const SETTINGS: &[(&str, &str)] = &[
 fn program(name: &str) -> Result<PathBuf> {
     let versions = |root: &str, prefix: &str| -> Vec<(u32, PathBuf)> {
         let entries = fs::read_dir(root).into_iter().flatten().flatten();
-        let version = |entry: fs::DirEntry| Some((entry.file_name().to_str()?.strip_prefix(prefix)?.parse().ok()?, entry.path().join("bin")));
+        let version = |entry: fs::DirEntry| {
+            Some((
+                entry.file_name().to_str()?.strip_prefix(prefix)?.parse().ok()?,
+                entry.path().join("bin"),
+            ))
+        };
         entries.filter_map(version).collect()
     };
     let mut places = versions("/usr/lib/postgresql", "");
@@ -51,7 +57,8 @@ fn account() -> Result<Option<(u32, u32)>> {
     let text = fs::read_to_string("/etc/passwd").unwrap_or_default();
     let found = text.lines().find_map(|line| {
         let fields: Vec<&str> = line.split(':').collect();
-        (fields.first() == Some(&"postgres")).then(|| Some((fields.get(2)?.parse().ok()?, fields.get(3)?.parse().ok()?)))?
+        (fields.first() == Some(&"postgres"))
+            .then(|| Some((fields.get(2)?.parse().ok()?, fields.get(3)?.parse().ok()?)))?
     });
     found.map(Some).ok_or_else(|| Error::target("PostgreSQL refuses to run as root and there is no user 'postgres': run this as another user"))
 }
@@ -80,7 +87,17 @@ fn hand_over(directory: &Path) -> Result<()> {
 pub(super) fn initialise(directory: &Path) -> Result<()> {
     hand_over(directory)?;
     let mut initdb = command("initdb")?;
-    output(initdb.arg("-D").arg(directory).args(["-A", "trust", "-U", "bench", "-E", "UTF8", "--locale=C", "--no-sync"])).map(drop)
+    output(initdb.arg("-D").arg(directory).args([
+        "-A",
+        "trust",
+        "-U",
+        "bench",
+        "-E",
+        "UTF8",
+        "--locale=C",
+        "--no-sync",
+    ]))
+    .map(drop)
 }
 
 /// A running server; a server that is dropped is stopped the hard way.
@@ -91,23 +108,52 @@ pub(super) struct Server {
     running: bool,
 }
 
-pub(super) fn start(directory: &Path, settings: &BTreeMap<String, String>, sessions_max: usize) -> Result<Server> {
+pub(super) fn start(
+    directory: &Path,
+    settings: &BTreeMap<String, String>,
+    sessions_max: usize,
+) -> Result<Server> {
     static STARTED: AtomicUsize = AtomicUsize::new(0);
-    let sockets = std::env::temp_dir().join(format!("bedplate-bench-{}-socket-{}", std::process::id(), STARTED.fetch_add(1, Relaxed)));
+    let sockets = std::env::temp_dir().join(format!(
+        "bedplate-bench-{}-socket-{}",
+        std::process::id(),
+        STARTED.fetch_add(1, Relaxed)
+    ));
     fs::create_dir_all(&sockets).map_err(|e| Error::io(sockets.display(), "cannot be made", e))?;
     hand_over(&sockets)?;
     let mut server = Server { data: directory.to_owned(), sockets, running: false };
-    let given: String = settings.iter().map(|(name, value)| format!(" -c {name}={value}")).collect();
-    let options = format!("-k {} -c listen_addresses= -c max_connections={sessions_max}{given}", server.sockets.display());
+    let given: String =
+        settings.iter().map(|(name, value)| format!(" -c {name}={value}")).collect();
+    let options = format!(
+        "-k {} -c listen_addresses= -c max_connections={sessions_max}{given}",
+        server.sockets.display()
+    );
     let mut pg_ctl = command("pg_ctl")?;
-    pg_ctl.arg("-D").arg(directory).args(["-w", "-t", "120", "-s", "-l"]).arg(server.log()).args(["-o", &options, "start"]);
+    pg_ctl
+        .arg("-D")
+        .arg(directory)
+        .args(["-w", "-t", "120", "-s", "-l"])
+        .arg(server.log())
+        .args(["-o", &options, "start"]);
     // The server inherits what is open: a pipe would never end.
-    let status = pg_ctl.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).process_group(0).status();
+    let status = pg_ctl
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .process_group(0)
+        .status();
     let status = status.map_err(|e| Error::io("pg_ctl", "cannot be run", e))?;
     if !status.success() {
         let said = fs::read_to_string(server.log()).unwrap_or_default();
-        let last = said.lines().rev().find(|line| line.contains("FATAL")).unwrap_or("its log says nothing");
-        return Err(Error::target(format!("{}: PostgreSQL does not start: {last}", directory.display())));
+        let last = said
+            .lines()
+            .rev()
+            .find(|line| line.contains("FATAL"))
+            .unwrap_or("its log says nothing");
+        return Err(Error::target(format!(
+            "{}: PostgreSQL does not start: {last}",
+            directory.display()
+        )));
     }
     server.running = true;
     Ok(server)
@@ -121,7 +167,8 @@ impl Server {
     fn stop_now(&mut self, how: &str) -> Result<()> {
         self.running = false;
         let mut pg_ctl = command("pg_ctl")?;
-        output(pg_ctl.arg("-D").arg(&self.data).args(["-w", "-t", "120", "-s", "-m", how, "stop"])).map(drop)
+        output(pg_ctl.arg("-D").arg(&self.data).args(["-w", "-t", "120", "-s", "-m", how, "stop"]))
+            .map(drop)
     }
 }
 
@@ -138,7 +185,19 @@ impl Drop for Server {
 impl Running for Server {
     fn session(&self) -> Result<Session> {
         let mut shell = Command::new("stdbuf");
-        shell.arg("-oL").arg(program("psql")?).args(["-X", "-A", "-t", "-q", "-v", "ON_ERROR_STOP=1", "-U", "bench", "-d", "postgres", "-h"]);
+        shell.arg("-oL").arg(program("psql")?).args([
+            "-X",
+            "-A",
+            "-t",
+            "-q",
+            "-v",
+            "ON_ERROR_STOP=1",
+            "-U",
+            "bench",
+            "-d",
+            "postgres",
+            "-h",
+        ]);
         Session::open(as_account(shell)?.arg(&self.sockets), "\n\\echo bedplate-bench-done\n")
     }
 

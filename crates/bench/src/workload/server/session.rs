@@ -25,15 +25,30 @@ struct Shell {
 }
 
 impl Session {
-    /// Starts a shell that reads statements, in a group of its own so that a terminal's Ctrl-C does not end it before the run does.
+    /// Starts a shell that reads statements, in a group of its own so that a terminal's Ctrl-C does
+    /// not end it before the run does.
     pub(super) fn open(command: &mut Command, ask: &'static str) -> Result<Self> {
         let name = command.get_program().to_string_lossy().into_owned();
-        let command = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
+        let command = command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .process_group(0);
         let mut child = command.spawn().map_err(|e| Error::io(&name, "cannot be run", e))?;
-        let (Some(input), Some(output), Some(errors)) = (child.stdin.take(), child.stdout.take(), child.stderr.take()) else {
+        let (Some(input), Some(output), Some(errors)) =
+            (child.stdin.take(), child.stdout.take(), child.stderr.take())
+        else {
             return Err(Error::target(format!("{name}: its pipes are missing")));
         };
-        let session = Self { shell: RefCell::new(Shell { child, input, output: BufReader::new(output), errors, ask }) };
+        let session = Self {
+            shell: RefCell::new(Shell {
+                child,
+                input,
+                output: BufReader::new(output),
+                errors,
+                ask,
+            }),
+        };
         // Connected, and ready for the clock to start.
         session.run(&[])?;
         Ok(session)

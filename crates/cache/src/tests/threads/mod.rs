@@ -1,5 +1,8 @@
 //! The cache, the very source files, under a checker that runs its threads in every kind of order.
-#![expect(clippy::duplicate_mod, reason = "the model checks the very source that runs, over other locks")]
+#![expect(
+    clippy::duplicate_mod,
+    reason = "the model checks the very source that runs, over other locks"
+)]
 #![allow(dead_code, reason = "the model needs a part of what the source offers")]
 
 use std::sync::{Arc, Weak};
@@ -111,17 +114,27 @@ fn stage(blocks: usize) -> Arc<Stage> {
         write_threads: 0,
     };
     let size = (blocks * BLOCK) as u64;
-    let device = Device { blocks: (0..blocks).map(|_| DeviceMutex::new(0)).collect(), size: DeviceSize::new(size), fail_in: DeviceSize::new(0) };
+    let device = Device {
+        blocks: (0..blocks).map(|_| DeviceMutex::new(0)).collect(),
+        size: DeviceSize::new(size),
+        fail_in: DeviceSize::new(0),
+    };
     let device = Arc::new(device);
     let cache = PageCache::new(&options);
     let weak: Weak<Device> = Arc::downgrade(&device);
     let file = cache.file(1, weak, Arc::new(sync::AtomicU64::new(size)));
-    Arc::new(Stage { device, cache, file, history: (0..blocks).map(|_| DeviceMutex::new(History::fresh())).collect() })
+    Arc::new(Stage {
+        device,
+        cache,
+        file,
+        history: (0..blocks).map(|_| DeviceMutex::new(History::fresh())).collect(),
+    })
 }
 
 impl Stage {
     fn direct_write(&self, first: usize, count: usize) {
-        let begun: Vec<_> = (first..first + count).map(|b| self.history[b].lock().unwrap().begin_write()).collect();
+        let begun: Vec<_> =
+            (first..first + count).map(|b| self.history[b].lock().unwrap().begin_write()).collect();
         let data: Vec<u8> = begun.iter().flat_map(|(version, _)| block_of(*version)).collect();
         let offset = (first * BLOCK) as u64;
         let write = self.file.begin_direct_write(offset, data.len() as u64).unwrap();
@@ -139,12 +152,17 @@ impl Stage {
     }
 
     fn read(&self, first: usize, count: usize) {
-        let begun: Vec<_> = (first..first + count).map(|b| self.history[b].lock().unwrap().begin_read()).collect();
+        let begun: Vec<_> =
+            (first..first + count).map(|b| self.history[b].lock().unwrap().begin_read()).collect();
         let mut buf = vec![0; count * BLOCK];
         self.file.read_at(&mut buf, (first * BLOCK) as u64).unwrap();
         for (i, begun) in begun.iter().enumerate() {
             let version = number(&buf[i * BLOCK..]);
-            assert!(History::allows(begun, version), "block {}: read version {version}, allowed were {begun:?}", first + i);
+            assert!(
+                History::allows(begun, version),
+                "block {}: read version {version}, allowed were {begun:?}",
+                first + i
+            );
         }
     }
 
@@ -153,7 +171,11 @@ impl Stage {
         for (at, stored) in self.device.blocks.iter().enumerate() {
             let mut buf = vec![0; BLOCK];
             self.file.read_at(&mut buf, (at * BLOCK) as u64).unwrap();
-            assert_eq!(number(&buf), *stored.lock().unwrap(), "block {at}: the cache differs from the device");
+            assert_eq!(
+                number(&buf),
+                *stored.lock().unwrap(),
+                "block {at}: the cache differs from the device"
+            );
         }
     }
 
@@ -163,7 +185,10 @@ impl Stage {
         self.file.flush().unwrap();
         for (block, before) in self.device.blocks.iter().zip(&before) {
             let version = *block.lock().unwrap();
-            assert!(History::allows(before, version), "after a flush the device holds version {version}, allowed were {before:?}");
+            assert!(
+                History::allows(before, version),
+                "after a flush the device holds version {version}, allowed were {before:?}"
+            );
         }
     }
 
@@ -186,7 +211,8 @@ fn block_of(version: u64) -> Vec<u8> {
 
 type Act = fn(&Stage);
 
-/// Runs each act on a thread of its own, in many orders, with the file's pages in memory before and without; then `check`.
+/// Runs each act on a thread of its own, in many orders, with the file's pages in memory before and
+/// without; then `check`.
 fn explore<const ACTS: usize>(blocks: usize, acts: [Act; ACTS], check: Act) {
     let run = move |warm: bool| {
         let stage = stage(blocks);
@@ -198,7 +224,8 @@ fn explore<const ACTS: usize>(blocks: usize, acts: [Act; ACTS], check: Act) {
             .map(|act| {
                 let stage = Arc::clone(&stage);
                 thread::spawn(move || {
-                    // A thread that yields lets all others go first; so the device's patience alone would settle how far each thread is.
+                    // A thread that yields lets all others go first; so the device's patience alone
+                    // would settle how far each thread is.
                     (0..thread_rng().gen_range(0..20)).for_each(|_| thread::yield_now());
                     act(&stage);
                 })
@@ -215,7 +242,8 @@ fn explore<const ACTS: usize>(blocks: usize, acts: [Act; ACTS], check: Act) {
     }
 }
 
-/// I-CACHE-2, I-CACHE-3: two direct writers of overlapping ranges, a reader, and a reader that follows itself.
+/// I-CACHE-2, I-CACHE-3: two direct writers of overlapping ranges, a reader, and a reader that
+/// follows itself.
 #[test]
 fn i_cache_2_and_3_hold_in_any_order() {
     let writer: Act = |s| {
@@ -245,7 +273,8 @@ fn i_cache_5_holds_in_any_order() {
     explore(3, [lonely, change], Stage::check_agreement);
 }
 
-/// I-CACHE-4: writers into the cache, flushes and evictions at once: all reaches the device, in order.
+/// I-CACHE-4: writers into the cache, flushes and evictions at once: all reaches the device, in
+/// order.
 #[test]
 fn i_cache_4_holds_in_any_order() {
     let writer: Act = |s| (0..3).for_each(|_| s.cached_write(1));
@@ -261,7 +290,8 @@ fn i_cache_4_holds_in_any_order() {
     explore(3, [writer, flusher, flusher], Stage::check_flushed);
 }
 
-/// I-CACHE-4: a truncation waits for what is being written beyond it; nothing is written there afterwards.
+/// I-CACHE-4: a truncation waits for what is being written beyond it; nothing is written there
+/// afterwards.
 #[test]
 fn a_truncation_in_any_order_is_the_last_to_touch_what_it_cuts() {
     const FREED: u64 = 1 << 40;
@@ -281,7 +311,8 @@ fn a_truncation_in_any_order_is_the_last_to_touch_what_it_cuts() {
     });
 }
 
-/// A cached write that comes while a fill of its page is under way, then is carried out and evicted: the fill does not bring the old page back.
+/// A cached write that comes while a fill of its page is under way, then is carried out and
+/// evicted: the fill does not bring the old page back.
 #[test]
 fn i_cache_2_holds_for_cached_writes_in_any_order() {
     let writer: Act = |s| {
@@ -294,7 +325,8 @@ fn i_cache_2_holds_for_cached_writes_in_any_order() {
     explore(2, [writer, reader, reader], Stage::check_agreement);
 }
 
-/// I-CACHE-9: a write of two pages that stops between them, because the second is not dirty yet and needs its block reserved, is not seen half.
+/// I-CACHE-9: a write of two pages that stops between them, because the second is not dirty yet and
+/// needs its block reserved, is not seen half.
 #[test]
 fn i_cache_9_holds_in_any_order() {
     let writer: Act = |s| {

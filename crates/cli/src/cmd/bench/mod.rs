@@ -11,7 +11,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
-use bedplate_bench::{Bed, BedOptions, ComparedFiles, DeviceClass, Extent, Progress, Results, Schedule, TargetSpec, Targets, Workload, run_workload};
+use bedplate_bench::{
+    Bed, BedOptions, ComparedFiles, DeviceClass, Extent, Progress, Results, Schedule, TargetSpec,
+    Targets, Workload, run_workload,
+};
 use clap::{Args, Subcommand};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
@@ -40,15 +43,18 @@ enum What {
     Sequential(Measured<workloads::Sequential>),
     /// Transactions with a second-level cache while the database's own cache shrinks
     Cached(Measured<workloads::Cached>),
-    /// Transactions beside one sequential scan of a file larger than the second-level cache: before it, during it and then
+    /// Transactions beside one sequential scan of a file larger than the second-level cache: before
+    /// it, during it and then
     Scan(Measured<workloads::Scan>),
     /// Durable appends to a log
     Redo(Measured<workloads::Redo>),
     /// A file copied in small and large requests
     Copy(Measured<workloads::Copy>),
-    /// Overwrites directly after a checkpoint, or a reflink of a kernel file system, against what they were before
+    /// Overwrites directly after a checkpoint, or a reflink of a kernel file system, against what
+    /// they were before
     Checkpoint(Measured<workloads::Checkpoint>),
-    /// Checkpoints, clones, reflinks and btrfs snapshots: how long making, deleting and listing takes, by size, extents and number
+    /// Checkpoints, clones, reflinks and btrfs snapshots: how long making, deleting and listing
+    /// takes, by size, extents and number
     Images(Measured<workloads::Images>),
     Volume(volume::Arguments),
     All(All),
@@ -67,8 +73,9 @@ struct Measured<W: Args> {
 
 #[derive(Debug, Args)]
 struct Common {
-    /// What to measure: [LABEL=]raw:DEVICE, [LABEL=]path:DIR[,buffered][,mode=MODE] or [LABEL=]volume:DEVICE[,mode=MODE][,inode-lock=whole];
-    /// memory:SIZE stands for a device. Again for each further target; the first is what the others are compared with
+    /// What to measure: [LABEL=]raw:DEVICE, [LABEL=]path:DIR[,buffered][,mode=MODE] or
+    /// [LABEL=]volume:DEVICE[,mode=MODE][,inode-lock=whole]; memory:SIZE stands for a device. Again
+    /// for each further target; the first is what the others are compared with
     #[arg(short, long = "target", value_name = "TARGET", required = true)]
     targets: Vec<String>,
     /// How often each target is measured; targets take turns
@@ -88,7 +95,8 @@ struct Common {
 
 #[derive(Debug, Args)]
 struct Consent {
-    /// Allow that a raw device, or a device without a volume, is overwritten; the name must be typed back, here or when asked
+    /// Allow that a raw device, or a device without a volume, is overwritten; the name must be
+    /// typed back, here or when asked
     #[arg(long, value_name = "NAME", num_args = 0..=1, require_equals = true, default_missing_value = "")]
     destroy: Vec<OsString>,
 }
@@ -159,9 +167,16 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<()> {
         What::Images(one) => measure(&one.common, &one.workload.workload(), output),
         What::Volume(one) => volume::run(one, output),
         What::All(all) => all.run(output),
-        What::Compare(compare) => output.show(&Side(bedplate_bench::compare(&Results::load(&compare.a)?, &Results::load(&compare.b)?)?)),
+        What::Compare(compare) => output.show(&Side(bedplate_bench::compare(
+            &Results::load(&compare.a)?,
+            &Results::load(&compare.b)?,
+        )?)),
         What::Tables(tables) => {
-            let results = tables.results.iter().map(|path| Results::load(path)).collect::<bedplate_bench::Result<Vec<_>>>()?;
+            let results = tables
+                .results
+                .iter()
+                .map(|path| Results::load(path))
+                .collect::<bedplate_bench::Result<Vec<_>>>()?;
             output.bytes(bedplate_bench::markdown(&results).as_bytes())
         }
     }
@@ -171,37 +186,69 @@ fn measure(common: &Common, workload: &Workload, output: &Output) -> Result<()> 
     let specs = parse(&common.targets)?;
     let mut session = Session::begin(output)?;
     let schedule = Schedule { rounds: common.rounds, time: common.time, warm_up: common.warm_up };
-    let measured = Targets::open(&specs, &mut |path| common.consent.given(path)).and_then(|targets| session.measure(workload, &targets, &schedule));
+    let measured = Targets::open(&specs, &mut |path| common.consent.given(path))
+        .and_then(|targets| session.measure(workload, &targets, &schedule));
     session.end(&common.report, measured)
 }
 
 impl All {
     fn run(&self, output: &Output) -> Result<()> {
         let mut session = Session::begin(output)?;
-        let mut entries = bedplate_bench::suite(if self.quick { Extent::Quick } else { Extent::Full }, self.image_size * 3 / 4);
+        let mut entries = bedplate_bench::suite(
+            if self.quick { Extent::Quick } else { Extent::Full },
+            self.image_size * 3 / 4,
+        );
         self.check_names(&entries)?;
-        entries.retain(|entry| self.only.is_empty() || self.only.iter().any(|name| name == entry.workload.name()));
-        let measured = if self.targets.is_empty() { self.on_a_bed(&mut session, &entries) } else { self.on_targets(&mut session, &entries) };
+        entries.retain(|entry| {
+            self.only.is_empty() || self.only.iter().any(|name| name == entry.workload.name())
+        });
+        let measured = if self.targets.is_empty() {
+            self.on_a_bed(&mut session, &entries)
+        } else {
+            self.on_targets(&mut session, &entries)
+        };
         session.end(&self.report, measured)
     }
 
     fn check_names(&self, entries: &[bedplate_bench::Entry]) -> Result<()> {
         let known: Vec<&str> = entries.iter().map(|entry| entry.workload.name()).collect();
         match self.only.iter().find(|name| !known.contains(&name.as_str())) {
-            Some(name) => Err(Failure::usage(format!("there is no workload '{name}': use {}", known.join(", ")))),
+            Some(name) => Err(Failure::usage(format!(
+                "there is no workload '{name}': use {}",
+                known.join(", ")
+            ))),
             None => Ok(()),
         }
     }
 
-    fn on_targets(&self, session: &mut Session<'_>, entries: &[bedplate_bench::Entry]) -> bedplate_bench::Result<()> {
-        let specs = self.targets.iter().map(|text| text.parse()).collect::<bedplate_bench::Result<Vec<TargetSpec>>>()?;
+    fn on_targets(
+        &self,
+        session: &mut Session<'_>,
+        entries: &[bedplate_bench::Entry],
+    ) -> bedplate_bench::Result<()> {
+        let specs = self
+            .targets
+            .iter()
+            .map(|text| text.parse())
+            .collect::<bedplate_bench::Result<Vec<TargetSpec>>>()?;
         let targets = Targets::open(&specs, &mut |path| self.consent.given(path))?;
-        entries.iter().try_for_each(|entry| session.measure(&entry.workload, &targets, &entry.schedule))
+        entries
+            .iter()
+            .try_for_each(|entry| session.measure(&entry.workload, &targets, &entry.schedule))
     }
 
-    fn on_a_bed(&self, session: &mut Session<'_>, entries: &[bedplate_bench::Entry]) -> bedplate_bench::Result<()> {
+    fn on_a_bed(
+        &self,
+        session: &mut Session<'_>,
+        entries: &[bedplate_bench::Entry],
+    ) -> bedplate_bench::Result<()> {
         let class = if self.disk { DeviceClass::Disk } else { DeviceClass::Memory };
-        let options = BedOptions { class, directory: self.dir.clone(), image_bytes: self.image_size, program: std::env::current_exe().ok() };
+        let options = BedOptions {
+            class,
+            directory: self.dir.clone(),
+            image_bytes: self.image_size,
+            program: std::env::current_exe().ok(),
+        };
         session.say("making image files");
         let bed = Bed::make(&options)?;
         bed.missing.iter().for_each(|what| session.note(what));
@@ -214,7 +261,10 @@ impl All {
 }
 
 fn parse(texts: &[String]) -> Result<Vec<TargetSpec>> {
-    Ok(texts.iter().map(|text| text.parse()).collect::<bedplate_bench::Result<Vec<TargetSpec>>>()?)
+    Ok(texts
+        .iter()
+        .map(|text| text.parse())
+        .collect::<bedplate_bench::Result<Vec<TargetSpec>>>()?)
 }
 
 impl Consent {
@@ -229,7 +279,9 @@ impl Consent {
         }
         eprint!("Everything on {} will be overwritten. Type its name to go on: ", path.display());
         let mut answer = String::new();
-        io::stderr().flush().is_ok() && io::stdin().lock().read_line(&mut answer).is_ok() && Path::new(answer.trim_end_matches('\n')) == path
+        io::stderr().flush().is_ok()
+            && io::stdin().lock().read_line(&mut answer).is_ok()
+            && Path::new(answer.trim_end_matches('\n')) == path
     }
 }
 
@@ -245,11 +297,15 @@ impl<'a> Session<'a> {
     fn begin(output: &'a Output) -> Result<Self> {
         let stop = Arc::new(AtomicBool::new(false));
         for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
-            signal_hook::flag::register(signal, Arc::clone(&stop)).map_err(|e| Failure::new("io", format!("cannot watch for signals: {e}")))?;
+            signal_hook::flag::register(signal, Arc::clone(&stop))
+                .map_err(|e| Failure::new("io", format!("cannot watch for signals: {e}")))?;
         }
         let wanted = !output.is_json() && io::stderr().is_terminal();
         let bar = if wanted { ProgressBar::new(0) } else { ProgressBar::hidden() };
-        bar.set_style(ProgressStyle::with_template("{msg:50!} {bar:24} {pos}/{len} {eta}").expect("the template is a constant that parses"));
+        bar.set_style(
+            ProgressStyle::with_template("{msg:50!} {bar:24} {pos}/{len} {eta}")
+                .expect("the template is a constant that parses"),
+        );
         Ok(Self { output, results: Results::begin(std::env::args().collect()), stop, bar })
     }
 
@@ -264,7 +320,12 @@ impl<'a> Session<'a> {
         }
     }
 
-    fn measure(&mut self, workload: &Workload, targets: &Targets, schedule: &Schedule) -> bedplate_bench::Result<()> {
+    fn measure(
+        &mut self,
+        workload: &Workload,
+        targets: &Targets,
+        schedule: &Schedule,
+    ) -> bedplate_bench::Result<()> {
         if self.stop.load(Relaxed) {
             return Ok(());
         }
@@ -272,7 +333,10 @@ impl<'a> Session<'a> {
         let mut show = |progress: Progress<'_>| {
             bar.set_length(progress.total as u64);
             bar.set_position(progress.done as u64);
-            bar.set_message(format!("{}: {} on {}", progress.workload, progress.case, progress.target));
+            bar.set_message(format!(
+                "{}: {} on {}",
+                progress.workload, progress.case, progress.target
+            ));
         };
         run_workload(workload, targets, schedule, &mut self.results, &self.stop, &mut show)
     }
@@ -294,7 +358,10 @@ impl<'a> Session<'a> {
         }
         measured?;
         if self.results.workloads.is_empty() {
-            return Err(Failure::new("interrupted", "interrupted before a round was finished: nothing was measured".to_owned()));
+            return Err(Failure::new(
+                "interrupted",
+                "interrupted before a round was finished: nothing was measured".to_owned(),
+            ));
         }
         Ok(())
     }
@@ -304,7 +371,10 @@ impl<'a> Session<'a> {
 struct Table<'a>(&'a Results);
 
 impl Serialize for Table<'_> {
-    fn serialize<S: serde::Serializer>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error> {
+    fn serialize<S: serde::Serializer>(
+        &self,
+        serializer: S,
+    ) -> std::result::Result<S::Ok, S::Error> {
         self.0.serialize(serializer)
     }
 }
@@ -319,7 +389,10 @@ impl fmt::Display for Table<'_> {
 struct Side(ComparedFiles);
 
 impl Serialize for Side {
-    fn serialize<S: serde::Serializer>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error> {
+    fn serialize<S: serde::Serializer>(
+        &self,
+        serializer: S,
+    ) -> std::result::Result<S::Ok, S::Error> {
         self.0.serialize(serializer)
     }
 }

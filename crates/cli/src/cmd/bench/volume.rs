@@ -13,7 +13,8 @@ use crate::device::{self, Access};
 use crate::failure::{Failure, Result};
 use crate::render::output::Output;
 
-/// What layouts of several devices reach of what their members reach: one device, stripe, mirror, RAID-5, rebuild, resynchronisation, and what the foreground feels of it
+/// What layouts of several devices reach of what their members reach: one device, stripe, mirror,
+/// RAID-5, rebuild, resynchronisation, and what the foreground feels of it
 #[derive(Debug, Args)]
 pub struct Arguments {
     /// A device or image file of 48 MiB or more, overwritten; five of them. None: memory
@@ -28,7 +29,8 @@ pub struct Arguments {
     /// How long one measurement lasts
     #[arg(long, value_name = "TIME", default_value = "1s", value_parser = bedplate::parse_duration)]
     time: Duration,
-    /// Only these measurements: one, stripe-read, stripe-write, mirror-read, raid5-rows, raid5-small, rebuild, resync, foreground, or parts of their names
+    /// Only these measurements: one, stripe-read, stripe-write, mirror-read, raid5-rows,
+    /// raid5-small, rebuild, resync, foreground, or parts of their names
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     only: Vec<String>,
     /// Write results.json into this directory, for 'bench tables'
@@ -51,13 +53,19 @@ impl fmt::Display for VolumeResults {
 
 pub fn run(arguments: &Arguments, output: &Output) -> Result<()> {
     let open = |path: &PathBuf| match signature::recognize(path)? {
-        Some(what) if !arguments.force => Err(Failure::new("exists", format!("{} holds {what}: add --force to destroy it", path.display()))),
-        _ => Ok(device::open_plain(&path.canonicalize().unwrap_or(path.clone()), Access::ReadWrite)?),
+        Some(what) if !arguments.force => Err(Failure::new(
+            "exists",
+            format!("{} holds {what}: add --force to destroy it", path.display()),
+        )),
+        _ => {
+            Ok(device::open_plain(&path.canonicalize().unwrap_or(path.clone()), Access::ReadWrite)?)
+        }
     };
     let members = arguments.members.iter().map(open).collect::<Result<Vec<_>>>()?;
     let Arguments { size, time, rounds, .. } = *arguments;
     let mut results = Results::begin(std::env::args().collect());
-    let report = Volumes { members, size_bytes: size, time, rounds, only: arguments.only.clone() }.measure()?;
+    let report = Volumes { members, size_bytes: size, time, rounds, only: arguments.only.clone() }
+        .measure()?;
     if let Some(directory) = &arguments.report {
         results.volumes = Some(report.clone());
         results.save(directory)?;

@@ -18,14 +18,20 @@ pub struct Increments {
 
 /// Reads two sizes with a colon between them.
 fn pair(text: &str) -> Result<(u64, u64), String> {
-    let (a, b) = text.split_once(':').ok_or_else(|| format!("'{text}' is not a pair: write two sizes with a colon between them, as in 4K:1G"))?;
+    let (a, b) = text.split_once(':').ok_or_else(|| {
+        format!("'{text}' is not a pair: write two sizes with a colon between them, as in 4K:1G")
+    })?;
     Ok((parse_size(a)?, parse_size(b)?))
 }
 
 impl Increments {
     pub fn workload(&self) -> Workload {
-        // The last steps need not divide the file: 10 MiB steps over 1 GiB end a little before its end.
-        Workload::Increments(bedplate_bench::Increments { size_bytes: self.size, steps: self.steps.clone() })
+        // The last steps need not divide the file: 10 MiB steps over 1 GiB end a little before its
+        // end.
+        Workload::Increments(bedplate_bench::Increments {
+            size_bytes: self.size,
+            steps: self.steps.clone(),
+        })
     }
 }
 
@@ -113,7 +119,8 @@ pub struct Oltp {
     /// The database's own cache in percent of the data
     #[arg(long, value_name = "PERCENT", default_value_t = 10.0)]
     database_cache: f64,
-    /// Let a real database do the transactions: its files in the target's directory, a server of its own
+    /// Let a real database do the transactions: its files in the target's directory, a server of
+    /// its own
     #[arg(long = "database", id = "real", value_enum, value_name = "DATABASE", conflicts_with_all = SYNTHETIC)]
     real: Option<Real>,
     /// Size of the real database's tables, in units of 100,000 accounts
@@ -125,7 +132,19 @@ pub struct Oltp {
 }
 
 /// What a real database decides itself.
-const SYNTHETIC: [&str; 11] = ["size", "files", "tables", "log_size", "log_block", "writers", "pages", "redo", "engine", "updates", "database_cache"];
+const SYNTHETIC: [&str; 11] = [
+    "size",
+    "files",
+    "tables",
+    "log_size",
+    "log_block",
+    "writers",
+    "pages",
+    "redo",
+    "engine",
+    "updates",
+    "database_cache",
+];
 
 /// A real database.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -138,7 +157,9 @@ enum Real {
 
 /// Reads a name and a value with an equals sign between them.
 fn setting(text: &str) -> Result<(String, String), String> {
-    let (name, value) = text.split_once('=').ok_or_else(|| format!("'{text}' is no setting: write NAME=VALUE, as in full_page_writes=off"))?;
+    let (name, value) = text.split_once('=').ok_or_else(|| {
+        format!("'{text}' is no setting: write NAME=VALUE, as in full_page_writes=off")
+    })?;
     Ok((name.to_owned(), value.to_owned()))
 }
 
@@ -150,10 +171,20 @@ impl Oltp {
                 Real::Sqlite => bedplate_bench::Engine::Sqlite,
             };
             let (clients, settings) = (self.clients.clone(), self.settings.clone());
-            return Workload::Server(bedplate_bench::Server { engine, scale: self.scale, clients, ramp: self.database.ramp, settings });
+            return Workload::Server(bedplate_bench::Server {
+                engine,
+                scale: self.scale,
+                clients,
+                ramp: self.database.ramp,
+                settings,
+            });
         }
         let database = self.database.options(self.updates);
-        Workload::Oltp(bedplate_bench::Oltp { clients: self.clients.clone(), cache_percent: self.database_cache, ..database })
+        Workload::Oltp(bedplate_bench::Oltp {
+            clients: self.clients.clone(),
+            cache_percent: self.database_cache,
+            ..database
+        })
     }
 }
 
@@ -191,7 +222,12 @@ pub struct Cached {
 impl Cached {
     pub fn workload(&self) -> Workload {
         let (database, clients) = (self.transactions.options(), self.transactions.clients);
-        Workload::Cached(bedplate_bench::Cached { database, clients, memory_percent: self.memory, cache_percents: self.database_cache.clone() })
+        Workload::Cached(bedplate_bench::Cached {
+            database,
+            clients,
+            memory_percent: self.memory,
+            cache_percents: self.database_cache.clone(),
+        })
     }
 }
 
@@ -215,9 +251,19 @@ pub struct Scan {
 
 impl Scan {
     pub fn workload(&self) -> Workload {
-        let database = bedplate_bench::Oltp { cache_percent: self.database_cache, ..self.transactions.options() };
-        let (clients, cache_percent, multiples) = (self.transactions.clients, self.cache, self.scan.clone());
-        Workload::Scan(bedplate_bench::Scan { database, clients, cache_percent, multiples, block_bytes: self.scan_block })
+        let database = bedplate_bench::Oltp {
+            cache_percent: self.database_cache,
+            ..self.transactions.options()
+        };
+        let (clients, cache_percent, multiples) =
+            (self.transactions.clients, self.cache, self.scan.clone());
+        Workload::Scan(bedplate_bench::Scan {
+            database,
+            clients,
+            cache_percent,
+            multiples,
+            block_bytes: self.scan_block,
+        })
     }
 }
 
@@ -236,7 +282,11 @@ pub struct Writers {
 
 impl Writers {
     pub fn workload(&self) -> Workload {
-        Workload::Writers(bedplate_bench::Writers { size_bytes: self.size, block_bytes: self.block, threads: self.threads.clone() })
+        Workload::Writers(bedplate_bench::Writers {
+            size_bytes: self.size,
+            block_bytes: self.block,
+            threads: self.threads.clone(),
+        })
     }
 }
 
@@ -254,7 +304,8 @@ pub struct Mixed {
     /// Percent of operations at a random place
     #[arg(long, value_name = "PERCENT", value_delimiter = ',', default_value = "100")]
     random: Vec<u8>,
-    /// Numbers of threads with synchronous calls [default: 1,4,16,64, or none when --depth is given]
+    /// Numbers of threads with synchronous calls [default: 1,4,16,64, or none when --depth is
+    /// given]
     #[arg(long, value_delimiter = ',')]
     threads: Option<Vec<usize>>,
     /// Depths of a queue [default: 1,32,128, or none when --threads is given]
@@ -266,7 +317,8 @@ pub struct Mixed {
     /// Take the file's advisory lock around every access
     #[arg(long)]
     locking: bool,
-    /// Latencies to give the device one after the other (memory only), as in 0s,50us,1ms: what a lock held meanwhile costs
+    /// Latencies to give the device one after the other (memory only), as in 0s,50us,1ms: what a
+    /// lock held meanwhile costs
     #[arg(long, value_name = "TIME", value_delimiter = ',', value_parser = parse_duration)]
     latency: Vec<Duration>,
 }
@@ -275,9 +327,13 @@ impl Mixed {
     pub fn workload(&self) -> Workload {
         let defaults = bedplate_bench::Mixed::default();
         let (threads, depths) = match (&self.threads, &self.depth) {
-            (None, None) if self.locking || !self.latency.is_empty() => (defaults.threads, Vec::new()),
+            (None, None) if self.locking || !self.latency.is_empty() => {
+                (defaults.threads, Vec::new())
+            }
             (None, None) => (defaults.threads, defaults.depths),
-            (threads, depths) => (threads.clone().unwrap_or_default(), depths.clone().unwrap_or_default()),
+            (threads, depths) => {
+                (threads.clone().unwrap_or_default(), depths.clone().unwrap_or_default())
+            }
         };
         Workload::Mixed(bedplate_bench::Mixed {
             size_bytes: self.size,
@@ -308,7 +364,11 @@ pub struct Sequential {
 
 impl Sequential {
     pub fn workload(&self) -> Workload {
-        Workload::Sequential(bedplate_bench::Sequential { size_bytes: self.size, block_bytes: self.block, streams: self.streams.clone() })
+        Workload::Sequential(bedplate_bench::Sequential {
+            size_bytes: self.size,
+            block_bytes: self.block,
+            streams: self.streams.clone(),
+        })
     }
 }
 
@@ -321,7 +381,12 @@ pub struct Redo {
     #[arg(long, value_delimiter = ',', default_value = "1,8")]
     committers: Vec<usize>,
     /// States of the log's file: extending, unwritten, written
-    #[arg(long, value_name = "STATE", value_delimiter = ',', default_value = "extending,unwritten,written")]
+    #[arg(
+        long,
+        value_name = "STATE",
+        value_delimiter = ',',
+        default_value = "extending,unwritten,written"
+    )]
     state: Vec<LogState>,
     /// The most that the log grows to in one measurement
     #[arg(long, default_value = "512M", value_parser = parse_size)]
@@ -351,12 +416,19 @@ pub struct Copy {
 
 fn requests(text: &str) -> Result<(u64, usize), String> {
     let (bytes, in_flight) = pair(text)?;
-    Ok((bytes, usize::try_from(in_flight).map_err(|_| format!("'{text}' has too many requests in flight"))?))
+    Ok((
+        bytes,
+        usize::try_from(in_flight)
+            .map_err(|_| format!("'{text}' has too many requests in flight"))?,
+    ))
 }
 
 impl Copy {
     pub fn workload(&self) -> Workload {
-        Workload::Copy(bedplate_bench::Copy { size_bytes: self.size, requests: self.requests.clone() })
+        Workload::Copy(bedplate_bench::Copy {
+            size_bytes: self.size,
+            requests: self.requests.clone(),
+        })
     }
 }
 
@@ -378,7 +450,12 @@ pub struct Checkpoint {
 
 impl Checkpoint {
     pub fn workload(&self) -> Workload {
-        Workload::Checkpoint(bedplate_bench::Checkpoint { size_bytes: self.size, page_bytes: self.page, depth: self.depth, threads: self.threads })
+        Workload::Checkpoint(bedplate_bench::Checkpoint {
+            size_bytes: self.size,
+            page_bytes: self.page,
+            depth: self.depth,
+            threads: self.threads,
+        })
     }
 }
 
@@ -401,6 +478,11 @@ pub struct Images {
 impl Images {
     pub fn workload(&self) -> Workload {
         let Self { pieces, extents, many, .. } = *self;
-        Workload::Images(bedplate_bench::Images { sizes_bytes: self.sizes.clone(), pieces, extents, many })
+        Workload::Images(bedplate_bench::Images {
+            sizes_bytes: self.sizes.clone(),
+            pieces,
+            extents,
+            many,
+        })
     }
 }

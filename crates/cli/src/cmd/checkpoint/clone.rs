@@ -19,7 +19,8 @@ use crate::render::text;
 /// What to clone, and where to.
 #[derive(Debug, Args)]
 pub struct CloneArguments {
-    /// CHECKPOINT, or CHECKPOINT:/PATH for a file or directory of it, or :/PATH for what is there now
+    /// CHECKPOINT, or CHECKPOINT:/PATH for a file or directory of it, or :/PATH for what is there
+    /// now
     source: OsString,
     /// The clone's path, on the mount or from the volume's root; nothing is there yet
     new_path: PathBuf,
@@ -38,8 +39,14 @@ struct Cloned {
 impl CloneArguments {
     pub(super) fn run(&self, reach: &Reach, output: &Output) -> Result<()> {
         let (checkpoint, path) = split(&self.source)?;
-        let request = Request::Clone { checkpoint, path: bytes(reach.inside(&path)), target: bytes(reach.inside_new(&self.new_path)) };
-        let done: Cloned = reach.ask(&request, Access::ReadWrite, output).map_err(|failure| reach.with_places(failure))?;
+        let request = Request::Clone {
+            checkpoint,
+            path: bytes(reach.inside(&path)),
+            target: bytes(reach.inside_new(&self.new_path)),
+        };
+        let done: Cloned = reach
+            .ask(&request, Access::ReadWrite, output)
+            .map_err(|failure| reach.with_places(failure))?;
         output.show(&Cloned { path: self.new_path.clone(), ..done })
     }
 }
@@ -57,7 +64,9 @@ fn split(source: &OsStr) -> Result<(Option<Vec<u8>>, PathBuf)> {
     };
     if bytes.is_empty() || name.contains(&b'/') {
         let shown = source.to_string_lossy();
-        return Err(Failure::usage(format!("'{shown}' names no source: say CHECKPOINT, CHECKPOINT:/PATH, or :/PATH for what is there now")));
+        return Err(Failure::usage(format!(
+            "'{shown}' names no source: say CHECKPOINT, CHECKPOINT:/PATH, or :/PATH for what is there now"
+        )));
     }
     Ok(((!name.is_empty()).then(|| name.to_vec()), path.to_owned()))
 }
@@ -65,8 +74,16 @@ fn split(source: &OsStr) -> Result<(Option<Vec<u8>>, PathBuf)> {
 impl fmt::Display for Cloned {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { path, inodes, extents, shared_bytes } = self;
-        let (what, extents) = (text::count_in(*inodes, "file or directory", "files and directories"), text::count(*extents, "extent"));
-        write!(f, "{}: {what}, {} shared in {extents}", text::name(path), format_size(*shared_bytes))
+        let (what, extents) = (
+            text::count_in(*inodes, "file or directory", "files and directories"),
+            text::count(*extents, "extent"),
+        );
+        write!(
+            f,
+            "{}: {what}, {} shared in {extents}",
+            text::name(path),
+            format_size(*shared_bytes)
+        )
     }
 }
 
@@ -76,7 +93,10 @@ mod tests {
 
     #[test]
     fn a_source_is_a_checkpoint_and_a_path() {
-        let divided = |text: &str| split(OsStr::new(text)).map(|(name, path)| (name.map(|name| String::from_utf8(name).unwrap()), path));
+        let divided = |text: &str| {
+            split(OsStr::new(text))
+                .map(|(name, path)| (name.map(|name| String::from_utf8(name).unwrap()), path))
+        };
         let some = |name: &str, path: &str| Ok((Some(name.to_owned()), PathBuf::from(path)));
         assert_eq!(divided("nightly").map_err(drop), some("nightly", "/"));
         assert_eq!(divided("a:b:/pg/base:/x").map_err(drop), some("a:b", "/pg/base:/x"));

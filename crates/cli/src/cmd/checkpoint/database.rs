@@ -1,4 +1,5 @@
-//! Bracketing a checkpoint with a database's own backup mode: `--database postgresql://…|sqlite:PATH|command:PROGRAM`.
+//! Bracketing a checkpoint with a database's own backup mode: `--database
+//! postgresql://…|sqlite:PATH|command:PROGRAM`.
 //!
 //! ```text
 //!   this command                      a helper of its own process group (psql, sqlite3 or sh)
@@ -7,8 +8,9 @@
 //!   closes the helper's input ──────▶ reads to the end of its input, leaves the mode, ends
 //! ```
 //!
-//! The end of its input is all that releases the helper, so a command that is killed at any moment releases the database too: the kernel closes
-//! the pipe. A helper that enters no mode or leaves none in time is killed, and with it goes its session and what that held.
+//! The end of its input is all that releases the helper, so a command that is killed at any moment
+//! releases the database too: the kernel closes the pipe. A helper that enters no mode or leaves
+//! none in time is killed, and with it goes its session and what that held.
 
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -35,7 +37,8 @@ pub enum Database {
     Program(String),
 }
 
-/// What the command line gives as a database. A wrong one is refused by the command and not by the parser, which would repeat it, with its password.
+/// What the command line gives as a database. A wrong one is refused by the command and not by the
+/// parser, which would repeat it, with its password.
 #[derive(Debug, Clone)]
 pub struct Given(std::result::Result<Database, String>);
 
@@ -50,7 +53,8 @@ impl std::str::FromStr for Given {
 impl Given {
     /// Returns the database; the command line holds no password of it any more.
     pub fn database(&self) -> Result<&Database> {
-        let database = self.0.as_ref().map_err(|why| Failure::usage(format!("--database: {why}")))?;
+        let database =
+            self.0.as_ref().map_err(|why| Failure::usage(format!("--database: {why}")))?;
         if let Database::Postgres(address) = database {
             address.hide()?;
         }
@@ -65,10 +69,14 @@ impl std::str::FromStr for Database {
         let known = "it is postgresql://…, sqlite:PATH or command:PROGRAM";
         match text.split_once(':') {
             Some((scheme @ ("postgresql" | "postgres"), rest)) if rest.starts_with("//") => {
-                Address::parse(scheme, &rest[2..]).map(Self::Postgres).map_err(|why| format!("PostgreSQL: {why}"))
+                Address::parse(scheme, &rest[2..])
+                    .map(Self::Postgres)
+                    .map_err(|why| format!("PostgreSQL: {why}"))
             }
             Some(("sqlite", path)) if !path.is_empty() => Ok(Self::Sqlite(path.to_owned())),
-            Some(("command", program)) if !program.is_empty() => Ok(Self::Program(program.to_owned())),
+            Some(("command", program)) if !program.is_empty() => {
+                Ok(Self::Program(program.to_owned()))
+            }
             // It is not repeated: it may hold a password.
             _ => Err(format!("what is given names no database: {known}")),
         }
@@ -108,8 +116,13 @@ impl Database {
         let text = OsStr::new;
         match self {
             Self::Postgres(address) => {
-                let command = with("psql", &["-X", "-q", "-A", "-t", "-v", "ON_ERROR_STOP=1", "-d", &address.text].map(text));
-                // Before version 15 the functions have other names; the older form of the mode that outlives its session is never used.
+                let command = with(
+                    "psql",
+                    &["-X", "-q", "-A", "-t", "-v", "ON_ERROR_STOP=1", "-d", &address.text]
+                        .map(text),
+                );
+                // Before version 15 the functions have other names; the older form of the mode that
+                // outlives its session is never used.
                 let begin = format!(
                     "SELECT current_setting('server_version_num')::int >= 150000 AS new \\gset\n\
                      \\if :new\nSELECT pg_backup_start('bedplate', true);\n\\else\nSELECT pg_start_backup('bedplate', true, false);\n\\endif\n\
@@ -121,10 +134,16 @@ impl Database {
                 // A name that begins with a dash is a file all the same.
                 let path = if path.starts_with('-') { format!("./{path}") } else { path.clone() };
                 let command = with("sqlite3", &["-batch", "-bail", &path].map(text));
-                (command, format!(".timeout 30000\nPRAGMA wal_checkpoint(TRUNCATE);\nBEGIN IMMEDIATE;\n.print {READY}\n"))
+                (
+                    command,
+                    format!(
+                        ".timeout 30000\nPRAGMA wal_checkpoint(TRUNCATE);\nBEGIN IMMEDIATE;\n.print {READY}\n"
+                    ),
+                )
             }
             Self::Program(program) => {
-                // Thawed also when it failed to freeze, because it may have got halfway, and when the other end is gone. The program is a word of its own, not a line of the shell.
+                // Thawed also when it failed to freeze, because it may have got halfway, and when
+                // the other end is gone. The program is a word of its own, not a line of the shell.
                 let script = "trap '' PIPE; \"$1\" freeze </dev/null >&2; frozen=$?; if [ $frozen = 0 ]; then echo bedplate-ready; cat >/dev/null; fi; \
                               \"$1\" thaw </dev/null >&2 && exit $frozen";
                 (with("sh", &["-c", script, "sh", program].map(text)), String::new())
@@ -159,14 +178,22 @@ impl Bracket {
         if let Database::Sqlite(path) = database {
             // The shell of SQLite would make an empty database and hold that.
             std::fs::metadata(path).map_err(|error| {
-                let message = format!("cannot find the database {path}: {}; no checkpoint was made", plain(&error));
+                let message = format!(
+                    "cannot find the database {path}: {}; no checkpoint was made",
+                    plain(&error)
+                );
                 Failure::new("not_found", message)
             })?;
         }
         let (mut command, first) = database.helper();
         let program = command.get_program().to_string_lossy().into_owned();
-        // A process group of its own: what ends this command at the terminal must not end the helper before it has released the database.
-        command.process_group(0).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        // A process group of its own: what ends this command at the terminal must not end the
+        // helper before it has released the database.
+        command
+            .process_group(0)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
         let mut child = command.spawn().map_err(|error| {
             Failure::new(
                 "unavailable",
@@ -176,7 +203,11 @@ impl Bracket {
         let (sender, lines) = channel();
         let output = child.stdout.take();
         thread::spawn(move || {
-            for line in output.into_iter().flat_map(|output| BufReader::new(output).lines()).map_while(std::result::Result::ok) {
+            for line in output
+                .into_iter()
+                .flat_map(|output| BufReader::new(output).lines())
+                .map_while(std::result::Result::ok)
+            {
                 if sender.send(line).is_err() {
                     return;
                 }
@@ -190,8 +221,17 @@ impl Bracket {
             text
         });
         let input = child.stdin.take();
-        let thaws = if let Database::Program(program) = database { Some(program.clone()) } else { None };
-        let mut bracket = Self { name: database.name(), child, input, lines, complaints: Some(complaints), patience, thaws };
+        let thaws =
+            if let Database::Program(program) = database { Some(program.clone()) } else { None };
+        let mut bracket = Self {
+            name: database.name(),
+            child,
+            input,
+            lines,
+            complaints: Some(complaints),
+            patience,
+            thaws,
+        };
         bracket.tell(&first);
         bracket.wait_until_ready()?;
         Ok(bracket)
@@ -212,23 +252,32 @@ impl Bracket {
                 Ok(_) => {}
                 Err(RecvTimeoutError::Timeout) => {
                     let (name, patience) = (self.name, bedplate::format_duration(self.patience));
-                    let message =
-                        format!("{name} did not begin to wait within {patience}: no checkpoint was made; give it more with --database-timeout");
+                    let message = format!(
+                        "{name} did not begin to wait within {patience}: no checkpoint was made; give it more with --database-timeout"
+                    );
                     return Err(Failure::new("timeout", message));
                 }
                 Err(RecvTimeoutError::Disconnected) => {
                     self.input = None;
                     let _status = self.wait_for_end();
                     let (name, said) = (self.name, self.complaint());
-                    return Err(Failure::new("database", format!("{name} does not wait: no checkpoint was made; it says: {said}")));
+                    return Err(Failure::new(
+                        "database",
+                        format!("{name} does not wait: no checkpoint was made; it says: {said}"),
+                    ));
                 }
             }
         }
     }
 
     fn complaint(&mut self) -> String {
-        let said = self.complaints.take().and_then(|complaints| complaints.join().ok()).unwrap_or_default();
-        let lines: Vec<&str> = said.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
+        let said = self
+            .complaints
+            .take()
+            .and_then(|complaints| complaints.join().ok())
+            .unwrap_or_default();
+        let lines: Vec<&str> =
+            said.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
         if lines.is_empty() { "nothing".to_owned() } else { lines.join("; ") }
     }
 
@@ -241,7 +290,9 @@ impl Bracket {
         }
         self.kill();
         let (name, said) = (self.name, self.complaint());
-        let message = format!("the checkpoint was made, but {name} was not released in order, so its session was ended; it says: {said}");
+        let message = format!(
+            "the checkpoint was made, but {name} was not released in order, so its session was ended; it says: {said}"
+        );
         Err(Failure::new("database", message))
     }
 
@@ -274,7 +325,14 @@ impl Bracket {
 
     /// Thaws in the place of a helper that hung.
     fn thaw(&mut self, program: &str) {
-        match Command::new(program).arg("thaw").process_group(0).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn() {
+        match Command::new(program)
+            .arg("thaw")
+            .process_group(0)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+        {
             Ok(child) => self.child = child,
             Err(error) => return tracing::warn!("'{program} thaw' cannot be run: {error}"),
         }
@@ -308,7 +366,11 @@ mod tests {
         for wrong in ["", "mysql://x", "sqlite:", "postgresql:app", "command:"] {
             assert!(parse(wrong).unwrap_err().contains("names no database"), "{wrong}");
         }
-        for secret in ["postgres:/me:secret@host", "postgresql://me:secret@x@host", "Postgresql://me:secret@host"] {
+        for secret in [
+            "postgres:/me:secret@host",
+            "postgresql://me:secret@x@host",
+            "Postgresql://me:secret@host",
+        ] {
             assert!(!parse(secret).unwrap_err().contains("secret"), "{secret}");
         }
     }

@@ -30,7 +30,8 @@ pub struct DiffArguments {
 
 impl DiffArguments {
     pub(super) fn run(&self, reach: &Reach, output: &Output) -> Result<()> {
-        let (from, to) = (self.from.as_bytes().to_vec(), self.to.as_ref().map(|to| to.as_bytes().to_vec()));
+        let (from, to) =
+            (self.from.as_bytes().to_vec(), self.to.as_ref().map(|to| to.as_bytes().to_vec()));
         match &self.file {
             Some(file) => output.show(&blocks(reach, file, &from, to.as_ref(), output)?),
             None => output.show(&names(reach, &from, to.as_ref(), output)?),
@@ -39,22 +40,51 @@ impl DiffArguments {
 }
 
 fn names(reach: &Reach, from: &[u8], to: Option<&Vec<u8>>, output: &Output) -> Result<Names> {
-    Ok(Names { differences: differences(reach, from, to, output)?.into_iter().map(Name::from).collect() })
+    Ok(Names {
+        differences: differences(reach, from, to, output)?.into_iter().map(Name::from).collect(),
+    })
 }
 
 /// Returns what differs.
-pub fn differences(reach: &Reach, from: &[u8], to: Option<&Vec<u8>>, output: &Output) -> Result<Vec<CheckpointDifference>> {
+pub fn differences(
+    reach: &Reach,
+    from: &[u8],
+    to: Option<&Vec<u8>>,
+    output: &Output,
+) -> Result<Vec<CheckpointDifference>> {
     reach.ask(&Request::Diff { from: from.to_vec(), to: to.cloned() }, Access::ReadOnly, output)
 }
 
-fn blocks(reach: &Reach, file: &std::path::Path, from: &[u8], to: Option<&Vec<u8>>, output: &Output) -> Result<Blocks> {
-    let changes = changes(reach, &reach.inside(file).into_os_string().into_vec(), from, to, output)?;
-    Ok(Blocks { path: file.to_owned(), size_before_bytes: changes.size_before, size_bytes: changes.size, ranges: changes.ranges })
+fn blocks(
+    reach: &Reach,
+    file: &std::path::Path,
+    from: &[u8],
+    to: Option<&Vec<u8>>,
+    output: &Output,
+) -> Result<Blocks> {
+    let changes =
+        changes(reach, &reach.inside(file).into_os_string().into_vec(), from, to, output)?;
+    Ok(Blocks {
+        path: file.to_owned(),
+        size_before_bytes: changes.size_before,
+        size_bytes: changes.size,
+        ranges: changes.ranges,
+    })
 }
 
 /// Returns what changed in the file at a path from the root of the volume.
-pub fn changes(reach: &Reach, path: &[u8], from: &[u8], to: Option<&Vec<u8>>, output: &Output) -> Result<Changes> {
-    reach.ask(&Request::Changes { path: path.to_vec(), from: from.to_vec(), to: to.cloned() }, Access::ReadOnly, output)
+pub fn changes(
+    reach: &Reach,
+    path: &[u8],
+    from: &[u8],
+    to: Option<&Vec<u8>>,
+    output: &Output,
+) -> Result<Changes> {
+    reach.ask(
+        &Request::Changes { path: path.to_vec(), from: from.to_vec(), to: to.cloned() },
+        Access::ReadOnly,
+        output,
+    )
 }
 
 #[derive(Serialize)]
@@ -79,7 +109,8 @@ struct Name {
 impl From<CheckpointDifference> for Name {
     fn from(difference: CheckpointDifference) -> Self {
         let shown = |path: &[u8]| bedplate::readable_name(path);
-        let CheckpointDifference { path, kind, from, changed_bytes, resized, attributes, .. } = difference;
+        let CheckpointDifference { path, kind, from, changed_bytes, resized, attributes, .. } =
+            difference;
         let (text, from) = (shown(&path), from.as_deref().map(shown));
         let path_bytes = (text.as_bytes() != path).then_some(path);
         Self { path: text, path_bytes, kind, from, changed_bytes, resized, attributes }
@@ -119,8 +150,15 @@ impl fmt::Display for Name {
             write!(f, " from {}", text::one_line(from))?;
         }
         if matches!(self.kind, DifferenceKind::OnlyFirst | DifferenceKind::OnlySecond) {
-            let (one, other) = if self.kind == DifferenceKind::OnlyFirst { ("first", "second") } else { ("second", "first") };
-            return write!(f, " (only the {one} is of it, the {other} of other named files: not compared)");
+            let (one, other) = if self.kind == DifferenceKind::OnlyFirst {
+                ("first", "second")
+            } else {
+                ("second", "first")
+            };
+            return write!(
+                f,
+                " (only the {one} is of it, the {other} of other named files: not compared)"
+            );
         }
         let mut what = Vec::new();
         if self.changed_bytes > 0 {
@@ -135,14 +173,26 @@ impl fmt::Display for Name {
 impl fmt::Display for Blocks {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let bytes: u64 = self.ranges.iter().map(|range| range.len).sum();
-        write!(f, "{}: {} of {} changed", text::name(&self.path), format_size(bytes), format_size(self.size_bytes))?;
+        write!(
+            f,
+            "{}: {} of {} changed",
+            text::name(&self.path),
+            format_size(bytes),
+            format_size(self.size_bytes)
+        )?;
         match self.size_before_bytes {
             None => writeln!(f, ", it was not there before")?,
-            Some(before) if before != self.size_bytes => writeln!(f, ", it had {}", format_size(before))?,
+            Some(before) if before != self.size_bytes => {
+                writeln!(f, ", it had {}", format_size(before))?
+            }
             Some(_) => writeln!(f)?,
         }
         for ChangedRange { offset, len, kind } in &self.ranges {
-            writeln!(f, "{offset:>16} {len:>12} {}", if *kind == ChangedKind::Data { "data" } else { "hole" })?;
+            writeln!(
+                f,
+                "{offset:>16} {len:>12} {}",
+                if *kind == ChangedKind::Data { "data" } else { "hole" }
+            )?;
         }
         Ok(())
     }

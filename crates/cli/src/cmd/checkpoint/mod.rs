@@ -1,4 +1,5 @@
-//! `bedplate checkpoint create|list|show|delete|keep|rollback|clone|diff|mount|schedule|run-schedule|policy`
+//! `bedplate checkpoint
+//! create|list|show|delete|keep|rollback|clone|diff|mount|schedule|run-schedule|policy`
 
 pub mod clone;
 mod database;
@@ -29,7 +30,8 @@ use show::Checkpoint;
 
 /// Make, list, look at, delete, compare, clone and roll back to checkpoints: images of one moment
 ///
-/// On a mount a checkpoint is read in the directory '.checkpoints/NAME' of its root, which no listing shows, or mounted on a directory of its own.
+/// On a mount a checkpoint is read in the directory '.checkpoints/NAME' of its root, which no
+/// listing shows, or mounted on a directory of its own.
 #[derive(Debug, Args)]
 pub struct Arguments {
     #[command(subcommand)]
@@ -49,10 +51,12 @@ enum Action {
         /// Nothing but 'delete' removes it
         #[arg(long)]
         keep: bool,
-        /// Bracket it with a database's own backup mode: postgresql://…, sqlite:PATH, or command:PROGRAM, which is run with 'freeze' and with 'thaw'
+        /// Bracket it with a database's own backup mode: postgresql://…, sqlite:PATH, or
+        /// command:PROGRAM, which is run with 'freeze' and with 'thaw'
         ///
-        /// Usually not needed: a checkpoint is one moment across all files, so a database opens it as after a power cut, which it must survive anyway. It is
-        /// of use where recovery is to be short, or parts of the database lie on other volumes.
+        /// Usually not needed: a checkpoint is one moment across all files, so a database opens it
+        /// as after a power cut, which it must survive anyway. It is of use where recovery is to be
+        /// short, or parts of the database lie on other volumes.
         #[arg(long, value_name = "DATABASE")]
         database: Option<Given>,
         /// How long the database may take to begin to wait, and to go on
@@ -85,7 +89,8 @@ enum Action {
         #[arg(long)]
         would_free: bool,
     },
-    /// Mount one on a directory of its own, read-only; where the volume is mounted, its daemon serves it too
+    /// Mount one on a directory of its own, read-only; where the volume is mounted, its daemon
+    /// serves it too
     Mount {
         #[command(flatten)]
         target: Target,
@@ -94,15 +99,18 @@ enum Action {
         /// An existing, empty directory
         dir: PathBuf,
     },
-    /// Make checkpoints at regular times, and delete the oldest of them; kept in the volume, carried out by the daemon of its mount
+    /// Make checkpoints at regular times, and delete the oldest of them; kept in the volume,
+    /// carried out by the daemon of its mount
     #[command(subcommand)]
     Schedule(schedule::Action),
-    /// Make what is due by schedules, and delete what they keep no longer: for volumes that are not mounted all the time
+    /// Make what is due by schedules, and delete what they keep no longer: for volumes that are not
+    /// mounted all the time
     RunSchedule {
         #[command(flatten)]
         target: Target,
     },
-    /// Show or set what a full volume does with checkpoints: 'refuse' writes, or 'delete-oldest', automatic ones only
+    /// Show or set what a full volume does with checkpoints: 'refuse' writes, or 'delete-oldest',
+    /// automatic ones only
     Policy {
         #[command(flatten)]
         target: Target,
@@ -131,14 +139,16 @@ enum Action {
         #[arg(long)]
         force: bool,
     },
-    /// Make a writable copy that shares its blocks with what it is of, and costs space only for what is written
+    /// Make a writable copy that shares its blocks with what it is of, and costs space only for
+    /// what is written
     Clone {
         #[command(flatten)]
         target: Target,
         #[command(flatten)]
         clone: clone::CloneArguments,
     },
-    /// Tell what differs between two checkpoints, or a checkpoint and the present: names, or the blocks of one file
+    /// Tell what differs between two checkpoints, or a checkpoint and the present: names, or the
+    /// blocks of one file
     Diff {
         #[command(flatten)]
         target: Target,
@@ -157,8 +167,13 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<()> {
                 // Programs that use the database are not made to wait for nothing.
                 show::refuse_taken(&reach, name, output)?;
             }
-            let request = Request::Create { name: bytes(name), paths, keep: *keep, automatic: false };
-            let create = || reach.ask::<Checkpoint>(&request, Access::ReadWrite, output).map_err(|failure| reach.with_places(failure));
+            let request =
+                Request::Create { name: bytes(name), paths, keep: *keep, automatic: false };
+            let create = || {
+                reach
+                    .ask::<Checkpoint>(&request, Access::ReadWrite, output)
+                    .map_err(|failure| reach.with_places(failure))
+            };
             output.show(&match database {
                 Some(database) => database.around(*database_timeout, create)?,
                 None => create()?,
@@ -166,8 +181,12 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<()> {
         }
         Action::List { target, space } => show::list(&target.reach()?, *space, output),
         Action::Show { target, name } => show::one(&target.reach()?, name, output),
-        Action::Delete { target, names, would_free: true } => show::would_free(&target.reach()?, names, output),
-        Action::Delete { target, names, would_free: false } => delete(&target.reach()?, names, output),
+        Action::Delete { target, names, would_free: true } => {
+            show::would_free(&target.reach()?, names, output)
+        }
+        Action::Delete { target, names, would_free: false } => {
+            delete(&target.reach()?, names, output)
+        }
         Action::Mount { target, name, dir } => mount(target, name, dir, output),
         Action::Schedule(action) => schedule::run(action, output),
         Action::RunSchedule { target } => schedule::run_due(target, output),
@@ -179,11 +198,20 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<()> {
         Action::Rollback { target, name, path, force } => {
             let reach = target.reach()?;
             let inside = path.as_ref().map(|path| reach.inside(path));
-            let request = Request::Rollback { name: bytes(name), path: inside.clone().map(in_bytes), force: *force };
-            let explained = |failure| reach.with_places(reach.with_holders(failure, inside.as_deref()));
-            let done = reach.ask::<RolledBack>(&request, Access::ReadWrite, output).map_err(explained)?;
+            let request = Request::Rollback {
+                name: bytes(name),
+                path: inside.clone().map(in_bytes),
+                force: *force,
+            };
+            let explained =
+                |failure| reach.with_places(reach.with_holders(failure, inside.as_deref()));
+            let done =
+                reach.ask::<RolledBack>(&request, Access::ReadWrite, output).map_err(explained)?;
             let path = path.as_deref().filter(|_| done.existed);
-            output.show(&RolledBack { undo_command: Some(undo_command(target, &done.undo, path)), ..done })
+            output.show(&RolledBack {
+                undo_command: Some(undo_command(target, &done.undo, path)),
+                ..done
+            })
         }
         Action::Diff { target, diff } => diff.run(&target.reach()?, output),
         Action::Clone { target, clone } => clone.run(&target.reach()?, output),
@@ -198,10 +226,14 @@ fn in_bytes(path: PathBuf) -> Vec<u8> {
     path.into_os_string().into_vec()
 }
 
-/// Returns what undoes a rollback; of a path that was not there before, only a rollback of everything does.
+/// Returns what undoes a rollback; of a path that was not there before, only a rollback of
+/// everything does.
 fn undo_command(target: &Target, undo: &str, path: Option<&Path>) -> String {
     let words = [target.named(), Path::new(undo)].into_iter().chain(path);
-    format!("bedplate checkpoint rollback {}", words.map(text::quoted).collect::<Vec<_>>().join(" "))
+    format!(
+        "bedplate checkpoint rollback {}",
+        words.map(text::quoted).collect::<Vec<_>>().join(" ")
+    )
 }
 
 #[derive(Serialize)]
@@ -233,21 +265,33 @@ struct Mounted {
 fn policy(target: &Target, policy: Option<&String>, output: &Output) -> Result<()> {
     let reach = target.reach()?;
     if let Some(policy) = policy {
-        reach.ask::<Value>(&Request::SetPolicy { policy: policy.clone() }, Access::ReadWrite, output)?;
+        reach.ask::<Value>(
+            &Request::SetPolicy { policy: policy.clone() },
+            Access::ReadWrite,
+            output,
+        )?;
     }
     let told = match &reach {
         Reach::Mounted(mount) => live::get_json(&mount.dir, live::INFO)?.unwrap_or_default(),
-        Reach::Alone(volume) => volume.with(Access::ReadOnly, output, |fs| Ok(serde_json::to_value(fs.info()).unwrap_or_default()))?,
+        Reach::Alone(volume) => volume.with(Access::ReadOnly, output, |fs| {
+            Ok(serde_json::to_value(fs.info()).unwrap_or_default())
+        })?,
     };
-    let policy = told.pointer("/checkpoints/policy").and_then(Value::as_str).unwrap_or("-").to_owned();
+    let policy =
+        told.pointer("/checkpoints/policy").and_then(Value::as_str).unwrap_or("-").to_owned();
     output.show(&PolicyShown { policy })
 }
 
-/// Mounts a checkpoint: beside the volume's mount by its daemon, or alone where the volume is not mounted.
+/// Mounts a checkpoint: beside the volume's mount by its daemon, or alone where the volume is not
+/// mounted.
 fn mount(target: &Target, name: &OsString, dir: &Path, output: &Output) -> Result<()> {
     let dir = std::path::absolute(dir).map_err(|error| Failure::system("find", dir, &error))?;
     match target.reach()? {
-        reach @ Reach::Mounted(_) => output.show(&reach.ask::<Mounted>(&Request::Mount { name: bytes(name), dir }, Access::ReadOnly, output)?),
+        reach @ Reach::Mounted(_) => output.show(&reach.ask::<Mounted>(
+            &Request::Mount { name: bytes(name), dir },
+            Access::ReadOnly,
+            output,
+        )?),
         Reach::Alone(volume) => {
             crate::cmd::mount::start_checkpoint(&volume, name, &dir)?;
             output.show(&Mounted { mounted: dir })
@@ -262,7 +306,12 @@ fn delete(reach: &Reach, names: &[OsString], output: &Output) -> Result<()> {
     for name in names {
         reach.ask::<Value>(&Request::Delete { name: bytes(name) }, Access::ReadWrite, output)?;
     }
-    output.show(&Deleted { deleted: names.iter().map(|name| bedplate::readable_name(name.as_encoded_bytes())).collect() })
+    output.show(&Deleted {
+        deleted: names
+            .iter()
+            .map(|name| bedplate::readable_name(name.as_encoded_bytes()))
+            .collect(),
+    })
 }
 
 impl fmt::Display for Deleted {
@@ -274,7 +323,12 @@ impl fmt::Display for Deleted {
 impl fmt::Display for RolledBack {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let undo = self.undo_command.as_ref().unwrap_or(&self.undo);
-        write!(f, "rolled back, {} rows of the metadata changed; to undo it: {}", self.rows, text::one_line(undo))
+        write!(
+            f,
+            "rolled back, {} rows of the metadata changed; to undo it: {}",
+            self.rows,
+            text::one_line(undo)
+        )
     }
 }
 

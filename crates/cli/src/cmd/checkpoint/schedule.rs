@@ -20,8 +20,12 @@ use crate::render::text;
 const HOUR_S: u64 = 3600;
 
 /// Schedules that need no period: name, period in seconds, how many are kept.
-const KNOWN: [(&str, u64, u32); 4] =
-    [("hourly", HOUR_S, 24), ("daily", 24 * HOUR_S, 7), ("weekly", 7 * 24 * HOUR_S, 4), ("monthly", 30 * 24 * HOUR_S, 12)];
+const KNOWN: [(&str, u64, u32); 4] = [
+    ("hourly", HOUR_S, 24),
+    ("daily", 24 * HOUR_S, 7),
+    ("weekly", 7 * 24 * HOUR_S, 4),
+    ("monthly", 30 * 24 * HOUR_S, 12),
+];
 
 #[derive(Debug, Subcommand)]
 pub enum Action {
@@ -29,7 +33,8 @@ pub enum Action {
     Add {
         #[command(flatten)]
         target: Target,
-        /// Its name, or rules as in 'hourly 24, daily 7, weekly 4'; hourly, daily, weekly and monthly need no period
+        /// Its name, or rules as in 'hourly 24, daily 7, weekly 4'; hourly, daily, weekly and
+        /// monthly need no period
         name: String,
         /// How often, as in 15m, 1h or 7d: at the multiples of it in UTC, weeks from Mondays
         #[arg(long, value_name = "DURATION", value_parser = bedplate::parse_duration)]
@@ -90,13 +95,19 @@ pub fn run(action: &Action, output: &Output) -> Result<()> {
             for (name, every_s, keep) in rules(name, *every, *keep)? {
                 let paths = paths.iter().map(|path| reach.inside(path)).collect();
                 let request = Request::SetSchedule { name, every_s, keep, paths };
-                reach.ask::<Value>(&request, Access::ReadWrite, output).map_err(|failure| reach.with_places(failure))?;
+                reach
+                    .ask::<Value>(&request, Access::ReadWrite, output)
+                    .map_err(|failure| reach.with_places(failure))?;
             }
             list(&reach, output)
         }
         Action::List { target } => list(&target.reach()?, output),
         Action::Remove { target, name } => {
-            target.reach()?.ask::<Value>(&Request::RemoveSchedule { name: name.clone() }, Access::ReadWrite, output)?;
+            target.reach()?.ask::<Value>(
+                &Request::RemoveSchedule { name: name.clone() },
+                Access::ReadWrite,
+                output,
+            )?;
             output.show(&Removed { removed: name.clone() })
         }
     }
@@ -113,13 +124,22 @@ pub fn run_due(target: &Target, output: &Output) -> Result<()> {
 }
 
 fn list(reach: &Reach, output: &Output) -> Result<()> {
-    let (schedules, now): (Vec<Schedule>, _) = (reach.ask(&Request::Schedules, Access::ReadOnly, output)?, Timestamp::now());
-    let listed = |schedule: Schedule| Listed { next: schedule.next(now), due: schedule.next(now) == now, schedule };
+    let (schedules, now): (Vec<Schedule>, _) =
+        (reach.ask(&Request::Schedules, Access::ReadOnly, output)?, Timestamp::now());
+    let listed = |schedule: Schedule| Listed {
+        next: schedule.next(now),
+        due: schedule.next(now) == now,
+        schedule,
+    };
     output.show(&Listing { schedules: schedules.into_iter().map(listed).collect() })
 }
 
 /// Returns name, period and number of each schedule that the arguments ask for.
-fn rules(name: &str, every: Option<Duration>, keep: Option<u32>) -> Result<Vec<(String, u64, u32)>> {
+fn rules(
+    name: &str,
+    every: Option<Duration>,
+    keep: Option<u32>,
+) -> Result<Vec<(String, u64, u32)>> {
     let known = |name: &str| KNOWN.iter().find(|(known, ..)| *known == name);
     if every.is_none() && keep.is_none() && name.contains([' ', ',']) {
         let rule = |rule: &str| match rule.split_whitespace().collect::<Vec<_>>()[..] {
@@ -130,21 +150,34 @@ fn rules(name: &str, every: Option<Duration>, keep: Option<u32>) -> Result<Vec<(
             _ => Err(wrong_rule(rule)),
         };
         let rules = name.split(',').map(rule).collect::<Result<Vec<_>>>()?;
-        if let Some(twice) = rules.iter().enumerate().find(|(at, (name, ..))| rules[..*at].iter().any(|(other, ..)| other == name)) {
+        if let Some(twice) = rules
+            .iter()
+            .enumerate()
+            .find(|(at, (name, ..))| rules[..*at].iter().any(|(other, ..)| other == name))
+        {
             return Err(Failure::usage(format!("'{}' is given twice", twice.1.0)));
         }
         return Ok(rules);
     }
     let (every_s, keep) = match (every, keep, known(name)) {
         (Some(every), Some(keep), _) => (every.as_secs(), keep),
-        (every, keep, Some((_, every_s, number))) => (every.map_or(*every_s, |every| every.as_secs()), keep.unwrap_or(*number)),
-        _ => return Err(Failure::usage(format!("schedule '{name}' needs --every and --keep: only hourly, daily, weekly and monthly go without"))),
+        (every, keep, Some((_, every_s, number))) => {
+            (every.map_or(*every_s, |every| every.as_secs()), keep.unwrap_or(*number))
+        }
+        _ => {
+            return Err(Failure::usage(format!(
+                "schedule '{name}' needs --every and --keep: only hourly, daily, weekly and monthly go without"
+            )));
+        }
     };
     Ok(vec![(name.to_owned(), every_s, keep)])
 }
 
 fn wrong_rule(rule: &str) -> Failure {
-    Failure::usage(format!("'{}' is no rule: a rule is hourly, daily, weekly or monthly and a number, as in 'hourly 24, daily 7'", rule.trim()))
+    Failure::usage(format!(
+        "'{}' is no rule: a rule is hourly, daily, weekly or monthly and a number, as in 'hourly 24, daily 7'",
+        rule.trim()
+    ))
 }
 
 impl fmt::Display for Listed {
@@ -155,8 +188,15 @@ impl fmt::Display for Listed {
         let at = |time: Timestamp| format!("{} UTC", format_time(time));
         let last = last.map_or_else(|| "not yet".to_owned(), at);
         let next = if self.due { "due".to_owned() } else { format!("next {}", at(self.next)) };
-        write!(f, "{}: every {}, keeps {keep}, of {of}, last {last}, {next}", name.escape_debug(), period(*every_s))?;
-        failure.as_ref().map_or(Ok(()), |why| write!(f, "\n  the last made no checkpoint: {}", text::one_line(why)))
+        write!(
+            f,
+            "{}: every {}, keeps {keep}, of {of}, last {last}, {next}",
+            name.escape_debug(),
+            period(*every_s)
+        )?;
+        failure.as_ref().map_or(Ok(()), |why| {
+            write!(f, "\n  the last made no checkpoint: {}", text::one_line(why))
+        })
     }
 }
 
@@ -198,7 +238,13 @@ mod tests {
 
     #[test]
     fn periods_are_written_as_people_say_them() {
-        for (seconds, text) in [(3600, "1 h"), (900, "15 min"), (7 * 24 * HOUR_S, "7 d"), (90, "90 s"), (5400, "90 min")] {
+        for (seconds, text) in [
+            (3600, "1 h"),
+            (900, "15 min"),
+            (7 * 24 * HOUR_S, "7 d"),
+            (90, "90 s"),
+            (5400, "90 min"),
+        ] {
             assert_eq!(period(seconds), text);
         }
     }
@@ -212,7 +258,14 @@ mod tests {
         let minutes = Duration::from_secs(900);
         assert_eq!(rules("often", Some(minutes), Some(3)).unwrap(), [("often".to_owned(), 900, 3)]);
         assert_eq!(rules("hourly", None, Some(3)).unwrap(), [("hourly".to_owned(), 3600, 3)]);
-        for wrong in ["often", "often 3", "hourly x", "hourly 3 4", "hourly 3,,daily 2", "hourly 3, hourly 4"] {
+        for wrong in [
+            "often",
+            "often 3",
+            "hourly x",
+            "hourly 3 4",
+            "hourly 3,,daily 2",
+            "hourly 3, hourly 4",
+        ] {
             assert_eq!(read(wrong), Err("usage".to_owned()), "{wrong}");
         }
     }

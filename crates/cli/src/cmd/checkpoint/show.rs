@@ -86,7 +86,8 @@ pub fn all(reach: &Reach, output: &Output) -> Result<Vec<Checkpoint>> {
     let mut checkpoints: Vec<Checkpoint> = Vec::new();
     loop {
         let after = checkpoints.last().map_or(0, |last| last.epoch);
-        let more: Vec<Checkpoint> = reach.ask(&Request::List { after }, Access::ReadOnly, output)?;
+        let more: Vec<Checkpoint> =
+            reach.ask(&Request::List { after }, Access::ReadOnly, output)?;
         if more.is_empty() {
             return Ok(checkpoints);
         }
@@ -105,7 +106,12 @@ pub fn held(reach: &Reach, epochs: Vec<u32>, output: &Output) -> Result<Held> {
 /// There is none.
 pub fn find<'a>(checkpoints: &'a [Checkpoint], name: &OsString) -> Result<&'a Checkpoint> {
     let same = |checkpoint: &Checkpoint| checkpoint.name() == name.as_bytes();
-    let missing = || Failure::new("not_found", format!("there is no checkpoint '{}'", name.as_bytes().escape_ascii()));
+    let missing = || {
+        Failure::new(
+            "not_found",
+            format!("there is no checkpoint '{}'", name.as_bytes().escape_ascii()),
+        )
+    };
     checkpoints.iter().find(|checkpoint| same(checkpoint)).ok_or_else(missing)
 }
 
@@ -139,9 +145,13 @@ pub fn one(reach: &Reach, name: &OsString, output: &Output) -> Result<()> {
 /// Tells what deleting checkpoints together would free, and deletes nothing.
 pub fn would_free(reach: &Reach, names: &[OsString], output: &Output) -> Result<()> {
     let checkpoints = all(reach, output)?;
-    let epochs = names.iter().map(|name| Ok(find(&checkpoints, name)?.epoch)).collect::<Result<_>>()?;
+    let epochs =
+        names.iter().map(|name| Ok(find(&checkpoints, name)?.epoch)).collect::<Result<_>>()?;
     let bytes = held(reach, epochs, output)?.alone_bytes;
-    output.show(&WouldFree { would_free: names.iter().map(|name| bedplate::readable_name(name.as_bytes())).collect(), bytes })
+    output.show(&WouldFree {
+        would_free: names.iter().map(|name| bedplate::readable_name(name.as_bytes())).collect(),
+        bytes,
+    })
 }
 
 impl fmt::Display for Checkpoint {
@@ -152,7 +162,11 @@ impl fmt::Display for Checkpoint {
             (false, true) => " (automatic)",
             (false, false) => "",
         };
-        let of = if self.paths.is_empty() { "everything".to_owned() } else { text::one_line(&self.paths.join(", ")) };
+        let of = if self.paths.is_empty() {
+            "everything".to_owned()
+        } else {
+            text::one_line(&self.paths.join(", "))
+        };
         let name = match &self.name_bytes {
             Some(bytes) => bytes.escape_ascii().to_string(),
             None => self.name.escape_debug().to_string(),
@@ -178,12 +192,21 @@ impl fmt::Display for Listing {
 impl fmt::Display for Shown<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { checkpoint, rows, alone_bytes } = self;
-        write!(f, "{checkpoint}\n{rows} rows of the metadata changed since; deleting it frees {}", format_size(*alone_bytes))
+        write!(
+            f,
+            "{checkpoint}\n{rows} rows of the metadata changed since; deleting it frees {}",
+            format_size(*alone_bytes)
+        )
     }
 }
 
 impl fmt::Display for WouldFree {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "deleting {} would free {}; nothing was deleted", text::one_line(&self.would_free.join(", ")), format_size(self.bytes))
+        write!(
+            f,
+            "deleting {} would free {}; nothing was deleted",
+            text::one_line(&self.would_free.join(", ")),
+            format_size(self.bytes)
+        )
     }
 }

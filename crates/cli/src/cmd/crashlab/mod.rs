@@ -18,15 +18,19 @@ use crate::failure::{Exit, Failure, Result};
 use crate::render::output::{Output, Shown};
 use crate::render::progress::{Spinner, Steps};
 
-/// Cut the power under your own program, hundreds of times, and check what your recovery makes of it
+/// Cut the power under your own program, hundreds of times, and check what your recovery makes of
+/// it
 ///
-/// COMMAND runs on a mounted volume whose device writes are recorded. Then the lab makes the states that a power cut may leave at any of them: of
-/// the writes that no flush had covered any may be lost or torn, and those that arrived may have done so in any order. Each state is mounted and the
-/// checker runs on it; it passes when that ends with exit code 0. Exit code 4 says that states failed.
+/// COMMAND runs on a mounted volume whose device writes are recorded. Then the lab makes the states
+/// that a power cut may leave at any of them: of the writes that no flush had covered any may be
+/// lost or torn, and those that arrived may have done so in any order. Each state is mounted and
+/// the checker runs on it; it passes when that ends with exit code 0. Exit code 4 says that states
+/// failed.
 ///
-/// All programs find the mount in BEDPLATE_DIR and a directory outside of it, for sockets and logs, in BEDPLATE_SCRATCH. What COMMAND prints, line by line,
-/// or writes to the pipe BEDPLATE_ACKNOWLEDGE, it has acknowledged: the checker finds the lines that were out before the cut in the file
-/// BEDPLATE_ACKNOWLEDGED, and the number of the state in BEDPLATE_STATE.
+/// All programs find the mount in BEDPLATE_DIR and a directory outside of it, for sockets and logs,
+/// in BEDPLATE_SCRATCH. What COMMAND prints, line by line, or writes to the pipe
+/// BEDPLATE_ACKNOWLEDGE, it has acknowledged: the checker finds the lines that were out before the
+/// cut in the file BEDPLATE_ACKNOWLEDGED, and the number of the state in BEDPLATE_STATE.
 #[derive(Debug, Args)]
 #[command(after_long_help = EXAMPLE)]
 pub struct Arguments {
@@ -57,7 +61,8 @@ pub struct Arguments {
     /// Try this state of the seed alone
     #[arg(long, value_name = "N")]
     state: Option<u64>,
-    /// How many states are tried at once; two for each processor when it is not given. With 1 every mount is on the same directory
+    /// How many states are tried at once; two for each processor when it is not given. With 1 every
+    /// mount is on the same directory
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=256))]
     jobs: Option<u64>,
     /// How long one run of the checker may take
@@ -91,7 +96,9 @@ Example:
 pub fn run(arguments: &Arguments, output: &Output) -> Result<Exit> {
     let mut settings = MountSettings::parse(&arguments.options.join(","))?;
     if settings.file_system.read_only {
-        return Err(Failure::usage("a crash lab on a read-only mount has nothing to record: leave out the mount option ro"));
+        return Err(Failure::usage(
+            "a crash lab on a read-only mount has nothing to record: leave out the mount option ro",
+        ));
     }
     settings.warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
     settings.source.get_or_insert_with(|| "crashlab".to_owned());
@@ -198,14 +205,17 @@ impl Progress {
 fn stopped_by_signals() -> Result<Arc<AtomicBool>> {
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM, SIGHUP] {
-        signal_hook::flag::register(signal, Arc::clone(&stop)).map_err(|error| Failure::new("io", format!("cannot take signals: {error}")))?;
+        signal_hook::flag::register(signal, Arc::clone(&stop))
+            .map_err(|error| Failure::new("io", format!("cannot take signals: {error}")))?;
     }
     Ok(stop)
 }
 
 /// A number that people can type.
 fn any_seed() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(1, |now| u64::from(now.subsec_nanos()) / 1000 + 1)
+    SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .map_or(1, |now| u64::from(now.subsec_nanos()) / 1000 + 1)
 }
 
 /// Refuses to begin where nothing can be mounted.
@@ -214,5 +224,10 @@ fn require_fuse() -> Result<()> {
         return Ok(());
     }
     let why = "a crash lab runs programs on a mount, and there is no /dev/fuse here";
-    Err(Failure::new("unavailable", format!("{why}: load the module with 'modprobe fuse', or give the container the device (--device /dev/fuse)")))
+    Err(Failure::new(
+        "unavailable",
+        format!(
+            "{why}: load the module with 'modprobe fuse', or give the container the device (--device /dev/fuse)"
+        ),
+    ))
 }

@@ -24,12 +24,14 @@ use crate::session::{Devices, Volume};
 
 /// Move files that lie scattered on the volume together, while they are in use
 ///
-/// Redirected writes (after a checkpoint, of untorn pages) and appends in turns leave a file in many pieces, and reading it from end to end becomes random
-/// I/O. Each step copies 1 MiB at most and remaps it with one record: programs go on between two steps, and a power cut does no harm. What checkpoints need
-/// is left alone and counted, unless --unshare.
+/// Redirected writes (after a checkpoint, of untorn pages) and appends in turns leave a file in
+/// many pieces, and reading it from end to end becomes random I/O. Each step copies 1 MiB at most
+/// and remaps it with one record: programs go on between two steps, and a power cut does no harm.
+/// What checkpoints need is left alone and counted, unless --unshare.
 #[derive(Debug, Args)]
 pub struct Arguments {
-    /// A file or directory on a mount, VOLUME:/PATH inside a volume that is not mounted, or a whole volume
+    /// A file or directory on a mount, VOLUME:/PATH inside a volume that is not mounted, or a whole
+    /// volume
     place: PathBuf,
     /// Only tell how scattered the files are
     #[arg(long)]
@@ -82,7 +84,10 @@ struct Report {
 pub fn run(arguments: &Arguments, output: &Output) -> Result<()> {
     let path = match PathArg::parse(&arguments.place) {
         PathArg::Inside { volume, .. } if arguments.report => {
-            return Err(Failure::usage(format!("{}: --report is for a volume that is mounted", volume.display())));
+            return Err(Failure::usage(format!(
+                "{}: --report is for a volume that is mounted",
+                volume.display()
+            )));
         }
         PathArg::Inside { volume, path } => return alone(&volume, &path, arguments, output),
         PathArg::Live(path) => path,
@@ -103,14 +108,18 @@ fn mounted(mount: &Mount, path: &Path, arguments: &Arguments, output: &Output) -
     if arguments.report {
         return report::show(mount, output);
     }
-    let inside = path.strip_prefix(&mount.dir).map_or_else(|_| PathBuf::from("/"), |inside| Path::new("/").join(inside));
+    let inside = path
+        .strip_prefix(&mount.dir)
+        .map_or_else(|_| PathBuf::from("/"), |inside| Path::new("/").join(inside));
     output.show(&Source::Mounted(mount).defragment(&inside, arguments, output)?)
 }
 
 fn alone(volume: &Path, path: &Path, arguments: &Arguments, output: &Output) -> Result<()> {
     let access = if arguments.dry_run { Access::ReadOnly } else { Access::ReadWrite };
     let volume = Volume::new(volume, &arguments.devices);
-    output.show(&volume.with(access, output, |fs| Source::Here(fs).defragment(path, arguments, output))?)
+    output.show(
+        &volume.with(access, output, |fs| Source::Here(fs).defragment(path, arguments, output))?,
+    )
 }
 
 impl Source<'_> {
@@ -130,20 +139,36 @@ impl Source<'_> {
                     return Ok(None);
                 }
                 let entries = fs.read_dir(dir.ino, None, usize::MAX)?;
-                Ok(Some(entries.into_iter().map(|entry| (path.join(bedplate_serve::control::path_of(&entry.name)), entry.kind)).collect()))
+                Ok(Some(
+                    entries
+                        .into_iter()
+                        .map(|entry| {
+                            (path.join(bedplate_serve::control::path_of(&entry.name)), entry.kind)
+                        })
+                        .collect(),
+                ))
             }
             Self::Mounted(mount) => {
                 let dir = mount.dir.join(path.strip_prefix("/").unwrap_or(path));
                 if !dir.is_dir() {
                     return Ok(None);
                 }
-                let failed = |e: std::io::Error| if mount::is_stale(&e) { live::stale(&dir) } else { Failure::system("list", &dir, &e) };
+                let failed = |e: std::io::Error| {
+                    if mount::is_stale(&e) {
+                        live::stale(&dir)
+                    } else {
+                        Failure::system("list", &dir, &e)
+                    }
+                };
                 let mut names = Vec::new();
                 for entry in std::fs::read_dir(&dir).map_err(failed)? {
                     let entry = entry.map_err(failed)?;
                     let kind = entry.file_type().map_err(failed)?;
                     if kind.is_file() || kind.is_dir() {
-                        names.push((path.join(entry.file_name()), if kind.is_dir() { FileKind::Directory } else { FileKind::File }));
+                        names.push((
+                            path.join(entry.file_name()),
+                            if kind.is_dir() { FileKind::Directory } else { FileKind::File },
+                        ));
                     }
                 }
                 Ok(Some(names))
@@ -167,11 +192,13 @@ impl Source<'_> {
     }
 
     fn defragment(&self, path: &Path, arguments: &Arguments, output: &Output) -> Result<Report> {
-        let mut report = Report { dry_run: arguments.dry_run, files: Vec::new(), files_looked_at: 0 };
+        let mut report =
+            Report { dry_run: arguments.dry_run, files: Vec::new(), files_looked_at: 0 };
         let mut pace = Pace { began: Instant::now(), moved: 0, rate: arguments.rate };
         for path in self.files(path)? {
             report.files_looked_at += 1;
-            let before: Fragmentation = self.ask(&Request::Fragmentation { path: path.as_os_str().as_bytes().to_vec() })?;
+            let before: Fragmentation =
+                self.ask(&Request::Fragmentation { path: path.as_os_str().as_bytes().to_vec() })?;
             if before.runs > 1 {
                 report.files.push(self.file(path, before, arguments, &mut pace, output)?);
             }
@@ -179,7 +206,14 @@ impl Source<'_> {
         Ok(report)
     }
 
-    fn file(&self, path: PathBuf, before: Fragmentation, arguments: &Arguments, pace: &mut Pace, output: &Output) -> Result<Defragmented> {
+    fn file(
+        &self,
+        path: PathBuf,
+        before: Fragmentation,
+        arguments: &Arguments,
+        pace: &mut Pace,
+        output: &Output,
+    ) -> Result<Defragmented> {
         let mut done = Defragmented { path, before, after: before, moved_bytes: 0, stuck_bytes: 0 };
         if arguments.dry_run {
             return Ok(done);
@@ -187,14 +221,19 @@ impl Source<'_> {
         let mut bar = progress::Bytes::new(output, text::name(&done.path), before.bytes);
         let (mut from, unshare) = (Some(0), arguments.unshare);
         while let Some(at) = from {
-            let step: DefragStep = self.ask(&Request::Defragment { path: done.path.as_os_str().as_bytes().to_vec(), from: at, unshare })?;
+            let step: DefragStep = self.ask(&Request::Defragment {
+                path: done.path.as_os_str().as_bytes().to_vec(),
+                from: at,
+                unshare,
+            })?;
             done.moved_bytes += step.moved_bytes;
             done.stuck_bytes += step.stuck_bytes;
             bar.advance(step.next.map_or(0, |next| next - at));
             pace.wait(step.moved_bytes);
             from = step.next;
         }
-        done.after = self.ask(&Request::Fragmentation { path: done.path.as_os_str().as_bytes().to_vec() })?;
+        done.after =
+            self.ask(&Request::Fragmentation { path: done.path.as_os_str().as_bytes().to_vec() })?;
         Ok(done)
     }
 }
@@ -209,7 +248,8 @@ struct Pace {
 impl Pace {
     /// Returns how long after the beginning so many bytes may be done.
     fn due(&self) -> Duration {
-        self.rate.map_or(Duration::ZERO, |rate| Duration::from_secs_f64(self.moved as f64 / rate as f64))
+        self.rate
+            .map_or(Duration::ZERO, |rate| Duration::from_secs_f64(self.moved as f64 / rate as f64))
     }
 
     fn wait(&mut self, bytes: u64) {
@@ -221,7 +261,10 @@ impl Pace {
 /// Writes a number of runs and their mean length.
 pub(super) fn told(state: &Fragmentation) -> String {
     let runs = if state.runs == 1 { "1 run".to_owned() } else { format!("{} runs", state.runs) };
-    format!("{runs} of {} on average", format_size(state.bytes.checked_div(state.runs).unwrap_or(0)))
+    format!(
+        "{runs} of {} on average",
+        format_size(state.bytes.checked_div(state.runs).unwrap_or(0))
+    )
 }
 
 impl fmt::Display for Defragmented {
@@ -231,10 +274,18 @@ impl fmt::Display for Defragmented {
             write!(f, ", now {}; {} moved", told(&self.after), format_size(self.moved_bytes))?;
         }
         if self.after.shared > 0 {
-            write!(f, "; {} are needed by checkpoints and were left alone (--unshare copies them)", self.after.shared)?;
+            write!(
+                f,
+                "; {} are needed by checkpoints and were left alone (--unshare copies them)",
+                self.after.shared
+            )?;
         }
         if self.stuck_bytes > 0 {
-            write!(f, "; {} have no better place in the free space", format_size(self.stuck_bytes))?;
+            write!(
+                f,
+                "; {} have no better place in the free space",
+                format_size(self.stuck_bytes)
+            )?;
         }
         Ok(())
     }
@@ -243,7 +294,12 @@ impl fmt::Display for Defragmented {
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.files.iter().try_for_each(|file| writeln!(f, "{file}"))?;
-        write!(f, "{} of {} files lie in more than one run", self.files.iter().filter(|file| file.after.runs > 1).count(), self.files_looked_at)
+        write!(
+            f,
+            "{} of {} files lie in more than one run",
+            self.files.iter().filter(|file| file.after.runs > 1).count(),
+            self.files_looked_at
+        )
     }
 }
 
@@ -263,7 +319,13 @@ mod tests {
     #[test]
     fn a_report_tells_what_was_left_alone() {
         let state = |runs, shared| Fragmentation { runs, bytes: 8 << 20, shared };
-        let file = Defragmented { path: "/t".into(), before: state(64, 3), after: state(4, 3), moved_bytes: 4 << 20, stuck_bytes: 0 };
+        let file = Defragmented {
+            path: "/t".into(),
+            before: state(64, 3),
+            after: state(4, 3),
+            moved_bytes: 4 << 20,
+            stuck_bytes: 0,
+        };
         let text = file.to_string();
         assert!(text.contains("64 runs of 128 KiB on average, now 4 runs of 2 MiB on average; 4 MiB moved; 3 are needed"), "{text}");
     }

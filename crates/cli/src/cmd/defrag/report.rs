@@ -28,9 +28,15 @@ struct Report {
 /// Shows the report of a mount.
 pub fn show(mount: &Mount, output: &Output) -> Result<()> {
     let told = DefragmenterStatus::of(mount)?;
-    let told = told.ok_or_else(|| Failure::new("io", "the daemon of the mount does not tell what it moves; is it of another version?"))?;
+    let told = told.ok_or_else(|| {
+        Failure::new(
+            "io",
+            "the daemon of the mount does not tell what it moves; is it of another version?",
+        )
+    })?;
     let path = |file: &MovedFile| told.path(&mount.dir, file);
-    let (now, paths) = (told.report.now.as_ref().and_then(path), told.report.last.iter().map(path).collect());
+    let (now, paths) =
+        (told.report.now.as_ref().and_then(path), told.report.last.iter().map(path).collect());
     output.show(&Report { mounted_at: mount.dir.clone(), now_path: now, paths, mover: told.report })
 }
 
@@ -46,28 +52,53 @@ pub fn line(info: &Value) -> Option<String> {
 
 fn state(mover: &MoverReport) -> String {
     let now = match mover.state {
-        MoverState::Off => "off: bedplate tune DIR defrag-rate=20m lets files be put together in the background".to_owned(),
+        MoverState::Off => {
+            "off: bedplate tune DIR defrag-rate=20m lets files be put together in the background"
+                .to_owned()
+        }
         MoverState::Idle => "idle: nothing is scattered".to_owned(),
-        MoverState::Waiting => format!("waiting: programs are busy; {} scattered files wait", mover.waiting_files),
+        MoverState::Waiting => {
+            format!("waiting: programs are busy; {} scattered files wait", mover.waiting_files)
+        }
         MoverState::Working => format!("working; {} scattered files wait", mover.waiting_files),
     };
     if mover.files == 0 && mover.moved_bytes == 0 {
         return now;
     }
-    format!("{now}; {} moved, {} files put together since the mount", format_size(mover.moved_bytes), mover.files)
+    format!(
+        "{now}; {} moved, {} files put together since the mount",
+        format_size(mover.moved_bytes),
+        mover.files
+    )
 }
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "{}: {}", text::name(&self.mounted_at), state(&self.mover))?;
         if let (Some(file), Some(path)) = (&self.mover.now, &self.now_path) {
-            writeln!(f, "now {}: {}; {} moved", text::name(path), told(&file.before), format_size(file.moved_bytes))?;
+            writeln!(
+                f,
+                "now {}: {}; {} moved",
+                text::name(path),
+                told(&file.before),
+                format_size(file.moved_bytes)
+            )?;
         }
         for (file, path) in self.mover.last.iter().zip(&self.paths) {
             let name = path.as_ref().map_or_else(|| format!("inode {}", file.ino.0), text::name);
-            write!(f, "{name}: {}, now {}; {} moved", told(&file.before), told(&file.after), format_size(file.moved_bytes))?;
+            write!(
+                f,
+                "{name}: {}, now {}; {} moved",
+                told(&file.before),
+                told(&file.after),
+                format_size(file.moved_bytes)
+            )?;
             if file.stuck_bytes > 0 {
-                write!(f, "; {} have no better place in the free space", format_size(file.stuck_bytes))?;
+                write!(
+                    f,
+                    "; {} have no better place in the free space",
+                    format_size(file.stuck_bytes)
+                )?;
             }
             writeln!(f)?;
         }
@@ -83,8 +114,17 @@ mod tests {
     fn a_report_says_how_it_stands() {
         let mut mover = MoverReport::default();
         assert!(state(&mover).contains("tune DIR defrag-rate=20m"));
-        mover = MoverReport { state: MoverState::Waiting, waiting_files: 3, files: 2, moved_bytes: 5 << 20, ..mover };
-        assert_eq!(state(&mover), "waiting: programs are busy; 3 scattered files wait; 5 MiB moved, 2 files put together since the mount");
+        mover = MoverReport {
+            state: MoverState::Waiting,
+            waiting_files: 3,
+            files: 2,
+            moved_bytes: 5 << 20,
+            ..mover
+        };
+        assert_eq!(
+            state(&mover),
+            "waiting: programs are busy; 3 scattered files wait; 5 MiB moved, 2 files put together since the mount"
+        );
         let info = serde_json::json!({ "mover": mover });
         assert_eq!(line(&info), Some(state(&mover)));
         assert_eq!(line(&Value::Null), None);

@@ -1,4 +1,5 @@
-//! Which settings a database can do without on a file whose pages do not tear, and which it cannot. Pure.
+//! Which settings a database can do without on a file whose pages do not tear, and which it cannot.
+//! Pure.
 
 use bedplate::{IoMode, Untorn, format_size};
 use serde::Serialize;
@@ -50,22 +51,34 @@ impl Advice {
             _ => return self,
         };
         let Some(Torn { at, count, cached, unknown }) = torn else { return self };
-        let more = if *count > 1 { format!(" and of {} more files and directories", count - 1) } else { String::new() };
+        let more = if *count > 1 {
+            format!(" and of {} more files and directories", count - 1)
+        } else {
+            String::new()
+        };
         let why = match (unknown, cached) {
-            (true, _) => format!("nothing is known of the pages in {at}: it lies on no Bedplate mount, or you may not look at it"),
+            (true, _) => format!(
+                "nothing is known of the pages in {at}: it lies on no Bedplate mount, or you may not look at it"
+            ),
             (_, true) => format!(
                 "the pages of {at}{more} can tear: some are served as cached (bedplate mode), or set before: bedplate untorn -R {path} {unit}"
             ),
-            _ => format!("the pages of {at}{more} can tear, what was there before included: bedplate untorn -R {path} {unit}"),
+            _ => format!(
+                "the pages of {at}{more} can tear, what was there before included: bedplate untorn -R {path} {unit}"
+            ),
         };
         Self { setting: guard.to_owned(), why, ..self }
     }
 }
 
-/// Returns the lines for a file, or for what is created in a directory, that is served in `mode` (`None`: not known).
+/// Returns the lines for a file, or for what is created in a directory, that is served in `mode`
+/// (`None`: not known).
 pub fn of(path: &str, untorn: Option<Untorn>, mode: Option<IoMode>) -> Vec<Advice> {
-    // S-58 speaks of writes past the caches; a cache writes its pages when and in which pieces it likes.
-    let unit = untorn.map(|untorn| untorn.bytes).filter(|_| mode.is_none_or(|mode| mode != IoMode::Cached));
+    // S-58 speaks of writes past the caches; a cache writes its pages when and in which pieces it
+    // likes.
+    let unit = untorn
+        .map(|untorn| untorn.bytes)
+        .filter(|_| mode.is_none_or(|mode| mode != IoMode::Cached));
     let why_not = match untorn {
         Some(_) if unit.is_none() => format!(
             "it is served as cached, where pages can tear all the same; bedplate mode {path} concurrent ends that, and on a mount costs more than this setting does"
@@ -78,11 +91,20 @@ pub fn of(path: &str, untorn: Option<Untorn>, mode: Option<IoMode>) -> Vec<Advic
 
 fn postgresql(path: &str, unit: Option<u32>, why_not: &str) -> Advice {
     let (setting, why) = match unit {
-        Some(unit) if unit >= POSTGRESQL_PAGE => {
-            ("full_page_writes = off", format!("pages of 8 KiB do not tear: {} are written untorn", format_size(unit.into())))
+        Some(unit) if unit >= POSTGRESQL_PAGE => (
+            "full_page_writes = off",
+            format!("pages of 8 KiB do not tear: {} are written untorn", format_size(unit.into())),
+        ),
+        Some(unit) => (
+            "full_page_writes = on",
+            format!(
+                "only {} are written untorn: bedplate untorn {path} 8k",
+                format_size(unit.into())
+            ),
+        ),
+        None if why_not.starts_with("no page") => {
+            ("full_page_writes = on", format!("{why_not}: bedplate untorn {path} 8k"))
         }
-        Some(unit) => ("full_page_writes = on", format!("only {} are written untorn: bedplate untorn {path} 8k", format_size(unit.into()))),
-        None if why_not.starts_with("no page") => ("full_page_writes = on", format!("{why_not}: bedplate untorn {path} 8k")),
         None => ("full_page_writes = on", why_not.to_owned()),
     };
     Advice { database: "PostgreSQL", setting: setting.to_owned(), why }
@@ -90,9 +112,13 @@ fn postgresql(path: &str, unit: Option<u32>, why_not: &str) -> Advice {
 
 fn innodb(path: &str, unit: Option<u32>, why_not: &str) -> Advice {
     let (setting, why) = match unit {
-        Some(unit) if unit >= INNODB_PAGE => {
-            ("innodb_doublewrite = OFF".to_owned(), format!("with an innodb_page_size of up to {}k; the default is 16k", (unit >> 10).min(64)))
-        }
+        Some(unit) if unit >= INNODB_PAGE => (
+            "innodb_doublewrite = OFF".to_owned(),
+            format!(
+                "with an innodb_page_size of up to {}k; the default is 16k",
+                (unit >> 10).min(64)
+            ),
+        ),
         Some(unit) if unit >= INNODB_PAGE_MIN => (
             "innodb_doublewrite = ON".to_owned(),
             format!(
@@ -100,17 +126,25 @@ fn innodb(path: &str, unit: Option<u32>, why_not: &str) -> Advice {
                 unit >> 10
             ),
         ),
-        Some(unit) => ("innodb_doublewrite = ON".to_owned(), format!("{} are less than a page of any size", format_size(unit.into()))),
-        None if why_not.starts_with("no page") => ("innodb_doublewrite = ON".to_owned(), format!("{why_not}: bedplate untorn {path} 16k")),
+        Some(unit) => (
+            "innodb_doublewrite = ON".to_owned(),
+            format!("{} are less than a page of any size", format_size(unit.into())),
+        ),
+        None if why_not.starts_with("no page") => {
+            ("innodb_doublewrite = ON".to_owned(), format!("{why_not}: bedplate untorn {path} 16k"))
+        }
         None => ("innodb_doublewrite = ON".to_owned(), why_not.to_owned()),
     };
     Advice { database: "InnoDB", setting, why }
 }
 
 fn sqlite() -> Advice {
-    let why =
-        "its journal keeps transactions of several pages whole, which pages that do not tear cannot: journal_mode = OFF loses data on any storage";
-    Advice { database: "SQLite", setting: "PRAGMA journal_mode = WAL".to_owned(), why: why.to_owned() }
+    let why = "its journal keeps transactions of several pages whole, which pages that do not tear cannot: journal_mode = OFF loses data on any storage";
+    Advice {
+        database: "SQLite",
+        setting: "PRAGMA journal_mode = WAL".to_owned(),
+        why: why.to_owned(),
+    }
 }
 
 impl Advice {
@@ -125,12 +159,18 @@ mod tests {
     use super::*;
 
     fn settings(bytes: Option<u32>, mode: Option<IoMode>) -> Vec<String> {
-        of("/f", bytes.map(|bytes| Untorn { bytes, by_device: false }), mode).into_iter().map(|advice| advice.setting).collect()
+        of("/f", bytes.map(|bytes| Untorn { bytes, by_device: false }), mode)
+            .into_iter()
+            .map(|advice| advice.setting)
+            .collect()
     }
 
     #[test]
     fn a_guard_is_given_up_only_where_the_whole_page_is_kept_from_tearing() {
-        let [on, off] = [["full_page_writes = on", "innodb_doublewrite = ON"], ["full_page_writes = off", "innodb_doublewrite = OFF"]];
+        let [on, off] = [
+            ["full_page_writes = on", "innodb_doublewrite = ON"],
+            ["full_page_writes = off", "innodb_doublewrite = OFF"],
+        ];
         for (bytes, mode, postgresql, innodb) in [
             (None, Some(IoMode::Concurrent), on[0], on[1]),
             (Some(4 << 10), Some(IoMode::Concurrent), on[0], on[1]),
@@ -139,15 +179,23 @@ mod tests {
             (Some(64 << 10), None, off[0], off[1]),
             (Some(64 << 10), Some(IoMode::Cached), on[0], on[1]),
         ] {
-            assert_eq!(settings(bytes, mode), [postgresql, innodb, "PRAGMA journal_mode = WAL"], "{bytes:?} {mode:?}");
+            assert_eq!(
+                settings(bytes, mode),
+                [postgresql, innodb, "PRAGMA journal_mode = WAL"],
+                "{bytes:?} {mode:?}"
+            );
         }
     }
 
     #[test]
     fn the_reason_says_what_to_change() {
-        let advice = |bytes: Option<u32>, mode| of("/f", bytes.map(|bytes| Untorn { bytes, by_device: false }), Some(mode));
+        let advice = |bytes: Option<u32>, mode| {
+            of("/f", bytes.map(|bytes| Untorn { bytes, by_device: false }), Some(mode))
+        };
         assert!(advice(None, IoMode::Concurrent)[0].why.contains("bedplate untorn /f 8k"));
         assert!(advice(Some(8 << 10), IoMode::Concurrent)[1].why.contains("innodb_page_size = 8k"));
-        assert!(advice(Some(16 << 10), IoMode::Cached)[0].why.contains("bedplate mode /f concurrent"));
+        assert!(
+            advice(Some(16 << 10), IoMode::Cached)[0].why.contains("bedplate mode /f concurrent")
+        );
     }
 }

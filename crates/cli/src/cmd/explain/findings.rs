@@ -74,9 +74,14 @@ const READS_MANY: u64 = 100;
 /// Returns what is worth knowing of a file, the most frequent first.
 pub fn of(told: &FileFacts) -> Vec<Finding> {
     let mut findings: Vec<Finding> =
-        [misaligned(told), mixed(told), dirty_syncs(told), poor_cache(told), fragmented(told)].into_iter().flatten().collect();
+        [misaligned(told), mixed(told), dirty_syncs(told), poor_cache(told), fragmented(told)]
+            .into_iter()
+            .flatten()
+            .collect();
     findings.extend(
-        [Reason::Extend, Reason::Hole, Reason::Unwritten, Reason::Shared, Reason::Tail].into_iter().filter_map(|reason| of_reason(told, reason)),
+        [Reason::Extend, Reason::Hole, Reason::Unwritten, Reason::Shared, Reason::Tail]
+            .into_iter()
+            .filter_map(|reason| of_reason(told, reason)),
     );
     findings.sort_by_key(|finding| std::cmp::Reverse(finding.count));
     findings
@@ -92,11 +97,18 @@ fn names<'a>(opens: impl Iterator<Item = &'a Open>) -> Vec<String> {
 fn misaligned(told: &FileFacts) -> Option<Finding> {
     let counters = &told.activity.counters;
     let count = Some(counters.misaligned).filter(|count| *count > 0)?;
-    let why: Vec<String> = [Reason::UnalignedOffset, Reason::UnalignedLength, Reason::UnalignedBuffer]
-        .into_iter()
-        .filter(|reason| counters.reason(*reason) > 0)
-        .map(|reason| format!("{} {}", reason.name().trim_start_matches("unaligned_"), counters.reason(reason)))
-        .collect();
+    let why: Vec<String> =
+        [Reason::UnalignedOffset, Reason::UnalignedLength, Reason::UnalignedBuffer]
+            .into_iter()
+            .filter(|reason| counters.reason(*reason) > 0)
+            .map(|reason| {
+                format!(
+                    "{} {}",
+                    reason.name().trim_start_matches("unaligned_"),
+                    counters.reason(reason)
+                )
+            })
+            .collect();
     let align = format_size(told.io_align);
     Some(Finding {
         kind: "misaligned",
@@ -117,19 +129,25 @@ fn mixed(told: &FileFacts) -> Option<Finding> {
         return None;
     }
     let since = if told.activity.mixed { "it is now" } else { "not any more" };
-    // O_DIRECT is never served as cached; everything else a mount serves fastest from the kernel's page cache.
+    // O_DIRECT is never served as cached; everything else a mount serves fastest from the kernel's
+    // page cache.
     let change = if told.opens.iter().any(|open| open.direct_flag) {
         format!(
             "a program opens it with O_DIRECT, so let all of them go past the cache: bedplate mode {} concurrent; and close what opened it as cached",
             told.path
         )
     } else {
-        format!("give the file one mode for all its programs: bedplate mode {} cached, the faster one on a mount without O_DIRECT", told.path)
+        format!(
+            "give the file one mode for all its programs: bedplate mode {} cached, the faster one on a mount without O_DIRECT",
+            told.path
+        )
     };
     Some(Finding {
         kind: Reason::MixedOpen.name(),
         count,
-        what: format!("{count} I/Os that asked for more were served as cached, because the file was open in conflicting modes; {since}"),
+        what: format!(
+            "{count} I/Os that asked for more were served as cached, because the file was open in conflicting modes; {since}"
+        ),
         cost: "they went one writer at a time, like those of an ordinary file".to_owned(),
         who: names(told.opens.iter().filter(|open| open.requested_mode == IoMode::Cached.name())),
         change,
@@ -138,12 +156,18 @@ fn mixed(told: &FileFacts) -> Option<Finding> {
 
 fn dirty_syncs(told: &FileFacts) -> Option<Finding> {
     let counters = &told.activity.counters;
-    let count = Some(counters.syncs).filter(|_| counters.sync_pages_ns > counters.sync_wait_ns / 2 && counters.sync_pages_ns > 0)?;
+    let count = Some(counters.syncs).filter(|_| {
+        counters.sync_pages_ns > counters.sync_wait_ns / 2 && counters.sync_pages_ns > 0
+    })?;
     Some(Finding {
         kind: "dirty_sync",
         count,
         what: format!("{count} syncs waited mostly for dirty pages of the cache to be written"),
-        cost: format!("{} of the {} that syncs took", short(Some(counters.sync_pages_ns)), short(Some(counters.sync_wait_ns))),
+        cost: format!(
+            "{} of the {} that syncs took",
+            short(Some(counters.sync_pages_ns)),
+            short(Some(counters.sync_wait_ns))
+        ),
         who: names(told.opens.iter().filter(|open| open.syncs > 0)),
         change: format!(
             "let less be dirty by then: bedplate tune DIR write-behind-start=5% sync=1s; \
@@ -172,17 +196,22 @@ fn poor_cache(told: &FileFacts) -> Option<Finding> {
 }
 
 fn fragmented(told: &FileFacts) -> Option<Finding> {
-    (told.extents >= EXTENTS_MANY && told.extent_bytes_average() < EXTENT_BYTES_SMALL).then(|| Finding {
-        kind: "fragmented",
-        count: told.activity.counters.reason(Reason::Split),
-        what: format!(
-            "its extents are {} long on average; {} I/Os spanned several",
-            format_size(told.extent_bytes_average()),
-            told.activity.counters.reason(Reason::Split)
-        ),
-        cost: "an I/O that spans extents is several on the device".to_owned(),
-        who: Vec::new(),
-        change: format!("give the next file its place first, and copy into it: bedplate preallocate NEW {}", told.activity.size_bytes),
+    (told.extents >= EXTENTS_MANY && told.extent_bytes_average() < EXTENT_BYTES_SMALL).then(|| {
+        Finding {
+            kind: "fragmented",
+            count: told.activity.counters.reason(Reason::Split),
+            what: format!(
+                "its extents are {} long on average; {} I/Os spanned several",
+                format_size(told.extent_bytes_average()),
+                told.activity.counters.reason(Reason::Split)
+            ),
+            cost: "an I/O that spans extents is several on the device".to_owned(),
+            who: Vec::new(),
+            change: format!(
+                "give the next file its place first, and copy into it: bedplate preallocate NEW {}",
+                told.activity.size_bytes
+            ),
+        }
     })
 }
 
@@ -218,7 +247,14 @@ fn of_reason(told: &FileFacts, reason: Reason) -> Option<Finding> {
         ),
         _ => return None,
     };
-    Some(Finding { kind: reason.name(), count, what, cost: cost.to_owned(), who: Vec::new(), change })
+    Some(Finding {
+        kind: reason.name(),
+        count,
+        what,
+        cost: cost.to_owned(),
+        who: Vec::new(),
+        change,
+    })
 }
 
 #[cfg(test)]
@@ -235,7 +271,12 @@ mod tests {
             effective_mode: Some(IoMode::Concurrent),
             mixed: false,
             opens: 1,
-            counters: CounterSnapshot { reads: 1000, writes: 1000, direct: 2000, ..CounterSnapshot::default() },
+            counters: CounterSnapshot {
+                reads: 1000,
+                writes: 1000,
+                direct: 2000,
+                ..CounterSnapshot::default()
+            },
             latencies: Latencies::default(),
         };
         let open = |program: &str, requested: &str| Open {
@@ -251,7 +292,15 @@ mod tests {
         };
         let opens = vec![open("postgres", "concurrent"), open("cp", "cached")];
         let allocated_bytes = activity.size_bytes;
-        let mut told = FileFacts { path: "/mnt/f".into(), activity, opens, io_align: 512, block_size: 4096, extents: 1, allocated_bytes };
+        let mut told = FileFacts {
+            path: "/mnt/f".into(),
+            activity,
+            opens,
+            io_align: 512,
+            block_size: 4096,
+            extents: 1,
+            allocated_bytes,
+        };
         change(&mut told);
         told
     }
@@ -274,13 +323,25 @@ mod tests {
             told.activity.counters.reasons[Reason::MixedOpen as usize] = 40;
             told.opens[0].misaligned = 30;
         }));
-        assert_eq!(findings.iter().map(|finding| finding.kind).collect::<Vec<_>>(), ["mixed_open", "misaligned"], "the most frequent first");
-        assert_eq!((findings[0].who[0].as_str(), findings[1].who[0].as_str()), ("cp (pid 7)", "postgres (pid 7)"));
-        assert!(findings[1].what.contains("30 of 2000") && findings[1].what.contains("length 30"), "{}", findings[1]);
+        assert_eq!(
+            findings.iter().map(|finding| finding.kind).collect::<Vec<_>>(),
+            ["mixed_open", "misaligned"],
+            "the most frequent first"
+        );
+        assert_eq!(
+            (findings[0].who[0].as_str(), findings[1].who[0].as_str()),
+            ("cp (pid 7)", "postgres (pid 7)")
+        );
+        assert!(
+            findings[1].what.contains("30 of 2000") && findings[1].what.contains("length 30"),
+            "{}",
+            findings[1]
+        );
         assert!(findings[0].change.contains("bedplate mode /mnt/f cached"), "{}", findings[0]);
     }
 
-    /// On a mount `cached` was nowhere clearly slower for PostgreSQL and SQLite; once every finding here sent them to `concurrent`.
+    /// On a mount `cached` was nowhere clearly slower for PostgreSQL and SQLite; once every finding
+    /// here sent them to `concurrent`.
     #[test]
     fn the_way_past_the_cache_is_proposed_only_to_files_that_a_program_opens_with_o_direct() {
         let change = |direct_flag| {
@@ -301,20 +362,28 @@ mod tests {
 
     #[test]
     fn each_reason_has_its_finding() {
-        for reason in [Reason::Extend, Reason::Hole, Reason::Unwritten, Reason::Shared, Reason::Tail] {
-            assert_eq!(kinds(&told(|told| told.activity.counters.reasons[reason as usize] = 1)), [reason.name()]);
+        for reason in
+            [Reason::Extend, Reason::Hole, Reason::Unwritten, Reason::Shared, Reason::Tail]
+        {
+            assert_eq!(
+                kinds(&told(|told| told.activity.counters.reasons[reason as usize] = 1)),
+                [reason.name()]
+            );
         }
         assert_eq!(
-            kinds(&told(
-                |told| (told.activity.counters.sync_wait_ns, told.activity.counters.sync_pages_ns, told.activity.counters.syncs) = (10, 9, 1)
-            )),
+            kinds(&told(|told| (
+                told.activity.counters.sync_wait_ns,
+                told.activity.counters.sync_pages_ns,
+                told.activity.counters.syncs
+            ) = (10, 9, 1))),
             ["dirty_sync"]
         );
         assert_eq!(kinds(&told(|told| told.extents = 1000)), ["fragmented"]);
         let cache = |hits| {
             told(|told| {
                 told.activity.effective_mode = Some(IoMode::ConcurrentCache);
-                (told.activity.counters.cache_hits, told.activity.counters.cache_misses) = (hits, 1000);
+                (told.activity.counters.cache_hits, told.activity.counters.cache_misses) =
+                    (hits, 1000);
             })
         };
         assert_eq!(kinds(&cache(10)), ["poor_cache"]);

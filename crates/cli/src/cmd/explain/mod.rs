@@ -29,7 +29,8 @@ use findings::{FileFacts, Finding};
 /// How many files of a mount are told of.
 const FILES_MAX: usize = 10;
 
-/// Tell how a file of a live mount is served, what did not go the way its mode asks, how often, which program did it, and what to change
+/// Tell how a file of a live mount is served, what did not go the way its mode asks, how often,
+/// which program did it, and what to change
 ///
 /// Of a directory: of the busiest files below it that have something to tell.
 #[derive(Debug, Args)]
@@ -64,7 +65,12 @@ pub struct Open {
 
 impl fmt::Display for Open {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} (pid {})", text::one_line(self.program.as_deref().unwrap_or("a program that is gone")), self.pid)
+        write!(
+            f,
+            "{} (pid {})",
+            text::one_line(self.program.as_deref().unwrap_or("a program that is gone")),
+            self.pid
+        )
     }
 }
 
@@ -132,7 +138,10 @@ fn of_file(path: &Path, mount: &Mount, info: &Value) -> Result<OfFile> {
     let mut findings = findings::of(&told);
     if let Some(scrub) = scrubs::of_mount(mount) {
         // Damage before what is only slow.
-        findings.splice(0..0, scrubs::of_file(&mount::canonical(path)?, &live::extents(path)?, mount, &scrub));
+        findings.splice(
+            0..0,
+            scrubs::of_file(&mount::canonical(path)?, &live::extents(path)?, mount, &scrub),
+        );
     }
     Ok(OfFile {
         path: path.into(),
@@ -155,14 +164,20 @@ fn of_file(path: &Path, mount: &Mount, info: &Value) -> Result<OfFile> {
 fn look(path: &Path, info: &Value) -> Result<FileFacts> {
     let number = |name: &str| info.get(name).and_then(Value::as_u64).unwrap_or(0);
     let extents = live::extent_count(path)?;
-    let allocated_bytes = std::fs::metadata(path).map_err(|error| Failure::system("look at", path, &error))?.blocks() * 512;
+    let allocated_bytes =
+        std::fs::metadata(path).map_err(|error| Failure::system("look at", path, &error))?.blocks()
+            * 512;
     // Asking for the extents opened the file where it was not open, so that its mode is known.
-    let activity: FileActivity = live::get_as(path, live::ACTIVITY)?.ok_or_else(|| live::stale(path))?;
+    let activity: FileActivity =
+        live::get_as(path, live::ACTIVITY)?.ok_or_else(|| live::stale(path))?;
     let mut opens: Vec<Open> = live::get_as(path, live::OPENS)?.unwrap_or_default();
     for open in &mut opens {
-        open.program = std::fs::read_to_string(format!("/proc/{}/comm", open.pid)).ok().map(|name| name.trim_end().to_owned());
+        open.program = std::fs::read_to_string(format!("/proc/{}/comm", open.pid))
+            .ok()
+            .map(|name| name.trim_end().to_owned());
     }
-    let (path, io_align, block_size) = (text::quoted(path), number("io_align"), number("block_size"));
+    let (path, io_align, block_size) =
+        (text::quoted(path), number("io_align"), number("block_size"));
     Ok(FileFacts { path, activity, opens, io_align, block_size, extents, allocated_bytes })
 }
 
@@ -185,24 +200,40 @@ fn mode_from(path: &Path, told: &FileFacts, info: &Value) -> Result<String> {
     }
     let Some(mode) = told.activity.file_mode else {
         let raised = told.opens.iter().find(|open| open.direct_flag);
-        let mount = format!("the mount (mode={})", info.get("mode").and_then(Value::as_str).unwrap_or("-"));
-        return Ok(raised.map_or_else(|| mount.clone(), |open| format!("{mount}, and O_DIRECT of {open}")));
+        let mount =
+            format!("the mount (mode={})", info.get("mode").and_then(Value::as_str).unwrap_or("-"));
+        return Ok(
+            raised.map_or_else(|| mount.clone(), |open| format!("{mount}, and O_DIRECT of {open}"))
+        );
     };
-    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let parent =
+        path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let of_directory = live::get(parent, live::MODE).ok().flatten();
-    Ok(if of_directory.as_deref() == Some(mode.name()) { "the file's own, which is that of its directory" } else { "the file's own" }.to_owned())
+    Ok(if of_directory.as_deref() == Some(mode.name()) {
+        "the file's own, which is that of its directory"
+    } else {
+        "the file's own"
+    }
+    .to_owned())
 }
 
 /// Returns what a database may be told of a file, or of what is created in a directory.
 fn advice(path: &Path, mode: Option<IoMode>) -> Result<Vec<Advice>> {
-    let untorn = live::get(path, live::UNTORN)?.and_then(|text| crate::cmd::mark::untorn::read(&text));
+    let untorn =
+        live::get(path, live::UNTORN)?.and_then(|text| crate::cmd::mark::untorn::read(&text));
     Ok(databases::of(&text::quoted(path), untorn, mode))
 }
 
 /// As [`advice`], of a single file: a server has many.
 fn advice_of_file(path: &Path, mode: Option<IoMode>) -> Result<Vec<Advice>> {
     let only = "; that is this file: 'bedplate explain' of the server's directory tells of all";
-    let of_one = |advice: Advice| if advice.gives_up() { Advice { why: format!("{}{only}", advice.why), ..advice } } else { advice };
+    let of_one = |advice: Advice| {
+        if advice.gives_up() {
+            Advice { why: format!("{}{only}", advice.why), ..advice }
+        } else {
+            advice
+        }
+    };
     Ok(advice(path, mode)?.into_iter().map(of_one).collect())
 }
 
@@ -225,7 +256,8 @@ fn advice_of_directory(path: &Path, info: &Value) -> Result<Vec<Advice>> {
 
 fn of_mount(path: &Path, mount: &Mount, info: &Value) -> Result<OfMount> {
     let scope = Scope::new(&[path.to_owned()])?;
-    let rows = sorted(between(&std::collections::BTreeMap::new(), &scope.look()?), SortKey::Ops, None);
+    let rows =
+        sorted(between(&std::collections::BTreeMap::new(), &scope.look()?), SortKey::Ops, None);
     let mut files = Vec::new();
     for row in rows {
         // What left since has nothing to tell.
@@ -263,15 +295,34 @@ impl fmt::Display for OfFile {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (counters, latencies) = (&self.activity.counters, &self.activity.latencies);
         writeln!(f, "file          {}", self.path)?;
-        writeln!(f, "served as     {}, from {}", self.effective_mode.as_deref().unwrap_or("-"), self.mode_from)?;
+        writeln!(
+            f,
+            "served as     {}, from {}",
+            self.effective_mode.as_deref().unwrap_or("-"),
+            self.mode_from
+        )?;
         if let Some(trial) = &self.trial {
             writeln!(f, "last trial    {}", trial.line())?;
         }
-        writeln!(f, "direct I/O    offset and length in multiples of {}", format_size(self.io_align))?;
+        writeln!(
+            f,
+            "direct I/O    offset and length in multiples of {}",
+            format_size(self.io_align)
+        )?;
         let extents = text::count(self.extents as u64, "extent");
-        let wanted = self.extent_bytes_wanted.map_or_else(String::new, |bytes| format!("; {} are wanted in one run", format_size(bytes)));
-        writeln!(f, "lies in       {extents}, {} on average{wanted}", format_size(self.extent_bytes_average))?;
-        writeln!(f, "did           {} reads, {} writes, {} of them direct", counters.reads, counters.writes, counters.direct)?;
+        let wanted = self.extent_bytes_wanted.map_or_else(String::new, |bytes| {
+            format!("; {} are wanted in one run", format_size(bytes))
+        });
+        writeln!(
+            f,
+            "lies in       {extents}, {} on average{wanted}",
+            format_size(self.extent_bytes_average)
+        )?;
+        writeln!(
+            f,
+            "did           {} reads, {} writes, {} of them direct",
+            counters.reads, counters.writes, counters.direct
+        )?;
         writeln!(
             f,
             "took          reads {} (p99 {}), writes {} (p99 {}), syncs {}",
@@ -285,7 +336,11 @@ impl fmt::Display for OfFile {
             let waited = if open.syncs == 0 {
                 String::new()
             } else {
-                format!(", waited {} in {}", short(Some(open.sync_wait_ns)), text::count(open.syncs, "sync"))
+                format!(
+                    ", waited {} in {}",
+                    short(Some(open.sync_wait_ns)),
+                    text::count(open.syncs, "sync")
+                )
             };
             writeln!(f, "open in       {open}, asks for {}{waited}", open.requested_mode)?;
         }
@@ -327,5 +382,7 @@ impl fmt::Display for OfMount {
 
 fn tell(f: &mut fmt::Formatter<'_>, databases: &[Advice]) -> fmt::Result {
     writeln!(f, "\nFor a database:")?;
-    databases.iter().try_for_each(|advice| writeln!(f, "  {:<10}  {}  -- {}", advice.database, advice.setting, advice.why))
+    databases.iter().try_for_each(|advice| {
+        writeln!(f, "  {:<10}  {}  -- {}", advice.database, advice.setting, advice.why)
+    })
 }

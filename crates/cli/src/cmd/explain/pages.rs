@@ -1,4 +1,5 @@
-//! Whose pages can tear below a directory: a setting of a server holds for all its data files, not for those that are created from now on alone.
+//! Whose pages can tear below a directory: a setting of a server holds for all its data files, not
+//! for those that are created from now on alone.
 
 use std::fs::DirEntry;
 use std::path::{Path, PathBuf};
@@ -25,7 +26,8 @@ enum Of {
     Innodb,
 }
 
-/// Looks at all data files below a directory, and at the directories on the way to them, where others will be created.
+/// Looks at all data files below a directory, and at the directories on the way to them, where
+/// others will be created.
 pub fn below(dir: &Path, mount_mode: Option<IoMode>) -> Result<Below> {
     let mut found = Below::default();
     look(dir, mount_mode, &mut found)?;
@@ -70,20 +72,28 @@ fn look(dir: &Path, mount_mode: Option<IoMode>, found: &mut Below) -> Result<[bo
 
 /// Returns where a table space of PostgreSQL leads.
 fn table_space(dir: &Path, entry: &DirEntry) -> Option<PathBuf> {
-    let is_link = dir.ends_with("pg_tblspc") && entry.file_type().is_ok_and(|kind| kind.is_symlink());
+    let is_link =
+        dir.ends_with("pg_tblspc") && entry.file_type().is_ok_and(|kind| kind.is_symlink());
     is_link.then(|| entry.path().canonicalize().ok()).flatten()
 }
 
-/// Returns whose data file it is, by its name: `16384`, `16384_vm`, `16384.1`; `t.ibd`, `ibdata1`, `undo_001`.
+/// Returns whose data file it is, by its name: `16384`, `16384_vm`, `16384.1`; `t.ibd`, `ibdata1`,
+/// `undo_001`.
 fn whose(entry: &DirEntry) -> Option<Of> {
     let name = entry.file_name().into_string().ok()?;
     let digits = name.bytes().take_while(u8::is_ascii_digit).count();
-    // A segment of PostgreSQL's log has a name of 24 hexadecimal digits, and its records have checksums of their own.
-    let is_relation = digits > 0 && digits < 24 && matches!(name.as_bytes().get(digits), None | Some(b'_' | b'.'));
+    // A segment of PostgreSQL's log has a name of 24 hexadecimal digits, and its records have
+    // checksums of their own.
+    let is_relation = digits > 0
+        && digits < 24
+        && matches!(name.as_bytes().get(digits), None | Some(b'_' | b'.'));
     if is_relation {
         return Some(Of::Postgresql);
     }
-    let is_space = name.ends_with(".ibd") || name.ends_with(".ibu") || name.starts_with("ibdata") || name.starts_with("undo_");
+    let is_space = name.ends_with(".ibd")
+        || name.ends_with(".ibu")
+        || name.starts_with("ibdata")
+        || name.starts_with("undo_");
     is_space.then_some(Of::Innodb)
 }
 
@@ -107,7 +117,9 @@ impl Below {
             Err(failure) if failure.kind == "not_found" => return Ok(()),
             unit => unit?,
         };
-        let unit = unit.and_then(|text| crate::cmd::mark::untorn::read(&text)).map_or(0, |untorn| untorn.bytes);
+        let unit = unit
+            .and_then(|text| crate::cmd::mark::untorn::read(&text))
+            .map_or(0, |untorn| untorn.bytes);
         let mode = live::get(path, live::MODE)?.and_then(|mode| mode.parse().ok()).or(mount_mode);
         let cached = mode == Some(IoMode::Cached);
         if unit >= page && !cached {

@@ -14,10 +14,12 @@ use crate::render::output::Output;
 use crate::render::text::Name;
 use crate::session::Devices;
 
-/// Show or set how much of a file is wanted in one run of the volume, or of what is created in a directory
+/// Show or set how much of a file is wanted in one run of the volume, or of what is created in a
+/// directory
 ///
-/// A hint for files that grow in turns with others, or are written over after checkpoints: behind what such a file gets, room is kept for it, also while
-/// it is not open. It takes no space and fails no write: where there is no such run, the file gets what there is. XFS calls it the same.
+/// A hint for files that grow in turns with others, or are written over after checkpoints: behind
+/// what such a file gets, room is kept for it, also while it is not open. It takes no space and
+/// fails no write: where there is no such run, the file gets what there is. XFS calls it the same.
 #[derive(Debug, Args)]
 pub struct Arguments {
     /// A file or directory on a mount, or VOLUME:/PATH inside a volume that is not mounted
@@ -47,7 +49,13 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<()> {
         get: |fs: &FileSystem, ino| fs.extent_size(ino),
         read: |text: &str| text.parse::<u64>().ok(),
     };
-    let (extent_bytes, below) = mark.apply(&arguments.file, arguments.size, arguments.recursive, &arguments.devices, output)?;
+    let (extent_bytes, below) = mark.apply(
+        &arguments.file,
+        arguments.size,
+        arguments.recursive,
+        &arguments.devices,
+        output,
+    )?;
     output.show(&ExtentSize { path: arguments.file.clone().into(), extent_bytes, below })
 }
 
@@ -57,6 +65,10 @@ impl fmt::Display for ExtentSize {
             Some(bytes) => write!(f, "{}: extents of {}", self.path, format_size(bytes))?,
             None => write!(f, "{}: no size of extents: its volume's (bedplate tune)", self.path)?,
         }
-        if self.below > 0 { write!(f, "; so are {} files and directories in it", self.below) } else { Ok(()) }
+        if self.below > 0 {
+            write!(f, "; so are {} files and directories in it", self.below)
+        } else {
+            Ok(())
+        }
     }
 }

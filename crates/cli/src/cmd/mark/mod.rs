@@ -1,4 +1,5 @@
-//! What is set on files and directories, and taken over by what is created in them: `untorn` and `extent-size`.
+//! What is set on files and directories, and taken over by what is created in them: `untorn` and
+//! `extent-size`.
 
 pub mod extent_size;
 pub mod untorn;
@@ -27,7 +28,9 @@ impl<T: TryFrom<u64>> FromStr for Wanted<T> {
         if text == "none" {
             return Ok(Self(None));
         }
-        T::try_from(parse_size(text)?).map(|size| Self(Some(size))).map_err(|_| format!("'{text}' is too much"))
+        T::try_from(parse_size(text)?)
+            .map(|size| Self(Some(size)))
+            .map_err(|_| format!("'{text}' is too much"))
     }
 }
 
@@ -46,8 +49,16 @@ pub struct Mark<T, V> {
 }
 
 impl<T: Display + Copy, V> Mark<T, V> {
-    /// Sets it if wanted, also below if `recursive`; returns what it is then, and how many below were set.
-    pub fn apply(&self, file: &Path, wanted: Option<Wanted<T>>, recursive: bool, devices: &Devices, output: &Output) -> Result<(Option<V>, u64)> {
+    /// Sets it if wanted, also below if `recursive`; returns what it is then, and how many below
+    /// were set.
+    pub fn apply(
+        &self,
+        file: &Path,
+        wanted: Option<Wanted<T>>,
+        recursive: bool,
+        devices: &Devices,
+        output: &Output,
+    ) -> Result<(Option<V>, u64)> {
         let below = wanted.filter(|_| recursive);
         match PathArg::parse(file) {
             PathArg::Live(path) => {
@@ -61,7 +72,10 @@ impl<T: Display + Copy, V> Mark<T, V> {
                 Volume::new(volume, devices).with(access, output, |fs| {
                     let ino = fs.resolve(&path)?.ino;
                     wanted.map_or(Ok(()), |wanted| (self.set)(fs, ino, wanted.0))?;
-                    Ok(((self.get)(fs, ino)?, below.map_or(Ok(0), |wanted| self.below_inside(fs, ino, wanted))?))
+                    Ok((
+                        (self.get)(fs, ino)?,
+                        below.map_or(Ok(0), |wanted| self.below_inside(fs, ino, wanted))?,
+                    ))
                 })
             }
         }
@@ -69,15 +83,29 @@ impl<T: Display + Copy, V> Mark<T, V> {
 
     fn set_live(&self, path: &Path, Wanted(value): Wanted<T>) -> Result<()> {
         match value {
-            Some(value) => live::set(path, self.attribute, &value.to_string()).map_err(|failure| match failure.kind.as_str() {
-                "invalid" => Failure::new("invalid", format!("{} bytes cannot be set on {}: choose {}", value, path.display(), self.takes)),
-                _ => failure,
-            }),
+            Some(value) => {
+                live::set(path, self.attribute, &value.to_string()).map_err(|failure| match failure
+                    .kind
+                    .as_str()
+                {
+                    "invalid" => Failure::new(
+                        "invalid",
+                        format!(
+                            "{} bytes cannot be set on {}: choose {}",
+                            value,
+                            path.display(),
+                            self.takes
+                        ),
+                    ),
+                    _ => failure,
+                })
+            }
             None => live::remove(path, self.attribute),
         }
     }
 
-    /// Sets what is below a directory; what is neither file nor directory has nothing to set. Returns how many were.
+    /// Sets what is below a directory; what is neither file nor directory has nothing to set.
+    /// Returns how many were.
     fn below_live(&self, path: &Path, wanted: Wanted<T>) -> Result<u64> {
         if !path.is_dir() {
             return Ok(0);

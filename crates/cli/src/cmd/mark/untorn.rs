@@ -17,8 +17,9 @@ use crate::session::Devices;
 
 /// Show or set how much of a file is written untorn, or of what is created in a directory
 ///
-/// A page of that size is after a power cut what it was before a write or what the write made it. That is what PostgreSQL's full_page_writes
-/// (8k) and InnoDB's doublewrite buffer (16k) make up for elsewhere. It takes a mode that goes past the caches: concurrent or direct.
+/// A page of that size is after a power cut what it was before a write or what the write made it.
+/// That is what PostgreSQL's full_page_writes (8k) and InnoDB's doublewrite buffer (16k) make up
+/// for elsewhere. It takes a mode that goes past the caches: concurrent or direct.
 #[derive(Debug, Args)]
 pub struct Arguments {
     /// A file or directory on a mount, or VOLUME:/PATH inside a volume that is not mounted
@@ -52,7 +53,13 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<()> {
         get: |fs: &FileSystem, ino| fs.untorn(ino),
         read,
     };
-    let (untorn, below) = mark.apply(&arguments.file, arguments.size, arguments.recursive, &arguments.devices, output)?;
+    let (untorn, below) = mark.apply(
+        &arguments.file,
+        arguments.size,
+        arguments.recursive,
+        &arguments.devices,
+        output,
+    )?;
     let by = untorn.map(|untorn| if untorn.by_device { "device" } else { "redirect" });
     let torn_all_the_same = match PathArg::parse(&arguments.file) {
         PathArg::Live(path) if untorn.is_some() && !path.is_dir() => {
@@ -60,7 +67,13 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<()> {
         }
         _ => false,
     };
-    output.show(&UntornUnit { torn_all_the_same, path: arguments.file.clone().into(), untorn_bytes: untorn.map(|untorn| untorn.bytes), by, below })
+    output.show(&UntornUnit {
+        torn_all_the_same,
+        path: arguments.file.clone().into(),
+        untorn_bytes: untorn.map(|untorn| untorn.bytes),
+        by,
+        below,
+    })
 }
 
 /// Reads what a mount answers: `8192 redirect`.
@@ -72,7 +85,9 @@ pub fn read(text: &str) -> Option<Untorn> {
 impl fmt::Display for UntornUnit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (self.untorn_bytes, self.by) {
-            (Some(bytes), Some(by)) => write!(f, "{}: {} untorn, by {by}", self.path, format_size(bytes.into()))?,
+            (Some(bytes), Some(by)) => {
+                write!(f, "{}: {} untorn, by {by}", self.path, format_size(bytes.into()))?
+            }
             _ => write!(f, "{}: what the device writes untorn by itself", self.path)?,
         }
         if self.torn_all_the_same {
@@ -82,7 +97,11 @@ impl fmt::Display for UntornUnit {
                 "; but it is served as cached, where pages can tear all the same: bedplate mode {path} concurrent, which has a price on a mount"
             )?;
         }
-        if self.below > 0 { write!(f, "; so are {} files and directories in it", self.below) } else { Ok(()) }
+        if self.below > 0 {
+            write!(f, "; so are {} files and directories in it", self.below)
+        } else {
+            Ok(())
+        }
     }
 }
 

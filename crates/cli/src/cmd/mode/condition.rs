@@ -84,11 +84,14 @@ pub enum Outcome {
     Unknown(String),
 }
 
-/// Tells whether all conditions hold, given the value of each quantity before and after; `None`: not measured.
+/// Tells whether all conditions hold, given the value of each quantity before and after; `None`:
+/// not measured.
 pub fn judge(conditions: &[Condition], value: impl Fn(Quantity) -> Option<(f64, f64)>) -> Outcome {
     let mut found = Vec::new();
     for condition in conditions {
-        let Some((before, after)) = value(condition.quantity) else { return Outcome::Unknown(condition.text.clone()) };
+        let Some((before, after)) = value(condition.quantity) else {
+            return Outcome::Unknown(condition.text.clone());
+        };
         let (holds, told) = condition.compare(before, after);
         if !holds {
             return Outcome::Fails(told);
@@ -143,14 +146,27 @@ impl FromStr for Condition {
     fn from_str(text: &str) -> Result<Self, String> {
         let none = || format!("'{text}' is no comparison: {SHAPE}");
         let (name, rest) = text.split_at(text.find(['<', '>']).ok_or_else(none)?);
-        let orders = [("<=", Order::LessOrEqual), (">=", Order::GreaterOrEqual), ("<", Order::Less), (">", Order::Greater)];
-        let (sign, order, value) = orders.into_iter().find_map(|(sign, order)| Some((sign, order, rest.strip_prefix(sign)?))).ok_or_else(none)?;
+        let orders = [
+            ("<=", Order::LessOrEqual),
+            (">=", Order::GreaterOrEqual),
+            ("<", Order::Less),
+            (">", Order::Greater),
+        ];
+        let (sign, order, value) = orders
+            .into_iter()
+            .find_map(|(sign, order)| Some((sign, order, rest.strip_prefix(sign)?)))
+            .ok_or_else(none)?;
         let (name, value) = (name.trim(), value.trim());
         if [name, value].iter().any(|word| word.is_empty() || word.contains(char::is_whitespace)) {
             return Err(none());
         }
         let quantity = quantity_named(name)?;
-        Ok(Self { text: format!("{name} {sign} {value}"), quantity, order, value: value_of(quantity, value)? })
+        Ok(Self {
+            text: format!("{name} {sign} {value}"),
+            quantity,
+            order,
+            value: value_of(quantity, value)?,
+        })
     }
 }
 
@@ -177,13 +193,21 @@ fn quantity_named(name: &str) -> Result<Quantity, String> {
 fn value_of(quantity: Quantity, text: &str) -> Result<Value, String> {
     let number = |text: &str| text.parse::<f64>().ok().filter(|value| value.is_finite());
     if let Some(percent) = text.strip_suffix('%') {
-        return number(percent).map(Value::Change).ok_or_else(|| format!("'{text}' is no change in percent: write it as in -10%"));
+        return number(percent)
+            .map(Value::Change)
+            .ok_or_else(|| format!("'{text}' is no change in percent: write it as in -10%"));
     }
     match quantity {
-        Quantity::Latency(..) if number(text).is_none() => parse_duration(text).map(|d| Value::Absolute(d.as_nanos() as f64)),
+        Quantity::Latency(..) if number(text).is_none() => {
+            parse_duration(text).map(|d| Value::Absolute(d.as_nanos() as f64))
+        }
         Quantity::Throughput => parse_size(text).map(|bytes| Value::Absolute(bytes as f64)),
-        Quantity::Latency(..) => Err(format!("'{text}' has no unit: write a change as in -10%, or a duration as in 500us")),
-        Quantity::Operations | Quantity::Hit => number(text).map(Value::Absolute).ok_or_else(|| format!("'{text}' is not a number")),
+        Quantity::Latency(..) => Err(format!(
+            "'{text}' has no unit: write a change as in -10%, or a duration as in 500us"
+        )),
+        Quantity::Operations | Quantity::Hit => {
+            number(text).map(Value::Absolute).ok_or_else(|| format!("'{text}' is not a number"))
+        }
     }
 }
 
@@ -203,7 +227,15 @@ mod tests {
 
     #[test]
     fn a_condition_holds_or_fails_as_it_reads() {
-        for text in ["p99 < -10%", "p99<=-50%", "average < 150ns", "hit > 20%", "hit>=0.75", "throughput < 101", "operations > 99"] {
+        for text in [
+            "p99 < -10%",
+            "p99<=-50%",
+            "average < 150ns",
+            "hit > 20%",
+            "hit>=0.75",
+            "throughput < 101",
+            "operations > 99",
+        ] {
             assert!(matches!(judge(&[text]), Outcome::Hold(_)), "{text}");
         }
         for text in ["p99 < -50%", "read.p99 > 1us", "hit > 26%", "throughput > -5%"] {
@@ -214,9 +246,18 @@ mod tests {
 
     #[test]
     fn of_several_all_have_to_hold() {
-        assert_eq!(judge(&["p99 < 0%", "hit > 20%"]), Outcome::Hold("p99 < 0% (found -50.0%) and hit > 20% (found +25.0 points)".to_owned()));
-        assert_eq!(judge(&["p99 < 0%", "throughput > -5%"]), Outcome::Fails("throughput > -5% (found -50.0%)".to_owned()));
-        assert_eq!(judge(&["p99 < 0%", "sync.p99 < 0%"]), Outcome::Unknown("sync.p99 < 0%".to_owned()));
+        assert_eq!(
+            judge(&["p99 < 0%", "hit > 20%"]),
+            Outcome::Hold("p99 < 0% (found -50.0%) and hit > 20% (found +25.0 points)".to_owned())
+        );
+        assert_eq!(
+            judge(&["p99 < 0%", "throughput > -5%"]),
+            Outcome::Fails("throughput > -5% (found -50.0%)".to_owned())
+        );
+        assert_eq!(
+            judge(&["p99 < 0%", "sync.p99 < 0%"]),
+            Outcome::Unknown("sync.p99 < 0%".to_owned())
+        );
     }
 
     #[test]

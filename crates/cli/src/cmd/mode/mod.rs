@@ -20,9 +20,11 @@ use crate::render::output::Output;
 use crate::render::text::Name;
 use crate::session::{Devices, Volume};
 
-/// Show or set the I/O mode of a file, also while it is in use, or of what is created in a directory
+/// Show or set the I/O mode of a file, also while it is in use, or of what is created in a
+/// directory
 ///
-/// 'mode try' measures before it keeps another mode. A file that is itself called 'try' is named './try'.
+/// 'mode try' measures before it keeps another mode. A file that is itself called 'try' is named
+/// './try'.
 #[derive(Debug, Args)]
 #[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 pub struct Arguments {
@@ -49,7 +51,13 @@ impl FromStr for Wanted {
     type Err = String;
 
     fn from_str(text: &str) -> std::result::Result<Self, String> {
-        if text == "inherit" { Ok(Self(None)) } else { text.parse().map(|mode| Self(Some(mode))).map_err(|error| format!("{error}, or inherit")) }
+        if text == "inherit" {
+            Ok(Self(None))
+        } else {
+            text.parse()
+                .map(|mode| Self(Some(mode)))
+                .map_err(|error| format!("{error}, or inherit"))
+        }
     }
 }
 
@@ -68,8 +76,10 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<()> {
     let (mode, effective_mode) = match PathArg::parse(&file) {
         PathArg::Live(path) => of_live(&path, arguments.mode)?,
         PathArg::Inside { volume, path } => {
-            let access = if arguments.mode.is_some() { Access::ReadWrite } else { Access::ReadOnly };
-            Volume::new(volume, &arguments.devices).with(access, output, |fs| of_inside(fs, &path, arguments.mode))?
+            let access =
+                if arguments.mode.is_some() { Access::ReadWrite } else { Access::ReadOnly };
+            Volume::new(volume, &arguments.devices)
+                .with(access, output, |fs| of_inside(fs, &path, arguments.mode))?
         }
     };
     output.show(&Mode { path: file.into(), mode, effective_mode })
@@ -95,7 +105,9 @@ fn of_inside(fs: &FileSystem, path: &Path, wanted: Option<Wanted>) -> Result<Mod
     }
     let attr = fs.attr(ino)?;
     let effective = match attr.kind {
-        FileKind::File => Some(fs.open_inode(ino, &OpenOptions::read_only())?.effective_mode().to_string()),
+        FileKind::File => {
+            Some(fs.open_inode(ino, &OpenOptions::read_only())?.effective_mode().to_string())
+        }
         _ => None,
     };
     Ok((attr.io_mode.map(|mode| mode.to_string()), effective))
@@ -104,6 +116,8 @@ fn of_inside(fs: &FileSystem, path: &Path, wanted: Option<Wanted>) -> Result<Mod
 impl fmt::Display for Mode {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: {}", self.path, self.mode.as_deref().unwrap_or("not set"))?;
-        self.effective_mode.as_ref().map_or(Ok(()), |effective| write!(f, ", served as {effective}"))
+        self.effective_mode
+            .as_ref()
+            .map_or(Ok(()), |effective| write!(f, ", served as {effective}"))
     }
 }

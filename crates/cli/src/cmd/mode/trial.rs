@@ -1,4 +1,5 @@
-//! A trial of another I/O mode on a live file: measured before and during, kept or taken back, and remembered with the file.
+//! A trial of another I/O mode on a live file: measured before and during, kept or taken back, and
+//! remembered with the file.
 
 use std::cell::OnceCell;
 use std::fmt;
@@ -65,7 +66,8 @@ pub struct Measured {
     pub operations: u64,
     /// Bytes they moved.
     pub bytes: u64,
-    /// Share of the reads through the library cache that it answered; `None` when none went through it.
+    /// Share of the reads through the library cache that it answered; `None` when none went through
+    /// it.
     pub hit_ratio: Option<f64>,
     /// Of reads and writes together.
     pub all: Latency,
@@ -94,14 +96,20 @@ impl Latency {
     fn of(snapshot: &LatencySnapshot) -> Self {
         let enough = |value: Option<u64>| value.filter(|_| snapshot.timed >= TIMED_MIN);
         let at = |share| enough(snapshot.percentile_ns(share));
-        Self { timed: snapshot.timed, average_ns: enough(snapshot.average_ns()), p50_ns: at(0.5), p99_ns: at(0.99) }
+        Self {
+            timed: snapshot.timed,
+            average_ns: enough(snapshot.average_ns()),
+            p50_ns: at(0.5),
+            p99_ns: at(0.99),
+        }
     }
 }
 
 impl Measured {
     /// Returns what came between two looks at a file.
     pub fn between(earlier: &FileActivity, later: &FileActivity, seconds: f64) -> Self {
-        let (counters, latencies) = (later.counters.since(&earlier.counters), later.latencies.since(&earlier.latencies));
+        let (counters, latencies) =
+            (later.counters.since(&earlier.counters), later.latencies.since(&earlier.latencies));
         let through = counters.cache_hits + counters.cache_misses;
         let mut all = latencies.read.clone();
         all.add(&latencies.write);
@@ -148,7 +156,8 @@ pub fn of_file(path: &Path) -> Result<Option<Trial>> {
     if let Some(trial) = trial.as_mut().filter(|trial| trial.verdict == Verdict::Running)
         && live::get(path, live::TRIAL_MODE)?.is_none()
     {
-        (trial.verdict, trial.reason) = (Verdict::Reverted, "its command or the mount was killed meanwhile".to_owned());
+        (trial.verdict, trial.reason) =
+            (Verdict::Reverted, "its command or the mount was killed meanwhile".to_owned());
     }
     Ok(trial)
 }
@@ -166,7 +175,8 @@ pub struct OnTrial {
 impl OnTrial {
     /// Takes a file on a mount.
     pub fn open(path: &Path) -> Result<Self> {
-        let file = rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).map_err(|e| Failure::system("open", path, &e.into()))?;
+        let file = rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())
+            .map_err(|e| Failure::system("open", path, &e.into()))?;
         let at = PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()));
         Ok(Self { shown: path.to_owned(), file, at, mode_tried: OnceCell::new() })
     }
@@ -193,7 +203,8 @@ impl OnTrial {
 
     /// Remembers a trial with it.
     pub fn store(&self, trial: &Trial) -> Result<()> {
-        let text = serde_json::to_string(trial).map_err(|e| Failure::new("io", format!("the trial cannot be written as JSON: {e}")))?;
+        let text = serde_json::to_string(trial)
+            .map_err(|e| Failure::new("io", format!("the trial cannot be written as JSON: {e}")))?;
         self.told(live::set(&self.at, live::TRIAL, &text))
     }
 
@@ -206,7 +217,10 @@ impl OnTrial {
                 Ok(())
             }
             Err(Errno::BUSY) => {
-                let message = format!("{} is on another trial already: wait until that has ended", self.shown.display());
+                let message = format!(
+                    "{} is on another trial already: wait until that has ended",
+                    self.shown.display()
+                );
                 Err(Failure::new("busy", message))
             }
             Err(error) => self.told(Err(live::refused("set", live::TRIAL_MODE, &self.at, error))),
@@ -216,14 +230,23 @@ impl OnTrial {
     /// Tells the mount that the trial, if there is one, goes on.
     pub fn go_on(&self) -> Result<()> {
         let Some(value) = self.mode_tried.get() else { return Ok(()) };
-        let gone =
-            |why: &str| Failure::new("interrupted", format!("{} {why}: there is nothing to judge, and it is served as before", self.shown.display()));
+        let gone = |why: &str| {
+            Failure::new(
+                "interrupted",
+                format!(
+                    "{} {why}: there is nothing to judge, and it is served as before",
+                    self.shown.display()
+                ),
+            )
+        };
         if rustix::fs::fstat(&self.file).is_ok_and(|stat| stat.st_nlink == 0) {
             return Err(gone("was removed or replaced meanwhile"));
         }
         match setxattr(&self.at, live::TRIAL_MODE, value.as_bytes(), XattrFlags::REPLACE) {
             Ok(()) => Ok(()),
-            Err(Errno::NODATA) => Err(gone("is not on trial any more, because this command was held up, or it was ended")),
+            Err(Errno::NODATA) => Err(gone(
+                "is not on trial any more, because this command was held up, or it was ended",
+            )),
             Err(error) => self.told(Err(live::refused("set", live::TRIAL_MODE, &self.at, error))),
         }
     }
@@ -241,7 +264,12 @@ impl OnTrial {
     fn told<T>(&self, result: Result<T>) -> Result<T> {
         result.map_err(|failure| match failure.kind.as_str() {
             "stale_mount" => live::stale(&self.shown),
-            _ => Failure { message: failure.message.replace(&*self.at.to_string_lossy(), &self.shown.to_string_lossy()), ..failure },
+            _ => Failure {
+                message: failure
+                    .message
+                    .replace(&*self.at.to_string_lossy(), &self.shown.to_string_lossy()),
+                ..failure
+            },
         })
     }
 }
@@ -280,13 +308,25 @@ impl Trial {
             ("operations", Quantity::Operations, &plain),
             ("hit", Quantity::Hit, &ratio),
         ];
-        let mut rows = vec![vec![String::new(), self.served_before.clone(), self.mode_tried.clone(), "change".to_owned()]];
+        let mut rows = vec![vec![
+            String::new(),
+            self.served_before.clone(),
+            self.mode_tried.clone(),
+            "change".to_owned(),
+        ]];
         for (name, quantity, show) in lines {
-            let (before, after) = (self.before.value(quantity), self.after.as_ref().and_then(|after| after.value(quantity)));
+            let (before, after) = (
+                self.before.value(quantity),
+                self.after.as_ref().and_then(|after| after.value(quantity)),
+            );
             let told = |value: Option<f64>| value.map_or_else(|| "-".to_owned(), show);
             let changed = match (before, after) {
-                (Some(before), Some(after)) if quantity == Quantity::Hit => format!("{:+.1} points", (after - before) * 100.0),
-                (Some(before), Some(after)) if before > 0.0 => format!("{:+.1}%", change(before, after)),
+                (Some(before), Some(after)) if quantity == Quantity::Hit => {
+                    format!("{:+.1} points", (after - before) * 100.0)
+                }
+                (Some(before), Some(after)) if before > 0.0 => {
+                    format!("{:+.1}%", change(before, after))
+                }
                 _ => "-".to_owned(),
             };
             rows.push(vec![name.to_owned(), told(before), told(after), changed]);

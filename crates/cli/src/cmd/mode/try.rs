@@ -17,12 +17,14 @@ use crate::failure::{Failure, Result};
 use crate::mount::live;
 use crate::render::output::Output;
 
-/// Try another I/O mode on a live file: measure it as it is served now, then in the new mode, and keep the mode only if it was worth it
+/// Try another I/O mode on a live file: measure it as it is served now, then in the new mode, and
+/// keep the mode only if it was worth it
 ///
-/// A condition compares a quantity: p50, p99, average (of reads and writes; read.p99, write.p99, sync.p99 of these alone), throughput, operations (a
-/// second) or hit (ratio of the library cache), with <, <=, > or >=, against a change (-10%) or a value (500us, 200M, 10000, 0.8). Ctrl-C puts the file
-/// back; so does the mount, within ten seconds, when this command is killed, and a crash. The verdict stays with the file: 'bedplate explain' and
-/// 'bedplate stat' show it.
+/// A condition compares a quantity: p50, p99, average (of reads and writes; read.p99, write.p99,
+/// sync.p99 of these alone), throughput, operations (a second) or hit (ratio of the library cache),
+/// with <, <=, > or >=, against a change (-10%) or a value (500us, 200M, 10000, 0.8). Ctrl-C puts
+/// the file back; so does the mount, within ten seconds, when this command is killed, and a crash.
+/// The verdict stays with the file: 'bedplate explain' and 'bedplate stat' show it.
 #[derive(Debug, Args)]
 pub struct Arguments {
     /// A file on a mount
@@ -47,20 +49,34 @@ const RENEWED_EVERY: Duration = Duration::from_secs(1);
 pub fn run(arguments: &Arguments, output: &Output) -> Result<()> {
     let path = &arguments.file;
     if let PathArg::Inside { volume, .. } = PathArg::parse(path) {
-        return Err(Failure::usage(format!("{} is not mounted: a trial needs programs that use the file", volume.display())));
+        return Err(Failure::usage(format!(
+            "{} is not mounted: a trial needs programs that use the file",
+            volume.display()
+        )));
     }
     if live::require_mount(path)?.read_only {
-        return Err(Failure::new("read_only", format!("{} lies on a mount that is read-only: its mode cannot be changed", path.display())));
+        return Err(Failure::new(
+            "read_only",
+            format!(
+                "{} lies on a mount that is read-only: its mode cannot be changed",
+                path.display()
+            ),
+        ));
     }
     let file = OnTrial::open(path)?;
     let mode_before = file.mode()?;
     let served_before = file.served()?;
     if served_before == arguments.mode.name() {
-        return Err(Failure::usage(format!("{} is served as {served_before} already: there is nothing to try", path.display())));
+        return Err(Failure::usage(format!(
+            "{} is served as {served_before} already: there is nothing to try",
+            path.display()
+        )));
     }
     let interrupted = interrupts()?;
     let began = Timestamp::now().0;
-    let Some(before) = measure(arguments, &file, &interrupted)? else { return Err(stopped("before anything was changed")) };
+    let Some(before) = measure(arguments, &file, &interrupted)? else {
+        return Err(stopped("before anything was changed"));
+    };
     let cached = served_before == IoMode::Cached.name() || arguments.mode == IoMode::Cached;
     let mut trial = Trial {
         began,
@@ -77,8 +93,11 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<()> {
         }),
     };
     file.begin(arguments.mode)?;
-    let judged = file.store(&trial).and_then(|()| try_out(arguments, &file, &mut trial, &interrupted));
-    let judged = judged.and_then(|verdict| if verdict == Verdict::Kept { keep(&file, &mut trial) } else { Ok(verdict) });
+    let judged =
+        file.store(&trial).and_then(|()| try_out(arguments, &file, &mut trial, &interrupted));
+    let judged = judged.and_then(|verdict| {
+        if verdict == Verdict::Kept { keep(&file, &mut trial) } else { Ok(verdict) }
+    });
     // A kept mode is set by now: the file is served in it all the time.
     let ended = file.end();
     match judged {
@@ -96,16 +115,34 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<()> {
 }
 
 /// Measures in the other mode, and judges.
-fn try_out(arguments: &Arguments, file: &OnTrial, trial: &mut Trial, interrupted: &AtomicBool) -> Result<Verdict> {
+fn try_out(
+    arguments: &Arguments,
+    file: &OnTrial,
+    trial: &mut Trial,
+    interrupted: &AtomicBool,
+) -> Result<Verdict> {
     let (wanted, now) = (arguments.mode.name(), file.served()?);
     if now != wanted {
-        trial.reason = format!("it could not be served as {wanted}: its opens want {now}; 'bedplate explain' tells which");
+        trial.reason = format!(
+            "it could not be served as {wanted}: its opens want {now}; 'bedplate explain' tells which"
+        );
         return Ok(Verdict::Reverted);
     }
-    let Some(after) = measure(arguments, file, interrupted)? else { return Err(stopped("and the file put back as it was")) };
-    let few = [("before", &trial.before), ("after", &after)].into_iter().find(|(_, part)| part.operations < arguments.operations_min);
-    let few = few.map(|(when, part)| format!("only {} reads and writes {when} the switch, fewer than {}", part.operations, arguments.operations_min));
-    let outcome = judge(&arguments.keep_if, |quantity| Some((trial.before.value(quantity)?, after.value(quantity)?)));
+    let Some(after) = measure(arguments, file, interrupted)? else {
+        return Err(stopped("and the file put back as it was"));
+    };
+    let few = [("before", &trial.before), ("after", &after)]
+        .into_iter()
+        .find(|(_, part)| part.operations < arguments.operations_min);
+    let few = few.map(|(when, part)| {
+        format!(
+            "only {} reads and writes {when} the switch, fewer than {}",
+            part.operations, arguments.operations_min
+        )
+    });
+    let outcome = judge(&arguments.keep_if, |quantity| {
+        Some((trial.before.value(quantity)?, after.value(quantity)?))
+    });
     trial.after = Some(after);
     let (verdict, reason) = match (few, outcome) {
         (Some(few), _) => (Verdict::Reverted, few),
@@ -113,7 +150,9 @@ fn try_out(arguments: &Arguments, file: &OnTrial, trial: &mut Trial, interrupted
         (None, Outcome::Fails(found)) => (Verdict::Reverted, format!("not {found}")),
         (None, Outcome::Unknown(what)) => (
             Verdict::Reverted,
-            format!("'{what}' could not be judged: too few operations were timed; measure longer, or time more with the tunable latency-sample"),
+            format!(
+                "'{what}' could not be judged: too few operations were timed; measure longer, or time more with the tunable latency-sample"
+            ),
         ),
     };
     trial.reason = reason;
@@ -125,7 +164,8 @@ fn keep(file: &OnTrial, trial: &mut Trial) -> Result<Verdict> {
     let now = file.mode()?;
     if now != trial.mode_before {
         let set = now.map_or_else(|| "taken away".to_owned(), |mode| format!("set to {mode}"));
-        trial.reason = format!("the file's mode was {set} meanwhile, and stays so; {}", trial.reason);
+        trial.reason =
+            format!("the file's mode was {set} meanwhile, and stays so; {}", trial.reason);
         return Ok(Verdict::Reverted);
     }
     file.set_mode(&trial.mode_tried)?;
@@ -133,7 +173,11 @@ fn keep(file: &OnTrial, trial: &mut Trial) -> Result<Verdict> {
 }
 
 /// Measures; `None` when it was interrupted. A trial that is under way is renewed meanwhile.
-fn measure(arguments: &Arguments, file: &OnTrial, interrupted: &AtomicBool) -> Result<Option<Measured>> {
+fn measure(
+    arguments: &Arguments,
+    file: &OnTrial,
+    interrupted: &AtomicBool,
+) -> Result<Option<Measured>> {
     let (from, began): (FileActivity, Instant) = (file.look()?, Instant::now());
     let mut renewed = began;
     while began.elapsed() < arguments.length {
@@ -144,7 +188,9 @@ fn measure(arguments: &Arguments, file: &OnTrial, interrupted: &AtomicBool) -> R
             renewed = Instant::now();
             file.go_on()?;
         }
-        std::thread::sleep(Duration::from_millis(50).min(arguments.length - began.elapsed().min(arguments.length)));
+        std::thread::sleep(
+            Duration::from_millis(50).min(arguments.length - began.elapsed().min(arguments.length)),
+        );
     }
     file.go_on()?;
     Ok(Some(Measured::between(&from, &file.look()?, began.elapsed().as_secs_f64())))
@@ -154,7 +200,8 @@ fn measure(arguments: &Arguments, file: &OnTrial, interrupted: &AtomicBool) -> R
 fn interrupts() -> Result<Arc<AtomicBool>> {
     let flag = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM, SIGHUP] {
-        signal_hook::flag::register(signal, Arc::clone(&flag)).map_err(|error| Failure::new("io", format!("cannot take signals: {error}")))?;
+        signal_hook::flag::register(signal, Arc::clone(&flag))
+            .map_err(|error| Failure::new("io", format!("cannot take signals: {error}")))?;
     }
     Ok(flag)
 }

@@ -7,7 +7,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use bedplate::{FileSystem, FormatOptions, IoMode, create_image, format_size, parse_duration, parse_size};
+use bedplate::{
+    FileSystem, FormatOptions, IoMode, create_image, format_size, parse_duration, parse_size,
+};
 use bedplate_bench::{Mixed, Results, Schedule, TargetSpec, Targets, Workload, run_workload};
 use clap::Args;
 
@@ -18,10 +20,12 @@ use crate::render::output::Output;
 use crate::render::progress::Steps;
 use report::{Column, Report};
 
-/// Make an image, mount it, measure every mode beside the raw device, clean up: the tour of a minute
+/// Make an image, mount it, measure every mode beside the raw device, clean up: the tour of a
+/// minute
 ///
-/// The raw device is a second, fully written file of the same size beside the image, used through the same engine. Rounds are interleaved, and
-/// ratios are taken within each round. Needs no root; where mounting is not possible it says why and measures the library alone.
+/// The raw device is a second, fully written file of the same size beside the image, used through
+/// the same engine. Rounds are interleaved, and ratios are taken within each round. Needs no root;
+/// where mounting is not possible it says why and measures the library alone.
 #[derive(Debug, Args)]
 pub struct Arguments {
     /// Where to work; a directory of its own is made in it
@@ -56,10 +60,17 @@ const RAW_OVERHEAD_BYTES: u64 = 1 << 20;
 pub fn run(arguments: &Arguments, output: &Output) -> Result<()> {
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
-        signal_hook::flag::register(signal, Arc::clone(&stop)).map_err(|error| Failure::new("io", format!("cannot take signals: {error}")))?;
+        signal_hook::flag::register(signal, Arc::clone(&stop))
+            .map_err(|error| Failure::new("io", format!("cannot take signals: {error}")))?;
     }
     let size = arguments.size / PAGE_BYTES * PAGE_BYTES;
-    let tour = Tour { arguments, output, size, stop, place: Workplace::make(arguments.dir.as_deref(), size)? };
+    let tour = Tour {
+        arguments,
+        output,
+        size,
+        stop,
+        place: Workplace::make(arguments.dir.as_deref(), size)?,
+    };
     tour.make_volume()?;
     let library = tour.measure("library", &tour.library_targets()?)?;
     let (mount, no_mount) = match tour.mount() {
@@ -112,7 +123,10 @@ impl Tour<'_> {
     /// Opens the raw device, with which all others are compared, and the targets.
     fn open(&self, specs: [String; IoMode::ALL.len()]) -> Result<Targets> {
         let raw = format!("raw=raw:{}", self.place.raw.display());
-        let specs = std::iter::once(raw).chain(specs).map(|spec| spec.parse::<TargetSpec>()).collect::<std::result::Result<Vec<_>, _>>()?;
+        let specs = std::iter::once(raw)
+            .chain(specs)
+            .map(|spec| spec.parse::<TargetSpec>())
+            .collect::<std::result::Result<Vec<_>, _>>()?;
         Ok(Targets::open(&specs, &mut |_: &Path| true)?)
     }
 
@@ -125,8 +139,11 @@ impl Tour<'_> {
             depths: Vec::new(),
             ..Mixed::default()
         });
-        let schedule =
-            Schedule { rounds: usize::try_from(self.arguments.rounds).unwrap_or(1), time: self.arguments.time, warm_up: self.arguments.time / 5 };
+        let schedule = Schedule {
+            rounds: usize::try_from(self.arguments.rounds).unwrap_or(1),
+            time: self.arguments.time,
+            warm_up: self.arguments.time / 5,
+        };
         let mut results = Results::begin(vec!["bedplate".into(), "quickstart".into()]);
         let mut steps = Steps::new(self.output);
         run_workload(&workload, targets, &schedule, &mut results, &self.stop, &mut |now| {
@@ -135,8 +152,12 @@ impl Tour<'_> {
         if self.stop.load(Ordering::Relaxed) {
             return Err(Failure::new("interrupted", "ended early; what was made is removed again"));
         }
-        let engine = targets.describe().first().map(|target| target.engine.clone()).unwrap_or_default();
-        let measured = results.workloads.first().ok_or_else(|| Failure::new("io", "nothing was measured: give a longer --time"))?;
+        let engine =
+            targets.describe().first().map(|target| target.engine.clone()).unwrap_or_default();
+        let measured = results
+            .workloads
+            .first()
+            .ok_or_else(|| Failure::new("io", "nothing was measured: give a longer --time"))?;
         Ok(Column::new(engine, measured))
     }
 }
@@ -152,21 +173,32 @@ struct Workplace {
 impl Workplace {
     fn make(parent: Option<&Path>, size: u64) -> Result<Self> {
         let parent = parent.map_or_else(std::env::temp_dir, Path::to_path_buf);
-        let parent = parent.canonicalize().map_err(|error| Failure::system("work in", &parent, &error))?;
+        let parent =
+            parent.canonicalize().map_err(|error| Failure::system("work in", &parent, &error))?;
         let needed = (FILES + 1) * size + OVERHEAD_BYTES + RAW_OVERHEAD_BYTES;
-        let free = rustix::fs::statvfs(&parent).map_err(|error| Failure::system("ask for the free space of", &parent, &error.into()))?;
+        let free = rustix::fs::statvfs(&parent).map_err(|error| {
+            Failure::system("ask for the free space of", &parent, &error.into())
+        })?;
         let free = free.f_bavail * free.f_frsize;
         if free < needed {
             let (parent, free, needed) = (parent.display(), format_size(free), format_size(needed));
             return Err(Failure::new(
                 "no_space",
-                format!("{parent} has {free} free and {needed} are needed: choose another --dir or a smaller --size"),
+                format!(
+                    "{parent} has {free} free and {needed} are needed: choose another --dir or a smaller --size"
+                ),
             ));
         }
         let base = parent.join(format!("bedplate-quickstart-{}", std::process::id()));
-        let place = Self { image: base.join("volume.img"), raw: base.join("raw.img"), dir: base.join("mnt"), base };
+        let place = Self {
+            image: base.join("volume.img"),
+            raw: base.join("raw.img"),
+            dir: base.join("mnt"),
+            base,
+        };
         for dir in [&place.base, &place.dir] {
-            std::fs::create_dir(dir).map_err(|error| Failure::system("make the directory", dir, &error))?;
+            std::fs::create_dir(dir)
+                .map_err(|error| Failure::system("make the directory", dir, &error))?;
         }
         Ok(place)
     }
@@ -177,8 +209,11 @@ impl Workplace {
 
     /// Removes what was made; all but the image when that is to be kept.
     fn leave(&self, keep: bool) -> Result<()> {
-        let gone =
-            if keep { std::fs::remove_file(&self.raw).and_then(|()| std::fs::remove_dir(&self.dir)) } else { std::fs::remove_dir_all(&self.base) };
+        let gone = if keep {
+            std::fs::remove_file(&self.raw).and_then(|()| std::fs::remove_dir(&self.dir))
+        } else {
+            std::fs::remove_dir_all(&self.base)
+        };
         gone.map_err(|error| Failure::system("clean up", &self.base, &error))
     }
 }

@@ -26,7 +26,9 @@ struct Figure {
 impl Column {
     /// Takes the medians of what was measured.
     pub fn new(engine: String, measured: &WorkloadResults) -> Self {
-        let figures = summarize(measured).into_iter().map(|row| (row.label, Figure { iops: row.rate.median, ratio: row.ratio.median }));
+        let figures = summarize(measured)
+            .into_iter()
+            .map(|row| (row.label, Figure { iops: row.rate.median, ratio: row.ratio.median }));
         Self { engine, figures: figures.collect() }
     }
 
@@ -94,11 +96,14 @@ impl Report {
         };
         let head = ["", "library IOPS", "ratio", "mount IOPS", "ratio"].map(str::to_owned).to_vec();
         let rows = self.rows.iter().map(|row| {
-            let name = if row.target == "raw" { "raw device".to_owned() } else { row.target.clone() };
+            let name =
+                if row.target == "raw" { "raw device".to_owned() } else { row.target.clone() };
             std::iter::once(name).chain(cells(row.library)).chain(cells(row.mount)).collect()
         });
         let columns = if self.no_mount.is_some() { 3 } else { 5 };
-        let rows = std::iter::once(head).chain(rows).map(|row: Vec<String>| row.into_iter().take(columns).collect());
+        let rows = std::iter::once(head)
+            .chain(rows)
+            .map(|row: Vec<String>| row.into_iter().take(columns).collect());
         text::table(&rows.collect::<Vec<Vec<String>>>(), &[1, 2, 3, 4])
     }
 }
@@ -113,7 +118,11 @@ impl fmt::Display for Report {
             self.engine
         )?;
         let each = format_duration(std::time::Duration::from_millis(self.time_ms));
-        writeln!(f, "medians of {} of {each}; ratios to the raw device in the same round\n", text::count(self.rounds, "round"))?;
+        writeln!(
+            f,
+            "medians of {} of {each}; ratios to the raw device in the same round\n",
+            text::count(self.rounds, "round")
+        )?;
         writeln!(f, "{}", self.table())?;
         if let Some(reason) = &self.no_mount {
             writeln!(f, "not mounted: {reason}\n")?;
@@ -122,8 +131,14 @@ impl fmt::Display for Report {
             writeln!(f, "kept: {}\n", image.display())?;
         }
         writeln!(f, "next:\n  bedplate format disk.img --size 10G")?;
-        writeln!(f, "  bedplate mount disk.img DIR                       # then put a database there")?;
-        writeln!(f, "  bedplate stat DIR/FILE                            # how its I/O is served, and why not otherwise")?;
+        writeln!(
+            f,
+            "  bedplate mount disk.img DIR                       # then put a database there"
+        )?;
+        writeln!(
+            f,
+            "  bedplate stat DIR/FILE                            # how its I/O is served, and why not otherwise"
+        )?;
         write!(f, "  bedplate unmount DIR")
     }
 }

@@ -24,7 +24,8 @@ pub struct ImportArguments {
     degraded: bool,
 }
 
-/// Bring all copies of a group into agreement and close it in order, so that its members can be moved
+/// Bring all copies of a group into agreement and close it in order, so that its members can be
+/// moved
 #[derive(Debug, Args)]
 pub struct ExportArguments {
     /// Any member, group:NAME, or where it is mounted
@@ -57,7 +58,8 @@ pub struct SpareArguments {
 
 /// Put a device in the place of a member, mounted or not; what it holds is copied from the others
 ///
-/// The label of the one that leaves is erased where it answers, so that it cannot be taken for the group later.
+/// The label of the one that leaves is erased where it answers, so that it cannot be taken for the
+/// group later.
 #[derive(Debug, Args)]
 pub struct ReplaceArguments {
     /// Any member, group:NAME, or where it is mounted
@@ -71,9 +73,11 @@ pub struct ReplaceArguments {
     force: bool,
 }
 
-/// Move what lies in free space of other members, because its device failed, back to a device of its own
+/// Move what lies in free space of other members, because its device failed, back to a device of
+/// its own
 ///
-/// It is copied from the other copies in the background, like a replaced member; the room that it had is free again.
+/// It is copied from the other copies in the background, like a replaced member; the room that it
+/// had is free again.
 #[derive(Debug, Args)]
 pub struct UnrelocateArguments {
     /// Any member, group:NAME, or where it is mounted
@@ -88,8 +92,8 @@ pub struct UnrelocateArguments {
     force: bool,
 }
 
-/// Let go of a member without data: a spare, one that was added and is not used, one whose place another took; or of a device that was replaced
-/// while it was away: its label is erased
+/// Let go of a member without data: a spare, one that was added and is not used, one whose place
+/// another took; or of a device that was replaced while it was away: its label is erased
 #[derive(Debug, Args)]
 pub struct RemoveArguments {
     /// Any member, group:NAME, or where it is mounted
@@ -112,25 +116,49 @@ pub fn export(arguments: &ExportArguments, output: &Output) -> Result<()> {
     drop(group);
     let closed = group::named(&located.members[0].0)?;
     if !closed.config.clean {
-        return Err(Failure::new("unclean", format!("group {} could not be closed in order: one of its members fails", closed.config.name)));
+        return Err(Failure::new(
+            "unclean",
+            format!(
+                "group {} could not be closed in order: one of its members fails",
+                closed.config.name
+            ),
+        ));
     }
     output.show(&Status::from_config(&closed.config))
 }
 
 pub fn add(arguments: &AddArguments, output: &Output) -> Result<()> {
     let located = group::named(&arguments.group)?;
-    tell(control::request(&located, &Request::Add(Newcomer::new(&arguments.device, arguments.force)?))?, output)
+    tell(
+        control::request(
+            &located,
+            &Request::Add(Newcomer::new(&arguments.device, arguments.force)?),
+        )?,
+        output,
+    )
 }
 
 pub fn spare(arguments: &SpareArguments, output: &Output) -> Result<()> {
     let located = group::named(&arguments.group)?;
-    tell(control::request(&located, &Request::Spare(Newcomer::new(&arguments.device, arguments.force)?))?, output)
+    tell(
+        control::request(
+            &located,
+            &Request::Spare(Newcomer::new(&arguments.device, arguments.force)?),
+        )?,
+        output,
+    )
 }
 
 pub fn replace(arguments: &ReplaceArguments, output: &Output) -> Result<()> {
     let located = group::named(&arguments.group)?;
     let member = index_of(&located, &arguments.member)?;
-    let reply = control::request(&located, &Request::Replace(id_of(&located, member), Newcomer::new(&arguments.device, arguments.force)?))?;
+    let reply = control::request(
+        &located,
+        &Request::Replace(
+            id_of(&located, member),
+            Newcomer::new(&arguments.device, arguments.force)?,
+        ),
+    )?;
     forget(&located, member, &reply);
     tell(reply, output)
 }
@@ -149,9 +177,17 @@ pub fn unrelocate(arguments: &UnrelocateArguments, output: &Output) -> Result<()
             Some(path) => path.clone(),
             None => home_of(&located, member)?,
         };
-        last = Some(control::request(&located, &Request::Unrelocate(id_of(&located, member), Newcomer::new(&path, arguments.force)?))?);
+        last = Some(control::request(
+            &located,
+            &Request::Unrelocate(id_of(&located, member), Newcomer::new(&path, arguments.force)?),
+        )?);
     }
-    let nothing = || Failure::new("invalid", format!("group {}: no member lies in free space of others", config.name));
+    let nothing = || {
+        Failure::new(
+            "invalid",
+            format!("group {}: no member lies in free space of others", config.name),
+        )
+    };
     tell(last.ok_or_else(nothing)?, output)
 }
 
@@ -160,10 +196,19 @@ fn home_of(located: &Located, member: usize) -> Result<PathBuf> {
     let config = &located.config;
     let path = &config.members[member].path;
     let was = config.members[member].relocated.as_ref().map(|guest| guest.was);
-    let was = was.ok_or_else(|| Failure::new("invalid", format!("{path} has a device of its own")))?;
-    let found = located.members.iter().find(|(_, label)| label.member == was).map(|(path, _)| path.clone());
-    let known = || config.index_of(was).map(|index| PathBuf::from(&config.members[index].path)).filter(|path| path.exists());
-    found.or_else(known).ok_or_else(|| Failure::new("not_found", format!("the device of {path} was not found: name one with --to")))
+    let was =
+        was.ok_or_else(|| Failure::new("invalid", format!("{path} has a device of its own")))?;
+    let found =
+        located.members.iter().find(|(_, label)| label.member == was).map(|(path, _)| path.clone());
+    let known = || {
+        config
+            .index_of(was)
+            .map(|index| PathBuf::from(&config.members[index].path))
+            .filter(|path| path.exists())
+    };
+    found.or_else(known).ok_or_else(|| {
+        Failure::new("not_found", format!("the device of {path} was not found: name one with --to"))
+    })
 }
 
 pub fn remove(arguments: &RemoveArguments, output: &Output) -> Result<()> {
@@ -178,11 +223,13 @@ pub fn remove(arguments: &RemoveArguments, output: &Output) -> Result<()> {
     tell(reply, output)
 }
 
-/// Finds the device at a path that carries a label of the group and has no place in it, and which member it was.
+/// Finds the device at a path that carries a label of the group and has no place in it, and which
+/// member it was.
 fn outdated(located: &Located, name: &str) -> Option<(PathBuf, Id)> {
     let path = Path::new(name).canonicalize().ok()?;
     let label = group::label_of(&path).ok()??;
-    let own = label.config.id == located.config.id && located.config.index_of(label.member).is_none();
+    let own =
+        label.config.id == located.config.id && located.config.index_of(label.member).is_none();
     own.then_some((path, label.member))
 }
 
@@ -209,13 +256,37 @@ pub fn id_of(located: &Located, member: usize) -> String {
 /// Finds a member by its number, by where it is, or by where it was.
 pub fn index_of(located: &Located, name: &str) -> Result<usize> {
     let members = &located.config.members;
-    if let Some(index) = name.parse::<usize>().ok().filter(|index| members.get(*index).is_some_and(|member| !member.is_vacant())) {
+    if let Some(index) = name
+        .parse::<usize>()
+        .ok()
+        .filter(|index| members.get(*index).is_some_and(|member| !member.is_vacant()))
+    {
         return Ok(index);
     }
-    let path = Path::new(name).canonicalize().or_else(|_| std::path::absolute(name)).unwrap_or(PathBuf::from(name));
-    let here = located.members.iter().find(|(found, _)| *found == path).and_then(|(_, label)| located.config.index_of(label.member));
-    here.or_else(|| members.iter().position(|member| Path::new(&member.path) == path)).ok_or_else(|| {
-        let known: Vec<&str> = members.iter().filter(|member| !member.is_vacant()).map(|member| member.path.as_str()).collect();
-        Failure::new("not_found", format!("group {} has no member {name}: its members are {}", located.config.name, known.join(", ")))
-    })
+    let path = Path::new(name)
+        .canonicalize()
+        .or_else(|_| std::path::absolute(name))
+        .unwrap_or(PathBuf::from(name));
+    let here = located
+        .members
+        .iter()
+        .find(|(found, _)| *found == path)
+        .and_then(|(_, label)| located.config.index_of(label.member));
+    here.or_else(|| members.iter().position(|member| Path::new(&member.path) == path)).ok_or_else(
+        || {
+            let known: Vec<&str> = members
+                .iter()
+                .filter(|member| !member.is_vacant())
+                .map(|member| member.path.as_str())
+                .collect();
+            Failure::new(
+                "not_found",
+                format!(
+                    "group {} has no member {name}: its members are {}",
+                    located.config.name,
+                    known.join(", ")
+                ),
+            )
+        },
+    )
 }

@@ -1,11 +1,15 @@
-//! `bedplate volume create NAME MEMBER… [--layout L] [--unit SIZE] [--copies N] [--log MEMBER…] [--spare MEMBER…]`
+//! `bedplate volume create NAME MEMBER… [--layout L] [--unit SIZE] [--copies N] [--log MEMBER…]
+//! [--spare MEMBER…]`
 
 use std::fs;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use bedplate::{Arrangement, BlockDevice, GroupConfig, MEMBER_BYTES_MIN, NewGroup, Shape, create_group, create_image, format_size, parse_size};
+use bedplate::{
+    Arrangement, BlockDevice, GroupConfig, MEMBER_BYTES_MIN, NewGroup, Shape, create_group,
+    create_image, format_size, parse_size,
+};
 use clap::{Args, ValueEnum};
 
 use crate::daemon::status::Status;
@@ -32,7 +36,8 @@ pub struct Arguments {
     /// Stripe unit, a multiple of the members' blocks [default: 64 KiB, of raid5 16 KiB]
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     unit: Option<u64>,
-    /// Copies of everything in stripe-mirror and mirror-stripe, 2 to 4; a plain mirror has one on every member [default: 2]
+    /// Copies of everything in stripe-mirror and mirror-stripe, 2 to 4; a plain mirror has one on
+    /// every member [default: 2]
     #[arg(long, value_name = "N")]
     copies: Option<usize>,
     /// A member for the intent log alone; several are a mirror
@@ -41,7 +46,8 @@ pub struct Arguments {
     /// A member that waits for another to fail
     #[arg(long, value_name = "MEMBER")]
     spare: Vec<PathBuf>,
-    /// Leave so much free at the end of every member, as room for a member that fails when no spare stands in
+    /// Leave so much free at the end of every member, as room for a member that fails when no spare
+    /// stands in
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     reserve: Option<u64>,
     /// Make image files of this size where members do not exist
@@ -89,7 +95,11 @@ impl LayoutName {
 /// Reads the size of an image that is to be a member.
 fn image_size(text: &str) -> std::result::Result<u64, String> {
     let read = parse_size(text)?;
-    if read < MEMBER_BYTES_MIN { Err(format!("a member has at least {}", format_size(MEMBER_BYTES_MIN))) } else { Ok(read) }
+    if read < MEMBER_BYTES_MIN {
+        Err(format!("a member has at least {}", format_size(MEMBER_BYTES_MIN)))
+    } else {
+        Ok(read)
+    }
 }
 
 impl Arguments {
@@ -104,18 +114,28 @@ impl Arguments {
 
 pub fn run(arguments: &Arguments, output: &Output) -> Result<()> {
     refuse_idle_options(arguments)?;
-    let paths: Vec<&PathBuf> = arguments.members.iter().chain(&arguments.log).chain(&arguments.spare).collect();
+    let paths: Vec<&PathBuf> =
+        arguments.members.iter().chain(&arguments.log).chain(&arguments.spare).collect();
     newcomer::refuse_overlaps(&paths)?;
     let mut made = Made::default();
     for path in &paths {
         prepare(path, arguments, &mut made)?;
     }
     let open = |paths: &[PathBuf]| -> Result<Vec<Arc<dyn BlockDevice>>> {
-        paths.iter().map(|path| device::open_plain(&path.canonicalize().unwrap_or(path.clone()), Access::ReadWrite)).collect()
+        paths
+            .iter()
+            .map(|path| {
+                device::open_plain(&path.canonicalize().unwrap_or(path.clone()), Access::ReadWrite)
+            })
+            .collect()
     };
     let new = NewGroup {
         name: arguments.name.clone(),
-        data: Arrangement { shape: arguments.layout.shape(), unit_bytes: arguments.unit(), plexes: arguments.copies() },
+        data: Arrangement {
+            shape: arguments.layout.shape(),
+            unit_bytes: arguments.unit(),
+            plexes: arguments.copies(),
+        },
         members: open(&arguments.members)?,
         log_members: open(&arguments.log)?,
         spares: open(&arguments.spare)?,
@@ -124,7 +144,11 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<()> {
         force: arguments.force,
     };
     if !arguments.force {
-        new.members.iter().chain(&new.log_members).chain(&new.spares).try_for_each(newcomer::refuse_volume)?;
+        new.members
+            .iter()
+            .chain(&new.log_members)
+            .chain(&new.spares)
+            .try_for_each(newcomer::refuse_volume)?;
     }
     let config = create_group(&new)?;
     made.keep();
@@ -136,22 +160,38 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<()> {
 /// Refuses options that this layout has no use for.
 fn refuse_idle_options(arguments: &Arguments) -> Result<()> {
     let idle = match arguments.layout {
-        _ if arguments.unit.is_some() && !arguments.layout.is_striped() => "--unit says how a stripe is dealt out",
+        _ if arguments.unit.is_some() && !arguments.layout.is_striped() => {
+            "--unit says how a stripe is dealt out"
+        }
         LayoutName::StripeMirror | LayoutName::MirrorStripe => return Ok(()),
-        _ if arguments.copies.is_some() => "--copies is for stripe-mirror and mirror-stripe; a plain mirror has one on every member",
+        _ if arguments.copies.is_some() => {
+            "--copies is for stripe-mirror and mirror-stripe; a plain mirror has one on every member"
+        }
         _ => return Ok(()),
     };
-    let layout = arguments.layout.to_possible_value().map_or(String::new(), |value| value.get_name().to_owned());
-    Err(Failure::usage(format!("{idle}, and the layout is {layout}: leave it out, or choose another --layout")))
+    let layout = arguments
+        .layout
+        .to_possible_value()
+        .map_or(String::new(), |value| value.get_name().to_owned());
+    Err(Failure::usage(format!(
+        "{idle}, and the layout is {layout}: leave it out, or choose another --layout"
+    )))
 }
 
 /// Says that a name does not tell two groups apart.
 fn warn_of_namesakes(config: &GroupConfig, paths: &[&PathBuf]) {
-    let beside = paths.iter().filter_map(|path| Some(path.canonicalize().ok()?.parent()?.to_owned())).collect::<Vec<_>>();
+    let beside = paths
+        .iter()
+        .filter_map(|path| Some(path.canonicalize().ok()?.parent()?.to_owned()))
+        .collect::<Vec<_>>();
     let others = group::all(&beside).unwrap_or_default();
-    if let Some(other) = others.iter().find(|other| other.config.name == config.name && other.config.id != config.id) {
+    if let Some(other) =
+        others.iter().find(|other| other.config.name == config.name && other.config.id != config.id)
+    {
         let (name, member) = (&config.name, other.members[0].0.display());
-        tracing::warn!("there is another group {name}, with {member}: 'group:{name}' names neither of them, a member's path does");
+        tracing::warn!(
+            "there is another group {name}, with {member}: 'group:{name}' names neither of them, a member's path does"
+        );
     }
 }
 
@@ -164,9 +204,14 @@ fn prepare(path: &Path, arguments: &Arguments, made: &mut Made) -> Result<()> {
             made.note(path);
             Ok(())
         }
-        (false, None) => Err(Failure::new("not_found", format!("{shown} does not exist: add --size to make image files"))),
+        (false, None) => Err(Failure::new(
+            "not_found",
+            format!("{shown} does not exist: add --size to make image files"),
+        )),
         (true, _) if arguments.force => signature::refuse_kind(path),
-        (true, _) => newcomer::refuse_content(path).and_then(|()| newcomer::refuse_damaged_label(path)),
+        (true, _) => {
+            newcomer::refuse_content(path).and_then(|()| newcomer::refuse_damaged_label(path))
+        }
     }
 }
 
@@ -179,10 +224,15 @@ fn warn(arguments: &Arguments) {
         LayoutName::Concat | LayoutName::Mirror | LayoutName::Raid5 => usize::MAX,
     };
     if columns < 4 {
-        tracing::warn!("{}: a stripe spreads load well from four columns on", text::count(columns as u64, "column"));
+        tracing::warn!(
+            "{}: a stripe spreads load well from four columns on",
+            text::count(columns as u64, "column")
+        );
     }
     if matches!(arguments.layout, LayoutName::Concat | LayoutName::Stripe) && members > 1 {
-        tracing::warn!("there is one copy of everything: the death of any one member loses the volume");
+        tracing::warn!(
+            "there is one copy of everything: the death of any one member loses the volume"
+        );
     }
     if arguments.layout.is_striped() && !arguments.unit().is_multiple_of(4096) {
         tracing::warn!(
@@ -202,11 +252,15 @@ fn warn(arguments: &Arguments) {
         && arguments.layout != LayoutName::Concat
     {
         let (least, most) = (format_size(*least), format_size(*most));
-        tracing::warn!("the members have from {least} to {most}: every member counts as large as the smallest beside it");
+        tracing::warn!(
+            "the members have from {least} to {most}: every member counts as large as the smallest beside it"
+        );
     }
     let homes: Vec<Option<u64>> = arguments.members.iter().map(|path| home_of(path)).collect();
     if members > 1 && homes.iter().all(|home| home.is_some() && *home == homes[0]) {
-        tracing::warn!("all members are on one physical device: it is the only one that has to fail, and it serves them one after the other");
+        tracing::warn!(
+            "all members are on one physical device: it is the only one that has to fail, and it serves them one after the other"
+        );
     }
 }
 
@@ -219,7 +273,8 @@ fn size_of(path: &Path) -> Option<u64> {
     Some(sectors.trim().parse::<u64>().ok()? * 512)
 }
 
-/// Returns the number of the disk below: of the file system of an image, of a loop device's file, of the disk of a partition.
+/// Returns the number of the disk below: of the file system of an image, of a loop device's file,
+/// of the disk of a partition.
 fn home_of(path: &Path) -> Option<u64> {
     let meta = fs::metadata(path).ok()?;
     if !meta.file_type().is_block_device() {

@@ -13,10 +13,12 @@ use crate::failure::{Failure, Result};
 use crate::render::output::Output;
 use crate::render::progress::Bytes;
 
-/// Lay a volume out anew while it is in use: columns, stripe unit, plexes; what is not said stays as it is
+/// Lay a volume out anew while it is in use: columns, stripe unit, plexes; what is not said stays
+/// as it is
 ///
-/// On a mounted volume this begins, and the mount moves everything in the background; 'volume show' tells how far it is. On a volume that is not
-/// mounted the command moves everything itself, and may be interrupted: it goes on with --resume, or with the next mount.
+/// On a mounted volume this begins, and the mount moves everything in the background; 'volume show'
+/// tells how far it is. On a volume that is not mounted the command moves everything itself, and
+/// may be interrupted: it goes on with --resume, or with the next mount.
 #[derive(Debug, Args)]
 pub struct Arguments {
     /// Any member, group:NAME, or where it is mounted
@@ -36,7 +38,8 @@ pub struct Arguments {
     /// How many copies of everything
     #[arg(long, value_name = "N")]
     plexes: Option<usize>,
-    /// A member, by its path or number, whose data goes to members without any; then 'volume remove' lets go of it
+    /// A member, by its path or number, whose data goes to members without any; then 'volume
+    /// remove' lets go of it
     #[arg(long, value_name = "MEMBER")]
     without: Option<String>,
     /// The most that moves at once, 4M unless set: writes to it wait meanwhile
@@ -117,11 +120,26 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<()> {
 }
 
 pub fn grow(arguments: &GrowArguments, output: &Output) -> Result<()> {
-    ask(&arguments.group, RelayoutRequest::Begin(RelayoutTarget { size_bytes: arguments.size, grow: true, ..RelayoutTarget::default() }), output)
+    ask(
+        &arguments.group,
+        RelayoutRequest::Begin(RelayoutTarget {
+            size_bytes: arguments.size,
+            grow: true,
+            ..RelayoutTarget::default()
+        }),
+        output,
+    )
 }
 
 pub fn shrink(arguments: &ShrinkArguments, output: &Output) -> Result<()> {
-    ask(&arguments.group, RelayoutRequest::Begin(RelayoutTarget { size_bytes: Some(arguments.size), ..RelayoutTarget::default() }), output)
+    ask(
+        &arguments.group,
+        RelayoutRequest::Begin(RelayoutTarget {
+            size_bytes: Some(arguments.size),
+            ..RelayoutTarget::default()
+        }),
+        output,
+    )
 }
 
 fn name_of(shape: Shape) -> &'static str {
@@ -131,11 +149,12 @@ fn name_of(shape: Shape) -> &'static str {
 fn ask(group: &std::path::Path, request: RelayoutRequest, output: &Output) -> Result<()> {
     let located = group::named(group)?;
     let (mut bar, mut before) = (None, 0);
-    let reply = control::request_with(&located, &Request::Relayout(request), &mut |moved, total| {
-        let bar = bar.get_or_insert_with(|| Bytes::new(output, "moving", total));
-        bar.advance(moved.saturating_sub(before));
-        before = moved;
-    })?;
+    let reply =
+        control::request_with(&located, &Request::Relayout(request), &mut |moved, total| {
+            let bar = bar.get_or_insert_with(|| Bytes::new(output, "moving", total));
+            bar.advance(moved.saturating_sub(before));
+            before = moved;
+        })?;
     drop(bar);
     tell(reply, output)
 }

@@ -14,8 +14,9 @@ use crate::render::progress;
 
 /// Compare all copies, mounted or not, and name what differs by file and offset
 ///
-/// Which copy is right is known where the other cannot be read, and where a database's own page checksum says so (PostgreSQL,
-/// InnoDB, SQLite with its checksum VFS). What cannot be decided is told and left as it is, and ends the command with exit code 4.
+/// Which copy is right is known where the other cannot be read, and where a database's own page
+/// checksum says so (PostgreSQL, InnoDB, SQLite with its checksum VFS). What cannot be decided is
+/// told and left as it is, and ends the command with exit code 4.
 #[derive(Debug, Args)]
 pub struct Arguments {
     /// Any member, group:NAME, or where it is mounted
@@ -23,8 +24,9 @@ pub struct Arguments {
     /// Make copies good that are known to be wrong
     #[arg(long)]
     repair: bool,
-    /// Compare at regular times instead, the first time at once, as long as the group is mounted: from a minute on, as in 12h or 7d, until 'off'.
-    /// 'volume show' tells what came of it and when the next one begins
+    /// Compare at regular times instead, the first time at once, as long as the group is mounted:
+    /// from a minute on, as in 12h or 7d, until 'off'. 'volume show' tells what came of it and when
+    /// the next one begins
     #[arg(long, value_name = "TIME|off", value_parser = every)]
     every: Option<Every>,
 }
@@ -44,11 +46,18 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Exit> {
     let located = group::named(&arguments.group)?;
     if let Some(every) = arguments.every {
         let every_s = if let Every::Each(every) = every { Some(every.as_secs()) } else { None };
-        tell(control::request(&located, &Request::ScrubEvery { every_s, repair: arguments.repair })?, output)?;
+        tell(
+            control::request(&located, &Request::ScrubEvery { every_s, repair: arguments.repair })?,
+            output,
+        )?;
         return Ok(Exit::Done);
     }
-    let reply = progress::during(output, "comparing copies", || control::request(&located, &Request::Scrub { repair: arguments.repair }))?;
-    let Reply::Scrubbed(scrubbed) = reply else { return Err(Failure::new("io", "the answer is not that of a scrub")) };
+    let reply = progress::during(output, "comparing copies", || {
+        control::request(&located, &Request::Scrub { repair: arguments.repair })
+    })?;
+    let Reply::Scrubbed(scrubbed) = reply else {
+        return Err(Failure::new("io", "the answer is not that of a scrub"));
+    };
     output.show(&*scrubbed)?;
     Ok(if scrubbed.left() == 0 { Exit::Done } else { Exit::Broken })
 }

@@ -29,7 +29,8 @@ pub struct Arguments {
     group: PathBuf,
 }
 
-/// Tell what the volumes, plexes and members of a group did since it was opened: operations, times, errors
+/// Tell what the volumes, plexes and members of a group did since it was opened: operations, times,
+/// errors
 #[derive(Debug, Args)]
 pub struct StatArguments {
     /// Any member, group:NAME, or where it is mounted
@@ -47,7 +48,9 @@ pub struct StatArguments {
 
 /// Reads a duration that is longer than nothing; a bare number is seconds.
 fn interval(text: &str) -> std::result::Result<Duration, String> {
-    parse_duration(text).and_then(|read| if read.is_zero() { Err("an interval is longer than nothing".to_owned()) } else { Ok(read) })
+    parse_duration(text).and_then(|read| {
+        if read.is_zero() { Err("an interval is longer than nothing".to_owned()) } else { Ok(read) }
+    })
 }
 
 #[derive(Serialize)]
@@ -57,12 +60,19 @@ struct Groups {
 
 pub fn list(arguments: &ListArguments, output: &Output) -> Result<()> {
     let here = [PathBuf::from(".")];
-    let directories = if arguments.directories.is_empty() { &here[..] } else { &arguments.directories };
+    let directories =
+        if arguments.directories.is_empty() { &here[..] } else { &arguments.directories };
     if let Some(wrong) = directories.iter().find(|directory| !directory.is_dir()) {
-        let message = format!("{} is no directory: 'bedplate volume show' takes a member of a group", wrong.display());
+        let message = format!(
+            "{} is no directory: 'bedplate volume show' takes a member of a group",
+            wrong.display()
+        );
         return Err(Failure::new("not_found", message));
     }
-    let closed = |located: &Located| Status { refused: group::why_not(located).filter(|_| !group::holder::is_open(located)), ..of_labels(located) };
+    let closed = |located: &Located| Status {
+        refused: group::why_not(located).filter(|_| !group::holder::is_open(located)),
+        ..of_labels(located)
+    };
     let groups = group::all(directories)?.iter().map(closed).collect();
     output.show(&Groups { groups })
 }
@@ -89,10 +99,15 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<()> {
     let mut status = of_labels(&located);
     if let Some(live) = live {
         (status.pending_bytes, status.pending_seconds) = (live.pending_bytes, live.pending_seconds);
-        (status.pending_bytes_per_second, status.foreground_found_percent) = (live.pending_bytes_per_second, live.foreground_found_percent);
+        (status.pending_bytes_per_second, status.foreground_found_percent) =
+            (live.pending_bytes_per_second, live.foreground_found_percent);
         status.notes = live.notes;
         for member in &mut status.members {
-            live.members.iter().find(|other| other.id == member.id).into_iter().for_each(|live| member.state.clone_from(&live.state));
+            live.members
+                .iter()
+                .find(|other| other.id == member.id)
+                .into_iter()
+                .for_each(|live| member.state.clone_from(&live.state));
         }
         for (volume, live) in status.volumes.iter_mut().zip(live.volumes) {
             volume.relayout = live.relayout;
@@ -107,12 +122,22 @@ pub fn stat(arguments: &StatArguments, output: &Output) -> Result<()> {
     let located = group::named(&arguments.group)?;
     let mut before: Option<Status> = None;
     for round in 1.. {
-        if let Reply::Status(status) = control::request(&located, &Request::Status { reset: arguments.reset })? {
+        if let Reply::Status(status) =
+            control::request(&located, &Request::Status { reset: arguments.reset })?
+        {
             // The first tells everything since the import or the last reset.
-            output.show(&Stat(before.as_ref().map_or_else(|| (*status).clone(), |before| status.clone().since(before))))?;
+            output.show(&Stat(
+                before
+                    .as_ref()
+                    .map_or_else(|| (*status).clone(), |before| status.clone().since(before)),
+            ))?;
             before = Some(*status).filter(|_| !arguments.reset);
         }
-        let Some(interval) = arguments.interval.filter(|_| arguments.count.is_none_or(|count| round < count)) else { break };
+        let Some(interval) =
+            arguments.interval.filter(|_| arguments.count.is_none_or(|count| round < count))
+        else {
+            break;
+        };
         std::thread::sleep(interval);
     }
     Ok(())
@@ -138,11 +163,22 @@ impl fmt::Display for Groups {
         let row = |status: &Status| {
             let data = status.volumes.iter().find(|volume| volume.role == "data");
             let first = status.members.first().map_or(String::new(), |member| member.path.clone());
-            let (layout, size) = data.map_or((String::new(), 0), |volume| (volume.layout.clone(), volume.size_bytes));
-            vec![status.name.clone(), layout, format_size(size), status.members.len().to_string(), status.health().to_owned(), first]
+            let (layout, size) = data
+                .map_or((String::new(), 0), |volume| (volume.layout.clone(), volume.size_bytes));
+            vec![
+                status.name.clone(),
+                layout,
+                format_size(size),
+                status.members.len().to_string(),
+                status.health().to_owned(),
+                first,
+            ]
         };
-        let head = ["group", "layout", "size", "members", "state", "first member"].map(String::from).to_vec();
-        let rows: Vec<Vec<String>> = std::iter::once(head).chain(self.groups.iter().map(row)).collect();
+        let head = ["group", "layout", "size", "members", "state", "first member"]
+            .map(String::from)
+            .to_vec();
+        let rows: Vec<Vec<String>> =
+            std::iter::once(head).chain(self.groups.iter().map(row)).collect();
         f.write_str(&text::table(&rows, &[2, 3]))
     }
 }

@@ -10,7 +10,10 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use bedplate::{FileSystem, Group, GroupConfig, MemberState, MountOptions, PageArbiter, Role, Shape, Target, WeakGroup, Which, format_size};
+use bedplate::{
+    FileSystem, Group, GroupConfig, MemberState, MountOptions, PageArbiter, Role, Shape, Target,
+    WeakGroup, Which, format_size,
+};
 use serde::{Deserialize, Serialize};
 
 use crate::daemon::names::Names;
@@ -41,7 +44,8 @@ pub enum Request {
     Relayout(RelayoutRequest),
     /// Let go of a member without data.
     Remove(String),
-    /// State the largest p99 latency of the foreground during work in the background, in hundredths of the p99 without it.
+    /// State the largest p99 latency of the foreground during work in the background, in hundredths
+    /// of the p99 without it.
     Foreground(u16),
     /// Compare all copies at regular times, in seconds; `None`: not any more.
     ScrubEvery {
@@ -112,18 +116,28 @@ impl Drop for Listening {
 
 /// Returns the path of a member that holds what it should of the group that a process has open; `None` where it has none.
 pub fn member_of(daemon: i32) -> Option<PathBuf> {
-    let active = |member: &&crate::daemon::status::MemberStatus| member.state == MemberState::Active.name() && Path::new(&member.path).exists();
+    let active = |member: &&crate::daemon::status::MemberStatus| {
+        member.state == MemberState::Active.name() && Path::new(&member.path).exists()
+    };
     status_of(daemon)?.members.iter().find(active).map(|member| PathBuf::from(&member.path))
 }
 
 /// Returns how the group is that a process has open; `None` where it has none, or does not tell.
 pub fn status_of(daemon: i32) -> Option<Status> {
     let table = std::fs::read_to_string("/proc/net/unix").ok()?;
-    let ids: std::collections::BTreeSet<&str> =
-        table.lines().filter_map(|line| line.rsplit(' ').next()?.strip_prefix('@')?.strip_prefix(holder::NAME)).collect();
-    let mut streams = ids.into_iter().filter_map(|id| UnixStream::connect_addr(&holder::address(id).ok()?).ok());
-    let stream = streams.find(|stream| holder::peer_of(stream).is_ok_and(|peer| peer.pid.as_raw_nonzero().get() == daemon))?;
-    let Ok(Reply::Status(status)) = wire::ask(stream, &[], &Request::Status { reset: false }) else { return None };
+    let ids: std::collections::BTreeSet<&str> = table
+        .lines()
+        .filter_map(|line| line.rsplit(' ').next()?.strip_prefix('@')?.strip_prefix(holder::NAME))
+        .collect();
+    let mut streams =
+        ids.into_iter().filter_map(|id| UnixStream::connect_addr(&holder::address(id).ok()?).ok());
+    let stream = streams.find(|stream| {
+        holder::peer_of(stream).is_ok_and(|peer| peer.pid.as_raw_nonzero().get() == daemon)
+    })?;
+    let Ok(Reply::Status(status)) = wire::ask(stream, &[], &Request::Status { reset: false })
+    else {
+        return None;
+    };
     Some(*status)
 }
 
@@ -140,7 +154,12 @@ pub fn listen(group: &Group, fs: &FileSystem) -> Result<Listening> {
             );
             return Ok(Listening(mounted));
         }
-        Err(error) => return Err(Failure::new("io", format!("cannot listen for requests: {}", crate::failure::plain(&error)))),
+        Err(error) => {
+            return Err(Failure::new(
+                "io",
+                format!("cannot listen for requests: {}", crate::failure::plain(&error)),
+            ));
+        }
     };
     let slot = Arc::clone(&mounted);
     group.set_arbiter_provider(Some(Arc::new(move || judge_of(&slot))));
@@ -149,7 +168,9 @@ pub fn listen(group: &Group, fs: &FileSystem) -> Result<Listening> {
         for stream in listener.incoming().flatten() {
             let (weak, slot) = (weak.clone(), Arc::clone(&slot));
             // One that cannot be started leaves its caller without an answer, and the caller says so.
-            let _started = std::thread::Builder::new().name("bedplate-control".into()).spawn(move || answer(stream, &weak, &slot));
+            let _started = std::thread::Builder::new()
+                .name("bedplate-control".into())
+                .spawn(move || answer(stream, &weak, &slot));
         }
     };
     std::thread::Builder::new()
@@ -166,7 +187,9 @@ fn judge_of(mounted: &Mounted) -> Option<Box<dyn PageArbiter>> {
 }
 
 fn answer(mut stream: UnixStream, group: &WeakGroup, mounted: &Mounted) {
-    let reply = match wire::hear(&stream).and_then(|request| Ok((request, group.upgrade().ok_or_else(closing)?))) {
+    let reply = match wire::hear(&stream)
+        .and_then(|request| Ok((request, group.upgrade().ok_or_else(closing)?)))
+    {
         Ok((request, group)) => {
             let fs = mounted.lock().unwrap_or_else(std::sync::PoisonError::into_inner).clone();
             act(&group, fs.as_ref(), &request, &Newcomer::open).unwrap_or_else(Reply::Failed)
@@ -181,21 +204,37 @@ fn closing() -> Failure {
     Failure::new("busy", "the group is being closed: ask again in a moment")
 }
 
-/// Asks the process that has the group open; where none has, opens it for the length of the request.
+/// Asks the process that has the group open; where none has, opens it for the length of the
+/// request.
 pub fn request(located: &Located, request: &Request) -> Result<Reply> {
     request_with(located, request, &mut |_, _| ())
 }
 
-/// As [`request`], and tells how many bytes of how many a relayout has moved that this process carries out.
-pub fn request_with(located: &Located, request: &Request, moved: &mut dyn FnMut(u64, u64)) -> Result<Reply> {
+/// As [`request`], and tells how many bytes of how many a relayout has moved that this process
+/// carries out.
+pub fn request_with(
+    located: &Located,
+    request: &Request,
+    moved: &mut dyn FnMut(u64, u64),
+) -> Result<Reply> {
     if let Ok(stream) = UnixStream::connect_addr(&holder::address(located.config.id)?) {
         return wire::ask(stream, &paths(located), request);
     }
-    // A scrub settles what a crash left in doubt, so it opens for writing even where it repairs nothing.
-    let access = if matches!(request, Request::Status { .. }) { Access::ReadOnly } else { Access::ReadWrite };
+    // A scrub settles what a crash left in doubt, so it opens for writing even where it repairs
+    // nothing.
+    let access = if matches!(request, Request::Status { .. }) {
+        Access::ReadOnly
+    } else {
+        Access::ReadWrite
+    };
     let group = group::open(located, access, false)?;
     // No other process will move it.
-    let moves = matches!(request, Request::Relayout(RelayoutRequest::Begin(_) | RelayoutRequest::Pause(false) | RelayoutRequest::Reverse));
+    let moves = matches!(
+        request,
+        Request::Relayout(
+            RelayoutRequest::Begin(_) | RelayoutRequest::Pause(false) | RelayoutRequest::Reverse
+        )
+    );
     let fs = matches!(request, Request::Scrub { .. }).then(|| mount_to_look(&group)).flatten();
     let mut reply = act(&group, fs.as_ref(), request, &Newcomer::open);
     if moves && reply.is_ok() {
@@ -211,9 +250,12 @@ pub fn request_with(located: &Located, request: &Request, moved: &mut dyn FnMut(
     reply
 }
 
-/// Asks for the status of a group that a process has open; `None` where none has, or none that may be asked.
+/// Asks for the status of a group that a process has open; `None` where none has, or none that may
+/// be asked.
 pub fn ask_if_open(located: &Located) -> Result<Option<Status>> {
-    let Ok(stream) = UnixStream::connect_addr(&holder::address(located.config.id)?) else { return Ok(None) };
+    let Ok(stream) = UnixStream::connect_addr(&holder::address(located.config.id)?) else {
+        return Ok(None);
+    };
     match wire::ask(stream, &paths(located), &Request::Status { reset: false }) {
         Ok(Reply::Status(status)) => Ok(Some(*status)),
         _ => Ok(None),
@@ -234,7 +276,12 @@ fn paths(located: &Located) -> Vec<PathBuf> {
 pub type Open<'a> = &'a dyn Fn(&Newcomer, &GroupConfig) -> Result<Arc<dyn bedplate::BlockDevice>>;
 
 /// Carries a request out on an open group.
-pub fn act(group: &Group, fs: Option<&FileSystem>, request: &Request, open_new: Open<'_>) -> Result<Reply> {
+pub fn act(
+    group: &Group,
+    fs: Option<&FileSystem>,
+    request: &Request,
+    open_new: Open<'_>,
+) -> Result<Reply> {
     let open_new = |new: &Newcomer| open_new(new, &group.config());
     match request {
         Request::Status { .. } => {}
@@ -243,11 +290,17 @@ pub fn act(group: &Group, fs: Option<&FileSystem>, request: &Request, open_new: 
         Request::Relayout(RelayoutRequest::Begin(target)) => begin(group, fs, target)?,
         Request::Relayout(RelayoutRequest::Pause(pause)) => group.pause_relayout(*pause)?,
         Request::Relayout(RelayoutRequest::Reverse) => group.reverse_relayout()?,
-        Request::Replace(member, new) => group.replace(which(member)?, new.arrival(&open_new(new)?))?,
-        Request::Unrelocate(member, new) => group.unrelocate(which(member)?, new.arrival(&open_new(new)?))?,
+        Request::Replace(member, new) => {
+            group.replace(which(member)?, new.arrival(&open_new(new)?))?
+        }
+        Request::Unrelocate(member, new) => {
+            group.unrelocate(which(member)?, new.arrival(&open_new(new)?))?
+        }
         Request::Remove(member) => group.remove(which(member)?)?,
         Request::Foreground(limit_percent) => group.set_foreground(*limit_percent)?,
-        Request::ScrubEvery { every_s, repair } => group.schedule_scrub(every_s.map(Duration::from_secs), *repair)?,
+        Request::ScrubEvery { every_s, repair } => {
+            group.schedule_scrub(every_s.map(Duration::from_secs), *repair)?
+        }
         Request::Scrub { repair } => return scrub(group, fs, *repair),
     }
     let status = Status::of(group);
@@ -257,7 +310,8 @@ pub fn act(group: &Group, fs: Option<&FileSystem>, request: &Request, open_new: 
     Ok(Reply::Status(Box::new(status)))
 }
 
-/// Returns which member a request means: by its identity, because its number may be another's by now.
+/// Returns which member a request means: by its identity, because its number may be another's by
+/// now.
 fn which(id: &str) -> Result<Which> {
     Ok(Which::Is(id.parse()?))
 }
@@ -267,24 +321,36 @@ fn begin(group: &Group, fs: Option<&FileSystem>, target: &RelayoutTarget) -> Res
     if target.grow {
         return Ok(group.grow(role, target.size_bytes)?);
     }
-    let shape = target.layout.as_ref().and_then(|wanted| Shape::ALL.into_iter().find(|(_, name)| name == wanted)).map(|(shape, _)| shape);
+    let shape = target
+        .layout
+        .as_ref()
+        .and_then(|wanted| Shape::ALL.into_iter().find(|(_, name)| name == wanted))
+        .map(|(shape, _)| shape);
     let RelayoutTarget { columns, unit_bytes, plexes, size_bytes, step_bytes_max, .. } = *target;
     // Without anything else that is said, a size is one to shrink to.
     let present = group.config().volume(role).map_or(u64::MAX, bedplate::VolumeConfig::size_bytes);
     if let Some(size) = size_bytes.filter(|size| *size > present) {
         let (size, present) = (format_size(size), format_size(present));
-        return Err(Failure::new("invalid", format!("the volume has {present}, less than {size}: see 'bedplate volume grow'")));
+        return Err(Failure::new(
+            "invalid",
+            format!("the volume has {present}, less than {size}: see 'bedplate volume grow'"),
+        ));
     }
     let without = target.without.as_ref().map(|id| which(id)).transpose()?;
     let target = Target { shape, columns, unit_bytes, plexes, size_bytes, step_bytes_max, without };
     // What is mounted must not grow between the question and the answer.
     match fs.filter(|_| role == Role::Data) {
         Some(fs) => Ok(fs.keeping_size(|used_bytes| group.relayout(role, &target, used_bytes))?),
-        None => Ok(group.relayout(role, &target, group.volume(role).map_or(Ok(0), |volume| used_bytes(&volume))?)?),
+        None => Ok(group.relayout(
+            role,
+            &target,
+            group.volume(role).map_or(Ok(0), |volume| used_bytes(&volume))?,
+        )?),
     }
 }
 
-/// Returns how much of a volume its file system uses: all but for what it did not grow to. A volume that holds something else is all in use.
+/// Returns how much of a volume its file system uses: all but for what it did not grow to. A volume
+/// that holds something else is all in use.
 fn used_bytes(volume: &Arc<dyn bedplate::BlockDevice>) -> Result<u64> {
     match FileSystem::probe(volume) {
         Ok(report) => Ok(report.size_bytes),
@@ -296,12 +362,17 @@ fn used_bytes(volume: &Arc<dyn bedplate::BlockDevice>) -> Result<u64> {
 /// Compares everything; names and page checksums are looked up only where something differs.
 fn scrub(group: &Group, fs: Option<&FileSystem>, repair: bool) -> Result<Reply> {
     let config = group.config();
-    if !config
-        .volumes
-        .iter()
-        .any(|volume| volume.layout.is_redundant() || volume.relayout.as_ref().is_some_and(|relayout| relayout.next.is_redundant()))
-    {
-        return Err(Failure::new("invalid", format!("group {} has one copy of everything: there is nothing to compare", config.name)));
+    if !config.volumes.iter().any(|volume| {
+        volume.layout.is_redundant()
+            || volume.relayout.as_ref().is_some_and(|relayout| relayout.next.is_redundant())
+    }) {
+        return Err(Failure::new(
+            "invalid",
+            format!(
+                "group {} has one copy of everything: there is nothing to compare",
+                config.name
+            ),
+        ));
     }
     let mut report = group.scrub(repair, &bedplate::Undecided, &mut |_| ())?;
     let mut names = None;

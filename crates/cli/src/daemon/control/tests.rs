@@ -17,15 +17,25 @@ impl std::fmt::Debug for AtLabel {
 }
 
 impl Hook for AtLabel {
-    fn call(&self, call: DeviceCall<'_>, pass: &mut dyn FnMut() -> bedplate_block::Result<()>) -> bedplate_block::Result<()> {
-        let what = matches!(call, DeviceCall::Write { offset: 0, .. }).then(|| self.0.lock().unwrap().take()).flatten();
+    fn call(
+        &self,
+        call: DeviceCall<'_>,
+        pass: &mut dyn FnMut() -> bedplate_block::Result<()>,
+    ) -> bedplate_block::Result<()> {
+        let what = matches!(call, DeviceCall::Write { offset: 0, .. })
+            .then(|| self.0.lock().unwrap().take())
+            .flatten();
         if let Some(what) = what {
             what();
         }
         pass()
     }
 
-    fn queue(&self, inner: &Arc<dyn BlockDevice>, options: &QueueOptions) -> bedplate_block::Result<Box<dyn DeviceQueue>> {
+    fn queue(
+        &self,
+        inner: &Arc<dyn BlockDevice>,
+        options: &QueueOptions,
+    ) -> bedplate_block::Result<Box<dyn DeviceQueue>> {
         inner.queue(options)
     }
 }
@@ -34,12 +44,20 @@ fn nobody_comes(_: &Newcomer, _: &GroupConfig) -> Result<Arc<dyn BlockDevice>> {
     Err(Failure::new("invalid", "nobody comes here"))
 }
 
-/// S-93, S-111: the file system takes over the volume's room in the very moment in which the volume becomes smaller.
+/// S-93, S-111: the file system takes over the volume's room in the very moment in which the volume
+/// becomes smaller.
 #[test]
 fn s_111_a_volume_that_shrinks_while_its_file_system_grows_keeps_all_of_it() {
     let meddle = Meddle::default();
-    let members: Vec<Arc<dyn BlockDevice>> =
-        (0..2).map(|n| HookedDevice::named(format!("m{n}"), MemoryDevice::new(68 << 20) as _, AtLabel(Arc::clone(&meddle))) as _).collect();
+    let members: Vec<Arc<dyn BlockDevice>> = (0..2)
+        .map(|n| {
+            HookedDevice::named(
+                format!("m{n}"),
+                MemoryDevice::new(68 << 20) as _,
+                AtLabel(Arc::clone(&meddle)),
+            ) as _
+        })
+        .collect();
     let new = NewGroup {
         name: "tank".into(),
         data: Arrangement { shape: Shape::Stripe, unit_bytes: 64 << 10, plexes: 1 },
@@ -51,7 +69,9 @@ fn s_111_a_volume_that_shrinks_while_its_file_system_grows_keeps_all_of_it() {
         force: false,
     };
     bedplate::create_group(&new).unwrap();
-    let group = Group::import(&members, &ImportOptions { background: false, ..ImportOptions::default() }).unwrap();
+    let group =
+        Group::import(&members, &ImportOptions { background: false, ..ImportOptions::default() })
+            .unwrap();
     let to = |size_bytes| Target { size_bytes: Some(size_bytes), ..Target::default() };
     group.relayout(Role::Data, &to(64 << 20), 0).unwrap();
     let volume = group.volume(Role::Data).unwrap();
@@ -71,21 +91,29 @@ fn s_111_a_volume_that_shrinks_while_its_file_system_grows_keeps_all_of_it() {
         let _grown = told.recv_timeout(Duration::from_millis(300));
     }));
     let target = RelayoutTarget { size_bytes: Some(96 << 20), ..RelayoutTarget::default() };
-    act(&group, Some(&fs), &Request::Relayout(RelayoutRequest::Begin(target)), &nobody_comes).unwrap();
+    act(&group, Some(&fs), &Request::Relayout(RelayoutRequest::Begin(target)), &nobody_comes)
+        .unwrap();
     let grown = handle.lock().unwrap().take().expect("a label was written").join().unwrap();
-    assert_eq!((grown.unwrap(), volume.size_bytes(), fs.info().size_bytes), (96 << 20, 96 << 20, 96 << 20));
+    assert_eq!(
+        (grown.unwrap(), volume.size_bytes(), fs.info().size_bytes),
+        (96 << 20, 96 << 20, 96 << 20)
+    );
     // And never below that again.
     let target = RelayoutTarget { size_bytes: Some(80 << 20), ..RelayoutTarget::default() };
-    let failure = act(&group, Some(&fs), &Request::Relayout(RelayoutRequest::Begin(target)), &nobody_comes).unwrap_err();
+    let failure =
+        act(&group, Some(&fs), &Request::Relayout(RelayoutRequest::Begin(target)), &nobody_comes)
+            .unwrap_err();
     assert!(failure.message.contains("in use by the file system"), "{failure}");
     fs.unmount().unwrap();
     assert_eq!(FileSystem::check(&volume, None, false).unwrap().findings.len(), 0);
 }
 
-/// S-111: of two commands that mean the same member the second one finds that it is gone, and not another in its place.
+/// S-111: of two commands that mean the same member the second one finds that it is gone, and not
+/// another in its place.
 #[test]
 fn s_111_a_member_is_meant_by_its_identity_whoever_goes_meanwhile() {
-    let members: Vec<Arc<dyn BlockDevice>> = (0..4).map(|_| MemoryDevice::new(8 << 20) as _).collect();
+    let members: Vec<Arc<dyn BlockDevice>> =
+        (0..4).map(|_| MemoryDevice::new(8 << 20) as _).collect();
     let new = NewGroup {
         name: "tank".into(),
         data: Arrangement { shape: Shape::Mirror, unit_bytes: 64 << 10, plexes: 2 },

@@ -26,25 +26,39 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Reads a request, if the process that sends it may ask.
 pub fn hear(stream: &UnixStream) -> Result<Request> {
-    let peer = holder::peer_of(stream).map_err(|error| Failure::new("io", format!("cannot tell who asks: {error}")))?;
+    let peer = holder::peer_of(stream)
+        .map_err(|error| Failure::new("io", format!("cannot tell who asks: {error}")))?;
     if !peer.uid.is_root() && peer.uid != rustix::process::geteuid() {
-        return Err(Failure::new("not_permitted", "the group is open in a process of another user: only that user and root may ask"));
+        return Err(Failure::new(
+            "not_permitted",
+            "the group is open in a process of another user: only that user and root may ask",
+        ));
     }
-    let unheard = |error: io::Error| Failure::new("io", format!("cannot hear the request: {}", crate::failure::plain(&error)));
+    let unheard = |error: io::Error| {
+        Failure::new("io", format!("cannot hear the request: {}", crate::failure::plain(&error)))
+    };
     stream.set_read_timeout(Some(REQUEST_TIMEOUT)).map_err(unheard)?;
     read_request(&mut BufReader::new(stream))
 }
 
 /// Reads a request.
 pub fn read_request(input: &mut dyn BufRead) -> Result<Request> {
-    let line = line(input, REQUEST_BYTES_MAX).map_err(|error| Failure::new("io", format!("cannot hear the request: {error}")))?;
+    let line = line(input, REQUEST_BYTES_MAX)
+        .map_err(|error| Failure::new("io", format!("cannot hear the request: {error}")))?;
     parse(&line).map_err(|error| Failure::new("io", format!("the request does not parse: {error}")))
 }
 
 /// Sends a request, and reads the answer of a process that is believed.
 pub fn ask(mut stream: UnixStream, members: &[PathBuf], request: &Request) -> Result<Reply> {
-    let unheard =
-        |error: io::Error| Failure::new("io", format!("the process that has the group open does not answer: {}", crate::failure::plain(&error)));
+    let unheard = |error: io::Error| {
+        Failure::new(
+            "io",
+            format!(
+                "the process that has the group open does not answer: {}",
+                crate::failure::plain(&error)
+            ),
+        )
+    };
     let peer = holder::peer_of(&stream).map_err(unheard)?;
     if !is_believed(peer, members) {
         let (pid, uid) = (peer.pid.as_raw_nonzero(), peer.uid.as_raw());
@@ -61,15 +75,22 @@ pub fn ask(mut stream: UnixStream, members: &[PathBuf], request: &Request) -> Re
 
 /// Reads an answer.
 pub fn read_reply(input: &mut dyn BufRead) -> Result<Reply> {
-    let line =
-        line(input, REPLY_BYTES_MAX).map_err(|error| Failure::new("io", format!("the process that has the group open does not answer: {error}")))?;
+    let line = line(input, REPLY_BYTES_MAX).map_err(|error| {
+        Failure::new("io", format!("the process that has the group open does not answer: {error}"))
+    })?;
     if !line.ends_with(b"\n") {
-        return Err(Failure::new("io", "the process that has the group open gave no answer: it was unmounted or killed meanwhile; ask again"));
+        return Err(Failure::new(
+            "io",
+            "the process that has the group open gave no answer: it was unmounted or killed meanwhile; ask again",
+        ));
     }
     match parse(&line) {
         Ok(Reply::Failed(failure)) => Err(failure),
         Ok(reply) => Ok(reply),
-        Err(_) => Err(Failure::new("io", "the process that has the group open gave no answer: is it of another version?")),
+        Err(_) => Err(Failure::new(
+            "io",
+            "the process that has the group open gave no answer: is it of another version?",
+        )),
     }
 }
 
@@ -85,7 +106,10 @@ fn line(input: &mut dyn BufRead, bytes_max: u64) -> io::Result<Vec<u8>> {
     let mut line = Vec::new();
     input.take(bytes_max + 1).read_until(b'\n', &mut line)?;
     if line.len() as u64 > bytes_max {
-        return Err(io::Error::new(io::ErrorKind::InvalidData, format!("a line has more than {bytes_max} bytes")));
+        return Err(io::Error::new(
+            io::ErrorKind::InvalidData,
+            format!("a line has more than {bytes_max} bytes"),
+        ));
     }
     Ok(line)
 }
@@ -96,25 +120,34 @@ fn parse<T: DeserializeOwned>(line: &[u8]) -> serde_json::Result<T> {
 
 /// Says whether an answer counts: that of root, of the own user, or of a process that has a member open for writing, and so may change it anyway.
 fn is_believed(peer: UCred, members: &[PathBuf]) -> bool {
-    peer.uid.is_root() || peer.uid == rustix::process::geteuid() || members.iter().any(|member| writes_to(peer.pid.as_raw_nonzero().get(), member))
+    peer.uid.is_root()
+        || peer.uid == rustix::process::geteuid()
+        || members.iter().any(|member| writes_to(peer.pid.as_raw_nonzero().get(), member))
 }
 
 /// Says whether a process has a file or device open for writing.
 fn writes_to(pid: i32, path: &Path) -> bool {
     let Some(wanted) = path.metadata().ok().map(|meta| place(&meta)) else { return false };
     let descriptors = std::fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
-    let is_it = |entry: &std::fs::DirEntry| entry.path().metadata().is_ok_and(|meta| place(&meta) == wanted);
+    let is_it = |entry: &std::fs::DirEntry| {
+        entry.path().metadata().is_ok_and(|meta| place(&meta) == wanted)
+    };
     descriptors.filter(is_it).any(|entry| is_for_writing(pid, &entry.file_name().to_string_lossy()))
 }
 
 /// Returns what tells a file or a block device from all others.
 fn place(meta: &std::fs::Metadata) -> (bool, u64, u64) {
-    if meta.file_type().is_block_device() { (true, meta.rdev(), 0) } else { (false, meta.dev(), meta.ino()) }
+    if meta.file_type().is_block_device() {
+        (true, meta.rdev(), 0)
+    } else {
+        (false, meta.dev(), meta.ino())
+    }
 }
 
 /// Reads the flags of a descriptor, in octal digits; the lowest two bits say how it was opened.
 fn is_for_writing(pid: i32, descriptor: &str) -> bool {
-    let text = std::fs::read_to_string(format!("/proc/{pid}/fdinfo/{descriptor}")).unwrap_or_default();
+    let text =
+        std::fs::read_to_string(format!("/proc/{pid}/fdinfo/{descriptor}")).unwrap_or_default();
     let flags = text.lines().find_map(|line| line.strip_prefix("flags:")?.trim().chars().last());
     flags.and_then(|digit| digit.to_digit(8)).is_some_and(|digit| digit & 3 != 0)
 }
@@ -130,7 +163,10 @@ mod tests {
         assert!(refusal.message.contains("more than 65536 bytes"), "{refusal}");
         assert!(read_reply(&mut &b"{}"[..]).unwrap_err().message.contains("unmounted or killed"));
         assert!(read_reply(&mut &b"{}\n"[..]).unwrap_err().message.contains("another version"));
-        assert!(matches!(read_request(&mut &b"{\"Scrub\":{\"repair\":true}}\n"[..]), Ok(Request::Scrub { repair: true })));
+        assert!(matches!(
+            read_request(&mut &b"{\"Scrub\":{\"repair\":true}}\n"[..]),
+            Ok(Request::Scrub { repair: true })
+        ));
     }
 
     /// The name of the socket is free for all while no process has the group open: a process that took it once told root what it liked.
@@ -147,7 +183,10 @@ mod tests {
         drop(_file);
         let _reading = std::fs::File::open(&path).unwrap();
         assert!(!writes_to(pid, &path), "for reading anybody may open it");
-        let stranger = UCred { uid: rustix::process::Uid::from_raw(rustix::process::geteuid().as_raw() + 4711), ..me };
+        let stranger = UCred {
+            uid: rustix::process::Uid::from_raw(rustix::process::geteuid().as_raw() + 4711),
+            ..me
+        };
         assert_eq!(is_believed(stranger, &members), me.uid.is_root() && stranger.uid.is_root());
         let _writing = std::fs::File::options().write(true).open(&path).unwrap();
         assert!(is_believed(stranger, &members));

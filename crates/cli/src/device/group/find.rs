@@ -1,7 +1,8 @@
 //! Finds the members of a group, wherever they are and whatever they are called.
 //!
-//! A group is named by any member's path, or as `group:NAME`. Its other members are looked for where they were last, beside that member, on the
-//! system's block devices, and in the directories of `BEDPLATE_DEVICES` (divided by colons); `group:NAME` looks in the present directory too.
+//! A group is named by any member's path, or as `group:NAME`. Its other members are looked for
+//! where they were last, beside that member, on the system's block devices, and in the directories
+//! of `BEDPLATE_DEVICES` (divided by colons); `group:NAME` looks in the present directory too.
 
 use std::collections::HashSet;
 use std::os::unix::fs::FileTypeExt;
@@ -29,7 +30,12 @@ pub struct Located {
 
 /// How a member is opened that another process may have open.
 pub(super) fn to_look() -> DeviceOptions {
-    DeviceOptions { read_only: true, exclusive: false, engine: Engine::Threads, ..DeviceOptions::default() }
+    DeviceOptions {
+        read_only: true,
+        exclusive: false,
+        engine: Engine::Threads,
+        ..DeviceOptions::default()
+    }
 }
 
 /// Returns the label of what lies at `path`; `None` where there is none.
@@ -44,14 +50,18 @@ pub fn label_of(path: &Path) -> Result<Option<Label>> {
 
 /// Returns a path that names the volume: itself, or a member's where a group is named.
 pub fn resolve(path: &Path) -> Result<PathBuf> {
-    let Some(name) = path.to_str().and_then(|text| text.strip_prefix(PREFIX)) else { return Ok(path.to_owned()) };
+    let Some(name) = path.to_str().and_then(|text| text.strip_prefix(PREFIX)) else {
+        return Ok(path.to_owned());
+    };
     Ok(first_path(&by_name(name)?))
 }
 
-/// Returns the path by which a group is known on this machine: that of its first member that holds what it should.
+/// Returns the path by which a group is known on this machine: that of its first member that holds
+/// what it should.
 pub(super) fn first_path(located: &Located) -> PathBuf {
     let active = located.config.members.iter().filter(|member| member.state == MemberState::Active);
-    let mut found = active.filter_map(|member| located.members.iter().find(|(_, label)| label.member == member.id));
+    let mut found = active
+        .filter_map(|member| located.members.iter().find(|(_, label)| label.member == member.id));
     found.next().or(located.members.first()).map(|(path, _)| path.clone()).unwrap_or_default()
 }
 
@@ -66,14 +76,22 @@ pub fn of_member(path: &Path) -> Result<Option<Located>> {
     let mut members = Vec::new();
     // One that is outdated knows where the others were, and they know more.
     loop {
-        config.members.iter().filter(|member| !member.is_vacant()).for_each(|member| search.add(Path::new(&member.path)));
+        config
+            .members
+            .iter()
+            .filter(|member| !member.is_vacant())
+            .for_each(|member| search.add(Path::new(&member.path)));
         members.extend(search.labels_of(own));
         match members.iter().max_by_key(|(_, label)| label.config.event) {
-            Some((_, newest)) if newest.config.event > config.event => config = newest.config.clone(),
+            Some((_, newest)) if newest.config.event > config.event => {
+                config = newest.config.clone()
+            }
             _ => break,
         }
     }
-    if !config.members.iter().all(|member| member.is_vacant() || members.iter().any(|(_, label)| label.member == member.id)) {
+    if !config.members.iter().all(|member| {
+        member.is_vacant() || members.iter().any(|(_, label)| label.member == member.id)
+    }) {
         search.add_directory(path.parent().unwrap_or(Path::new("/")));
         search.add_system();
         members.extend(search.labels_of(own));
@@ -88,18 +106,26 @@ pub fn of_member(path: &Path) -> Result<Option<Located>> {
 /// Finds a group by its name.
 pub fn by_name(name: &str) -> Result<Located> {
     if name.is_empty() {
-        return Err(Failure::usage(format!("'{PREFIX}' is followed by the name of a group: 'bedplate volume list' finds groups")));
+        return Err(Failure::usage(format!(
+            "'{PREFIX}' is followed by the name of a group: 'bedplate volume list' finds groups"
+        )));
     }
-    let mut groups: Vec<Located> = all(&[PathBuf::from(".")])?.into_iter().filter(|group| group.config.name == name).collect();
+    let mut groups: Vec<Located> =
+        all(&[PathBuf::from(".")])?.into_iter().filter(|group| group.config.name == name).collect();
     match (groups.pop(), groups.len()) {
         (Some(group), 0) => Ok(group),
         (Some(group), _) => Err(Failure::new(
             "ambiguous",
-            format!("there is more than one group {name}, one of them with {}: name a member's path", first_path(&group).display()),
+            format!(
+                "there is more than one group {name}, one of them with {}: name a member's path",
+                first_path(&group).display()
+            ),
         )),
         (None, _) => Err(Failure::new(
             "not_found",
-            format!("no group {name} was found on block devices, in the present directory or in those of {VARIABLE}: name a member's path"),
+            format!(
+                "no group {name} was found on block devices, in the present directory or in those of {VARIABLE}: name a member's path"
+            ),
         )),
     }
 }
@@ -111,16 +137,23 @@ pub fn named(name: &Path) -> Result<Located> {
     }
     // Where it is mounted names it, too.
     let mount = if name.is_dir() {
-        mount::above(&mount::canonical(name)?)?.filter(|mount| mount::canonical(name).is_ok_and(|dir| dir == mount.dir))
+        mount::above(&mount::canonical(name)?)?
+            .filter(|mount| mount::canonical(name).is_ok_and(|dir| dir == mount.dir))
     } else {
         None
     };
     let name = mount.as_ref().map_or(name, |mount| &mount.source);
     let shown = name.display();
-    of_member(name)?.ok_or_else(|| Failure::new("not_a_member", format!("{shown} carries no label of a group: 'bedplate volume list' finds groups")))
+    of_member(name)?.ok_or_else(|| {
+        Failure::new(
+            "not_a_member",
+            format!("{shown} carries no label of a group: 'bedplate volume list' finds groups"),
+        )
+    })
 }
 
-/// Finds all groups with members on block devices, in the directories of the environment and in `directories`.
+/// Finds all groups with members on block devices, in the directories of the environment and in
+/// `directories`.
 pub fn all(directories: &[PathBuf]) -> Result<Vec<Located>> {
     let mut search = Search::default();
     directories.iter().for_each(|directory| search.add_directory(directory));
@@ -138,19 +171,27 @@ pub fn all(directories: &[PathBuf]) -> Result<Vec<Located>> {
 
 fn located(members: Vec<(PathBuf, Label)>) -> Located {
     let members = without_second_paths(members);
-    let newest = members.iter().max_by_key(|(_, label)| label.config.event).expect("a group is found by a member");
+    let newest = members
+        .iter()
+        .max_by_key(|(_, label)| label.config.event)
+        .expect("a group is found by a member");
     Located { config: newest.1.config.clone(), members }
 }
 
-/// Leaves one path for each device. An image and the loop device over it are one member and no copies of each other; the group is used through the loop
-/// device then, as other programs are.
+/// Leaves one path for each device. An image and the loop device over it are one member and no
+/// copies of each other; the group is used through the loop device then, as other programs are.
 fn without_second_paths(members: Vec<(PathBuf, Label)>) -> Vec<(PathBuf, Label)> {
-    let is_block_device = |path: &Path| path.metadata().is_ok_and(|meta| meta.file_type().is_block_device());
+    let is_block_device =
+        |path: &Path| path.metadata().is_ok_and(|meta| meta.file_type().is_block_device());
     let mut kept: Vec<(PathBuf, Label)> = Vec::new();
     for (path, label) in members {
-        let is_same = |(other, of_other): &(PathBuf, Label)| of_other.member == label.member && share_bytes(&path, other);
+        let is_same = |(other, of_other): &(PathBuf, Label)| {
+            of_other.member == label.member && share_bytes(&path, other)
+        };
         match kept.iter().position(is_same) {
-            Some(at) if is_block_device(&path) && !is_block_device(&kept[at].0) => kept[at] = (path, label),
+            Some(at) if is_block_device(&path) && !is_block_device(&kept[at].0) => {
+                kept[at] = (path, label)
+            }
             Some(_) => {}
             None => kept.push((path, label)),
         }
@@ -173,7 +214,8 @@ impl Search {
     fn add(&mut self, path: &Path) {
         let Ok(path) = path.canonicalize() else { return };
         let Ok(meta) = path.metadata() else { return };
-        let large_enough = meta.file_type().is_block_device() || meta.is_file() && meta.len() > 4 << 20;
+        let large_enough =
+            meta.file_type().is_block_device() || meta.is_file() && meta.len() > 4 << 20;
         if large_enough && self.seen.insert(path.clone()) {
             self.waiting.push(path);
         }
@@ -181,7 +223,9 @@ impl Search {
 
     fn add_directory(&mut self, directory: &Path) {
         let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
-        entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_file() || kind.is_symlink())).for_each(|entry| self.add(&entry.path()));
+        entries
+            .filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_file() || kind.is_symlink()))
+            .for_each(|entry| self.add(&entry.path()));
     }
 
     /// Adds the system's block devices and the directories of the environment.
@@ -192,7 +236,8 @@ impl Search {
         std::env::split_paths(&directories).for_each(|directory| self.add_directory(&directory));
     }
 
-    /// Reads the labels of what was added since the last call. What cannot be read, or not by this user, is no member that could be used.
+    /// Reads the labels of what was added since the last call. What cannot be read, or not by this
+    /// user, is no member that could be used.
     fn labels_of(&mut self, wanted: impl Fn(&Label) -> bool) -> Vec<(PathBuf, Label)> {
         let paths = std::mem::take(&mut self.waiting);
         let labels = paths.into_iter().filter_map(|path| match label_of(&path) {

@@ -15,7 +15,8 @@ pub const NAME: &str = "bedplate-group-";
 
 /// Returns the address of the socket of a group.
 pub fn address(id: impl std::fmt::Display) -> Result<SocketAddr> {
-    SocketAddr::from_abstract_name(format!("{NAME}{id}")).map_err(|error| Failure::new("io", format!("cannot name a socket: {error}")))
+    SocketAddr::from_abstract_name(format!("{NAME}{id}"))
+        .map_err(|error| Failure::new("io", format!("cannot name a socket: {error}")))
 }
 
 /// Returns the process that has a group open and answers for it; `None` where there is none.

@@ -1,4 +1,5 @@
-//! A network that fails on command: connections are handed on, cut, stopped or answered in the server's place.
+//! A network that fails on command: connections are handed on, cut, stopped or answered in the
+//! server's place.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -94,7 +95,9 @@ impl Shared {
         let weather = *self.weather.lock().unwrap();
         match weather {
             Weather::Refusing(code) => self.answer(client, "403 Forbidden", code),
-            Weather::Bad if number % 5 == 1 => self.answer(client, "500 Internal Server Error", "InternalError"),
+            Weather::Bad if number % 5 == 1 => {
+                self.answer(client, "500 Internal Server Error", "InternalError")
+            }
             Weather::Bad if number % 5 == 3 => self.hand_on(&client, Some(300_000)),
             Weather::Bad => self.hand_on(&client, None),
             Weather::StopsAfter(_) => self.hand_on(&client, None),
@@ -110,16 +113,28 @@ impl Shared {
         while request.len() < wanted {
             let Ok(len @ 1..) = client.read(&mut buffer) else { return };
             request.extend_from_slice(&buffer[..len]);
-            if let Some(end) = request.windows(4).position(|four| four == b"\r\n\r\n").filter(|_| wanted == usize::MAX) {
+            if let Some(end) = request
+                .windows(4)
+                .position(|four| four == b"\r\n\r\n")
+                .filter(|_| wanted == usize::MAX)
+            {
                 let head = String::from_utf8_lossy(&request[..end]).to_ascii_lowercase();
-                let body = head.lines().find_map(|line| line.strip_prefix("content-length: ")?.trim().parse::<usize>().ok());
+                let body = head.lines().find_map(|line| {
+                    line.strip_prefix("content-length: ")?.trim().parse::<usize>().ok()
+                });
                 wanted = end + 4 + body.unwrap_or(0);
             }
         }
         let is_head = request.starts_with(b"HEAD");
-        let text = format!("<?xml version=\"1.0\"?><Error><Code>{code}</Code><Message>as the test wants</Message></Error>");
+        let text = format!(
+            "<?xml version=\"1.0\"?><Error><Code>{code}</Code><Message>as the test wants</Message></Error>"
+        );
         let body = if is_head { "" } else { &text };
-        let _gone = write!(client, "HTTP/1.1 {status}\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{body}", text.len());
+        let _gone = write!(
+            client,
+            "HTTP/1.1 {status}\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{body}",
+            text.len()
+        );
     }
 
     /// Hands a connection on, for so many bytes either way.
@@ -145,7 +160,12 @@ impl Shared {
                 }
                 break;
             }
-            if left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(len as u64)).is_err() {
+            if left
+                .fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| {
+                    left.checked_sub(len as u64)
+                })
+                .is_err()
+            {
                 self.failed.fetch_add(1, Ordering::SeqCst);
                 let _gone = (from.shutdown(Shutdown::Both), to.shutdown(Shutdown::Both));
                 return;

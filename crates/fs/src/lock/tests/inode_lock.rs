@@ -44,7 +44,11 @@ fn a_waiting_writer_stops_new_readers_and_a_leaving_one_lets_them_in() {
     let spawn = |name: &'static str, exclusive: bool| {
         let (lock, order) = (Arc::clone(&lock), Arc::clone(&order));
         thread::spawn(move || {
-            let held = if exclusive { (None, Some(lock.exclusive(&NoHelp))) } else { (Some(lock.shared(&NoHelp)), None) };
+            let held = if exclusive {
+                (None, Some(lock.exclusive(&NoHelp)))
+            } else {
+                (Some(lock.shared(&NoHelp)), None)
+            };
             order.lock().push(name);
             drop(held);
         })
@@ -60,7 +64,9 @@ fn a_waiting_writer_stops_new_readers_and_a_leaving_one_lets_them_in() {
     }
     let second = spawn("writer 2", true);
     let releaser = Arc::clone(&lock);
-    thread::spawn(move || releaser.release_shared()).join().expect("I-LCK-2: another thread may release");
+    thread::spawn(move || releaser.release_shared())
+        .join()
+        .expect("I-LCK-2: another thread may release");
     for thread in [first, reader, second] {
         thread.join().expect("no waiter fails");
     }

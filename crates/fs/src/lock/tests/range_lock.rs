@@ -97,7 +97,11 @@ fn threads_never_meet_in_an_exclusive_range() {
                     random ^= random << 17;
                     let start = random % 16;
                     let end = (start + 1 + (random >> 8) % 6).min(16);
-                    let (sharing, mark) = if random >> 20 & 1 == 0 { (Sharing::Shared, 1) } else { (Sharing::Exclusive, WRITER) };
+                    let (sharing, mark) = if random >> 20 & 1 == 0 {
+                        (Sharing::Shared, 1)
+                    } else {
+                        (Sharing::Exclusive, WRITER)
+                    };
                     let _guard = lock.lock(start..end, sharing, &NoHelp);
                     for cell in &cells[start as usize..end as usize] {
                         let met = cell.fetch_add(mark, Ordering::SeqCst);

@@ -1,8 +1,11 @@
-//! Power cuts: at every moment of a random workload, with any subset of what was not flushed, and again after recovery.
+//! Power cuts: at every moment of a random workload, with any subset of what was not flushed, and
+//! again after recovery.
 
 use std::sync::Arc;
 
-use bedplate_block::{BlockDevice, CrashChoice, Geometry, MemoryDevice, SimulatedDevice, SimulatedOptions, Snapshot};
+use bedplate_block::{
+    BlockDevice, CrashChoice, Geometry, MemoryDevice, SimulatedDevice, SimulatedOptions, Snapshot,
+};
 
 use super::driver::{Bug, DATA_BYTES, Driver, History, LOG_BYTES, Setup, parts};
 use super::*;
@@ -25,14 +28,22 @@ struct Run {
 
 impl Run {
     fn devices(&self, images: &[Snapshot], seed: u64) -> Vec<Arc<SimulatedDevice>> {
-        let options = SimulatedOptions { seed, geometry: self.geometry, ..SimulatedOptions::default() };
+        let options =
+            SimulatedOptions { seed, geometry: self.geometry, ..SimulatedOptions::default() };
         images.iter().map(|image| SimulatedDevice::over(image, &options)).collect()
     }
 
-    fn live(&self, images: &[Snapshot], history: History, last: Lsn, seed: u64) -> (Vec<Arc<SimulatedDevice>>, Driver) {
+    fn live(
+        &self,
+        images: &[Snapshot],
+        history: History,
+        last: Lsn,
+        seed: u64,
+    ) -> (Vec<Arc<SimulatedDevice>>, Driver) {
         let devices = self.devices(images, seed);
         let log = self.setup.separate.then(|| Arc::clone(&devices[1]));
-        let mut driver = Driver::start(self.setup, Arc::clone(&devices[0]), log, history, last, seed);
+        let mut driver =
+            Driver::start(self.setup, Arc::clone(&devices[0]), log, history, last, seed);
         for _ in 0..self.steps {
             driver.step();
         }
@@ -52,23 +63,41 @@ impl Run {
             let next = driver.moments.at((moment + 1).min(driver.moments.count() - 1));
             for choice in 0..self.choices {
                 let choices = [CrashChoice::LoseAll, CrashChoice::KeepAll];
-                let mut choose = || choices.get(choice as usize).cloned().unwrap_or_else(|| CrashChoice::Seeded(dice.roll()));
+                let mut choose = || {
+                    choices
+                        .get(choice as usize)
+                        .cloned()
+                        .unwrap_or_else(|| CrashChoice::Seeded(dice.roll()))
+                };
                 let images: Vec<_> = (0..devices.len())
                     .map(|index| {
-                        // Without a cache only one write is on its way when the power goes, though there be two devices.
+                        // Without a cache only one write is on its way when the power goes, though
+                        // there be two devices.
                         let idle = !self.geometry.volatile_cache && at[index] == next[index];
-                        devices[index].crash_content(at[index], &if idle { CrashChoice::LoseAll } else { choose() })
+                        devices[index].crash_content(
+                            at[index],
+                            &if idle { CrashChoice::LoseAll } else { choose() },
+                        )
                     })
                     .collect();
-                let last = self.judge(&images, driver, moment).map_err(|what| format!("moment {moment}, choice {choice}: {what}"))?;
+                let last = self
+                    .judge(&images, driver, moment)
+                    .map_err(|what| format!("moment {moment}, choice {choice}: {what}"))?;
                 then(dice, images, last)?;
             }
         }
         Ok(())
     }
 
-    fn judge(&self, images: &[Snapshot], driver: &Driver, moment: usize) -> std::result::Result<Lsn, String> {
-        let mut devices = images.iter().map(|image| MemoryDevice::from_snapshot(image, self.geometry) as Arc<dyn BlockDevice>);
+    fn judge(
+        &self,
+        images: &[Snapshot],
+        driver: &Driver,
+        moment: usize,
+    ) -> std::result::Result<Lsn, String> {
+        let mut devices = images
+            .iter()
+            .map(|image| MemoryDevice::from_snapshot(image, self.geometry) as Arc<dyn BlockDevice>);
         let data = devices.next().unwrap();
         driver.history.judge(&parts(self.setup, data, devices.next()), moment)
     }
@@ -84,14 +113,17 @@ impl Run {
                 return Ok(());
             }
             let (devices, second) = self.live(&images, driver.history.clone(), last, dice.roll());
-            self.cut_everywhere(&devices, &second, dice, |_, _, _| Ok(())).map_err(|what| format!("second life: {what}"))
+            self.cut_everywhere(&devices, &second, dice, |_, _, _| Ok(()))
+                .map_err(|what| format!("second life: {what}"))
         })
     }
 }
 
 fn search(setup: Setup, geometry: Geometry, seeds: std::ops::Range<u64>) -> Option<String> {
     let run = Run { setup, geometry, steps: 45, choices: 6 };
-    seeds.into_iter().find_map(|seed| run.run(seed).err().map(|what| format!("seed {seed}: {what}")))
+    seeds
+        .into_iter()
+        .find_map(|seed| run.run(seed).err().map(|what| format!("seed {seed}: {what}")))
 }
 
 #[test]

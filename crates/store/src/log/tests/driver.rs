@@ -1,11 +1,13 @@
-//! A small file system's worth of use of the log, on devices that forget, with the history that a judge needs.
+//! A small file system's worth of use of the log, on devices that forget, with the history that a
+//! judge needs.
 //!
 //! ```text
 //!  data device   0        4 KiB      64 KiB                  + ring          + 24 slots of 2 KiB
 //!                │ commit │ commit   │ ring (unless separate)│ slot │ slot │ … │
 //! ```
-//! A *slot* stands for a block. A *tenure* is the time a slot belongs to one file: from the record that exposes it to the one that frees it.
-//! Every write to a slot is a new *version* whose bytes are found in no other, so that what a slot shows after a crash tells where it is from.
+//! A *slot* stands for a block. A *tenure* is the time a slot belongs to one file: from the record
+//! that exposes it to the one that frees it. Every write to a slot is a new *version* whose bytes
+//! are found in no other, so that what a slot shows after a crash tells where it is from.
 
 use std::sync::Arc;
 
@@ -113,8 +115,17 @@ fn content(number: usize) -> Arc<[u8]> {
     (0..SLOT / 8).flat_map(|_| dice.roll().to_le_bytes()).collect()
 }
 
-pub(super) fn parts(setup: Setup, data: Arc<dyn BlockDevice>, log: Option<Arc<dyn BlockDevice>>) -> LogParts {
-    LogParts { data, log, volume: volume(), place: LogPlace { separate: setup.separate, start_byte: RING_START, len_bytes: RING } }
+pub(super) fn parts(
+    setup: Setup,
+    data: Arc<dyn BlockDevice>,
+    log: Option<Arc<dyn BlockDevice>>,
+) -> LogParts {
+    LogParts {
+        data,
+        log,
+        volume: volume(),
+        place: LogPlace { separate: setup.separate, start_byte: RING_START, len_bytes: RING },
+    }
 }
 
 /// Reads the newer of the two commits: its number and position.
@@ -123,7 +134,12 @@ pub(super) fn last_commit(data: &Arc<dyn BlockDevice>) -> (u64, LogPosition) {
         let mut buf = AlignedBuf::zeroed(SECTOR);
         data.read_at(&mut buf, offset).unwrap();
         let crc = u32::from_le_bytes(buf[40..44].try_into().unwrap());
-        (crc32c(&buf[..40]) == crc).then(|| (u64::from_le_bytes(buf[..8].try_into().unwrap()), LogPosition::decode(&buf[8..40]).unwrap()))
+        (crc32c(&buf[..40]) == crc).then(|| {
+            (
+                u64::from_le_bytes(buf[..8].try_into().unwrap()),
+                LogPosition::decode(&buf[8..40]).unwrap(),
+            )
+        })
     };
     read(0).max_by_number(read(4096)).unwrap_or((0, LogPosition::START))
 }
@@ -139,7 +155,8 @@ impl MaxByNumber for Option<(u64, LogPosition)> {
 }
 
 impl Driver {
-    /// Starts a life on the devices, after the records of `history` up to `last` (those that a replay found).
+    /// Starts a life on the devices, after the records of `history` up to `last` (those that a
+    /// replay found).
     pub(super) fn start(
         setup: Setup,
         data: Arc<SimulatedDevice>,
@@ -155,13 +172,18 @@ impl Driver {
         let parts = parts(setup, data, log);
         let slots = history.rewind(last);
         let (commits, old) = last_commit(&parts.data);
-        let mut next = if last == Lsn(0) { LogPosition::START } else { LogPosition { incarnation: old.incarnation + 1, ..LogPosition::START } };
+        let mut next = if last == Lsn(0) {
+            LogPosition::START
+        } else {
+            LogPosition { incarnation: old.incarnation + 1, ..LogPosition::START }
+        };
         if setup.bug == Bug::SameIncarnation {
             next.incarnation = 1;
         }
         next.applied = last;
         let opened = IntentLog::open(parts.clone(), next).unwrap();
-        let mut driver = Self { setup, parts, log: opened, moments, history, slots, commits, dice: Dice(seed) };
+        let mut driver =
+            Self { setup, parts, log: opened, moments, history, slots, commits, dice: Dice(seed) };
         driver.parts.data.flush().unwrap();
         driver.write_commit(next);
         driver
@@ -231,13 +253,24 @@ impl Driver {
     fn write(&mut self, slot: usize) -> Version {
         let id = self.history.contents.len();
         self.history.contents.push(content(id));
-        self.parts.data.write_at(&AlignedBuf::from_slice(&self.history.contents[id]), slot_offset(slot)).unwrap();
+        self.parts
+            .data
+            .write_at(&AlignedBuf::from_slice(&self.history.contents[id]), slot_offset(slot))
+            .unwrap();
         Version { id, moment: Some(self.now()) }
     }
 
     fn free_slots(&self) -> Vec<usize> {
-        let reusable = if self.setup.bug == Bug::ReuseBeforeSealed { self.log.durable_lsn() } else { self.log.sealed_lsn() };
-        (0..SLOTS).filter(|slot| self.slots[*slot].tenure.is_none() && self.slots[*slot].freed_by <= reusable).collect()
+        let reusable = if self.setup.bug == Bug::ReuseBeforeSealed {
+            self.log.durable_lsn()
+        } else {
+            self.log.sealed_lsn()
+        };
+        (0..SLOTS)
+            .filter(|slot| {
+                self.slots[*slot].tenure.is_none() && self.slots[*slot].freed_by <= reusable
+            })
+            .collect()
     }
 
     /// Writes new data into free slots, then the record that makes it readable.
@@ -258,11 +291,21 @@ impl Driver {
             segments.push((slot_offset(slot), exposed as u32));
             tenures.push(self.history.tenures.len());
             self.slots[slot].tenure = Some(self.history.tenures.len());
-            self.history.tenures.push(Tenure { slot, exposed, versions: vec![version], floor: 0, lsn });
+            self.history.tenures.push(Tenure {
+                slot,
+                exposed,
+                versions: vec![version],
+                floor: 0,
+                lsn,
+            });
         }
         let mut made = record(lsn.0, 30);
         if self.setup.bug != Bug::ExposeWithoutChecksum {
-            made = if self.dice.one_in(4) { made.after_barrier() } else { made.exposing(Exposure { segments, crc: crc.finish() }) };
+            made = if self.dice.one_in(4) {
+                made.after_barrier()
+            } else {
+                made.exposing(Exposure { segments, crc: crc.finish() })
+            };
         }
         self.append(made, Effect::Expose(tenures));
     }
@@ -276,7 +319,9 @@ impl Driver {
         let Some(slot) = self.owned_slot() else { return };
         let tenure = self.slots[slot].tenure.unwrap();
         let lsn = self.history.tenures[tenure].lsn;
-        if self.setup.bug != Bug::OverwriteWithoutPermission && self.log.permit_overwrite(lsn).unwrap() == SyncOutcome::NeedsCommit {
+        if self.setup.bug != Bug::OverwriteWithoutPermission
+            && self.log.permit_overwrite(lsn).unwrap() == SyncOutcome::NeedsCommit
+        {
             self.commit();
         }
         let version = self.write(slot);
@@ -294,7 +339,8 @@ impl Driver {
     fn commit(&mut self) {
         let since = self.now();
         let lsn = self.log.last_lsn();
-        let through_the_log = self.dice.one_in(2) && self.log.sync(lsn).unwrap() == SyncOutcome::Durable;
+        let through_the_log =
+            self.dice.one_in(2) && self.log.sync(lsn).unwrap() == SyncOutcome::Durable;
         if !through_the_log {
             assert_eq!(self.log.sync(Lsn(0)).unwrap(), SyncOutcome::Durable);
         }
@@ -353,29 +399,46 @@ impl History {
         for effect in &self.effects[..last.0 as usize] {
             match effect {
                 Effect::Nothing => {}
-                Effect::Expose(tenures) => owners.extend(tenures.iter().map(|tenure| (self.tenures[*tenure].slot, *tenure))),
-                Effect::Free(slot) => assert!(owners.remove(slot).is_some(), "the test freed a free slot"),
+                Effect::Expose(tenures) => owners
+                    .extend(tenures.iter().map(|tenure| (self.tenures[*tenure].slot, *tenure))),
+                Effect::Free(slot) => {
+                    assert!(owners.remove(slot).is_some(), "the test freed a free slot")
+                }
             }
         }
         owners
     }
 
     /// Judges what a replay found on `parts` after the power went at `moment`.
-    pub(super) fn judge(&self, parts: &LogParts, moment: usize) -> std::result::Result<Lsn, String> {
+    pub(super) fn judge(
+        &self,
+        parts: &LogParts,
+        moment: usize,
+    ) -> std::result::Result<Lsn, String> {
         let (_, position) = last_commit(&parts.data);
-        let (report, replayed) = collect(parts, position).map_err(|error| format!("replay failed: {error}"))?;
+        let (report, replayed) =
+            collect(parts, position).map_err(|error| format!("replay failed: {error}"))?;
         if let Some(damaged) = report.damaged {
             return Err(format!("a power cut was taken for damage: {damaged}"));
         }
         for (index, (lsn, found)) in replayed.iter().enumerate() {
-            let expected = self.records.get(lsn.0 as usize - 1).ok_or_else(|| format!("I-LOG-7: {lsn:?} was never appended"))?;
-            if lsn.0 != position.applied.0 + 1 + index as u64 || found.rows != expected.rows || found.kind != expected.kind {
+            let expected = self
+                .records
+                .get(lsn.0 as usize - 1)
+                .ok_or_else(|| format!("I-LOG-7: {lsn:?} was never appended"))?;
+            if lsn.0 != position.applied.0 + 1 + index as u64
+                || found.rows != expected.rows
+                || found.kind != expected.kind
+            {
                 return Err(format!("I-LOG-7: {lsn:?} is not the record that was appended"));
             }
         }
         let promises = || self.promises.iter().filter(|promise| promise.until <= moment);
         if let Some(broken) = promises().find(|promise| promise.lsn > report.last) {
-            return Err(format!("I-LOG-3, I-LOG-5: {broken:?} is broken: the log ends at {:?} ({})", report.last, report.end));
+            return Err(format!(
+                "I-LOG-3, I-LOG-5: {broken:?} is broken: the log ends at {:?} ({})",
+                report.last, report.end
+            ));
         }
         let flushed = promises().map(|promise| promise.since).max().unwrap_or(0);
         for (slot, tenure) in self.owners(report.last) {
@@ -384,14 +447,22 @@ impl History {
         Ok(report.last)
     }
 
-    fn judge_slot(&self, parts: &LogParts, slot: usize, tenure: &Tenure, flushed: usize) -> std::result::Result<(), String> {
+    fn judge_slot(
+        &self,
+        parts: &LogParts,
+        slot: usize,
+        tenure: &Tenure,
+        flushed: usize,
+    ) -> std::result::Result<(), String> {
         let is_flushed = |version: &Version| version.moment.is_some_and(|moment| moment <= flushed);
         let floor = tenure.versions.iter().rposition(is_flushed).unwrap_or(tenure.floor);
         let mut shown = AlignedBuf::zeroed(SLOT as usize);
         parts.data.read_at(&mut shown, slot_offset(slot)).unwrap();
         for from in (0..tenure.exposed).step_by(SECTOR) {
             let sector = from..(from + SECTOR).min(tenure.exposed);
-            let legitimate = |version: &Version| self.contents[version.id][sector.clone()] == shown[sector.clone()];
+            let legitimate = |version: &Version| {
+                self.contents[version.id][sector.clone()] == shown[sector.clone()]
+            };
             if !tenure.versions[floor..].iter().any(legitimate) {
                 return Err(format!(
                     "I-LOG-4: slot {slot} shows bytes at {from} that its file never wrote, or that were overwritten durably: {tenure:?} {flushed}"

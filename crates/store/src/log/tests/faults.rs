@@ -2,7 +2,10 @@
 
 use std::sync::Arc;
 
-use bedplate_block::{AlignedBuf, BlockDevice, Fault, FaultRule, FlushFault, MemoryDevice, ReadFault, SimulatedDevice, Trigger, WriteFault};
+use bedplate_block::{
+    AlignedBuf, BlockDevice, Fault, FaultRule, FlushFault, MemoryDevice, ReadFault,
+    SimulatedDevice, Trigger, WriteFault,
+};
 
 use super::*;
 use crate::ErrorKind;
@@ -78,16 +81,29 @@ fn a_latched_log_buffers_no_more_than_a_healthy_one() {
 #[test]
 fn a_failure_of_either_device_latches_a_log_on_its_own() {
     for fail_data in [true, false] {
-        let (data, log_device) = (SimulatedDevice::new(1 << 20, 4), SimulatedDevice::new(1 << 20, 5));
+        let (data, log_device) =
+            (SimulatedDevice::new(1 << 20, 4), SimulatedDevice::new(1 << 20, 5));
         let place = LogPlace { separate: true, start_byte: RING_START, len_bytes: RING };
-        let parts = LogParts { data: Arc::clone(&data) as _, log: Some(Arc::clone(&log_device) as _), volume: volume(), place };
+        let parts = LogParts {
+            data: Arc::clone(&data) as _,
+            log: Some(Arc::clone(&log_device) as _),
+            volume: volume(),
+            place,
+        };
         let log = open(&parts);
         let first = log.append(&record(1, 10).exposing(Exposure::of(1 << 17, &[0; 10])));
         assert_eq!(log.sync(first).unwrap(), SyncOutcome::Durable);
         assert_eq!(log.sealed_lsn(), first, "data before log: sealed at once");
-        assert_eq!((data.counters().flushes, log_device.counters().flushes, log_device.counters().writes), (1, 1, 1));
+        assert_eq!(
+            (data.counters().flushes, log_device.counters().flushes, log_device.counters().writes),
+            (1, 1, 1)
+        );
         assert_eq!(log.sync(Lsn(0)).unwrap(), SyncOutcome::Durable);
-        assert_eq!((data.counters().flushes, log_device.counters().flushes), (2, 1), "no news: the log device is left alone");
+        assert_eq!(
+            (data.counters().flushes, log_device.counters().flushes),
+            (2, 1),
+            "no news: the log device is left alone"
+        );
 
         let broken = if fail_data { &data } else { &log_device };
         broken.inject(FaultRule::new(Fault::Flush(FlushFault::Fail), Trigger::Next(1)));
@@ -159,7 +175,10 @@ fn exposed_data_that_cannot_be_read_ends_the_log_and_is_called_damage() {
     log.append(&record(1, 10));
     log.append(&record(2, 10).exposing(Exposure::of(1 << 18, &[0; 10])));
     assert_eq!(log.sync(Lsn(2)).unwrap(), SyncOutcome::Durable);
-    device.inject(FaultRule::new(Fault::Read(bedplate_block::ReadFault::Fail), Trigger::Always).within(1 << 18..(1 << 18) + 512));
+    device.inject(
+        FaultRule::new(Fault::Read(bedplate_block::ReadFault::Fail), Trigger::Always)
+            .within(1 << 18..(1 << 18) + 512),
+    );
     let (report, _) = collect(&parts, LogPosition::START).unwrap();
     assert_eq!(report.last, Lsn(1));
     assert!(report.damaged.is_some_and(|damaged| damaged.contains("cannot be read")));
@@ -197,7 +216,8 @@ fn what_an_earlier_life_left_is_not_replayed() {
     let device = MemoryDevice::new(1 << 20);
     let parts = parts_on(device, RING);
     for life in 1..=3 {
-        let position = LogPosition { incarnation: life, applied: Lsn((life - 1) * 2), ..LogPosition::START };
+        let position =
+            LogPosition { incarnation: life, applied: Lsn((life - 1) * 2), ..LogPosition::START };
         let log = IntentLog::open(parts.clone(), position).unwrap();
         for _ in 0..2 {
             let lsn = log.append(&record(life, 10));
@@ -207,13 +227,18 @@ fn what_an_earlier_life_left_is_not_replayed() {
             }
         }
         let (report, replayed) = collect(&parts, position).unwrap();
-        assert_eq!(replayed.len(), if life == 3 { 1 } else { 2 }, "what was written in another life does not count");
+        assert_eq!(
+            replayed.len(),
+            if life == 3 { 1 } else { 2 },
+            "what was written in another life does not count"
+        );
         assert!(replayed.iter().all(|(_, found)| *found == record(life, 10)));
         assert_eq!((report.next.incarnation, report.damaged), (life + 1, None));
     }
 }
 
-/// A log whose writes, the last one too, lie across the windows in which it is read; the data that the last record exposes did not arrive.
+/// A log whose writes, the last one too, lie across the windows in which it is read; the data that
+/// the last record exposes did not arrive.
 struct Long {
     device: Arc<SimulatedDevice>,
     parts: LogParts,
@@ -233,7 +258,8 @@ fn long() -> Long {
     let mut batches = Vec::new();
     for n in 1..=5_u64 {
         let exposed = AlignedBuf::from_slice(&[n as u8; 4096]);
-        // The last record's data is never written: it was not reported as durable, and it seals nothing before it that would need it.
+        // The last record's data is never written: it was not reported as durable, and it seals
+        // nothing before it that would need it.
         if n < 5 {
             device.write_at(&exposed, data + n * 4096).unwrap();
         }
@@ -245,19 +271,32 @@ fn long() -> Long {
 }
 
 impl Long {
-    /// Replays under a fault, and requires of what comes out that it is true: a prefix, with nothing in it that is not so.
+    /// Replays under a fault, and requires of what comes out that it is true: a prefix, with
+    /// nothing in it that is not so.
     fn replayed(&self, fault: ReadFault, trigger: Trigger) -> Option<u64> {
         self.device.clear_faults();
         self.device.inject(FaultRule::new(Fault::Read(fault), trigger));
         match collect(&self.parts, LogPosition::START) {
             Ok((report, found)) => {
-                assert!(report.last.0 <= self.records, "{fault:?} {trigger:?}: record {} exposes what is not there", report.last.0);
+                assert!(
+                    report.last.0 <= self.records,
+                    "{fault:?} {trigger:?}: record {} exposes what is not there",
+                    report.last.0
+                );
                 let expected = (1..).map(|n| (Lsn(n), n)).zip(&found);
-                expected.for_each(|((lsn, n), (found, told))| assert!(lsn == *found && told.rows == record(n, 90_000).rows, "{fault:?} {trigger:?}"));
+                expected.for_each(|((lsn, n), (found, told))| {
+                    assert!(
+                        lsn == *found && told.rows == record(n, 90_000).rows,
+                        "{fault:?} {trigger:?}"
+                    )
+                });
                 Some(report.last.0)
             }
             Err(error) => {
-                assert!(matches!(error.kind, ErrorKind::Corrupt | ErrorKind::Io), "{fault:?} {trigger:?}: {error}");
+                assert!(
+                    matches!(error.kind, ErrorKind::Corrupt | ErrorKind::Io),
+                    "{fault:?} {trigger:?}: {error}"
+                );
                 assert!(error.message.len() > 10, "{error}");
                 None
             }
@@ -268,8 +307,9 @@ impl Long {
 /// Where the fields of a log write's header begin, docs/format.md.
 const FIELDS: [u64; 12] = [0, 8, 12, 16, 32, 40, 48, 56, 64, 72, 80, 84];
 
-/// A header that is read twice once counted as it came first, and the checksum as it came second: a bit of the first that was wrong could seal records whose
-/// data is not there. And a single wrong answer at the end of the log cost acknowledged records.
+/// A header that is read twice once counted as it came first, and the checksum as it came second: a
+/// bit of the first that was wrong could seal records whose data is not there. And a single wrong
+/// answer at the end of the log cost acknowledged records.
 #[test]
 fn a_device_that_changes_its_mind_between_two_reads_of_a_recovery() {
     let long = long();
@@ -280,19 +320,35 @@ fn a_device_that_changes_its_mind_between_two_reads_of_a_recovery() {
         long.device.counters().reads - before
     };
     assert!(reads > 5, "the log is read in windows: {reads}");
-    // Once: every field of every header, at every read of either pass, and the data of every exposure.
+    // Once: every field of every header, at every read of either pass, and the data of every
+    // exposure.
     for nth in 1..=reads {
         for batch in &long.batches {
             for byte in FIELDS {
-                let last = long.replayed(ReadFault::Turn { at: batch + byte, mask: 1 }, Trigger::Nth(nth));
-                assert_eq!(last, Some(long.records), "one wrong answer, of read {nth} at byte {byte} of a header, costs nothing");
+                let last =
+                    long.replayed(ReadFault::Turn { at: batch + byte, mask: 1 }, Trigger::Nth(nth));
+                assert_eq!(
+                    last,
+                    Some(long.records),
+                    "one wrong answer, of read {nth} at byte {byte} of a header, costs nothing"
+                );
             }
         }
         for n in [1, 4] {
-            assert_eq!(long.replayed(ReadFault::Turn { at: long.data + n * 4096, mask: 1 }, Trigger::Nth(nth)), Some(long.records));
+            assert_eq!(
+                long.replayed(
+                    ReadFault::Turn { at: long.data + n * 4096, mask: 1 },
+                    Trigger::Nth(nth)
+                ),
+                Some(long.records)
+            );
         }
-        assert_eq!(long.replayed(ReadFault::Misdirect { to: 0 }, Trigger::Nth(nth)), Some(long.records));
-        // From then on, so that all of the second pass differs from the first: never more than is true.
+        assert_eq!(
+            long.replayed(ReadFault::Misdirect { to: 0 }, Trigger::Nth(nth)),
+            Some(long.records)
+        );
+        // From then on, so that all of the second pass differs from the first: never more than is
+        // true.
         for batch in &long.batches {
             for byte in FIELDS.into_iter().chain([5000]) {
                 long.replayed(ReadFault::Turn { at: batch + byte, mask: 4 }, Trigger::From(nth));

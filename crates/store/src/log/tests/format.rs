@@ -13,24 +13,27 @@ use crate::decode::Reader;
 use crate::log::{LogDeviceHead, SyncOutcome};
 
 fn any_row() -> impl Strategy<Value = RowChange> {
-    (0..Table::ALL.len(), vec(any::<u8>(), 0..300), proptest::option::of(vec(any::<u8>(), 0..600))).prop_map(|(table, key, value)| RowChange {
-        table: Table::ALL[table],
-        key: key.into(),
-        value: value.map(Into::into),
-    })
+    (0..Table::ALL.len(), vec(any::<u8>(), 0..300), proptest::option::of(vec(any::<u8>(), 0..600)))
+        .prop_map(|(table, key, value)| RowChange {
+            table: Table::ALL[table],
+            key: key.into(),
+            value: value.map(Into::into),
+        })
 }
 
 fn any_exposure() -> impl Strategy<Value = Exposure> {
-    (vec((0..1_u64 << 40, 1..2000_u32), 1..20), any::<u32>()).prop_map(|(segments, crc)| Exposure { segments, crc })
+    (vec((0..1_u64 << 40, 1..2000_u32), 1..20), any::<u32>())
+        .prop_map(|(segments, crc)| Exposure { segments, crc })
 }
 
 fn any_record() -> impl Strategy<Value = Record> {
-    (0..RecordKind::ALL.len(), vec(any_row(), 0..12), proptest::option::of(any_exposure())).prop_map(|(kind, rows, exposes)| Record {
-        kind: RecordKind::ALL[kind],
-        rows,
-        barrier: exposes.is_none(),
-        exposes,
-    })
+    (0..RecordKind::ALL.len(), vec(any_row(), 0..12), proptest::option::of(any_exposure()))
+        .prop_map(|(kind, rows, exposes)| Record {
+            kind: RecordKind::ALL[kind],
+            rows,
+            barrier: exposes.is_none(),
+            exposes,
+        })
 }
 
 fn encoded(record: &Record) -> Vec<u8> {
@@ -81,7 +84,8 @@ proptest! {
         }
     }
 
-    /// A valid checksum proves nothing about what it covers: whatever an intact batch holds is decoded with the same suspicion.
+    /// A valid checksum proves nothing about what it covers: whatever an intact batch holds is
+    /// decoded with the same suspicion.
     #[test]
     fn an_intact_batch_of_nonsense_is_refused_without_a_panic(payload in vec(any::<u8>(), 0..400), count in 0..40_u32) {
         let parts = memory_parts(64 << 10);
@@ -147,7 +151,8 @@ fn a_batch_is_taken_only_where_it_was_written_and_by_its_own_volume() {
 fn a_large_exposure_becomes_a_barrier() {
     let segments = vec![(0, 1 << 20), (1 << 20, 1)];
     let large = record(1, 1).exposing(Exposure { segments, crc: 0 });
-    let many = record(1, 1).exposing(Exposure { segments: vec![(0, 1); Exposure::SEGMENTS_MAX + 1], crc: 0 });
+    let many = record(1, 1)
+        .exposing(Exposure { segments: vec![(0, 1); Exposure::SEGMENTS_MAX + 1], crc: 0 });
     for record in [large, many] {
         let decoded = Record::decode(&mut Reader::new(&encoded(&record), "a record")).unwrap();
         assert!(decoded.barrier && decoded.exposes.is_none());
@@ -160,7 +165,9 @@ fn a_log_device_says_whose_it_is() {
     let device: Arc<dyn BlockDevice> = MemoryDevice::new(10 << 20);
     assert_eq!(LogDeviceHead::read(&device).unwrap(), None);
     let head = LogDeviceHead::plan(volume(), device.size_bytes(), 1 << 30, 1 << 20).unwrap();
-    assert!(head.place.separate && head.place.start_byte + head.place.len_bytes == device.size_bytes());
+    assert!(
+        head.place.separate && head.place.start_byte + head.place.len_bytes == device.size_bytes()
+    );
     head.write(&device).unwrap();
     assert_eq!(LogDeviceHead::read(&device).unwrap(), Some(head));
     assert_eq!(LogDeviceHead::plan(volume(), 1 << 20, 1 << 30, 1 << 20), None);
@@ -175,7 +182,10 @@ fn a_log_device_says_whose_it_is() {
 #[test]
 fn a_log_device_that_shrank_is_refused() {
     let large: Arc<dyn BlockDevice> = SimulatedDevice::new(10 << 20, 1);
-    LogDeviceHead::plan(volume(), large.size_bytes(), 1 << 30, 1 << 20).unwrap().write(&large).unwrap();
+    LogDeviceHead::plan(volume(), large.size_bytes(), 1 << 30, 1 << 20)
+        .unwrap()
+        .write(&large)
+        .unwrap();
     let mut head = AlignedBuf::zeroed(4096);
     large.read_at(&mut head, 0).unwrap();
     let small: Arc<dyn BlockDevice> = MemoryDevice::new(5 << 20);
@@ -186,9 +196,22 @@ fn a_log_device_that_shrank_is_refused() {
 #[test]
 fn a_place_that_does_not_suit_the_device_is_refused() {
     let parts = memory_parts(64 << 10);
-    for (start_byte, len_bytes) in [(RING_START, 1 << 40), (u64::MAX, 4096), (100, 64 << 10), (RING_START, 1000), (RING_START, 2048)] {
-        let wrong = LogParts { place: LogPlace { separate: false, start_byte, len_bytes }, ..parts.clone() };
-        assert_eq!(IntentLog::open(wrong, LogPosition::START).unwrap_err().kind, ErrorKind::Corrupt, "{start_byte} {len_bytes}");
+    for (start_byte, len_bytes) in [
+        (RING_START, 1 << 40),
+        (u64::MAX, 4096),
+        (100, 64 << 10),
+        (RING_START, 1000),
+        (RING_START, 2048),
+    ] {
+        let wrong = LogParts {
+            place: LogPlace { separate: false, start_byte, len_bytes },
+            ..parts.clone()
+        };
+        assert_eq!(
+            IntentLog::open(wrong, LogPosition::START).unwrap_err().kind,
+            ErrorKind::Corrupt,
+            "{start_byte} {len_bytes}"
+        );
     }
     let odd = LogPosition { offset: 512, ..LogPosition::START };
     assert_eq!(IntentLog::open(parts, odd).unwrap_err().kind, ErrorKind::Corrupt);

@@ -15,7 +15,9 @@ use std::sync::Arc;
 use bedplate_block::{BlockDevice, MemoryDevice};
 use uuid::Uuid;
 
-use super::{Exposure, IntentLog, LogParts, LogPlace, LogPosition, Record, RecordKind, ReplayReport, replay};
+use super::{
+    Exposure, IntentLog, LogParts, LogPlace, LogPosition, Record, RecordKind, ReplayReport, replay,
+};
 use crate::checksum::crc32c;
 use crate::row::{RowChange, Table};
 use crate::{Lsn, Result};
@@ -28,7 +30,12 @@ fn volume() -> Uuid {
 }
 
 fn parts_on(data: Arc<dyn BlockDevice>, ring_bytes: u64) -> LogParts {
-    LogParts { data, log: None, volume: volume(), place: LogPlace { separate: false, start_byte: RING_START, len_bytes: ring_bytes } }
+    LogParts {
+        data,
+        log: None,
+        volume: volume(),
+        place: LogPlace { separate: false, start_byte: RING_START, len_bytes: ring_bytes },
+    }
 }
 
 fn memory_parts(ring_bytes: u64) -> LogParts {

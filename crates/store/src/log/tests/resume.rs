@@ -16,8 +16,9 @@ fn lsns(records: &[(Lsn, Record)]) -> Vec<u64> {
     records.iter().map(|(lsn, _)| lsn.0).collect()
 }
 
-/// I-LOG-8: of five log writes of one round the second did not arrive. What is written in its place leads to the fifth, by its length, its sequence number
-/// and its records, and the fifth must not count.
+/// I-LOG-8: of five log writes of one round the second did not arrive. What is written in its place
+/// leads to the fifth, by its length, its sequence number and its records, and the fifth must not
+/// count.
 #[test]
 fn i_log_8_what_an_interrupted_round_left_does_not_follow_what_comes_after_it() {
     let parts = memory_parts(8 << 20);
@@ -29,14 +30,18 @@ fn i_log_8_what_an_interrupted_round_left_does_not_follow_what_comes_after_it() 
     assert_eq!(log.sync(Lsn(5)).unwrap(), SyncOutcome::Durable);
     drop(log);
     let (report, _) = collect(&parts, LogPosition::START).unwrap();
-    let [first, second, .., fifth] = report.kept.batches[..] else { panic!("{:?}", report.kept.batches) };
+    let [first, second, .., fifth] = report.kept.batches[..] else {
+        panic!("{:?}", report.kept.batches)
+    };
     parts.data.write_at(&AlignedBuf::zeroed(4096), RING_START + second.offset).unwrap();
 
     let (log, found) = resume(&parts);
     assert_eq!(lsns(&found), [1]);
     let unit = log.used_bytes() - u64::from(first.len);
     // After the seal two more, with three records, which end where the fifth begins.
-    let in_batch = |records: u64, bytes| (96 + records * record(0, bytes).encoded_len() as u64).next_multiple_of(unit);
+    let in_batch = |records: u64, bytes| {
+        (96 + records * record(0, bytes).encoded_len() as u64).next_multiple_of(unit)
+    };
     let long = fifth.offset - second.offset - unit - in_batch(2, 100 << 10) - in_batch(1, 0);
     log.append(&record(12, usize::try_from(long).unwrap()));
     log.append(&record(13, 100 << 10));
@@ -45,10 +50,15 @@ fn i_log_8_what_an_interrupted_round_left_does_not_follow_what_comes_after_it() 
     let (report, found) = collect(&parts, LogPosition::START).unwrap();
     assert_eq!(lsns(&found), [1, 2, 3, 4], "{}", report.end);
     let last = report.kept.batches.last().unwrap();
-    assert_eq!((last.offset + u64::from(last.len), last.sequence + 1), (fifth.offset, fifth.sequence), "the test missed its aim");
+    assert_eq!(
+        (last.offset + u64::from(last.len), last.sequence + 1),
+        (fifth.offset, fifth.sequence),
+        "the test missed its aim"
+    );
 }
 
-/// I-LOG-7, I-LOG-5: a log that ended within a log write keeps the records before the end, seals them and all before them, and never takes the others.
+/// I-LOG-7, I-LOG-5: a log that ended within a log write keeps the records before the end, seals
+/// them and all before them, and never takes the others.
 #[test]
 fn i_log_7_i_log_5_a_log_that_ended_within_a_write_keeps_what_counts_of_it() {
     let parts = memory_parts(1 << 20);
@@ -99,6 +109,9 @@ fn i_log_2_a_full_ring_does_not_go_on_and_stays_as_it_is() {
     for _ in 0..2 {
         let (report, found) = collect(&parts, LogPosition::START).unwrap();
         assert_eq!(found.len() as u64, full - 1);
-        assert_eq!(IntentLog::resume(parts.clone(), &report.kept).unwrap_err().kind, ErrorKind::NoSpace);
+        assert_eq!(
+            IntentLog::resume(parts.clone(), &report.kept).unwrap_err().kind,
+            ErrorKind::NoSpace
+        );
     }
 }

@@ -20,9 +20,16 @@ fn a_commit_of_one_is_one_write_and_one_flush() {
     assert_eq!(log.sync(Lsn(0)).unwrap(), SyncOutcome::Durable);
     assert_eq!(log.sync(Lsn(3)).unwrap(), SyncOutcome::Durable);
     let counters = parts.data.counters();
-    assert_eq!((counters.writes, counters.flushes), (5, 7), "a sync without news is a flush and nothing else");
+    assert_eq!(
+        (counters.writes, counters.flushes),
+        (5, 7),
+        "a sync without news is a flush and nothing else"
+    );
     let info = log.info();
-    assert_eq!((info.writes, info.records, info.flushes, info.syncs, info.used_bytes), (5, 5, 7, 7, 5 * 4096));
+    assert_eq!(
+        (info.writes, info.records, info.flushes, info.syncs, info.used_bytes),
+        (5, 5, 7, 7, 5 * 4096)
+    );
 }
 
 /// I-LOG-1.
@@ -39,20 +46,35 @@ fn what_was_synced_is_replayed_and_what_was_not_is_not() {
         log.append(record);
     }
     let (report, replayed) = collect(&parts, LogPosition::START).unwrap();
-    let expected: Vec<_> = records[..20].iter().cloned().enumerate().map(|(at, record)| (Lsn(at as u64 + 1), record)).collect();
+    let expected: Vec<_> = records[..20]
+        .iter()
+        .cloned()
+        .enumerate()
+        .map(|(at, record)| (Lsn(at as u64 + 1), record))
+        .collect();
     assert_eq!(replayed, expected);
-    assert_eq!((report.last, report.next), (Lsn(20), LogPosition { incarnation: 2, applied: Lsn(20), ..LogPosition::START }));
+    assert_eq!(
+        (report.last, report.next),
+        (Lsn(20), LogPosition { incarnation: 2, applied: Lsn(20), ..LogPosition::START })
+    );
     assert_eq!(report.damaged, None);
 }
 
-/// Syncs `count` records, trimming as a metadata commit would whenever the ring is full; returns the last position.
-fn go_round(log: &IntentLog, count: u64, bytes: impl Fn(u64) -> usize, mut check: impl FnMut(LogPosition)) -> u64 {
+/// Syncs `count` records, trimming as a metadata commit would whenever the ring is full; returns
+/// the last position.
+fn go_round(
+    log: &IntentLog,
+    count: u64,
+    bytes: impl Fn(u64) -> usize,
+    mut check: impl FnMut(LogPosition),
+) -> u64 {
     let mut commits = 0;
     let mut position = LogPosition::START;
     for n in 1..=count {
         let lsn = log.append(&record(n, bytes(n)));
         if log.sync(lsn).unwrap() == SyncOutcome::NeedsCommit {
-            // The metadata holds all but the last ten; a second commit may be needed when that is still too much.
+            // The metadata holds all but the last ten; a second commit may be needed when that is
+            // still too much.
             let upto = Lsn(lsn.0.saturating_sub(10).max(position.applied.0));
             assert!(upto <= log.durable_lsn());
             position = log.position_after(upto);
@@ -98,7 +120,11 @@ fn a_full_ring_asks_for_a_commit_and_goes_on_after_it() {
     };
     assert_eq!(full, Lsn(17), "16 units fit");
     let writes = parts.data.counters().writes;
-    assert_eq!(log.sync(full).unwrap(), SyncOutcome::NeedsCommit, "and again, as long as there is no commit");
+    assert_eq!(
+        log.sync(full).unwrap(),
+        SyncOutcome::NeedsCommit,
+        "and again, as long as there is no commit"
+    );
     assert_eq!(log.sync(Lsn(16)).unwrap(), SyncOutcome::Durable, "what was durable still is");
     assert_eq!(parts.data.counters().writes, writes);
     let (report, _) = collect(&parts, LogPosition::START).unwrap();
@@ -199,7 +225,13 @@ fn an_overwrite_is_permitted_for_nothing_or_for_one_seal() {
     let parts = memory_parts(RING);
     let log = open(&parts);
     let exposing = |n| record(n, 10).exposing(Exposure::of(1 << 17, b"data"));
-    parts.data.write_at(&bedplate_block::AlignedBuf::from_slice(&[b"data".as_slice(), &[0; 508]].concat()), 1 << 17).unwrap();
+    parts
+        .data
+        .write_at(
+            &bedplate_block::AlignedBuf::from_slice(&[b"data".as_slice(), &[0; 508]].concat()),
+            1 << 17,
+        )
+        .unwrap();
 
     // Still buffered: the log write waits for the data, and seals itself.
     let first = log.append(&exposing(1));

@@ -1,4 +1,5 @@
-//! A device in front of another: notes the moments at which the power may go, and drops flushes on command.
+//! A device in front of another: notes the moments at which the power may go, and drops flushes on
+//! command.
 
 use std::sync::Arc;
 
@@ -42,14 +43,22 @@ pub(crate) struct Tap {
 }
 
 impl Tap {
-    pub(crate) fn over(inner: Arc<SimulatedDevice>, moments: &Arc<Moments>, drop_flushes: bool) -> Arc<dyn BlockDevice> {
+    pub(crate) fn over(
+        inner: Arc<SimulatedDevice>,
+        moments: &Arc<Moments>,
+        drop_flushes: bool,
+    ) -> Arc<dyn BlockDevice> {
         moments.devices.lock().push(Arc::clone(&inner));
         HookedDevice::new(inner, Self { moments: Arc::clone(moments), drop_flushes })
     }
 }
 
 impl Hook for Tap {
-    fn call(&self, call: DeviceCall<'_>, pass: &mut dyn FnMut() -> bedplate_block::Result<()>) -> bedplate_block::Result<()> {
+    fn call(
+        &self,
+        call: DeviceCall<'_>,
+        pass: &mut dyn FnMut() -> bedplate_block::Result<()>,
+    ) -> bedplate_block::Result<()> {
         if self.drop_flushes && matches!(call, DeviceCall::Flush) {
             return Ok(());
         }

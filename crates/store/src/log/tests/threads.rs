@@ -4,7 +4,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use bedplate_block::{AlignedBuf, BlockDevice, CrashChoice, Fault, FaultRule, FlushFault, MemoryDevice, SimulatedDevice, Trigger};
+use bedplate_block::{
+    AlignedBuf, BlockDevice, CrashChoice, Fault, FaultRule, FlushFault, MemoryDevice,
+    SimulatedDevice, Trigger,
+};
 
 use super::*;
 use crate::log::SyncOutcome;
@@ -15,7 +18,10 @@ const THREADS: u64 = 8;
 fn committers_share_flushes_and_lose_nothing() {
     let device = SimulatedDevice::new(9 << 20, 7);
     // A flush that takes a while, so that callers meet.
-    device.inject(FaultRule::new(Fault::Flush(FlushFault::Delay(Duration::from_micros(300))), Trigger::Always));
+    device.inject(FaultRule::new(
+        Fault::Flush(FlushFault::Delay(Duration::from_micros(300))),
+        Trigger::Always,
+    ));
     let parts = parts_on(Arc::clone(&device) as _, 8 << 20);
     let log = open(&parts);
     let each = 100;
@@ -89,7 +95,8 @@ fn appenders_commits_and_seals_may_meet_in_any_way() {
     assert_eq!(replayed.len() as u64, last.0 - position.applied.0);
 }
 
-/// Threads append, overwrite and commit on a device that is cut at every moment afterwards; none touches another's blocks.
+/// Threads append, overwrite and commit on a device that is cut at every moment afterwards; none
+/// touches another's blocks.
 #[test]
 fn no_power_cut_loses_what_many_threads_committed() {
     let device = SimulatedDevice::new(2 << 20, 9);
@@ -111,7 +118,11 @@ fn no_power_cut_loses_what_many_threads_committed() {
                     };
                     let data = write(1);
                     let made = record(at, 20);
-                    let made = if dice.one_in(3) { made.after_barrier() } else { made.exposing(Exposure::of(at, &data[..700])) };
+                    let made = if dice.one_in(3) {
+                        made.after_barrier()
+                    } else {
+                        made.exposing(Exposure::of(at, &data[..700]))
+                    };
                     let lsn = log.append(&made);
                     if dice.one_in(3) {
                         assert_eq!(log.permit_overwrite(lsn).unwrap(), SyncOutcome::Durable);
@@ -127,16 +138,34 @@ fn no_power_cut_loses_what_many_threads_committed() {
     });
     let acknowledged = acknowledged.into_inner();
     for moment in 0..=device.operation_count() {
-        for choice in [CrashChoice::LoseAll, CrashChoice::KeepAll, CrashChoice::Seeded(1), CrashChoice::Seeded(2), CrashChoice::Seeded(3)] {
+        for choice in [
+            CrashChoice::LoseAll,
+            CrashChoice::KeepAll,
+            CrashChoice::Seeded(1),
+            CrashChoice::Seeded(2),
+            CrashChoice::Seeded(3),
+        ] {
             let parts = parts_on(device.crash_image(moment, &choice), 1 << 20);
             let (report, replayed) = collect(&parts, LogPosition::START).unwrap();
-            let promised = acknowledged.iter().filter(|(at, _)| *at <= moment).map(|(_, lsn)| *lsn).max().unwrap_or_default();
-            assert!(report.last >= promised, "moment {moment}, {choice:?}: {promised:?} was acknowledged, {}", report.end);
+            let promised = acknowledged
+                .iter()
+                .filter(|(at, _)| *at <= moment)
+                .map(|(_, lsn)| *lsn)
+                .max()
+                .unwrap_or_default();
+            assert!(
+                report.last >= promised,
+                "moment {moment}, {choice:?}: {promised:?} was acknowledged, {}",
+                report.end
+            );
             for (lsn, record) in replayed {
                 let at = u64::from_be_bytes(record.rows[0].key.as_slice().try_into().unwrap());
                 let mut shown = AlignedBuf::zeroed(1024);
                 parts.data.read_at(&mut shown, at).unwrap();
-                assert!(shown[..700].iter().all(|byte| [1, 2].contains(byte)), "moment {moment}, {choice:?}: {lsn:?} shows what nobody wrote");
+                assert!(
+                    shown[..700].iter().all(|byte| [1, 2].contains(byte)),
+                    "moment {moment}, {choice:?}: {lsn:?} shows what nobody wrote"
+                );
             }
         }
     }

@@ -1,7 +1,9 @@
-//! The gate: every batch of writes holds a pass from its plan to its end in place; what needs that no batch is under way has the gate alone.
+//! The gate: every batch of writes holds a pass from its plan to its end in place; what needs that
+//! no batch is under way has the gate alone.
 //!
-//! A pass does not belong to a thread: a queue's batch keeps it while the queue's owner does something else. So a thread that waits for the gate carries out
-//! what others left under way (`help`).
+//! A pass does not belong to a thread: a queue's batch keeps it while the queue's owner does
+//! something else. So a thread that waits for the gate carries out what others left under way
+//! (`help`).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -45,7 +47,8 @@ impl Gate {
         Some(Pass(Arc::clone(self)))
     }
 
-    /// Sleeps until there may be a pass, or for a moment; returns false at once where there may be one now.
+    /// Sleeps until there may be a pass, or for a moment; returns false at once where there may be
+    /// one now.
     pub(super) fn wait(&self) -> bool {
         let mut state = self.state.lock();
         let taken = state.alone || state.wanted > 0;

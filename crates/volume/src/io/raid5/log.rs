@@ -6,8 +6,9 @@
 //!     4 KiB    head, slot 1 ┘
 //!     8 KiB    records: a page that says what, then the bytes; one after the other until the log is full, then a new head and from the start
 //! ```
-//! A record counts when its epoch is the head's, its ordinal is not below the head's, and *every member that is up to date and takes part* holds
-//! its own part whole. The epoch is drawn at random at every import, so nothing that a user writes can pass for a record.
+//! A record counts when its epoch is the head's, its ordinal is not below the head's, and *every
+//! member that is up to date and takes part* holds its own part whole. The epoch is drawn at random
+//! at every import, so nothing that a user writes can pass for a record.
 
 use bedplate_block::{AlignedBuf, Segment};
 
@@ -66,7 +67,11 @@ impl Head {
 
 fn decode_head(page: &[u8], group: Id) -> Option<Head> {
     let mut reader = open(page, *HEAD_MAGIC, group)?;
-    let head = Head { incarnation: reader.u64("epoch").ok()?, generation: reader.u64("generation").ok()?, first: reader.u64("first").ok()? };
+    let head = Head {
+        incarnation: reader.u64("epoch").ok()?,
+        generation: reader.u64("generation").ok()?,
+        first: reader.u64("first").ok()?,
+    };
     // Both are counted, so none that is further away ever was, and there is always a next one.
     (head.generation <= COUNTED_MAX && head.first <= COUNTED_MAX).then_some(head)
 }
@@ -87,7 +92,10 @@ pub(crate) struct RecordPart {
 impl RecordPart {
     /// Returns the bytes that go to the log.
     pub fn encode(&self, group: Id) -> AlignedBuf {
-        assert!(self.places.len() <= BATCH_PLACES && self.bytes.len() as u64 <= BATCH_BYTES, "a record is no larger than a batch");
+        assert!(
+            self.places.len() <= BATCH_PLACES && self.bytes.len() as u64 <= BATCH_BYTES,
+            "a record is no larger than a batch"
+        );
         let mut page = start(*RECORD_MAGIC, group);
         page[24..32].copy_from_slice(&self.incarnation.to_le_bytes());
         page[32..40].copy_from_slice(&self.ordinal.to_le_bytes());
@@ -111,7 +119,9 @@ impl RecordPart {
     pub fn find(area: &[u8], group: Id, head: Head) -> Vec<Self> {
         let starts = (RECORDS as usize..area.len()).step_by(PAGE);
         let parts = starts.filter_map(|at| decode_part(&area[at..], group));
-        parts.filter(|part| part.incarnation == head.incarnation && part.ordinal >= head.first).collect()
+        parts
+            .filter(|part| part.incarnation == head.incarnation && part.ordinal >= head.first)
+            .collect()
     }
 }
 
@@ -122,12 +132,23 @@ fn decode_part(from: &[u8], group: Id) -> Option<RecordPart> {
     let (column, count) = (reader.u16("column").ok()?, reader.u16("places").ok()?);
     let (len, crc) = (reader.u32("length").ok()? as usize, reader.u32("checksum").ok()?);
     reader.u32("zero").ok()?;
-    let places: Option<Vec<Segment>> =
-        (0..count).map(|_| Some(Segment { offset: reader.u64("offset").ok()?, len: reader.u32("length").ok()? })).collect();
+    let places: Option<Vec<Segment>> = (0..count)
+        .map(|_| {
+            Some(Segment { offset: reader.u64("offset").ok()?, len: reader.u32("length").ok()? })
+        })
+        .collect();
     let places = places?;
     let bytes = from.get(PAGE..)?.get(..len)?;
-    let whole = crc32c(bytes) == crc && places.iter().map(|place| place.len as usize).sum::<usize>() == len;
-    whole.then(|| RecordPart { incarnation, ordinal, column, columns: u128::from(high) << 64 | u128::from(low), places, bytes: bytes.to_vec() })
+    let whole =
+        crc32c(bytes) == crc && places.iter().map(|place| place.len as usize).sum::<usize>() == len;
+    whole.then(|| RecordPart {
+        incarnation,
+        ordinal,
+        column,
+        columns: u128::from(high) << 64 | u128::from(low),
+        places,
+        bytes: bytes.to_vec(),
+    })
 }
 
 /// Makes the checksums of heads and records right.
@@ -160,7 +181,9 @@ fn seal(page: &mut [u8]) {
 
 /// Checks a page and returns a reader that stands behind what all pages have.
 fn open(page: &[u8], magic: [u8; 4], group: Id) -> Option<Reader<'_>> {
-    let good = page[4..8] == magic && page[8..24] == group.0 && page[..4] == crc32c(&page[4..]).to_le_bytes();
+    let good = page[4..8] == magic
+        && page[8..24] == group.0
+        && page[..4] == crc32c(&page[4..]).to_le_bytes();
     let mut reader = Reader::new(page);
     reader.take(24, "the start").ok().filter(|_| good)?;
     Some(reader)
@@ -178,7 +201,8 @@ pub(crate) struct Tail {
 impl Tail {
     /// Starts over behind a head.
     pub fn restart(&mut self, head: Head) {
-        *self = Self { head, next: head.first, at: RECORDS, rows: std::collections::HashSet::new() };
+        *self =
+            Self { head, next: head.first, at: RECORDS, rows: std::collections::HashSet::new() };
     }
 
     /// Returns the head that lets no record so far count.
@@ -206,8 +230,16 @@ mod tests {
     const GROUP: Id = Id([3; 16]);
 
     fn part(ordinal: u64, fill: u8) -> RecordPart {
-        let places = vec![Segment { offset: 5 << 20, len: 512 }, Segment { offset: 6 << 20, len: 4096 }];
-        RecordPart { incarnation: 77, ordinal, column: 2, columns: 0b110 | 1 << 100, places, bytes: vec![fill; 4608] }
+        let places =
+            vec![Segment { offset: 5 << 20, len: 512 }, Segment { offset: 6 << 20, len: 4096 }];
+        RecordPart {
+            incarnation: 77,
+            ordinal,
+            column: 2,
+            columns: 0b110 | 1 << 100,
+            places,
+            bytes: vec![fill; 4608],
+        }
     }
 
     #[test]

@@ -1,4 +1,5 @@
-//! A write to rows of a RAID-5, batch after batch, taken a step further by its owner or by any thread that waits for it.
+//! A write to rows of a RAID-5, batch after batch, taken a step further by its owner or by any
+//! thread that waits for it.
 //!
 //! ```text
 //!   go()   rows? ─► pass? ─► Batch::begin: read ─► log ─► flush ─► write ─► settle ─► next batch … all written: rows are free
@@ -39,17 +40,31 @@ impl RowWrite {
     /// Plans writes that do not overlap, sorted by address, whose regions the caller has entered.
     pub fn new(parity: &Parity, puts: &[Put]) -> Self {
         let mut spans: Vec<Span> = Vec::with_capacity(puts.len());
-        for (first, last) in puts.iter().filter(|put| put.len > 0).map(|put| parity.span(put.at, put.len as u64)) {
+        for (first, last) in
+            puts.iter().filter(|put| put.len > 0).map(|put| parity.span(put.at, put.len as u64))
+        {
             match spans.last_mut() {
                 Some(before) if before.1 >= first => before.1 = last.max(before.1),
                 _ => spans.push((first, last)),
             }
         }
-        Self { spans, rows: None, windows: plan::windows(&parity.raid5, puts), written: 0, batch: None }
+        Self {
+            spans,
+            rows: None,
+            windows: plan::windows(&parity.raid5, puts),
+            written: 0,
+            batch: None,
+        }
     }
 
     /// Goes on as far as it can; told to wait, it waits for the members once.
-    pub fn go(&mut self, io: &VolumeIo, parity: &Parity, buffers: &[&[u8]], mut wait: Wait) -> Result<Progress> {
+    pub fn go(
+        &mut self,
+        io: &VolumeIo,
+        parity: &Parity,
+        buffers: &[&[u8]],
+        mut wait: Wait,
+    ) -> Result<Progress> {
         if self.rows.is_none() {
             self.rows = parity.rows.try_lock(&self.spans);
         }
@@ -64,7 +79,11 @@ impl RowWrite {
                 self.batch = Some(Batch::begin(pass, on)?);
                 continue;
             };
-            let Some(done) = io.lanes.poll(&mut batch.fanout, std::mem::replace(&mut wait, Wait::No)) else { return Ok(Progress::InFlight) };
+            let Some(done) =
+                io.lanes.poll(&mut batch.fanout, std::mem::replace(&mut wait, Wait::No))
+            else {
+                return Ok(Progress::InFlight);
+            };
             if let Some(outcome) = batch.next(on, done)? {
                 self.end_batch(io, parity, &outcome)?;
             }
@@ -92,7 +111,8 @@ impl VolumeIo {
         if bytes.is_empty() {
             return Ok(());
         }
-        let mut row_write = RowWrite::new(parity, &[Put { at, buffer: 0, from: 0, len: bytes.len() }]);
+        let mut row_write =
+            RowWrite::new(parity, &[Put { at, buffer: 0, from: 0, len: bytes.len() }]);
         row_write.rows = Some(parity.rows.lock(&row_write.spans, || self.help(parity)));
         loop {
             match row_write.go(self, parity, &[bytes], Wait::ForAll)? {

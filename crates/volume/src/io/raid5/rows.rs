@@ -1,5 +1,7 @@
-//! Locks on rows: a write to a row, or anything that needs all of it to agree, has it alone. All that a call needs are taken at once, so there is no circular wait.
-//! Like a pass of the gate, a lock does not belong to a thread; a thread that waits for one carries out what others left under way.
+//! Locks on rows: a write to a row, or anything that needs all of it to agree, has it alone. All
+//! that a call needs are taken at once, so there is no circular wait. Like a pass of the gate, a
+//! lock does not belong to a thread; a thread that waits for one carries out what others left under
+//! way.
 
 use std::sync::Arc;
 
@@ -11,7 +13,8 @@ use crate::planted::{Mistake, is_planted};
 /// First and last row.
 pub(crate) type Span = (u64, u64);
 
-/// The rows that are locked now. Rank G0.5: after a region is entered or locked, before everything else.
+/// The rows that are locked now. Rank G0.5: after a region is entered or locked, before everything
+/// else.
 #[derive(Debug, Default)]
 pub(crate) struct RowLocks {
     held: Mutex<Vec<Span>>,
@@ -26,7 +29,8 @@ pub(crate) struct RowsHeld {
 }
 
 fn meets(held: &[Span], spans: &[Span]) -> bool {
-    !is_planted(Mistake::RowsNotLocked) && held.iter().any(|one| spans.iter().any(|two| one.0 <= two.1 && two.0 <= one.1))
+    !is_planted(Mistake::RowsNotLocked)
+        && held.iter().any(|one| spans.iter().any(|two| one.0 <= two.1 && two.0 <= one.1))
 }
 
 impl RowLocks {

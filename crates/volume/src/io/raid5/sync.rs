@@ -1,4 +1,5 @@
-//! Making rows agree: parity after a crash or in a new group, and the units of a member that is being brought up to date.
+//! Making rows agree: parity after a crash or in a new group, and the units of a member that is
+//! being brought up to date.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -29,7 +30,8 @@ impl Rows {
         self.columns[column].as_ref().map(|bytes| &bytes[from..from + unit])
     }
 
-    /// Returns the exclusive or of all columns but one in a row; nothing when one of them was not read.
+    /// Returns the exclusive or of all columns but one in a row; nothing when one of them was not
+    /// read.
     pub fn sum(&self, parity: &Parity, but: usize, row: u64) -> Option<AlignedBuf> {
         let mut sum = AlignedBuf::zeroed(parity.raid5.unit_bytes() as usize);
         self.sum_into(parity, but, row, &mut sum)?;
@@ -48,12 +50,14 @@ impl Rows {
     /// Says whether the parity of a row, of which all was read, is that of its data.
     pub fn agree(&self, parity: &Parity, row: u64) -> bool {
         let column = parity.raid5.parity_column(row);
-        self.sum(parity, column, row).is_some_and(|sum| self.unit(parity, column, row) == Some(&sum[..]))
+        self.sum(parity, column, row)
+            .is_some_and(|sum| self.unit(parity, column, row) == Some(&sum[..]))
     }
 }
 
 impl VolumeIo {
-    /// Makes the rows of a range agree, about `chunk` bytes of each member at once. Returns the members that were written.
+    /// Makes the rows of a range agree, about `chunk` bytes of each member at once. Returns the
+    /// members that were written.
     pub fn sync_rows(
         &self,
         epoch: &LayoutEpoch,
@@ -63,23 +67,31 @@ impl VolumeIo {
         in_doubt: bool,
         behind: bool,
     ) -> Result<Vec<Arc<MemberHandle>>> {
-        let (first, last) = (parity.raid5.place(range.start).row, parity.raid5.place(range.end - 1).row);
+        let (first, last) =
+            (parity.raid5.place(range.start).row, parity.raid5.place(range.end - 1).row);
         let step = (chunk / parity.raid5.unit_bytes()).max(1);
         let mut written = Vec::new();
         for from in (first..=last).step_by(step as usize) {
             let to = (from + step - 1).min(last);
             let _rows = self.lock_rows(parity, from, to);
-            let (handles, overwritten) = (self.group_state.handles(), self.group_state.overwritten_count());
-            let out = parity.out(&handles).map_err(|_| self.no_copy(Operation::Read, from * parity.raid5.row_bytes()))?;
+            let (handles, overwritten) =
+                (self.group_state.handles(), self.group_state.overwritten_count());
+            let out = parity
+                .out(&handles)
+                .map_err(|_| self.no_copy(Operation::Read, from * parity.raid5.row_bytes()))?;
             match out {
-                // Without a member there is nothing to compare; the parity log has made the rows agree.
+                // Without a member there is nothing to compare; the parity log has made the rows
+                // agree.
                 Some(out) if !(out.takes_writes && behind) => continue,
                 None if !in_doubt => continue,
                 _ => {}
             }
             let (rows, unread) = self.read_rows(parity, &handles, (from, to));
-            let agree = out.is_none() && unread.is_empty() && (from..=to).all(|row| rows.agree(parity, row));
-            // Parity is made of members that are what they were; of one that was overwritten there is nothing to compare.
+            let agree = out.is_none()
+                && unread.is_empty()
+                && (from..=to).all(|row| rows.agree(parity, row));
+            // Parity is made of members that are what they were; of one that was overwritten there
+            // is nothing to compare.
             if agree || out.is_none() && self.is_overwritten_since(epoch, overwritten)? {
                 self.give_rows(rows);
                 continue;
@@ -103,12 +115,16 @@ impl VolumeIo {
         written: &mut Vec<Arc<MemberHandle>>,
     ) -> Result<Failures> {
         let span = (rows.first, rows.first + rows.count - 1);
-        // A unit that cannot be read is made from the others, as one that is out is: all of the column, so that it is written at one go.
+        // A unit that cannot be read is made from the others, as one that is out is: all of the
+        // column, so that it is written at one go.
         let target = match (out, unread.first()) {
             (Some(out), None) => Some(out.column),
             (None, Some((column, _))) if unread.len() == 1 => Some(*column),
             (None, None) => None,
-            (_, first) => return Err(first.map_or_else(|| self.no_copy(Operation::Read, 0), |(_, error)| error.clone())),
+            (_, first) => {
+                return Err(first
+                    .map_or_else(|| self.no_copy(Operation::Read, 0), |(_, error)| error.clone()));
+            }
         };
         let mut failures = Vec::new();
         let mut write = |column: usize, row: u64, bytes: &[u8]| {
@@ -143,18 +159,35 @@ impl VolumeIo {
     }
 
     /// Reads rows from every member that is up to date, and says which could not be read.
-    pub(crate) fn read_rows(&self, parity: &Parity, handles: &Handles, span: (u64, u64)) -> (Rows, Vec<(usize, bedplate_block::Error)>) {
+    pub(crate) fn read_rows(
+        &self,
+        parity: &Parity,
+        handles: &Handles,
+        span: (u64, u64),
+    ) -> (Rows, Vec<(usize, bedplate_block::Error)>) {
         let count = span.1 - span.0 + 1;
         let len = (count * parity.raid5.unit_bytes()) as usize;
         let columns = 0..parity.raid5.columns().len();
-        let asked: Vec<usize> = columns.clone().filter(|column| parity.handle(handles, *column).is_some_and(|handle| handle.is_active())).collect();
+        let asked: Vec<usize> = columns
+            .clone()
+            .filter(|column| {
+                parity.handle(handles, *column).is_some_and(|handle| handle.is_active())
+            })
+            .collect();
         let job = |column: &usize| {
             let handle = Arc::clone(parity.handle(handles, *column).expect("it was just there"));
-            let place = Segment { offset: parity.raid5.copy(*column, span.0).offset, len: len as u32 };
-            Job { handle, kind: RequestKind::Read, buf: Some(self.buffers.take(len)), segments: vec![place] }
+            let place =
+                Segment { offset: parity.raid5.copy(*column, span.0).offset, len: len as u32 };
+            Job {
+                handle,
+                kind: RequestKind::Read,
+                buf: Some(self.buffers.take(len)),
+                segments: vec![place],
+            }
         };
         let done = self.lanes.run(asked.iter().map(job).collect(), || ()).0;
-        let (mut rows, mut unread) = (Rows { first: span.0, count, columns: columns.map(|_| None).collect() }, Vec::new());
+        let (mut rows, mut unread) =
+            (Rows { first: span.0, count, columns: columns.map(|_| None).collect() }, Vec::new());
         for (column, done) in asked.into_iter().zip(done) {
             match done.result {
                 Ok(()) => rows.columns[column] = done.buf,

@@ -24,8 +24,9 @@ const ROW: u64 = 32 << 10;
 const RECORD: u64 = 4096 + LEN as u64;
 const LEN: usize = 8 << 10;
 
-/// Writes parts of rows until the parity log starts over and some more, cuts the power at every moment from shortly before that, loses each member in turn,
-/// and returns how many sectors show what they may not.
+/// Writes parts of rows until the parity log starts over and some more, cuts the power at every
+/// moment from shortly before that, loses each member in turn, and returns how many sectors show
+/// what they may not.
 fn wrong_after_restart(mistake: Option<Mistake>) -> usize {
     let fixture = Fixture::new(MEMBERS, 68);
     fixture.create(Shape::Raid5, 2, 0);
@@ -43,29 +44,45 @@ fn wrong_after_restart(mistake: Option<Mistake>) -> usize {
             // Rows one after the other, so that none is written twice before the log starts over.
             let (at, begun) = (n % 20 * ROW, ticks(&fixture));
             device.write_at(&stamped(at, LEN, n + 1), at).unwrap();
-            history.push(Acknowledged { write: Some((at, LEN, n + 1)), begun, ended: ticks(&fixture) });
+            history.push(Acknowledged {
+                write: Some((at, LEN, n + 1)),
+                begun,
+                ended: ticks(&fixture),
+            });
         }
     });
-    let moments: Vec<_> = fixture.moments().into_iter().filter(|moment| moment.iter().sum::<usize>() >= interesting).collect();
+    let moments: Vec<_> = fixture
+        .moments()
+        .into_iter()
+        .filter(|moment| moment.iter().sum::<usize>() >= interesting)
+        .collect();
     drop((device, group));
     let (mut wrong, mut states) = (0, 0);
     for (ordinal, moment) in moments.iter().enumerate() {
-        for (choice, lost) in [0, 1, 2, 3, 4, 5].into_iter().zip((ordinal..).map(|lost| lost % MEMBERS)) {
+        for (choice, lost) in
+            [0, 1, 2, 3, 4, 5].into_iter().zip((ordinal..).map(|lost| lost % MEMBERS))
+        {
             let images = fixture.after_cut(moment, choice);
-            let left: Vec<Arc<dyn BlockDevice>> = (0..MEMBERS).filter(|at| *at != lost).map(|at| Arc::clone(&images[at]) as _).collect();
+            let left: Vec<Arc<dyn BlockDevice>> = (0..MEMBERS)
+                .filter(|at| *at != lost)
+                .map(|at| Arc::clone(&images[at]) as _)
+                .collect();
             let group = Group::import(&left, &ImportOptions { degraded: true, ..quiet() }).unwrap();
             let device = group.volume(Role::Data).unwrap();
             let mut seen = ::bedplate_block::AlignedBuf::zeroed((20 * ROW) as usize);
             device.read_at(&mut seen, 0).unwrap();
             let may = |address: u64| allowed(&history, address, moment.iter().sum());
             let is_wrong = |(sector, address): (&[u8], u64)| {
-                !std::panic::catch_unwind(|| stamp_of(sector, address)).is_ok_and(|number| may(address).contains(&number))
+                !std::panic::catch_unwind(|| stamp_of(sector, address))
+                    .is_ok_and(|number| may(address).contains(&number))
             };
             wrong += seen.chunks(512).zip((0..).step_by(512)).filter(|at| is_wrong(*at)).count();
             states += 1;
         }
     }
-    println!("RAID-5, power cuts and a member lost while the parity log starts over: {states} states tried, {wrong} sectors wrong");
+    println!(
+        "RAID-5, power cuts and a member lost while the parity log starts over: {states} states tried, {wrong} sectors wrong"
+    );
     wrong
 }
 

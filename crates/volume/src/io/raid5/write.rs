@@ -1,4 +1,5 @@
-//! A batch of windows: read what the parity needs, log, write all members at once. It does one step after the other and never waits.
+//! A batch of windows: read what the parity needs, log, write all members at once. It does one step
+//! after the other and never waits.
 
 use std::sync::Arc;
 
@@ -31,7 +32,8 @@ pub(super) struct BatchContext<'a> {
     pub windows: &'a [Window],
 }
 
-/// What one member reads or writes for a batch: places in order, and their bytes one behind the other.
+/// What one member reads or writes for a batch: places in order, and their bytes one behind the
+/// other.
 #[derive(Default)]
 struct Column {
     slots: Vec<Slot>,
@@ -99,7 +101,9 @@ impl Column {
         let mut places: Vec<Segment> = Vec::new();
         for slot in self.slots.iter().filter(|slot| wanted(slot.window)) {
             match places.last_mut() {
-                Some(last) if last.offset + u64::from(last.len) == slot.offset => last.len += slot.len as u32,
+                Some(last) if last.offset + u64::from(last.len) == slot.offset => {
+                    last.len += slot.len as u32
+                }
                 _ => places.push(Segment { offset: slot.offset, len: slot.len as u32 }),
             }
         }
@@ -109,7 +113,11 @@ impl Column {
 
 impl Parity {
     /// Returns the member of a column that is open.
-    pub(crate) fn handle<'a>(&self, handles: &'a Handles, column: usize) -> Option<&'a Arc<MemberHandle>> {
+    pub(crate) fn handle<'a>(
+        &self,
+        handles: &'a Handles,
+        column: usize,
+    ) -> Option<&'a Arc<MemberHandle>> {
         handles[usize::from(self.raid5.copy(column, 0).member)].as_ref()
     }
 
@@ -127,7 +135,10 @@ impl Parity {
             if out.is_some() {
                 return Err(column);
             }
-            out = Some(Out { column, takes_writes: handle.is_some_and(|handle| handle.takes_writes()) });
+            out = Some(Out {
+                column,
+                takes_writes: handle.is_some_and(|handle| handle.takes_writes()),
+            });
         }
         Ok(out)
     }
@@ -142,13 +153,29 @@ impl Batch {
     /// Takes as many windows as fit, and starts to read what the parity needs.
     pub fn begin(pass: Pass, on: BatchContext<'_>) -> Result<Self> {
         let handles = on.io.group_state.handles();
-        let lost = |_| on.io.no_copy(Operation::Write, on.windows[0].row * on.parity.raid5.row_bytes());
+        let lost =
+            |_| on.io.no_copy(Operation::Write, on.windows[0].row * on.parity.raid5.row_bytes());
         let out = on.parity.out(&handles).map_err(lost)?;
         let (methods, old, new) = (Vec::new(), Vec::new(), Vec::new());
         let (fanout, failures) = (Fanout::default(), Failures::new());
-        let mut batch = Self { _pass: pass, handles, out, logged: Vec::new(), methods, old, new, stage: Stage::Read, fanout, failures };
+        let mut batch = Self {
+            _pass: pass,
+            handles,
+            out,
+            logged: Vec::new(),
+            methods,
+            old,
+            new,
+            stage: Stage::Read,
+            fanout,
+            failures,
+        };
         batch.logged = batch.choose(on);
-        batch.methods = batch.windows(on).iter().map(|window| plan::method(&on.parity.raid5, window, out)).collect();
+        batch.methods = batch
+            .windows(on)
+            .iter()
+            .map(|window| plan::method(&on.parity.raid5, window, out))
+            .collect();
         batch.start_reads(on);
         Ok(batch)
     }
@@ -164,7 +191,9 @@ impl Batch {
                 self.take_reads(on, done)?;
                 self.new = self.make_new(on);
                 let old = std::mem::take(&mut self.old);
-                old.into_iter().filter_map(|column| column.buf).for_each(|buf| on.io.buffers.give(buf));
+                old.into_iter()
+                    .filter_map(|column| column.buf)
+                    .for_each(|buf| on.io.buffers.give(buf));
                 if !self.logged.contains(&true) {
                     self.start_writes(on);
                 } else if !self.start_log(on) {
@@ -205,11 +234,14 @@ impl Batch {
         for (at, window) in on.windows.iter().enumerate() {
             let whole = window.new.len() == raid5.data_units() && self.out.is_none();
             let alone = self.written_columns(on, window).len() < 2;
-            let log = (tail.rows.contains(&window.row) && !is_planted(Mistake::RecordOutlivesRow)) || !(whole || alone);
+            let log = (tail.rows.contains(&window.row) && !is_planted(Mistake::RecordOutlivesRow))
+                || !(whole || alone);
             // Whole rows behind each other are one place on every member.
             let follows = at > 0 && whole && window.lo == 0 && {
                 let before = &on.windows[at - 1];
-                before.row + 1 == window.row && before.hi == raid5.unit_bytes() && before.new.len() == raid5.data_units()
+                before.row + 1 == window.row
+                    && before.hi == raid5.unit_bytes()
+                    && before.new.len() == raid5.data_units()
             };
             bytes += window.len() * raid5.columns().len();
             log_bytes += if log { window.len() as u64 } else { 0 };
@@ -222,16 +254,26 @@ impl Batch {
         logged
     }
 
-    /// Returns the columns that a window writes and whose members take it: data in the order of the units, then parity.
+    /// Returns the columns that a window writes and whose members take it: data in the order of the
+    /// units, then parity.
     fn written_columns(&self, on: BatchContext<'_>, window: &Window) -> Vec<usize> {
         let raid5 = &on.parity.raid5;
-        let gone = |column: &usize| self.out.is_some_and(|out| out.column == *column && !out.takes_writes);
+        let gone =
+            |column: &usize| self.out.is_some_and(|out| out.column == *column && !out.takes_writes);
         let data = window.new.iter().map(|new| raid5.data_column(window.row, new.unit));
         data.chain([raid5.parity_column(window.row)]).filter(|column| !gone(column)).collect()
     }
 
-    fn job(&self, on: BatchContext<'_>, column: usize, kind: RequestKind, segments: Vec<Segment>, buf: Option<AlignedBuf>) -> Job {
-        let handle = on.parity.handle(&self.handles, column).expect("the gate keeps members that take part");
+    fn job(
+        &self,
+        on: BatchContext<'_>,
+        column: usize,
+        kind: RequestKind,
+        segments: Vec<Segment>,
+        buf: Option<AlignedBuf>,
+    ) -> Job {
+        let handle =
+            on.parity.handle(&self.handles, column).expect("the gate keeps members that take part");
         Job { handle: Arc::clone(handle), kind, buf, segments }
     }
 
@@ -247,7 +289,13 @@ impl Batch {
         self.old = columns;
         let job = |column: usize| {
             let own = &self.old[column];
-            self.job(on, column, RequestKind::Read, own.places(|_| true), Some(on.io.buffers.take(own.len)))
+            self.job(
+                on,
+                column,
+                RequestKind::Read,
+                own.places(|_| true),
+                Some(on.io.buffers.take(own.len)),
+            )
         };
         let jobs = used(&self.old).map(job).collect();
         self.fanout = on.io.lanes.begin(jobs);
@@ -259,7 +307,9 @@ impl Batch {
         for (column, done) in asked.into_iter().zip(done) {
             self.old[column].buf = match (done.result, done.buf) {
                 (Ok(()), Some(buf)) => Some(buf),
-                (result, _) => Some(self.make_old(on, column).map_err(|error| result.err().unwrap_or(error))?),
+                (result, _) => {
+                    Some(self.make_old(on, column).map_err(|error| result.err().unwrap_or(error))?)
+                }
             };
         }
         Ok(())
@@ -314,7 +364,12 @@ impl Batch {
 
     /// Returns how many bytes of a column are logged.
     fn logged_bytes(&self, column: usize) -> usize {
-        self.new[column].slots.iter().filter(|slot| self.logged[slot.window]).map(|slot| slot.len).sum()
+        self.new[column]
+            .slots
+            .iter()
+            .filter(|slot| self.logged[slot.window])
+            .map(|slot| slot.len)
+            .sum()
     }
 
     /// Returns the columns that take part in the record.
@@ -322,22 +377,36 @@ impl Batch {
         (0..self.new.len()).filter(|column| self.logged_bytes(*column) > 0).collect()
     }
 
-    /// Writes a record of the windows that are logged to every member that takes part. Returns whether there was room.
+    /// Writes a record of the windows that are logged to every member that takes part. Returns
+    /// whether there was room.
     fn start_log(&mut self, on: BatchContext<'_>) -> bool {
         let taking = self.taking();
         let longest = taking.iter().map(|column| self.logged_bytes(*column)).max().unwrap_or(0);
         let mut tail = on.parity.tail.lock();
         let Some((at, ordinal)) = tail.take(longest) else { return false };
-        // From here on a crash may write these rows again, so nothing goes to them without a record.
-        tail.rows.extend(self.windows(on).iter().zip(&self.logged).filter(|(_, logged)| **logged).map(|(window, _)| window.row));
+        // From here on a crash may write these rows again, so nothing goes to them without a
+        // record.
+        tail.rows.extend(
+            self.windows(on)
+                .iter()
+                .zip(&self.logged)
+                .filter(|(_, logged)| **logged)
+                .map(|(window, _)| window.row),
+        );
         let incarnation = tail.head.incarnation;
         drop(tail);
         let columns = taking.iter().fold(0, |columns, column| columns | 1_u128 << column);
         let job = |column: &usize| {
-            let (own, mut bytes) = (&self.new[*column], Vec::with_capacity(self.logged_bytes(*column)));
-            own.slots.iter().filter(|slot| self.logged[slot.window]).for_each(|slot| bytes.extend_from_slice(own.bytes(slot.window)));
+            let (own, mut bytes) =
+                (&self.new[*column], Vec::with_capacity(self.logged_bytes(*column)));
+            own.slots
+                .iter()
+                .filter(|slot| self.logged[slot.window])
+                .for_each(|slot| bytes.extend_from_slice(own.bytes(slot.window)));
             let places = own.places(|window| self.logged[window]);
-            let buf = RecordPart { incarnation, ordinal, column: *column as u16, columns, places, bytes }.encode(on.parity.group);
+            let buf =
+                RecordPart { incarnation, ordinal, column: *column as u16, columns, places, bytes }
+                    .encode(on.parity.group);
             let place = Segment { offset: on.parity.area + at, len: buf.len() as u32 };
             self.job(on, *column, RequestKind::Write, vec![place], Some(buf))
         };
@@ -350,9 +419,17 @@ impl Batch {
     /// Makes the record durable.
     fn start_flushes(&mut self, on: BatchContext<'_>) {
         let needs = |column: &usize| {
-            !is_planted(Mistake::RecordNotFlushed) && on.parity.handle(&self.handles, *column).is_some_and(|handle| handle.needs_flush().is_some())
+            !is_planted(Mistake::RecordNotFlushed)
+                && on
+                    .parity
+                    .handle(&self.handles, *column)
+                    .is_some_and(|handle| handle.needs_flush().is_some())
         };
-        let flushes = self.taking().into_iter().filter(needs).map(|column| self.job(on, column, RequestKind::Flush, Vec::new(), None));
+        let flushes = self
+            .taking()
+            .into_iter()
+            .filter(needs)
+            .map(|column| self.job(on, column, RequestKind::Flush, Vec::new(), None));
         let jobs = flushes.collect();
         self.fanout = on.io.lanes.begin(jobs);
         self.stage = Stage::Flush;
@@ -360,7 +437,9 @@ impl Batch {
 
     /// Writes all members in place.
     fn start_writes(&mut self, on: BatchContext<'_>) {
-        let whole = |window: &Window| window.new.len() == on.parity.raid5.data_units() && self.out.is_none();
+        let whole = |window: &Window| {
+            window.new.len() == on.parity.raid5.data_units() && self.out.is_none()
+        };
         let needs_none = |window| self.written_columns(on, window).len() < 2 || whole(window);
         // I-PAR-1
         assert!(
@@ -369,7 +448,11 @@ impl Batch {
         );
         let new = std::mem::take(&mut self.new);
         let jobs = new.into_iter().enumerate().filter(|(_, column)| column.len > 0);
-        let jobs = jobs.map(|(at, column)| self.job(on, at, RequestKind::Write, column.places(|_| true), column.buf)).collect();
+        let jobs = jobs
+            .map(|(at, column)| {
+                self.job(on, at, RequestKind::Write, column.places(|_| true), column.buf)
+            })
+            .collect();
         self.fanout = on.io.lanes.begin(jobs);
         self.stage = Stage::Write;
     }

@@ -1,5 +1,6 @@
-//! Writes that a queue has pushed go out together: neighbours fill rows, and all of a batch share the log's records and flushes. A few batches are in the
-//! air at once; what is pushed meanwhile waits, and so goes out together with more.
+//! Writes that a queue has pushed go out together: neighbours fill rows, and all of a batch share
+//! the log's records and flushes. A few batches are in the air at once; what is pushed meanwhile
+//! waits, and so goes out together with more.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -17,11 +18,13 @@ use crate::io::volume_io::VolumeIo;
 
 /// How many batches of one queue are in flight at once.
 const BATCHES_MAX: usize = 4;
-/// A batch takes no further request once it has so many bytes, or so many requests, unless that goes on in the row where the last one ended.
+/// A batch takes no further request once it has so many bytes, or so many requests, unless that
+/// goes on in the row where the last one ended.
 const BATCH_BYTES: usize = 1 << 20;
 const BATCH_REQUESTS: usize = 32;
 
-/// Requests in flight. Rank G0.4: driven before rows are waited for; a thread that drives it may carry out others, which it only tries to lock.
+/// Requests in flight. Rank G0.4: driven before rows are waited for; a thread that drives it may
+/// carry out others, which it only tries to lock.
 pub(crate) struct BatchInFlight {
     start: Instant,
     parity: Arc<Parity>,
@@ -53,7 +56,11 @@ impl BatchInFlight {
         if self.result.is_some() {
             return Progress::Over;
         }
-        let buffers: Vec<&[u8]> = self.requests.iter().map(|request| request.buf.as_deref().unwrap_or_default()).collect();
+        let buffers: Vec<&[u8]> = self
+            .requests
+            .iter()
+            .map(|request| request.buf.as_deref().unwrap_or_default())
+            .collect();
         let (progress, result) = match self.row_write.go(io, &parity, &buffers, wait) {
             Ok(Progress::Over) => (Progress::Over, Some(Ok(()))),
             Ok(progress) => (progress, None),
@@ -66,7 +73,8 @@ impl BatchInFlight {
         if result.is_some()
             && let Some(epoch) = self.epoch.take()
         {
-            // Waiting until no operation holds the epoch need not mean waiting for the queue's owner.
+            // Waiting until no operation holds the epoch need not mean waiting for the queue's
+            // owner.
             let segments = self.requests.iter().flat_map(segments);
             segments.for_each(|segment| io.leave(&epoch, segment.offset, segment.len.into()));
         }
@@ -89,17 +97,33 @@ impl WriteBatcher {
     /// Sends out what was pushed, as far as there is room in flight.
     pub fn start(&mut self, io: &VolumeIo, done: &mut Vec<Completion>) {
         while let Some(next) = self.waiting.front().filter(|_| self.batches.len() < BATCHES_MAX) {
-            let Some(epoch) = io.epochs.try_for_writes(segments(next).map(|segment| (segment.offset, segment.len.into()))) else { return };
-            let Some(parity) = epoch.parity.as_ref().filter(|_| epoch.relayout.is_none()).cloned() else {
+            let Some(epoch) = io
+                .epochs
+                .try_for_writes(segments(next).map(|segment| (segment.offset, segment.len.into())))
+            else {
+                return;
+            };
+            let Some(parity) = epoch.parity.as_ref().filter(|_| epoch.relayout.is_none()).cloned()
+            else {
                 // Between two layouts writes go one by one, each part to the layout that it is in.
                 let request = self.waiting.pop_front();
                 done.extend(request.map(|request| write_now(io, &epoch, request)));
                 continue;
             };
-            let requests: Vec<Request> = self.next_batch(&parity).into_iter().filter_map(|request| entered(io, &epoch, request, done)).collect();
+            let requests: Vec<Request> = self
+                .next_batch(&parity)
+                .into_iter()
+                .filter_map(|request| entered(io, &epoch, request, done))
+                .collect();
             let row_write = RowWrite::new(&parity, &puts(&requests));
-            let mut batch =
-                BatchInFlight { start: Instant::now(), parity: Arc::clone(&parity), epoch: Some(epoch), row_write, requests, result: None };
+            let mut batch = BatchInFlight {
+                start: Instant::now(),
+                parity: Arc::clone(&parity),
+                epoch: Some(epoch),
+                row_write,
+                requests,
+                result: None,
+            };
             batch.go(io, Wait::No);
             self.requests_in_flight += batch.requests.len();
             io.meter.begin(batch.requests.len() as u64);
@@ -115,7 +139,8 @@ impl WriteBatcher {
         while let Some(next) = self.waiting.front() {
             let full = bytes >= BATCH_BYTES || requests.len() >= BATCH_REQUESTS;
             // One that goes on in the row where the last one ended would have to wait for it.
-            let goes_on = end > 0 && parity.raid5.place(next.first.offset).row == parity.raid5.place(end - 1).row;
+            let goes_on = end > 0
+                && parity.raid5.place(next.first.offset).row == parity.raid5.place(end - 1).row;
             if full && !(goes_on && bytes < 2 * BATCH_BYTES) {
                 break;
             }
@@ -134,8 +159,13 @@ impl WriteBatcher {
         let (mut wait, before) = (wait, done.len());
         let mut completed = Vec::new();
         for (at, batch) in self.batches.iter().enumerate() {
-            // One that another thread carries out is left to it, unless there is nothing else to wait for.
-            let Some(mut batch) = (if wait == Wait::ForAll { Some(batch.lock()) } else { batch.try_lock() }) else { continue };
+            // One that another thread carries out is left to it, unless there is nothing else to
+            // wait for.
+            let Some(mut batch) =
+                (if wait == Wait::ForAll { Some(batch.lock()) } else { batch.try_lock() })
+            else {
+                continue;
+            };
             match batch.go(io, wait) {
                 Progress::Over => completed.push(at),
                 Progress::InFlight => {}
@@ -148,7 +178,8 @@ impl WriteBatcher {
         }
         if wait == Wait::ForAll && done.len() == before {
             match self.batches.first().map(|batch| Arc::clone(&batch.lock().parity)) {
-                // Others have the rows, or the gate: what another queue has under way may not be looked after for long, its owner may be this very thread.
+                // Others have the rows, or the gate: what another queue has under way may not be
+                // looked after for long, its owner may be this very thread.
                 Some(parity) => {
                     io.help(&parity);
                     parity.wait_for_others();
@@ -173,7 +204,11 @@ impl WriteBatcher {
         for request in std::mem::take(&mut batch.requests) {
             let bytes = segments(&request).map(|segment| u64::from(segment.len)).sum();
             io.meter.note(RequestKind::Write, (batch.start, now), bytes, result.is_ok());
-            done.push(Completion { token: request.token, result: result.clone(), buf: request.buf });
+            done.push(Completion {
+                token: request.token,
+                result: result.clone(),
+                buf: request.buf,
+            });
         }
     }
 }
@@ -191,10 +226,21 @@ impl VolumeIo {
 }
 
 /// Enters the regions of a request; one that cannot is over.
-fn entered(io: &VolumeIo, epoch: &LayoutEpoch, request: Request, done: &mut Vec<Completion>) -> Option<Request> {
-    let enter = |(count, segment): (usize, &Segment)| Some((count, io.enter(epoch, segment.offset, segment.len.into()).err()?));
-    let Some((count, error)) = segments(&request).enumerate().find_map(enter) else { return Some(request) };
-    segments(&request).take(count).for_each(|segment| io.leave(epoch, segment.offset, segment.len.into()));
+fn entered(
+    io: &VolumeIo,
+    epoch: &LayoutEpoch,
+    request: Request,
+    done: &mut Vec<Completion>,
+) -> Option<Request> {
+    let enter = |(count, segment): (usize, &Segment)| {
+        Some((count, io.enter(epoch, segment.offset, segment.len.into()).err()?))
+    };
+    let Some((count, error)) = segments(&request).enumerate().find_map(enter) else {
+        return Some(request);
+    };
+    segments(&request)
+        .take(count)
+        .for_each(|segment| io.leave(epoch, segment.offset, segment.len.into()));
     let now = Instant::now();
     io.meter.note(RequestKind::Write, (now, now), 0, false);
     done.push(Completion { token: request.token, result: Err(error), buf: request.buf });
@@ -219,7 +265,8 @@ fn segments(request: &Request) -> impl Iterator<Item = &Segment> {
     std::iter::once(&request.first).chain(&request.rest)
 }
 
-/// Lays out what requests write, sorted by address. Which of two that overlap comes last is open, as everywhere in a queue: the earlier address wins.
+/// Lays out what requests write, sorted by address. Which of two that overlap comes last is open,
+/// as everywhere in a queue: the earlier address wins.
 fn puts(requests: &[Request]) -> Vec<Put> {
     let mut puts = Vec::new();
     for (buffer, request) in requests.iter().enumerate() {
@@ -233,7 +280,12 @@ fn puts(requests: &[Request]) -> Vec<Put> {
     let mut end = 0;
     for put in &mut puts {
         let cut = usize::try_from(end.max(put.at) - put.at).unwrap_or(usize::MAX).min(put.len);
-        *put = Put { at: put.at + cut as u64, buffer: put.buffer, from: put.from + cut, len: put.len - cut };
+        *put = Put {
+            at: put.at + cut as u64,
+            buffer: put.buffer,
+            from: put.from + cut,
+            len: put.len - cut,
+        };
         end = end.max(put.at + put.len as u64);
     }
     puts.retain(|put| put.len > 0);
@@ -249,9 +301,16 @@ mod tests {
     fn of_writes_that_overlap_every_byte_comes_from_one() {
         let request = |offset, len| {
             let first = Segment { offset, len };
-            Request { token: 0, kind: RequestKind::Write, buf: Some(AlignedBuf::zeroed(len as usize)), first, rest: Vec::new() }
+            Request {
+                token: 0,
+                kind: RequestKind::Write,
+                buf: Some(AlignedBuf::zeroed(len as usize)),
+                first,
+                rest: Vec::new(),
+            }
         };
-        let laid = puts(&[request(4096, 8192), request(0, 6144), request(512, 512), request(12_288, 512)]);
+        let laid =
+            puts(&[request(4096, 8192), request(0, 6144), request(512, 512), request(12_288, 512)]);
         let told: Vec<_> = laid.iter().map(|put| (put.at, put.buffer, put.from, put.len)).collect();
         assert_eq!(told, [(0, 1, 0, 6144), (6144, 0, 2048, 6144), (12_288, 3, 0, 512)]);
     }

@@ -34,20 +34,28 @@ fn run(transition: &Transition, seed: u64) -> Scene {
     scene
 }
 
-/// How many moments of a relayout are cut, spread over all of them, unless the environment asks for every one.
+/// How many moments of a relayout are cut, spread over all of them, unless the environment asks for
+/// every one.
 const CUTS: usize = 72;
 const EVERY_CUT: &str = "BEDPLATE_EVERY_CUT";
 
 /// Cuts the power, in one of six ways each, and once in a while goes on to the end from there.
 fn cut(scene: &Scene, cuts: usize) -> usize {
     let moments = scene.fixture.moments();
-    let step = if std::env::var_os(EVERY_CUT).is_some() { 1 } else { moments.len().div_ceil(cuts) | 1 };
+    let step =
+        if std::env::var_os(EVERY_CUT).is_some() { 1 } else { moments.len().div_ceil(cuts) | 1 };
     let mut states = 0;
     for moment in moments.iter().step_by(step) {
         states += 1;
         let choice = states as u64 % 6;
         let context = format!("{}, cut at {moment:?}, choice {choice}", scene.transition.name);
-        judge(scene, &scene.fixture.after_cut(moment, choice), moment.iter().sum(), states % 16 == 3, &context);
+        judge(
+            scene,
+            &scene.fixture.after_cut(moment, choice),
+            moment.iter().sum(),
+            states % 16 == 3,
+            &context,
+        );
     }
     states
 }
@@ -59,7 +67,9 @@ fn s_90_a_power_cut_after_any_operation_of_a_relayout_loses_nothing() {
     std::thread::scope(|scope| {
         for _ in 0..std::thread::available_parallelism().map_or(1, NonZero::get) {
             scope.spawn(|| {
-                while let Some((at, transition)) = Some(next.fetch_add(1, Relaxed)).and_then(|at| Some((at, all.get(at)?))) {
+                while let Some((at, transition)) =
+                    Some(next.fetch_add(1, Relaxed)).and_then(|at| Some((at, all.get(at)?)))
+                {
                     states.fetch_add(cut(&run(transition, 60 + at as u64), CUTS), Relaxed);
                 }
             });
@@ -83,7 +93,10 @@ fn i_rly_2_a_label_before_the_flush_would_be_found() {
 /// I-RLY-3: records of a parity log that outlive the rows that they name are found.
 #[test]
 fn i_rly_3_a_record_of_rows_that_left_would_be_found() {
-    let transition = *transitions().iter().find(|transition| transition.name == "a column more in a RAID-5").unwrap();
+    let transition = *transitions()
+        .iter()
+        .find(|transition| transition.name == "a column more in a RAID-5")
+        .unwrap();
     let scene = with_mistake(Some(Mistake::RowsStayInLog), || run(&transition, 60));
     let found = catch_unwind(AssertUnwindSafe(|| cut(&scene, 4 * CUTS)));
     assert!(found.is_err(), "nothing noticed");
@@ -97,7 +110,11 @@ struct Meddled {
 }
 
 impl Hook for Meddled {
-    fn call(&self, call: DeviceCall<'_>, pass: &mut dyn FnMut() -> ::bedplate_block::Result<()>) -> ::bedplate_block::Result<()> {
+    fn call(
+        &self,
+        call: DeviceCall<'_>,
+        pass: &mut dyn FnMut() -> ::bedplate_block::Result<()>,
+    ) -> ::bedplate_block::Result<()> {
         // Only a copy writes so much at once; a write that is held up ends when the step has.
         if let DeviceCall::Write { offset, bytes } = call
             && bytes.len() > 8192
@@ -113,18 +130,27 @@ impl Hook for Meddled {
     }
 }
 
-/// Writes to one place again and again from another thread, in the middle of the copies, and returns how many sectors lost their last write.
+/// Writes to one place again and again from another thread, in the middle of the copies, and
+/// returns how many sectors lost their last write.
 fn lost_writes(shape: Shape, columns: usize, mistake: Option<Mistake>) -> usize {
     let (ask, asked) = mpsc::sync_channel(0);
     let (reply, replied) = mpsc::channel();
     let wait = Arc::new(parking_lot::Mutex::new(replied));
     let member = || MemoryDevice::new(super::super::fixture::MEMBER_BYTES);
-    let meddled = |_| HookedDevice::new(member(), Meddled { tell: ask.clone(), wait: Arc::clone(&wait) }) as Arc<dyn BlockDevice>;
+    let meddled = |_| {
+        HookedDevice::new(member(), Meddled { tell: ask.clone(), wait: Arc::clone(&wait) })
+            as Arc<dyn BlockDevice>
+    };
     let devices: Vec<Arc<dyn BlockDevice>> = (0..columns).map(meddled).collect();
     crate::create(&new_group(shape, 2, devices[..2].to_vec(), Vec::new())).unwrap();
     let group = Group::import(&devices[..2], &quiet()).unwrap();
     devices[2..].iter().for_each(|device| group.add_member(device).unwrap());
-    let target = Target { shape: Some(Shape::Stripe), columns: Some(columns), step_bytes_max: Some(1 << 20), ..Target::default() };
+    let target = Target {
+        shape: Some(Shape::Stripe),
+        columns: Some(columns),
+        step_bytes_max: Some(1 << 20),
+        ..Target::default()
+    };
     group.relayout(Role::Data, &target, 2 << 20).unwrap();
     let device = group.volume(Role::Data).unwrap();
     let (mut last, meddler) = (vec![0; 4096], Arc::clone(&device));
@@ -150,13 +176,17 @@ fn lost_writes(shape: Shape, columns: usize, mistake: Option<Mistake>) -> usize 
     now.iter().zip(last).filter(|((_, number), last)| number != last).count()
 }
 
-/// I-RLY-2: writes that arrive while their range is copied are in the new place; that they were not would be found.
+/// I-RLY-2: writes that arrive while their range is copied are in the new place; that they were not
+/// would be found.
 #[test]
 fn i_rly_2_writes_wait_for_the_copy_of_their_range() {
     // A column more, and two members that change places in cycles.
     for (shape, columns) in [(Shape::Stripe, 3), (Shape::Concat, 2)] {
         assert_eq!(lost_writes(shape, columns, None), 0);
         // On a busy machine the writer may not come in time: it is given the chance again.
-        assert!((0..20).any(|_| lost_writes(shape, columns, Some(Mistake::WritesNotHeld)) > 0), "nothing noticed");
+        assert!(
+            (0..20).any(|_| lost_writes(shape, columns, Some(Mistake::WritesNotHeld)) > 0),
+            "nothing noticed"
+        );
     }
 }

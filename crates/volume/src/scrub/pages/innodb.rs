@@ -1,11 +1,13 @@
-//! InnoDB's pages, of MySQL and MariaDB: 4 to 64 KiB (`storage/innobase/buf/checksum.cc`, `buf/buf0buf.cc`, `include/fil0types.h` of their sources).
+//! InnoDB's pages, of MySQL and MariaDB: 4 to 64 KiB (`storage/innobase/buf/checksum.cc`,
+//! `buf/buf0buf.cc`, `include/fil0types.h` of their sources).
 //!
 //! ```text
 //!   0   checksum       4  page number    16  LSN    24  type    26  not covered    38  content
 //!   size - 8  checksum again, or the old formula     size - 4  low half of the LSN
 //!   full_crc32 (MariaDB 10.5 on):    size - 8  low half of the LSN     size - 4  CRC-32C of all before it
 //! ```
-//! A page whose checksum says that there is none (`innodb_checksum_algorithm=none`), compressed and encrypted pages are never called whole.
+//! A page whose checksum says that there is none (`innodb_checksum_algorithm=none`), compressed and
+//! encrypted pages are never called whole.
 
 use super::{PageFormat, be32, is_zero};
 use crate::wire::crc32c;
@@ -28,12 +30,17 @@ impl PageFormat for Innodb {
 
     fn page_bytes(&self, file: &str, head: &[u8]) -> Option<u64> {
         let name = file.rsplit('/').next()?;
-        let named = name.ends_with(".ibd") || name.starts_with("ibdata") || name.starts_with("undo");
+        let named =
+            name.ends_with(".ibd") || name.starts_with("ibdata") || name.starts_with("undo");
         if !named || head.len() < FLAGS + 4 || head[24..26] != TYPE_FIRST || be32(head, 4) != 0 {
             return None;
         }
         let flags = be32(head, FLAGS);
-        let (code, compressed) = if flags & FULL_CRC32 != 0 { (flags & 15, flags >> 5 & 7) } else { (flags >> 6 & 15, flags >> 1 & 15) };
+        let (code, compressed) = if flags & FULL_CRC32 != 0 {
+            (flags & 15, flags >> 5 & 7)
+        } else {
+            (flags >> 6 & 15, flags >> 1 & 15)
+        };
         match code {
             _ if compressed != 0 => None,
             0 if flags & FULL_CRC32 == 0 => Some(16 << 10),
@@ -44,7 +51,10 @@ impl PageFormat for Innodb {
 
     fn is_whole(&self, _file: &str, offset: u64, page: &[u8]) -> bool {
         let size = page.len();
-        if !size.is_power_of_two() || !(4096..=65_536).contains(&size) || !offset.is_multiple_of(size as u64) {
+        if !size.is_power_of_two()
+            || !(4096..=65_536).contains(&size)
+            || !offset.is_multiple_of(size as u64)
+        {
             return false;
         }
         if is_zero(page) {
@@ -54,7 +64,8 @@ impl PageFormat for Innodb {
         if u64::from(be32(page, 4)) != offset / size as u64 {
             return false;
         }
-        let full = low_lsn == be32(page, size - 8) && crc32c(&page[..size - 4]) == be32(page, size - 4);
+        let full =
+            low_lsn == be32(page, size - 8) && crc32c(&page[..size - 4]) == be32(page, size - 4);
         full || low_lsn == be32(page, size - 4) && (has_crc32(page) || has_fold(page))
     }
 }
@@ -65,9 +76,11 @@ fn has_crc32(page: &[u8]) -> bool {
     be32(page, 0) == sum && be32(page, page.len() - 8) == sum
 }
 
-/// The checksums before CRC-32C: the new formula at the start, the old one, which covers that, at the end.
+/// The checksums before CRC-32C: the new formula at the start, the old one, which covers that, at
+/// the end.
 fn has_fold(page: &[u8]) -> bool {
-    let (new, old) = (fold(&page[4..26]).wrapping_add(fold(&page[38..page.len() - 8])), fold(&page[..26]));
+    let (new, old) =
+        (fold(&page[4..26]).wrapping_add(fold(&page[38..page.len() - 8])), fold(&page[..26]));
     be32(page, 0) == new && be32(page, page.len() - 8) == old
 }
 
@@ -138,7 +151,10 @@ mod tests {
             assert!(Innodb.is_whole("t.ibd", 7 * size as u64, &vec![0; size]));
             let mut unsummed = page(size, 3);
             [0, size - 8].into_iter().for_each(|at| put(&mut unsummed, at, 0xdead_beef));
-            assert!(!Innodb.is_whole("t.ibd", 3 * size as u64, &unsummed), "a page without a checksum says nothing");
+            assert!(
+                !Innodb.is_whole("t.ibd", 3 * size as u64, &unsummed),
+                "a page without a checksum says nothing"
+            );
         }
         assert!(!Innodb.is_whole("t.ibd", 0, &[0; 100]));
     }
@@ -153,8 +169,18 @@ mod tests {
         };
         // As MariaDB 10.11 wrote them: full_crc32 of 16 KiB, crc32 of 4 KiB.
         assert_eq!((told(0x15), told(0xc0)), (Some(16 << 10), Some(4096)));
-        assert_eq!((told(0), told(0x21), told(0x17), told(0x1c0)), (Some(16 << 10), Some(16 << 10), Some(64 << 10), Some(64 << 10)));
-        assert_eq!((told(0x10), told(0x2a), told(0x35), told(0x3c0)), (None, None, None, None), "impossible or compressed");
-        assert_eq!((Innodb.page_bytes("t.ibd", &[]), Innodb.page_bytes("t.frm", &[0; 512])), (None, None));
+        assert_eq!(
+            (told(0), told(0x21), told(0x17), told(0x1c0)),
+            (Some(16 << 10), Some(16 << 10), Some(64 << 10), Some(64 << 10))
+        );
+        assert_eq!(
+            (told(0x10), told(0x2a), told(0x35), told(0x3c0)),
+            (None, None, None, None),
+            "impossible or compressed"
+        );
+        assert_eq!(
+            (Innodb.page_bytes("t.ibd", &[]), Innodb.page_bytes("t.frm", &[0; 512])),
+            (None, None)
+        );
     }
 }

@@ -1,4 +1,5 @@
-//! Page formats of databases: what a page says about whether it is whole. One small interface, one file for each database.
+//! Page formats of databases: what a page says about whether it is whole. One small interface, one
+//! file for each database.
 
 mod innodb;
 mod postgres;
@@ -12,8 +13,8 @@ pub use sqlite::Sqlite;
 pub trait PageFormat {
     /// Returns the name for messages.
     fn name(&self) -> &'static str;
-    /// Returns the page size in bytes, if a file of this name whose first bytes are `head` holds such pages; `head` is [`HEAD_BYTES`] long, or
-    /// shorter where the file is or cannot be read.
+    /// Returns the page size in bytes, if a file of this name whose first bytes are `head` holds
+    /// such pages; `head` is [`HEAD_BYTES`] long, or shorter where the file is or cannot be read.
     fn page_bytes(&self, file: &str, head: &[u8]) -> Option<u64>;
     /// Says whether the page at byte `offset` of the file is whole: its own checksum verifies.
     fn is_whole(&self, file: &str, offset: u64, page: &[u8]) -> bool;
@@ -57,14 +58,32 @@ mod tests {
                     place.copy_from_slice(bytes);
                 }
             }
-            let mut page = vec![0; *[0, 7, 100, 512, 4096, 4097, 8192, 65_536][..].get(round % 8).unwrap_or(&0)];
+            let mut page =
+                vec![
+                    0;
+                    *[0, 7, 100, 512, 4096, 4097, 8192, 65_536][..].get(round % 8).unwrap_or(&0)
+                ];
             rng.fill_bytes(&mut page);
-            for (format, file) in page_formats().into_iter().flat_map(|format| ["16384", "t.ibd", "any.db"].map(|file| (format, file))) {
+            for (format, file) in page_formats()
+                .into_iter()
+                .flat_map(|format| ["16384", "t.ibd", "any.db"].map(|file| (format, file)))
+            {
                 let told = format.page_bytes(file, &head);
-                assert!(told.is_none_or(|bytes| bytes.is_power_of_two() && (512..=65_536).contains(&bytes)), "{} {told:?}", format.name());
+                assert!(
+                    told.is_none_or(
+                        |bytes| bytes.is_power_of_two() && (512..=65_536).contains(&bytes)
+                    ),
+                    "{} {told:?}",
+                    format.name()
+                );
                 let offset = rng.random_range(0..1 << 40);
                 // One in 65,536 of PostgreSQL's checksums is right by chance; none of these is.
-                assert!(page.is_empty() || !format.is_whole(file, offset / 65_536 * 65_536, &page), "{} {}", format.name(), page.len());
+                assert!(
+                    page.is_empty() || !format.is_whole(file, offset / 65_536 * 65_536, &page),
+                    "{} {}",
+                    format.name(),
+                    page.len()
+                );
             }
         }
     }

@@ -1,4 +1,5 @@
-//! PostgreSQL's pages: 8 KiB, a checksum of 16 bits at byte 8 (`src/include/storage/checksum_impl.h` of its sources).
+//! PostgreSQL's pages: 8 KiB, a checksum of 16 bits at byte 8
+//! (`src/include/storage/checksum_impl.h` of its sources).
 
 use super::PageFormat;
 
@@ -64,16 +65,28 @@ impl PageFormat for Postgres {
         let number = segment * PAGES_PER_SEGMENT + offset / PAGE_BYTES;
         let stored = u16::from_le_bytes([page[8], page[9]]);
         // A page that was never used is all zeros and has no checksum.
-        if stored == 0 { page.iter().all(|byte| *byte == 0) } else { u32::try_from(number).is_ok_and(|number| checksum(page, number) == stored) }
+        if stored == 0 {
+            page.iter().all(|byte| *byte == 0)
+        } else {
+            u32::try_from(number).is_ok_and(|number| checksum(page, number) == stored)
+        }
     }
 }
 
 /// Returns the segment of a relation file: `16384`, `16384.2`, `16384_fsm`, `16384_vm.1`.
 fn segment_of(file: &str) -> Option<u64> {
     let name = file.rsplit('/').next()?;
-    let (stem, segment) = name.split_once('.').map_or((name, Some(0)), |(stem, segment)| (stem, segment.parse().ok()));
-    let relation = stem.strip_suffix("_fsm").or(stem.strip_suffix("_vm")).or(stem.strip_suffix("_init")).unwrap_or(stem);
-    let numeric = !relation.is_empty() && relation.len() <= 10 && relation.bytes().all(|byte| byte.is_ascii_digit());
+    let (stem, segment) = name
+        .split_once('.')
+        .map_or((name, Some(0)), |(stem, segment)| (stem, segment.parse().ok()));
+    let relation = stem
+        .strip_suffix("_fsm")
+        .or(stem.strip_suffix("_vm"))
+        .or(stem.strip_suffix("_init"))
+        .unwrap_or(stem);
+    let numeric = !relation.is_empty()
+        && relation.len() <= 10
+        && relation.bytes().all(|byte| byte.is_ascii_digit());
     segment.filter(|_| numeric)
 }
 
@@ -103,10 +116,16 @@ mod tests {
 
     #[test]
     fn relation_files_are_told_by_their_names() {
-        for (file, segment) in [("/a/base/5/16384", Some(0)), ("16384.12", Some(12)), ("2619_fsm", Some(0)), ("2619_vm.1", Some(1))] {
+        for (file, segment) in [
+            ("/a/base/5/16384", Some(0)),
+            ("16384.12", Some(12)),
+            ("2619_fsm", Some(0)),
+            ("2619_vm.1", Some(1)),
+        ] {
             assert_eq!(segment_of(file), segment, "{file}");
         }
-        for file in ["pg_control", "000000010000000000000001", "16384.x", "PG_VERSION", "", "_fsm"] {
+        for file in ["pg_control", "000000010000000000000001", "16384.x", "PG_VERSION", "", "_fsm"]
+        {
             assert_eq!(segment_of(file), None, "{file}");
         }
     }

@@ -1,5 +1,6 @@
-//! SQLite's pages under its checksum VFS: eight bytes at the end of each (`ext/misc/cksumvfs.c` of its sources). It is on where the header of the database
-//! keeps exactly eight bytes of every page free.
+//! SQLite's pages under its checksum VFS: eight bytes at the end of each (`ext/misc/cksumvfs.c` of
+//! its sources). It is on where the header of the database keeps exactly eight bytes of every page
+//! free.
 
 use super::{PageFormat, be32, is_zero};
 
@@ -18,7 +19,8 @@ impl PageFormat for Sqlite {
     }
 
     fn page_bytes(&self, _file: &str, head: &[u8]) -> Option<u64> {
-        if head.len() < 100 || head[..16] != MAGIC[..] || usize::from(head[KEPT_FREE]) != SUM_BYTES {
+        if head.len() < 100 || head[..16] != MAGIC[..] || usize::from(head[KEPT_FREE]) != SUM_BYTES
+        {
             return None;
         }
         let bytes = match be32(head, 14) & 0xffff {
@@ -30,7 +32,9 @@ impl PageFormat for Sqlite {
 
     fn is_whole(&self, _file: &str, offset: u64, page: &[u8]) -> bool {
         let size = page.len();
-        let fits = size.is_power_of_two() && (512..=65_536).contains(&size) && offset.is_multiple_of(size as u64);
+        let fits = size.is_power_of_two()
+            && (512..=65_536).contains(&size)
+            && offset.is_multiple_of(size as u64);
         // All zeros sum up to zeros and say nothing.
         fits && page[size - SUM_BYTES..] == checksum(&page[..size - SUM_BYTES]) && !is_zero(page)
     }
@@ -40,7 +44,8 @@ impl PageFormat for Sqlite {
 fn checksum(bytes: &[u8]) -> [u8; SUM_BYTES] {
     let (mut first, mut second) = (0_u32, 0_u32);
     for pair in bytes.as_chunks::<8>().0 {
-        let word = |at: usize| u32::from_le_bytes([pair[at], pair[at + 1], pair[at + 2], pair[at + 3]]);
+        let word =
+            |at: usize| u32::from_le_bytes([pair[at], pair[at + 1], pair[at + 2], pair[at + 3]]);
         first = first.wrapping_add(word(0)).wrapping_add(second);
         second = second.wrapping_add(word(4)).wrapping_add(first);
     }
@@ -67,7 +72,11 @@ mod tests {
             assert!(!Sqlite.is_whole("any", 8192, &page), "byte {at}");
             page[at] ^= 1;
         }
-        assert!(!Sqlite.is_whole("any", 0, &[0; 4096]) && !Sqlite.is_whole("any", 8192, &page[..1000]) && !Sqlite.is_whole("any", 100, &page));
+        assert!(
+            !Sqlite.is_whole("any", 0, &[0; 4096])
+                && !Sqlite.is_whole("any", 8192, &page[..1000])
+                && !Sqlite.is_whole("any", 100, &page)
+        );
     }
 
     #[test]
@@ -75,7 +84,9 @@ mod tests {
         let mut head = vec![0; 512];
         head[..16].copy_from_slice(MAGIC);
         head[KEPT_FREE] = 8;
-        for (stored, bytes) in [(4096_u16, Some(4096)), (1, Some(65_536)), (512, Some(512)), (0, None), (3000, None)] {
+        for (stored, bytes) in
+            [(4096_u16, Some(4096)), (1, Some(65_536)), (512, Some(512)), (0, None), (3000, None)]
+        {
             head[16..18].copy_from_slice(&stored.to_be_bytes());
             assert_eq!(Sqlite.page_bytes("any", &head), bytes);
         }

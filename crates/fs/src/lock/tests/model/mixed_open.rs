@@ -1,5 +1,7 @@
-//! A file whose opens conflict: served through the cache while they do, and past it again afterwards. The steps are those of `data/open.rs`
-//! (`change_opens`, `switch`), `data/read.rs` and `data/write.rs`, over the very locks and the very table of opens; the cache and the device are a number each.
+//! A file whose opens conflict: served through the cache while they do, and past it again
+//! afterwards. The steps are those of `data/open.rs` (`change_opens`, `switch`), `data/read.rs` and
+//! `data/write.rs`, over the very locks and the very table of opens; the cache and the device are a
+//! number each.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -36,7 +38,16 @@ impl File {
         opens.add(class(mode));
         let service = AtomicU64::new(opens.service(None, IoMode::Cached).encode().into());
         let (order, lock, cache, device, returned) = Default::default();
-        Self { opens: Mutex::new(opens), service, order, lock, cache, device, returned, looks_again }
+        Self {
+            opens: Mutex::new(opens),
+            service,
+            order,
+            lock,
+            cache,
+            device,
+            returned,
+            looks_again,
+        }
     }
 
     fn is_cached(&self) -> bool {
@@ -80,7 +91,8 @@ impl File {
         self.returned.store(value, Ordering::SeqCst);
     }
 
-    /// S-20, S-29, S-30: a read sees every write that had returned, whatever was opened or closed meanwhile.
+    /// S-20, S-29, S-30: a read sees every write that had returned, whatever was opened or closed
+    /// meanwhile.
     fn read(&self) {
         let returned = self.returned.load(Ordering::SeqCst);
         let seen = loop {
@@ -115,7 +127,11 @@ fn mixed_open(looks_again: bool) {
             file.change_opens(|table| table.remove(class(mode)));
         }
     };
-    spawn_all([spawn(opener), spawn(|file| (1..5).for_each(|value| file.write(value))), spawn(|file| (0..3).for_each(|_| file.read()))]);
+    spawn_all([
+        spawn(opener),
+        spawn(|file| (1..5).for_each(|value| file.write(value))),
+        spawn(|file| (0..3).for_each(|_| file.read())),
+    ]);
     file.read();
     assert!(
         !file.is_cached() && file.cache.lock().expect("no thread panicked").is_none(),
@@ -132,6 +148,7 @@ fn no_order_of_threads_loses_a_write_over_a_change_of_the_service() {
 
 #[test]
 fn the_checker_sees_io_that_does_not_look_again_under_the_lock() {
-    let found = catch_unwind(AssertUnwindSafe(|| shuttle::check_random(|| mixed_open(false), 2000)));
+    let found =
+        catch_unwind(AssertUnwindSafe(|| shuttle::check_random(|| mixed_open(false), 2000)));
     assert!(found.is_err(), "no order of threads showed the planted mistake");
 }

@@ -1,6 +1,9 @@
-//! The locks of a file, the very source files, under a checker that runs its threads in every kind of order; and the change of a file's service
-//! over them, as `data/open.rs` makes it.
-#![expect(clippy::duplicate_mod, reason = "the model checks the very source that runs, over other surroundings")]
+//! The locks of a file, the very source files, under a checker that runs its threads in every kind
+//! of order; and the change of a file's service over them, as `data/open.rs` makes it.
+#![expect(
+    clippy::duplicate_mod,
+    reason = "the model checks the very source that runs, over other surroundings"
+)]
 #![allow(dead_code, reason = "the model needs a part of what the source offers")]
 
 #[path = "../../inode_lock.rs"]
@@ -47,7 +50,8 @@ fn spawn_all(threads: impl IntoIterator<Item = thread::JoinHandle<()>>) {
     threads.into_iter().for_each(|thread| thread.join().expect("no thread fails"));
 }
 
-/// Readers and writers; one reader's hold is ended by another thread, as I/O in flight does it (I-LCK-2).
+/// Readers and writers; one reader's hold is ended by another thread, as I/O in flight does it
+/// (I-LCK-2).
 fn inode_lock(readers: usize, writers: usize) {
     let shared: Arc<(InodeLock, AtomicU64)> = Arc::default();
     let reader = || {
@@ -93,12 +97,20 @@ fn ranges() {
         thread::spawn(move || {
             for _ in 0..2 {
                 let _held = lock.lock(range.clone(), sharing, &Yields);
-                cells[range.start as usize..range.end as usize].iter().for_each(|cell| visit(cell, sharing, "I-RNG-1"));
+                cells[range.start as usize..range.end as usize]
+                    .iter()
+                    .for_each(|cell| visit(cell, sharing, "I-RNG-1"));
             }
         })
     };
-    let sharing = || if thread_rng().gen_range(0..2) == 0 { Sharing::Shared } else { Sharing::Exclusive };
-    spawn_all([user(0..3, Sharing::Exclusive), user(1..4, sharing()), user(0..2, Sharing::Shared), user(2..4, sharing())]);
+    let sharing =
+        || if thread_rng().gen_range(0..2) == 0 { Sharing::Shared } else { Sharing::Exclusive };
+    spawn_all([
+        user(0..3, Sharing::Exclusive),
+        user(1..4, sharing()),
+        user(0..2, Sharing::Shared),
+        user(2..4, sharing()),
+    ]);
     let state = lock.state.lock();
     assert!(state.held.0.is_empty() && state.waiting.is_empty(), "I-RNG-2: everybody left");
 }

@@ -1,9 +1,13 @@
-//! The protocol of group commit, the very source file, under a checker that runs its threads in every kind of order.
+//! The protocol of group commit, the very source file, under a checker that runs its threads in
+//! every kind of order.
 
 use std::panic::catch_unwind;
 use std::sync::Arc;
 
-#[expect(clippy::duplicate_mod, reason = "the model checks the very source that runs, over other surroundings")]
+#[expect(
+    clippy::duplicate_mod,
+    reason = "the model checks the very source that runs, over other surroundings"
+)]
 #[path = "../../group.rs"]
 mod group;
 mod sync;
@@ -13,7 +17,8 @@ use group::Group;
 use shuttle::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use shuttle::thread;
 
-/// What the callers' work does, reduced to what must hold: what was wished before a call began is done when it returns.
+/// What the callers' work does, reduced to what must hold: what was wished before a call began is
+/// done when it returns.
 #[derive(Debug)]
 struct Work {
     group: Group,
@@ -66,13 +71,18 @@ fn no_order_of_threads_breaks_the_protocol() {
     shuttle::check_pct(|| callers(4, 2), 3000, 4);
 }
 
-/// The checker is worth something only if it sees a caller that is answered before a round served it.
+/// The checker is worth something only if it sees a caller that is answered before a round served
+/// it.
 #[test]
 fn i_group_2_a_waiter_that_is_answered_early_is_found() {
     plant(Some(PlantedBug::SeventhAnsweredEarly));
     let found = catch_unwind(|| shuttle::check_random(|| callers(4, 2), 3000));
     plant(None);
     let what = found.expect_err("SeventhAnsweredEarly went unnoticed");
-    let what = what.downcast_ref::<String>().map(String::as_str).or_else(|| what.downcast_ref::<&str>().copied()).unwrap_or_default();
+    let what = what
+        .downcast_ref::<String>()
+        .map(String::as_str)
+        .or_else(|| what.downcast_ref::<&str>().copied())
+        .unwrap_or_default();
     assert!(what.contains("I-GROUP-2"), "by another rule: {what}");
 }

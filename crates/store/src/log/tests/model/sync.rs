@@ -1,4 +1,5 @@
-//! Stands in for the surroundings of the protocol: every step of these is a point where the checker may switch threads.
+//! Stands in for the surroundings of the protocol: every step of these is a point where the checker
+//! may switch threads.
 
 pub(super) use shuttle::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::SeqCst};
 pub(super) use shuttle::sync::{Condvar, Mutex, MutexGuard};
@@ -9,7 +10,8 @@ use std::cell::Cell;
 
 use shuttle::rand::{Rng, thread_rng};
 
-/// A clock by which every wait is over after a few looks at it, or at once: then the thread parks, or the leader sets out.
+/// A clock by which every wait is over after a few looks at it, or at once: then the thread parks,
+/// or the leader sets out.
 #[derive(Debug)]
 pub(super) struct Clock {
     looks: Cell<u32>,
