@@ -35,6 +35,11 @@ impl Slot {
     }
 }
 
+const _: () = assert!(
+    AlignedBuf::ALIGN.is_power_of_two() && AlignedBuf::ALIGN >= 512,
+    "a buffer is aligned for direct I/O"
+);
+
 // SAFETY: the buffer owns its memory exclusively; nothing about it is tied to a thread.
 unsafe impl Send for AlignedBuf {}
 // SAFETY: shared access only reads.

@@ -2,71 +2,34 @@
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use parking_lot::Mutex;
-
-use crate::{DeviceCounters, Operation};
+use crate::{DeviceCounters, Operation, StripedCounters};
 
 /// The live counters of one open device. Relaxed: they order nothing, they only add up.
 #[derive(Debug, Default)]
 pub(crate) struct Counters {
-    reads: Transfers,
-    writes: Transfers,
+    transfers: StripedCounters<4>,
     flushes: AtomicU64,
     errors: AtomicU64,
     saturated: AtomicU64,
 }
 
-/// A number of transfers and their bytes, counted by one atomic addition: it is the dearest thing that a transfer costs beside the system
-/// call (5 ns), so there is one and not two.
-///
-/// ```text
-///   live:  sectors of 512 bytes (40 bits) | transfers (24 bits)
-/// ```
-/// The thread that finds a field half full moves both to `spilled`. Others may add meanwhile: half a field is more than they could.
-#[derive(Debug, Default)]
-struct Transfers {
-    live: AtomicU64,
-    /// Transfers and bytes; a leaf lock.
-    spilled: Mutex<(u64, u64)>,
-}
-
-impl Transfers {
-    const COUNT_BITS: u32 = 24;
-    /// The top bits of both fields.
-    const HALF_FULL: u64 = 1 << 63 | 1 << (Self::COUNT_BITS - 1);
-
-    #[inline]
-    fn add(&self, count: u64, bytes: u64) {
-        // A range of a tebibyte, zeroed: not for the live field.
-        if bytes >> 40 != 0 {
-            let mut spilled = self.spilled.lock();
-            *spilled = (spilled.0 + count, spilled.1 + bytes);
-            return;
-        }
-        let before = self.live.fetch_add((bytes / 512) << Self::COUNT_BITS | count, Relaxed);
-        if before & Self::HALF_FULL != 0 {
-            self.spill();
-        }
-    }
-
-    /// Moves what is live to where there is room for all time, and returns all there is.
-    #[cold]
-    fn spill(&self) -> (u64, u64) {
-        let mut spilled = self.spilled.lock();
-        let live = self.live.swap(0, Relaxed);
-        spilled.0 += live & ((1 << Self::COUNT_BITS) - 1);
-        spilled.1 += (live >> Self::COUNT_BITS) * 512;
-        *spilled
-    }
-}
+/// Indexes of what is counted of transfers.
+const READS: usize = 0;
+const READ_BYTES: usize = 1;
+const WRITES: usize = 2;
+const WRITTEN_BYTES: usize = 3;
 
 impl Counters {
     /// Counts one operation.
     #[inline]
     pub fn note(&self, operation: Operation, bytes: u64, ok: bool) {
-        let mut batch = DeviceCounters::default();
-        tally(&mut batch, operation, bytes, ok);
-        self.add(&batch);
+        match class_of(operation, ok) {
+            Class::Read => self.transfers.add([(READS, 1), (READ_BYTES, bytes)]),
+            Class::Write => self.transfers.add([(WRITES, 1), (WRITTEN_BYTES, bytes)]),
+            Class::Flush => add(&self.flushes, 1),
+            Class::Error => add(&self.errors, 1),
+            Class::Uncounted => {}
+        }
     }
 
     /// Counts one operation by its outcome and hands the outcome on.
@@ -85,10 +48,10 @@ impl Counters {
     #[inline]
     pub fn add(&self, batch: &DeviceCounters) {
         if batch.reads != 0 {
-            self.reads.add(batch.reads, batch.read_bytes);
+            self.transfers.add([(READS, batch.reads), (READ_BYTES, batch.read_bytes)]);
         }
         if batch.writes != 0 {
-            self.writes.add(batch.writes, batch.written_bytes);
+            self.transfers.add([(WRITES, batch.writes), (WRITTEN_BYTES, batch.written_bytes)]);
         }
         add(&self.flushes, batch.flushes);
         add(&self.errors, batch.errors);
@@ -96,8 +59,7 @@ impl Counters {
     }
 
     pub fn snapshot(&self) -> DeviceCounters {
-        let ((reads, read_bytes), (writes, written_bytes)) =
-            (self.reads.spill(), self.writes.spill());
+        let [reads, read_bytes, writes, written_bytes] = self.transfers.totals();
         DeviceCounters {
             reads,
             read_bytes,
@@ -118,21 +80,42 @@ fn add(counter: &AtomicU64, value: u64) {
     }
 }
 
-/// Counts one operation into a batch. A write of zeros over a range counts as a write.
+/// What an operation counts as.
+enum Class {
+    Read,
+    Write,
+    Flush,
+    Error,
+    Uncounted,
+}
+
+/// A write of zeros over a range counts as a write.
+#[inline]
+fn class_of(operation: Operation, ok: bool) -> Class {
+    match (ok, operation) {
+        (false, _) => Class::Error,
+        (true, Operation::Read) => Class::Read,
+        (true, Operation::Write | Operation::Discard) => Class::Write,
+        (true, Operation::Flush) => Class::Flush,
+        (true, Operation::Open | Operation::Queue | Operation::Resize) => Class::Uncounted,
+    }
+}
+
+/// Counts one operation into a batch.
 #[inline]
 pub(crate) fn tally(batch: &mut DeviceCounters, operation: Operation, bytes: u64, ok: bool) {
-    match (ok, operation) {
-        (false, _) => batch.errors += 1,
-        (true, Operation::Read) => {
+    match class_of(operation, ok) {
+        Class::Read => {
             batch.reads += 1;
             batch.read_bytes += bytes;
         }
-        (true, Operation::Write | Operation::Discard) => {
+        Class::Write => {
             batch.writes += 1;
             batch.written_bytes += bytes;
         }
-        (true, Operation::Flush) => batch.flushes += 1,
-        (true, Operation::Open | Operation::Queue | Operation::Resize) => {}
+        Class::Flush => batch.flushes += 1,
+        Class::Error => batch.errors += 1,
+        Class::Uncounted => {}
     }
 }
 
@@ -141,28 +124,34 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nothing_is_lost_when_a_field_fills_up() {
+    fn single_operations_and_batches_add_up() {
         let counters = Counters::default();
         std::thread::scope(|scope| {
             for _ in 0..4 {
                 scope.spawn(|| {
-                    for _ in 0..10_000 {
-                        counters.add(&DeviceCounters {
-                            reads: 1000,
-                            read_bytes: 1 << 39,
-                            writes: 1,
-                            written_bytes: 512,
-                            ..DeviceCounters::default()
-                        });
+                    for _ in 0..1000 {
+                        counters.note(Operation::Read, 512, true);
+                        counters.note(Operation::Discard, 100 << 40, true);
+                        counters.note(Operation::Flush, 0, true);
+                        counters.note(Operation::Write, 512, false);
+                        let mut batch = DeviceCounters { saturated: 1, ..Default::default() };
+                        tally(&mut batch, Operation::Read, 1024, true);
+                        tally(&mut batch, Operation::Write, 512, true);
+                        tally(&mut batch, Operation::Resize, 0, true);
+                        counters.add(&batch);
                     }
                 });
             }
         });
-        let all = counters.snapshot();
-        assert_eq!((all.reads, all.read_bytes), (40_000_000, 40_000 << 39));
-        assert_eq!((all.writes, all.written_bytes), (40_000, 40_000 * 512));
-        assert_eq!(counters.snapshot(), all);
-        counters.note(Operation::Write, 100 << 40, true);
-        assert_eq!(counters.snapshot().written_bytes, all.written_bytes + (100 << 40));
+        let expected = DeviceCounters {
+            reads: 8000,
+            read_bytes: 4000 * (512 + 1024),
+            writes: 8000,
+            written_bytes: 4000 * ((100 << 40) + 512),
+            flushes: 4000,
+            errors: 4000,
+            saturated: 4000,
+        };
+        assert_eq!(counters.snapshot(), expected);
     }
 }

@@ -1,6 +1,7 @@
 //! The one trait every device implements, and what a device states about itself.
 
 use std::fmt::Debug;
+use std::os::fd::OwnedFd;
 
 use crate::{DeviceQueue, QueueOptions, Result};
 
@@ -52,6 +53,17 @@ pub struct DeviceCounters {
     pub errors: u64,
     /// How often a submission found every server thread busy (thread engine only).
     pub saturated: u64,
+}
+
+/// Descriptors for another process that does I/O on a device by itself.
+#[derive(Debug)]
+pub struct Lent {
+    /// The open file description on which the claim of the device lies: the device stays claimed as
+    /// long as any process has it. Not for I/O.
+    pub claim: OwnedFd,
+    /// An open file description of its own, past the kernel's page cache. The kernel reports a
+    /// failed write-back once to each description, so none is shared.
+    pub io: OwnedFd,
 }
 
 /// A thing with sectors.
@@ -108,6 +120,15 @@ pub trait BlockDevice: Send + Sync + Debug {
     /// # Errors
     /// `Io` when the system refuses the resources.
     fn queue(&self, options: &QueueOptions) -> Result<Box<dyn DeviceQueue>>;
+    /// Opens the device for I/O by another process, past everything here; `None` where the device
+    /// is not one file that both see alike.
+    ///
+    /// # Errors
+    /// `Io`, `Permission` when the system does not open it once more.
+    fn lend(&self, read_only: bool) -> Result<Option<Lent>> {
+        let _ = read_only;
+        Ok(None)
+    }
     /// Returns which engine serves the device.
     fn engine(&self) -> EngineReport;
     /// Returns the counters.

@@ -25,6 +25,10 @@ fn transfer<P: Positioned + ?Sized>(device: &P, request: &mut Request) -> Result
     let Some(buf) = &mut request.buf else { return device.flush() };
     let mut rest: &mut [u8] = buf;
     for segment in std::iter::once(&request.first).chain(&request.rest) {
+        debug_assert!(
+            segment.len as usize <= rest.len(),
+            "the check sees to it that the segments fit the buffer: {segment:?}"
+        );
         let (part, tail) = rest.split_at_mut(segment.len as usize);
         match request.kind {
             RequestKind::Read => device.read(part, segment.offset)?,

@@ -84,6 +84,7 @@ impl<V> IntervalMap<V> {
             if run.start > at {
                 gaps.push(at..run.start);
             }
+            debug_assert!(run.end > at, "I-IVL-1: runs follow each other: {run:?} after {at}");
             at = run.end;
         }
         if at < range.end {
@@ -125,6 +126,7 @@ impl<V> IntervalMap<V> {
     fn absorb(&mut self, start: u64, merge: impl Fn(&V, &V) -> V) -> Range<u64> {
         loop {
             let end = self.runs[&start].0;
+            debug_assert!(start < end, "I-IVL-1: a run has numbers: {start}..{end}");
             let Some((&next, _)) = self.runs.range(start + 1..=end).next() else {
                 return start..end;
             };
@@ -182,6 +184,7 @@ impl<V: RunValue> IntervalMap<V> {
 
     /// Takes the part of a run out that lies in a range.
     fn cut_out(&mut self, start: u64, range: &Range<u64>) -> (Range<u64>, V) {
+        debug_assert!(range.start < range.end, "I-IVL-1: what is cut out is some: {range:?}");
         let (end, value) = self.runs.remove(&start).expect("it was just found");
         if end > range.end {
             self.insert(range.end..end, value.skip(range.end - start));
@@ -203,6 +206,10 @@ impl<V: RunValue> IntervalMap<V> {
             if run.start > at {
                 pieces.push((at..run.start, None));
             }
+            debug_assert!(
+                run.end > at && run.start < range.end,
+                "I-IVL-1: runs follow each other: {run:?} after {at}"
+            );
             let piece = run.start.max(at)..run.end.min(range.end);
             at = piece.end;
             pieces.push((piece.clone(), Some(value.skip(piece.start - run.start))));

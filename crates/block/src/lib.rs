@@ -10,6 +10,7 @@ mod descriptor;
 mod device;
 mod error;
 mod file;
+mod heap;
 mod inherit;
 mod inline;
 mod interval_map;
@@ -19,8 +20,11 @@ mod memory;
 mod period;
 mod pool;
 mod queue;
+mod shared_memory;
 mod sim;
 mod snapshot;
+mod striped;
+pub mod sync;
 mod threads;
 mod uring;
 mod waker;
@@ -28,9 +32,10 @@ mod workers;
 
 pub use buffer::AlignedBuf;
 pub use descriptor::without_errno;
-pub use device::{BlockDevice, DeviceCounters, EngineReport, Geometry};
+pub use device::{BlockDevice, DeviceCounters, EngineReport, Geometry, Lent};
 pub use error::{Error, ErrorKind, Operation, Result};
 pub use file::{Backing, DeviceOptions, Engine, create_image, open};
+pub use heap::give_free_memory_back;
 pub use inherit::close_descriptors_on_exec;
 pub use interval_map::{IntervalMap, RunValue};
 pub use little_endian::{LeReader, Short};
@@ -38,11 +43,13 @@ pub use log_scale::LogScale;
 pub use memory::MemoryDevice;
 pub use period::Period;
 pub use queue::{Completion, DeviceQueue, QueueOptions, Request, RequestKind, Segment};
+pub use shared_memory::{SharedMemory, Sharing};
 pub use sim::{
     CrashChoice, CrashStep, DeviceCall, Fault, FaultRule, FlushFault, FlushOutcome, Hook,
     HookedDevice, ReadFault, Recorded, Recording, RecordingDevice, SimulatedDevice,
     SimulatedOptions, Source, Spooled, Trigger, WriteFault,
 };
 pub use snapshot::Snapshot;
+pub use striped::StripedCounters;
 pub use waker::Waker;
 pub use workers::Workers;

@@ -35,6 +35,11 @@ impl LogScale {
     /// Returns the first value of a bucket, and how many it has.
     #[must_use]
     pub fn bounds_of(self, bucket: u32) -> (u64, u64) {
+        debug_assert!(
+            (bucket as usize) < self.buckets(),
+            "bucket {bucket} is one of {}",
+            self.buckets()
+        );
         let shift = (u64::from(bucket) >> self.sub_bits).saturating_sub(1);
         ((u64::from(bucket) - (shift << self.sub_bits)) << shift, 1 << shift)
     }

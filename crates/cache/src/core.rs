@@ -10,7 +10,7 @@ use std::time::Instant;
 use super::Backing;
 use super::readahead::Streams;
 use super::runs::Runs;
-use super::sync::{AtomicU64, Condvar, Mutex, MutexGuard};
+use super::sync::{AtomicU64, Condvar, Mutex, MutexGuard, rank};
 use bedplate_store::{Error, ErrorKind, Result};
 
 pub(super) struct FileCore {
@@ -28,11 +28,12 @@ pub(super) struct FileCore {
     pub(super) writes: AtomicU64,
     /// Dirty or flying pages.
     pub(super) pinned_pages: AtomicU64,
-    /// Rank 1.85.
-    pub(super) state: Mutex<FileState>,
+    /// Rank 9.1.
+    pub(super) state: Mutex<FileState, { rank::CACHED_FILE }>,
     /// Something in `FileState::flying` has landed.
     pub(super) settled: Condvar,
-    pub(super) streams: Mutex<Streams>,
+    /// A leaf.
+    pub(super) streams: Mutex<Streams, { rank::CACHE_LEAF }>,
 }
 
 #[derive(Debug, Default)]
@@ -49,6 +50,8 @@ pub(super) struct FileState {
     pub(super) paused: bool,
     /// The file was dropped: what is still being written is forgotten when it lands.
     pub(super) closed: bool,
+    /// Pages are forgotten once they are written: their writer keeps them.
+    pub(super) passing: bool,
     /// Counts failed write-behinds, so that a thread that waits for one notices.
     pub(super) failures: u64,
     /// The last of them.

@@ -136,6 +136,12 @@ impl CachedFile {
             if let Some(page) = marker {
                 self.marker(page);
             }
+            debug_assert!(
+                hit.bytes <= part - done,
+                "a hit is no longer than what was asked for: {} of {}",
+                hit.bytes,
+                part - done
+            );
             done += hit.bytes;
             if done < part {
                 break;
@@ -199,6 +205,10 @@ impl CachedFile {
             (end, marker, ahead) = (plan.end, plan.marker, plan.ahead);
         }
         let pages = self.absent_run(first..end.min(first + self.cache.request_pages()));
+        debug_assert!(
+            pages.start == first && pages.end > first,
+            "what is fetched begins with the page that is missing: {pages:?}"
+        );
         let fill = Fill::begin(&self.cache, &self.core, pages.clone());
         if pages.end < end {
             self.cache.read_ahead(&self.core, &(pages.end..end), None);
@@ -216,7 +226,7 @@ impl CachedFile {
         let used_end = layout.in_page(offset + given as u64 - 1) + 1;
         let skip = layout.in_page(offset);
         self.cache.fill_now(fill, &Entry { used, used_end, marker }, |bytes| {
-            buf[..given].copy_from_slice(&bytes[skip..skip + given])
+            buf[..given].copy_from_slice(&bytes[skip..skip + given]);
         })?;
         Ok(given)
     }
@@ -266,6 +276,11 @@ impl CachedFile {
     }
 
     fn write_pages(&self, buf: &[u8], offset: u64) -> Result<usize> {
+        debug_assert!(
+            !buf.is_empty() && offset.checked_add(buf.len() as u64).is_some(),
+            "a write of {} bytes at {offset} ends somewhere",
+            buf.len()
+        );
         let mut done = 0;
         let end = offset + buf.len() as u64;
         let mut reserved = offset;
@@ -451,6 +466,12 @@ impl CachedFile {
     /// As [`flush`](Self::flush), for the pages that a range touches.
     pub fn flush_range(&self, offset: u64, len: u64) -> Result<()> {
         self.cache.flush(&self.core, &self.pages(offset, len))
+    }
+
+    /// Says whether pages stay in memory once they are written. Those of a file whose callers cache
+    /// by themselves need not.
+    pub fn set_passing(&self, passing: bool) {
+        self.core.state.lock().passing = passing;
     }
 
     /// Returns the bytes that are dirty or being written.

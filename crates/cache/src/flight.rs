@@ -9,7 +9,7 @@
 
 use std::sync::Arc;
 
-use super::sync::{Condvar, Mutex};
+use super::sync::{Condvar, Mutex, rank};
 
 /// Names a fill or a change; unique while the cache lives.
 pub(super) type FlightId = u64;
@@ -54,6 +54,10 @@ impl Flights {
         pages: u16,
         landing: &Arc<Landing>,
     ) {
+        debug_assert!(
+            pages != 0 && self.list.iter().all(|flight| flight.id != id || flight.group != group),
+            "I-CACHE-2: a fill begins once, and of some pages: {id}"
+        );
         let marred =
             self.list.iter().any(|f| matches!(f.kind, Kind::Change) && f.meets(file, group, pages));
         self.list.push(Flight {
@@ -128,7 +132,8 @@ impl Flights {
 /// Where readers wait for what a fill brings.
 #[derive(Debug, Default)]
 pub(super) struct Landing {
-    landed: Mutex<bool>,
+    /// A leaf.
+    landed: Mutex<bool, { rank::CACHE_LEAF }>,
     wake: Condvar,
 }
 

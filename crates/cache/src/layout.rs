@@ -19,7 +19,17 @@ pub(super) const GROUP_PAGES: u64 = 16;
 /// Bytes of the largest request to the backing.
 pub const REQUEST_BYTES_MAX: u64 = 1 << 20;
 
+const _: () = assert!(
+    GROUP_PAGES.is_power_of_two() && GROUP_PAGES <= 16,
+    "a group has a bit for each of its pages"
+);
+
 const PAGE_SIZE_MIN: u32 = 4096;
+
+const _: () = assert!(
+    REQUEST_BYTES_MAX.is_power_of_two() && PAGE_SIZE_MIN.is_power_of_two(),
+    "requests and pages are told apart by shifts"
+);
 
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Layout {
@@ -138,6 +148,19 @@ pub(super) struct GroupSpan {
 impl GroupSpan {
     /// The bits of the span's pages within the group.
     pub(super) fn bits(self) -> u16 {
+        debug_assert!(
+            self.first < self.end && self.end - self.first <= GROUP_PAGES,
+            "a span has pages of one group: {}..{}",
+            self.first,
+            self.end
+        );
+        debug_assert!(
+            self.first / GROUP_PAGES == self.group && (self.end - 1) / GROUP_PAGES == self.group,
+            "a span lies in its group {}: {}..{}",
+            self.group,
+            self.first,
+            self.end
+        );
         let first = slot_of(self.first);
         let len = (self.end - self.first) as u32;
         (((1_u32 << len) - 1) << first) as u16

@@ -1,4 +1,5 @@
-//! The library cache: pages of files in memory, read ahead and written behind, for the modes `cached` and `concurrent+cache`.
+//! The library cache: pages of files in memory, read ahead and written behind, for the modes
+//! `cached` and `concurrent+cache`.
 //!
 //! ```text
 //!   ordering lock of the inode (the caller's: shared to read, exclusive to write, see docs/locks.md)
@@ -10,8 +11,9 @@
 //!   lock of the extent map (InodeLock and below)
 //! ```
 //!
-//! The cache calls [`Backing`] from its own threads and from inside its own methods. So a caller may hold its *ordering* lock (the one that
-//! makes `cached` writes exclusive) across a call into the cache, but never a lock that a `Backing` method takes.
+//! The cache calls [`Backing`] from its own threads and from inside its own methods. So a caller
+//! may hold its *ordering* lock (the one that makes `cached` writes exclusive) across a call into
+//! the cache, but never a lock that a `Backing` method takes.
 //!
 //! | file | holds |
 //! | --- | --- |
@@ -25,26 +27,34 @@
 //! | `change` | direct writes, truncations, punches |
 //! | `staging`, `counters`, `sync` | memory for requests, counters, locks |
 //!
-//! Data is copied between a request's memory and the pages, at both ends. The copy costs a tenth of what a fast device needs for the same bytes, and buys
-//! requests of 1 MiB over 4 KiB pages, pages that can be written while they are carried out, and a cap that no request in flight can hold up.
+//! Data is copied between a request's memory and the pages, at both ends. The copy costs a tenth of
+//! what a fast device needs for the same bytes, and buys requests of 1 MiB over 4 KiB pages, pages
+//! that can be written while they are carried out, and a cap that no request in flight can hold up.
 //!
 //! # Invariants
 //!
-//! - **I-CACHE-1** A page has one frame at most, and a valid unit holds what a reader must see: a fill never overwrites it.
-//! - **I-CACHE-2** What a fill read is kept only if nothing wrote its pages, in the cache or past it, between its announcement and its landing.
-//! - **I-CACHE-3** When direct writes of one page overlap in time, no cached copy of it survives the last of them, and none is made while one is under way.
-//! - **I-CACHE-4** A dirty or flying page stays in memory; of a page, one write at a time is under way.
-//! - **I-CACHE-5** While the map changes, nothing of the file enters the cache by a fill, and nothing read before the change enters after it.
-//! - **I-CACHE-6** Pages in memory never pass the cap, also when that has just become smaller; a writer that would pass its share for dirty pages (half, unless
-//!   tuned) writes some back first.
+//! - **I-CACHE-1** A page has one frame at most, and a valid unit holds what a reader must see: a
+//!   fill never overwrites it.
+//! - **I-CACHE-2** What a fill read is kept only if nothing wrote its pages, in the cache or past
+//!   it, between its announcement and its landing.
+//! - **I-CACHE-3** When direct writes of one page overlap in time, no cached copy of it survives
+//!   the last of them, and none is made while one is under way.
+//! - **I-CACHE-4** A dirty or flying page stays in memory; of a page, one write at a time is under
+//!   way.
+//! - **I-CACHE-5** While the map changes, nothing of the file enters the cache by a fill, and
+//!   nothing read before the change enters after it.
+//! - **I-CACHE-6** Pages in memory never pass the cap, also when that has just become smaller; a
+//!   writer that would pass its share for dirty pages (half, unless tuned) writes some back first.
 //! - **I-CACHE-7** A frame is in one queue of the replacement at most, a pinned one in none.
 //! - **I-CACHE-8** In a valid unit, bytes beyond the logical size are zero.
-//! - **I-CACHE-9** A read sees all of a `cached` write or nothing of it, with the ordering lock or without.
+//! - **I-CACHE-9** A read sees all of a `cached` write or nothing of it, with the ordering lock or
+//!   without.
 //!
 //! # Lock ranks
 //!
-//! The caller's ordering lock (1.7), a shard's `state` (1.8), `FileCore::state` (1.85), `PageCache::listed` (1.9). `FileCore::streams`, the pools' and the
-//! staging locks are leaves. No lock of this crate is held across a call to the backing.
+//! The caller's ordering lock (1.7), a shard's `state` (9), `FileCore::state` (9.1),
+//! `PageCache::listed` (9.2). `FileCore::streams`, the pools' and the staging locks are leaves. No
+//! lock of this crate is held across a call to the backing.
 
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,5 @@
-//! The locks that models of concurrency use in place of `parking_lot`'s: every step of these is a point where the checker may switch threads.
+//! The locks that models of concurrency use in place of those with ranks, whose order a model does
+//! not check: every step of these is a point where the checker may switch threads.
 
 use std::ops::{Deref, DerefMut};
 use std::time::Duration;
@@ -10,22 +11,22 @@ use shuttle::sync::{RwLockReadGuard, RwLockWriteGuard};
 const CLEAN: &str = "no thread panicked";
 
 #[derive(Debug, Default)]
-pub struct Mutex<T>(shuttled::Mutex<T>);
+pub struct Mutex<T, const LOCK: usize = 0>(shuttled::Mutex<T>);
 
 /// `None` only while the lock is given up for a moment.
 #[derive(Debug)]
 pub struct MutexGuard<'a, T> {
-    mutex: &'a Mutex<T>,
+    mutex: &'a shuttled::Mutex<T>,
     held: Option<shuttled::MutexGuard<'a, T>>,
 }
 
-impl<T> Mutex<T> {
+impl<T, const LOCK: usize> Mutex<T, LOCK> {
     pub fn new(value: T) -> Self {
         Self(shuttled::Mutex::new(value))
     }
 
     pub fn lock(&self) -> MutexGuard<'_, T> {
-        MutexGuard { mutex: self, held: Some(self.0.lock().expect(CLEAN)) }
+        MutexGuard { mutex: &self.0, held: Some(self.0.lock().expect(CLEAN)) }
     }
 }
 
@@ -33,7 +34,7 @@ impl<T> MutexGuard<'_, T> {
     pub fn unlocked<U>(guard: &mut Self, work: impl FnOnce() -> U) -> U {
         guard.held = None;
         let result = work();
-        guard.held = Some(guard.mutex.0.lock().expect(CLEAN));
+        guard.held = Some(guard.mutex.lock().expect(CLEAN));
         result
     }
 }
@@ -96,9 +97,9 @@ impl Condvar {
 }
 
 #[derive(Debug)]
-pub struct RwLock<T>(shuttled::RwLock<T>);
+pub struct RwLock<T, const LOCK: usize = 0>(shuttled::RwLock<T>);
 
-impl<T> RwLock<T> {
+impl<T, const LOCK: usize> RwLock<T, LOCK> {
     pub fn new(value: T) -> Self {
         Self(shuttled::RwLock::new(value))
     }

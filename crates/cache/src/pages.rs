@@ -14,7 +14,7 @@ use super::layout::{Layout, REQUEST_BYTES_MAX};
 use super::readahead::Windows;
 use super::shard::{Key, Shard};
 use super::staging::Staging;
-use super::sync::{AtomicU64, Mutex};
+use super::sync::{AtomicU64, Mutex, rank};
 use bedplate_store::Result;
 
 /// Frames that one shard should have, so that a group more or less does not unbalance it.
@@ -41,8 +41,8 @@ pub struct PageCache {
     pub(super) staging: Staging,
     pub(super) readers: Workers,
     pub(super) writers: Workers,
-    /// Files that have, or had not long ago, dirty pages. Rank 1.9.
-    pub(super) listed: Mutex<BTreeMap<u64, Weak<FileCore>>>,
+    /// Files that have, or had not long ago, dirty pages. Rank 9.2.
+    pub(super) listed: Mutex<BTreeMap<u64, Weak<FileCore>>, { rank::FILES_TO_FLUSH }>,
 }
 
 /// What the cap and the tunables come to, in pages. Changed while I/O goes on: each is read once

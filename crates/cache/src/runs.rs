@@ -40,6 +40,7 @@ impl Runs {
         len_max: u64,
         blocked: &[Range<u64>],
     ) -> (Option<Range<u64>>, bool) {
+        debug_assert!(len_max > 0, "a run that is taken has a page");
         let mut at = within.start;
         let mut passed = false;
         while let Some((start, end)) = self.next_at(at).filter(|(start, _)| *start < within.end) {
@@ -51,6 +52,10 @@ impl Runs {
             let first_obstacle =
                 blocked.iter().map(|b| b.start).filter(|&b| b > start).min().unwrap_or(u64::MAX);
             let end = end.min(within.end).min(first_obstacle).min((start / len_max + 1) * len_max);
+            debug_assert!(
+                start < end && end - start <= len_max && within.start <= start && end <= within.end,
+                "I-CACHE-4: what is taken to be written lies where it is looked for: {start}..{end}"
+            );
             self.remove(&(start..end));
             return (Some(start..end), passed);
         }

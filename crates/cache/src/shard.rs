@@ -17,7 +17,7 @@ use super::counters::Counters;
 use super::flight::Flights;
 use super::layout::{GROUP_PAGES, Layout, slot_of};
 use super::replace::{NONE, Node, Nodes, Replacer};
-use super::sync::RwLock;
+use super::sync::{RwLock, rank};
 
 /// Frames whose memory is allocated together.
 const SLAB_FRAMES: usize = 64;
@@ -106,8 +106,8 @@ impl Frame {
 #[derive(Debug)]
 #[repr(align(128))]
 pub(super) struct Shard {
-    /// Rank 1.8.
-    pub(super) state: RwLock<ShardState>,
+    /// Rank 9.
+    pub(super) state: RwLock<ShardState, { rank::CACHE_SHARD }>,
 }
 
 #[derive(Debug)]
@@ -196,6 +196,10 @@ impl ShardState {
             {
                 break;
             }
+            debug_assert!(
+                start < end && end <= page_size,
+                "a page gives some of its bytes: {start}..{end}"
+            );
             buf[hit.bytes..hit.bytes + end - start].copy_from_slice(&self.bytes(at)[start..end]);
             frame.node.touch(start, end);
             hit.marked |= frame.marks.load(Relaxed) != 0;
@@ -271,6 +275,10 @@ impl ShardState {
     /// Notes an access of a page.
     #[inline]
     pub(super) fn touch(&self, at: u32, start: usize, end: usize) {
+        debug_assert!(
+            start <= end && end <= self.layout.page_size(),
+            "what is touched lies in a page: {start}..{end}"
+        );
         self.frame(at).node.touch(start, end);
     }
 

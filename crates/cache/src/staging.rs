@@ -6,7 +6,10 @@ use std::ops::{Deref, DerefMut};
 use bedplate_block::AlignedBuf;
 
 use super::layout::REQUEST_BYTES_MAX;
-use super::sync::Mutex;
+use super::sync::{Mutex, rank};
+
+/// Memory that waits for its next use. A leaf.
+type Kept = Mutex<Vec<AlignedBuf>, { rank::CACHE_LEAF }>;
 
 const SMALL_BYTES: usize = 64 << 10;
 const LARGE_BYTES: usize = REQUEST_BYTES_MAX as usize;
@@ -15,8 +18,8 @@ const KEPT: usize = 8;
 
 #[derive(Debug, Default)]
 pub(super) struct Staging {
-    small: Mutex<Vec<AlignedBuf>>,
-    large: Mutex<Vec<AlignedBuf>>,
+    small: Kept,
+    large: Kept,
 }
 
 /// A buffer of at least the length asked for; seen as exactly that long.
@@ -44,6 +47,7 @@ impl Staging {
     pub(super) fn take(&self, len: usize) -> StagingBuf {
         let (kept, size) = self.class(len);
         let buf = kept.lock().pop().unwrap_or_else(|| AlignedBuf::zeroed(size));
+        debug_assert!(len <= buf.len(), "a buffer of its class holds {len} bytes: {}", buf.len());
         StagingBuf { buf, len }
     }
 
@@ -55,7 +59,7 @@ impl Staging {
         }
     }
 
-    fn class(&self, len: usize) -> (&Mutex<Vec<AlignedBuf>>, usize) {
+    fn class(&self, len: usize) -> (&Kept, usize) {
         assert!(len <= LARGE_BYTES, "a request is cut to the largest size");
         if len <= SMALL_BYTES { (&self.small, SMALL_BYTES) } else { (&self.large, LARGE_BYTES) }
     }

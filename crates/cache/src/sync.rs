@@ -3,4 +3,4 @@
 
 pub(super) use std::sync::atomic::AtomicU64;
 
-pub(super) use parking_lot::{Condvar, Mutex, MutexGuard, RwLock};
+pub(super) use bedplate_block::sync::{Condvar, Mutex, MutexGuard, RwLock, rank};

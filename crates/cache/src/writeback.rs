@@ -56,6 +56,10 @@ impl PageCache {
         let flying: Vec<Range<u64>> = state.flying.iter().map(|f| f.pages.clone()).collect();
         let (taken, blocked) = state.dirty.take(within, self.request_pages(), &flying);
         let Some(pages) = taken else { return (Outcome::Nothing, blocked) };
+        debug_assert!(
+            flying.iter().all(|other| other.end <= pages.start || pages.end <= other.start),
+            "I-CACHE-4: a page is written by one write at a time: {pages:?}"
+        );
         let id = state.next_flying;
         state.next_flying += 1;
         state.flying.push(Flying { id, pages: pages.clone() });
@@ -371,7 +375,13 @@ impl Carried<'_> {
         segments
     }
 
-    fn settle_page(&self, state: &mut ShardState, key: Key, page: u64, closed: bool) {
+    fn settle_page(
+        &self,
+        state: &mut ShardState,
+        key: Key,
+        page: u64,
+        (closed, passing): (bool, bool),
+    ) {
         let units = self.units.get((page - self.pages.start) as usize).copied().unwrap_or(0);
         let at = state.lookup(key, page).expect("I-CACHE-4: a flying page is in memory");
         let frame = state.frame_mut(at);
@@ -379,7 +389,7 @@ impl Carried<'_> {
         if self.outcome.is_some() {
             frame.dirty |= units;
         }
-        if closed {
+        if closed || (passing && frame.dirty == 0) {
             state.forget(at);
             self.cache.count_unpinned(self.core);
         } else if frame.dirty == 0 {
@@ -396,8 +406,11 @@ impl Drop for Carried<'_> {
             let mut state = self.cache.shard(self.core.id, span.group).state.write();
             // Asked under the shard's lock: a later close of the file comes to this shard later,
             // and finds the pages landed.
-            let closed = self.core.state.lock().closed;
-            (span.first..span.end).for_each(|page| self.settle_page(&mut state, key, page, closed));
+            let end = {
+                let core = self.core.state.lock();
+                (core.closed, core.passing)
+            };
+            (span.first..span.end).for_each(|page| self.settle_page(&mut state, key, page, end));
         }
         let mut state = self.core.state.lock();
         if let Some(error) = self.outcome.take() {

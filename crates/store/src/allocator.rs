@@ -20,7 +20,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use parking_lot::Mutex;
+use bedplate_block::sync::{Mutex, rank};
 
 use crate::extent::Run;
 use crate::{BlockNo, Error, InodeNo, Lsn, Result};
@@ -74,7 +74,8 @@ pub struct SpaceTotals {
 #[derive(Debug)]
 pub struct Allocator {
     block_bytes: u64,
-    inner: Mutex<Inner>,
+    /// A leaf.
+    inner: Mutex<Inner, { rank::ALLOCATOR }>,
 }
 
 #[derive(Debug, Default)]
@@ -102,6 +103,10 @@ struct Inner {
 
 /// Returns how many of `blocks` are kept from data: 1/64, 1 MiB to 256 MiB.
 fn reserve_of(blocks: u64, block_bytes: u64) -> u64 {
+    debug_assert!(
+        block_bytes.is_power_of_two() && block_bytes <= 1 << 20,
+        "the reserve is counted in whole blocks of at most 1 MiB, not of {block_bytes} bytes"
+    );
     (blocks / 64).clamp((1 << 20) / block_bytes, (256 << 20) / block_bytes)
 }
 
@@ -112,6 +117,11 @@ impl Allocator {
         let by_start: BTreeMap<u64, u64> = free.map(|run| (run.start.0, run.blocks)).collect();
         let by_len = by_start.iter().map(|(start, len)| (*len, *start)).collect();
         let free = by_start.values().sum();
+        debug_assert!(free <= blocks, "I-SPC-1: {free} blocks are free in a volume of {blocks}");
+        debug_assert!(
+            by_start.last_key_value().is_none_or(|(start, len)| start + len <= blocks),
+            "I-SPC-1: the last free run ends within the volume of {blocks} blocks"
+        );
         let inner = Inner {
             end: blocks,
             by_start,
@@ -133,7 +143,14 @@ impl Allocator {
         let mut inner = self.inner.lock();
         // From here on they are counted like all others; the reservation is renewed if they are not
         // found.
-        inner.reserved -= want.reserved;
+        inner.reserved = inner
+            .reserved
+            .checked_sub(want.reserved)
+            .expect("I-SPC-5: what an allocation claims was reserved");
+        debug_assert!(
+            want.reserved <= want.blocks,
+            "no more blocks were reserved than are asked for: {want:?}"
+        );
         let mut runs: Vec<Run> = Vec::new();
         let mut rest = want;
         while rest.blocks > 0 {
@@ -142,6 +159,11 @@ impl Allocator {
                 inner.reserved += want.reserved;
                 return Err(inner.no_space(want.blocks, self.block_bytes));
             };
+            debug_assert!(
+                run.blocks > 0 && run.blocks <= rest.blocks,
+                "an allocation gives no more than it is asked for: {run:?} of {}",
+                rest.blocks
+            );
             rest = AllocRequest {
                 goal: Some(BlockNo(run.end())),
                 blocks: rest.blocks - run.blocks,
@@ -152,6 +174,12 @@ impl Allocator {
         if let (Some((ino, blocks)), Some(last)) = (want.ahead, runs.last()) {
             inner.keep_ahead(ino, last.end(), blocks);
         }
+        debug_assert_eq!(
+            runs.iter().map(|run| run.blocks).sum::<u64>(),
+            want.blocks,
+            "an allocation gives all that it is asked for, or nothing"
+        );
+        inner.check_totals();
         Ok(runs)
     }
 
@@ -161,6 +189,7 @@ impl Allocator {
         let mut inner = self.inner.lock();
         runs.iter().for_each(|run| inner.insert(*run));
         inner.reserved += reserved;
+        inner.check_totals();
     }
 
     /// Takes what is free of these runs out of reach and returns it; [`free`](Self::free) gives it
@@ -169,6 +198,7 @@ impl Allocator {
         let mut inner = self.inner.lock();
         let mut held = Vec::new();
         for run in runs {
+            debug_assert!(run.end() <= inner.end, "what is withheld lies in the volume: {run:?}");
             while let Some(part) = inner.last_free_in(run) {
                 held.push(inner.take(part.start.0, part.blocks));
             }
@@ -186,6 +216,12 @@ impl Allocator {
             return Err(inner.no_space(blocks, self.block_bytes));
         }
         inner.reserved += blocks;
+        debug_assert!(
+            blocks == 0 || inner.reserve + inner.reserved <= inner.free + inner.kept,
+            "I-SPC-5: {} reserved blocks are free, beside a reserve of {}",
+            inner.reserved,
+            inner.reserve
+        );
         Ok(())
     }
 
@@ -199,11 +235,20 @@ impl Allocator {
     /// Gives blocks back once the record that freed them is sealed (I-SPC-2).
     pub fn release_after(&self, lsn: Lsn, run: Run) {
         let mut inner = self.inner.lock();
+        assert!(
+            run.blocks > 0 && run.end() <= inner.end,
+            "blocks of the volume leave a file: {run:?}"
+        );
+        debug_assert!(
+            inner.last_free_in(run).is_none(),
+            "I-SPC-2: {run:?} is out of reach until record {lsn:?} is sealed"
+        );
         inner.left += run.blocks;
         assert!(
             inner.pending_free.insert((lsn, run.start.0, run.blocks)),
             "blocks leave a file once"
         );
+        inner.check_totals();
     }
 
     /// Makes the blocks free that records up to `sealed` freed. Returns whether there were any.
@@ -217,6 +262,11 @@ impl Allocator {
             inner.left -= blocks;
             inner.insert(Run { start: BlockNo(start), blocks });
         }
+        debug_assert!(
+            inner.pending_free.first().is_none_or(|(lsn, ..)| *lsn > sealed),
+            "I-SPC-2: what waits, waits for a record behind {sealed:?}"
+        );
+        inner.check_totals();
         inner.left != before
     }
 
@@ -245,6 +295,7 @@ impl Allocator {
         let added = Run { start: BlockNo(inner.end), blocks: blocks - inner.end };
         inner.end = blocks;
         inner.reserve = inner.reserve.max(reserve_of(blocks, self.block_bytes));
+        debug_assert_eq!(added.end(), blocks, "what a volume grows by ends where it ends");
         if added.blocks > 0 {
             inner.insert(added);
         }
@@ -284,8 +335,41 @@ impl Allocator {
 }
 
 impl Inner {
+    /// Checks what must hold between any two changes, as far as that costs nothing.
+    #[inline]
+    fn check_totals(&self) {
+        debug_assert!(
+            self.free + self.kept + self.left <= self.end,
+            "I-SPC-1: {} free, {} kept ahead and {} pending blocks are more than {}",
+            self.free,
+            self.kept,
+            self.left,
+            self.end
+        );
+        debug_assert_eq!(
+            self.by_start.len(),
+            self.by_len.len(),
+            "I-SPC-1: every free run is in both indexes"
+        );
+        debug_assert_eq!(
+            self.pending_free.is_empty(),
+            self.left == 0,
+            "I-SPC-2: {} blocks wait for a seal in {} runs",
+            self.left,
+            self.pending_free.len()
+        );
+        debug_assert_eq!(
+            self.ahead.is_empty(),
+            self.kept == 0,
+            "I-SPC-4: {} blocks are kept ahead for {} files",
+            self.kept,
+            self.ahead.len()
+        );
+    }
+
     /// Free blocks that `class` may take, with those kept ahead.
     fn available(&self, class: SpaceClass) -> u64 {
+        self.check_totals();
         let free = self.free + self.kept;
         match class {
             SpaceClass::Data => free.saturating_sub(self.reserve + self.reserved),
@@ -328,6 +412,10 @@ impl Inner {
             self.ahead.get(&ino).copied().filter(|run| (run.start.0..run.end()).contains(&goal))?;
         self.ahead.remove(&ino);
         self.kept -= kept.blocks;
+        debug_assert!(
+            self.continuation(kept.start).is_none(),
+            "I-SPC-4: what is kept ahead is in no free run: {kept:?}"
+        );
         let taken = Run { start: BlockNo(goal), blocks: blocks.min(kept.end() - goal) };
         if goal > kept.start.0 {
             self.insert(Run { start: kept.start, blocks: goal - kept.start.0 });
@@ -337,6 +425,10 @@ impl Inner {
             self.kept += rest.blocks;
             self.ahead.insert(ino, rest);
         }
+        debug_assert!(
+            taken.blocks > 0 && taken.end() <= kept.end(),
+            "what is taken of {kept:?} lies in it: {taken:?}"
+        );
         Some(taken)
     }
 
@@ -351,11 +443,13 @@ impl Inner {
         let (start, len) =
             self.by_start.range(..run.end()).next_back().map(|(start, len)| (*start, *len))?;
         let (from, to) = (start.max(run.start.0), (start + len).min(run.end()));
+        debug_assert!(len > 0, "I-SPC-1: no free run is empty, as that at {start}");
         (from < to).then(|| Run { start: BlockNo(from), blocks: to - from })
     }
 
     /// The start of the shortest run of at least `blocks`; of equals the first on the volume.
     fn best(&self, blocks: u64) -> Option<u64> {
+        debug_assert!(blocks > 0, "a run is looked for that holds something");
         self.by_len.range((blocks, 0)..).next().map(|(_, start)| *start)
     }
 
@@ -363,6 +457,10 @@ impl Inner {
     fn take(&mut self, at: u64, blocks: u64) -> Run {
         let (&start, &len) =
             self.by_start.range(..=at).next_back().expect("the place was found in a free run");
+        assert!(
+            at < start + len && blocks > 0,
+            "{blocks} blocks at {at} are asked of the free run at {start} of {len}"
+        );
         let taken = Run { start: BlockNo(at), blocks: blocks.min(start + len - at) };
         self.remove_run(start, len);
         for rest in [
@@ -373,6 +471,10 @@ impl Inner {
                 self.add_run(rest.start.0, rest.blocks);
             }
         }
+        debug_assert!(
+            self.continuation(taken.start).is_none(),
+            "I-SPC-1: what was taken is not free any more: {taken:?}"
+        );
         taken
     }
 
@@ -395,13 +497,19 @@ impl Inner {
 
     fn revoke(&mut self, ino: InodeNo) {
         if let Some(run) = self.ahead.remove(&ino) {
+            debug_assert!(self.kept >= run.blocks, "I-SPC-4: {run:?} was counted as kept ahead");
             self.kept -= run.blocks;
             self.insert(run);
         }
     }
 
     fn revoke_all(&mut self) {
-        self.kept = 0;
+        let kept: u64 = std::mem::take(&mut self.kept);
+        debug_assert_eq!(
+            kept,
+            self.ahead.values().map(|run| run.blocks).sum::<u64>(),
+            "I-SPC-4: what is kept is kept for a file"
+        );
         for run in std::mem::take(&mut self.ahead).into_values() {
             self.insert(run);
         }
@@ -438,6 +546,15 @@ impl Inner {
     }
 
     fn add_run(&mut self, start: u64, len: u64) {
+        debug_assert!(
+            len > 0 && start + len <= self.end,
+            "a free run lies within the volume: {len} blocks at {start} of {}",
+            self.end
+        );
+        debug_assert!(
+            !self.by_start.contains_key(&start) && !self.by_len.contains(&(len, start)),
+            "I-SPC-1: a free run is in each index once: {len} blocks at {start}"
+        );
         self.by_start.insert(start, len);
         self.by_len.insert((len, start));
         self.free += len;
@@ -448,7 +565,7 @@ impl Inner {
             self.by_start.remove(&start).is_some() && self.by_len.remove(&(len, start)),
             "I-SPC-1: both indexes agree"
         );
-        self.free -= len;
+        self.free = self.free.checked_sub(len).expect("the free total is that of the free runs");
     }
 
     fn no_space(&self, blocks: u64, block_bytes: u64) -> Error {

@@ -106,6 +106,7 @@ impl Error {
 }
 
 impl From<bedplate_block::Error> for Error {
+    #[cold]
     fn from(source: bedplate_block::Error) -> Self {
         let kind = match source.kind {
             bedplate_block::ErrorKind::Io | bedplate_block::ErrorKind::OutOfRange => ErrorKind::Io,

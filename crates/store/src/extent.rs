@@ -48,6 +48,10 @@ impl Extent {
 
     /// Returns both extents as one where `next` continues this one (I-EXT-2).
     fn joined(self, next: Self) -> Option<Self> {
+        debug_assert!(
+            self.blocks > 0 && next.blocks > 0,
+            "I-EXT-1: no extent is empty: {self:?}, {next:?}"
+        );
         let continues = self.start.0 + u64::from(self.blocks) == next.start.0
             && self.state == next.state
             && self.birth == next.birth;
@@ -189,11 +193,13 @@ impl ExtentMap {
     #[inline]
     pub fn holding(&self, block: u64) -> Option<(FileBlock, Extent)> {
         let (at, extent) = self.extents.range(..=block).next_back()?;
+        debug_assert!(extent.blocks > 0, "I-EXT-1: no extent is empty, as that at {at}");
         (block - at < u64::from(extent.blocks)).then_some((FileBlock(*at), *extent))
     }
 
     /// Returns the pieces of `range` in order; together they cover it.
     pub fn pieces(&self, range: Range<u64>) -> impl Iterator<Item = Piece> + '_ {
+        debug_assert!(range.start <= range.end, "a range ends behind its start: {range:?}");
         let mut at = range.start;
         let before = self.extents.range(..range.start).next_back();
         let mut extents = before.into_iter().chain(self.extents.range(range.clone())).peekable();
@@ -223,6 +229,7 @@ impl ExtentMap {
                 None => Piece { file_block: at, blocks: range.end - at, mapped: None },
             };
             let piece = Piece { blocks: piece.blocks.min(range.end - at), ..piece };
+            debug_assert!(piece.blocks > 0, "a piece holds a block: {piece:?}");
             at += piece.blocks;
             Some(piece)
         })
@@ -259,6 +266,7 @@ impl ExtentMap {
 
     /// Plans `range` to be cut out; what follows moves down.
     pub fn plan_collapse(&self, range: Range<u64>) -> Vec<ExtentChange> {
+        debug_assert!(range.start <= range.end, "a range is cut out: {range:?}");
         let by = range.end - range.start;
         let moved = self.parts(range.end..u64::MAX).map(|(at, extent)| (at - by, extent));
         self.plan_rows(range.start..u64::MAX, moved)
@@ -267,6 +275,10 @@ impl ExtentMap {
     /// Plans a hole of `blocks` at `at`; what follows moves up. The caller has checked that the end
     /// stays below the largest file block.
     pub fn plan_insert(&self, at: u64, blocks: u64) -> Vec<ExtentChange> {
+        debug_assert!(
+            self.end().checked_add(blocks).is_some(),
+            "what lies behind {at} moves by {blocks} blocks and still has numbers"
+        );
         let moved = self.parts(at..u64::MAX).map(|(at, extent)| (at + blocks, extent));
         self.plan_rows(at..u64::MAX, moved)
     }
@@ -274,6 +286,10 @@ impl ExtentMap {
     /// Carries out a plan's changes; returns what was there before, one for each.
     pub fn apply(&mut self, changes: &[ExtentChange]) -> Vec<Option<Extent>> {
         let replace = |change: &ExtentChange| {
+            debug_assert!(
+                !matches!(change, ExtentChange::Put(_, extent) if extent.blocks == 0),
+                "I-EXT-1: no extent is empty: {change:?}"
+            );
             let (old, new) = match *change {
                 ExtentChange::Put(at, extent) => {
                     (self.extents.insert(at.0, extent), u64::from(extent.blocks))
@@ -283,7 +299,22 @@ impl ExtentMap {
             self.blocks = self.blocks + new - old.map_or(0, |extent| u64::from(extent.blocks));
             old
         };
-        changes.iter().map(replace).collect()
+        let replaced = changes.iter().map(replace).collect();
+        debug_assert!(
+            changes.iter().all(|change| self.is_apart(change.at().0)),
+            "I-EXT-1: extents of one file never overlap: {changes:?}"
+        );
+        replaced
+    }
+
+    /// Says whether what begins at a block and what begins next overlap nothing before them.
+    fn is_apart(&self, block: u64) -> bool {
+        let ends_by = |next: u64| {
+            self.before(next).is_none_or(|(at, extent)| at.0 + u64::from(extent.blocks) <= next)
+        };
+        let next = block.checked_add(1).and_then(|after| self.extents.range(after..).next());
+        (!self.extents.contains_key(&block) || ends_by(block))
+            && next.is_none_or(|(next, _)| ends_by(*next))
     }
 
     /// The mapped parts of `range`, cut to it.
@@ -300,6 +331,7 @@ impl ExtentMap {
         range: Range<u64>,
         new: impl Iterator<Item = (u64, Extent)>,
     ) -> Vec<ExtentChange> {
+        debug_assert!(range.start <= range.end, "a range is planned: {range:?}");
         // One block more on each side brings in the neighbours that may merge, or that are cut.
         let first =
             self.extents.range(..range.start).next_back().map_or(range.start, |(at, _)| *at);
@@ -312,6 +344,10 @@ impl ExtentMap {
             .max(range.end);
         let left = self.parts(first..range.start);
         let right = self.parts(range.end..reach);
+        debug_assert!(
+            first <= range.start && reach >= range.end,
+            "a plan begins and ends with the neighbours of {range:?}: {first}..{reach}"
+        );
         difference(&old, &merged(left.chain(new).chain(right)))
     }
 }
@@ -332,11 +368,23 @@ fn merged(extents: impl Iterator<Item = (u64, Extent)>) -> Vec<(u64, Extent)> {
             None => out.push((at, extent)),
         }
     }
+    let continued = |pair: &[(u64, Extent)]| {
+        pair[0].0 + u64::from(pair[0].1.blocks) == pair[1].0
+            && pair[0].1.joined(pair[1].1).is_some()
+    };
+    debug_assert!(
+        !out.windows(2).any(continued),
+        "I-EXT-2: neighbours that continue each other are one extent: {out:?}"
+    );
     out
 }
 
 /// The row changes that turn `old` into `new`; both in key order.
 fn difference(old: &[(u64, Extent)], new: &[(u64, Extent)]) -> Vec<ExtentChange> {
+    debug_assert!(
+        new.is_sorted_by_key(|(at, _)| *at),
+        "I-EXT-1: extents are planned in order: {new:?}"
+    );
     let mut changes = Vec::new();
     let mut before = old.iter().peekable();
     for (at, extent) in new {

@@ -73,12 +73,17 @@ impl Grid {
     /// Returns the blocks that a byte range touches.
     #[inline]
     pub fn blocks(&self, bytes: &Range<u64>) -> Range<u64> {
+        debug_assert!(bytes.start <= bytes.end, "a range ends behind its start: {bytes:?}");
         self.block_of(bytes.start)..self.block_after(bytes.end)
     }
 
     /// Returns the bytes of a range of blocks.
     #[inline]
     pub fn bytes(&self, blocks: &Range<u64>) -> Range<u64> {
+        debug_assert!(
+            blocks.start <= blocks.end && blocks.end <= u64::MAX >> self.block_shift,
+            "blocks of a file have bytes: {blocks:?}"
+        );
         self.start_of(blocks.start)..self.start_of(blocks.end)
     }
 
@@ -106,12 +111,24 @@ impl Grid {
         offset & (self.sector - 1) == 0
     }
 
+    /// Returns whether the device takes a transfer between `buf` and this offset of a file as it
+    /// is.
+    #[inline]
+    pub fn takes_at(&self, buf: &[u8], offset: u64) -> bool {
+        self.on_sector(offset | buf.len() as u64) && self.takes(buf)
+    }
+
     /// Returns whether the device takes the buffer as it is.
     #[inline]
     pub fn takes(&self, buf: &[u8]) -> bool {
         buf.as_ptr().addr() & (self.buffer - 1) == 0
     }
 }
+
+const _: () = assert!(
+    Grid::FILE_BYTES_MAX.is_power_of_two() && Grid::FILE_BYTES_MAX <= 1 << 62,
+    "no offset in a file overflows when it is rounded up"
+);
 
 impl Piece {
     /// Returns the part of a byte range of the file that lies in this piece.

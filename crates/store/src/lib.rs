@@ -48,8 +48,8 @@ pub use log::encode_record;
 #[cfg(any(test, feature = "forge"))]
 pub use log::seal_batches;
 pub use log::{
-    Exposure, LogDeviceHead, LogInfo, LogParts, LogPlace, LogPosition, Record, RecordKind,
-    ReplayReport, replay,
+    Exposure, LogDeviceHead, LogInfo, LogParts, LogPlace, LogPosition, LogWatch, Record,
+    RecordKind, ReplayReport, replay,
 };
 #[cfg(any(test, feature = "forge"))]
 pub use meta::write_rows;
@@ -57,7 +57,7 @@ pub use meta::{
     Committed, GrowRegion, Growth, Locked, MetaStore, Outlook, POSITION, Purpose, Region, State,
     format_tree, guarded, load_checkpoints, open_tree, stored_position, table_name,
 };
-pub use name::{NAME_BYTES_MAX, check_name, readable_name};
+pub use name::{NAME_BYTES_MAX, check_name, readable_name, told_name};
 #[cfg(feature = "interleave")]
 pub use planted::inherit;
 #[cfg(any(test, feature = "planted-bugs"))]

@@ -17,7 +17,7 @@ pub fn check_name(name: &[u8]) -> Result<()> {
     {
         return Err(Error::new(
             ErrorKind::Invalid,
-            format!("'{}' cannot be a name", name.escape_ascii()),
+            format!("'{}' cannot be a name", told_name(name)),
         ));
     }
     Ok(())
@@ -35,9 +35,26 @@ pub fn readable_name(name: &[u8]) -> String {
     text
 }
 
+/// Returns a name for a sentence: as people wrote it, on one line, and so that it does nothing to a
+/// terminal. Bytes that are no text are escaped.
+#[must_use]
+pub fn told_name(name: impl AsRef<[u8]>) -> String {
+    let escape = |c: char| {
+        if c.is_control() { c.escape_default().to_string() } else { c.to_string() }
+    };
+    readable_name(name.as_ref()).chars().map(escape).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Once a checkpoint 'Über Nacht' was told as '\\xc3\\x9cber Nacht'.
+    #[test]
+    fn a_name_is_told_as_it_was_written_and_on_one_line() {
+        assert_eq!(told_name("Über Nacht"), "Über Nacht");
+        assert_eq!(told_name(b"a\nb\x1b[2J\xff"), r"a\nb\u{1b}[2J\xff");
+    }
 
     #[test]
     fn names_that_differ_are_read_differently() {

@@ -155,6 +155,22 @@ pub enum PlantedBug {
     FreezeBesideChanges,
     /// A rollback leaves pages of what was there before in the library cache.
     RollbackKeepsPages,
+    /// A write of whole sectors leaves a file's copies of them as they were.
+    HeldSectorsStay,
+    /// A read does not see a write that is held.
+    HeldWriteNotRead,
+    /// A sync does not write what is held.
+    HeldWriteNotSynced,
+    /// A checkpoint does not have the writes that are held.
+    FreezeLeavesHeld,
+    /// What needs a file alone does not wait for processes that do I/O on it under a lease.
+    LeaseNotDrained,
+    /// Processes with leases write on in blocks that a new checkpoint needs.
+    LeaseOutlivesCheckpoint,
+    /// Blocks that left a file stay in the map that processes with leases go by.
+    LeaseMapNotRewritten,
+    /// A file is handed out to processes with leases while a write of it is held in memory.
+    LeasedWhileHeld,
     /// A checkpoint's record does not wait for what was written in place before it.
     CheckpointWithoutBarrier,
     /// After a checkpoint extents are born in its own epoch.
@@ -199,6 +215,8 @@ pub enum PlantedBug {
     ClonedUptoStays,
     /// A clone ends after the first record of extents.
     CloneEndsEarly,
+    /// What a clone had that was being made counts as what the moment held that is compared with.
+    UnfinishedCompared,
     /// A clone is reported before it is durable.
     CloneNotSynced,
     /// The checkpoint that a clone of the present was made from stays.
@@ -232,7 +250,7 @@ pub enum PlantedBug {
 #[cfg(any(test, feature = "planted-bugs"))]
 impl PlantedBug {
     /// All of them.
-    pub const ALL: [Self; 103] = [
+    pub const ALL: [Self; 112] = [
         Self::MissingFlush,
         Self::SyncWithoutFlush,
         Self::LogBeforeData,
@@ -300,6 +318,14 @@ impl PlantedBug {
         Self::FreezeLeavesDirty,
         Self::FreezeBesideChanges,
         Self::RollbackKeepsPages,
+        Self::HeldSectorsStay,
+        Self::HeldWriteNotRead,
+        Self::HeldWriteNotSynced,
+        Self::FreezeLeavesHeld,
+        Self::LeaseNotDrained,
+        Self::LeaseOutlivesCheckpoint,
+        Self::LeaseMapNotRewritten,
+        Self::LeasedWhileHeld,
         Self::CheckpointWithoutBarrier,
         Self::EpochStays,
         Self::EpochNotCommitted,
@@ -322,6 +348,7 @@ impl PlantedBug {
         Self::CloneWrittenInPlace,
         Self::ClonedUptoStays,
         Self::CloneEndsEarly,
+        Self::UnfinishedCompared,
         Self::CloneNotSynced,
         Self::PassingCheckpointStays,
         Self::UnwrittenNotNeeded,

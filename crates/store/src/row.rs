@@ -103,6 +103,11 @@ pub fn inode_key(ino: InodeNo) -> Vec<u8> {
 pub fn pair_key(ino: InodeNo, rest: &[u8]) -> Vec<u8> {
     let mut key = Vec::with_capacity(8 + rest.len());
     key.extend_from_slice(&ino.0.to_be_bytes());
+    debug_assert!(
+        u16::try_from(8 + rest.len()).is_ok(),
+        "a key of {} bytes fits a record of the log",
+        8 + rest.len()
+    );
     key.extend_from_slice(rest);
     key
 }
@@ -203,6 +208,7 @@ impl ExtentRow {
 
     /// Encodes the row.
     pub fn encode(self) -> Bytes {
+        debug_assert!(self.len > 0, "I-EXT-1: the row of an extent covers a block: {self:?}");
         let flags = if self.unwritten { Self::UNWRITTEN } else { 0 };
         Bytes::join(&[
             &self.start.0.to_le_bytes(),
@@ -330,6 +336,35 @@ fn mode_from_code(code: u8) -> Result<Option<IoMode>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn modes_are_told_apart_by_what_they_do() {
+        // S-20 to S-23, in the order of the codes on the device: cache, writes behind, writes
+        // through, byte ranges, what O_DIRECT makes of it.
+        let rows = [
+            (true, true, false, false, IoMode::Direct),
+            (false, false, false, true, IoMode::Direct),
+            (false, false, false, false, IoMode::Concurrent),
+            (true, false, true, false, IoMode::ConcurrentCache),
+        ];
+        let told = IoMode::ALL.map(|mode| {
+            (
+                mode.uses_library_cache(),
+                mode.writes_behind(),
+                mode.writes_through(),
+                mode.locks_ranges(),
+                mode.with_direct_flag(),
+            )
+        });
+        assert_eq!(told, rows);
+        assert!((1..=4).eq(IoMode::ALL.map(|mode| mode as u8)) && mode_from_code(5).is_err());
+        let mut strictest_last = IoMode::ALL;
+        strictest_last.sort_by_key(|mode| mode.strictness());
+        assert_eq!(
+            strictest_last,
+            [IoMode::ConcurrentCache, IoMode::Concurrent, IoMode::Direct, IoMode::Cached]
+        );
+    }
 
     #[test]
     fn rows_survive_encoding() {

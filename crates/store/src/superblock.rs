@@ -306,6 +306,10 @@ impl Superblock {
     }
 
     fn write_copy(&self, device: &Arc<dyn BlockDevice>, at: u64) -> Result<()> {
+        debug_assert!(
+            (at == 0 || at == COPY_B) && device.size_bytes() >= at + CONTENT_BYTES as u64,
+            "I-SB-1: a copy is written to its place on the device, and not to byte {at}"
+        );
         let mut buf =
             AlignedBuf::zeroed(CONTENT_BYTES.max(device.geometry().logical_block_size as usize));
         buf[..CONTENT_BYTES].copy_from_slice(&self.encode());
@@ -341,52 +345,46 @@ impl Superblock {
                 ),
             ));
         }
-        match (copy(0), copy(COPY_B)) {
-            (Ok(a), Ok(b)) if a.uuid == b.uuid && b.generation > a.generation => Ok(Found {
-                superblock: b,
-                damage: vec!["superblock A (byte 0) is older than copy B".into()],
-                second: true,
-                bad_copy: Some(0),
-            }),
-            (Ok(a), Ok(b)) if a == b => {
-                Ok(Found { superblock: a, damage: Vec::new(), second: false, bad_copy: None })
+        let of_device =
+            |e: Error| Error { message: format!("{}: {}", device.name(), e.message), ..e };
+        Self::newer_whole(copy(0), copy(COPY_B)).map_err(of_device)
+    }
+
+    /// Chooses between the two copies.
+    fn newer_whole(a: Result<Self>, b: Result<Self>) -> Result<Found> {
+        let found = |superblock, damage, bad_copy| Found {
+            superblock,
+            damage,
+            second: bad_copy == Some(0),
+            bad_copy,
+        };
+        match (a, b) {
+            (Ok(a), Ok(b)) if a.uuid == b.uuid && b.generation > a.generation => {
+                Ok(found(b, vec!["superblock A (byte 0) is older than copy B".into()], Some(0)))
             }
+            (Ok(a), Ok(b)) if a == b => Ok(found(a, Vec::new(), None)),
             // One update behind: a crash came between the two writes (I-SB-1). No damage, but not
             // to be left so (I-SB-3).
-            (Ok(a), Ok(b)) if a.uuid == b.uuid && a.generation == b.generation + 1 => Ok(Found {
-                superblock: a,
-                damage: Vec::new(),
-                second: false,
-                bad_copy: Some(COPY_B),
-            }),
-            (Ok(a), Ok(_)) => Ok(Found {
-                superblock: a,
-                damage: vec![format!("superblock B (byte {COPY_B}) differs from copy A")],
-                second: false,
-                bad_copy: Some(COPY_B),
-            }),
-            (Ok(a), Err(e)) if e.kind != ErrorKind::NewerFormat => Ok(Found {
-                superblock: a,
-                damage: vec![e.message],
-                second: false,
-                bad_copy: Some(COPY_B),
-            }),
-            (Err(e), Ok(b)) if e.kind != ErrorKind::NewerFormat => Ok(Found {
-                superblock: b,
-                damage: vec![e.message],
-                second: true,
-                bad_copy: Some(0),
-            }),
-            (Ok(_), Err(e)) => {
-                Err(Error { message: format!("{}: {}", device.name(), e.message), ..e })
+            (Ok(a), Ok(b)) if a.uuid == b.uuid && a.generation == b.generation + 1 => {
+                Ok(found(a, Vec::new(), Some(COPY_B)))
             }
+            (Ok(a), Ok(_)) => {
+                let damage = format!("superblock B (byte {COPY_B}) differs from copy A");
+                Ok(found(a, vec![damage], Some(COPY_B)))
+            }
+            (Ok(a), Err(e)) if e.kind != ErrorKind::NewerFormat => {
+                Ok(found(a, vec![e.message], Some(COPY_B)))
+            }
+            (Err(e), Ok(b)) if e.kind != ErrorKind::NewerFormat => {
+                Ok(found(b, vec![e.message], Some(0)))
+            }
+            (Ok(_), Err(e)) => Err(e),
             (Err(mut e), second) => {
                 if e.kind == ErrorKind::NotAVolume
                     && second.as_ref().is_err_and(|b| b.kind != ErrorKind::NotAVolume)
                 {
                     e = second.expect_err("tested above");
                 }
-                e.message = format!("{}: {}", device.name(), e.message);
                 if e.kind == ErrorKind::NotAVolume {
                     e.message.push_str("; format it first, or check the path");
                 }

@@ -135,6 +135,81 @@ impl IoMode {
             Self::ConcurrentCache => "concurrent+cache",
         }
     }
+
+    /// Returns whether the device is the only place that has a file's bytes, and readers and
+    /// writers need not know of each other: so that other processes may read and write there.
+    #[must_use]
+    pub fn may_be_leased(self) -> bool {
+        match self {
+            Self::Concurrent => true,
+            Self::Cached | Self::Direct | Self::ConcurrentCache => false,
+        }
+    }
+
+    /// Returns whether reads and writes go through the library cache.
+    #[must_use]
+    #[inline]
+    pub fn uses_library_cache(self) -> bool {
+        match self {
+            Self::Cached | Self::ConcurrentCache => true,
+            Self::Direct | Self::Concurrent => false,
+        }
+    }
+
+    /// Returns whether a write stays in a cache, the library's or its caller's, and reaches the
+    /// device later, in pieces that the cache chooses.
+    #[must_use]
+    #[inline]
+    pub fn writes_behind(self) -> bool {
+        match self {
+            Self::Cached => true,
+            Self::Direct | Self::Concurrent | Self::ConcurrentCache => false,
+        }
+    }
+
+    /// Returns whether a write goes to the device at once and then into the library cache.
+    #[must_use]
+    #[inline]
+    pub fn writes_through(self) -> bool {
+        match self {
+            Self::ConcurrentCache => true,
+            Self::Cached | Self::Direct | Self::Concurrent => false,
+        }
+    }
+
+    /// Returns whether reads and writes lock their byte ranges against each other.
+    #[must_use]
+    #[inline]
+    pub fn locks_ranges(self) -> bool {
+        match self {
+            Self::Direct => true,
+            Self::Cached | Self::Concurrent | Self::ConcurrentCache => false,
+        }
+    }
+
+    /// Returns what an `O_DIRECT` open gets where this mode is asked for: never a mode whose writes
+    /// stay in a cache.
+    #[must_use]
+    #[inline]
+    pub fn with_direct_flag(self) -> Self {
+        match self {
+            Self::Cached | Self::Direct => Self::Direct,
+            Self::Concurrent => Self::Concurrent,
+            Self::ConcurrentCache => Self::ConcurrentCache,
+        }
+    }
+
+    /// Returns how strict the order is that the mode keeps between reads and writes: of the opens
+    /// of one file that all go past the cache, the strictest mode serves them all.
+    #[must_use]
+    pub fn strictness(self) -> u8 {
+        match self {
+            Self::Cached => 3,
+            Self::Direct => 2,
+            Self::Concurrent => 1,
+            Self::ConcurrentCache => 0,
+        }
+    }
 }
 
 impl std::fmt::Display for IoMode {

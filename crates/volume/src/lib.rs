@@ -60,6 +60,8 @@ pub use id::Id;
 pub use layout::{Arrangement, Direction, Relayout, Shape, UNIT_BYTES_DEFAULT};
 pub use layout::{COPIES_MAX, Concat, Copy, Extent, Layout, Mirror, Raid5, Run, Stripe};
 pub use open_group::{Foreground, Group, SyncProgress, WeakGroup};
+#[cfg(feature = "planted-bugs")]
+pub use planted::{Mistake, plant};
 pub use relayout::{RelayoutProgress, RelayoutState, Target};
 pub use runtime::{ArbiterProvider, Arrival, ImportOptions, MEMBER_BYTES_MIN, NewGroup, create};
 pub use scrub::{

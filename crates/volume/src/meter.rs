@@ -1,12 +1,9 @@
-//! Counters of what is going on, without locks and without two threads that count in the same place.
-//!
-//! Every thread adds to a shard of its own, as long as there are not more threads than shards; a reader adds the shards up. All is relaxed: the
-//! counters order nothing.
+//! Counters of what is going on, without locks and without two threads that count in the same
+//! place.
 
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-use bedplate_block::{LogScale, RequestKind};
+use bedplate_block::{LogScale, RequestKind, StripedCounters};
 
 use crate::watch::Watch;
 use crate::{OperationStatistics, VolumeStatistics};
@@ -17,95 +14,54 @@ const SCALE: LogScale = LogScale { sub_bits: 2, shift_max: 25 };
 /// The first buckets, below 1 µs, are not used.
 const BELOW: usize = 4;
 const BUCKETS: usize = SCALE.buckets() - BELOW;
-/// How many threads count without meeting.
-const SHARDS: usize = 8;
 
-/// Returns the shard of the calling thread.
-#[inline]
-fn shard() -> usize {
-    static NEXT: AtomicUsize = AtomicUsize::new(0);
-    thread_local!(static OWN: usize = NEXT.fetch_add(1, Relaxed) % SHARDS);
-    // A thread that is just ending counts with the first.
-    OWN.try_with(|own| *own).unwrap_or(0)
-}
+/// Indexes of a meter's counters, and where the buckets begin.
+const BYTES: usize = 0;
+const NANOSECONDS: usize = 1;
+const ERRORS: usize = 2;
+const FIRST_BUCKET: usize = 3;
+
+/// Indexes of the counters of operations that began, and that ended.
+const BEGUN: usize = 0;
+const ENDED: usize = 1;
 
 /// Two cache lines, because processors fetch them in pairs.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub(crate) struct Padded<T>(pub T);
 
-/// One thread's part of a [`Meter`].
-#[derive(Debug)]
-#[repr(align(128))]
-struct Shard {
-    bytes: AtomicU64,
-    nanoseconds: AtomicU64,
-    errors: AtomicU64,
-    buckets: [AtomicU64; BUCKETS],
-}
-
-impl Default for Shard {
-    fn default() -> Self {
-        let zero = || AtomicU64::new(0);
-        Self {
-            bytes: zero(),
-            nanoseconds: zero(),
-            errors: zero(),
-            buckets: [const { AtomicU64::new(0) }; BUCKETS],
-        }
-    }
-}
-
 /// The live counters of one kind of operation.
-#[derive(Debug)]
-pub(crate) struct Meter {
-    shards: Box<[Shard]>,
-}
-
-impl Default for Meter {
-    fn default() -> Self {
-        Self { shards: (0..SHARDS).map(|_| Shard::default()).collect() }
-    }
-}
+#[derive(Debug, Default)]
+pub(crate) struct Meter(StripedCounters<{ FIRST_BUCKET + BUCKETS }>);
 
 impl Meter {
     /// Counts an operation that took so long.
     #[inline]
     pub fn note(&self, took: Duration, bytes: u64, ok: bool) {
-        let shard = &self.shards[shard()];
-        if !ok {
-            shard.errors.fetch_add(1, Relaxed);
-            return;
+        if ok {
+            let nanoseconds = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
+            let bucket = FIRST_BUCKET + bucket(took);
+            self.0.add([(BYTES, bytes), (NANOSECONDS, nanoseconds), (bucket, 1)]);
+        } else {
+            self.0.add([(ERRORS, 1)]);
         }
-        if bytes > 0 {
-            shard.bytes.fetch_add(bytes, Relaxed);
-        }
-        shard.nanoseconds.fetch_add(u64::try_from(took.as_nanos()).unwrap_or(u64::MAX), Relaxed);
-        shard.buckets[bucket(took)].fetch_add(1, Relaxed);
     }
 
     pub fn reset(&self) {
-        for shard in &self.shards {
-            [&shard.bytes, &shard.nanoseconds, &shard.errors]
-                .into_iter()
-                .chain(&shard.buckets)
-                .for_each(|counter| counter.store(0, Relaxed));
-        }
+        self.0.reset();
     }
 
     pub fn statistics(&self) -> OperationStatistics {
-        let sum = |of: &dyn Fn(&Shard) -> &AtomicU64| {
-            self.shards.iter().map(|shard| of(shard).load(Relaxed)).sum::<u64>()
-        };
-        let counts = (0..BUCKETS).map(|at| (bucket_end_us(at), sum(&|shard| &shard.buckets[at])));
+        let totals = self.0.totals();
+        let counts = totals[FIRST_BUCKET..].iter().enumerate();
+        let counts = counts.map(|(at, count)| (bucket_end_us(at), *count));
         let histogram: Vec<(u64, u64)> = counts.filter(|(_, count)| *count > 0).collect();
         let operations = histogram.iter().map(|(_, count)| count).sum();
-        let (bytes, errors) = (sum(&|shard| &shard.bytes), sum(&|shard| &shard.errors));
         OperationStatistics::of(
             operations,
-            bytes,
-            errors,
-            sum(&|shard| &shard.nanoseconds) / 1000,
+            totals[BYTES],
+            totals[ERRORS],
+            totals[NANOSECONDS] / 1000,
             histogram,
         )
     }
@@ -117,8 +73,8 @@ pub(crate) struct VolumeMeter {
     reads: Meter,
     writes: Meter,
     flushes: Meter,
-    /// Operations that began, and that ended, by the thread that saw it.
-    counts: [Padded<(AtomicU64, AtomicU64)>; SHARDS],
+    /// Operations that began, and that ended.
+    counts: StripedCounters<2>,
     /// What is measured while members are copied.
     pub watch: Watch,
 }
@@ -132,25 +88,25 @@ impl VolumeMeter {
 
     /// Returns how many operations began.
     pub fn begun(&self) -> u64 {
-        self.counts.iter().map(|shard| shard.0.0.load(Relaxed)).sum()
+        self.counts.total(BEGUN)
     }
 
     /// Returns how many operations are under way.
     pub fn busy(&self) -> u64 {
-        let ended: u64 = self.counts.iter().map(|shard| shard.0.1.load(Relaxed)).sum();
+        let ended = self.counts.total(ENDED);
         self.begun().saturating_sub(ended)
     }
 
     /// Counts operations that begin.
     #[inline]
     pub fn begin(&self, count: u64) {
-        self.counts[shard()].0.0.fetch_add(count, Relaxed);
+        self.counts.add([(BEGUN, count)]);
     }
 
     /// Counts operations that end.
     #[inline]
     pub fn end(&self, count: u64) {
-        self.counts[shard()].0.1.fetch_add(count, Relaxed);
+        self.counts.add([(ENDED, count)]);
     }
 
     /// Counts what an operation was that began at `start` and ended at `end`.
@@ -228,7 +184,7 @@ mod tests {
         let meter = Meter::default();
         assert_eq!(meter.statistics(), OperationStatistics::default());
         std::thread::scope(|scope| {
-            for _ in 0..2 * SHARDS {
+            for _ in 0..16 {
                 scope.spawn(|| {
                     (0..98).for_each(|_| meter.note(Duration::from_secs(1), 512, true));
                     (0..2).for_each(|_| meter.note(Duration::from_mins(1), 512, true));

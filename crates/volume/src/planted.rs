@@ -1,11 +1,13 @@
-//! Mistakes that tests switch on, to show that they would be found. Elsewhere the question is the constant `false`.
+//! Mistakes that tests switch on, to show that they would be found. Elsewhere the question is the
+//! constant `false`.
 //!
-//! A test plants one in its own thread; `BEDPLATE_PLANTED=NAME` in the environment plants one in the whole process, for `cargo xtask mutants`, which alone
-//! asks for the feature `planted-bugs`.
+//! A test plants one in its own thread; `BEDPLATE_PLANTED=NAME` in the environment plants one in
+//! the whole process, for `cargo xtask mutants`. Besides it only the judge's own tests ask for the
+//! feature `planted-bugs`.
 
 /// A mistake, where a slip of the hand would make it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Mistake {
+pub enum Mistake {
     /// The labels say where a range lives before it is durable there.
     LabelsBeforeFlush,
     /// Writes go on to the old place of a range while it is copied.
@@ -59,16 +61,24 @@ pub(crate) enum Mistake {
     RowsNotLocked,
     /// What a relayout copies is not marked for a member that is away.
     CopyNotMarked,
-    /// A relayout moves a region whose copies may differ.
-    DoubtfulRegionMoved,
     /// The label of a member counts as what was written there, whatever it is.
     LabelNotCompared,
+    /// What one member cannot read is not looked for on the others.
+    ReadNotTriedElsewhere,
+    /// A copy that is behind is copied from, if it is the first.
+    FirstCopyBelieved,
+    /// All rows of a member that is brought up to date are made of the first.
+    FirstRowForAll,
+    /// Where nothing says which copy is right, a scrub believes the first.
+    ScrubBelievesFirst,
+    /// A member that comes back with an older label than it had counts as the one that went.
+    OlderCopyTaken,
 }
 
 #[cfg(any(test, feature = "planted-bugs"))]
 impl Mistake {
     /// All of them.
-    const ALL: [Self; 28] = [
+    const ALL: [Self; 32] = [
         Self::LabelsBeforeFlush,
         Self::WritesNotHeld,
         Self::RowsStayInLog,
@@ -95,8 +105,12 @@ impl Mistake {
         Self::HalfRecordReplayed,
         Self::RowsNotLocked,
         Self::CopyNotMarked,
-        Self::DoubtfulRegionMoved,
         Self::LabelNotCompared,
+        Self::ReadNotTriedElsewhere,
+        Self::FirstCopyBelieved,
+        Self::FirstRowForAll,
+        Self::ScrubBelievesFirst,
+        Self::OlderCopyTaken,
     ];
 }
 
@@ -107,6 +121,8 @@ pub(crate) const fn is_planted(_: Mistake) -> bool {
 
 #[cfg(any(test, feature = "planted-bugs"))]
 pub(crate) use switch::is_planted;
+#[cfg(feature = "planted-bugs")]
+pub use switch::plant;
 #[cfg(test)]
 pub(crate) use switch::with_mistake;
 
@@ -133,6 +149,12 @@ mod switch {
             Mistake::ALL.into_iter().find(|mistake| format!("{mistake:?}") == name)
         };
         *NAMED.get_or_init(find)
+    }
+
+    /// Plants a mistake in what this thread does from now on, or takes it out.
+    #[cfg(feature = "planted-bugs")]
+    pub fn plant(mistake: Option<Mistake>) {
+        PLANTED.set(mistake);
     }
 
     #[cfg(test)]

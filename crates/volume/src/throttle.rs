@@ -19,7 +19,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-use parking_lot::Mutex;
+use bedplate_block::sync::{Mutex, rank};
 
 use crate::FOREGROUND_UNLIMITED;
 use crate::io::VolumeIo;
@@ -80,13 +80,18 @@ const LOOK: Duration = Duration::from_millis(2);
 /// at first and at most.
 const HOLD: (u32, u32) = (8, 128);
 
+const _: () = assert!(
+    FIRST < LADDER.len() && ENOUGH <= PLENTY && HOLD.0 <= HOLD.1,
+    "the first level is on the ladder, and the bounds of the throttle are in order"
+);
+
 /// Sets the pace of everything that works in the background of a group.
 #[derive(Debug)]
 pub(crate) struct Throttle {
     /// What latency may grow to, in hundredths of what it is without.
     factor_percent: AtomicU32,
     /// A leaf lock.
-    state: Mutex<State>,
+    state: Mutex<State, { rank::VOLUME_LEAF }>,
 }
 
 #[derive(Debug)]
@@ -222,26 +227,29 @@ impl State {
                 self.enter(Phase::Working, watches, now);
                 Turn::Work(LADDER[self.level])
             }
-            Phase::Working => {
-                if now.saturating_duration_since(self.judged) >= TRIAL
-                    && enough(watches, |pair| pair.1)
-                {
-                    self.judge(watches, factor_percent);
-                    self.judged = now;
-                }
-                if self.probed.is_none_or(|(at, took)| {
-                    now.saturating_duration_since(at) >= took * PROBES_APART
-                }) {
-                    // What was probed long ago counts half.
-                    pairs(watches)
-                        .filter(|(probed, _)| probed.total() > 8 * ENOUGH)
-                        .for_each(|(probed, _)| probed.keep_one_of(2));
-                    self.enter(Phase::Probing, watches, now);
-                    return Turn::Look(LOOK);
-                }
-                Turn::Work(LADDER[self.level])
-            }
+            Phase::Working => self.work(watches, factor_percent, now),
         }
+    }
+
+    /// Judges what was measured, and says whether to go on or to look again.
+    fn work(&mut self, watches: &[&Watch], factor_percent: u32, now: Instant) -> Turn {
+        debug_assert!(self.level < LADDER.len(), "level {} is on the ladder", self.level);
+        if now.saturating_duration_since(self.judged) >= TRIAL && enough(watches, |pair| pair.1) {
+            self.judge(watches, factor_percent);
+            self.judged = now;
+        }
+        if self
+            .probed
+            .is_none_or(|(at, took)| now.saturating_duration_since(at) >= took * PROBES_APART)
+        {
+            // What was probed long ago counts half.
+            pairs(watches)
+                .filter(|(probed, _)| probed.total() > 8 * ENOUGH)
+                .for_each(|(probed, _)| probed.keep_one_of(2));
+            self.enter(Phase::Probing, watches, now);
+            return Turn::Look(LOOK);
+        }
+        Turn::Work(LADDER[self.level])
     }
 
     /// Compares the phases, and sets the pace by the kind that suffers most. One in a hundred may

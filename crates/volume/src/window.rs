@@ -38,6 +38,10 @@ impl Window {
     /// Makes a device of pieces, of which there is at least one.
     pub fn open(name: String, parts: Vec<WindowPiece>) -> Arc<Self> {
         assert!(!parts.is_empty(), "a window looks on something");
+        debug_assert!(
+            parts.iter().all(|part| part.len > 0 && part.start.checked_add(part.len).is_some()),
+            "a part of a window holds a byte: {parts:?}"
+        );
         Arc::new(Self { name, parts, counts: Counts::default() })
     }
 
@@ -52,6 +56,10 @@ impl Window {
         let (mut start, end) = (0, offset + len);
         for part in &self.parts {
             let (from, to) = (offset.max(start), end.min(start + part.len));
+            debug_assert!(
+                from >= to || part.start + to - start <= part.start + part.len,
+                "what is asked of a part lies in it: {from}..{to}"
+            );
             if from < to {
                 each(&part.device, part.start + from - start, (from - offset) as usize, to - from)?;
             }

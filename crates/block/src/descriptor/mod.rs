@@ -7,7 +7,6 @@ pub(crate) use errno::{from_errno, from_io};
 
 use std::fs::File;
 use std::io::{self, Seek, SeekFrom};
-use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use crate::check::{Limits, error};
@@ -66,8 +65,8 @@ impl Core {
         operation: Operation,
         offset: u64,
         len: usize,
-        first: io::Result<usize>,
-        mut step: impl FnMut(usize) -> io::Result<usize>,
+        first: rustix::io::Result<usize>,
+        mut step: impl FnMut(usize) -> rustix::io::Result<usize>,
     ) -> Result<()> {
         let mut moved = 0;
         let mut result = first;
@@ -75,13 +74,10 @@ impl Core {
             match result {
                 Ok(0) => return Err(self.ended_early(operation, offset + moved as u64)),
                 Ok(count) => moved += count,
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => {
-                    return Err(self.explain(
-                        operation,
-                        Some(offset + moved as u64),
-                        error.raw_os_error().unwrap_or(libc::EIO),
-                    ));
+                Err(rustix::io::Errno::INTR) => {}
+                Err(errno) => {
+                    let at = Some(offset + moved as u64);
+                    return Err(self.explain(operation, at, errno.raw_os_error()));
                 }
             }
             if moved >= len {
@@ -138,10 +134,12 @@ impl Core {
     #[inline]
     fn read_uncounted(&self, buf: &mut [u8], offset: u64) -> Result<()> {
         self.checked(Operation::Read, offset, buf.len(), buf.as_ptr() as usize)?;
-        match self.file.read_at(buf, offset) {
+        // Straight to the kernel: the C library makes each a cancellation point, two locked
+        // instructions.
+        match rustix::io::pread(&self.file, &mut *buf, offset) {
             Ok(count) if count == buf.len() => Ok(()),
             first => self.go_on(Operation::Read, offset, buf.len(), first, |from| {
-                self.file.read_at(&mut buf[from..], offset + from as u64)
+                rustix::io::pread(&self.file, &mut buf[from..], offset + from as u64)
             }),
         }
     }
@@ -176,10 +174,10 @@ impl Core {
         if self.is_untorn(offset, buf.len() as u64) {
             return self.write_untorn(buf, offset);
         }
-        match self.file.write_at(buf, offset) {
+        match rustix::io::pwrite(&self.file, buf, offset) {
             Ok(count) if count == buf.len() => Ok(()),
             first => self.go_on(Operation::Write, offset, buf.len(), first, |from| {
-                self.file.write_at(&buf[from..], offset + from as u64)
+                rustix::io::pwrite(&self.file, &buf[from..], offset + from as u64)
             }),
         }
     }

@@ -13,14 +13,14 @@ mod target;
 pub use backing::Backing;
 pub use open::{DeviceOptions, Engine, create_image, open};
 
-use std::fs::File;
+use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, OnceLock};
 
-use rustix::fs::FallocateFlags;
+use rustix::fs::{FallocateFlags, OFlags, fcntl_getfl};
 
 use crate::check::error;
 use crate::descriptor::{self, Core, Kind, from_io};
@@ -29,7 +29,7 @@ use crate::threads::ServerPool;
 use crate::uring::{self, UringQueue};
 use crate::{
     AlignedBuf, BlockDevice, DeviceCounters, DeviceQueue, EngineReport, Error, ErrorKind, Geometry,
-    Operation, QueueOptions, Result,
+    Lent, Operation, QueueOptions, Result,
 };
 
 /// A block device or an image file, opened by [`open`].
@@ -183,6 +183,24 @@ impl BlockDevice for FileDevice {
             }
             Err(error) => Err(error),
         }
+    }
+
+    fn lend(&self, read_only: bool) -> Result<Option<Lent>> {
+        let failed = |error: io::Error| from_io(&self.core.name, Operation::Open, None, &error);
+        let flags = fcntl_getfl(&self.core.file).map_err(|error| failed(error.into()))?;
+        // One that is buffered has a copy in the kernel's page cache.
+        if !flags.contains(OFlags::DIRECT) {
+            return Ok(None);
+        }
+        let path = format!("/proc/self/fd/{}", self.core.file.as_raw_fd());
+        let io = OpenOptions::new()
+            .read(true)
+            .write(!read_only)
+            .custom_flags(libc::O_DIRECT)
+            .open(path)
+            .map_err(failed)?;
+        let claim = self.core.file.try_clone().map_err(failed)?;
+        Ok(Some(Lent { claim: claim.into(), io: io.into() }))
     }
 
     fn engine(&self) -> EngineReport {

@@ -87,7 +87,7 @@ pub(super) fn unflushed<O: Traced>(
 pub(super) fn build(log: &Log, geometry: &Geometry, after: usize, steps: &[CrashStep]) -> Snapshot {
     let (from, mut content) = log.content_before(first_uncertain(log.trace(), geometry, after));
     replay(log.trace(), geometry, from..after, steps, |operation, part| {
-        operation.apply_part(&mut content, &part)
+        operation.apply_part(&mut content, &part);
     });
     content
 }

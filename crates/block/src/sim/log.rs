@@ -98,10 +98,10 @@ impl Recorded {
     pub(crate) fn apply_part(&self, content: &mut Snapshot, part: &Range<u64>) {
         match self {
             Self::Write { offset, data } => {
-                content.write(&data[part.start as usize..part.end as usize], offset + part.start)
+                content.write(&data[part.start as usize..part.end as usize], offset + part.start);
             }
             Self::WriteZeroes { offset, .. } | Self::Discard { offset, .. } => {
-                content.clear(offset + part.start, part.end - part.start)
+                content.clear(offset + part.start, part.end - part.start);
             }
             Self::Decay { offset, mask } => flip(content, *offset, *mask),
             Self::Flush { .. } => {}

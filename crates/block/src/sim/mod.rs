@@ -348,7 +348,7 @@ impl Simulation {
             ReadFault::Fail => return Err(failure(Operation::Read, offset, "the medium failed")),
             ReadFault::Misdirect { to } => state.content.read(buf, self.fit(to, buf.len())),
             ReadFault::FlipBit | ReadFault::Turn { .. } | ReadFault::Delay(_) => {
-                state.content.read(buf, offset)
+                state.content.read(buf, offset);
             }
         }
         if fault == ReadFault::FlipBit && !buf.is_empty() {

@@ -244,7 +244,7 @@ impl Recording {
         for (number, operation) in operations.iter().enumerate() {
             match operation {
                 Spooled::Write { offset, len, source } => {
-                    check_stored(&ground, stored, *offset, *len, *source)?
+                    check_stored(&ground, stored, *offset, *len, *source)?;
                 }
                 Spooled::Flush { covers } if *covers <= number => {}
                 Spooled::Flush { .. } => {

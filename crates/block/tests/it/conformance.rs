@@ -256,7 +256,7 @@ fn queue_carries_a_full_list(device: &Arc<dyn BlockDevice>) {
         (0..7).for_each(|at| {
             assert!(
                 read(device, at * block as u64, block)[..] == pattern(block, round * 10 + at)[..]
-            )
+            );
         });
     }
     assert_eq!(queue.complete(1, &mut Vec::new()).unwrap(), 0);
@@ -335,7 +335,7 @@ fn queue_takes_many_segments(device: &Arc<dyn BlockDevice>) {
 fn queue_flushes(device: &Arc<dyn BlockDevice>) {
     let mut queue = queue(device, 8);
     (0..4).for_each(|token| {
-        queue.push(request(token, RequestKind::Write, pattern(4096, token), token * 4096)).unwrap()
+        queue.push(request(token, RequestKind::Write, pattern(4096, token), token * 4096)).unwrap();
     });
     queue.push(flush_request(9)).unwrap();
     let mut out = Vec::new();
@@ -343,7 +343,7 @@ fn queue_flushes(device: &Arc<dyn BlockDevice>) {
     let flushed = out.iter().find(|done| done.token == 9).unwrap();
     assert!(flushed.result.is_ok() && flushed.buf.is_none());
     (0..4).for_each(|token| {
-        assert!(read(device, token * 4096, 4096)[..] == pattern(4096, token)[..])
+        assert!(read(device, token * 4096, 4096)[..] == pattern(4096, token)[..]);
     });
 }
 
@@ -421,7 +421,7 @@ fn queue_does_not_wait_unless_told(device: &Arc<dyn BlockDevice>) {
     let mut out = Vec::new();
     assert_eq!(queue.complete(0, &mut out).unwrap(), 0);
     (0..8).for_each(|token| {
-        queue.push(request(token, RequestKind::Write, pattern(4096, token), token * 4096)).unwrap()
+        queue.push(request(token, RequestKind::Write, pattern(4096, token), token * 4096)).unwrap();
     });
     while out.len() < 8 {
         queue.complete(0, &mut out).unwrap();
@@ -442,7 +442,7 @@ fn queue_moves_between_threads(device: &Arc<dyn BlockDevice>) {
                         pattern(4096, round + token),
                         token * 4096,
                     ))
-                    .unwrap()
+                    .unwrap();
             });
             queue.submit().unwrap();
             queue
@@ -452,7 +452,7 @@ fn queue_moves_between_threads(device: &Arc<dyn BlockDevice>) {
         assert_eq!(queue.complete(8, &mut out).unwrap(), 8);
         out.iter().for_each(|done| assert!(done.result.is_ok(), "{:?}", done.result));
         (0..8).for_each(|token| {
-            assert!(read(device, token * 4096, 4096)[..] == pattern(4096, round + token)[..])
+            assert!(read(device, token * 4096, 4096)[..] == pattern(4096, round + token)[..]);
         });
     }
 }
@@ -469,12 +469,12 @@ fn dropped_queue_waits(device: &Arc<dyn BlockDevice>) {
                     pattern(65536, round + token),
                     token * 65536,
                 ))
-                .unwrap()
+                .unwrap();
         });
         queue.submit().unwrap();
         drop(queue);
         (0..16).for_each(|token| {
-            assert!(read(device, token * 65536, 65536)[..] == pattern(65536, round + token)[..])
+            assert!(read(device, token * 65536, 65536)[..] == pattern(65536, round + token)[..]);
         });
     }
     // Pushed and never submitted: the buffers are freed, nothing else happens.

@@ -34,10 +34,10 @@ fn step() -> impl Strategy<Value = Step> {
 fn carry_out(device: &dyn BlockDevice, step: &Step, fill: u8) {
     match step {
         Step::Write { sector, count } => {
-            device.write_at(&filled(count * SECTOR, fill), sector * SECTOR).unwrap()
+            device.write_at(&filled(count * SECTOR, fill), sector * SECTOR).unwrap();
         }
         Step::Zero { sector, count } => {
-            device.write_zeroes(sector * SECTOR, count * SECTOR).unwrap()
+            device.write_zeroes(sector * SECTOR, count * SECTOR).unwrap();
         }
         Step::Flush => device.flush().unwrap(),
     }
@@ -143,7 +143,7 @@ fn what_is_written_to_a_remainder_touches_neither_the_record_nor_another_remaind
 fn in_order_all_but_the_last_write_are_there() {
     let recording = recording(DISK);
     (0..4).for_each(|number| {
-        carry_out(&*recording, &Step::Write { sector: 4 * number, count: 4 }, 1)
+        carry_out(&*recording, &Step::Write { sector: 4 * number, count: 4 }, 1);
     });
     let record = recording.recording();
     let mut torn = 0;

@@ -64,10 +64,10 @@ impl Model {
                     .for_each(|values| values.push((number, 0)));
             }
             Step::Flush(FlushOutcome::Honoured) => {
-                (0..number).for_each(|earlier| self.durable[earlier] |= !self.doubtful[earlier])
+                (0..number).for_each(|earlier| self.durable[earlier] |= !self.doubtful[earlier]);
             }
             Step::Flush(FlushOutcome::Failed) => {
-                (0..number).for_each(|earlier| self.doubtful[earlier] |= !self.durable[earlier])
+                (0..number).for_each(|earlier| self.doubtful[earlier] |= !self.durable[earlier]);
             }
             Step::Flush(FlushOutcome::Lost) => {}
         }
@@ -97,22 +97,22 @@ fn carry_out(device: &SimulatedDevice, step: &Step, fill: u8) {
     let range = |sector: &usize, count: &usize| ((sector * SECTOR) as u64, (count * SECTOR) as u64);
     match step {
         Step::Write { sector, count } => {
-            device.write_at(&filled(count * SECTOR, fill), range(sector, count).0).unwrap()
+            device.write_at(&filled(count * SECTOR, fill), range(sector, count).0).unwrap();
         }
         Step::Zero { sector, count } => {
-            device.write_zeroes(range(sector, count).0, range(sector, count).1).unwrap()
+            device.write_zeroes(range(sector, count).0, range(sector, count).1).unwrap();
         }
         Step::Discard { sector, count } => {
-            assert!(device.discard(range(sector, count).0, range(sector, count).1).unwrap())
+            assert!(device.discard(range(sector, count).0, range(sector, count).1).unwrap());
         }
         Step::Flush(outcome) => {
             match outcome {
                 FlushOutcome::Honoured => {}
                 FlushOutcome::Lost => {
-                    device.inject(FaultRule::new(Fault::Flush(FlushFault::Lose), Trigger::Next(1)))
+                    device.inject(FaultRule::new(Fault::Flush(FlushFault::Lose), Trigger::Next(1)));
                 }
                 FlushOutcome::Failed => {
-                    device.inject(FaultRule::new(Fault::Flush(FlushFault::Fail), Trigger::Next(1)))
+                    device.inject(FaultRule::new(Fault::Flush(FlushFault::Fail), Trigger::Next(1)));
                 }
             }
             assert_eq!(device.flush().is_err(), *outcome == FlushOutcome::Failed);
@@ -129,7 +129,7 @@ fn sectors(content: &Snapshot) -> Vec<u8> {
     let mut bytes = vec![0; SIZE as usize];
     content.read(&mut bytes, 0);
     bytes.chunks(SECTOR).for_each(|sector| {
-        assert!(sector.iter().all(|byte| *byte == sector[0]), "a sector is torn")
+        assert!(sector.iter().all(|byte| *byte == sector[0]), "a sector is torn");
     });
     bytes.chunks(SECTOR).map(|sector| sector[0]).collect()
 }
@@ -201,7 +201,7 @@ proptest! {
 fn a_seeded_choice_loses_keeps_tears_and_takes_prefixes() {
     let device = SimulatedDevice::new(SIZE, 1);
     (0..6).for_each(|number| {
-        device.write_at(&filled(4 * SECTOR, 7), number * 4 * SECTOR as u64).unwrap()
+        device.write_at(&filled(4 * SECTOR, 7), number * 4 * SECTOR as u64).unwrap();
     });
     let all: Vec<_> =
         (0..400).map(|seed| device.crash_steps(6, &CrashChoice::Seeded(seed))).collect();
@@ -236,7 +236,7 @@ fn without_a_volatile_cache_only_the_write_on_its_way_is_uncertain() {
     let options = SimulatedOptions { seed: 3, geometry: MemoryDevice::GEOMETRY, shuffle: false };
     let device = SimulatedDevice::over(&Snapshot::empty(SIZE), &options);
     (0..3).for_each(|number| {
-        device.write_at(&filled(SECTOR, number as u8 + 1), number * SECTOR as u64).unwrap()
+        device.write_at(&filled(SECTOR, number as u8 + 1), number * SECTOR as u64).unwrap();
     });
     assert_eq!(device.unflushed(1), vec![1]);
     assert_eq!(sectors(&device.crash_content(1, &CrashChoice::LoseAll))[..3], [1, 0, 0]);

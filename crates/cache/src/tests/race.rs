@@ -246,7 +246,7 @@ fn write_at_once(t: &Setup, disturb: impl FnOnce(&Setup) + Send) {
         }
         scope.spawn(|| (0..200).for_each(|_| t.file.flush().expect("sound")));
         scope.spawn(|| {
-            (0..200).for_each(|_| t.cache.flush_aged(std::time::Instant::now()).expect("sound"))
+            (0..200).for_each(|_| t.cache.flush_aged(std::time::Instant::now()).expect("sound"));
         });
         scope.spawn(|| disturb(t));
     });

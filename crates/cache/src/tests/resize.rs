@@ -70,7 +70,7 @@ fn a_cap_that_cannot_shrink_stays_as_it_was_and_loses_nothing() {
     let data = pattern(80 * 4096);
     // Every other page, so that no run is complete and written behind.
     (0..40).map(|page| page * 2 * 4096).for_each(|at| {
-        assert_eq!(t.file.write_at(&data[at..at + 4096], at as u64).expect("room"), 4096)
+        assert_eq!(t.file.write_at(&data[at..at + 4096], at as u64).expect("room"), 4096);
     });
     t.backing.writes_left.store(0, Ordering::SeqCst);
     let error = t.cache.retune(&of_pages(200), &of_pages(20)).expect_err("the device fails");
@@ -83,7 +83,7 @@ fn a_cap_that_cannot_shrink_stays_as_it_was_and_loses_nothing() {
         (0..40).map(|page| page * 2 * 4096).all(|at| content[at..at + 4096] == data[at..at + 4096])
     );
     (0..200).for_each(|page| {
-        assert_eq!(t.file.read_at(&mut [0; 4096], page * 4096).expect("sound").0, 4096)
+        assert_eq!(t.file.read_at(&mut [0; 4096], page * 4096).expect("sound").0, 4096);
     });
     assert_eq!(resident(&t), 200);
 }
@@ -98,8 +98,8 @@ fn limits_of_dirty_pages_follow_their_shares() {
     };
     let write = |pages: std::ops::Range<u64>| {
         pages.for_each(|page| {
-            assert_eq!(t.file.write_at(&[7; 4096], page * 2 * 4096).expect("room"), 4096)
-        })
+            assert_eq!(t.file.write_at(&[7; 4096], page * 2 * 4096).expect("room"), 4096);
+        });
     };
     write(0..40);
     assert_eq!(t.cache.counters().dirty_bytes, 40 * 4096, "less than a quarter");

@@ -92,6 +92,10 @@ impl Claim {
 
     /// The blocks of this claim that one which came before it on the volume reaches into.
     fn met_by(&self, before: &Self) -> Run {
+        debug_assert!(
+            before.end() > self.start,
+            "two claims meet where they are said to: {before:?}, {self:?}"
+        );
         Run { start: BlockNo(self.start), blocks: before.end().min(self.end()) - self.start }
     }
 }
@@ -234,6 +238,10 @@ fn clashes<'a>(
     // The furthest claim of each file, of those that reach into one another.
     let mut own: HashMap<InodeNo, Claim> = HashMap::new();
     for claim in claims {
+        debug_assert!(
+            furthest.is_none_or(|before| before.start <= claim.start),
+            "claims are compared in order: {claim:?}"
+        );
         if let Some(before) = furthest.filter(|before| before.end() > claim.start) {
             match (before.of(), claim.of()) {
                 (Some((other, _)), Some((ino, _))) => {

@@ -85,10 +85,10 @@ fn step_model(model: &mut Model, step: &Step, next: &mut u64) -> Vec<u64> {
             *next += blocks;
         }
         Step::Remove { at, blocks } => {
-            freed.extend((at..at + blocks).filter_map(|b| model.remove(&b)).map(|cell| cell.0))
+            freed.extend((at..at + blocks).filter_map(|b| model.remove(&b)).map(|cell| cell.0));
         }
         Step::Convert { at, blocks, state } => {
-            model.range_mut(at..at + blocks).for_each(|(_, cell)| cell.1 = state)
+            model.range_mut(at..at + blocks).for_each(|(_, cell)| cell.1 = state);
         }
         Step::Collapse { at, blocks } => {
             freed.extend((at..at + blocks).filter_map(|b| model.remove(&b)).map(|cell| cell.0));
@@ -101,7 +101,7 @@ fn step_model(model: &mut Model, step: &Step, next: &mut u64) -> Vec<u64> {
             *model = model
                 .iter()
                 .map(|(b, cell)| (if *b < at { *b } else { b + blocks }, *cell))
-                .collect()
+                .collect();
         }
     }
     freed.sort_unstable();

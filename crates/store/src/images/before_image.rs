@@ -132,6 +132,16 @@ impl CheckpointSet {
     ) -> Result<ImagePlan> {
         let mut plan = ImagePlan::default();
         let first = known.map_or(&[][..], |known| &known.rows);
+        debug_assert!(
+            first.len() <= rows.len(),
+            "the rows whose old values are known are the first of a record: {} of {}",
+            first.len(),
+            rows.len()
+        );
+        debug_assert!(
+            self.checkpoints.iter().is_sorted_by_key(|checkpoint| checkpoint.epoch),
+            "I-CKP-1: checkpoints stand in the order of their epochs"
+        );
         for (row, known_row) in rows.iter().zip(first) {
             self.keep_extent(
                 row,
@@ -172,6 +182,37 @@ impl CheckpointSet {
         Ok(())
     }
 
+    /// Returns the checkpoint that is to keep the old row of an extent, if one is and has not yet.
+    fn image_wanted(
+        &self,
+        row: &RowChange,
+        known: Option<(Epoch, PriorRow)>,
+        get: &mut impl FnMut(Table, &[u8]) -> Result<Option<Vec<u8>>>,
+    ) -> Result<Option<Epoch>> {
+        let Some(checkpoint) = self.newest(split_key(&row.key)?.0) else { return Ok(None) };
+        let epoch = checkpoint.epoch;
+        assert!(
+            known.is_none_or(|(held, _)| epoch <= held),
+            "I-CKP-8: checkpoint {} was made while inode rows changed",
+            epoch.0
+        );
+        let mut has_image = || {
+            Ok::<_, Error>(get(Table::Before, &before_key(epoch, row.table, &row.key))?.is_some())
+        };
+        let imaged = match known {
+            Some((held, PriorRow { imaged: Some(imaged), .. })) if held == epoch => {
+                debug_assert!(
+                    has_image()? == imaged,
+                    "I-CKP-1: what has an image in checkpoint {} is known",
+                    epoch.0
+                );
+                imaged
+            }
+            _ => has_image()?,
+        };
+        Ok(Some(epoch).filter(|_| !imaged && !planted(PlantedBug::ExtentImageForgotten)))
+    }
+
     /// As [`keep`](Self::keep), and counts the blocks that come and go.
     fn keep_extent(
         &self,
@@ -180,6 +221,11 @@ impl CheckpointSet {
         plan: &mut ImagePlan,
         get: &mut impl FnMut(Table, &[u8]) -> Result<Option<Vec<u8>>>,
     ) -> Result<()> {
+        debug_assert!(
+            row.table == Table::Extent,
+            "only extents cover blocks, and not {:?}",
+            row.table
+        );
         let mut read = |table, key: &[u8]| get(table, key);
         let mut old_row =
             || read(Table::Extent, &row.key)?.as_deref().map(ExtentRow::decode).transpose();
@@ -193,34 +239,7 @@ impl CheckpointSet {
             }
             None => old_row()?,
         };
-        let target = match self.newest(split_key(&row.key)?.0) {
-            Some(checkpoint) => {
-                let epoch = checkpoint.epoch;
-                assert!(
-                    known.is_none_or(|(held, _)| epoch <= held),
-                    "I-CKP-8: checkpoint {} was made while inode rows changed",
-                    epoch.0
-                );
-                let mut has_image = || {
-                    Ok::<_, Error>(
-                        get(Table::Before, &before_key(epoch, row.table, &row.key))?.is_some(),
-                    )
-                };
-                let imaged = match known {
-                    Some((held, PriorRow { imaged: Some(imaged), .. })) if held == epoch => {
-                        debug_assert!(
-                            has_image()? == imaged,
-                            "I-CKP-1: what has an image in checkpoint {} is known",
-                            epoch.0
-                        );
-                        imaged
-                    }
-                    _ => has_image()?,
-                };
-                Some(epoch).filter(|_| !imaged && !planted(PlantedBug::ExtentImageForgotten))
-            }
-            None => None,
-        };
+        let target = self.image_wanted(row, known, get)?;
         let new = row.value.as_deref().map(ExtentRow::decode).transpose()?;
         old.into_iter()
             .for_each(|old| plan.deltas.remove(run_of(old), Referrer::Live(old.state())));
@@ -242,6 +261,7 @@ impl CheckpointSet {
         plan: &mut ImagePlan,
         get: &mut impl FnMut(Table, &[u8]) -> Result<Option<Vec<u8>>>,
     ) -> Result<()> {
+        debug_assert!(row.table == Table::Before, "an image is counted, and not {:?}", row.table);
         let (_, table, _) = split_before_key(&row.key)?;
         if table != Table::Extent {
             return Ok(());
@@ -302,5 +322,36 @@ impl CheckpointSet {
             .map(|checkpoint| checkpoint.epoch)
             .max()
             .unwrap_or(Epoch(0))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Timestamp;
+
+    /// S-53: a checkpoint keeps the past of the inodes that there were, and one of named files that
+    /// of these alone: not of those that are younger.
+    #[test]
+    fn s_53_a_checkpoint_holds_inodes_that_there_were() {
+        let row = CheckpointRow {
+            name: b"c".to_vec(),
+            created: Timestamp(1),
+            ino_end: InodeNo(10),
+            automatic: false,
+            kept: false,
+            paths: Vec::new(),
+        };
+        let all = Checkpoint { epoch: Epoch(1), row: row.clone(), members: None };
+        assert_eq!([5, 9, 10, 11].map(|ino| all.holds(InodeNo(ino))), [true, true, false, false]);
+        let named = Checkpoint {
+            epoch: Epoch(1),
+            row,
+            members: Some(HashSet::from([InodeNo(5), InodeNo(11)])),
+        };
+        assert_eq!(
+            [5, 9, 10, 11].map(|ino| named.holds(InodeNo(ino))),
+            [true, false, false, false]
+        );
     }
 }

@@ -121,6 +121,11 @@ pub struct Uncovered {
 }
 
 fn append(runs: &mut Vec<Run>, range: Range<u64>) {
+    debug_assert!(range.start < range.end, "blocks are noted that there are: {range:?}");
+    debug_assert!(
+        runs.last().is_none_or(|last| last.end() <= range.start),
+        "runs are noted in order: {range:?}"
+    );
     match runs.last_mut() {
         Some(last) if last.end() == range.start => last.blocks += range.end - range.start,
         _ => runs.push(Run { start: BlockNo(range.start), blocks: range.end - range.start }),
@@ -151,6 +156,7 @@ impl Deltas {
     }
 
     fn add(&mut self, run: Run, step: Step) {
+        debug_assert!(run.blocks > 0, "I-EXT-1: a row covers a block: {run:?}");
         self.0.extend([(run.start.0, step), (run.end(), step.ending())]);
     }
 
@@ -173,6 +179,10 @@ impl Deltas {
             }
             (now, from) = (now.and(step), at);
         }
+        debug_assert!(
+            now.net() == 0 && now.net_needing() == 0,
+            "I-CKP-2: every row that begins to cover blocks ends"
+        );
         changes
     }
 }
@@ -279,6 +289,11 @@ impl BlockRefs {
         if at < range.end {
             parts.push((at..range.end, None));
         }
+        debug_assert_eq!(
+            parts.iter().map(|(part, _)| part.end - part.start).sum::<u64>(),
+            range.end - range.start,
+            "the parts of a range are all of it: {range:?}"
+        );
         parts
     }
 
@@ -305,11 +320,19 @@ impl BlockRefs {
 
     /// Puts in a range of which nothing is in, joined with equal neighbours.
     fn join(&mut self, range: &Range<u64>, refs: RefCount) {
+        debug_assert!(
+            refs.rows > 1 && range.start < range.end,
+            "I-CKP-2: counted are blocks under more than one row: {refs:?} at {range:?}"
+        );
         let next = self.0.get(&range.end).filter(|share| share.refs == refs).map(|share| share.end);
         let end = next.map_or(range.end, |further| {
             self.0.remove(&range.end);
             further
         });
+        debug_assert!(
+            self.0.range(range.start..end).next().is_none(),
+            "I-CKP-2: a block is counted once: {range:?}"
+        );
         match self
             .0
             .range_mut(..range.start)

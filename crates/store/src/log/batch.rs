@@ -26,6 +26,11 @@ const CHECKED_FROM: usize = 12;
 pub(super) const BATCH_BYTES_MAX: u64 = 4 << 20;
 /// Offsets and lengths are multiples of this on every device.
 pub(super) const SECTOR: u64 = 512;
+const _: () = assert!(
+    HEADER_BYTES as u64 <= SECTOR && BATCH_BYTES_MAX.is_multiple_of(SECTOR),
+    "I-LOG-2: the head of a log write lies in its first sector, and writes are whole sectors"
+);
+
 /// A record is never shorter: bounds the count before it is used.
 const RECORD_BYTES_MIN: u32 = 12;
 
@@ -70,6 +75,18 @@ impl Header {
             self.len as usize == batch.len() && end <= batch.len(),
             "a log write's length disagrees with its buffer"
         );
+        debug_assert!(
+            self.sequence > 0 && self.first.0 > 0,
+            "I-LOG-1: log writes and records count from one: {self:?}"
+        );
+        debug_assert!(
+            self.durable_sequence < self.sequence,
+            "I-LOG-3: a log write says of earlier ones that they are durable: {self:?}"
+        );
+        debug_assert!(
+            u64::from(self.len).is_multiple_of(SECTOR) && u64::from(self.len) <= BATCH_BYTES_MAX,
+            "a log write is whole sectors and not too long: {self:?}"
+        );
         batch[end..].fill(0);
         let mut at = CHECKED_FROM;
         let mut put = |bytes: &[u8]| {
@@ -91,6 +108,7 @@ impl Header {
         put(&self.payload_len.to_le_bytes());
         put(&self.count.to_le_bytes());
         put(&[0; 8]);
+        debug_assert_eq!(at, HEADER_BYTES, "the fields fill the header");
         batch[..8].copy_from_slice(&MAGIC);
         let crc = crc32c(&batch[CHECKED_FROM..end]);
         batch[8..12].copy_from_slice(&crc.to_le_bytes());
@@ -140,6 +158,10 @@ impl Header {
     /// Whether the whole batch is what was written; `batch` starts with the header's own bytes and
     /// has at least its payload.
     pub(super) fn intact(&self, batch: &[u8]) -> bool {
+        debug_assert!(
+            HEADER_BYTES + self.payload_len as usize <= batch.len(),
+            "a header was found possible before its payload is read: {self:?}"
+        );
         let crc = batch[8..12].try_into().map(u32::from_le_bytes).expect("4 bytes");
         crc32c(&batch[CHECKED_FROM..HEADER_BYTES + self.payload_len as usize]) == crc
     }

@@ -19,6 +19,11 @@ use crate::planted::{PlantedBug, planted};
 
 /// Size in bytes of an ordinary batch buffer; a longer record gets one of its own.
 const BUFFER_BYTES: usize = 256 << 10;
+const _: () = assert!(
+    BUFFER_BYTES.is_multiple_of(AlignedBuf::ALIGN) && HEADER_BYTES < BUFFER_BYTES,
+    "an ordinary log write is made of whole pages and holds more than its header"
+);
+
 /// How many buffers are kept for reuse.
 const SPARE_MAX: usize = 4;
 
@@ -34,11 +39,18 @@ pub(super) struct Batch {
 
 impl Batch {
     pub(super) fn last(&self) -> Lsn {
+        debug_assert!(self.count > 0, "I-LOG-1: only a batch with records has a last one");
         Lsn(self.first.0 + u64::from(self.count) - 1)
     }
 
     /// Length on the device: a multiple of the write unit.
     pub(super) fn padded(&self, unit: usize) -> usize {
+        debug_assert!(
+            self.used.next_multiple_of(unit) <= self.buf.len(),
+            "{} used bytes and their padding lie in a buffer of {}",
+            self.used,
+            self.buf.len()
+        );
         self.used.next_multiple_of(unit)
     }
 }
@@ -81,6 +93,10 @@ pub(super) struct Taken {
 
 impl Buffer {
     pub(super) fn new(limits: Limits, last: Lsn) -> Self {
+        debug_assert!(
+            limits.unit.is_power_of_two() && limits.batch.is_multiple_of(limits.unit),
+            "log writes are whole units: {limits:?}"
+        );
         let (full, spare) = (VecDeque::new(), Vec::new());
         let none = Lsn(0);
         Self {
@@ -114,6 +130,12 @@ impl Buffer {
         let (unit, last) = (self.limits.unit, self.last);
         let batch = self.current.as_mut().expect("make_room made one");
         let before = if batch.count == 0 { 0 } else { batch.padded(unit) };
+        debug_assert!(
+            batch.used + len <= batch.buf.len(),
+            "room was made for {len} bytes behind {} of {}",
+            batch.used,
+            batch.buf.len()
+        );
         record.encode(&mut batch.buf[batch.used..batch.used + len]);
         batch.used += len;
         batch.count += 1;
@@ -133,6 +155,11 @@ impl Buffer {
         self.full.extend(self.current.take());
         let ordinary = BUFFER_BYTES.min(self.limits.batch);
         let needed = (HEADER_BYTES + len).next_multiple_of(self.limits.unit);
+        debug_assert!(
+            needed.max(ordinary) <= self.limits.batch.next_multiple_of(self.limits.unit),
+            "a log write of {needed} bytes is within the limit of {}",
+            self.limits.batch
+        );
         let spare = if needed <= ordinary { self.spare.pop() } else { None };
         let buf = spare.unwrap_or_else(|| AlignedBuf::zeroed(needed.max(ordinary)));
         self.current = Some(Batch { buf, used: HEADER_BYTES, first: self.last, count: 0 });
@@ -156,8 +183,17 @@ impl Buffer {
 
     /// Moves every batch to `out`.
     pub(super) fn take(&mut self, out: &mut VecDeque<Batch>) -> Taken {
+        debug_assert_eq!(
+            self.bytes as u64,
+            self.lengths().sum::<u64>(),
+            "the bytes that are buffered are those of the batches"
+        );
         out.append(&mut self.full);
         out.extend(self.current.take());
+        debug_assert!(
+            out.iter().zip(out.iter().skip(1)).all(|(one, next)| one.last().0 + 1 == next.first.0),
+            "I-LOG-1: a batch begins with the record after the last of the one before"
+        );
         self.bytes = 0;
         self.taken = self.last;
         Taken {
@@ -185,6 +221,10 @@ impl Buffer {
             self.bytes -= batch.padded(self.limits.unit);
             self.recycle(batch.buf);
         }
+        debug_assert!(
+            self.full.front().is_none_or(|batch| batch.last() > lsn),
+            "I-LOG-1: no whole batch up to {lsn:?} is left"
+        );
         if self.bytes == 0 {
             self.barrier = false;
             self.exposing = Lsn(0);

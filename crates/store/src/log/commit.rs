@@ -64,7 +64,7 @@ impl IntentLog {
         match self.carry_out(&mut leader, &plan) {
             Ok(evidence) => self.publish(&mut leader, &plan, evidence),
             Err(_) if planted(PlantedBug::FailedFlushForgotten) => {
-                self.publish(&mut leader, &plan, plan.sealed)
+                self.publish(&mut leader, &plan, plan.sealed);
             }
             Err(error) => self.latch(error),
         }
@@ -72,6 +72,10 @@ impl IntentLog {
 
     /// Decides what to write, takes the batches and places them.
     fn plan(&self, leader: &mut Leader) -> Plan {
+        debug_assert!(
+            leader.batches.is_empty() && leader.slots.is_empty(),
+            "I-GROUP-1: a round begins with nothing of the one before"
+        );
         // Read after the tickets were counted: every caller that is covered has published its
         // request.
         let (sync_to, seal_to) = self.requested();
@@ -81,6 +85,12 @@ impl IntentLog {
         assert!(
             wanted <= buffer.last(),
             "I-LOG-1: nobody waits for a record that was not appended"
+        );
+        debug_assert!(
+            ring.sealed() <= ring.durable(),
+            "I-LOG-5: {:?} is sealed and durable only up to {:?}",
+            ring.sealed(),
+            ring.durable()
         );
         let mut plan = Plan {
             write: Write::Nothing,
@@ -122,6 +132,11 @@ impl IntentLog {
                     .iter()
                     .map(|batch| ring.place(batch.padded(self.unit) as u64, batch.last()));
                 leader.slots.extend(placed);
+                debug_assert_eq!(
+                    leader.slots.len(),
+                    leader.batches.len(),
+                    "I-LOG-2: every batch has its place in the ring"
+                );
             }
         }
     }
@@ -142,6 +157,11 @@ impl IntentLog {
                 }
                 None => (&mut empty[..], plan.next, 0, HEADER_BYTES),
             };
+            debug_assert!(
+                HEADER_BYTES <= used && used <= buf.len(),
+                "{used} used bytes lie behind the header and in a log write of {}",
+                buf.len()
+            );
             let mut header = Header {
                 len: u32::try_from(buf.len()).expect("a batch is at most 4 MiB"),
                 incarnation: plan.incarnation,
@@ -186,6 +206,13 @@ impl IntentLog {
             offset + batch.len() as u64 <= place.len_bytes,
             "I-LOG-2: a log write stays within the ring"
         );
+        debug_assert!(
+            (place.start_byte + offset).is_multiple_of(self.unit as u64)
+                && batch.len().is_multiple_of(self.unit),
+            "I-LOG-2: a log write is whole units of {} bytes: {} bytes at {offset}",
+            self.unit,
+            batch.len()
+        );
         self.parts.ring_device().write_at(batch, place.start_byte + offset)?;
         self.counters.writes.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         Ok(())
@@ -204,6 +231,12 @@ impl IntentLog {
         if plan.write != Write::Nothing {
             let mut ring = self.ring.lock();
             ring.complete(evidence, plan.exposing);
+            debug_assert!(
+                ring.sealed() >= plan.sealed,
+                "I-LOG-5: what is sealed stays sealed: {:?}, and was {:?}",
+                ring.sealed(),
+                plan.sealed
+            );
             let written = leader.batches.back().map_or(Lsn(0), Batch::last);
             assert!(
                 ring.durable() >= written,

@@ -23,6 +23,11 @@ const HEAD_BYTES: usize = 64;
 /// Where the ring starts: a multiple of every write unit.
 const RING_START: u64 = 64 << 10;
 
+const _: () = assert!(
+    RING_START >= HEAD_BYTES as u64 && RING_START.is_multiple_of(4096),
+    "the ring begins on a page behind the head"
+);
+
 /// Bytes to move for the head: a page, or a whole sector where that is larger.
 fn head_len(device: &Arc<dyn BlockDevice>) -> usize {
     AlignedBuf::ALIGN.max(device.geometry().logical_block_size as usize)
@@ -59,6 +64,18 @@ impl LogDeviceHead {
     /// # Errors
     /// Those of the device.
     pub fn write(&self, device: &Arc<dyn BlockDevice>) -> Result<()> {
+        debug_assert!(
+            self.place.separate
+                && self.place.start_byte == RING_START
+                && self.place.len_bytes.is_multiple_of(RING_START),
+            "the head of a log device names the ring behind it: {:?}",
+            self.place
+        );
+        debug_assert!(
+            self.place.start_byte + self.place.len_bytes <= device.size_bytes(),
+            "the ring ends within its device: {:?}",
+            self.place
+        );
         let mut buf = AlignedBuf::zeroed(head_len(device));
         buf[0..8].copy_from_slice(&MAGIC);
         buf[8..12].copy_from_slice(&VERSION.to_le_bytes());

@@ -29,8 +29,8 @@
 //! less or 500 µs.
 
 use super::sync::{
-    AtomicBool, AtomicU32, AtomicU64, Clock, Condvar, Mutex, MutexGuard, PoisonError, SeqCst,
-    yield_now,
+    AtomicBool, AtomicU32, AtomicU64, Clock, Condvar, Mutex, MutexGuard, Place, PoisonError,
+    SeqCst, rank, yield_now,
 };
 use crate::planted::{PlantedBug, planted};
 
@@ -45,6 +45,11 @@ const LONG_ROUND_NS: u64 = 1_000_000;
 const GATHER_FROM_NS: u64 = 5_000;
 /// Longest time in nanoseconds that a leader waits for company.
 const GATHER_NS_MAX: u64 = 300_000;
+const _: () = assert!(
+    SPIN_NS_MIN <= SPIN_NS_MAX && GATHER_FROM_NS <= GATHER_NS_MAX,
+    "the bounds of waits are in order"
+);
+
 /// A group is never expected to be larger.
 const COMPANY_MAX: u64 = 256;
 
@@ -58,7 +63,7 @@ pub(super) struct Group {
     leading: AtomicBool,
     /// Callers that sleep or are about to.
     parked: AtomicU32,
-    /// Rank 8; guards nothing but the sleep.
+    /// Guards nothing but the sleep; its place in the order is checked where it is waited for.
     park_lock: Mutex<()>,
     wake: Condvar,
     tempo: Tempo,
@@ -160,6 +165,7 @@ impl Group {
     }
 
     fn lock_parked(&self) -> MutexGuard<'_, ()> {
+        Place::of(rank::PARK).check();
         self.park_lock.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -191,6 +197,7 @@ impl Group {
 impl Tempo {
     /// Learns from a round: callers that came late, while it ran, should have been waited for.
     fn learn(&self, round_ns: u64, served: u64, late: u64, in_vain: bool) {
+        debug_assert!(served > 0, "I-GROUP-2: a round serves its leader");
         let before = self.round_ns.load(SeqCst);
         let average = if before == 0 { round_ns } else { before - before / 8 + round_ns / 8 };
         self.round_ns.store(average, SeqCst);

@@ -61,10 +61,10 @@ pub use record::encode_record;
 pub use record::{Exposure, Record, RecordKind};
 pub use replay::{Kept, ReplayReport, replay};
 
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
-use parking_lot::Mutex;
+use bedplate_block::sync::{Mutex, rank};
 
 use crate::{Error, ErrorKind, Lsn, Result};
 
@@ -91,18 +91,27 @@ pub struct IntentLog {
     seal_to: AtomicU64,
     group: group::Group,
     /// Rank 5a; taken by the leader of the group only, never contended.
-    leader: Mutex<commit::Leader>,
+    leader: Mutex<commit::Leader, { rank::LOG_LEADER }>,
     /// Rank 6.
-    buffer: Mutex<buffer::Buffer>,
+    buffer: Mutex<buffer::Buffer, { rank::LOG_BUFFER }>,
     /// Rank 7.
-    ring: Mutex<ring::Ring>,
+    ring: Mutex<ring::Ring, { rank::LOG_RING }>,
     /// Copies of what the mutexes guard, for reading without them.
     last: AtomicU64,
     durable: AtomicU64,
     sealed: AtomicU64,
     used: AtomicU64,
     failed: OnceLock<Error>,
+    watch: OnceLock<Arc<dyn LogWatch>>,
     counters: Counters,
+}
+
+/// Is told how far the log is. Called with locks of the log held: it takes none and does not wait.
+pub trait LogWatch: std::fmt::Debug + Send + Sync {
+    /// Records up to `durable` are durable, and up to `sealed` sealed. Neither goes back.
+    fn progressed(&self, durable: Lsn, sealed: Lsn);
+    /// A write or flush failed: nothing becomes durable any more.
+    fn failed(&self);
 }
 
 #[derive(Debug, Default)]
@@ -208,6 +217,7 @@ impl IntentLog {
             used: AtomicU64::new(ring.used_bytes()),
             ring: Mutex::new(ring),
             failed: OnceLock::new(),
+            watch: OnceLock::new(),
             counters: Counters::default(),
         }
     }
@@ -288,11 +298,13 @@ impl IntentLog {
     }
 
     /// Length of the ring in bytes.
+    #[inline]
     pub fn size_bytes(&self) -> u64 {
         self.parts.place.len_bytes
     }
 
     /// Bytes of the ring that replay may need, as of the last round.
+    #[inline]
     pub(crate) fn used_bytes(&self) -> u64 {
         self.used.load(Ordering::Relaxed)
     }
@@ -358,6 +370,12 @@ impl IntentLog {
         self.failed.get().cloned()
     }
 
+    /// Returns whether a write or flush has failed.
+    #[inline]
+    pub(crate) fn has_failed(&self) -> bool {
+        self.failed.get().is_some()
+    }
+
     /// Counters; `metadata_commits` is left to the metadata store.
     pub fn info(&self) -> LogInfo {
         LogInfo {
@@ -383,6 +401,18 @@ impl IntentLog {
         self.durable.store(ring.durable().0, Ordering::Release);
         self.sealed.store(ring.sealed().0, Ordering::Release);
         self.used.store(ring.used_bytes(), Ordering::Relaxed);
+        if let Some(watch) = self.watch.get() {
+            watch.progressed(ring.durable(), ring.sealed());
+        }
+    }
+
+    /// Tells `watch` from now on, and at once how far the log is. The first watch stays.
+    pub(crate) fn watch(&self, watch: Arc<dyn LogWatch>) {
+        let watch = self.watch.get_or_init(|| watch);
+        self.publish_progress(&self.ring.lock());
+        if self.failed.get().is_some() {
+            watch.failed();
+        }
     }
 
     /// I-LOG-6: the first failure stays.
@@ -391,5 +421,8 @@ impl IntentLog {
         tracing::error!("{error}");
         let latched = self.failed.set(error);
         assert!(latched.is_ok(), "I-LOG-6: the log failed twice");
+        if let Some(watch) = self.watch.get() {
+            watch.failed();
+        }
     }
 }

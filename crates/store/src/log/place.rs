@@ -81,6 +81,11 @@ impl LogParts {
 
 /// No counter of the log gets here in the life of a machine, so adding to one never overflows.
 const ORDINAL_MAX: u64 = 1 << 62;
+const _: () = assert!(
+    ORDINAL_MAX <= u64::MAX / 2,
+    "no ordinal of a log that was decoded overflows while it counts on"
+);
+
 /// Larger physical blocks are written in parts.
 const UNIT_BYTES_MAX: u64 = 64 << 10;
 /// A smaller ring could not hold a batch and its successor.

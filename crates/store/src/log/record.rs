@@ -262,6 +262,13 @@ struct Writer<'a> {
 
 impl Writer<'_> {
     fn put(&mut self, bytes: &[u8]) {
+        debug_assert!(
+            self.at + bytes.len() <= self.out.len(),
+            "a record is no longer than announced: {} bytes at {} of {}",
+            bytes.len(),
+            self.at,
+            self.out.len()
+        );
         self.out[self.at..self.at + bytes.len()].copy_from_slice(bytes);
         self.at += bytes.len();
     }

@@ -113,6 +113,12 @@ pub fn replay(
         report.kept.batches.push(header);
         cursor.pass(&header);
     }
+    debug_assert!(
+        report.last >= position.applied,
+        "I-LOG-7: replay ends at {:?}, not before the last commit at {:?}",
+        report.last,
+        position.applied
+    );
     report.next.applied = report.last;
     Ok(report)
 }
@@ -223,6 +229,11 @@ impl Cursor {
     }
 
     fn pass(&mut self, header: &Header) {
+        debug_assert_eq!(
+            (header.incarnation, header.sequence),
+            (self.incarnation, self.sequence),
+            "I-LOG-7: the cursor passes the log write that it looked for"
+        );
         self.sequence += 1;
         self.offset = header.offset + u64::from(header.len);
         self.expected = self.expected.max(Lsn(header.first.0 + u64::from(header.count)));
@@ -282,6 +293,49 @@ fn look_beyond(parts: &LogParts, ring: &mut Window<'_>, cursor: &Cursor) -> Resu
     Ok(None)
 }
 
+/// Looks once more whether the data of a record arrived: the first answer may have been the wrong
+/// one.
+fn has_arrived_after_all(data: &mut Window<'_>, exposure: &Exposure) -> Result<bool> {
+    data.forget();
+    has_arrived(data, exposure)
+}
+
+/// Notes that the log ends before a record whose data did not arrive, or cannot be read.
+fn end_before(lsn: Lsn, arrived: Result<bool>, report: &mut ReplayReport) {
+    match arrived {
+        Ok(_) => {
+            report.end = format!("record {} exposes data that did not reach the device", lsn.0);
+        }
+        Err(error) => {
+            // Unreadable is not the same as unwritten: whether the record had been acknowledged
+            // cannot be told.
+            report.end = format!(
+                "record {} exposes data that cannot be read ({error}); records from it on are lost",
+                lsn.0
+            );
+            report.damaged.get_or_insert_with(|| report.end.clone());
+        }
+    }
+}
+
+/// Hands over a record, the next after the last (I-LOG-7).
+fn hand_over(
+    lsn: Lsn,
+    record: Record,
+    report: &mut ReplayReport,
+    visitor: &mut impl FnMut(Lsn, Record) -> Result<()>,
+) -> Result<()> {
+    debug_assert!(
+        lsn.0 == report.last.0 + 1,
+        "I-LOG-7: replay hands records over one after the other: {lsn:?} after {:?}",
+        report.last
+    );
+    visitor(lsn, record)?;
+    report.records += 1;
+    report.last = lsn;
+    Ok(())
+}
+
 /// Hands over the records of an intact batch; `false` when the log ends within it.
 fn visit_batch(
     ring: &mut Window<'_>,
@@ -322,36 +376,20 @@ fn visit_batch(
             && let Some(exposure) = &record.exposes
             && !has_arrived(data, exposure).unwrap_or(false)
         {
-            // Once more: the first answer may have been the wrong one.
-            data.forget();
-            match has_arrived(data, exposure) {
-                Ok(true) => {}
-                Ok(false) if planted(PlantedBug::GapInReplay) => {
-                    report.last = lsn;
-                    continue;
-                }
-                Ok(false) => {
-                    report.end =
-                        format!("record {} exposes data that did not reach the device", lsn.0);
-                    return Ok(false);
-                }
-                Err(error) => {
-                    // Unreadable is not the same as unwritten: whether the record had been acknowledged cannot be told.
-                    report.end = format!(
-                        "record {} exposes data that cannot be read ({error}); records from it on are lost",
-                        lsn.0
-                    );
-                    report.damaged.get_or_insert_with(|| report.end.clone());
-                    return Ok(false);
-                }
+            let arrived = has_arrived_after_all(data, exposure);
+            if matches!(arrived, Ok(false)) && planted(PlantedBug::GapInReplay) {
+                report.last = lsn;
+                continue;
+            }
+            if !matches!(arrived, Ok(true)) {
+                end_before(lsn, arrived, report);
+                return Ok(false);
             }
         }
         if let Some(exposure) = record.exposes.as_ref().filter(|_| lsn > sealed) {
             report.checked.extend(&exposure.segments);
         }
-        visitor(lsn, record)?;
-        report.records += 1;
-        report.last = lsn;
+        hand_over(lsn, record, report, visitor)?;
     }
     payload.end().map_err(place)?;
     Ok(true)
@@ -426,6 +464,11 @@ impl<'a> Window<'a> {
             self.load(from, to)?;
         }
         let at = usize::try_from(from - self.held.start).expect("within the buffer");
+        debug_assert!(
+            self.held.start <= from && to <= self.held.end,
+            "a window holds what is read of it: {from}..{to} of {:?}",
+            self.held
+        );
         Ok(&self.buf[at..at + len])
     }
 
@@ -438,6 +481,10 @@ impl<'a> Window<'a> {
             .next_multiple_of(align)
             .min(self.device.size_bytes())
             .max(to);
+        debug_assert!(
+            start <= from && to <= end && start.is_multiple_of(align),
+            "a window begins on a block and covers {from}..{to}: {start}..{end}"
+        );
         let len = usize::try_from(end - start).expect("a window is a few megabytes");
         self.held = 0..0;
         if self.buf.len() < len {

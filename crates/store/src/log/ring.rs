@@ -46,6 +46,11 @@ pub(super) struct Ring {
 
 impl Ring {
     pub(super) fn new(place: LogPlace, position: LogPosition) -> Self {
+        debug_assert!(
+            position.sequence > 0 && position.offset <= place.len_bytes,
+            "I-LOG-2: a log goes on within its ring of {} bytes: {position:?}",
+            place.len_bytes
+        );
         Self {
             len: place.len_bytes,
             incarnation: position.incarnation,
@@ -70,6 +75,12 @@ impl Ring {
             last: header.last(),
         };
         let live: VecDeque<Live> = kept.batches.iter().map(live).collect();
+        debug_assert!(
+            live.iter()
+                .zip(live.iter().skip(1))
+                .all(|(one, next)| one.sequence + 1 == next.sequence),
+            "I-LOG-1: the log writes that a replay kept follow each other"
+        );
         let mut ring = Self::new(place, kept.position);
         if let Some(last) = live.back().copied() {
             (ring.head, ring.next_sequence, ring.durable_sequence) =
@@ -121,6 +132,16 @@ impl Ring {
     /// Places the next batch; [`fits`](Self::fits) said that there is room. `last` is the last
     /// record in it or before it.
     pub(super) fn place(&mut self, len: u64, last: Lsn) -> Slot {
+        debug_assert!(
+            len > 0 && len <= self.len,
+            "I-LOG-2: {len} bytes are placed in a ring of {}",
+            self.len
+        );
+        debug_assert!(
+            self.live.back().is_none_or(|live| live.sequence + 1 == self.next_sequence),
+            "I-LOG-1: log write {} follows the last that is live",
+            self.next_sequence
+        );
         let tail = self.live.front().map(|live| live.offset);
         let offset = self
             .find(self.head, tail, len)
@@ -141,6 +162,12 @@ impl Ring {
     /// Takes note that everything placed is durable; `evidence` is the sealed lsn in its headers,
     /// `exposing` the last record in it to be checked.
     pub(super) fn complete(&mut self, evidence: Lsn, exposing: Lsn) {
+        debug_assert!(
+            self.durable_sequence < self.next_sequence,
+            "I-LOG-3: what is durable was placed: {} before {}",
+            self.durable_sequence,
+            self.next_sequence
+        );
         self.durable = self.durable.max(self.placed);
         self.durable_sequence = self.next_sequence - 1;
         self.exposing = self.exposing.max(exposing);
@@ -173,6 +200,11 @@ impl Ring {
             .nth(usize::from(planted(PlantedBug::PositionTooFar)));
         let (sequence, offset) =
             first.map_or((self.next_sequence, self.head), |live| (live.sequence, live.offset));
+        debug_assert!(
+            sequence <= self.next_sequence && offset <= self.len,
+            "I-LOG-2: the log goes on at write {sequence}, ring byte {offset} of {}",
+            self.len
+        );
         LogPosition { incarnation: self.incarnation, sequence, offset, applied: lsn }
     }
 
@@ -216,10 +248,16 @@ impl Ring {
 
     /// Bytes from the tail to the head.
     pub(super) fn used_bytes(&self) -> u64 {
-        match self.live.front() {
+        let used = match self.live.front() {
             None => 0,
             Some(tail) if tail.offset < self.head => self.head - tail.offset,
             Some(tail) => self.len - tail.offset + self.head,
-        }
+        };
+        debug_assert!(
+            used <= self.len,
+            "I-LOG-2: {used} bytes of a ring of {} are in use",
+            self.len
+        );
+        used
     }
 }

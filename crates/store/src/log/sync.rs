@@ -1,6 +1,7 @@
 //! What the group commit protocol needs from its surroundings. The concurrency model puts its own
 //! in this place.
 
+pub(super) use bedplate_block::sync::{Place, rank};
 pub(super) use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::SeqCst};
 pub(super) use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;

@@ -33,6 +33,10 @@ impl Memtable {
 
     /// Takes over the rows of an older table, except those that this one has newer images of.
     pub(super) fn absorb_older(&mut self, older: &Self) {
+        debug_assert!(
+            self.bytes.checked_add(older.bytes).is_some(),
+            "I-META-4: rows that are taken back are counted again"
+        );
         for (images, old) in self.tables.iter_mut().zip(&older.tables) {
             for (key, value) in old {
                 images.entry(key.clone()).or_insert_with(|| value.clone());

@@ -52,6 +52,7 @@ pub(super) fn merge(
 
 /// Takes `key` from every layer that has it and returns the topmost value.
 fn pop(layers: &mut [Overlay<'_>], key: &[u8]) -> Option<Bytes> {
+    debug_assert!(!layers.is_empty(), "I-META-4: a row stands in a layer");
     let mut top = None;
     for layer in layers {
         if let Some((_, value)) = layer.next_if(|(k, _)| k.as_slice() == key)

@@ -7,13 +7,17 @@
 //! ```
 //!
 //! Invariants:
-//! - I-META-1: the order of records in the log is the order in which rows reach the memtable (one lock covers both).
-//! - I-META-2: the tree's durable commit holds exactly the records up to the log position stored in the same commit.
-//! - I-META-3: that commit starts only after the log is durable up to that position (or, when the log is full, after those
-//!   records left the log's buffer for good).
-//! - I-META-5: a metadata commit that finds no room for the region to grow changes nothing and latches nothing.
-//! - I-META-6: what is accepted while such a commit is to be expected has room in the log (`room.rs`).
-//! - I-META-4: a reader sees every row in one of active, frozen and tree at every moment of a metadata commit.
+//! - I-META-1: the order of records in the log is the order in which rows reach the memtable (one
+//!   lock covers both).
+//! - I-META-2: the tree's durable commit holds exactly the records up to the log position stored in
+//!   the same commit.
+//! - I-META-3: that commit starts only after the log is durable up to that position (or, when the
+//!   log is full, after those records left the log's buffer for good).
+//! - I-META-5: a metadata commit that finds no room for the region to grow changes nothing and
+//!   latches nothing. What is accepted while such a commit is to be expected has room in the log:
+//!   `room.rs` states it (I-META-6).
+//! - I-META-4: a reader sees every row in one of active, frozen and tree at every moment of a
+//!   metadata commit.
 
 mod checkpoints;
 mod guard;
@@ -24,14 +28,14 @@ mod read;
 mod region;
 mod room;
 mod store;
+mod tree;
 
 pub use checkpoints::load_checkpoints;
 pub use guard::guarded;
 pub use read::State;
 pub use region::{GrowRegion, Growth, Region};
 pub use room::{Outlook, Purpose};
+pub use store::{Committed, Locked, MetaStore};
 #[cfg(any(test, feature = "forge"))]
-pub use store::write_rows;
-pub use store::{
-    Committed, Locked, MetaStore, POSITION, format_tree, open_tree, stored_position, table_name,
-};
+pub use tree::write_rows;
+pub use tree::{POSITION, format_tree, open_tree, stored_position, table_name};

@@ -9,7 +9,7 @@ use redb::{ReadOnlyTable, ReadableDatabase, ReadableTableMetadata, TableError};
 use super::guard::{Tree, guarded};
 use super::memtable::Memtable;
 use super::merge::merge;
-use super::store::{definition, tree_error};
+use super::tree::{definition, tree_error};
 use crate::bytes::Bytes;
 use crate::images::{Checkpoint, CheckpointSet, before_key, decode_image, split_before_key};
 use crate::planted::{PlantedBug, planted};

@@ -126,6 +126,10 @@ impl Region {
 
     /// Takes note that records up to this one are sealed: the region may grow into what they freed.
     pub(super) fn note_sealed(&self, lsn: Lsn) {
+        debug_assert!(
+            lsn.0 >= self.sealed.load(Ordering::Relaxed),
+            "I-LOG-5: what is sealed stays sealed: {lsn:?} comes later"
+        );
         self.sealed.store(lsn.0, Ordering::Relaxed);
     }
 
@@ -152,6 +156,18 @@ impl Region {
         {
             self.latch(next.write(&self.device))?;
         }
+        debug_assert!(
+            next.generation >= guard.generation,
+            "I-SB-1: the newer copy has the larger generation: {} after {}",
+            next.generation,
+            guard.generation
+        );
+        debug_assert!(
+            next.chunks.len() >= guard.chunks.len(),
+            "I-REG-1: the region keeps its chunks: {} after {}",
+            next.chunks.len(),
+            guard.chunks.len()
+        );
         *guard = next;
         Ok(())
     }
@@ -166,6 +182,12 @@ impl Region {
             "I-REG-2: nothing succeeds after a failure"
         );
         result
+    }
+
+    /// Returns whether a write or flush has failed.
+    #[inline]
+    pub(super) fn has_failed(&self) -> bool {
+        self.failed.get().is_some()
     }
 
     /// The first failure of a write or flush, if there was one.
@@ -204,10 +226,12 @@ impl Region {
             out[done..done + len].copy_from_slice(&buf[skip..skip + len]);
             done += len;
         }
+        debug_assert_eq!(done, out.len(), "a read of the region fills its buffer");
         Ok(())
     }
 
     fn write_device(&self, offset: u64, data: &[u8]) -> Result<()> {
+        debug_assert!(self.overlay.is_none(), "a read-only mount writes nothing to the region");
         self.check()?;
         let sector = u64::from(self.device.geometry().logical_block_size);
         let mut done = 0;
@@ -223,6 +247,7 @@ impl Region {
             self.latch(self.device.write_at(&buf, start).map_err(Error::from))?;
             done += len;
         }
+        debug_assert_eq!(done, data.len(), "a write of the region takes all of its buffer");
         Ok(())
     }
 
@@ -309,6 +334,10 @@ fn plan_runs(chunks: &[ByteRun], offset: u64, len: u64) -> Option<Vec<ByteRun>> 
         runs.push(ByteRun { start: chunk.start + skip, len: take });
         (skip, left) = (0, left - take);
     }
+    debug_assert!(
+        left > 0 || runs.iter().map(|run| run.len).sum::<u64>() == len,
+        "the runs of a range are as long as it: {len} bytes at {offset}"
+    );
     (left == 0).then_some(runs)
 }
 
@@ -428,6 +457,7 @@ fn pages(offset: u64, len: usize) -> impl Iterator<Item = (u64, usize, std::ops:
         let at = usize::try_from(position % PAGE).expect("below 4096");
         let take = (page_size - at).min(len - done);
         done += take;
+        debug_assert!(take > 0 && at + take <= page_size, "a part of a page lies in it");
         Some((position / PAGE, at, done - take..done))
     })
 }

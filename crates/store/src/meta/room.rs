@@ -89,13 +89,24 @@ impl MetaStore {
     /// # Errors
     /// `NoSpace` where the region cannot grow and the log has no room: then nothing is changed.
     /// What a metadata commit fails with.
+    #[inline]
     pub fn throttle(&self, purpose: Purpose, outlook: impl FnOnce() -> Outlook) -> Result<()> {
-        let active = self.active_bytes.load(Ordering::Relaxed) as u64;
+        let (active, log) = (self.active_bytes.load(Ordering::Relaxed) as u64, self.log());
         let outgrown = active > ACTIVE_BYTES_MAX as u64;
-        if !outgrown && active + self.log().used_bytes() <= self.log().size_bytes() / 4 {
+        if !outgrown && active + log.used_bytes() <= log.size_bytes() / 4 {
             return Ok(());
         }
-        let outlook = outlook();
+        self.throttle_at(purpose, active, outgrown, outlook())
+    }
+
+    #[cold]
+    fn throttle_at(
+        &self,
+        purpose: Purpose,
+        active: u64,
+        outgrown: bool,
+        outlook: Outlook,
+    ) -> Result<()> {
         if self.may_be_refused(&outlook, active) {
             return self.share_log(purpose, &outlook, outgrown);
         }

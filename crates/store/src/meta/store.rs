@@ -5,49 +5,32 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use bedplate_block::BlockDevice;
-use parking_lot::{Mutex, MutexGuard, RwLock, RwLockWriteGuard};
-use redb::{Database, Durability, TableDefinition};
+use bedplate_block::sync::{Mutex as Ranked, MutexGuard, RwLock, RwLockWriteGuard, rank};
+use parking_lot::Mutex;
 
-use super::guard::{Tree, guarded};
+use super::guard::Tree;
 use super::memtable::Memtable;
 use super::misordered::logged_instead;
 use super::read::{Snapshot, State};
-use super::region::{Backend, Region};
+use super::region::Region;
+use super::tree::{open_tree, write_rows};
 use crate::extent::Run;
 use crate::images::{CheckpointSet, Others, PriorRows};
 use crate::log::{
-    IntentLog, LogInfo, LogParts, LogPosition, Record, RecordKind, ReplayReport, SyncOutcome,
+    IntentLog, LogInfo, LogParts, LogPosition, LogWatch, Record, RecordKind, ReplayReport,
+    SyncOutcome,
 };
 use crate::planted::{PlantedBug, planted};
 use crate::row::{RowChange, Table};
 use crate::{Error, ErrorKind, Lsn, Result};
 
-pub(super) type Definition = TableDefinition<'static, &'static [u8], &'static [u8]>;
-
-pub(super) const fn definition(table: Table) -> Definition {
-    TableDefinition::new(table_name(table))
-}
-
-/// Returns the name of a table in the tree.
-pub const fn table_name(table: Table) -> &'static str {
-    match table {
-        Table::Inode => "inode",
-        Table::Dentry => "dentry",
-        Table::Extent => "extent",
-        Table::Xattr => "xattr",
-        Table::Orphan => "orphan",
-        Table::Setting => "setting",
-        Table::Checkpoint => "checkpoint",
-        Table::Before => "before",
-        Table::Scope => "scope",
-    }
-}
-
-/// Name of the setting that holds the log position of the last metadata commit.
-pub const POSITION: &[u8] = b"log_position";
-
 /// Bytes in the active memtable from which operations wait for a metadata commit.
 pub(super) const ACTIVE_BYTES_MAX: usize = 64 << 20;
+const _: () = assert!(
+    ACTIVE_BYTES_DUE < ACTIVE_BYTES_MAX,
+    "the sync daemon commits metadata before operations have to wait for it"
+);
+
 /// Bytes in the active memtable from which the sync daemon starts a metadata commit.
 const ACTIVE_BYTES_DUE: usize = 16 << 20;
 
@@ -95,108 +78,14 @@ pub struct MetaStore {
     /// Unset on a read-only mount, and until recovery is through.
     log: OnceLock<IntentLog>,
     /// Rank 5: taken after every inode lock, before the log's buffer.
-    state: RwLock<State>,
+    state: RwLock<State, { rank::METADATA_STORE }>,
     /// One metadata commit at a time; rank 4.5, never taken while `state` is held.
-    committing: Mutex<()>,
+    committing: Ranked<(), { rank::METADATA_COMMIT }>,
     pub(super) active_bytes: AtomicUsize,
     metadata_commits: AtomicU64,
     /// Why the last metadata commit found no room for the region to grow, if it did not.
     refusal: Mutex<Option<Error>>,
     failed: OnceLock<Error>,
-}
-
-pub(super) fn tree_error(context: &str, error: impl Into<redb::Error>) -> Error {
-    let error = error.into();
-    if let redb::Error::Io(io) = &error
-        && let Some(inner) = io.get_ref().and_then(|e| e.downcast_ref::<Error>())
-    {
-        return inner.clone();
-    }
-    if matches!(error, redb::Error::PreviousIo) {
-        let why = "a read or write of it failed before, and it does not open again; check the device, then unmount and mount";
-        return Error::new(ErrorKind::Io, format!("{context}: {why}"));
-    }
-    let kind =
-        if matches!(error, redb::Error::Corrupted(_)) { ErrorKind::Corrupt } else { ErrorKind::Io };
-    Error::new(kind, format!("{context}: {error}"))
-}
-
-/// Opens the tree, making an empty one in an empty region.
-pub fn open_tree(region: &Arc<Region>, cache_bytes: u64) -> Result<Tree> {
-    let cache = usize::try_from(cache_bytes).unwrap_or(usize::MAX);
-    let open = || {
-        redb::Builder::new().set_cache_size(cache).create_with_backend(Backend(Arc::clone(region)))
-    };
-    guarded(|| {
-        open()
-            .map(|database| Tree::new(database, cache_bytes))
-            .map_err(|e| tree_error("the metadata tree does not open", e))
-    })
-}
-
-/// Writes the first rows of a new file system and closes the tree.
-pub fn format_tree(region: &Arc<Region>, position: &LogPosition, rows: &[RowChange]) -> Result<()> {
-    let db = open_tree(region, 16 << 20)?;
-    write_rows(
-        &db,
-        position,
-        rows.iter().map(|row| (row.table, row.key.as_slice(), row.value.as_deref())),
-    )
-}
-
-/// Reads the log position that the tree's last commit holds.
-pub fn stored_position(db: &Tree) -> Result<LogPosition> {
-    let snapshot = Snapshot::take(db)?;
-    let row = snapshot.get(Table::Setting, POSITION)?;
-    LogPosition::decode(
-        &row.ok_or_else(|| Error::corrupt("the metadata tree holds no log position"))?,
-    )
-}
-
-/// Writes rows past the log, as damage would.
-pub fn write_rows<'a>(
-    db: &Tree,
-    position: &LogPosition,
-    rows: impl Iterator<Item = (Table, &'a [u8], Option<&'a [u8]>)>,
-) -> Result<()> {
-    guarded(|| write_rows_unguarded(db, position, rows))
-}
-
-fn write_rows_unguarded<'a>(
-    db: &Database,
-    position: &LogPosition,
-    rows: impl Iterator<Item = (Table, &'a [u8], Option<&'a [u8]>)>,
-) -> Result<()> {
-    let context = "a metadata commit failed";
-    let mut txn = db.begin_write().map_err(|e| tree_error(context, e))?;
-    let durability = if planted(PlantedBug::TailBeforeCommit) {
-        Durability::None
-    } else {
-        Durability::Immediate
-    };
-    txn.set_durability(durability)
-        .map_err(|e| Error::new(ErrorKind::Io, format!("{context}: {e}")))?;
-    txn.set_quick_repair(true);
-    {
-        let mut tables = Vec::with_capacity(Table::ALL.len());
-        for table in Table::ALL {
-            tables.push(txn.open_table(definition(table)).map_err(|e| tree_error(context, e))?);
-        }
-        for (table, key, value) in rows {
-            let target = &mut tables[table.index()];
-            match value {
-                Some(value) => target.insert(key, value).map(drop),
-                None => target.remove(key).map(drop),
-            }
-            .map_err(|e| tree_error(context, e))?;
-        }
-        if position.sequence == 1 || !planted(PlantedBug::PositionNotCommitted) {
-            tables[Table::Setting.index()]
-                .insert(POSITION, position.encode().as_slice())
-                .map_err(|e| tree_error(context, e))?;
-        }
-    }
-    txn.commit().map_err(|e| tree_error(context, e))
 }
 
 impl MetaStore {
@@ -209,7 +98,7 @@ impl MetaStore {
             device,
             log: OnceLock::new(),
             state: RwLock::new(State::new(snapshot)),
-            committing: Mutex::new(()),
+            committing: Ranked::new(()),
             active_bytes: AtomicUsize::new(0),
             metadata_commits: AtomicU64::new(0),
             refusal: Mutex::new(None),
@@ -238,6 +127,7 @@ impl MetaStore {
         *self.db.lock() = None;
     }
 
+    #[inline]
     pub(super) fn log(&self) -> &IntentLog {
         self.log.get().expect("a writable mount opened its log")
     }
@@ -257,6 +147,23 @@ impl MetaStore {
     /// Returns whether a record is durable already.
     pub fn is_durable(&self, lsn: Lsn) -> bool {
         self.log.get().is_none_or(|log| lsn <= log.durable_lsn())
+    }
+
+    /// Has the log tell `watch` how far it is, from now on. Only the first watch is told.
+    pub fn watch(&self, watch: Arc<dyn LogWatch>) {
+        if let Some(log) = self.log.get() {
+            log.watch(watch);
+        }
+    }
+
+    /// Takes note of a failed flush that the store did not make itself: nothing becomes durable any
+    /// more.
+    pub fn latch(&self, error: Error) {
+        self.failed.get_or_init(|| {
+            let error = error.latching("the device");
+            tracing::error!("{error}");
+            error
+        });
     }
 
     /// Returns whether records wait to be written.
@@ -283,8 +190,15 @@ impl MetaStore {
         snapshot.len(table)
     }
 
-    /// Returns the first failure of a write or flush, if there was one.
+    /// Returns whether a write or flush has failed, what every change asks.
     #[inline]
+    pub fn has_failed(&self) -> bool {
+        self.failed.get().is_some()
+            || self.log.get().is_some_and(IntentLog::has_failed)
+            || self.region.has_failed()
+    }
+
+    /// Returns the first failure of a write or flush, if there was one.
     pub fn failed(&self) -> Option<Error> {
         self.failed
             .get()
@@ -517,6 +431,10 @@ impl MetaStore {
             if let Some(frozen) = state.frozen.take() {
                 state.active.absorb_older(&frozen);
             }
+            debug_assert!(
+                state.frozen.is_none(),
+                "I-META-5: after a refusal the rows are those of before"
+            );
             self.active_bytes.store(state.active.bytes(), Ordering::Relaxed);
         }
         refusal
@@ -546,11 +464,19 @@ impl MetaStore {
         self.write_frozen(&frozen, &position)?;
         log.trim(position);
         log.skip_to(lsn);
+        debug_assert!(
+            log.durable_lsn() >= lsn && log.sealed_lsn() >= lsn,
+            "I-META-3: what the tree holds durably is sealed: {lsn:?}"
+        );
         Ok(())
     }
 
     /// Writes the frozen rows into the tree, durably, and lets readers see them there (I-META-4).
     fn write_frozen(&self, frozen: &Memtable, position: &LogPosition) -> Result<()> {
+        debug_assert!(
+            position.incarnation > 0 && position.sequence > 0,
+            "I-META-2: a commit stores where its log goes on: {position:?}"
+        );
         let rows = Table::ALL.into_iter().flat_map(|table| {
             frozen
                 .table(table)
@@ -636,6 +562,11 @@ impl MetaStore {
         let frozen = Arc::new(std::mem::take(&mut state.active));
         state.frozen = Some(Arc::clone(&frozen));
         self.active_bytes.store(0, Ordering::Relaxed);
+        debug_assert_eq!(
+            state.active.bytes(),
+            0,
+            "I-META-4: what is frozen is in the active memtable no more"
+        );
         (frozen, self.last_lsn())
     }
 }

@@ -32,7 +32,7 @@ const REST_WHEN_BUSY: Duration = Duration::from_millis(20);
 pub(crate) fn start(runtime: &Arc<GroupRuntime>) -> Result<JoinHandle<()>> {
     let runtime = Arc::clone(runtime);
     let thread = std::thread::Builder::new().name("bedplate-group".into()).spawn(move || {
-        Worker { runtime, cursors: Vec::new(), scrub_scheduler: ScrubScheduler::default() }.run()
+        Worker { runtime, cursors: Vec::new(), scrub_scheduler: ScrubScheduler::default() }.run();
     });
     thread.map_err(|error| {
         Error::new(

@@ -172,6 +172,7 @@ impl ScrubScheduler {
         runtime.throttle.leave(&runtime.ios);
         let totals = run.totals;
         tracing::info!(
+            event = "scrub_ended",
             group = runtime.group_state.name,
             compared_bytes = totals.compared_bytes,
             differences = totals.differences,

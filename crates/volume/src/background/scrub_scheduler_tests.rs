@@ -282,7 +282,7 @@ fn s_106_the_places_that_are_kept_are_bounded_and_survive_a_close() {
     (0..16).for_each(|region| {
         [700, 9000]
             .into_iter()
-            .for_each(|at| fixture.members[1].decay((4 << 20) + region * REGION_BYTES + at, 4))
+            .for_each(|at| fixture.members[1].decay((4 << 20) + region * REGION_BYTES + at, 4));
     });
     let (start, mut scrub_scheduler) = (Instant::now(), ScrubScheduler::default());
     go(&mut scrub_scheduler, &group, at(start, 0), 3);

@@ -1,6 +1,7 @@
 //! From labels to a group: which configuration counts, which devices belong to it, which are
 //! refused and why. Pure.
 
+use crate::planted::{Mistake, is_planted};
 use crate::{Config, Error, ErrorKind, Label, Member, MemberState, Result};
 
 /// A device with its label.
@@ -174,11 +175,9 @@ fn place(assembly: &mut Assembly, found: &[Found], at: usize, device: &Found) ->
                 found.iter().max_by_key(|device| device.label.config.event).unwrap_or(device);
             return Err(diverged(newest, device));
         }
-        if device.label.config.event >= member.last_event {
-            assembly.returned.push(index)
-        } else {
-            assembly.older.push(index)
-        }
+        let is_the_one =
+            device.label.config.event >= member.last_event || is_planted(Mistake::OlderCopyTaken);
+        if is_the_one { assembly.returned.push(index) } else { assembly.older.push(index) }
     } else if config.volume_on(index).is_some()
         && device.label.config.event < config.common_event
         && member.since <= config.common_event

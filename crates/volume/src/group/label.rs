@@ -23,6 +23,11 @@ use crate::{Config, Error, ErrorKind, FOREGROUND_PERCENT_DEFAULT, Id, MemberStat
 pub(crate) const COPIES: [u64; 2] = [0, 1 << 20];
 /// The most bytes that a copy has.
 pub(crate) const SLOT_BYTES: usize = 64 << 10;
+const _: () = assert!(
+    crate::layout::SCRATCH_START + crate::layout::SCRATCH_BYTES <= DATA_START_MIN,
+    "the scratch area lies before the data of every member"
+);
+
 /// Where data begins at the earliest, and by default.
 pub(crate) const DATA_START_MIN: u64 = 4 << 20;
 
@@ -99,8 +104,7 @@ impl Label {
         out[16..20].copy_from_slice(&len.to_le_bytes());
         let crc = crc32c(&out);
         out[12..16].copy_from_slice(&crc.to_le_bytes());
-        // I-LAB-1
-        assert!(out.len() <= SLOT_BYTES, "a label fits its slot");
+        assert!(out.len() <= SLOT_BYTES, "I-LAB-1: a label fits its slot");
         Ok(out)
     }
 

@@ -125,7 +125,7 @@ fn a_relayout_comes_back_and_makes_the_label_one_of_version_2() {
         ("scratch area begins", &|r| (r.scratch, r.staged_bytes) = (r.next.clone(), 0)),
         ("does not lie", &|r| {
             (r.next, r.staged_bytes) =
-                (Layout::Extent(Extent { member: 0, start: 0, len: 64 << 20 }), 0)
+                (Layout::Extent(Extent { member: 0, start: 0, len: 64 << 20 }), 0);
         }),
     ];
     for (word, change) in broken {
@@ -172,7 +172,7 @@ fn a_relayout_in_cycles_makes_the_label_one_of_version_6() {
     type Change<'a> = &'a dyn Fn(&mut Relayout);
     let broken: [Change<'_>; 3] =
         [&|r| r.staged_bytes = 2 << 20, &|r| r.scratch = scratch(16 << 10, 1), &|r| {
-            (r.scratch, r.staged_bytes) = (scratch(64 << 10, 2), 0)
+            (r.scratch, r.staged_bytes) = (scratch(64 << 10, 2), 0);
         }];
     for change in broken {
         let mut label = label.clone();

@@ -4,8 +4,8 @@ use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
+use bedplate_block::sync::{Mutex, rank};
 use bedplate_block::{BlockDevice, Result};
-use parking_lot::Mutex;
 
 use super::label::COPIES;
 use super::written_label::WrittenLabel;
@@ -37,8 +37,8 @@ pub(crate) struct MemberHandle {
     failure: OnceLock<String>,
     /// What stood in the place of its label. A leaf.
     overwritten: OnceLock<bedplate_block::Error>,
-    /// Used under the configuration's lock only.
-    label: Mutex<WrittenLabel>,
+    /// A leaf, used under the configuration's lock only.
+    label: Mutex<WrittenLabel, { rank::MEMBER_LABEL }>,
 }
 
 /// How busy a member is.
@@ -125,8 +125,10 @@ impl MemberHandle {
     /// As [`Label::write`] and [`check_label`](Self::check_label).
     pub fn write_label(&self, label: &Label) -> crate::Result<()> {
         let mut last = self.label.lock();
-        // I-GRP-2
-        assert!(!self.is_overwritten(), "no label is written over one that is not the last");
+        assert!(
+            !self.is_overwritten(),
+            "I-GRP-2: no label is written over one that is not the last"
+        );
         for copy in 0..COPIES.len() {
             last.write(copy, label, &*self.device)?;
             self.compare_label(&last)?;
@@ -149,6 +151,7 @@ impl MemberHandle {
     }
 
     pub fn set_state(&self, state: MemberState) {
+        debug_assert!((state as u8) & OVERWRITTEN == 0, "a state and the mark share no bit");
         // All changes of it are under the configuration's lock.
         let lost = self.state.load(Ordering::Acquire) & OVERWRITTEN;
         self.state.store(state as u8 | lost, Ordering::Release);
@@ -165,6 +168,11 @@ impl MemberHandle {
     }
 
     pub fn read(&self, buf: &mut [u8], offset: u64) -> Result<()> {
+        debug_assert!(
+            offset.checked_add(buf.len() as u64).is_some(),
+            "a read of {} bytes at {offset} ends somewhere",
+            buf.len()
+        );
         let start = self.begin();
         let result = self.device.read_at(buf, offset);
         self.end_read(start.elapsed(), offset + buf.len() as u64, buf.len() as u64, result.is_ok());

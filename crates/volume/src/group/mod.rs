@@ -3,6 +3,7 @@
 
 mod assemble;
 mod config;
+mod encoding;
 mod findings;
 mod label;
 mod member_handle;

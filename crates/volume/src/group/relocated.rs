@@ -258,12 +258,21 @@ pub(crate) fn pieces_for(
         if pieces.is_empty() && len < config.data_start.min(needed) {
             continue;
         }
+        debug_assert!(
+            len > 0 && len <= room && len <= left,
+            "a piece of {len} bytes lies in the room of {room} and is needed"
+        );
         pieces.push(Piece { host: config.members[at].id, start, len });
         left -= len;
     }
     if left == 0 {
         return Ok(pieces);
     }
+    Err(no_room(needed, room_bytes, shared_bytes))
+}
+
+/// Says why a place finds no room.
+fn no_room(needed: u64, room_bytes: u64, shared_bytes: u64) -> String {
     let lie = if shared_bytes > 0 {
         format!(
             "; {shared_bytes} bytes more are free on members that hold another part of the same rows and would take both with them"
@@ -271,9 +280,9 @@ pub(crate) fn pieces_for(
     } else {
         String::new()
     };
-    Err(format!(
+    format!(
         "{needed} bytes are needed and {room_bytes} are free on other members{lie}: add a spare or a member"
-    ))
+    )
 }
 
 /// Opens the window that a relocated member is; nothing while one of its hosts is away.

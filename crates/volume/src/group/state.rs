@@ -15,11 +15,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use bedplate_block::Waker;
-use parking_lot::{Mutex, RwLock};
+use bedplate_block::sync::{Mutex, RwLock, rank};
 
 use super::label::EVENT_OF_ARRIVAL;
 use super::member_handle::MemberHandle;
-use crate::{Config, Error, ErrorKind, Label, MemberState, Result, ScrubSchedule};
+use crate::{Config, Error, ErrorKind, Label, Member, MemberState, Result, ScrubSchedule};
 
 /// The open members by their index; `None` for one that is away.
 pub(crate) type Handles = Vec<Option<Arc<MemberHandle>>>;
@@ -29,9 +29,9 @@ pub(crate) struct GroupState {
     pub name: String,
     pub read_only: bool,
     /// Rank G2: after a dirty region log's lock, before nothing.
-    config: Mutex<Config>,
+    config: Mutex<Config, { rank::CONFIGURATION }>,
     /// A leaf lock.
-    handles: RwLock<Arc<Handles>>,
+    handles: RwLock<Arc<Handles>, { rank::VOLUME_LEAF }>,
     /// How often they changed.
     handles_version: AtomicU64,
     /// How many members were found overwritten.
@@ -119,7 +119,7 @@ impl GroupState {
             return Ok(());
         }
         handle.note_failure(why);
-        tracing::warn!(group = self.name, member = handle.name(), error = %why, "the member failed and leaves the group; the others go on");
+        tracing::warn!(event = "member_failed", group = self.name, member = handle.name(), error = %why, "the member failed and leaves the group; the others go on");
         let mut next = config.clone();
         for at in leaving {
             next.set_state(at, MemberState::Failed);
@@ -235,15 +235,41 @@ impl GroupState {
 
     fn count_overwritten(&self, handle: &MemberHandle, known: bool, error: &dyn std::fmt::Display) {
         if !known && handle.is_overwritten() {
-            tracing::warn!(group = self.name, member = handle.name(), %error, "the member was overwritten; it is not read any more");
+            tracing::warn!(event = "member_overwritten", group = self.name, member = handle.name(), %error, "the member was overwritten; it is not read any more");
             self.overwritten.fetch_add(1, Ordering::AcqRel);
         }
+    }
+
+    /// Checks that a configuration was made from the one that counts.
+    fn check_next(&self, config: &Config, next: &Config, handles: &Handles) {
+        debug_assert_eq!(
+            next.event, config.event,
+            "I-GRP-1: a configuration is made from the one before it"
+        );
+        debug_assert_eq!(
+            next.members.len(),
+            handles.len(),
+            "I-GRP-1: every member has its handle, or none"
+        );
+    }
+
+    /// Makes the error of a group that is not whole without a member that it has just lost.
+    fn not_whole(&self, member: &Member, believed: bool, error: &Error) -> Error {
+        let why = if believed {
+            "whose label cannot be read or written"
+        } else {
+            "which was overwritten"
+        };
+        let message =
+            format!("group {} is not whole without {}, {why}: {error}", self.name, member.path);
+        Error { kind: ErrorKind::Broken, message, source: error.source.clone() }
     }
 
     /// Writes the labels of all members that are not failed, and only then lets the configuration
     /// count. Members whose label cannot be written, or is not what was written there last, leave
     /// with it.
     fn publish(&self, config: &mut Config, mut next: Config, handles: &Handles) -> Result<()> {
+        self.check_next(config, &next, handles);
         next.event += 1;
         loop {
             let overwritten = self.check_labels(&next, handles);
@@ -258,16 +284,6 @@ impl GroupState {
             let failed =
                 next.with_relocated(&lost.iter().map(|(index, _)| *index).collect::<Vec<_>>());
             if !next.survives_without(&failed) {
-                let (path, why) = (
-                    &next.members[*first].path,
-                    if believed {
-                        "whose label cannot be read or written"
-                    } else {
-                        "which was overwritten"
-                    },
-                );
-                let message =
-                    format!("group {} is not whole without {path}, {why}: {error}", self.name);
                 // Some labels may say what does not count: what is said next must be newer, and
                 // tell that no member was let go after all.
                 config.event = next.event;
@@ -276,11 +292,7 @@ impl GroupState {
                     .iter_mut()
                     .filter(|member| next.index_of(member.id).is_none())
                     .for_each(|member| member.since = next.event + 1);
-                return Err(Error {
-                    kind: ErrorKind::Broken,
-                    message,
-                    source: error.source.clone(),
-                });
+                return Err(self.not_whole(&next.members[*first], believed, error));
             }
             next.event += 1;
             for index in failed {
@@ -298,15 +310,23 @@ impl GroupState {
                 handle.set_state(next.members[index].state);
             }
         }
+        debug_assert!(
+            next.event > config.event,
+            "I-GRP-1: every change is a new event: {} after {}",
+            next.event,
+            config.event
+        );
         next.common_event = next.event;
         *config = next;
-        // I-GRP-1
         let known = |index: usize| {
             handles[index].as_ref().is_none_or(|handle| {
                 handle.is_failed() == (config.members[index].state == MemberState::Failed)
             })
         };
-        assert!((0..handles.len()).all(known), "members are in the state that the labels say");
+        assert!(
+            (0..handles.len()).all(known),
+            "I-GRP-1: members are in the state that the labels say"
+        );
         Ok(())
     }
 
@@ -323,7 +343,7 @@ impl GroupState {
             if let Err(error) =
                 handle.write_label(&Label { member: handle.id, config: config.clone() })
             {
-                tracing::warn!(group = self.name, member = handle.name(), %error, "the label cannot be written; the member leaves the group");
+                tracing::warn!(event = "member_failed", group = self.name, member = handle.name(), %error, "the label cannot be written; the member leaves the group");
                 handle.note_failure(&error);
                 self.count_overwritten(handle, false, &error);
                 lost.push((index, error));

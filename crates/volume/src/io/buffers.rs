@@ -5,7 +5,7 @@
 //! with zeros first.
 
 use bedplate_block::AlignedBuf;
-use parking_lot::Mutex;
+use bedplate_block::sync::{Mutex, rank};
 
 /// The smallest buffer; the others are a power of two times as long.
 const SMALLEST: usize = 4096;
@@ -18,7 +18,7 @@ const KEPT_BYTES: usize = 4 << 20;
 #[derive(Debug, Default)]
 pub(crate) struct Buffers {
     /// By length. A leaf lock.
-    classes: Mutex<[Vec<AlignedBuf>; CLASSES]>,
+    classes: Mutex<[Vec<AlignedBuf>; CLASSES], { rank::VOLUME_LEAF }>,
 }
 
 impl Buffers {
@@ -26,6 +26,7 @@ impl Buffers {
     pub fn take(&self, len: usize) -> AlignedBuf {
         let Some(class) = class_of(len) else { return AlignedBuf::zeroed(len) };
         let kept = self.classes.lock()[class].pop();
+        debug_assert!(len <= SMALLEST << class, "a buffer of class {class} holds {len} bytes");
         kept.unwrap_or_else(|| AlignedBuf::zeroed(SMALLEST << class))
     }
 

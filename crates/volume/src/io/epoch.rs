@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicU64, Ordering, fence};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-use parking_lot::{Mutex, RwLock};
+use bedplate_block::sync::{Mutex, RwLock, rank};
 
 use super::raid5::Parity;
 use crate::layout::{Locate, Order, Run, Side};
@@ -52,6 +52,7 @@ impl LayoutEpoch {
     /// needs.
     pub fn new(volume: &VolumeConfig, block: u64) -> Self {
         let size_bytes = volume.size_bytes();
+        debug_assert!(block.is_power_of_two(), "a volume is whole blocks of {block} bytes");
         Self {
             layout: volume.layout.clone(),
             relayout: volume.relayout.clone(),
@@ -115,6 +116,7 @@ impl LayoutEpoch {
         );
         edges.push(at + len);
         edges.dedup();
+        debug_assert!(edges.is_sorted(), "stretches follow each other: {edges:?}");
         edges.windows(2).map(|pair| (pair[0], pair[1] - pair[0])).collect()
     }
 
@@ -142,11 +144,11 @@ impl Locate for LayoutEpoch {
 #[derive(Debug)]
 pub(crate) struct EpochTable {
     /// A leaf lock.
-    now: RwLock<Arc<LayoutEpoch>>,
+    now: RwLock<Arc<LayoutEpoch>, { rank::LAYOUT_EPOCH }>,
     /// How many counted so far.
     version: AtomicU64,
-    /// A leaf lock.
-    retired: Mutex<Vec<Weak<LayoutEpoch>>>,
+    /// Rank G3: another epoch is installed under it.
+    retired: Mutex<Vec<Weak<LayoutEpoch>>, { rank::PINNED_EPOCHS }>,
 }
 
 impl EpochTable {
@@ -256,8 +258,10 @@ impl EpochTable {
         let made = if self.drain(timeout) { make(&self.peek()).map(Some) } else { Ok(None) };
         let done = match made {
             Ok(Some(epoch)) => {
-                // I-VSP-1
-                assert!(self.drain(Duration::ZERO), "no operation pins an epoch that is replaced");
+                assert!(
+                    self.drain(Duration::ZERO),
+                    "I-VSP-1: no operation pins an epoch that is replaced"
+                );
                 self.install(LayoutEpoch { shut: false, ..epoch });
                 return Ok(true);
             }

@@ -8,11 +8,11 @@
 use std::sync::Arc;
 use std::time::Instant;
 
+use bedplate_block::sync::{Mutex, rank};
 use bedplate_block::{
     AlignedBuf, Completion, DeviceQueue, Operation, QueueOptions, Request, RequestKind, Result,
     Segment,
 };
-use parking_lot::Mutex;
 
 use crate::group::MemberHandle;
 
@@ -53,7 +53,8 @@ struct Lane {
 /// Lanes that are not borrowed now.
 #[derive(Default)]
 pub(crate) struct Lanes {
-    idle: Mutex<Vec<Lane>>,
+    /// A leaf.
+    idle: Mutex<Vec<Lane>, { rank::VOLUME_LEAF }>,
 }
 
 impl std::fmt::Debug for Lanes {

@@ -41,12 +41,19 @@ impl Share {
     /// Returns the member's part of the buffer, piece behind piece, at the beginning of a buffer of
     /// our own.
     pub fn gather(&self, buf: &[u8], buffers: &Buffers) -> AlignedBuf {
+        debug_assert!(
+            self.pieces.iter().all(|piece| piece.len > 0 && piece.from + piece.len <= buf.len()),
+            "a share lies in the buffer of {} bytes: {:?}",
+            buf.len(),
+            self.pieces
+        );
         let mut out = buffers.take(self.len());
         let mut at = 0;
         for piece in &self.pieces {
             out[at..at + piece.len].copy_from_slice(&buf[piece.from..piece.from + piece.len]);
             at += piece.len;
         }
+        debug_assert!(at <= out.len(), "what is gathered fits: {at} bytes in {}", out.len());
         out
     }
 
@@ -65,7 +72,7 @@ impl Share {
                     if last.offset + u64::from(last.len) == piece.offset
                         && last.len.checked_add(len).is_some() =>
                 {
-                    last.len += len
+                    last.len += len;
                 }
                 _ => segments.push(Segment { offset: piece.offset, len }),
             }
@@ -168,6 +175,7 @@ pub(crate) fn runs<E>(
     while from < end {
         let run = layout.locate(at);
         let len = usize::try_from(run.len).unwrap_or(usize::MAX).min(end - from);
+        debug_assert!(len > 0 && len as u64 <= run.len, "I-LAY-1: a run holds what is asked of it");
         each(&run, at, from, len)?;
         at += len as u64;
         from += len;
@@ -176,6 +184,10 @@ pub(crate) fn runs<E>(
 }
 
 pub(crate) fn add(shares: &mut Vec<Share>, handle: &Arc<MemberHandle>, piece: Piece) {
+    debug_assert!(
+        piece.len > 0 && piece.offset.checked_add(piece.len as u64).is_some(),
+        "a piece holds a byte and ends somewhere: {piece:?}"
+    );
     let Some(share) = shares.iter_mut().find(|share| Arc::ptr_eq(&share.handle, handle)) else {
         return shares.push(Share { handle: Arc::clone(handle), pieces: vec![piece] });
     };

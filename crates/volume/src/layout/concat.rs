@@ -35,6 +35,11 @@ impl Concat {
     pub(super) fn locate(&self, at: u64) -> Run {
         let index = self.ends.partition_point(|end| *end <= at);
         let start = if index == 0 { 0 } else { self.ends[index - 1] };
+        debug_assert!(
+            at >= start && at < self.ends[index],
+            "address {at} lies in part {index}, from {start} to {}",
+            self.ends[index]
+        );
         self.parts[index].locate(at - start)
     }
 }

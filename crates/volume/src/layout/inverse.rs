@@ -65,7 +65,7 @@ impl Layout {
 impl Leaf<'_> {
     /// Says whether it is a column of a RAID-5, whose places stand for whole rows.
     pub fn is_of_rows(&self) -> bool {
-        matches!(self.root, Layout::Raid5(_))
+        self.root.has_parity()
     }
 
     /// Returns the address of byte `offset` of the extent, and for how many bytes the addresses go

@@ -38,6 +38,10 @@ impl Mirror {
         for plex in &self.plexes[1..] {
             run.join(&plex.locate(at));
         }
+        debug_assert!(
+            run.copies().len() >= self.plexes.len(),
+            "every plex has a copy of byte {at}: {run:?}"
+        );
         run
     }
 

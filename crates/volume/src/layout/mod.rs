@@ -89,6 +89,10 @@ pub struct Run {
 
 impl Run {
     fn one(member: u16, offset: u64, len: u64) -> Self {
+        debug_assert!(
+            offset.checked_add(len).is_some(),
+            "I-LAY-1: a run of {len} bytes at {offset} of member {member} ends somewhere"
+        );
         let mut copies = [Copy::default(); COPIES_MAX];
         copies[0] = Copy { member, offset };
         Self { len, copies, count: 1 }
@@ -103,6 +107,10 @@ impl Run {
 
     /// Adds the copies of another plex and keeps what both have.
     fn join(&mut self, other: &Self) {
+        debug_assert!(
+            usize::from(self.count) + other.copies().len() <= COPIES_MAX,
+            "a run has at most {COPIES_MAX} copies: {self:?}, {other:?}"
+        );
         self.len = self.len.min(other.len);
         for copy in other.copies() {
             self.copies[usize::from(self.count)] = *copy;
@@ -113,6 +121,7 @@ impl Run {
     /// Returns the run, cut after `len` bytes.
     #[inline]
     pub(crate) fn at_most(mut self, len: u64) -> Self {
+        debug_assert!(len > 0, "I-LAY-1: a run holds at least a byte: {self:?}");
         self.len = self.len.min(len);
         self
     }
@@ -165,8 +174,7 @@ impl Layout {
             Self::Mirror(mirror) => mirror.locate(at),
             Self::Raid5(raid5) => raid5.locate(at),
         };
-        // I-LAY-1
-        assert!(run.len > 0, "a run holds at least a byte");
+        assert!(run.len > 0, "I-LAY-1: a run holds at least a byte");
         run
     }
 
@@ -185,7 +193,36 @@ impl Layout {
     /// Says whether the loss of a member need not be the loss of data.
     #[must_use]
     pub fn is_redundant(&self) -> bool {
-        self.copies() > 1 || matches!(self, Self::Raid5(_))
+        self.copies() > 1 || self.has_parity()
+    }
+
+    /// Returns how many members may be lost at once without losing data, whichever they are.
+    #[must_use]
+    pub fn losses_survived(&self) -> usize {
+        if self.has_parity() { 1 } else { self.copies().saturating_sub(1) }
+    }
+
+    /// Says whether its addresses lie in rows with parity.
+    #[must_use]
+    pub fn has_parity(&self) -> bool {
+        self.rows().is_some()
+    }
+
+    /// Returns the rows with parity that its addresses lie in, where they do.
+    pub(crate) fn rows(&self) -> Option<&Raid5> {
+        match self {
+            Self::Raid5(raid5) => Some(raid5),
+            Self::Extent(_) | Self::Concat(_) | Self::Stripe(_) | Self::Mirror(_) => None,
+        }
+    }
+
+    /// Says whether a part begins where the one before it ends, at an address that the lengths of
+    /// the parts decide.
+    pub(crate) fn is_joined(&self) -> bool {
+        match self {
+            Self::Concat(_) => true,
+            Self::Extent(_) | Self::Stripe(_) | Self::Mirror(_) | Self::Raid5(_) => false,
+        }
     }
 
     /// Returns the nodes below.

@@ -328,11 +328,11 @@ mod tests {
                     address,
                     "{:?} after {steps} steps",
                     way.staged()
-                )
+                );
             });
         }
         all().for_each(|address| {
-            assert_eq!(way.next.locate(address).copies()[0].offset, at(&way, &layout, address).1)
+            assert_eq!(way.next.locate(address).copies()[0].offset, at(&way, &layout, address).1);
         });
         (way.next, steps)
     }

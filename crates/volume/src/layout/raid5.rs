@@ -74,6 +74,7 @@ impl Raid5 {
     /// Returns the column that holds the parity of a row.
     #[must_use]
     pub fn parity_column(&self, row: u64) -> usize {
+        debug_assert!(self.columns.len() > 1, "a row has a parity unit beside others");
         let width = self.columns.len();
         width - 1 - (row % width as u64) as usize
     }
@@ -81,6 +82,11 @@ impl Raid5 {
     /// Returns the column that holds a data unit of a row.
     #[must_use]
     pub fn data_column(&self, row: u64, unit: usize) -> usize {
+        debug_assert!(
+            unit < self.data_units(),
+            "row {row} has {} data units and no unit {unit}",
+            self.data_units()
+        );
         (self.parity_column(row) + 1 + unit) % self.columns.len()
     }
 
@@ -91,6 +97,12 @@ impl Raid5 {
 
     /// Returns where a column's part of a row lies.
     pub(crate) fn copy(&self, column: usize, row: u64) -> Copy {
+        debug_assert!(
+            row < self.rows && column < self.columns.len(),
+            "row {row}, column {column} is one of {} rows and {} columns",
+            self.rows,
+            self.columns.len()
+        );
         self.columns[column].locate(row * self.unit_bytes).copies()[0]
     }
 
@@ -106,6 +118,11 @@ impl Raid5 {
             self.size_bytes()
         );
         let place = self.place(at);
+        debug_assert!(
+            place.row < self.rows && place.within < self.unit_bytes,
+            "address {at} lies in a row: {place:?} of {} rows",
+            self.rows
+        );
         let column = &self.columns[self.data_column(place.row, place.unit)];
         column
             .locate(place.row * self.unit_bytes + place.within)

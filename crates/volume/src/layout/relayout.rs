@@ -70,6 +70,12 @@ impl Relayout {
     /// Returns the addresses that are in the scratch area.
     #[must_use]
     pub fn staged(&self) -> Range<u64> {
+        debug_assert!(
+            self.direction == Direction::Upward || self.staged_bytes <= self.position,
+            "what is staged below {} are no {} bytes",
+            self.position,
+            self.staged_bytes
+        );
         match self.direction {
             Direction::Upward => self.position..self.position + self.staged_bytes,
             Direction::Downward => self.position - self.staged_bytes..self.position,
@@ -130,7 +136,7 @@ impl Relayout {
 
     /// Says whether it comes from a RAID-5 or goes to one.
     pub(crate) fn has_parity(&self, layout: &Layout) -> bool {
-        [layout, &self.next].into_iter().any(|layout| matches!(layout, Layout::Raid5(_)))
+        [layout, &self.next].into_iter().any(Layout::has_parity)
     }
 
     /// Resolves an address.
@@ -148,12 +154,21 @@ impl Relayout {
 
     /// Returns how it stands once a range from the position on is where it goes.
     pub(crate) fn arrived(&self, range: &Range<u64>) -> Self {
+        debug_assert!(
+            match self.direction {
+                Direction::Upward => range.start == self.position && range.end >= self.position,
+                Direction::Downward => range.end == self.position && range.start <= self.position,
+            },
+            "a relayout goes on where it stands: {range:?} at {}",
+            self.position
+        );
         let position = if self.direction == Direction::Upward { range.end } else { range.start };
         Self { position, staged_bytes: 0, ..self.clone() }
     }
 
     /// Returns the range of the next step of at most `len` bytes.
     pub(crate) fn step(&self, layout: &Layout, len: u64) -> Range<u64> {
+        debug_assert!(self.grain_bytes > 0, "a step moves at least a grain");
         let len = (len - len % self.grain_bytes).max(self.grain_bytes);
         match self.direction {
             Direction::Upward => self.position..(self.position + len).min(self.span_bytes(layout)),
@@ -205,6 +220,22 @@ impl Relayout {
                 self.scratch.size_bytes()
             ));
         }
+        if let Some(fault) = self.scratch_fault() {
+            return Some(fault);
+        }
+        if let Some(rows) = walk::parity_rows(layout, &self.next)
+            .filter(|rows| self.grain_bytes > 1 && !self.grain_bytes.is_multiple_of(*rows))
+        {
+            return Some(format!(
+                "steps of {} bytes would part rows of a RAID-5 ({rows} bytes)",
+                self.grain_bytes
+            ));
+        }
+        self.next.fault().or_else(|| self.scratch.fault())
+    }
+
+    /// Returns what makes the scratch area one that cannot be.
+    fn scratch_fault(&self) -> Option<String> {
         let parts_pieces = match &self.scratch {
             Layout::Extent(_) => false,
             Layout::Stripe(stripe) => {
@@ -228,18 +259,10 @@ impl Relayout {
                 extent.start, extent.member
             ));
         }
-        if matches!(self.scratch, Layout::Raid5(_)) {
+        if self.scratch.has_parity() {
             return Some("a scratch area is no RAID-5".to_owned());
         }
-        if let Some(rows) = walk::parity_rows(layout, &self.next)
-            .filter(|rows| self.grain_bytes > 1 && !self.grain_bytes.is_multiple_of(*rows))
-        {
-            return Some(format!(
-                "steps of {} bytes would part rows of a RAID-5 ({rows} bytes)",
-                self.grain_bytes
-            ));
-        }
-        self.next.fault().or_else(|| self.scratch.fault())
+        None
     }
 }
 

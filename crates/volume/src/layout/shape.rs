@@ -36,7 +36,79 @@ impl Shape {
     /// write of ordinary size fills whole rows.
     #[must_use]
     pub fn unit_bytes_default(self) -> u64 {
-        if self == Self::Raid5 { 16 << 10 } else { UNIT_BYTES_DEFAULT }
+        if self.has_parity() { 16 << 10 } else { UNIT_BYTES_DEFAULT }
+    }
+
+    /// Says whether units are dealt out over members, so that there is a unit.
+    #[must_use]
+    pub fn is_striped(self) -> bool {
+        match self {
+            Self::Stripe | Self::StripeMirror | Self::MirrorStripe | Self::Raid5 => true,
+            Self::Concat | Self::Mirror => false,
+        }
+    }
+
+    /// Says whether mirrors and stripes are nested, so that there are both columns and plexes.
+    #[must_use]
+    pub fn is_nested(self) -> bool {
+        match self {
+            Self::StripeMirror | Self::MirrorStripe => true,
+            Self::Concat | Self::Stripe | Self::Mirror | Self::Raid5 => false,
+        }
+    }
+
+    /// Says whether members hold parity.
+    #[must_use]
+    pub fn has_parity(self) -> bool {
+        match self {
+            Self::Raid5 => true,
+            Self::Concat
+            | Self::Stripe
+            | Self::Mirror
+            | Self::StripeMirror
+            | Self::MirrorStripe => false,
+        }
+    }
+
+    /// Says whether the loss of one member is not the loss of data.
+    #[must_use]
+    pub fn is_redundant(self) -> bool {
+        match self {
+            Self::Mirror | Self::StripeMirror | Self::MirrorStripe | Self::Raid5 => true,
+            Self::Concat | Self::Stripe => false,
+        }
+    }
+
+    /// Returns how many members may be lost at once without losing data, whichever they are, with so
+    /// many copies of everything.
+    #[must_use]
+    pub fn losses_survived(self, plexes: usize) -> usize {
+        match self {
+            Self::Mirror | Self::StripeMirror | Self::MirrorStripe => plexes.saturating_sub(1),
+            Self::Raid5 => 1,
+            Self::Concat | Self::Stripe => 0,
+        }
+    }
+
+    /// Says whether each member counts as large as the smallest beside it.
+    #[must_use]
+    pub fn needs_equal_members(self) -> bool {
+        match self {
+            Self::Stripe | Self::Mirror | Self::StripeMirror | Self::MirrorStripe | Self::Raid5 => {
+                true
+            }
+            Self::Concat => false,
+        }
+    }
+
+    /// Returns what it becomes with both columns and plexes: a nested shape stays what it is.
+    pub(crate) fn nested(self) -> Self {
+        match self {
+            Self::MirrorStripe => Self::MirrorStripe,
+            Self::Concat | Self::Stripe | Self::Mirror | Self::StripeMirror | Self::Raid5 => {
+                Self::StripeMirror
+            }
+        }
     }
 }
 
@@ -65,7 +137,7 @@ impl Arrangement {
         let leaves =
             |extents: &[Extent]| extents.iter().copied().map(Layout::Extent).collect::<Vec<_>>();
         let stripe = |columns| Layout::Stripe(Stripe::new(self.unit_bytes, columns));
-        let striped = !matches!(self.shape, Shape::Concat | Shape::Mirror);
+        let striped = self.shape.is_striped();
         if striped && (self.unit_bytes == 0 || !self.unit_bytes.is_multiple_of(block)) {
             let unit = self.unit_bytes;
             return Err(Error::invalid(format!(
@@ -79,7 +151,7 @@ impl Arrangement {
                 "a stripe unit of {unit} bytes does not fit the smallest member, which has {room} bytes for data"
             )));
         }
-        let nested = matches!(self.shape, Shape::StripeMirror | Shape::MirrorStripe);
+        let nested = self.shape.is_nested();
         if nested
             && (!(2..=4).contains(&self.plexes)
                 || members < 2 * self.plexes
@@ -126,6 +198,26 @@ mod tests {
 
     fn extents(count: u16) -> Vec<Extent> {
         (0..count).map(|member| Extent { member, start: 4 << 20, len: 1 << 20 }).collect()
+    }
+
+    #[test]
+    fn a_shape_says_of_itself_what_its_layout_shows() {
+        for (shape, name) in Shape::ALL {
+            let arrangement = Arrangement { shape, unit_bytes: 65_536, plexes: 2 };
+            let layout = arrangement.lay(&extents(4), 512).unwrap();
+            assert_eq!(shape.has_parity(), layout.has_parity(), "{name}");
+            assert_eq!(shape.is_redundant(), layout.is_redundant(), "{name}");
+            assert_eq!(
+                shape.is_nested(),
+                layout.children().iter().any(|child| !child.children().is_empty()),
+                "{name}"
+            );
+            assert_eq!(shape.is_striped(), layout.unit_bytes().is_some(), "{name}");
+            let mut unequal = extents(4);
+            unequal[0].len *= 2;
+            let grows = arrangement.lay(&unequal, 512).unwrap().size_bytes() > layout.size_bytes();
+            assert_eq!(shape.needs_equal_members(), !grows, "{name}");
+        }
     }
 
     #[test]

@@ -55,6 +55,7 @@ impl Stripe {
         let (unit, within) = (at / self.unit_bytes, at % self.unit_bytes);
         let width = self.columns.len() as u64;
         let column = &self.columns[(unit % width) as usize];
+        debug_assert!(within < self.unit_bytes, "an address lies in a unit: {at}");
         column.locate(unit / width * self.unit_bytes + within).at_most(self.unit_bytes - within)
     }
 }

@@ -51,7 +51,7 @@ impl Group {
     /// `Invalid` when there is none, `Broken`, `Device`.
     pub fn pause_relayout(&self, pause: bool) -> Result<()> {
         self.open.runtime.turn_relayout(&|volume, _| {
-            volume.relayout.iter_mut().for_each(|relayout| relayout.paused = pause)
+            volume.relayout.iter_mut().for_each(|relayout| relayout.paused = pause);
         })
     }
 

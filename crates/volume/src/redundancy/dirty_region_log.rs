@@ -33,6 +33,11 @@ pub(crate) const REGIONS_MAX: u64 = AREA_BYTES / SECTOR as u64 * REGIONS_PER_SEC
 /// The unit in which it is written: no device has larger sectors.
 const PAGE: usize = 4096;
 
+const _: () = assert!(
+    PAGE.is_multiple_of(SECTOR) && AREA_BYTES.is_multiple_of(PAGE as u64),
+    "the log is written in whole pages of whole sectors"
+);
+
 /// The log's content in memory.
 #[derive(Debug)]
 pub(crate) struct Drl {
@@ -69,6 +74,7 @@ impl Drl {
 
     fn place(region: u64) -> (usize, u8) {
         let bit = region % REGIONS_PER_SECTOR;
+        debug_assert!(region < REGIONS_MAX, "I-DRL-1: the log has a bit for region {region}");
         (
             (region / REGIONS_PER_SECTOR) as usize * SECTOR + HEAD + (bit / 8) as usize,
             1 << (bit % 8),
@@ -76,6 +82,7 @@ impl Drl {
     }
 
     pub fn is_dirty(&self, region: u64) -> bool {
+        debug_assert!(region < self.regions, "region {region} is one of {}", self.regions);
         let (byte, mask) = Self::place(region);
         self.bytes[byte] & mask != 0
     }
@@ -89,6 +96,7 @@ impl Drl {
     pub fn change(&mut self, regions: impl IntoIterator<Item = u64>, dirty: bool) -> Vec<usize> {
         let mut pages = Vec::new();
         for region in regions {
+            debug_assert!(region < self.regions, "region {region} is one of {}", self.regions);
             let (byte, mask) = Self::place(region);
             if (self.bytes[byte] & mask != 0) != dirty {
                 self.bytes[byte] ^= mask;
@@ -111,6 +119,11 @@ impl Drl {
     pub fn write(&self, device: &dyn BlockDevice, pages: &[usize]) -> bedplate_block::Result<()> {
         for page in pages {
             let start = page * PAGE;
+            debug_assert!(
+                start + PAGE <= self.bytes.len(),
+                "page {page} is one of the log's {} bytes",
+                self.bytes.len()
+            );
             device.write_at(
                 &AlignedBuf::from_slice(&self.bytes[start..start + PAGE]),
                 self.offset + start as u64,

@@ -3,7 +3,7 @@
 mod dirty_region_log;
 mod regions;
 
-use parking_lot::Mutex;
+use bedplate_block::sync::{Mutex, rank};
 
 pub(crate) use dirty_region_log::{Drl, REGIONS_MAX};
 #[cfg(feature = "forge")]
@@ -17,7 +17,7 @@ use crate::Id;
 pub(crate) struct Redundancy {
     pub regions: Regions,
     /// Rank G1: held while bits become durable; a member that fails meanwhile leaves under it.
-    pub log: Mutex<Drl>,
+    pub log: Mutex<Drl, { rank::DIRTY_REGION_LOG }>,
 }
 
 impl Redundancy {

@@ -30,6 +30,11 @@ pub(crate) const BEHIND: u32 = 1 << 20;
 /// As [`BEHIND`], and a copy of it has begun since.
 pub(crate) const COPYING: u32 = 1 << 21;
 
+const _: () = assert!(
+    (DIRTY | TOUCHED | LOCKED | UNSYNCED | BEHIND | COPYING) & WRITERS == 0,
+    "flags of a region and the count of its writers share no bit"
+);
+
 /// What keeps a writer out of a region.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Obstacle {
@@ -50,6 +55,10 @@ pub(crate) struct Regions {
 
 impl Regions {
     pub fn new(size_bytes: u64, region_bytes: u64) -> Self {
+        debug_assert!(
+            region_bytes.is_power_of_two(),
+            "regions are told apart by shifts: {region_bytes} bytes"
+        );
         let count = usize::try_from(size_bytes.div_ceil(region_bytes))
             .expect("the log bounds the number of regions");
         Self {
@@ -66,11 +75,16 @@ impl Regions {
     /// Returns the first and the last region of a range that is not empty.
     #[inline]
     pub fn span(&self, offset: u64, len: u64) -> (u64, u64) {
+        debug_assert!(
+            len > 0 && offset.checked_add(len).is_some(),
+            "a span holds a byte: {len} at {offset}"
+        );
         (offset >> self.shift, (offset + len - 1) >> self.shift)
     }
 
     /// Returns first address and length of a region.
     pub fn range(&self, region: u64) -> (u64, u64) {
+        debug_assert!(region < self.count(), "region {region} is one of {}", self.count());
         let start = region << self.shift;
         (start, (1_u64 << self.shift).min(self.size_bytes - start))
     }
@@ -168,10 +182,9 @@ impl Regions {
     /// Unlocks a region and takes flags off it.
     pub fn unlock(&self, region: u64, done: u32) {
         let before = self.state(region).fetch_and(!(LOCKED | done), Ordering::AcqRel);
-        // I-RGN-1
         assert!(
             before & LOCKED != 0 && before & WRITERS == 0,
-            "no write is under way in a locked region"
+            "I-RGN-1: no write is under way in a locked region"
         );
     }
 
@@ -212,6 +225,7 @@ impl Regions {
 
     /// Takes over what another table knew of every region, but for the writers under way.
     pub fn take_over(&self, others: &Self) {
+        debug_assert_eq!(self.shift, others.shift, "regions are taken over by ones of their size");
         for (own, theirs) in self.states.iter().zip(&others.states) {
             let now = theirs.load(Ordering::Acquire);
             let behind = if now & COPYING == 0 { 0 } else { BEHIND };

@@ -117,7 +117,7 @@ impl GroupRuntime {
         }
         if config.has_relayout() {
             return Err(Error::invalid(format!(
-                "group {group}: a relayout is under way: wait for it, or turn it round with --reverse"
+                "group {group}: a relayout is under way: wait for it, or turn it round"
             )));
         }
         if let Some(relocated) = config.members.iter().find(|member| member.relocated.is_some()) {

@@ -107,7 +107,7 @@ impl Place {
 /// replaces the address of each.
 fn places((layout, base): (&Layout, u64), range: &Range<u64>, elsewhere: u64) -> Vec<Place> {
     let (mut at, mut places) = (range.start, Vec::new());
-    if let Layout::Raid5(raid5) = layout {
+    if let Some(raid5) = layout.rows() {
         let len = raid5.unit_bytes();
         for row in
             (range.start - base) / raid5.row_bytes()..(range.end - base).div_ceil(raid5.row_bytes())
@@ -180,7 +180,7 @@ impl VolumeIo {
         drop(epoch);
         let timeout = self.relayout_step_state.lock().timeout;
         self.epochs.change(|epoch| {
-            epoch.barred = Some(step.range.clone()).filter(|_| !is_planted(Mistake::WritesNotHeld))
+            epoch.barred = Some(step.range.clone()).filter(|_| !is_planted(Mistake::WritesNotHeld));
         });
         if !self.epochs.drain(timeout) {
             self.epochs.change(|epoch| epoch.barred = None);
@@ -206,9 +206,6 @@ impl VolumeIo {
     fn shift(&self, step: &Step<'_>, chunk_bytes: u64) -> Result<()> {
         let epoch = self.epochs.get();
         let (start, len) = (step.range.start, step.range.end - step.range.start);
-        if !is_planted(Mistake::DoubtfulRegionMoved) {
-            self.resync_range(&epoch, start, len)?;
-        }
         if let Some(redundancy) = &epoch.redundancy {
             // What a member that is away misses of the copy is in the log as what it misses of
             // writes.
@@ -234,10 +231,9 @@ impl VolumeIo {
         {
             self.forget_rows(parity, &step.range)?;
         }
-        // I-RLY-2
         assert!(
             epoch.barred.as_ref() == Some(&step.range) || is_planted(Mistake::WritesNotHeld),
-            "nothing is written to what was copied"
+            "I-RLY-2: nothing is written to what was copied"
         );
         self.say(step)
     }
@@ -254,7 +250,7 @@ impl VolumeIo {
                 // I-RLY-1: of other ranges that was proven before the walk began.
                 assert!(
                     !overlaps(from, to, &step.range),
-                    "a step overwrites nothing that lives there"
+                    "I-RLY-1: a step overwrites nothing that lives there"
                 );
                 self.carry(epoch, &step.range, to, chunk_bytes)
             }
@@ -270,7 +266,7 @@ impl VolumeIo {
         (to, base): (&Layout, u64),
         chunk_bytes: u64,
     ) -> bedplate_block::Result<()> {
-        if let Layout::Raid5(raid5) = to {
+        if let Some(raid5) = to.rows() {
             return self.copy_to_rows(epoch, raid5, range, chunk_bytes);
         }
         let arrival = Arrival { epoch, to, base };
@@ -303,7 +299,7 @@ impl VolumeIo {
         let held: HashSet<Copy> = now.iter().copied().collect();
         assert!(
             moves.iter().all(|at| !held.contains(&then[*at])),
-            "a step overwrites nothing that lives there"
+            "I-RLY-1: a step overwrites nothing that lives there"
         );
         let handles = self.group_state.handles();
         for moves in moves.chunks((chunk_bytes / grain).max(1) as usize) {

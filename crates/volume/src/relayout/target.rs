@@ -189,23 +189,77 @@ fn ground<'a>(
 ) -> Result<Ground<'a>> {
     let (columns, plexes) = (grid.len(), grid.first().map_or(1, Vec::len));
     let (columns, plexes) = (target.columns.unwrap_or(columns), target.plexes.unwrap_or(plexes));
-    let striped = matches!(shape, Shape::Stripe | Shape::StripeMirror | Shape::MirrorStripe)
-        || (columns > 1 && shape != Shape::Concat);
-    let striped = striped
-        || target.unit_bytes.is_some()
-        || (shape == Shape::Concat && target.columns.is_some_and(|columns| columns > grid.len()));
-    let shape = target.shape.unwrap_or(match (striped && columns > 1, plexes) {
-        _ if shape == Shape::Raid5 && target.plexes.is_none() => Shape::Raid5,
+    let shape = shape_for(target, shape, (columns, plexes), grid.len());
+    let (columns, plexes) = counts_for(target, shape, (columns, plexes))?;
+    if columns == 0 || columns > MEMBERS_MAX || plexes > crate::COPIES_MAX {
+        return Err(Error::invalid(format!(
+            "{columns} columns on {plexes} plexes are not possible: 1 to {MEMBERS_MAX} columns, 1 to 4 plexes"
+        )));
+    }
+    if target.unit_bytes.is_some() && !shape.is_striped() {
+        return Err(Error::invalid("only stripes and RAID-5 have a unit: leave it out, or name such a layout and how many columns".to_owned()));
+    }
+    let unit_bytes = target.unit_bytes.unwrap_or(if unit_bytes > 0 {
+        unit_bytes
+    } else {
+        shape.unit_bytes_default()
+    });
+    let without = target.without.map(|which| which.index_in(config)).transpose()?;
+    if let Some(index) = without.filter(|index| !volume.members().contains(index)) {
+        let (group, path) = (&config.name, &config.members[index].path);
+        return Err(Error::invalid(format!(
+            "group {group}: {path} holds no data of this volume: 'bedplate volume remove' lets go of it"
+        )));
+    }
+    Ok(Ground {
+        config,
+        volume,
+        block,
+        shape,
+        unit_bytes,
+        columns,
+        plexes,
+        without: without.map(|index| index as u16),
+    })
+}
+
+/// Returns the shape that is asked for, or that the numbers of columns and plexes amount to where
+/// there are as many columns as `present` says.
+fn shape_for(
+    target: &Target,
+    shape: Shape,
+    (columns, plexes): (usize, usize),
+    present: usize,
+) -> Shape {
+    let striped = match shape {
+        Shape::Stripe
+        | Shape::StripeMirror
+        | Shape::MirrorStripe
+        | Shape::Raid5
+        | Shape::Mirror => true,
+        Shape::Concat => {
+            target.unit_bytes.is_some() || target.columns.is_some_and(|columns| columns > present)
+        }
+    };
+    target.shape.unwrap_or(match (striped && columns > 1, plexes) {
+        _ if shape.has_parity() && target.plexes.is_none() => shape,
         (false, 1) => Shape::Concat,
         (true, 1) => Shape::Stripe,
         (false, _) => Shape::Mirror,
-        (true, _) if shape == Shape::MirrorStripe => Shape::MirrorStripe,
-        (true, _) => Shape::StripeMirror,
-    });
+        (true, _) => shape.nested(),
+    })
+}
+
+/// Returns the numbers of columns and plexes of a shape, if those asked for are possible.
+fn counts_for(
+    target: &Target,
+    shape: Shape,
+    (columns, plexes): (usize, usize),
+) -> Result<(usize, usize)> {
     let named = |least: usize, word: &str| {
-        Error::invalid(format!("say how many {word} there shall be, {least} or more: --{word} N"))
+        Error::invalid(format!("say how many {word} there shall be, {least} or more {word}"))
     };
-    let (columns, plexes) = match shape {
+    Ok(match shape {
         Shape::Concat | Shape::Stripe | Shape::Raid5
             if target.plexes.is_some_and(|plexes| plexes != 1) =>
         {
@@ -230,36 +284,6 @@ fn ground<'a>(
         }
         Shape::StripeMirror | Shape::MirrorStripe if plexes < 2 => return Err(named(2, "plexes")),
         Shape::StripeMirror | Shape::MirrorStripe => (columns, plexes),
-    };
-    if columns == 0 || columns > MEMBERS_MAX || plexes > crate::COPIES_MAX {
-        return Err(Error::invalid(format!(
-            "{columns} columns on {plexes} plexes are not possible: 1 to {MEMBERS_MAX} columns, 1 to 4 plexes"
-        )));
-    }
-    if let (Some(_), Shape::Concat | Shape::Mirror) = (target.unit_bytes, shape) {
-        return Err(Error::invalid("only stripes and RAID-5 have a unit: leave --unit out, or name such a layout and how many --columns".to_owned()));
-    }
-    let unit_bytes = target.unit_bytes.unwrap_or(if unit_bytes > 0 {
-        unit_bytes
-    } else {
-        shape.unit_bytes_default()
-    });
-    let without = target.without.map(|which| which.index_in(config)).transpose()?;
-    if let Some(index) = without.filter(|index| !volume.members().contains(index)) {
-        let (group, path) = (&config.name, &config.members[index].path);
-        return Err(Error::invalid(format!(
-            "group {group}: {path} holds no data of this volume: 'bedplate volume remove' lets go of it"
-        )));
-    }
-    Ok(Ground {
-        config,
-        volume,
-        block,
-        shape,
-        unit_bytes,
-        columns,
-        plexes,
-        without: without.map(|index| index as u16),
     })
 }
 
@@ -419,7 +443,7 @@ fn scratch(from: &Layout, to: &Layout) -> Layout {
         from.extents().iter().chain(&to.extents()).map(|extent| extent.member).collect();
     members.sort_unstable();
     members.dedup();
-    let parity = [from, to].into_iter().any(|layout| matches!(layout, Layout::Raid5(_)));
+    let parity = from.has_parity() || to.has_parity();
     let copies = from.copies().max(to.copies()).max(if parity { 2 } else { 1 });
     let extent = |member: &u16| {
         Layout::Extent(Extent { member: *member, start: SCRATCH_START, len: SCRATCH_BYTES })

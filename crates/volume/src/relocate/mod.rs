@@ -70,6 +70,7 @@ impl GroupRuntime {
                 return Ok(());
             };
             tracing::warn!(
+                event = "spare_takes_over",
                 group = self.group_state.name,
                 failed = config.members[index].path,
                 spare = config.members[spare].path,
@@ -156,6 +157,7 @@ impl GroupRuntime {
             return self.give_up_host(config, &relocated, error);
         }
         tracing::warn!(
+            event = "member_relocated",
             group = self.group_state.name,
             failed = old.path,
             to = hosts.join(", "),

@@ -3,6 +3,8 @@
 use std::fmt;
 use std::sync::Arc;
 
+use bedplate_block::sync::rank;
+
 use crate::PageArbiter;
 
 /// Returns an arbiter for what a scheduled scrub found; the program that uses the volumes provides
@@ -10,12 +12,15 @@ use crate::PageArbiter;
 /// known of pages now.
 pub type ArbiterProvider = dyn Fn() -> Option<Box<dyn PageArbiter>> + Send + Sync;
 
-/// Holds the provider of arbiters. A leaf lock.
+/// Holds the provider of arbiters.
 #[derive(Default)]
-pub(crate) struct ArbiterSlot(pub parking_lot::Mutex<Option<Arc<ArbiterProvider>>>);
+pub(crate) struct ArbiterSlot(
+    /// A leaf.
+    pub bedplate_block::sync::Mutex<Option<Arc<ArbiterProvider>>, { rank::VOLUME_LEAF }>,
+);
 
 impl fmt::Debug for ArbiterSlot {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Bench")
+        f.write_str("ArbiterSlot")
     }
 }

@@ -42,7 +42,7 @@ pub(crate) fn refuse_foreign(device: &Arc<dyn BlockDevice>, of: Option<&Config>)
             Err(Error::new(
                 ErrorKind::Foreign,
                 format!(
-                    "{name} is a member of the group {group} ({}): add --force to take it from there",
+                    "{name} is a member of the group {group} ({}): it is taken from there by force only",
                     label.config.id
                 ),
             ))

@@ -122,7 +122,7 @@ pub(crate) fn label(config: &Config, index: usize, device: &dyn BlockDevice) -> 
     for (ordinal, volume) in config.volumes.iter().enumerate() {
         let regions = volume.layout.size_bytes().div_ceil(volume.region_bytes);
         let mut log = Drl::new(config.id, ordinal, regions);
-        if matches!(volume.layout, Layout::Raid5(_)) {
+        if volume.layout.has_parity() {
             // What the devices held is no parity of anything: every region is in doubt until it has
             // been made to agree.
             log.change(0..regions, true);
@@ -130,6 +130,19 @@ pub(crate) fn label(config: &Config, index: usize, device: &dyn BlockDevice) -> 
         log.write(device, &log.pages())?;
     }
     Label { member: config.members[index].id, config: config.clone() }.write(device)
+}
+
+/// Refuses members that leave no room for data.
+fn refuse_small(members: &[Member], reserve: u64) -> Result<()> {
+    if let Some(small) =
+        members.iter().find(|member| member.size_bytes < MEMBER_BYTES_MIN.saturating_add(reserve))
+    {
+        let (path, size) = (&small.path, small.size_bytes);
+        return Err(Error::invalid(format!(
+            "{path} has {size} bytes, and with {reserve} in reserve less than 1 MiB is left for data"
+        )));
+    }
+    Ok(())
 }
 
 fn plan(new: &NewGroup, devices: &[&Arc<dyn BlockDevice>]) -> Result<Config> {
@@ -152,15 +165,7 @@ fn plan(new: &NewGroup, devices: &[&Arc<dyn BlockDevice>]) -> Result<Config> {
         .max()
         .unwrap_or(512);
     let reserve = new.reserve_bytes.next_multiple_of(4096);
-    if let Some(small) = members[..spares_from]
-        .iter()
-        .find(|member| member.size_bytes < MEMBER_BYTES_MIN.saturating_add(reserve))
-    {
-        let (path, size) = (&small.path, small.size_bytes);
-        return Err(Error::invalid(format!(
-            "{path} has {size} bytes, and with {reserve} in reserve less than 1 MiB is left for data"
-        )));
-    }
+    refuse_small(&members[..spares_from], reserve)?;
     let extent = |index: usize| Extent {
         member: index as u16,
         start: DATA_START_MIN,
@@ -176,7 +181,7 @@ fn plan(new: &NewGroup, devices: &[&Arc<dyn BlockDevice>]) -> Result<Config> {
             .lay(&extents(new.members.len()..spares_from), block)?;
         volumes.push(volume(Role::Log, new, layout)?);
     }
-    let clean = !volumes.iter().any(|volume| matches!(volume.layout, Layout::Raid5(_)));
+    let clean = !volumes.iter().any(|volume| volume.layout.has_parity());
     let config = Config {
         id: Id::random(),
         name: new.name.clone(),

@@ -56,9 +56,8 @@ impl GroupRuntime {
         if config.volume_on(index).is_some() {
             let (group, path) = (&config.name, &member.path);
             return Err(Error::invalid(format!(
-                "{path} holds data of the group {group}: replace it where there is another copy; or add a member and let the data go there with 'bedplate \
-                 volume relayout --without {path}'; or let the volume do with fewer --columns or --plexes (after 'bedplate volume shrink' where the \
-                 others have not the room)"
+                "{path} holds data of the group {group}: replace it where there is another copy; or add a member and let the data go there by a relayout \
+                 without {path}; or let the volume do with fewer columns or plexes, after it was made smaller where the others have not the room"
             )));
         }
         self.refuse_host(&config, index)?;
@@ -248,6 +247,7 @@ impl GroupRuntime {
                     if config.members[index].state == MemberState::Stale {
                         config.set_state(index, MemberState::Active);
                         tracing::info!(
+                            event = "member_rebuilt",
                             group = config.name,
                             member = config.members[index].path,
                             "the member is up to date"

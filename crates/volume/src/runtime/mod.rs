@@ -9,8 +9,8 @@ mod scrub;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
+use bedplate_block::sync::{Mutex, rank};
 use bedplate_block::{BlockDevice, Geometry};
-use parking_lot::Mutex;
 
 pub use arbiters::ArbiterProvider;
 pub(crate) use arbiters::ArbiterSlot;
@@ -52,11 +52,11 @@ pub(crate) struct GroupRuntime {
     pub ios: Vec<Arc<VolumeIo>>,
     /// Rank G0: held while members take each other's places and while it is found that one is up to
     /// date.
-    pub maintenance: Mutex<()>,
+    pub maintenance: Mutex<(), { rank::MAINTENANCE }>,
     /// A leaf lock.
-    pub estimate: Mutex<RateEstimate>,
+    pub estimate: Mutex<RateEstimate, { rank::VOLUME_LEAF }>,
     /// As that, of a relayout. A leaf lock.
-    pub moving: Mutex<RateEstimate>,
+    pub moving: Mutex<RateEstimate, { rank::VOLUME_LEAF }>,
     pub throttle: Throttle,
     pub arbiters: ArbiterSlot,
     /// How many members had been found overwritten when those that are being brought up to date
@@ -273,16 +273,8 @@ pub(crate) fn open(
     })
 }
 
-fn open_volume(
-    group_state: &Arc<GroupState>,
-    config: &Config,
-    ordinal: usize,
-    volume: &VolumeConfig,
-    was_clean: bool,
-) -> Result<Arc<VolumeIo>> {
-    let handles = group_state.handles();
-    let geometry = geometry(volume, &handles, group_state.read_only);
-    let block = u64::from(geometry.logical_block_size);
+/// Returns the layout of a volume as its label has it, if the members can have it.
+fn first_epoch(config: &Config, volume: &VolumeConfig, block: u64) -> Result<LayoutEpoch> {
     if volume.layouts().filter_map(Layout::unit_bytes).any(|unit| !unit.is_multiple_of(block)) {
         let message = format!(
             "group {}: a member has blocks of {block} bytes now, of which the stripe unit is no multiple",
@@ -298,6 +290,19 @@ fn open_volume(
         );
         return Err(Error::new(ErrorKind::Corrupt, message));
     }
+    Ok(epoch)
+}
+
+fn open_volume(
+    group_state: &Arc<GroupState>,
+    config: &Config,
+    ordinal: usize,
+    volume: &VolumeConfig,
+    was_clean: bool,
+) -> Result<Arc<VolumeIo>> {
+    let handles = group_state.handles();
+    let geometry = geometry(volume, &handles, group_state.read_only);
+    let epoch = first_epoch(config, volume, geometry.logical_block_size.into())?;
     let name = if volume.role == Role::Data {
         config.name.clone()
     } else {
@@ -377,14 +382,11 @@ pub(crate) fn geometry(volume: &VolumeConfig, handles: &Handles, read_only: bool
     // A write that an untorn unit holds stays on one member, at an offset that is a multiple of its
     // length there too.
     let untorn = u64::from(all.iter().map(|geometry| geometry.untorn_unit).min().unwrap_or(512));
-    let untorn =
-        volume
-            .layouts()
-            .map(|layout| {
-                if matches!(layout, Layout::Raid5(_)) { 0 } else { kept_whole(layout).min(untorn) }
-            })
-            .min()
-            .unwrap_or(0);
+    let untorn = volume
+        .layouts()
+        .map(|layout| if layout.has_parity() { 0 } else { kept_whole(layout).min(untorn) })
+        .min()
+        .unwrap_or(0);
     Geometry {
         logical_block_size,
         physical_block_size: most(&|geometry| geometry.physical_block_size),
@@ -402,7 +404,7 @@ fn kept_whole(layout: &Layout) -> u64 {
     let by_unit = layout.unit_bytes().map_or(1 << 31, |unit| 1 << unit.trailing_zeros().min(31));
     let power = |bytes: u64| 1_u64 << bytes.trailing_zeros().min(31);
     let by_starts = layout.extents().iter().map(|extent| power(extent.start)).min().unwrap_or(512);
-    let lengths = if matches!(layout, Layout::Concat(_)) { layout.extents() } else { Vec::new() };
+    let lengths = if layout.is_joined() { layout.extents() } else { Vec::new() };
     lengths
         .iter()
         .map(|extent| power(extent.len))

@@ -4,13 +4,14 @@
 use std::sync::Arc;
 
 use bedplate_block::{
-    AlignedBuf, BlockDevice, DeviceQueue, MemoryDevice, QueueOptions, Request, RequestKind, Segment,
+    AlignedBuf, BlockDevice, DeviceQueue, MemoryDevice, QueueOptions, Request, RequestKind,
+    Segment, SimulatedDevice, SimulatedOptions,
 };
 use bedplate_volume::{Group, ImportOptions, Label, Layout, MemberState, Role, Shape};
 use rand::{RngExt, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
 
-use super::fixture::{Acknowledged, Fixture, allowed, quiet, stamp_of, stamped, ticks};
+use super::fixture::{Acknowledged, Clock, Fixture, allowed, quiet, stamp_of, stamped, ticks};
 
 const SHAPES: [(Shape, usize); 5] = [
     (Shape::Concat, 2),
@@ -129,6 +130,47 @@ fn a_power_cut_after_every_operation_of_every_member_loses_nothing_and_leaves_eq
         }
     }
     println!("power cuts: {states} states tried, 0 violations");
+}
+
+/// S-61: of copies that a power cut left different one is chosen by the first read. It is the only
+/// one from then on: on every member, and after another power cut that takes back whatever was not
+/// flushed.
+#[test]
+fn s_61_what_was_read_after_a_power_cut_is_what_every_copy_keeps() {
+    let (members, read_bytes) = (2, 256 << 10);
+    let fixture = Fixture::new(members, 34);
+    fixture.create(Shape::Mirror, 2, 0);
+    let group = fixture.import();
+    fixture.settle();
+    run(&fixture, &*group.volume(Role::Data).unwrap(), &mut Vec::new(), 5, 0..8);
+    let layout = group.config().volumes[0].layout.clone();
+    drop(group);
+    let mut different = 0;
+    for moment in fixture.moments() {
+        let images = fixture.after_cut(&moment, 3);
+        let data = |image: &Arc<MemoryDevice>| {
+            let mut bytes = AlignedBuf::zeroed(read_bytes);
+            image.read_at(&mut bytes, layout.locate(0).copies()[0].offset).unwrap();
+            bytes
+        };
+        different += u64::from(data(&images[0])[..] != data(&images[1])[..]);
+        let over = |image: &Arc<MemoryDevice>| {
+            SimulatedDevice::over(&image.snapshot(), &SimulatedOptions::default())
+        };
+        let again = Fixture {
+            members: images.iter().map(over).collect(),
+            clock: Clock::default(),
+            lazy: false,
+        };
+        let group = again.import();
+        let mut seen = AlignedBuf::zeroed(read_bytes);
+        group.volume(Role::Data).unwrap().read_at(&mut seen, 0).unwrap();
+        let now: Vec<usize> = again.members.iter().map(|member| member.operation_count()).collect();
+        drop(group);
+        let context = format!("cut at {moment:?}, read, cut again");
+        agree(&layout, &again.after_cut(&now, 0), &seen, &context);
+    }
+    assert!(different > 2, "{different} cuts left different copies");
 }
 
 /// S-63, S-105, I-GRP-1, I-VOL-1: at every operation of every member.

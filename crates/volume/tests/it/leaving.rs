@@ -57,8 +57,7 @@ fn s_112_a_member_before_others_with_data_gives_its_data_away_and_leaves() {
         fill(&group);
         let error = group.remove(0).unwrap_err();
         assert!(
-            error.kind == ErrorKind::Invalid
-                && error.message.contains("relayout --without member0"),
+            error.kind == ErrorKind::Invalid && error.message.contains("relayout without member0"),
             "{error}"
         );
         let to = Target { without: Some(Which::At(0)), ..Target::default() };

@@ -10,6 +10,7 @@ mod death;
 mod fixture;
 mod leaving;
 mod membership;
+mod overwriting;
 mod overwritten;
 mod parity;
 mod parity_queue;

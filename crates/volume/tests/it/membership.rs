@@ -136,7 +136,7 @@ fn a_returned_member_catches_up_by_copying_only_what_it_missed() {
         {
             let device = fixture.import().volume(Role::Data).unwrap();
             (0..16).for_each(|n| {
-                device.write_at(&stamped(n * REGION_BYTES, 4096, 1), n * REGION_BYTES).unwrap()
+                device.write_at(&stamped(n * REGION_BYTES, 4096, 1), n * REGION_BYTES).unwrap();
             });
         }
         let away = |index: usize| {
@@ -390,7 +390,7 @@ fn the_background_thread_rebuilds_while_the_volume_is_in_use() {
     let group = Group::import(&devices[..2], &ImportOptions::default()).unwrap();
     let device = group.volume(Role::Data).unwrap();
     (0..16).for_each(|n| {
-        device.write_at(&stamped(n * REGION_BYTES, 4096, 1), n * REGION_BYTES).unwrap()
+        device.write_at(&stamped(n * REGION_BYTES, 4096, 1), n * REGION_BYTES).unwrap();
     });
     group.replace(1, &Arc::clone(&devices[2])).unwrap();
     let start = std::time::Instant::now();
@@ -398,7 +398,7 @@ fn the_background_thread_rebuilds_while_the_volume_is_in_use() {
     while states(&group) != [MemberState::Active; 2] {
         round += 1;
         (0..16).for_each(|n| {
-            device.write_at(&stamped(n * REGION_BYTES, 4096, round), n * REGION_BYTES).unwrap()
+            device.write_at(&stamped(n * REGION_BYTES, 4096, round), n * REGION_BYTES).unwrap();
         });
         assert!(start.elapsed().as_secs() < 120, "the rebuild does not end");
     }

@@ -28,7 +28,7 @@ pub fn assert_parity(raid5: &Raid5, members: &[Arc<dyn BlockDevice>], context: &
             members[usize::from(copy.member)].read_at(&mut bytes, copy.offset).unwrap();
             let words = sum.as_chunks_mut::<8>().0.iter_mut().zip(bytes.as_chunks::<8>().0);
             words.for_each(|(sum, word)| {
-                *sum = (u64::from_ne_bytes(*sum) ^ u64::from_ne_bytes(*word)).to_ne_bytes()
+                *sum = (u64::from_ne_bytes(*sum) ^ u64::from_ne_bytes(*word)).to_ne_bytes();
             });
         }
         assert!(sum.iter().all(|byte| *byte == 0), "{context}: the parity of row {row} is wrong");

@@ -39,7 +39,7 @@ fn ready(fixture: &Fixture, spares: usize) -> (bedplate_volume::Group, Arc<dyn B
     group.sync().unwrap();
     let device = group.volume(Role::Data).unwrap();
     (0..device.size_bytes() / REGION_BYTES).for_each(|region| {
-        device.write_at(&AlignedBuf::zeroed(512), region * REGION_BYTES).unwrap()
+        device.write_at(&AlignedBuf::zeroed(512), region * REGION_BYTES).unwrap();
     });
     device.flush().unwrap();
     (group, device)
@@ -261,7 +261,7 @@ fn many_threads_write_the_same_rows_of_a_raid_5() {
             });
         }
         scope.spawn(|| {
-            assert_eq!(group.scrub(false, &Undecided, &mut |_| ()).unwrap().differences, [])
+            assert_eq!(group.scrub(false, &Undecided, &mut |_| ()).unwrap().differences, []);
         });
     });
     let mut all = AlignedBuf::zeroed((blocks * BLOCK) as usize);
@@ -269,7 +269,7 @@ fn many_threads_write_the_same_rows_of_a_raid_5() {
     for n in 0..blocks {
         let at = n * BLOCK;
         all[at as usize..][..BLOCK as usize].chunks(512).zip(0..).for_each(|(sector, s)| {
-            assert_eq!(stamp_of(sector, at + 512 * s), 20 + n % THREADS + 1)
+            assert_eq!(stamp_of(sector, at + 512 * s), 20 + n % THREADS + 1);
         });
     }
     assert_parity(&raid5(&group), &fixture.devices(), "threads");

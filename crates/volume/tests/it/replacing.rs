@@ -34,8 +34,11 @@ impl Hook for Meddled {
         pass: &mut dyn FnMut() -> bedplate_block::Result<()>,
     ) -> bedplate_block::Result<()> {
         if (self.at)(&call) {
+            // On a thread of its own: what happens beside a call holds none of the call's locks.
             let what = self.what.lock().take();
-            what.map_or(Ok(()), |what| what())?;
+            what.map_or(Ok(()), |what| {
+                std::thread::spawn(what).join().expect("what happens beside a call does not panic")
+            })?;
         }
         pass()
     }
@@ -256,7 +259,7 @@ fn cut(shape: Shape, count: usize, index: usize) -> usize {
             (Arc::clone(&fixture), group.volume(Role::Data).unwrap(), Arc::clone(&history));
         *meddle.lock() = Some(Box::new(move || {
             (0..4).for_each(|unit| {
-                write(&fixture, &*device, &history, unit * UNIT + 4096, 1001 + unit)
+                write(&fixture, &*device, &history, unit * UNIT + 4096, 1001 + unit);
             });
             Ok(())
         }));
@@ -345,7 +348,7 @@ fn replaced(way: usize, fixture: &Fixture) -> Group {
     let new = devices.pop().unwrap();
     bedplate_volume::create(&new_group(Shape::Mirror, 2, devices.clone(), Vec::new())).unwrap();
     let write = |group: &Group, number| {
-        group.volume(Role::Data).unwrap().write_at(&stamped(0, 4096, number), 0).unwrap()
+        group.volume(Role::Data).unwrap().write_at(&stamped(0, 4096, number), 0).unwrap();
     };
     let mut group = Group::import(&devices, &quiet()).unwrap();
     write(&group, 1);

@@ -500,7 +500,7 @@ fn s_109_without_a_member_and_the_log_of_another_what_is_known_can_be_read() {
                     "{context}: {address}"
                 ),
                 Err(error) => {
-                    assert!(error.detail.contains("neither old nor new"), "{context}: {error}")
+                    assert!(error.detail.contains("neither old nor new"), "{context}: {error}");
                 }
             }
             let made = device.read_at(&mut sector, address).is_ok();

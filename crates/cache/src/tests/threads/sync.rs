@@ -2,4 +2,6 @@
 
 pub(super) use shuttle::sync::atomic::AtomicU64;
 
+pub(super) use bedplate_block::sync::rank;
+
 pub(super) use crate::model_locks::{Condvar, Mutex, MutexGuard, RwLock};

@@ -402,7 +402,7 @@ impl History {
                 Effect::Expose(tenures) => owners
                     .extend(tenures.iter().map(|tenure| (self.tenures[*tenure].slot, *tenure))),
                 Effect::Free(slot) => {
-                    assert!(owners.remove(slot).is_some(), "the test freed a free slot")
+                    assert!(owners.remove(slot).is_some(), "the test freed a free slot");
                 }
             }
         }

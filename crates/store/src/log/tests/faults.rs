@@ -288,7 +288,7 @@ impl Long {
                     assert!(
                         lsn == *found && told.rows == record(n, 90_000).rows,
                         "{fault:?} {trigger:?}"
-                    )
+                    );
                 });
                 Some(report.last.0)
             }

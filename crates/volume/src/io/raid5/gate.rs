@@ -8,6 +8,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use bedplate_block::sync::{Place, rank};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
 /// How long a waiting thread sleeps before it looks again for batches to carry out.
@@ -60,6 +61,7 @@ impl Gate {
 
     /// Waits until all passes are given back; meanwhile none is given out.
     pub(super) fn alone(&self, mut help: impl FnMut()) -> Alone<'_> {
+        Place::of(rank::GATE).check();
         let mut state = self.state.lock();
         state.wanted += 1;
         while state.alone || state.passes > 0 {

@@ -45,7 +45,7 @@ mod write_batcher;
 
 use std::sync::Arc;
 
-use parking_lot::Mutex;
+use bedplate_block::sync::{Mutex, rank};
 
 #[cfg(feature = "forge")]
 pub(crate) use log::reseal as reseal_log;
@@ -59,7 +59,7 @@ use crate::{Id, Layout, Raid5};
 use gate::Gate;
 use log::Tail;
 use rows::{RowLocks, RowsHeld};
-use write_batcher::BatchInFlight;
+use write_batcher::BatchLock;
 
 /// Returns where the parity log of a volume lies on a member, and its length.
 #[cfg(feature = "forge")]
@@ -78,9 +78,9 @@ pub(crate) struct Parity {
     gate: Arc<Gate>,
     /// What queues have under way. The list is a leaf lock; each batch is locked by the thread that
     /// takes it a step further, and is not waited for while another is held.
-    batches: Mutex<Vec<Arc<Mutex<BatchInFlight>>>>,
+    batches: Mutex<Vec<Arc<BatchLock>>, { rank::VOLUME_LEAF }>,
     /// A leaf lock.
-    tail: Mutex<Tail>,
+    tail: Mutex<Tail, { rank::VOLUME_LEAF }>,
 }
 
 impl Parity {
@@ -122,7 +122,7 @@ pub(crate) fn xor(sum: &mut [u8], bytes: &[u8]) {
     let (words, rest) = sum.as_chunks_mut::<8>();
     let (others, last) = bytes.as_chunks::<8>();
     words.iter_mut().zip(others).for_each(|(word, other)| {
-        *word = (u64::from_ne_bytes(*word) ^ u64::from_ne_bytes(*other)).to_ne_bytes()
+        *word = (u64::from_ne_bytes(*word) ^ u64::from_ne_bytes(*other)).to_ne_bytes();
     });
     rest.iter_mut().zip(last).for_each(|(byte, other)| *byte ^= other);
 }

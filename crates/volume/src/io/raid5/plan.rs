@@ -45,11 +45,16 @@ pub(crate) struct Window {
 
 impl Window {
     pub fn len(&self) -> usize {
+        debug_assert!(self.lo < self.hi, "a window holds a byte: {self:?}");
         (self.hi - self.lo) as usize
     }
 
     /// Returns the bytes of a unit that is written.
     pub fn bytes<'a>(&self, new: &New, buffers: &[&'a [u8]]) -> &'a [u8] {
+        debug_assert!(
+            new.from + self.len() <= buffers[new.buffer].len(),
+            "what is written to a window lies in its buffer: {new:?}"
+        );
         &buffers[new.buffer][new.from..new.from + self.len()]
     }
 }
@@ -73,6 +78,12 @@ pub(crate) enum ParityMethod {
 
 /// Chooses the way for a window.
 pub(crate) fn method(raid5: &Raid5, window: &Window, out: Option<Out>) -> ParityMethod {
+    debug_assert!(
+        !window.new.is_empty() && window.new.len() <= raid5.data_units(),
+        "I-PAR-1: a window of row {} writes some of {} units",
+        window.row,
+        raid5.data_units()
+    );
     let parity = raid5.parity_column(window.row);
     let written =
         |column| window.new.iter().any(|new| raid5.data_column(window.row, new.unit) == column);
@@ -123,6 +134,10 @@ pub(crate) fn windows(raid5: &Raid5, puts: &[Put]) -> Vec<Window> {
         while from < end {
             let place = raid5.place(at);
             let len = (end - from).min((raid5.unit_bytes() - place.within) as usize);
+            debug_assert!(
+                len > 0 && place.within + len as u64 <= raid5.unit_bytes(),
+                "a piece lies in one unit: {len} bytes at {place:?}"
+            );
             let new = New { unit: place.unit, buffer: put.buffer, from };
             rows.entry(place.row).or_default().push(Piece {
                 new,
@@ -136,6 +151,10 @@ pub(crate) fn windows(raid5: &Raid5, puts: &[Put]) -> Vec<Window> {
 }
 
 fn row_windows(row: u64, pieces: &[Piece]) -> Vec<Window> {
+    debug_assert!(
+        pieces.iter().all(|piece| piece.lo < piece.hi),
+        "a piece of row {row} holds a byte"
+    );
     let mut edges: Vec<u64> = pieces
         .iter()
         .flat_map(|piece| (piece.lo..piece.hi).step_by(WINDOW_BYTES as usize).chain([piece.hi]))

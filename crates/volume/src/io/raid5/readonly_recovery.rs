@@ -41,9 +41,7 @@ pub(crate) struct UncertainRows {
 /// # Errors
 /// `Broken`; nothing was written.
 pub(crate) fn refuse_unreadable_log(config: &Config, handles: &Handles) -> crate::Result<()> {
-    let rows = |volume: &VolumeConfig| {
-        volume.layouts().any(|layout| matches!(layout, crate::Layout::Raid5(_)))
-    };
+    let rows = |volume: &VolumeConfig| volume.layouts().any(crate::Layout::has_parity);
     for (ordinal, volume) in config.volumes.iter().enumerate().filter(|(_, volume)| rows(volume)) {
         let epoch = super::with_parity(LayoutEpoch::new(volume, 512), config.id, ordinal);
         for parity in epoch.parities() {

@@ -68,7 +68,7 @@ impl VolumeIo {
                 let mut heads = AlignedBuf::zeroed(2 * PAGE);
                 match handle.read(&mut heads, parity.area) {
                     Ok(()) => {
-                        generation = generation.max(Head::find(&heads, parity.group).generation)
+                        generation = generation.max(Head::find(&heads, parity.group).generation);
                     }
                     Err(error) => failures.push((Arc::clone(handle), error)),
                 }
@@ -126,11 +126,10 @@ impl VolumeIo {
                     self.flush_all()
                 };
                 if failures.is_empty() {
-                    // I-PAR-3
                     let durable = written.iter().all(|(handle, last)| handle.is_durable(*last));
                     assert!(
                         durable || is_planted(Mistake::LogRestartsBeforeFlush),
-                        "what records say is durable in place before they no longer count"
+                        "I-PAR-3: what records say is durable in place before they no longer count"
                     );
                     let head = parity.tail.lock().next_head();
                     failures = self.start_log(parity, head);

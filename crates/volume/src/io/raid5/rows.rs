@@ -5,6 +5,7 @@
 
 use std::sync::Arc;
 
+use bedplate_block::sync::{Place, rank};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use super::gate::RECHECK_INTERVAL;
@@ -36,6 +37,7 @@ fn meets(held: &[Span], spans: &[Span]) -> bool {
 impl RowLocks {
     /// Waits until all rows are free and takes them.
     pub fn lock(self: &Arc<Self>, spans: &[Span], mut help: impl FnMut()) -> RowsHeld {
+        Place::of(rank::ROWS).check();
         let mut held = self.held.lock();
         while meets(&held, spans) {
             MutexGuard::unlocked(&mut held, &mut help);

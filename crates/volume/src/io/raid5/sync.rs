@@ -13,6 +13,7 @@ use crate::group::{Handles, MemberHandle};
 use crate::io::epoch::LayoutEpoch;
 use crate::io::fanout::Job;
 use crate::io::volume_io::VolumeIo;
+use crate::planted::{Mistake, is_planted};
 
 /// Rows next to each other, as the members hold them.
 pub(crate) struct Rows {
@@ -139,6 +140,7 @@ impl VolumeIo {
             let len = rows.count as usize * unit;
             let mut bytes = self.buffers.take(len);
             for (row, part) in (span.0..=span.1).zip(bytes.chunks_mut(unit)) {
+                let row = if is_planted(Mistake::FirstRowForAll) { span.0 } else { row };
                 rows.sum_into(parity, column, row, part).expect("all others were read");
             }
             write(column, span.0, &bytes[..len]);

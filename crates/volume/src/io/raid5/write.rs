@@ -102,7 +102,7 @@ impl Column {
         for slot in self.slots.iter().filter(|slot| wanted(slot.window)) {
             match places.last_mut() {
                 Some(last) if last.offset + u64::from(last.len) == slot.offset => {
-                    last.len += slot.len as u32
+                    last.len += slot.len as u32;
                 }
                 _ => places.push(Segment { offset: slot.offset, len: slot.len as u32 }),
             }
@@ -441,10 +441,9 @@ impl Batch {
             window.new.len() == on.parity.raid5.data_units() && self.out.is_none()
         };
         let needs_none = |window| self.written_columns(on, window).len() < 2 || whole(window);
-        // I-PAR-1
         assert!(
             self.windows(on).iter().zip(&self.logged).all(|(window, logged)| needs_none(window) || *logged && self.stage == Stage::Flush),
-            "what is not logged durably is a whole row, or one member of it"
+            "I-PAR-1: what is not logged durably is a whole row, or one member of it"
         );
         let new = std::mem::take(&mut self.new);
         let jobs = new.into_iter().enumerate().filter(|(_, column)| column.len > 0);

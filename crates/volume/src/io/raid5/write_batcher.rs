@@ -6,8 +6,8 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Instant;
 
+use bedplate_block::sync::{Mutex, rank};
 use bedplate_block::{AlignedBuf, Completion, Request, RequestKind, Result, Segment};
-use parking_lot::Mutex;
 
 use super::Parity;
 use super::plan::Put;
@@ -39,9 +39,12 @@ pub(crate) struct BatchInFlight {
 #[derive(Default)]
 pub(crate) struct WriteBatcher {
     waiting: VecDeque<Request>,
-    batches: Vec<Arc<Mutex<BatchInFlight>>>,
+    batches: Vec<Arc<BatchLock>>,
     requests_in_flight: usize,
 }
+
+/// A batch, locked by the thread that takes it a step further. Rank G0.4.
+pub(super) type BatchLock = Mutex<BatchInFlight, { rank::BATCH }>;
 
 impl std::fmt::Debug for BatchInFlight {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {

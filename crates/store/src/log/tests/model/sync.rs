@@ -1,6 +1,7 @@
 //! Stands in for the surroundings of the protocol: every step of these is a point where the checker
 //! may switch threads.
 
+pub(super) use bedplate_block::sync::{Place, rank};
 pub(super) use shuttle::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::SeqCst};
 pub(super) use shuttle::sync::{Condvar, Mutex, MutexGuard};
 pub(super) use shuttle::thread::yield_now;

@@ -7,24 +7,26 @@
 //! ```
 //! * I-VOL-1: a write is acknowledged only when every copy that will ever be read again has it.
 
+mod read;
+mod regions;
+
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use bedplate_block::sync::{Mutex, rank};
 use bedplate_block::{AlignedBuf, ErrorKind, Geometry, Operation, RequestKind, Result};
-use parking_lot::Mutex;
 
 use super::buffers::Buffers;
-use super::epoch::{EpochTable, LayoutEpoch, POLL_INTERVAL};
+use super::epoch::{EpochTable, LayoutEpoch};
 use super::fanout::{Done, Job, Lanes};
 use super::plan::{self, Share};
 use super::raid5::UncertainRows;
 use super::relayout_step_state::RelayoutStepState;
-use crate::group::{GroupState, Handles, MemberHandle};
-use crate::layout::{Locate, Run};
+use crate::group::{GroupState, MemberHandle};
+use crate::layout::Locate;
 use crate::meter::VolumeMeter;
 use crate::planted::{Mistake, is_planted};
-use crate::redundancy::{Drl, Obstacle, Redundancy};
 use crate::{Config, MemberState, Role};
 
 /// The most that one round of parallel requests moves, because it passes through buffers of our
@@ -56,9 +58,10 @@ pub(crate) struct VolumeIo {
     pub meter: VolumeMeter,
     pub buffers: Buffers,
     /// A leaf lock.
-    pub relayout_step_state: Mutex<RelayoutStepState>,
+    pub relayout_step_state: Mutex<RelayoutStepState, { rank::LAYOUT_EPOCH }>,
     pub latched: AtomicBool,
-    pub latch: Mutex<Option<bedplate_block::Error>>,
+    /// A leaf.
+    pub latch: Mutex<Option<bedplate_block::Error>, { rank::VOLUME_LEAF }>,
 }
 
 impl VolumeIo {
@@ -188,195 +191,6 @@ impl VolumeIo {
             Some(offset),
             format!("no copy is left: {} failed", lost.join(" and ")),
         )
-    }
-
-    pub fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<()> {
-        self.read_in(&self.epochs.get(), buf, offset)
-    }
-
-    /// Reads by an epoch that the caller holds.
-    pub fn read_in(&self, epoch: &LayoutEpoch, buf: &mut [u8], offset: u64) -> Result<()> {
-        self.check(epoch, Operation::Read, offset, buf.len() as u64)?;
-        self.check_buffer(Operation::Read, offset, buf)?;
-        if buf.is_empty() {
-            return Ok(());
-        }
-        self.resync_range(epoch, offset, buf.len() as u64)?;
-        let handles = self.group_state.handles();
-        let run = epoch.locate(offset);
-        if run.len >= buf.len() as u64 {
-            return self.read_run(epoch, &handles, &run, buf, offset);
-        }
-        for (at, part) in (offset..).step_by(ROUND_BYTES).zip(buf.chunks_mut(ROUND_BYTES)) {
-            self.read_round(epoch, &handles, part, at)?;
-        }
-        Ok(())
-    }
-
-    /// Reads a run from the best copy, and from the others when that fails.
-    fn read_run(
-        &self,
-        epoch: &LayoutEpoch,
-        handles: &Handles,
-        run: &Run,
-        buf: &mut [u8],
-        address: u64,
-    ) -> Result<()> {
-        let Some((handle, offset)) = plan::choose(handles, run, self.copies_agree) else {
-            return match epoch.parity_at(address) {
-                Some(parity) => self.read_without(parity, buf, address, None),
-                None => Err(self.no_copy(Operation::Read, address)),
-            };
-        };
-        match (handle.read(buf, offset), epoch.parity_at(address)) {
-            (Err(error), Some(parity)) => self.read_without(parity, buf, address, Some(error)),
-            (Err(error), None) if run.copies().len() > 1 => {
-                self.read_elsewhere(epoch, handles, run, buf, address, (handle, error))
-            }
-            (result, _) => result,
-        }
-    }
-
-    /// Reads another copy than the one that failed, and makes the failed one good from it; a member
-    /// that cannot be made good leaves.
-    #[cold]
-    fn read_elsewhere(
-        &self,
-        epoch: &LayoutEpoch,
-        handles: &Handles,
-        run: &Run,
-        buf: &mut [u8],
-        address: u64,
-        (bad, first): (&Arc<MemberHandle>, bedplate_block::Error),
-    ) -> Result<()> {
-        let other = run
-            .copies()
-            .iter()
-            .filter_map(|copy| Some((plan::handle_of(handles, copy.member)?, copy.offset)));
-        let mut other = other.filter(|(handle, _)| handle.is_active() && !Arc::ptr_eq(handle, bad));
-        if !other.any(|(handle, offset)| handle.read(buf, offset).is_ok()) {
-            return Err(first);
-        }
-        tracing::warn!(volume = self.name, member = bad.name(), error = %first, "read from another copy");
-        if self.group_state.read_only {
-            return Ok(());
-        }
-        match self.rewrite(epoch, handles, bad, address, buf.len()) {
-            Ok(true) => bad.note_corrected(),
-            Ok(false) => {}
-            Err(error) => self.fail_members(vec![(Arc::clone(bad), error)])?,
-        }
-        Ok(())
-    }
-
-    /// Writes what another copy holds over a range of a member that it could not read. Nothing
-    /// happens in a region that is busy now.
-    fn rewrite(
-        &self,
-        epoch: &LayoutEpoch,
-        handles: &Handles,
-        bad: &Arc<MemberHandle>,
-        address: u64,
-        len: usize,
-    ) -> Result<bool> {
-        let Some(redundancy) = &epoch.redundancy else { return Ok(false) };
-        self.check_members(epoch)?;
-        let (first, last) = redundancy.regions.span(address, len as u64);
-        for region in first..=last {
-            if !redundancy.regions.lock(region, DRAIN_TIMEOUT) {
-                return Ok(false);
-            }
-            let (start, size) = redundancy.regions.range(region);
-            let (from, to) = (start.max(address), (start + size).min(address + len as u64));
-            let result = self.copy_over(epoch, handles, bad, from, to - from);
-            redundancy.regions.unlock(region, 0);
-            result?;
-        }
-        Ok(true)
-    }
-
-    fn copy_over(
-        &self,
-        epoch: &LayoutEpoch,
-        handles: &Handles,
-        bad: &Arc<MemberHandle>,
-        at: u64,
-        len: u64,
-    ) -> Result<()> {
-        let mut bytes = AlignedBuf::zeroed(len as usize);
-        plan::runs(epoch, at, 0, len as usize, |run, address, from, len| {
-            let good = run
-                .copies()
-                .iter()
-                .filter_map(|copy| Some((plan::handle_of(handles, copy.member)?, copy.offset)));
-            let read = good
-                .filter(|(handle, _)| handle.is_active() && !Arc::ptr_eq(handle, bad))
-                .map(|(handle, offset)| handle.read(&mut bytes[from..from + len], offset));
-            read.into_iter()
-                .find(std::result::Result::is_ok)
-                .unwrap_or_else(|| Err(self.no_copy(Operation::Read, address)))?;
-            let place = run.copies().iter().find(|copy| {
-                plan::handle_of(handles, copy.member).is_some_and(|handle| Arc::ptr_eq(handle, bad))
-            });
-            place.map_or(Ok(()), |copy| bad.write(&bytes[from..from + len], copy.offset))
-        })
-    }
-
-    /// Reads a range that lies on several members.
-    fn read_round(
-        &self,
-        epoch: &LayoutEpoch,
-        handles: &Handles,
-        buf: &mut [u8],
-        at: u64,
-    ) -> Result<()> {
-        let mut shares = Vec::new();
-        if let Err(address) =
-            plan::read(epoch, handles, self.copies_agree, at, 0, buf.len(), &mut shares)
-        {
-            return if epoch.has_parity() {
-                self.read_runs(epoch, handles, buf, at)
-            } else {
-                Err(self.no_copy(Operation::Read, address))
-            };
-        }
-        let own = shares.pop().expect("a range that is not empty lies somewhere");
-        let jobs = shares
-            .iter()
-            .map(|share| job(share, RequestKind::Read, self.buffers.take(share.len())))
-            .collect();
-        let (done, own_read) = self.lanes.run(jobs, || read_share(&own, buf));
-        let mut failed = Vec::new();
-        for (share, done) in shares.iter().zip(done) {
-            match (done.result, done.buf) {
-                (Ok(()), Some(read)) => {
-                    share.scatter(&read, buf);
-                    self.buffers.give(read);
-                }
-                _ => failed.push(share),
-            }
-        }
-        if own_read.is_err() {
-            failed.push(&own);
-        }
-        for piece in failed.into_iter().flat_map(|share| &share.pieces) {
-            let part = &mut buf[piece.from..piece.from + piece.len];
-            self.read_runs(epoch, handles, part, at + piece.from as u64)?;
-        }
-        Ok(())
-    }
-
-    /// Reads run after run, each with its own second chance.
-    fn read_runs(
-        &self,
-        epoch: &LayoutEpoch,
-        handles: &Handles,
-        buf: &mut [u8],
-        at: u64,
-    ) -> Result<()> {
-        plan::runs(epoch, at, 0, buf.len(), |run, address, from, len| {
-            self.read_run(epoch, handles, run, &mut buf[from..from + len], address)
-        })
     }
 
     pub fn write_at(&self, buf: &[u8], offset: u64) -> Result<()> {
@@ -609,115 +423,6 @@ impl VolumeIo {
             .step_by(PART as usize)
             .try_for_each(|at| each(at, PART.min(offset + len - at)))
     }
-
-    /// Counts a write into its regions: bits durable, copies in agreement, no copy under way.
-    pub fn enter(&self, epoch: &LayoutEpoch, offset: u64, len: u64) -> Result<()> {
-        let Some(redundancy) = &epoch.redundancy else { return Ok(()) };
-        if len == 0 {
-            return Ok(());
-        }
-        let (first, last) = redundancy.regions.span(offset, len);
-        for region in first..=last {
-            if let Err(error) = self.enter_region(epoch, redundancy, region, last) {
-                (first..region).for_each(|entered| redundancy.regions.leave(entered));
-                return Err(error);
-            }
-        }
-        Ok(())
-    }
-
-    #[inline]
-    fn enter_region(
-        &self,
-        epoch: &LayoutEpoch,
-        redundancy: &Redundancy,
-        region: u64,
-        last: u64,
-    ) -> Result<()> {
-        while let Err(obstacle) = redundancy.regions.enter(region) {
-            match obstacle {
-                Obstacle::Clean => self.mark(epoch, redundancy, region, last)?,
-                Obstacle::Unsynced => drop(self.sync_region(epoch, region)?),
-                Obstacle::Locked => std::thread::sleep(POLL_INTERVAL),
-            }
-        }
-        Ok(())
-    }
-
-    pub fn leave(&self, epoch: &LayoutEpoch, offset: u64, len: u64) {
-        let Some(redundancy) = epoch.redundancy.as_ref().filter(|_| len > 0) else { return };
-        let (first, last) = redundancy.regions.span(offset, len);
-        (first..=last).for_each(|region| redundancy.regions.leave(region));
-    }
-
-    /// Makes the bits of regions durable on every member that takes writes.
-    pub fn mark(
-        &self,
-        epoch: &LayoutEpoch,
-        redundancy: &Redundancy,
-        first: u64,
-        last: u64,
-    ) -> Result<()> {
-        let mut log = redundancy.log.lock();
-        let pages = log.change(first..=last, true);
-        if !pages.is_empty()
-            && !is_planted(Mistake::BitNotWritten)
-            && let Err(error) =
-                self.write_log(epoch, &log, &pages, !is_planted(Mistake::BitNotFlushed))
-        {
-            let undone: Vec<u64> =
-                (first..=last).filter(|region| !redundancy.regions.is_dirty(*region)).collect();
-            log.change(undone, false);
-            return Err(error);
-        }
-        // I-DRL-1: the bits are durable; writes may enter from now on.
-        (first..=last).for_each(|region| redundancy.regions.set_dirty(region));
-        self.group_state.waker.wake();
-        assert!(
-            (first..=last).all(|region| log.is_dirty(region)),
-            "a region that may be written is in the log"
-        );
-        Ok(())
-    }
-
-    /// Writes pages of the dirty region log to every member that takes writes.
-    pub fn write_log(
-        &self,
-        epoch: &LayoutEpoch,
-        log: &Drl,
-        pages: &[usize],
-        durable: bool,
-    ) -> Result<()> {
-        let handles = self.group_state.handles();
-        let mut failures = Vec::new();
-        for handle in epoch
-            .members
-            .iter()
-            .filter_map(|member| handles[*member].as_ref())
-            .filter(|handle| handle.takes_writes())
-        {
-            let written = log
-                .write(&*handle.device, pages)
-                .and_then(|()| if durable { handle.device.flush() } else { Ok(()) });
-            failures.extend(written.err().map(|error| (Arc::clone(handle), error)));
-        }
-        self.fail_members(failures)
-    }
-
-    /// Makes the regions of a range agree that a crash left in doubt.
-    #[inline]
-    pub fn resync_range(&self, epoch: &LayoutEpoch, offset: u64, len: u64) -> Result<()> {
-        let Some(redundancy) = &epoch.redundancy else { return Ok(()) };
-        let (first, last) = redundancy.regions.span(offset, len);
-        for region in first..=last {
-            while redundancy.regions.is_unsynced(region) {
-                if !self.sync_region(epoch, region)? {
-                    std::thread::sleep(POLL_INTERVAL);
-                }
-            }
-        }
-        Ok(())
-    }
 }
 
 /// Cuts a range into parts.
@@ -729,19 +434,6 @@ fn plan_parts(at: u64, len: u64, part: u64) -> impl Iterator<Item = (u64, usize)
 
 fn job(share: &Share, kind: RequestKind, buf: AlignedBuf) -> Job {
     Job { handle: Arc::clone(&share.handle), kind, buf: Some(buf), segments: share.segments() }
-}
-
-fn read_share(share: &Share, buf: &mut [u8]) -> Result<()> {
-    share.pieces.iter().try_for_each(|piece| {
-        let part = &mut buf[piece.from..piece.from + piece.len];
-        if is_aligned(&share.handle, part) {
-            return share.handle.read(part, piece.offset);
-        }
-        let mut bounce = AlignedBuf::zeroed(piece.len);
-        share.handle.read(&mut bounce, piece.offset)?;
-        part.copy_from_slice(&bounce);
-        Ok(())
-    })
 }
 
 fn write_share(share: &Share, buf: &[u8]) -> Result<()> {

@@ -10,24 +10,26 @@
 //!
 //! * I-VQU-1: a write is counted out of its regions exactly once, when its last part has ended.
 
+mod start;
+
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Instant;
 
 use bedplate_block::{
-    AlignedBuf, Completion, DeviceQueue, ErrorKind, Operation, QueueOptions, Request, RequestKind,
-    Result, Segment,
+    AlignedBuf, Completion, DeviceQueue, Operation, QueueOptions, Request, RequestKind, Result,
+    Segment,
 };
 
 use super::KeepOpen;
-use super::epoch::{LayoutEpoch, POLL_INTERVAL};
+use super::epoch::LayoutEpoch;
 use super::fanout::Wait;
-use super::plan::{self, Share};
+use super::plan::{self};
 use super::raid5::WriteBatcher;
 use super::request::{Lane, MemberPart, RequestContext, RequestInFlight};
 use super::volume_io::VolumeIo;
 use crate::group::MemberHandle;
-use crate::layout::Locate;
+use start::leave;
 
 pub(crate) struct VolumeQueue {
     io: Arc<VolumeIo>,
@@ -115,39 +117,6 @@ impl VolumeQueue {
         self.queue_of(lane).ok()
     }
 
-    fn check(&self, epoch: &LayoutEpoch, request: &Request) -> Result<()> {
-        let refuse = |kind, detail: &str| {
-            Err(self.io.error(
-                kind,
-                operation(request.kind),
-                Some(request.first.offset),
-                detail.to_owned(),
-            ))
-        };
-        let segments = || std::iter::once(&request.first).chain(&request.rest);
-        match (&request.buf, request.kind) {
-            (None, RequestKind::Flush) if request.first.len == 0 && request.rest.is_empty() => {
-                self.io.check_latch()
-            }
-            (_, RequestKind::Flush) => {
-                refuse(ErrorKind::Unsupported, "a flush takes neither buffer nor segments")
-            }
-            (None, _) => refuse(ErrorKind::Unsupported, "the request has no buffer"),
-            (Some(buf), kind) => {
-                segments().try_for_each(|segment| {
-                    self.io.check(epoch, operation(kind), segment.offset, segment.len.into())
-                })?;
-                if segments().map(|segment| segment.len as usize).sum::<usize>() > buf.len() {
-                    return refuse(
-                        ErrorKind::OutOfRange,
-                        "the segments hold more bytes than the buffer",
-                    );
-                }
-                if kind == RequestKind::Write { self.io.check_latch() } else { Ok(()) }
-            }
-        }
-    }
-
     /// Sends what has been pushed to be written to a RAID-5 out together.
     fn start_batches(&mut self) {
         let io = Arc::clone(&self.io);
@@ -210,295 +179,6 @@ impl VolumeQueue {
         })
     }
 
-    /// Takes what a request goes by, once nothing that it writes is barred.
-    fn context_for(&mut self, request: &Request) -> Arc<RequestContext> {
-        loop {
-            let versions = (self.io.epochs.version(), self.io.group_state.handles_version());
-            if self.context.as_ref().is_none_or(|context| context.versions != versions) {
-                // In this order: what comes between is seen next time.
-                let (epoch, handles) = (self.io.epochs.peek(), self.io.group_state.handles());
-                self.context = Some(Arc::new(RequestContext { epoch, handles, versions }));
-            }
-            let context = self.context.as_ref().expect("it was just taken");
-            let mut writes = std::iter::once(&request.first)
-                .chain(&request.rest)
-                .filter(|_| request.kind == RequestKind::Write);
-            if !context.epoch.shut
-                && !writes.any(|segment| context.epoch.bars(segment.offset, segment.len.into()))
-            {
-                return Arc::clone(context);
-            }
-            // A wait for the end of an epoch must not wait for an idle queue.
-            self.context = None;
-            // What is under way here may be what is waited for. A queue that fails says so when it
-            // is asked for completions.
-            let _told_then = self.poll(false);
-            std::thread::sleep(POLL_INTERVAL);
-        }
-    }
-
-    fn start(&mut self, request: Request) {
-        let context = self.context_for(&request);
-        if let Err(error) = self.check(&context.epoch, &request) {
-            return self.done.push(Completion {
-                token: request.token,
-                result: Err(error),
-                buf: request.buf,
-            });
-        }
-        if request.kind == RequestKind::Write && context.epoch.has_parity() {
-            // It became a RAID-5 only now.
-            drop(context);
-            self.context = None;
-            self.batcher.push(request);
-            return self.batcher.start(&Arc::clone(&self.io), &mut self.done);
-        }
-        let Some(request) = self.start_simple(&context, request) else { return };
-        match self.prepare(&context, &request) {
-            Ok(shares) => self.launch(context, request, shares),
-            Err(_) if context.epoch.has_parity() && request.kind == RequestKind::Read => {
-                drop(context);
-                self.read_now(request);
-            }
-            Err(error) => self.done.push(Completion {
-                token: request.token,
-                result: Err(error),
-                buf: request.buf,
-            }),
-        }
-    }
-
-    /// Hands a request on as it is that concerns one copy on one member and needs nothing else:
-    /// nearly all that databases ask for. Gives any other back.
-    #[inline]
-    fn start_simple(
-        &mut self,
-        context: &Arc<RequestContext>,
-        mut request: Request,
-    ) -> Option<Request> {
-        let Segment { offset, len } = request.first;
-        if !request.rest.is_empty() || len == 0 || request.kind == RequestKind::Flush {
-            return Some(request);
-        }
-        let run = context.epoch.locate(offset);
-        let doubtful = context.epoch.redundancy.as_ref().is_some_and(|redundancy| {
-            let (first, last) = redundancy.regions.span(offset, len.into());
-            request.kind == RequestKind::Write
-                || (first..=last).any(|region| redundancy.regions.is_unsynced(region))
-        });
-        if doubtful
-            || run.len < len.into()
-            || (request.kind == RequestKind::Write && run.copies().len() > 1)
-        {
-            return Some(request);
-        }
-        let chosen = match request.kind {
-            RequestKind::Read => plan::choose(&context.handles, &run, self.io.copies_agree),
-            _ => plan::handle_of(&context.handles, run.copies()[0].member)
-                .filter(|handle| handle.is_active())
-                .map(|handle| (handle, run.copies()[0].offset)),
-        };
-        let Some((handle, place)) = chosen else { return Some(request) };
-        let lane = self.lane_of(handle);
-        self.lanes[lane].handle.enter();
-        let mut parts = self.lists.pop().unwrap_or_default();
-        parts.push(MemberPart {
-            lane,
-            covers: 0,
-            pieces: Vec::new(),
-            end: place + u64::from(len),
-            len: len.into(),
-            error: None,
-            ended: false,
-        });
-        let (token, kind, first, buf) =
-            (request.token, request.kind, request.first, request.buf.take());
-        let entry = RequestInFlight {
-            token,
-            start: self.now,
-            kind,
-            buf: None,
-            first,
-            rest: Vec::new(),
-            parts,
-            open: 1,
-            context: Arc::clone(context),
-        };
-        let slot = self.occupy(entry);
-        self.send(
-            slot,
-            0,
-            Request {
-                token: 0,
-                kind,
-                buf,
-                first: Segment { offset: place, len },
-                rest: Vec::new(),
-            },
-        );
-        self.finish_if_over(slot);
-        None
-    }
-
-    fn occupy(&mut self, entry: RequestInFlight) -> usize {
-        let slot = self.free.pop().expect("no more are flying than there are slots");
-        self.slots[slot] = Some(entry);
-        self.slots_used += 1;
-        self.io.meter.begin(1);
-        slot
-    }
-
-    /// Enters the regions of a request and plans it.
-    fn prepare(&mut self, context: &RequestContext, request: &Request) -> Result<Vec<Share>> {
-        let (epoch, handles) = (&*context.epoch, &*context.handles);
-        let segments: Vec<Segment> = std::iter::once(request.first)
-            .chain(request.rest.iter().copied())
-            .filter(|segment| segment.len > 0)
-            .collect();
-        let io = Arc::clone(&self.io);
-        match request.kind {
-            RequestKind::Flush => {
-                let needy = epoch.members.iter().filter_map(|member| handles[*member].clone());
-                let needy =
-                    needy.filter(|handle| handle.takes_writes() && handle.needs_flush().is_some());
-                return Ok(needy.map(|handle| Share { handle, pieces: Vec::new() }).collect());
-            }
-            RequestKind::Read => segments.iter().try_for_each(|segment| {
-                io.resync_range(epoch, segment.offset, segment.len.into())
-            })?,
-            RequestKind::Write => {
-                for (entered, segment) in segments.iter().enumerate() {
-                    if let Err(error) = io.enter(epoch, segment.offset, segment.len.into()) {
-                        leave(&io, epoch, segments[..entered].iter());
-                        return Err(error);
-                    }
-                }
-            }
-        }
-        // Members may have come while it waited to enter, and their regions may be copied by now: a
-        // write that they missed would be missing for good.
-        let entered_by = (request.kind == RequestKind::Write
-            && io.group_state.handles_version() != context.versions.1)
-            .then(|| io.group_state.handles());
-        let handles = entered_by.as_deref().unwrap_or(handles);
-        let (mut shares, mut from) = (Vec::new(), 0);
-        for segment in &segments {
-            let len = segment.len as usize;
-            let planned = match request.kind {
-                RequestKind::Read => plan::read(
-                    epoch,
-                    handles,
-                    io.copies_agree,
-                    segment.offset,
-                    from,
-                    len,
-                    &mut shares,
-                ),
-                _ => plan::write(epoch, handles, segment.offset, from, len, &mut shares),
-            };
-            if let Err(address) = planned {
-                if request.kind == RequestKind::Write {
-                    leave(&io, epoch, segments.iter());
-                }
-                return Err(io.no_copy(operation(request.kind), address));
-            }
-            from += len;
-        }
-        Ok(shares)
-    }
-
-    /// Hands the parts of a request to the members.
-    fn launch(&mut self, context: Arc<RequestContext>, mut request: Request, shares: Vec<Share>) {
-        let (kind, last) = (request.kind, shares.len().saturating_sub(1));
-        // Members of which each moves all of the buffer in one go: one has the buffer itself, and
-        // of what is written the others get copies.
-        let len = shares.iter().map(Share::len).max().unwrap_or(0);
-        let whole = kind != RequestKind::Flush
-            && shares.iter().all(|share| share.is_in_order() && share.len() == len)
-            && (last == 0 || kind == RequestKind::Write);
-        let (mut parts, mut outgoing) =
-            (self.lists.pop().unwrap_or_default(), Vec::with_capacity(shares.len()));
-        for (ordinal, share) in shares.into_iter().enumerate() {
-            let own = whole && ordinal == last;
-            let buf = match (&request.buf, kind) {
-                (_, RequestKind::Flush) | (None, _) => None,
-                (Some(_), _) if own => request.buf.take(),
-                (Some(_), RequestKind::Read) => Some(self.io.buffers.take(share.len())),
-                (Some(buf), RequestKind::Write) => Some(share.gather(buf, &self.io.buffers)),
-            };
-            outgoing.push((buf, share.segments()));
-            let covers = if kind == RequestKind::Flush {
-                share.handle.needs_flush().unwrap_or(0)
-            } else {
-                0
-            };
-            share.handle.enter();
-            let end = share.pieces.last().map_or(0, |piece| piece.offset + piece.len as u64);
-            let (len, lane) = (share.len() as u64, self.lane_of(&share.handle));
-            parts.push(MemberPart {
-                lane,
-                covers,
-                pieces: if own { Vec::new() } else { share.pieces },
-                end,
-                len,
-                error: None,
-                ended: false,
-            });
-        }
-        let (token, start, open) = (request.token, self.now, parts.len());
-        let (buf, first, rest) =
-            (request.buf.take(), request.first, std::mem::take(&mut request.rest));
-        let slot = self.occupy(RequestInFlight {
-            token,
-            start,
-            kind,
-            buf,
-            first,
-            rest,
-            parts,
-            open,
-            context,
-        });
-        for (ordinal, (buf, segments)) in outgoing.into_iter().enumerate() {
-            let first = segments.first().copied().unwrap_or(Segment { offset: 0, len: 0 });
-            self.send(
-                slot,
-                ordinal,
-                Request {
-                    token: 0,
-                    kind,
-                    buf,
-                    first,
-                    rest: segments.get(1..).unwrap_or_default().to_vec(),
-                },
-            );
-        }
-        self.finish_if_over(slot);
-    }
-
-    fn send(&mut self, slot: usize, ordinal: usize, request: Request) {
-        let token = (slot as u64) << PART_BITS | ordinal as u64;
-        let lane = self.slots[slot].as_ref().expect("the slot was filled").parts[ordinal].lane;
-        let refused = match self.queue_of(lane) {
-            Ok(queue) => {
-                queue.push(Request { token, ..request }).err().map(|request| (None, request.buf))
-            }
-            Err(error) => Some((Some(error), request.buf)),
-        };
-        if let Some((error, buf)) = refused {
-            let full = || {
-                self.io.error(
-                    ErrorKind::Io,
-                    Operation::Queue,
-                    None,
-                    format!("the queue of {} is full", self.lanes[lane].handle.name()),
-                )
-            };
-            let result = Err(error.unwrap_or_else(full));
-            self.part(Completion { token, result, buf });
-        }
-    }
-
     /// Takes the completion of a part.
     fn part(&mut self, completion: Completion) {
         let (slot, ordinal) = (
@@ -559,8 +239,11 @@ impl VolumeQueue {
             RequestKind::Flush => self.io.fail_members_or_latch(failures),
             RequestKind::Write => {
                 let result = self.io.fail_members(failures);
-                // I-VQU-1: a request finishes once, and its regions were entered once.
-                assert_eq!(entry.open, 0, "a write leaves its regions when all parts have ended");
+                // A request finishes once, and its regions were entered once.
+                assert_eq!(
+                    entry.open, 0,
+                    "I-VQU-1: a write leaves its regions when all parts have ended"
+                );
                 leave(&self.io, &entry.context.epoch, entry.segments());
                 result
             }
@@ -628,10 +311,6 @@ impl VolumeQueue {
             self.lanes.retain(|lane| !lane.handle.is_failed());
         }
     }
-}
-
-fn leave<'a>(io: &VolumeIo, epoch: &LayoutEpoch, mut segments: impl Iterator<Item = &'a Segment>) {
-    segments.by_ref().for_each(|segment| io.leave(epoch, segment.offset, segment.len.into()));
 }
 
 fn operation(kind: RequestKind) -> Operation {

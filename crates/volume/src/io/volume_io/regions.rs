@@ -1,0 +1,131 @@
+//! Writes and the dirty region log: which regions a write enters, and when their bits are durable.
+
+use std::sync::Arc;
+
+use bedplate_block::Result;
+
+use super::super::epoch::{LayoutEpoch, POLL_INTERVAL};
+use super::VolumeIo;
+use crate::planted::{Mistake, is_planted};
+use crate::redundancy::{Drl, Obstacle, Redundancy};
+
+impl VolumeIo {
+    /// Counts a write into its regions: bits durable, copies in agreement, no copy under way.
+    pub fn enter(&self, epoch: &LayoutEpoch, offset: u64, len: u64) -> Result<()> {
+        let Some(redundancy) = &epoch.redundancy else { return Ok(()) };
+        if len == 0 {
+            return Ok(());
+        }
+        let (first, last) = redundancy.regions.span(offset, len);
+        for region in first..=last {
+            if let Err(error) = self.enter_region(epoch, redundancy, region, last) {
+                (first..region).for_each(|entered| redundancy.regions.leave(entered));
+                return Err(error);
+            }
+        }
+        Ok(())
+    }
+
+    #[inline]
+    fn enter_region(
+        &self,
+        epoch: &LayoutEpoch,
+        redundancy: &Redundancy,
+        region: u64,
+        last: u64,
+    ) -> Result<()> {
+        debug_assert!(
+            region <= last && last < redundancy.regions.count(),
+            "regions up to {last} are entered in order: {region} of {}",
+            redundancy.regions.count()
+        );
+        while let Err(obstacle) = redundancy.regions.enter(region) {
+            match obstacle {
+                Obstacle::Clean => self.mark(epoch, redundancy, region, last)?,
+                Obstacle::Unsynced => drop(self.sync_region(epoch, region)?),
+                Obstacle::Locked => std::thread::sleep(POLL_INTERVAL),
+            }
+        }
+        Ok(())
+    }
+
+    pub fn leave(&self, epoch: &LayoutEpoch, offset: u64, len: u64) {
+        let Some(redundancy) = epoch.redundancy.as_ref().filter(|_| len > 0) else { return };
+        let (first, last) = redundancy.regions.span(offset, len);
+        (first..=last).for_each(|region| redundancy.regions.leave(region));
+    }
+
+    /// Makes the bits of regions durable on every member that takes writes.
+    pub fn mark(
+        &self,
+        epoch: &LayoutEpoch,
+        redundancy: &Redundancy,
+        first: u64,
+        last: u64,
+    ) -> Result<()> {
+        debug_assert!(
+            first <= last && last < redundancy.regions.count(),
+            "I-DRL-1: regions {first} to {last} are some of {}",
+            redundancy.regions.count()
+        );
+        let mut log = redundancy.log.lock();
+        let pages = log.change(first..=last, true);
+        if !pages.is_empty()
+            && !is_planted(Mistake::BitNotWritten)
+            && let Err(error) =
+                self.write_log(epoch, &log, &pages, !is_planted(Mistake::BitNotFlushed))
+        {
+            let undone: Vec<u64> =
+                (first..=last).filter(|region| !redundancy.regions.is_dirty(*region)).collect();
+            log.change(undone, false);
+            return Err(error);
+        }
+        // The bits are durable; writes may enter from now on.
+        (first..=last).for_each(|region| redundancy.regions.set_dirty(region));
+        self.group_state.waker.wake();
+        assert!(
+            (first..=last).all(|region| log.is_dirty(region)),
+            "I-DRL-1: a region that may be written is in the log"
+        );
+        Ok(())
+    }
+
+    /// Writes pages of the dirty region log to every member that takes writes.
+    pub fn write_log(
+        &self,
+        epoch: &LayoutEpoch,
+        log: &Drl,
+        pages: &[usize],
+        durable: bool,
+    ) -> Result<()> {
+        let handles = self.group_state.handles();
+        let mut failures = Vec::new();
+        for handle in epoch
+            .members
+            .iter()
+            .filter_map(|member| handles[*member].as_ref())
+            .filter(|handle| handle.takes_writes())
+        {
+            let written = log
+                .write(&*handle.device, pages)
+                .and_then(|()| if durable { handle.device.flush() } else { Ok(()) });
+            failures.extend(written.err().map(|error| (Arc::clone(handle), error)));
+        }
+        self.fail_members(failures)
+    }
+
+    /// Makes the regions of a range agree that a crash left in doubt.
+    #[inline]
+    pub fn resync_range(&self, epoch: &LayoutEpoch, offset: u64, len: u64) -> Result<()> {
+        let Some(redundancy) = &epoch.redundancy else { return Ok(()) };
+        let (first, last) = redundancy.regions.span(offset, len);
+        for region in first..=last {
+            while redundancy.regions.is_unsynced(region) {
+                if !self.sync_region(epoch, region)? {
+                    std::thread::sleep(POLL_INTERVAL);
+                }
+            }
+        }
+        Ok(())
+    }
+}
