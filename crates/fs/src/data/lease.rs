@@ -1,0 +1,180 @@
+//! What the data path says of a file to processes with leases, and to the lease of the file.
+
+use std::sync::{Arc, Weak};
+
+use bedplate_lease::{Extent, Lease, Reason};
+use bedplate_store::{ExtentMap, Piece, PlantedBug, planted};
+
+use super::DataPath;
+use crate::Lsn;
+use crate::Result as FsResult;
+use crate::engine::{Engine, Listed};
+use crate::inode::Inode;
+use crate::lease::{Entry, LeaseSource, LeasedFile, Leases, MAP_EXTENTS_MAX, joined};
+use crate::mode::OpenTable;
+
+/// The file that a lease is of; the lease keeps neither it nor the file system in memory.
+struct Source {
+    fs: Weak<Engine>,
+    inode: Weak<Inode>,
+}
+
+impl LeaseSource for Source {
+    fn readmit(&self, file: &LeasedFile) {
+        if let (Some(fs), Some(inode)) = (self.fs.upgrade(), self.inode.upgrade()) {
+            DataPath::new(&fs, &inode).hand_out(file);
+        }
+    }
+}
+
+impl DataPath<'_> {
+    /// Publishes the file, and returns what a client needs to find it; or why it stays on the
+    /// mount. The caller has made sure that no cache of its own keeps bytes of the file.
+    pub(crate) fn lease(self) -> Result<Lease, Reason> {
+        let leases = self.fs.leases.get().ok_or(Reason::Off)?;
+        if self.fs.is_past(self.inode.ino) {
+            return Err(Reason::Kind);
+        }
+        if self.fs.options.read_only || self.fs.meta.failed().is_some() || !leases.is_serving() {
+            return Err(Reason::State);
+        }
+        let file = self.lease_of(leases);
+        if let Some(lease) = file.lease() {
+            return Ok(lease);
+        }
+        let held = self.state().lock.exclusive(self.fs);
+        let service = self.service();
+        if !service.path().may_be_leased() || service.is_mixed() {
+            return Err(Reason::Mode);
+        }
+        if self.redirects_all() {
+            return Err(Reason::Untorn);
+        }
+        self.write_held_write(&held).map_err(|_| Reason::HeldBytes)?;
+        // No thread closes the last open meanwhile and misses that it is to be retracted: the
+        // caller has one.
+        file.publish(self.inode.data_lsn())?;
+        self.fs.list(Listed::Leased, self.inode);
+        drop(held);
+        file.lease().ok_or(Reason::Suspended)
+    }
+
+    /// Keeps the file on the mount until all its opens have ended; no client does I/O any more when
+    /// this returns.
+    pub(crate) fn suspend_lease(self) {
+        let Some(leases) = self.fs.leases.get() else { return };
+        let file = self.lease_of(leases);
+        if !file.is_quiet() {
+            file.suspend();
+            drop(self.state().lock.exclusive(self.fs));
+            file.set_quiet();
+        }
+    }
+
+    /// Publishes the file no more: its last open has ended. With the table of opens locked, so that
+    /// what a new open asks for comes after it.
+    pub(super) fn retract_lease(self, opens: &OpenTable) {
+        let Some(file) = self.state().lease().filter(|_| opens.len() == 0) else { return };
+        self.inode.absorb_leased_writes();
+        if self.inode.has_lazy_times() {
+            self.fs.list_lazy(self.inode);
+        }
+        let held = self.state().lock.exclusive(self.fs);
+        file.retract();
+        self.fs.unlist(Listed::Leased, self.inode.ino, &Arc::downgrade(self.inode));
+        drop(held);
+    }
+
+    /// Follows, in the lease, what changed in the map or in the set of checkpoints. The inode lock
+    /// is held, shared.
+    pub(super) fn refresh_lease(self) {
+        if let Some(file) = self.state().lease()
+            && let Ok(map) = self.map()
+        {
+            self.rewrite_lease(file, &map);
+        }
+    }
+
+    /// Writes the entry of the file anew where that is of use, in the midst of a change of the map
+    /// too. The inode lock is held, shared or exclusive, and the map's.
+    pub(super) fn rewrite_lease(self, file: &LeasedFile, map: &ExtentMap) {
+        let (unsealed_last, sealed) = (self.state().unsealed.last(), self.fs.meta.sealed_lsn().0);
+        // The extents are looked up before the lock of the lease: that may ask the tables.
+        if let Some(sharing) = file.due(unsealed_last, sealed) {
+            let extents = self.leased_extents(map, MAP_EXTENTS_MAX);
+            let size_bytes = self.state().logged_size();
+            let data_lsn = self.inode.data_lsn();
+            let entry = Entry { size_bytes, unsealed_last, sealed, data_lsn };
+            file.rewrite(sharing, entry, &extents);
+        }
+    }
+
+    /// Hands the file out again where nothing keeps it on the mount. The exclusive lock is held.
+    fn hand_out(self, file: &LeasedFile) {
+        let served = self.service().path().may_be_leased() && !self.service().is_mixed();
+        if !file.may_come_back(served) {
+            return;
+        }
+        // I-LEA-4: what is held is written under the lock again, and then this comes back.
+        if self.state().held_write.any() && !planted(PlantedBug::LeasedWhileHeld) {
+            return;
+        }
+        self.state().held_sectors.clear();
+        let Ok(map) = self.map() else { return };
+        self.rewrite_lease(file, &map);
+        drop(map);
+        file.restore();
+    }
+
+    /// Returns where the written blocks of the file lie, in bytes, and which of them may be written
+    /// in place (I-IO-6).
+    pub(crate) fn leased_extents(self, map: &ExtentMap, max: usize) -> Vec<Extent> {
+        let grid = &self.fs.grid;
+        let epoch = self.cow_epoch();
+        let run = |piece: Piece| {
+            let start = piece.written()?;
+            let birth = piece.mapped?.birth;
+            Some(Extent {
+                logical: grid.start_of(piece.file_block),
+                device: grid.start_of(start.0),
+                len: grid.start_of(piece.blocks),
+                is_writable: birth > epoch,
+            })
+        };
+        joined(map.pieces(0..map.end()).filter_map(run), max)
+    }
+}
+
+impl<'a> DataPath<'a> {
+    /// Returns the lease of the file; makes one, which hands out nothing.
+    fn lease_of(self, leases: &Arc<Leases>) -> &'a Arc<LeasedFile> {
+        let make = || {
+            let source = Source { fs: self.fs.weak(), inode: Arc::downgrade(self.inode) };
+            Arc::new(LeasedFile::new(self.inode.ino, Arc::clone(leases), Box::new(source)))
+        };
+        self.inode.data.lease_or(make)
+    }
+}
+
+impl Engine {
+    /// Has the published files follow what was added to them since: what vouches for new blocks is
+    /// sealed first, because the entry of a file says one thing of all its blocks.
+    pub(crate) fn refresh_leases(&self) -> FsResult<()> {
+        let files = self.listed(Listed::Leased);
+        for inode in
+            files.iter().filter(|inode| inode.data.lease().is_some_and(|it| it.is_behind()))
+        {
+            let last = Lsn(inode.data.unsealed.last());
+            if last > self.meta.sealed_lsn() {
+                self.meta.seal(last)?;
+            }
+            let io = DataPath::new(self, inode);
+            // Not waited for: what holds the file alone may wait for a process that was stopped.
+            if io.state().lock.try_acquire_shared() {
+                io.refresh_lease();
+                io.state().lock.release_shared();
+            }
+        }
+        Ok(())
+    }
+}

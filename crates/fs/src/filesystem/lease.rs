@@ -1,0 +1,151 @@
+//! Leases, for a front end that hands them to other processes.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use bedplate_block::{Lent, SharedMemory};
+use bedplate_lease::{Lease, Reason};
+
+use super::FileSystem;
+use crate::engine::Listed;
+use crate::lease::{LeaseClient, LeaseReport, LeasedInode, Leases};
+use crate::{Error, ErrorKind, File, InodeNo, Result};
+
+impl FileSystem {
+    /// Begins to lease files to other processes; `mount` is a number that no other mount has.
+    ///
+    /// # Errors
+    /// `ReadOnly`; `Unsupported` where the volume is not one device that other processes can open;
+    /// `Io` when the system gives no memory.
+    pub fn lease_start(&self, mount: u64) -> Result<()> {
+        let fs = self.state();
+        if fs.options.read_only {
+            return Err(Error::new(ErrorKind::ReadOnly, "a read-only mount hands out no leases"));
+        }
+        self.lease_device(false)?;
+        let leases = Arc::new(Leases::new(mount, fs.grid.sector, fs.device.size_bytes())?);
+        if fs.leases.set(Arc::clone(&leases)).is_err() {
+            return Err(Error::new(ErrorKind::Busy, "the mount hands out leases already"));
+        }
+        let watching = Arc::clone(&leases);
+        fs.epoch_state.watch(move || watching.sharing_changed());
+        leases.serve();
+        // Last: a log that failed before stops it at once.
+        fs.meta.watch(leases);
+        Ok(())
+    }
+
+    /// Opens the device for another process.
+    ///
+    /// # Errors
+    /// `Unsupported` where the volume is not one device that other processes can open; device
+    /// errors.
+    pub fn lease_device(&self, read_only: bool) -> Result<Lent> {
+        self.state().device.lend(read_only)?.ok_or_else(|| {
+            Error::new(
+                ErrorKind::Unsupported,
+                "files are leased only on one device, or one image, that bypasses the kernel's page cache",
+            )
+        })
+    }
+
+    /// Returns the memory that says where leased files lie, for clients to read; `None` where
+    /// nothing is leased.
+    #[must_use]
+    pub fn lease_memory(&self) -> Option<SharedMemory> {
+        self.state().leases.get().map(|leases| leases.memory().clone())
+    }
+
+    /// Takes in a process; `is_alive` tells whether any thread of it may still do I/O, and is asked
+    /// while one is waited for.
+    ///
+    /// # Errors
+    /// `Unsupported` where nothing is leased, `Busy` with too many clients, `Io` without memory.
+    pub fn lease_attach(
+        &self,
+        pid: u32,
+        uid: u32,
+        is_alive: impl Fn() -> bool + Send + Sync + 'static,
+    ) -> Result<Arc<LeaseClient>> {
+        let leases =
+            self.state().leases.get().ok_or_else(|| {
+                Error::new(ErrorKind::Unsupported, "the mount hands out no leases")
+            })?;
+        leases.attach(pid, uid, Box::new(is_alive))
+    }
+
+    /// Lets go of a process that has ended: it does no I/O any more.
+    pub fn lease_detach(&self, client: &Arc<LeaseClient>) {
+        if let Some(leases) = self.state().leases.get() {
+            self.note_leased_writes();
+            leases.detach(client);
+        }
+    }
+
+    /// Takes note of what processes wrote to under leases, and returns the files: a front end that
+    /// keeps attributes asks for those again.
+    #[must_use]
+    pub fn leased_writes(&self) -> BTreeSet<InodeNo> {
+        self.note_leased_writes();
+        self.state().leases.get().map(|leases| leases.take_touched_inodes()).unwrap_or_default()
+    }
+
+    fn note_leased_writes(&self) {
+        self.state().note_leased_writes();
+    }
+
+    /// Takes note of a flush of the device that failed in another process: nothing becomes durable
+    /// any more (S-33).
+    pub fn lease_flush_failed(&self, errno: i32) {
+        let why = std::io::Error::from_raw_os_error(errno);
+        let message = format!(
+            "a flush of {} failed in a process with a lease: {why}",
+            self.state().device.name()
+        );
+        self.state().stop_leases();
+        self.state().meta.latch(Error::new(ErrorKind::Io, message));
+    }
+
+    /// Takes all leases back for good, without waiting for what is under way.
+    pub fn lease_stop(&self) {
+        self.state().stop_leases();
+    }
+
+    /// Returns the published files that are not handed out at this moment.
+    #[must_use]
+    pub fn leases_withheld(&self) -> Vec<InodeNo> {
+        let files = self.state().listed(Listed::Leased);
+        let withheld = |inode: &Arc<crate::inode::Inode>| {
+            inode.data.lease().is_some_and(|lease| !lease.is_handed_out())
+        };
+        files.into_iter().filter(withheld).map(|inode| inode.ino).collect()
+    }
+
+    /// Returns how leases stand; `None` where nothing is leased.
+    #[must_use]
+    pub fn lease_report(&self) -> Option<LeaseReport> {
+        let leased = |inode: &Arc<crate::inode::Inode>| {
+            let handed_out = inode.data.lease()?.is_handed_out();
+            Some(LeasedInode { inode: inode.ino, handed_out })
+        };
+        let files = || self.state().listed(Listed::Leased).iter().filter_map(leased).collect();
+        self.state().leases.get().map(|leases| leases.report(files()))
+    }
+}
+
+impl File {
+    /// Publishes the file to processes with leases, and returns what they need to find it. The
+    /// caller has made sure that no cache of its own, and of its callers, keeps bytes of the file.
+    ///
+    /// # Errors
+    /// Why the file stays on the mount.
+    pub fn lease(&self) -> std::result::Result<Lease, Reason> {
+        self.io().lease()
+    }
+
+    /// Keeps the file on the mount until all its opens have ended. When this returns no process
+    /// does I/O on it under a lease.
+    pub fn suspend_lease(&self) {
+        self.io().suspend_lease();
+    }
+}

@@ -1,0 +1,97 @@
+//! A process that has leases.
+
+use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use bedplate_block::{SharedMemory, Sharing};
+use bedplate_lease::{Counters, Holder, SLOTS_PER_CLIENT, slots_words};
+
+use super::Slots;
+use crate::{Error, ErrorKind, Result};
+
+/// A process that may do I/O under leases, until [`FileSystem::lease_detach`].
+///
+/// [`FileSystem::lease_detach`]: crate::FileSystem::lease_detach
+pub struct LeaseClient {
+    pub(super) pid: u32,
+    pub(super) uid: u32,
+    memory: SharedMemory,
+    pub(super) slots: Slots,
+    is_alive: Box<dyn Fn() -> bool + Send + Sync>,
+    gone: AtomicBool,
+}
+
+impl LeaseClient {
+    pub(super) fn new(
+        pid: u32,
+        uid: u32,
+        entries: usize,
+        is_alive: Box<dyn Fn() -> bool + Send + Sync>,
+    ) -> Result<Self> {
+        let words = slots_words(SLOTS_PER_CLIENT, entries);
+        let failed = |why: &dyn fmt::Display| {
+            Error::new(ErrorKind::Io, format!("no memory for a client of leases: {why}"))
+        };
+        let memory = SharedMemory::new("bedplate-slots", words, Sharing::ReadWrite)
+            .map_err(|error| failed(&error))?;
+        let slots = Slots::create(memory.clone(), SLOTS_PER_CLIENT, entries)
+            .map_err(|error| failed(&error))?;
+        Ok(Self { pid, uid, memory, slots, is_alive, gone: AtomicBool::new(false) })
+    }
+
+    /// Returns the process.
+    #[must_use]
+    pub fn pid(&self) -> u32 {
+        self.pid
+    }
+
+    /// Returns the slots, for the process to write.
+    #[must_use]
+    pub fn memory(&self) -> &SharedMemory {
+        &self.memory
+    }
+
+    /// Returns what the process counted, as it says.
+    #[must_use]
+    pub fn counters(&self) -> Counters {
+        self.slots.counters()
+    }
+
+    /// Returns a slot that is set; a process that has ended does no I/O, whatever its slots say.
+    pub(super) fn holder(&self, is_meant: impl Fn(&Holder) -> bool) -> Option<Holder> {
+        if self.gone.load(Ordering::Acquire) { None } else { self.slots.holder(is_meant) }
+    }
+
+    pub(super) fn set_gone(&self) {
+        self.gone.store(true, Ordering::Release);
+    }
+
+    /// Looks whether the process has ended.
+    pub(super) fn look_whether_alive(&self) {
+        if !(self.is_alive)() {
+            self.set_gone();
+        }
+    }
+}
+
+impl fmt::Debug for LeaseClient {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "LeaseClient(process {})", self.pid)
+    }
+}
+
+/// Says what the system tells of a process: its name, and whether it runs.
+pub(super) fn describe(pid: u32) -> String {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    // "PID (NAME) STATE …", and a name may have any character.
+    let named = stat.split_once('(').and_then(|(_, rest)| rest.rsplit_once(')'));
+    let Some((name, rest)) = named else { return "unknown".to_owned() };
+    let state = match rest.trim_start().chars().next() {
+        Some('T' | 't') => "stopped",
+        Some('D') => "waiting for a device",
+        Some('R' | 'S') => "running",
+        Some('Z' | 'X') => "ended",
+        _ => "in an unknown state",
+    };
+    format!("{name}, {state}")
+}

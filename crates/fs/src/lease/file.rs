@@ -1,0 +1,306 @@
+//! The lease of one file: published, taken back, handed out again.
+
+use std::sync::Arc;
+
+use bedplate_block::sync::{Mutex, rank};
+use bedplate_lease::{EntryRef, Extent, FileLease, Lease, PublishError, Reason};
+use bedplate_store::{PlantedBug, planted};
+
+use super::Leases;
+use crate::lock::Outside;
+use crate::{InodeNo, Lsn};
+
+/// How many extents of a file are published at most; what lies behind goes through the mount.
+pub(crate) const MAP_EXTENTS_MAX: usize = 1 << 14;
+
+/// The file that a lease is of, as far as the lease asks for it.
+pub(crate) trait LeaseSource: Send + Sync {
+    /// The exclusive lock, which is still held, is about to be released: hands the file out again
+    /// where nothing keeps it on the mount.
+    fn readmit(&self, file: &LeasedFile);
+}
+
+/// What the entry of a file says besides its extents.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Entry {
+    pub(crate) size_bytes: u64,
+    /// The last record that vouches for bytes of the file.
+    pub(crate) unsealed_last: u64,
+    /// Up to which record the log is sealed.
+    pub(crate) sealed: u64,
+    pub(crate) data_lsn: Lsn,
+}
+
+/// The lease of a file, known to its inode lock.
+pub(crate) struct LeasedFile {
+    ino: InodeNo,
+    source: Box<dyn LeaseSource>,
+    leases: Arc<Leases>,
+    /// Rank 4.1.
+    state: Mutex<State, { rank::FILE_LEASE }>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    entry: Option<EntryRef>,
+    /// The entry is odd.
+    revoked: bool,
+    /// The entry is older than the map, and still right: blocks were only added.
+    behind: bool,
+    /// The entry is wrong: it has to be written anew before it is handed out.
+    wrong: bool,
+    /// It was served another way since it was asked for (I-LEA-5).
+    served_otherwise: bool,
+    /// The file stays on the mount until all its opens have ended.
+    suspended: bool,
+    /// No client does I/O on it any more since.
+    quiet: bool,
+    /// Of the entry.
+    data_lsn: u64,
+    sharing: u64,
+}
+
+impl LeasedFile {
+    /// Makes the lease of a file, which hands out nothing.
+    pub(crate) fn new(ino: InodeNo, leases: Arc<Leases>, source: Box<dyn LeaseSource>) -> Self {
+        Self { ino, source, leases, state: Mutex::default() }
+    }
+
+    /// Publishes the file, and asks for it to be handed out when the exclusive lock, which the
+    /// caller holds, is released.
+    pub(crate) fn publish(&self, data_lsn: Lsn) -> Result<(), Reason> {
+        let mut state = self.state.lock();
+        if state.suspended {
+            return Err(Reason::Suspended);
+        }
+        if state.entry.is_none() {
+            let nothing = FileLease {
+                may_read: false,
+                may_write: false,
+                may_sync: false,
+                size_bytes: 0,
+                unsealed_last: 0,
+                data_lsn: data_lsn.0,
+                sharing: 0,
+                extents: &[],
+            };
+            let published = self.leases.table.lock().publish(self.ino.0, &nothing);
+            let entry = published.map_err(|error| match error {
+                PublishError::Full => Reason::TooManyFiles,
+                // Another inode of this number was loaded before and has not gone yet.
+                PublishError::Published => Reason::Failed,
+            })?;
+            *state = State { entry: Some(entry), revoked: true, ..State::default() };
+        }
+        (state.wrong, state.served_otherwise) = (true, false);
+        Ok(())
+    }
+
+    /// Returns what a client needs to find the file, where it is published; it may be taken back at
+    /// this moment, and comes back by itself.
+    pub(crate) fn lease(&self) -> Option<Lease> {
+        let state = self.state.lock();
+        let entry = state.entry.filter(|_| !state.suspended && !state.served_otherwise)?;
+        Some(Lease { entry: entry.index, generation: entry.generation })
+    }
+
+    pub(crate) fn is_handed_out(&self) -> bool {
+        let state = self.state.lock();
+        state.entry.is_some() && !state.revoked
+    }
+
+    /// Returns whether the entry says less than it could.
+    pub(crate) fn is_behind(&self) -> bool {
+        let state = self.state.lock();
+        state.entry.is_some()
+            && !state.revoked
+            && (state.behind || state.sharing != self.leases.control.sharing())
+    }
+
+    /// Keeps the file on the mount until all its opens have ended. The caller takes the exclusive
+    /// lock once before it relies on that.
+    pub(crate) fn suspend(&self) {
+        self.state.lock().suspended = true;
+    }
+
+    /// The exclusive lock was taken since.
+    pub(crate) fn set_quiet(&self) {
+        let mut state = self.state.lock();
+        state.quiet = state.suspended;
+    }
+
+    /// Returns whether the file stays on the mount, and no client does I/O on it any more.
+    pub(crate) fn is_quiet(&self) -> bool {
+        self.state.lock().quiet
+    }
+
+    /// Publishes the file no more. The exclusive lock is held.
+    pub(crate) fn retract(&self) {
+        let mut state = self.state.lock();
+        let entry = state.entry;
+        assert!(entry.is_none() || state.revoked, "I-LEA-1: what is retracted was taken back");
+        *state = State::default();
+        if let Some(entry) = entry {
+            self.leases.table.lock().retract(entry);
+        }
+    }
+
+    /// The map changed, under its lock; `only_adds`: what the entry says is still right.
+    pub(crate) fn map_changed(&self, only_adds: bool) {
+        let mut state = self.state.lock();
+        if only_adds {
+            state.behind = true;
+        } else if !planted(PlantedBug::LeaseMapNotRewritten) {
+            state.wrong = true;
+        }
+    }
+
+    /// A record that a data sync of the file needs is in the log.
+    pub(crate) fn note_data(&self, lsn: Lsn) {
+        let mut state = self.state.lock();
+        let Some(entry) = state.entry.filter(|_| lsn.0 > state.data_lsn) else { return };
+        state.data_lsn = lsn.0;
+        self.leases.control.set_data_lsn(entry, lsn.0);
+    }
+
+    /// Returns whether clients wrote to the file since this was last asked.
+    pub(crate) fn take_touched(&self) -> bool {
+        let entry = self.state.lock().entry;
+        entry.is_some_and(|entry| self.leases.take_touched(self.ino, entry))
+    }
+
+    /// Returns the set of checkpoints that the entry is to be written for, where writing it anew is
+    /// of use.
+    pub(crate) fn due(&self, unsealed_last: u64, sealed: u64) -> Option<u64> {
+        let sharing = self.leases.control.sharing();
+        Self::is_due(&self.state.lock(), sharing, unsealed_last <= sealed).then_some(sharing)
+    }
+
+    fn is_due(state: &State, sharing: u64, all_sealed: bool) -> bool {
+        let old = state.sharing != sharing || state.behind;
+        state.entry.is_some() && (state.wrong || (old && all_sealed))
+    }
+
+    /// Writes the entry anew where that is still of use; the inode lock is held, shared or
+    /// exclusive, and the map's, so that it stays. The extents were found for `sharing`: a change of
+    /// the set of checkpoints since makes the entry old at once.
+    pub(crate) fn rewrite(&self, sharing: u64, with: Entry, extents: &[Extent]) {
+        let mut state = self.state.lock();
+        let all_sealed = with.unsealed_last <= with.sealed;
+        let Some(entry) = state.entry.filter(|_| Self::is_due(&state, sharing, all_sealed)) else {
+            return;
+        };
+        if !state.revoked {
+            self.leases.control.revoke(entry);
+        }
+        state.data_lsn = state.data_lsn.max(with.data_lsn.0);
+        let file = FileLease {
+            may_read: true,
+            may_write: true,
+            may_sync: true,
+            size_bytes: with.size_bytes,
+            unsealed_last: with.unsealed_last,
+            data_lsn: state.data_lsn,
+            sharing,
+            extents,
+        };
+        self.leases.table.lock().rewrite(entry, &file);
+        (state.wrong, state.behind, state.sharing) = (false, false, sharing);
+        if !state.revoked {
+            self.leases.control.restore(entry);
+        }
+    }
+
+    /// Returns whether the entry must be written anew now: blocks left the map while the entry is
+    /// handed out.
+    pub(crate) fn is_wrong_in_use(&self) -> bool {
+        let state = self.state.lock();
+        state.wrong && !state.revoked
+    }
+
+    /// Returns whether the file may be handed out again, as it is served now.
+    pub(crate) fn may_come_back(&self, served: bool) -> bool {
+        let mut state = self.state.lock();
+        if state.entry.is_none() {
+            return false;
+        }
+        state.served_otherwise |= !served;
+        !state.served_otherwise && !state.suspended
+    }
+
+    /// Hands the file out again, unless its entry is wrong.
+    pub(crate) fn restore(&self) {
+        let mut state = self.state.lock();
+        if let Some(entry) = state.entry.filter(|_| state.revoked && !state.wrong) {
+            state.revoked = false;
+            self.leases.control.restore(entry);
+        }
+    }
+}
+
+impl Outside for LeasedFile {
+    fn recall(&self, help: &mut dyn FnMut()) {
+        let entry = {
+            let mut state = self.state.lock();
+            let Some(entry) = state.entry.filter(|_| !state.revoked) else { return };
+            state.revoked = true;
+            self.leases.control.revoke(entry);
+            entry
+        };
+        self.leases.drain(self.ino, entry, help);
+    }
+
+    fn readmit(&self) {
+        if std::thread::panicking() {
+            return;
+        }
+        self.source.readmit(self);
+    }
+}
+
+impl std::fmt::Debug for LeasedFile {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "LeasedFile(inode {})", self.ino.0)
+    }
+}
+
+/// Joins runs that continue each other in the file and on the device.
+pub(crate) fn joined(runs: impl Iterator<Item = Extent>, max: usize) -> Vec<Extent> {
+    let mut out: Vec<Extent> = Vec::new();
+    for run in runs {
+        let full = out.len() == max;
+        match out.last_mut() {
+            Some(last)
+                if last.logical + last.len == run.logical
+                    && last.device + last.len == run.device
+                    && last.is_writable == run.is_writable =>
+            {
+                last.len += run.len;
+            }
+            _ if full => break,
+            _ => out.push(run),
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn runs_are_joined_where_nothing_sets_them_apart() {
+        let run = |logical, device, len, is_writable| Extent { logical, device, len, is_writable };
+        let runs = [run(0, 100, 10, true), run(10, 110, 5, true), run(15, 115, 5, false)];
+        let more = [run(20, 120, 5, false), run(30, 130, 1, false), run(31, 200, 1, false)];
+        let all = || runs.into_iter().chain(more);
+        let expected = [
+            run(0, 100, 15, true),
+            run(15, 115, 10, false),
+            run(30, 130, 1, false),
+            run(31, 200, 1, false),
+        ];
+        assert_eq!(joined(all(), 10), expected);
+        assert_eq!(joined(all(), 2), expected[..2]);
+    }
+}

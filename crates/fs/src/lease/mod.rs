@@ -1,0 +1,301 @@
+//! Leases: processes that read and write the blocks of a file on the device by themselves.
+//!
+//! A file in `concurrent` mode may be *published*: an entry in memory that other processes map says
+//! where its written blocks lie. The protocol over that memory is `bedplate-lease`'s; what may be
+//! published, and when it must be taken back, is decided here.
+//!
+//! ```text
+//!   File::lease() ─► published ◄──────────────────────── map, size and marks written anew (readmit)
+//!                       │  ▲                                       ▲
+//!     exclusive lock ───┘  └── changes that only add: not at once  │ the lock is released, and nothing
+//!     (recall): odd, waits for all slots ──► revoked ──────────────┘ keeps the file on the mount
+//!                                               │
+//!                                               └─► suspended: another mode, held bytes, pages of the kernel
+//! ```
+//!
+//! A client's I/O is I/O under the shared inode lock: it begins only while the entry is even, and
+//! the exclusive lock waits for it. So what the exclusive lock protects needs no other rule, and
+//! what happens under the shared one needs these:
+//!
+//! - I-LEA-1: a map holds written blocks of the file. Changes that only add leave an older map
+//!   right, so they write it anew later; blocks that leave the file under the shared lock become
+//!   free only after the exclusive lock was taken once (I-IO-7), and so after all slots.
+//! - I-LEA-2: writing is allowed only in blocks that nothing else needs, as of the generation of
+//!   checkpoints that the entry names; a change of the set takes it off all files with one store,
+//!   before the freeze lets anything go on.
+//! - I-LEA-3: bytes that a checksum in the log vouches for are written by no client: the entry
+//!   names the last such record of what its map holds.
+//! - I-LEA-4: while bytes of a file are held in memory the file is revoked; no copy of a sector
+//!   outlives the lock under which it was made (I-HLD-1 asks for both).
+//! - I-LEA-5: a file that was served otherwise in between is handed out again only when asked for
+//!   anew, by a caller that has made sure that no other cache keeps bytes of it.
+
+mod client;
+mod file;
+mod report;
+
+pub use client::LeaseClient;
+pub(crate) use file::{Entry, LeaseSource, LeasedFile, MAP_EXTENTS_MAX, joined};
+pub use report::{LeaseReport, LeaseWait, LeasedBy, LeasedInode};
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use bedplate_block::sync::{Mutex, rank};
+use bedplate_block::{SharedMemory, Sharing};
+use bedplate_lease::{ClientSlots, Control, EntryRef, Geometry, Holder, Publisher, State};
+use bedplate_store::{LogWatch, PlantedBug, planted};
+
+use crate::{Error, ErrorKind, InodeNo, Lsn, Result};
+
+/// How many files can be published at once.
+const FILES_MAX: usize = 4096;
+/// How many extents all maps together have at most; the memory is taken where it is used.
+const EXTENTS_MAX: usize = 1 << 20;
+/// How many clients there can be.
+const CLIENTS_MAX: usize = 4096;
+
+/// How long a wait for a client spins, and how long it sleeps at most between two looks.
+const SPIN: Duration = Duration::from_micros(50);
+const SLEEP_MAX: Duration = Duration::from_millis(1);
+/// How often a wait completes I/O in flight of this process.
+const HELP_EVERY: Duration = Duration::from_millis(2);
+/// After how long a wait is told of.
+const TELL_AFTER: Duration = Duration::from_millis(100);
+
+/// What a mount knows of its leases.
+#[derive(Debug)]
+pub(crate) struct Leases {
+    memory: SharedMemory,
+    control: Control<SharedMemory>,
+    /// Leaf: which entries are in use.
+    table: Mutex<Publisher<SharedMemory>, { rank::LEASE_TABLE }>,
+    /// Leaf.
+    clients: Mutex<Arc<Vec<Arc<LeaseClient>>>, { rank::LEASE_LISTS }>,
+    /// Leaf: files that clients wrote to, for a front end that keeps their attributes.
+    touched: Mutex<BTreeSet<InodeNo>, { rank::LEASE_LISTS }>,
+    /// Leaf: waits that take long.
+    waits: Mutex<Vec<LeaseWait>, { rank::LEASE_LISTS }>,
+    revocations: AtomicU64,
+    long_waits: AtomicU64,
+}
+
+impl Leases {
+    /// Makes the memory; nothing is published.
+    pub(crate) fn new(mount: u64, alignment_bytes: u64, device_bytes: u64) -> Result<Self> {
+        let geometry = Geometry {
+            mount,
+            alignment_bytes,
+            entries: FILES_MAX,
+            extents: EXTENTS_MAX,
+            device_bytes,
+        };
+        let failed = |why: &dyn std::fmt::Display| {
+            Error::new(ErrorKind::Io, format!("no memory can be shared for leases: {why}"))
+        };
+        let memory = SharedMemory::new("bedplate-leases", geometry.words(), Sharing::ReadOnly)
+            .map_err(|error| failed(&error))?;
+        let table = Publisher::create(memory.clone(), geometry).map_err(|error| failed(&error))?;
+        Ok(Self {
+            memory,
+            control: table.control().clone(),
+            table: Mutex::new(table),
+            clients: Mutex::default(),
+            touched: Mutex::default(),
+            waits: Mutex::default(),
+            revocations: AtomicU64::new(0),
+            long_waits: AtomicU64::new(0),
+        })
+    }
+
+    pub(crate) fn memory(&self) -> &SharedMemory {
+        &self.memory
+    }
+
+    /// Hands out from now on what is published.
+    pub(crate) fn serve(&self) {
+        self.control.set_state(State::Serving);
+    }
+
+    /// Returns whether anything is handed out.
+    pub(crate) fn is_serving(&self) -> bool {
+        self.control.state() == State::Serving
+    }
+
+    /// Takes everything back at once, without waiting.
+    pub(crate) fn stop(&self) {
+        self.control.set_state(State::Stopped);
+    }
+
+    /// Waits until no client does I/O. Nothing is handed out.
+    pub(crate) fn drain_all(&self) {
+        let clients = self.clients();
+        let mut wait = Wait::new(self, None);
+        let busy = |client: &Arc<LeaseClient>| client.holder(|_| true);
+        while let Some((client, holder)) =
+            clients.iter().find_map(|client| busy(client).map(|holder| (client, holder)))
+        {
+            wait.step(client, &holder, &mut || {});
+        }
+    }
+
+    /// The set of checkpoints changed: no file is written before its map was made anew (I-LEA-2).
+    pub(crate) fn sharing_changed(&self) {
+        if planted(PlantedBug::LeaseOutlivesCheckpoint) {
+            return;
+        }
+        // One at a time.
+        let _table = self.table.lock();
+        self.control.change_sharing();
+    }
+
+    /// Takes in a client.
+    pub(crate) fn attach(
+        &self,
+        pid: u32,
+        uid: u32,
+        is_alive: Box<dyn Fn() -> bool + Send + Sync>,
+    ) -> Result<Arc<LeaseClient>> {
+        let mut clients = self.clients.lock();
+        if clients.len() >= CLIENTS_MAX {
+            return Err(Error::new(
+                ErrorKind::Busy,
+                format!("{CLIENTS_MAX} processes have leases: no more can"),
+            ));
+        }
+        let client = Arc::new(LeaseClient::new(pid, uid, FILES_MAX, is_alive)?);
+        // Before the client gets the memory: whatever it begins is waited for.
+        Arc::make_mut(&mut clients).push(Arc::clone(&client));
+        Ok(client)
+    }
+
+    /// Lets go of a client that has ended.
+    pub(crate) fn detach(&self, client: &Arc<LeaseClient>) {
+        client.set_gone();
+        let mut clients = self.clients.lock();
+        Arc::make_mut(&mut clients).retain(|other| !Arc::ptr_eq(other, client));
+    }
+
+    fn clients(&self) -> Arc<Vec<Arc<LeaseClient>>> {
+        Arc::clone(&self.clients.lock())
+    }
+
+    /// Waits until no slot holds a file that is revoked.
+    fn drain(&self, ino: InodeNo, entry: EntryRef, help: &mut dyn FnMut()) {
+        self.revocations.fetch_add(1, Ordering::Relaxed);
+        if planted(PlantedBug::LeaseNotDrained) {
+            return;
+        }
+        let clients = self.clients();
+        let at = std::cell::Cell::new(0);
+        let look = |entry: u32| {
+            let of = |index: usize| clients[index].holder(|holder| holder.entry == entry);
+            let found = (0..clients.len()).find_map(|index| of(index).map(|it| (index, it)));
+            found.map(|(index, holder)| {
+                at.set(index);
+                holder
+            })
+        };
+        let mut wait = Wait::new(self, Some(ino));
+        self.control.drain(entry, look, |holder| wait.step(&clients[at.get()], holder, help));
+    }
+
+    /// Returns whether a client wrote to a file since this was last asked.
+    fn take_touched(&self, ino: InodeNo, entry: EntryRef) -> bool {
+        let clients = self.clients();
+        let mut touched = false;
+        for client in clients.iter() {
+            touched |= client.slots.take_touched(entry.index);
+        }
+        if touched {
+            self.touched.lock().insert(ino);
+        }
+        touched
+    }
+
+    /// Returns the files that were written to since this was last asked, as far as that was noticed.
+    pub(crate) fn take_touched_inodes(&self) -> BTreeSet<InodeNo> {
+        std::mem::take(&mut *self.touched.lock())
+    }
+}
+
+impl LogWatch for Leases {
+    fn progressed(&self, durable: Lsn, sealed: Lsn) {
+        self.control.set_durable(durable.0);
+        self.control.set_sealed(sealed.0);
+    }
+
+    fn failed(&self) {
+        self.stop();
+    }
+}
+
+/// A wait for clients.
+struct Wait<'a> {
+    leases: &'a Leases,
+    ino: Option<InodeNo>,
+    began: Instant,
+    helped: Instant,
+    sleep: Duration,
+    told: bool,
+}
+
+impl<'a> Wait<'a> {
+    fn new(leases: &'a Leases, ino: Option<InodeNo>) -> Self {
+        let now = Instant::now();
+        Self { leases, ino, began: now, helped: now, sleep: SPIN, told: false }
+    }
+
+    /// Passes some time.
+    fn step(&mut self, client: &LeaseClient, holder: &Holder, help: &mut dyn FnMut()) {
+        let waited = self.began.elapsed();
+        if waited < SPIN {
+            std::hint::spin_loop();
+            return;
+        }
+        client.look_whether_alive();
+        if self.helped.elapsed() >= HELP_EVERY {
+            help();
+            self.helped = Instant::now();
+        }
+        if waited >= TELL_AFTER && !self.told {
+            self.told = true;
+            self.tell(client, holder);
+        }
+        std::thread::sleep(self.sleep);
+        self.sleep = (self.sleep * 2).min(SLEEP_MAX);
+    }
+
+    fn tell(&self, client: &LeaseClient, holder: &Holder) {
+        let wait = LeaseWait {
+            pid: client.pid,
+            process: client::describe(client.pid),
+            inode: self.ino,
+            writes: holder.writes,
+        };
+        tracing::warn!("{wait}");
+        self.leases.long_waits.fetch_add(1, Ordering::Relaxed);
+        self.leases.waits.lock().push(wait);
+    }
+}
+
+impl Drop for Wait<'_> {
+    fn drop(&mut self) {
+        if self.told {
+            let mut waits = self.leases.waits.lock();
+            if let Some(at) = waits.iter().position(|wait| wait.inode == self.ino) {
+                waits.remove(at);
+            }
+            drop(waits);
+            tracing::warn!(
+                "the wait for a process with a lease ended after {:.1?}",
+                self.began.elapsed()
+            );
+        }
+    }
+}
+
+/// The daemon's view of the slots of a client.
+type Slots = ClientSlots<SharedMemory>;

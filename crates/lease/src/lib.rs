@@ -1,0 +1,50 @@
+//! The lease: a program's own thread reads and writes the device, and the daemon can take that
+//! back.
+//!
+//! Two pieces of shared memory and a socket. *Control* is written by the daemon alone and says
+//! which extents of which files may be touched; *slots*, one piece for each client, say which file
+//! a thread is at this moment doing I/O on. This crate has the layout of both, the two halves of
+//! the protocol over them, and the messages. It makes no system call, so the models in its tests
+//! run the very code that programs run.
+//!
+//! ```text
+//!            daemon                                 client
+//!   Publisher ── entry, map ──► control ──────────► Reader::begin_io
+//!   Control   ── seq, LSNs ───►    │                   │ 1. busy = file      (full fence)
+//!       │ revoke: seq odd, fence   │                   │ 2. seq, map, flags, seq again
+//!       └ wait until no slot ◄─── slots ◄──────────────┘ 3. I/O    4. busy = 0
+//! ```
+//!
+//! Either the daemon's look at the slots comes after step 1, then it sees the slot and waits; or it
+//! comes before, then the sequence was odd before step 2 and the client gives up.
+//!
+//! # Invariants
+//!
+//! - I-LSE-1: I/O under a lease goes only to blocks that the map of the file held when the daemon
+//!   last ended a revocation of it: whatever a revocation waited for has ended, and what begins
+//!   after it sees the new map.
+//! - I-LSE-2: an entry is rewritten and retracted only while its sequence is odd.
+//! - I-LSE-3: an entry that is used again has another generation, so that no client takes one
+//!   file's map for another's.
+#![forbid(unsafe_code)]
+
+mod direction;
+mod layout;
+mod map_space;
+mod planted;
+mod publisher;
+mod reader;
+mod reason;
+mod slots;
+#[cfg(test)]
+mod tests;
+pub mod wire;
+mod words;
+
+pub use direction::Direction;
+pub use layout::{Geometry, LAYOUT_VERSION, LayoutError, State};
+pub use publisher::{Control, Coverage, EntryRef, Extent, FileLease, PublishError, Publisher};
+pub use reader::{Io, Lease, Permit, Reader};
+pub use reason::{Fallback, Reason};
+pub use slots::{ClientSlots, Counters, Holder, SLOTS_PER_CLIENT, Slots, slots_words};
+pub use words::Words;

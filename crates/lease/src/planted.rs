@@ -1,0 +1,45 @@
+//! Mistakes that tests switch on, to show that the models find them. Elsewhere the question is the
+//! constant `false`.
+
+/// A mistake, where a slip of the hand would make it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Mistake {
+    /// The slot is set without a fence before the sequence is read.
+    NoFence,
+    /// The sequence is not looked at again after the map was read.
+    SequenceReadOnce,
+    /// Nothing asks whether a record that replay looks at names the blocks.
+    UnsealedWritten,
+    /// The write flag outlives a checkpoint.
+    SharingIgnored,
+    /// An entry of another file counts as the one that was looked up.
+    GenerationIgnored,
+    /// The map is rewritten while its sequence is even.
+    RewrittenInTheOpen,
+    /// A change of the map goes on although a slot holds the file.
+    NotDrained,
+}
+
+#[cfg(test)]
+thread_local! {
+    static PLANTED: std::cell::Cell<Option<Mistake>> = const { std::cell::Cell::new(None) };
+}
+
+/// Plants a mistake in this thread, or takes it away.
+#[cfg(test)]
+pub(crate) fn plant(mistake: Option<Mistake>) {
+    PLANTED.with(|planted| planted.set(mistake));
+}
+
+/// Tells whether this mistake is planted.
+#[cfg(test)]
+pub(crate) fn planted(mistake: Mistake) -> bool {
+    PLANTED.with(|planted| planted.get() == Some(mistake))
+}
+
+/// Tells whether this mistake is planted: never.
+#[cfg(not(test))]
+#[inline]
+pub(crate) const fn planted(_mistake: Mistake) -> bool {
+    false
+}

@@ -1,0 +1,247 @@
+//! The client's half: may this I/O go to the device, and where?
+
+use std::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
+
+use crate::direction::Direction;
+use crate::layout::{
+    DURABLE, EXTENT_WORDS, Geometry, LayoutError, SEALED, SHARING, STATE, State, WRITABLE, entry,
+    first_bucket, flag,
+};
+use crate::planted::{Mistake, planted};
+use crate::reason::Fallback;
+use crate::slots::Slots;
+use crate::words::Words;
+
+/// A file as a client knows it: its entry, and which use of the entry.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Lease {
+    /// The entry's number.
+    pub entry: u32,
+    /// What its generation has to be.
+    pub generation: u64,
+}
+
+/// A read or a write.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Io {
+    /// [`Direction::Read`] or [`Direction::Write`].
+    pub direction: Direction,
+    /// The place in the file, in bytes.
+    pub offset: u64,
+    /// The length in bytes.
+    pub len: u64,
+}
+
+/// I/O may go to the device, until the slot is cleared.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Permit {
+    /// The place on the device, in bytes.
+    pub device_offset: u64,
+}
+
+/// The client's view of the control memory. It believes nothing there that passes the memory or
+/// the device.
+#[derive(Debug, Clone)]
+pub struct Reader<W> {
+    words: W,
+    geometry: Geometry,
+}
+
+impl<W: Words> Reader<W> {
+    /// Looks at memory that the daemon made.
+    pub fn open(words: W) -> Result<Self, LayoutError> {
+        let geometry = Geometry::read(&words)?;
+        Ok(Self { words, geometry })
+    }
+
+    /// Returns what the header says.
+    pub fn geometry(&self) -> &Geometry {
+        &self.geometry
+    }
+
+    /// Returns what the mount as a whole allows now.
+    pub fn state(&self) -> State {
+        State::of(self.words.load(STATE, SeqCst))
+    }
+
+    /// Looks an inode up. Nothing where it is not published, or being changed right now.
+    pub fn find(&self, inode: u64) -> Option<Lease> {
+        let first = first_bucket(inode);
+        for i in 0..self.geometry.buckets() {
+            let bucket = self.geometry.bucket_at(first.wrapping_add(i));
+            let index = self.words.load(bucket, Acquire).checked_sub(1)?;
+            if index < self.geometry.entries as u64
+                && let Some(lease) = self.lease_of(index as u32, inode)
+            {
+                return Some(lease);
+            }
+        }
+        None
+    }
+
+    /// The inode and the generation have to be of one moment.
+    fn lease_of(&self, index: u32, inode: u64) -> Option<Lease> {
+        let at = self.geometry.entry_at(index as usize);
+        let seq = self.words.load(at + entry::SEQ, Acquire);
+        let is_meant = self.words.load(at + entry::INODE, Acquire) == inode;
+        let generation = self.words.load(at + entry::GENERATION, Acquire);
+        let is_still = self.words.load(at + entry::SEQ, Relaxed) == seq;
+        (seq.is_multiple_of(2) && is_meant && is_still)
+            .then_some(Lease { entry: index, generation })
+    }
+
+    /// Sets the slot and asks whether the I/O may go to the device. The caller does it and clears
+    /// the slot with [`Slots::leave`]; where the answer is no, the slot is clear and the call is
+    /// counted.
+    #[inline]
+    pub fn begin_io<S: Words>(
+        &self,
+        slots: &Slots<S>,
+        slot: usize,
+        lease: Lease,
+        io: Io,
+    ) -> Result<Permit, Fallback> {
+        slots.enter(slot, lease.entry, io.direction);
+        let asked = self.permit(lease, io);
+        self.settle(slots, slot, asked)
+    }
+
+    /// Sets the slot and asks whether a flush of the device is all that a data sync of the file
+    /// takes, as [`begin_io`](Self::begin_io) does.
+    pub fn begin_sync<S: Words>(
+        &self,
+        slots: &Slots<S>,
+        slot: usize,
+        lease: Lease,
+    ) -> Result<(), Fallback> {
+        slots.enter(slot, lease.entry, Direction::Sync);
+        let asked = self.may_sync(lease);
+        self.settle(slots, slot, asked)
+    }
+
+    fn settle<S: Words, T>(
+        &self,
+        slots: &Slots<S>,
+        slot: usize,
+        asked: Result<T, Fallback>,
+    ) -> Result<T, Fallback> {
+        asked.inspect_err(|fallback| {
+            slots.leave(slot);
+            slots.count_fallback(slot, *fallback);
+        })
+    }
+
+    #[inline]
+    fn permit(&self, lease: Lease, io: Io) -> Result<Permit, Fallback> {
+        let mask = self.geometry.alignment_bytes - 1;
+        if (io.offset | io.len) & mask != 0 || io.len == 0 {
+            return Err(Fallback::Unaligned);
+        }
+        let (at, seq) = self.enter(lease)?;
+        let get = |word| self.words.load(at + word, Acquire);
+        let writes = io.direction == Direction::Write;
+        let state = State::of(self.words.load(STATE, SeqCst));
+        if state == State::Stopped || (state == State::ReadOnly && writes) {
+            return Err(Fallback::State);
+        }
+        if get(entry::FLAGS) & if writes { flag::WRITE } else { flag::READ } == 0 {
+            return Err(Fallback::Forbidden);
+        }
+        if io.offset.checked_add(io.len).is_none_or(|end| end > get(entry::SIZE)) {
+            return Err(Fallback::BeyondSize);
+        }
+        if writes {
+            self.may_write(at)?;
+        }
+        let device_offset = self.find_extent(at, io)?;
+        self.still(at, seq)?;
+        Ok(Permit { device_offset })
+    }
+
+    /// Returns where the entry lies, and its sequence.
+    fn enter(&self, lease: Lease) -> Result<(usize, u64), Fallback> {
+        if lease.entry as usize >= self.geometry.entries {
+            return Err(Fallback::Other);
+        }
+        let at = self.geometry.entry_at(lease.entry as usize);
+        let seq = self.words.load(at + entry::SEQ, SeqCst);
+        let is_meant = planted(Mistake::GenerationIgnored)
+            || self.words.load(at + entry::GENERATION, Acquire) == lease.generation;
+        if seq.is_multiple_of(2) && is_meant { Ok((at, seq)) } else { Err(Fallback::Revoked) }
+    }
+
+    /// What was read since [`enter`](Self::enter) belongs together: all loads between were
+    /// acquiring, so this one comes after them.
+    fn still(&self, at: usize, seq: u64) -> Result<(), Fallback> {
+        if self.words.load(at + entry::SEQ, Relaxed) == seq || planted(Mistake::SequenceReadOnce) {
+            return Ok(());
+        }
+        Err(Fallback::Revoked)
+    }
+
+    /// No replay looks at the blocks, and no checkpoint came since the map was made.
+    fn may_write(&self, at: usize) -> Result<(), Fallback> {
+        let get = |word| self.words.load(at + word, Acquire);
+        let sealed = self.words.load(SEALED, Acquire);
+        if get(entry::UNSEALED) > sealed && !planted(Mistake::UnsealedWritten) {
+            return Err(Fallback::Unsealed);
+        }
+        let sharing = self.words.load(SHARING, SeqCst);
+        if get(entry::SHARING) != sharing && !planted(Mistake::SharingIgnored) {
+            return Err(Fallback::Shared);
+        }
+        Ok(())
+    }
+
+    /// Looks for the one extent that covers the range.
+    fn find_extent(&self, at: usize, io: Io) -> Result<u64, Fallback> {
+        let place = self.words.load(at + entry::MAP_AT, Acquire);
+        let count = self.words.load(at + entry::MAP_COUNT, Acquire);
+        let all = self.geometry.extents as u64;
+        if place > all || count > all - place {
+            return Err(Fallback::Other);
+        }
+        let word = |extent: u64, word: usize| {
+            let at = self.geometry.map_at() + (place + extent) as usize * EXTENT_WORDS + word;
+            self.words.load(at, Acquire)
+        };
+        let (mut low, mut high) = (0, count);
+        while low < high {
+            let middle = low + (high - low) / 2;
+            if word(middle, 0) <= io.offset { low = middle + 1 } else { high = middle }
+        }
+        let extent = low.checked_sub(1).ok_or(Fallback::Unmapped)?;
+        let (logical, device, bytes) = (word(extent, 0), word(extent, 1), word(extent, 2));
+        // A map that changes meanwhile may be anything: no sum may overflow.
+        let into = io.offset.checked_sub(logical).ok_or(Fallback::Unmapped)?;
+        let end = into.checked_add(io.len).ok_or(Fallback::Unmapped)?;
+        if end > bytes & !WRITABLE {
+            return Err(Fallback::Unmapped);
+        }
+        if io.direction == Direction::Write && bytes & WRITABLE == 0 {
+            return Err(Fallback::Forbidden);
+        }
+        self.on_device(device.checked_add(into), io.len).ok_or(Fallback::Other)
+    }
+
+    fn on_device(&self, offset: Option<u64>, len: u64) -> Option<u64> {
+        let offset = offset?;
+        let is_inside = offset.checked_add(len)? <= self.geometry.device_bytes;
+        (is_inside && offset & (self.geometry.alignment_bytes - 1) == 0).then_some(offset)
+    }
+
+    fn may_sync(&self, lease: Lease) -> Result<(), Fallback> {
+        let (at, seq) = self.enter(lease)?;
+        let get = |word| self.words.load(at + word, Acquire);
+        if State::of(self.words.load(STATE, SeqCst)) != State::Serving {
+            return Err(Fallback::State);
+        }
+        if get(entry::FLAGS) & flag::SYNC == 0 {
+            return Err(Fallback::Forbidden);
+        }
+        if get(entry::DATA_LSN) > self.words.load(DURABLE, Acquire) {
+            return Err(Fallback::Unsynced);
+        }
+        self.still(at, seq)
+    }
+}

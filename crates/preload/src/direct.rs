@@ -1,0 +1,315 @@
+//! I/O from the calling thread to the device, where the lease allows it. `None` is: ask the mount.
+//!
+//! - I-LSE-4: a descriptor that is no longer the file for which the lease was given does no I/O
+//!   under it: it is compared with the guard after the slot is set.
+
+use std::ffi::c_void;
+
+use bedplate_lease::{Direction, Fallback, Io, Lease, State};
+
+use crate::maps;
+use crate::mount::{self, Mount};
+use crate::open;
+use crate::sys::{self, Fd, syscall};
+use crate::table::Open;
+use crate::thread;
+
+/// Memory of the caller's.
+#[derive(Clone, Copy)]
+pub enum Memory {
+    /// One buffer.
+    Buffer(*mut c_void, usize),
+    /// Several, which are aligned.
+    Vector(*const libc::iovec, usize, usize),
+}
+
+impl Memory {
+    fn len(self) -> usize {
+        match self {
+            Self::Buffer(_, len) | Self::Vector(_, _, len) => len,
+        }
+    }
+
+    /// Tells whether it may be a mapping of a file: the fault of a page would ask the mount, while
+    /// the mount waits for the slot.
+    fn is_mapped(self) -> bool {
+        match self {
+            Self::Buffer(at, len) => maps::may_hold(at as usize, len),
+            Self::Vector(..) => maps::may_hold(0, usize::MAX),
+        }
+    }
+}
+
+/// An open file with its mount, and the slot of this thread, which is set.
+struct Visit {
+    open: Open,
+    mount: &'static Mount,
+    slot: usize,
+}
+
+/// Finds a lease for the descriptor and the thread's slot.
+fn enter(fd: Fd) -> Option<Visit> {
+    let open = open::find(fd)?;
+    let mount = mount::get(open.mount)?;
+    let Some(slot) = thread::slot(open.mount, mount) else {
+        mount.slots.count_unserved();
+        return None;
+    };
+    let now = sys::stack_pointer();
+    if mount.slots.is_set(slot) && !was_left(mount, slot, now) {
+        mount.slots.count_unserved();
+        return None;
+    }
+    mount.slots.note_frame(slot, now);
+    Some(Visit { open, mount, slot })
+}
+
+/// Tells whether the call that set the slot was left by `siglongjmp`: this one is not below it on
+/// the stack. A call on a signal's own stack cannot tell.
+#[cold]
+fn was_left(mount: &Mount, slot: usize, now: u64) -> bool {
+    const STACK_BYTES_MAX: u64 = 1 << 23;
+    let was = mount.slots.frame(slot);
+    let is_left = now >= was && now - was < STACK_BYTES_MAX && !sys::is_on_signal_stack();
+    if is_left {
+        mount.slots.leave(slot);
+    }
+    is_left
+}
+
+impl Visit {
+    /// Compares the descriptor with what it was (I-LSE-4).
+    fn is_still(&self, fd: Fd) -> bool {
+        if self.mount.has_query {
+            return sys::is_same(fd, self.open.guard) == Some(true);
+        }
+        let flags = |fd| sys::fcntl(fd, libc::F_GETFL, 0);
+        let (now, was) = (sys::identity(fd), sys::identity(self.open.guard));
+        now.is_some() && now == was && flags(fd) == flags(self.open.guard)
+    }
+
+    /// Ends a visit that came to nothing.
+    fn give_up<T>(&self, fallback: Fallback) -> Option<T> {
+        self.mount.slots.leave(self.slot);
+        self.mount.slots.count_fallback(self.slot, fallback);
+        None
+    }
+
+    /// As above, of a descriptor that is another file's.
+    #[cold]
+    fn lost<T>(&self, fd: Fd) -> Option<T> {
+        self.give_up::<()>(Fallback::Other);
+        open::closing(fd);
+        None
+    }
+}
+
+/// Reads or writes at a place; the whole of it, or nothing.
+#[inline]
+pub fn io(fd: Fd, direction: Direction, memory: Memory, offset: i64) -> Option<isize> {
+    let visit = enter(fd)?;
+    let Visit { open, mount, slot } = &visit;
+    let is_allowed = match direction {
+        Direction::Read => open.may_read,
+        _ => open.may_write && !mount.is_read_only,
+    };
+    let Ok(place) = u64::try_from(offset) else { return None };
+    if !is_allowed {
+        mount.slots.count_fallback(*slot, Fallback::Forbidden);
+        return None;
+    }
+    if memory.is_mapped() {
+        mount.slots.count_fallback(*slot, Fallback::Other);
+        return None;
+    }
+    let io = Io { direction, offset: place, len: memory.len() as u64 };
+    let permit = match mount.reader.begin_io(&mount.slots, *slot, open.lease, io) {
+        Ok(permit) => permit,
+        Err(fallback) => return refused(fd, &visit, fallback),
+    };
+    if !visit.is_still(fd) {
+        return visit.lost(fd);
+    }
+    let errno = sys::errno();
+    let done = transfer(&visit, direction, memory, permit.device_offset);
+    sys::set_errno(errno);
+    // Errors too are the mount's to find and to report.
+    if done != Some(memory.len() as isize) {
+        return visit.give_up(if done.is_none() { Fallback::Unaligned } else { Fallback::Other });
+    }
+    if direction == Direction::Write {
+        mount.slots.touch(open.lease.entry);
+    }
+    mount.slots.count_done(*slot, direction);
+    mount.slots.leave(*slot);
+    if direction == Direction::Write && open.is_durable && !make_durable(fd) {
+        return Some(-1);
+    }
+    done
+}
+
+/// The lease came to an end where its entry is another file's: the descriptor goes without.
+#[cold]
+fn refused<T>(fd: Fd, visit: &Visit, fallback: Fallback) -> Option<T> {
+    let is_mine = |found: Option<Lease>| found.is_none_or(|lease| lease == visit.open.lease);
+    if fallback == Fallback::Revoked && !is_mine(visit.mount.reader.find(visit.open.inode)) {
+        open::closing(fd);
+    }
+    None
+}
+
+/// Moves the bytes; nothing where memory is not aligned and too long to be copied.
+fn transfer(visit: &Visit, direction: Direction, memory: Memory, at: u64) -> Option<isize> {
+    let (mount, device) = (visit.mount, visit.mount.device);
+    match memory {
+        Memory::Vector(parts, count, _) => {
+            let number = match direction {
+                Direction::Read => libc::SYS_preadv,
+                _ => libc::SYS_pwritev,
+            };
+            // SAFETY: the caller's parts, as for the call that it made.
+            Some(unsafe { syscall!(number, device, parts, count, at, 0) })
+        }
+        Memory::Buffer(buf, len) if (buf as u64).is_multiple_of(mount.memory_alignment) => {
+            Some(whole(device, direction, buf, len, at))
+        }
+        Memory::Buffer(buf, len) => {
+            if len > thread::BOUNCE_BYTES {
+                return None;
+            }
+            let bounce = thread::bounce(visit.open.mount, visit.slot)?.cast::<c_void>();
+            if direction == Direction::Write {
+                // SAFETY: the caller's buffer of `len` bytes; the slot's memory is at least as long
+                // and of this thread while the slot is set.
+                unsafe { std::ptr::copy_nonoverlapping(buf.cast_const(), bounce, len) };
+            }
+            let done = whole(device, direction, bounce, len, at);
+            if direction == Direction::Read && done == len as isize {
+                // SAFETY: as above.
+                unsafe { std::ptr::copy_nonoverlapping(bounce.cast_const(), buf, len) };
+            }
+            Some(done)
+        }
+    }
+}
+
+fn whole(device: Fd, direction: Direction, buf: *mut c_void, len: usize, at: u64) -> isize {
+    let number = match direction {
+        Direction::Read => libc::SYS_pread64,
+        _ => libc::SYS_pwrite64,
+    };
+    // SAFETY: the caller's buffer, as for the call that it made, or the slot's memory.
+    unsafe { syscall!(number, device, buf, len, at) }
+}
+
+/// Makes what was written durable, by a flush or through the mount.
+fn make_durable(fd: Fd) -> bool {
+    let done = sync(fd).unwrap_or_else(|| {
+        // SAFETY: takes a number only.
+        sys::settle(unsafe { syscall!(libc::SYS_fdatasync, fd) })
+    });
+    done == 0
+}
+
+/// Makes the file's data durable by a flush of the device.
+pub fn sync(fd: Fd) -> Option<isize> {
+    let visit = enter(fd)?;
+    let Visit { open, mount, slot } = &visit;
+    if mount.reader.begin_sync(&mount.slots, *slot, open.lease).is_err() {
+        return None;
+    }
+    if !visit.is_still(fd) {
+        return visit.lost(fd);
+    }
+    // SAFETY: takes a number only.
+    let done = unsafe { syscall!(libc::SYS_fdatasync, mount.device) };
+    mount.slots.count_done(*slot, Direction::Sync);
+    mount.slots.leave(*slot);
+    if done == 0 {
+        // A flush that failed in the daemon meanwhile counts for all: the mount reports it.
+        return (mount.reader.state() == State::Serving).then_some(0);
+    }
+    if done == -(libc::EINTR as isize) {
+        return None;
+    }
+    // The kernel reports it once: all have to know before this call returns (S-33).
+    open::flush_failed(mount, -done as i32);
+    Some(sys::settle(done))
+}
+
+/// Counts a sync that has to make more durable than data.
+pub fn count_full_sync(fd: Fd) {
+    if let Some(visit) = enter(fd) {
+        visit.mount.slots.count_fallback(visit.slot, Fallback::Unsynced);
+    }
+}
+
+/// Reads or writes where the descriptor stands, and moves that on. The kernel keeps the place, so
+/// that copies and children share it, and moves it before the I/O: of two that come together each
+/// has a part of its own.
+pub fn io_here(fd: Fd, direction: Direction, memory: Memory) -> Option<isize> {
+    const SECTOR: usize = 512;
+    let len = memory.len();
+    if len == 0 || !len.is_multiple_of(SECTOR) {
+        return None;
+    }
+    open::find(fd)?;
+    // SAFETY: takes numbers only.
+    let seek = |by: i64| unsafe { syscall!(libc::SYS_lseek, fd, by, libc::SEEK_CUR) };
+    let after = seek(len as i64);
+    if after < 0 {
+        return None;
+    }
+    let place = after as i64 - len as i64;
+    let done =
+        io(fd, direction, memory, place).unwrap_or_else(|| mounted(fd, direction, memory, place));
+    // What was not moved is still to come.
+    if done != len as isize {
+        seek(done.max(0) as i64 - len as i64);
+    }
+    Some(done)
+}
+
+/// The same through the mount.
+fn mounted(fd: Fd, direction: Direction, memory: Memory, place: i64) -> isize {
+    // SAFETY: the caller's memory, as for the call that it made.
+    let result = unsafe {
+        match (memory, direction) {
+            (Memory::Buffer(buf, len), Direction::Read) => {
+                syscall!(libc::SYS_pread64, fd, buf, len, place)
+            }
+            (Memory::Buffer(buf, len), _) => syscall!(libc::SYS_pwrite64, fd, buf, len, place),
+            (Memory::Vector(parts, count, _), Direction::Read) => {
+                syscall!(libc::SYS_preadv, fd, parts, count, place, 0)
+            }
+            (Memory::Vector(parts, count, _), _) => {
+                syscall!(libc::SYS_pwritev, fd, parts, count, place, 0)
+            }
+        }
+    };
+    sys::settle(result)
+}
+
+/// Takes parts of memory as one I/O: one part as a buffer, several where each is aligned.
+pub fn gather(fd: Fd, parts: *const libc::iovec, count: i32) -> Option<Memory> {
+    const PARTS_MAX: i32 = 1024;
+    let open = open::find(fd)?;
+    let mount = mount::get(open.mount)?;
+    if parts.is_null() || !(1..=PARTS_MAX).contains(&count) {
+        return None;
+    }
+    // SAFETY: the caller's parts, as for the call that it made.
+    let all = unsafe { std::slice::from_raw_parts(parts, count as usize) };
+    if let [one] = all {
+        return Some(Memory::Buffer(one.iov_base, one.iov_len));
+    }
+    let alignment = mount.memory_alignment.max(512);
+    let mut sum = 0_usize;
+    for part in all {
+        if !(part.iov_base as u64 | part.iov_len as u64).is_multiple_of(alignment) {
+            return None;
+        }
+        sum = sum.checked_add(part.iov_len)?;
+    }
+    Some(Memory::Vector(parts, count as usize, sum))
+}

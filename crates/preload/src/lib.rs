@@ -1,0 +1,23 @@
+//! `libbedplate_lease.so`, preloaded into programs: their aligned I/O on leased files goes from
+//! their own threads to the device.
+//!
+//! ```text
+//!  program ── pread ──► calls ──► direct ──► device          a lease, and no doubt
+//!                         └─────────────────► the mount       everything else
+//! ```
+//!
+//! A missed call costs speed and never correctness: the program's descriptor is the mount's, always,
+//! and every path that is not sure ends there. On the way of I/O nothing is allocated, no lock is
+//! taken and no thread is started; nothing here panics, and if it did the program would abort.
+
+mod calls;
+mod data_calls;
+mod direct;
+mod maps;
+mod mount;
+mod open;
+mod process;
+mod report;
+mod sys;
+mod table;
+mod thread;

@@ -1,0 +1,304 @@
+//! The thread that looks after processes with leases: takes them in, answers them, and notices
+//! their end.
+//!
+//! ```text
+//!   connection ── user allowed? ── attach, with a token ──► client: slots, descriptors, pidfd
+//!        │ no: told, and cut off                                │
+//!        └ says nothing: cut off when others come               ├─ publish, close, suspend, flush failed: answered
+//!                                                               ├─ socket ends ──► kept until the process has ended
+//!                                                               └─ the process has ended ──► detached
+//! ```
+//!
+//! A process that has closed its socket may still be in the midst of I/O; one that has ended is
+//! not. So only the end of the process counts. No event thread takes part, and this one may wait for
+//! the kernel (I-LIN-1).
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::sync::{Arc, Weak};
+use std::thread::{Builder, JoinHandle};
+use std::time::{Duration, Instant};
+
+use bedplate_fs::{InodeNo, LeaseClient};
+use bedplate_lease::wire::{Answer, Request, Token};
+use bedplate_lease::{Lease, Reason};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::net::sockopt::socket_peercred;
+use rustix::process::{PidfdFlags, pidfd_open};
+
+use super::packet::{self, Heard};
+use super::{Desk, Granted};
+use crate::fuse::shared::Shared;
+
+/// Connections that have not attached yet; of more the oldest is cut off.
+const STRANGERS_MAX: usize = 64;
+/// How often written files are looked for, and files that were served another way.
+const TICK: Timespec = Timespec { tv_sec: 0, tv_nsec: 500_000_000 };
+const TICK_TIME: Duration = Duration::from_millis(500);
+/// How long it waits while there is no client.
+const REST: Timespec = Timespec { tv_sec: 60, tv_nsec: 0 };
+/// How long nothing is accepted after the system refused to.
+const REFUSED_PAUSE: Duration = Duration::from_millis(100);
+
+/// Looks after clients. Dropped, it takes no more of them; those that it has keep what they have,
+/// and the file system waits for them.
+#[derive(Debug)]
+pub(in crate::fuse) struct LeaseServer {
+    /// Closed to end the thread.
+    waker: Option<UnixStream>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl LeaseServer {
+    /// Begins to take in the clients of a mount that has a desk.
+    pub(in crate::fuse) fn start(shared: &Arc<Shared>) -> io::Result<Self> {
+        let desk = shared.desk.get().ok_or(io::ErrorKind::NotFound)?;
+        let listener = packet::listen_on(desk.name())?;
+        let (waker, woken) = UnixStream::pair()?;
+        let weak = Arc::downgrade(shared);
+        let all = Vec::new();
+        let clients = Clients { shared: weak, listener, woken, all, looked: Instant::now() };
+        let serve = move || clients.serve();
+        let thread = Builder::new().name("bedplate-lease".into()).spawn(serve)?;
+        Ok(Self { waker: Some(waker), thread: Some(thread) })
+    }
+}
+
+impl Drop for LeaseServer {
+    fn drop(&mut self) {
+        self.waker = None;
+        if self.thread.take().is_some_and(|thread| thread.join().is_err()) {
+            tracing::error!("the thread that looks after leases had panicked");
+        }
+    }
+}
+
+/// A process that is connected, or was.
+#[derive(Debug)]
+struct Connection {
+    /// `None` once the process has closed it.
+    socket: Option<OwnedFd>,
+    pid: u32,
+    uid: u32,
+    /// Readable when the process has ended, with all its threads.
+    process: Arc<OwnedFd>,
+    client: Option<Arc<LeaseClient>>,
+}
+
+fn has_ended(process: &OwnedFd) -> bool {
+    let mut events = [PollFd::new(process, PollFlags::IN)];
+    poll(&mut events, Some(&Timespec::default())).is_ok_and(|ready| ready > 0)
+}
+
+struct Clients {
+    shared: Weak<Shared>,
+    listener: OwnedFd,
+    woken: UnixStream,
+    all: Vec<Connection>,
+    /// When written files were looked for.
+    looked: Instant,
+}
+
+impl Clients {
+    fn serve(mut self) {
+        loop {
+            let (woken, accepts) = self.wait();
+            let Some(shared) = self.shared.upgrade() else { return };
+            if woken {
+                return;
+            }
+            if accepts {
+                self.accept(&shared);
+            }
+            self.all.retain_mut(|connection| connection.attend(&shared));
+            if self.looked.elapsed() >= TICK_TIME && self.all.iter().any(|it| it.client.is_some()) {
+                self.looked = Instant::now();
+                shared.show_leased_writes();
+                shared.publish_again();
+            }
+        }
+    }
+
+    /// Waits for something to do; returns whether the end has come, and whether a connection waits.
+    fn wait(&self) -> (bool, bool) {
+        let mut events = vec![
+            PollFd::new(&self.woken, PollFlags::IN),
+            PollFd::new(&self.listener, PollFlags::IN),
+        ];
+        for connection in &self.all {
+            events.push(PollFd::new(&*connection.process, PollFlags::IN));
+            events.extend(connection.socket.iter().map(|it| PollFd::new(it, PollFlags::IN)));
+        }
+        let timeout = if self.all.is_empty() { REST } else { TICK };
+        match poll(&mut events, Some(&timeout)) {
+            Ok(_) => (!events[0].revents().is_empty(), !events[1].revents().is_empty()),
+            Err(_) => (false, false),
+        }
+    }
+
+    fn accept(&mut self, shared: &Arc<Shared>) {
+        let socket = match packet::accept(&self.listener) {
+            Ok(Some(socket)) => socket,
+            Ok(None) => return,
+            Err(error) => {
+                tracing::debug!("cannot take a process that wants a lease: {error}");
+                return std::thread::sleep(REFUSED_PAUSE);
+            }
+        };
+        match Connection::of(shared, &socket) {
+            Ok(connection) => {
+                self.make_room();
+                self.all.push(Connection { socket: Some(socket), ..connection });
+            }
+            Err(reason) => drop(packet::tell(&socket, &Answer::refused(reason), None)),
+        }
+    }
+
+    /// Cuts off the oldest connection that has not attached, if there are too many.
+    fn make_room(&mut self) {
+        let is_stranger = |connection: &Connection| connection.client.is_none();
+        if self.all.iter().filter(|it| is_stranger(it)).count() >= STRANGERS_MAX
+            && let Some(oldest) = self.all.iter().position(is_stranger)
+        {
+            self.all.remove(oldest);
+        }
+    }
+}
+
+impl Connection {
+    fn of(shared: &Shared, socket: &OwnedFd) -> Result<Self, Reason> {
+        let failed = |_| Reason::Failed;
+        let desk = shared.desk.get().ok_or(Reason::Off)?;
+        let peer = socket_peercred(socket).map_err(failed)?;
+        if !desk.allows(peer.uid.as_raw()) {
+            return Err(Reason::User);
+        }
+        let process = pidfd_open(peer.pid, PidfdFlags::empty()).map_err(failed)?;
+        Ok(Self {
+            socket: None,
+            pid: peer.pid.as_raw_pid().unsigned_abs(),
+            uid: peer.uid.as_raw(),
+            process: Arc::new(process),
+            client: None,
+        })
+    }
+
+    /// Does what is to be done; returns whether it is to be kept.
+    fn attend(&mut self, shared: &Arc<Shared>) -> bool {
+        while let Some(socket) = &self.socket {
+            match packet::hear(socket) {
+                Heard::Nothing => break,
+                Heard::End => self.socket = None,
+                Heard::Request(request) => {
+                    if let Err(error) = self.answer(shared, request) {
+                        tracing::debug!("process {} did not take an answer: {error}", self.pid);
+                        self.socket = None;
+                    }
+                }
+            }
+        }
+        let Some(client) = &self.client else { return self.socket.is_some() };
+        if has_ended(&self.process) {
+            shared.fs.lease_detach(client);
+            return false;
+        }
+        true
+    }
+
+    fn answer(&mut self, shared: &Arc<Shared>, request: Result<Request, Reason>) -> io::Result<()> {
+        let done = match (request, &self.client) {
+            (Ok(Request::Attach { token }), None) => return self.attach(shared, &token),
+            (Ok(Request::Publish { token }), Some(_)) => {
+                redeem(shared, &token).and_then(|granted| shared.publish(granted.ino)).map(Some)
+            }
+            // Its opens tell by themselves; what it wrote is looked at now.
+            (Ok(Request::Close { .. }), Some(_)) => {
+                shared.show_leased_writes();
+                Ok(None)
+            }
+            (Ok(Request::Suspend { inode }), Some(_)) => {
+                if let Some(open) = shared.files.any_of(InodeNo(inode)) {
+                    open.file.suspend_lease();
+                }
+                Ok(None)
+            }
+            (Ok(Request::FlushFailed { errno }), Some(_)) => {
+                shared.fs.lease_flush_failed(i32::try_from(errno).unwrap_or(libc::EIO));
+                Ok(None)
+            }
+            (Ok(_), _) => Err(Reason::Request),
+            (Err(reason), _) => Err(reason),
+        };
+        self.tell(&match done {
+            Ok(lease) => Answer { lease, ..Answer::DONE },
+            Err(reason) => Answer::refused(reason),
+        })
+    }
+
+    fn tell(&self, answer: &Answer) -> io::Result<()> {
+        self.socket.as_ref().map_or(Ok(()), |socket| packet::tell(socket, answer, None))
+    }
+
+    /// Takes in the process, and publishes the file of its token where that can be.
+    fn attach(&mut self, shared: &Arc<Shared>, token: &Token) -> io::Result<()> {
+        match self.admit(shared, token) {
+            Ok(()) => Ok(()),
+            Err(Refused::Because(reason)) => self.tell(&Answer::refused(reason)),
+            Err(Refused::Io(error)) => Err(error),
+        }
+    }
+
+    fn admit(&mut self, shared: &Arc<Shared>, token: &Token) -> Result<(), Refused> {
+        let granted = redeem(shared, token)?;
+        let desk = shared.desk.get().ok_or(Reason::Off)?;
+        let is_read_only = !granted.writable && !desk.owns(self.uid);
+        let failed = |error: bedplate_fs::Error| {
+            tracing::warn!("process {} gets no lease: {error}", self.pid);
+            Reason::Failed
+        };
+        let lent = shared.fs.lease_device(is_read_only).map_err(failed)?;
+        let memory = shared.fs.lease_memory().ok_or(Reason::Off)?;
+        let process = Arc::clone(&self.process);
+        let client = shared.fs.lease_attach(self.pid, self.uid, move || !has_ended(&process));
+        let client = client.map_err(|error| {
+            tracing::warn!("process {} gets no lease: {error}", self.pid);
+            Reason::TooManyClients
+        })?;
+        let lease: Option<Lease> = shared.publish(granted.ino).ok();
+        let answer = Answer { lease, is_read_only, ..Answer::DONE };
+        let descriptors =
+            [lent.claim.as_fd(), lent.io.as_fd(), memory.as_fd(), client.memory().as_fd()];
+        let told = self
+            .socket
+            .as_ref()
+            .map_or(Ok(()), |socket| packet::tell(socket, &answer, Some(descriptors)));
+        match told {
+            Ok(()) => {
+                self.client = Some(client);
+                Ok(())
+            }
+            Err(error) => {
+                // It has got nothing.
+                shared.fs.lease_detach(&client);
+                Err(Refused::Io(error))
+            }
+        }
+    }
+}
+
+/// Why a process was not taken in.
+enum Refused {
+    Because(Reason),
+    Io(io::Error),
+}
+
+impl From<Reason> for Refused {
+    fn from(reason: Reason) -> Self {
+        Self::Because(reason)
+    }
+}
+
+fn redeem(shared: &Shared, token: &Token) -> Result<Granted, Reason> {
+    shared.desk.get().map_or(Err(Reason::Off), |desk: &Desk| desk.redeem(token))
+}
