@@ -92,40 +92,73 @@ pub fn create(
     let mut done_bytes = 0;
     for entry in entries.iter_mut().filter(|entry| entry.kind == Kind::File && entry.link.is_none())
     {
-        let path = entry.path.path();
-        let old = source
-            .base
-            .as_ref()
-            .zip(known.get(&entry.ino))
-            .map(|((_, changed), old)| (*old, changed));
-        let mut content = Content {
-            repository,
-            path: source.dir.join(&path),
-            size: entry.size,
-            chunks: Vec::new(),
-            read: 0,
-            stored: 0,
-        };
-        match old {
-            Some((old, changed)) if !changed.inodes.contains(&entry.ino) => {
-                content.update(old, &[])?
-            }
-            Some((old, changed)) => content.update(
-                old,
-                &(changed.ranges)(&path).map_err(|why| Error::new(ErrorKind::Io, why))?,
-            )?,
-            None => content.read_all()?,
-        }
+        let content = content_of(repository, source, &known, entry)?;
         created.read_bytes += content.read;
         created.stored_bytes += content.stored;
         entry.chunks = content.chunks;
         done_bytes += entry.size;
+        debug_assert!(
+            done_bytes <= created.bytes,
+            "no more is backed up than was found: {done_bytes} of {}",
+            created.bytes
+        );
         progress(done_bytes, created.bytes);
     }
     let manifest =
         Manifest { header: Header { format: VERSION, ..source.header.clone() }, entries };
     repository.add(&manifest)?;
     Ok(created)
+}
+
+/// Returns what an entry is.
+fn kind_of(real: &Path, meta: &Metadata) -> Result<Kind> {
+    Ok(match meta.file_type() {
+        kind if kind.is_file() => Kind::File,
+        kind if kind.is_dir() => Kind::Directory,
+        kind if kind.is_symlink() => Kind::Symlink,
+        kind if kind.is_fifo()
+            || kind.is_socket()
+            || kind.is_block_device()
+            || kind.is_char_device() =>
+        {
+            Kind::Special
+        }
+        _ => {
+            return Err(Error::new(
+                ErrorKind::Unsupported,
+                format!("{} is of a kind that is not known", real.display()),
+            ));
+        }
+    })
+}
+
+/// Stores the content of a file: what changed since the base, or all of it.
+fn content_of<'a>(
+    repository: &'a Repository,
+    source: &Source<'_>,
+    known: &HashMap<u64, &Entry>,
+    entry: &Entry,
+) -> Result<Content<'a>> {
+    let path = entry.path.path();
+    let old =
+        source.base.as_ref().zip(known.get(&entry.ino)).map(|((_, changed), old)| (*old, changed));
+    let mut content = Content {
+        repository,
+        path: source.dir.join(&path),
+        size: entry.size,
+        chunks: Vec::new(),
+        read: 0,
+        stored: 0,
+    };
+    match old {
+        Some((old, changed)) if !changed.inodes.contains(&entry.ino) => {
+            content.update(old, &[])?;
+        }
+        Some((old, changed)) => content
+            .update(old, &(changed.ranges)(&path).map_err(|why| Error::new(ErrorKind::Io, why))?)?,
+        None => content.read_all()?,
+    }
+    Ok(content)
 }
 
 struct Walk<'a> {
@@ -161,24 +194,7 @@ impl Walk<'_> {
     }
 
     fn entry(&mut self, path: &Path, real: &Path, meta: &Metadata) -> Result<Entry> {
-        let kind = match meta.file_type() {
-            kind if kind.is_file() => Kind::File,
-            kind if kind.is_dir() => Kind::Directory,
-            kind if kind.is_symlink() => Kind::Symlink,
-            kind if kind.is_fifo()
-                || kind.is_socket()
-                || kind.is_block_device()
-                || kind.is_char_device() =>
-            {
-                Kind::Special
-            }
-            _ => {
-                return Err(Error::new(
-                    ErrorKind::Unsupported,
-                    format!("{} is of a kind that is not known", real.display()),
-                ));
-            }
-        };
+        let kind = kind_of(real, meta)?;
         let bytes = Bytes::from(path.as_os_str().as_bytes().to_vec());
         let link = match kind {
             Kind::File if meta.nlink() > 1 => self.links.get(&meta.ino()).cloned().or_else(|| {

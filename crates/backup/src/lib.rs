@@ -15,6 +15,7 @@
 //! | `repository` | chunks and manifests of one repository; verification; deletion |
 //! | `manifest` | what a backup consists of, one JSON document a line |
 //! | `store` | directories and buckets, with their claims |
+//! | `torn` | what is not safe about a restored database |
 //! | `settings` | the I/O mode and other settings of files on a mount |
 #![forbid(unsafe_code)]
 
@@ -25,6 +26,7 @@ mod repository;
 mod restore;
 mod settings;
 mod store;
+mod torn;
 
 pub use create::{Changed, Created, Ranges, Source, create};
 pub use error::{Error, ErrorKind, Result};

@@ -108,6 +108,11 @@ impl Repository {
 
     /// Stores a chunk unless it is there; returns its hash, and whether it had to.
     pub fn store(&self, bytes: &[u8]) -> Result<(String, bool)> {
+        debug_assert!(
+            bytes.len() as u64 <= CHUNK_BYTES,
+            "a file is cut into chunks of {CHUNK_BYTES} bytes: {}",
+            bytes.len()
+        );
         let hash = blake3::hash(bytes).to_hex().to_string();
         let key = chunk(&hash);
         if self.store.size(&key)? == Some(bytes.len() as u64) {

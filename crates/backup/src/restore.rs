@@ -15,6 +15,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::manifest::{Entry, Kind, Manifest};
 use crate::repository::Repository;
 use crate::settings;
+use crate::torn;
 
 /// Zeros of this size are left out, as the holes they were or could have been.
 const HOLE_BYTES: usize = 4096;
@@ -28,8 +29,10 @@ pub struct Restored {
     pub entries: usize,
     /// Bytes of files.
     pub bytes: u64,
-    /// What could not be restored beside content and names, one sentence each.
+    /// What could not be restored beside content and names, one sentence for each kind of thing.
     pub left_out: Vec<String>,
+    /// What is not safe here about what was restored, one sentence each.
+    pub warnings: Vec<String>,
 }
 
 /// Where a backup is restored to: an empty directory.
@@ -86,11 +89,15 @@ pub fn restore(
     let chunks = Box::new(
         repository.load(files.flat_map(|entry| entry.chunks.iter().map(|(_, hash)| hash.as_str()))),
     );
-    let mut work = Work { chunks, on_mount, left_out: Vec::new() };
+    let mut work = Work { chunks, on_mount, left_out: LeftOut::default() };
     let mut done_bytes = 0;
     for entry in &manifest.entries {
         work.make(entry, &dir)?;
         done_bytes += entry.size;
+        debug_assert!(
+            done_bytes <= bytes,
+            "no more is restored than the manifest names: {done_bytes} of {bytes}"
+        );
         progress(done_bytes, bytes);
     }
     // Directories last and from below: what was made in them changed their times, and they may
@@ -101,7 +108,9 @@ pub fn restore(
     let all = File::open(&dir).map_err(|e| Error::system("open", &dir, &e))?;
     rustix::fs::syncfs(&all).map_err(|e| Error::system("sync", &dir, &e.into()))?;
     all.sync_all().map_err(|e| Error::system("sync", &dir, &e))?;
-    Ok(Restored { path: dir, entries: manifest.entries.len(), bytes, left_out: work.left_out })
+    let warnings = if on_mount { Vec::new() } else { torn::warnings(manifest, &dir) };
+    let (entries, left_out) = (manifest.entries.len(), work.left_out.sentences());
+    Ok(Restored { path: dir, entries, bytes, left_out, warnings })
 }
 
 /// Names the file and the byte of which data is missing or damaged.
@@ -115,7 +124,29 @@ struct Work<'a> {
     chunks: Box<dyn Iterator<Item = Result<Vec<u8>>> + 'a>,
     /// Whether the target lies on a Bedplate mount.
     on_mount: bool,
-    left_out: Vec<String>,
+    left_out: LeftOut,
+}
+
+/// What could not be restored: the first of each kind, and how many there are.
+#[derive(Default)]
+struct LeftOut(Vec<(String, String, usize)>);
+
+impl LeftOut {
+    /// Counts one of a kind, which `sentence` explains.
+    fn add(&mut self, kind: String, sentence: String) {
+        match self.0.iter_mut().find(|(known, ..)| *known == kind) {
+            Some((.., count)) => *count += 1,
+            None => self.0.push((kind, sentence, 1)),
+        }
+    }
+
+    fn sentences(self) -> Vec<String> {
+        let told = |(_, first, count)| match count {
+            1 => first,
+            count => format!("{first}; {} more like it", count - 1),
+        };
+        self.0.into_iter().map(told).collect()
+    }
 }
 
 impl Work<'_> {
@@ -154,7 +185,8 @@ impl Work<'_> {
                     entry.rdev,
                 );
                 if let Err(error) = made {
-                    self.left_out.push(Error::system("make", &path, &error.into()).message);
+                    let message = Error::system("make", &path, &error.into()).message;
+                    self.left_out.add(format!("make: {error}"), message);
                     return Ok(());
                 }
             }
@@ -211,13 +243,15 @@ impl Work<'_> {
             (settings::EXTENT_SIZE, extent.as_ref()),
         ] {
             match value {
-                Some(value) if self.on_mount => self
-                    .left_out
-                    .extend(settings::set(path, name, value).err().map(|error| error.message)),
-                Some(value) => self.left_out.push(format!(
-                    "{}: {name} = {value}: this is no Bedplate mount",
-                    path.display()
-                )),
+                Some(value) if self.on_mount => {
+                    if let Err(error) = settings::set(path, name, value) {
+                        self.left_out.add(format!("{name}: {:?}", error.kind), error.message);
+                    }
+                }
+                Some(value) => self.left_out.add(
+                    name.to_owned(),
+                    format!("{}: {name} = {value}: this is no Bedplate mount", path.display()),
+                ),
                 None => {}
             }
         }
@@ -230,7 +264,8 @@ impl Work<'_> {
         // A program must not act for another owner than it was given to.
         let mode = if owned.is_ok() { entry.mode } else { entry.mode & !0o6000 };
         if let Err(error) = owned {
-            self.left_out.push(Error::system("set the owner of", path, &error).message);
+            let message = Error::system("set the owner of", path, &error).message;
+            self.left_out.add(format!("owner: {error}"), message);
         }
         for (name, value) in &entry.attributes {
             if let Err(error) = rustix::fs::lsetxattr(
@@ -240,7 +275,8 @@ impl Work<'_> {
                 XattrFlags::empty(),
             ) {
                 let doing = format!("set the attribute {} of", name.get().escape_ascii());
-                self.left_out.push(Error::system(&doing, path, &error.into()).message);
+                let kind = format!("{doing} {error}");
+                self.left_out.add(kind, Error::system(&doing, path, &error.into()).message);
             }
         }
         if entry.kind != Kind::Symlink {

@@ -24,11 +24,8 @@ pub fn main() -> Result<(), Box<dyn std::error::Error>> {
     if first {
         FileSystem::format(&device, None, &FormatOptions::default())?;
     }
-    let fs = FileSystem::mount(
-        device,
-        None,
-        MountOptions { mode: IoMode::Concurrent, ..Default::default() },
-    )?;
+    let options = MountOptions { mode: IoMode::Concurrent, ..Default::default() };
+    let fs = FileSystem::mount(device, None, options)?;
     let pages = fs.open("/pages.db", &OpenOptions::create())?;
     pages.write_at(&AlignedBuf::from_slice(&[7; 8192]), 0)?; // &self: from any number of threads at once
     pages.sync_data()?; // one flush: the page and the file's new size are durable

@@ -3,6 +3,12 @@
 
 #[path = "../examples/page_writers.rs"]
 mod page_writers;
+#[expect(
+    dead_code,
+    reason = "its main reads the arguments of the program, which are the harness's here"
+)]
+#[path = "../examples/path_length.rs"]
+mod path_length;
 #[path = "../examples/readme.rs"]
 mod readme;
 #[path = "../examples/ten_line_store.rs"]
@@ -23,6 +29,17 @@ fn wal_group_commit_runs() {
 #[test]
 fn page_writers_runs() {
     page_writers::main().unwrap();
+}
+
+#[test]
+fn path_length_runs_and_refuses_unknown_calls() {
+    path_length::run(&path_length::KINDS, 4).unwrap();
+    assert!(
+        path_length::run(&["stroll"], 1)
+            .unwrap_err()
+            .to_string()
+            .contains("read, write and append")
+    );
 }
 
 /// The README's example failed as printed: nothing made the image, and a second run refused to

@@ -79,90 +79,44 @@ const fn claim(
 /// Returns what the papers say about a workload, beside what `rows` say.
 #[must_use]
 pub fn paper(workload: &WorkloadResults, rows: &[Row]) -> Option<Paper> {
-    let (source, says, claims): (_, _, &[Claim]) = match workload.name.as_str() {
+    if workload.name == "copy" {
+        return Some(copy_paper(workload, rows));
+    }
+    let (source, says, claims) = said_of(&workload.name)?;
+    Some(Paper {
+        source,
+        says,
+        lines: claims.iter().flat_map(|claim| lines(workload, rows, claim)).collect(),
+    })
+}
+
+/// Returns the source that speaks of a workload, what it says, and what can be held against it.
+fn said_of(workload: &str) -> Option<(&'static str, &'static str, &'static [Claim])> {
+    Some(match workload {
         "increments" => (
             "JFS2 paper, table 2",
             "1 B over 1 MB: 1.59 s cached, 185.27 s direct (1,036 and 4,194,320 KB read); 4 KiB over 1 GB: 21.18 and 104.31 s; 10 MB over 1 GB: 20.59 and 6.81 s",
-            &[
-                claim(
-                    "cached / direct, 1 B steps",
-                    BUFFERED,
-                    DIRECT,
-                    185.27 / 1.59,
-                    Cases::At(1.0),
-                ),
-                claim(
-                    "cached / direct, 4 KiB steps",
-                    BUFFERED,
-                    DIRECT,
-                    104.31 / 21.18,
-                    Cases::At(4096.0),
-                ),
-                claim(
-                    "cached / direct, 10 MiB steps",
-                    BUFFERED,
-                    DIRECT,
-                    6.81 / 20.59,
-                    Cases::At(10_485_760.0),
-                ),
-            ],
+            INCREMENTS,
         ),
         "oltp" => (
             "JFS2 paper, table 5",
             "raw 710.19 tps at 0.06 s, direct 219.69 at 0.12 s, concurrent 652.12 at 0.07 s",
-            &[
-                claim("concurrent / raw", CONCURRENT, RAW, 652.12 / 710.19, Cases::Every),
-                claim("direct / raw", DIRECT, RAW, 219.69 / 710.19, Cases::Every),
-                claim("concurrent / direct", CONCURRENT, DIRECT, 652.12 / 219.69, Cases::Every),
-            ],
+            OLTP,
         ),
         "mixed" => (
             "NFS paper, figures 8 to 10",
             "at 100 % writes concurrent gives over 200 % more than buffered or direct",
-            &[
-                claim(
-                    "concurrent / direct, writes",
-                    CONCURRENT,
-                    DIRECT,
-                    3.0,
-                    Cases::ThreadedWrites,
-                ),
-                claim(
-                    "concurrent / buffered, writes",
-                    CONCURRENT,
-                    BUFFERED,
-                    3.0,
-                    Cases::ThreadedWrites,
-                ),
-            ],
+            MIXED,
         ),
         "sequential" => (
             "AIX guide, eight disks",
             "cached 17,892, direct 30,062, raw 32,165 KB/s at 98.3, 54.4 and 24.5 % CPU",
-            &[
-                claim("cached / raw", BUFFERED, RAW, 17_892.0 / 32_165.0, Cases::Last),
-                claim(
-                    "direct / raw",
-                    &[Role::Direct, Role::Concurrent],
-                    RAW,
-                    30_062.0 / 32_165.0,
-                    Cases::Last,
-                ),
-            ],
+            SEQUENTIAL,
         ),
         "cached" => (
             "VERITAS Quick I/O paper, figure 1",
             "Cached Quick I/O reaches up to 2.8 times raw and 5.8 to 7 times UFS direct",
-            &[
-                claim("concurrent+cache / raw", &[Role::ConcurrentCache], RAW, 2.8, Cases::Last),
-                claim(
-                    "concurrent+cache / direct",
-                    &[Role::ConcurrentCache],
-                    DIRECT,
-                    5.8,
-                    Cases::Last,
-                ),
-            ],
+            CACHED,
         ),
         "writers" => {
             ("NFS paper, figure 7", "concurrent is first, buffered near it, direct last", &[])
@@ -170,23 +124,41 @@ pub fn paper(workload: &WorkloadResults, rows: &[Row]) -> Option<Paper> {
         "redo" => (
             "JFS2 paper, section 3.2",
             "a log on a file system with 512-byte blocks costs 4 %, with larger blocks much more",
-            &[claim(
-                "concurrent / raw, written log",
-                CONCURRENT,
-                RAW,
-                0.96,
-                Cases::Named("written, 512 B, 1 committer"),
-            )],
+            REDO,
         ),
-        "copy" => return Some(copy_paper(workload, rows)),
         _ => return None,
-    };
-    Some(Paper {
-        source,
-        says,
-        lines: claims.iter().flat_map(|claim| lines(workload, rows, claim)).collect(),
     })
 }
+
+const INCREMENTS: &[Claim] = &[
+    claim("cached / direct, 1 B steps", BUFFERED, DIRECT, 185.27 / 1.59, Cases::At(1.0)),
+    claim("cached / direct, 4 KiB steps", BUFFERED, DIRECT, 104.31 / 21.18, Cases::At(4096.0)),
+    claim("cached / direct, 10 MiB steps", BUFFERED, DIRECT, 6.81 / 20.59, Cases::At(10_485_760.0)),
+];
+const OLTP: &[Claim] = &[
+    claim("concurrent / raw", CONCURRENT, RAW, 652.12 / 710.19, Cases::Every),
+    claim("direct / raw", DIRECT, RAW, 219.69 / 710.19, Cases::Every),
+    claim("concurrent / direct", CONCURRENT, DIRECT, 652.12 / 219.69, Cases::Every),
+];
+const MIXED: &[Claim] = &[
+    claim("concurrent / direct, writes", CONCURRENT, DIRECT, 3.0, Cases::ThreadedWrites),
+    claim("concurrent / buffered, writes", CONCURRENT, BUFFERED, 3.0, Cases::ThreadedWrites),
+];
+const SEQUENTIAL: &[Claim] = &[
+    claim("cached / raw", BUFFERED, RAW, 17_892.0 / 32_165.0, Cases::Last),
+    claim("direct / raw", &[Role::Direct, Role::Concurrent], RAW, 30_062.0 / 32_165.0, Cases::Last),
+];
+const CACHED: &[Claim] = &[
+    claim("concurrent+cache / raw", &[Role::ConcurrentCache], RAW, 2.8, Cases::Last),
+    claim("concurrent+cache / direct", &[Role::ConcurrentCache], DIRECT, 5.8, Cases::Last),
+];
+const REDO: &[Claim] = &[claim(
+    "concurrent / raw, written log",
+    CONCURRENT,
+    RAW,
+    0.96,
+    Cases::Named("written, 512 B, 1 committer"),
+)];
 
 fn lines(workload: &WorkloadResults, rows: &[Row], claim: &Claim) -> Vec<PaperLine> {
     let cases = workload.cases.iter().enumerate().filter(|(i, case)| match claim.case {

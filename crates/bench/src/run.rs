@@ -124,6 +124,12 @@ fn measure_all(
     for (done, step) in plan.iter().enumerate() {
         check_stop(stop)?;
         let target = &*targets.0[step.target];
+        debug_assert!(
+            step.case < found.cases.len() && step.target < targets.0.len(),
+            "a plan names cases and targets that there are: {} and {}",
+            step.case,
+            step.target
+        );
         let case = &found.cases[step.case].name;
         watch(Progress {
             done,

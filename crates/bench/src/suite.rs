@@ -38,11 +38,8 @@ use Part::{
 #[must_use]
 pub fn suite(extent: Extent, size_bytes: u64) -> Vec<Entry> {
     let quick = extent == Extent::Quick;
-    let schedule = |quick_ms, full_s| Schedule {
-        rounds: if quick { 3 } else { 7 },
-        time: if quick { Duration::from_millis(quick_ms) } else { Duration::from_secs(full_s) },
-        warm_up: if quick { Duration::from_millis(150) } else { Duration::from_millis(500) },
-    };
+    let schedule = |quick_ms, full_s| schedule(quick, quick_ms, full_s);
+    let short = schedule(500, 2);
     let whole = |bytes: u64| (bytes / (64 << 20)).max(1) * (64 << 20);
     let (file, small) = (whole(size_bytes / 2), whole(size_bytes / 8));
     let entry = |workload, parts, schedule| Entry { workload, parts, schedule };
@@ -50,7 +47,7 @@ pub fn suite(extent: Extent, size_bytes: u64) -> Vec<Entry> {
         entry(
             Workload::Increments(increments(quick, small)),
             &[Raw, KernelBuffered, KernelDirect, CachedMode, Direct, Mount],
-            schedule(500, 2),
+            short,
         ),
         entry(
             Workload::Oltp(oltp(quick, file)),
@@ -60,7 +57,7 @@ pub fn suite(extent: Extent, size_bytes: u64) -> Vec<Entry> {
         entry(
             Workload::Writers(writers(quick, small)),
             &[Raw, Concurrent, Whole, CachedMode, KernelDirect, KernelBuffered],
-            schedule(500, 2),
+            short,
         ),
         entry(
             Workload::Mixed(mixed(quick, file)),
@@ -70,7 +67,7 @@ pub fn suite(extent: Extent, size_bytes: u64) -> Vec<Entry> {
         entry(
             Workload::Sequential(sequential(small)),
             &[Raw, Direct, CachedMode, KernelDirect, KernelBuffered],
-            schedule(500, 2),
+            short,
         ),
         entry(
             Workload::Cached(cached(quick, file)),
@@ -90,19 +87,19 @@ pub fn suite(extent: Extent, size_bytes: u64) -> Vec<Entry> {
         entry(
             Workload::Copy(copy(small)),
             &[KernelBuffered, KernelDirect, Concurrent, CachedMode],
-            schedule(500, 2),
+            short,
         ),
-        entry(
-            Workload::Checkpoint(checkpoint(small)),
-            &[Concurrent, KernelDirect],
-            schedule(500, 2),
-        ),
-        entry(
-            Workload::Images(images(quick, small)),
-            &[Concurrent, KernelBuffered],
-            schedule(500, 2),
-        ),
+        entry(Workload::Checkpoint(checkpoint(small)), &[Concurrent, KernelDirect], short),
+        entry(Workload::Images(images(quick, small)), &[Concurrent, KernelBuffered], short),
     ]
+}
+
+fn schedule(quick: bool, quick_ms: u64, full_s: u64) -> Schedule {
+    Schedule {
+        rounds: if quick { 3 } else { 7 },
+        time: if quick { Duration::from_millis(quick_ms) } else { Duration::from_secs(full_s) },
+        warm_up: if quick { Duration::from_millis(150) } else { Duration::from_millis(500) },
+    }
 }
 
 fn images(quick: bool, size_bytes: u64) -> Images {

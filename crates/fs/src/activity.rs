@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use crate::data::DataPath;
 use crate::engine::Engine;
 use crate::inode::Inode;
+use crate::mode::Service;
 use crate::{CounterSnapshot, FileKind, InodeNo, IoMode, Latencies, Result};
 use bedplate_store::{DentryRow, Table, split_key};
 
@@ -72,8 +73,8 @@ impl Engine {
             ino: inode.ino,
             size_bytes: inode.stat(self.block_size).size,
             file_mode: inode.attr_lock().row.io_mode,
-            effective_mode: service.map(|service| service.mode),
-            mixed: service.is_some_and(|service| service.mixed),
+            effective_mode: service.map(Service::mode),
+            mixed: service.is_some_and(Service::is_mixed),
             // An open or close that is under way is not waited for: it may wait for I/O.
             opens: inode.data.opens.try_lock().map_or(1, |opens| opens.len()),
             counters: inode.snapshot(),
@@ -88,7 +89,7 @@ impl Engine {
             None => {
                 self.inodes.reset_statistics();
                 self.sampler.reset();
-                self.lock_waits.store(0, std::sync::atomic::Ordering::Relaxed);
+                self.reset_lock_waits();
             }
         }
         Ok(())

@@ -130,6 +130,7 @@ impl File {
         self.append || self.data_sync
     }
 
+    #[inline]
     pub(crate) fn may_read(&self) -> Result<()> {
         if self.read { Ok(()) } else { Err(self.not_open_for("reading")) }
     }
@@ -158,6 +159,20 @@ impl File {
         }
     }
 
+    /// Goes on after a write failed: makes room where that was missing.
+    #[cold]
+    fn write_again(&self, refused: Error, buf: &[u8], offset: Option<u64>) -> Result<u64> {
+        if refused.kind != ErrorKind::NoSpace {
+            return Err(refused);
+        }
+        let ask = || {
+            let at = offset.unwrap_or_else(|| self.size());
+            SpaceDemand::Write(at..at.saturating_add(buf.len() as u64))
+        };
+        self.make_room(refused, &ask())?;
+        self.with_room(ask, || self.io().write(self.class, buf, offset))
+    }
+
     #[cold]
     fn make_room(&self, refused: Error, ask: &SpaceDemand) -> Result<()> {
         self.fs.make_room(refused, &|without| self.io().demand(ask, without))
@@ -172,10 +187,16 @@ impl File {
     }
 
     /// Looks at the access time with the first read of this open.
+    #[inline]
     pub(crate) fn note_read(&self) {
-        if !self.read_noted.load(Ordering::Relaxed)
-            && !self.read_noted.swap(true, Ordering::Relaxed)
-        {
+        if !self.read_noted.load(Ordering::Relaxed) {
+            self.note_first_read();
+        }
+    }
+
+    #[cold]
+    fn note_first_read(&self) {
+        if !self.read_noted.swap(true, Ordering::Relaxed) {
             self.io().note_access();
         }
     }
@@ -203,11 +224,10 @@ impl File {
         self.may_write()?;
         let timing = self.fs.sampler.begin();
         let offset = if self.append { None } else { Some(offset) };
-        let ask = || {
-            let at = offset.unwrap_or_else(|| self.size());
-            SpaceDemand::Write(at..at.saturating_add(buf.len() as u64))
+        let at = match self.io().write(self.class, buf, offset) {
+            Err(refused) => self.write_again(refused, buf, offset)?,
+            Ok(at) => at,
         };
-        let at = self.with_room(ask, || self.io().write(self.class, buf, offset))?;
         self.timed(Timed::Write, timing);
         if self.data_sync {
             self.sync_range(at, buf.len() as u64)?;
@@ -334,7 +354,7 @@ impl File {
     /// Returns the mode the file is served in now (`cached` while conflicting opens exist).
     #[must_use]
     pub fn effective_mode(&self) -> IoMode {
-        self.io().service().mode
+        self.io().service().mode()
     }
     /// Returns the file's counters since it was first opened.
     #[must_use]

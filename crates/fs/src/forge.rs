@@ -99,7 +99,7 @@ pub fn put_rows(device: &Arc<dyn BlockDevice>, rows: &[RowImage]) -> Result<()> 
         let table = Table::from_code(row.table)?;
         match &row.value {
             Some(value) if table == Table::Setting && row.key == POSITION && value.len() == 32 => {
-                position = any_position(value)?
+                position = any_position(value)?;
             }
             value => changes.push((table, row.key.as_slice(), value.as_deref())),
         }

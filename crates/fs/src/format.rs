@@ -144,7 +144,7 @@ fn refuse_used(device: &Arc<dyn BlockDevice>) -> Result<()> {
     let exists = |what: &str| {
         Err(Error::new(
             ErrorKind::Exists,
-            format!("{} holds {what}: use --force to overwrite it", device.name()),
+            format!("{} holds {what}: only a format by force overwrites it", device.name()),
         ))
     };
     let head_bytes = (128 << 10).min(device.size_bytes());

@@ -23,6 +23,7 @@ mod engine;
 pub mod forge;
 mod format;
 mod inode;
+mod lease;
 mod lock;
 mod mode;
 mod mount;
@@ -45,7 +46,7 @@ pub use bedplate_cache::CacheCounters;
 pub use bedplate_store::inherit;
 pub use bedplate_store::{
     BlockNo, Epoch, Error, ErrorKind, FileBlock, FileKind, InodeNo, IoMode, LogInfo, Lsn, Result,
-    Timestamp, readable_name,
+    Timestamp, readable_name, told_name,
 };
 #[cfg(any(test, feature = "planted-bugs"))]
 pub use bedplate_store::{PlantedBug, plant};
@@ -66,10 +67,11 @@ pub use engine::{
 pub use file::File;
 pub use filesystem::{FileSystem, FsInfo};
 pub use format::FormatReport;
+pub use lease::{LeaseClient, LeaseReport, LeaseWait, LeasedBy, LeasedInode};
 pub use namespace::split_mode_suffix;
 #[doc(hidden)]
 pub use options::{BetweenRecords, Limits};
-pub use options::{FormatOptions, InodeLockSetting, MountOptions, OpenOptions};
+pub use options::{FormatOptions, InodeLockSetting, MountOptions, OpenOptions, meant};
 pub use options::{
     TUNABLES, Takes, Tunable, TunableInfo, TunableSet, TunableState, TuneOptions, TunedBy, Unit,
 };

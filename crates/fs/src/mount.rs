@@ -63,12 +63,7 @@ pub(crate) fn mount(
     let started = Instant::now();
     let options =
         MountOptions { read_only: options.read_only || options.checkpoint.is_some(), ..options };
-    if device.geometry().read_only && !options.read_only {
-        return Err(Error::new(
-            ErrorKind::ReadOnly,
-            format!("{} is read-only: mount it read-only (-o ro)", device.name()),
-        ));
-    }
+    refuse_read_only_device(&*device, &options)?;
     let loaded = load(device, log, options.read_only, options.metadata_cache_bytes)?;
     if !options.read_only {
         refuse_damage(&loaded)?;
@@ -108,7 +103,7 @@ pub(crate) fn mount(
         recovery,
     });
     fs.space_policy.load(&fs.meta)?;
-    fs.schedule_state.lock().load(&fs.meta)?;
+    fs.lock_schedules().load(&fs.meta)?;
     if let Some(name) = &fs.options.checkpoint {
         fs.views.set_base(fs.checkpoint(name)?.epoch);
     }
@@ -119,6 +114,16 @@ pub(crate) fn mount(
         checkpoint::remove_passing(&fs)?;
     }
     Ok(fs)
+}
+
+fn refuse_read_only_device(device: &dyn BlockDevice, options: &MountOptions) -> Result<()> {
+    if device.geometry().read_only && !options.read_only {
+        return Err(Error::new(
+            ErrorKind::ReadOnly,
+            format!("{} is read-only: mount it read-only (-o ro)", device.name()),
+        ));
+    }
+    Ok(())
 }
 
 /// Refuses what a mount that writes would make worse or take for good.
@@ -521,7 +526,7 @@ pub(crate) fn unmount(fs: &Engine) -> Result<()> {
 
 /// Calls `work` with the file system's size, which it keeps meanwhile.
 pub(crate) fn keeping_size<T>(fs: &Engine, work: impl FnOnce(u64) -> T) -> T {
-    let _none_grows = fs.growing.lock();
+    let _none_grows = fs.lock_size();
     work(fs.meta.region().superblock().size_bytes)
 }
 
@@ -532,7 +537,7 @@ pub(crate) fn grow(fs: &Engine) -> Result<u64> {
         Err(e) if e.kind == ErrorKind::NoSpace => {}
         other => other?,
     }
-    let _one = fs.growing.lock();
+    let _one = fs.lock_size();
     let block = u64::from(fs.block_size);
     let size = fs.device.refresh_size()? / block * block;
     let old = fs.meta.region().superblock().size_bytes;

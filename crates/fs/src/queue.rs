@@ -70,7 +70,7 @@ impl Queue {
         let depth_max = device.depth_max();
         let engine = Arc::new(Mutex::new(QueueState::new(Arc::clone(fs), device)));
         let helped: Weak<Mutex<QueueState>> = Arc::downgrade(&engine);
-        fs.queues.add(helped);
+        fs.help_queue(helped);
         Ok(Self { engine, waiting: Vec::with_capacity(depth_max), depth_max, in_flight: 0 })
     }
     /// Returns how many operations may be in flight.

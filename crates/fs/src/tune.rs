@@ -105,7 +105,7 @@ impl Engine {
         self.sampler.set_every(next.latency_sample);
         self.tuning.set_sync_interval_ns(Tunable::Sync.of(next));
         if before.sync_interval != next.sync_interval {
-            self.sync_waker.wake();
+            self.sync_waker().wake();
         }
         if before.extent_size_bytes != next.extent_size_bytes {
             self.tuning.set_extent_size(next.extent_size_bytes);

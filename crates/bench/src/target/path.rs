@@ -173,7 +173,7 @@ impl Target for PathTarget {
             FileState::Empty => {}
             FileState::Unwritten => {
                 rustix::fs::fallocate(&plain.file, FallocateFlags::empty(), 0, spec.size_bytes)
-                    .map_err(|e| Error::io(plain.path.display(), "cannot preallocate", e))?
+                    .map_err(|e| Error::io(plain.path.display(), "cannot preallocate", e))?;
             }
             FileState::Written => fill(&plain, spec.size_bytes)?,
         }

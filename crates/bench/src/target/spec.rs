@@ -182,16 +182,16 @@ impl TargetSpec {
             (Kind::Path { caching, .. }, "buffered", None) => *caching = Caching::Buffered,
             (Kind::Path { caching, .. }, "direct", None) => *caching = Caching::Direct,
             (Kind::Path { mode, .. }, "mode", Some(v)) => {
-                *mode = Some(v.parse().map_err(Error::usage)?)
+                *mode = Some(v.parse().map_err(Error::usage)?);
             }
             (Kind::Volume { mode, .. }, "mode", Some(v)) => {
-                *mode = v.parse().map_err(Error::usage)?
+                *mode = v.parse().map_err(Error::usage)?;
             }
             (Kind::Volume { whole_lock, .. }, "inode-lock", Some("whole")) => *whole_lock = true,
             (Kind::Volume { whole_lock, .. }, "inode-lock", Some("range")) => *whole_lock = false,
             (Kind::Volume { log, .. }, "log", Some(v)) => *log = Some(PathBuf::from(v)),
             (Kind::Volume { cache_bytes, .. }, "cache", Some(v)) => {
-                *cache_bytes = Some(parse_size(v).map_err(Error::usage)?)
+                *cache_bytes = Some(parse_size(v).map_err(Error::usage)?);
             }
             (Kind::Volume { block_size, .. }, "block", Some(v)) => {
                 *block_size = u32::try_from(parse_size(v).map_err(Error::usage)?)
@@ -221,7 +221,7 @@ impl TargetSpec {
                 "'{}': a path lies on a mounted file system, not in memory",
                 self.text
             ))),
-            Kind::Volume { mode, whole_lock: true, .. } if *mode != IoMode::Direct => {
+            Kind::Volume { mode, whole_lock: true, .. } if !mode.locks_ranges() => {
                 Err(Error::usage(format!(
                     "'{}': inode-lock=whole is a setting of mode=direct; '{mode}' does not take that lock",
                     self.text

@@ -206,7 +206,7 @@ impl Target for VolumeTarget {
         match spec.state {
             FileState::Empty => {}
             FileState::Unwritten => {
-                file.allocate(AllocateMode::Preallocate { keep_size: false }, 0, spec.size_bytes)?
+                file.allocate(AllocateMode::Preallocate { keep_size: false }, 0, spec.size_bytes)?;
             }
             FileState::Written => {
                 file.allocate(AllocateMode::Preallocate { keep_size: true }, 0, spec.size_bytes)?;

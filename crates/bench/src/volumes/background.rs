@@ -50,7 +50,7 @@ impl Bench<'_> {
             for _ in 0..self.options.rounds {
                 let (copied, written) = (self.copy()?, self.sequential(RequestKind::Write)?);
                 let group = self.group(shape, members, false)?;
-                let columns = if shape == Shape::Raid5 { MEMBERS - 1 } else { 1 };
+                let columns = if shape.has_parity() { MEMBERS - 1 } else { 1 };
                 let bytes = volume_of(&group)?.size_bytes() as f64 / columns as f64;
                 let start = Instant::now();
                 group.replace(1, self.newcomer()?).map_err(told)?;
@@ -86,7 +86,7 @@ impl Bench<'_> {
             for _ in 0..self.options.rounds {
                 let read = self.sequential(RequestKind::Read)?;
                 let group = self.crashed(shape, members)?;
-                let columns = if shape == Shape::Raid5 { MEMBERS - 1 } else { 1 };
+                let columns = if shape.has_parity() { MEMBERS - 1 } else { 1 };
                 let bytes = volume_of(&group)?.size_bytes() as f64 / columns as f64;
                 let start = Instant::now();
                 group.sync().map_err(told)?;

@@ -330,30 +330,35 @@ impl Bench<'_> {
         let told =
             self.turns(volume, || Ok(rate(&of_members, alone, time)?.0 / lanes), Some(&mut plain))?;
         let each = |count: u64| count as f64 / (requests as f64).max(1.0);
-        let least = if whole {
-            format!("0 and {MEMBERS}")
-        } else {
-            "2 and 2, besides 2 of the log".to_owned()
-        };
-        let note = format!(
-            "{:.2} reads, {:.2} writes and {:.2} flushes of members for each write; alone it takes at least {least}",
-            each(operations.0),
-            each(operations.1),
-            each(operations.2)
-        );
-        let (what, of) = if whole {
-            (
-                format!(
-                    "RAID-5 over {MEMBERS}: whole rows of {}, queue of 16",
-                    format_size(request_bytes)
-                ),
-                "units by that many members at once",
-            )
-        } else {
-            (format!("RAID-5 over {MEMBERS}: random writes of 4 KiB, queue of 16"), "one member")
-        };
+        let operations = (each(operations.0), each(operations.1), each(operations.2));
+        let (what, of, note) = told_of_parity(whole, request_bytes, operations);
         Ok(row(&what, "1/s", told, of, note))
     }
+}
+
+/// Says what was measured of a RAID-5, against what, and what a write took of its members.
+fn told_of_parity(
+    whole: bool,
+    request_bytes: u64,
+    (reads, writes, flushes): (f64, f64, f64),
+) -> (String, &'static str, String) {
+    let least =
+        if whole { format!("0 and {MEMBERS}") } else { "2 and 2, besides 2 of the log".to_owned() };
+    let note = format!(
+        "{reads:.2} reads, {writes:.2} writes and {flushes:.2} flushes of members for each write; alone it takes at least {least}"
+    );
+    let (what, of) = if whole {
+        (
+            format!(
+                "RAID-5 over {MEMBERS}: whole rows of {}, queue of 16",
+                format_size(request_bytes)
+            ),
+            "units by that many members at once",
+        )
+    } else {
+        (format!("RAID-5 over {MEMBERS}: random writes of 4 KiB, queue of 16"), "one member")
+    };
+    (what, of, note)
 }
 
 fn volume_of(group: &Group) -> Result<Arc<dyn BlockDevice>> {

@@ -242,7 +242,7 @@ pub(super) fn small_writes(
 fn xor(sum: &mut [u8], bytes: &[u8]) {
     let (words, others) = (sum.as_chunks_mut::<8>().0, bytes.as_chunks::<8>().0);
     words.iter_mut().zip(others).for_each(|(word, other)| {
-        *word = (u64::from_ne_bytes(*word) ^ u64::from_ne_bytes(*other)).to_ne_bytes()
+        *word = (u64::from_ne_bytes(*word) ^ u64::from_ne_bytes(*other)).to_ne_bytes();
     });
 }
 

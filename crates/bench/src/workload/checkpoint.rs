@@ -288,7 +288,7 @@ impl Checkpoint {
             in_flight -= idle.len();
             let now = Instant::now();
             idle.iter().for_each(|done| {
-                worker.record(Class::Write, begins[done.token as usize], now, self.page_bytes)
+                worker.record(Class::Write, begins[done.token as usize], now, self.page_bytes);
             });
             if worker.done(now) {
                 rest = [].iter();

@@ -24,8 +24,8 @@ const IDLE: Duration = Duration::from_secs(24 * 3600);
 
 /// Starts the checkpoint scheduler of a writable mount.
 pub(crate) fn start(fs: &Arc<Engine>) -> std::io::Result<Daemon> {
-    let (waker, weak) = (fs.scheduler_waker.clone(), Arc::downgrade(fs));
-    Daemon::spawn("bedplate-keeper", fs.scheduler_waker.clone(), move || run(&waker, &weak))
+    let (waker, weak) = (fs.scheduler_waker().clone(), Arc::downgrade(fs));
+    Daemon::spawn("bedplate-keeper", fs.scheduler_waker().clone(), move || run(&waker, &weak))
 }
 
 /// When the volume was looked at, and what was said of it.
@@ -62,24 +62,24 @@ fn turn(fs: &Engine, watch: &mut Watch) -> Duration {
 
 fn carry_out(fs: &Engine, now: Moment) {
     // What a kernel above still holds of writes belongs in the checkpoint.
-    if let Some(hand_over) = fs.flush_frontend.get() {
-        hand_over();
-    }
+    fs.flush_frontend();
     match fs.run_schedules(now) {
         Ok(run) => {
             for made in &run.made {
-                tracing::info!("made checkpoint '{}'", made.name.escape_ascii());
+                tracing::info!("made checkpoint '{}'", bedplate_store::told_name(&made.name));
             }
             run.deleted.iter().for_each(|name| {
                 tracing::info!(
                     "deleted checkpoint '{}': its schedule keeps no more",
-                    name.escape_debug()
-                )
+                    bedplate_store::told_name(name)
+                );
             });
-            run.failures.iter().for_each(|failure| tracing::warn!("{failure}"));
+            run.failures
+                .iter()
+                .for_each(|failure| tracing::warn!(event = "schedule_failed", "{failure}"));
         }
         Err(error) => {
-            tracing::warn!("the schedules of checkpoints could not be carried out: {error}")
+            tracing::warn!("the schedules of checkpoints could not be carried out: {error}");
         }
     }
 }
@@ -89,7 +89,7 @@ fn warn(fs: &Engine, warned: &mut Option<Pressure>) {
     match fs.pressure() {
         Ok(Some(pressure)) => {
             if warned.replace(pressure).is_none() {
-                tracing::warn!("{pressure}");
+                tracing::warn!(event = "checkpoints_fill_volume", "{pressure}");
             }
         }
         Ok(None) => *warned = None,

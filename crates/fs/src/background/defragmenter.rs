@@ -51,7 +51,7 @@ fn run(waker: &Waker, fs: &Weak<Engine>) {
         let turn = |fs: Arc<Engine>| {
             let sleep = work.turn(&fs);
             fs.defrag_status.update(|report| {
-                report.now = work.current.as_ref().map(|current| current.file.clone())
+                report.now = work.current.as_ref().map(|current| current.file.clone());
             });
             sleep
         };
@@ -123,7 +123,7 @@ impl Work {
     fn work(&mut self, fs: &Engine, rate: u64) -> Result<Duration> {
         // Files of a clone that is not finished are among those with extents: their rows come
         // without their inodes in memory.
-        let Some(_no_clone) = fs.cloning.try_lock() else { return Ok(MOMENT) };
+        let Some(_no_clone) = fs.try_lock_clones() else { return Ok(MOMENT) };
         if self.current.is_none() && !self.pick(fs)? {
             fs.defrag_status.set(MoverState::Idle);
             return Ok(SURVEYED);
@@ -284,11 +284,13 @@ mod tests {
             unwritten: false,
             birth: Epoch(1),
         };
-        // 20 runs; 40 extents that are one run; 30 runs of a megabyte; 17 runs of 5 blocks.
+        // 20 runs; 40 extents that are one run; 30 runs of a megabyte; 17 runs of 5 blocks; 40
+        // extents that lie as their file does, with a hole behind each.
         (0..20).for_each(|n| survey.add(InodeNo(5), n, &row(1000 - 2 * n, 1)));
         (0..40).for_each(|n| survey.add(InodeNo(6), n, &row(2000 + n, 1)));
         (0..30).for_each(|n| survey.add(InodeNo(7), n * 256, &row(100_000 - 1000 * n, 256)));
         (0..17).for_each(|n| survey.add(InodeNo(8), n * 5, &row(9000 - 10 * n, 5)));
+        (0..40).for_each(|n| survey.add(InodeNo(9), 2 * n, &row(5000 + 2 * n, 1)));
         assert_eq!(survey.end(), [(20, InodeNo(5)), (17, InodeNo(8))]);
     }
 }

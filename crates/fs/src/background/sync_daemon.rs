@@ -12,10 +12,13 @@ use super::Daemon;
 use crate::Result;
 use crate::engine::Engine;
 
+/// From how many inodes on that were let go of at once their memory goes back to the system.
+const INODES_MANY: usize = 1024;
+
 /// Starts the daemon of a writable mount.
 pub(crate) fn start(fs: &Arc<Engine>) -> std::io::Result<Daemon> {
-    let (waker, weak) = (fs.sync_waker.clone(), Arc::downgrade(fs));
-    Daemon::spawn("bedplate-sync", fs.sync_waker.clone(), move || run(&waker, &weak))
+    let (waker, weak) = (fs.sync_waker().clone(), Arc::downgrade(fs));
+    Daemon::spawn("bedplate-sync", fs.sync_waker().clone(), move || run(&waker, &weak))
 }
 
 fn run(waker: &Waker, fs: &Weak<Engine>) {
@@ -33,7 +36,10 @@ fn run(waker: &Waker, fs: &Weak<Engine>) {
         match reported.replace(latched) {
             Some(before) if before == latched => {}
             // The failure says what to do.
-            _ if latched => tracing::error!("the file system is read-only from now on: {e}"),
+            _ if latched => tracing::error!(
+                event = "read_only",
+                "the file system is read-only from now on: {e}"
+            ),
             _ => tracing::error!(
                 "the sync daemon could not write what is dirty; it stays in memory and is tried again: {e}"
             ),
@@ -41,10 +47,12 @@ fn run(waker: &Waker, fs: &Weak<Engine>) {
     }
 }
 
-/// One turn: aged pages, lazy times, the log, blocks that wait to be free, the tree.
+/// One turn: held writes, aged pages, lazy times, the log, blocks that wait to be free, the tree.
 fn turn(fs: &Engine, interval: Duration) -> Result<()> {
+    let held = fs.write_all_held();
     let aged =
         Instant::now().checked_sub(interval).map_or(Ok(()), |then| fs.cache.flush_aged(then));
+    fs.note_leased_writes();
     fs.commit_all_times(&fs.change());
     if fs.meta.has_unwritten_records() {
         fs.meta.sync(fs.meta.last_lsn())?;
@@ -56,9 +64,70 @@ fn turn(fs: &Engine, interval: Duration) -> Result<()> {
         }
         fs.allocator.release_sealed(fs.meta.sealed_lsn());
     }
+    fs.refresh_leases()?;
     fs.relieve_metadata();
     if fs.meta.commit_due() || fs.meta.log_half_full() {
         fs.meta.metadata_commit()?;
     }
-    aged
+    let let_go = let_idle_inodes_go(fs);
+    held.and(aged).and(let_go)
+}
+
+/// Keeps what inodes cost in memory bounded (I-INO-3). An inode whose last record is not sealed
+/// stays, so where many are loaded the log is sealed first.
+fn let_idle_inodes_go(fs: &Engine) -> Result<()> {
+    let last = fs.meta.last_lsn();
+    if fs.inodes.are_many() && fs.meta.sealed_lsn() < last {
+        fs.meta.seal(last)?;
+    }
+    if fs.inodes.let_idle_go(fs.meta.sealed_lsn()) > INODES_MANY {
+        // Between what stays lie whole pages that nothing needs.
+        bedplate_block::give_free_memory_back();
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use bedplate_block::{BlockDevice, MemoryDevice};
+
+    use super::*;
+    use crate::{FileKind, FileSystem, FormatOptions, InodeNo, MountOptions, NewFile};
+
+    /// S-140: as long as fewer than 65,536 files had been seen all of them stayed in memory,
+    /// forgotten or not, for as long as the volume was mounted.
+    #[test]
+    fn s_140_i_ino_3_files_that_nothing_uses_are_let_go_of() {
+        let device: Arc<dyn BlockDevice> = MemoryDevice::new(256 << 20);
+        FileSystem::format(&device, None, &FormatOptions::default()).unwrap();
+        let options =
+            MountOptions { sync_interval: Duration::from_secs(3600), ..MountOptions::default() };
+        let fs = FileSystem::mount(Arc::clone(&device), None, options).unwrap();
+        let state = fs.state();
+        let made: Vec<InodeNo> = (0..6000)
+            .map(|i| {
+                let ino = fs
+                    .make(
+                        InodeNo::ROOT,
+                        format!("{i}").as_bytes(),
+                        FileKind::File,
+                        NewFile::default(),
+                        0,
+                    )
+                    .unwrap()
+                    .ino;
+                fs.retain(ino).unwrap();
+                ino
+            })
+            .collect();
+        assert!(state.inodes.sizes().0 > 6000, "nothing of them is sealed");
+        (0..2).for_each(|_| turn(state, Duration::from_secs(3600)).unwrap());
+        let (loaded, parked) = state.inodes.sizes();
+        assert!(loaded <= 4200 && loaded + parked >= 6000, "S-140, I-INO-3: {loaded} and {parked}");
+        made.iter().for_each(|ino| fs.forget(*ino, 1));
+        assert_eq!(state.inodes.sizes(), (loaded, 0));
+        assert_eq!(fs.attr(made[17]).unwrap().ino, made[17]);
+        fs.unmount().unwrap();
+        assert!(FileSystem::check(&device, None, false).unwrap().findings.is_empty());
+    }
 }

@@ -2,8 +2,8 @@
 
 use std::collections::HashSet;
 
-use super::Examined;
 use super::inodes::{Inodes, hex};
+use super::{Examined, Notes};
 use crate::{FileKind, FindingKind, InodeNo, Result};
 use bedplate_store::{DentryRow, RowChange, Table, check_name, split_key};
 
@@ -31,47 +31,10 @@ pub(super) fn check(examined: &mut Examined<'_>) -> Result<()> {
 
 fn check_one(key: &[u8], dir: InodeNo, name: &[u8], row: DentryRow, examined: &mut Examined<'_>) {
     let Examined { inodes, notes, taken, .. } = examined;
+    if is_removed(key, dir, name, row, inodes, notes) {
+        return;
+    }
     let text = name.escape_ascii();
-    let remove = || RowChange::delete(Table::Dentry, key.to_vec());
-    if inodes.get(&dir).is_none_or(|known| !known.is_directory()) {
-        let message = format!("'{text}' stands in inode {}, which is no directory", dir.0);
-        return notes.mend_by(
-            remove(),
-            FindingKind::Leftover,
-            message,
-            "a repair removes the name",
-        );
-    }
-    if !inodes.contains_key(&row.ino) {
-        let message = format!(
-            "'{text}' in directory {} leads to inode {}, which does not exist",
-            dir.0, row.ino.0
-        );
-        return notes.mend_by(
-            remove(),
-            FindingKind::DanglingName,
-            message,
-            "a repair removes the name",
-        );
-    }
-    if row.ino == InodeNo::ROOT {
-        let message =
-            format!("'{text}' in directory {} leads to the root, which has no name", dir.0);
-        return notes.mend_by(
-            remove(),
-            FindingKind::DirectoryLoop,
-            message,
-            "a repair removes the name",
-        );
-    }
-    if let Err(e) = check_name(name) {
-        let message = format!("a name in directory {} cannot be one: {e}", dir.0);
-        let remedy = format!(
-            "a repair removes it, and names inode {} in /lost+found if it has no other name",
-            row.ino.0
-        );
-        return notes.mend_by(remove(), FindingKind::BadName, message, remedy);
-    }
     if dir == InodeNo::ROOT {
         taken.insert(name.to_vec());
     }
@@ -108,6 +71,48 @@ fn check_one(key: &[u8], dir: InodeNo, name: &[u8], row: DentryRow, examined: &m
         notes.mendable(FindingKind::Parent, message, "a repair sets the one its name stands in");
     }
     inodes.get_mut(&dir).expect("tested above").subdirectories += 1;
+}
+
+/// Says whether a name cannot be where it is or lead where it leads; a repair then removes it.
+fn is_removed(
+    key: &[u8],
+    dir: InodeNo,
+    name: &[u8],
+    row: DentryRow,
+    inodes: &Inodes,
+    notes: &mut Notes,
+) -> bool {
+    let text = name.escape_ascii();
+    let remove = || RowChange::delete(Table::Dentry, key.to_vec());
+    if inodes.get(&dir).is_none_or(|known| !known.is_directory()) {
+        let message = format!("'{text}' stands in inode {}, which is no directory", dir.0);
+        notes.mend_by(remove(), FindingKind::Leftover, message, "a repair removes the name");
+        return true;
+    }
+    if !inodes.contains_key(&row.ino) {
+        let message = format!(
+            "'{text}' in directory {} leads to inode {}, which does not exist",
+            dir.0, row.ino.0
+        );
+        notes.mend_by(remove(), FindingKind::DanglingName, message, "a repair removes the name");
+        return true;
+    }
+    if row.ino == InodeNo::ROOT {
+        let message =
+            format!("'{text}' in directory {} leads to the root, which has no name", dir.0);
+        notes.mend_by(remove(), FindingKind::DirectoryLoop, message, "a repair removes the name");
+        return true;
+    }
+    if let Err(e) = check_name(name) {
+        let message = format!("a name in directory {} cannot be one: {e}", dir.0);
+        let remedy = format!(
+            "a repair removes it, and names inode {} in /lost+found if it has no other name",
+            row.ino.0
+        );
+        notes.mend_by(remove(), FindingKind::BadName, message, remedy);
+        return true;
+    }
+    false
 }
 
 /// Follows every directory up to the root.

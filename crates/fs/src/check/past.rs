@@ -121,7 +121,7 @@ fn check_moment(
         let message = format!("in checkpoint '{name}' {}", finding.message);
         match mendable {
             true => {
-                examined.notes.mendable(FindingKind::Checkpoint, message, finding.remedy.clone())
+                examined.notes.mendable(FindingKind::Checkpoint, message, finding.remedy.clone());
             }
             false => examined.notes.broken(FindingKind::Checkpoint, message, DELETE),
         }

@@ -20,7 +20,6 @@ use std::ops::{Bound, ControlFlow};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use super::report::{CheckpointOptions, CheckpointScope, CloneReport, CloneSource};
 use crate::engine::Engine;
@@ -63,7 +62,7 @@ struct Builder<'a> {
 impl Engine {
     /// Clones under a new name; durable when it returns.
     pub(crate) fn clone_files(&self, source: &CloneSource, target: &Path) -> Result<CloneReport> {
-        let _one = self.cloning.lock();
+        let _one = self.lock_clones();
         self.begin_change()?;
         let room = || {
             self.free_place(target)?;
@@ -141,6 +140,10 @@ impl Engine {
             ino: root,
             name: (InodeNo::ROOT, Vec::new()),
         };
+        debug_assert!(
+            epoch < self.epoch(),
+            "I-CKP-1: a clone is made of a checkpoint, which is older than the present: {epoch:?}"
+        );
         let mut builder =
             Builder { fs: self, epoch, todo: Vec::new(), linked: HashMap::new(), report };
         let top = builder.begin(root)?;
@@ -434,7 +437,7 @@ impl Builder<'_> {
         };
         let now = Timestamp::now();
         let row = InodeRow { blocks: 0, parent, ctime: now, btime: now, ..then };
-        self.fs.inode_count.fetch_add(1, Ordering::Relaxed);
+        self.fs.count_inodes(1);
         self.report.inodes += 1;
         Copied { of, ino, row }
     }

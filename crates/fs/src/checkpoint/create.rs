@@ -61,7 +61,7 @@ impl Engine {
         if !planted(PlantedBug::CheckpointNotSynced) {
             self.meta.sync(lsn)?;
         }
-        self.scheduler_waker.wake();
+        self.scheduler_waker().wake();
         Ok(CheckpointInfo::of(&checkpoint))
     }
 
@@ -78,7 +78,7 @@ impl Engine {
         if self.meta.reading(|rows| Ok(rows.checkpoint_set.named(name).is_some()))? {
             return Err(Error::new(
                 ErrorKind::Exists,
-                format!("a checkpoint '{}' exists", name.escape_ascii()),
+                format!("a checkpoint '{}' exists", bedplate_store::told_name(name)),
             ));
         }
         self.need_space()?;
@@ -94,25 +94,7 @@ impl Engine {
             kept: options.kept,
             paths: members.as_ref().map(|members| members.paths.clone()).unwrap_or_default(),
         };
-        let mut rows = vec![
-            RowChange::put(Table::Checkpoint, checkpoint_key(epoch), row.encode()),
-            RowChange::put(Table::Setting, EPOCH.to_vec(), next.to_le_bytes().to_vec()),
-        ];
-        if planted(PlantedBug::EpochNotCommitted) {
-            rows.truncate(1);
-        }
-        rows.extend_from_slice(notes);
-        if let Some(members) = &members {
-            rows.extend(
-                members
-                    .inodes
-                    .iter()
-                    .map(|ino| RowChange::put(Table::Scope, scope_key(epoch, *ino), Vec::new())),
-            );
-            if !planted(PlantedBug::WaysForgotten) {
-                rows.extend(self.images_of_ways(epoch, members)?);
-            }
-        }
+        let rows = self.rows_of_new(epoch, next, &row, members.as_ref(), notes)?;
         let checkpoint =
             Arc::new(Checkpoint { epoch, row, members: members.map(|members| members.inodes) });
         let lsn = self.meta.exclusively(|locked| {
@@ -136,6 +118,38 @@ impl Engine {
             Ok(committed.lsn)
         })?;
         Ok((checkpoint, lsn))
+    }
+
+    /// Returns the rows that a checkpoint is made of, with those that go with it.
+    fn rows_of_new(
+        &self,
+        epoch: Epoch,
+        next: u32,
+        row: &CheckpointRow,
+        members: Option<&Members>,
+        notes: &[RowChange],
+    ) -> Result<Vec<RowChange>> {
+        debug_assert!(next > epoch.0, "I-CKP-1: epochs go forward: {next} after {}", epoch.0);
+        let mut rows = vec![
+            RowChange::put(Table::Checkpoint, checkpoint_key(epoch), row.encode()),
+            RowChange::put(Table::Setting, EPOCH.to_vec(), next.to_le_bytes().to_vec()),
+        ];
+        if planted(PlantedBug::EpochNotCommitted) {
+            rows.truncate(1);
+        }
+        rows.extend_from_slice(notes);
+        if let Some(members) = members {
+            rows.extend(
+                members
+                    .inodes
+                    .iter()
+                    .map(|ino| RowChange::put(Table::Scope, scope_key(epoch, *ino), Vec::new())),
+            );
+            if !planted(PlantedBug::WaysForgotten) {
+                rows.extend(self.images_of_ways(epoch, members)?);
+            }
+        }
+        Ok(rows)
     }
 
     /// The images of directories that are in the checkpoint only to lead to what is.

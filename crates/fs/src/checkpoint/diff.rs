@@ -8,7 +8,7 @@ use std::ops::{Bound, ControlFlow};
 
 use serde::{Deserialize, Serialize};
 
-use super::changed::{CheckpointRef, between, changed, get, row_at};
+use super::changed::{CheckpointRef, between, changed, get, hidden_at, row_at, shown_at};
 use super::subtree::of_inode;
 use crate::engine::Engine;
 use crate::{Error, ErrorKind, FileKind, InodeNo, Result};
@@ -83,6 +83,7 @@ impl Engine {
                 rows,
                 from,
                 to,
+                hidden: hidden_at(rows, from)?,
                 block,
                 moves,
                 inodes,
@@ -109,6 +110,8 @@ pub(super) struct Found<'a> {
     pub(super) rows: &'a State,
     pub(super) from: CheckpointRef,
     pub(super) to: CheckpointRef,
+    /// What the first moment does not show although rows of it existed.
+    hidden: BTreeSet<InodeNo>,
     block: u64,
     pub(super) moves: BTreeMap<InodeNo, Moves>,
     /// What is looked at that has a name at both moments.
@@ -149,7 +152,7 @@ impl Found<'_> {
         }
         // No image says what came into a directory that itself came later.
         while let Some(dir) = fresh.pop() {
-            if row_at(self.rows, self.from, dir)?.is_some() {
+            if self.shown_first(dir)?.is_some() {
                 continue;
             }
             for (key, value) in of_inode(self.rows, self.to, Table::Dentry, dir)? {
@@ -246,10 +249,14 @@ impl Found<'_> {
         Ok(told)
     }
 
+    /// The row of an inode at the first moment, where that showed it.
+    fn shown_first(&self, ino: InodeNo) -> Result<Option<InodeRow>> {
+        shown_at(self.rows, self.from, &self.hidden, ino)
+    }
+
     /// How an inode that was there and is there differs, if it does.
     fn change(&self, ino: InodeNo, now: &Homes) -> Result<Option<CheckpointDifference>> {
-        let (Some(old), Some(new)) =
-            (row_at(self.rows, self.from, ino)?, row_at(self.rows, self.to, ino)?)
+        let (Some(old), Some(new)) = (self.shown_first(ino)?, row_at(self.rows, self.to, ino)?)
         else {
             return Ok(None);
         };

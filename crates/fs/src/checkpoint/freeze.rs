@@ -1,22 +1,26 @@
-//! The freeze: holds all changes back for a moment, so that a checkpoint cuts through no write (I-CKP-4).
+//! The freeze: holds all changes back for a moment, so that a checkpoint cuts through no write
+//! (I-CKP-4).
 //!
 //! ```text
 //!   change lock ─► names lock: no opens, no changes by path ─► order locks of all open files ─► flush the library cache
 //!                                                                                                       │
-//!                                    release everything ◄─ commit ◄─ inode locks of all open files ◄────┘
+//!                  release everything ◄─ commit ◄─ held writes ◄─ inode locks of all open files ◄────────┘
 //! ```
 //!
-//! Changes of closed files, of one record or of many, hold the change lock (`lock/change.rs`). Dirty pages of closed files are written before the commit, and
-//! none become dirty meanwhile: a write needs an open file.
+//! Changes of closed files, of one record or of many, hold the change lock (`lock/change.rs`).
+//! Dirty pages and held writes of closed files are written before the commit, and none come
+//! meanwhile: a write needs an open file.
 //!
-//! The time this takes follows from the number of open files and of dirty pages, not from the number of files, in memory or not, or their size. Order locks come before
-//! inode locks, all of them: a holder of an order lock may wait for the inode lock of another file (its page makes room by writing another one's), and
-//! a holder of an inode lock waits for no lock of another file. A queue's I/O in flight is helped out of the way.
+//! The time this takes follows from the number of open files and of dirty pages, not from the
+//! number of files, in memory or not, or their size. Order locks come before inode locks, all of
+//! them: a holder of an order lock may wait for the inode lock of another file (its page makes room
+//! by writing another one's), and a holder of an inode lock waits for no lock of another file. A
+//! queue's I/O in flight is helped out of the way.
 
 use std::sync::Arc;
 
 use crate::Result;
-use crate::engine::Engine;
+use crate::engine::{Engine, Listed};
 use crate::inode::Inode;
 use crate::lock::ChangeLock;
 use bedplate_store::{PlantedBug, planted};
@@ -40,23 +44,27 @@ impl Engine {
         // Most of what is dirty goes to the device while others work on.
         self.cache.flush_all()?;
         self.free_deferred();
+        self.recall_leases_once();
         let beside = ChangeLock::default();
         let unchanging = if planted(PlantedBug::FreezeBesideChanges) {
             beside.alone()
         } else {
-            self.changes.alone()
+            self.lock_changes()
         };
         let _names = self.names.lock();
-        let files = self.open_files.all();
+        let files = self.listed(Listed::Open);
         let orders: Vec<_> = files.iter().map(|inode| inode.data.order.exclusive(self)).collect();
         if !planted(PlantedBug::FreezeLeavesDirty) {
             self.cache.flush_all()?;
+        }
+        if !planted(PlantedBug::FreezeLeavesHeld) {
+            self.write_all_held()?;
         }
         self.commit_all_times(&unchanging.changing());
         // Before the inode locks: filling a page takes one.
         let mut with_pages =
             if pages == Pages::Forgotten && !planted(PlantedBug::RollbackKeepsPages) {
-                self.cached_files.all()
+                self.listed(Listed::Cached)
             } else {
                 Vec::new()
             };
@@ -66,9 +74,22 @@ impl Engine {
             .map(|inode| crate::data::forget_pages(self, inode))
             .collect::<Result<Vec<_>>>()?;
         let locks: Vec<_> = files.iter().map(|inode| inode.data.lock.exclusive(self)).collect();
-        let result = work(&files);
+        let left = planted(PlantedBug::FreezeLeavesHeld);
+        let held = files.iter().zip(&locks).try_for_each(|(inode, lock)| {
+            if left { Ok(()) } else { crate::data::write_held(self, inode, lock) }
+        });
+        let result = held.and_then(|()| work(&files));
         drop((locks, changes, orders));
         result
+    }
+}
+
+impl Engine {
+    /// Waits for each process that does I/O under a lease while nothing else has to wait: one that
+    /// was stopped in the midst of it would keep the whole file system frozen.
+    fn recall_leases_once(&self) {
+        let files = self.listed(Listed::Leased);
+        files.iter().for_each(|inode| drop(inode.data.lock.exclusive(self)));
     }
 }
 

@@ -17,6 +17,10 @@ use bedplate_store::{
 /// The row changes that delete checkpoints, given oldest first (I-CKP-1 holds for the others before
 /// and after).
 pub(super) fn deletion(rows: &State, checkpoints: &[Arc<Checkpoint>]) -> Result<Vec<RowChange>> {
+    debug_assert!(
+        checkpoints.is_sorted_by_key(|checkpoint| checkpoint.epoch),
+        "I-CKP-1: checkpoints are deleted in the order of their epochs"
+    );
     let goes =
         |other: &Checkpoint| checkpoints.iter().any(|checkpoint| checkpoint.epoch == other.epoch);
     let heirs: Vec<_> =
@@ -103,13 +107,17 @@ impl Engine {
     }
 
     pub(crate) fn checkpoint(&self, name: &[u8]) -> Result<Arc<Checkpoint>> {
-        let missing = || {
-            Error::new(
-                ErrorKind::NotFound,
-                format!("there is no checkpoint '{}'", name.escape_ascii()),
-            )
-        };
-        self.meta.reading(|rows| rows.checkpoint_set.named(name).cloned().ok_or_else(missing))
+        self.meta.reading(|rows| {
+            let missing = || {
+                let told = bedplate_store::told_name(name);
+                let all = &rows.checkpoint_set.checkpoints;
+                let known: Vec<String> =
+                    all.iter().map(|one| bedplate_store::told_name(&one.row.name)).collect();
+                let meant = crate::meant(&told, known.iter().map(String::as_str));
+                Error::new(ErrorKind::NotFound, format!("there is no checkpoint '{told}'{meant}"))
+            };
+            rows.checkpoint_set.named(name).cloned().ok_or_else(missing)
+        })
     }
 
     /// Counts what deleting checkpoints together would free.
@@ -143,13 +151,13 @@ impl Engine {
         let (epoch, lsn) = self.frozen(|_| {
             let checkpoint = self.checkpoint(name)?;
             if !may_go(&checkpoint) {
-                return Err(Error::new(ErrorKind::NotFound, format!("checkpoint '{}' is another one by now", name.escape_ascii())));
+                return Err(Error::new(ErrorKind::NotFound, format!("checkpoint '{}' is another one by now", bedplate_store::told_name(name))));
             }
             let of_it = self.inodes.loaded(|inode| self.is_of(inode.ino, checkpoint.epoch));
             if self.is_looked_into(checkpoint.epoch) && !planted(PlantedBug::DeletedWhileOpen) {
                 return Err(Error::new(
                     ErrorKind::Busy,
-                    format!("checkpoint '{}' is mounted, or files of it are open: unmount it and close them first", name.escape_ascii()),
+                    format!("checkpoint '{}' is mounted, or files of it are open: unmount it and close them first", bedplate_store::told_name(name)),
                 ));
             }
             let lsn = self.commit_deletion(&checkpoint)?;

@@ -12,7 +12,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::{Bound, ControlFlow};
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use super::CheckpointOptions;
 use super::report::{CheckpointScope, RollbackOptions, RollbackReport};
@@ -40,7 +39,7 @@ impl Engine {
         options: &RollbackOptions,
     ) -> Result<RollbackReport> {
         // A clone under way would go on below what is gone.
-        let _no_clone = self.cloning.lock();
+        let _no_clone = self.lock_clones();
         self.begin_change()?;
         // It goes for no change, and so not for this one either.
         let (checkpoint, held) = self.looking_into(name)?;
@@ -157,7 +156,7 @@ impl Engine {
             paths.iter().find(|path| below.is_none_or(|below| !Path::new(path).starts_with(below)));
         Ok(wanted
             .or(paths.first())
-            .map_or_else(|| format!("inode {}", ino.0), |path| path.escape_debug().to_string()))
+            .map_or_else(|| format!("inode {}", ino.0), bedplate_store::told_name))
     }
 
     fn commit_rollback(
@@ -180,11 +179,7 @@ impl Engine {
                 report.names.push((ino, rest.to_vec()));
             }
         }
-        let mut inodes_change = 0i64;
-        for ((_, key), row) in changes.iter().filter(|((table, _), _)| *table == Table::Inode) {
-            let was = self.meta.get(Table::Inode, key)?.is_some();
-            inodes_change += i64::from(row.is_some()) - i64::from(was);
-        }
+        let inodes_change = self.inodes_change(&changes)?;
         let mut rows: Vec<_> = changes
             .into_iter()
             .map(|((table, key), value)| RowChange {
@@ -193,35 +188,25 @@ impl Engine {
                 value: value.map(Into::into),
             })
             .collect();
+        let commit = |rows| {
+            self.meta.exclusively(|locked| {
+                let record =
+                    Record { kind: RecordKind::Rollback, rows, exposes: None, barrier: false };
+                let committed = locked.commit(record, Others::Covered)?;
+                self.epoch_state.changed();
+                Ok(committed)
+            })
+        };
         if planted(PlantedBug::RollbackInParts) {
-            let half = rows.drain(..rows.len() / 2).collect();
-            let first = self.meta.exclusively(|locked| {
-                locked.commit(
-                    Record {
-                        kind: RecordKind::Rollback,
-                        rows: half,
-                        exposes: None,
-                        barrier: false,
-                    },
-                    Others::Covered,
-                )
-            })?;
+            let first = commit(rows.drain(..rows.len() / 2).collect())?;
             self.meta.sync(first.lsn)?;
         }
-        let committed = self.meta.exclusively(|locked| {
-            let committed = locked.commit(
-                Record { kind: RecordKind::Rollback, rows, exposes: None, barrier: false },
-                Others::Covered,
-            )?;
-            self.epoch_state.changed();
-            Ok(committed)
-        })?;
+        let committed = commit(rows)?;
         let lsn =
             if planted(PlantedBug::RollbackFreesAtOnce) { crate::Lsn(0) } else { committed.lsn };
-        for run in committed.freed.unwrap_or_default() {
-            self.allocator.release_after(lsn, run);
-        }
-        self.inode_count.fetch_add_signed(inodes_change);
+        let freed = committed.freed.into_iter().flatten();
+        freed.for_each(|run| self.allocator.release_after(lsn, run));
+        self.count_inodes(inodes_change);
         if !planted(PlantedBug::RollbackNotReadAgain) {
             self.read_again(&report.inodes, committed.lsn)?;
         }
@@ -233,6 +218,16 @@ impl Engine {
             Ok(ControlFlow::Continue(()))
         })?;
         Ok((report, committed.lsn))
+    }
+
+    /// Returns by how many inodes there are more afterwards.
+    fn inodes_change(&self, changes: &Changes) -> Result<i64> {
+        let mut more = 0i64;
+        for ((_, key), row) in changes.iter().filter(|((table, _), _)| *table == Table::Inode) {
+            let was = self.meta.get(Table::Inode, key)?.is_some();
+            more += i64::from(row.is_some()) - i64::from(was);
+        }
+        Ok(more)
     }
 
     /// Makes loaded inodes what their rows say.
@@ -250,16 +245,6 @@ impl Engine {
             inode.note_lsn(lsn, true);
         }
         Ok(())
-    }
-}
-
-trait AddSigned {
-    fn fetch_add_signed(&self, by: i64);
-}
-
-impl AddSigned for std::sync::atomic::AtomicU64 {
-    fn fetch_add_signed(&self, by: i64) {
-        self.fetch_add(by.cast_unsigned(), Ordering::Relaxed);
     }
 }
 
@@ -324,4 +309,48 @@ pub(super) fn keep_nameless(rows: &State, ino: InodeNo, changes: &mut Changes) -
         changes.insert((Table::Orphan, inode_key(ino)), Some(Vec::new()));
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use bedplate_block::MemoryDevice;
+
+    use super::*;
+    use crate::{AllocateMode, FileSystem, FormatOptions, IoMode, MountOptions, OpenOptions};
+
+    /// I-SPC-2, S-56: blocks that were preallocated after the checkpoint become free with the
+    /// rollback, and not before it is sealed: a crash would give them back to their file.
+    #[test]
+    fn i_spc_2_what_a_rollback_frees_is_free_once_it_is_sealed() {
+        let device: Arc<dyn bedplate_block::BlockDevice> = MemoryDevice::new(64 << 20);
+        FileSystem::format(&device, None, &FormatOptions::default()).unwrap();
+        let options = MountOptions {
+            mode: IoMode::Concurrent,
+            sync_interval: Duration::from_secs(3600),
+            ..MountOptions::default()
+        };
+        let volume = FileSystem::mount(device, None, options).unwrap();
+        let file = volume.open("/file", &OpenOptions::create()).unwrap();
+        volume.create_checkpoint("first", &CheckpointOptions::default()).unwrap();
+        file.allocate(AllocateMode::Preallocate { keep_size: false }, 0, 1 << 20).unwrap();
+        drop(file);
+        volume.sync().unwrap();
+        let fs = volume.state();
+        let becomes_free = || fs.allocator.release_sealed(fs.meta.sealed_lsn());
+        becomes_free();
+        let first = fs.checkpoint(b"first").unwrap();
+        let (_, lsn) = fs
+            .frozen_and_forgetting(|_| {
+                let changes =
+                    fs.meta.reading(|rows| of_everything(rows, &first, &BTreeSet::new()))?;
+                fs.commit_rollback("none".into(), true, changes)
+            })
+            .unwrap();
+        assert!(fs.meta.sealed_lsn() < lsn, "nothing asked for a sync");
+        assert!(!becomes_free(), "a crash would bring the file back, with another's data in it");
+        volume.sync().unwrap();
+        assert!(fs.meta.sealed_lsn() >= lsn && becomes_free(), "the blocks are free again");
+    }
 }

@@ -91,7 +91,7 @@ impl Engine {
         {
             return Err(self.with_advice(refused));
         }
-        let _one = self.room.lock();
+        let _one = self.lock_room();
         // Another thread may have made room meanwhile.
         if self.allocator.would_fit(demand(&[])?.max(refused.blocks_wanted))
             || self.delete_oldest(demand)?
@@ -130,8 +130,9 @@ impl Engine {
             }
             self.space_policy.count_deleted();
             tracing::warn!(
+                event = "checkpoint_deleted_for_space",
                 "the volume is full: checkpoint '{}' was deleted, as the policy 'delete-oldest' says",
-                name.escape_ascii()
+                bedplate_store::told_name(name)
             );
             self.free_deferred();
             any = true;
@@ -149,7 +150,7 @@ impl Engine {
         if self.allocator.would_fit(beyond) || self.space_policy.policy() == SpacePolicy::Refuse {
             return;
         }
-        let _one = self.room.lock();
+        let _one = self.lock_room();
         if let Err(error) = self.delete_oldest(&|_| Ok(beyond)) {
             tracing::warn!(
                 "metadata takes the last blocks, and no checkpoint could be deleted for it: {error}"

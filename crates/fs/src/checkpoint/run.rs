@@ -29,7 +29,7 @@ pub struct ScheduleRun {
 impl Engine {
     /// Returns the schedules by name.
     pub(crate) fn schedules(&self) -> Vec<Schedule> {
-        self.schedule_state.lock().schedules.clone()
+        self.lock_schedules().schedules.clone()
     }
 
     /// Adds a schedule, or replaces the one of its name: when that last had its turn stays. Durable
@@ -41,7 +41,7 @@ impl Engine {
         }
         self.begin_change()?;
         self.with_room(|| self.need_space())?;
-        let mut turns = self.schedule_state.lock();
+        let mut turns = self.lock_schedules();
         let old = turns.schedules.iter().find(|other| other.name == schedule.name);
         let (last, failure) = old.map_or((None, None), |old| (old.last, old.failure.clone()));
         let row = Schedule { last, failure, ..schedule.clone() };
@@ -53,11 +53,11 @@ impl Engine {
     /// Removes a schedule; its checkpoints stay. Durable when it returns.
     pub(crate) fn remove_schedule(&self, name: &str) -> Result<()> {
         self.begin_change()?;
-        let mut turns = self.schedule_state.lock();
+        let mut turns = self.lock_schedules();
         if !turns.schedules.iter().any(|schedule| schedule.name == name) {
             return Err(Error::new(
                 ErrorKind::NotFound,
-                format!("there is no schedule '{}'", name.escape_debug()),
+                format!("there is no schedule '{}'", bedplate_store::told_name(name)),
             ));
         }
         self.change_schedule(
@@ -73,31 +73,26 @@ impl Engine {
     fn change_schedule(&self, changes: Vec<RowChange>) -> Result<()> {
         let lsn = self.commit(RecordKind::Setting, changes);
         self.meta.sync(lsn)?;
-        self.scheduler_waker.wake();
+        self.scheduler_waker().wake();
         Ok(())
     }
 
     /// Returns whether a schedule is due.
     pub(crate) fn is_any_due(&self, now: Moment) -> bool {
-        let turns = self.schedule_state.lock();
+        let turns = self.lock_schedules();
         turns.schedules.iter().any(|schedule| turns.is_due(schedule, now))
     }
 
     /// Returns how long until the next schedule may be due; `None` where there is none.
     pub(crate) fn until_next_due(&self, now: Moment) -> Option<Duration> {
-        self.schedule_state
-            .lock()
-            .schedules
-            .iter()
-            .map(|schedule| schedule.until_next(now.wall))
-            .min()
+        self.lock_schedules().schedules.iter().map(|schedule| schedule.until_next(now.wall)).min()
     }
 
     /// Makes the checkpoints that are due, and deletes what schedules no longer keep; durable when
     /// it returns.
     pub(crate) fn run_schedules(&self, now: Moment) -> Result<ScheduleRun> {
         self.begin_change()?;
-        let mut turns = self.schedule_state.lock();
+        let mut turns = self.lock_schedules();
         let mut run = ScheduleRun::default();
         for schedule in turns.schedules.clone() {
             if turns.is_due(&schedule, now) {
@@ -112,7 +107,7 @@ impl Engine {
                         turns.put(&schedule.name, Some(failed));
                         run.failures.push(format!(
                             "schedule '{}' made no checkpoint: {error}",
-                            schedule.name.escape_debug()
+                            bedplate_store::told_name(&schedule.name)
                         ));
                     }
                 }

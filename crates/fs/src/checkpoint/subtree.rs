@@ -36,7 +36,7 @@ impl Subtree {
         past.push(relative);
         let then = fs.resolve(&past).map_err(|error| match error.kind {
             ErrorKind::NotFound => {
-                let name = checkpoint.row.name.escape_ascii();
+                let name = bedplate_store::told_name(&checkpoint.row.name);
                 Error::new(ErrorKind::NotFound, format!("{shown} was not there when checkpoint '{name}' was made, or not under this name"))
             }
             _ => error,
@@ -246,7 +246,7 @@ pub(super) fn of_inode(
 }
 
 /// The inodes that a name leads to.
-fn inside(rows: &State, epoch: Option<Epoch>, root: DentryRow) -> Result<Inside> {
+pub(super) fn inside(rows: &State, epoch: Option<Epoch>, root: DentryRow) -> Result<Inside> {
     let mut inside = Inside::new();
     let mut todo = vec![root];
     while let Some(row) = todo.pop() {

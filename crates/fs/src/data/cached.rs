@@ -1,19 +1,38 @@
 //! The modes with a library cache, and the way from the cache back to the device.
 
+use std::cell::Cell;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 
 use super::DataPath;
 use super::write::Payload;
-use crate::engine::Engine;
+use crate::engine::{Engine, Listed};
 use crate::inode::{CachePart, Inode};
 use crate::mode::OpenClass;
 use crate::{Error, ErrorKind, InodeNo, IoMode, Result};
 use bedplate_cache::{Backing, CachedFile};
 
-/// Returns whether I/O on this path goes through the library cache.
-pub(super) fn uses_cache(path: IoMode) -> bool {
-    matches!(path, IoMode::Cached | IoMode::ConcurrentCache)
+/// Up to where the library cache absorbs what callers write that cache by themselves: a small file
+/// is closed without waiting for the device. Larger ones reach the device with less work in large
+/// requests, several at once.
+const ABSORBED_BYTES_MAX: u64 = 1 << 20;
+
+thread_local! {
+    static BEHIND: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Returns whether this thread writes behind: the time of such a write was noted when its pages
+/// became dirty, and a program may have set another since.
+pub(super) fn is_behind() -> bool {
+    BEHIND.get()
+}
+
+/// Writes what the library cache has absorbed of a file to the device (no flush).
+pub(crate) fn write_absorbed(fs: &Engine, inode: &Arc<Inode>) -> Result<()> {
+    let io = DataPath::new(fs, inode);
+    let absorbed =
+        io.cached_if_any().filter(|cached| cached.dirty_bytes() > 0 && io.service().absorbs());
+    absorbed.map_or(Ok(()), CachedFile::flush)
 }
 
 /// What an append that was refused in its middle says: beginning it again would append its first
@@ -37,7 +56,7 @@ struct FileBacking {
 impl Drop for FileBacking {
     fn drop(&mut self) {
         if let Some(fs) = self.fs.upgrade() {
-            fs.cached_files.remove(self.ino, &self.inode);
+            fs.unlist(Listed::Cached, self.ino, &self.inode);
         }
     }
 }
@@ -82,10 +101,10 @@ impl<'a> DataPath<'a> {
         let make = || {
             let backing = Arc::new(FileBacking {
                 ino: self.inode.ino,
-                fs: self.fs.this.clone(),
+                fs: self.fs.weak(),
                 inode: Arc::downgrade(self.inode),
             });
-            self.fs.cached_files.add(self.inode);
+            self.fs.list(Listed::Cached, self.inode);
             let weak: Weak<FileBacking> = Arc::downgrade(&backing);
             CachePart::new(
                 self.fs.cache.file(self.inode.ino.0, weak, Arc::clone(&self.inode.size)),
@@ -129,10 +148,20 @@ impl<'a> DataPath<'a> {
     ) -> Result<Option<usize>> {
         let _order = self.state().order.shared(self.fs);
         let service = self.service();
-        if !uses_cache(service.path) {
+        if !service.uses_library_cache() {
             return Ok(None);
         }
         self.count_mixed(service, class);
+        if service.absorbs() && self.cached_if_any().is_none_or(|cached| cached.dirty_bytes() == 0)
+        {
+            // Nothing becomes dirty meanwhile: the order lock is held.
+            let held = self.state().lock.shared(self.fs);
+            let len =
+                self.read_mapped(&held, buf, offset, self.inode.size.load(Ordering::Acquire))?;
+            drop(held);
+            self.count_read(len);
+            return Ok(Some(len));
+        }
         let (len, hit) = self.cached().read_at(buf, offset)?;
         self.count_cached_read(hit, len);
         Ok(Some(len))
@@ -146,7 +175,11 @@ impl<'a> DataPath<'a> {
         bytes: &[u8],
         offset: Option<u64>,
     ) -> Result<Option<u64>> {
-        match self.service().path {
+        let service = self.service();
+        match service.path() {
+            IoMode::Cached if service.absorbs() && !self.is_absorbed(bytes, offset) => {
+                self.write_past(bytes, offset)
+            }
             IoMode::Cached => self.write_behind(class, bytes, offset),
             IoMode::ConcurrentCache if offset.is_some() => {
                 let _order = self.state().order.shared(self.fs);
@@ -160,6 +193,34 @@ impl<'a> DataPath<'a> {
         }
     }
 
+    /// Returns whether a write of a caller that caches is taken by the library cache: it lies near
+    /// the beginning, and no sync said that a caller waits for it.
+    fn is_absorbed(self, bytes: &[u8], offset: Option<u64>) -> bool {
+        let end = offset.map_or(u64::MAX, |at| at.saturating_add(bytes.len() as u64));
+        end <= ABSORBED_BYTES_MAX && !self.state().synced.load(Ordering::Relaxed)
+    }
+
+    /// Writes past the library cache, which only absorbs; what it holds of the range goes to the
+    /// device before and is forgotten.
+    fn write_past(self, bytes: &[u8], offset: Option<u64>) -> Result<Option<u64>> {
+        let order = &self.state().order;
+        let (_shared, _exclusive) = match offset {
+            Some(_) => (Some(order.shared(self.fs)), None),
+            None => (None, Some(order.exclusive(self.fs))),
+        };
+        if !self.service().absorbs() {
+            return Ok(None);
+        }
+        let at = offset.unwrap_or_else(|| self.inode.size.load(Ordering::Acquire));
+        let data = Payload::new(bytes, at)?;
+        let _announced = self
+            .cached_if_any()
+            .map(|cached| cached.begin_direct_write(at, bytes.len() as u64))
+            .transpose()?;
+        self.write_uncached(data)?;
+        Ok(Some(at))
+    }
+
     fn write_behind(
         self,
         class: OpenClass,
@@ -168,10 +229,11 @@ impl<'a> DataPath<'a> {
     ) -> Result<Option<u64>> {
         let _order = self.state().order.exclusive(self.fs);
         let service = self.service();
-        if service.path != IoMode::Cached {
+        if !service.path().writes_behind() {
             return Ok(None);
         }
         self.count_mixed(service, class);
+        self.cached().set_passing(service.absorbs());
         let at = offset.unwrap_or_else(|| self.inode.size.load(Ordering::Acquire));
         Payload::new(bytes, at)?;
         let mut done = 0;
@@ -192,7 +254,7 @@ impl<'a> DataPath<'a> {
     /// Direct-write, copy-behind. The order lock is held: shared, or exclusive for an append, whose
     /// place must stay the end until it is announced.
     fn write_through(self, bytes: &[u8], offset: Option<u64>) -> Result<Option<u64>> {
-        if self.service().path != IoMode::ConcurrentCache {
+        if !self.service().path().writes_through() {
             return Ok(None);
         }
         let at = offset.unwrap_or_else(|| self.inode.size.load(Ordering::Acquire));
@@ -212,9 +274,10 @@ impl<'a> DataPath<'a> {
         if keep == 0 {
             return Ok(());
         }
-        self.write_uncached(Payload {
-            size_max: size_after,
-            ..Payload::new(&bytes[..keep], offset)?
-        })
+        let data = Payload { size_max: size_after, ..Payload::new(&bytes[..keep], offset)? };
+        BEHIND.set(true);
+        let written = self.write_uncached(data);
+        BEHIND.set(false);
+        written
     }
 }

@@ -4,12 +4,13 @@ use std::ops::Range;
 use std::sync::atomic::Ordering;
 
 use super::DataPath;
+use super::cached::is_behind;
 use super::exposure::Exposing;
 use crate::lock::is_covered;
 use crate::pause::{Pause, pause};
 use crate::{FileBlock, Lsn, Result, Timestamp};
 use bedplate_store::{
-    Committed, Extent, ExtentChange, ExtentMap, PlantedBug, PriorRows, Record, RecordKind,
+    Committed, Extent, ExtentChange, ExtentMap, Grid, PlantedBug, PriorRows, Record, RecordKind,
     RowChange, Table, freed_by, inode_key, planted,
 };
 
@@ -93,6 +94,12 @@ impl DataPath<'_> {
         extents: &[(FileBlock, Extent)],
         change: Change,
     ) -> Result<Lsn> {
+        debug_assert!(
+            extents.iter().all(|(at, extent)| {
+                range.contains(&at.0) && at.0 + u64::from(extent.blocks) <= range.end
+            }),
+            "I-EXT-1: what is published lies in its range: {extents:?} in {range:?}"
+        );
         self.commit_map(change, |map| {
             // Under the map's lock: a reservation of blocks for holes looks at the map and the
             // reservations as one.
@@ -117,18 +124,30 @@ impl DataPath<'_> {
         let changes = plan(&map);
         if !change.only_adds && !planted(PlantedBug::MemoOutlivesMap) {
             self.state().recent.clear();
+            self.state().held_sectors.clear();
         }
         let old = map.apply(&changes);
+        debug_assert_eq!(old.len(), changes.len(), "I-CKP-3: what every change replaces is known");
         let known = self.known(&changes, &old);
         pause(Pause::Planned);
         let (readers, only_adds) = (change.readers, change.only_adds);
         let committed = self.log(&map, &changes, change, &known);
+        if let Some(lease) = self.state().lease() {
+            lease.map_changed(only_adds);
+            if lease.is_wrong_in_use() {
+                self.rewrite_lease(lease, &map);
+            }
+        }
         drop(map);
         pause(Pause::Recorded);
         let lsn = committed.lsn;
         let freed = committed
             .freed
             .unwrap_or_else(|| if only_adds { Vec::new() } else { freed_by(&changes, &old) });
+        debug_assert!(
+            freed.iter().all(|run| run.blocks > 0),
+            "I-SPC-2: what becomes free is some: {freed:?}"
+        );
         if readers {
             self.defer_free(lsn, freed);
         } else {
@@ -157,7 +176,7 @@ impl DataPath<'_> {
             change.mark == Mark::None && (size, map.blocks()) == (attr.row.size, attr.row.blocks);
         if !times_only {
             attr.merge_times();
-            if change.touches {
+            if change.touches && !is_behind() {
                 let now = Timestamp::now();
                 (attr.row.mtime, attr.row.ctime) = (now, now);
             }
@@ -165,6 +184,7 @@ impl DataPath<'_> {
             rows.push(attr.change());
         }
         rows.extend(self.mark(change.mark, attr.row.nlink));
+        debug_assert!(size <= Grid::FILE_BYTES_MAX, "a file ends before its largest size: {size}");
         let committed = self.commit(change.kind, rows, change.exposing, known);
         self.state().set_logged_size(attr.row.size);
         match change.size {

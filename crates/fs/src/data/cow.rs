@@ -44,11 +44,15 @@ pub(crate) fn read_again(fs: &Engine, inode: &Arc<Inode>, row: InodeRow) {
     let io = DataPath::new(fs, inode);
     io.forget_reserved(&(0..u64::MAX));
     io.state().recent.clear();
+    io.state().held_sectors.clear();
     let size = row.size;
     // Before the map: one that is loaded from here on takes its size from the row.
     inode.replace_row(row);
     io.state().forget_map();
     io.state().set_logged_size(size);
+    if let Some(lease) = io.state().lease() {
+        lease.map_changed(false);
+    }
 }
 
 impl DataPath<'_> {

@@ -65,6 +65,10 @@ fn runs(pieces: &[Piece]) -> u64 {
 /// Adds a piece to a window; returns whether the window is complete, with what the piece had room
 /// for. A piece that is a window by itself needs none.
 fn take(window: &mut Vec<Piece>, piece: Piece, blocks_max: u64) -> bool {
+    debug_assert!(
+        window.iter().map(|piece| piece.blocks).sum::<u64>() <= blocks_max,
+        "a window holds no more than {blocks_max} blocks"
+    );
     let room = blocks_max - window.iter().map(|piece| piece.blocks).sum::<u64>();
     if piece.blocks >= blocks_max {
         return !window.is_empty();
@@ -122,6 +126,7 @@ impl Engine {
             flush_inode(self, inode)?;
         }
         let held = io.state().lock.exclusive(self);
+        io.write_held_write(&held)?;
         let step = io.defragment(&held, self.grid.block_of(from), unshare)?;
         if step.next.is_none() && !inode.data.is_open() {
             self.allocator.drop_ahead(inode.ino);
@@ -145,6 +150,17 @@ impl DataPath<'_> {
         };
         let blocks = window.iter().map(|piece| piece.blocks).sum();
         let next = window[0].file_block + blocks;
+        debug_assert!(
+            next > from || window[0].file_block >= from,
+            "a step of the defragmenter goes forward: {next} after {from}"
+        );
+        debug_assert!(
+            window
+                .iter()
+                .zip(&window[1..])
+                .all(|(one, two)| { one.file_block + one.blocks == two.file_block }),
+            "the pieces of a window follow each other in the file"
+        );
         let holes: Vec<Piece> =
             window.iter().map(|piece| Piece { mapped: None, ..*piece }).collect();
         // Room behind it is kept for the next window, as for an append.
@@ -159,6 +175,11 @@ impl DataPath<'_> {
             self.give_back(fresh);
             return Ok(done(Some(next), 0, blocks));
         }
+        debug_assert_eq!(
+            fresh.runs.iter().map(|run| run.blocks).sum::<u64>(),
+            blocks,
+            "what is moved has as many new blocks as old ones"
+        );
         self.move_pieces(held, &window, fresh)?;
         Ok(done(Some(next), blocks, 0))
     }

@@ -30,6 +30,11 @@ impl Exposing {
             self.crc = None;
             return;
         };
+        debug_assert!(
+            offset.checked_add(bytes.len() as u64).is_some(),
+            "what is exposed lies on the device: {} bytes at {offset}",
+            bytes.len()
+        );
         crc.update(bytes);
         let len = u32::try_from(bytes.len()).expect("at most 1 MiB");
         match self.segments.last_mut() {
@@ -49,6 +54,12 @@ impl Exposing {
     /// Returns the exposure; `None` when the record needs a barrier.
     pub(crate) fn finish(self) -> Option<Exposure> {
         let segments = self.segments;
+        debug_assert!(
+            self.crc.is_none()
+                || segments.iter().map(|(_, len)| u64::from(*len)).sum::<u64>() == self.bytes,
+            "a checksum vouches for all that is exposed: {} bytes",
+            self.bytes
+        );
         self.crc.map(|crc| Exposure { segments, crc: crc.finish() })
     }
 }

@@ -39,6 +39,7 @@ fn check(grid: &Grid, mode: AllocateMode, offset: u64, len: u64) -> Result<Range
 /// The blocks wholly inside a byte range; blocks that reach beyond the end of the file count as
 /// inside when the range covers the end.
 pub(super) fn inner_blocks(grid: &Grid, bytes: &Range<u64>, size: u64) -> Range<u64> {
+    debug_assert!(bytes.start <= bytes.end, "a range ends behind its start: {bytes:?}");
     let first = grid.block_after(bytes.start);
     let last =
         if bytes.end >= size { grid.block_after(bytes.end) } else { grid.block_of(bytes.end) };
@@ -58,6 +59,10 @@ pub(super) fn edges(
     }
     let head = grid.start_of(inner.start).min(end);
     let tail = grid.start_of(inner.end).min(end);
+    debug_assert!(
+        start <= head && head <= tail && tail <= end,
+        "the edges of a range lie around its blocks: {start}..{head}, {tail}..{end}"
+    );
     [start..head, tail..end]
 }
 
@@ -86,12 +91,14 @@ impl DataPath<'_> {
         let _order = self.state().order.exclusive(self.fs);
         let _change = self.announce(mode, &bytes)?;
         let held = self.state().lock.exclusive(self.fs);
+        self.write_held_write(&held)?;
         self.allocate(&held, mode, bytes)
     }
 
     /// Prepares the cache: what is dirty reaches the device, so that the size that the log knows is
     /// the size, and what changes is forgotten.
     fn announce(self, mode: AllocateMode, bytes: &Range<u64>) -> Result<Option<MapChange>> {
+        debug_assert!(bytes.start < bytes.end, "a change of allocation has bytes: {bytes:?}");
         let Some(cached) = self.cached_if_any() else { return Ok(None) };
         cached.flush()?;
         let size = self.inode.size.load(Ordering::Acquire);
@@ -139,6 +146,10 @@ impl DataPath<'_> {
         let mut rest = inner;
         loop {
             let (from, remains) = self.tail(&rest)?;
+            debug_assert!(
+                rest.start <= from && from <= rest.end,
+                "a part of a hole lies in it: {from} in {rest:?}"
+            );
             self.forget_reserved(&(from..rest.end));
             self.commit_map(Change::new(RecordKind::Punch, SizeChange::Keep), |map| {
                 map.plan_remove(from..rest.end)

@@ -53,6 +53,10 @@ impl Target {
     /// The part of the target within a range of file blocks. What lies around a claim may have
     /// grown together with what lies in it.
     fn cut(&self, blocks: &Range<u64>) -> Option<Self> {
+        debug_assert!(
+            self.blocks > 0 && blocks.start <= blocks.end,
+            "a target is cut by a range: {self:?}, {blocks:?}"
+        );
         let (first, end) =
             (self.file_block.max(blocks.start), (self.file_block + self.blocks).min(blocks.end));
         (first < end).then(|| Self {
@@ -66,6 +70,7 @@ impl Target {
     /// The written extents that the target becomes.
     pub(super) fn extents(&self) -> impl Iterator<Item = (FileBlock, Extent)> + use<> {
         let Self { file_block, blocks, start, birth, .. } = *self;
+        debug_assert!(blocks > 0, "I-EXT-1: what is filled becomes extents that hold a block");
         let max = u64::from(Extent::BLOCKS_MAX);
         (0..blocks.div_ceil(max)).map(move |i| {
             let (skip, len) = (i * max, (blocks - i * max).min(max));
@@ -115,6 +120,19 @@ pub(super) fn place(pieces: &[Piece], runs: &[Run], epoch: Epoch) -> Vec<Target>
             (at, left) = (at + blocks, left - blocks);
         }
     }
+    debug_assert!(
+        run.blocks == 0 && runs.next().is_none(),
+        "as many blocks were allocated as the holes have"
+    );
+    debug_assert_eq!(
+        targets.iter().map(|target| target.blocks).sum::<u64>(),
+        pieces.iter().map(|piece| piece.blocks).sum::<u64>(),
+        "every block of a write has its place"
+    );
+    debug_assert!(
+        targets.is_sorted_by_key(|target| target.file_block),
+        "the targets of a write follow each other: {targets:?}"
+    );
     targets
 }
 
@@ -141,6 +159,11 @@ impl DataPath<'_> {
     pub(super) fn begin_fill(self, data: &Payload<'_>, blocks: Range<u64>) -> Result<Filling> {
         let logged = self.state().logged_size();
         let extends = data.size_after(logged) > logged;
+        debug_assert!(
+            !extends || self.fs.grid.on_block(data.size_after(logged)),
+            "I-IO-5: an extension under the shared lock ends on a block, and not at {}",
+            data.size_after(logged)
+        );
         // Looked up again: the holder of the claim before may have filled them.
         let map = self.map()?;
         let (pieces, redirects) = self.pieces_to_write(&map, self.fs.grid.blocks(&data.range()));
@@ -166,6 +189,10 @@ impl DataPath<'_> {
             let blocks = grid.bytes(&(first.file_block..first.file_block + blocks));
             let part = within(&blocks, &data.range());
             let at = grid.start_of(first.start.0) + (part.start - blocks.start);
+            debug_assert!(
+                self.fs.grid.start_of(first.start.0) <= at && part.start < part.end,
+                "a run of a write begins in its target: {part:?} at {at}"
+            );
             runs.push((part, at));
         }
         runs

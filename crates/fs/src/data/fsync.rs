@@ -1,6 +1,7 @@
 //! Making a file durable: `fsync`, `fdatasync`, and the writes of opens with `O_SYNC` or `O_DSYNC`.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use super::DataPath;
@@ -22,13 +23,21 @@ impl DataPath<'_> {
             }
             flush_inode(self.fs, self.inode)?;
             waits.pages_written();
-            if planted(PlantedBug::SyncWithoutFlush)
-                && self.fs.meta.is_durable(self.inode.data_lsn())
-            {
-                return Ok(());
-            }
-            self.fs.meta.sync(self.inode.data_lsn())
+            self.sync_log()
         })
+    }
+
+    /// As [`sync_data`](Self::sync_data), with nothing of the file held or in the cache as the call
+    /// began, and no lock of the file taken.
+    pub(crate) fn sync_written_data(self) -> Result<()> {
+        self.timed(|_| if self.fs.options.read_only { Ok(()) } else { self.sync_log() })
+    }
+
+    fn sync_log(self) -> Result<()> {
+        if planted(PlantedBug::SyncWithoutFlush) && self.fs.meta.is_durable(self.inode.data_lsn()) {
+            return Ok(());
+        }
+        self.fs.meta.sync(self.inode.data_lsn())
     }
 
     /// `O_DSYNC`: a range that was just written, and what is needed to read it back.
@@ -37,6 +46,7 @@ impl DataPath<'_> {
             if let Some(cached) = self.cached_if_any() {
                 cached.flush_range(offset, len)?;
             }
+            self.write_if_held()?;
             waits.pages_written();
             self.fs.meta.sync(self.inode.data_lsn())
         })
@@ -58,6 +68,7 @@ impl DataPath<'_> {
     /// Counts a sync and what it waits for.
     fn timed(self, sync: impl FnOnce(&mut Waits<'_>) -> Result<()>) -> Result<()> {
         Counters::add(&self.inode.counters.syncs, 1);
+        self.state().synced.store(true, Ordering::Relaxed);
         let mut waits = Waits { io: self, timing: self.fs.sampler.begin_sync() };
         sync(&mut waits)?;
         if let Some(timing) = waits.timing {
@@ -88,7 +99,11 @@ fn nanoseconds(began: Instant) -> u64 {
     u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// Writes an inode's dirty library-cache pages to the device (no flush).
+/// Writes what of an inode is held or dirty in the library cache to the device (no flush).
 pub(crate) fn flush_inode(fs: &Engine, inode: &Arc<Inode>) -> Result<()> {
-    DataPath::new(fs, inode).cached_if_any().map_or(Ok(()), CachedFile::flush)
+    let io = DataPath::new(fs, inode);
+    if !planted(PlantedBug::HeldWriteNotSynced) {
+        io.write_if_held()?;
+    }
+    io.cached_if_any().map_or(Ok(()), CachedFile::flush)
 }

@@ -17,6 +17,7 @@ impl DataPath<'_> {
     /// What is known of rows that are about to change from `old`, and that they have an image from
     /// then on. The map's write lock is held.
     pub(super) fn known(self, changes: &[ExtentChange], old: &[Option<Extent>]) -> PriorRows {
+        debug_assert_eq!(changes.len(), old.len(), "I-CKP-3: what every change replaces is known");
         let mut imaged = self.state().imaged.lock();
         imaged.follow(self.cow_epochs().0);
         let rows = changes.iter().zip(old).map(|(change, old)| PriorRow {

@@ -51,6 +51,10 @@ impl DataPath<'_> {
         self.state().recent.note(block, (first, extent));
         let BlockNo(start) = extent.start;
         let skip = block - first.0;
+        debug_assert!(
+            skip < u64::from(extent.blocks),
+            "I-EXT-1: block {block} lies in the extent that was found: {extent:?}"
+        );
         Ok(at(start + skip, u64::from(extent.blocks) - skip, extent.birth))
     }
 }

@@ -2,7 +2,7 @@
 
 use std::ops::{Bound, ControlFlow};
 
-use parking_lot::{MappedRwLockReadGuard, MappedRwLockWriteGuard, RwLockWriteGuard};
+use bedplate_block::sync::{MappedRwLockReadGuard, MappedRwLockWriteGuard, RwLockWriteGuard};
 
 use super::DataPath;
 use crate::{Error, FileBlock, Result};
@@ -33,7 +33,9 @@ impl<'a> DataPath<'a> {
             self.begin_imaged();
             self.state().set_logged_size(self.inode.attr_lock().row.size);
         }
-        Ok(RwLockWriteGuard::map(map, |map| map.as_mut().expect("it was just loaded")))
+        Ok(RwLockWriteGuard::map(map, |map| {
+            parking_lot::RwLockWriteGuard::map(map, |map| map.as_mut().expect("it was just loaded"))
+        }))
     }
 
     fn load_map(self) -> Result<ExtentMap> {
@@ -88,6 +90,7 @@ fn decode(row: ExtentRow) -> Extent {
 }
 
 pub(super) fn encode(extent: Extent) -> ExtentRow {
+    debug_assert!(extent.blocks > 0, "I-EXT-1: the row of an extent covers a block: {extent:?}");
     ExtentRow {
         start: extent.start,
         len: extent.blocks,

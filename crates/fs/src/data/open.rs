@@ -11,9 +11,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::DataPath;
-use super::cached::uses_cache;
 use crate::Result;
-use crate::engine::Engine;
+use crate::engine::{Engine, Listed};
 use crate::inode::Inode;
 use crate::mode::{OpenClass, OpenTable, Service};
 use crate::statistics::Counters;
@@ -25,15 +24,16 @@ pub(crate) fn mode_changed(fs: &Engine, inode: &Arc<Inode>) -> Result<()> {
 
 impl DataPath<'_> {
     /// Returns how the file is served now. Stable while a hold of the inode lock lasts.
+    #[inline]
     pub(crate) fn service(self) -> Service {
-        Service::decode(self.state().steady.service.load(Ordering::Acquire))
+        Service::of_word(self.state().steady.service.load(Ordering::Acquire))
     }
 
     /// As [`service`](Self::service), also of a file that was never open.
     pub(crate) fn service_if_any(self) -> Option<Service> {
         Some(self.state().steady.service.load(Ordering::Acquire))
-            .filter(|byte| *byte != 0)
-            .map(Service::decode)
+            .filter(|word| *word != 0)
+            .map(Service::of_word)
     }
 
     /// Begins an open: pins the inode, counts the open and serves the file as its opens then ask.
@@ -56,11 +56,14 @@ impl DataPath<'_> {
             );
         }
         if self.state().opens.lock().len() == 0 {
+            self.state().synced.store(false, Ordering::Relaxed);
             // A file with an extent size gets large extents also when every append is an open of
             // its own.
             if !self.state().extent_size.is_wanted() {
                 self.fs.allocator.drop_ahead(self.inode.ino);
             }
+            self.state().held_sectors.clear();
+            self.retract_lease(&self.state().opens.lock());
             self.unload_map();
         }
         self.fs.unpin(self.inode, 1);
@@ -71,8 +74,8 @@ impl DataPath<'_> {
         let before = opens.len();
         change(opens);
         match (before, opens.len()) {
-            (0, 1..) => self.fs.open_files.add(self.inode),
-            (1.., 0) => self.fs.open_files.remove(self.inode.ino, &Arc::downgrade(self.inode)),
+            (0, 1..) => self.fs.list(Listed::Open, self.inode),
+            (1.., 0) => self.fs.unlist(Listed::Open, self.inode.ino, &Arc::downgrade(self.inode)),
             _ => {}
         }
     }
@@ -87,12 +90,11 @@ impl DataPath<'_> {
             return Ok(());
         }
         let next = opens.service(self.fs.file_mode(self.inode), self.fs.tuning.mode());
-        let before = self.state().steady.service.load(Ordering::Acquire);
-        if before == next.encode() {
+        let now = self.service_if_any();
+        if now == Some(next) {
             return Ok(());
         }
-        let now = (before != 0).then(|| Service::decode(before));
-        if now.is_some_and(|now| now.mixed) != next.mixed {
+        if now.is_some_and(Service::is_mixed) != next.is_mixed() {
             Counters::add(&self.inode.counters.mode_transitions, 1);
         }
         self.switch(now, next)
@@ -103,7 +105,7 @@ impl DataPath<'_> {
     fn switch(self, now: Option<Service>, next: Service) -> Result<()> {
         let _order = self.state().order.exclusive(self.fs);
         if let Some(cached) =
-            self.cached_if_any().filter(|_| now.is_none_or(|now| now.path != next.path))
+            self.cached_if_any().filter(|_| now.is_none_or(|now| now.path() != next.path()))
         {
             if let Err(error) = cached.flush() {
                 // S-33: what can never be written any more stays in the cache, and reads go on
@@ -113,9 +115,12 @@ impl DataPath<'_> {
             cached.pause();
         }
         let held = self.state().lock.exclusive(self.fs);
-        self.state().steady.service.store(next.encode(), Ordering::Release);
+        if let Err(error) = self.write_held_write(&held) {
+            return if self.fs.meta.failed().is_some() { Ok(()) } else { Err(error) };
+        }
+        self.state().steady.service.store(next.word(), Ordering::Release);
         drop(held);
-        if let Some(cached) = self.cached_if_any().filter(|_| uses_cache(next.path)) {
+        if let Some(cached) = self.cached_if_any().filter(|_| next.uses_library_cache()) {
             cached.resume();
         }
         Ok(())

@@ -9,7 +9,7 @@ use super::DataPath;
 use super::fill::Filling;
 use super::write::{Payload, WriteStrategy};
 use crate::lock::Sharing;
-use crate::{ErrorKind, InodeLockSetting, IoMode, Reason, Result};
+use crate::{ErrorKind, InodeLockSetting, Reason, Result};
 use bedplate_cache::DirectWrite;
 use bedplate_store::Piece;
 
@@ -36,6 +36,10 @@ pub(crate) enum Planned {
 const SEGMENT_BYTES_MAX: u64 = 1 << 30;
 
 fn segment(offset: u64, len: u64) -> Segment {
+    debug_assert!(
+        len > 0 && offset.checked_add(len).is_some(),
+        "a segment holds a byte: {len} at {offset}"
+    );
     Segment { offset, len: u32::try_from(len).expect("at most 1 GiB") }
 }
 
@@ -45,16 +49,16 @@ impl DataPath<'_> {
         let service = self.service();
         let end = offset.checked_add(len as u64);
         let within = end.is_some_and(|end| end <= self.inode.size.load(Ordering::Acquire));
-        if service.mixed
-            || service.path == IoMode::Cached
-            || service.path == IoMode::ConcurrentCache
-            || !within
-        {
+        let held = self
+            .state()
+            .held_write
+            .overlaps(&(offset..offset.saturating_add(len as u64)), self.fs.grid.sector);
+        if service.is_mixed() || service.uses_library_cache() || !within || held {
             return Ok(Planned::Here);
         }
-        Ok(self.plan_segments(offset, len as u64, false)?.map_or(Planned::Here, |segments| {
-            Planned::Device(segments, service.path == IoMode::Direct)
-        }))
+        Ok(self
+            .plan_segments(offset, len as u64, false)?
+            .map_or(Planned::Here, |segments| Planned::Device(segments, service.locks_ranges())))
     }
 
     /// Plans a write under the shared inode lock, which the caller holds; `told`: and the cache was
@@ -63,12 +67,15 @@ impl DataPath<'_> {
         let service = self.service();
         let data = Payload::new(buf, offset)?;
         let within = data.end() <= self.inode.size.load(Ordering::Acquire);
-        let cached =
-            service.path == IoMode::Cached || (service.path == IoMode::ConcurrentCache && !told);
-        if service.mixed || cached || !within {
+        let cached = service.path().writes_behind() || (service.path().writes_through() && !told);
+        if service.is_mixed()
+            || cached
+            || !within
+            || self.state().held_write.overlaps(&data.range(), self.fs.grid.sector)
+        {
             return Ok(Planned::Here);
         }
-        let locks = service.path == IoMode::Direct;
+        let locks = service.locks_ranges();
         if let Some(segments) = self.plan_segments(offset, buf.len() as u64, true)? {
             self.permit_all(&segments)?;
             return Ok(Planned::Device(segments, locks));
@@ -92,13 +99,14 @@ impl DataPath<'_> {
         }
     }
 
-    /// Makes sure that the device bytes of a request may be overwritten.
+    /// Makes sure that the device bytes of a request may be overwritten, and that no copy of them
+    /// is held.
     fn permit_all(self, segments: &Segments) -> Result<()> {
         let mut all = std::iter::once(&segments.first).chain(&segments.rest);
         all.try_for_each(|segment| {
-            self.state()
-                .unsealed
-                .permit(&(segment.offset..segment.offset + u64::from(segment.len)), &self.fs.meta)
+            let range = segment.offset..segment.offset + u64::from(segment.len);
+            self.state().held_sectors.forget(&range);
+            self.state().unsealed.permit(&range, &self.fs.meta)
         })
     }
 
@@ -122,6 +130,14 @@ impl DataPath<'_> {
             .map(|(part, at)| segment(at, part.end - part.start));
         let first = runs.next().expect("a write has at least one byte");
         let segments = Segments { first, rest: runs.collect() };
+        debug_assert_eq!(
+            std::iter::once(&segments.first)
+                .chain(&segments.rest)
+                .map(|segment| u64::from(segment.len))
+                .sum::<u64>(),
+            buf.len() as u64,
+            "the segments of a fill are all of its buffer"
+        );
         match self.permit_all(&segments) {
             Ok(()) => Ok(Some((filling, segments))),
             Err(error) => self.end_fill(filling, data, Err(error)).map(|()| None),
@@ -137,7 +153,8 @@ impl DataPath<'_> {
         written: Result<()>,
     ) -> Result<()> {
         let blocks = filling.blocks.clone();
-        let data = Payload { bytes: buf.unwrap_or_default(), offset, size_max: u64::MAX };
+        let data =
+            Payload { bytes: buf.unwrap_or_default(), offset, size_max: u64::MAX, was_held: false };
         let ended = self.end_fill(filling, data, written);
         self.state().fill_claims.release(blocks, Sharing::Exclusive);
         ended
@@ -145,7 +162,7 @@ impl DataPath<'_> {
 
     /// Returns whether a write is announced to the cache and then goes past it.
     pub(crate) fn writes_through(self) -> bool {
-        self.service().path == IoMode::ConcurrentCache
+        self.service().path().writes_through()
     }
 
     /// Announces such a write, under the shared order lock; `None` when the file is served another

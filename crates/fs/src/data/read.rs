@@ -3,12 +3,11 @@
 use std::sync::atomic::Ordering;
 
 use super::bounce::Bounce;
-use super::cached::uses_cache;
 use super::{DataPath, Held};
 use crate::lock::Sharing;
 use crate::mode::{OpenClass, Service};
 use crate::statistics::Counters;
-use crate::{IoMode, Reason, Result, Timestamp};
+use crate::{Reason, Result, Timestamp};
 use bedplate_store::Piece;
 
 /// How long an access time may be old, in nanoseconds: a day.
@@ -21,14 +20,14 @@ impl DataPath<'_> {
             return Ok(0);
         }
         let service = self.service();
-        if uses_cache(service.path)
-            && !service.mixed
+        if service.uses_library_cache()
+            && !service.is_mixed()
             && let Some(len) = self.read_hit(buf, offset)
         {
             return Ok(len);
         }
         let len = loop {
-            let way = if uses_cache(self.service().path) {
+            let way = if self.service().uses_library_cache() {
                 self.read_cached(class, buf, offset)
             } else {
                 self.read_uncached(class, buf, offset)
@@ -44,14 +43,19 @@ impl DataPath<'_> {
     fn read_uncached(self, class: OpenClass, buf: &mut [u8], offset: u64) -> Result<Option<usize>> {
         let held = self.state().lock.shared(self.fs);
         let service = self.service();
-        if uses_cache(service.path) {
+        if service.uses_library_cache() {
             return Ok(None);
         }
         self.count_mixed(service, class);
-        let range = offset..offset.saturating_add(buf.len() as u64);
-        let locked = (service.path == IoMode::Direct && !range.is_empty())
-            .then(|| self.state().ranges.lock(range, Sharing::Shared, self.fs));
+        let locked = if service.locks_ranges() {
+            let range = offset..offset.saturating_add(buf.len() as u64);
+            (!range.is_empty()).then(|| self.state().ranges.lock(range, Sharing::Shared, self.fs))
+        } else {
+            None
+        };
         let len = self.read_mapped(&held, buf, offset, self.inode.size.load(Ordering::Acquire))?;
+        self.state().held_write.overlay(&mut buf[..len], offset);
+        self.refresh_lease();
         // Counted after it: letting go waits for all stores before.
         drop((locked, held));
         self.count_read(len);
@@ -65,11 +69,17 @@ impl DataPath<'_> {
 
     /// Counts I/O that asked for something else than the cache and is served as `cached` because of
     /// other opens.
+    #[inline]
     pub(super) fn count_mixed(self, service: Service, class: OpenClass) {
-        if service.mixed
-            && class.requested(self.fs.file_mode(self.inode), self.fs.tuning.mode())
-                != IoMode::Cached
-        {
+        if service.is_mixed() {
+            self.count_mixed_open(class);
+        }
+    }
+
+    #[cold]
+    fn count_mixed_open(self, class: OpenClass) {
+        let asked = class.requested(self.fs.file_mode(self.inode), self.fs.tuning.mode());
+        if !asked.writes_behind() {
             self.inode.counters.reason(Reason::MixedOpen);
         }
     }
@@ -93,6 +103,7 @@ impl DataPath<'_> {
 
     /// Reads up to the end of the file at `size`: straight into an aligned buffer, through the
     /// bounce buffer otherwise.
+    #[inline]
     pub(super) fn read_mapped(
         self,
         _held: &Held<'_>,
@@ -100,6 +111,16 @@ impl DataPath<'_> {
         offset: u64,
         size: u64,
     ) -> Result<usize> {
+        let len = buf.len();
+        if len as u64 <= size.saturating_sub(offset) && self.fs.grid.takes_at(buf, offset) {
+            return self.read_aligned(buf, offset).map(|()| len);
+        }
+        self.read_in_part(buf, offset, size)
+    }
+
+    /// Reads what is not aligned, or passes the end.
+    #[inline(never)]
+    fn read_in_part(self, buf: &mut [u8], offset: u64, size: u64) -> Result<usize> {
         let grid = &self.fs.grid;
         let Some(len) =
             size.checked_sub(offset).map(|left| left.min(buf.len() as u64)).filter(|len| *len > 0)
@@ -108,6 +129,11 @@ impl DataPath<'_> {
         };
         let whole = grid.sector_ceil(len);
         // Below 2^32 or so: it was clipped to a slice's length.
+        debug_assert!(
+            len <= buf.len() as u64,
+            "no more is read than was asked for: {len} of {}",
+            buf.len()
+        );
         let (len, whole) = (len as usize, whole as usize);
         if !grid.on_sector(offset) || whole > buf.len() || !grid.takes(buf) {
             self.count_misaligned(buf, offset, len);
@@ -123,11 +149,23 @@ impl DataPath<'_> {
     }
 
     /// Fills a buffer that the device takes from an offset that the device takes.
+    #[inline]
     pub(super) fn read_aligned(self, buf: &mut [u8], offset: u64) -> Result<()> {
-        let grid = &self.fs.grid;
-        if let Some(at) = self.find_written(offset, buf.len() as u64)? {
-            return Ok(self.fs.device.read_at(buf, at)?);
+        debug_assert!(
+            self.fs.grid.on_sector(offset) && self.fs.grid.on_sector(buf.len() as u64),
+            "what is read as it lies is whole sectors: {} bytes at {offset}",
+            buf.len()
+        );
+        match self.find_written(offset, buf.len() as u64)? {
+            Some(at) => Ok(self.fs.device.read_at(buf, at)?),
+            None => self.read_pieces(buf, offset),
         }
+    }
+
+    /// As [`read_aligned`](Self::read_aligned), of what does not lie in one written extent.
+    #[inline(never)]
+    fn read_pieces(self, buf: &mut [u8], offset: u64) -> Result<()> {
+        let grid = &self.fs.grid;
         let range = offset..offset + buf.len() as u64;
         let pieces: Vec<Piece> = self.map()?.pieces(grid.blocks(&range)).collect();
         if pieces.len() > 1 {
@@ -147,6 +185,14 @@ impl DataPath<'_> {
         Ok(())
     }
 
+    /// As [`read_aligned`](Self::read_aligned), from what is held where that is all of it.
+    fn read_sectors(self, buf: &mut [u8], offset: u64) -> Result<()> {
+        let held = self
+            .find_written(offset, buf.len() as u64)?
+            .is_some_and(|at| self.state().held_sectors.read(buf, at));
+        if held { Ok(()) } else { self.read_aligned(buf, offset) }
+    }
+
     /// Reads whole sectors around a range into aligned memory and copies what was asked for.
     pub(super) fn read_bounced(self, buf: &mut [u8], offset: u64) -> Result<()> {
         let grid = &self.fs.grid;
@@ -158,7 +204,11 @@ impl DataPath<'_> {
             let skip = (at - start) as usize;
             let len = (buf.len() - done).min(bounce.len() - skip);
             let whole = grid.sector_ceil((skip + len) as u64) as usize;
-            self.read_aligned(&mut bounce[..whole], start)?;
+            debug_assert!(
+                len > 0 && whole <= bounce.len(),
+                "a part of a bounced read fits its buffer: {len} of {whole}"
+            );
+            self.read_sectors(&mut bounce[..whole], start)?;
             buf[done..done + len].copy_from_slice(&bounce[skip..skip + len]);
             done += len;
         }

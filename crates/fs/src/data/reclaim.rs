@@ -2,7 +2,6 @@
 
 use std::ops::{Bound, ControlFlow, Deref};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use crate::engine::Engine;
 use crate::inode::Inode;
@@ -62,7 +61,7 @@ impl Engine {
         })?;
         let _attr = inode.attr_lock();
         self.commit(RecordKind::Remove, rows);
-        self.inode_count.fetch_sub(1, Ordering::Relaxed);
+        self.count_inodes(-1);
         self.inodes.remove(inode.ino);
         Ok(())
     }

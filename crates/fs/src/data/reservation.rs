@@ -9,6 +9,11 @@ use bedplate_store::{AllocRequest, ExtentMap, Piece, PlantedBug, Run, SpaceClass
 
 /// What is kept ahead of a growing file doubles with it, between these bounds, in bytes.
 const AHEAD_BYTES_MIN: u64 = 64 << 10;
+const _: () = assert!(
+    AHEAD_BYTES_MIN <= AHEAD_BYTES_MAX && AHEAD_BYTES_MIN.is_power_of_two(),
+    "the bounds of what is kept ahead are in order"
+);
+
 const AHEAD_BYTES_MAX: u64 = 64 << 20;
 
 pub(super) fn count(ranges: &[Range<u64>]) -> u64 {
@@ -52,6 +57,10 @@ impl DataPath<'_> {
         let ahead = if extends { growth } else { 0 }.max(wanted.saturating_sub(blocks));
         let reserved = self.take_reserved(pieces);
         let ahead = (extends || wanted > 0).then_some((self.inode.ino, ahead));
+        debug_assert!(
+            count(&reserved) <= blocks,
+            "I-SPC-5: no more was reserved for these holes than they have blocks"
+        );
         let want = AllocRequest {
             goal,
             blocks,
@@ -104,6 +113,10 @@ impl DataPath<'_> {
         let missing: Vec<Range<u64>> =
             holes.chain(tail).flat_map(|hole| set.missing(hole)).collect();
         let blocks = count(&missing);
+        debug_assert!(
+            missing.iter().all(|range| range.start < range.end),
+            "I-SPC-5: what is reserved is some: {missing:?}"
+        );
         if blocks > 0 {
             self.fs.with_freed_blocks(blocks, || self.fs.allocator.reserve_blocks(blocks))?;
             missing.into_iter().for_each(|range| set.insert(range));

@@ -1,12 +1,19 @@
-//! Writing parts of blocks under the exclusive inode lock: padding, read-modify-write, and the gap behind a written tail.
+//! Writing parts of blocks under the exclusive inode lock: padding, read-modify-write, and the gap
+//! behind a written tail.
 //!
 //! ```text
 //!   file bytes     |···old end···gap···|====data====|···
 //!   written block  [ keep | keep, zero | data | keep ]      sectors at the edges are read, changed and written back
 //!   new block      [ zero ............ | data | zero ]      padded to the block's end, or to the end of the file
 //! ```
+//!
+//! A sector is read only if bytes of it stay, and if no copy of it is held since the write before
+//! (`inode/held_sectors.rs`, I-HLD-1). A write that goes on where one before ended, over bytes of
+//! the file, reads some more than the sector in which it ends: the next ones will ask for it.
 
 use std::ops::Range;
+
+use bedplate_block::AlignedBuf;
 
 use super::bounce::Bounce;
 use super::commit_map::{Change, SizeChange};
@@ -16,6 +23,9 @@ use super::write::Payload;
 use super::{Alone, DataPath};
 use crate::{Reason, Result};
 use bedplate_store::{ExtentMap, Grid, Piece, PlantedBug, RecordKind, planted, within};
+
+/// How much is read at once of what a sequence of odd writes is going over, in bytes.
+const AHEAD_BYTES: u64 = 64 << 10;
 
 /// A contiguous part of a write on the device. All ranges are file bytes.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -28,6 +38,8 @@ struct Span {
     start: u64,
     /// What newly becomes readable.
     exposed: Range<u64>,
+    /// From here on the file has no bytes that must stay.
+    kept_end: u64,
     /// What surrounds `bytes` within `sectors`.
     around: Around,
     /// Whether `bytes` become zeros instead of the payload.
@@ -53,10 +65,18 @@ fn span_in_place(
 ) -> Span {
     let blocks = target.bytes(grid);
     let bytes = within(bytes, &blocks);
+    debug_assert!(
+        blocks.start <= bytes.start && bytes.end <= blocks.end,
+        "a span in place lies in its blocks: {bytes:?} of {blocks:?}"
+    );
     let sectors = grid.sector_floor(bytes.start)..grid.sector_ceil(bytes.end);
     let start = grid.start_of(target.start.0) + (sectors.start - blocks.start);
+    debug_assert!(
+        blocks.start <= sectors.start && sectors.end <= blocks.end,
+        "I-IO-4: whole sectors around it lie in the same blocks: {sectors:?} of {blocks:?}"
+    );
     let exposed = within(&(sizes.0..sizes.1.max(sizes.0)), &bytes);
-    Span { bytes, sectors, start, exposed, around: Around::Kept, zeros }
+    Span { bytes, sectors, start, exposed, kept_end: sizes.0, around: Around::Kept, zeros }
 }
 
 /// The part of an unwritten or free target that `bytes` touch, padded so that nothing undefined
@@ -71,9 +91,13 @@ fn span_in_new(grid: &Grid, target: &Target, bytes: &Range<u64>, new_size: u64) 
         blocks.start
     };
     let sectors = first..padded;
+    debug_assert!(
+        blocks.start <= sectors.start && sectors.end <= blocks.end,
+        "I-IO-4: zeros around new data lie in its blocks: {sectors:?} of {blocks:?}"
+    );
     let exposed = within(&(0..new_size), &sectors);
     let start = grid.start_of(target.start.0) + (first - blocks.start);
-    Span { bytes, sectors, start, exposed, around: Around::Zeroed, zeros: false }
+    Span { bytes, sectors, start, exposed, kept_end: 0, around: Around::Zeroed, zeros: false }
 }
 
 /// What lies between the old end, in a written block, and where a write or the new end begins
@@ -81,6 +105,10 @@ fn span_in_new(grid: &Grid, target: &Target, bytes: &Range<u64>, new_size: u64) 
 fn tail_gap(map: &ExtentMap, grid: &Grid, old_size: u64, to: u64) -> Option<(Range<u64>, Target)> {
     let block = grid.block_of(old_size);
     let gap = old_size..to.min(grid.start_of(block + 1));
+    debug_assert!(
+        gap.end <= grid.start_of(block + 1),
+        "I-IO-4: what is zeroed behind the end lies in the last block: {gap:?}"
+    );
     if grid.on_block(old_size) || gap.is_empty() || planted(PlantedBug::TailNotZeroed) {
         return None;
     }
@@ -117,8 +145,8 @@ impl DataPath<'_> {
             Before::Written => span_in_place(grid, target, &data.range(), (logged, size), false),
             Before::Unwritten | Before::Free => span_in_new(grid, target, &data.range(), size),
         }));
-        let written = self.write_spans(spans, data).and_then(|exposing| {
-            self.publish_exclusive(&targets, redirects, exposing, (size, logged))
+        let written = self.write_spans(held, spans, data).and_then(|exposing| {
+            self.publish_exclusive(&targets, redirects, exposing, (size, logged), !data.was_held)
         });
         if written.is_err() {
             self.give_back(fresh);
@@ -126,16 +154,20 @@ impl DataPath<'_> {
         written
     }
 
+    /// `touches`: the modification time moves now, and did not when the write was held.
     fn publish_exclusive(
         self,
         targets: &[Target],
         redirects: bool,
         exposing: Exposing,
         (size, logged): (u64, u64),
+        touches: bool,
     ) -> Result<()> {
         let mut filled = targets.iter().filter(|target| target.was != Before::Written).peekable();
         if size == logged && filled.peek().is_none() {
-            self.wrote_in_place();
+            if touches {
+                self.wrote_in_place();
+            }
             return Ok(());
         }
         let range = targets.first().map_or(0, |t| t.file_block)
@@ -148,7 +180,8 @@ impl DataPath<'_> {
         };
         let change =
             if redirects { Change::new(kind, change) } else { Change::adding(kind, change) };
-        self.publish_extents(range, &extents, change.exposing(exposing)).map(drop)
+        self.publish_extents(range, &extents, Change { touches, ..change.exposing(exposing) })
+            .map(drop)
     }
 
     /// Makes sure that the written block in which the file ends is the file's own.
@@ -176,7 +209,7 @@ impl DataPath<'_> {
         let targets = place(&pieces, &[], self.fs.epoch());
         let spans =
             targets.iter().map(|target| span_in_place(grid, target, range, (logged, logged), true));
-        self.write_spans(spans, Payload::new(&[], range.start)?).map(drop)
+        self.write_spans(held, spans, Payload::new(&[], range.start)?).map(drop)
     }
 
     /// Zeroes the gap that a growth to `size` opens behind a written tail. Returns what it will
@@ -190,11 +223,16 @@ impl DataPath<'_> {
         let gap = tail_gap(&*self.map()?, grid, logged, size);
         let span =
             gap.map(|(gap, target)| span_in_place(grid, &target, &gap, (logged, size), true));
-        self.write_spans(span.into_iter(), Payload::new(&[], logged)?)
+        self.write_spans(held, span.into_iter(), Payload::new(&[], logged)?)
     }
 
     /// Writes spans in order and returns what they expose.
-    fn write_spans(self, spans: impl Iterator<Item = Span>, data: Payload<'_>) -> Result<Exposing> {
+    fn write_spans(
+        self,
+        held: &Alone<'_>,
+        spans: impl Iterator<Item = Span>,
+        data: Payload<'_>,
+    ) -> Result<Exposing> {
         let grid = &self.fs.grid;
         let mut exposing = Exposing::new(data.bytes.len() as u64);
         for span in spans.filter(|span| !span.bytes.is_empty()) {
@@ -207,24 +245,34 @@ impl DataPath<'_> {
                     data.part(&span.exposed),
                 );
             } else {
-                self.write_bounced(&span, data, &mut exposing)?;
+                self.write_bounced(held, &span, data, &mut exposing)?;
             }
         }
         Ok(exposing)
     }
 
-    fn write_bounced(self, span: &Span, data: Payload<'_>, exposing: &mut Exposing) -> Result<()> {
+    fn write_bounced(
+        self,
+        held: &Alone<'_>,
+        span: &Span,
+        data: Payload<'_>,
+        exposing: &mut Exposing,
+    ) -> Result<()> {
         let mut bounce = Bounce::take();
         let mut at = span.sectors.start;
         while at < span.sectors.end {
             let chunk = at..span.sectors.end.min(at + bounce.len() as u64);
             let buf = &mut bounce[..(chunk.end - chunk.start) as usize];
             let device = |file: u64| span.start + (file - span.sectors.start);
-            match span.around {
-                Around::Zeroed => buf.fill(0),
-                Around::Kept => self.read_edges(span, &chunk, buf)?,
-            }
             let bytes = within(&span.bytes, &chunk);
+            // Kept bytes do not change, so no checksum in the log minds them.
+            let changed = match span.around {
+                Around::Zeroed => {
+                    buf.fill(0);
+                    chunk.clone()
+                }
+                Around::Kept => bytes.start..self.read_edges(held, span, &chunk, buf)?,
+            };
             let in_chunk = |part: &Range<u64>| {
                 (part.start - chunk.start) as usize..(part.end - chunk.start) as usize
             };
@@ -233,12 +281,10 @@ impl DataPath<'_> {
             } else {
                 buf[in_chunk(&bytes)].copy_from_slice(data.part(&bytes));
             }
-            // Kept bytes do not change, so no checksum in the log minds them.
-            let changed = if span.around == Around::Kept { &bytes } else { &chunk };
             self.state()
                 .unsealed
                 .permit(&(device(changed.start)..device(changed.end)), &self.fs.meta)?;
-            self.fs.device.write_at(buf, device(chunk.start))?;
+            self.write_held(held, span, &chunk, buf)?;
             let exposed = within(&span.exposed, &chunk);
             exposing.push(device(exposed.start), &buf[in_chunk(&exposed)]);
             at = chunk.end;
@@ -246,24 +292,96 @@ impl DataPath<'_> {
         Ok(())
     }
 
-    /// Reads the first and last sector of a chunk where the span changes only a part of them.
-    fn read_edges(self, span: &Span, chunk: &Range<u64>, buf: &mut [u8]) -> Result<()> {
+    /// Fills the first and last sector of a chunk where the span changes only a part of them;
+    /// returns up to where the chunk changes.
+    fn read_edges(
+        self,
+        held: &Alone<'_>,
+        span: &Span,
+        chunk: &Range<u64>,
+        buf: &mut [u8],
+    ) -> Result<u64> {
         let sector = self.fs.grid.sector;
         let device = |file: u64| span.start + (file - span.sectors.start);
-        let last = chunk.end - sector;
+        let (first, last) = (chunk.start, chunk.end - sector);
         let cut_first = span.bytes.start > chunk.start;
         let cut_last = span.bytes.end < chunk.end;
+        let mut follows = false;
         if cut_first {
-            self.fs.device.read_at(&mut buf[..sector as usize], device(chunk.start))?;
+            follows = self.read_edge(held, &mut buf[..sector as usize], device(first), sector)?;
         }
-        if cut_last && !(cut_first && last == chunk.start) {
-            let at = (last - chunk.start) as usize;
-            self.fs.device.read_at(&mut buf[at..], device(last))?;
+        if !cut_last || (cut_first && last == first) {
+            return Ok(chunk.end.min(span.bytes.end));
+        }
+        let edge = &mut buf[(last - chunk.start) as usize..];
+        if span.bytes.end >= span.kept_end {
+            edge.fill(0);
+            return Ok(chunk.end);
+        }
+        let ahead = if follows { self.behind(last, span.kept_end)? } else { sector };
+        self.read_edge(held, edge, device(last), ahead)?;
+        Ok(span.bytes.end)
+    }
+
+    /// Fills a sector with what the device holds there; returns whether that was held. What is read
+    /// is, up to `ahead` bytes.
+    fn read_edge(self, held: &Alone<'_>, edge: &mut [u8], at: u64, ahead: u64) -> Result<bool> {
+        let copies = &self.state().held_sectors;
+        if copies.read(edge, at) {
+            return Ok(true);
+        }
+        if ahead <= edge.len() as u64 {
+            self.fs.device.read_at(edge, at)?;
+            return Ok(false);
+        }
+        let mut buf = AlignedBuf::zeroed(ahead as usize);
+        self.fs.device.read_at(&mut buf, at)?;
+        edge.copy_from_slice(&buf[..edge.len()]);
+        copies.keep(held, &buf, at, self.fs.held_bytes());
+        Ok(false)
+    }
+
+    /// Returns how many bytes from a sector of the file on are read together: those of the extent,
+    /// up to the end of the file, and not too many.
+    fn behind(self, sector: u64, end: u64) -> Result<u64> {
+        let grid = &self.fs.grid;
+        let map = self.map()?;
+        let extent_end = map
+            .holding(grid.block_of(sector))
+            .map_or(0, |(first, extent)| grid.start_of(first.0 + u64::from(extent.blocks)));
+        let end = extent_end.min(grid.sector_ceil(end)).min(sector + AHEAD_BYTES);
+        Ok(end.saturating_sub(sector))
+    }
+
+    /// Writes a chunk, and holds the sector in which its change ends: the next write may begin
+    /// there.
+    fn write_held(
+        self,
+        held: &Alone<'_>,
+        span: &Span,
+        chunk: &Range<u64>,
+        buf: &[u8],
+    ) -> Result<()> {
+        let copies = &self.state().held_sectors;
+        let at = span.start + (chunk.start - span.sectors.start);
+        if let Err(error) = self.fs.device.write_at(buf, at) {
+            copies.forget(&(at..at + buf.len() as u64));
+            return Err(error.into());
+        }
+        copies.refresh(buf, at);
+        let edge = self.fs.grid.sector_floor(span.bytes.end);
+        if edge < span.bytes.end && (chunk.start..chunk.end).contains(&edge) {
+            let from = (edge - chunk.start) as usize;
+            let sector = &buf[from..from + self.fs.grid.sector as usize];
+            copies.keep(held, sector, at + from as u64, self.fs.held_bytes());
         }
         Ok(())
     }
 
     fn count_exclusive(self, pieces: &[Piece], data: Payload<'_>, extends: bool, redirects: bool) {
+        if data.was_held {
+            return;
+        }
         let grid = &self.fs.grid;
         if data.is_aligned(grid) {
             if !grid.on_block(data.offset) || !grid.on_block(data.end()) {

@@ -4,7 +4,11 @@ use std::time::Duration;
 use bedplate_block::{AlignedBuf, BlockDevice, MemoryDevice};
 
 use super::commit_map::{Change, Mark, SizeChange};
-use crate::{ErrorKind, FileSystem, FormatOptions, IoMode, MountOptions, OpenOptions, Reason};
+use crate::engine::Listed;
+use crate::{
+    ErrorKind, FileSystem, FormatOptions, IoMode, MountOptions, OpenOptions, Reason, SetAttr,
+    Timestamp,
+};
 use bedplate_store::{InodeRow, RecordKind, RowChange, Table, inode_key};
 
 fn volume() -> Arc<dyn BlockDevice> {
@@ -175,9 +179,9 @@ fn s_70_a_checkpoint_looks_at_open_files_only() {
     }
     fs.sync().unwrap();
     let state = fs.state();
-    let listed = || state.open_files.all().iter().map(|inode| inode.ino).collect::<Vec<_>>();
+    let listed = || state.listed(Listed::Open).iter().map(|inode| inode.ino).collect::<Vec<_>>();
     assert_eq!(listed(), open.iter().map(crate::File::ino).collect::<Vec<_>>());
-    assert_eq!(state.cached_files.all().len(), 200, "each was written through the cache");
+    assert_eq!(state.listed(Listed::Cached).len(), 200, "each was written through the cache");
     let before = state.inodes.walks.load(std::sync::atomic::Ordering::Relaxed);
     fs.create_checkpoint("c", &crate::CheckpointOptions::default()).unwrap();
     drop(open);
@@ -192,4 +196,142 @@ fn s_70_a_checkpoint_looks_at_open_files_only() {
     assert_eq!(fs.resolve("/closed7").unwrap().size, 4096);
     fs.unmount().unwrap();
     assert!(FileSystem::check(&device, None, false).unwrap().findings.is_empty());
+}
+
+/// S-141: every close of a small file on a mount waited for a write of the device.
+#[test]
+fn s_141_small_writes_of_callers_that_cache_wait_for_no_device() {
+    let device = volume();
+    let fs = mount(&device, IoMode::Cached);
+    let options = OpenOptions { caller_caches: true, ..OpenOptions::create() };
+    let before = device.counters();
+    for i in 0..20 {
+        let file = fs.open(format!("/f{i}"), &options).unwrap();
+        file.write_at(&[i; 5000], 0).unwrap();
+    }
+    assert_eq!(device.counters().writes, before.writes, "S-141");
+    assert_eq!(fs.resolve("/f7").unwrap().allocated_bytes, 8192, "blocks that are set aside count");
+    let mut buf = [0; 6000];
+    let read =
+        |name: &str, buf: &mut [u8]| fs.open(name, &options).unwrap().read_at(buf, 0).unwrap();
+    assert_eq!((read("/f7", &mut buf), buf[0], buf[4999]), (5000, 7, 7));
+    fs.remove("/f3").unwrap();
+    fs.sync().unwrap();
+    let info = fs.info();
+    assert_eq!(
+        (info.cache.dirty_bytes, info.cache.resident_bytes),
+        (0, 0),
+        "what was written is kept by the callers alone"
+    );
+    assert_eq!(info.cache.write_behind_runs, 19, "a file that was removed is never written");
+    assert_eq!((read("/f8", &mut buf), buf[0], buf[4999]), (5000, 8, 8));
+    assert_eq!(fs.info().cache.resident_bytes, 0, "nor is what callers read");
+    fs.unmount().unwrap();
+    assert!(FileSystem::check(&device, None, false).unwrap().findings.is_empty());
+}
+
+#[test]
+fn what_is_large_or_synced_goes_past_the_cache_that_absorbs() {
+    let device = volume();
+    let fs = mount(&device, IoMode::Cached);
+    let options = OpenOptions { caller_caches: true, ..OpenOptions::create() };
+    let file = fs.open("/file", &options).unwrap();
+    let writes = |bytes: &[u8], offset: u64| {
+        let before = device.counters().writes;
+        file.write_at(bytes, offset).unwrap();
+        device.counters().writes - before
+    };
+    let page = |byte: u8| {
+        let mut page = AlignedBuf::zeroed(8192);
+        page.fill(byte);
+        page
+    };
+    assert_eq!(writes(&page(1), (1 << 20) - 8192), 0, "it lies near the beginning");
+    assert_eq!(
+        writes(&page(2), (1 << 20) - 4096),
+        2,
+        "a page that was dirty goes first, for it may not come later"
+    );
+    let mut buf = [0; 16384];
+    let mut read = |from: u64| {
+        let len = file.read_at(&mut buf, from).unwrap();
+        (len, buf[0], buf[4096], buf[8192])
+    };
+    assert_eq!(read((1 << 20) - 8192), (12288, 1, 2, 2));
+    assert_eq!(read((1 << 20) - 16384), (16384, 0, 0, 1), "a hole before it");
+    assert_eq!(writes(&page(3), 0), 0);
+    file.sync_data().unwrap();
+    assert_eq!(writes(&page(4), 0), 1, "a caller that syncs waits for the device anyway");
+    assert_eq!(read(0), (16384, 4, 4, 0));
+    drop(file);
+    let file = fs.open("/file", &options).unwrap();
+    let before = device.counters().writes;
+    file.write_at(&page(5), 0).unwrap();
+    assert_eq!(device.counters().writes, before, "the open that was synced has ended");
+    let direct =
+        fs.open("/file", &OpenOptions { direct_flag: true, ..OpenOptions::read_write() }).unwrap();
+    assert_eq!(
+        file.io().cached().dirty_bytes(),
+        0,
+        "beside an open in another mode nothing is absorbed"
+    );
+    let mut buf = page(0);
+    direct.read_at(&mut buf, 0).unwrap();
+    assert_eq!((buf[0], buf[8191]), (5, 5));
+    drop((file, direct));
+    fs.unmount().unwrap();
+    assert!(FileSystem::check(&device, None, false).unwrap().findings.is_empty());
+}
+
+/// S-141: a program that writes a new file, closes it, forgets the sync and renames it over the old
+/// one found an empty file after a crash.
+#[test]
+fn s_141_what_was_absorbed_is_written_before_its_file_replaces_another() {
+    let device = volume();
+    let fs = mount(&device, IoMode::Cached);
+    let options = OpenOptions { caller_caches: true, ..OpenOptions::create() };
+    let write =
+        |name: &str, byte: u8| fs.open(name, &options).unwrap().write_at(&[byte; 5000], 0).unwrap();
+    write("/file", 1);
+    fs.sync().unwrap();
+    write("/new", 2);
+    fs.rename_path("/new", "/file").unwrap();
+    // The log goes out with the sync of another file, the file's pages do not.
+    fs.state().meta.sync(fs.state().meta.last_lsn()).unwrap();
+    drop(fs);
+    let fs = mount(&device, IoMode::Cached);
+    let mut buf = [0; 5001];
+    assert_eq!(
+        fs.open("/file", &OpenOptions::read_only()).unwrap().read_at(&mut buf, 0).unwrap(),
+        5000,
+        "S-141"
+    );
+    assert_eq!((buf[0], buf[4999]), (2, 2));
+    fs.unmount().unwrap();
+    assert!(FileSystem::check(&device, None, false).unwrap().findings.is_empty());
+}
+
+/// A file that was unpacked got its time set, and when its pages were written behind it got the
+/// time of that instead.
+#[test]
+fn a_time_that_was_set_outlives_the_write_behind_of_what_was_written_before() {
+    for caller_caches in [false, true] {
+        let device = volume();
+        let fs = mount(&device, IoMode::Cached);
+        let options = OpenOptions { caller_caches, ..OpenOptions::create() };
+        let file = fs.open("/file", &options).unwrap();
+        let time = |nanos| SetAttr { mtime: Some(Timestamp(nanos)), ..SetAttr::default() };
+        for round in 1..3 {
+            // The first fills blocks, the second lies in them.
+            file.write_at(&[round; 5000], 0).unwrap();
+            assert!(file.attr().unwrap().mtime.0 > 9, "a write moves the time");
+            fs.set_attr(file.ino(), &time(round.into())).unwrap();
+            fs.sync().unwrap();
+            assert_eq!(file.attr().unwrap().mtime, Timestamp(round.into()), "{caller_caches}");
+        }
+        drop((file, fs));
+        let fs = mount(&device, IoMode::Cached);
+        assert_eq!(fs.resolve("/file").unwrap().mtime, Timestamp(2));
+        fs.unmount().unwrap();
+    }
 }

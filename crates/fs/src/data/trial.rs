@@ -36,7 +36,7 @@ impl Engine {
         }
         self.trials.begin(ino, Trial { mode, holder, until: Instant::now() + time })?;
         // The daemon may be about to sleep for longer than that.
-        self.sync_waker.wake();
+        self.sync_waker().wake();
         let served = super::mode_changed(self, &inode);
         if served.is_err() {
             self.trials.end(ino);

@@ -39,8 +39,9 @@ pub(crate) fn set_size(
     let before = inode.size.load(Ordering::Acquire);
     let _change = io.cached_if_any().map(|cached| cached.begin_truncate(size));
     let held = io.state().lock.exclusive(fs);
-    let moved =
-        if size < io.state().logged_size() { io.shrink(&held, size) } else { io.grow(&held, size) };
+    let moved = io.write_held_write(&held).and_then(|()| {
+        if size < io.state().logged_size() { io.shrink(&held, size) } else { io.grow(&held, size) }
+    });
     if moved.is_err() && size > before {
         // The cache has announced an end that the log will never hear of.
         inode.size.store(before, Ordering::Release);
@@ -56,6 +57,7 @@ pub(crate) fn free_all(_changing: &Changing<'_>, fs: &Engine, inode: &Arc<Inode>
         cached.drop_all();
     }
     let held = io.state().lock.exclusive(fs);
+    io.drop_held_write(&held);
     fs.allocator.drop_ahead(inode.ino);
     io.forget_reserved(&(0..u64::MAX));
     if io.map()?.is_empty() {
@@ -85,17 +87,31 @@ fn tail_of(map: &ExtentMap, range: &Range<u64>, count: usize) -> (u64, bool) {
     let remains = map.before(from).is_some_and(|(at, extent)| {
         from > range.start && at.0 + u64::from(extent.blocks) > range.start
     });
+    debug_assert!(
+        from >= range.start,
+        "I-CHG-2: a part of a truncation lies in it: {from} in {range:?}"
+    );
     (from, remains)
 }
 
 impl DataPath<'_> {
     pub(super) fn grow(self, held: &Alone<'_>, size: u64) -> Result<()> {
+        debug_assert!(
+            size >= self.state().logged_size(),
+            "a file grows from {} to {size}",
+            self.state().logged_size()
+        );
         let exposing = self.zero_tail(held, size)?;
         let change = Change::new(RecordKind::Truncate, SizeChange::Set(size)).exposing(exposing);
         self.commit_map(change, |_| Vec::new()).map(drop)
     }
 
     fn shrink(self, held: &Alone<'_>, size: u64) -> Result<()> {
+        debug_assert!(
+            size < self.state().logged_size(),
+            "a file shrinks from {} to {size}",
+            self.state().logged_size()
+        );
         self.fs.allocator.drop_ahead(self.inode.ino);
         let floor = self.fs.grid.block_after(size);
         self.forget_reserved(&(floor..u64::MAX));

@@ -3,11 +3,11 @@
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 
-use super::cached::uses_cache;
+use super::cached::is_behind;
 use super::{DataPath, Held};
 use crate::lock::Sharing;
 use crate::mode::OpenClass;
-use crate::{Error, ErrorKind, InodeLockSetting, IoMode, Reason, Result, Timestamp};
+use crate::{Error, ErrorKind, InodeLockSetting, Reason, Result, Timestamp};
 use bedplate_store::{ExtentMap, ExtentState, Grid, Piece};
 
 /// Bytes on their way to a file.
@@ -18,16 +18,19 @@ pub(super) struct Payload<'a> {
     /// The file does not grow beyond this, whatever is written: bytes beyond it are padding of the
     /// last sector.
     pub(super) size_max: u64,
+    /// It was held, and counted then.
+    pub(super) was_held: bool,
 }
 
 impl<'a> Payload<'a> {
     /// Checks that a write ends within the largest file.
+    #[inline]
     pub(super) fn new(bytes: &'a [u8], offset: u64) -> Result<Self> {
         let end = offset.checked_add(bytes.len() as u64).filter(|end| *end <= Grid::FILE_BYTES_MAX);
         if end.is_none() {
             return Err(too_large(offset, bytes.len() as u64));
         }
-        Ok(Self { bytes, offset, size_max: u64::MAX })
+        Ok(Self { bytes, offset, size_max: u64::MAX, was_held: false })
     }
 
     pub(super) fn end(&self) -> u64 {
@@ -40,19 +43,27 @@ impl<'a> Payload<'a> {
 
     /// Returns the size of a file of `size` bytes after this write.
     pub(super) fn size_after(&self, size: u64) -> u64 {
+        debug_assert!(
+            self.end() <= Grid::FILE_BYTES_MAX,
+            "a write ends before the largest file: {}",
+            self.end()
+        );
         size.max(self.end().min(self.size_max))
     }
 
     /// Returns the bytes that go to a part of the range.
     pub(super) fn part(&self, range: &Range<u64>) -> &'a [u8] {
+        debug_assert!(
+            self.offset <= range.start && range.start <= range.end && range.end <= self.end(),
+            "a part of a write lies in it: {range:?} of {:?}",
+            self.range()
+        );
         &self.bytes[(range.start - self.offset) as usize..(range.end - self.offset) as usize]
     }
 
     /// Returns whether the device takes it as it is.
     pub(super) fn is_aligned(&self, grid: &Grid) -> bool {
-        grid.on_sector(self.offset)
-            && grid.on_sector(self.bytes.len() as u64)
-            && grid.takes(self.bytes)
+        grid.takes_at(self.bytes, self.offset)
     }
 }
 
@@ -83,7 +94,7 @@ impl DataPath<'_> {
             return Ok(offset.unwrap_or_else(|| self.inode.size.load(Ordering::Acquire)));
         }
         let at = loop {
-            let way = if uses_cache(self.service().path) {
+            let way = if self.service().uses_library_cache() {
                 self.write_cached(class, bytes, offset)
             } else {
                 self.write_direct(class, bytes, offset)
@@ -109,29 +120,30 @@ impl DataPath<'_> {
             let data = Payload::new(bytes, offset)?;
             let held = self.state().lock.shared(self.fs);
             let service = self.service();
-            if uses_cache(service.path) {
+            if service.uses_library_cache() {
                 return Ok(None);
             }
             self.count_mixed(service, class);
-            let _range = (service.path == IoMode::Direct).then(|| {
+            let _range = service.locks_ranges().then(|| {
                 self.state().ranges.lock(self.locked_range(&data), Sharing::Exclusive, self.fs)
             });
-            if self.write_shared(&held, data)? {
+            if self.write_shared(&held, &data)? {
                 return Ok(Some(offset));
             }
         }
         let held = self.state().lock.exclusive(self.fs);
-        if uses_cache(self.service().path) {
+        let service = self.service();
+        if service.uses_library_cache() {
             return Ok(None);
         }
         let at = offset.unwrap_or_else(|| self.inode.size.load(Ordering::Acquire));
-        self.write_exclusive(&held, Payload::new(bytes, at)?)?;
+        self.hold_or_write(&held, Payload::new(bytes, at)?, service)?;
         Ok(Some(at))
     }
 
     /// Writes past the cache whatever the file's service is: for the cache itself.
     pub(super) fn write_uncached(self, data: Payload<'_>) -> Result<()> {
-        if !self.write_shared(&self.state().lock.shared(self.fs), data)? {
+        if !self.write_shared(&self.state().lock.shared(self.fs), &data)? {
             let held = self.state().lock.exclusive(self.fs);
             self.write_exclusive(&held, data)?;
         }
@@ -152,18 +164,29 @@ impl DataPath<'_> {
 
     /// Writes under the shared inode lock; `false` when that needs the exclusive one (nothing was
     /// written then).
-    pub(super) fn write_shared(self, held: &Held<'_>, data: Payload<'_>) -> Result<bool> {
+    #[inline]
+    pub(super) fn write_shared(self, held: &Held<'_>, data: &Payload<'_>) -> Result<bool> {
         let grid = &self.fs.grid;
-        if !data.is_aligned(grid) {
+        if !data.is_aligned(grid) || self.state().held_write.overlaps(&data.range(), grid.sector) {
             return Ok(false);
         }
-        let found = self.find_owned(data.offset, data.bytes.len() as u64)?;
-        let logged = self.state().logged_size();
-        if let Some(at) = found.filter(|_| data.size_after(logged) == logged) {
-            self.overwrite(data.bytes, at)?;
-            self.wrote_in_place();
-            return Ok(true);
+        match self.find_owned(data.offset, data.bytes.len() as u64)? {
+            // The size after the lookup, which loads it with the map.
+            Some(at) if data.end().min(data.size_max) <= self.state().logged_size() => {
+                self.overwrite(data.bytes, at)?;
+                self.wrote_in_place();
+                self.refresh_lease();
+                Ok(true)
+            }
+            _ => self.write_elsewhere(held, *data),
         }
+    }
+
+    /// As [`write_shared`](Self::write_shared), of what is aligned and does not lie in one extent
+    /// that may be written in place.
+    #[inline(never)]
+    fn write_elsewhere(self, held: &Held<'_>, data: Payload<'_>) -> Result<bool> {
+        let logged = self.state().logged_size();
         if data.size_after(logged) == logged
             && let Some(at) = self.find_untorn(data.offset, data.bytes.len() as u64)?
         {
@@ -193,6 +216,7 @@ impl DataPath<'_> {
     }
 
     /// Writes bytes at a device offset where the file has data.
+    #[inline]
     pub(super) fn overwrite(self, bytes: &[u8], at: u64) -> Result<()> {
         debug_assert!(
             self.state().lock.is_held(),
@@ -202,7 +226,9 @@ impl DataPath<'_> {
             !self.fs.is_past(self.inode.ino),
             "I-CKP-5: nothing of a checkpoint is written"
         );
-        self.state().unsealed.permit(&(at..at + bytes.len() as u64), &self.fs.meta)?;
+        let range = at..at + bytes.len() as u64;
+        self.state().unsealed.permit(&range, &self.fs.meta)?;
+        self.state().held_sectors.forget(&range);
         Ok(self.fs.device.write_at(bytes, at)?)
     }
 
@@ -223,9 +249,12 @@ impl DataPath<'_> {
 
     /// Notes the time of a write that changed no metadata; the row follows with the next sync of
     /// everything or of this file.
+    #[inline]
     pub(super) fn wrote_in_place(self) {
-        self.inode.note_mtime(Timestamp::now());
-        self.fs.list_lazy(self.inode);
+        if !is_behind() {
+            self.inode.note_mtime(Timestamp::now());
+            self.fs.list_lazy(self.inode);
+        }
     }
 }
 

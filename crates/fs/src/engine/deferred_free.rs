@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use parking_lot::Mutex;
+use bedplate_block::sync::{Mutex, rank};
 
 use super::Engine;
 use crate::Lsn;
@@ -13,9 +13,9 @@ use bedplate_store::Run;
 /// How many such runs wake the sync daemon.
 const DEFERRED_RUNS_DUE: usize = 1024;
 
-/// Blocks that left a file under the shared inode lock (I-IO-7).
+/// Blocks that left a file under the shared inode lock (I-IO-7). Its mutex is a leaf.
 #[derive(Default)]
-pub(crate) struct DeferredFree(Mutex<Vec<(Arc<Inode>, Lsn, Run)>>);
+pub(crate) struct DeferredFree(Mutex<Vec<(Arc<Inode>, Lsn, Run)>, { rank::DEFERRED_FREES }>);
 
 impl Engine {
     /// Gives the blocks that left files under shared locks to the free space; returns whether there
@@ -27,11 +27,17 @@ impl Engine {
         let left = std::mem::take(&mut *self.deferred_free.0.lock());
         let mut waited: Option<Arc<Inode>> = None;
         for (inode, lsn, run) in left {
+            let ino = inode.ino;
             // All of them left before, so one wait for the lock is enough for all runs of a file.
             if waited.as_ref().is_none_or(|waited| !Arc::ptr_eq(waited, &inode)) {
                 drop(inode.data.lock.exclusive(self));
                 waited = Some(inode);
             }
+            debug_assert!(
+                waited.as_ref().is_some_and(|waited| waited.ino == ino),
+                "I-IO-7: all that held the lock of inode {} have let go",
+                ino.0
+            );
             self.allocator.release_after(lsn, run);
             any = true;
         }

@@ -1,7 +1,7 @@
 //! What background defragmentation does and did, and how fast it may be.
 
 use bedplate_block::Waker;
-use parking_lot::Mutex;
+use bedplate_block::sync::{Mutex, rank};
 use serde::{Deserialize, Serialize};
 
 use crate::{InodeNo, MountOptions};
@@ -74,9 +74,9 @@ pub struct MoverReport {
 pub(crate) struct DefragStatus {
     waker: Waker,
     /// Leaf.
-    report: Mutex<MoverReport>,
+    report: Mutex<MoverReport, { rank::DEFRAGMENTER }>,
     /// Leaf: bytes a second, and operations a second.
-    bounds: Mutex<(u64, u64)>,
+    bounds: Mutex<(u64, u64), { rank::DEFRAGMENTER }>,
 }
 
 impl DefragStatus {

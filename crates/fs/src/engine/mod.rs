@@ -1,4 +1,5 @@
-//! The state of a mounted file system, shared by everything that works on it. What works on it is in the modules above: data path, names, checkpoints.
+//! The state of a mounted file system, shared by everything that works on it. What works on it is
+//! in the modules above: data path, names, checkpoints.
 //!
 //! | file | holds |
 //! | --- | --- |
@@ -6,12 +7,16 @@
 //! | `epoch_state` | the epoch, and when files look up again what they may write in place |
 //! | `deferred_free` | blocks that left a file while it was read |
 //! | `queues` | queues with I/O in flight, for threads that wait for its locks |
+//! | `locks`, `listed`, `daemons` | the file system's locks; which inodes are open, cached or held; wake-ups |
 //! | `trials`, `tuning` | modes on trial; tunables in effect and stored |
 //! | `space_policy`, `defrag_status`, `recovery` | what happens on a full volume; what defragmentation does; what the mount did |
 
+mod daemons;
 mod deferred_free;
 mod defrag_status;
 mod epoch_state;
+mod listed;
+mod locks;
 mod queues;
 mod recovery;
 mod space_policy;
@@ -23,14 +28,17 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 
+use bedplate_block::sync::{Mutex as Ranked, rank};
 use bedplate_block::{BlockDevice, Geometry, Waker};
 use parking_lot::Mutex;
 
-pub(crate) use deferred_free::DeferredFree;
+use deferred_free::DeferredFree;
 pub(crate) use defrag_status::DefragStatus;
 pub use defrag_status::{Fragmentation, MovedFile, MoverReport, MoverState};
 pub(crate) use epoch_state::EpochState;
-pub(crate) use queues::{HelpedQueue, Queues};
+pub(crate) use listed::Listed;
+pub(crate) use queues::HelpedQueue;
+use queues::Queues;
 pub use recovery::RecoveryReport;
 pub use space_policy::{CheckpointCounts, SpacePolicy};
 pub(crate) use space_policy::{SPACE_POLICY, SpacePolicyState, decode_policy};
@@ -41,8 +49,9 @@ pub(crate) use tuning::{
 };
 pub(crate) use views::Views;
 
-use crate::inode::{Inode, InodeList, InodeTable};
-use crate::lock::{ChangeLock, Changing, Help, NamesLock, is_covered};
+use crate::inode::{HeldBytes, Inode, InodeList, InodeTable};
+use crate::lease::Leases;
+use crate::lock::{ChangeLock, Changing, NamesLock, is_covered};
 use crate::pause::{Pause, pause};
 use crate::schedule::ScheduleState;
 use crate::statistics::Sampler;
@@ -67,12 +76,10 @@ pub(crate) type FlushFrontend = Box<dyn Fn() + Send + Sync>;
 /// A mounted file system.
 pub(crate) struct Engine {
     pub(crate) device: Arc<dyn BlockDevice>,
-    pub(crate) log_device: Option<Arc<dyn BlockDevice>>,
+    log_device: Option<Arc<dyn BlockDevice>>,
     pub(crate) geometry: Geometry,
     /// Allocation unit in bytes.
     pub(crate) block_size: u32,
-    /// Alignment in bytes of offset and length that needs no bounce buffer.
-    pub(crate) io_align: u32,
     /// Blocks and sectors.
     pub(crate) grid: Grid,
     /// As of the mount; what has changed since is in `tuning`.
@@ -83,29 +90,29 @@ pub(crate) struct Engine {
     pub(crate) allocator: Arc<Allocator>,
     pub(crate) inodes: InodeTable,
     /// The open files.
-    pub(crate) open_files: InodeList,
+    open_files: InodeList,
     /// The files that may have pages in the library cache.
-    pub(crate) cached_files: InodeList,
+    cached_files: InodeList,
     /// Rank 0.2: the file system grows, or its size must stay.
-    pub(crate) growing: Mutex<()>,
+    growing: Ranked<(), { rank::SIZE }>,
     /// Rank 0.4: one clone at a time, and no rollback meanwhile.
-    pub(crate) cloning: Mutex<()>,
+    cloning: Ranked<(), { rank::CLONING }>,
     /// Rank 0.9: shared by changes and opens, alone while a checkpoint is made, deleted or rolled
     /// back to.
-    pub(crate) changes: ChangeLock,
+    changes: ChangeLock,
     /// Rank 1: one change of names at a time.
     pub(crate) names: NamesLock,
     /// Rank 0.3: one runs or changes schedules at a time; when each had its turn.
-    pub(crate) schedule_state: Mutex<ScheduleState>,
+    schedule_state: Ranked<ScheduleState, { rank::SCHEDULES }>,
     /// What background defragmentation does and did.
     pub(crate) defrag_status: DefragStatus,
     /// Wakes the checkpoint scheduler before its time.
-    pub(crate) scheduler_waker: Waker,
+    scheduler_waker: Waker,
     /// What a front end does so that writes which its kernel still holds arrive; called with no
     /// lock held.
-    pub(crate) flush_frontend: OnceLock<FlushFrontend>,
+    flush_frontend: OnceLock<FlushFrontend>,
     /// Rank 0.5: one at a time deletes checkpoints because the volume is full.
-    pub(crate) room: Mutex<()>,
+    room: Ranked<(), { rank::ROOM }>,
     /// Files that are served in another mode for a while.
     pub(crate) trials: Trials,
     /// What happens to checkpoints when the volume is full, and what did.
@@ -115,21 +122,29 @@ pub(crate) struct Engine {
     /// Which checkpoints were looked into.
     pub(crate) views: Views,
     /// Blocks that left a file while it was read.
-    pub(crate) deferred_free: DeferredFree,
-    pub(crate) inode_count: AtomicU64,
+    deferred_free: DeferredFree,
+    /// The files of which a write is held.
+    held_files: InodeList,
+    /// Those that are published to processes with leases.
+    leased_files: InodeList,
+    /// What other processes do with files by themselves, where that is wanted.
+    pub(crate) leases: OnceLock<Arc<Leases>>,
+    /// How much is held of sectors that odd writes change in part.
+    held_bytes: HeldBytes,
+    inode_count: AtomicU64,
     /// How often an inode lock or a byte range had to be waited for.
-    pub(crate) lock_waits: AtomicU64,
+    lock_waits: AtomicU64,
     /// Which I/O is timed, and how long it took.
     pub(crate) sampler: Sampler,
-    pub(crate) recovery: RecoveryReport,
+    recovery: RecoveryReport,
     /// Wakes the sync daemon before its time.
-    pub(crate) sync_waker: Waker,
+    sync_waker: Waker,
     /// Itself, for what outlives a borrow: open files and the cache's way back.
-    pub(crate) this: Weak<Self>,
+    this: Weak<Self>,
     /// The library cache.
     pub(crate) cache: Arc<PageCache>,
     /// The queues with I/O in flight.
-    pub(crate) queues: Queues,
+    queues: Queues,
     unmounted: AtomicBool,
     next_ino: Mutex<NextIno>,
     /// Inodes whose lazy times wait for the sync daemon.
@@ -166,7 +181,6 @@ impl Engine {
             device: parts.device,
             log_device: parts.log_device,
             block_size: parts.block_size,
-            io_align: geometry.logical_block_size,
             grid: Grid::new(parts.block_size, geometry.logical_block_size, geometry.buffer_align),
             sampler: Sampler::new(parts.options.latency_sample),
             defrag_status: DefragStatus::new(&parts.options),
@@ -177,19 +191,23 @@ impl Engine {
             inodes: InodeTable::new(),
             open_files: InodeList::default(),
             cached_files: InodeList::default(),
-            growing: Mutex::new(()),
-            cloning: Mutex::new(()),
+            growing: Ranked::new(()),
+            cloning: Ranked::new(()),
             changes: ChangeLock::default(),
             names: NamesLock::default(),
-            schedule_state: Mutex::default(),
+            schedule_state: Ranked::default(),
             scheduler_waker: Waker::default(),
             flush_frontend: OnceLock::new(),
-            room: Mutex::new(()),
+            room: Ranked::new(()),
             trials: Trials::default(),
             space_policy: SpacePolicyState::default(),
             epoch_state: EpochState::new(parts.epoch),
             views: Views::default(),
             deferred_free: DeferredFree::default(),
+            held_files: InodeList::default(),
+            leased_files: InodeList::default(),
+            leases: OnceLock::new(),
+            held_bytes: HeldBytes::default(),
             inode_count: AtomicU64::new(parts.inode_count),
             lock_waits: AtomicU64::new(0),
             recovery: parts.recovery,
@@ -210,6 +228,7 @@ impl Engine {
 
     /// Refuses changes on a read-only mount and after a failed write or flush; holds back a writer
     /// that outruns the metadata.
+    #[inline]
     pub(crate) fn begin_change(&self) -> Result<()> {
         self.begin(Purpose::Change)
     }
@@ -225,31 +244,39 @@ impl Engine {
         self.begin(Purpose::Deletion)
     }
 
+    #[inline]
     fn begin(&self, purpose: Purpose) -> Result<()> {
-        if self.options.read_only {
-            return Err(Error::new(
-                ErrorKind::ReadOnly,
-                format!("{} is mounted read-only", self.device.name()),
-            ));
-        }
-        if self.unmounted.load(Ordering::Acquire) {
-            return Err(Error::new(
-                ErrorKind::Busy,
-                format!("{} was unmounted", self.device.name()),
-            ));
-        }
-        if let Some(failure) = self.meta.failed() {
-            return Err(Error {
-                kind: ErrorKind::ReadOnly,
-                message: format!("the file system turned read-only: {failure}"),
-                ..failure
-            });
+        if self.options.read_only
+            || self.unmounted.load(Ordering::Acquire)
+            || self.meta.has_failed()
+        {
+            return Err(self.refusal_of_changes());
         }
         pause(Pause::Change);
         self.meta.throttle(purpose, || {
             let (free_blocks, reserved_blocks) = self.allocator.free_and_reserved();
             Outlook { free_blocks, block_bytes: self.block_size.into(), reserved_blocks }
         })
+    }
+
+    /// Says why there are no changes.
+    #[cold]
+    fn refusal_of_changes(&self) -> Error {
+        let name = self.device.name();
+        if self.options.read_only {
+            return Error::new(ErrorKind::ReadOnly, format!("{name} is mounted read-only"));
+        }
+        match self.meta.failed() {
+            Some(failure) if !self.unmounted.load(Ordering::Acquire) => {
+                self.stop_leases();
+                Error {
+                    kind: ErrorKind::ReadOnly,
+                    message: format!("the file system turned read-only: {failure}"),
+                    ..failure
+                }
+            }
+            _ => Error::new(ErrorKind::Busy, format!("{name} was unmounted")),
+        }
     }
 
     /// Logs a record that changes no extents and makes its rows visible.
@@ -296,7 +323,8 @@ impl Engine {
         if self.options.read_only {
             return Ok(());
         }
-        let flushed = self.cache.flush_all();
+        let held = self.write_all_held();
+        let flushed = self.cache.flush_all().and(held);
         self.commit_all_times(&self.change());
         self.meta.sync(self.meta.last_lsn())?;
         flushed
@@ -319,12 +347,18 @@ impl Engine {
     }
 
     /// Puts an inode with lazy times on the sync daemon's list.
+    #[inline]
     pub(crate) fn list_lazy(&self, inode: &Arc<Inode>) {
         // A load first: it is nearly always listed, and a swap would move the cache line between
         // processors.
-        if !inode.times_listed.load(Ordering::Relaxed)
-            && !inode.times_listed.swap(true, Ordering::Relaxed)
-        {
+        if !inode.times_listed.load(Ordering::Relaxed) {
+            self.add_lazy(inode);
+        }
+    }
+
+    #[cold]
+    fn add_lazy(&self, inode: &Arc<Inode>) {
+        if !inode.times_listed.swap(true, Ordering::Relaxed) {
             self.lazy.lock().insert(inode.ino, Arc::clone(inode));
         }
     }
@@ -372,27 +406,49 @@ impl Engine {
             total_bytes: totals.total * block,
             free_bytes: totals.free * block,
             available_bytes: available * block,
-            inodes: self.inode_count.load(Ordering::Relaxed),
+            inodes: self.inode_count(),
         }
     }
 
-    /// Begins a change that a freeze waits for. Nothing of a higher rank is held.
-    pub(crate) fn change(&self) -> Changing<'_> {
-        self.changes.shared()
+    /// Returns itself, for what outlives a borrow.
+    pub(crate) fn weak(&self) -> Weak<Self> {
+        self.this.clone()
+    }
+
+    /// Returns the name of the log's own device, where it has one.
+    pub(crate) fn log_device_name(&self) -> Option<&str> {
+        self.log_device.as_ref().map(|device| device.name())
+    }
+
+    /// Returns what the mount had to do.
+    pub(crate) fn recovery(&self) -> &RecoveryReport {
+        &self.recovery
+    }
+
+    /// Takes back, at once and without waiting, what other processes do by themselves.
+    pub(crate) fn stop_leases(&self) {
+        if let Some(leases) = self.leases.get() {
+            leases.stop();
+        }
+    }
+
+    /// Takes back what other processes do by themselves, and waits until they have ended it.
+    pub(crate) fn end_leases(&self) {
+        if let Some(leases) = self.leases.get() {
+            leases.stop();
+            leases.drain_all();
+            self.note_leased_writes();
+        }
+    }
+
+    /// Takes note of the writes that other processes made by themselves.
+    pub(crate) fn note_leased_writes(&self) {
+        let files = self.listed(Listed::Leased);
+        files.iter().filter(|inode| inode.has_lazy_times()).for_each(|inode| self.list_lazy(inode));
     }
 
     /// Returns whether two handles are of one file system.
     pub(crate) fn is(&self, other: &Self) -> bool {
         std::ptr::eq(self, other)
-    }
-}
-
-impl Help for Engine {
-    fn help(&self) {
-        self.queues.help();
-    }
-
-    fn waits(&self) {
-        self.lock_waits.fetch_add(1, Ordering::Relaxed);
     }
 }

@@ -5,7 +5,7 @@ use std::collections::hash_map::Entry;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use parking_lot::Mutex;
+use bedplate_block::sync::{Mutex, rank};
 
 use super::Engine;
 use crate::inode::Inode;
@@ -16,7 +16,8 @@ use crate::{Error, ErrorKind, InodeNo, IoMode, Result};
 pub(crate) struct Trials {
     /// Whether there may be any: most file systems never have one.
     any: AtomicBool,
-    files: Mutex<HashMap<InodeNo, Trial>>,
+    /// A leaf.
+    files: Mutex<HashMap<InodeNo, Trial>, { rank::TRIALS }>,
 }
 
 #[derive(Debug)]

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::time::Duration;
 
-use parking_lot::Mutex;
+use bedplate_block::sync::{Mutex, rank};
 
 use crate::options::{
     TUNABLES, Takes, Tunable, TunedBy, extent_size_refusal, is_extent_size, mode_of,
@@ -20,7 +20,7 @@ const CACHE_THREADS: usize = 4;
 #[derive(Debug)]
 pub(crate) struct Tuning {
     /// Rank 0.5.
-    pub(crate) state: Mutex<TuningState>,
+    pub(crate) state: Mutex<TuningState, { rank::TUNABLES }>,
     mode: AtomicU8,
     sync_interval_ns: AtomicU64,
     extent_size: AtomicU64,
@@ -104,6 +104,11 @@ pub(crate) fn initial_tuning(
             by[at] = TunedBy::MountOption;
         } else if let Some(value) = stored[at] {
             by[at] = TunedBy::Volume;
+            assert!(
+                tunable.allows(value),
+                "I-TUNE-1: {value} of {} was refused when it was read",
+                info.name
+            );
             tunable.put(value, &mut options);
         }
     }

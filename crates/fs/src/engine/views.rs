@@ -13,7 +13,7 @@ use std::collections::HashMap;
 use std::ops::{Bound, ControlFlow};
 use std::sync::OnceLock;
 
-use parking_lot::{Mutex, RwLock};
+use bedplate_block::sync::{Mutex, RwLock, rank};
 
 use super::Engine;
 use crate::{DirEntry, Epoch, Error, ErrorKind, FileKind, InodeNo, Result, Timestamp};
@@ -30,11 +30,12 @@ const DIR_SLOT: u64 = InodeNo::CHECKPOINTS.0 >> SLOT_SHIFT;
 /// Which checkpoints have a slot.
 #[derive(Debug, Default)]
 pub(crate) struct Views {
-    slots: RwLock<Slots>,
+    /// A leaf.
+    slots: RwLock<Slots, { rank::VIEWS }>,
     /// The checkpoint that the whole mount shows.
     base: OnceLock<Epoch>,
     /// A leaf: how often each checkpoint is held ([`CheckpointHold`](crate::CheckpointHold)).
-    holds: Mutex<HashMap<Epoch, usize>>,
+    holds: Mutex<HashMap<Epoch, usize>, { rank::HOLDS }>,
 }
 
 #[derive(Debug, Default)]

@@ -1,7 +1,5 @@
 //! What a mounted file system tells of itself.
 
-use std::sync::atomic::Ordering;
-
 use serde::Serialize;
 
 use crate::engine::{Engine, MoverReport, RecoveryReport};
@@ -42,6 +40,8 @@ pub struct FsInfo {
     pub device: String,
     /// Engine of the device, with the reason for a fallback.
     pub engine: String,
+    /// Whether it was mounted so that nothing of it can be changed.
+    pub read_only: bool,
     /// Why the file system turned read-only, if it did.
     pub failed: Option<String>,
     /// The log.
@@ -70,19 +70,20 @@ pub(crate) fn info(fs: &Engine) -> FsInfo {
     let mut log: LogInfo = fs.meta.log_info();
     log.size_bytes = superblock.log.len;
     log.separate = superblock.log_separate;
-    log.device = fs.log_device.as_ref().map(|device| device.name().to_owned());
+    log.device = fs.log_device_name().map(str::to_owned);
     FsInfo {
+        read_only: fs.options.read_only,
         uuid: superblock.uuid_text(),
         version: superblock.version(),
         block_size: fs.block_size,
-        io_align: fs.io_align,
+        io_align: fs.geometry.logical_block_size,
         buffer_align: fs.geometry.buffer_align,
         size_bytes: superblock.size_bytes,
         free_bytes: totals.free * block,
         free_runs: totals.runs,
         free_run_bytes_max: totals.run_max * block,
         metadata_bytes: superblock.metadata_len,
-        inodes: fs.inode_count.load(Ordering::Relaxed),
+        inodes: fs.inode_count(),
         extents: fs.meta.row_count(Table::Extent).unwrap_or(0),
         mode: fs.tuning.mode(),
         device: fs.device.name().to_owned(),
@@ -94,8 +95,8 @@ pub(crate) fn info(fs: &Engine) -> FsInfo {
         checkpoints: fs.checkpoint_counts(),
         mover: fs.defrag_status.report(),
         cache: fs.cache.counters(),
-        recovery: fs.recovery.clone(),
-        lock_waits: fs.lock_waits.load(Ordering::Relaxed),
+        recovery: fs.recovery().clone(),
+        lock_waits: fs.lock_waits(),
         counters: fs.inodes.counters(),
         latencies: fs.sampler.snapshot(),
     }

@@ -41,7 +41,7 @@ impl FileSystem {
                 .open_inode(ino, &OpenOptions { mode: suffix.or(options.mode), ..options.clone() })
             {
                 Err(error) if error.kind == ErrorKind::NotFound && gone != Some(ino) => {
-                    gone = Some(ino)
+                    gone = Some(ino);
                 }
                 result => return result,
             }

@@ -14,6 +14,11 @@ impl BlockSet {
         self.0.is_empty()
     }
 
+    /// Returns how many blocks are in it.
+    pub(crate) fn count(&self) -> u64 {
+        self.0.iter().map(|(range, ())| range.end - range.start).sum()
+    }
+
     /// Takes a range out; returns what of it was in.
     pub(crate) fn remove(&mut self, range: &Range<u64>) -> Vec<Range<u64>> {
         self.0.remove(range).into_iter().map(|(removed, ())| removed).collect()
@@ -21,6 +26,7 @@ impl BlockSet {
 
     /// Puts a range in; none of it is in yet.
     pub(crate) fn insert(&mut self, range: Range<u64>) {
+        debug_assert!(range.start < range.end, "I-SPC-5: blocks are reserved: {range:?}");
         self.0.grow(range, || (), |(), ()| ());
     }
 

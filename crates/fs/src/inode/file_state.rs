@@ -1,16 +1,22 @@
 //! What an inode keeps about its data: locks, extent map, opens, and its part of the library cache.
 
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use parking_lot::{MappedRwLockReadGuard, Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use bedplate_block::sync::{
+    MappedRwLockReadGuard, Mutex, Place, RwLock, RwLockReadGuard, RwLockWriteGuard, rank,
+};
 
 use super::block_set::BlockSet;
 use super::cow_epoch::{CowEpoch, ExtentSize, Unit};
+use super::held_sectors::HeldSectors;
+use super::held_write::HeldWrite;
 use super::imaged::Imaged;
 use super::recent::Recent;
 use super::unsealed::Unsealed;
-use crate::lock::{InodeLock, RangeLock};
+use crate::InodeNo;
+use crate::lease::LeasedFile;
+use crate::lock::{InodeLock, Outside, RangeLock};
 use crate::mode::OpenTable;
 use crate::statistics::FileCounters;
 use bedplate_cache::{Backing, CachedFile};
@@ -21,8 +27,9 @@ use bedplate_store::ExtentMap;
 #[derive(Debug, Default)]
 #[repr(C, align(128))]
 pub(crate) struct Steady {
-    /// How the file is served, [`Service::encode`](crate::mode::Service::encode); 0 before the first open. Changes under `order` and `lock`, both exclusive.
-    pub(crate) service: AtomicU8,
+    /// How the file is served, [`Service::word`](crate::mode::Service::word); 0 before the first
+    /// open. Changes under `order` and `lock`, both exclusive.
+    pub(crate) service: AtomicU16,
     pub(crate) io_counters: FileCounters,
 }
 
@@ -30,7 +37,7 @@ pub(crate) struct Steady {
 #[derive(Debug, Default)]
 pub(crate) struct FileState {
     /// Rank 1.5: the opens; held over a change of the service.
-    pub(crate) opens: Mutex<OpenTable>,
+    pub(crate) opens: Mutex<OpenTable, { rank::OPENS }>,
     pub(crate) steady: Steady,
     /// Rank 1.7: orders the library cache's reads and writes.
     pub(crate) order: InodeLock,
@@ -41,7 +48,7 @@ pub(crate) struct FileState {
     /// Rank 2b: file blocks that a writer under the shared inode lock fills (I-IO-2).
     pub(crate) fill_claims: RangeLock,
     /// Rank 3. `None` until it is needed.
-    map: RwLock<Option<ExtentMap>>,
+    map: RwLock<Option<ExtentMap>, { rank::EXTENT_MAP }>,
     /// The size in the inode's row, valid once the map is loaded. Behind `inode.size` while cached
     /// writes wait.
     logged_size: AtomicU64,
@@ -52,15 +59,52 @@ pub(crate) struct FileState {
     /// What is wanted in one run; valid with the copy-on-write epoch.
     pub(crate) extent_size: ExtentSize,
     pub(crate) recent: Recent,
-    /// Leaf; changed under the map's write lock.
-    pub(crate) imaged: Mutex<Imaged>,
+    /// Rank 3.2: changed under the map's write lock; rows are read under it.
+    pub(crate) imaged: Mutex<Imaged, { rank::IMAGED_ROWS }>,
     pub(crate) unsealed: Unsealed,
+    /// Leaf: copies of sectors that odd writes change in part.
+    pub(crate) held_sectors: HeldSectors,
+    /// Leaf: an odd write that has not reached the device yet.
+    pub(crate) held_write: HeldWrite,
     /// Rank 3.5: holes whose data is in the cache and whose blocks are reserved.
-    pub(crate) reserved: Mutex<BlockSet>,
+    pub(crate) reserved: Mutex<BlockSet, { rank::RESERVATIONS }>,
     pub(crate) cached: OnceLock<CachePart>,
+    /// What processes with leases may do; made when it is first asked for.
+    lease: OnceLock<Arc<LeasedFile>>,
+    /// An open that lasts was synced: its callers wait for the device by themselves, so nothing is
+    /// absorbed for them.
+    pub(crate) synced: AtomicBool,
 }
 
 impl FileState {
+    /// Makes the state of an inode of which nothing is known yet; its locks are ordered by its
+    /// number.
+    pub(crate) fn new(ino: InodeNo) -> Self {
+        Self {
+            order: InodeLock::at(Place::numbered(rank::ORDER, ino.0)),
+            lock: InodeLock::at(Place::numbered(rank::INODE, ino.0)),
+            ranges: RangeLock::at(Place::of(rank::RANGE)),
+            fill_claims: RangeLock::at(Place::of(rank::FILL_CLAIMS)),
+            ..Self::default()
+        }
+    }
+
+    /// Returns the lease of the file, if one was ever asked for.
+    #[inline]
+    pub(crate) fn lease(&self) -> Option<&Arc<LeasedFile>> {
+        self.lease.get()
+    }
+
+    /// As [`lease`](Self::lease); makes one where there is none, known to the inode lock before
+    /// anything is handed out.
+    pub(crate) fn lease_or(&self, make: impl FnOnce() -> Arc<LeasedFile>) -> &Arc<LeasedFile> {
+        self.lease.get_or_init(|| {
+            let lease = make();
+            self.lock.set_outside(Arc::clone(&lease) as Arc<dyn Outside>);
+            lease
+        })
+    }
+
     /// States that the inode is new: its extent map is empty and needs no reading.
     pub(crate) fn set_empty(&self) {
         *self.map.write() = Some(ExtentMap::default());
@@ -74,14 +118,18 @@ impl FileState {
     /// Returns whether a freeze waits for changes of the file because it is open, or because pages
     /// of it are dirty or being written (I-CHG-1).
     pub(crate) fn is_covered(&self) -> bool {
-        self.is_open() || self.cached.get().is_some_and(|part| part.file.dirty_bytes() > 0)
+        self.is_open()
+            || self.held_write.any()
+            || self.cached.get().is_some_and(|part| part.file.dirty_bytes() > 0)
     }
 
-    /// Returns whether nothing is lost when the inode is dropped from memory: no opens, no dirty pages.
+    /// Returns whether nothing is lost when the inode is dropped from memory: no opens, no dirty
+    /// pages, no held write.
     pub(crate) fn is_idle(&self) -> bool {
         let dirty = self.cached.get().is_some_and(|part| part.file.dirty_bytes() > 0);
         self.opens.try_lock().is_some_and(|opens| opens.len() == 0)
             && !dirty
+            && !self.held_write.any()
             && self.reserved.lock().is_empty()
     }
 
@@ -108,7 +156,9 @@ impl FileState {
     /// Locks the extent map to read it; `None` where it is not in memory.
     #[inline]
     pub(crate) fn map_if_loaded(&self) -> Option<MappedRwLockReadGuard<'_, ExtentMap>> {
-        RwLockReadGuard::try_map(self.map.read(), Option::as_ref).ok()
+        RwLockReadGuard::try_map(self.map.read(), |map| {
+            parking_lot::RwLockReadGuard::try_map(map, Option::as_ref).ok()
+        })
     }
 
     /// Locks the place of the extent map, to change it or to load it.

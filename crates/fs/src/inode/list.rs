@@ -4,14 +4,20 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
 
-use parking_lot::Mutex;
+use bedplate_block::sync::{Mutex, rank};
 
 use super::Inode;
 use crate::InodeNo;
 
 /// Inodes by number. Its mutex is a leaf; the list keeps no inode in memory.
 #[derive(Default)]
-pub(crate) struct InodeList(Mutex<BTreeMap<InodeNo, Weak<Inode>>>);
+pub(crate) struct InodeList(Mutex<BTreeMap<InodeNo, Weak<Inode>>, { rank::INODE_LISTS }>);
+
+impl std::fmt::Debug for InodeList {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("InodeList")
+    }
+}
 
 impl InodeList {
     pub(crate) fn add(&self, inode: &Arc<Inode>) {

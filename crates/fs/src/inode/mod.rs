@@ -1,6 +1,7 @@
 //! An inode in memory, and the table of those that are loaded.
 //!
-//! Lock ranks are in `docs/locks.md`; an inode's attributes have rank 4: above its extent map, below the metadata store.
+//! Lock ranks are in `docs/locks.md`; an inode's attributes have rank 4: above its extent map,
+//! below the metadata store.
 //!
 //! | file | holds |
 //! | --- | --- |
@@ -8,41 +9,50 @@
 //! | `cow_epoch`, `imaged` | up to which epoch extents are copied on write; which rows have a before-image |
 //! | `recent`, `unsealed`, `block_set` | long extents found without the map; bytes that wait for a seal; file blocks with reservations |
 //! | `list` | inodes that something holds for |
+//! | `table` | which inodes are loaded, and when they are let go of |
 //!
 //! Invariants:
-//! - I-INO-1: an inode row is built and committed while the attribute lock is held, so images in the log never go backwards.
-//! - I-INO-2: an inode without names and pins is dead once a thread has claimed it, which reclaims it under the same hold of the change lock, and nothing
-//!   pins it again; pins outlive their inode's stay in memory.
+//! - I-INO-1: an inode row is built and committed while the attribute lock is held, so images in
+//!   the log never go backwards.
+//! - I-INO-2: an inode without names and pins is dead once a thread has claimed it, which reclaims
+//!   it under the same hold of the change lock, and nothing pins it again; pins outlive their
+//!   inode's stay in memory.
+//! - I-INO-3: an inode that was not asked for between two turns of the sync daemon, and of which
+//!   nothing waits, is let go of where its shard holds more than `SHARD_IDLE_MAX`.
 //!
-//! A front end may retain every inode it ever heard of: the kernel behind a mount does, until it runs out of memory. So retentions do not keep an
-//! inode loaded. When a full table lets it go, its count is *parked* in a few bytes, and given back to it when it is loaded again.
+//! A front end may retain every inode it ever heard of: the kernel behind a mount does, until it
+//! runs out of memory. So retentions do not keep an inode loaded. When a full table lets it go, or
+//! it was idle for long, its count is *parked* in a few bytes, and given back to it when it is
+//! loaded again.
 
 mod block_set;
 mod cow_epoch;
 mod file_state;
+mod held_sectors;
+mod held_write;
 mod imaged;
 mod list;
 mod recent;
+mod table;
 mod unsealed;
 
 pub(crate) use file_state::{CachePart, FileState};
+pub(crate) use held_sectors::HeldBytes;
+pub(crate) use held_write::WRITE_BYTES_MAX as HELD_WRITE_BYTES_MAX;
 pub(crate) use imaged::Imaged;
 pub(crate) use list::InodeList;
+pub(crate) use table::InodeTable;
 
-use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering};
 
-use parking_lot::{Mutex, MutexGuard};
+use bedplate_block::sync::{Mutex as Ranked, MutexGuard, rank};
+use parking_lot::Mutex;
 
 use crate::statistics::FileLatencies;
 use crate::statistics::{CounterSnapshot, Counters};
 use crate::{Attr, Error, ErrorKind, FileKind, InodeNo, Lsn, Result, Timestamp};
 use bedplate_store::{InodeRow, RowChange, Table, inode_key};
-
-/// How many unpinned inodes a shard keeps before it drops some.
-const SHARD_INODES_MAX: usize = 4096;
-const SHARDS: usize = 16;
 
 /// What keeps an inode in memory.
 #[derive(Debug, Default)]
@@ -58,7 +68,7 @@ pub(crate) struct Inode {
     pub(crate) ino: InodeNo,
     pub(crate) kind: FileKind,
     /// Rank 4. `size` in it is the size that the log knows.
-    attr: Mutex<InodeRow>,
+    attr: Ranked<InodeRow, { rank::ATTRIBUTES }>,
     /// The size that readers see; larger than the logged one while cached writes wait.
     pub(crate) size: Arc<AtomicU64>,
     /// Modification time of overwrites, not yet in the row; `i64::MIN` when there is none.
@@ -67,6 +77,8 @@ pub(crate) struct Inode {
     lazy_atime: AtomicI64,
     /// Whether the inode stands in the file system's list of inodes with lazy times.
     pub(crate) times_listed: AtomicBool,
+    /// Turns of the sync daemon since it was asked for.
+    rests: AtomicU32,
     /// The last record that changed this inode or its names.
     meta_lsn: AtomicU64,
     /// The last record that is needed to read its data back.
@@ -125,24 +137,50 @@ impl Inode {
             ino,
             kind: row.kind,
             size: Arc::new(AtomicU64::new(row.size)),
-            attr: Mutex::new(row),
+            attr: Ranked::new(row),
             lazy_mtime: AtomicI64::new(NO_TIME),
             lazy_atime: AtomicI64::new(NO_TIME),
             times_listed: AtomicBool::new(false),
+            rests: AtomicU32::new(0),
             meta_lsn: AtomicU64::new(0),
             data_lsn: AtomicU64::new(0),
             life: Mutex::new(Life::default()),
             counters: Counters::default(),
             latencies: FileLatencies::default(),
-            data: FileState::default(),
+            data: FileState::new(ino),
         }
+    }
+
+    fn note_used(&self) {
+        // A load first: it is nearly always noted.
+        if self.rests.load(Ordering::Relaxed) != 0 {
+            self.rests.store(0, Ordering::Relaxed);
+        }
+    }
+
+    /// Counts a turn of the sync daemon that found the inode not asked for.
+    fn rest(&self) {
+        self.rests.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Returns whether the inode was not asked for between two turns.
+    fn is_rested(&self) -> bool {
+        self.rests.load(Ordering::Relaxed) > 1
     }
 
     pub(crate) fn attr_lock(&self) -> AttrGuard<'_> {
         AttrGuard { inode: self, row: self.attr.lock() }
     }
 
+    /// Takes note of writes that processes with leases made.
+    pub(crate) fn absorb_leased_writes(&self) {
+        if self.data.lease().is_some_and(|lease| lease.take_touched()) {
+            self.note_mtime(Timestamp::now());
+        }
+    }
+
     fn merge_lazy(&self, row: &mut InodeRow) {
+        self.absorb_leased_writes();
         let mtime = self.lazy_mtime.swap(NO_TIME, Ordering::Relaxed);
         if mtime != NO_TIME {
             row.mtime = Timestamp(mtime);
@@ -155,6 +193,7 @@ impl Inode {
     }
 
     /// Notes an overwrite's time without touching the row.
+    #[inline]
     pub(crate) fn note_mtime(&self, now: Timestamp) {
         // The clock moves in steps of milliseconds: most writes find it noted.
         if self.lazy_mtime.load(Ordering::Relaxed) != now.0 {
@@ -168,6 +207,7 @@ impl Inode {
     }
 
     pub(crate) fn has_lazy_times(&self) -> bool {
+        self.absorb_leased_writes();
         self.lazy_mtime.load(Ordering::Relaxed) != NO_TIME
             || self.lazy_atime.load(Ordering::Relaxed) != NO_TIME
     }
@@ -178,6 +218,9 @@ impl Inode {
         self.meta_lsn.fetch_max(lsn.0, Ordering::AcqRel);
         if data {
             self.data_lsn.fetch_max(lsn.0, Ordering::AcqRel);
+            if let Some(lease) = self.data.lease() {
+                lease.note_data(lsn);
+            }
         }
     }
 
@@ -194,7 +237,7 @@ impl Inode {
         self.data.steady.io_counters.complete(&self.counters.snapshot())
     }
 
-    /// Lets all that is counted begin anew.
+    /// Sets all counters back to zero.
     pub(crate) fn reset_statistics(&self) {
         self.counters.reset();
         self.data.steady.io_counters.reset();
@@ -203,6 +246,9 @@ impl Inode {
 
     /// Returns what `stat` tells.
     pub(crate) fn stat(&self, block_size: u32) -> Attr {
+        self.absorb_leased_writes();
+        // While it is being changed: without, as a moment ago.
+        let reserved = self.data.reserved.try_lock().map_or(0, |set| set.count());
         let row = self.attr.lock();
         let lazy = |time: &AtomicI64, logged: Timestamp| match time.load(Ordering::Relaxed) {
             NO_TIME => logged,
@@ -218,6 +264,7 @@ impl Inode {
             atime: lazy(&self.lazy_atime, row.atime),
             mtime,
             ctime: if mtime == row.mtime { row.ctime } else { row.ctime.max(mtime) },
+            allocated_bytes: row.blocks.saturating_add(reserved).saturating_mul(block_size.into()),
             ..attr_of(self.ino, &row, block_size)
         }
     }
@@ -299,173 +346,11 @@ impl Inode {
     }
 }
 
-#[derive(Default)]
-struct Shard {
-    inodes: HashMap<InodeNo, Arc<Inode>>,
-    /// Pins of inodes that are not loaded; none is 0.
-    parked: HashMap<InodeNo, u64>,
-}
-
-/// The loaded inodes, in shards.
-pub(crate) struct InodeTable {
-    shards: [Mutex<Shard>; SHARDS],
-    /// Sums of the inodes that are loaded no more.
-    left: Counters,
-    /// How often all of them were looked at.
-    #[cfg(test)]
-    pub(crate) walks: AtomicU64,
-}
-
-impl InodeTable {
-    pub(crate) fn new() -> Self {
-        Self {
-            shards: std::array::from_fn(|_| Mutex::default()),
-            left: Counters::default(),
-            #[cfg(test)]
-            walks: AtomicU64::new(0),
-        }
-    }
-
-    fn shard(&self, ino: InodeNo) -> &Mutex<Shard> {
-        &self.shards[usize::try_from(ino.0 % SHARDS as u64).expect("below SHARDS")]
-    }
-
-    /// Returns a loaded inode, or loads it with `load` (called with the shard locked, so that it is
-    /// loaded once). A full table lets go of idle inodes whose records are `sealed`.
-    pub(crate) fn get_or_load(
-        &self,
-        ino: InodeNo,
-        sealed: Lsn,
-        load: impl FnOnce() -> Result<InodeRow>,
-    ) -> Result<Arc<Inode>> {
-        let mut shard = self.shard(ino).lock();
-        if let Some(inode) = shard.inodes.get(&ino) {
-            return Ok(Arc::clone(inode));
-        }
-        let inode = Arc::new(Inode::new(ino, load()?));
-        self.shrink(&mut shard, sealed);
-        inode.life.lock().pins = shard.parked.remove(&ino).unwrap_or(0);
-        shard.inodes.insert(ino, Arc::clone(&inode));
-        Ok(inode)
-    }
-
-    /// Returns an inode if it is loaded.
-    pub(crate) fn if_loaded(&self, ino: InodeNo) -> Option<Arc<Inode>> {
-        self.shard(ino).lock().inodes.get(&ino).cloned()
-    }
-
-    /// Returns whether an inode is pinned, loaded or not.
-    pub(crate) fn is_pinned(&self, ino: InodeNo) -> bool {
-        let shard = self.shard(ino).lock();
-        shard
-            .inodes
-            .get(&ino)
-            .map_or_else(|| shard.parked.contains_key(&ino), |inode| inode.life.lock().pins > 0)
-    }
-
-    /// Takes `count` pins off an inode that is not loaded; a loaded one is returned, for the caller
-    /// to unpin.
-    pub(crate) fn unpin_parked(&self, ino: InodeNo, count: u64) -> Option<Arc<Inode>> {
-        let mut shard = self.shard(ino).lock();
-        if let Some(inode) = shard.inodes.get(&ino) {
-            return Some(Arc::clone(inode));
-        }
-        let pins = shard.parked.get_mut(&ino)?;
-        assert!(
-            *pins >= count,
-            "I-INO-2: inode {} has {pins} parked pins, {count} are given back",
-            ino.0
-        );
-        *pins -= count;
-        if *pins == 0 {
-            shard.parked.remove(&ino);
-        }
-        None
-    }
-
-    pub(crate) fn insert(&self, inode: Arc<Inode>, sealed: Lsn) {
-        let mut shard = self.shard(inode.ino).lock();
-        self.shrink(&mut shard, sealed);
-        shard.inodes.insert(inode.ino, inode);
-    }
-
-    pub(crate) fn remove(&self, ino: InodeNo) {
-        if let Some(inode) = self.shard(ino).lock().inodes.remove(&ino) {
-            self.left.absorb(&inode.snapshot());
-        }
-    }
-
-    /// Returns the loaded inodes that a test picks; it is called with a shard locked.
-    pub(crate) fn loaded(&self, pick: impl Fn(&Inode) -> bool) -> Vec<Arc<Inode>> {
-        #[cfg(test)]
-        self.walks.fetch_add(1, Ordering::Relaxed);
-        self.shards
-            .iter()
-            .flat_map(|shard| {
-                shard
-                    .lock()
-                    .inodes
-                    .values()
-                    .filter(|inode| pick(inode))
-                    .cloned()
-                    .collect::<Vec<_>>()
-            })
-            .collect()
-    }
-
-    /// Forgets inodes that are no more, retained or not.
-    pub(crate) fn drop_all(&self, inodes: &[Arc<Inode>]) {
-        inodes.iter().for_each(|inode| self.remove(inode.ino));
-    }
-
-    /// Returns the sums of the counters of all inodes that are loaded or were.
-    pub(crate) fn counters(&self) -> CounterSnapshot {
-        let sum = Counters::default();
-        sum.absorb(&self.left.snapshot());
-        self.shards.iter().for_each(|shard| {
-            shard.lock().inodes.values().for_each(|inode| sum.absorb(&inode.snapshot()))
-        });
-        sum.snapshot()
-    }
-
-    /// Lets all that is counted begin anew.
-    pub(crate) fn reset_statistics(&self) {
-        self.left.reset();
-        self.shards.iter().for_each(|shard| {
-            shard.lock().inodes.values().for_each(|inode| inode.reset_statistics())
-        });
-    }
-
-    /// Drops idle inodes from a full shard: half of it at once, so that the cost is constant an
-    /// inode.
-    fn shrink(&self, shard: &mut Shard, sealed: Lsn) {
-        let Shard { inodes, parked } = shard;
-        if inodes.len() < SHARD_INODES_MAX || !inodes.len().is_power_of_two() {
-            return;
-        }
-        let mut spare = SHARD_INODES_MAX / 2;
-        inodes.retain(|ino, inode| {
-            // An open holds the inode itself, so the pins of one that only the table holds are
-            // retentions.
-            if spare == 0 || Arc::strong_count(inode) > 1 {
-                return true;
-            }
-            let Some(pins) = inode.pins_if_idle(sealed) else { return true };
-            if pins > 0 {
-                parked.insert(*ino, pins);
-            }
-            spare -= 1;
-            self.left.absorb(&inode.snapshot());
-            false
-        });
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn row(nlink: u32) -> InodeRow {
+    pub(super) fn row(nlink: u32) -> InodeRow {
         let time = Timestamp(1);
         InodeRow {
             kind: FileKind::File,
@@ -512,34 +397,6 @@ mod tests {
         assert_eq!(inode.pins_if_idle(Lsn(7)), Some(0));
         inode.pin().unwrap();
         assert_eq!(inode.pins_if_idle(Lsn(7)), Some(1));
-    }
-
-    #[test]
-    fn i_ino_2_pins_outlive_the_stay_in_memory() {
-        let table = InodeTable::new();
-        let count = (SHARDS * SHARD_INODES_MAX * 2) as u64;
-        for ino in 1..=count {
-            let inode = table.get_or_load(InodeNo(ino), Lsn(0), || Ok(row(1))).unwrap();
-            inode.pin().unwrap();
-            inode.pin().unwrap();
-        }
-        let loaded: usize = table.shards.iter().map(|shard| shard.lock().inodes.len()).sum();
-        assert!(
-            loaded <= SHARDS * SHARD_INODES_MAX,
-            "{loaded} inodes are loaded though nobody uses them"
-        );
-        for ino in 1..=count {
-            if let Some(inode) = table.unpin_parked(InodeNo(ino), 1) {
-                assert!(!inode.unpin(1));
-            }
-            // The last name goes while it is retained: it must live on until the last pin goes.
-            let inode = table.get_or_load(InodeNo(ino), Lsn(0), || Ok(row(1))).unwrap();
-            inode.attr_lock().row.nlink = 0;
-            assert!(!inode.lost_name());
-            assert!(inode.unpin(1), "inode {ino}");
-            table.remove(InodeNo(ino));
-        }
-        assert!(table.shards.iter().all(|shard| shard.lock().parked.is_empty()));
     }
 
     #[test]

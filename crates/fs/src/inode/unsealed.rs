@@ -34,8 +34,17 @@ struct Entry {
 }
 
 impl Unsealed {
+    /// Returns the last record that vouches for bytes, sealed or not; 0: none does.
+    pub(crate) fn last(&self) -> u64 {
+        self.last.load(Ordering::Acquire)
+    }
+
     /// Adds what a record exposed. Called before the range can be found in the extent map.
     pub(crate) fn add(&self, exposure: &[(u64, u32)], lsn: Lsn, sealed: Lsn) {
+        debug_assert!(
+            exposure.iter().all(|(_, len)| *len > 0),
+            "I-IO-3: a checksum vouches for bytes: {exposure:?}"
+        );
         let mut entries = self.entries.lock();
         if self.last.load(Ordering::Relaxed) <= sealed.0 {
             entries.clear();
@@ -54,6 +63,11 @@ impl Unsealed {
                     last: entry.last.max(met.last),
                 };
             }
+            debug_assert!(
+                entry.first <= entry.last && range.start < entry.end,
+                "I-IO-3: an entry covers records in order: {entry:?} from {}",
+                range.start
+            );
             entries.insert(range.start, entry);
         }
         self.last.fetch_max(lsn.0, Ordering::Release);
@@ -64,11 +78,17 @@ impl Unsealed {
     ///
     /// # Errors
     /// The log's, when it has to be sealed first.
+    #[inline]
     pub(crate) fn permit(&self, range: &Range<u64>, meta: &MetaStore) -> Result<()> {
         let last = self.last.load(Ordering::Acquire);
         if last == 0 || planted(PlantedBug::OverwriteWithoutSeal) {
             return Ok(());
         }
+        self.permit_exposed(last, range, meta)
+    }
+
+    #[cold]
+    fn permit_exposed(&self, last: u64, range: &Range<u64>, meta: &MetaStore) -> Result<()> {
         if last <= meta.sealed_lsn().0 {
             self.forget(meta.sealed_lsn());
             return Ok(());
@@ -103,6 +123,7 @@ impl Unsealed {
 
 /// Permits all records from the entry's first to its last.
 fn permit_entry(entry: Entry, meta: &MetaStore) -> Result<()> {
+    debug_assert!(entry.first <= entry.last, "I-IO-3: an entry covers records in order: {entry:?}");
     meta.permit_overwrite(entry.first)?;
     if entry.last > entry.first && meta.sealed_lsn() >= entry.first {
         // The first is written, so those between may be too. While the first is still buffered all

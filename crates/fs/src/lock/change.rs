@@ -19,7 +19,7 @@
 use std::cell::Cell;
 use std::marker::PhantomData;
 
-use parking_lot::{Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use bedplate_block::sync::{Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard, rank};
 
 thread_local! {
     /// Covers that this thread holds.
@@ -55,7 +55,7 @@ pub(crate) fn is_covered() -> bool {
 
 /// The change lock, rank 0.9.
 #[derive(Debug, Default)]
-pub(crate) struct ChangeLock(RwLock<()>);
+pub(crate) struct ChangeLock(RwLock<(), { rank::CHANGE }>);
 
 /// The change lock, held shared, or alone by the freeze on this thread. Functions that change files
 /// which may be closed take it as an argument.
@@ -78,12 +78,16 @@ impl ChangeLock {
     /// Waits for a freeze under way. A thread may hold the lock several times, also while a freeze
     /// waits for it.
     pub(crate) fn shared(&self) -> Changing<'_> {
-        let lock = if CHANGES.get() > 0 { self.0.read_recursive() } else { self.0.read() };
+        let lock = if CHANGES.get() > 0 { self.0.read_again() } else { self.0.read() };
         Changing { _lock: Some(lock), _counted: [Counted::new(&COVERS), Counted::new(&CHANGES)] }
     }
 
     /// Waits for the changes under way; later ones wait.
     pub(crate) fn alone(&self) -> Unchanging<'_> {
+        debug_assert!(
+            CHANGES.get() == 0,
+            "I-CHG-1: a thread that changes something does not wait for all changes to end"
+        );
         Unchanging { _lock: self.0.write(), _cover: Counted::new(&COVERS) }
     }
 }
@@ -97,7 +101,7 @@ impl Unchanging<'_> {
 
 /// The names lock, rank 1.
 #[derive(Debug, Default)]
-pub(crate) struct NamesLock(Mutex<()>);
+pub(crate) struct NamesLock(Mutex<(), { rank::NAMES }>);
 
 /// The names lock, held.
 #[must_use]

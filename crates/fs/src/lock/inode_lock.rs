@@ -1,7 +1,9 @@
-//! The inode lock: shared by I/O on a stable extent map, exclusive for what changes the map in ways others must not see half-done.
+//! The inode lock: shared by I/O on a stable extent map, exclusive for what changes the map in ways
+//! others must not see half-done.
 //!
-//! Phase-fair: a waiting writer stops new readers and gets the lock when the present ones are gone; when it leaves, all readers that
-//! waited meanwhile go before the next writer. So neither starves the other.
+//! Phase-fair: a waiting writer stops new readers and gets the lock when the present ones are gone;
+//! when it leaves, all readers that waited meanwhile go before the next writer. So neither starves
+//! the other.
 //!
 //! ```text
 //!   state:  WRITER bit (a writer waits or holds) | number of shared holders
@@ -11,11 +13,17 @@
 //!   release     exclusive: + the waiting readers, clear WRITER, next phase
 //! ```
 //!
+//! Processes with a lease of the file do I/O without the lock ([`Outside`]). The exclusive holder
+//! recalls them once the shared holders have left, and readmits them before it leaves itself.
+//!
 //! - I-LCK-1: while an [`Exclusive`] exists, no [`Shared`] exists, and the other way round.
 //! - I-LCK-2: a shared hold belongs to no thread: it may be released anywhere.
 
-use super::sync::{AtomicU64, Condvar, Mutex, MutexGuard, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use super::sync::{AtomicU64, Condvar, Held, Mutex, MutexGuard, Ordering, Place};
 use super::{HELP_AFTER, Help};
+use crate::lock::Outside;
 
 pub(super) const WRITER: u64 = 1 << 63;
 
@@ -30,6 +38,10 @@ pub(crate) struct InodeLock {
     writers: Condvar,
     /// The writer whose turn it is waits here for the readers to leave.
     drained: Condvar,
+    /// Its rank, and the inode's number.
+    place: Place,
+    /// I/O that goes on without the lock.
+    outside: OnceLock<Arc<dyn Outside>>,
 }
 
 /// Alone on its cache line: every holder writes it, so whatever lay beside it would be fetched anew
@@ -50,36 +62,53 @@ pub(super) struct Gate {
 /// Shared hold of the inode lock for the duration of a call.
 #[must_use]
 #[derive(Debug)]
-pub(crate) struct Shared<'a>(&'a InodeLock);
+pub(crate) struct Shared<'a> {
+    lock: &'a InodeLock,
+    _held: Held,
+}
 
 /// Exclusive hold of the inode lock. Functions that need it take it as an argument.
 #[must_use]
 #[derive(Debug)]
-pub(crate) struct Exclusive<'a>(&'a InodeLock);
+pub(crate) struct Exclusive<'a> {
+    lock: &'a InodeLock,
+    _held: Held,
+}
 
 impl Drop for Shared<'_> {
     fn drop(&mut self) {
-        self.0.release_shared();
+        self.lock.release_shared();
     }
 }
 
 impl Drop for Exclusive<'_> {
     fn drop(&mut self) {
-        self.0.release_exclusive();
+        if let Some(outside) = self.lock.outside.get() {
+            outside.readmit();
+        }
+        self.lock.release_exclusive();
     }
 }
 
 impl InodeLock {
+    /// Makes a lock of a rank, for the inode of a number.
+    pub(crate) fn at(place: Place) -> Self {
+        Self { place, ..Self::default() }
+    }
+
     /// Takes the lock shared.
+    #[inline]
     pub(crate) fn shared(&self, help: &impl Help) -> Shared<'_> {
+        let held = self.place.take();
         if !self.try_acquire_shared() {
             self.wait_shared(help);
         }
-        Shared(self)
+        Shared { lock: self, _held: held }
     }
 
     /// Takes the lock exclusive.
     pub(crate) fn exclusive(&self, help: &impl Help) -> Exclusive<'_> {
+        let held = self.place.take();
         let mut gate = self.gate.lock();
         let mut waits = gate.turn;
         while gate.turn {
@@ -94,12 +123,22 @@ impl InodeLock {
         if waits {
             help.waits();
         }
-        Exclusive(self)
+        if let Some(outside) = self.outside.get() {
+            outside.recall(&mut || help.help());
+        }
+        Exclusive { lock: self, _held: held }
+    }
+
+    /// Has every exclusive holder from the next one on recall what goes on without the lock. Set
+    /// once, before anything does.
+    pub(crate) fn set_outside(&self, outside: Arc<dyn Outside>) {
+        assert!(self.outside.set(outside).is_ok(), "I-LCK-1: an inode has one lease");
     }
 
     /// Takes the lock shared without a guard if no writer holds it or waits for it;
     /// [`release_shared`](Self::release_shared) ends it. For I/O in flight, whose hold ends with
     /// its completion.
+    #[inline]
     pub(crate) fn try_acquire_shared(&self) -> bool {
         if self.state.0.fetch_add(1, Ordering::SeqCst) & WRITER == 0 {
             return true;
@@ -115,18 +154,28 @@ impl InodeLock {
 
     /// Takes the lock shared without a guard.
     pub(crate) fn acquire_shared(&self, help: &impl Help) {
-        std::mem::forget(self.shared(help));
+        self.place.check();
+        if !self.try_acquire_shared() {
+            self.wait_shared(help);
+        }
     }
 
     /// Ends a shared hold, from any thread.
+    #[inline]
     pub(crate) fn release_shared(&self) {
         let before = self.state.0.fetch_sub(1, Ordering::SeqCst);
         assert!(before & !WRITER > 0, "I-LCK-2: a shared hold is released once");
         if before == WRITER + 1 {
-            // The writer checks the count under the gate, so it either sees 0 or is already waiting when this notifies.
-            let _gate = self.gate.lock();
-            self.drained.notify_one();
+            self.wake_drained();
         }
+    }
+
+    /// The writer checks the count under the gate, so it either sees 0 or is already waiting when
+    /// this notifies.
+    #[cold]
+    fn wake_drained(&self) {
+        let _gate = self.gate.lock();
+        self.drained.notify_one();
     }
 
     #[cold]

@@ -15,7 +15,7 @@ mod sync;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use change::{ChangeLock, Changing, NamesLock, is_covered};
+pub(crate) use change::{ChangeLock, Changing, NamesLock, Unchanging, is_covered};
 pub(crate) use inode_lock::{Exclusive, InodeLock, Shared};
 pub(crate) use range_lock::{RangeLock, Sharing};
 
@@ -27,6 +27,14 @@ pub(crate) trait Help {
     fn help(&self);
     /// Takes note that the caller has to wait for a lock.
     fn waits(&self) {}
+}
+
+/// What does I/O on a file without holding its lock: processes with a lease of it.
+pub(crate) trait Outside: std::fmt::Debug + Send + Sync {
+    /// Lets none begin, and waits until those under way have ended; calls `help` from time to time.
+    fn recall(&self, help: &mut dyn FnMut());
+    /// Lets them begin again, where nothing else speaks against it.
+    fn readmit(&self);
 }
 
 /// Nothing to help with: no queue exists.

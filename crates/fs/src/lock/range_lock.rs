@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::sync::{Condvar, Mutex, MutexGuard};
+use super::sync::{Condvar, Held, Mutex, MutexGuard, Place};
 use super::{HELP_AFTER, Help};
 
 /// Whether a range is shared.
@@ -29,6 +29,8 @@ pub(crate) enum Sharing {
 #[derive(Debug, Default)]
 pub(crate) struct RangeLock {
     pub(super) state: Mutex<State>,
+    /// Its rank.
+    place: Place,
 }
 
 #[derive(Debug, Default)]
@@ -46,13 +48,14 @@ pub(super) struct Waiter {
     wake: Condvar,
 }
 
-/// A held range; released when dropped, on any thread.
+/// A held range; released when dropped, by the thread that took it.
 #[must_use]
 #[derive(Debug)]
 pub(crate) struct RangeGuard<'a> {
     lock: &'a RangeLock,
     range: Range<u64>,
     sharing: Sharing,
+    _held: Held,
 }
 
 impl Drop for RangeGuard<'_> {
@@ -62,6 +65,11 @@ impl Drop for RangeGuard<'_> {
 }
 
 impl RangeLock {
+    /// Makes a lock of a rank.
+    pub(crate) fn at(place: Place) -> Self {
+        Self { place, ..Self::default() }
+    }
+
     /// Locks a range that is not empty.
     pub(crate) fn lock(
         &self,
@@ -69,12 +77,18 @@ impl RangeLock {
         sharing: Sharing,
         help: &impl Help,
     ) -> RangeGuard<'_> {
-        self.acquire(range.clone(), sharing, help);
-        RangeGuard { lock: self, range, sharing }
+        let held = self.place.take();
+        self.obtain(range.clone(), sharing, help);
+        RangeGuard { lock: self, range, sharing, _held: held }
     }
 
     /// Locks without a guard; [`release`](Self::release) ends it. For I/O in flight.
     pub(crate) fn acquire(&self, range: Range<u64>, sharing: Sharing, help: &impl Help) {
+        self.place.check();
+        self.obtain(range, sharing, help);
+    }
+
+    fn obtain(&self, range: Range<u64>, sharing: Sharing, help: &impl Help) {
         let mut state = self.state.lock();
         if state.admits(&range, sharing) {
             state.held.add(range, sharing);
@@ -195,7 +209,7 @@ impl Segments {
 
     /// Adds a range that stands in line; those may overlap each other, and only the strictest
     /// counts.
-    fn add_waiting(&mut self, range: Range<u64>, sharing: Sharing) {
+    pub(super) fn add_waiting(&mut self, range: Range<u64>, sharing: Sharing) {
         self.change(range, |holders| {
             if sharing == Sharing::Exclusive || holders == EXCLUSIVE {
                 EXCLUSIVE
@@ -219,9 +233,12 @@ impl Segments {
             self.0.remove(&start);
             cut.push((start, end.min(range.start), holders));
             cut.push((start.max(range.end), end, holders));
-            let (inner, inner_end) = (start.max(range.start), end.min(range.end));
-            if at < inner.min(range.end) {
-                cut.push((at, inner.min(range.end), count(0)));
+            // A segment that only touches the range may begin where it ends: the gap before it is
+            // filled here, and not once more below.
+            let (inner, inner_end) = (start.clamp(range.start, range.end), end.min(range.end));
+            if at < inner {
+                cut.push((at, inner, count(0)));
+                at = inner;
             }
             if inner < inner_end {
                 cut.push((inner, inner_end, count(holders)));
@@ -232,8 +249,13 @@ impl Segments {
             cut.push((at, range.end, count(0)));
         }
         // A segment that begins before the range ends behind what it was cut into.
+        cut.retain(|(start, end, holders)| start < end && *holders > 0);
         cut.sort_unstable_by_key(|(start, end, _)| (*start, *end));
-        self.join(cut.into_iter().filter(|(start, end, holders)| start < end && *holders > 0));
+        debug_assert!(
+            cut.windows(2).all(|pair| pair[0].1 <= pair[1].0),
+            "I-RNG-2: segments are disjoint, not {cut:?}"
+        );
+        self.join(cut.into_iter());
     }
 
     fn join(&mut self, segments: impl Iterator<Item = (u64, u64, u32)>) {

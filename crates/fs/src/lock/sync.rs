@@ -2,4 +2,5 @@
 
 pub(super) use std::sync::atomic::{AtomicU64, Ordering};
 
+pub(super) use bedplate_block::sync::{Held, Place};
 pub(super) use parking_lot::{Condvar, Mutex, MutexGuard};

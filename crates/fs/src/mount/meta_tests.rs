@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use bedplate_block::{
-    BlockDevice, CrashChoice, Fault, FaultRule, FlushFault, ReadFault, SimulatedDevice,
-    SimulatedOptions, Trigger,
+    BlockDevice, CrashChoice, DeviceCall, Fault, FaultRule, FlushFault, Hook, HookedDevice,
+    ReadFault, SimulatedDevice, SimulatedOptions, Trigger,
 };
 
 use crate::engine::Engine;
@@ -62,8 +62,8 @@ fn i_meta_1_the_log_has_the_order_of_memory() {
             let fs = &fs;
             scope.spawn(move || {
                 (0..500u16).for_each(|i| {
-                    set(fs, b"contended", [&[thread], i.to_le_bytes().as_slice()].concat())
-                })
+                    set(fs, b"contended", [&[thread], i.to_le_bytes().as_slice()].concat());
+                });
             });
         }
     });
@@ -72,6 +72,29 @@ fn i_meta_1_the_log_has_the_order_of_memory() {
     let image: Arc<dyn BlockDevice> =
         device.crash_image(device.operation_count(), &CrashChoice::LoseAll);
     assert_eq!(get(&mount(image), b"contended"), last);
+}
+
+/// I-META-1: a record that names a row twice ends, after a replay too, with what it says last.
+#[test]
+fn i_meta_1_replay_applies_the_rows_of_a_record_in_their_order() {
+    let device = volume();
+    let fs = mount(Arc::clone(&device) as _);
+    let put = |name: &[u8], value: u8| RowChange::put(Table::Setting, name.to_vec(), vec![value]);
+    let rows = vec![
+        put(b"twice", 1),
+        put(b"gone", 1),
+        put(b"twice", 2),
+        RowChange::delete(Table::Setting, b"gone".to_vec()),
+    ];
+    let _committed = fs
+        .meta
+        .commit(Record { kind: RecordKind::Setting, rows, exposes: None, barrier: false }, None);
+    let both = |fs: &Engine| (get(fs, b"twice"), get(fs, b"gone"));
+    assert_eq!(both(&fs), (Some(vec![2]), None));
+    fs.meta.sync(fs.meta.last_lsn()).unwrap();
+    let image: Arc<dyn BlockDevice> =
+        device.crash_image(device.operation_count(), &CrashChoice::LoseAll);
+    assert_eq!(both(&mount(image)), (Some(vec![2]), None));
 }
 
 /// I-META-2 and I-META-3: a power cut at any moment of metadata commits, also of those that a full
@@ -109,6 +132,85 @@ fn i_meta_2_and_3_a_commit_holds_exactly_a_prefix() {
                 "I-META-3: cut after {after}: step {promised} was synced, {last} is there"
             );
         }
+    }
+}
+
+/// Acts once, before the next write to a range.
+struct BeforeWrite {
+    range: std::ops::Range<u64>,
+    act: parking_lot::Mutex<Option<Box<dyn FnOnce() + Send>>>,
+}
+
+impl std::fmt::Debug for BeforeWrite {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "acts before a write to {:?}", self.range)
+    }
+}
+
+impl Hook for BeforeWrite {
+    fn call(
+        &self,
+        call: DeviceCall<'_>,
+        pass: &mut dyn FnMut() -> bedplate_block::Result<()>,
+    ) -> bedplate_block::Result<()> {
+        if let DeviceCall::Write { offset, .. } = call
+            && self.range.contains(&offset)
+        {
+            let act = self.act.lock().take();
+            act.into_iter().for_each(|act| act());
+        }
+        pass()
+    }
+}
+
+/// I-META-3: another thread fills the log up before a metadata commit has written anything, and the
+/// power fails. The log still has what the tree has not.
+#[test]
+fn i_meta_3_the_log_is_not_written_over_before_the_tree_has_what_it_held() {
+    let device = volume();
+    let tree = copy_at(&(Arc::clone(&device) as _), 0).unwrap().chunks[0];
+    let hooked = HookedDevice::new(
+        Arc::clone(&device) as _,
+        BeforeWrite { range: tree.start..tree.end(), act: parking_lot::Mutex::default() },
+    );
+    let fs = mount(Arc::clone(&hooked) as _);
+    let synced = |name: &str, step: u8| {
+        set(&fs, format!("{name}-{step}").as_bytes(), vec![step; 30_000]);
+        fs.meta.sync(fs.meta.last_lsn()).unwrap();
+    };
+    fs.meta.metadata_commit().unwrap();
+    let has_room = || fs.meta.log_info().used_bytes + (80 << 10) < fs.meta.log_info().size_bytes;
+    let mut before = 0;
+    while has_room() && before < 40 {
+        synced("before", before);
+        before += 1;
+    }
+    assert!((10..40).contains(&before), "{before}");
+    let cut = std::thread::scope(|scope| {
+        let (go, told) = std::sync::mpsc::sync_channel::<()>(0);
+        let (done, ended) = std::sync::mpsc::sync_channel::<()>(0);
+        *hooked.act.lock() = Some(Box::new(move || {
+            go.send(()).unwrap();
+            ended.recv().unwrap();
+        }));
+        let (synced, has_room, device) = (&synced, &has_room, &device);
+        let beside = scope.spawn(move || {
+            told.recv().unwrap();
+            (0..40).take_while(|_| has_room()).for_each(|step| synced("beside", step));
+            let cut = device.operation_count();
+            done.send(()).unwrap();
+            cut
+        });
+        let committed = fs.meta.metadata_commit();
+        // Where it wrote nothing there, the other thread waits no longer.
+        drop(hooked.act.lock().take());
+        committed.unwrap();
+        beside.join().unwrap()
+    });
+    let recovered = mount(device.crash_image(cut, &CrashChoice::LoseAll));
+    for step in 0..before {
+        let name = format!("before-{step}");
+        assert_eq!(get(&recovered, name.as_bytes()), Some(vec![step; 30_000]), "{name}");
     }
 }
 

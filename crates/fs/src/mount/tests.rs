@@ -21,6 +21,16 @@ const BLOCKS: u64 = 65_536;
 
 /// A region without chunks on a volume of which only blocks for which `free` says so are free.
 fn region(free: impl Fn(u64) -> bool) -> (Arc<dyn BlockDevice>, Arc<Allocator>, Region) {
+    let device: Arc<dyn BlockDevice> = MemoryDevice::new(BLOCKS * u64::from(BLOCK));
+    let (space, region) = region_on(&device, free);
+    (device, space, region)
+}
+
+/// As [`region`], on a device.
+fn region_on(
+    device: &Arc<dyn BlockDevice>,
+    free: impl Fn(u64) -> bool,
+) -> (Arc<Allocator>, Region) {
     let block = u64::from(BLOCK);
     let superblock = Superblock {
         uuid: [7; 16],
@@ -46,10 +56,9 @@ fn region(free: impl Fn(u64) -> bool) -> (Arc<dyn BlockDevice>, Arc<Allocator>, 
         claims.mark_used(Claim::new(BlockNo(at), 1, Owner::Region("a test"))).unwrap();
     }
     let space = Arc::new(claims.into_allocator(|ino| ino).unwrap());
-    let device: Arc<dyn BlockDevice> = MemoryDevice::new(BLOCKS * block);
-    let region = Region::new(Arc::clone(&device), superblock, false);
+    let region = Region::new(Arc::clone(device), superblock, false);
     region.set_grow(grow_from(&space, BLOCK));
-    (device, space, region)
+    (space, region)
 }
 
 /// What had been found for a growth that is refused is free again at once, not only after the next
@@ -103,6 +112,48 @@ fn i_reg_1_i_sb_1_i_sb_2_the_region_grows_into_single_blocks() {
         error.kind == ErrorKind::Corrupt && error.message.contains("list of metadata chunks"),
         "S-36: {error}"
     );
+}
+
+/// I-REG-1: the tree's library wants zeros where its file grows. Where each superblock alone arrives
+/// and nothing else that was not flushed, what it names is there: lists of chunks, and zeros where
+/// other bytes were.
+#[test]
+fn i_reg_1_a_superblock_names_what_is_zeroed_and_durable() {
+    let device = SimulatedDevice::new(BLOCKS * u64::from(BLOCK), 1);
+    let shared: Arc<dyn BlockDevice> = Arc::clone(&device) as _;
+    let mut stale = bedplate_block::AlignedBuf::zeroed(1 << 20);
+    stale.fill(0xdb);
+    (0..shared.size_bytes()).step_by(1 << 20).for_each(|at| shared.write_at(&stale, at).unwrap());
+    let (_, region) = region_on(&shared, |at| at % 2 == 0);
+    region.update_superblock(|_| {}).unwrap();
+    device.settle();
+    // The second growth needs lists.
+    let mut grown = 0;
+    for blocks in [100, 300] {
+        let start = device.operation_count();
+        region.resize(blocks * u64::from(BLOCK)).unwrap();
+        let end = device.operation_count();
+        // The superblocks are written last.
+        for after in (start..=end).filter(|after| after + 8 > end || after % 64 == 0) {
+            let unflushed = device.unflushed(after);
+            let choices = unflushed.into_iter().map(|kept| CrashChoice::Keep(vec![kept]));
+            for choice in choices.chain([CrashChoice::LoseAll]) {
+                let image: Arc<dyn BlockDevice> = device.crash_image(after, &choice);
+                let found = Superblock::read(&image).unwrap_or_else(|e| {
+                    panic!("{blocks} blocks, cut after {after}, {choice:?}: {e}")
+                });
+                // I-SB-1: one that is a write behind is no damage.
+                assert!(found.damage.is_empty(), "{:?}", found.damage);
+                let len = found.superblock.metadata_len;
+                let mut bytes = vec![1; len as usize];
+                Region::new(image, found.superblock, true).read(0, &mut bytes).unwrap();
+                let what = format!("{blocks} blocks, cut after {after}, {choice:?}");
+                assert!(bytes.iter().all(|byte| *byte == 0), "{what}");
+                grown += u64::from(len == blocks * u64::from(BLOCK));
+            }
+        }
+    }
+    assert!(grown > 2, "both copies, at both growths");
 }
 
 /// Blocks with odd numbers that belong to the volume itself: nothing of what grew does.
@@ -255,7 +306,7 @@ fn remove_and_outgrow(fs: &FileSystem, path: &str) {
     let rows = Pair::capacity(fs) / 60_000 + 4;
     (0..rows).for_each(|i| {
         fs.set_xattr(InodeNo::ROOT, format!("user.{i}").as_bytes(), &[7; 60_000], false, false)
-            .unwrap()
+            .unwrap();
     });
 }
 

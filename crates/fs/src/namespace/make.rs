@@ -1,7 +1,6 @@
 //! Making files, directories, links and nodes.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use super::{put_name, touch_directory};
 use crate::data::{EXTENT_SIZE, UNTORN};
@@ -220,7 +219,7 @@ impl Engine {
         let inode = Arc::new(Inode::new(ino, row));
         inode.data.set_empty();
         self.inodes.insert(Arc::clone(&inode), self.meta.sealed_lsn());
-        self.inode_count.fetch_add(1, Ordering::Relaxed);
+        self.count_inodes(1);
         inode
     }
 }

@@ -67,7 +67,10 @@ impl Engine {
     /// Returns what a name points to, or `NotFound`.
     pub(crate) fn need(&self, dir: InodeNo, name: &[u8]) -> Result<DentryRow> {
         self.find(dir, name)?.ok_or_else(|| {
-            Error::new(ErrorKind::NotFound, format!("'{}' does not exist", name.escape_ascii()))
+            Error::new(
+                ErrorKind::NotFound,
+                format!("'{}' does not exist", bedplate_store::told_name(name)),
+            )
         })
     }
 
@@ -75,9 +78,10 @@ impl Engine {
     pub(crate) fn need_free(&self, dir: InodeNo, name: &[u8]) -> Result<()> {
         match self.find(dir, name)? {
             None => Ok(()),
-            Some(_) => {
-                Err(Error::new(ErrorKind::Exists, format!("'{}' exists", name.escape_ascii())))
-            }
+            Some(_) => Err(Error::new(
+                ErrorKind::Exists,
+                format!("'{}' exists", bedplate_store::told_name(name)),
+            )),
         }
     }
 }

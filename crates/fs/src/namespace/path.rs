@@ -85,13 +85,21 @@ impl Engine {
                 Some(_) => {
                     return Err(Error::new(
                         ErrorKind::NotDirectory,
-                        format!("{}: '{}' is not a directory", path.display(), name.escape_ascii()),
+                        format!(
+                            "{}: '{}' is not a directory",
+                            path.display(),
+                            bedplate_store::told_name(&name)
+                        ),
                     ));
                 }
                 None => {
                     return Err(Error::new(
                         ErrorKind::NotFound,
-                        format!("{}: '{}' does not exist", path.display(), name.escape_ascii()),
+                        format!(
+                            "{}: '{}' does not exist",
+                            path.display(),
+                            bedplate_store::told_name(&name)
+                        ),
                     ));
                 }
             }
@@ -184,7 +192,11 @@ impl Engine {
             if at.kind != FileKind::Directory {
                 return Err(Error::new(
                     ErrorKind::NotDirectory,
-                    format!("{}: '{}' is not a directory", path.display(), name.escape_ascii()),
+                    format!(
+                        "{}: '{}' is not a directory",
+                        path.display(),
+                        bedplate_store::told_name(&name)
+                    ),
                 ));
             }
         }

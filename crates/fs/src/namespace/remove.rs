@@ -20,7 +20,7 @@ impl Engine {
             if dentry.kind == FileKind::Directory {
                 return Err(Error::new(
                     ErrorKind::IsDirectory,
-                    format!("'{}' is a directory", name.escape_ascii()),
+                    format!("'{}' is a directory", bedplate_store::told_name(name)),
                 ));
             }
             let inode = self.named(dir, dentry)?;
@@ -43,7 +43,7 @@ impl Engine {
             if inode.kind != FileKind::Directory {
                 return Err(Error::new(
                     ErrorKind::NotDirectory,
-                    format!("'{}' is not a directory", name.escape_ascii()),
+                    format!("'{}' is not a directory", bedplate_store::told_name(name)),
                 ));
             }
             self.need_empty(inode.ino, name)?;
@@ -71,7 +71,7 @@ impl Engine {
         }
         Err(Error::new(
             ErrorKind::NotEmpty,
-            format!("directory '{}' is not empty", name.escape_ascii()),
+            format!("directory '{}' is not empty", bedplate_store::told_name(name)),
         ))
     }
 

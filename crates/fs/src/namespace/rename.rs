@@ -41,6 +41,9 @@ impl Engine {
         let replaces = mode == RenameMode::Replace && self.find(to_dir, to)?.is_some();
         if replaces { self.begin_removal() } else { self.begin_change() }?;
         self.need_live(from_dir).and_then(|()| self.need_live(to_dir))?;
+        if replaces {
+            self.write_absorbed_data(from_dir, from)?;
+        }
         let replaced = {
             let _names = self.names.lock();
             let from = Place { dir: self.directory(from_dir)?, name: from };
@@ -71,6 +74,15 @@ impl Engine {
             self.reclaim_if_dead(&inode);
         }
         Ok(())
+    }
+
+    /// Writes what the cache has absorbed of a file that is about to replace another, so that a
+    /// crash leaves the old content or the new one also where a program does without a sync. Called
+    /// with no lock held.
+    fn write_absorbed_data(&self, dir: InodeNo, name: &[u8]) -> Result<()> {
+        let source = self.find(dir, name)?.filter(|source| source.kind == FileKind::File);
+        let loaded = source.and_then(|source| self.inodes.if_loaded(source.ino));
+        loaded.map_or(Ok(()), |inode| crate::data::write_absorbed(self, &inode))
     }
 
     /// Refuses to move a directory below itself.
@@ -143,7 +155,7 @@ impl Engine {
         to: &Place<'_>,
         mode: RenameMode,
     ) -> Result<Arc<Inode>> {
-        let name_text = to.name.escape_ascii();
+        let name_text = bedplate_store::told_name(to.name);
         if mode == RenameMode::NoReplace {
             return Err(Error::new(ErrorKind::Exists, format!("'{name_text}' exists")));
         }

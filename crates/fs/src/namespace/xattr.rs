@@ -17,7 +17,7 @@ pub(crate) const XATTR_NAME_BYTES_MAX: usize = NAME_BYTES_MAX;
 fn missing(ino: InodeNo, name: &[u8]) -> Error {
     Error::new(
         ErrorKind::NoAttribute,
-        format!("inode {} has no attribute '{}'", ino.0, name.escape_ascii()),
+        format!("inode {} has no attribute '{}'", ino.0, bedplate_store::told_name(name)),
     )
 }
 
@@ -63,7 +63,11 @@ impl Engine {
         if create && exists {
             return Err(Error::new(
                 ErrorKind::Exists,
-                format!("inode {} has an attribute '{}' already", ino.0, name.escape_ascii()),
+                format!(
+                    "inode {} has an attribute '{}' already",
+                    ino.0,
+                    bedplate_store::told_name(name)
+                ),
             ));
         }
         if replace && !exists {

@@ -1,6 +1,7 @@
 //! Options: plain structs, passed whole, validated once; and the table of tunables.
 
 mod extent_size;
+mod meant;
 mod tunables;
 mod unit;
 
@@ -11,6 +12,7 @@ use std::time::Duration;
 pub(crate) use extent_size::{
     BYTES_MAX as EXTENT_SIZE_MAX, is_possible as is_extent_size, refusal as extent_size_refusal,
 };
+pub use meant::meant;
 pub use tunables::{
     TUNABLES, Takes, Tunable, TunableInfo, TunableSet, TunableState, TuneOptions, TunedBy,
 };
@@ -211,7 +213,8 @@ pub struct OpenOptions {
     pub direct_flag: bool,
     /// Every write is durable before it returns (`O_DSYNC`).
     pub data_sync: bool,
-    /// The caller caches by itself (the kernel's page cache above a mount): `cached` is served without the library cache.
+    /// The caller caches by itself (the kernel's page cache above a mount): of `cached` files the
+    /// library cache takes small writes, and keeps nothing.
     pub caller_caches: bool,
     /// Reads do not move the access time (`O_NOATIME`).
     pub keep_atime: bool,

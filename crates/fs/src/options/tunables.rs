@@ -269,9 +269,10 @@ impl Tunable {
         let known = || TUNABLES.iter().map(|info| info.name).collect::<Vec<_>>().join(", ");
         let found = TUNABLES.iter().find(|info| info.name == name);
         found.map(|info| info.tunable).ok_or_else(|| {
+            let meant = super::meant(name, TUNABLES.iter().map(|info| info.name));
             Error::new(
                 ErrorKind::Invalid,
-                format!("there is no tunable '{name}': known are {}", known()),
+                format!("there is no tunable '{name}'{meant}: known are {}", known()),
             )
         })
     }

@@ -281,13 +281,17 @@ impl QueueState {
 
     /// Carries an operation out on this thread (I-QUE-1); returns the bytes moved.
     fn carry_out(&mut self, op: &mut Op) -> Result<usize> {
-        // A sync takes no lock of a file unless the cache has something to write.
-        if op.kind != Kind::Sync || op.file.io().has_cache() {
+        // A sync takes no lock of a file unless the cache has something to write, or a write is
+        // held; one that is held from here on began beside it.
+        let io = op.file.io();
+        let settles = op.kind != Kind::Sync || io.has_cache() || io.holds_write();
+        if settles {
             self.quiesce();
         }
         match (op.kind, op.buf.as_mut()) {
             (Kind::Read, Some(buf)) => op.file.read_at(buf, op.offset),
             (Kind::Write, Some(buf)) => op.file.write_at(buf, op.offset).map(|_| buf.len()),
+            (Kind::Sync, _) if !settles => op.file.io().sync_written_data().map(|()| 0),
             (Kind::Sync | Kind::Read | Kind::Write, _) => op.file.sync_data().map(|()| 0),
         }
     }

@@ -204,7 +204,7 @@ impl Salvage {
             match self.read_at(place + at, part, buf) {
                 Ok(()) => take(offset + at, &buf[..part as usize])?,
                 Err(e) => {
-                    add_lost(lost, LostRange { offset: offset + at, len: part, reason: e.message })
+                    add_lost(lost, LostRange { offset: offset + at, len: part, reason: e.message });
                 }
             }
         }

@@ -45,6 +45,11 @@ const KEEP_MAX: u32 = 10_000;
 /// Longest sum of all paths of a schedule: they are one row.
 const PATHS_BYTES_MAX: usize = 32 << 10;
 
+const _: () = assert!(
+    PATHS_BYTES_MAX <= u16::MAX as usize && FAILURE_BYTES_MAX <= PATHS_BYTES_MAX,
+    "the row of a schedule has lengths of 16 bits"
+);
+
 /// A rule by which checkpoints are made and deleted.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Schedule {
@@ -87,7 +92,7 @@ impl Schedule {
         let wrong = |what: String| {
             Err(Error::new(
                 ErrorKind::Invalid,
-                format!("schedule '{}': {what}", self.name.escape_debug()),
+                format!("schedule '{}': {what}", bedplate_store::told_name(&self.name)),
             ))
         };
         check_name(self.name.as_bytes())?;
@@ -118,6 +123,10 @@ impl Schedule {
 
     /// The value of the setting.
     pub(crate) fn encode(&self) -> Vec<u8> {
+        debug_assert!(
+            self.validate().is_ok(),
+            "a schedule is validated before it is stored: {self:?}"
+        );
         let mut out = Vec::with_capacity(64);
         out.extend_from_slice(&self.every_s.to_le_bytes());
         out.extend_from_slice(&self.keep.to_le_bytes());
@@ -158,6 +167,7 @@ impl Schedule {
 
     /// The number of the period in which a time lies.
     fn slot(&self, time: Timestamp) -> i64 {
+        debug_assert!(self.every_s > 0, "a schedule has a period: {self:?}");
         (time.0.div_euclid(1_000_000_000) - self.offset_s()).div_euclid(self.every_s.cast_signed())
     }
 

@@ -103,6 +103,7 @@ impl Default for Histogram {
 impl Histogram {
     /// Counts a duration as often as said.
     fn record(&self, took: Duration, stands_for: u32) {
+        debug_assert!(stands_for > 0, "a sample stands for itself at least");
         let ns = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX >> 1);
         self.buckets[SCALE.bucket_of(ns)].fetch_add(stands_for.into(), Relaxed);
         self.sum_ns.fetch_add(ns.saturating_mul(stands_for.into()), Relaxed);

@@ -3,8 +3,10 @@
 
 use std::sync::Arc;
 
-use bedplate_block::BlockDevice;
-use bedplate_fs::{AllocateMode, ErrorKind, File, FileSystem, IoMode, OpenOptions};
+use bedplate_block::{AlignedBuf, BlockDevice};
+use bedplate_fs::{
+    AllocateMode, CheckpointOptions, ErrorKind, File, FileSystem, IoMode, OpenOptions,
+};
 
 use crate::common::assert_sound;
 use crate::support::{Random, Skewed, device, format, mount_as};
@@ -24,6 +26,8 @@ struct Run {
     sector: u64,
     /// Offsets stay below.
     span: u64,
+    /// Whether extents are long enough to be remembered past the extent map.
+    long: bool,
     trace: Vec<String>,
 }
 
@@ -42,6 +46,7 @@ impl Run {
             block: block.into(),
             sector: sector.into(),
             span: (u64::from(block) * 40).min(2 << 20),
+            long: false,
             trace: Vec::new(),
         };
         run.open();
@@ -77,6 +82,9 @@ impl Run {
 
     fn len(&mut self) -> u64 {
         let random = &mut self.random;
+        if self.long && random.chance(3) {
+            return (64 + random.below(300)) * self.block;
+        }
         match random.below(5) {
             0 => 1 + random.below(3 * self.block),
             1 => (1 + random.below(8)) * self.sector,
@@ -214,7 +222,7 @@ impl Run {
         let inside = offset.min(size) as usize..end.min(size) as usize;
         match mode {
             AllocateMode::Preallocate { keep_size } if !keep_size => {
-                self.model.resize(size.max(end) as usize, 0)
+                self.model.resize(size.max(end) as usize, 0);
             }
             AllocateMode::Preallocate { .. } => {}
             AllocateMode::PunchHole => self.model[inside].fill(0),
@@ -226,7 +234,7 @@ impl Run {
             }
             AllocateMode::CollapseRange => drop(self.model.drain(inside)),
             AllocateMode::InsertRange => {
-                drop(self.model.splice(offset as usize..offset as usize, vec![0; len as usize]))
+                drop(self.model.splice(offset as usize..offset as usize, vec![0; len as usize]));
             }
         }
     }
@@ -301,10 +309,16 @@ impl Run {
 }
 
 fn model_check(mode: IoMode) {
-    for (seed, (block, sector)) in
-        (1..).zip([(512, 512), (4096, 512), (4096, 4096), (16_384, 512), (65_536, 4096)])
-    {
+    let short = [(512, 512), (4096, 512), (4096, 4096), (16_384, 512), (65_536, 4096)];
+    let all = short
+        .map(|sizes| (sizes, false))
+        .into_iter()
+        .chain([((512, 512), true), ((4096, 512), true)]);
+    for (seed, ((block, sector), long)) in (1..).zip(all) {
         let mut run = Run::new(mode, block, sector, seed);
+        if long {
+            (run.long, run.span) = (true, 600 * run.block);
+        }
         for step in 0..350 {
             run.step();
             if step % 50 == 0 {
@@ -333,4 +347,40 @@ fn a_cached_file_is_a_vector_of_bytes() {
 #[test]
 fn a_concurrent_file_with_cached_reads_is_a_vector_of_bytes() {
     model_check(IoMode::ConcurrentCache);
+}
+
+/// Where a long extent lies is remembered past the extent map: every change that takes its blocks
+/// away is seen by the next read, which would else find what was there.
+#[test]
+fn what_a_file_remembers_of_its_map_ends_with_a_change() {
+    const LEN: usize = 1 << 20;
+    let device = device(VOLUME_BYTES, 512);
+    format(&device, 4096);
+    let fs = mount_as(&device, IoMode::Concurrent);
+    let mut old = AlignedBuf::zeroed(LEN);
+    old.fill(1);
+    let changed = |name: &str, change: &dyn Fn(&File)| {
+        let file = fs.open(name, &OpenOptions::create()).unwrap();
+        file.write_at(&old, 0).unwrap();
+        let mut page = AlignedBuf::zeroed(4096);
+        file.read_at(&mut page, 0).unwrap();
+        assert_eq!(page[0], 1, "{name}");
+        change(&file);
+        file.read_at(&mut page, 0).unwrap();
+        page[0]
+    };
+    let punched = changed("/punched", &|file| {
+        file.allocate(AllocateMode::PunchHole, 0, LEN as u64 / 2).unwrap();
+    });
+    let cut = changed("/cut", &|file| {
+        file.set_size(0).unwrap();
+        file.set_size(LEN as u64).unwrap();
+    });
+    let redirected = changed("/redirected", &|file| {
+        fs.create_checkpoint("c", &CheckpointOptions::default()).unwrap();
+        let mut new = AlignedBuf::zeroed(4096);
+        new.fill(2);
+        file.write_at(&new, 0).unwrap();
+    });
+    assert_eq!((punched, cut, redirected), (0, 0, 2));
 }

@@ -7,7 +7,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use bedplate_block::{
     AlignedBuf, BlockDevice, CrashChoice, Geometry, MemoryDevice, SimulatedDevice, SimulatedOptions,
 };
-use bedplate_fs::{CheckpointOptions, ErrorKind, File, FileSystem, InodeNo, IoMode, OpenOptions};
+use bedplate_fs::{
+    AllocateMode, CheckpointOptions, ErrorKind, File, FileSystem, InodeNo, IoMode, OpenOptions,
+};
 
 use crate::support::{Random, device, format, mount_as};
 
@@ -168,6 +170,83 @@ fn s_72_readers_and_writers_go_on_meanwhile() {
     }
 }
 
+/// Writes a file until the volume is full.
+fn fill(fs: &FileSystem) -> File {
+    let filler = fs
+        .open("/filler", &OpenOptions { mode: Some(IoMode::Concurrent), ..OpenOptions::create() })
+        .unwrap();
+    let mut at = 0;
+    while filler.write_at(&page(0), at).is_ok() {
+        at += BLOCK;
+    }
+    filler
+}
+
+/// I-CHG-1, S-72: a file that is not open is moved as a change that checkpoints wait for.
+#[test]
+fn i_chg_1_s_72_a_closed_file_is_moved_like_an_open_one() {
+    let device = device(40 << 20, 512);
+    format(&device, BLOCK as u32);
+    let fs = mount_as(&device, IoMode::Concurrent);
+    let ino = scattered(&fs, "/file", 100, IoMode::Concurrent).ino();
+    assert_eq!(defragment(&fs, ino, false), (100 * BLOCK, 0));
+    fs.unmount().unwrap();
+    sound(&device);
+    let fs = mount_as(&device, IoMode::Concurrent);
+    holds_its_pages(&fs.open("/file", &OpenOptions::read_only()).unwrap(), 100);
+}
+
+/// A copy that would lie as scattered as the file is not made.
+#[test]
+fn s_72_a_file_stays_where_the_free_space_lies_no_better() {
+    let device = device(40 << 20, 512);
+    format(&device, BLOCK as u32);
+    let fs = mount_as(&device, IoMode::Concurrent);
+    let file = scattered(&fs, "/file", 200, IoMode::Concurrent);
+    let filler = fill(&fs);
+    for at in (0..2400).step_by(2) {
+        filler.allocate(AllocateMode::PunchHole, at * BLOCK, BLOCK).unwrap();
+    }
+    fs.sync().unwrap();
+    // The runs that were kept for metadata are the largest: another file takes them, and single
+    // blocks are left, enough for several windows.
+    let other = fs.open("/other", &OpenOptions::create()).unwrap();
+    let part = AlignedBuf::zeroed(512 * BLOCK as usize);
+    other.write_at(&part, 0).unwrap();
+    let before = file.extents().unwrap();
+    let (moved, stuck) = defragment(&fs, file.ino(), false);
+    assert_eq!(moved, 0);
+    assert!(stuck > 100 * BLOCK, "{stuck}");
+    assert_eq!(file.extents().unwrap(), before);
+}
+
+/// What was acknowledged has its blocks: those reserved for dirty pages of a file that is written
+/// untorn are not spent on a copy, and a volume that fills up afterwards takes the pages.
+#[test]
+fn s_72_a_move_leaves_dirty_pages_their_blocks() {
+    let device = device(40 << 20, 512);
+    format(&device, BLOCK as u32);
+    let fs = mount_as(&device, IoMode::Cached);
+    let file = scattered(&fs, "/file", 64, IoMode::Cached);
+    fs.set_untorn(file.ino(), Some(BLOCK as u32)).unwrap();
+    for at in 0..64 {
+        file.write_at(&page(1000 + at), at * BLOCK).unwrap();
+    }
+    assert!(fs.defragment(file.ino(), 0, false).unwrap().moved_bytes <= 64 * BLOCK);
+    drop(fill(&fs));
+    fs.sync().unwrap();
+    drop(file);
+    fs.unmount().unwrap();
+    sound(&device);
+    let fs = mount_as(&device, IoMode::Concurrent);
+    let file = fs.open("/file", &OpenOptions::read_only()).unwrap();
+    let mut read = AlignedBuf::zeroed(BLOCK as usize);
+    for at in 0..64 {
+        file.read_at(&mut read, at * BLOCK).unwrap();
+        assert!(*read == *page(1000 + at), "block {at}");
+    }
+}
+
 /// A full volume has no better place: the file stays as it is, and is told to.
 #[test]
 fn s_72_without_room_a_file_stays_where_it_is() {
@@ -175,21 +254,15 @@ fn s_72_without_room_a_file_stays_where_it_is() {
     format(&device, BLOCK as u32);
     let fs = mount_as(&device, IoMode::Concurrent);
     let file = scattered(&fs, "/file", 600, IoMode::Concurrent);
-    let filler = fs.open("/filler", &OpenOptions::create()).unwrap();
-    let mut at = 0;
-    while filler.write_at(&page(0), at).is_ok() {
-        at += BLOCK;
-    }
+    let _filler = fill(&fs);
     let before = file.extents().unwrap();
     assert_eq!(defragment(&fs, file.ino(), false).0, 0);
     assert_eq!(file.extents().unwrap(), before);
     holds_its_pages(&file, 600);
 }
 
-/// S-72 under power cuts: at every operation of the device, with what was not flushed lost or there
-/// in part, the file holds what it held.
-#[test]
-fn s_72_a_power_cut_finds_every_block_where_it_was_or_where_it_went() {
+/// A formatted volume on a device that loses what was not flushed.
+fn simulated() -> Arc<SimulatedDevice> {
     let geometry = Geometry {
         logical_block_size: 512,
         physical_block_size: 512,
@@ -200,10 +273,43 @@ fn s_72_a_power_cut_finds_every_block_where_it_was_or_where_it_went() {
     let blank = MemoryDevice::with_geometry(40 << 20, geometry);
     let shared: Arc<dyn BlockDevice> = Arc::clone(&blank) as _;
     format(&shared, BLOCK as u32);
-    let device = SimulatedDevice::over(
+    SimulatedDevice::over(
         &blank.snapshot(),
         &SimulatedOptions { geometry, ..SimulatedOptions::default() },
-    );
+    )
+}
+
+/// S-72: of one window, each write alone arrives before the power goes. The record of the move
+/// counts only with the copy.
+#[test]
+fn s_72_a_record_that_arrives_without_its_copy_moves_nothing() {
+    let device = simulated();
+    let shared: Arc<dyn BlockDevice> = Arc::clone(&device) as _;
+    let fs = mount_as(&shared, IoMode::Concurrent);
+    let file = scattered(&fs, "/file", 64, IoMode::Concurrent);
+    let first = device.operation_count();
+    assert!(fs.defragment(file.ino(), 0, false).unwrap().moved_bytes > 0);
+    file.sync_data().unwrap();
+    let last = device.operation_count();
+    drop((file, fs));
+    let mut alone = 0;
+    for after in first..=last {
+        for kept in device.unflushed(after) {
+            let image: Arc<dyn BlockDevice> =
+                device.crash_image(after, &CrashChoice::Keep(vec![kept]));
+            let fs = mount_as(&image, IoMode::Concurrent);
+            holds_its_pages(&fs.open("/file", &OpenOptions::read_only()).unwrap(), 64);
+            alone += 1;
+        }
+    }
+    assert!(alone > 1, "the copy and the record were in the air together");
+}
+
+/// S-72 under power cuts: at every operation of the device, with what was not flushed lost or there
+/// in part, the file holds what it held.
+#[test]
+fn s_72_a_power_cut_finds_every_block_where_it_was_or_where_it_went() {
+    let device = simulated();
     let shared: Arc<dyn BlockDevice> = Arc::clone(&device) as _;
     let fs = mount_as(&shared, IoMode::Concurrent);
     let file = scattered(&fs, "/file", 700, IoMode::Concurrent);

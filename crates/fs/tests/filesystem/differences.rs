@@ -106,7 +106,7 @@ fn s_121_two_checkpoints_of_named_files_are_compared_where_both_are_of_them() {
         ],
     );
     let take = |name: &str, options: &CheckpointOptions| {
-        fs.create_checkpoint(name, options).map(drop).unwrap()
+        fs.create_checkpoint(name, options).map(drop).unwrap();
     };
     take("one", &of(&["/a", "/b", "/single", "/wanders"]));
     write(&fs, "/b/written", 0, &[2; 10], IoMode::Cached);

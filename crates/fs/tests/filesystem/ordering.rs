@@ -82,11 +82,11 @@ fn i_ino_1_the_last_image_of_an_inode_survives() {
             std::thread::scope(|scope| {
                 scope.spawn(|| {
                     (0..300u32).for_each(|i| {
-                        set(&SetAttr { mode: Some(i % 0o1000), ..SetAttr::default() })
-                    })
+                        set(&SetAttr { mode: Some(i % 0o1000), ..SetAttr::default() });
+                    });
                 });
                 scope.spawn(|| {
-                    (0..300u32).for_each(|i| set(&SetAttr { uid: Some(i), ..SetAttr::default() }))
+                    (0..300u32).for_each(|i| set(&SetAttr { uid: Some(i), ..SetAttr::default() }));
                 });
                 scope.spawn(|| {
                     let file = fs
@@ -99,7 +99,7 @@ fn i_ino_1_the_last_image_of_an_inode_survives() {
                         )
                         .unwrap();
                     (0..300u64).for_each(|i| {
-                        assert_eq!(file.write_at(&[1; 100], i * 100).unwrap(), i * 100)
+                        assert_eq!(file.write_at(&[1; 100], i * 100).unwrap(), i * 100);
                     });
                 });
                 scope.spawn(|| {

@@ -75,7 +75,7 @@ impl Bed {
                     .unwrap();
                 queue.complete(1, &mut done).unwrap();
                 done.drain(..).for_each(|done| {
-                    assert!(done.result.is_ok(), "block {block}: {:?}", done.result)
+                    assert!(done.result.is_ok(), "block {block}: {:?}", done.result);
                 });
             }
         }
@@ -128,7 +128,7 @@ fn s_55_all_preallocated_blocks_are_written_in_place_after_a_checkpoint() {
     let shows = |path: &str, parts: &[&[u64]]| {
         let mut expected = vec![0; BLOCKS as usize];
         parts.iter().zip(1..).for_each(|(part, value)| {
-            part.iter().for_each(|block| expected[*block as usize] = value)
+            part.iter().for_each(|block| expected[*block as usize] = value);
         });
         assert_eq!(bed.content(path), expected, "{path}");
     };

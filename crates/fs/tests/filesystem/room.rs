@@ -117,7 +117,7 @@ fn s_82_what_is_refused_has_deleted_nothing() {
                 Ok(()) => {
                     match what {
                         0 | 1 => {
-                            (range.start..range.end.min(model.len())).for_each(|at| model[at] = 0)
+                            (range.start..range.end.min(model.len())).for_each(|at| model[at] = 0);
                         }
                         2 => model.resize(at as usize, 0),
                         _ => {

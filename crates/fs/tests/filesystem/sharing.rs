@@ -142,7 +142,10 @@ fn writes_at_once(
                 let mut buf = AlignedBuf::zeroed(range.len());
                 buf.fill(fill);
                 (0..times).for_each(|_| {
-                    assert_eq!(file.write_at(&buf, range.start as u64).unwrap(), range.start as u64)
+                    assert_eq!(
+                        file.write_at(&buf, range.start as u64).unwrap(),
+                        range.start as u64
+                    );
                 });
             });
         }

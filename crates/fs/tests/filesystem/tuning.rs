@@ -301,8 +301,8 @@ fn a_scan_leaves_the_hot_set_in_the_cache_and_admission_is_switched_live() {
     // Two megabytes of hot pages, at random places of the file, as an index has them.
     let touch = || {
         (0..512).for_each(|n| {
-            assert_eq!(hot.read_at(&mut [0; 4096], n * 211 % 512 * 4096).unwrap(), 4096)
-        })
+            assert_eq!(hot.read_at(&mut [0; 4096], n * 211 % 512 * 4096).unwrap(), 4096);
+        });
     };
     let hit_ratio = || {
         let before = hot.counters();
@@ -313,7 +313,7 @@ fn a_scan_leaves_the_hot_set_in_the_cache_and_admission_is_switched_live() {
     let scan = || {
         (0..64 << 20)
             .step_by(8192)
-            .for_each(|at| assert_eq!(table.read_at(&mut [0; 8192], at).unwrap(), 8192))
+            .for_each(|at| assert_eq!(table.read_at(&mut [0; 8192], at).unwrap(), 8192));
     };
     (0..4).for_each(|_| touch());
     assert!(hit_ratio() > 0.99, "they fit");

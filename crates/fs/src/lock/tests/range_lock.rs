@@ -4,7 +4,7 @@ use std::thread;
 
 use proptest::prelude::*;
 
-use crate::lock::range_lock::EXCLUSIVE;
+use crate::lock::range_lock::{EXCLUSIVE, Segments};
 use crate::lock::{Help, NoHelp, RangeLock, Sharing};
 
 fn range() -> impl Strategy<Value = Range<u64>> {
@@ -42,6 +42,27 @@ proptest! {
                 prop_assert_eq!(found, if exclusive { EXCLUSIVE } else { holders }, "byte {}", byte);
             }
             prop_assert!(segments.len() <= 2 * held.len(), "I-RNG-2: {} segments for {} ranges", segments.len(), held.len());
+        }
+    }
+}
+
+proptest! {
+    /// A gap behind the last segment that a waiter's range meets was filled twice where another
+    /// segment begins at the range's end: the second filling overlapped what the first had been
+    /// joined with, and the line stood for ranges that overlap themselves.
+    #[test]
+    fn a_line_of_waiters_is_disjoint_and_keeps_the_strictest(waiters in prop::collection::vec((range(), sharing()), 1..20)) {
+        let mut line = Segments::default();
+        for (at, (range, sharing)) in waiters.iter().enumerate() {
+            line.add_waiting(range.clone(), *sharing);
+            let segments: Vec<_> = line.0.iter().map(|(start, (end, holders))| (*start, *end, *holders)).collect();
+            prop_assert!(segments.windows(2).all(|pair| pair[0].1 <= pair[1].0), "I-RNG-2: {:?} overlap", segments);
+            for byte in 0..64 {
+                let over = waiters[..=at].iter().filter(|(range, _)| range.contains(&byte));
+                let wanted = over.fold(0, |holders, (_, sharing)| if *sharing == Sharing::Exclusive || holders == EXCLUSIVE { EXCLUSIVE } else { holders + 1 });
+                let found = segments.iter().find(|(start, end, _)| (*start..*end).contains(&byte)).map_or(0, |segment| segment.2);
+                prop_assert_eq!(found, wanted, "byte {}", byte);
+            }
         }
     }
 }

@@ -36,7 +36,7 @@ impl File {
     fn new(mode: IoMode, looks_again: bool) -> Self {
         let mut opens = OpenTable::default();
         opens.add(class(mode));
-        let service = AtomicU64::new(opens.service(None, IoMode::Cached).encode().into());
+        let service = AtomicU64::new(opens.service(None, IoMode::Cached).word().into());
         let (order, lock, cache, device, returned) = Default::default();
         Self {
             opens: Mutex::new(opens),
@@ -51,14 +51,14 @@ impl File {
     }
 
     fn is_cached(&self) -> bool {
-        let byte = u8::try_from(self.service.load(Ordering::SeqCst)).expect("a service is a byte");
-        Service::decode(byte).path == IoMode::Cached
+        let word = u16::try_from(self.service.load(Ordering::SeqCst)).expect("two bytes");
+        Service::of_word(word).path() == IoMode::Cached
     }
 
     fn change_opens(&self, change: impl FnOnce(&mut OpenTable)) {
         let mut opens = self.opens.lock().expect("no thread panicked");
         change(&mut opens);
-        let next = opens.service(None, IoMode::Cached).encode();
+        let next = opens.service(None, IoMode::Cached).word();
         if self.service.load(Ordering::SeqCst) == u64::from(next) {
             return;
         }

@@ -4,13 +4,15 @@
 #![forbid(unsafe_code)]
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on says so by panicking")]
 
+mod databases;
+mod images;
+
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use bedplate_bench::{
-    Cached, Checkpoint, Copy, Engine, Images, Increments, LogState, Mixed, Oltp, PageMoves, Redo,
-    Results, Scan, Schedule, Sequential, Server, TargetSpec, Targets, Workload, WorkloadResults,
-    Writers, run_workload,
+    Cached, Checkpoint, Copy, Increments, LogState, Mixed, Oltp, PageMoves, Redo, Results, Scan,
+    Schedule, Sequential, TargetSpec, Targets, Workload, WorkloadResults, Writers, run_workload,
 };
 
 const SCHEDULE: Schedule =
@@ -374,119 +376,6 @@ fn checkpoint_compares_with_before() {
 }
 
 #[test]
-fn images_are_made_cloned_counted_and_removed() {
-    let workload =
-        Images { sizes_bytes: vec![4 << 20, 32 << 20], pieces: 16, extents: 500, many: 12 };
-    let found =
-        measure(&Workload::Images(workload.clone()), &["volume:memory:96M", "raw=raw:memory:96M"]);
-    assert_eq!((found.cases.len(), found.skipped.len()), (4, 4), "a raw device keeps no image");
-    for record in &found.records {
-        let m = &record.measurement;
-        let expected = if found.cases[record.case].name.starts_with("the last of 12") {
-            vec![
-                "all listed µs",
-                "each other removed µs",
-                "the first made µs",
-                "the last made µs",
-                "the middle one removed µs",
-            ]
-        } else {
-            let of = ["clone", "image of everything", "image of the file"];
-            of.iter()
-                .flat_map(|what| [format!("{what} made µs"), format!("{what} removed µs")])
-                .map(|name| &*name.leak())
-                .collect()
-        };
-        assert_eq!(m.figures.keys().map(String::as_str).collect::<Vec<_>>(), expected);
-        assert!(
-            m.figures.values().all(|value| *value > 0.0) && m.latency["image"].count == m.ops,
-            "{:?}",
-            m.figures
-        );
-    }
-    for refused in [
-        Images { sizes_bytes: vec![1 << 20], pieces: 64, ..workload.clone() },
-        Images { many: 1, ..workload.clone() },
-        Images { sizes_bytes: vec![], extents: 0, many: 0, ..workload },
-    ] {
-        let targets = Targets::open(&specs(&["volume:memory:96M"]), &mut |_| false).unwrap();
-        let mut results = Results::begin(vec![]);
-        run_workload(
-            &Workload::Images(refused),
-            &targets,
-            &SCHEDULE,
-            &mut results,
-            &AtomicBool::new(false),
-            &mut |_| {},
-        )
-        .unwrap_err();
-    }
-}
-
-/// A file system on a loop device that goes away with it.
-struct Mounted(tempfile::TempDir);
-
-impl Mounted {
-    /// Says why there is none.
-    fn btrfs() -> Result<Self, String> {
-        let directory = tempfile::Builder::new().tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
-        let (image, at) = (directory.path().join("image"), directory.path().join("at"));
-        std::fs::File::create(&image).unwrap().set_len(256 << 20).unwrap();
-        std::fs::create_dir(&at).unwrap();
-        let run = |program: &str, arguments: &[&std::ffi::OsStr]| {
-            let done = std::process::Command::new(program)
-                .args(arguments)
-                .output()
-                .map_err(|e| format!("{program} cannot run: {e}"))?;
-            if done.status.success() {
-                Ok(())
-            } else {
-                Err(format!(
-                    "{program}: {}",
-                    String::from_utf8_lossy(&done.stderr).trim().replace('\n', "; ")
-                ))
-            }
-        };
-        run("mkfs.btrfs", &["-q".as_ref(), image.as_os_str()])?;
-        run("mount", &["-o".as_ref(), "loop".as_ref(), image.as_os_str(), at.as_os_str()])?;
-        Ok(Self(directory))
-    }
-
-    fn path(&self) -> std::path::PathBuf {
-        self.0.path().join("at")
-    }
-}
-
-impl Drop for Mounted {
-    fn drop(&mut self) {
-        std::process::Command::new("umount").arg(self.path()).status().unwrap();
-    }
-}
-
-#[test]
-fn snapshots_of_btrfs_are_images_of_everything_and_go_away() {
-    let mounted = match Mounted::btrfs() {
-        Ok(mounted) => mounted,
-        Err(reason) => {
-            println!("skipped: no btrfs to make snapshots on: {reason}");
-            return;
-        }
-    };
-    let workload = Images { sizes_bytes: vec![4 << 20], pieces: 16, extents: 100, many: 5 };
-    let found = measure(
-        &Workload::Images(workload),
-        &[&format!("path:{},buffered", mounted.path().display())],
-    );
-    let few = &found.records[0].measurement.figures;
-    assert!(
-        few["image of everything made µs"] > 0.0 && few["image of the file made µs"] > 0.0,
-        "{few:?}"
-    );
-    assert!(found.records[2].measurement.figures["the middle one removed µs"] > 0.0);
-    assert_eq!(std::fs::read_dir(mounted.path()).unwrap().count(), 0, "no subvolume is left");
-}
-
-#[test]
 fn an_interrupted_run_keeps_whole_rounds() {
     let targets = Targets::open(&specs(&BOTH), &mut |_| false).unwrap();
     let mut results = Results::begin(vec![]);
@@ -564,102 +453,4 @@ fn refusals_are_one_sentence_each() {
     assert!(open(&["raw:/dev/zero"]).contains("--destroy=/dev/zero"));
     assert!(open(&["raw:/nonexistent"]).contains("no such device"));
     assert!(open(&["path:/etc/passwd"]).contains("directory"));
-}
-
-fn server(engine: Engine, settings: &[(&str, &str)]) -> Workload {
-    let settings =
-        settings.iter().map(|&(name, value)| (name.to_owned(), value.to_owned())).collect();
-    Workload::Server(Server {
-        engine,
-        scale: 1,
-        clients: vec![2],
-        ramp: Duration::from_millis(100),
-        settings,
-    })
-}
-
-/// A directory that a server's own account reaches.
-fn open_directory() -> tempfile::TempDir {
-    use std::os::unix::fs::PermissionsExt;
-    let directory = tempfile::tempdir().unwrap();
-    std::fs::set_permissions(directory.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
-    directory
-}
-
-#[test]
-fn a_real_database_does_the_transactions_and_leaves_nothing() {
-    for (engine, setting) in [
-        (Engine::Sqlite, ("synchronous", "OFF")),
-        (Engine::Postgresql, ("full_page_writes", "off")),
-    ] {
-        let directory = open_directory();
-        let target = format!("path:{}", directory.path().display());
-        let workload = server(engine, &[setting]);
-        // What is missing is said when the run begins.
-        let targets = Targets::open(&specs(&[&target]), &mut |_| false).unwrap();
-        let mut results = Results::begin(vec!["test".into()]);
-        // So long that a transaction ends in it on a machine that has other work too.
-        let schedule = Schedule { time: Duration::from_secs(2), ..SCHEDULE };
-        let run = run_workload(
-            &workload,
-            &targets,
-            &schedule,
-            &mut results,
-            &AtomicBool::new(false),
-            &mut |_| {},
-        );
-        if let Err(missing) = &run
-            && (missing.message.contains("is not installed")
-                || missing.message.contains("no user 'postgres'"))
-        {
-            println!("skipped: {}", missing.message);
-            continue;
-        }
-        run.unwrap();
-        let found = &results.workloads[0];
-        assert_eq!(found.options[setting.0], setting.1);
-        assert!(found.options["database"].contains("SQL"), "{}", found.options["database"]);
-        let m = &found.records[0].measurement;
-        assert!(m.rate > 0.0 && m.latency["transaction"].count == m.ops && !m.timeline.is_empty());
-        drop(targets);
-        assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 0);
-    }
-}
-
-#[test]
-fn a_real_database_needs_a_directory_and_says_why_it_does_not_start() {
-    let run = |workload: &Workload, target: &str| {
-        let targets = Targets::open(&specs(&[target]), &mut |_| false).unwrap();
-        let mut results = Results::begin(vec!["test".into()]);
-        run_workload(
-            workload,
-            &targets,
-            &SCHEDULE,
-            &mut results,
-            &AtomicBool::new(false),
-            &mut |_| {},
-        )
-        .unwrap_err()
-        .message
-    };
-    let said = run(&server(Engine::Sqlite, &[]), "raw:memory:96M");
-    assert!(
-        said.contains("needs a directory on a mounted file system")
-            || said.contains("is not installed"),
-        "{said}"
-    );
-    let directory = open_directory();
-    let target = format!("path:{},mode=cached", directory.path().display());
-    let said = run(&server(Engine::Sqlite, &[]), &target);
-    assert!(
-        said.contains("this is no Bedplate mount") || said.contains("is not installed"),
-        "{said}"
-    );
-    let target = format!("path:{}", directory.path().display());
-    let said = run(&server(Engine::Postgresql, &[("shared_buffers", "nonsense")]), &target);
-    let absent = said.contains("is not installed") || said.contains("no user 'postgres'");
-    assert!(
-        absent || said.contains("PostgreSQL does not start") && said.contains("shared_buffers"),
-        "{said}"
-    );
 }

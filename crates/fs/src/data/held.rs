@@ -1,0 +1,120 @@
+//! Writes that are held: joining odd writes that go on where one before ended, and writing them
+//! when something needs that.
+
+use std::sync::Arc;
+
+use super::write::Payload;
+use super::{Alone, DataPath};
+use crate::Result;
+use crate::engine::{Engine, Listed};
+use crate::inode::HELD_WRITE_BYTES_MAX;
+use crate::mode::Service;
+
+impl DataPath<'_> {
+    /// Carries out a write under the exclusive inode lock: holds it back where it is odd and
+    /// changes nothing but bytes of the file, writes it otherwise.
+    pub(super) fn hold_or_write(
+        self,
+        held: &Alone<'_>,
+        data: Payload<'_>,
+        service: Service,
+    ) -> Result<()> {
+        if !self.may_hold(&data, service)? {
+            self.write_held_write(held)?;
+            return self.write_exclusive(held, data);
+        }
+        let state = self.state();
+        if !state.held_write.join(held, data.bytes, data.offset) {
+            self.write_held_write(held)?;
+            if !state.held_write.begin(held, data.bytes, data.offset, self.fs.held_bytes()) {
+                return self.write_exclusive(held, data);
+            }
+            self.fs.list(Listed::Held, self.inode);
+        }
+        self.count_misaligned(data.bytes, data.offset, data.bytes.len());
+        self.wrote_in_place();
+        Ok(())
+    }
+
+    /// Returns whether a write can be held back: it covers sectors in part, in blocks that are
+    /// written and the file's own, below the end of the file.
+    fn may_hold(self, data: &Payload<'_>, service: Service) -> Result<bool> {
+        let grid = &self.fs.grid;
+        let is_odd = !grid.on_sector(data.offset) || !grid.on_sector(data.bytes.len() as u64);
+        let is_uncached = !service.uses_library_cache() && !service.is_mixed();
+        if !is_odd
+            || !is_uncached
+            || data.bytes.len() > HELD_WRITE_BYTES_MAX
+            || data.end() > self.state().logged_size()
+            || self.redirects_all()
+        {
+            return Ok(false);
+        }
+        let (pieces, _) = self.pieces_to_change(&*self.map()?, grid.blocks(&data.range()));
+        Ok(pieces.iter().all(|piece| piece.written().is_some()))
+    }
+
+    /// Writes what is held. After an error it stays held, and is tried again.
+    pub(super) fn write_held_write(self, held: &Alone<'_>) -> Result<()> {
+        let state = self.state();
+        let Some(bytes) = state.held_write.take(held) else { return Ok(()) };
+        let data = Payload {
+            bytes: &bytes.bytes,
+            offset: bytes.offset,
+            size_max: u64::MAX,
+            was_held: true,
+        };
+        let written = self.write_exclusive(held, data);
+        match &written {
+            Ok(()) => self.end_held_write(held),
+            Err(_) => state.held_write.put_back(held, bytes),
+        }
+        written
+    }
+
+    /// As [`write_held_write`](Self::write_held_write), with no lock of the file held.
+    pub(crate) fn write_if_held(self) -> Result<()> {
+        if !self.state().held_write.any() {
+            return Ok(());
+        }
+        self.write_held_write(&self.state().lock.exclusive(self.fs))
+    }
+
+    /// Returns whether a write of the file is held.
+    pub(crate) fn holds_write(self) -> bool {
+        self.state().held_write.any()
+    }
+
+    /// Lets go of a held write whose bytes leave the file.
+    pub(super) fn drop_held_write(self, held: &Alone<'_>) {
+        if self.state().held_write.take(held).is_some() {
+            self.end_held_write(held);
+        }
+    }
+
+    /// Off the list first: a sync of everything that does not find the file there finds the write
+    /// done.
+    fn end_held_write(self, held: &Alone<'_>) {
+        self.fs.unlist(Listed::Held, self.inode.ino, &Arc::downgrade(self.inode));
+        self.state().held_write.end(held);
+    }
+}
+
+/// Writes what is held of a file whose inode lock is held, exclusive.
+pub(crate) fn write_held(
+    fs: &Engine,
+    inode: &Arc<crate::inode::Inode>,
+    held: &Alone<'_>,
+) -> Result<()> {
+    DataPath::new(fs, inode).write_held_write(held)
+}
+
+impl Engine {
+    /// Writes what is held of all files; tries all of them, and returns the first error.
+    pub(crate) fn write_all_held(&self) -> Result<()> {
+        let files = self.listed(Listed::Held);
+        let written: Vec<Result<()>> =
+            files.iter().map(|inode| DataPath::new(self, inode).write_if_held()).collect();
+        written.into_iter().collect()
+    }
+}

@@ -1,0 +1,73 @@
+//! Locks of the whole file system, in the order of their ranks, and what a thread does that waits
+//! for one of a file.
+
+use std::sync::Weak;
+use std::sync::atomic::Ordering;
+
+use bedplate_block::sync::MutexGuard;
+
+use super::{Engine, HelpedQueue};
+use crate::lock::{Changing, Help, Unchanging};
+use crate::schedule::ScheduleState;
+
+impl Engine {
+    /// Keeps the size as it is, or grows alone.
+    pub(crate) fn lock_size(&self) -> MutexGuard<'_, ()> {
+        self.growing.lock()
+    }
+
+    /// Runs or changes schedules alone.
+    pub(crate) fn lock_schedules(&self) -> MutexGuard<'_, ScheduleState> {
+        self.schedule_state.lock()
+    }
+
+    /// Clones alone, or keeps clones from being made.
+    pub(crate) fn lock_clones(&self) -> MutexGuard<'_, ()> {
+        self.cloning.lock()
+    }
+
+    /// As [`lock_clones`](Self::lock_clones), unless a clone is being made.
+    pub(crate) fn try_lock_clones(&self) -> Option<MutexGuard<'_, ()>> {
+        self.cloning.try_lock()
+    }
+
+    /// Deletes checkpoints for space alone.
+    pub(crate) fn lock_room(&self) -> MutexGuard<'_, ()> {
+        self.room.lock()
+    }
+
+    /// Begins a change that a freeze waits for. Nothing of a higher rank is held.
+    pub(crate) fn change(&self) -> Changing<'_> {
+        self.changes.shared()
+    }
+
+    /// Waits for the changes under way; later ones wait.
+    pub(crate) fn lock_changes(&self) -> Unchanging<'_> {
+        self.changes.alone()
+    }
+
+    /// Adds a queue, whose I/O in flight may hold locks of files.
+    pub(crate) fn help_queue(&self, queue: Weak<dyn HelpedQueue>) {
+        self.queues.add(queue);
+    }
+
+    /// Returns how often an inode lock or a byte range had to be waited for.
+    pub(crate) fn lock_waits(&self) -> u64 {
+        self.lock_waits.load(Ordering::Relaxed)
+    }
+
+    /// Counts waits again from 0.
+    pub(crate) fn reset_lock_waits(&self) {
+        self.lock_waits.store(0, Ordering::Relaxed);
+    }
+}
+
+impl Help for Engine {
+    fn help(&self) {
+        self.queues.help();
+    }
+
+    fn waits(&self) {
+        self.lock_waits.fetch_add(1, Ordering::Relaxed);
+    }
+}
