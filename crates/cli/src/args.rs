@@ -4,7 +4,7 @@ use std::ffi::{OsStr, OsString};
 use std::path::Path;
 use std::process::ExitCode;
 
-use clap::error::ErrorKind;
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{CommandFactory, Parser};
 use serde_json::json;
 
@@ -12,23 +12,37 @@ use crate::cmd::Cli;
 use crate::failure::{Exit, Failure};
 use crate::render::output::Output;
 
-/// Returns the arguments; called as `mount.bedplate` (the helper that mount(8) looks for) they are those of `mount`.
+/// Names under which mount(8) looks for the helper of a type: of `bedplate` in fstab, and of
+/// `fuse.bedplate` in the list of mounts, where a remount finds it.
+const HELPERS: [&str; 2] = ["mount.bedplate", "mount.fuse.bedplate"];
+
+/// Returns the arguments; called as a helper of mount(8) they are those of `mount`.
 pub fn from_environment() -> Vec<OsString> {
     let arguments: Vec<OsString> = std::env::args_os().collect();
-    match arguments.first() {
-        Some(program) if Path::new(program).file_name() == Some(OsStr::new("mount.bedplate")) => {
-            as_mount_helper(arguments)
-        }
-        _ => arguments,
+    let name = arguments.first().and_then(|program| Path::new(program).file_name());
+    if HELPERS.iter().any(|helper| name == Some(OsStr::new(helper))) {
+        as_mount_helper(arguments)
+    } else {
+        arguments
     }
 }
 
-/// Turns `mount.bedplate SPEC DIR [-sfnv] [-o OPTIONS]` into `bedplate mount SPEC DIR [-o OPTIONS]`.
+/// Turns `mount.bedplate SPEC DIR [-sfnv] [-t TYPE] [-N NAMESPACE] [-o OPTIONS]` into `bedplate
+/// mount SPEC DIR [-o OPTIONS]`.
 fn as_mount_helper(arguments: Vec<OsString>) -> Vec<OsString> {
-    let for_the_helper =
-        |argument: &OsString| ["-s", "-f", "-n", "-v"].iter().any(|flag| argument == flag);
-    let rest = arguments.into_iter().skip(1).filter(|argument| !for_the_helper(argument));
-    ["bedplate".into(), "mount".into()].into_iter().chain(rest).collect()
+    let mut made: Vec<OsString> = vec!["bedplate".into(), "mount".into()];
+    let mut rest = arguments.into_iter().skip(1);
+    while let Some(argument) = rest.next() {
+        match argument.to_str() {
+            Some("-s" | "-n" | "-v") => {}
+            // All but the mount itself, says mount(8).
+            Some("-f") => made.push("--fake".into()),
+            // The type is ours, and the namespace is entered already.
+            Some("-t" | "-N") => drop(rest.next()),
+            _ => made.push(argument),
+        }
+    }
+    made
 }
 
 /// Returns whether a program reads the output. Asked before parsing, because a command line that
@@ -109,6 +123,25 @@ impl std::fmt::Display for Version {
     }
 }
 
+/// Returns what the parser takes a wrong word for, where that is near enough to be meant.
+fn suggestion(error: &clap::Error) -> String {
+    let words = |kind| match error.get(kind) {
+        Some(ContextValue::String(word)) => vec![word.clone()],
+        Some(ContextValue::Strings(words)) => words.clone(),
+        _ => Vec::new(),
+    };
+    let pairs = [
+        (ContextKind::InvalidSubcommand, ContextKind::SuggestedSubcommand),
+        (ContextKind::InvalidArg, ContextKind::SuggestedArg),
+        (ContextKind::InvalidValue, ContextKind::SuggestedValue),
+    ];
+    let near = pairs.into_iter().filter_map(|(wrong, near)| {
+        let (wrong, near) = (words(wrong), words(near));
+        Some(bedplate::meant(wrong.first()?, near.iter().map(String::as_str)))
+    });
+    near.collect()
+}
+
 /// Puts the parser's explanation, which ends at its first empty line, into one sentence that says
 /// where to read on.
 fn sentence(error: &clap::Error, arguments: &[OsString]) -> String {
@@ -136,7 +169,7 @@ fn sentence(error: &clap::Error, arguments: &[OsString]) -> String {
             None => break,
         }
     }
-    format!("{explanation}; see '{named}--help'")
+    format!("{explanation}{}; see '{named}--help'", suggestion(error))
 }
 
 #[cfg(test)]
@@ -166,6 +199,14 @@ mod tests {
             (
                 "bedplate mode",
                 "the following required arguments were not provided: <FILE>; see 'bedplate mode --help'",
+            ),
+            (
+                "bedplate chekpoint",
+                "unrecognized subcommand 'chekpoint' (is 'checkpoint' meant?); see 'bedplate --help'",
+            ),
+            (
+                "bedplate format v.img --sise 1G",
+                "unexpected argument '--sise' found (is '--size' meant?); see 'bedplate format --help'",
             ),
             ("bedplate frobnicate", "unrecognized subcommand 'frobnicate'; see 'bedplate --help'"),
         ] {
@@ -201,6 +242,10 @@ mod tests {
         assert_eq!(
             as_mount_helper(words("/sbin/mount.bedplate /dev/x /mnt -n -o rw,noauto")),
             words("bedplate mount /dev/x /mnt -o rw,noauto")
+        );
+        assert_eq!(
+            as_mount_helper(words("mount.fuse.bedplate group:g /mnt -f -t fuse.bedplate -o ro")),
+            words("bedplate mount group:g /mnt --fake -o ro")
         );
     }
 }

@@ -11,7 +11,8 @@ use serde::{Deserialize, Serialize};
 /// The result of a command.
 pub type Result<T> = std::result::Result<T, Failure>;
 
-/// The exit codes, the same for every subcommand. `check` alone answers 1 for a volume it mended.
+/// The exit codes, the same for every subcommand. `check` answers 1 for a volume it mended, and what
+/// tells the health of volumes 1 for one that is degraded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Exit {
     /// Done; `check`: the volume is clean.
@@ -24,6 +25,13 @@ pub enum Exit {
     Broken = 4,
     /// `check` could not look at the volume.
     Unchecked = 8,
+}
+
+impl Exit {
+    /// Returns the worst of several; of none `Done`.
+    pub fn worst(exits: impl IntoIterator<Item = Self>) -> Self {
+        exits.into_iter().max_by_key(|exit| *exit as u8).unwrap_or(Self::Done)
+    }
 }
 
 impl From<Exit> for ExitCode {
@@ -88,12 +96,43 @@ impl Failure {
         Self::new(kind, without_numbers(message))
     }
 
+    /// Answers for a command that tells health: what cannot be opened because of its own state is
+    /// broken.
+    #[must_use]
+    pub fn of_health(self) -> Self {
+        const ILL: [&str; 8] = [
+            "broken",
+            "corrupt",
+            "diverged",
+            "duplicated_member",
+            "foreign_member",
+            "missing_member",
+            "outdated_member",
+            "stale_mount",
+        ];
+        if ILL.contains(&self.kind.as_str()) { self.exiting(Exit::Broken) } else { self }
+    }
+
     /// Answers with another exit code.
     #[must_use]
     pub fn exiting(mut self, exit: Exit) -> Self {
         self.exit = exit;
         self
     }
+}
+
+/// How the options of commands are called that the library's sentences mean.
+const OPTIONS: [(&str, &str); 5] = [
+    ("only a format by force overwrites it", "add --force to overwrite it"),
+    ("it is taken from there by force only", "add --force to take it from there"),
+    ("by a relayout without ", "with 'bedplate volume relayout --without', "),
+    ("or turn it round", "or turn it round with --reverse"),
+    ("or name such a layout and how many columns", "or name such a layout and how many --columns"),
+];
+
+/// Says in a command's own words what the library leaves to its caller to call.
+fn with_options(message: String) -> String {
+    OPTIONS.iter().fold(message, |message, (library, command)| message.replace(library, command))
 }
 
 /// Returns the system's words without the error number that Rust appends.
@@ -114,7 +153,7 @@ fn without_numbers(text: &str) -> String {
 
 impl From<bedplate::Error> for Failure {
     fn from(error: bedplate::Error) -> Self {
-        Self::new(kind_name(error.kind), without_numbers(&error.message))
+        Self::new(kind_name(error.kind), with_options(without_numbers(&error.message)))
     }
 }
 
@@ -208,7 +247,7 @@ impl From<bedplate::GroupError> for Failure {
             GroupErrorKind::Broken => "broken",
             GroupErrorKind::Device => "io",
         };
-        Self::new(kind, error.message)
+        Self::new(kind, with_options(error.message))
     }
 }
 
@@ -249,6 +288,18 @@ impl std::error::Error for Failure {}
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_the_library_asks_for_is_called_by_the_options_of_commands() {
+        let error = bedplate::Error::new(
+            ErrorKind::Exists,
+            "v.img holds a volume: only a format by force overwrites it",
+        );
+        assert_eq!(
+            Failure::from(error).message,
+            "v.img holds a volume: add --force to overwrite it"
+        );
+    }
 
     #[test]
     fn a_system_failure_says_what_where_and_why_without_the_number() {

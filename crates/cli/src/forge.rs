@@ -7,10 +7,11 @@ use std::sync::Arc;
 use bedplate::{BlockDevice, Group, GroupConfig};
 use bedplate_backup::{Manifest, Repository, Target, restore};
 
-use crate::daemon::control::wire;
-use crate::daemon::control::{Reply, act};
-use crate::device::newcomer::Newcomer;
+use bedplate_serve::control::{Answer, Newcomer, Request, wire};
+
+use crate::daemon::control::{Reply, act, answer_of};
 use crate::failure::Failure;
+use crate::mount::live;
 use crate::render::output::harmless;
 
 /// Reads a request as the daemon of a mount does and carries it out on an open group; `open` gives
@@ -25,9 +26,11 @@ pub fn control_request(
             Failure::new("not_found", format!("there is no {}", new.path().display()))
         })
     };
-    let reply = wire::read_request(&mut &request[..])
-        .and_then(|request| act(group, None, &request, &open))
-        .unwrap_or_else(Reply::Failed);
+    let reply = match wire::read_request(&mut &request[..]) {
+        Ok(Some(Request::Group { ask })) => answer_of(act(group, None, &ask, &open)),
+        Ok(_) => Answer::Failed("invalid".into(), "this asks nothing of a group".into()),
+        Err(error) => Answer::of(Err(error)),
+    };
     let mut sent = Vec::new();
     wire::write(&mut sent, &reply).expect("memory takes it");
     sent
@@ -39,28 +42,28 @@ pub fn control_request(
 /// # Errors
 /// What the answer tells, or that it is none.
 pub fn control_reply(reply: &[u8]) -> Result<String, String> {
-    let shown = match wire::read_reply(&mut &reply[..])
-        .map_err(|failure| harmless(&failure.message).into_owned())?
-    {
-        Reply::Status(status) => {
-            let since = status.clone().since(&status);
-            let relayouts: Vec<String> = status
-                .volumes
-                .iter()
-                .filter_map(|volume| volume.relayout.as_ref())
-                .map(ToString::to_string)
-                .collect();
-            format!(
-                "{status}\n{}\n{}\n{}\n{}",
-                status.statistics(),
-                since.statistics(),
-                status.health(),
-                relayouts.join("\n")
-            )
-        }
-        Reply::Scrubbed(scrubbed) => scrubbed.to_string(),
-        Reply::Failed(failure) => failure.message,
-    };
+    let told = wire::read_answer(&mut &reply[..])
+        .map_err(|error| harmless(&error.to_string()).into_owned())?;
+    let shown =
+        match live::understood(told).map_err(|failure| harmless(&failure.message).into_owned())? {
+            Reply::Status(status) => {
+                let since = status.clone().since(&status);
+                let relayouts: Vec<String> = status
+                    .volumes
+                    .iter()
+                    .filter_map(|volume| volume.relayout.as_ref())
+                    .map(ToString::to_string)
+                    .collect();
+                format!(
+                    "{status}\n{}\n{}\n{}\n{}",
+                    status.statistics(),
+                    since.statistics(),
+                    status.health(),
+                    relayouts.join("\n")
+                )
+            }
+            Reply::Scrubbed(scrubbed) => scrubbed.to_string(),
+        };
     Ok(harmless(&shown).into_owned())
 }
 

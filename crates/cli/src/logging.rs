@@ -1,15 +1,26 @@
-//! Warnings and, on request, more: to standard error, so that results stay alone on standard output.
+//! Warnings and, on request, more: to standard error, so that results stay alone on standard
+//! output, and of a daemon without a log file to the system's log.
 
 use std::fmt;
+use std::io;
+use std::path::Path;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use bedplate::Timestamp;
 use tracing::field::{Field, Visit};
-use tracing::{Event, Level, Subscriber};
-use tracing_subscriber::EnvFilter;
+use tracing::level_filters::LevelFilter;
+use tracing::{Event, Level, Metadata, Subscriber};
+use tracing_subscriber::filter::filter_fn;
 use tracing_subscriber::fmt::format::Writer;
-use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
+use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields, MakeWriter};
+use tracing_subscriber::layer::{Layer, SubscriberExt};
 use tracing_subscriber::registry::LookupSpan;
+use tracing_subscriber::util::SubscriberInitExt;
+use tracing_subscriber::{EnvFilter, fmt as lines, registry};
+
+use crate::daemon::events;
+use crate::daemon::system_log::SystemLog;
 
 /// The variable that sets the level (`warn`, `info`, `debug`, `trace`, or per room as in
 /// `fs=debug`); it wins over `--verbose`.
@@ -21,6 +32,49 @@ static TIMES: AtomicBool = AtomicBool::new(false);
 /// Begins each line with the time from now on: the lines go to a file, not to a terminal.
 pub fn add_times() {
     TIMES.store(true, Ordering::Relaxed);
+}
+
+/// The system's log, once messages go there.
+static SYSTEM: OnceLock<SystemLog> = OnceLock::new();
+
+/// Sends messages to the system's log from now on, as those of the mount on `dir`.
+pub fn to_system(dir: &Path) -> io::Result<()> {
+    // A second mount of this process says what it has to say under the first one's name.
+    let _first = SYSTEM.set(SystemLog::find(dir)?);
+    Ok(())
+}
+
+/// Takes each line to where messages go.
+struct Target;
+
+/// The way of one line.
+struct Line(Level);
+
+impl<'a> MakeWriter<'a> for Target {
+    type Writer = Line;
+
+    fn make_writer(&'a self) -> Line {
+        Line(Level::WARN)
+    }
+
+    fn make_writer_for(&'a self, metadata: &Metadata<'_>) -> Line {
+        Line(*metadata.level())
+    }
+}
+
+impl io::Write for Line {
+    /// Takes a whole line: it is written in one piece.
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        match SYSTEM.get() {
+            Some(log) => log.send(self.0, String::from_utf8_lossy(line).trim_end()),
+            None => io::stderr().write_all(line)?,
+        }
+        Ok(line.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        io::stderr().flush()
+    }
 }
 
 /// The rooms by the names that people know, and by those that the compiler gave them.
@@ -51,10 +105,12 @@ pub fn start(verbose: u8) {
         Ok(filter) => (filter, false),
         Err(_) => (EnvFilter::new(level), true),
     };
-    tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(std::io::stderr)
-        .event_format(Lines)
+    // Events are told whatever the log leaves out.
+    let events = events::Told
+        .with_filter(filter_fn(events::is_event).with_max_level_hint(LevelFilter::INFO));
+    registry()
+        .with(lines::layer().with_writer(Target).event_format(Lines).with_filter(filter))
+        .with(events)
         .init();
     if refused {
         tracing::warn!(
@@ -72,6 +128,8 @@ pub fn quiet_tree() {
         let in_tree = panic.location().is_some_and(|place| place.file().contains("/redb-"));
         if in_tree {
             tracing::debug!("the metadata tree met damage: {panic}");
+        } else if let Some(log) = SYSTEM.get() {
+            log.send(Level::ERROR, &panic.to_string());
         } else {
             loud(panic);
         }
@@ -99,10 +157,13 @@ where
             Level::DEBUG => "debug",
             Level::TRACE => "trace",
         };
-        if TIMES.load(Ordering::Relaxed) {
-            write!(line, "{} ", bedplate::format_time(Timestamp::now()))?;
+        // The system's log adds the time, the program and the level itself.
+        if SYSTEM.get().is_none() {
+            if TIMES.load(Ordering::Relaxed) {
+                write!(line, "{} ", bedplate::format_time(Timestamp::now()))?;
+            }
+            write!(line, "bedplate: {level}: ")?;
         }
-        write!(line, "bedplate: {level}: ")?;
         let mut fields = Fields { line: &mut line, rest: String::new(), result: Ok(()) };
         event.record(&mut fields);
         let (rest, result) = (fields.rest, fields.result);
@@ -122,7 +183,7 @@ impl Visit for Fields<'_, '_> {
     fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
         if field.name() == "message" {
             self.result = write!(self.line, "{value:?}");
-        } else {
+        } else if field.name() != events::FIELD {
             self.rest.push_str(&format!(" [{}={value:?}]", field.name()));
         }
     }

@@ -3,7 +3,6 @@
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU32, Ordering};
 
 use bedplate::FileSystem;
 use bedplate_serve::control::{self, Answer, Request};
@@ -12,7 +11,7 @@ use serde::de::DeserializeOwned;
 
 use crate::device::{self, Access};
 use crate::failure::{Failure, Result};
-use crate::mount::{Mount, live};
+use crate::mount::{self, Mount, live};
 use crate::render::output::Output;
 use crate::session::{Devices, Volume};
 
@@ -121,51 +120,9 @@ impl Reach {
     }
 }
 
-/// Asks the daemon of a mount.
+/// Asks the daemon of a mount, after the kernel handed over what it holds of cached writes where
+/// that counts.
 pub fn ask_mount<T: DeserializeOwned>(mount: &Mount, request: &Request) -> Result<T> {
-    understood(ask_daemon(mount, request)?)
-}
-
-/// Carries a request out on a volume that this process has open.
-pub fn ask_here<T: DeserializeOwned>(fs: &FileSystem, request: &Request) -> Result<T> {
-    understood(Answer::of(control::answer(fs, request).map(|(value, _)| value)))
-}
-
-fn understood<T: DeserializeOwned>(answer: Answer) -> Result<T> {
-    let odd = |e| {
-        Failure::new(
-            "io",
-            format!("the daemon's answer makes no sense ({e}); is it of another version?"),
-        )
-    };
-    match answer {
-        Answer::Done(value) => serde_json::from_value(value).map_err(odd),
-        Answer::Failed(kind, message) => Err(Failure::new(&snake(&kind), message)),
-    }
-}
-
-/// Longest name of an attribute in bytes.
-const ATTRIBUTE_BYTES_MAX: usize = 255;
-
-/// Asks the daemon of a mount. What only looks is an attribute, which a read-only mount has too.
-fn ask_daemon(mount: &Mount, request: &Request) -> Result<Answer> {
-    let attribute = match request {
-        Request::List { after } => format!("{}{after}", live::CHECKPOINTS),
-        Request::Held { epochs } => format!("{}{}", live::HELD, control::write_epochs(epochs)),
-        Request::Schedules => live::SCHEDULES.to_owned(),
-        _ => return send(mount, request),
-    };
-    if attribute.len() > ATTRIBUTE_BYTES_MAX {
-        return send(mount, request);
-    }
-    let unknown =
-        || Failure::new("io", "the daemon knows no such question; is it of another version?");
-    Ok(Answer::Done(live::get_json(&mount.dir, &attribute)?.ok_or_else(unknown)?))
-}
-
-/// Sends a request to the daemon of a mount, after the kernel handed over what it holds of cached writes.
-fn send(mount: &Mount, request: &Request) -> Result<Answer> {
-    static COUNT: AtomicU32 = AtomicU32::new(0);
     let of_the_present = matches!(
         request,
         Request::Clone { .. } | Request::Diff { to: None, .. } | Request::Changes { to: None, .. }
@@ -176,68 +133,22 @@ fn send(mount: &Mount, request: &Request) -> Result<Answer> {
             Request::Create { .. } | Request::Rollback { .. } | Request::RunSchedules
         )
     {
-        let dir =
-            std::fs::File::open(&mount.dir).map_err(|e| Failure::system("open", &mount.dir, &e))?;
-        rustix::fs::syncfs(&dir).map_err(|e| Failure::system("sync", &mount.dir, &e.into()))?;
+        let failed = |doing: &str, e: std::io::Error| {
+            if mount::is_stale(&e) {
+                live::stale(&mount.dir)
+            } else {
+                Failure::system(doing, &mount.dir, &e)
+            }
+        };
+        let dir = std::fs::File::open(&mount.dir).map_err(|e| failed("open", e))?;
+        rustix::fs::syncfs(&dir).map_err(|e| failed("sync", e.into()))?;
     }
-    let name = format!(
-        "{}{}.{}",
-        live::REQUEST,
-        std::process::id(),
-        COUNT.fetch_add(1, Ordering::Relaxed)
-    );
-    let text = serde_json::to_string(request)
-        .map_err(|e| Failure::new("io", format!("the request cannot be written as JSON: {e}")))?;
-    match live::set(&mount.dir, &name, &text) {
-        Err(failure) if failure.kind == "read_only" => ask_in_parts(mount, &name, &text)?,
-        set => set?,
-    }
-    let mut answer = Vec::new();
-    loop {
-        let some = live::get_bytes(&mount.dir, &format!("{name}@{}", answer.len()))?;
-        let some =
-            some.ok_or_else(|| Failure::new("io", "the daemon lost the request: try again"))?;
-        if some.is_empty() {
-            break;
-        }
-        answer.extend(some);
-    }
-    serde_json::from_slice(&answer).map_err(|e| {
-        Failure::new(
-            "io",
-            format!("the daemon's answer is no JSON ({e}); is it of another version?"),
-        )
-    })
+    live::ask(mount, request)
 }
 
-/// Begins a request on a mount that takes no attributes: in the names of some that are read.
-fn ask_in_parts(mount: &Mount, name: &str, text: &str) -> Result<()> {
-    let mut rest = text;
-    for number in 0.. {
-        let name = format!("{name}+{number}+");
-        let room = ATTRIBUTE_BYTES_MAX - name.len();
-        let (part, behind) = rest.split_at(
-            (0..=room.min(rest.len())).rev().find(|at| rest.is_char_boundary(*at)).unwrap_or(0),
-        );
-        live::get(&mount.dir, &format!("{name}{part}"))?;
-        rest = behind;
-        if rest.is_empty() {
-            break;
-        }
-    }
-    live::get(&mount.dir, &format!("{name}=")).map(drop)
-}
-
-/// Returns the kind of a failure as commands tell it: `NotFound` becomes `not_found`.
-fn snake(kind: &str) -> String {
-    let mut text = String::with_capacity(kind.len() + 4);
-    for letter in kind.chars() {
-        if letter.is_ascii_uppercase() && !text.is_empty() {
-            text.push('_');
-        }
-        text.push(letter.to_ascii_lowercase());
-    }
-    text
+/// Carries a request out on a volume that this process has open.
+pub fn ask_here<T: DeserializeOwned>(fs: &FileSystem, request: &Request) -> Result<T> {
+    live::understood(Answer::of(control::answer(fs, request).map(|(value, _)| value)))
 }
 
 /// Returns the processes that have files below a directory, or the file itself, open or mapped, as
@@ -270,15 +181,4 @@ fn holders(dir: &Path) -> Vec<String> {
         }
     }
     found
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn kinds_are_told_as_everywhere() {
-        assert_eq!(snake("NotFound"), "not_found");
-        assert_eq!(snake("Busy"), "busy");
-    }
 }

@@ -4,5 +4,6 @@
 pub mod control;
 mod error;
 pub mod fuse;
+mod mountinfo;
 
 pub use error::{Error, ErrorKind, Result};

@@ -99,6 +99,24 @@ pub fn listing(repository: &Repository) -> Result<Listing> {
     Ok(Listing { backups, damaged })
 }
 
+/// Returns the newest backup of an older moment that still exists on the volume. What one of named
+/// files does not have, another may have had all the time.
+fn base_of(
+    headers: Vec<Header>,
+    new: &Header,
+    found: &show::Checkpoint,
+    checkpoints: &[show::Checkpoint],
+) -> Option<Header> {
+    let whole = |known: &show::Checkpoint| known.is_whole() && found.is_whole();
+    let exists = |old: &Header| {
+        checkpoints
+            .iter()
+            .any(|known| whole(known) && known.is(old.checkpoint.get(), old.epoch, old.created))
+    };
+    let fits = |old: &Header| old.volume == new.volume && old.epoch <= new.epoch && exists(old);
+    headers.into_iter().filter(fits).max_by_key(|old| old.epoch)
+}
+
 fn create(
     dir: &Path,
     checkpoint: &OsString,
@@ -108,8 +126,7 @@ fn create(
     output: &Output,
 ) -> Result<()> {
     let mount = live::require_mount(dir)?;
-    let uuid = live::get_json(&mount.dir, live::INFO)?
-        .and_then(|info| info["uuid"].as_str().map(str::to_owned));
+    let uuid = live::info(&mount)?["uuid"].as_str().map(str::to_owned);
     let volume = uuid.ok_or_else(|| {
         Failure::new("io", format!("{} does not tell which volume it is", mount.dir.display()))
     })?;
@@ -130,20 +147,8 @@ fn create(
         created: found.created,
         base: None,
     };
-    // The newest backup of an older moment that still exists on the volume. What one of named files does not have, another may have had all the time.
-    let whole = |known: &show::Checkpoint| known.is_whole() && found.is_whole();
-    let exists = |old: &Header| {
-        checkpoints
-            .iter()
-            .any(|known| whole(known) && known.is(old.checkpoint.get(), old.epoch, old.created))
-    };
-    let fits =
-        |old: &Header| old.volume == header.volume && old.epoch <= header.epoch && exists(old);
-    let old = if full {
-        None
-    } else {
-        repository.headers()?.0.into_iter().filter(fits).max_by_key(|old| old.epoch)
-    };
+    let old =
+        if full { None } else { base_of(repository.headers()?.0, &header, found, &checkpoints) };
     let base = match old {
         None => None,
         Some(old) => since(&reach, &old, bytes, output)?.map(|changed| (old, changed)),

@@ -5,12 +5,14 @@ use std::fs::{self, OpenOptions};
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use bedplate::{
     AlignedBuf, BlockDevice, FileSystem, FormatOptions, FormatReport, format_size, parse_size,
 };
 use clap::Args;
 use serde::Serialize;
+use signal_hook::consts::{SIGINT, SIGTERM};
 
 use crate::device::group;
 use crate::device::made::Made;
@@ -126,12 +128,24 @@ fn fill(device: &Arc<dyn BlockDevice>, output: &Output) -> Result<()> {
     let mut buffer = AlignedBuf::zeroed(usize::try_from(REQUEST_BYTES).expect("4 MiB fit"));
     let (size, mut word) = (device.size_bytes(), 0x9e37_79b9_7f4a_7c15_u64);
     let mut progress = Bytes::new(output, "filling", size);
+    let stop = Arc::new(AtomicBool::new(false));
+    for signal in [SIGINT, SIGTERM] {
+        signal_hook::flag::register(signal, Arc::clone(&stop))
+            .map_err(|error| Failure::new("io", format!("cannot take signals: {error}")))?;
+    }
     for offset in (0..size).step_by(usize::try_from(REQUEST_BYTES).expect("4 MiB fit")) {
         for chunk in buffer.chunks_exact_mut(8) {
             word ^= word << 13;
             word ^= word >> 7;
             word ^= word << 17;
             chunk.copy_from_slice(&word.to_le_bytes());
+        }
+        if stop.load(Ordering::Relaxed) {
+            // An image that was made for this goes with the failure.
+            return Err(Failure::new(
+                "interrupted",
+                "interrupted while filling: no volume was made",
+            ));
         }
         let len = REQUEST_BYTES.min(size - offset);
         device.write_at(&buffer[..usize::try_from(len).expect("at most 4 MiB")], offset)?;

@@ -5,6 +5,7 @@ use std::fs::OpenOptions;
 use std::path::{Path, PathBuf};
 
 use bedplate::{format_size, parse_size};
+use bedplate_serve::control::Request;
 use clap::Args;
 use serde::Serialize;
 use serde_json::Value;
@@ -60,14 +61,13 @@ fn unmounted(arguments: &Arguments, output: &Output) -> Result<Grown> {
 }
 
 fn live_volume(mount: &Mount, size: Option<u64>) -> Result<Grown> {
-    let present = || -> Result<u64> {
-        let info = live::get_json(&mount.dir, live::INFO)?.unwrap_or_default();
-        Ok(info.get("size_bytes").and_then(Value::as_u64).unwrap_or(0))
-    };
-    let before_bytes = present()?;
-    extend(&mount.source, size)?;
-    live::set(&mount.dir, live::GROW, "1")?;
-    Ok(Grown { volume: mount.source.clone(), before_bytes, size_bytes: present()? })
+    let before_bytes = live::info(mount)?.get("size_bytes").and_then(Value::as_u64).unwrap_or(0);
+    extend(&group::volume_of(mount), size)?;
+    Ok(Grown {
+        volume: mount.source.clone(),
+        before_bytes,
+        size_bytes: live::ask(mount, &Request::Grow)?,
+    })
 }
 
 /// Makes an image file larger. The new part is a hole until it is written.

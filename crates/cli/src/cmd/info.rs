@@ -4,15 +4,17 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use bedplate::{format_duration, format_size};
-use bedplate_serve::control;
+use bedplate::{LeaseReport, LeasedBy, format_duration, format_size};
+use bedplate_serve::control::{self, Request};
 use clap::Args;
 use serde::Serialize;
 use serde_json::Value;
 
+use crate::cmd::status;
+use crate::daemon::status::Status;
 use crate::device::group;
 use crate::device::{self, Access};
-use crate::failure::Result;
+use crate::failure::{Exit, Failure, Result};
 use crate::mount::{self, Mount, live};
 use crate::render::counters::Counters;
 use crate::render::output::Output;
@@ -20,6 +22,9 @@ use crate::render::text;
 use crate::session::{Devices, Volume};
 
 /// Tell everything about a volume, mounted or not
+///
+/// Ends with exit code 0 where the volume is whole, 1 where its group is degraded or being rebuilt,
+/// 4 where it is broken or refused.
 #[derive(Debug, Args)]
 pub struct Arguments {
     /// An image file or a block device, or any path on a mount
@@ -34,11 +39,23 @@ pub struct Arguments {
 struct Info {
     volume: PathBuf,
     mounted_at: Option<PathBuf>,
+    /// In one word, as `volume show` and `status` tell it; `None` where this user cannot ask.
+    health: Option<&'static str>,
+    /// The process that serves the mount.
+    pid: Option<u32>,
+    #[serde(skip)]
+    exit: Exit,
     #[serde(flatten)]
     told: Value,
 }
 
-pub fn run(arguments: &Arguments, output: &Output) -> Result<()> {
+pub fn run(arguments: &Arguments, output: &Output) -> Result<Exit> {
+    let info = look(arguments, output).map_err(Failure::of_health)?;
+    output.show(&info)?;
+    Ok(info.exit)
+}
+
+fn look(arguments: &Arguments, output: &Output) -> Result<Info> {
     let path = &group::resolve(&arguments.path)?;
     let mount = match device::of_volume(path)? {
         Some(mount) => Some(mount),
@@ -47,22 +64,33 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<()> {
         }
         None => mount::above(&mount::canonical(path)?)?,
     };
-    let info = match mount {
-        Some(mount) => of_mount(mount)?,
-        None => of_volume(path, &arguments.devices, output)?,
-    };
-    output.show(&info)
+    match mount {
+        Some(mount) => of_mount(mount),
+        None => of_volume(path, &arguments.devices, output),
+    }
 }
 
 fn of_mount(mount: Mount) -> Result<Info> {
-    let mut told = live::get_json(&mount.dir, live::INFO)?.unwrap_or_default();
+    let mut told = live::info(&mount)?;
     // A user that may not manage the mount does without.
-    if let (Some(told), Ok(Some(held))) =
-        (told.as_object_mut(), live::get_json(&mount.dir, live::HELD))
-    {
+    let held = live::ask(&mount, &Request::Held { epochs: Vec::new() });
+    if let (Some(told), Ok(held)) = (told.as_object_mut(), held) {
         told.insert("checkpoints_held".to_owned(), held);
     }
-    Ok(Info { volume: mount.source, mounted_at: Some(mount.dir), told: with_named_reasons(told) })
+    let leases = live::ask::<Value>(&mount, &Request::Leases);
+    if let (Some(told), Ok(leases)) = (told.as_object_mut(), leases) {
+        told.insert("leases".to_owned(), leases);
+    }
+    let health = status::health_of(&mount, &told)?;
+    let pid = live::get(&mount.dir, live::PID)?.and_then(|pid| pid.trim().parse().ok());
+    Ok(Info {
+        volume: mount.source,
+        mounted_at: Some(mount.dir),
+        health: health.map(|(health, _)| health),
+        pid,
+        exit: health.map_or(Exit::Done, |(_, exit)| exit),
+        told: with_named_reasons(told),
+    })
 }
 
 fn of_volume(path: &Path, devices: &Devices, output: &Output) -> Result<Info> {
@@ -76,7 +104,16 @@ fn of_volume(path: &Path, devices: &Devices, output: &Output) -> Result<Info> {
         }
         Ok(told)
     })?;
-    Ok(Info { volume: path.to_owned(), mounted_at: None, told: with_named_reasons(told) })
+    // A group that was opened is known by its labels now.
+    let group = group::of_member(path)?.map(|located| Status::from_config(&located.config));
+    Ok(Info {
+        volume: path.to_owned(),
+        mounted_at: None,
+        health: Some(group.as_ref().map_or("whole", Status::health)),
+        pid: None,
+        exit: group.as_ref().map_or(Exit::Done, Status::exit),
+        told: with_named_reasons(told),
+    })
 }
 
 fn with_named_reasons(mut told: Value) -> Value {
@@ -136,6 +173,26 @@ impl Info {
         }
     }
 
+    /// What programs do on the device by themselves; nothing where the mount allows none.
+    fn leases(&self) -> String {
+        let told = self.at("leases").cloned().unwrap_or_default();
+        let Ok(leases) = serde_json::from_value::<LeaseReport>(told) else { return String::new() };
+        let sum = |of: fn(&LeasedBy) -> u64| leases.clients.iter().map(of).sum::<u64>();
+        let mut lines = format!(
+            "leases        {} of {}: {} reads, {} writes, {} syncs; taken back {} times\n",
+            text::count(leases.files.len() as u64, "file"),
+            text::count_in(leases.clients.len() as u64, "process", "processes"),
+            sum(|client| client.reads),
+            sum(|client| client.writes),
+            sum(|client| client.syncs),
+            leases.revocations
+        );
+        for wait in &leases.waits {
+            lines += &format!("WAITING       {wait}\n");
+        }
+        lines
+    }
+
     fn recovery(&self) -> String {
         let took = format_duration(Duration::from_micros(self.number("recovery.duration_us")));
         let second = if self.is("recovery.second_superblock") {
@@ -159,12 +216,18 @@ impl fmt::Display for Info {
         writeln!(f, "volume        {}", text::name(&self.volume))?;
         match &self.mounted_at {
             Some(dir) => {
-                writeln!(f, "mounted at    {} (mode {})", text::name(dir), self.word("mode"))?
+                writeln!(f, "mounted at    {} (mode {})", text::name(dir), self.word("mode"))?;
             }
             None => writeln!(f, "mounted at    nowhere")?,
         }
         if let Some(reason) = self.at("failed").and_then(Value::as_str) {
             writeln!(f, "READ-ONLY     {reason}")?;
+        }
+        if let Some(health) = self.health.filter(|_| self.exit != Exit::Done) {
+            writeln!(
+                f,
+                "HEALTH        {health}: 'bedplate status' and 'bedplate volume show' tell why"
+            )?;
         }
         writeln!(f, "uuid          {}", self.word("uuid"))?;
         writeln!(
@@ -209,6 +272,7 @@ impl fmt::Display for Info {
             log("writes"),
             log("metadata_commits")
         )?;
+        write!(f, "{}", self.leases())?;
         let counters = self.told.get("counters").cloned().unwrap_or_default();
         write!(f, "{}", Counters::from_json(counters))
     }

@@ -81,10 +81,10 @@ impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.seconds {
             None => {
-                writeln!(f, "since the mount, {}", text::count(self.rows.len() as u64, "file"))?
+                writeln!(f, "since the mount, {}", text::count(self.rows.len() as u64, "file"))?;
             }
             Some(seconds) => {
-                writeln!(f, "in {seconds:.2} s, {}", text::count(self.rows.len() as u64, "file"))?
+                writeln!(f, "in {seconds:.2} s, {}", text::count(self.rows.len() as u64, "file"))?;
             }
         }
         f.write_str(&watch::table(&self.rows, self.layout))?;
@@ -152,7 +152,7 @@ fn show(report: &Report, many: bool, output: &Output) -> Result<()> {
 pub fn block_size(scope: &Scope) -> Result<u64> {
     let mut sizes = Vec::new();
     for mount in scope.mounts()? {
-        let info = live::get_json(&mount.dir, live::INFO)?.unwrap_or_default();
+        let info = live::info(&mount)?;
         sizes.extend(info.get("block_size").and_then(Value::as_u64));
     }
     Ok(sizes.into_iter().min().unwrap_or(4096))

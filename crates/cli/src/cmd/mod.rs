@@ -25,8 +25,10 @@ mod put;
 mod quickstart;
 mod restore;
 mod rm;
+mod run;
 mod salvage;
 mod stat;
+mod status;
 mod top;
 mod tune;
 mod unmount;
@@ -43,10 +45,13 @@ pub use backup::listing as backup_listing;
 const EXIT_CODES: &str = "\
 Exit codes:
   0  done; check: the volume is clean
-  1  failed; check: there were faults, and all are mended
+  1  failed; check: there were faults, and all are mended; status, info, volume show,
+     volume list, volume wait: a group is degraded or being rebuilt
   2  the command line is wrong
   4  the volume is broken; salvage: not everything was saved whole; backup verify:
-     a backup is damaged; crashlab: states failed; volume scrub: something differs
+     a backup is damaged; crashlab: states failed; volume scrub: something differs;
+     status, info, volume show, list and wait: broken, refused, read-only after a failure,
+     or left by a dead daemon
   8  check could not look at the volume
 
 Sizes are written as 4096, 4k, 64M or 1.5GiB, durations as 5s, 500ms or 1h.
@@ -85,7 +90,9 @@ pub enum Command {
     Unmount(unmount::Arguments),
     Info(info::Arguments),
     Stat(stat::Arguments),
+    Status(status::Arguments),
     Mode(mode::Arguments),
+    Run(run::Arguments),
     Untorn(mark::untorn::Arguments),
     Explain(explain::Arguments),
     Iostat(iostat::Arguments),
@@ -127,10 +134,12 @@ pub fn run(cli: &Cli, output: &Output) -> Result<Exit> {
         Command::Format(arguments) => format::run(arguments, output),
         Command::Mount(arguments) => mount::run(arguments, cli.global.verbose, output),
         Command::Unmount(arguments) => unmount::run(arguments, output),
-        Command::Info(arguments) => info::run(arguments, output),
+        Command::Info(arguments) => return info::run(arguments, output),
+        Command::Status(arguments) => return status::run(arguments, output),
         Command::Stat(arguments) => stat::run(arguments, output),
         Command::Untorn(arguments) => mark::untorn::run(arguments, output),
         Command::Mode(arguments) => mode::run(arguments, output),
+        Command::Run(arguments) => run::run(arguments, output),
         Command::Explain(arguments) => explain::run(arguments, output),
         Command::Iostat(arguments) => iostat::run(arguments, output),
         Command::Top(arguments) => top::run(arguments, output),

@@ -32,7 +32,7 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<()> {
         Target::prepare(&arguments.dir, |dir| Ok::<_, Failure>(mount::above(dir)?.is_some()))?;
     let mut progress = progress::Bytes::new(output, format!("restoring {}", arguments.name), 0);
     let restored = bedplate_backup::restore(&repository, &manifest, target, |done, total| {
-        progress.reach(done, total)
+        progress.reach(done, total);
     })?;
     drop(progress);
     output.show(&Shown(restored))
@@ -40,8 +40,10 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<()> {
 
 impl fmt::Display for Shown<Restored> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Restored { path, entries, bytes, left_out } = &self.0;
+        let Restored { path, entries, bytes, left_out, warnings } = &self.0;
         writeln!(f, "{}: {entries} names, {} of data", text::name(path), format_size(*bytes))?;
-        left_out.iter().try_for_each(|what| writeln!(f, "not restored: {what}"))
+        let one_line = |what: &String| text::one_line(what);
+        left_out.iter().map(one_line).try_for_each(|what| writeln!(f, "not restored: {what}"))?;
+        warnings.iter().map(one_line).try_for_each(|what| writeln!(f, "NOT SAFE: {what}"))
     }
 }

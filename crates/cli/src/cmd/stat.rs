@@ -107,7 +107,7 @@ fn of_live(path: &Path, arguments: &Arguments) -> Result<Stat> {
     let mount = live::require_mount(path)?;
     let meta = std::fs::symlink_metadata(path)
         .map_err(|error| crate::failure::Failure::system("look at", path, &error))?;
-    let info = live::get_json(&mount.dir, live::INFO)?.unwrap_or_default();
+    let info = live::info(&mount)?;
     let number = |name: &str| info.get(name).and_then(Value::as_u64).unwrap_or(0);
     let kind = kind(&meta);
     let is_file = kind == FileKind::File;

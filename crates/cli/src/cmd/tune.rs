@@ -34,6 +34,9 @@ pub struct Arguments {
     reset: bool,
 }
 
+/// How wide a terminal is at least.
+const COLUMNS: usize = 80;
+
 /// Tunables as they stand.
 struct Tunables {
     tunables: Vec<TunableState>,
@@ -162,9 +165,7 @@ impl fmt::Display for Tunables {
         if !self.changed.is_empty() {
             return self.tunables.iter().try_for_each(|state| writeln!(f, "{}", change(state)));
         }
-        let head = ["name", "value", "from", "stored", "default", "range", "counts"]
-            .map(str::to_owned)
-            .to_vec();
+        let head = ["name", "value", "from", "stored", "default"].map(str::to_owned).to_vec();
         let text = |state: &TunableState, value: Option<u64>| {
             value.map_or_else(|| "-".to_owned(), |value| state.unit.format(value))
         };
@@ -175,8 +176,6 @@ impl fmt::Display for Tunables {
                 from(state.by).to_owned(),
                 text(state, state.stored),
                 text(state, state.default),
-                range(state),
-                counts(state.takes).to_owned(),
             ]
         };
         let rows: Vec<Vec<String>> =
@@ -185,7 +184,14 @@ impl fmt::Display for Tunables {
         let mut lines = table.lines();
         writeln!(f, "{}", lines.next().unwrap_or_default())?;
         for (line, state) in lines.zip(&self.tunables) {
-            writeln!(f, "{line}\n    {} ({})", state.effect, state.option)?;
+            let about = format!(
+                "{} ({}); {}; counts {}",
+                state.effect,
+                state.option,
+                range(state),
+                counts(state.takes)
+            );
+            writeln!(f, "{line}\n{}", text::wrapped(&about, 4, COLUMNS))?;
         }
         Ok(())
     }
@@ -193,11 +199,9 @@ impl fmt::Display for Tunables {
 
 fn range(state: &TunableState) -> String {
     match state.takes {
-        Takes::Format => "-".to_owned(),
-        _ => Tunable::named(&state.name).map_or_else(
-            |_| "-".to_owned(),
-            |tunable| tunable.info().range().replace("one of ", "").replace("from ", ""),
-        ),
+        Takes::Format => "as formatted".to_owned(),
+        _ => Tunable::named(&state.name)
+            .map_or_else(|_| "-".to_owned(), |tunable| tunable.info().range()),
     }
 }
 
@@ -225,6 +229,28 @@ mod tests {
     use bedplate::TUNABLES;
 
     use super::*;
+
+    #[test]
+    fn the_table_fits_a_terminal() {
+        let state = |info: &bedplate::TunableInfo| TunableState {
+            name: info.name.to_owned(),
+            unit: info.unit,
+            value: info.max,
+            by: TunedBy::MountOption,
+            stored: Some(info.max),
+            default: Some(info.min),
+            min: info.min,
+            max: info.max,
+            takes: info.takes,
+            option: info.option.to_owned(),
+            effect: info.effect.to_owned(),
+        };
+        let tunables =
+            Tunables { tunables: TUNABLES.iter().map(state).collect(), changed: Vec::new() };
+        for line in tunables.to_string().lines() {
+            assert!(line.chars().count() <= COLUMNS, "{line}");
+        }
+    }
 
     /// The guide's table is that of the program.
     #[test]

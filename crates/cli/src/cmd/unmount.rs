@@ -9,10 +9,9 @@ use bedplate::FileSystem;
 use clap::Args;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
-use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
 use serde::Serialize;
 
-use crate::daemon::control;
 use crate::device::group;
 use crate::device::{self, Access};
 use crate::failure::{Failure, Result};
@@ -25,6 +24,10 @@ use crate::render::{progress, text};
 pub struct Arguments {
     /// Where the volume is mounted, or the volume itself
     dir: PathBuf,
+    /// Also while programs use it: what was written is made durable, and their calls fail from then
+    /// on
+    #[arg(long)]
+    force: bool,
 }
 
 #[derive(Serialize)]
@@ -41,11 +44,20 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<()> {
     let mount = find(&arguments.dir)?;
     let stale = bedplate_serve::fuse::is_dead(&mount.dir);
     let daemon = if stale { None } else { daemon_of(&mount) };
-    let mount = found_later(mount, daemon);
+    let mount = if stale { mount } else { found_later(mount) };
     // A loop device that was detached while it is in use goes with its last user: kept, it can be
     // asked below whether it is clean.
     let _kept = std::fs::File::open(&mount.source);
-    bedplate_serve::fuse::unmount(&mount.dir)?;
+    match (bedplate_serve::fuse::unmount(&mount.dir), daemon) {
+        (Err(error), Some(daemon))
+            if arguments.force && error.kind == bedplate_serve::ErrorKind::Busy =>
+        {
+            kill_process(daemon, Signal::QUIT).map_err(|error| {
+                Failure::new("not_permitted", format!("cannot ask the daemon to end: {error}"))
+            })?;
+        }
+        (unmounted, _) => unmounted?,
+    }
     if !stale {
         progress::during(output, "making everything durable", || wait(&mount, daemon))?;
         require_clean(&mount)?;
@@ -61,7 +73,7 @@ pub fn end(dir: &Path) -> Result<()> {
         return Ok(());
     };
     let daemon = daemon_of(&mount);
-    let mount = found_later(mount, daemon);
+    let mount = found_later(mount);
     bedplate_serve::fuse::unmount(&mount.dir)?;
     wait(&mount, daemon)?;
     require_clean(&mount)
@@ -91,15 +103,9 @@ fn daemon_of(mount: &Mount) -> Option<Pid> {
     Pid::from_raw(live::get(&mount.dir, live::PID).ok()??.parse().ok()?)
 }
 
-/// Names the volume by what is found when the daemon is gone: the member under which the mount is listed may have left its group.
-fn found_later(mut mount: Mount, daemon: Option<Pid>) -> Mount {
-    let plain = matches!(group::label_of(&mount.source), Ok(None));
-    if let Some(member) = daemon
-        .filter(|_| plain)
-        .and_then(|daemon| control::member_of(daemon.as_raw_nonzero().get()))
-    {
-        mount.source = member;
-    }
+/// Names the volume by what is found when the daemon is gone.
+fn found_later(mut mount: Mount) -> Mount {
+    mount.source = group::volume_of(&mount);
     mount
 }
 

@@ -2,7 +2,10 @@
 //! group.
 
 pub mod control;
+pub mod events;
 pub mod names;
 pub mod scrubbed;
+pub mod signals;
 pub mod spawn;
 pub mod status;
+pub mod system_log;

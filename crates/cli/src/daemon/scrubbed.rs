@@ -135,10 +135,58 @@ impl fmt::Display for Differing {
     }
 }
 
+impl Differing {
+    /// Returns whether another place begins where this one ends, and the same is to be said of both.
+    fn is_followed_by(&self, next: &Self) -> bool {
+        let shift = next.address.wrapping_sub(self.address);
+        let follows = |own: &(String, u64), other: &(String, u64)| {
+            own.0 == other.0 && own.1.wrapping_add(shift) == other.1
+        };
+        self.volume == next.volume
+            && self.address + self.len == next.address
+            && self.file == next.file
+            && self.parity == next.parity
+            && (&self.right, self.repaired) == (&next.right, next.repaired)
+            && self.unreadable == next.unreadable
+            && self.copies.len() == next.copies.len()
+            && self.copies.iter().zip(&next.copies).all(|(own, other)| follows(own, other))
+            && match (&self.wrong, &next.wrong) {
+                (None, None) => true,
+                (Some(own), Some(other)) => follows(own, other),
+                _ => false,
+            }
+    }
+}
+
+/// Joins places that follow each other into one, so that a member that was overwritten is a line and
+/// not thousands. Returns each with how many places it was.
+fn runs(places: &[Differing]) -> Vec<(Differing, u64)> {
+    let mut runs: Vec<(Differing, u64)> = Vec::new();
+    for place in places {
+        let joined = runs.last_mut().filter(|(run, _)| run.is_followed_by(place));
+        match joined {
+            Some((run, count)) => {
+                run.len += place.len;
+                *count += 1;
+            }
+            None => runs.push((place.clone(), 1)),
+        }
+    }
+    runs
+}
+
+/// How many lines are told; a document has all.
+const LINES_MAX: usize = 50;
+
 impl fmt::Display for Scrubbed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for difference in &self.differences {
-            writeln!(f, "{difference}")?;
+        let runs = runs(&self.differences);
+        for (run, count) in runs.iter().take(LINES_MAX) {
+            let places = if *count > 1 { format!(" [{count} places]") } else { String::new() };
+            writeln!(f, "{run}{places}")?;
+        }
+        if let Some(more) = runs.len().checked_sub(LINES_MAX).filter(|more| *more > 0) {
+            writeln!(f, "and {} more: --json has all", text::count(more as u64, "run"))?;
         }
         if self.skipped_regions > 0 {
             writeln!(
@@ -291,12 +339,12 @@ impl fmt::Display for ScrubStatus {
         )?;
         match (self.state.as_str(), self.next_s, self.compared_bytes) {
             ("running", _, bytes) => {
-                write!(f, "running, {} compared", format_size(bytes.unwrap_or(0)))?
+                write!(f, "running, {} compared", format_size(bytes.unwrap_or(0)))?;
             }
             ("waiting", Some(next_s), _) => write!(f, "next {}", at(next_s))?,
             _ => write!(f, "due")?,
         }
-        for found in &self.found {
+        for (found, _) in &runs(&self.found) {
             write!(f, "\n  found so far: {found}")?;
         }
         let Some(last) = &self.last else { return Ok(()) };
@@ -313,12 +361,54 @@ impl fmt::Display for ScrubStatus {
         if skipped > 0 {
             write!(f, ", {} too busy to compare", text::count(skipped, "region"))?;
         }
-        for found in &last.found {
+        for (found, _) in &runs(&last.found) {
             write!(f, "\n  found: {found}")?;
         }
         match last.differences.saturating_sub(last.found.len() as u64) {
             0 => Ok(()),
             more => write!(f, "\n  and {more} more: 'bedplate volume scrub' names what is left"),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn place(address: u64, file: &str) -> Differing {
+        Differing {
+            volume: "data".into(),
+            address,
+            len: 256 << 10,
+            file: Some(file.into()),
+            copies: vec![("a".into(), address + 100), ("b".into(), address + 500)],
+            unreadable: Vec::new(),
+            right: None,
+            wrong: None,
+            parity: false,
+            repaired: false,
+        }
+    }
+
+    /// A member of 201 places that were overwritten took 201 lines.
+    #[test]
+    fn places_that_follow_each_other_are_one_line() {
+        let unit = 256 << 10;
+        let mut differences: Vec<Differing> = (0..200).map(|n| place(n * unit, "/db")).collect();
+        differences.push(place(200 * unit, "/other"));
+        differences.push(place(202 * unit, "/other"));
+        let scrubbed = Scrubbed {
+            group: "tank".into(),
+            compared_bytes: 1 << 30,
+            skipped_regions: 0,
+            differences,
+        };
+        let told = scrubbed.to_string();
+        assert_eq!(told.lines().count(), 4, "{told}");
+        assert!(told.contains("address 0, 52428800 bytes (/db)") && told.contains("[200 places]"));
+        assert!(told.contains("202 differences, 202 left"), "{told}");
+        let mut elsewhere = place(unit, "/db");
+        elsewhere.copies[1].1 += 1;
+        assert_eq!(runs(&[place(0, "/db"), elsewhere]).len(), 2, "copies lie elsewhere");
     }
 }

@@ -11,6 +11,7 @@ use bedplate::{
 use serde::{Deserialize, Serialize};
 
 use crate::daemon::scrubbed::ScrubStatus;
+use crate::failure::Exit;
 use crate::render::text;
 
 /// A group.
@@ -261,6 +262,30 @@ impl Status {
                 )
             }),
         }
+    }
+
+    /// Returns what a command that shows the group answers to its caller.
+    pub fn exit(&self) -> Exit {
+        match self.health() {
+            "whole" => Exit::Done,
+            "degraded" | "rebuilding" => Exit::Failed,
+            _ => Exit::Broken,
+        }
+    }
+
+    /// Returns whether the process that has the group open is at work on it: copies are made or
+    /// compared, or a volume is given another layout.
+    pub fn is_busy(&self) -> bool {
+        let fills = self
+            .members
+            .iter()
+            .any(|member| member.has_data && member.state == MemberState::Stale.name());
+        let moves = self
+            .volumes
+            .iter()
+            .filter_map(|volume| volume.relayout.as_ref())
+            .any(|relayout| relayout.state != "paused");
+        fills || moves || self.pending_bytes.is_some_and(|bytes| bytes > 0)
     }
 
     /// Says in one word how the group is.

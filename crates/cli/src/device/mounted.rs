@@ -1,10 +1,10 @@
 //! Where a volume is mounted.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use crate::device::group;
 use crate::failure::{Failure, Result};
-use crate::mount::{self, Mount, live};
+use crate::mount::{self, Mount};
 
 /// Returns where the volume at `path` is mounted; a group is listed under one of its members, and
 /// found by any.
@@ -20,14 +20,14 @@ pub fn of_volume(path: &Path) -> Result<Option<Mount>> {
     }
     // What cannot be read as a member is none, or opening it tells its own failure.
     let Some(located) = group::of_member(&path).ok().flatten() else { return Ok(None) };
+    // That of another group with this name is not its mount; that of a daemon that died cannot be
+    // asked whose it is.
+    let left = || {
+        let source = group::source_of(&path).ok().map(PathBuf::from)?;
+        of(&source).filter(|mount| bedplate_serve::fuse::is_dead(&mount.dir))
+    };
     let by_member = located.members.iter().find_map(|(member, _)| of(member));
-    Ok(by_member.or_else(|| of_daemon(mounts, group::holder::daemon_of(located.config.id)?)))
-}
-
-/// Returns the mount that a process serves: the member under which it is listed may have left the group since.
-fn of_daemon(mounts: Vec<Mount>, pid: i32) -> Option<Mount> {
-    let served_by = |mount: &Mount| live::get(&mount.dir, live::PID).ok()??.parse::<i32>().ok();
-    mounts.into_iter().rfind(|mount| served_by(mount) == Some(pid))
+    Ok(by_member.or_else(|| group::holder::mount_of(&located)).or_else(left))
 }
 
 /// Says what to do about a volume that is busy because it is mounted.

@@ -8,53 +8,36 @@ use std::sync::Arc;
 
 use bedplate::{Arrival, BlockDevice, FileSystem, GroupConfig, MemberState};
 use bedplate_block::Backing;
-use serde::{Deserialize, Serialize};
+use bedplate_serve::control::Newcomer;
 
 use crate::device::group;
 use crate::device::signature;
 use crate::device::{self, Access};
 use crate::failure::{Failure, Result};
 
-/// A device that is named to become a member.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(untagged)]
-pub enum Newcomer {
-    /// It must hold nothing.
-    Empty(PathBuf),
-    /// What it holds may be destroyed.
-    Forced { force: PathBuf },
+/// Names a device; with `force` whatever it holds.
+pub fn named(path: &Path, force: bool) -> Result<Newcomer> {
+    let path = path.canonicalize().map_err(|error| Failure::system("find", path, &error))?;
+    Ok(if force { Newcomer::Forced { force: path } } else { Newcomer::Empty(path) })
 }
 
-impl Newcomer {
-    /// Names a device; with `force` whatever it holds.
-    pub fn new(path: &Path, force: bool) -> Result<Self> {
-        let path = path.canonicalize().map_err(|error| Failure::system("find", path, &error))?;
-        Ok(if force { Self::Forced { force: path } } else { Self::Empty(path) })
+/// Opens the device for a group. What is in use, a member of this group already, or holds something
+/// and is not forced, is refused and left as it is.
+pub fn open(new: &Newcomer, config: &GroupConfig) -> Result<Arc<dyn BlockDevice>> {
+    let path = new.path();
+    signature::refuse_kind(path)?;
+    refuse_own(path, config)?;
+    let device = device::open_plain(path, Access::ReadWrite)?;
+    if matches!(new, Newcomer::Empty(_)) {
+        refuse_content(path)?;
+        refuse_volume(&device)?;
     }
+    Ok(device)
+}
 
-    /// Returns where it is.
-    pub fn path(&self) -> &Path {
-        let (Self::Empty(path) | Self::Forced { force: path }) = self;
-        path
-    }
-
-    /// Opens the device for a group. What is in use, a member of this group already, or holds something and is not forced, is refused and left as it is.
-    pub fn open(&self, config: &GroupConfig) -> Result<Arc<dyn BlockDevice>> {
-        let path = self.path();
-        signature::refuse_kind(path)?;
-        refuse_own(path, config)?;
-        let device = device::open_plain(path, Access::ReadWrite)?;
-        if matches!(self, Self::Empty(_)) {
-            refuse_content(path)?;
-            refuse_volume(&device)?;
-        }
-        Ok(device)
-    }
-
-    /// Returns the opened device as a group takes it in.
-    pub fn arrival<'a>(&self, device: &'a Arc<dyn BlockDevice>) -> Arrival<'a> {
-        Arrival { device, force: matches!(self, Self::Forced { .. }) }
-    }
+/// Returns the opened device as a group takes it in.
+pub fn arrival<'a>(new: &Newcomer, device: &'a Arc<dyn BlockDevice>) -> Arrival<'a> {
+    Arrival { device, force: matches!(new, Newcomer::Forced { .. }) }
 }
 
 /// Refuses a member that the group counts on.

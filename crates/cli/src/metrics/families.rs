@@ -15,6 +15,8 @@ use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::Registry;
 
+use super::states;
+
 /// Names before all others.
 const PREFIX: &str = "bedplate";
 /// Bounds of the histograms: powers of two of a microsecond, up to 8 s.
@@ -52,13 +54,20 @@ pub(super) struct Source {
     fs: FileSystem,
     group: Option<WeakGroup>,
     files: usize,
+    /// Where it is mounted, the label of all.
+    mount: String,
     /// Names found before; checked before they are told.
     names: Mutex<HashMap<InodeNo, FilePath>>,
 }
 
 impl Source {
-    pub(super) fn new(fs: FileSystem, group: Option<WeakGroup>, files: usize) -> Self {
-        Self { fs, group, files, names: Mutex::default() }
+    pub(super) fn new(
+        fs: FileSystem,
+        group: Option<WeakGroup>,
+        files: usize,
+        mount: String,
+    ) -> Self {
+        Self { fs, group, files, mount, names: Mutex::default() }
     }
 }
 
@@ -69,7 +78,11 @@ impl fmt::Debug for Source {
 }
 
 pub(super) fn registry(source: Source) -> Registry {
-    let mut registry = Registry::with_prefix(PREFIX);
+    let mut labels = vec![("mount".into(), source.mount.clone().into())];
+    if let Some(group) = source.group.as_ref().and_then(WeakGroup::upgrade) {
+        labels.push(("group".into(), group.config().name.into()));
+    }
+    let mut registry = Registry::with_prefix_and_labels(PREFIX, labels.into_iter());
     registry.register_collector(Box::new(source));
     registry
 }
@@ -81,8 +94,10 @@ impl Collector for Source {
         volume(&mut out, &info)?;
         counters(&mut out, &info)?;
         machinery(&mut out, &info)?;
+        states::checkpoints(&mut out, &info, &self.fs.checkpoints(), &self.fs.schedules())?;
         if let Some(group) = self.group.as_ref().and_then(WeakGroup::upgrade) {
             members(&mut out, &group)?;
+            states::group(&mut out, &group)?;
         }
         if self.files > 0 { self.busiest(&mut out) } else { Ok(()) }
     }
@@ -199,10 +214,10 @@ fn members(out: &mut Out<'_>, group: &bedplate::Group) -> fmt::Result {
     out.counters("member_operations", "Operations of a member", each(|of| of.operations))?;
     out.counters("member_bytes", "Bytes moved by them", each(|of| of.bytes))?;
     out.counters("member_errors", "Operations that failed", each(|of| of.errors))?;
-    out.gauges(
-        "member_microseconds_p99",
+    out.seconds_gauges(
+        "member_operation_p99_seconds",
         "99th percentile of how long they took",
-        each(|of| of.time_us_p99),
+        each(|of| of.time_us_p99).map(|(labels, us)| (labels, us as f64 / 1e6)),
     )?;
     out.counters(
         "member_corrected",
@@ -241,16 +256,16 @@ impl Source {
         }
         let p99 = |of: fn(&FileActivity) -> &LatencySnapshot| {
             named.iter().filter_map(move |(path, file)| {
-                Some(([("file", path.clone())], of(file).percentile_ns(0.99)?))
+                Some(([("file", path.clone())], of(file).percentile_ns(0.99)? as f64 / 1e9))
             })
         };
-        out.gauges(
-            "file_read_nanoseconds_p99",
+        out.seconds_gauges(
+            "file_read_p99_seconds",
             "99th percentile of how long reads took, of the busiest files",
             p99(|file| &file.latencies.read),
         )?;
-        out.gauges(
-            "file_write_nanoseconds_p99",
+        out.seconds_gauges(
+            "file_write_p99_seconds",
             "99th percentile of how long writes took, of the busiest files",
             p99(|file| &file.latencies.write),
         )
@@ -281,10 +296,10 @@ impl Source {
 }
 
 /// Writes metrics one by one.
-struct Out<'a>(DescriptorEncoder<'a>);
+pub(super) struct Out<'a>(DescriptorEncoder<'a>);
 
 impl Out<'_> {
-    fn counter(&mut self, name: &str, help: &str, value: u64) -> fmt::Result {
+    pub(super) fn counter(&mut self, name: &str, help: &str, value: u64) -> fmt::Result {
         ConstCounter::new(value).encode(self.0.encode_descriptor(
             name,
             help,
@@ -302,7 +317,7 @@ impl Out<'_> {
         )?)
     }
 
-    fn gauge(&mut self, name: &str, help: &str, value: u64) -> fmt::Result {
+    pub(super) fn gauge(&mut self, name: &str, help: &str, value: u64) -> fmt::Result {
         ConstGauge::new(value).encode(self.0.encode_descriptor(
             name,
             help,
@@ -323,11 +338,24 @@ impl Out<'_> {
         })
     }
 
-    fn gauges<L: EncodeLabelSet>(
+    pub(super) fn gauges<L: EncodeLabelSet>(
         &mut self,
         name: &str,
         help: &str,
         values: impl IntoIterator<Item = (L, u64)>,
+    ) -> fmt::Result {
+        let mut family = self.0.encode_descriptor(name, help, None, MetricType::Gauge)?;
+        values.into_iter().try_for_each(|(labels, value)| {
+            ConstGauge::new(value).encode(family.encode_family(&labels)?)
+        })
+    }
+
+    /// Times and lengths of time, which are fractions.
+    pub(super) fn seconds_gauges<L: EncodeLabelSet>(
+        &mut self,
+        name: &str,
+        help: &str,
+        values: impl IntoIterator<Item = (L, f64)>,
     ) -> fmt::Result {
         let mut family = self.0.encode_descriptor(name, help, None, MetricType::Gauge)?;
         values.into_iter().try_for_each(|(labels, value)| {

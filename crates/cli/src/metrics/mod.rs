@@ -11,6 +11,7 @@
 mod families;
 mod http;
 mod server;
+mod states;
 #[cfg(test)]
 mod tests;
 
@@ -95,6 +96,7 @@ pub struct Serving {
 pub fn serve(
     place: &MetricsAddress,
     files: usize,
+    dir: &Path,
     fs: &FileSystem,
     group: Option<&Group>,
 ) -> Result<Serving> {
@@ -108,7 +110,9 @@ pub fn serve(
         MetricsAddress::Tcp(address) => (Listener::tcp(address).map_err(refused)?, None),
         MetricsAddress::Unix(path) => (bind(path).map_err(refused)?, Some(path.clone())),
     };
-    let registry = families::registry(Source::new(fs.clone(), group.map(Group::downgrade), files));
+    let mount = bedplate::readable_name(dir.as_os_str().as_encoded_bytes());
+    let source = Source::new(fs.clone(), group.map(Group::downgrade), files, mount);
+    let registry = families::registry(source);
     let answer = move |input: &mut dyn Read| http::answer(input, || tell(&registry));
     let server = Server::start(listener, Arc::new(answer)).map_err(refused)?;
     Ok(Serving { server, socket })

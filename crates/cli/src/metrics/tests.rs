@@ -7,6 +7,11 @@ use bedplate::{BlockDevice, FileSystem, FormatOptions, MemoryDevice, MountOption
 
 use super::*;
 
+/// Where the volume is said to be mounted.
+const MOUNT: &str = "/mnt/\"db\"";
+/// The label of that, as it is written.
+const LABEL: &str = r#"mount="/mnt/\"db\"""#;
+
 /// The text of a volume with two files, one of them with an odd name.
 fn told(files: usize) -> String {
     let device: Arc<dyn BlockDevice> = MemoryDevice::new(64 << 20);
@@ -26,7 +31,7 @@ fn told(files: usize) -> String {
     let mut text = String::new();
     prometheus_client::encoding::text::encode(
         &mut text,
-        &families::registry(Source::new(fs, None, files)),
+        &families::registry(Source::new(fs, None, files, MOUNT.to_owned())),
     )
     .unwrap();
     text
@@ -72,6 +77,8 @@ fn parse(text: &str) -> (BTreeMap<String, String>, Vec<Sample>) {
                 "{line} is not of the family {family}"
             );
             assert!(seen.insert(series.to_owned()), "{series} is told twice");
+            let labels = labels.strip_prefix(LABEL).unwrap_or_else(|| panic!("no mount: {line}"));
+            let labels = labels.trim_start_matches(',');
             samples.push((name.to_owned(), labels.to_owned(), value.parse().unwrap()));
         }
     }
@@ -128,20 +135,96 @@ fn names_in(expression: &str) -> impl Iterator<Item = &str> {
         .filter(|word| word.starts_with("bedplate_"))
 }
 
+/// What is told of groups only.
+fn of_groups() -> impl Iterator<Item = String> {
+    [
+        "member_operations_total",
+        "member_bytes_total",
+        "member_errors_total",
+        "member_corrected_total",
+        "member_active",
+        "member_queue_depth",
+        "member_operation_p99_seconds",
+        "group_health",
+        "group_whole",
+        "scrub_period_seconds",
+        "scrub_last_timestamp_seconds",
+        "scrub_differences_left",
+    ]
+    .into_iter()
+    .map(|name| format!("bedplate_{name}"))
+}
+
+/// The alert rules, which are told as they are.
+const RULES: &str = include_str!("../../../../contrib/prometheus/bedplate.rules.yml");
+
+#[test]
+fn the_alerts_ask_for_nothing_that_is_not_told() {
+    let mut known: BTreeSet<String> = parse(&told(0))
+        .0
+        .into_iter()
+        .flat_map(
+            |(name, kind)| {
+                if kind == "counter" { vec![format!("{name}_total")] } else { vec![name] }
+            },
+        )
+        .collect();
+    known.extend(of_groups());
+    let mut asked = 0;
+    for line in RULES.lines().filter(|line| line.trim_start().starts_with("expr:")) {
+        for name in names_in(line) {
+            assert!(known.contains(name), "an alert asks for {name}");
+            asked += 1;
+        }
+    }
+    assert!(asked > 12, "{asked} names were looked at");
+}
+
+/// Runs promtool with a text on its input; `None` where there is none here.
+fn promtool(arguments: &[&str], text: &str) -> Option<(bool, String)> {
+    let mut child = std::process::Command::new("promtool")
+        .args(arguments)
+        .stdin(std::process::Stdio::piped())
+        .stdout(std::process::Stdio::piped())
+        .stderr(std::process::Stdio::piped())
+        .spawn()
+        .ok()?;
+    std::io::Write::write_all(&mut child.stdin.take().unwrap(), text.as_bytes()).unwrap();
+    let ended = child.wait_with_output().unwrap();
+    let told = [ended.stdout, ended.stderr].concat();
+    Some((ended.status.success(), String::from_utf8_lossy(&told).into_owned()))
+}
+
+#[test]
+fn promtool_has_nothing_to_say_of_metrics_and_alerts() {
+    let (text, counters) = (told(2), parse(&told(2)).0);
+    // It reads the older form, in which a family of counters has the name of its samples.
+    let older: Vec<String> = text
+        .lines()
+        .map(|line| match line.split(' ').collect::<Vec<_>>()[..] {
+            ["#", word, name, ..] if counters.get(name).is_some_and(|kind| kind == "counter") => {
+                line.replacen(&format!("{word} {name}"), &format!("{word} {name}_total"), 1)
+            }
+            _ => line.to_owned(),
+        })
+        .collect();
+    let Some((clean, said)) = promtool(&["check", "metrics"], &(older.join("\n") + "\n")) else {
+        eprintln!("skipped: promtool on metrics: it is not installed (Debian: package prometheus)");
+        return;
+    };
+    assert!(clean && said.is_empty(), "{said}");
+    let rules = concat!(env!("CARGO_MANIFEST_DIR"), "/../../contrib/prometheus/bedplate.rules.yml");
+    let (clean, said) = promtool(&["check", "rules", rules], "").unwrap();
+    assert!(clean && said.contains("10 rules found"), "{said}");
+}
+
 #[test]
 fn the_dashboard_asks_for_nothing_that_is_not_told() {
     let dashboard: serde_json::Value =
         serde_json::from_str(include_str!("../../../../contrib/grafana/bedplate.json")).unwrap();
     let mut known: BTreeSet<String> =
         parse(&told(2)).1.into_iter().map(|(name, ..)| name).collect();
-    // Told of groups only.
-    known.extend(
-        ["operations", "bytes", "errors", "corrected"]
-            .map(|name| format!("bedplate_member_{name}_total")),
-    );
-    known.extend(
-        ["active", "queue_depth", "microseconds_p99"].map(|name| format!("bedplate_member_{name}")),
-    );
+    known.extend(of_groups());
     let mut asked = 0;
     for panel in dashboard["panels"].as_array().unwrap() {
         for target in panel["targets"].as_array().into_iter().flatten() {

@@ -5,6 +5,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 
 use bedplate::{MovedFile, MoverReport, MoverState, format_size};
+use bedplate_serve::control::Request;
 use serde::{Deserialize, Serialize};
 
 use crate::failure::Result;
@@ -22,9 +23,12 @@ pub struct DefragmenterStatus {
 }
 
 impl DefragmenterStatus {
-    /// Asks a mount; `None` where its daemon is of a version that does not tell.
+    /// Asks a mount; `None` where its daemon does not tell this user.
     pub fn of(mount: &Mount) -> Result<Option<Self>> {
-        live::get_as(&mount.dir, live::MOVER)
+        match live::ask(mount, &Request::Defragmenter) {
+            Err(failure) if live::is_unreached(&failure) => Ok(None),
+            told => told.map(Some),
+        }
     }
 
     /// Returns where a file that the report names lies in the system, if it still has a name.

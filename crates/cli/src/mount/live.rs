@@ -1,4 +1,5 @@
-//! Files of a live mount, reached through the extended attributes that the mount answers itself.
+//! A live mount: the file system of it is asked over its socket ([`bedplate_serve::control`]), its
+//! files through the extended attributes that the mount answers itself.
 //!
 //! | attribute | on | value |
 //! | --- | --- | --- |
@@ -13,21 +14,16 @@
 //! | `user.bedplate.trial_mode` | file | the mode it is on trial in; set again and again as long as the trial goes on |
 //! | `user.bedplate.trial` | file | what became of the last trial of another mode, JSON; may be set |
 //! | `user.bedplate.opens` | file | its opens, with their programs, JSON |
-//! | `user.bedplate.activities.N` | root | those of the files behind inode N, JSON |
-//! | `user.bedplate.reset` | file, root | setting it lets counters and latencies begin again |
-//! | `user.bedplate.info` | root | what `info` tells of the file system, JSON |
-//! | `user.bedplate.mover` | root | what background defragmentation does and did, JSON |
+//! | `user.bedplate.reset` | file | setting it lets counters and latencies begin again |
+//! | `user.bedplate.info` | root | what `info` tells of the file system, JSON: for where the socket is not reached |
 //! | `user.bedplate.pid` | root | the daemon's process |
-//! | `user.bedplate.checkpoints.EPOCH` | root | the checkpoints after that one, JSON |
-//! | `user.bedplate.held.EPOCHS` | root | what deleting these would free, or what all hold, JSON |
-//! | `user.bedplate.schedules` | root | the schedules of checkpoints, JSON |
-//! | `user.bedplate.request.TOKEN…` | root | a request about checkpoints, tunables or defragmentation, and its answer, in pieces |
-//! | `user.bedplate.grow` | root | setting it takes over the device's present size |
 
 use std::path::Path;
 
+use bedplate_serve::control::{self, Answer, Request};
 use rustix::fs::{XattrFlags, getxattr, removexattr, setxattr};
 use rustix::io::Errno;
+use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use crate::failure::{Failure, Result};
@@ -51,30 +47,54 @@ pub const TRIAL: &str = "user.bedplate.trial";
 pub const TRIAL_MODE: &str = "user.bedplate.trial_mode";
 /// The opens of a file.
 pub const OPENS: &str = "user.bedplate.opens";
-/// Counters and latencies of files behind an inode number.
-pub const ACTIVITIES: &str = "user.bedplate.activities";
 /// The trigger to count from zero.
 pub const RESET: &str = "user.bedplate.reset";
 /// Everything the file system tells of itself.
-pub const INFO: &str = "user.bedplate.info";
-/// What background defragmentation does and did.
-pub const MOVER: &str = "user.bedplate.mover";
+const INFO: &str = "user.bedplate.info";
 /// The process that serves the mount.
 pub const PID: &str = "user.bedplate.pid";
 /// How much of a file is written untorn, and by whom.
 pub const UNTORN: &str = "user.bedplate.untorn";
 /// How much of a file is wanted in one run of the volume.
 pub const EXTENT_SIZE: &str = "user.bedplate.extsize";
-/// The checkpoints after an epoch, which follows.
-pub const CHECKPOINTS: &str = "user.bedplate.checkpoints.";
-/// What checkpoints hold; their epochs follow.
-pub const HELD: &str = "user.bedplate.held.";
-/// The schedules of checkpoints.
-pub const SCHEDULES: &str = "user.bedplate.schedules";
-/// A request about checkpoints, tunables or defragmentation; a token follows.
-pub const REQUEST: &str = "user.bedplate.request.";
-/// The trigger to grow.
-pub const GROW: &str = "user.bedplate.grow";
+
+/// Asks the daemon of a mount.
+pub fn ask<T: DeserializeOwned>(mount: &mount::Mount, request: &Request) -> Result<T> {
+    match control::ask(&mount.dir, request) {
+        Ok(answer) => understood(answer),
+        Err(_) if bedplate_serve::fuse::is_dead(&mount.dir) => Err(stale(&mount.dir)),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Takes an answer for what it means.
+pub fn understood<T: DeserializeOwned>(answer: Answer) -> Result<T> {
+    let odd = |e| {
+        Failure::new(
+            "io",
+            format!("the daemon's answer makes no sense ({e}); is it of another version?"),
+        )
+    };
+    match answer {
+        Answer::Done(value) => serde_json::from_value(value).map_err(odd),
+        Answer::Failed(kind, message) if kind == "usage" => Err(Failure::usage(message)),
+        Answer::Failed(kind, message) => Err(Failure::new(&kind, message)),
+    }
+}
+
+/// Returns what the file system of a mount tells of itself, also where its socket is not reached:
+/// by another user, or in another container.
+pub fn info(mount: &mount::Mount) -> Result<Value> {
+    match ask(mount, &Request::Info) {
+        Err(failure) if is_unreached(&failure) => get_json(&mount.dir, INFO)?.ok_or(failure),
+        told => told,
+    }
+}
+
+/// Returns whether the daemon of a mount could not be asked, by this user or from here.
+pub fn is_unreached(failure: &Failure) -> bool {
+    failure.kind == "not_permitted" || failure.kind == "unavailable"
+}
 
 /// Refuses a path that does not lie on one of our mounts, and one whose daemon died.
 pub fn require_mount(path: &Path) -> Result<mount::Mount> {
@@ -171,7 +191,7 @@ pub fn get_json(path: &Path, name: &str) -> Result<Option<Value>> {
 }
 
 /// Returns an attribute's value as what it means; `None` where it is not set.
-pub fn get_as<T: serde::de::DeserializeOwned>(path: &Path, name: &str) -> Result<Option<T>> {
+pub fn get_as<T: DeserializeOwned>(path: &Path, name: &str) -> Result<Option<T>> {
     let explain = |e| {
         Failure::new(
             "io",

@@ -21,6 +21,8 @@ pub struct Mount {
     pub device: String,
     /// Whether the mount refuses writes.
     pub read_only: bool,
+    /// The options of the mount and of the file system, as the kernel tells them.
+    pub options: Vec<String>,
     kind: String,
 }
 
@@ -60,12 +62,18 @@ fn parse(line: &[u8]) -> Option<Mount> {
     let (dir, options) = (fields.nth(1)?, fields.next()?);
     let mut behind = fields.skip_while(|field| *field != b"-").skip(1);
     let (kind, source) = (behind.next()?, behind.next()?);
+    let of_file_system = behind.next().unwrap_or_default();
     let read_only = options.split(|&byte| byte == b',').any(|option| option == b"ro");
     Some(Mount {
         dir: unescape(dir),
         source: unescape(source),
         device,
         read_only,
+        options: options
+            .split(|&byte| byte == b',')
+            .chain(of_file_system.split(|&byte| byte == b','))
+            .map(|option| String::from_utf8_lossy(option).into_owned())
+            .collect(),
         kind: String::from_utf8_lossy(kind).into_owned(),
     })
 }

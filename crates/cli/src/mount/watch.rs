@@ -7,6 +7,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
 use bedplate::{FileActivity, LatencySnapshot, Reason};
+use bedplate_serve::control::Request;
 use clap::ValueEnum;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
@@ -26,13 +27,7 @@ pub struct Scope {
 /// What files did, by path.
 pub type Seen = BTreeMap<PathBuf, FileActivity>;
 
-/// A page of the daemon's answer.
-#[derive(Deserialize)]
-struct Page {
-    files: Vec<Named>,
-    next: Option<u64>,
-}
-
+/// A file as the daemon tells of it.
 #[derive(Deserialize)]
 struct Named {
     path: Option<String>,
@@ -55,7 +50,7 @@ impl Scope {
                     Err(failure)
                         if failure.kind == "stale_mount" || failure.kind == "not_permitted" =>
                     {
-                        tracing::warn!("{}", failure.message)
+                        tracing::warn!("{}", failure.message);
                     }
                     _ => scope.below.push((mount, PathBuf::from("/"))),
                 }
@@ -109,31 +104,23 @@ impl Scope {
             seen.extend(activity.map(|activity| (file.clone(), activity)));
         }
         for (mount, dir) in &self.below {
-            let mut next = Some(0);
-            while let Some(after) = next {
-                let Some(page) =
-                    live::get_as::<Page>(&mount.dir, &format!("{}.{after}", live::ACTIVITIES))?
-                else {
-                    break;
+            for Named { path, path_bytes, activity } in
+                live::ask::<Vec<Named>>(mount, &Request::Activities)?
+            {
+                let name = match path_bytes
+                    .or_else(|| path.map(String::into_bytes))
+                    .map(|path| PathBuf::from(OsString::from_vec(path)))
+                {
+                    Some(path) if !path.starts_with(dir) => continue,
+                    Some(path) => mount.dir.join(path.strip_prefix("/").unwrap_or(&path)),
+                    None if dir == Path::new("/") => {
+                        let mut name = mount.dir.clone().into_os_string();
+                        name.push(format!(": inode {}, no name left", activity.ino.0));
+                        name.into()
+                    }
+                    None => continue,
                 };
-                for Named { path, path_bytes, activity } in page.files {
-                    let name = match path_bytes
-                        .or_else(|| path.map(String::into_bytes))
-                        .map(|path| PathBuf::from(OsString::from_vec(path)))
-                    {
-                        Some(path) if !path.starts_with(dir) => continue,
-                        Some(path) => mount.dir.join(path.strip_prefix("/").unwrap_or(&path)),
-                        None if dir == Path::new("/") => {
-                            let mut name = mount.dir.clone().into_os_string();
-                            name.push(format!(": inode {}, no name left", activity.ino.0));
-                            name.into()
-                        }
-                        None => continue,
-                    };
-                    seen.insert(name, activity);
-                }
-                // A daemon that does not come to an end is not followed for ever.
-                next = page.next.filter(|next| *next > after);
+                seen.insert(name, activity);
             }
         }
         Ok(seen)
@@ -146,7 +133,7 @@ impl Scope {
         }
         for (mount, dir) in &self.below {
             if dir == Path::new("/") {
-                live::set(&mount.dir, live::RESET, "1")?;
+                live::ask::<Value>(mount, &Request::ResetStatistics)?;
             } else {
                 let of_directory =
                     Self { files: Vec::new(), below: vec![(mount.clone(), dir.clone())] };

@@ -98,6 +98,28 @@ pub fn one_line(text: &str) -> String {
         .collect()
 }
 
+/// Returns the beginning of a text: at most so many bytes, ending between two characters.
+pub fn beginning(text: &str, bytes_max: usize) -> &str {
+    let end = (0..=bytes_max.min(text.len())).rev().find(|end| text.is_char_boundary(*end));
+    &text[..end.unwrap_or(0)]
+}
+
+/// Breaks a sentence between words into lines that begin behind `indent` blanks and end before
+/// `columns`; a longer word stays whole.
+pub fn wrapped(sentence: &str, indent: usize, columns: usize) -> String {
+    let mut lines: Vec<String> = Vec::new();
+    for word in sentence.split(' ') {
+        match lines.last_mut() {
+            Some(line) if line.chars().count() + 1 + word.chars().count() <= columns => {
+                line.push(' ');
+                line.push_str(word);
+            }
+            _ => lines.push(format!("{:indent$}{word}", "")),
+        }
+    }
+    lines.join("\n")
+}
+
 /// Lays rows out in columns, a line for each whatever the cells hold; the columns named in `right`
 /// are flushed right.
 pub fn table(rows: &[Vec<String>], right: &[usize]) -> String {
@@ -127,6 +149,11 @@ pub fn table(rows: &[Vec<String>], right: &[usize]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_beginning_ends_between_characters() {
+        assert_eq!([beginning("aöb", 2), beginning("aöb", 3), beginning("a", 9)], ["a", "aö", "a"]);
+    }
 
     #[test]
     fn permissions_are_written_as_ls_does() {

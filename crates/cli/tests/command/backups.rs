@@ -160,6 +160,40 @@ fn s_78_backups_restore_what_checkpoints_show() {
     bedplate(["unmount", text(&dir)]).succeeds();
 }
 
+/// Once a restore to another file system printed 1,340 lines of settings that are not there, and no
+/// word on a cluster that relies on whole pages.
+#[test]
+fn s_205_a_restore_elsewhere_sums_up_and_names_a_cluster_that_is_not_safe() {
+    if !can_mount("a cluster restored elsewhere") {
+        return;
+    }
+    let scratch = Scratch::new();
+    let (_, dir) = scratch.mounted("mode=concurrent");
+    for (cluster, setting) in
+        [("torn", "full_page_writes = off"), ("safe", "full_page_writes = on")]
+    {
+        let cluster = dir.join(cluster);
+        fs::create_dir_all(cluster.join("global")).unwrap();
+        bedplate(["untorn", text(&cluster), "8k"]).succeeds();
+        fs::write(cluster.join("global/pg_control"), b"control").unwrap();
+        fs::write(cluster.join("postgresql.conf"), setting).unwrap();
+        (0..5).for_each(|n| fs::write(cluster.join(n.to_string()), b"page").unwrap());
+    }
+    bedplate(["checkpoint", "create", text(&dir), "one"]).succeeds();
+    let (repository, plain) = (scratch.path("backups"), scratch.path("plain"));
+    bedplate(["backup", "create", text(&dir), "one", text(&repository)]).succeeds();
+    let told = bedplate(["restore", text(&repository), "one", text(&plain)]).succeeds().stdout();
+    let lines = |word: &str| told.lines().filter(|line| line.contains(word)).count();
+    assert_eq!(lines("user.bedplate.untorn"), 1, "S-205: {told}");
+    assert!(told.contains(" more like it"), "S-205: {told}");
+    assert_eq!(lines("has full_page_writes = off and is not safe here"), 1, "S-205: {told}");
+    assert!(told.contains(&format!("cluster in {}", text(&plain.join("torn")))), "S-205: {told}");
+    let back = dir.join("back");
+    let told = bedplate(["restore", text(&repository), "one", text(&back)]).succeeds().stdout();
+    assert!(!told.contains("NOT SAFE") && !told.contains("not restored"), "S-205: {told}");
+    bedplate(["unmount", text(&dir)]).succeeds();
+}
+
 /// S-78: an ordinary user cannot give files away and is told so, and no program comes to act for
 /// another owner than it was given to.
 #[test]

@@ -190,12 +190,12 @@ fn s_100_a_network_that_fails() {
         to(&["backup", "create", text(&dir), "one", bucket, "--name", "again"]).fails(1, says);
     }
     drop(network);
-    let nobody = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    let mut lonely = crate::buckets::to(nobody, &["backup", "list", bucket]);
+    let closed = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let mut lonely = crate::buckets::to(closed, &["backup", "list", bucket]);
     lonely
         .env_remove("AWS_ACCESS_KEY_ID")
         .env_remove("AWS_SECRET_ACCESS_KEY")
-        .env("AWS_METADATA_ENDPOINT", format!("http://{nobody}/169.254."));
+        .env("AWS_METADATA_ENDPOINT", format!("http://{closed}/169.254."));
     run(lonely).fails(1, "there are no credentials");
     bedplate(["unmount", text(&dir)]).succeeds();
 }

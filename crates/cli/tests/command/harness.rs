@@ -95,7 +95,9 @@ pub fn bedplate<S: AsRef<OsStr>>(arguments: impl IntoIterator<Item = S>) -> Run 
 /// Returns the binary with arguments, to be run in a special way.
 pub fn command<S: AsRef<OsStr>>(arguments: impl IntoIterator<Item = S>) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_bedplate"));
-    command.args(arguments).env_remove("BEDPLATE_LOG").stdin(Stdio::null());
+    // What the daemons of tests say is not for the log of this machine.
+    command.args(arguments).env_remove("BEDPLATE_LOG").env("BEDPLATE_SYSLOG", "/dev/null");
+    command.stdin(Stdio::null());
     command
 }
 
@@ -134,6 +136,12 @@ impl Run {
 
     pub fn succeeds(self) -> Self {
         assert_eq!(self.code(), 0, "{}", self.told());
+        self
+    }
+
+    /// Asserts the exit code of a command that tells health.
+    pub fn ends(self, code: i32) -> Self {
+        assert_eq!(self.code(), code, "{}", self.told());
         self
     }
 

@@ -205,3 +205,27 @@ fn s_102_a_power_cut_of_the_target_leaves_backups_whole() {
     );
     bedplate(["unmount", text(&dir)]).succeeds();
 }
+
+/// Once Ctrl-C during `format --fill` left an image of gigabytes that held nothing.
+#[test]
+fn an_interrupted_fill_leaves_no_image() {
+    let scratch = Scratch::new();
+    let image = scratch.path("v.img");
+    let mut format = command(["format", text(&image), "--size", "4G", "--fill"]);
+    let child = format.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    let began = Instant::now();
+    let is_filling = || {
+        use std::os::unix::fs::MetadataExt;
+        fs::metadata(&image).is_ok_and(|meta| meta.blocks() > 0)
+    };
+    while !is_filling() {
+        assert!(began.elapsed() < Duration::from_secs(60), "nothing is filled");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let pid = Pid::from_raw(i32::try_from(child.id()).unwrap()).unwrap();
+    kill_process(pid, Signal::INT).unwrap();
+    let ended = child.wait_with_output().unwrap();
+    let told = String::from_utf8_lossy(&ended.stderr).into_owned();
+    assert!(!ended.status.success() && told.contains("interrupted while filling"), "{told}");
+    assert!(!image.exists(), "the image is left behind");
+}

@@ -36,8 +36,11 @@ fn metrics_are_served_to_who_mounted_and_end_with_the_mount() {
         "{head}"
     );
     assert!(
-        body.contains("bedplate_writes_total 7\n")
-            && body.contains("bedplate_file_writes_total{file=\"/busy\"} 7\n"),
+        body.contains(&format!("bedplate_writes_total{{mount=\"{}\"}} 7\n", text(&dir)))
+            && body.contains(&format!(
+                "bedplate_file_writes_total{{mount=\"{}\",file=\"/busy\"}} 7\n",
+                text(&dir)
+            )),
         "{body}"
     );
     assert!(
@@ -71,4 +74,61 @@ fn metrics_on_a_port_are_for_this_machine_only() {
     assert!(body.ends_with("# EOF\n") && !body.contains("bedplate_file_"), "{body}");
     bedplate(["unmount", text(&dir)]).succeeds();
     assert!(TcpStream::connect(address).is_err());
+}
+
+/// A member that failed, a checkpoint by schedule and a scrub are told with the names of mount and
+/// group: what alerts ask for.
+#[test]
+fn a_group_tells_its_health_its_schedules_and_its_scrubs() {
+    if !can_mount("metrics of a group") {
+        return;
+    }
+    let scratch = Scratch::new();
+    let members = super::volumes::group(&scratch, "mirror", 2, &[]);
+    let (first, socket) = (text(&members[0]), scratch.path("metrics.sock"));
+    bedplate(["format", first]).succeeds();
+    let dir = scratch.directory("mnt");
+    let option = format!("metrics=unix:{}", text(&socket));
+    bedplate(["mount", first, text(&dir), "-o", &option]).succeeds();
+    bedplate([
+        "checkpoint",
+        "schedule",
+        "add",
+        text(&dir),
+        "hourly",
+        "--every",
+        "1h",
+        "--keep",
+        "3",
+    ])
+    .succeeds();
+    bedplate(["volume", "scrub", text(&dir), "--every", "1d"]).succeeds();
+    let told = || ask(UnixStream::connect(&socket).unwrap(), "GET /metrics").1;
+    let until = |sample: &str, labels: &str| {
+        let began = std::time::Instant::now();
+        let beginning =
+            format!("bedplate_{sample}{{mount=\"{}\",group=\"tank\"{labels}}} ", text(&dir));
+        loop {
+            let body = told();
+            if let Some(line) = body.lines().find(|line| line.starts_with(&beginning)) {
+                return line[beginning.len()..].parse::<f64>().unwrap();
+            }
+            assert!(began.elapsed().as_secs() < 120, "no {beginning}\n{body}");
+            std::thread::sleep(std::time::Duration::from_millis(50));
+        }
+    };
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
+    let recent = |time: f64| (time - now.as_secs_f64()).abs() < 600.0;
+    assert!(recent(until("schedule_last_timestamp_seconds", ",schedule=\"hourly\"")));
+    assert!(recent(until("scrub_last_timestamp_seconds", "")));
+    assert!(until("scrub_period_seconds", "") > 86_399.0);
+    assert!(until("group_whole", "") > 0.5);
+    std::fs::File::options().write(true).open(&members[1]).unwrap().set_len(1 << 20).unwrap();
+    let file = std::fs::File::create(dir.join("file")).unwrap();
+    (&file).write_all(&[1; 100_000]).unwrap();
+    file.sync_all().unwrap();
+    drop(file);
+    assert!(until("group_health", ",health=\"degraded\"") > 0.5);
+    assert!(until("group_whole", "") < 0.5);
+    bedplate(["unmount", text(&dir)]).succeeds();
 }

@@ -191,8 +191,10 @@ fn a_mount_in_the_foreground_ends_with_a_signal_or_an_unmount() {
     );
 }
 
+/// SIGTERM took the mount away from a running PostgreSQL, which panicked; so did SIGHUP, which asks
+/// daemons to open their logs again.
 #[test]
-fn a_signal_ends_a_busy_mount_too_and_a_second_one_is_answered() {
+fn s_193_a_signal_leaves_a_busy_mount_alone_until_a_second_one_comes() {
     if !can_mount("a signal to a busy mount") {
         return;
     }
@@ -201,17 +203,19 @@ fn a_signal_ends_a_busy_mount_too_and_a_second_one_is_answered() {
     let mut mount = Foreground::start(&image, &dir);
     let mut told = BufReader::new(mount.0.stderr.take().unwrap()).lines().map_while(Result::ok);
     let held = File::create(dir.join("held")).unwrap();
-    held.write_all_at(b"written", 0).unwrap();
+    kill_process(mount.pid(), Signal::HUP).unwrap();
     kill_process(mount.pid(), Signal::TERM).unwrap();
     assert!(
         told.any(
             |line| line.contains("in use by") && line.contains(&std::process::id().to_string())
         ),
-        "who is cut off is named"
+        "who is waited for is named"
     );
-    // The end waits a while for processes that hold the mount.
+    held.write_all_at(b"written", 0).unwrap();
+    held.sync_all().unwrap();
+    assert!(is_mounted(&dir));
     kill_process(mount.pid(), Signal::TERM).unwrap();
-    assert!(told.any(|line| line.contains("being unmounted already")));
+    assert!(told.any(|line| line.contains("although it is in use")));
     assert!(mount.0.wait().unwrap().success());
     assert!(held.write_all_at(b"too late", 0).is_err() || held.sync_all().is_err());
     drop(held);
@@ -219,6 +223,60 @@ fn a_signal_ends_a_busy_mount_too_and_a_second_one_is_answered() {
         bedplate(["--json", "check", text(&image)]).succeeds().json()["clean_unmount"],
         true
     );
+    assert_eq!(bedplate(["cat", text(&image), "/held"]).succeeds().stdout(), "written");
+}
+
+#[test]
+fn s_193_a_mount_that_was_asked_to_end_ends_with_its_last_user() {
+    if !can_mount("a signal to a mount that becomes free") {
+        return;
+    }
+    let scratch = Scratch::new();
+    let (image, dir) = (scratch.image("v.img"), scratch.directory("mnt"));
+    let mut mount = Foreground::start(&image, &dir);
+    let mut told = BufReader::new(mount.0.stderr.take().unwrap()).lines().map_while(Result::ok);
+    let held = File::create(dir.join("held")).unwrap();
+    kill_process(mount.pid(), Signal::INT).unwrap();
+    assert!(told.any(|line| line.contains("in use by")));
+    drop(held);
+    assert!(mount.0.wait().unwrap().success());
+    assert_eq!(
+        bedplate(["--json", "check", text(&image)]).succeeds().json()["clean_unmount"],
+        true
+    );
+}
+
+#[test]
+fn s_193_an_end_has_a_time_and_an_unmount_has_force() {
+    if !can_mount("a forced unmount") {
+        return;
+    }
+    let scratch = Scratch::new();
+    let (image, dir) = (scratch.image("v.img"), scratch.directory("mnt"));
+    bedplate(["mount", text(&image), text(&dir), "-o", "stop-timeout=soon"])
+        .fails(2, "stop-timeout");
+    let log = scratch.path("log");
+    let options = format!("stop-timeout=100ms,logfile={}", text(&log));
+    let mounted =
+        bedplate(["--json", "mount", text(&image), text(&dir), "-o", &options]).succeeds().json();
+    let held = File::create(dir.join("held")).unwrap();
+    std::fs::rename(&log, scratch.path("log.1")).unwrap();
+    kill_process(pid_of(&mounted), Signal::HUP).unwrap();
+    kill_process(pid_of(&mounted), Signal::TERM).unwrap();
+    let cut_off =
+        || std::fs::read_to_string(&log).is_ok_and(|said| said.contains("although it is in use"));
+    until("an end after its time, in a log that was opened again", || {
+        cut_off() && !is_mounted(&dir)
+    });
+    drop(held);
+    until("the volume becomes free", || bedplate(["check", text(&image)]).code() == 0);
+
+    bedplate(["mount", text(&image), text(&dir)]).succeeds();
+    let held = File::create(dir.join("held")).unwrap();
+    held.write_all_at(b"written", 0).unwrap();
+    bedplate(["unmount", text(&dir)]).fails(1, "in use by");
+    bedplate(["unmount", "--force", text(&dir)]).succeeds().says("is free");
+    drop(held);
     assert_eq!(bedplate(["cat", text(&image), "/held"]).succeeds().stdout(), "written");
 }
 
@@ -314,7 +372,7 @@ fn a_killed_daemon_leaves_a_stale_mount_that_is_explained_and_a_volume_that_reco
         !Path::new(&format!("/proc/{}", pid_of(&mounted).as_raw_nonzero())).exists()
     });
     drop(file);
-    bedplate(["info", text(&dir)]).fails(1, "daemon died");
+    bedplate(["info", text(&dir)]).fails(4, "daemon died");
     bedplate(["stat", text(&dir.join("synced"))]).fails(1, "daemon died");
     bedplate(["unmount", text(&dir)]).succeeds().says("the next mount").says("recovers");
     let again = bedplate(["--json", "mount", text(&image), text(&dir)]).succeeds().json();

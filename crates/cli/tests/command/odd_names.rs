@@ -107,7 +107,7 @@ fn a_member_with_an_odd_path_has_one_line_in_pictures_and_tables() {
     let exact = bedplate(["--json", "volume", "show", text(&plain)]).succeeds().json();
     assert_eq!(exact["members"][0]["path"].as_str(), odd.to_str());
     std::fs::rename(&odd, scratch.directory("away").join("gone.img")).unwrap();
-    let shown = bedplate(["volume", "show", text(&plain)]).succeeds().stdout();
+    let shown = bedplate(["volume", "show", text(&plain)]).ends(4).stdout();
     assert!(
         shown
             .lines()

@@ -58,6 +58,7 @@ fn wrong_tunables_are_refused_in_a_sentence_and_change_nothing() {
     let image = text(&image);
     bedplate(["tune", image, "speed=11"])
         .fails(1, "there is no tunable 'speed': known are mode, cache");
+    bedplate(["tune", image, "chace=1M"]).fails(1, "(is 'cache' meant?)");
     bedplate(["tune", image, "cache=1M", "sync=0s"]).fails(1, "sync: 0s is not from 10ms to 1d");
     bedplate(["tune", image, "extent-size=3000"]).fails(1, "a multiple of the block size 4096");
     bedplate(["tune", image, "cache=lots"]).fails(1, "'lots' is not a size");

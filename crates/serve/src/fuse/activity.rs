@@ -4,26 +4,22 @@
 use std::collections::HashMap;
 use std::sync::atomic::Ordering::Relaxed;
 
-use bedplate_fs::{FileActivity, InodeNo, IoMode, MoverReport};
+use bedplate_fs::{FileActivity, InodeNo, IoMode, MoverReport, Result};
 use serde::Serialize;
 
-use super::errno::Answer;
 use super::open_files::OpenFile;
 use super::shared::Shared;
-use super::xattrs::json;
 
-/// The most bytes that the kernel takes as one attribute's value.
-const VALUE_BYTES_MAX: usize = 60 << 10;
-/// Files looked at for one page.
-const PAGE_FILES: usize = 256;
-/// Names remembered; then all are looked up anew.
+/// Files looked at, and looked up, at once.
+const FILES_AT_ONCE: usize = 4096;
+/// Names remembered; then all are looked up again.
 const NAMES_MAX: usize = 65_536;
 /// Opens told of; a file may have more.
 const OPENS_MAX: usize = 256;
 
 /// A file with its name.
 #[derive(Serialize)]
-struct Named {
+pub(super) struct Named {
     /// From the root of the file system, readable; `None` when it has no name any more.
     path: Option<String>,
     /// The same as it is, where that is no UTF-8.
@@ -33,17 +29,9 @@ struct Named {
     activity: FileActivity,
 }
 
-/// As many files as fit into one answer.
-#[derive(Serialize)]
-pub(super) struct Page {
-    files: Vec<Named>,
-    /// Where the next page begins; `None` on the last.
-    next: Option<u64>,
-}
-
 /// What background defragmentation does and did.
 #[derive(Serialize)]
-pub(super) struct Mover {
+pub(super) struct Defragmenter {
     #[serde(flatten)]
     mover: MoverReport,
     /// Of the files it names, from the root of the file system, by inode number; those that have no
@@ -92,28 +80,16 @@ impl Shared {
         self.files.all_of(ino).iter().take(OPENS_MAX).map(|open| told(open)).collect()
     }
 
-    /// Returns the files behind an inode number that did anything.
-    pub(super) fn activities_page(&self, after: InodeNo) -> Answer<Page> {
-        let mut activities = self.fs.activities(after, PAGE_FILES);
-        let more = activities.len() == PAGE_FILES;
-        let mut bytes = 0;
-        let fitting = activities.iter().take_while(|activity| {
-            // With room for the longest path that is usual; what does not fit after all is cut below.
-            bytes += json(activity).map_or(VALUE_BYTES_MAX, |text| text.len() + 64);
-            bytes < VALUE_BYTES_MAX
-        });
-        let count = fitting.count().max(1).min(activities.len());
-        let cut = count < activities.len();
-        activities.truncate(count);
-        let mut page = Page {
-            next: activities.last().filter(|_| more || cut).map(|last| last.ino.0),
-            files: self.named(activities)?,
-        };
-        while page.files.len() > 1 && json(&page)?.len() > VALUE_BYTES_MAX {
-            page.files.truncate(page.files.len() / 2);
-            page.next = page.files.last().map(|last| last.activity.ino.0);
+    /// Returns the files that did anything, with their names.
+    pub(super) fn activities(&self) -> Result<Vec<Named>> {
+        let mut found = Vec::new();
+        let mut after = InodeNo(0);
+        loop {
+            let activities = self.fs.activities(after, FILES_AT_ONCE);
+            let Some(last) = activities.last() else { return Ok(found) };
+            after = last.ino;
+            found.extend(self.named(activities)?);
         }
-        Ok(page)
     }
 
     /// Names without end would be searched for that of a file that has none.
@@ -121,18 +97,20 @@ impl Shared {
         self.fs.attr(ino).is_ok_and(|attr| attr.nlink > 0)
     }
 
-    /// Returns what background defragmentation does and did; with the paths of its files, where those may be told.
-    pub(super) fn mover(&self, with_paths: bool) -> Answer<Mover> {
+    /// Returns what background defragmentation does and did.
+    pub(super) fn defragmenter(&self) -> Result<Defragmenter> {
         let mover = self.fs.info().mover;
         let inodes: Vec<InodeNo> =
             mover.now.iter().chain(&mover.last).map(|file| file.ino).collect();
-        let paths = if with_paths { self.paths(&inodes)? } else { HashMap::new() };
-        let paths =
-            paths.into_iter().map(|(ino, path)| (ino, bedplate_fs::readable_name(&path))).collect();
-        Ok(Mover { mover, paths })
+        let paths = self
+            .paths(&inodes)?
+            .into_iter()
+            .map(|(ino, path)| (ino, bedplate_fs::readable_name(&path)))
+            .collect();
+        Ok(Defragmenter { mover, paths })
     }
 
-    fn named(&self, activities: Vec<FileActivity>) -> Answer<Vec<Named>> {
+    fn named(&self, activities: Vec<FileActivity>) -> Result<Vec<Named>> {
         let inodes: Vec<InodeNo> = activities.iter().map(|activity| activity.ino).collect();
         let mut paths = self.paths(&inodes)?;
         let mut named = |activity: FileActivity| {
@@ -148,7 +126,7 @@ impl Shared {
     }
 
     /// Returns the paths of those that have one, by inode number.
-    fn paths(&self, inodes: &[InodeNo]) -> Answer<HashMap<u64, Vec<u8>>> {
+    fn paths(&self, inodes: &[InodeNo]) -> Result<HashMap<u64, Vec<u8>>> {
         let mut known = self.known_names.lock();
         if known.len() > NAMES_MAX {
             known.clear();

@@ -72,7 +72,7 @@ impl Shared {
     pub(super) fn forget_suffixed(self: &Arc<Self>, dir: InodeNo, plain: &[u8]) {
         let plain = OsStr::from_bytes(plain).to_owned();
         self.run_for_caches(move |shared| {
-            suffixed(plain.as_bytes()).for_each(|name| shared.kernel.drop_name(dir, &name))
+            suffixed(plain.as_bytes()).for_each(|name| shared.kernel.drop_name(dir, &name));
         });
     }
 }

@@ -60,7 +60,7 @@ pub(super) fn attach(
     if geteuid().is_root() && !settings.auto_unmount {
         match mount_directly(mountpoint, settings, source) {
             Err(error) if error.kind == ErrorKind::Permission => {
-                tracing::debug!("{error}; trying {HELPER}")
+                tracing::debug!("{error}; trying {HELPER}");
             }
             result => return Ok((result?, None)),
         }

@@ -27,12 +27,12 @@ impl Shared {
         if self.files.has_cached_writers(ino) { WRITTEN_TTL } else { KERNEL_TTL }
     }
 
-    /// Makes the kernel ask for the attributes of a file that is written through its page cache, after it was given blocks: what the kernel got with the
-    /// name it would keep as long as the file is open.
+    /// Makes the kernel ask for the attributes of a file that is written through its page cache,
+    /// after it was given blocks: what the kernel got with the name it would keep as long as the
+    /// file is open. When it is closed the kernel asks by itself.
     pub(super) fn ask_for_attributes_again(self: &Arc<Self>, open: &OpenFile) {
         if open.inode.must_ask_again() {
-            let ino = open.inode.ino;
-            self.run_for_caches(move |shared| shared.kernel.drop_attributes(ino));
+            self.ask_in_a_moment(&open.inode);
         }
     }
 

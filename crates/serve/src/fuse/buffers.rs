@@ -22,6 +22,7 @@ pub(super) fn with_buffer<T>(len: usize, use_it: impl FnOnce(&mut [u8]) -> T) ->
         if buffer.len() < len {
             *buffer = AlignedBuf::zeroed(len.max(PAYLOAD_BYTES_MAX));
         }
+        debug_assert!(buffer.len() >= len, "a buffer holds what is asked for: {len}");
         use_it(&mut buffer[..len])
     })
 }

@@ -4,19 +4,23 @@
 //!
 //! | mode | kernel | library |
 //! | --- | --- | --- |
-//! | `cached` | page cache, kept from open to open; writes collected where the mount has `writeback=on` | its cache, unless the kernel collects writes |
+//! | `cached` | page cache, kept from open to open; writes collected where the mount has `writeback=on` | its cache; where the kernel collects writes, only small ones on their way to the device |
 //! | `direct` | every I/O handed on; parallel, unless `inode-lock=whole` | byte-range locks |
 //! | `concurrent` | every I/O handed on; parallel | nothing in the way |
 //! | `concurrent+cache` | every I/O handed on; parallel | its cache for reads |
 //!
-//! Opens of one file in several of these at once are kept coherent by the kernel: a direct read first writes back the dirty pages of its range,
-//! a direct write also drops them, and while cached opens exist direct writes run one at a time. Three things it leaves to this module:
+//! Opens of one file in several of these at once are kept coherent by the kernel: a direct read
+//! first writes back the dirty pages of its range, a direct write also drops them, and while cached
+//! opens exist direct writes run one at a time. Three things it leaves to this module:
 //!
-//! - A page that is read in after the kernel dropped those of a direct write's range, and before the write is done, may hold the bytes from before the
-//!   write, and stays: also after the open that read it has ended. So after a direct write of a file of which the kernel may hold pages (I-PAG-1), those of
-//!   its range are dropped again before the write is answered; or all, once, where only opens that have ended left some.
-//! - Where the kernel collects writes it may know a larger size than the file system, and does not send what makes the difference before a direct
-//!   read of a hole further down. So a direct read that ends short is done again after dirty pages were written.
+//! - A page that is read in after the kernel dropped those of a direct write's range, and before
+//!   the write is done, may hold the bytes from before the write, and stays: also after the open
+//!   that read it has ended. So after a direct write of a file of which the kernel may hold pages
+//!   (I-PAG-1), those of its range are dropped again before the write is answered; or all, once,
+//!   where only opens that have ended left some.
+//! - Where the kernel collects writes it may know a larger size than the file system, and does not
+//!   send what makes the difference before a direct read of a hole further down. So a direct read
+//!   that ends short is done again after dirty pages were written.
 //! - `SEEK_DATA` and `SEEK_HOLE` know nothing of dirty pages. So those are written first.
 
 use std::ffi::OsStr;
@@ -109,9 +113,9 @@ impl Shared {
             ..OpenOptions::default()
         };
         let file = self.fs.open_inode(ino, &options)?;
-        let direct = file.requested_mode() != IoMode::Cached;
+        let direct = !file.requested_mode().writes_behind();
         let parallel = direct
-            && (file.requested_mode() != IoMode::Direct
+            && (!file.requested_mode().locks_ranges()
                 || self.inode_lock == InodeLockSetting::Range);
         let how =
             How { direct, writable: options.write, durability: Durability::of_flags(flags), pid };
@@ -152,7 +156,7 @@ impl Shared {
             Err(errno) => return answer(Err(errno)),
         };
         if for_pages && open.how.direct {
-            open.inode.note_mapped();
+            open.is_mapped();
         }
         self.note_alignment(&open, offset, size as usize);
         with_buffer(size as usize, |buf| {
@@ -189,7 +193,7 @@ impl Shared {
             Err(errno) => return answer(Err(errno)),
         };
         if request.from_pages && open.how.direct {
-            open.inode.note_mapped();
+            open.is_mapped();
         }
         self.note_alignment(&open, request.offset, request.data.len());
         let written = self.run("write", || self.write_data(&open, request));
@@ -224,7 +228,7 @@ impl Shared {
                 match durability {
                     Durability::All => open.file.sync_all()?,
                     Durability::Data | Durability::None => {
-                        open.file.sync_range(range.start, range.end - range.start)?
+                        open.file.sync_range(range.start, range.end - range.start)?;
                     }
                 }
                 Ok(())
@@ -350,7 +354,7 @@ impl Shared {
             Ok((target, copied)) => {
                 let durability = target.how.durability;
                 self.when_durable(target, durability, to.1..to.1 + copied, move |_, _, synced| {
-                    answer(synced.map(|()| copied as u32))
+                    answer(synced.map(|()| copied as u32));
                 });
             }
             Err(errno) => answer(Err(errno)),

@@ -31,6 +31,12 @@ const PLACE_BITS: u32 = 10;
 const HASH_BITS: u32 = 22;
 
 const AFTER_DOT: u64 = 1;
+const _: () = assert!(
+    CHUNK <= 1 << PLACE_BITS && PLACE_BITS + HASH_BITS < 63,
+    "a cookie has room for a place in a chunk, a hash, and chunks"
+);
+const _: () = assert!(BATCH <= CHUNK, "a batch of a listing lies in two chunks at most");
+
 const AFTER_DOT_DOT: u64 = 2;
 
 /// An open directory.
@@ -107,6 +113,12 @@ impl Cursor {
             return;
         }
         (at.chunk, at.place) = (at.chunk + 1, 0);
+        debug_assert!(
+            at.chunk <= self.starts.len(),
+            "chunks of a listing follow each other: {} after {}",
+            at.chunk,
+            self.starts.len()
+        );
         match self.starts.get_mut(at.chunk) {
             Some(start) => start.clone_from(&at.after),
             None => self.starts.push(at.after.clone()),
@@ -125,6 +137,12 @@ impl Cursor {
         if let Some((_, names)) = self.recent.iter_mut().find(|(kept, _)| *kept == at.chunk) {
             names.truncate(at.place);
             names.push(name.clone());
+            debug_assert!(
+                names.len() <= at.place + 1,
+                "the names that are kept end with the one that was passed: {} at {}",
+                names.len(),
+                at.place
+            );
         }
         at.place += 1;
         at.after = Some(name);
@@ -132,6 +150,12 @@ impl Cursor {
 }
 
 fn encode(at: &Position, name: &[u8]) -> u64 {
+    debug_assert!(
+        at.place < CHUNK && (at.chunk as u64) < 1 << (63 - PLACE_BITS - HASH_BITS),
+        "a cookie has room for place {} of chunk {}",
+        at.place,
+        at.chunk
+    );
     ((at.chunk as u64 + 1) << (PLACE_BITS + HASH_BITS))
         | ((at.place as u64) << HASH_BITS)
         | hash_of(name)

@@ -1,6 +1,32 @@
 //! The one table that turns errors of the file system into error numbers.
 
+use std::sync::LazyLock;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
 use bedplate_fs::ErrorKind;
+
+/// How often a full file system is told: programs try again and again.
+const FULL_INTERVAL: Duration = Duration::from_secs(600);
+
+/// When a full file system was last told.
+static FULL_TOLD: Told = Told(AtomicU64::new(0));
+/// What times are counted from.
+static START: LazyLock<Instant> = LazyLock::new(Instant::now);
+
+/// The time of the last message of a kind: seconds since [`START`] and 1; 0: there was none.
+struct Told(AtomicU64);
+
+impl Told {
+    /// Returns whether it is time to tell again, to one caller for each time.
+    fn is_due(&self) -> bool {
+        let now = START.elapsed().as_secs() + 1;
+        let due = |last: u64| {
+            (last == 0 || now.saturating_sub(last) >= FULL_INTERVAL.as_secs()).then_some(now)
+        };
+        self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, due).is_ok()
+    }
+}
 
 /// An error number for the kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -18,8 +44,6 @@ impl Errno {
     pub(super) const NOSYS: Self = Self(libc::ENOSYS);
     pub(super) const NOTTY: Self = Self(libc::ENOTTY);
     pub(super) const NXIO: Self = Self(libc::ENXIO);
-    pub(super) const AGAIN: Self = Self(libc::EAGAIN);
-    pub(super) const PERM: Self = Self(libc::EPERM);
     pub(super) const OPNOTSUPP: Self = Self(libc::EOPNOTSUPP);
     pub(super) const OVERFLOW: Self = Self(libc::EOVERFLOW);
     pub(super) const RANGE: Self = Self(libc::ERANGE);
@@ -59,8 +83,12 @@ impl From<bedplate_fs::Error> for Errno {
     fn from(error: bedplate_fs::Error) -> Self {
         // The kernel passes on a number only; the sentence of a failing device or medium must not
         // be lost.
-        if matches!(error.kind, ErrorKind::Io | ErrorKind::Corrupt) {
-            tracing::error!("{error}");
+        match error.kind {
+            ErrorKind::Io | ErrorKind::Corrupt => tracing::error!("{error}"),
+            ErrorKind::NoSpace if FULL_TOLD.is_due() => {
+                tracing::warn!(event = "full", "the file system is full: {error}");
+            }
+            _ => {}
         }
         Self::from(error.kind)
     }
@@ -69,6 +97,12 @@ impl From<bedplate_fs::Error> for Errno {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_full_file_system_is_told_once_in_a_while() {
+        let told = Told(AtomicU64::new(0));
+        assert!(told.is_due() && !told.is_due() && !told.is_due());
+    }
 
     #[test]
     fn the_numbers_are_those_a_program_expects() {

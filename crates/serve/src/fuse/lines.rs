@@ -1,12 +1,13 @@
 //! Threads for what an event thread must not wait for, in three lines.
 //!
-//! - I-LIN-1: a job waits only for jobs of lines before its own, and for event threads; an event thread waits for no job. So however many jobs of one line
-//!   wait, and with however few event threads, what they wait for is carried out.
+//! - I-LIN-1: a job waits only for jobs of lines before its own, and for event threads; an event
+//!   thread waits for no job. So however many jobs of one line wait, and with however few event
+//!   threads, what they wait for is carried out.
 //!
 //! | line | its jobs | what they wait for |
 //! | --- | --- | --- |
 //! | syncs | flushes, when nearly all event threads are in one already | devices |
-//! | caches | messages to the kernel about its pages and names | callers that hold a page or a directory locked: event threads, or a sync of the directory |
+//! | caches | messages to the kernel about its pages, attributes and names | a moment (`asks.rs`); callers that hold a page or a directory locked: event threads, or a sync of the directory |
 //! | control | requests of commands: checkpoints, rollbacks, tunables | callers that hold a file locked: event threads, syncs, or pages that a direct write has dropped |
 
 use bedplate_block::Workers;

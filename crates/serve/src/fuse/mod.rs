@@ -1,20 +1,23 @@
 //! The mount: a translator from the kernel's FUSE protocol onto [`bedplate_fs::FileSystem`].
 //!
 //! ```text
-//!   programs ── kernel (VFS, page cache) ── the FUSE device ── event threads: adapter.rs, one method a request
+//!   programs ── kernel (VFS, page cache) ── the FUSE device ── event threads: adapter, one method a request
 //!                                                   │  names.rs  data.rs  attrs.rs  dirs.rs  xattrs.rs: what each request means
+//!   commands ── the socket of the mount: listener.rs ─┤
 //!                                                   │  lines.rs: what may wait for the kernel or for a flush
 //!                                                   ▼
 //!                                             bedplate_fs::FileSystem, bedplate_fs::File
 //! ```
 //!
-//! The protocol library is `fuser`; no file but `adapter.rs` knows it. The kernel knows every file by its inode number, once: whatever
-//! mode an open asks for, there is one page cache, one size and one set of locks per file, so that the kernel itself keeps cached and direct
-//! opens of a file coherent. What the kernel does not do is listed in `data.rs`.
+//! The protocol library is `fuser`; no room but `adapter` knows it. The kernel knows every file
+//! by its inode number, once: whatever mode an open asks for, there is one page cache, one size and
+//! one set of locks per file, so that the kernel itself keeps cached and direct opens of a file
+//! coherent. What the kernel does not do is listed in `data.rs`.
 
 mod activity;
 mod adapter;
 mod aliases;
+mod asks;
 mod attach;
 mod attrs;
 mod buffers;
@@ -24,15 +27,16 @@ mod errno;
 #[cfg(feature = "forge")]
 mod forge;
 mod hints;
+mod lease;
 mod lines;
+mod listener;
 mod mount;
-mod mountinfo;
 mod mountpoint;
 mod names;
 mod open_files;
 mod options;
 mod privileges;
-mod requests;
+mod remount;
 mod settings;
 mod shared;
 mod sizes;
@@ -44,10 +48,12 @@ pub use attach::unmount;
 #[cfg(feature = "forge")]
 #[doc(hidden)]
 pub use forge::serve_connection;
+pub use lease::LeaseUsers;
 pub use mount::Mount;
 pub use mountpoint::{holders_of, is_dead};
 pub use options::{
     MOUNT_OPTIONS, MountOption, is_mount_option, mount_options, mount_tunables,
     unknown_mount_option,
 };
+pub use remount::{is_remount_flag, remount};
 pub use settings::{MountSettings, WriteBack};

@@ -16,12 +16,15 @@ use parking_lot::{Condvar, Mutex};
 
 use super::adapter::Session;
 use super::attach::{self, Detach, Guard};
+use super::lease::{LeaseServer, LeaseUsers};
 use super::lines::Lines;
+use super::listener::Listener;
+use super::mountpoint;
 use super::settings::MountSettings;
 use super::shared::Shared;
 use super::views::Shown;
-use super::{mountinfo, mountpoint};
-use crate::{Error, ErrorKind, Result};
+use crate::control::GroupHandle;
+use crate::{Error, ErrorKind, Result, mountinfo};
 
 /// How long an unmount waits for the last users to end, and how often it looks.
 const BUSY_PATIENCE: Duration = Duration::from_secs(1);
@@ -37,6 +40,10 @@ const FORCE_PATIENCE: Duration = Duration::from_secs(1);
 struct State {
     /// What is still to be closed when the session ends.
     open: Option<(Arc<Shared>, Option<Guard>)>,
+    /// Takes requests of commands until then.
+    listener: Option<Listener>,
+    /// Looks after processes with leases until then.
+    leases: Option<LeaseServer>,
     result: Option<Result<()>>,
 }
 
@@ -63,8 +70,24 @@ impl Mount {
     /// `MountPoint`, `Stale`, `Permission`, `Unavailable` or `Io`; the file system is left as it
     /// was, mounted in this process.
     pub fn start(fs: FileSystem, directory: &Path, settings: &MountSettings) -> Result<Self> {
+        Self::start_on(None, fs, directory, settings)
+    }
+
+    /// As [`start`](Self::start), for a volume that lies on a group of devices, which commands
+    /// reach through the mount too.
+    ///
+    /// # Errors
+    /// As [`start`](Self::start).
+    pub fn start_on(
+        group: Option<GroupHandle>,
+        fs: FileSystem,
+        directory: &Path,
+        settings: &MountSettings,
+    ) -> Result<Self> {
         let volume = fs.clone();
         let mount = Self::start_showing(fs, directory, settings, Shown::Volume)?;
+        mount.inner.listen(group);
+        mount.inner.lease();
         let inner = Arc::downgrade(&mount.inner);
         volume.before_scheduled(move || {
             if let Some(Err(error)) = inner.upgrade().map(|inner| inner.sync_pages()) {
@@ -95,7 +118,12 @@ impl Mount {
         for_read_ahead.is_mounted_on(&mountpoint, device.as_deref());
         let started = Session::open(&shared, connection, threads, may_clone_connection()).and_then(
             |session| {
-                let state = Mutex::new(State { open: Some((shared, guard)), result: None });
+                let state = Mutex::new(State {
+                    open: Some((shared, guard)),
+                    listener: None,
+                    leases: None,
+                    result: None,
+                });
                 let inner = Arc::new(Inner {
                     mountpoint: mountpoint.clone(),
                     device,
@@ -163,7 +191,7 @@ impl Mount {
         while self.is_live() {
             match attach::detach(&self.inner.mountpoint, Detach::Cleanly) {
                 Err(error) if error.kind == ErrorKind::Busy && Instant::now() < deadline => {
-                    std::thread::sleep(BUSY_STEP)
+                    std::thread::sleep(BUSY_STEP);
                 }
                 result => {
                     result?;
@@ -217,9 +245,58 @@ impl std::fmt::Debug for Mount {
 }
 
 impl Inner {
+    /// Lets commands reach the mount. One that cannot be reached is a mount all the same.
+    fn listen(&self, group: Option<GroupHandle>) {
+        let mut state = self.state.lock();
+        // It may be over already.
+        let Some((shared, _)) = &state.open else { return };
+        let started = match &self.device {
+            Some(device) => Listener::start(shared, group, device.clone()),
+            None => Err(std::io::Error::other("the list of mounts does not show it")),
+        };
+        match started {
+            Ok(listener) => state.listener = Some(listener),
+            Err(error) => {
+                let dir = self.mountpoint.display();
+                tracing::warn!(
+                    "no socket for commands: {error}; those that change {dir}, or ask about more than one file, do not reach it"
+                );
+            }
+        }
+    }
+
+    /// Hands out leases where that is wanted. A mount that cannot is a mount all the same.
+    fn lease(&self) {
+        let mut state = self.state.lock();
+        let Some((shared, _)) =
+            state.open.as_ref().filter(|(shared, _)| shared.settings.leases != LeaseUsers::Off)
+        else {
+            return;
+        };
+        let started = shared
+            .start_leases()
+            .and_then(|()| LeaseServer::start(shared).map_err(|error| error.to_string()));
+        match started {
+            Ok(server) => state.leases = Some(server),
+            Err(error) => {
+                let dir = self.mountpoint.display();
+                tracing::warn!("no leases: {error}; programs read and write through {dir}");
+            }
+        }
+    }
+
     /// Closes everything and unmounts the volume, once; `session` is how serving ended.
     fn finish(&self, session: std::io::Result<()>) {
-        let Some((shared, guard)) = self.state.lock().open.take() else { return };
+        let (open, listener) = {
+            let mut state = self.state.lock();
+            (state.open.take(), (state.listener.take(), state.leases.take()))
+        };
+        let Some((shared, guard)) = open else { return };
+        drop(listener);
+        if !matches!(shared.shown, Shown::Checkpoint(_)) {
+            shared.fs.lease_stop();
+        }
+        shared.asks.stop();
         shared.lines.stop();
         shared.views.end();
         shared.files.clear();

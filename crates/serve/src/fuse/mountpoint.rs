@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use rustix::process::geteuid;
 
 use super::attach::{self, Detach};
-use super::mountinfo::{self, MountEntry};
 use super::settings::MountSettings;
+use crate::mountinfo::{self, MountEntry};
 use crate::{Error, ErrorKind, Result};
 
 /// The file system type of our mounts.

@@ -50,7 +50,7 @@ pub(super) enum KernelPages {
 }
 
 impl OpenInode {
-    fn new(ino: InodeNo, pages_ever: &Arc<AtomicBool>) -> Self {
+    pub(super) fn new(ino: InodeNo, pages_ever: &Arc<AtomicBool>) -> Self {
         Self {
             ino,
             cached_opens: AtomicUsize::new(0),
@@ -64,7 +64,7 @@ impl OpenInode {
         }
     }
 
-    fn opened(&self, how: &How) {
+    pub(super) fn opened(&self, how: &How) {
         if !how.direct {
             self.pages_ever.store(true, SeqCst);
             self.cached_opens_ever.fetch_add(1, SeqCst);
@@ -73,14 +73,29 @@ impl OpenInode {
         }
     }
 
-    fn closed(&self, how: &How) {
+    pub(super) fn closed(&self, how: &How) {
         if !how.direct {
+            debug_assert!(
+                self.cached_opens.load(SeqCst) > 0,
+                "I-PAG-1: an open of inode {} that ends was counted",
+                self.ino.0
+            );
             self.cached_opens.fetch_sub(1, SeqCst);
+            debug_assert!(
+                self.cached_writers.load(SeqCst) >= usize::from(how.writable),
+                "I-PAG-1: an open of inode {} that ends was counted",
+                self.ino.0
+            );
             if self.cached_writers.fetch_sub(usize::from(how.writable), SeqCst) == 1 && how.writable
             {
                 self.asked_again.store(false, SeqCst);
             }
         }
+    }
+
+    /// Tells whether opens write through the kernel's page cache.
+    pub(super) fn has_cached_writers(&self) -> bool {
+        self.cached_writers.load(SeqCst) > 0
     }
 
     /// Tells whether the kernel is to ask for attributes again: once as long as there are cached
@@ -95,6 +110,11 @@ impl OpenInode {
     /// asked once the write is done: pages that come later are filled with what was written.
     pub(super) fn kernel_pages(&self) -> KernelPages {
         let ever = self.cached_opens_ever.load(SeqCst);
+        debug_assert!(
+            self.dropped_upto.load(SeqCst) <= self.cached_opens_ever.load(SeqCst),
+            "I-PAG-1: no more is dropped of inode {} than opens left behind",
+            self.ino.0
+        );
         if self.cached_opens.load(SeqCst) > 0 || self.mapped.load(SeqCst) {
             KernelPages::InUse
         } else if self.dropped_upto.load(SeqCst) == ever {
@@ -160,6 +180,13 @@ pub(super) struct OpenFile {
 }
 
 impl OpenFile {
+    /// Notes that the file is mapped: the kernel is about to have pages of it, and a lease, of which
+    /// it knows nothing, ends before (I-LEA-6).
+    pub(super) fn is_mapped(&self) {
+        self.inode.note_mapped();
+        self.file.suspend_lease();
+    }
+
     pub(super) fn count_sync(&self, took: Duration) {
         self.syncs.fetch_add(1, Relaxed);
         self.sync_wait_ns.fetch_add(u64::try_from(took.as_nanos()).unwrap_or(u64::MAX), Relaxed);
@@ -221,12 +248,8 @@ impl OpenFiles {
 
     /// Tells whether the inode has opens that write through the kernel's page cache.
     pub(super) fn has_cached_writers(&self, ino: InodeNo) -> bool {
-        let of_inode = || {
-            self.by_inode
-                .lock()
-                .get(&ino)
-                .is_some_and(|entry| entry.inode.cached_writers.load(SeqCst) > 0)
-        };
+        let of_inode =
+            || self.by_inode.lock().get(&ino).is_some_and(|entry| entry.inode.has_cached_writers());
         self.cached_writers.load(SeqCst) > 0 && of_inode()
     }
 

@@ -29,7 +29,7 @@ impl MountOption {
 }
 
 /// The options of a mount that are no tunables, in the order in which they are told.
-pub const MOUNT_OPTIONS: [MountOption; 21] = {
+pub const MOUNT_OPTIONS: [MountOption; 24] = {
     const fn flag(name: &'static str, effect: &'static str) -> MountOption {
         MountOption::new(name, None, effect)
     }
@@ -47,9 +47,16 @@ pub const MOUNT_OPTIONS: [MountOption; 21] = {
             Some("range|whole"),
             "what direct writers lock: the range they write, the default, or the whole file",
         ),
+        MountOption::new(
+            "lease",
+            Some("off|owner|USER:..."),
+            "which users' programs may read and write files on the device by themselves (bedplate run); off, the default. A lease gives its holder the whole volume",
+        ),
         flag("relatime", "access times move once a day at most, and after a change; the default"),
         flag("noatime", "access times never move"),
         flag("nodiratime", "accepted: reading a directory never moves its access time"),
+        flag("lazytime", "accepted: times that reads and writes move are always written later"),
+        flag("async", "accepted: writes are always collected, and made durable by a sync"),
         flag(
             "allow_other",
             "lets users other than the mounting one in; permissions are checked in any case",
@@ -157,6 +164,12 @@ pub fn unknown_mount_option(option: &str, more: &[MountOption]) -> Error {
     let others = MOUNT_OPTIONS.iter().chain(more).map(|option| {
         if option.value.is_some() { format!("{}=", option.name) } else { option.name.to_owned() }
     });
-    let known = tunables.chain(others).collect::<Vec<_>>().join(", ");
-    Error::new(ErrorKind::Option, format!("mount option '{option}': unknown; known are {known}"))
+    let known: Vec<String> = tunables.chain(others).collect();
+    let name = option.split_inclusive('=').next().unwrap_or(option);
+    let meant = bedplate_fs::meant(name, known.iter().map(String::as_str));
+    let known = known.join(", ");
+    Error::new(
+        ErrorKind::Option,
+        format!("mount option '{option}': unknown{meant}; known are {known}"),
+    )
 }

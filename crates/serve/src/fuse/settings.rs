@@ -2,6 +2,7 @@
 
 use bedplate_fs::{InodeLockSetting, IoMode, MountOptions, Tunable};
 
+use super::lease::LeaseUsers;
 use super::options::{EARLIER, Earlier, mount_tunables, unknown_mount_option};
 use crate::{Error, ErrorKind, Result};
 
@@ -41,6 +42,8 @@ pub struct MountSettings {
     pub suid: bool,
     /// Programs may be run.
     pub exec: bool,
+    /// Which users' programs may read and write files on the device by themselves.
+    pub leases: LeaseUsers,
     /// What [`parse`](Self::parse) has to say of options that it took: one sentence for each
     /// earlier spelling.
     pub warnings: Vec<String>,
@@ -58,6 +61,7 @@ impl Default for MountSettings {
             dev: false,
             suid: false,
             exec: true,
+            leases: LeaseUsers::Off,
             warnings: Vec::new(),
         }
     }
@@ -143,7 +147,7 @@ impl MountSettings {
     #[must_use]
     pub fn writes_back(&self, mode: IoMode) -> bool {
         match self.write_back {
-            WriteBack::Auto => mode == IoMode::Cached && !self.is_read_only(),
+            WriteBack::Auto => mode.writes_behind() && !self.is_read_only(),
             WriteBack::On => !self.is_read_only(),
             WriteBack::Off => false,
         }
@@ -167,7 +171,7 @@ impl MountSettings {
             "noexec" => self.exec = false,
             // Always so (reading a directory moves no time); the words are known because people
             // write them.
-            "default_permissions" | "defaults" | "nodiratime" => {}
+            "default_permissions" | "defaults" | "nodiratime" | "lazytime" | "async" => {}
             _ => return Ok(false),
         }
         Ok(true)
@@ -190,14 +194,15 @@ impl MountSettings {
                 fs.inode_lock = choice(
                     value,
                     &[("range", InodeLockSetting::Range), ("whole", InodeLockSetting::Whole)],
-                )?
+                )?;
             }
             "writeback" => {
                 self.write_back = choice(
                     value,
                     &[("auto", WriteBack::Auto), ("on", WriteBack::On), ("off", WriteBack::Off)],
-                )?
+                )?;
             }
+            "lease" => self.leases = LeaseUsers::parse(value)?,
             "checkpoint" if !value.is_empty() => fs.checkpoint = Some(value.as_bytes().to_vec()),
             "fsname" if !value.is_empty() => self.source = Some(value.to_string()),
             "subtype" => choice(value, &[("bedplate", ())])?,

@@ -12,13 +12,14 @@ use parking_lot::Mutex;
 
 use super::adapter::Kernel;
 use super::aliases::Aliases;
+use super::asks::Asks;
 use super::dirs::DirStream;
 use super::errno::{Answer, Errno};
 use super::hints::Hints;
+use super::lease::Desk;
 use super::lines::Lines;
 use super::open_files::{OpenFile, OpenFiles};
 use super::privileges::Privileges;
-use super::requests::Requests;
 use super::settings::MountSettings;
 use super::sizes::Visits;
 use super::table::Table;
@@ -50,7 +51,6 @@ pub(super) struct Shared {
     pub(super) aliases: Aliases,
     pub(super) privileges: Privileges,
     pub(super) lines: Lines,
-    pub(super) requests: Requests,
     /// How many syncs event threads carry out themselves, and how many they may.
     inline_syncs: AtomicUsize,
     inline_syncs_max: usize,
@@ -61,6 +61,10 @@ pub(super) struct Shared {
     pub(super) mountpoint: OnceLock<PathBuf>,
     device: OnceLock<String>,
     pub(super) visits: Visits,
+    /// Files of which the kernel is to ask for the attributes again.
+    pub(super) asks: Asks,
+    /// What programs ask for leases at, where the mount hands out any.
+    pub(super) desk: OnceLock<Desk>,
     broken: AtomicBool,
 }
 
@@ -90,13 +94,14 @@ impl Shared {
             aliases: Aliases::default(),
             privileges: Privileges::new(),
             lines,
-            requests: Requests::default(),
             inline_syncs: AtomicUsize::new(0),
             inline_syncs_max: threads.saturating_sub(2),
             kernel: Kernel::default(),
             mountpoint: OnceLock::new(),
             device: OnceLock::new(),
             visits: Visits::default(),
+            asks: Asks::default(),
+            desk: OnceLock::new(),
             broken: AtomicBool::new(false),
         }
     }
@@ -137,7 +142,8 @@ impl Shared {
         }
         catch_unwind(AssertUnwindSafe(operation)).unwrap_or_else(|_| {
             self.broken.store(true, Relaxed);
-            tracing::error!("a broken invariant in '{name}': every request is refused from now on; unmount, mount again to recover, and run a check");
+            self.fs.lease_stop();
+            tracing::error!(event = "broken", "a broken invariant in '{name}': every request is refused from now on; unmount, mount again to recover, and run a check");
             Err(Errno::IO)
         })
     }

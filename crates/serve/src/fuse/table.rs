@@ -38,6 +38,10 @@ impl<T> Table<T> {
             shard.slots.push(None);
             shard.slots.len() - 1
         });
+        debug_assert!(
+            shard.slots[slot].is_none(),
+            "a handle that is given out belongs to nothing: slot {slot} of shard {shard_index}"
+        );
         shard.slots[slot] = Some(item);
         (slot * SHARDS + shard_index) as u64
     }

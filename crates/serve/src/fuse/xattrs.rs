@@ -1,4 +1,9 @@
-//! Extended attributes, and the virtual ones below `user.bedplate.` through which any program sees and sets how a file is served.
+//! Extended attributes, and the virtual ones below `user.bedplate.` through which any program sees
+//! and sets how a file is served.
+//!
+//! They concern single files, so the permissions of the file decide. What concerns the file system
+//! goes through the socket of the mount ([`control`](crate::control)); `info` and `pid` are for
+//! programs that do not reach that, in another container for example.
 //!
 //! | name | on | read | write |
 //! | --- | --- | --- | --- |
@@ -14,16 +19,9 @@
 //! | `opens` | files | the processes that have it open, and how each open is served, JSON | no |
 //! | `trial_mode` | files | the mode it is on trial in, whatever is set | begins a trial (`XATTR_CREATE`) or lets it go on (`XATTR_REPLACE`) for ten seconds: a mode and the holder's number; removing it ends it |
 //! | `trial` | files | what became of the last trial of another mode, JSON | stores it |
-//! | `reset` | files, the root | no | any value: counters and latencies begin anew |
-//! | `activities.N` | the root | those of the files behind inode N, as many as fit, with their paths, JSON; for managers of the mount | no |
+//! | `reset` | files | no | any value: counters and latencies start from zero |
 //! | `info` | the root | what the file system tells of itself, JSON | no |
-//! | `mover` | the root | what background defragmentation does and did, JSON; with paths for managers of the mount | no |
 //! | `pid` | the root | the process that serves the mount | no |
-//! | `grow` | the root | no | any value: takes over the device's present size |
-//! | `checkpoints.EPOCH` | the root | the checkpoints of epochs after that one, as many as fit, JSON; for managers of the mount | no |
-//! | `held.EPOCHS` | the root | what deleting these would free, as in `3,7-9`; of none: all, and whether they fill the volume; likewise | no |
-//! | `schedules` | the root | the schedules of checkpoints, JSON | no |
-//! | `request.TOKEN…` | the root | parts of requests and of answers: [`requests`](super::requests) | a request about checkpoints or tunables: [`control`](crate::control) |
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -31,12 +29,9 @@ use std::time::Duration;
 use bedplate_fs::{FileKind, InodeNo, IoMode, OpenOptions};
 
 use super::errno::{Answer, Errno};
-use super::names::Caller;
 use super::open_files::OpenFile;
 use super::privileges::CAPABILITY;
-use super::requests::REQUEST;
 use super::shared::Shared;
-use crate::control;
 
 const PREFIX: &[u8] = b"user.bedplate.";
 /// The one that is stored under its own name.
@@ -51,34 +46,18 @@ const EXTENTS_MAX: usize = 460;
 const UNSUPPORTED: &[u8] = b"system.";
 
 impl Shared {
-    /// Answers with a value: when it is there, if it is the answer to a request.
-    pub(super) fn getxattr(
-        self: &Arc<Self>,
-        caller: Caller,
-        ino: InodeNo,
-        name: &[u8],
-        answer: impl FnOnce(Answer<Vec<u8>>) + Send + 'static,
-    ) {
-        let request = name.strip_prefix(PREFIX).and_then(|name| name.strip_prefix(REQUEST));
-        match request.filter(|_| ino == InodeNo::ROOT) {
-            Some(request) => self.request_value(caller, request, answer),
-            None => answer(self.run("getxattr", || self.value(caller, ino, name))),
-        }
-    }
-
-    fn value(&self, caller: Caller, ino: InodeNo, name: &[u8]) -> Answer<Vec<u8>> {
+    pub(super) fn getxattr(&self, ino: InodeNo, name: &[u8]) -> Answer<Vec<u8>> {
         if name.starts_with(UNSUPPORTED) {
             return Err(Errno::OPNOTSUPP);
         }
         match name.strip_prefix(PREFIX) {
-            Some(name) => self.virtual_value(caller, ino, name),
+            Some(name) => self.virtual_value(ino, name),
             None => Ok(self.fs.get_xattr(ino, name)?),
         }
     }
 
     pub(super) fn setxattr(
-        self: &Arc<Self>,
-        caller: Caller,
+        &self,
         ino: InodeNo,
         name: &[u8],
         value: &[u8],
@@ -88,18 +67,16 @@ impl Shared {
             return Err(Errno::OPNOTSUPP);
         }
         if let Some(name) = name.strip_prefix(PREFIX) {
-            if let Some(token) = name.strip_prefix(REQUEST).filter(|_| ino == InodeNo::ROOT) {
-                return self.take_request(caller, token, value);
-            }
             return match name {
                 b"mode" => self.set_mode(ino, value),
                 b"untorn" => self.set_untorn(ino, value),
                 b"extsize" => self.set_extent_size(ino, value),
                 b"trial_mode" => self.set_trial_mode(ino, value, flags),
                 b"trial" => self.set_trial(ino, value),
-                b"reset" if ino == InodeNo::ROOT => Ok(self.fs.reset_statistics(None)?),
-                b"reset" => Ok(self.fs.reset_statistics(Some(ino))?),
-                b"grow" if ino == InodeNo::ROOT => Ok(self.fs.grow().map(drop)?),
+                b"reset" => {
+                    self.need_file(ino)?;
+                    Ok(self.fs.reset_statistics(Some(ino))?)
+                }
                 _ => Err(Errno::OPNOTSUPP),
             };
         }
@@ -136,20 +113,7 @@ impl Shared {
         Ok(list)
     }
 
-    fn virtual_value(&self, caller: Caller, ino: InodeNo, name: &[u8]) -> Answer<Vec<u8>> {
-        if let Some(after) = name.strip_prefix(b"activities.").filter(|_| ino == InodeNo::ROOT) {
-            self.need_manager(caller)?;
-            let after = str::from_utf8(after)
-                .ok()
-                .and_then(|text| text.parse().ok())
-                .ok_or(Errno::INVAL)?;
-            return json(&self.activities_page(InodeNo(after))?);
-        }
-        if ino == InodeNo::ROOT
-            && let Some(answer) = self.checkpoint_value(caller, name)
-        {
-            return answer;
-        }
+    fn virtual_value(&self, ino: InodeNo, name: &[u8]) -> Answer<Vec<u8>> {
         if let Some(from) = name.strip_prefix(b"extents.") {
             let from: u64 =
                 str::from_utf8(from).ok().and_then(|text| text.parse().ok()).ok_or(Errno::INVAL)?;
@@ -181,9 +145,6 @@ impl Shared {
             }
             b"extent_count" => json(&self.some_open(ino)?.extent_count()?),
             b"extents" => json(&self.some_open(ino)?.extents()?),
-            b"mover" if ino == InodeNo::ROOT => {
-                json(&self.mover(self.need_manager(caller).is_ok())?)
-            }
             b"info" if ino == InodeNo::ROOT => json(&self.fs.info()),
             b"pid" if ino == InodeNo::ROOT => Ok(std::process::id().to_string().into_bytes()),
             _ => Err(Errno::NODATA),
@@ -201,26 +162,6 @@ impl Shared {
         } else {
             Err(Errno::INVAL)
         }
-    }
-
-    /// Answers what is asked about checkpoints, also on a read-only mount: asking changes nothing.
-    fn checkpoint_value(&self, caller: Caller, name: &[u8]) -> Option<Answer<Vec<u8>>> {
-        let (what, of) = match name.iter().position(|byte| *byte == b'.') {
-            Some(dot) => (&name[..dot], str::from_utf8(&name[dot + 1..]).ok()?),
-            None => (name, ""),
-        };
-        let answer = match what {
-            b"checkpoints" => of
-                .parse()
-                .map_err(|_| Errno::INVAL)
-                .map(|after| json(&control::list(&self.fs, after))),
-            b"held" => control::parse_epochs(of)
-                .ok_or(Errno::INVAL)
-                .and_then(|epochs| Ok(json(&control::held(&self.fs, &epochs)?))),
-            b"schedules" => Ok(json(&self.fs.schedules())),
-            _ => return None,
-        };
-        Some(self.need_manager(caller).and(answer).and_then(|answer| answer))
     }
 
     fn set_mode(&self, ino: InodeNo, value: &[u8]) -> Answer<()> {
@@ -250,15 +191,6 @@ impl Shared {
 
     fn need_file(&self, ino: InodeNo) -> Answer<()> {
         if self.fs.attr(ino)?.kind == FileKind::File { Ok(()) } else { Err(Errno::NODATA) }
-    }
-
-    /// Refuses requests that concern all users' files, except from root and the user that mounted the volume.
-    pub(super) fn need_manager(&self, caller: Caller) -> Answer<()> {
-        if caller.uid == 0 || caller.uid == rustix::process::geteuid().as_raw() {
-            Ok(())
-        } else {
-            Err(Errno::PERM)
-        }
     }
 
     fn set_untorn(&self, ino: InodeNo, value: &[u8]) -> Answer<()> {
@@ -304,6 +236,6 @@ fn size(value: &[u8]) -> Answer<u64> {
     bedplate_fs::parse_size(text).map_err(|_| Errno::INVAL)
 }
 
-pub(super) fn json(value: &impl serde::Serialize) -> Answer<Vec<u8>> {
+fn json(value: &impl serde::Serialize) -> Answer<Vec<u8>> {
     serde_json::to_vec(value).map_err(|_| Errno::IO)
 }

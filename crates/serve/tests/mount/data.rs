@@ -392,3 +392,40 @@ fn a_full_volume_says_so_and_is_usable_again() {
         m.finish();
     }
 }
+
+/// S-141: the kernel hands over what is dirty before a close returns, and each close waited for a
+/// write of the device.
+#[test]
+fn s_141_the_close_of_a_small_file_waits_for_no_device() {
+    let Some(m) = Mounted::new("sync=1h") else { return };
+    let before = m.device.counters();
+    for number in 0..50 {
+        fs::write(m.path(&format!("f{number}")), pattern(number, 0, 9000)).unwrap();
+    }
+    let after = m.device.counters();
+    assert_eq!((after.writes - before.writes, after.flushes - before.flushes), (0, 0), "S-141");
+    assert!(
+        m.path("f7").metadata().unwrap().blocks() * 512 >= 9000,
+        "the blocks that it will have are told"
+    );
+    // What a program appends, and another reads, while nothing has reached the device.
+    let mut file = fs::OpenOptions::new().append(true).open(m.path("f7")).unwrap();
+    file.write_all(&pattern(7, 9000, 100)).unwrap();
+    drop(file);
+    assert_eq!(fs::read(m.path("f7")).unwrap(), pattern(7, 0, 9100));
+    fs::remove_file(m.path("f8")).unwrap();
+    let durable = File::open(m.path("f9")).unwrap();
+    durable.sync_all().unwrap();
+    assert!(m.device.counters().writes > after.writes, "a sync writes");
+    drop(durable);
+    let m = m.again("sync=1h");
+    for number in (0..50).filter(|number| ![7, 8].contains(number)) {
+        assert_eq!(
+            fs::read(m.path(&format!("f{number}"))).unwrap(),
+            pattern(number, 0, 9000),
+            "{number}"
+        );
+    }
+    assert_eq!(fs::read(m.path("f7")).unwrap(), pattern(7, 0, 9100));
+    m.finish();
+}

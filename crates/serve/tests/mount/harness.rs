@@ -82,26 +82,16 @@ pub fn format_memory() -> Arc<dyn BlockDevice> {
 }
 
 /// Has the mount carry out a request of a command, and returns its answer.
-pub fn ask(root: &Path, token: &str, request: &Request) -> Answer {
-    let name = format!("user.bedplate.request.{token}");
-    let text = serde_json::to_vec(request).unwrap();
-    rustix::fs::setxattr(root, &name, &text, rustix::fs::XattrFlags::empty()).unwrap();
-    let mut answer = Vec::new();
-    loop {
-        let mut some = vec![0; 65_536];
-        let len =
-            rustix::fs::getxattr(root, format!("{name}@{}", answer.len()), &mut some).unwrap();
-        if len == 0 {
-            return serde_json::from_slice(&answer).unwrap();
-        }
-        answer.extend_from_slice(&some[..len]);
-    }
+pub fn ask(root: &Path, request: &Request) -> Answer {
+    bedplate_serve::control::ask(root, request).unwrap()
 }
 
 /// As [`ask`], for a request that must succeed.
 pub fn done(m: &Mounted, request: &Request) {
-    let answer = ask(m.root(), "done", request);
-    assert!(matches!(answer, Answer::Done(_)), "{request:?}: {answer:?}");
+    match ask(m.root(), request) {
+        Answer::Done(_) => {}
+        failed => panic!("{request:?}: {failed:?}"),
+    }
 }
 
 pub fn checkpoint(name: &str) -> Request {

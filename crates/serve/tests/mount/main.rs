@@ -4,10 +4,12 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on says where")]
 
 mod attrs;
+mod control;
 mod data;
 mod dirs;
 mod handles;
 mod harness;
+mod leases;
 mod life;
 mod locks;
 mod mixed;

@@ -113,7 +113,7 @@ fn pipes_sockets_and_device_nodes() {
     }
     let Some(m) = Mounted::new("dev") else { return };
     let node = |name: &str, kind, device| {
-        mknodat(CWD, m.path(name), kind, Mode::from_raw_mode(0o600), device).unwrap()
+        mknodat(CWD, m.path(name), kind, Mode::from_raw_mode(0o600), device).unwrap();
     };
     node("null", FileType::CharacterDevice, makedev(1, 3));
     node("disk", FileType::BlockDevice, makedev(259, 0x12345));

@@ -43,8 +43,7 @@ fn i_lin_1_rollbacks_need_no_event_thread_that_waits() {
             let (told, root) = (told.clone(), m.root().to_owned());
             // Detached, so that a hang ends with the mount.
             std::thread::spawn(move || {
-                let answer =
-                    ask(&root, &format!("{i}"), &forced_rollback("c", Some(&format!("/f{i}"))));
+                let answer = ask(&root, &forced_rollback("c", Some(&format!("/f{i}"))));
                 told.send(matches!(answer, Answer::Done(_))).unwrap_or_default();
             });
         }

@@ -118,3 +118,22 @@ fn counters_extents_and_the_volume_tell_of_themselves() {
     assert_eq!(removexattr(&path, "user.bedplate.counters"), Err(Errno::OPNOTSUPP));
     m.finish();
 }
+
+/// S-181: what concerns more than one file is asked over the socket; of the attributes of the root
+/// what `info` tells is left, and can only be read.
+#[test]
+fn s_181_attributes_of_the_root_change_nothing() {
+    let Some(m) = Mounted::new("") else { return };
+    assert_eq!(get(m.root(), "user.bedplate.pid").unwrap(), std::process::id().to_string());
+    for name in ["request.7", "grow", "reset", "info", "pid"] {
+        assert!(set(m.root(), &format!("user.bedplate.{name}"), "1").is_err(), "S-181: {name}");
+    }
+    for name in ["request.7@0", "checkpoints.0", "held", "schedules", "activities.0", "mover"] {
+        assert_eq!(
+            get(m.root(), &format!("user.bedplate.{name}")),
+            Err(Errno::NODATA),
+            "S-181: {name}"
+        );
+    }
+    m.finish();
+}

@@ -3,6 +3,7 @@
 use std::ffi::{OsStr, OsString};
 use std::fmt;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use bedplate::format_size;
@@ -10,8 +11,10 @@ use bedplate_serve::control::Request;
 use clap::Args;
 use serde::{Deserialize, Serialize};
 
+use super::links::{Leads, Link, Source, Told};
 use crate::device::Access;
 use crate::failure::{Failure, Result};
+use crate::mount::Mount;
 use crate::reach::Reach;
 use crate::render::output::Output;
 use crate::render::text;
@@ -24,7 +27,14 @@ pub struct CloneArguments {
     source: OsString,
     /// The clone's path, on the mount or from the volume's root; nothing is there yet
     new_path: PathBuf,
+    /// Leave the links of a PostgreSQL cluster as they are: the clone's table spaces are then those
+    /// of the original
+    #[arg(long)]
+    keep_links: bool,
 }
+
+/// Symbolic links that are told one by one.
+const LINKS_SHOWN_MAX: usize = 20;
 
 #[derive(Serialize, Deserialize)]
 struct Cloned {
@@ -34,21 +44,235 @@ struct Cloned {
     inodes: u64,
     extents: u64,
     shared_bytes: u64,
+    /// The symbolic links that led out of what was cloned.
+    #[serde(default)]
+    links: Vec<Told>,
 }
 
 impl CloneArguments {
     pub(super) fn run(&self, reach: &Reach, output: &Output) -> Result<()> {
         let (checkpoint, path) = split(&self.source)?;
-        let request = Request::Clone {
-            checkpoint,
-            path: bytes(reach.inside(&path)),
-            target: bytes(reach.inside_new(&self.new_path)),
+        let inside = reach.inside(&path);
+        let mut done = match reach {
+            Reach::Mounted(mount) => {
+                self.clone_with_links(mount, reach, checkpoint, inside, output)?
+            }
+            Reach::Alone(_) => {
+                clone(reach, checkpoint, inside, reach.inside_new(&self.new_path), output)?
+            }
         };
-        let done: Cloned = reach
-            .ask(&request, Access::ReadWrite, output)
-            .map_err(|failure| reach.with_places(failure))?;
-        output.show(&Cloned { path: self.new_path.clone(), ..done })
+        done.path.clone_from(&self.new_path);
+        output.show(&done)
     }
+
+    /// Clones on a mount. Where a PostgreSQL cluster keeps data behind links, what they lead to is
+    /// cloned too, of the same moment, and the links of the clone lead there.
+    fn clone_with_links(
+        &self,
+        mount: &Mount,
+        reach: &Reach,
+        checkpoint: Option<Vec<u8>>,
+        inside: PathBuf,
+        output: &Output,
+    ) -> Result<Cloned> {
+        let live = on_mount(mount, &inside);
+        let read = checkpoint
+            .as_ref()
+            .map_or_else(|| live.clone(), |name| on_mount(mount, &in_checkpoint(name, &inside)));
+        let source = Source { read: &read, live: &live, mount: &mount.dir };
+        // What is not there is refused by the clone itself, in its own words.
+        let links = if read.is_dir() { source.links()? } else { Vec::new() };
+        let (of_cluster, others): (Vec<_>, Vec<_>) =
+            links.into_iter().partition(|link| link.of_cluster && !self.keep_links);
+        let mut done = if of_cluster.is_empty() {
+            clone(reach, checkpoint, inside, reach.inside_new(&self.new_path), output)?
+        } else {
+            self.clone_cluster(mount, reach, checkpoint, inside, &of_cluster, output)?
+        };
+        done.links.extend(others.iter().map(|link| Told::new(link, None)));
+        Ok(done)
+    }
+
+    fn clone_cluster(
+        &self,
+        mount: &Mount,
+        reach: &Reach,
+        checkpoint: Option<Vec<u8>>,
+        inside: PathBuf,
+        links: &[Link],
+        output: &Output,
+    ) -> Result<Cloned> {
+        require_on_mount(links)?;
+        let new = reach.inside_new(&self.new_path);
+        if on_mount(mount, &new).symlink_metadata().is_ok() {
+            return Err(Failure::new("exists", format!("{} exists", self.new_path.display())));
+        }
+        // All parts are of one moment: of the checkpoint that was named, or of a passing one, which
+        // the next mount removes if this process cannot.
+        let passing = checkpoint
+            .is_none()
+            .then(|| format!(".clone-links-{}", std::process::id()).into_bytes());
+        if let Some(name) = &passing {
+            let create = Request::Create {
+                name: name.clone(),
+                paths: Vec::new(),
+                keep: false,
+                automatic: true,
+            };
+            let _made: serde_json::Value = reach.ask(&create, Access::ReadWrite, output)?;
+        }
+        let of = checkpoint.or_else(|| passing.clone()).unwrap_or_default();
+        let mut parts = Parts { mount, reach, output, of, new, made: Vec::new() };
+        // A table space may have come since the links were looked for: those of the moment that is
+        // cloned count.
+        let (live, read) =
+            (on_mount(mount, &inside), on_mount(mount, &in_checkpoint(&parts.of, &inside)));
+        let links = Source { read: &read, live: &live, mount: &mount.dir }.links();
+        let made = links.and_then(|links| {
+            let links: Vec<Link> = links.into_iter().filter(|link| link.of_cluster).collect();
+            require_on_mount(&links)?;
+            parts.make(inside, &links)
+        });
+        let done = made.map_err(|failure| parts.undone(failure));
+        if let Some(name) = passing {
+            let _deleted: serde_json::Value =
+                reach.ask(&Request::Delete { name }, Access::ReadWrite, output)?;
+        }
+        done
+    }
+}
+
+/// Refuses links that lead off the mount.
+fn require_on_mount(links: &[Link]) -> Result<()> {
+    let Some(link) = links.iter().find(|link| link.leads == Leads::Elsewhere) else {
+        return Ok(());
+    };
+    let (at, target) = (text::name(&link.at), text::name(&link.target));
+    let message = format!(
+        "{at} leads to {target}, off the mount, so the clone would share it with the original and a table dropped in one would be gone in \
+         both; bring it onto the volume, or say --keep-links"
+    );
+    Err(Failure::new("invalid", message))
+}
+
+/// The parts of a cluster's clone: the cluster, and what its links lead to.
+struct Parts<'a> {
+    mount: &'a Mount,
+    reach: &'a Reach,
+    output: &'a Output,
+    /// The checkpoint that all are of.
+    of: Vec<u8>,
+    /// The path of the cluster's clone, from the root of the volume; a table space's is that with
+    /// its number behind a dot.
+    new: PathBuf,
+    /// What was made so far, on the mount.
+    made: Vec<PathBuf>,
+}
+
+impl Parts<'_> {
+    /// Makes all parts. The cluster stands under a hidden name until its links lead to the others,
+    /// so that no server starts on it before.
+    fn make(&mut self, inside: PathBuf, links: &[Link]) -> Result<Cloned> {
+        let hidden = beside(&self.new, ".", ".unfinished".as_ref());
+        let mut sum = self.part(inside, hidden.clone())?;
+        let (hidden, whole) = (on_mount(self.mount, &hidden), on_mount(self.mount, &self.new));
+        for link in links {
+            let place = match &link.leads {
+                Leads::Source(within) => whole.join(within),
+                Leads::Volume(path) => {
+                    let part = beside(
+                        &beside(&self.new, "", ".".as_ref()),
+                        "",
+                        link.at.file_name().unwrap_or_default(),
+                    );
+                    let made = self.part(path.clone(), part.clone())?;
+                    (sum.inodes, sum.extents) =
+                        (sum.inodes + made.inodes, sum.extents + made.extents);
+                    sum.shared_bytes += made.shared_bytes;
+                    on_mount(self.mount, &part)
+                }
+                Leads::Elsewhere => continue,
+            };
+            point(&hidden.join(&link.at), &place)?;
+            sum.links.push(Told::new(link, Some(place)));
+        }
+        std::fs::rename(&hidden, &whole).map_err(|e| Failure::system("name", &whole, &e))?;
+        // It has its name, and its links lead to the others: nothing of it is taken back any more.
+        self.made.clear();
+        let dir = std::fs::File::open(&self.mount.dir)
+            .map_err(|e| Failure::system("open", &self.mount.dir, &e))?;
+        rustix::fs::syncfs(&dir)
+            .map_err(|e| Failure::system("sync", &self.mount.dir, &e.into()))?;
+        Ok(sum)
+    }
+
+    fn part(&mut self, inside: PathBuf, new: PathBuf) -> Result<Cloned> {
+        let path = on_mount(self.mount, &new);
+        let done = clone(self.reach, Some(self.of.clone()), inside, new, self.output)?;
+        self.made.push(path);
+        Ok(done)
+    }
+
+    /// Removes what was made before a failure, and says what could not be.
+    fn undone(&self, mut failure: Failure) -> Failure {
+        for path in self.made.iter().filter(|path| path.symlink_metadata().is_ok()) {
+            if let Err(e) = std::fs::remove_dir_all(path) {
+                failure.message = format!(
+                    "{}; {} is left of it ({}): remove it",
+                    failure.message,
+                    path.display(),
+                    crate::failure::plain(&e)
+                );
+            }
+        }
+        failure
+    }
+}
+
+/// Returns a path beside another, whose name has something before and behind.
+fn beside(path: &Path, before: &str, behind: &OsStr) -> PathBuf {
+    let mut name = OsString::from(before);
+    name.push(path.file_name().unwrap_or_default());
+    name.push(behind);
+    path.with_file_name(name)
+}
+
+/// Lets a symbolic link lead to another place; there is always a link under its name.
+fn point(link: &Path, place: &Path) -> Result<()> {
+    let mut new = link.as_os_str().to_owned();
+    new.push(".new");
+    let new = PathBuf::from(new);
+    let moved = || -> std::io::Result<()> {
+        let before = link.symlink_metadata()?;
+        std::os::unix::fs::symlink(place, &new)?;
+        std::os::unix::fs::lchown(&new, Some(before.uid()), Some(before.gid()))?;
+        std::fs::rename(&new, link)
+    };
+    moved().map_err(|e| Failure::system("point the link", link, &e))
+}
+
+/// Asks for one clone; paths are from the root of the volume.
+fn clone(
+    reach: &Reach,
+    checkpoint: Option<Vec<u8>>,
+    inside: PathBuf,
+    new: PathBuf,
+    output: &Output,
+) -> Result<Cloned> {
+    let request = Request::Clone { checkpoint, path: bytes(inside), target: bytes(new) };
+    reach.ask(&request, Access::ReadWrite, output).map_err(|failure| reach.with_places(failure))
+}
+
+/// Returns where a path from the root of the volume is on its mount.
+fn on_mount(mount: &Mount, inside: &Path) -> PathBuf {
+    mount.dir.join(inside.strip_prefix("/").unwrap_or(inside))
+}
+
+/// Returns where a path is in a checkpoint, from the root of the volume.
+fn in_checkpoint(name: &[u8], inside: &Path) -> PathBuf {
+    Path::new("/.checkpoints")
+        .join(OsStr::from_bytes(name))
+        .join(inside.strip_prefix("/").unwrap_or(inside))
 }
 
 fn bytes(path: PathBuf) -> Vec<u8> {
@@ -73,7 +297,7 @@ fn split(source: &OsStr) -> Result<(Option<Vec<u8>>, PathBuf)> {
 
 impl fmt::Display for Cloned {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { path, inodes, extents, shared_bytes } = self;
+        let Self { path, inodes, extents, shared_bytes, links } = self;
         let (what, extents) = (
             text::count_in(*inodes, "file or directory", "files and directories"),
             text::count(*extents, "extent"),
@@ -83,7 +307,14 @@ impl fmt::Display for Cloned {
             "{}: {what}, {} shared in {extents}",
             text::name(path),
             format_size(*shared_bytes)
-        )
+        )?;
+        links.iter().take(LINKS_SHOWN_MAX).try_for_each(|link| write!(f, "\n{link}"))?;
+        let more = links.len().saturating_sub(LINKS_SHOWN_MAX);
+        if more > 0 {
+            write!(f, "\nand {more} more links that lead out of the clone")
+        } else {
+            Ok(())
+        }
     }
 }
 

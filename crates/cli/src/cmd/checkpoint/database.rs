@@ -15,7 +15,7 @@
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::process::CommandExt;
-use std::process::{Child, ChildStdin, Command, Stdio};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -173,6 +173,23 @@ impl Database {
     }
 }
 
+/// Reads what a program says, line by line, on a thread of its own.
+fn lines_of(output: Option<ChildStdout>) -> Receiver<String> {
+    let (sender, lines) = channel();
+    thread::spawn(move || {
+        for line in output
+            .into_iter()
+            .flat_map(|output| BufReader::new(output).lines())
+            .map_while(std::result::Result::ok)
+        {
+            if sender.send(line).is_err() {
+                return;
+            }
+        }
+    });
+    lines
+}
+
 impl Bracket {
     fn begin(database: &Database, patience: Duration) -> Result<Self> {
         if let Database::Sqlite(path) = database {
@@ -200,19 +217,7 @@ impl Bracket {
                 format!("cannot run '{program}', which asks {} to wait: {}; install it, or leave --database out", database.name(), plain(&error)),
             )
         })?;
-        let (sender, lines) = channel();
-        let output = child.stdout.take();
-        thread::spawn(move || {
-            for line in output
-                .into_iter()
-                .flat_map(|output| BufReader::new(output).lines())
-                .map_while(std::result::Result::ok)
-            {
-                if sender.send(line).is_err() {
-                    return;
-                }
-            }
-        });
+        let lines = lines_of(child.stdout.take());
         let errors = child.stderr.take();
         let complaints = thread::spawn(move || {
             let mut text = String::new();

@@ -183,7 +183,7 @@ impl fmt::Display for Blocks {
         match self.size_before_bytes {
             None => writeln!(f, ", it was not there before")?,
             Some(before) if before != self.size_bytes => {
-                writeln!(f, ", it had {}", format_size(before))?
+                writeln!(f, ", it had {}", format_size(before))?;
             }
             Some(_) => writeln!(f)?,
         }

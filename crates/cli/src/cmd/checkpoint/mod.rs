@@ -4,6 +4,7 @@
 pub mod clone;
 mod database;
 pub mod diff;
+mod links;
 mod postgres;
 mod schedule;
 pub mod show;
@@ -272,7 +273,7 @@ fn policy(target: &Target, policy: Option<&String>, output: &Output) -> Result<(
         )?;
     }
     let told = match &reach {
-        Reach::Mounted(mount) => live::get_json(&mount.dir, live::INFO)?.unwrap_or_default(),
+        Reach::Mounted(mount) => live::info(mount)?,
         Reach::Alone(volume) => volume.with(Access::ReadOnly, output, |fs| {
             Ok(serde_json::to_value(fs.info()).unwrap_or_default())
         })?,

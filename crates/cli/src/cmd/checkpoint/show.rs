@@ -83,16 +83,7 @@ impl Checkpoint {
 
 /// Returns all checkpoints, oldest first.
 pub fn all(reach: &Reach, output: &Output) -> Result<Vec<Checkpoint>> {
-    let mut checkpoints: Vec<Checkpoint> = Vec::new();
-    loop {
-        let after = checkpoints.last().map_or(0, |last| last.epoch);
-        let more: Vec<Checkpoint> =
-            reach.ask(&Request::List { after }, Access::ReadOnly, output)?;
-        if more.is_empty() {
-            return Ok(checkpoints);
-        }
-        checkpoints.extend(more);
-    }
+    reach.ask(&Request::List, Access::ReadOnly, output)
 }
 
 /// Asks what deleting checkpoints would free; of none: what all hold.
@@ -106,12 +97,8 @@ pub fn held(reach: &Reach, epochs: Vec<u32>, output: &Output) -> Result<Held> {
 /// There is none.
 pub fn find<'a>(checkpoints: &'a [Checkpoint], name: &OsString) -> Result<&'a Checkpoint> {
     let same = |checkpoint: &Checkpoint| checkpoint.name() == name.as_bytes();
-    let missing = || {
-        Failure::new(
-            "not_found",
-            format!("there is no checkpoint '{}'", name.as_bytes().escape_ascii()),
-        )
-    };
+    let missing =
+        || Failure::new("not_found", format!("there is no checkpoint '{}'", text::name(name)));
     checkpoints.iter().find(|checkpoint| same(checkpoint)).ok_or_else(missing)
 }
 

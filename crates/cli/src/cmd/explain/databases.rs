@@ -71,14 +71,25 @@ impl Advice {
     }
 }
 
+/// Returns whether a file or directory is a database's log, by the names that databases give: its
+/// records are whole or left out by their own checksums, and untorn pages cost it and gain nothing.
+pub fn is_log(path: &std::path::Path) -> bool {
+    let is_log = |name: &str| {
+        matches!(name, "pg_wal" | "pg_xlog" | "#innodb_redo")
+            || name.starts_with("ib_logfile")
+            || name.ends_with("-wal")
+            || name.ends_with("-journal")
+    };
+    path.components().any(|part| part.as_os_str().to_str().is_some_and(is_log))
+}
+
 /// Returns the lines for a file, or for what is created in a directory, that is served in `mode`
 /// (`None`: not known).
 pub fn of(path: &str, untorn: Option<Untorn>, mode: Option<IoMode>) -> Vec<Advice> {
     // S-58 speaks of writes past the caches; a cache writes its pages when and in which pieces it
     // likes.
-    let unit = untorn
-        .map(|untorn| untorn.bytes)
-        .filter(|_| mode.is_none_or(|mode| mode != IoMode::Cached));
+    let unit =
+        untorn.map(|untorn| untorn.bytes).filter(|_| mode.is_none_or(|mode| !mode.writes_behind()));
     let why_not = match untorn {
         Some(_) if unit.is_none() => format!(
             "it is served as cached, where pages can tear all the same; bedplate mode {path} concurrent ends that, and on a mount costs more than this setting does"
@@ -184,6 +195,17 @@ mod tests {
                 [postgresql, innodb, "PRAGMA journal_mode = WAL"],
                 "{bytes:?} {mode:?}"
             );
+        }
+    }
+
+    /// Once `explain` of pg_wal advised to write it untorn, which the guide warns of.
+    #[test]
+    fn logs_are_known_by_their_names() {
+        for log in ["/mnt/pg/pg_wal", "/mnt/pg/pg_wal/00000001", "/d/a.db-wal", "/d/ib_logfile0"] {
+            assert!(is_log(log.as_ref()), "{log}");
+        }
+        for other in ["/mnt/pg/base/1/2", "/mnt/walnut.db", "/d/pg_wal.old"] {
+            assert!(!is_log(other.as_ref()), "{other}");
         }
     }
 

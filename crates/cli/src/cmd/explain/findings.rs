@@ -68,6 +68,8 @@ const EXTENT_BYTES_SMALL: u64 = 1 << 20;
 const EXTENTS_MANY: usize = 8;
 /// Below this share of hits a cache costs more than it gives.
 const HITS_FEW: f64 = 0.2;
+/// What fewer of a hundred writes did is no finding.
+const SHARE_PERCENT_MIN: u64 = 1;
 /// From so many reads on a share says something.
 const READS_MANY: u64 = 100;
 
@@ -149,7 +151,11 @@ fn mixed(told: &FileFacts) -> Option<Finding> {
             "{count} I/Os that asked for more were served as cached, because the file was open in conflicting modes; {since}"
         ),
         cost: "they went one writer at a time, like those of an ordinary file".to_owned(),
-        who: names(told.opens.iter().filter(|open| open.requested_mode == IoMode::Cached.name())),
+        who: names(
+            told.opens
+                .iter()
+                .filter(|open| open.requested_mode.parse().is_ok_and(IoMode::writes_behind)),
+        ),
         change,
     })
 }
@@ -181,7 +187,7 @@ fn poor_cache(told: &FileFacts) -> Option<Finding> {
     let counters = &told.activity.counters;
     let through = counters.cache_hits + counters.cache_misses;
     let ratio = counters.cache_hits as f64 / through.max(1) as f64;
-    let serves = told.activity.effective_mode == Some(IoMode::ConcurrentCache);
+    let serves = told.activity.effective_mode.is_some_and(IoMode::writes_through);
     (serves && through >= READS_MANY && ratio < HITS_FEW).then(|| Finding {
         kind: "poor_cache",
         count: counters.cache_misses,
@@ -208,8 +214,8 @@ fn fragmented(told: &FileFacts) -> Option<Finding> {
             cost: "an I/O that spans extents is several on the device".to_owned(),
             who: Vec::new(),
             change: format!(
-                "give the next file its place first, and copy into it: bedplate preallocate NEW {}",
-                told.activity.size_bytes
+                "put it together while it is in use: bedplate defrag {}; and let what is created beside it lie in longer runs: bedplate extent-size DIR SIZE",
+                told.path
             ),
         }
     })
@@ -218,7 +224,12 @@ fn fragmented(told: &FileFacts) -> Option<Finding> {
 fn of_reason(told: &FileFacts, reason: Reason) -> Option<Finding> {
     let count = Some(told.activity.counters.reason(reason)).filter(|count| *count > 0)?;
     // One that failed for want of space was a write too.
-    let writes = told.activity.counters.writes.max(count);
+    let counters = &told.activity.counters;
+    let writes = counters.writes.max(count);
+    let of = if reason == Reason::Tail { counters.reads + writes } else { writes };
+    if u128::from(count) * 100 < u128::from(of) * u128::from(SHARE_PERCENT_MIN) {
+        return None;
+    }
     let (what, cost, change) = match reason {
         Reason::Extend => (
             format!("{count} of {writes} writes made the file longer"),
@@ -366,9 +377,14 @@ mod tests {
             [Reason::Extend, Reason::Hole, Reason::Unwritten, Reason::Shared, Reason::Tail]
         {
             assert_eq!(
-                kinds(&told(|told| told.activity.counters.reasons[reason as usize] = 1)),
+                kinds(&told(|told| told.activity.counters.reasons[reason as usize] = 20)),
                 [reason.name()]
             );
+            let few = told(|told| {
+                told.activity.counters.writes = 21_844;
+                told.activity.counters.reasons[reason as usize] = 64;
+            });
+            assert!(kinds(&few).is_empty(), "64 of 21,844 are no finding: {}", reason.name());
         }
         assert_eq!(
             kinds(&told(|told| (
@@ -378,7 +394,9 @@ mod tests {
             ) = (10, 9, 1))),
             ["dirty_sync"]
         );
-        assert_eq!(kinds(&told(|told| told.extents = 1000)), ["fragmented"]);
+        let scattered = told(|told| told.extents = 1000);
+        assert_eq!(kinds(&scattered), ["fragmented"]);
+        assert!(of(&scattered)[0].change.contains("bedplate defrag /mnt/f"));
         let cache = |hits| {
             told(|told| {
                 told.activity.effective_mode = Some(IoMode::ConcurrentCache);

@@ -10,6 +10,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use bedplate::{FileActivity, IoMode, format_size};
+use bedplate_serve::control::Request;
 use clap::Args;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -122,7 +123,7 @@ struct Brief {
 
 pub fn run(arguments: &Arguments, output: &Output) -> Result<()> {
     let mount = live::require_mount(&arguments.path)?;
-    let info = live::get_json(&mount.dir, live::INFO)?.unwrap_or_default();
+    let info = live::info(&mount)?;
     if mount::canonical(&arguments.path)?.is_dir() {
         output.show(&of_mount(&arguments.path, &mount, &info)?)
     } else {
@@ -219,6 +220,9 @@ fn mode_from(path: &Path, told: &FileFacts, info: &Value) -> Result<String> {
 
 /// Returns what a database may be told of a file, or of what is created in a directory.
 fn advice(path: &Path, mode: Option<IoMode>) -> Result<Vec<Advice>> {
+    if databases::is_log(path) {
+        return Ok(Vec::new());
+    }
     let untorn =
         live::get(path, live::UNTORN)?.and_then(|text| crate::cmd::mark::untorn::read(&text));
     Ok(databases::of(&text::quoted(path), untorn, mode))
@@ -288,7 +292,7 @@ fn of_mount(path: &Path, mount: &Mount, info: &Value) -> Result<OfMount> {
 
 /// Returns what there is to warn of checkpoints, where the caller may ask.
 fn warning_of(mount: &Mount) -> Option<String> {
-    live::get_as::<Held>(&mount.dir, live::HELD).ok().flatten()?.warning
+    live::ask::<Held>(mount, &Request::Held { epochs: Vec::new() }).ok()?.warning
 }
 
 impl fmt::Display for OfFile {

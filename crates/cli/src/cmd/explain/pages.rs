@@ -121,7 +121,7 @@ impl Below {
             .and_then(|text| crate::cmd::mark::untorn::read(&text))
             .map_or(0, |untorn| untorn.bytes);
         let mode = live::get(path, live::MODE)?.and_then(|mode| mode.parse().ok()).or(mount_mode);
-        let cached = mode == Some(IoMode::Cached);
+        let cached = mode.is_some_and(IoMode::writes_behind);
         if unit >= page && !cached {
             return Ok(());
         }

@@ -9,13 +9,23 @@ use super::findings::Finding;
 use crate::daemon::control;
 use crate::daemon::scrubbed::{Differing, ScrubStatus, at};
 use crate::mount::Mount;
-use crate::mount::live;
 use crate::render::text;
 
 /// Returns how scrubs stand on the group that a mount is of; `None` where it is of none, or its
 /// daemon does not tell this user.
 pub fn of_mount(mount: &Mount) -> Option<ScrubStatus> {
-    control::status_of(live::get(&mount.dir, live::PID).ok()??.parse().ok()?)?.scrub
+    control::status_of(mount)?.scrub
+}
+
+/// Returns where extents lie on the volume.
+fn runs_of(extents: &[Value]) -> Vec<(u64, u64)> {
+    extents
+        .iter()
+        .filter_map(|extent| {
+            let start = extent.get("volume_offset")?.as_u64()?;
+            Some((start, start + extent.get("len")?.as_u64()?))
+        })
+        .collect()
 }
 
 /// Returns what was found where a file lies, or lay then.
@@ -31,13 +41,7 @@ pub fn of_file(
             path.strip_prefix(&mount.dir).unwrap_or(path).as_os_str().as_encoded_bytes()
         )
     );
-    let runs: Vec<(u64, u64)> = extents
-        .iter()
-        .filter_map(|extent| {
-            let start = extent.get("volume_offset")?.as_u64()?;
-            Some((start, start + extent.get("len")?.as_u64()?))
-        })
-        .collect();
+    let runs = runs_of(extents);
     let concerns = |one: &Differing| {
         let (from, to) = (one.address, one.address.saturating_add(one.len));
         let lies_there = || runs.iter().any(|(start, end)| from < *end && *start < to);

@@ -63,7 +63,9 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<()> {
     let by = untorn.map(|untorn| if untorn.by_device { "device" } else { "redirect" });
     let torn_all_the_same = match PathArg::parse(&arguments.file) {
         PathArg::Live(path) if untorn.is_some() && !path.is_dir() => {
-            live::get(&path, live::EFFECTIVE_MODE)?.as_deref() == Some(IoMode::Cached.name())
+            live::get(&path, live::EFFECTIVE_MODE)?
+                .and_then(|mode| mode.parse().ok())
+                .is_some_and(IoMode::writes_behind)
         }
         _ => false,
     };
@@ -86,7 +88,7 @@ impl fmt::Display for UntornUnit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (self.untorn_bytes, self.by) {
             (Some(bytes), Some(by)) => {
-                write!(f, "{}: {} untorn, by {by}", self.path, format_size(bytes.into()))?
+                write!(f, "{}: {} untorn, by {by}", self.path, format_size(bytes.into()))?;
             }
             _ => write!(f, "{}: what the device writes untorn by itself", self.path)?,
         }

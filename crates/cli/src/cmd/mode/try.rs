@@ -1,6 +1,6 @@
 //! `bedplate mode try FILE MODE [--for DURATION] [--keep-if CONDITION]…`
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -48,21 +48,7 @@ const RENEWED_EVERY: Duration = Duration::from_secs(1);
 
 pub fn run(arguments: &Arguments, output: &Output) -> Result<()> {
     let path = &arguments.file;
-    if let PathArg::Inside { volume, .. } = PathArg::parse(path) {
-        return Err(Failure::usage(format!(
-            "{} is not mounted: a trial needs programs that use the file",
-            volume.display()
-        )));
-    }
-    if live::require_mount(path)?.read_only {
-        return Err(Failure::new(
-            "read_only",
-            format!(
-                "{} lies on a mount that is read-only: its mode cannot be changed",
-                path.display()
-            ),
-        ));
-    }
+    refuse_unfit(path)?;
     let file = OnTrial::open(path)?;
     let mode_before = file.mode()?;
     let served_before = file.served()?;
@@ -77,7 +63,8 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<()> {
     let Some(before) = measure(arguments, &file, &interrupted)? else {
         return Err(stopped("before anything was changed"));
     };
-    let cached = served_before == IoMode::Cached.name() || arguments.mode == IoMode::Cached;
+    let cached =
+        served_before.parse().is_ok_and(IoMode::writes_behind) || arguments.mode.writes_behind();
     let mut trial = Trial {
         began,
         mode_before,
@@ -112,6 +99,26 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<()> {
     ended?;
     file.store(&trial)?;
     output.show(&trial)
+}
+
+/// Refuses a file that no trial can be made with.
+fn refuse_unfit(path: &Path) -> Result<()> {
+    if let PathArg::Inside { volume, .. } = PathArg::parse(path) {
+        return Err(Failure::usage(format!(
+            "{} is not mounted: a trial needs programs that use the file",
+            volume.display()
+        )));
+    }
+    if live::require_mount(path)?.read_only {
+        return Err(Failure::new(
+            "read_only",
+            format!(
+                "{} lies on a mount that is read-only: its mode cannot be changed",
+                path.display()
+            ),
+        ));
+    }
+    Ok(())
 }
 
 /// Measures in the other mode, and judges.

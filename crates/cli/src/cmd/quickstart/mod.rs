@@ -115,7 +115,7 @@ impl Tour<'_> {
     fn mount_targets(&self) -> Result<Targets> {
         let dir = self.place.dir.display();
         self.open(IoMode::ALL.map(|mode| {
-            let caching = if mode == IoMode::Cached { "buffered" } else { "direct" };
+            let caching = if mode.writes_behind() { "buffered" } else { "direct" };
             format!("{mode}=path:{dir},{caching},mode={mode}")
         }))
     }

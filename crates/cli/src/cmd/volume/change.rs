@@ -3,13 +3,14 @@
 use std::path::{Path, PathBuf};
 
 use bedplate::Id;
+use bedplate_serve::control::GroupRequest;
 use clap::Args;
 
-use crate::daemon::control::{self, Reply, Request};
+use crate::daemon::control::{self, Reply};
 use crate::daemon::status::Status;
 use crate::device::Access;
 use crate::device::group::{self, Located};
-use crate::device::newcomer::Newcomer;
+use crate::device::newcomer;
 use crate::failure::{Failure, Result};
 use crate::render::output::Output;
 use crate::render::progress;
@@ -132,7 +133,7 @@ pub fn add(arguments: &AddArguments, output: &Output) -> Result<()> {
     tell(
         control::request(
             &located,
-            &Request::Add(Newcomer::new(&arguments.device, arguments.force)?),
+            &GroupRequest::Add(newcomer::named(&arguments.device, arguments.force)?),
         )?,
         output,
     )
@@ -143,7 +144,7 @@ pub fn spare(arguments: &SpareArguments, output: &Output) -> Result<()> {
     tell(
         control::request(
             &located,
-            &Request::Spare(Newcomer::new(&arguments.device, arguments.force)?),
+            &GroupRequest::Spare(newcomer::named(&arguments.device, arguments.force)?),
         )?,
         output,
     )
@@ -154,9 +155,9 @@ pub fn replace(arguments: &ReplaceArguments, output: &Output) -> Result<()> {
     let member = index_of(&located, &arguments.member)?;
     let reply = control::request(
         &located,
-        &Request::Replace(
+        &GroupRequest::Replace(
             id_of(&located, member),
-            Newcomer::new(&arguments.device, arguments.force)?,
+            newcomer::named(&arguments.device, arguments.force)?,
         ),
     )?;
     forget(&located, member, &reply);
@@ -179,7 +180,10 @@ pub fn unrelocate(arguments: &UnrelocateArguments, output: &Output) -> Result<()
         };
         last = Some(control::request(
             &located,
-            &Request::Unrelocate(id_of(&located, member), Newcomer::new(&path, arguments.force)?),
+            &GroupRequest::Unrelocate(
+                id_of(&located, member),
+                newcomer::named(&path, arguments.force)?,
+            ),
         )?);
     }
     let nothing = || {
@@ -215,10 +219,10 @@ pub fn remove(arguments: &RemoveArguments, output: &Output) -> Result<()> {
     let located = group::named(&arguments.group)?;
     if let Some((path, member)) = outdated(&located, &arguments.member) {
         group::take_label_off(&path, member)?;
-        return tell(control::request(&located, &Request::Status { reset: false })?, output);
+        return tell(control::request(&located, &GroupRequest::Status { reset: false })?, output);
     }
     let member = index_of(&located, &arguments.member)?;
-    let reply = control::request(&located, &Request::Remove(id_of(&located, member)))?;
+    let reply = control::request(&located, &GroupRequest::Remove(id_of(&located, member)))?;
     forget(&located, member, &reply);
     tell(reply, output)
 }
@@ -244,7 +248,6 @@ pub fn tell(reply: Reply, output: &Output) -> Result<()> {
     match reply {
         Reply::Status(status) => output.show(&*status),
         Reply::Scrubbed(scrubbed) => output.show(&*scrubbed),
-        Reply::Failed(failure) => Err(failure),
     }
 }
 

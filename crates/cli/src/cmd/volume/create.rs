@@ -86,10 +86,6 @@ impl LayoutName {
             Self::Raid5 => Shape::Raid5,
         }
     }
-
-    fn is_striped(self) -> bool {
-        !matches!(self, Self::Concat | Self::Mirror)
-    }
 }
 
 /// Reads the size of an image that is to be a member.
@@ -160,7 +156,7 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<()> {
 /// Refuses options that this layout has no use for.
 fn refuse_idle_options(arguments: &Arguments) -> Result<()> {
     let idle = match arguments.layout {
-        _ if arguments.unit.is_some() && !arguments.layout.is_striped() => {
+        _ if arguments.unit.is_some() && !arguments.layout.shape().is_striped() => {
             "--unit says how a stripe is dealt out"
         }
         LayoutName::StripeMirror | LayoutName::MirrorStripe => return Ok(()),
@@ -229,18 +225,18 @@ fn warn(arguments: &Arguments) {
             text::count(columns as u64, "column")
         );
     }
-    if matches!(arguments.layout, LayoutName::Concat | LayoutName::Stripe) && members > 1 {
+    if !arguments.layout.shape().is_redundant() && members > 1 {
         tracing::warn!(
             "there is one copy of everything: the death of any one member loses the volume"
         );
     }
-    if arguments.layout.is_striped() && !arguments.unit().is_multiple_of(4096) {
+    if arguments.layout.shape().is_striped() && !arguments.unit().is_multiple_of(4096) {
         tracing::warn!(
             "a unit of {} is not a multiple of 4 KiB, the usual block of a file system: blocks will lie on two members",
             format_size(arguments.unit())
         );
     }
-    if arguments.layout == LayoutName::Raid5 && arguments.log.is_empty() {
+    if arguments.layout.shape().has_parity() && arguments.log.is_empty() {
         tracing::warn!(
             "the intent log lies on the RAID-5: each of its small writes reads old data and parity, and writes and flushes the parity log \
              on two members before it is done; give it a mirror of its own with --log"
@@ -249,7 +245,7 @@ fn warn(arguments: &Arguments) {
     let sizes: Vec<u64> = arguments.members.iter().filter_map(|path| size_of(path)).collect();
     if let (Some(least), Some(most)) = (sizes.iter().min(), sizes.iter().max())
         && least != most
-        && arguments.layout != LayoutName::Concat
+        && arguments.layout.shape().needs_equal_members()
     {
         let (least, most) = (format_size(*least), format_size(*most));
         tracing::warn!(

@@ -1,4 +1,5 @@
-//! `bedplate volume create|list|show|import|export|add|spare|replace|unrelocate|remove|relayout|grow|shrink|scrub|stat|tune`
+//! `bedplate volume
+//! create|list|show|import|export|add|spare|replace|unrelocate|remove|relayout|grow|shrink|scrub|stat|tune|wait`
 
 mod change;
 mod create;
@@ -6,6 +7,7 @@ mod relayout;
 mod scrub;
 mod show;
 mod tune;
+mod wait;
 
 use clap::Subcommand;
 
@@ -31,13 +33,15 @@ pub enum Command {
     Scrub(scrub::Arguments),
     Stat(show::StatArguments),
     Tune(tune::Arguments),
+    Wait(wait::Arguments),
 }
 
 pub fn run(command: &Command, output: &Output) -> Result<Exit> {
     match command {
         Command::Create(arguments) => create::run(arguments, output),
-        Command::List(arguments) => show::list(arguments, output),
-        Command::Show(arguments) => show::run(arguments, output),
+        Command::List(arguments) => return show::list(arguments, output),
+        Command::Show(arguments) => return show::run(arguments, output),
+        Command::Wait(arguments) => return wait::run(arguments, output),
         Command::Import(arguments) => change::import(arguments, output),
         Command::Export(arguments) => change::export(arguments, output),
         Command::Add(arguments) => change::add(arguments, output),

@@ -1,17 +1,20 @@
 //! `bedplate volume relayout|grow|shrink`
 
+use std::io::{self, BufRead, IsTerminal};
 use std::path::PathBuf;
 
-use bedplate::{Shape, parse_size};
+use bedplate::{Role, Shape, parse_size};
+use bedplate_serve::control::{GroupRequest, RelayoutRequest, RelayoutTarget};
 use clap::{Args, ValueEnum};
 
 use super::change::{id_of, index_of, tell};
 use super::create::LayoutName;
-use crate::daemon::control::{self, RelayoutRequest, RelayoutTarget, Request};
+use crate::daemon::control;
 use crate::device::group;
 use crate::failure::{Failure, Result};
 use crate::render::output::Output;
 use crate::render::progress::Bytes;
+use crate::render::text;
 
 /// Lay a volume out anew while it is in use: columns, stripe unit, plexes; what is not said stays
 /// as it is
@@ -45,6 +48,9 @@ pub struct Arguments {
     /// The most that moves at once, 4M unless set: writes to it wait meanwhile
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     step: Option<u64>,
+    /// Go on where the new layout survives the loss of fewer members than the present one
+    #[arg(long)]
+    yes: bool,
     /// Let it wait where it is
     #[arg(long, conflicts_with_all = ["resume", "reverse", "layout", "columns", "unit", "plexes", "step", "without"])]
     pause: bool,
@@ -110,13 +116,46 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<()> {
         (true, _, _) => RelayoutRequest::Pause(true),
         (_, true, _) => RelayoutRequest::Pause(false),
         (_, _, true) => RelayoutRequest::Reverse,
-        _ if says_something => RelayoutRequest::Begin(target),
+        _ if says_something => {
+            confirm_fewer_losses(arguments)?;
+            RelayoutRequest::Begin(target)
+        }
         _ => {
             let hint = "say what shall change: --layout, --columns, --unit, --plexes or --without; or --pause, --resume or --reverse; 'volume show' tells how far it is";
             return Err(Failure::usage(hint));
         }
     };
     ask(&arguments.group, request, output)
+}
+
+/// Refuses a layout that survives less than the present one, until it is said that this is meant.
+fn confirm_fewer_losses(arguments: &Arguments) -> Result<()> {
+    let located = group::named(&arguments.group)?;
+    let role = if arguments.volume == VolumeName::Log { Role::Log } else { Role::Data };
+    let Some(volume) = located.config.volume(role) else { return Ok(()) };
+    let (now, copies) = (volume.layout.losses_survived(), volume.layout.copies());
+    let next = match (arguments.layout, arguments.plexes) {
+        (Some(layout), plexes) => layout.shape().losses_survived(plexes.unwrap_or(copies.max(2))),
+        (None, Some(plexes)) => plexes.saturating_sub(1),
+        (None, None) => now,
+    };
+    if next >= now || arguments.yes {
+        return Ok(());
+    }
+    let name = &located.config.name;
+    let survives = |losses| match losses {
+        0 => "the loss of no member".to_owned(),
+        losses => format!("the loss of {}", text::count(losses as u64, "member")),
+    };
+    let what = format!("group {name} survives {} now, and then {}", survives(now), survives(next));
+    if io::stdin().is_terminal() && io::stderr().is_terminal() {
+        eprint!("{what}. Go on (yes or no)? ");
+        let mut answer = String::new();
+        if io::stdin().lock().read_line(&mut answer).is_ok() && answer.trim() == "yes" {
+            return Ok(());
+        }
+    }
+    Err(Failure::new("not_confirmed", format!("{what}: add --yes where that is meant")))
 }
 
 pub fn grow(arguments: &GrowArguments, output: &Output) -> Result<()> {
@@ -150,7 +189,7 @@ fn ask(group: &std::path::Path, request: RelayoutRequest, output: &Output) -> Re
     let located = group::named(group)?;
     let (mut bar, mut before) = (None, 0);
     let reply =
-        control::request_with(&located, &Request::Relayout(request), &mut |moved, total| {
+        control::request_with(&located, &GroupRequest::Relayout(request), &mut |moved, total| {
             let bar = bar.get_or_insert_with(|| Bytes::new(output, "moving", total));
             bar.advance(moved.saturating_sub(before));
             before = moved;

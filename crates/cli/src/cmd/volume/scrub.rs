@@ -3,10 +3,11 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use bedplate_serve::control::GroupRequest;
 use clap::Args;
 
 use super::change::tell;
-use crate::daemon::control::{self, Reply, Request};
+use crate::daemon::control::{self, Reply};
 use crate::device::group;
 use crate::failure::{Exit, Failure, Result};
 use crate::render::output::Output;
@@ -47,13 +48,16 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Exit> {
     if let Some(every) = arguments.every {
         let every_s = if let Every::Each(every) = every { Some(every.as_secs()) } else { None };
         tell(
-            control::request(&located, &Request::ScrubEvery { every_s, repair: arguments.repair })?,
+            control::request(
+                &located,
+                &GroupRequest::ScrubEvery { every_s, repair: arguments.repair },
+            )?,
             output,
         )?;
         return Ok(Exit::Done);
     }
     let reply = progress::during(output, "comparing copies", || {
-        control::request(&located, &Request::Scrub { repair: arguments.repair })
+        control::request(&located, &GroupRequest::Scrub { repair: arguments.repair })
     })?;
     let Reply::Scrubbed(scrubbed) = reply else {
         return Err(Failure::new("io", "the answer is not that of a scrub"));

@@ -1,21 +1,25 @@
 //! `bedplate volume list|show|stat`
 
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use bedplate::{format_size, parse_duration};
+use bedplate_serve::control::GroupRequest;
 use clap::Args;
 use serde::Serialize;
 
-use crate::daemon::control::{self, Reply, Request};
+use crate::daemon::control::{self, Reply};
 use crate::daemon::status::Status;
 use crate::device::group::{self, Located};
-use crate::failure::{Failure, Result};
+use crate::failure::{Exit, Failure, Result};
 use crate::render::output::Output;
 use crate::render::text;
 
 /// List the groups on block devices, in BEDPLATE_DEVICES and in directories
+///
+/// Ends with exit code 0 where all are whole, 1 where one is degraded or being rebuilt, 4 where one
+/// is broken or refused.
 #[derive(Debug, Args)]
 pub struct ListArguments {
     /// Directories with image files; the present one when none is named
@@ -23,6 +27,9 @@ pub struct ListArguments {
 }
 
 /// Show a group: its layout, its members and their states
+///
+/// Ends with exit code 0 where the group is whole, 1 where it is degraded or being rebuilt, 4 where
+/// it is broken or refused.
 #[derive(Debug, Args)]
 pub struct Arguments {
     /// Any member, group:NAME, or where it is mounted
@@ -58,7 +65,7 @@ struct Groups {
     groups: Vec<Status>,
 }
 
-pub fn list(arguments: &ListArguments, output: &Output) -> Result<()> {
+pub fn list(arguments: &ListArguments, output: &Output) -> Result<Exit> {
     let here = [PathBuf::from(".")];
     let directories =
         if arguments.directories.is_empty() { &here[..] } else { &arguments.directories };
@@ -73,8 +80,10 @@ pub fn list(arguments: &ListArguments, output: &Output) -> Result<()> {
         refused: group::why_not(located).filter(|_| !group::holder::is_open(located)),
         ..of_labels(located)
     };
-    let groups = group::all(directories)?.iter().map(closed).collect();
-    output.show(&Groups { groups })
+    let groups: Vec<Status> = group::all(directories)?.iter().map(closed).collect();
+    let worst = Exit::worst(groups.iter().map(Status::exit));
+    output.show(&Groups { groups })?;
+    Ok(worst)
 }
 
 /// Tells of a group by its labels, with the paths at which the members are now.
@@ -89,12 +98,17 @@ fn of_labels(located: &Located) -> Status {
     status
 }
 
-pub fn run(arguments: &Arguments, output: &Output) -> Result<()> {
-    let mut located = group::named(&arguments.group)?;
-    let live = control::ask_if_open(&located)?;
+pub fn run(arguments: &Arguments, output: &Output) -> Result<Exit> {
+    shown(&arguments.group, output)
+}
+
+/// Shows a group; returns how it is.
+pub fn shown(path: &Path, output: &Output) -> Result<Exit> {
+    let mut located = group::named(path)?;
+    let live = control::ask_if_open(&located);
     if live.is_some() {
         // A member may have left because it was asked.
-        located = group::named(&arguments.group).unwrap_or(located);
+        located = group::named(path).unwrap_or(located);
     }
     let mut status = of_labels(&located);
     if let Some(live) = live {
@@ -115,7 +129,8 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<()> {
     } else if !group::holder::is_open(&located) {
         status.refused = group::why_not(&located);
     }
-    output.show(&status)
+    output.show(&status)?;
+    Ok(status.exit())
 }
 
 pub fn stat(arguments: &StatArguments, output: &Output) -> Result<()> {
@@ -123,7 +138,7 @@ pub fn stat(arguments: &StatArguments, output: &Output) -> Result<()> {
     let mut before: Option<Status> = None;
     for round in 1.. {
         if let Reply::Status(status) =
-            control::request(&located, &Request::Status { reset: arguments.reset })?
+            control::request(&located, &GroupRequest::Status { reset: arguments.reset })?
         {
             // The first tells everything since the import or the last reset.
             output.show(&Stat(

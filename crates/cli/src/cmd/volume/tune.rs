@@ -3,10 +3,11 @@
 use std::path::PathBuf;
 
 use bedplate::FOREGROUND_UNLIMITED;
+use bedplate_serve::control::GroupRequest;
 use clap::Args;
 
 use super::change::tell;
-use crate::daemon::control::{self, Request};
+use crate::daemon::control;
 use crate::device::group;
 use crate::failure::Result;
 use crate::render::output::Output;
@@ -35,7 +36,7 @@ fn factor(text: &str) -> std::result::Result<u16, String> {
 
 pub fn run(arguments: &Arguments, output: &Output) -> Result<()> {
     let located = group::named(&arguments.group)?;
-    tell(control::request(&located, &Request::Foreground(arguments.foreground))?, output)
+    tell(control::request(&located, &GroupRequest::Foreground(arguments.foreground))?, output)
 }
 
 #[cfg(test)]

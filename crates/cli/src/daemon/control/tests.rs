@@ -91,7 +91,7 @@ fn s_111_a_volume_that_shrinks_while_its_file_system_grows_keeps_all_of_it() {
         let _grown = told.recv_timeout(Duration::from_millis(300));
     }));
     let target = RelayoutTarget { size_bytes: Some(96 << 20), ..RelayoutTarget::default() };
-    act(&group, Some(&fs), &Request::Relayout(RelayoutRequest::Begin(target)), &nobody_comes)
+    act(&group, Some(&fs), &GroupRequest::Relayout(RelayoutRequest::Begin(target)), &nobody_comes)
         .unwrap();
     let grown = handle.lock().unwrap().take().expect("a label was written").join().unwrap();
     assert_eq!(
@@ -100,9 +100,13 @@ fn s_111_a_volume_that_shrinks_while_its_file_system_grows_keeps_all_of_it() {
     );
     // And never below that again.
     let target = RelayoutTarget { size_bytes: Some(80 << 20), ..RelayoutTarget::default() };
-    let failure =
-        act(&group, Some(&fs), &Request::Relayout(RelayoutRequest::Begin(target)), &nobody_comes)
-            .unwrap_err();
+    let failure = act(
+        &group,
+        Some(&fs),
+        &GroupRequest::Relayout(RelayoutRequest::Begin(target)),
+        &nobody_comes,
+    )
+    .unwrap_err();
     assert!(failure.message.contains("in use by the file system"), "{failure}");
     fs.unmount().unwrap();
     assert_eq!(FileSystem::check(&volume, None, false).unwrap().findings.len(), 0);
@@ -126,10 +130,10 @@ fn s_111_a_member_is_meant_by_its_identity_whoever_goes_meanwhile() {
     };
     let id = bedplate::create_group(&new).unwrap().members[2].id.to_string();
     let group = Group::import(&members, &ImportOptions::default()).unwrap();
-    act(&group, None, &Request::Remove(id.clone()), &nobody_comes).unwrap();
-    let failure = act(&group, None, &Request::Remove(id), &nobody_comes).unwrap_err();
+    act(&group, None, &GroupRequest::Remove(id.clone()), &nobody_comes).unwrap();
+    let failure = act(&group, None, &GroupRequest::Remove(id), &nobody_comes).unwrap_err();
     assert!(failure.kind == "not_found" && failure.message.contains("any more"), "{failure}");
-    let failure = act(&group, None, &Request::Remove("2".into()), &nobody_comes).unwrap_err();
+    let failure = act(&group, None, &GroupRequest::Remove("2".into()), &nobody_comes).unwrap_err();
     assert!(failure.message.contains("no identity"), "a number may be another's: {failure}");
     assert_eq!(group.config().members.len(), 3);
 }

@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use bedplate::{DeviceOptions, Engine, GroupConfig, GroupErrorKind, Label, MemberState};
 use bedplate_block::Backing;
 
+use super::holder::member_of;
 use crate::failure::{Failure, Result};
 use crate::mount;
 
@@ -56,6 +57,28 @@ pub fn resolve(path: &Path) -> Result<PathBuf> {
     Ok(first_path(&by_name(name)?))
 }
 
+/// Returns what lists of mounts show for the volume at `path`: the group, whose members come and
+/// go, or the path itself.
+pub fn source_of(path: &Path) -> Result<String> {
+    Ok(of_member(path)?
+        .map_or_else(|| path.to_string_lossy().into_owned(), |located| source(&located)))
+}
+
+/// Returns what lists of mounts show for a group.
+pub(super) fn source(located: &Located) -> String {
+    format!("{PREFIX}{}", located.config.name)
+}
+
+/// Returns a path by which the volume of a mount can be opened once the mount is gone: a member's,
+/// where the list of mounts shows a group or a member that has left it.
+pub fn volume_of(mount: &mount::Mount) -> PathBuf {
+    let source = mount.source.clone();
+    if !source.to_string_lossy().starts_with(PREFIX) && !matches!(label_of(&source), Ok(None)) {
+        return source;
+    }
+    member_of(mount).or_else(|| resolve(&source).ok()).unwrap_or(source)
+}
+
 /// Returns the path by which a group is known on this machine: that of its first member that holds
 /// what it should.
 pub(super) fn first_path(located: &Located) -> PathBuf {
@@ -84,7 +107,7 @@ pub fn of_member(path: &Path) -> Result<Option<Located>> {
         members.extend(search.labels_of(own));
         match members.iter().max_by_key(|(_, label)| label.config.event) {
             Some((_, newest)) if newest.config.event > config.event => {
-                config = newest.config.clone()
+                config = newest.config.clone();
             }
             _ => break,
         }
@@ -121,13 +144,24 @@ pub fn by_name(name: &str) -> Result<Located> {
                 first_path(&group).display()
             ),
         )),
-        (None, _) => Err(Failure::new(
+        (None, _) => mounted_as(name).ok_or_else(|| Failure::new(
             "not_found",
             format!(
                 "no group {name} was found on block devices, in the present directory or in those of {VARIABLE}: name a member's path"
             ),
         )),
     }
+}
+
+/// Finds a group by its name in the list of mounts, wherever its members are.
+fn mounted_as(name: &str) -> Option<Located> {
+    let source = PathBuf::from(format!("{PREFIX}{name}"));
+    let mut found = mount::ours().ok()?;
+    found.retain(|mount| mount.source == source);
+    // A mount that is bound to a second place is one; two groups of one name are told by a path.
+    found.dedup_by(|one, other| one.device == other.device);
+    let member = if found.len() == 1 { member_of(&found[0]) } else { None };
+    of_member(&member?).ok().flatten()
 }
 
 /// Finds the group that is named by a member's path or as `group:NAME`.
@@ -142,7 +176,7 @@ pub fn named(name: &Path) -> Result<Located> {
     } else {
         None
     };
-    let name = mount.as_ref().map_or(name, |mount| &mount.source);
+    let name = &mount.as_ref().map_or_else(|| name.to_owned(), volume_of);
     let shown = name.display();
     of_member(name)?.ok_or_else(|| {
         Failure::new(
@@ -190,7 +224,7 @@ fn without_second_paths(members: Vec<(PathBuf, Label)>) -> Vec<(PathBuf, Label)>
         };
         match kept.iter().position(is_same) {
             Some(at) if is_block_device(&path) && !is_block_device(&kept[at].0) => {
-                kept[at] = (path, label)
+                kept[at] = (path, label);
             }
             Some(_) => {}
             None => kept.push((path, label)),

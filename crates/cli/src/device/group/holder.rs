@@ -1,36 +1,63 @@
-//! The process that has a group open: the socket on which it answers, and which process that is.
+//! The mount whose daemon has a group open.
 
-use std::io;
-use std::os::linux::net::SocketAddrExt;
-use std::os::unix::net::{SocketAddr, UnixStream};
+use std::path::PathBuf;
 
-use bedplate::Id;
-use rustix::net::UCred;
+use bedplate::MemberState;
+use bedplate_serve::control::{GroupRequest, Request, Serving};
+use serde::Deserialize;
 
-use super::find::Located;
-use crate::failure::{Failure, Result};
+use super::find::{Located, source};
+use crate::mount::{self, Mount, live};
 
-/// What the names of sockets begin with; the group's identity follows.
-pub const NAME: &str = "bedplate-group-";
-
-/// Returns the address of the socket of a group.
-pub fn address(id: impl std::fmt::Display) -> Result<SocketAddr> {
-    SocketAddr::from_abstract_name(format!("{NAME}{id}"))
-        .map_err(|error| Failure::new("io", format!("cannot name a socket: {error}")))
+/// Returns the mount whose daemon has a group open; `None` where none has that can be reached from
+/// here.
+pub fn mount_of(located: &Located) -> Option<Mount> {
+    let source = PathBuf::from(source(located));
+    let is_listed = |mount: &Mount| {
+        mount.source == source || located.members.iter().any(|(path, _)| *path == mount.source)
+    };
+    // Most are listed under the group; 'fsname=' gives others another name.
+    let (listed, others): (Vec<Mount>, Vec<Mount>) =
+        mount::ours().ok()?.into_iter().partition(is_listed);
+    let id = located.config.id.to_string();
+    listed.into_iter().chain(others).find(|mount| {
+        match live::ask::<Serving>(mount, &Request::Serving) {
+            Ok(serving) => serving.group.as_ref() == Some(&id),
+            // That of another user is named, so that the request tells why it is refused.
+            Err(failure) => failure.kind == "not_permitted" && is_listed(mount),
+        }
+    })
 }
 
-/// Returns the process that has a group open and answers for it; `None` where there is none.
-pub fn daemon_of(id: Id) -> Option<i32> {
-    let stream = UnixStream::connect_addr(&address(id).ok()?).ok()?;
-    Some(peer_of(&stream).ok()?.pid.as_raw_nonzero().get())
-}
-
-/// Returns whether a process has the group open and can be asked.
+/// Returns whether the daemon of a mount has the group open.
 pub fn is_open(located: &Located) -> bool {
-    address(located.config.id).is_ok_and(|address| UnixStream::connect_addr(&address).is_ok())
+    mount_of(located).is_some()
 }
 
-/// Returns which process and user are at the other end of a socket.
-pub fn peer_of(stream: &UnixStream) -> io::Result<UCred> {
-    Ok(rustix::net::sockopt::socket_peercred(stream)?)
+/// The part of the answer to a question for a group's status that is needed here.
+#[derive(Deserialize)]
+struct Told {
+    #[serde(rename = "Status")]
+    status: Members,
+}
+
+#[derive(Deserialize)]
+struct Members {
+    members: Vec<Member>,
+}
+
+#[derive(Deserialize)]
+struct Member {
+    path: PathBuf,
+    state: String,
+}
+
+/// Returns the path of a member that holds what it should, of the group that a mount lies on;
+/// `None` where it lies on none, or its daemon does not tell this user.
+pub fn member_of(mount: &Mount) -> Option<PathBuf> {
+    let ask = GroupRequest::Status { reset: false };
+    let told: Told = live::ask(mount, &Request::Group { ask }).ok()?;
+    let is_active =
+        |member: &Member| member.state == MemberState::Active.name() && member.path.exists();
+    told.status.members.into_iter().find(is_active).map(|member| member.path)
 }

@@ -96,7 +96,7 @@ impl Shared {
         match weather {
             Weather::Refusing(code) => self.answer(client, "403 Forbidden", code),
             Weather::Bad if number % 5 == 1 => {
-                self.answer(client, "500 Internal Server Error", "InternalError")
+                self.answer(client, "500 Internal Server Error", "InternalError");
             }
             Weather::Bad if number % 5 == 3 => self.hand_on(&client, Some(300_000)),
             Weather::Bad => self.hand_on(&client, None),

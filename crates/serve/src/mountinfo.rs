@@ -7,24 +7,26 @@ use std::path::{Path, PathBuf};
 
 /// One mount.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct MountEntry {
+pub(crate) struct MountEntry {
     /// `major:minor` of the device that `stat` reports for what lies below.
-    pub(super) device: String,
-    pub(super) mountpoint: PathBuf,
-    pub(super) fs_type: String,
+    pub(crate) device: String,
+    pub(crate) mountpoint: PathBuf,
+    pub(crate) fs_type: String,
+    /// Options of the mount, as the kernel writes them: `rw,nosuid`.
+    pub(crate) flags: String,
     /// Options of the file system, as its driver prints them.
-    pub(super) options: String,
+    pub(crate) options: String,
 }
 
 impl MountEntry {
     /// Returns the uid that a FUSE file system was mounted by.
-    pub(super) fn owner(&self) -> Option<u32> {
+    pub(crate) fn owner(&self) -> Option<u32> {
         self.options.split(',').find_map(|option| option.strip_prefix("user_id=")?.parse().ok())
     }
 }
 
 /// Returns what is mounted on `mountpoint`, the topmost where there are several.
-pub(super) fn find(mountpoint: &Path) -> std::io::Result<Option<MountEntry>> {
+pub(crate) fn find(mountpoint: &Path) -> std::io::Result<Option<MountEntry>> {
     let text = std::fs::read("/proc/self/mountinfo")?;
     let mut entries = text.split(|byte| *byte == b'\n').filter_map(parse);
     Ok(entries.rfind(|entry| entry.mountpoint == mountpoint))
@@ -32,7 +34,7 @@ pub(super) fn find(mountpoint: &Path) -> std::io::Result<Option<MountEntry>> {
 
 /// Tells whether a process, by its directory below `/proc`, has a mount of the device `major:minor`
 /// in its mount namespace.
-pub(super) fn has_device(process: &Path, device: &str) -> bool {
+pub(crate) fn has_device(process: &Path, device: &str) -> bool {
     let Ok(text) = std::fs::read(process.join("mountinfo")) else { return false };
     text.split(|byte| *byte == b'\n').filter_map(parse).any(|entry| entry.device == device)
 }
@@ -43,10 +45,11 @@ fn parse(line: &[u8]) -> Option<MountEntry> {
     let text = |field: &[u8]| String::from_utf8_lossy(field).into_owned();
     let device = text(fields.nth(2)?);
     let mountpoint = PathBuf::from(OsString::from_vec(unescape(fields.nth(1)?)));
+    let flags = text(fields.next()?);
     let mut rest = fields.skip_while(|field| *field != b"-").skip(1);
     let fs_type = text(rest.next()?);
     let options = text(rest.nth(1)?);
-    Some(MountEntry { device, mountpoint, fs_type, options })
+    Some(MountEntry { device, mountpoint, fs_type, flags, options })
 }
 
 /// Undoes the kernel's `\040` for a space and the like.
@@ -80,7 +83,7 @@ mod tests {
         assert_eq!(entry.device, "0:52");
         assert_eq!(entry.mountpoint, Path::new("/mnt/my data"));
         assert_eq!(entry.fs_type, "fuse.bedplate");
-        assert_eq!(entry.owner(), Some(1000));
+        assert_eq!((entry.owner(), entry.flags.as_str()), (Some(1000), "rw,nosuid"));
     }
 
     #[test]

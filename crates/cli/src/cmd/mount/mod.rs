@@ -1,5 +1,8 @@
 //! `bedplate mount PATH DIR [-o OPTION[,OPTION…]] [--foreground]`
 
+mod fstab;
+mod remount;
+
 use std::ffi::{OsStr, OsString};
 use std::fmt;
 use std::fs::File;
@@ -13,10 +16,11 @@ use bedplate_serve::fuse::{
 };
 use clap::Args;
 use serde::{Deserialize, Serialize};
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
-use crate::daemon::control::{self, Listening};
+use crate::daemon::control::{self, Naming};
+use crate::daemon::events::{self, Events};
+use crate::daemon::signals::{self, Subject, Watcher};
 use crate::daemon::spawn;
 use crate::device::group;
 use crate::device::{self, Access};
@@ -29,7 +33,9 @@ use crate::session::Volume;
 
 /// Mount a volume on a directory; returns once it is mounted and leaves a daemon behind
 ///
-/// SIGTERM or SIGINT ends the daemon as 'bedplate unmount' does.
+/// SIGTERM or SIGINT ends the daemon as 'bedplate unmount' does: while programs use the mount it
+/// names them and waits for their end. A second one, or SIGQUIT, cuts them off. SIGHUP opens the
+/// log file again.
 #[derive(Debug, Args)]
 pub struct Arguments {
     /// An image file or a block device, any member of a group, or group:NAME
@@ -39,16 +45,22 @@ pub struct Arguments {
     /// Options as mount(8) writes them
     #[arg(short, value_name = "OPTION[,OPTION…]", long_help = options_help())]
     options: Vec<String>,
+    /// Run PROGRAM for what an administrator should know, with JSON on its standard input
+    #[arg(long, value_name = "PROGRAM")]
+    on_event: Option<PathBuf>,
     /// Stay in the foreground until unmounted
     #[arg(long)]
     foreground: bool,
+    /// Check what can be checked before the volume is opened, and do not mount
+    #[arg(long, hide = true)]
+    fake: bool,
     /// Be the daemon of another 'bedplate mount'
     #[arg(long, hide = true, conflicts_with = "foreground")]
     daemon_child: bool,
 }
 
 /// The options that the command takes besides those of every mount.
-const OPTIONS: [MountOption; 5] = [
+const OPTIONS: [MountOption; 7] = [
     MountOption::new(
         "log",
         Some("PATH"),
@@ -57,10 +69,20 @@ const OPTIONS: [MountOption; 5] = [
     MountOption::new(
         "logfile",
         Some("PATH"),
-        "where the daemon writes its warnings, and with -v more",
+        "where the daemon writes its warnings, and with -v more; without it to the system's log",
+    ),
+    MountOption::new(
+        "on-event",
+        Some("PROGRAM"),
+        "runs the program for what an administrator should know, with JSON on its standard input",
     ),
     MountOption::new("metrics", Some("unix:PATH|127.0.0.1:PORT"), "answers Prometheus there"),
     MountOption::new("metrics-files", Some("N"), "metrics of the N busiest files too"),
+    MountOption::new(
+        "stop-timeout",
+        Some("DURATION"),
+        "cuts programs off that use the mount so long after a SIGTERM; without it they are waited for",
+    ),
     MountOption::new(
         "degraded",
         None,
@@ -71,8 +93,11 @@ const OPTIONS: [MountOption; 5] = [
 /// Explains every option, one a line.
 fn options_help() -> String {
     let own = OPTIONS.iter().map(|option| (option.to_string(), option.effect));
-    let lines: Vec<String> =
-        mount_options().chain(own).map(|(option, effect)| format!("{option}: {effect}")).collect();
+    let lines: Vec<String> = mount_options()
+        .chain(own)
+        .map(|(option, effect)| format!("{option}: {effect}"))
+        .chain([fstab::told()])
+        .collect();
     format!("Options as mount(8) writes them\n\n{}", lines.join("\n"))
 }
 
@@ -104,15 +129,21 @@ pub fn run(arguments: &Arguments, verbose: u8, output: &Output) -> Result<()> {
     if arguments.daemon_child {
         return be_daemon(arguments, output);
     }
+    if let Some(options) = remount::wanted(&arguments.options) {
+        return remount::run(&arguments.dir, &options, output);
+    }
     let plan = Plan::new(arguments)?;
     plan.settings.warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
+    if arguments.fake {
+        return Ok(());
+    }
     if !arguments.foreground {
         return output.show(&spawn::start::<Mounted>(&plan.for_daemon(verbose))?);
     }
-    let signals = signals()?;
+    let signals = signals::take()?;
     let serving = Serving::start(&plan, output)?;
     output.show(&serving.mounted)?;
-    serving.until_unmounted(signals)
+    serving.until_unmounted(None, plan.stop_timeout, signals)
 }
 
 /// Mounts with default options and leaves a daemon behind.
@@ -121,7 +152,9 @@ pub fn start(volume: &Path, dir: &Path) -> Result<()> {
         path: volume.to_owned(),
         dir: dir.to_owned(),
         options: Vec::new(),
+        on_event: None,
         foreground: false,
+        fake: false,
         daemon_child: false,
     };
     spawn::start::<Mounted>(&Plan::new(&arguments)?.for_daemon(0)).map(drop)
@@ -142,7 +175,9 @@ pub fn start_checkpoint(volume: &Volume, name: &OsStr, dir: &Path) -> Result<()>
         path: volume.volume.clone(),
         dir: dir.to_owned(),
         options,
+        on_event: None,
         foreground: false,
+        fake: false,
         daemon_child: false,
     };
     spawn::start::<Mounted>(&Plan::new(&arguments)?.for_daemon(0)).map(drop)
@@ -153,10 +188,10 @@ fn be_daemon(arguments: &Arguments, output: &Output) -> Result<()> {
     let started = spawn::detach_from_terminal().and_then(|()| {
         let plan = Plan::new(arguments)?;
         let log = plan.log_file.as_deref().map(spawn::open_log).transpose()?;
-        let signals = signals()?;
-        Ok((Serving::start(&plan, output)?, signals, log))
+        let signals = signals::take()?;
+        Ok((Serving::start(&plan, output)?, signals, log, plan))
     });
-    let (serving, signals, log) = match started {
+    let (serving, signals, log, plan) = match started {
         Ok(started) => started,
         Err(failure) => return spawn::announce::<()>(Err(&failure)).and(Ok(())),
     };
@@ -166,10 +201,15 @@ fn be_daemon(arguments: &Arguments, output: &Output) -> Result<()> {
         serving.mount.unmount()?;
         return Err(failure);
     }
-    serving.until_unmounted(signals)
+    serving.until_unmounted(plan.log_file, plan.stop_timeout, signals)
 }
 
 fn silence(log: Option<&File>, mounted: &Mounted) -> Result<()> {
+    if log.is_none()
+        && let Err(error) = crate::logging::to_system(&mounted.dir)
+    {
+        tracing::warn!("the daemon's messages go nowhere: the system's log has no socket: {error}");
+    }
     spawn::silence(log)?;
     crate::logging::add_times();
     tracing::info!("{mounted}");
@@ -182,8 +222,12 @@ struct Plan {
     dir: PathBuf,
     log: Option<PathBuf>,
     log_file: Option<PathBuf>,
+    /// The program that events are told to.
+    on_event: Option<PathBuf>,
     metrics: Option<metrics::MetricsAddress>,
     metrics_files: usize,
+    /// How long an end that a signal asked for waits for programs on the mount.
+    stop_timeout: Option<Duration>,
     /// Whether to go on without members that are missing.
     degraded: bool,
     options: String,
@@ -198,16 +242,20 @@ impl Plan {
         let given = arguments.options.join(",");
         let (mut log, mut log_file, mut metrics, mut metrics_files, mut rest) =
             (None, None, None, 0, Vec::new());
-        let mut degraded = false;
+        let (mut degraded, mut stop_timeout) = (false, None);
+        let mut on_event = arguments.on_event.as_deref();
         for option in given.split(',').filter(|option| !option.is_empty()) {
             match option.split_once('=') {
                 Some(("log", path)) => log = Some(absolute(Path::new(path))?),
                 Some(("logfile", path)) => log_file = Some(absolute(Path::new(path))?),
+                Some(("on-event", path)) => on_event = Some(Path::new(path)),
                 Some(("metrics", place)) => metrics = Some(place.parse()?),
                 Some(("metrics-files", number)) => metrics_files = metrics::files(number)?,
+                Some(("stop-timeout", time)) => stop_timeout = Some(timeout(time)?),
                 None if option == "degraded" => degraded = true,
+                _ if fstab::is_word(option) => {}
                 _ if !is_mount_option(option.split('=').next().unwrap_or(option).trim()) => {
-                    return Err(unknown_mount_option(option.trim(), &OPTIONS).into());
+                    return Err(unknown(option));
                 }
                 _ => rest.push(option),
             }
@@ -228,18 +276,28 @@ impl Plan {
             .canonicalize()
             .map_err(|error| Failure::system("find the volume", &arguments.path, &error))?;
         // By its source the other commands find out where a volume is mounted.
-        settings.source.get_or_insert_with(|| volume.to_string_lossy().into_owned());
+        settings.source = Some(match settings.source.take() {
+            Some(source) => source,
+            None => group::source_of(&volume)?,
+        });
         Ok(Self {
             volume,
             dir: mount_point(&arguments.dir)?,
             log,
             log_file,
+            on_event: on_event.map(events::check).transpose()?,
             metrics,
             metrics_files,
+            stop_timeout,
             degraded,
-            options: given,
+            options: without_program(&given),
             settings,
         })
+    }
+
+    /// Returns what lists of mounts show as what is mounted.
+    fn shown(&self) -> String {
+        self.settings.source.clone().unwrap_or_default()
     }
 
     /// Returns the command line of the daemon, whose working directory is another.
@@ -248,6 +306,9 @@ impl Plan {
         let absolute = |name: &str, path: &Option<PathBuf>| {
             path.as_ref().map(|path| format!(",{name}={}", path.display())).unwrap_or_default()
         };
+        if let Some(program) = &self.on_event {
+            arguments.extend(["--on-event".into(), program.clone().into()]);
+        }
         if !self.options.is_empty() {
             // What is said last counts: the absolute paths stand behind the ones given.
             let (log, log_file) = (absolute("log", &self.log), absolute("logfile", &self.log_file));
@@ -262,6 +323,25 @@ impl Plan {
     }
 }
 
+/// Leaves the program of events out, which the daemon is given as an argument: its name may hold a
+/// comma, and the option a path that begins elsewhere.
+fn without_program(options: &str) -> String {
+    let kept = options.split(',').filter(|option| !option.starts_with("on-event="));
+    kept.collect::<Vec<_>>().join(",")
+}
+
+/// Makes the failure of an option that there is not.
+fn unknown(option: &str) -> Failure {
+    let Failure { message, .. } = unknown_mount_option(option.trim(), &OPTIONS).into();
+    Failure::usage(format!("{message}, remount, and {}", fstab::told()))
+}
+
+/// Reads how long an end waits.
+fn timeout(text: &str) -> Result<Duration> {
+    bedplate::parse_duration(text)
+        .map_err(|why| Failure::usage(format!("mount option 'stop-timeout': {why}")))
+}
+
 /// Returns the mount point without links; what else it must be is the mount's own business.
 fn mount_point(dir: &Path) -> Result<PathBuf> {
     mount::canonical(dir).map_err(|failure| match failure.kind.as_str() {
@@ -273,20 +353,16 @@ fn mount_point(dir: &Path) -> Result<PathBuf> {
     })
 }
 
-/// Takes the signals that end a mount from now on, so that none that comes during recovery kills it halfway.
-fn signals() -> Result<Signals> {
-    Signals::new([SIGTERM, SIGINT, SIGHUP])
-        .map_err(|error| Failure::new("io", format!("cannot take signals: {error}")))
-}
-
 /// A mount that is being served.
 struct Serving {
     mount: Arc<Mount>,
     mounted: Mounted,
-    /// Answers the `volume` commands, where the volume is a group.
-    listening: Option<Listening>,
+    /// Names files to scrubs on schedule, where the volume is a group.
+    naming: Option<Naming>,
     /// Answers Prometheus, where that was asked for.
     metrics: Option<metrics::Serving>,
+    /// Tells events to a program, where that was asked for.
+    events: Option<Events>,
     group: Option<Group>,
 }
 
@@ -309,42 +385,43 @@ impl Serving {
     }
 
     fn serve(plan: &Plan, fs: &FileSystem, group: Option<Group>) -> Result<Self> {
-        let listening = group.as_ref().map(|group| control::listen(group, fs)).transpose()?;
+        let events =
+            plan.on_event.as_ref().map(|program| events::start(program, &plan.dir, &plan.shown()));
+        let naming = group.as_ref().map(|group| control::lend_names(group, fs));
         let metrics = plan
             .metrics
             .as_ref()
-            .map(|place| metrics::serve(place, plan.metrics_files, fs, group.as_ref()))
+            .map(|place| metrics::serve(place, plan.metrics_files, &plan.dir, fs, group.as_ref()))
             .transpose()?;
         let mounted = summarize(fs, plan);
-        let mount = Mount::start(fs.clone(), &plan.dir, &plan.settings)?;
-        Ok(Self { mount: Arc::new(mount), mounted, listening, metrics, group })
+        let mount = Mount::start_on(
+            group.as_ref().map(control::handle),
+            fs.clone(),
+            &plan.dir,
+            &plan.settings,
+        )?;
+        Ok(Self { mount: Arc::new(mount), mounted, naming, metrics, events, group })
     }
 
     /// Serves until it is unmounted or a signal asks for that, and everything is durable.
-    fn until_unmounted(mut self, mut signals: Signals) -> Result<()> {
-        let handle = signals.handle();
-        let mount = Arc::clone(&self.mount);
-        let watcher = std::thread::spawn(move || {
-            let mut ending = None;
-            for _signal in signals.forever() {
-                if ending.is_some() {
-                    tracing::warn!(
-                        "{} is being unmounted already: wait until everything is durable",
-                        mount.mountpoint().display()
-                    );
-                }
-                let mount = Arc::clone(&mount);
-                ending.get_or_insert_with(|| std::thread::spawn(move || end(&mount)));
-            }
-        });
+    fn until_unmounted(
+        mut self,
+        log_file: Option<PathBuf>,
+        stop_timeout: Option<Duration>,
+        signals: Signals,
+    ) -> Result<()> {
+        let subject = Subject { mount: Arc::clone(&self.mount), log_file, stop_timeout };
+        let watcher = Watcher::start(subject, signals);
         let ended = self.mount.wait();
         drop(self.metrics.take());
-        handle.close();
-        watcher.join().map_err(|_| Failure::new("io", "the thread that takes signals died"))?;
-        drop(self.listening);
+        watcher.end()?;
+        drop(self.naming);
         // Not left to the last holder: a thread that is ending may be that, and not get to it
         // before the process ends.
         let closed = device::close(self.group);
+        if let Some(events) = self.events {
+            events.end();
+        }
         ended?;
         closed?;
         tracing::info!(
@@ -353,17 +430,6 @@ impl Serving {
             self.mounted.volume.display()
         );
         Ok(())
-    }
-}
-
-/// Unmounts because a signal asked for it: programs that still use the mount are named and cut off, but what was written is made durable.
-fn end(mount: &Mount) {
-    let Err(error) = mount.unmount() else { return };
-    if mount.is_live() {
-        tracing::warn!("{error}; a signal ends the mount all the same");
-        if let Err(error) = mount.force_unmount() {
-            tracing::error!("{error}");
-        }
     }
 }
 
@@ -420,9 +486,8 @@ mod tests {
     /// in neither.
     #[test]
     fn help_error_and_guide_have_every_option() {
-        let guide = include_str!("../../../../docs/guide/mount.md");
-        let (help, refusal) =
-            (options_help(), unknown_mount_option("frobnicate", &OPTIONS).message);
+        let guide = include_str!("../../../../../docs/guide/mount.md");
+        let (help, refusal) = (options_help(), unknown("frobnicate").message);
         for option in
             mount_options().map(|(option, _)| option).chain(OPTIONS.iter().map(ToString::to_string))
         {
@@ -430,6 +495,10 @@ mod tests {
             assert!(help.contains(&format!("\n{option}: ")), "help lacks {option}");
             assert!(refusal.contains(&format!(" {name}")), "the error lacks {name}");
             assert!(guide.contains(&format!("`{name}")), "docs/guide/mount.md lacks {name}");
+        }
+        for word in fstab::WORDS {
+            assert!(help.contains(word) && refusal.contains(word), "{word}");
+            assert!(guide.contains(&format!("`{word}")), "docs/guide/mount.md lacks {word}");
         }
         for info in mount_tunables() {
             assert!(
