@@ -148,7 +148,7 @@ impl Hook for Watch {
             DeviceCall::Read { offset, len } => self.range("a read", offset, len),
             DeviceCall::Write { offset, bytes } => self.writing(offset, bytes, bytes.len() as u64),
             DeviceCall::WriteZeroes { offset, len } | DeviceCall::Discard { offset, len } => {
-                self.writing(offset, &[], len)
+                self.writing(offset, &[], len);
             }
             DeviceCall::Flush => {}
         }

@@ -1,14 +1,13 @@
 //! The one door: every step of `cargo xtask check`, with its time, and one closing line of totals.
 
-use std::io::{BufRead, BufReader};
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use clap::ValueEnum;
 
-use crate::tally::{Outcome, Tally, TestOutput};
-use crate::{judge, real, sh, tidy};
+use crate::tally::{Outcome, Tally};
+use crate::{binaries, judge, real, sh, tidy};
 
 /// The longest any single step may take.
 const STEP_LIMIT: Duration = Duration::from_secs(40 * 60);
@@ -161,66 +160,15 @@ const ROOMS: [&str; 12] = [
     "bedplate-sim",
 ];
 
-/// Builds test binaries and returns how many there are.
-fn build_tests(which: &[&str]) -> Result<usize> {
-    let mut command = cargo();
-    command.args(["test", "--no-run", "--message-format=json-render-diagnostics"]).args(which);
-    let messages = sh::output(&mut command, STEP_LIMIT)?;
-    Ok(messages.lines().filter(|line| is_test_binary(line)).count())
-}
-
-/// Tells whether a message of cargo is about a test binary.
-fn is_test_binary(line: &str) -> bool {
-    let message: serde_json::Value = serde_json::from_str(line).unwrap_or_default();
-    message["profile"]["test"] == true && message["executable"].is_string()
-}
-
-/// Runs tests, prints what they print and how far it is, and sums the verdicts.
+/// Runs tests and sums the verdicts.
 fn test(tally: &mut Tally, which: &[&str]) -> Result<()> {
     println!("   building the tests");
     let began = Instant::now();
-    let binaries = build_tests(which)?;
-    println!("   built {binaries} test binaries in {} s", began.elapsed().as_secs());
-    let mut command = cargo();
-    command
-        .arg("test")
-        .args(which)
-        .args(["--no-fail-fast", "--", "--show-output"])
-        .stdout(Stdio::piped());
-    let mut family = sh::Family::start(&mut command)?;
-    let pipe = family.child.stdout.take().context("cargo test has no output")?;
-    let reader = std::thread::spawn(move || {
-        let (mut output, mut begun) = (TestOutput::default(), 0);
-        for line in BufReader::new(pipe).lines().map_while(std::result::Result::ok) {
-            if line.starts_with("running ") {
-                begun += 1;
-                // Behind the binaries come the examples in the documentation.
-                let of = if begun <= binaries {
-                    format!("binary {begun} of {binaries}")
-                } else {
-                    "examples".to_owned()
-                };
-                println!("   {of}: {} so far, {} s", output.tally, began.elapsed().as_secs());
-            }
-            if output.line(&line) {
-                println!("{line}");
-            }
-        }
-        output.tally
-    });
-    let status = family.wait(STEP_LIMIT);
-    let tests = reader.join().expect("the reader of the tests' output does not panic");
-    let explained = !tests.failed.is_empty();
-    tally.merge(tests);
-    if !status?.success() && !explained {
-        tally.add(
-            "cargo test",
-            Outcome::Failed(
-                "it ended badly without naming a test; see its output above".to_owned(),
-            ),
-        );
-    }
-    Ok(())
+    let tests = binaries::build(&mut cargo(), which, STEP_LIMIT)?;
+    println!("   built {} test binaries in {} s", tests.len(), began.elapsed().as_secs());
+    binaries::run(&tests, tally)?;
+    // The quick form has no examples: `--lib` leaves them out.
+    if which.contains(&"--lib") { Ok(()) } else { binaries::examples(&mut cargo(), which, tally) }
 }
 
 #[cfg(test)]
@@ -232,17 +180,5 @@ mod tests {
         assert_eq!(chosen(&[], false), Step::ALL);
         assert_eq!(chosen(&[], true), Step::QUICK);
         assert_eq!(chosen(&[Step::Doc, Step::Fmt], true), [Step::Fmt, Step::Doc]);
-    }
-
-    #[test]
-    fn test_binaries_are_counted_in_what_cargo_says() {
-        let line =
-            r#"{"reason":"compiler-artifact","profile":{"test":true},"executable":"/x/fs-1"}"#;
-        assert!(is_test_binary(line));
-        assert!(
-            !is_test_binary(&line.replace("true", "false"))
-                && !is_test_binary(&line.replace("\"/x/fs-1\"", "null"))
-                && !is_test_binary("words")
-        );
     }
 }

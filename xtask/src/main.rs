@@ -1,9 +1,11 @@
 //! The one toolbox of the repository: `cargo xtask check` is what a contributor and CI run.
 #![forbid(unsafe_code)]
 
+mod binaries;
 mod book;
 mod check;
 mod cleanup;
+mod dist;
 mod fuzz;
 mod judge;
 mod mutants;
@@ -40,6 +42,9 @@ enum Command {
     },
     /// Builds the book of docs/ into target/book and checks its links.
     Book,
+    /// Packs what is handed out into target/dist: the stripped program, symbols, man pages,
+    /// completions, examples, licences.
+    Dist(dist::Options),
     /// Checks sizes, crate edges, words, links, licences and ids.
     Tidy,
     /// Fuzzes every decoder, or the named ones, with coverage guidance.
@@ -81,6 +86,7 @@ fn run(arguments: Arguments) -> anyhow::Result<bool> {
     match arguments.command {
         Command::Check { steps, quick } => check::check(&steps, quick),
         Command::Book => book::build(),
+        Command::Dist(options) => dist::build(&options),
         Command::Tidy => check::check(&[check::Step::Tidy], false),
         Command::Fuzz(options) => fuzz::run(&options),
         Command::Mutants(options) => mutants::run(&options),

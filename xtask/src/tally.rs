@@ -1,5 +1,6 @@
 //! Totals of tests: what passed, what failed, what was skipped and why.
 
+use std::collections::BTreeSet;
 use std::fmt;
 
 /// How one test of real programs ended.
@@ -22,6 +23,9 @@ pub struct Tally {
     pub failed: Vec<(String, String)>,
     /// Names of those that could not run, each with a reason.
     pub skipped: Vec<(String, String)>,
+    /// Names of those that failed beside others and passed alone, each with its place; they are
+    /// neither passed nor failed.
+    pub flaky: Vec<(String, String)>,
 }
 
 impl Tally {
@@ -39,10 +43,14 @@ impl Tally {
         self.passed += other.passed;
         self.failed.extend(other.failed);
         self.skipped.extend(other.skipped);
+        self.flaky.extend(other.flaky);
     }
 
-    /// Prints the names of what failed and what was skipped.
+    /// Prints the names of what failed, what was skipped, and what failed once.
     pub fn print_details(&self) {
+        for (name, reason) in &self.flaky {
+            println!("FLAKY    {name}: {reason}");
+        }
         for (name, reason) in &self.skipped {
             println!("skipped  {name}: {reason}");
         }
@@ -73,6 +81,8 @@ impl fmt::Display for Tally {
 pub struct TestOutput {
     /// The totals so far.
     pub tally: Tally,
+    /// The tests whose verdict was printed.
+    pub ended: BTreeSet<String>,
     /// The test whose captured output is being shown.
     section: Option<String>,
     /// What the harness is printing.
@@ -113,6 +123,7 @@ impl TestOutput {
         let Some(rest) = line.strip_prefix("test ") else { return };
         let Some((name, verdict)) = rest.rsplit_once(" ... ") else { return };
         let name = name.trim_end_matches(" - should panic");
+        self.ended.insert(name.to_owned());
         if verdict.starts_with("ok") {
             self.tally.passed += 1;
         } else if verdict.starts_with("FAILED") {

@@ -91,6 +91,55 @@ pub fn save(recorded: &Recorded, dir: &Path) -> Result<()> {
     write_whole(&dir.join(INDEX), &text)
 }
 
+impl Index {
+    /// Returns what is wrong with the sizes and places that it names.
+    fn fault(&self) -> Option<String> {
+        let sector_bytes = self.circumstances.sector_bytes;
+        if !sector_bytes.is_power_of_two() || !(512..=65_536).contains(&sector_bytes) {
+            return Some(format!("its sector is {sector_bytes} bytes"));
+        }
+        (self.first > self.last || self.last > self.operations.len())
+            .then(|| "it ends before its program does".to_owned())
+    }
+
+    /// Puts the operations back over what they ran on.
+    fn restore(&self, lab: &Lab<'_>, spool: File) -> Result<Recording> {
+        let start: Vec<_> = self
+            .start
+            .iter()
+            .map(|run| (run.0..run.0.saturating_add(run.1), run.source()))
+            .collect();
+        let operation = |operation: &Operation| match operation {
+            Operation::Write(run) => {
+                Spooled::Write { offset: run.0, len: run.1, source: run.source() }
+            }
+            Operation::Flush { covers } => Spooled::Flush { covers: *covers },
+        };
+        let operations: Vec<_> = self.operations.iter().map(operation).collect();
+        let base = base(
+            lab,
+            self.circumstances.image.as_ref().map(|image| image.path.as_path()),
+            self.circumstances.size_bytes,
+        )?;
+        Ok(Recording::restore(
+            base,
+            geometry(self.circumstances.sector_bytes),
+            spool,
+            &start,
+            &operations,
+        )?)
+    }
+
+    /// Says whether its acknowledgements are in order and within a file of lines so long.
+    fn fits_lines(&self, length: u64) -> bool {
+        let ordered = self
+            .acknowledgements
+            .windows(2)
+            .all(|pair| pair[0].after <= pair[1].after && pair[0].end < pair[1].end);
+        ordered && self.acknowledgements.last().is_none_or(|line| line.end <= length)
+    }
+}
+
 /// Reads a recording.
 ///
 /// # Errors
@@ -125,13 +174,8 @@ pub fn load(lab: &Lab<'_>, dir: &Path) -> Result<Recorded> {
             ),
         ));
     }
-    if !circumstances.sector_bytes.is_power_of_two()
-        || !(512..=65_536).contains(&circumstances.sector_bytes)
-    {
-        return Err(damaged(&format!("its sector is {} bytes", circumstances.sector_bytes)));
-    }
-    if index.first > index.last || index.last > index.operations.len() {
-        return Err(damaged(&"it ends before its program does"));
+    if let Some(why) = index.fault() {
+        return Err(damaged(&why));
     }
     let open = |name: &str| {
         let path = dir.join(name);
@@ -140,32 +184,10 @@ pub fn load(lab: &Lab<'_>, dir: &Path) -> Result<Recorded> {
     let lines = open(LINES)?;
     let length =
         lines.metadata().map_err(|error| Error::system("look at", &dir.join(LINES), &error))?.len();
-    let ordered = index
-        .acknowledgements
-        .windows(2)
-        .all(|pair| pair[0].after <= pair[1].after && pair[0].end < pair[1].end);
-    if !ordered || index.acknowledgements.last().is_some_and(|line| line.end > length) {
+    if !index.fits_lines(length) {
         return Err(damaged(&"its lines are not those of the file beside it"));
     }
-    let start: Vec<_> =
-        index.start.iter().map(|run| (run.0..run.0.saturating_add(run.1), run.source())).collect();
-    let operation = |operation: &Operation| match operation {
-        Operation::Write(run) => Spooled::Write { offset: run.0, len: run.1, source: run.source() },
-        Operation::Flush { covers } => Spooled::Flush { covers: *covers },
-    };
-    let operations: Vec<_> = index.operations.iter().map(operation).collect();
-    let base = base(
-        lab,
-        circumstances.image.as_ref().map(|image| image.path.as_path()),
-        circumstances.size_bytes,
-    )?;
-    let recording = Recording::restore(
-        base,
-        geometry(circumstances.sector_bytes),
-        open(SPOOL)?,
-        &start,
-        &operations,
-    )?;
+    let recording = index.restore(lab, open(SPOOL)?)?;
     Ok(Recorded {
         recording,
         cuts: index.first..=index.last,

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use bedplate_block::AlignedBuf;
 use bedplate_fs::{
     ChangedKind, CheckpointInfo, CheckpointOptions, CheckpointScope, CloneSource, ErrorKind, File,
-    FileKind, FileSystem, InodeNo, IoMode, NewFile, OpenOptions, Result, RollbackOptions, SetAttr,
+    FileKind, FileSystem, InodeNo, NewFile, OpenOptions, Result, RollbackOptions, SetAttr,
     SpacePolicy,
 };
 use parking_lot::Mutex;
@@ -30,6 +30,11 @@ impl Bytes {
         let mut buf = AlignedBuf::zeroed(bytes.len() + skip);
         buf[skip..].copy_from_slice(&bytes);
         Self { buf, skip }
+    }
+
+    /// What an append writes: where it goes is not known before.
+    fn appended(len: u32, fill: u8) -> Self {
+        Self::of(0, len, fill)
     }
 
     fn get(&self) -> &[u8] {
@@ -71,7 +76,7 @@ impl Stage {
     /// What a write promises of whole units (S-58): past the caches, from block to block.
     fn wrote(&self, file: &File, range: Range<u64>) -> Result<Option<Wrote>> {
         let block = u64::from(self.fs.statfs().block_size);
-        let past_caches = file.effective_mode() != IoMode::Cached;
+        let past_caches = !file.effective_mode().writes_behind();
         let unit = match self.fs.untorn(file.ino())? {
             Some(untorn)
                 if past_caches
@@ -109,9 +114,53 @@ impl Stage {
 
     /// Carries a step out, but for those that mount.
     pub(crate) fn carry_out(&self, step: &Step) -> Result<Outcome> {
+        match *step {
+            Step::Create(..)
+            | Step::MakeDirectory(..)
+            | Step::Symlink(..)
+            | Step::Unlink(..)
+            | Step::RemoveDirectory(..)
+            | Step::Rename(..)
+            | Step::RenameDirectory(..)
+            | Step::Link(..) => self.change_names(step),
+            Step::SetMode(..)
+            | Step::SetIoMode(..)
+            | Step::SetAttribute(..)
+            | Step::RemoveAttribute(..)
+            | Step::SetUntorn(..) => self.change_attributes(step),
+            Step::Hold(..) | Step::Release(..) | Step::Retain(..) | Step::Forget(..) => {
+                self.hold(step)
+            }
+            Step::Write(..) | Step::Append(..) | Step::AppendHeld(..) | Step::Read(..) => {
+                self.use_content(step)
+            }
+            Step::SetSize(..) | Step::Truncate(..) | Step::Allocate(..) | Step::Defragment(..) => {
+                self.change_extents(step)
+            }
+            Step::SyncData(..) | Step::SyncAll(..) | Step::SyncDirectory(..) | Step::Sync => {
+                self.sync(step)
+            }
+            Step::Checkpoint(..)
+            | Step::Automatic(..)
+            | Step::Policy(..)
+            | Step::Diff(..)
+            | Step::DeleteCheckpoint(..)
+            | Step::Rollback(..)
+            | Step::Clone(..)
+            | Step::CloneDirectory(..) => self.use_checkpoints(step),
+            Step::Grow(_) | Step::Remount | Step::Kill | Step::Die(..) | Step::During(..) => {
+                unreachable!("these are the recorder's")
+            }
+            Step::Vanish(_) | Step::Return | Step::Overwrite(..) | Step::Ail(..) | Step::Scrub => {
+                unreachable!("these are the recorder's")
+            }
+        }
+    }
+
+    /// Makes, moves and removes names.
+    fn change_names(&self, step: &Step) -> Result<Outcome> {
         let fs = &self.fs;
         let new = NewFile { mode: 0o644, uid: 0, gid: 0 };
-        let plain = OpenOptions::read_write();
         match *step {
             Step::Create(file, dir) => self.make(dir, &format!("f{file}"), FileKind::File, new),
             Step::MakeDirectory(dir) => self.make(0, &format!("d{dir}"), FileKind::Directory, new),
@@ -153,6 +202,14 @@ impl Stage {
                 fs.link(target, parent, format!("f{to}").as_bytes())?;
                 Ok(Outcome::touching(vec![target, parent]))
             }
+            _ => unreachable!("it changes no names"),
+        }
+    }
+
+    /// Changes what is known of a file besides its content.
+    fn change_attributes(&self, step: &Step) -> Result<Outcome> {
+        let fs = &self.fs;
+        match *step {
             Step::SetMode(file, dir, mode) => {
                 let target = self.ino(&file_path(file, dir))?;
                 fs.set_attr(
@@ -181,12 +238,27 @@ impl Stage {
                 fs.remove_xattr(target, attribute(which).as_bytes())
                     .map(|()| Outcome::touching(vec![target]))
             }
+            Step::SetUntorn(file, dir, bytes) => {
+                let target =
+                    self.ino(&file.map_or_else(|| dir_path(dir), |file| file_path(file, dir)))?;
+                fs.set_untorn(target, bytes).map(|()| Outcome::touching(vec![target]))
+            }
+            _ => unreachable!("it changes no attributes"),
+        }
+    }
+
+    /// Holds files and lets go of them.
+    fn hold(&self, step: &Step) -> Result<Outcome> {
+        let fs = &self.fs;
+        let plain = OpenOptions::read_write();
+        match *step {
             Step::Hold(slot, file, dir, mode) => {
                 let file =
                     fs.open(file_path(file, dir), &OpenOptions { mode: Some(mode), ..plain })?;
+                let opened = Some(file.ino());
                 let replaced = self.held.lock().insert(slot, Arc::new(file));
                 drop(replaced);
-                Ok(Outcome::default())
+                Ok(Outcome { opened, ..Outcome::default() })
             }
             Step::Release(slot) => {
                 let held = self.held.lock().remove(&slot);
@@ -196,58 +268,6 @@ impl Stage {
                         "nothing is held there",
                     )
                 })
-            }
-            Step::Write(on, mode, offset, len, fill, durable) => {
-                let options = OpenOptions { mode: Some(mode), data_sync: durable, ..plain };
-                self.on(on, &options, |file| {
-                    let bytes = Bytes::of(offset, len, fill);
-                    file.write_at(bytes.get(), offset)?;
-                    let wrote = self.wrote(file, offset..offset + u64::from(len))?;
-                    let written = Promise::Written(file.ino(), offset, offset + u64::from(len));
-                    let promise =
-                        if durable && matches!(on, On::Name(..)) { written } else { Promise::None };
-                    Ok(Outcome { wrote, ..Outcome::promising(promise) })
-                })
-            }
-            Step::Append(file, dir, mode, len, fill, durable) => {
-                let options =
-                    OpenOptions { mode: Some(mode), data_sync: durable, append: true, ..plain };
-                self.on(On::Name(file, dir), &options, |file| {
-                    let end = file.size();
-                    let at = file.write_at(Bytes::of(end, len, fill).get(), 0)?;
-                    let wrote = self.wrote(file, at..at + u64::from(len))?;
-                    let written = Promise::Written(file.ino(), at, at + u64::from(len));
-                    Ok(Outcome {
-                        at: Some(at),
-                        wrote,
-                        ..Outcome::promising(if durable { written } else { Promise::None })
-                    })
-                })
-            }
-            Step::AppendHeld(slot, len, fill) => self.on(On::Held(slot), &plain, |file| {
-                let end = file.size();
-                file.write_at(Bytes::of(end, len, fill).get(), end)?;
-                Ok(Outcome {
-                    at: Some(end),
-                    wrote: self.wrote(file, end..end + u64::from(len))?,
-                    ..Outcome::default()
-                })
-            }),
-            Step::Read(on, mode, offset, len) => {
-                self.on(on, &OpenOptions { mode: Some(mode), ..plain }, |file| {
-                    let mut buf = AlignedBuf::zeroed(usize::try_from(len).expect("small"));
-                    let len = file.read_at(&mut buf, offset)?;
-                    Ok(Outcome { read: Some(buf[..len].to_vec()), ..Outcome::default() })
-                })
-            }
-            Step::SetSize(on, size) => self.on(on, &plain, |file| {
-                file.set_size(size)?;
-                Ok(Outcome { wrote: Some(Wrote::anything(file.ino())), ..Outcome::default() })
-            }),
-            Step::Truncate(file, dir, size) => {
-                let target = self.ino(&file_path(file, dir))?;
-                fs.set_attr(target, &SetAttr { size: Some(size), ..SetAttr::default() })?;
-                Ok(Outcome { wrote: Some(Wrote::anything(target)), ..Outcome::default() })
             }
             Step::Retain(slot, file, dir) => {
                 let target = self.ino(&file_path(file, dir))?;
@@ -264,6 +284,80 @@ impl Stage {
                 fs.forget(ino, 1);
                 Ok(Outcome::default())
             }
+            _ => unreachable!("it holds no file"),
+        }
+    }
+
+    /// Writes and reads.
+    fn use_content(&self, step: &Step) -> Result<Outcome> {
+        let plain = OpenOptions::read_write();
+        match *step {
+            Step::Write(on, mode, offset, len, fill, durable) => {
+                // Every other one as the kernel behind a mount does, which caches by itself.
+                let options = OpenOptions {
+                    mode: Some(mode),
+                    data_sync: durable,
+                    caller_caches: fill % 2 == 1,
+                    ..plain
+                };
+                self.on(on, &options, |file| {
+                    let bytes = Bytes::of(offset, len, fill);
+                    file.write_at(bytes.get(), offset)?;
+                    let wrote = self.wrote(file, offset..offset + u64::from(len))?;
+                    let written = Promise::Written(file.ino(), offset, offset + u64::from(len));
+                    let promise =
+                        if durable && matches!(on, On::Name(..)) { written } else { Promise::None };
+                    Ok(Outcome { wrote, ..Outcome::promising(promise) })
+                })
+            }
+            Step::Append(file, dir, mode, len, fill, durable) => {
+                let options =
+                    OpenOptions { mode: Some(mode), data_sync: durable, append: true, ..plain };
+                self.on(On::Name(file, dir), &options, |file| {
+                    let at = file.write_at(Bytes::appended(len, fill).get(), 0)?;
+                    let wrote = self.wrote(file, at..at + u64::from(len))?;
+                    let written = Promise::Written(file.ino(), at, at + u64::from(len));
+                    Ok(Outcome {
+                        at: Some(at),
+                        wrote,
+                        ..Outcome::promising(if durable { written } else { Promise::None })
+                    })
+                })
+            }
+            Step::AppendHeld(slot, len, fill) => self.on(On::Held(slot), &plain, |file| {
+                let end = file.size();
+                file.write_at(Bytes::appended(len, fill).get(), end)?;
+                Ok(Outcome {
+                    at: Some(end),
+                    wrote: self.wrote(file, end..end + u64::from(len))?,
+                    ..Outcome::default()
+                })
+            }),
+            Step::Read(on, mode, offset, len) => {
+                self.on(on, &OpenOptions { mode: Some(mode), ..plain }, |file| {
+                    let mut buf = AlignedBuf::zeroed(usize::try_from(len).expect("small"));
+                    let len = file.read_at(&mut buf, offset)?;
+                    Ok(Outcome { read: Some(buf[..len].to_vec()), ..Outcome::default() })
+                })
+            }
+            _ => unreachable!("it neither writes nor reads"),
+        }
+    }
+
+    /// Changes sizes and where content lies.
+    fn change_extents(&self, step: &Step) -> Result<Outcome> {
+        let fs = &self.fs;
+        let plain = OpenOptions::read_write();
+        match *step {
+            Step::SetSize(on, size) => self.on(on, &plain, |file| {
+                file.set_size(size)?;
+                Ok(Outcome { wrote: Some(Wrote::anything(file.ino())), ..Outcome::default() })
+            }),
+            Step::Truncate(file, dir, size) => {
+                let target = self.ino(&file_path(file, dir))?;
+                fs.set_attr(target, &SetAttr { size: Some(size), ..SetAttr::default() })?;
+                Ok(Outcome { wrote: Some(Wrote::anything(target)), ..Outcome::default() })
+            }
             Step::Allocate(on, change, offset, len) => self.on(on, &plain, |file| {
                 file.allocate(change.into(), offset, len)?;
                 let moved = matches!(change, Change::Collapse | Change::Insert).then_some((
@@ -278,12 +372,6 @@ impl Stage {
                     ..Outcome::default()
                 })
             }),
-            Step::SyncData(on) => self.on(on, &plain, |file| {
-                file.sync_data().map(|()| Outcome::promising(Promise::Data(file.ino())))
-            }),
-            Step::SyncAll(on) => self.on(on, &plain, |file| {
-                file.sync_all().map(|()| Outcome::promising(Promise::Inode(file.ino())))
-            }),
             Step::Defragment(on, unshare) => self.on(on, &plain, |file| {
                 let mut from = Some(0);
                 while let Some(at) = from {
@@ -291,10 +379,34 @@ impl Stage {
                 }
                 Ok(Outcome::default())
             }),
+            _ => unreachable!("it changes no extents"),
+        }
+    }
+
+    /// Makes durable.
+    fn sync(&self, step: &Step) -> Result<Outcome> {
+        let fs = &self.fs;
+        let plain = OpenOptions::read_write();
+        match *step {
+            Step::SyncData(on) => self.on(on, &plain, |file| {
+                file.sync_data().map(|()| Outcome::promising(Promise::Data(file.ino())))
+            }),
+            Step::SyncAll(on) => self.on(on, &plain, |file| {
+                file.sync_all().map(|()| Outcome::promising(Promise::Inode(file.ino())))
+            }),
             Step::SyncDirectory(dir) => {
                 let target = self.ino(&dir_path(dir))?;
                 fs.sync_inode(target).map(|()| Outcome::promising(Promise::Inode(target)))
             }
+            Step::Sync => fs.sync().map(|()| Outcome::promising(Promise::All)),
+            _ => unreachable!("it syncs nothing"),
+        }
+    }
+
+    /// Makes, compares, goes back to and deletes checkpoints, and clones.
+    fn use_checkpoints(&self, step: &Step) -> Result<Outcome> {
+        let fs = &self.fs;
+        match *step {
             Step::Checkpoint(..) | Step::Automatic(..) => {
                 self.made_checkpoint(&self.make_checkpoint(step)?)
             }
@@ -312,11 +424,6 @@ impl Stage {
             Step::DeleteCheckpoint(slot) => fs
                 .delete_checkpoint(format!("c{slot}"))
                 .map(|()| Outcome::promising(Promise::Names)),
-            Step::SetUntorn(file, dir, bytes) => {
-                let target =
-                    self.ino(&file.map_or_else(|| dir_path(dir), |file| file_path(file, dir)))?;
-                fs.set_untorn(target, bytes).map(|()| Outcome::touching(vec![target]))
-            }
             Step::Rollback(slot, back, force) => {
                 let done = fs.rollback(
                     format!("c{slot}"),
@@ -334,17 +441,7 @@ impl Stage {
             Step::CloneDirectory(slot, from, to) => {
                 self.clone_files(Slots::Directories, slot, &dir_path(from), &format!("/d{to}"))
             }
-            Step::Sync => fs.sync().map(|()| Outcome::promising(Promise::All)),
-            Step::Grow(_)
-            | Step::Remount
-            | Step::Kill
-            | Step::Vanish(_)
-            | Step::Return
-            | Step::Overwrite(..)
-            | Step::Die(..)
-            | Step::During(..) => {
-                unreachable!("these are the recorder's")
-            }
+            _ => unreachable!("it is about no checkpoint"),
         }
     }
 

@@ -11,7 +11,9 @@
 
 mod copies;
 mod fresh;
+mod ills;
 mod remains;
+mod rot;
 mod wire;
 
 use std::ops::Range;
@@ -19,12 +21,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use bedplate_block::{
-    AlignedBuf, BlockDevice, CrashChoice, CrashStep, Geometry, SimulatedDevice, SimulatedOptions,
-    Snapshot,
+    AlignedBuf, BlockDevice, CrashChoice, CrashStep, Geometry, MemoryDevice, SimulatedDevice,
+    SimulatedOptions, Snapshot,
 };
+use bedplate_volume::{Config, Group, Label};
 use parking_lot::Mutex;
 
 pub(crate) use fresh::{SIZE_MAX, format_options, fresh_bed, quiet, stale_bed};
+use ills::{Ills, Unreadable};
 pub use remains::Remains;
 pub(crate) use wire::Wires;
 
@@ -45,6 +49,7 @@ pub struct Bed {
     away: Arc<Vec<AtomicBool>>,
     /// One of them is away for good.
     lost: Arc<AtomicBool>,
+    ills: Arc<Ills>,
     /// How many extents or names a record of a long change takes when the volume is mounted; 0: as
     /// many as in the product.
     per_record: u16,
@@ -58,8 +63,11 @@ struct Clock {
     counts: Vec<usize>,
 }
 
-/// Both labels of a member lie in so many bytes.
+/// Both labels of a member lie in so many bytes, each in its half; the dirty region log begins
+/// behind them.
 const LABELS_BYTES: u64 = 2 << 20;
+/// A byte of a label behind the identities in its head.
+const ROTTEN_BYTE: u64 = 80;
 
 /// Contents of all devices.
 pub(crate) type Snapshots = Vec<Snapshot>;
@@ -85,6 +93,7 @@ impl Bed {
             .collect();
         let away = Arc::new(devices.iter().map(|_| AtomicBool::new(false)).collect());
         let agreed = Arc::new(contents.to_vec());
+        let ills = Arc::new(Ills::new(&vec![Vec::new(); contents.len()]));
         Self {
             ground,
             members: ground.members(),
@@ -93,6 +102,7 @@ impl Bed {
             agreed,
             away,
             lost: Arc::default(),
+            ills,
             per_record: 0,
         }
     }
@@ -107,7 +117,7 @@ impl Bed {
         let bed =
             Self::over(remains.ground, &remains.snapshots(), remains.devices[0].geometry(), seed)
                 .logging(remains.per_record);
-        Self { agreed: Arc::clone(&remains.agreed), ..bed }
+        Self { agreed: Arc::clone(&remains.agreed), ills: Arc::new(remains.ills()), ..bed }
     }
 
     /// The device that holds the data; of a group the first member.
@@ -168,6 +178,67 @@ impl Bed {
         }
     }
 
+    /// Lets a member answer no more after so many further calls.
+    pub(crate) fn dies_after(&self, member: usize, calls: u64) {
+        self.ills.dies_after(member, calls);
+    }
+
+    /// Members that were to die and have not are dead from now on.
+    pub(crate) fn defuse(&self) {
+        self.ills.defuse().into_iter().for_each(|member| self.set_away(member, true));
+    }
+
+    /// The member of which something cannot be read.
+    pub(crate) fn unreadable_member(&self) -> Option<usize> {
+        (0..self.members).find(|member| !self.ills.unreadable(*member).now().is_empty())
+    }
+
+    /// From now on so many pages of a member cannot be read that were written to since the copies
+    /// agreed first, until something is written there.
+    pub(crate) fn make_unreadable(
+        &self,
+        member: usize,
+        config: &Config,
+        number: usize,
+        pages: u64,
+    ) {
+        if let Some(at) = copies::written(config, &self.agreed, &self.snapshots(), member, number) {
+            let end = (at + pages * 4096).min(self.devices[member].size_bytes());
+            self.ills.unreadable(member).add(self.operation_count(), at..end);
+        }
+    }
+
+    /// All can be read again that a process that dies may have left half written in a row.
+    pub(crate) fn mend_rows(&self) {
+        let all = 0..u64::MAX;
+        let members = (0..self.members).filter(|_| self.ground == Ground::Raid5);
+        members
+            .for_each(|member| self.ills.unreadable(member).mend(|| self.operation_count(), &all));
+    }
+
+    /// Turns a bit of one of the copies of a member's label.
+    pub(crate) fn rot_label(&self, member: usize, copy: u64) {
+        self.ills.hurt(member);
+        self.timed(|| self.devices[member].decay(copy % 2 * (LABELS_BYTES / 2) + ROTTEN_BYTE, 4));
+    }
+
+    /// Turns a bit in a member's dirty region log.
+    pub(crate) fn rot_region_log(&self, member: usize, at: u64) {
+        self.timed(|| self.devices[member].decay(LABELS_BYTES + at % 512, 1));
+    }
+
+    /// Whether something damaged the label of a member, or wrote over it.
+    fn is_hurt(&self, member: usize) -> bool {
+        self.ills.is_hurt(member)
+    }
+
+    /// Turns a bit of what was written to a member. The group compares its copies without knowing
+    /// which is right, and then knowing.
+    pub(crate) fn rot(&self, group: &Group, member: usize, number: usize) -> Result<(), String> {
+        let decay = |offset: u64| self.timed(|| self.devices[member].decay(offset, 16));
+        rot::compare(group, member, number, &self.agreed, &|| self.snapshots(), &decay)
+    }
+
     /// Writes over the labels of a member past the process: with zeros, or with what it held when
     /// the copies agreed first.
     pub(crate) fn overwrite_labels(&self, member: usize, old: bool) -> bedplate_block::Result<()> {
@@ -181,6 +252,8 @@ impl Bed {
     }
 
     fn overwrite(&self, member: usize, old: bool, range: Range<u64>) -> bedplate_block::Result<()> {
+        self.ills.hurt(member);
+        self.ills.unreadable(member).mend(|| self.operation_count(), &range);
         let (device, older) = (&self.devices[member], &self.agreed[member]);
         self.timed(|| {
             if old {
@@ -190,6 +263,13 @@ impl Bed {
             }
         })?;
         self.timed(|| device.flush())
+    }
+
+    /// Whether what a member held when the copies agreed first is of a member that the group still
+    /// has. A member that was replaced since has no way back by itself: its place is taken.
+    pub(crate) fn was_member(&self, member: usize, config: &Config) -> bool {
+        let older = MemoryDevice::from_snapshot(&self.agreed[member], MemoryDevice::GEOMETRY);
+        Label::read(&*older).is_ok_and(|label| config.index_of(label.member).is_some())
     }
 
     /// Whether a member does not answer.
@@ -264,12 +344,28 @@ impl Bed {
             .into_iter()
             .map(|(device, at, choice)| device.crash_image(at, &choice))
             .collect();
+        // A row of a RAID-5 that the cut left half written says nothing of a unit that cannot be
+        // read.
+        let unreadable = |member: usize| {
+            if self.ground == Ground::Mirror {
+                self.ills.unreadable(member).at(after)
+            } else {
+                Vec::new()
+            }
+        };
+        let unreadable = (0..self.devices.len())
+            .map(|member| Arc::new(Unreadable::of(&unreadable(member))))
+            .collect();
+        let hurt = (0..self.devices.len()).map(|member| self.ills.is_hurt(member)).collect();
+        let (ground, members, per_record) = (self.ground, self.members, self.per_record);
         Remains {
-            ground: self.ground,
+            ground,
             devices,
-            members: self.members,
+            members,
             agreed: Arc::clone(&self.agreed),
-            per_record: self.per_record,
+            per_record,
+            unreadable,
+            hurt,
         }
     }
 

@@ -69,6 +69,9 @@ pub struct History {
     pub(crate) deaths: Vec<Range<usize>>,
     /// The pairs of steps of which one came in the middle of the other.
     pub(crate) pairs: Vec<Pair>,
+    /// The device operations while a bit of a member's data was another: nothing says which copy is
+    /// right then.
+    pub(crate) rotten: Vec<Range<usize>>,
 }
 
 impl History {
@@ -84,6 +87,7 @@ impl History {
             model,
             deaths: Vec::new(),
             pairs: Vec::new(),
+            rotten: Vec::new(),
         }
     }
 
@@ -130,6 +134,11 @@ impl History {
             .chain(self.deaths.iter().cloned())
             .map(|span| span.start.max(self.first)..span.end.min(self.operations()));
         spans.filter(|span| span.start < span.end).collect()
+    }
+
+    /// The same moment, or where a bit was another then, the next one at which it is right.
+    pub(crate) fn sound(&self, after: usize) -> usize {
+        self.rotten.iter().find(|span| span.contains(&after)).map_or(after, |span| span.end)
     }
 
     /// The operations of the data device of mounts after the process died.

@@ -63,6 +63,8 @@ pub(crate) struct Looks {
     pub(crate) goes_on: bool,
     /// The group compares all its copies; else what changed is compared without it.
     pub(crate) scrub: bool,
+    /// At last a bit of a member turns, and the group finds it.
+    pub(crate) rot: Option<usize>,
 }
 
 /// Says whether a recovered view keeps what was promised.
@@ -82,6 +84,7 @@ pub fn judge(history: &History, cut: &Cut) -> Result<(), String> {
         read_only: cut.after.is_multiple_of(8),
         goes_on: goes_on(cut),
         scrub: cut.after % 16 == 5,
+        rot: Some(cut.after).filter(|after| after % 64 == 13),
     };
     let Some(seed) = cut.again else {
         return recover_and_compare(&history.before, looks, &remains, &kept).map_err(context);
@@ -185,7 +188,13 @@ pub(crate) fn recover_and_compare(
     remains: &Remains,
     kept: Kept<'_>,
 ) -> Result<(), String> {
-    let looked = if looks.read_only { Some(look(remains)?) } else { None };
+    // Of a write that was not synced a copy that cannot be read in places may have another part
+    // than recovery takes for all copies.
+    let looked = if looks.read_only {
+        Some(look(remains)?).filter(|_| !remains.are_unreadable())
+    } else {
+        None
+    };
     check(remains)?;
     let (fs, seen) = recover(|| remains.mount(quiet()), kept)?;
     if let Some(what) = looked.and_then(|looked| difference(&looked, &seen.view)) {
@@ -196,7 +205,7 @@ pub(crate) fn recover_and_compare(
     let (fs, seen) = if looks.goes_on { use_on(before, remains, fs, &seen)? } else { (fs, seen) };
     grow_over_removed(&fs, &seen.view)?;
     drop((fs, seen));
-    remains.copies_agree(looks.scrub)
+    remains.copies_agree(looks.scrub, looks.rot)
 }
 
 /// Writes to a recovered volume, unmounts it, and mounts it again: it shows the same.

@@ -1,5 +1,6 @@
-//! The crash judge: a seed makes a workload, the workload runs on the simulated device, the power is cut at any of its operations, and what
-//! recovery makes of the remains is held against what was promised.
+//! The crash judge: a seed makes a workload, the workload runs on the simulated device, the power
+//! is cut at any of its operations, and what recovery makes of the remains is held against what was
+//! promised.
 //!
 //! ```text
 //! seed ─► workload::generate ─► run::record ◄──► model (every step of the live file system is held against it)
@@ -10,15 +11,20 @@
 //!                                   └─► a second life: the rest of the workload on what was recovered, and its own cuts
 //! ```
 //!
-//! The log may have a device of its own; a cut is one moment of both. After a cut the names must be those of one step between the last sync and the cut, every byte of every file must be a value it had since its last
-//! sync (every unit of an untorn write wholly so), and `check` must find nothing.
+//! The log may have a device of its own; a cut is one moment of both. After a cut the names must be
+//! those of one step between the last sync and the cut, every byte of every file must be a value it
+//! had since its last sync (every unit of an untorn write wholly so), and `check` must find
+//! nothing.
 //!
-//! Two modes beside it: [`try_failures`] lets calls fail instead of cutting the power, and [`try_threads`] cuts it under many threads.
+//! Two modes beside it: [`try_failures`] lets calls fail instead of cutting the power, and
+//! [`try_threads`] cuts it under many threads.
 //!
-//! **To add an operation to the language:** a variant of [`Step`]; what it does, in `act.rs` (`carry_out`), with the promise it makes and the
-//! inodes whose names or attributes it touches; what it means, in `model.rs` (`apply`: an `Err` is a refusal that the file system must share); its
-//! weight among the random ones, in `workload/generate.rs`; and a directed workload in `workload/directed.rs` that uses it where it hurts. What
-//! a user sees of it must be in `view.rs`: whatever is there is judged after every cut. An operation that mounts or needs the device is the
+//! **To add an operation to the language:** a variant of [`Step`]; what it does, in `act.rs`
+//! (`carry_out`), with the promise it makes and the inodes whose names or attributes it touches;
+//! what it means, in `model/apply.rs` (an `Err` is a refusal that the file system must share); its
+//! weight among the random ones, in `workload/generate.rs`; and a directed workload in
+//! `workload/directed.rs` that uses it where it hurts. What a user sees of it must be in `view.rs`:
+//! whatever is there is judged after every cut. An operation that mounts or needs the device is the
 //! recorder's (`run.rs`).
 #![forbid(unsafe_code)]
 
@@ -55,7 +61,7 @@ pub use shrink::shrink;
 pub use threads::{ThreadsViolation, try_threads};
 pub use view::View;
 pub use workload::{
-    Back, Change, DIRECTED, Directed, Ground, On, RenameKind, Setup, Step, generate,
+    Ailment, Back, Change, DIRECTED, Directed, Ground, On, RenameKind, Setup, Step, generate,
     generate_interleaved, generate_mounted, pair, pair_count,
 };
 
@@ -262,7 +268,7 @@ fn cuts(history: &History, cuts: Cuts, rng: &mut Xoshiro256PlusPlus) -> Vec<(usi
         1 => CrashChoice::KeepAll,
         _ => CrashChoice::Seeded(rng.random()),
     };
-    match cuts {
+    let chosen: Vec<(usize, CrashChoice)> = match cuts {
         Cuts::Random(count) => {
             (0..count).map(|_| (rng.random_range(moments.clone()), random(rng))).collect()
         }
@@ -281,7 +287,8 @@ fn cuts(history: &History, cuts: Cuts, rng: &mut Xoshiro256PlusPlus) -> Vec<(usi
                 .map(|(after, number)| (after, way(number, rng)))
                 .collect()
         }
-    }
+    };
+    chosen.into_iter().map(|(after, choice)| (history.sound(after), choice)).collect()
 }
 
 /// Where the power is cut for the so-manieth time.

@@ -71,6 +71,12 @@ pub(crate) fn compare_outcome(
             ));
         }
     }
+    if let (Step::Hold(_, file, dir, _), Some(opened)) = (step, outcome.opened) {
+        let named = model.ino(On::Name(*file, *dir))?;
+        if opened != named {
+            return Err(format!("inode {} was opened, the name led to {}", opened.0, named.0));
+        }
+    }
     let appended = match step {
         Step::Append(file, dir, ..) => Some(On::Name(*file, *dir)),
         Step::AppendHeld(slot, ..) => Some(On::Held(*slot)),

@@ -1,8 +1,11 @@
 //! The model: what a file system is, in memory and without a device. The live file system is held
 //! against it, and so is what recovery makes.
 
+mod apply;
+mod content;
 mod past;
 mod rollback;
+mod shown;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -12,7 +15,8 @@ use bedplate_fs::InodeNo;
 use crate::node::{Kind, Node};
 use crate::outcome::Outcome;
 use crate::view::{DELETES_OLDEST, Seen, View};
-use crate::workload::{AUTOMATIC_PREFIX, Change, On, RenameKind, Step, pattern};
+use crate::workload::{On, RenameKind, Step};
+pub(crate) use content::allocate;
 
 /// Why the model refuses a step. The file system must refuse it too.
 pub(crate) type Refusal = &'static str;
@@ -85,142 +89,6 @@ impl Model {
             deletes_oldest,
             ever,
             block_size,
-        }
-    }
-
-    /// Carries a step out.
-    ///
-    /// # Errors
-    /// Why it cannot be carried out; the model is then as before.
-    pub(crate) fn apply(&mut self, step: &Step, outcome: &Outcome) -> Result<(), Refusal> {
-        match *step {
-            Step::Create(file, dir) => self.make(
-                dir,
-                format!("f{file}"),
-                Node::new(Kind::File(Arc::default()), 0o644),
-                outcome,
-            ),
-            Step::Symlink(file, dir, len) => self.make(
-                dir,
-                format!("f{file}"),
-                Node::new(Kind::Symlink(target(len)), 0o777),
-                outcome,
-            ),
-            Step::MakeDirectory(dir) => self.make(
-                0,
-                format!("d{dir}"),
-                Node::new(Kind::Directory(BTreeMap::new()), 0o644),
-                outcome,
-            ),
-            Step::Unlink(file, dir) => self.unlink(file, dir),
-            Step::RemoveDirectory(dir) => self.remove_directory(dir),
-            Step::Rename(file, dir, to, to_dir, kind) => {
-                self.rename((dir, format!("f{file}")), (to_dir, format!("f{to}")), kind)
-            }
-            Step::RenameDirectory(from, to) => {
-                self.rename((0, format!("d{from}")), (0, format!("d{to}")), RenameKind::Replace)
-            }
-            Step::Link(file, dir, to, to_dir) => self.link(file, dir, to, to_dir),
-            Step::SetMode(file, dir, mode) => self.node(file, dir).map(|node| {
-                node.mode = mode;
-                node.uid = mode % 7;
-            }),
-            Step::SetIoMode(file, dir, mode) => match self.node(file, dir)? {
-                node if matches!(node.kind, Kind::Symlink(_)) => Err(NOT_A_FILE),
-                node => {
-                    node.io_mode = mode;
-                    Ok(())
-                }
-            },
-            Step::SetAttribute(file, dir, which, len) => {
-                self.node(file, dir)?.attributes.insert(attribute(which), len.into());
-                Ok(())
-            }
-            Step::RemoveAttribute(file, dir, which) => self
-                .node(file, dir)?
-                .attributes
-                .remove(&attribute(which))
-                .map(drop)
-                .ok_or("there is no such attribute"),
-            Step::Hold(slot, file, dir, _) => self.hold(slot, file, dir),
-            Step::Release(slot) => self.release(slot),
-            Step::Write(on, _, offset, len, fill, _) => {
-                self.change(on, |content| write(content, offset, len, fill))
-            }
-            Step::Append(file, dir, _, len, fill, _) => {
-                self.change(On::Name(file, dir), |content| {
-                    let end = content.len() as u64;
-                    write(content, end, len, fill)
-                })
-            }
-            Step::AppendHeld(slot, len, fill) => self.change(On::Held(slot), |content| {
-                let end = content.len() as u64;
-                write(content, end, len, fill)
-            }),
-            Step::Read(on, ..)
-            | Step::SyncData(on)
-            | Step::SyncAll(on)
-            | Step::Defragment(on, _) => self.content(on).map(drop),
-            Step::SetSize(on, size) => self.change(on, |content| {
-                content.resize(index(size), 0);
-                Ok(())
-            }),
-            Step::Truncate(file, dir, size) => {
-                self.node(file, dir)?;
-                self.change(On::Name(file, dir), |content| {
-                    content.resize(index(size), 0);
-                    Ok(())
-                })
-            }
-            Step::Retain(slot, file, dir) => {
-                self.node(file, dir)?;
-                self.retained.insert(slot);
-                Ok(())
-            }
-            Step::Forget(slot) => {
-                if self.retained.remove(&slot) {
-                    Ok(())
-                } else {
-                    Err("nothing is remembered there")
-                }
-            }
-            Step::Allocate(on, change, offset, len) => {
-                let block = self.block_size.into();
-                self.change(on, |content| allocate(content, block, change, offset, len))
-            }
-            Step::Checkpoint(slot, dir) => self.checkpoint(format!("c{slot}"), dir, outcome),
-            Step::Automatic(slot, _) => {
-                self.checkpoint(format!("{AUTOMATIC_PREFIX}{slot}"), None, outcome)
-            }
-            Step::Policy(delete) => {
-                self.deletes_oldest = delete;
-                Ok(())
-            }
-            Step::Diff(slot) => self.diff(&format!("c{slot}"), outcome.diff.as_ref()),
-            Step::DeleteCheckpoint(slot) => {
-                self.checkpoints.remove(&format!("c{slot}")).map(drop).ok_or(NO_SUCH_NAME)
-            }
-            Step::Rollback(slot, back, force) => self.roll_back(&format!("c{slot}"), back, force),
-            Step::SetUntorn(file, dir, bytes) => self.set_untorn(file, dir, bytes),
-            Step::Clone(slot, file, dir, to) => {
-                self.clone_file(slot, file, dir, &format!("f{to}"), outcome)
-            }
-            Step::CloneDirectory(slot, from, to) => {
-                self.clone_directory(slot, from, &format!("d{to}"), outcome)
-            }
-            Step::SyncDirectory(dir) => self.directory(dir).map(drop),
-            Step::Sync | Step::Grow(_) | Step::Vanish(_) | Step::Return | Step::Overwrite(..) => {
-                Ok(())
-            }
-            Step::During(..) | Step::Die(..) => {
-                unreachable!("its steps are applied one after the other")
-            }
-            Step::Remount | Step::Kill => {
-                self.held.clear();
-                self.retained.clear();
-                self.drop_nameless();
-                Ok(())
-            }
         }
     }
 
@@ -385,7 +253,7 @@ impl Model {
         match (kind, target) {
             (RenameKind::Exchange, None) => return Err(NO_SUCH_NAME),
             (RenameKind::Exchange, Some(target)) => {
-                drop(self.directory(from.0)?.insert(from.1, target))
+                self.directory(from.0)?.insert(from.1, target);
             }
             (RenameKind::Replace, target) => {
                 if target.is_some_and(|target| matches!(&self.nodes[&target].kind, Kind::Directory(entries) if !entries.is_empty())) {
@@ -512,16 +380,6 @@ impl Model {
         }
     }
 
-    fn names(&self) -> BTreeMap<InodeNo, u32> {
-        let mut names = BTreeMap::from([(InodeNo::ROOT, 1)]);
-        for node in self.nodes.values() {
-            if let Kind::Directory(entries) = &node.kind {
-                entries.values().for_each(|ino| *names.entry(*ino).or_default() += 1);
-            }
-        }
-        names
-    }
-
     pub(super) fn drop_nameless(&mut self) {
         let held: BTreeSet<InodeNo> = self.held.values().copied().collect();
         loop {
@@ -530,59 +388,6 @@ impl Model {
             // What was in a directory that went goes with it.
             if self.nodes.len() == before {
                 return;
-            }
-        }
-    }
-
-    /// Returns what a user sees.
-    pub(crate) fn view(&self) -> View {
-        let mut view = View::default();
-        self.view_directory(InodeNo::ROOT, "", &self.names(), &mut view);
-        view.checkpoints = self
-            .checkpoints
-            .values()
-            .map(|past| (past.line.clone(), Arc::clone(&past.shown)))
-            .collect();
-        view.names.extend(view.checkpoints.keys().cloned());
-        view.names.extend(self.deletes_oldest.then(|| DELETES_OLDEST.to_owned()));
-        // Files without a name too: after a crash that lost the removal they are back, with what
-        // was written to them since.
-        for (ino, node) in &self.nodes {
-            if let Kind::File(content) = &node.kind {
-                view.contents.insert(*ino, Arc::clone(content));
-            }
-        }
-        view
-    }
-
-    fn view_directory(
-        &self,
-        dir: InodeNo,
-        path: &str,
-        names: &BTreeMap<InodeNo, u32>,
-        view: &mut View,
-    ) {
-        let Kind::Directory(entries) = &self.nodes[&dir].kind else {
-            unreachable!("only directories are walked")
-        };
-        for (name, ino) in entries {
-            let (path, node) = (format!("{path}/{name}"), &self.nodes[ino]);
-            let subdirectories = |entries: &BTreeMap<String, InodeNo>| {
-                u32::try_from(
-                    entries
-                        .values()
-                        .filter(|ino| matches!(self.nodes[ino].kind, Kind::Directory(_)))
-                        .count(),
-                )
-                .expect("a few")
-            };
-            let nlink = match &node.kind {
-                Kind::Directory(entries) => 2 + subdirectories(entries),
-                _ => names[ino],
-            };
-            view.names.push(crate::node::line(&path, *ino, node, nlink));
-            if matches!(node.kind, Kind::Directory(_)) {
-                self.view_directory(*ino, &path, names, view);
             }
         }
     }
@@ -604,43 +409,4 @@ pub(crate) fn target(len: u16) -> String {
 /// The name of an attribute slot.
 pub(crate) fn attribute(which: u8) -> String {
     format!("user.{which}")
-}
-
-fn index(offset: u64) -> usize {
-    usize::try_from(offset).expect("workloads write small files")
-}
-
-fn write(content: &mut Vec<u8>, offset: u64, len: u32, fill: u8) -> Result<(), Refusal> {
-    let bytes = pattern(offset, len, fill);
-    let end = index(offset) + bytes.len();
-    if content.len() < end {
-        content.resize(end, 0);
-    }
-    content[index(offset)..end].copy_from_slice(&bytes);
-    Ok(())
-}
-
-pub(crate) fn allocate(
-    content: &mut Vec<u8>,
-    block: u64,
-    change: Change,
-    offset: u64,
-    len: u64,
-) -> Result<(), Refusal> {
-    let (start, end, size) = (index(offset), index(offset + len), content.len());
-    let aligned = offset.is_multiple_of(block) && len.is_multiple_of(block);
-    match change {
-        Change::Preallocate => content.resize(size.max(end), 0),
-        Change::PreallocateKeep => {}
-        Change::Punch => content[start.min(size)..end.min(size)].fill(0),
-        Change::Zero => {
-            content[start.min(size)..end.min(size)].fill(0);
-            content.resize(size.max(end), 0);
-        }
-        Change::Collapse if !aligned || end >= size => return Err("the range cannot be cut out"),
-        Change::Collapse => drop(content.drain(start..end)),
-        Change::Insert if !aligned || start >= size => return Err("nothing can be put in there"),
-        Change::Insert => drop(content.splice(start..start, std::iter::repeat_n(0, end - start))),
-    }
-    Ok(())
 }

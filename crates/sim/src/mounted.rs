@@ -80,7 +80,6 @@ struct Program {
     stage: Stage,
     dir: tempfile::TempDir,
     held: Mutex<BTreeMap<u8, Held>>,
-    requests: Mutex<u64>,
 }
 
 /// What is held open: to write anywhere, and to append.
@@ -112,7 +111,7 @@ impl Program {
         let stage = Stage::new(fs.clone());
         let mount = Mount::start(fs, dir.path(), &MountSettings::default())
             .map_err(|e| format!("it cannot be mounted on a directory: {e}"))?;
-        Ok(Self { mount, stage, dir, held: Mutex::default(), requests: Mutex::default() })
+        Ok(Self { mount, stage, dir, held: Mutex::default() })
     }
 
     fn end(self) -> std::result::Result<(), String> {
@@ -174,10 +173,29 @@ impl Program {
     }
 
     fn carry_out(&self, step: &Step) -> Result<Outcome> {
-        let ino = |path: &Path| {
-            std::fs::symlink_metadata(path).map(|meta| InodeNo(meta.ino())).map_err(|e| refused(&e))
-        };
-        let none = OFlags::empty();
+        match *step {
+            Step::Create(..) | Step::Unlink(..) | Step::Rename(..) | Step::SetAttribute(..) => {
+                self.change_names(step)
+            }
+            Step::Hold(..)
+            | Step::Release(..)
+            | Step::Write(..)
+            | Step::Append(..)
+            | Step::AppendHeld(..)
+            | Step::Read(..) => self.use_content(step),
+            Step::SetSize(..) | Step::Truncate(..) | Step::Allocate(..) => {
+                self.change_extents(step)
+            }
+            Step::SyncData(..) | Step::SyncAll(..) | Step::SyncDirectory(..) => self.sync(step),
+            Step::Checkpoint(_, None) | Step::DeleteCheckpoint(..) | Step::Rollback(..) => {
+                self.use_checkpoints(step)
+            }
+            _ => unreachable!("a program on a mount is not asked to {step:?}"),
+        }
+    }
+
+    /// Makes, moves and removes names, and sets attributes.
+    fn change_names(&self, step: &Step) -> Result<Outcome> {
         match *step {
             Step::Create(file, dir) => {
                 let path = self.file(file, dir);
@@ -190,24 +208,24 @@ impl Program {
                 let made = InodeNo(made.metadata().map_err(|e| refused(&e))?.ino());
                 Ok(Outcome {
                     made: Some(made),
-                    touched: vec![ino(&self.path(&dir_path(dir)))?, made],
+                    touched: vec![ino_at(&self.path(&dir_path(dir)))?, made],
                     ..Outcome::default()
                 })
             }
             Step::Unlink(file, dir) => {
-                let (path, parent) = (self.file(file, dir), ino(&self.path(&dir_path(dir)))?);
-                let touched = vec![parent, ino(&path)?];
+                let (path, parent) = (self.file(file, dir), ino_at(&self.path(&dir_path(dir)))?);
+                let touched = vec![parent, ino_at(&path)?];
                 std::fs::remove_file(&path).map_err(|e| refused(&e))?;
                 Ok(Outcome { touched, ..Outcome::default() })
             }
             Step::Rename(file, dir, to, to_dir, kind) => {
                 let (from, into) = (self.file(file, dir), self.file(to, to_dir));
                 let mut touched = vec![
-                    ino(&self.path(&dir_path(dir)))?,
-                    ino(&self.path(&dir_path(to_dir)))?,
-                    ino(&from)?,
+                    ino_at(&self.path(&dir_path(dir)))?,
+                    ino_at(&self.path(&dir_path(to_dir)))?,
+                    ino_at(&from)?,
                 ];
-                touched.extend(ino(&into));
+                touched.extend(ino_at(&into));
                 let flags = if kind == RenameKind::Exchange {
                     RenameFlags::EXCHANGE
                 } else {
@@ -226,8 +244,16 @@ impl Program {
                     XattrFlags::empty(),
                 )
                 .map_err(system)?;
-                Ok(Outcome { touched: vec![ino(&path)?], ..Outcome::default() })
+                Ok(Outcome { touched: vec![ino_at(&path)?], ..Outcome::default() })
             }
+            _ => unreachable!("it changes no names"),
+        }
+    }
+
+    /// Holds files, writes and reads.
+    fn use_content(&self, step: &Step) -> Result<Outcome> {
+        let none = OFlags::empty();
+        match *step {
             Step::Hold(slot, file, dir, mode) => {
                 let held = Held {
                     anywhere: self.open(file, dir, Some(mode), none)?,
@@ -258,13 +284,21 @@ impl Program {
                 bytes.truncate(len);
                 Ok(Outcome { read: Some(bytes), ..Outcome::default() })
             }),
+            _ => unreachable!("it neither writes nor reads"),
+        }
+    }
+
+    /// Changes sizes and ranges.
+    fn change_extents(&self, step: &Step) -> Result<Outcome> {
+        let none = OFlags::empty();
+        match *step {
             Step::SetSize(on, size) => self.on(on, None, none, |file| {
                 file.set_len(size).map_err(|e| refused(&e))?;
                 changed(file)
             }),
             Step::Truncate(file, dir, size) => {
                 let path = self.file(file, dir);
-                let target = ino(&path)?;
+                let target = ino_at(&path)?;
                 // By path: `truncate(2)` opens nothing.
                 let status = std::process::Command::new("truncate")
                     .arg(format!("--size={size}"))
@@ -288,6 +322,14 @@ impl Program {
                     ..done
                 })
             }),
+            _ => unreachable!("it changes no extents"),
+        }
+    }
+
+    /// Makes durable.
+    fn sync(&self, step: &Step) -> Result<Outcome> {
+        let none = OFlags::empty();
+        match *step {
             Step::SyncData(on) => self.on(on, None, none, |file| {
                 file.sync_data().map_err(|e| refused(&e))?;
                 promising(file, Promise::Data)
@@ -301,6 +343,13 @@ impl Program {
                 dir.sync_all().map_err(|e| refused(&e))?;
                 promising(&dir, Promise::Inode)
             }
+            _ => unreachable!("it syncs nothing"),
+        }
+    }
+
+    /// Makes, goes back to and deletes checkpoints.
+    fn use_checkpoints(&self, step: &Step) -> Result<Outcome> {
+        match *step {
             Step::Checkpoint(slot, None) => {
                 self.ask(&Request::Create {
                     name: format!("c{slot}").into_bytes(),
@@ -336,7 +385,7 @@ impl Program {
                 undo.for_each(|undo| drop(self.stage.fs.delete_checkpoint(&undo.name)));
                 Ok(Outcome { promise: Promise::All, ..Outcome::default() })
             }
-            _ => unreachable!("a program on a mount is not asked to {step:?}"),
+            _ => unreachable!("it is about no checkpoint"),
         }
     }
 
@@ -346,34 +395,12 @@ impl Program {
         let root = self.dir.path();
         let dir = File::open(root).map_err(|e| refused(&e))?;
         rustix::fs::syncfs(&dir).map_err(system)?;
-        let number = {
-            let mut requests = self.requests.lock();
-            *requests += 1;
-            *requests
-        };
-        let name = format!("user.bedplate.request.judge.{number}");
-        let text = serde_json::to_vec(request)
-            .map_err(|e| bedplate_fs::Error::new(ErrorKind::Invalid, e.to_string()))?;
-        rustix::fs::setxattr(root, &name, &text, XattrFlags::empty()).map_err(system)?;
-        let mut answer = Vec::new();
-        loop {
-            let mut part = vec![0; 64 << 10];
-            let len = rustix::fs::getxattr(root, format!("{name}@{}", answer.len()), &mut part[..])
-                .map_err(system)?;
-            if len == 0 {
-                break;
-            }
-            answer.extend_from_slice(&part[..len]);
-        }
-        match serde_json::from_slice(&answer) {
+        match bedplate_serve::control::ask(root, request) {
             Ok(Answer::Done(_)) => Ok(()),
             Ok(Answer::Failed(kind, message)) => {
                 Err(bedplate_fs::Error::new(ErrorKind::Io, format!("{kind}: {message}")))
             }
-            Err(e) => Err(bedplate_fs::Error::new(
-                ErrorKind::Io,
-                format!("the answer makes no sense: {e}"),
-            )),
+            Err(e) => Err(bedplate_fs::Error::new(ErrorKind::Io, e.to_string())),
         }
     }
 
@@ -476,8 +503,7 @@ fn write(file: &File, on: On, bytes: &[u8], offset: u64, durable: bool) -> Resul
 fn append(file: &File, len: u32, fill: u8, durable: bool) -> Result<Outcome> {
     use std::io::Write;
     let mut writer = file;
-    let end = file.metadata().map_err(|e| refused(&e))?.len();
-    writer.write_all(&pattern(end, len, fill)).map_err(|e| refused(&e))?;
+    writer.write_all(&pattern(0, len, fill)).map_err(|e| refused(&e))?;
     let after = writer.stream_position().map_err(|e| refused(&e))?;
     let at = after.saturating_sub(len.into());
     let promise = if durable { Promise::Written(ino_of(file)?, at, after) } else { Promise::None };
@@ -508,4 +534,9 @@ impl Model {
         };
         entries.iter().filter_map(|(name, ino)| Some((name.clone(), content(ino)?))).collect()
     }
+}
+
+/// Returns the number of what lies at a path.
+fn ino_at(path: &Path) -> Result<InodeNo> {
+    std::fs::symlink_metadata(path).map(|meta| InodeNo(meta.ino())).map_err(|e| refused(&e))
 }

@@ -45,6 +45,8 @@ pub(crate) struct Outcome {
     pub(crate) checkpoint: Option<(String, Arc<Seen>)>,
     /// The inode it made.
     pub(crate) made: Option<InodeNo>,
+    /// The inode it opened.
+    pub(crate) opened: Option<InodeNo>,
     /// The names in the directory it made.
     pub(crate) entries: BTreeMap<String, InodeNo>,
     /// What it read.

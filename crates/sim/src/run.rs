@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use bedplate_block::BlockDevice;
 use bedplate_fs::InodeNo;
+use bedplate_volume::{Difference, MemberState, Undecided};
 
 use crate::act::Stage;
 use crate::bed::{Bed, SIZE_MAX, Wires, fresh_bed, quiet};
@@ -15,7 +16,7 @@ use crate::live::{carry_out, hold_against};
 use crate::model::Model;
 use crate::outcome::{Outcome, Promise};
 use crate::view::{Seen, difference, see};
-use crate::workload::{Ground, Setup, Step};
+use crate::workload::{Ailment, Ground, Setup, Step};
 
 /// Runs `steps` on a fresh volume.
 ///
@@ -41,8 +42,15 @@ pub(crate) fn record_on(
     let whole = known.is_none();
     let model = Model::recovered(block_size, seen, known.unwrap_or_default());
     let history = History::new(bed, model);
-    let mut recorder =
-        Recorder { wires, whole, returns: false, stage: Some(Stage::new(fs)), history };
+    let mut recorder = Recorder {
+        wires,
+        whole,
+        returns: false,
+        rotten_label: None,
+        exchanged: None,
+        stage: Some(Stage::new(fs)),
+        history,
+    };
     for (number, step) in steps.iter().enumerate() {
         recorder.step(step, number).map_err(|what| format!("step {number}, {step:?}: {what}"))?;
     }
@@ -59,6 +67,11 @@ struct Recorder {
     whole: bool,
     /// Members that are away are there at the next mount.
     returns: bool,
+    /// The member one copy of whose label is damaged.
+    rotten_label: Option<usize>,
+    /// The member that holds something else when it returns: what it held when the group was made,
+    /// or nothing.
+    exchanged: Option<(usize, bool)>,
     /// `None` only between two mounts.
     stage: Option<Stage>,
     history: History,
@@ -74,6 +87,8 @@ impl Recorder {
             Step::Vanish(member) => self.vanish(usize::from(*member)),
             Step::Return => self.return_all(),
             Step::Overwrite(member, old) => self.overwrite(usize::from(*member), *old)?,
+            Step::Ail(member, ailment) => self.ail(usize::from(*member), *ailment)?,
+            Step::Scrub => self.scrub()?,
             Step::During(first, second, turns) => return self.during(first, second, turns),
             _ => carry_out(self.stage.as_ref().expect("it is mounted"), &mut self.history, step)?,
         };
@@ -113,8 +128,10 @@ impl Recorder {
     fn remount(&mut self) -> std::result::Result<Outcome, String> {
         let stage = self.stage.take().expect("it is mounted");
         stage.unmount().map_err(|e| format!("nothing keeps a volume from being unmounted: {e}"))?;
+        // The labels were written again.
+        self.rotten_label = None;
         self.mount_again(true)?;
-        self.whole = !self.is_one_away();
+        self.whole = self.is_whole()?;
         self.history.model.apply(&Step::Remount, &Outcome::default())?;
         self.compare()?;
         Ok(Outcome { promise: Promise::All, ..Outcome::default() })
@@ -125,6 +142,7 @@ impl Recorder {
         let at = self.history.operations();
         self.wires.cut();
         drop(self.stage.take());
+        self.history.bed.mend_rows();
         self.wires = self.history.bed.connect();
         self.mount_again(false)?;
         self.history.deaths.push(at..self.history.operations());
@@ -162,7 +180,7 @@ impl Recorder {
 
     /// Mounts; with `sync` what members are behind with is copied first.
     fn mount_again(&mut self, sync: bool) -> std::result::Result<(), String> {
-        self.arrive();
+        self.arrive()?;
         let fs = self
             .wires
             .mount_synced(sync, quiet())
@@ -176,11 +194,36 @@ impl Recorder {
         (0..bed.ground().members()).any(|member| bed.is_away(member))
     }
 
+    /// Whether all members of a group that was just brought up to date are in it. One that is there
+    /// and does not count would be lost for ever.
+    fn is_whole(&self) -> std::result::Result<bool, String> {
+        if self.history.bed.ground() == Ground::One {
+            return Ok(true);
+        }
+        let members = self.wires.group()?.config().members;
+        match members.iter().position(|member| member.state != MemberState::Active) {
+            Some(member) if !self.is_one_away() => Err(format!(
+                "all members are there, and after a sync {member} is not up to date: {:?}",
+                members[member]
+            )),
+            behind => Ok(behind.is_none() && !self.is_one_away()),
+        }
+    }
+
+    /// The member that something may happen to: any while none is away or behind, unless one ails
+    /// already, then that one.
+    fn patient(&self, member: usize) -> Option<usize> {
+        let bed = &self.history.bed;
+        let fit = bed.ground() != Ground::One && self.whole && !self.is_one_away();
+        fit.then(|| {
+            bed.unreadable_member().or(self.rotten_label).unwrap_or(member % bed.ground().members())
+        })
+    }
+
     /// A member answers no more, if none is away or behind.
     fn vanish(&mut self, member: usize) -> Outcome {
-        let bed = &self.history.bed;
-        if bed.ground() != Ground::One && self.whole && !self.is_one_away() {
-            bed.set_away(member % bed.ground().members(), true);
+        if let Some(member) = self.patient(member) {
+            self.history.bed.set_away(member, true);
             self.whole = false;
         }
         Outcome::default()
@@ -189,18 +232,102 @@ impl Recorder {
     /// A member is written over beneath the group, if none is away or behind. What is read of it
     /// before the group knows is not promised.
     fn overwrite(&mut self, member: usize, old: bool) -> std::result::Result<Outcome, String> {
-        let bed = &self.history.bed;
-        if bed.ground() != Ground::One && self.whole && !self.is_one_away() {
-            let member = member % bed.ground().members();
+        if let Some(member) = self.patient(member) {
+            let bed = &self.history.bed;
+            let old = old && bed.was_member(member, &self.wires.group()?.config());
             bed.overwrite_labels(member, old).map_err(|e| e.to_string())?;
             self.wires
                 .check_members()
                 .map_err(|e| format!("a member was written over, and the others do not do: {e}"))?;
+            if self.wires.group()?.config().members[member].state == MemberState::Active {
+                return Err(format!(
+                    "S-130: something wrote over member {member}, and it still counts"
+                ));
+            }
             bed.overwrite_data(member, old).map_err(|e| e.to_string())?;
             self.whole = false;
             bed.lose(member);
         }
         Ok(Outcome::default())
+    }
+
+    /// Something ails a member, if none is away or behind.
+    fn ail(&mut self, member: usize, ailment: Ailment) -> std::result::Result<Outcome, String> {
+        let Some(member) = self.patient(member) else { return Ok(Outcome::default()) };
+        let bed = self.history.bed.clone();
+        let group = self.wires.group()?;
+        match ailment {
+            Ailment::Dies(calls) => {
+                bed.dies_after(member, calls.into());
+                self.whole = false;
+            }
+            Ailment::Unreadable(number, pages) => {
+                bed.make_unreadable(member, &group.config(), number.into(), pages.into());
+            }
+            // With both copies damaged the member would be none any more.
+            Ailment::LabelRots(_) if self.rotten_label.is_some() => {}
+            // A damaged copy of a label is none to rely on when a row is half written.
+            Ailment::LabelRots(copy) if bed.ground() == Ground::Mirror => {
+                bed.rot_label(member, copy.into());
+                self.rotten_label = Some(member);
+                self.wires.check_members().map_err(|e| {
+                    format!("one copy of a label is damaged, and the other does not do: {e}")
+                })?;
+                if group.config().members.iter().any(|member| member.state != MemberState::Active) {
+                    return Err("a member left although one copy of its label is whole".to_owned());
+                }
+            }
+            Ailment::LabelRots(_) => {}
+            Ailment::RegionLogRots(at) => bed.rot_region_log(member, at.into()),
+            Ailment::Rots(_) if bed.unreadable_member().is_some() => {}
+            Ailment::Rots(number) => {
+                let begin = self.history.operations();
+                bed.rot(&group, member, number.into())?;
+                self.history.rotten.push(begin + 1..self.history.operations());
+            }
+            Ailment::Exchanged(old) => {
+                bed.set_away(member, true);
+                self.whole = false;
+                self.wires
+                    .check_members()
+                    .map_err(|e| format!("a member is away, and the others do not do: {e}"))?;
+                self.exchanged = Some((member, old && bed.was_member(member, &group.config())));
+            }
+        }
+        Ok(Outcome::default())
+    }
+
+    /// The group compares its copies: of a member of which something cannot be read that is written
+    /// again, and nothing else differs.
+    fn scrub(&mut self) -> std::result::Result<Outcome, String> {
+        let bed = &self.history.bed;
+        if bed.ground() == Ground::One || !self.whole || self.is_one_away() {
+            return Ok(Outcome::default());
+        }
+        let ailing = bed.unreadable_member();
+        let group = self.wires.group()?;
+        let report = group
+            .scrub(true, &Undecided, &mut |_| ())
+            .map_err(|e| format!("the group cannot be compared: {e}"))?;
+        let known = |one: &Difference| one.repaired && one.unreadable.iter().copied().eq(ailing);
+        if let Some(other) = report.differences.iter().find(|one| !known(one)) {
+            return Err(format!(
+                "copies differ and none is unreadable, or what is was not made good: {other:?}"
+            ));
+        }
+        match bed.unreadable_member() {
+            Some(member) => Err(format!(
+                "something of member {member} cannot be read after all copies were compared"
+            )),
+            None => {
+                // The second look takes bits of the dirty region log back, as the background thread
+                // does.
+                let tidied = group.clean_up().and_then(|_| group.clean_up());
+                tidied
+                    .map(|_| Outcome::default())
+                    .map_err(|e| format!("the dirty region log cannot be tidied: {e}"))
+            }
+        }
     }
 
     /// Members are there again, and behind until the next mount brought them up to date. An open
@@ -211,10 +338,22 @@ impl Recorder {
     }
 
     /// Members that return do so while nothing is mounted.
-    fn arrive(&mut self) {
+    fn arrive(&mut self) -> std::result::Result<(), String> {
+        let bed = &self.history.bed;
+        // What is to die in the middle of a step does not die in the middle of an opening, which
+        // may refuse it.
+        bed.defuse();
         if std::mem::take(&mut self.returns) {
-            self.history.bed.return_all();
+            if let Some((member, old)) =
+                self.exchanged.take().filter(|(member, _)| bed.is_away(*member))
+            {
+                bed.overwrite_labels(member, old)
+                    .and_then(|()| bed.overwrite_data(member, old))
+                    .map_err(|e| e.to_string())?;
+            }
+            bed.return_all();
         }
+        Ok(())
     }
 
     fn grow(&mut self, mib: u8) -> std::result::Result<Outcome, String> {

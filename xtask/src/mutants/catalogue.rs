@@ -145,6 +145,40 @@ pub fn excused(document: &str) -> BTreeSet<String> {
     rows.collect()
 }
 
+/// Returns what the table of docs/proof.md, under its heading *Mutants*, says otherwise than the
+/// sources: a row for each mistake, with the file it stands in.
+pub fn misplaced(document: &str, mistakes: &[Mistake]) -> Vec<String> {
+    let section = document.split_once("\n### Mutants\n").map_or("", |(_, rest)| rest);
+    let section = section.split_once("\n### ").map_or(section, |(section, _)| section);
+    let rows: Vec<(&str, &str)> = section
+        .lines()
+        .filter_map(|line| {
+            let (name, rest) = line.strip_prefix("| `")?.split_once("` | ")?;
+            Some((name, rest.split_once(" | ")?.0))
+        })
+        .collect();
+    let mut findings = Vec::new();
+    for Mistake { name, place, .. } in mistakes {
+        let places: Vec<&str> =
+            rows.iter().filter(|(row, _)| row == name).map(|(_, place)| *place).collect();
+        if places != [place] {
+            let says = match places[..] {
+                [] => "has no row".to_owned(),
+                [says] => format!("stands in {says}"),
+                _ => format!("has {} rows", places.len()),
+            };
+            findings.push(format!(
+                "docs/proof.md: in the table of mutants `{name}` {says}: it stands in {place}"
+            ));
+        }
+    }
+    let is_known = |name: &str| mistakes.iter().any(|mistake| mistake.name == name);
+    findings.extend(rows.iter().filter(|(name, _)| !is_known(name)).map(|(name, _)| {
+        format!("docs/proof.md: the table of mutants names `{name}`, which is not planted")
+    }));
+    findings
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -184,5 +218,29 @@ mod tests {
     fn only_a_reason_excuses() {
         let text = "| `A` | log/ring.rs | what | nothing: the tree's flush keeps it too | |\n| `B` | x | what | nothing | |\n| `C` | x | what | judge | 1 s |\n";
         assert_eq!(excused(text), BTreeSet::from(["A".to_owned()]));
+    }
+
+    #[test]
+    fn the_table_has_a_row_for_each_mistake_with_its_place() {
+        let mistake = |name: &str, place: &str| Mistake {
+            of: Crate::Fs,
+            name: name.to_owned(),
+            says: String::new(),
+            place: place.to_owned(),
+        };
+        let mistakes = [mistake("A", "data/a.rs"), mistake("B", "b.rs"), mistake("C", "c.rs")];
+        let table = |rows: &str| {
+            format!(
+                "# Proof\n| `X` | x.rs | x |\n\n### Mutants\n\n{rows}\n### More\n| `Y` | y.rs |\n"
+            )
+        };
+        let whole = "| `A` | data/a.rs | a | x | |\n| `B` | b.rs | b | x | |\n";
+        let sound = table(&format!("{whole}| `C` | c.rs | c | x | |\n"));
+        assert!(misplaced(&sound, &mistakes).is_empty());
+        let found = misplaced(&table(&whole.replace("data/a", "io/a")), &mistakes[..2]);
+        assert!(found.len() == 1 && found[0].contains("stands in io/a.rs: it stands in data/a.rs"));
+        assert_eq!(misplaced(&table(whole), &mistakes).len(), 1, "one has no row");
+        assert_eq!(misplaced(&table(&format!("{whole}{whole}")), &mistakes[..2]).len(), 2);
+        assert_eq!(misplaced(&sound, &mistakes[..2]).len(), 1, "one is not planted any more");
     }
 }

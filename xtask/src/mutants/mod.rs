@@ -107,7 +107,7 @@ pub fn run(options: &Options) -> Result<bool> {
     let mistakes = chosen(catalogue::read()?, options)?;
     if options.list {
         mistakes.iter().for_each(|mistake| {
-            println!("{:<28} {:<28} {}", mistake.name, mistake.place, mistake.says)
+            println!("{:<28} {:<28} {}", mistake.name, mistake.place, mistake.says);
         });
         return Ok(true);
     }
@@ -150,6 +150,14 @@ pub fn run(options: &Options) -> Result<bool> {
     let new: Vec<_> = missed.iter().filter(|name| !excused.contains(**name)).collect();
     new.iter().for_each(|name| println!("NOT NOTICED, and docs/proof.md gives no reason: {name}"));
     Ok(new.is_empty())
+}
+
+/// Returns what the table of mutants in docs/proof.md says otherwise than the sources.
+///
+/// # Errors
+/// As [`catalogue::read`].
+pub fn misplaced(document: &str) -> Result<Vec<String>> {
+    Ok(catalogue::misplaced(document, &catalogue::read()?))
 }
 
 fn chosen(all: Vec<Mistake>, options: &Options) -> Result<Vec<Mistake>> {

@@ -67,9 +67,9 @@ impl Programs {
         };
         Ok(Self {
             store_unit: find("crates/store", "lib", "bedplate_store")?,
-            fs_unit: find("crates/fs", "lib", "fs")?,
+            fs_unit: find("crates/fs", "lib", "bedplate_fs")?,
             fs_whole: find("crates/fs", "test", "filesystem")?,
-            volume_unit: find("crates/volume", "lib", "volume")?,
+            volume_unit: find("crates/volume", "lib", "bedplate_volume")?,
             volume_whole: find("crates/volume", "test", "it")?,
             judge: find("crates/sim", "bin", "bedplate-sim")?,
         })

@@ -118,7 +118,7 @@ impl Bed {
         sh::output(&mut self.bedplate(arguments), COMMAND_LIMIT)
     }
 
-    /// Runs `bedplate ARGUMENTS --json`, which has to succeed, and returns the document.
+    /// Runs `bedplate ARGUMENTS --json` and returns the document, of a healthy volume or not.
     ///
     /// # Errors
     /// When it fails, does not end, or prints something else.
@@ -128,9 +128,14 @@ impl Bed {
     ) -> Result<serde_json::Value> {
         let mut command = self.bedplate(arguments);
         command.arg("--json");
-        let text = sh::output(&mut command, COMMAND_LIMIT)?;
-        serde_json::from_str(&text).with_context(|| {
-            format!("{} did not print one JSON document: {text}", sh::describe(&command))
+        let finished = sh::finish(&mut command, COMMAND_LIMIT)?;
+        // Commands that tell health end with 1 or 4 where something is not whole (S-182).
+        if !matches!(finished.status.code(), Some(0 | 1 | 4)) {
+            bail!("{} ended with {}: {}", sh::describe(&command), finished.status, finished.text());
+        }
+        serde_json::from_str(&finished.stdout).with_context(|| {
+            let what = sh::describe(&command);
+            format!("{what} did not print one JSON document: {}", finished.text())
         })
     }
 

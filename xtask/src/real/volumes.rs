@@ -159,7 +159,8 @@ pub fn relayout(bed: &mut Bed, _: &Options) -> Result<()> {
     let clients: Vec<Client> = [1, 1_000_001].into_iter().map(client).collect::<Result<_>>()?;
     clients.iter().try_for_each(|client| client.wait_for(20))?;
     begin(&third, &["--columns", "3", "--unit", "256K", "--step", "1M"])?;
-    wait_for_move(bed, &first, 20)?;
+    // Not more: on a busy machine staying within the foreground's latency takes its time.
+    wait_for_move(bed, &first, 5)?;
     mounted.crash()?;
     let mut told: Vec<Acknowledged> = clients.into_iter().map(Client::finish).collect();
     mounted.clear()?;
@@ -173,7 +174,7 @@ pub fn relayout(bed: &mut Bed, _: &Options) -> Result<()> {
     for job in &fio::JOBS[..2] {
         fio::run(job, &mounted.directory, true)?;
     }
-    // On a busy machine staying within the foreground's latency takes longer than a test may.
+    // The rest without regard to the foreground.
     bed.succeeds([
         OsStr::new("volume"),
         OsStr::new("tune"),

@@ -5,14 +5,16 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde_json::Value;
 
 /// Which rooms a room may use. Rooms that are not here put others together and may use all.
-const EDGES: [(&str, &[&str]); 11] = [
+const EDGES: [(&str, &[&str]); 13] = [
     ("bedplate-block", &[]),
+    ("bedplate-lease", &[]),
+    ("bedplate-preload", &["bedplate-lease"]),
     ("bedplate-volume", &["bedplate-block"]),
     ("bedplate-store", &["bedplate-block"]),
     ("bedplate-cache", &["bedplate-block", "bedplate-store"]),
-    ("bedplate-fs", &["bedplate-block", "bedplate-store", "bedplate-cache"]),
+    ("bedplate-fs", &["bedplate-block", "bedplate-store", "bedplate-cache", "bedplate-lease"]),
     ("bedplate", &["bedplate-block", "bedplate-volume", "bedplate-fs"]),
-    ("bedplate-serve", &["bedplate-block", "bedplate-fs"]),
+    ("bedplate-serve", &["bedplate-block", "bedplate-fs", "bedplate-lease"]),
     ("bedplate-backup", &["bedplate-block"]),
     ("bedplate-crashlab", &["bedplate-block", "bedplate", "bedplate-serve", "bedplate-bench"]),
     // All but the crash judge, whose interleaving points no program may carry.

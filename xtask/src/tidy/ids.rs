@@ -1,9 +1,11 @@
-//! Rules on ids: an invariant (`I-LOG-3`) that a module's head states is asserted and tested; a clause of the semantics (`S-12`) is tested.
+//! Rules on ids: an invariant (`I-LOG-3`) that a module's head states is stated once, asserted and
+//! tested; a clause of the semantics (`S-12`) is tested.
 //!
-//! An id counts as asserted where code outside tests names it (in an assert's message or the comment beside it), and as tested where a test
-//! names it: `I-LOG-3`, or `i_log_3` in a test's name.
+//! An id counts as asserted where the message of an assert outside tests names it, and as tested
+//! where a test names it: `I-LOG-3`, or `i_log_3` in a test's name. What no assert can see stands
+//! in a table of `docs/proof.md` with the reason, and nothing else does.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::Text;
 
@@ -37,13 +39,74 @@ fn invariants(texts: &[Text], findings: &mut Vec<String>) {
     for text in texts.iter().filter(|text| is_product(text)) {
         note(text, &mut seen);
     }
+    stated_once(texts, findings);
+    let mut excused = without_assert(texts, findings);
     for (id, place) in stated {
         let found = seen.get(&id).copied().unwrap_or_default();
-        if !found.asserted {
-            findings.push(format!("{place}{id} is stated, and no assert names it"));
+        match (found.asserted, excused.remove(&id)) {
+            (false, None) => findings.push(format!(
+                "{place}{id} is stated, and no assert names it; docs/proof.md may say why none can"
+            )),
+            (true, Some(line)) => findings.push(format!(
+                "{PROOF}:{line}: {id} has an assert, and stands among those without one"
+            )),
+            _ => {}
         }
         if !found.tested {
             findings.push(format!("{place}{id} is stated, and no test names it"));
+        }
+    }
+    findings.extend(
+        excused
+            .into_iter()
+            .map(|(id, line)| format!("{PROOF}:{line}: no module's head states {id}")),
+    );
+}
+
+const PROOF: &str = "docs/proof.md";
+
+/// Reads the table of invariants that no assert can see, with the lines they stand in.
+fn without_assert(texts: &[Text], findings: &mut Vec<String>) -> BTreeMap<String, usize> {
+    let Some(proof) = texts.iter().find(|text| text.path == PROOF) else { return BTreeMap::new() };
+    let Some((before, table)) = proof.content.split_once("\n### Invariants without an assert\n")
+    else {
+        return BTreeMap::new();
+    };
+    let first = before.lines().count() + 2;
+    let mut excused = BTreeMap::new();
+    for (number, line) in table.lines().enumerate().take_while(|(_, line)| !line.starts_with('#')) {
+        let mut cells = line.split('|').map(str::trim).skip(1);
+        let (Some(id), Some(reason)) = (cells.next(), cells.next()) else { continue };
+        if let [id] = ids(id, "I-").as_slice() {
+            if reason.is_empty() {
+                findings.push(
+                    proof
+                        .finding(first + number, format_args!("{id} has no assert, and no reason")),
+                );
+            }
+            excused.insert(id.clone(), first + number);
+        }
+    }
+    excused
+}
+
+/// A head states an invariant in a line that begins with its id and a colon; another that means the
+/// same refers to it in other words.
+fn stated_once(texts: &[Text], findings: &mut Vec<String>) {
+    let mut stated = BTreeSet::new();
+    for text in texts.iter().filter(|text| is_product(text)) {
+        for (number, line) in text.content.lines().enumerate() {
+            let Some(head) = line.trim_start().strip_prefix("//!") else { continue };
+            let head = head.trim_start_matches(['-', '*', ' ']);
+            let Some(id) =
+                ids(head, "I-").into_iter().next().filter(|id| head.starts_with(id.as_str()))
+            else {
+                continue;
+            };
+            if head[id.len()..].starts_with([':', '*']) && !stated.insert(id.clone()) {
+                findings
+                    .push(text.finding(number + 1, format_args!("{id} is stated elsewhere too")));
+            }
         }
     }
 }
@@ -63,11 +126,45 @@ fn note(text: &Text, seen: &mut BTreeMap<String, Seen>) {
         }
         let names = names_in_functions(line, "i_");
         for id in ids(line, "I-").into_iter().chain(names) {
-            let entry = seen.entry(id).or_default();
-            entry.tested |= in_tests;
-            entry.asserted |= !in_tests;
+            seen.entry(id).or_default().tested |= in_tests;
         }
     }
+    if !is_test_file(&text.path) {
+        for id in asserts(text.product_code()).iter().flat_map(|assert| ids(assert, "I-")) {
+            seen.entry(id).or_default().asserted = true;
+        }
+    }
+}
+
+/// Returns what stands in the brackets of asserts, and of what else ends the program with a
+/// message.
+fn asserts(code: &str) -> Vec<&str> {
+    let starts = ["assert!(", "assert_eq!(", "assert_ne!(", "panic!(", "unreachable!(", ".expect("];
+    let found = starts
+        .iter()
+        .flat_map(|start| code.match_indices(start).map(|(at, start)| &code[at + start.len()..]));
+    found.map(|rest| &rest[..closing(rest)]).collect()
+}
+
+/// Returns where the bracket closes that was open before `code`; brackets in strings and as single
+/// characters do not count.
+fn closing(code: &str) -> usize {
+    let (mut depth, mut in_string, mut escaped) = (1, false, false);
+    let is_quoted = |at: usize| code[..at].ends_with('\'') && code[at + 1..].starts_with('\'');
+    for (at, c) in code.char_indices() {
+        match c {
+            _ if escaped => escaped = false,
+            '\\' if in_string => escaped = true,
+            '"' => in_string = !in_string,
+            '(' if !in_string && !is_quoted(at) => depth += 1,
+            ')' if !in_string && !is_quoted(at) => depth -= 1,
+            _ => {}
+        }
+        if depth == 0 {
+            return at;
+        }
+    }
+    code.len()
 }
 
 fn is_test_file(path: &str) -> bool {
@@ -207,6 +304,38 @@ mod tests {
         assert_eq!(count(format!("{head}{assert}")), 1);
         assert_eq!(count(format!("{head}{test}")), 1);
         assert_eq!(count(format!("{head}{assert}{test}")), 0);
+        let comment =
+            "fn a() {\n    // I-LOG-3\n    assert!(true, \"other ) (\");\n    b(\"I-LOG-3\");\n}\n";
+        assert_eq!(count(format!("{head}{comment}{test}")), 1, "a comment is no assert");
+        assert_eq!(
+            count(format!(
+                "{head}{}{test}",
+                assert.replace("assert!(true, ", "debug_assert!(\n        f(')', \")\"),\n")
+            )),
+            0
+        );
+        assert_eq!(count(format!("{head}{head}{assert}{test}")), 1, "stated twice");
+    }
+
+    #[test]
+    fn what_no_assert_can_see_has_a_reason_and_no_assert() {
+        let head = "//! I-LOG-3: order\n";
+        let test = "mod tests {\n    fn i_log_3_order() {}\n}\n";
+        let count = |source: &str, row: &str| {
+            let proof = format!(
+                "# Proof\n\n### Invariants without an assert\n\n| invariant | why |\n| --- | --- |\n{row}\n## Next\n\n| I-NO-1 | x |\n"
+            );
+            check(&[
+                text("crates/fs/src/log.rs", &format!("{head}{source}\n{test}")),
+                text(PROOF, &proof),
+            ])
+            .len()
+        };
+        let assert = "fn a() {\n    assert!(true, \"I-LOG-3\");\n}\n";
+        assert_eq!(count("", "| I-LOG-3 | a device decides it |"), 0);
+        assert_eq!(count("", "| I-LOG-3 | |"), 1, "no reason");
+        assert_eq!(count(assert, "| I-LOG-3 | a device decides it |"), 1, "it has an assert");
+        assert_eq!(count(assert, "| I-LOG-4 | a device decides it |"), 1, "it is not stated");
     }
 
     #[test]

@@ -1,11 +1,15 @@
-//! What neither the compiler nor clippy sees: sizes, edges of crates and modules, words, links, licences and ids.
+//! What neither the compiler nor clippy sees: sizes, edges of crates and modules, words, links,
+//! licences, ids, and the table of mutants.
 //!
-//! Each rule is a pure function from the repository's text (or cargo's metadata) to findings; this file reads the text once and prints.
+//! Each rule is a pure function from the repository's text (or cargo's metadata) to findings; this
+//! file reads the text once and prints.
 
 mod crates;
 mod cycles;
 mod documents;
 mod ids;
+mod levels;
+mod locks;
 mod sources;
 
 use std::path::{Path, PathBuf};
@@ -33,6 +37,17 @@ impl Text {
         Path::new(&self.path).extension().is_some_and(|extension| extension == "md")
     }
 
+    /// Returns whether it holds tests alone.
+    fn is_test(&self) -> bool {
+        let path = &self.path;
+        path.contains("/tests/") || path.ends_with("/tests.rs") || path.ends_with("_tests.rs")
+    }
+
+    /// Returns the source up to its module of tests.
+    fn product_code(&self) -> &str {
+        self.content.find("\nmod tests {").map_or(&self.content, |end| &self.content[..end])
+    }
+
     /// Returns a finding that names a line (from 1) of this file.
     fn finding(&self, line: usize, what: impl std::fmt::Display) -> String {
         format!("{}:{line}: {what}", self.path)
@@ -49,8 +64,12 @@ pub fn passes() -> Result<bool> {
     findings.extend(sources::check(&texts, &std::env::current_dir()?));
     findings.extend(documents::check(&texts, Path::new(".")));
     findings.extend(ids::check(&texts));
+    findings.extend(levels::check(&texts));
+    findings.extend(locks::check(&texts));
     findings.extend(cycles::check(&texts));
     findings.extend(crates::check(&metadata()?));
+    let proof = texts.iter().find(|text| text.path == "docs/proof.md");
+    findings.extend(crate::mutants::misplaced(proof.map_or("", |text| &text.content))?);
     for finding in &findings {
         println!("tidy: {finding}");
     }
@@ -113,7 +132,11 @@ fn walk(top: &Path) -> Result<Vec<String>> {
     Ok(found)
 }
 
-fn metadata() -> Result<serde_json::Value> {
+/// Returns what cargo says of the packages that are compiled here.
+///
+/// # Errors
+/// When cargo does not say.
+pub fn metadata() -> Result<serde_json::Value> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let target = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
     let text = sh::output(

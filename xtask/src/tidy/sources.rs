@@ -7,8 +7,9 @@ use super::Text;
 /// The most lines a Rust file may have.
 const LINES_MAX: usize = 600;
 
-/// Rooms where `unsafe` may live: the device layer. Foreign interfaces join this list by name when they exist.
-const UNSAFE_ROOMS: [&str; 1] = ["crates/block/"];
+/// Rooms where `unsafe` may live: the device layer, and the library that stands in front of the C
+/// library in programs.
+const UNSAFE_ROOMS: [&str; 2] = ["crates/block/", "crates/preload/"];
 
 /// What no source may hold, with the reason. Each word is cut in two, so that this list does not
 /// find itself.

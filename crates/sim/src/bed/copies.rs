@@ -35,6 +35,29 @@ pub(super) fn difference(
     })
 }
 
+/// The so-manieth page of a member's data, counted round, of those that are no longer as they were
+/// when all agreed: where it begins on the member.
+pub(super) fn written(
+    config: &Config,
+    agreed: &[Snapshot],
+    now: &[Snapshot],
+    member: usize,
+    number: usize,
+) -> Option<u64> {
+    let volume = config.volumes.first()?;
+    let (columns, len) = match &volume.layout {
+        Layout::Mirror(mirror) => (extents(mirror.plexes())?, volume.layout.size_bytes()),
+        Layout::Raid5(raid5) => (extents(raid5.columns())?, raid5.rows() * raid5.unit_bytes()),
+        _ => return None,
+    };
+    let column = columns.iter().find(|column| usize::from(column.member) == member)?;
+    let pages: Vec<u64> = changed(column, len, agreed, now)
+        .into_iter()
+        .flat_map(|range| range.step_by(4096))
+        .collect();
+    pages.get(number % pages.len().max(1)).map(|page| column.start + page)
+}
+
 /// The columns, where each is one piece of a member.
 fn extents(columns: &[Layout]) -> Option<Vec<Extent>> {
     columns

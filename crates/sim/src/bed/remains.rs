@@ -4,13 +4,19 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
 
-use bedplate_block::{BlockDevice, HookedDevice, MemoryDevice, Snapshot};
+use bedplate_block::{
+    AlignedBuf, BlockDevice, DeviceQueue, HookedDevice, MemoryDevice, QueueOptions, Snapshot,
+};
 use bedplate_fs::{FileSystem, Limits, MountOptions};
 use bedplate_volume::{Group, ImportOptions, Label, MemberState, Undecided};
 
+use super::ills::{AilingQueue, Ills, Unreadable};
 use super::wire::data_of;
-use super::{Snapshots, copies};
+use super::{Snapshots, copies, rot};
 use crate::workload::Ground;
+
+/// How the names of members begin.
+pub(super) const MEMBER: &str = "member";
 
 /// What a power cut left on the devices of a volume.
 #[derive(Debug, Clone)]
@@ -22,29 +28,66 @@ pub struct Remains {
     /// What they held when the copies of a group agreed.
     pub(super) agreed: Arc<Snapshots>,
     pub(super) per_record: u16,
+    /// What of them cannot be read.
+    pub(super) unreadable: Vec<Arc<Unreadable>>,
+    /// Those whose label something damaged, or wrote over.
+    pub(super) hurt: Vec<bool>,
 }
 
-/// Reads and writes pass: only the name is another.
+/// Reads and writes pass, but for what cannot be read.
 #[derive(Debug)]
-struct Named;
+struct Named {
+    name: String,
+    unreadable: Arc<Unreadable>,
+}
 
 impl bedplate_block::Hook for Named {
     fn call(
         &self,
-        _: bedplate_block::DeviceCall<'_>,
+        call: bedplate_block::DeviceCall<'_>,
         pass: &mut dyn FnMut() -> bedplate_block::Result<()>,
     ) -> bedplate_block::Result<()> {
+        self.unreadable.meet(&self.name, &call, || 0)?;
         pass()
+    }
+
+    fn queue(
+        &self,
+        inner: &Arc<dyn BlockDevice>,
+        options: &QueueOptions,
+    ) -> bedplate_block::Result<Box<dyn DeviceQueue>> {
+        Ok(Box::new(AilingQueue::new(
+            inner.queue(options)?,
+            self.name.clone(),
+            &self.unreadable,
+            Box::new(|| 0),
+        )))
     }
 }
 
 impl Remains {
+    /// Whether something of a member cannot be read.
+    pub(crate) fn are_unreadable(&self) -> bool {
+        self.unreadable.iter().any(|unreadable| !unreadable.now().is_empty())
+    }
+
     /// Makes others of the same content.
     pub(crate) fn copy(&self) -> Self {
         let copy = |device: &Arc<MemoryDevice>| {
             MemoryDevice::from_snapshot(&device.snapshot(), device.geometry())
         };
-        Self { devices: self.devices.iter().map(copy).collect(), ..self.clone() }
+        let unreadable =
+            self.unreadable.iter().map(|one| Arc::new(Unreadable::of(&one.now()))).collect();
+        Self { devices: self.devices.iter().map(copy).collect(), unreadable, ..self.clone() }
+    }
+
+    /// What ails the devices.
+    pub(super) fn ills(&self) -> Ills {
+        let ills = Ills::new(&self.unreadable.iter().map(|one| one.now()).collect::<Vec<_>>());
+        (0..self.hurt.len())
+            .filter(|member| self.hurt[*member])
+            .for_each(|member| ills.hurt(member));
+        ills
     }
 
     /// Writes the contents as images, `volume` or `member0` and so on, and, of a log's own device,
@@ -58,7 +101,7 @@ impl Remains {
             let name = match index {
                 _ if index == self.members => "log".to_owned(),
                 _ if self.ground == Ground::One => "volume".to_owned(),
-                _ => format!("member{index}"),
+                _ => format!("{MEMBER}{index}"),
             };
             save(&device.snapshot(), &dir.join(name))?;
         }
@@ -72,12 +115,19 @@ impl Remains {
             return Ok(Arc::clone(&self.devices[0]) as _);
         }
         let options = ImportOptions { degraded: true, background: false, read_only };
-        open_group(&self.named_members(), &options).map(|group| data_of(&group))
+        self.open(&options).map(|group| data_of(&group))
+    }
+
+    fn open(&self, options: &ImportOptions) -> bedplate_fs::Result<Group> {
+        open_group(&self.named_members(), options, &|member| self.hurt[member])
     }
 
     fn named_members(&self) -> Vec<Arc<dyn BlockDevice>> {
         let named = |(index, device): (usize, &Arc<MemoryDevice>)| {
-            HookedDevice::named(format!("member{index}"), Arc::clone(device) as _, Named) as _
+            let name = format!("{MEMBER}{index}");
+            let hook =
+                Named { name: name.clone(), unreadable: Arc::clone(&self.unreadable[index]) };
+            HookedDevice::named(name, Arc::clone(device) as _, hook) as _
         };
         self.devices[..self.members].iter().enumerate().map(named).collect()
     }
@@ -100,15 +150,15 @@ impl Remains {
         )
     }
 
-    /// Brings the copies of a group up to date, and compares them: they hold the same. What changed since they agreed is looked at byte by byte; with
-    /// `scrub` the group compares all of it, too.
-    pub(crate) fn copies_agree(&self, scrub: bool) -> Result<(), String> {
+    /// Brings the copies of a group up to date, and compares them: they hold the same. What changed
+    /// since they agreed is looked at byte by byte; with `scrub` the group compares all of it, too.
+    /// `rot` turns a bit of that page of a member, if all are up to date: the group finds it.
+    pub(crate) fn copies_agree(&self, scrub: bool, rot: Option<usize>) -> Result<(), String> {
         if self.ground == Ground::One {
             return Ok(());
         }
         let options = ImportOptions { degraded: true, background: false, read_only: false };
-        let group = open_group(&self.named_members(), &options)
-            .map_err(|e| format!("the group does not open: {e}"))?;
+        let group = self.open(&options).map_err(|e| format!("the group does not open: {e}"))?;
         group.sync().map_err(|e| format!("the group cannot be brought up to date: {e}"))?;
         let differ = |what: &dyn std::fmt::Debug| {
             Err(format!("I-VOL-1: copies differ after they were made to agree: {what:?}"))
@@ -117,19 +167,43 @@ impl Remains {
             let report = group
                 .scrub(false, &Undecided, &mut |_| ())
                 .map_err(|e| format!("the group cannot be compared: {e}"))?;
-            if let Some(difference) = report.differences.first() {
+            // What cannot be read of one member is told, with another one that is right.
+            if let Some(difference) = report
+                .differences
+                .iter()
+                .find(|difference| difference.unreadable.is_empty() || difference.right.is_none())
+            {
                 return differ(difference);
             }
         }
         let config = group.config();
         let whole = config.members.iter().all(|member| member.state == MemberState::Active)
             && group.statistics().iter().all(Option::is_some);
+        if let Some(number) = rot.filter(|_| whole && !self.are_unreadable()) {
+            self.rot(&group, number)?;
+        }
         drop(group);
         if !whole {
             return Ok(());
         }
         copies::difference(&config, &self.agreed, &self.snapshots())
             .map_or(Ok(()), |difference| differ(&difference))
+    }
+
+    fn rot(&self, group: &Group, number: usize) -> Result<(), String> {
+        let member = number % self.members;
+        let decay = |offset: u64| {
+            let device = &self.devices[member];
+            let start = offset / 4096 * 4096;
+            let mut page = AlignedBuf::zeroed(4096);
+            device.read_at(&mut page, start).and_then(|()| {
+                page[usize::try_from(offset - start).expect("within a page")] ^= 16;
+                device.write_at(&page, start)
+            })
+        };
+        rot::compare(group, member, number, &self.agreed, &|| self.snapshots(), &|offset| {
+            decay(offset).expect("memory does not fail");
+        })
     }
 
     /// The first byte that differs from other contents.
@@ -142,13 +216,21 @@ impl Remains {
     }
 }
 
-/// Opens a group. A member that was away when the power went may be newer than the others know: it is refused, and left out.
+/// Opens a group. A member that was away when the power went may be newer than the others know: it
+/// is refused, and left out. So is one without a whole label where something damaged that.
 pub(super) fn open_group(
     members: &[Arc<dyn BlockDevice>],
     options: &ImportOptions,
+    hurt: &dyn Fn(usize) -> bool,
 ) -> bedplate_fs::Result<Group> {
     // A device that something else wrote over is no member any more.
-    let is_member = |device: &&Arc<dyn BlockDevice>| !matches!(Label::read(&***device), Err(error) if error.kind == bedplate_volume::ErrorKind::NotAMember);
+    let is_member = |device: &&Arc<dyn BlockDevice>| match Label::read(&***device) {
+        Err(error) if error.kind == bedplate_volume::ErrorKind::NotAMember => false,
+        Err(error) if error.kind == bedplate_volume::ErrorKind::Corrupt => {
+            !number_of(&***device).is_some_and(hurt)
+        }
+        _ => true,
+    };
     let members = &members.iter().filter(is_member).cloned().collect::<Vec<_>>()[..];
     let failed = |e: bedplate_volume::Error| {
         bedplate_fs::Error::new(bedplate_fs::ErrorKind::Io, format!("the group does not open: {e}"))
@@ -170,6 +252,31 @@ pub(super) fn open_group(
         }
         opened => opened.map_err(failed),
     }
+}
+
+/// The number of a member, as its name says.
+fn number_of(device: &dyn BlockDevice) -> Option<usize> {
+    device.name().strip_prefix(MEMBER)?.parse().ok()
+}
+
+/// Puts devices without a label into the places of members that are away: they are filled by the
+/// next sync.
+pub(super) fn fill_blank(
+    group: &Group,
+    members: &[Arc<dyn BlockDevice>],
+) -> bedplate_fs::Result<()> {
+    let blank = |device: &&Arc<dyn BlockDevice>| matches!(Label::read(&***device), Err(error) if error.kind == bedplate_volume::ErrorKind::NotAMember);
+    for device in members.iter().filter(blank) {
+        let Some(away) = group.statistics().iter().position(Option::is_none) else { continue };
+        let failed = |e: bedplate_volume::Error| {
+            bedplate_fs::Error::new(
+                bedplate_fs::ErrorKind::Io,
+                format!("a blank member is not taken: {e}"),
+            )
+        };
+        group.replace(away, device).map_err(failed)?;
+    }
+    Ok(())
 }
 
 /// The parts in which long changes are logged. Between two of them another thread may go on.

@@ -12,7 +12,8 @@ use bedplate_volume::{FOREGROUND_UNLIMITED, Group, ImportOptions, NewGroup, Role
 use parking_lot::Mutex;
 
 use super::Bed;
-use super::remains::{limits, open_group};
+use super::ills::AilingQueue;
+use super::remains::{MEMBER, fill_blank, limits, open_group};
 use crate::workload::Ground;
 
 /// The way from one process to its devices.
@@ -55,7 +56,7 @@ impl Bed {
 fn name(bed: &Bed, index: usize) -> String {
     match bed.ground {
         Ground::One => "simulated".to_owned(),
-        _ => format!("member{index}"),
+        _ => format!("{MEMBER}{index}"),
     }
 }
 
@@ -101,8 +102,8 @@ impl Wires {
         bedplate_volume::create(&new).map_err(|e| e.to_string())?;
         // What copies or compares in the background of a program would wait for it now and then.
         let options = ImportOptions { degraded: false, background: false, read_only: false };
-        let group =
-            open_group(&self.devices[..self.bed.members], &options).map_err(|e| e.to_string())?;
+        let group = open_group(&self.devices[..self.bed.members], &options, &|_| false)
+            .map_err(|e| e.to_string())?;
         group.set_foreground(FOREGROUND_UNLIMITED).map_err(|e| e.to_string())
     }
 
@@ -116,8 +117,10 @@ impl Wires {
             .filter(|member| !self.bed.is_away(*member))
             .map(|member| Arc::clone(&self.devices[member]));
         let options = ImportOptions { degraded: true, background: false, read_only: false };
-        let group = open_group(&there.collect::<Vec<_>>(), &options)?;
+        let there: Vec<_> = there.collect();
+        let group = open_group(&there, &options, &|member| self.bed.is_hurt(member))?;
         if sync {
+            fill_blank(&group, &there)?;
             group
                 .sync()
                 .map_err(|e| bedplate_fs::Error::new(bedplate_fs::ErrorKind::Io, e.to_string()))?;
@@ -129,9 +132,16 @@ impl Wires {
     /// The group looks whether its members are what they were, as its background thread does every
     /// few seconds.
     pub(crate) fn check_members(&self) -> std::result::Result<(), String> {
-        let group =
-            self.group.lock().as_ref().and_then(WeakGroup::upgrade).ok_or("no group is open")?;
-        group.check_members().map_err(|e| e.to_string())
+        self.group()?.check_members().map_err(|e| e.to_string())
+    }
+
+    /// The group that is open.
+    pub(crate) fn group(&self) -> std::result::Result<Group, String> {
+        self.group
+            .lock()
+            .as_ref()
+            .and_then(WeakGroup::upgrade)
+            .ok_or_else(|| "no group is open".to_owned())
     }
 
     pub(crate) fn mount(&self, options: MountOptions) -> bedplate_fs::Result<FileSystem> {
@@ -180,6 +190,9 @@ impl Wire {
             "the process is dead"
         } else if self.bed.is_away(self.index) {
             "the device is gone"
+        } else if !self.bed.ills.takes_call(self.index) {
+            self.bed.set_away(self.index, true);
+            "the device is gone from now on"
         } else {
             return Ok(());
         };
@@ -198,6 +211,10 @@ impl Hook for Wire {
     fn call(&self, call: DeviceCall<'_>, pass: &mut dyn FnMut() -> Result<()>) -> Result<()> {
         crate::interleave::pause();
         self.open(call.operation())?;
+        self.bed
+            .ills
+            .unreadable(self.index)
+            .meet(&name(&self.bed, self.index), &call, || self.bed.operation_count())?;
         self.bed.timed(pass)
     }
 
@@ -213,7 +230,15 @@ impl Hook for Wire {
             closed: Arc::clone(&self.closed),
             fuse: Arc::clone(&self.fuse),
         };
-        Ok(Box::new(TimedQueue { queue: inner.queue(options)?, wire }))
+        let bed = self.bed.clone();
+        let moment = Box::new(move || bed.operation_count());
+        let queue = AilingQueue::new(
+            inner.queue(options)?,
+            name(&self.bed, self.index),
+            self.bed.ills.unreadable(self.index),
+            moment,
+        );
+        Ok(Box::new(TimedQueue { queue: Box::new(queue), wire }))
     }
 }
 

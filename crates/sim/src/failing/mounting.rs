@@ -96,7 +96,7 @@ impl Run {
                 return Err(format!("the volume has {grown} bytes after it grew to {size}"));
             }
             Err(error) if error.kind == ErrorKind::ReadOnly && self.struck() => {
-                one_sentence(&error)?
+                one_sentence(&error)?;
             }
             Err(error) => self.expected(&error, "the volume does not grow")?,
         }

@@ -2,6 +2,7 @@
 //! differs from the present.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 use std::sync::Arc;
 
 use bedplate_fs::InodeNo;
@@ -170,18 +171,7 @@ impl Model {
             {
                 return Err("S-77: a file's content changed and it is not told of");
             }
-            let mut patched = before.to_vec();
-            patched.resize(content.len(), 0);
-            for (range, hole) in ranges {
-                let index = |at: u64| usize::try_from(at).unwrap_or(usize::MAX).min(content.len());
-                let range = index(range.start)..index(range.end);
-                if *hole {
-                    patched[range].fill(0)
-                } else {
-                    patched[range.clone()].copy_from_slice(&content[range])
-                }
-            }
-            if patched != **content {
+            if patched(before, content, ranges) != **content {
                 return Err(
                     "S-77: the changed ranges, put over what the file held, do not make what it holds",
                 );
@@ -189,6 +179,22 @@ impl Model {
         }
         Ok(())
     }
+}
+
+/// Returns what a file held, with the ranges that changed put over it.
+fn patched(before: &[u8], content: &[u8], ranges: &[(Range<u64>, bool)]) -> Vec<u8> {
+    let mut patched = before.to_vec();
+    patched.resize(content.len(), 0);
+    for (range, hole) in ranges {
+        let index = |at: u64| usize::try_from(at).unwrap_or(usize::MAX).min(content.len());
+        let range = index(range.start)..index(range.end);
+        if *hole {
+            patched[range].fill(0);
+        } else {
+            patched[range.clone()].copy_from_slice(&content[range]);
+        }
+    }
+    patched
 }
 
 /// Every path but the root's, and the inode it leads to.

@@ -2,8 +2,10 @@
 
 use bedplate_fs::IoMode;
 
+use super::clones::{clones, given_up};
 use super::past::{
-    clones_of_full_volume, defragmentation, full_volume, heirs, named_files, rollbacks, untorn,
+    checkpoints, clones_of_full_volume, defragmentation, full_volume, heirs, named_files,
+    rollbacks, untorn,
 };
 use super::{Back, Change, On, RenameKind, Step};
 
@@ -54,6 +56,7 @@ pub const DIRECTED: &[Directed] = &[
     Directed { name: "scattered files are moved together", steps: defragmentation },
     Directed { name: "a full volume deletes its oldest checkpoints", steps: full_volume },
     Directed { name: "a full volume and what clones still need", steps: clones_of_full_volume },
+    Directed { name: "a log in odd pieces", steps: odd_log },
 ];
 
 pub(super) const A: On = On::Name(0, 0);
@@ -412,6 +415,39 @@ fn overwrite_in_place() -> Vec<Step> {
     steps
 }
 
+/// S-145, S-146: a log that is kept open is written over as headers and pages at odd offsets,
+/// grows, and is changed in all other ways in between.
+fn odd_log() -> Vec<Step> {
+    let log = On::Held(0);
+    let mut steps = vec![
+        Step::Create(0, 0),
+        Step::Hold(0, 0, 0, IoMode::Concurrent),
+        write(log, 0, 40_960, 1),
+        Step::SyncData(log),
+    ];
+    for round in 0..18u8 {
+        let (at, fill) = (32 + u64::from(round % 11) * 4120, 10 * round + 2);
+        steps.extend([write(log, at, 24, fill), write(log, at + 24, 4096, fill + 1)]);
+        // Over the sector in which the frame ends, or around it.
+        let block = (at + 4120) / 4096 * 4096;
+        steps.push(match round {
+            1 | 8 => write(log, block, 4096, fill + 2),
+            3 => Step::Write(A, IoMode::Cached, block + 512, 512, fill + 2, false),
+            6 => Step::Allocate(log, Change::Punch, block, 4096),
+            12 => Step::Checkpoint(0, None),
+            15 => Step::SetSize(log, at + 2000),
+            16 => Step::Rollback(0, Back::File(0, 0), true),
+            _ => Step::SyncData(log),
+        });
+        steps.extend([
+            write(log, at + 4120, 100, fill + 3),
+            Step::Read(log, IoMode::Concurrent, 0, 50_000),
+        ]);
+    }
+    steps.extend([Step::Release(0), Step::Sync]);
+    steps
+}
+
 /// S-29, S-30: a file is written in all modes at once while its own mode changes.
 fn mode_switches() -> Vec<Step> {
     let mut steps = vec![Step::Create(0, 0), write(A, 0, 30_000, 1), Step::Sync];
@@ -481,185 +517,6 @@ fn reuse() -> Vec<Step> {
             Step::Allocate(b, Change::Punch, 0, 30_000),
             write(a, 0, 30_000, 100 + round),
         ]);
-    }
-    steps
-}
-
-/// S-75, S-76: clones of the present and of checkpoints; both sides are written, and they go in any
-/// order.
-fn clones() -> Vec<Step> {
-    let mut steps = vec![
-        Step::Create(0, 0),
-        write(A, 0, 40_000, 1),
-        Step::Allocate(A, Change::PreallocateKeep, 60_000, 30_000),
-        Step::Sync,
-    ];
-    for round in 0..4u8 {
-        let fill = 20 * round;
-        steps.extend([
-            Step::Clone(None, 0, 0, 1),
-            write(A, 4096, 8192, fill + 2),
-            write(B, 8192, 8192, fill + 3),
-            write(B, 100, 50, fill + 4),
-            Step::SyncData(B),
-            Step::Checkpoint(0, None),
-            Step::Clone(Some(0), 1, 0, 2),
-            write(On::Name(2, 0), 0, 12_288, fill + 5),
-            write(B, 0, 4096, fill + 6),
-            Step::Allocate(B, Change::Punch, 4096, 9000),
-            Step::SyncData(A),
-        ]);
-        // In an order of its own each time; then what became free is used at once.
-        let gone = [
-            [Step::Unlink(0, 0), Step::Unlink(1, 0), Step::Unlink(2, 0)],
-            [Step::Unlink(2, 0), Step::Unlink(1, 0), Step::Unlink(0, 0)],
-        ];
-        let [first, second, third] = gone[usize::from(round % 2)].clone();
-        steps.extend([
-            first,
-            Step::SyncDirectory(0),
-            if round < 2 {
-                Step::DeleteCheckpoint(0)
-            } else {
-                Step::Rollback(0, Back::Everything, false)
-            },
-        ]);
-        steps.extend([second, write(B, 20_000, 9000, fill + 7), third, Step::DeleteCheckpoint(0)]);
-        steps.extend([
-            Step::Unlink(0, 0),
-            Step::Unlink(1, 0),
-            Step::Unlink(2, 0),
-            Step::Create(0, 0),
-            write(A, 0, 40_000, fill + 8),
-        ]);
-        steps.push(if round % 2 == 0 { Step::SyncData(A) } else { Step::Kill });
-    }
-    let inside = On::Name(0, 1);
-    steps.extend([
-        Step::MakeDirectory(1),
-        Step::Create(0, 1),
-        write(inside, 0, 20_000, 90),
-        Step::Link(0, 1, 3, 1),
-        Step::Symlink(4, 1, 9),
-    ]);
-    steps.extend([
-        Step::Checkpoint(1, Some(1)),
-        write(inside, 4096, 4096, 91),
-        Step::CloneDirectory(Some(1), 1, 2),
-        Step::DeleteCheckpoint(1),
-    ]);
-    steps.extend([
-        write(On::Name(3, 2), 0, 8192, 92),
-        Step::Unlink(0, 1),
-        Step::SyncDirectory(2),
-        Step::Unlink(0, 2),
-        Step::Unlink(3, 2),
-    ]);
-    steps.extend([
-        Step::Unlink(4, 2),
-        Step::RemoveDirectory(2),
-        Step::CloneDirectory(None, 1, 2),
-        Step::Kill,
-        Step::Sync,
-    ]);
-    steps
-}
-
-/// S-76: what a clone, or what it is of, no longer has is written in place by the other before
-/// anything is synced: a crash brings both back.
-fn given_up() -> Vec<Step> {
-    let mut steps = vec![Step::Create(0, 0), write(A, 0, 40_000, 1), Step::Sync];
-    for fill in [10, 30] {
-        steps.extend([
-            Step::Clone(None, 0, 0, 1),
-            Step::Unlink(1, 0),
-            write(A, 0, 8192, fill),
-            Step::Clone(None, 0, 0, 1),
-            write(B, 8192, 8192, fill + 1),
-            write(A, 8192, 8192, fill + 2),
-            Step::Allocate(A, Change::Punch, 16_384, 8192),
-            write(B, 16_384, 8192, fill + 3),
-            Step::SetSize(B, 24_576),
-            write(A, 24_576, 8192, fill + 4),
-            Step::Unlink(0, 0),
-            write(B, 0, 4096, fill + 5),
-            Step::Clone(None, 1, 0, 0),
-            Step::Unlink(1, 0),
-            Step::SyncData(A),
-        ]);
-    }
-    steps
-}
-
-/// S-50, S-52, S-54, S-56: checkpoints made, written after, deleted, and rolled back to.
-fn checkpoints() -> Vec<Step> {
-    let after = |fill: u8| {
-        [
-            write(A, 4096, 8192, fill),
-            write(A, 5000, 100, fill),
-            Step::SetSize(A, 9000),
-            write(A, 20_000, 6000, fill),
-        ]
-    };
-    let mut steps = vec![
-        Step::Create(0, 0),
-        write(A, 0, 50_000, 1),
-        Step::Create(1, 0),
-        write(B, 0, 8192, 9),
-        Step::Checkpoint(0, None),
-    ];
-    steps.extend(after(2));
-    steps.extend([
-        Step::Diff(0),
-        Step::Checkpoint(1, None),
-        Step::Unlink(1, 0),
-        Step::SyncData(A),
-        Step::Diff(0),
-    ]);
-    steps.extend(after(3));
-    steps.push(Step::Diff(1));
-    steps.extend([
-        Step::DeleteCheckpoint(0),
-        Step::Checkpoint(2, Some(0)),
-        write(A, 0, 16_384, 4),
-        Step::SyncData(A),
-        Step::DeleteCheckpoint(1),
-    ]);
-    steps.extend(after(5));
-    steps.extend([
-        Step::Kill,
-        Step::DeleteCheckpoint(2),
-        Step::Checkpoint(0, None),
-        write(A, 0, 9000, 6),
-        Step::Create(2, 0),
-        Step::Rollback(0, Back::Everything, false),
-    ]);
-    steps.extend([
-        write(A, 4096, 4096, 7),
-        Step::Rollback(0, Back::Everything, false),
-        write(A, 0, 4096, 8),
-        Step::DeleteCheckpoint(0),
-        Step::Sync,
-    ]);
-    // The file grows over a tail that a checkpoint shares, in each of the ways in which it can grow.
-    for (slot, growth) in [
-        Step::Allocate(A, Change::Preallocate, 10_000, 40_000),
-        Step::Allocate(A, Change::Zero, 70_000, 9000),
-        Step::SetSize(A, 90_000),
-        Step::Append(0, 0, IoMode::Concurrent, 5000, 8, false),
-    ]
-    .into_iter()
-    .enumerate()
-    {
-        let slot = u8::try_from(slot % 2).expect("0 or 1");
-        steps.extend([
-            Step::SetSize(A, 0),
-            write(A, 100, 20_011, 7),
-            Step::Checkpoint(slot, None),
-            growth,
-            Step::Read(A, IoMode::Direct, 0, 100_000),
-        ]);
-        steps.extend([Step::SyncData(A), Step::DeleteCheckpoint(slot)]);
     }
     steps
 }

@@ -1,5 +1,6 @@
 //! The language of workloads: what the judge can make a file system do.
 
+mod clones;
 mod crowd;
 mod directed;
 mod generate;
@@ -212,6 +213,10 @@ pub enum Step {
     /// made, or with zeros, if all hold everything; the group notices it. The member does not come
     /// back.
     Overwrite(u8, bool),
+    /// Something ails a member of the group, if all others hold everything.
+    Ail(u8, Ailment),
+    /// The group compares its copies, and what could not be read is good again.
+    Scrub,
     /// Carries out a step in the middle of another, each on a thread of its own of which only one
     /// runs at a time: the first begins, and the turn goes over after so many points at which it
     /// may, and back after so many, until the numbers are used up.
@@ -221,8 +226,11 @@ pub enum Step {
 impl Step {
     /// Whether it mounts or changes devices, which the recorder does, or is made of other steps.
     pub(crate) fn is_recorders(&self) -> bool {
-        let of_devices =
-            matches!(self, Self::Grow(_) | Self::Vanish(_) | Self::Return | Self::Overwrite(..));
+        let of_members = matches!(
+            self,
+            Self::Vanish(_) | Self::Return | Self::Overwrite(..) | Self::Ail(..) | Self::Scrub
+        );
+        let of_devices = of_members || matches!(self, Self::Grow(_));
         of_devices || matches!(self, Self::Remount | Self::Kill | Self::Die(..) | Self::During(..))
     }
 
@@ -262,6 +270,26 @@ impl Step {
         );
         made || matches!(self, Self::Checkpoint(..) | Self::Automatic(..) | Self::Diff(_))
     }
+}
+
+/// What ails a member of a group.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ailment {
+    /// It answers no more after so many further calls: in the middle of a step.
+    Dies(u16),
+    /// So many pages of it cannot be read, from the so-manieth on of those that were written, until
+    /// something is written there.
+    Unreadable(u16, u8),
+    /// A bit turns in one of the copies of its label.
+    LabelRots(u8),
+    /// A bit turns in its dirty region log.
+    RegionLogRots(u16),
+    /// A bit turns in the so-manieth page of those that were written. The group compares its
+    /// copies.
+    Rots(u16),
+    /// It goes, and the group goes on without it. When it returns it holds what it held when the
+    /// group was made, or nothing.
+    Exchanged(bool),
 }
 
 /// What is rolled back.

@@ -7,7 +7,7 @@ use rand_xoshiro::Xoshiro256PlusPlus;
 
 use super::directed::{A, B, write};
 use super::generate::{mode, pick, step};
-use super::{Back, Change, Ground, On, RenameKind, Setup, Step};
+use super::{Ailment, Back, Change, Ground, On, RenameKind, Setup, Step};
 
 /// Extents of a scattered file.
 const EXTENTS: u64 = 10;
@@ -161,8 +161,13 @@ pub fn generate_interleaved(seed: u64, count: usize, grounds: &[Ground]) -> (Set
         ground: pick(&mut rng, grounds),
         ..Setup::SMALL
     };
+    // What ails members is drawn apart: a seed means the same workload as before there was that.
+    let mut ills = Xoshiro256PlusPlus::seed_from_u64(seed ^ 0xbb67_ae85_84ca_a73b);
     let mut steps = prelude();
     while steps.len() < count + prelude().len() {
+        if setup.ground != Ground::One && ills.random_range(0..6) == 0 {
+            steps.extend(ail(&mut ills));
+        }
         match rng.random_range(0..12) {
             0 => steps.extend(scatter(
                 pick(&mut rng, &[A, A, B, On::Name(0, 1)]),
@@ -172,7 +177,9 @@ pub fn generate_interleaved(seed: u64, count: usize, grounds: &[Ground]) -> (Set
                 let first = change(&mut rng);
                 let turns = (0..rng.random_range(1..4)).map(|_| rng.random_range(1..24)).collect();
                 let second = std::iter::repeat_with(|| beside(&mut rng))
-                    .find(|second| !is_within_clone(&first, second))
+                    .find(|second| {
+                        !is_within_clone(&first, second) && !deletes_made(&first, second)
+                    })
                     .expect("there are others");
                 steps.push(Step::During(Box::new(first), Box::new(second), turns));
             }
@@ -192,12 +199,28 @@ pub fn generate_interleaved(seed: u64, count: usize, grounds: &[Ground]) -> (Set
                 change => Step::Die(Box::new(change), rng.random_range(0..16)),
             }),
             6 if rng.random_range(0..3) == 0 => {
-                steps.push(Step::Die(Box::new(Step::Sync), rng.random_range(0..8)))
+                steps.push(Step::Die(Box::new(Step::Sync), rng.random_range(0..8)));
             }
             _ => steps.push(step(&mut rng, u64::from(setup.block_size))),
         }
     }
     (setup, steps)
+}
+
+/// What happens to members of a group.
+fn ail(rng: &mut Xoshiro256PlusPlus) -> Vec<Step> {
+    let (member, number) = (rng.random_range(0..3), rng.random_range(0..1000));
+    let one = |ailment| vec![Step::Ail(member, ailment)];
+    match rng.random_range(0..20) {
+        0..4 => one(Ailment::Dies(number % 50)),
+        4..8 => one(Ailment::Unreadable(number, 1 + rng.random_range(0..8))),
+        8 => one(Ailment::LabelRots(rng.random_range(0..2))),
+        9 => one(Ailment::RegionLogRots(number)),
+        10 | 11 => one(Ailment::Rots(number)),
+        12 | 13 => one(Ailment::Exchanged(rng.random_range(0..2) == 0)),
+        14 | 15 => vec![Step::Scrub],
+        _ => vec![Step::Return, Step::Remount],
+    }
 }
 
 /// Whether a step changes names in the directory that another one makes as a clone: what numbers
@@ -213,6 +236,15 @@ fn is_within_clone(clone: &Step, step: &Step) -> bool {
         Step::Link(.., to) => to == made,
         Step::RenameDirectory(from, to) => from == made || to == made,
         Step::Rollback(..) => true,
+        _ => false,
+    }
+}
+
+/// Whether a step deletes the checkpoint that another one makes and then looks at.
+fn deletes_made(one: &Step, other: &Step) -> bool {
+    match (one, other) {
+        (Step::Checkpoint(made, _), Step::DeleteCheckpoint(deleted))
+        | (Step::DeleteCheckpoint(deleted), Step::Checkpoint(made, _)) => made == deleted,
         _ => false,
     }
 }

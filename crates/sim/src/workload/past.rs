@@ -102,24 +102,8 @@ pub(super) fn rollbacks() -> Vec<Step> {
             directory(round % 2, false),
             write(inside, 0, 4096, 50 + round),
             Step::SyncAll(inside),
-            // Open files stand in the way, unless forced; one that the checkpoint does not have lives on without a name.
-            Step::Hold(0, 0, 0, IoMode::ALL[usize::from(round)]),
-            Step::Create(4, 1),
-            Step::Hold(1, 4, 1, IoMode::Concurrent),
-            write(On::Held(1), 0, 6000, 60 + round),
-            write(On::Held(0), 0, 5000, 70 + round),
-            file(false),
-            file(true),
-            write(On::Held(0), 4096, 4096, 80 + round),
-            directory(0, true),
-            write(On::Held(1), 4096, 4096, 90 + round),
-            Step::SyncAll(On::Held(1)),
-            if round == 1 { Step::Kill } else { Step::Release(0) },
-            Step::Release(1),
-            // Gone, and back.
-            Step::Unlink(0, 0),
-            file(false),
         ]);
+        steps.extend(rollbacks_below_open_files(round));
     }
     steps.extend([
         Step::Rollback(0, Back::Everything, false),
@@ -129,6 +113,29 @@ pub(super) fn rollbacks() -> Vec<Step> {
         Step::Sync,
     ]);
     steps
+}
+
+fn rollbacks_below_open_files(round: u8) -> Vec<Step> {
+    vec![
+        // Open files stand in the way, unless forced; one that the checkpoint does not have
+        // lives on without a name.
+        Step::Hold(0, 0, 0, IoMode::ALL[usize::from(round)]),
+        Step::Create(4, 1),
+        Step::Hold(1, 4, 1, IoMode::Concurrent),
+        write(On::Held(1), 0, 6000, 60 + round),
+        write(On::Held(0), 0, 5000, 70 + round),
+        Step::Rollback(0, Back::File(0, 0), false),
+        Step::Rollback(0, Back::File(0, 0), true),
+        write(On::Held(0), 4096, 4096, 80 + round),
+        Step::Rollback(0, Back::Directory(1), true),
+        write(On::Held(1), 4096, 4096, 90 + round),
+        Step::SyncAll(On::Held(1)),
+        if round == 1 { Step::Kill } else { Step::Release(0) },
+        Step::Release(1),
+        // Gone, and back.
+        Step::Unlink(0, 0),
+        Step::Rollback(0, Back::File(0, 0), false),
+    ]
 }
 
 /// S-72, S-73: files whose blocks lie in the order in which they were written, moved together with
@@ -310,6 +317,85 @@ pub(super) fn untorn() -> Vec<Step> {
             Step::DeleteCheckpoint(0),
             page(A, mode, at, 1, fill + 19),
         ]);
+    }
+    steps
+}
+
+/// S-50, S-52, S-54, S-56: checkpoints made, written after, deleted, and rolled back to.
+pub(super) fn checkpoints() -> Vec<Step> {
+    let after = |fill: u8| {
+        [
+            write(A, 4096, 8192, fill),
+            write(A, 5000, 100, fill),
+            Step::SetSize(A, 9000),
+            write(A, 20_000, 6000, fill),
+        ]
+    };
+    let mut steps = vec![
+        Step::Create(0, 0),
+        write(A, 0, 50_000, 1),
+        Step::Create(1, 0),
+        write(B, 0, 8192, 9),
+        Step::Checkpoint(0, None),
+    ];
+    steps.extend(after(2));
+    steps.extend([
+        Step::Diff(0),
+        Step::Checkpoint(1, None),
+        Step::Unlink(1, 0),
+        Step::SyncData(A),
+        Step::Diff(0),
+    ]);
+    steps.extend(after(3));
+    steps.push(Step::Diff(1));
+    steps.extend([
+        Step::DeleteCheckpoint(0),
+        Step::Checkpoint(2, Some(0)),
+        write(A, 0, 16_384, 4),
+        Step::SyncData(A),
+        Step::DeleteCheckpoint(1),
+    ]);
+    steps.extend(after(5));
+    steps.extend([
+        Step::Kill,
+        Step::DeleteCheckpoint(2),
+        Step::Checkpoint(0, None),
+        write(A, 0, 9000, 6),
+        Step::Create(2, 0),
+        Step::Rollback(0, Back::Everything, false),
+    ]);
+    steps.extend([
+        write(A, 4096, 4096, 7),
+        Step::Rollback(0, Back::Everything, false),
+        write(A, 0, 4096, 8),
+        Step::DeleteCheckpoint(0),
+        Step::Sync,
+    ]);
+    steps.extend(growth_over_shared_tails());
+    steps
+}
+
+/// The file grows over a tail that a checkpoint shares, in each of the ways in which it can grow.
+fn growth_over_shared_tails() -> Vec<Step> {
+    let mut steps = Vec::new();
+    for (slot, growth) in [
+        Step::Allocate(A, Change::Preallocate, 10_000, 40_000),
+        Step::Allocate(A, Change::Zero, 70_000, 9000),
+        Step::SetSize(A, 90_000),
+        Step::Append(0, 0, IoMode::Concurrent, 5000, 8, false),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let slot = u8::try_from(slot % 2).expect("0 or 1");
+        steps.extend([
+            Step::SetSize(A, 0),
+            write(A, 100, 20_011, 7),
+            Step::Checkpoint(slot, None),
+            growth,
+            Step::Read(A, IoMode::Direct, 0, 100_000),
+        ]);
+        steps.extend([Step::SyncData(A), Step::DeleteCheckpoint(slot)]);
     }
     steps
 }

@@ -2,7 +2,10 @@
 //! another operation in the middle; members of groups that vanish; processes that die in the middle
 //! of a step.
 
-use bedplate_sim::{Back, Cuts, Effort, Ground, On, Setup, Step, pair, try_interleaved, try_pair};
+use bedplate_fs::{IoMode, PlantedBug};
+use bedplate_sim::{
+    Back, Cuts, Effort, Ground, On, Setup, Step, pair, try_interleaved, try_pair, try_steps,
+};
 
 fn effort(steps: usize, cuts: usize) -> Effort {
     Effort { steps, cuts: Cuts::Around(cuts), second_cut_every: 4, second_life_every: 0 }
@@ -44,5 +47,37 @@ fn s_4_s_5_s_11_s_50_s_54_s_61_interleaved_workloads_survive_cuts() {
         if let Err(violation) = try_interleaved(seed, &Ground::MIXED, &effort(40, 4)) {
             panic!("{violation}");
         }
+    }
+}
+
+/// S-77: a checkpoint in the middle of a clone has rows of it and does not show it, so a comparison
+/// with that checkpoint tells of all of the clone.
+#[test]
+fn s_77_a_clone_that_was_being_made_is_new_to_a_checkpoint_in_its_middle() {
+    let steps = |clone: Step, turn: u16| {
+        let during = Step::During(Box::new(clone), Box::new(Step::Checkpoint(1, None)), vec![turn]);
+        let write = |at: u64| Step::Write(On::Name(0, 1), IoMode::Concurrent, at, 512, 10, false);
+        let mut steps = vec![Step::MakeDirectory(1), Step::Create(0, 1)];
+        steps.extend((0..5).map(|piece| write(piece * 1024)));
+        steps.extend([Step::Checkpoint(0, None), during, Step::Diff(1)]);
+        steps
+    };
+    let compared = |bug| {
+        bedplate_fs::plant(bug);
+        let clones = [Step::Clone(Some(0), 0, 1, 3), Step::CloneDirectory(Some(0), 1, 2)];
+        clones.map(|clone| {
+            let turned = (1..24).map(|turn| {
+                let setup = Setup { per_record: 2, ..Setup::SMALL };
+                try_steps(1, &setup, &steps(clone.clone(), turn), &effort(0, 2))
+            });
+            turned.filter_map(Result::err).next()
+        })
+    };
+    for found in compared(Some(PlantedBug::UnfinishedCompared)) {
+        let violation = found.expect("UnfinishedCompared went unnoticed");
+        assert!(violation.what.contains("S-77"), "by another rule: {violation}");
+    }
+    if let Some(violation) = compared(None).into_iter().flatten().next() {
+        panic!("{violation}");
     }
 }

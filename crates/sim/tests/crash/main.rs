@@ -6,6 +6,7 @@
 mod devices;
 mod failing;
 mod interleaved;
+mod members;
 mod planted;
 mod threads;
 mod workloads;

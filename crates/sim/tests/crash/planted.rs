@@ -122,6 +122,26 @@ fn a_page_that_is_written_in_place() {
 }
 
 #[test]
+fn a_copy_of_sectors_that_another_write_leaves_as_it_was() {
+    finds(PlantedBug::HeldSectorsStay, "a log in odd pieces");
+}
+
+#[test]
+fn a_held_write_that_reads_do_not_see() {
+    finds(PlantedBug::HeldWriteNotRead, "a log in odd pieces");
+}
+
+#[test]
+fn a_held_write_that_a_sync_does_not_know() {
+    finds(PlantedBug::HeldWriteNotSynced, "a log in odd pieces");
+}
+
+#[test]
+fn a_held_write_that_a_checkpoint_does_not_have() {
+    finds(PlantedBug::FreezeLeavesHeld, "a log in odd pieces");
+}
+
+#[test]
 fn a_write_over_what_a_clone_may_get_back() {
     finds(PlantedBug::WriteBeforeUnshared, "what clones had is written at once");
 }

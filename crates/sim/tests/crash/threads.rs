@@ -33,21 +33,35 @@ fn what_is_wrong_between_threads_is_found() {
     {
         match search(1..100, &|| bedplate_fs::plant(Some(bug))) {
             Err(violation) => {
-                println!("{bug:?}: found with seed {}: {}", violation.seed, violation.what)
+                println!("{bug:?}: found with seed {}: {}", violation.seed, violation.what);
             }
             Ok(states) => panic!("{bug:?} went unnoticed in {states} states"),
         }
     }
 }
 
-/// S-5: a change that is logged behind what another thread changed later. Each thread's own promises are kept.
+/// S-5: a change that is logged behind what another thread changed later. Each thread's own
+/// promises are kept, so only the rule about the order of changes between threads can see it for
+/// certain; a change that a cut loses altogether is seen by its own thread first, and the search
+/// goes on.
 #[test]
 fn s_5_what_survives_without_an_earlier_change_of_another_thread_is_found() {
-    match search(1..100, &|| bedplate_fs::plant(Some(PlantedBug::LoggedOutOfOrder))) {
-        Err(violation) => {
-            println!("LoggedOutOfOrder: found with seed {}: {}", violation.seed, violation.what);
-            assert!(violation.what.contains("S-5:"), "by another rule: {}", violation.what);
+    let begin = || bedplate_fs::plant(Some(PlantedBug::LoggedOutOfOrder));
+    let mut seen_otherwise = 0;
+    for seed in 1..200 {
+        match search(seed..seed + 1, &begin) {
+            Err(violation) if violation.what.contains("S-5:") => {
+                println!(
+                    "LoggedOutOfOrder: found with seed {seed}, after {seen_otherwise} violations of other rules: {}",
+                    violation.what
+                );
+                return;
+            }
+            Err(_) => seen_otherwise += 1,
+            Ok(_) => {}
         }
-        Ok(states) => panic!("LoggedOutOfOrder went unnoticed in {states} states"),
     }
+    panic!(
+        "the rule about the order between threads did not notice LoggedOutOfOrder in 199 seeds; other rules did {seen_otherwise} times"
+    );
 }

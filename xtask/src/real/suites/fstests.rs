@@ -214,7 +214,7 @@ fn is_xfs(image: &Path) -> Result<bool> {
 fn configure(side: &Side, devices: [&Path; 2], places: &[PathBuf; 2], results: &Path) -> String {
     let mut text = String::new();
     let mut set = |name: &str, value: &str| {
-        writeln!(text, "export {name}='{value}'").expect("a string takes everything")
+        writeln!(text, "export {name}='{value}'").expect("a string takes everything");
     };
     let [test, scratch] = devices;
     set("TEST_DEV", &test.to_string_lossy());

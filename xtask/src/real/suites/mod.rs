@@ -294,7 +294,7 @@ mod tests {
                 results.add(
                     *test,
                     if *good { Verdict::Passed } else { Verdict::Failed("why".to_owned()) },
-                )
+                );
             });
             results
         };

@@ -1,0 +1,116 @@
+//! Directed workloads of clones.
+
+use super::directed::{A, B, write};
+use super::{Back, Change, On, Step};
+
+/// S-75, S-76: clones of the present and of checkpoints; both sides are written, and they go in any
+/// order.
+pub(super) fn clones() -> Vec<Step> {
+    let mut steps = vec![
+        Step::Create(0, 0),
+        write(A, 0, 40_000, 1),
+        Step::Allocate(A, Change::PreallocateKeep, 60_000, 30_000),
+        Step::Sync,
+    ];
+    for round in 0..4u8 {
+        let fill = 20 * round;
+        steps.extend([
+            Step::Clone(None, 0, 0, 1),
+            write(A, 4096, 8192, fill + 2),
+            write(B, 8192, 8192, fill + 3),
+            write(B, 100, 50, fill + 4),
+            Step::SyncData(B),
+            Step::Checkpoint(0, None),
+            Step::Clone(Some(0), 1, 0, 2),
+            write(On::Name(2, 0), 0, 12_288, fill + 5),
+            write(B, 0, 4096, fill + 6),
+            Step::Allocate(B, Change::Punch, 4096, 9000),
+            Step::SyncData(A),
+        ]);
+        // In an order of its own each time; then what became free is used at once.
+        let gone = [
+            [Step::Unlink(0, 0), Step::Unlink(1, 0), Step::Unlink(2, 0)],
+            [Step::Unlink(2, 0), Step::Unlink(1, 0), Step::Unlink(0, 0)],
+        ];
+        let [first, second, third] = gone[usize::from(round % 2)].clone();
+        steps.extend([
+            first,
+            Step::SyncDirectory(0),
+            if round < 2 {
+                Step::DeleteCheckpoint(0)
+            } else {
+                Step::Rollback(0, Back::Everything, false)
+            },
+        ]);
+        steps.extend([second, write(B, 20_000, 9000, fill + 7), third, Step::DeleteCheckpoint(0)]);
+        steps.extend([
+            Step::Unlink(0, 0),
+            Step::Unlink(1, 0),
+            Step::Unlink(2, 0),
+            Step::Create(0, 0),
+            write(A, 0, 40_000, fill + 8),
+        ]);
+        steps.push(if round % 2 == 0 { Step::SyncData(A) } else { Step::Kill });
+    }
+    steps.extend(clones_of_directories());
+    steps
+}
+
+/// A directory is cloned from a checkpoint and as it is.
+fn clones_of_directories() -> Vec<Step> {
+    let inside = On::Name(0, 1);
+    let mut steps = vec![
+        Step::MakeDirectory(1),
+        Step::Create(0, 1),
+        write(inside, 0, 20_000, 90),
+        Step::Link(0, 1, 3, 1),
+        Step::Symlink(4, 1, 9),
+    ];
+    steps.extend([
+        Step::Checkpoint(1, Some(1)),
+        write(inside, 4096, 4096, 91),
+        Step::CloneDirectory(Some(1), 1, 2),
+        Step::DeleteCheckpoint(1),
+    ]);
+    steps.extend([
+        write(On::Name(3, 2), 0, 8192, 92),
+        Step::Unlink(0, 1),
+        Step::SyncDirectory(2),
+        Step::Unlink(0, 2),
+        Step::Unlink(3, 2),
+    ]);
+    steps.extend([
+        Step::Unlink(4, 2),
+        Step::RemoveDirectory(2),
+        Step::CloneDirectory(None, 1, 2),
+        Step::Kill,
+        Step::Sync,
+    ]);
+    steps
+}
+
+/// S-76: what a clone, or what it is of, no longer has is written in place by the other before
+/// anything is synced: a crash brings both back.
+pub(super) fn given_up() -> Vec<Step> {
+    let mut steps = vec![Step::Create(0, 0), write(A, 0, 40_000, 1), Step::Sync];
+    for fill in [10, 30] {
+        steps.extend([
+            Step::Clone(None, 0, 0, 1),
+            Step::Unlink(1, 0),
+            write(A, 0, 8192, fill),
+            Step::Clone(None, 0, 0, 1),
+            write(B, 8192, 8192, fill + 1),
+            write(A, 8192, 8192, fill + 2),
+            Step::Allocate(A, Change::Punch, 16_384, 8192),
+            write(B, 16_384, 8192, fill + 3),
+            Step::SetSize(B, 24_576),
+            write(A, 24_576, 8192, fill + 4),
+            Step::Unlink(0, 0),
+            write(B, 0, 4096, fill + 5),
+            Step::Clone(None, 1, 0, 0),
+            Step::Unlink(1, 0),
+            Step::SyncData(A),
+        ]);
+    }
+    steps
+}
