@@ -49,7 +49,13 @@ impl Subtree {
             );
             return Err(Error::new(ErrorKind::Invalid, message));
         }
-        let leaf = fs.walk(path, true).map_err(|error| match error.kind {
+        // A link of today is what stands in the way of what had the name then, and goes: only a link
+        // of then is followed.
+        let was_link = {
+            let leaf = fs.walk(&past, false)?;
+            fs.find(leaf.dir, &leaf.name)?.is_some_and(|row| row.kind == FileKind::Symlink)
+        };
+        let leaf = fs.walk(path, was_link).map_err(|error| match error.kind {
             ErrorKind::NotFound => Error::new(
                 ErrorKind::NotFound,
                 format!(

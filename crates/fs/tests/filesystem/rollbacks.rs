@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use bedplate_fs::{ErrorKind, IoMode, OpenOptions, RollbackOptions};
+use bedplate_fs::{ErrorKind, InodeNo, IoMode, NewFile, OpenOptions, RollbackOptions};
 
 use crate::checkpoints::{
     MODES, change, differing, everything, of_checkpoint, sound, whole, write,
@@ -143,6 +143,29 @@ fn s_56_a_file_or_a_directory_comes_back_alone() {
     assert_eq!(fs.checkpoints().len(), count, "a refused rollback leaves nothing behind");
     fs.rollback("then", &all_back()).unwrap();
     assert_eq!(whole(&fs), then);
+    fs.unmount().unwrap();
+    sound(&device);
+}
+
+/// S-56: a symbolic link that stands where a file was goes; what it leads to stays. A link that was
+/// there then is followed.
+#[test]
+fn s_56_a_link_that_took_the_name_of_a_file_is_not_followed() {
+    let device = device(64 << 20, 512);
+    format(&device, 4096);
+    let fs = mount_as(&device, IoMode::Cached);
+    write(&fs, "/file", 0, &[1; 8192], IoMode::Cached);
+    write(&fs, "/other", 0, &[2; 8192], IoMode::Cached);
+    fs.symlink(InodeNo::ROOT, b"link", b"file", NewFile::default()).unwrap();
+    fs.create_checkpoint("then", &everything()).unwrap();
+    let then = whole(&fs);
+    fs.remove("/file").unwrap();
+    fs.symlink(InodeNo::ROOT, b"file", b"other", NewFile::default()).unwrap();
+    fs.rollback("then", &back("/file")).unwrap();
+    assert!(whole(&fs) == then, "{:?}", differing(&then, &whole(&fs)));
+    write(&fs, "/file", 0, &[3; 4096], IoMode::Cached);
+    fs.rollback("then", &back("/link")).unwrap();
+    assert!(whole(&fs) == then, "{:?}", differing(&then, &whole(&fs)));
     fs.unmount().unwrap();
     sound(&device);
 }
