@@ -68,7 +68,7 @@ impl Engine {
     ) -> Result<Vec<CheckpointDifference>> {
         let (from, to) = (self.moment(Some(from))?, self.moment(to)?);
         if to.is_none() && !self.options.read_only {
-            self.cache.flush_all()?;
+            self.settle_all()?;
         }
         if to.is_some_and(|to| Some(to) < from) {
             return Err(Error::new(

@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use super::DataPath;
 use crate::Result;
-use crate::engine::Engine;
+use crate::engine::{Engine, Listed};
 use crate::inode::Inode;
 use crate::statistics::Counters;
 use crate::statistics::{Timed, Timing};
@@ -106,4 +106,22 @@ pub(crate) fn flush_inode(fs: &Engine, inode: &Arc<Inode>) -> Result<()> {
         io.write_if_held()?;
     }
     io.cached_if_any().map_or(Ok(()), CachedFile::flush)
+}
+
+/// As [`flush_inode`], once what changes the file's end has ended: a truncation takes dirty pages
+/// away before its first record, and rows read in between show the file as it was at neither time.
+pub(crate) fn settle_inode(fs: &Engine, inode: &Arc<Inode>) -> Result<()> {
+    // Most of it while others work on.
+    flush_inode(fs, inode)?;
+    let _order = DataPath::new(fs, inode).state().order.exclusive(fs);
+    flush_inode(fs, inode)
+}
+
+impl Engine {
+    /// Lets the rows of all files tell what was written to them.
+    pub(crate) fn settle_all(&self) -> Result<()> {
+        self.cache.flush_all()?;
+        let written = [Listed::Cached, Listed::Held].map(|why| self.listed(why));
+        written.iter().flatten().try_for_each(|inode| settle_inode(self, inode))
+    }
 }

@@ -81,3 +81,19 @@ fn s_77_a_clone_that_was_being_made_is_new_to_a_checkpoint_in_its_middle() {
         panic!("{violation}");
     }
 }
+
+/// S-77: a truncation takes dirty pages away before its first record; a comparison in the middle of
+/// it tells of what was written before, or of the truncation.
+#[test]
+fn s_77_a_comparison_in_the_middle_of_a_truncation_tells_of_the_file() {
+    let write = |at| Step::Write(On::Name(0, 0), IoMode::Cached, at, 512, 7, false);
+    for turn in 1..12 {
+        let truncate = Box::new(Step::Truncate(0, 0, 3000));
+        let during = Step::During(truncate, Box::new(Step::Diff(1)), vec![turn]);
+        let steps =
+            [Step::Create(0, 0), write(5000), Step::Checkpoint(1, None), write(20_000), during];
+        if let Err(violation) = try_steps(1, &Setup::SMALL, &steps, &effort(0, 2)) {
+            panic!("turn {turn}: {violation}");
+        }
+    }
+}
