@@ -67,6 +67,11 @@ impl Stage {
         drop(std::mem::take(&mut *self.held.lock()));
     }
 
+    /// Returns which files are held open, by slot.
+    pub(crate) fn held(&self) -> BTreeMap<u8, InodeNo> {
+        self.held.lock().iter().map(|(slot, file)| (*slot, file.ino())).collect()
+    }
+
     /// Closes what is held open, and unmounts.
     pub(crate) fn unmount(self) -> Result<()> {
         self.close_held();
@@ -477,7 +482,20 @@ impl Stage {
         names.filter(|name| name.starts_with(AUTOMATIC_PREFIX)).collect()
     }
 
+    /// What is told of the changes since a checkpoint, all of one moment: it is asked for by many
+    /// calls, so it is asked again until what is under way beside it has changed nothing between.
     fn diff(&self, name: &str) -> Result<Diff> {
+        let mut diff = self.diff_by_calls(name)?;
+        loop {
+            let again = self.diff_by_calls(name)?;
+            if again == diff {
+                return Ok(diff);
+            }
+            diff = again;
+        }
+    }
+
+    fn diff_by_calls(&self, name: &str) -> Result<Diff> {
         let text = |path: Vec<u8>| String::from_utf8_lossy(&path).into_owned();
         let mut diff = Diff::default();
         for told in self.fs.checkpoint_diff(name, None)? {

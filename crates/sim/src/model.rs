@@ -155,6 +155,11 @@ impl Model {
         self.drop_nameless();
     }
 
+    /// Returns which files are held open, by slot.
+    pub(crate) fn held(&self) -> &BTreeMap<u8, InodeNo> {
+        &self.held
+    }
+
     /// Returns the inode of a file.
     pub(crate) fn ino(&mut self, on: On) -> Result<InodeNo, Refusal> {
         match on {

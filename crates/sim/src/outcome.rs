@@ -58,7 +58,7 @@ pub(crate) struct Outcome {
 }
 
 /// What differs between a checkpoint and the present.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Diff {
     /// Paths that are told of, those from where something moved too.
     pub(crate) paths: BTreeSet<String>,

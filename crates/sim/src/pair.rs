@@ -6,7 +6,9 @@
 //! are under way may leave neither, either or both, and once one has promised something, only what
 //! keeps that.
 
-use bedplate_fs::ErrorKind;
+use std::collections::BTreeMap;
+
+use bedplate_fs::{ErrorKind, InodeNo};
 
 use crate::act::Stage;
 use crate::history::{Done, History, Pair};
@@ -70,7 +72,7 @@ pub(crate) fn carry_out(
         Half { step: second, result: other, end: other_end },
     ];
     let seen = see(&stage.fs).map_err(|e| format!("a sound volume cannot be read: {e}"))?;
-    let possible = Possible::of(&history.model, &halves, &seen)?;
+    let possible = Possible::of(&history.model, &halves, &seen, &stage.held())?;
     possible.note(history, &halves);
     Ok(())
 }
@@ -84,7 +86,14 @@ struct Possible {
 }
 
 impl Possible {
-    fn of(before: &Model, halves: &[Half<'_>; 2], seen: &Seen) -> Result<Self, String> {
+    /// Finds them: what the file system shows, and which files are held open by slot, tell the
+    /// orders apart.
+    fn of(
+        before: &Model,
+        halves: &[Half<'_>; 2],
+        seen: &Seen,
+        held: &BTreeMap<u8, InodeNo>,
+    ) -> Result<Self, String> {
         let (mut alone, mut both, mut whys) = ([None, None], None, Vec::new());
         // The second may have found its file before the first took the name away.
         let orders = [None, Some(Found::Opened), Some(Found::Named)]
@@ -102,6 +111,9 @@ impl Possible {
                 let between = model.view();
                 halves[second].follow(&mut model)?;
                 model.forget_found();
+                if model.held() != held {
+                    return Err(format!("held are {held:?}, not {:?}", model.held()));
+                }
                 difference(&seen.view, &model.view()).map_or(Ok(between), Err)
             });
             match fits {
