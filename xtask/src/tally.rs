@@ -102,7 +102,8 @@ enum Part {
 }
 
 impl TestOutput {
-    /// Takes one line; returns whether it is worth printing.
+    /// Takes one line; returns whether it is worth printing: what failed and what it printed is;
+    /// 1,500 lines that say `ok` would only hide it.
     pub fn line(&mut self, line: &str) -> bool {
         if line == "successes:" {
             self.part = Part::Successes;
@@ -116,7 +117,11 @@ impl TestOutput {
             Part::Successes => self.shown_output(line),
             Part::Failures => {}
         }
-        self.part != Part::Successes
+        match self.part {
+            Part::Verdicts => !is_routine(line),
+            Part::Successes => false,
+            Part::Failures => true,
+        }
     }
 
     fn verdict(&mut self, line: &str) {
@@ -147,6 +152,14 @@ impl TestOutput {
     }
 }
 
+/// Returns whether a line of the harness says only that all goes well.
+fn is_routine(line: &str) -> bool {
+    line.is_empty()
+        || line.starts_with("running ")
+        || line.starts_with("test result: ok")
+        || (line.starts_with("test ") && line.ends_with(" ... ok"))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -157,9 +170,10 @@ mod tests {
         let text = "running 4 tests\ntest a::one ... ok\ntest a::two - should panic ... ok\ntest b ... FAILED\ntest c ... ok\n\nsuccesses:\n\n\
                     ---- c stdout ----\nsome words\nskipped: no FUSE here\n\nsuccesses:\n    a::one\n    c\n\nfailures:\n\n---- b stdout ----\n\
                     skipped: not a skip, the test failed\n\ntest result: FAILED. 3 passed; 1 failed; 0 ignored; 0 measured; 0 filtered out\n";
-        for line in text.lines() {
-            output.line(line);
-        }
+        let printed: Vec<_> = text.lines().filter(|line| output.line(line)).collect();
+        assert_eq!(printed.first(), Some(&"test b ... FAILED"));
+        assert!(printed.contains(&"skipped: not a skip, the test failed"), "{printed:?}");
+        assert!(!printed.iter().any(|line| line.contains("ok") || line.contains("some words")));
         assert_eq!(output.tally.passed, 2);
         assert_eq!(output.tally.failed.len(), 1);
         assert_eq!(output.tally.skipped, vec![("c".to_owned(), "no FUSE here".to_owned())]);
