@@ -5,263 +5,130 @@
 
 use std::ffi::{c_int, c_void};
 
-use bedplate_lease::Direction::{Read, Write};
+use bedplate_lease::Direction::{self, Read, Write};
 
 use crate::calls::steady;
 use crate::direct::{self, Memory};
-use crate::sys;
+use crate::sys::{self, Fd};
 
-#[unsafe(no_mangle)]
-pub unsafe extern "C-unwind" fn read(fd: c_int, buf: *mut c_void, count: usize) -> isize {
-    match steady(|| direct::io_here(fd, Read, Memory::Buffer(buf, count))) {
-        Some(done) => done,
-        // SAFETY: the program's own call.
-        None => unsafe { sys::__read(fd, buf, count) },
-    }
+/// Exports functions under the C library's names, with its signatures: each name is one line of
+/// what it does.
+macro_rules! exported {
+    ($($name:ident($($argument:ident: $kind:ty),*) = $work:expr;)*) => {$(
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C-unwind" fn $name($($argument: $kind),*) -> isize {
+            $work
+        }
+    )*};
 }
 
-#[unsafe(no_mangle)]
-pub unsafe extern "C-unwind" fn write(fd: c_int, buf: *const c_void, count: usize) -> isize {
-    match steady(|| direct::io_here(fd, Write, Memory::Buffer(buf.cast_mut(), count))) {
-        Some(done) => done,
-        // SAFETY: the program's own call.
-        None => unsafe { sys::__write(fd, buf, count) },
-    }
+type Buf = *mut c_void;
+type ConstBuf = *const c_void;
+type Parts = *const libc::iovec;
+
+// Where no place is named, the descriptor's. A name with `64` is the same call, of programs that
+// were built for large files; one with `_chk` knows the buffer's size.
+exported! {
+    read(fd: Fd, buf: Buf, count: usize) = buffer(Read, fd, buf, count, None);
+    write(fd: Fd, buf: ConstBuf, count: usize) = buffer(Write, fd, buf.cast_mut(), count, None);
+    pread(fd: Fd, buf: Buf, count: usize, at: i64) = buffer(Read, fd, buf, count, Some(at));
+    pread64(fd: Fd, buf: Buf, count: usize, at: i64) = buffer(Read, fd, buf, count, Some(at));
+    pwrite(fd: Fd, buf: ConstBuf, count: usize, at: i64) =
+        buffer(Write, fd, buf.cast_mut(), count, Some(at));
+    pwrite64(fd: Fd, buf: ConstBuf, count: usize, at: i64) =
+        buffer(Write, fd, buf.cast_mut(), count, Some(at));
+    __read_chk(fd: Fd, buf: Buf, count: usize, size: usize) =
+        buffer(Read, fd, buf, within(size, count), None);
+    __pread_chk(fd: Fd, buf: Buf, count: usize, at: i64, size: usize) =
+        buffer(Read, fd, buf, within(size, count), Some(at));
+    __pread64_chk(fd: Fd, buf: Buf, count: usize, at: i64, size: usize) =
+        buffer(Read, fd, buf, within(size, count), Some(at));
+
+    readv(fd: Fd, parts: Parts, count: c_int) = vector(Read, fd, parts, count, None);
+    writev(fd: Fd, parts: Parts, count: c_int) = vector(Write, fd, parts, count, None);
+    preadv(fd: Fd, parts: Parts, count: c_int, at: i64) = vector(Read, fd, parts, count, Some(at));
+    preadv64(fd: Fd, parts: Parts, count: c_int, at: i64) =
+        vector(Read, fd, parts, count, Some(at));
+    pwritev(fd: Fd, parts: Parts, count: c_int, at: i64) =
+        vector(Write, fd, parts, count, Some(at));
+    pwritev64(fd: Fd, parts: Parts, count: c_int, at: i64) =
+        vector(Write, fd, parts, count, Some(at));
+    preadv2(fd: Fd, parts: Parts, count: c_int, at: i64, flags: c_int) =
+        vector_with_flags(Read, fd, parts, count, at, flags);
+    preadv64v2(fd: Fd, parts: Parts, count: c_int, at: i64, flags: c_int) =
+        vector_with_flags(Read, fd, parts, count, at, flags);
+    pwritev2(fd: Fd, parts: Parts, count: c_int, at: i64, flags: c_int) =
+        vector_with_flags(Write, fd, parts, count, at, flags);
+    pwritev64v2(fd: Fd, parts: Parts, count: c_int, at: i64, flags: c_int) =
+        vector_with_flags(Write, fd, parts, count, at, flags);
 }
 
-#[unsafe(no_mangle)]
-pub unsafe extern "C-unwind" fn pread(
-    fd: c_int,
-    buf: *mut c_void,
-    count: usize,
-    offset: i64,
-) -> isize {
-    match steady(|| direct::io(fd, Read, Memory::Buffer(buf, count), offset)) {
-        Some(done) => done,
-        // SAFETY: the program's own call.
-        None => unsafe { sys::__pread64(fd, buf, count, offset) },
-    }
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C-unwind" fn pwrite(
-    fd: c_int,
-    buf: *const c_void,
-    count: usize,
-    offset: i64,
-) -> isize {
-    match steady(|| direct::io(fd, Write, Memory::Buffer(buf.cast_mut(), count), offset)) {
-        Some(done) => done,
-        // SAFETY: the program's own call.
-        None => unsafe { sys::__pwrite64(fd, buf, count, offset) },
-    }
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C-unwind" fn pread64(
-    fd: c_int,
-    buf: *mut c_void,
-    count: usize,
-    offset: i64,
-) -> isize {
-    // SAFETY: the program's own call.
-    unsafe { pread(fd, buf, count, offset) }
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C-unwind" fn pwrite64(
-    fd: c_int,
-    buf: *const c_void,
-    count: usize,
-    offset: i64,
-) -> isize {
-    // SAFETY: the program's own call.
-    unsafe { pwrite(fd, buf, count, offset) }
-}
-
-/// The checks that a compiler adds where it knows a buffer's size.
-fn check_size(count: usize, size: usize) {
+/// The check that a compiler adds where it knows a buffer's size; returns the count.
+fn within(size: usize, count: usize) -> usize {
     if count > size {
         // SAFETY: ends the program, as the C library does.
         unsafe { sys::__chk_fail() }
     }
+    count
 }
 
-#[unsafe(no_mangle)]
-pub unsafe extern "C-unwind" fn __read_chk(
-    fd: c_int,
-    buf: *mut c_void,
-    count: usize,
-    size: usize,
-) -> isize {
-    check_size(count, size);
-    // SAFETY: the program's own call.
-    unsafe { read(fd, buf, count) }
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C-unwind" fn __pread_chk(
-    fd: c_int,
-    buf: *mut c_void,
-    count: usize,
-    offset: i64,
-    size: usize,
-) -> isize {
-    check_size(count, size);
-    // SAFETY: the program's own call.
-    unsafe { pread(fd, buf, count, offset) }
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C-unwind" fn __pread64_chk(
-    fd: c_int,
-    buf: *mut c_void,
-    count: usize,
-    offset: i64,
-    size: usize,
-) -> isize {
-    check_size(count, size);
-    // SAFETY: the program's own call.
-    unsafe { pread(fd, buf, count, offset) }
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C-unwind" fn readv(fd: c_int, parts: *const libc::iovec, count: c_int) -> isize {
-    let done = steady(|| direct::io_here(fd, Read, direct::gather(fd, parts, count)?));
+/// Moves data between a file and one buffer.
+#[inline]
+fn buffer(direction: Direction, fd: Fd, buf: Buf, count: usize, at: Option<i64>) -> isize {
+    let memory = Memory::Buffer(buf, count);
+    let done = steady(|| match at {
+        Some(at) => direct::io(fd, direction, memory, at),
+        None => direct::io_here(fd, direction, memory),
+    });
     // SAFETY: the program's own call.
     done.unwrap_or_else(|| unsafe {
-        sys::cancellable(libc::SYS_readv, [fd as usize, parts as usize, count as usize, 0, 0, 0])
+        match (direction, at) {
+            (Read, None) => sys::__read(fd, buf, count),
+            (Read, Some(at)) => sys::__pread64(fd, buf, count, at),
+            (_, None) => sys::__write(fd, buf, count),
+            (_, Some(at)) => sys::__pwrite64(fd, buf, count, at),
+        }
     })
 }
 
-#[unsafe(no_mangle)]
-pub unsafe extern "C-unwind" fn writev(
-    fd: c_int,
-    parts: *const libc::iovec,
-    count: c_int,
-) -> isize {
-    let done = steady(|| direct::io_here(fd, Write, direct::gather(fd, parts, count)?));
+/// Moves data between a file and several parts of memory.
+#[inline]
+fn vector(direction: Direction, fd: Fd, parts: Parts, count: c_int, at: Option<i64>) -> isize {
+    let done = steady(|| {
+        let memory = direct::gather(fd, parts, count)?;
+        match at {
+            Some(at) => direct::io(fd, direction, memory, at),
+            None => direct::io_here(fd, direction, memory),
+        }
+    });
+    let number = match (direction, at) {
+        (Read, None) => libc::SYS_readv,
+        (Read, Some(_)) => libc::SYS_preadv,
+        (_, None) => libc::SYS_writev,
+        (_, Some(_)) => libc::SYS_pwritev,
+    };
+    let arguments = [fd as usize, parts as usize, count as usize, at.unwrap_or(0) as usize, 0, 0];
     // SAFETY: the program's own call.
-    done.unwrap_or_else(|| unsafe {
-        sys::cancellable(libc::SYS_writev, [fd as usize, parts as usize, count as usize, 0, 0, 0])
-    })
+    done.unwrap_or_else(|| unsafe { sys::cancellable(number, arguments) })
 }
 
-#[unsafe(no_mangle)]
-pub unsafe extern "C-unwind" fn preadv(
-    fd: c_int,
-    parts: *const libc::iovec,
+/// The same with flags. With any of them, or at the descriptor's place (an offset of -1), it is
+/// the mount's.
+fn vector_with_flags(
+    direction: Direction,
+    fd: Fd,
+    parts: Parts,
     count: c_int,
-    offset: i64,
-) -> isize {
-    let done = steady(|| direct::io(fd, Read, direct::gather(fd, parts, count)?, offset));
-    let (fd, parts, count) = (fd as usize, parts as usize, count as usize);
-    // SAFETY: the program's own call.
-    done.unwrap_or_else(|| unsafe {
-        sys::cancellable(libc::SYS_preadv, [fd, parts, count, offset as usize, 0, 0])
-    })
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C-unwind" fn pwritev(
-    fd: c_int,
-    parts: *const libc::iovec,
-    count: c_int,
-    offset: i64,
-) -> isize {
-    let done = steady(|| direct::io(fd, Write, direct::gather(fd, parts, count)?, offset));
-    let (fd, parts, count) = (fd as usize, parts as usize, count as usize);
-    // SAFETY: the program's own call.
-    done.unwrap_or_else(|| unsafe {
-        sys::cancellable(libc::SYS_pwritev, [fd, parts, count, offset as usize, 0, 0])
-    })
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C-unwind" fn preadv64(
-    fd: c_int,
-    parts: *const libc::iovec,
-    count: c_int,
-    offset: i64,
-) -> isize {
-    // SAFETY: the program's own call.
-    unsafe { preadv(fd, parts, count, offset) }
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C-unwind" fn pwritev64(
-    fd: c_int,
-    parts: *const libc::iovec,
-    count: c_int,
-    offset: i64,
-) -> isize {
-    // SAFETY: the program's own call.
-    unsafe { pwritev(fd, parts, count, offset) }
-}
-
-/// With flags, or where the descriptor stands: the mount's.
-fn is_plain(offset: i64, flags: c_int) -> bool {
-    offset >= 0 && flags == 0
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C-unwind" fn preadv2(
-    fd: c_int,
-    parts: *const libc::iovec,
-    count: c_int,
-    offset: i64,
+    at: i64,
     flags: c_int,
 ) -> isize {
-    if is_plain(offset, flags) {
-        // SAFETY: the program's own call.
-        return unsafe { preadv(fd, parts, count, offset) };
+    if at >= 0 && flags == 0 {
+        return vector(direction, fd, parts, count, Some(at));
     }
-    let (fd, parts, count) = (fd as usize, parts as usize, count as usize);
-    let arguments = [fd, parts, count, offset as usize, 0, flags as usize];
+    let number = if direction == Read { libc::SYS_preadv2 } else { libc::SYS_pwritev2 };
+    let arguments = [fd as usize, parts as usize, count as usize, at as usize, 0, flags as usize];
     // SAFETY: the program's own call.
-    unsafe { sys::cancellable(libc::SYS_preadv2, arguments) }
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C-unwind" fn pwritev2(
-    fd: c_int,
-    parts: *const libc::iovec,
-    count: c_int,
-    offset: i64,
-    flags: c_int,
-) -> isize {
-    if is_plain(offset, flags) {
-        // SAFETY: the program's own call.
-        return unsafe { pwritev(fd, parts, count, offset) };
-    }
-    let (fd, parts, count) = (fd as usize, parts as usize, count as usize);
-    let arguments = [fd, parts, count, offset as usize, 0, flags as usize];
-    // SAFETY: the program's own call.
-    unsafe { sys::cancellable(libc::SYS_pwritev2, arguments) }
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C-unwind" fn preadv64v2(
-    fd: c_int,
-    parts: *const libc::iovec,
-    count: c_int,
-    offset: i64,
-    flags: c_int,
-) -> isize {
-    // SAFETY: the program's own call.
-    unsafe { preadv2(fd, parts, count, offset, flags) }
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C-unwind" fn pwritev64v2(
-    fd: c_int,
-    parts: *const libc::iovec,
-    count: c_int,
-    offset: i64,
-    flags: c_int,
-) -> isize {
-    // SAFETY: the program's own call.
-    unsafe { pwritev2(fd, parts, count, offset, flags) }
+    unsafe { sys::cancellable(number, arguments) }
 }
 
 #[unsafe(no_mangle)]
