@@ -163,10 +163,9 @@ impl PageCache {
 
     /// Read-ahead windows.
     pub(super) fn windows(&self) -> Windows {
-        Windows {
-            min: self.limits.window_min.load(Relaxed),
-            max: self.limits.window_max.load(Relaxed),
-        }
+        // The two are tuned one after the other, and 0 turns read-ahead off whatever the first is.
+        let max = self.limits.window_max.load(Relaxed);
+        Windows { min: self.limits.window_min.load(Relaxed).min(max), max }
     }
 
     /// Pages of the largest request.
@@ -196,6 +195,11 @@ impl PageCache {
 
     #[inline]
     pub(super) fn shard(&self, file: u64, group: u64) -> &Shard {
+        debug_assert!(
+            self.shards.len().is_power_of_two(),
+            "{} shards are told apart by bits of a hash",
+            self.shards.len()
+        );
         let hash = Key { file, group }.mixed();
         &self.shards[(hash >> 32) as usize & (self.shards.len() - 1)]
     }
@@ -219,8 +223,12 @@ impl PageCache {
     }
 
     pub(super) fn count_unpinned(&self, core: &FileCore) {
-        core.pinned_pages.fetch_sub(1, Relaxed);
-        self.counters.pinned_pages.fetch_sub(1, Relaxed);
+        let of_file = core.pinned_pages.fetch_sub(1, Relaxed);
+        let of_all = self.counters.pinned_pages.fetch_sub(1, Relaxed);
+        debug_assert!(
+            of_file > 0 && of_all > 0,
+            "a page that is unpinned was counted: {of_file} of its file, {of_all} in all"
+        );
     }
 
     /// Adds a page to its file's dirty ones; returns the run that it is part of. Called under the

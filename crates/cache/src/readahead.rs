@@ -106,6 +106,10 @@ impl Streams {
     ) -> Option<Range<u64>> {
         self.clock += 1;
         let clock = self.clock;
+        if windows.max == 0 {
+            // Turned off since the page was marked.
+            return None;
+        }
         let stream = self.slots.iter_mut().find(|s| s.window > 0 && s.marker == page)?;
         stream.used_at = clock;
         stream.next = page + 1;
@@ -132,6 +136,10 @@ impl Stream {
     }
 
     fn extend(&mut self, file_end: u64, windows: Windows) -> Option<Range<u64>> {
+        debug_assert!(
+            windows.min <= windows.max,
+            "the first window is no larger than the largest: {windows:?}"
+        );
         let start = self.ahead_end;
         self.window = (self.window * 2).clamp(windows.min, windows.max);
         let end = (start + self.window).min(file_end);
@@ -173,6 +181,17 @@ mod tests {
         let mut streams = Streams::default();
         assert_eq!(streams.miss(&(100..101), END, WINDOWS), plan(101, None, None));
         assert_eq!(streams.miss(&(101..102), END, WINDOWS), plan(117, Some(109), None));
+    }
+
+    /// A marker outlives a change of the tunables: a reader that met one after read-ahead was turned
+    /// off panicked, and the mount refused every request from then on.
+    #[test]
+    fn a_marker_from_before_read_ahead_was_turned_off_reads_nothing() {
+        let mut streams = Streams::default();
+        assert_eq!(streams.miss(&(0..1), END, WINDOWS).marker, Some(8));
+        assert_eq!(streams.marker(8, END, Windows { min: 0, max: 0 }), None);
+        assert_eq!(streams.marker(8, END, Windows { min: 16, max: 0 }), None);
+        assert_eq!(streams.marker(8, END, WINDOWS), Some(16..48), "it goes on when turned on");
     }
 
     #[test]
