@@ -66,7 +66,7 @@ impl Engine {
         to: Option<&[u8]>,
     ) -> Result<ChangedBlocks> {
         let ino = self.place(ino)?.ino;
-        let (from, to) = (self.moment(Some(from))?, self.moment(to)?);
+        let (from, to) = (self.checkpoint(from)?.epoch, self.moment(to)?);
         if to.is_none()
             && let Ok(inode) = self.inode(ino)
         {
@@ -81,7 +81,9 @@ impl Engine {
                     format!("inode {} did not exist at the second moment", ino.0),
                 )
             })?;
-            let then = shown_at(rows, from, &hidden_at(rows, from)?, ino)?;
+            let hidden = self.views.hidden(from, || hidden_at(rows, Some(from)))?;
+            let from = Some(from);
+            let then = shown_at(rows, from, &hidden, ino)?;
             let ranges = match &then {
                 Some(_) => changed(rows, ino, from, to)?,
                 None => compare(&[], &all_pieces(rows, ino, to)?),

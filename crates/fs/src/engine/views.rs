@@ -9,9 +9,9 @@
 //!
 //! Nothing of a view can be changed (I-CKP-5).
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::ops::{Bound, ControlFlow};
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
 use bedplate_block::sync::{Mutex, RwLock, rank};
 
@@ -42,6 +42,9 @@ pub(crate) struct Views {
 struct Slots {
     epochs: HashMap<u64, Epoch>,
     last: u64,
+    /// The checkpoint that files were last compared with, and the inodes that it has rows of and
+    /// does not show. Its rows do not change (I-CKP-5), and neither does this.
+    hidden: Option<(Epoch, Arc<BTreeSet<InodeNo>>)>,
 }
 
 /// Where the rows of an inode are.
@@ -108,9 +111,28 @@ impl Views {
         self.slots.read().epochs.get(&slot).copied()
     }
 
+    /// Returns the inodes that a checkpoint has rows of and does not show: as they were found for
+    /// the file before, if that was compared with the same checkpoint, or as `find` finds them.
+    pub(crate) fn hidden(
+        &self,
+        epoch: Epoch,
+        find: impl FnOnce() -> Result<BTreeSet<InodeNo>>,
+    ) -> Result<Arc<BTreeSet<InodeNo>>> {
+        if let Some((known, hidden)) = &self.slots.read().hidden
+            && *known == epoch
+        {
+            return Ok(hidden.clone());
+        }
+        let hidden = Arc::new(find()?);
+        self.slots.write().hidden = Some((epoch, hidden.clone()));
+        Ok(hidden)
+    }
+
     /// Forgets a checkpoint that is deleted; its slots are never used again.
     pub(crate) fn forget(&self, epoch: Epoch) {
-        self.slots.write().epochs.retain(|_, known| *known != epoch);
+        let mut slots = self.slots.write();
+        slots.epochs.retain(|_, known| *known != epoch);
+        slots.hidden.take_if(|(known, _)| *known == epoch);
     }
 }
 
@@ -322,5 +344,27 @@ impl Engine {
                 })
             })
             .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_checkpoint_hides_is_looked_for_once() {
+        let (views, mut looks) = (Views::default(), 0);
+        let mut hidden = |epoch| {
+            let found = views.hidden(epoch, || {
+                looks += 1;
+                Ok(BTreeSet::from([InodeNo(u64::from(epoch.0))]))
+            });
+            assert_eq!(*found.unwrap(), BTreeSet::from([InodeNo(u64::from(epoch.0))]));
+        };
+        (0..3).for_each(|_| hidden(Epoch(7)));
+        (0..2).for_each(|_| hidden(Epoch(8)));
+        assert_eq!(looks, 2, "several files were compared with two checkpoints");
+        views.forget(Epoch(8));
+        assert!(views.slots.read().hidden.is_none(), "the checkpoint was deleted");
     }
 }
