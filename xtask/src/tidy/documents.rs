@@ -1,5 +1,5 @@
-//! Rules on documents: links and paths that exist, a book that holds every page, a README that
-//! stays short.
+//! Rules on documents: links and paths that exist, greps that hit, a book that holds every page, a
+//! README that stays short.
 
 use std::path::Path;
 
@@ -50,6 +50,7 @@ pub fn check(texts: &[Text], root: &Path) -> Vec<String> {
         }
         links(text, texts, root, &mut findings);
         named_paths(text, texts, root, &mut findings);
+        greps(text, texts, &mut findings);
     }
     pages(texts, &mut findings);
     findings
@@ -80,6 +81,34 @@ fn named_paths(text: &Text, texts: &[Text], root: &Path, findings: &mut Vec<Stri
                 texts.iter().any(|other| other.path == named || other.path.starts_with(&below));
             if !known && !root.join(named).exists() {
                 findings.push(text.finding(number, format_args!("there is no {named}")));
+            }
+        }
+    }
+}
+
+/// What a `grep` in backquotes begins with; plain words in quotes follow, and places.
+const GREP: &str = "grep -rn \"";
+
+/// A `grep` that stands in backquotes finds something in each of its places.
+fn greps(text: &Text, texts: &[Text], findings: &mut Vec<String>) {
+    for (number, line) in prose(text) {
+        let quoted = line.split('`').skip(1).step_by(2);
+        for asked in quoted.filter_map(|quoted| quoted.strip_prefix(GREP)) {
+            let (words, places) = asked.split_once("\" ").unwrap_or((asked, ""));
+            if places.trim().is_empty() {
+                findings.push(text.finding(number, format_args!("grep {words:?} names no place")));
+            }
+            for place in places.split_whitespace() {
+                let below = format!("{}/", place.trim_end_matches('/'));
+                let hits = texts.iter().any(|other| {
+                    (other.path == place || other.path.starts_with(&below))
+                        && other.content.contains(words)
+                });
+                if !hits {
+                    findings.push(
+                        text.finding(number, format_args!("grep finds no {words:?} in {place}")),
+                    );
+                }
             }
         }
     }
@@ -228,6 +257,30 @@ mod tests {
         );
         let findings = link_findings(&[source, page]);
         assert_eq!(findings, ["A.md:2: there is no crates/fs/gone.rs"]);
+    }
+
+    #[test]
+    fn greps_in_backquotes_hit_in_every_place() {
+        let sources = [
+            text("crates/fs/src/space.rs", "// which free run is taken\n"),
+            text("crates/fsx/src/lib.rs", "// hot spare\n"),
+        ];
+        let page = text(
+            "A.md",
+            "`grep -rn \"free run\" crates/fs/src`\n\
+             `grep -rn \"hot spare\" crates/fsx crates/fs`\n\
+             `grep -rn \"free run\"`\n\
+             ```\n`grep -rn \"in a fence\" crates`\n```\n",
+        );
+        let [first, second] = sources;
+        let findings = link_findings(&[first, second, page]);
+        assert_eq!(
+            findings,
+            [
+                "A.md:2: grep finds no \"hot spare\" in crates/fs",
+                "A.md:3: grep \"free run\\\"\" names no place"
+            ]
+        );
     }
 
     #[test]
