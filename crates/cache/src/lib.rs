@@ -65,9 +65,6 @@ mod file;
 mod fill;
 mod flight;
 mod layout;
-#[cfg(any(test, feature = "model"))]
-#[doc(hidden)]
-pub mod model_locks;
 mod pages;
 mod readahead;
 mod replace;

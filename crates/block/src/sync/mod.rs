@@ -9,6 +9,9 @@
 //! only such with a smaller number, or any under a lock that only one thread at a time has.
 
 mod held;
+#[cfg(feature = "model")]
+#[doc(hidden)]
+pub mod model;
 pub mod rank;
 
 use std::fmt;

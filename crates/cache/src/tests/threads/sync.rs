@@ -2,6 +2,5 @@
 
 pub(super) use shuttle::sync::atomic::AtomicU64;
 
+pub(super) use bedplate_block::sync::model::{Condvar, Mutex, MutexGuard, RwLock};
 pub(super) use bedplate_block::sync::rank;
-
-pub(super) use crate::model_locks::{Condvar, Mutex, MutexGuard, RwLock};

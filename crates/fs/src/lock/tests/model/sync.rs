@@ -2,5 +2,5 @@
 
 pub(super) use shuttle::sync::atomic::{AtomicU64, Ordering};
 
+pub(super) use bedplate_block::sync::model::{Condvar, Mutex, MutexGuard};
 pub(super) use bedplate_block::sync::{Held, Place};
-pub(super) use bedplate_cache::model_locks::{Condvar, Mutex, MutexGuard};
