@@ -9,6 +9,7 @@ mod dist;
 mod fuzz;
 mod judge;
 mod mutants;
+mod path_length;
 mod real;
 mod sh;
 mod tally;
@@ -51,6 +52,9 @@ enum Command {
     Fuzz(fuzz::Options),
     /// Plants mistakes one by one and says what notices each, and after how long.
     Mutants(mutants::Options),
+    /// Counts the instructions of one read, write and durable append under callgrind, and fails
+    /// when they pass their budget.
+    PathLength,
     /// Runs real programs on the release binary: databases that are killed, verified data, bad
     /// input, comparisons.
     Real(Box<real::Options>),
@@ -90,6 +94,7 @@ fn run(arguments: Arguments) -> anyhow::Result<bool> {
         Command::Tidy => check::check(&[check::Step::Tidy], false),
         Command::Fuzz(options) => fuzz::run(&options),
         Command::Mutants(options) => mutants::run(&options),
+        Command::PathLength => path_length::check().map(|()| true),
         Command::Real(options) => check::real(&options),
         Command::WithoutIoUring { .. } | Command::Peer => Ok(true),
     }

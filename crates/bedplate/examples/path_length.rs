@@ -2,7 +2,7 @@
 //! is told and nothing else that depends on the number.
 //!
 //! The difference between two numbers, divided by that of the numbers, is what one call costs, the
-//! same on every machine and under every load:
+//! same under every load. `cargo xtask path-length` counts so and compares with a budget; by hand:
 //!
 //! ```sh
 //! cargo build --release --package bedplate --example path_length

@@ -354,6 +354,12 @@ const TESTS: &[Test] = &[
         budget_s: 120,
         run: restricted::ordinary_user,
     },
+    Test {
+        name: "path-length",
+        needs: &[Need::Program("valgrind")],
+        budget_s: 1200,
+        run: |_, _| crate::path_length::check(),
+    },
     Test { name: "scale", needs: &[Need::Fuse], budget_s: 300, run: scale::measure },
 ];
 

@@ -30,7 +30,7 @@ pub enum Need {
 }
 
 /// The packages, as Debian names them, that bring the programs.
-const PACKAGES: [(&str, &str); 7] = [
+const PACKAGES: [(&str, &str); 8] = [
     ("mariadb-install-db", "mariadb-server"),
     ("fio", "fio"),
     ("sqlite3", "sqlite3"),
@@ -38,6 +38,7 @@ const PACKAGES: [(&str, &str); 7] = [
     ("mkfs.xfs", "xfsprogs"),
     ("losetup", "mount"),
     ("setpriv", "util-linux"),
+    ("valgrind", "valgrind"),
 ];
 
 impl Need {
