@@ -15,7 +15,10 @@ use parking_lot::Mutex;
 use crate::model::{attribute, target};
 use crate::outcome::{Diff, Outcome, Promise, Wrote};
 use crate::view::see_checkpoint;
-use crate::workload::{AUTOMATIC_PREFIX, Change, On, Step, dir_path, file_path, pattern};
+use crate::workload::{
+    AUTOMATIC_PREFIX, AttributeStep, CaptureStep, Change, CheckpointStep, ContentStep, ExtentStep,
+    NameStep, On, OpenStep, Step, StepKind, SyncStep, dir_path, file_path, pattern,
+};
 
 /// What is written: mostly where a device takes it as it is, and now and then not.
 struct Bytes {
@@ -117,76 +120,51 @@ impl Stage {
         }
     }
 
-    /// Carries a step out, but for those that mount.
+    /// Carries a step out; those of the recorder are refused.
     pub(crate) fn carry_out(&self, step: &Step) -> Result<Outcome> {
-        match *step {
-            Step::Create(..)
-            | Step::MakeDirectory(..)
-            | Step::Symlink(..)
-            | Step::Unlink(..)
-            | Step::RemoveDirectory(..)
-            | Step::Rename(..)
-            | Step::RenameDirectory(..)
-            | Step::Link(..) => self.change_names(step),
-            Step::SetMode(..)
-            | Step::SetIoMode(..)
-            | Step::SetAttribute(..)
-            | Step::RemoveAttribute(..)
-            | Step::SetUntorn(..) => self.change_attributes(step),
-            Step::Hold(..) | Step::Release(..) | Step::Retain(..) | Step::Forget(..) => {
-                self.hold(step)
-            }
-            Step::Write(..) | Step::Append(..) | Step::AppendHeld(..) | Step::Read(..) => {
-                self.use_content(step)
-            }
-            Step::SetSize(..) | Step::Truncate(..) | Step::Allocate(..) | Step::Defragment(..) => {
-                self.change_extents(step)
-            }
-            Step::SyncData(..) | Step::SyncAll(..) | Step::SyncDirectory(..) | Step::Sync => {
-                self.sync(step)
-            }
-            Step::Checkpoint(..)
-            | Step::Automatic(..)
-            | Step::Policy(..)
-            | Step::Diff(..)
-            | Step::DeleteCheckpoint(..)
-            | Step::Rollback(..)
-            | Step::Clone(..)
-            | Step::CloneDirectory(..) => self.use_checkpoints(step),
-            Step::Grow(_) | Step::Remount | Step::Kill | Step::Die(..) | Step::During(..) => {
-                unreachable!("these are the recorder's")
-            }
-            Step::Vanish(_) | Step::Return | Step::Overwrite(..) | Step::Ail(..) | Step::Scrub => {
-                unreachable!("these are the recorder's")
-            }
+        match step.kind() {
+            StepKind::Names(step) => self.change_names(step),
+            StepKind::Attributes(step) => self.change_attributes(step),
+            StepKind::Opens(step) => self.hold(step),
+            StepKind::Content(step) => self.use_content(step),
+            StepKind::Extents(step) => self.change_extents(step),
+            StepKind::Syncs(step) => self.sync(step),
+            StepKind::Captures(step) => self.made_checkpoint(&self.make_checkpoint(step)?),
+            StepKind::Checkpoints(step) => self.use_checkpoints(step),
+            StepKind::Recorders => Err(bedplate_fs::Error::new(
+                ErrorKind::Invalid,
+                format!("{step:?} is a step of the recorder, not of a file system"),
+            )),
         }
     }
 
     /// Makes, moves and removes names.
-    fn change_names(&self, step: &Step) -> Result<Outcome> {
+    fn change_names(&self, step: NameStep) -> Result<Outcome> {
         let fs = &self.fs;
         let new = NewFile { mode: 0o644, uid: 0, gid: 0 };
-        match *step {
-            Step::Create(file, dir) => self.make(dir, &format!("f{file}"), FileKind::File, new),
-            Step::MakeDirectory(dir) => self.make(0, &format!("d{dir}"), FileKind::Directory, new),
-            Step::Symlink(file, dir, len) => {
+        match step {
+            NameStep::Create(file, dir) => self.make(dir, &format!("f{file}"), FileKind::File, new),
+            NameStep::MakeDirectory(dir) => {
+                self.make(0, &format!("d{dir}"), FileKind::Directory, new)
+            }
+            NameStep::Symlink(file, dir, len) => {
                 let parent = self.ino(&dir_path(dir))?;
                 let made = fs
                     .symlink(parent, format!("f{file}").as_bytes(), target(len).as_bytes(), new)?
                     .ino;
                 Ok(Outcome { made: Some(made), ..Outcome::touching(vec![parent, made]) })
             }
-            Step::Unlink(file, dir) => {
+            NameStep::Unlink(file, dir) => {
                 let parent = self.ino(&dir_path(dir))?;
                 let name = format!("f{file}");
                 let ino = fs.lookup(parent, name.as_bytes())?.ino;
                 fs.unlink(parent, name.as_bytes())?;
                 Ok(Outcome::touching(vec![parent, ino]))
             }
-            Step::RemoveDirectory(dir) => fs
+            NameStep::RemoveDirectory(dir) => fs
                 .rmdir(InodeNo::ROOT, format!("d{dir}").as_bytes())
                 .map(|()| Outcome::touching(vec![InodeNo::ROOT])),
-            Step::Rename(file, dir, to, to_dir, kind) => {
+            NameStep::Rename(file, dir, to, to_dir, kind) => {
                 let (from_dir, into_dir) =
                     (self.ino(&dir_path(dir))?, self.ino(&dir_path(to_dir))?);
                 let (from, to) = (format!("f{file}"), format!("f{to}"));
@@ -196,26 +174,25 @@ impl Stage {
                 fs.rename(from_dir, from.as_bytes(), into_dir, to.as_bytes(), kind.into())?;
                 Ok(Outcome::touching(touched))
             }
-            Step::RenameDirectory(from, to) => {
+            NameStep::RenameDirectory(from, to) => {
                 let moved = self.ino(&format!("/d{from}"))?;
                 fs.rename_path(format!("/d{from}"), format!("/d{to}"))?;
                 Ok(Outcome::touching(vec![InodeNo::ROOT, moved]))
             }
-            Step::Link(file, dir, to, to_dir) => {
+            NameStep::Link(file, dir, to, to_dir) => {
                 let (target, parent) =
                     (self.ino(&file_path(file, dir))?, self.ino(&dir_path(to_dir))?);
                 fs.link(target, parent, format!("f{to}").as_bytes())?;
                 Ok(Outcome::touching(vec![target, parent]))
             }
-            _ => unreachable!("it changes no names"),
         }
     }
 
     /// Changes what is known of a file besides its content.
-    fn change_attributes(&self, step: &Step) -> Result<Outcome> {
+    fn change_attributes(&self, step: AttributeStep) -> Result<Outcome> {
         let fs = &self.fs;
-        match *step {
-            Step::SetMode(file, dir, mode) => {
+        match step {
+            AttributeStep::SetMode(file, dir, mode) => {
                 let target = self.ino(&file_path(file, dir))?;
                 fs.set_attr(
                     target,
@@ -223,11 +200,11 @@ impl Stage {
                 )?;
                 Ok(Outcome::touching(vec![target]))
             }
-            Step::SetIoMode(file, dir, mode) => {
+            AttributeStep::SetIoMode(file, dir, mode) => {
                 let target = self.ino(&file_path(file, dir))?;
                 fs.set_io_mode(target, mode).map(|()| Outcome::touching(vec![target]))
             }
-            Step::SetAttribute(file, dir, which, len) => {
+            AttributeStep::SetAttribute(file, dir, which, len) => {
                 let target = self.ino(&file_path(file, dir))?;
                 fs.set_xattr(
                     target,
@@ -238,26 +215,25 @@ impl Stage {
                 )?;
                 Ok(Outcome::touching(vec![target]))
             }
-            Step::RemoveAttribute(file, dir, which) => {
+            AttributeStep::RemoveAttribute(file, dir, which) => {
                 let target = self.ino(&file_path(file, dir))?;
                 fs.remove_xattr(target, attribute(which).as_bytes())
                     .map(|()| Outcome::touching(vec![target]))
             }
-            Step::SetUntorn(file, dir, bytes) => {
+            AttributeStep::SetUntorn(file, dir, bytes) => {
                 let target =
                     self.ino(&file.map_or_else(|| dir_path(dir), |file| file_path(file, dir)))?;
                 fs.set_untorn(target, bytes).map(|()| Outcome::touching(vec![target]))
             }
-            _ => unreachable!("it changes no attributes"),
         }
     }
 
     /// Holds files and lets go of them.
-    fn hold(&self, step: &Step) -> Result<Outcome> {
+    fn hold(&self, step: OpenStep) -> Result<Outcome> {
         let fs = &self.fs;
         let plain = OpenOptions::read_write();
-        match *step {
-            Step::Hold(slot, file, dir, mode) => {
+        match step {
+            OpenStep::Hold(slot, file, dir, mode) => {
                 let file =
                     fs.open(file_path(file, dir), &OpenOptions { mode: Some(mode), ..plain })?;
                 let opened = Some(file.ino());
@@ -265,7 +241,7 @@ impl Stage {
                 drop(replaced);
                 Ok(Outcome { opened, ..Outcome::default() })
             }
-            Step::Release(slot) => {
+            OpenStep::Release(slot) => {
                 let held = self.held.lock().remove(&slot);
                 held.map(|_| Outcome::default()).ok_or_else(|| {
                     bedplate_fs::Error::new(
@@ -274,14 +250,14 @@ impl Stage {
                     )
                 })
             }
-            Step::Retain(slot, file, dir) => {
+            OpenStep::Retain(slot, file, dir) => {
                 let target = self.ino(&file_path(file, dir))?;
                 fs.retain(target)?;
                 let before = self.retained.lock().insert(slot, target);
                 before.into_iter().for_each(|ino| fs.forget(ino, 1));
                 Ok(Outcome::default())
             }
-            Step::Forget(slot) => {
+            OpenStep::Forget(slot) => {
                 let retained = self.retained.lock().remove(&slot);
                 let ino = retained.ok_or_else(|| {
                     bedplate_fs::Error::new(ErrorKind::NotFound, "nothing is remembered there")
@@ -289,15 +265,14 @@ impl Stage {
                 fs.forget(ino, 1);
                 Ok(Outcome::default())
             }
-            _ => unreachable!("it holds no file"),
         }
     }
 
     /// Writes and reads.
-    fn use_content(&self, step: &Step) -> Result<Outcome> {
+    fn use_content(&self, step: ContentStep) -> Result<Outcome> {
         let plain = OpenOptions::read_write();
-        match *step {
-            Step::Write(on, mode, offset, len, fill, durable) => {
+        match step {
+            ContentStep::Write(on, mode, offset, len, fill, durable) => {
                 // Every other one as the kernel behind a mount does, which caches by itself.
                 let options = OpenOptions {
                     mode: Some(mode),
@@ -315,7 +290,7 @@ impl Stage {
                     Ok(Outcome { wrote, ..Outcome::promising(promise) })
                 })
             }
-            Step::Append(file, dir, mode, len, fill, durable) => {
+            ContentStep::Append(file, dir, mode, len, fill, durable) => {
                 let options =
                     OpenOptions { mode: Some(mode), data_sync: durable, append: true, ..plain };
                 self.on(On::Name(file, dir), &options, |file| {
@@ -329,7 +304,7 @@ impl Stage {
                     })
                 })
             }
-            Step::AppendHeld(slot, len, fill) => self.on(On::Held(slot), &plain, |file| {
+            ContentStep::AppendHeld(slot, len, fill) => self.on(On::Held(slot), &plain, |file| {
                 let end = file.size();
                 file.write_at(Bytes::appended(len, fill).get(), end)?;
                 Ok(Outcome {
@@ -338,32 +313,31 @@ impl Stage {
                     ..Outcome::default()
                 })
             }),
-            Step::Read(on, mode, offset, len) => {
+            ContentStep::Read(on, mode, offset, len) => {
                 self.on(on, &OpenOptions { mode: Some(mode), ..plain }, |file| {
                     let mut buf = AlignedBuf::zeroed(usize::try_from(len).expect("small"));
                     let len = file.read_at(&mut buf, offset)?;
                     Ok(Outcome { read: Some(buf[..len].to_vec()), ..Outcome::default() })
                 })
             }
-            _ => unreachable!("it neither writes nor reads"),
         }
     }
 
     /// Changes sizes and where content lies.
-    fn change_extents(&self, step: &Step) -> Result<Outcome> {
+    fn change_extents(&self, step: ExtentStep) -> Result<Outcome> {
         let fs = &self.fs;
         let plain = OpenOptions::read_write();
-        match *step {
-            Step::SetSize(on, size) => self.on(on, &plain, |file| {
+        match step {
+            ExtentStep::SetSize(on, size) => self.on(on, &plain, |file| {
                 file.set_size(size)?;
                 Ok(Outcome { wrote: Some(Wrote::anything(file.ino())), ..Outcome::default() })
             }),
-            Step::Truncate(file, dir, size) => {
+            ExtentStep::Truncate(file, dir, size) => {
                 let target = self.ino(&file_path(file, dir))?;
                 fs.set_attr(target, &SetAttr { size: Some(size), ..SetAttr::default() })?;
                 Ok(Outcome { wrote: Some(Wrote::anything(target)), ..Outcome::default() })
             }
-            Step::Allocate(on, change, offset, len) => self.on(on, &plain, |file| {
+            ExtentStep::Allocate(on, change, offset, len) => self.on(on, &plain, |file| {
                 file.allocate(change.into(), offset, len)?;
                 let moved = matches!(change, Change::Collapse | Change::Insert).then_some((
                     file.ino(),
@@ -377,45 +351,40 @@ impl Stage {
                     ..Outcome::default()
                 })
             }),
-            Step::Defragment(on, unshare) => self.on(on, &plain, |file| {
+            ExtentStep::Defragment(on, unshare) => self.on(on, &plain, |file| {
                 let mut from = Some(0);
                 while let Some(at) = from {
                     from = fs.defragment(file.ino(), at, unshare)?.next;
                 }
                 Ok(Outcome::default())
             }),
-            _ => unreachable!("it changes no extents"),
         }
     }
 
     /// Makes durable.
-    fn sync(&self, step: &Step) -> Result<Outcome> {
+    fn sync(&self, step: SyncStep) -> Result<Outcome> {
         let fs = &self.fs;
         let plain = OpenOptions::read_write();
-        match *step {
-            Step::SyncData(on) => self.on(on, &plain, |file| {
+        match step {
+            SyncStep::SyncData(on) => self.on(on, &plain, |file| {
                 file.sync_data().map(|()| Outcome::promising(Promise::Data(file.ino())))
             }),
-            Step::SyncAll(on) => self.on(on, &plain, |file| {
+            SyncStep::SyncAll(on) => self.on(on, &plain, |file| {
                 file.sync_all().map(|()| Outcome::promising(Promise::Inode(file.ino())))
             }),
-            Step::SyncDirectory(dir) => {
+            SyncStep::SyncDirectory(dir) => {
                 let target = self.ino(&dir_path(dir))?;
                 fs.sync_inode(target).map(|()| Outcome::promising(Promise::Inode(target)))
             }
-            Step::Sync => fs.sync().map(|()| Outcome::promising(Promise::All)),
-            _ => unreachable!("it syncs nothing"),
+            SyncStep::Sync => fs.sync().map(|()| Outcome::promising(Promise::All)),
         }
     }
 
     /// Makes, compares, goes back to and deletes checkpoints, and clones.
-    fn use_checkpoints(&self, step: &Step) -> Result<Outcome> {
+    fn use_checkpoints(&self, step: CheckpointStep) -> Result<Outcome> {
         let fs = &self.fs;
-        match *step {
-            Step::Checkpoint(..) | Step::Automatic(..) => {
-                self.made_checkpoint(&self.make_checkpoint(step)?)
-            }
-            Step::Policy(delete) => {
+        match step {
+            CheckpointStep::Policy(delete) => {
                 fs.set_space_policy(if delete {
                     SpacePolicy::DeleteOldest
                 } else {
@@ -423,13 +392,13 @@ impl Stage {
                 })?;
                 Ok(Outcome::promising(Promise::Names))
             }
-            Step::Diff(slot) => self
+            CheckpointStep::Diff(slot) => self
                 .diff(&format!("c{slot}"))
                 .map(|diff| Outcome { diff: Some(diff), ..Outcome::default() }),
-            Step::DeleteCheckpoint(slot) => fs
+            CheckpointStep::DeleteCheckpoint(slot) => fs
                 .delete_checkpoint(format!("c{slot}"))
                 .map(|()| Outcome::promising(Promise::Names)),
-            Step::Rollback(slot, back, force) => {
+            CheckpointStep::Rollback(slot, back, force) => {
                 let done = fs.rollback(
                     format!("c{slot}"),
                     &RollbackOptions { path: back.path().map(Into::into), force },
@@ -440,22 +409,22 @@ impl Stage {
                     _ => Ok(Outcome::promising(Promise::All)),
                 }
             }
-            Step::Clone(slot, file, dir, to) => {
+            CheckpointStep::Clone(slot, file, dir, to) => {
                 self.clone_files(Slots::Files, slot, &file_path(file, dir), &file_path(to, 0))
             }
-            Step::CloneDirectory(slot, from, to) => {
+            CheckpointStep::CloneDirectory(slot, from, to) => {
                 self.clone_files(Slots::Directories, slot, &dir_path(from), &format!("/d{to}"))
             }
-            _ => unreachable!("it is about no checkpoint"),
         }
     }
 
     /// Makes the checkpoint of a step.
-    pub(crate) fn make_checkpoint(&self, step: &Step) -> Result<CheckpointInfo> {
-        let (name, scope, automatic, kept) = match *step {
-            Step::Automatic(slot, kept) => (format!("{AUTOMATIC_PREFIX}{slot}"), None, true, kept),
-            Step::Checkpoint(slot, dir) => (format!("c{slot}"), dir, false, false),
-            _ => unreachable!("no other step makes one"),
+    pub(crate) fn make_checkpoint(&self, step: CaptureStep) -> Result<CheckpointInfo> {
+        let (name, scope, automatic, kept) = match step {
+            CaptureStep::Automatic(slot, kept) => {
+                (format!("{AUTOMATIC_PREFIX}{slot}"), None, true, kept)
+            }
+            CaptureStep::Checkpoint(slot, dir) => (format!("c{slot}"), dir, false, false),
         };
         let scope = scope.map_or(CheckpointScope::Everything, |dir| {
             CheckpointScope::Paths(vec![dir_path(dir).into()])

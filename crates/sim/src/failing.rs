@@ -31,7 +31,7 @@ use crate::live::compare_outcome;
 use crate::model::Model;
 use crate::outcome::{Outcome, Promise};
 use crate::view::{Seen, View, difference, see};
-use crate::workload::{Change, Setup, Step};
+use crate::workload::{Change, Setup, Step, StepKind};
 
 /// A kind of error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -173,9 +173,9 @@ impl Run {
             _ => {}
         }
         let step = if mounts { &Step::Sync } else { step };
-        let result = match step {
-            Step::Checkpoint(..) | Step::Automatic(..) => {
-                stage.make_checkpoint(step).and_then(|made| self.see_made(&made))
+        let result = match step.kind() {
+            StepKind::Captures(capture) => {
+                stage.make_checkpoint(capture).and_then(|made| self.see_made(&made))
             }
             _ => stage.carry_out(step),
         };
@@ -315,7 +315,7 @@ impl Run {
             format!("S-33, S-35: what was written cannot be read after an error: {e}")
         })?;
         // What the step made has a number or a line that the model could not know.
-        let made = matches!(step, Step::Checkpoint(..) | Step::Automatic(..));
+        let made = matches!(step.kind(), StepKind::Captures(_));
         if made {
             self.whole_or_absent(step, &seen)?;
         }

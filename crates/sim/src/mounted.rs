@@ -27,7 +27,10 @@ use crate::model::{Model, attribute};
 use crate::node::Kind;
 use crate::outcome::{Outcome, Promise, Wrote};
 use crate::view::see;
-use crate::workload::{Change, On, RenameKind, Setup, Step, dir_path, file_path, pattern};
+use crate::workload::{
+    AttributeStep, CaptureStep, Change, CheckpointStep, ContentStep, ExtentStep, NameStep, On,
+    OpenStep, RenameKind, Setup, Step, StepKind, SyncStep, dir_path, file_path, pattern,
+};
 
 /// Says why nothing can be mounted here, if so.
 #[must_use]
@@ -105,6 +108,12 @@ fn missing() -> bedplate_fs::Error {
     bedplate_fs::Error::new(ErrorKind::NotFound, "nothing is held there")
 }
 
+/// Refuses a step that no workload for mounts has: the model does not, so the run fails.
+fn not_asked(step: impl std::fmt::Debug) -> Result<Outcome> {
+    let message = format!("a program on a mount is not asked for {step:?}");
+    Err(bedplate_fs::Error::new(ErrorKind::Invalid, message))
+}
+
 impl Program {
     fn start(fs: FileSystem) -> std::result::Result<Self, String> {
         let dir = tempfile::tempdir().map_err(|e| e.to_string())?;
@@ -173,31 +182,27 @@ impl Program {
     }
 
     fn carry_out(&self, step: &Step) -> Result<Outcome> {
-        match *step {
-            Step::Create(..) | Step::Unlink(..) | Step::Rename(..) | Step::SetAttribute(..) => {
-                self.change_names(step)
+        match step.kind() {
+            StepKind::Names(step) => self.change_names(step),
+            StepKind::Attributes(AttributeStep::SetAttribute(file, dir, which, len)) => {
+                self.set_attribute(&self.file(file, dir), which, len)
             }
-            Step::Hold(..)
-            | Step::Release(..)
-            | Step::Write(..)
-            | Step::Append(..)
-            | Step::AppendHeld(..)
-            | Step::Read(..) => self.use_content(step),
-            Step::SetSize(..) | Step::Truncate(..) | Step::Allocate(..) => {
-                self.change_extents(step)
+            StepKind::Opens(step) => self.hold(step),
+            StepKind::Content(step) => self.use_content(step),
+            StepKind::Extents(step) => self.change_extents(step),
+            StepKind::Syncs(step) => self.sync(step),
+            StepKind::Captures(CaptureStep::Checkpoint(slot, None)) => self.capture(slot),
+            StepKind::Checkpoints(step) => self.use_checkpoints(step),
+            StepKind::Attributes(_) | StepKind::Captures(_) | StepKind::Recorders => {
+                not_asked(step)
             }
-            Step::SyncData(..) | Step::SyncAll(..) | Step::SyncDirectory(..) => self.sync(step),
-            Step::Checkpoint(_, None) | Step::DeleteCheckpoint(..) | Step::Rollback(..) => {
-                self.use_checkpoints(step)
-            }
-            _ => unreachable!("a program on a mount is not asked to {step:?}"),
         }
     }
 
-    /// Makes, moves and removes names, and sets attributes.
-    fn change_names(&self, step: &Step) -> Result<Outcome> {
-        match *step {
-            Step::Create(file, dir) => {
+    /// Makes, moves and removes names.
+    fn change_names(&self, step: NameStep) -> Result<Outcome> {
+        match step {
+            NameStep::Create(file, dir) => {
                 let path = self.file(file, dir);
                 let made = OpenOptions::new()
                     .write(true)
@@ -212,13 +217,13 @@ impl Program {
                     ..Outcome::default()
                 })
             }
-            Step::Unlink(file, dir) => {
+            NameStep::Unlink(file, dir) => {
                 let (path, parent) = (self.file(file, dir), ino_at(&self.path(&dir_path(dir)))?);
                 let touched = vec![parent, ino_at(&path)?];
                 std::fs::remove_file(&path).map_err(|e| refused(&e))?;
                 Ok(Outcome { touched, ..Outcome::default() })
             }
-            Step::Rename(file, dir, to, to_dir, kind) => {
+            NameStep::Rename(file, dir, to, to_dir, kind) => {
                 let (from, into) = (self.file(file, dir), self.file(to, to_dir));
                 let mut touched = vec![
                     ino_at(&self.path(&dir_path(dir)))?,
@@ -235,68 +240,70 @@ impl Program {
                     .map_err(system)?;
                 Ok(Outcome { touched, ..Outcome::default() })
             }
-            Step::SetAttribute(file, dir, which, len) => {
-                let path = self.file(file, dir);
-                rustix::fs::setxattr(
-                    &path,
-                    attribute(which),
-                    &vec![b'x'; len.into()],
-                    XattrFlags::empty(),
-                )
-                .map_err(system)?;
-                Ok(Outcome { touched: vec![ino_at(&path)?], ..Outcome::default() })
-            }
-            _ => unreachable!("it changes no names"),
+            _ => not_asked(step),
         }
     }
 
-    /// Holds files, writes and reads.
-    fn use_content(&self, step: &Step) -> Result<Outcome> {
-        let none = OFlags::empty();
-        match *step {
-            Step::Hold(slot, file, dir, mode) => {
+    fn set_attribute(&self, path: &Path, which: u8, len: u16) -> Result<Outcome> {
+        let value = vec![b'x'; len.into()];
+        rustix::fs::setxattr(path, attribute(which), &value, XattrFlags::empty())
+            .map_err(system)?;
+        Ok(Outcome { touched: vec![ino_at(path)?], ..Outcome::default() })
+    }
+
+    /// Holds files and lets go of them.
+    fn hold(&self, step: OpenStep) -> Result<Outcome> {
+        match step {
+            OpenStep::Hold(slot, file, dir, mode) => {
                 let held = Held {
-                    anywhere: self.open(file, dir, Some(mode), none)?,
+                    anywhere: self.open(file, dir, Some(mode), OFlags::empty())?,
                     appends: self.open(file, dir, Some(mode), OFlags::APPEND)?,
                 };
                 drop(self.held.lock().insert(slot, held));
                 Ok(Outcome::default())
             }
-            Step::Release(slot) => {
+            OpenStep::Release(slot) => {
                 self.held.lock().remove(&slot).map(|_| Outcome::default()).ok_or_else(missing)
             }
-            Step::Write(on, mode, offset, len, fill, durable) => {
+            OpenStep::Retain(..) | OpenStep::Forget(_) => not_asked(step),
+        }
+    }
+
+    /// Writes and reads.
+    fn use_content(&self, step: ContentStep) -> Result<Outcome> {
+        let none = OFlags::empty();
+        match step {
+            ContentStep::Write(on, mode, offset, len, fill, durable) => {
                 let flags = if durable { OFlags::DSYNC } else { none };
                 self.on(on, Some(mode), flags, |file| {
                     write(file, on, &pattern(offset, len, fill), offset, durable)
                 })
             }
-            Step::Append(file, dir, mode, len, fill, durable) => {
+            ContentStep::Append(file, dir, mode, len, fill, durable) => {
                 let flags = if durable { OFlags::APPEND | OFlags::DSYNC } else { OFlags::APPEND };
                 append(&self.open(file, dir, Some(mode), flags)?, len, fill, durable)
             }
-            Step::AppendHeld(slot, len, fill) => {
+            ContentStep::AppendHeld(slot, len, fill) => {
                 append(&self.held.lock().get(&slot).ok_or_else(missing)?.appends, len, fill, false)
             }
-            Step::Read(on, mode, offset, len) => self.on(on, Some(mode), none, |file| {
+            ContentStep::Read(on, mode, offset, len) => self.on(on, Some(mode), none, |file| {
                 let mut bytes = vec![0; usize::try_from(len).expect("small")];
                 let len = read(file, &mut bytes, offset).map_err(|e| refused(&e))?;
                 bytes.truncate(len);
                 Ok(Outcome { read: Some(bytes), ..Outcome::default() })
             }),
-            _ => unreachable!("it neither writes nor reads"),
         }
     }
 
     /// Changes sizes and ranges.
-    fn change_extents(&self, step: &Step) -> Result<Outcome> {
+    fn change_extents(&self, step: ExtentStep) -> Result<Outcome> {
         let none = OFlags::empty();
-        match *step {
-            Step::SetSize(on, size) => self.on(on, None, none, |file| {
+        match step {
+            ExtentStep::SetSize(on, size) => self.on(on, None, none, |file| {
                 file.set_len(size).map_err(|e| refused(&e))?;
                 changed(file)
             }),
-            Step::Truncate(file, dir, size) => {
+            ExtentStep::Truncate(file, dir, size) => {
                 let path = self.file(file, dir);
                 let target = ino_at(&path)?;
                 // By path: `truncate(2)` opens nothing.
@@ -312,7 +319,7 @@ impl Program {
                     _ => Err(bedplate_fs::Error::new(ErrorKind::Io, "truncate failed")),
                 }
             }
-            Step::Allocate(on, change, offset, len) => self.on(on, None, none, |file| {
+            ExtentStep::Allocate(on, change, offset, len) => self.on(on, None, none, |file| {
                 rustix::fs::fallocate(file, flags_of(change), offset, len).map_err(system)?;
                 let moved = matches!(change, Change::Collapse | Change::Insert);
                 let done = changed(file)?;
@@ -322,59 +329,61 @@ impl Program {
                     ..done
                 })
             }),
-            _ => unreachable!("it changes no extents"),
+            ExtentStep::Defragment(..) => not_asked(step),
         }
     }
 
     /// Makes durable.
-    fn sync(&self, step: &Step) -> Result<Outcome> {
+    fn sync(&self, step: SyncStep) -> Result<Outcome> {
         let none = OFlags::empty();
-        match *step {
-            Step::SyncData(on) => self.on(on, None, none, |file| {
+        match step {
+            SyncStep::SyncData(on) => self.on(on, None, none, |file| {
                 file.sync_data().map_err(|e| refused(&e))?;
                 promising(file, Promise::Data)
             }),
-            Step::SyncAll(on) => self.on(on, None, none, |file| {
+            SyncStep::SyncAll(on) => self.on(on, None, none, |file| {
                 file.sync_all().map_err(|e| refused(&e))?;
                 promising(file, Promise::Inode)
             }),
-            Step::SyncDirectory(dir) => {
+            SyncStep::SyncDirectory(dir) => {
                 let dir = File::open(self.path(&dir_path(dir))).map_err(|e| refused(&e))?;
                 dir.sync_all().map_err(|e| refused(&e))?;
                 promising(&dir, Promise::Inode)
             }
-            _ => unreachable!("it syncs nothing"),
+            SyncStep::Sync => not_asked(step),
         }
     }
 
-    /// Makes, goes back to and deletes checkpoints.
-    fn use_checkpoints(&self, step: &Step) -> Result<Outcome> {
-        match *step {
-            Step::Checkpoint(slot, None) => {
-                self.ask(&Request::Create {
-                    name: format!("c{slot}").into_bytes(),
-                    paths: Vec::new(),
-                    keep: false,
-                    automatic: false,
-                })?;
-                let made = self
-                    .stage
-                    .fs
-                    .checkpoints()
-                    .into_iter()
-                    .find(|made| made.name == format!("c{slot}").as_bytes());
-                self.stage.made_checkpoint(&made.ok_or_else(|| {
-                    bedplate_fs::Error::new(
-                        ErrorKind::NotFound,
-                        "the checkpoint that was made is not there",
-                    )
-                })?)
-            }
-            Step::DeleteCheckpoint(slot) => {
+    /// Makes a checkpoint of everything.
+    fn capture(&self, slot: u8) -> Result<Outcome> {
+        self.ask(&Request::Create {
+            name: format!("c{slot}").into_bytes(),
+            paths: Vec::new(),
+            keep: false,
+            automatic: false,
+        })?;
+        let made = self
+            .stage
+            .fs
+            .checkpoints()
+            .into_iter()
+            .find(|made| made.name == format!("c{slot}").as_bytes());
+        self.stage.made_checkpoint(&made.ok_or_else(|| {
+            bedplate_fs::Error::new(
+                ErrorKind::NotFound,
+                "the checkpoint that was made is not there",
+            )
+        })?)
+    }
+
+    /// Goes back to and deletes checkpoints.
+    fn use_checkpoints(&self, step: CheckpointStep) -> Result<Outcome> {
+        match step {
+            CheckpointStep::DeleteCheckpoint(slot) => {
                 self.ask(&Request::Delete { name: format!("c{slot}").into_bytes() })?;
                 Ok(Outcome { promise: Promise::Names, ..Outcome::default() })
             }
-            Step::Rollback(slot, back, force) => {
+            CheckpointStep::Rollback(slot, back, force) => {
                 let path = back.path().map(String::into_bytes);
                 self.ask(&Request::Rollback {
                     name: format!("c{slot}").into_bytes(),
@@ -385,7 +394,7 @@ impl Program {
                 undo.for_each(|undo| drop(self.stage.fs.delete_checkpoint(&undo.name)));
                 Ok(Outcome { promise: Promise::All, ..Outcome::default() })
             }
-            _ => unreachable!("it is about no checkpoint"),
+            _ => not_asked(step),
         }
     }
 

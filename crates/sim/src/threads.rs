@@ -30,7 +30,8 @@ use crate::model::Model;
 use crate::outcome::{Outcome, Promise};
 use crate::view::{View, difference, see};
 use crate::workload::{
-    SHARED_PAGE_BYTES, SHARED_PAGES, Setup, Step, generate_for_thread, generate_setup,
+    CaptureStep, SHARED_PAGE_BYTES, SHARED_PAGES, Setup, Step, StepKind, generate_for_thread,
+    generate_setup,
 };
 
 /// A promise that was broken under many threads.
@@ -347,8 +348,10 @@ fn work(
         let context =
             |what: String| format!("thread {}, step {number}, {step:?}: {what}", part.own);
         let begun = clock.fetch_add(1, Ordering::SeqCst);
-        let outcome = match step {
-            Step::Checkpoint(_, None) => whole(part, stage, &mut history, step),
+        let outcome = match step.kind() {
+            StepKind::Captures(capture @ CaptureStep::Checkpoint(_, None)) => {
+                whole(part, stage, &mut history, step, capture)
+            }
             _ => carry_out(stage, &mut history, step),
         };
         let mut outcome = outcome.map_err(context)?;
@@ -364,8 +367,14 @@ fn work(
 }
 
 /// Makes a checkpoint of everything: the model of one thread knows its own part of what that shows.
-fn whole(part: Part, stage: &Stage, history: &mut History, step: &Step) -> Result<Outcome, String> {
-    let made = match stage.make_checkpoint(step) {
+fn whole(
+    part: Part,
+    stage: &Stage,
+    history: &mut History,
+    step: &Step,
+    capture: CaptureStep,
+) -> Result<Outcome, String> {
+    let made = match stage.make_checkpoint(capture) {
         Ok(made) => made,
         Err(error) if error.kind == ErrorKind::NoSpace => return Ok(Outcome::default()),
         Err(error) if history.model.clone().apply(step, &Outcome::default()).is_err() => {

@@ -7,7 +7,10 @@ use super::content::{allocate, append, index, write};
 use super::{Model, NO_SUCH_NAME, NOT_A_FILE, Refusal, attribute, target};
 use crate::node::{Kind, Node};
 use crate::outcome::Outcome;
-use crate::workload::{AUTOMATIC_PREFIX, On, RenameKind, Step};
+use crate::workload::{
+    AUTOMATIC_PREFIX, AttributeStep, CaptureStep, CheckpointStep, ContentStep, ExtentStep,
+    NameStep, On, OpenStep, RenameKind, Step, StepKind, SyncStep,
+};
 
 impl Model {
     /// Carries a step out.
@@ -15,203 +18,188 @@ impl Model {
     /// # Errors
     /// Why it cannot be carried out; the model is then as before.
     pub(crate) fn apply(&mut self, step: &Step, outcome: &Outcome) -> Result<(), Refusal> {
-        match *step {
-            Step::Create(..)
-            | Step::Symlink(..)
-            | Step::MakeDirectory(..)
-            | Step::Unlink(..)
-            | Step::RemoveDirectory(..)
-            | Step::Rename(..)
-            | Step::RenameDirectory(..)
-            | Step::Link(..) => self.apply_to_names(step, outcome),
-            Step::Hold(..) | Step::Release(..) | Step::Retain(..) | Step::Forget(..) => {
-                self.apply_to_held(step)
-            }
-            Step::SetMode(..)
-            | Step::SetIoMode(..)
-            | Step::SetAttribute(..)
-            | Step::RemoveAttribute(..)
-            | Step::SetUntorn(..) => self.apply_to_attributes(step),
-            Step::Write(..)
-            | Step::Append(..)
-            | Step::AppendHeld(..)
-            | Step::Read(..)
-            | Step::SyncData(..)
-            | Step::SyncAll(..)
-            | Step::Defragment(..)
-            | Step::SetSize(..)
-            | Step::Truncate(..)
-            | Step::Allocate(..) => self.apply_to_content(step),
-            Step::Checkpoint(..)
-            | Step::Automatic(..)
-            | Step::Policy(..)
-            | Step::Diff(..)
-            | Step::DeleteCheckpoint(..)
-            | Step::Rollback(..)
-            | Step::Clone(..)
-            | Step::CloneDirectory(..) => self.apply_to_checkpoints(step, outcome),
-            Step::SyncDirectory(dir) => self.directory(dir).map(drop),
-            Step::Sync
-            | Step::Grow(_)
-            | Step::Vanish(_)
-            | Step::Return
-            | Step::Overwrite(..)
-            | Step::Ail(..)
-            | Step::Scrub => Ok(()),
-            Step::During(..) | Step::Die(..) => {
-                unreachable!("its steps are applied one after the other")
-            }
-            Step::Remount | Step::Kill => {
-                self.held.clear();
-                self.retained.clear();
-                self.drop_nameless();
+        match step.kind() {
+            StepKind::Names(step) => self.apply_to_names(step, outcome),
+            StepKind::Attributes(step) => self.apply_to_attributes(step),
+            StepKind::Opens(step) => self.apply_to_held(step),
+            StepKind::Content(step) => self.apply_to_content(step),
+            StepKind::Extents(step) => self.apply_to_extents(step),
+            StepKind::Syncs(step) => self.apply_sync(step),
+            StepKind::Captures(step) => self.capture(step, outcome),
+            StepKind::Checkpoints(step) => self.apply_to_checkpoints(step, outcome),
+            StepKind::Recorders => {
+                if matches!(step, Step::Remount | Step::Kill) {
+                    self.held.clear();
+                    self.retained.clear();
+                    self.drop_nameless();
+                }
                 Ok(())
             }
         }
     }
 
     /// Carries out a step that makes, moves or removes names.
-    fn apply_to_names(&mut self, step: &Step, outcome: &Outcome) -> Result<(), Refusal> {
-        match *step {
-            Step::Create(file, dir) => self.make(
+    fn apply_to_names(&mut self, step: NameStep, outcome: &Outcome) -> Result<(), Refusal> {
+        match step {
+            NameStep::Create(file, dir) => self.make(
                 dir,
                 format!("f{file}"),
                 Node::new(Kind::File(Arc::default()), 0o644),
                 outcome,
             ),
-            Step::Symlink(file, dir, len) => self.make(
+            NameStep::Symlink(file, dir, len) => self.make(
                 dir,
                 format!("f{file}"),
                 Node::new(Kind::Symlink(target(len)), 0o777),
                 outcome,
             ),
-            Step::MakeDirectory(dir) => self.make(
+            NameStep::MakeDirectory(dir) => self.make(
                 0,
                 format!("d{dir}"),
                 Node::new(Kind::Directory(BTreeMap::new()), 0o644),
                 outcome,
             ),
-            Step::Unlink(file, dir) => self.unlink(file, dir),
-            Step::RemoveDirectory(dir) => self.remove_directory(dir),
-            Step::Rename(file, dir, to, to_dir, kind) => {
+            NameStep::Unlink(file, dir) => self.unlink(file, dir),
+            NameStep::RemoveDirectory(dir) => self.remove_directory(dir),
+            NameStep::Rename(file, dir, to, to_dir, kind) => {
                 self.rename((dir, format!("f{file}")), (to_dir, format!("f{to}")), kind)
             }
-            Step::RenameDirectory(from, to) => {
+            NameStep::RenameDirectory(from, to) => {
                 self.rename((0, format!("d{from}")), (0, format!("d{to}")), RenameKind::Replace)
             }
-            Step::Link(file, dir, to, to_dir) => self.link(file, dir, to, to_dir),
-            _ => unreachable!("it changes no names"),
+            NameStep::Link(file, dir, to, to_dir) => self.link(file, dir, to, to_dir),
         }
     }
 
     /// Carries out a step that holds a file or lets go of it.
-    fn apply_to_held(&mut self, step: &Step) -> Result<(), Refusal> {
-        match *step {
-            Step::Hold(slot, file, dir, _) => self.hold(slot, file, dir),
-            Step::Release(slot) => self.release(slot),
-            Step::Retain(slot, file, dir) => {
+    fn apply_to_held(&mut self, step: OpenStep) -> Result<(), Refusal> {
+        match step {
+            OpenStep::Hold(slot, file, dir, _) => self.hold(slot, file, dir),
+            OpenStep::Release(slot) => self.release(slot),
+            OpenStep::Retain(slot, file, dir) => {
                 self.node(file, dir)?;
                 self.retained.insert(slot);
                 Ok(())
             }
-            Step::Forget(slot) => {
+            OpenStep::Forget(slot) => {
                 if self.retained.remove(&slot) {
                     Ok(())
                 } else {
                     Err("nothing is remembered there")
                 }
             }
-            _ => unreachable!("it holds no file"),
         }
     }
 
     /// Carries out a step that changes what is known of a file besides its content.
-    fn apply_to_attributes(&mut self, step: &Step) -> Result<(), Refusal> {
-        match *step {
-            Step::SetMode(file, dir, mode) => self.node(file, dir).map(|node| {
+    fn apply_to_attributes(&mut self, step: AttributeStep) -> Result<(), Refusal> {
+        match step {
+            AttributeStep::SetMode(file, dir, mode) => self.node(file, dir).map(|node| {
                 node.mode = mode;
                 node.uid = mode % 7;
             }),
-            Step::SetIoMode(file, dir, mode) => match self.node(file, dir)? {
+            AttributeStep::SetIoMode(file, dir, mode) => match self.node(file, dir)? {
                 node if matches!(node.kind, Kind::Symlink(_)) => Err(NOT_A_FILE),
                 node => {
                     node.io_mode = mode;
                     Ok(())
                 }
             },
-            Step::SetAttribute(file, dir, which, len) => {
+            AttributeStep::SetAttribute(file, dir, which, len) => {
                 self.node(file, dir)?.attributes.insert(attribute(which), len.into());
                 Ok(())
             }
-            Step::RemoveAttribute(file, dir, which) => self
+            AttributeStep::RemoveAttribute(file, dir, which) => self
                 .node(file, dir)?
                 .attributes
                 .remove(&attribute(which))
                 .map(drop)
                 .ok_or("there is no such attribute"),
-            Step::SetUntorn(file, dir, bytes) => self.set_untorn(file, dir, bytes),
-            _ => unreachable!("it changes no attributes"),
+            AttributeStep::SetUntorn(file, dir, bytes) => self.set_untorn(file, dir, bytes),
         }
     }
 
     /// Carries out a step that changes or reads content.
-    fn apply_to_content(&mut self, step: &Step) -> Result<(), Refusal> {
-        match *step {
-            Step::Write(on, _, offset, len, fill, _) => {
+    fn apply_to_content(&mut self, step: ContentStep) -> Result<(), Refusal> {
+        match step {
+            ContentStep::Write(on, _, offset, len, fill, _) => {
                 self.change(on, |content| write(content, offset, len, fill))
             }
-            Step::Append(file, dir, _, len, fill, _) => {
+            ContentStep::Append(file, dir, _, len, fill, _) => {
                 self.change(On::Name(file, dir), |content| append(content, len, fill))
             }
-            Step::AppendHeld(slot, len, fill) => {
+            ContentStep::AppendHeld(slot, len, fill) => {
                 self.change(On::Held(slot), |content| append(content, len, fill))
             }
-            Step::Read(on, ..)
-            | Step::SyncData(on)
-            | Step::SyncAll(on)
-            | Step::Defragment(on, _) => self.content(on).map(drop),
-            Step::SetSize(on, size) => self.change(on, |content| {
+            ContentStep::Read(on, ..) => self.content(on).map(drop),
+        }
+    }
+
+    /// Carries out a step that changes sizes or where content lies.
+    fn apply_to_extents(&mut self, step: ExtentStep) -> Result<(), Refusal> {
+        match step {
+            ExtentStep::SetSize(on, size) => self.change(on, |content| {
                 content.resize(index(size), 0);
                 Ok(())
             }),
-            Step::Truncate(file, dir, size) => {
+            ExtentStep::Truncate(file, dir, size) => {
                 self.node(file, dir)?;
                 self.change(On::Name(file, dir), |content| {
                     content.resize(index(size), 0);
                     Ok(())
                 })
             }
-            Step::Allocate(on, change, offset, len) => {
+            ExtentStep::Allocate(on, change, offset, len) => {
                 let block = self.block_size.into();
                 self.change(on, |content| allocate(content, block, change, offset, len))
             }
-            _ => unreachable!("it is about no content"),
+            ExtentStep::Defragment(on, _) => self.content(on).map(drop),
         }
     }
 
-    /// Carries out a step of checkpoints and clones.
-    fn apply_to_checkpoints(&mut self, step: &Step, outcome: &Outcome) -> Result<(), Refusal> {
-        match *step {
-            Step::Checkpoint(slot, dir) => self.checkpoint(format!("c{slot}"), dir, outcome),
-            Step::Automatic(slot, _) => {
+    /// Looks whether there is what a step syncs.
+    fn apply_sync(&mut self, step: SyncStep) -> Result<(), Refusal> {
+        match step {
+            SyncStep::SyncData(on) | SyncStep::SyncAll(on) => self.content(on).map(drop),
+            SyncStep::SyncDirectory(dir) => self.directory(dir).map(drop),
+            SyncStep::Sync => Ok(()),
+        }
+    }
+
+    /// Makes the checkpoint of a step.
+    fn capture(&mut self, step: CaptureStep, outcome: &Outcome) -> Result<(), Refusal> {
+        match step {
+            CaptureStep::Checkpoint(slot, dir) => self.checkpoint(format!("c{slot}"), dir, outcome),
+            CaptureStep::Automatic(slot, _) => {
                 self.checkpoint(format!("{AUTOMATIC_PREFIX}{slot}"), None, outcome)
             }
-            Step::Policy(delete) => {
+        }
+    }
+
+    /// Carries out a step of checkpoints that exist, or of clones.
+    fn apply_to_checkpoints(
+        &mut self,
+        step: CheckpointStep,
+        outcome: &Outcome,
+    ) -> Result<(), Refusal> {
+        match step {
+            CheckpointStep::Policy(delete) => {
                 self.deletes_oldest = delete;
                 Ok(())
             }
-            Step::Diff(slot) => self.diff(&format!("c{slot}"), outcome.diff.as_ref()),
-            Step::DeleteCheckpoint(slot) => {
+            CheckpointStep::Diff(slot) => self.diff(&format!("c{slot}"), outcome.diff.as_ref()),
+            CheckpointStep::DeleteCheckpoint(slot) => {
                 self.checkpoints.remove(&format!("c{slot}")).map(drop).ok_or(NO_SUCH_NAME)
             }
-            Step::Rollback(slot, back, force) => self.roll_back(&format!("c{slot}"), back, force),
-            Step::Clone(slot, file, dir, to) => {
+            CheckpointStep::Rollback(slot, back, force) => {
+                self.roll_back(&format!("c{slot}"), back, force)
+            }
+            CheckpointStep::Clone(slot, file, dir, to) => {
                 self.clone_file(slot, file, dir, &format!("f{to}"), outcome)
             }
-            Step::CloneDirectory(slot, from, to) => {
+            CheckpointStep::CloneDirectory(slot, from, to) => {
                 self.clone_directory(slot, from, &format!("d{to}"), outcome)
             }
-            _ => unreachable!("it is about no checkpoint"),
         }
     }
 }

@@ -7,6 +7,7 @@ mod generate;
 mod mounted;
 mod pairs;
 mod past;
+mod step;
 
 pub(crate) use crowd::{SHARED_PAGE_BYTES, SHARED_PAGES, generate_for_thread};
 pub use directed::{DIRECTED, Directed};
@@ -14,8 +15,13 @@ pub use generate::generate;
 pub(crate) use generate::generate_setup;
 pub use mounted::generate_mounted;
 pub use pairs::{generate_interleaved, pair, pair_count};
+pub use step::Step;
+pub(crate) use step::{
+    AttributeStep, CaptureStep, CheckpointStep, ContentStep, ExtentStep, NameStep, OpenStep,
+    StepKind, SyncStep,
+};
 
-use bedplate_fs::{AllocateMode, IoMode, RenameMode};
+use bedplate_fs::{AllocateMode, RenameMode};
 use bedplate_volume::{Arrangement, Shape};
 use serde::Serialize;
 
@@ -111,165 +117,6 @@ pub enum On {
     Name(u8, u8),
     /// What a [`Step::Hold`] keeps open in this slot, perhaps without a name by now.
     Held(u8),
-}
-
-/// One step. Files, directories and held opens are numbered slots, so that any subset of steps can
-/// run: what cannot be carried out is refused by the file system and by the model alike.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Step {
-    /// Makes file slot, in directory slot.
-    Create(u8, u8),
-    /// Makes a symbolic link to a path of this many bytes.
-    Symlink(u8, u8, u16),
-    /// Makes a directory.
-    MakeDirectory(u8),
-    /// Removes a file's name.
-    Unlink(u8, u8),
-    /// Removes a directory.
-    RemoveDirectory(u8),
-    /// Renames file slot in directory to another file slot in another directory.
-    Rename(u8, u8, u8, u8, RenameKind),
-    /// Renames a directory, over another if that is empty.
-    RenameDirectory(u8, u8),
-    /// Gives a file another name.
-    Link(u8, u8, u8, u8),
-    /// Sets permission bits, and an owner that follows from them.
-    SetMode(u8, u8, u32),
-    /// Sets or clears the I/O mode of a file, also while it is open.
-    SetIoMode(u8, u8, Option<IoMode>),
-    /// Sets one of a file's attributes to so many bytes.
-    SetAttribute(u8, u8, u8, u16),
-    /// Removes one of a file's attributes.
-    RemoveAttribute(u8, u8, u8),
-    /// Opens a file in a mode and keeps it open in a slot, instead of what that kept.
-    Hold(u8, u8, u8, IoMode),
-    /// Closes what a slot keeps open.
-    Release(u8),
-    /// Writes in a mode (a held file in its own): offset, length, fill; `O_DSYNC` when the last is
-    /// set.
-    Write(On, IoMode, u64, u32, u8, bool),
-    /// Appends in a mode: length, fill; `O_DSYNC` when the last is set.
-    Append(u8, u8, IoMode, u32, u8, bool),
-    /// Appends to what a slot holds open: length, fill.
-    AppendHeld(u8, u32, u8),
-    /// Reads in a mode, and compares: offset, length.
-    Read(On, IoMode, u64, u32),
-    /// Sets the size.
-    SetSize(On, u64),
-    /// Sets the size of a file by its path, which nothing need have open.
-    Truncate(u8, u8, u64),
-    /// Remembers, in a slot, an inode that a name leads to, as a kernel does that looked it up: it
-    /// lives on without names until it is forgotten.
-    Retain(u8, u8, u8),
-    /// Forgets what a slot remembers.
-    Forget(u8),
-    /// `fallocate`.
-    Allocate(On, Change, u64, u64),
-    /// `sync_data`.
-    SyncData(On),
-    /// `sync_all`.
-    SyncAll(On),
-    /// Syncs a directory.
-    SyncDirectory(u8),
-    /// Makes checkpoint slot: of everything, or of a directory slot.
-    Checkpoint(u8, Option<u8>),
-    /// Makes automatic checkpoint slot, of everything; one that is kept where the last is set. The
-    /// others go when the volume is full, if that is the policy.
-    Automatic(u8, bool),
-    /// Sets the policy of a full volume: `delete-oldest` where it is set, otherwise `refuse`.
-    Policy(bool),
-    /// Compares a checkpoint of everything with the present.
-    Diff(u8),
-    /// Deletes a checkpoint.
-    DeleteCheckpoint(u8),
-    /// Rolls back to a checkpoint; what is open too, when the last is set.
-    Rollback(u8, Back, bool),
-    /// Lets a file slot in a directory slot, or the directory slot itself, be written untorn in
-    /// units of so many bytes, or no longer.
-    SetUntorn(Option<u8>, u8, Option<u32>),
-    /// Moves what is scattered of a file together; what checkpoints need too, when the last is set.
-    Defragment(On, bool),
-    /// Clones file slot of directory slot, of a checkpoint or of the present, to a file slot of the
-    /// root.
-    Clone(Option<u8>, u8, u8, u8),
-    /// Clones a directory slot, of a checkpoint or of the present, to another.
-    CloneDirectory(Option<u8>, u8, u8),
-    /// Syncs everything.
-    Sync,
-    /// The device grows by so many MiB, and the file system takes them over.
-    Grow(u8),
-    /// Unmounts and mounts.
-    Remount,
-    /// The process dies and the volume is mounted again; the device keeps what it was told.
-    Kill,
-    /// The process dies in the middle of a step, after so many calls of devices, or right after it,
-    /// and the volume is mounted again.
-    Die(Box<Step>, u16),
-    /// A member of the group answers no more, if all others hold everything.
-    Vanish(u8),
-    /// The member that answers no more is there again, as it was, from the next mount on.
-    Return,
-    /// Something else writes over a member of the group with what that held when the group was
-    /// made, or with zeros, if all hold everything; the group notices it. The member does not come
-    /// back.
-    Overwrite(u8, bool),
-    /// Something ails a member of the group, if all others hold everything.
-    Ail(u8, Ailment),
-    /// The group compares its copies, and what could not be read is good again.
-    Scrub,
-    /// Carries out a step in the middle of another, each on a thread of its own of which only one
-    /// runs at a time: the first begins, and the turn goes over after so many points at which it
-    /// may, and back after so many, until the numbers are used up.
-    During(Box<Step>, Box<Step>, Vec<u16>),
-}
-
-impl Step {
-    /// Whether it mounts or changes devices, which the recorder does, or is made of other steps.
-    pub(crate) fn is_recorders(&self) -> bool {
-        let of_members = matches!(
-            self,
-            Self::Vanish(_) | Self::Return | Self::Overwrite(..) | Self::Ail(..) | Self::Scrub
-        );
-        let of_devices = of_members || matches!(self, Self::Grow(_));
-        of_devices || matches!(self, Self::Remount | Self::Kill | Self::Die(..) | Self::During(..))
-    }
-
-    /// The file that it finds by a path, before it does anything to it: file slot, directory slot,
-    /// and whether it opens it.
-    pub(crate) fn reaches(&self) -> Option<(u8, u8, bool)> {
-        match *self {
-            Self::Write(On::Name(file, dir), ..)
-            | Self::Read(On::Name(file, dir), ..)
-            | Self::SetSize(On::Name(file, dir), _) => Some((file, dir, true)),
-            Self::Allocate(On::Name(file, dir), ..)
-            | Self::Defragment(On::Name(file, dir), _)
-            | Self::Append(file, dir, ..) => Some((file, dir, true)),
-            Self::SyncData(On::Name(file, dir))
-            | Self::SyncAll(On::Name(file, dir))
-            | Self::Hold(_, file, dir, _) => Some((file, dir, true)),
-            Self::SetMode(file, dir, _)
-            | Self::SetIoMode(file, dir, _)
-            | Self::Truncate(file, dir, _) => Some((file, dir, false)),
-            Self::Retain(_, file, dir) | Self::Link(file, dir, ..) => Some((file, dir, false)),
-            Self::SetAttribute(file, dir, ..)
-            | Self::RemoveAttribute(file, dir, _)
-            | Self::SetUntorn(Some(file), dir, _) => Some((file, dir, false)),
-            _ => None,
-        }
-    }
-
-    /// Whether what it makes gets a number or a line that is not known beforehand.
-    pub(crate) fn makes(&self) -> bool {
-        let made = matches!(
-            self,
-            Self::Create(..)
-                | Self::Symlink(..)
-                | Self::MakeDirectory(_)
-                | Self::Clone(..)
-                | Self::CloneDirectory(..)
-        );
-        made || matches!(self, Self::Checkpoint(..) | Self::Automatic(..) | Self::Diff(_))
-    }
 }
 
 /// What ails a member of a group.
