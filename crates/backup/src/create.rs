@@ -95,6 +95,13 @@ pub fn create(
         let content = content_of(repository, source, &known, entry)?;
         created.read_bytes += content.read;
         created.stored_bytes += content.stored;
+        debug_assert!(
+            content.stored <= content.read && content.read <= entry.size,
+            "of {} bytes {} are read and {} of these stored",
+            entry.size,
+            content.read,
+            content.stored
+        );
         entry.chunks = content.chunks;
         done_bytes += entry.size;
         debug_assert!(
@@ -350,11 +357,21 @@ impl Content<'_> {
             }
             self.chunks.sort_unstable();
         }
+        debug_assert!(
+            self.chunks.is_sorted_by(|a, b| a.0 < b.0),
+            "a chunk is taken over or read, not both: {:?}",
+            self.chunks
+        );
         Ok(())
     }
 
     fn read_chunk(&mut self, file: &File, number: u64, buffer: &mut AlignedBuf) -> Result<()> {
         let start = number * CHUNK_BYTES;
+        debug_assert!(
+            start < self.size,
+            "a chunk begins within its file: {start} of {} bytes",
+            self.size
+        );
         let wanted = (self.size - start).min(CHUNK_BYTES) as usize;
         let mut filled = 0;
         while filled < wanted {

@@ -228,6 +228,14 @@ impl Manifest {
     }
 }
 
+impl Manifest {
+    /// Whether a reader takes it: directories before what is in them, and chunks in their order,
+    /// within their files.
+    pub fn is_readable(&self) -> bool {
+        is_tree(&self.entries) && self.entries.iter().all(has_possible_chunks)
+    }
+}
+
 fn parse<T: DeserializeOwned>(line: &[u8]) -> Option<T> {
     serde_json::from_slice(line).ok()
 }

@@ -44,6 +44,7 @@ pub struct Pruned {
 }
 
 fn chunk(hash: &str) -> String {
+    debug_assert_eq!(hash.len(), blake3::OUT_LEN * 2, "a chunk is named by its hash: {hash}");
     format!("{CHUNKS}/{}/{hash}", &hash[..2])
 }
 
@@ -113,6 +114,10 @@ impl Repository {
             "a file is cut into chunks of {CHUNK_BYTES} bytes: {}",
             bytes.len()
         );
+        debug_assert!(
+            bytes.iter().any(|byte| *byte != 0),
+            "zeros are a hole of their file and have no chunk"
+        );
         let hash = blake3::hash(bytes).to_hex().to_string();
         let key = chunk(&hash);
         if self.store.size(&key)? == Some(bytes.len() as u64) {
@@ -156,6 +161,11 @@ impl Repository {
 
     /// Adds a backup: from here on it is there.
     pub fn add(&self, backup: &Manifest) -> Result<()> {
+        debug_assert!(
+            backup.is_readable(),
+            "a backup that is added can be read: '{}'",
+            backup.header.name
+        );
         let mut text = Vec::new();
         backup.write(&mut text).map_err(|error| {
             Error::new(ErrorKind::Io, format!("the manifest cannot be written: {error}"))
@@ -334,6 +344,10 @@ impl Repository {
     /// gone.
     fn remove(&self, keys: &[String]) -> Result<()> {
         const AT_ONCE: usize = 1000;
+        debug_assert!(
+            keys.iter().all(|key| key.starts_with(CHUNKS) || key.starts_with(MANIFESTS)),
+            "only chunks and manifests are removed: {keys:?}"
+        );
         for keys in keys.chunks(AT_ONCE) {
             self.store.still_claimed()?;
             self.store.remove(keys)?;

@@ -102,6 +102,7 @@ pub fn restore(
     }
     // Directories last and from below: what was made in them changed their times, and they may
     // forbid to be written.
+    debug_assert!(work.chunks.next().is_none(), "every chunk that was loaded is in a file");
     for entry in manifest.entries.iter().rev().filter(|entry| entry.kind == Kind::Directory) {
         work.dress(entry, &dir.join(entry.path.path()))?;
     }
@@ -202,6 +203,11 @@ impl Work<'_> {
         self.mark(entry, path);
         for (number, _) in &entry.chunks {
             let start = number * CHUNK_BYTES;
+            debug_assert!(
+                start < entry.size,
+                "a manifest that was read has no chunk behind its file: {start} of {}",
+                entry.size
+            );
             let bytes = self
                 .chunks
                 .next()

@@ -191,6 +191,11 @@ impl ThreadQueue {
         }
         done.wanted = 0;
         let count = done.completions.len();
+        debug_assert!(
+            count <= self.submitted,
+            "what completes was submitted: {count} of {}",
+            self.submitted
+        );
         out.append(&mut done.completions);
         self.submitted -= count;
         count

@@ -40,6 +40,7 @@ impl Fill {
     /// Announces a fill before its read begins. I-CACHE-2: what is written after this is known to
     /// the fill.
     pub(super) fn begin(cache: &Arc<PageCache>, core: &Arc<FileCore>, pages: Range<u64>) -> Self {
+        debug_assert!(!pages.is_empty(), "a fill is of some page: {pages:?}");
         let id = cache.flight_id();
         let landing = Arc::<Landing>::default();
         let epoch = core.epoch();
@@ -86,6 +87,12 @@ impl Fill {
     /// Puts what was read into the cache, where it is still true.
     pub(super) fn keep(mut self, data: &[u8], entry: &Entry) {
         let page_size = self.cache.layout.page_size();
+        debug_assert_eq!(
+            data.len(),
+            (self.pages.end - self.pages.start) as usize * page_size,
+            "a fill keeps all of what it read: pages {:?}",
+            self.pages
+        );
         for span in group_spans(self.pages.clone()) {
             let mut state = self.cache.shard(self.core.id, span.group).state.write();
             self.told = span.end;
@@ -130,6 +137,7 @@ impl Fill {
     fn merge(&self, state: &mut ShardState, at: u32, bytes: &[u8]) {
         let all = self.cache.layout.all_units();
         let missing = all & !state.frame(at).valid;
+        debug_assert_eq!(bytes.len(), self.cache.layout.page_size(), "a page is merged whole");
         let frame = state.bytes_mut(at);
         self.cache.layout.unit_runs(missing, |r| frame[r.clone()].copy_from_slice(&bytes[r]));
         state.frame_mut(at).valid = all;

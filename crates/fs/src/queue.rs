@@ -165,7 +165,14 @@ impl Queue {
         let closing = engine.take_closing();
         drop(engine);
         drop(closing);
-        self.in_flight -= *taken.as_ref().unwrap_or(&0);
+        let count = *taken.as_ref().unwrap_or(&0);
+        debug_assert!(
+            count <= self.in_flight && self.in_flight <= self.depth_max,
+            "what completes was pushed: {count} of {} in flight, at most {}",
+            self.in_flight,
+            self.depth_max
+        );
+        self.in_flight -= count;
         taken
     }
 }

@@ -60,6 +60,8 @@ pub(crate) mod entry {
     pub const MAP_COUNT: usize = 9;
 }
 
+const _: () = assert!(DEVICE_BYTES < STATE && entry::MAP_COUNT < ENTRY_WORDS);
+
 /// What may be done with a file under its lease.
 pub(crate) mod flag {
     pub const READ: u64 = 1;

@@ -41,6 +41,12 @@ impl MapSpace {
             return;
         }
         let i = self.free.partition_point(|run| run.at < place.at);
+        debug_assert!(
+            self.free.get(i).is_none_or(|next| place.at + place.capacity <= next.at)
+                && (self.free[..i].last()).is_none_or(|last| last.at + last.capacity <= place.at),
+            "what is given back was taken: {place:?} among {:?}",
+            self.free
+        );
         self.free.insert(i, place);
         for left in [i, i.wrapping_sub(1)] {
             let Some(right) = self.free.get(left.wrapping_add(1)).copied() else { continue };

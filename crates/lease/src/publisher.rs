@@ -291,6 +291,18 @@ impl<W: Words + Clone> Publisher<W> {
     fn write(&self, of: EntryRef, file: &FileLease) -> Coverage {
         let Control { words, geometry } = &self.control;
         let place = self.entries[of.index as usize].as_ref().map_or(Place::default(), |e| e.place);
+        debug_assert!(
+            file.extents.is_sorted_by(|a, b| a.logical + a.len <= b.logical),
+            "a map is sorted and without overlaps, as readers search it: {:?}",
+            file.extents
+        );
+        debug_assert!(
+            file.extents
+                .iter()
+                .all(|extent| (extent.len | extent.device | extent.logical) & 511 == 0),
+            "an extent is of whole sectors, whose last bit is free for the right to write: {:?}",
+            file.extents
+        );
         let count = file.extents.len().min(place.capacity);
         for (i, extent) in file.extents[..count].iter().enumerate() {
             let at = geometry.map_at() + (place.at + i) * EXTENT_WORDS;
@@ -336,6 +348,11 @@ impl<W: Words + Clone> Publisher<W> {
         self.by_inode.remove(&published.inode);
         self.space.give(published.place);
         self.free.push(of.index);
+        debug_assert_eq!(
+            self.free.len() + self.by_inode.len(),
+            self.entries.len(),
+            "I-LSE-3: an entry is free or a file's"
+        );
     }
 
     /// Puts the entry into the first free bucket.

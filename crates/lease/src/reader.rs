@@ -133,6 +133,11 @@ impl<W: Words> Reader<W> {
 
     #[inline]
     fn permit(&self, lease: Lease, io: Io) -> Result<Permit, Fallback> {
+        debug_assert!(
+            self.geometry.alignment_bytes.is_power_of_two(),
+            "a header was checked before it is believed: {:?}",
+            self.geometry
+        );
         let mask = self.geometry.alignment_bytes - 1;
         if (io.offset | io.len) & mask != 0 || io.len == 0 {
             return Err(Fallback::Unaligned);

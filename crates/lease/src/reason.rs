@@ -83,6 +83,19 @@ impl Reason {
     }
 }
 
+const _: () = {
+    let mut at = 0;
+    while at < Reason::ALL.len() {
+        assert!(Reason::ALL[at] as usize == at + 1, "the protocol's numbers have no gap");
+        at += 1;
+    }
+    at = 0;
+    while at < Fallback::COUNT {
+        assert!(Fallback::ALL[at] as usize == at, "counters lie in the order of their list");
+        at += 1;
+    }
+};
+
 /// Why one call went to the mount although its file is leased. Each has a counter in the slots.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(usize)]

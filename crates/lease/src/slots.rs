@@ -35,6 +35,7 @@ const DONE: usize = 3;
 const FALLBACKS: usize = 6;
 
 const _: () = assert!(FALLBACKS + Fallback::COUNT == SLOT_WORDS);
+const _: () = assert!(DONE + Direction::Sync as usize + 1 == FALLBACKS);
 
 /// Returns how many words the memory of a client needs.
 pub fn slots_words(slots: usize, entries: usize) -> usize {
@@ -118,6 +119,7 @@ impl<W: Words> Slots<W> {
     /// Sets a slot. The full fence is what a revocation relies on.
     #[inline]
     pub(crate) fn enter(&self, slot: usize, entry: u32, direction: Direction) {
+        debug_assert!(slot < self.count, "slot {slot} of {}: claimed before it is set", self.count);
         let word = busy_word(entry, direction);
         if planted(Mistake::NoFence) {
             return self.words.store(slot_at(slot) + BUSY, word, Release);

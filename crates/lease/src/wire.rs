@@ -37,6 +37,11 @@ pub const ATTACH_DESCRIPTORS: usize = 4;
 /// The longest name of a socket.
 pub const SOCKET_BYTES_MAX: usize = 108;
 
+// Each message has room for the longest of its kind, and its length is known before it is read.
+const _: () = assert!(OFFER_BYTES >= 8 + 4 + 4 + 8 + 8 + 16 + 1 + SOCKET_BYTES_MAX);
+const _: () = assert!(REQUEST_BYTES >= 4 + 4 + size_of::<Token>());
+const _: () = assert!(ANSWER_BYTES >= 4 + 4 + 4 + 4 + 8);
+
 /// What an open of a file is worth once.
 pub type Token = [u8; 16];
 

@@ -146,7 +146,9 @@ impl VolumeMeter {
 #[inline]
 fn bucket(took: Duration) -> usize {
     let quarters = u64::try_from(took.as_micros()).unwrap_or(u64::MAX).saturating_mul(4).max(4);
-    SCALE.bucket_of(quarters) - BELOW
+    let bucket = SCALE.bucket_of(quarters) - BELOW;
+    debug_assert!(bucket < BUCKETS, "every duration has a bucket: {took:?} is in {bucket}");
+    bucket
 }
 
 /// Returns the upper end of a bucket in microseconds.

@@ -85,6 +85,18 @@ const _: () = assert!(
     "the first level is on the ladder, and the bounds of the throttle are in order"
 );
 
+const _: () = {
+    let mut rung = 1;
+    while rung < LADDER.len() {
+        let (before, this) = (LADDER[rung - 1], LADDER[rung]);
+        assert!(
+            this.chunk_bytes <= before.chunk_bytes && this.rests >= before.rests,
+            "each rung of the ladder leaves more of the devices to the load than the one before"
+        );
+        rung += 1;
+    }
+};
+
 /// Sets the pace of everything that works in the background of a group.
 #[derive(Debug)]
 pub(crate) struct Throttle {

@@ -280,6 +280,11 @@ impl DeviceQueue for WindowQueue {
         if self.in_flight() >= self.depth_max() {
             return Err(request);
         }
+        debug_assert_eq!(
+            self.queue_of.len(),
+            self.window.parts.len(),
+            "each part of a window has a queue"
+        );
         let Some((at, start)) = self.piece_of(&request) else {
             let done = self.serve(request);
             self.done.push(done);

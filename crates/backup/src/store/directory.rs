@@ -145,6 +145,7 @@ impl Store for Directory {
     }
 
     fn still_claimed(&self) -> Result<()> {
+        debug_assert!(self.mark.is_some(), "a repository is claimed before it is changed");
         Ok(())
     }
 
@@ -174,6 +175,7 @@ impl Store for Directory {
 
     fn write(&self, key: &str, value: Vec<u8>) -> Result<()> {
         let path = self.path(key);
+        debug_assert!(!is_partial(&path), "{} would be taken for a partial file", path.display());
         let parent = parent(&path);
         self.make(&parent)?;
         let mut partial = path.as_os_str().to_owned();

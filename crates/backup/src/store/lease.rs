@@ -35,6 +35,13 @@ const TRUSTED: Duration = Duration::from_secs(5 * 60);
 /// How long others take it for alive.
 const ALIVE: Duration = Duration::from_secs(10 * 60);
 
+// A claim is renewed long before its command distrusts it, and distrusted before others bury it.
+const _: () = assert!(2 * RENEWED.as_secs() < TRUSTED.as_secs());
+const _: () = assert!(TRUSTED.as_secs() < ALIVE.as_secs());
+
+/// What a command has left, when it distrusts its claim, until others take that for dead.
+pub const GRACE_SECONDS: u64 = ALIVE.as_secs() - TRUSTED.as_secs();
+
 /// A claim; dropping it gives it up.
 pub struct Lease {
     bucket: Arc<Bucket>,

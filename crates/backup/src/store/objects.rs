@@ -31,8 +31,12 @@ use crate::error::{Error, ErrorKind, Result};
 const AT_ONCE: usize = 16;
 /// What is larger goes out in parts of this size.
 const PART_BYTES: usize = 8 << 20;
+// Stores refuse smaller parts, and a chunk goes out as one object.
+const _: () = assert!(PART_BYTES >= 5 << 20 && PART_BYTES as u64 >= crate::CHUNK_BYTES);
 /// How long a request may take, all its repetitions together.
 const PATIENCE: Duration = Duration::from_secs(60);
+// A command that lost its claim has no request on its way when others take the claim for dead.
+const _: () = assert!(PATIENCE.as_secs() < super::lease::GRACE_SECONDS);
 
 /// A prefix of a bucket.
 pub struct Objects {

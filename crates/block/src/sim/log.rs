@@ -199,6 +199,7 @@ impl Log {
     /// Returns the content of some moment at or before operation `at`, and which one.
     pub fn content_before(&self, at: usize) -> (usize, Snapshot) {
         let mark = &self.marks[self.marks.partition_point(|mark| mark.at <= at) - 1];
+        debug_assert!(mark.at <= at && at <= self.len(), "operation {at} of {}", self.len());
         (mark.at, mark.content.clone())
     }
 }

@@ -239,7 +239,10 @@ impl<'a> DataPath<'a> {
         let mut done = 0;
         while done < bytes.len() {
             match self.cached().write_at(&bytes[done..], at + done as u64) {
-                Ok(more) => done += more,
+                Ok(more) => {
+                    debug_assert!(more > 0, "the cache takes a part or refuses: {done} bytes");
+                    done += more;
+                }
                 Err(error) if offset.is_none() && done > 0 => {
                     return Err(half_appended(error, done));
                 }
@@ -275,6 +278,7 @@ impl<'a> DataPath<'a> {
             return Ok(());
         }
         let data = Payload { size_max: size_after, ..Payload::new(&bytes[..keep], offset)? };
+        debug_assert!(!BEHIND.get(), "a write behind causes no other in its thread");
         BEHIND.set(true);
         let written = self.write_uncached(data);
         BEHIND.set(false);

@@ -194,6 +194,10 @@ impl DataPath<'_> {
     /// Copies the beginning of a written piece, as much as one record covers, to new blocks and
     /// maps them in its place.
     fn copy_piece(self, held: &Alone<'_>, piece: Piece) -> Result<()> {
+        debug_assert!(
+            piece.blocks > 0 && piece.written().is_some(),
+            "only blocks with data are copied before they are written: {piece:?}"
+        );
         let piece = Piece {
             blocks: piece.blocks.min((Exposure::BYTES_MAX / self.fs.grid.block).max(1)),
             ..piece

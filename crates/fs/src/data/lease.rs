@@ -102,6 +102,11 @@ impl DataPath<'_> {
         // The extents are looked up before the lock of the lease: that may ask the tables.
         if let Some(sharing) = file.due(unsealed_last, sealed) {
             let extents = self.leased_extents(map, MAP_EXTENTS_MAX);
+            debug_assert!(
+                extents.len() <= MAP_EXTENTS_MAX,
+                "a map has {} extents, which is too long to be made under a lock",
+                extents.len()
+            );
             let size_bytes = self.state().logged_size();
             let data_lsn = self.inode.data_lsn();
             let entry = Entry { size_bytes, unsealed_last, sealed, data_lsn };

@@ -24,6 +24,7 @@ impl CowEpoch {
 
     /// Notes the epoch of a generation; [`set_parts`](Self::set_parts) comes before.
     pub(crate) fn set(&self, generation: u32, epoch: Epoch) {
+        debug_assert!(generation > 0, "generation 0 is that of a file that was never looked up");
         self.known.store(u64::from(generation) << 32 | u64::from(epoch.0), Ordering::Release);
     }
 

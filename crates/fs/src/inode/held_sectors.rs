@@ -65,7 +65,12 @@ impl HeldBytes {
 
 impl Drop for Share {
     fn drop(&mut self) {
-        self.all.0.fetch_sub(self.bytes, Ordering::Relaxed);
+        let before = self.all.0.fetch_sub(self.bytes, Ordering::Relaxed);
+        debug_assert!(
+            before >= self.bytes,
+            "a share is of what is held: {} of {before} bytes",
+            self.bytes
+        );
     }
 }
 

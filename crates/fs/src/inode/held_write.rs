@@ -147,6 +147,10 @@ impl HeldWrite {
 
     /// What was taken has been written, or is of no use any more.
     pub(crate) fn end(&self, _alone: &Exclusive<'_>) {
+        debug_assert!(
+            self.held.lock().is_none(),
+            "I-HLD-2: a held write ends when it was written or dropped"
+        );
         self.any.store(false, Ordering::Release);
     }
 

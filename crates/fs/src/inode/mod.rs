@@ -222,6 +222,11 @@ impl Inode {
                 lease.note_data(lsn);
             }
         }
+        let of_data = self.data_lsn();
+        debug_assert!(
+            of_data <= self.meta_lsn(),
+            "a change that a data sync makes durable is one that a sync makes durable: {of_data:?}"
+        );
     }
 
     pub(crate) fn meta_lsn(&self) -> Lsn {
@@ -273,6 +278,7 @@ impl Inode {
     /// be reclaimed before.
     pub(crate) fn replace_row(&self, row: InodeRow) {
         let mut life = self.life.lock();
+        debug_assert_eq!(row.kind, self.kind, "inode {} stays of its kind", self.ino.0);
         life.dead &= row.nlink == 0;
         let mut attr = self.attr.lock();
         self.size.store(row.size, Ordering::Release);

@@ -23,6 +23,8 @@ const REGION_SHIFT: u32 = 10;
 /// Shorter extents are not worth a slot: there are too many of them.
 const BLOCKS_MIN: u64 = 64;
 
+const _: () = assert!(SLOTS.is_power_of_two(), "a slot is found by bits of a block's number");
+
 /// The slots of one file.
 #[derive(Debug, Default)]
 pub(crate) struct Recent {

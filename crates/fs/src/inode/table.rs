@@ -119,7 +119,9 @@ impl InodeTable {
     pub(crate) fn insert(&self, inode: Arc<Inode>, sealed: Lsn) {
         let mut shard = self.shard(inode.ino).lock();
         self.shrink(&mut shard, sealed);
-        shard.inodes.insert(inode.ino, inode);
+        let ino = inode.ino;
+        let before = shard.inodes.insert(ino, inode);
+        debug_assert!(before.is_none(), "inode {} is in memory once", ino.0);
     }
 
     pub(crate) fn remove(&self, ino: InodeNo) {
@@ -215,7 +217,12 @@ impl InodeTable {
             }
             let Some(pins) = inode.pins_if_idle(sealed) else { return true };
             if pins > 0 {
-                parked.insert(*ino, pins);
+                let before = parked.insert(*ino, pins);
+                debug_assert!(
+                    before.is_none(),
+                    "I-INO-2: the pins of inode {} are parked once: {before:?}",
+                    ino.0
+                );
             }
             spare -= 1;
             self.left.absorb(&inode.snapshot());

@@ -199,7 +199,8 @@ impl InodeLock {
         assert!(gate.turn, "I-LCK-1: only the writer whose turn it is lets readers in again");
         // The readers that waited hold the lock from here on; each only has to notice.
         self.state.0.fetch_add(std::mem::take(&mut gate.waiting_readers), Ordering::SeqCst);
-        self.state.0.fetch_and(!WRITER, Ordering::SeqCst);
+        let before = self.state.0.fetch_and(!WRITER, Ordering::SeqCst);
+        debug_assert!(before & WRITER != 0, "I-LCK-1: the writer that leaves had the lock");
         gate.turn = false;
         gate.phase += 1;
         self.readers.notify_all();

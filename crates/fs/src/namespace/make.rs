@@ -169,6 +169,7 @@ impl Engine {
         ];
         let dir_lock = touch_directory(dir, i32::from(directory), &mut rows);
         let mut attr = inode.attr_lock();
+        debug_assert_eq!(attr.row.nlink, 0, "inode {} gets its first name", inode.ino.0);
         attr.row.nlink = nlink;
         if directory {
             attr.row.parent = dir.ino;
@@ -214,7 +215,12 @@ impl Engine {
     }
 
     fn new_inode(&self, row: InodeRow, rows: &mut Vec<RowChange>) -> Arc<Inode> {
+        debug_assert!(
+            row.target.is_empty() || row.size == row.target.len() as u64,
+            "a symbolic link is as long as its target: {row:?}"
+        );
         let ino = self.new_ino(rows);
+        debug_assert!(ino.is_possible(), "inode numbers do not run out: {}", ino.0);
         rows.push(RowChange::put(Table::Inode, inode_key(ino), row.encode()));
         let inode = Arc::new(Inode::new(ino, row));
         inode.data.set_empty();

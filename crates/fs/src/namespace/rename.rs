@@ -117,6 +117,11 @@ impl Engine {
         let replaced =
             target.map(|target| self.replaceable(source, target, to, mode)).transpose()?;
         let moved = self.named(from.dir.ino, source)?;
+        debug_assert!(
+            replaced.as_ref().is_none_or(|replaced| replaced.ino != moved.ino),
+            "two names of inode {} are one file: nothing is replaced",
+            moved.ino.0
+        );
         let is_dir = i32::from(source.kind == FileKind::Directory);
         let replaced_dir =
             i32::from(replaced.as_ref().is_some_and(|inode| inode.kind == FileKind::Directory));
@@ -186,6 +191,7 @@ impl Engine {
         target: DentryRow,
     ) -> Result<()> {
         let (moved, other) = (self.named(from.dir.ino, source)?, self.named(to.dir.ino, target)?);
+        debug_assert_ne!(moved.ino, other.ino, "two names of one file are not exchanged");
         let mut rows = vec![from.put(target), to.put(source)];
         let mut locks = Vec::with_capacity(4);
         if from.dir.ino == to.dir.ino {
@@ -222,6 +228,7 @@ fn move_inode<'a>(
     parent: InodeNo,
     rows: &mut Vec<RowChange>,
 ) -> crate::inode::AttrGuard<'a> {
+    debug_assert_ne!(inode.ino, parent, "a directory is not in itself");
     let mut attr = inode.attr_lock();
     if inode.kind == FileKind::Directory {
         attr.row.parent = parent;

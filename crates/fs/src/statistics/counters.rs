@@ -94,6 +94,14 @@ impl Reason {
     }
 }
 
+const _: () = {
+    let mut at = 0;
+    while at < Reason::ALL.len() {
+        assert!(Reason::ALL[at] as usize == at, "reasons are counted in the order of their list");
+        at += 1;
+    }
+};
+
 macro_rules! counters {
     ($($(#[doc = $doc:literal])+ $name:ident,)+) => {
         /// Live counters; updated without a lock.

@@ -111,6 +111,8 @@ impl Order {
                 ends.push(pieces.len() as u32);
             }
         }
+        debug_assert_eq!(pieces.len(), count, "a relayout in cycles moves every piece once");
+        debug_assert!(ends.is_sorted(), "cycles follow each other: {ends:?}");
         let mut ranks = vec![0; count];
         (0..).zip(&pieces).for_each(|(rank, piece)| ranks[*piece as usize] = rank);
         Self { grain_bytes, ranks: ranks.into(), pieces: pieces.into(), ends: ends.into() }

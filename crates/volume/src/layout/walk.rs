@@ -142,6 +142,10 @@ fn look_at_places(now: &Leaf<'_>, later: &Leaf<'_>, span: u64, walk: &Walk) -> L
         let (old, old_len) = now.address(at - one.start);
         let (new, new_len) = later.address(at - two.start);
         let (grain, len) = (walk.grain_bytes, (end - at).min(old_len).min(new_len));
+        debug_assert!(
+            old_len > 0 && new_len > 0,
+            "I-LAY-1: a run holds at least a byte, also at {at} of a member"
+        );
         let rows = now.is_of_rows() || later.is_of_rows();
         if old >= span || new >= span || (old == new && !rows) {
             at += len;

@@ -77,6 +77,11 @@ impl GroupRuntime {
                 "a spare takes over"
             );
             self.take_place(index, |config, handles| {
+                debug_assert!(
+                    config.volume_on(spare).is_none(),
+                    "a spare holds nothing of a volume: {:?}",
+                    config.members[spare]
+                );
                 config.members.swap(index, spare);
                 handles.swap(index, spare);
                 handles[spare] = None;
@@ -130,6 +135,10 @@ impl GroupRuntime {
     }
 
     fn move_in(&self, config: &Config, index: usize, pieces: Vec<Piece>) -> Result<()> {
+        debug_assert!(
+            !pieces.is_empty() && pieces.iter().all(|piece| piece.len > 0),
+            "a member that moves in has a place: {pieces:?}"
+        );
         let old = config.members[index].clone();
         let path_of = |piece: &Piece| {
             config.index_of(piece.host).map_or("", |host| &config.members[host].path)

@@ -237,6 +237,10 @@ impl VolumeIo {
             } else {
                 Vec::new()
             };
+            debug_assert!(
+                parts.iter().all(|part| part.start < part.end && part.end <= len),
+                "copies differ within the {len} bytes that were compared: {parts:?}"
+            );
             if parts.is_empty() || !self.is_overwritten_since(epoch, overwritten)? {
                 return Ok((held, parts));
             }
@@ -281,6 +285,7 @@ impl VolumeIo {
             Some(_) => self.ask(epoch, how.judge, &range, held),
             None => None,
         };
+        debug_assert!(right.is_none_or(|copy| readable.contains(&copy)), "it was read: {right:?}");
         let mut repaired = false;
         if let Some((right, bytes)) =
             right.and_then(|right| Some((right, content(right)?))).filter(|_| how.repair)

@@ -190,6 +190,10 @@ impl VolumeIo {
 
 /// Returns the volume addresses of a part of a data unit.
 fn addresses(parity: &Parity, row: u64, unit: usize, part: &Range<usize>) -> Range<u64> {
+    debug_assert!(
+        part.end as u64 <= parity.raid5.unit_bytes() && unit < parity.raid5.data_units(),
+        "{part:?} lies in unit {unit} of a row"
+    );
     let start = row * parity.raid5.row_bytes() + unit as u64 * parity.raid5.unit_bytes();
     start + part.start as u64..start + part.end as u64
 }

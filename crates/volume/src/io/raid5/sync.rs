@@ -26,6 +26,12 @@ pub(crate) struct Rows {
 impl Rows {
     /// Returns a column's unit in a row.
     pub fn unit(&self, parity: &Parity, column: usize, row: u64) -> Option<&[u8]> {
+        debug_assert!(
+            (self.first..self.first + self.count).contains(&row),
+            "row {row} was read: {} from {}",
+            self.count,
+            self.first
+        );
         let unit = parity.raid5.unit_bytes() as usize;
         let from = (row - self.first) as usize * unit;
         self.columns[column].as_ref().map(|bytes| &bytes[from..from + unit])
@@ -68,6 +74,7 @@ impl VolumeIo {
         in_doubt: bool,
         behind: bool,
     ) -> Result<Vec<Arc<MemberHandle>>> {
+        debug_assert!(range.start < range.end, "rows of some bytes are synced: {range:?}");
         let (first, last) =
             (parity.raid5.place(range.start).row, parity.raid5.place(range.end - 1).row);
         let step = (chunk / parity.raid5.unit_bytes()).max(1);
@@ -169,6 +176,7 @@ impl VolumeIo {
     ) -> (Rows, Vec<(usize, bedplate_block::Error)>) {
         let count = span.1 - span.0 + 1;
         let len = (count * parity.raid5.unit_bytes()) as usize;
+        debug_assert!(u32::try_from(len).is_ok(), "one read takes {len} bytes of a column");
         let columns = 0..parity.raid5.columns().len();
         let asked: Vec<usize> = columns
             .clone()
