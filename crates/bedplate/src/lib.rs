@@ -15,10 +15,10 @@ pub use bedplate_fs::{
     InodeLockSetting, InodeNo, IoMode, Latencies, LatencySnapshot, LeaseReport, LeaseWait,
     LeasedBy, LeasedInode, LogInfo, LostRange, Moment, MountOptions, MovedFile, MoverReport,
     MoverState, NewFile, OpenOptions, Pressure, Queue, QueueCompletion, Reason, RecoveryReport,
-    RenameMode, Result, RollbackOptions, RollbackReport, Salvage, SalvagedEntry, Schedule,
-    ScheduleRun, SetAttr, SpacePolicy, Statfs, TUNABLES, Takes, Timestamp, Tunable, TunableInfo,
-    TunableSet, TunableState, TuneOptions, TunedBy, Unit, Untorn, format_duration, format_size,
-    format_time, meant, parse_duration, parse_size, readable_name, split_mode_suffix,
+    ReleaseBehind, RenameMode, Result, RollbackOptions, RollbackReport, Salvage, SalvagedEntry,
+    Schedule, ScheduleRun, SetAttr, SpacePolicy, Statfs, TUNABLES, Takes, Timestamp, Tunable,
+    TunableInfo, TunableSet, TunableState, TuneOptions, TunedBy, Unit, Untorn, format_duration,
+    format_size, format_time, meant, parse_duration, parse_size, readable_name, split_mode_suffix,
 };
 pub use bedplate_volume::{
     ArbiterProvider, Arrangement, Arrival, Config as GroupConfig, Difference, Error as GroupError,

@@ -3,11 +3,12 @@
 
 use std::collections::BTreeSet;
 use std::ops::Range;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Instant;
 
 use super::Backing;
+use super::behind::{Readers, Release, Writer};
 use super::readahead::Streams;
 use super::runs::Runs;
 use super::sync::{AtomicU64, Condvar, Mutex, MutexGuard, rank};
@@ -34,6 +35,10 @@ pub(super) struct FileCore {
     pub(super) settled: Condvar,
     /// A leaf.
     pub(super) streams: Mutex<Streams, { rank::CACHE_LEAF }>,
+    /// [`Release::code`].
+    release: AtomicU8,
+    /// A leaf.
+    pub(super) readers: Mutex<Readers, { rank::CACHE_LEAF }>,
 }
 
 #[derive(Debug, Default)]
@@ -52,6 +57,8 @@ pub(super) struct FileState {
     pub(super) closed: bool,
     /// Pages are forgotten once they are written: their writer keeps them.
     pub(super) passing: bool,
+    /// Which runs that were written belong to a sequential writer.
+    pub(super) writer: Writer,
     /// Counts failed write-behinds, so that a thread that waits for one notices.
     pub(super) failures: u64,
     /// The last of them.
@@ -95,6 +102,8 @@ impl FileCore {
             state: Mutex::default(),
             settled: Condvar::new(),
             streams: Mutex::default(),
+            release: AtomicU8::new(0),
+            readers: Mutex::default(),
         }
     }
 
@@ -102,6 +111,16 @@ impl FileCore {
     /// all bits.
     pub(super) fn number(ordinal: u64) -> u64 {
         ordinal.wrapping_mul(0x9e37_79b9_7f4a_7c15)
+    }
+
+    /// Returns which pages leave behind a sequential reader or writer.
+    #[inline]
+    pub(super) fn release(&self) -> Release {
+        Release::of_code(self.release.load(Ordering::Relaxed))
+    }
+
+    pub(super) fn set_release(&self, release: Release) {
+        self.release.store(release.code(), Ordering::Relaxed);
     }
 
     #[inline]

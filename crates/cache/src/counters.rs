@@ -15,6 +15,7 @@ pub(super) struct Counters {
     pub(super) write_behind_runs: AtomicU64,
     pub(super) write_behind_bytes: AtomicU64,
     pub(super) evictions: AtomicU64,
+    pub(super) released: AtomicU64,
     /// Pages dirty or being written.
     pub(super) pinned_pages: AtomicU64,
     pub(super) resident_pages: AtomicU64,
@@ -31,6 +32,7 @@ impl Counters {
             write_behind_runs: self.write_behind_runs.load(Relaxed),
             write_behind_bytes: self.write_behind_bytes.load(Relaxed),
             evictions: self.evictions.load(Relaxed),
+            released: self.released.load(Relaxed),
             dirty_bytes: self.pinned_pages.load(Relaxed) * page_size,
             resident_bytes: self.resident_pages.load(Relaxed) * page_size,
             throttled: self.throttled.load(Relaxed),
@@ -56,6 +58,8 @@ pub struct CacheCounters {
     pub write_behind_bytes: u64,
     /// Pages evicted to make room.
     pub evictions: u64,
+    /// Pages that left behind a sequential read or write, because their file asks for it.
+    pub released: u64,
     /// Bytes dirty or being written now.
     pub dirty_bytes: u64,
     /// Bytes of pages in memory now.

@@ -80,7 +80,11 @@ impl CachedFile {
             return None;
         }
         let all = self.hit(&mut buf[..len], offset) == len;
-        (all && self.core.writes.load(Acquire) == writes && self.core.size() == size).then_some(len)
+        let seen = all && self.core.writes.load(Acquire) == writes && self.core.size() == size;
+        if seen {
+            self.release_read(offset, len);
+        }
+        seen.then_some(len)
     }
 
     /// Reads up to `buf.len()` bytes at `offset`, from memory where possible, else from the backing
@@ -97,11 +101,11 @@ impl CachedFile {
         };
         let buf = &mut buf[..len];
         let done = self.hit(buf, offset);
-        if done == len {
-            return Ok((len, true));
+        if done < len {
+            self.read_rest(buf, offset, done)?;
         }
-        self.read_rest(buf, offset, done)?;
-        Ok((len, false))
+        self.release_read(offset, len);
+        Ok((len, done == len))
     }
 
     #[inline]

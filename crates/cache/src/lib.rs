@@ -25,6 +25,7 @@
 //! | `fill`, `flight`, `readahead` | bringing pages in; what must not be brought in; how far ahead |
 //! | `writeback` | carrying dirty pages out |
 //! | `change` | direct writes, truncations, punches |
+//! | `behind`, `release` | pages that leave behind a sequential reader or writer |
 //! | `staging`, `counters`, `sync` | memory for requests, counters, locks |
 //!
 //! Data is copied between a request's memory and the pages, at both ends. The copy costs a tenth of
@@ -58,6 +59,7 @@
 
 #![forbid(unsafe_code)]
 
+mod behind;
 mod change;
 mod core;
 mod counters;
@@ -67,6 +69,7 @@ mod flight;
 mod layout;
 mod pages;
 mod readahead;
+mod release;
 mod replace;
 mod runs;
 mod shard;
@@ -79,6 +82,7 @@ mod tests;
 
 use bedplate_store::Result;
 
+pub use self::behind::Release;
 pub use self::change::{DirectWrite, MapChange};
 pub use self::counters::CacheCounters;
 pub use self::file::CachedFile;
@@ -104,6 +108,10 @@ pub trait Backing: Send + Sync {
     /// The logical size of the inode is never below what the application wrote; this one follows
     /// when write-behind has done its work.
     fn size(&self) -> u64;
+    /// Hears of bytes that were released behind a sequential reader or writer, for its counters.
+    fn released(&self, bytes: u64) {
+        let _not_counted = bytes;
+    }
 }
 
 /// How a cache works; validated by [`PageCache::new`].

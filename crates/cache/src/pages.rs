@@ -231,6 +231,19 @@ impl PageCache {
         );
     }
 
+    /// Counts pages that were released behind a sequential reader or writer; no lock of the cache is
+    /// held.
+    pub(super) fn count_released(&self, core: &Arc<FileCore>, pages: u64) {
+        if pages == 0 {
+            return;
+        }
+        self.counters.released.fetch_add(pages, Relaxed);
+        // Without a backing the file is being closed, and its counters are not asked for any more.
+        if let Ok(backing) = core.backing() {
+            backing.released(pages * self.layout.page_size() as u64);
+        }
+    }
+
     /// Adds a page to its file's dirty ones; returns the run that it is part of. Called under the
     /// shard's lock, so that the run and the frame agree.
     pub(super) fn add_dirty(&self, core: &Arc<FileCore>, page: u64) -> Range<u64> {

@@ -74,6 +74,13 @@ impl Node {
         self.cursor.store(end as u32, Relaxed);
     }
 
+    /// Returns whether the page would outlive a scan also without its last use, which may have been
+    /// the scan's.
+    pub(super) fn is_hot(&self) -> bool {
+        let touches = self.touches.load(Relaxed).saturating_sub(1);
+        touches >= TOUCHES_TO_STAY || (self.place == Place::Main && touches > 0)
+    }
+
     /// Returns whether the page was read ahead and not used.
     fn is_unused(&mut self) -> bool {
         *self.touches.get_mut() == 0 && *self.cursor.get_mut() == 0

@@ -431,6 +431,19 @@ impl ShardState {
         }
     }
 
+    /// Forgets a page unless it is dirty, was read ahead and not used yet, or is used again and
+    /// again; returns whether it did.
+    pub(super) fn release(&mut self, key: Key, page: u64) -> bool {
+        let Some(at) = self.lookup(key, page) else { return false };
+        let frame = self.frame(at);
+        let unused = frame.marks.load(Relaxed) & AHEAD != 0;
+        if frame.is_pinned() || unused || frame.node.is_hot() {
+            return false;
+        }
+        self.forget(at);
+        true
+    }
+
     /// Keeps a page from being evicted.
     pub(super) fn pin(&mut self, at: u32) {
         self.replacer.pin(&mut self.table, at);

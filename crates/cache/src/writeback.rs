@@ -43,6 +43,8 @@ struct Carried<'a> {
     core: &'a Arc<FileCore>,
     id: u64,
     pages: Range<u64>,
+    /// A sequential writer made it, and its pages are released behind such.
+    sequential: bool,
     /// Units of each page that are carried.
     units: Vec<u8>,
     outcome: Option<Error>,
@@ -63,11 +65,13 @@ impl PageCache {
         let id = state.next_flying;
         state.next_flying += 1;
         state.flying.push(Flying { id, pages: pages.clone() });
+        let sequential = core.release().written && state.writer.note(&pages, self.windows().min);
         drop(state);
         let mut carried = Carried {
             cache: self,
             core,
             id,
+            sequential,
             units: Vec::new(),
             pages: pages.clone(),
             outcome: Some(interrupted()),
@@ -375,13 +379,14 @@ impl Carried<'_> {
         segments
     }
 
+    /// A page has landed; returns whether it was released.
     fn settle_page(
         &self,
         state: &mut ShardState,
         key: Key,
         page: u64,
-        (closed, passing): (bool, bool),
-    ) {
+        (closed, passing, release): (bool, bool, bool),
+    ) -> bool {
         let units = self.units.get((page - self.pages.start) as usize).copied().unwrap_or(0);
         let at = state.lookup(key, page).expect("I-CACHE-4: a flying page is in memory");
         let frame = state.frame_mut(at);
@@ -395,12 +400,15 @@ impl Carried<'_> {
         } else if frame.dirty == 0 {
             state.unpin(at);
             self.cache.count_unpinned(self.core);
+            return release && state.release(key, page);
         }
+        false
     }
 }
 
 impl Drop for Carried<'_> {
     fn drop(&mut self) {
+        let (release, mut released) = (self.sequential && self.outcome.is_none(), 0);
         for span in group_spans(self.pages.clone()) {
             let key = Key { file: self.core.id, group: span.group };
             let mut state = self.cache.shard(self.core.id, span.group).state.write();
@@ -408,9 +416,11 @@ impl Drop for Carried<'_> {
             // and finds the pages landed.
             let end = {
                 let core = self.core.state.lock();
-                (core.closed, core.passing)
+                (core.closed, core.passing, release)
             };
-            (span.first..span.end).for_each(|page| self.settle_page(&mut state, key, page, end));
+            released += (span.first..span.end)
+                .filter(|page| self.settle_page(&mut state, key, *page, end))
+                .count() as u64;
         }
         let mut state = self.core.state.lock();
         if let Some(error) = self.outcome.take() {
@@ -426,5 +436,7 @@ impl Drop for Carried<'_> {
         let id = self.id;
         state.flying.retain(|f| f.id != id);
         self.core.settled.notify_all();
+        drop(state);
+        self.cache.count_released(self.core, released);
     }
 }

@@ -10,7 +10,7 @@ use crate::mode::OpenClass;
 use crate::statistics::{Timed, Timing};
 use crate::{
     AllocateMode, Attr, CounterSnapshot, Error, ErrorKind, ExtentInfo, FileKind, InodeNo, IoMode,
-    OpenOptions, Result,
+    OpenOptions, ReleaseBehind, Result,
 };
 
 /// An open file. `&self` everywhere: any number of threads may read and write at once; what
@@ -355,6 +355,16 @@ impl File {
     #[must_use]
     pub fn effective_mode(&self) -> IoMode {
         self.io().service().mode()
+    }
+    /// Returns which pages of the file leave the caches behind a sequential read or write: what is
+    /// set on it, or else the tunable.
+    #[must_use]
+    pub fn release_behind(&self) -> ReleaseBehind {
+        self.io().release_behind()
+    }
+    /// Counts bytes that the caller's own cache released for that reason.
+    pub fn count_released(&self, bytes: u64) {
+        self.io().count_released(bytes);
     }
     /// Returns the file's counters since it was first opened.
     #[must_use]

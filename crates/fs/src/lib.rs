@@ -84,6 +84,7 @@ pub use schedule::{Moment, Schedule};
 pub use statistics::statistics_switch;
 pub use statistics::{CounterSnapshot, Latencies, LatencySnapshot, Reason};
 pub use types::{
-    AllocateMode, Attr, DirEntry, ExtentInfo, NewFile, RenameMode, SetAttr, Statfs, Untorn,
+    AllocateMode, Attr, DirEntry, ExtentInfo, NewFile, ReleaseBehind, RenameMode, SetAttr, Statfs,
+    Untorn,
 };
 pub use units::{format_duration, format_size, parse_duration, parse_size};

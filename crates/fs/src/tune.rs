@@ -111,6 +111,12 @@ impl Engine {
             self.tuning.set_extent_size(next.extent_size_bytes);
             self.epoch_state.changed();
         }
+        if before.release_behind != next.release_behind {
+            self.tuning.set_release_behind(next.release_behind);
+            self.epoch_state.changed();
+            let files = self.inodes.loaded(|inode| inode.kind == FileKind::File);
+            files.iter().for_each(|inode| crate::data::release_changed(self, inode));
+        }
         self.defrag_status.take_over(next);
         Ok(())
     }

@@ -1,6 +1,6 @@
 //! The plain values of the interface.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::{Epoch, FileKind, InodeNo, IoMode, Timestamp};
 
@@ -13,6 +13,72 @@ pub struct Untorn {
     /// The device promises it by itself; otherwise writes go to new blocks, and one record remaps
     /// them.
     pub by_device: bool,
+}
+
+/// Which pages of a file leave the caches behind a sequential read or write, as soon as they are
+/// used or written: for files that are read or written once, and larger than memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[repr(u8)]
+#[serde(rename_all = "lowercase")]
+pub enum ReleaseBehind {
+    /// None.
+    #[default]
+    Off = 0,
+    /// Those that were read.
+    Read = 1,
+    /// Those that were written.
+    Write = 2,
+    /// Both.
+    Both = 3,
+}
+
+impl ReleaseBehind {
+    /// All of them, in the order of their codes.
+    pub const ALL: [Self; 4] = [Self::Off, Self::Read, Self::Write, Self::Both];
+
+    /// Returns the one of a code; `None` for what is none.
+    #[must_use]
+    pub fn of_code(code: u64) -> Option<Self> {
+        Self::ALL.into_iter().find(|release| *release as u64 == code)
+    }
+
+    /// Returns the name as users write it.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Off => "off",
+            Self::Read => "read",
+            Self::Write => "write",
+            Self::Both => "both",
+        }
+    }
+
+    /// Returns whether pages that were read leave.
+    #[must_use]
+    pub fn reads(self) -> bool {
+        matches!(self, Self::Read | Self::Both)
+    }
+
+    /// Returns whether pages that were written leave.
+    #[must_use]
+    pub fn writes(self) -> bool {
+        matches!(self, Self::Write | Self::Both)
+    }
+}
+
+impl std::fmt::Display for ReleaseBehind {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+impl std::str::FromStr for ReleaseBehind {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let found = Self::ALL.into_iter().find(|release| release.name() == text);
+        found.ok_or_else(|| format!("'{text}' is none of off, read, write and both"))
+    }
 }
 
 /// What `stat` tells of a file.

@@ -4,6 +4,7 @@ mod flight;
 mod model;
 mod policy;
 mod race;
+mod release;
 mod resize;
 mod threads;
 mod writes;

@@ -101,6 +101,7 @@ pub enum Command {
     Preallocate(preallocate::Arguments),
     #[command(alias = "extsize")]
     ExtentSize(mark::extent_size::Arguments),
+    ReleaseBehind(mark::release_behind::Arguments),
     Defrag(defrag::Arguments),
     Grow(grow::Arguments),
     Check(check::Arguments),
@@ -145,6 +146,7 @@ pub fn run(cli: &Cli, output: &Output) -> Result<Exit> {
         Command::Top(arguments) => top::run(arguments, output),
         Command::Tune(arguments) => tune::run(arguments, output),
         Command::ExtentSize(arguments) => mark::extent_size::run(arguments, output),
+        Command::ReleaseBehind(arguments) => mark::release_behind::run(arguments, output),
         Command::Preallocate(arguments) => preallocate::run(arguments, output),
         Command::Defrag(arguments) => defrag::run(arguments, output),
         Command::Grow(arguments) => grow::run(arguments, output),

@@ -4,7 +4,7 @@ use std::fmt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use bedplate::{FileKind, FileSystem, IoMode, OpenOptions, Untorn, format_size};
+use bedplate::{FileKind, FileSystem, IoMode, OpenOptions, ReleaseBehind, Untorn, format_size};
 use clap::Args;
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -47,6 +47,8 @@ struct Stat {
     untorn: Option<Untorn>,
     /// How much is wanted in one run of the volume.
     extent_bytes: Option<u64>,
+    /// Which pages leave the caches behind a sequential read or write.
+    release_behind: Option<ReleaseBehind>,
     /// The last trial of another mode.
     trial: Option<Trial>,
     block_size: u64,
@@ -90,6 +92,7 @@ fn of_inside(fs: &FileSystem, path: &Path, arguments: &Arguments) -> Result<Stat
         effective_mode,
         untorn: fs.untorn(attr.ino)?,
         extent_bytes: fs.extent_size(attr.ino)?,
+        release_behind: fs.release_behind(attr.ino)?,
         trial: fs
             .get_xattr(attr.ino, live::TRIAL.as_bytes())
             .ok()
@@ -134,6 +137,11 @@ fn of_live(path: &Path, arguments: &Arguments) -> Result<Stat> {
         },
         extent_bytes: if is_file || kind == FileKind::Directory {
             live::get(path, live::EXTENT_SIZE)?.and_then(|text| text.parse().ok())
+        } else {
+            None
+        },
+        release_behind: if is_file || kind == FileKind::Directory {
+            live::get(path, live::RELEASE_BEHIND)?.and_then(|text| text.parse().ok())
         } else {
             None
         },
@@ -182,6 +190,9 @@ impl fmt::Display for Stat {
         }
         if let Some(bytes) = self.extent_bytes {
             writeln!(f, "extent-size   {}", format_size(bytes))?;
+        }
+        if let Some(release) = self.release_behind {
+            writeln!(f, "release       pages behind sequential I/O: {release}")?;
         }
         if let Some(trial) = &self.trial {
             writeln!(f, "last trial    {}", trial.line())?;

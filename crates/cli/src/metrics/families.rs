@@ -27,7 +27,7 @@ const PAGE: usize = 1024;
 /// A count of files that is told as it is.
 type Count = (&'static str, &'static str, fn(&CounterSnapshot) -> u64);
 
-const COUNTS: [Count; 10] = [
+const COUNTS: [Count; 11] = [
     ("reads", "Reads served", |c| c.reads),
     ("read_bytes", "Bytes read", |c| c.read_bytes),
     ("writes", "Writes served", |c| c.writes),
@@ -36,6 +36,7 @@ const COUNTS: [Count; 10] = [
     ("misaligned", "Reads and writes that went through a bounce buffer", |c| c.misaligned),
     ("cache_hits", "Reads answered by the library cache", |c| c.cache_hits),
     ("cache_misses", "Reads through the library cache that went to the device", |c| c.cache_misses),
+    ("released_bytes", "Bytes that left a cache behind sequential I/O", |c| c.released_bytes),
     ("mode_transitions", "Changes to cached and back because opens conflicted", |c| {
         c.mode_transitions
     }),
@@ -164,6 +165,11 @@ fn machinery(out: &mut Out<'_>, info: &FsInfo) -> fmt::Result {
         cache.dirty_bytes,
     )?;
     out.counter("cache_evicted_pages", "Pages evicted to make room", cache.evictions)?;
+    out.counter(
+        "cache_released_pages",
+        "Pages that left behind a sequential read or write",
+        cache.released,
+    )?;
     out.counter(
         "read_ahead_issued_pages",
         "Pages asked for by read-ahead",

@@ -7,6 +7,7 @@
 //! | `user.bedplate.effective_mode` | file | the mode it is served in now |
 //! | `user.bedplate.untorn` | file, directory | how much is written untorn, in bytes, and by whom; may be set (bytes) and removed |
 //! | `user.bedplate.extsize` | file, directory | how much is wanted in one run, in bytes; may be set and removed |
+//! | `user.bedplate.release_behind` | file, directory | which pages leave the caches behind a sequential read or write; may be set and removed |
 //! | `user.bedplate.counters` | file | its counters, JSON |
 //! | `user.bedplate.extent_count` | file | in how many extents it lies |
 //! | `user.bedplate.extents.OFFSET` | file | its extents from that offset on, JSON |
@@ -57,6 +58,8 @@ pub const PID: &str = "user.bedplate.pid";
 pub const UNTORN: &str = "user.bedplate.untorn";
 /// How much of a file is wanted in one run of the volume.
 pub const EXTENT_SIZE: &str = "user.bedplate.extsize";
+/// Which pages of a file leave the caches.
+pub const RELEASE_BEHIND: &str = "user.bedplate.release_behind";
 
 /// Asks the daemon of a mount.
 pub fn ask<T: DeserializeOwned>(mount: &mount::Mount, request: &Request) -> Result<T> {

@@ -65,6 +65,9 @@ impl fmt::Display for Counters {
             self.number("cache_hits"),
             self.number("cache_misses")
         )?;
+        if self.number("released_bytes") > 0 {
+            writeln!(f, "released      {} behind sequential I/O", size("released_bytes"))?;
+        }
         writeln!(f, "syncs         {}", self.number("syncs"))?;
         writeln!(f, "transitions   {}", self.number("mode_transitions"))?;
         let reasons: Vec<String> =

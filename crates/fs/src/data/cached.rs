@@ -93,6 +93,15 @@ impl Backing for FileBacking {
     fn size(&self) -> u64 {
         self.inode.upgrade().map_or(0, |inode| inode.data.logged_size())
     }
+
+    fn released(&self, bytes: u64) {
+        let counted = self.with(|io| {
+            io.count_released(bytes);
+            Ok(())
+        });
+        // The counters of a file that is gone are not asked for any more.
+        counted.unwrap_or_default();
+    }
 }
 
 impl<'a> DataPath<'a> {
@@ -111,7 +120,9 @@ impl<'a> DataPath<'a> {
                 backing,
             )
         };
-        &self.state().cached.get_or_init(make).file
+        let file = &self.state().cached.get_or_init(make).file;
+        file.set_release(self.release());
+        file
     }
 
     /// Returns the inode's part of the cache if it ever had one.

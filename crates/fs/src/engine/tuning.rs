@@ -8,7 +8,7 @@ use bedplate_block::sync::{Mutex, rank};
 use crate::options::{
     TUNABLES, Takes, Tunable, TunedBy, extent_size_refusal, is_extent_size, mode_of,
 };
-use crate::{Error, ErrorKind, IoMode, MountOptions, Result};
+use crate::{Error, ErrorKind, IoMode, MountOptions, ReleaseBehind, Result};
 use bedplate_cache::CacheOptions;
 use bedplate_store::{MetaStore, Table};
 
@@ -24,6 +24,7 @@ pub(crate) struct Tuning {
     mode: AtomicU8,
     sync_interval_ns: AtomicU64,
     extent_size: AtomicU64,
+    release_behind: AtomicU8,
 }
 
 #[derive(Debug)]
@@ -124,6 +125,7 @@ pub(crate) fn initial_tuning(
         mode: AtomicU8::new(options.mode as u8),
         sync_interval_ns: AtomicU64::new(Tunable::Sync.of(&options)),
         extent_size: AtomicU64::new(options.extent_size_bytes),
+        release_behind: AtomicU8::new(options.release_behind as u8),
         state: Mutex::new(TuningState { options: options.clone(), by, stored }),
     };
     Ok((options, tuning))
@@ -183,6 +185,12 @@ impl Tuning {
         self.extent_size.load(Ordering::Relaxed)
     }
 
+    /// Which pages leave the caches, where nothing else says.
+    pub(crate) fn release_behind(&self) -> ReleaseBehind {
+        ReleaseBehind::of_code(self.release_behind.load(Ordering::Relaxed).into())
+            .unwrap_or_default()
+    }
+
     /// Returns the value in effect.
     pub(crate) fn value(&self, tunable: Tunable) -> u64 {
         tunable.of(&self.state.lock().options)
@@ -198,5 +206,9 @@ impl Tuning {
 
     pub(crate) fn set_extent_size(&self, bytes: u64) {
         self.extent_size.store(bytes, Ordering::Relaxed);
+    }
+
+    pub(crate) fn set_release_behind(&self, release: ReleaseBehind) {
+        self.release_behind.store(release as u8, Ordering::Relaxed);
     }
 }

@@ -20,8 +20,8 @@ use crate::namespace::make::{Making, check_target};
 use crate::{
     Attr, CheckReport, DefragStep, DirEntry, Error, ErrorKind, File, FileActivity, FileKind,
     FilePath, FormatOptions, FormatReport, Fragmentation, InodeNo, IoMode, MountOptions, NewFile,
-    OpenOptions, RenameMode, Result, SetAttr, Statfs, Tunable, TunableState, TuneOptions, Untorn,
-    check, format, mount,
+    OpenOptions, ReleaseBehind, RenameMode, Result, SetAttr, Statfs, Tunable, TunableState,
+    TuneOptions, Untorn, check, format, mount,
 };
 pub use info::FsInfo;
 
@@ -444,6 +444,23 @@ impl FileSystem {
     pub fn extent_size(&self, ino: InodeNo) -> Result<Option<u64>> {
         self.inner.fs.inode(ino)?;
         Ok(Some(self.inner.fs.extent_size(ino)?).filter(|bytes| *bytes > 0))
+    }
+
+    /// Says which pages of a file leave the caches behind a sequential read or write, also of a live
+    /// one, or of what is created in a directory from then on; `None`: as the tunable says.
+    ///
+    /// # Errors
+    /// `NotFound`, `Invalid` for other kinds, `ReadOnly`.
+    pub fn set_release_behind(&self, ino: InodeNo, release: Option<ReleaseBehind>) -> Result<()> {
+        self.inner.fs.set_release_behind(ino, release)
+    }
+    /// Returns what [`set_release_behind`](Self::set_release_behind) set on a file or directory.
+    ///
+    /// # Errors
+    /// `NotFound`.
+    pub fn release_behind(&self, ino: InodeNo) -> Result<Option<ReleaseBehind>> {
+        self.inner.fs.inode(ino)?;
+        self.inner.fs.own_release_behind(ino)
     }
 
     /// Returns how scattered a file is on the volume.

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use crate::Epoch;
+use crate::{Epoch, ReleaseBehind};
 
 /// What a file may write in place, as of a generation of the set of checkpoints.
 #[derive(Debug, Default)]
@@ -52,6 +52,26 @@ impl Unit {
 
     pub(crate) fn set(&self, bytes: u32) {
         self.0.store(bytes, Ordering::Relaxed);
+    }
+}
+
+/// Which pages of a file leave the caches, as of a generation of what is set on files. One word:
+/// unlike [`CowEpoch`] it is looked up without the inode lock.
+#[derive(Debug, Default)]
+pub(crate) struct KnownRelease(AtomicU64);
+
+impl KnownRelease {
+    /// Returns it if it is known as of this generation.
+    #[inline]
+    pub(crate) fn get(&self, generation: u32) -> Option<ReleaseBehind> {
+        let known = self.0.load(Ordering::Acquire);
+        (known >> 32 == u64::from(generation))
+            .then(|| ReleaseBehind::of_code(known & u64::from(u32::MAX)).unwrap_or_default())
+    }
+
+    /// Notes what it is in a generation.
+    pub(crate) fn set(&self, generation: u32, found: ReleaseBehind) {
+        self.0.store(u64::from(generation) << 32 | found as u64, Ordering::Release);
     }
 }
 

@@ -8,7 +8,7 @@ use bedplate_block::sync::{
 };
 
 use super::block_set::BlockSet;
-use super::cow_epoch::{CowEpoch, ExtentSize, Unit};
+use super::cow_epoch::{CowEpoch, ExtentSize, KnownRelease, Unit};
 use super::held_sectors::HeldSectors;
 use super::held_write::HeldWrite;
 use super::imaged::Imaged;
@@ -58,6 +58,7 @@ pub(crate) struct FileState {
     pub(crate) untorn: Unit,
     /// What is wanted in one run; valid with the copy-on-write epoch.
     pub(crate) extent_size: ExtentSize,
+    pub(crate) release_behind: KnownRelease,
     pub(crate) recent: Recent,
     /// Rank 3.2: changed under the map's write lock; rows are read under it.
     pub(crate) imaged: Mutex<Imaged, { rank::IMAGED_ROWS }>,

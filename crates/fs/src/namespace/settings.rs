@@ -1,13 +1,13 @@
 //! Settings of single files and directories that are kept in extended attributes: how writes are
-//! kept from tearing, and the size of extents.
+//! kept from tearing, the size of extents, and which pages leave the caches.
 
 use std::sync::Arc;
 
-use crate::data::{EXTENT_SIZE, UNTORN};
+use crate::data::{EXTENT_SIZE, RELEASE_BEHIND, UNTORN, release_changed};
 use crate::engine::Engine;
 use crate::inode::Inode;
 use crate::options::{extent_size_refusal, is_extent_size};
-use crate::{Error, ErrorKind, InodeNo, Result, Untorn};
+use crate::{Error, ErrorKind, InodeNo, ReleaseBehind, Result, Untorn};
 
 /// The units that can be asked for, in bytes.
 const UNTORN_BYTES_MIN: u32 = 4 << 10;
@@ -69,6 +69,22 @@ impl Engine {
             EXTENT_SIZE,
             bytes.map(|bytes| bytes.to_le_bytes().to_vec()),
         );
+        drop((inode, changing));
+        self.meta.sync(lsn)
+    }
+
+    /// Sets which pages leave the caches, or takes it away; of open files at once.
+    pub(crate) fn set_release_behind(
+        &self,
+        ino: InodeNo,
+        release: Option<ReleaseBehind>,
+    ) -> Result<()> {
+        self.begin_change()?;
+        let changing = self.change();
+        let inode = self.file_or_directory(&changing, ino, "it has no pages")?;
+        let lsn =
+            self.set_own_xattr(&inode, RELEASE_BEHIND, release.map(|release| vec![release as u8]));
+        release_changed(self, &inode);
         drop((inode, changing));
         self.meta.sync(lsn)
     }

@@ -19,7 +19,7 @@ pub use tunables::{
 pub(crate) use tunables::{check_pairs, mode_of};
 pub use unit::Unit;
 
-use crate::{Error, ErrorKind, IoMode, Result};
+use crate::{Error, ErrorKind, IoMode, ReleaseBehind, Result};
 
 /// Options of `format`.
 #[derive(Debug, Clone)]
@@ -145,6 +145,9 @@ pub struct MountOptions {
     /// How many bytes of a file are wanted in one run of the volume, where neither it nor its
     /// directory says; 0: whatever comes.
     pub extent_size_bytes: u64,
+    /// Which pages leave the caches behind a sequential read or write, where neither the file nor
+    /// its directory says.
+    pub release_behind: ReleaseBehind,
     /// How many bytes a second are moved in the background to put scattered files together; 0:
     /// none.
     pub defrag_rate_bytes: u64,
@@ -179,6 +182,7 @@ impl Default for MountOptions {
             metadata_cache_bytes: 64 << 20,
             latency_sample: crate::statistics::SAMPLE_DEFAULT,
             extent_size_bytes: 0,
+            release_behind: ReleaseBehind::Off,
             defrag_rate_bytes: 0,
             defrag_load_max: 200,
             threads: tunables::threads_default(),

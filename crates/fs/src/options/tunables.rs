@@ -17,7 +17,7 @@ use std::thread::available_parallelism;
 use serde::{Deserialize, Serialize};
 
 use super::{MountOptions, Unit};
-use crate::{Error, ErrorKind, IoMode, Result};
+use crate::{Error, ErrorKind, IoMode, ReleaseBehind, Result};
 
 /// The most requests that a front end serves at once.
 const THREADS_MAX: u64 = 1024;
@@ -47,6 +47,8 @@ pub enum Tunable {
     LatencySample,
     /// How many bytes of a file are wanted in one run of the volume.
     ExtentSize,
+    /// Which pages leave the caches behind a sequential read or write.
+    ReleaseBehind,
     /// How many bytes a second are moved in the background to put scattered files together.
     DefragRate,
     /// From how many operations a second on that waits.
@@ -112,9 +114,9 @@ const fn row(
 const SECOND: u64 = 1_000_000_000;
 
 /// All that can be set, in the order of [`Tunable`].
-pub const TUNABLES: [TunableInfo; 15] = {
+pub const TUNABLES: [TunableInfo; 16] = {
     use Takes::{Format, Live, MountOption, NextMount};
-    use Unit::{Bytes, Duration, Mode, Number, Percent};
+    use Unit::{Bytes, Duration, Mode, Number, Percent, Release};
     [
         row(
             Tunable::Mode,
@@ -196,6 +198,15 @@ pub const TUNABLES: [TunableInfo; 15] = {
             Live,
             "extent-size=",
             "how much of a file is wanted in one run of the volume, where neither it nor its directory says (bedplate extent-size); 0: whatever comes",
+        ),
+        row(
+            Tunable::ReleaseBehind,
+            "release-behind",
+            Release,
+            (0, 3),
+            Live,
+            "release-behind=",
+            "which pages leave the caches behind a sequential read or write, where neither the file nor its directory says (bedplate release-behind)",
         ),
         row(
             Tunable::DefragRate,
@@ -321,6 +332,7 @@ impl Tunable {
             Self::Sync => u64::try_from(options.sync_interval.as_nanos()).unwrap_or(u64::MAX),
             Self::LatencySample => options.latency_sample.into(),
             Self::ExtentSize => options.extent_size_bytes,
+            Self::ReleaseBehind => options.release_behind as u64,
             Self::DefragRate => options.defrag_rate_bytes,
             Self::DefragLoad => options.defrag_load_max.into(),
             Self::Threads => options.threads.into(),
@@ -342,6 +354,9 @@ impl Tunable {
             Self::Sync => options.sync_interval = std::time::Duration::from_nanos(value),
             Self::LatencySample => options.latency_sample = small,
             Self::ExtentSize => options.extent_size_bytes = value,
+            Self::ReleaseBehind => {
+                options.release_behind = ReleaseBehind::of_code(value).unwrap_or_default();
+            }
             Self::DefragRate => options.defrag_rate_bytes = value,
             Self::DefragLoad => options.defrag_load_max = small,
             Self::Threads => options.threads = small,
@@ -374,6 +389,9 @@ impl TunableInfo {
     pub fn range(&self) -> String {
         match self.unit {
             Unit::Mode => format!("one of {}", IoMode::ALL.map(IoMode::name).join(", ")),
+            Unit::Release => {
+                format!("one of {}", ReleaseBehind::ALL.map(ReleaseBehind::name).join(", "))
+            }
             unit => format!("from {} to {}", unit.format(self.min), unit.format(self.max)),
         }
     }

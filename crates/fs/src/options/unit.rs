@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::mode_of;
-use crate::{IoMode, format_size, parse_duration, parse_size};
+use crate::{IoMode, ReleaseBehind, format_size, parse_duration, parse_size};
 
 /// How a value is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -20,6 +20,8 @@ pub enum Unit {
     Percent,
     /// A whole number.
     Number,
+    /// Which pages leave the caches: `off`, `read`, `write` or `both`, as a number from 0.
+    Release,
 }
 
 impl Unit {
@@ -32,6 +34,7 @@ impl Unit {
             Self::Duration => "duration",
             Self::Percent => "percent",
             Self::Number => "number",
+            Self::Release => "release",
         }
     }
 
@@ -49,6 +52,7 @@ impl Unit {
                 number(text.trim_end_matches('%'), "a share in percent: write 25% or 25")
             }
             Self::Number => number(text, "a whole number"),
+            Self::Release => text.parse::<ReleaseBehind>().map(|release| release as u64),
         }
     }
 
@@ -74,6 +78,7 @@ impl Unit {
             }
             Self::Percent => format!("{value}%"),
             Self::Number => value.to_string(),
+            Self::Release => ReleaseBehind::of_code(value).unwrap_or_default().name().to_owned(),
         }
     }
 }

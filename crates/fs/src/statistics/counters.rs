@@ -180,6 +180,9 @@ counters! {
     cache_hits,
     /// Reads that had to go to the device to fill the library cache.
     cache_misses,
+    /// Bytes that left a cache behind a sequential read or write, because the file asks for it: the
+    /// library's, and that of its callers (the kernel's page cache on a mount).
+    released_bytes,
     /// Times the file went over to `cached` because of a conflicting open, and back.
     mode_transitions,
     /// Syncs asked for.

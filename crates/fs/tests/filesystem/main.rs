@@ -22,6 +22,7 @@ mod placement;
 mod preallocated;
 mod promises;
 mod redirect;
+mod release;
 mod rollbacks;
 mod room;
 mod schedules;

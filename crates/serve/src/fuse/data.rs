@@ -141,6 +141,13 @@ impl Shared {
         }
     }
 
+    /// Ends an open.
+    pub(super) fn release(self: &Arc<Self>, handle: u64) {
+        if let Some(open) = self.files.release(handle).filter(|open| !open.how.direct) {
+            self.release_behind_close(&open);
+        }
+    }
+
     /// Reads and answers from the thread's buffer; `for_pages`: the kernel fills pages, no caller
     /// waits.
     pub(super) fn read(
@@ -159,6 +166,9 @@ impl Shared {
             open.is_mapped();
         }
         self.note_alignment(&open, offset, size as usize);
+        if for_pages && !open.how.direct {
+            self.release_behind_read(&open, offset..offset + u64::from(size));
+        }
         with_buffer(size as usize, |buf| {
             let read = self.run("read", || Ok(open.file.read_at(buf, offset)?));
             let short = read.is_ok_and(|n| n < buf.len());
@@ -202,7 +212,9 @@ impl Shared {
                 self.ask_for_attributes_again(&open);
             }
             // What must be durable the kernel asks for by itself, once it has sent all pages.
-            return answer(written);
+            answer(written);
+            let sent = request.offset..request.offset + request.data.len() as u64;
+            return self.release_behind_write(&open, sent);
         }
         let (offset, len) = (request.offset, request.data.len() as u64);
         let durability = if written.is_ok() { request.durability } else { Durability::None };

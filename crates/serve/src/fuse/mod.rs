@@ -20,6 +20,7 @@ mod aliases;
 mod asks;
 mod attach;
 mod attrs;
+mod behind;
 mod buffers;
 mod data;
 mod dirs;

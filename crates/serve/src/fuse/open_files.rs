@@ -16,6 +16,7 @@ use std::time::Duration;
 use bedplate_fs::{File, InodeNo};
 use parking_lot::Mutex;
 
+use super::behind::Stream;
 use super::data::Durability;
 use super::table::Table;
 
@@ -36,6 +37,8 @@ pub(super) struct OpenInode {
     pages_ever: Arc<AtomicBool>,
     /// Whether the kernel was made to ask for attributes again since there are cached writers.
     asked_again: AtomicBool,
+    /// The pages that the kernel sends, for release-behind.
+    pub(super) pages_sent: Stream,
 }
 
 /// What the kernel may hold in its page cache of an inode.
@@ -61,6 +64,7 @@ impl OpenInode {
             mapped: AtomicBool::new(false),
             pages_ever: Arc::clone(pages_ever),
             asked_again: AtomicBool::new(false),
+            pages_sent: Stream::default(),
         }
     }
 
@@ -177,6 +181,8 @@ pub(super) struct OpenFile {
     /// The epoch of privileges in which this open was last found to have none to take away; see
     /// `privileges.rs`.
     pub(super) clean_epoch: AtomicU64,
+    /// The pages that the kernel fills through this open, for release-behind.
+    pub(super) pages_read: Stream,
 }
 
 impl OpenFile {
@@ -236,6 +242,7 @@ impl OpenFiles {
             syncs: AtomicU64::new(0),
             sync_wait_ns: AtomicU64::new(0),
             clean_epoch: AtomicU64::new(0),
+            pages_read: Stream::default(),
         };
         let handle = self.table.insert(Arc::new(open));
         entry.handles.push(handle);
@@ -266,13 +273,11 @@ impl OpenFiles {
         handles.into_iter().filter_map(|handle| self.table.get(handle)).collect()
     }
 
-    /// Ends an open. The file closes when the last request on it has ended.
-    pub(super) fn release(&self, handle: u64) {
-        let Some(open) = self.table.get(handle) else { return };
+    /// Ends an open, and returns it. The file closes when the last request on it has ended.
+    pub(super) fn release(&self, handle: u64) -> Option<Arc<OpenFile>> {
+        let open = self.table.get(handle)?;
         let mut by_inode = self.by_inode.lock();
-        if self.table.remove(handle).is_none() {
-            return;
-        }
+        self.table.remove(handle)?;
         open.inode.closed(&open.how);
         self.cached_writers.fetch_sub(usize::from(open.how.is_cached_writer()), SeqCst);
         if let Some(entry) = by_inode.get_mut(&open.inode.ino) {
@@ -283,7 +288,7 @@ impl OpenFiles {
             }
         }
         drop(by_inode);
-        drop(open);
+        Some(open)
     }
 
     /// Ends every open.

@@ -1,7 +1,7 @@
 //! Which mount options there are: the tunables of the file system by their names, and those of a
 //! mount alone.
 
-use bedplate_fs::{IoMode, TUNABLES, Takes, Tunable, TunableInfo, Unit};
+use bedplate_fs::{IoMode, ReleaseBehind, TUNABLES, Takes, Tunable, TunableInfo, Unit};
 
 use crate::{Error, ErrorKind};
 
@@ -144,6 +144,7 @@ fn value_of(unit: Unit) -> String {
         Unit::Duration => "DURATION".to_owned(),
         Unit::Percent => "PERCENT".to_owned(),
         Unit::Number => "N".to_owned(),
+        Unit::Release => ReleaseBehind::ALL.map(ReleaseBehind::name).join("|"),
     }
 }
 

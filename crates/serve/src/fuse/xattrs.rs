@@ -10,6 +10,7 @@
 //! | `mode` | files, directories | the I/O mode set on it | sets it, also while open; removing or an empty value lets it fall back |
 //! | `untorn` | files, directories | bytes that are written untorn, and `device` or `redirect` | a size; removing it ends that |
 //! | `extsize` | files, directories | how many bytes are wanted in one run of the volume | a size; removing it ends that |
+//! | `release_behind` | files, directories | which pages leave the caches behind a sequential read or write | `off`, `read`, `write` or `both`; removing it lets it fall back |
 //! | `effective_mode` | files | the mode it is served in now | no |
 //! | `counters` | files | its counters, JSON | no |
 //! | `extents` | files | its extent map, JSON; one of more than 64 KiB is refused | no |
@@ -26,7 +27,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use bedplate_fs::{FileKind, InodeNo, IoMode, OpenOptions};
+use bedplate_fs::{FileKind, InodeNo, IoMode, OpenOptions, ReleaseBehind};
 
 use super::errno::{Answer, Errno};
 use super::open_files::OpenFile;
@@ -71,6 +72,7 @@ impl Shared {
                 b"mode" => self.set_mode(ino, value),
                 b"untorn" => self.set_untorn(ino, value),
                 b"extsize" => self.set_extent_size(ino, value),
+                b"release_behind" => self.set_release_behind(ino, value),
                 b"trial_mode" => self.set_trial_mode(ino, value, flags),
                 b"trial" => self.set_trial(ino, value),
                 b"reset" => {
@@ -97,6 +99,8 @@ impl Shared {
             Some(b"untorn") => Ok(self.fs.set_untorn(ino, None)?),
             Some(b"extsize") if self.fs.extent_size(ino)?.is_none() => Err(Errno::NODATA),
             Some(b"extsize") => Ok(self.fs.set_extent_size(ino, None)?),
+            Some(b"release_behind") if self.fs.release_behind(ino)?.is_none() => Err(Errno::NODATA),
+            Some(b"release_behind") => Ok(self.fs.set_release_behind(ino, None)?),
             Some(_) => Err(Errno::OPNOTSUPP),
             None => Ok(self.fs.remove_xattr(ino, name)?),
         }
@@ -131,6 +135,9 @@ impl Shared {
                 .into())
             }
             b"extsize" => Ok(self.fs.extent_size(ino)?.ok_or(Errno::NODATA)?.to_string().into()),
+            b"release_behind" => {
+                Ok(self.fs.release_behind(ino)?.ok_or(Errno::NODATA)?.name().into())
+            }
             b"effective_mode" => Ok(self.some_open(ino)?.effective_mode().name().into()),
             b"counters" => json(&self.some_open(ino)?.counters()),
             b"trial_mode" => Ok(self.fs.trial_mode(ino).ok_or(Errno::NODATA)?.name().into()),
@@ -200,6 +207,12 @@ impl Shared {
 
     fn set_extent_size(&self, ino: InodeNo, value: &[u8]) -> Answer<()> {
         Ok(self.fs.set_extent_size(ino, Some(size(value)?))?)
+    }
+
+    fn set_release_behind(&self, ino: InodeNo, value: &[u8]) -> Answer<()> {
+        let text = str::from_utf8(value).map_err(|_| Errno::INVAL)?.trim_end_matches(['\0', '\n']);
+        let release: ReleaseBehind = text.parse().map_err(|_| Errno::INVAL)?;
+        Ok(self.fs.set_release_behind(ino, Some(release))?)
     }
 
     /// Returns an open of the file: one that exists, so that asking does not change the mode in

@@ -14,7 +14,7 @@ use shuttle::sync::atomic::{AtomicU64 as DeviceSize, Ordering};
 use shuttle::thread;
 
 use super::History;
-use crate::{Backing, CacheOptions, counters, layout, readahead, replace, runs};
+use crate::{Backing, CacheOptions, behind, counters, layout, readahead, replace, runs};
 use bedplate_store::{Error, ErrorKind, Result};
 
 #[path = "../../change.rs"]
@@ -29,6 +29,8 @@ mod fill;
 mod flight;
 #[path = "../../pages.rs"]
 mod pages;
+#[path = "../../release.rs"]
+mod release;
 #[path = "../../shard.rs"]
 mod shard;
 #[path = "../../staging.rs"]

@@ -1,7 +1,8 @@
-//! What is set on files and directories, and taken over by what is created in them: `untorn` and
-//! `extent-size`.
+//! What is set on files and directories, and taken over by what is created in them: `untorn`,
+//! `extent-size` and `release-behind`.
 
 pub mod extent_size;
+pub mod release_behind;
 pub mod untorn;
 
 use std::fmt::Display;
@@ -91,7 +92,7 @@ impl<T: Display + Copy, V> Mark<T, V> {
                     "invalid" => Failure::new(
                         "invalid",
                         format!(
-                            "{} bytes cannot be set on {}: choose {}",
+                            "{} cannot be set on {}: choose {}",
                             value,
                             path.display(),
                             self.takes

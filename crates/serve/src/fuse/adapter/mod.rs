@@ -388,7 +388,7 @@ impl Filesystem for Adapter {
         reply: ReplyEmpty,
     ) {
         let answer = self.0.run("release", || {
-            self.0.files.release(fh.0);
+            self.0.release(fh.0);
             Ok(())
         });
         reply_empty(reply, answer);
