@@ -26,6 +26,7 @@ mod mounted;
 mod odd_names;
 mod quickstart;
 mod reached;
+mod release_behind;
 mod restricted;
 mod sentences;
 mod trials;

@@ -30,11 +30,12 @@ fn every_command_reaches_a_file_of_any_name_and_tells_it_on_one_line() {
             .map(|(n, word)| if n == at { file.as_os_str() } else { OsStr::new(word) });
         bedplate(words).succeeds()
     };
-    let commands: [&[&str]; 7] = [
+    let commands: [&[&str]; 8] = [
         &["stat", "FILE"],
         &["mode", "FILE", "concurrent"],
         &["untorn", "FILE", "8k"],
         &["extent-size", "FILE", "64k"],
+        &["release-behind", "FILE", "read"],
         &["preallocate", "FILE", "64k"],
         &["explain", "FILE"],
         &["iostat", "FILE"],
