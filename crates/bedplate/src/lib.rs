@@ -17,8 +17,9 @@ pub use bedplate_fs::{
     MoverState, NewFile, OpenOptions, Pressure, Queue, QueueCompletion, Reason, RecoveryReport,
     ReleaseBehind, RenameMode, Result, RollbackOptions, RollbackReport, Salvage, SalvagedEntry,
     Schedule, ScheduleRun, SetAttr, SpacePolicy, Statfs, TUNABLES, Takes, Timestamp, Tunable,
-    TunableInfo, TunableSet, TunableState, TuneOptions, TunedBy, Unit, Untorn, format_duration,
-    format_size, format_time, meant, parse_duration, parse_size, readable_name, split_mode_suffix,
+    TunableInfo, TunableSet, TunableState, TuneOptions, TunedBy, Unit, Untorn, UpgradeReport,
+    format_duration, format_size, format_time, meant, parse_duration, parse_size, readable_name,
+    split_mode_suffix,
 };
 pub use bedplate_volume::{
     ArbiterProvider, Arrangement, Arrival, Config as GroupConfig, Difference, Error as GroupError,

@@ -107,6 +107,27 @@ pub fn put_rows(device: &Arc<dyn BlockDevice>, rows: &[RowImage]) -> Result<()> 
     write_rows(&db, &position, changes.into_iter())
 }
 
+/// Makes the volume one of a format that does not keep the free space; what the tree has of it
+/// stays, and does not count any more.
+///
+/// # Errors
+/// As a mount.
+pub fn make_old(device: &Arc<dyn BlockDevice>) -> Result<()> {
+    let superblock = Superblock::read(device)?.superblock;
+    Superblock { keeps_space: false, generation: superblock.generation + 1, ..superblock }
+        .write(device)
+}
+
+/// Takes [`make_old`] back, of a volume that nothing was written to since.
+///
+/// # Errors
+/// As a mount.
+pub fn make_new(device: &Arc<dyn BlockDevice>) -> Result<()> {
+    let superblock = Superblock::read(device)?.superblock;
+    Superblock { keeps_space: true, generation: superblock.generation + 1, ..superblock }
+        .write(device)
+}
+
 /// Reads a position without asking whether it is possible.
 fn any_position(bytes: &[u8]) -> Result<LogPosition> {
     let mut r = Reader::new(bytes, "a position");

@@ -85,6 +85,7 @@ pub(crate) fn format(
         metadata_len: 0,
         chunks: Vec::new(),
         lists: Lists::default(),
+        keeps_space: true,
     };
     wipe(device)?;
     if let Some((log, head)) = log.zip(head) {

@@ -4,7 +4,7 @@
 //! ```text
 //!   filesystem, queue ─► file                              the interface
 //!   background ─► activity, tune ─► checkpoint             threads; services
-//!   mount, format, check, salvage                          recovery and repair
+//!   mount, format, check, salvage, upgrade                 recovery and repair
 //!   namespace ─► data                                      names; bytes of a file to sectors of the device
 //!   engine ─► inode ─► lock, mode, options, statistics     what a mount and a file keep
 //!                     └► bedplate_cache, bedplate_store
@@ -35,6 +35,7 @@ mod schedule;
 mod statistics;
 mod tune;
 mod types;
+mod upgrade;
 
 mod file;
 mod filesystem;
@@ -88,3 +89,4 @@ pub use types::{
     Untorn,
 };
 pub use units::{format_duration, format_size, parse_duration, parse_size};
+pub use upgrade::UpgradeReport;

@@ -1,10 +1,13 @@
 //! Mounting: superblock, tree, log, free space, orphans; and the way back.
 //!
 //! ```text
-//! read superblock ─► flush the devices ─► make both superblocks equal ─► open tree ─► replay log into the memtable ─► claims of all extents
+//! read superblock ─► flush the devices ─► make both superblocks equal ─► open tree ─► replay log into the memtable ─► stored free space
 //!                                                                                                                             │
 //!     running ◄─ remove orphans ◄─ mark mounted ◄─ open the log's next incarnation ◄─ metadata commit ◄─ free space ──────────┘
 //! ```
+//!
+//! Where the tree does not keep the free space (format versions 1 and 2), or what it keeps does not
+//! count, the claims of all extents tell it instead.
 //!
 //! A read-only mount neither flushes nor goes beyond the free space: rows from the log stay in
 //! memory, and what the tree would write stays in an overlay.
@@ -31,7 +34,7 @@ use crate::{
 use bedplate_store::{
     AllocRequest, Allocator, ByteRun, Checkpoint, CheckpointSet, Claim, Claims, ExtentRow, Found,
     Growth, InodeRow, LogDeviceHead, LogParts, LogPlace, MetaStore, Owner, PlantedBug, Region,
-    ReplayReport, Run, Shared, SpaceClass, Superblock, Table, image_extent, inode_key,
+    ReplayReport, Run, Shared, SpaceClass, StoredSpace, Superblock, Table, image_extent, inode_key,
     load_checkpoints, open_tree, planted, replay, split_before_key, split_extent_key, split_key,
     stored_position,
 };
@@ -40,6 +43,8 @@ use bedplate_store::{
 mod cramped_tests;
 #[cfg(test)]
 mod meta_tests;
+#[cfg(test)]
+mod space_tests;
 #[cfg(test)]
 mod tests;
 
@@ -127,7 +132,7 @@ fn refuse_read_only_device(device: &dyn BlockDevice, options: &MountOptions) -> 
 }
 
 /// Refuses what a mount that writes would make worse or take for good.
-fn refuse_damage(loaded: &Loaded) -> Result<()> {
+pub(crate) fn refuse_damage(loaded: &Loaded) -> Result<()> {
     let Some(damage) = &loaded.replayed.damaged else { return Ok(()) };
     let name = loaded.device.name();
     Err(Error::corrupt(format!(
@@ -274,23 +279,51 @@ pub(crate) fn attach_log(
     Ok(LogParts { data: Arc::clone(device), log, volume, place })
 }
 
-/// Rebuilds the free space from what is in use, and reads the checkpoints; returns the space and
-/// the number of extents.
+/// Reads the free space where the tree keeps it, or else rebuilds it from what is in use, and reads
+/// the checkpoints; returns the space and the number of extents.
 fn build_allocator(loaded: &Loaded) -> Result<(Arc<Allocator>, u64)> {
+    let meta = &loaded.meta;
+    if let Some(StoredSpace { allocator, block_refs, cloned }) = meta.stored_space(&own(loaded))? {
+        let cloned_upto =
+            if cloned.is_empty() { Epoch(0) } else { Epoch(setting_u32(meta, EPOCH)?) };
+        let known = CheckpointSet { block_refs, cloned, cloned_upto, ..CheckpointSet::default() };
+        set_checkpoints(meta, known)?;
+        return Ok((allocator, 0));
+    }
     let Claimed { mut claims, extents } =
-        collect_claims(&loaded.meta, &loaded.found.superblock, |_, error| Err(error))?;
+        collect_claims(meta, &loaded.found.superblock, |_, error| Err(error))?;
     let Shared { shares, files: cloned, upto: cloned_upto } = claims.shared();
-    let allocator = Arc::new(claims.into_allocator(|ino| family(&loaded.meta, ino))?);
-    let checkpoints = load_checkpoints(&loaded.meta)?;
-    refuse_future(&loaded.meta, &checkpoints)?;
-    loaded.meta.set_checkpoints(CheckpointSet {
-        checkpoints,
-        block_refs: shares,
-        cloned,
-        cloned_upto,
-        ..CheckpointSet::default()
-    });
+    let allocator = Arc::new(claims.into_allocator(|ino| family(meta, ino))?);
+    let known =
+        CheckpointSet { block_refs: shares, cloned, cloned_upto, ..CheckpointSet::default() };
+    set_checkpoints(meta, known)?;
+    if loaded.found.superblock.keeps_space {
+        meta.recount_space();
+    }
     Ok((allocator, extents))
+}
+
+fn set_checkpoints(meta: &MetaStore, known: CheckpointSet) -> Result<()> {
+    let checkpoints = load_checkpoints(meta)?;
+    refuse_future(meta, &checkpoints)?;
+    meta.set_checkpoints(CheckpointSet { checkpoints, ..known });
+    Ok(())
+}
+
+/// Returns the volume's own blocks, in order; what touches is joined.
+fn own(loaded: &Loaded) -> Vec<Run> {
+    let block = u64::from(loaded.found.superblock.block_size);
+    let mut regions = loaded.meta.region().superblock().regions();
+    regions.sort_by_key(|region| region.start);
+    let mut own: Vec<Run> = Vec::with_capacity(regions.len());
+    for region in regions {
+        let (start, end) = (region.start / block, region.end().div_ceil(block));
+        match own.last_mut() {
+            Some(last) if last.end() >= start => last.blocks = last.blocks.max(end - last.start.0),
+            _ => own.push(Run { start: BlockNo(start), blocks: end - start }),
+        }
+    }
+    own
 }
 
 /// Refuses checkpoints that are not older than the present: the next one to be made would stand

@@ -1,4 +1,4 @@
-//! The allocator: free space, which is what no extent covers, in memory only.
+//! The allocator: free space, which is what no extent covers, in memory.
 //!
 //! ```text
 //!            claim (mount)                 allocate
@@ -28,8 +28,11 @@ use crate::{BlockNo, Error, InodeNo, Lsn, Result};
 mod claims;
 #[cfg(test)]
 mod tests;
+mod unread;
 
 pub use claims::{Claim, Claims, Owner, Shared};
+use unread::UnreadRegions;
+pub(crate) use unread::{RegionSource, Unread};
 
 /// What an allocation is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -99,6 +102,8 @@ struct Inner {
     ahead: BTreeMap<InodeNo, Run>,
     /// Freed by a record that is not sealed yet: (record, start, length).
     pending_free: BTreeSet<(Lsn, u64, u64)>,
+    /// What is not in memory.
+    unread: UnreadRegions,
 }
 
 /// Returns how many of `blocks` are kept from data: 1/64, 1 MiB to 256 MiB.
@@ -198,6 +203,7 @@ impl Allocator {
         let mut inner = self.inner.lock();
         let mut held = Vec::new();
         for run in runs {
+            inner.load_run(run);
             debug_assert!(run.end() <= inner.end, "what is withheld lies in the volume: {run:?}");
             while let Some(part) = inner.last_free_in(run) {
                 held.push(inner.take(part.start.0, part.blocks));
@@ -217,7 +223,7 @@ impl Allocator {
         }
         inner.reserved += blocks;
         debug_assert!(
-            blocks == 0 || inner.reserve + inner.reserved <= inner.free + inner.kept,
+            blocks == 0 || inner.reserve + inner.reserved <= inner.reachable(),
             "I-SPC-5: {} reserved blocks are free, beside a reserve of {}",
             inner.reserved,
             inner.reserve
@@ -239,8 +245,9 @@ impl Allocator {
             run.blocks > 0 && run.end() <= inner.end,
             "blocks of the volume leave a file: {run:?}"
         );
+        inner.load_run(run);
         debug_assert!(
-            inner.last_free_in(run).is_none(),
+            inner.unread.is_stored() || inner.last_free_in(run).is_none(),
             "I-SPC-2: {run:?} is out of reach until record {lsn:?} is sealed"
         );
         inner.left += run.blocks;
@@ -260,7 +267,7 @@ impl Allocator {
         {
             inner.pending_free.remove(&(lsn, start, blocks));
             inner.left -= blocks;
-            inner.insert(Run { start: BlockNo(start), blocks });
+            inner.insert_released(Run { start: BlockNo(start), blocks });
         }
         debug_assert!(
             inner.pending_free.first().is_none_or(|(lsn, ..)| *lsn > sealed),
@@ -303,13 +310,14 @@ impl Allocator {
 
     /// Returns the totals.
     pub fn totals(&self) -> SpaceTotals {
-        let inner = self.inner.lock();
+        let mut inner = self.inner.lock();
+        let unread_max = inner.unread.longest().map_or(0, |unread| unread.longest);
         SpaceTotals {
             total: inner.end,
-            free: inner.free + inner.kept + inner.left,
+            free: inner.reachable() + inner.left,
             reserve: inner.reserve + inner.reserved,
-            runs: inner.by_start.len() as u64,
-            run_max: inner.by_len.last().map_or(0, |(len, _)| *len),
+            runs: inner.by_start.len() as u64 + inner.unread.runs(),
+            run_max: inner.by_len.last().map_or(0, |(len, _)| *len).max(unread_max),
         }
     }
 
@@ -317,7 +325,7 @@ impl Allocator {
     /// many are reserved for cached writes.
     pub fn free_and_reserved(&self) -> (u64, u64) {
         let inner = self.inner.lock();
-        (inner.free + inner.kept + inner.left, inner.reserved)
+        (inner.reachable() + inner.left, inner.reserved)
     }
 
     /// Returns whether `want.blocks` would be found, also counting what is about to become free.
@@ -329,8 +337,7 @@ impl Allocator {
     /// become free.
     pub fn lacking(&self, blocks: u64) -> u64 {
         let inner = self.inner.lock();
-        (inner.reserve + inner.reserved + blocks)
-            .saturating_sub(inner.free + inner.kept + inner.left)
+        (inner.reserve + inner.reserved + blocks).saturating_sub(inner.reachable() + inner.left)
     }
 }
 
@@ -339,9 +346,9 @@ impl Inner {
     #[inline]
     fn check_totals(&self) {
         debug_assert!(
-            self.free + self.kept + self.left <= self.end,
+            self.reachable() + self.left <= self.end,
             "I-SPC-1: {} free, {} kept ahead and {} pending blocks are more than {}",
-            self.free,
+            self.free + self.unread.free,
             self.kept,
             self.left,
             self.end
@@ -367,13 +374,17 @@ impl Inner {
         );
     }
 
+    /// Free blocks, with those kept ahead and those that are not read.
+    fn reachable(&self) -> u64 {
+        self.free + self.kept + self.unread.free
+    }
+
     /// Free blocks that `class` may take, with those kept ahead.
     fn available(&self, class: SpaceClass) -> u64 {
         self.check_totals();
-        let free = self.free + self.kept;
         match class {
-            SpaceClass::Data => free.saturating_sub(self.reserve + self.reserved),
-            SpaceClass::Metadata => free,
+            SpaceClass::Data => self.reachable().saturating_sub(self.reserve + self.reserved),
+            SpaceClass::Metadata => self.free + self.kept,
         }
     }
 
@@ -382,7 +393,7 @@ impl Inner {
         if blocks == 0 {
             return None;
         }
-        let left = self.free + self.kept - blocks;
+        let left = self.reachable() - blocks;
         assert!(
             want.class == SpaceClass::Metadata || left >= self.reserve + self.reserved,
             "I-SPC-3, I-SPC-5: data leaves the reserve and what is reserved"
@@ -390,16 +401,10 @@ impl Inner {
         if let Some(run) = self.take_ahead(want, blocks) {
             return Some(run);
         }
-        if self.by_start.is_empty() {
+        if self.by_start.is_empty() && (self.unread.free == 0 || want.class != SpaceClass::Data) {
             self.revoke_all();
         }
-        let ahead = want.ahead.map_or(0, |(_, ahead)| ahead);
-        let at = want
-            .goal
-            .and_then(|goal| self.continuation(goal))
-            .or_else(|| self.best(blocks + ahead))
-            .or_else(|| self.best(blocks));
-        let at = at.or_else(|| self.by_len.last().map(|(_, start)| *start))?;
+        let at = self.place(want, blocks)?;
         Some(self.take(at, blocks))
     }
 
@@ -569,7 +574,7 @@ impl Inner {
     }
 
     fn no_space(&self, blocks: u64, block_bytes: u64) -> Error {
-        let free = (self.free + self.kept) * block_bytes;
+        let free = self.reachable() * block_bytes;
         let reserve = (self.reserve + self.reserved) * block_bytes;
         let message = format!(
             "no space for {blocks} blocks of {block_bytes} bytes: {free} bytes are free, {reserve} of them kept for metadata, deletion and cached writes; remove something or grow the volume"

@@ -2,9 +2,11 @@
 //! rows, extents, before-images and block references; and the free space that follows from them.
 //!
 //! ```text
-//!   meta ──────► log, images, superblock        commit, read, metadata commit, the region of the tree
+//!   meta ──────► log, space, allocator, superblock  commit, read, metadata commit, the region of the tree
+//!   allocator ─► space                          free space in memory
+//!   space ─────► images                         free space and reference counts in the tree
 //!   log                                         records, group commit, replay
-//!   allocator ─► images ─► row ─► extent        free space; what checkpoints keep; rows byte by byte; the extent map of a file
+//!   images ────► row ─► extent                  what checkpoints keep; rows byte by byte; the extent map of a file
 //!   superblock                                  where everything lies
 //!   error, types, grid, name, decode, bytes, checksum, planted
 //! ```
@@ -26,6 +28,7 @@ mod meta;
 mod name;
 mod planted;
 mod row;
+mod space;
 mod superblock;
 mod types;
 
@@ -55,7 +58,7 @@ pub use log::{
 pub use meta::write_rows;
 pub use meta::{
     Committed, GrowRegion, Growth, Locked, MetaStore, Outlook, POSITION, Purpose, Region, State,
-    format_tree, guarded, load_checkpoints, open_tree, stored_position, table_name,
+    StoredSpace, format_tree, guarded, load_checkpoints, open_tree, stored_position, table_name,
 };
 pub use name::{NAME_BYTES_MAX, check_name, readable_name, told_name};
 #[cfg(feature = "interleave")]

@@ -245,12 +245,20 @@ pub enum PlantedBug {
     MoverNeverWaits,
     /// A survey counts a file with holes as scattered.
     HolesCountAsSeeks,
+    /// A metadata commit does not fold into the stored free space what a removed extent had.
+    FreedRunNotFolded,
+    /// A metadata commit folds its changes into the stored free space twice.
+    SpaceFoldedTwice,
+    /// The stored free space is committed before the rows that change it, which may fail.
+    SpaceCommittedApart,
+    /// Regions that the allocator has not loaded stay so while a metadata commit changes them.
+    ChangedRegionNotLoaded,
 }
 
 #[cfg(any(test, feature = "planted-bugs"))]
 impl PlantedBug {
     /// All of them.
-    pub const ALL: [Self; 112] = [
+    pub const ALL: [Self; 116] = [
         Self::MissingFlush,
         Self::SyncWithoutFlush,
         Self::LogBeforeData,
@@ -363,6 +371,10 @@ impl PlantedBug {
         Self::MoveWithoutChecksum,
         Self::MoverNeverWaits,
         Self::HolesCountAsSeeks,
+        Self::FreedRunNotFolded,
+        Self::SpaceFoldedTwice,
+        Self::SpaceCommittedApart,
+        Self::ChangedRegionNotLoaded,
     ];
 }
 

@@ -29,9 +29,9 @@ use crate::{Error, ErrorKind, Result};
 
 pub use lists::Lists;
 
-/// The newest format version that this software reads: 2 is written where there are chunk lists,
-/// else 1.
-pub(crate) const VERSION: u32 = 2;
+/// The newest format version that this software reads: 3 is written where the tree keeps the free
+/// space, else 2 where there are chunk lists, else 1.
+pub(crate) const VERSION: u32 = 3;
 /// Bytes set aside for each copy.
 pub const COPY_BYTES: u64 = 64 << 10;
 /// Byte address of copy B: beyond what partition tools and stray `dd`s overwrite, and independent
@@ -93,6 +93,8 @@ pub struct Superblock {
     pub chunks: Vec<ByteRun>,
     /// Where the chunks stand that the superblock has no room for.
     pub lists: Lists,
+    /// Whether the metadata tree keeps the free space.
+    pub keeps_space: bool,
 }
 
 /// Gives a copy the checksum that its bytes ask for.
@@ -165,7 +167,11 @@ impl Superblock {
 
     /// The oldest format version that can say all this.
     pub fn version(&self) -> u32 {
-        if self.lists.head.is_some() { 2 } else { 1 }
+        match (self.keeps_space, self.lists.head) {
+            (true, _) => 3,
+            (false, Some(_)) => 2,
+            (false, None) => 1,
+        }
     }
 
     /// Decodes one copy, without its chunk lists; `at` is its address for messages.
@@ -212,7 +218,8 @@ impl Superblock {
         let chunks = (0..count)
             .map(|_| Ok(ByteRun { start: r.u64()?, len: r.u64()? }))
             .collect::<Result<Vec<_>>>()?;
-        let lists = if version == 1 { Lists::default() } else { Self::decode_lists(bytes, at)? };
+        let lists =
+            if version == 1 { Lists::default() } else { Self::decode_lists(bytes, version, at)? };
         let (clean, log_separate) = (flags & 1 != 0, flags & 2 != 0);
         let superblock = Self {
             uuid,
@@ -225,17 +232,21 @@ impl Superblock {
             metadata_len,
             chunks,
             lists,
+            keeps_space: version >= 3,
         };
         superblock.validate(at)?;
         Ok(superblock)
     }
 
-    fn decode_lists(bytes: &[u8], at: u64) -> Result<Lists> {
+    fn decode_lists(bytes: &[u8], version: u32, at: u64) -> Result<Lists> {
         let mut r = Reader::new(&bytes[LISTS_AT..], "a superblock");
         let (list, blocks) = (r.u64()?, r.u32()?);
+        if version > 2 && (list, blocks) == (0, 0) {
+            return Ok(Lists::default());
+        }
         if list == 0 || blocks == 0 {
             return Err(Error::corrupt(format!(
-                "the superblock at byte {at} has format version 2 and names no list of chunks"
+                "the superblock at byte {at} has format version {version} and names no list of chunks"
             )));
         }
         Ok(Lists { head: Some(lists::ListHead { at: list, blocks }), blocks: Vec::new() })

@@ -32,6 +32,7 @@ mod status;
 mod top;
 mod tune;
 mod unmount;
+mod upgrade;
 mod volume;
 
 use clap::{ArgAction, Args, Parser, Subcommand};
@@ -105,6 +106,7 @@ pub enum Command {
     Defrag(defrag::Arguments),
     Grow(grow::Arguments),
     Check(check::Arguments),
+    Upgrade(upgrade::Arguments),
     Salvage(salvage::Arguments),
     Checkpoint(checkpoint::Arguments),
     Backup(backup::Arguments),
@@ -149,6 +151,7 @@ pub fn run(cli: &Cli, output: &Output) -> Result<Exit> {
         Command::ReleaseBehind(arguments) => mark::release_behind::run(arguments, output),
         Command::Preallocate(arguments) => preallocate::run(arguments, output),
         Command::Defrag(arguments) => defrag::run(arguments, output),
+        Command::Upgrade(arguments) => upgrade::run(arguments, output),
         Command::Grow(arguments) => grow::run(arguments, output),
         Command::Backup(arguments) => backup::run(arguments, output),
         Command::Restore(arguments) => restore::run(arguments, output),

@@ -7,7 +7,7 @@ use super::past::DELETE;
 use super::settings::epoch;
 use crate::mount::{Claimed, collect_claims, family};
 use crate::{Epoch, ErrorKind, FileKind, FindingKind, InodeNo, Result};
-use bedplate_store::{ExtentRow, Grid, RowChange, Table, split_extent_key};
+use bedplate_store::{Claims, ExtentRow, Grid, RowChange, Table, split_extent_key};
 
 /// What a person can do about blocks that are not where they should be.
 const LOOK_AT_BOTH: &str =
@@ -48,6 +48,24 @@ pub(super) fn check_claims(examined: &mut Examined<'_>) -> Result<()> {
             notes.broken(FindingKind::ExtentOverlap, message, LOOK_AT_BOTH);
         },
     );
+    check_space(examined, &mut claims)
+}
+
+/// As many differences are told.
+const DIFFERENCES_MAX: usize = 8;
+
+/// The free space that the metadata keep is what no extent covers, and the reference counts are
+/// those of the extents.
+fn check_space(examined: &mut Examined<'_>, claims: &mut Claims) -> Result<()> {
+    let notes = &mut examined.notes;
+    let differences = match examined.meta.compare_space(claims) {
+        Err(e) if e.kind == ErrorKind::Corrupt => vec![e.message],
+        other => other?.unwrap_or_default(),
+    };
+    for difference in differences.iter().take(DIFFERENCES_MAX) {
+        let message = format!("the free space that the metadata keep is wrong: {difference}");
+        notes.mendable(FindingKind::Space, message, "a repair counts it anew of all extents");
+    }
     Ok(())
 }
 

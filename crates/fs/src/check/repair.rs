@@ -36,6 +36,9 @@ pub(super) fn mend(
     }
     if notes.report.findings.iter().any(|finding| finding.kind != FindingKind::Superblock) {
         let loaded = load(Arc::clone(device), log.cloned(), false, CACHE_BYTES)?;
+        if loaded.found.superblock.keeps_space {
+            loaded.meta.recount_space();
+        }
         let _space = begin_writing(&loaded)?;
         let rows =
             past::with_images(&loaded.meta, std::mem::take(&mut notes.repairs), &notes.past)?;

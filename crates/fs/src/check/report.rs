@@ -47,6 +47,8 @@ pub enum FindingKind {
     Checkpoint,
     /// An extent says that it was born after the moment that has it.
     Birth,
+    /// The free space that the metadata keep is not what no extent covers.
+    Space,
 }
 
 /// One inconsistency.

@@ -15,7 +15,7 @@ pub struct RecoveryReport {
     pub orphans: u64,
     /// Whether the first superblock was unreadable and the second was used.
     pub second_superblock: bool,
-    /// Extents read to rebuild the free space.
+    /// Extents read to rebuild the free space; 0 where the metadata keep it.
     pub extents: u64,
     /// Duration of the whole mount in microseconds.
     pub duration_us: u64,

@@ -21,7 +21,7 @@ use crate::{
     Attr, CheckReport, DefragStep, DirEntry, Error, ErrorKind, File, FileActivity, FileKind,
     FilePath, FormatOptions, FormatReport, Fragmentation, InodeNo, IoMode, MountOptions, NewFile,
     OpenOptions, ReleaseBehind, RenameMode, Result, SetAttr, Statfs, Tunable, TunableState,
-    TuneOptions, Untorn, check, format, mount,
+    TuneOptions, Untorn, UpgradeReport, check, format, mount, upgrade,
 };
 pub use info::FsInfo;
 
@@ -115,6 +115,18 @@ impl FileSystem {
         repair: bool,
     ) -> Result<CheckReport> {
         check::check(device, log, repair)
+    }
+    /// Makes an unmounted volume of an older format one of the present format, in place. A power
+    /// cut leaves it whole, in one of the two; then it is begun again.
+    ///
+    /// # Errors
+    /// As a mount; `NoSpace` when there is no room for the new metadata, and the volume is as it
+    /// was.
+    pub fn upgrade(
+        device: &Arc<dyn BlockDevice>,
+        log: Option<&Arc<dyn BlockDevice>>,
+    ) -> Result<UpgradeReport> {
+        upgrade::upgrade(device, log)
     }
     /// Makes everything that was acknowledged durable.
     ///

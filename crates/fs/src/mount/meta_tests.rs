@@ -313,6 +313,7 @@ fn superblock() -> Superblock {
         metadata_len: 4096,
         chunks: vec![ByteRun { start: 2 << 20, len: 1 << 20 }],
         lists: Lists::default(),
+        keeps_space: false,
     }
 }
 

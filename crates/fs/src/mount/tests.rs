@@ -43,6 +43,7 @@ fn region_on(
         metadata_len: 0,
         chunks: Vec::new(),
         lists: Lists::default(),
+        keeps_space: false,
     };
     let used = |at: u64| {
         superblock
@@ -201,7 +202,7 @@ fn i_meta_5_s_34_metadata_that_cannot_grow_refuses_changes_and_latches_nothing()
         fs.state().meta.region().superblock().chunks.len()
     );
     assert_eq!(fs.info().failed, None);
-    assert_eq!(fs.info().version, 2);
+    assert_eq!(fs.info().version, 3);
     // What the log has no room for is not durable, and a sync says so.
     assert!(fs.sync().map_or_else(|e| e.kind == ErrorKind::NoSpace, |()| true));
     assert!(

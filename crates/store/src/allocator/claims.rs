@@ -5,7 +5,7 @@ use std::fmt;
 
 use super::Allocator;
 use crate::extent::{ExtentState, Run};
-use crate::images::{BlockRefs, Referrer};
+use crate::images::{BlockRefs, Deltas, Referrer};
 use crate::{BlockNo, Epoch, Error, FileBlock, InodeNo, Result};
 
 /// What claims blocks.
@@ -194,6 +194,14 @@ impl Claims {
             );
         }
         shared
+    }
+
+    /// Returns what all rows that claim blocks cover and need.
+    pub(crate) fn deltas(&self) -> Deltas {
+        let mut deltas = Deltas::default();
+        let rows = self.claims.iter().filter_map(|claim| Some((claim.run(), claim.row()?)));
+        rows.for_each(|(run, row)| deltas.insert(run, row));
+        deltas
     }
 
     /// Returns the space in which everything not claimed is free.

@@ -30,10 +30,11 @@ struct SharedRun {
 
 /// The rows that cover a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-struct RefCount {
-    rows: u32,
+pub struct RefCount {
+    /// How many there are.
+    pub rows: u32,
     /// How many of them need what is in it.
-    needing: u32,
+    pub needing: u32,
 }
 
 /// How one record changes which rows cover blocks.
@@ -160,6 +161,13 @@ impl Deltas {
         self.0.extend([(run.start.0, step), (run.end(), step.ending())]);
     }
 
+    /// The runs that more or fewer rows cover, or need, than before, in order: how many more cover
+    /// and need them.
+    pub(crate) fn net_changes(&self) -> impl Iterator<Item = (Range<u64>, i64, i64)> {
+        let changes = self.changes().into_iter();
+        changes.map(|(range, step)| (range, step.net(), step.net_needing()))
+    }
+
     /// The runs that fewer rows cover than before.
     pub fn gone(&self) -> Vec<Run> {
         let less = self.changes().into_iter().filter(|(_, step)| step.net() < 0);
@@ -204,6 +212,13 @@ impl BlockRefs {
                 shares.join(&range, refs);
             }
         }
+        shares
+    }
+
+    /// Takes over runs that more than one row covers, in order.
+    pub(crate) fn from_counts(runs: impl Iterator<Item = (Range<u64>, RefCount)>) -> Self {
+        let mut shares = Self::default();
+        runs.for_each(|(range, refs)| shares.join(&range, refs));
         shares
     }
 

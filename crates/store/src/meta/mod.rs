@@ -27,7 +27,9 @@ mod misordered;
 mod read;
 mod region;
 mod room;
+mod space;
 mod store;
+mod stored_space;
 mod tree;
 
 pub use checkpoints::load_checkpoints;
@@ -36,6 +38,7 @@ pub use read::State;
 pub use region::{GrowRegion, Growth, Region};
 pub use room::{Outlook, Purpose};
 pub use store::{Committed, Locked, MetaStore};
+pub use stored_space::StoredSpace;
 #[cfg(any(test, feature = "forge"))]
 pub use tree::write_rows;
 pub use tree::{POSITION, format_tree, open_tree, stored_position, table_name};

@@ -9,6 +9,7 @@ use redb::{ReadOnlyTable, ReadableDatabase, ReadableTableMetadata, TableError};
 use super::guard::{Tree, guarded};
 use super::memtable::Memtable;
 use super::merge::merge;
+use super::space::SPACE;
 use super::tree::{definition, tree_error};
 use crate::bytes::Bytes;
 use crate::images::{Checkpoint, CheckpointSet, before_key, decode_image, split_before_key};
@@ -24,6 +25,8 @@ const VIEW_ROWS: usize = 1024;
 /// The tree as of its last durable commit; `None` for a table that nothing was ever put into.
 pub(super) struct Snapshot {
     tables: Vec<Option<ReadOnlyTable<&'static [u8], &'static [u8]>>>,
+    /// The table of free space.
+    space: Option<ReadOnlyTable<&'static [u8], &'static [u8]>>,
 }
 
 impl Snapshot {
@@ -36,8 +39,18 @@ impl Snapshot {
                 Err(TableError::TableDoesNotExist(_)) if table >= Table::Checkpoint => Ok(None),
                 Err(e) => Err(tree_error(CONTEXT, e)),
             };
-            Ok(Self { tables: Table::ALL.into_iter().map(open).collect::<Result<_>>()? })
+            let space = match txn.open_table(SPACE) {
+                Ok(table) => Some(table),
+                // A volume of format version 1 or 2.
+                Err(TableError::TableDoesNotExist(_)) => None,
+                Err(e) => return Err(tree_error(CONTEXT, e)),
+            };
+            Ok(Self { tables: Table::ALL.into_iter().map(open).collect::<Result<_>>()?, space })
         })
+    }
+
+    pub(super) fn space(&self) -> Option<&ReadOnlyTable<&'static [u8], &'static [u8]>> {
+        self.space.as_ref()
     }
 
     pub(super) fn get(&self, table: Table, key: &[u8]) -> Result<Option<Vec<u8>>> {

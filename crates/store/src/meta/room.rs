@@ -70,7 +70,7 @@ pub struct Outlook {
 
 /// The tree asks at most for this many times its size and that of the rows in memory: it is copied
 /// as it is written, and its file doubles.
-const GROWTH_MAX: u64 = 4;
+pub(super) const GROWTH_MAX: u64 = 4;
 /// Bytes of the log for a block that the cache writes, at most: a record with one extent and the
 /// inode.
 const ROWS_OF_A_BLOCK_BYTES: u64 = 256;

@@ -1,8 +1,8 @@
 //! The store: commit, read, and the metadata commit that moves rows into the tree.
 
 use std::ops::{Bound, ControlFlow};
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock, Weak};
 
 use bedplate_block::BlockDevice;
 use bedplate_block::sync::{Mutex as Ranked, MutexGuard, RwLock, RwLockWriteGuard, rank};
@@ -13,7 +13,9 @@ use super::memtable::Memtable;
 use super::misordered::logged_instead;
 use super::read::{Snapshot, State};
 use super::region::Region;
-use super::tree::{open_tree, write_rows};
+use super::space::{Keeping, SpaceView};
+use super::tree::{open_tree, write_frozen_rows};
+use crate::allocator::Allocator;
 use crate::extent::Run;
 use crate::images::{CheckpointSet, Others, PriorRows};
 use crate::log::{
@@ -73,12 +75,17 @@ impl Locked<'_> {
 pub struct MetaStore {
     /// `None` once the tree is closed.
     db: Mutex<Option<Tree>>,
-    region: Arc<Region>,
+    pub(super) region: Arc<Region>,
     device: Arc<dyn BlockDevice>,
     /// Unset on a read-only mount, and until recovery is through.
     log: OnceLock<IntentLog>,
     /// Rank 5: taken after every inode lock, before the log's buffer.
-    state: RwLock<State, { rank::METADATA_STORE }>,
+    pub(super) state: RwLock<State, { rank::METADATA_STORE }>,
+    /// The free space as the last metadata commit has it, and where it is in memory, which looks at
+    /// it: neither keeps the other, or the tree, alive.
+    pub(super) space: OnceLock<(Arc<SpaceView>, Weak<Allocator>)>,
+    /// The next metadata commit counts the free space anew.
+    pub(super) recounts: AtomicBool,
     /// One metadata commit at a time; rank 4.5, never taken while `state` is held.
     committing: Ranked<(), { rank::METADATA_COMMIT }>,
     pub(super) active_bytes: AtomicUsize,
@@ -98,6 +105,8 @@ impl MetaStore {
             device,
             log: OnceLock::new(),
             state: RwLock::new(State::new(snapshot)),
+            space: OnceLock::new(),
+            recounts: AtomicBool::new(false),
             committing: Ranked::new(()),
             active_bytes: AtomicUsize::new(0),
             metadata_commits: AtomicU64::new(0),
@@ -124,6 +133,7 @@ impl MetaStore {
     /// Closes the tree. The caller has made everything durable.
     pub fn close(&self) {
         let _one = self.committing.lock();
+        self.look_at(None);
         *self.db.lock() = None;
     }
 
@@ -483,14 +493,20 @@ impl MetaStore {
                 .iter()
                 .map(move |(key, value)| (table, key.as_slice(), value.as_deref()))
         });
+        let keeping = self.keeping();
+        self.prepare_allocator(frozen.bytes() as u64);
         let snapshot = {
             let db = self.db.lock();
             let db = db
                 .as_ref()
                 .ok_or_else(|| Error::new(ErrorKind::Busy, "the volume was unmounted"))?;
-            write_rows(db, position, rows)?;
+            write_frozen_rows(db, position, rows, keeping, &|regions| self.before_change(regions))?;
             Arc::new(Snapshot::take(db)?)
         };
+        if matches!(keeping, Keeping::Rebuilt(_)) {
+            self.recounts.store(false, Ordering::Relaxed);
+        }
+        self.look_at(Some(&snapshot));
         let mut state = self.state.write();
         assert!(
             state.frozen.is_some(),
@@ -544,6 +560,7 @@ impl MetaStore {
                 *db = Some(tree);
                 self.region.set_lost(false);
                 // I-META-4: the tree is as of its last durable commit, and none is under way.
+                self.look_at(Some(&snapshot));
                 self.state.write().snapshot = snapshot;
             }
             Err(error) => {

@@ -3,14 +3,16 @@
 
 use std::sync::Arc;
 
-use redb::{Database, Durability, TableDefinition};
+use redb::{Database, Durability, TableDefinition, WriteTransaction};
 
 use super::guard::{Tree, guarded};
 use super::read::Snapshot;
 use super::region::{Backend, Region};
+use super::space::{self, BeforeChange, Keeping};
 use crate::log::LogPosition;
 use crate::planted::{PlantedBug, planted};
 use crate::row::{RowChange, Table};
+use crate::space::SpaceChanges;
 use crate::{Error, ErrorKind, Result};
 
 pub(super) type Definition = TableDefinition<'static, &'static [u8], &'static [u8]>;
@@ -69,11 +71,13 @@ pub fn open_tree(region: &Arc<Region>, cache_bytes: u64) -> Result<Tree> {
 /// Writes the first rows of a new file system and closes the tree.
 pub fn format_tree(region: &Arc<Region>, position: &LogPosition, rows: &[RowChange]) -> Result<()> {
     let db = open_tree(region, 16 << 20)?;
-    write_rows(
-        &db,
-        position,
-        rows.iter().map(|row| (row.table, row.key.as_slice(), row.value.as_deref())),
-    )
+    let superblock = region.superblock();
+    let keeping = match superblock.keeps_space {
+        true => Keeping::Rebuilt(superblock.size_bytes / u64::from(superblock.block_size)),
+        false => Keeping::Not,
+    };
+    let rows = rows.iter().map(|row| (row.table, row.key.as_slice(), row.value.as_deref()));
+    write_frozen_rows(&db, position, rows, keeping, &|_| {})
 }
 
 /// Reads the log position that the tree's last commit holds.
@@ -86,47 +90,98 @@ pub fn stored_position(db: &Tree) -> Result<LogPosition> {
 }
 
 /// Writes rows past the log, as damage would.
+#[cfg(any(test, feature = "forge"))]
 pub fn write_rows<'a>(
     db: &Tree,
     position: &LogPosition,
-    rows: impl Iterator<Item = (Table, &'a [u8], Option<&'a [u8]>)>,
+    rows: impl Iterator<Item = (Table, &'a [u8], Option<&'a [u8]>)> + Clone,
 ) -> Result<()> {
-    guarded(|| write_rows_unguarded(db, position, rows))
+    write_frozen_rows(db, position, rows, Keeping::Dropped, &|_| {})
 }
 
-fn write_rows_unguarded<'a>(
-    db: &Database,
+/// Commits rows durably, with the log position that they are as of, and with what they make of the
+/// free space.
+pub(super) fn write_frozen_rows<'a>(
+    db: &Tree,
     position: &LogPosition,
-    rows: impl Iterator<Item = (Table, &'a [u8], Option<&'a [u8]>)>,
+    rows: impl Iterator<Item = (Table, &'a [u8], Option<&'a [u8]>)> + Clone,
+    keeping: Keeping,
+    before: BeforeChange<'_>,
 ) -> Result<()> {
-    let context = "a metadata commit failed";
-    let mut txn = db.begin_write().map_err(|e| tree_error(context, e))?;
+    guarded(|| {
+        if planted(PlantedBug::SpaceCommittedApart) && matches!(keeping, Keeping::Folded(_)) {
+            let txn = begin(db)?;
+            let changes = put_rows(&txn, position, rows.clone(), keeping);
+            txn.abort().map_err(|e| tree_error(CONTEXT, e))?;
+            let txn = begin(db)?;
+            space::fold(&txn, changes?, before)?;
+            txn.commit().map_err(|e| tree_error(CONTEXT, e))?;
+            let txn = begin(db)?;
+            drop(put_rows(&txn, position, rows, keeping)?);
+            return txn.commit().map_err(|e| tree_error(CONTEXT, e));
+        }
+        let txn = begin(db)?;
+        let changes = put_rows(&txn, position, rows, keeping)?;
+        match keeping {
+            Keeping::Not => {}
+            Keeping::Folded(_) => space::fold(&txn, changes, before)?,
+            Keeping::Rebuilt(blocks) => space::rebuild(&txn, blocks)?,
+            Keeping::Dropped => space::drop_head(&txn)?,
+        }
+        txn.commit().map_err(|e| tree_error(CONTEXT, e))
+    })
+}
+
+const CONTEXT: &str = "a metadata commit failed";
+
+fn begin(db: &Database) -> Result<WriteTransaction> {
+    let mut txn = db.begin_write().map_err(|e| tree_error(CONTEXT, e))?;
     let durability = if planted(PlantedBug::TailBeforeCommit) {
         Durability::None
     } else {
         Durability::Immediate
     };
     txn.set_durability(durability)
-        .map_err(|e| Error::new(ErrorKind::Io, format!("{context}: {e}")))?;
+        .map_err(|e| Error::new(ErrorKind::Io, format!("{CONTEXT}: {e}")))?;
     txn.set_quick_repair(true);
-    {
-        let mut tables = Vec::with_capacity(Table::ALL.len());
-        for table in Table::ALL {
-            tables.push(txn.open_table(definition(table)).map_err(|e| tree_error(context, e))?);
+    Ok(txn)
+}
+
+/// Puts rows into the tree; returns what they change of the free space, or why that cannot be told.
+fn put_rows<'a>(
+    txn: &WriteTransaction,
+    position: &LogPosition,
+    rows: impl Iterator<Item = (Table, &'a [u8], Option<&'a [u8]>)>,
+    keeping: Keeping,
+) -> Result<Result<SpaceChanges>> {
+    let (folds, blocks) = match keeping {
+        Keeping::Folded(blocks) => (true, blocks),
+        _ => (false, 0),
+    };
+    let mut changes = Ok(SpaceChanges::new(blocks));
+    let mut tables = Vec::with_capacity(Table::ALL.len());
+    for table in Table::ALL {
+        tables.push(txn.open_table(definition(table)).map_err(|e| tree_error(CONTEXT, e))?);
+    }
+    for (table, key, value) in rows {
+        let target = &mut tables[table.index()];
+        let old = match value {
+            Some(value) => target.insert(key, value),
+            None => target.remove(key),
         }
-        for (table, key, value) in rows {
-            let target = &mut tables[table.index()];
-            match value {
-                Some(value) => target.insert(key, value).map(drop),
-                None => target.remove(key).map(drop),
-            }
-            .map_err(|e| tree_error(context, e))?;
-        }
-        if position.sequence == 1 || !planted(PlantedBug::PositionNotCommitted) {
-            tables[Table::Setting.index()]
-                .insert(POSITION, position.encode().as_slice())
-                .map_err(|e| tree_error(context, e))?;
+        .map_err(|e| tree_error(CONTEXT, e))?;
+        if folds && SpaceChanges::concern(table) {
+            let old = old.as_ref().map(redb::AccessGuard::value);
+            changes = changes.and_then(|mut changes| {
+                changes.note(table, key, old, value)?;
+                Ok(changes)
+            });
         }
     }
-    txn.commit().map_err(|e| tree_error(context, e))
+    if position.sequence == 1 || !planted(PlantedBug::PositionNotCommitted) {
+        tables[Table::Setting.index()]
+            .insert(POSITION, position.encode().as_slice())
+            .map_err(|e| tree_error(CONTEXT, e))?;
+    }
+    Ok(changes)
 }

@@ -1,0 +1,264 @@
+//! The free space that the metadata keep: read at mount, mended, made by an upgrade.
+
+use std::sync::Arc;
+
+use bedplate_block::{BlockDevice, CrashChoice, MemoryDevice, SimulatedDevice};
+use bedplate_store::{PlantedBug, plant};
+
+use crate::{
+    CheckpointOptions, CloneSource, ErrorKind, FileSystem, FindingKind, FormatOptions, IoMode,
+    MountOptions, OpenOptions, Result, forge,
+};
+
+const SIZE: u64 = 64 << 20;
+const BLOCK: u64 = 4096;
+
+fn formatted() -> Arc<dyn BlockDevice> {
+    let device: Arc<dyn BlockDevice> = MemoryDevice::new(SIZE);
+    FileSystem::format(&device, None, &FormatOptions::default()).unwrap();
+    device
+}
+
+fn mount(device: &Arc<dyn BlockDevice>) -> FileSystem {
+    let options = MountOptions { mode: IoMode::Concurrent, ..MountOptions::default() };
+    FileSystem::mount(Arc::clone(device), None, options).unwrap()
+}
+
+fn random(seed: &mut u64, below: u64) -> u64 {
+    *seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+    (*seed >> 33) % below
+}
+
+/// Writes, cuts, removes, checkpoints and clones.
+fn change(fs: &FileSystem, seed: &mut u64) -> Result<()> {
+    let name = format!("/f{}", random(seed, 12));
+    match random(seed, 16) {
+        0 => drop(fs.remove(&name)),
+        1 => drop(
+            fs.create_checkpoint(format!("c{}", random(seed, 4)), &CheckpointOptions::default()),
+        ),
+        2 => drop(fs.delete_checkpoint(format!("c{}", random(seed, 4)))),
+        3 => {
+            let source = CloneSource::Present(name.clone().into());
+            drop(fs.clone_files(&source, format!("/f{}", random(seed, 12))));
+        }
+        4 => fs.open(&name, &OpenOptions::create())?.set_size(random(seed, 60) * BLOCK)?,
+        _ => {
+            let file = fs.open(&name, &OpenOptions::create())?;
+            let len = (1 + random(seed, 20)) * BLOCK;
+            let buffer = vec![7; usize::try_from(len).expect("small")];
+            file.write_at(&buffer, random(seed, 100) * BLOCK)?;
+        }
+    }
+    Ok(())
+}
+
+fn findings(device: &Arc<dyn BlockDevice>) -> Vec<(FindingKind, String)> {
+    let report = FileSystem::check(device, None, false).unwrap();
+    report.findings.into_iter().map(|finding| (finding.kind, finding.message)).collect()
+}
+
+/// Free bytes, runs, and the longest run, as a mount finds them.
+fn found(device: &Arc<dyn BlockDevice>) -> (u64, u64, u64) {
+    let options = MountOptions { read_only: true, ..MountOptions::default() };
+    let fs = FileSystem::mount(Arc::clone(device), None, options).unwrap();
+    // Regions are read, so that runs that reach over their borders are one.
+    fs.state().allocator.load_everything();
+    let info = fs.info();
+    (info.free_bytes, info.free_runs, info.free_run_bytes_max)
+}
+
+/// S-194, I-SPC-6, I-SPC-7: what a mount reads of the free space is what it would count of all
+/// extents, after unmounts and after crashes, whatever files, checkpoints and clones did.
+#[test]
+fn s_194_i_spc_6_i_spc_7_the_stored_free_space_is_that_of_all_extents() {
+    for first in 0..4 {
+        let (device, mut seed) = (formatted(), first);
+        for round in 0..12 {
+            let fs = mount(&device);
+            assert_eq!(fs.info().recovery.extents, 0, "no extent is read");
+            for _ in 0..40 {
+                change(&fs, &mut seed).unwrap();
+            }
+            if random(&mut seed, 2) == 0 {
+                fs.unmount().unwrap();
+            } else {
+                fs.sync().unwrap();
+                drop(fs);
+            }
+            assert_eq!(findings(&device), [], "seed {first}, round {round}");
+            let stored = found(&device);
+            forge::make_old(&device).unwrap();
+            assert_eq!(stored, found(&device), "seed {first}, round {round}");
+            forge::make_new(&device).unwrap();
+        }
+    }
+}
+
+/// S-194: a mistake in keeping it is found.
+#[test]
+fn s_194_a_free_space_that_is_kept_wrong_is_found() {
+    for bug in [PlantedBug::FreedRunNotFolded, PlantedBug::SpaceFoldedTwice] {
+        let (device, mut seed) = (formatted(), 5);
+        for planted in [None, Some(bug)] {
+            let fs = mount(&device);
+            plant(planted);
+            for _ in 0..60 {
+                change(&fs, &mut seed).unwrap();
+            }
+            fs.unmount().unwrap();
+        }
+        plant(None);
+        let found = findings(&device);
+        assert!(found.iter().any(|(kind, _)| *kind == FindingKind::Space), "{bug:?}: {found:?}");
+    }
+}
+
+/// S-195: what is stored of the free space and does not count is counted anew by the next mount, or
+/// by a repair; no block that is in use is given to another file meanwhile.
+#[test]
+fn s_195_a_free_space_that_is_lost_or_wrong_is_counted_anew() {
+    let (device, mut seed) = (formatted(), 9);
+    let fs = mount(&device);
+    for _ in 0..60 {
+        change(&fs, &mut seed).unwrap();
+    }
+    fs.unmount().unwrap();
+    forge::put_rows(&device, &[]).unwrap();
+    let fs = mount(&device);
+    assert!(fs.info().recovery.extents > 0, "all extents are read");
+    fs.unmount().unwrap();
+    assert_eq!(findings(&device), []);
+    let fs = mount(&device);
+    assert_eq!(fs.info().recovery.extents, 0);
+    plant(Some(PlantedBug::FreedRunNotFolded));
+    for _ in 0..60 {
+        change(&fs, &mut seed).unwrap();
+    }
+    fs.unmount().unwrap();
+    plant(None);
+    assert!(!findings(&device).is_empty());
+    let report = FileSystem::check(&device, None, true).unwrap();
+    assert!(report.is_sound() && !report.findings.is_empty(), "{report:?}");
+    assert_eq!(findings(&device), []);
+}
+
+/// S-196: an upgrade that is cut at any operation leaves a volume that mounts, is sound, and can be
+/// upgraded again.
+#[test]
+fn s_196_an_upgrade_that_is_cut_leaves_a_whole_volume() {
+    let base = formatted();
+    let (fs, mut seed) = (mount(&base), 3);
+    for _ in 0..80 {
+        change(&fs, &mut seed).unwrap();
+    }
+    fs.sync().unwrap();
+    drop(fs);
+    forge::make_old(&base).unwrap();
+    let free = found(&base).0;
+    let device = SimulatedDevice::new(SIZE, 1);
+    let shared: Arc<dyn BlockDevice> = Arc::clone(&device) as _;
+    copy(&base, &shared);
+    let start = device.operation_count();
+    let report = FileSystem::upgrade(&shared, None).unwrap();
+    assert!(report.from < 3 && report.to == 3 && report.extents > 0, "{report:?}");
+    let mut versions = [0; 4];
+    for after in start..=device.operation_count() {
+        for seed in 0..3 {
+            let image: Arc<dyn BlockDevice> = device.crash_image(after, &CrashChoice::Seeded(seed));
+            let broken: Vec<_> = findings(&image)
+                .into_iter()
+                .filter(|(kind, _)| *kind != FindingKind::Superblock)
+                .collect();
+            assert_eq!(broken, [], "cut after operation {after}, seed {seed}");
+            let fs = mount(&image);
+            versions[fs.info().version as usize] += 1;
+            fs.open("/f0", &OpenOptions::create()).unwrap().write_at(&[1; 5000], 0).unwrap();
+            fs.unmount().unwrap();
+            let again = FileSystem::upgrade(&image, None).unwrap();
+            assert_eq!(again.to, 3, "cut after operation {after}, seed {seed}");
+            assert_eq!(findings(&image), [], "cut after operation {after}, seed {seed}");
+            assert_eq!(mount(&image).info().recovery.extents, 0);
+        }
+    }
+    assert!(versions[1] > 0 && versions[3] > 0, "cuts fall before and behind it: {versions:?}");
+    assert_eq!(FileSystem::upgrade(&shared, None).unwrap().extents, 0, "there is nothing to do");
+    assert_eq!(found(&shared).0, free);
+}
+
+fn copy(from: &Arc<dyn BlockDevice>, to: &Arc<dyn BlockDevice>) {
+    let mut buffer = bedplate_block::AlignedBuf::zeroed(1 << 20);
+    for at in (0..SIZE).step_by(1 << 20) {
+        from.read_at(&mut buffer, at).unwrap();
+        if buffer.iter().any(|byte| *byte != 0) {
+            to.write_at(&buffer, at).unwrap();
+        }
+    }
+    to.flush().unwrap();
+}
+
+/// S-197: a volume of an older format mounts as it is, stays of it, and says nothing of the free
+/// space that it keeps.
+#[test]
+fn s_197_a_volume_of_an_older_format_stays_so() {
+    let (device, mut seed) = (formatted(), 4);
+    forge::make_old(&device).unwrap();
+    for _ in 0..2 {
+        let fs = mount(&device);
+        for _ in 0..40 {
+            change(&fs, &mut seed).unwrap();
+        }
+        assert!(fs.info().version < 3);
+        fs.unmount().unwrap();
+        assert_eq!(findings(&device), []);
+    }
+}
+
+/// S-198: an unmounted volume lets its device go, also while a program still holds the file system.
+#[test]
+fn s_198_an_unmounted_volume_lets_its_device_go() {
+    let device = formatted();
+    let (fs, mut seed) = (mount(&device), 4);
+    for _ in 0..40 {
+        change(&fs, &mut seed).unwrap();
+    }
+    fs.unmount().unwrap();
+    assert_eq!(Arc::strong_count(&device), 1, "nothing keeps the device");
+    let fs = mount(&device);
+    drop(fs);
+    assert_eq!(Arc::strong_count(&device), 1, "nothing keeps the device");
+}
+
+/// S-194: where less is in memory than is free, all that is free can be used.
+#[test]
+fn s_194_all_that_is_free_can_be_used() {
+    let device = formatted();
+    let fs = mount(&device);
+    let file = fs.open("/holes", &OpenOptions::create()).unwrap();
+    // Two blocks of three, over the whole volume.
+    let mut at = 0;
+    let end = loop {
+        match file.write_at(&[3; 3 * BLOCK as usize], at) {
+            Ok(_) => at += 3 * BLOCK,
+            Err(error) if error.kind == ErrorKind::NoSpace => break at,
+            Err(error) => panic!("{error}"),
+        }
+    };
+    for hole in (0..end).step_by(3 * BLOCK as usize) {
+        file.allocate(crate::AllocateMode::PunchHole, hole, BLOCK).unwrap();
+    }
+    drop(file);
+    fs.unmount().unwrap();
+    let fs = mount(&device);
+    let (before, info) = (fs.statfs(), fs.info());
+    assert!(info.free_runs > 1000, "{} runs", info.free_runs);
+    let file = fs.open("/f", &OpenOptions::create()).unwrap();
+    let mut written = 0;
+    while file.write_at(&[4; BLOCK as usize], written).is_ok() {
+        written += BLOCK;
+    }
+    assert!(written + 64 * BLOCK >= before.available_bytes, "{written} of {before:?}");
+    drop(file);
+    fs.unmount().unwrap();
+    assert_eq!(findings(&device), []);
+}
