@@ -176,6 +176,9 @@ impl Allocator {
             };
             runs.push(run);
         }
+        if want.class == SpaceClass::Metadata {
+            runs.iter().for_each(|run| inner.unread.note_own(*run));
+        }
         if let (Some((ino, blocks)), Some(last)) = (want.ahead, runs.last()) {
             inner.keep_ahead(ino, last.end(), blocks);
         }
@@ -192,7 +195,10 @@ impl Allocator {
     /// reserved again.
     pub fn free(&self, runs: &[Run], reserved: u64) {
         let mut inner = self.inner.lock();
-        runs.iter().for_each(|run| inner.insert(*run));
+        for run in runs {
+            inner.unread.forget_own(*run);
+            inner.insert(*run);
+        }
         inner.reserved += reserved;
         inner.check_totals();
     }
@@ -241,6 +247,9 @@ impl Allocator {
     /// Gives blocks back once the record that freed them is sealed (I-SPC-2).
     pub fn release_after(&self, lsn: Lsn, run: Run) {
         let mut inner = self.inner.lock();
+        if !inner.unread.may_be_of_file(run, inner.end) {
+            return;
+        }
         assert!(
             run.blocks > 0 && run.end() <= inner.end,
             "blocks of the volume leave a file: {run:?}"

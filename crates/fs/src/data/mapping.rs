@@ -7,8 +7,8 @@ use bedplate_block::sync::{MappedRwLockReadGuard, MappedRwLockWriteGuard, RwLock
 use super::DataPath;
 use crate::{Error, FileBlock, Result};
 use bedplate_store::{
-    Extent, ExtentChange, ExtentMap, ExtentRow, ExtentState, Grid, RowChange, Table, extent_key,
-    file_block,
+    Extent, ExtentChange, ExtentMap, ExtentRow, ExtentState, Grid, RowChange, Run, Table,
+    extent_key, file_block,
 };
 
 /// A closed file's map stays in memory up to this many extents.
@@ -42,7 +42,15 @@ impl<'a> DataPath<'a> {
         let ino = self.inode.ino;
         let mut rows = Vec::new();
         self.fs.rows_of(Table::Extent, ino, Bound::Unbounded, |at, value| {
-            rows.push((file_block(ino, at)?, decode(ExtentRow::decode(value)?)));
+            let (at, extent) = (file_block(ino, at)?, decode(ExtentRow::decode(value)?));
+            let run = Run { start: extent.start, blocks: extent.blocks.into() };
+            if !self.fs.allocator.may_hold_data(run) {
+                return Err(Error::corrupt(format!(
+                    "the extent of inode {} at file block {} lies in blocks {}+{}, outside the volume or in a region of the volume itself; run a check",
+                    ino.0, at.0, run.start.0, run.blocks
+                )));
+            }
+            rows.push((at, extent));
             Ok(ControlFlow::Continue(()))
         })?;
         let map = ExtentMap::from_rows(rows).map_err(|at| {

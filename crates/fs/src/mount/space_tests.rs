@@ -3,7 +3,9 @@
 use std::sync::Arc;
 
 use bedplate_block::{BlockDevice, CrashChoice, MemoryDevice, SimulatedDevice};
-use bedplate_store::{PlantedBug, plant};
+use bedplate_store::{
+    ExtentRow, FileBlock, PlantedBug, Record, RecordKind, RowChange, Run, Table, extent_key, plant,
+};
 
 use crate::{
     CheckpointOptions, CloneSource, ErrorKind, FileSystem, FindingKind, FormatOptions, IoMode,
@@ -112,6 +114,79 @@ fn s_194_a_free_space_that_is_kept_wrong_is_found() {
         let found = findings(&device);
         assert!(found.iter().any(|(kind, _)| *kind == FindingKind::Space), "{bug:?}: {found:?}");
     }
+}
+
+/// S-194, I-SPC-6: cuts at any operation, metadata commits among them, leave a free space that is
+/// that of the rows; one that is committed for itself is found.
+#[test]
+fn s_194_i_spc_6_a_power_cut_leaves_rows_and_free_space_of_one_commit() {
+    let cut = |bug: Option<PlantedBug>| {
+        let device = SimulatedDevice::new(SIZE, 1);
+        let shared: Arc<dyn BlockDevice> = Arc::clone(&device) as _;
+        FileSystem::format(&shared, None, &FormatOptions::default()).unwrap();
+        let (fs, mut seed) = (mount(&shared), 8);
+        plant(bug);
+        let start = device.operation_count();
+        for _ in 0..4 {
+            for _ in 0..12 {
+                change(&fs, &mut seed).unwrap();
+            }
+            fs.state().meta.metadata_commit().unwrap();
+        }
+        let end = device.operation_count();
+        drop(fs);
+        plant(None);
+        (start..=end).step_by(3).find_map(|after| {
+            let image: Arc<dyn BlockDevice> =
+                device.crash_image(after, &CrashChoice::Seeded(after as u64));
+            let mut found = findings(&image);
+            found.retain(|(kind, _)| *kind != FindingKind::Superblock);
+            (!found.is_empty()).then(|| format!("cut after operation {after}: {found:?}"))
+        })
+    };
+    assert_eq!(cut(None), None);
+    let found = cut(Some(PlantedBug::SpaceCommittedApart)).expect("a mistake is found");
+    assert!(found.contains("Space"), "{found}");
+}
+
+/// I-SPC-7: blocks that leave a file can be used again, also where a metadata commit has come
+/// before and their region had not been read.
+#[test]
+fn i_spc_7_a_region_is_read_before_a_commit_changes_it() {
+    let give_back = |bug: Option<PlantedBug>| {
+        let device = formatted();
+        let fs = mount(&device);
+        let file = fs.open("/f", &OpenOptions::create()).unwrap();
+        let content = vec![7; 3000 * BLOCK as usize];
+        file.write_at(&content, 0).unwrap();
+        for hole in (0..3000).step_by(3) {
+            file.allocate(crate::AllocateMode::PunchHole, hole * BLOCK, BLOCK).unwrap();
+        }
+        drop(file);
+        let ino = fs.resolve("/f").unwrap().ino;
+        fs.unmount().unwrap();
+        let fs = mount(&device);
+        plant(bug);
+        let state = fs.state();
+        let key = extent_key(ino, FileBlock(1501));
+        let row =
+            state.meta.get(Table::Extent, &key).unwrap().expect("the file has an extent there");
+        let start = ExtentRow::decode(&row).unwrap().start;
+        let rows = vec![RowChange::delete(Table::Extent, key)];
+        let record = Record { kind: RecordKind::Punch, rows, exposes: None, barrier: false };
+        let lsn = state.meta.commit(record, None).lsn;
+        state.meta.metadata_commit().unwrap();
+        state.allocator.release_after(lsn, Run { start, blocks: 2 });
+        state.allocator.release_sealed(lsn);
+        let free = fs.statfs().free_bytes;
+        fs.unmount().unwrap();
+        plant(None);
+        let found = findings(&device);
+        assert!(found.iter().all(|(kind, _)| *kind == FindingKind::AllocatedSize), "{found:?}");
+        free
+    };
+    let free = give_back(None);
+    assert!(give_back(Some(PlantedBug::ChangedRegionNotLoaded)) < free, "a mistake is noticed");
 }
 
 /// S-195: what is stored of the free space and does not count is counted anew by the next mount, or

@@ -57,6 +57,8 @@ pub(super) struct UnreadRegions {
     /// Free blocks in `regions`.
     pub(super) free: u64,
     runs: u64,
+    /// The volume's own blocks: the last by the first. They do not overlap.
+    own: BTreeMap<u64, u64>,
 }
 
 fn class(blocks: u64) -> usize {
@@ -64,7 +66,7 @@ fn class(blocks: u64) -> usize {
 }
 
 impl UnreadRegions {
-    fn new(shift: u32, source: Weak<dyn RegionSource>, unread: Vec<Unread>) -> Self {
+    fn new(shift: u32, source: Weak<dyn RegionSource>, unread: Vec<Unread>, own: &[Run]) -> Self {
         let mut by_longest: [Vec<u64>; CLASSES] = Default::default();
         unread.iter().rev().for_each(|one| by_longest[class(one.longest)].push(one.region));
         Self {
@@ -73,6 +75,7 @@ impl UnreadRegions {
             free: unread.iter().map(|one| one.free).sum(),
             runs: unread.iter().map(|one| one.runs).sum(),
             by_longest,
+            own: own.iter().map(|run| (run.start.0, run.end())).collect(),
             regions: unread.into_iter().map(|one| (one.region, one)).collect(),
         }
     }
@@ -84,6 +87,38 @@ impl UnreadRegions {
 
     pub(super) fn runs(&self) -> u64 {
         self.runs
+    }
+
+    /// Takes note of blocks that the volume keeps for itself.
+    pub(super) fn note_own(&mut self, run: Run) {
+        if self.is_stored() {
+            self.own.insert(run.start.0, run.end());
+        }
+    }
+
+    /// The volume gave blocks of its own back.
+    pub(super) fn forget_own(&mut self, run: Run) {
+        self.own.remove(&run.start.0);
+    }
+
+    /// Whether blocks can be of a file. Where no extent was read at mount, a damaged
+    /// one may have said anything.
+    pub(super) fn may_be_of_file(&self, run: Run, end: u64) -> bool {
+        let may = !self.is_stored()
+            || (run.start.0.checked_add(run.blocks).is_some_and(|last| last <= end)
+                && !self.owns(run));
+        if !may {
+            tracing::error!(
+                "{} blocks from block {} are said to be of a file, and cannot be: run a check",
+                run.blocks,
+                run.start.0
+            );
+        }
+        may
+    }
+
+    fn owns(&self, run: Run) -> bool {
+        self.own.range(..run.end()).next_back().is_some_and(|(_, end)| *end > run.start.0)
     }
 
     fn remove(&mut self, region: u64) -> Option<Unread> {
@@ -130,7 +165,7 @@ impl UnreadRegions {
 
 impl Allocator {
     /// Makes the space of a volume in which `free` (sorted, apart) is free, and what is free in
-    /// `unread` regions.
+    /// `unread` regions; `own` blocks (sorted, apart) are parts of the volume itself.
     pub(crate) fn over(
         block_size: u32,
         blocks: u64,
@@ -138,10 +173,18 @@ impl Allocator {
         unread: Vec<Unread>,
         shift: u32,
         source: Weak<dyn RegionSource>,
+        own: &[Run],
     ) -> Self {
         let space = Self::new(block_size, blocks, free);
-        space.inner.lock().unread = UnreadRegions::new(shift, source, unread);
+        space.inner.lock().unread = UnreadRegions::new(shift, source, unread, own);
         space
+    }
+
+    /// Returns whether an extent may lie there: within the volume, and not where its own parts lie.
+    /// Where all extents were read at mount, that is known.
+    pub fn may_hold_data(&self, run: Run) -> bool {
+        let inner = self.inner.lock();
+        inner.unread.may_be_of_file(run, inner.end)
     }
 
     /// Reads regions that are not read.
@@ -250,10 +293,6 @@ impl Inner {
         if !self.unread.is_stored() || self.last_free_in(run).is_none() {
             return self.insert(run);
         }
-        assert!(
-            !cfg!(any(test, feature = "planted-bugs")),
-            "blocks are freed once: {run:?} meets a free run"
-        );
         tracing::error!(
             "blocks {} to {} leave a file and were free, at least in part: run a check",
             run.start.0,

@@ -99,6 +99,19 @@ pub struct PriorRow {
     pub imaged: Option<bool>,
 }
 
+/// Decodes a row of an extent whose blocks can be counted.
+fn decode_extent(row: &[u8]) -> Result<ExtentRow> {
+    countable(ExtentRow::decode(row)?)
+}
+
+/// Refuses an extent behind the end of every volume.
+fn countable(row: ExtentRow) -> Result<ExtentRow> {
+    if row.start.0 >> 60 == 0 {
+        return Ok(row);
+    }
+    Err(Error::corrupt(format!("an extent lies at block {}, behind every volume", row.start.0)))
+}
+
 fn run_of(row: ExtentRow) -> Run {
     Run { start: row.start, blocks: row.len.into() }
 }
@@ -228,7 +241,7 @@ impl CheckpointSet {
         );
         let mut read = |table, key: &[u8]| get(table, key);
         let mut old_row =
-            || read(Table::Extent, &row.key)?.as_deref().map(ExtentRow::decode).transpose();
+            || read(Table::Extent, &row.key)?.as_deref().map(decode_extent).transpose();
         let old = match known {
             Some((_, known)) => {
                 debug_assert!(
@@ -240,7 +253,7 @@ impl CheckpointSet {
             None => old_row()?,
         };
         let target = self.image_wanted(row, known, get)?;
-        let new = row.value.as_deref().map(ExtentRow::decode).transpose()?;
+        let new = row.value.as_deref().map(decode_extent).transpose()?;
         old.into_iter()
             .for_each(|old| plan.deltas.remove(run_of(old), Referrer::Live(old.state())));
         new.into_iter()
@@ -269,7 +282,9 @@ impl CheckpointSet {
         let old = get(Table::Before, &row.key)?
             .map(|image| image_extent(table, &image))
             .transpose()?
-            .flatten();
+            .flatten()
+            .map(countable)
+            .transpose()?;
         let new =
             row.value.as_deref().map(|image| image_extent(table, image)).transpose()?.flatten();
         old.into_iter()

@@ -284,7 +284,8 @@ fn into_allocator(
             }),
         }
     }
-    Allocator::over(block_size, blocks, without(free, own).into_iter(), unread, head.shift, source)
+    let free = without(free, own).into_iter();
+    Allocator::over(block_size, blocks, free, unread, head.shift, source, own)
 }
 
 /// Joins runs that touch, and leaves out what is the volume's own; all are in order.

@@ -19,6 +19,8 @@
 
 mod changes;
 mod counts;
+#[cfg(test)]
+mod tests;
 
 pub(crate) use changes::SpaceChanges;
 pub(crate) use counts::{Change, Counts};
