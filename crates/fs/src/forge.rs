@@ -13,7 +13,7 @@ use crate::schedule::{SCHEDULE_PREFIX, Schedule};
 use crate::{Lsn, Result};
 use bedplate_store::{
     COPY_B, CheckpointRow, DentryRow, ExtentRow, InodeRow, LogDeviceHead, LogPosition, MetaStore,
-    POSITION, Reader, Record, Region, Superblock, Table, decode_image, encode_image, open_tree,
+    POSITION, Reader, Record, Region, Superblock, Table, decode_image, decode_space_row, encode_image, open_tree,
     split_before_key, split_extent_key, split_key, stored_position, write_rows,
 };
 
@@ -227,7 +227,10 @@ pub fn decode_log_head(device: &Arc<dyn BlockDevice>) {
 
 /// Decodes a row of a table; what decodes encodes to the same.
 pub fn decode_row(table: u8, key: &[u8], value: &[u8]) {
-    let Ok(table) = Table::from_code(table) else { return };
+    let Ok(table) = Table::from_code(table) else {
+        // The table of free space has no code: the log does not know it.
+        return decode_space_row(key, value);
+    };
     let _split = split_key(key);
     let encoded = match table {
         Table::Inode => InodeRow::decode(value).map(|row| row.encode()),

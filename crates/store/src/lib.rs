@@ -70,6 +70,8 @@ pub use row::{
     DentryRow, ExtentRow, InodeRow, RowChange, Table, extent_key, file_block, inode_key, pair_key,
     split_extent_key, split_key,
 };
+#[cfg(any(test, feature = "forge"))]
+pub use space::decode_space_row;
 pub use superblock::{
     ByteRun, CHUNKS_INLINE, CONTENT_BYTES, COPY_B, COPY_BYTES, Found, LOG_BYTES_MIN, Lists,
     Superblock, VOLUME_BYTES_MIN, seal,
