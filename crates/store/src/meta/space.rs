@@ -41,6 +41,7 @@ pub(super) enum Keeping {
     /// It is made anew of all rows, on a volume of so many blocks.
     Rebuilt(u64),
     /// It does not count any more: the rows are put in as damage would.
+    #[cfg(any(test, feature = "forge"))]
     Dropped,
 }
 
@@ -203,6 +204,7 @@ pub(super) fn rebuild(txn: &WriteTransaction, blocks: u64) -> Result<()> {
 }
 
 /// Takes away what says that the table counts.
+#[cfg(any(test, feature = "forge"))]
 pub(super) fn drop_head(txn: &WriteTransaction) -> Result<()> {
     let mut table = txn.open_table(SPACE).map_err(|e| tree_error(CONTEXT, e))?;
     put(&mut table, head_key(), None)

@@ -126,6 +126,7 @@ pub(super) fn write_frozen_rows<'a>(
             Keeping::Not => {}
             Keeping::Folded(_) => space::fold(&txn, changes, before)?,
             Keeping::Rebuilt(blocks) => space::rebuild(&txn, blocks)?,
+            #[cfg(any(test, feature = "forge"))]
             Keeping::Dropped => space::drop_head(&txn)?,
         }
         txn.commit().map_err(|e| tree_error(CONTEXT, e))
