@@ -2,6 +2,7 @@
 //! without: `cargo run --release -p bedplate-fs --example mount_time --features forge`.
 //!
 //! The volume is in memory, so that only work counts: each line is the least of five mounts.
+#![forbid(unsafe_code)]
 #![expect(clippy::unwrap_used, clippy::print_stdout, reason = "a measurement for people")]
 
 use std::sync::Arc;

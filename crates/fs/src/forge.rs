@@ -13,8 +13,9 @@ use crate::schedule::{SCHEDULE_PREFIX, Schedule};
 use crate::{Lsn, Result};
 use bedplate_store::{
     COPY_B, CheckpointRow, DentryRow, ExtentRow, InodeRow, LogDeviceHead, LogPosition, MetaStore,
-    POSITION, Reader, Record, Region, Superblock, Table, decode_image, decode_space_row, encode_image, open_tree,
-    split_before_key, split_extent_key, split_key, stored_position, write_rows,
+    POSITION, Reader, Record, Region, Superblock, Table, decode_image, decode_space_row,
+    encode_image, open_tree, split_before_key, split_extent_key, split_key, stored_position,
+    write_rows,
 };
 
 /// Bytes of the tree's cache while a volume is forged.

@@ -290,6 +290,10 @@ impl Inner {
     /// Gives blocks back that a record freed. What is stored may name blocks twice that were
     /// damaged: those that are free are not freed again.
     pub(super) fn insert_released(&mut self, run: Run) {
+        debug_assert!(
+            self.unread.in_run(run).is_empty(),
+            "I-SPC-7: the regions of {run:?} were read when it left its file"
+        );
         if !self.unread.is_stored() || self.last_free_in(run).is_none() {
             return self.insert(run);
         }
