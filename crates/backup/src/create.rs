@@ -2,18 +2,16 @@
 
 use std::collections::{BTreeSet, HashMap};
 use std::ffi::OsStr;
-use std::fs::{self, File, Metadata};
+use std::fs::{self, Metadata};
 use std::io;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-use bedplate_block::AlignedBuf;
-use rustix::fs::SeekFrom;
 use rustix::io::Errno;
 use serde::Serialize;
 
-use crate::CHUNK_BYTES;
+use crate::content::{Reader, Taken};
 use crate::error::{Error, ErrorKind, Result};
 use crate::manifest::{Bytes, Entry, Header, Kind, Manifest, VERSION};
 use crate::repository::Repository;
@@ -27,6 +25,8 @@ pub struct Source<'a> {
     pub header: Header,
     /// The backup whose unchanged blocks are taken over, and what changed since.
     pub base: Option<(Manifest, Changed<'a>)>,
+    /// The level of zstd at which data is stored; `None` stores it as it is.
+    pub level: Option<i32>,
 }
 
 /// Parts of a file: offset and length.
@@ -57,6 +57,10 @@ pub struct Created {
     pub read_bytes: u64,
     /// Bytes that the repository did not have.
     pub stored_bytes: u64,
+    /// Bytes that were written for them, compressed.
+    pub written_bytes: u64,
+    /// Bytes of the manifest.
+    pub manifest_bytes: u64,
 }
 
 /// Backs a checkpoint up. `progress` is called with the bytes that are done and the bytes in all.
@@ -79,6 +83,8 @@ pub fn create(
         bytes: entries.iter().map(|entry| entry.size).sum(),
         read_bytes: 0,
         stored_bytes: 0,
+        written_bytes: 0,
+        manifest_bytes: 0,
     };
     let known: HashMap<u64, &Entry> = match &source.base {
         Some((base, _)) => base
@@ -92,17 +98,18 @@ pub fn create(
     let mut done_bytes = 0;
     for entry in entries.iter_mut().filter(|entry| entry.kind == Kind::File && entry.link.is_none())
     {
-        let content = content_of(repository, source, &known, entry)?;
-        created.read_bytes += content.read;
-        created.stored_bytes += content.stored;
+        let taken = content_of(repository, source, &known, entry)?;
+        created.read_bytes += taken.read;
+        created.stored_bytes += taken.stored;
+        created.written_bytes += taken.written;
         debug_assert!(
-            content.stored <= content.read && content.read <= entry.size,
+            taken.stored <= taken.read && taken.read <= entry.size,
             "of {} bytes {} are read and {} of these stored",
             entry.size,
-            content.read,
-            content.stored
+            taken.read,
+            taken.stored
         );
-        entry.chunks = content.chunks;
+        entry.set_content(taken.content);
         done_bytes += entry.size;
         debug_assert!(
             done_bytes <= created.bytes,
@@ -113,7 +120,7 @@ pub fn create(
     }
     let manifest =
         Manifest { header: Header { format: VERSION, ..source.header.clone() }, entries };
-    repository.add(&manifest)?;
+    created.manifest_bytes = repository.add(&manifest)?;
     Ok(created)
 }
 
@@ -140,32 +147,27 @@ fn kind_of(real: &Path, meta: &Metadata) -> Result<Kind> {
 }
 
 /// Stores the content of a file: what changed since the base, or all of it.
-fn content_of<'a>(
-    repository: &'a Repository,
+fn content_of(
+    repository: &Repository,
     source: &Source<'_>,
     known: &HashMap<u64, &Entry>,
     entry: &Entry,
-) -> Result<Content<'a>> {
+) -> Result<Taken> {
     let path = entry.path.path();
     let old =
         source.base.as_ref().zip(known.get(&entry.ino)).map(|((_, changed), old)| (*old, changed));
-    let mut content = Content {
-        repository,
-        path: source.dir.join(&path),
-        size: entry.size,
-        chunks: Vec::new(),
-        read: 0,
-        stored: 0,
-    };
+    let real = source.dir.join(&path);
+    let reader = Reader { repository, path: real, size: entry.size, level: source.level };
     match old {
         Some((old, changed)) if !changed.inodes.contains(&entry.ino) => {
-            content.update(old, &[])?;
+            reader.update(&old.content(), old.size, &[])
         }
-        Some((old, changed)) => content
-            .update(old, &(changed.ranges)(&path).map_err(|why| Error::new(ErrorKind::Io, why))?)?,
-        None => content.read_all()?,
+        Some((old, changed)) => {
+            let ranges = (changed.ranges)(&path).map_err(|why| Error::new(ErrorKind::Io, why))?;
+            reader.update(&old.content(), old.size, &ranges)
+        }
+        None => reader.read_all(),
     }
-    Ok(content)
 }
 
 struct Walk<'a> {
@@ -243,6 +245,8 @@ impl Walk<'_> {
             size: if kind == Kind::File && link.is_none() { meta.size() } else { 0 },
             link,
             chunks: Vec::new(),
+            data: Vec::new(),
+            pieces: Vec::new(),
         })
     }
 }
@@ -273,132 +277,4 @@ fn attributes(path: &Path) -> Result<Vec<(Bytes, Bytes)>> {
         found.push((name.to_vec().into(), value.into()));
     }
     Ok(found)
-}
-
-/// The content of one file on its way into chunks.
-struct Content<'a> {
-    repository: &'a Repository,
-    path: PathBuf,
-    size: u64,
-    chunks: Vec<(u64, String)>,
-    read: u64,
-    stored: u64,
-}
-
-impl Content<'_> {
-    fn refused(&self, error: &io::Error) -> Error {
-        Error::system("read", &self.path, error)
-    }
-
-    /// Opens the file past all caches: `O_DIRECT` goes past the kernel's, and a mode named by a
-    /// suffix past that of a mount in `concurrent+cache`.
-    fn open(&self) -> Result<File> {
-        let open = |path: &Path| File::options().read(true).custom_flags(libc::O_DIRECT).open(path);
-        let mut suffixed = self.path.clone().into_os_string();
-        suffixed.push("::direct");
-        // A name that is too long for the suffix, or another file that is really called so, leaves
-        // the file's own mode.
-        let same = |file: &File| {
-            Ok::<_, io::Error>(file.metadata()?.ino() == fs::symlink_metadata(&self.path)?.ino())
-        };
-        match open(Path::new(&suffixed)) {
-            Ok(file) if same(&file).is_ok_and(|same| same) => Ok(file),
-            _ => open(&self.path).map_err(|e| self.refused(&e)),
-        }
-    }
-
-    fn read_all(&mut self) -> Result<()> {
-        if self.size == 0 {
-            return Ok(());
-        }
-        let file = self.open()?;
-        let (mut at, mut buffer) = (0, AlignedBuf::zeroed(CHUNK_BYTES as usize));
-        while at < self.size {
-            at = match rustix::fs::seek(&file, SeekFrom::Data(at)) {
-                Ok(data) => data / CHUNK_BYTES * CHUNK_BYTES,
-                Err(Errno::NXIO) => break,
-                Err(error) => return Err(self.refused(&error.into())),
-            };
-            self.read_chunk(&file, at / CHUNK_BYTES, &mut buffer)?;
-            at += CHUNK_BYTES;
-        }
-        Ok(())
-    }
-
-    /// Takes over what did not change, and reads the rest.
-    fn update(&mut self, old: &Entry, ranges: &[(u64, u64)]) -> Result<()> {
-        let last = self.size.div_ceil(CHUNK_BYTES);
-        let mut changed: BTreeSet<u64> = BTreeSet::new();
-        for (offset, len) in ranges {
-            changed.extend(offset / CHUNK_BYTES..(offset + len).div_ceil(CHUNK_BYTES).min(last));
-        }
-        if old.size != self.size {
-            // The chunk with the old end, or the new one, has another length.
-            changed.extend(
-                [old.size.min(self.size) / CHUNK_BYTES].into_iter().filter(|number| *number < last),
-            );
-        }
-        // A chunk that got lost is stored anew.
-        for (number, hash) in old.chunks.iter().filter(|(number, _)| *number < last) {
-            if !self.repository.holds(hash)? {
-                changed.insert(*number);
-            }
-        }
-        self.chunks = old
-            .chunks
-            .iter()
-            .filter(|(number, _)| *number < last && !changed.contains(number))
-            .cloned()
-            .collect();
-        if !changed.is_empty() {
-            let (file, mut buffer) = (self.open()?, AlignedBuf::zeroed(CHUNK_BYTES as usize));
-            for number in changed {
-                self.read_chunk(&file, number, &mut buffer)?;
-            }
-            self.chunks.sort_unstable();
-        }
-        debug_assert!(
-            self.chunks.is_sorted_by(|a, b| a.0 < b.0),
-            "a chunk is taken over or read, not both: {:?}",
-            self.chunks
-        );
-        Ok(())
-    }
-
-    fn read_chunk(&mut self, file: &File, number: u64, buffer: &mut AlignedBuf) -> Result<()> {
-        let start = number * CHUNK_BYTES;
-        debug_assert!(
-            start < self.size,
-            "a chunk begins within its file: {start} of {} bytes",
-            self.size
-        );
-        let wanted = (self.size - start).min(CHUNK_BYTES) as usize;
-        let mut filled = 0;
-        while filled < wanted {
-            // Behind the end a direct read gives what there is.
-            match file.read_at(&mut buffer[filled..], start + filled as u64) {
-                Ok(0) => break,
-                Ok(len) => filled += len,
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(self.refused(&error)),
-            }
-        }
-        if filled < wanted {
-            return Err(Error::new(
-                ErrorKind::Io,
-                format!(
-                    "{} ended at byte {}, before its size: back up again",
-                    self.path.display(),
-                    start + filled as u64
-                ),
-            ));
-        }
-        self.read += wanted as u64;
-        if buffer[..wanted].iter().any(|byte| *byte != 0) {
-            let (hash, stored) = self.repository.store(&buffer[..wanted])?;
-            self.stored += if stored { wanted as u64 } else { 0 };
-            self.chunks.push((number, hash));
-        }
-        Ok(())
-    }
 }

@@ -1,8 +1,8 @@
 //! Backups of checkpoints, in a directory or a bucket.
 //!
 //! ```text
-//!   checkpoint of a mount ─► entries ─┬─ data, 1 MiB at a time ─► chunk, named by its hash (there already? skipped)
-//!                                     └─ blocks unchanged since the last backup's checkpoint ─► that backup's chunks, not read
+//!   checkpoint of a mount ─► entries ─┬─ data, 1 MiB at a time, or what changed, packed ─► chunk, named by its hash, compressed (there already? skipped)
+//!                                     └─ blocks unchanged since the last backup's checkpoint ─► pieces of that backup's chunks, not read
 //!                                manifest, last: a backup is there whole or not at all
 //! ```
 //!
@@ -10,8 +10,12 @@
 //!
 //! | module | holds |
 //! | --- | --- |
-//! | `create` | walks a checkpoint and stores what is new |
+//! | `create` | walks a checkpoint |
+//! | `content` | reads what is new of a file and packs it into chunks |
+//! | `pieces` | which ranges of which chunks a file is made of |
 //! | `restore` | writes a backup into an empty directory |
+//! | `select` | the part of a backup that one path names |
+//! | `retention` | which backups a rule keeps |
 //! | `repository` | chunks and manifests of one repository; verification; deletion |
 //! | `manifest` | what a backup consists of, one JSON document a line |
 //! | `store` | directories and buckets, with their claims |
@@ -19,11 +23,15 @@
 //! | `settings` | the I/O mode and other settings of files on a mount |
 #![forbid(unsafe_code)]
 
+mod content;
 mod create;
 mod error;
 mod manifest;
+mod pieces;
 mod repository;
 mod restore;
+mod retention;
+mod select;
 mod settings;
 mod store;
 mod torn;
@@ -31,9 +39,11 @@ mod torn;
 pub use create::{Changed, Created, Ranges, Source, create};
 pub use error::{Error, ErrorKind, Result};
 pub use manifest::{Bytes, Header, Manifest};
-pub use repository::{Pruned, Repository, Verified};
+pub use pieces::{Chunk, Form};
+pub use repository::{Pruned, Repository, Summary, Verified};
 pub use restore::{Restored, Target, restore};
+pub use retention::Retention;
 pub use store::Access;
 
-/// Bytes of a chunk; the last of a file is shorter.
+/// The most bytes of a chunk.
 pub const CHUNK_BYTES: u64 = 1 << 20;

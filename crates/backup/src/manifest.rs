@@ -11,9 +11,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::CHUNK_BYTES;
 use crate::error::{Error, ErrorKind, Result};
+use crate::pieces::{Chunk, Content, Piece};
 
-/// The version of the format.
-pub const VERSION: u32 = 1;
+/// The version of the format that is written; 1 is read, too.
+pub const VERSION: u32 = 2;
 
 /// Bytes that are nearly always text.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -123,9 +124,40 @@ pub struct Entry {
     /// Its size.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub size: u64,
-    /// Number of a chunk in the file, and its hash; what no chunk covers is zeros.
+    /// In format 1: numbers of chunks of 1 MiB in the file, and their hashes. Empty once read.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub chunks: Vec<(u64, String)>,
+    /// Chunks with content of the file.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub data: Vec<Chunk>,
+    /// Which of their ranges the file is made of; what none covers is zeros.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub pieces: Vec<Piece>,
+}
+
+impl Entry {
+    /// Returns where its content lies.
+    pub fn content(&self) -> Content {
+        Content { chunks: self.data.clone(), pieces: self.pieces.clone() }
+    }
+
+    /// Sets where its content lies.
+    pub fn set_content(&mut self, content: Content) {
+        (self.data, self.pieces) = (content.chunks, content.pieces);
+    }
+
+    /// Makes what a manifest of `format` says of its content that of today; `None` where it says
+    /// what cannot be.
+    fn understood(mut self, format: u32) -> Option<Self> {
+        if format == 1 {
+            if !self.data.is_empty() || !self.pieces.is_empty() {
+                return None;
+            }
+            let content = Content::of_numbered(std::mem::take(&mut self.chunks), self.size)?;
+            self.set_content(content);
+        }
+        (self.chunks.is_empty() && self.content().is_possible(self.size)).then_some(self)
+    }
 }
 
 fn is_zero(n: &u64) -> bool {
@@ -202,9 +234,9 @@ impl Manifest {
         }
         let header: Header =
             lines.first().and_then(|line| parse(line)).ok_or_else(|| damaged("has no header"))?;
-        if header.format != VERSION {
+        if !(1..=VERSION).contains(&header.format) {
             let message = format!(
-                "{place} has format {}, this software reads {VERSION}: use a newer bedplate",
+                "{place} has format {}, this software reads 1 to {VERSION}: use a newer bedplate",
                 header.format
             );
             return Err(Error::new(ErrorKind::NewerFormat, message));
@@ -221,9 +253,12 @@ impl Manifest {
         if !has_possible_sizes(&entries) {
             return Err(damaged("holds impossible sizes"));
         }
-        if !entries.iter().all(has_possible_chunks) {
-            return Err(damaged("holds impossible chunks"));
-        }
+        let format = header.format;
+        let entries: Vec<Entry> = entries
+            .into_iter()
+            .map(|entry| entry.understood(format))
+            .collect::<Option<_>>()
+            .ok_or_else(|| damaged("holds impossible chunks"))?;
         Ok(Self { header, entries })
     }
 }
@@ -232,7 +267,8 @@ impl Manifest {
     /// Whether a reader takes it: directories before what is in them, and chunks in their order,
     /// within their files.
     pub fn is_readable(&self) -> bool {
-        is_tree(&self.entries) && self.entries.iter().all(has_possible_chunks)
+        is_tree(&self.entries)
+            && self.entries.iter().all(|entry| entry.content().is_possible(entry.size))
     }
 }
 
@@ -266,16 +302,6 @@ fn has_possible_sizes(entries: &[Entry]) -> bool {
     entries.iter().try_fold(0_u64, |sum, entry| sum.checked_add(possible(entry)?)).is_some()
 }
 
-/// Returns whether all chunks have names, lie in the file and follow each other.
-fn has_possible_chunks(entry: &Entry) -> bool {
-    let named = |hash: &str| {
-        hash.len() == 64 && hash.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
-    };
-    let end = entry.size.div_ceil(CHUNK_BYTES);
-    entry.chunks.iter().all(|(number, hash)| *number < end && named(hash))
-        && entry.chunks.is_sorted_by(|a, b| a.0 < b.0)
-}
-
 /// Returns whether a path leads nowhere but below the root, and is the only way to write it: `d/.`
 /// and `d/` are `d` by another name.
 fn is_inside(path: &[u8]) -> bool {
@@ -288,6 +314,7 @@ fn is_inside(path: &[u8]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::pieces::Form;
 
     fn manifest(path: &[u8]) -> Manifest {
         let header = Header {
@@ -315,14 +342,17 @@ mod tests {
             untorn_bytes: None,
             extent_bytes: Some(1 << 20),
             size: 5,
-            chunks: vec![(0, "ab".repeat(32))],
+            chunks: Vec::new(),
+            data: vec![Chunk { hash: "ab".repeat(32), len: 9, form: Form::Zstd }],
+            pieces: vec![Piece { offset: 1, len: 4, chunk: 0, at: 5 }],
         };
         let dir = |path: &[u8]| Entry {
             path: path.to_vec().into(),
             kind: Kind::Directory,
             io_mode: None,
             size: 0,
-            chunks: Vec::new(),
+            data: Vec::new(),
+            pieces: Vec::new(),
             attributes: Vec::new(),
             ..entry.clone()
         };
@@ -393,8 +423,7 @@ mod tests {
     fn sizes_that_cannot_be_are_refused() {
         assert!(is_refused(|entry| entry.size = u64::MAX));
         let mut large = manifest(b"d/x");
-        let entry =
-            Entry { size: i64::MAX as u64 / 2, chunks: Vec::new(), ..large.entries[2].clone() };
+        let entry = Entry { size: i64::MAX as u64 / 2, ..large.entries[2].clone() };
         large
             .entries
             .extend((0..5_u8).map(|n| Entry { path: vec![b'p' + n].into(), ..entry.clone() }));
@@ -406,6 +435,14 @@ mod tests {
     #[test]
     fn chunks_that_cannot_be_are_refused() {
         let hash = || "ab".repeat(32);
+        let of_format_1 = |chunks: Vec<(u64, String)>| {
+            let mut old = manifest(b"d/x");
+            old.header.format = 1;
+            let entry = &mut old.entries[2];
+            (entry.chunks, entry.data, entry.pieces) = (chunks, Vec::new(), Vec::new());
+            read(&text(&old))
+        };
+        assert!(of_format_1(vec![(0, hash())]).is_ok());
         for chunks in [
             vec![(1, hash())],
             vec![(u64::MAX, hash())],
@@ -413,7 +450,34 @@ mod tests {
             vec![(0, "../../x".into())],
             vec![(0, String::new())],
         ] {
-            assert!(is_refused(|entry| entry.chunks.clone_from(&chunks)), "{chunks:?}");
+            assert!(of_format_1(chunks.clone()).is_err(), "{chunks:?}");
         }
+        assert!(is_refused(|entry| entry.pieces[0].at = 6));
+        assert!(is_refused(|entry| entry.pieces[0].chunk = 1));
+        assert!(is_refused(|entry| entry.pieces[0].len = 5));
+        assert!(is_refused(|entry| entry.data[0].hash = "../../x".into()));
+        assert!(is_refused(|entry| entry.chunks = vec![(0, hash())]), "that is of format 1");
+    }
+
+    /// S-231: a backup of the first format is read as what it is.
+    #[test]
+    fn s_231_a_manifest_of_format_1_is_read() {
+        let size = 2 * CHUNK_BYTES + 5;
+        let mut old = manifest(b"d/x");
+        old.header.format = 1;
+        let entry = &mut old.entries[2];
+        let numbered = vec![(0, "ab".repeat(32)), (2, "cd".repeat(32))];
+        (entry.size, entry.chunks) = (size, numbered);
+        (entry.data, entry.pieces) = (Vec::new(), Vec::new());
+        let content = read(&text(&old)).unwrap().entries[2].content();
+        let chunk = |hash: &str, len| Chunk { hash: hash.repeat(32), len, form: Form::Raw };
+        let expected = Content {
+            chunks: vec![chunk("ab", CHUNK_BYTES), chunk("cd", 5)],
+            pieces: vec![
+                Piece { offset: 0, len: CHUNK_BYTES, chunk: 0, at: 0 },
+                Piece { offset: 2 * CHUNK_BYTES, len: 5, chunk: 1, at: 0 },
+            ],
+        };
+        assert_eq!(content, expected, "S-231");
     }
 }

@@ -8,6 +8,7 @@ use serde::Serialize;
 use crate::CHUNK_BYTES;
 use crate::error::{Error, ErrorKind, Result};
 use crate::manifest::{Header, Manifest};
+use crate::pieces::{Chunk, Form, Piece};
 use crate::store::{self, Access, CLAIMS, MARK, Store};
 
 const MARK_TEXT: &[u8] = b"format 1\n";
@@ -15,6 +16,10 @@ const CHUNKS: &str = "chunks";
 const MANIFESTS: &str = "manifests";
 /// How no name of a backup ends: that of a file that is being written does.
 const PARTIAL: &str = ".partial";
+/// How the names of chunks end that are compressed.
+const ZSTD: &str = ".zst";
+/// What compression has to save of a chunk, at least: one part of so many.
+const SAVED_PART_MIN: usize = 32;
 
 /// An open repository.
 pub struct Repository {
@@ -32,6 +37,30 @@ pub struct Verified {
     pub faults: Vec<String>,
 }
 
+/// A backup in a few words.
+#[derive(Debug, Serialize)]
+pub struct Summary {
+    /// What it is of.
+    #[serde(flatten)]
+    pub header: Header,
+    /// Names in it.
+    pub entries: usize,
+    /// Bytes of its files.
+    pub bytes: u64,
+    /// Chunks that it needs.
+    pub chunks: usize,
+}
+
+impl From<Manifest> for Summary {
+    fn from(manifest: Manifest) -> Self {
+        let chunks: HashSet<&Chunk> =
+            manifest.entries.iter().flat_map(|entry| &entry.data).collect();
+        let chunks = chunks.len();
+        let bytes = manifest.entries.iter().map(|entry| entry.size).sum();
+        Self { entries: manifest.entries.len(), bytes, chunks, header: manifest.header }
+    }
+}
+
 /// What became free.
 #[derive(Debug, Default, Serialize)]
 pub struct Pruned {
@@ -43,9 +72,34 @@ pub struct Pruned {
     pub bytes: u64,
 }
 
-fn chunk(hash: &str) -> String {
+/// A chunk that was stored, or was there.
+pub struct Stored {
+    /// The chunk.
+    pub chunk: Chunk,
+    /// The bytes that were written; `None` where it was there.
+    pub written: Option<u64>,
+}
+
+impl Pruned {
+    fn of(names: &[String], unneeded: &[(String, u64)]) -> Self {
+        let bytes = unneeded.iter().map(|(_, bytes)| bytes).sum();
+        Self { backups: names.to_vec(), chunks: unneeded.len(), bytes }
+    }
+}
+
+fn chunk(hash: &str, form: Form) -> String {
     debug_assert_eq!(hash.len(), blake3::OUT_LEN * 2, "a chunk is named by its hash: {hash}");
-    format!("{CHUNKS}/{}/{hash}", &hash[..2])
+    let ending = match form {
+        Form::Raw => "",
+        Form::Zstd => ZSTD,
+    };
+    format!("{CHUNKS}/{}/{hash}{ending}", &hash[..2])
+}
+
+/// Returns a frame of zstd, unless it saves too little to be worth it.
+fn compressed(bytes: &[u8], level: i32) -> Option<Vec<u8>> {
+    let frame = zstd::bulk::compress(bytes, level).ok()?;
+    (frame.len() + bytes.len() / SAVED_PART_MIN <= bytes.len()).then_some(frame)
 }
 
 fn manifest(name: &str) -> String {
@@ -107,11 +161,11 @@ impl Repository {
         Ok(Self { store })
     }
 
-    /// Stores a chunk unless it is there; returns its hash, and whether it had to.
-    pub fn store(&self, bytes: &[u8]) -> Result<(String, bool)> {
+    /// Stores a chunk unless it is there, compressed where a level of zstd is given and it helps.
+    pub fn store(&self, bytes: &[u8], level: Option<i32>) -> Result<Stored> {
         debug_assert!(
-            bytes.len() as u64 <= CHUNK_BYTES,
-            "a file is cut into chunks of {CHUNK_BYTES} bytes: {}",
+            (1..=CHUNK_BYTES).contains(&(bytes.len() as u64)),
+            "a file is cut into chunks of at most {CHUNK_BYTES} bytes: {}",
             bytes.len()
         );
         debug_assert!(
@@ -119,48 +173,69 @@ impl Repository {
             "zeros are a hole of their file and have no chunk"
         );
         let hash = blake3::hash(bytes).to_hex().to_string();
-        let key = chunk(&hash);
-        if self.store.size(&key)? == Some(bytes.len() as u64) {
-            return Ok((hash, false));
+        let made = |form| Chunk { hash: hash.clone(), len: bytes.len() as u64, form };
+        for form in [Form::Zstd, Form::Raw] {
+            if self.holds(&made(form))? {
+                return Ok(Stored { chunk: made(form), written: None });
+            }
         }
-        self.store.write(&key, bytes.to_vec())?;
-        Ok((hash, true))
+        let (form, value) = match level.and_then(|level| compressed(bytes, level)) {
+            Some(frame) => (Form::Zstd, frame),
+            None => (Form::Raw, bytes.to_vec()),
+        };
+        let written = Some(value.len() as u64);
+        self.store.write(&chunk(&hash, form), value)?;
+        Ok(Stored { chunk: made(form), written })
     }
 
     /// Returns whether a chunk is there; what is in it is not looked at.
-    pub fn holds(&self, hash: &str) -> Result<bool> {
-        Ok(self.store.size(&chunk(hash))?.is_some())
+    pub fn holds(&self, wanted: &Chunk) -> Result<bool> {
+        let size = self.store.size(&chunk(&wanted.hash, wanted.form))?;
+        Ok(size.is_some_and(|size| wanted.form == Form::Zstd || size == wanted.len))
     }
 
     /// Reads chunks in order, and compares each with its hash.
     pub fn load<'a>(
         &'a self,
-        hashes: impl Iterator<Item = &'a str> + Clone + 'a,
+        chunks: impl Iterator<Item = &'a Chunk> + Clone + 'a,
     ) -> impl Iterator<Item = Result<Vec<u8>>> + 'a {
-        let values = self.store.values(Box::new(hashes.clone().map(chunk)), CHUNK_BYTES);
-        values.zip(hashes).map(|(value, hash)| self.checked(value?, hash))
+        let keys = chunks.clone().map(|wanted| chunk(&wanted.hash, wanted.form));
+        let values = self.store.values(Box::new(keys), CHUNK_BYTES);
+        values.zip(chunks).map(|(value, wanted)| self.checked(value?, wanted))
     }
 
-    fn checked(&self, value: Option<Vec<u8>>, hash: &str) -> Result<Vec<u8>> {
-        let shown = || self.store.shown(&chunk(hash));
-        match value {
-            None => Err(Error::new(
+    /// Returns the content of a chunk, which is as long as is said of it and has its hash.
+    fn checked(&self, value: Option<Vec<u8>>, wanted: &Chunk) -> Result<Vec<u8>> {
+        let shown = || self.store.shown(&chunk(&wanted.hash, wanted.form));
+        let Some(value) = value else {
+            return Err(Error::new(
                 ErrorKind::Corrupt,
                 format!("{} is missing: back up again, in full, or use another backup", shown()),
-            )),
-            Some(bytes) if blake3::hash(&bytes).to_hex().as_str() == hash => Ok(bytes),
-            Some(_) => Err(Error::new(
+            ));
+        };
+        let content = match wanted.form {
+            Form::Raw => Some(value),
+            // No more is made of it than the chunk may have.
+            Form::Zstd => zstd::bulk::decompress(&value, wanted.len as usize).ok(),
+        };
+        let is_it = |content: &Vec<u8>| {
+            content.len() as u64 == wanted.len
+                && blake3::hash(content).to_hex().as_str() == wanted.hash
+        };
+        content.filter(is_it).ok_or_else(|| {
+            Error::new(
                 ErrorKind::Corrupt,
                 format!(
                     "{} does not hold what its name says: remove it and back up again, in full",
                     shown()
                 ),
-            )),
-        }
+            )
+        })
     }
 
     /// Adds a backup: from here on it is there.
-    pub fn add(&self, backup: &Manifest) -> Result<()> {
+    /// Returns the bytes of its manifest.
+    pub fn add(&self, backup: &Manifest) -> Result<u64> {
         debug_assert!(
             backup.is_readable(),
             "a backup that is added can be read: '{}'",
@@ -174,8 +249,10 @@ impl Repository {
         self.store.sync()?;
         self.store.still_claimed()?;
         self.need_free(&backup.header.name)?;
+        let len = text.len() as u64;
         self.store.write(&manifest(&backup.header.name), text)?;
-        self.store.sync()
+        self.store.sync()?;
+        Ok(len)
     }
 
     /// Refuses a name that cannot be one, or is taken.
@@ -251,17 +328,23 @@ impl Repository {
 
     /// Returns what the backups are of, oldest checkpoint first, and a sentence for each whose
     /// manifest is damaged.
-    pub fn headers(&self) -> Result<(Vec<Header>, Vec<String>)> {
-        let (mut headers, mut damaged) = (Vec::new(), self.nameless()?);
+    pub fn summaries(&self) -> Result<(Vec<Summary>, Vec<String>)> {
+        let (mut found, mut damaged) = (Vec::new(), self.nameless()?);
         for backup in self.backups(&self.names()?) {
             match backup {
-                Ok(manifest) => headers.push(manifest.header),
+                Ok(manifest) => found.push(Summary::from(manifest)),
                 Err(failure) if failure.kind == ErrorKind::Corrupt => damaged.push(failure.message),
                 Err(failure) => return Err(failure),
             }
         }
-        headers.sort_by_key(|header| (header.created, header.epoch));
-        Ok((headers, damaged))
+        found.sort_by_key(|backup| (backup.header.created, backup.header.epoch));
+        Ok((found, damaged))
+    }
+
+    /// As [`summaries`](Self::summaries), what the backups are of alone.
+    pub fn headers(&self) -> Result<(Vec<Header>, Vec<String>)> {
+        let (found, damaged) = self.summaries()?;
+        Ok((found.into_iter().map(|backup| backup.header).collect(), damaged))
     }
 
     /// Reads everything that a backup, or all of them, need.
@@ -280,20 +363,21 @@ impl Repository {
                 Err(failure) => return Err(failure),
             };
             let all = manifest.entries.iter().flat_map(|entry| {
-                entry.chunks.iter().map(move |(number, hash)| (entry, *number, hash))
+                let at = |pieces: Vec<Piece>| pieces.first().map_or(0, |piece| piece.offset);
+                let offsets = entry.content().by_chunk().into_iter().map(at);
+                entry.data.iter().zip(offsets).map(move |(wanted, at)| (entry, at, wanted))
             });
-            let new: Vec<_> = all.filter(|(.., hash)| seen.insert((*hash).clone())).collect();
-            for (bytes, (entry, number, _)) in
-                self.load(new.iter().map(|(.., hash)| hash.as_str())).zip(&new)
+            let new: Vec<_> = all.filter(|(.., wanted)| seen.insert((*wanted).clone())).collect();
+            for (bytes, (entry, offset, _)) in
+                self.load(new.iter().map(|(.., wanted)| *wanted)).zip(&new)
             {
                 match bytes {
                     Ok(bytes) => progress(bytes.len() as u64),
                     Err(failure) if failure.kind == ErrorKind::Corrupt => {
                         let path = entry.path.path();
                         verified.faults.push(format!(
-                            "backup '{name}', {}, byte {}: {}",
+                            "backup '{name}', {}, byte {offset}: {}",
                             path.display(),
-                            number * CHUNK_BYTES,
                             failure.message
                         ));
                     }
@@ -305,39 +389,42 @@ impl Repository {
         Ok(verified)
     }
 
-    /// Removes backups, and the chunks that no other one needs. A crash leaves chunks too many at
-    /// most.
-    pub fn prune(&self, names: &[String]) -> Result<Pruned> {
+    /// Returns what removing backups would free: the keys of chunks that no other one needs, and
+    /// their bytes.
+    fn unneeded(&self, names: &[String]) -> Result<Vec<(String, u64)>> {
         let known = self.names()?;
         // What cannot be read can be removed all the same; what does not exist cannot.
         if let Some(unknown) = names.iter().find(|name| !known.contains(name)) {
             return Err(self.no_backup(unknown));
         }
-        // Read before anything is removed: a backup that cannot be read may need any chunk.
+        // A backup that cannot be read may need any chunk.
         if let Some(nameless) = self.nameless()?.into_iter().next() {
             return Err(Error::new(ErrorKind::Corrupt, nameless));
         }
         let mut needed = HashSet::new();
         let kept: Vec<String> = known.into_iter().filter(|name| !names.contains(name)).collect();
         for backup in self.backups(&kept) {
-            needed.extend(
-                backup?.entries.into_iter().flat_map(|entry| entry.chunks).map(|(_, hash)| hash),
-            );
+            let chunks = backup?.entries.into_iter().flat_map(|entry| entry.data);
+            needed.extend(chunks.map(|needed| chunk(&needed.hash, needed.form)));
         }
+        let listed = self.store.list(CHUNKS)?;
+        Ok(listed.into_iter().filter(|(key, _)| !needed.contains(key)).collect())
+    }
+
+    /// Tells what [`prune`](Self::prune) would free, and removes nothing.
+    pub fn would_prune(&self, names: &[String]) -> Result<Pruned> {
+        Ok(Pruned::of(names, &self.unneeded(names)?))
+    }
+
+    /// Removes backups, and the chunks that no other one needs. A crash leaves chunks too many at
+    /// most.
+    pub fn prune(&self, names: &[String]) -> Result<Pruned> {
+        // Everything is read before anything is removed.
+        let unneeded = self.unneeded(names)?;
         self.remove(&names.iter().map(|name| manifest(name)).collect::<Vec<_>>())?;
         self.store.remove_partial()?;
-        let unneeded: Vec<(String, u64)> = self
-            .store
-            .list(CHUNKS)?
-            .into_iter()
-            .filter(|(key, _)| !needed.contains(last_part(key)))
-            .collect();
         self.remove(&unneeded.iter().map(|(key, _)| key.clone()).collect::<Vec<_>>())?;
-        Ok(Pruned {
-            backups: names.to_vec(),
-            chunks: unneeded.len(),
-            bytes: unneeded.iter().map(|(_, bytes)| bytes).sum(),
-        })
+        Ok(Pruned::of(names, &unneeded))
     }
 
     /// Removes keys for good: a manifest that a power cut brought back would name chunks that are

@@ -10,7 +10,6 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{AtFlags, CWD, FileType, Mode, Timespec, Timestamps, XattrFlags};
 use serde::Serialize;
 
-use crate::CHUNK_BYTES;
 use crate::error::{Error, ErrorKind, Result};
 use crate::manifest::{Entry, Kind, Manifest};
 use crate::repository::Repository;
@@ -86,9 +85,7 @@ pub fn restore(
     // The very chunks that are filled in below, in the same order.
     let files =
         manifest.entries.iter().filter(|entry| entry.kind == Kind::File && entry.link.is_none());
-    let chunks = Box::new(
-        repository.load(files.flat_map(|entry| entry.chunks.iter().map(|(_, hash)| hash.as_str()))),
-    );
+    let chunks = Box::new(repository.load(files.flat_map(|entry| &entry.data)));
     let mut work = Work { chunks, on_mount, left_out: LeftOut::default() };
     let mut done_bytes = 0;
     for entry in &manifest.entries {
@@ -112,6 +109,23 @@ pub fn restore(
     let warnings = if on_mount { Vec::new() } else { torn::warnings(manifest, &dir) };
     let (entries, left_out) = (manifest.entries.len(), work.left_out.sentences());
     Ok(Restored { path: dir, entries, bytes, left_out, warnings })
+}
+
+/// Writes all but zeros, which are left as holes.
+fn write_data(file: &File, bytes: &[u8], offset: u64) -> io::Result<()> {
+    let is_hole = |from: usize| {
+        bytes[from..(from + HOLE_BYTES).min(bytes.len())].iter().all(|byte| *byte == 0)
+    };
+    let mut at = 0;
+    while at < bytes.len() {
+        let mut end = at;
+        while end < bytes.len() && !is_hole(end) {
+            end += HOLE_BYTES;
+        }
+        file.write_all_at(&bytes[at..end.min(bytes.len())], offset + at as u64)?;
+        at = end.max(at) + if end < bytes.len() { HOLE_BYTES } else { 0 };
+    }
+    Ok(())
 }
 
 /// Names the file and the byte of which data is missing or damaged.
@@ -201,39 +215,17 @@ impl Work<'_> {
         let file =
             File::options().write(true).create_new(true).mode(0o600).open(path).map_err(explain)?;
         self.mark(entry, path);
-        for (number, _) in &entry.chunks {
-            let start = number * CHUNK_BYTES;
-            debug_assert!(
-                start < entry.size,
-                "a manifest that was read has no chunk behind its file: {start} of {}",
-                entry.size
-            );
+        for pieces in entry.content().by_chunk() {
+            let start = pieces.first().map_or(0, |piece| piece.offset);
             let bytes = self
                 .chunks
                 .next()
                 .expect("one comes for each")
                 .map_err(|error| in_file(error, path, start))?;
-            if start + bytes.len() as u64 > entry.size {
-                return Err(Error::new(
-                    ErrorKind::Corrupt,
-                    format!(
-                        "{}: a chunk reaches behind the end: use another backup",
-                        path.display()
-                    ),
-                ));
-            }
-            let mut at = 0;
-            while at < bytes.len() {
-                let is_hole = |from: usize| {
-                    bytes[from..(from + HOLE_BYTES).min(bytes.len())].iter().all(|byte| *byte == 0)
-                };
-                let mut end = at;
-                while end < bytes.len() && !is_hole(end) {
-                    end += HOLE_BYTES;
-                }
-                file.write_all_at(&bytes[at..end.min(bytes.len())], start + at as u64)
-                    .map_err(explain)?;
-                at = end.max(at) + if end < bytes.len() { HOLE_BYTES } else { 0 };
+            for piece in pieces {
+                // What was loaded is as long as the manifest says, and the piece lies in that.
+                let bytes = &bytes[piece.at as usize..(piece.at + piece.len) as usize];
+                write_data(&file, bytes, piece.offset).map_err(explain)?;
             }
         }
         file.set_len(entry.size).map_err(explain)

@@ -89,12 +89,16 @@ pub struct Restored {
 }
 
 impl Backups {
-    /// Makes one with chunks in it; returns their names, too.
+    /// Makes one with chunks in it, each compressed at a level of zstd or as it is; returns their
+    /// hashes, too.
     #[must_use]
-    pub fn new(dir: &Path, chunks: &[&[u8]]) -> (Self, Vec<String>) {
+    pub fn new(dir: &Path, chunks: &[(&[u8], Option<i32>)]) -> (Self, Vec<String>) {
         let told = "a new directory can be made and filled";
         let repository = Repository::create(dir.as_os_str()).expect(told);
-        let names = chunks.iter().map(|chunk| repository.store(chunk).expect(told).0).collect();
+        let names = chunks
+            .iter()
+            .map(|(chunk, level)| repository.store(chunk, *level).expect(told).chunk.hash)
+            .collect();
         (Self { dir: dir.to_owned(), repository }, names)
     }
 

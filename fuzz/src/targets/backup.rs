@@ -11,8 +11,9 @@ use std::path::Path;
 use bedplate_cli::forge::Backups;
 use tempfile::TempDir;
 
-/// A directory of backups with chunks that stand in an input as `$0` to `$2`: a whole one, a short
-/// one, and a damaged one.
+/// A directory of backups with chunks that stand in an input as `$0` to `$5`: a whole one, a short
+/// one, and a damaged one, as they are; a whole one of 4096 bytes, one of 512 whose file holds the
+/// frame of that, and one whose file is no frame, compressed.
 struct Ground {
     dir: TempDir,
     backups: Backups,
@@ -23,10 +24,25 @@ fn ground() -> Ground {
     let dir = directory();
     let mut whole = vec![7; 1 << 20];
     whole[4096..90_000].fill(0);
-    let (backups, names) =
-        Backups::new(&dir.path().join("backups"), &[&whole, b"short", b"damaged"]);
-    let damaged = dir.path().join("backups/chunks").join(&names[2][..2]).join(&names[2]);
-    fs::write(damaged, b"changed").expect("it is there");
+    let (backups, names) = Backups::new(
+        &dir.path().join("backups"),
+        &[
+            (&whole, None),
+            (b"short", None),
+            (b"damaged", None),
+            (&[1; 4096], Some(3)),
+            (&[2; 512], Some(3)),
+            (&[3; 512], Some(3)),
+        ],
+    );
+    let chunks = dir.path().join("backups/chunks");
+    let file = |index: usize, ending: &str| {
+        let name: &String = &names[index];
+        chunks.join(&name[..2]).join(format!("{name}{ending}"))
+    };
+    fs::write(file(2, ""), b"changed").expect("it is there");
+    fs::copy(file(3, ".zst"), file(4, ".zst")).expect("both are there");
+    fs::write(file(5, ".zst"), b"no frame").expect("it is there");
     Ground { dir, backups, names }
 }
 

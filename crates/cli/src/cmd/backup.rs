@@ -1,4 +1,4 @@
-//! `bedplate backup create|list|verify|delete`
+//! `bedplate backup create|list|show|verify|delete|prune`
 
 use std::ffi::{OsStr, OsString};
 use std::fmt;
@@ -6,7 +6,9 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use bedplate::{DifferenceKind, FileKind, Timestamp, format_size, format_time};
-use bedplate_backup::{Access, Changed, Created, Header, Pruned, Repository, Source, Verified};
+use bedplate_backup::{
+    Access, Changed, Created, Header, Pruned, Repository, Retention, Source, Summary, Verified,
+};
 use clap::{Args, Subcommand};
 use serde::Serialize;
 
@@ -54,11 +56,22 @@ enum Action {
         /// Read everything, whatever earlier backups hold
         #[arg(long)]
         full: bool,
+        /// Compress data with zstd at this level, 1 to 19, or store it as it is: 'none'. Data that
+        /// does not become smaller is stored as it is at any level
+        #[arg(long, value_name = "LEVEL", default_value = "3", value_parser = level)]
+        compress: Level,
     },
     /// List the backups
     List {
         /// The directory or bucket of backups
         repository: OsString,
+    },
+    /// Tell what a backup holds, and what deleting it would free
+    Show {
+        /// The directory or bucket of backups
+        repository: OsString,
+        /// The backup
+        name: String,
     },
     /// Read backups, and compare all data with its hashes
     Verify {
@@ -74,19 +87,117 @@ enum Action {
         /// The backups; without any: only data that none needs
         names: Vec<String>,
     },
+    /// Delete the backups that no rule keeps, and the data that no other one needs
+    ///
+    /// A backup is kept if any of the rules keeps it. Days, weeks (from Monday) and months are
+    /// those in which a checkpoint was made, by UTC; ones without a backup do not count. Backups of
+    /// different volumes count apart.
+    #[command(group(clap::ArgGroup::new("rules").required(true).multiple(true)))]
+    Prune {
+        /// The directory or bucket of backups
+        repository: OsString,
+        #[command(flatten)]
+        keep: Keep,
+        /// Tell what would be deleted, and delete nothing
+        #[arg(long)]
+        dry_run: bool,
+    },
+}
+
+/// The rules of retention.
+#[derive(Debug, Args)]
+struct Keep {
+    /// Keep the newest N
+    #[arg(long, value_name = "N", group = "rules", value_parser = clap::value_parser!(u32).range(1..))]
+    keep_last: Option<u32>,
+    /// Keep the newest of each of the newest N days
+    #[arg(long, value_name = "N", group = "rules", value_parser = clap::value_parser!(u32).range(1..))]
+    keep_daily: Option<u32>,
+    /// Keep the newest of each of the newest N weeks
+    #[arg(long, value_name = "N", group = "rules", value_parser = clap::value_parser!(u32).range(1..))]
+    keep_weekly: Option<u32>,
+    /// Keep the newest of each of the newest N months
+    #[arg(long, value_name = "N", group = "rules", value_parser = clap::value_parser!(u32).range(1..))]
+    keep_monthly: Option<u32>,
+}
+
+/// A level of zstd; `None` stores data as it is.
+#[derive(Debug, Clone, Copy)]
+struct Level(Option<i32>);
+
+fn level(text: &str) -> std::result::Result<Level, String> {
+    match text {
+        "none" => Ok(Level(None)),
+        _ => match text.parse() {
+            Ok(level @ 1..=19) => Ok(Level(Some(level))),
+            _ => Err("write a level from 1 to 19, or none".to_owned()),
+        },
+    }
 }
 
 pub fn run(arguments: &Arguments, output: &Output) -> Result<()> {
     match &arguments.action {
-        Action::Create { dir, checkpoint, repository, name, full } => {
-            create(dir, checkpoint, repository, name.as_deref(), *full, output)
+        Action::Create { dir, checkpoint, repository, name, full, compress } => {
+            let how = How { name: name.as_deref(), full: *full, level: compress.0 };
+            create(dir, checkpoint, repository, &how, output)
         }
         Action::List { repository } => list(repository, output),
         Action::Verify { repository, name } => verify(repository, name.as_deref(), output),
         Action::Delete { repository, names } => {
             output.show(&Shown(Repository::open(repository, Access::Remove)?.prune(names)?))
         }
+        Action::Show { repository, name } => show_one(repository, name, output),
+        Action::Prune { repository, keep, dry_run } => prune(repository, keep, *dry_run, output),
     }
+}
+
+/// What a backup holds, and holds alone.
+#[derive(Serialize)]
+struct Whole {
+    #[serde(flatten)]
+    summary: Summary,
+    /// What deleting it would free.
+    alone_bytes: u64,
+}
+
+fn show_one(repository: &OsStr, name: &str, output: &Output) -> Result<()> {
+    let repository = Repository::open(repository, Access::Read)?;
+    let summary = Summary::from(repository.backup(name)?);
+    // What is there without any backup is freed by any deletion, and none of this one's.
+    let left = repository.would_prune(&[])?.bytes;
+    let alone_bytes = repository.would_prune(&[name.to_owned()])?.bytes.saturating_sub(left);
+    output.show(&Whole { summary, alone_bytes })
+}
+
+/// What a rule deleted, or would have.
+#[derive(Serialize)]
+struct Retained {
+    #[serde(flatten)]
+    pruned: Pruned,
+    kept: usize,
+    dry_run: bool,
+}
+
+fn prune(repository: &OsStr, keep: &Keep, dry_run: bool, output: &Output) -> Result<()> {
+    let access = if dry_run { Access::Read } else { Access::Remove };
+    let repository = Repository::open(repository, access)?;
+    let (headers, damaged) = repository.headers()?;
+    if let Some(damaged) = damaged.into_iter().next() {
+        let what = format!("nothing is deleted while a backup cannot be read: {damaged}");
+        return Err(Failure::new("corrupt", what));
+    }
+    let count = |rule: Option<u32>| rule.unwrap_or(0) as usize;
+    let rule = Retention {
+        last: count(keep.keep_last),
+        daily: count(keep.keep_daily),
+        weekly: count(keep.keep_weekly),
+        monthly: count(keep.keep_monthly),
+    };
+    let expired = rule.expired(&headers);
+    let kept = headers.len() - expired.len();
+    let pruned =
+        if dry_run { repository.would_prune(&expired) } else { repository.prune(&expired) }?;
+    output.show(&Retained { pruned, kept, dry_run })
 }
 
 fn list(repository: &OsStr, output: &Output) -> Result<()> {
@@ -95,7 +206,7 @@ fn list(repository: &OsStr, output: &Output) -> Result<()> {
 
 /// Looks at all backups.
 pub fn listing(repository: &Repository) -> Result<Listing> {
-    let (backups, damaged) = repository.headers()?;
+    let (backups, damaged) = repository.summaries()?;
     Ok(Listing { backups, damaged })
 }
 
@@ -117,12 +228,18 @@ fn base_of(
     headers.into_iter().filter(fits).max_by_key(|old| old.epoch)
 }
 
+/// How a backup is made.
+struct How<'a> {
+    name: Option<&'a str>,
+    full: bool,
+    level: Option<i32>,
+}
+
 fn create(
     dir: &Path,
     checkpoint: &OsString,
     repository: &OsStr,
-    name: Option<&str>,
-    full: bool,
+    how: &How<'_>,
     output: &Output,
 ) -> Result<()> {
     let mount = live::require_mount(dir)?;
@@ -135,7 +252,7 @@ fn create(
     let checkpoints = show::all(&reach, output)?;
     let found = show::find(&checkpoints, checkpoint)?;
     let repository = Repository::create(repository)?;
-    let name = name.map_or_else(|| checkpoint.to_string_lossy().into_owned(), str::to_owned);
+    let name = how.name.map_or_else(|| checkpoint.to_string_lossy().into_owned(), str::to_owned);
     repository.need_free(&name)?;
     let bytes = checkpoint.as_bytes().to_vec();
     let mut header = Header {
@@ -147,8 +264,11 @@ fn create(
         created: found.created,
         base: None,
     };
-    let old =
-        if full { None } else { base_of(repository.headers()?.0, &header, found, &checkpoints) };
+    let old = if how.full {
+        None
+    } else {
+        base_of(repository.headers()?.0, &header, found, &checkpoints)
+    };
     let base = match old {
         None => None,
         Some(old) => since(&reach, &old, bytes, output)?.map(|changed| (old, changed)),
@@ -157,7 +277,7 @@ fn create(
     let base = base
         .map(|(old, changed)| repository.backup(&old.name).map(|old| (old, changed)))
         .transpose()?;
-    let source = Source { dir: shown, header, base };
+    let source = Source { dir: shown, header, base, level: how.level };
     let mut progress =
         progress::Bytes::new(output, format!("backing up {}", source.header.name), 0);
     let created =
@@ -209,7 +329,7 @@ fn verify(repository: &OsStr, name: Option<&str>, output: &Output) -> Result<()>
 /// What a directory of backups holds.
 #[derive(Serialize)]
 pub struct Listing {
-    backups: Vec<Header>,
+    backups: Vec<Summary>,
     /// One sentence for each that cannot be read.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     damaged: Vec<String>,
@@ -220,28 +340,70 @@ impl fmt::Display for Listing {
         if self.backups.is_empty() && self.damaged.is_empty() {
             return f.write_str("no backups");
         }
-        for Header { name, created, volume, base, .. } in &self.backups {
-            let base =
-                base.as_ref().map_or_else(|| "in full".to_owned(), |base| format!("since {base}"));
-            writeln!(
-                f,
-                "{}: {}, of volume {volume}, {base}",
-                name.escape_debug(),
-                format_time(Timestamp(*created))
-            )?;
-        }
+        self.backups.iter().try_for_each(|backup| writeln!(f, "{}", Line(backup)))?;
         self.damaged.iter().try_for_each(|what| writeln!(f, "damaged: {what}"))
+    }
+}
+
+/// A backup in one line.
+struct Line<'a>(&'a Summary);
+
+impl fmt::Display for Line<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Summary { header, entries, bytes, .. } = self.0;
+        let Header { name, created, volume, base, .. } = header;
+        let base =
+            base.as_ref().map_or_else(|| "in full".to_owned(), |base| format!("since {base}"));
+        write!(
+            f,
+            "{}: {} UTC, {}, {}, of volume {volume}, {base}",
+            name.escape_debug(),
+            format_time(Timestamp(*created)),
+            text::count(*entries as u64, "name"),
+            format_size(*bytes),
+        )
+    }
+}
+
+impl fmt::Display for Whole {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "{}", Line(&self.summary))?;
+        write!(
+            f,
+            "{}; deleting it would free {}",
+            text::count(self.summary.chunks as u64, "chunk"),
+            format_size(self.alone_bytes)
+        )
+    }
+}
+
+impl fmt::Display for Retained {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { pruned, kept, dry_run } = self;
+        let (deleted, freed) =
+            if *dry_run { ("would be deleted", "would be freed") } else { ("deleted", "freed") };
+        pruned
+            .backups
+            .iter()
+            .try_for_each(|name| writeln!(f, "{deleted}: {}", name.escape_debug()))?;
+        write!(
+            f,
+            "{} kept, {} {deleted}, {} {freed}",
+            text::count(*kept as u64, "backup"),
+            pruned.backups.len(),
+            format_size(pruned.bytes)
+        )
     }
 }
 
 impl fmt::Display for Shown<Created> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Created { name, base, entries, bytes, read_bytes, stored_bytes } = &self.0;
+        let Created { name, base, entries, bytes, read_bytes, written_bytes, .. } = &self.0;
         write!(f, "{}: {entries} names, {} of data", name.escape_debug(), format_size(*bytes))?;
         if let Some(base) = base {
             write!(f, ", since {}", base.escape_debug())?;
         }
-        write!(f, ": {} read, {} stored", format_size(*read_bytes), format_size(*stored_bytes))
+        write!(f, ": {} read, {} stored", format_size(*read_bytes), format_size(*written_bytes))
     }
 }
 

@@ -23,11 +23,17 @@ pub struct Arguments {
     name: String,
     /// Where to: an empty directory, or none yet
     dir: PathBuf,
+    /// Restore this path of the volume alone: of a directory what is in it, of a file the file
+    #[arg(long, value_name = "PATH")]
+    path: Option<PathBuf>,
 }
 
 pub fn run(arguments: &Arguments, output: &Output) -> Result<()> {
     let repository = Repository::open(&arguments.repository, Access::Read)?;
-    let manifest = repository.backup(&arguments.name)?;
+    let mut manifest = repository.backup(&arguments.name)?;
+    if let Some(path) = &arguments.path {
+        manifest = manifest.only(path)?;
+    }
     let target =
         Target::prepare(&arguments.dir, |dir| Ok::<_, Failure>(mount::above(dir)?.is_some()))?;
     let mut progress = progress::Bytes::new(output, format!("restoring {}", arguments.name), 0);

@@ -127,7 +127,7 @@ fn s_78_backups_restore_what_checkpoints_show() {
         .json();
     assert_eq!(
         (changed["base"].as_str(), changed["read_bytes"].as_u64()),
-        (Some("one"), Some((1 << 20) + 3)),
+        (Some("one"), Some(4096 + 3)),
         "{changed}"
     );
     // As if it had been interrupted before its end: the data is there already.
@@ -138,8 +138,8 @@ fn s_78_backups_restore_what_checkpoints_show() {
             .json();
     assert_eq!(
         (again["base"].as_str(), again["stored_bytes"].as_u64()),
-        (None, Some(0)),
-        "{again}"
+        (None, Some(1 << 20)),
+        "the chunk with the change, which was packed before: {again}"
     );
     bedplate(["backup", "list", text(&repository)]).succeeds().says("two: ");
     bedplate(["backup", "verify", text(&repository)]).succeeds().says("2 backups");
@@ -251,7 +251,7 @@ fn s_79_damage_of_a_backup_is_named() {
     assert_eq!(stored.len(), 3);
     let whole = fs::read(&stored[0]).unwrap();
     let mut damaged = whole.clone();
-    damaged[1000] ^= 1;
+    damaged[whole.len() / 2] ^= 1;
     fs::write(&stored[0], &damaged).unwrap();
     bedplate(["backup", "verify", text(&repository)]).fails(4, "table, byte ");
     bedplate(["restore", text(&repository), "one", text(&scratch.path("a"))])
@@ -494,7 +494,8 @@ fn s_78_an_interrupted_backup_goes_on() {
     let file = fs::File::create(&fill).unwrap();
     rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::empty(), 0, room).unwrap();
     drop(file);
-    bedplate(["backup", "create", text(&dir), "one", text(&repository)]).fails(1, "No space left");
+    bedplate(["backup", "create", text(&dir), "one", text(&repository), "--compress", "none"])
+        .fails(1, "No space left");
     bedplate(["backup", "list", text(&repository)]).succeeds().says("no backups");
     let stored = chunks(&repository).len() as u64;
     assert!(stored > 0 && stored < 12, "{stored} chunks");

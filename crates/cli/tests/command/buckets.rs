@@ -126,7 +126,7 @@ fn s_100_backups_in_a_bucket() {
     let made = to(&["--json", "backup", "create", text(&dir), "two", bucket]).succeeds().json();
     assert_eq!(
         (made["base"].as_str(), made["read_bytes"].as_u64(), made["stored_bytes"].as_u64()),
-        (Some("one"), Some(1 << 20), Some(1 << 20)),
+        (Some("one"), Some(4096), Some(4096)),
         "{made}"
     );
     to(&["backup", "list", bucket]).succeeds().says("two: ");
@@ -142,11 +142,11 @@ fn s_100_backups_in_a_bucket() {
     let pruned = to(&["--json", "backup", "delete", bucket, "one"]).succeeds().json();
     assert_eq!(
         (pruned["chunks"].as_u64(), pruned["bytes"].as_u64()),
-        (Some(1), Some(1 << 20)),
-        "{pruned}"
+        (Some(0), Some(0)),
+        "all but one page of what it had is needed by the other: {pruned}"
     );
     to(&["backup", "delete", bucket, "one"]).fails(1, "no backup 'one'");
-    to(&["backup", "verify", bucket]).succeeds().says("1 backup, 11 chunks");
+    to(&["backup", "verify", bucket]).succeeds().says("1 backup, 12 chunks");
     to(&["backup", "create", text(&dir), "one", "s3://none/x"]).fails(1, "there is no such bucket");
     to(&["backup", "create", text(&dir), "one", "s3://bucket/deep"])
         .fails(1, "something else than backups");
@@ -176,7 +176,7 @@ fn s_100_a_network_that_fails() {
     let bucket = "s3://bucket/pg";
     let to = |arguments: &[&str]| at(network.address(), arguments);
     network.set(Weather::Bad);
-    to(&["backup", "create", text(&dir), "one", bucket]).succeeds();
+    to(&["backup", "create", text(&dir), "one", bucket, "--compress", "none"]).succeeds();
     to(&["backup", "verify", bucket]).succeeds().says("1 backup, 11 chunks");
     to(&["restore", bucket, "one", text(&scratch.path("back"))]).succeeds();
     assert!(same(&dir.join(".checkpoints/one"), &scratch.path("back"), &["table", "small \u{e9}"]));
@@ -214,10 +214,8 @@ fn s_102_a_killed_backup_to_a_bucket() {
     let network = Network::to(server.address);
     let bucket = "s3://bucket/pg";
     network.set(Weather::StopsAfter(4 << 20));
-    let mut child = to(network.address(), &["backup", "create", text(&dir), "one", bucket])
-        .stderr(Stdio::null())
-        .spawn()
-        .unwrap();
+    let arguments = ["backup", "create", text(&dir), "one", bucket, "--compress", "none"];
+    let mut child = to(network.address(), &arguments).stderr(Stdio::null()).spawn().unwrap();
     network.wait_until_stopped();
     child.kill().unwrap();
     child.wait().unwrap();
