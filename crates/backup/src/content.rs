@@ -188,7 +188,7 @@ impl Reader<'_> {
         pack.filled += len;
         // Only the end of a file is no whole block, and nothing comes behind that.
         debug_assert!(
-            len as u64 % BLOCK_BYTES == 0 || to == self.size,
+            (len as u64).is_multiple_of(BLOCK_BYTES) || to == self.size,
             "{from}..{to} of {} is read in blocks",
             self.size
         );

@@ -18,6 +18,9 @@ pub struct Retention {
     pub monthly: usize,
 }
 
+/// Tells which period a time in nanoseconds lies in.
+type Period = fn(i64) -> i64;
+
 /// Returns the days since 1970 of a time in nanoseconds.
 fn day(created: i64) -> i64 {
     created.div_euclid(86_400_000_000_000)
@@ -50,7 +53,7 @@ impl Retention {
             let of: Vec<&Header> =
                 newest_first.iter().copied().filter(|backup| backup.volume == volume).collect();
             kept.extend(of.iter().take(self.last).map(|backup| &*backup.name));
-            let periods: [(usize, fn(i64) -> i64); 3] =
+            let periods: [(usize, Period); 3] =
                 [(self.daily, day), (self.weekly, week), (self.monthly, month)];
             for (count, period) in periods {
                 let mut seen = BTreeSet::new();
