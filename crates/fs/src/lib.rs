@@ -68,7 +68,10 @@ pub use engine::{
 pub use file::File;
 pub use filesystem::{FileSystem, FsInfo};
 pub use format::FormatReport;
-pub use lease::{LeaseClient, LeaseReport, LeaseWait, LeasedBy, LeasedInode};
+pub use lease::{
+    LeaseClient, LeaseCounts, LeaseProcess, LeaseReport, LeaseWait, LeasedBy, LeasedInode,
+    RefusedInode,
+};
 pub use namespace::split_mode_suffix;
 #[doc(hidden)]
 pub use options::{BetweenRecords, Limits};

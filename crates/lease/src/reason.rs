@@ -61,6 +61,27 @@ impl Reason {
         Self::ALL.into_iter().find(|reason| *reason as u32 == code)
     }
 
+    /// A word for reports.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Off => "off",
+            Self::User => "user",
+            Self::Mode => "mode",
+            Self::Suspended => "suspended",
+            Self::Untorn => "untorn",
+            Self::HeldBytes => "held-bytes",
+            Self::Volume => "volume",
+            Self::Kind => "kind",
+            Self::TooManyFiles => "too-many-files",
+            Self::TooManyClients => "too-many-clients",
+            Self::State => "state",
+            Self::Version => "version",
+            Self::Token => "token",
+            Self::Request => "request",
+            Self::Failed => "failed",
+        }
+    }
+
     /// Says the reason to people.
     pub fn sentence(self) -> &'static str {
         match self {

@@ -111,7 +111,7 @@ pub fn io(fd: Fd, direction: Direction, memory: Memory, offset: i64) -> Option<i
     let Visit { open, mount, slot } = &visit;
     let is_allowed = match direction {
         Direction::Read => open.may_read,
-        _ => open.may_write && !mount.is_read_only,
+        _ => open.may_write && !mount.is_read_only(),
     };
     let Ok(place) = u64::try_from(offset) else { return None };
     if !is_allowed {
@@ -122,7 +122,9 @@ pub fn io(fd: Fd, direction: Direction, memory: Memory, offset: i64) -> Option<i
         mount.slots.count_fallback(*slot, Fallback::Other);
         return None;
     }
-    let io = Io { direction, offset: place, len: memory.len() as u64 };
+    let asked = Io { direction, offset: place, len: memory.len() as u64 };
+    let around = sectors_around(&visit, asked, memory);
+    let io = around.unwrap_or(asked);
     let permit = match mount.reader.begin_io(&mount.slots, *slot, open.lease, io) {
         Ok(permit) => permit,
         Err(fallback) => return refused(fd, &visit, fallback),
@@ -131,7 +133,13 @@ pub fn io(fd: Fd, direction: Direction, memory: Memory, offset: i64) -> Option<i
         return visit.lost(fd);
     }
     let errno = sys::errno();
-    let done = transfer(&visit, direction, memory, permit.device_offset);
+    let done = match (around, memory) {
+        (Some(around), Memory::Buffer(buf, len)) => {
+            let skip = (place - around.offset) as usize;
+            part(&visit, buf, len, skip, around.len as usize, permit.device_offset)
+        }
+        _ => transfer(&visit, direction, memory, permit.device_offset),
+    };
     sys::set_errno(errno);
     // Errors too are the mount's to find and to report.
     if done != Some(memory.len() as isize) {
@@ -158,9 +166,45 @@ fn refused<T>(fd: Fd, visit: &Visit, fallback: Fallback) -> Option<T> {
     None
 }
 
+/// Returns the whole sectors around a read that is not aligned, where they are few enough to be
+/// read into memory of the thread's own. A write of part of a sector is the daemon's: another
+/// process may be writing the rest.
+#[inline]
+fn sectors_around(visit: &Visit, io: Io, memory: Memory) -> Option<Io> {
+    let mask = visit.mount.reader.geometry().alignment_bytes - 1;
+    let is_odd = (io.offset | io.len) & mask != 0 && io.len != 0;
+    if !is_odd || io.direction != Direction::Read || !matches!(memory, Memory::Buffer(..)) {
+        return None;
+    }
+    let start = io.offset & !mask;
+    let end = io.offset.checked_add(io.len)?.checked_add(mask)? & !mask;
+    let is_short = end - start <= thread::BOUNCE_BYTES as u64;
+    is_short.then_some(Io { offset: start, len: end - start, ..io })
+}
+
+/// Reads whole sectors, and copies the part that was asked for.
+fn part(
+    visit: &Visit,
+    buf: *mut c_void,
+    len: usize,
+    skip: usize,
+    sectors: usize,
+    at: u64,
+) -> Option<isize> {
+    let bounce = thread::bounce(visit.open.mount, visit.slot)?.cast::<c_void>();
+    let done = whole(visit.mount.device(), Direction::Read, bounce, sectors, at);
+    if done != sectors as isize {
+        return Some(-1);
+    }
+    // SAFETY: the caller's buffer of `len` bytes; `skip + len` is at most `sectors`, which the
+    // slot's memory has, and it is of this thread while the slot is set.
+    unsafe { std::ptr::copy_nonoverlapping(bounce.byte_add(skip).cast_const(), buf, len) };
+    Some(len as isize)
+}
+
 /// Moves the bytes; nothing where memory is not aligned and too long to be copied.
 fn transfer(visit: &Visit, direction: Direction, memory: Memory, at: u64) -> Option<isize> {
-    let (mount, device) = (visit.mount, visit.mount.device);
+    let (mount, device) = (visit.mount, visit.mount.device());
     match memory {
         Memory::Vector(parts, count, _) => {
             let number = match direction {
@@ -222,7 +266,7 @@ pub fn sync(fd: Fd) -> Option<isize> {
         return visit.lost(fd);
     }
     // SAFETY: takes a number only.
-    let done = unsafe { syscall!(libc::SYS_fdatasync, mount.device) };
+    let done = unsafe { syscall!(libc::SYS_fdatasync, mount.device()) };
     mount.slots.count_done(*slot, Direction::Sync);
     mount.slots.leave(*slot);
     if done == 0 {

@@ -1,8 +1,8 @@
 //! Mounts that this process is a client of: socket, device, shared memory.
 
 use std::cell::UnsafeCell;
-use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64};
 
 use bedplate_lease::wire::{ANSWER_BYTES, ATTACH_DESCRIPTORS, Answer, Offer, Place, Request};
 use bedplate_lease::{Lease, Reader, Reason, Slots};
@@ -28,14 +28,16 @@ pub struct Mount {
     /// Which file each thread does I/O on.
     pub slots: Slots<Shared>,
     /// For I/O: a description of this process's own.
-    pub device: Fd,
+    device: AtomicI32,
+    /// The one before it, which allowed only reads: a thread may still be using it. -1: none.
+    replaced: AtomicI32,
     /// Kept open for as long as this process is a client.
     claim: Fd,
     socket: Fd,
     /// What addresses of memory have to be multiples of.
     pub memory_alignment: u64,
     /// The description allows only reads.
-    pub is_read_only: bool,
+    is_read_only: AtomicBool,
     /// The kernel can compare descriptors.
     pub has_query: bool,
 }
@@ -80,8 +82,12 @@ pub fn forget_parents() {
         }
         // SAFETY: of the parent's epoch; a child begins with one thread, which holds the lock.
         if let Some(mount) = unsafe { (*seat.mount.get()).as_ref() } {
-            for fd in [mount.device, mount.claim, mount.socket] {
+            let replaced = mount.replaced.load(Relaxed);
+            for fd in [mount.device(), mount.claim, mount.socket] {
                 close_own(fd);
+            }
+            if replaced >= 0 {
+                close_own(replaced);
             }
         }
     }
@@ -190,11 +196,12 @@ fn assemble(
             number: offer.mount,
             reader,
             slots,
-            device,
+            device: AtomicI32::new(device),
+            replaced: AtomicI32::new(-1),
             claim: claim?,
             socket,
             memory_alignment: memory_alignment(device),
-            is_read_only,
+            is_read_only: AtomicBool::new(is_read_only),
             has_query: sys::is_same(device, device) == Some(true),
         })
     };
@@ -301,13 +308,44 @@ fn receive(socket: Fd) -> Option<(Answer, [Option<Fd>; ATTACH_DESCRIPTORS])> {
 }
 
 impl Mount {
+    /// Returns the description for I/O.
+    #[inline]
+    pub fn device(&self) -> Fd {
+        self.device.load(Relaxed)
+    }
+
+    /// Tells whether the description allows only reads.
+    #[inline]
+    pub fn is_read_only(&self) -> bool {
+        self.is_read_only.load(Acquire)
+    }
+
+    /// Takes a description that allows writing in place of one that allows only reads. The old one
+    /// stays open: another thread may be about to read from it.
+    fn widen(&self, _held: &Held, device: Fd) {
+        let kind = sys::stat(device).map_or(0, |stat| stat.st_mode & libc::S_IFMT);
+        let was = sys::stat(self.device()).map_or(0, |stat| stat.st_mode & libc::S_IFMT);
+        if !self.is_read_only() || kind == 0 || kind != was {
+            return sys::close(device);
+        }
+        if let Some(device) = move_up(device) {
+            self.replaced.store(self.device.swap(device, Relaxed), Relaxed);
+            self.is_read_only.store(false, Release);
+        }
+    }
+
     /// Asks the daemon for something and waits for its answer.
-    pub fn ask(&self, _held: &Held, request: &Request) -> Result<Answer, Reason> {
+    pub fn ask(&self, held: &Held, request: &Request) -> Result<Answer, Reason> {
         if !send(self.socket, request) {
             return Err(Reason::State);
         }
         let (answer, fds) = receive(self.socket).ok_or(Reason::State)?;
-        fds.into_iter().flatten().for_each(sys::close);
+        // As with the answer to an attach: the second one is for I/O.
+        let [claim, device, control, slots] = fds;
+        [claim, control, slots].into_iter().flatten().for_each(sys::close);
+        if let Some(device) = device {
+            self.widen(held, device);
+        }
         answer.done.map(|()| answer)
     }
 }

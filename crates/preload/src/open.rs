@@ -59,13 +59,19 @@ fn consider(fd: Fd, flags: i32, guard: Option<Fd>) {
     let stat = sys::stat(fd).filter(|stat| stat.st_mode & libc::S_IFMT == libc::S_IFREG);
     let stat = stat.filter(|stat| !is_foreign(stat.st_dev));
     let leased = stat.and_then(|stat| Some((stat, lock()?))).and_then(|(stat, held)| {
-        let found = known(&stat).or_else(|| asked(&held, fd, stat.st_dev));
+        let access = flags & libc::O_ACCMODE;
+        // The first file to be written gets the process a device that it may write.
+        let is_enough = |mount: &usize| {
+            access == libc::O_RDONLY || !mount::get(*mount).is_some_and(Mount::is_read_only)
+        };
+        let found = known(&stat)
+            .filter(|(mount, ..)| is_enough(mount))
+            .or_else(|| asked(&held, fd, stat.st_dev));
         let (mount, inode, lease) = found?;
         let guard = match guard {
             Some(guard) => guard,
             None => mount::copy_up(fd)?,
         };
-        let access = flags & libc::O_ACCMODE;
         let open = Open {
             mount,
             inode,

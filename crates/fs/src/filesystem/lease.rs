@@ -2,13 +2,14 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bedplate_block::{Lent, SharedMemory};
 use bedplate_lease::{Lease, Reason};
 
 use super::FileSystem;
 use crate::engine::Listed;
-use crate::lease::{LeaseClient, LeaseReport, LeasedInode, Leases};
+use crate::lease::{LeaseClient, LeaseProcess, LeaseReport, LeasedInode, Leases};
 use crate::{Error, ErrorKind, File, InodeNo, Result};
 
 impl FileSystem {
@@ -56,8 +57,22 @@ impl FileSystem {
         self.state().leases.get().map(|leases| leases.memory().clone())
     }
 
-    /// Takes in a process; `is_alive` tells whether any thread of it may still do I/O, and is asked
-    /// while one is waited for.
+    /// Ends processes that hold a file for so long under a lease while something waits for it;
+    /// `None`, as at first: waits however long it takes.
+    pub fn lease_kill_after(&self, after: Option<Duration>) {
+        if let Some(leases) = self.state().leases.get() {
+            leases.set_kill_after(after);
+        }
+    }
+
+    /// Takes note of a request of a process that gets no lease, for the report.
+    pub fn lease_refused(&self, ino: Option<InodeNo>, reason: Reason) {
+        if let Some(leases) = self.state().leases.get() {
+            leases.refused(ino, reason);
+        }
+    }
+
+    /// Takes in a process; `process` is asked while one is waited for.
     ///
     /// # Errors
     /// `Unsupported` where nothing is leased, `Busy` with too many clients, `Io` without memory.
@@ -65,13 +80,13 @@ impl FileSystem {
         &self,
         pid: u32,
         uid: u32,
-        is_alive: impl Fn() -> bool + Send + Sync + 'static,
+        process: impl LeaseProcess + 'static,
     ) -> Result<Arc<LeaseClient>> {
         let leases =
             self.state().leases.get().ok_or_else(|| {
                 Error::new(ErrorKind::Unsupported, "the mount hands out no leases")
             })?;
-        leases.attach(pid, uid, Box::new(is_alive))
+        leases.attach(pid, uid, Box::new(process))
     }
 
     /// Lets go of a process that has ended: it does no I/O any more.

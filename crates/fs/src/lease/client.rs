@@ -9,6 +9,18 @@ use bedplate_lease::{Counters, Holder, SLOTS_PER_CLIENT, slots_words};
 use super::Slots;
 use crate::{Error, ErrorKind, Result};
 
+/// A process as the system knows it, of one number that no other process can take over.
+pub trait LeaseProcess: Send + Sync {
+    /// Returns whether any thread of it may still do I/O.
+    fn is_alive(&self) -> bool;
+
+    /// Ends it at once, wherever it stands.
+    ///
+    /// # Errors
+    /// When the system refuses.
+    fn kill(&self) -> std::io::Result<()>;
+}
+
 /// A process that may do I/O under leases, until [`FileSystem::lease_detach`].
 ///
 /// [`FileSystem::lease_detach`]: crate::FileSystem::lease_detach
@@ -17,7 +29,7 @@ pub struct LeaseClient {
     pub(super) uid: u32,
     memory: SharedMemory,
     pub(super) slots: Slots,
-    is_alive: Box<dyn Fn() -> bool + Send + Sync>,
+    process: Box<dyn LeaseProcess>,
     gone: AtomicBool,
 }
 
@@ -26,7 +38,7 @@ impl LeaseClient {
         pid: u32,
         uid: u32,
         entries: usize,
-        is_alive: Box<dyn Fn() -> bool + Send + Sync>,
+        process: Box<dyn LeaseProcess>,
     ) -> Result<Self> {
         let words = slots_words(SLOTS_PER_CLIENT, entries);
         let failed = |why: &dyn fmt::Display| {
@@ -36,7 +48,7 @@ impl LeaseClient {
             .map_err(|error| failed(&error))?;
         let slots = Slots::create(memory.clone(), SLOTS_PER_CLIENT, entries)
             .map_err(|error| failed(&error))?;
-        Ok(Self { pid, uid, memory, slots, is_alive, gone: AtomicBool::new(false) })
+        Ok(Self { pid, uid, memory, slots, process, gone: AtomicBool::new(false) })
     }
 
     /// Returns the process.
@@ -66,9 +78,14 @@ impl LeaseClient {
         self.gone.store(true, Ordering::Release);
     }
 
+    /// Ends the process (`lease-kill=`). Its I/O is over when it has ended, and not before.
+    pub(super) fn kill(&self) -> std::io::Result<()> {
+        self.process.kill()
+    }
+
     /// Looks whether the process has ended.
     pub(super) fn look_whether_alive(&self) {
-        if !(self.is_alive)() {
+        if !self.process.is_alive() {
             self.set_gone();
         }
     }

@@ -34,9 +34,10 @@ mod client;
 mod file;
 mod report;
 
-pub use client::LeaseClient;
+pub use client::{LeaseClient, LeaseProcess};
 pub(crate) use file::{Entry, LeaseSource, LeasedFile, MAP_EXTENTS_MAX, joined};
-pub use report::{LeaseReport, LeaseWait, LeasedBy, LeasedInode};
+use report::Refusals;
+pub use report::{LeaseCounts, LeaseReport, LeaseWait, LeasedBy, LeasedInode, RefusedInode};
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -45,7 +46,9 @@ use std::time::{Duration, Instant};
 
 use bedplate_block::sync::{Mutex, rank};
 use bedplate_block::{SharedMemory, Sharing};
-use bedplate_lease::{ClientSlots, Control, EntryRef, Geometry, Holder, Publisher, State};
+use bedplate_lease::{
+    ClientSlots, Control, Counters, EntryRef, Geometry, Holder, Publisher, Reason, State,
+};
 use bedplate_store::{LogWatch, PlantedBug, planted};
 
 use crate::{Error, ErrorKind, InodeNo, Lsn, Result};
@@ -73,13 +76,26 @@ pub(crate) struct Leases {
     /// Leaf: which entries are in use.
     table: Mutex<Publisher<SharedMemory>, { rank::LEASE_TABLE }>,
     /// Leaf.
-    clients: Mutex<Arc<Vec<Arc<LeaseClient>>>, { rank::LEASE_LISTS }>,
+    clients: Mutex<Clients, { rank::LEASE_LISTS }>,
+    /// Leaf: requests that got no lease.
+    refusals: Mutex<Refusals, { rank::LEASE_LISTS }>,
+    /// After how many seconds of a wait the process is ended; 0: never.
+    kill_after_s: AtomicU64,
     /// Leaf: files that clients wrote to, for a front end that keeps their attributes.
     touched: Mutex<BTreeSet<InodeNo>, { rank::LEASE_LISTS }>,
     /// Leaf: waits that take long.
     waits: Mutex<Vec<LeaseWait>, { rank::LEASE_LISTS }>,
     revocations: AtomicU64,
     long_waits: AtomicU64,
+    killed: AtomicU64,
+}
+
+/// The processes that have leases, and what those that had ended did.
+#[derive(Debug, Default)]
+struct Clients {
+    all: Arc<Vec<Arc<LeaseClient>>>,
+    /// Together with the list, so that the sum of both never goes back.
+    ended: Counters,
 }
 
 impl Leases {
@@ -103,10 +119,13 @@ impl Leases {
             control: table.control().clone(),
             table: Mutex::new(table),
             clients: Mutex::default(),
+            refusals: Mutex::default(),
+            kill_after_s: AtomicU64::new(0),
             touched: Mutex::default(),
             waits: Mutex::default(),
             revocations: AtomicU64::new(0),
             long_waits: AtomicU64::new(0),
+            killed: AtomicU64::new(0),
         })
     }
 
@@ -156,18 +175,18 @@ impl Leases {
         &self,
         pid: u32,
         uid: u32,
-        is_alive: Box<dyn Fn() -> bool + Send + Sync>,
+        process: Box<dyn LeaseProcess>,
     ) -> Result<Arc<LeaseClient>> {
         let mut clients = self.clients.lock();
-        if clients.len() >= CLIENTS_MAX {
+        if clients.all.len() >= CLIENTS_MAX {
             return Err(Error::new(
                 ErrorKind::Busy,
                 format!("{CLIENTS_MAX} processes have leases: no more can"),
             ));
         }
-        let client = Arc::new(LeaseClient::new(pid, uid, FILES_MAX, is_alive)?);
+        let client = Arc::new(LeaseClient::new(pid, uid, FILES_MAX, process)?);
         // Before the client gets the memory: whatever it begins is waited for.
-        Arc::make_mut(&mut clients).push(Arc::clone(&client));
+        Arc::make_mut(&mut clients.all).push(Arc::clone(&client));
         Ok(client)
     }
 
@@ -175,11 +194,32 @@ impl Leases {
     pub(crate) fn detach(&self, client: &Arc<LeaseClient>) {
         client.set_gone();
         let mut clients = self.clients.lock();
-        Arc::make_mut(&mut clients).retain(|other| !Arc::ptr_eq(other, client));
+        let before = clients.all.len();
+        Arc::make_mut(&mut clients.all).retain(|other| !Arc::ptr_eq(other, client));
+        if clients.all.len() < before {
+            clients.ended.add(&client.counters());
+        }
     }
 
     fn clients(&self) -> Arc<Vec<Arc<LeaseClient>>> {
-        Arc::clone(&self.clients.lock())
+        Arc::clone(&self.clients.lock().all)
+    }
+
+    /// Ends processes that are waited for so long; `None`: waits however long it takes.
+    pub(crate) fn set_kill_after(&self, after: Option<Duration>) {
+        self.kill_after_s.store(after.map_or(0, |after| after.as_secs().max(1)), Ordering::Relaxed);
+    }
+
+    fn kill_after(&self) -> Option<Duration> {
+        match self.kill_after_s.load(Ordering::Relaxed) {
+            0 => None,
+            seconds => Some(Duration::from_secs(seconds)),
+        }
+    }
+
+    /// Takes note of a request for a file that got no lease.
+    pub(crate) fn refused(&self, ino: Option<InodeNo>, reason: Reason) {
+        self.refusals.lock().note(ino, reason);
     }
 
     /// Waits until no slot holds a file that is revoked.
@@ -240,12 +280,14 @@ struct Wait<'a> {
     helped: Instant,
     sleep: Duration,
     told: bool,
+    /// The process that was last asked to end.
+    killed: Option<u32>,
 }
 
 impl<'a> Wait<'a> {
     fn new(leases: &'a Leases, ino: Option<InodeNo>) -> Self {
         let now = Instant::now();
-        Self { leases, ino, began: now, helped: now, sleep: SPIN, told: false }
+        Self { leases, ino, began: now, helped: now, sleep: SPIN, told: false, killed: None }
     }
 
     /// Passes some time.
@@ -264,8 +306,34 @@ impl<'a> Wait<'a> {
             self.told = true;
             self.tell(client, holder);
         }
+        if self.leases.kill_after().is_some_and(|after| waited >= after)
+            && self.killed != Some(client.pid)
+        {
+            self.killed = Some(client.pid);
+            self.kill(client, waited);
+        }
         std::thread::sleep(self.sleep);
         self.sleep = (self.sleep * 2).min(SLEEP_MAX);
+    }
+
+    /// Ends a process (`lease-kill=`). The wait goes on: I/O ends with the process, and only that is
+    /// believed (S-211).
+    #[cold]
+    fn kill(&self, client: &LeaseClient, waited: Duration) {
+        let what = client::describe(client.pid);
+        match client.kill() {
+            Ok(()) => {
+                self.leases.killed.fetch_add(1, Ordering::Relaxed);
+                tracing::warn!(
+                    "process {} ({what}) held a file under its lease for {waited:.1?}: it was ended, as lease-kill= says",
+                    client.pid
+                );
+            }
+            Err(error) => tracing::error!(
+                "process {} ({what}) holds a file under its lease for {waited:.1?}, and cannot be ended: {error}",
+                client.pid
+            ),
+        }
     }
 
     fn tell(&self, client: &LeaseClient, holder: &Holder) {

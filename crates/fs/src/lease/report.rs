@@ -1,9 +1,10 @@
 //! What is told of leases.
 
+use std::collections::VecDeque;
 use std::fmt;
 use std::sync::atomic::Ordering;
 
-use bedplate_lease::{Counters, Fallback};
+use bedplate_lease::{Counters, Fallback, Reason};
 use serde::{Deserialize, Serialize};
 
 use super::{Leases, client};
@@ -22,6 +23,78 @@ pub struct LeaseReport {
     pub revocations: u64,
     /// How often that took long because a process did not go on.
     pub long_waits: u64,
+    /// Processes that were ended because they did not go on (`lease-kill=`).
+    #[serde(default)]
+    pub killed: u64,
+    /// What all processes did since the mount, those that have ended too.
+    #[serde(default)]
+    pub total: LeaseCounts,
+    /// Files for which leases were asked and refused, the latest last.
+    #[serde(default)]
+    pub refused_files: Vec<RefusedInode>,
+}
+
+/// What processes did under leases, as they say, and what they did not get.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LeaseCounts {
+    /// Reads that went to the device.
+    pub reads: u64,
+    /// Writes that did.
+    pub writes: u64,
+    /// Syncs that did.
+    pub syncs: u64,
+    /// Calls on leased files that went to the mount, by every reason there is.
+    pub fallbacks: Vec<(String, u64)>,
+    /// Requests that got no lease, by every reason there is.
+    pub refused: Vec<(String, u64)>,
+}
+
+/// A file for which a lease was refused.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RefusedInode {
+    /// Its inode.
+    pub inode: InodeNo,
+    /// Why it stayed on the mount when a lease was last asked for.
+    pub reason: String,
+}
+
+/// Files of which the last refusal is kept.
+const REFUSED_FILES_MAX: usize = 256;
+
+/// Requests that got no lease.
+#[derive(Debug, Default)]
+pub(super) struct Refusals {
+    counts: [u64; Reason::ALL.len()],
+    /// The latest last, each file once.
+    files: VecDeque<(InodeNo, Reason)>,
+}
+
+impl Refusals {
+    pub(super) fn note(&mut self, ino: Option<InodeNo>, reason: Reason) {
+        if let Some(at) = Reason::ALL.iter().position(|&known| known == reason) {
+            self.counts[at] += 1;
+        }
+        let Some(ino) = ino else { return };
+        self.files.retain(|(other, _)| *other != ino);
+        if self.files.len() == REFUSED_FILES_MAX {
+            self.files.pop_front();
+        }
+        self.files.push_back((ino, reason));
+    }
+
+    fn told(&self) -> (Vec<(String, u64)>, Vec<RefusedInode>) {
+        let counts = Reason::ALL.iter().zip(self.counts);
+        let files = self.files.iter();
+        (
+            counts.map(|(reason, count)| (reason.name().to_owned(), count)).collect(),
+            files
+                .map(|&(inode, reason)| RefusedInode {
+                    inode,
+                    reason: reason.sentence().to_owned(),
+                })
+                .collect(),
+        )
+    }
 }
 
 /// A process with leases, and what it did, as it says.
@@ -77,18 +150,24 @@ impl fmt::Display for LeaseWait {
     }
 }
 
-fn told(counters: &Counters) -> Vec<(String, u64)> {
+fn every(counters: &Counters) -> Vec<(String, u64)> {
     let all = Fallback::ALL.iter().zip(counters.fallbacks);
-    all.filter(|(_, count)| *count > 0)
-        .map(|(fallback, count)| (fallback.name().to_owned(), count))
-        .collect()
+    all.map(|(fallback, count)| (fallback.name().to_owned(), count)).collect()
+}
+
+fn told(counters: &Counters) -> Vec<(String, u64)> {
+    every(counters).into_iter().filter(|(_, count)| *count > 0).collect()
 }
 
 impl Leases {
     pub(crate) fn report(&self, files: Vec<LeasedInode>) -> LeaseReport {
-        let clients = self.clients();
+        let (clients, mut sum) = {
+            let clients = self.clients.lock();
+            (std::sync::Arc::clone(&clients.all), clients.ended)
+        };
         let clients = clients.iter().map(|client| {
             let counters = client.counters();
+            sum.add(&counters);
             LeasedBy {
                 pid: client.pid,
                 uid: client.uid,
@@ -99,12 +178,23 @@ impl Leases {
                 fallbacks: told(&counters),
             }
         });
+        let clients = clients.collect();
+        let (counts, refused_files) = self.refusals.lock().told();
         LeaseReport {
-            clients: clients.collect(),
+            clients,
             files,
             waits: self.waits.lock().clone(),
             revocations: self.revocations.load(Ordering::Relaxed),
             long_waits: self.long_waits.load(Ordering::Relaxed),
+            killed: self.killed.load(Ordering::Relaxed),
+            total: LeaseCounts {
+                reads: sum.reads,
+                writes: sum.writes,
+                syncs: sum.syncs,
+                fallbacks: every(&sum),
+                refused: counts,
+            },
+            refused_files,
         }
     }
 }

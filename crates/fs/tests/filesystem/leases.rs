@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use bedplate_block::{AlignedBuf, BlockDevice, DeviceOptions, SharedMemory};
 use bedplate_fs::{
     AllocateMode, CheckpointOptions, ErrorKind, File, FileSystem, FormatOptions, IoMode,
-    LeaseClient, MountOptions, OpenOptions, SetAttr, Timestamp,
+    LeaseClient, LeaseProcess, MountOptions, OpenOptions, SetAttr, Timestamp,
 };
 use bedplate_lease::{Direction, Fallback, Io, Lease, Reader, Reason, Slots};
 
@@ -97,11 +97,25 @@ struct Client {
     alive: Arc<AtomicBool>,
 }
 
+/// A process that is alive while this says so, and can be ended.
+struct Alive(Arc<AtomicBool>);
+
+impl LeaseProcess for Alive {
+    fn is_alive(&self) -> bool {
+        self.0.load(SeqCst)
+    }
+
+    fn kill(&self) -> std::io::Result<()> {
+        self.0.store(false, SeqCst);
+        Ok(())
+    }
+}
+
 impl Client {
     fn attach(fs: &FileSystem) -> Self {
         let alive = Arc::new(AtomicBool::new(true));
         let asked = Arc::clone(&alive);
-        let client = fs.lease_attach(std::process::id(), 0, move || asked.load(SeqCst)).unwrap();
+        let client = fs.lease_attach(std::process::id(), 0, Alive(asked)).unwrap();
         let slots = Slots::open(client.memory().clone()).unwrap();
         Self {
             reader: Reader::open(fs.lease_memory().unwrap()).unwrap(),
@@ -392,6 +406,71 @@ fn s_213_leased_writes_move_the_modification_time_once() {
     volume.end();
 }
 
+/// What is told of leases never goes back when a process ends, and names every reason.
+#[test]
+fn s_215_what_processes_did_is_counted_when_they_have_ended_too() {
+    let volume = Volume::new();
+    let file = volume.filled("f", 4);
+    let lease = file.lease().unwrap();
+    for ended in 1..=2 {
+        let client = Client::attach(&volume.fs);
+        client.read(lease, 0).unwrap();
+        client.write(lease, 1, 9).unwrap();
+        client.sync(lease).unwrap();
+        assert_eq!(client.read(lease, 1000), Err(Fallback::BeyondSize));
+        volume.fs.lease_detach(&client.client);
+        volume.fs.lease_detach(&client.client);
+        let report = volume.fs.lease_report().unwrap();
+        assert!(report.clients.is_empty());
+        let total = report.total;
+        assert_eq!((total.reads, total.writes, total.syncs), (ended, ended, ended), "S-215");
+        let beyond = |(name, count): &(String, u64)| name == "beyond-size" && *count == ended;
+        assert!(total.fallbacks.iter().any(beyond), "S-215: {:?}", total.fallbacks);
+        assert_eq!(total.fallbacks.len(), Fallback::COUNT);
+    }
+    volume.fs.lease_refused(Some(file.ino()), Reason::Untorn);
+    volume.fs.lease_refused(Some(file.ino()), Reason::Mode);
+    let report = volume.fs.lease_report().unwrap();
+    assert_eq!(report.refused_files.len(), 1);
+    assert_eq!(report.refused_files[0].reason, Reason::Mode.sentence(), "S-215: the latest");
+    assert!(report.total.refused.contains(&("untorn".to_owned(), 1)));
+    drop(file);
+    volume.end();
+}
+
+/// S-216: without `lease-kill=` a process that holds a file is waited for however long it takes;
+/// with it, it is ended, and what waits goes on only once it has ended.
+#[test]
+fn s_216_a_process_that_holds_a_file_too_long_is_ended_where_that_is_wanted() {
+    let volume = Volume::new();
+    let file = volume.filled("f", 4);
+    let client = Client::attach(&volume.fs);
+    let lease = file.lease().unwrap();
+    client.begin(lease, Direction::Write, 0).unwrap();
+    std::thread::scope(|scope| {
+        let truncates = scope.spawn(|| file.set_size(BLOCK as u64).unwrap());
+        // It is told of, which is later than it begins to wait.
+        until(|| !volume.fs.lease_report().unwrap().waits.is_empty());
+        assert!(!truncates.is_finished() && client.alive.load(SeqCst), "S-216: nothing was asked");
+        assert_eq!(volume.fs.lease_report().unwrap().killed, 0);
+        volume.fs.lease_kill_after(Some(Duration::from_secs(1)));
+        truncates.join().unwrap();
+        assert!(!client.alive.load(SeqCst), "S-216");
+    });
+    assert_eq!(volume.fs.lease_report().unwrap().killed, 1, "once");
+    volume.fs.lease_detach(&client.client);
+    drop(file);
+    volume.end();
+}
+
+fn until(is_so: impl Fn() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while !is_so() {
+        assert!(Instant::now() < deadline, "it does not come");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
 /// S-214: without the request of a front end nothing is leased, and not where a device is shared
 /// with a cache of the kernel or is in parts.
 #[test]
@@ -401,7 +480,7 @@ fn s_214_nothing_is_leased_that_was_not_asked_for() {
     let file = fs.open("f", &OpenOptions::create()).unwrap();
     assert_eq!(file.lease(), Err(Reason::Off));
     assert!(fs.lease_memory().is_none() && fs.lease_report().is_none());
-    assert!(fs.lease_attach(1, 0, || true).is_err());
+    assert!(fs.lease_attach(1, 0, Alive(Arc::default())).is_err());
     assert_eq!(fs.lease_start(1).unwrap_err().kind, ErrorKind::Unsupported, "S-214");
     drop(file);
     fs.unmount().unwrap();

@@ -24,15 +24,33 @@ fn aligned_io_goes_to_the_device() {
 fn what_the_map_does_not_allow_goes_to_the_mount() {
     let Some(stage) = Stage::new() else { return };
     let said = stage.run(
-        "open 0 @ rw pread 0 196608 4096 pwrite 0 131072 4096 x pread 0 100 4096 pread 0 0 100 \
-         pread 0 262144 4096 pread 0 126976 8192",
+        "open 0 @ rw pread 0 196608 4096 pwrite 0 131072 4096 x pwrite 0 100 4096 y \
+         pwrite 0 8192 100 z pread 0 262144 4096 pread 0 126976 8192",
     );
-    assert_eq!(said, "read 4096 M, write 4096, read 4096 M, read 100 M, read 0, read 8192 ?");
+    assert_eq!(said, "read 4096 M, write 4096, write 4096, write 100, read 0, read 8192 ?");
+    assert_eq!((stage.on_device(FIRST + 100), stage.on_mount(100)), ('D', 'y'));
+    assert_eq!((stage.on_device(FIRST + 8192), stage.on_mount(8192)), ('D', 'z'));
     assert_eq!((stage.on_device(SECOND), stage.on_mount(131_072)), ('D', 'x'));
     let report = stage.report();
     for counted in ["reads=0", "unmapped=2", "forbidden=1", "unaligned=2", "beyond-size=1"] {
         assert!(report.contains(counted), "{counted}: {report}");
     }
+}
+
+/// S-218: of a read that is not aligned the whole sectors are read, and only within the file.
+#[test]
+fn s_218_a_read_of_a_part_of_a_sector_goes_to_the_device() {
+    let Some(stage) = Stage::new() else { return };
+    let said = stage.run(
+        "open 0 @ rw pwrite 0 512 512 x pread 0 100 24 pread 0 512 24 pread 0 1000 24 \
+         pread 0 510 2 pread 0 511 3 pread 0 262140 10",
+    );
+    // The last one passes the end: the mount says how much there is.
+    assert_eq!(
+        said, "write 512, read 24 D, read 24 x, read 24 x, read 2 D, read 3 ?, read 4 M",
+        "S-218"
+    );
+    assert!(stage.report().contains(" reads=5 "), "{}", stage.report());
 }
 
 #[test]

@@ -29,7 +29,7 @@ impl MountOption {
 }
 
 /// The options of a mount that are no tunables, in the order in which they are told.
-pub const MOUNT_OPTIONS: [MountOption; 24] = {
+pub const MOUNT_OPTIONS: [MountOption; 25] = {
     const fn flag(name: &'static str, effect: &'static str) -> MountOption {
         MountOption::new(name, None, effect)
     }
@@ -51,6 +51,11 @@ pub const MOUNT_OPTIONS: [MountOption; 24] = {
             "lease",
             Some("off|owner|USER:..."),
             "which users' programs may read and write files on the device by themselves (bedplate run); off, the default. A lease gives its holder the whole volume",
+        ),
+        MountOption::new(
+            "lease-kill",
+            Some("off|SECONDS"),
+            "after how long a process is ended that holds a file under its lease while something waits for it; off, the default: never",
         ),
         flag("relatime", "access times move once a day at most, and after a change; the default"),
         flag("noatime", "access times never move"),

@@ -1,10 +1,15 @@
 //! Mount options, as mount(8) writes them.
 
+use std::time::Duration;
+
 use bedplate_fs::{InodeLockSetting, IoMode, MountOptions, Tunable};
 
 use super::lease::LeaseUsers;
 use super::options::{EARLIER, Earlier, mount_tunables, unknown_mount_option};
 use crate::{Error, ErrorKind, Result};
+
+/// The longest time of `lease-kill=`, in seconds.
+const LEASE_KILL_MAX_S: u64 = 86_400;
 
 /// Whether the kernel collects the writes of cached files and sends them later.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -44,6 +49,9 @@ pub struct MountSettings {
     pub exec: bool,
     /// Which users' programs may read and write files on the device by themselves.
     pub leases: LeaseUsers,
+    /// After how long a process that holds a file under its lease is ended when something waits for
+    /// it; `None`: never.
+    pub lease_kill: Option<Duration>,
     /// What [`parse`](Self::parse) has to say of options that it took: one sentence for each
     /// earlier spelling.
     pub warnings: Vec<String>,
@@ -62,6 +70,7 @@ impl Default for MountSettings {
             suid: false,
             exec: true,
             leases: LeaseUsers::Off,
+            lease_kill: None,
             warnings: Vec::new(),
         }
     }
@@ -203,6 +212,7 @@ impl MountSettings {
                 )?;
             }
             "lease" => self.leases = LeaseUsers::parse(value)?,
+            "lease-kill" => self.lease_kill = lease_kill(value)?,
             "checkpoint" if !value.is_empty() => fs.checkpoint = Some(value.as_bytes().to_vec()),
             "fsname" if !value.is_empty() => self.source = Some(value.to_string()),
             "subtype" => choice(value, &[("bedplate", ())])?,
@@ -210,6 +220,17 @@ impl MountSettings {
         }
         Ok(true)
     }
+}
+
+/// Reads how long a process may hold a file that something waits for: seconds, or `off`.
+fn lease_kill(text: &str) -> std::result::Result<Option<Duration>, String> {
+    if text == "off" {
+        return Ok(None);
+    }
+    let seconds = text.parse().ok().filter(|seconds| (1..=LEASE_KILL_MAX_S).contains(seconds));
+    seconds.map(|seconds| Some(Duration::from_secs(seconds))).ok_or_else(|| {
+        format!("'{text}' is neither off nor a number of seconds from 1 to {LEASE_KILL_MAX_S}")
+    })
 }
 
 fn choice<T: Copy>(value: &str, choices: &[(&str, T)]) -> std::result::Result<T, String> {

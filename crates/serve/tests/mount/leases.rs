@@ -383,6 +383,62 @@ print('well')"
     leasing.mounted.finish();
 }
 
+/// S-217: a process of another user that began by reading gets a device that it may write with the
+/// first file that it may write, and not before.
+#[test]
+fn s_217_who_began_by_reading_writes_directly_once_a_file_may_be_written() {
+    if !needs_root() {
+        return;
+    }
+    let options = format!("{OPTIONS},lease=owner:{NOBODY},allow_other");
+    let Some(leasing) = Leasing::new(&options) else { return };
+    let (read, written) = (leasing.filled("r", 4), leasing.filled("f", 4));
+    std::fs::set_permissions(leasing.mounted.root(), PermissionsExt::from_mode(0o755)).unwrap();
+    std::fs::set_permissions(&read, PermissionsExt::from_mode(0o644)).unwrap();
+    std::fs::set_permissions(&written, PermissionsExt::from_mode(0o666)).unwrap();
+    std::fs::set_permissions(leasing.dir.path(), PermissionsExt::from_mode(0o777)).unwrap();
+    let script = format!(
+        "
+import os
+os.setuid({NOBODY})
+def devices():
+    modes = []
+    for fd in os.listdir('/proc/self/fd'):
+        try:
+            if os.readlink('/proc/self/fd/' + fd).endswith('/image'):
+                text = open('/proc/self/fdinfo/' + fd).read()
+                flags = int(text.split('flags:')[1].split()[0], 8)
+                modes.append((flags & 3, bool(flags & os.O_DIRECT)))
+        except FileNotFoundError:
+            pass
+    return modes
+first = os.open(os.path.dirname(os.environ['F']) + '/r', os.O_RDONLY)
+assert os.pread(first, 4096, 0) == b'\\1' * 4096
+same = os.open(os.environ['F'], os.O_RDONLY)
+assert os.pread(same, 4096, 0) == b'\\1' * 4096
+assert devices().count((2, True)) == 1, devices()  # The claim, which does no I/O.
+fd = os.open(os.environ['F'], os.O_RDWR)
+assert devices().count((2, True)) == 2, devices()
+for i in range(4):
+    assert os.pwrite(fd, bytes([7 + i]) * 4096, i * 4096) == 4096
+    assert os.pread(same, 4096, i * 4096) == bytes([7 + i]) * 4096
+os.fdatasync(fd)
+if os.fork() == 0:
+    assert os.pwrite(fd, bytes([99]) * 4096, 0) == 4096
+    os._exit(0)
+assert os.wait()[1] == 0
+assert os.pread(same, 4096, 0) == bytes([99]) * 4096
+print('well')"
+    );
+    let (said, report) = leasing.run(&script, &written);
+    assert_eq!(said, "well\n");
+    assert!(report.contains(" writes=4 ") && !report.contains("forbidden"), "S-217: {report}");
+    let mut buf = vec![0; 16384];
+    std::fs::File::open(&written).unwrap().read_exact(&mut buf).unwrap();
+    assert!(buf[..4096] == [99; 4096] && buf[12288..] == [10; 4096], "S-217");
+    leasing.mounted.finish();
+}
+
 /// S-153, I-LEA-6: a mapping of the file, of another program, and opens in other modes see what leased
 /// writes wrote, and leased reads what they write.
 #[test]

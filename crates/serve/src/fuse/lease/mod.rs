@@ -120,6 +120,7 @@ impl Shared {
     pub(super) fn start_leases(&self) -> Result<(), String> {
         let desk = Desk::new(self.settings.leases.clone()).map_err(|error| error.to_string())?;
         self.fs.lease_start(desk.mount).map_err(|error| error.message)?;
+        self.fs.lease_kill_after(self.settings.lease_kill);
         self.desk.get_or_init(|| desk);
         Ok(())
     }
@@ -141,7 +142,8 @@ impl Shared {
             let token = desk.grant(ino, open.how.writable).map_err(|_| Reason::Failed)?;
             Ok(Place { token, socket: desk.socket })
         };
-        Ok(Offer { mount: desk.mount, inode: ino.0, leased: place() }.encode())
+        let leased = place().inspect_err(|&reason| self.fs.lease_refused(Some(ino), reason));
+        Ok(Offer { mount: desk.mount, inode: ino.0, leased }.encode())
     }
 
     /// Publishes a file of which the kernel keeps no pages. Not on an event thread: it waits for

@@ -20,12 +20,12 @@ use std::sync::{Arc, Weak};
 use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, Instant};
 
-use bedplate_fs::{InodeNo, LeaseClient};
+use bedplate_fs::{InodeNo, LeaseClient, LeaseProcess};
 use bedplate_lease::wire::{Answer, Request, Token};
 use bedplate_lease::{Lease, Reason};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::sockopt::socket_peercred;
-use rustix::process::{PidfdFlags, pidfd_open};
+use rustix::process::{PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 use super::packet::{self, Heard};
 use super::{Desk, Granted};
@@ -84,6 +84,21 @@ struct Connection {
     /// Readable when the process has ended, with all its threads.
     process: Arc<OwnedFd>,
     client: Option<Arc<LeaseClient>>,
+    /// What the client has of the device allows only reads.
+    is_read_only: bool,
+}
+
+/// The process of a client, by a descriptor of it.
+struct Process(Arc<OwnedFd>);
+
+impl LeaseProcess for Process {
+    fn is_alive(&self) -> bool {
+        !has_ended(&self.0)
+    }
+
+    fn kill(&self) -> io::Result<()> {
+        pidfd_send_signal(&*self.0, Signal::KILL).map_err(io::Error::from)
+    }
 }
 
 fn has_ended(process: &OwnedFd) -> bool {
@@ -151,7 +166,10 @@ impl Clients {
                 self.make_room();
                 self.all.push(Connection { socket: Some(socket), ..connection });
             }
-            Err(reason) => drop(packet::tell(&socket, &Answer::refused(reason), None)),
+            Err(reason) => {
+                shared.fs.lease_refused(None, reason);
+                drop(packet::tell(&socket, &Answer::refused(reason), None));
+            }
         }
     }
 
@@ -181,6 +199,7 @@ impl Connection {
             uid: peer.uid.as_raw(),
             process: Arc::new(process),
             client: None,
+            is_read_only: false,
         })
     }
 
@@ -210,7 +229,7 @@ impl Connection {
         let done = match (request, &self.client) {
             (Ok(Request::Attach { token }), None) => return self.attach(shared, &token),
             (Ok(Request::Publish { token }), Some(_)) => {
-                redeem(shared, &token).and_then(|granted| shared.publish(granted.ino)).map(Some)
+                return self.publish(shared, &token);
             }
             // Its opens tell by themselves; what it wrote is looked at now.
             (Ok(Request::Close { .. }), Some(_)) => {
@@ -240,11 +259,42 @@ impl Connection {
         self.socket.as_ref().map_or(Ok(()), |socket| packet::tell(socket, answer, None))
     }
 
+    /// Publishes a file for a client. One that could only read gets the device anew with the first
+    /// file that it may write (S-217).
+    fn publish(&mut self, shared: &Arc<Shared>, token: &Token) -> io::Result<()> {
+        let published = redeem(shared, token)
+            .and_then(|granted| publish(shared, granted).map(|lease| (granted, lease)));
+        let (granted, lease) = match published {
+            Ok(published) => published,
+            Err(reason) => return self.tell(&Answer::refused(reason)),
+        };
+        let answer = Answer { lease: Some(lease), ..Answer::DONE };
+        if !self.is_read_only || !granted.writable {
+            return self.tell(&answer);
+        }
+        let wider = shared.fs.lease_device(false).inspect_err(|error| {
+            tracing::warn!("process {} goes on reading only: {error}", self.pid);
+        });
+        let (Ok(lent), Some(memory), Some(client), Some(socket)) =
+            (wider, shared.fs.lease_memory(), &self.client, &self.socket)
+        else {
+            return self.tell(&answer);
+        };
+        let descriptors =
+            [lent.claim.as_fd(), lent.io.as_fd(), memory.as_fd(), client.memory().as_fd()];
+        packet::tell(socket, &answer, Some(descriptors))?;
+        self.is_read_only = false;
+        Ok(())
+    }
+
     /// Takes in the process, and publishes the file of its token where that can be.
     fn attach(&mut self, shared: &Arc<Shared>, token: &Token) -> io::Result<()> {
         match self.admit(shared, token) {
             Ok(()) => Ok(()),
-            Err(Refused::Because(reason)) => self.tell(&Answer::refused(reason)),
+            Err(Refused::Because(reason)) => {
+                shared.fs.lease_refused(None, reason);
+                self.tell(&Answer::refused(reason))
+            }
             Err(Refused::Io(error)) => Err(error),
         }
     }
@@ -259,13 +309,13 @@ impl Connection {
         };
         let lent = shared.fs.lease_device(is_read_only).map_err(failed)?;
         let memory = shared.fs.lease_memory().ok_or(Reason::Off)?;
-        let process = Arc::clone(&self.process);
-        let client = shared.fs.lease_attach(self.pid, self.uid, move || !has_ended(&process));
+        let process = Process(Arc::clone(&self.process));
+        let client = shared.fs.lease_attach(self.pid, self.uid, process);
         let client = client.map_err(|error| {
             tracing::warn!("process {} gets no lease: {error}", self.pid);
             Reason::TooManyClients
         })?;
-        let lease: Option<Lease> = shared.publish(granted.ino).ok();
+        let lease: Option<Lease> = publish(shared, granted).ok();
         let answer = Answer { lease, is_read_only, ..Answer::DONE };
         let descriptors =
             [lent.claim.as_fd(), lent.io.as_fd(), memory.as_fd(), client.memory().as_fd()];
@@ -275,7 +325,7 @@ impl Connection {
             .map_or(Ok(()), |socket| packet::tell(socket, &answer, Some(descriptors)));
         match told {
             Ok(()) => {
-                self.client = Some(client);
+                (self.client, self.is_read_only) = (Some(client), is_read_only);
                 Ok(())
             }
             Err(error) => {
@@ -297,6 +347,12 @@ impl From<Reason> for Refused {
     fn from(reason: Reason) -> Self {
         Self::Because(reason)
     }
+}
+
+/// Publishes the file of a request; takes note of why not.
+fn publish(shared: &Arc<Shared>, granted: Granted) -> Result<Lease, Reason> {
+    let refused = |reason: &Reason| shared.fs.lease_refused(Some(granted.ino), *reason);
+    shared.publish(granted.ino).inspect_err(refused)
 }
 
 fn redeem(shared: &Shared, token: &Token) -> Result<Granted, Reason> {
