@@ -4,7 +4,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use bedplate::{LeaseReport, LeasedBy, format_duration, format_size};
+use bedplate::{LeaseReport, format_duration, format_size};
 use bedplate_serve::control::{self, Request};
 use clap::Args;
 use serde::Serialize;
@@ -15,7 +15,7 @@ use crate::daemon::status::Status;
 use crate::device::group;
 use crate::device::{self, Access};
 use crate::failure::{Exit, Failure, Result};
-use crate::mount::{self, Mount, live};
+use crate::mount::{self, Mount, leases, live};
 use crate::render::counters::Counters;
 use crate::render::output::Output;
 use crate::render::text;
@@ -177,16 +177,29 @@ impl Info {
     fn leases(&self) -> String {
         let told = self.at("leases").cloned().unwrap_or_default();
         let Ok(leases) = serde_json::from_value::<LeaseReport>(told) else { return String::new() };
-        let sum = |of: fn(&LeasedBy) -> u64| leases.clients.iter().map(of).sum::<u64>();
+        let total = &leases.total;
         let mut lines = format!(
             "leases        {} of {}: {} reads, {} writes, {} syncs; taken back {} times\n",
             text::count(leases.files.len() as u64, "file"),
             text::count_in(leases.clients.len() as u64, "process", "processes"),
-            sum(|client| client.reads),
-            sum(|client| client.writes),
-            sum(|client| client.syncs),
+            total.reads,
+            total.writes,
+            total.syncs,
             leases.revocations
         );
+        for (what, counts) in
+            [("  to mount    ", &total.fallbacks), ("  refused     ", &total.refused)]
+        {
+            if let Some(list) = leases::list(counts) {
+                lines += &format!("{what}{list}\n");
+            }
+        }
+        if leases.killed > 0 {
+            lines += &format!(
+                "  ended       {} by lease-kill=\n",
+                text::count_in(leases.killed, "process", "processes")
+            );
+        }
         for wait in &leases.waits {
             lines += &format!("WAITING       {wait}\n");
         }

@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 
 use crate::failure::{Failure, Result};
 use crate::mount::defragmenter::{self, Looked, Moved};
+use crate::mount::leases::{self, Leased};
 use crate::mount::live;
 use crate::mount::watch::{self, Layout, Row, Scope, SortKey};
 use crate::render::output::Output;
@@ -65,6 +66,8 @@ pub struct Report {
     pub rows: Vec<Row>,
     /// What background defragmentation did.
     pub moved: Vec<Moved>,
+    /// What programs did on the device by themselves.
+    pub leased: Vec<Leased>,
     /// Layout of the table.
     pub layout: Layout,
 }
@@ -72,7 +75,7 @@ pub struct Report {
 impl Serialize for Report {
     fn serialize<S: Serializer>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error> {
         let files: Vec<Value> = self.rows.iter().map(Row::document).collect();
-        json!({ "seconds": self.seconds, "files": files, "defragmentation": self.moved })
+        json!({ "seconds": self.seconds, "files": files, "defragmentation": self.moved, "leases": self.leased })
             .serialize(serializer)
     }
 }
@@ -88,7 +91,8 @@ impl fmt::Display for Report {
             }
         }
         f.write_str(&watch::table(&self.rows, self.layout))?;
-        self.moved.iter().try_for_each(|moved| writeln!(f, "{moved}"))
+        self.moved.iter().try_for_each(|moved| writeln!(f, "{moved}"))?;
+        self.leased.iter().try_for_each(|leased| writeln!(f, "{leased}"))
     }
 }
 
@@ -106,8 +110,8 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<()> {
         block_size: block_size(&scope)?,
         name_columns: None,
     };
-    let (mut before, mut moved_before, mut looked) =
-        (watch::Seen::new(), Looked::new(), None::<Instant>);
+    let (mut before, mut moved_before, mut leased_before, mut looked) =
+        (watch::Seen::new(), Looked::new(), leases::Looked::new(), None::<Instant>);
     for number in 0..count {
         if output.reader_is_gone() {
             break;
@@ -115,8 +119,9 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<()> {
         if number > 0 {
             std::thread::sleep(arguments.interval.unwrap_or_default());
         }
-        let (now, moved, at) =
-            (scope.look()?, defragmenter::look(&scope.mounts()?)?, Instant::now());
+        let mounts = scope.mounts()?;
+        let (now, moved, leased, at) =
+            (scope.look()?, defragmenter::look(&mounts)?, leases::look(&mounts)?, Instant::now());
         let seconds = looked.map(|then| (at - then).as_secs_f64());
         let active = watch::between(&before, &now)
             .into_iter()
@@ -127,10 +132,11 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<()> {
             seconds,
             rows,
             moved: defragmenter::between(&moved_before, &moved, seconds),
+            leased: leases::between(&leased_before, &leased, seconds),
             layout,
         };
         show(&report, arguments.interval.is_some(), output)?;
-        (before, moved_before, looked) = (now, moved, Some(at));
+        (before, moved_before, leased_before, looked) = (now, moved, leased, Some(at));
         if arguments.reset && number == 0 {
             scope.reset()?;
             before.clear();

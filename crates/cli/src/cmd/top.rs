@@ -13,6 +13,7 @@ use rustix::termios::{
 use super::iostat::{self, Report};
 use crate::failure::{Failure, Result};
 use crate::mount::defragmenter::{self, Looked};
+use crate::mount::leases;
 use crate::mount::watch::{self, Layout, Scope, Seen, SortKey};
 use crate::render::output::Output;
 
@@ -75,6 +76,7 @@ struct Watch {
 struct Look {
     files: Seen,
     moved: Looked,
+    leased: leases::Looked,
     at: Instant,
 }
 
@@ -83,6 +85,7 @@ impl Watch {
         Ok(Look {
             files: self.scope.look()?,
             moved: defragmenter::look(&self.scope.mounts()?)?,
+            leased: leases::look(&self.scope.mounts()?)?,
             at: Instant::now(),
         })
     }
@@ -102,6 +105,7 @@ impl Watch {
             seconds: Some(seconds),
             rows,
             moved,
+            leased: leases::between(&before.leased, &now.leased, Some(seconds)),
             layout: Layout { per: seconds, ..self.layout },
         }
     }
@@ -235,8 +239,8 @@ fn sort_key(key: u8) -> Option<SortKey> {
     keys.into_iter().find(|(other, _)| *other == key).map(|(_, sort)| sort)
 }
 
-/// Returns what fills the screen: a line of state, what background defragmentation does, the table,
-/// both cut at the edges.
+/// Returns what fills the screen: a line of state, what background defragmentation does, what went
+/// past the mount under leases, the table, all cut at the edges.
 fn page(report: &Report, watch: &Watch, screen: &Screen, top: Option<usize>) -> String {
     let (rows, columns) = screen.size();
     let sort = watch
@@ -247,7 +251,8 @@ fn page(report: &Report, watch: &Watch, screen: &Screen, top: Option<usize>) -> 
         "bedplate top: per second, sorted by {sort}; {} active; q ends, o r w b a p h m s n sort, l long, z reset",
         report.rows.len()
     );
-    let moved: Vec<String> = report.moved.iter().map(ToString::to_string).collect();
+    let moved = report.moved.iter().map(ToString::to_string);
+    let moved: Vec<String> = moved.chain(report.leased.iter().map(ToString::to_string)).collect();
     let fitting =
         report.rows.len().min(top.unwrap_or(usize::MAX)).min(rows.saturating_sub(3 + moved.len()));
     let layout = Layout { name_columns: Some((columns / 3).max(16)), ..report.layout };

@@ -6,7 +6,7 @@ use std::sync::{Mutex, PoisonError};
 
 use bedplate::{
     CounterSnapshot, FileActivity, FilePath, FileSystem, FsInfo, InodeNo, LatencySnapshot,
-    MemberState, OperationStatistics, Reason, WeakGroup,
+    LeaseReport, MemberState, OperationStatistics, Reason, WeakGroup,
 };
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric, NoLabelSet};
@@ -95,6 +95,9 @@ impl Collector for Source {
         volume(&mut out, &info)?;
         counters(&mut out, &info)?;
         machinery(&mut out, &info)?;
+        if let Some(told) = self.fs.lease_report() {
+            leases(&mut out, &told)?;
+        }
         states::checkpoints(&mut out, &info, &self.fs.checkpoints(), &self.fs.schedules())?;
         if let Some(group) = self.group.as_ref().and_then(WeakGroup::upgrade) {
             members(&mut out, &group)?;
@@ -191,6 +194,48 @@ fn machinery(out: &mut Out<'_>, info: &FsInfo) -> fmt::Result {
         "writers_throttled",
         "Times a writer had to write back pages before it could go on",
         cache.throttled,
+    )
+}
+
+/// What programs did on the device by themselves; told where the mount hands out leases.
+fn leases(out: &mut Out<'_>, told: &LeaseReport) -> fmt::Result {
+    let named = |counts: &[(String, u64)]| -> Vec<([(&str, String); 1], u64)> {
+        counts.iter().map(|(name, count)| ([("reason", name.clone())], *count)).collect()
+    };
+    let total = &told.total;
+    let done = [("read", total.reads), ("write", total.writes), ("sync", total.syncs)];
+    out.counters(
+        "leased_operations",
+        "Reads, writes and syncs that programs made on the device under leases, as they say",
+        done.map(|(operation, count)| ([("operation", operation)], count)),
+    )?;
+    out.counters(
+        "lease_fallbacks",
+        "Calls on leased files that went through the mount, by reason",
+        named(&total.fallbacks),
+    )?;
+    out.counters(
+        "lease_refusals",
+        "Requests for leases that were refused, by reason",
+        named(&total.refused),
+    )?;
+    out.gauge("lease_processes", "Processes that have leases", told.clients.len() as u64)?;
+    out.gauge("lease_files", "Files that are leased", told.files.len() as u64)?;
+    out.counter("lease_revocations", "Times a file was taken back", told.revocations)?;
+    out.counter(
+        "lease_long_waits",
+        "Times that took more than 100 ms because a process did not go on",
+        told.long_waits,
+    )?;
+    out.gauge(
+        "lease_waits",
+        "Files for which a process that does not go on is waited for at this moment",
+        told.waits.len() as u64,
+    )?;
+    out.counter(
+        "lease_processes_killed",
+        "Processes that were ended because they did not go on (lease-kill=)",
+        told.killed,
     )
 }
 

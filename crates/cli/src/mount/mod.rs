@@ -1,6 +1,7 @@
 //! Mounts of this machine: the system's table of them, and what their daemons tell.
 
 pub mod defragmenter;
+pub mod leases;
 pub mod live;
 mod table;
 pub mod watch;

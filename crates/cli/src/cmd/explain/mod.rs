@@ -2,6 +2,7 @@
 
 mod databases;
 mod findings;
+mod leases;
 mod pages;
 mod scrubs;
 
@@ -89,6 +90,8 @@ struct OfFile {
     /// How much is wanted in one run.
     extent_bytes_wanted: Option<u64>,
     opens: Vec<Open>,
+    /// How leases of the file stand; nothing where the mount hands out none.
+    lease: Option<String>,
     findings: Vec<Finding>,
     /// What a database may be told.
     databases: Vec<Advice>,
@@ -107,6 +110,8 @@ struct OfMount {
     defrag: Option<String>,
     /// What scrubs of the group found that it is on.
     scrub: Option<ScrubStatus>,
+    /// How leases stand; nothing where the mount hands out none.
+    leases: Option<String>,
     lock_waits: u64,
     syncs: u64,
     flushes: u64,
@@ -154,6 +159,7 @@ fn of_file(path: &Path, mount: &Mount, info: &Value) -> Result<OfFile> {
         extents: told.extents,
         extent_bytes_average: told.extent_bytes_average(),
         extent_bytes_wanted: live::get(path, live::EXTENT_SIZE)?.and_then(|text| text.parse().ok()),
+        lease: leases::of_file(path, mount)?,
         findings,
         databases: advice_of_file(path, told.activity.effective_mode)?,
         opens: told.opens,
@@ -282,6 +288,7 @@ fn of_mount(path: &Path, mount: &Mount, info: &Value) -> Result<OfMount> {
         checkpoints: warning_of(mount),
         defrag: crate::cmd::defrag::report::line(info),
         scrub: scrubs::of_mount(mount),
+        leases: leases::of_mount(mount)?,
         lock_waits: at("/lock_waits"),
         syncs: at("/log/syncs"),
         flushes: at("/log/flushes"),
@@ -348,6 +355,9 @@ impl fmt::Display for OfFile {
             };
             writeln!(f, "open in       {open}, asks for {}{waited}", open.requested_mode)?;
         }
+        if let Some(lease) = &self.lease {
+            writeln!(f, "lease         {lease}")?;
+        }
         if self.findings.is_empty() {
             writeln!(f, "\nEvery I/O was served as its mode asks.")?;
         }
@@ -370,6 +380,9 @@ impl fmt::Display for OfMount {
         }
         if let Some(scrub) = &self.scrub {
             writeln!(f, "copies        {scrub}")?;
+        }
+        if let Some(leases) = &self.leases {
+            writeln!(f, "leases        {leases}")?;
         }
         writeln!(f, "durability    {} syncs by {} flushes", self.syncs, self.flushes)?;
         writeln!(f, "lock waits    {}", self.lock_waits)?;
