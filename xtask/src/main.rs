@@ -44,7 +44,7 @@ enum Command {
     /// Builds the book of docs/ into target/book and checks its links.
     Book,
     /// Packs what is handed out into target/dist: the stripped program, symbols, man pages,
-    /// completions, examples, licences.
+    /// completions, examples, licences, a bill of materials, and a Debian package of them.
     Dist(dist::Options),
     /// Checks sizes, crate edges, words, links, licences and ids.
     Tidy,

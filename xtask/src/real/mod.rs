@@ -9,6 +9,7 @@ mod backups;
 mod bad_input;
 mod bed;
 mod crashlab;
+mod edges;
 mod failing_device;
 mod fio;
 mod full_volume;
@@ -16,6 +17,7 @@ mod ledger;
 mod mixed_open;
 mod needs;
 mod outside;
+mod package;
 mod pages;
 mod peer;
 mod postgres;
@@ -360,7 +362,31 @@ const TESTS: &[Test] = &[
         budget_s: 1200,
         run: |_, _| crate::path_length::check(),
     },
+    Test {
+        name: "edge-descriptors",
+        needs: &[Need::Fuse, Need::Program("prlimit")],
+        budget_s: 120,
+        run: edges::few_descriptors,
+    },
+    Test {
+        name: "edge-device-stalled",
+        needs: &[Need::Fuse],
+        budget_s: 120,
+        run: edges::device_stands_still,
+    },
     Test { name: "scale", needs: &[Need::Fuse], budget_s: 300, run: scale::measure },
+    Test {
+        name: "package",
+        needs: &[
+            Need::Fuse,
+            Need::Root,
+            Need::Program("dpkg-deb"),
+            Need::Program("objcopy"),
+            Need::Program("ldd"),
+        ],
+        budget_s: 300,
+        run: package::in_a_small_root,
+    },
 ];
 
 /// Comparisons and measurements that run only when they are named.
@@ -383,6 +409,12 @@ const MEASUREMENTS: &[Test] = &[
         needs: &[Need::Fuse, Need::Root, Need::Loop, Need::Postgres, Need::Program("setpriv")],
         budget_s: 3600,
         run: ratio::untorn_postgres,
+    },
+    Test {
+        name: "debian-package",
+        needs: &[Need::Fuse, Need::Root, Need::Program("debootstrap")],
+        budget_s: 1200,
+        run: package::in_debian,
     },
     Test {
         name: "suites",
@@ -451,7 +483,15 @@ fn choose(options: &Options) -> Result<Vec<&'static Test>> {
 fn build() -> Result<PathBuf> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let built = sh::passes(
-        Command::new(&cargo).args(["build", "--release", "--quiet", "-p", "bedplate-cli"]),
+        Command::new(&cargo).args([
+            "build",
+            "--release",
+            "--quiet",
+            "-p",
+            "bedplate-cli",
+            "-p",
+            "bedplate-preload",
+        ]),
         Duration::from_secs(1200),
     )?;
     ensure!(built, "the release binary does not build");

@@ -274,11 +274,12 @@ impl Host {
     }
 }
 
-/// S-33, S-34: the host's file system runs full under a sparse image.
+/// S-33, S-34, S-244: the host's file system runs full under a sparse image, and that is told before.
 pub fn full_host(bed: &mut Bed, _: &Options) -> Result<()> {
     let host = Host::mount(bed, 40)?;
     let image = bed.format("host/volume.img", "256M")?;
     let mounted = bed.mount(&image, "mode=concurrent")?;
+    is_told_before(bed, &mounted)?;
     let mut synced = Synced(0);
     let error = synced.add_until_refused(&mounted, MIB, 64)?;
     ensure!(
@@ -295,6 +296,29 @@ pub fn full_host(bed: &mut Bed, _: &Options) -> Result<()> {
     unmount_failed(bed, mounted)?;
     host.grow(400)?;
     is_whole_again(bed, &image, &mut synced, MIB)
+}
+
+/// S-244: that the host has no room for what the image may take is said before it is full: by the
+/// daemon, by `info` and by `status`, which ends with 1.
+fn is_told_before(bed: &Bed, mounted: &Mounted) -> Result<()> {
+    let words = "make room on it";
+    let start = std::time::Instant::now();
+    while !mounted.said().contains(words) {
+        ensure!(start.elapsed() < COMMAND_LIMIT, "the daemon did not say: {}", mounted.said());
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let shown = bed.succeeds([OsStr::new("info"), mounted.directory.as_os_str()])?;
+    ensure!(shown.contains("volume.img may take") && shown.contains(words), "info says: {shown}");
+    let mut status = bed.bedplate([OsStr::new("status"), mounted.directory.as_os_str()]);
+    let done = sh::finish(&mut status, COMMAND_LIMIT)?;
+    ensure!(
+        done.status.code() == Some(1) && done.stdout.contains("host filling"),
+        "status ends with {}: {}",
+        done.status,
+        done.text()
+    );
+    println!("    told before: {}", done.stdout.lines().last().unwrap_or_default().trim());
+    Ok(())
 }
 
 /// Makes names and syncs them until that fails: the log finds no place on the host.

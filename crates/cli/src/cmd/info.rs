@@ -13,6 +13,7 @@ use serde_json::Value;
 use crate::cmd::status;
 use crate::daemon::status::Status;
 use crate::device::group;
+use crate::device::host::{self, HostRoom};
 use crate::device::{self, Access};
 use crate::failure::{Exit, Failure, Result};
 use crate::mount::{self, Mount, leases, live};
@@ -43,6 +44,8 @@ struct Info {
     health: Option<&'static str>,
     /// The process that serves the mount.
     pid: Option<u32>,
+    /// The file systems below image files.
+    host: Vec<HostRoom>,
     #[serde(skip)]
     exit: Exit,
     #[serde(flatten)]
@@ -83,7 +86,9 @@ fn of_mount(mount: Mount) -> Result<Info> {
     }
     let health = status::health_of(&mount, &told)?;
     let pid = live::get(&mount.dir, live::PID)?.and_then(|pid| pid.trim().parse().ok());
+    let host = status::host_of(&mount);
     Ok(Info {
+        host,
         volume: mount.source,
         mounted_at: Some(mount.dir),
         health: health.map(|(health, _)| health),
@@ -105,8 +110,12 @@ fn of_volume(path: &Path, devices: &Devices, output: &Output) -> Result<Info> {
         Ok(told)
     })?;
     // A group that was opened is known by its labels now.
-    let group = group::of_member(path)?.map(|located| Status::from_config(&located.config));
+    let located = group::of_member(path)?;
+    let group = located.as_ref().map(|located| Status::from_config(&located.config));
+    let members = located.iter().flat_map(|located| &located.members);
+    let host = host::rooms_in_time(members.map(|(member, _)| &**member).chain([path]));
     Ok(Info {
+        host,
         volume: path.to_owned(),
         mounted_at: None,
         health: Some(group.as_ref().map_or("whole", Status::health)),
@@ -260,6 +269,12 @@ impl fmt::Display for Info {
         let (runs, longest) =
             (text::count(self.number("free_runs"), "run"), self.size("free_run_bytes_max"));
         writeln!(f, "free          {} in {runs}, the longest {longest}", self.size("free_bytes"))?;
+        for host in &self.host {
+            writeln!(f, "host          {}", host.told())?;
+            if host.is_short() {
+                writeln!(f, "WARNING       {}", host.warning())?;
+            }
+        }
         writeln!(
             f,
             "metadata      {}, {}, {}",

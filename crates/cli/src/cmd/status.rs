@@ -1,7 +1,7 @@
 //! `bedplate status [DIR…]`
 
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use bedplate_serve::control::{Request, Serving};
 use clap::Args;
@@ -9,6 +9,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use crate::daemon::control;
+use crate::device::host::{self, HostRoom};
 use crate::failure::{Exit, Result};
 use crate::mount::{self, Mount, live};
 use crate::render::output::Output;
@@ -16,8 +17,9 @@ use crate::render::text;
 
 /// Tell which mounted volumes need attention; one line where none does
 ///
-/// Ends with exit code 0 where all are whole, 1 where a group is degraded or being rebuilt, 4 where
-/// a volume is broken, read-only after a failure, or its daemon died.
+/// Ends with exit code 0 where all are whole, 1 where a group is degraded or being rebuilt or the
+/// file system below an image is nearly full, 4 where a volume is broken, read-only after a failure,
+/// or its daemon died.
 #[derive(Debug, Args)]
 pub struct Arguments {
     /// Where volumes are mounted; every mount of this machine when none is named
@@ -34,7 +36,7 @@ struct Report {
 struct State {
     mounted_at: PathBuf,
     volume: PathBuf,
-    /// `whole`, `rebuilding`, `degraded`, `broken`, `read-only` or `dead`.
+    /// `whole`, `host filling`, `rebuilding`, `degraded`, `broken`, `read-only` or `dead`.
     state: &'static str,
     /// What is wrong, each in a sentence.
     problems: Vec<String>,
@@ -59,7 +61,7 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Exit> {
 }
 
 /// Returns the mount at or above a path, also one whose daemon died.
-fn of_dir(dir: &std::path::Path) -> Result<Mount> {
+fn of_dir(dir: &Path) -> Result<Mount> {
     match mount::at(&mount::canonical(dir)?)? {
         Some(mount) if mount.is_ours() => Ok(mount),
         _ => live::require_mount(dir),
@@ -84,13 +86,30 @@ fn look(mount: Mount) -> Result<Option<State>> {
         }
         info => info?,
     };
-    health(mount, &info)
+    let short: Vec<String> =
+        host_of(&mount).iter().filter(|host| host.is_short()).map(HostRoom::warning).collect();
+    let mut state = health(mount, &info)?;
+    if let Some(state) = state.as_mut().filter(|_| !short.is_empty()) {
+        if state.exit == Exit::Done {
+            (state.state, state.exit) = ("host filling", Exit::Failed);
+        }
+        state.problems.extend(short);
+    }
+    Ok(state)
 }
 
 /// Returns how a mount is whose file system told `info` of itself, for a command that tells more;
 /// `None` where this user cannot ask.
 pub fn health_of(mount: &Mount, info: &Value) -> Result<Option<(&'static str, Exit)>> {
     Ok(health(mount.clone(), info)?.map(|state| (state.state, state.exit)))
+}
+
+/// Returns the file systems below the image files of a mount, as far as this user can ask which they
+/// are.
+pub fn host_of(mount: &Mount) -> Vec<HostRoom> {
+    let members = control::status(mount).map(|group| group.members).unwrap_or_default();
+    let paths = members.iter().map(|member| Path::new(&member.path));
+    host::rooms_in_time(paths.chain([mount.source.as_path()]))
 }
 
 fn health(mount: Mount, info: &Value) -> Result<Option<State>> {

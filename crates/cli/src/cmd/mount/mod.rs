@@ -20,6 +20,7 @@ use signal_hook::iterator::Signals;
 
 use crate::daemon::control::{self, Naming};
 use crate::daemon::events::{self, Events};
+use crate::daemon::host_room::{self, HostWatch};
 use crate::daemon::signals::{self, Subject, Watcher};
 use crate::daemon::spawn;
 use crate::device::group;
@@ -363,6 +364,8 @@ struct Serving {
     metrics: Option<metrics::Serving>,
     /// Tells events to a program, where that was asked for.
     events: Option<Events>,
+    /// Tells when the file system below an image fills.
+    host: HostWatch,
     group: Option<Group>,
 }
 
@@ -400,7 +403,8 @@ impl Serving {
             &plan.dir,
             &plan.settings,
         )?;
-        Ok(Self { mount: Arc::new(mount), mounted, naming, metrics, events, group })
+        let host = host_room::start(plan.volume.clone(), group.as_ref());
+        Ok(Self { mount: Arc::new(mount), mounted, naming, metrics, events, host, group })
     }
 
     /// Serves until it is unmounted or a signal asks for that, and everything is durable.
@@ -414,6 +418,7 @@ impl Serving {
         let watcher = Watcher::start(subject, signals);
         let ended = self.mount.wait();
         drop(self.metrics.take());
+        drop(self.host);
         watcher.end()?;
         drop(self.naming);
         // Not left to the last holder: a thread that is ending may be that, and not get to it

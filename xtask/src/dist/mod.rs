@@ -1,5 +1,5 @@
 //! What is handed out: the program without debug information, its symbols apart, man pages,
-//! completions, examples and licences, in one folder.
+//! completions, examples and licences, in one folder; and a Debian package of them.
 //!
 //! ```text
 //! target/dist/
@@ -9,10 +9,13 @@
 //!   share/man/man1/bedplate*.1                              one for each subcommand
 //!   share/bash-completion/, share/zsh/, share/fish/         completions
 //!   share/bedplate/contrib/                                 examples: all of contrib/
-//!   share/doc/bedplate/                                     README, CHANGELOG, licences, licences of what is linked in
+//!   share/doc/bedplate/                                     README, CHANGELOG, licences, licences of what is linked in, bill of materials
+//!   bedplate_VERSION_ARCHITECTURE.deb                       see `debian`
 //! ```
 
-use std::fmt::Write as _;
+mod debian;
+mod linked;
+
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -50,6 +53,15 @@ const LIBRARY: &str = "lib/libbedplate_lease.so";
 /// Where the licences of what is linked in are listed.
 const LINKED: &str = "share/doc/bedplate/LICENSES-LINKED.md";
 
+/// Their texts.
+const TEXTS: &str = "share/doc/bedplate/LICENSES-LINKED.txt";
+
+/// The bill of materials.
+const BILL: &str = "share/doc/bedplate/sbom.cdx.json";
+
+/// What is written about what is linked in.
+const LISTS: [&str; 3] = [LINKED, TEXTS, BILL];
+
 /// What to pack.
 #[derive(Debug, clap::Args)]
 pub struct Options {
@@ -60,6 +72,13 @@ pub struct Options {
     /// Where to put it all; what is there is removed first.
     #[arg(long, value_name = "DIR")]
     into: Option<PathBuf>,
+}
+
+impl Options {
+    /// Packs `program` into `folder`.
+    pub fn of(program: &Path, folder: &Path) -> Self {
+        Self { program: Some(program.to_path_buf()), into: Some(folder.to_path_buf()) }
+    }
 }
 
 /// Makes the folder, and says what is in it; returns whether nothing is missing.
@@ -86,7 +105,10 @@ pub fn build(options: &Options) -> Result<bool> {
             &fs::read(name).with_context(|| format!("cannot read {name}"))?,
         )?;
     }
-    put(&folder, LINKED, licences(&tidy::metadata()?).as_bytes())?;
+    let linked = linked::Linked::read(&tidy::metadata()?)?;
+    put(&folder, LINKED, linked.table().as_bytes())?;
+    put(&folder, TEXTS, linked.texts()?.as_bytes())?;
+    put(&folder, BILL, linked.bill(env!("CARGO_PKG_VERSION")).as_bytes())?;
     let missing = missing(&folder, Path::new("contrib"))?;
     for path in &missing {
         println!("dist: {path} is missing or empty");
@@ -98,7 +120,20 @@ pub fn build(options: &Options) -> Result<bool> {
         folder.display(),
         missing.len()
     );
+    if missing.is_empty() && debian_tools() {
+        let package = debian::build(&folder)?;
+        println!("dist: {}, {} bytes", package.display(), size(&package)?);
+    }
     Ok(missing.is_empty())
+}
+
+/// Tells whether a Debian package can be made here, and says so where not.
+fn debian_tools() -> bool {
+    let there = sh::output(Command::new("dpkg-deb").arg("--version"), LIMIT).is_ok();
+    if !there {
+        println!("dist: no Debian package: dpkg-deb is not installed");
+    }
+    there
 }
 
 fn release(target: &Path) -> Result<PathBuf> {
@@ -186,35 +221,9 @@ fn copy(from: &Path, to: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Lists what is linked in, with its licence, from cargo's metadata.
-fn licences(metadata: &serde_json::Value) -> String {
-    let mut text =
-        "# Licences of what is linked in\n\n| crate | version | licence |\n| --- | --- | --- |\n"
-            .to_owned();
-    let packages = metadata["packages"]
-        .as_array()
-        .into_iter()
-        .flatten()
-        .filter(|package| !package["source"].is_null());
-    let field = |package: &serde_json::Value, name: &str| {
-        package[name].as_str().unwrap_or("not stated").to_owned()
-    };
-    let mut rows: Vec<_> = packages
-        .map(|package| {
-            (field(package, "name"), field(package, "version"), field(package, "license"))
-        })
-        .collect();
-    rows.sort();
-    for (name, version, licence) in rows {
-        let _never_fails = writeln!(text, "| {name} | {version} | {licence} |");
-    }
-    text
-}
-
 /// Returns what must be in the folder and is not, or is empty.
 fn missing(folder: &Path, contrib: &Path) -> Result<Vec<String>> {
-    let mut wanted: Vec<String> =
-        FILES.iter().map(|path| (*path).to_owned()).chain([LINKED.to_owned()]).collect();
+    let mut wanted: Vec<String> = FILES.into_iter().chain(LISTS).map(str::to_owned).collect();
     let mut folders = vec![contrib.to_path_buf()];
     while let Some(next) = folders.pop() {
         for entry in
@@ -244,8 +253,8 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let (contrib, dist) = (folder.path().join("contrib"), folder.path().join("dist"));
         put(&contrib, "a/unit.service", b"x").unwrap();
-        assert_eq!(missing(&dist, &contrib).unwrap().len(), FILES.len() + 2);
-        for path in FILES.into_iter().chain([LINKED]) {
+        assert_eq!(missing(&dist, &contrib).unwrap().len(), FILES.len() + LISTS.len() + 1);
+        for path in FILES.into_iter().chain(LISTS) {
             put(&dist, path, b"x").unwrap();
         }
         assert_eq!(missing(&dist, &contrib).unwrap(), ["share/bedplate/contrib/a/unit.service"]);
@@ -253,17 +262,5 @@ mod tests {
         assert_eq!(missing(&dist, &contrib).unwrap(), Vec::<String>::new());
         put(&dist, FILES[0], b"").unwrap();
         assert_eq!(missing(&dist, &contrib).unwrap(), [FILES[0]]);
-    }
-
-    #[test]
-    fn licences_of_other_crates_are_listed_in_order() {
-        let package = |name: &str, source: Option<&str>| serde_json::json!({ "name": name, "version": "1", "license": "MIT", "source": source });
-        let text = licences(
-            &serde_json::json!({ "packages": [package("b", Some("registry")), package("ours", None), package("a", Some("registry"))] }),
-        );
-        assert!(
-            text.ends_with("| a | 1 | MIT |\n| b | 1 | MIT |\n") && !text.contains("ours"),
-            "{text}"
-        );
     }
 }
