@@ -50,7 +50,7 @@ fn kept() -> Vec<(String, Vec<Named>, String)> {
     paths.iter().map(read).collect()
 }
 
-/// Opens the group where there is one. A format that has to be upgraded first is upgraded here.
+/// Opens the group where there is one.
 fn opened(devices: &[Named], options: &ImportOptions) -> Opened {
     let states = |kind| {
         let of_kind = |(_, device): &&Named| version_of(device).is_some_and(|(k, _)| k == kind);
@@ -125,6 +125,23 @@ fn s_241_a_volume_of_every_version_opens_with_all_that_it_holds() {
     }
 }
 
+/// S-196: a volume of any version is upgraded in place to the present one, with all that it holds.
+#[test]
+fn s_196_a_volume_of_every_version_is_upgraded_with_all_that_it_holds() {
+    for (name, devices, expected) in kept() {
+        let volume = opened(&devices, &IDLE);
+        FileSystem::upgrade(&volume.device, volume.log.as_ref()).unwrap();
+        sound(&name, &volume);
+        let fs = mount(&volume, quiet());
+        assert_eq!(manifest(&fs), expected, "{name}, upgraded");
+        fs.unmount().unwrap();
+        if volume.group.is_none() {
+            assert_eq!(version_of(&volume.device), Some(("volume", 3)), "{name}");
+        }
+        close(volume);
+    }
+}
+
 /// S-242: what is written today is kept: a change that writes a new version of anything keeps a volume of
 /// it, and what was kept of older ones stays.
 #[test]
@@ -146,7 +163,7 @@ fn s_242_a_volume_of_every_version_that_is_written_is_kept() {
             );
         }
     }
-    for (what, newest) in [("volume", 2), ("label", 6), ("log device", 1)] {
+    for (what, newest) in [("volume", 3), ("label", 6), ("log device", 1)] {
         for version in 1..=newest {
             assert!(versions[what].contains(&version), "no {what} of version {version} is kept");
         }
@@ -191,7 +208,7 @@ fn s_243_a_newer_version_is_refused_and_left_alone() {
     let before = content(&volume);
     let error = FileSystem::mount(Arc::clone(&volume), None, quiet()).err().unwrap();
     assert_eq!(error.kind, ErrorKind::NewerFormat, "{error}");
-    refused(&error.to_string(), 2);
+    refused(&error.to_string(), 3);
     let error = FileSystem::check(&volume, None, true).err().unwrap();
     assert_eq!(error.kind, ErrorKind::NewerFormat, "{error}");
     assert!(content(&volume) == before, "something was written");
