@@ -237,8 +237,7 @@ impl Engine {
             match self.meta.get(Table::Inode, &inode_key(inode.ino))? {
                 Some(row) => crate::data::read_again(self, &inode, InodeRow::decode(&row)?),
                 None => {
-                    inode.kill();
-                    self.inodes.drop_all(&[inode]);
+                    self.inodes.kill(&inode);
                     continue;
                 }
             }

@@ -68,7 +68,7 @@ impl Engine {
 
     /// Gives back pins, and reclaims the inode where they were the last thing that kept it.
     pub(crate) fn unpin(&self, inode: &Arc<Inode>, count: u64) {
-        if inode.unpin(count) && !self.options.read_only {
+        if inode.unpin(count) {
             self.reclaim_if_dead(inode);
         }
     }
@@ -76,7 +76,7 @@ impl Engine {
     /// Reclaims an inode that lost its last name and is pinned by nothing; what fails here is an
     /// orphan that the next mount removes. The caller holds no lock but the change lock.
     pub(crate) fn reclaim_if_dead(&self, inode: &Arc<Inode>) {
-        if !inode.is_dying() {
+        if self.options.read_only || !inode.is_dying() {
             return;
         }
         // The claim under the same hold as the records.

@@ -245,8 +245,8 @@ impl FileSystem {
     }
     /// Gives back `count` retentions.
     pub fn forget(&self, ino: InodeNo, count: u64) {
-        if let Some(inode) = self.inner.fs.inodes.unpin_parked(ino, count) {
-            self.inner.fs.unpin(&inode, count);
+        if let Some(inode) = self.inner.fs.inodes.unpin(ino, count) {
+            self.inner.fs.reclaim_if_dead(&inode);
         }
     }
     /// Makes a file, directory, device node, pipe or socket (not a symbolic link). The new object

@@ -63,6 +63,18 @@ struct Life {
     dead: bool,
 }
 
+impl Life {
+    fn give_back(&mut self, ino: InodeNo, count: u64) {
+        assert!(
+            self.pins >= count,
+            "I-INO-2: inode {} has {} pins, {count} are given back",
+            ino.0,
+            self.pins
+        );
+        self.pins -= count;
+    }
+}
+
 /// A loaded inode.
 pub(crate) struct Inode {
     pub(crate) ino: InodeNo,
@@ -309,14 +321,17 @@ impl Inode {
     #[must_use]
     pub(crate) fn unpin(&self, count: u64) -> bool {
         let mut life = self.life.lock();
-        assert!(
-            life.pins >= count,
-            "I-INO-2: inode {} has {} pins, {count} are given back",
-            self.ino.0,
-            life.pins
-        );
-        life.pins -= count;
+        life.give_back(self.ino, count);
         self.is_unkept(&life)
+    }
+
+    /// As [`unpin`](Self::unpin), without a look at the row, whose lock may not be waited for under
+    /// the lock of the table; returns whether no pin is left.
+    #[must_use]
+    fn take_pins(&self, count: u64) -> bool {
+        let mut life = self.life.lock();
+        life.give_back(self.ino, count);
+        life.pins == 0
     }
 
     /// Returns whether nothing keeps the inode, and no thread has claimed it.

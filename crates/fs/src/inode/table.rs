@@ -96,12 +96,13 @@ impl InodeTable {
             .map_or_else(|| shard.parked.contains_key(&ino), |inode| inode.life.lock().pins > 0)
     }
 
-    /// Takes `count` pins off an inode that is not loaded; a loaded one is returned, for the caller
-    /// to unpin.
-    pub(crate) fn unpin_parked(&self, ino: InodeNo, count: u64) -> Option<Arc<Inode>> {
+    /// Takes `count` pins off an inode, loaded or not; returns it where none is left, for the caller
+    /// to reclaim it if it has no name. All with the shard locked: a rollback that takes the inode
+    /// away parks what is left.
+    pub(crate) fn unpin(&self, ino: InodeNo, count: u64) -> Option<Arc<Inode>> {
         let mut shard = self.shard(ino).lock();
         if let Some(inode) = shard.inodes.get(&ino) {
-            return Some(Arc::clone(inode));
+            return inode.take_pins(count).then(|| Arc::clone(inode));
         }
         let pins = shard.parked.get_mut(&ino)?;
         assert!(
@@ -120,6 +121,7 @@ impl InodeTable {
         let mut shard = self.shard(inode.ino).lock();
         self.shrink(&mut shard, sealed);
         let ino = inode.ino;
+        debug_assert!(!shard.parked.contains_key(&ino), "inode {} is new, nothing pins it", ino.0);
         let before = shard.inodes.insert(ino, inode);
         debug_assert!(before.is_none(), "inode {} is in memory once", ino.0);
     }
@@ -146,6 +148,21 @@ impl InodeTable {
                     .collect::<Vec<_>>()
             })
             .collect()
+    }
+
+    /// Forgets an inode whose row a rollback took away. What retains it, such as a kernel that
+    /// looked it up, gives its pins back later, and another rollback may bring the inode back
+    /// before: they are parked.
+    pub(crate) fn kill(&self, inode: &Inode) {
+        inode.kill();
+        let mut shard = self.shard(inode.ino).lock();
+        if shard.inodes.remove(&inode.ino).is_some() {
+            self.left.absorb(&inode.snapshot());
+            let pins = inode.life.lock().pins;
+            if pins > 0 {
+                shard.parked.insert(inode.ino, pins);
+            }
+        }
     }
 
     /// Forgets inodes that are no more, retained or not.
@@ -262,9 +279,7 @@ mod tests {
             "{loaded} inodes are loaded though nobody uses them"
         );
         for ino in 1..=count {
-            if let Some(inode) = table.unpin_parked(InodeNo(ino), 1) {
-                assert!(!inode.unpin(1));
-            }
+            assert!(table.unpin(InodeNo(ino), 1).is_none_or(|inode| !inode.is_dying()));
             // The last name goes while it is retained: it must live on until the last pin goes.
             let inode = table.get_or_load(InodeNo(ino), Lsn(0), || Ok(row(1))).unwrap();
             inode.attr_lock().row.nlink = 0;
@@ -307,9 +322,7 @@ mod tests {
             "an open, and a record that is not sealed"
         );
         for ino in 1..=count {
-            if let Some(inode) = table.unpin_parked(InodeNo(ino), 1) {
-                assert!(!inode.unpin(1));
-            }
+            assert!(table.unpin(InodeNo(ino), 1).is_none_or(|inode| !inode.is_dying()));
         }
         table.let_idle_go(Lsn(0));
         let shards: Vec<_> = table.shards.iter().map(|shard| shard.lock()).collect();

@@ -170,6 +170,31 @@ fn s_56_a_link_that_took_the_name_of_a_file_is_not_followed() {
     sound(&device);
 }
 
+/// S-56: what a kernel remembers of a file lives through a rollback that takes the file away, and
+/// one that brings it back: it forgets all its look-ups at once.
+#[test]
+fn s_56_look_ups_are_counted_over_a_rollback_and_its_undo() {
+    let device = device(64 << 20, 512);
+    format(&device, 4096);
+    let fs = mount_as(&device, IoMode::Cached);
+    fs.create_checkpoint("then", &everything()).unwrap();
+    write(&fs, "/file", 0, &[1; 8192], IoMode::Cached);
+    let ino = fs.resolve("/file").unwrap().ino;
+    fs.retain(ino).unwrap();
+    let done = fs.rollback("then", &all_back()).unwrap();
+    assert_eq!(fs.retain(ino).unwrap_err().kind, ErrorKind::NotFound);
+    fs.rollback(&done.undo, &all_back()).unwrap();
+    fs.retain(ino).unwrap();
+    fs.forget(ino, 1);
+    assert!(fs.is_retained(ino), "one of two look-ups was forgotten");
+    fs.forget(ino, 1);
+    assert!(!fs.is_retained(ino));
+    fs.remove("/file").unwrap();
+    assert_eq!(fs.retain(ino).unwrap_err().kind, ErrorKind::NotFound, "nothing keeps it");
+    fs.unmount().unwrap();
+    sound(&device);
+}
+
 /// S-57: open files are named and refused, or go on with what comes back.
 #[test]
 fn s_57_open_files_stand_in_the_way_unless_forced() {
