@@ -168,16 +168,21 @@ impl Stage {
                 let (from_dir, into_dir) =
                     (self.ino(&dir_path(dir))?, self.ino(&dir_path(to_dir))?);
                 let (from, to) = (format!("f{file}"), format!("f{to}"));
-                let mut touched =
-                    vec![from_dir, into_dir, fs.lookup(from_dir, from.as_bytes())?.ino];
-                touched.extend(fs.lookup(into_dir, to.as_bytes()).map(|attr| attr.ino));
+                let moved = fs.lookup(from_dir, from.as_bytes())?.ino;
+                let replaced = fs.lookup(into_dir, to.as_bytes()).ok().map(|attr| attr.ino);
                 fs.rename(from_dir, from.as_bytes(), into_dir, to.as_bytes(), kind.into())?;
-                Ok(Outcome::touching(touched))
+                // Of two names of one file rename(2) changes nothing.
+                if replaced == Some(moved) {
+                    return Ok(Outcome::default());
+                }
+                let touched = [from_dir, into_dir, moved].into_iter().chain(replaced);
+                Ok(Outcome::touching(touched.collect()))
             }
             NameStep::RenameDirectory(from, to) => {
                 let moved = self.ino(&format!("/d{from}"))?;
                 fs.rename_path(format!("/d{from}"), format!("/d{to}"))?;
-                Ok(Outcome::touching(vec![InodeNo::ROOT, moved]))
+                let touched = if from == to { Vec::new() } else { vec![InodeNo::ROOT, moved] };
+                Ok(Outcome::touching(touched))
             }
             NameStep::Link(file, dir, to, to_dir) => {
                 let (target, parent) =

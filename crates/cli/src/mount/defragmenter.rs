@@ -71,7 +71,7 @@ pub struct Moved {
 pub fn between(before: &Looked, now: &Looked, seconds: Option<f64>) -> Vec<Moved> {
     let moved = |(dir, told): (&PathBuf, &DefragmenterStatus)| {
         let report = &told.report;
-        // A mount that began anew counts anew.
+        // The counters of a new mount start at zero.
         let earlier = before.get(dir).map_or(0, |earlier| earlier.report.moved_bytes);
         let moved_bytes = report.moved_bytes.checked_sub(earlier).unwrap_or(report.moved_bytes);
         let is_told = report.state != MoverState::Off || moved_bytes > 0;

@@ -78,7 +78,7 @@ pub fn between(before: &Looked, now: &Looked, seconds: Option<f64>) -> Vec<Lease
     now.iter().filter_map(leased).collect()
 }
 
-/// A mount that began anew counts anew.
+/// The counters of a new mount start at zero.
 fn difference(before: &LeaseCounts, now: &LeaseCounts) -> LeaseCounts {
     let since = |before: u64, now: u64| now.checked_sub(before).unwrap_or(now);
     let each = |before: &[(String, u64)], now: &[(String, u64)]| {
