@@ -60,7 +60,7 @@ impl Engine {
     /// `after`; at most `limit`.
     pub(crate) fn activities(&self, after: InodeNo, limit: usize) -> Vec<FileActivity> {
         let idle = CounterSnapshot::default();
-        let mut inodes = self.inodes.loaded(|inode| {
+        let mut inodes = self.loaded_inodes(|inode| {
             inode.ino > after && inode.kind == FileKind::File && inode.snapshot() != idle
         });
         inodes.sort_unstable_by_key(|inode| inode.ino);
@@ -71,7 +71,7 @@ impl Engine {
         let service = DataPath::new(self, inode).service_if_any();
         FileActivity {
             ino: inode.ino,
-            size_bytes: inode.stat(self.block_size).size,
+            size_bytes: inode.stat(self.block_size()).size,
             file_mode: inode.attr_lock().row.io_mode,
             effective_mode: service.map(Service::mode),
             mixed: service.is_some_and(Service::is_mixed),
@@ -87,8 +87,8 @@ impl Engine {
         match ino {
             Some(ino) => self.inode(ino)?.reset_statistics(),
             None => {
-                self.inodes.reset_statistics();
-                self.sampler.reset();
+                self.reset_counters();
+                self.sampler().reset();
                 self.reset_lock_waits();
             }
         }
@@ -127,7 +127,7 @@ impl Engine {
         loop {
             let (mut seen, mut next) = (0, None);
             let from = last.as_deref().map_or(Bound::Unbounded, Bound::Excluded);
-            self.meta.scan(Table::Dentry, from, Bound::Unbounded, |key, value| {
+            self.scan_rows(Table::Dentry, from, Bound::Unbounded, |key, value| {
                 let (dir, name) = split_key(key)?;
                 seen += 1;
                 if !visit(dir, name, DentryRow::decode(value)?) {

@@ -116,7 +116,7 @@ impl File {
     #[inline]
     pub(crate) fn timed(&self, what: Timed, timing: Option<Timing>) {
         if let Some(timing) = timing {
-            self.fs.sampler.end(&self.inode.latencies, what, timing);
+            self.fs.sampler().end(&self.inode.latencies, what, timing);
         }
     }
 
@@ -209,7 +209,7 @@ impl File {
     pub fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<usize> {
         self.may_read()?;
         self.note_read();
-        let timing = self.fs.sampler.begin();
+        let timing = self.fs.sampler().begin();
         let len = self.io().read(self.class, buf, offset)?;
         self.timed(Timed::Read, timing);
         Ok(len)
@@ -222,7 +222,7 @@ impl File {
     /// error any block-sized part may have been written.
     pub fn write_at(&self, buf: &[u8], offset: u64) -> Result<u64> {
         self.may_write()?;
-        let timing = self.fs.sampler.begin();
+        let timing = self.fs.sampler().begin();
         let offset = if self.append { None } else { Some(offset) };
         let at = match self.io().write(self.class, buf, offset) {
             Err(refused) => self.write_again(refused, buf, offset)?,
@@ -333,7 +333,7 @@ impl File {
     /// # Errors
     /// `Io`.
     pub fn attr(&self) -> Result<Attr> {
-        Ok(self.inode.stat(self.fs.block_size))
+        Ok(self.inode.stat(self.fs.block_size()))
     }
     /// Returns the inode.
     #[must_use]
@@ -344,7 +344,7 @@ impl File {
     /// mode unless the open named one.
     #[must_use]
     pub fn requested_mode(&self) -> IoMode {
-        self.class.requested(self.fs.file_mode(&self.inode), self.fs.tuning.mode())
+        self.class.requested(self.fs.file_mode(&self.inode), self.fs.tuning().mode())
     }
     /// Returns the mode that this open itself names, and whether it carried `O_DIRECT`.
     #[must_use]

@@ -107,12 +107,11 @@ pub(crate) fn mount(
         allocator,
         recovery,
     });
-    fs.space_policy.load(&fs.meta)?;
-    fs.lock_schedules().load(&fs.meta)?;
-    if let Some(name) = &fs.options.checkpoint {
-        fs.views.set_base(fs.checkpoint(name)?.epoch);
+    fs.load_policies()?;
+    if let Some(name) = &fs.options().checkpoint {
+        fs.show_checkpoint(fs.checkpoint(name)?.epoch);
     }
-    if !fs.options.read_only {
+    if !fs.is_read_only() {
         if !planted(PlantedBug::OrphansLeft) {
             remove_orphans(&fs)?;
         }
@@ -501,7 +500,7 @@ fn count_rows(meta: &MetaStore, table: Table) -> Result<u64> {
 /// Removes what lost its last name while open, and ends truncations that a crash interrupted.
 fn remove_orphans(fs: &Arc<Engine>) -> Result<()> {
     let mut orphans: Vec<(InodeNo, bool)> = Vec::new();
-    fs.meta.scan_all(Table::Orphan, |key, value| {
+    fs.scan_table(Table::Orphan, |key, value| {
         orphans.push((split_key(key)?.0, value == UNFINISHED));
         Ok(ControlFlow::Continue(()))
     })?;
@@ -539,28 +538,28 @@ fn remove_orphan(fs: &Arc<Engine>, ino: InodeNo, unfinished: bool) -> Result<()>
 pub(crate) fn unmount(fs: &Engine) -> Result<()> {
     fs.sync_everything()?;
     fs.retire();
-    if fs.options.read_only {
+    if fs.is_read_only() {
         return Ok(());
     }
-    match fs.meta.metadata_commit() {
-        Err(e) if e.kind == ErrorKind::NoSpace && !fs.meta.has_unwritten_records() => {
+    match fs.metadata_commit() {
+        Err(e) if e.kind == ErrorKind::NoSpace && !fs.has_unwritten_records() => {
             tracing::warn!(
                 "{} is not clean, and the next mount goes on from its log: {e}",
-                fs.device.name()
+                fs.device_name()
             );
-            fs.meta.close();
+            fs.close_metadata();
             return Ok(());
         }
         other => other?,
     }
-    fs.meta.close();
-    fs.meta.region().update_superblock(|superblock| superblock.clean = true)
+    fs.close_metadata();
+    fs.update_superblock(|superblock| superblock.clean = true)
 }
 
 /// Calls `work` with the file system's size, which it keeps meanwhile.
 pub(crate) fn keeping_size<T>(fs: &Engine, work: impl FnOnce(u64) -> T) -> T {
     let _none_grows = fs.lock_size();
-    work(fs.meta.region().superblock().size_bytes)
+    work(fs.superblock().size_bytes)
 }
 
 /// Takes over a larger device.
@@ -571,21 +570,21 @@ pub(crate) fn grow(fs: &Engine) -> Result<u64> {
         other => other?,
     }
     let _one = fs.lock_size();
-    let block = u64::from(fs.block_size);
-    let size = fs.device.refresh_size()? / block * block;
-    let old = fs.meta.region().superblock().size_bytes;
+    let block = u64::from(fs.block_size());
+    let size = fs.refresh_device_bytes()? / block * block;
+    let old = fs.superblock().size_bytes;
     if size < old {
         return Err(Error::new(
             ErrorKind::Invalid,
             format!(
                 "{} shrank from {old} to {size} bytes below a mounted volume: restore its size",
-                fs.device.name()
+                fs.device_name()
             ),
         ));
     }
     if size > old {
-        fs.meta.region().update_superblock(|superblock| superblock.size_bytes = size)?;
-        fs.allocator.grow(size / block);
+        fs.update_superblock(|superblock| superblock.size_bytes = size)?;
+        fs.grow_space(size / block);
     }
     Ok(size)
 }

@@ -66,7 +66,7 @@ impl Queue {
     /// `Io` when the system refuses the resources.
     pub fn new(fs: &FileSystem, options: &QueueOptions) -> Result<Self> {
         let fs = fs.state();
-        let device = fs.device.queue(options)?;
+        let device = fs.device_queue(options)?;
         let depth_max = device.depth_max();
         let engine = Arc::new(Mutex::new(QueueState::new(Arc::clone(fs), device)));
         let helped: Weak<Mutex<QueueState>> = Arc::downgrade(&engine);

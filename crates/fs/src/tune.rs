@@ -13,14 +13,14 @@ use bedplate_store::{RecordKind, RowChange, Table};
 impl Engine {
     /// Returns how all tunables stand.
     pub(crate) fn tunables(&self) -> Vec<TunableState> {
-        self.states(&self.tuning.state.lock())
+        self.states(&self.tuning().lock())
     }
 
     fn states(&self, state: &TuningState) -> Vec<TunableState> {
         let value = |tunable: Tunable| match tunable {
-            Tunable::Cache => self.cache.cap_bytes(),
-            Tunable::LogSize => self.meta.region().superblock().log.len,
-            Tunable::BlockSize => self.block_size.into(),
+            Tunable::Cache => self.cache().cap_bytes(),
+            Tunable::LogSize => self.superblock().log.len,
+            Tunable::BlockSize => self.block_size().into(),
             other => other.of(&state.options),
         };
         let states = |info: &TunableInfo| TunableState {
@@ -41,9 +41,9 @@ impl Engine {
 
     /// Changes tunables: all, or none.
     pub(crate) fn tune(&self, change: &TuneOptions) -> Result<Vec<TunableState>> {
-        let mut state = self.tuning.state.lock();
+        let mut state = self.tuning().lock();
         change.changes.iter().try_for_each(|(tunable, value)| {
-            check_change(*tunable, *value, change.live_only, self.block_size)
+            check_change(*tunable, *value, change.live_only, self.block_size())
         })?;
         if !change.live_only {
             self.begin_change()?;
@@ -82,7 +82,7 @@ impl Engine {
                 None => RowChange::delete(Table::Setting, stored_key(*tunable)),
             };
             let lsn = self.commit(RecordKind::Setting, change.changes.iter().map(row).collect());
-            self.meta.sync(lsn)?;
+            self.sync_to(lsn)?;
         }
         Ok(self.states(&state))
     }
@@ -96,28 +96,28 @@ impl Engine {
             return Err(error);
         }
         let cache = |options: &MountOptions| {
-            cache_options(options, self.geometry.logical_block_size, self.block_size)
+            cache_options(options, self.geometry().logical_block_size, self.block_size())
         };
-        if let Err(error) = self.cache.retune(&cache(before), &cache(next)) {
+        if let Err(error) = self.cache().retune(&cache(before), &cache(next)) {
             self.serve_again_in(before.mode);
             return Err(error);
         }
-        self.sampler.set_every(next.latency_sample);
-        self.tuning.set_sync_interval_ns(Tunable::Sync.of(next));
+        self.sampler().set_every(next.latency_sample);
+        self.tuning().set_sync_interval_ns(Tunable::Sync.of(next));
         if before.sync_interval != next.sync_interval {
             self.sync_waker().wake();
         }
         if before.extent_size_bytes != next.extent_size_bytes {
-            self.tuning.set_extent_size(next.extent_size_bytes);
-            self.epoch_state.changed();
+            self.tuning().set_extent_size(next.extent_size_bytes);
+            self.epochs_changed();
         }
         if before.release_behind != next.release_behind {
-            self.tuning.set_release_behind(next.release_behind);
-            self.epoch_state.changed();
-            let files = self.inodes.loaded(|inode| inode.kind == FileKind::File);
+            self.tuning().set_release_behind(next.release_behind);
+            self.epochs_changed();
+            let files = self.loaded_inodes(|inode| inode.kind == FileKind::File);
             files.iter().for_each(|inode| crate::data::release_changed(self, inode));
         }
-        self.defrag_status.take_over(next);
+        self.defrag_status().take_over(next);
         Ok(())
     }
 
@@ -125,10 +125,10 @@ impl Engine {
     fn serve_in(&self, mode: IoMode) -> Result<()> {
         // First: an open that comes now finds the new mode, and one that came before is found
         // below.
-        self.tuning.set_mode(mode);
+        self.tuning().set_mode(mode);
         let follows =
             |inode: &Inode| inode.kind == FileKind::File && inode.attr_lock().row.io_mode.is_none();
-        let files: Vec<Arc<Inode>> = self.inodes.loaded(|inode| inode.kind == FileKind::File);
+        let files: Vec<Arc<Inode>> = self.loaded_inodes(|inode| inode.kind == FileKind::File);
         files
             .iter()
             .filter(|inode| follows(inode))
@@ -136,7 +136,7 @@ impl Engine {
     }
 
     fn serve_again_in(&self, mode: IoMode) {
-        if self.tuning.mode() != mode
+        if self.tuning().mode() != mode
             && let Err(error) = self.serve_in(mode)
         {
             tracing::warn!(

@@ -32,7 +32,9 @@ mod space;
 mod superblock;
 mod types;
 
-pub use allocator::{AllocRequest, Allocator, Claim, Claims, Owner, Shared, SpaceClass};
+pub use allocator::{
+    AllocRequest, Allocator, Claim, Claims, Owner, Shared, SpaceClass, SpaceTotals,
+};
 pub use bytes::Bytes;
 pub use checksum::{Crc32c, crc32c};
 pub use decode::Reader;

@@ -41,8 +41,8 @@ const DONE_MAX: usize = 16;
 
 /// Starts the defragmenter of a writable mount.
 pub(crate) fn start(fs: &Arc<Engine>) -> std::io::Result<Daemon> {
-    let (waker, weak) = (fs.defrag_status.waker().clone(), Arc::downgrade(fs));
-    Daemon::spawn("bedplate-mover", fs.defrag_status.waker().clone(), move || run(&waker, &weak))
+    let (waker, weak) = (fs.defrag_status().waker().clone(), Arc::downgrade(fs));
+    Daemon::spawn("bedplate-mover", fs.defrag_status().waker().clone(), move || run(&waker, &weak))
 }
 
 fn run(waker: &Waker, fs: &Weak<Engine>) {
@@ -50,7 +50,7 @@ fn run(waker: &Waker, fs: &Weak<Engine>) {
     loop {
         let turn = |fs: Arc<Engine>| {
             let sleep = work.turn(&fs);
-            fs.defrag_status.update(|report| {
+            fs.defrag_status().update(|report| {
                 report.now = work.current.as_ref().map(|current| current.file.clone());
             });
             sleep
@@ -84,14 +84,14 @@ struct Work {
 impl Work {
     /// One turn; returns how long to sleep.
     fn turn(&mut self, fs: &Engine) -> Duration {
-        let (rate, load) = fs.defrag_status.bounds();
+        let (rate, load) = fs.defrag_status().bounds();
         if rate == 0 || fs.begin_change().is_err() {
             *self = Self { hopeless: std::mem::take(&mut self.hopeless), ..Self::default() };
-            fs.defrag_status.set(MoverState::Off);
+            fs.defrag_status().set(MoverState::Off);
             return OFF;
         }
         if self.is_busy(fs, load) && !planted(PlantedBug::MoverNeverWaits) {
-            fs.defrag_status.set(MoverState::Waiting);
+            fs.defrag_status().set(MoverState::Waiting);
             return MOMENT;
         }
         match self.work(fs, rate) {
@@ -106,7 +106,7 @@ impl Work {
 
     /// Returns whether programs do more than `load` operations a second.
     fn is_busy(&mut self, fs: &Engine, load: u64) -> bool {
-        let sum = fs.inodes.counters();
+        let sum = fs.counters();
         let (now, done) = (Instant::now(), sum.reads + sum.writes + sum.syncs);
         // Nothing is known yet, or it was counted anew: it looks for a moment before it moves.
         let Some((before, since)) = self.counted.filter(|(before, _)| *before <= done) else {
@@ -125,10 +125,10 @@ impl Work {
         // without their inodes in memory.
         let Some(_no_clone) = fs.try_lock_clones() else { return Ok(MOMENT) };
         if self.current.is_none() && !self.pick(fs)? {
-            fs.defrag_status.set(MoverState::Idle);
+            fs.defrag_status().set(MoverState::Idle);
             return Ok(SURVEYED);
         }
-        fs.defrag_status.set(MoverState::Working);
+        fs.defrag_status().set(MoverState::Working);
         let Some(current) = self.current.as_mut() else { return Ok(Duration::ZERO) };
         let began = Instant::now();
         let inode = match fs.need_live(current.file.ino).and_then(|()| fs.inode(current.file.ino)) {
@@ -141,7 +141,7 @@ impl Work {
         let step = fs.defragment(&inode, current.next, false)?;
         current.file.moved_bytes += step.moved_bytes;
         current.file.stuck_bytes += step.stuck_bytes;
-        fs.defrag_status.update(|report| report.moved_bytes += step.moved_bytes);
+        fs.defrag_status().update(|report| report.moved_bytes += step.moved_bytes);
         match step.next {
             Some(next) => current.next = next,
             None => {
@@ -159,7 +159,7 @@ impl Work {
             self.hopeless.insert(file.ino, file.after.runs);
         }
         if file.moved_bytes > 0 {
-            fs.defrag_status.update(|report| {
+            fs.defrag_status().update(|report| {
                 report.files += 1;
                 report.last.insert(0, file);
                 report.last.truncate(DONE_MAX);
@@ -177,7 +177,7 @@ impl Work {
             self.surveyed = Some(Instant::now());
         }
         while let Some(ino) = self.picked.pop_front() {
-            fs.defrag_status.update(|report| report.waiting_files = self.picked.len() as u64);
+            fs.defrag_status().update(|report| report.waiting_files = self.picked.len() as u64);
             let Ok(inode) = fs.need_live(ino).and_then(|()| fs.inode(ino)) else { continue };
             let before = fs.fragmentation(&inode)?;
             self.current = Some(Current {
@@ -191,13 +191,13 @@ impl Work {
 
     /// Looks at all extents; returns the most scattered files.
     fn survey(&self, fs: &Engine) -> Result<VecDeque<InodeNo>> {
-        let mut found = Survey::new(fs.grid.block);
+        let mut found = Survey::new(fs.grid().block);
         let mut from: Option<Vec<u8>> = None;
         loop {
             let mut rows = 0;
             let begin = from.take();
             let bound = begin.as_deref().map_or(Bound::Unbounded, Bound::Excluded);
-            fs.meta.scan(Table::Extent, bound, Bound::Unbounded, |key, value| {
+            fs.scan_rows(Table::Extent, bound, Bound::Unbounded, |key, value| {
                 let (ino, at) = split_extent_key(key)?;
                 found.add(ino, at.0, &ExtentRow::decode(value)?);
                 rows += 1;
@@ -215,7 +215,7 @@ impl Work {
         }
         let mut worst = found.end();
         worst.retain(|(runs, ino)| self.hopeless.get(ino).is_none_or(|before| runs > before));
-        fs.defrag_status.update(|report| {
+        fs.defrag_status().update(|report| {
             report.surveys += 1;
             report.waiting_files = worst.len() as u64;
         });

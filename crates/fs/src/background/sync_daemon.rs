@@ -25,14 +25,14 @@ fn run(waker: &Waker, fs: &Weak<Engine>) {
     let mut reported = None;
     let interval = || {
         let fs = fs.upgrade()?;
-        let interval = fs.tuning.sync_interval();
-        Some(fs.trials.first_ends_in().map_or(interval, |ends| ends.min(interval)))
+        let interval = fs.tuning().sync_interval();
+        Some(fs.trials().first_ends_in().map_or(interval, |ends| ends.min(interval)))
     };
     while interval().is_some_and(|interval| waker.wait(interval)) {
         let Some(fs) = fs.upgrade() else { return };
         fs.end_overdue_trials();
-        let Err(e) = turn(&fs, fs.tuning.sync_interval()) else { continue };
-        let latched = fs.meta.failed().is_some();
+        let Err(e) = turn(&fs, fs.tuning().sync_interval()) else { continue };
+        let latched = fs.has_failed();
         match reported.replace(latched) {
             Some(before) if before == latched => {}
             // The failure says what to do.
@@ -51,23 +51,21 @@ fn run(waker: &Waker, fs: &Weak<Engine>) {
 fn turn(fs: &Engine, interval: Duration) -> Result<()> {
     let held = fs.write_all_held();
     let aged =
-        Instant::now().checked_sub(interval).map_or(Ok(()), |then| fs.cache.flush_aged(then));
+        Instant::now().checked_sub(interval).map_or(Ok(()), |then| fs.cache().flush_aged(then));
     fs.note_leased_writes();
     fs.commit_all_times(&fs.change());
-    if fs.meta.has_unwritten_records() {
-        fs.meta.sync(fs.meta.last_lsn())?;
+    if fs.has_unwritten_records() {
+        fs.sync_to(fs.last_lsn())?;
     }
     fs.free_deferred();
-    if let Some(lsn) = fs.allocator.waiting_for() {
-        if lsn > fs.meta.sealed_lsn() {
-            fs.meta.seal(lsn)?;
-        }
-        fs.allocator.release_sealed(fs.meta.sealed_lsn());
+    if let Some(lsn) = fs.release_waits_for() {
+        fs.seal_to(lsn)?;
+        fs.release_sealed();
     }
     fs.refresh_leases()?;
     fs.relieve_metadata();
-    if fs.meta.commit_due() || fs.meta.log_half_full() {
-        fs.meta.metadata_commit()?;
+    if fs.metadata_commit_due() {
+        fs.metadata_commit()?;
     }
     let let_go = let_idle_inodes_go(fs);
     held.and(aged).and(let_go)
@@ -76,11 +74,11 @@ fn turn(fs: &Engine, interval: Duration) -> Result<()> {
 /// Keeps what inodes cost in memory bounded (I-INO-3). An inode whose last record is not sealed
 /// stays, so where many are loaded the log is sealed first.
 fn let_idle_inodes_go(fs: &Engine) -> Result<()> {
-    let last = fs.meta.last_lsn();
-    if fs.inodes.are_many() && fs.meta.sealed_lsn() < last {
-        fs.meta.seal(last)?;
+    let last = fs.last_lsn();
+    if fs.inodes_are_many() {
+        fs.seal_to(last)?;
     }
-    if fs.inodes.let_idle_go(fs.meta.sealed_lsn()) > INODES_MANY {
+    if fs.let_idle_inodes_go() > INODES_MANY {
         // Between what stays lie whole pages that nothing needs.
         bedplate_block::give_free_memory_back();
     }
@@ -120,12 +118,12 @@ mod tests {
                 ino
             })
             .collect();
-        assert!(state.inodes.sizes().0 > 6000, "nothing of them is sealed");
+        assert!(state.inode_table().sizes().0 > 6000, "nothing of them is sealed");
         (0..2).for_each(|_| turn(state, Duration::from_secs(3600)).unwrap());
-        let (loaded, parked) = state.inodes.sizes();
+        let (loaded, parked) = state.inode_table().sizes();
         assert!(loaded <= 4200 && loaded + parked >= 6000, "S-140, I-INO-3: {loaded} and {parked}");
         made.iter().for_each(|ino| fs.forget(*ino, 1));
-        assert_eq!(state.inodes.sizes(), (loaded, 0));
+        assert_eq!(state.inode_table().sizes(), (loaded, 0));
         assert_eq!(fs.attr(made[17]).unwrap().ino, made[17]);
         fs.unmount().unwrap();
         assert!(FileSystem::check(&device, None, false).unwrap().findings.is_empty());

@@ -72,8 +72,8 @@ impl Engine {
         {
             crate::data::settle_inode(self, &inode)?;
         }
-        let block = u64::from(self.block_size);
-        self.meta.reading(|rows| {
+        let block = u64::from(self.block_size());
+        self.reading(|rows| {
             let now = row_at(rows, to, ino)?;
             let now = now.ok_or_else(|| {
                 Error::new(
@@ -81,7 +81,7 @@ impl Engine {
                     format!("inode {} did not exist at the second moment", ino.0),
                 )
             })?;
-            let hidden = self.views.hidden(from, || hidden_at(rows, Some(from)))?;
+            let hidden = self.views().hidden(from, || hidden_at(rows, Some(from)))?;
             let from = Some(from);
             let then = shown_at(rows, from, &hidden, ino)?;
             let ranges = match &then {

@@ -150,9 +150,9 @@ impl Engine {
         let done = builder.fill(&top).and_then(|nlink| builder.finish(&top, nlink, target));
         match done {
             Ok(lsn) => {
-                self.epoch_state.changed();
+                self.epochs_changed();
                 if !planted(PlantedBug::CloneNotSynced) {
-                    self.meta.sync(lsn)?;
+                    self.sync_to(lsn)?;
                 }
                 Ok(builder.report)
             }
@@ -211,8 +211,7 @@ impl Engine {
     ) -> Result<()> {
         let mut after: Option<Vec<u8>> = None;
         loop {
-            let entries =
-                self.names_of(dir, after.as_deref(), self.options.limits.names_per_record)?;
+            let entries = self.names_of(dir, after.as_deref(), self.limits().names_per_record)?;
             let Some(last) = entries.last() else { return Ok(()) };
             after = Some(last.name.clone());
             for entry in &entries {
@@ -243,7 +242,7 @@ impl Builder<'_> {
     /// Makes the clone's first inode: an orphan.
     fn begin(&mut self, root: InodeNo) -> Result<Copied> {
         let (then, attributes) = self.past(root)?;
-        let _names = self.fs.names.lock();
+        let _names = self.fs.lock_names();
         let mut rows = Vec::new();
         let top = self.copy(root, InodeRow { nlink: 0, ..then }, InodeNo(0), &mut rows);
         self.put(&top, attributes, &mut rows);
@@ -282,7 +281,7 @@ impl Builder<'_> {
                 let file = self.share_extents(&file)?;
                 self.linked.entry(file.of).and_modify(|known| known.row = file.row);
             }
-            self.fs.options.limits.between_records("clone");
+            self.fs.limits().between_records("clone");
         }
     }
 
@@ -293,9 +292,9 @@ impl Builder<'_> {
         after: &Bound<Vec<u8>>,
     ) -> Result<Vec<(Vec<u8>, DentryRow)>> {
         let mut names = Vec::new();
-        let count = self.fs.options.limits.names_per_record;
+        let count = self.fs.limits().names_per_record;
         let range = (after.as_ref().map(Vec::as_slice), inode_key(InodeNo(dir.0 + 1)));
-        self.fs.meta.reading(|rows| {
+        self.fs.reading(|rows| {
             rows.scan_at(
                 self.epoch,
                 Table::Dentry,
@@ -322,7 +321,7 @@ impl Builder<'_> {
         counts: bool,
     ) -> Result<(Vec<Copied>, u32)> {
         let past = names.iter().map(|(_, row)| self.past(row.ino)).collect::<Result<Vec<_>>>()?;
-        let _names = self.fs.names.lock();
+        let _names = self.fs.lock_names();
         let (mut rows, mut files, mut subdirectories) = (Vec::new(), Vec::new(), 0);
         for ((key, dentry), (then, attributes)) in names.iter().zip(past) {
             let ino = match self.linked.get_mut(&dentry.ino) {
@@ -397,7 +396,7 @@ impl Builder<'_> {
 
     /// Returns the row of an inode as the checkpoint shows it, and its attributes.
     fn past(&self, ino: InodeNo) -> Result<(InodeRow, Attributes)> {
-        self.fs.meta.reading(|rows| {
+        self.fs.reading(|rows| {
             let row = rows.get_at(self.epoch, Table::Inode, &inode_key(ino))?;
             let row = row.ok_or_else(|| {
                 Error::new(
@@ -460,7 +459,7 @@ impl Builder<'_> {
             self.fs.begin_change()?;
             let (fs, epoch, report) = (self.fs, self.epoch, &mut self.report);
             let changing = fs.change();
-            let last = fs.meta.exclusively(|locked| {
+            let last = fs.exclusively(|locked| {
                 share_some(fs, locked, epoch, &mut file, from.as_ref().map(Vec::as_slice), report)
             })?;
             drop(changing);
@@ -468,13 +467,13 @@ impl Builder<'_> {
                 Some(last) => from = Bound::Excluded(last),
                 None => return Ok(file),
             }
-            fs.options.limits.between_records("clone");
+            fs.limits().between_records("clone");
         }
     }
 
     /// Gives the clone its name.
     fn finish(&mut self, top: &Copied, nlink: u32, target: &Path) -> Result<Lsn> {
-        let _names = self.fs.names.lock();
+        let _names = self.fs.lock_names();
         let (dir, name) = self.fs.free_place(target)?;
         let (parent, inode) = (self.fs.directory(dir)?, self.fs.inode(top.ino)?);
         let lsn = self.fs.name_orphan(&parent, &name, &inode, nlink);
@@ -493,7 +492,7 @@ fn share_some(
     from: Bound<&[u8]>,
     report: &mut CloneReport,
 ) -> Result<Option<Vec<u8>>> {
-    let end = fs.grid.block_after(file.row.size);
+    let end = fs.grid().block_after(file.row.size);
     let (mut rows, mut seen, mut last) = (Vec::new(), 0, None);
     let to = inode_key(InodeNo(file.of.0 + 1));
     locked.state().scan_at(epoch, Table::Extent, (from, Bound::Excluded(&to)), |key, value| {
@@ -511,10 +510,10 @@ fn share_some(
                 extent.encode(),
             ));
             file.row.blocks += len;
-            report.shared_bytes += len * u64::from(fs.block_size);
+            report.shared_bytes += len * u64::from(fs.block_size());
         }
         seen += 1;
-        last = (seen == fs.options.limits.extents_per_record).then(|| key.to_vec());
+        last = (seen == fs.limits().extents_per_record).then(|| key.to_vec());
         if last.is_some() && planted(PlantedBug::CloneEndsEarly) {
             last = None;
             return Ok(ControlFlow::Break(()));

@@ -3,7 +3,6 @@
 use std::collections::HashSet;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use super::{CheckpointInfo, CheckpointOptions, CheckpointScope};
 use crate::engine::{EPOCH, Engine};
@@ -59,7 +58,7 @@ impl Engine {
         };
         let (checkpoint, lsn) = self.with_room(|| self.frozen(make))?;
         if !planted(PlantedBug::CheckpointNotSynced) {
-            self.meta.sync(lsn)?;
+            self.sync_to(lsn)?;
         }
         self.scheduler_waker().wake();
         Ok(CheckpointInfo::of(&checkpoint))
@@ -75,7 +74,7 @@ impl Engine {
         created: Timestamp,
         notes: &[RowChange],
     ) -> Result<(Arc<Checkpoint>, crate::Lsn)> {
-        if self.meta.reading(|rows| Ok(rows.checkpoint_set.named(name).is_some()))? {
+        if self.reading(|rows| Ok(rows.checkpoint_set.named(name).is_some()))? {
             return Err(Error::new(
                 ErrorKind::Exists,
                 format!("a checkpoint '{}' exists", bedplate_store::told_name(name)),
@@ -97,7 +96,7 @@ impl Engine {
         let rows = self.rows_of_new(epoch, next, &row, members.as_ref(), notes)?;
         let checkpoint =
             Arc::new(Checkpoint { epoch, row, members: members.map(|members| members.inodes) });
-        let lsn = self.meta.exclusively(|locked| {
+        let lsn = self.exclusively(|locked| {
             // The barrier: what was written in place before reaches the device before the record
             // does.
             let record = Record {
@@ -112,9 +111,9 @@ impl Engine {
             assert!(newest < epoch, "I-CKP-1: newer checkpoints have larger epochs");
             locked.checkpoint_set().checkpoints.push(Arc::clone(&checkpoint));
             if !planted(PlantedBug::EpochStays) {
-                self.epoch_state.epoch.store(next, Ordering::Release);
+                self.begin_epoch(Epoch(next));
             }
-            self.epoch_state.changed();
+            self.epochs_changed();
             Ok(committed.lsn)
         })?;
         Ok((checkpoint, lsn))
@@ -159,7 +158,7 @@ impl Engine {
             for (table, key) in
                 [(Table::Inode, inode_key(*dir)), (Table::Dentry, pair_key(*dir, name))]
             {
-                images.push(put_image(epoch, table, &key, self.meta.get(table, &key)?.as_deref()));
+                images.push(put_image(epoch, table, &key, self.row(table, &key)?.as_deref()));
             }
         }
         Ok(images)

@@ -67,7 +67,7 @@ impl Engine {
         to: Option<&[u8]>,
     ) -> Result<Vec<CheckpointDifference>> {
         let (from, to) = (self.moment(Some(from))?, self.moment(to)?);
-        if to.is_none() && !self.options.read_only {
+        if to.is_none() && !self.is_read_only() {
             self.settle_all()?;
         }
         if to.is_some_and(|to| Some(to) < from) {
@@ -76,8 +76,8 @@ impl Engine {
                 "the second checkpoint is older than the first: name the older one first",
             ));
         }
-        self.meta.reading(|rows| {
-            let block = self.block_size.into();
+        self.reading(|rows| {
+            let block = self.block_size().into();
             let (moves, inodes, left) = (BTreeMap::new(), BTreeSet::new(), BTreeMap::new());
             let mut found = Found {
                 rows,

@@ -42,7 +42,7 @@ impl Engine {
 
     fn freeze<T>(&self, pages: Pages, work: impl FnOnce(&[Arc<Inode>]) -> Result<T>) -> Result<T> {
         // Most of what is dirty goes to the device while others work on.
-        self.cache.flush_all()?;
+        self.cache().flush_all()?;
         self.free_deferred();
         self.recall_leases_once();
         let beside = ChangeLock::default();
@@ -51,11 +51,11 @@ impl Engine {
         } else {
             self.lock_changes()
         };
-        let _names = self.names.lock();
+        let _names = self.lock_names();
         let files = self.listed(Listed::Open);
         let orders: Vec<_> = files.iter().map(|inode| inode.data.order.exclusive(self)).collect();
         if !planted(PlantedBug::FreezeLeavesDirty) {
-            self.cache.flush_all()?;
+            self.cache().flush_all()?;
         }
         if !planted(PlantedBug::FreezeLeavesHeld) {
             self.write_all_held()?;

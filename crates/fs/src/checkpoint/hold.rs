@@ -31,7 +31,7 @@ impl std::fmt::Debug for CheckpointHold {
 impl Drop for CheckpointHold {
     fn drop(&mut self) {
         if let Some(fs) = self.fs.upgrade() {
-            fs.views.let_go(self.epoch);
+            fs.views().let_go(self.epoch);
         }
     }
 }
@@ -56,7 +56,7 @@ impl Engine {
         let _changing = self.change();
         let epoch = self.checkpoint(name)?.epoch;
         let root = self.inode_at(epoch, InodeNo::ROOT)?;
-        self.views.hold(epoch);
+        self.views().hold(epoch);
         Ok(CheckpointHold { fs: Arc::downgrade(self), epoch, root })
     }
 
@@ -67,15 +67,15 @@ impl Engine {
         let _changing = self.change();
         let checkpoint = self.checkpoint(name)?;
         let epoch = checkpoint.epoch;
-        self.views.hold(epoch);
-        Ok((checkpoint, Looking { views: &self.views, epoch }))
+        self.views().hold(epoch);
+        Ok((checkpoint, Looking { views: self.views(), epoch }))
     }
 
     /// Returns whether files of a checkpoint are open, or it is mounted.
     pub(super) fn is_looked_into(&self, epoch: Epoch) -> bool {
-        if self.views.is_held(epoch) {
+        if self.views().is_held(epoch) {
             return true;
         }
-        !self.inodes.loaded(|inode| self.is_of(inode.ino, epoch) && inode.data.is_open()).is_empty()
+        !self.loaded_inodes(|inode| self.is_of(inode.ino, epoch) && inode.data.is_open()).is_empty()
     }
 }

@@ -101,13 +101,12 @@ impl Engine {
 
     /// As [`checkpoints`](Self::checkpoints), as they are in memory.
     pub(super) fn all_checkpoints(&self) -> Vec<Arc<Checkpoint>> {
-        self.meta
-            .reading(|rows| Ok(rows.checkpoint_set.checkpoints.clone()))
+        self.reading(|rows| Ok(rows.checkpoint_set.checkpoints.clone()))
             .expect("nothing is read from the device")
     }
 
     pub(crate) fn checkpoint(&self, name: &[u8]) -> Result<Arc<Checkpoint>> {
-        self.meta.reading(|rows| {
+        self.reading(|rows| {
             let missing = || {
                 let told = bedplate_store::told_name(name);
                 let all = &rows.checkpoint_set.checkpoints;
@@ -126,13 +125,12 @@ impl Engine {
             names.iter().map(|name| self.checkpoint(name)).collect::<Result<Vec<_>>>()?;
         checkpoints.sort_unstable_by_key(|checkpoint| checkpoint.epoch);
         checkpoints.dedup_by_key(|checkpoint| checkpoint.epoch);
-        self.meta.reading(|rows| would_free(rows, &checkpoints, self.block_size))
+        self.reading(|rows| would_free(rows, &checkpoints, self.block_size()))
     }
 
     /// Counts what all checkpoints hold together.
     pub(crate) fn all_checkpoints_space(&self) -> Result<CheckpointSpace> {
-        self.meta
-            .reading(|rows| would_free(rows, &rows.checkpoint_set.checkpoints, self.block_size))
+        self.reading(|rows| would_free(rows, &rows.checkpoint_set.checkpoints, self.block_size()))
     }
 
     /// Deletes a checkpoint; durable when it returns. Files open in its view stand in the way.
@@ -153,7 +151,7 @@ impl Engine {
             if !may_go(&checkpoint) {
                 return Err(Error::new(ErrorKind::NotFound, format!("checkpoint '{}' is another one by now", bedplate_store::told_name(name))));
             }
-            let of_it = self.inodes.loaded(|inode| self.is_of(inode.ino, checkpoint.epoch));
+            let of_it = self.loaded_inodes(|inode| self.is_of(inode.ino, checkpoint.epoch));
             if self.is_looked_into(checkpoint.epoch) && !planted(PlantedBug::DeletedWhileOpen) {
                 return Err(Error::new(
                     ErrorKind::Busy,
@@ -161,30 +159,30 @@ impl Engine {
                 ));
             }
             let lsn = self.commit_deletion(&checkpoint)?;
-            self.views.forget(checkpoint.epoch);
-            self.inodes.drop_all(&of_it);
+            self.views().forget(checkpoint.epoch);
+            self.forget_inodes(&of_it);
             Ok((checkpoint.epoch, lsn))
         })?;
         if !planted(PlantedBug::DeletionNotSynced) {
-            self.meta.sync(lsn)?;
+            self.sync_to(lsn)?;
         }
-        self.meta.exclusively(|locked| {
+        self.exclusively(|locked| {
             locked.checkpoint_set().going.retain(|gone| gone.epoch != epoch);
-            self.epoch_state.changed();
+            self.epochs_changed();
             Ok(())
         })
     }
 
     fn commit_deletion(&self, checkpoint: &Arc<Checkpoint>) -> Result<crate::Lsn> {
-        let committed = self.meta.exclusively(|locked| {
+        let committed = self.exclusively(|locked| {
             let rows = deletion(locked.state(), std::slice::from_ref(checkpoint))?;
             let record =
                 Record { kind: RecordKind::Checkpoint, rows, exposes: None, barrier: false };
-            self.meta.need_log_room(&record)?;
+            self.need_log_room(&record)?;
             let committed = locked.commit(record, Others::Covered)?;
             locked.checkpoint_set().checkpoints.retain(|other| other.epoch != checkpoint.epoch);
             locked.checkpoint_set().going.push(Arc::clone(checkpoint));
-            self.epoch_state.changed();
+            self.epochs_changed();
             Ok(committed)
         })?;
         let lsn =
@@ -195,7 +193,7 @@ impl Engine {
             .into_iter()
             .filter(|_| !planted(PlantedBug::DeletionFreesNothing))
         {
-            self.allocator.release_after(lsn, run);
+            self.release_after(lsn, run);
         }
         Ok(committed.lsn)
     }
@@ -203,12 +201,12 @@ impl Engine {
     /// Says whether retention and a full volume may remove a checkpoint.
     pub(crate) fn keep_checkpoint(&self, name: &[u8], kept: bool) -> Result<CheckpointInfo> {
         self.begin_change()?;
-        let _names = self.names.lock();
+        let _names = self.lock_names();
         let old = self.checkpoint(name)?;
         let row = CheckpointRow { kept, ..old.row.clone() };
         let change = RowChange::put(Table::Checkpoint, checkpoint_key(old.epoch), row.encode());
         let new = Arc::new(Checkpoint { epoch: old.epoch, row, members: old.members.clone() });
-        let lsn = self.meta.exclusively(|locked| {
+        let lsn = self.exclusively(|locked| {
             let record = Record {
                 kind: RecordKind::Checkpoint,
                 rows: vec![change],
@@ -224,7 +222,7 @@ impl Engine {
                 .for_each(|other| *other = Arc::clone(&new));
             Ok(lsn)
         })?;
-        self.meta.sync(lsn)?;
+        self.sync_to(lsn)?;
         Ok(CheckpointInfo::of(&new))
     }
 }
@@ -290,12 +288,12 @@ mod tests {
         let fs = volume.state();
         let first = fs.checkpoint(b"first").unwrap();
         let lsn = fs.frozen(|_| fs.commit_deletion(&first)).unwrap();
-        assert!(fs.meta.sealed_lsn() < lsn);
+        assert!(fs.sealed_lsn() < lsn);
         let place = || file.extents().unwrap()[0].volume_offset;
         let before = place();
         file.write_at(&page, 0).unwrap();
         assert!(
-            place() != before || fs.meta.sealed_lsn() >= lsn,
+            place() != before || fs.sealed_lsn() >= lsn,
             "a crash would bring the checkpoint back, with what was written now"
         );
     }
@@ -311,16 +309,16 @@ mod tests {
         file.write_at(&page, 0).unwrap();
         volume.sync().unwrap();
         let fs = volume.state();
-        let becomes_free = || fs.allocator.release_sealed(fs.meta.sealed_lsn());
+        let becomes_free = || fs.release_sealed();
         becomes_free();
         let first = fs.checkpoint(b"first").unwrap();
         let lsn = fs.frozen(|_| fs.commit_deletion(&first)).unwrap();
-        assert!(fs.meta.sealed_lsn() < lsn, "nothing asked for a sync");
+        assert!(fs.sealed_lsn() < lsn, "nothing asked for a sync");
         assert!(
             !becomes_free(),
             "a crash would bring the checkpoint back, with what is written to its block meanwhile"
         );
         volume.sync().unwrap();
-        assert!(fs.meta.sealed_lsn() >= lsn && becomes_free(), "the block is free again");
+        assert!(fs.sealed_lsn() >= lsn && becomes_free(), "the block is free again");
     }
 }

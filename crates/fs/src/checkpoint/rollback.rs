@@ -50,7 +50,7 @@ impl Engine {
             };
             let open = self.refuse_open(files, subtree.as_ref(), options.force)?;
             let mut elsewhere = None;
-            let changes = self.meta.reading(|rows| match &subtree {
+            let changes = self.reading(|rows| match &subtree {
                 None => of_everything(rows, &checkpoint, &open),
                 Some(subtree) => subtree.changes(rows, &checkpoint, &open, &mut elsewhere),
             });
@@ -73,7 +73,7 @@ impl Engine {
         let (report, lsn) = self.with_room(|| self.frozen_and_forgetting(put_back))?;
         drop(held);
         if !planted(PlantedBug::RollbackNotSynced) {
-            self.meta.sync(lsn)?;
+            self.sync_to(lsn)?;
         }
         self.remove_nameless(&report.inodes);
         Ok(report)
@@ -84,7 +84,7 @@ impl Engine {
     /// fails here is left to the next mount.
     fn remove_nameless(&self, inodes: &BTreeSet<InodeNo>) {
         for ino in inodes {
-            let orphan = self.meta.get(Table::Orphan, &inode_key(*ino));
+            let orphan = self.row(Table::Orphan, &inode_key(*ino));
             let removed = orphan
                 .and_then(|row| row.map_or(Ok(()), |_| self.remove_unfinished(&self.inode(*ino)?)));
             if let Err(e) = removed {
@@ -134,7 +134,7 @@ impl Engine {
     /// below `below`.
     fn path_of(&self, ino: InodeNo, below: Option<&Path>) -> Result<String> {
         let mut names: BTreeMap<InodeNo, Vec<(InodeNo, Vec<u8>)>> = BTreeMap::new();
-        self.meta.scan_all(Table::Dentry, |key, value| {
+        self.scan_table(Table::Dentry, |key, value| {
             let (dir, name) = split_key(key)?;
             names
                 .entry(bedplate_store::DentryRow::decode(value)?.ino)
@@ -189,28 +189,28 @@ impl Engine {
             })
             .collect();
         let commit = |rows| {
-            self.meta.exclusively(|locked| {
+            self.exclusively(|locked| {
                 let record =
                     Record { kind: RecordKind::Rollback, rows, exposes: None, barrier: false };
                 let committed = locked.commit(record, Others::Covered)?;
-                self.epoch_state.changed();
+                self.epochs_changed();
                 Ok(committed)
             })
         };
         if planted(PlantedBug::RollbackInParts) {
             let first = commit(rows.drain(..rows.len() / 2).collect())?;
-            self.meta.sync(first.lsn)?;
+            self.sync_to(first.lsn)?;
         }
         let committed = commit(rows)?;
         let lsn =
             if planted(PlantedBug::RollbackFreesAtOnce) { crate::Lsn(0) } else { committed.lsn };
         let freed = committed.freed.into_iter().flatten();
-        freed.for_each(|run| self.allocator.release_after(lsn, run));
+        freed.for_each(|run| self.release_after(lsn, run));
         self.count_inodes(inodes_change);
         if !planted(PlantedBug::RollbackNotReadAgain) {
             self.read_again(&report.inodes, committed.lsn)?;
         }
-        self.meta.scan_all(Table::Dentry, |key, value| {
+        self.scan_table(Table::Dentry, |key, value| {
             if report.inodes.contains(&bedplate_store::DentryRow::decode(value)?.ino) {
                 let (dir, name) = split_key(key)?;
                 report.names.push((dir, name.to_vec()));
@@ -224,7 +224,7 @@ impl Engine {
     fn inodes_change(&self, changes: &Changes) -> Result<i64> {
         let mut more = 0i64;
         for ((_, key), row) in changes.iter().filter(|((table, _), _)| *table == Table::Inode) {
-            let was = self.meta.get(Table::Inode, key)?.is_some();
+            let was = self.row(Table::Inode, key)?.is_some();
             more += i64::from(row.is_some()) - i64::from(was);
         }
         Ok(more)
@@ -232,12 +232,12 @@ impl Engine {
 
     /// Makes loaded inodes what their rows say.
     fn read_again(&self, inodes: &BTreeSet<InodeNo>, lsn: crate::Lsn) -> Result<()> {
-        for inode in inodes.iter().filter_map(|ino| self.inodes.if_loaded(*ino)) {
-            self.allocator.drop_ahead(inode.ino);
-            match self.meta.get(Table::Inode, &inode_key(inode.ino))? {
+        for inode in inodes.iter().filter_map(|ino| self.loaded_inode(*ino)) {
+            self.drop_ahead(inode.ino);
+            match self.row(Table::Inode, &inode_key(inode.ino))? {
                 Some(row) => crate::data::read_again(self, &inode, InodeRow::decode(&row)?),
                 None => {
-                    self.inodes.kill(&inode);
+                    self.kill_inode(&inode);
                     continue;
                 }
             }
@@ -337,19 +337,18 @@ mod tests {
         drop(file);
         volume.sync().unwrap();
         let fs = volume.state();
-        let becomes_free = || fs.allocator.release_sealed(fs.meta.sealed_lsn());
+        let becomes_free = || fs.release_sealed();
         becomes_free();
         let first = fs.checkpoint(b"first").unwrap();
         let (_, lsn) = fs
             .frozen_and_forgetting(|_| {
-                let changes =
-                    fs.meta.reading(|rows| of_everything(rows, &first, &BTreeSet::new()))?;
+                let changes = fs.reading(|rows| of_everything(rows, &first, &BTreeSet::new()))?;
                 fs.commit_rollback("none".into(), true, changes)
             })
             .unwrap();
-        assert!(fs.meta.sealed_lsn() < lsn, "nothing asked for a sync");
+        assert!(fs.sealed_lsn() < lsn, "nothing asked for a sync");
         assert!(!becomes_free(), "a crash would bring the file back, with another's data in it");
         volume.sync().unwrap();
-        assert!(fs.meta.sealed_lsn() >= lsn && becomes_free(), "the blocks are free again");
+        assert!(fs.sealed_lsn() >= lsn && becomes_free(), "the blocks are free again");
     }
 }

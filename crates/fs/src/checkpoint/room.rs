@@ -28,19 +28,19 @@ impl Engine {
     /// Sets what happens to checkpoints when the volume is full; durable when it returns.
     pub(crate) fn set_space_policy(&self, policy: SpacePolicy) -> Result<()> {
         self.begin_change()?;
-        let _names = self.names.lock();
+        let _names = self.lock_names();
         let value = vec![u8::from(policy == SpacePolicy::DeleteOldest)];
         let lsn = self.commit(
             RecordKind::Setting,
             vec![RowChange::put(Table::Setting, SPACE_POLICY.to_vec(), value)],
         );
-        self.space_policy.set_policy(policy);
-        self.meta.sync(lsn)
+        self.space_policy().set_policy(policy);
+        self.sync_to(lsn)
     }
 
     /// Counts the checkpoints.
     pub(crate) fn checkpoint_counts(&self) -> CheckpointCounts {
-        let counts = self.meta.reading(|rows| {
+        let counts = self.reading(|rows| {
             let all = &rows.checkpoint_set.checkpoints;
             Ok((
                 all.len() as u64,
@@ -51,8 +51,8 @@ impl Engine {
         CheckpointCounts {
             count,
             removable,
-            policy: self.space_policy.policy(),
-            deleted_for_space: self.space_policy.deleted(),
+            policy: self.space_policy().policy(),
+            deleted_for_space: self.space_policy().deleted(),
         }
     }
 
@@ -87,15 +87,14 @@ impl Engine {
         if self.begin_removal().is_err() {
             return Err(refused);
         }
-        if self.space_policy.policy() == SpacePolicy::Refuse && !planted(PlantedBug::PolicyIgnored)
+        if self.space_policy().policy() == SpacePolicy::Refuse
+            && !planted(PlantedBug::PolicyIgnored)
         {
             return Err(self.with_advice(refused));
         }
         let _one = self.lock_room();
         // Another thread may have made room meanwhile.
-        if self.allocator.would_fit(demand(&[])?.max(refused.blocks_wanted))
-            || self.delete_oldest(demand)?
-        {
+        if self.would_fit(demand(&[])?.max(refused.blocks_wanted)) || self.delete_oldest(demand)? {
             Ok(())
         } else {
             Err(refused)
@@ -111,9 +110,9 @@ impl Engine {
         });
         // One that was deleted meanwhile frees nothing here, and nothing below.
         let freed_bytes =
-            self.meta.reading(|rows| would_free(rows, &may_go, self.block_size))?.alone_bytes;
+            self.reading(|rows| would_free(rows, &may_go, self.block_size()))?.alone_bytes;
         let epochs: Vec<Epoch> = may_go.iter().map(|checkpoint| checkpoint.epoch).collect();
-        if freed_bytes / u64::from(self.block_size) < self.allocator.lacking(demand(&epochs)?) {
+        if freed_bytes / u64::from(self.block_size()) < self.blocks_lacking(demand(&epochs)?) {
             return Ok(false);
         }
         let mut any = false;
@@ -128,7 +127,7 @@ impl Engine {
                 }
                 other => other?,
             }
-            self.space_policy.count_deleted();
+            self.space_policy().count_deleted();
             tracing::warn!(
                 event = "checkpoint_deleted_for_space",
                 "the volume is full: checkpoint '{}' was deleted, as the policy 'delete-oldest' says",
@@ -136,7 +135,7 @@ impl Engine {
             );
             self.free_deferred();
             any = true;
-            if self.allocator.would_fit(demand(&[])?) {
+            if self.would_fit(demand(&[])?) {
                 break;
             }
         }
@@ -146,8 +145,8 @@ impl Engine {
     /// Deletes the oldest checkpoints, where that is the policy, once metadata has eaten into what
     /// is kept for it, or asked for more than is free. Called with no lock held.
     pub(crate) fn relieve_metadata(&self) {
-        let beyond = self.meta.blocks_wanted().saturating_sub(self.allocator.totals().reserve);
-        if self.allocator.would_fit(beyond) || self.space_policy.policy() == SpacePolicy::Refuse {
+        let beyond = self.metadata_blocks_wanted().saturating_sub(self.space_totals().reserve);
+        if self.would_fit(beyond) || self.space_policy().policy() == SpacePolicy::Refuse {
             return;
         }
         let _one = self.lock_room();

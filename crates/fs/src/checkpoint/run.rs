@@ -72,7 +72,7 @@ impl Engine {
 
     fn change_schedule(&self, changes: Vec<RowChange>) -> Result<()> {
         let lsn = self.commit(RecordKind::Setting, changes);
-        self.meta.sync(lsn)?;
+        self.sync_to(lsn)?;
         self.scheduler_waker().wake();
         Ok(())
     }
@@ -114,7 +114,7 @@ impl Engine {
             }
             self.retain(&schedule, &mut run)?;
         }
-        self.meta.sync(self.meta.last_lsn())?;
+        self.sync_to(self.last_lsn())?;
         Ok(run)
     }
 

@@ -68,7 +68,7 @@ impl Subtree {
         fs.need_live(leaf.dir)?;
         let now = fs.find(leaf.dir, &leaf.name)?;
         let root = DentryRow { ino: fs.place(then.ino)?.ino, kind: then.kind };
-        fs.meta.reading(|rows| {
+        fs.reading(|rows| {
             if !checkpoint.holds(root.ino) {
                 return Err(Error::new(
                     ErrorKind::NotFound,

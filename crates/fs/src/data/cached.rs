@@ -116,7 +116,7 @@ impl<'a> DataPath<'a> {
             self.fs.list(Listed::Cached, self.inode);
             let weak: Weak<FileBacking> = Arc::downgrade(&backing);
             CachePart::new(
-                self.fs.cache.file(self.inode.ino.0, weak, Arc::clone(&self.inode.size)),
+                self.fs.cache().file(self.inode.ino.0, weak, Arc::clone(&self.inode.size)),
                 backing,
             )
         };
@@ -283,7 +283,7 @@ impl<'a> DataPath<'a> {
     /// beyond its last sector is written.
     fn write_back(self, bytes: &[u8], offset: u64, size_after: u64) -> Result<()> {
         let keep =
-            self.fs.grid.sector_ceil(size_after).saturating_sub(offset).min(bytes.len() as u64)
+            self.fs.grid().sector_ceil(size_after).saturating_sub(offset).min(bytes.len() as u64)
                 as usize;
         if keep == 0 {
             return Ok(());

@@ -151,7 +151,7 @@ impl DataPath<'_> {
         if readers {
             self.defer_free(lsn, freed);
         } else {
-            freed.into_iter().for_each(|run| self.fs.allocator.release_after(lsn, run));
+            freed.into_iter().for_each(|run| self.fs.release_after(lsn, run));
         }
         Ok(lsn)
     }
@@ -232,7 +232,7 @@ impl DataPath<'_> {
         let barrier = exposes.is_none();
         let committed = self.fs.commit_extents(Record { kind, rows, exposes, barrier }, known);
         // These blocks cannot be found before the map is unlocked.
-        self.state().unsealed.add(&segments, committed.lsn, self.fs.meta.sealed_lsn());
+        self.state().unsealed.add(&segments, committed.lsn, self.fs.sealed_lsn());
         committed
     }
 }

@@ -59,13 +59,13 @@ impl DataPath<'_> {
     /// Returns the epoch up to which extents of this file may be needed elsewhere.
     #[inline]
     pub(super) fn cow_epoch(self) -> Epoch {
-        let generation = self.fs.epoch_state.generation();
+        let generation = self.fs.epoch_generation();
         self.state().cow_epoch.get(generation).unwrap_or_else(|| self.find_cow_epoch(generation))
     }
 
     #[cold]
     fn find_cow_epoch(self, generation: u32) -> Epoch {
-        let floors = self.fs.meta.reading(|rows| {
+        let floors = self.fs.reading(|rows| {
             let held = rows.checkpoint_set.held(self.inode.ino);
             let cloned = rows.checkpoint_set.cloned.contains(&self.inode.ino);
             Ok((held, if cloned { rows.checkpoint_set.cloned_upto } else { Epoch(0) }))
@@ -137,15 +137,12 @@ impl DataPath<'_> {
             return true;
         }
         let sharing =
-            self.fs.meta.reading(|rows| Ok(rows.checkpoint_set.sharing(Run { start, blocks })));
+            self.fs.reading(|rows| Ok(rows.checkpoint_set.sharing(Run { start, blocks })));
         let (shared, left) = sharing.expect("nothing is read from the device");
         // What cannot be sealed is left as it is: new blocks are asked for, and that call reports
         // what failed.
         let left = left.filter(|_| !planted(PlantedBug::WriteBeforeUnshared));
-        shared
-            || left.is_some_and(|lsn| {
-                lsn > self.fs.meta.sealed_lsn() && self.fs.meta.seal(lsn).is_err()
-            })
+        shared || left.is_some_and(|lsn| self.fs.seal_to(lsn).is_err())
     }
 
     /// Gives the file copies of its own of written blocks that are needed elsewhere, so that parts
@@ -157,7 +154,7 @@ impl DataPath<'_> {
         }
         loop {
             let map = self.map()?;
-            let blocks = self.fs.grid.blocks(bytes);
+            let blocks = self.fs.grid().blocks(bytes);
             let (pieces, shared) = self.pieces_to_change(&map, blocks.clone());
             if !shared {
                 return Ok(any);
@@ -180,7 +177,7 @@ impl DataPath<'_> {
 
     /// As [`unshare`](Self::unshare), for the blocks that a byte range covers only in part.
     pub(super) fn unshare_edges(self, held: &Alone<'_>, bytes: &Range<u64>) -> Result<bool> {
-        let grid = &self.fs.grid;
+        let grid = self.fs.grid();
         let mut any = false;
         if !grid.on_block(bytes.start) {
             any |= self.unshare(held, &(bytes.start..bytes.start + 1))?;
@@ -199,7 +196,7 @@ impl DataPath<'_> {
             "only blocks with data are copied before they are written: {piece:?}"
         );
         let piece = Piece {
-            blocks: piece.blocks.min((Exposure::BYTES_MAX / self.fs.grid.block).max(1)),
+            blocks: piece.blocks.min((Exposure::BYTES_MAX / self.fs.grid().block).max(1)),
             ..piece
         };
         let fresh = self.allocate_holes(self.map()?, &[Piece { mapped: None, ..piece }], false)?;

@@ -92,7 +92,7 @@ impl Engine {
             .count();
         Ok(Fragmentation {
             runs: runs(&pieces),
-            bytes: map.blocks() * self.grid.block,
+            bytes: map.blocks() * self.grid().block,
             shared: shared as u64,
         })
     }
@@ -127,9 +127,9 @@ impl Engine {
         }
         let held = io.state().lock.exclusive(self);
         io.write_held_write(&held)?;
-        let step = io.defragment(&held, self.grid.block_of(from), unshare)?;
+        let step = io.defragment(&held, self.grid().block_of(from), unshare)?;
         if step.next.is_none() && !inode.data.is_open() {
-            self.allocator.drop_ahead(inode.ino);
+            self.drop_ahead(inode.ino);
         }
         Ok(step)
     }
@@ -137,7 +137,7 @@ impl Engine {
 
 impl DataPath<'_> {
     fn defragment(self, held: &Alone<'_>, from: u64, unshare: bool) -> Result<DefragStep> {
-        let grid = &self.fs.grid;
+        let grid = self.fs.grid();
         let done = |next: Option<u64>, moved: u64, stuck: u64| DefragStep {
             next: next.map(|block| grid.start_of(block)),
             moved_bytes: grid.start_of(moved),
@@ -187,7 +187,7 @@ impl DataPath<'_> {
     /// Looks for written blocks that follow each other in the file and not on the volume, and may
     /// be moved.
     fn find_window(self, from: u64, unshare: bool) -> Result<Found> {
-        let blocks_max = (Exposure::BYTES_MAX / self.fs.grid.block).max(1);
+        let blocks_max = (Exposure::BYTES_MAX / self.fs.grid().block).max(1);
         let map = self.map()?;
         let mut window: Vec<Piece> = Vec::new();
         for (count, piece) in map.pieces(from..map.end().max(from)).enumerate() {
@@ -223,7 +223,7 @@ impl DataPath<'_> {
         pieces: &[Piece],
         fresh: Fresh,
     ) -> Result<()> {
-        let grid = &self.fs.grid;
+        let grid = self.fs.grid();
         let (Some(first), Some(last)) = (pieces.first(), pieces.last()) else { return Ok(()) };
         let range = first.file_block..last.file_block + last.blocks;
         let holes: Vec<Piece> =
@@ -245,7 +245,7 @@ impl DataPath<'_> {
     }
 
     fn copy(self, pieces: &[Piece], targets: &[Target], bytes: &Range<u64>) -> Result<Exposing> {
-        let grid = &self.fs.grid;
+        let grid = self.fs.grid();
         let mut buf = AlignedBuf::zeroed((bytes.end - bytes.start) as usize);
         let within = |first: u64, blocks: u64| {
             let part = grid.bytes(&(first..first + blocks));
@@ -253,7 +253,7 @@ impl DataPath<'_> {
         };
         for piece in pieces {
             let start = piece.written().expect("a written piece is copied");
-            self.fs.device.read_at(
+            self.fs.read_device(
                 &mut buf[within(piece.file_block, piece.blocks)],
                 grid.start_of(start.0),
             )?;

@@ -34,12 +34,12 @@ impl DataPath<'_> {
     pub(super) fn find_extent_size(self) {
         // It is a hint: what cannot be read is none.
         let own = self.fs.extent_size(self.inode.ino).unwrap_or(0);
-        self.state().extent_size.set(if own > 0 { own } else { self.fs.tuning.extent_size() });
+        self.state().extent_size.set(if own > 0 { own } else { self.fs.tuning().extent_size() });
     }
 
     /// Returns how many blocks the file wants in one run; 0: whatever comes.
     pub(super) fn extent_blocks(self) -> u64 {
         self.cow_epoch();
-        self.fs.grid.block_after(self.state().extent_size.bytes())
+        self.fs.grid().block_after(self.state().extent_size.bytes())
     }
 }

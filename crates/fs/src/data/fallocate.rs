@@ -87,7 +87,7 @@ fn unwritten(targets: &[Target], all: bool) -> Vec<(FileBlock, Extent)> {
 impl DataPath<'_> {
     /// Changes the allocation of a range.
     pub(crate) fn change_allocation(self, mode: AllocateMode, offset: u64, len: u64) -> Result<()> {
-        let bytes = check(&self.fs.grid, mode, offset, len)?;
+        let bytes = check(self.fs.grid(), mode, offset, len)?;
         let _order = self.state().order.exclusive(self.fs);
         let _change = self.announce(mode, &bytes)?;
         let held = self.state().lock.exclusive(self.fs);
@@ -132,12 +132,12 @@ impl DataPath<'_> {
 
     /// Fills the holes of a range with unwritten blocks.
     fn preallocate(self, held: &Alone<'_>, bytes: &Range<u64>, keep_size: bool) -> Result<()> {
-        self.fill_unwritten(held, self.fs.grid.blocks(bytes), bytes.end, keep_size, false)
+        self.fill_unwritten(held, self.fs.grid().blocks(bytes), bytes.end, keep_size, false)
     }
 
     /// Frees the blocks wholly inside a range and zeroes its edges.
     fn punch(self, held: &Alone<'_>, bytes: &Range<u64>) -> Result<()> {
-        let grid = &self.fs.grid;
+        let grid = self.fs.grid();
         let size = self.state().logged_size();
         let inner = inner_blocks(grid, bytes, size);
         for edge in edges(grid, bytes, &inner, size) {
@@ -158,14 +158,14 @@ impl DataPath<'_> {
                 return Ok(());
             }
             rest.end = from;
-            self.fs.options.limits.between_records("punch");
+            self.fs.limits().between_records("punch");
             self.fs.begin_removal()?;
         }
     }
 
     /// Makes a range read as zeros and keeps it allocated.
     fn zero_range(self, held: &Alone<'_>, bytes: &Range<u64>, keep_size: bool) -> Result<()> {
-        let grid = &self.fs.grid;
+        let grid = self.fs.grid();
         let size = self.state().logged_size();
         let inner = inner_blocks(grid, bytes, size);
         for edge in edges(grid, bytes, &inner, size) {
@@ -227,12 +227,12 @@ impl DataPath<'_> {
             );
             return Err(Error::new(ErrorKind::Invalid, message));
         }
-        let blocks = self.fs.grid.blocks(bytes);
+        let blocks = self.fs.grid().blocks(bytes);
         let change =
             Change::new(RecordKind::Remap, SizeChange::Set(size - (bytes.end - bytes.start)));
-        self.fs.allocator.drop_ahead(self.inode.ino);
+        self.fs.drop_ahead(self.inode.ino);
         let lsn = self.commit_map(change, |map| map.plan_collapse(blocks))?;
-        self.fs.meta.sync(lsn)
+        self.fs.sync_to(lsn)
     }
 
     /// Puts a hole into the file. Durable before the next write, as [`collapse`](Self::collapse).
@@ -246,16 +246,16 @@ impl DataPath<'_> {
             );
             return Err(Error::new(ErrorKind::Invalid, message));
         }
-        let grid = &self.fs.grid;
+        let grid = self.fs.grid();
         if self.map()?.end().saturating_mul(grid.block).max(size) > Grid::FILE_BYTES_MAX - len {
             return Err(too_large(size, len));
         }
         let change = Change::new(RecordKind::Remap, SizeChange::Set(size + len));
-        self.fs.allocator.drop_ahead(self.inode.ino);
+        self.fs.drop_ahead(self.inode.ino);
         let lsn = self.commit_map(change, |map| {
             map.plan_insert(grid.block_of(bytes.start), grid.block_of(len))
         })?;
-        self.fs.meta.sync(lsn)
+        self.fs.sync_to(lsn)
     }
 }
 

@@ -160,13 +160,13 @@ impl DataPath<'_> {
         let logged = self.state().logged_size();
         let extends = data.size_after(logged) > logged;
         debug_assert!(
-            !extends || self.fs.grid.on_block(data.size_after(logged)),
+            !extends || self.fs.grid().on_block(data.size_after(logged)),
             "I-IO-5: an extension under the shared lock ends on a block, and not at {}",
             data.size_after(logged)
         );
         // Looked up again: the holder of the claim before may have filled them.
         let map = self.map()?;
-        let (pieces, redirects) = self.pieces_to_write(&map, self.fs.grid.blocks(&data.range()));
+        let (pieces, redirects) = self.pieces_to_write(&map, self.fs.grid().blocks(&data.range()));
         self.count_fill(&pieces, extends, redirects);
         let fresh = self.allocate_holes(map, &pieces, extends)?;
         let targets = self.place_to_write(&pieces, &fresh.runs);
@@ -178,7 +178,7 @@ impl DataPath<'_> {
     /// Returns where the bytes of a write go: parts of the file and their device offsets, joined
     /// where they continue each other on the device.
     pub(super) fn runs_of(self, filling: &Filling, data: &Payload<'_>) -> Vec<(Range<u64>, u64)> {
-        let grid = &self.fs.grid;
+        let grid = self.fs.grid();
         let mut runs = Vec::with_capacity(filling.targets.len());
         let mut rest = filling.targets.iter().peekable();
         while let Some(first) = rest.next() {
@@ -190,7 +190,7 @@ impl DataPath<'_> {
             let part = within(&blocks, &data.range());
             let at = grid.start_of(first.start.0) + (part.start - blocks.start);
             debug_assert!(
-                self.fs.grid.start_of(first.start.0) <= at && part.start < part.end,
+                self.fs.grid().start_of(first.start.0) <= at && part.start < part.end,
                 "a run of a write begins in its target: {part:?} at {at}"
             );
             runs.push((part, at));
@@ -213,8 +213,8 @@ impl DataPath<'_> {
         let mut exposing = Exposing::new(data.bytes.len() as u64);
         for target in targets.iter().filter(|target| target.was != Before::Written) {
             exposing.push(
-                self.fs.grid.start_of(target.start.0),
-                data.part(&target.bytes(&self.fs.grid)),
+                self.fs.grid().start_of(target.start.0),
+                data.part(&target.bytes(self.fs.grid())),
             );
         }
         let kind = if size == SizeChange::Keep { RecordKind::Written } else { RecordKind::Extend };

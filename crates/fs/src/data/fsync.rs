@@ -18,7 +18,7 @@ impl DataPath<'_> {
     /// flush, shared with all that wait.
     pub(crate) fn sync_data(self) -> Result<()> {
         self.timed(|waits| {
-            if self.fs.options.read_only {
+            if self.fs.is_read_only() {
                 return Ok(());
             }
             flush_inode(self.fs, self.inode)?;
@@ -30,14 +30,14 @@ impl DataPath<'_> {
     /// As [`sync_data`](Self::sync_data), with nothing of the file held or in the cache as the call
     /// began, and no lock of the file taken.
     pub(crate) fn sync_written_data(self) -> Result<()> {
-        self.timed(|_| if self.fs.options.read_only { Ok(()) } else { self.sync_log() })
+        self.timed(|_| if self.fs.is_read_only() { Ok(()) } else { self.sync_log() })
     }
 
     fn sync_log(self) -> Result<()> {
-        if planted(PlantedBug::SyncWithoutFlush) && self.fs.meta.is_durable(self.inode.data_lsn()) {
+        if planted(PlantedBug::SyncWithoutFlush) && self.fs.is_durable(self.inode.data_lsn()) {
             return Ok(());
         }
-        self.fs.meta.sync(self.inode.data_lsn())
+        self.fs.sync_to(self.inode.data_lsn())
     }
 
     /// `O_DSYNC`: a range that was just written, and what is needed to read it back.
@@ -48,20 +48,20 @@ impl DataPath<'_> {
             }
             self.write_if_held()?;
             waits.pages_written();
-            self.fs.meta.sync(self.inode.data_lsn())
+            self.fs.sync_to(self.inode.data_lsn())
         })
     }
 
     /// `fsync`: data and all attributes.
     pub(crate) fn sync_all(self) -> Result<()> {
         self.timed(|waits| {
-            if self.fs.options.read_only {
+            if self.fs.is_read_only() {
                 return Ok(());
             }
             flush_inode(self.fs, self.inode)?;
             waits.pages_written();
             self.fs.commit_times(self.inode);
-            self.fs.meta.sync(self.inode.meta_lsn())
+            self.fs.sync_to(self.inode.meta_lsn())
         })
     }
 
@@ -69,11 +69,11 @@ impl DataPath<'_> {
     fn timed(self, sync: impl FnOnce(&mut Waits<'_>) -> Result<()>) -> Result<()> {
         Counters::add(&self.inode.counters.syncs, 1);
         self.state().synced.store(true, Ordering::Relaxed);
-        let mut waits = Waits { io: self, timing: self.fs.sampler.begin_sync() };
+        let mut waits = Waits { io: self, timing: self.fs.sampler().begin_sync() };
         sync(&mut waits)?;
         if let Some(timing) = waits.timing {
             Counters::add(&self.inode.counters.sync_wait_ns, nanoseconds(timing.began));
-            self.fs.sampler.end(&self.inode.latencies, Timed::Sync, timing);
+            self.fs.sampler().end(&self.inode.latencies, Timed::Sync, timing);
         }
         Ok(())
     }
@@ -120,7 +120,7 @@ pub(crate) fn settle_inode(fs: &Engine, inode: &Arc<Inode>) -> Result<()> {
 impl Engine {
     /// Lets the rows of all files tell what was written to them.
     pub(crate) fn settle_all(&self) -> Result<()> {
-        self.cache.flush_all()?;
+        self.cache().flush_all()?;
         let written = [Listed::Cached, Listed::Held].map(|why| self.listed(why));
         written.iter().flatten().try_for_each(|inode| settle_inode(self, inode))
     }

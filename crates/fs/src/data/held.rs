@@ -39,7 +39,7 @@ impl DataPath<'_> {
     /// Returns whether a write can be held back: it covers sectors in part, in blocks that are
     /// written and the file's own, below the end of the file.
     fn may_hold(self, data: &Payload<'_>, service: Service) -> Result<bool> {
-        let grid = &self.fs.grid;
+        let grid = self.fs.grid();
         let is_odd = !grid.on_sector(data.offset) || !grid.on_sector(data.bytes.len() as u64);
         let is_uncached = !service.uses_library_cache() && !service.is_mixed();
         if !is_odd

@@ -31,11 +31,11 @@ impl DataPath<'_> {
     /// Publishes the file, and returns what a client needs to find it; or why it stays on the
     /// mount. The caller has made sure that no cache of its own keeps bytes of the file.
     pub(crate) fn lease(self) -> Result<Lease, Reason> {
-        let leases = self.fs.leases.get().ok_or(Reason::Off)?;
+        let leases = self.fs.leases().ok_or(Reason::Off)?;
         if self.fs.is_past(self.inode.ino) {
             return Err(Reason::Kind);
         }
-        if self.fs.options.read_only || self.fs.meta.failed().is_some() || !leases.is_serving() {
+        if self.fs.is_read_only() || self.fs.has_failed() || !leases.is_serving() {
             return Err(Reason::State);
         }
         let file = self.lease_of(leases);
@@ -62,7 +62,7 @@ impl DataPath<'_> {
     /// Keeps the file on the mount until all its opens have ended; no client does I/O any more when
     /// this returns.
     pub(crate) fn suspend_lease(self) {
-        let Some(leases) = self.fs.leases.get() else { return };
+        let Some(leases) = self.fs.leases() else { return };
         let file = self.lease_of(leases);
         if !file.is_quiet() {
             file.suspend();
@@ -98,7 +98,7 @@ impl DataPath<'_> {
     /// Writes the entry of the file anew where that is of use, in the midst of a change of the map
     /// too. The inode lock is held, shared or exclusive, and the map's.
     pub(super) fn rewrite_lease(self, file: &LeasedFile, map: &ExtentMap) {
-        let (unsealed_last, sealed) = (self.state().unsealed.last(), self.fs.meta.sealed_lsn().0);
+        let (unsealed_last, sealed) = (self.state().unsealed.last(), self.fs.sealed_lsn().0);
         // The extents are looked up before the lock of the lease: that may ask the tables.
         if let Some(sharing) = file.due(unsealed_last, sealed) {
             let extents = self.leased_extents(map, MAP_EXTENTS_MAX);
@@ -134,7 +134,7 @@ impl DataPath<'_> {
     /// Returns where the written blocks of the file lie, in bytes, and which of them may be written
     /// in place (I-IO-6).
     pub(crate) fn leased_extents(self, map: &ExtentMap, max: usize) -> Vec<Extent> {
-        let grid = &self.fs.grid;
+        let grid = self.fs.grid();
         let epoch = self.cow_epoch();
         let run = |piece: Piece| {
             let start = piece.written()?;
@@ -169,10 +169,7 @@ impl Engine {
         for inode in
             files.iter().filter(|inode| inode.data.lease().is_some_and(|it| it.is_behind()))
         {
-            let last = Lsn(inode.data.unsealed.last());
-            if last > self.meta.sealed_lsn() {
-                self.meta.seal(last)?;
-            }
+            self.seal_to(Lsn(inode.data.unsealed.last()))?;
             let io = DataPath::new(self, inode);
             // Not waited for: what holds the file alone may wait for a process that was stopped.
             if io.state().lock.try_acquire_shared() {

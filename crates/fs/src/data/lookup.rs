@@ -25,7 +25,7 @@ impl DataPath<'_> {
 
     #[inline]
     pub(super) fn find_born(self, offset: u64, len: u64) -> Result<Option<(u64, Epoch)>> {
-        let grid = &self.fs.grid;
+        let grid = self.fs.grid();
         let (block, skip) = (grid.block_of(offset), grid.in_block(offset));
         let at = |start: u64, blocks: u64, birth: Epoch| {
             (grid.start_of(blocks) - skip >= len).then(|| (grid.start_of(start) + skip, birth))

@@ -44,7 +44,7 @@ impl<'a> DataPath<'a> {
         self.fs.rows_of(Table::Extent, ino, Bound::Unbounded, |at, value| {
             let (at, extent) = (file_block(ino, at)?, decode(ExtentRow::decode(value)?));
             let run = Run { start: extent.start, blocks: extent.blocks.into() };
-            if !self.fs.allocator.may_hold_data(run) {
+            if !self.fs.may_hold_data(run) {
                 return Err(Error::corrupt(format!(
                     "the extent of inode {} at file block {} lies in blocks {}+{}, outside the volume or in a region of the volume itself; run a check",
                     ino.0, at.0, run.start.0, run.blocks
@@ -56,7 +56,7 @@ impl<'a> DataPath<'a> {
         let map = ExtentMap::from_rows(rows).map_err(|at| {
             Error::corrupt(format!("the extent of inode {} at file block {} overlaps another or passes the end; run a check", ino.0, at.0))
         })?;
-        let blocks_max = self.fs.grid.block_of(Grid::FILE_BYTES_MAX);
+        let blocks_max = self.fs.grid().block_of(Grid::FILE_BYTES_MAX);
         let size = self.inode.attr_lock().row.size;
         if map.end() > blocks_max || size > Grid::FILE_BYTES_MAX {
             let message = format!(

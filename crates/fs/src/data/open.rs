@@ -60,7 +60,7 @@ impl DataPath<'_> {
             // A file with an extent size gets large extents also when every append is an open of
             // its own.
             if !self.state().extent_size.is_wanted() {
-                self.fs.allocator.drop_ahead(self.inode.ino);
+                self.fs.drop_ahead(self.inode.ino);
             }
             self.state().held_sectors.clear();
             self.retract_lease(&self.state().opens.lock());
@@ -89,7 +89,7 @@ impl DataPath<'_> {
             // now.
             return Ok(());
         }
-        let next = opens.service(self.fs.file_mode(self.inode), self.fs.tuning.mode());
+        let next = opens.service(self.fs.file_mode(self.inode), self.fs.tuning().mode());
         let now = self.service_if_any();
         if now == Some(next) {
             return Ok(());
@@ -110,13 +110,13 @@ impl DataPath<'_> {
             if let Err(error) = cached.flush() {
                 // S-33: what can never be written any more stays in the cache, and reads go on
                 // there.
-                return if self.fs.meta.failed().is_some() { Ok(()) } else { Err(error) };
+                return if self.fs.has_failed() { Ok(()) } else { Err(error) };
             }
             cached.pause();
         }
         let held = self.state().lock.exclusive(self.fs);
         if let Err(error) = self.write_held_write(&held) {
-            return if self.fs.meta.failed().is_some() { Ok(()) } else { Err(error) };
+            return if self.fs.has_failed() { Ok(()) } else { Err(error) };
         }
         self.state().steady.service.store(next.word(), Ordering::Release);
         drop(held);

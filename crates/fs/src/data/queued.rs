@@ -52,7 +52,7 @@ impl DataPath<'_> {
         let held = self
             .state()
             .held_write
-            .overlaps(&(offset..offset.saturating_add(len as u64)), self.fs.grid.sector);
+            .overlaps(&(offset..offset.saturating_add(len as u64)), self.fs.grid().sector);
         if service.is_mixed() || service.uses_library_cache() || !within || held {
             return Ok(Planned::Here);
         }
@@ -71,7 +71,7 @@ impl DataPath<'_> {
         if service.is_mixed()
             || cached
             || !within
-            || self.state().held_write.overlaps(&data.range(), self.fs.grid.sector)
+            || self.state().held_write.overlaps(&data.range(), self.fs.grid().sector)
         {
             return Ok(Planned::Here);
         }
@@ -81,7 +81,7 @@ impl DataPath<'_> {
             return Ok(Planned::Device(segments, locks));
         }
         let len = data.bytes.len() as u64;
-        if !data.is_aligned(&self.fs.grid) || len == 0 || len > SEGMENT_BYTES_MAX {
+        if !data.is_aligned(self.fs.grid()) || len == 0 || len > SEGMENT_BYTES_MAX {
             return Ok(Planned::Here);
         }
         if let Some(at) = self.find_untorn(offset, len)? {
@@ -106,7 +106,7 @@ impl DataPath<'_> {
         all.try_for_each(|segment| {
             let range = segment.offset..segment.offset + u64::from(segment.len);
             self.state().held_sectors.forget(&range);
-            self.state().unsealed.permit(&range, &self.fs.meta)
+            self.fs.permit_overwrite(&self.state().unsealed, &range)
         })
     }
 
@@ -177,7 +177,7 @@ impl DataPath<'_> {
 
     /// What a queued operation on a `direct` file locks; it has been planned.
     pub(crate) fn queued_range(self, offset: u64, len: usize, sharing: Sharing) -> Range<u64> {
-        match self.fs.options.inode_lock {
+        match self.fs.options().inode_lock {
             InodeLockSetting::Whole if sharing == Sharing::Exclusive => 0..u64::MAX,
             InodeLockSetting::Range | InodeLockSetting::Whole => offset..offset + len as u64,
         }
@@ -198,7 +198,7 @@ impl DataPath<'_> {
     /// The device ranges of an aligned range whose blocks are all written, and the file's own if
     /// they are to be written.
     fn plan_segments(self, offset: u64, len: u64, write: bool) -> Result<Option<Segments>> {
-        let grid = &self.fs.grid;
+        let grid = self.fs.grid();
         if !grid.on_sector(offset) || !grid.on_sector(len) || len == 0 || len > SEGMENT_BYTES_MAX {
             return Ok(None);
         }

@@ -78,7 +78,7 @@ impl DataPath<'_> {
 
     #[cold]
     fn count_mixed_open(self, class: OpenClass) {
-        let asked = class.requested(self.fs.file_mode(self.inode), self.fs.tuning.mode());
+        let asked = class.requested(self.fs.file_mode(self.inode), self.fs.tuning().mode());
         if !asked.writes_behind() {
             self.inode.counters.reason(Reason::MixedOpen);
         }
@@ -86,11 +86,11 @@ impl DataPath<'_> {
 
     /// Moves the access time where a change came after it or it is a day old.
     pub(crate) fn note_access(self) {
-        if !self.fs.options.relatime || self.fs.options.read_only || self.fs.is_past(self.inode.ino)
+        if !self.fs.options().relatime || self.fs.is_read_only() || self.fs.is_past(self.inode.ino)
         {
             return;
         }
-        let attr = self.inode.stat(self.fs.block_size);
+        let attr = self.inode.stat(self.fs.block_size());
         let now = Timestamp::now();
         if attr.atime <= attr.mtime
             || attr.atime <= attr.ctime
@@ -112,7 +112,7 @@ impl DataPath<'_> {
         size: u64,
     ) -> Result<usize> {
         let len = buf.len();
-        if len as u64 <= size.saturating_sub(offset) && self.fs.grid.takes_at(buf, offset) {
+        if len as u64 <= size.saturating_sub(offset) && self.fs.grid().takes_at(buf, offset) {
             return self.read_aligned(buf, offset).map(|()| len);
         }
         self.read_in_part(buf, offset, size)
@@ -121,7 +121,7 @@ impl DataPath<'_> {
     /// Reads what is not aligned, or passes the end.
     #[inline(never)]
     fn read_in_part(self, buf: &mut [u8], offset: u64, size: u64) -> Result<usize> {
-        let grid = &self.fs.grid;
+        let grid = self.fs.grid();
         let Some(len) =
             size.checked_sub(offset).map(|left| left.min(buf.len() as u64)).filter(|len| *len > 0)
         else {
@@ -152,12 +152,12 @@ impl DataPath<'_> {
     #[inline]
     pub(super) fn read_aligned(self, buf: &mut [u8], offset: u64) -> Result<()> {
         debug_assert!(
-            self.fs.grid.on_sector(offset) && self.fs.grid.on_sector(buf.len() as u64),
+            self.fs.grid().on_sector(offset) && self.fs.grid().on_sector(buf.len() as u64),
             "what is read as it lies is whole sectors: {} bytes at {offset}",
             buf.len()
         );
         match self.find_written(offset, buf.len() as u64)? {
-            Some(at) => Ok(self.fs.device.read_at(buf, at)?),
+            Some(at) => self.fs.read_device(buf, at),
             None => self.read_pieces(buf, offset),
         }
     }
@@ -165,7 +165,7 @@ impl DataPath<'_> {
     /// As [`read_aligned`](Self::read_aligned), of what does not lie in one written extent.
     #[inline(never)]
     fn read_pieces(self, buf: &mut [u8], offset: u64) -> Result<()> {
-        let grid = &self.fs.grid;
+        let grid = self.fs.grid();
         let range = offset..offset + buf.len() as u64;
         let pieces: Vec<Piece> = self.map()?.pieces(grid.blocks(&range)).collect();
         if pieces.len() > 1 {
@@ -175,7 +175,7 @@ impl DataPath<'_> {
             let part = piece.bytes(grid, &range);
             let into = &mut buf[(part.start - offset) as usize..(part.end - offset) as usize];
             match piece.written() {
-                Some(start) => self.fs.device.read_at(
+                Some(start) => self.fs.read_device(
                     into,
                     grid.start_of(start.0) + (part.start - grid.start_of(piece.file_block)),
                 )?,
@@ -195,7 +195,7 @@ impl DataPath<'_> {
 
     /// Reads whole sectors around a range into aligned memory and copies what was asked for.
     pub(super) fn read_bounced(self, buf: &mut [u8], offset: u64) -> Result<()> {
-        let grid = &self.fs.grid;
+        let grid = self.fs.grid();
         let mut bounce = Bounce::take();
         let mut done = 0;
         while done < buf.len() {
@@ -217,7 +217,7 @@ impl DataPath<'_> {
 
     /// Counts why an I/O needs the bounce buffer.
     pub(super) fn count_misaligned(self, buf: &[u8], offset: u64, len: usize) {
-        let (grid, counters) = (&self.fs.grid, &self.inode.counters);
+        let (grid, counters) = (self.fs.grid(), &self.inode.counters);
         Counters::add(&counters.misaligned, 1);
         self.state().steady.io_counters.count_indirect();
         if !grid.on_sector(offset) {

@@ -62,7 +62,7 @@ impl Engine {
         let _attr = inode.attr_lock();
         self.commit(RecordKind::Remove, rows);
         self.count_inodes(-1);
-        self.inodes.remove(inode.ino);
+        self.forget_inode(inode.ino);
         Ok(())
     }
 
@@ -76,7 +76,7 @@ impl Engine {
     /// Reclaims an inode that lost its last name and is pinned by nothing; what fails here is an
     /// orphan that the next mount removes. The caller holds no lock but the change lock.
     pub(crate) fn reclaim_if_dead(&self, inode: &Arc<Inode>) {
-        if self.options.read_only || !inode.is_dying() {
+        if self.is_read_only() || !inode.is_dying() {
             return;
         }
         // The claim under the same hold as the records.

@@ -42,11 +42,11 @@ impl Engine {
 impl DataPath<'_> {
     /// Returns which pages of the file leave the caches.
     pub(crate) fn release_behind(self) -> ReleaseBehind {
-        let generation = self.fs.epoch_state.generation();
+        let generation = self.fs.epoch_generation();
         self.state().release_behind.get(generation).unwrap_or_else(|| {
             // It is a hint: what cannot be read is none.
             let own = self.fs.own_release_behind(self.inode.ino).unwrap_or_default();
-            let found = own.unwrap_or_else(|| self.fs.tuning.release_behind());
+            let found = own.unwrap_or_else(|| self.fs.tuning().release_behind());
             self.state().release_behind.set(generation, found);
             found
         })

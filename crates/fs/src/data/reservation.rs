@@ -5,7 +5,7 @@ use std::ops::Range;
 use super::DataPath;
 use crate::engine::Engine;
 use crate::{BlockNo, ErrorKind, Result};
-use bedplate_store::{AllocRequest, ExtentMap, Piece, PlantedBug, Run, SpaceClass, planted};
+use bedplate_store::{AllocRequest, ExtentMap, Piece, Run, SpaceClass};
 
 /// What is kept ahead of a growing file doubles with it, between these bounds, in bytes.
 const AHEAD_BYTES_MIN: u64 = 64 << 10;
@@ -49,7 +49,7 @@ impl DataPath<'_> {
         };
         let at = first.file_block;
         let goal = map.before(at).map(|(first, extent)| BlockNo(extent.start.0 + (at - first.0)));
-        let block = u64::from(self.fs.block_size);
+        let block = u64::from(self.fs.block_size());
         let growth =
             (map.blocks() + blocks).clamp(AHEAD_BYTES_MIN / block, AHEAD_BYTES_MAX / block);
         drop(map);
@@ -68,7 +68,7 @@ impl DataPath<'_> {
             class: SpaceClass::Data,
             reserved: count(&reserved),
         };
-        match self.fs.with_freed_blocks(blocks, || self.fs.allocator.allocate_all(want)) {
+        match self.fs.with_freed_blocks(blocks, || self.fs.allocate(want)) {
             Ok(runs) => Ok(Fresh { runs, reserved }),
             Err(error) => {
                 self.put_back(reserved);
@@ -79,7 +79,7 @@ impl DataPath<'_> {
 
     /// Gives back blocks whose data did not reach them.
     pub(super) fn give_back(self, fresh: Fresh) {
-        self.fs.allocator.free(&fresh.runs, count(&fresh.reserved));
+        self.fs.free_unused(&fresh.runs, count(&fresh.reserved));
         self.put_back(fresh.reserved);
     }
 
@@ -104,7 +104,7 @@ impl DataPath<'_> {
         let _held = self.state().lock.shared(self.fs);
         let map = self.map()?;
         let mut set = self.state().reserved.lock();
-        let (pieces, _) = self.pieces_to_write(&map, self.fs.grid.blocks(bytes));
+        let (pieces, _) = self.pieces_to_write(&map, self.fs.grid().blocks(bytes));
         let tail = self.shared_tail(&map, bytes);
         let holes = pieces
             .iter()
@@ -118,7 +118,7 @@ impl DataPath<'_> {
             "I-SPC-5: what is reserved is some: {missing:?}"
         );
         if blocks > 0 {
-            self.fs.with_freed_blocks(blocks, || self.fs.allocator.reserve_blocks(blocks))?;
+            self.fs.with_freed_blocks(blocks, || self.fs.reserve_blocks(blocks))?;
             missing.into_iter().for_each(|range| set.insert(range));
         }
         Ok(())
@@ -127,7 +127,7 @@ impl DataPath<'_> {
     /// The block in which the file ends, where a write behind it moves the end and must zero what
     /// follows in the block, but another row needs it as it is.
     fn shared_tail(self, map: &ExtentMap, bytes: &Range<u64>) -> Option<Range<u64>> {
-        let (grid, logged) = (&self.fs.grid, self.state().logged_size());
+        let (grid, logged) = (self.fs.grid(), self.state().logged_size());
         let tail = grid.block_of(logged);
         if bytes.end <= logged || grid.on_block(logged) || tail >= grid.block_of(bytes.start) {
             return None;
@@ -141,7 +141,7 @@ impl DataPath<'_> {
     pub(super) fn forget_reserved(self, blocks: &Range<u64>) {
         let mut set = self.state().reserved.lock();
         if !set.is_empty() {
-            self.fs.allocator.release_reserved(count(&set.remove(blocks)));
+            self.fs.release_reserved(count(&set.remove(blocks)));
         }
     }
 }
@@ -150,20 +150,14 @@ impl Engine {
     /// Takes `blocks` from the free space; on a full volume first lets go of what a record freed
     /// that needs sealing.
     fn with_freed_blocks<T>(&self, blocks: u64, take: impl Fn() -> Result<T>) -> Result<T> {
-        self.allocator.release_sealed(if planted(PlantedBug::ReuseBeforeSealed) {
-            self.meta.last_lsn()
-        } else {
-            self.meta.sealed_lsn()
-        });
+        self.release_sealed();
         let refused = match take() {
-            Err(error) if error.kind == ErrorKind::NoSpace && self.allocator.would_fit(blocks) => {
-                error
-            }
+            Err(error) if error.kind == ErrorKind::NoSpace && self.would_fit(blocks) => error,
             other => return other,
         };
-        let Some(lsn) = self.allocator.waiting_for() else { return Err(refused) };
-        self.meta.seal(lsn)?;
-        self.allocator.release_sealed(self.meta.sealed_lsn());
+        let Some(lsn) = self.release_waits_for() else { return Err(refused) };
+        self.seal_to(lsn)?;
+        self.release_sealed();
         take()
     }
 }

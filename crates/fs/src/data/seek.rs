@@ -28,11 +28,11 @@ impl DataPath<'_> {
     /// Data in the cache is in no extent yet (S-13). Returns whether the extents tell: where it can
     /// never be written any more, reads go on (S-33) and everything counts as data.
     fn flush_before_seek(self) -> Result<bool> {
-        if self.fs.options.read_only {
+        if self.fs.is_read_only() {
             return Ok(true);
         }
         match crate::data::flush_inode(self.fs, self.inode) {
-            Err(_) if self.fs.meta.failed().is_some() => Ok(false),
+            Err(_) if self.fs.has_failed() => Ok(false),
             flushed => flushed.map(|()| true),
         }
     }
@@ -41,7 +41,7 @@ impl DataPath<'_> {
         if offset >= size {
             return Ok(None);
         }
-        let grid = &self.fs.grid;
+        let grid = self.fs.grid();
         let map = self.map()?;
         let found = map
             .pieces(grid.blocks(&(offset..size)))
@@ -55,7 +55,7 @@ impl DataPath<'_> {
     }
 
     pub(crate) fn extents_from(self, offset: u64, limit: usize) -> Result<Vec<ExtentInfo>> {
-        let block = self.fs.grid.block;
+        let block = self.fs.grid().block;
         let info = |(at, extent): (crate::FileBlock, bedplate_store::Extent)| ExtentInfo {
             file_offset: at.0 * block,
             volume_offset: extent.start.0 * block,

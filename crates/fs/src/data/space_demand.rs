@@ -83,7 +83,7 @@ impl DataPath<'_> {
             return Ok(());
         }
         let blocks = self.demand(ask, &[])?;
-        if blocks == 0 || self.fs.allocator.would_fit(blocks) {
+        if blocks == 0 || self.fs.would_fit(blocks) {
             return Ok(());
         }
         Err(Error::no_space(blocks, "the volume is full: delete something, or grow it"))
@@ -94,12 +94,11 @@ impl DataPath<'_> {
     pub(crate) fn demand(self, ask: &SpaceDemand, without: &[Epoch]) -> Result<u64> {
         let _held = self.state().lock.shared(self.fs);
         drop(self.map()?);
-        let grid = &self.fs.grid;
+        let grid = self.fs.grid();
         let Shape { filled, writes, parts } = Shape::new(grid, ask, self.state().logged_size());
         let (_, cloned) = self.cow_epochs();
         let held = self
             .fs
-            .meta
             .reading(|rows| Ok(rows.checkpoint_set.held_without(self.inode.ino, without)))?;
         let is_whole = |bytes: &Range<u64>| grid.on_block(bytes.start) && grid.on_block(bytes.end);
         let redirects_all =

@@ -119,7 +119,7 @@ fn tail_gap(map: &ExtentMap, grid: &Grid, old_size: u64, to: u64) -> Option<(Ran
 impl DataPath<'_> {
     /// Writes whatever it is, wherever it goes.
     pub(super) fn write_exclusive(self, held: &Alone<'_>, data: Payload<'_>) -> Result<()> {
-        let grid = &self.fs.grid;
+        let grid = self.fs.grid();
         let logged = self.state().logged_size();
         let size = data.size_after(logged);
         let copied = self.unshare_edges(held, &data.range())?;
@@ -187,7 +187,7 @@ impl DataPath<'_> {
     /// Makes sure that the written block in which the file ends is the file's own.
     pub(super) fn unshare_tail(self, held: &Alone<'_>) -> Result<()> {
         let logged = self.state().logged_size();
-        if self.fs.grid.on_block(logged) {
+        if self.fs.grid().on_block(logged) {
             Ok(())
         } else {
             self.unshare(held, &(logged..logged + 1)).map(drop)
@@ -200,7 +200,7 @@ impl DataPath<'_> {
             return Ok(());
         }
         self.unshare(held, range)?;
-        let grid = &self.fs.grid;
+        let grid = self.fs.grid();
         let logged = self.state().logged_size();
         let map = self.map()?;
         let pieces: Vec<Piece> =
@@ -215,7 +215,7 @@ impl DataPath<'_> {
     /// Zeroes the gap that a growth to `size` opens behind a written tail. Returns what it will
     /// expose.
     pub(super) fn zero_tail(self, held: &Alone<'_>, size: u64) -> Result<Exposing> {
-        let grid = &self.fs.grid;
+        let grid = self.fs.grid();
         let logged = self.state().logged_size();
         if size > logged {
             self.unshare_tail(held)?;
@@ -233,7 +233,7 @@ impl DataPath<'_> {
         spans: impl Iterator<Item = Span>,
         data: Payload<'_>,
     ) -> Result<Exposing> {
-        let grid = &self.fs.grid;
+        let grid = self.fs.grid();
         let mut exposing = Exposing::new(data.bytes.len() as u64);
         for span in spans.filter(|span| !span.bytes.is_empty()) {
             let as_it_is =
@@ -281,9 +281,8 @@ impl DataPath<'_> {
             } else {
                 buf[in_chunk(&bytes)].copy_from_slice(data.part(&bytes));
             }
-            self.state()
-                .unsealed
-                .permit(&(device(changed.start)..device(changed.end)), &self.fs.meta)?;
+            let range = device(changed.start)..device(changed.end);
+            self.fs.permit_overwrite(&self.state().unsealed, &range)?;
             self.write_held(held, span, &chunk, buf)?;
             let exposed = within(&span.exposed, &chunk);
             exposing.push(device(exposed.start), &buf[in_chunk(&exposed)]);
@@ -301,7 +300,7 @@ impl DataPath<'_> {
         chunk: &Range<u64>,
         buf: &mut [u8],
     ) -> Result<u64> {
-        let sector = self.fs.grid.sector;
+        let sector = self.fs.grid().sector;
         let device = |file: u64| span.start + (file - span.sectors.start);
         let (first, last) = (chunk.start, chunk.end - sector);
         let cut_first = span.bytes.start > chunk.start;
@@ -331,11 +330,11 @@ impl DataPath<'_> {
             return Ok(true);
         }
         if ahead <= edge.len() as u64 {
-            self.fs.device.read_at(edge, at)?;
+            self.fs.read_device(edge, at)?;
             return Ok(false);
         }
         let mut buf = AlignedBuf::zeroed(ahead as usize);
-        self.fs.device.read_at(&mut buf, at)?;
+        self.fs.read_device(&mut buf, at)?;
         edge.copy_from_slice(&buf[..edge.len()]);
         copies.keep(held, &buf, at, self.fs.held_bytes());
         Ok(false)
@@ -344,7 +343,7 @@ impl DataPath<'_> {
     /// Returns how many bytes from a sector of the file on are read together: those of the extent,
     /// up to the end of the file, and not too many.
     fn behind(self, sector: u64, end: u64) -> Result<u64> {
-        let grid = &self.fs.grid;
+        let grid = self.fs.grid();
         let map = self.map()?;
         let extent_end = map
             .holding(grid.block_of(sector))
@@ -364,15 +363,15 @@ impl DataPath<'_> {
     ) -> Result<()> {
         let copies = &self.state().held_sectors;
         let at = span.start + (chunk.start - span.sectors.start);
-        if let Err(error) = self.fs.device.write_at(buf, at) {
+        if let Err(error) = self.fs.write_device(buf, at) {
             copies.forget(&(at..at + buf.len() as u64));
-            return Err(error.into());
+            return Err(error);
         }
         copies.refresh(buf, at);
-        let edge = self.fs.grid.sector_floor(span.bytes.end);
+        let edge = self.fs.grid().sector_floor(span.bytes.end);
         if edge < span.bytes.end && (chunk.start..chunk.end).contains(&edge) {
             let from = (edge - chunk.start) as usize;
-            let sector = &buf[from..from + self.fs.grid.sector as usize];
+            let sector = &buf[from..from + self.fs.grid().sector as usize];
             copies.keep(held, sector, at + from as u64, self.fs.held_bytes());
         }
         Ok(())
@@ -382,7 +381,7 @@ impl DataPath<'_> {
         if data.was_held {
             return;
         }
-        let grid = &self.fs.grid;
+        let grid = self.fs.grid();
         if data.is_aligned(grid) {
             if !grid.on_block(data.offset) || !grid.on_block(data.end()) {
                 self.inode.counters.reason(Reason::Tail);

@@ -80,7 +80,7 @@ fn a_file_larger_than_any_file_is_refused() {
     let fs = mount(&device, IoMode::Concurrent);
     let ino = fs.open("/file", &OpenOptions::create()).unwrap().ino();
     let key = inode_key(ino);
-    let row = InodeRow::decode(&fs.state().meta.get(Table::Inode, &key).unwrap().unwrap()).unwrap();
+    let row = InodeRow::decode(&fs.state().row(Table::Inode, &key).unwrap().unwrap()).unwrap();
     let hostile = InodeRow { size: u64::MAX, ..row };
     let changing = fs.state().change();
     fs.state()
@@ -182,14 +182,14 @@ fn s_70_a_checkpoint_looks_at_open_files_only() {
     let listed = || state.listed(Listed::Open).iter().map(|inode| inode.ino).collect::<Vec<_>>();
     assert_eq!(listed(), open.iter().map(crate::File::ino).collect::<Vec<_>>());
     assert_eq!(state.listed(Listed::Cached).len(), 200, "each was written through the cache");
-    let before = state.inodes.walks.load(std::sync::atomic::Ordering::Relaxed);
+    let before = state.inode_table().walks.load(std::sync::atomic::Ordering::Relaxed);
     fs.create_checkpoint("c", &crate::CheckpointOptions::default()).unwrap();
     drop(open);
     assert_eq!(listed(), []);
     fs.remove("/closed7").unwrap();
     fs.rollback("c", &crate::RollbackOptions::default()).unwrap();
     assert_eq!(
-        state.inodes.walks.load(std::sync::atomic::Ordering::Relaxed),
+        state.inode_table().walks.load(std::sync::atomic::Ordering::Relaxed),
         before,
         "nobody looked at all inodes"
     );
@@ -297,7 +297,7 @@ fn s_141_what_was_absorbed_is_written_before_its_file_replaces_another() {
     write("/new", 2);
     fs.rename_path("/new", "/file").unwrap();
     // The log goes out with the sync of another file, the file's pages do not.
-    fs.state().meta.sync(fs.state().meta.last_lsn()).unwrap();
+    fs.state().sync_to(fs.state().last_lsn()).unwrap();
     drop(fs);
     let fs = mount(&device, IoMode::Cached);
     let mut buf = [0; 5001];

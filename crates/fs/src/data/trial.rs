@@ -34,19 +34,19 @@ impl Engine {
                 format!("inode {} is no regular file: it cannot be served in another mode", ino.0),
             ));
         }
-        self.trials.begin(ino, Trial { mode, holder, until: Instant::now() + time })?;
+        self.trials().begin(ino, Trial { mode, holder, until: Instant::now() + time })?;
         // The daemon may be about to sleep for longer than that.
         self.sync_waker().wake();
         let served = super::mode_changed(self, &inode);
         if served.is_err() {
-            self.trials.end(ino);
+            self.trials().end(ino);
         }
         served
     }
 
     /// Gives a trial more time, from now on.
     pub(crate) fn renew_trial(&self, ino: InodeNo, holder: u64, time: Duration) -> Result<()> {
-        if self.trials.renew(ino, holder, time) {
+        if self.trials().renew(ino, holder, time) {
             return Ok(());
         }
         Err(Error::new(
@@ -57,7 +57,7 @@ impl Engine {
 
     /// Serves a file as what is set on it says; returns whether it was on trial.
     pub(crate) fn end_trial(&self, ino: InodeNo) -> Result<bool> {
-        let was = self.trials.end(ino);
+        let was = self.trials().end(ino);
         if was {
             self.serve_as_set(ino)?;
         }
@@ -65,12 +65,12 @@ impl Engine {
     }
 
     fn serve_as_set(&self, ino: InodeNo) -> Result<()> {
-        self.inodes.if_loaded(ino).map_or(Ok(()), |inode| super::mode_changed(self, &inode))
+        self.loaded_inode(ino).map_or(Ok(()), |inode| super::mode_changed(self, &inode))
     }
 
     /// Ends the trials whose holders did not come back.
     pub(crate) fn end_overdue_trials(&self) {
-        for ino in self.trials.end_overdue() {
+        for ino in self.trials().end_overdue() {
             tracing::warn!(
                 "inode {}: its trial of another I/O mode was not renewed in time; it is served as before",
                 ino.0

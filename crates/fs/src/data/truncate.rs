@@ -58,7 +58,7 @@ pub(crate) fn free_all(_changing: &Changing<'_>, fs: &Engine, inode: &Arc<Inode>
     }
     let held = io.state().lock.exclusive(fs);
     io.drop_held_write(&held);
-    fs.allocator.drop_ahead(inode.ino);
+    fs.drop_ahead(inode.ino);
     io.forget_reserved(&(0..u64::MAX));
     if io.map()?.is_empty() {
         return Ok(());
@@ -76,7 +76,7 @@ pub(crate) fn resume_truncate(
     let io = DataPath::new(fs, inode);
     let held = io.state().lock.exclusive(fs);
     drop(io.map()?);
-    let floor = fs.grid.block_after(io.state().logged_size());
+    let floor = fs.grid().block_after(io.state().logged_size());
     io.free_beyond(&held, floor, Mark::End)
 }
 
@@ -112,8 +112,8 @@ impl DataPath<'_> {
             "a file shrinks from {} to {size}",
             self.state().logged_size()
         );
-        self.fs.allocator.drop_ahead(self.inode.ino);
-        let floor = self.fs.grid.block_after(size);
+        self.fs.drop_ahead(self.inode.ino);
+        let floor = self.fs.grid().block_after(size);
         self.forget_reserved(&(floor..u64::MAX));
         let (from, remains) = self.tail(&(floor..u64::MAX))?;
         let mark = if remains { Mark::Begin } else { Mark::None };
@@ -130,7 +130,7 @@ impl DataPath<'_> {
 
     /// The part of a range that the next record frees, as [`tail_of`] says.
     pub(super) fn tail(self, range: &Range<u64>) -> Result<(u64, bool)> {
-        Ok(tail_of(&*self.map()?, range, self.fs.options.limits.extents_per_record))
+        Ok(tail_of(&*self.map()?, range, self.fs.limits().extents_per_record))
     }
 
     /// Frees what is mapped from file block `floor` on; `last_mark` goes with the last record.
@@ -160,7 +160,7 @@ impl DataPath<'_> {
             "I-CHG-2: inode {} has a name and loses its blocks",
             self.inode.ino.0
         );
-        self.fs.options.limits.between_records(what);
+        self.fs.limits().between_records(what);
         self.fs.begin_removal()
     }
 }

@@ -38,7 +38,7 @@ impl DataPath<'_> {
         if !self.redirects_all() {
             return Ok(None);
         }
-        let unit = u64::from(self.fs.geometry.untorn_unit);
+        let unit = u64::from(self.fs.geometry().untorn_unit);
         let asked = u64::from(self.state().untorn.bytes());
         if asked > unit || len > asked {
             return Ok(None);

@@ -152,7 +152,7 @@ impl DataPath<'_> {
 
     /// What a `direct` writer locks.
     pub(super) fn locked_range(self, data: &Payload<'_>) -> Range<u64> {
-        match self.fs.options.inode_lock {
+        match self.fs.options().inode_lock {
             InodeLockSetting::Range => data.range(),
             InodeLockSetting::Whole => 0..u64::MAX,
         }
@@ -166,7 +166,7 @@ impl DataPath<'_> {
     /// written then).
     #[inline]
     pub(super) fn write_shared(self, held: &Held<'_>, data: &Payload<'_>) -> Result<bool> {
-        let grid = &self.fs.grid;
+        let grid = self.fs.grid();
         if !data.is_aligned(grid) || self.state().held_write.overlaps(&data.range(), grid.sector) {
             return Ok(false);
         }
@@ -204,7 +204,7 @@ impl DataPath<'_> {
 
     /// Decides how a write that does not simply lie in one written extent is carried out.
     pub(super) fn plan_write(self, data: &Payload<'_>) -> Result<WriteStrategy> {
-        let grid = &self.fs.grid;
+        let grid = self.fs.grid();
         let map = self.map()?;
         Ok(plan(
             self.pieces_to_write(&map, grid.blocks(&data.range())).0,
@@ -227,13 +227,13 @@ impl DataPath<'_> {
             "I-CKP-5: nothing of a checkpoint is written"
         );
         let range = at..at + bytes.len() as u64;
-        self.state().unsealed.permit(&range, &self.fs.meta)?;
+        self.fs.permit_overwrite(&self.state().unsealed, &range)?;
         self.state().held_sectors.forget(&range);
-        Ok(self.fs.device.write_at(bytes, at)?)
+        self.fs.write_device(bytes, at)
     }
 
     fn overwrite_pieces(self, pieces: &[Piece], data: Payload<'_>) -> Result<()> {
-        let grid = &self.fs.grid;
+        let grid = self.fs.grid();
         self.inode.counters.reason(Reason::Split);
         for piece in pieces {
             let start = piece.written().expect("the way in place was planned for written pieces");

@@ -8,7 +8,7 @@ use crate::Epoch;
 /// The epoch, and a count of the changes of the set of checkpoints.
 pub(crate) struct EpochState {
     /// The epoch that new extents are born in.
-    pub(crate) epoch: AtomicU32,
+    epoch: AtomicU32,
     generation: AtomicU32,
     /// Is called after each change.
     watch: OnceLock<Box<dyn Fn() + Send + Sync>>,
@@ -21,6 +21,14 @@ impl EpochState {
             generation: AtomicU32::new(1),
             watch: OnceLock::new(),
         }
+    }
+
+    pub(crate) fn epoch(&self) -> Epoch {
+        Epoch(self.epoch.load(Ordering::Acquire))
+    }
+
+    pub(crate) fn begin(&self, epoch: Epoch) {
+        self.epoch.store(epoch.0, Ordering::Release);
     }
 
     /// Makes every file look up its copy-on-write epoch again.

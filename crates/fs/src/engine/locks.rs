@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use bedplate_block::sync::MutexGuard;
 
 use super::{Engine, HelpedQueue};
-use crate::lock::{Changing, Help, Unchanging};
+use crate::lock::{Changing, Help, Names, Unchanging};
 use crate::schedule::ScheduleState;
 
 impl Engine {
@@ -44,6 +44,11 @@ impl Engine {
     /// Waits for the changes under way; later ones wait.
     pub(crate) fn lock_changes(&self) -> Unchanging<'_> {
         self.changes.alone()
+    }
+
+    /// Changes names alone.
+    pub(crate) fn lock_names(&self) -> Names<'_> {
+        self.names.lock()
     }
 
     /// Adds a queue, whose I/O in flight may hold locks of files.

@@ -1,5 +1,6 @@
 //! The state of a mounted file system, shared by everything that works on it. What works on it is
-//! in the modules above: data path, names, checkpoints.
+//! in the modules above: data path, names, checkpoints. They reach device, log, metadata tree and
+//! allocator only through the engine's words, so that what must go with an access stands once.
 //!
 //! | file | holds |
 //! | --- | --- |
@@ -9,16 +10,20 @@
 //! | `queues` | queues with I/O in flight, for threads that wait for its locks |
 //! | `locks`, `listed`, `daemons` | the file system's locks; which inodes are open, cached or held; wake-ups |
 //! | `trials`, `tuning` | modes on trial; tunables in effect and stored |
+//! | `device`, `metadata`, `space` | what the parts above ask of device, metadata and free space |
 //! | `space_policy`, `defrag_status`, `recovery` | what happens on a full volume; what defragmentation does; what the mount did |
 
 mod daemons;
 mod deferred_free;
 mod defrag_status;
+mod device;
 mod epoch_state;
 mod listed;
 mod locks;
+mod metadata;
 mod queues;
 mod recovery;
+mod space;
 mod space_policy;
 mod trials;
 mod tuning;
@@ -75,20 +80,20 @@ pub(crate) type FlushFrontend = Box<dyn Fn() + Send + Sync>;
 
 /// A mounted file system.
 pub(crate) struct Engine {
-    pub(crate) device: Arc<dyn BlockDevice>,
+    device: Arc<dyn BlockDevice>,
     log_device: Option<Arc<dyn BlockDevice>>,
-    pub(crate) geometry: Geometry,
+    geometry: Geometry,
     /// Allocation unit in bytes.
-    pub(crate) block_size: u32,
+    block_size: u32,
     /// Blocks and sectors.
-    pub(crate) grid: Grid,
+    grid: Grid,
     /// As of the mount; what has changed since is in `tuning`.
-    pub(crate) options: MountOptions,
+    options: MountOptions,
     /// What can be changed while mounted.
-    pub(crate) tuning: Tuning,
-    pub(crate) meta: MetaStore,
-    pub(crate) allocator: Arc<Allocator>,
-    pub(crate) inodes: InodeTable,
+    tuning: Tuning,
+    meta: MetaStore,
+    allocator: Arc<Allocator>,
+    inodes: InodeTable,
     /// The open files.
     open_files: InodeList,
     /// The files that may have pages in the library cache.
@@ -101,11 +106,11 @@ pub(crate) struct Engine {
     /// back to.
     changes: ChangeLock,
     /// Rank 1: one change of names at a time.
-    pub(crate) names: NamesLock,
+    names: NamesLock,
     /// Rank 0.3: one runs or changes schedules at a time; when each had its turn.
     schedule_state: Ranked<ScheduleState, { rank::SCHEDULES }>,
     /// What background defragmentation does and did.
-    pub(crate) defrag_status: DefragStatus,
+    defrag_status: DefragStatus,
     /// Wakes the checkpoint scheduler before its time.
     scheduler_waker: Waker,
     /// What a front end does so that writes which its kernel still holds arrive; called with no
@@ -114,13 +119,13 @@ pub(crate) struct Engine {
     /// Rank 0.5: one at a time deletes checkpoints because the volume is full.
     room: Ranked<(), { rank::ROOM }>,
     /// Files that are served in another mode for a while.
-    pub(crate) trials: Trials,
+    trials: Trials,
     /// What happens to checkpoints when the volume is full, and what did.
-    pub(crate) space_policy: SpacePolicyState,
+    space_policy: SpacePolicyState,
     /// The epoch, and which generation of the set of checkpoints it belongs to.
-    pub(crate) epoch_state: EpochState,
+    epoch_state: EpochState,
     /// Which checkpoints were looked into.
-    pub(crate) views: Views,
+    views: Views,
     /// Blocks that left a file while it was read.
     deferred_free: DeferredFree,
     /// The files of which a write is held.
@@ -128,21 +133,21 @@ pub(crate) struct Engine {
     /// Those that are published to processes with leases.
     leased_files: InodeList,
     /// What other processes do with files by themselves, where that is wanted.
-    pub(crate) leases: OnceLock<Arc<Leases>>,
+    leases: OnceLock<Arc<Leases>>,
     /// How much is held of sectors that odd writes change in part.
     held_bytes: HeldBytes,
     inode_count: AtomicU64,
     /// How often an inode lock or a byte range had to be waited for.
     lock_waits: AtomicU64,
     /// Which I/O is timed, and how long it took.
-    pub(crate) sampler: Sampler,
+    sampler: Sampler,
     recovery: RecoveryReport,
     /// Wakes the sync daemon before its time.
     sync_waker: Waker,
     /// Itself, for what outlives a borrow: open files and the cache's way back.
     this: Weak<Self>,
     /// The library cache.
-    pub(crate) cache: Arc<PageCache>,
+    cache: Arc<PageCache>,
     /// The queues with I/O in flight.
     queues: Queues,
     unmounted: AtomicBool,
@@ -219,11 +224,6 @@ impl Engine {
             queues: Queues::default(),
             unmounted: AtomicBool::new(false),
         })
-    }
-
-    /// Returns a loaded inode, reading it where needed.
-    pub(crate) fn inode(&self, ino: InodeNo) -> Result<Arc<Inode>> {
-        self.inodes.get_or_load(ino, self.meta.sealed_lsn(), || self.inode_row(ino))
     }
 
     /// Refuses changes on a read-only mount and after a failed write or flush; holds back a writer
@@ -305,7 +305,82 @@ impl Engine {
 
     /// Returns the epoch that new extents are born in.
     pub(crate) fn epoch(&self) -> Epoch {
-        Epoch(self.epoch_state.epoch.load(Ordering::Acquire))
+        self.epoch_state.epoch()
+    }
+
+    /// Has new extents born in another epoch. Nothing else is committed meanwhile.
+    pub(crate) fn begin_epoch(&self, epoch: Epoch) {
+        self.epoch_state.begin(epoch);
+    }
+
+    /// Makes every file look up its copy-on-write epoch again.
+    pub(crate) fn epochs_changed(&self) {
+        self.epoch_state.changed();
+    }
+
+    /// Counts the changes of the set of checkpoints.
+    #[inline]
+    pub(crate) fn epoch_generation(&self) -> u32 {
+        self.epoch_state.generation()
+    }
+
+    /// Has every change of the set of checkpoints call `watch`, which takes leaf locks only.
+    pub(crate) fn watch_epochs(&self, watch: impl Fn() + Send + Sync + 'static) {
+        self.epoch_state.watch(watch);
+    }
+
+    /// Makes the whole mount show a checkpoint.
+    pub(crate) fn show_checkpoint(&self, epoch: Epoch) {
+        self.views.set_base(epoch);
+    }
+
+    /// Returns which checkpoints are held or were looked into.
+    pub(crate) fn views(&self) -> &Views {
+        &self.views
+    }
+
+    /// Returns the values in effect that can be changed while mounted.
+    #[inline]
+    pub(crate) fn tuning(&self) -> &Tuning {
+        &self.tuning
+    }
+
+    /// Returns the files that are served in another mode for a while.
+    pub(crate) fn trials(&self) -> &Trials {
+        &self.trials
+    }
+
+    /// Returns what happens to checkpoints on a full volume.
+    pub(crate) fn space_policy(&self) -> &SpacePolicyState {
+        &self.space_policy
+    }
+
+    /// Returns what background defragmentation does and did.
+    pub(crate) fn defrag_status(&self) -> &DefragStatus {
+        &self.defrag_status
+    }
+
+    /// Returns which I/O is timed, and how long it took.
+    #[inline]
+    pub(crate) fn sampler(&self) -> &Sampler {
+        &self.sampler
+    }
+
+    /// Returns the library cache.
+    #[inline]
+    pub(crate) fn cache(&self) -> &Arc<PageCache> {
+        &self.cache
+    }
+
+    /// Returns what other processes do with files by themselves, where that is wanted.
+    #[inline]
+    pub(crate) fn leases(&self) -> Option<&Arc<Leases>> {
+        self.leases.get()
+    }
+
+    /// Begins to lease files; returns whether none were leased before.
+    pub(crate) fn begin_leases(&self, leases: &Arc<Leases>) -> bool {
+        self.leases.set(Arc::clone(leases)).is_ok()
     }
 
     /// Returns the first inode number that no inode has. None is made meanwhile.
@@ -413,11 +488,6 @@ impl Engine {
     /// Returns itself, for what outlives a borrow.
     pub(crate) fn weak(&self) -> Weak<Self> {
         self.this.clone()
-    }
-
-    /// Returns the name of the log's own device, where it has one.
-    pub(crate) fn log_device_name(&self) -> Option<&str> {
-        self.log_device.as_ref().map(|device| device.name())
     }
 
     /// Returns what the mount had to do.

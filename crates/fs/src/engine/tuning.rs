@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::time::Duration;
 
-use bedplate_block::sync::{Mutex, rank};
+use bedplate_block::sync::{Mutex, MutexGuard, rank};
 
 use crate::options::{
     TUNABLES, Takes, Tunable, TunedBy, extent_size_refusal, is_extent_size, mode_of,
@@ -20,7 +20,7 @@ const CACHE_THREADS: usize = 4;
 #[derive(Debug)]
 pub(crate) struct Tuning {
     /// Rank 0.5.
-    pub(crate) state: Mutex<TuningState, { rank::TUNABLES }>,
+    state: Mutex<TuningState, { rank::TUNABLES }>,
     mode: AtomicU8,
     sync_interval_ns: AtomicU64,
     extent_size: AtomicU64,
@@ -170,6 +170,11 @@ pub(crate) fn cache_options(
 }
 
 impl Tuning {
+    /// Reads or changes tunables alone.
+    pub(crate) fn lock(&self) -> MutexGuard<'_, TuningState> {
+        self.state.lock()
+    }
+
     /// The mode of files that nothing else gives one.
     pub(crate) fn mode(&self) -> IoMode {
         mode_of(self.mode.load(Ordering::SeqCst).into())

@@ -63,41 +63,41 @@ pub struct FsInfo {
 }
 
 pub(crate) fn info(fs: &Engine) -> FsInfo {
-    let totals = fs.allocator.totals();
-    let block = u64::from(fs.block_size);
-    let superblock = fs.meta.region().superblock();
-    let engine = fs.device.engine();
-    let mut log: LogInfo = fs.meta.log_info();
+    let totals = fs.space_totals();
+    let block = u64::from(fs.block_size());
+    let superblock = fs.superblock();
+    let engine = fs.device_engine();
+    let mut log: LogInfo = fs.log_info();
     log.size_bytes = superblock.log.len;
     log.separate = superblock.log_separate;
     log.device = fs.log_device_name().map(str::to_owned);
     FsInfo {
-        read_only: fs.options.read_only,
+        read_only: fs.is_read_only(),
         uuid: superblock.uuid_text(),
         version: superblock.version(),
-        block_size: fs.block_size,
-        io_align: fs.geometry.logical_block_size,
-        buffer_align: fs.geometry.buffer_align,
+        block_size: fs.block_size(),
+        io_align: fs.geometry().logical_block_size,
+        buffer_align: fs.geometry().buffer_align,
         size_bytes: superblock.size_bytes,
         free_bytes: totals.free * block,
         free_runs: totals.runs,
         free_run_bytes_max: totals.run_max * block,
         metadata_bytes: superblock.metadata_len,
         inodes: fs.inode_count(),
-        extents: fs.meta.row_count(Table::Extent).unwrap_or(0),
-        mode: fs.tuning.mode(),
-        device: fs.device.name().to_owned(),
+        extents: fs.row_count(Table::Extent).unwrap_or(0),
+        mode: fs.tuning().mode(),
+        device: fs.device_name().to_owned(),
         engine: engine
             .fallback
             .map_or_else(|| engine.name.to_owned(), |reason| format!("{} ({reason})", engine.name)),
-        failed: fs.meta.failed().map(|e| e.message),
+        failed: fs.failure().map(|e| e.message),
         log,
         checkpoints: fs.checkpoint_counts(),
-        mover: fs.defrag_status.report(),
-        cache: fs.cache.counters(),
+        mover: fs.defrag_status().report(),
+        cache: fs.cache().counters(),
         recovery: fs.recovery().clone(),
         lock_waits: fs.lock_waits(),
-        counters: fs.inodes.counters(),
-        latencies: fs.sampler.snapshot(),
+        counters: fs.counters(),
+        latencies: fs.sampler().snapshot(),
     }
 }

@@ -20,19 +20,19 @@ impl FileSystem {
     /// `Io` when the system gives no memory.
     pub fn lease_start(&self, mount: u64) -> Result<()> {
         let fs = self.state();
-        if fs.options.read_only {
+        if fs.is_read_only() {
             return Err(Error::new(ErrorKind::ReadOnly, "a read-only mount hands out no leases"));
         }
         self.lease_device(false)?;
-        let leases = Arc::new(Leases::new(mount, fs.grid.sector, fs.device.size_bytes())?);
-        if fs.leases.set(Arc::clone(&leases)).is_err() {
+        let leases = Arc::new(Leases::new(mount, fs.grid().sector, fs.device_bytes())?);
+        if !fs.begin_leases(&leases) {
             return Err(Error::new(ErrorKind::Busy, "the mount hands out leases already"));
         }
         let watching = Arc::clone(&leases);
-        fs.epoch_state.watch(move || watching.sharing_changed());
+        fs.watch_epochs(move || watching.sharing_changed());
         leases.serve();
         // Last: a log that failed before stops it at once.
-        fs.meta.watch(leases);
+        fs.watch_log(leases);
         Ok(())
     }
 
@@ -42,7 +42,7 @@ impl FileSystem {
     /// `Unsupported` where the volume is not one device that other processes can open; device
     /// errors.
     pub fn lease_device(&self, read_only: bool) -> Result<Lent> {
-        self.state().device.lend(read_only)?.ok_or_else(|| {
+        self.state().lend_device(read_only)?.ok_or_else(|| {
             Error::new(
                 ErrorKind::Unsupported,
                 "files are leased only on one device, or one image, that bypasses the kernel's page cache",
@@ -54,20 +54,20 @@ impl FileSystem {
     /// nothing is leased.
     #[must_use]
     pub fn lease_memory(&self) -> Option<SharedMemory> {
-        self.state().leases.get().map(|leases| leases.memory().clone())
+        self.state().leases().map(|leases| leases.memory().clone())
     }
 
     /// Ends processes that hold a file for so long under a lease while something waits for it;
     /// `None`, as at first: waits however long it takes.
     pub fn lease_kill_after(&self, after: Option<Duration>) {
-        if let Some(leases) = self.state().leases.get() {
+        if let Some(leases) = self.state().leases() {
             leases.set_kill_after(after);
         }
     }
 
     /// Takes note of a request of a process that gets no lease, for the report.
     pub fn lease_refused(&self, ino: Option<InodeNo>, reason: Reason) {
-        if let Some(leases) = self.state().leases.get() {
+        if let Some(leases) = self.state().leases() {
             leases.refused(ino, reason);
         }
     }
@@ -82,16 +82,16 @@ impl FileSystem {
         uid: u32,
         process: impl LeaseProcess + 'static,
     ) -> Result<Arc<LeaseClient>> {
-        let leases =
-            self.state().leases.get().ok_or_else(|| {
-                Error::new(ErrorKind::Unsupported, "the mount hands out no leases")
-            })?;
+        let leases = self
+            .state()
+            .leases()
+            .ok_or_else(|| Error::new(ErrorKind::Unsupported, "the mount hands out no leases"))?;
         leases.attach(pid, uid, Box::new(process))
     }
 
     /// Lets go of a process that has ended: it does no I/O any more.
     pub fn lease_detach(&self, client: &Arc<LeaseClient>) {
-        if let Some(leases) = self.state().leases.get() {
+        if let Some(leases) = self.state().leases() {
             self.note_leased_writes();
             leases.detach(client);
         }
@@ -102,7 +102,7 @@ impl FileSystem {
     #[must_use]
     pub fn leased_writes(&self) -> BTreeSet<InodeNo> {
         self.note_leased_writes();
-        self.state().leases.get().map(|leases| leases.take_touched_inodes()).unwrap_or_default()
+        self.state().leases().map(|leases| leases.take_touched_inodes()).unwrap_or_default()
     }
 
     fn note_leased_writes(&self) {
@@ -115,10 +115,10 @@ impl FileSystem {
         let why = std::io::Error::from_raw_os_error(errno);
         let message = format!(
             "a flush of {} failed in a process with a lease: {why}",
-            self.state().device.name()
+            self.state().device_name()
         );
         self.state().stop_leases();
-        self.state().meta.latch(Error::new(ErrorKind::Io, message));
+        self.state().fail(Error::new(ErrorKind::Io, message));
     }
 
     /// Takes all leases back for good, without waiting for what is under way.
@@ -144,7 +144,7 @@ impl FileSystem {
             Some(LeasedInode { inode: inode.ino, handed_out })
         };
         let files = || self.state().listed(Listed::Leased).iter().filter_map(leased).collect();
-        self.state().leases.get().map(|leases| leases.report(files()))
+        self.state().leases().map(|leases| leases.report(files()))
     }
 }
 

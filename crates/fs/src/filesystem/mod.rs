@@ -70,8 +70,8 @@ impl FileSystem {
     ) -> Result<Self> {
         let fs = mount::mount(device, log, options)?;
         let mut daemons = Vec::new();
-        if !fs.options.read_only {
-            if fs.options.schedules {
+        if !fs.is_read_only() {
+            if fs.options().schedules {
                 daemons.push(checkpoint_scheduler::start(&fs).map_err(no_thread)?);
             }
             daemons.push(defragmenter::start(&fs).map_err(no_thread)?);
@@ -187,7 +187,7 @@ impl FileSystem {
     /// Returns the value of a tunable that is in effect; 0 of what is set by `format`.
     #[must_use]
     pub fn tunable(&self, tunable: Tunable) -> u64 {
-        self.inner.fs.tuning.value(tunable)
+        self.inner.fs.tuning().value(tunable)
     }
     /// Changes tunables, all or none: in effect when it returns (what counts from the next mount
     /// on: then) and, unless `live_only`, durable in the volume. Returns how they stand then.
@@ -241,11 +241,11 @@ impl FileSystem {
     /// Returns whether an inode is kept alive, by [`retain`](Self::retain) or an open.
     #[must_use]
     pub fn is_retained(&self, ino: InodeNo) -> bool {
-        self.inner.fs.inodes.is_pinned(ino)
+        self.inner.fs.is_pinned(ino)
     }
     /// Gives back `count` retentions.
     pub fn forget(&self, ino: InodeNo, count: u64) {
-        if let Some(inode) = self.inner.fs.inodes.unpin(ino, count) {
+        if let Some(inode) = self.inner.fs.unpin_number(ino, count) {
             self.inner.fs.reclaim_if_dead(&inode);
         }
     }

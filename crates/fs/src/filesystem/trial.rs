@@ -38,6 +38,6 @@ impl FileSystem {
     /// Returns the mode that a file is on trial in.
     #[must_use]
     pub fn trial_mode(&self, ino: InodeNo) -> Option<IoMode> {
-        self.state().trials.mode_of(ino)
+        self.state().trials().mode_of(ino)
     }
 }

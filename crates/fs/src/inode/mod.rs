@@ -42,6 +42,7 @@ pub(crate) use held_write::WRITE_BYTES_MAX as HELD_WRITE_BYTES_MAX;
 pub(crate) use imaged::Imaged;
 pub(crate) use list::InodeList;
 pub(crate) use table::InodeTable;
+pub(crate) use unsealed::Unsealed;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering};

@@ -15,7 +15,7 @@ mod sync;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use change::{ChangeLock, Changing, NamesLock, Unchanging, is_covered};
+pub(crate) use change::{ChangeLock, Changing, Names, NamesLock, Unchanging, is_covered};
 pub(crate) use inode_lock::{Exclusive, InodeLock, Shared};
 pub(crate) use range_lock::{RangeLock, Sharing};
 

@@ -121,16 +121,15 @@ fn i_meta_6_what_a_large_log_does_not_buffer_is_written_where_the_metadata_may_n
     )
     .unwrap();
     let fs = super::mount(device, None, quiet()).unwrap();
-    let blocks = fs.allocator.totals().free - 512;
-    fs.allocator
-        .allocate_all(AllocRequest {
-            goal: None,
-            blocks,
-            ahead: None,
-            class: SpaceClass::Metadata,
-            reserved: 0,
-        })
-        .unwrap();
+    let blocks = fs.space_totals().free - 512;
+    fs.allocate(AllocRequest {
+        goal: None,
+        blocks,
+        ahead: None,
+        class: SpaceClass::Metadata,
+        reserved: 0,
+    })
+    .unwrap();
     let set = |i: u32| {
         fs.begin_change()?;
         let rows = vec![RowChange::put(Table::Setting, i.to_le_bytes().to_vec(), vec![7; 30_000])];
@@ -142,7 +141,7 @@ fn i_meta_6_what_a_large_log_does_not_buffer_is_written_where_the_metadata_may_n
         error.kind == ErrorKind::NoSpace && accepted > 600,
         "{accepted} were accepted: {error}"
     );
-    fs.meta.sync(fs.meta.last_lsn()).unwrap();
+    fs.sync_to(fs.last_lsn()).unwrap();
 }
 
 /// I-META-6, S-34: where the metadata cannot grow, everything that frees blocks or names goes on,
@@ -215,7 +214,7 @@ fn s_34_s_37_a_volume_whose_metadata_cannot_grow_unmounts_and_mounts() {
     fs.unmount().unwrap();
     for removed in ["cut", "punched"] {
         let fs = mount(&shared);
-        assert!(fs.state().meta.is_cramped(), "the tree had no room for what was replayed");
+        assert!(fs.state().metadata().is_cramped(), "the tree had no room for what was replayed");
         assert_eq!(count(&fs), accepted);
         assert_eq!(set(&fs, accepted).unwrap_err().kind, ErrorKind::NoSpace);
         unlink(&fs, removed).unwrap();
@@ -231,7 +230,7 @@ fn s_34_s_37_a_volume_whose_metadata_cannot_grow_unmounts_and_mounts() {
     fs.unmount().unwrap();
     assert_sound(&shared);
     let fs = mount(&shared);
-    assert!(!fs.state().meta.is_cramped());
+    assert!(!fs.state().metadata().is_cramped());
     assert_eq!(count(&fs), accepted + 50);
     assert!(
         ["cut", "punched"].iter().all(|name| fs.lookup(InodeNo::ROOT, name.as_bytes()).is_err())

@@ -44,12 +44,12 @@ fn mount(device: Arc<dyn BlockDevice>) -> Arc<Engine> {
 fn set(fs: &Engine, name: &[u8], value: Vec<u8>) {
     let rows = vec![RowChange::put(Table::Setting, name.to_vec(), value)];
     let _committed = fs
-        .meta
+        .metadata()
         .commit(Record { kind: RecordKind::Setting, rows, exposes: None, barrier: false }, None);
 }
 
 fn get(fs: &Engine, name: &[u8]) -> Option<Vec<u8>> {
-    fs.meta.get(Table::Setting, name).unwrap()
+    fs.row(Table::Setting, name).unwrap()
 }
 
 /// I-META-1: what memory showed last is what replay ends with, whatever the threads did.
@@ -68,7 +68,7 @@ fn i_meta_1_the_log_has_the_order_of_memory() {
         }
     });
     let last = get(&fs, b"contended");
-    fs.meta.sync(fs.meta.last_lsn()).unwrap();
+    fs.sync_to(fs.last_lsn()).unwrap();
     let image: Arc<dyn BlockDevice> =
         device.crash_image(device.operation_count(), &CrashChoice::LoseAll);
     assert_eq!(get(&mount(image), b"contended"), last);
@@ -87,11 +87,11 @@ fn i_meta_1_replay_applies_the_rows_of_a_record_in_their_order() {
         RowChange::delete(Table::Setting, b"gone".to_vec()),
     ];
     let _committed = fs
-        .meta
+        .metadata()
         .commit(Record { kind: RecordKind::Setting, rows, exposes: None, barrier: false }, None);
     let both = |fs: &Engine| (get(fs, b"twice"), get(fs, b"gone"));
     assert_eq!(both(&fs), (Some(vec![2]), None));
-    fs.meta.sync(fs.meta.last_lsn()).unwrap();
+    fs.sync_to(fs.last_lsn()).unwrap();
     let image: Arc<dyn BlockDevice> =
         device.crash_image(device.operation_count(), &CrashChoice::LoseAll);
     assert_eq!(both(&mount(image)), (Some(vec![2]), None));
@@ -109,12 +109,12 @@ fn i_meta_2_and_3_a_commit_holds_exactly_a_prefix() {
         set(&fs, b"bulk", vec![7; 60_000]);
         set(&fs, b"last", i.to_le_bytes().to_vec());
         match i % 5 {
-            0 => fs.meta.metadata_commit().unwrap(),
-            _ => fs.meta.sync(fs.meta.last_lsn()).unwrap(),
+            0 => fs.metadata_commit().unwrap(),
+            _ => fs.sync_to(fs.last_lsn()).unwrap(),
         }
         synced.push((device.operation_count(), i));
     }
-    assert!(fs.meta.log_info().metadata_commits > 8, "the log was full at least once");
+    assert!(fs.log_info().metadata_commits > 8, "the log was full at least once");
     let number = |fs: &Engine, name: &[u8]| {
         get(fs, name).map_or(0, |bytes| u32::from_le_bytes(bytes.try_into().unwrap()))
     };
@@ -176,10 +176,10 @@ fn i_meta_3_the_log_is_not_written_over_before_the_tree_has_what_it_held() {
     let fs = mount(Arc::clone(&hooked) as _);
     let synced = |name: &str, step: u8| {
         set(&fs, format!("{name}-{step}").as_bytes(), vec![step; 30_000]);
-        fs.meta.sync(fs.meta.last_lsn()).unwrap();
+        fs.sync_to(fs.last_lsn()).unwrap();
     };
-    fs.meta.metadata_commit().unwrap();
-    let has_room = || fs.meta.log_info().used_bytes + (80 << 10) < fs.meta.log_info().size_bytes;
+    fs.metadata_commit().unwrap();
+    let has_room = || fs.log_info().used_bytes + (80 << 10) < fs.log_info().size_bytes;
     let mut before = 0;
     while has_room() && before < 40 {
         synced("before", before);
@@ -201,7 +201,7 @@ fn i_meta_3_the_log_is_not_written_over_before_the_tree_has_what_it_held() {
             done.send(()).unwrap();
             cut
         });
-        let committed = fs.meta.metadata_commit();
+        let committed = fs.metadata_commit();
         // Where it wrote nothing there, the other thread waits no longer.
         drop(hooked.act.lock().take());
         committed.unwrap();
@@ -229,7 +229,7 @@ fn i_meta_4_readers_see_rows_all_through_a_commit() {
                     seen += u32::from(key.len() == 4);
                     Ok(std::ops::ControlFlow::Continue(()))
                 };
-                fs.meta.scan_all(Table::Setting, visit).unwrap();
+                fs.scan_table(Table::Setting, visit).unwrap();
                 assert_eq!(seen, 200);
                 assert!(get(&fs, &(looks % 200u32).to_be_bytes()).is_some());
                 looks += 1;
@@ -237,7 +237,7 @@ fn i_meta_4_readers_see_rows_all_through_a_commit() {
         });
         for round in 0..30u8 {
             (0..200u32).for_each(|i| set(&fs, &i.to_be_bytes(), vec![round]));
-            fs.meta.metadata_commit().unwrap();
+            fs.metadata_commit().unwrap();
         }
         done.store(true, Ordering::Relaxed);
         reader.join().unwrap();
@@ -250,14 +250,14 @@ fn i_meta_4_readers_see_rows_all_through_a_commit() {
 fn i_reg_1_the_region_grows_before_it_is_used() {
     let device = volume();
     let fs = mount(Arc::clone(&device) as _);
-    let (before, start) = (fs.meta.region().superblock().metadata_len, device.operation_count());
+    let (before, start) = (fs.superblock().metadata_len, device.operation_count());
     let mut synced = vec![(start, 0u32)];
     for i in 0..40u32 {
         (0..50u32).for_each(|j| set(&fs, format!("{i}-{j}").as_bytes(), vec![3; 1500]));
-        fs.meta.metadata_commit().unwrap();
+        fs.metadata_commit().unwrap();
         synced.push((device.operation_count(), i + 1));
     }
-    assert!(fs.meta.region().superblock().metadata_len > before, "it did grow");
+    assert!(fs.superblock().metadata_len > before, "it did grow");
     for after in
         (start..=device.operation_count()).step_by(1 + (device.operation_count() - start) / 150)
     {
@@ -278,13 +278,13 @@ fn i_reg_2_s_33_a_failed_flush_is_final() {
     let fs = mount(Arc::clone(&device) as _);
     set(&fs, b"x", vec![1]);
     device.inject(FaultRule::new(Fault::Flush(FlushFault::Fail), Trigger::Next(1)));
-    assert_eq!(fs.meta.metadata_commit().unwrap_err().kind, ErrorKind::Io);
+    assert_eq!(fs.metadata_commit().unwrap_err().kind, ErrorKind::Io);
     device.clear_faults();
     let flushes = device.counters().flushes;
     assert!(
-        fs.meta.metadata_commit().is_err()
-            && fs.meta.sync(fs.meta.last_lsn()).is_err()
-            && fs.meta.sync(crate::Lsn(0)).is_err()
+        fs.metadata_commit().is_err()
+            && fs.sync_to(fs.last_lsn()).is_err()
+            && fs.sync_to(crate::Lsn(0)).is_err()
     );
     assert_eq!(
         device.counters().flushes,
@@ -356,9 +356,9 @@ fn i_sb_3_s_37_s_39_either_superblock_is_enough_after_a_growth_that_was_cut() {
     format(&(Arc::clone(&device) as _), 16 << 20);
     let fs = mount(Arc::clone(&device) as _);
     (0..60u32).for_each(|i| set(&fs, format!("{i}").as_bytes(), vec![3; 40_000]));
-    fs.meta.sync(fs.meta.last_lsn()).unwrap();
+    fs.sync_to(fs.last_lsn()).unwrap();
     let synced = device.operation_count();
-    fs.meta.metadata_commit().unwrap();
+    fs.metadata_commit().unwrap();
     let everything =
         |fs: &Engine| [0u32, 30, 59].iter().all(|i| get(fs, format!("{i}").as_bytes()).is_some());
     let mut judged = 0;
@@ -440,7 +440,7 @@ fn s_35_a_read_of_the_tree_that_fails_fails_alone() {
         let device = volume();
         let fs = mount(Arc::clone(&device) as _);
         (0..4000).for_each(|i| set(&fs, &name(i), vec![i as u8; 300]));
-        fs.meta.metadata_commit().unwrap();
+        fs.metadata_commit().unwrap();
         drop(fs);
         // A cache of nothing, so that reads reach the device.
         let options = MountOptions { metadata_cache_bytes: 0, ..quiet() };
@@ -448,13 +448,13 @@ fn s_35_a_read_of_the_tree_that_fails_fails_alone() {
         if latched {
             set(&fs, b"x", vec![1]);
             device.inject(FaultRule::new(Fault::Flush(FlushFault::Fail), Trigger::Next(1)));
-            fs.meta.metadata_commit().unwrap_err();
+            fs.metadata_commit().unwrap_err();
             device.clear_faults();
         }
         let written = device.counters().writes;
         device.inject(FaultRule::new(Fault::Read(ReadFault::Fail), Trigger::Next(1)));
         let failed: Vec<_> =
-            (0..4000).filter_map(|i| fs.meta.get(Table::Setting, &name(i)).err()).collect();
+            (0..4000).filter_map(|i| fs.row(Table::Setting, &name(i)).err()).collect();
         assert_eq!(failed.len(), 1, "{failed:?}");
         assert!(
             failed[0].message.contains("at byte") || failed[0].message.contains("offset"),
@@ -464,7 +464,7 @@ fn s_35_a_read_of_the_tree_that_fails_fails_alone() {
         for i in 0..4000 {
             assert_eq!(get(&fs, &name(i)), Some(vec![i as u8; 300]));
         }
-        let now = fs.meta.metadata_commit();
+        let now = fs.metadata_commit();
         assert_eq!(now.is_err(), latched, "{now:?}");
         assert!(
             !latched || device.counters().writes == written,

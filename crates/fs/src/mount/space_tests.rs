@@ -65,7 +65,7 @@ fn found(device: &Arc<dyn BlockDevice>) -> (u64, u64, u64) {
     let options = MountOptions { read_only: true, ..MountOptions::default() };
     let fs = FileSystem::mount(Arc::clone(device), None, options).unwrap();
     // Regions are read, so that runs that reach over their borders are one.
-    fs.state().allocator.load_everything();
+    fs.state().allocator().load_everything();
     let info = fs.info();
     (info.free_bytes, info.free_runs, info.free_run_bytes_max)
 }
@@ -131,7 +131,7 @@ fn s_194_i_spc_6_a_power_cut_leaves_rows_and_free_space_of_one_commit() {
             for _ in 0..12 {
                 change(&fs, &mut seed).unwrap();
             }
-            fs.state().meta.metadata_commit().unwrap();
+            fs.state().metadata_commit().unwrap();
         }
         let end = device.operation_count();
         drop(fs);
@@ -169,15 +169,14 @@ fn i_spc_7_a_region_is_read_before_a_commit_changes_it() {
         plant(bug);
         let state = fs.state();
         let key = extent_key(ino, FileBlock(1501));
-        let row =
-            state.meta.get(Table::Extent, &key).unwrap().expect("the file has an extent there");
+        let row = state.row(Table::Extent, &key).unwrap().expect("the file has an extent there");
         let start = ExtentRow::decode(&row).unwrap().start;
         let rows = vec![RowChange::delete(Table::Extent, key)];
         let record = Record { kind: RecordKind::Punch, rows, exposes: None, barrier: false };
-        let lsn = state.meta.commit(record, None).lsn;
-        state.meta.metadata_commit().unwrap();
-        state.allocator.release_after(lsn, Run { start, blocks: 2 });
-        state.allocator.release_sealed(lsn);
+        let lsn = state.metadata().commit(record, None).lsn;
+        state.metadata_commit().unwrap();
+        state.release_after(lsn, Run { start, blocks: 2 });
+        state.allocator().release_sealed(lsn);
         let free = fs.statfs().free_bytes;
         fs.unmount().unwrap();
         plant(None);

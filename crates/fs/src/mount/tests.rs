@@ -197,9 +197,9 @@ fn i_meta_5_s_34_metadata_that_cannot_grow_refuses_changes_and_latches_nothing()
     let (refused, error) = (0..5000).find_map(|i| set(i).err().map(|e| (i, e))).unwrap();
     assert_eq!(error.kind, ErrorKind::NoSpace, "{error}");
     assert!(
-        fs.state().meta.region().superblock().chunks.len() > CHUNKS_INLINE,
+        fs.state().superblock().chunks.len() > CHUNKS_INLINE,
         "{:?}",
-        fs.state().meta.region().superblock().chunks.len()
+        fs.state().superblock().chunks.len()
     );
     assert_eq!(fs.info().failed, None);
     assert_eq!(fs.info().version, 3);
@@ -278,7 +278,7 @@ impl Pair {
     }
 
     fn capacity(fs: &FileSystem) -> u64 {
-        fs.state().meta.region().superblock().chunks.iter().map(|chunk| chunk.len).sum()
+        fs.state().superblock().chunks.iter().map(|chunk| chunk.len).sum()
     }
 }
 
@@ -396,7 +396,7 @@ fn cut_between_the_records_of_a_truncation() -> std::result::Result<usize, Strin
             (Arc::clone(&device), Arc::clone(&cuts), Arc::clone(&mounted));
         move |_: &'static str| {
             let fs = mounted.get().and_then(std::sync::Weak::upgrade).unwrap();
-            fs.meta.sync(fs.meta.last_lsn()).unwrap();
+            fs.sync_to(fs.last_lsn()).unwrap();
             cuts.lock().push(device.operation_count());
         }
     };

@@ -9,7 +9,7 @@ use bedplate_store::RecordKind;
 
 impl Engine {
     pub(crate) fn attr(&self, ino: InodeNo) -> Result<Attr> {
-        Ok(self.inode(ino)?.stat(self.block_size))
+        Ok(self.inode(ino)?.stat(self.block_size()))
     }
 
     /// Begins to change attributes: no room is made for what is refused here.
@@ -50,7 +50,7 @@ impl Engine {
             let changing = self.change();
             self.set_fields(&*self.pin(&changing, inode)?, change);
         }
-        Ok(inode.stat(self.block_size))
+        Ok(inode.stat(self.block_size()))
     }
 
     fn set_fields(&self, inode: &Inode, change: &SetAttr) {
@@ -72,7 +72,7 @@ impl Engine {
         let inode = self.inode(ino)?;
         crate::data::flush_inode(self, &inode)?;
         self.commit_times(&inode);
-        self.meta.sync(inode.meta_lsn())
+        self.sync_to(inode.meta_lsn())
     }
 
     pub(crate) fn set_io_mode(&self, ino: InodeNo, mode: Option<IoMode>) -> Result<()> {

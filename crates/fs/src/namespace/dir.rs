@@ -20,7 +20,7 @@ impl Engine {
                 self.named(dir, self.need(dir, name)?)?
             }
         };
-        Ok(inode.stat(self.block_size))
+        Ok(inode.stat(self.block_size()))
     }
 
     pub(crate) fn read_dir(

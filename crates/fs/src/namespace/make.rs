@@ -56,7 +56,7 @@ impl Engine {
 
     /// Makes an object under a name, after [`begin_make`](Self::begin_make).
     pub(crate) fn make(&self, dir: InodeNo, name: &[u8], making: &Making<'_>) -> Result<Attr> {
-        let _names = self.names.lock();
+        let _names = self.lock_names();
         let parent = self.directory(dir)?;
         self.need_free(dir, name)?;
         self.need_space()?;
@@ -75,7 +75,7 @@ impl Engine {
         drop(locks);
         inode.note_lsn(lsn, true);
         parent.note_lsn(lsn, false);
-        Ok(inode.stat(self.block_size))
+        Ok(inode.stat(self.block_size()))
     }
 
     /// Begins to make a file without a name: no room is made for what is refused here.
@@ -88,7 +88,7 @@ impl Engine {
     /// an orphan until it is linked.
     pub(crate) fn make_unnamed(&self, dir: InodeNo, new: NewFile) -> Result<Attr> {
         self.need_space()?;
-        let _names = self.names.lock();
+        let _names = self.lock_names();
         let parent = self.directory(dir)?;
         let row = InodeRow {
             nlink: 0,
@@ -100,7 +100,7 @@ impl Engine {
         rows.push(RowChange::put(Table::Orphan, inode_key(inode.ino), Vec::new()));
         let lsn = self.commit(RecordKind::Create, rows);
         inode.note_lsn(lsn, true);
-        Ok(inode.stat(self.block_size))
+        Ok(inode.stat(self.block_size()))
     }
 
     pub(crate) fn read_link(&self, ino: InodeNo) -> Result<Vec<u8>> {
@@ -122,7 +122,7 @@ impl Engine {
         let changing = self.change();
         // One without names may be on its way out.
         let inode = self.pin_number(&changing, ino)?;
-        let _names = self.names.lock();
+        let _names = self.lock_names();
         let parent = self.directory(dir)?;
         if inode.kind == FileKind::Directory {
             return Err(Error::new(
@@ -150,7 +150,7 @@ impl Engine {
         drop((attr, parent_lock));
         inode.note_lsn(lsn, true);
         parent.note_lsn(lsn, false);
-        Ok(inode.stat(self.block_size))
+        Ok(inode.stat(self.block_size()))
     }
 
     /// Gives an orphan that no other thread can reach its first name, and `nlink` links. The caller
@@ -198,7 +198,7 @@ impl Engine {
     /// of the change: the caller may make room by deleting checkpoints and try again, and none is
     /// deleted for what is refused anyway.
     pub(crate) fn need_space(&self) -> Result<()> {
-        if self.allocator.would_fit(METADATA_BLOCKS) {
+        if self.would_fit(METADATA_BLOCKS) {
             return Ok(());
         }
         Err(Error::no_space(METADATA_BLOCKS, "the volume is full: delete something, or grow it"))
@@ -224,7 +224,7 @@ impl Engine {
         rows.push(RowChange::put(Table::Inode, inode_key(ino), row.encode()));
         let inode = Arc::new(Inode::new(ino, row));
         inode.data.set_empty();
-        self.inodes.insert(Arc::clone(&inode), self.meta.sealed_lsn());
+        self.add_inode(Arc::clone(&inode));
         self.count_inodes(1);
         inode
     }

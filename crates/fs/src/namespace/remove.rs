@@ -14,7 +14,7 @@ impl Engine {
         self.begin_removal()?;
         self.need_live(dir)?;
         let inode = {
-            let _names = self.names.lock();
+            let _names = self.lock_names();
             let parent = self.directory(dir)?;
             let dentry = self.need(dir, name)?;
             if dentry.kind == FileKind::Directory {
@@ -36,7 +36,7 @@ impl Engine {
         self.begin_removal()?;
         self.need_live(dir)?;
         let inode = {
-            let _names = self.names.lock();
+            let _names = self.lock_names();
             let parent = self.directory(dir)?;
             let inode = self.named(dir, self.need(dir, name)?)?;
             self.need_live(inode.ino)?;
@@ -85,7 +85,7 @@ impl Engine {
         counts: bool,
     ) {
         {
-            let _names = self.names.lock();
+            let _names = self.lock_names();
             self.commit_removal(
                 dir,
                 name,

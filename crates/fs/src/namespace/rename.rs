@@ -45,7 +45,7 @@ impl Engine {
             self.write_absorbed_data(from_dir, from)?;
         }
         let replaced = {
-            let _names = self.names.lock();
+            let _names = self.lock_names();
             let from = Place { dir: self.directory(from_dir)?, name: from };
             let to = Place { dir: self.directory(to_dir)?, name: to };
             let source = self.need(from_dir, from.name)?;
@@ -81,7 +81,7 @@ impl Engine {
     /// with no lock held.
     fn write_absorbed_data(&self, dir: InodeNo, name: &[u8]) -> Result<()> {
         let source = self.find(dir, name)?.filter(|source| source.kind == FileKind::File);
-        let loaded = source.and_then(|source| self.inodes.if_loaded(source.ino));
+        let loaded = source.and_then(|source| self.loaded_inode(source.ino));
         loaded.map_or(Ok(()), |inode| crate::data::write_absorbed(self, &inode))
     }
 

@@ -27,7 +27,7 @@ impl Engine {
         // Writes in place by the old rule are done when this returns.
         drop(inode.data.lock.exclusive(self));
         drop((inode, changing));
-        self.meta.sync(lsn)
+        self.sync_to(lsn)
     }
 
     fn check_untorn(&self, bytes: u32) -> Result<()> {
@@ -39,10 +39,10 @@ impl Engine {
                 ),
             ));
         }
-        if bytes < self.block_size && bytes > self.geometry.untorn_unit {
+        if bytes < self.block_size() && bytes > self.geometry().untorn_unit {
             let message = format!(
                 "{bytes} bytes are less than a block of {} bytes, and more than the device writes untorn by itself",
-                self.block_size
+                self.block_size()
             );
             return Err(Error::new(ErrorKind::Invalid, message));
         }
@@ -52,7 +52,7 @@ impl Engine {
     /// Returns how a file's writes are kept from tearing.
     pub(crate) fn untorn(&self, inode: &Arc<Inode>) -> Result<Option<Untorn>> {
         let bytes = self.untorn_bytes(inode.ino)?;
-        Ok((bytes > 0).then_some(Untorn { bytes, by_device: bytes <= self.geometry.untorn_unit }))
+        Ok((bytes > 0).then_some(Untorn { bytes, by_device: bytes <= self.geometry().untorn_unit }))
     }
 
     /// Sets it, or takes it away; what is allocated from then on goes by it.
@@ -60,7 +60,7 @@ impl Engine {
         self.begin_change()?;
         let changing = self.change();
         let inode = self.file_or_directory(&changing, ino, "it has no extents")?;
-        let block = u64::from(self.block_size);
+        let block = u64::from(self.block_size());
         if let Some(bytes) = bytes.filter(|bytes| *bytes == 0 || !is_extent_size(*bytes, block)) {
             return Err(Error::new(ErrorKind::Invalid, extent_size_refusal(bytes, block)));
         }
@@ -70,7 +70,7 @@ impl Engine {
             bytes.map(|bytes| bytes.to_le_bytes().to_vec()),
         );
         drop((inode, changing));
-        self.meta.sync(lsn)
+        self.sync_to(lsn)
     }
 
     /// Sets which pages leave the caches, or takes it away; of open files at once.
@@ -86,6 +86,6 @@ impl Engine {
             self.set_own_xattr(&inode, RELEASE_BEHIND, release.map(|release| vec![release as u8]));
         release_changed(self, &inode);
         drop((inode, changing));
-        self.meta.sync(lsn)
+        self.sync_to(lsn)
     }
 }

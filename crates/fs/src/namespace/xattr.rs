@@ -58,8 +58,8 @@ impl Engine {
         let key = pair_key(ino, name);
         let changing = self.change();
         let inode = self.pin_number(&changing, ino)?;
-        let _names = self.names.lock();
-        let exists = self.meta.get(Table::Xattr, &key)?.is_some();
+        let _names = self.lock_names();
+        let exists = self.row(Table::Xattr, &key)?.is_some();
         if create && exists {
             return Err(Error::new(
                 ErrorKind::Exists,
@@ -84,8 +84,8 @@ impl Engine {
         let key = pair_key(ino, name);
         let changing = self.change();
         let inode = self.pin_number(&changing, ino)?;
-        let _names = self.names.lock();
-        if self.meta.get(Table::Xattr, &key)?.is_none() {
+        let _names = self.lock_names();
+        if self.row(Table::Xattr, &key)?.is_none() {
             return Err(missing(ino, name));
         }
         self.change_xattr(&inode, RowChange::delete(Table::Xattr, key));
@@ -119,10 +119,10 @@ impl Engine {
             Some(value) => RowChange::put(Table::Xattr, key, value),
             None => RowChange::delete(Table::Xattr, key),
         };
-        let names = self.names.lock();
+        let names = self.lock_names();
         let lsn = self.change_xattr(inode, change);
         drop(names);
-        self.epoch_state.changed();
+        self.epochs_changed();
         lsn
     }
 

@@ -319,7 +319,7 @@ impl QueueState {
     /// Hands an operation to the device. There is a slot for it: the queue counts what is in
     /// flight.
     fn push(&mut self, op: Op, ready: Ready, announced: Option<DirectWrite>) {
-        let timing = self.fs.sampler.begin();
+        let timing = self.fs.sampler().begin();
         let Ready { segments, range, filling } = ready;
         let (offset, len) = (op.offset, op.bytes().len());
         let slot = self.free.pop().expect("no more operations are queued than there are slots");
@@ -356,7 +356,7 @@ impl QueueState {
             .and_then(|held| held.take_if(|op| op.ticket == completion.token))
         else {
             // Told twice: the first time counted, and the slot may be in use again by now.
-            tracing::warn!("{}: a completion came twice and is ignored", self.fs.device.name());
+            tracing::warn!("{}: a completion came twice and is ignored", self.fs.device_name());
             return;
         };
         self.free.push(slot);

@@ -1,0 +1,95 @@
+//! The device, the measures of the file system on it, and what the mount was given.
+
+use bedplate_block::{DeviceQueue, EngineReport, Geometry, Lent, QueueOptions};
+
+use super::Engine;
+use crate::options::Limits;
+use crate::{MountOptions, Result};
+use bedplate_store::Grid;
+
+impl Engine {
+    /// Returns the allocation unit in bytes.
+    #[inline]
+    pub(crate) fn block_size(&self) -> u32 {
+        self.block_size
+    }
+
+    /// Returns the measures of blocks and sectors.
+    #[inline]
+    pub(crate) fn grid(&self) -> &Grid {
+        &self.grid
+    }
+
+    /// Returns what the device can do.
+    #[inline]
+    pub(crate) fn geometry(&self) -> &Geometry {
+        &self.geometry
+    }
+
+    /// Returns the options as of the mount; what has changed since is in
+    /// [`tuning`](Self::tuning).
+    #[inline]
+    pub(crate) fn options(&self) -> &MountOptions {
+        &self.options
+    }
+
+    /// Returns whether the mount changes nothing.
+    #[inline]
+    pub(crate) fn is_read_only(&self) -> bool {
+        self.options.read_only
+    }
+
+    /// Returns how much one record of the log carries.
+    #[inline]
+    pub(crate) fn limits(&self) -> &Limits {
+        &self.options.limits
+    }
+
+    /// Reads bytes of the device.
+    #[inline]
+    pub(crate) fn read_device(&self, buf: &mut [u8], at: u64) -> Result<()> {
+        Ok(self.device.read_at(buf, at)?)
+    }
+
+    /// Writes bytes of the device. What vouches for them was asked before
+    /// ([`permit_overwrite`](Self::permit_overwrite)).
+    #[inline]
+    pub(crate) fn write_device(&self, buf: &[u8], at: u64) -> Result<()> {
+        Ok(self.device.write_at(buf, at)?)
+    }
+
+    /// Opens a queue of the device.
+    pub(crate) fn device_queue(&self, options: &QueueOptions) -> Result<Box<dyn DeviceQueue>> {
+        Ok(self.device.queue(options)?)
+    }
+
+    /// Opens the device for another process, where it can be.
+    pub(crate) fn lend_device(&self, read_only: bool) -> Result<Option<Lent>> {
+        Ok(self.device.lend(read_only)?)
+    }
+
+    /// Returns the device's name, for messages.
+    pub(crate) fn device_name(&self) -> &str {
+        self.device.name()
+    }
+
+    /// Returns which engine serves the device.
+    pub(crate) fn device_engine(&self) -> EngineReport {
+        self.device.engine()
+    }
+
+    /// Returns the device's size as it is known.
+    pub(crate) fn device_bytes(&self) -> u64 {
+        self.device.size_bytes()
+    }
+
+    /// Asks the system for the device's size.
+    pub(crate) fn refresh_device_bytes(&self) -> Result<u64> {
+        Ok(self.device.refresh_size()?)
+    }
+
+    /// Returns the name of the log's own device, where it has one.
+    pub(crate) fn log_device_name(&self) -> Option<&str> {
+        self.log_device.as_ref().map(|device| device.name())
+    }
+}

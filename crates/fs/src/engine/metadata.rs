@@ -1,0 +1,167 @@
+//! What the parts above ask of the metadata and the intent log, which the engine alone reaches.
+
+use std::ops::{Bound, ControlFlow, Range};
+use std::sync::Arc;
+
+use super::Engine;
+use crate::inode::Unsealed;
+use crate::{Error, Lsn, Result};
+use bedplate_store::{Locked, LogInfo, LogWatch, Record, State, Superblock, Table};
+
+impl Engine {
+    /// Returns the last record of the log.
+    #[inline]
+    pub(crate) fn last_lsn(&self) -> Lsn {
+        self.meta.last_lsn()
+    }
+
+    /// Returns the record up to which the log is sealed: a crash keeps all of these or none after.
+    #[inline]
+    pub(crate) fn sealed_lsn(&self) -> Lsn {
+        self.meta.sealed_lsn()
+    }
+
+    /// Returns whether a record is durable.
+    pub(crate) fn is_durable(&self, lsn: Lsn) -> bool {
+        self.meta.is_durable(lsn)
+    }
+
+    /// Returns whether records wait for being written to the log.
+    pub(crate) fn has_unwritten_records(&self) -> bool {
+        self.meta.has_unwritten_records()
+    }
+
+    /// Makes the log durable up to a record. No lock is held but, of a file, the inode lock shared.
+    #[inline]
+    pub(crate) fn sync_to(&self, lsn: Lsn) -> Result<()> {
+        self.meta.sync(lsn)
+    }
+
+    /// Has the log sealed up to a record.
+    pub(crate) fn seal_to(&self, lsn: Lsn) -> Result<()> {
+        if lsn > self.meta.sealed_lsn() { self.meta.seal(lsn) } else { Ok(()) }
+    }
+
+    /// Makes sure that no checksum in the log vouches for bytes of the device that are about to be
+    /// overwritten (I-IO-3).
+    #[inline]
+    pub(crate) fn permit_overwrite(&self, unsealed: &Unsealed, bytes: &Range<u64>) -> Result<()> {
+        unsealed.permit(bytes, &self.meta)
+    }
+
+    /// Returns whether a write or flush has failed, so that nothing changes any more.
+    #[inline]
+    pub(crate) fn has_failed(&self) -> bool {
+        self.meta.has_failed()
+    }
+
+    /// Returns the first write or flush that failed.
+    pub(crate) fn failure(&self) -> Option<Error> {
+        self.meta.failed()
+    }
+
+    /// Has nothing change any more, for a failure that was seen outside of the metadata.
+    pub(crate) fn fail(&self, error: Error) {
+        self.meta.latch(error);
+    }
+
+    /// Returns whether the rows in memory, or the log, are full enough for a metadata commit.
+    pub(crate) fn metadata_commit_due(&self) -> bool {
+        self.meta.commit_due() || self.meta.log_half_full()
+    }
+
+    /// Moves the rows of the log into the metadata tree.
+    pub(crate) fn metadata_commit(&self) -> Result<()> {
+        self.meta.metadata_commit()
+    }
+
+    /// Returns how many blocks the last metadata commit lacked.
+    pub(crate) fn metadata_blocks_wanted(&self) -> u64 {
+        self.meta.blocks_wanted()
+    }
+
+    /// Closes the metadata tree: nothing is read or changed any more.
+    pub(crate) fn close_metadata(&self) {
+        self.meta.close();
+    }
+
+    /// Reads a row of the present.
+    pub(crate) fn row(&self, table: Table, key: &[u8]) -> Result<Option<Vec<u8>>> {
+        self.meta.get(table, key)
+    }
+
+    /// Visits rows of the present in the order of their keys.
+    pub(crate) fn scan_rows(
+        &self,
+        table: Table,
+        from: Bound<&[u8]>,
+        to: Bound<&[u8]>,
+        visit: impl FnMut(&[u8], &[u8]) -> Result<ControlFlow<()>>,
+    ) -> Result<()> {
+        self.meta.scan(table, from, to, visit)
+    }
+
+    /// Visits all rows of a table of the present.
+    pub(crate) fn scan_table(
+        &self,
+        table: Table,
+        visit: impl FnMut(&[u8], &[u8]) -> Result<ControlFlow<()>>,
+    ) -> Result<()> {
+        self.meta.scan_all(table, visit)
+    }
+
+    /// Counts the rows of a table in the metadata tree.
+    pub(crate) fn row_count(&self, table: Table) -> Result<u64> {
+        self.meta.row_count(table)
+    }
+
+    /// Reads rows and the set of checkpoints as they are at one moment.
+    pub(crate) fn reading<T>(&self, work: impl FnOnce(&State) -> Result<T>) -> Result<T> {
+        self.meta.reading(work)
+    }
+
+    /// Reads rows and logs records while nothing else does.
+    pub(crate) fn exclusively<T>(
+        &self,
+        work: impl FnOnce(&mut Locked<'_>) -> Result<T>,
+    ) -> Result<T> {
+        self.meta.exclusively(work)
+    }
+
+    /// Refuses a record that the log has no room for while the metadata cannot grow.
+    pub(crate) fn need_log_room(&self, record: &Record) -> Result<()> {
+        self.meta.need_log_room(record)
+    }
+
+    /// Returns how the log is filled and what it did.
+    pub(crate) fn log_info(&self) -> LogInfo {
+        self.meta.log_info()
+    }
+
+    /// Has the log tell how far it is, from now on. The first watch stays.
+    pub(crate) fn watch_log(&self, watch: Arc<dyn LogWatch>) {
+        self.meta.watch(watch);
+    }
+
+    /// Returns the superblock.
+    pub(crate) fn superblock(&self) -> Superblock {
+        self.meta.region().superblock()
+    }
+
+    /// Writes a changed superblock; durable when it returns.
+    pub(crate) fn update_superblock(&self, change: impl FnOnce(&mut Superblock)) -> Result<()> {
+        self.meta.region().update_superblock(change)
+    }
+
+    /// Takes over what the volume holds of the space policy and of schedules.
+    pub(crate) fn load_policies(&self) -> Result<()> {
+        self.space_policy.load(&self.meta)?;
+        self.lock_schedules().load(&self.meta)
+    }
+
+    /// Returns the metadata themselves, for tests that go below the engine.
+    #[cfg(test)]
+    pub(crate) fn metadata(&self) -> &bedplate_store::MetaStore {
+        &self.meta
+    }
+}
