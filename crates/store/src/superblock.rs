@@ -183,28 +183,8 @@ impl Superblock {
                 format!("no Bedplate superblock at byte {at}: the magic number is missing"),
             ));
         }
-        let version = r.u32()?;
-        let crc = r.u32()?;
-        let mut content = bytes.to_vec();
-        content[CRC_AT..CRC_AT + 4].fill(0);
-        if crc32c(&content) != crc {
-            return Err(Error::corrupt(format!(
-                "the superblock at byte {at} is damaged: its checksum does not match"
-            )));
-        }
-        if version > VERSION {
-            return Err(Error::new(
-                ErrorKind::NewerFormat,
-                format!(
-                    "the volume has format version {version}, this software reads up to {VERSION}: use a newer bedplate"
-                ),
-            ));
-        }
-        if version == 0 {
-            return Err(Error::corrupt(format!(
-                "the superblock at byte {at} has format version 0"
-            )));
-        }
+        let (version, crc) = (r.u32()?, r.u32()?);
+        check_head(bytes, version, crc, at)?;
         let uuid = r.take(16)?.try_into().expect("16 bytes were taken");
         let (generation, block_size, flags) = (r.u64()?, r.u32()?, r.u32()?);
         let (size_bytes, log, metadata_len) =
@@ -417,5 +397,27 @@ impl Superblock {
     /// Returns the identity as people write it.
     pub fn uuid_text(&self) -> String {
         uuid::Uuid::from_bytes(self.uuid).to_string()
+    }
+}
+
+/// Refuses a copy that does not have its checksum, and one of a version that is not known.
+fn check_head(bytes: &[u8], version: u32, crc: u32, at: u64) -> Result<()> {
+    let mut content = bytes.to_vec();
+    content[CRC_AT..CRC_AT + 4].fill(0);
+    if crc32c(&content) != crc {
+        return Err(Error::corrupt(format!(
+            "the superblock at byte {at} is damaged: its checksum does not match"
+        )));
+    }
+    match version {
+        0 => Err(Error::corrupt(format!("the superblock at byte {at} has format version 0"))),
+        1..=VERSION => Ok(()),
+        _ => Err(Error::new(
+            ErrorKind::NewerFormat,
+            format!(
+                "the volume has format version {version}, this software reads up to {VERSION}: \
+                 use a newer bedplate"
+            ),
+        )),
     }
 }

@@ -9,7 +9,7 @@ use std::fs::{File, OpenOptions};
 use std::io::Write;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -444,6 +444,15 @@ pub fn device_detached(bed: &mut Bed, _: &Options) -> Result<()> {
     is_whole_again(bed, &backing, &mut synced, MIB)
 }
 
+/// Starts a mount and does not wait for it; the guard detaches it.
+fn start_mount(bed: &Bed, image: &Path, directory: &Path) -> Result<(Child, Guard)> {
+    let mut command = bed.bedplate([OsStr::new("mount"), image.as_os_str(), directory.as_os_str()]);
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+    let place = directory.to_owned();
+    let guard = Guard::new(move || detach(&place));
+    Ok((command.spawn()?, guard))
+}
+
 /// S-40: of many daemons that want a volume at once one gets it, and after its death the next.
 pub fn two_daemons(bed: &mut Bed, _: &Options) -> Result<()> {
     const DAEMONS: usize = 5;
@@ -454,25 +463,11 @@ pub fn two_daemons(bed: &mut Bed, _: &Options) -> Result<()> {
         let directories: Vec<PathBuf> = (0..DAEMONS)
             .map(|number| bed.make_directory(&format!("mnt-{number}")))
             .collect::<Result<_>>()?;
-        let paths = [&image, &link];
-        let mut started = Vec::new();
-        for (number, directory) in directories.iter().enumerate() {
-            let mut command = bed.bedplate([
-                OsStr::new("mount"),
-                paths[number % 2].as_os_str(),
-                directory.as_os_str(),
-            ]);
-            let place = directory.clone();
-            let guard = Guard::new(move || detach(&place));
-            started.push((
-                command
-                    .stdin(Stdio::null())
-                    .stdout(Stdio::null())
-                    .stderr(Stdio::piped())
-                    .spawn()?,
-                guard,
-            ));
-        }
+        let started: Vec<_> = directories
+            .iter()
+            .zip([&image, &link].into_iter().cycle())
+            .map(|(directory, image)| start_mount(bed, image, directory))
+            .collect::<Result<_>>()?;
         let mut mounted = Vec::new();
         for ((child, guard), directory) in started.into_iter().zip(&directories) {
             let done = child.wait_with_output()?;

@@ -3,7 +3,7 @@
 use std::ffi::{OsStr, OsString};
 use std::fs::Permissions;
 use std::os::unix::fs::{PermissionsExt, chown};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -88,11 +88,7 @@ pub fn ordinary_user(bed: &mut Bed, _: &Options) -> Result<()> {
     ]
     .map(OsString::from)
     .into();
-    let home = bed.make_directory("home")?;
-    chown(&home, Some(user), Some(group))?;
-    std::fs::set_permissions(&home, Permissions::from_mode(0o700))?;
-    let directory = bed.make_directory("home/mnt")?;
-    chown(&directory, Some(user), Some(group))?;
+    let (home, directory) = make_home(bed, user, group)?;
     let image = bed.path("home/volume.img");
     bed.succeeds([
         OsStr::new("format"),
@@ -136,6 +132,16 @@ pub fn ordinary_user(bed: &mut Bed, _: &Options) -> Result<()> {
     bed.succeeds([OsStr::new("unmount"), directory.as_os_str()])?;
     wait_until_released(&image)?;
     bed.check(&image)
+}
+
+/// Makes a directory that is a user's own, and one in it to mount at.
+fn make_home(bed: &Bed, user: u32, group: u32) -> Result<(PathBuf, PathBuf)> {
+    let home = bed.make_directory("home")?;
+    chown(&home, Some(user), Some(group))?;
+    std::fs::set_permissions(&home, Permissions::from_mode(0o700))?;
+    let directory = bed.make_directory("home/mnt")?;
+    chown(&directory, Some(user), Some(group))?;
+    Ok((home, directory))
 }
 
 /// Gives every user the FUSE device for as long as the guard lives, where the system does not do so

@@ -50,16 +50,7 @@ pub fn on_schedule(bed: &mut Bed, options: &Options) -> Result<()> {
     turn_a_bit(&right, DATA_START + address + 5000)?;
     let start = Instant::now();
     let last = wait(bed, &left, |last| last["differences"] == 1)?;
-    let found = &last["found"][0];
-    let lies = found["file"].as_str().unwrap_or_default();
-    ensure!(
-        lies.contains(&relation) && lies.contains("PostgreSQL page 1"),
-        "the page is not named: {last}"
-    );
-    ensure!(
-        found["right"].as_str() == left.to_str() && found["repaired"] == true && last["left"] == 0,
-        "not judged, or not mended: {last}"
-    );
+    is_mended(&last, &relation, &left)?;
     let shown = bed.succeeds([OsStr::new("volume"), OsStr::new("show"), left.as_os_str()])?;
     let line = shown.lines().find(|line| line.contains(&relation)).unwrap_or_default().trim();
     ensure!(
@@ -84,6 +75,21 @@ pub fn on_schedule(bed: &mut Bed, options: &Options) -> Result<()> {
     let mounted = bed.mount(&right, &mount_options("concurrent"))?;
     cluster_is_whole(bed, &mounted.directory)?;
     mounted.unmount(bed)
+}
+
+/// Makes sure that a scrub named the page of a relation and mended it from `right`.
+fn is_mended(last: &Value, relation: &str, right: &Path) -> Result<()> {
+    let found = &last["found"][0];
+    let lies = found["file"].as_str().unwrap_or_default();
+    ensure!(
+        lies.contains(relation) && lies.contains("PostgreSQL page 1"),
+        "the page is not named: {last}"
+    );
+    ensure!(
+        found["right"].as_str() == right.to_str() && found["repaired"] == true && last["left"] == 0,
+        "not judged, or not mended: {last}"
+    );
+    Ok(())
 }
 
 /// Waits until what the last scrub came to passes, and returns it.

@@ -126,19 +126,8 @@ pub fn member_pulled(bed: &mut Bed, options: &Options) -> Result<()> {
 pub fn relayout(bed: &mut Bed, _: &Options) -> Result<()> {
     let (first, second, third) =
         (bed.path("first.img"), bed.path("second.img"), bed.path("third.img"));
-    let words = |words: &[&'static str]| {
-        words.iter().map(|word| OsStr::new(*word)).collect::<Vec<&OsStr>>()
-    };
-    let members = [first.as_os_str(), second.as_os_str()];
-    let create = [
-        words(&["volume", "create", "tank"]),
-        members.to_vec(),
-        words(&["--layout", "stripe", "--size", "260M"]),
-    ]
-    .concat();
-    bed.succeeds(create)?;
+    make_stripe(bed, &first, &second)?;
     std::fs::File::create(&third)?.set_len(260 << 20)?;
-    bed.succeeds([OsStr::new("format"), first.as_os_str()])?;
     let begin = |column: &Path, more: &[&'static str]| -> Result<()> {
         bed.succeeds(
             [words(&["volume", "add"]), vec![first.as_os_str(), column.as_os_str()]].concat(),
@@ -192,6 +181,21 @@ pub fn relayout(bed: &mut Bed, _: &Options) -> Result<()> {
         "    a column more and another unit under {sum} acknowledged transactions and a killed server, none missing"
     );
     bed.check(&first)
+}
+
+fn words(words: &[&'static str]) -> Vec<&'static OsStr> {
+    words.iter().map(|word| OsStr::new(*word)).collect()
+}
+
+/// Makes a striped volume of two images, with a file system.
+fn make_stripe(bed: &Bed, first: &Path, second: &Path) -> Result<()> {
+    let create = [
+        words(&["volume", "create", "tank"]),
+        vec![first.as_os_str(), second.as_os_str()],
+        words(&["--layout", "stripe", "--size", "260M"]),
+    ];
+    bed.succeeds(create.concat())?;
+    bed.succeeds([OsStr::new("format"), first.as_os_str()]).map(drop)
 }
 
 /// Waits until so many percent of a relayout have moved.

@@ -7,6 +7,9 @@ use super::Text;
 /// The most lines a Rust file may have.
 const LINES_MAX: usize = 600;
 
+/// The most lines a function may have outside of tests.
+const FUNCTION_LINES_MAX: usize = 60;
+
 /// Rooms where `unsafe` may live: the device layer, and the library that stands in front of the C
 /// library in programs.
 const UNSAFE_ROOMS: [&str; 2] = ["crates/block/", "crates/preload/"];
@@ -41,6 +44,7 @@ pub fn check(texts: &[Text], root: &Path) -> Vec<String> {
         paths(text, &places, &mut findings);
         if text.is_rust() {
             size(text, &mut findings);
+            functions(text, &mut findings);
             words(text, &mut findings);
             people(text, &mut findings);
             forbids_unsafe(text, &mut findings);
@@ -57,6 +61,42 @@ fn size(text: &Text, findings: &mut Vec<String>) {
             text.path
         ));
     }
+}
+
+/// A function ends, as rustfmt writes it, with the brace that stands below its first word.
+fn functions(text: &Text, findings: &mut Vec<String>) {
+    if is_test(&text.path) {
+        return;
+    }
+    let lines: Vec<&str> = text.content.lines().collect();
+    let tests = lines.iter().position(|line| *line == "mod tests {").unwrap_or(lines.len());
+    for (at, line) in lines[..tests].iter().enumerate() {
+        let indent = line.len() - line.trim_start().len();
+        let mut words = line.split_whitespace().skip_while(|word| {
+            word.starts_with("pub") || matches!(*word, "const" | "async" | "unsafe" | "extern")
+        });
+        if words.next() != Some("fn") {
+            continue;
+        }
+        // A declaration has no body, and `{}` is on one line.
+        let signature = lines[at..].iter().find(|line| line.ends_with(['{', '}', ';']));
+        if signature.is_none_or(|line| !line.ends_with('{')) {
+            continue;
+        }
+        let ends = |line: &&str| line.trim_end() == format!("{:indent$}}}", "");
+        let count = lines[at..].iter().position(ends).map_or(0, |end| end + 1);
+        if count > FUNCTION_LINES_MAX {
+            let told = format_args!(
+                "a function of {count} lines; one that passes {FUNCTION_LINES_MAX} is two"
+            );
+            findings.push(text.finding(at + 1, told));
+        }
+    }
+}
+
+/// Tells whether all of a file is tests.
+fn is_test(path: &str) -> bool {
+    path.ends_with("tests.rs") || path.split('/').any(|part| matches!(part, "tests" | "examples"))
 }
 
 fn words(text: &Text, findings: &mut Vec<String>) {
@@ -172,6 +212,21 @@ mod tests {
         let long = "//! x\n".repeat(LINES_MAX + 1);
         assert_eq!(check(&[text("crates/fs/src/a.rs", &long)]).len(), 1);
         assert!(check(&[text("crates/fs/src/a.rs", &"//! x\n".repeat(LINES_MAX))]).is_empty());
+    }
+
+    #[test]
+    fn a_long_function_is_found_outside_of_tests() {
+        let body = |lines: usize| "        a();\n".repeat(lines - 2);
+        let function = |lines| format!("    pub(crate) fn a() {{\n{}    }}\n", body(lines));
+        let (long, short) = (function(FUNCTION_LINES_MAX + 1), function(FUNCTION_LINES_MAX));
+        let findings = check(&[text("crates/fs/src/a.rs", &format!("impl A {{\n{long}}}\n"))]);
+        assert!(findings.len() == 1 && findings[0].starts_with("crates/fs/src/a.rs:2: "));
+        assert!(check(&[text("crates/fs/src/a.rs", &format!("{short}{short}"))]).is_empty());
+        assert!(check(&[text("crates/fs/src/tests/a.rs", &long)]).is_empty());
+        let tests = format!("#[cfg(test)]\nmod tests {{\n{long}}}\n");
+        assert!(check(&[text("crates/fs/src/a.rs", &tests)]).is_empty());
+        let declared = format!("trait A {{\n    fn a(&self);\n{}}}\n", short);
+        assert!(check(&[text("crates/fs/src/a.rs", &declared)]).is_empty());
     }
 
     #[test]

@@ -233,8 +233,9 @@ impl Info {
     }
 }
 
-impl fmt::Display for Info {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+impl Info {
+    /// What the volume is called, where it is mounted, and whether all is well with it.
+    fn write_state(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "volume        {}", text::name(&self.volume))?;
         match &self.mounted_at {
             Some(dir) => {
@@ -251,6 +252,11 @@ impl fmt::Display for Info {
                 "HEALTH        {health}: 'bedplate status' and 'bedplate volume show' tell why"
             )?;
         }
+        Ok(())
+    }
+
+    /// What the format fixed, and how the space is used.
+    fn write_volume(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "uuid          {}", self.word("uuid"))?;
         writeln!(
             f,
@@ -287,10 +293,11 @@ impl fmt::Display for Info {
             writeln!(f, "WARNING       {warning}")?;
         }
         writeln!(f, "log           {}", self.log())?;
-        writeln!(f, "recovery      {}", self.recovery())?;
-        if self.mounted_at.is_none() {
-            return Ok(());
-        }
+        writeln!(f, "recovery      {}", self.recovery())
+    }
+
+    /// What was done since the mount.
+    fn write_activity(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let log = |name: &str| self.number(&format!("log.{name}"));
         writeln!(
             f,
@@ -303,5 +310,13 @@ impl fmt::Display for Info {
         write!(f, "{}", self.leases())?;
         let counters = self.told.get("counters").cloned().unwrap_or_default();
         write!(f, "{}", Counters::from_json(counters))
+    }
+}
+
+impl fmt::Display for Info {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.write_state(f)?;
+        self.write_volume(f)?;
+        if self.mounted_at.is_some() { self.write_activity(f) } else { Ok(()) }
     }
 }

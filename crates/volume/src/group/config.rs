@@ -249,6 +249,30 @@ impl Config {
         (member.state, member.since, member.last_event) = (state, self.event + 1, last_event);
     }
 
+    /// Says in a new event that members have failed. Where one of them is not what was written there
+    /// last (`believed` is false), no event of theirs counts.
+    pub(crate) fn fail(&mut self, failed: &[usize], common_event: u64, believed: bool) {
+        self.event += 1;
+        for index in failed.iter().copied() {
+            self.members[index].state = MemberState::Failed;
+            (self.members[index].since, self.members[index].last_event) =
+                (self.event, common_event);
+            if !believed {
+                self.forget_last_event(index);
+            }
+        }
+    }
+
+    /// Has the next configuration be newer than one that does not count, though some labels may say
+    /// it, and tell that no member was let go after all.
+    pub(crate) fn outdate(&mut self, other: &Self) {
+        self.event = other.event;
+        self.members
+            .iter_mut()
+            .filter(|member| other.index_of(member.id).is_none())
+            .for_each(|member| member.since = other.event + 1);
+    }
+
     /// Says of a member that failed that nothing which its label may say tells what it holds: if it
     /// comes back all of it is copied.
     pub(crate) fn forget_last_event(&mut self, index: usize) {

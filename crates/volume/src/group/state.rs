@@ -286,23 +286,10 @@ impl GroupState {
             if !next.survives_without(&failed) {
                 // Some labels may say what does not count: what is said next must be newer, and
                 // tell that no member was let go after all.
-                config.event = next.event;
-                config
-                    .members
-                    .iter_mut()
-                    .filter(|member| next.index_of(member.id).is_none())
-                    .for_each(|member| member.since = next.event + 1);
+                config.outdate(&next);
                 return Err(self.not_whole(&next.members[*first], believed, error));
             }
-            next.event += 1;
-            for index in failed {
-                next.members[index].state = MemberState::Failed;
-                (next.members[index].since, next.members[index].last_event) =
-                    (next.event, config.common_event);
-                if !believed {
-                    next.forget_last_event(index);
-                }
-            }
+            next.fail(&failed, config.common_event, believed);
             self.waker.wake();
         }
         for (index, handle) in handles.iter().enumerate() {

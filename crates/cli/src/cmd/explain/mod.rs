@@ -302,6 +302,14 @@ fn warning_of(mount: &Mount) -> Option<String> {
     live::ask::<Held>(mount, &Request::Held { epochs: Vec::new() }).ok()?.warning
 }
 
+/// How long an open waited for its syncs, where it had any.
+fn waited(sync_wait_ns: u64, syncs: u64) -> String {
+    if syncs == 0 {
+        return String::new();
+    }
+    format!(", waited {} in {}", short(Some(sync_wait_ns)), text::count(syncs, "sync"))
+}
+
 impl fmt::Display for OfFile {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (counters, latencies) = (&self.activity.counters, &self.activity.latencies);
@@ -344,15 +352,7 @@ impl fmt::Display for OfFile {
             short(counters.sync_wait_ns.checked_div(counters.syncs))
         )?;
         for open in &self.opens {
-            let waited = if open.syncs == 0 {
-                String::new()
-            } else {
-                format!(
-                    ", waited {} in {}",
-                    short(Some(open.sync_wait_ns)),
-                    text::count(open.syncs, "sync")
-                )
-            };
+            let waited = waited(open.sync_wait_ns, open.syncs);
             writeln!(f, "open in       {open}, asks for {}{waited}", open.requested_mode)?;
         }
         if let Some(lease) = &self.lease {
