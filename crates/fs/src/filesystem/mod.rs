@@ -231,11 +231,12 @@ impl FileSystem {
     pub fn set_attr(&self, ino: InodeNo, change: &SetAttr) -> Result<Attr> {
         self.set_attr_with_room(ino, change)
     }
-    /// Keeps an inode alive (also without a name) until the matching [`forget`](Self::forget)s.
+    /// Keeps an inode alive (also without a name) until the matching [`forget`](Self::forget)s;
+    /// returns whether another retention or an open did before.
     ///
     /// # Errors
     /// `NotFound`.
-    pub fn retain(&self, ino: InodeNo) -> Result<()> {
+    pub fn retain(&self, ino: InodeNo) -> Result<bool> {
         self.inner.fs.inode(ino)?.pin()
     }
     /// Returns whether an inode is kept alive, by [`retain`](Self::retain) or an open.

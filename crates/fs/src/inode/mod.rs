@@ -304,8 +304,8 @@ impl Inode {
         self.attr.lock().nlink = 0;
     }
 
-    /// Pins the inode.
-    pub(crate) fn pin(&self) -> Result<()> {
+    /// Pins the inode; returns whether it was pinned before.
+    pub(crate) fn pin(&self) -> Result<bool> {
         let mut life = self.life.lock();
         if life.dead {
             return Err(Error::new(
@@ -314,7 +314,7 @@ impl Inode {
             ));
         }
         life.pins += 1;
-        Ok(())
+        Ok(life.pins > 1)
     }
 
     /// Gives back `count` pins; returns whether nothing keeps the inode then, so that it is to be

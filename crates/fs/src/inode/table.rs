@@ -295,7 +295,7 @@ mod tests {
         let table = InodeTable::new();
         let count = (SHARDS * SHARD_INODES_MAX / 2) as u64;
         let load = |ino: u64| table.get_or_load(InodeNo(ino), Lsn(0), || Ok(row(1))).unwrap();
-        (1..=count).for_each(|ino| load(ino).pin().unwrap());
+        (1..=count).for_each(|ino| assert!(!load(ino).pin().unwrap(), "the first pin"));
         let held = load(7);
         load(8).note_lsn(Lsn(9), false);
         assert_eq!(table.let_idle_go(Lsn(0)), 0, "all were asked for a moment ago");

@@ -255,12 +255,16 @@ impl Shared {
                 Err(error) if error.kind == ErrorKind::NotFound && !dots => return Ok(true),
                 Err(error) => return Err(error.into()),
             };
-            if !dots && self.fs.retain(listed.ino).is_err() {
-                return Ok(true);
-            }
+            let attr = match attr {
+                attr if dots => attr,
+                attr => match self.retain_and_tell(attr) {
+                    Ok(attr) => attr,
+                    Err(_) => return Ok(true),
+                },
+            };
             let took = take(&listed, &attr);
             if !took && !dots {
-                self.fs.forget(listed.ino, 1);
+                self.forget(listed.ino, 1);
             }
             taken += usize::from(took);
             Ok(took)

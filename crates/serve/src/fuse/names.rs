@@ -71,11 +71,29 @@ impl Shared {
         if !self.aliases.are_none() && !self.fs.is_retained(ino) {
             self.aliases.forgotten(ino);
         }
+        self.told_sizes.forget_unless(ino, || self.fs.is_retained(ino));
     }
 
     fn entry_for(&self, attr: Attr, name_ttl: Duration) -> Answer<Entry> {
-        self.fs.retain(attr.ino)?;
+        let attr = self.retain_and_tell(attr)?;
         Ok(Entry { attr, name_ttl })
+    }
+
+    /// Retains an inode whose attributes are about to be told to the kernel, and returns those to
+    /// tell.
+    ///
+    /// They are looked at once more: until it was retained the kernel could forget the inode, and
+    /// with it what it knew of changes since the first look.
+    pub(super) fn retain_and_tell(&self, attr: Attr) -> Answer<Attr> {
+        let known = self.fs.retain(attr.ino)?;
+        if attr.kind != FileKind::File {
+            return Ok(attr);
+        }
+        let attr = self.fs.attr(attr.ino).inspect_err(|_| self.forget(attr.ino, 1))?;
+        if known {
+            self.told_sizes.note(attr.ino, attr.size);
+        }
+        Ok(attr)
     }
 
     /// Takes a mode suffix off a name, unless an object of the whole name exists.
@@ -136,7 +154,9 @@ impl Shared {
             return self.by_number(dir, name);
         }
         if let Some(ino) = self.visits.named(caller, dir, name) {
-            return self.entry_for(self.fs.attr(ino)?, Duration::ZERO);
+            // Not noted as told: the visit compares what the kernel knows by itself.
+            self.fs.retain(ino)?;
+            return Ok(Entry { attr: self.fs.attr(ino)?, name_ttl: Duration::ZERO });
         }
         let Name { real, mode } = self.take_apart(dir, name)?;
         let attr = self.fs.lookup(dir, real)?;

@@ -21,7 +21,7 @@ use super::lines::Lines;
 use super::open_files::{OpenFile, OpenFiles};
 use super::privileges::Privileges;
 use super::settings::MountSettings;
-use super::sizes::Visits;
+use super::sizes::{ToldSizes, Visits};
 use super::table::Table;
 use super::views::{Shown, Views};
 
@@ -61,6 +61,7 @@ pub(super) struct Shared {
     pub(super) mountpoint: OnceLock<PathBuf>,
     device: OnceLock<String>,
     pub(super) visits: Visits,
+    pub(super) told_sizes: ToldSizes,
     /// Files of which the kernel is to ask for the attributes again.
     pub(super) asks: Asks,
     /// What programs ask for leases at, where the mount hands out any.
@@ -100,6 +101,7 @@ impl Shared {
             mountpoint: OnceLock::new(),
             device: OnceLock::new(),
             visits: Visits::default(),
+            told_sizes: ToldSizes::default(),
             asks: Asks::default(),
             desk: OnceLock::new(),
             broken: AtomicBool::new(false),

@@ -218,6 +218,30 @@ fn s_32_appends_of_several_opens_follow_each_other() {
     }
 }
 
+/// Several programs create one file at once and append to it. The kernel lets a look-up of one pass
+/// the writes and the close of another, and would make the file anew with the size from before.
+#[test]
+fn s_32_a_file_that_several_create_and_append_to_keeps_all_of_it() {
+    for options in ALL {
+        let Some(m) = Mounted::new(options) else { return };
+        for round in 0..300 {
+            let path = m.path(&format!("f{round}"));
+            std::thread::scope(|scope| {
+                for thread in 0..16_u8 {
+                    let path = &path;
+                    scope.spawn(move || {
+                        let mut file =
+                            OpenOptions::new().append(true).create(true).open(path).unwrap();
+                        file.write_all(&[thread; 100]).unwrap();
+                    });
+                }
+            });
+            assert_eq!(fs::metadata(&path).unwrap().len(), 16 * 100, "{options}, round {round}");
+        }
+        m.finish();
+    }
+}
+
 #[test]
 fn many_threads_write_one_file_at_once() {
     for options in ALL {

@@ -301,11 +301,14 @@ impl Filesystem for Adapter {
     }
 
     fn open(&self, req: &Request, number: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
-        let mode = self.0.hints.take(req.pid(), self.ino(number));
-        match self.0.run("open", || self.0.open(req.pid(), self.ino(number), flags.0, mode)) {
-            Ok(opened) => reply.opened(FileHandle(opened.handle), open_flags(opened)),
-            Err(errno) => reply.error(errno.into()),
-        }
+        let (thread, ino) = (req.pid(), self.ino(number));
+        let mode = self.0.hints.take(thread, ino);
+        self.0.with_present_size(ino, move |shared| {
+            match shared.run("open", || shared.open(thread, ino, flags.0, mode)) {
+                Ok(opened) => reply.opened(FileHandle(opened.handle), open_flags(opened)),
+                Err(errno) => reply.error(errno.into()),
+            }
+        });
     }
 
     fn read(
