@@ -25,8 +25,14 @@ const BINARY_LIMIT: Duration = Duration::from_secs(40 * 60);
 /// Packages whose tests start programs and daemons, which on a loaded machine may lose to a time
 /// limit: what failed there runs once more, alone, and is reported as flaky when it passes. A
 /// failure anywhere else counts at once: there it is a race of the software itself.
-const DRIVERS: [&str; 5] =
-    ["bedplate-cli", "bedplate-serve", "bedplate-bench", "bedplate-crashlab", "xtask"];
+const DRIVERS: [&str; 6] = [
+    "bedplate-cli",
+    "bedplate-serve",
+    "bedplate-preload",
+    "bedplate-bench",
+    "bedplate-crashlab",
+    "xtask",
+];
 
 /// A test binary that cargo built.
 #[derive(Debug, Clone, PartialEq, Eq)]

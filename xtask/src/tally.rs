@@ -68,7 +68,11 @@ impl fmt::Display for Tally {
             self.passed,
             self.failed.len(),
             self.skipped.len()
-        )
+        )?;
+        match self.flaky.len() {
+            0 => Ok(()),
+            flaky => write!(f, ", {flaky} flaky"),
+        }
     }
 }
 

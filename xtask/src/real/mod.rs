@@ -452,17 +452,35 @@ pub fn run(options: &Options, tally: &mut Tally) -> Result<()> {
     let count = chosen.len();
     for (at, test) in chosen.into_iter().enumerate() {
         println!("real {}: {} of {count}", test.name, at + 1);
+        run_until_sure(&format!("real {}", test.name), tally, || run_one(test, &program, options));
+    }
+    Ok(())
+}
+
+/// Runs a test, and once more where it failed: on a loaded machine a program may lose to a time
+/// limit. One that fails and then passes is counted as flaky, with the reason of its failure.
+fn run_until_sure(name: &str, tally: &mut Tally, mut run: impl FnMut() -> Outcome) {
+    let mut told = || {
         let start = Instant::now();
-        let outcome = run_one(test, &program, options);
+        let outcome = run();
         let verdict = match &outcome {
             Outcome::Passed => "ok".to_owned(),
             Outcome::Failed(reason) => format!("FAILED: {reason}"),
             Outcome::Skipped(reason) => format!("skipped: {reason}"),
         };
-        println!("real {} ... {verdict} ({:.1} s)", test.name, start.elapsed().as_secs_f64());
-        tally.add(&format!("real {}", test.name), outcome);
+        println!("{name} ... {verdict} ({:.1} s)", start.elapsed().as_secs_f64());
+        outcome
+    };
+    match told() {
+        Outcome::Failed(reason) => match told() {
+            Outcome::Passed => tally.flaky.push((
+                name.to_owned(),
+                format!("it failed once and then passed, which proves nothing: {reason}"),
+            )),
+            again => tally.add(name, again),
+        },
+        outcome => tally.add(name, outcome),
     }
-    Ok(())
 }
 
 fn choose(options: &Options) -> Result<Vec<&'static Test>> {
@@ -529,5 +547,25 @@ fn run_one(test: &Test, program: &Path, options: &Options) -> Outcome {
         Ok(Ok(())) => Outcome::Passed,
         Ok(Err(error)) => Outcome::Failed(format!("{error:#}")),
         Err(_) => Outcome::Failed("it panicked; see its output above".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_fails_once_is_flaky_and_what_fails_twice_has_failed() {
+        let verdict = |outcomes: &[Outcome]| {
+            let (mut tally, mut outcomes) = (Tally::default(), outcomes.iter().cloned());
+            run_until_sure("a", &mut tally, || outcomes.next().expect("no third run"));
+            assert_eq!(outcomes.next(), None, "every run is made");
+            (tally.passed, tally.flaky.len(), tally.failed.len(), tally.skipped.len())
+        };
+        let failed = || Outcome::Failed("slow".to_owned());
+        assert_eq!(verdict(&[Outcome::Passed]), (1, 0, 0, 0));
+        assert_eq!(verdict(&[Outcome::Skipped("no root".to_owned())]), (0, 0, 0, 1));
+        assert_eq!(verdict(&[failed(), Outcome::Passed]), (0, 1, 0, 0));
+        assert_eq!(verdict(&[failed(), failed()]), (0, 0, 1, 0));
     }
 }

@@ -225,7 +225,7 @@ mod tests {
         assert!(check(&[text("crates/fs/src/tests/a.rs", &long)]).is_empty());
         let tests = format!("#[cfg(test)]\nmod tests {{\n{long}}}\n");
         assert!(check(&[text("crates/fs/src/a.rs", &tests)]).is_empty());
-        let declared = format!("trait A {{\n    fn a(&self);\n{}}}\n", short);
+        let declared = format!("trait A {{\n    fn a(&self);\n{short}}}\n");
         assert!(check(&[text("crates/fs/src/a.rs", &declared)]).is_empty());
     }
 
