@@ -315,7 +315,8 @@ mod tests {
 
     #[test]
     fn what_fails_once_is_flaky_where_programs_are_driven_and_failed_everywhere_else() {
-        let script = "if [ \"$1\" = --exact ]; then echo 'test a ... ok'; else echo 'test a ... FAILED'; exit 101; fi";
+        let script = "if [ \"$1\" = --exact ]; then echo 'test a ... ok'; else echo 'test a ... \
+                      FAILED'; exit 101; fi";
         let verdict = |package| {
             let (_directory, binary) = binary(package, script);
             let tally = binary.run().expect("sh runs");

@@ -111,11 +111,13 @@ mod tests {
         std::fs::create_dir(folder.path().join("guide")).unwrap();
         write(
             "index.html",
-            "<h1 id=\"top\"></h1><a href=\"guide/a.html#part\"></a><a href=\"#top\"></a><a href=\"https://example.org/\">",
+            "<h1 id=\"top\"></h1><a href=\"guide/a.html#part\"></a><a href=\"#top\"></a><a \
+             href=\"https://example.org/\">",
         );
         write(
             "guide/a.html",
-            "<h2 id=\"part\"></h2><a href=\"../index.html\"></a><a href=\"../index.html#none\"></a><a href=\"b.html\"></a>",
+            "<h2 id=\"part\"></h2><a href=\"../index.html\"></a><a \
+             href=\"../index.html#none\"></a><a href=\"b.html\"></a>",
         );
         write("404.html", "<a href=\"nowhere\"></a>");
         let findings = broken_links(folder.path()).unwrap();

@@ -12,8 +12,11 @@ use crate::sh;
 
 /// What the compiler is asked for: counters for libFuzzer, and every assertion that a debug build
 /// has.
-const FLAGS: &str = "-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 -Cllvm-args=-sanitizer-coverage-inline-8bit-counters \
-    -Cllvm-args=-sanitizer-coverage-pc-table -Cllvm-args=-sanitizer-coverage-trace-compares -Cdebug-assertions=yes -Coverflow-checks=yes";
+const FLAGS: &str = "-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
+                     -Cllvm-args=-sanitizer-coverage-inline-8bit-counters \
+                     -Cllvm-args=-sanitizer-coverage-pc-table \
+                     -Cllvm-args=-sanitizer-coverage-trace-compares -Cdebug-assertions=yes \
+                     -Coverflow-checks=yes";
 const BUILD_LIMIT: Duration = Duration::from_secs(30 * 60);
 /// The longest input that is worth trying, in bytes.
 const INPUT_MAX: usize = 4096;
@@ -61,7 +64,8 @@ pub fn run(options: &Options) -> Result<bool> {
         }
     }
     println!(
-        "| decoder | inputs tried | processor time | inputs that reach different code | |\n| --- | --- | --- | --- | --- |"
+        "| decoder | inputs tried | processor time | inputs that reach different code | |\n| --- | \
+         --- | --- | --- | --- |"
     );
     runs.iter().for_each(|run| println!("{}", run.row()));
     Ok(runs.iter().all(|run| run.sound))
@@ -225,7 +229,8 @@ mod tests {
     fn what_a_run_came_to_is_read_from_what_programs_and_the_system_say() {
         assert_eq!(
             executed(
-                "INFO: seed\nstat::number_of_executed_units: 1234\nstat::new_units_added:          5\n"
+                "INFO: seed\nstat::number_of_executed_units: 1234\nstat::new_units_added:          \
+                 5\n"
             ),
             Some(1234)
         );

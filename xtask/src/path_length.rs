@@ -51,7 +51,8 @@ impl Budget {
 /// Builds the example, counts and prints one line for each kind of call.
 ///
 /// # Errors
-/// When valgrind or the build fails, and when a call takes more instructions than its budget allows.
+/// When valgrind or the build fails, and when a call takes more instructions than its budget
+/// allows.
 pub fn check() -> Result<()> {
     let program = build()?;
     let mut faults = Vec::new();

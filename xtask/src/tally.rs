@@ -171,9 +171,12 @@ mod tests {
     #[test]
     fn verdicts_of_the_harness_are_summed() {
         let mut output = TestOutput::default();
-        let text = "running 4 tests\ntest a::one ... ok\ntest a::two - should panic ... ok\ntest b ... FAILED\ntest c ... ok\n\nsuccesses:\n\n\
-                    ---- c stdout ----\nsome words\nskipped: no FUSE here\n\nsuccesses:\n    a::one\n    c\n\nfailures:\n\n---- b stdout ----\n\
-                    skipped: not a skip, the test failed\n\ntest result: FAILED. 3 passed; 1 failed; 0 ignored; 0 measured; 0 filtered out\n";
+        let text = "running 4 tests\ntest a::one ... ok\ntest a::two - should panic ... ok\ntest b \
+                    ... FAILED\ntest c ... ok\n\nsuccesses:\n\n---- c stdout ----\nsome \
+                    words\nskipped: no FUSE here\n\nsuccesses:\n    a::one\n    \
+                    c\n\nfailures:\n\n---- b stdout ----\nskipped: not a skip, the test \
+                    failed\n\ntest result: FAILED. 3 passed; 1 failed; 0 ignored; 0 measured; 0 \
+                    filtered out\n";
         let printed: Vec<_> = text.lines().filter(|line| output.line(line)).collect();
         assert_eq!(printed.first(), Some(&"test b ... FAILED"));
         assert!(printed.contains(&"skipped: not a skip, the test failed"), "{printed:?}");

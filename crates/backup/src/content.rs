@@ -118,8 +118,8 @@ impl Reader<'_> {
         Ok(taken)
     }
 
-    /// Returns the ranges that have to be read, by offset: what changed, what the new size uncovers,
-    /// what got lost, and what little is left of chunks.
+    /// Returns the ranges that have to be read, by offset: what changed, what the new size
+    /// uncovers, what got lost, and what little is left of chunks.
     fn to_read(
         &self,
         old: &Content,

@@ -92,8 +92,8 @@ fn is_hash(hash: &str) -> bool {
 }
 
 impl Content {
-    /// Returns whether all chunks can exist, and all pieces lie in the file and in their chunks, and
-    /// follow each other.
+    /// Returns whether all chunks can exist, and all pieces lie in the file and in their chunks,
+    /// and follow each other.
     pub fn is_possible(&self, size: u64) -> bool {
         let chunks = self
             .chunks
@@ -113,8 +113,8 @@ impl Content {
         chunks && self.pieces.iter().map(inside).all(|inside| inside.is_some())
     }
 
-    /// Makes the content of a file of format 1: numbers of chunks of 1 MiB, and their hashes. `None`
-    /// where that cannot be.
+    /// Makes the content of a file of format 1: numbers of chunks of 1 MiB, and their hashes.
+    /// `None` where that cannot be.
     pub fn of_numbered(numbered: Vec<(u64, String)>, size: u64) -> Option<Self> {
         let end = size.div_ceil(CHUNK_BYTES);
         let mut content = Self::default();

@@ -320,7 +320,8 @@ impl Repository {
     fn nameless(&self) -> Result<Vec<String>> {
         let told = |place| {
             format!(
-                "{place}: the name is no text, so this is the manifest of no backup: move it away, or give it its name back"
+                "{place}: the name is no text, so this is the manifest of no backup: move it away, \
+                 or give it its name back"
             )
         };
         Ok(self.store.nameless(MANIFESTS)?.into_iter().map(told).collect())

@@ -1,7 +1,8 @@
 //! Databases that rely on whole pages, restored to where pages can tear.
 //!
 //! A file that is written untorn on a Bedplate mount is written as anything else elsewhere. A
-//! PostgreSQL cluster with `full_page_writes = off` then recovers from half a page without noticing.
+//! PostgreSQL cluster with `full_page_writes = off` then recovers from half a page without
+//! noticing.
 
 use std::fs::File;
 use std::io::Read;
@@ -21,7 +22,9 @@ pub fn warnings(manifest: &Manifest, root: &Path) -> Vec<String> {
     let untorn = manifest.entries.iter().filter(|entry| entry.untorn_bytes.is_some()).count();
     if untorn > 0 {
         said.push(format!(
-            "{untorn} files and directories were written untorn, and are not here: turn on full_page_writes, the doublewrite buffer or what else guards against torn pages before a database is started on them"
+            "{untorn} files and directories were written untorn, and are not here: turn on \
+             full_page_writes, the doublewrite buffer or what else guards against torn pages \
+             before a database is started on them"
         ));
     }
     said
@@ -51,7 +54,8 @@ fn of_cluster(dir: &Path) -> Option<String> {
     }
     is_off?.then(|| {
         format!(
-            "the PostgreSQL cluster in {} has full_page_writes = off and is not safe here: a page can tear outside of a Bedplate mount; set it to on before the server is started",
+            "the PostgreSQL cluster in {} has full_page_writes = off and is not safe here: a page \
+             can tear outside of a Bedplate mount; set it to on before the server is started",
             dir.display()
         )
     })

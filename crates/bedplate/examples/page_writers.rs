@@ -100,7 +100,8 @@ pub fn main() -> Result<(), Box<dyn std::error::Error>> {
         let after = file.counters();
         let (writes, direct) = (after.writes - before.writes, after.direct - before.direct);
         println!(
-            "round {round}: {writes} pages by {THREADS} threads, {direct} of them direct, {} extents",
+            "round {round}: {writes} pages by {THREADS} threads, {direct} of them direct, {} \
+             extents",
             file.extents()?.len()
         );
     }

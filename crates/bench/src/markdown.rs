@@ -13,8 +13,9 @@ use crate::volumes::VolumeReport;
 #[must_use]
 pub fn markdown(runs: &[Results]) -> String {
     let mut text = String::from(
-        "# Measured results\n\nMade by `bedplate bench tables`; not edited by hand. Each value is the median over rounds with its smallest and largest; \
-         each ratio is taken within a round against the first target, and ± is half the distance of the ends as a part of the median: \
+        "# Measured results\n\nMade by `bedplate bench tables`; not edited by hand. Each value is \
+         the median over rounds with its smallest and largest; each ratio is taken within a round \
+         against the first target, and ± is half the distance of the ends as a part of the median: \
          a difference smaller than that says nothing.\n",
     );
     for run in runs {
@@ -47,11 +48,15 @@ fn push_run(text: &mut String, run: &Results) {
 fn push_volumes(text: &mut String, report: &VolumeReport) {
     let _ = writeln!(
         text,
-        "### volume\n\nMembers: {}. Medians of {} rounds. A plain loop issues the member operations of the layout from as many threads, with nothing in between.\n",
+        "### volume\n\nMembers: {}. Medians of {} rounds. A plain loop issues the member \
+         operations of the layout from as many threads, with nothing in between.\n",
         report.members.join(", "),
         report.rounds
     );
-    text.push_str("| what | reached | compared with | ratio | ratio to a plain loop | |\n| --- | ---: | --- | ---: | ---: | --- |\n");
+    text.push_str(
+        "| what | reached | compared with | ratio | ratio to a plain loop | |\n| --- | ---: | --- \
+         | ---: | ---: | --- |\n",
+    );
     for row in &report.rows {
         let plain = row.plain_ratio.map_or_else(|| "–".into(), |ratio| format!("**{ratio:.2}**"));
         let (reached, reference) = (format_number(row.volume), format_number(row.reference));
@@ -87,7 +92,8 @@ fn push_workload(text: &mut String, workload: &WorkloadResults) {
     push_paper(text, workload, &rows);
     let _ = writeln!(
         text,
-        "| case | target | {} | min … max | ± | ratio | min … max | p50 | p99 | CPU | device I/O per op | flushes per op |",
+        "| case | target | {} | min … max | ± | ratio | min … max | p50 | p99 | CPU | device I/O \
+         per op | flushes per op |",
         workload.unit
     );
     text.push_str(
@@ -149,7 +155,8 @@ fn push_row(text: &mut String, case: &str, row: &Row) {
         .map_or(("–".into(), "–".into()), |[r, w, f]| (format_number(r + w), format_number(f)));
     let _ = writeln!(
         text,
-        "| {case} | {} | {} | {} … {} | {:.0} % | **{:.3}** | {:.2} … {:.2} | {} | {} | {:.0} % | {} | {} |",
+        "| {case} | {} | {} | {} … {} | {:.0} % | **{:.3}** | {:.2} … {:.2} | {} | {} | {:.0} % | \
+         {} | {} |",
         row.label,
         format_number(row.rate.median),
         format_number(row.rate.min),

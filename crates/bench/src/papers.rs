@@ -95,7 +95,8 @@ fn said_of(workload: &str) -> Option<(&'static str, &'static str, &'static [Clai
     Some(match workload {
         "increments" => (
             "JFS2 paper, table 2",
-            "1 B over 1 MB: 1.59 s cached, 185.27 s direct (1,036 and 4,194,320 KB read); 4 KiB over 1 GB: 21.18 and 104.31 s; 10 MB over 1 GB: 20.59 and 6.81 s",
+            "1 B over 1 MB: 1.59 s cached, 185.27 s direct (1,036 and 4,194,320 KB read); 4 KiB \
+             over 1 GB: 21.18 and 104.31 s; 10 MB over 1 GB: 20.59 and 6.81 s",
             INCREMENTS,
         ),
         "oltp" => (

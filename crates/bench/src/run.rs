@@ -234,7 +234,8 @@ fn plan(
             let (has, needs) = (bedplate::format_size(has), bedplate::format_size(needs));
             let label = &opened.info().label;
             return Err(Error::target(format!(
-                "{label}: it holds {has} and {} needs {needs}: give a larger target or a smaller --size",
+                "{label}: it holds {has} and {} needs {needs}: give a larger target or a smaller \
+                 --size",
                 work.name()
             )));
         }

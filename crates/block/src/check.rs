@@ -136,7 +136,8 @@ impl Limits<'_> {
             (
                 ErrorKind::Unaligned,
                 format!(
-                    "offset and length ({len} bytes) must be multiples of the device's block of {block} bytes"
+                    "offset and length ({len} bytes) must be multiples of the device's block of \
+                     {block} bytes"
                 ),
             )
         } else if !self.holds(offset, len) {

@@ -297,7 +297,8 @@ mod tests {
                 for range in [0..SIZE, 7..23, SIZE / 2..SIZE, 5..6, 9..9] {
                     let pieces = map.pieces(range.clone());
                     let slots = pieces.iter().flat_map(|(part, at)| part.clone().map(move |n| at.map(|at| at.skip(n - part.start))));
-                    prop_assert!(slots.eq(model[range.start as usize..range.end as usize].iter().map(|slot| slot.map(|(_, at)| at))), "{pieces:?}");
+                    prop_assert!(slots.eq(model[range.start as usize..range.end as usize].iter().map(|slot| slot.map(|(_, at)| at))),
+                        "{pieces:?}");
                     let gaps: Vec<_> = pieces.iter().filter(|(_, at)| at.is_none()).map(|(part, _)| part.clone()).collect();
                     prop_assert_eq!(map.gaps(range.clone()), gaps);
                     let first = (range.start..SIZE).find(|at| model[*at as usize].is_some());
@@ -323,7 +324,8 @@ mod tests {
                 let oldest = met.iter().copied().min().map_or(now, |oldest| oldest.min(now));
                 met.fill(oldest);
                 prop_assert!(run.start <= range.start && range.end <= run.end);
-                prop_assert!((run.start == 0 || model[run.start as usize - 1] == FREE) && model[run.end as usize] == FREE, "it would have joined");
+                prop_assert!((run.start == 0 || model[run.start as usize - 1] == FREE) && model[run.end as usize] == FREE,
+                    "it would have joined");
                 prop_assert!(map.iter().all(|(run, value)| model[run.start as usize..run.end as usize].iter().all(|found| *found == value.0)));
                 let numbers = map.iter().map(|(run, _)| run.end - run.start).sum::<u64>();
                 prop_assert_eq!(numbers, model.iter().filter(|value| **value != FREE).count() as u64);

@@ -82,9 +82,9 @@ impl Deref for SharedMemory {
     type Target = [AtomicU64];
 
     fn deref(&self) -> &[AtomicU64] {
-        // SAFETY: the mapping has `count` words, aligned to a page, for as long as `self` lives; its
-        // size is sealed, so no access of it faults; other processes and threads may write at any
-        // time, which atomics allow.
+        // SAFETY: the mapping has `count` words, aligned to a page, for as long as `self` lives;
+        // its size is sealed, so no access of it faults; other processes and threads may write at
+        // any time, which atomics allow.
         unsafe { std::slice::from_raw_parts(self.0.words.as_ptr(), self.0.count) }
     }
 }

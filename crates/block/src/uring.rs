@@ -52,7 +52,9 @@ pub(crate) fn is_refusal(errno: i32) -> bool {
 /// Puts an error of setting up a ring into words.
 pub(crate) fn refusal(errno: i32) -> String {
     match errno {
-        libc::EPERM | libc::EACCES => "io_uring is forbidden here (by the sysctl kernel.io_uring_disabled, or a seccomp filter)".to_owned(),
+        libc::EPERM | libc::EACCES => "io_uring is forbidden here (by the sysctl \
+                                       kernel.io_uring_disabled, or a seccomp filter)"
+            .to_owned(),
         libc::ENOSYS => "this kernel, or a seccomp filter, offers no io_uring".to_owned(),
         _ => format!("io_uring cannot be set up: {}", io::Error::from_raw_os_error(errno)),
     }
@@ -454,7 +456,9 @@ fn register(ring: &IoUring, buffers: &mut BufferPool, name: &str) -> bool {
     // again.
     let registered = unsafe { ring.submitter().register_buffers(&table) };
     if let Err(error) = &registered {
-        tracing::warn!(device = name, %error, "the queue's buffers could not be registered (see RLIMIT_MEMLOCK); they work unregistered");
+        tracing::warn!(device = name, %error,
+            "the queue's buffers could not be registered (see RLIMIT_MEMLOCK); they work \
+             unregistered");
     }
     registered.is_ok()
 }
@@ -538,14 +542,16 @@ impl Drop for UringQueue {
     fn drop(&mut self) {
         if let Err(error) = self.drain() {
             // The kernel may still write to the buffers: better lost than freed under it.
-            tracing::error!(device = self.core.name, %error, "the queue's last operations cannot be waited for; their memory is given up");
+            tracing::error!(device = self.core.name, %error,
+                "the queue's last operations cannot be waited for; their memory is given up");
             std::mem::forget(std::mem::take(&mut self.table.slots));
             return;
         }
         // The kernel takes a closed ring apart later, in the background. The file must go now, or
         // the claim on the device would linger.
         if let Err(error) = self.ring.submitter().unregister_files() {
-            tracing::warn!(device = self.core.name, %error, "the device may stay claimed for a moment");
+            tracing::warn!(device = self.core.name, %error,
+                "the device may stay claimed for a moment");
         }
     }
 }

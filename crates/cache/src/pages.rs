@@ -231,8 +231,8 @@ impl PageCache {
         );
     }
 
-    /// Counts pages that were released behind a sequential reader or writer; no lock of the cache is
-    /// held.
+    /// Counts pages that were released behind a sequential reader or writer; no lock of the cache
+    /// is held.
     pub(super) fn count_released(&self, core: &Arc<FileCore>, pages: u64) {
         if pages == 0 {
             return;

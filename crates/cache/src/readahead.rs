@@ -183,8 +183,8 @@ mod tests {
         assert_eq!(streams.miss(&(101..102), END, WINDOWS), plan(117, Some(109), None));
     }
 
-    /// A marker outlives a change of the tunables: a reader that met one after read-ahead was turned
-    /// off panicked, and the mount refused every request from then on.
+    /// A marker outlives a change of the tunables: a reader that met one after read-ahead was
+    /// turned off panicked, and the mount refused every request from then on.
     #[test]
     fn a_marker_from_before_read_ahead_was_turned_off_reads_nothing() {
         let mut streams = Streams::default();

@@ -89,7 +89,8 @@ mod tests {
                         let run = runs.insert(at, Instant::now);
                         set.insert(at);
                         prop_assert!(run.clone().all(|p| set.contains(&p)) && run.contains(&at));
-                        prop_assert!(!set.contains(&run.end) && (run.start == 0 || !set.contains(&(run.start - 1))), "a run is as long as it can be");
+                        prop_assert!(!set.contains(&run.end) && (run.start == 0 || !set.contains(&(run.start - 1))),
+                            "a run is as long as it can be");
                     }
                     1 => {
                         runs.remove(&(at..at + len));

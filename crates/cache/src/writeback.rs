@@ -86,7 +86,8 @@ impl PageCache {
     fn describe(&self, core: &FileCore, pages: &Range<u64>, error: &Error) -> Error {
         let (start, end) = (self.layout.start_of(pages.start), self.layout.start_of(pages.end));
         let message = format!(
-            "writing cached bytes {start}..{end} of inode {} failed: {error}; they are still in memory, sync again when the cause is gone",
+            "writing cached bytes {start}..{end} of inode {} failed: {error}; they are still in \
+             memory, sync again when the cause is gone",
             core.ino
         );
         Error { message, ..error.clone() }

@@ -64,7 +64,8 @@ pub fn warning(arguments: &[OsString]) -> Option<String> {
         arguments.iter().skip(1).find(|argument| !argument.as_encoded_bytes().starts_with(b"-"))?;
     let (earlier, name) = EARLIER.iter().find(|(earlier, _)| called == earlier)?;
     Some(format!(
-        "'bedplate {earlier}' is called 'bedplate {name}': the next version does not know the earlier name any more"
+        "'bedplate {earlier}' is called 'bedplate {name}': the next version does not know the \
+         earlier name any more"
     ))
 }
 
@@ -190,23 +191,28 @@ mod tests {
         for (line, expected) in [
             (
                 "bedplate format",
-                "the following required arguments were not provided: <PATH>; see 'bedplate format --help'",
+                "the following required arguments were not provided: <PATH>; see 'bedplate format \
+                 --help'",
             ),
             (
                 "bedplate --json checkpoint create",
-                "the following required arguments were not provided: <VOLUME> <NAME>; see 'bedplate checkpoint create --help'",
+                "the following required arguments were not provided: <VOLUME> <NAME>; see \
+                 'bedplate checkpoint create --help'",
             ),
             (
                 "bedplate mode",
-                "the following required arguments were not provided: <FILE>; see 'bedplate mode --help'",
+                "the following required arguments were not provided: <FILE>; see 'bedplate mode \
+                 --help'",
             ),
             (
                 "bedplate chekpoint",
-                "unrecognized subcommand 'chekpoint' (is 'checkpoint' meant?); see 'bedplate --help'",
+                "unrecognized subcommand 'chekpoint' (is 'checkpoint' meant?); see 'bedplate \
+                 --help'",
             ),
             (
                 "bedplate format v.img --sise 1G",
-                "unexpected argument '--sise' found (is '--size' meant?); see 'bedplate format --help'",
+                "unexpected argument '--sise' found (is '--size' meant?); see 'bedplate format \
+                 --help'",
             ),
             ("bedplate frobnicate", "unrecognized subcommand 'frobnicate'; see 'bedplate --help'"),
         ] {

@@ -11,8 +11,8 @@ use serde::{Deserialize, Serialize};
 /// The result of a command.
 pub type Result<T> = std::result::Result<T, Failure>;
 
-/// The exit codes, the same for every subcommand. `check` answers 1 for a volume it mended, and what
-/// tells the health of volumes 1 for one that is degraded.
+/// The exit codes, the same for every subcommand. `check` answers 1 for a volume it mended, and
+/// what tells the health of volumes 1 for one that is degraded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Exit {
     /// Done; `check`: the volume is clean.

@@ -114,7 +114,8 @@ pub fn start(verbose: u8) {
         .init();
     if refused {
         tracing::warn!(
-            "{VARIABLE}='{wanted}' is no log filter and is ignored: write warn, info, debug, trace or room=level"
+            "{VARIABLE}='{wanted}' is no log filter and is ignored: write warn, info, debug, trace \
+             or room=level"
         );
     }
 }

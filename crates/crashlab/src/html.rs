@@ -13,8 +13,9 @@ pub fn page(report: &Report) -> String {
     // Writing to a string cannot fail.
     let _ = write!(
         page,
-        "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\
-         <title>Bedplate crash lab, seed {}</title><style>{}{STYLE}</style></head><body><main>",
+        "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><meta name=\"viewport\" \
+         content=\"width=device-width, initial-scale=1\"><title>Bedplate crash lab, seed \
+         {}</title><style>{}{STYLE}</style></head><body><main>",
         report.seed,
         bedplate_bench::REPORT_STYLE
     );
@@ -40,8 +41,9 @@ fn head(page: &mut String, report: &Report) {
     let took = bedplate::format_duration(std::time::Duration::from_millis(report.duration_ms));
     let _ = write!(
         page,
-        "<h1>Bedplate crash lab</h1><p class=\"soft\"><code>{}</code></p><p class=\"verdict {class}\">{verdict}</p>\
-         <p class=\"soft\">{took}, {} states a minute · seed {} · Bedplate {}</p>",
+        "<h1>Bedplate crash lab</h1><p class=\"soft\"><code>{}</code></p><p class=\"verdict \
+         {class}\">{verdict}</p><p class=\"soft\">{took}, {} states a minute · seed {} · Bedplate \
+         {}</p>",
         escape(&report.circumstances.to_string()),
         report.rate_per_minute(),
         report.seed,
@@ -63,13 +65,16 @@ fn picture(page: &mut String, report: &Report) {
     let (first, last) = (report.recorded.first, report.recorded.last);
     let x = |at: usize| LEFT + (at - first) as f64 / (last - first).max(1) as f64 * (RIGHT - LEFT);
     page.push_str(
-        "<h2>Where the power went</h2><p class=\"soft\">From left to right the device operations of the command. Each dot is a state, as high as the share of \
-         the unflushed writes that arrived; the strokes below are flushes.</p><div class=\"legend\"><span><i class=\"dot good\"></i>passed</span>\
-         <span><i class=\"dot bad\"></i>failed</span><span><i class=\"stroke\"></i>flush</span></div>",
+        "<h2>Where the power went</h2><p class=\"soft\">From left to right the device operations \
+         of the command. Each dot is a state, as high as the share of the unflushed writes that \
+         arrived; the strokes below are flushes.</p><div class=\"legend\"><span><i class=\"dot \
+         good\"></i>passed</span><span><i class=\"dot bad\"></i>failed</span><span><i \
+         class=\"stroke\"></i>flush</span></div>",
     );
     let _ = write!(
         page,
-        "<div class=\"picture\"><svg viewBox=\"0 0 {WIDTH} {HEIGHT}\" role=\"img\" aria-label=\"states over device operations\">"
+        "<div class=\"picture\"><svg viewBox=\"0 0 {WIDTH} {HEIGHT}\" role=\"img\" \
+         aria-label=\"states over device operations\">"
     );
     for (y, label) in
         [(STATES_Y.0, "all arrived"), (STATES_Y.1, "none arrived"), (FLUSHES_Y.1 - 3.0, "flushes")]
@@ -92,7 +97,8 @@ fn picture(page: &mut String, report: &Report) {
     }
     let _ = write!(
         page,
-        "<text x=\"{LEFT}\" y=\"{0}\" class=\"label\">operation {first}</text><text x=\"{1}\" y=\"{0}\" class=\"label\" text-anchor=\"end\">{last}</text></svg></div>",
+        "<text x=\"{LEFT}\" y=\"{0}\" class=\"label\">operation {first}</text><text x=\"{1}\" \
+         y=\"{0}\" class=\"label\" text-anchor=\"end\">{last}</text></svg></div>",
         HEIGHT - 10.0,
         RIGHT
     );
@@ -127,13 +133,18 @@ fn dot(page: &mut String, result: &StateResult, x: f64) {
     );
     let _ = write!(
         page,
-        "<circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"{radius}\" class=\"{class}\"><title>{}</title></circle>",
+        "<circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"{radius}\" \
+         class=\"{class}\"><title>{}</title></circle>",
         escape(&title)
     );
 }
 
 fn patterns(page: &mut String, report: &Report) {
-    page.push_str("<h2>What arrived</h2><p class=\"soft\">Of the writes that no flush had made durable when the power went.</p><table><tr><th>what arrived</th><th>states</th><th>passed</th><th>failed</th></tr>");
+    page.push_str(
+        "<h2>What arrived</h2><p class=\"soft\">Of the writes that no flush had made durable when \
+         the power went.</p><table><tr><th>what \
+         arrived</th><th>states</th><th>passed</th><th>failed</th></tr>",
+    );
     let mut row = |name: &str, states: usize, passed: usize, failed: usize| {
         let class = if failed > 0 { " class=\"bad\"" } else { "" };
         let _ = write!(
@@ -175,7 +186,8 @@ fn failures(page: &mut String, report: &Report) {
 fn failure(page: &mut String, result: &StateResult, open: bool) {
     let _ = write!(
         page,
-        "<details{}><summary>State {}: {}</summary><p>The power went after operation {}. Of {} that no flush had covered, {} arrived{}. {}</p>",
+        "<details{}><summary>State {}: {}</summary><p>The power went after operation {}. Of {} \
+         that no flush had covered, {} arrived{}. {}</p>",
         if open { " open" } else { "" },
         result.state,
         escape(&verdict_line(result)),
@@ -211,7 +223,10 @@ fn lines_were(count: usize) -> String {
 }
 
 fn missing(page: &mut String, result: &StateResult) {
-    page.push_str("<div class=\"scroll\"><table><tr><th>operation</th><th class=\"text\">file and bytes</th><th>bytes</th><th class=\"text\">what arrived of it</th></tr>");
+    page.push_str(
+        "<div class=\"scroll\"><table><tr><th>operation</th><th class=\"text\">file and \
+         bytes</th><th>bytes</th><th class=\"text\">what arrived of it</th></tr>",
+    );
     for write in &result.missing {
         let arrived = match &*write.arrived {
             [] => "nothing".to_owned(),
@@ -227,7 +242,8 @@ fn missing(page: &mut String, result: &StateResult) {
         );
         let _ = write!(
             page,
-            "<tr><td>{}</td><td class=\"text wrap\">{file}</td><td>{}</td><td class=\"text wrap\">{arrived}</td></tr>",
+            "<tr><td>{}</td><td class=\"text wrap\">{file}</td><td>{}</td><td class=\"text \
+             wrap\">{arrived}</td></tr>",
             write.operation, write.len
         );
     }
@@ -267,15 +283,18 @@ fn circumstances(page: &mut String, report: &Report) {
 fn all(page: &mut String, report: &Report) {
     let _ = write!(
         page,
-        "<h2>All states</h2><details><summary>{}</summary><div class=\"scroll\"><table><tr><th>state</th><th>cut after</th><th class=\"text\">what arrived</th>\
-         <th>unflushed</th><th>arrived</th><th>torn</th><th>acknowledged</th><th>ms</th><th class=\"text\">checker</th></tr>",
+        "<h2>All states</h2><details><summary>{}</summary><div \
+         class=\"scroll\"><table><tr><th>state</th><th>cut after</th><th class=\"text\">what \
+         arrived</th><th>unflushed</th><th>arrived</th><th>torn</th><th>acknowledged</th><th>ms</th><th class=\"text\">checker</th></tr>",
         count(report.states, "state")
     );
     for result in &report.results {
         let class = if result.verdict == Verdict::Passed { "text" } else { "text bad" };
         let _ = write!(
             page,
-            "<tr><td>{}</td><td>{}</td><td class=\"text\">{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td class=\"{class} wrap\">{}</td></tr>",
+            "<tr><td>{}</td><td>{}</td><td \
+             class=\"text\">{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td \
+             class=\"{class} wrap\">{}</td></tr>",
             result.state,
             result.after,
             pattern_words(result.pattern),

@@ -43,7 +43,8 @@ fn main() -> Result<()> {
             let (first, second) = (pass()?, pass()?);
             let way = if threads { "threads-16" } else { "depth-32" };
             println!(
-                "{name}-{way} before {before:.2} after {first:.2} again {second:.2} ratio {:.2} {:.2}",
+                "{name}-{way} before {before:.2} after {first:.2} again {second:.2} ratio {:.2} \
+                 {:.2}",
                 before / first,
                 before / second
             );

@@ -209,7 +209,8 @@ fn plan_log(
         return Err(Error::new(
             ErrorKind::Invalid,
             format!(
-                "{}: a log of {len} bytes does not suit a volume of {size_bytes}: use 1 MiB to a quarter of the volume",
+                "{}: a log of {len} bytes does not suit a volume of {size_bytes}: use 1 MiB to a \
+                 quarter of the volume",
                 device.name()
             ),
         ));

@@ -135,7 +135,8 @@ pub(crate) fn refuse_damage(loaded: &Loaded) -> Result<()> {
     let Some(damage) = &loaded.replayed.damaged else { return Ok(()) };
     let name = loaded.device.name();
     Err(Error::corrupt(format!(
-        "{name}: {damage}: mount read-only (-o ro) to save what is there, or let a check mend it and take the loss"
+        "{name}: {damage}: mount read-only (-o ro) to save what is there, or let a check mend it \
+         and take the loss"
     )))
 }
 
@@ -261,7 +262,8 @@ pub(crate) fn attach_log(
                     return Err(Error::new(
                         ErrorKind::NotFound,
                         format!(
-                            "{name} is the log of volume {found}, not of {wanted}: name the right device"
+                            "{name} is the log of volume {found}, not of {wanted}: name the right \
+                             device"
                         ),
                     ));
                 }

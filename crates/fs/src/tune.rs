@@ -140,7 +140,8 @@ impl Engine {
             && let Err(error) = self.serve_in(mode)
         {
             tracing::warn!(
-                "some files are served in another mode than '{mode}' until they are opened again: {error}"
+                "some files are served in another mode than '{mode}' until they are opened again: \
+                 {error}"
             );
         }
     }

@@ -51,7 +51,8 @@ impl Decimal<'_> {
 pub fn parse_size(text: &str) -> Result<u64, String> {
     let explain = || {
         format!(
-            "'{text}' is not a size: write a whole number of bytes or a unit, as in 4096, 4k, 64M or 1.5GiB"
+            "'{text}' is not a size: write a whole number of bytes or a unit, as in 4096, 4k, 64M \
+             or 1.5GiB"
         )
     };
     let number = split(text).ok_or_else(explain)?;
@@ -230,7 +231,8 @@ mod tests {
 
         #[test]
         fn nearly_right_texts_are_read_exactly_or_refused(whole in 0u64..1 << 40, fraction in proptest::option::of(0u64..1_000_000), unit in "[kKmMgGtTpPbBiI ]{0,4}") {
-            let text = fraction.map_or_else(|| format!("{whole}{unit}"), |fraction| format!("{whole}.{fraction}{unit}"));
+            let text = fraction.map_or_else(|| format!("{whole}{unit}"), |fraction| format!(
+                "{whole}.{fraction}{unit}"));
             if let Ok(bytes) = parse_size(&text) {
                 prop_assert!(bytes >= whole, "{text} read as {bytes}");
             }
@@ -242,7 +244,8 @@ mod tests {
             // Two decimals of a binary unit need not be a whole number of bytes; then the reader
             // refuses instead of guessing.
             if let Ok(again) = parse_size(&text) {
-                prop_assert!(again.abs_diff(bytes) <= bytes / 200 + 1, "{bytes} -> {text} -> {again}");
+                prop_assert!(again.abs_diff(bytes) <= bytes / 200 + 1,
+                    "{bytes} -> {text} -> {again}");
             }
         }
 

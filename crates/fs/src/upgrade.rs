@@ -48,7 +48,8 @@ pub(crate) fn upgrade(
         return Err(Error::new(
             ErrorKind::NoSpace,
             format!(
-                "{} has no room for the free space in its metadata: mount it, remove something, unmount it and upgrade it again",
+                "{} has no room for the free space in its metadata: mount it, remove something, \
+                 unmount it and upgrade it again",
                 device.name()
             ),
         ));

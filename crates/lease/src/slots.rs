@@ -90,8 +90,8 @@ impl<W: Words> Slots<W> {
         Ok(Self { words, count, entries })
     }
 
-    /// Takes the first slot that no thread has, or whose thread is gone: few slots in use are few to
-    /// look at for the daemon.
+    /// Takes the first slot that no thread has, or whose thread is gone: few slots in use are few
+    /// to look at for the daemon.
     pub fn claim(&self, thread: u32, is_gone: impl Fn(u32) -> bool) -> Option<usize> {
         for slot in 0..self.count {
             let owner = self.words.load(slot_at(slot) + THREAD, Relaxed);

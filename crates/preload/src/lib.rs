@@ -6,9 +6,10 @@
 //!                         └─────────────────► the mount       everything else
 //! ```
 //!
-//! A missed call costs speed and never correctness: the program's descriptor is the mount's, always,
-//! and every path that is not sure ends there. On the way of I/O nothing is allocated, no lock is
-//! taken and no thread is started; nothing here panics, and if it did the program would abort.
+//! A missed call costs speed and never correctness: the program's descriptor is the mount's,
+//! always, and every path that is not sure ends there. On the way of I/O nothing is allocated, no
+//! lock is taken and no thread is started; nothing here panics, and if it did the program would
+//! abort.
 
 mod calls;
 mod data_calls;

@@ -56,7 +56,8 @@ pub struct Arguments {
     pub mounted: bool,
     /// Runs each long change with each other step in the middle of it, at every so many-th point of
     /// the change; 0: not.
-    #[arg(long, value_name = "STRIDE", default_value_t = 0, conflicts_with_all = ["of_directed", "interleaved"])]
+    #[arg(long, value_name = "STRIDE", default_value_t = 0, conflicts_with_all = ["of_directed",
+        "interleaved"])]
     pub pairs: u16,
     /// With `--directed` or `--failing`: only workloads of this name, or whose names contain it;
     /// may be given several times.

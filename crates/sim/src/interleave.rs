@@ -261,7 +261,8 @@ impl Turns {
             }
             if state.over != [true; 2] && since.elapsed() > STUCK {
                 eprintln!(
-                    "two operations wait for each other, or for something that never comes: {state:?}"
+                    "two operations wait for each other, or for something that never comes: \
+                     {state:?}"
                 );
                 std::process::abort();
             }

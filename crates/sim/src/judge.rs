@@ -309,7 +309,8 @@ fn grow_over_removed(fs: &FileSystem, seen: &View) -> Result<(), String> {
                 {
                     let (byte, at) = (behind[at], end + at as u64);
                     return Err(format!(
-                        "S-11: inode {} of {end} bytes was made longer and holds {byte:#04x} at byte {at}",
+                        "S-11: inode {} of {end} bytes was made longer and holds {byte:#04x} at \
+                         byte {at}",
                         ino.0
                     ));
                 }

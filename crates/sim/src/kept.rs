@@ -72,7 +72,8 @@ fn compare_names(history: &History, reach: &Reach, seen: &View) -> Result<(), St
     }
     let expected = &views(history, synced, synced).next().expect("there is one").names;
     Err(format!(
-        "the names are those of no step from {synced} to {started}\n   found:    {:#?}\n   step {synced}: {expected:#?}",
+        "the names are those of no step from {synced} to {started}\n   found:    {:#?}\n   step \
+         {synced}: {expected:#?}",
         seen.names
     ))
 }
@@ -206,7 +207,8 @@ fn compare_bytes(
             let values: Vec<_> = allowed.iter().map(|version| version.get(at)).collect();
             let len = content.len();
             return Err(format!(
-                "inode {} holds {byte:#04x} at byte {at} of {len}; since its last sync (step {synced}) it held {values:x?}",
+                "inode {} holds {byte:#04x} at byte {at} of {len}; since its last sync (step \
+                 {synced}) it held {values:x?}",
                 ino.0
             ));
         }
@@ -233,7 +235,8 @@ fn compare_written(
         }) {
             let values: Vec<_> = later.iter().map(|version| byte(version)).collect();
             return Err(format!(
-                "inode {} holds {:x?} at byte {at}; since it was written with O_DSYNC (step {}) it held {values:x?}",
+                "inode {} holds {:x?} at byte {at}; since it was written with O_DSYNC (step {}) it \
+                 held {values:x?}",
                 ino.0,
                 byte(content),
                 steps.start

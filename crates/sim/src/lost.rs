@@ -58,7 +58,8 @@ pub fn try_lost_flushes(setup: &Setup, steps: &[Step]) -> Result<LostTally, Stri
                     Err(_) if made_up == operations.len() => tally.broken += 1,
                     Err(what) => {
                         return Err(format!(
-                            "flush {nth} (operation {lost}) was lost, operation {} made up for it: {what}",
+                            "flush {nth} (operation {lost}) was lost, operation {} made up for it: \
+                             {what}",
                             made_up - 1
                         ));
                     }

@@ -212,7 +212,8 @@ fn fail_every_call(arguments: &Arguments, directed: &[&'static Directed]) -> Exi
     let FailureTally { runs, latched, states } =
         total.into_inner().expect("no thread panics with it");
     println!(
-        "{runs} calls failed, {latched} of them for good, {states} crash states afterwards, 0 violations"
+        "{runs} calls failed, {latched} of them for good, {states} crash states afterwards, 0 \
+         violations"
     );
     ExitCode::SUCCESS
 }
@@ -289,7 +290,9 @@ fn main() -> ExitCode {
         let Tally { states, second_cuts, second_lives, interleaved, grouped, .. } = total;
         let rate = states as f64 / minutes;
         println!(
-            "{states} distinct crash states of {seeds} seeds ({second_cuts} during recovery, {second_lives} in a second life, {interleaved} with a step in the middle of another, {grouped} of a group of devices), {rate:.0} a minute, {violations} violations"
+            "{states} distinct crash states of {seeds} seeds ({second_cuts} during recovery, \
+             {second_lives} in a second life, {interleaved} with a step in the middle of another, \
+             {grouped} of a group of devices), {rate:.0} a minute, {violations} violations"
         );
     }
     if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS }

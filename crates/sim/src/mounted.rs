@@ -170,7 +170,8 @@ impl Program {
         let started = Instant::now();
         loop {
             let result = self.carry_out(step);
-            let in_the_way = matches!((step, &result), (Step::Rollback(..), Err(error)) if error.message.starts_with("Busy"));
+            let in_the_way = matches!((step, &result), (Step::Rollback(..), Err(error)) if error.message.starts_with(
+                "Busy"));
             if !in_the_way
                 || started.elapsed() > TOLD_WITHIN
                 || model.clone().apply(step, &Outcome::default()).is_err()

@@ -40,7 +40,8 @@ pub(crate) fn line(path: &str, ino: InodeNo, node: &Node, nlink: u32) -> String 
     };
     let Node { mode, uid, io_mode, untorn, attributes, .. } = node;
     format!(
-        "{path} inode {} {kind} mode {mode:o} owner {uid} links {nlink} served {io_mode:?} untorn {untorn:?} attributes {attributes:?}",
+        "{path} inode {} {kind} mode {mode:o} owner {uid} links {nlink} served {io_mode:?} untorn \
+         {untorn:?} attributes {attributes:?}",
         ino.0
     )
 }

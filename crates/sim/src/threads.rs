@@ -223,7 +223,8 @@ impl Crowd {
                 if differences.len() == begun - before + 1 {
                     let (own, first) = (part.own, &differences[0]);
                     return Err(format!(
-                        "S-50: '{line}' shows nothing that thread {own} had done after {before} to {begun} steps: {first}"
+                        "S-50: '{line}' shows nothing that thread {own} had done after {before} to \
+                         {begun} steps: {first}"
                     ));
                 }
             }
@@ -260,7 +261,8 @@ impl Crowd {
                 };
                 if its.done[lost].span.end < history.done[kept].span.start {
                     return Err(format!(
-                        "S-5: step {kept} of thread {own} is there, and step {lost} of thread {other}, which had returned before that began, is not"
+                        "S-5: step {kept} of thread {own} is there, and step {lost} of thread \
+                         {other}, which had returned before that began, is not"
                     ));
                 }
             }

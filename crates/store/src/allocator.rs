@@ -586,7 +586,9 @@ impl Inner {
         let free = self.reachable() * block_bytes;
         let reserve = (self.reserve + self.reserved) * block_bytes;
         let message = format!(
-            "no space for {blocks} blocks of {block_bytes} bytes: {free} bytes are free, {reserve} of them kept for metadata, deletion and cached writes; remove something or grow the volume"
+            "no space for {blocks} blocks of {block_bytes} bytes: {free} bytes are free, {reserve} \
+             of them kept for metadata, deletion and cached writes; remove something or grow the \
+             volume"
         );
         Error::no_space(blocks, message)
     }

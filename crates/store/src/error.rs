@@ -99,7 +99,8 @@ impl Error {
             _ => "mend the device",
         };
         let message = format!(
-            "{what} failed and {LATCHED} ({self}): {mend}, unmount and mount again; recovery brings back what was acknowledged"
+            "{what} failed and {LATCHED} ({self}): {mend}, unmount and mount again; recovery \
+             brings back what was acknowledged"
         );
         Self { message, ..self }
     }

@@ -192,7 +192,8 @@ impl Superblock {
         let count = r.u32()? as usize;
         if count > CHUNKS_INLINE {
             return Err(Error::corrupt(format!(
-                "the superblock at byte {at} names {count} metadata chunks, more than {CHUNKS_INLINE}"
+                "the superblock at byte {at} names {count} metadata chunks, more than \
+                 {CHUNKS_INLINE}"
             )));
         }
         let chunks = (0..count)
@@ -226,7 +227,8 @@ impl Superblock {
         }
         if list == 0 || blocks == 0 {
             return Err(Error::corrupt(format!(
-                "the superblock at byte {at} has format version {version} and names no list of chunks"
+                "the superblock at byte {at} has format version {version} and names no list of \
+                 chunks"
             )));
         }
         Ok(Lists { head: Some(lists::ListHead { at: list, blocks }), blocks: Vec::new() })
@@ -330,7 +332,8 @@ impl Superblock {
             return Err(Error::new(
                 ErrorKind::NotAVolume,
                 format!(
-                    "{}: {} bytes are fewer than the smallest volume has ({VOLUME_BYTES_MIN}): not a Bedplate volume",
+                    "{}: {} bytes are fewer than the smallest volume has ({VOLUME_BYTES_MIN}): not \
+                     a Bedplate volume",
                     device.name(),
                     device.size_bytes()
                 ),
@@ -387,7 +390,8 @@ impl Superblock {
     /// Makes the error of a device that is shorter than its volume.
     pub fn truncated(&self, device: &Arc<dyn BlockDevice>) -> Error {
         Error::corrupt(format!(
-            "{} is truncated: it has {} bytes, the volume on it {}; restore the missing end before mounting",
+            "{} is truncated: it has {} bytes, the volume on it {}; restore the missing end before \
+             mounting",
             device.name(),
             device.size_bytes(),
             self.size_bytes

@@ -1,8 +1,8 @@
 //! The Debian package, made of the folder that [`super::build`] filled.
 //!
-//! `dpkg-deb` packs it: every Debian system has it, and what goes where is a list below, beside that
-//! of the folder. cargo-deb would have to be compiled first, from some 200 crates, wherever the
-//! package is made.
+//! `dpkg-deb` packs it: every Debian system has it, and what goes where is a list below, beside
+//! that of the folder. cargo-deb would have to be compiled first, from some 200 crates, wherever
+//! the package is made.
 //!
 //! ```text
 //! /usr/bin/bedplate                         the program

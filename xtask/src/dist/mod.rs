@@ -116,7 +116,8 @@ pub fn build(options: &Options) -> Result<bool> {
     let size = |path: &Path| fs::metadata(path).map(|meta| meta.len());
     let (before, after) = (size(&program)?, size(&folder.join(FILES[0]))?);
     println!(
-        "dist: {}, {} files missing; the program has {after} bytes, {before} with debug information",
+        "dist: {}, {} files missing; the program has {after} bytes, {before} with debug \
+         information",
         folder.display(),
         missing.len()
     );

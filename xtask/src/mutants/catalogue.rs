@@ -185,7 +185,8 @@ mod tests {
 
     #[test]
     fn variants_are_read_with_their_first_sentence() {
-        let text = "/// x\npub enum PlantedBug {\n    /// A flush is left out.\n    /// More.\n    MissingFlush,\n    /// Two.\n    Two,\n}\nimpl X {\n    A,\n}\n";
+        let text = "/// x\npub enum PlantedBug {\n    /// A flush is left out.\n    /// More.\n    \
+                    MissingFlush,\n    /// Two.\n    Two,\n}\nimpl X {\n    A,\n}\n";
         let found = parse(text, "PlantedBug");
         assert_eq!(
             found,
@@ -216,7 +217,8 @@ mod tests {
 
     #[test]
     fn only_a_reason_excuses() {
-        let text = "| `A` | log/ring.rs | what | nothing: the tree's flush keeps it too | |\n| `B` | x | what | nothing | |\n| `C` | x | what | judge | 1 s |\n";
+        let text = "| `A` | log/ring.rs | what | nothing: the tree's flush keeps it too | |\n| `B` \
+                    | x | what | nothing | |\n| `C` | x | what | judge | 1 s |\n";
         assert_eq!(excused(text), BTreeSet::from(["A".to_owned()]));
     }
 

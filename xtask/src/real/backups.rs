@@ -82,7 +82,8 @@ pub fn clone_of_a_live_cluster(bed: &mut Bed, _: &Options) -> Result<()> {
     let done: u64 = bench.succeed()?.into_values().sum();
     let after = history(&cluster)?;
     println!(
-        "    checkpoint after {before} transactions, {found} in the clone, {after} in the cluster, {done} of them acknowledged since the load began"
+        "    checkpoint after {before} transactions, {found} in the clone, {after} in the cluster, \
+         {done} of them acknowledged since the load began"
     );
     ensure!(
         after >= done && found <= after + 1,

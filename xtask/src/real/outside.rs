@@ -159,7 +159,8 @@ pub fn killed_in_a_loop(bed: &mut Bed, options: &Options) -> Result<()> {
     }
     let [appends, overwrites, names] = acknowledged;
     println!(
-        "    {rounds} kills, {appends} appends, {overwrites} overwrites and {names} names acknowledged, none missing"
+        "    {rounds} kills, {appends} appends, {overwrites} overwrites and {names} names \
+         acknowledged, none missing"
     );
     ensure!(acknowledged.iter().all(|count| *count > 0), "a worker did nothing");
     bed.check(&image)
@@ -274,7 +275,8 @@ impl Host {
     }
 }
 
-/// S-33, S-34, S-244: the host's file system runs full under a sparse image, and that is told before.
+/// S-33, S-34, S-244: the host's file system runs full under a sparse image, and that is told
+/// before.
 pub fn full_host(bed: &mut Bed, _: &Options) -> Result<()> {
     let host = Host::mount(bed, 40)?;
     let image = bed.format("host/volume.img", "256M")?;

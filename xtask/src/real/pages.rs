@@ -50,7 +50,8 @@ pub fn page_checksums(bed: &mut Bed, _options: &Options) -> Result<()> {
 /// checksum VFS does when it writes a page.
 fn sqlite(bed: &Bed) -> Result<PathBuf> {
     let path = bed.path("sums.db");
-    let fill = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 500) INSERT INTO t SELECT i, hex(randomblob(200)) FROM n;";
+    let fill = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 500) \
+                INSERT INTO t SELECT i, hex(randomblob(200)) FROM n;";
     let shell = |words: &[&str]| sh::output(Command::new("sqlite3").arg(&path).args(words), LIMIT);
     shell(&[
         "PRAGMA page_size=4096; CREATE TABLE t(n INTEGER PRIMARY KEY, payload TEXT);",

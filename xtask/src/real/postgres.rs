@@ -244,7 +244,10 @@ impl Cluster {
     pub fn verify_ledger(&self, told: &[Acknowledged]) -> Result<()> {
         for Acknowledged { first, count } in told {
             let end = first + count;
-            let found = self.sql(&format!("SELECT count(*) FROM ledger WHERE n >= {first} AND n < {end} AND payload = repeat(md5(n::text), 6)"))?;
+            let found = self.sql(&format!(
+                "SELECT count(*) FROM ledger WHERE n >= {first} AND n < {end} AND payload = \
+                 repeat(md5(n::text), 6)"
+            ))?;
             ensure!(
                 found == count.to_string(),
                 "{count} transactions from {first} on were acknowledged, {found} are there"
@@ -263,9 +266,12 @@ impl Cluster {
     /// When the sums differ.
     pub fn verify_sums(&self) -> Result<()> {
         let sums = self.sql(
-            "SELECT (SELECT sum(abalance) FROM pgbench_accounts) = (SELECT coalesce(sum(delta), 0) FROM pgbench_history)
-                AND (SELECT sum(tbalance) FROM pgbench_tellers) = (SELECT coalesce(sum(delta), 0) FROM pgbench_history)
-                AND (SELECT sum(bbalance) FROM pgbench_branches) = (SELECT coalesce(sum(delta), 0) FROM pgbench_history)",
+            "SELECT (SELECT sum(abalance) FROM pgbench_accounts) = (SELECT coalesce(sum(delta), 0) \
+             FROM pgbench_history)
+                AND (SELECT sum(tbalance) FROM pgbench_tellers) = (SELECT coalesce(sum(delta), 0) \
+             FROM pgbench_history)
+                AND (SELECT sum(bbalance) FROM pgbench_branches) = (SELECT coalesce(sum(delta), 0) \
+             FROM pgbench_history)",
         )?;
         ensure!(sums == "t", "the balances and the history of pgbench disagree");
         Ok(())
@@ -450,7 +456,8 @@ pub fn killed(bed: &mut Bed, options: &Options) -> Result<()> {
         let mode = modes[(round as usize + 1) % modes.len()];
         mounted = bed.mount(&image, &mount_options(mode))?;
         println!(
-            "    kill {}: {acknowledged} transactions of pgbench and {} of the ledger acknowledged; next in mode {mode}",
+            "    kill {}: {acknowledged} transactions of pgbench and {} of the ledger \
+             acknowledged; next in mode {mode}",
             round + 1,
             sum(&told)
         );

@@ -57,7 +57,8 @@ fn compare(bed: &Bed, options: &Options, targets: &[&str]) -> Result<()> {
             };
             let Measured { transactions_per_second, log_bytes } = measured;
             println!(
-                "    round {}: {target:<17} {transactions_per_second:>8.0} transactions/s, {log_bytes:>6.0} bytes of log each",
+                "    round {}: {target:<17} {transactions_per_second:>8.0} transactions/s, \
+                 {log_bytes:>6.0} bytes of log each",
                 round + 1
             );
             result.push(measured);
@@ -81,7 +82,8 @@ fn compare(bed: &Bed, options: &Options, targets: &[&str]) -> Result<()> {
         let (tps, log) =
             (transactions_per_second / base.transactions_per_second, log_bytes / base.log_bytes);
         println!(
-            "    {target:<17} {transactions_per_second:>8.0} transactions/s, {log_bytes:>6.0} bytes of log each: {tps:>5.2} and {log:>5.2} of {}",
+            "    {target:<17} {transactions_per_second:>8.0} transactions/s, {log_bytes:>6.0} \
+             bytes of log each: {tps:>5.2} and {log:>5.2} of {}",
             targets[0]
         );
     }

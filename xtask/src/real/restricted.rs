@@ -80,14 +80,8 @@ pub fn ordinary_user(bed: &mut Bed, _: &Options) -> Result<()> {
     let (user, group) = (number("-u")?, number("-g")?);
     let _device = let_users_open_fuse()?;
     bed.use_copy_of_program()?;
-    bed.launcher = [
-        "setpriv".to_owned(),
-        format!("--reuid={user}"),
-        format!("--regid={group}"),
-        "--clear-groups".to_owned(),
-    ]
-    .map(OsString::from)
-    .into();
+    let (reuid, regid) = (format!("--reuid={user}"), format!("--regid={group}"));
+    bed.launcher = ["setpriv", &reuid, &regid, "--clear-groups"].map(OsString::from).into();
     let (home, directory) = make_home(bed, user, group)?;
     let image = bed.path("home/volume.img");
     bed.succeeds([
@@ -109,7 +103,8 @@ pub fn ordinary_user(bed: &mut Bed, _: &Options) -> Result<()> {
     bed.succeeds([OsStr::new("mount"), image.as_os_str(), directory.as_os_str()])?;
     ensure!(is_mounted(&directory), "the command returned and nothing is mounted");
     as_user(
-        "mkdir d && echo words > d/f && ln -s f d/l && chmod 600 d/f && sync d/f && test \"$(cat d/l)\" = words && test \"$(stat -c %u:%a d/f)\" = \"$(id -u):600\"",
+        "mkdir d && echo words > d/f && ln -s f d/l && chmod 600 d/f && sync d/f && test \"$(cat \
+         d/l)\" = words && test \"$(stat -c %u:%a d/f)\" = \"$(id -u):600\"",
     )?;
     ensure!(
         std::fs::read_dir(&directory).is_err(),
@@ -127,7 +122,8 @@ pub fn ordinary_user(bed: &mut Bed, _: &Options) -> Result<()> {
         OsStr::new("mode=concurrent"),
     ])?;
     as_user(
-        "test \"$(cat d/f)\" = words && dd if=/dev/urandom of=d/g bs=64k count=32 conv=fsync status=none",
+        "test \"$(cat d/f)\" = words && dd if=/dev/urandom of=d/g bs=64k count=32 conv=fsync \
+         status=none",
     )?;
     bed.succeeds([OsStr::new("unmount"), directory.as_os_str()])?;
     wait_until_released(&image)?;

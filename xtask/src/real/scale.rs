@@ -21,8 +21,8 @@ const FILES_A_DIRECTORY: u64 = 1000;
 /// Files made between the last sync of everything and the crash.
 const LATE_FILES: u64 = 1000;
 
-/// S-37, S-194: the volume recovers with everything on it, and no mount reads its extents; prints time to mount after a crash and after an
-/// unmount, and memory.
+/// S-37, S-194: the volume recovers with everything on it, and no mount reads its extents; prints
+/// time to mount after a crash and after an unmount, and memory.
 pub fn measure(bed: &mut Bed, options: &Options) -> Result<()> {
     let per_file = (options.extents / options.files).max(1);
     let extents = per_file * options.files;
@@ -117,7 +117,8 @@ fn memory(mounted: &Mounted, options: &Options, extents: u64) -> Result<()> {
     let a_file = (opened - before) as f64 * 1024.0 / count;
     let a_million = (mapped - opened) as f64 / 1024.0 / extents as f64 * 1e6;
     println!(
-        "    {} files open at once: {a_file:.0} bytes each; a million extents in open files: {a_million:.0} MiB",
+        "    {} files open at once: {a_file:.0} bytes each; a million extents in open files: \
+         {a_million:.0} MiB",
         full.len()
     );
     Ok(())

@@ -33,7 +33,8 @@ pub fn killed(bed: &Bed, options: &Options, journal: &str, mount_options: &str) 
         let mut mounted = bed.mount(&image, mount_options)?;
         let database = mounted.path("ledger.sqlite");
         let setup = format!(
-            "PRAGMA journal_mode={journal}; CREATE TABLE IF NOT EXISTS ledger(n INTEGER PRIMARY KEY, payload BLOB);
+            "PRAGMA journal_mode={journal}; CREATE TABLE IF NOT EXISTS ledger(n INTEGER PRIMARY \
+             KEY, payload BLOB);
              CREATE INDEX IF NOT EXISTS by_payload ON ledger(payload);"
         );
         let set = query(&database, &setup)?;
@@ -89,7 +90,8 @@ pub fn start(database: &Path, first: u64) -> Result<Client> {
         .arg(database);
     Client::start(&mut shell, first, |n| {
         format!(
-            "INSERT INTO ledger VALUES({n}, randomblob(200)); SELECT 'ack {n}' FROM ledger WHERE n={n};"
+            "INSERT INTO ledger VALUES({n}, randomblob(200)); SELECT 'ack {n}' FROM ledger WHERE \
+             n={n};"
         )
     })
 }

@@ -178,7 +178,8 @@ pub fn relayout(bed: &mut Bed, _: &Options) -> Result<()> {
     mounted.unmount(bed)?;
     let sum: u64 = told.iter().map(|client| client.count).sum();
     println!(
-        "    a column more and another unit under {sum} acknowledged transactions and a killed server, none missing"
+        "    a column more and another unit under {sum} acknowledged transactions and a killed \
+         server, none missing"
     );
     bed.check(&first)
 }
@@ -261,12 +262,14 @@ fn plot(directory: &Path, layout: &str, rates: &[u64]) -> Result<()> {
         .collect();
     let middle = rates.len() / 2 * step;
     let svg = format!(
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"-60 0 {} {}\" font-family=\"sans-serif\" font-size=\"12\">\n\
-         <polyline points=\"{}\" fill=\"none\" stroke=\"#1f77b4\" stroke-width=\"2\"/>\n\
-         <line x1=\"{middle}\" x2=\"{middle}\" y1=\"20\" y2=\"200\" stroke=\"#d62728\" stroke-dasharray=\"4\"/>\n\
-         <text x=\"{middle}\" y=\"14\" text-anchor=\"middle\">a member is pulled</text>\n\
-         <text x=\"-4\" y=\"24\" text-anchor=\"end\">{most}/s</text>\n<text x=\"-4\" y=\"204\" text-anchor=\"end\">0</text>\n\
-         <text x=\"300\" y=\"220\" text-anchor=\"middle\">pgbench on {layout}: transactions in each of {} seconds</text>\n</svg>\n",
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"-60 0 {} {}\" \
+         font-family=\"sans-serif\" font-size=\"12\">\n<polyline points=\"{}\" fill=\"none\" \
+         stroke=\"#1f77b4\" stroke-width=\"2\"/>\n<line x1=\"{middle}\" x2=\"{middle}\" y1=\"20\" \
+         y2=\"200\" stroke=\"#d62728\" stroke-dasharray=\"4\"/>\n<text x=\"{middle}\" y=\"14\" \
+         text-anchor=\"middle\">a member is pulled</text>\n<text x=\"-4\" y=\"24\" \
+         text-anchor=\"end\">{most}/s</text>\n<text x=\"-4\" y=\"204\" \
+         text-anchor=\"end\">0</text>\n<text x=\"300\" y=\"220\" text-anchor=\"middle\">pgbench on \
+         {layout}: transactions in each of {} seconds</text>\n</svg>\n",
         width + 80,
         height + 40,
         points.join(" "),

@@ -145,7 +145,11 @@ fn planted(packages: &[&Value], findings: &mut Vec<String>) {
                 asked.contains(PLANTED) && (name(package), feature, asked) != HANDED_ON
             });
         if hidden {
-            findings.push(format!("a feature of {} turns {PLANTED} on, which only the tests of bedplate-sim may ask for", name(package)));
+            findings.push(format!(
+                "a feature of {} turns {PLANTED} on, which only the tests of bedplate-sim may ask \
+                 for",
+                name(package)
+            ));
         }
     }
 }
@@ -181,7 +185,10 @@ fn duplicates(packages: &[&Value], findings: &mut Vec<String>) {
     versions.retain(|_, found| found.len() > 1);
     for (krate, found) in &versions {
         if !DUPLICATES.iter().any(|(known, _)| known == krate) {
-            findings.push(format!("{krate} is in the tree in the versions {found:?}: agree on one, or add the reason to the list"));
+            findings.push(format!(
+                "{krate} is in the tree in the versions {found:?}: agree on one, or add the reason \
+                 to the list"
+            ));
         }
     }
     for (known, reason) in DUPLICATES {
@@ -280,7 +287,9 @@ mod tests {
         let source = if local { Value::Null } else { json!("registry") };
         let dependencies: Vec<Value> =
             dependencies.iter().map(|name| json!({"name": name})).collect();
-        json!({"id": format!("{name}@{version}"), "name": name, "version": version, "source": source, "license": "MIT", "dependencies": dependencies})
+        json!({"id": format!("{name}@{version}"), "name": name, "version": version, "source": source,
+            "license": "MIT",
+            "dependencies": dependencies})
     }
 
     #[test]
@@ -335,7 +344,8 @@ mod tests {
 
     #[test]
     fn only_what_is_compiled_here_counts() {
-        let metadata = json!({"packages": [package("a", "1", false, &[]), package("b", "1", false, &[])], "resolve": {"nodes": [{"id": "a@1"}]}});
+        let metadata = json!({"packages": [package("a", "1", false, &[]), package("b", "1", false, &[])],
+            "resolve": {"nodes": [{"id": "a@1"}]}});
         assert_eq!(used_packages(&metadata).len(), 1);
     }
 }

@@ -26,7 +26,8 @@ pub fn check(texts: &[Text]) -> Vec<String> {
 
 fn finding(root: &str, circle: &[String]) -> String {
     format!(
-        "{root}/src: the modules {} depend on each other in a circle: what they share belongs below them",
+        "{root}/src: the modules {} depend on each other in a circle: what they share belongs \
+         below them",
         circle.join(", ")
     )
 }

@@ -253,7 +253,8 @@ mod tests {
         let source = text("crates/fs/src/space.rs", "");
         let page = text(
             "A.md",
-            "`crates/fs/src` `crates/fs/src/space.rs` `crates/*/x` `cargo run`\n`crates/fs/gone.rs`\n",
+            "`crates/fs/src` `crates/fs/src/space.rs` `crates/*/x` `cargo \
+             run`\n`crates/fs/gone.rs`\n",
         );
         let findings = link_findings(&[source, page]);
         assert_eq!(findings, ["A.md:2: there is no crates/fs/gone.rs"]);

@@ -323,7 +323,8 @@ mod tests {
         let test = "mod tests {\n    fn i_log_3_order() {}\n}\n";
         let count = |source: &str, row: &str| {
             let proof = format!(
-                "# Proof\n\n### Invariants without an assert\n\n| invariant | why |\n| --- | --- |\n{row}\n## Next\n\n| I-NO-1 | x |\n"
+                "# Proof\n\n### Invariants without an assert\n\n| invariant | why |\n| --- | --- \
+                 |\n{row}\n## Next\n\n| I-NO-1 | x |\n"
             );
             check(&[
                 text("crates/fs/src/log.rs", &format!("{head}{source}\n{test}")),
@@ -349,7 +350,8 @@ mod tests {
 
     #[test]
     fn the_table_by_number_has_every_clause_under_its_subject() {
-        let head = "## Names\n\n**S-1** A.\n\n## Errors\n\n**S-2** B.\n\n## Clauses by number\n\n| S-1 | [Names](#names) |\n";
+        let head = "## Names\n\n**S-1** A.\n\n## Errors\n\n**S-2** B.\n\n## Clauses by number\n\n| \
+                    S-1 | [Names](#names) |\n";
         let mut findings = Vec::new();
         by_number(&text("docs/semantics.md", head), &mut findings);
         assert_eq!(

@@ -114,9 +114,13 @@ fn fields(text: &Text, ranks: &BTreeMap<&str, &str>, findings: &mut Vec<String>)
                 ));
             }
             (None, Some(rank)) if has_lock && rank != "leaf" => {
-                findings.push(
-                    text.finding(number + 1, format_args!("a lock whose comment states rank {rank} has it in its type too: bedplate_block::sync")),
-                );
+                findings.push(text.finding(
+                    number + 1,
+                    format_args!(
+                        "a lock whose comment states rank {rank} has it in its type too: \
+                         bedplate_block::sync"
+                    ),
+                ));
             }
             _ => {}
         }
@@ -151,8 +155,10 @@ mod tests {
         check(&[text(TABLE, table), text(DOCUMENT, document), text("crates/fs/src/a.rs", source)])
     }
 
-    const DOCUMENTED: &str = "| rank | lock | guards |\n| --- | --- | --- |\n| 0.2 | size, of all | it |\n| leaf | holds | them |\n\n| other | table |\n| 7 | x |\n";
-    const FIELDS: &str = "    /// Rank 0.2: the size.\n    a: Mutex<(), { rank::SIZE }>,\n    /// A leaf.\n    b: RwLock<u8, { rank::HOLDS }>,\n";
+    const DOCUMENTED: &str = "| rank | lock | guards |\n| --- | --- | --- |\n| 0.2 | size, of all \
+                              | it |\n| leaf | holds | them |\n\n| other | table |\n| 7 | x |\n";
+    const FIELDS: &str = "    /// Rank 0.2: the size.\n    a: Mutex<(), { rank::SIZE }>,\n    /// \
+                          A leaf.\n    b: RwLock<u8, { rank::HOLDS }>,\n";
 
     #[test]
     fn what_agrees_is_no_finding() {

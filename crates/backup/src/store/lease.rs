@@ -118,7 +118,8 @@ impl Lease {
                 return Err(Error::new(
                     ErrorKind::Busy,
                     format!(
-                        "{} is in use by another backup command: wait for its end or, if it was killed, {left} minutes",
+                        "{} is in use by another backup command: wait for its end or, if it was \
+                         killed, {left} minutes",
                         self.bucket.url
                     ),
                 ));

@@ -142,8 +142,8 @@ fn s_196_a_volume_of_every_version_is_upgraded_with_all_that_it_holds() {
     }
 }
 
-/// S-242: what is written today is kept: a change that writes a new version of anything keeps a volume of
-/// it, and what was kept of older ones stays.
+/// S-242: what is written today is kept: a change that writes a new version of anything keeps a
+/// volume of it, and what was kept of older ones stays.
 #[test]
 fn s_242_a_volume_of_every_version_that_is_written_is_kept() {
     let mut versions: BTreeMap<&str, Vec<u32>> = BTreeMap::new();

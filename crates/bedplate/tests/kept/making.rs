@@ -311,8 +311,16 @@ fn below(fs: &FileSystem, dir: InodeNo, path: &str, lines: &mut BTreeMap<String,
         lines.insert(
             path,
             format!(
-                "{:?} {:o} {}:{} links {} bytes {} mtime {:?} mode {:?} untorn {untorn} {sums:?} {content:08x}",
-                attr.kind, attr.mode, attr.uid, attr.gid, attr.nlink, attr.size, attr.mtime, attr.io_mode
+                "{:?} {:o} {}:{} links {} bytes {} mtime {:?} mode {:?} untorn {untorn} {sums:?} \
+                 {content:08x}",
+                attr.kind,
+                attr.mode,
+                attr.uid,
+                attr.gid,
+                attr.nlink,
+                attr.size,
+                attr.mtime,
+                attr.io_mode
             ),
         );
     }

@@ -15,8 +15,9 @@ pub(super) fn html(results: &Results) -> String {
     // Writing to a string cannot fail.
     let _ = write!(
         page,
-        "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\
-         <title>Bedplate bench, {}</title><style>{STYLE}</style></head><body><main>",
+        "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><meta name=\"viewport\" \
+         content=\"width=device-width, initial-scale=1\"><title>Bedplate bench, \
+         {}</title><style>{STYLE}</style></head><body><main>",
         escape(&results.started)
     );
     head(&mut page, results);
@@ -44,7 +45,10 @@ fn head(page: &mut String, results: &Results) {
         escape(&results.version)
     );
     if results.interrupted {
-        page.push_str("<p class=\"warning\">The run was interrupted; the rounds that were finished are shown.</p>");
+        page.push_str(
+            "<p class=\"warning\">The run was interrupted; the rounds that were finished are \
+             shown.</p>",
+        );
     }
     page.push_str("<nav>");
     for workload in &results.workloads {
@@ -60,9 +64,11 @@ fn glance(page: &mut String, results: &Results) {
         return;
     }
     page.push_str(
-        "<h3>The papers beside this machine</h3><p class=\"soft\">Ratios of rates; the machines lie twenty years apart, so nothing else compares. \
-         “Here” is the median of the ratios taken within each round.</p><div class=\"scroll\"><table><tr><th>workload</th><th class=\"text\">ratio</th>\
-         <th>paper</th><th>here</th><th class=\"text\">case</th><th class=\"text\">targets here</th></tr>",
+        "<h3>The papers beside this machine</h3><p class=\"soft\">Ratios of rates; the machines \
+         lie twenty years apart, so nothing else compares. “Here” is the median of the ratios \
+         taken within each round.</p><div class=\"scroll\"><table><tr><th>workload</th><th \
+         class=\"text\">ratio</th><th>paper</th><th>here</th><th class=\"text\">case</th><th \
+         class=\"text\">targets here</th></tr>",
     );
     lines.iter().for_each(|line| page.push_str(line));
     page.push_str("</table></div>");
@@ -72,8 +78,8 @@ fn glance_lines(workload: &WorkloadResults) -> Option<String> {
     let paper = paper(workload, &summarize(workload))?;
     let line = |line: &crate::papers::PaperLine| {
         format!(
-            "<tr><td><a href=\"#{0}\">{0}</a></td><td class=\"text\">{1}</td><td>{2:.2}</td><td class=\"best\">{3:.2}</td><td class=\"text\">{4}</td>\
-             <td class=\"text\">{5}</td></tr>",
+            "<tr><td><a href=\"#{0}\">{0}</a></td><td class=\"text\">{1}</td><td>{2:.2}</td><td \
+             class=\"best\">{3:.2}</td><td class=\"text\">{4}</td><td class=\"text\">{5}</td></tr>",
             escape(&workload.name),
             escape(&line.what),
             line.paper,
@@ -114,8 +120,10 @@ fn circumstances(page: &mut String, results: &Results) {
         }
     }
     page.push_str(
-        "<div class=\"scroll\"><table><tr><th>target</th><th class=\"text\">part</th><th class=\"text\">given as</th><th class=\"text\">engine</th>\
-         <th class=\"text\">file system</th><th class=\"text\">device</th><th class=\"text\">operations counted by</th></tr>",
+        "<div class=\"scroll\"><table><tr><th>target</th><th class=\"text\">part</th><th \
+         class=\"text\">given as</th><th class=\"text\">engine</th><th class=\"text\">file \
+         system</th><th class=\"text\">device</th><th class=\"text\">operations counted \
+         by</th></tr>",
     );
     known.iter().for_each(|target| target_row(page, target));
     page.push_str("</table></div>");
@@ -146,8 +154,9 @@ fn target_row(page: &mut String, target: &TargetInfo) {
         .collect();
     let _ = write!(
         page,
-        "<tr><td>{}</td><td class=\"text\">{}</td><td class=\"text\"><code>{}</code></td><td class=\"text\">{}</td><td class=\"text wrap\">{}</td>\
-         <td class=\"text wrap\">{}</td><td class=\"text\">{}</td></tr>",
+        "<tr><td>{}</td><td class=\"text\">{}</td><td class=\"text\"><code>{}</code></td><td \
+         class=\"text\">{}</td><td class=\"text wrap\">{}</td><td class=\"text wrap\">{}</td><td \
+         class=\"text\">{}</td></tr>",
         escape(&target.label),
         role_words(target.role),
         escape(&target.spec),

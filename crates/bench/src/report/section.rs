@@ -303,9 +303,12 @@ fn push_table(page: &mut String, workload: &WorkloadResults, rows: &[Row]) {
     let open = if workload.cases.len() <= 8 { " open" } else { "" };
     let _ = write!(
         page,
-        "<details{open}><summary>All figures</summary><div class=\"scroll\"><table><tr><th>target</th><th>{}</th><th>min … max</th><th>noise</th><th>ratio</th>\
-         <th>min … max</th><th>p50</th><th>p99</th><th>p99.9</th><th>CPU</th><th>per busy CPU</th><th>device reads, writes per op</th><th>written per op</th><th>flushes per op</th>\
-         <th>waits per op</th><th>for locks</th></tr>",
+        "<details{open}><summary>All figures</summary><div \
+         class=\"scroll\"><table><tr><th>target</th><th>{}</th><th>min … \
+         max</th><th>noise</th><th>ratio</th><th>min … \
+         max</th><th>p50</th><th>p99</th><th>p99.9</th><th>CPU</th><th>per busy CPU</th><th>device \
+         reads, writes per op</th><th>written per op</th><th>flushes per op</th><th>waits per \
+         op</th><th>for locks</th></tr>",
         escape(&workload.unit)
     );
     for (case, rows) in by_case(workload, rows) {
@@ -374,8 +377,9 @@ fn table_row(page: &mut String, row: &Row) {
     };
     let _ = write!(
         page,
-        "<tr><td>{}</td><td class=\"best\">{}</td><td>{} … {}</td><td>±{:.1} %</td><td class=\"best\">{:.3}</td><td>{:.2} … {:.2}</td><td>{}</td><td>{}</td>\
-         <td>{}</td><td>{:.0} %</td><td>{}</td><td>{}, {}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td></tr>",
+        "<tr><td>{}</td><td class=\"best\">{}</td><td>{} … {}</td><td>±{:.1} %</td><td \
+         class=\"best\">{:.3}</td><td>{:.2} … {:.2}</td><td>{}</td><td>{}</td><td>{}</td><td>{:.0} \
+         %</td><td>{}</td><td>{}, {}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td></tr>",
         escape(&row.label),
         format_number(row.rate.median),
         format_number(row.rate.min),

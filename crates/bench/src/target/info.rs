@@ -150,8 +150,8 @@ mod tests {
 
     #[test]
     fn mount_table_is_understood() {
-        let table = "36 35 98:0 /mnt1 /mnt2 rw,noatime master:1 - ext3 /dev/root rw,errors=continue\n\
-                     40 35 7:0 / /x rw - xfs /dev/loop0 rw,attr2\n";
+        let table = "36 35 98:0 /mnt1 /mnt2 rw,noatime master:1 - ext3 /dev/root \
+                     rw,errors=continue\n40 35 7:0 / /x rw - xfs /dev/loop0 rw,attr2\n";
         let xfs = Mount {
             kind: "xfs".into(),
             options: "rw;rw,attr2".into(),

@@ -81,7 +81,8 @@ pub(crate) trait Target: Send + Sync {
     fn open_lockable(&self, _name: &str) -> Result<Box<dyn TargetFile>> {
         let label = &self.info().label;
         Err(Error::target(format!(
-            "{label}: only files on a mounted file system have advisory locks: leave out --locking or this target"
+            "{label}: only files on a mounted file system have advisory locks: leave out --locking \
+             or this target"
         )))
     }
     /// Makes an image of the present content of a file, or of everything, at once and without

@@ -31,7 +31,8 @@ impl PageCacheLimit {
         let tables =
             (read(Path::new("/proc/self/cgroup"))?, read(Path::new("/proc/self/mountinfo"))?);
         let place = place(&tables.0, &tables.1);
-        let place = place.ok_or_else(|| Error::target("the kernel's page cache cannot be limited here: no memory control group is mounted"))?;
+        let place = place.ok_or_else(|| Error::target(
+            "the kernel's page cache cannot be limited here: no memory control group is mounted"))?;
         let group = place.parent.join(format!(
             "bedplate-bench-{}-{}",
             std::process::id(),
@@ -122,7 +123,8 @@ mod tests {
 
     #[test]
     fn both_versions_of_control_groups_are_found() {
-        let one = "33 32 0:28 / /sys/fs/cgroup/memory rw,relatime - cgroup cgroup rw,memory\n34 32 0:29 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw\n";
+        let one = "33 32 0:28 / /sys/fs/cgroup/memory rw,relatime - cgroup cgroup rw,memory\n34 32 \
+                   0:29 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw\n";
         let found = place("4:memory:/user/1\n1:cpu,cpuacct:/\n0::/\n", one).unwrap();
         assert_eq!(found.parent, Path::new("/sys/fs/cgroup/memory/user/1"));
         assert_eq!((found.home, found.limit), (found.parent, "memory.limit_in_bytes"));

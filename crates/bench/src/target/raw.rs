@@ -64,7 +64,8 @@ impl RawTarget {
 pub(crate) fn too_small(info: &TargetInfo, has: u64, needs: u64) -> Error {
     let (has, needs) = (bedplate::format_size(has), bedplate::format_size(needs));
     Error::target(format!(
-        "{}: it holds {has} and the workload needs {needs}: give a larger target or a smaller --size",
+        "{}: it holds {has} and the workload needs {needs}: give a larger target or a smaller \
+         --size",
         info.label
     ))
 }

@@ -81,8 +81,9 @@ pub struct TargetSpec {
     text: String,
 }
 
-const GRAMMAR: &str = "write [LABEL=]raw:DEVICE, [LABEL=]path:DIR[,buffered|direct][,mode=MODE] or [LABEL=]volume:DEVICE[,mode=MODE][,inode-lock=whole]; \
-                       memory:SIZE stands for a device in memory";
+const GRAMMAR: &str = "write [LABEL=]raw:DEVICE, [LABEL=]path:DIR[,buffered|direct][,mode=MODE] or \
+                       [LABEL=]volume:DEVICE[,mode=MODE][,inode-lock=whole]; memory:SIZE stands \
+                       for a device in memory";
 
 impl fmt::Display for TargetSpec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -223,7 +224,8 @@ impl TargetSpec {
             ))),
             Kind::Volume { mode, whole_lock: true, .. } if !mode.locks_ranges() => {
                 Err(Error::usage(format!(
-                    "'{}': inode-lock=whole is a setting of mode=direct; '{mode}' does not take that lock",
+                    "'{}': inode-lock=whole is a setting of mode=direct; '{mode}' does not take \
+                     that lock",
                     self.text
                 )))
             }

@@ -345,7 +345,8 @@ fn told_of_parity(
     let least =
         if whole { format!("0 and {MEMBERS}") } else { "2 and 2, besides 2 of the log".to_owned() };
     let note = format!(
-        "{reads:.2} reads, {writes:.2} writes and {flushes:.2} flushes of members for each write; alone it takes at least {least}"
+        "{reads:.2} reads, {writes:.2} writes and {flushes:.2} flushes of members for each write; \
+         alone it takes at least {least}"
     );
     let (what, of) = if whole {
         (

@@ -93,7 +93,8 @@ impl Work for Checkpoint {
             || !self.size_bytes.is_multiple_of(self.page_bytes)
         {
             return Err(Error::usage(
-                "--page must be a power of two of at least 512, and --size a multiple of it above 0",
+                "--page must be a power of two of at least 512, and --size a multiple of it above \
+                 0",
             ));
         }
         if (self.depth == 0 && self.threads == 0) || self.depth > 1024 || self.threads > 1024 {

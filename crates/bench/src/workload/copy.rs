@@ -67,7 +67,8 @@ impl Work for Copy {
         };
         match self.requests.iter().find(bad) {
             Some((bytes, _)) => Err(Error::usage(format!(
-                "--size must be a multiple of the request of {bytes} bytes, which must be one of 512"
+                "--size must be a multiple of the request of {bytes} bytes, which must be one of \
+                 512"
             ))),
             None if self.requests.is_empty() => {
                 Err(Error::usage("copy needs at least one size of request"))

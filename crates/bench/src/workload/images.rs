@@ -74,7 +74,8 @@ impl Work for Images {
     }
 
     fn title(&self) -> &'static str {
-        "images of one file made one after the other, by its size, its extents and how many there are"
+        "images of one file made one after the other, by its size, its extents and how many there \
+         are"
     }
 
     fn unit(&self) -> &'static str {

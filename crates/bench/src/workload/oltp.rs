@@ -283,7 +283,8 @@ impl Work for Oltp {
             || self.log_bytes < 4 << 20
         {
             return Err(Error::usage(
-                "the redo log is at least 4 MiB, its blocks are a multiple of 512 and a transaction writes at least a byte of redo",
+                "the redo log is at least 4 MiB, its blocks are a multiple of 512 and a \
+                 transaction writes at least a byte of redo",
             ));
         }
         let pages = self.pages_per_file() * self.files as u64;

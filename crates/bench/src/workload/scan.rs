@@ -186,7 +186,8 @@ impl Work for Scan {
     }
 
     fn title(&self) -> &'static str {
-        "transactions beside one sequential scan of a file larger than the second-level cache, before it, during it and then"
+        "transactions beside one sequential scan of a file larger than the second-level cache, \
+         before it, during it and then"
     }
 
     fn unit(&self) -> &'static str {
@@ -208,7 +209,8 @@ impl Work for Scan {
             || self.multiples.iter().any(|&multiple| multiple == 0 || multiple > 1000)
         {
             return Err(Error::usage(
-                "scan has nothing to do: give clients, and sizes of the scanned file from 1 to 1000 times the cache",
+                "scan has nothing to do: give clients, and sizes of the scanned file from 1 to \
+                 1000 times the cache",
             ));
         }
         if !(1.0..=100.0).contains(&self.cache_percent)
@@ -216,7 +218,8 @@ impl Work for Scan {
             || !self.block_bytes.is_multiple_of(4096)
         {
             return Err(Error::usage(
-                "the cache is 1 to 100 percent of the data, and a read of the scan a multiple of 4096",
+                "the cache is 1 to 100 percent of the data, and a read of the scan a multiple of \
+                 4096",
             ));
         }
         self.database.validate()

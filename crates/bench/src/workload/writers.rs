@@ -38,7 +38,8 @@ impl Work for Writers {
     }
 
     fn title(&self) -> &'static str {
-        "threads that each write their own section of one existing file in random order, durable at the end"
+        "threads that each write their own section of one existing file in random order, durable \
+         at the end"
     }
 
     fn unit(&self) -> &'static str {

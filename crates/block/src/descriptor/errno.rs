@@ -49,7 +49,8 @@ pub(crate) fn from_errno(
             format!("the device is gone ({system})")
         }
         (_, libc::EINVAL) => format!(
-            "the system refused the transfer; its alignment may have changed since the device was opened ({system})"
+            "the system refused the transfer; its alignment may have changed since the device was \
+             opened ({system})"
         ),
         (_, libc::EIO | libc::EREMOTEIO | libc::EILSEQ | libc::ENODATA) => {
             format!("the medium failed ({system})")

@@ -109,7 +109,8 @@ impl Core {
             Ok(left) if left >= size => None,
             Ok(left) => {
                 let detail = format!(
-                    "the device was cut short while it was in use, to {left} of its {size} bytes: restore the missing end"
+                    "the device was cut short while it was in use, to {left} of its {size} bytes: \
+                     restore the missing end"
                 );
                 Some(error(&self.name, ErrorKind::Io, operation, offset, detail))
             }

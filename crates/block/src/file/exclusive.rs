@@ -60,7 +60,8 @@ pub(super) fn claim_below(path: &Path, name: &str, read_only: bool) -> Result<Cl
         // A disk and its partitions keep each other out by `O_EXCL`.
         let Some(presented_by) = &layer.presented_by else { continue };
         let Some((file, writable)) = presented_by.open_backing(!read_only) else {
-            tracing::debug!(device = name, below = %layer.path.display(), "cannot be opened, so only loop devices are checked for other users");
+            tracing::debug!(device = name, below = %layer.path.display(),
+                "cannot be opened, so only loop devices are checked for other users");
             continue;
         };
         lock_layer(&file, writable, layer, name, read_only)?;
@@ -143,7 +144,8 @@ fn is_locked(error: &io::Error) -> bool {
 }
 
 fn warn_of_no_locks(name: &str, error: &io::Error) {
-    tracing::warn!(device = name, %error, "the file system below offers no locks; nothing keeps a second user out");
+    tracing::warn!(device = name, %error, "the file system below offers no locks; nothing keeps a \
+                                           second user out");
 }
 
 const UNKNOWN: &str = "it is in use by a process that this user may not look at";

@@ -196,7 +196,8 @@ mod tests {
     #[test]
     fn only_the_own_file_system_is_asked_where_it_is_served_through_fuse() {
         let mounts = mountinfo::parse(
-            "27 1 254:0 / / rw - ext4 /dev/vda rw\n40 27 0:42 / /mnt rw - fuse.bedplate /v.img rw\n",
+            "27 1 254:0 / / rw - ext4 /dev/vda rw\n40 27 0:42 / /mnt rw - fuse.bedplate /v.img \
+             rw\n",
         );
         let on = |major, minor| Target::File { dev: rustix::fs::makedev(major, minor), ino: 12 };
         assert!(

@@ -173,7 +173,8 @@ fn open_file(
 
 fn buffered(opened: io::Result<File>, path: &Path, name: &str) -> Result<(File, Option<String>)> {
     let file = opened.map_err(|error| refused(path, name, &error))?;
-    let reason = "the file system below refuses direct I/O (O_DIRECT), so every transfer passes through the kernel's page cache";
+    let reason = "the file system below refuses direct I/O (O_DIRECT), so every transfer passes \
+                  through the kernel's page cache";
     tracing::warn!(device = name, reason, "buffered I/O");
     Ok((file, Some(reason.to_owned())))
 }

@@ -86,7 +86,8 @@ impl SimulatedQueue {
         let operation = operation_of(request.kind);
         let completion = serve(&Port { simulation: &self.simulation, covers }, request);
         let place = self.draw(self.done.len());
-        tracing::trace!(token = completion.token, %operation, place, "simulated request carried out");
+        tracing::trace!(token = completion.token, %operation, place,
+            "simulated request carried out");
         self.done.insert(place, completion);
     }
 

@@ -106,7 +106,8 @@ proptest! {
                 let steps = record.crash_steps(after, &choice);
                 prop_assert_eq!(&steps, &simulated.crash_steps(after, &choice));
                 let left = record.crash_device(after, &steps, tempfile::tempfile().unwrap());
-                prop_assert!(bytes(&*left) == bytes(&*simulated.crash_image(after, &choice)), "after {} with {:?}", after, choice);
+                prop_assert!(bytes(&*left) == bytes(&*simulated.crash_image(after, &choice)),
+                    "after {} with {:?}", after, choice);
             }
         }
     }

@@ -155,7 +155,8 @@ proptest! {
             for sector in 0..SECTORS {
                 prop_assert_eq!(kept[sector], model.newest(sector));
                 prop_assert_eq!(lost[sector], model.oldest_allowed(sector), "sector {} after {}", sector, after);
-                prop_assert!(model.allowed(sector).contains(&seeded[sector]), "sector {} after {}", sector, after);
+                prop_assert!(model.allowed(sector).contains(&seeded[sector]),
+                    "sector {} after {}", sector, after);
             }
             later.push((kept, lost, seeded));
         }

@@ -132,7 +132,8 @@ impl fmt::Display for Checked {
                 };
                 write!(
                     f,
-                    "{volume}: broken, {found}{looked}; {untouched}, because not all of it has one right answer: "
+                    "{volume}: broken, {found}{looked}; {untouched}, because not all of it has one \
+                     right answer: "
                 )?;
                 write!(f, "'bedplate salvage {volume} DIRECTORY' copies out what can be read")
             }

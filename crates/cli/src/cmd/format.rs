@@ -196,7 +196,8 @@ impl Image {
             )),
             (Ok(meta), Some(_)) if meta.file_type().is_block_device() => {
                 Err(Failure::usage(format!(
-                    "{shown} is a block device and is used whole: leave out {option}, which makes image files"
+                    "{shown} is a block device and is used whole: leave out {option}, which makes \
+                     image files"
                 )))
             }
             (Ok(meta), size) => {
@@ -258,7 +259,8 @@ impl Image {
             Some(_) => Err(Failure::new(
                 "exists",
                 format!(
-                    "{shown} exists and has {}: leave out {option} to format it as it is, or add --force to change its size",
+                    "{shown} exists and has {}: leave out {option} to format it as it is, or add \
+                     --force to change its size",
                     format_size(present)
                 ),
             )),

@@ -31,7 +31,8 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<()> {
     let to_stream = arguments.dst == Path::new("-");
     if to_stream && output.is_json() {
         return Err(Failure::usage(
-            "the file and the JSON document cannot both go to standard output: name a file, or use 'bedplate cat --json'",
+            "the file and the JSON document cannot both go to standard output: name a file, or use \
+             'bedplate cat --json'",
         ));
     }
     let copied = arguments.volume.with(Access::ReadOnly, output, |fs| {

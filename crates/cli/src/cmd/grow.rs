@@ -86,7 +86,8 @@ fn extend(image: &Path, size: Option<u64>) -> Result<()> {
     let meta = file.metadata().map_err(|error| Failure::system("look at", image, &error))?;
     if !meta.is_file() {
         return Err(Failure::usage(format!(
-            "{shown} is no image file: make the device larger with its own tools, then run 'bedplate grow' without a size"
+            "{shown} is no image file: make the device larger with its own tools, then run \
+             'bedplate grow' without a size"
         )));
     }
     if size < meta.len() {

@@ -71,7 +71,8 @@ fn remove(fs: &FileSystem, path: &Path, recursive: bool, removed: &mut Removed) 
         return Err(Failure::new(
             "not_empty",
             format!(
-                "{path} is a directory that is not empty: add --recursive to remove it with everything in it"
+                "{path} is a directory that is not empty: add --recursive to remove it with \
+                 everything in it"
             ),
         ));
     }

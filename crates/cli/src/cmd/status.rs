@@ -18,8 +18,8 @@ use crate::render::text;
 /// Tell which mounted volumes need attention; one line where none does
 ///
 /// Ends with exit code 0 where all are whole, 1 where a group is degraded or being rebuilt or the
-/// file system below an image is nearly full, 4 where a volume is broken, read-only after a failure,
-/// or its daemon died.
+/// file system below an image is nearly full, 4 where a volume is broken, read-only after a
+/// failure, or its daemon died.
 #[derive(Debug, Args)]
 pub struct Arguments {
     /// Where volumes are mounted; every mount of this machine when none is named
@@ -104,8 +104,8 @@ pub fn health_of(mount: &Mount, info: &Value) -> Result<Option<(&'static str, Ex
     Ok(health(mount.clone(), info)?.map(|state| (state.state, state.exit)))
 }
 
-/// Returns the file systems below the image files of a mount, as far as this user can ask which they
-/// are.
+/// Returns the file systems below the image files of a mount, as far as this user can ask which
+/// they are.
 pub fn host_of(mount: &Mount) -> Vec<HostRoom> {
     let members = control::status(mount).map(|group| group.members).unwrap_or_default();
     let paths = members.iter().map(|member| Path::new(&member.path));

@@ -248,7 +248,8 @@ fn page(report: &Report, watch: &Watch, screen: &Screen, top: Option<usize>) -> 
         .to_possible_value()
         .map_or_else(String::new, |value| value.get_name().to_owned());
     let state = format!(
-        "bedplate top: per second, sorted by {sort}; {} active; q ends, o r w b a p h m s n sort, l long, z reset",
+        "bedplate top: per second, sorted by {sort}; {} active; q ends, o r w b a p h m s n sort, \
+         l long, z reset",
         report.rows.len()
     );
     let moved = report.moved.iter().map(ToString::to_string);

@@ -172,7 +172,8 @@ fn require_clean(mount: &Mount) -> Result<()> {
     match probed {
         Ok(Ok(volume)) if !volume.clean && !mount.read_only => {
             let (dir, volume) = (mount.dir.display(), mount.source.display());
-            let what = "but its daemon could not make everything durable: its log file (mount option logfile=) says why, and the next mount recovers";
+            let what = "but its daemon could not make everything durable: its log file (mount \
+                        option logfile=) says why, and the next mount recovers";
             Err(Failure::new("unclean", format!("{dir} is unmounted, {what} {volume}")))
         }
         Ok(Err(error)) => Err(error.into()),
@@ -187,7 +188,8 @@ impl fmt::Display for Unmounted {
         if self.stale {
             return write!(
                 f,
-                "{dir}: left over from a daemon that died, removed; the next mount of {volume} recovers it"
+                "{dir}: left over from a daemon that died, removed; the next mount of {volume} \
+                 recovers it"
             );
         }
         write!(

@@ -35,8 +35,8 @@ pub const FIELD: &str = "event";
 const QUEUE_MAX: usize = 64;
 /// How long the program may run.
 const TIME_MAX: Duration = Duration::from_secs(30);
-/// How long the end of the mount waits for the events that are still to be told; then the program is
-/// killed.
+/// How long the end of the mount waits for the events that are still to be told; then the program
+/// is killed.
 const END_MAX: Duration = Duration::from_secs(5);
 /// How often the end of the program is looked for.
 const STEP: Duration = Duration::from_millis(10);

@@ -136,7 +136,8 @@ impl fmt::Display for Differing {
 }
 
 impl Differing {
-    /// Returns whether another place begins where this one ends, and the same is to be said of both.
+    /// Returns whether another place begins where this one ends, and the same is to be said of
+    /// both.
     fn is_followed_by(&self, next: &Self) -> bool {
         let shift = next.address.wrapping_sub(self.address);
         let follows = |own: &(String, u64), other: &(String, u64)| {
@@ -158,8 +159,8 @@ impl Differing {
     }
 }
 
-/// Joins places that follow each other into one, so that a member that was overwritten is a line and
-/// not thousands. Returns each with how many places it was.
+/// Joins places that follow each other into one, so that a member that was overwritten is a line
+/// and not thousands. Returns each with how many places it was.
 fn runs(places: &[Differing]) -> Vec<(Differing, u64)> {
     let mut runs: Vec<(Differing, u64)> = Vec::new();
     for place in places {

@@ -70,7 +70,8 @@ fn died(child: &mut Child) -> Failure {
     Failure::new(
         "daemon_died",
         format!(
-            "the daemon ended before the volume was mounted ({how}): run 'bedplate mount --foreground' to see why"
+            "the daemon ended before the volume was mounted ({how}): run 'bedplate mount \
+             --foreground' to see why"
         ),
     )
 }

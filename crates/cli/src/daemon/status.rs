@@ -323,7 +323,10 @@ fn notes(config: &GroupConfig) -> Vec<String> {
     });
     let guests = guests.map(|index| {
         let (path, hosts) = (&config.members[index].path, hosts(config, index).join(" and "));
-        format!("{path} lies in free space of {hosts}: 'bedplate volume unrelocate' moves it to a device of its own")
+        format!(
+            "{path} lies in free space of {hosts}: 'bedplate volume unrelocate' moves it to a \
+             device of its own"
+        )
     });
     guests.chain((0..config.members.len()).filter_map(|index| config.stranded(index))).collect()
 }

@@ -103,8 +103,8 @@ impl HostRoom {
     /// Says what is wrong, where [`is_short`](Self::is_short), and what to do.
     pub fn warning(&self) -> String {
         format!(
-            "the file system that holds {} has {} free, and up to {} more will be written there: make room \
-             on it, because when it is full writes fail and the mount turns read-only",
+            "the file system that holds {} has {} free, and up to {} more will be written there: \
+             make room on it, because when it is full writes fail and the mount turns read-only",
             self.named(),
             format_size(self.free_bytes),
             format_size(self.missing_bytes)

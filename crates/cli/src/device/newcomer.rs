@@ -52,7 +52,8 @@ fn refuse_own(path: &Path, config: &GroupConfig) -> Result<()> {
         .is_some_and(|index| config.members[index].state != MemberState::Failed);
     let (shown, group) = (path.display(), &config.name);
     let message = format!(
-        "{shown} is a member of the group {group} already: 'bedplate volume remove' lets go of one without data"
+        "{shown} is a member of the group {group} already: 'bedplate volume remove' lets go of one \
+         without data"
     );
     if counts { Err(Failure::new("duplicated_member", message)) } else { Ok(()) }
 }

@@ -147,7 +147,8 @@ fn counters(out: &mut Out<'_>, info: &FsInfo) -> fmt::Result {
     ];
     out.histograms(
         "operation_seconds",
-        "How long operations took; of fast reads and writes a sample is timed, each counted for those it stands for",
+        "How long operations took; of fast reads and writes a sample is timed, each counted for \
+         those it stands for",
         latencies,
     )
 }

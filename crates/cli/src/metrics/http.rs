@@ -104,7 +104,8 @@ fn bad() -> Vec<u8> {
 fn written(status: &str, kind: &str, body: &str, with_body: bool) -> Vec<u8> {
     let len = body.len();
     let head = format!(
-        "HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {len}\r\nConnection: close\r\n\r\n"
+        "HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {len}\r\nConnection: \
+         close\r\n\r\n"
     );
     let mut bytes = head.into_bytes();
     if with_body {

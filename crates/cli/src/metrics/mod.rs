@@ -60,7 +60,8 @@ impl FromStr for MetricsAddress {
             Ok(Self::Tcp(address))
         } else {
             Err(usage(
-                "others could reach that address; take 127.0.0.1 or [::1], and let a proxy that knows who may ask stand before it",
+                "others could reach that address; take 127.0.0.1 or [::1], and let a proxy that \
+                 knows who may ask stand before it",
             ))
         }
     }

@@ -116,7 +116,11 @@ mod tests {
 
     fn told(state: &str, moved_bytes: u64) -> DefragmenterStatus {
         let last = serde_json::json!({
-            "ino": 7, "before": { "bytes": 262_144, "runs": 60, "shared": 0 }, "after": { "bytes": 262_144, "runs": 60, "shared": 0 }, "moved_bytes": moved_bytes, "stuck_bytes": 0,
+            "ino": 7, "before": { "bytes": 262_144, "runs": 60, "shared": 0 }, "after": { "bytes": 262_144,
+                "runs": 60,
+                "shared": 0 },
+                "moved_bytes": moved_bytes,
+                "stuck_bytes": 0,
         });
         let report =
             serde_json::to_value(MoverReport { moved_bytes, ..MoverReport::default() }).unwrap();
@@ -140,7 +144,8 @@ mod tests {
         let line = moved[0].to_string();
         assert_eq!(
             line,
-            "defragmentation of /mnt: works on /mnt/db/table, 3 MiB/s, 0 files put together since the mount, 0 scattered files to come"
+            "defragmentation of /mnt: works on /mnt/db/table, 3 MiB/s, 0 files put together since \
+             the mount, 0 scattered files to come"
         );
         let anew = between(&now, &at(told("waiting", 1 << 20)), None);
         assert!(

@@ -141,7 +141,8 @@ mod tests {
         let leased = between(&at(told(100, 2, 1)), &at(told(160, 6, 2)), Some(2.0));
         assert_eq!(
             leased[0].to_string(),
-            "leases of /mnt: 30 reads/s, 0 writes/s, 0 syncs/s on the device, by 2 processes; to the mount: unaligned 4"
+            "leases of /mnt: 30 reads/s, 0 writes/s, 0 syncs/s on the device, by 2 processes; to \
+             the mount: unaligned 4"
         );
         let anew = between(&at(told(160, 0, 1)), &at(told(5, 0, 0)), None);
         assert!(

@@ -110,7 +110,8 @@ pub fn require_mount(path: &Path) -> Result<mount::Mount> {
     }
     let canonical = mount::canonical(path)?;
     let mount = mount::above(&canonical)?.ok_or_else(|| {
-        let what = "does not lie on a Bedplate mount: name a file of a mounted volume, or VOLUME:/PATH of one that is not mounted";
+        let what = "does not lie on a Bedplate mount: name a file of a mounted volume, or \
+                    VOLUME:/PATH of one that is not mounted";
         Failure::new("not_a_mount", format!("{} {what}", path.display()))
     })?;
     refuse_aside(&mount, path)?;
@@ -138,7 +139,8 @@ fn refuse_aside(mount: &mount::Mount, path: &Path) -> Result<()> {
     Err(Failure::new(
         "not_a_mount",
         format!(
-            "{path} lies on a checkpoint that is mounted beside its volume, to be read only: ask about {there}"
+            "{path} lies on a checkpoint that is mounted beside its volume, to be read only: ask \
+             about {there}"
         ),
     ))
 }
@@ -152,7 +154,8 @@ pub fn stale(path: &Path) -> Failure {
     Failure::new(
         "stale_mount",
         format!(
-            "{path} is left over from a mount whose daemon died: run 'bedplate unmount {mount}', then mount it again"
+            "{path} is left over from a mount whose daemon died: run 'bedplate unmount {mount}', \
+             then mount it again"
         ),
     )
 }
@@ -185,7 +188,8 @@ pub fn get_json(path: &Path, name: &str) -> Result<Option<Value>> {
         Failure::new(
             "io",
             format!(
-                "{}: the daemon answered {name} with something that is no JSON ({e}); is it of another version?",
+                "{}: the daemon answered {name} with something that is no JSON ({e}); is it of \
+                 another version?",
                 path.display()
             ),
         )
@@ -199,7 +203,8 @@ pub fn get_as<T: DeserializeOwned>(path: &Path, name: &str) -> Result<Option<T>>
         Failure::new(
             "io",
             format!(
-                "{}: the daemon answered {name} in a form not known here ({e}); is it of another version?",
+                "{}: the daemon answered {name} in a form not known here ({e}); is it of another \
+                 version?",
                 path.display()
             ),
         )
@@ -254,7 +259,8 @@ pub fn refused(doing: &str, name: &str, path: &Path, error: Errno) -> Failure {
     }
     match error {
         Errno::ROFS => {
-            let why = "lies on a mount that is read-only, or turned so after a failed write ('bedplate info' tells): nothing of it can be changed";
+            let why = "lies on a mount that is read-only, or turned so after a failed write \
+                       ('bedplate info' tells): nothing of it can be changed";
             Failure::new("read_only", format!("{} {why}", path.display()))
         }
         _ => Failure::system(&format!("{doing} {name} of"), path, &error.into()),

@@ -58,7 +58,8 @@ impl Scope {
             if scope.below.is_empty() {
                 return Err(Failure::new(
                     "not_a_mount",
-                    "no volume is mounted here: mount one with 'bedplate mount', or name a file of a mount",
+                    "no volume is mounted here: mount one with 'bedplate mount', or name a file of \
+                     a mount",
                 ));
             }
         }
@@ -254,13 +255,19 @@ impl Row {
             latencies,
         } = &self.activity;
         json!({
-            "path": bedplate::readable_name(self.path.as_os_str().as_bytes()), "ino": ino.0, "size_bytes": size_bytes, "mode": file_mode, "effective_mode": effective_mode, "mixed": mixed,
+            "path": bedplate::readable_name(self.path.as_os_str().as_bytes()), "ino": ino.0,
+                "size_bytes": size_bytes,
+                "mode": file_mode,
+                "effective_mode": effective_mode,
+                "mixed": mixed,
             "opens": opens, "reads": counters.reads, "read_bytes": counters.read_bytes, "writes": counters.writes,
             "written_bytes": counters.written_bytes, "direct": counters.direct, "misaligned": counters.misaligned,
             "cached_reads": counters.cache_hits, "physical_reads": counters.reads - counters.cache_hits.min(counters.reads),
             "hit_ratio": self.hit_ratio(), "syncs": counters.syncs, "sync_wait_ns": counters.sync_wait_ns,
-            "sync_pages_ns": counters.sync_pages_ns, "mode_transitions": counters.mode_transitions, "reasons": reasons(&counters.reasons),
-            "latency": { "read": latency(&latencies.read), "write": latency(&latencies.write), "sync": latency(&latencies.sync) },
+            "sync_pages_ns": counters.sync_pages_ns, "mode_transitions": counters.mode_transitions,
+                "reasons": reasons(&counters.reasons),
+            "latency": { "read": latency(&latencies.read), "write": latency(&latencies.write),
+                "sync": latency(&latencies.sync) },
         })
     }
 }
@@ -277,7 +284,9 @@ pub fn reasons(counts: &[u64]) -> Map<String, Value> {
 /// Returns a histogram's summary as a program reads it.
 pub fn latency(snapshot: &LatencySnapshot) -> Value {
     let at = |share| snapshot.percentile_ns(share);
-    json!({ "timed": snapshot.timed, "average_ns": snapshot.average_ns(), "p50_ns": at(0.5), "p99_ns": at(0.99), "ns_max": snapshot.ns_max })
+    json!({ "timed": snapshot.timed, "average_ns": snapshot.average_ns(), "p50_ns": at(0.5),
+        "p99_ns": at(0.99),
+        "ns_max": snapshot.ns_max })
 }
 
 /// Sorts by a key and keeps the first `top`.

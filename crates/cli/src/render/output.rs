@@ -80,7 +80,8 @@ impl Output {
     /// Tells a failure: as a document, or as one line on standard error.
     pub fn fail(&self, failure: &Failure) {
         let told = if self.json {
-            let document = json!({ "error": { "kind": failure.kind, "message": failure.message, "exit_code": failure.exit as u8 } });
+            let document = json!({ "error": { "kind": failure.kind, "message": failure.message,
+                "exit_code": failure.exit as u8 } });
             writeln!(io::stdout().lock(), "{document:#}")
         } else {
             writeln!(io::stderr().lock(), "bedplate: {}", text::one_line(&failure.message))

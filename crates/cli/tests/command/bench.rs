@@ -8,7 +8,8 @@ use serde_json::Value;
 use crate::harness::{Scratch, bedplate, can_mount, command, text};
 
 /// A run of half a second on memory.
-const TINY: &str = "bench mixed -t raw=memory:40M -t volume:memory:64M --size 8M --threads 4 --reads 50 --time 50ms";
+const TINY: &str = "bench mixed -t raw=memory:40M -t volume:memory:64M --size 8M --threads 4 \
+                    --reads 50 --time 50ms";
 
 fn tiny(more: &[&str]) -> Vec<String> {
     TINY.split(' ').chain(more.iter().copied()).map(ToOwned::to_owned).collect()

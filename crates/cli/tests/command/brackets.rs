@@ -89,8 +89,9 @@ fn a_password_of_a_database_is_nobodys_to_read() {
     let (image, seen, password) =
         (scratch.image("v.img"), scratch.path("seen"), scratch.path("password"));
     let psql = scratch.directory("bin").join("psql");
-    let script = "#!/bin/sh\n{ echo \"$@\"; tr '\\0' ' ' </proc/$PPID/cmdline; } >$SEEN\nprintf %s \"$PGPASSWORD\" >$SEEN_PASSWORD\n\
-                  [ $REFUSES ] && { echo refused >&2; exit 1; }\necho bedplate-ready\ncat >/dev/null\n";
+    let script = "#!/bin/sh\n{ echo \"$@\"; tr '\\0' ' ' </proc/$PPID/cmdline; } >$SEEN\nprintf %s \
+                  \"$PGPASSWORD\" >$SEEN_PASSWORD\n[ $REFUSES ] && { echo refused >&2; exit 1; \
+                  }\necho bedplate-ready\ncat >/dev/null\n";
     std::fs::write(&psql, script).unwrap();
     std::fs::set_permissions(&psql, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
     let create = |name: &str, database: &[&str], refuses: &str| {

@@ -10,11 +10,13 @@ use serde_json::Value;
 use crate::harness::{Scratch, bedplate, can_mount, command, text};
 
 /// Writes numbered files and acknowledges each; `sync(1)` of a file is fsync(2).
-const SYNCED: &str = "for n in 1 2 3 4 5 6 7 8 9 10 11 12; do echo $n > $BEDPLATE_DIR/f.$n; sync $BEDPLATE_DIR/f.$n; echo $n; done";
+const SYNCED: &str = "for n in 1 2 3 4 5 6 7 8 9 10 11 12; do echo $n > $BEDPLATE_DIR/f.$n; sync \
+                      $BEDPLATE_DIR/f.$n; echo $n; done";
 /// The same without the sync: the planted bug.
 const CARELESS: &str =
     "for n in 1 2 3 4 5 6 7 8 9 10 11 12; do echo $n > $BEDPLATE_DIR/f.$n; echo $n; done";
-const CHECK: &str = "while read -r n; do test \"$(cat $BEDPLATE_DIR/f.$n 2> /dev/null)\" = $n || { echo \"file $n is gone\"; exit 7; }; done < $BEDPLATE_ACKNOWLEDGED";
+const CHECK: &str = "while read -r n; do test \"$(cat $BEDPLATE_DIR/f.$n 2> /dev/null)\" = $n || { \
+                     echo \"file $n is gone\"; exit 7; }; done < $BEDPLATE_ACKNOWLEDGED";
 
 /// The arguments of a lab that works in `dir`.
 fn lab<'a>(dir: &'a Path, more: &[&'a str], program: &'a str) -> Vec<&'a str> {
@@ -145,9 +147,11 @@ fn a_program_may_acknowledge_through_the_pipe_and_start_with_a_volume_that_stays
         (scratch.directory("work"), scratch.image("volume.img"), scratch.file("old", b"old\n"));
     bedplate(["put", text(&image), text(&source), "/old"]).succeeds();
     let before = std::fs::read(&image).unwrap();
-    let program = "echo new > $BEDPLATE_DIR/new; echo said by the way >&2; sync $BEDPLATE_DIR/new; echo new > $BEDPLATE_ACKNOWLEDGE";
-    let check = "set -e; test \"$(cat $BEDPLATE_DIR/old)\" = old; test \"$(cat $BEDPLATE_DIR/made)\" = made; \
-                 while read -r name; do test \"$(cat $BEDPLATE_DIR/$name)\" = new; done < $BEDPLATE_ACKNOWLEDGED";
+    let program = "echo new > $BEDPLATE_DIR/new; echo said by the way >&2; sync $BEDPLATE_DIR/new; \
+                   echo new > $BEDPLATE_ACKNOWLEDGE";
+    let check = "set -e; test \"$(cat $BEDPLATE_DIR/old)\" = old; test \"$(cat \
+                 $BEDPLATE_DIR/made)\" = made; while read -r name; do test \"$(cat \
+                 $BEDPLATE_DIR/$name)\" = new; done < $BEDPLATE_ACKNOWLEDGED";
     let more = [
         "--image",
         text(&image),
@@ -213,7 +217,8 @@ fn without_fuse_the_lab_says_so() {
     let scratch = Scratch::new();
     let dir = scratch.directory("work");
     let mut container = std::process::Command::new("unshare");
-    let script = "mount -t tmpfs none /dev && mknod /dev/null c 1 3 && exec \"$0\" crashlab --check true --dir \"$1\" -- true";
+    let script = "mount -t tmpfs none /dev && mknod /dev/null c 1 3 && exec \"$0\" crashlab \
+                  --check true --dir \"$1\" -- true";
     container.args([
         "-m",
         "--propagation",

@@ -86,8 +86,8 @@ fn s_203_a_remount_changes_flags_and_tunables_under_open_files() {
     remount("remount,rw").fails(1, "no Bedplate mount");
 }
 
-/// Once a group was listed under its first member, and 'volume show DIR' failed when that member was
-/// replaced.
+/// Once a group was listed under its first member, and 'volume show DIR' failed when that member
+/// was replaced.
 #[test]
 fn s_204_a_group_is_listed_by_its_name_and_found_by_it_when_its_members_change() {
     if !can_mount("the source of a group") {

@@ -158,7 +158,8 @@ fn s_102_a_power_cut_of_the_target_leaves_backups_whole() {
     let script = scratch.file(
         "work.sh",
         format!(
-            "set -e; R=$BEDPLATE_DIR/backups; for name in one two; do {program} backup create {0} $name $R > $BEDPLATE_SCRATCH/told; echo $name; done
+            "set -e; R=$BEDPLATE_DIR/backups; for name in one two; do {program} backup create {0} \
+             $name $R > $BEDPLATE_SCRATCH/told; echo $name; done
              {program} backup delete $R one > $BEDPLATE_SCRATCH/told; echo deleted\n",
             text(&dir)
         )
@@ -168,12 +169,15 @@ fn s_102_a_power_cut_of_the_target_leaves_backups_whole() {
         "check.sh",
         format!(
             "R=$BEDPLATE_DIR/backups; has() {{ grep -qx $1 $BEDPLATE_ACKNOWLEDGED; }}
-             test -e $R/bedplate-backup || {{ has one && {{ echo 'nothing is there'; exit 1; }}; exit 0; }}
+             test -e $R/bedplate-backup || {{ has one && {{ echo 'nothing is there'; exit 1; }}; \
+             exit 0; }}
              {program} backup verify $R || exit 1
              for name in one two; do
-                 if has $name && ! test -e $R/manifests/$name; then test $name = one && has two || {{ echo $name is gone; exit 1; }}; fi
+                 if has $name && ! test -e $R/manifests/$name; then test $name = one && has two || \
+             {{ echo $name is gone; exit 1; }}; fi
              done
-             if has deleted; then ! test -e $R/manifests/one || {{ echo one is back; exit 1; }}; fi\n"
+             if has deleted; then ! test -e $R/manifests/one || {{ echo one is back; exit 1; }}; \
+             fi\n"
         )
         .as_bytes(),
     );

@@ -306,8 +306,9 @@ fn a_copy_of_the_mount_in_a_container_is_named() {
     // A container started while the volume is mounted keeps a copy, and the daemon lives on in it:
     // an unmount would wait without a word. The copies it gets of other tests' mounts are none of
     // its business.
-    let script = "while read -r source dir rest; do test \"$dir\" = \"$M\" || case $rest in fuse.bedplate*) umount -l \"$dir\";; esac; \
-                  done < /proc/self/mounts; echo ready; read -r line";
+    let script = "while read -r source dir rest; do test \"$dir\" = \"$M\" || case $rest in \
+                  fuse.bedplate*) umount -l \"$dir\";; esac; done < /proc/self/mounts; echo ready; \
+                  read -r line";
     let mut container = std::process::Command::new("unshare");
     container
         .args(["-m", "--propagation", "private", "sh", "-c", script])

@@ -18,7 +18,8 @@ fn s_181_where_the_socket_is_not_reached_info_and_single_files_are() {
     let inside = |words: &[&str]| {
         let bedplate = command(words);
         let mut container = Command::new("unshare");
-        let hide = "for dir in /run/bedplate /run/user/*/bedplate $TMP/bedplate-[0-9]*; do test -d $dir && mount -t tmpfs -o mode=700 none $dir; done; exec \"$@\"";
+        let hide = "for dir in /run/bedplate /run/user/*/bedplate $TMP/bedplate-[0-9]*; do test -d \
+                    $dir && mount -t tmpfs -o mode=700 none $dir; done; exec \"$@\"";
         container
             .args(["-m", "--propagation", "private", "sh", "-c", hide, "sh"])
             .arg(bedplate.get_program())

@@ -41,7 +41,8 @@ fn run(waker: &Waker, fs: &Weak<Engine>) {
                 "the file system is read-only from now on: {e}"
             ),
             _ => tracing::error!(
-                "the sync daemon could not write what is dirty; it stays in memory and is tried again: {e}"
+                "the sync daemon could not write what is dirty; it stays in memory and is tried \
+                 again: {e}"
             ),
         }
     }

@@ -82,12 +82,24 @@ pub(super) fn check_owners(examined: &mut Examined<'_>) -> Result<()> {
         let notes = &mut examined.notes;
         let end = at.0.saturating_add(row.len.into());
         if before.0 == ino && before.1 > at.0 {
-            notes.broken(FindingKind::ExtentOverlap, format!("inode {} has two extents over its block {}", ino.0, at.0), LOOK_AT_BOTH);
+            notes.broken(
+                FindingKind::ExtentOverlap,
+                format!("inode {} has two extents over its block {}", ino.0, at.0),
+                LOOK_AT_BOTH,
+            );
         }
         before = (ino, end);
         if end > blocks_max {
-            let message = format!("inode {} has an extent at its block {}, behind the end of the largest file", ino.0, at.0);
-            notes.broken(FindingKind::ExtentRange, message, "nothing tells where in the file the data belongs: copy it out with 'bedplate salvage'");
+            let message = format!(
+                "inode {} has an extent at its block {}, behind the end of the largest file",
+                ino.0, at.0
+            );
+            notes.broken(
+                FindingKind::ExtentRange,
+                message,
+                "nothing tells where in the file the data belongs: copy it out with 'bedplate \
+                 salvage'",
+            );
         }
         match examined.inodes.get_mut(&ino) {
             Some(known) if known.row.kind == FileKind::File => {
@@ -95,14 +107,23 @@ pub(super) fn check_owners(examined: &mut Examined<'_>) -> Result<()> {
                 known.blocks_end = end;
                 check_birth(key, row, (now, moment), notes);
             }
-            Some(_) => {
-                let message = format!("inode {} is no regular file but has an extent at its block {}", ino.0, at.0);
-                notes.broken(FindingKind::Leftover, message, "it may have been a file: copy out the volume with 'bedplate salvage'");
-            }
+            Some(_) => notes.broken(
+                FindingKind::Leftover,
+                format!(
+                    "inode {} is no regular file but has an extent at its block {}",
+                    ino.0, at.0
+                ),
+                "it may have been a file: copy out the volume with 'bedplate salvage'",
+            ),
             None => notes.mend_by(
                 RowChange::delete(Table::Extent, key.to_vec()),
                 FindingKind::Leftover,
-                format!("an extent of {} blocks belongs to inode {}, which does not exist (row {})", row.len, ino.0, hex(key)),
+                format!(
+                    "an extent of {} blocks belongs to inode {}, which does not exist (row {})",
+                    row.len,
+                    ino.0,
+                    hex(key)
+                ),
                 "a repair frees its blocks",
             ),
         }
@@ -128,7 +149,8 @@ fn check_birth(
             key.to_vec(),
             ExtentRow { birth: Epoch(1), ..row }.encode(),
         );
-        let remedy = "a repair takes it for as old as the volume: what a checkpoint needs of it is not written over then";
+        let remedy = "a repair takes it for as old as the volume: what a checkpoint needs of it is \
+                      not written over then";
         notes.mend_by(
             change,
             FindingKind::Birth,

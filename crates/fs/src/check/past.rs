@@ -30,7 +30,8 @@ use bedplate_store::{
 };
 
 /// What to do about a checkpoint that contradicts itself.
-pub(super) const DELETE: &str = "the present is not touched by it: save from the checkpoint what still reads well, then delete it";
+pub(super) const DELETE: &str = "the present is not touched by it: save from the checkpoint what \
+                                 still reads well, then delete it";
 
 /// What has one right answer in the past too: inodes and names say it themselves, and what
 /// disproves them stands beside them.

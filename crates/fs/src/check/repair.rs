@@ -30,7 +30,8 @@ pub(super) fn mend(
     // I-CHK-2: from here on the copies are written in turns, so both must be whole.
     if let Some(at) = Superblock::read(device)?.bad_copy {
         return Err(Error::corrupt(format!(
-            "{}: superblock copy at byte {at} was written and cannot be read again: replace the device",
+            "{}: superblock copy at byte {at} was written and cannot be read again: replace the \
+             device",
             device.name()
         )));
     }

@@ -89,7 +89,8 @@ fn check_epoch(examined: &mut Examined<'_>) -> Result<()> {
         examined.notes.broken(
             FindingKind::Setting,
             message,
-            "what was born when is told by nothing else: copy out the volume with 'bedplate salvage'",
+            "what was born when is told by nothing else: copy out the volume with 'bedplate \
+             salvage'",
         );
     }
     Ok(())

@@ -161,7 +161,8 @@ impl Engine {
                 if let Err(e) = self.inode(top.ino).and_then(|inode| self.remove_unfinished(&inode))
                 {
                     tracing::warn!(
-                        "an unfinished clone could not be removed now and is left to the next mount: {e}"
+                        "an unfinished clone could not be removed now and is left to the next \
+                         mount: {e}"
                     );
                 }
                 Err(error)
@@ -192,7 +193,11 @@ impl Engine {
                 self.begin_change()?;
                 let child = self.named(dir.ino, row)?;
                 if child.kind == FileKind::Directory && child.attr_lock().row.parent != dir.ino {
-                    let message = format!("directory {} says it is not in the unfinished clone that names it: run a check", child.ino.0);
+                    let message = format!(
+                        "directory {} says it is not in the unfinished clone that names it: run a \
+                         check",
+                        child.ino.0
+                    );
                     return Err(Error::corrupt(message));
                 }
                 self.drop_child(&dir, name, &child, dir.ino != top.ino);

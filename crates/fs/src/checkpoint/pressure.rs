@@ -39,7 +39,8 @@ impl fmt::Display for Pressure {
         let held = format_size(*held_bytes);
         write!(
             f,
-            "checkpoints hold {held_percent} % of the volume ({held}) and {available_percent} % of it is available: {then}"
+            "checkpoints hold {held_percent} % of the volume ({held}) and {available_percent} % of \
+             it is available: {then}"
         )
     }
 }

@@ -149,13 +149,23 @@ impl Engine {
         let (epoch, lsn) = self.frozen(|_| {
             let checkpoint = self.checkpoint(name)?;
             if !may_go(&checkpoint) {
-                return Err(Error::new(ErrorKind::NotFound, format!("checkpoint '{}' is another one by now", bedplate_store::told_name(name))));
+                return Err(Error::new(
+                    ErrorKind::NotFound,
+                    format!(
+                        "checkpoint '{}' is another one by now",
+                        bedplate_store::told_name(name)
+                    ),
+                ));
             }
             let of_it = self.loaded_inodes(|inode| self.is_of(inode.ino, checkpoint.epoch));
             if self.is_looked_into(checkpoint.epoch) && !planted(PlantedBug::DeletedWhileOpen) {
                 return Err(Error::new(
                     ErrorKind::Busy,
-                    format!("checkpoint '{}' is mounted, or files of it are open: unmount it and close them first", bedplate_store::told_name(name)),
+                    format!(
+                        "checkpoint '{}' is mounted, or files of it are open: unmount it and close \
+                         them first",
+                        bedplate_store::told_name(name)
+                    ),
                 ));
             }
             let lsn = self.commit_deletion(&checkpoint)?;

@@ -125,7 +125,8 @@ impl Engine {
     fn elsewhere(&self, ino: InodeNo, path: &Path) -> Result<Error> {
         let (path, now) = (path.display(), self.path_of(ino, Some(path))?);
         let message = format!(
-            "what was in {path} has got the name {now} since: copy it from .checkpoints, move {now} back, or roll back everything"
+            "what was in {path} has got the name {now} since: copy it from .checkpoints, move \
+             {now} back, or roll back everything"
         );
         Ok(Error::new(ErrorKind::Invalid, message))
     }

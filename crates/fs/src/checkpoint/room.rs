@@ -130,7 +130,8 @@ impl Engine {
             self.space_policy().count_deleted();
             tracing::warn!(
                 event = "checkpoint_deleted_for_space",
-                "the volume is full: checkpoint '{}' was deleted, as the policy 'delete-oldest' says",
+                "the volume is full: checkpoint '{}' was deleted, as the policy 'delete-oldest' \
+                 says",
                 bedplate_store::told_name(name)
             );
             self.free_deferred();
@@ -163,7 +164,8 @@ impl Engine {
         if counts.count == 0 || counts.policy == SpacePolicy::DeleteOldest {
             return refused;
         }
-        let advice = "checkpoints may hold space: delete some, or let a full volume do so ('bedplate checkpoint policy VOLUME delete-oldest')";
+        let advice = "checkpoints may hold space: delete some, or let a full volume do so \
+                      ('bedplate checkpoint policy VOLUME delete-oldest')";
         Error { message: format!("{}; {advice}", refused.message), ..refused }
     }
 }

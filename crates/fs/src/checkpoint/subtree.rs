@@ -37,7 +37,9 @@ impl Subtree {
         let then = fs.resolve(&past).map_err(|error| match error.kind {
             ErrorKind::NotFound => {
                 let name = bedplate_store::told_name(&checkpoint.row.name);
-                Error::new(ErrorKind::NotFound, format!("{shown} was not there when checkpoint '{name}' was made, or not under this name"))
+                Error::new(ErrorKind::NotFound, format!(
+                    "{shown} was not there when checkpoint '{name}' was made, or not under this \
+                     name"))
             }
             _ => error,
         })?;
@@ -45,12 +47,13 @@ impl Subtree {
             || !matches!(then.kind, FileKind::File | FileKind::Directory)
         {
             let message = format!(
-                "{shown} was neither a file nor a directory then: roll back what it leads to, or all of it"
+                "{shown} was neither a file nor a directory then: roll back what it leads to, or \
+                 all of it"
             );
             return Err(Error::new(ErrorKind::Invalid, message));
         }
-        // A link of today is what stands in the way of what had the name then, and goes: only a link
-        // of then is followed.
+        // A link of today is what stands in the way of what had the name then, and goes: only a
+        // link of then is followed.
         let was_link = {
             let leaf = fs.walk(&past, false)?;
             fs.find(leaf.dir, &leaf.name)?.is_some_and(|row| row.kind == FileKind::Symlink)

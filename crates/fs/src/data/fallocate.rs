@@ -28,7 +28,8 @@ fn check(grid: &Grid, mode: AllocateMode, offset: u64, len: u64) -> Result<Range
     let moves = matches!(mode, AllocateMode::CollapseRange | AllocateMode::InsertRange);
     if moves && !(grid.on_block(offset) && grid.on_block(len)) {
         let message = format!(
-            "{len} bytes from byte {offset} cannot be cut out or put in: both must be multiples of the block size {}",
+            "{len} bytes from byte {offset} cannot be cut out or put in: both must be multiples of \
+             the block size {}",
             grid.block
         );
         return Err(Error::new(ErrorKind::Invalid, message));
@@ -222,7 +223,8 @@ impl DataPath<'_> {
         let size = self.state().logged_size();
         if bytes.end >= size {
             let message = format!(
-                "a range that ends at byte {} cannot be cut out of a file of {size} bytes: truncate it instead",
+                "a range that ends at byte {} cannot be cut out of a file of {size} bytes: \
+                 truncate it instead",
                 bytes.end
             );
             return Err(Error::new(ErrorKind::Invalid, message));

@@ -46,7 +46,8 @@ impl<'a> DataPath<'a> {
             let run = Run { start: extent.start, blocks: extent.blocks.into() };
             if !self.fs.may_hold_data(run) {
                 return Err(Error::corrupt(format!(
-                    "the extent of inode {} at file block {} lies in blocks {}+{}, outside the volume or in a region of the volume itself; run a check",
+                    "the extent of inode {} at file block {} lies in blocks {}+{}, outside the \
+                     volume or in a region of the volume itself; run a check",
                     ino.0, at.0, run.start.0, run.blocks
                 )));
             }
@@ -54,13 +55,18 @@ impl<'a> DataPath<'a> {
             Ok(ControlFlow::Continue(()))
         })?;
         let map = ExtentMap::from_rows(rows).map_err(|at| {
-            Error::corrupt(format!("the extent of inode {} at file block {} overlaps another or passes the end; run a check", ino.0, at.0))
+            Error::corrupt(format!(
+                "the extent of inode {} at file block {} overlaps another or passes the end; run a \
+                 check",
+                ino.0, at.0
+            ))
         })?;
         let blocks_max = self.fs.grid().block_of(Grid::FILE_BYTES_MAX);
         let size = self.inode.attr_lock().row.size;
         if map.end() > blocks_max || size > Grid::FILE_BYTES_MAX {
             let message = format!(
-                "inode {} has {size} bytes and extents up to file block {}, more than any file can have; run a check",
+                "inode {} has {size} bytes and extents up to file block {}, more than any file can \
+                 have; run a check",
                 ino.0,
                 map.end()
             );

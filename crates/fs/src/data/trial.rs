@@ -72,7 +72,8 @@ impl Engine {
     pub(crate) fn end_overdue_trials(&self) {
         for ino in self.trials().end_overdue() {
             tracing::warn!(
-                "inode {}: its trial of another I/O mode was not renewed in time; it is served as before",
+                "inode {}: its trial of another I/O mode was not renewed in time; it is served as \
+                 before",
                 ino.0
             );
             if let Err(error) = self.serve_as_set(ino) {

@@ -1,5 +1,5 @@
-//! Which inodes are loaded, are open, have pages in the library cache, a held write or a lease, and how many
-//! there are.
+//! Which inodes are loaded, are open, have pages in the library cache, a held write or a lease, and
+//! how many there are.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};

@@ -74,7 +74,8 @@ impl SpacePolicyState {
         let policy = stored.as_deref().map_or(Some(SpacePolicy::Refuse), decode_policy);
         if policy.is_none() {
             tracing::warn!(
-                "the setting 'checkpoint_policy' is damaged: a full volume refuses until it is set again"
+                "the setting 'checkpoint_policy' is damaged: a full volume refuses until it is set \
+                 again"
             );
         }
         self.deletes_oldest.store(policy == Some(SpacePolicy::DeleteOldest), Ordering::Relaxed);

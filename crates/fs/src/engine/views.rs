@@ -98,7 +98,8 @@ impl Views {
         if slots.last + 1 == DIR_SLOT {
             return Err(Error::new(
                 ErrorKind::Busy,
-                "65,534 checkpoints were looked into since the mount: mount again to look into others",
+                "65,534 checkpoints were looked into since the mount: mount again to look into \
+                 others",
             ));
         }
         slots.last += 1;

@@ -45,7 +45,8 @@ impl FileSystem {
         self.state().lend_device(read_only)?.ok_or_else(|| {
             Error::new(
                 ErrorKind::Unsupported,
-                "files are leased only on one device, or one image, that bypasses the kernel's page cache",
+                "files are leased only on one device, or one image, that bypasses the kernel's \
+                 page cache",
             )
         })
     }

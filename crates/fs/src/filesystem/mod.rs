@@ -459,8 +459,8 @@ impl FileSystem {
         Ok(Some(self.inner.fs.extent_size(ino)?).filter(|bytes| *bytes > 0))
     }
 
-    /// Says which pages of a file leave the caches behind a sequential read or write, also of a live
-    /// one, or of what is created in a directory from then on; `None`: as the tunable says.
+    /// Says which pages of a file leave the caches behind a sequential read or write, also of a
+    /// live one, or of what is created in a directory from then on; `None`: as the tunable says.
     ///
     /// # Errors
     /// `NotFound`, `Invalid` for other kinds, `ReadOnly`.

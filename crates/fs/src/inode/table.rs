@@ -96,9 +96,9 @@ impl InodeTable {
             .map_or_else(|| shard.parked.contains_key(&ino), |inode| inode.life.lock().pins > 0)
     }
 
-    /// Takes `count` pins off an inode, loaded or not; returns it where none is left, for the caller
-    /// to reclaim it if it has no name. All with the shard locked: a rollback that takes the inode
-    /// away parks what is left.
+    /// Takes `count` pins off an inode, loaded or not; returns it where none is left, for the
+    /// caller to reclaim it if it has no name. All with the shard locked: a rollback that takes the
+    /// inode away parks what is left.
     pub(crate) fn unpin(&self, ino: InodeNo, count: u64) -> Option<Arc<Inode>> {
         let mut shard = self.shard(ino).lock();
         if let Some(inode) = shard.inodes.get(&ino) {

@@ -182,8 +182,8 @@ impl LeasedFile {
     }
 
     /// Writes the entry anew where that is still of use; the inode lock is held, shared or
-    /// exclusive, and the map's, so that it stays. The extents were found for `sharing`: a change of
-    /// the set of checkpoints since makes the entry old at once.
+    /// exclusive, and the map's, so that it stays. The extents were found for `sharing`: a change
+    /// of the set of checkpoints since makes the entry old at once.
     pub(crate) fn rewrite(&self, sharing: u64, with: Entry, extents: &[Extent]) {
         let mut state = self.state.lock();
         let all_sealed = with.unsealed_last <= with.sealed;

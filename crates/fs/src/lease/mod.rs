@@ -255,7 +255,8 @@ impl Leases {
         touched
     }
 
-    /// Returns the files that were written to since this was last asked, as far as that was noticed.
+    /// Returns the files that were written to since this was last asked, as far as that was
+    /// noticed.
     pub(crate) fn take_touched_inodes(&self) -> BTreeSet<InodeNo> {
         std::mem::take(&mut *self.touched.lock())
     }
@@ -316,8 +317,8 @@ impl<'a> Wait<'a> {
         self.sleep = (self.sleep * 2).min(SLEEP_MAX);
     }
 
-    /// Ends a process (`lease-kill=`). The wait goes on: I/O ends with the process, and only that is
-    /// believed (S-211).
+    /// Ends a process (`lease-kill=`). The wait goes on: I/O ends with the process, and only that
+    /// is believed (S-211).
     #[cold]
     fn kill(&self, client: &LeaseClient, waited: Duration) {
         let what = client::describe(client.pid);
@@ -325,12 +326,14 @@ impl<'a> Wait<'a> {
             Ok(()) => {
                 self.leases.killed.fetch_add(1, Ordering::Relaxed);
                 tracing::warn!(
-                    "process {} ({what}) held a file under its lease for {waited:.1?}: it was ended, as lease-kill= says",
+                    "process {} ({what}) held a file under its lease for {waited:.1?}: it was \
+                     ended, as lease-kill= says",
                     client.pid
                 );
             }
             Err(error) => tracing::error!(
-                "process {} ({what}) holds a file under its lease for {waited:.1?}, and cannot be ended: {error}",
+                "process {} ({what}) holds a file under its lease for {waited:.1?}, and cannot be \
+                 ended: {error}",
                 client.pid
             ),
         }

@@ -144,7 +144,8 @@ impl fmt::Display for LeaseWait {
         let what = self.inode.map_or("a file".to_owned(), |ino| format!("inode {}", ino.0));
         write!(
             f,
-            "process {} ({}) does not end {does} {what} under its lease; what needs the file alone waits until the process goes on or ends",
+            "process {} ({}) does not end {does} {what} under its lease; what needs the file alone \
+             waits until the process goes on or ends",
             self.pid, self.process
         )
     }

@@ -389,7 +389,8 @@ fn i_sb_3_s_37_s_39_either_superblock_is_enough_after_a_growth_that_was_cut() {
                     second.crash_image(cut, &CrashChoice::Seeded(cut as u64));
                 image.write_at(&bedplate_block::AlignedBuf::zeroed(CONTENT_BYTES), lost).unwrap();
                 let context = format!(
-                    "cut after {after}, then after {cut}, then the copy at byte {lost} is lost and that at {kept} is left"
+                    "cut after {after}, then after {cut}, then the copy at byte {lost} is lost and \
+                     that at {kept} is left"
                 );
                 let recovered = crate::mount::mount(image, None, quiet())
                     .unwrap_or_else(|e| panic!("{context}: {e}"));

@@ -115,9 +115,9 @@ fn i_reg_1_i_sb_1_i_sb_2_the_region_grows_into_single_blocks() {
     );
 }
 
-/// I-REG-1: the tree's library wants zeros where its file grows. Where each superblock alone arrives
-/// and nothing else that was not flushed, what it names is there: lists of chunks, and zeros where
-/// other bytes were.
+/// I-REG-1: the tree's library wants zeros where its file grows. Where each superblock alone
+/// arrives and nothing else that was not flushed, what it names is there: lists of chunks, and
+/// zeros where other bytes were.
 #[test]
 fn i_reg_1_a_superblock_names_what_is_zeroed_and_durable() {
     let device = SimulatedDevice::new(BLOCKS * u64::from(BLOCK), 1);

@@ -35,13 +35,15 @@ impl Engine {
             return Err(Error::new(
                 ErrorKind::Invalid,
                 format!(
-                    "{bytes} bytes cannot be written untorn: choose a power of two from 4 KiB to 64 KiB"
+                    "{bytes} bytes cannot be written untorn: choose a power of two from 4 KiB to \
+                     64 KiB"
                 ),
             ));
         }
         if bytes < self.block_size() && bytes > self.geometry().untorn_unit {
             let message = format!(
-                "{bytes} bytes are less than a block of {} bytes, and more than the device writes untorn by itself",
+                "{bytes} bytes are less than a block of {} bytes, and more than the device writes \
+                 untorn by itself",
                 self.block_size()
             );
             return Err(Error::new(ErrorKind::Invalid, message));

@@ -36,7 +36,8 @@ impl Engine {
             return Err(Error::new(
                 ErrorKind::Range,
                 format!(
-                    "an attribute has 1 to {XATTR_NAME_BYTES_MAX} bytes of name and up to {XATTR_VALUE_BYTES_MAX} of value, not {} and {}",
+                    "an attribute has 1 to {XATTR_NAME_BYTES_MAX} bytes of name and up to \
+                     {XATTR_VALUE_BYTES_MAX} of value, not {} and {}",
                     name.len(),
                     value.len()
                 ),

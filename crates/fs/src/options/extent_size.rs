@@ -11,6 +11,7 @@ pub(crate) fn is_possible(bytes: u64, block_size: u64) -> bool {
 /// Returns why they cannot.
 pub(crate) fn refusal(bytes: u64, block_size: u64) -> String {
     format!(
-        "{bytes} bytes cannot be the size of extents: choose a multiple of the block size {block_size}, at most 1 GiB"
+        "{bytes} bytes cannot be the size of extents: choose a multiple of the block size \
+         {block_size}, at most 1 GiB"
     )
 }

@@ -1,7 +1,7 @@
 //! What a name that there is not may have been meant to be.
 
-/// Returns ` (is 'x' meant?)` with the known name that is nearest to a wrong one; nothing where none
-/// is near.
+/// Returns ` (is 'x' meant?)` with the known name that is nearest to a wrong one; nothing where
+/// none is near.
 #[must_use]
 pub fn meant<'a>(wrong: &str, known: impl Iterator<Item = &'a str>) -> String {
     // A third of a word may be wrong.

@@ -97,7 +97,8 @@ impl Limits {
         }
         Err(Error::new(
             ErrorKind::Invalid,
-            "a record of a change carries at least one extent and one name: set limits of 1 or more",
+            "a record of a change carries at least one extent and one name: set limits of 1 or \
+             more",
         ))
     }
 

@@ -125,7 +125,8 @@ pub const TUNABLES: [TunableInfo; 16] = {
             (1, 4),
             Live,
             "mode=",
-            "I/O mode of files that neither their open nor they themselves nor their directory give one",
+            "I/O mode of files that neither their open nor they themselves nor their directory \
+             give one",
         ),
         row(
             Tunable::Cache,
@@ -197,7 +198,8 @@ pub const TUNABLES: [TunableInfo; 16] = {
             (0, super::EXTENT_SIZE_MAX),
             Live,
             "extent-size=",
-            "how much of a file is wanted in one run of the volume, where neither it nor its directory says (bedplate extent-size); 0: whatever comes",
+            "how much of a file is wanted in one run of the volume, where neither it nor its \
+             directory says (bedplate extent-size); 0: whatever comes",
         ),
         row(
             Tunable::ReleaseBehind,
@@ -206,7 +208,8 @@ pub const TUNABLES: [TunableInfo; 16] = {
             (0, 3),
             Live,
             "release-behind=",
-            "which pages leave the caches behind a sequential read or write, where neither the file nor its directory says (bedplate release-behind)",
+            "which pages leave the caches behind a sequential read or write, where neither the \
+             file nor its directory says (bedplate release-behind)",
         ),
         row(
             Tunable::DefragRate,
@@ -215,7 +218,8 @@ pub const TUNABLES: [TunableInfo; 16] = {
             (0, 1 << 40),
             Live,
             "defrag-rate=",
-            "how much is moved in a second, in the background, to put scattered files together; 0: nothing",
+            "how much is moved in a second, in the background, to put scattered files together; 0: \
+             nothing",
         ),
         row(
             Tunable::DefragLoad,

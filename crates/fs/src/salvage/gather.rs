@@ -98,9 +98,11 @@ pub(super) fn from_device(device: &Arc<dyn BlockDevice>) -> Gathered {
         more.then(|| if read { buf[..PAGE].to_vec() } else { Vec::new() })
     };
     from_leaves(&mut next, &mut gaps, &mut gathered);
-    gathered
-        .losses
-        .push("both superblocks are lost: files are put together from every page that looks like metadata, some of it may be old".to_owned());
+    gathered.losses.push(
+        "both superblocks are lost: files are put together from every page that looks like \
+         metadata, some of it may be old"
+            .to_owned(),
+    );
     gathered
 }
 
@@ -249,7 +251,11 @@ fn from_log(log: Option<&LogParts>, gathered: &mut Gathered) {
     let position =
         gathered.get(Table::Setting, POSITION).and_then(|bytes| LogPosition::decode(bytes).ok());
     let (Some(parts), Some(position)) = (log, position) else {
-        return gathered.losses.push("the intent log is not replayed, because its place is lost: the last changes are missing".to_owned());
+        return gathered.losses.push(
+            "the intent log is not replayed, because its place is lost: the last changes are \
+             missing"
+                .to_owned(),
+        );
     };
     let mut records = Vec::new();
     let replayed = replay(parts, position, |_, record| {

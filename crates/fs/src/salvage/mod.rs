@@ -274,7 +274,11 @@ impl Salvage {
             .filter(|(at, _)| doubtful(Table::Extent, extent_key(ino, *at).to_vec()))
             .count();
         (old > 0).then(|| {
-            format!("{old} of its {} extents come from pages of the metadata that are damaged or old: other data may stand there now", extents.len())
+            format!(
+                "{old} of its {} extents come from pages of the metadata that are damaged or old: \
+                 other data may stand there now",
+                extents.len()
+            )
         })
     }
 }

@@ -111,7 +111,8 @@ impl Schedule {
         let paths_bytes: usize = self.paths.iter().map(|path| path.as_os_str().len() + 2).sum();
         if paths_bytes > PATHS_BYTES_MAX {
             return wrong(format!(
-                "its paths have {paths_bytes} bytes: {PATHS_BYTES_MAX} are the most; name directories"
+                "its paths have {paths_bytes} bytes: {PATHS_BYTES_MAX} are the most; name \
+                 directories"
             ));
         }
         Ok(())

@@ -27,7 +27,9 @@ impl ScheduleState {
             }
             match Schedule::decode(key, value) {
                 Ok(schedule) => self.schedules.push(schedule),
-                Err(error) => tracing::warn!("the setting '{}' does not decode and is left alone: {error}; a check removes it", bedplate_store::told_name(key)),
+                Err(error) => tracing::warn!(
+                    "the setting '{}' does not decode and is left alone: {error}; a check removes \
+                     it", bedplate_store::told_name(key)),
             }
             Ok(ControlFlow::Continue(()))
         })?;

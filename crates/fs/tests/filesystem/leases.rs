@@ -251,8 +251,8 @@ fn s_211_a_process_that_ended_is_not_waited_for() {
     volume.end();
 }
 
-/// S-172, I-LEA-2: what a checkpoint shows no process with a lease changes; after the first write through
-/// the mount the file's own blocks are written directly again.
+/// S-172, I-LEA-2: what a checkpoint shows no process with a lease changes; after the first write
+/// through the mount the file's own blocks are written directly again.
 #[test]
 fn s_172_a_checkpoint_keeps_what_leased_writes_would_change() {
     let volume = Volume::new();
@@ -283,8 +283,8 @@ fn s_172_a_checkpoint_keeps_what_leased_writes_would_change() {
     volume.end();
 }
 
-/// S-173, I-LEA-3: bytes that a record in the log vouches for are written by no process with a lease until
-/// the record is sealed, so no recovery finds others there.
+/// S-173, I-LEA-3: bytes that a record in the log vouches for are written by no process with a
+/// lease until the record is sealed, so no recovery finds others there.
 #[test]
 fn s_173_new_blocks_are_written_directly_once_their_record_is_sealed() {
     let volume = Volume::new();

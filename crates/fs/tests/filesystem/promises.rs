@@ -145,7 +145,8 @@ fn s_26_s_27_the_open_goes_before_the_file_the_directory_and_the_mount() {
                 assert_eq!(
                     opened.effective_mode(),
                     expected,
-                    "S-26, S-27: {path} opened as {open:?}, O_DIRECT {direct_flag}, mounted {mounted}"
+                    "S-26, S-27: {path} opened as {open:?}, O_DIRECT {direct_flag}, mounted \
+                     {mounted}"
                 );
             }
         }

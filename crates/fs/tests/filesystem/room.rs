@@ -142,7 +142,8 @@ fn s_82_what_is_refused_has_deleted_nothing() {
                     assert_eq!(error.kind, ErrorKind::NoSpace, "{error}");
                     assert_eq!(
                         there, before,
-                        "seed {seed}, round {round}: {what} of {len} bytes at {at} as {mode}: {error}"
+                        "seed {seed}, round {round}: {what} of {len} bytes at {at} as {mode}: \
+                         {error}"
                     );
                     let outside = |bytes: &[u8], at: usize| {
                         bytes.get(at).copied().filter(|_| !range.contains(&at)).unwrap_or(0)

@@ -171,12 +171,19 @@ pub fn ask(mountpoint: &Path, request: &Request) -> Result<Answer> {
         ));
     };
     let stream = reach(entry, owner).map_err(|error| match error.kind() {
-        io::ErrorKind::PermissionDenied => {
-            Error::new(ErrorKind::Permission, format!("{shown} is served by a process of user {owner}: only that user and root may ask it"))
-        }
+        io::ErrorKind::PermissionDenied => Error::new(
+            ErrorKind::Permission,
+            format!(
+                "{shown} is served by a process of user {owner}: only that user and root may ask it"
+            ),
+        ),
         _ => {
-            let why = "it was just unmounted or killed, or runs in another container, where this command has to run";
-            Error::new(ErrorKind::Unavailable, format!("the daemon of {shown} is not reachable from here: {why}"))
+            let why = "it was just unmounted or killed, or runs in another container, where this \
+                       command has to run";
+            Error::new(
+                ErrorKind::Unavailable,
+                format!("the daemon of {shown} is not reachable from here: {why}"),
+            )
         }
     })?;
     converse(&stream, request).map_err(|error| {

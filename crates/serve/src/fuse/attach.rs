@@ -135,7 +135,8 @@ fn no_helper(error: io::Error) -> Error {
         ErrorKind::Io
     };
     let message = format!(
-        "cannot run {HELPER}, which ordinary users need for mounting: {error}; install the package fuse3"
+        "cannot run {HELPER}, which ordinary users need for mounting: {error}; install the package \
+         fuse3"
     );
     Error { kind, message, source: Some(std::sync::Arc::new(error)) }
 }
@@ -236,11 +237,13 @@ fn mount_by_helper(
 
 fn helper_error(mountpoint: &Path, said: &str, error: &io::Error) -> Error {
     if said.contains("user_allow_other") {
-        let message = "allow_other is for root only unless /etc/fuse.conf says user_allow_other: add that line, or leave the option away";
+        let message = "allow_other is for root only unless /etc/fuse.conf says user_allow_other: \
+                       add that line, or leave the option away";
         return Error::new(ErrorKind::Permission, message);
     }
     if said.contains("failed to open /dev/fuse") {
-        let message = "ordinary users may not open /dev/fuse here: have root allow it with 'chmod 666 /dev/fuse', as most systems do by default";
+        let message = "ordinary users may not open /dev/fuse here: have root allow it with 'chmod \
+                       666 /dev/fuse', as most systems do by default";
         return Error::new(ErrorKind::Permission, message);
     }
     let why = if said.is_empty() { error.to_string() } else { said.to_string() };

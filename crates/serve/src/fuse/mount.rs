@@ -259,7 +259,8 @@ impl Inner {
             Err(error) => {
                 let dir = self.mountpoint.display();
                 tracing::warn!(
-                    "no socket for commands: {error}; those that change {dir}, or ask about more than one file, do not reach it"
+                    "no socket for commands: {error}; those that change {dir}, or ask about more \
+                     than one file, do not reach it"
                 );
             }
         }
@@ -302,7 +303,8 @@ impl Inner {
         shared.files.clear();
         shared.dirs.clear();
         let result = if shared.is_broken() {
-            let message = "a broken invariant was found while serving: the volume was left as after a crash; mount it to recover, and check it";
+            let message = "a broken invariant was found while serving: the volume was left as \
+                           after a crash; mount it to recover, and check it";
             Err(Error::new(ErrorKind::Broken, message))
         } else if matches!(shared.shown, Shown::Checkpoint(_)) {
             Ok(())
@@ -326,7 +328,8 @@ impl Inner {
             if !holders.is_empty() {
                 let shown = holders[..holders.len().min(3)].join(", ");
                 let message = format!(
-                    "{} is unmounted here, but other mount namespaces still have a copy of the mount, those of {shown}: it ends when they end",
+                    "{} is unmounted here, but other mount namespaces still have a copy of the \
+                     mount, those of {shown}: it ends when they end",
                     self.mountpoint.display()
                 );
                 return Err(Error::new(ErrorKind::Busy, message));

@@ -23,7 +23,8 @@ pub(super) fn prepare(path: &Path, settings: &MountSettings) -> Result<PathBuf> 
         clear_dead(&real, lies_there.as_ref())?;
     } else if lies_there.is_some_and(|entry| entry.fs_type == FS_TYPE) {
         let message = format!(
-            "{} already has a Bedplate volume mounted on it: unmount that first, or use another directory",
+            "{} already has a Bedplate volume mounted on it: unmount that first, or use another \
+             directory",
             real.display()
         );
         return Err(Error::new(ErrorKind::MountPoint, message));
@@ -69,7 +70,8 @@ fn check_directory(real: &Path, settings: &MountSettings) -> Result<()> {
     let mut entries = real.read_dir().map_err(|e| missing(real, e))?;
     if !settings.nonempty && entries.next().is_some() {
         return refuse(
-            "is not empty: what is in it would be hidden while the volume is mounted; use an empty directory or the option nonempty",
+            "is not empty: what is in it would be hidden while the volume is mounted; use an empty \
+             directory or the option nonempty",
         );
     }
     Ok(())
@@ -97,8 +99,9 @@ fn clear_dead(path: &Path, entry: Option<&MountEntry>) -> Result<()> {
         .is_some_and(|entry| entry.fs_type == FS_TYPE && (uid == 0 || entry.owner() == Some(uid)));
     if !ours {
         let message = format!(
-            "{0} still has a mount whose serving process has died ('transport endpoint is not connected'): \
-             clear it with 'fusermount3 -u {0}' as its owner or 'umount {0}' as root, then mount again",
+            "{0} still has a mount whose serving process has died ('transport endpoint is not \
+             connected'): clear it with 'fusermount3 -u {0}' as its owner or 'umount {0}' as root, \
+             then mount again",
             path.display()
         );
         return Err(Error::new(ErrorKind::Stale, message));

@@ -186,8 +186,8 @@ pub(super) struct OpenFile {
 }
 
 impl OpenFile {
-    /// Notes that the file is mapped: the kernel is about to have pages of it, and a lease, of which
-    /// it knows nothing, ends before (I-LEA-6).
+    /// Notes that the file is mapped: the kernel is about to have pages of it, and a lease, of
+    /// which it knows nothing, ends before (I-LEA-6).
     pub(super) fn is_mapped(&self) {
         self.inode.note_mapped();
         self.file.suspend_lease();

@@ -40,7 +40,8 @@ pub const MOUNT_OPTIONS: [MountOption; 25] = {
         MountOption::new(
             "writeback",
             Some("auto|on|off"),
-            "whether the kernel collects the writes of cached files; auto, the default: where the mode is cached",
+            "whether the kernel collects the writes of cached files; auto, the default: where the \
+             mode is cached",
         ),
         MountOption::new(
             "inode-lock",
@@ -50,12 +51,14 @@ pub const MOUNT_OPTIONS: [MountOption; 25] = {
         MountOption::new(
             "lease",
             Some("off|owner|USER:..."),
-            "which users' programs may read and write files on the device by themselves (bedplate run); off, the default. A lease gives its holder the whole volume",
+            "which users' programs may read and write files on the device by themselves (bedplate \
+             run); off, the default. A lease gives its holder the whole volume",
         ),
         MountOption::new(
             "lease-kill",
             Some("off|SECONDS"),
-            "after how long a process is ended that holds a file under its lease while something waits for it; off, the default: never",
+            "after how long a process is ended that holds a file under its lease while something \
+             waits for it; off, the default: never",
         ),
         flag("relatime", "access times move once a day at most, and after a change; the default"),
         flag("noatime", "access times never move"),

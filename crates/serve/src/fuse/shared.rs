@@ -145,7 +145,11 @@ impl Shared {
         catch_unwind(AssertUnwindSafe(operation)).unwrap_or_else(|_| {
             self.broken.store(true, Relaxed);
             self.fs.lease_stop();
-            tracing::error!(event = "broken", "a broken invariant in '{name}': every request is refused from now on; unmount, mount again to recover, and run a check");
+            tracing::error!(
+                event = "broken",
+                "a broken invariant in '{name}': every request is refused from now on; unmount, \
+                 mount again to recover, and run a check"
+            );
             Err(Errno::IO)
         })
     }

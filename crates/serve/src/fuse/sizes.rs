@@ -13,8 +13,8 @@
 //! The kernel's size is an old one in two cases. After a forced rollback of an open file the size
 //! on the volume is another. And a look-up may pass an eviction: one program looks a file up while
 //! the kernel knows it already (two programs create one file at once, and the second drops the name
-//! that the first is about to fill); the first writes, closes, and the kernel forgets the file; then
-//! the answer to the look-up, with the size from before those writes, makes it anew.
+//! that the first is about to fill); the first writes, closes, and the kernel forgets the file;
+//! then the answer to the look-up, with the size from before those writes, makes it anew.
 //!
 //! - I-SIZ-1: an open is answered only while the kernel has the file's size, or one that follows
 //!   from writes it has not handed over. So a size that was told of a file that the kernel could

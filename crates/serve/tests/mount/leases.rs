@@ -234,7 +234,8 @@ assert ask(s, 2, token)[0] == 14, 'not attached'
 assert ask(s, 99, b'')[0] == 14, 'no request'
 s.send(b'x'); assert struct.unpack_from('<I', s.recv(64), 4)[0] in (12, 14)
 s.send(b'y' * 500); assert struct.unpack_from('<I', s.recv(64), 4)[0] in (12, 14)
-s.send(struct.pack('<II', 2, 1).ljust(64, b'\\0')); assert struct.unpack_from('<I', s.recv(64), 4)[0] == 12
+s.send(struct.pack('<II', 2, 1).ljust(64, b'\\0')); assert struct.unpack_from('<I', s.recv(64), \
+         4)[0] == 12
 reason, entry, readonly, fds = ask(s, 1, token)
 assert (reason, readonly, len(fds)) == (0, 0, 4) and entry > 0, (reason, entry, fds)
 assert ask(s, 1, token)[0] == 14, 'attached already'
@@ -439,8 +440,8 @@ print('well')"
     leasing.mounted.finish();
 }
 
-/// S-153, I-LEA-6: a mapping of the file, of another program, and opens in other modes see what leased
-/// writes wrote, and leased reads what they write.
+/// S-153, I-LEA-6: a mapping of the file, of another program, and opens in other modes see what
+/// leased writes wrote, and leased reads what they write.
 #[test]
 fn s_153_mappings_and_other_modes_see_the_same_bytes() {
     let Some(leasing) = Leasing::new(OPTIONS) else { return };

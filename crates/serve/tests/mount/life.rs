@@ -89,8 +89,9 @@ fn a_copy_in_another_mount_namespace_is_named() {
     write(m.path("f"), b"x").unwrap();
     // A container started while the volume was mounted: unmounting here does not unmount there.
     // The copies it gets of other tests' mounts are none of its business.
-    let script = "while read -r source dir rest; do test \"$dir\" = \"$M\" || case $rest in fuse.bedplate*) umount -l \"$dir\";; esac; \
-                  done < /proc/self/mounts; echo ready; read -r line";
+    let script = "while read -r source dir rest; do test \"$dir\" = \"$M\" || case $rest in \
+                  fuse.bedplate*) umount -l \"$dir\";; esac; done < /proc/self/mounts; echo ready; \
+                  read -r line";
     let mut container = Command::new("unshare");
     container
         .args(["-m", "--propagation", "private", "sh", "-c", script])
@@ -174,7 +175,8 @@ fn s_49_an_ordinary_user_mounts_uses_and_unmounts() {
     };
     user("echo 1 > $M/f && mkdir $M/d && mv $M/f $M/d/g && test $(cat $M/d/g) = 1 && sync $M/d/g");
     user(
-        "dd if=/dev/zero of=$M/d/h::concurrent bs=64k count=16 conv=fsync status=none && test $(stat -c %s $M/d/h) = 1048576",
+        "dd if=/dev/zero of=$M/d/h::concurrent bs=64k count=16 conv=fsync status=none && test \
+         $(stat -c %s $M/d/h) = 1048576",
     );
     user("fusermount3 -u $M");
     assert!(server.wait(), "the server ended with an error");

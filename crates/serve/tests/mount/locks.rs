@@ -66,7 +66,8 @@ fn s_42_record_locks_exclude_other_processes() {
     let Some(m) = Mounted::new("mode=concurrent") else { return };
     let file = File::create(m.path("f")).unwrap();
     fcntl_lock(&file, FlockOperation::LockExclusive).unwrap();
-    let script = "import fcntl,sys\nf=open(sys.argv[1],'r+')\nfcntl.lockf(f,fcntl.LOCK_EX|fcntl.LOCK_NB,10,100)";
+    let script = "import \
+                  fcntl,sys\nf=open(sys.argv[1],'r+')\nfcntl.lockf(f,fcntl.LOCK_EX|fcntl.LOCK_NB,10,100)";
     let other = |name: &str| {
         Command::new("python3")
             .args(["-c", script])

@@ -141,11 +141,13 @@ fn names_with_a_suffix_are_moved_and_removed_like_the_file() {
     let Some(m) = Mounted::new("") else { return };
     shell(
         &m,
-        "echo 1 > $M/a::direct && echo 2 > $M/b && mv $M/b $M/a::direct && test $(cat $M/a) = 2 && test ! -e $M/b",
+        "echo 1 > $M/a::direct && echo 2 > $M/b && mv $M/b $M/a::direct && test $(cat $M/a) = 2 && \
+         test ! -e $M/b",
     );
     shell(
         &m,
-        "ln $M/a $M/c::concurrent && test $(cat $M/c) = 2 && mv $M/c::direct $M/e && test $(cat $M/e) = 2",
+        "ln $M/a $M/c::concurrent && test $(cat $M/c) = 2 && mv $M/c::direct $M/e && test $(cat \
+         $M/e) = 2",
     );
     shell(&m, "rm $M/a::concurrent");
     // The kernel is told to forget the plain name after the answer.

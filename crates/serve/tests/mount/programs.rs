@@ -56,9 +56,11 @@ fn sqlite_lives_on_it_in_both_journal_modes() {
             shell(
                 &m,
                 &format!(
-                    "sqlite3 $M/db 'pragma journal_mode={journal}; create table t(a integer primary key, b text); \
-                     with recursive n(i) as (select 1 union all select i+1 from n where i < 2000) insert into t select i, hex(randomblob(50)) from n; \
-                     delete from t where a % 3 = 0; update t set b = b || b where a % 5 = 0; vacuum;'"
+                    "sqlite3 $M/db 'pragma journal_mode={journal}; create table t(a integer \
+                     primary key, b text); with recursive n(i) as (select 1 union all select i+1 \
+                     from n where i < 2000) insert into t select i, hex(randomblob(50)) from n; \
+                     delete from t where a % 3 = 0; update t set b = b || b where a % 5 = 0; \
+                     vacuum;'"
                 ),
             );
             let m = m.again(options);
@@ -78,14 +80,17 @@ fn archives_and_repositories_come_out_as_they_went_in() {
         let Some(m) = Mounted::new(options) else { return };
         shell(
             &m,
-            "set -e; cd $M; export HOME=$M; git init -q repo; cd repo; git config user.email a@example.org; git config user.name a; \
-             for i in $(seq 50); do echo $i > file$i; done; git add .; git commit -qm one; git gc -q; git fsck --strict; cd ..; \
-             git clone -q repo clone; tar cf repo.tar repo; mkdir out; tar xf repo.tar -C out; diff -r repo out/repo; diff -r -x .git repo clone",
+            "set -e; cd $M; export HOME=$M; git init -q repo; cd repo; git config user.email \
+             a@example.org; git config user.name a; for i in $(seq 50); do echo $i > file$i; done; \
+             git add .; git commit -qm one; git gc -q; git fsck --strict; cd ..; git clone -q repo \
+             clone; tar cf repo.tar repo; mkdir out; tar xf repo.tar -C out; diff -r repo \
+             out/repo; diff -r -x .git repo clone",
         );
         let m = m.again(options);
         shell(
             &m,
-            "set -e; cd $M; git -c safe.directory='*' -C clone fsck --strict; diff -r repo out/repo",
+            "set -e; cd $M; git -c safe.directory='*' -C clone fsck --strict; diff -r repo \
+             out/repo",
         );
         m.finish();
     }

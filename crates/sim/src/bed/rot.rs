@@ -80,7 +80,8 @@ pub(super) fn compare(
     };
     if !only(&told) || !told[0].repaired || !known(&told[0]) {
         return Err(format!(
-            "S-107: a bit turned at byte {at} of member {member}, and a comparison that knows the content told {told:?}"
+            "S-107: a bit turned at byte {at} of member {member}, and a comparison that knows the \
+             content told {told:?}"
         ));
     }
     first_difference(&now(), &before).map_or(Ok(()), |byte| {

@@ -154,9 +154,8 @@ impl Model {
             let Kind::File(content) = &node.kind else { continue };
             let Some(ranges) = told.ranges.get(ino) else {
                 if past.is_of_everything() || past.nodes.contains_key(ino) {
-                    return Err(
-                        "S-121: nothing is told of the changed ranges of a file that the checkpoint is of",
-                    );
+                    return Err("S-121: nothing is told of the changed ranges of a file that the \
+                                checkpoint is of");
                 }
                 continue;
             };
@@ -173,7 +172,8 @@ impl Model {
             }
             if patched(before, content, ranges) != **content {
                 return Err(
-                    "S-77: the changed ranges, put over what the file held, do not make what it holds",
+                    "S-77: the changed ranges, put over what the file held, do not make what it \
+                     holds",
                 );
             }
         }

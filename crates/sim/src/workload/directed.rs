@@ -579,7 +579,8 @@ mod tests {
                 mounts.iter().filter(|mount| taken.iter().any(|at| mount.contains(at))).count();
             assert_eq!(
                 after_death, 1,
-                "{setup:?}: the region grew over the file at operations {taken:?}, mounts after a death took {mounts:?}"
+                "{setup:?}: the region grew over the file at operations {taken:?}, mounts after a \
+                 death took {mounts:?}"
             );
         }
     }

@@ -52,7 +52,8 @@ fn s_5_what_survives_without_an_earlier_change_of_another_thread_is_found() {
         match search(seed..seed + 1, &begin) {
             Err(violation) if violation.what.contains("S-5:") => {
                 println!(
-                    "LoggedOutOfOrder: found with seed {seed}, after {seen_otherwise} violations of other rules: {}",
+                    "LoggedOutOfOrder: found with seed {seed}, after {seen_otherwise} violations \
+                     of other rules: {}",
                     violation.what
                 );
                 return;
@@ -62,6 +63,7 @@ fn s_5_what_survives_without_an_earlier_change_of_another_thread_is_found() {
         }
     }
     panic!(
-        "the rule about the order between threads did not notice LoggedOutOfOrder in 199 seeds; other rules did {seen_otherwise} times"
+        "the rule about the order between threads did not notice LoggedOutOfOrder in 199 seeds; \
+         other rules did {seen_otherwise} times"
     );
 }

@@ -107,8 +107,10 @@ proptest! {
                         }
                         Err(error) => {
                             prop_assert_eq!(error.kind, ErrorKind::NoSpace);
-                            prop_assert!(before.free - left < blocks + before.reserve, "refused although it fits");
-                            prop_assert_eq!(space.totals().free, before.free, "a refusal takes nothing");
+                            prop_assert!(before.free - left < blocks + before.reserve,
+                                "refused although it fits");
+                            prop_assert_eq!(space.totals().free, before.free,
+                                "a refusal takes nothing");
                             vec![]
                         }
                     }
@@ -138,7 +140,8 @@ proptest! {
             check(&space);
             let mut taken: Vec<Run> = held.iter().chain(&pending_free).copied().collect();
             taken.sort_unstable();
-            prop_assert!(taken.windows(2).all(|pair| pair[0].end() <= pair[1].start.0), "two owners: {:?}", taken);
+            prop_assert!(taken.windows(2).all(|pair| pair[0].end() <= pair[1].start.0),
+                "two owners: {:?}", taken);
             prop_assert_eq!(space.totals().free, blocks_total - held.iter().map(|run| run.blocks).sum::<u64>());
         }
     }

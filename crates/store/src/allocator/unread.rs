@@ -237,7 +237,8 @@ impl Inner {
                 runs.into_iter().for_each(|run| self.insert(run));
             }
             Ok(_) => tracing::error!(
-                "{} blocks of region {region} are not used until a check mends the free space: its summary is not of them",
+                "{} blocks of region {region} are not used until a check mends the free space: its \
+                 summary is not of them",
                 unread.free
             ),
             Err(error) => tracing::error!(

@@ -180,8 +180,10 @@ proptest! {
             let freed = step_model(&mut model, step, &mut next);
             for change in &plan {
                 match change {
-                    ExtentChange::Put(at, extent) => prop_assert_ne!(rows.insert(at.0, *extent), Some(*extent), "a put that changes nothing"),
-                    ExtentChange::Delete(at) => prop_assert!(rows.remove(&at.0).is_some(), "a delete of no row"),
+                    ExtentChange::Put(at, extent) => prop_assert_ne!(rows.insert(at.0, *extent), Some(*extent),
+                        "a put that changes nothing"),
+                    ExtentChange::Delete(at) => prop_assert!(rows.remove(&at.0).is_some(),
+                        "a delete of no row"),
                 }
             }
             let old = map.apply(&plan);
@@ -189,7 +191,8 @@ proptest! {
             check_shape(&map);
             prop_assert_eq!(&model_of(&map), &model);
             check_views(&map, &model);
-            let reread = ExtentMap::from_rows(rows.iter().map(|(at, extent)| (FileBlock(*at), *extent))).expect("own rows are sound");
+            let reread = ExtentMap::from_rows(rows.iter().map(|(at, extent)| (FileBlock(*at), *extent))).expect(
+                "own rows are sound");
             prop_assert_eq!(&reread, &map, "rows and memory agree");
         }
     }

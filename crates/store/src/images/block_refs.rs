@@ -273,7 +273,8 @@ impl BlockRefs {
                 let (Some(rows), Some(needing)) = (rows, needing) else {
                     let RefCount { rows, needing } = before;
                     let message = format!(
-                        "block {} is covered by {rows} extents, {needing} of which need it, and more of them go; run a check",
+                        "block {} is covered by {rows} extents, {needing} of which need it, and \
+                         more of them go; run a check",
                         part.start
                     );
                     return Err(Error::corrupt(message));

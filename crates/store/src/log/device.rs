@@ -120,7 +120,8 @@ impl LogDeviceHead {
         }
         if version != VERSION {
             let message = format!(
-                "{name}: the log device has format version {version}; this software knows {VERSION}: use a newer one"
+                "{name}: the log device has format version {version}; this software knows \
+                 {VERSION}: use a newer one"
             );
             return Err(Error::new(ErrorKind::NewerFormat, message));
         }

@@ -186,7 +186,8 @@ impl IntentLog {
                 Err(Error::new(
                     ErrorKind::NoSpace,
                     format!(
-                        "{name}: the log is full, and the metadata has no room to grow: mount read-only (-o ro)"
+                        "{name}: the log is full, and the metadata has no room to grow: mount \
+                         read-only (-o ro)"
                     ),
                 ))
             }

@@ -55,7 +55,8 @@ impl LogParts {
         let (name, size) = (device.name(), device.size_bytes());
         if start_byte.checked_add(len_bytes).is_none_or(|end| end > size) {
             return Err(Error::corrupt(format!(
-                "{name}: the log ({len_bytes} bytes at byte {start_byte}) lies outside the device of {size} bytes"
+                "{name}: the log ({len_bytes} bytes at byte {start_byte}) lies outside the device \
+                 of {size} bytes"
             )));
         }
         let geometry = device.geometry();
@@ -71,7 +72,8 @@ impl LogParts {
             || len_bytes < UNITS_MIN * unit
         {
             let what = format!(
-                "{name}: the log ({len_bytes} bytes at byte {start_byte}) does not suit a device with blocks of {logical} bytes"
+                "{name}: the log ({len_bytes} bytes at byte {start_byte}) does not suit a device \
+                 with blocks of {logical} bytes"
             );
             return Err(Error::corrupt(what));
         }

@@ -141,7 +141,8 @@ fn follow(parts: &LogParts, ring: &mut Window<'_>, position: LogPosition) -> Res
             Ok(header) => {
                 if header.first.0 > cursor.expected.0 {
                     let message = format!(
-                        "{}: log write {} at ring byte {} starts with record {} where {} should follow",
+                        "{}: log write {} at ring byte {} starts with record {} where {} should \
+                         follow",
                         ring.device.name(),
                         header.sequence,
                         header.offset,
@@ -281,7 +282,8 @@ fn look_beyond(parts: &LogParts, ring: &mut Window<'_>, cursor: &Cursor) -> Resu
         }
         if is_whole(parts, &header, ring.bytes(offset, header.len as usize)?) {
             return Ok(Some(format!(
-                "log write {} (ring byte {}) is damaged: write {} (ring byte {offset}) says that it was durable; acknowledged records from {} on are lost",
+                "log write {} (ring byte {}) is damaged: write {} (ring byte {offset}) says that \
+                 it was durable; acknowledged records from {} on are lost",
                 cursor.sequence, cursor.offset, header.sequence, cursor.expected.0
             )));
         }

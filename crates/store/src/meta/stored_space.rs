@@ -149,7 +149,8 @@ impl MetaStore {
         let read = match read(&state, own, blocks) {
             Err(e) if e.kind == ErrorKind::Corrupt => {
                 tracing::warn!(
-                    "the free space is counted anew, because what is stored of it does not count: {e}"
+                    "the free space is counted anew, because what is stored of it does not count: \
+                     {e}"
                 );
                 return Ok(None);
             }

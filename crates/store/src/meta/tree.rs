@@ -1,5 +1,5 @@
-//! The metadata tree as it lies on the device: opening, first rows, and one commit of rows with their
-//! log position.
+//! The metadata tree as it lies on the device: opening, first rows, and one commit of rows with
+//! their log position.
 
 use std::sync::Arc;
 
@@ -47,7 +47,8 @@ pub(super) fn tree_error(context: &str, error: impl Into<redb::Error>) -> Error 
         return inner.clone();
     }
     if matches!(error, redb::Error::PreviousIo) {
-        let why = "a read or write of it failed before, and it does not open again; check the device, then unmount and mount";
+        let why = "a read or write of it failed before, and it does not open again; check the \
+                   device, then unmount and mount";
         return Error::new(ErrorKind::Io, format!("{context}: {why}"));
     }
     let kind =

@@ -71,7 +71,8 @@ impl Counts {
                 let part = end.min(upto);
                 let Some(count) = count.plus(rows, needing) else {
                     return Err(Error::corrupt(format!(
-                        "block {at} of a region is covered by {} extents, {} of which need it, and more of them go: run a check",
+                        "block {at} of a region is covered by {} extents, {} of which need it, and \
+                         more of them go: run a check",
                         count.rows, count.needing
                     )));
                 };

@@ -192,7 +192,8 @@ impl Superblock {
             let possible = next.is_multiple_of(block) && next <= self.size_bytes - block;
             if !possible || lists.len() >= head.blocks as usize {
                 return Err(Error::corrupt(format!(
-                    "the superblock at byte {at} names {} lists of chunks, which lead to byte {next}",
+                    "the superblock at byte {at} names {} lists of chunks, which lead to byte \
+                     {next}",
                     head.blocks
                 )));
             }

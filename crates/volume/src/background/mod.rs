@@ -74,13 +74,15 @@ impl Worker {
                 }
                 Ok(None) => TIDY,
                 Err(error) => {
-                    tracing::warn!(group = self.runtime.group_state.name, %error, "background resync, scrub or relayout failed; retrying in 1 s");
+                    tracing::warn!(group = self.runtime.group_state.name, %error,
+                        "background resync, scrub or relayout failed; retrying in 1 s");
                     REST_AFTER_FAILURE
                 }
             };
             if self.sleep(rest) {
                 if let Err(error) = self.scrub_scheduler.stop(&self.runtime) {
-                    tracing::warn!(group = self.runtime.group_state.name, %error, "the position of a scrub cannot be saved; it goes on from an earlier one");
+                    tracing::warn!(group = self.runtime.group_state.name, %error,
+                        "the position of a scrub cannot be saved; it goes on from an earlier one");
                 }
                 return;
             }
@@ -160,7 +162,8 @@ impl Worker {
 
     fn tidy(&self) {
         if let Err(error) = self.runtime.clean_up() {
-            tracing::warn!(group = self.runtime.group_state.name, %error, "the dirty region logs cannot be tidied");
+            tracing::warn!(group = self.runtime.group_state.name, %error,
+                "the dirty region logs cannot be tidied");
         }
     }
 
@@ -168,7 +171,8 @@ impl Worker {
     /// it is found.
     fn check_members(&self) {
         if let Err(error) = self.runtime.check_members() {
-            tracing::debug!(group = self.runtime.group_state.name, %error, "a member was overwritten");
+            tracing::debug!(group = self.runtime.group_state.name, %error,
+                "a member was overwritten");
         }
     }
 

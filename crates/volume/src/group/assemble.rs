@@ -116,8 +116,9 @@ fn estranged(found: &[Found]) -> Option<(&Found, &Found)> {
 fn diverged(newest: &Found, device: &Found) -> Error {
     let (one, other, group) = (&newest.name, &device.name, &newest.label.config.name);
     let message = format!(
-        "group {group}: {one} and {other} each went on without the other, so what they hold differs: \
-         import one of them alone (degraded), copy out what the other has, then replace the other"
+        "group {group}: {one} and {other} each went on without the other, so what they hold \
+         differs: import one of them alone (degraded), copy out what the other has, then replace \
+         the other"
     );
     Error::new(ErrorKind::Diverged, message)
 }
@@ -136,8 +137,9 @@ fn went_on_after_leaving(gone: &Member, found: &[Found], device: &Found) -> Erro
         .map_or(&gone.path, |found| &found.name);
     let (group, name) = (&device.label.config.name, &device.name);
     let message = format!(
-        "group {group}: {at} was replaced or removed, as {name} knows, and went on without {name} all the same, so what they hold differs: \
-         disconnect {at} to go on with what the group holds; or import it alone (degraded) for what was written to it since"
+        "group {group}: {at} was replaced or removed, as {name} knows, and went on without {name} \
+         all the same, so what they hold differs: disconnect {at} to go on with what the group \
+         holds; or import it alone (degraded) for what was written to it since"
     );
     Error::new(ErrorKind::Diverged, message)
 }
@@ -164,7 +166,8 @@ fn place(assembly: &mut Assembly, found: &[Found], at: usize, device: &Found) ->
     let member = &config.members[index];
     if device.size_bytes < member.size_bytes && member.state != MemberState::Spare {
         let message = format!(
-            "{} has {} bytes, and the group {group} uses {} of it: it was cut short: make it as long as it was, or disconnect it and import degraded",
+            "{} has {} bytes, and the group {group} uses {} of it: it was cut short: make it as \
+             long as it was, or disconnect it and import degraded",
             device.name, device.size_bytes, member.size_bytes
         );
         return Err(Error::new(ErrorKind::Corrupt, message));
@@ -186,7 +189,13 @@ fn place(assembly: &mut Assembly, found: &[Found], at: usize, device: &Found) ->
         // before. One that came later need not have it.
         let (name, event, common_event) =
             (&device.name, device.label.config.event, config.common_event);
-        assembly.outdated.push((index, format!("{name} is an older copy of it: its label is of event {event}, and it had {common_event}")));
+        assembly.outdated.push((
+            index,
+            format!(
+                "{name} is an older copy of it: its label is of event {event}, and it had \
+                 {common_event}"
+            ),
+        ));
         return Ok(());
     }
     assembly.places[index] = Some(at);

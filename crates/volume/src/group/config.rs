@@ -249,8 +249,8 @@ impl Config {
         (member.state, member.since, member.last_event) = (state, self.event + 1, last_event);
     }
 
-    /// Says in a new event that members have failed. Where one of them is not what was written there
-    /// last (`believed` is false), no event of theirs counts.
+    /// Says in a new event that members have failed. Where one of them is not what was written
+    /// there last (`believed` is false), no event of theirs counts.
     pub(crate) fn fail(&mut self, failed: &[usize], common_event: u64, believed: bool) {
         self.event += 1;
         for index in failed.iter().copied() {

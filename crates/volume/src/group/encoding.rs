@@ -1,5 +1,5 @@
-//! The configuration of a group as labels write it: encoding, the version that is able to say all of
-//! it, and decoding, which believes nothing.
+//! The configuration of a group as labels write it: encoding, the version that is able to say all
+//! of it, and decoding, which believes nothing.
 
 use super::config::*;
 use super::findings::{self};

@@ -208,7 +208,8 @@ impl Label {
                 None
             }
             Some(_) => Some(format!(
-                "{name} is outdated: it failed, and another member took its place in the group {group} or its volume left it"
+                "{name} is outdated: it failed, and another member took its place in the group \
+                 {group} or its volume left it"
             )),
             None if self.never_arrived_in(config) => {
                 Some(format!("{name} was on its way into the group {group}, and did not arrive"))
@@ -344,14 +345,23 @@ fn read_copy(device: &dyn BlockDevice, offset: u64) -> Result<Label> {
     let mut slot = AlignedBuf::zeroed(SLOT_BYTES);
     device.read_at(&mut slot, offset)?;
     Label::decode(&slot).map_err(|refusal| match refusal {
-        Refusal::Absent => Error::new(ErrorKind::NotAMember, format!("{name} carries no label of a Bedplate group")),
+        Refusal::Absent => Error::new(
+            ErrorKind::NotAMember,
+            format!("{name} carries no label of a Bedplate group"),
+        ),
         Refusal::Newer(version) => Error::new(
             ErrorKind::NewerFormat,
-            format!("{name}: the label is of version {version}, and this software knows {VERSION}: use the newer one"),
+            format!(
+                "{name}: the label is of version {version}, and this software knows {VERSION}: use \
+                 the newer one"
+            ),
         ),
         Refusal::Corrupt(fault) => {
             let at = offset + fault.offset as u64;
-            Error::new(ErrorKind::Corrupt, format!("{name}: the label does not parse at byte {at}: {}", fault.what))
+            Error::new(
+                ErrorKind::Corrupt,
+                format!("{name}: the label does not parse at byte {at}: {}", fault.what),
+            )
         }
     })
 }

@@ -275,13 +275,15 @@ pub(crate) fn pieces_for(
 fn no_room(needed: u64, room_bytes: u64, shared_bytes: u64) -> String {
     let lie = if shared_bytes > 0 {
         format!(
-            "; {shared_bytes} bytes more are free on members that hold another part of the same rows and would take both with them"
+            "; {shared_bytes} bytes more are free on members that hold another part of the same \
+             rows and would take both with them"
         )
     } else {
         String::new()
     };
     format!(
-        "{needed} bytes are needed and {room_bytes} are free on other members{lie}: add a spare or a member"
+        "{needed} bytes are needed and {room_bytes} are free on other members{lie}: add a spare or \
+         a member"
     )
 }
 

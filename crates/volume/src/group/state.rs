@@ -119,7 +119,8 @@ impl GroupState {
             return Ok(());
         }
         handle.note_failure(why);
-        tracing::warn!(event = "member_failed", group = self.name, member = handle.name(), error = %why, "the member failed and leaves the group; the others go on");
+        tracing::warn!(event = "member_failed", group = self.name, member = handle.name(), error = %why,
+            "the member failed and leaves the group; the others go on");
         let mut next = config.clone();
         for at in leaving {
             next.set_state(at, MemberState::Failed);
@@ -235,7 +236,8 @@ impl GroupState {
 
     fn count_overwritten(&self, handle: &MemberHandle, known: bool, error: &dyn std::fmt::Display) {
         if !known && handle.is_overwritten() {
-            tracing::warn!(event = "member_overwritten", group = self.name, member = handle.name(), %error, "the member was overwritten; it is not read any more");
+            tracing::warn!(event = "member_overwritten", group = self.name, member = handle.name(), %error,
+                "the member was overwritten; it is not read any more");
             self.overwritten.fetch_add(1, Ordering::AcqRel);
         }
     }
@@ -330,7 +332,8 @@ impl GroupState {
             if let Err(error) =
                 handle.write_label(&Label { member: handle.id, config: config.clone() })
             {
-                tracing::warn!(event = "member_failed", group = self.name, member = handle.name(), %error, "the label cannot be written; the member leaves the group");
+                tracing::warn!(event = "member_failed", group = self.name, member = handle.name(), %error,
+                    "the label cannot be written; the member leaves the group");
                 handle.note_failure(&error);
                 self.count_overwritten(handle, false, &error);
                 lost.push((index, error));

@@ -28,10 +28,17 @@ impl Which {
         let group = &config.name;
         let none = |message| Error::new(ErrorKind::NotFound, message);
         match self {
-            Self::At(index) if config.members.get(index).is_some_and(|member| !member.is_vacant()) => Ok(index),
+            Self::At(index)
+                if config.members.get(index).is_some_and(|member| !member.is_vacant()) =>
+            {
+                Ok(index)
+            }
             Self::At(index) => Err(none(format!("group {group} has no member {index}"))),
             Self::Is(id) => config.index_of(id).ok_or_else(|| {
-                none(format!("group {group} has no member {id} any more: it was removed or replaced, or a spare took its place, just now"))
+                none(format!(
+                    "group {group} has no member {id} any more: it was removed or replaced, or a \
+                     spare took its place, just now"
+                ))
             }),
         }
     }

@@ -77,11 +77,14 @@ impl WrittenLabel {
             }
             let Some(found) = read_slot(device, offset) else { continue };
             let detail = if label::is_absent(&found) {
-                "the label that was written here is gone: something else wrote over the device while the group was open, and nothing that it holds counts"
+                "the label that was written here is gone: something else wrote over the device \
+                 while the group was open, and nothing that it holds counts"
             } else if label::is_damaged(&found, written) {
-                "the label that was written here is damaged, as is its other copy, while the group was open: nothing that the device holds counts"
+                "the label that was written here is damaged, as is its other copy, while the group \
+                 was open: nothing that the device holds counts"
             } else {
-                "another label stands here than was written last: something else wrote to the device while the group was open, and nothing that it holds counts"
+                "another label stands here than was written last: something else wrote to the \
+                 device while the group was open, and nothing that it holds counts"
             };
             let error = Error {
                 kind: ErrorKind::Io,

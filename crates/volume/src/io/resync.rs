@@ -406,7 +406,8 @@ mod tests {
             }
         }
         println!(
-            "power cuts while bits of the dirty region log are taken back: {states} states tried, {differing} with copies that differ"
+            "power cuts while bits of the dirty region log are taken back: {states} states tried, \
+             {differing} with copies that differ"
         );
         differing
     }

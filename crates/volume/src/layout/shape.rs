@@ -79,8 +79,8 @@ impl Shape {
         }
     }
 
-    /// Returns how many members may be lost at once without losing data, whichever they are, with so
-    /// many copies of everything.
+    /// Returns how many members may be lost at once without losing data, whichever they are, with
+    /// so many copies of everything.
     #[must_use]
     pub fn losses_survived(self, plexes: usize) -> usize {
         match self {
@@ -141,25 +141,27 @@ impl Arrangement {
         if striped && (self.unit_bytes == 0 || !self.unit_bytes.is_multiple_of(block)) {
             let unit = self.unit_bytes;
             return Err(Error::invalid(format!(
-                "a stripe unit of {unit} bytes is not a multiple of {block}, the largest block of the members"
+                "a stripe unit of {unit} bytes is not a multiple of {block}, the largest block of \
+                 the members"
             )));
         }
         let room = extents.iter().map(|extent| extent.len).min().unwrap_or(0);
         if striped && room < self.unit_bytes {
             let unit = self.unit_bytes;
             return Err(Error::invalid(format!(
-                "a stripe unit of {unit} bytes does not fit the smallest member, which has {room} bytes for data"
+                "a stripe unit of {unit} bytes does not fit the smallest member, which has {room} \
+                 bytes for data"
             )));
         }
-        let nested = self.shape.is_nested();
-        if nested
+        if self.shape.is_nested()
             && (!(2..=4).contains(&self.plexes)
                 || members < 2 * self.plexes
                 || !members.is_multiple_of(self.plexes))
         {
             let plexes = self.plexes;
             return Err(Error::invalid(format!(
-                "{members} members do not make {plexes} copies over equal stripes: give 2 to 4 copies and at least twice as many members, a multiple"
+                "{members} members do not make {plexes} copies over equal stripes: give 2 to 4 \
+                 copies and at least twice as many members, a multiple"
             )));
         }
         match (self.shape, members) {

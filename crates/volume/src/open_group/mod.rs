@@ -377,7 +377,8 @@ impl OpenGroup {
 impl Drop for OpenGroup {
     fn drop(&mut self) {
         if let Err(error) = self.close() {
-            tracing::warn!(group = self.runtime.group_state.name, %error, "the group was not closed in order; the next import compares what was dirty");
+            tracing::warn!(group = self.runtime.group_state.name, %error,
+                "the group was not closed in order; the next import compares what was dirty");
         }
     }
 }

@@ -123,7 +123,8 @@ impl GroupRuntime {
         if let Some(relocated) = config.members.iter().find(|member| member.relocated.is_some()) {
             let path = &relocated.path;
             return Err(Error::invalid(format!(
-                "group {group}: {path} lies in free space of others: move it back with 'bedplate volume unrelocate' first"
+                "group {group}: {path} lies in free space of others: move it back with 'bedplate \
+                 volume unrelocate' first"
             )));
         }
         let away = config.volumes[ordinal]
@@ -132,7 +133,10 @@ impl GroupRuntime {
             .find(|index| config.members[*index].state != MemberState::Active);
         away.map_or(Ok(()), |index| {
             let (path, state) = (&config.members[index].path, config.members[index].state.name());
-            Err(Error::invalid(format!("group {group}: {path} is {state}: replace it or let it be brought up to date before a relayout")))
+            Err(Error::invalid(format!(
+                "group {group}: {path} is {state}: replace it or let it be brought up to date \
+                 before a relayout"
+            )))
         })
     }
 
@@ -144,8 +148,7 @@ impl GroupRuntime {
         target: &Target,
         used_bytes: u64,
     ) -> Result<Config> {
-        let (mut next, handles, block) =
-            (config.clone(), self.group_state.handles(), u64::from(io.geometry.logical_block_size));
+        let (mut next, handles) = (config.clone(), self.group_state.handles());
         for (member, handle) in next.members.iter_mut().zip(handles.iter()) {
             let size = handle
                 .as_ref()
@@ -156,18 +159,20 @@ impl GroupRuntime {
             member.size_bytes = member.size_bytes.max(size - size % 4096);
         }
         let volume = &next.volumes[io.ordinal];
+        let block = io.geometry.logical_block_size.into();
         let relayout = target::plan(&next, volume, target, block)?;
-        if relayout.next.size_bytes() < used_bytes {
-            let size = relayout.next.size_bytes();
-            let message = format!(
-                "the volume would have {size} bytes, and {used_bytes} are in use by the file system, which does not shrink"
-            );
-            return Err(Error::invalid(message));
+        let size = relayout.next.size_bytes();
+        if size < used_bytes {
+            return Err(Error::invalid(format!(
+                "the volume would have {size} bytes, and {used_bytes} are in use by the file \
+                 system, which does not shrink"
+            )));
         }
         if relayout.next == volume.layout {
             let (group, size) = (&config.name, volume.size_bytes());
             let message = format!(
-                "group {group}: nothing would change: the volume is laid out so, with {size} bytes, and its members have no more room"
+                "group {group}: nothing would change: the volume is laid out so, with {size} \
+                 bytes, and its members have no more room"
             );
             return Err(Error::invalid(message));
         }
@@ -181,8 +186,8 @@ impl GroupRuntime {
             && !then.read_only;
         if !kept {
             return Err(Error::invalid(format!(
-                "the new layout would not keep what the volume promised its users when it was opened: blocks of {} bytes, {} bytes untorn, {}: \
-                 take members and a unit that do",
+                "the new layout would not keep what the volume promised its users when it was \
+                 opened: blocks of {} bytes, {} bytes untorn, {}: take members and a unit that do",
                 now.logical_block_size,
                 now.untorn_unit,
                 if now.volatile_cache { "a write cache that is flushed" } else { "no write cache" },

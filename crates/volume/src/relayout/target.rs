@@ -175,7 +175,8 @@ fn read(layout: &Layout) -> Option<(Shape, u64, Grid)> {
 fn no_grid(config: &Config, volume: &VolumeConfig) -> String {
     let (group, layout) = (&config.name, volume.layout.name());
     format!(
-        "group {group}: a volume of layout {layout} keeps it: make a new group of the layout wanted and copy the files there"
+        "group {group}: a volume of layout {layout} keeps it: make a new group of the layout \
+         wanted and copy the files there"
     )
 }
 
@@ -193,11 +194,16 @@ fn ground<'a>(
     let (columns, plexes) = counts_for(target, shape, (columns, plexes))?;
     if columns == 0 || columns > MEMBERS_MAX || plexes > crate::COPIES_MAX {
         return Err(Error::invalid(format!(
-            "{columns} columns on {plexes} plexes are not possible: 1 to {MEMBERS_MAX} columns, 1 to 4 plexes"
+            "{columns} columns on {plexes} plexes are not possible: 1 to {MEMBERS_MAX} columns, 1 \
+             to 4 plexes"
         )));
     }
     if target.unit_bytes.is_some() && !shape.is_striped() {
-        return Err(Error::invalid("only stripes and RAID-5 have a unit: leave it out, or name such a layout and how many columns".to_owned()));
+        return Err(Error::invalid(
+            "only stripes and RAID-5 have a unit: leave it out, or name such a layout and how many \
+             columns"
+                .to_owned(),
+        ));
     }
     let unit_bytes = target.unit_bytes.unwrap_or(if unit_bytes > 0 {
         unit_bytes
@@ -208,7 +214,8 @@ fn ground<'a>(
     if let Some(index) = without.filter(|index| !volume.members().contains(index)) {
         let (group, path) = (&config.name, &config.members[index].path);
         return Err(Error::invalid(format!(
-            "group {group}: {path} holds no data of this volume: 'bedplate volume remove' lets go of it"
+            "group {group}: {path} holds no data of this volume: 'bedplate volume remove' lets go \
+             of it"
         )));
     }
     Ok(Ground {
@@ -394,21 +401,24 @@ impl Ground<'_> {
         if room == 0 {
             let present = self.volume.members().len();
             return Error::invalid(format!(
-                "group {group}: {columns} columns on {plexes} plexes need {cells} members, and there are {present} and no more without data: \
-                 add some with 'bedplate volume add'"
+                "group {group}: {columns} columns on {plexes} plexes need {cells} members, and \
+                 there are {present} and no more without data: add some with 'bedplate volume add'"
             ));
         }
         if room < wanted {
             return Error::invalid(format!(
-                "group {group}: those members would hold {room} bytes as {columns} columns on {plexes} plexes, and {wanted} are needed: \
-                 add members with 'bedplate volume add', or shrink the volume first"
+                "group {group}: those members would hold {room} bytes as {columns} columns on \
+                 {plexes} plexes, and {wanted} are needed: add members with 'bedplate volume add', \
+                 or shrink the volume first"
             ));
         }
         let unit = self.unit_bytes;
         Error::invalid(format!(
-            "group {group}: on these members the new layout would overwrite what the present one still needs (units of {unit} bytes go in place \
-             up to 512 KiB a column or row where there are copies or parity; a concatenation becomes a RAID-5 by way of a stripe): add up to {cells} members that hold {wanted} bytes with \
-             'bedplate volume add'; those that are without data then can be removed"
+            "group {group}: on these members the new layout would overwrite what the present one \
+             still needs (units of {unit} bytes go in place up to 512 KiB a column or row where \
+             there are copies or parity; a concatenation becomes a RAID-5 by way of a stripe): add \
+             up to {cells} members that hold {wanted} bytes with 'bedplate volume add'; those that \
+             are without data then can be removed"
         ))
     }
 }

@@ -42,7 +42,8 @@ pub(crate) fn refuse_foreign(device: &Arc<dyn BlockDevice>, of: Option<&Config>)
             Err(Error::new(
                 ErrorKind::Foreign,
                 format!(
-                    "{name} is a member of the group {group} ({}): it is taken from there by force only",
+                    "{name} is a member of the group {group} ({}): it is taken from there by force \
+                     only",
                     label.config.id
                 ),
             ))
@@ -74,7 +75,8 @@ impl GroupRuntime {
             (device.geometry().logical_block_size, self.block_size_on(config, index));
         if has > takes {
             return Err(Error::invalid(format!(
-                "{new} has blocks of {has} bytes, and those of {takes} are needed to take the place of {old}"
+                "{new} has blocks of {has} bytes, and those of {takes} are needed to take the \
+                 place of {old}"
             )));
         }
         Ok(())
@@ -94,7 +96,8 @@ impl GroupRuntime {
             return Ok(());
         }
         Err(Error::invalid(format!(
-            "{name} has blocks of {has} bytes, and as a spare of the group {group} it needs those of {largest}"
+            "{name} has blocks of {has} bytes, and as a spare of the group {group} it needs those \
+             of {largest}"
         )))
     }
 
@@ -120,7 +123,8 @@ pub(crate) fn refuse_idle_spare(config: &Config, spare: &Member) -> Result<()> {
     }
     let (path, size) = (&spare.path, spare.size_bytes);
     Err(Error::invalid(format!(
-        "{path} has {size} bytes, and as a spare it needs {needed} to take the place of any member of the group {}",
+        "{path} has {size} bytes, and as a spare it needs {needed} to take the place of any member \
+         of the group {}",
         config.name
     )))
 }

@@ -139,7 +139,8 @@ fn refuse_small(members: &[Member], reserve: u64) -> Result<()> {
     {
         let (path, size) = (&small.path, small.size_bytes);
         return Err(Error::invalid(format!(
-            "{path} has {size} bytes, and with {reserve} in reserve less than 1 MiB is left for data"
+            "{path} has {size} bytes, and with {reserve} in reserve less than 1 MiB is left for \
+             data"
         )));
     }
     Ok(())
@@ -206,7 +207,8 @@ fn volume(role: Role, new: &NewGroup, layout: Layout) -> Result<VolumeConfig> {
     if !region_bytes.is_power_of_two() || region_bytes < REGION_BYTES_MIN.max(least) {
         let least = REGION_BYTES_MIN.max(least);
         return Err(Error::invalid(format!(
-            "regions of {region_bytes} bytes are not possible here: take a power of two from {least} on"
+            "regions of {region_bytes} bytes are not possible here: take a power of two from \
+             {least} on"
         )));
     }
     Ok(VolumeConfig { role, region_bytes, layout, relayout: None })

@@ -56,8 +56,10 @@ impl GroupRuntime {
         if config.volume_on(index).is_some() {
             let (group, path) = (&config.name, &member.path);
             return Err(Error::invalid(format!(
-                "{path} holds data of the group {group}: replace it where there is another copy; or add a member and let the data go there by a relayout \
-                 without {path}; or let the volume do with fewer columns or plexes, after it was made smaller where the others have not the room"
+                "{path} holds data of the group {group}: replace it where there is another copy; \
+                 or add a member and let the data go there by a relayout without {path}; or let \
+                 the volume do with fewer columns or plexes, after it was made smaller where the \
+                 others have not the room"
             )));
         }
         self.refuse_host(&config, index)?;
@@ -87,7 +89,9 @@ impl GroupRuntime {
     fn take_label_off(&self, left: &MemberHandle) {
         if let Err(error) = Label::erase(&*left.device) {
             let (group, member) = (&self.group_state.name, left.name());
-            tracing::warn!(group, member, %error, "the member that was replaced keeps its label: erase it before it is found without the others");
+            tracing::warn!(group, member, %error,
+                "the member that was replaced keeps its label: erase it before it is found without \
+                 the others");
         }
     }
 
@@ -129,9 +133,13 @@ impl GroupRuntime {
         self.take_place(index, |config, handles| {
             if !config.survives_without(&[index]) {
                 let (group, old) = (&config.name, &config.members[index].path);
-                return Err(Error::invalid(format!("group {group}: a member failed just now, and the group is not whole without {old}: it stays")));
+                return Err(Error::invalid(format!(
+                    "group {group}: a member failed just now, and the group is not whole without \
+                     {old}: it stays"
+                )));
             }
-            handles[index] = Some(MemberHandle::new(member.id, Arc::clone(device), MemberState::Stale));
+            handles[index] =
+                Some(MemberHandle::new(member.id, Arc::clone(device), MemberState::Stale));
             config.members[index] = member.clone();
             config.members[index].since = config.event + 1;
             Ok(())
@@ -154,9 +162,11 @@ impl GroupRuntime {
     fn refuse_host(&self, config: &Config, index: usize) -> Result<()> {
         let relocated_members = config.relocated_on(index);
         relocated_members.first().map_or(Ok(()), |relocated| {
-            let (group, path, relocated) = (&config.name, &config.members[index].path, &config.members[*relocated].path);
+            let (group, path, relocated) =
+                (&config.name, &config.members[index].path, &config.members[*relocated].path);
             Err(Error::invalid(format!(
-                "group {group}: {relocated} lies in free space of {path}: move it back with 'bedplate volume unrelocate' first"
+                "group {group}: {relocated} lies in free space of {path}: move it back with \
+                 'bedplate volume unrelocate' first"
             )))
         })
     }

@@ -188,7 +188,8 @@ fn refuse_missing(assembly: &Assembly, options: &ImportOptions) -> Result<()> {
         });
         let older: String = assembly.outdated.iter().map(|(_, what)| format!("; {what}")).collect();
         let message = format!(
-            "group {} is not whole without {gone}{older}: nothing was written; connect one of them and import again",
+            "group {} is not whole without {gone}{older}: nothing was written; connect one of them \
+             and import again",
             config.name
         );
         return Err(Error::new(ErrorKind::Broken, message));
@@ -202,14 +203,16 @@ fn refuse_missing(assembly: &Assembly, options: &ImportOptions) -> Result<()> {
     );
     if !older.is_empty() {
         let message = format!(
-            "group {group}: {missing}: {older}; the others hold everything: connect the right device, or import degraded to go on without it; \
-             an import after that fills the older copy again"
+            "group {group}: {missing}: {older}; the others hold everything: connect the right \
+             device, or import degraded to go on without it; an import after that fills the older \
+             copy again"
         );
         return Err(Error::new(ErrorKind::Outdated, message));
     }
     let (were, them) = if assembly.missing.len() == 1 { ("was", "it") } else { ("were", "them") };
     let message = format!(
-        "group {group}: {missing} {were} not found, and the others hold everything: connect {them}, or import degraded to go on without {them}"
+        "group {group}: {missing} {were} not found, and the others hold everything: connect \
+         {them}, or import degraded to go on without {them}"
     );
     Err(Error::new(ErrorKind::Missing, message))
 }
@@ -277,7 +280,8 @@ pub(crate) fn open(
 fn first_epoch(config: &Config, volume: &VolumeConfig, block: u64) -> Result<LayoutEpoch> {
     if volume.layouts().filter_map(Layout::unit_bytes).any(|unit| !unit.is_multiple_of(block)) {
         let message = format!(
-            "group {}: a member has blocks of {block} bytes now, of which the stripe unit is no multiple",
+            "group {}: a member has blocks of {block} bytes now, of which the stripe unit is no \
+             multiple",
             config.name
         );
         return Err(Error::invalid(message));
@@ -285,7 +289,8 @@ fn first_epoch(config: &Config, volume: &VolumeConfig, block: u64) -> Result<Lay
     let epoch = LayoutEpoch::new(volume, block);
     if !epoch.is_walkable() {
         let message = format!(
-            "group {}: the relayout in the label would overwrite what it still needs: the label is damaged",
+            "group {}: the relayout in the label would overwrite what it still needs: the label is \
+             damaged",
             config.name
         );
         return Err(Error::new(ErrorKind::Corrupt, message));

@@ -208,7 +208,8 @@ fn a_power_cut_while_a_member_leaves_and_a_spare_is_rebuilt_loses_nothing() {
         }
     }
     println!(
-        "power cuts while a member leaves and a spare is rebuilt: {states} states tried, 0 violations"
+        "power cuts while a member leaves and a spare is rebuilt: {states} states tried, 0 \
+         violations"
     );
 }
 
@@ -252,7 +253,8 @@ fn survivors(
                 let (number, allowed) = (stamp_of(sector, address), allowed(history, address, cut));
                 assert!(
                     allowed.contains(&number),
-                    "{context}, {when}: sector {address} shows write {number}, allowed are {allowed:?}"
+                    "{context}, {when}: sector {address} shows write {number}, allowed are \
+                     {allowed:?}"
                 );
             }
             seen

@@ -75,7 +75,8 @@ fn a_write_costs_the_least_member_operations_and_the_log() {
                 "{units} of {data} units"
             );
             println!(
-                "raid5 on {members}: {units} of {data} units: {reads} reads (least {}), {} writes in place (least {}), {} writes and {flushes} flushes of the log",
+                "raid5 on {members}: {units} of {data} units: {reads} reads (least {}), {} writes \
+                 in place (least {}), {} writes and {flushes} flushes of the log",
                 least.0,
                 writes / 2,
                 least.1,
@@ -95,7 +96,8 @@ fn a_write_costs_the_least_member_operations_and_the_log() {
         let marks = if rows + data * UNIT > super::fixture::REGION_BYTES { flushes } else { 0 };
         assert_eq!((reads, writes, flushes - marks), (0, members, 0), "whole rows, four at once");
         println!(
-            "raid5 on {members}: four whole rows: {reads} reads, {writes} writes, {flushes} flushes (least 0, {members}, 0)"
+            "raid5 on {members}: four whole rows: {reads} reads, {writes} writes, {flushes} \
+             flushes (least 0, {members}, 0)"
         );
     }
 }

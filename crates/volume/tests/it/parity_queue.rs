@@ -103,7 +103,8 @@ fn s_95_a_write_through_a_queue_costs_the_least_member_operations_and_the_log() 
             let log = if units == data { 0 } else { units + 1 };
             let reads = if units == data { 0 } else { (units + 1).min(data - units) };
             println!(
-                "raid5 on {members}, queue, {units} of {data} units: reads {} (least {reads}), writes {} (least {} and {log} of the log)",
+                "raid5 on {members}, queue, {units} of {data} units: reads {} (least {reads}), \
+                 writes {} (least {} and {log} of the log)",
                 told.0,
                 told.1,
                 units + 1

@@ -280,7 +280,8 @@ fn s_87_a_power_cut_during_a_relocation_loses_nothing() {
         moved += u64::from(group.config().members[1].relocated.is_some());
     }
     println!(
-        "power cuts during a relocation: {states} states tried, {moved} with the member moved in the end, 0 violations"
+        "power cuts during a relocation: {states} states tried, {moved} with the member moved in \
+         the end, 0 violations"
     );
     assert_eq!(moved, states);
 }

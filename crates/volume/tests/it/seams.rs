@@ -254,6 +254,7 @@ fn s_111_two_changes_of_a_group_with_a_member_in_free_space_come_one_after_the_o
     let (tried, refused) = every_pair(&GUEST_CHANGES, true);
     assert!(tried > 50 && refused > 15, "{tried} {refused}");
     println!(
-        "two changes of a group with a member in free space at once: {tried} moments, {refused} refusals, 0 violations"
+        "two changes of a group with a member in free space at once: {tried} moments, {refused} \
+         refusals, 0 violations"
     );
 }

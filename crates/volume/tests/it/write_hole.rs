@@ -279,7 +279,8 @@ fn i_par_1_a_power_cut_while_several_flights_of_a_queue_are_in_the_air_loses_not
         }
     }
     println!(
-        "RAID-5, power cuts while several flights of a queue are in the air: {states} states tried, 0 violations"
+        "RAID-5, power cuts while several flights of a queue are in the air: {states} states \
+         tried, 0 violations"
     );
 }
 
@@ -314,7 +315,8 @@ fn i_par_1_a_power_cut_and_the_loss_of_any_member_at_once_lose_no_part_of_a_row(
         }
     }
     println!(
-        "RAID-5, power cut and a member lost at once: {states} states tried ({loose} with whole rows under way), 0 violations"
+        "RAID-5, power cut and a member lost at once: {states} states tried ({loose} with whole \
+         rows under way), 0 violations"
     );
 }
 
@@ -335,7 +337,8 @@ fn i_par_1_a_power_cut_on_a_volume_without_a_member_from_the_start_loses_nothing
             for choice in choices(ordinal) {
                 let cut = |back: &str| {
                     let context = format!(
-                        "{members} members without {missing}, cut at {moment:?}, choice {choice}, {back}"
+                        "{members} members without {missing}, cut at {moment:?}, choice {choice}, \
+                         {back}"
                     );
                     Cut { history: &history, at: moment.iter().sum(), lost_now: false, context }
                 };
@@ -383,7 +386,8 @@ fn i_par_2_a_member_that_dies_in_the_middle_and_a_spare_that_takes_its_place_los
                 let at = moment.iter().sum();
                 for lost in [None, Some(dying)] {
                     let context = format!(
-                        "{members} members and a spare, {dying} dies, cut at {moment:?}, choice {choice}, without {lost:?}"
+                        "{members} members and a spare, {dying} dies, cut at {moment:?}, choice \
+                         {choice}, without {lost:?}"
                     );
                     let left = without(&named(&fixture.after_cut(&moment, choice)), lost);
                     // With the dead one back where a spare has its place already, it is told that
@@ -402,7 +406,8 @@ fn i_par_2_a_member_that_dies_in_the_middle_and_a_spare_that_takes_its_place_los
         }
     }
     println!(
-        "RAID-5, power cuts while a member dies and a spare is rebuilt: {states} states tried, 0 violations"
+        "RAID-5, power cuts while a member dies and a spare is rebuilt: {states} states tried, 0 \
+         violations"
     );
 }
 

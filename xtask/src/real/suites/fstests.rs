@@ -379,11 +379,14 @@ mod tests {
             Verdict::Passed
         );
         let skipped = format!(
-            "{head}generic/003       [not run] this test requires quota\nRan: generic/003\nNot run: generic/003\nPassed all 1 tests\n"
+            "{head}generic/003       [not run] this test requires quota\nRan: generic/003\nNot \
+             run: generic/003\nPassed all 1 tests\n"
         );
         assert_eq!(of(&skipped, 0), Verdict::Skipped("this test requires quota".to_owned()));
         let failed = format!(
-            "{head}generic/003  - output mismatch (see x)\n    --- tests/generic/003.out\n    +++ results/003.out.bad\n    @@ -1 +1,2 @@\n    +ERROR: time\nFailures: generic/003\nFailed 1 of 1 tests\n"
+            "{head}generic/003  - output mismatch (see x)\n    --- tests/generic/003.out\n    +++ \
+             results/003.out.bad\n    @@ -1 +1,2 @@\n    +ERROR: time\nFailures: \
+             generic/003\nFailed 1 of 1 tests\n"
         );
         assert_eq!(of(&failed, 1), Verdict::Failed("+ERROR: time".to_owned()));
         assert_eq!(

@@ -13,12 +13,17 @@ use super::results::{Results, Verdict};
 use super::sources::Tree;
 
 /// The system calls on files: the directories of their tests below testcases/kernel/syscalls.
-const CALLS: &str = "access chdir chmod chown close copy_file_range creat faccessat faccessat2 fadvise fallocate fchdir fchmod fchmodat fchmodat2 \
-    fchown fchownat fcntl fdatasync fgetxattr flistxattr flock fremovexattr fsetxattr fstat fstatat fstatfs fsync ftruncate futimesat getcwd \
-    getdents getxattr lchown lgetxattr link linkat listxattr llistxattr llseek lremovexattr lseek lstat mkdir mkdirat mknod mknodat mmap msync \
-    name_to_handle_at open open_by_handle_at openat openat2 pread preadv preadv2 pwrite pwritev pwritev2 read readahead readdir readlink \
-    readlinkat readv removexattr rename renameat renameat2 rmdir sendfile setxattr splice stat statfs statvfs statx symlink symlinkat sync \
-    sync_file_range syncfs truncate umask unlink unlinkat utime utimensat utimes write writev";
+const CALLS: &str = "access chdir chmod chown close copy_file_range creat faccessat faccessat2 \
+                     fadvise fallocate fchdir fchmod fchmodat fchmodat2 fchown fchownat fcntl \
+                     fdatasync fgetxattr flistxattr flock fremovexattr fsetxattr fstat fstatat \
+                     fstatfs fsync ftruncate futimesat getcwd getdents getxattr lchown lgetxattr \
+                     link linkat listxattr llistxattr llseek lremovexattr lseek lstat mkdir \
+                     mkdirat mknod mknodat mmap msync name_to_handle_at open open_by_handle_at \
+                     openat openat2 pread preadv preadv2 pwrite pwritev pwritev2 read readahead \
+                     readdir readlink readlinkat readv removexattr rename renameat renameat2 rmdir \
+                     sendfile setxattr splice stat statfs statvfs statx symlink symlinkat sync \
+                     sync_file_range syncfs truncate umask unlink unlinkat utime utimensat utimes \
+                     write writev";
 
 /// Words in a test's source that say that it makes a file system of its own.
 const OWN: [&str; 5] =
@@ -27,8 +32,10 @@ const OWN: [&str; 5] =
 /// Builds what is needed of the tree and returns it.
 pub fn tree(path: &Path) -> Result<PathBuf> {
     let commands = format!(
-        "[ -f configure ] || make autotools; [ -f include/mk/config.mk ] || ./configure --disable-metadata --without-tirpc; \
-         make -j$(nproc) lib-all libs-all; for call in {CALLS}; do make -k -j$(nproc) -C testcases/kernel/syscalls/$call || true; done; touch .bedplate-built"
+        "[ -f configure ] || make autotools; [ -f include/mk/config.mk ] || ./configure \
+         --disable-metadata --without-tirpc; make -j$(nproc) lib-all libs-all; for call in \
+         {CALLS}; do make -k -j$(nproc) -C testcases/kernel/syscalls/$call || true; done; touch \
+         .bedplate-built"
     );
     Tree { path, mark: "runtest/syscalls", built: ".bedplate-built", commands: &commands }.build()
 }
@@ -144,7 +151,8 @@ mod tests {
 
     #[test]
     fn a_list_of_tests_is_read_without_what_a_shell_would_have_to_read() {
-        let list = "#DESCRIPTION:Kernel system calls\nabort01 abort01\n\nfsx01 fsx -l 5\ngf12 mkfifo $TMPDIR/x; growfiles\n";
+        let list = "#DESCRIPTION:Kernel system calls\nabort01 abort01\n\nfsx01 fsx -l 5\ngf12 \
+                    mkfifo $TMPDIR/x; growfiles\n";
         let plain = |name: &str, program: &str, arguments: &[&str]| Test {
             name: name.to_owned(),
             program: program.to_owned(),

@@ -37,7 +37,9 @@ pub struct Choice {
     #[arg(long = "suite", value_enum)]
     suites: Vec<Suite>,
     /// Suites: the I/O modes of the mount
-    #[arg(long = "mode", default_value = "cached", value_parser = ["cached", "direct", "concurrent", "concurrent+cache"])]
+    #[arg(long = "mode", default_value = "cached", value_parser = ["cached", "direct",
+        "concurrent",
+        "concurrent+cache"])]
     modes: Vec<String>,
     /// Suites: only tests whose names start so
     #[arg(long, value_name = "PREFIX")]

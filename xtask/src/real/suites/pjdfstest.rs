@@ -17,8 +17,10 @@ const SCRIPT_LIMIT: Duration = Duration::from_secs(300);
 
 /// Users that every Debian has; nothing is added to the system. Without `features` tests of file
 /// flags and the like are skipped.
-const CONFIGURATION: &str = "[features]\nposix_fallocate = {}\nrename_ctime = {}\nutime_now = {}\nutimensat = {}\nstat_st_birthtime = {}\n\n\
-    [settings]\nnaptime = 0.02\n\n[dummy_auth]\nentries = [[\"nobody\", \"nogroup\"], [\"daemon\", \"daemon\"]]\n";
+const CONFIGURATION: &str = "[features]\nposix_fallocate = {}\nrename_ctime = {}\nutime_now = \
+                             {}\nutimensat = {}\nstat_st_birthtime = {}\n\n[settings]\nnaptime = \
+                             0.02\n\n[dummy_auth]\nentries = [[\"nobody\", \"nogroup\"], \
+                             [\"daemon\", \"daemon\"]]\n";
 
 /// Runs the Rust form in `directory`.
 pub fn in_rust(program: &Path, directory: &Path, logs: &Path, only: &[String]) -> Result<Results> {
@@ -181,8 +183,9 @@ mod tests {
 
     #[test]
     fn verdicts_of_the_rust_form_carry_their_reasons() {
-        let text = "chmod::ctime                                          ok\nopen::flags          skipped\n\trequires features: chflags\nlink::x   FAILED\n\
-                    \tassertion failed: a :: ok\nnoise ok\n\nSummary: 1 failed, 1 skipped, 1 passed, 3 total\n";
+        let text = "chmod::ctime                                          ok\nopen::flags          \
+                    skipped\n\trequires features: chflags\nlink::x   FAILED\n\tassertion failed: a \
+                    :: ok\nnoise ok\n\nSummary: 1 failed, 1 skipped, 1 passed, 3 total\n";
         let expected = vec![
             ("chmod::ctime", Verdict::Passed),
             ("link::x", Verdict::Failed("assertion failed: a :: ok".to_owned())),

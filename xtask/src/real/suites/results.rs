@@ -198,7 +198,9 @@ mod tests {
     #[test]
     fn the_document_names_differences_below_its_heading_alone() {
         let text = format!(
-            "| fstests | generic/1 | not here |\n\n{HEADING}\n\nWords.\n\n| suite | tests | reason |\n| --- | --- | --- |\n| fstests | `generic/2`, generic/3 | no quota |\n\n## Next\n| fstests | generic/4 | not here |\n"
+            "| fstests | generic/1 | not here |\n\n{HEADING}\n\nWords.\n\n| suite | tests | reason \
+             |\n| --- | --- | --- |\n| fstests | `generic/2`, generic/3 | no quota |\n\n## Next\n| \
+             fstests | generic/4 | not here |\n"
         );
         let named = Named::parse(&text);
         assert_eq!(named.reason("fstests", "generic/2"), Some("no quota"));

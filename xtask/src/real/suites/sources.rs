@@ -102,7 +102,8 @@ pub fn from_crate(name: &str) -> Result<PathBuf> {
     if !program.is_file() {
         ensure!(
             needs::may_install(),
-            "{name} is not installed: run 'cargo install {name} --locked', or allow its installation"
+            "{name} is not installed: run 'cargo install {name} --locked', or allow its \
+             installation"
         );
         println!("    installing the crate {name}");
         let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());

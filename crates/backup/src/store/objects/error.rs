@@ -39,6 +39,15 @@ pub fn failure(url: &str, doing: &str, key: &str, error: &StoreError) -> Error {
     Error::new(kind, format!("cannot {doing} {}: {why}", place.trim_end_matches('/')))
 }
 
+/// What the libraries say of a store that does not answer.
+const UNREACHABLE: [&str; 5] = [
+    "error trying to connect",
+    "tcp connect error",
+    "dns error",
+    "connection refused",
+    "Connection refused",
+];
+
 fn explain(url: &str, told: &str, error: &StoreError) -> (ErrorKind, String) {
     let says = |words: &[&str]| words.iter().any(|word| told.contains(word));
     let variables = credentials(url);
@@ -85,14 +94,13 @@ fn explain(url: &str, told: &str, error: &StoreError) -> (ErrorKind, String) {
             "the bucket lies in another region: set AWS_REGION".to_owned(),
         );
     }
-    if says(&[
-        "error trying to connect",
-        "tcp connect error",
-        "dns error",
-        "connection refused",
-        "Connection refused",
-    ]) {
-        return (ErrorKind::Io, "the store cannot be reached: check the endpoint and the network, and repeat the command".to_owned());
+    if says(&UNREACHABLE) {
+        return (
+            ErrorKind::Io,
+            "the store cannot be reached: check the endpoint and the network, and repeat the \
+             command"
+                .to_owned(),
+        );
     }
     (ErrorKind::Io, format!("{}: repeat the command", last_words(told)))
 }

@@ -82,7 +82,12 @@ impl Server {
     fn place(&self, target: &dyn Target) -> Result<PathBuf> {
         let label = &target.info().label;
         let found = target.directory(self.engine.name())?;
-        found.ok_or_else(|| Error::target(format!("{label}: a database's server needs a directory: give a mounted file system as path:DIR")))
+        found.ok_or_else(|| {
+            Error::target(format!(
+                "{label}: a database's server needs a directory: give a mounted file system as \
+                 path:DIR"
+            ))
+        })
     }
 
     fn start(&self, directory: &Path) -> Result<Box<dyn Running>> {
@@ -107,13 +112,24 @@ impl Server {
             format!("INSERT INTO {table} SELECT {row} FROM {};", running.series(rows))
         };
         session.run(&[
-            "CREATE TABLE branches(bid INTEGER PRIMARY KEY, bbalance INTEGER, filler CHAR(88));".to_owned(),
-            "CREATE TABLE tellers(tid INTEGER PRIMARY KEY, bid INTEGER, tbalance INTEGER, filler CHAR(84));".to_owned(),
-            "CREATE TABLE accounts(aid INTEGER PRIMARY KEY, bid INTEGER, abalance INTEGER, filler CHAR(84));".to_owned(),
-            "CREATE TABLE history(tid INTEGER, bid INTEGER, aid INTEGER, delta INTEGER, mtime TIMESTAMP, filler CHAR(22));".to_owned(),
+            "CREATE TABLE branches(bid INTEGER PRIMARY KEY, bbalance INTEGER, filler CHAR(88));"
+                .to_owned(),
+            "CREATE TABLE tellers(tid INTEGER PRIMARY KEY, bid INTEGER, tbalance INTEGER, filler \
+             CHAR(84));"
+                .to_owned(),
+            "CREATE TABLE accounts(aid INTEGER PRIMARY KEY, bid INTEGER, abalance INTEGER, filler \
+             CHAR(84));"
+                .to_owned(),
+            "CREATE TABLE history(tid INTEGER, bid INTEGER, aid INTEGER, delta INTEGER, mtime \
+             TIMESTAMP, filler CHAR(22));"
+                .to_owned(),
             filled("branches", self.scale, "i, 0, ''"),
             filled("tellers", self.scale * 10, "i, (i - 1) / 10 + 1, 0, ''"),
-            filled("accounts", accounts, &format!("i, (i - 1) / 100000 + 1, 0, '{}'", " ".repeat(84))),
+            filled(
+                "accounts",
+                accounts,
+                &format!("i, (i - 1) / 100000 + 1, 0, '{}'", " ".repeat(84)),
+            ),
         ])
     }
 }
@@ -136,9 +152,11 @@ fn transaction(begin: &str, rng: &mut impl Rng, size: u64) -> String {
     let (account, teller, branch, delta) =
         (random(size * 100_000), random(size * 10), random(size), random(10_000) as i64 - 5000);
     format!(
-        "{begin};UPDATE accounts SET abalance = abalance + {delta} WHERE aid = {account};SELECT abalance FROM accounts WHERE aid = {account};\
-         UPDATE tellers SET tbalance = tbalance + {delta} WHERE tid = {teller};UPDATE branches SET bbalance = bbalance + {delta} WHERE bid = {branch};\
-         INSERT INTO history VALUES({teller}, {branch}, {account}, {delta}, CURRENT_TIMESTAMP, '');COMMIT;"
+        "{begin};UPDATE accounts SET abalance = abalance + {delta} WHERE aid = {account};SELECT \
+         abalance FROM accounts WHERE aid = {account};UPDATE tellers SET tbalance = tbalance + \
+         {delta} WHERE tid = {teller};UPDATE branches SET bbalance = bbalance + {delta} WHERE bid \
+         = {branch};INSERT INTO history VALUES({teller}, {branch}, {account}, {delta}, \
+         CURRENT_TIMESTAMP, '');COMMIT;"
     )
 }
 
@@ -184,7 +202,8 @@ impl Work for Server {
             };
             if !plain(name, "_.") || !plain(value, "_.,+-/") {
                 return Err(Error::usage(format!(
-                    "the setting '{name}={value}' is refused: names and values are letters, digits and _ . , + - /"
+                    "the setting '{name}={value}' is refused: names and values are letters, digits \
+                     and _ . , + - /"
                 )));
             }
         }

@@ -40,8 +40,12 @@ fn program(name: &str) -> Result<PathBuf> {
     places.extend(versions("/usr", "pgsql-"));
     places.sort();
     let places: Vec<PathBuf> = places.into_iter().rev().map(|(_, place)| place).collect();
-    find_program(name, &places)
-        .ok_or_else(|| Error::target(format!("PostgreSQL's {name} is not installed, or not in PATH: install the server's package (postgresql)")))
+    find_program(name, &places).ok_or_else(|| {
+        Error::target(format!(
+            "PostgreSQL's {name} is not installed, or not in PATH: install the server's package \
+             (postgresql)"
+        ))
+    })
 }
 
 pub(super) fn version() -> Result<String> {
@@ -60,7 +64,9 @@ fn account() -> Result<Option<(u32, u32)>> {
         (fields.first() == Some(&"postgres"))
             .then(|| Some((fields.get(2)?.parse().ok()?, fields.get(3)?.parse().ok()?)))?
     });
-    found.map(Some).ok_or_else(|| Error::target("PostgreSQL refuses to run as root and there is no user 'postgres': run this as another user"))
+    found.map(Some).ok_or_else(|| Error::target(
+        "PostgreSQL refuses to run as root and there is no user 'postgres': run this as another \
+         user"))
 }
 
 fn command(name: &str) -> Result<Command> {

@@ -54,7 +54,8 @@ impl Running for Database {
 
     fn series(&self, rows: u64) -> String {
         format!(
-            "(WITH RECURSIVE s(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM s WHERE i < {rows}) SELECT i FROM s)"
+            "(WITH RECURSIVE s(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM s WHERE i < {rows}) \
+             SELECT i FROM s)"
         )
     }
 

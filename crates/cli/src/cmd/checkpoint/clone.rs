@@ -149,8 +149,9 @@ fn require_on_mount(links: &[Link]) -> Result<()> {
     };
     let (at, target) = (text::name(&link.at), text::name(&link.target));
     let message = format!(
-        "{at} leads to {target}, off the mount, so the clone would share it with the original and a table dropped in one would be gone in \
-         both; bring it onto the volume, or say --keep-links"
+        "{at} leads to {target}, off the mount, so the clone would share it with the original and \
+         a table dropped in one would be gone in both; bring it onto the volume, or say \
+         --keep-links"
     );
     Err(Failure::new("invalid", message))
 }
@@ -289,7 +290,8 @@ fn split(source: &OsStr) -> Result<(Option<Vec<u8>>, PathBuf)> {
     if bytes.is_empty() || name.contains(&b'/') {
         let shown = source.to_string_lossy();
         return Err(Failure::usage(format!(
-            "'{shown}' names no source: say CHECKPOINT, CHECKPOINT:/PATH, or :/PATH for what is there now"
+            "'{shown}' names no source: say CHECKPOINT, CHECKPOINT:/PATH, or :/PATH for what is \
+             there now"
         )));
     }
     Ok(((!name.is_empty()).then(|| name.to_vec()), path.to_owned()))

@@ -124,9 +124,9 @@ impl Database {
                 // Before version 15 the functions have other names; the older form of the mode that
                 // outlives its session is never used.
                 let begin = format!(
-                    "SELECT current_setting('server_version_num')::int >= 150000 AS new \\gset\n\
-                     \\if :new\nSELECT pg_backup_start('bedplate', true);\n\\else\nSELECT pg_start_backup('bedplate', true, false);\n\\endif\n\
-                     \\echo {READY}\n"
+                    "SELECT current_setting('server_version_num')::int >= 150000 AS new \
+                     \\gset\n\\if :new\nSELECT pg_backup_start('bedplate', true);\n\\else\nSELECT \
+                     pg_start_backup('bedplate', true, false);\n\\endif\n\\echo {READY}\n"
                 );
                 (command, begin)
             }
@@ -137,15 +137,17 @@ impl Database {
                 (
                     command,
                     format!(
-                        ".timeout 30000\nPRAGMA wal_checkpoint(TRUNCATE);\nBEGIN IMMEDIATE;\n.print {READY}\n"
+                        ".timeout 30000\nPRAGMA wal_checkpoint(TRUNCATE);\nBEGIN \
+                         IMMEDIATE;\n.print {READY}\n"
                     ),
                 )
             }
             Self::Program(program) => {
                 // Thawed also when it failed to freeze, because it may have got halfway, and when
                 // the other end is gone. The program is a word of its own, not a line of the shell.
-                let script = "trap '' PIPE; \"$1\" freeze </dev/null >&2; frozen=$?; if [ $frozen = 0 ]; then echo bedplate-ready; cat >/dev/null; fi; \
-                              \"$1\" thaw </dev/null >&2 && exit $frozen";
+                let script = "trap '' PIPE; \"$1\" freeze </dev/null >&2; frozen=$?; if [ $frozen \
+                              = 0 ]; then echo bedplate-ready; cat >/dev/null; fi; \"$1\" thaw \
+                              </dev/null >&2 && exit $frozen";
                 (with("sh", &["-c", script, "sh", program].map(text)), String::new())
             }
         }
@@ -155,7 +157,8 @@ impl Database {
     fn release(&self) -> &'static str {
         match self {
             Self::Postgres(_) => {
-                "\\if :new\nSELECT count(*) FROM pg_backup_stop(false);\n\\else\nSELECT count(*) FROM pg_stop_backup(false, false);\n\\endif\n"
+                "\\if :new\nSELECT count(*) FROM pg_backup_stop(false);\n\\else\nSELECT count(*) \
+                 FROM pg_stop_backup(false, false);\n\\endif\n"
             }
             Self::Sqlite(_) => "COMMIT;\n",
             Self::Program(_) => "",
@@ -214,7 +217,12 @@ impl Bracket {
         let mut child = command.spawn().map_err(|error| {
             Failure::new(
                 "unavailable",
-                format!("cannot run '{program}', which asks {} to wait: {}; install it, or leave --database out", database.name(), plain(&error)),
+                format!(
+                    "cannot run '{program}', which asks {} to wait: {}; install it, or leave \
+                     --database out",
+                    database.name(),
+                    plain(&error)
+                ),
             )
         })?;
         let lines = lines_of(child.stdout.take());
@@ -258,7 +266,8 @@ impl Bracket {
                 Err(RecvTimeoutError::Timeout) => {
                     let (name, patience) = (self.name, bedplate::format_duration(self.patience));
                     let message = format!(
-                        "{name} did not begin to wait within {patience}: no checkpoint was made; give it more with --database-timeout"
+                        "{name} did not begin to wait within {patience}: no checkpoint was made; \
+                         give it more with --database-timeout"
                     );
                     return Err(Failure::new("timeout", message));
                 }
@@ -296,7 +305,8 @@ impl Bracket {
         self.kill();
         let (name, said) = (self.name, self.complaint());
         let message = format!(
-            "the checkpoint was made, but {name} was not released in order, so its session was ended; it says: {said}"
+            "the checkpoint was made, but {name} was not released in order, so its session was \
+             ended; it says: {said}"
         );
         Err(Failure::new("database", message))
     }

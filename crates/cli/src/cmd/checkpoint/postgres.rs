@@ -43,7 +43,8 @@ impl Address {
             .map_or((place, None), |(place, parameters)| (place, Some(parameters)));
         if place.contains('@') {
             return Err(
-                "its address has an '@' too many: in a name or password '@' is written %40, '/' %2F and ':' %3A",
+                "its address has an '@' too many: in a name or password '@' is written %40, '/' \
+                 %2F and ':' %3A",
             );
         }
         let mut kept = Vec::new();
@@ -53,7 +54,8 @@ impl Address {
                 b"password" => password = Some(value),
                 b"sslpassword" => {
                     return Err(
-                        "an sslpassword in its address could be read by every user: put it into a service file, and name that with ?service=",
+                        "an sslpassword in its address could be read by every user: put it into a \
+                         service file, and name that with ?service=",
                     );
                 }
                 _ => kept.push(parameter),

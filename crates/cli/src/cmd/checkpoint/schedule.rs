@@ -166,7 +166,8 @@ fn rules(
         }
         _ => {
             return Err(Failure::usage(format!(
-                "schedule '{name}' needs --every and --keep: only hourly, daily, weekly and monthly go without"
+                "schedule '{name}' needs --every and --keep: only hourly, daily, weekly and \
+                 monthly go without"
             )));
         }
     };
@@ -175,7 +176,8 @@ fn rules(
 
 fn wrong_rule(rule: &str) -> Failure {
     Failure::usage(format!(
-        "'{}' is no rule: a rule is hourly, daily, weekly or monthly and a number, as in 'hourly 24, daily 7'",
+        "'{}' is no rule: a rule is hourly, daily, weekly or monthly and a number, as in 'hourly \
+         24, daily 7'",
         rule.trim()
     ))
 }

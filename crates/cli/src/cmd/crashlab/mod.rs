@@ -227,7 +227,8 @@ fn require_fuse() -> Result<()> {
     Err(Failure::new(
         "unavailable",
         format!(
-            "{why}: load the module with 'modprobe fuse', or give the container the device (--device /dev/fuse)"
+            "{why}: load the module with 'modprobe fuse', or give the container the device \
+             (--device /dev/fuse)"
         ),
     ))
 }

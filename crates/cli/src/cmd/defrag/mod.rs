@@ -327,6 +327,12 @@ mod tests {
             stuck_bytes: 0,
         };
         let text = file.to_string();
-        assert!(text.contains("64 runs of 128 KiB on average, now 4 runs of 2 MiB on average; 4 MiB moved; 3 are needed"), "{text}");
+        assert!(
+            text.contains(
+                "64 runs of 128 KiB on average, now 4 runs of 2 MiB on average; 4 MiB moved; 3 are \
+                 needed"
+            ),
+            "{text}"
+        );
     }
 }

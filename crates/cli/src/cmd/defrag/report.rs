@@ -123,7 +123,8 @@ mod tests {
         };
         assert_eq!(
             state(&mover),
-            "waiting: programs are busy; 3 scattered files wait; 5 MiB moved, 2 files put together since the mount"
+            "waiting: programs are busy; 3 scattered files wait; 5 MiB moved, 2 files put together \
+             since the mount"
         );
         let info = serde_json::json!({ "mover": mover });
         assert_eq!(line(&info), Some(state(&mover)));

@@ -58,13 +58,16 @@ impl Advice {
         };
         let why = match (unknown, cached) {
             (true, _) => format!(
-                "nothing is known of the pages in {at}: it lies on no Bedplate mount, or you may not look at it"
+                "nothing is known of the pages in {at}: it lies on no Bedplate mount, or you may \
+                 not look at it"
             ),
             (_, true) => format!(
-                "the pages of {at}{more} can tear: some are served as cached (bedplate mode), or set before: bedplate untorn -R {path} {unit}"
+                "the pages of {at}{more} can tear: some are served as cached (bedplate mode), or \
+                 set before: bedplate untorn -R {path} {unit}"
             ),
             _ => format!(
-                "the pages of {at}{more} can tear, what was there before included: bedplate untorn -R {path} {unit}"
+                "the pages of {at}{more} can tear, what was there before included: bedplate untorn \
+                 -R {path} {unit}"
             ),
         };
         Self { setting: guard.to_owned(), why, ..self }
@@ -92,7 +95,8 @@ pub fn of(path: &str, untorn: Option<Untorn>, mode: Option<IoMode>) -> Vec<Advic
         untorn.map(|untorn| untorn.bytes).filter(|_| mode.is_none_or(|mode| !mode.writes_behind()));
     let why_not = match untorn {
         Some(_) if unit.is_none() => format!(
-            "it is served as cached, where pages can tear all the same; bedplate mode {path} concurrent ends that, and on a mount costs more than this setting does"
+            "it is served as cached, where pages can tear all the same; bedplate mode {path} \
+             concurrent ends that, and on a mount costs more than this setting does"
         ),
         Some(_) => String::new(),
         None => "no page size is kept from tearing here".to_owned(),
@@ -133,7 +137,8 @@ fn innodb(path: &str, unit: Option<u32>, why_not: &str) -> Advice {
         Some(unit) if unit >= INNODB_PAGE_MIN => (
             "innodb_doublewrite = ON".to_owned(),
             format!(
-                "pages of 16 KiB can tear: bedplate untorn {path} 16k; it can be OFF too where innodb_page_size = {}k was chosen when the server was set up",
+                "pages of 16 KiB can tear: bedplate untorn {path} 16k; it can be OFF too where \
+                 innodb_page_size = {}k was chosen when the server was set up",
                 unit >> 10
             ),
         ),
@@ -150,7 +155,8 @@ fn innodb(path: &str, unit: Option<u32>, why_not: &str) -> Advice {
 }
 
 fn sqlite() -> Advice {
-    let why = "its journal keeps transactions of several pages whole, which pages that do not tear cannot: journal_mode = OFF loses data on any storage";
+    let why = "its journal keeps transactions of several pages whole, which pages that do not tear \
+               cannot: journal_mode = OFF loses data on any storage";
     Advice {
         database: "SQLite",
         setting: "PRAGMA journal_mode = WAL".to_owned(),

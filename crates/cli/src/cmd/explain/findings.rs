@@ -115,11 +115,18 @@ fn misaligned(told: &FileFacts) -> Option<Finding> {
     Some(Finding {
         kind: "misaligned",
         count,
-        what: format!("{count} of {} I/Os were not in multiples of {align} ({})", counters.reads + counters.writes, why.join(", ")),
-        cost: "each was copied through a bounce buffer; a write also read what surrounds it and held the inode lock exclusive".to_owned(),
+        what: format!(
+            "{count} of {} I/Os were not in multiples of {align} ({})",
+            counters.reads + counters.writes,
+            why.join(", ")
+        ),
+        cost: "each was copied through a bounce buffer; a write also read what surrounds it and \
+               held the inode lock exclusive"
+            .to_owned(),
         who: names(told.opens.iter().filter(|open| open.misaligned > 0)),
         change: format!(
-            "let the program read and write in multiples of {align}, or serve it a file it cannot align as: bedplate mode {} cached",
+            "let the program read and write in multiples of {align}, or serve it a file it cannot \
+             align as: bedplate mode {} cached",
             told.path
         ),
     })
@@ -135,12 +142,14 @@ fn mixed(told: &FileFacts) -> Option<Finding> {
     // page cache.
     let change = if told.opens.iter().any(|open| open.direct_flag) {
         format!(
-            "a program opens it with O_DIRECT, so let all of them go past the cache: bedplate mode {} concurrent; and close what opened it as cached",
+            "a program opens it with O_DIRECT, so let all of them go past the cache: bedplate mode \
+             {} concurrent; and close what opened it as cached",
             told.path
         )
     } else {
         format!(
-            "give the file one mode for all its programs: bedplate mode {} cached, the faster one on a mount without O_DIRECT",
+            "give the file one mode for all its programs: bedplate mode {} cached, the faster one \
+             on a mount without O_DIRECT",
             told.path
         )
     };
@@ -148,7 +157,8 @@ fn mixed(told: &FileFacts) -> Option<Finding> {
         kind: Reason::MixedOpen.name(),
         count,
         what: format!(
-            "{count} I/Os that asked for more were served as cached, because the file was open in conflicting modes; {since}"
+            "{count} I/Os that asked for more were served as cached, because the file was open in \
+             conflicting modes; {since}"
         ),
         cost: "they went one writer at a time, like those of an ordinary file".to_owned(),
         who: names(
@@ -176,8 +186,9 @@ fn dirty_syncs(told: &FileFacts) -> Option<Finding> {
         ),
         who: names(told.opens.iter().filter(|open| open.syncs > 0)),
         change: format!(
-            "let less be dirty by then: bedplate tune DIR write-behind-start=5% sync=1s; \
-             'bedplate mode try {} concurrent' measures whether going past the cache is faster, which for databases on a mount it was not",
+            "let less be dirty by then: bedplate tune DIR write-behind-start=5% sync=1s; 'bedplate \
+             mode try {} concurrent' measures whether going past the cache is faster, which for \
+             databases on a mount it was not",
             told.path
         ),
     })
@@ -195,7 +206,8 @@ fn poor_cache(told: &FileFacts) -> Option<Finding> {
         cost: "every other read was copied through the cache in vain".to_owned(),
         who: Vec::new(),
         change: format!(
-            "make the cache larger: bedplate tune DIR cache=SIZE; or leave the file to the kernel's page cache: bedplate mode {} cached",
+            "make the cache larger: bedplate tune DIR cache=SIZE; or leave the file to the \
+             kernel's page cache: bedplate mode {} cached",
             told.path
         ),
     })
@@ -214,7 +226,8 @@ fn fragmented(told: &FileFacts) -> Option<Finding> {
             cost: "an I/O that spans extents is several on the device".to_owned(),
             who: Vec::new(),
             change: format!(
-                "put it together while it is in use: bedplate defrag {}; and let what is created beside it lie in longer runs: bedplate extent-size DIR SIZE",
+                "put it together while it is in use: bedplate defrag {}; and let what is created \
+                 beside it lie in longer runs: bedplate extent-size DIR SIZE",
                 told.path
             ),
         }
@@ -247,9 +260,11 @@ fn of_reason(told: &FileFacts, reason: Reason) -> Option<Finding> {
             "nothing: from the second time on they go straight to the device".to_owned(),
         ),
         Reason::Shared => (
-            format!("{count} of {writes} writes went to new blocks, because a checkpoint needs the old ones"),
+            format!("{count} of {writes} writes went to new blocks, because a checkpoint needs the \
+                     old ones"),
             "each allocated blocks and changed metadata; the file lies in more extents",
-            "nothing: once a block is written it is the file's own; or delete checkpoints that are needed no more".to_owned(),
+            "nothing: once a block is written it is the file's own; or delete checkpoints that are \
+             needed no more".to_owned(),
         ),
         Reason::Tail => (
             format!("{count} I/Os ended within a block of {}", format_size(told.block_size)),

@@ -83,7 +83,8 @@ pub fn of_file(
         change: match left {
             0 => "nothing; if it happens again, replace the member".to_owned(),
             _ => format!(
-                "make good what is known to be wrong: bedplate volume scrub --repair {group}; restore the rest from a backup"
+                "make good what is known to be wrong: bedplate volume scrub --repair {group}; \
+                 restore the rest from a backup"
             ),
         },
     })

@@ -96,7 +96,8 @@ impl fmt::Display for UntornUnit {
             let path = text::quoted(&self.path.0);
             write!(
                 f,
-                "; but it is served as cached, where pages can tear all the same: bedplate mode {path} concurrent, which has a price on a mount"
+                "; but it is served as cached, where pages can tear all the same: bedplate mode \
+                 {path} concurrent, which has a price on a mount"
             )?;
         }
         if self.below > 0 {

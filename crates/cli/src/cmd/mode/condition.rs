@@ -138,7 +138,8 @@ impl Quantity {
     }
 }
 
-const SHAPE: &str = "write QUANTITY < VALUE, as in 'p99 < -10%' or 'read.p99 < 500us'; give --keep-if once for each condition";
+const SHAPE: &str = "write QUANTITY < VALUE, as in 'p99 < -10%' or 'read.p99 < 500us'; give \
+                     --keep-if once for each condition";
 
 impl FromStr for Condition {
     type Err = String;
@@ -185,7 +186,8 @@ fn quantity_named(name: &str) -> Result<Quantity, String> {
         "operations" if of == Of::All => Ok(Quantity::Operations),
         "hit" if of == Of::All => Ok(Quantity::Hit),
         _ => Err(format!(
-            "'{name}' is not measured: known are p50, p99, average (also read.p99, write.p99, sync.p99 …), throughput, operations and hit"
+            "'{name}' is not measured: known are p50, p99, average (also read.p99, write.p99, \
+             sync.p99 …), throughput, operations and hit"
         )),
     }
 }

@@ -46,6 +46,17 @@ pub struct Arguments {
 /// How often the mount is told that the trial goes on; it waits for ten seconds.
 const RENEWED_EVERY: Duration = Duration::from_secs(1);
 
+impl Arguments {
+    /// The conditions as one sentence.
+    fn conditions(&self) -> String {
+        self.keep_if
+            .iter()
+            .map(|condition| condition.text.as_str())
+            .collect::<Vec<_>>()
+            .join(" and ")
+    }
+}
+
 pub fn run(arguments: &Arguments, output: &Output) -> Result<()> {
     let path = &arguments.file;
     refuse_unfit(path)?;
@@ -70,13 +81,15 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<()> {
         mode_before,
         served_before,
         mode_tried: arguments.mode.name().to_owned(),
-        keep_if: arguments.keep_if.iter().map(|condition| condition.text.as_str()).collect::<Vec<_>>().join(" and "),
+        keep_if: arguments.conditions(),
         verdict: Verdict::Running,
         reason: "it is under way".to_owned(),
         before,
         after: None,
         note: cached.then(|| {
-            "what the kernel's page cache answers to programs that opened the file cached is not seen here, and counts for neither side".to_owned()
+            "what the kernel's page cache answers to programs that opened the file cached is not \
+             seen here, and counts for neither side"
+                .to_owned()
         }),
     };
     file.begin(arguments.mode)?;
@@ -131,7 +144,8 @@ fn try_out(
     let (wanted, now) = (arguments.mode.name(), file.served()?);
     if now != wanted {
         trial.reason = format!(
-            "it could not be served as {wanted}: its opens want {now}; 'bedplate explain' tells which"
+            "it could not be served as {wanted}: its opens want {now}; 'bedplate explain' tells \
+             which"
         );
         return Ok(Verdict::Reverted);
     }
@@ -158,7 +172,8 @@ fn try_out(
         (None, Outcome::Unknown(what)) => (
             Verdict::Reverted,
             format!(
-                "'{what}' could not be judged: too few operations were timed; measure longer, or time more with the tunable latency-sample"
+                "'{what}' could not be judged: too few operations were timed; measure longer, or \
+                 time more with the tunable latency-sample"
             ),
         ),
     };

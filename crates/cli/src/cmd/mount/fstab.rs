@@ -1,6 +1,6 @@
-//! Words of `/etc/fstab` that tell mount(8) and the system when and by which users to mount. They are
-//! taken, because lines are copied from there and some tools pass everything on, and change nothing
-//! here.
+//! Words of `/etc/fstab` that tell mount(8) and the system when and by which users to mount. They
+//! are taken, because lines are copied from there and some tools pass everything on, and change
+//! nothing here.
 
 /// The words.
 pub const WORDS: [&str; 10] = [

@@ -82,7 +82,8 @@ const OPTIONS: [MountOption; 7] = [
     MountOption::new(
         "stop-timeout",
         Some("DURATION"),
-        "cuts programs off that use the mount so long after a SIGTERM; without it they are waited for",
+        "cuts programs off that use the mount so long after a SIGTERM; without it they are waited \
+         for",
     ),
     MountOption::new(
         "degraded",
@@ -166,7 +167,8 @@ pub fn start_checkpoint(volume: &Volume, name: &OsStr, dir: &Path) -> Result<()>
     let wrong = || {
         Failure::new(
             "invalid",
-            "a checkpoint whose name has a comma or is no UTF-8 cannot be mounted alone: mount the volume, then the checkpoint",
+            "a checkpoint whose name has a comma or is no UTF-8 cannot be mounted alone: mount the \
+             volume, then the checkpoint",
         )
     };
     let name = name.to_str().filter(|name| !name.contains(',')).ok_or_else(wrong)?;
@@ -235,6 +237,10 @@ struct Plan {
     settings: MountSettings,
 }
 
+const DEGRADED_WRITES: &str = "-o degraded goes with ro, which writes to no member: to go on \
+                               without the missing ones for good, run 'bedplate volume import \
+                               --degraded' first";
+
 impl Plan {
     fn new(arguments: &Arguments) -> Result<Self> {
         let absolute = |path: &Path| {
@@ -263,15 +269,13 @@ impl Plan {
         }
         if metrics_files > 0 && metrics.is_none() {
             return Err(Failure::usage(
-                "mount option 'metrics-files' counts with 'metrics=' only: say where metrics are asked for",
+                "mount option 'metrics-files' counts with 'metrics=' only: say where metrics are \
+                 asked for",
             ));
         }
         let mut settings = MountSettings::parse(&rest.join(","))?;
         if degraded && !settings.is_read_only() {
-            let what = "degraded goes with ro, which writes to no member: to go on without the missing ones for good, run";
-            return Err(Failure::usage(format!(
-                "-o {what} 'bedplate volume import --degraded' first"
-            )));
+            return Err(Failure::usage(DEGRADED_WRITES));
         }
         let volume = group::resolve(&arguments.path)?
             .canonicalize()

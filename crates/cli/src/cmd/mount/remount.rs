@@ -1,9 +1,9 @@
-//! `bedplate mount PATH DIR -o remount,…`, as mount(8) calls it: what can be changed of a live mount
-//! is changed, without a moment in which it is not there.
+//! `bedplate mount PATH DIR -o remount,…`, as mount(8) calls it: what can be changed of a live
+//! mount is changed, without a moment in which it is not there.
 //!
-//! mount(8) passes on every option of the line in `/etc/fstab`, or of the list of mounts where there
-//! is none, and not only what is to change. An option that counts at the mount alone is therefore no
-//! failure; it is named, unless the mount has it already.
+//! mount(8) passes on every option of the line in `/etc/fstab`, or of the list of mounts where
+//! there is none, and not only what is to change. An option that counts at the mount alone is
+//! therefore no failure; it is named, unless the mount has it already.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -51,7 +51,8 @@ pub fn run(dir: &Path, options: &[String], output: &Output) -> Result<()> {
         return Err(Failure::new(
             "read_only",
             format!(
-                "{dir} was mounted with ro, or turned read-only after a failure: 'bedplate unmount {dir}', then mount it with rw"
+                "{dir} was mounted with ro, or turned read-only after a failure: 'bedplate unmount \
+                 {dir}', then mount it with rw"
             ),
         ));
     }

@@ -185,7 +185,8 @@ impl Workplace {
             return Err(Failure::new(
                 "no_space",
                 format!(
-                    "{parent} has {free} free and {needed} are needed: choose another --dir or a smaller --size"
+                    "{parent} has {free} free and {needed} are needed: choose another --dir or a \
+                     smaller --size"
                 ),
             ));
         }

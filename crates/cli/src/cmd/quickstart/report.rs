@@ -113,7 +113,8 @@ impl fmt::Display for Report {
         let (page, file) = (format_size(self.page_bytes), format_size(self.file_bytes));
         writeln!(
             f,
-            "{page} pages, half read and half written at random, {} on one file of {file}, engine {}",
+            "{page} pages, half read and half written at random, {} on one file of {file}, engine \
+             {}",
             text::count(self.threads, "thread"),
             self.engine
         )?;
@@ -137,7 +138,8 @@ impl fmt::Display for Report {
         )?;
         writeln!(
             f,
-            "  bedplate stat DIR/FILE                            # how its I/O is served, and why not otherwise"
+            "  bedplate stat DIR/FILE                            # how its I/O is served, and why \
+             not otherwise"
         )?;
         write!(f, "  bedplate unmount DIR")
     }

@@ -161,7 +161,8 @@ fn refuse_idle_options(arguments: &Arguments) -> Result<()> {
         }
         LayoutName::StripeMirror | LayoutName::MirrorStripe => return Ok(()),
         _ if arguments.copies.is_some() => {
-            "--copies is for stripe-mirror and mirror-stripe; a plain mirror has one on every member"
+            "--copies is for stripe-mirror and mirror-stripe; a plain mirror has one on every \
+             member"
         }
         _ => return Ok(()),
     };
@@ -186,7 +187,8 @@ fn warn_of_namesakes(config: &GroupConfig, paths: &[&PathBuf]) {
     {
         let (name, member) = (&config.name, other.members[0].0.display());
         tracing::warn!(
-            "there is another group {name}, with {member}: 'group:{name}' names neither of them, a member's path does"
+            "there is another group {name}, with {member}: 'group:{name}' names neither of them, a \
+             member's path does"
         );
     }
 }
@@ -232,14 +234,16 @@ fn warn(arguments: &Arguments) {
     }
     if arguments.layout.shape().is_striped() && !arguments.unit().is_multiple_of(4096) {
         tracing::warn!(
-            "a unit of {} is not a multiple of 4 KiB, the usual block of a file system: blocks will lie on two members",
+            "a unit of {} is not a multiple of 4 KiB, the usual block of a file system: blocks \
+             will lie on two members",
             format_size(arguments.unit())
         );
     }
     if arguments.layout.shape().has_parity() && arguments.log.is_empty() {
         tracing::warn!(
-            "the intent log lies on the RAID-5: each of its small writes reads old data and parity, and writes and flushes the parity log \
-             on two members before it is done; give it a mirror of its own with --log"
+            "the intent log lies on the RAID-5: each of its small writes reads old data and \
+             parity, and writes and flushes the parity log on two members before it is done; give \
+             it a mirror of its own with --log"
         );
     }
     let sizes: Vec<u64> = arguments.members.iter().filter_map(|path| size_of(path)).collect();
@@ -249,13 +253,15 @@ fn warn(arguments: &Arguments) {
     {
         let (least, most) = (format_size(*least), format_size(*most));
         tracing::warn!(
-            "the members have from {least} to {most}: every member counts as large as the smallest beside it"
+            "the members have from {least} to {most}: every member counts as large as the smallest \
+             beside it"
         );
     }
     let homes: Vec<Option<u64>> = arguments.members.iter().map(|path| home_of(path)).collect();
     if members > 1 && homes.iter().all(|home| home.is_some() && *home == homes[0]) {
         tracing::warn!(
-            "all members are on one physical device: it is the only one that has to fail, and it serves them one after the other"
+            "all members are on one physical device: it is the only one that has to fail, and it \
+             serves them one after the other"
         );
     }
 }

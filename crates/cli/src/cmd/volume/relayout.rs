@@ -52,10 +52,13 @@ pub struct Arguments {
     #[arg(long)]
     yes: bool,
     /// Let it wait where it is
-    #[arg(long, conflicts_with_all = ["resume", "reverse", "layout", "columns", "unit", "plexes", "step", "without"])]
+    #[arg(long, conflicts_with_all = ["resume", "reverse", "layout", "columns", "unit", "plexes",
+        "step",
+        "without"])]
     pause: bool,
     /// Let it go on
-    #[arg(long, conflicts_with_all = ["reverse", "layout", "columns", "unit", "plexes", "step", "without"])]
+    #[arg(long, conflicts_with_all = ["reverse", "layout", "columns", "unit", "plexes", "step",
+        "without"])]
     resume: bool,
     /// Turn it round: what has moved goes back
     #[arg(long, conflicts_with_all = ["layout", "columns", "unit", "plexes", "step", "without"])]
@@ -121,7 +124,8 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<()> {
             RelayoutRequest::Begin(target)
         }
         _ => {
-            let hint = "say what shall change: --layout, --columns, --unit, --plexes or --without; or --pause, --resume or --reverse; 'volume show' tells how far it is";
+            let hint = "say what shall change: --layout, --columns, --unit, --plexes or --without; \
+                        or --pause, --resume or --reverse; 'volume show' tells how far it is";
             return Err(Failure::usage(hint));
         }
     };

@@ -147,7 +147,8 @@ pub fn by_name(name: &str) -> Result<Located> {
         (None, _) => mounted_as(name).ok_or_else(|| Failure::new(
             "not_found",
             format!(
-                "no group {name} was found on block devices, in the present directory or in those of {VARIABLE}: name a member's path"
+                "no group {name} was found on block devices, in the present directory or in those \
+                 of {VARIABLE}: name a member's path"
             ),
         )),
     }

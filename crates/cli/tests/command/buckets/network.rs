@@ -127,7 +127,8 @@ impl Shared {
         }
         let is_head = request.starts_with(b"HEAD");
         let text = format!(
-            "<?xml version=\"1.0\"?><Error><Code>{code}</Code><Message>as the test wants</Message></Error>"
+            "<?xml version=\"1.0\"?><Error><Code>{code}</Code><Message>as the test \
+             wants</Message></Error>"
         );
         let body = if is_head { "" } else { &text };
         let _gone = write!(

@@ -418,7 +418,8 @@ fn a_number_that_would_be_given_twice_is_refused_by_a_mount_and_mended() {
     for value in [v_next(3), v_next(u64::MAX), vec![1]] {
         let v = Forged::new();
         v.put(&[put(Table::Setting, b"next_ino".to_vec(), value)]);
-        assert!(v.mount().is_err_and(|e| e.message.contains("next_ino") || e.message.contains("run a check")));
+        assert!(v.mount().is_err_and(|e| e.message.contains("next_ino") || e.message.contains(
+            "run a check")));
         v.finds(&[(FindingKind::Setting, "next")], true);
         let fs = v.mount().unwrap();
         assert!(fs.make(InodeNo::ROOT, b"new", FileKind::File, NEW, 0).unwrap().ino > v.link);

@@ -56,7 +56,8 @@ proptest! {
         for (at, (range, sharing)) in waiters.iter().enumerate() {
             line.add_waiting(range.clone(), *sharing);
             let segments: Vec<_> = line.0.iter().map(|(start, (end, holders))| (*start, *end, *holders)).collect();
-            prop_assert!(segments.windows(2).all(|pair| pair[0].1 <= pair[1].0), "I-RNG-2: {:?} overlap", segments);
+            prop_assert!(segments.windows(2).all(|pair| pair[0].1 <= pair[1].0),
+                "I-RNG-2: {:?} overlap", segments);
             for byte in 0..64 {
                 let over = waiters[..=at].iter().filter(|(range, _)| range.contains(&byte));
                 let wanted = over.fold(0, |holders, (_, sharing)| if *sharing == Sharing::Exclusive || holders == EXCLUSIVE { EXCLUSIVE } else { holders + 1 });

@@ -6,8 +6,8 @@
 //! ```
 //!
 //! The token proves that its bearer has, or was given by a process that has, this very file open;
-//! the socket tells the process and its user. What may be leased is decided in the file system; what
-//! is added here is that the kernel keeps no pages of a file that is leased (I-PAG-1):
+//! the socket tells the process and its user. What may be leased is decided in the file system;
+//! what is added here is that the kernel keeps no pages of a file that is leased (I-PAG-1):
 //!
 //! - I-LEA-6: a file is published only when the kernel holds none of its pages, and the first page
 //!   that it asks for on a direct open, because the file is mapped, ends the lease before it is

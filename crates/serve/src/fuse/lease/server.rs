@@ -10,8 +10,8 @@
 //! ```
 //!
 //! A process that has closed its socket may still be in the midst of I/O; one that has ended is
-//! not. So only the end of the process counts. No event thread takes part, and this one may wait for
-//! the kernel (I-LIN-1).
+//! not. So only the end of the process counts. No event thread takes part, and this one may wait
+//! for the kernel (I-LIN-1).
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};

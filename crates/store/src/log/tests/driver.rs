@@ -465,7 +465,8 @@ impl History {
             };
             if !tenure.versions[floor..].iter().any(legitimate) {
                 return Err(format!(
-                    "I-LOG-4: slot {slot} shows bytes at {from} that its file never wrote, or that were overwritten durably: {tenure:?} {flushed}"
+                    "I-LOG-4: slot {slot} shows bytes at {from} that its file never wrote, or that \
+                     were overwritten durably: {tenure:?} {flushed}"
                 ));
             }
         }

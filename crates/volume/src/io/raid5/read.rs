@@ -58,7 +58,8 @@ impl VolumeIo {
         if self.is_overwritten_since(&self.epochs.peek(), overwritten)? {
             return Err(error);
         }
-        tracing::warn!(volume = self.name, member = bad.name(), %error, "made from parity what could not be read");
+        tracing::warn!(volume = self.name, member = bad.name(), %error,
+            "made from parity what could not be read");
         match bad.write(
             &AlignedBuf::from_slice(buf),
             parity.raid5.copy(column, place.row).offset + place.within,

@@ -57,9 +57,11 @@ pub(crate) fn refuse_unreadable_log(config: &Config, handles: &Handles) -> crate
             return Err(Error::new(
                 ErrorKind::Broken,
                 format!(
-                    "group {group} was not closed in order, {path} is away or not up to date, and the parity log of {} cannot be read ({error}): rows \
-                     that were being written cannot be made whole; nothing was written; connect {path} if it was there until then, or open the group \
-                     for reading only ('bedplate mount -o ro,degraded'), which serves all the rest",
+                    "group {group} was not closed in order, {path} is away or not up to date, and \
+                     the parity log of {} cannot be read ({error}): rows that were being written \
+                     cannot be made whole; nothing was written; connect {path} if it was there \
+                     until then, or open the group for reading only ('bedplate mount -o \
+                     ro,degraded'), which serves all the rest",
                     handle.name()
                 ),
             ));
@@ -81,7 +83,9 @@ impl VolumeIo {
             let (logs, mut log_unreadable) = read_logs(parity, &handles);
             self.group_state.replace_handles(Arc::new(shown(parity, &handles, &logs)?));
             if let Some((handle, error)) = log_unreadable.pop() {
-                tracing::warn!(volume = self.name, member = handle.name(), %error, "its parity log cannot be read; rows that were being written are not made from parity");
+                tracing::warn!(volume = self.name, member = handle.name(), %error,
+                    "its parity log cannot be read; rows that were being written are not made from \
+                     parity");
                 let mut dirty = Drl::new(
                     config.id,
                     self.ordinal,
@@ -114,8 +118,9 @@ impl VolumeIo {
             return Ok(());
         }
         let detail = format!(
-            "this was being written when the group was cut off, its member is away, and the parity log of {} cannot be read: what the other members make \
-             of it may be neither old nor new",
+            "this was being written when the group was cut off, its member is away, and the parity \
+             log of {} cannot be read: what the other members make of it may be neither old nor \
+             new",
             uncertain_rows.log_unreadable
         );
         Err(self.error(bedplate_block::ErrorKind::Io, Operation::Read, Some(start), detail))

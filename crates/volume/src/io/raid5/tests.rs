@@ -81,7 +81,8 @@ fn wrong_after_restart(mistake: Option<Mistake>) -> usize {
         }
     }
     println!(
-        "RAID-5, power cuts and a member lost while the parity log starts over: {states} states tried, {wrong} sectors wrong"
+        "RAID-5, power cuts and a member lost while the parity log starts over: {states} states \
+         tried, {wrong} sectors wrong"
     );
     wrong
 }
@@ -203,7 +204,8 @@ fn torn_after_a_failure(mistake: Option<Mistake>) -> usize {
     }
     assert!(states > 0, "the failure is known to those that are left");
     println!(
-        "RAID-5, power cuts once a member counts as failed: {states} states tried, {torn} sectors torn"
+        "RAID-5, power cuts once a member counts as failed: {states} states tried, {torn} sectors \
+         torn"
     );
     torn
 }

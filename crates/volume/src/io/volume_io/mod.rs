@@ -114,7 +114,8 @@ impl VolumeIo {
             }
             () => {
                 let detail = format!(
-                    "offset and length ({len} bytes) must be multiples of the volume's block of {block} bytes"
+                    "offset and length ({len} bytes) must be multiples of the volume's block of \
+                     {block} bytes"
                 );
                 self.error(ErrorKind::Unaligned, operation, Some(offset), detail)
             }

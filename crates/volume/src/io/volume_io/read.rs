@@ -87,7 +87,8 @@ impl VolumeIo {
         if !other.any(|(handle, offset)| handle.read(buf, offset).is_ok()) {
             return Err(first);
         }
-        tracing::warn!(volume = self.name, member = bad.name(), error = %first, "read from another copy");
+        tracing::warn!(volume = self.name, member = bad.name(), error = %first,
+            "read from another copy");
         if self.group_state.read_only {
             return Ok(());
         }
