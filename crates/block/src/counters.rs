@@ -6,7 +6,7 @@ use crate::{DeviceCounters, Operation, StripedCounters};
 
 /// The live counters of one open device. Relaxed: they order nothing, they only add up.
 #[derive(Debug, Default)]
-pub(crate) struct Counters {
+pub struct LiveCounters {
     transfers: StripedCounters<4>,
     flushes: AtomicU64,
     errors: AtomicU64,
@@ -19,7 +19,7 @@ const READ_BYTES: usize = 1;
 const WRITES: usize = 2;
 const WRITTEN_BYTES: usize = 3;
 
-impl Counters {
+impl LiveCounters {
     /// Counts one operation.
     #[inline]
     pub fn note(&self, operation: Operation, bytes: u64, ok: bool) {
@@ -33,6 +33,9 @@ impl Counters {
     }
 
     /// Counts one operation by its outcome and hands the outcome on.
+    ///
+    /// # Errors
+    /// Those of the outcome.
     #[inline]
     pub fn count<T>(
         &self,
@@ -58,6 +61,8 @@ impl Counters {
         add(&self.saturated, batch.saturated);
     }
 
+    /// Returns what was counted so far.
+    #[must_use]
     pub fn snapshot(&self) -> DeviceCounters {
         let [reads, read_bytes, writes, written_bytes] = self.transfers.totals();
         DeviceCounters {
@@ -69,6 +74,20 @@ impl Counters {
             errors: self.errors.load(Relaxed),
             saturated: self.saturated.load(Relaxed),
         }
+    }
+}
+
+impl std::iter::Sum for DeviceCounters {
+    fn sum<I: Iterator<Item = Self>>(all: I) -> Self {
+        all.fold(Self::default(), |sum, one| Self {
+            reads: sum.reads + one.reads,
+            read_bytes: sum.read_bytes + one.read_bytes,
+            writes: sum.writes + one.writes,
+            written_bytes: sum.written_bytes + one.written_bytes,
+            flushes: sum.flushes + one.flushes,
+            errors: sum.errors + one.errors,
+            saturated: sum.saturated + one.saturated,
+        })
     }
 }
 
@@ -125,7 +144,7 @@ mod tests {
 
     #[test]
     fn single_operations_and_batches_add_up() {
-        let counters = Counters::default();
+        let counters = LiveCounters::default();
         std::thread::scope(|scope| {
             for _ in 0..4 {
                 scope.spawn(|| {

@@ -13,7 +13,7 @@ use std::sync::{Arc, OnceLock};
 use parking_lot::RwLock;
 
 use crate::check::{Limits, assert_geometry};
-use crate::counters::Counters;
+use crate::counters::LiveCounters;
 use crate::inline::{InlineQueue, Positioned};
 use crate::{
     BlockDevice, DeviceCounters, DeviceQueue, EngineReport, Geometry, Operation, QueueOptions,
@@ -47,7 +47,7 @@ struct Memory {
     /// exclusive while a range is cleared, so that no chunk is made from bytes that were just
     /// cleared. Taken before a chunk's lock.
     base: Option<RwLock<Snapshot>>,
-    counters: Counters,
+    counters: LiveCounters,
 }
 
 impl std::fmt::Debug for Memory {
@@ -106,7 +106,7 @@ impl MemoryDevice {
                 size_bytes,
                 root: table(mids),
                 base,
-                counters: Counters::default(),
+                counters: LiveCounters::default(),
             }),
         })
     }

@@ -1,11 +1,10 @@
 //! A device that is made of pieces of others, one behind the other.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use bedplate_block::{
     AlignedBuf, BlockDevice, Completion, DeviceCounters, DeviceQueue, EngineReport, Geometry,
-    QueueOptions, Request, RequestKind, Result, Segment,
+    LiveCounters, Operation, QueueOptions, Request, RequestKind, Result, Segment,
 };
 
 /// A piece of a device.
@@ -21,17 +20,7 @@ pub(crate) struct WindowPiece {
 pub(crate) struct Window {
     name: String,
     parts: Vec<WindowPiece>,
-    counts: Counts,
-}
-
-#[derive(Debug, Default)]
-struct Counts {
-    reads: AtomicU64,
-    read_bytes: AtomicU64,
-    writes: AtomicU64,
-    written_bytes: AtomicU64,
-    flushes: AtomicU64,
-    errors: AtomicU64,
+    counters: LiveCounters,
 }
 
 impl Window {
@@ -42,7 +31,7 @@ impl Window {
             parts.iter().all(|part| part.len > 0 && part.start.checked_add(part.len).is_some()),
             "a part of a window holds a byte: {parts:?}"
         );
-        Arc::new(Self { name, parts, counts: Counts::default() })
+        Arc::new(Self { name, parts, counters: LiveCounters::default() })
     }
 
     /// Calls `each` with the parts of a range: device, offset there, first byte of the range,
@@ -68,7 +57,7 @@ impl Window {
         Ok(())
     }
 
-    fn check(&self, operation: bedplate_block::Operation, offset: u64, len: u64) -> Result<()> {
+    fn check(&self, operation: Operation, offset: u64, len: u64) -> Result<()> {
         let size = self.size_bytes();
         if offset <= size && len <= size - offset {
             return Ok(());
@@ -82,23 +71,6 @@ impl Window {
             detail,
             errno: None,
         })
-    }
-
-    fn count(
-        &self,
-        operations: &AtomicU64,
-        bytes: Option<(&AtomicU64, u64)>,
-        result: Result<()>,
-    ) -> Result<()> {
-        if result.is_err() {
-            self.counts.errors.fetch_add(1, Ordering::Relaxed);
-            return result;
-        }
-        operations.fetch_add(1, Ordering::Relaxed);
-        if let Some((sum, bytes)) = bytes {
-            sum.fetch_add(bytes, Ordering::Relaxed);
-        }
-        result
     }
 
     fn most(&self, field: impl Fn(&Geometry) -> u32) -> u32 {
@@ -134,35 +106,35 @@ impl BlockDevice for Window {
 
     fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<()> {
         let len = buf.len() as u64;
-        self.check(bedplate_block::Operation::Read, offset, len)?;
+        self.check(Operation::Read, offset, len)?;
         let result = self.each(offset, len, |device, at, from, len| {
             device.read_at(&mut buf[from..from + len as usize], at)
         });
-        self.count(&self.counts.reads, Some((&self.counts.read_bytes, len)), result)
+        self.counters.count(Operation::Read, len, result)
     }
 
     fn write_at(&self, buf: &[u8], offset: u64) -> Result<()> {
         let len = buf.len() as u64;
-        self.check(bedplate_block::Operation::Write, offset, len)?;
+        self.check(Operation::Write, offset, len)?;
         let result = self.each(offset, len, |device, at, from, len| {
             device.write_at(&buf[from..from + len as usize], at)
         });
-        self.count(&self.counts.writes, Some((&self.counts.written_bytes, len)), result)
+        self.counters.count(Operation::Write, len, result)
     }
 
     fn flush(&self) -> Result<()> {
         let result = self.parts.iter().try_for_each(|part| part.device.flush());
-        self.count(&self.counts.flushes, None, result)
+        self.counters.count(Operation::Flush, 0, result)
     }
 
     fn write_zeroes(&self, offset: u64, len: u64) -> Result<()> {
-        self.check(bedplate_block::Operation::Write, offset, len)?;
+        self.check(Operation::Write, offset, len)?;
         let result = self.each(offset, len, |device, at, _, len| device.write_zeroes(at, len));
-        self.count(&self.counts.writes, Some((&self.counts.written_bytes, len)), result)
+        self.counters.count(Operation::Write, len, result)
     }
 
     fn discard(&self, offset: u64, len: u64) -> Result<bool> {
-        self.check(bedplate_block::Operation::Discard, offset, len)?;
+        self.check(Operation::Discard, offset, len)?;
         let mut taken = false;
         self.each(offset, len, |device, at, _, len| {
             taken |= device.discard(at, len)?;
@@ -191,7 +163,7 @@ impl BlockDevice for Window {
         }
         let below =
             devices.into_iter().map(|device| device.queue(options)).collect::<Result<Vec<_>>>()?;
-        let window = Self { name: self.name.clone(), parts, counts: Counts::default() };
+        let window = Self { name: self.name.clone(), parts, counters: LiveCounters::default() };
         Ok(Box::new(WindowQueue { window, below, queue_of, done: Vec::new() }))
     }
 
@@ -200,17 +172,7 @@ impl BlockDevice for Window {
     }
 
     fn counters(&self) -> DeviceCounters {
-        let of = |count: &AtomicU64| count.load(Ordering::Relaxed);
-        let Counts { reads, read_bytes, writes, written_bytes, flushes, errors } = &self.counts;
-        DeviceCounters {
-            reads: of(reads),
-            read_bytes: of(read_bytes),
-            writes: of(writes),
-            written_bytes: of(written_bytes),
-            flushes: of(flushes),
-            errors: of(errors),
-            saturated: 0,
-        }
+        self.counters.snapshot()
     }
 }
 

@@ -6,36 +6,39 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use bedplate::{
-    BlockDevice, DeviceCounters, DeviceError, DeviceErrorKind, DeviceQueue, EngineReport, Geometry,
-    MemoryDevice, QueueOptions,
+    BlockDevice, DeviceError, DeviceErrorKind, DeviceQueue, MemoryDevice, QueueOptions,
 };
+use bedplate_block::{DeviceCall, Hook, HookedDevice, Operation};
 
 type DeviceResult<T> = std::result::Result<T, DeviceError>;
 
 /// Below this a delay is spun away: a sleep takes longer to come back than it lasts.
 const SPIN_MAX: Duration = Duration::from_micros(60);
 
-/// Memory with a delay before every operation, none at first; any number of operations wait side by
-/// side, as on a disk with deep queues.
+/// Memory with a delay before every operation; any number of operations wait side by side, as on a
+/// disk with deep queues.
+pub(crate) type DelayedDevice = HookedDevice<Delay>;
+
+/// Makes such a device.
+pub(crate) fn delayed(size_bytes: u64, latency: Duration) -> Arc<DelayedDevice> {
+    let delay = Delay { latency_ns: AtomicU64::new(0) };
+    delay.set_latency(latency);
+    HookedDevice::named("memory".to_owned(), MemoryDevice::new(size_bytes), delay)
+}
+
+/// How long every operation takes.
 #[derive(Debug)]
-pub(crate) struct DelayedDevice {
-    memory: Arc<MemoryDevice>,
+pub(crate) struct Delay {
     latency_ns: AtomicU64,
 }
 
-impl DelayedDevice {
-    pub(crate) fn new(size_bytes: u64, latency: Duration) -> Arc<Self> {
-        let device = Self { memory: MemoryDevice::new(size_bytes), latency_ns: AtomicU64::new(0) };
-        device.set_latency(latency);
-        Arc::new(device)
-    }
-
+impl Delay {
     /// Sets how long every operation takes from now on.
     pub(crate) fn set_latency(&self, latency: Duration) {
         self.latency_ns.store(u64::try_from(latency.as_nanos()).unwrap_or(u64::MAX), Relaxed);
     }
 
-    fn delay(&self) {
+    fn wait(&self) {
         let latency = Duration::from_nanos(self.latency_ns.load(Relaxed));
         if latency.is_zero() {
             return;
@@ -51,54 +54,35 @@ impl DelayedDevice {
     }
 }
 
-impl BlockDevice for DelayedDevice {
-    fn name(&self) -> &str {
-        "memory"
+impl Hook for Delay {
+    fn call(
+        &self,
+        call: DeviceCall<'_>,
+        pass: &mut dyn FnMut() -> DeviceResult<()>,
+    ) -> DeviceResult<()> {
+        if !matches!(call, DeviceCall::Discard { .. }) {
+            self.wait();
+        }
+        pass()
     }
-    fn geometry(&self) -> Geometry {
-        self.memory.geometry()
-    }
-    fn size_bytes(&self) -> u64 {
-        self.memory.size_bytes()
-    }
-    fn read_at(&self, buf: &mut [u8], offset: u64) -> DeviceResult<()> {
-        self.delay();
-        self.memory.read_at(buf, offset)
-    }
-    fn write_at(&self, buf: &[u8], offset: u64) -> DeviceResult<()> {
-        self.delay();
-        self.memory.write_at(buf, offset)
-    }
-    fn flush(&self) -> DeviceResult<()> {
-        self.delay();
-        self.memory.flush()
-    }
-    fn write_zeroes(&self, offset: u64, len: u64) -> DeviceResult<()> {
-        self.delay();
-        self.memory.write_zeroes(offset, len)
-    }
-    fn discard(&self, offset: u64, len: u64) -> DeviceResult<bool> {
-        self.memory.discard(offset, len)
-    }
-    fn queue(&self, options: &QueueOptions) -> DeviceResult<Box<dyn DeviceQueue>> {
+
+    fn queue(
+        &self,
+        memory: &Arc<dyn BlockDevice>,
+        options: &QueueOptions,
+    ) -> DeviceResult<Box<dyn DeviceQueue>> {
         if self.latency_ns.load(Relaxed) == 0 {
-            return self.memory.queue(options);
+            return memory.queue(options);
         }
         Err(DeviceError {
             kind: DeviceErrorKind::Unsupported,
-            operation: bedplate_block::Operation::Queue,
-            device: self.name().to_owned(),
+            operation: Operation::Queue,
+            device: memory.name().to_owned(),
             offset: None,
             detail: "memory with an added latency serves threads only: leave out --depth"
                 .to_owned(),
             errno: None,
         })
-    }
-    fn engine(&self) -> EngineReport {
-        self.memory.engine()
-    }
-    fn counters(&self) -> DeviceCounters {
-        self.memory.counters()
     }
 }
 
@@ -108,7 +92,7 @@ mod tests {
 
     #[test]
     fn every_operation_takes_at_least_the_latency_and_data_arrives() {
-        let device = DelayedDevice::new(1 << 20, Duration::from_millis(2));
+        let device = delayed(1 << 20, Duration::from_millis(2));
         let start = Instant::now();
         device.write_at(&bedplate::AlignedBuf::from_slice(&[7; 4096]), 4096).unwrap();
         let mut buf = bedplate::AlignedBuf::zeroed(4096);

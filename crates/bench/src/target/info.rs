@@ -4,6 +4,7 @@ use std::fs;
 use std::os::linux::fs::MetadataExt;
 use std::path::Path;
 
+use bedplate_block::MountEntry;
 use serde::{Deserialize, Serialize};
 
 use crate::measure::DeviceStat;
@@ -126,21 +127,16 @@ pub(crate) struct Mount {
 pub(crate) fn mount_of(path: &Path) -> Option<Mount> {
     let device = fs::metadata(path).ok()?.st_dev();
     let wanted = format!("{}:{}", rustix::fs::major(device), rustix::fs::minor(device));
-    mount_in(&fs::read_to_string("/proc/self/mountinfo").ok()?, &wanted)
+    mount_in(MountEntry::all().ok()?, &wanted)
 }
 
-fn mount_in(mountinfo: &str, device: &str) -> Option<Mount> {
-    let line = mountinfo.lines().rev().find(|line| line.split(' ').nth(2) == Some(device))?;
-    let own_options = line.split(' ').nth(5)?;
-    let (_, after) = line.split_once(" - ")?;
-    let mut fields = after.split(' ');
-    let kind = fields.next()?;
-    let source = fields.next().unwrap_or("");
-    let super_options = fields.next().unwrap_or("");
+/// Finds the last mount of a device.
+fn mount_in(entries: Vec<MountEntry>, device: &str) -> Option<Mount> {
+    let entry = entries.into_iter().rfind(|entry| entry.device == device)?;
     Some(Mount {
-        kind: kind.to_owned(),
-        options: format!("{own_options};{super_options}"),
-        source: source.to_owned(),
+        kind: entry.kind,
+        options: format!("{};{}", entry.flags, entry.options),
+        source: entry.source.to_string_lossy().into_owned(),
     })
 }
 
@@ -150,16 +146,17 @@ mod tests {
 
     #[test]
     fn mount_table_is_understood() {
-        let table = "36 35 98:0 /mnt1 /mnt2 rw,noatime master:1 - ext3 /dev/root \
+        let table = b"36 35 98:0 /mnt1 /mnt2 rw,noatime master:1 - ext3 /dev/root \
                      rw,errors=continue\n40 35 7:0 / /x rw - xfs /dev/loop0 rw,attr2\n";
         let xfs = Mount {
             kind: "xfs".into(),
             options: "rw;rw,attr2".into(),
             source: "/dev/loop0".into(),
         };
-        assert_eq!(mount_in(table, "7:0"), Some(xfs));
-        assert_eq!(mount_in(table, "98:0").unwrap().options, "rw,noatime;rw,errors=continue");
-        assert_eq!(mount_in(table, "1:1"), None);
+        let mount_in = |device: &str| super::mount_in(MountEntry::parse(table), device);
+        assert_eq!(mount_in("7:0"), Some(xfs));
+        assert_eq!(mount_in("98:0").unwrap().options, "rw,noatime;rw,errors=continue");
+        assert_eq!(mount_in("1:1"), None);
     }
 
     #[test]

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use bedplate::{BlockDevice, FileSystem, FormatOptions, InodeLockSetting, IoMode};
 
-use super::delayed::DelayedDevice;
+use super::delayed::delayed;
 use super::device::claim_device;
 use super::info::mount_of;
 use super::volume::{Counted, SharedVolume};
@@ -214,7 +214,7 @@ fn role_of_mode(mode: IoMode, whole_lock: bool) -> Role {
 fn open_place(place: &Place, latency: Duration) -> Result<Counted> {
     match place {
         Place::Memory(size) => {
-            let memory = DelayedDevice::new(*size, latency);
+            let memory = delayed(*size, latency);
             Ok(Counted { device: memory.clone(), stat: None, delay: Some(memory) })
         }
         Place::Path(path) => Ok(Counted {

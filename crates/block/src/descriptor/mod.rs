@@ -10,7 +10,7 @@ use std::io::{self, Seek, SeekFrom};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use crate::check::{Limits, error};
-use crate::counters::Counters;
+use crate::counters::LiveCounters;
 use crate::inline::Positioned;
 use crate::{Error, ErrorKind, Geometry, Operation, Request, Result};
 
@@ -34,7 +34,7 @@ pub(crate) struct Core {
     pub kind: Kind,
     pub geometry: Geometry,
     pub size_bytes: AtomicU64,
-    pub counters: Counters,
+    pub counters: LiveCounters,
     /// The locks on what the device lies on, which end with them.
     pub _locks: Vec<File>,
 }
@@ -228,7 +228,7 @@ mod tests {
 
     fn core(file: File, untorn_unit: u32) -> Core {
         let geometry = Geometry { untorn_unit, ..crate::MemoryDevice::GEOMETRY };
-        let (size_bytes, counters) = (AtomicU64::new(1 << 20), Counters::default());
+        let (size_bytes, counters) = (AtomicU64::new(1 << 20), LiveCounters::default());
         Core {
             name: "core".into(),
             file,

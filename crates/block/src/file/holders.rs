@@ -3,14 +3,14 @@
 use std::fs;
 use std::path::Path;
 
-use super::mountinfo::{self, Mount};
 use super::probe::DeviceNo;
 use super::target::Target;
+use crate::MountEntry;
 
 /// Names the users of a block device that the caller has open `own_opens` times: a mount, a device
 /// on top of it, or processes.
 pub(super) fn of_block(device: DeviceNo, own_opens: usize) -> Option<String> {
-    let mounts = mountinfo::mounts();
+    let mounts = MountEntry::all().unwrap_or_default();
     let with_partitions = || std::iter::once(device).chain(partitions(device));
     if let Some(dir) =
         with_partitions().find_map(|device| mount_point(&mounts, device, device.node().as_deref()))
@@ -25,11 +25,12 @@ pub(super) fn of_block(device: DeviceNo, own_opens: usize) -> Option<String> {
 
 /// Finds where a device is mounted. File systems that span devices show a number of their own, so
 /// the source's name counts as well.
-fn mount_point(mounts: &[Mount], device: DeviceNo, node: Option<&Path>) -> Option<String> {
+fn mount_point(mounts: &[MountEntry], device: DeviceNo, node: Option<&Path>) -> Option<String> {
     let found = mounts.iter().find(|mount| {
-        mount.device == device || node.is_some_and(|node| node == Path::new(&mount.source))
+        DeviceNo::parse(&mount.device) == Some(device)
+            || node.is_some_and(|node| node == mount.source)
     });
-    found.map(|mount| mount.dir.clone())
+    found.map(|mount| mount.dir.display().to_string())
 }
 
 fn partitions(device: DeviceNo) -> Vec<DeviceNo> {
@@ -110,7 +111,7 @@ mod tests {
 
     #[test]
     fn a_mount_is_found_by_number_or_by_source() {
-        let mounts = mountinfo::parse(MOUNTS);
+        let mounts = MountEntry::parse(MOUNTS.as_bytes());
         let find = |major, minor, node: Option<&str>| {
             mount_point(&mounts, DeviceNo { major, minor }, node.map(Path::new))
         };

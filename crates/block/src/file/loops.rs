@@ -13,9 +13,9 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::{DirEntryExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use super::mountinfo::{self, Mount};
 use super::probe::DeviceNo;
 use super::target::Target;
+use crate::MountEntry;
 
 /// A loop device that presents a file or another block device.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -103,7 +103,7 @@ impl Loop {
 /// Finds the loop devices that present a file or a block device.
 pub(super) fn loops_over(backing: Target) -> Vec<Loop> {
     let Ok(entries) = fs::read_dir("/sys/block") else { return Vec::new() };
-    let mounts = mountinfo::mounts();
+    let mounts = MountEntry::all().unwrap_or_default();
     let attached = entries.flatten().filter_map(|entry| DeviceNo::read(&entry.path().join("dev")));
     let asked = attached.filter(|device| {
         backing_path(*device).is_some_and(|path| may_ask(&mounts, &path, backing))
@@ -114,10 +114,10 @@ pub(super) fn loops_over(backing: Target) -> Vec<Loop> {
 /// Says whether the file of a loop device may be asked for. The file system that it lies on has to
 /// answer, and where that is another one served through FUSE the answer might have to come from
 /// this very process, which waits for it.
-fn may_ask(mounts: &[Mount], path: &Path, backing: Target) -> bool {
-    let Some(mount) = mountinfo::mount_of(mounts, path) else { return true };
+fn may_ask(mounts: &[MountEntry], path: &Path, backing: Target) -> bool {
+    let Some(mount) = MountEntry::above(mounts, path) else { return true };
     !mount.kind.starts_with("fuse")
-        || matches!(backing, Target::File { dev, .. } if DeviceNo::from_raw(dev) == mount.device)
+        || matches!(backing, Target::File { dev, .. } if Some(DeviceNo::from_raw(dev)) == DeviceNo::parse(&mount.device))
 }
 
 /// Returns the present name of a loop device's file; the kernel puts " (deleted)" behind one that
@@ -195,8 +195,8 @@ mod tests {
     /// mount would be answered by the daemon itself.
     #[test]
     fn only_the_own_file_system_is_asked_where_it_is_served_through_fuse() {
-        let mounts = mountinfo::parse(
-            "27 1 254:0 / / rw - ext4 /dev/vda rw\n40 27 0:42 / /mnt rw - fuse.bedplate /v.img \
+        let mounts = MountEntry::parse(
+            b"27 1 254:0 / / rw - ext4 /dev/vda rw\n40 27 0:42 / /mnt rw - fuse.bedplate /v.img \
              rw\n",
         );
         let on = |major, minor| Target::File { dev: rustix::fs::makedev(major, minor), ino: 12 };

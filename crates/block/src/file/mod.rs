@@ -5,7 +5,6 @@ mod backing;
 mod exclusive;
 mod holders;
 mod loops;
-mod mountinfo;
 mod open;
 mod probe;
 mod target;

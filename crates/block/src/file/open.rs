@@ -14,7 +14,7 @@ use super::probe::{self, DeviceNo, Opened};
 use super::target::Target;
 use super::{FileDevice, exclusive};
 use crate::check::error;
-use crate::counters::Counters;
+use crate::counters::LiveCounters;
 use crate::descriptor::{Core, Kind, from_io, size_bytes};
 use crate::{BlockDevice, Error, ErrorKind, Operation, Result};
 
@@ -98,7 +98,7 @@ pub fn open(path: impl AsRef<Path>, options: &DeviceOptions) -> Result<Arc<dyn B
         kind,
         geometry,
         size_bytes,
-        counters: Counters::default(),
+        counters: LiveCounters::default(),
         _locks: below.into_locks(),
     };
     Ok(Arc::new(FileDevice::start(core, options, buffered)?))

@@ -27,7 +27,7 @@ use rand::{RngExt, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
 
 use crate::check::{Limits, assert_geometry, error};
-use crate::counters::Counters;
+use crate::counters::LiveCounters;
 use crate::{
     BlockDevice, DeviceCounters, DeviceQueue, EngineReport, Error, ErrorKind, Geometry,
     MemoryDevice, Operation, QueueOptions, Result, Snapshot,
@@ -97,7 +97,7 @@ struct Simulation {
     grown_bytes: AtomicU64,
     shuffle: bool,
     state: Mutex<State>,
-    counters: Counters,
+    counters: LiveCounters,
 }
 
 #[derive(Debug)]
@@ -149,7 +149,7 @@ impl SimulatedDevice {
             grown_bytes: AtomicU64::new(base.size_bytes()),
             shuffle: options.shuffle,
             state: Mutex::new(state),
-            counters: Counters::default(),
+            counters: LiveCounters::default(),
         };
         Arc::new(Self { shared: Arc::new(shared) })
     }

@@ -27,7 +27,7 @@ use super::image::{self, CrashChoice, CrashStep};
 use super::log::FlushOutcome;
 use super::trace::{Trace, Traced};
 use crate::check::{Limits, assert_geometry, error};
-use crate::counters::Counters;
+use crate::counters::LiveCounters;
 use crate::descriptor::from_io;
 use crate::inline::{InlineQueue, Positioned};
 use crate::interval_map::RunValue;
@@ -99,7 +99,7 @@ pub struct RecordingDevice {
 struct Recorder {
     ground: Ground,
     state: Mutex<State>,
-    counters: Counters,
+    counters: LiveCounters,
 }
 
 /// What a recording and everything made from it stand on.
@@ -144,7 +144,7 @@ impl RecordingDevice {
             shared: Arc::new(Recorder {
                 ground,
                 state: Mutex::new(state),
-                counters: Counters::default(),
+                counters: LiveCounters::default(),
             }),
         })
     }

@@ -1,12 +1,11 @@
 //! What is mounted where, from the system's own table.
 
-use std::ffi::OsString;
-use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
+
+use bedplate_block::MountEntry;
 
 use crate::failure::{Failure, Result};
 
-const TABLE: &str = "/proc/self/mountinfo";
 /// The file system type under which the kernel lists our mounts.
 const TYPE: &str = "fuse.bedplate";
 
@@ -35,8 +34,9 @@ impl Mount {
 
 /// Returns the table; what is mounted last comes last.
 fn table() -> Result<Vec<Mount>> {
-    let text = std::fs::read(TABLE).map_err(|e| Failure::system("read", Path::new(TABLE), &e))?;
-    Ok(text.split(|&byte| byte == b'\n').filter_map(parse).collect())
+    let entries = MountEntry::all()
+        .map_err(|error| Failure::system("read", Path::new("/proc/self/mountinfo"), &error))?;
+    Ok(entries.into_iter().map(Mount::from).collect())
 }
 
 /// Returns what is mounted exactly at `dir`, the topmost.
@@ -55,50 +55,18 @@ pub fn ours() -> Result<Vec<Mount>> {
     Ok(table()?.into_iter().filter(Mount::is_ours).collect())
 }
 
-/// Reads one line: `36 35 98:0 /root /dir options … - type source superoptions`.
-fn parse(line: &[u8]) -> Option<Mount> {
-    let mut fields = line.split(|&byte| byte == b' ');
-    let device = String::from_utf8_lossy(fields.nth(2)?).into_owned();
-    let (dir, options) = (fields.nth(1)?, fields.next()?);
-    let mut behind = fields.skip_while(|field| *field != b"-").skip(1);
-    let (kind, source) = (behind.next()?, behind.next()?);
-    let of_file_system = behind.next().unwrap_or_default();
-    let read_only = options.split(|&byte| byte == b',').any(|option| option == b"ro");
-    Some(Mount {
-        dir: unescape(dir),
-        source: unescape(source),
-        device,
-        read_only,
-        options: options
-            .split(|&byte| byte == b',')
-            .chain(of_file_system.split(|&byte| byte == b','))
-            .map(|option| String::from_utf8_lossy(option).into_owned())
-            .collect(),
-        kind: String::from_utf8_lossy(kind).into_owned(),
-    })
-}
-
-/// Undoes the table's `\040` for a blank and its like.
-fn unescape(field: &[u8]) -> PathBuf {
-    let mut bytes = Vec::with_capacity(field.len());
-    let mut rest = field;
-    while let Some((&first, tail)) = rest.split_first() {
-        let octal = tail
-            .get(..3)
-            .and_then(|digits| std::str::from_utf8(digits).ok())
-            .and_then(|digits| u8::from_str_radix(digits, 8).ok());
-        match (first, octal) {
-            (b'\\', Some(byte)) => {
-                bytes.push(byte);
-                rest = &tail[3..];
-            }
-            _ => {
-                bytes.push(first);
-                rest = tail;
-            }
+impl From<MountEntry> for Mount {
+    fn from(entry: MountEntry) -> Self {
+        let MountEntry { device, dir, kind, source, flags, options } = entry;
+        Self {
+            dir,
+            source,
+            device,
+            read_only: flags.split(',').any(|option| option == "ro"),
+            options: flags.split(',').chain(options.split(',')).map(str::to_owned).collect(),
+            kind,
         }
     }
-    PathBuf::from(OsString::from_vec(bytes))
 }
 
 /// Returns `path` absolute and without links, also when it is a mount that cannot be looked at: its
@@ -129,24 +97,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_of_the_table_is_read_with_its_escapes_and_optional_fields() {
-        let line = br"417 29 0:53 / /mnt/two\040words rw,nosuid shared:201 master:1 - fuse.bedplate /data/a\134b.img rw,user_id=0";
-        let mount = parse(line).expect("the line is whole");
-        assert_eq!(mount.dir, Path::new("/mnt/two words"));
-        assert_eq!(mount.source, Path::new(r"/data/a\b.img"));
-        assert!(mount.is_ours() && !mount.read_only && mount.device == "0:53");
-    }
-
-    #[test]
-    fn lines_cut_short_are_skipped() {
-        for line in [
-            &b""[..],
-            b"417 29 0:53 /",
-            b"417 29 0:53 / /mnt rw -",
-            b"417 29 0:53 / /mnt rw - fuse.bedplate",
-        ] {
-            assert_eq!(parse(line), None);
-        }
-        assert_eq!(unescape(br"end\04"), Path::new(r"end\04"));
+    fn what_is_ours_is_told_with_all_its_options() {
+        let line = b"41 29 0:53 / /mnt rw,nosuid shared:2 - fuse.bedplate a.img rw,user_id=0";
+        let mount = Mount::from(MountEntry::parse(line).remove(0));
+        assert!(mount.is_ours() && !mount.read_only);
+        assert_eq!(mount.options, ["rw", "nosuid", "rw", "user_id=0"]);
+        let line = b"41 29 8:1 / /mnt ro - ext4 /dev/sda1 rw";
+        let mount = Mount::from(MountEntry::parse(line).remove(0));
+        assert!(!mount.is_ours() && mount.read_only);
     }
 }

@@ -20,12 +20,13 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 
+use bedplate_block::MountEntry;
 use rustix::fs::{FlockOperation, flock};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 
 use super::request::{Answer, Request};
 use super::wire;
-use crate::mountinfo::{self, MountEntry};
+use crate::mountinfo;
 use crate::{Error, ErrorKind, Result};
 
 /// How names of sockets end.
@@ -161,9 +162,9 @@ fn require_private(dir: &Path, user: u32) -> io::Result<()> {
 /// `Io`: it gave no answer.
 pub fn ask(mountpoint: &Path, request: &Request) -> Result<Answer> {
     let shown = mountpoint.display();
-    let entry = mountinfo::find(mountpoint)
+    let entry = MountEntry::at(mountpoint)
         .map_err(|error| Error::io("cannot read the list of mounts", error))?;
-    let known = entry.as_ref().and_then(|entry| Some((entry, entry.owner()?)));
+    let known = entry.as_ref().and_then(|entry| Some((entry, mountinfo::owner(entry)?)));
     let Some((entry, owner)) = known else {
         return Err(Error::new(
             ErrorKind::Unavailable,

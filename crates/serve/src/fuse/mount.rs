@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::thread::Builder;
 use std::time::{Duration, Instant};
 
+use bedplate_block::MountEntry;
 use bedplate_fs::{FileSystem, Tunable};
 use parking_lot::{Condvar, Mutex};
 
@@ -24,7 +25,7 @@ use super::settings::MountSettings;
 use super::shared::Shared;
 use super::views::Shown;
 use crate::control::GroupHandle;
-use crate::{Error, ErrorKind, Result, mountinfo};
+use crate::{Error, ErrorKind, Result};
 
 /// How long an unmount waits for the last users to end, and how often it looks.
 const BUSY_PATIENCE: Duration = Duration::from_secs(1);
@@ -113,7 +114,7 @@ impl Mount {
         let shared = Arc::new(Shared::new(fs, settings, shown, threads, lines));
         let (connection, guard) = attach::attach(&mountpoint, settings, &shared.source)?;
 
-        let device = mountinfo::find(&mountpoint).ok().flatten().map(|entry| entry.device);
+        let device = MountEntry::at(&mountpoint).ok().flatten().map(|entry| entry.device);
         let for_read_ahead = Arc::clone(&shared);
         for_read_ahead.is_mounted_on(&mountpoint, device.as_deref());
         let started = Session::open(&shared, connection, threads, may_clone_connection()).and_then(

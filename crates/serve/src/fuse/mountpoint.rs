@@ -3,11 +3,12 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
+use bedplate_block::MountEntry;
 use rustix::process::geteuid;
 
 use super::attach::{self, Detach};
 use super::settings::MountSettings;
-use crate::mountinfo::{self, MountEntry};
+use crate::mountinfo;
 use crate::{Error, ErrorKind, Result};
 
 /// The file system type of our mounts.
@@ -18,10 +19,10 @@ pub(super) const FS_TYPE: &str = "fuse.bedplate";
 pub(super) fn prepare(path: &Path, settings: &MountSettings) -> Result<PathBuf> {
     let real = real_path(path)?;
     let lies_there =
-        mountinfo::find(&real).map_err(|e| Error::io("cannot read the list of mounts", e))?;
+        MountEntry::at(&real).map_err(|e| Error::io("cannot read the list of mounts", e))?;
     if is_dead(&real) {
         clear_dead(&real, lies_there.as_ref())?;
-    } else if lies_there.is_some_and(|entry| entry.fs_type == FS_TYPE) {
+    } else if lies_there.is_some_and(|entry| entry.kind == FS_TYPE) {
         let message = format!(
             "{} already has a Bedplate volume mounted on it: unmount that first, or use another \
              directory",
@@ -95,8 +96,9 @@ pub fn is_dead(path: &Path) -> bool {
 /// Takes a dead mount away where it is one of ours, and otherwise says how that is done.
 fn clear_dead(path: &Path, entry: Option<&MountEntry>) -> Result<()> {
     let uid = geteuid().as_raw();
-    let ours = entry
-        .is_some_and(|entry| entry.fs_type == FS_TYPE && (uid == 0 || entry.owner() == Some(uid)));
+    let ours = entry.is_some_and(|entry| {
+        entry.kind == FS_TYPE && (uid == 0 || mountinfo::owner(entry) == Some(uid))
+    });
     if !ours {
         let message = format!(
             "{0} still has a mount whose serving process has died ('transport endpoint is not \

@@ -5,7 +5,7 @@ use std::path::Path;
 use rustix::io::Errno;
 use rustix::mount::{MountFlags, mount_remount};
 
-use crate::{Error, ErrorKind, Result, mountinfo};
+use crate::{Error, ErrorKind, Result};
 
 /// The flags by their words: what sets one, and what takes it away.
 const FLAGS: [(&str, &str, MountFlags); 4] = [
@@ -36,7 +36,7 @@ pub fn is_remount_flag(option: &str) -> bool {
 /// nothing is mounted.
 pub fn remount(mountpoint: &Path, options: &[&str]) -> Result<()> {
     let shown = mountpoint.display();
-    let entry = mountinfo::find(mountpoint)
+    let entry = bedplate_block::MountEntry::at(mountpoint)
         .map_err(|error| Error::io("cannot read the list of mounts", error))?
         .ok_or_else(|| {
             Error::new(ErrorKind::MountPoint, format!("nothing is mounted on {shown}"))

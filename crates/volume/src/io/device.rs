@@ -72,19 +72,7 @@ impl BlockDevice for VolumeDevice {
 
     fn counters(&self) -> DeviceCounters {
         let (epoch, handles) = (self.io.epochs.peek(), self.io.group_state.handles());
-        let counters = epoch
-            .members
-            .iter()
-            .filter_map(|member| handles[*member].as_ref())
-            .map(|handle| handle.device.counters());
-        counters.fold(DeviceCounters::default(), |sum, one| DeviceCounters {
-            reads: sum.reads + one.reads,
-            read_bytes: sum.read_bytes + one.read_bytes,
-            writes: sum.writes + one.writes,
-            written_bytes: sum.written_bytes + one.written_bytes,
-            flushes: sum.flushes + one.flushes,
-            errors: sum.errors + one.errors,
-            saturated: sum.saturated + one.saturated,
-        })
+        let open = epoch.members.iter().filter_map(|member| handles[*member].as_ref());
+        open.map(|handle| handle.device.counters()).sum()
     }
 }
