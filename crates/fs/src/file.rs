@@ -26,6 +26,8 @@ pub struct File {
     write: bool,
     append: bool,
     data_sync: bool,
+    /// Whether writes that make the file grow may wait in memory.
+    delay_writes: bool,
     /// Whether a read of this open has looked at the access time, or none is to.
     read_noted: AtomicBool,
 }
@@ -95,7 +97,8 @@ impl File {
     /// Makes the handle of an open that the inode's table already counts.
     fn new(fs: Arc<Engine>, inode: Arc<Inode>, class: OpenClass, options: &OpenOptions) -> Self {
         let write = options.write || options.append;
-        let &OpenOptions { read, append, data_sync, keep_atime, .. } = options;
+        let &OpenOptions { read, append, data_sync, keep_atime, delay_writes, direct_flag, .. } =
+            options;
         Self {
             fs,
             inode,
@@ -104,6 +107,7 @@ impl File {
             write,
             append,
             data_sync,
+            delay_writes: delay_writes && !data_sync && !direct_flag,
             read_noted: AtomicBool::new(keep_atime),
         }
     }
@@ -170,7 +174,7 @@ impl File {
             SpaceDemand::Write(at..at.saturating_add(buf.len() as u64))
         };
         self.make_room(refused, &ask())?;
-        self.with_room(ask, || self.io().write(self.class, buf, offset))
+        self.with_room(ask, || self.io().write(self.class, buf, offset, self.delay_writes))
     }
 
     #[cold]
@@ -224,7 +228,7 @@ impl File {
         self.may_write()?;
         let timing = self.fs.sampler().begin();
         let offset = if self.append { None } else { Some(offset) };
-        let at = match self.io().write(self.class, buf, offset) {
+        let at = match self.io().write(self.class, buf, offset, self.delay_writes) {
             Err(refused) => self.write_again(refused, buf, offset)?,
             Ok(at) => at,
         };

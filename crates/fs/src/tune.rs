@@ -103,6 +103,7 @@ impl Engine {
             return Err(error);
         }
         self.sampler().set_every(next.latency_sample);
+        self.tuning().set_delayed_bytes_max(next.delay_writes_bytes);
         self.tuning().set_sync_interval_ns(Tunable::Sync.of(next));
         if before.sync_interval != next.sync_interval {
             self.sync_waker().wake();

@@ -239,8 +239,10 @@ impl Stage {
         let plain = OpenOptions::read_write();
         match step {
             OpenStep::Hold(slot, file, dir, mode) => {
-                let file =
-                    fs.open(file_path(file, dir), &OpenOptions { mode: Some(mode), ..plain })?;
+                // Every other one as a mount opens files, whose writes may wait.
+                let options =
+                    OpenOptions { mode: Some(mode), delay_writes: slot % 2 == 1, ..plain };
+                let file = fs.open(file_path(file, dir), &options)?;
                 let opened = Some(file.ino());
                 let replaced = self.held.lock().insert(slot, Arc::new(file));
                 drop(replaced);
@@ -296,8 +298,13 @@ impl Stage {
                 })
             }
             ContentStep::Append(file, dir, mode, len, fill, durable) => {
-                let options =
-                    OpenOptions { mode: Some(mode), data_sync: durable, append: true, ..plain };
+                let options = OpenOptions {
+                    mode: Some(mode),
+                    data_sync: durable,
+                    append: true,
+                    delay_writes: fill % 2 == 1,
+                    ..plain
+                };
                 self.on(On::Name(file, dir), &options, |file| {
                     let at = file.write_at(Bytes::appended(len, fill).get(), 0)?;
                     let wrote = self.wrote(file, at..at + u64::from(len))?;

@@ -163,6 +163,10 @@ pub enum PlantedBug {
     HeldWriteNotSynced,
     /// A checkpoint does not have the writes that are held.
     FreezeLeavesHeld,
+    /// A read does not see a write that is delayed.
+    DelayedWriteNotRead,
+    /// A sync does not write what is delayed.
+    DelayedWriteNotSynced,
     /// What needs a file alone does not wait for processes that do I/O on it under a lease.
     LeaseNotDrained,
     /// Processes with leases write on in blocks that a new checkpoint needs.
@@ -258,7 +262,7 @@ pub enum PlantedBug {
 #[cfg(any(test, feature = "planted-bugs"))]
 impl PlantedBug {
     /// All of them.
-    pub const ALL: [Self; 116] = [
+    pub const ALL: [Self; 118] = [
         Self::MissingFlush,
         Self::SyncWithoutFlush,
         Self::LogBeforeData,
@@ -330,6 +334,8 @@ impl PlantedBug {
         Self::HeldWriteNotRead,
         Self::HeldWriteNotSynced,
         Self::FreezeLeavesHeld,
+        Self::DelayedWriteNotRead,
+        Self::DelayedWriteNotSynced,
         Self::LeaseNotDrained,
         Self::LeaseOutlivesCheckpoint,
         Self::LeaseMapNotRewritten,

@@ -73,9 +73,10 @@ pub const HELD_WRITE: usize = 44;
 pub const FILE_LEASE: usize = 45;
 pub const LEASE_TABLE: usize = 46;
 pub const LEASE_LISTS: usize = 47;
+pub const DELAYED: usize = 48;
 
 #[cfg(debug_assertions)]
-pub(super) const TABLE: [Rank; 48] = [
+pub(super) const TABLE: [Rank; 49] = [
     row(SIZE, 20, "0.2", "size"),
     row(SCHEDULES, 30, "0.3", "schedules"),
     row(CLONING, 40, "0.4", "cloning mutex"),
@@ -124,6 +125,7 @@ pub(super) const TABLE: [Rank; 48] = [
     row(FILE_LEASE, 410, "4.1", "lease of a file"),
     row(LEASE_TABLE, LEAF, "leaf", "table of leases"),
     row(LEASE_LISTS, LEAF, "leaf", "clients of leases"),
+    row(DELAYED, 250, "2.5", "delayed writes"),
 ];
 
 /// Locks of which a thread holds several in any order, and the lock under which alone it does: one

@@ -27,7 +27,7 @@ const PAGE: usize = 1024;
 /// A count of files that is told as it is.
 type Count = (&'static str, &'static str, fn(&CounterSnapshot) -> u64);
 
-const COUNTS: [Count; 11] = [
+const COUNTS: [Count; 12] = [
     ("reads", "Reads served", |c| c.reads),
     ("read_bytes", "Bytes read", |c| c.read_bytes),
     ("writes", "Writes served", |c| c.writes),
@@ -37,6 +37,7 @@ const COUNTS: [Count; 11] = [
     ("cache_hits", "Reads answered by the library cache", |c| c.cache_hits),
     ("cache_misses", "Reads through the library cache that went to the device", |c| c.cache_misses),
     ("released_bytes", "Bytes that left a cache behind sequential I/O", |c| c.released_bytes),
+    ("delayed", "Writes that waited in memory to be written in larger pieces", |c| c.delayed),
     ("mode_transitions", "Changes to cached and back because opens conflicted", |c| {
         c.mode_transitions
     }),
@@ -155,6 +156,7 @@ fn counters(out: &mut Out<'_>, info: &FsInfo) -> fmt::Result {
 
 fn machinery(out: &mut Out<'_>, info: &FsInfo) -> fmt::Result {
     out.counter("lock_waits", "Waits for an inode lock or a byte range", info.lock_waits)?;
+    out.gauge("delayed_bytes", "Memory that delayed writes take", info.delayed_bytes)?;
     out.gauge("log_size_bytes", "Size of the intent log", info.log.size_bytes)?;
     out.gauge("log_used_bytes", "Bytes of the intent log in use", info.log.used_bytes)?;
     out.counter("log_writes", "Writes of the intent log", info.log.writes)?;

@@ -68,6 +68,13 @@ impl fmt::Display for Counters {
         if self.number("released_bytes") > 0 {
             writeln!(f, "released      {} behind sequential I/O", size("released_bytes"))?;
         }
+        if self.number("delayed") > 0 {
+            writeln!(
+                f,
+                "delayed       {} writes, written in larger pieces",
+                self.number("delayed")
+            )?;
+        }
         writeln!(f, "syncs         {}", self.number("syncs"))?;
         writeln!(f, "transitions   {}", self.number("mode_transitions"))?;
         let reasons: Vec<String> =

@@ -27,9 +27,11 @@ pub(super) fn is_behind() -> bool {
     BEHIND.get()
 }
 
-/// Writes what the library cache has absorbed of a file to the device (no flush).
+/// Writes what the library cache has absorbed of a file, and what is delayed, to the device (no
+/// flush).
 pub(crate) fn write_absorbed(fs: &Engine, inode: &Arc<Inode>) -> Result<()> {
     let io = DataPath::new(fs, inode);
+    io.write_if_delayed()?;
     let absorbed =
         io.cached_if_any().filter(|cached| cached.dirty_bytes() > 0 && io.service().absorbs());
     absorbed.map_or(Ok(()), CachedFile::flush)
@@ -77,7 +79,11 @@ impl Backing for FileBacking {
     fn read_direct(&self, buf: &mut [u8], offset: u64) -> Result<usize> {
         self.with(|io| {
             let _held = io.state().lock.shared(io.fs);
+            let delayed = io.delayed_bytes(buf.len(), offset);
             io.read_aligned(buf, offset)?;
+            if let Some(delayed) = delayed {
+                delayed.overlay(buf, offset);
+            }
             Ok(buf.len())
         })
     }
@@ -91,7 +97,7 @@ impl Backing for FileBacking {
     }
 
     fn size(&self) -> u64 {
-        self.inode.upgrade().map_or(0, |inode| inode.data.logged_size())
+        self.with(|io| Ok(io.uncached_size())).unwrap_or(0)
     }
 
     fn released(&self, bytes: u64) {
@@ -185,6 +191,7 @@ impl<'a> DataPath<'a> {
         class: OpenClass,
         bytes: &[u8],
         offset: Option<u64>,
+        may_wait: bool,
     ) -> Result<Option<u64>> {
         let service = self.service();
         match service.path() {
@@ -194,11 +201,11 @@ impl<'a> DataPath<'a> {
             IoMode::Cached => self.write_behind(class, bytes, offset),
             IoMode::ConcurrentCache if offset.is_some() => {
                 let _order = self.state().order.shared(self.fs);
-                self.write_through(bytes, offset)
+                self.write_through(bytes, offset, may_wait)
             }
             IoMode::ConcurrentCache => {
                 let _order = self.state().order.exclusive(self.fs);
-                self.write_through(bytes, offset)
+                self.write_through(bytes, offset, may_wait)
             }
             IoMode::Direct | IoMode::Concurrent => Ok(None),
         }
@@ -267,16 +274,36 @@ impl<'a> DataPath<'a> {
 
     /// Direct-write, copy-behind. The order lock is held: shared, or exclusive for an append, whose
     /// place must stay the end until it is announced.
-    fn write_through(self, bytes: &[u8], offset: Option<u64>) -> Result<Option<u64>> {
+    fn write_through(
+        self,
+        bytes: &[u8],
+        offset: Option<u64>,
+        may_wait: bool,
+    ) -> Result<Option<u64>> {
         if !self.service().path().writes_through() {
             return Ok(None);
         }
         let at = offset.unwrap_or_else(|| self.inode.size.load(Ordering::Acquire));
         let data = Payload::new(bytes, at)?;
         let announced = self.cached().begin_direct_write(at, bytes.len() as u64)?;
-        self.write_uncached(data)?;
+        if !self.delay_through(&data, may_wait)? {
+            self.write_uncached(data)?;
+        }
         announced.refresh(bytes);
         Ok(Some(at))
+    }
+
+    /// Delays a write through the cache where it may be.
+    fn delay_through(self, data: &Payload<'_>, may_wait: bool) -> Result<bool> {
+        if !self.may_delay(may_wait, self.service(), data) || self.owes_pieces() {
+            return Ok(false);
+        }
+        let held = self.state().lock.shared(self.fs);
+        let delayed = self.delay(data)?;
+        if delayed {
+            self.write_full_pieces(&held);
+        }
+        Ok(delayed)
     }
 
     /// Writes what the cache carries out; the file grows to `size_after` at most, and nothing

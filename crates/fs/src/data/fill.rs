@@ -167,7 +167,9 @@ impl DataPath<'_> {
         // Looked up again: the holder of the claim before may have filled them.
         let map = self.map()?;
         let (pieces, redirects) = self.pieces_to_write(&map, self.fs.grid().blocks(&data.range()));
-        self.count_fill(&pieces, extends, redirects);
+        if !data.was_held {
+            self.count_fill(&pieces, extends, redirects);
+        }
         let fresh = self.allocate_holes(map, &pieces, extends)?;
         let targets = self.place_to_write(&pieces, &fresh.runs);
         let size =
@@ -219,6 +221,8 @@ impl DataPath<'_> {
         }
         let kind = if size == SizeChange::Keep { RecordKind::Written } else { RecordKind::Extend };
         let change = Change::adding(kind, size).redirecting(redirects).exposing(exposing);
+        // The modification time moved when a write that waited came.
+        let change = Change { touches: !data.was_held, ..change };
         let filled: Vec<_> = targets
             .iter()
             .filter_map(|target| target.cut(&blocks))

@@ -121,7 +121,7 @@ impl Engine {
     /// Lets the rows of all files tell what was written to them.
     pub(crate) fn settle_all(&self) -> Result<()> {
         self.cache().flush_all()?;
-        let written = [Listed::Cached, Listed::Held].map(|why| self.listed(why));
+        let written = [Listed::Cached, Listed::Held, Listed::Delayed].map(|why| self.listed(why));
         written.iter().flatten().try_for_each(|inode| settle_inode(self, inode))
     }
 }

@@ -9,16 +9,32 @@ use crate::Result;
 use crate::engine::{Engine, Listed};
 use crate::inode::HELD_WRITE_BYTES_MAX;
 use crate::mode::Service;
+use bedplate_store::{PlantedBug, planted};
 
 impl DataPath<'_> {
-    /// Carries out a write under the exclusive inode lock: holds it back where it is odd and
-    /// changes nothing but bytes of the file, writes it otherwise.
+    /// Carries out a write under the exclusive inode lock: delays it where it makes the file grow
+    /// and may be, holds it back where it is odd and changes nothing but bytes of the file, writes
+    /// it otherwise.
     pub(super) fn hold_or_write(
         self,
         held: &Alone<'_>,
         data: Payload<'_>,
         service: Service,
+        may_wait: bool,
     ) -> Result<()> {
+        if self.may_delay(may_wait, service, &data) {
+            if self.owes_pieces() {
+                self.write_delayed(held)?;
+            }
+            if self.delay(&data)? {
+                return Ok(());
+            }
+            // A piece that it does not go on with is closed; then it begins one.
+            self.write_delayed(held)?;
+            if self.delay(&data)? {
+                return Ok(());
+            }
+        }
         if !self.may_hold(&data, service)? {
             self.write_held_write(held)?;
             return self.write_exclusive(held, data);
@@ -54,17 +70,12 @@ impl DataPath<'_> {
         Ok(pieces.iter().all(|piece| piece.written().is_some()))
     }
 
-    /// Writes what is held. After an error it stays held, and is tried again.
+    /// Writes what is held or delayed. After an error it stays in memory, and is tried again.
     pub(super) fn write_held_write(self, held: &Alone<'_>) -> Result<()> {
+        self.write_delayed(held)?;
         let state = self.state();
         let Some(bytes) = state.held_write.take(held) else { return Ok(()) };
-        let data = Payload {
-            bytes: &bytes.bytes,
-            offset: bytes.offset,
-            size_max: u64::MAX,
-            was_held: true,
-        };
-        let written = self.write_exclusive(held, data);
+        let written = self.write_exclusive(held, Payload::waited(&bytes.bytes, bytes.offset));
         match &written {
             Ok(()) => self.end_held_write(held),
             Err(_) => state.held_write.put_back(held, bytes),
@@ -74,19 +85,23 @@ impl DataPath<'_> {
 
     /// As [`write_held_write`](Self::write_held_write), with no lock of the file held.
     pub(crate) fn write_if_held(self) -> Result<()> {
+        if !planted(PlantedBug::DelayedWriteNotSynced) {
+            self.write_if_delayed()?;
+        }
         if !self.state().held_write.any() {
             return Ok(());
         }
         self.write_held_write(&self.state().lock.exclusive(self.fs))
     }
 
-    /// Returns whether a write of the file is held.
+    /// Returns whether a write of the file is held or delayed.
     pub(crate) fn holds_write(self) -> bool {
-        self.state().held_write.any()
+        self.state().waits_in_memory()
     }
 
-    /// Lets go of a held write whose bytes leave the file.
+    /// Lets go of held and delayed writes whose bytes leave the file.
     pub(super) fn drop_held_write(self, held: &Alone<'_>) {
+        self.drop_delayed(held);
         if self.state().held_write.take(held).is_some() {
             self.end_held_write(held);
         }
@@ -110,11 +125,12 @@ pub(crate) fn write_held(
 }
 
 impl Engine {
-    /// Writes what is held of all files; tries all of them, and returns the first error.
+    /// Writes what is held or delayed of all files; tries all of them, and returns the first error.
     pub(crate) fn write_all_held(&self) -> Result<()> {
+        let delayed = self.write_all_delayed();
         let files = self.listed(Listed::Held);
         let written: Vec<Result<()>> =
             files.iter().map(|inode| DataPath::new(self, inode).write_if_held()).collect();
-        written.into_iter().collect()
+        written.into_iter().collect::<Result<()>>().and(delayed)
     }
 }

@@ -121,7 +121,7 @@ impl DataPath<'_> {
             return;
         }
         // I-LEA-4: what is held is written under the lock again, and then this comes back.
-        if self.state().held_write.any() && !planted(PlantedBug::LeasedWhileHeld) {
+        if self.state().waits_in_memory() && !planted(PlantedBug::LeasedWhileHeld) {
             return;
         }
         self.state().held_sectors.clear();

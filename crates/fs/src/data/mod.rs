@@ -36,6 +36,7 @@ mod cached;
 mod commit_map;
 mod cow;
 mod defrag;
+mod delayed;
 mod exposure;
 mod extent_size;
 mod fallocate;

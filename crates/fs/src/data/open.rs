@@ -49,6 +49,18 @@ impl DataPath<'_> {
 
     /// Ends an open.
     pub(crate) fn close(self, class: OpenClass) {
+        // While the open counts, so that a freeze waits for it (I-CHG-1). What has no name goes with
+        // its file.
+        if self.state().delayed.any()
+            && self.state().opens.lock().len() == 1
+            && self.inode.attr_lock().row.nlink > 0
+            && let Err(error) = self.write_if_delayed()
+        {
+            tracing::warn!(
+                "inode {}: what was written to it did not reach the device yet: {error}",
+                self.inode.ino.0
+            );
+        }
         if let Err(error) = self.change_opens(|table| table.remove(class)) {
             tracing::warn!(
                 "inode {}: what was written to the cache did not reach the device: {error}",

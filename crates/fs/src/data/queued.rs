@@ -52,7 +52,8 @@ impl DataPath<'_> {
         let held = self
             .state()
             .held_write
-            .overlaps(&(offset..offset.saturating_add(len as u64)), self.fs.grid().sector);
+            .overlaps(&(offset..offset.saturating_add(len as u64)), self.fs.grid().sector)
+            || self.meets_delayed(&(offset..offset.saturating_add(len as u64)));
         if service.is_mixed() || service.uses_library_cache() || !within || held {
             return Ok(Planned::Here);
         }
@@ -72,6 +73,7 @@ impl DataPath<'_> {
             || cached
             || !within
             || self.state().held_write.overlaps(&data.range(), self.fs.grid().sector)
+            || self.meets_delayed(&data.range())
         {
             return Ok(Planned::Here);
         }

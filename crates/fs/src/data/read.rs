@@ -53,8 +53,13 @@ impl DataPath<'_> {
         } else {
             None
         };
-        let len = self.read_mapped(&held, buf, offset, self.inode.size.load(Ordering::Acquire))?;
-        self.state().held_write.overlay(&mut buf[..len], offset);
+        let size = self.inode.size.load(Ordering::Acquire);
+        // After the size: whatever it counts is in the map by now, or still delayed.
+        let len = if self.state().waits_in_memory() {
+            self.read_beside_waiting(&held, buf, offset, size)?
+        } else {
+            self.read_mapped(&held, buf, offset, size)?
+        };
         self.refresh_lease();
         // Counted after it: letting go waits for all stores before.
         drop((locked, held));

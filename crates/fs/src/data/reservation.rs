@@ -102,6 +102,11 @@ impl DataPath<'_> {
     /// Makes sure that the holes of a byte range will find blocks when their data comes.
     pub(super) fn reserve_blocks(self, bytes: &Range<u64>) -> Result<()> {
         let _held = self.state().lock.shared(self.fs);
+        self.reserve_under_lock(bytes)
+    }
+
+    /// As [`reserve_blocks`](Self::reserve_blocks), with the inode lock held.
+    pub(super) fn reserve_under_lock(self, bytes: &Range<u64>) -> Result<()> {
         let map = self.map()?;
         let mut set = self.state().reserved.lock();
         let (pieces, _) = self.pieces_to_write(&map, self.fs.grid().blocks(bytes));

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use super::cached::is_behind;
 use super::{DataPath, Held};
 use crate::lock::Sharing;
-use crate::mode::OpenClass;
+use crate::mode::{OpenClass, Service};
 use crate::{Error, ErrorKind, InodeLockSetting, Reason, Result, Timestamp};
 use bedplate_store::{ExtentMap, ExtentState, Grid, Piece};
 
@@ -18,7 +18,7 @@ pub(super) struct Payload<'a> {
     /// The file does not grow beyond this, whatever is written: bytes beyond it are padding of the
     /// last sector.
     pub(super) size_max: u64,
-    /// It was held, and counted then.
+    /// It waited in memory, and was counted when it came.
     pub(super) was_held: bool,
 }
 
@@ -31,6 +31,11 @@ impl<'a> Payload<'a> {
             return Err(too_large(offset, bytes.len() as u64));
         }
         Ok(Self { bytes, offset, size_max: u64::MAX, was_held: false })
+    }
+
+    /// What was taken before and waited in memory.
+    pub(super) fn waited(bytes: &'a [u8], offset: u64) -> Self {
+        Self { bytes, offset, size_max: u64::MAX, was_held: true }
     }
 
     pub(super) fn end(&self) -> u64 {
@@ -88,16 +93,22 @@ pub(super) enum WriteStrategy {
 impl DataPath<'_> {
     /// Writes as the file is served, at `offset` or at the end of the file; returns where. Counts.
     /// Where the volume is full it fails with no lock held, so that the caller can make room and
-    /// try again.
-    pub(crate) fn write(self, class: OpenClass, bytes: &[u8], offset: Option<u64>) -> Result<u64> {
+    /// try again. `may_wait`: the write may wait in memory (`data/delayed.rs`).
+    pub(crate) fn write(
+        self,
+        class: OpenClass,
+        bytes: &[u8],
+        offset: Option<u64>,
+        may_wait: bool,
+    ) -> Result<u64> {
         if bytes.is_empty() {
             return Ok(offset.unwrap_or_else(|| self.inode.size.load(Ordering::Acquire)));
         }
         let at = loop {
             let way = if self.service().uses_library_cache() {
-                self.write_cached(class, bytes, offset)
+                self.write_cached(class, bytes, offset, may_wait)
             } else {
-                self.write_direct(class, bytes, offset)
+                self.write_direct(class, bytes, offset, may_wait)
             };
             match way {
                 Ok(Some(at)) => break at,
@@ -115,6 +126,7 @@ impl DataPath<'_> {
         class: OpenClass,
         bytes: &[u8],
         offset: Option<u64>,
+        may_wait: bool,
     ) -> Result<Option<u64>> {
         if let Some(offset) = offset {
             let data = Payload::new(bytes, offset)?;
@@ -127,7 +139,7 @@ impl DataPath<'_> {
             let _range = service.locks_ranges().then(|| {
                 self.state().ranges.lock(self.locked_range(&data), Sharing::Exclusive, self.fs)
             });
-            if self.write_shared(&held, &data)? {
+            if self.delay_or_write(&held, service, &data, may_wait)? {
                 return Ok(Some(offset));
             }
         }
@@ -137,14 +149,39 @@ impl DataPath<'_> {
             return Ok(None);
         }
         let at = offset.unwrap_or_else(|| self.inode.size.load(Ordering::Acquire));
-        self.hold_or_write(&held, Payload::new(bytes, at)?, service)?;
+        self.hold_or_write(&held, Payload::new(bytes, at)?, service, may_wait)?;
         Ok(Some(at))
+    }
+
+    /// Delays a write under the shared inode lock where it may be, and writes it otherwise; `false`
+    /// when that needs the exclusive one.
+    #[inline]
+    fn delay_or_write(
+        self,
+        held: &Held<'_>,
+        service: Service,
+        data: &Payload<'_>,
+        may_wait: bool,
+    ) -> Result<bool> {
+        if !self.may_delay(may_wait, service, data) {
+            return self.write_shared(held, data);
+        }
+        // What a write before could not write, this one tells before anything of it is taken.
+        if self.owes_pieces() {
+            return Ok(false);
+        }
+        if self.delay(data)? {
+            self.write_full_pieces(held);
+            return Ok(true);
+        }
+        self.write_shared(held, data)
     }
 
     /// Writes past the cache whatever the file's service is: for the cache itself.
     pub(super) fn write_uncached(self, data: Payload<'_>) -> Result<()> {
         if !self.write_shared(&self.state().lock.shared(self.fs), &data)? {
             let held = self.state().lock.exclusive(self.fs);
+            self.write_delayed(&held)?;
             self.write_exclusive(&held, data)?;
         }
         Ok(())
@@ -167,7 +204,10 @@ impl DataPath<'_> {
     #[inline]
     pub(super) fn write_shared(self, held: &Held<'_>, data: &Payload<'_>) -> Result<bool> {
         let grid = self.fs.grid();
-        if !data.is_aligned(grid) || self.state().held_write.overlaps(&data.range(), grid.sector) {
+        if !data.is_aligned(grid)
+            || self.state().held_write.overlaps(&data.range(), grid.sector)
+            || self.meets_delayed(&data.range())
+        {
             return Ok(false);
         }
         match self.find_owned(data.offset, data.bytes.len() as u64)? {
@@ -187,6 +227,10 @@ impl DataPath<'_> {
     #[inline(never)]
     fn write_elsewhere(self, held: &Held<'_>, data: Payload<'_>) -> Result<bool> {
         let logged = self.state().logged_size();
+        if data.size_after(logged) > logged && self.state().delayed.any() {
+            // The end that it moves is in memory.
+            return Ok(false);
+        }
         if data.size_after(logged) == logged
             && let Some(at) = self.find_untorn(data.offset, data.bytes.len() as u64)?
         {

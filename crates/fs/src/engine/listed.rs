@@ -1,5 +1,5 @@
-//! Which inodes are loaded, are open, have pages in the library cache, a held write or a lease, and
-//! how many there are.
+//! Which inodes are loaded, are open, have pages in the library cache, a held or delayed write, or a
+//! lease, and how many there are.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
@@ -7,7 +7,7 @@ use std::sync::{Arc, Weak};
 use super::Engine;
 #[cfg(test)]
 use crate::inode::InodeTable;
-use crate::inode::{HeldBytes, Inode, InodeList};
+use crate::inode::{DelayedBytes, HeldBytes, Inode, InodeList};
 use crate::{CounterSnapshot, InodeNo, Result};
 
 /// Why an inode is listed.
@@ -19,6 +19,8 @@ pub(crate) enum Listed {
     Cached,
     /// A write of it is held.
     Held,
+    /// Writes that made it grow are delayed.
+    Delayed,
     /// It is published to processes with leases.
     Leased,
 }
@@ -29,6 +31,7 @@ impl Engine {
             Listed::Open => &self.open_files,
             Listed::Cached => &self.cached_files,
             Listed::Held => &self.held_files,
+            Listed::Delayed => &self.delayed_files,
             Listed::Leased => &self.leased_files,
         }
     }
@@ -122,6 +125,11 @@ impl Engine {
     /// Returns what the files hold together of sectors and writes.
     pub(crate) fn held_bytes(&self) -> &HeldBytes {
         &self.held_bytes
+    }
+
+    /// Returns what the files keep together of writes that are delayed.
+    pub(crate) fn delayed_bytes(&self) -> &DelayedBytes {
+        &self.delayed_bytes
     }
 
     /// Returns how many inodes there are.

@@ -54,7 +54,7 @@ pub(crate) use tuning::{
 };
 pub(crate) use views::Views;
 
-use crate::inode::{HeldBytes, Inode, InodeList, InodeTable};
+use crate::inode::{DelayedBytes, HeldBytes, Inode, InodeList, InodeTable};
 use crate::lease::Leases;
 use crate::lock::{ChangeLock, Changing, NamesLock, is_covered};
 use crate::pause::{Pause, pause};
@@ -130,12 +130,16 @@ pub(crate) struct Engine {
     deferred_free: DeferredFree,
     /// The files of which a write is held.
     held_files: InodeList,
+    /// Those with writes that are delayed.
+    delayed_files: InodeList,
     /// Those that are published to processes with leases.
     leased_files: InodeList,
     /// What other processes do with files by themselves, where that is wanted.
     leases: OnceLock<Arc<Leases>>,
     /// How much is held of sectors that odd writes change in part.
     held_bytes: HeldBytes,
+    /// How much is kept of writes that are delayed.
+    delayed_bytes: DelayedBytes,
     inode_count: AtomicU64,
     /// How often an inode lock or a byte range had to be waited for.
     lock_waits: AtomicU64,
@@ -210,9 +214,11 @@ impl Engine {
             views: Views::default(),
             deferred_free: DeferredFree::default(),
             held_files: InodeList::default(),
+            delayed_files: InodeList::default(),
             leased_files: InodeList::default(),
             leases: OnceLock::new(),
             held_bytes: HeldBytes::default(),
+            delayed_bytes: DelayedBytes::default(),
             inode_count: AtomicU64::new(parts.inode_count),
             lock_waits: AtomicU64::new(0),
             recovery: parts.recovery,

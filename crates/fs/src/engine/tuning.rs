@@ -25,6 +25,7 @@ pub(crate) struct Tuning {
     sync_interval_ns: AtomicU64,
     extent_size: AtomicU64,
     release_behind: AtomicU8,
+    delayed_bytes_max: AtomicU64,
 }
 
 #[derive(Debug)]
@@ -126,6 +127,7 @@ pub(crate) fn initial_tuning(
         sync_interval_ns: AtomicU64::new(Tunable::Sync.of(&options)),
         extent_size: AtomicU64::new(options.extent_size_bytes),
         release_behind: AtomicU8::new(options.release_behind as u8),
+        delayed_bytes_max: AtomicU64::new(options.delay_writes_bytes),
         state: Mutex::new(TuningState { options: options.clone(), by, stored }),
     };
     Ok((options, tuning))
@@ -194,6 +196,15 @@ impl Tuning {
     pub(crate) fn release_behind(&self) -> ReleaseBehind {
         ReleaseBehind::of_code(self.release_behind.load(Ordering::Relaxed).into())
             .unwrap_or_default()
+    }
+
+    /// How many bytes of writes all files together delay at most.
+    pub(crate) fn delayed_bytes_max(&self) -> u64 {
+        self.delayed_bytes_max.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_delayed_bytes_max(&self, bytes: u64) {
+        self.delayed_bytes_max.store(bytes, Ordering::Relaxed);
     }
 
     /// Returns the value in effect.

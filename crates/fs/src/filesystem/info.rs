@@ -56,6 +56,8 @@ pub struct FsInfo {
     pub recovery: RecoveryReport,
     /// How often a read or write had to wait for an inode lock or a byte range, since mount.
     pub lock_waits: u64,
+    /// Memory in bytes that delayed writes take.
+    pub delayed_bytes: u64,
     /// Sums over all files since mount.
     pub counters: CounterSnapshot,
     /// How long reads, writes and syncs of all files took.
@@ -97,6 +99,7 @@ pub(crate) fn info(fs: &Engine) -> FsInfo {
         cache: fs.cache().counters(),
         recovery: fs.recovery().clone(),
         lock_waits: fs.lock_waits(),
+        delayed_bytes: fs.delayed_bytes().total(),
         counters: fs.counters(),
         latencies: fs.sampler().snapshot(),
     }

@@ -9,6 +9,7 @@ use bedplate_block::sync::{
 
 use super::block_set::BlockSet;
 use super::cow_epoch::{CowEpoch, ExtentSize, KnownRelease, Unit};
+use super::delayed::Delayed;
 use super::held_sectors::HeldSectors;
 use super::held_write::HeldWrite;
 use super::imaged::Imaged;
@@ -67,6 +68,8 @@ pub(crate) struct FileState {
     pub(crate) held_sectors: HeldSectors,
     /// Leaf: an odd write that has not reached the device yet.
     pub(crate) held_write: HeldWrite,
+    /// Rank 2.5: writes that made the file grow and have not reached the device yet.
+    pub(crate) delayed: Delayed,
     /// Rank 3.5: holes whose data is in the cache and whose blocks are reserved.
     pub(crate) reserved: Mutex<BlockSet, { rank::RESERVATIONS }>,
     pub(crate) cached: OnceLock<CachePart>,
@@ -120,17 +123,23 @@ impl FileState {
     /// of it are dirty or being written (I-CHG-1).
     pub(crate) fn is_covered(&self) -> bool {
         self.is_open()
-            || self.held_write.any()
+            || self.waits_in_memory()
             || self.cached.get().is_some_and(|part| part.file.dirty_bytes() > 0)
     }
 
+    /// Returns whether a write has returned that is in memory only, past the library cache.
+    #[inline]
+    pub(crate) fn waits_in_memory(&self) -> bool {
+        self.held_write.any() || self.delayed.any()
+    }
+
     /// Returns whether nothing is lost when the inode is dropped from memory: no opens, no dirty
-    /// pages, no held write.
+    /// pages, no held or delayed write.
     pub(crate) fn is_idle(&self) -> bool {
         let dirty = self.cached.get().is_some_and(|part| part.file.dirty_bytes() > 0);
         self.opens.try_lock().is_some_and(|opens| opens.len() == 0)
             && !dirty
-            && !self.held_write.any()
+            && !self.waits_in_memory()
             && self.reserved.lock().is_empty()
     }
 

@@ -8,6 +8,7 @@
 //! | `file_state` | what an inode keeps about its data: locks, extent map, opens, its part of the cache |
 //! | `cow_epoch`, `imaged` | up to which epoch extents are copied on write; which rows have a before-image |
 //! | `recent`, `unsealed`, `block_set` | long extents found without the map; bytes that wait for a seal; file blocks with reservations |
+//! | `held_sectors`, `held_write`, `delayed` | sectors and writes that wait in memory |
 //! | `list` | inodes that something holds for |
 //! | `table` | which inodes are loaded, and when they are let go of |
 //!
@@ -27,6 +28,7 @@
 
 mod block_set;
 mod cow_epoch;
+mod delayed;
 mod file_state;
 mod held_sectors;
 mod held_write;
@@ -36,6 +38,9 @@ mod recent;
 mod table;
 mod unsealed;
 
+pub(crate) use delayed::{
+    DelayLimits, DelayedBytes, Pieces as DelayedPieces, Snapshot as DelayedSnapshot,
+};
 pub(crate) use file_state::{CachePart, FileState};
 pub(crate) use held_sectors::HeldBytes;
 pub(crate) use held_write::WRITE_BYTES_MAX as HELD_WRITE_BYTES_MAX;

@@ -76,7 +76,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Writes what the cache has absorbed of a file that is about to replace another, so that a
+    /// Writes what the cache has absorbed, and what is delayed, of a file that is about to replace another, so that a
     /// crash leaves the old content or the new one also where a program does without a sync. Called
     /// with no lock held.
     fn write_absorbed_data(&self, dir: InodeNo, name: &[u8]) -> Result<()> {

@@ -64,6 +64,9 @@ pub struct Limits {
     pub extents_per_record: usize,
     /// Names that one record of a clone makes, at least 1.
     pub names_per_record: usize,
+    /// The longest piece of delayed writes in bytes, a power of two; of a quarter of it a write is
+    /// large enough by itself.
+    pub delayed_piece_bytes: u64,
     /// Called between two records of a change that takes several, with the locks that the change
     /// holds there.
     pub between_records: Option<BetweenRecords>,
@@ -77,14 +80,25 @@ pub type BetweenRecords = Arc<dyn Fn(&'static str) + Send + Sync>;
 impl Default for Limits {
     fn default() -> Self {
         // Some 64 KiB of log.
-        Self { extents_per_record: 1024, names_per_record: 256, between_records: None }
+        Self {
+            extents_per_record: 1024,
+            names_per_record: 256,
+            // Its checksum still fits into its record, so that no barrier is needed.
+            delayed_piece_bytes: 1 << 20,
+            between_records: None,
+        }
     }
 }
 
 impl fmt::Debug for Limits {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { extents_per_record, names_per_record, between_records } = self;
-        write!(f, "Limits({extents_per_record} extents, {names_per_record} names")?;
+        let Self { extents_per_record, names_per_record, delayed_piece_bytes, between_records } =
+            self;
+        write!(
+            f,
+            "Limits({extents_per_record} extents, {names_per_record} names, \
+             {delayed_piece_bytes} delayed bytes"
+        )?;
         f.write_str(if between_records.is_some() { ", with a call between records)" } else { ")" })
     }
 }
@@ -92,6 +106,14 @@ impl fmt::Debug for Limits {
 impl Limits {
     /// Refuses limits under which no change would ever end.
     pub(crate) fn check(&self) -> Result<()> {
+        if !self.delayed_piece_bytes.is_power_of_two()
+            || !(4096..=1 << 20).contains(&self.delayed_piece_bytes)
+        {
+            return Err(Error::new(
+                ErrorKind::Invalid,
+                "a piece of delayed writes has a power of two of bytes: set a limit from 4 KiB to 1 MiB",
+            ));
+        }
         if self.extents_per_record > 0 && self.names_per_record > 0 {
             return Ok(());
         }
@@ -154,6 +176,9 @@ pub struct MountOptions {
     pub defrag_rate_bytes: u64,
     /// Above how many reads, writes and syncs a second nothing is moved.
     pub defrag_load_max: u32,
+    /// How many bytes of writes all files together delay at most, of opens that let them
+    /// ([`OpenOptions::delay_writes`]); 0: none.
+    pub delay_writes_bytes: u64,
     /// How many requests a front end serves at once.
     pub threads: u32,
     /// Tunables that were given: of them, what the volume holds does not count. Those with another
@@ -183,6 +208,7 @@ impl Default for MountOptions {
             metadata_cache_bytes: 64 << 20,
             latency_sample: crate::statistics::SAMPLE_DEFAULT,
             extent_size_bytes: 0,
+            delay_writes_bytes: 16 << 20,
             release_behind: ReleaseBehind::Off,
             defrag_rate_bytes: 0,
             defrag_load_max: 200,
@@ -223,6 +249,10 @@ pub struct OpenOptions {
     pub caller_caches: bool,
     /// Reads do not move the access time (`O_NOATIME`).
     pub keep_atime: bool,
+    /// Small writes that make the file grow, in a mode without a write cache, may return before
+    /// they reach the device, within the tunable `delay-writes`; not with `data_sync` or
+    /// `direct_flag`.
+    pub delay_writes: bool,
 }
 
 impl OpenOptions {

@@ -53,6 +53,8 @@ pub enum Tunable {
     DefragRate,
     /// From how many operations a second on that waits.
     DefragLoad,
+    /// How much of writes that make uncached files grow is delayed at most.
+    DelayWrites,
     /// Requests that a front end serves at once.
     Threads,
     /// Cap of the metadata tree's cache.
@@ -114,7 +116,7 @@ const fn row(
 const SECOND: u64 = 1_000_000_000;
 
 /// All that can be set, in the order of [`Tunable`].
-pub const TUNABLES: [TunableInfo; 16] = {
+pub const TUNABLES: [TunableInfo; 17] = {
     use Takes::{Format, Live, MountOption, NextMount};
     use Unit::{Bytes, Duration, Mode, Number, Percent, Release};
     [
@@ -231,6 +233,15 @@ pub const TUNABLES: [TunableInfo; 16] = {
             "reads, writes and syncs of programs in a second above which nothing is moved",
         ),
         row(
+            Tunable::DelayWrites,
+            "delay-writes",
+            Bytes,
+            (0, 1 << 40),
+            Live,
+            "delay-writes=",
+            "how much of small writes that make files grow past the caches waits in memory at most, to be written in large pieces; 0: nothing",
+        ),
+        row(
             Tunable::Threads,
             "threads",
             Number,
@@ -339,6 +350,7 @@ impl Tunable {
             Self::ReleaseBehind => options.release_behind as u64,
             Self::DefragRate => options.defrag_rate_bytes,
             Self::DefragLoad => options.defrag_load_max.into(),
+            Self::DelayWrites => options.delay_writes_bytes,
             Self::Threads => options.threads.into(),
             Self::MetadataCache => options.metadata_cache_bytes,
             Self::LogSize | Self::BlockSize => 0,
@@ -363,6 +375,7 @@ impl Tunable {
             }
             Self::DefragRate => options.defrag_rate_bytes = value,
             Self::DefragLoad => options.defrag_load_max = small,
+            Self::DelayWrites => options.delay_writes_bytes = value,
             Self::Threads => options.threads = small,
             Self::MetadataCache => options.metadata_cache_bytes = value,
             Self::LogSize | Self::BlockSize => {}

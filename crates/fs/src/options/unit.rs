@@ -12,7 +12,7 @@ pub enum Unit {
     /// An I/O mode by its name; as a number 1 `cached`, 2 `direct`, 3 `concurrent`, 4
     /// `concurrent+cache`.
     Mode,
-    /// A size: `64M`.
+    /// A size: `64M`; `off` is 0.
     Bytes,
     /// A duration in nanoseconds: `5s`.
     Duration,
@@ -44,6 +44,7 @@ impl Unit {
             |text: &str, what: &str| text.parse().map_err(|_| format!("'{text}' is not {what}"));
         match self {
             Self::Mode => text.parse::<IoMode>().map(|mode| mode as u64),
+            Self::Bytes if text == "off" => Ok(0),
             Self::Bytes => parse_size(text),
             Self::Duration => parse_duration(text).and_then(|d| {
                 u64::try_from(d.as_nanos()).map_err(|_| format!("'{text}' is too long"))

@@ -183,6 +183,8 @@ counters! {
     /// Bytes that left a cache behind a sequential read or write, because the file asks for it: the
     /// library's, and that of its callers (the kernel's page cache on a mount).
     released_bytes,
+    /// Writes that waited in memory, to be written in larger pieces.
+    delayed,
     /// Times the file went over to `cached` because of a conflicting open, and back.
     mode_transitions,
     /// Syncs asked for.

@@ -9,6 +9,7 @@ mod cost;
 mod cut;
 mod data;
 mod defrag;
+mod delayed;
 mod differences;
 mod interrupted;
 mod keeping;

@@ -110,6 +110,7 @@ impl Shared {
             direct_flag: flags & libc::O_DIRECT != 0,
             caller_caches: self.write_back,
             keep_atime: flags & libc::O_NOATIME != 0,
+            delay_writes: Durability::of_flags(flags) == Durability::None,
             ..OpenOptions::default()
         };
         let file = self.fs.open_inode(ino, &options)?;

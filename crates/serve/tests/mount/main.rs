@@ -18,5 +18,6 @@ mod modes;
 mod names;
 mod programs;
 mod promises;
+mod requests;
 mod rollback;
 mod xattrs;

@@ -280,12 +280,16 @@ pub(super) fn fill_blank(
 }
 
 /// The parts in which long changes are logged. Between two of them another thread may go on.
+/// So that files of some pages are several pieces of delayed writes.
+const DELAYED_PIECE_BYTES: u64 = 32 << 10;
+
 pub(super) fn limits(per_record: u16) -> Limits {
     match per_record.into() {
-        0 => Limits::default(),
+        0 => Limits { delayed_piece_bytes: DELAYED_PIECE_BYTES, ..Limits::default() },
         count => Limits {
             extents_per_record: count,
             names_per_record: count,
+            delayed_piece_bytes: DELAYED_PIECE_BYTES,
             between_records: Some(Arc::new(|_| crate::interleave::pause())),
         },
     }

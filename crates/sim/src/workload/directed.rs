@@ -7,7 +7,8 @@ use super::past::{
     checkpoints, clones_of_full_volume, defragmentation, full_volume, heirs, named_files,
     rollbacks, untorn,
 };
-use super::{Back, Change, On, RenameKind, Step};
+use super::waiting::{delayed_growth, odd_log};
+use super::{Change, On, RenameKind, Step};
 
 /// A workload with a name.
 #[derive(Debug, Clone, Copy)]
@@ -57,6 +58,7 @@ pub const DIRECTED: &[Directed] = &[
     Directed { name: "a full volume deletes its oldest checkpoints", steps: full_volume },
     Directed { name: "a full volume and what clones still need", steps: clones_of_full_volume },
     Directed { name: "a log in odd pieces", steps: odd_log },
+    Directed { name: "growth that waits in memory", steps: delayed_growth },
 ];
 
 pub(super) const A: On = On::Name(0, 0);
@@ -412,39 +414,6 @@ fn overwrite_in_place() -> Vec<Step> {
             Step::SyncData(A),
         ]);
     }
-    steps
-}
-
-/// S-145, S-146: a log that is kept open is written over as headers and pages at odd offsets,
-/// grows, and is changed in all other ways in between.
-fn odd_log() -> Vec<Step> {
-    let log = On::Held(0);
-    let mut steps = vec![
-        Step::Create(0, 0),
-        Step::Hold(0, 0, 0, IoMode::Concurrent),
-        write(log, 0, 40_960, 1),
-        Step::SyncData(log),
-    ];
-    for round in 0..18u8 {
-        let (at, fill) = (32 + u64::from(round % 11) * 4120, 10 * round + 2);
-        steps.extend([write(log, at, 24, fill), write(log, at + 24, 4096, fill + 1)]);
-        // Over the sector in which the frame ends, or around it.
-        let block = (at + 4120) / 4096 * 4096;
-        steps.push(match round {
-            1 | 8 => write(log, block, 4096, fill + 2),
-            3 => Step::Write(A, IoMode::Cached, block + 512, 512, fill + 2, false),
-            6 => Step::Allocate(log, Change::Punch, block, 4096),
-            12 => Step::Checkpoint(0, None),
-            15 => Step::SetSize(log, at + 2000),
-            16 => Step::Rollback(0, Back::File(0, 0), true),
-            _ => Step::SyncData(log),
-        });
-        steps.extend([
-            write(log, at + 4120, 100, fill + 3),
-            Step::Read(log, IoMode::Concurrent, 0, 50_000),
-        ]);
-    }
-    steps.extend([Step::Release(0), Step::Sync]);
     steps
 }
 

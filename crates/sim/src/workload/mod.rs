@@ -8,6 +8,7 @@ mod mounted;
 mod pairs;
 mod past;
 mod step;
+mod waiting;
 
 pub(crate) use crowd::{SHARED_PAGE_BYTES, SHARED_PAGES, generate_for_thread};
 pub use directed::{DIRECTED, Directed};

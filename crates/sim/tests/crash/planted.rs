@@ -137,6 +137,16 @@ fn a_held_write_that_a_sync_does_not_know() {
 }
 
 #[test]
+fn a_delayed_write_that_a_read_does_not_see() {
+    finds(PlantedBug::DelayedWriteNotRead, "growth that waits in memory");
+}
+
+#[test]
+fn a_delayed_write_that_a_sync_does_not_write() {
+    finds(PlantedBug::DelayedWriteNotSynced, "growth that waits in memory");
+}
+
+#[test]
 fn a_held_write_that_a_checkpoint_does_not_have() {
     finds(PlantedBug::FreezeLeavesHeld, "a log in odd pieces");
 }

@@ -1,0 +1,212 @@
+//! Writes that are delayed: what makes an uncached file grow in small steps is kept in memory and
+//! goes to the device in large pieces (`inode/delayed.rs`).
+//!
+//! ```text
+//!   write ─► goes on where the file ends, no sync asked for? ─► blocks reserved, bytes kept, answered
+//!                │ no                                              │ a piece is full
+//!                ▼                                                 ▼
+//!             as any write,                              one allocation, one write of the device,
+//!             after the pieces it touches                one record; by the writer that filled it
+//! ```
+//!
+//! What else needs the bytes on the device writes them first, as it does with held writes: syncs,
+//! freezes, changes of size, allocation or service, leases, and a turn of the sync daemon.
+//! An error of such a write leaves the piece where it is, and is told by the next sync, or by the
+//! next write that makes the file grow.
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use super::write::{Payload, WriteStrategy};
+use super::{Alone, DataPath, Held};
+use crate::engine::{Engine, Listed};
+use crate::inode::{DelayLimits, DelayedPieces, DelayedSnapshot};
+use crate::mode::Service;
+use crate::statistics::Counters;
+use crate::{ErrorKind, Reason, Result};
+
+impl DataPath<'_> {
+    /// Returns whether a write may be delayed; `asked`: its caller lets it, and waits for nothing
+    /// but its answer.
+    #[inline]
+    pub(super) fn may_delay(self, asked: bool, service: Service, data: &Payload<'_>) -> bool {
+        asked
+            && (data.end() > self.inode.size.load(Ordering::Acquire) || self.state().delayed.any())
+            && data.bytes.len() <= self.delay_limits().write_bytes_max()
+            && !service.is_mixed()
+            && !service.path().writes_behind()
+            // Clients look up the size and the extents by themselves.
+            && self.state().lease().is_none()
+    }
+
+    fn delay_limits(self) -> DelayLimits {
+        DelayLimits {
+            piece_bytes: self.fs.limits().delayed_piece_bytes,
+            bytes_max: self.fs.tuning().delayed_bytes_max(),
+        }
+    }
+
+    /// Takes a write that [`may_delay`](Self::may_delay) allows, under the inode lock; `false`, and
+    /// nothing is taken, where it is to be carried out at once.
+    pub(super) fn delay(self, data: &Payload<'_>) -> Result<bool> {
+        let limits = self.delay_limits();
+        let mut pieces = self.state().delayed.pieces();
+        let size = self.inode.size.load(Ordering::Acquire);
+        if limits.bytes_max == 0 || !pieces.takes(&data.range(), size) {
+            return Ok(false);
+        }
+        match self.reserve_under_lock(&data.range()) {
+            // What the volume is full of, the write itself finds out.
+            Err(error) if error.kind == ErrorKind::NoSpace => return Ok(false),
+            reserved => reserved?,
+        }
+        let is_first = pieces.is_empty();
+        if !pieces.put(data.bytes, data.offset, self.fs.delayed_bytes(), limits) {
+            return Ok(false);
+        }
+        if is_first {
+            // With the pieces locked: what takes the file off the list found none.
+            self.fs.list(Listed::Delayed, self.inode);
+        }
+        let grown = self.inode.size.fetch_max(data.end(), Ordering::AcqRel) < data.end();
+        drop(pieces);
+        self.wrote_in_place();
+        self.state().steady.io_counters.count_indirect();
+        Counters::add(&self.inode.counters.delayed, 1);
+        if grown {
+            self.inode.counters.reason(Reason::Extend);
+        }
+        Ok(true)
+    }
+
+    /// Writes the pieces that are full, as far as that goes under the shared inode lock. What could
+    /// not be written stays, for the next sync or write to tell.
+    pub(super) fn write_full_pieces(self, held: &Held<'_>) {
+        loop {
+            let Some(lent) = self.state().delayed.pieces().lend() else { return };
+            let data = Payload::waited(lent.bytes(), lent.start);
+            let written = match self.plan_write(&data) {
+                Ok(WriteStrategy::Fill(blocks)) if data.is_aligned(self.fs.grid()) => {
+                    self.fill(held, data, blocks).is_ok()
+                }
+                Ok(_) | Err(_) => false,
+            };
+            let mut pieces = self.state().delayed.pieces();
+            if !written {
+                pieces.put_back(&lent);
+                return;
+            }
+            pieces.end(&lent);
+            self.unlist_delayed(&pieces);
+        }
+    }
+
+    /// Returns whether a piece waits that a write before left to others.
+    pub(super) fn owes_pieces(self) -> bool {
+        self.state().delayed.any() && self.state().delayed.pieces().is_due()
+    }
+
+    /// Writes all pieces. After an error the rest stays, and is tried again.
+    pub(super) fn write_delayed(self, held: &Alone<'_>) -> Result<()> {
+        if !self.state().delayed.any() {
+            return Ok(());
+        }
+        self.state().delayed.pieces().close();
+        loop {
+            let Some(lent) = self.state().delayed.pieces().lend() else { return Ok(()) };
+            let written = self.write_exclusive(held, Payload::waited(lent.bytes(), lent.start));
+            let mut pieces = self.state().delayed.pieces();
+            match written {
+                Ok(()) => pieces.end(&lent),
+                Err(_) => pieces.put_back(&lent),
+            }
+            self.unlist_delayed(&pieces);
+            written?;
+        }
+    }
+
+    /// As [`write_delayed`](Self::write_delayed), with no lock of the file held: most of it beside
+    /// other I/O.
+    pub(crate) fn write_if_delayed(self) -> Result<()> {
+        let state = self.state();
+        if !state.delayed.any() {
+            return Ok(());
+        }
+        let held = state.lock.shared(self.fs);
+        state.delayed.pieces().close();
+        self.write_full_pieces(&held);
+        drop(held);
+        if state.delayed.any() {
+            self.write_delayed(&state.lock.exclusive(self.fs))
+        } else {
+            Ok(())
+        }
+    }
+
+    /// Lets go of delayed writes whose bytes leave the file.
+    pub(super) fn drop_delayed(self, _held: &Alone<'_>) {
+        if self.state().delayed.any() {
+            let mut pieces = self.state().delayed.pieces();
+            pieces.clear();
+            self.unlist_delayed(&pieces);
+        }
+    }
+
+    /// Off the list before the pieces are let go of: a write that comes next lists the file again.
+    fn unlist_delayed(self, pieces: &DelayedPieces<'_>) {
+        if pieces.is_empty() {
+            self.fs.unlist(Listed::Delayed, self.inode.ino, &Arc::downgrade(self.inode));
+        }
+    }
+
+    /// Reads through the map, and puts what is held or delayed over it.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn read_beside_waiting(
+        self,
+        held: &Held<'_>,
+        buf: &mut [u8],
+        offset: u64,
+        size: u64,
+    ) -> Result<usize> {
+        let delayed = self.delayed_bytes(buf.len(), offset);
+        let len = self.read_mapped(held, buf, offset, size)?;
+        self.state().held_write.overlay(&mut buf[..len], offset);
+        if let Some(delayed) = delayed {
+            delayed.overlay(&mut buf[..len], offset);
+        }
+        Ok(len)
+    }
+
+    /// Copies what is delayed of a range that is about to be read, after the size and before the map
+    /// (I-DLY-3).
+    #[inline]
+    pub(super) fn delayed_bytes(self, len: usize, offset: u64) -> Option<DelayedSnapshot> {
+        self.state().delayed.snapshot(&(offset..offset.saturating_add(len as u64)))
+    }
+
+    /// Returns where the file ends for a reader past the library cache: in its row, or in memory.
+    pub(super) fn uncached_size(self) -> u64 {
+        // In this order: what leaves memory in between is in the row by then.
+        let delayed = self.state().delayed.end();
+        self.state().logged_size().max(delayed.unwrap_or(0))
+    }
+
+    /// Returns whether a write from here on must wait for delayed ones: their sectors, or the end
+    /// of the file, which they have moved.
+    #[inline]
+    pub(super) fn meets_delayed(self, range: &Range<u64>) -> bool {
+        self.state().delayed.overlaps(range, self.fs.grid().sector)
+    }
+}
+
+impl Engine {
+    /// Writes what is delayed of all files; tries all of them, and returns the first error.
+    pub(crate) fn write_all_delayed(&self) -> Result<()> {
+        let files = self.listed(Listed::Delayed);
+        let written: Vec<Result<()>> =
+            files.iter().map(|inode| DataPath::new(self, inode).write_if_delayed()).collect();
+        written.into_iter().collect()
+    }
+}

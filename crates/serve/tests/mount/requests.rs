@@ -1,0 +1,67 @@
+//! Requests and writes of the device that a mount does without.
+
+use std::fs::{self, OpenOptions};
+use std::io::Write;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+
+use crate::harness::Mounted;
+
+const PAGE: usize = 8192;
+
+/// Each write was a write of the device and a record before it was answered.
+#[test]
+fn s_300_small_writes_that_make_an_uncached_file_grow_reach_the_device_in_large_pieces() {
+    for mode in ["direct", "concurrent", "concurrent+cache"] {
+        let Some(m) = Mounted::new(&format!("mode={mode}")) else { return };
+        let mut file =
+            OpenOptions::new().read(true).append(true).create(true).open(m.path("f")).unwrap();
+        let before = m.device.counters();
+        for page in 0..384 {
+            file.write_all(&[page as u8; PAGE]).unwrap();
+        }
+        file.write_all(b"and an odd end").unwrap();
+        assert_eq!(file.metadata().unwrap().len(), 384 * PAGE as u64 + 14);
+        let mut page = [0; PAGE];
+        file.read_exact_at(&mut page, 383 * PAGE as u64).unwrap();
+        assert_eq!(page, [127; PAGE], "{mode}: the last one is read");
+        file.sync_data().unwrap();
+        let writes = m.device.counters().writes - before.writes;
+        assert!(writes <= 20, "{mode}: {writes} writes of the device");
+        drop(file);
+        let m = m.again("");
+        let read = fs::read(m.path("f")).unwrap();
+        let right =
+            read.chunks(PAGE).take(384).enumerate().all(|(at, page)| page == [at as u8; PAGE]);
+        assert!(right && read.ends_with(b"and an odd end"), "{mode}: what was synced");
+        m.finish();
+    }
+}
+
+/// `O_SYNC`, `O_DSYNC` and `O_DIRECT` ask for the device; so does `delay-writes=off`.
+#[test]
+fn s_300_writes_that_ask_for_the_device_get_it() {
+    let cases = [
+        ("mode=concurrent", libc::O_DSYNC),
+        ("mode=concurrent", libc::O_SYNC),
+        ("mode=concurrent", libc::O_DIRECT),
+        ("mode=concurrent,delay-writes=off", 0),
+    ];
+    for (options, flags) in cases {
+        let Some(m) = Mounted::new(options) else { return };
+        let file = OpenOptions::new()
+            .write(true)
+            .create(true)
+            .custom_flags(flags)
+            .open(m.path("f"))
+            .unwrap();
+        let before = m.device.counters().writes;
+        for page in 0..10_u8 {
+            let buf = bedplate_block::AlignedBuf::from_slice(&[page; PAGE]);
+            file.write_all_at(&buf, u64::from(page) * PAGE as u64).unwrap();
+        }
+        let writes = m.device.counters().writes - before;
+        assert!(writes >= 10, "{options}, flags {flags:o}: {writes} writes of the device");
+        drop(file);
+        m.finish();
+    }
+}

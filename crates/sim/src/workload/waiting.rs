@@ -1,0 +1,80 @@
+//! Directed workloads of writes that wait in memory: odd ones, and those that make a file grow.
+
+use bedplate_fs::IoMode;
+
+use super::directed::{A, write};
+use super::{Back, Change, On, Step};
+
+/// S-145, S-146: a log that is kept open is written over as headers and pages at odd offsets,
+/// grows, and is changed in all other ways in between.
+pub(super) fn odd_log() -> Vec<Step> {
+    let log = On::Held(0);
+    let mut steps = vec![
+        Step::Create(0, 0),
+        Step::Hold(0, 0, 0, IoMode::Concurrent),
+        write(log, 0, 40_960, 1),
+        Step::SyncData(log),
+    ];
+    for round in 0..18u8 {
+        let (at, fill) = (32 + u64::from(round % 11) * 4120, 10 * round + 2);
+        steps.extend([write(log, at, 24, fill), write(log, at + 24, 4096, fill + 1)]);
+        // Over the sector in which the frame ends, or around it.
+        let block = (at + 4120) / 4096 * 4096;
+        steps.push(match round {
+            1 | 8 => write(log, block, 4096, fill + 2),
+            3 => Step::Write(A, IoMode::Cached, block + 512, 512, fill + 2, false),
+            6 => Step::Allocate(log, Change::Punch, block, 4096),
+            12 => Step::Checkpoint(0, None),
+            15 => Step::SetSize(log, at + 2000),
+            16 => Step::Rollback(0, Back::File(0, 0), true),
+            _ => Step::SyncData(log),
+        });
+        steps.extend([
+            write(log, at + 4120, 100, fill + 3),
+            Step::Read(log, IoMode::Concurrent, 0, 50_000),
+        ]);
+    }
+    steps.extend([Step::Release(0), Step::Sync]);
+    steps
+}
+
+/// S-300, S-301: a file that is kept open as a mount does grows in pages and odd pieces, and is
+/// changed in all other ways in between.
+pub(super) fn delayed_growth() -> Vec<Step> {
+    let held = On::Held(1);
+    let mut steps = vec![Step::Create(0, 0), Step::Create(1, 0), Step::Sync];
+    for round in 0..16u8 {
+        let mode = [IoMode::Concurrent, IoMode::Direct, IoMode::ConcurrentCache];
+        let mode = mode[usize::from(round % 3)];
+        let fill = 14 * round + 1;
+        if round % 5 == 0 {
+            steps.push(Step::Hold(1, 0, 0, mode));
+        }
+        steps.extend([
+            Step::AppendHeld(1, 8192, fill),
+            Step::AppendHeld(1, 8192, fill + 1),
+            Step::Read(held, mode, 0, 300_000),
+            Step::AppendHeld(1, 700, fill + 2),
+        ]);
+        steps.push(match round {
+            2 => Step::Checkpoint(0, None),
+            3 => Step::Write(A, IoMode::Cached, 20_000, 512, fill + 3, false),
+            5 => Step::Allocate(held, Change::Punch, 16_384, 8192),
+            6 => Step::SetSize(held, 30_000),
+            8 => Step::SetIoMode(0, 0, Some(IoMode::Direct)),
+            9 => Step::Rollback(0, Back::File(0, 0), true),
+            11 => Step::Write(held, mode, 40_000, 4096, fill + 4, false),
+            13 => Step::Sync,
+            14 => Step::Append(0, 0, mode, 5000, fill + 5, true),
+            _ => Step::SyncData(held),
+        });
+        steps.extend([
+            Step::AppendHeld(1, 3000, fill + 6),
+            Step::AppendHeld(1, 5192, fill + 7),
+            Step::Append(1, 0, mode, 4096, fill + 8, false),
+            Step::Read(held, mode, 0, 300_000),
+        ]);
+    }
+    steps.extend([Step::Release(1), Step::SyncAll(A), Step::Sync]);
+    steps
+}
