@@ -29,7 +29,7 @@ impl MountOption {
 }
 
 /// The options of a mount that are no tunables, in the order in which they are told.
-pub const MOUNT_OPTIONS: [MountOption; 25] = {
+pub const MOUNT_OPTIONS: [MountOption; 26] = {
     const fn flag(name: &'static str, effect: &'static str) -> MountOption {
         MountOption::new(name, None, effect)
     }
@@ -47,6 +47,11 @@ pub const MOUNT_OPTIONS: [MountOption; 25] = {
             "inode-lock",
             Some("range|whole"),
             "what direct writers lock: the range they write, the default, or the whole file",
+        ),
+        MountOption::new(
+            "xattr",
+            Some("on|off"),
+            "whether there are extended attributes; off: the kernel never asks for any, and commands that read or set something of single files by them are refused",
         ),
         MountOption::new(
             "lease",

@@ -47,6 +47,9 @@ pub struct MountSettings {
     pub suid: bool,
     /// Programs may be run.
     pub exec: bool,
+    /// Whether there are extended attributes. Without them the kernel does not ask for any, of every
+    /// file that is made, written or run.
+    pub extended_attributes: bool,
     /// Which users' programs may read and write files on the device by themselves.
     pub leases: LeaseUsers,
     /// After how long a process that holds a file under its lease is ended when something waits for
@@ -69,6 +72,7 @@ impl Default for MountSettings {
             dev: false,
             suid: false,
             exec: true,
+            extended_attributes: true,
             leases: LeaseUsers::Off,
             lease_kill: None,
             warnings: Vec::new(),
@@ -211,6 +215,7 @@ impl MountSettings {
                     &[("auto", WriteBack::Auto), ("on", WriteBack::On), ("off", WriteBack::Off)],
                 )?;
             }
+            "xattr" => self.extended_attributes = choice(value, &[("on", true), ("off", false)])?,
             "lease" => self.leases = LeaseUsers::parse(value)?,
             "lease-kill" => self.lease_kill = lease_kill(value)?,
             "checkpoint" if !value.is_empty() => fs.checkpoint = Some(value.as_bytes().to_vec()),

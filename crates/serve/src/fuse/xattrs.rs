@@ -47,7 +47,14 @@ const EXTENTS_MAX: usize = 460;
 const UNSUPPORTED: &[u8] = b"system.";
 
 impl Shared {
+    /// Without extended attributes the first request of each kind is answered so that the kernel
+    /// refuses all others by itself.
+    fn need_attributes(&self) -> Answer<()> {
+        if self.settings.extended_attributes { Ok(()) } else { Err(Errno::NOSYS) }
+    }
+
     pub(super) fn getxattr(&self, ino: InodeNo, name: &[u8]) -> Answer<Vec<u8>> {
+        self.need_attributes()?;
         if name.starts_with(UNSUPPORTED) {
             return Err(Errno::OPNOTSUPP);
         }
@@ -64,6 +71,7 @@ impl Shared {
         value: &[u8],
         flags: i32,
     ) -> Answer<()> {
+        self.need_attributes()?;
         if name.starts_with(UNSUPPORTED) {
             return Err(Errno::OPNOTSUPP);
         }
@@ -91,6 +99,7 @@ impl Shared {
     }
 
     pub(super) fn removexattr(&self, ino: InodeNo, name: &[u8]) -> Answer<()> {
+        self.need_attributes()?;
         match name.strip_prefix(PREFIX) {
             Some(b"mode") if self.fs.attr(ino)?.io_mode.is_none() => Err(Errno::NODATA),
             Some(b"mode") => Ok(self.fs.set_io_mode(ino, None)?),
@@ -109,6 +118,7 @@ impl Shared {
     /// Returns the names, each ended by a zero byte, without the virtual ones: tools that copy
     /// attributes must not copy those.
     pub(super) fn listxattr(&self, ino: InodeNo) -> Answer<Vec<u8>> {
+        self.need_attributes()?;
         let mut list = Vec::new();
         for name in self.fs.list_xattr(ino)?.into_iter().filter(|name| !name.starts_with(PREFIX)) {
             list.extend_from_slice(&name);

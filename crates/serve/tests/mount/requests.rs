@@ -1,8 +1,11 @@
 //! Requests and writes of the device that a mount does without.
 
-use std::fs::{self, OpenOptions};
+use std::fs::{self, File, OpenOptions};
 use std::io::Write;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
+
+use rustix::fs::{XattrFlags, getxattr, setxattr};
+use rustix::io::Errno;
 
 use crate::harness::Mounted;
 
@@ -64,4 +67,27 @@ fn s_300_writes_that_ask_for_the_device_get_it() {
         drop(file);
         m.finish();
     }
+}
+
+#[test]
+fn s_291_a_mount_without_extended_attributes_refuses_them_and_serves_everything_else() {
+    let Some(m) = Mounted::new("") else { return };
+    File::create(m.path("f")).unwrap();
+    setxattr(m.path("f"), "user.a", b"1", XattrFlags::empty()).unwrap();
+    let m = m.again("xattr=off");
+    for _ in 0..2 {
+        let read = getxattr(m.path("f"), "user.a", &mut [0; 8]);
+        assert_eq!(read, Err(Errno::OPNOTSUPP));
+        let set = setxattr(m.path("f"), "user.a", b"2", XattrFlags::empty());
+        assert_eq!(set, Err(Errno::OPNOTSUPP));
+        let mode = getxattr(m.path("f"), "user.bedplate.effective_mode", &mut [0; 64]);
+        assert_eq!(mode, Err(Errno::OPNOTSUPP));
+    }
+    fs::write(m.path("f"), b"content").unwrap();
+    assert_eq!(fs::read(m.path("f")).unwrap(), b"content");
+    let m = m.again("xattr=on");
+    let mut value = [0; 8];
+    assert_eq!(getxattr(m.path("f"), "user.a", &mut value), Ok(1));
+    assert_eq!(value[0], b'1', "what was set before stays");
+    m.finish();
 }
