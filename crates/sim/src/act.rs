@@ -144,6 +144,11 @@ impl Stage {
         let new = NewFile { mode: 0o644, uid: 0, gid: 0 };
         match step {
             NameStep::Create(file, dir) => self.make(dir, &format!("f{file}"), FileKind::File, new),
+            NameStep::CreateTogether(file, dir, programs, len, fill) => {
+                let outcome = self.make(dir, &format!("f{file}"), FileKind::File, new)?;
+                self.append_in_turn(&file_path(file, dir), programs, len, fill)?;
+                Ok(Outcome { wrote: outcome.made.map(Wrote::anything), ..outcome })
+            }
             NameStep::MakeDirectory(dir) => {
                 self.make(0, &format!("d{dir}"), FileKind::Directory, new)
             }
@@ -534,6 +539,15 @@ impl Stage {
             .map(|entry| (String::from_utf8_lossy(&entry.name).into_owned(), entry.ino))
             .collect();
         Ok(Outcome { made: Some(ino), entries, ..Outcome::promising(Promise::Cloned(ino)) })
+    }
+
+    /// Appends to a file through so many opens, one after the other.
+    fn append_in_turn(&self, path: &str, opens: u8, len: u32, fill: u8) -> Result<()> {
+        let options = OpenOptions { append: true, write: true, ..OpenOptions::default() };
+        for _ in 0..opens {
+            self.fs.open(path, &options)?.write_at(Bytes::appended(len, fill).get(), 0)?;
+        }
+        Ok(())
     }
 
     fn make(&self, dir: u8, name: &str, kind: FileKind, new: NewFile) -> Result<Outcome> {

@@ -218,6 +218,9 @@ impl Program {
                     ..Outcome::default()
                 })
             }
+            NameStep::CreateTogether(file, dir, programs, len, fill) => {
+                self.create_together(&self.file(file, dir), dir, programs, &pattern(0, len, fill))
+            }
             NameStep::Unlink(file, dir) => {
                 let (path, parent) = (self.file(file, dir), ino_at(&self.path(&dir_path(dir)))?);
                 let touched = vec![parent, ino_at(&path)?];
@@ -243,6 +246,33 @@ impl Program {
             }
             _ => not_asked(step),
         }
+    }
+
+    /// Makes a file by several programs at once, each of which appends to it.
+    fn create_together(&self, path: &Path, dir: u8, programs: u8, each: &[u8]) -> Result<Outcome> {
+        let parent = ino_at(&self.path(&dir_path(dir)))?;
+        if path.symlink_metadata().is_ok() {
+            return Err(bedplate_fs::Error::new(ErrorKind::Exists, "the file is there"));
+        }
+        let create = || {
+            OpenOptions::new()
+                .append(true)
+                .create(true)
+                .mode(0o644)
+                .open(path)
+                .and_then(|mut file| std::io::Write::write_all(&mut file, each))
+        };
+        std::thread::scope(|scope| {
+            let threads: Vec<_> = (0..programs).map(|_| scope.spawn(create)).collect();
+            threads.into_iter().try_for_each(|thread| thread.join().expect("it only writes"))
+        })
+        .map_err(|e| refused(&e))?;
+        let made = ino_at(path)?;
+        Ok(Outcome {
+            made: Some(made),
+            wrote: Some(Wrote::anything(made)),
+            ..Outcome::touching(vec![parent, made])
+        })
     }
 
     fn set_attribute(&self, path: &Path, which: u8, len: u16) -> Result<Outcome> {

@@ -9,7 +9,7 @@ use crate::node::{Kind, Node};
 use crate::outcome::Outcome;
 use crate::workload::{
     AUTOMATIC_PREFIX, AttributeStep, CaptureStep, CheckpointStep, ContentStep, ExtentStep,
-    NameStep, On, OpenStep, RenameKind, Step, StepKind, SyncStep,
+    NameStep, On, OpenStep, RenameKind, Step, StepKind, SyncStep, pattern,
 };
 
 impl Model {
@@ -47,6 +47,11 @@ impl Model {
                 Node::new(Kind::File(Arc::default()), 0o644),
                 outcome,
             ),
+            NameStep::CreateTogether(file, dir, programs, len, fill) => {
+                let content = pattern(0, len, fill).repeat(programs.into());
+                let node = Node::new(Kind::File(Arc::new(content)), 0o644);
+                self.make(dir, format!("f{file}"), node, outcome)
+            }
             NameStep::Symlink(file, dir, len) => self.make(
                 dir,
                 format!("f{file}"),

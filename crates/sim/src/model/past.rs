@@ -68,8 +68,14 @@ impl Model {
         if !names || !shown.contents.iter().all(holds) {
             return Err("S-50: the checkpoint shows something else than the present");
         }
-        let past =
-            Past { line, shown: Arc::new(shown.clone()), nodes: Arc::new(seen.nodes.clone()) };
+        let mut nodes = seen.nodes.clone();
+        if whole {
+            // What is open without a name is in the checkpoint, though no path leads to it.
+            let named = self.names();
+            let nameless = self.nodes.iter().filter(|(ino, _)| !named.contains_key(ino));
+            nodes.extend(nameless.map(|(ino, node)| (*ino, node.clone())));
+        }
+        let past = Past { line, shown: Arc::new(shown.clone()), nodes: Arc::new(nodes) };
         self.checkpoints.insert(name, past);
         Ok(())
     }

@@ -9,6 +9,8 @@ use super::{Back, Change, On, RenameKind, Setup, Step};
 
 const FILES: u8 = 3;
 const HELD: u8 = 2;
+/// How often programs make one file together in a workload about that.
+const CROWDS: usize = 40;
 
 /// Makes the setup and steps of a seed for a program on a mount: few files, opens that last,
 /// rollbacks under them.
@@ -22,10 +24,20 @@ pub fn generate_mounted(seed: u64, count: usize) -> (Setup, Vec<Step>) {
         Step::AppendHeld(0, 10_000, 1),
         Step::Checkpoint(0, None),
     ];
-    while steps.len() < count {
+    if rng.random_range(0..4) == 0 {
+        // The kernel's look-up of one program passes the close of another in some of them.
+        (0..CROWDS).for_each(|_| steps.extend([crowd(1, &mut rng), Step::Unlink(1, 0)]));
+    }
+    let end = steps.len() + count;
+    while steps.len() < end {
         steps.push(step(&mut rng));
     }
     (setup, steps)
+}
+
+/// Makes a file by programs that append to it at once.
+fn crowd(file: u8, rng: &mut Xoshiro256PlusPlus) -> Step {
+    Step::CreateTogether(file, 0, 16, pick(rng, &[100, 700]), rng.random_range(1..=255))
 }
 
 fn step(rng: &mut Xoshiro256PlusPlus) -> Step {
@@ -34,8 +46,9 @@ fn step(rng: &mut Xoshiro256PlusPlus) -> Step {
     let on = if rng.random_range(0..2) == 0 { On::Held(slot) } else { On::Name(file, 0) };
     let (at, len) = (offset(rng, 4096) / 4, pick(rng, &[512, 4096, 5000, 12_288]));
     let back = pick(rng, &[Back::Everything, Back::File(file, 0)]);
-    match rng.random_range(0..32) {
+    match rng.random_range(0..34) {
         0 | 1 => Step::Create(file, 0),
+        32 | 33 => crowd(file, rng),
         2 => Step::Unlink(file, 0),
         3 => Step::Rename(
             file,

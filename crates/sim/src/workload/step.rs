@@ -56,6 +56,9 @@ steps! {
     Names(NameStep) {
         /// Makes file slot, in directory slot.
         Create(file: u8, dir: u8),
+        /// Makes file slot, in directory slot, by so many programs at once, each of which opens it,
+        /// appends a length of a fill, and closes it.
+        CreateTogether(file: u8, dir: u8, programs: u8, len: u32, fill: u8),
         /// Makes a symbolic link to a path of this many bytes.
         Symlink(file: u8, dir: u8, len: u16),
         /// Makes a directory.
@@ -228,6 +231,7 @@ impl Step {
         let made = matches!(
             self,
             Self::Create(..)
+                | Self::CreateTogether(..)
                 | Self::Symlink(..)
                 | Self::MakeDirectory(_)
                 | Self::Clone(..)
