@@ -170,8 +170,10 @@ impl Program {
         let started = Instant::now();
         loop {
             let result = self.carry_out(step);
-            let in_the_way = matches!((step, &result), (Step::Rollback(..), Err(error)) if error.message.starts_with(
-                "Busy"));
+            let in_the_way = matches!(
+                (step, &result),
+                (Step::Rollback(..), Err(error)) if error.kind == ErrorKind::Busy
+            );
             if !in_the_way
                 || started.elapsed() > TOLD_WITHIN
                 || model.clone().apply(step, &Outcome::default()).is_err()
@@ -438,7 +440,8 @@ impl Program {
         match bedplate_serve::control::ask(root, request) {
             Ok(Answer::Done(_)) => Ok(()),
             Ok(Answer::Failed(kind, message)) => {
-                Err(bedplate_fs::Error::new(ErrorKind::Io, format!("{kind}: {message}")))
+                let known = if kind == "busy" { ErrorKind::Busy } else { ErrorKind::Io };
+                Err(bedplate_fs::Error::new(known, format!("{kind}: {message}")))
             }
             Err(e) => Err(bedplate_fs::Error::new(ErrorKind::Io, e.to_string())),
         }
