@@ -85,7 +85,7 @@ fn of_mount(mount: Mount) -> Result<Info> {
         told.insert("leases".to_owned(), leases);
     }
     let health = status::health_of(&mount, &told)?;
-    let pid = live::get(&mount.dir, live::PID)?.and_then(|pid| pid.trim().parse().ok());
+    let pid = live::process(&mount)?.and_then(|pid| u32::try_from(pid).ok());
     let host = status::host_of(&mount);
     Ok(Info {
         host,

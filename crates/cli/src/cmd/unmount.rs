@@ -100,7 +100,7 @@ fn find(path: &Path) -> Result<Mount> {
 
 /// Asks the daemon for its process.
 fn daemon_of(mount: &Mount) -> Option<Pid> {
-    Pid::from_raw(live::get(&mount.dir, live::PID).ok()??.parse().ok()?)
+    Pid::from_raw(live::process(mount).ok()??)
 }
 
 /// Names the volume by what is found when the daemon is gone.

@@ -85,6 +85,15 @@ pub fn understood<T: DeserializeOwned>(answer: Answer) -> Result<T> {
     }
 }
 
+/// Returns the process of a mount's daemon; `None` where it has none of its own. A mount without
+/// extended attributes is asked through its socket.
+pub fn process(mount: &mount::Mount) -> Result<Option<i32>> {
+    match getxattr(&mount.dir, PID, &mut [0_u8; 0][..]) {
+        Err(Errno::OPNOTSUPP) => Ok(Some(control::process(&mount.dir)?)),
+        _ => Ok(get(&mount.dir, PID)?.and_then(|pid| pid.trim().parse().ok())),
+    }
+}
+
 /// Returns what the file system of a mount tells of itself, also where its socket is not reached:
 /// by another user, or in another container.
 pub fn info(mount: &mount::Mount) -> Result<Value> {

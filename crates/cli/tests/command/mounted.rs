@@ -61,6 +61,27 @@ fn a_mount_returns_once_it_can_be_used_and_unmount_once_the_volume_is_free() {
     bedplate(["unmount", text(&image)]).succeeds();
 }
 
+/// The process of the daemon was an extended attribute of the root alone: `info` was refused, and
+/// `unmount --force` could not end the daemon.
+#[test]
+fn s_291_a_mount_without_extended_attributes_is_told_of_and_ended_as_any_other() {
+    if !can_mount("a mount without extended attributes") {
+        return;
+    }
+    let scratch = Scratch::new();
+    let (image, dir) = (scratch.image("v.img"), scratch.directory("mnt"));
+    let mount = ["--json", "mount", text(&image), text(&dir), "-o", "xattr=off"];
+    let mounted = bedplate(mount).succeeds().json();
+    let info = bedplate(["--json", "info", text(&dir)]).succeeds().json();
+    assert_eq!(info["pid"], mounted["pid"]);
+    bedplate(["checkpoint", "create", text(&dir), "c"]).succeeds();
+    bedplate(["stat", text(&dir)]).fails(1, "not supported");
+    let busy = File::create(dir.join("busy")).unwrap();
+    bedplate(["unmount", text(&dir), "--force"]).succeeds();
+    drop(busy);
+    bedplate(["check", text(&image)]).succeeds();
+}
+
 #[test]
 fn the_daemon_keeps_neither_the_terminal_nor_the_directory_it_was_started_in() {
     if !can_mount("the daemon lets go") {

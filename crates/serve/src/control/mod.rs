@@ -20,6 +20,6 @@ pub mod wire;
 pub(crate) use answer::json;
 pub use answer::{Held, Listed, answer, held};
 pub use group::{GroupHandle, GroupRequest, Newcomer, RelayoutRequest, RelayoutTarget};
-pub use place::ask;
 pub(crate) use place::{Bound, bind};
+pub use place::{ask, process};
 pub use request::{Answer, Changed, Changes, Request, Serving, path_of};

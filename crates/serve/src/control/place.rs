@@ -161,6 +161,29 @@ fn require_private(dir: &Path, user: u32) -> io::Result<()> {
 /// `Permission`: it serves another user. `Unavailable`: no daemon of a mount there is reachable.
 /// `Io`: it gave no answer.
 pub fn ask(mountpoint: &Path, request: &Request) -> Result<Answer> {
+    let stream = reach_daemon(mountpoint)?;
+    converse(&stream, request).map_err(|error| {
+        let shown = mountpoint.display();
+        Error::new(ErrorKind::Io, format!("the daemon of {shown} gave no answer: {error}"))
+    })
+}
+
+/// Returns the process that listens for requests to the daemon of a mount.
+///
+/// # Errors
+/// As [`ask`].
+pub fn process(mountpoint: &Path) -> Result<i32> {
+    let stream = reach_daemon(mountpoint)?;
+    let peer = rustix::net::sockopt::socket_peercred(&stream).map_err(|error| {
+        Error::io(
+            format!("cannot tell the process of the daemon of {}", mountpoint.display()),
+            error.into(),
+        )
+    })?;
+    Ok(peer.pid.as_raw_nonzero().get())
+}
+
+fn reach_daemon(mountpoint: &Path) -> Result<UnixStream> {
     let shown = mountpoint.display();
     let entry = MountEntry::at(mountpoint)
         .map_err(|error| Error::io("cannot read the list of mounts", error))?;
@@ -171,7 +194,7 @@ pub fn ask(mountpoint: &Path, request: &Request) -> Result<Answer> {
             format!("{shown} is no mount whose daemon can be asked"),
         ));
     };
-    let stream = reach(entry, owner).map_err(|error| match error.kind() {
+    reach(entry, owner).map_err(|error| match error.kind() {
         io::ErrorKind::PermissionDenied => Error::new(
             ErrorKind::Permission,
             format!(
@@ -186,9 +209,6 @@ pub fn ask(mountpoint: &Path, request: &Request) -> Result<Answer> {
                 format!("the daemon of {shown} is not reachable from here: {why}"),
             )
         }
-    })?;
-    converse(&stream, request).map_err(|error| {
-        Error::new(ErrorKind::Io, format!("the daemon of {shown} gave no answer: {error}"))
     })
 }
 
