@@ -72,7 +72,11 @@ impl DataPath<'_> {
         let grown = self.inode.size.fetch_max(data.end(), Ordering::AcqRel) < data.end();
         drop(pieces);
         self.wrote_in_place();
-        self.state().steady.io_counters.count_indirect();
+        if data.is_aligned(self.fs.grid()) {
+            self.state().steady.io_counters.count_indirect();
+        } else {
+            self.count_misaligned(data.bytes, data.offset, data.bytes.len());
+        }
         Counters::add(&self.inode.counters.delayed, 1);
         if grown {
             self.inode.counters.reason(Reason::Extend);

@@ -49,12 +49,15 @@ impl DataPath<'_> {
         Ok(found.map(|piece| (piece.file_block * grid.block).max(offset)))
     }
 
-    /// Returns the extents in file order.
+    /// Returns in how many extents the file lies, with what was delayed.
     pub(crate) fn extent_count(self) -> Result<usize> {
+        self.write_if_delayed()?;
         Ok(self.map()?.len())
     }
 
+    /// Returns extents in file order, with those of what was delayed.
     pub(crate) fn extents_from(self, offset: u64, limit: usize) -> Result<Vec<ExtentInfo>> {
+        self.write_if_delayed()?;
         let block = self.fs.grid().block;
         let info = |(at, extent): (crate::FileBlock, bedplate_store::Extent)| ExtentInfo {
             file_offset: at.0 * block,
