@@ -45,3 +45,8 @@ pub(crate) fn line(path: &str, ino: InodeNo, node: &Node, nlink: u32) -> String 
         ino.0
     )
 }
+
+/// What new files inherit of the root, which no name leads to, in one line; `None`: nothing.
+pub(crate) fn root_line(untorn: Option<u32>) -> Option<String> {
+    untorn.map(|bytes| format!("/ untorn {bytes}"))
+}

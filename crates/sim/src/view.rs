@@ -8,7 +8,7 @@ use bedplate_fs::{
     SpacePolicy,
 };
 
-use crate::node::{Kind, Node, line};
+use crate::node::{Kind, Node, line, root_line};
 use crate::workload::AUTOMATIC_PREFIX;
 
 /// What the file system shows.
@@ -44,6 +44,7 @@ pub(crate) fn see(fs: &FileSystem) -> Result<Seen> {
     let mut seen = Seen::default();
     let root = fs.attr(InodeNo::ROOT)?;
     see_directory(fs, &root, "", &mut seen)?;
+    seen.view.names.extend(root_line(fs.untorn(root.ino)?.map(|untorn| untorn.bytes)));
     // What a rollback leaves to undo it with comes and goes within a step.
     let of_workload = |checkpoint: &CheckpointInfo| {
         !checkpoint.automatic

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use bedplate_fs::InodeNo;
 
 use super::Model;
-use crate::node::Kind;
+use crate::node::{Kind, root_line};
 use crate::view::{DELETES_OLDEST, View};
 
 impl Model {
@@ -24,6 +24,7 @@ impl Model {
     pub(crate) fn view(&self) -> View {
         let mut view = View::default();
         self.view_directory(InodeNo::ROOT, "", &self.names(), &mut view);
+        view.names.extend(root_line(self.nodes[&InodeNo::ROOT].untorn));
         view.checkpoints = self
             .checkpoints
             .values()
