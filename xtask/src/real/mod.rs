@@ -472,7 +472,7 @@ fn run_until_sure(name: &str, tally: &mut Tally, mut run: impl FnMut() -> Outcom
         outcome
     };
     match told() {
-        Outcome::Failed(reason) => match told() {
+        Outcome::Failed(reason) if !cleanup::is_stopping() => match told() {
             Outcome::Passed => tally.flaky.push((
                 name.to_owned(),
                 format!("it failed once and then passed, which proves nothing: {reason}"),
