@@ -18,8 +18,17 @@ static ALLOCATOR: Cap<System> = Cap::new(System, fuzz::MEMORY_MAX);
 static TURN: Mutex<()> = Mutex::new(());
 
 /// Decoders whose memory depends on nothing but their input.
-const PLAIN: [&str; 8] =
-    ["superblock", "label", "log_head", "log_records", "rows", "sizes", "mount_options", "names"];
+const PLAIN: [&str; 9] = [
+    "superblock",
+    "label",
+    "log_head",
+    "log_records",
+    "rows",
+    "pack",
+    "sizes",
+    "mount_options",
+    "names",
+];
 /// What one of them may take for an input of at most 4 KiB, in bytes. A length or a count that is
 /// believed takes more.
 const PLAIN_BYTES_MAX: usize = 4 << 20;

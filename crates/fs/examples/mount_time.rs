@@ -61,7 +61,7 @@ fn main() {
         let fs = mount(&device);
         let killed = begun.elapsed();
         fs.unmount().unwrap();
-        forge::make_old(&device).unwrap();
+        forge::make_old(&device, 1).unwrap();
         let counted = time(&device);
         println!("{extents:>9} {kept:>12.2?} {counted:>12.2?} {killed:>12.2?}");
     }

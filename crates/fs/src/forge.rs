@@ -14,8 +14,8 @@ use crate::{Lsn, Result};
 use bedplate_store::{
     COPY_B, CheckpointRow, DentryRow, ExtentRow, InodeRow, LogDeviceHead, LogPosition, MetaStore,
     POSITION, Reader, Record, Region, Superblock, Table, decode_image, decode_space_row,
-    encode_image, open_tree, split_before_key, split_extent_key, split_key, stored_position,
-    write_rows,
+    encode_image, open_tree, split_before_key, split_extent_key, split_key, spoil_pack as spoil,
+    stored_position, table_bytes, unpack_rows, write_rows,
 };
 
 /// Bytes of the tree's cache while a volume is forged.
@@ -86,6 +86,35 @@ pub fn rows(device: &Arc<dyn BlockDevice>) -> Result<Vec<RowImage>> {
     Ok(rows)
 }
 
+/// Returns what the table of extents takes in the metadata: bytes of keys and values, bytes of
+/// pages, rows.
+///
+/// # Errors
+/// As a mount.
+pub fn extent_table(device: &Arc<dyn BlockDevice>) -> Result<(u64, u64, u64)> {
+    let region =
+        Arc::new(Region::new(Arc::clone(device), Superblock::read(device)?.superblock, true));
+    let bytes = table_bytes(&open_tree(&region, CACHE_BYTES)?, Table::Extent)?;
+    Ok((bytes.stored, bytes.pages, bytes.rows))
+}
+
+/// Turns a bit of the first pack of extents of a file, as a device does; returns the file block that
+/// it begins with, and how many extents it has. `None` where it has no pack.
+///
+/// # Errors
+/// As a mount.
+pub fn spoil_pack(device: &Arc<dyn BlockDevice>, ino: u64) -> Result<Option<(u64, usize)>> {
+    let region =
+        Arc::new(Region::new(Arc::clone(device), Superblock::read(device)?.superblock, false));
+    let spoilt = spoil(&open_tree(&region, CACHE_BYTES)?, crate::InodeNo(ino))?;
+    Ok(spoilt.map(|(first, extents)| (first.0, extents)))
+}
+
+/// Decodes a pack of extents, its checksum made right first. What decodes encodes to the same.
+pub fn decode_pack(ino: u64, first: u64, body: &[u8]) {
+    bedplate_store::decode_pack(crate::InodeNo(ino), crate::FileBlock(first), body);
+}
+
 /// Puts rows into the tree as they are. What the log holds is replayed over them at the next mount.
 ///
 /// # Errors
@@ -105,18 +134,27 @@ pub fn put_rows(device: &Arc<dyn BlockDevice>, rows: &[RowImage]) -> Result<()> 
             value => changes.push((table, row.key.as_slice(), value.as_deref())),
         }
     }
-    write_rows(&db, &position, changes.into_iter())
+    write_rows(&db, &position, changes.into_iter(), region.superblock().packs)
 }
 
-/// Makes the volume one of a format that does not keep the free space; what the tree has of it
-/// stays, and does not count any more.
+/// Makes the volume one of an older format: of version 3, which has no packs of extents, or of one
+/// that does not keep the free space either; what the tree has of it stays, and does not count any
+/// more.
 ///
 /// # Errors
 /// As a mount.
-pub fn make_old(device: &Arc<dyn BlockDevice>) -> Result<()> {
+pub fn make_old(device: &Arc<dyn BlockDevice>, version: u32) -> Result<()> {
     let superblock = Superblock::read(device)?.superblock;
-    Superblock { keeps_space: false, generation: superblock.generation + 1, ..superblock }
-        .write(device)
+    let region = Arc::new(Region::new(Arc::clone(device), superblock, false));
+    unpack_rows(&open_tree(&region, CACHE_BYTES)?)?;
+    let superblock = region.superblock();
+    Superblock {
+        keeps_space: version == 3,
+        packs: false,
+        generation: superblock.generation + 1,
+        ..superblock
+    }
+    .write(device)
 }
 
 /// Takes [`make_old`] back, of a volume that nothing was written to since.
@@ -125,8 +163,8 @@ pub fn make_old(device: &Arc<dyn BlockDevice>) -> Result<()> {
 /// As a mount.
 pub fn make_new(device: &Arc<dyn BlockDevice>) -> Result<()> {
     let superblock = Superblock::read(device)?.superblock;
-    Superblock { keeps_space: true, generation: superblock.generation + 1, ..superblock }
-        .write(device)
+    let generation = superblock.generation + 1;
+    Superblock { keeps_space: true, packs: true, generation, ..superblock }.write(device)
 }
 
 /// Reads a position without asking whether it is possible.

@@ -86,6 +86,7 @@ pub(crate) fn format(
         chunks: Vec::new(),
         lists: Lists::default(),
         keeps_space: true,
+        packs: true,
     };
     wipe(device)?;
     if let Some((log, head)) = log.zip(head) {

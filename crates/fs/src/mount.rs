@@ -44,6 +44,8 @@ mod cramped_tests;
 #[cfg(test)]
 mod meta_tests;
 #[cfg(test)]
+mod pack_tests;
+#[cfg(test)]
 mod space_tests;
 #[cfg(test)]
 mod tests;
@@ -75,6 +77,7 @@ pub(crate) fn mount(
     }
     check_options(&options, loaded.found.superblock.block_size)?;
     options.limits.check()?;
+    loaded.meta.limit_packs(options.limits.extents_per_pack);
     let superblock = &loaded.found.superblock;
     let (next_ino, epoch) =
         if options.read_only { (0, 0) } else { (next_ino(&loaded.meta)?, epoch(&loaded.meta)?) };
@@ -112,12 +115,17 @@ pub(crate) fn mount(
         fs.show_checkpoint(fs.checkpoint(name)?.epoch);
     }
     if !fs.is_read_only() {
-        if !planted(PlantedBug::OrphansLeft) {
-            remove_orphans(&fs)?;
-        }
-        checkpoint::remove_passing(&fs)?;
+        end_removals(&fs)?;
     }
     Ok(fs)
+}
+
+/// Ends what an interrupted run had begun to remove.
+fn end_removals(fs: &Arc<Engine>) -> Result<()> {
+    if !planted(PlantedBug::OrphansLeft) {
+        remove_orphans(fs)?;
+    }
+    checkpoint::remove_passing(fs)
 }
 
 fn refuse_read_only_device(device: &dyn BlockDevice, options: &MountOptions) -> Result<()> {

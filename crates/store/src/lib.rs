@@ -7,6 +7,7 @@
 //!   space ─────► images                         free space and reference counts in the tree
 //!   log                                         records, group commit, replay
 //!   images ────► row ─► extent                  what checkpoints keep; rows byte by byte; the extent map of a file
+//!   pack ──────► row                            many extents as one row of the tree
 //!   superblock                                  where everything lies
 //!   error, types, grid, name, decode, bytes, checksum, planted
 //! ```
@@ -26,6 +27,7 @@ mod images;
 mod log;
 mod meta;
 mod name;
+mod pack;
 mod planted;
 mod row;
 mod space;
@@ -56,13 +58,16 @@ pub use log::{
     Exposure, LogDeviceHead, LogInfo, LogParts, LogPlace, LogPosition, LogWatch, Record,
     RecordKind, ReplayReport, replay,
 };
-#[cfg(any(test, feature = "forge"))]
-pub use meta::write_rows;
 pub use meta::{
     Committed, GrowRegion, Growth, Locked, MetaStore, Outlook, POSITION, Purpose, Region, State,
     StoredSpace, format_tree, guarded, load_checkpoints, open_tree, stored_position, table_name,
 };
+#[cfg(any(test, feature = "forge"))]
+pub use meta::{TableBytes, spoil_pack, table_bytes, unpack_rows, write_rows};
 pub use name::{NAME_BYTES_MAX, check_name, readable_name, told_name};
+#[cfg(any(test, feature = "forge"))]
+pub use pack::decode_pack;
+pub use pack::unpack;
 #[cfg(feature = "interleave")]
 pub use planted::inherit;
 #[cfg(any(test, feature = "planted-bugs"))]

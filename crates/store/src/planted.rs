@@ -257,12 +257,22 @@ pub enum PlantedBug {
     SpaceCommittedApart,
     /// Regions that the allocator has not loaded stay so while a metadata commit changes them.
     ChangedRegionNotLoaded,
+    /// A pack does not say where the file has holes between its extents.
+    PackHoleForgotten,
+    /// The numbers of a pack are cut off where they are too far from the least one.
+    PackPlaceWraps,
+    /// Of two packs that become one, the last extent of the first is lost.
+    PackTailLostAtJoin,
+    /// A pack or row stays in the tree beside the packs that have its extents since.
+    RepackedRowStays,
+    /// A read from the middle of a pack begins with the next one.
+    PackBeforeNotRead,
 }
 
 #[cfg(any(test, feature = "planted-bugs"))]
 impl PlantedBug {
     /// All of them.
-    pub const ALL: [Self; 118] = [
+    pub const ALL: [Self; 123] = [
         Self::MissingFlush,
         Self::SyncWithoutFlush,
         Self::LogBeforeData,
@@ -381,6 +391,11 @@ impl PlantedBug {
         Self::SpaceFoldedTwice,
         Self::SpaceCommittedApart,
         Self::ChangedRegionNotLoaded,
+        Self::PackHoleForgotten,
+        Self::PackPlaceWraps,
+        Self::PackTailLostAtJoin,
+        Self::RepackedRowStays,
+        Self::PackBeforeNotRead,
     ];
 }
 

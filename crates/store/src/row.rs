@@ -135,7 +135,17 @@ pub fn split_extent_key(key: &[u8]) -> Result<(InodeNo, FileBlock)> {
 }
 
 /// Reads the part of an extent's key behind the inode.
+///
+/// # Errors
+/// `Corrupt` for what is none, a pack that could not be taken apart among it.
 pub fn file_block(ino: InodeNo, rest: &[u8]) -> Result<FileBlock> {
+    if let Some((first, [_])) = rest.split_first_chunk::<8>() {
+        return Err(Error::corrupt(format!(
+            "the pack of extents of inode {} from its file block {} cannot be read; run a check",
+            ino.0,
+            u64::from_be_bytes(*first)
+        )));
+    }
     let block: [u8; 8] = rest.try_into().map_err(|_| {
         Error::corrupt(format!(
             "an extent key of inode {} has {} bytes instead of 16",

@@ -29,9 +29,9 @@ use crate::{Error, ErrorKind, Result};
 
 pub use lists::Lists;
 
-/// The newest format version that this software reads: 3 is written where the tree keeps the free
-/// space, else 2 where there are chunk lists, else 1.
-pub(crate) const VERSION: u32 = 3;
+/// The newest format version that this software reads: 4 is written where the tree may have packs
+/// of extents, else 3 where it keeps the free space, else 2 where there are chunk lists, else 1.
+pub(crate) const VERSION: u32 = 4;
 /// Bytes set aside for each copy.
 pub const COPY_BYTES: u64 = 64 << 10;
 /// Byte address of copy B: beyond what partition tools and stray `dd`s overwrite, and independent
@@ -95,6 +95,8 @@ pub struct Superblock {
     pub lists: Lists,
     /// Whether the metadata tree keeps the free space.
     pub keeps_space: bool,
+    /// Whether the metadata tree, which keeps the free space then, may have packs of extents.
+    pub packs: bool,
 }
 
 /// Gives a copy the checksum that its bytes ask for.
@@ -167,10 +169,12 @@ impl Superblock {
 
     /// The oldest format version that can say all this.
     pub fn version(&self) -> u32 {
-        match (self.keeps_space, self.lists.head) {
-            (true, _) => 3,
-            (false, Some(_)) => 2,
-            (false, None) => 1,
+        debug_assert!(self.keeps_space || !self.packs, "packs came after the free space");
+        match (self.packs, self.keeps_space, self.lists.head) {
+            (true, ..) => 4,
+            (false, true, _) => 3,
+            (false, false, Some(_)) => 2,
+            (false, false, None) => 1,
         }
     }
 
@@ -214,6 +218,7 @@ impl Superblock {
             chunks,
             lists,
             keeps_space: version >= 3,
+            packs: version >= 4,
         };
         superblock.validate(at)?;
         Ok(superblock)

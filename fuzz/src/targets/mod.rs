@@ -19,7 +19,7 @@ pub struct Target {
 }
 
 /// All of them.
-pub const TARGETS: [Target; 18] = [
+pub const TARGETS: [Target; 19] = [
     Target { name: "superblock", run: bedplate_fs::forge::decode_superblock },
     Target { name: "label", run: bedplate_volume::Label::decode_any },
     Target { name: "group", run: group::run },
@@ -27,6 +27,7 @@ pub const TARGETS: [Target; 18] = [
     Target { name: "log_records", run: log::records },
     Target { name: "log_ring", run: log::ring },
     Target { name: "rows", run: rows },
+    Target { name: "pack", run: pack },
     Target { name: "metadata", run: metadata::run },
     Target { name: "image", run: image::run },
     Target { name: "sizes", run: text::sizes },
@@ -45,4 +46,12 @@ fn rows(data: &[u8]) {
     let mut input = crate::input::Input::new(data);
     let (table, key) = (input.u8(), input.u8());
     bedplate_fs::forge::decode_row(table, input.bytes(key.into()), input.rest());
+}
+
+/// Decodes a pack of extents, its checksum made right: which block it begins with, and what is
+/// behind the checksum.
+fn pack(data: &[u8]) {
+    let mut input = crate::input::Input::new(data);
+    let first = [0, 7, 1 << 40, u64::MAX - 700][usize::from(input.u8()) % 4];
+    bedplate_fs::forge::decode_pack(5, first, input.rest());
 }

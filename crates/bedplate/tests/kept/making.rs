@@ -18,11 +18,12 @@ use crate::packing::{Named, copies};
 type Making = fn() -> Vec<Named>;
 
 /// Every kind of volume that is kept.
-pub const KINDS: [(&str, Making); 11] = [
+pub const KINDS: [(&str, Making); 12] = [
     ("unmounted", unmounted),
     ("crashed", crashed),
     ("log-device", log_device),
     ("lists", lists),
+    ("pieces", pieces),
     ("mirror", || group(Shape::Mirror, 2, |_| {})),
     ("raid5", || group(Shape::Raid5, 3, |_| {})),
     ("relayout", relayout),
@@ -115,6 +116,35 @@ fn lists() -> Vec<Named> {
         }
         fs.sync().unwrap();
     }
+    fs.unmount().unwrap();
+    vec![("volume".into(), device)]
+}
+
+/// A file of many extents, which the metadata of format version 4 have in packs.
+fn pieces() -> Vec<Named> {
+    let device = memory(VOLUME_BYTES);
+    format(&device, None);
+    let fs = mount(&device, None);
+    fill(&fs);
+    let options = OpenOptions { mode: Some(IoMode::Concurrent), ..OpenOptions::create() };
+    let file = fs.open("/pieces", &options).unwrap();
+    fs.set_untorn(fs.resolve("/pieces").unwrap().ino, Some(8192)).unwrap();
+    let (units, mut unit) = (700, AlignedBuf::zeroed(8192));
+    for (round, stride) in [(0, 1), (1, 149), (2, 331)] {
+        for number in (0..units).map(|number| number * stride % units) {
+            unit.fill((number % 250) as u8 + round);
+            file.write_at(&unit, number * 8192).unwrap();
+        }
+        fs.sync().unwrap();
+    }
+    for hole in (100..200).step_by(7) {
+        file.allocate(AllocateMode::PunchHole, hole * 8192, 8192).unwrap();
+    }
+    fs.create_checkpoint("pieces", &CheckpointOptions::default()).unwrap();
+    for number in (0..units).step_by(9) {
+        file.write_at(&unit, number * 8192).unwrap();
+    }
+    drop(file);
     fs.unmount().unwrap();
     vec![("volume".into(), device)]
 }

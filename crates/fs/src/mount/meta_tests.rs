@@ -314,6 +314,7 @@ fn superblock() -> Superblock {
         chunks: vec![ByteRun { start: 2 << 20, len: 1 << 20 }],
         lists: Lists::default(),
         keeps_space: false,
+        packs: false,
     }
 }
 

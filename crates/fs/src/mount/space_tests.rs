@@ -9,7 +9,7 @@ use bedplate_store::{
 
 use crate::{
     CheckpointOptions, CloneSource, ErrorKind, FileSystem, FindingKind, FormatOptions, IoMode,
-    MountOptions, OpenOptions, Result, forge,
+    Limits, MountOptions, OpenOptions, Result, forge,
 };
 
 const SIZE: u64 = 64 << 20;
@@ -22,7 +22,8 @@ fn formatted() -> Arc<dyn BlockDevice> {
 }
 
 fn mount(device: &Arc<dyn BlockDevice>) -> FileSystem {
-    let options = MountOptions { mode: IoMode::Concurrent, ..MountOptions::default() };
+    let limits = Limits { extents_per_pack: Some(3), ..Limits::default() };
+    let options = MountOptions { mode: IoMode::Concurrent, limits, ..MountOptions::default() };
     FileSystem::mount(Arc::clone(device), None, options).unwrap()
 }
 
@@ -90,7 +91,7 @@ fn s_194_i_spc_6_i_spc_7_the_stored_free_space_is_that_of_all_extents() {
             }
             assert_eq!(findings(&device), [], "seed {first}, round {round}");
             let stored = found(&device);
-            forge::make_old(&device).unwrap();
+            forge::make_old(&device, 1).unwrap();
             assert_eq!(stored, found(&device), "seed {first}, round {round}");
             forge::make_new(&device).unwrap();
         }
@@ -217,10 +218,16 @@ fn s_195_a_free_space_that_is_lost_or_wrong_is_counted_anew() {
     assert_eq!(findings(&device), []);
 }
 
-/// S-196: an upgrade that is cut at any operation leaves a volume that mounts, is sound, and can be
-/// upgraded again.
+/// S-196, S-273: an upgrade that is cut at any operation leaves a volume that mounts, is sound, and
+/// can be upgraded again; of the oldest format, and of the one before packs of extents.
 #[test]
-fn s_196_an_upgrade_that_is_cut_leaves_a_whole_volume() {
+fn s_196_s_273_an_upgrade_that_is_cut_leaves_a_whole_volume() {
+    for old in [1, 3] {
+        cut_upgrade(old);
+    }
+}
+
+fn cut_upgrade(old: u32) {
     let base = formatted();
     let (fs, mut seed) = (mount(&base), 3);
     for _ in 0..80 {
@@ -228,15 +235,15 @@ fn s_196_an_upgrade_that_is_cut_leaves_a_whole_volume() {
     }
     fs.sync().unwrap();
     drop(fs);
-    forge::make_old(&base).unwrap();
+    forge::make_old(&base, old).unwrap();
     let free = found(&base).0;
     let device = SimulatedDevice::new(SIZE, 1);
     let shared: Arc<dyn BlockDevice> = Arc::clone(&device) as _;
     copy(&base, &shared);
     let start = device.operation_count();
     let report = FileSystem::upgrade(&shared, None).unwrap();
-    assert!(report.from < 3 && report.to == 3 && report.extents > 0, "{report:?}");
-    let mut versions = [0; 4];
+    assert!(report.from <= old && report.to == 4 && report.extents > 0, "{report:?}");
+    let mut versions = [0; 5];
     for after in start..=device.operation_count() {
         for seed in 0..3 {
             let image: Arc<dyn BlockDevice> = device.crash_image(after, &CrashChoice::Seeded(seed));
@@ -250,12 +257,13 @@ fn s_196_an_upgrade_that_is_cut_leaves_a_whole_volume() {
             fs.open("/f0", &OpenOptions::create()).unwrap().write_at(&[1; 5000], 0).unwrap();
             fs.unmount().unwrap();
             let again = FileSystem::upgrade(&image, None).unwrap();
-            assert_eq!(again.to, 3, "cut after operation {after}, seed {seed}");
+            assert_eq!(again.to, 4, "cut after operation {after}, seed {seed}");
             assert_eq!(findings(&image), [], "cut after operation {after}, seed {seed}");
             assert_eq!(mount(&image).info().recovery.extents, 0);
         }
     }
-    assert!(versions[1] > 0 && versions[3] > 0, "cuts fall before and behind it: {versions:?}");
+    let before = versions[old as usize];
+    assert!(before > 0 && versions[4] > 0, "cuts fall before and behind it: {versions:?}");
     assert_eq!(FileSystem::upgrade(&shared, None).unwrap().extents, 0, "there is nothing to do");
     assert_eq!(found(&shared).0, free);
 }
@@ -276,7 +284,7 @@ fn copy(from: &Arc<dyn BlockDevice>, to: &Arc<dyn BlockDevice>) {
 #[test]
 fn s_197_a_volume_of_an_older_format_stays_so() {
     let (device, mut seed) = (formatted(), 4);
-    forge::make_old(&device).unwrap();
+    forge::make_old(&device, 1).unwrap();
     for _ in 0..2 {
         let fs = mount(&device);
         for _ in 0..40 {

@@ -67,6 +67,8 @@ pub struct Limits {
     /// The longest piece of delayed writes in bytes, a power of two; of a quarter of it a write is
     /// large enough by itself.
     pub delayed_piece_bytes: u64,
+    /// Extents that one row of the metadata holds, at least 2; `None` for as many as serve best.
+    pub extents_per_pack: Option<usize>,
     /// Called between two records of a change that takes several, with the locks that the change
     /// holds there.
     pub between_records: Option<BetweenRecords>,
@@ -85,6 +87,7 @@ impl Default for Limits {
             names_per_record: 256,
             // Its checksum still fits into its record, so that no barrier is needed.
             delayed_piece_bytes: 1 << 20,
+            extents_per_pack: None,
             between_records: None,
         }
     }
@@ -92,13 +95,21 @@ impl Default for Limits {
 
 impl fmt::Debug for Limits {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { extents_per_record, names_per_record, delayed_piece_bytes, between_records } =
-            self;
+        let Self {
+            extents_per_record,
+            names_per_record,
+            delayed_piece_bytes,
+            extents_per_pack,
+            between_records,
+        } = self;
         write!(
             f,
             "Limits({extents_per_record} extents, {names_per_record} names, \
              {delayed_piece_bytes} delayed bytes"
         )?;
+        if let Some(extents) = extents_per_pack {
+            write!(f, ", packs of {extents}")?;
+        }
         f.write_str(if between_records.is_some() { ", with a call between records)" } else { ")" })
     }
 }
@@ -114,13 +125,14 @@ impl Limits {
                 "a piece of delayed writes has a power of two of bytes: set a limit from 4 KiB to 1 MiB",
             ));
         }
-        if self.extents_per_record > 0 && self.names_per_record > 0 {
+        let packs = self.extents_per_pack.is_none_or(|extents| (2..=1024).contains(&extents));
+        if self.extents_per_record > 0 && self.names_per_record > 0 && packs {
             return Ok(());
         }
         Err(Error::new(
             ErrorKind::Invalid,
-            "a record of a change carries at least one extent and one name: set limits of 1 or \
-             more",
+            "a record of a change carries at least one extent and one name, a pack two to 1024 \
+             extents: set limits like that",
         ))
     }
 

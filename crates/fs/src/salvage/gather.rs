@@ -14,10 +14,11 @@ use std::sync::Arc;
 
 use bedplate_block::{AlignedBuf, BlockDevice};
 
-use super::pages::{self, Gap, PAGE, Slot, TreeFile};
+use super::pages::{self, Gap, PAGE, Slot, TreeFile, Walked};
+use crate::{FileBlock, InodeNo};
 use bedplate_store::{
-    DentryRow, ExtentRow, InodeRow, LogParts, LogPosition, POSITION, Region, Table, replay,
-    split_extent_key, split_key, table_name,
+    DentryRow, ExtentRow, InodeRow, LogParts, LogPosition, POSITION, Region, Table, extent_key,
+    replay, split_extent_key, split_key, table_name, unpack,
 };
 
 /// Rows of one table.
@@ -154,7 +155,10 @@ fn fill(
         return if lost.is_empty() && slot.intact && !older { Vec::new() } else { missing };
     };
     let Some(root) = root else { return Vec::new() };
-    let walked = file.walk(root);
+    let mut walked = file.walk(root);
+    if table == Table::Extent {
+        take_apart(&mut walked, gathered);
+    }
     for (key, value) in walked.rows {
         if missing.iter().any(|gap| gap.holds(&key)) {
             if older {
@@ -183,6 +187,33 @@ fn fill(
     }
 }
 
+/// Makes single extents of packs; what a gap begins behind is the last one of its pack.
+fn take_apart(walked: &mut Walked, gathered: &mut Gathered) {
+    let mut rows = Vec::with_capacity(walked.rows.len());
+    for (key, value) in std::mem::take(&mut walked.rows) {
+        match unpack(&key, &value) {
+            None => rows.push((key, value)),
+            Some(Err(error)) => gathered.losses.push(error.message),
+            Some(Ok(extents)) => {
+                let of_pack = single_rows(&key, extents);
+                let last = of_pack.last().map(|(key, _)| key.clone());
+                let behind = walked.gaps.iter_mut().filter(|gap| gap.after.as_ref() == Some(&key));
+                behind.for_each(|gap| gap.after.clone_from(&last));
+                rows.extend(of_pack);
+            }
+        }
+    }
+    walked.rows = rows;
+}
+
+/// The rows of the extents of a pack.
+fn single_rows(key: &[u8], extents: Vec<(FileBlock, ExtentRow)>) -> Vec<(Vec<u8>, Vec<u8>)> {
+    let ino = split_key(key).map_or(InodeNo(0), |(ino, _)| ino);
+    let row =
+        |(at, row): (FileBlock, ExtentRow)| (extent_key(ino, at).to_vec(), row.encode().to_vec());
+    extents.into_iter().map(row).collect()
+}
+
 fn overlaps(a: &Gap, b: &Gap) -> bool {
     let apart = |low: &Gap, high: &Gap| matches!((&low.upto, &high.after), (Some(upto), Some(after)) if upto <= after);
     !apart(a, b) && !apart(b, a)
@@ -203,7 +234,11 @@ fn from_leaves(
         else {
             continue;
         };
-        for (key, value) in rows {
+        let apart = |(key, value): (Vec<u8>, Vec<u8>)| match unpack(&key, &value) {
+            Some(Ok(extents)) if table == Table::Extent => single_rows(&key, extents),
+            _ => vec![(key, value)],
+        };
+        for (key, value) in rows.into_iter().flat_map(apart) {
             if gaps.get(&table).is_some_and(|gaps| gaps.iter().any(|gap| gap.holds(&key)))
                 && gathered.get(table, &key).is_none()
             {
@@ -229,7 +264,8 @@ fn looks_like(table: Table, key: &[u8], value: &[u8]) -> bool {
     match table {
         Table::Inode => rest.is_empty() && ino.is_possible() && InodeRow::decode(value).is_ok(),
         Table::Extent => {
-            split_extent_key(key).is_ok() && ino.is_possible() && ExtentRow::decode(value).is_ok()
+            let is_extent = || split_extent_key(key).is_ok() && ExtentRow::decode(value).is_ok();
+            ino.is_possible() && unpack(key, value).map_or_else(is_extent, |pack| pack.is_ok())
         }
         Table::Dentry => {
             ino.is_possible()

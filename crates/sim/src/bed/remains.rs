@@ -279,18 +279,23 @@ pub(super) fn fill_blank(
     Ok(())
 }
 
-/// The parts in which long changes are logged. Between two of them another thread may go on.
+/// Extents of a pack: so few that the files of a workload have several, which are split and joined.
+const EXTENTS_PER_PACK: usize = 3;
+
 /// So that files of some pages are several pieces of delayed writes.
 const DELAYED_PIECE_BYTES: u64 = 32 << 10;
 
+/// The parts in which long changes are logged. Between two of them another thread may go on.
 pub(super) fn limits(per_record: u16) -> Limits {
+    let packs = Limits { extents_per_pack: Some(EXTENTS_PER_PACK), ..Limits::default() };
     match per_record.into() {
-        0 => Limits { delayed_piece_bytes: DELAYED_PIECE_BYTES, ..Limits::default() },
+        0 => Limits { delayed_piece_bytes: DELAYED_PIECE_BYTES, ..packs },
         count => Limits {
             extents_per_record: count,
             names_per_record: count,
             delayed_piece_bytes: DELAYED_PIECE_BYTES,
             between_records: Some(Arc::new(|_| crate::interleave::pause())),
+            ..packs
         },
     }
 }

@@ -20,10 +20,14 @@
 //!   metadata commit.
 
 mod checkpoints;
+mod extents;
+#[cfg(any(test, feature = "forge"))]
+mod forged;
 mod guard;
 mod memtable;
 mod merge;
 mod misordered;
+mod packs;
 mod read;
 mod region;
 mod room;
@@ -33,6 +37,8 @@ mod stored_space;
 mod tree;
 
 pub use checkpoints::load_checkpoints;
+#[cfg(any(test, feature = "forge"))]
+pub use forged::{TableBytes, spoil_pack, table_bytes, unpack_rows};
 pub use guard::guarded;
 pub use read::State;
 pub use region::{GrowRegion, Growth, Region};

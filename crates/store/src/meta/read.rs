@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use redb::{ReadOnlyTable, ReadableDatabase, ReadableTableMetadata, TableError};
 
+use super::extents;
 use super::guard::{Tree, guarded};
 use super::memtable::Memtable;
 use super::merge::merge;
@@ -55,12 +56,26 @@ impl Snapshot {
 
     pub(super) fn get(&self, table: Table, key: &[u8]) -> Result<Option<Vec<u8>>> {
         let Some(rows) = &self.tables[table.index()] else { return Ok(None) };
+        if table == Table::Extent {
+            return extents::get(rows, key);
+        }
         guarded(|| {
             Ok(rows
                 .get(key)
                 .map_err(|e| tree_error(CONTEXT, e))?
                 .map(|guard| guard.value().to_vec()))
         })
+    }
+
+    /// Counts the extents of the tree, row by row.
+    pub(super) fn count_extents(&self) -> Result<u64> {
+        let rows = self.tables[Table::Extent.index()].as_ref();
+        let all = (Bound::Unbounded, Bound::Unbounded);
+        let (mut rows, mut count) = (extents::Rows::new(rows, Table::Extent, all)?, 0);
+        while rows.next()?.is_some() {
+            count += 1;
+        }
+        Ok(count)
     }
 
     pub(super) fn len(&self, table: Table) -> Result<u64> {
@@ -111,11 +126,8 @@ impl State {
         to: Bound<&[u8]>,
         visit: impl FnMut(&[u8], &[u8]) -> Result<ControlFlow<()>>,
     ) -> Result<()> {
-        let rows = self.snapshot.tables[table.index()].as_ref();
-        let mut range = guarded(|| {
-            rows.map(|rows| rows.range::<&[u8]>((from, to)).map_err(|e| tree_error(CONTEXT, e)))
-                .transpose()
-        })?;
+        let mut rows =
+            extents::Rows::new(self.snapshot.tables[table.index()].as_ref(), table, (from, to))?;
         let mut layers = Vec::with_capacity(2);
         for memtable in [Some(&self.active), self.frozen.as_deref()].into_iter().flatten() {
             let iter: Box<dyn Iterator<Item = _>> =
@@ -126,11 +138,7 @@ impl State {
         // there is time: order is the end of it.
         let mut last: Option<Vec<u8>> = None;
         let below = || {
-            let row = guarded(|| match range.as_mut().and_then(Iterator::next) {
-                None => Ok(None),
-                Some(Ok((key, value))) => Ok(Some((key.value().to_vec(), value.value().to_vec()))),
-                Some(Err(e)) => Err(tree_error(CONTEXT, e)),
-            })?;
+            let row = rows.next()?;
             if let Some((key, _)) = &row {
                 match &mut last {
                     Some(last) if *last >= *key => {

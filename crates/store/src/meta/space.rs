@@ -13,6 +13,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use redb::{ReadableTable, WriteTransaction};
 
+use super::extents::extents_of;
 use super::guard::guarded;
 use super::read::Snapshot;
 use super::tree::{Definition, definition, tree_error};
@@ -22,7 +23,7 @@ use crate::planted::{PlantedBug, planted};
 use crate::row::Table;
 use crate::space::{
     Counts, GROUP_REGIONS, Group, Head, Key, SpaceChanges, SpaceMap, cloned_key, counts_key,
-    group_key, head_key,
+    decode_extents, encode_extents, extents_key, group_key, head_key,
 };
 use crate::{BlockNo, Error, ErrorKind, Result};
 
@@ -98,13 +99,18 @@ pub(super) fn fold(
             map.apply(&changes.deltas, |_| unreachable!("all regions are there"))?;
         }
         let groups = groups_of(&map, |key| get(&table, key))?;
-        Ok(Some((map, groups, changes.cloned)))
+        let extents = get(&table, extents_key())?.map(|row| decode_extents(&row)).transpose()?;
+        let extents = extents.map(|count| count.saturating_add_signed(changes.extents));
+        Ok(Some((map, groups, changes.cloned, extents)))
     });
     match folded {
         Ok(None) => Ok(()),
-        Ok(Some((map, groups, cloned))) => {
+        Ok(Some((map, groups, cloned, extents))) => {
             before(Some(&map.regions.keys().copied().collect()));
             write(&mut table, &map, &groups)?;
+            if let Some(count) = extents {
+                put(&mut table, extents_key(), Some(&encode_extents(count)))?;
+            }
             let past = txn.open_table(definition(Table::Checkpoint));
             let past = past.map_err(|e| tree_error(CONTEXT, e))?;
             let any = past.first().map_err(|e| tree_error(CONTEXT, e))?.is_some();
@@ -176,8 +182,9 @@ pub(super) fn rebuild(txn: &WriteTransaction, blocks: u64) -> Result<()> {
     let head = Head::of(blocks);
     let mut map = SpaceMap::new(head);
     let mut changes = SpaceChanges::new(blocks);
-    let mut cloned = BTreeMap::new();
+    let (mut cloned, mut extents) = (BTreeMap::new(), 0);
     let mut take = |changes: SpaceChanges| {
+        extents += changes.extents;
         map.apply(&changes.deltas, |_| Ok(Counts::free(head.region_blocks())))?;
         cloned.extend(changes.cloned);
         Ok::<_, Error>(SpaceChanges::new(blocks))
@@ -186,7 +193,12 @@ pub(super) fn rebuild(txn: &WriteTransaction, blocks: u64) -> Result<()> {
         let rows = txn.open_table(definition(table)).map_err(|e| tree_error(CONTEXT, e))?;
         for (count, row) in rows.iter().map_err(|e| tree_error(CONTEXT, e))?.enumerate() {
             let (key, value) = row.map_err(|e| tree_error(CONTEXT, e))?;
-            changes.note(table, key.value(), None, Some(value.value()))?;
+            match table {
+                Table::Extent => extents_of(key.value(), value.value(), |row| {
+                    changes.note_extent(None, Some(row))
+                })?,
+                _ => changes.note(table, key.value(), None, Some(value.value()))?,
+            }
             if count % ROWS_AT_ONCE == ROWS_AT_ONCE - 1 {
                 changes = take(changes)?;
             }
@@ -196,6 +208,7 @@ pub(super) fn rebuild(txn: &WriteTransaction, blocks: u64) -> Result<()> {
     let groups = groups_of(&map, |_| Ok(None))?;
     let mut table = txn.open_table(SPACE).map_err(|e| tree_error(CONTEXT, e))?;
     put(&mut table, head_key(), Some(&head.encode()))?;
+    put(&mut table, extents_key(), Some(&encode_extents(extents.unsigned_abs())))?;
     write(&mut table, &map, &groups)?;
     cloned.into_iter().filter(|(_, is)| *is).try_for_each(|(ino, _)| {
         let key = cloned_key(ino.0);
@@ -270,6 +283,11 @@ impl Snapshot {
     /// Returns the head of the table; `None` where there is none.
     pub(super) fn space_head(&self) -> Result<Option<Head>> {
         self.space_row(head_key())?.map(|row| Head::decode(&row)).transpose()
+    }
+
+    /// Returns how many extents there are; `None` where that is not kept.
+    pub(super) fn extent_count(&self) -> Result<Option<u64>> {
+        self.space_row(extents_key())?.map(|row| decode_extents(&row)).transpose()
     }
 
     /// Returns the counts of a region.

@@ -1,5 +1,6 @@
 //! The store: commit, read, and the metadata commit that moves rows into the tree.
 
+use std::collections::BTreeSet;
 use std::ops::{Bound, ControlFlow};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
@@ -14,7 +15,7 @@ use super::misordered::logged_instead;
 use super::read::{Snapshot, State};
 use super::region::Region;
 use super::space::{Keeping, SpaceView};
-use super::tree::{open_tree, write_frozen_rows};
+use super::tree::{Writing, open_tree, write_frozen_rows};
 use crate::allocator::Allocator;
 use crate::extent::Run;
 use crate::images::{CheckpointSet, Others, PriorRows};
@@ -22,6 +23,7 @@ use crate::log::{
     IntentLog, LogInfo, LogParts, LogPosition, LogWatch, Record, RecordKind, ReplayReport,
     SyncOutcome,
 };
+use crate::pack::EXTENTS_OF_PACK;
 use crate::planted::{PlantedBug, planted};
 use crate::row::{RowChange, Table};
 use crate::{Error, ErrorKind, Lsn, Result};
@@ -86,6 +88,8 @@ pub struct MetaStore {
     pub(super) space: OnceLock<(Arc<SpaceView>, Weak<Allocator>)>,
     /// The next metadata commit counts the free space anew.
     pub(super) recounts: AtomicBool,
+    /// The most extents of a pack.
+    pub(super) pack_extents: AtomicUsize,
     /// One metadata commit at a time; rank 4.5, never taken while `state` is held.
     committing: Ranked<(), { rank::METADATA_COMMIT }>,
     pub(super) active_bytes: AtomicUsize,
@@ -107,6 +111,7 @@ impl MetaStore {
             state: RwLock::new(State::new(snapshot)),
             space: OnceLock::new(),
             recounts: AtomicBool::new(false),
+            pack_extents: AtomicUsize::new(EXTENTS_OF_PACK),
             committing: Ranked::new(()),
             active_bytes: AtomicUsize::new(0),
             metadata_commits: AtomicU64::new(0),
@@ -191,13 +196,6 @@ impl MetaStore {
         let mut info = self.log.get().map(IntentLog::info).unwrap_or_default();
         info.metadata_commits = self.metadata_commits.load(Ordering::Relaxed);
         info
-    }
-
-    /// Returns the number of rows of a table as of the last metadata commit.
-    pub fn row_count(&self, table: Table) -> Result<u64> {
-        self.revive();
-        let snapshot = Arc::clone(&self.state.read().snapshot);
-        snapshot.len(table)
     }
 
     /// Returns whether a write or flush has failed, what every change asks.
@@ -500,7 +498,9 @@ impl MetaStore {
             let db = db
                 .as_ref()
                 .ok_or_else(|| Error::new(ErrorKind::Busy, "the volume was unmounted"))?;
-            write_frozen_rows(db, position, rows, keeping, &|regions| self.before_change(regions))?;
+            let before = |regions: Option<&BTreeSet<u64>>| self.before_change(regions);
+            let writing = Writing { keeping, pack: self.pack_limit(), before: &before };
+            write_frozen_rows(db, position, rows, writing)?;
             Arc::new(Snapshot::take(db)?)
         };
         if matches!(keeping, Keeping::Rebuilt(_)) {
@@ -524,7 +524,7 @@ impl MetaStore {
     /// opening writes stays in memory. As long as that fails, the old snapshot answers what it
     /// holds.
     #[inline]
-    fn revive(&self) {
+    pub(super) fn revive(&self) {
         if self.region.is_lost() {
             self.revive_lost();
         }

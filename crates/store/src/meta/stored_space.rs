@@ -12,6 +12,7 @@ use super::space::{Keeping, SpaceView, free_runs};
 use crate::allocator::{Allocator, Claims, RegionSource, Unread};
 use crate::extent::Run;
 use crate::images::BlockRefs;
+use crate::pack::EXTENTS_OF_PACK;
 use crate::row::Table;
 use crate::space::{
     Counts, GROUP_REGIONS, Group, Head, SpaceChanges, SpaceMap, Summary, cloned_key, counts_key,
@@ -90,6 +91,29 @@ impl MetaStore {
     fn volume_blocks(&self) -> u64 {
         let superblock = self.region.superblock();
         superblock.size_bytes / u64::from(superblock.block_size)
+    }
+
+    /// Returns the number of rows of a table as of the last metadata commit.
+    pub fn row_count(&self, table: Table) -> Result<u64> {
+        self.revive();
+        let snapshot = Arc::clone(&self.state.read().snapshot);
+        match table {
+            Table::Extent if self.region.superblock().packs => {
+                snapshot.extent_count()?.map_or_else(|| snapshot.len(table), Ok)
+            }
+            _ => snapshot.len(table),
+        }
+    }
+
+    /// Sets how many extents a pack has at most, from the next metadata commit on; `None`: as many
+    /// as serve best.
+    pub fn limit_packs(&self, extents: Option<usize>) {
+        self.pack_extents.store(extents.unwrap_or(EXTENTS_OF_PACK), Ordering::Relaxed);
+    }
+
+    /// Returns how many extents a pack has at most; `None` where the format has none.
+    pub(super) fn pack_limit(&self) -> Option<usize> {
+        self.region.superblock().packs.then(|| self.pack_extents.load(Ordering::Relaxed))
     }
 
     /// What the next metadata commit does about the free space.
@@ -203,6 +227,13 @@ impl MetaStore {
             if group.0[index] != counts.summary() {
                 let first = region << head.shift;
                 differences.push(format!("the summary of the blocks from {first} is not of them"));
+            }
+        }
+        let packs = self.region.superblock().packs;
+        if let Some(noted) = state.snapshot.extent_count()?.filter(|_| packs) {
+            let found = state.snapshot.count_extents()?;
+            if noted != found {
+                differences.push(format!("it says {noted} extents, and there are {found}"));
             }
         }
         let changes = state.space_changes(blocks)?;

@@ -6,10 +6,13 @@ use std::sync::Arc;
 use redb::{Database, Durability, TableDefinition, WriteTransaction};
 
 use super::guard::{Tree, guarded};
+use super::packs::Packing;
 use super::read::Snapshot;
 use super::region::{Backend, Region};
 use super::space::{self, BeforeChange, Keeping};
 use crate::log::LogPosition;
+#[cfg(any(test, feature = "forge"))]
+use crate::pack::EXTENTS_OF_PACK;
 use crate::planted::{PlantedBug, planted};
 use crate::row::{RowChange, Table};
 use crate::space::SpaceChanges;
@@ -78,7 +81,7 @@ pub fn format_tree(region: &Arc<Region>, position: &LogPosition, rows: &[RowChan
         false => Keeping::Not,
     };
     let rows = rows.iter().map(|row| (row.table, row.key.as_slice(), row.value.as_deref()));
-    write_frozen_rows(&db, position, rows, keeping, &|_| {})
+    write_frozen_rows(&db, position, rows, Writing { keeping, pack: None, before: &|_| {} })
 }
 
 /// Reads the log position that the tree's last commit holds.
@@ -90,14 +93,32 @@ pub fn stored_position(db: &Tree) -> Result<LogPosition> {
     )
 }
 
-/// Writes rows past the log, as damage would.
+/// Writes rows past the log, as damage would; `packs`: the format has packs of extents.
 #[cfg(any(test, feature = "forge"))]
 pub fn write_rows<'a>(
     db: &Tree,
     position: &LogPosition,
     rows: impl Iterator<Item = (Table, &'a [u8], Option<&'a [u8]>)> + Clone,
+    packs: bool,
 ) -> Result<()> {
-    write_frozen_rows(db, position, rows, Keeping::Dropped, &|_| {})
+    let pack = packs.then_some(EXTENTS_OF_PACK);
+    write_frozen_rows(
+        db,
+        position,
+        rows,
+        Writing { keeping: Keeping::Dropped, pack, before: &|_| {} },
+    )
+}
+
+/// What a commit does beside putting rows.
+#[derive(Clone, Copy)]
+pub(super) struct Writing<'a> {
+    /// About the free space.
+    pub(super) keeping: Keeping,
+    /// The most extents of a pack; `None` where the format has none.
+    pub(super) pack: Option<usize>,
+    /// Is told before regions change.
+    pub(super) before: BeforeChange<'a>,
 }
 
 /// Commits rows durably, with the log position that they are as of, and with what they make of the
@@ -106,23 +127,23 @@ pub(super) fn write_frozen_rows<'a>(
     db: &Tree,
     position: &LogPosition,
     rows: impl Iterator<Item = (Table, &'a [u8], Option<&'a [u8]>)> + Clone,
-    keeping: Keeping,
-    before: BeforeChange<'_>,
+    writing: Writing<'_>,
 ) -> Result<()> {
+    let Writing { keeping, before, .. } = writing;
     guarded(|| {
         if planted(PlantedBug::SpaceCommittedApart) && matches!(keeping, Keeping::Folded(_)) {
             let txn = begin(db)?;
-            let changes = put_rows(&txn, position, rows.clone(), keeping);
+            let changes = put_rows(&txn, position, rows.clone(), writing);
             txn.abort().map_err(|e| tree_error(CONTEXT, e))?;
             let txn = begin(db)?;
             space::fold(&txn, changes?, before)?;
             txn.commit().map_err(|e| tree_error(CONTEXT, e))?;
             let txn = begin(db)?;
-            drop(put_rows(&txn, position, rows, keeping)?);
+            drop(put_rows(&txn, position, rows, writing)?);
             return txn.commit().map_err(|e| tree_error(CONTEXT, e));
         }
         let txn = begin(db)?;
-        let changes = put_rows(&txn, position, rows, keeping)?;
+        let changes = put_rows(&txn, position, rows, writing)?;
         match keeping {
             Keeping::Not => {}
             Keeping::Folded(_) => space::fold(&txn, changes, before)?,
@@ -154,9 +175,9 @@ fn put_rows<'a>(
     txn: &WriteTransaction,
     position: &LogPosition,
     rows: impl Iterator<Item = (Table, &'a [u8], Option<&'a [u8]>)>,
-    keeping: Keeping,
+    writing: Writing<'_>,
 ) -> Result<Result<SpaceChanges>> {
-    let (folds, blocks) = match keeping {
+    let (folds, blocks) = match writing.keeping {
         Keeping::Folded(blocks) => (true, blocks),
         _ => (false, 0),
     };
@@ -165,7 +186,12 @@ fn put_rows<'a>(
     for table in Table::ALL {
         tables.push(txn.open_table(definition(table)).map_err(|e| tree_error(CONTEXT, e))?);
     }
+    let mut of_extents = Vec::new();
     for (table, key, value) in rows {
+        if table == Table::Extent && writing.pack.is_some() {
+            of_extents.push((key, value));
+            continue;
+        }
         let target = &mut tables[table.index()];
         let old = match value {
             Some(value) => target.insert(key, value),
@@ -179,6 +205,11 @@ fn put_rows<'a>(
                 Ok(changes)
             });
         }
+    }
+    if let Some(limit) = writing.pack {
+        let space = folds.then_some(&mut changes);
+        let table = &mut tables[Table::Extent.index()];
+        Packing { table, limit, space }.apply(of_extents)?;
     }
     if position.sequence == 1 || !planted(PlantedBug::PositionNotCommitted) {
         tables[Table::Setting.index()]

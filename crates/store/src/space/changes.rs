@@ -18,12 +18,14 @@ pub(crate) struct SpaceChanges {
     pub(crate) deltas: Deltas,
     /// Files that are clones or were cloned (`true`), or were removed: the past may have them.
     pub(crate) cloned: BTreeMap<InodeNo, bool>,
+    /// How many rows of extents there are more than before.
+    pub(crate) extents: i64,
 }
 
 impl SpaceChanges {
     /// Begins with nothing, on a volume of so many blocks.
     pub(crate) fn new(blocks: u64) -> Self {
-        Self { blocks, deltas: Deltas::default(), cloned: BTreeMap::new() }
+        Self { blocks, deltas: Deltas::default(), cloned: BTreeMap::new(), extents: 0 }
     }
 
     /// Returns whether changes of a table's rows count here.
@@ -48,7 +50,7 @@ impl SpaceChanges {
         match table {
             Table::Extent => {
                 let row = |row: Option<&[u8]>| row.map(ExtentRow::decode).transpose();
-                self.cover(row(old)?, row(new)?, |row| Referrer::Live(row.state()))
+                self.note_extent(row(old)?, row(new)?)
             }
             Table::Before => {
                 let (_, of, row_key) = split_before_key(key)?;
@@ -69,6 +71,19 @@ impl SpaceChanges {
             Table::Inode => self.note_inode(key, old, new),
             _ => Ok(()),
         }
+    }
+
+    /// Takes note of an extent that is changed.
+    ///
+    /// # Errors
+    /// `Corrupt` where its blocks lie outside the volume.
+    pub(crate) fn note_extent(
+        &mut self,
+        old: Option<ExtentRow>,
+        new: Option<ExtentRow>,
+    ) -> Result<()> {
+        self.extents += i64::from(new.is_some()) - i64::from(old.is_some());
+        self.cover(old, new, |row| Referrer::Live(row.state()))
     }
 
     fn cover(

@@ -7,6 +7,7 @@
 //!   2 | group      the summaries of 1024 regions: free blocks, longest run, number of runs, whether blocks are shared
 //!   3 | region     the reference counts of its blocks (`counts.rs`)
 //!   4 | inode      that it is a clone or was cloned
+//!   5 | 0          how many extents there are
 //! ```
 //!
 //! The metadata commit that changes rows of extents, images and inodes folds the differences in,
@@ -45,6 +46,7 @@ const HEAD: u8 = 1;
 const GROUP: u8 = 2;
 const COUNTS: u8 = 3;
 const CLONED: u8 = 4;
+const EXTENTS: u8 = 5;
 
 /// The key of a row.
 pub(crate) type Key = [u8; 9];
@@ -75,6 +77,24 @@ pub(crate) fn cloned_key(ino: u64) -> Key {
     key(CLONED, ino)
 }
 
+/// The key of the number of extents.
+pub(crate) fn extents_key() -> Key {
+    key(EXTENTS, 0)
+}
+
+/// Encodes the number of extents.
+pub(crate) fn encode_extents(count: u64) -> Vec<u8> {
+    sealed(&extents_key(), &count.to_le_bytes())
+}
+
+/// Decodes the number of extents; `Corrupt` for what is none.
+pub(crate) fn decode_extents(row: &[u8]) -> Result<u64> {
+    let mut r = Reader::new(unseal(&extents_key(), row)?, "the number of extents");
+    let count = r.u64()?;
+    r.end()?;
+    Ok(count)
+}
+
 /// Returns the number in a key.
 pub(crate) fn number_of(key: &Key) -> u64 {
     key[1..].iter().fold(0, |number, byte| number << 8 | u64::from(*byte))
@@ -101,6 +121,11 @@ pub fn decode_space_row(key: &[u8], body: &[u8]) {
         GROUP => {
             if let Ok(group) = Group::decode(key, &row, head) {
                 assert_eq!(group.encode(key), row);
+            }
+        }
+        EXTENTS => {
+            if let Ok(count) = decode_extents(&sealed(&extents_key(), body)) {
+                assert_eq!(encode_extents(count), sealed(&extents_key(), body));
             }
         }
         COUNTS => {

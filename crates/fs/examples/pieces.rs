@@ -1,0 +1,191 @@
+//! What a file in pieces of 8 KiB costs in metadata: bytes of the tree and of the log, the time to
+//! mount and to open it, and the memory of its map:
+//!
+//! ```sh
+//! cargo run --release -p bedplate-fs --example pieces --features forge -- 100000 1000000
+//! ```
+//!
+//! The file is written in one piece, made untorn, and then written twice more, unit by unit in a
+//! random order, with a sync after 32; the second time is told. The device is in memory and keeps no
+//! data of the file.
+#![forbid(unsafe_code)]
+#![expect(clippy::unwrap_used, clippy::print_stdout, reason = "a measurement for people")]
+
+use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::Instant;
+
+use bedplate_block::{
+    AlignedBuf, BlockDevice, DeviceCounters, DeviceQueue, EngineReport, Geometry, MemoryDevice,
+    QueueOptions, Result,
+};
+use bedplate_fs::{FileSystem, FormatOptions, IoMode, MountOptions, OpenOptions, forge};
+
+const UNIT: u64 = 8192;
+const UNITS_OF_SYNC: usize = 32;
+/// What the file is full of.
+const DATA: u8 = 0xd7;
+
+/// A device that forgets the file's data, and counts what is written to the log and to the rest.
+#[derive(Debug)]
+struct Forgetful {
+    memory: Arc<MemoryDevice>,
+    log: OnceLock<Range<u64>>,
+    logged: AtomicU64,
+    others: AtomicU64,
+}
+
+impl BlockDevice for Forgetful {
+    fn name(&self) -> &str {
+        self.memory.name()
+    }
+
+    fn geometry(&self) -> Geometry {
+        self.memory.geometry()
+    }
+
+    fn size_bytes(&self) -> u64 {
+        self.memory.size_bytes()
+    }
+
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<()> {
+        self.memory.read_at(buf, offset)
+    }
+
+    fn write_at(&self, buf: &[u8], offset: u64) -> Result<()> {
+        let ends = [buf.first(), buf.last(), buf.get(buf.len() / 2)];
+        if ends == [Some(&DATA); 3] {
+            return Ok(());
+        }
+        let in_log = self.log.get().is_some_and(|log| log.contains(&offset));
+        let count = if in_log { &self.logged } else { &self.others };
+        count.fetch_add(buf.len() as u64, Ordering::Relaxed);
+        self.memory.write_at(buf, offset)
+    }
+
+    fn flush(&self) -> Result<()> {
+        self.memory.flush()
+    }
+
+    fn write_zeroes(&self, offset: u64, len: u64) -> Result<()> {
+        self.memory.write_zeroes(offset, len)
+    }
+
+    fn discard(&self, offset: u64, len: u64) -> Result<bool> {
+        self.memory.discard(offset, len)
+    }
+
+    fn queue(&self, options: &QueueOptions) -> Result<Box<dyn DeviceQueue>> {
+        self.memory.queue(options)
+    }
+
+    fn engine(&self) -> EngineReport {
+        self.memory.engine()
+    }
+
+    fn counters(&self) -> DeviceCounters {
+        self.memory.counters()
+    }
+}
+
+fn mount(device: &Arc<dyn BlockDevice>) -> FileSystem {
+    let options = MountOptions { mode: IoMode::Concurrent, ..MountOptions::default() };
+    FileSystem::mount(Arc::clone(device), None, options).unwrap()
+}
+
+fn shuffled(units: u64) -> Vec<u64> {
+    let (mut order, mut random): (Vec<u64>, u64) = ((0..units).collect(), 7);
+    for at in (1..order.len()).rev() {
+        random =
+            random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        order.swap(at, (random >> 33) as usize % (at + 1));
+    }
+    order
+}
+
+/// Resident memory of this process in bytes.
+fn resident() -> u64 {
+    let pages = std::fs::read_to_string("/proc/self/statm").unwrap();
+    pages.split(' ').nth(1).unwrap().parse::<u64>().unwrap() * 4096
+}
+
+/// What a write of a unit took: bytes of the log, of the metadata, and microseconds.
+fn make(device: &Arc<dyn BlockDevice>, counts: &Forgetful, units: u64) -> [f64; 3] {
+    let fs = mount(device);
+    let file = fs.open("/file", &OpenOptions::create()).unwrap();
+    let mut data = AlignedBuf::zeroed(1 << 20);
+    data.fill(DATA);
+    let bytes = units * UNIT;
+    for at in (0..bytes).step_by(1 << 20) {
+        file.write_at(&data[..(bytes - at).min(1 << 20) as usize], at).unwrap();
+    }
+    fs.set_untorn(fs.resolve("/file").unwrap().ino, Some(UNIT as u32)).unwrap();
+    fs.sync().unwrap();
+    let written = || [&counts.logged, &counts.others].map(|count| count.load(Ordering::Relaxed));
+    let order = shuffled(units);
+    let pass = |order: &mut dyn Iterator<Item = &u64>| {
+        for (count, unit) in order.enumerate() {
+            file.write_at(&data[..UNIT as usize], unit * UNIT).unwrap();
+            if count % UNITS_OF_SYNC == UNITS_OF_SYNC - 1 {
+                file.sync_data().unwrap();
+            }
+        }
+    };
+    pass(&mut order.iter());
+    let (before, began) = (written(), Instant::now());
+    pass(&mut order.iter().rev());
+    let took = began.elapsed().as_secs_f64() * 1e6;
+    let logged = written()[0] - before[0];
+    drop(file);
+    fs.unmount().unwrap();
+    [logged as f64, (written()[1] - before[1]) as f64, took].map(|sum| sum / units as f64)
+}
+
+fn main() {
+    println!(
+        "{:>9} {:>8} {:>8} {:>8} {:>8} {:>8} {:>8} {:>8} {:>8} {:>8}",
+        "units",
+        "stored/u",
+        "pages/u",
+        "rows",
+        "log B/w",
+        "tree B/w",
+        "us/write",
+        "mount ms",
+        "open ms",
+        "map B/u"
+    );
+    for units in std::env::args().skip(1).map(|count| count.parse::<u64>().unwrap()) {
+        let memory = MemoryDevice::new((2 * units * UNIT).max(8 << 30));
+        let counts = Arc::new(Forgetful {
+            memory,
+            log: OnceLock::new(),
+            logged: AtomicU64::new(0),
+            others: AtomicU64::new(0),
+        });
+        let device: Arc<dyn BlockDevice> = counts.clone();
+        FileSystem::format(&device, None, &FormatOptions::default()).unwrap();
+        let regions = forge::regions(&device).unwrap();
+        let log = regions.iter().find(|region| region.name == "log").unwrap();
+        counts.log.set(log.start..log.start + log.len).unwrap();
+        let [logged, others, took] = make(&device, &counts, units);
+        let (stored, pages, rows) = forge::extent_table(&device).unwrap();
+        let began = Instant::now();
+        let fs = mount(&device);
+        let mounted = began.elapsed().as_secs_f64() * 1e3;
+        let (before, began) = (resident(), Instant::now());
+        let file = fs.open("/file", &OpenOptions::create()).unwrap();
+        file.read_at(&mut AlignedBuf::zeroed(4096), 0).unwrap();
+        let opened = began.elapsed().as_secs_f64() * 1e3;
+        let map = resident().saturating_sub(before) as f64 / units as f64;
+        let of = |bytes: u64| bytes as f64 / units as f64;
+        println!(
+            "{units:>9} {:>8.2} {:>8.2} {rows:>8} {logged:>8.1} {others:>8.1} {took:>8.2} {mounted:>8.2} {opened:>8.1} {map:>8.1}",
+            of(stored),
+            of(pages)
+        );
+        drop(file);
+        fs.unmount().unwrap();
+    }
+}
