@@ -55,6 +55,7 @@ impl<T> Table<T> {
         let (shard, slot) = self.place(handle)?;
         let mut shard = shard.write();
         let item = shard.slots.get_mut(slot)?.take()?;
+        debug_assert!(!shard.free.contains(&slot), "slot {slot} was in use, so it was not free");
         shard.free.push(slot);
         Some(item)
     }
@@ -62,8 +63,13 @@ impl<T> Table<T> {
     /// Removes everything.
     pub(super) fn clear(&self) {
         for shard in &self.shards {
-            let removed = std::mem::take(&mut shard.write().slots);
-            shard.write().free.clear();
+            // Both at once: a slot that is free and not there would be given out. What was in them is
+            // dropped with the shard unlocked.
+            let removed = {
+                let mut shard = shard.write();
+                shard.free.clear();
+                std::mem::take(&mut shard.slots)
+            };
             drop(removed);
         }
     }
@@ -91,6 +97,24 @@ mod tests {
         assert!(table.get(u64::MAX).is_none());
         table.clear();
         assert!(handles.iter().all(|handle| table.get(*handle).is_none()));
+    }
+
+    /// An open between the two steps of a clear was given a slot that was gone, and panicked.
+    #[test]
+    fn a_table_that_is_cleared_gives_out_only_slots_that_it_has() {
+        let table = Table::new();
+        std::thread::scope(|scope| {
+            let opens = || {
+                for i in 0..100_000 {
+                    let handles = [0; 4].map(|_| table.insert(Arc::new(i)));
+                    handles.into_iter().for_each(|handle| drop(table.remove(handle)));
+                }
+            };
+            let opens: Vec<_> = (0..4).map(|_| scope.spawn(opens)).collect();
+            while !opens.iter().all(|opens| opens.is_finished()) {
+                table.clear();
+            }
+        });
     }
 
     #[test]
