@@ -22,6 +22,10 @@ const BLOCK_BYTES: u64 = 4096;
 /// any more: what is left is stored again, so that old chunks become free. One block is read again
 /// for every four that changed since, at most.
 const LIVE_PART_MIN: u64 = 5;
+const _: () = assert!(
+    CHUNK_BYTES.is_multiple_of(BLOCK_BYTES) && LIVE_PART_MIN > 1,
+    "a chunk is whole blocks, and one that is all alive is referred to"
+);
 
 /// What a file is read with.
 pub struct Reader<'a> {

@@ -18,6 +18,8 @@ use crate::torn;
 
 /// Zeros of this size are left out, as the holes they were or could have been.
 const HOLE_BYTES: usize = 4096;
+const _: () =
+    assert!(crate::CHUNK_BYTES.is_multiple_of(HOLE_BYTES as u64), "a chunk is whole holes");
 
 /// What was done.
 #[derive(Debug, Serialize)]

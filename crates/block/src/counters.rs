@@ -18,6 +18,10 @@ const READS: usize = 0;
 const READ_BYTES: usize = 1;
 const WRITES: usize = 2;
 const WRITTEN_BYTES: usize = 3;
+const _: () = assert!(
+    WRITTEN_BYTES == 3 && READS < READ_BYTES && READ_BYTES < WRITES && WRITES < WRITTEN_BYTES,
+    "each counter of transfers has a place of its own"
+);
 
 impl LiveCounters {
     /// Counts one operation.

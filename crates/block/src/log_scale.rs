@@ -28,8 +28,10 @@ impl LogScale {
     pub fn bucket_of(self, value: u64) -> usize {
         let shift =
             (63 - (value | 1).leading_zeros()).saturating_sub(self.sub_bits).min(self.shift_max);
-        ((u64::from(shift) << self.sub_bits) + (value >> shift).min((2 << self.sub_bits) - 1))
-            as usize
+        let bucket =
+            (u64::from(shift) << self.sub_bits) + (value >> shift).min((2 << self.sub_bits) - 1);
+        debug_assert!((bucket as usize) < self.buckets(), "every value has a bucket: {value}");
+        bucket as usize
     }
 
     /// Returns the first value of a bucket, and how many it has.

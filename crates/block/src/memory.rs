@@ -24,6 +24,10 @@ const CHUNK_BYTES: usize = 16 << 10;
 const FAN_OUT: usize = 1024;
 const LEAF_BYTES: u64 = (CHUNK_BYTES * FAN_OUT) as u64;
 const MID_BYTES: u64 = LEAF_BYTES * FAN_OUT as u64;
+const _: () = assert!(
+    CHUNK_BYTES.is_power_of_two() && CHUNK_BYTES >= crate::AlignedBuf::ALIGN,
+    "a chunk begins where a buffer may"
+);
 
 /// `None` once discarded: reads as zeros.
 type Chunk = RwLock<Option<Box<[u8]>>>;
@@ -137,6 +141,10 @@ impl Place {
     /// Copies the chunk of this place out of `base`; beyond its end there are zeros.
     fn copy_chunk(&self, base: &Snapshot) -> Box<[u8]> {
         let start = self.offset() - self.byte as u64;
+        debug_assert!(
+            start.is_multiple_of(CHUNK_BYTES as u64) && start < base.size_bytes(),
+            "a chunk that is copied lies in the snapshot: byte {start}"
+        );
         let len = (CHUNK_BYTES as u64).min(base.size_bytes() - start);
         let mut bytes = vec![0; CHUNK_BYTES].into_boxed_slice();
         base.read(&mut bytes[..len as usize], start);

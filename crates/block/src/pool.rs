@@ -36,7 +36,11 @@ impl BufferPool {
 
     /// Takes a buffer back; one of another queue is simply freed.
     pub fn give(&mut self, buf: AlignedBuf) {
-        if self.index_of(&buf).is_some() {
+        if let Some(index) = self.index_of(&buf) {
+            debug_assert!(
+                self.free.iter().all(|free| self.index_of(free) != Some(index)),
+                "buffer {index} was lent once, so it comes back once"
+            );
             self.free.push(buf);
         }
     }

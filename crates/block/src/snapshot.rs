@@ -9,6 +9,10 @@ use std::sync::Arc;
 const PAGE_BYTES: usize = 4096;
 const FAN_BITS: u32 = 5;
 const FAN_OUT: usize = 1 << FAN_BITS;
+const _: () = assert!(
+    PAGE_BYTES.is_power_of_two() && FAN_BITS > 0,
+    "a page has a path of bits from the root"
+);
 
 #[derive(Clone)]
 enum Node {

@@ -26,6 +26,15 @@ const FRAMES_MIN: u64 = 16;
 const QUOTA_MAX: u64 = u32::MAX as u64 - 1;
 /// The most that may be dirty, in percent: the rest can always be evicted.
 const PINNED_PERCENT_MAX: u32 = 75;
+const _: () = assert!(
+    FRAMES_MIN <= SHARD_FRAMES && SHARDS_MAX.is_power_of_two(),
+    "the smallest cache has one shard"
+);
+const _: () = assert!(
+    QUOTA_MAX < super::replace::NONE as u64,
+    "every frame of a shard has a number that stands for itself"
+);
+const _: () = assert!(PINNED_PERCENT_MAX < 100, "some pages can always be evicted");
 
 /// The pages of all files of one mounted file system.
 #[derive(Debug)]

@@ -22,6 +22,8 @@ pub(super) const NONE: u32 = u32::MAX;
 const FREQUENCY_MAX: u8 = 3;
 /// Touches in `small` (beyond the first use) that bring a page to `main`.
 const TOUCHES_TO_STAY: u8 = 2;
+const _: () =
+    assert!(TOUCHES_TO_STAY <= FREQUENCY_MAX, "a page can be touched often enough to stay");
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) enum Place {

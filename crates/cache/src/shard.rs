@@ -26,6 +26,7 @@ const SLAB_FRAMES: usize = 64;
 pub(super) const AHEAD: u8 = 1;
 /// Using the page triggers the next read-ahead.
 pub(super) const MARKER: u8 = 2;
+const _: () = assert!(AHEAD & MARKER == 0, "each flag of a frame has a bit of its own");
 
 /// Names a group of pages in the whole cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

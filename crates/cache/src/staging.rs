@@ -15,6 +15,7 @@ const SMALL_BYTES: usize = 64 << 10;
 const LARGE_BYTES: usize = REQUEST_BYTES_MAX as usize;
 /// Buffers of each size that are kept for reuse.
 const KEPT: usize = 8;
+const _: () = assert!(SMALL_BYTES < LARGE_BYTES, "the two lengths of staging buffers differ");
 
 #[derive(Debug, Default)]
 pub(super) struct Staging {

@@ -43,6 +43,10 @@ const SEPARATE_LOG_BYTES_MAX: u64 = 1 << 30;
 /// The metadata region and the log start and grow in multiples of this, which every block size
 /// divides.
 const GRAIN: u64 = 64 << 10;
+const _: () = assert!(
+    LOG_BYTES_MAX <= SEPARATE_LOG_BYTES_MAX && LOG_BYTES_MAX.is_multiple_of(GRAIN),
+    "a log of the largest size is whole grains, on a device of its own too"
+);
 
 /// Signatures of what should not be overwritten by mistake: byte address, bytes, name.
 const SIGNATURES: [(usize, &[u8], &str); 7] = [

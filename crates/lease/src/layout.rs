@@ -42,6 +42,10 @@ pub(crate) const SEALED: usize = 2 * LINE;
 pub(crate) const DURABLE: usize = 3 * LINE;
 pub(crate) const SHARING: usize = 4 * LINE;
 const HASH: usize = 5 * LINE;
+const _: () = assert!(
+    STATE < SEALED && SEALED < DURABLE && DURABLE < SHARING && SHARING < HASH,
+    "what different processors write lies in cache lines of its own"
+);
 
 pub(crate) const ENTRY_WORDS: usize = LINE;
 pub(crate) const EXTENT_WORDS: usize = 3;

@@ -15,6 +15,10 @@ pub const FDS: usize = 1 << 14;
 
 /// Numbers from here on are never the library's own.
 pub const OWN_MAX: usize = 4096;
+const _: () = assert!(
+    OWN_MAX.is_multiple_of(64) && OWN_MAX <= FDS,
+    "own descriptors fill whole words, and are among all"
+);
 
 /// An open file with a lease.
 #[derive(Clone, Copy)]
@@ -50,6 +54,14 @@ const READ_AT: u32 = MOUNT_AT + 2;
 const EPOCH_AT: u32 = READ_AT + 3;
 const VALID: u64 = 1 << 63;
 const EPOCH_MASK: u64 = (1 << (63 - EPOCH_AT)) - 1;
+const _: () = assert!(
+    MOUNT_AT + 2 == READ_AT && crate::mount::MOUNTS <= 1 << (READ_AT - MOUNT_AT),
+    "a word has room for the number of every mount"
+);
+const _: () = assert!(
+    EPOCH_AT + 16 <= 63 && EPOCH_MASK & (VALID >> EPOCH_AT) == 0,
+    "a word has room for an epoch beside its other parts"
+);
 
 static CELLS: [Cell; FDS] = [const {
     Cell {
@@ -113,6 +125,10 @@ pub fn set(_held: &process::Held, fd: Fd, open: Option<&Open>) {
     cell.seq.store(seq + 1, Relaxed);
     fence(Release);
     if let Some(open) = open {
+        debug_assert!(
+            fits(open.lease, open.guard) && open.mount < crate::mount::MOUNTS,
+            "what a word has no room for is not leased"
+        );
         cell.generation.store(open.lease.generation, Relaxed);
         cell.inode.store(open.inode, Relaxed);
         let flags = [open.may_read, open.may_write, open.is_durable];

@@ -43,6 +43,10 @@ fn claim(index: usize, mount: &Mount, epoch: u64) -> Option<usize> {
 
 /// The longest I/O that memory of the thread's own is used for.
 pub const BOUNCE_BYTES: usize = 1 << 18;
+const _: () = assert!(
+    BOUNCE_BYTES.is_multiple_of(4096),
+    "memory of a thread is whole blocks of every device"
+);
 
 static BOUNCE: [[AtomicPtr<u8>; SLOTS_PER_CLIENT]; MOUNTS] =
     [const { [const { AtomicPtr::new(std::ptr::null_mut()) }; SLOTS_PER_CLIENT] }; MOUNTS];

@@ -153,6 +153,7 @@ impl Model {
         self.found = None;
         self.held.remove(&EARLY);
         self.drop_nameless();
+        debug_assert!(self.held.keys().all(|slot| *slot != EARLY), "nothing stays held for a step");
     }
 
     /// Returns which files are held open, by slot.
@@ -392,6 +393,7 @@ impl Model {
             self.nodes.retain(|ino, _| names.contains_key(ino) || held.contains(ino));
             // What was in a directory that went goes with it.
             if self.nodes.len() == before {
+                debug_assert!(self.nodes.contains_key(&InodeNo::ROOT), "the root has no name");
                 return;
             }
         }

@@ -53,6 +53,14 @@ pub const CONTENT_BYTES: usize = 4096;
 const CRC_AT: usize = 12;
 /// Where the newest chunk list is named.
 const LISTS_AT: usize = 84 + 16 * CHUNKS_INLINE;
+const _: () = assert!(
+    CRC_AT + 4 <= LISTS_AT && LISTS_AT < CONTENT_BYTES && CONTENT_BYTES as u64 <= COPY_BYTES,
+    "what a superblock says lies within a copy, its lists behind the chunks"
+);
+const _: () = assert!(
+    COPY_BYTES <= COPY_B && COPY_B + COPY_BYTES + LOG_BYTES_MIN <= VOLUME_BYTES_MIN,
+    "the smallest volume has room for both copies and a log"
+);
 
 /// A run of bytes on the volume.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

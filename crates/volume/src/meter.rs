@@ -20,6 +20,10 @@ const BYTES: usize = 0;
 const NANOSECONDS: usize = 1;
 const ERRORS: usize = 2;
 const FIRST_BUCKET: usize = 3;
+const _: () = assert!(
+    ERRORS < FIRST_BUCKET && BYTES != NANOSECONDS,
+    "what is summed lies before what is counted by duration"
+);
 
 /// Indexes of the counters of operations that began, and that ended.
 const BEGUN: usize = 0;

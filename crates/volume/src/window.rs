@@ -252,6 +252,7 @@ impl DeviceQueue for WindowQueue {
             self.done.push(done);
             return Ok(());
         };
+        debug_assert!(at < self.below.len().max(self.queue_of.len()), "a piece has a queue");
         if request.kind != RequestKind::Flush {
             let base = self.window.parts[at].start;
             request.first.offset = request.first.offset - start + base;

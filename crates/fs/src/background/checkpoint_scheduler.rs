@@ -21,6 +21,10 @@ const SLEEP_MAX: Duration = Duration::from_secs(60);
 const SLEEP_MIN: Duration = Duration::from_secs(1);
 /// Sleep where there is nothing to do.
 const IDLE: Duration = Duration::from_secs(24 * 3600);
+const _: () = assert!(
+    SLEEP_MIN.as_secs() < SLEEP_MAX.as_secs() && SLEEP_MAX.as_secs() < IDLE.as_secs(),
+    "the scheduler sleeps at least for a while, and longest without schedules"
+);
 
 /// Starts the checkpoint scheduler of a writable mount.
 pub(crate) fn start(fs: &Arc<Engine>) -> std::io::Result<Daemon> {

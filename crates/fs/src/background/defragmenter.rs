@@ -29,6 +29,7 @@ const RUNS_MIN: u64 = 16;
 const RUN_BYTES_MAX: u64 = 256 << 10;
 /// How many files one survey picks, the worst first.
 const PICKED_MAX: usize = 64;
+const _: () = assert!(RUNS_MIN > 1 && PICKED_MAX > 0, "a file in one run is not scattered");
 /// Extents looked at while the metadata are held.
 const ROWS_AT_ONCE: usize = 4096;
 /// Sleep between two surveys, and while there is nothing to do.

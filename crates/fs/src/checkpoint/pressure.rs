@@ -11,6 +11,10 @@ use crate::{Result, SpacePolicy, format_size};
 const HELD_PERCENT_WARN: u64 = 50;
 /// From how little of the volume available on it is, where there are checkpoints, in percent.
 const AVAILABLE_PERCENT_WARN: u64 = 10;
+const _: () = assert!(
+    HELD_PERCENT_WARN < 100 && AVAILABLE_PERCENT_WARN < 100,
+    "a warning comes before a volume is full"
+);
 
 /// Checkpoints hold much of the volume, or little of it is left.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]

@@ -34,12 +34,18 @@ impl Engine {
     /// Makes the log durable up to a record. No lock is held but, of a file, the inode lock shared.
     #[inline]
     pub(crate) fn sync_to(&self, lsn: Lsn) -> Result<()> {
-        self.meta.sync(lsn)
+        self.meta.sync(lsn)?;
+        debug_assert!(self.meta.is_durable(lsn), "a sync ends when {lsn:?} is durable");
+        Ok(())
     }
 
     /// Has the log sealed up to a record.
     pub(crate) fn seal_to(&self, lsn: Lsn) -> Result<()> {
-        if lsn > self.meta.sealed_lsn() { self.meta.seal(lsn) } else { Ok(()) }
+        if lsn > self.meta.sealed_lsn() {
+            self.meta.seal(lsn)?;
+        }
+        debug_assert!(lsn <= self.meta.sealed_lsn(), "{lsn:?} was to be sealed");
+        Ok(())
     }
 
     /// Makes sure that no checksum in the log vouches for bytes of the device that are about to be

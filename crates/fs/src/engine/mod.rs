@@ -316,6 +316,7 @@ impl Engine {
 
     /// Has new extents born in another epoch. Nothing else is committed meanwhile.
     pub(crate) fn begin_epoch(&self, epoch: Epoch) {
+        debug_assert!(epoch > self.epoch(), "I-CKP-1: epochs go forward: {epoch:?}");
         self.epoch_state.begin(epoch);
     }
 

@@ -7,7 +7,14 @@ use bedplate_store::{AllocRequest, PlantedBug, Run, SpaceTotals, planted};
 impl Engine {
     /// Returns how the space is used.
     pub(crate) fn space_totals(&self) -> SpaceTotals {
-        self.allocator.totals()
+        let totals = self.allocator.totals();
+        debug_assert!(
+            totals.free <= totals.total,
+            "{} blocks are free of {}",
+            totals.free,
+            totals.total
+        );
+        totals
     }
 
     /// Returns whether there is room for blocks of data, also counting what becomes free by itself.

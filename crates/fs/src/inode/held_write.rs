@@ -27,6 +27,7 @@ use bedplate_store::{PlantedBug, planted, within};
 const BYTES_MAX: usize = 64 << 10;
 /// A longer write is not worth a copy.
 pub(crate) const WRITE_BYTES_MAX: usize = BYTES_MAX / 2;
+const _: () = assert!(WRITE_BYTES_MAX <= BYTES_MAX, "a write that may be held fits what is held");
 
 /// Contiguous bytes of a file.
 #[derive(Debug)]

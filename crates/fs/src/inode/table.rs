@@ -19,6 +19,10 @@ const SHARD_IDLE_MAX: usize = 256;
 /// A map with so much room, of which less than a quarter is used, gives room back.
 const ROOM_KEPT: usize = 1024;
 const SHARDS: usize = 16;
+const _: () = assert!(
+    SHARD_IDLE_MAX <= SHARD_INODES_MAX && SHARDS.is_power_of_two(),
+    "I-INO-3: fewer idle inodes stay than are looked through"
+);
 
 #[derive(Default)]
 struct Shard {

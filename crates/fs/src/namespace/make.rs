@@ -14,6 +14,8 @@ const SET_GID: u32 = 0o2000;
 pub(crate) const MODE_BITS: u32 = 0o7777;
 /// Longest target of a symbolic link in bytes.
 const TARGET_BYTES_MAX: usize = 4095;
+const _: () =
+    assert!(SET_GID & MODE_BITS == SET_GID, "the bit that a directory hands down is one of a mode");
 /// Most names one inode may have.
 const LINKS_MAX: u32 = 1 << 31;
 /// Blocks that must be available before a new inode is accepted.

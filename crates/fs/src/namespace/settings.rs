@@ -12,6 +12,12 @@ use crate::{Error, ErrorKind, InodeNo, ReleaseBehind, Result, Untorn};
 /// The units that can be asked for, in bytes.
 const UNTORN_BYTES_MIN: u32 = 4 << 10;
 const UNTORN_BYTES_MAX: u32 = 64 << 10;
+const _: () = assert!(
+    UNTORN_BYTES_MIN.is_power_of_two()
+        && UNTORN_BYTES_MAX.is_power_of_two()
+        && UNTORN_BYTES_MIN < UNTORN_BYTES_MAX,
+    "the sizes of untorn writes are powers of two"
+);
 
 impl Engine {
     /// Sets or takes away the unit; what is written from then on is served so.

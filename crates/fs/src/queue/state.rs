@@ -77,6 +77,7 @@ struct Ready {
 
 /// Bits of a ticket that name the slot: a queue is less deep than this allows.
 const SLOT_BITS: u32 = 16;
+const _: () = assert!(SLOT_BITS < 32, "a ticket has room for a slot and for how often it was used");
 
 pub(super) struct QueueState {
     fs: Arc<Engine>,

@@ -13,6 +13,8 @@ use super::request::{Answer, Request};
 pub const REQUEST_BYTES_MAX: u64 = 1 << 20;
 /// The most bytes that an answer may have: a difference of checkpoints names every file.
 pub const ANSWER_BYTES_MAX: u64 = 1 << 30;
+const _: () =
+    assert!(REQUEST_BYTES_MAX <= ANSWER_BYTES_MAX, "an answer may be longer than what it answers");
 /// How long all of a request may take to come.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long the caller may take none of its answer.

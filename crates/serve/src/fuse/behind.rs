@@ -30,6 +30,10 @@ const REACH_BYTES: u64 = 4 << 20;
 const LONG_BYTES: u64 = 256 << 10;
 /// How far behind the last request pages were written for certain.
 const SENT_BYTES: u64 = 4 << 20;
+const _: () = assert!(
+    LONG_BYTES <= STEP_BYTES && STEP_BYTES <= REACH_BYTES,
+    "what is dropped at once lies within the reach of a stream"
+);
 
 /// Where a sequential reader or writer of the page cache is. The lock is a leaf.
 #[derive(Debug, Default)]

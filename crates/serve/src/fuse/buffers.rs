@@ -11,6 +11,10 @@ use bedplate_block::AlignedBuf;
 /// The largest payload of one request in bytes: what the kernel sends and asks for at most
 /// (`fs.fuse.max_pages_limit` by default).
 pub(super) const PAYLOAD_BYTES_MAX: usize = 1 << 20;
+const _: () = assert!(
+    PAYLOAD_BYTES_MAX.is_power_of_two(),
+    "the longest payload is whole blocks of every device"
+);
 
 thread_local! {
     static BUFFER: RefCell<AlignedBuf> = RefCell::new(AlignedBuf::zeroed(0));

@@ -37,6 +37,10 @@ const END_PATIENCE: Duration = Duration::from_secs(5);
 /// How long a forced unmount waits for the session to end by itself, and again after the connection
 /// was cut.
 const FORCE_PATIENCE: Duration = Duration::from_secs(1);
+const _: () = assert!(
+    BUSY_STEP.as_millis() < BUSY_PATIENCE.as_millis(),
+    "a busy mount is asked more than once"
+);
 
 struct State {
     /// What is still to be closed when the session ends.

@@ -22,6 +22,10 @@ pub(super) const KERNEL_TTL: Duration = Duration::from_secs(24 * 60 * 60);
 /// How long it may keep attributes of a file that is written through its page cache: it is not told
 /// which blocks those writes were given.
 pub(super) const WRITTEN_TTL: Duration = Duration::from_secs(1);
+const _: () = assert!(
+    WRITTEN_TTL.as_secs() < KERNEL_TTL.as_secs(),
+    "what the kernel writes is asked for again sooner"
+);
 
 /// The process behind a request.
 #[derive(Debug, Clone, Copy)]

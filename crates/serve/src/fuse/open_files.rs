@@ -245,6 +245,10 @@ impl OpenFiles {
             pages_read: Stream::default(),
         };
         let handle = self.table.insert(Arc::new(open));
+        debug_assert!(
+            !entry.handles.contains(&handle),
+            "I-OPN-1: handle {handle} is new, so it is not listed"
+        );
         entry.handles.push(handle);
         handle
     }
@@ -279,7 +283,9 @@ impl OpenFiles {
         let mut by_inode = self.by_inode.lock();
         self.table.remove(handle)?;
         open.inode.closed(&open.how);
-        self.cached_writers.fetch_sub(usize::from(open.how.is_cached_writer()), SeqCst);
+        let writer = usize::from(open.how.is_cached_writer());
+        let writers = self.cached_writers.fetch_sub(writer, SeqCst);
+        debug_assert!(writers >= writer, "I-PAG-1: a writer that ends was counted");
         if let Some(entry) = by_inode.get_mut(&open.inode.ino) {
             let listed = entry.handles.iter().position(|other| *other == handle);
             entry.handles.remove(listed.expect("I-OPN-1: an open in the table is listed"));

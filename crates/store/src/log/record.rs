@@ -207,6 +207,8 @@ const EXPOSURE_BYTES: usize = 8;
 const SEGMENT_BYTES: usize = 12;
 const FLAG_BARRIER: u8 = 1;
 const FLAG_EXPOSES: u8 = 2;
+const _: () =
+    assert!(FLAG_BARRIER & FLAG_EXPOSES == 0, "each flag of a record has a bit of its own");
 
 fn decode_row(r: &mut Reader<'_>) -> Result<RowChange> {
     let table = Table::from_code(r.u8()?)?;

@@ -27,6 +27,7 @@ const SAVE: Duration = Duration::from_secs(60);
 const GATHERED_MAX: usize = 1000;
 /// How many of them are told one by one.
 const TOLD_MAX: usize = 100;
+const _: () = assert!(TOLD_MAX <= GATHERED_MAX, "what is told of a scrub was gathered");
 /// The longest sleep between two looks at a clock that may be set.
 const LOOK: Duration = Duration::from_secs(600);
 

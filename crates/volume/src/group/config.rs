@@ -253,6 +253,11 @@ impl Config {
     /// there last (`believed` is false), no event of theirs counts.
     pub(crate) fn fail(&mut self, failed: &[usize], common_event: u64, believed: bool) {
         self.event += 1;
+        debug_assert!(
+            common_event < self.event,
+            "I-GRP-1: a failure is a new event: {} after {common_event}",
+            self.event
+        );
         for index in failed.iter().copied() {
             self.members[index].state = MemberState::Failed;
             (self.members[index].since, self.members[index].last_event) =
@@ -266,6 +271,12 @@ impl Config {
     /// Has the next configuration be newer than one that does not count, though some labels may say
     /// it, and tell that no member was let go after all.
     pub(crate) fn outdate(&mut self, other: &Self) {
+        debug_assert!(
+            self.event < other.event,
+            "I-GRP-1: what was written last is newer: {} after {}",
+            other.event,
+            self.event
+        );
         self.event = other.event;
         self.members
             .iter_mut()

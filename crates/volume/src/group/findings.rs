@@ -70,6 +70,10 @@ const REPAIRED: u8 = 4;
 const RIGHT: u8 = 8;
 const WRONG: u8 = 16;
 const LIES: u8 = 32;
+const _: () = assert!(
+    UNDER_WAY + PARITY + REPAIRED + RIGHT + WRONG + LIES == 0x3f,
+    "each thing that is said of a finding has a bit of its own"
+);
 
 pub(crate) fn encode(findings: &[ScrubFinding], out: &mut Vec<u8>) {
     out.push(findings.len() as u8);

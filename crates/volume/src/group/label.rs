@@ -41,6 +41,14 @@ const HEAD_BYTES: usize = 72;
 const EVENT_MAX: u64 = 1 << 48;
 /// Stands in the label of a member that is coming and that no other member may name yet.
 pub(crate) const EVENT_OF_ARRIVAL: u64 = 0;
+const _: () = assert!(
+    COPIES[0] + SLOT_BYTES as u64 <= COPIES[1] && COPIES[1] + SLOT_BYTES as u64 <= DATA_START_MIN,
+    "the two copies of a label share no byte, with each other or with data"
+);
+const _: () = assert!(
+    EVENT_OF_ARRIVAL < EVENT_MAX && HEAD_BYTES < SLOT_BYTES,
+    "an arrival is before every event, and a head fits its slot"
+);
 
 /// A label: what the group is, and which of its members this is.
 #[derive(Debug, Clone, PartialEq, Eq)]

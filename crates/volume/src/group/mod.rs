@@ -18,7 +18,7 @@ pub use config::{
     Config, FOREGROUND_PERCENT_DEFAULT, FOREGROUND_UNLIMITED, Member, MemberState, Role,
     VolumeConfig,
 };
-pub(crate) use config::{FOREGROUND_PERCENT_MIN, MEMBERS_MAX, REGION_BYTES_MIN};
+pub(crate) use config::{FOREGROUND_PERCENT_MIN, MEMBERS_MAX, REGION_BYTES_MIN, VOLUMES_MAX};
 pub(crate) use findings::FINDING_COPIES_MAX;
 pub use findings::{FINDINGS_MAX, ScrubFinding};
 pub(crate) use label::DATA_START_MIN;

@@ -27,6 +27,10 @@ use crate::{Config, Id, Label, Layout, Member, MemberState};
 const ALIGN: u64 = 1 << 20;
 /// How many pieces a relocated member has at most.
 const PIECES_MAX: usize = 8;
+const _: () = assert!(
+    ALIGN.is_power_of_two() && PIECES_MAX > 0,
+    "data that moves to other members begins on a round address"
+);
 
 /// Where a member without a device of its own lies.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -135,6 +135,10 @@ const REPAIRS: u8 = 2;
 const BEGUN: u8 = 4;
 const RUNS: u8 = 8;
 const ENDED: u8 = 16;
+const _: () = assert!(
+    SCHEDULED + REPAIRS + BEGUN + RUNS + ENDED == 0x1f,
+    "each thing that is said of a scrub has a bit of its own"
+);
 
 pub(crate) fn encode(schedule: Option<&ScrubSchedule>, out: &mut Vec<u8>) {
     let Some(schedule) = schedule else { return out.push(0) };

@@ -13,6 +13,10 @@ const SMALLEST: usize = 4096;
 const CLASSES: usize = 12;
 /// How many bytes of each length are kept.
 const KEPT_BYTES: usize = 4 << 20;
+const _: () = assert!(
+    SMALLEST.is_power_of_two() && KEPT_BYTES >= SMALLEST,
+    "lengths are powers of two, and the smallest is kept"
+);
 
 /// The idle buffers of a volume.
 #[derive(Debug, Default)]

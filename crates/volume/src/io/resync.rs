@@ -18,6 +18,10 @@ use crate::redundancy::{BEHIND, COPYING, UNSYNCED};
 
 /// How much is copied at once.
 const CHUNK_BYTES: u64 = 256 << 10;
+const _: () = assert!(
+    CHUNK_BYTES.is_multiple_of(4096),
+    "what is copied at once is whole blocks of every device"
+);
 
 /// How far a part of a region came.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -23,6 +23,10 @@ pub(crate) const PIECES_MAX: u64 = 1 << 27;
 const PIECE_BYTES_MAX: u64 = 64 << 10;
 /// No piece.
 const NONE: u32 = u32::MAX;
+const _: () = assert!(
+    PIECES_MAX < NONE as u64,
+    "every piece of an order has a number that stands for itself"
+);
 
 /// In which order pieces of `grain_bytes` go.
 #[derive(Debug)]

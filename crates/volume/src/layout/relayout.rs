@@ -11,6 +11,14 @@ pub(crate) const SCRATCH_START: u64 = (3 << 20) + (512 << 10);
 pub(crate) const SCRATCH_BYTES: u64 = 512 << 10;
 /// The most that one step moves, because writes to it wait meanwhile.
 pub(crate) const STEP_BYTES_MAX: u64 = 4 << 20;
+const _: () = assert!(
+    SCRATCH_START.is_multiple_of(4096) && SCRATCH_BYTES.is_multiple_of(4096),
+    "the scratch area is whole blocks of every device"
+);
+const _: () = assert!(
+    SCRATCH_BYTES <= STEP_BYTES_MAX,
+    "a step that goes by the scratch area is no larger than any other may be"
+);
 
 /// The end from which a relayout walks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -15,6 +15,10 @@ use crate::{Layout, Relayout, Result};
 
 /// How much is copied at once.
 const CHUNK_BYTES: u64 = 4 << 20;
+const _: () = assert!(
+    CHUNK_BYTES.is_multiple_of(4096),
+    "what is moved at once is whole blocks of every device"
+);
 /// How long writes to a step's range wait at most for operations of older epochs.
 const DRAIN_TIMEOUT_MAX: Duration = Duration::from_secs(1);
 

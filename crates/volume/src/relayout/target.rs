@@ -122,6 +122,10 @@ pub(crate) fn plan(
     if let Some(relayout) = found.or_else(|| {
         layouts.iter().find_map(|layout| ground.walk_in_cycles(next(layout), step_bytes_max))
     }) {
+        debug_assert!(
+            relayout.next.size_bytes() >= wanted.unwrap_or(present),
+            "a volume is laid out for no fewer bytes than are asked for"
+        );
         return Ok(relayout);
     }
     Err(refusal.unwrap_or_else(|| ground.refusal(room, wanted.unwrap_or(present))))

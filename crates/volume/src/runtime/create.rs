@@ -40,6 +40,11 @@ pub struct NewGroup {
 pub const MEMBER_BYTES_MIN: u64 = DATA_START_MIN + (1 << 20);
 /// The unit of the dirty region log where none is asked for.
 const REGION_BYTES_DEFAULT: u64 = 1 << 20;
+const _: () = assert!(
+    REGION_BYTES_DEFAULT.is_power_of_two()
+        && REGION_BYTES_DEFAULT >= crate::group::REGION_BYTES_MIN,
+    "a region has a size that a label allows"
+);
 
 /// Makes a group and returns its configuration. What the devices held is gone.
 ///

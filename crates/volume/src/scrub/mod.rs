@@ -104,6 +104,10 @@ const CHUNK_BYTES: usize = 256 << 10;
 /// How often a busy region is tried again, and how long each time.
 const TRIES: usize = 20;
 const DRAIN_TIMEOUT: Duration = Duration::from_millis(10);
+const _: () = assert!(
+    CHUNK_BYTES.is_multiple_of(4096) && TRIES > 0,
+    "a chunk of a scrub is whole blocks of every device"
+);
 
 /// What is done about what differs.
 #[derive(Clone, Copy)]

@@ -56,6 +56,8 @@ pub(crate) struct VolumeQueue {
 }
 
 const PART_BITS: u32 = 16;
+const _: () =
+    assert!(4096 < 1 << PART_BITS, "a request of the deepest queue has a number of its own");
 
 impl VolumeQueue {
     pub fn new(io: Arc<VolumeIo>, open: KeepOpen, options: &QueueOptions) -> Self {

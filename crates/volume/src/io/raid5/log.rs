@@ -30,6 +30,14 @@ pub(crate) const BATCH_PLACES: usize = 64;
 
 /// The largest generation and ordinal that is believed.
 const COUNTED_MAX: u64 = 1 << 48;
+const _: () = assert!(
+    AREA_START + crate::group::VOLUMES_MAX as u64 * AREA_BYTES <= crate::layout::SCRATCH_START,
+    "the parity logs of all volumes end before the scratch area"
+);
+const _: () = assert!(
+    PAGE as u64 + BATCH_BYTES <= AREA_BYTES - RECORDS && BATCH_BYTES.is_multiple_of(PAGE as u64),
+    "a log holds a record of the largest size, in whole pages"
+);
 
 const HEAD_MAGIC: &[u8; 4] = b"PLHD";
 const RECORD_MAGIC: &[u8; 4] = b"PLRC";

@@ -15,6 +15,10 @@ use crate::Raid5;
 
 /// The longest window in bytes: longer ones are cut, so that every one fits a record of the log.
 pub(crate) const WINDOW_BYTES: u64 = 64 << 10;
+const _: () = assert!(
+    WINDOW_BYTES.is_multiple_of(super::log::PAGE as u64),
+    "a window of a row is whole pages of the parity log"
+);
 
 /// Bytes on their way to an address of the volume: the ordinal of the buffer that holds them, the
 /// first one there, and how many.

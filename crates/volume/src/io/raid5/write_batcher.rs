@@ -22,6 +22,8 @@ const BATCHES_MAX: usize = 4;
 /// goes on in the row where the last one ended.
 const BATCH_BYTES: usize = 1 << 20;
 const BATCH_REQUESTS: usize = 32;
+const _: () =
+    assert!(BATCHES_MAX > 0 && BATCH_REQUESTS > 0, "a batch takes a request, and one is in flight");
 
 /// Requests in flight. Rank G0.4: driven before rows are waited for; a thread that drives it may
 /// carry out others, which it only tries to lock.
@@ -82,6 +84,10 @@ impl BatchInFlight {
             segments.for_each(|segment| io.leave(&epoch, segment.offset, segment.len.into()));
         }
         self.result = result;
+        debug_assert!(
+            self.result.is_none() || self.epoch.is_none(),
+            "a batch that ended has left its regions"
+        );
         progress
     }
 }

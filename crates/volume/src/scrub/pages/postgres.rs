@@ -12,6 +12,10 @@ const PAGE_BYTES: u64 = 8192;
 const PAGES_PER_SEGMENT: u64 = 131_072;
 const LANES: usize = 32;
 const PRIME: u32 = 16_777_619;
+const _: () = assert!(
+    PAGE_BYTES.is_multiple_of(4 * LANES as u64),
+    "every lane of a checksum takes the same share of a page"
+);
 /// The starting values of the parallel sums; part of PostgreSQL's page format.
 const BASES: [u32; LANES] = [
     0x5B1F_36E9,
