@@ -13,6 +13,7 @@ use crate::table;
 
 /// Mounts that a process can be a client of at the same time.
 pub const MOUNTS: usize = 4;
+const _: () = assert!(MOUNTS <= table::MOUNTS_MAX, "a word has room for the number of every mount");
 
 /// Memory of words that another process has too.
 pub type Shared = &'static [AtomicU64];

@@ -50,14 +50,13 @@ const ENTRY_BITS: u32 = 20;
 const GUARD_AT: u32 = ENTRY_BITS;
 const GUARD_BITS: u32 = 13;
 const MOUNT_AT: u32 = GUARD_AT + GUARD_BITS;
-const READ_AT: u32 = MOUNT_AT + 2;
+const MOUNT_BITS: u32 = 2;
+const READ_AT: u32 = MOUNT_AT + MOUNT_BITS;
 const EPOCH_AT: u32 = READ_AT + 3;
 const VALID: u64 = 1 << 63;
 const EPOCH_MASK: u64 = (1 << (63 - EPOCH_AT)) - 1;
-const _: () = assert!(
-    MOUNT_AT + 2 == READ_AT && crate::mount::MOUNTS <= 1 << (READ_AT - MOUNT_AT),
-    "a word has room for the number of every mount"
-);
+/// How many mounts have a number that a word has room for.
+pub const MOUNTS_MAX: usize = 1 << MOUNT_BITS;
 const _: () = assert!(
     EPOCH_AT + 16 <= 63 && EPOCH_MASK & (VALID >> EPOCH_AT) == 0,
     "a word has room for an epoch beside its other parts"
@@ -105,7 +104,7 @@ pub fn find(fd: Fd) -> Found {
     }
     let bits = |at: u32, count: u32| (word >> at) & ((1 << count) - 1);
     let open = Open {
-        mount: bits(MOUNT_AT, 2) as usize,
+        mount: bits(MOUNT_AT, MOUNT_BITS) as usize,
         inode,
         lease: Lease { entry: bits(0, ENTRY_BITS) as u32, generation },
         guard: bits(GUARD_AT, GUARD_BITS) as Fd,
@@ -126,7 +125,7 @@ pub fn set(_held: &process::Held, fd: Fd, open: Option<&Open>) {
     fence(Release);
     if let Some(open) = open {
         debug_assert!(
-            fits(open.lease, open.guard) && open.mount < crate::mount::MOUNTS,
+            fits(open.lease, open.guard) && open.mount < MOUNTS_MAX,
             "what a word has no room for is not leased"
         );
         cell.generation.store(open.lease.generation, Relaxed);

@@ -111,7 +111,7 @@ mod tests {
                 }
             };
             let opens: Vec<_> = (0..4).map(|_| scope.spawn(opens)).collect();
-            while !opens.iter().all(|opens| opens.is_finished()) {
+            while !opens.iter().all(std::thread::ScopedJoinHandle::is_finished) {
                 table.clear();
             }
         });
