@@ -1,19 +1,17 @@
 //! Files that grow in small steps through opens that let their writes wait, as those of a mount do.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use bedplate_block::{
-    AlignedBuf, BlockDevice, DeviceCall, Error, ErrorKind, Hook, HookedDevice, Operation,
-    QueueOptions, Result,
-};
+use bedplate_block::{AlignedBuf, BlockDevice, HookedDevice, QueueOptions};
 use bedplate_fs::{
     AllocateMode, CheckpointOptions, File, FileSystem, InodeNo, IoMode, MountOptions, OpenOptions,
     Queue, RenameMode, SetAttr, Timestamp,
 };
 
 use crate::common::assert_sound;
+use crate::odd::Refusing;
 use crate::support::{device, format, mount_as, options};
 
 const MODES: [IoMode; 3] = [IoMode::Direct, IoMode::Concurrent, IoMode::ConcurrentCache];
@@ -351,26 +349,6 @@ fn s_302_no_space_is_told_by_the_write_and_not_later() {
     drop(file);
     fs.unmount().unwrap();
     assert_sound(&device);
-}
-
-/// Refuses writes while it is told to.
-#[derive(Debug, Default)]
-struct Refusing(AtomicBool);
-
-impl Hook for Refusing {
-    fn call(&self, call: DeviceCall<'_>, pass: &mut dyn FnMut() -> Result<()>) -> Result<()> {
-        if matches!(call, DeviceCall::Write { .. }) && self.0.load(Ordering::SeqCst) {
-            return Err(Error {
-                kind: ErrorKind::Io,
-                operation: Operation::Write,
-                device: "refusing".to_owned(),
-                offset: None,
-                detail: "told to fail".to_owned(),
-                errno: None,
-            });
-        }
-        pass()
-    }
 }
 
 #[test]

@@ -370,7 +370,7 @@ fn s_146_a_checkpoint_has_what_is_held() {
 
 /// Refuses writes while it is told to.
 #[derive(Debug, Default)]
-struct Refusing(AtomicBool);
+pub(crate) struct Refusing(pub(crate) AtomicBool);
 
 impl Hook for Refusing {
     fn call(&self, call: DeviceCall<'_>, pass: &mut dyn FnMut() -> Result<()>) -> Result<()> {

@@ -159,8 +159,9 @@ impl Shared {
         }
         if let Some(ino) = self.visits.named(caller, dir, name) {
             // Not noted as told: the visit compares what the kernel knows by itself.
+            let attr = self.fs.attr(ino)?;
             self.fs.retain(ino)?;
-            return Ok(Entry { attr: self.fs.attr(ino)?, name_ttl: Duration::ZERO });
+            return Ok(Entry { attr, name_ttl: Duration::ZERO });
         }
         let Name { real, mode } = self.take_apart(dir, name)?;
         let attr = self.fs.lookup(dir, real)?;

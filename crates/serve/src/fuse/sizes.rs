@@ -14,7 +14,7 @@
 //! on the volume is another. And a look-up may pass an eviction: one program looks a file up while
 //! the kernel knows it already (two programs create one file at once, and the second drops the name
 //! that the first is about to fill); the first writes, closes, and the kernel forgets the file;
-//! then the answer to the look-up, with the size from before those writes, makes it anew.
+//! then the kernel loads the file from the answer to the look-up, which has the size from before.
 //!
 //! - I-SIZ-1: an open is answered only while the kernel has the file's size, or one that follows
 //!   from writes it has not handed over. So a size that was told of a file that the kernel could
@@ -120,7 +120,7 @@ enum Replace {
 }
 
 impl Shared {
-    /// Runs an open, after a visit where the kernel may have made the file anew from an old answer
+    /// Runs an open, after a visit where the kernel may have loaded the file from an old answer
     /// (I-SIZ-1).
     pub(super) fn with_present_size(
         self: &Arc<Self>,

@@ -219,7 +219,7 @@ fn s_32_appends_of_several_opens_follow_each_other() {
 }
 
 /// Several programs create one file at once and append to it. The kernel lets a look-up of one pass
-/// the writes and the close of another, and would make the file anew with the size from before.
+/// the writes and the close of another, and would load the file with the size from before.
 #[test]
 fn s_32_a_file_that_several_create_and_append_to_keeps_all_of_it() {
     for options in ALL {

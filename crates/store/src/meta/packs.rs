@@ -89,7 +89,7 @@ pub(super) struct Packing<'t, 'txn> {
     pub(super) space: Option<&'t mut Result<SpaceChanges>>,
 }
 
-/// The rows of one inode that are written anew.
+/// The rows of one inode that one change replaces.
 #[derive(Default)]
 struct Window {
     /// As they stand in the tree.
