@@ -167,6 +167,8 @@ pub enum PlantedBug {
     DelayedWriteNotRead,
     /// A sync does not write what is delayed.
     DelayedWriteNotSynced,
+    /// A sync does not wait for a truncation that has taken dirty pages away.
+    SyncPassesTruncation,
     /// What needs a file alone does not wait for processes that do I/O on it under a lease.
     LeaseNotDrained,
     /// Processes with leases write on in blocks that a new checkpoint needs.
@@ -272,7 +274,7 @@ pub enum PlantedBug {
 #[cfg(any(test, feature = "planted-bugs"))]
 impl PlantedBug {
     /// All of them.
-    pub const ALL: [Self; 123] = [
+    pub const ALL: [Self; 124] = [
         Self::MissingFlush,
         Self::SyncWithoutFlush,
         Self::LogBeforeData,
@@ -346,6 +348,7 @@ impl PlantedBug {
         Self::FreezeLeavesHeld,
         Self::DelayedWriteNotRead,
         Self::DelayedWriteNotSynced,
+        Self::SyncPassesTruncation,
         Self::LeaseNotDrained,
         Self::LeaseOutlivesCheckpoint,
         Self::LeaseMapNotRewritten,

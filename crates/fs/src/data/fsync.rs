@@ -21,7 +21,7 @@ impl DataPath<'_> {
             if self.fs.is_read_only() {
                 return Ok(());
             }
-            flush_inode(self.fs, self.inode)?;
+            flush_before_sync(self.fs, self.inode)?;
             waits.pages_written();
             self.sync_log()
         })
@@ -47,6 +47,7 @@ impl DataPath<'_> {
                 cached.flush_range(offset, len)?;
             }
             self.write_if_held()?;
+            self.wait_for_truncation();
             waits.pages_written();
             self.fs.sync_to(self.inode.data_lsn())
         })
@@ -58,7 +59,7 @@ impl DataPath<'_> {
             if self.fs.is_read_only() {
                 return Ok(());
             }
-            flush_inode(self.fs, self.inode)?;
+            flush_before_sync(self.fs, self.inode)?;
             waits.pages_written();
             self.fs.commit_times(self.inode);
             self.fs.sync_to(self.inode.meta_lsn())
@@ -106,6 +107,13 @@ pub(crate) fn flush_inode(fs: &Engine, inode: &Arc<Inode>) -> Result<()> {
         io.write_if_held()?;
     }
     io.cached_if_any().map_or(Ok(()), CachedFile::flush)
+}
+
+/// As [`flush_inode`]; waits for a truncation that has taken dirty pages away.
+pub(crate) fn flush_before_sync(fs: &Engine, inode: &Arc<Inode>) -> Result<()> {
+    flush_inode(fs, inode)?;
+    DataPath::new(fs, inode).wait_for_truncation();
+    Ok(())
 }
 
 /// As [`flush_inode`], once what changes the file's end has ended: a truncation takes dirty pages

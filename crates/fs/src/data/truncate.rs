@@ -11,10 +11,32 @@ use super::commit_map::{Change, Mark, SizeChange};
 use super::write::too_large;
 use super::{Alone, DataPath};
 use crate::Result;
-use crate::engine::Engine;
+use crate::engine::{Engine, Listed};
 use crate::inode::Inode;
 use crate::lock::Changing;
-use bedplate_store::{ExtentMap, Grid, RecordKind};
+use bedplate_store::{ExtentMap, Grid, PlantedBug, RecordKind, planted};
+
+/// A truncation of a file that has a cache: its dirty pages beyond the new end are gone before its
+/// first record is there, so a sync that finds nothing to write waits for the end of it (S-1, S-2).
+struct TruncationUnderWay<'a> {
+    fs: &'a Engine,
+    inode: &'a Arc<Inode>,
+}
+
+impl<'a> TruncationUnderWay<'a> {
+    fn begin(fs: &'a Engine, inode: &'a Arc<Inode>) -> Self {
+        inode.data.truncating.store(true, Ordering::SeqCst);
+        fs.list(Listed::Truncated, inode);
+        Self { fs, inode }
+    }
+}
+
+impl Drop for TruncationUnderWay<'_> {
+    fn drop(&mut self) {
+        self.fs.unlist(Listed::Truncated, self.inode.ino, &Arc::downgrade(self.inode));
+        self.inode.data.truncating.store(false, Ordering::SeqCst);
+    }
+}
 
 /// Begins a change of a file's size: one that frees blocks goes on where the metadata has no room
 /// to grow.
@@ -37,7 +59,9 @@ pub(crate) fn set_size(
     // Read before the cache forgets what lies beyond: it may fail.
     drop(io.map()?);
     let before = inode.size.load(Ordering::Acquire);
-    let _change = io.cached_if_any().map(|cached| cached.begin_truncate(size));
+    let _change = io
+        .cached_if_any()
+        .map(|cached| (TruncationUnderWay::begin(fs, inode), cached.begin_truncate(size)));
     let held = io.state().lock.exclusive(fs);
     let moved = io.write_held_write(&held).and_then(|()| {
         if size < io.state().logged_size() { io.shrink(&held, size) } else { io.grow(&held, size) }
@@ -95,6 +119,16 @@ fn tail_of(map: &ExtentMap, range: &Range<u64>, count: usize) -> (u64, bool) {
 }
 
 impl DataPath<'_> {
+    /// Waits for a truncation that has taken dirty pages out of the cache; called once the rest of
+    /// them is written, and with no lock of the file held.
+    pub(super) fn wait_for_truncation(self) {
+        if self.state().truncating.load(Ordering::SeqCst)
+            && !planted(PlantedBug::SyncPassesTruncation)
+        {
+            drop(self.state().order.shared(self.fs));
+        }
+    }
+
     pub(super) fn grow(self, held: &Alone<'_>, size: u64) -> Result<()> {
         debug_assert!(
             size >= self.state().logged_size(),
@@ -162,6 +196,15 @@ impl DataPath<'_> {
         );
         self.fs.limits().between_records(what);
         self.fs.begin_removal()
+    }
+}
+
+impl Engine {
+    /// Waits for the truncations that have taken dirty pages out of the cache.
+    pub(crate) fn wait_for_truncations(&self) {
+        for inode in self.listed(Listed::Truncated) {
+            DataPath::new(self, &inode).wait_for_truncation();
+        }
     }
 }
 

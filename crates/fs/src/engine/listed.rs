@@ -21,6 +21,8 @@ pub(crate) enum Listed {
     Held,
     /// Writes that made it grow are delayed.
     Delayed,
+    /// A truncation of it is under way, and has taken dirty pages out of the library cache.
+    Truncated,
     /// It is published to processes with leases.
     Leased,
 }
@@ -32,6 +34,7 @@ impl Engine {
             Listed::Cached => &self.cached_files,
             Listed::Held => &self.held_files,
             Listed::Delayed => &self.delayed_files,
+            Listed::Truncated => &self.truncated_files,
             Listed::Leased => &self.leased_files,
         }
     }

@@ -132,6 +132,8 @@ pub(crate) struct Engine {
     held_files: InodeList,
     /// Those with writes that are delayed.
     delayed_files: InodeList,
+    /// Files whose truncation is under way.
+    truncated_files: InodeList,
     /// Those that are published to processes with leases.
     leased_files: InodeList,
     /// What other processes do with files by themselves, where that is wanted.
@@ -215,6 +217,7 @@ impl Engine {
             deferred_free: DeferredFree::default(),
             held_files: InodeList::default(),
             delayed_files: InodeList::default(),
+            truncated_files: InodeList::default(),
             leased_files: InodeList::default(),
             leases: OnceLock::new(),
             held_bytes: HeldBytes::default(),
@@ -407,6 +410,7 @@ impl Engine {
         }
         let held = self.write_all_held();
         let flushed = self.cache.flush_all().and(held);
+        self.wait_for_truncations();
         self.commit_all_times(&self.change());
         self.meta.sync(self.meta.last_lsn())?;
         flushed

@@ -73,6 +73,8 @@ pub(crate) struct FileState {
     /// Rank 3.5: holes whose data is in the cache and whose blocks are reserved.
     pub(crate) reserved: Mutex<BlockSet, { rank::RESERVATIONS }>,
     pub(crate) cached: OnceLock<CachePart>,
+    /// A truncation is under way that has taken dirty pages out of the cache.
+    pub(crate) truncating: AtomicBool,
     /// What processes with leases may do; made when it is first asked for.
     lease: OnceLock<Arc<LeasedFile>>,
     /// An open that lasts was synced: its callers wait for the device by themselves, so nothing is

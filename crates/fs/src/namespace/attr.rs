@@ -70,7 +70,7 @@ impl Engine {
 
     pub(crate) fn sync_inode(&self, ino: InodeNo) -> Result<()> {
         let inode = self.inode(ino)?;
-        crate::data::flush_inode(self, &inode)?;
+        crate::data::flush_before_sync(self, &inode)?;
         self.commit_times(&inode);
         self.sync_to(inode.meta_lsn())
     }

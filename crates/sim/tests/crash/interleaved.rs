@@ -97,3 +97,50 @@ fn s_77_a_comparison_in_the_middle_of_a_truncation_tells_of_the_file() {
         }
     }
 }
+
+/// S-75: a clone of the present is of a moment before its records, so a change behind that moment
+/// may be there without the clone (seed 6000906).
+#[test]
+fn s_75_a_change_beside_a_clone_survives_without_it() {
+    let setup = Setup { per_record: 4, ground: Ground::Mirror, ..Setup::SMALL };
+    for turn in 7..12 {
+        let clone = Box::new(Step::CloneDirectory(None, 1, 2));
+        let change = Box::new(Step::SetUntorn(None, 1, Some(8192)));
+        let steps =
+            [Step::MakeDirectory(1), Step::Remount, Step::During(clone, change, vec![turn])];
+        if let Err(violation) = try_steps(1, &setup, &steps, &effort(0, 60)) {
+            panic!("turn {turn}: {violation}");
+        }
+    }
+}
+
+/// S-1, S-2: a truncation takes dirty pages away before its first record; a sync in the middle of
+/// it promises what was written before, or the truncation (seed 7000550).
+#[test]
+fn s_1_a_sync_in_the_middle_of_a_truncation_waits_for_it() {
+    let steps = |sync: &Step, turn: u16| {
+        let write = |at| Step::Write(On::Name(0, 0), IoMode::Cached, at, 512, 7, false);
+        let truncate = Box::new(Step::Truncate(0, 0, 0));
+        let mut steps = vec![Step::Create(0, 0), Step::Hold(1, 0, 0, IoMode::Cached)];
+        steps.extend((0..6).map(|piece| write(piece * 1024)));
+        steps.push(Step::SyncAll(On::Name(0, 0)));
+        steps.extend([write(6 * 1024), write(7 * 1024)]);
+        steps.push(Step::During(truncate, Box::new(sync.clone()), vec![turn]));
+        steps
+    };
+    let setup = Setup { per_record: 2, ..Setup::SMALL };
+    let judged = |bug| {
+        bedplate_fs::plant(bug);
+        [Step::Sync, Step::SyncAll(On::Held(1)), Step::SyncData(On::Held(1))].map(|sync| {
+            let turned =
+                (1..16).map(|turn| try_steps(1, &setup, &steps(&sync, turn), &effort(0, 40)));
+            turned.filter_map(Result::err).next()
+        })
+    };
+    for (sync, found) in judged(Some(PlantedBug::SyncPassesTruncation)).into_iter().enumerate() {
+        assert!(found.is_some(), "SyncPassesTruncation went unnoticed by sync {sync}");
+    }
+    if let Some(violation) = judged(None).into_iter().flatten().next() {
+        panic!("{violation}");
+    }
+}
