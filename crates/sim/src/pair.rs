@@ -124,6 +124,7 @@ impl Possible {
                 Err(why) => whys.push(format!("not {order}: {why}")),
             }
         }
+        Self::add_beside_clones(&mut alone, before, halves);
         let told = halves.iter().filter_map(|half| {
             half.result.as_ref().err().map(|error| format!("{:?} failed: {error}", half.step))
         });
@@ -131,6 +132,20 @@ impl Possible {
         both.map(|both| Self { alone, both }).ok_or_else(|| {
             format!("what both did fits no order of them\n   {}", whys.join("\n   "))
         })
+    }
+
+    /// A clone of the present is of a moment before its records: what comes after that moment may
+    /// be on the device without the clone, though the clone does not show it (S-75).
+    fn add_beside_clones(alone: &mut [Option<View>; 2], before: &Model, halves: &[Half<'_>; 2]) {
+        for (clone, beside) in [(0, 1), (1, 0)] {
+            if !halves[clone].step.clones_present() || alone[beside].is_some() {
+                continue;
+            }
+            let mut model = before.clone();
+            if halves[beside].follow(&mut model).is_ok() {
+                alone[beside] = Some(model.view());
+            }
+        }
     }
 
     /// Notes what could be seen when, and what was promised.

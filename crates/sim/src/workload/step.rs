@@ -226,6 +226,12 @@ impl Step {
         }
     }
 
+    /// Whether it is a clone of the present: of a moment before its records, and there with the last
+    /// of them (S-75).
+    pub(crate) fn clones_present(&self) -> bool {
+        matches!(self, Self::Clone(None, ..) | Self::CloneDirectory(None, ..))
+    }
+
     /// Whether what it makes gets a number or a line that is not known beforehand.
     pub(crate) fn makes(&self) -> bool {
         let made = matches!(
