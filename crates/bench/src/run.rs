@@ -140,7 +140,7 @@ fn measure_all(
         });
         let measurement =
             work.run(step.case, target, if step.round.is_some() { &env } else { &warm })?;
-        target.settle()?;
+        target.quiesce()?;
         found.records.extend(step.round.map(|round| Record {
             case: step.case,
             target: step.target,
@@ -167,7 +167,7 @@ fn count_requests(
             (0..found.cases.len()).filter(|&case| work.refuses(case, target.info()).is_none())
         {
             check_stop(stop)?;
-            target.settle()?;
+            target.quiesce()?;
             let running = target.count_requests(true);
             let measured =
                 if running { work.run(case, &**target, &env).map(Some) } else { Ok(None) };

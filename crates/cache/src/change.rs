@@ -82,7 +82,7 @@ impl CachedFile {
         let mut state = self.core.state.lock();
         let change = MapChange::begin(&self.core, &mut state);
         self.core.size.store(size, Ordering::Release);
-        let mut state = self.core.settle(state, &(cut..u64::MAX));
+        let mut state = self.core.wait_for_flying(state, &(cut..u64::MAX));
         state.dirty.remove(&(cut..u64::MAX));
         drop(state);
         self.forget(&(layout.page_end(size)..u64::MAX), Spare::None);
@@ -119,7 +119,7 @@ impl CachedFile {
         self.cache.write_out(&self.core, &pages)?;
         let mut state = self.core.state.lock();
         let change = MapChange::begin(&self.core, &mut state);
-        drop(self.core.settle(state, &pages));
+        drop(self.core.wait_for_flying(state, &pages));
         self.forget(&pages, Spare::Pinned);
         Ok(change)
     }
@@ -160,7 +160,7 @@ impl CachedFile {
     pub fn drop_all(&self) {
         let mut state = self.core.state.lock();
         let change = MapChange::begin(&self.core, &mut state);
-        let mut state = self.core.settle(state, &ALL);
+        let mut state = self.core.wait_for_flying(state, &ALL);
         state.dirty.remove(&ALL);
         drop(state);
         self.forget(&ALL, Spare::None);

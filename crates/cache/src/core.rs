@@ -183,7 +183,7 @@ impl FileCore {
     }
 
     /// Waits until no page of the range is being written.
-    pub(super) fn settle<'a>(
+    pub(super) fn wait_for_flying<'a>(
         &'a self,
         mut state: MutexGuard<'a, FileState>,
         pages: &Range<u64>,

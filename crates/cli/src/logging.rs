@@ -106,7 +106,7 @@ pub fn start(verbose: u8) {
         Err(_) => (EnvFilter::new(level), true),
     };
     // Events are told whatever the log leaves out.
-    let events = events::Told
+    let events = events::EventLayer
         .with_filter(filter_fn(events::is_event).with_max_level_hint(LevelFilter::INFO));
     registry()
         .with(lines::layer().with_writer(Target).event_format(Lines).with_filter(filter))

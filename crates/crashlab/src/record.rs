@@ -92,7 +92,7 @@ pub fn record(lab: &Lab<'_>, run: &Run<'_>) -> Result<Recorded> {
         (lab.progress)(Stage::Setup);
         run_setup(lab, setup, &device, &dir)?;
     }
-    device.settle();
+    device.make_all_durable();
 
     (lab.progress)(Stage::Recording);
     let mounted = Mounted::start(device.clone(), &dir, &lab.settings)?;

@@ -62,8 +62,8 @@ pub use checkpoint::{
 };
 pub use data::DefragStep;
 pub use engine::{
-    CheckpointCounts, Fragmentation, MovedFile, MoverReport, MoverState, RecoveryReport,
-    SpacePolicy,
+    CheckpointCounts, DefragmenterReport, DefragmenterState, Fragmentation, MovedFile,
+    RecoveryReport, SpacePolicy,
 };
 pub use file::File;
 pub use filesystem::{FileSystem, FsInfo};
@@ -83,7 +83,7 @@ pub use options::{
 pub use pause::{Pause, PauseHook, on_pause};
 pub use queue::{Queue, QueueCompletion};
 pub use salvage::{LostRange, Salvage, SalvagedEntry};
-pub use schedule::{Moment, Schedule};
+pub use schedule::{ClockReading, Schedule};
 #[cfg(feature = "statistics-switch")]
 pub use statistics::statistics_switch;
 pub use statistics::{CounterSnapshot, Latencies, LatencySnapshot, Reason};

@@ -103,7 +103,7 @@ impl<W: Words> Reader<W> {
     ) -> Result<Permit, Fallback> {
         slots.enter(slot, lease.entry, io.direction);
         let asked = self.permit(lease, io);
-        self.settle(slots, slot, asked)
+        self.finish(slots, slot, asked)
     }
 
     /// Sets the slot and asks whether a flush of the device is all that a data sync of the file
@@ -116,10 +116,10 @@ impl<W: Words> Reader<W> {
     ) -> Result<(), Fallback> {
         slots.enter(slot, lease.entry, Direction::Sync);
         let asked = self.may_sync(lease);
-        self.settle(slots, slot, asked)
+        self.finish(slots, slot, asked)
     }
 
-    fn settle<S: Words, T>(
+    fn finish<S: Words, T>(
         &self,
         slots: &Slots<S>,
         slot: usize,

@@ -149,7 +149,7 @@ fn close_between(first: c_uint, last: c_uint, flags: c_int) -> c_int {
         let own = own as c_uint;
         // SAFETY: takes numbers only.
         let part = || unsafe { syscall!(libc::SYS_close_range, from, own - 1, flags) };
-        if own > from && sys::settle(part()) != 0 {
+        if own > from && sys::with_errno(part()) != 0 {
             return -1;
         }
         if own == last {
@@ -158,7 +158,7 @@ fn close_between(first: c_uint, last: c_uint, flags: c_int) -> c_int {
         from = own + 1;
     }
     // SAFETY: takes numbers only.
-    sys::settle(unsafe { syscall!(libc::SYS_close_range, from, last, flags) }) as c_int
+    sys::with_errno(unsafe { syscall!(libc::SYS_close_range, from, last, flags) }) as c_int
 }
 
 #[unsafe(no_mangle)]
@@ -179,7 +179,7 @@ pub unsafe extern "C-unwind" fn dup(fd: c_int) -> c_int {
 }
 
 fn copied(from: c_int, result: isize) -> c_int {
-    let to = sys::settle(result) as c_int;
+    let to = sys::with_errno(result) as c_int;
     opens::copied(from, to);
     to
 }
@@ -271,7 +271,7 @@ pub unsafe extern "C-unwind" fn mmap(
     if is_file && !(-4095..0).contains(&mapped) {
         maps::note(mapped as usize, len);
     }
-    sys::settle(mapped) as *mut c_void
+    sys::with_errno(mapped) as *mut c_void
 }
 
 #[unsafe(no_mangle)]
@@ -307,7 +307,7 @@ pub unsafe extern "C-unwind" fn syscall(
             #[cfg(target_arch = "x86_64")]
             libc::SYS_dup2 => dup2(a as c_int, b as c_int),
             libc::SYS_dup3 => dup3(a as c_int, b as c_int, c as c_int),
-            _ => return sys::settle(sys::call6(number, [a, b, c, d, e, f])) as c_long,
+            _ => return sys::with_errno(sys::call6(number, [a, b, c, d, e, f])) as c_long,
         };
         c_long::from(result)
     }

@@ -250,7 +250,7 @@ fn whole(device: Fd, direction: Direction, buf: *mut c_void, len: usize, at: u64
 fn make_durable(fd: Fd) -> bool {
     let done = sync(fd).unwrap_or_else(|| {
         // SAFETY: takes a number only.
-        sys::settle(unsafe { syscall!(libc::SYS_fdatasync, fd) })
+        sys::with_errno(unsafe { syscall!(libc::SYS_fdatasync, fd) })
     });
     done == 0
 }
@@ -278,7 +278,7 @@ pub fn sync(fd: Fd) -> Option<isize> {
     }
     // The kernel reports it once: all have to know before this call returns (S-33).
     open::flush_failed(mount, -done as i32);
-    Some(sys::settle(done))
+    Some(sys::with_errno(done))
 }
 
 /// Counts a sync that has to make more durable than data.
@@ -331,7 +331,7 @@ fn mounted(fd: Fd, direction: Direction, memory: Memory, place: i64) -> isize {
             }
         }
     };
-    sys::settle(result)
+    sys::with_errno(result)
 }
 
 /// Takes parts of memory as one I/O: one part as a buffer, several where each is aligned.

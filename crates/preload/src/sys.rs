@@ -96,7 +96,7 @@ pub fn errno() -> c_int {
 }
 
 /// Turns the kernel's result into the C library's.
-pub fn settle(result: isize) -> isize {
+pub fn with_errno(result: isize) -> isize {
     if (-4095..0).contains(&result) {
         set_errno(-result as c_int);
         return -1;
@@ -119,7 +119,7 @@ pub unsafe fn cancellable(number: i64, arguments: [usize; 6]) -> isize {
         pthread_setcanceltype(PTHREAD_CANCEL_ASYNCHRONOUS, &raw mut old);
         let result = call6(number, arguments);
         pthread_setcanceltype(old, std::ptr::null_mut());
-        settle(result)
+        with_errno(result)
     }
 }
 

@@ -32,12 +32,12 @@ use ills::{Ills, Unreadable};
 pub use remains::Remains;
 pub(crate) use wire::Wires;
 
-use crate::workload::Ground;
+use crate::workload::Backend;
 
 /// The simulated devices of a volume.
 #[derive(Debug, Clone)]
 pub struct Bed {
-    ground: Ground,
+    backend: Backend,
     /// The data device, or the members of the group, then the log's own device.
     devices: Vec<Arc<SimulatedDevice>>,
     /// How many of them hold data.
@@ -76,7 +76,7 @@ impl Bed {
     /// Makes devices with these contents: those that hold data, and the log's own last, if it has
     /// one.
     pub(crate) fn over(
-        ground: Ground,
+        backend: Backend,
         contents: &[Snapshot],
         geometry: Geometry,
         seed: u64,
@@ -95,8 +95,8 @@ impl Bed {
         let agreed = Arc::new(contents.to_vec());
         let ills = Arc::new(Ills::new(&vec![Vec::new(); contents.len()]));
         Self {
-            ground,
-            members: ground.members(),
+            backend,
+            members: backend.members(),
             devices,
             clock: Arc::default(),
             agreed,
@@ -115,7 +115,7 @@ impl Bed {
     /// Makes devices that go on with what a cut left.
     pub(crate) fn again(remains: &Remains, seed: u64) -> Self {
         let bed =
-            Self::over(remains.ground, &remains.snapshots(), remains.devices[0].geometry(), seed)
+            Self::over(remains.backend, &remains.snapshots(), remains.devices[0].geometry(), seed)
                 .logging(remains.per_record);
         Self { agreed: Arc::clone(&remains.agreed), ills: Arc::new(remains.ills()), ..bed }
     }
@@ -126,8 +126,8 @@ impl Bed {
         &self.devices[0]
     }
 
-    pub(crate) fn ground(&self) -> Ground {
-        self.ground
+    pub(crate) fn backend(&self) -> Backend {
+        self.backend
     }
 
     /// Each device.
@@ -211,7 +211,7 @@ impl Bed {
     /// All can be read again that a process that dies may have left half written in a row.
     pub(crate) fn mend_rows(&self) {
         let all = 0..u64::MAX;
-        let members = (0..self.members).filter(|_| self.ground == Ground::Raid5);
+        let members = (0..self.members).filter(|_| self.backend == Backend::Raid5);
         members
             .for_each(|member| self.ills.unreadable(member).mend(|| self.operation_count(), &all));
     }
@@ -347,7 +347,7 @@ impl Bed {
         // A row of a RAID-5 that the cut left half written says nothing of a unit that cannot be
         // read.
         let unreadable = |member: usize| {
-            if self.ground == Ground::Mirror {
+            if self.backend == Backend::Mirror {
                 self.ills.unreadable(member).at(after)
             } else {
                 Vec::new()
@@ -357,9 +357,9 @@ impl Bed {
             .map(|member| Arc::new(Unreadable::of(&unreadable(member))))
             .collect();
         let hurt = (0..self.devices.len()).map(|member| self.ills.is_hurt(member)).collect();
-        let (ground, members, per_record) = (self.ground, self.members, self.per_record);
+        let (backend, members, per_record) = (self.backend, self.members, self.per_record);
         Remains {
-            ground,
+            backend,
             devices,
             members,
             agreed: Arc::clone(&self.agreed),
@@ -440,7 +440,7 @@ mod tests {
     fn a_cut_is_one_moment_of_both_devices() {
         let geometry = Geometry { volatile_cache: true, ..MemoryDevice::GEOMETRY };
         let empty = Snapshot::empty(1 << 20);
-        let bed = Bed::over(Ground::One, &[empty.clone(), empty], geometry, 1);
+        let bed = Bed::over(Backend::One, &[empty.clone(), empty], geometry, 1);
         let wires = bed.connect();
         let log = wires.log().cloned().expect("it has one");
         let page = |fill: u8| AlignedBuf::from_slice(&[fill; 4096]);

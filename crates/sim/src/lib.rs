@@ -61,7 +61,7 @@ pub use shrink::shrink;
 pub use threads::{ThreadsViolation, try_threads};
 pub use view::View;
 pub use workload::{
-    Ailment, Back, Change, DIRECTED, Directed, Ground, On, RenameKind, Setup, Step, generate,
+    Ailment, Back, Backend, Change, DIRECTED, Directed, On, RenameKind, Setup, Step, generate,
     generate_interleaved, generate_mounted, pair, pair_count,
 };
 
@@ -151,16 +151,16 @@ pub fn try_seed(seed: u64, effort: &Effort) -> Result<Tally, Box<Violation>> {
 }
 
 /// Runs one seed of the language in which one step comes in the middle of another, on one of these
-/// grounds.
+/// backends.
 ///
 /// # Errors
 /// The first violation.
 pub fn try_interleaved(
     seed: u64,
-    grounds: &[Ground],
+    backends: &[Backend],
     effort: &Effort,
 ) -> Result<Tally, Box<Violation>> {
-    let (setup, steps) = generate_interleaved(seed, effort.steps, grounds);
+    let (setup, steps) = generate_interleaved(seed, effort.steps, backends);
     try_steps(seed, &setup, &steps, effort)
 }
 
@@ -335,7 +335,7 @@ impl Trial<'_> {
         judge(self.history, cut)?;
         let states = 1 + u64::from(cut.again.is_some());
         self.tally.states += states;
-        self.tally.grouped += if bed.ground() == Ground::One { 0 } else { states };
+        self.tally.grouped += if bed.backend() == Backend::One { 0 } else { states };
         let met = |pair: &history::Pair| {
             pair.pauses.iter().all(|pauses| *pauses > 0) && pair.operations.start <= cut.after
         };

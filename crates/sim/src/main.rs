@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use bedplate_sim::{
-    Directed, Effort, Failure, FailureTally, Ground, Setup, Step, Tally, ThreadsViolation,
+    Backend, Directed, Effort, Failure, FailureTally, Setup, Step, Tally, ThreadsViolation,
     Violation, pair_count, shrink, try_failures, try_format_failures, try_interleaved, try_mounted,
     try_pair, try_seed, try_steps, try_threads, why_no_mount,
 };
@@ -99,9 +99,9 @@ impl Run {
             return try_mounted(seed, effort);
         }
         if self.arguments.interleaved {
-            let grounds: &[Ground] =
-                if self.arguments.groups { &Ground::GROUPS } else { &Ground::MIXED };
-            return try_interleaved(seed, grounds, effort);
+            let backends: &[Backend] =
+                if self.arguments.groups { &Backend::GROUPS } else { &Backend::MIXED };
+            return try_interleaved(seed, backends, effort);
         }
         if !self.arguments.directed {
             return try_seed(seed, effort);

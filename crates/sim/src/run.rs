@@ -16,7 +16,7 @@ use crate::live::{carry_out, hold_against};
 use crate::model::Model;
 use crate::outcome::{Outcome, Promise};
 use crate::view::{Seen, difference, see};
-use crate::workload::{Ailment, Ground, Setup, Step};
+use crate::workload::{Ailment, Backend, Setup, Step};
 
 /// Runs `steps` on a fresh volume.
 ///
@@ -191,13 +191,13 @@ impl Recorder {
 
     fn is_one_away(&self) -> bool {
         let bed = &self.history.bed;
-        (0..bed.ground().members()).any(|member| bed.is_away(member))
+        (0..bed.backend().members()).any(|member| bed.is_away(member))
     }
 
     /// Whether all members of a group that was just brought up to date are in it. One that is there
     /// and does not count would be lost for ever.
     fn is_whole(&self) -> std::result::Result<bool, String> {
-        if self.history.bed.ground() == Ground::One {
+        if self.history.bed.backend() == Backend::One {
             return Ok(true);
         }
         let members = self.wires.group()?.config().members;
@@ -214,9 +214,11 @@ impl Recorder {
     /// already, then that one.
     fn patient(&self, member: usize) -> Option<usize> {
         let bed = &self.history.bed;
-        let fit = bed.ground() != Ground::One && self.whole && !self.is_one_away();
+        let fit = bed.backend() != Backend::One && self.whole && !self.is_one_away();
         fit.then(|| {
-            bed.unreadable_member().or(self.rotten_label).unwrap_or(member % bed.ground().members())
+            bed.unreadable_member()
+                .or(self.rotten_label)
+                .unwrap_or(member % bed.backend().members())
         })
     }
 
@@ -267,7 +269,7 @@ impl Recorder {
             // With both copies damaged the member would be none any more.
             Ailment::LabelRots(_) if self.rotten_label.is_some() => {}
             // A damaged copy of a label is none to rely on when a row is half written.
-            Ailment::LabelRots(copy) if bed.ground() == Ground::Mirror => {
+            Ailment::LabelRots(copy) if bed.backend() == Backend::Mirror => {
                 bed.rot_label(member, copy.into());
                 self.rotten_label = Some(member);
                 self.wires.check_members().map_err(|e| {
@@ -301,7 +303,7 @@ impl Recorder {
     /// again, and nothing else differs.
     fn scrub(&mut self) -> std::result::Result<Outcome, String> {
         let bed = &self.history.bed;
-        if bed.ground() == Ground::One || !self.whole || self.is_one_away() {
+        if bed.backend() == Backend::One || !self.whole || self.is_one_away() {
             return Ok(Outcome::default());
         }
         let ailing = bed.unreadable_member();
@@ -357,7 +359,7 @@ impl Recorder {
     }
 
     fn grow(&mut self, mib: u8) -> std::result::Result<Outcome, String> {
-        if self.history.bed.ground() != Ground::One {
+        if self.history.bed.backend() != Backend::One {
             return Ok(Outcome::default());
         }
         let device = Arc::clone(self.history.bed.data());

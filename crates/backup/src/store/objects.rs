@@ -34,9 +34,9 @@ const PART_BYTES: usize = 8 << 20;
 // Stores refuse smaller parts, and a chunk goes out as one object.
 const _: () = assert!(PART_BYTES >= 5 << 20 && PART_BYTES as u64 >= crate::CHUNK_BYTES);
 /// How long a request may take, all its repetitions together.
-const PATIENCE: Duration = Duration::from_secs(60);
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
 // A command that lost its claim has no request on its way when others take the claim for dead.
-const _: () = assert!(PATIENCE.as_secs() < super::lease::GRACE_SECONDS);
+const _: () = assert!(REQUEST_TIMEOUT.as_secs() < super::lease::GRACE_SECONDS);
 
 /// A prefix of a bucket.
 pub struct Objects {
@@ -155,7 +155,7 @@ fn surroundings(prefix: &str) -> impl Iterator<Item = (String, String)> {
 }
 
 fn client() -> ClientOptions {
-    ClientOptions::new().with_timeout(PATIENCE).with_connect_timeout(Duration::from_secs(10))
+    ClientOptions::new().with_timeout(REQUEST_TIMEOUT).with_connect_timeout(Duration::from_secs(10))
 }
 
 fn retry() -> RetryConfig {
@@ -164,7 +164,7 @@ fn retry() -> RetryConfig {
         max_backoff: Duration::from_secs(10),
         base: 2.0,
     };
-    RetryConfig { backoff, max_retries: 6, retry_timeout: PATIENCE }
+    RetryConfig { backoff, max_retries: 6, retry_timeout: REQUEST_TIMEOUT }
 }
 
 /// Makes the client of a store from the URL and the surroundings.

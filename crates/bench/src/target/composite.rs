@@ -78,8 +78,8 @@ impl Target for Composite {
         }
     }
 
-    fn settle(&self) -> Result<()> {
-        self.parts.iter().try_for_each(|part| part.settle())
+    fn quiesce(&self) -> Result<()> {
+        self.parts.iter().try_for_each(|part| part.quiesce())
     }
 
     fn make_cold(&self) -> Result<()> {

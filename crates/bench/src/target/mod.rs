@@ -116,7 +116,7 @@ pub(crate) trait Target: Send + Sync {
     /// Opens one thread's queue over the named files; operations name a file by its index.
     fn queue(&self, files: &[String], options: &QueueSetup) -> Result<Box<dyn TargetQueue>>;
     /// Makes durable what a measurement left behind, so that it does not burden the next target's.
-    fn settle(&self) -> Result<()>;
+    fn quiesce(&self) -> Result<()>;
     /// Forgets everything that caches hold; nothing may be open.
     fn make_cold(&self) -> Result<()>;
     /// Sets the size of the target's second-level cache; nothing may be open, and nothing in the

@@ -298,7 +298,7 @@ impl Target for PathTarget {
         Ok(Box::new(RegionQueue::open(&regions, setup)?))
     }
 
-    fn settle(&self) -> Result<()> {
+    fn quiesce(&self) -> Result<()> {
         for name in self.directory.files.lock().keys() {
             let path = self.plain_path(name);
             File::open(&path)
@@ -309,7 +309,7 @@ impl Target for PathTarget {
     }
 
     fn make_cold(&self) -> Result<()> {
-        self.settle()?;
+        self.quiesce()?;
         for name in self.directory.files.lock().keys() {
             let path = self.plain_path(name);
             let file =

@@ -105,7 +105,7 @@ impl Target for RawTarget {
         Ok(Box::new(RegionQueue::open(&regions, setup)?))
     }
 
-    fn settle(&self) -> Result<()> {
+    fn quiesce(&self) -> Result<()> {
         Ok(self.counted.device.flush()?)
     }
 

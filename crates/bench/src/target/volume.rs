@@ -273,7 +273,7 @@ impl Target for VolumeTarget {
         Ok(Box::new(VolumeQueue::open(&self.fs()?, files, setup)?))
     }
 
-    fn settle(&self) -> Result<()> {
+    fn quiesce(&self) -> Result<()> {
         Ok(self.fs()?.sync()?)
     }
 

@@ -9,7 +9,7 @@ use rand::{RngExt, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
 
 use super::load::{Load, parts, rate};
-use super::{Bench, DATA_START, MEMBERS, Told, VolumeRow, erase, medians, row, told, volume_of};
+use super::{Bench, DATA_START, MEMBERS, Medians, VolumeRow, erase, medians, row, told, volume_of};
 use crate::Result;
 
 const MIB: f64 = (1 << 20) as f64;
@@ -17,7 +17,7 @@ const MIB: f64 = (1 << 20) as f64;
 const SEQUENTIAL: Load =
     Load { kind: RequestKind::Read, request_bytes: 256 << 10, depth: 4, random: false };
 /// Timed rounds of foreground work while a member is filled; fewer when it is full before.
-const PATIENCE: u32 = 4;
+const TIME_FACTOR_MAX: u32 = 4;
 
 /// Foreground latency while a member is filled.
 struct Felt {
@@ -129,7 +129,7 @@ impl Bench<'_> {
                 fractions.push((one.mib_per_s, self.copy()?));
                 felt.push((one.during_us, one.before_us));
             }
-            let filled: Told = medians(&fractions);
+            let filled: Medians = medians(&fractions);
             let note = format!(
                 "filled at {:.0} MiB/s meanwhile, {:.2} of a plain copy",
                 filled.volume, filled.ratio
@@ -163,7 +163,7 @@ impl Bench<'_> {
         let until = Instant::now() + self.options.time;
         let before_us = p99_us(&device, &mut || Instant::now() < until)?;
         group.replace(1, self.newcomer()?).map_err(told)?;
-        let (start, until) = (Instant::now(), Instant::now() + PATIENCE * self.options.time);
+        let (start, until) = (Instant::now(), Instant::now() + TIME_FACTOR_MAX * self.options.time);
         let is_full = |group: &Group| {
             group.config().members.iter().take(2).all(|member| member.state == MemberState::Active)
         };

@@ -205,7 +205,7 @@ impl Bench<'_> {
         mut volume: impl FnMut() -> Result<f64>,
         mut reference: impl FnMut() -> Result<f64>,
         mut plain: Option<&mut dyn FnMut() -> Result<f64>>,
-    ) -> Result<Told> {
+    ) -> Result<Medians> {
         let (mut rates, mut plains) = (Vec::new(), Vec::new());
         for round in 0..self.options.rounds {
             // The order alternates, so that neither always meets a warm machine.
@@ -217,7 +217,10 @@ impl Bench<'_> {
                 plains.push(one / plain()?.max(f64::MIN_POSITIVE));
             }
         }
-        Ok(Told { plain_ratio: (!plains.is_empty()).then(|| median(&plains)), ..medians(&rates) })
+        Ok(Medians {
+            plain_ratio: (!plains.is_empty()).then(|| median(&plains)),
+            ..medians(&rates)
+        })
     }
 
     fn one(&self) -> Result<VolumeRow> {
@@ -243,7 +246,7 @@ impl Bench<'_> {
         device: &Arc<dyn BlockDevice>,
         members: usize,
         load: Load,
-    ) -> Result<Told> {
+    ) -> Result<Medians> {
         let own = parts(device, 0, members as u64, load.request_bytes);
         let of_members: Vec<Part> = self.devices[..members]
             .iter()
@@ -379,15 +382,15 @@ fn name(kind: RequestKind) -> &'static str {
 
 /// The medians of all rounds.
 #[derive(Debug, Clone, Copy)]
-struct Told {
+struct Medians {
     volume: f64,
     reference: f64,
     ratio: f64,
     plain_ratio: Option<f64>,
 }
 
-fn row(what: &str, unit: &str, told: Told, of: &str, note: String) -> VolumeRow {
-    let Told { volume, reference, ratio, plain_ratio } = told;
+fn row(what: &str, unit: &str, told: Medians, of: &str, note: String) -> VolumeRow {
+    let Medians { volume, reference, ratio, plain_ratio } = told;
     VolumeRow {
         what: what.to_owned(),
         unit: unit.to_owned(),
@@ -404,10 +407,10 @@ fn median(values: &[f64]) -> f64 {
     Spread::of(values).median
 }
 
-fn medians(pairs: &[(f64, f64)]) -> Told {
+fn medians(pairs: &[(f64, f64)]) -> Medians {
     let of = |of: &dyn Fn(&(f64, f64)) -> f64| median(&pairs.iter().map(of).collect::<Vec<_>>());
     let ratio = of(&|pair| pair.0 / pair.1.max(f64::MIN_POSITIVE));
-    Told { volume: of(&|pair| pair.0), reference: of(&|pair| pair.1), ratio, plain_ratio: None }
+    Medians { volume: of(&|pair| pair.0), reference: of(&|pair| pair.1), ratio, plain_ratio: None }
 }
 
 impl fmt::Display for VolumeReport {

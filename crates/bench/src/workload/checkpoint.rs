@@ -43,7 +43,7 @@ impl Default for Checkpoint {
 
 /// How the pages of a pass are written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Way {
+enum IoMethod {
     Queue(usize),
     Threads(usize),
 }
@@ -51,7 +51,7 @@ enum Way {
 /// One case.
 #[derive(Debug, Clone, Copy)]
 struct Point {
-    way: Way,
+    method: IoMethod,
     random: bool,
     /// The second pass after the image, not the first.
     again: bool,
@@ -107,16 +107,16 @@ impl Work for Checkpoint {
 
     fn cases(&self) -> Vec<Case> {
         let case = |point: &Point| {
-            let (way, axis, x) = match point.way {
-                Way::Queue(depth) => (format!("queue of {depth}"), "depth", depth),
-                Way::Threads(threads) => (format!("{threads} threads"), "threads", threads),
+            let (method, axis, x) = match point.method {
+                IoMethod::Queue(depth) => (format!("queue of {depth}"), "depth", depth),
+                IoMethod::Threads(threads) => (format!("{threads} threads"), "threads", threads),
             };
             let (order, pass) = (
                 if point.random { "random" } else { "sequential" },
                 if point.again { "second pass" } else { "first pass" },
             );
             Case {
-                name: format!("{order}, {way}, {pass}"),
+                name: format!("{order}, {method}, {pass}"),
                 curve: format!("{order}, {pass}"),
                 axis: axis.into(),
                 x: x as f64,
@@ -135,8 +135,8 @@ impl Work for Checkpoint {
         if target.role == Role::Raw {
             return Some("a raw device keeps no image of itself".into());
         }
-        match self.points()[case].way {
-            Way::Queue(_) if target.role == Role::Buffered && target.is_path() => {
+        match self.points()[case].method {
+            IoMethod::Queue(_) if target.role == Role::Buffered && target.is_path() => {
                 Some("a queue needs direct I/O".into())
             }
             _ => None,
@@ -153,7 +153,7 @@ impl Work for Checkpoint {
         target.remove(FILE)?;
         target.create(&FileSpec::written(FILE, self.size_bytes))?;
         let order = self.order(point.random);
-        let pass = || self.pass(target, env, point.way, &order);
+        let pass = || self.pass(target, env, point.method, &order);
         let before = pass()?;
         let made_us = timed_us(|| target.make_image(IMAGES[0], Some(FILE)))?;
         let measured = pass().and_then(|after| {
@@ -192,12 +192,14 @@ fn timed_us(work: impl FnOnce() -> Result<()>) -> Result<f64> {
 impl Checkpoint {
     fn points(&self) -> Vec<Point> {
         let ways = [
-            (self.depth > 0).then_some(Way::Queue(self.depth)),
-            (self.threads > 0).then_some(Way::Threads(self.threads)),
+            (self.depth > 0).then_some(IoMethod::Queue(self.depth)),
+            (self.threads > 0).then_some(IoMethod::Threads(self.threads)),
         ];
-        let all =
-            ways.into_iter().flatten().flat_map(|way| [true, false].map(|random| (way, random)));
-        all.flat_map(|(way, random)| [false, true].map(|again| Point { way, random, again }))
+        let all = ways
+            .into_iter()
+            .flatten()
+            .flat_map(|method| [true, false].map(|random| (method, random)));
+        all.flat_map(|(method, random)| [false, true].map(|again| Point { method, random, again }))
             .collect()
     }
 
@@ -214,10 +216,10 @@ impl Checkpoint {
         &self,
         target: &dyn Target,
         env: &Env<'_>,
-        way: Way,
+        method: IoMethod,
         order: &[u64],
     ) -> Result<Measurement> {
-        let threads = if let Way::Threads(threads) = way { threads } else { 1 };
+        let threads = if let IoMethod::Threads(threads) = method { threads } else { 1 };
         let classes = [Class::Write];
         let job = Job {
             target,
@@ -229,12 +231,12 @@ impl Checkpoint {
             stop: env.stop,
         };
         let measured = run(&job, |_| {
-            Ok(move |worker: &mut Worker<'_>| match way {
-                Way::Threads(_) => self.by_calls(worker, target, order),
-                Way::Queue(depth) => self.by_queue(worker, target, order, depth),
+            Ok(move |worker: &mut Worker<'_>| match method {
+                IoMethod::Threads(_) => self.by_calls(worker, target, order),
+                IoMethod::Queue(depth) => self.by_queue(worker, target, order, depth),
             })
         });
-        target.settle()?;
+        target.quiesce()?;
         measured
     }
 

@@ -50,7 +50,7 @@ const EXTENT_BYTES: u64 = 4096;
 const WRITERS: usize = 4;
 /// How often each thing is done, unless it takes longer than this altogether.
 const TIMES: usize = 10;
-const PATIENCE: Duration = Duration::from_secs(1);
+const WAIT_LIMIT: Duration = Duration::from_secs(1);
 
 /// One case.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -261,7 +261,7 @@ impl Images {
                 .try_for_each(|writer| writer.join().expect("a writer does not panic"))
         })?;
         file.sync_data()?;
-        target.settle()
+        target.quiesce()
     }
 }
 
@@ -305,7 +305,7 @@ impl Series<'_, '_> {
         let began = Instant::now();
         let (mut done, mut undone) = (Vec::new(), Duration::ZERO);
         while done.len() < TIMES
-            && (done.is_empty() || began.elapsed() < PATIENCE)
+            && (done.is_empty() || began.elapsed() < WAIT_LIMIT)
             && !self.stopped()
         {
             self.change()?;

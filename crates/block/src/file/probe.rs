@@ -121,7 +121,7 @@ fn block_geometry(file: &File, stat: &Statx, opened: Opened) -> io::Result<Geome
     let align = known(stat.stx_dio_mem_align).or_else(dma_align).unwrap_or(logical);
     let write_back =
         device.queue_attribute("write_cache").is_none_or(|cache| cache != "write through");
-    Ok(settle(
+    Ok(effective_geometry(
         opened,
         Found { logical, physical, align, untorn: untorn_unit(stat, opened, physical), write_back },
     ))
@@ -140,7 +140,7 @@ fn image_geometry(file: &File, stat: &Statx, opened: Opened) -> io::Result<Geome
     let align = known(stat.stx_dio_mem_align).unwrap_or(logical);
     // Even over a disk without a cache, the host's file system needs a flush to find the image's
     // blocks again.
-    Ok(settle(
+    Ok(effective_geometry(
         opened,
         Found {
             logical,
@@ -183,7 +183,7 @@ struct Found {
 }
 
 /// Puts what was found into the shape that [`Geometry`] promises, whatever the system said.
-fn settle(opened: Opened, found: Found) -> Geometry {
+fn effective_geometry(opened: Opened, found: Found) -> Geometry {
     let logical = found.logical.clamp(1, 1 << 16).next_power_of_two().max(512);
     let physical = found.physical.clamp(1, 1 << 20).next_power_of_two().max(logical);
     let untorn =
@@ -233,7 +233,7 @@ mod tests {
                 (u32::MAX, u32::MAX, u32::MAX),
                 (520, 520, 3),
             ] {
-                let geometry = settle(
+                let geometry = effective_geometry(
                     opened,
                     Found { logical, physical, align, untorn: physical, write_back: true },
                 );
@@ -250,7 +250,7 @@ mod tests {
     #[test]
     fn a_buffered_device_takes_any_buffer_and_has_a_volatile_cache() {
         let opened = Opened { kind: Kind::Block, direct: false, read_only: false };
-        let geometry = settle(
+        let geometry = effective_geometry(
             opened,
             Found { logical: 512, physical: 512, align: 512, untorn: 0, write_back: false },
         );

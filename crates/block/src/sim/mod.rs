@@ -227,7 +227,7 @@ impl SimulatedDevice {
 
     /// Makes what the device holds durable and empties the log, so that crash points begin here.
     /// Not for use while a queue has requests in flight.
-    pub fn settle(&self) {
+    pub fn make_all_durable(&self) {
         let mut state = self.shared.state.lock();
         state.log = Log::new(&state.content);
     }

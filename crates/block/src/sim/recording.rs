@@ -7,7 +7,7 @@
 //!   content: device bytes ─► place in the spool         what the device shows
 //!   trace:   write, write, flush, write …               what a power cut may take back
 //!
-//!   settle() ─ program runs ─ recording() ─► Recording ─► crash_device(after, steps): the same base and spool, another map, a spool of its own
+//!   make_all_durable() ─ program runs ─ recording() ─► Recording ─► crash_device(after, steps): the same base and spool, another map, a spool of its own
 //! ```
 //!
 //! In memory there are places only: some 100 bytes an operation, whatever its length. Making the
@@ -97,14 +97,14 @@ pub struct RecordingDevice {
 
 #[derive(Debug)]
 struct Recorder {
-    ground: Ground,
+    backing: Backing,
     state: Mutex<State>,
     counters: LiveCounters,
 }
 
 /// What a recording and everything made from it stand on.
 #[derive(Debug, Clone)]
-struct Ground {
+struct Backing {
     geometry: Geometry,
     base: Arc<dyn BlockDevice>,
     /// What [`Source::File`] counts. New bytes go to the last.
@@ -129,12 +129,12 @@ impl RecordingDevice {
     /// When the geometry breaks its own rules, or the base cannot be read in its logical blocks.
     #[must_use]
     pub fn over(base: Arc<dyn BlockDevice>, geometry: Geometry, spool: File) -> Arc<Self> {
-        Self::new(Ground { geometry, base, files: vec![Arc::new(spool)] }, Content::default(), 0)
+        Self::new(Backing { geometry, base, files: vec![Arc::new(spool)] }, Content::default(), 0)
     }
 
-    fn new(ground: Ground, content: Content, next: u64) -> Arc<Self> {
-        assert_geometry(&ground.geometry);
-        let (ours, below) = (ground.geometry.logical_block_size, ground.base.geometry());
+    fn new(backing: Backing, content: Content, next: u64) -> Arc<Self> {
+        assert_geometry(&backing.geometry);
+        let (ours, below) = (backing.geometry.logical_block_size, backing.base.geometry());
         assert!(
             below.logical_block_size <= ours && below.buffer_align <= ours,
             "the base can be read in blocks of {ours} bytes"
@@ -142,7 +142,7 @@ impl RecordingDevice {
         let state = State { start: content.clone(), content, trace: Trace::new(), next };
         Arc::new(Self {
             shared: Arc::new(Recorder {
-                ground,
+                backing,
                 state: Mutex::new(state),
                 counters: LiveCounters::default(),
             }),
@@ -151,7 +151,7 @@ impl RecordingDevice {
 
     /// Makes what the device holds durable and begins the recording here. Not for use while
     /// requests are in flight.
-    pub fn settle(&self) {
+    pub fn make_all_durable(&self) {
         let mut state = self.shared.state.lock();
         state.start = state.content.clone();
         state.trace = Trace::new();
@@ -167,7 +167,7 @@ impl RecordingDevice {
     #[must_use]
     pub fn recording(&self) -> Recording {
         let state = self.shared.state.lock();
-        Recording::new(self.shared.ground.clone(), state.start.clone(), state.trace.clone())
+        Recording::new(self.shared.backing.clone(), state.start.clone(), state.trace.clone())
     }
 
     /// Hands what the device holds now to `write`, in order, without the zeros at the ends of what
@@ -196,7 +196,7 @@ impl RecordingDevice {
 /// used from any number of threads.
 #[derive(Debug)]
 pub struct Recording {
-    ground: Ground,
+    backing: Backing,
     start: Content,
     trace: Trace<Spooled>,
     /// The content before some operation, so that images made in the order of their cuts need not
@@ -205,9 +205,9 @@ pub struct Recording {
 }
 
 impl Recording {
-    fn new(ground: Ground, start: Content, trace: Trace<Spooled>) -> Self {
+    fn new(backing: Backing, start: Content, trace: Trace<Spooled>) -> Self {
         let cursor = Mutex::new((0, start.clone()));
-        Self { ground, start, trace, cursor }
+        Self { backing, start, trace, cursor }
     }
 
     /// Makes a recording of parts that were stored: `start` is what the device held when it began,
@@ -228,11 +228,11 @@ impl Recording {
     ) -> Result<Self> {
         let stored = spool.metadata().map_err(|e| from_io(NAME, Operation::Open, None, &e))?.len();
         let device = RecordingDevice::over(base, geometry, spool);
-        let ground = device.shared.ground.clone();
+        let backing = device.shared.backing.clone();
         let mut content = Content::default();
         for (range, source) in start {
             check_stored(
-                &ground,
+                &backing,
                 stored,
                 range.start,
                 range.end.saturating_sub(range.start),
@@ -244,7 +244,7 @@ impl Recording {
         for (number, operation) in operations.iter().enumerate() {
             match operation {
                 Spooled::Write { offset, len, source } => {
-                    check_stored(&ground, stored, *offset, *len, *source)?;
+                    check_stored(&backing, stored, *offset, *len, *source)?;
                 }
                 Spooled::Flush { covers } if *covers <= number => {}
                 Spooled::Flush { .. } => {
@@ -256,7 +256,7 @@ impl Recording {
             }
             trace.push(*operation);
         }
-        Ok(Self::new(ground, content, trace))
+        Ok(Self::new(backing, content, trace))
     }
 
     /// Returns what the device held when the recording began, where that is not the base's.
@@ -273,7 +273,7 @@ impl Recording {
     /// Returns what the device stated about itself.
     #[must_use]
     pub fn geometry(&self) -> Geometry {
-        self.ground.geometry
+        self.backing.geometry
     }
 
     /// Returns the numbers of the writes that a power cut after the first `after` operations may
@@ -283,7 +283,7 @@ impl Recording {
     /// When the recording is shorter.
     #[must_use]
     pub fn unflushed(&self, after: usize) -> Vec<usize> {
-        image::unflushed(&self.trace, &self.ground.geometry, after)
+        image::unflushed(&self.trace, &self.backing.geometry, after)
     }
 
     /// Returns what a choice means for a power cut after the first `after` operations.
@@ -292,7 +292,7 @@ impl Recording {
     /// When the recording is shorter, or the choice names an operation that is not unflushed.
     #[must_use]
     pub fn crash_steps(&self, after: usize, choice: &CrashChoice) -> Vec<CrashStep> {
-        image::plan(&self.trace, &self.ground.geometry, after, choice)
+        image::plan(&self.trace, &self.backing.geometry, after, choice)
     }
 
     /// Returns the device that a power cut after the first `after` operations leaves when of the
@@ -308,7 +308,7 @@ impl Recording {
         steps: &[CrashStep],
         scratch: File,
     ) -> Arc<RecordingDevice> {
-        let geometry = &self.ground.geometry;
+        let geometry = &self.backing.geometry;
         let first = image::first_uncertain(&self.trace, geometry, after);
         let mut content = self.content_before(first);
         image::replay(&self.trace, geometry, first..after, steps, |operation, part| {
@@ -318,9 +318,9 @@ impl Recording {
             );
             operation.apply_part(&mut content, &part);
         });
-        let mut ground = self.ground.clone();
-        ground.files.push(Arc::new(scratch));
-        RecordingDevice::new(ground, content, 0)
+        let mut backing = self.backing.clone();
+        backing.files.push(Arc::new(scratch));
+        RecordingDevice::new(backing, content, 0)
     }
 
     fn content_before(&self, first: usize) -> Content {
@@ -338,10 +338,16 @@ impl Recording {
 }
 
 /// Checks a stored run of bytes: on the device, and in the spool.
-fn check_stored(ground: &Ground, stored: u64, offset: u64, len: u64, source: Source) -> Result<()> {
+fn check_stored(
+    backing: &Backing,
+    stored: u64,
+    offset: u64,
+    len: u64,
+    source: Source,
+) -> Result<()> {
     let limits = Limits {
-        geometry: &Geometry { read_only: false, ..ground.geometry },
-        size_bytes: ground.base.size_bytes(),
+        geometry: &Geometry { read_only: false, ..backing.geometry },
+        size_bytes: backing.base.size_bytes(),
     };
     limits.range(NAME, offset, len)?;
     match source {
@@ -361,7 +367,7 @@ fn damaged(offset: Option<u64>, detail: String) -> crate::Error {
 
 impl Recorder {
     fn limits(&self) -> Limits<'_> {
-        Limits { geometry: &self.ground.geometry, size_bytes: self.ground.base.size_bytes() }
+        Limits { geometry: &self.backing.geometry, size_bytes: self.backing.base.size_bytes() }
     }
 
     /// Adds a change of a range whose bytes are in their place.
@@ -378,11 +384,11 @@ impl Recorder {
         for (range, source) in pieces {
             let part = &mut buf[(range.start - offset) as usize..(range.end - offset) as usize];
             match source {
-                None => self.ground.base.read_at(part, range.start)?,
+                None => self.backing.base.read_at(part, range.start)?,
                 Some(Source::Zeros) => part.fill(0),
                 // What was written once is not written again: the lock need not be held.
                 Some(Source::File { file, at }) => {
-                    let read = self.ground.files[file as usize].read_exact_at(part, at);
+                    let read = self.backing.files[file as usize].read_exact_at(part, at);
                     read.map_err(|e| from_io(NAME, Operation::Read, Some(range.start), &e))?;
                 }
             }
@@ -401,8 +407,8 @@ impl Recorder {
             state.next += len;
             state.next - len
         };
-        let last = self.ground.files.len() - 1;
-        self.ground.files[last]
+        let last = self.backing.files.len() - 1;
+        self.backing.files[last]
             .write_all_at(buf, at)
             .map_err(|e| from_io(NAME, Operation::Write, Some(offset), &e))?;
         self.push(offset, len, Source::File { file: last as u32, at });
@@ -447,11 +453,11 @@ impl BlockDevice for RecordingDevice {
     }
 
     fn geometry(&self) -> Geometry {
-        self.shared.ground.geometry
+        self.shared.backing.geometry
     }
 
     fn size_bytes(&self) -> u64 {
-        self.shared.ground.base.size_bytes()
+        self.shared.backing.base.size_bytes()
     }
 
     fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<()> {

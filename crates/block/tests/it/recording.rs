@@ -88,8 +88,8 @@ proptest! {
         let simulated = SimulatedDevice::over(&base().snapshot(), &SimulatedOptions { seed, geometry, shuffle: false });
         for (number, step) in steps.iter().enumerate() {
             if number == settled {
-                recording.settle();
-                simulated.settle();
+                recording.make_all_durable();
+                simulated.make_all_durable();
             }
             carry_out(&*recording, step, number as u8 + 1);
             carry_out(&*simulated, step, number as u8 + 1);
@@ -161,7 +161,7 @@ fn in_order_all_but_the_last_write_are_there() {
 fn a_stored_record_is_restored_and_a_damaged_one_is_refused() {
     let recording = recording(DISK);
     carry_out(&*recording, &Step::Write { sector: 0, count: 4 }, 1);
-    recording.settle();
+    recording.make_all_durable();
     carry_out(&*recording, &Step::Flush, 0);
     carry_out(&*recording, &Step::Write { sector: 8, count: 2 }, 2);
     carry_out(&*recording, &Step::Zero { sector: 9, count: 2 }, 0);

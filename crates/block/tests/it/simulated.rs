@@ -265,7 +265,7 @@ fn a_crash_image_is_a_device_that_can_crash_again() {
 fn settling_moves_the_first_crash_point() {
     let device = SimulatedDevice::new(SIZE, 1);
     device.write_at(&filled(SECTOR, 1), 0).unwrap();
-    device.settle();
+    device.make_all_durable();
     assert_eq!(device.operation_count(), 0);
     assert_eq!(sectors(&device.crash_content(0, &CrashChoice::LoseAll))[0], 1);
 }

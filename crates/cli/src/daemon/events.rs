@@ -1,7 +1,7 @@
 //! What happens to a mount, told to a program of the administrator (`on-event=`).
 //!
 //! ```text
-//!   a message with a field `event` ──> Told, a layer of the log ──> queue of QUEUE_MAX ──> one thread ──> PROGRAM, one at a time
+//!   a message with a field `event` ──> EventLayer, a layer of the log ──> queue of QUEUE_MAX ──> one thread ──> PROGRAM, one at a time
 //!                                          never waits: what finds the queue full is counted, and the next document says so
 //! ```
 //!
@@ -190,9 +190,9 @@ pub fn is_event(metadata: &Metadata<'_>) -> bool {
 }
 
 /// The layer of the log that takes events out of it.
-pub struct Told;
+pub struct EventLayer;
 
-impl<S: Subscriber> Layer<S> for Told {
+impl<S: Subscriber> Layer<S> for EventLayer {
     fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
         let Some(queue) = QUEUE.get() else { return };
         let mut fields = Fields(Map::new());

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-use bedplate::{MovedFile, MoverReport, MoverState, format_size};
+use bedplate::{DefragmenterReport, DefragmenterState, MovedFile, format_size};
 use bedplate_serve::control::Request;
 use serde::{Deserialize, Serialize};
 
@@ -17,7 +17,7 @@ use crate::render::text;
 #[derive(Debug, Clone, Default, Deserialize)]
 pub struct DefragmenterStatus {
     #[serde(flatten)]
-    pub report: MoverReport,
+    pub report: DefragmenterReport,
     /// Paths from the root of the file system, by inode number.
     paths: BTreeMap<u64, String>,
 }
@@ -53,7 +53,7 @@ pub fn look(mounts: &[Mount]) -> Result<Looked> {
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Moved {
     mounted_at: PathBuf,
-    state: MoverState,
+    state: DefragmenterState,
     /// The file it is at, where it has one and that has a name.
     file: Option<PathBuf>,
     /// Copied in this time.
@@ -74,7 +74,7 @@ pub fn between(before: &Looked, now: &Looked, seconds: Option<f64>) -> Vec<Moved
         // The counters of a new mount start at zero.
         let earlier = before.get(dir).map_or(0, |earlier| earlier.report.moved_bytes);
         let moved_bytes = report.moved_bytes.checked_sub(earlier).unwrap_or(report.moved_bytes);
-        let is_told = report.state != MoverState::Off || moved_bytes > 0;
+        let is_told = report.state != DefragmenterState::Off || moved_bytes > 0;
         is_told.then(|| Moved {
             mounted_at: dir.clone(),
             state: report.state,
@@ -91,10 +91,10 @@ pub fn between(before: &Looked, now: &Looked, seconds: Option<f64>) -> Vec<Moved
 impl fmt::Display for Moved {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let state = match self.state {
-            MoverState::Off => "off",
-            MoverState::Idle => "idle",
-            MoverState::Waiting => "waits, programs are busy",
-            MoverState::Working => "works",
+            DefragmenterState::Off => "off",
+            DefragmenterState::Idle => "idle",
+            DefragmenterState::Waiting => "waits, programs are busy",
+            DefragmenterState::Working => "works",
         };
         write!(f, "defragmentation of {}: {state}", text::name(&self.mounted_at))?;
         if let Some(file) = &self.file {
@@ -122,8 +122,11 @@ mod tests {
                 "moved_bytes": moved_bytes,
                 "stuck_bytes": 0,
         });
-        let report =
-            serde_json::to_value(MoverReport { moved_bytes, ..MoverReport::default() }).unwrap();
+        let report = serde_json::to_value(DefragmenterReport {
+            moved_bytes,
+            ..DefragmenterReport::default()
+        })
+        .unwrap();
         let mut document = report;
         document["state"] = state.into();
         document["now"] = if state == "working" { last } else { serde_json::Value::Null };

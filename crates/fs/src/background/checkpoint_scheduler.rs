@@ -13,7 +13,7 @@ use bedplate_block::Waker;
 use super::Daemon;
 use crate::checkpoint::Pressure;
 use crate::engine::Engine;
-use crate::schedule::Moment;
+use crate::schedule::ClockReading;
 
 /// Longest sleep where there are schedules; also how often a full volume is looked at.
 const SLEEP_MAX: Duration = Duration::from_secs(60);
@@ -29,7 +29,7 @@ const _: () = assert!(
 /// Starts the checkpoint scheduler of a writable mount.
 pub(crate) fn start(fs: &Arc<Engine>) -> std::io::Result<Daemon> {
     let (waker, weak) = (fs.scheduler_waker().clone(), Arc::downgrade(fs));
-    Daemon::spawn("bedplate-keeper", fs.scheduler_waker().clone(), move || run(&waker, &weak))
+    Daemon::spawn("bedplate-sched", fs.scheduler_waker().clone(), move || run(&waker, &weak))
 }
 
 /// When the volume was looked at, and what was said of it.
@@ -50,7 +50,7 @@ fn run(waker: &Waker, fs: &Weak<Engine>) {
 
 /// One turn; returns how long to sleep.
 fn turn(fs: &Engine, watch: &mut Watch) -> Duration {
-    let now = Moment::now();
+    let now = ClockReading::now();
     if fs.is_any_due(now) {
         carry_out(fs, now);
     }
@@ -64,7 +64,7 @@ fn turn(fs: &Engine, watch: &mut Watch) -> Duration {
     next.map_or(idle, |next| next.clamp(SLEEP_MIN, SLEEP_MAX))
 }
 
-fn carry_out(fs: &Engine, now: Moment) {
+fn carry_out(fs: &Engine, now: ClockReading) {
     // What a kernel above still holds of writes belongs in the checkpoint.
     fs.flush_frontend();
     match fs.run_schedules(now) {

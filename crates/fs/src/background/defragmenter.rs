@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 use bedplate_block::Waker;
 
 use super::Daemon;
-use crate::engine::{Engine, MovedFile, MoverState};
+use crate::engine::{DefragmenterState, Engine, MovedFile};
 use crate::{ErrorKind, InodeNo, Result};
 use bedplate_store::{ExtentRow, PlantedBug, Table, planted, split_extent_key};
 
@@ -43,7 +43,7 @@ const DONE_MAX: usize = 16;
 /// Starts the defragmenter of a writable mount.
 pub(crate) fn start(fs: &Arc<Engine>) -> std::io::Result<Daemon> {
     let (waker, weak) = (fs.defrag_status().waker().clone(), Arc::downgrade(fs));
-    Daemon::spawn("bedplate-mover", fs.defrag_status().waker().clone(), move || run(&waker, &weak))
+    Daemon::spawn("bedplate-defrag", fs.defrag_status().waker().clone(), move || run(&waker, &weak))
 }
 
 fn run(waker: &Waker, fs: &Weak<Engine>) {
@@ -88,11 +88,11 @@ impl Work {
         let (rate, load) = fs.defrag_status().bounds();
         if rate == 0 || fs.begin_change().is_err() {
             *self = Self { hopeless: std::mem::take(&mut self.hopeless), ..Self::default() };
-            fs.defrag_status().set(MoverState::Off);
+            fs.defrag_status().set(DefragmenterState::Off);
             return OFF;
         }
         if self.is_busy(fs, load) && !planted(PlantedBug::MoverNeverWaits) {
-            fs.defrag_status().set(MoverState::Waiting);
+            fs.defrag_status().set(DefragmenterState::Waiting);
             return MOMENT;
         }
         match self.work(fs, rate) {
@@ -126,10 +126,10 @@ impl Work {
         // without their inodes in memory.
         let Some(_no_clone) = fs.try_lock_clones() else { return Ok(MOMENT) };
         if self.current.is_none() && !self.pick(fs)? {
-            fs.defrag_status().set(MoverState::Idle);
+            fs.defrag_status().set(DefragmenterState::Idle);
             return Ok(SURVEYED);
         }
-        fs.defrag_status().set(MoverState::Working);
+        fs.defrag_status().set(DefragmenterState::Working);
         let Some(current) = self.current.as_mut() else { return Ok(Duration::ZERO) };
         let began = Instant::now();
         let inode = match fs.need_live(current.file.ino).and_then(|()| fs.inode(current.file.ino)) {

@@ -68,7 +68,7 @@ impl Engine {
     ) -> Result<Vec<CheckpointDifference>> {
         let (from, to) = (self.moment(Some(from))?, self.moment(to)?);
         if to.is_none() && !self.is_read_only() {
-            self.settle_all()?;
+            self.flush_all_alone()?;
         }
         if to.is_some_and(|to| Some(to) < from) {
             return Err(Error::new(

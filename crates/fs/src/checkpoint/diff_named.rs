@@ -30,7 +30,7 @@ impl<'a> Side<'a> {
     fn named(rows: &State, checkpoint: &'a Checkpoint, known: &Names) -> Result<Self> {
         let mut side = Self { of: checkpoint.members.as_ref(), ..Self::default() };
         visit(rows, Some(checkpoint.epoch), &mut |key, row| {
-            side.settle(key, row, known)?;
+            side.sort_in(key, row, known)?;
             // The rest only leads there.
             if side.is_of(row.ino) {
                 side.names.insert(key.to_vec(), row);
@@ -46,7 +46,7 @@ impl<'a> Side<'a> {
         let mut fresh = Vec::new();
         visit(rows, moment, &mut |key, row| {
             if row.kind == FileKind::Directory || other.is_of(row.ino) {
-                side.settle(key, row, &other.names)?;
+                side.sort_in(key, row, &other.names)?;
             }
             if other.is_of(row.ino)
                 || other.is_of(split_key(key)?.0)
@@ -78,7 +78,7 @@ impl<'a> Side<'a> {
     }
 
     /// Notes where an inode is named; of several names one by which it is known on the other side.
-    fn settle(&mut self, key: &[u8], row: DentryRow, known: &Names) -> Result<()> {
+    fn sort_in(&mut self, key: &[u8], row: DentryRow, known: &Names) -> Result<()> {
         if known.contains_key(key) || !self.homes.contains_key(&row.ino) {
             let (dir, name) = split_key(key)?;
             self.homes.insert(row.ino, (dir, name.to_vec()));

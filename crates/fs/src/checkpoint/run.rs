@@ -11,7 +11,7 @@ use serde::Serialize;
 
 use super::{CheckpointInfo, CheckpointOptions, CheckpointScope};
 use crate::engine::Engine;
-use crate::schedule::{Moment, Schedule, failure_key_of, key_of};
+use crate::schedule::{ClockReading, Schedule, failure_key_of, key_of};
 use crate::{Error, ErrorKind, Result};
 use bedplate_store::{Checkpoint, RecordKind, RowChange, Table};
 
@@ -78,19 +78,19 @@ impl Engine {
     }
 
     /// Returns whether a schedule is due.
-    pub(crate) fn is_any_due(&self, now: Moment) -> bool {
+    pub(crate) fn is_any_due(&self, now: ClockReading) -> bool {
         let turns = self.lock_schedules();
         turns.schedules.iter().any(|schedule| turns.is_due(schedule, now))
     }
 
     /// Returns how long until the next schedule may be due; `None` where there is none.
-    pub(crate) fn until_next_due(&self, now: Moment) -> Option<Duration> {
+    pub(crate) fn until_next_due(&self, now: ClockReading) -> Option<Duration> {
         self.lock_schedules().schedules.iter().map(|schedule| schedule.until_next(now.wall)).min()
     }
 
     /// Makes the checkpoints that are due, and deletes what schedules no longer keep; durable when
     /// it returns.
-    pub(crate) fn run_schedules(&self, now: Moment) -> Result<ScheduleRun> {
+    pub(crate) fn run_schedules(&self, now: ClockReading) -> Result<ScheduleRun> {
         self.begin_change()?;
         let mut turns = self.lock_schedules();
         let mut run = ScheduleRun::default();
@@ -119,7 +119,7 @@ impl Engine {
     }
 
     /// Makes the checkpoint of a schedule that has just had its turn.
-    fn make_scheduled(&self, schedule: &Schedule, now: Moment) -> Result<CheckpointInfo> {
+    fn make_scheduled(&self, schedule: &Schedule, now: ClockReading) -> Result<CheckpointInfo> {
         let taken = self.all_checkpoints();
         let name = schedule
             .checkpoint_name(now.wall, |name| taken.iter().any(|other| other.row.name == name));

@@ -118,7 +118,7 @@ pub(crate) fn flush_before_sync(fs: &Engine, inode: &Arc<Inode>) -> Result<()> {
 
 /// As [`flush_inode`], once what changes the file's end has ended: a truncation takes dirty pages
 /// away before its first record, and rows read in between show the file as it was at neither time.
-pub(crate) fn settle_inode(fs: &Engine, inode: &Arc<Inode>) -> Result<()> {
+pub(crate) fn flush_inode_alone(fs: &Engine, inode: &Arc<Inode>) -> Result<()> {
     // Most of it while others work on.
     flush_inode(fs, inode)?;
     let _order = DataPath::new(fs, inode).state().order.exclusive(fs);
@@ -127,9 +127,9 @@ pub(crate) fn settle_inode(fs: &Engine, inode: &Arc<Inode>) -> Result<()> {
 
 impl Engine {
     /// Lets the rows of all files tell what was written to them.
-    pub(crate) fn settle_all(&self) -> Result<()> {
+    pub(crate) fn flush_all_alone(&self) -> Result<()> {
         self.cache().flush_all()?;
         let written = [Listed::Cached, Listed::Held, Listed::Delayed].map(|why| self.listed(why));
-        written.iter().flatten().try_for_each(|inode| settle_inode(self, inode))
+        written.iter().flatten().try_for_each(|inode| flush_inode_alone(self, inode))
     }
 }

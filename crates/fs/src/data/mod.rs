@@ -66,7 +66,7 @@ pub(crate) use cow::{forget_pages, read_again};
 pub use defrag::DefragStep;
 pub(crate) use extent_size::ATTRIBUTE as EXTENT_SIZE;
 pub(crate) use fill::Filling;
-pub(crate) use fsync::{flush_before_sync, flush_inode, settle_inode};
+pub(crate) use fsync::{flush_before_sync, flush_inode, flush_inode_alone};
 pub(crate) use held::write_held;
 pub(crate) use open::mode_changed;
 pub(crate) use queued::{Planned, Segments};

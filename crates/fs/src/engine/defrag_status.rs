@@ -20,7 +20,7 @@ pub struct Fragmentation {
 /// What the defragmenter is doing.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum MoverState {
+pub enum DefragmenterState {
     /// `defrag-rate` is 0, or nothing can be changed.
     #[default]
     Off,
@@ -49,9 +49,9 @@ pub struct MovedFile {
 
 /// What background defragmentation did since the mount.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct MoverReport {
+pub struct DefragmenterReport {
     /// What it is doing.
-    pub state: MoverState,
+    pub state: DefragmenterState,
     /// Bytes that were copied.
     pub moved_bytes: u64,
     /// How often it stopped because programs were busy.
@@ -74,16 +74,16 @@ pub struct MoverReport {
 pub(crate) struct DefragStatus {
     waker: Waker,
     /// Leaf.
-    report: Mutex<MoverReport, { rank::DEFRAGMENTER }>,
+    report: Mutex<DefragmenterReport, { rank::DEFRAGMENTER }>,
     /// Leaf: bytes a second, and operations a second.
     bounds: Mutex<(u64, u64), { rank::DEFRAGMENTER }>,
 }
 
 impl DefragStatus {
     pub(crate) fn new(options: &MountOptions) -> Self {
-        let mover = Self::default();
-        mover.take_over(options);
-        mover
+        let defragmenter = Self::default();
+        defragmenter.take_over(options);
+        defragmenter
     }
 
     /// Goes by other options.
@@ -94,13 +94,13 @@ impl DefragStatus {
         }
     }
 
-    pub(crate) fn report(&self) -> MoverReport {
+    pub(crate) fn report(&self) -> DefragmenterReport {
         self.report.lock().clone()
     }
 
-    pub(crate) fn set(&self, state: MoverState) {
+    pub(crate) fn set(&self, state: DefragmenterState) {
         let mut report = self.report.lock();
-        report.waits += u64::from(state == MoverState::Waiting && report.state != state);
+        report.waits += u64::from(state == DefragmenterState::Waiting && report.state != state);
         report.state = state;
     }
 
@@ -116,7 +116,7 @@ impl DefragStatus {
     }
 
     /// Changes the report.
-    pub(crate) fn update(&self, change: impl FnOnce(&mut MoverReport)) {
+    pub(crate) fn update(&self, change: impl FnOnce(&mut DefragmenterReport)) {
         change(&mut self.report.lock());
     }
 }

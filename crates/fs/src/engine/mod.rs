@@ -39,7 +39,7 @@ use parking_lot::Mutex;
 
 use deferred_free::DeferredFree;
 pub(crate) use defrag_status::DefragStatus;
-pub use defrag_status::{Fragmentation, MovedFile, MoverReport, MoverState};
+pub use defrag_status::{DefragmenterReport, DefragmenterState, Fragmentation, MovedFile};
 pub(crate) use epoch_state::EpochState;
 pub(crate) use listed::Listed;
 pub(crate) use queues::HelpedQueue;

@@ -5,7 +5,7 @@ use std::path::Path;
 use super::FileSystem;
 use crate::{
     ChangedBlocks, CheckpointCounts, CheckpointDifference, CheckpointHold, CheckpointInfo,
-    CheckpointOptions, CheckpointSpace, CloneReport, CloneSource, InodeNo, Moment, Pressure,
+    CheckpointOptions, CheckpointSpace, ClockReading, CloneReport, CloneSource, InodeNo, Pressure,
     Result, RollbackOptions, RollbackReport, Schedule, ScheduleRun, SpacePolicy,
 };
 
@@ -103,14 +103,14 @@ impl FileSystem {
     ///
     /// # Errors
     /// `ReadOnly`, `Io`; that single schedules made none is told in the report.
-    pub fn run_schedules(&self, now: Moment) -> Result<ScheduleRun> {
+    pub fn run_schedules(&self, now: ClockReading) -> Result<ScheduleRun> {
         self.inner.fs.run_schedules(now)
     }
 
     /// Says what is to be done before a checkpoint by schedule, so that writes which a kernel above
     /// still holds are in it. The first call counts.
-    pub fn before_scheduled(&self, hand_over: impl Fn() + Send + Sync + 'static) {
-        self.inner.fs.set_flush_frontend(Box::new(hand_over));
+    pub fn before_scheduled(&self, flush_frontend: impl Fn() + Send + Sync + 'static) {
+        self.inner.fs.set_flush_frontend(Box::new(flush_frontend));
     }
 
     /// Keeps a checkpoint from being deleted until the answer is dropped.

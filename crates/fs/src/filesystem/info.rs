@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use crate::engine::{Engine, MoverReport, RecoveryReport};
+use crate::engine::{DefragmenterReport, Engine, RecoveryReport};
 use crate::statistics::{CounterSnapshot, Latencies};
 use crate::{CacheCounters, CheckpointCounts, IoMode, LogInfo};
 use bedplate_store::Table;
@@ -49,7 +49,7 @@ pub struct FsInfo {
     /// The checkpoints.
     pub checkpoints: CheckpointCounts,
     /// Background defragmentation.
-    pub mover: MoverReport,
+    pub defragmenter: DefragmenterReport,
     /// The library cache.
     pub cache: CacheCounters,
     /// What the mount had to do.
@@ -95,7 +95,7 @@ pub(crate) fn info(fs: &Engine) -> FsInfo {
         failed: fs.failure().map(|e| e.message),
         log,
         checkpoints: fs.checkpoint_counts(),
-        mover: fs.defrag_status().report(),
+        defragmenter: fs.defrag_status().report(),
         cache: fs.cache().counters(),
         recovery: fs.recovery().clone(),
         lock_waits: fs.lock_waits(),

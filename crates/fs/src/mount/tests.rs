@@ -128,7 +128,7 @@ fn i_reg_1_a_superblock_names_what_is_zeroed_and_durable() {
     (0..shared.size_bytes()).step_by(1 << 20).for_each(|at| shared.write_at(&stale, at).unwrap());
     let (_, region) = region_on(&shared, |at| at % 2 == 0);
     region.update_superblock(|_| {}).unwrap();
-    device.settle();
+    device.make_all_durable();
     // The second growth needs lists.
     let mut grown = 0;
     for blocks in [100, 300] {

@@ -285,14 +285,14 @@ impl QueueState {
         // A sync takes no lock of a file unless the cache has something to write, or a write is
         // held; one that is held from here on began beside it.
         let io = op.file.io();
-        let settles = op.kind != Kind::Sync || io.has_cache() || io.holds_write();
-        if settles {
+        let flushes = op.kind != Kind::Sync || io.has_cache() || io.holds_write();
+        if flushes {
             self.quiesce();
         }
         match (op.kind, op.buf.as_mut()) {
             (Kind::Read, Some(buf)) => op.file.read_at(buf, op.offset),
             (Kind::Write, Some(buf)) => op.file.write_at(buf, op.offset).map(|_| buf.len()),
-            (Kind::Sync, _) if !settles => op.file.io().sync_written_data().map(|()| 0),
+            (Kind::Sync, _) if !flushes => op.file.io().sync_written_data().map(|()| 0),
             (Kind::Sync | Kind::Read | Kind::Write, _) => op.file.sync_data().map(|()| 0),
         }
     }

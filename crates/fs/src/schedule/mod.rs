@@ -70,14 +70,14 @@ pub struct Schedule {
 
 /// One moment by two clocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Moment {
+pub struct ClockReading {
     /// The time of day, which may be set forward and back.
     pub wall: Timestamp,
     /// Time since some fixed moment, which never goes back; counts while the machine sleeps.
     pub steady: Duration,
 }
 
-impl Moment {
+impl ClockReading {
     /// Returns the present.
     #[must_use]
     pub fn now() -> Self {
@@ -203,7 +203,7 @@ impl Schedule {
     }
 
     /// Returns whether one is due; `ran` is when this process last had it run, on the steady clock.
-    pub(crate) fn is_due(&self, now: Moment, ran: Option<Duration>) -> bool {
+    pub(crate) fn is_due(&self, now: ClockReading, ran: Option<Duration>) -> bool {
         let Some(last) = self.last else { return true };
         match self.slot(now.wall).cmp(&self.slot(last)) {
             Ordering::Greater => true,
@@ -289,8 +289,8 @@ mod tests {
         Timestamp((1_795_273_200 + seconds) * 1_000_000_000)
     }
 
-    fn moment(wall_s: i64, steady_s: u64) -> Moment {
-        Moment { wall: at(wall_s), steady: Duration::from_secs(steady_s) }
+    fn moment(wall_s: i64, steady_s: u64) -> ClockReading {
+        ClockReading { wall: at(wall_s), steady: Duration::from_secs(steady_s) }
     }
 
     #[test]
@@ -317,7 +317,7 @@ mod tests {
     /// S-80, S-81: see the name.
     #[test]
     fn s_81_one_is_due_a_slot_and_a_wrong_clock_makes_few() {
-        let due = |last: i64, now: Moment, ran: Option<u64>| {
+        let due = |last: i64, now: ClockReading, ran: Option<u64>| {
             hourly(Some(at(last))).is_due(now, ran.map(Duration::from_secs))
         };
         assert!(hourly(None).is_due(moment(0, 0), None), "the first at once");

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::ops::{Bound, ControlFlow};
 use std::time::Duration;
 
-use super::{Moment, SCHEDULE_PREFIX, Schedule, failure_key_of};
+use super::{ClockReading, SCHEDULE_PREFIX, Schedule, failure_key_of};
 use crate::Result;
 use bedplate_store::{MetaStore, Table};
 
@@ -40,7 +40,7 @@ impl ScheduleState {
         Ok(())
     }
 
-    pub(crate) fn is_due(&self, schedule: &Schedule, now: Moment) -> bool {
+    pub(crate) fn is_due(&self, schedule: &Schedule, now: ClockReading) -> bool {
         schedule.is_due(now, self.ran.get(&schedule.name).copied())
     }
 

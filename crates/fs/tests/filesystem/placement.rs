@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use bedplate_block::{AlignedBuf, BlockDevice};
 use bedplate_fs::{
-    CheckpointOptions, ErrorKind, File, FileSystem, IoMode, MountOptions, MoverState, OpenOptions,
-    Tunable, TuneOptions,
+    CheckpointOptions, DefragmenterState, ErrorKind, File, FileSystem, IoMode, MountOptions,
+    OpenOptions, Tunable, TuneOptions,
 };
 
 use crate::support::{Random, device, format, mount_as, options};
@@ -166,12 +166,12 @@ fn s_104_scattered_files_are_put_together_in_the_background() {
     let whole = fs.open("/whole", &OpenOptions::create()).unwrap();
     whole.write_at(&AlignedBuf::zeroed(1 << 20), 0).unwrap();
     fs.sync().unwrap();
-    assert_eq!(fs.info().mover.state, MoverState::Off, "nothing moves by itself");
+    assert_eq!(fs.info().defragmenter.state, DefragmenterState::Off, "nothing moves by itself");
     rate(&fs, 1 << 30, 1 << 30);
     wait_until("it is not put together", || {
-        fs.info().mover.files == 2 && fs.info().mover.state == MoverState::Idle
+        fs.info().defragmenter.files == 2 && fs.info().defragmenter.state == DefragmenterState::Idle
     });
-    let report = fs.info().mover;
+    let report = fs.info().defragmenter;
     assert_eq!(
         (report.moved_bytes, report.waiting_files, report.surveys),
         (5300 * BLOCK, 0, 1),
@@ -211,23 +211,24 @@ fn s_104_what_is_moved_waits_for_programs() {
     rate(&fs, 1 << 30, 0);
     wait_until("it does not wait", || {
         file.read_at(&mut read, 0).unwrap();
-        fs.info().mover.state == MoverState::Waiting
+        fs.info().defragmenter.state == DefragmenterState::Waiting
     });
-    assert!(fs.info().mover.waits > 0);
+    assert!(fs.info().defragmenter.waits > 0);
     // 4 KiB a second: what a second's quarter moves is one step.
     rate(&fs, 0, 0);
-    wait_until("it does not end", || fs.info().mover.state == MoverState::Off);
-    let moved = fs.info().mover.moved_bytes;
+    wait_until("it does not end", || fs.info().defragmenter.state == DefragmenterState::Off);
+    let moved = fs.info().defragmenter.moved_bytes;
     rate(&fs, 4096, 1 << 30);
     wait_until("it does not go on", || {
-        fs.info().mover.moved_bytes > moved || fs.fragmentation(file.ino()).unwrap().runs == 1
+        fs.info().defragmenter.moved_bytes > moved
+            || fs.fragmentation(file.ino()).unwrap().runs == 1
     });
     std::thread::sleep(Duration::from_millis(250));
     assert!(
-        fs.info().mover.moved_bytes - moved <= 1 << 20,
+        fs.info().defragmenter.moved_bytes - moved <= 1 << 20,
         "one step, and a pause that pays for it"
     );
     rate(&fs, 0, 200);
-    wait_until("it does not end", || fs.info().mover.state == MoverState::Off);
+    wait_until("it does not end", || fs.info().defragmenter.state == DefragmenterState::Off);
     assert!(fs.fragmentation(file.ino()).unwrap().runs <= before.runs);
 }

@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use bedplate_block::{BlockDevice, CrashChoice, SimulatedDevice};
 use bedplate_fs::{
-    CheckpointOptions, ErrorKind, FileSystem, IoMode, Moment, MountOptions, Schedule, Timestamp,
+    CheckpointOptions, ClockReading, ErrorKind, FileSystem, IoMode, MountOptions, Schedule,
+    Timestamp,
 };
 
 use crate::common::assert_sound;
@@ -15,8 +16,8 @@ use crate::keeping::{automatic, names, put};
 use crate::support::{device, format, mount_as, options};
 
 /// A moment by its hour on the wall clock, from 2026-11-21 15:00 on, and on the steady one.
-fn hour(wall: i64, steady: u64) -> Moment {
-    Moment {
+fn hour(wall: i64, steady: u64) -> ClockReading {
+    ClockReading {
         wall: Timestamp((1_795_273_200 + wall * 3600) * 1_000_000_000),
         steady: Duration::from_secs(steady * 3600),
     }
@@ -87,7 +88,7 @@ fn s_80_schedules_make_and_keep_what_they_say() {
 }
 
 /// Sets a schedule and lets it have its first turn.
-fn begin(fs: &FileSystem, schedule: &Schedule, now: Moment) {
+fn begin(fs: &FileSystem, schedule: &Schedule, now: ClockReading) {
     fs.set_schedule(schedule).unwrap();
     let run = fs.run_schedules(now).unwrap();
     assert_eq!(run.made.len() + run.failures.len(), 1, "{run:?}");

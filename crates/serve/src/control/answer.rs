@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use bedplate_fs::{
-    CheckpointInfo, CheckpointOptions, CheckpointScope, CheckpointSpace, CloneSource, Error,
-    ErrorKind, FileKind, FileSystem, Moment, Pressure, RollbackOptions, Schedule,
+    CheckpointInfo, CheckpointOptions, CheckpointScope, CheckpointSpace, ClockReading, CloneSource,
+    Error, ErrorKind, FileKind, FileSystem, Pressure, RollbackOptions, Schedule,
 };
 use serde::Serialize;
 use serde_json::Value;
@@ -35,7 +35,7 @@ pub fn answer(fs: &FileSystem, request: &Request) -> bedplate_fs::Result<(Value,
         }
         Request::Schedules => plain(json(&fs.schedules())?),
         Request::RemoveSchedule { name } => plain(json(&fs.remove_schedule(name)?)?),
-        Request::RunSchedules => plain(json(&fs.run_schedules(Moment::now())?)?),
+        Request::RunSchedules => plain(json(&fs.run_schedules(ClockReading::now())?)?),
         Request::Info => plain(json(&fs.info())?),
         Request::Leases => plain(json(&fs.lease_report())?),
         Request::ResetStatistics => plain(json(&fs.reset_statistics(None)?)?),

@@ -34,12 +34,12 @@ pub fn hear(stream: &UnixStream) -> bedplate_fs::Result<Option<Request>> {
 /// # Errors
 /// As [`hear`].
 pub fn read_request(input: &mut dyn BufRead) -> bedplate_fs::Result<Option<Request>> {
-    let unheard = |error: io::Error| {
+    let unreadable = |error: io::Error| {
         let late = matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut);
         let why = if late { "it did not come in time".to_owned() } else { error.to_string() };
         Error::new(ErrorKind::Io, format!("cannot hear the request: {why}"))
     };
-    let line = read_line(input, REQUEST_BYTES_MAX).map_err(unheard)?;
+    let line = read_line(input, REQUEST_BYTES_MAX).map_err(unreadable)?;
     let parsed = line.map(|line| serde_json::from_slice(&line)).transpose();
     parsed.map_err(|error| {
         Error::new(

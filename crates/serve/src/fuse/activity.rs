@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 use std::sync::atomic::Ordering::Relaxed;
 
-use bedplate_fs::{FileActivity, InodeNo, IoMode, MoverReport, Result};
+use bedplate_fs::{DefragmenterReport, FileActivity, InodeNo, IoMode, Result};
 use serde::Serialize;
 
 use super::open_files::OpenFile;
@@ -33,7 +33,7 @@ pub(super) struct Named {
 #[derive(Serialize)]
 pub(super) struct Defragmenter {
     #[serde(flatten)]
-    mover: MoverReport,
+    defragmenter: DefragmenterReport,
     /// Of the files it names, from the root of the file system, by inode number; those that have no
     /// name any more are left out.
     paths: HashMap<u64, String>,
@@ -99,15 +99,15 @@ impl Shared {
 
     /// Returns what background defragmentation does and did.
     pub(super) fn defragmenter(&self) -> Result<Defragmenter> {
-        let mover = self.fs.info().mover;
+        let defragmenter = self.fs.info().defragmenter;
         let inodes: Vec<InodeNo> =
-            mover.now.iter().chain(&mover.last).map(|file| file.ino).collect();
+            defragmenter.now.iter().chain(&defragmenter.last).map(|file| file.ino).collect();
         let paths = self
             .paths(&inodes)?
             .into_iter()
             .map(|(ino, path)| (ino, bedplate_fs::readable_name(&path)))
             .collect();
-        Ok(Defragmenter { mover, paths })
+        Ok(Defragmenter { defragmenter, paths })
     }
 
     fn named(&self, activities: Vec<FileActivity>) -> Result<Vec<Named>> {

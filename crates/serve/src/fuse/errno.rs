@@ -10,14 +10,14 @@ use bedplate_fs::ErrorKind;
 const FULL_INTERVAL: Duration = Duration::from_secs(600);
 
 /// When a full file system was last told.
-static FULL_TOLD: Told = Told(AtomicU64::new(0));
+static FULL_LOGGED: LogInterval = LogInterval(AtomicU64::new(0));
 /// What times are counted from.
 static START: LazyLock<Instant> = LazyLock::new(Instant::now);
 
 /// The time of the last message of a kind: seconds since [`START`] and 1; 0: there was none.
-struct Told(AtomicU64);
+struct LogInterval(AtomicU64);
 
-impl Told {
+impl LogInterval {
     /// Returns whether it is time to tell again, to one caller for each time.
     fn is_due(&self) -> bool {
         let now = START.elapsed().as_secs() + 1;
@@ -85,7 +85,7 @@ impl From<bedplate_fs::Error> for Errno {
         // be lost.
         match error.kind {
             ErrorKind::Io | ErrorKind::Corrupt => tracing::error!("{error}"),
-            ErrorKind::NoSpace if FULL_TOLD.is_due() => {
+            ErrorKind::NoSpace if FULL_LOGGED.is_due() => {
                 tracing::warn!(event = "full", "the file system is full: {error}");
             }
             _ => {}
@@ -100,7 +100,7 @@ mod tests {
 
     #[test]
     fn a_full_file_system_is_told_once_in_a_while() {
-        let told = Told(AtomicU64::new(0));
+        let told = LogInterval(AtomicU64::new(0));
         assert!(told.is_due() && !told.is_due() && !told.is_due());
     }
 

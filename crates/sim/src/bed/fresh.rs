@@ -8,7 +8,7 @@ use bedplate_block::{Geometry, MemoryDevice, Snapshot};
 use bedplate_fs::{FileSystem, FormatOptions, MountOptions};
 
 use super::{Bed, Snapshots};
-use crate::workload::{Ground, Setup};
+use crate::workload::{Backend, Setup};
 
 /// Size of a fresh volume in bytes.
 const SIZE: u64 = 48 << 20;
@@ -41,7 +41,7 @@ fn geometry(setup: &Setup) -> Geometry {
 
 /// Returns a fresh volume on devices that were full of something else, made once for each kind.
 fn fresh(setup: &Setup) -> Snapshots {
-    type Made = Mutex<HashMap<(u32, u32, bool, Ground), Snapshots>>;
+    type Made = Mutex<HashMap<(u32, u32, bool, Backend), Snapshots>>;
     static MADE: OnceLock<Made> = OnceLock::new();
     let mut made = MADE.get_or_init(Made::default).lock().unwrap_or_else(PoisonError::into_inner);
     let make = || {
@@ -54,23 +54,23 @@ fn fresh(setup: &Setup) -> Snapshots {
         drop(volume);
         bed.snapshots()
     };
-    made.entry((setup.sector, setup.block_size, setup.separate_log, setup.ground))
+    made.entry((setup.sector, setup.block_size, setup.separate_log, setup.backend))
         .or_insert_with(make)
         .clone()
 }
 
 /// Makes devices without a volume, full of something else.
 pub(crate) fn stale_bed(setup: &Setup, seed: u64) -> Bed {
-    let size = if setup.ground == Ground::One { SIZE_MAX } else { setup.ground.member_bytes() };
-    let mut contents = vec![Snapshot::filled(size, STALE); setup.ground.members()];
+    let size = if setup.backend == Backend::One { SIZE_MAX } else { setup.backend.member_bytes() };
+    let mut contents = vec![Snapshot::filled(size, STALE); setup.backend.members()];
     contents.extend(setup.separate_log.then(|| Snapshot::filled(LOG_SIZE, STALE)));
-    let bed = Bed::over(setup.ground, &contents, geometry(setup), seed);
+    let bed = Bed::over(setup.backend, &contents, geometry(setup), seed);
     start_small(bed)
 }
 
 /// A single device may grow later; members of a group stay as they are.
 fn start_small(bed: Bed) -> Bed {
-    if bed.ground() == Ground::One {
+    if bed.backend() == Backend::One {
         bed.data().start_smaller(SIZE);
     }
     bed
@@ -88,6 +88,6 @@ pub(crate) fn format_options(setup: &Setup) -> FormatOptions {
 /// Makes the devices of a run, with a fresh volume on them.
 pub(crate) fn fresh_bed(setup: &Setup, seed: u64) -> Bed {
     start_small(
-        Bed::over(setup.ground, &fresh(setup), geometry(setup), seed).logging(setup.per_record),
+        Bed::over(setup.backend, &fresh(setup), geometry(setup), seed).logging(setup.per_record),
     )
 }

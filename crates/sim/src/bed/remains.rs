@@ -13,7 +13,7 @@ use bedplate_volume::{Group, ImportOptions, Label, MemberState, Undecided};
 use super::ills::{AilingQueue, Ills, Unreadable};
 use super::wire::data_of;
 use super::{Snapshots, copies, rot};
-use crate::workload::Ground;
+use crate::workload::Backend;
 
 /// How the names of members begin.
 pub(super) const MEMBER: &str = "member";
@@ -21,7 +21,7 @@ pub(super) const MEMBER: &str = "member";
 /// What a power cut left on the devices of a volume.
 #[derive(Debug, Clone)]
 pub struct Remains {
-    pub(super) ground: Ground,
+    pub(super) backend: Backend,
     /// Those that hold data, then the log's own.
     pub(super) devices: Vec<Arc<MemoryDevice>>,
     pub(super) members: usize,
@@ -100,7 +100,7 @@ impl Remains {
         for (index, device) in self.devices.iter().enumerate() {
             let name = match index {
                 _ if index == self.members => "log".to_owned(),
-                _ if self.ground == Ground::One => "volume".to_owned(),
+                _ if self.backend == Backend::One => "volume".to_owned(),
                 _ => format!("{MEMBER}{index}"),
             };
             save(&device.snapshot(), &dir.join(name))?;
@@ -111,7 +111,7 @@ impl Remains {
     /// What the file system lies on; of a group, opened without writing to any member where that is
     /// asked for.
     pub(crate) fn volume(&self, read_only: bool) -> bedplate_fs::Result<Arc<dyn BlockDevice>> {
-        if self.ground == Ground::One {
+        if self.backend == Backend::One {
             return Ok(Arc::clone(&self.devices[0]) as _);
         }
         let options = ImportOptions { degraded: true, background: false, read_only };
@@ -139,7 +139,7 @@ impl Remains {
 
     /// The device that a superblock lies on; none of a group.
     pub(crate) fn only_device(&self) -> Option<&Arc<MemoryDevice>> {
-        self.devices.first().filter(|_| self.ground == Ground::One)
+        self.devices.first().filter(|_| self.backend == Backend::One)
     }
 
     pub(crate) fn mount(&self, options: MountOptions) -> bedplate_fs::Result<FileSystem> {
@@ -154,7 +154,7 @@ impl Remains {
     /// since they agreed is looked at byte by byte; with `scrub` the group compares all of it, too.
     /// `rot` turns a bit of that page of a member, if all are up to date: the group finds it.
     pub(crate) fn copies_agree(&self, scrub: bool, rot: Option<usize>) -> Result<(), String> {
-        if self.ground == Ground::One {
+        if self.backend == Backend::One {
             return Ok(());
         }
         let options = ImportOptions { degraded: true, background: false, read_only: false };

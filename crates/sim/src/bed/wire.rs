@@ -14,7 +14,7 @@ use parking_lot::Mutex;
 use super::Bed;
 use super::ills::AilingQueue;
 use super::remains::{MEMBER, fill_blank, limits, open_group};
-use crate::workload::Ground;
+use crate::workload::Backend;
 
 /// The way from one process to its devices.
 #[derive(Debug)]
@@ -54,8 +54,8 @@ impl Bed {
 
 /// Members need names of their own.
 fn name(bed: &Bed, index: usize) -> String {
-    match bed.ground {
-        Ground::One => "simulated".to_owned(),
+    match bed.backend {
+        Backend::One => "simulated".to_owned(),
         _ => format!("{MEMBER}{index}"),
     }
 }
@@ -88,7 +88,7 @@ impl Wires {
 
     /// Makes a group of the members, where there are several.
     pub(crate) fn make_group(&self) -> std::result::Result<(), String> {
-        let Some(data) = self.bed.ground.arrangement() else { return Ok(()) };
+        let Some(data) = self.bed.backend.arrangement() else { return Ok(()) };
         let new = NewGroup {
             name: "judge".into(),
             data,
@@ -110,7 +110,7 @@ impl Wires {
     /// Opens what the file system lies on, without the members that are away. With `sync`
     /// everything is brought up to date first.
     pub(crate) fn volume(&self, sync: bool) -> bedplate_fs::Result<Arc<dyn BlockDevice>> {
-        if self.bed.ground == Ground::One {
+        if self.bed.backend == Backend::One {
             return Ok(Arc::clone(self.data()));
         }
         let there = (0..self.bed.members)

@@ -4,7 +4,7 @@ use bedplate_fs::IoMode;
 use rand::{RngExt, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
 
-use super::{Back, Change, Ground, On, RenameKind, Setup, Step, fill};
+use super::{Back, Backend, Change, On, RenameKind, Setup, Step, fill};
 
 const FILES: u8 = 5;
 /// What fills a volume; no step touches it.
@@ -57,7 +57,7 @@ fn setup(rng: &mut Xoshiro256PlusPlus) -> Setup {
         volatile_cache,
         separate_log,
         per_record: 0,
-        ground: Ground::One,
+        backend: Backend::One,
     }
 }
 

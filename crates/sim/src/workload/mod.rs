@@ -42,7 +42,7 @@ pub struct Setup {
     /// How many extents or names one record of a long change takes; 0: as many as in the product.
     pub per_record: u16,
     /// What the data lie on.
-    pub ground: Ground,
+    pub backend: Backend,
 }
 
 impl Setup {
@@ -54,7 +54,7 @@ impl Setup {
         volatile_cache: true,
         separate_log: false,
         per_record: 0,
-        ground: Ground::One,
+        backend: Backend::One,
     };
     /// The same, and another one for the log.
     pub const TWO_DISKS: Self = Self { separate_log: true, ..Self::DISK };
@@ -67,7 +67,7 @@ pub(crate) const AUTOMATIC_PREFIX: char = 'a';
 
 /// What a volume lies on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
-pub enum Ground {
+pub enum Backend {
     /// One device.
     One,
     /// A mirror of two members.
@@ -76,7 +76,7 @@ pub enum Ground {
     Raid5,
 }
 
-impl Ground {
+impl Backend {
     /// What interleaved workloads run on: two in five of them on groups.
     pub const MIXED: [Self; 5] = [Self::One, Self::One, Self::One, Self::Mirror, Self::Raid5];
     /// All that have several members.

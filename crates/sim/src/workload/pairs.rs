@@ -7,7 +7,7 @@ use rand_xoshiro::Xoshiro256PlusPlus;
 
 use super::directed::{A, B, write};
 use super::generate::{mode, pick, step};
-use super::{Ailment, Back, Change, Ground, On, RenameKind, Setup, Step};
+use super::{Ailment, Back, Backend, Change, On, RenameKind, Setup, Step};
 
 /// Extents of a scattered file.
 const EXTENTS: u64 = 10;
@@ -150,22 +150,22 @@ pub fn pair(number: usize, turns: &[u16]) -> Vec<Step> {
 }
 
 /// Makes the setup and steps of a seed: scattered files, long changes, and others in the middle of
-/// them; on one of these grounds.
+/// them; on one of these backends.
 #[must_use]
-pub fn generate_interleaved(seed: u64, count: usize, grounds: &[Ground]) -> (Setup, Vec<Step>) {
+pub fn generate_interleaved(seed: u64, count: usize, backends: &[Backend]) -> (Setup, Vec<Step>) {
     let mut rng = Xoshiro256PlusPlus::seed_from_u64(seed ^ 0x6a09_e667_f3bc_c908);
     let setup = Setup {
         per_record: pick(&mut rng, &[2, 3, 4]),
         volatile_cache: rng.random_range(0..8) != 0,
         separate_log: rng.random_range(0..3) == 0,
-        ground: pick(&mut rng, grounds),
+        backend: pick(&mut rng, backends),
         ..Setup::SMALL
     };
     // What ails members is drawn apart: a seed means the same workload as before there was that.
     let mut ills = Xoshiro256PlusPlus::seed_from_u64(seed ^ 0xbb67_ae85_84ca_a73b);
     let mut steps = prelude();
     while steps.len() < count + prelude().len() {
-        if setup.ground != Ground::One && ills.random_range(0..6) == 0 {
+        if setup.backend != Backend::One && ills.random_range(0..6) == 0 {
             steps.extend(ail(&mut ills));
         }
         match rng.random_range(0..12) {
@@ -183,11 +183,11 @@ pub fn generate_interleaved(seed: u64, count: usize, grounds: &[Ground]) -> (Set
                     .expect("there are others");
                 steps.push(Step::During(Box::new(first), Box::new(second), turns));
             }
-            4 if setup.ground != Ground::One && rng.random_range(0..2) == 0 => {
+            4 if setup.backend != Backend::One && rng.random_range(0..2) == 0 => {
                 let member = rng.random_range(0..3);
                 steps.push(match rng.random_range(0..6) {
                     0 | 1 => Step::Return,
-                    2 if !grounds.contains(&Ground::One) => {
+                    2 if !backends.contains(&Backend::One) => {
                         Step::Overwrite(member, rng.random_range(0..2) == 0)
                     }
                     _ => Step::Vanish(member),

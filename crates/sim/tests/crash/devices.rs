@@ -57,7 +57,7 @@ fn with_files(seed: u64) -> Arc<SimulatedDevice> {
     let fs = mount(&device).unwrap();
     (0..10).for_each(|n| put(&fs, &format!("f{n}"), n + 1).unwrap());
     fs.unmount().unwrap();
-    device.settle();
+    device.make_all_durable();
     device
 }
 

@@ -4,7 +4,7 @@
 
 use bedplate_fs::{IoMode, PlantedBug};
 use bedplate_sim::{
-    Back, Cuts, Effort, Ground, On, Setup, Step, pair, try_interleaved, try_pair, try_steps,
+    Back, Backend, Cuts, Effort, On, Setup, Step, pair, try_interleaved, try_pair, try_steps,
 };
 
 fn effort(steps: usize, cuts: usize) -> Effort {
@@ -44,7 +44,7 @@ fn s_11_s_50_s_56_nothing_shows_the_middle_of_a_long_change() {
 #[test]
 fn s_4_s_5_s_11_s_50_s_54_s_61_interleaved_workloads_survive_cuts() {
     for seed in 1..=3 {
-        if let Err(violation) = try_interleaved(seed, &Ground::MIXED, &effort(40, 4)) {
+        if let Err(violation) = try_interleaved(seed, &Backend::MIXED, &effort(40, 4)) {
             panic!("{violation}");
         }
     }
@@ -102,7 +102,7 @@ fn s_77_a_comparison_in_the_middle_of_a_truncation_tells_of_the_file() {
 /// may be there without the clone (seed 6000906).
 #[test]
 fn s_75_a_change_beside_a_clone_survives_without_it() {
-    let setup = Setup { per_record: 4, ground: Ground::Mirror, ..Setup::SMALL };
+    let setup = Setup { per_record: 4, backend: Backend::Mirror, ..Setup::SMALL };
     for turn in 7..12 {
         let clone = Box::new(Step::CloneDirectory(None, 1, 2));
         let change = Box::new(Step::SetUntorn(None, 1, Some(8192)));

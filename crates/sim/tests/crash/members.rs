@@ -3,7 +3,7 @@
 //! noticed.
 
 use bedplate_fs::IoMode;
-use bedplate_sim::{Ailment, Cuts, Effort, Ground, On, Setup, Step, try_interleaved, try_steps};
+use bedplate_sim::{Ailment, Backend, Cuts, Effort, On, Setup, Step, try_interleaved, try_steps};
 use bedplate_volume::Mistake;
 
 /// Seeds are tried from the one on that is named; more are not looked at for one mistake.
@@ -14,11 +14,11 @@ fn effort(cuts: usize) -> Effort {
 }
 
 /// Plants a mistake and looks for a broken promise in workloads on groups.
-fn finds(mistake: Mistake, grounds: &[Ground], first: u64) {
+fn finds(mistake: Mistake, backends: &[Backend], first: u64) {
     bedplate_volume::plant(Some(mistake));
     let mut states = 0;
     for seed in first..first + SEEDS_MAX {
-        match try_interleaved(seed, grounds, &effort(6)) {
+        match try_interleaved(seed, backends, &effort(6)) {
             Ok(tally) => states += tally.states,
             Err(violation) => {
                 return println!(
@@ -37,21 +37,21 @@ fn finds(mistake: Mistake, grounds: &[Ground], first: u64) {
 #[test]
 fn s_60_s_61_s_63_s_64_s_107_s_130_groups_stand_members_that_die_rot_and_come_back() {
     for seed in 1..=4 {
-        if let Err(violation) = try_interleaved(seed, &Ground::GROUPS, &effort(3)) {
+        if let Err(violation) = try_interleaved(seed, &Backend::GROUPS, &effort(3)) {
             panic!("{violation}");
         }
     }
 }
 
 /// Runs steps on a group with a mistake.
-fn finds_in(mistake: Mistake, ground: Ground, steps: &[Step]) {
+fn finds_in(mistake: Mistake, backend: Backend, steps: &[Step]) {
     bedplate_volume::plant(Some(mistake));
-    let violation = try_steps(1, &Setup { ground, ..Setup::SMALL }, steps, &effort(20))
+    let violation = try_steps(1, &Setup { backend, ..Setup::SMALL }, steps, &effort(20))
         .expect_err("nothing noticed it");
     println!("{mistake:?}: state {}: {}", violation.states + 1, violation.what);
     bedplate_volume::plant(None);
     assert!(
-        try_steps(1, &Setup { ground, ..Setup::SMALL }, steps, &effort(2)).is_ok(),
+        try_steps(1, &Setup { backend, ..Setup::SMALL }, steps, &effort(2)).is_ok(),
         "without the mistake all is well"
     );
 }
@@ -63,10 +63,10 @@ fn write(fill: u8) -> Step {
 /// S-130
 #[test]
 fn a_label_that_is_not_compared() {
-    for ground in Ground::GROUPS {
+    for backend in Backend::GROUPS {
         finds_in(
             Mistake::LabelNotCompared,
-            ground,
+            backend,
             &[Step::Create(0, 0), write(7), Step::Overwrite(1, false), write(8)],
         );
     }
@@ -74,22 +74,22 @@ fn a_label_that_is_not_compared() {
 
 #[test]
 fn a_read_that_is_not_tried_on_the_other_copy() {
-    finds(Mistake::ReadNotTriedElsewhere, &[Ground::Mirror], 4);
+    finds(Mistake::ReadNotTriedElsewhere, &[Backend::Mirror], 4);
 }
 
 #[test]
 fn a_copy_that_is_behind_and_copied_from() {
-    finds(Mistake::FirstCopyBelieved, &[Ground::Mirror], 2);
+    finds(Mistake::FirstCopyBelieved, &[Backend::Mirror], 2);
 }
 
 #[test]
 fn rows_that_are_made_of_another() {
-    finds(Mistake::FirstRowForAll, &[Ground::Raid5], 2);
+    finds(Mistake::FirstRowForAll, &[Backend::Raid5], 2);
 }
 
 #[test]
 fn a_scrub_that_believes_the_first_copy() {
-    finds(Mistake::ScrubBelievesFirst, &[Ground::Mirror], 2);
+    finds(Mistake::ScrubBelievesFirst, &[Backend::Mirror], 2);
 }
 
 /// What the first copy holds of an earlier life is behind in more than the group noted while it was
@@ -107,7 +107,7 @@ fn an_older_copy_that_counts_as_the_member() {
         Step::Remount,
         Step::Scrub,
     ];
-    for ground in Ground::GROUPS {
-        finds_in(Mistake::OlderCopyTaken, ground, &steps);
+    for backend in Backend::GROUPS {
+        finds_in(Mistake::OlderCopyTaken, backend, &steps);
     }
 }

@@ -321,7 +321,7 @@ fn end_before(lsn: Lsn, arrived: Result<bool>, report: &mut ReplayReport) {
 }
 
 /// Hands over a record, the next after the last (I-LOG-7).
-fn hand_over(
+fn deliver(
     lsn: Lsn,
     record: Record,
     report: &mut ReplayReport,
@@ -391,7 +391,7 @@ fn visit_batch(
         if let Some(exposure) = record.exposes.as_ref().filter(|_| lsn > sealed) {
             report.checked.extend(&exposure.segments);
         }
-        hand_over(lsn, record, report, visitor)?;
+        deliver(lsn, record, report, visitor)?;
     }
     payload.end().map_err(place)?;
     Ok(true)

@@ -172,11 +172,11 @@ impl Ring {
         self.durable_sequence = self.next_sequence - 1;
         self.exposing = self.exposing.max(exposing);
         self.sealed = self.sealed.max(evidence);
-        self.settle();
+        self.seal_unless_exposing();
     }
 
     /// I-LOG-5: without a record to check above `sealed`, durable is sealed.
-    fn settle(&mut self) {
+    fn seal_unless_exposing(&mut self) {
         if self.exposing <= self.sealed {
             self.sealed = self.durable;
         }
@@ -187,7 +187,7 @@ impl Ring {
     pub(super) fn skip_to(&mut self, lsn: Lsn) {
         self.durable = self.durable.max(lsn);
         self.sealed = self.sealed.max(lsn);
-        self.settle();
+        self.seal_unless_exposing();
     }
 
     /// Where replay must start when the metadata holds everything up to `lsn`.

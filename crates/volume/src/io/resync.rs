@@ -378,7 +378,7 @@ mod tests {
         let fixture = Fixture::new(2, 69);
         fixture.create(Shape::Mirror, 2, 0);
         let group = fixture.import();
-        fixture.settle();
+        fixture.make_all_durable();
         let device = group.volume(Role::Data).unwrap();
         with_mistake(mistake, || {
             for n in 0..4_u64 {

@@ -31,7 +31,7 @@ pub use control::{RelayoutProgress, RelayoutState};
 pub(crate) use shift::Stepped;
 pub use target::Target;
 
-// The ground of the integration tests is the ground of these too.
+// The fixture of the integration tests serves these, too.
 #[cfg(test)]
 use crate as tested;
 #[cfg(test)]

@@ -72,7 +72,7 @@ fn without_data(config: &Config) -> Vec<u16> {
 type Grid = Vec<Vec<u16>>;
 
 /// What stays while a layout is looked for.
-struct Ground<'a> {
+struct LayoutContext<'a> {
     config: &'a Config,
     volume: &'a VolumeConfig,
     block: u64,
@@ -95,7 +95,7 @@ pub(crate) fn plan(
 ) -> Result<Relayout> {
     let (shape, unit_bytes, grid) =
         read(&volume.layout).ok_or_else(|| Error::invalid(no_grid(config, volume)))?;
-    let ground = ground(config, volume, target, block, (shape, unit_bytes, &grid))?;
+    let context = context(config, volume, target, block, (shape, unit_bytes, &grid))?;
     let present = volume.layout.size_bytes();
     let whole = |size: u64| {
         size.checked_next_multiple_of(block.max(4096))
@@ -104,8 +104,8 @@ pub(crate) fn plan(
     let wanted = target.size_bytes.map(whole).transpose()?;
     let (mut room, mut refusal) = (0, None);
     let mut layouts = Vec::new();
-    for cells in ground.grids(&grid) {
-        match ground.lay(&cells) {
+    for cells in context.grids(&grid) {
+        match context.lay(&cells) {
             Ok(layout) => {
                 room = room.max(layout.size_bytes());
                 layouts.push(layout);
@@ -118,9 +118,9 @@ pub(crate) fn plan(
     let next = |layout: &Layout| wanted.map_or(layout.clone(), |size| layout.truncated(size));
     // What goes from one end to the other moves once; in cycles everything goes by way of the
     // scratch area.
-    let found = layouts.iter().find_map(|layout| ground.walk(next(layout), step_bytes_max));
+    let found = layouts.iter().find_map(|layout| context.walk(next(layout), step_bytes_max));
     if let Some(relayout) = found.or_else(|| {
-        layouts.iter().find_map(|layout| ground.walk_in_cycles(next(layout), step_bytes_max))
+        layouts.iter().find_map(|layout| context.walk_in_cycles(next(layout), step_bytes_max))
     }) {
         debug_assert!(
             relayout.next.size_bytes() >= wanted.unwrap_or(present),
@@ -128,7 +128,7 @@ pub(crate) fn plan(
         );
         return Ok(relayout);
     }
-    Err(refusal.unwrap_or_else(|| ground.refusal(room, wanted.unwrap_or(present))))
+    Err(refusal.unwrap_or_else(|| context.refusal(room, wanted.unwrap_or(present))))
 }
 
 /// Reads the grid of a layout. The unit is 0 where there is none.
@@ -185,13 +185,13 @@ fn no_grid(config: &Config, volume: &VolumeConfig) -> String {
 }
 
 /// Completes what was asked for with what there is.
-fn ground<'a>(
+fn context<'a>(
     config: &'a Config,
     volume: &'a VolumeConfig,
     target: &Target,
     block: u64,
     (shape, unit_bytes, grid): (Shape, u64, &Grid),
-) -> Result<Ground<'a>> {
+) -> Result<LayoutContext<'a>> {
     let (columns, plexes) = (grid.len(), grid.first().map_or(1, Vec::len));
     let (columns, plexes) = (target.columns.unwrap_or(columns), target.plexes.unwrap_or(plexes));
     let shape = shape_for(target, shape, (columns, plexes), grid.len());
@@ -222,7 +222,7 @@ fn ground<'a>(
              of it"
         )));
     }
-    Ok(Ground {
+    Ok(LayoutContext {
         config,
         volume,
         block,
@@ -298,7 +298,7 @@ fn counts_for(
     })
 }
 
-impl Ground<'_> {
+impl LayoutContext<'_> {
     /// Returns grids to try, the one with the most members in their places first.
     fn grids(&self, present: &Grid) -> Vec<Grid> {
         let spare = without_data(self.config);

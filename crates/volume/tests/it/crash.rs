@@ -115,7 +115,7 @@ fn a_power_cut_after_every_operation_of_every_member_loses_nothing_and_leaves_eq
         let fixture = Fixture::new(members, 31);
         fixture.create(shape, 2, 0);
         let group = fixture.import();
-        fixture.settle();
+        fixture.make_all_durable();
         let device = group.volume(Role::Data).unwrap();
         let mut history = Vec::new();
         run(&fixture, &*device, &mut history, 5, 0..14);
@@ -141,7 +141,7 @@ fn s_61_what_was_read_after_a_power_cut_is_what_every_copy_keeps() {
     let fixture = Fixture::new(members, 34);
     fixture.create(Shape::Mirror, 2, 0);
     let group = fixture.import();
-    fixture.settle();
+    fixture.make_all_durable();
     run(&fixture, &*group.volume(Role::Data).unwrap(), &mut Vec::new(), 5, 0..8);
     let layout = group.config().volumes[0].layout.clone();
     drop(group);
@@ -183,7 +183,7 @@ fn a_power_cut_while_a_member_leaves_and_a_spare_is_rebuilt_loses_nothing() {
         let fixture = Fixture::new(members, 32);
         fixture.create(shape, 2, 1);
         let group = fixture.import();
-        fixture.settle();
+        fixture.make_all_durable();
         let device = group.volume(Role::Data).unwrap();
         let mut history = Vec::new();
         run(&fixture, &*device, &mut history, 6, 0..6);

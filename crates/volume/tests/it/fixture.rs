@@ -1,4 +1,4 @@
-//! The ground of these tests: groups on simulated members, one clock over all of them, and power
+//! The fixture of these tests: groups on simulated members, one clock over all of them, and power
 //! cuts at any moment of it.
 
 use std::sync::Arc;
@@ -134,12 +134,12 @@ impl Fixture {
         let mut devices = self.devices();
         let spares = devices.split_off(devices.len() - spares);
         tested::create(&new_group(shape, plexes, devices, spares)).unwrap();
-        self.settle();
+        self.make_all_durable();
     }
 
     /// Makes everything durable; crash points begin here.
-    pub fn settle(&self) {
-        self.members.iter().for_each(|member| member.settle());
+    pub fn make_all_durable(&self) {
+        self.members.iter().for_each(|member| member.make_all_durable());
         self.clock.lock().clear();
         tick(&self.members, &self.clock);
     }

@@ -72,7 +72,7 @@ fn s_112_a_member_before_others_with_data_gives_its_data_away_and_leaves() {
         group.sync().unwrap();
         let error = group.relayout(Role::Data, &to, 0).unwrap_err();
         assert!(error.message.contains("holds no data of this volume"), "{error}");
-        fixture.settle();
+        fixture.make_all_durable();
         group.remove(0).unwrap();
         let removed = fixture.moments().len();
         assert_eq!(Label::read(&*devices[0]).unwrap_err().kind, ErrorKind::NotAMember);

@@ -155,7 +155,7 @@ fn a_returned_member_catches_up_by_copying_only_what_it_missed() {
             let device = group.volume(Role::Data).unwrap();
             device.write_at(&stamped(7 * REGION_BYTES, 4096, 3), 7 * REGION_BYTES).unwrap();
         }
-        fixture.settle();
+        fixture.make_all_durable();
         let group = fixture.import();
         assert_eq!(states(&group)[1], MemberState::Stale);
         assert_eq!(group.progress().pending_bytes, 3 * REGION_BYTES, "{shape:?}");

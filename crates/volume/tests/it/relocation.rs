@@ -185,7 +185,7 @@ fn run(
         .step_by(4096)
         .for_each(|at| device.write_at(&stamped(at, 4096, 1), at).unwrap());
     device.flush().unwrap();
-    fixture.settle();
+    fixture.make_all_durable();
     let (mut history, mut model, mut number) = (Vec::new(), HashMap::new(), 1);
     history.push(Acknowledged {
         write: Some((0, device.size_bytes() as usize, 1)),

@@ -248,7 +248,7 @@ fn cut(shape: Shape, count: usize, index: usize) -> usize {
     let group = Group::import(&devices, &quiet()).unwrap();
     group.sync().unwrap();
     let device = group.volume(Role::Data).unwrap();
-    fixture.settle();
+    fixture.make_all_durable();
     let history = History::default();
     (0..UNITS).for_each(|unit| write(&fixture, &*device, &history, unit * UNIT, unit + 1));
     group.clean_up().unwrap();
@@ -450,7 +450,7 @@ fn s_105_a_power_cut_while_a_member_is_added_leaves_a_group_that_opens_by_itself
             .unwrap();
         let group = Group::import(&devices[..2], &quiet()).unwrap();
         let before = fixture.moments().len();
-        fixture.settle();
+        fixture.make_all_durable();
         if spare { group.add_spare(&devices[2]) } else { group.add_member(&devices[2]) }.unwrap();
         drop(group);
         assert!(before > 0 && fixture.moments().len() > 12);

@@ -67,44 +67,44 @@ struct Ground {
 type Change = (&'static str, fn(&Ground) -> Result<()>);
 
 const CHANGES: [Change; 9] = [
-    ("relayout", |ground| {
-        ground.group.relayout(
+    ("relayout", |scene| {
+        scene.group.relayout(
             Role::Data,
             &Target { columns: Some(3), ..Target::default() },
-            ground.used_bytes,
+            scene.used_bytes,
         )
     }),
-    ("shrink", |ground| {
-        let to = Target { size_bytes: Some(ground.used_bytes + (64 << 10)), ..Target::default() };
-        ground.group.relayout(Role::Data, &to, ground.used_bytes)
+    ("shrink", |scene| {
+        let to = Target { size_bytes: Some(scene.used_bytes + (64 << 10)), ..Target::default() };
+        scene.group.relayout(Role::Data, &to, scene.used_bytes)
     }),
-    ("grow", |ground| ground.group.grow(Role::Data, None)),
-    ("add", |ground| ground.group.add_member(&ground.new[0])),
-    ("spare", |ground| ground.group.add_spare(&ground.new[1])),
-    ("remove", |ground| ground.group.remove(ground.group.config().members.last().unwrap().id)),
-    ("replace", |ground| ground.group.replace(0, &ground.new[2])),
-    ("scrub", |ground| ground.group.scrub(true, &Undecided, &mut |_| ()).map(drop)),
-    ("sync", |ground| ground.group.sync()),
+    ("grow", |scene| scene.group.grow(Role::Data, None)),
+    ("add", |scene| scene.group.add_member(&scene.new[0])),
+    ("spare", |scene| scene.group.add_spare(&scene.new[1])),
+    ("remove", |scene| scene.group.remove(scene.group.config().members.last().unwrap().id)),
+    ("replace", |scene| scene.group.replace(0, &scene.new[2])),
+    ("scrub", |scene| scene.group.scrub(true, &Undecided, &mut |_| ()).map(drop)),
+    ("sync", |scene| scene.group.sync()),
 ];
 
 /// With a member that moved into free space of another.
 const GUEST_CHANGES: [Change; 7] = [
-    ("unrelocate", |ground| ground.group.unrelocate(1, &ground.new[0])),
-    ("relayout", |ground| {
-        ground.group.relayout(
+    ("unrelocate", |scene| scene.group.unrelocate(1, &scene.new[0])),
+    ("relayout", |scene| {
+        scene.group.relayout(
             Role::Data,
             &Target { plexes: Some(3), ..Target::default() },
-            ground.used_bytes,
+            scene.used_bytes,
         )
     }),
-    ("add", |ground| ground.group.add_spare(&ground.new[1])),
-    ("remove", |ground| ground.group.remove(2)),
-    ("replace", |ground| ground.group.replace(0, &ground.new[2])),
-    ("scrub", |ground| ground.group.scrub(true, &Undecided, &mut |_| ()).map(drop)),
-    ("sync", |ground| ground.group.sync()),
+    ("add", |scene| scene.group.add_spare(&scene.new[1])),
+    ("remove", |scene| scene.group.remove(2)),
+    ("replace", |scene| scene.group.replace(0, &scene.new[2])),
+    ("scrub", |scene| scene.group.scrub(true, &Undecided, &mut |_| ()).map(drop)),
+    ("sync", |scene| scene.group.sync()),
 ];
 
-fn ground(fixture: &Fixture, relocated: bool) -> Ground {
+fn scene(fixture: &Fixture, relocated: bool) -> Ground {
     let seam = Seam::default();
     let mut members = fixture.devices();
     members[0] =
@@ -141,12 +141,12 @@ fn ground(fixture: &Fixture, relocated: bool) -> Ground {
 /// Lets the second change begin at an operation of the first; returns how both went, or nothing
 /// when the first has no such operation.
 fn at_once(
-    ground: &Arc<Ground>,
+    scene: &Arc<Ground>,
     (first, second): (&Change, &Change),
     after: usize,
 ) -> Option<[Result<()>; 2]> {
     let (other, handle) = (second.1, Arc::new(Mutex::new(None)));
-    let (thread, theirs) = (Arc::clone(&handle), Arc::clone(ground));
+    let (thread, theirs) = (Arc::clone(&handle), Arc::clone(scene));
     let meddle = move || {
         let (tell, told) = mpsc::channel();
         *thread.lock() = Some(std::thread::spawn(move || {
@@ -157,21 +157,21 @@ fn at_once(
         // Time to get as far as it does.
         let _done = told.recv_timeout(Duration::from_millis(5));
     };
-    *ground.seam.lock() = Some((after, Box::new(meddle)));
-    let done = (first.1)(ground);
-    ground.seam.lock().take();
+    *scene.seam.lock() = Some((after, Box::new(meddle)));
+    let done = (first.1)(scene);
+    scene.seam.lock().take();
     let joined = handle.lock().take()?.join().unwrap();
     Some([done, joined])
 }
 
 /// Checks that what is there is a group like any other, with all its data, now and when it is
 /// opened again.
-fn check(ground: &Ground, context: &str) {
+fn check(scene: &Ground, context: &str) {
     let whole = |group: &Group| {
         group.run_relayout(&mut |_| true).unwrap_or_else(|error| panic!("{context}: {error}"));
         group.sync().unwrap_or_else(|error| panic!("{context}: {error}"));
         let device = group.volume(Role::Data).unwrap();
-        let mut seen = bedplate_block::AlignedBuf::zeroed(ground.used_bytes as usize);
+        let mut seen = bedplate_block::AlignedBuf::zeroed(scene.used_bytes as usize);
         device.read_at(&mut seen, 0).unwrap();
         for (sector, at) in seen.chunks(512).zip((0..).step_by(512)) {
             assert_eq!(stamp_of(sector, at), at / 65_536 + 1, "{context}: sector {at}");
@@ -188,9 +188,9 @@ fn check(ground: &Ground, context: &str) {
             "{context}: {config:?}"
         );
     };
-    whole(&ground.group);
-    ground.group.close().unwrap();
-    let devices = ground.members.iter().chain(&ground.new);
+    whole(&scene.group);
+    scene.group.close().unwrap();
+    let devices = scene.members.iter().chain(&scene.new);
     let labels: Vec<_> = devices
         .filter_map(|device| Some((device, bedplate_volume::Label::read(&**device).ok()?)))
         .collect();
@@ -217,9 +217,9 @@ fn every_pair(changes: &[Change], relocated: bool) -> (usize, usize) {
                 sizes[2] = 16 << 20;
             }
             let fixture = Fixture::of_sizes(&sizes, 70);
-            let ground = Arc::new(ground(&fixture, relocated));
+            let scene = Arc::new(scene(&fixture, relocated));
             let context = format!("{} and {} after {after}, guest {relocated}", first.0, second.0);
-            let Some(done) = at_once(&ground, (first, second), after) else { break };
+            let Some(done) = at_once(&scene, (first, second), after) else { break };
             for error in done.into_iter().filter_map(Result::err) {
                 assert!(
                     matches!(error.kind, ErrorKind::Invalid | ErrorKind::Busy | ErrorKind::Foreign),
@@ -232,7 +232,7 @@ fn every_pair(changes: &[Change], relocated: bool) -> (usize, usize) {
                 );
                 refused += 1;
             }
-            check(&ground, &context);
+            check(&scene, &context);
             tried += 1;
         }
     }

@@ -220,7 +220,7 @@ fn ready(members: usize, spares: usize, seed: u64) -> Fixture {
     let group = fixture.import();
     group.sync().unwrap();
     drop(group);
-    fixture.settle();
+    fixture.make_all_durable();
     fixture
 }
 
@@ -328,7 +328,7 @@ fn i_par_1_a_power_cut_on_a_volume_without_a_member_from_the_start_loses_nothing
         let fixture = ready(members, 0, 63);
         let devices = without(&fixture, Some(missing));
         let group = Group::import(&devices, &ImportOptions { degraded: true, ..quiet() }).unwrap();
-        fixture.settle();
+        fixture.make_all_durable();
         let device = group.volume(Role::Data).unwrap();
         let mut history = Vec::new();
         run(&fixture, &*device, members, &mut history, Writes::Mixed, 0..12);
@@ -362,7 +362,7 @@ fn i_par_2_a_member_that_dies_in_the_middle_and_a_spare_that_takes_its_place_los
     for (members, dying, after) in [(3, 1, 3), (4, 0, 10), (4, 3, 21)] {
         let fixture = ready(members, 1, 64);
         let group = fixture.import();
-        fixture.settle();
+        fixture.make_all_durable();
         let device = group.volume(Role::Data).unwrap();
         let mut history = Vec::new();
         run(&fixture, &*device, members, &mut history, Writes::Mixed, 0..6);
@@ -425,7 +425,7 @@ fn i_par_1_a_power_cut_while_the_log_is_written_back_is_a_power_cut_like_any_oth
     for (ordinal, moment) in fixture.moments().into_iter().enumerate().step_by(11) {
         let lost = ordinal % members;
         let again = named(&fixture.after_cut(&moment, 0));
-        again.settle();
+        again.make_all_durable();
         drop(
             Group::import(
                 &without(&again, Some(lost)),
@@ -461,7 +461,7 @@ fn s_109_without_a_member_and_the_log_of_another_what_is_known_can_be_read() {
     let device = group.volume(Role::Data).unwrap();
     device.write_at(&stamped(FAR, row, 999), FAR).unwrap();
     drop((device, group));
-    fixture.settle();
+    fixture.make_all_durable();
     let group = fixture.import();
     let device = group.volume(Role::Data).unwrap();
     let mut history = Vec::new();

@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use anyhow::Result;
 
-use super::ground::run;
 use super::pjdfstest::last_line;
 use super::results::{Results, Verdict};
+use super::test_mount::run;
 
 const LIMIT: Duration = Duration::from_secs(900);
 
@@ -80,7 +80,7 @@ pub fn fsstress(program: &Path, directory: &Path, logs: &Path, quick: bool) -> R
 fn finish(
     results: &mut Results,
     test: &str,
-    ended: &super::ground::Ended,
+    ended: &super::test_mount::Ended,
     log: &Path,
 ) -> Result<()> {
     if ended.code == Some(0) {

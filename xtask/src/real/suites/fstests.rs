@@ -14,9 +14,9 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 
-use super::ground::{Ended, Side, device, run};
 use super::results::{Results, Verdict};
 use super::sources::Tree;
+use super::test_mount::{Ended, Side, device, run};
 use crate::cleanup::Guard;
 use crate::real::bed::{Bed, LoopDevice, detach, kill};
 use crate::real::needs::find_program;

@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 
-use super::ground::{Ended, run};
 use super::pjdfstest::last_line;
 use super::results::{Results, Verdict};
 use super::sources::Tree;
+use super::test_mount::{Ended, run};
 
 /// The system calls on files: the directories of their tests below testcases/kernel/syscalls.
 const CALLS: &str = "access chdir chmod chown close copy_file_range creat faccessat faccessat2 \

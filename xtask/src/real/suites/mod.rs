@@ -7,11 +7,11 @@
 
 mod exercisers;
 mod fstests;
-mod ground;
 mod ltp;
 mod pjdfstest;
 mod results;
 mod sources;
+mod test_mount;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -24,8 +24,8 @@ use super::Options;
 use super::bed::Bed;
 use crate::sh;
 use exercisers::Fsx;
-use ground::{Ground, Side};
 use results::{Named, Results, Verdict, differences};
+use test_mount::{Side, TestMount};
 
 /// What `cargo xtask real suites` takes.
 #[derive(Debug, Clone, Args)]
@@ -151,8 +151,8 @@ fn run(
         }
         return Ok(results);
     }
-    let ground = Ground::new(bed, side)?;
-    let (place, quick) = (&ground.directory, choice.quick);
+    let test_mount = TestMount::new(bed, side)?;
+    let (place, quick) = (&test_mount.directory, choice.quick);
     let mut results = match ready {
         Ready::Pjdfstest(program) => pjdfstest::in_rust(program, place, &logs, &choice.only)?,
         Ready::PjdfstestC(tree) => pjdfstest::in_c(tree, place, &logs, &choice.only)?,
@@ -162,7 +162,7 @@ fn run(
         Ready::Ltp(tree) => ltp::syscalls(tree, place, &logs, quick, &choice.only, limit)?,
         Ready::Fstests(_) => unreachable!("it is run above"),
     };
-    results.add_check(ground.end(bed));
+    results.add_check(test_mount.end(bed));
     Ok(results)
 }
 

@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 
-use super::ground::run;
 use super::results::{Results, Verdict};
 use super::sources::Tree;
+use super::test_mount::run;
 
 /// The longest that all tests of the Rust form may take, and one script of the other.
 const LIMIT: Duration = Duration::from_secs(1800);

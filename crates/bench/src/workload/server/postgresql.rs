@@ -81,7 +81,7 @@ fn as_account(mut command: Command) -> Result<Command> {
 }
 
 /// Gives a directory to the account alone.
-fn hand_over(directory: &Path) -> Result<()> {
+fn give_to_server(directory: &Path) -> Result<()> {
     let failed = |e| Error::io(directory.display(), "cannot be given to the server's account", e);
     if let Some((uid, gid)) = account()? {
         chown(directory, Some(uid), Some(gid)).map_err(failed)?;
@@ -91,7 +91,7 @@ fn hand_over(directory: &Path) -> Result<()> {
 
 /// Makes a cluster in an empty directory.
 pub(super) fn initialise(directory: &Path) -> Result<()> {
-    hand_over(directory)?;
+    give_to_server(directory)?;
     let mut initdb = command("initdb")?;
     output(initdb.arg("-D").arg(directory).args([
         "-A",
@@ -126,7 +126,7 @@ pub(super) fn start(
         STARTED.fetch_add(1, Relaxed)
     ));
     fs::create_dir_all(&sockets).map_err(|e| Error::io(sockets.display(), "cannot be made", e))?;
-    hand_over(&sockets)?;
+    give_to_server(&sockets)?;
     let mut server = Server { data: directory.to_owned(), sockets, running: false };
     let given: String =
         settings.iter().map(|(name, value)| format!(" -c {name}={value}")).collect();

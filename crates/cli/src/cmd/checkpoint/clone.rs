@@ -11,7 +11,7 @@ use bedplate_serve::control::Request;
 use clap::Args;
 use serde::{Deserialize, Serialize};
 
-use super::links::{Leads, Link, Source, Told};
+use super::links::{Leads, Link, LinkReport, Source};
 use crate::device::Access;
 use crate::failure::{Failure, Result};
 use crate::mount::Mount;
@@ -46,7 +46,7 @@ struct Cloned {
     shared_bytes: u64,
     /// The symbolic links that led out of what was cloned.
     #[serde(default)]
-    links: Vec<Told>,
+    links: Vec<LinkReport>,
 }
 
 impl CloneArguments {
@@ -89,7 +89,7 @@ impl CloneArguments {
         } else {
             self.clone_cluster(mount, reach, checkpoint, inside, &of_cluster, output)?
         };
-        done.links.extend(others.iter().map(|link| Told::new(link, None)));
+        done.links.extend(others.iter().map(|link| LinkReport::new(link, None)));
         Ok(done)
     }
 
@@ -195,7 +195,7 @@ impl Parts<'_> {
                 Leads::Elsewhere => continue,
             };
             point(&hidden.join(&link.at), &place)?;
-            sum.links.push(Told::new(link, Some(place)));
+            sum.links.push(LinkReport::new(link, Some(place)));
         }
         std::fs::rename(&hidden, &whole).map_err(|e| Failure::system("name", &whole, &e))?;
         // It has its name, and its links lead to the others: nothing of it is taken back any more.

@@ -40,7 +40,7 @@ pub enum Leads {
 
 /// What a clone says of a link.
 #[derive(Debug, Serialize, Deserialize)]
-pub struct Told {
+pub struct LinkReport {
     #[serde(serialize_with = "text::readable")]
     link: PathBuf,
     /// Where the link leads in the clone.
@@ -50,7 +50,7 @@ pub struct Told {
     rewritten: bool,
 }
 
-impl Told {
+impl LinkReport {
     /// Says that a link is as it was, or that it leads to `place` now.
     pub fn new(link: &Link, place: Option<PathBuf>) -> Self {
         Self {
@@ -61,7 +61,7 @@ impl Told {
     }
 }
 
-impl fmt::Display for Told {
+impl fmt::Display for LinkReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (link, target) = (text::name(&self.link), text::name(&self.target));
         if self.rewritten {

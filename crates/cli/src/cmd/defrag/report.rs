@@ -3,7 +3,7 @@
 use std::fmt;
 use std::path::PathBuf;
 
-use bedplate::{MovedFile, MoverReport, MoverState, format_size};
+use bedplate::{DefragmenterReport, DefragmenterState, MovedFile, format_size};
 use serde::Serialize;
 use serde_json::Value;
 
@@ -18,7 +18,7 @@ use crate::render::text;
 struct Report {
     mounted_at: PathBuf,
     #[serde(flatten)]
-    mover: MoverReport,
+    defragmenter: DefragmenterReport,
     /// Path of the file in `now`.
     now_path: Option<PathBuf>,
     /// Paths of the files in `last`, where they are still known; in the same order.
@@ -37,45 +37,55 @@ pub fn show(mount: &Mount, output: &Output) -> Result<()> {
     let path = |file: &MovedFile| told.path(&mount.dir, file);
     let (now, paths) =
         (told.report.now.as_ref().and_then(path), told.report.last.iter().map(path).collect());
-    output.show(&Report { mounted_at: mount.dir.clone(), now_path: now, paths, mover: told.report })
+    output.show(&Report {
+        mounted_at: mount.dir.clone(),
+        now_path: now,
+        paths,
+        defragmenter: told.report,
+    })
 }
 
 /// Reads the report out of what `info` tells.
-fn of(info: &Value) -> Option<MoverReport> {
-    serde_json::from_value(info.get("mover")?.clone()).ok()
+fn of(info: &Value) -> Option<DefragmenterReport> {
+    serde_json::from_value(info.get("defragmenter")?.clone()).ok()
 }
 
 /// Tells in one line how it stands.
 pub fn line(info: &Value) -> Option<String> {
-    of(info).map(|mover| state(&mover))
+    of(info).map(|defragmenter| state(&defragmenter))
 }
 
-fn state(mover: &MoverReport) -> String {
-    let now = match mover.state {
-        MoverState::Off => {
+fn state(defragmenter: &DefragmenterReport) -> String {
+    let now = match defragmenter.state {
+        DefragmenterState::Off => {
             "off: bedplate tune DIR defrag-rate=20m lets files be put together in the background"
                 .to_owned()
         }
-        MoverState::Idle => "idle: nothing is scattered".to_owned(),
-        MoverState::Waiting => {
-            format!("waiting: programs are busy; {} scattered files wait", mover.waiting_files)
+        DefragmenterState::Idle => "idle: nothing is scattered".to_owned(),
+        DefragmenterState::Waiting => {
+            format!(
+                "waiting: programs are busy; {} scattered files wait",
+                defragmenter.waiting_files
+            )
         }
-        MoverState::Working => format!("working; {} scattered files wait", mover.waiting_files),
+        DefragmenterState::Working => {
+            format!("working; {} scattered files wait", defragmenter.waiting_files)
+        }
     };
-    if mover.files == 0 && mover.moved_bytes == 0 {
+    if defragmenter.files == 0 && defragmenter.moved_bytes == 0 {
         return now;
     }
     format!(
         "{now}; {} moved, {} files put together since the mount",
-        format_size(mover.moved_bytes),
-        mover.files
+        format_size(defragmenter.moved_bytes),
+        defragmenter.files
     )
 }
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "{}: {}", text::name(&self.mounted_at), state(&self.mover))?;
-        if let (Some(file), Some(path)) = (&self.mover.now, &self.now_path) {
+        writeln!(f, "{}: {}", text::name(&self.mounted_at), state(&self.defragmenter))?;
+        if let (Some(file), Some(path)) = (&self.defragmenter.now, &self.now_path) {
             writeln!(
                 f,
                 "now {}: {}; {} moved",
@@ -84,7 +94,7 @@ impl fmt::Display for Report {
                 format_size(file.moved_bytes)
             )?;
         }
-        for (file, path) in self.mover.last.iter().zip(&self.paths) {
+        for (file, path) in self.defragmenter.last.iter().zip(&self.paths) {
             let name = path.as_ref().map_or_else(|| format!("inode {}", file.ino.0), text::name);
             write!(
                 f,
@@ -112,22 +122,22 @@ mod tests {
 
     #[test]
     fn a_report_says_how_it_stands() {
-        let mut mover = MoverReport::default();
-        assert!(state(&mover).contains("tune DIR defrag-rate=20m"));
-        mover = MoverReport {
-            state: MoverState::Waiting,
+        let mut defragmenter = DefragmenterReport::default();
+        assert!(state(&defragmenter).contains("tune DIR defrag-rate=20m"));
+        defragmenter = DefragmenterReport {
+            state: DefragmenterState::Waiting,
             waiting_files: 3,
             files: 2,
             moved_bytes: 5 << 20,
-            ..mover
+            ..defragmenter
         };
         assert_eq!(
-            state(&mover),
+            state(&defragmenter),
             "waiting: programs are busy; 3 scattered files wait; 5 MiB moved, 2 files put together \
              since the mount"
         );
-        let info = serde_json::json!({ "mover": mover });
-        assert_eq!(line(&info), Some(state(&mover)));
+        let info = serde_json::json!({ "defragmenter": defragmenter });
+        assert_eq!(line(&info), Some(state(&defragmenter)));
         assert_eq!(line(&Value::Null), None);
     }
 }

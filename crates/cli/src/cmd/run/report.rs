@@ -24,7 +24,7 @@ pub struct Report {
 
 /// The sums.
 #[derive(Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Told {
+pub struct LeaseTotals {
     processes: u64,
     reads: u64,
     writes: u64,
@@ -51,9 +51,9 @@ impl Report {
     }
 
     /// Reads what the processes told.
-    pub fn told(&self) -> Told {
+    pub fn told(&self) -> LeaseTotals {
         let text = std::fs::read(&self.path).unwrap_or_default();
-        Told::of(&String::from_utf8_lossy(&text))
+        LeaseTotals::of(&String::from_utf8_lossy(&text))
     }
 }
 
@@ -65,7 +65,7 @@ impl Drop for Report {
     }
 }
 
-impl Told {
+impl LeaseTotals {
     fn of(text: &str) -> Self {
         let mut told = Self::default();
         for line in text.lines().filter_map(|line| line.strip_prefix(HEAD)) {
@@ -91,7 +91,7 @@ impl Told {
     }
 }
 
-impl fmt::Display for Told {
+impl fmt::Display for LeaseTotals {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let list = |counts: &BTreeMap<String, u64>| {
             let told: Vec<_> =
@@ -124,12 +124,12 @@ mod tests {
         let text = "bedplate-lease: pid=7 reads=10 writes=2 syncs=1 unaligned=3\n\
                     anything else\n\
                     bedplate-lease: pid=8 reads=1 writes=0 syncs=0 unaligned=1 refused-Mode=2\n";
-        let told = Told::of(text);
+        let told = LeaseTotals::of(text);
         assert_eq!((told.processes, told.reads, told.writes, told.syncs), (2, 11, 2, 1));
         assert_eq!(told.through_the_mount.get("unaligned"), Some(&4));
         assert_eq!(told.refused.get("mode"), Some(&2));
         let shown = told.to_string();
         assert!(shown.contains("11 reads, 2 writes, 1 syncs") && shown.contains("unaligned 4"));
-        assert_eq!(Told::of("").to_string().lines().count(), 1);
+        assert_eq!(LeaseTotals::of("").to_string().lines().count(), 1);
     }
 }

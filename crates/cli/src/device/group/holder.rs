@@ -36,7 +36,7 @@ pub fn is_open(located: &Located) -> bool {
 
 /// The part of the answer to a question for a group's status that is needed here.
 #[derive(Deserialize)]
-struct Told {
+struct StatusAnswer {
     #[serde(rename = "Status")]
     status: Members,
 }
@@ -56,7 +56,7 @@ struct Member {
 /// `None` where it lies on none, or its daemon does not tell this user.
 pub fn member_of(mount: &Mount) -> Option<PathBuf> {
     let ask = GroupRequest::Status { reset: false };
-    let told: Told = live::ask(mount, &Request::Group { ask }).ok()?;
+    let told: StatusAnswer = live::ask(mount, &Request::Group { ask }).ok()?;
     let is_active =
         |member: &Member| member.state == MemberState::Active.name() && member.path.exists();
     told.status.members.into_iter().find(is_active).map(|member| member.path)

@@ -212,13 +212,13 @@ impl Driver {
                 if outcome == SyncOutcome::Durable {
                     assert!(self.log.sealed_lsn() >= lsn);
                 }
-                self.settle(outcome, since, lsn);
+                self.note_outcome(outcome, since, lsn);
             }
             _ => self.commit(),
         }
     }
 
-    fn settle(&mut self, outcome: SyncOutcome, since: usize, lsn: Lsn) {
+    fn note_outcome(&mut self, outcome: SyncOutcome, since: usize, lsn: Lsn) {
         match outcome {
             SyncOutcome::Durable => {
                 // A seal that had nothing to do made no flush.
@@ -232,7 +232,7 @@ impl Driver {
     fn sync(&mut self, lsn: Lsn) {
         let since = self.now();
         let outcome = self.log.sync(lsn).unwrap();
-        self.settle(outcome, since, lsn);
+        self.note_outcome(outcome, since, lsn);
     }
 
     fn append(&mut self, record: Record, effect: Effect) -> Lsn {

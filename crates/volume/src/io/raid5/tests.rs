@@ -32,7 +32,7 @@ fn wrong_after_restart(mistake: Option<Mistake>) -> usize {
     fixture.create(Shape::Raid5, 2, 0);
     let group = fixture.import();
     group.sync().unwrap();
-    fixture.settle();
+    fixture.make_all_durable();
     let device = group.volume(Role::Data).unwrap();
     let (mut history, records) = (Vec::new(), super::log::AREA_BYTES / RECORD);
     let mut interesting = usize::MAX;
@@ -110,7 +110,7 @@ fn undone_by_an_old_record(mistake: Option<Mistake>) -> usize {
         device.write_at(&stamped(at, 512, n), at).unwrap();
     }
     device.flush().unwrap();
-    fixture.settle();
+    fixture.make_all_durable();
     with_mistake(mistake, || device.write_at(&stamped(3 * ROW, 16 << 10, 99), 3 * ROW)).unwrap();
     let moments = fixture.moments();
     drop((device, group));
@@ -166,7 +166,7 @@ fn torn_after_a_failure(mistake: Option<Mistake>) -> usize {
         drop((device, group));
         let group = fixture.import();
         let device = group.volume(Role::Data).unwrap();
-        fixture.settle();
+        fixture.make_all_durable();
         device.write_at(&stamped(0, ROW as usize, 2), 0).unwrap();
         let before = ticks(&fixture);
         fixture.members[dying].die();

@@ -1,5 +1,5 @@
 //! Writes that a queue has pushed go out together: neighbours fill rows, and all of a batch share
-//! the log's records and flushes. A few batches are in the air at once; what is pushed meanwhile
+//! the log's records and flushes. A few batches are in flight at once; what is pushed meanwhile
 //! waits, and so goes out together with more.
 
 use std::collections::VecDeque;

@@ -16,7 +16,7 @@ use crate::planted::{Mistake, with_mistake};
 fn run(transition: &Transition, seed: u64) -> Scene {
     let mut rng = Xoshiro256PlusPlus::seed_from_u64(seed);
     let (mut scene, group) = Scene::begin(transition, seed);
-    scene.fixture.settle();
+    scene.fixture.make_all_durable();
     // The clock begins again.
     scene.history.iter_mut().for_each(|entry| (entry.begun, entry.ended) = (0, 0));
     let mut steps = 0;

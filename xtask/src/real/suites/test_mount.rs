@@ -65,7 +65,7 @@ pub fn device(bed: &Bed, side: &Side, name: &str) -> Result<(PathBuf, Option<Loo
 }
 
 /// A mounted file system of one side. Dropped, it is unmounted.
-pub struct Ground {
+pub struct TestMount {
     /// Where the suite may work.
     pub directory: PathBuf,
     source: PathBuf,
@@ -77,7 +77,7 @@ enum Held {
     Mount(Mounted),
 }
 
-impl Ground {
+impl TestMount {
     /// Makes a fresh file system and mounts it.
     ///
     /// # Errors
