@@ -115,6 +115,15 @@ pub trait BlockDevice: Send + Sync + Debug {
     /// # Errors
     /// As [`write_at`](Self::write_at), except that lack of support is `Ok(false)`.
     fn discard(&self, offset: u64, len: u64) -> Result<bool>;
+    /// As [`discard`](Self::discard), and the range reads as zeros afterwards, so that copies stay
+    /// equal. `false`: the range is as it was.
+    ///
+    /// # Errors
+    /// As [`write_at`](Self::write_at).
+    fn discard_to_zeros(&self, offset: u64, len: u64) -> Result<bool> {
+        let _ = (offset, len);
+        Ok(false)
+    }
     /// Opens one thread's submission and completion pair.
     ///
     /// # Errors

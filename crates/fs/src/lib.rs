@@ -89,7 +89,7 @@ pub use statistics::statistics_switch;
 pub use statistics::{CounterSnapshot, Latencies, LatencySnapshot, Reason};
 pub use types::{
     AllocateMode, Attr, DirEntry, ExtentInfo, NewFile, ReleaseBehind, RenameMode, SetAttr, Statfs,
-    Untorn,
+    TrimStep, Untorn,
 };
 pub use units::{format_duration, format_size, parse_duration, parse_size};
 pub use upgrade::UpgradeReport;

@@ -15,6 +15,22 @@ pub struct Untorn {
     pub by_device: bool,
 }
 
+/// What one step of a trim did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct TrimStep {
+    /// Where the next step begins, in bytes of the volume; `None`: this was the last.
+    pub next: Option<u64>,
+    /// Free bytes that the device was told of.
+    pub discarded_bytes: u64,
+    /// In how many runs.
+    pub runs: u64,
+    /// Free bytes in runs that are shorter than was asked for, or too scarce to be withheld.
+    pub passed_bytes: u64,
+    /// Whether the device takes discards at all. A group with parity takes none, nor does one with
+    /// copies on members that do not read as zeros afterwards.
+    pub is_supported: bool,
+}
+
 /// Which pages of a file leave the caches behind a sequential read or write, as soon as they are
 /// used or written: for files that are read or written once, and larger than memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]

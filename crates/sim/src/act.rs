@@ -375,6 +375,13 @@ impl Stage {
                 }
                 Ok(Outcome::default())
             }),
+            ExtentStep::Trim => {
+                let mut from = Some(0);
+                while let Some(at) = from {
+                    from = fs.trim(at, 0)?.next;
+                }
+                Ok(Outcome::default())
+            }
         }
     }
 

@@ -6,7 +6,7 @@ use std::ops::Range;
 
 use bedplate_fs::InodeNo;
 
-use crate::history::{Done, History, content_of, views};
+use crate::history::{Done, History, views};
 use crate::model::allocate;
 use crate::outcome::Promise;
 use crate::units::compare_units;
@@ -186,7 +186,8 @@ fn allowed(history: &History, from: usize, to: usize, ino: InodeNo) -> Vec<Cow<'
                 }
             }
         }
-        allowed.push(content_of(view, ino).into());
+        // A name that comes back with a cut comes back with what the file held.
+        allowed.extend(view.contents.get(&ino).map(|content| Cow::from(content.as_slice())));
     }
     allowed
 }
@@ -224,8 +225,8 @@ fn compare_written(
     range: Range<u64>,
     content: &[u8],
 ) -> Result<(), String> {
-    let later: Vec<&[u8]> =
-        views(history, steps.start, steps.end).map(|view| content_of(view, ino)).collect();
+    let later: Vec<_> =
+        views(history, steps.start, steps.end).filter_map(|view| view.contents.get(&ino)).collect();
     for at in range {
         let byte =
             |content: &[u8]| usize::try_from(at).ok().and_then(|at| content.get(at).copied());

@@ -362,7 +362,7 @@ impl Program {
                     ..done
                 })
             }),
-            ExtentStep::Defragment(..) => not_asked(step),
+            ExtentStep::Defragment(..) | ExtentStep::Trim => not_asked(step),
         }
     }
 

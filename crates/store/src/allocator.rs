@@ -20,7 +20,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use bedplate_block::sync::{Mutex, rank};
+use bedplate_block::sync::{Condvar, Mutex, rank};
 
 use crate::extent::Run;
 use crate::{BlockNo, Error, InodeNo, Lsn, Result};
@@ -29,10 +29,12 @@ mod claims;
 #[cfg(test)]
 mod tests;
 mod unread;
+mod withheld;
 
 pub use claims::{Claim, Claims, Owner, Shared};
 use unread::UnreadRegions;
 pub(crate) use unread::{RegionSource, Unread};
+pub use withheld::WithheldRun;
 
 /// What an allocation is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -79,6 +81,8 @@ pub struct Allocator {
     block_bytes: u64,
     /// A leaf.
     inner: Mutex<Inner, { rank::ALLOCATOR }>,
+    /// Withheld blocks were given back.
+    given_back: Condvar,
 }
 
 #[derive(Debug, Default)]
@@ -95,6 +99,8 @@ struct Inner {
     kept: u64,
     /// Blocks in `pending_free`.
     left: u64,
+    /// Blocks that are withheld for a while.
+    withheld: u64,
     /// Blocks that cached writes will need.
     reserved: u64,
     reserve: u64,
@@ -135,7 +141,7 @@ impl Allocator {
             reserve: reserve_of(blocks, block_bytes),
             ..Inner::default()
         };
-        Self { block_bytes, inner: Mutex::new(inner) }
+        Self { block_bytes, inner: Mutex::new(inner), given_back: Condvar::new() }
     }
 
     /// Allocates exactly `want.blocks`, all or nothing, each run by this order: the continuation of
@@ -161,6 +167,10 @@ impl Allocator {
         while rest.blocks > 0 {
             let Some(run) = inner.allocate(rest) else {
                 runs.drain(..).for_each(|run| inner.insert(run));
+                if self.wait_for_withheld(&mut inner) {
+                    rest = want;
+                    continue;
+                }
                 inner.reserved += want.reserved;
                 return Err(inner.no_space(want.blocks, self.block_bytes));
             };
@@ -203,29 +213,16 @@ impl Allocator {
         inner.check_totals();
     }
 
-    /// Takes what is free of these runs out of reach and returns it; [`free`](Self::free) gives it
-    /// back.
-    pub fn withhold(&self, runs: impl Iterator<Item = Run>) -> Vec<Run> {
-        let mut inner = self.inner.lock();
-        let mut held = Vec::new();
-        for run in runs {
-            inner.load_run(run);
-            debug_assert!(run.end() <= inner.end, "what is withheld lies in the volume: {run:?}");
-            while let Some(part) = inner.last_free_in(run) {
-                held.push(inner.take(part.start.0, part.blocks));
-            }
-        }
-        held
-    }
-
     /// Promises blocks to data that is not on its way yet.
     ///
     /// # Errors
     /// `NoSpace`.
     pub fn reserve_blocks(&self, blocks: u64) -> Result<()> {
         let mut inner = self.inner.lock();
-        if inner.available(SpaceClass::Data) < blocks {
-            return Err(inner.no_space(blocks, self.block_bytes));
+        while inner.available(SpaceClass::Data) < blocks {
+            if !self.wait_for_withheld(&mut inner) {
+                return Err(inner.no_space(blocks, self.block_bytes));
+            }
         }
         inner.reserved += blocks;
         debug_assert!(
@@ -323,7 +320,7 @@ impl Allocator {
         let unread_max = inner.unread.longest().map_or(0, |unread| unread.longest);
         SpaceTotals {
             total: inner.end,
-            free: inner.reachable() + inner.left,
+            free: inner.reachable() + inner.left + inner.withheld,
             reserve: inner.reserve + inner.reserved,
             runs: inner.by_start.len() as u64 + inner.unread.runs(),
             run_max: inner.by_len.last().map_or(0, |(len, _)| *len).max(unread_max),
@@ -334,7 +331,7 @@ impl Allocator {
     /// many are reserved for cached writes.
     pub fn free_and_reserved(&self) -> (u64, u64) {
         let inner = self.inner.lock();
-        (inner.reachable() + inner.left, inner.reserved)
+        (inner.reachable() + inner.left + inner.withheld, inner.reserved)
     }
 
     /// Returns whether `want.blocks` would be found, also counting what is about to become free.
@@ -346,7 +343,8 @@ impl Allocator {
     /// become free.
     pub fn lacking(&self, blocks: u64) -> u64 {
         let inner = self.inner.lock();
-        (inner.reserve + inner.reserved + blocks).saturating_sub(inner.reachable() + inner.left)
+        (inner.reserve + inner.reserved + blocks)
+            .saturating_sub(inner.reachable() + inner.left + inner.withheld)
     }
 }
 
@@ -355,7 +353,7 @@ impl Inner {
     #[inline]
     fn check_totals(&self) {
         debug_assert!(
-            self.reachable() + self.left <= self.end,
+            self.reachable() + self.left + self.withheld <= self.end,
             "I-SPC-1: {} free, {} kept ahead and {} pending blocks are more than {}",
             self.free + self.unread.free,
             self.kept,

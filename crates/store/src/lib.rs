@@ -35,7 +35,7 @@ mod superblock;
 mod types;
 
 pub use allocator::{
-    AllocRequest, Allocator, Claim, Claims, Owner, Shared, SpaceClass, SpaceTotals,
+    AllocRequest, Allocator, Claim, Claims, Owner, Shared, SpaceClass, SpaceTotals, WithheldRun,
 };
 pub use bytes::Bytes;
 pub use checksum::{Crc32c, crc32c};

@@ -169,6 +169,8 @@ pub enum PlantedBug {
     DelayedWriteNotSynced,
     /// A sync does not wait for a truncation that has taken dirty pages away.
     SyncPassesTruncation,
+    /// Blocks are discarded before the record that freed them is sealed.
+    DiscardBeforeSealed,
     /// What needs a file alone does not wait for processes that do I/O on it under a lease.
     LeaseNotDrained,
     /// Processes with leases write on in blocks that a new checkpoint needs.
@@ -274,7 +276,7 @@ pub enum PlantedBug {
 #[cfg(any(test, feature = "planted-bugs"))]
 impl PlantedBug {
     /// All of them.
-    pub const ALL: [Self; 124] = [
+    pub const ALL: [Self; 125] = [
         Self::MissingFlush,
         Self::SyncWithoutFlush,
         Self::LogBeforeData,
@@ -349,6 +351,7 @@ impl PlantedBug {
         Self::DelayedWriteNotRead,
         Self::DelayedWriteNotSynced,
         Self::SyncPassesTruncation,
+        Self::DiscardBeforeSealed,
         Self::LeaseNotDrained,
         Self::LeaseOutlivesCheckpoint,
         Self::LeaseMapNotRewritten,

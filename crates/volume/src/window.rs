@@ -143,6 +143,20 @@ impl BlockDevice for Window {
         Ok(taken)
     }
 
+    /// Of one piece alone: where two devices answer differently the range would not be as it was.
+    fn discard_to_zeros(&self, offset: u64, len: u64) -> Result<bool> {
+        self.check(Operation::Discard, offset, len)?;
+        let mut pieces = Vec::new();
+        self.each(offset, len, |device, at, _, len| {
+            pieces.push((device.clone(), at, len));
+            Ok(())
+        })?;
+        match pieces.as_slice() {
+            [(device, at, len)] => device.discard_to_zeros(*at, *len),
+            _ => Ok(false),
+        }
+    }
+
     /// Opens a queue that hands requests on where they lie in one piece, and serves the others from
     /// the calling thread.
     fn queue(&self, options: &QueueOptions) -> Result<Box<dyn DeviceQueue>> {

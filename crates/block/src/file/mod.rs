@@ -105,6 +105,24 @@ impl FileDevice {
         carry_out()
             .map_err(|error| from_io(&self.core.name, Operation::Discard, Some(offset), &error))
     }
+
+    /// Passes on that a range is not needed; returns whether the system took that.
+    fn hint(
+        &self,
+        offset: u64,
+        len: u64,
+        carry_out: impl FnOnce() -> io::Result<()>,
+    ) -> Result<bool> {
+        let mut taken = true;
+        let result = self.change(offset, len, || {
+            carry_out().or_else(|error| {
+                taken = false;
+                if is_unsupported(&error) { Ok(()) } else { Err(error) }
+            })
+        });
+        self.core.counters.count(Operation::Queue, 0, result)?;
+        Ok(taken)
+    }
 }
 
 impl BlockDevice for FileDevice {
@@ -155,17 +173,16 @@ impl BlockDevice for FileDevice {
 
     fn discard(&self, offset: u64, len: u64) -> Result<bool> {
         let file = &self.core.file;
-        let mut taken = true;
-        let result = self.change(offset, len, || {
-            let result = match self.core.kind {
-                Kind::Block => block_range(file, BLKDISCARD, offset, len),
-                Kind::Image => image_range(file, FallocateFlags::PUNCH_HOLE, offset, len),
-            };
-            taken = result.is_ok();
-            result.or_else(|error| if is_unsupported(&error) { Ok(()) } else { Err(error) })
-        });
-        self.core.counters.count(Operation::Queue, 0, result)?;
-        Ok(taken)
+        self.hint(offset, len, || match self.core.kind {
+            Kind::Block => block_range(file, BLKDISCARD, offset, len),
+            Kind::Image => punch(file, offset, len),
+        })
+    }
+
+    /// The kernel punches holes into block devices that zero and unmap by themselves, and refuses
+    /// it for all others (`blkdev_fallocate`).
+    fn discard_to_zeros(&self, offset: u64, len: u64) -> Result<bool> {
+        self.hint(offset, len, || punch(&self.core.file, offset, len))
     }
 
     fn queue(&self, options: &QueueOptions) -> Result<Box<dyn DeviceQueue>> {
@@ -228,6 +245,10 @@ fn block_range(file: &File, request: libc::Ioctl, offset: u64, len: u64) -> io::
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),
     }
+}
+
+fn punch(file: &File, offset: u64, len: u64) -> io::Result<()> {
+    image_range(file, FallocateFlags::PUNCH_HOLE, offset, len)
 }
 
 /// Zeroes a range of a file or punches it out; the size stays.

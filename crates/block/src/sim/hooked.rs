@@ -154,6 +154,14 @@ impl<H: Hook> BlockDevice for HookedDevice<H> {
         Ok(taken)
     }
 
+    fn discard_to_zeros(&self, offset: u64, len: u64) -> Result<bool> {
+        let mut taken = false;
+        self.hook.call(DeviceCall::Discard { offset, len }, &mut || {
+            self.inner.discard_to_zeros(offset, len).map(|done| taken = done)
+        })?;
+        Ok(taken)
+    }
+
     fn queue(&self, options: &QueueOptions) -> Result<Box<dyn DeviceQueue>> {
         self.hook.queue(&self.inner, options)
     }

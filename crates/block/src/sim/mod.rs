@@ -537,6 +537,10 @@ impl BlockDevice for SimulatedDevice {
         Ok(true)
     }
 
+    fn discard_to_zeros(&self, offset: u64, len: u64) -> Result<bool> {
+        self.discard(offset, len)
+    }
+
     fn queue(&self, options: &QueueOptions) -> Result<Box<dyn DeviceQueue>> {
         Ok(Box::new(queue::SimulatedQueue::new(Arc::clone(&self.shared), options)))
     }

@@ -482,6 +482,10 @@ impl BlockDevice for RecordingDevice {
         self.shared.counters.count(Operation::Queue, 0, result).map(|()| true)
     }
 
+    fn discard_to_zeros(&self, offset: u64, len: u64) -> Result<bool> {
+        self.discard(offset, len)
+    }
+
     fn queue(&self, options: &QueueOptions) -> Result<Box<dyn DeviceQueue>> {
         Ok(Box::new(InlineQueue::new(Arc::clone(&self.shared), options)))
     }

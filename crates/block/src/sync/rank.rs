@@ -74,9 +74,10 @@ pub const FILE_LEASE: usize = 45;
 pub const LEASE_TABLE: usize = 46;
 pub const LEASE_LISTS: usize = 47;
 pub const DELAYED: usize = 48;
+pub const TRIM: usize = 49;
 
 #[cfg(debug_assertions)]
-pub(super) const TABLE: [Rank; 49] = [
+pub(super) const TABLE: [Rank; 50] = [
     row(SIZE, 20, "0.2", "size"),
     row(SCHEDULES, 30, "0.3", "schedules"),
     row(CLONING, 40, "0.4", "cloning mutex"),
@@ -126,6 +127,7 @@ pub(super) const TABLE: [Rank; 49] = [
     row(LEASE_TABLE, LEAF, "leaf", "table of leases"),
     row(LEASE_LISTS, LEAF, "leaf", "clients of leases"),
     row(DELAYED, 250, "2.5", "delayed writes"),
+    row(TRIM, 50, "0.5", "trim"),
 ];
 
 /// Locks of which a thread holds several in any order, and the lock under which alone it does: one

@@ -30,6 +30,7 @@ mod salvage;
 mod stat;
 mod status;
 mod top;
+mod trim;
 mod tune;
 mod unmount;
 mod upgrade;
@@ -104,6 +105,7 @@ pub enum Command {
     ExtentSize(mark::extent_size::Arguments),
     ReleaseBehind(mark::release_behind::Arguments),
     Defrag(defrag::Arguments),
+    Trim(trim::Arguments),
     Grow(grow::Arguments),
     Check(check::Arguments),
     Upgrade(upgrade::Arguments),
@@ -152,6 +154,7 @@ pub fn run(cli: &Cli, output: &Output) -> Result<Exit> {
         Command::Preallocate(arguments) => preallocate::run(arguments, output),
         Command::Defrag(arguments) => defrag::run(arguments, output),
         Command::Upgrade(arguments) => upgrade::run(arguments, output),
+        Command::Trim(arguments) => trim::run(arguments, output),
         Command::Grow(arguments) => grow::run(arguments, output),
         Command::Backup(arguments) => backup::run(arguments, output),
         Command::Restore(arguments) => restore::run(arguments, output),

@@ -31,6 +31,7 @@ mod release_behind;
 mod restricted;
 mod sentences;
 mod trials;
+mod trim;
 mod tuning;
 mod user;
 mod volume_input;

@@ -31,6 +31,11 @@ impl Engine {
         self.cloning.try_lock()
     }
 
+    /// Discards free blocks alone.
+    pub(crate) fn lock_trim(&self) -> MutexGuard<'_, ()> {
+        self.trimming.lock()
+    }
+
     /// Deletes checkpoints for space alone.
     pub(crate) fn lock_room(&self) -> MutexGuard<'_, ()> {
         self.room.lock()

@@ -26,6 +26,7 @@ mod recovery;
 mod space;
 mod space_policy;
 mod trials;
+mod trim;
 mod tuning;
 mod views;
 
@@ -116,6 +117,8 @@ pub(crate) struct Engine {
     /// What a front end does so that writes which its kernel still holds arrive; called with no
     /// lock held.
     flush_frontend: OnceLock<FlushFrontend>,
+    /// Rank 0.5: one at a time withholds free blocks to discard them.
+    trimming: Ranked<(), { rank::TRIM }>,
     /// Rank 0.5: one at a time deletes checkpoints because the volume is full.
     room: Ranked<(), { rank::ROOM }>,
     /// Files that are served in another mode for a while.
@@ -209,6 +212,7 @@ impl Engine {
             schedule_state: Ranked::default(),
             scheduler_waker: Waker::default(),
             flush_frontend: OnceLock::new(),
+            trimming: Ranked::new(()),
             room: Ranked::new(()),
             trials: Trials::default(),
             space_policy: SpacePolicyState::default(),

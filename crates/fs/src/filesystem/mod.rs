@@ -20,8 +20,8 @@ use crate::namespace::make::{Making, check_target};
 use crate::{
     Attr, CheckReport, DefragStep, DirEntry, Error, ErrorKind, File, FileActivity, FileKind,
     FilePath, FormatOptions, FormatReport, Fragmentation, InodeNo, IoMode, MountOptions, NewFile,
-    OpenOptions, ReleaseBehind, RenameMode, Result, SetAttr, Statfs, Tunable, TunableState,
-    TuneOptions, Untorn, UpgradeReport, check, format, mount, upgrade,
+    OpenOptions, ReleaseBehind, RenameMode, Result, SetAttr, Statfs, TrimStep, Tunable,
+    TunableState, TuneOptions, Untorn, UpgradeReport, check, format, mount, upgrade,
 };
 pub use info::FsInfo;
 
@@ -142,6 +142,17 @@ impl FileSystem {
     /// `Invalid` when the device shrank; device errors.
     pub fn grow(&self) -> Result<u64> {
         mount::grow(&self.inner.fs)
+    }
+    /// Tells the device of free runs of at least `run_bytes_min` bytes, from byte `from` of the
+    /// volume on: one step of at most 4 GiB in 1,024 runs, [`TrimStep::next`] says where the next
+    /// begins. The first, from 0, makes durable what was removed until now. Other threads go on
+    /// meanwhile. What is discarded is needed by no file and no checkpoint, and by nothing that a
+    /// power cut brings back.
+    ///
+    /// # Errors
+    /// `ReadOnly`; device errors.
+    pub fn trim(&self, from: u64, run_bytes_min: u64) -> Result<TrimStep> {
+        self.inner.fs.trim(from, run_bytes_min)
     }
     /// Calls `work` with the size in bytes that the file system has and keeps until it returns, so
     /// that the volume below can be made smaller.

@@ -30,6 +30,7 @@ mod schedules;
 mod several;
 mod sharing;
 mod support;
+mod trim;
 mod tuning;
 mod untorn;
 mod watching;

@@ -40,6 +40,7 @@ pub fn answer(fs: &FileSystem, request: &Request) -> bedplate_fs::Result<(Value,
         Request::Leases => plain(json(&fs.lease_report())?),
         Request::ResetStatistics => plain(json(&fs.reset_statistics(None)?)?),
         Request::Grow => plain(json(&fs.grow()?)?),
+        Request::Trim { from, run_bytes_min } => plain(json(&fs.trim(*from, *run_bytes_min)?)?),
         Request::Mount { .. }
         | Request::Serving
         | Request::Defragmenter

@@ -28,6 +28,13 @@ pub enum Request {
     ResetStatistics,
     /// Takes over the size that the device has grown to; tells it.
     Grow,
+    /// Discards the next free runs: [`bedplate_fs::TrimStep`].
+    Trim {
+        /// The byte of the volume to begin at.
+        from: u64,
+        /// The shortest run in bytes.
+        run_bytes_min: u64,
+    },
     /// What is asked of the group of devices below.
     Group {
         /// The question.

@@ -88,7 +88,10 @@ pub(super) fn step(rng: &mut Xoshiro256PlusPlus, block: u64) -> Step {
         56..59 => append(rng, file, dir, block),
         59..62 => Step::Read(on, mode(rng), offset(rng, block), 20_000),
         62..66 => Step::SetSize(on, offset(rng, block)),
-        66 => Step::Defragment(on, rng.random_range(0..2) == 0),
+        66 => match rng.random_range(0..2) == 0 {
+            false if file >= 2 => Step::Trim,
+            unshare => Step::Defragment(on, unshare),
+        },
         67..75 => allocate(rng, on, block),
         75..84 => Step::SyncData(on),
         84..88 => Step::SyncAll(on),

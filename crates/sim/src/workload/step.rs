@@ -127,6 +127,8 @@ steps! {
         /// Moves what is scattered of a file together; what checkpoints need too, when the last is
         /// set.
         Defragment(on: On, shared: bool),
+        /// Discards what is free.
+        Trim,
     }
 
     /// Makes durable.

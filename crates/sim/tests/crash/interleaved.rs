@@ -144,3 +144,25 @@ fn s_1_a_sync_in_the_middle_of_a_truncation_waits_for_it() {
         panic!("{violation}");
     }
 }
+
+/// S-260: blocks whose removal is not durable are not discarded, so a crash that brings the file
+/// back brings its bytes back.
+#[test]
+fn s_260_what_a_crash_brings_back_was_not_discarded() {
+    let write = |at| Step::Write(On::Name(0, 0), IoMode::Concurrent, at, 512, 7, false);
+    let mut steps = vec![Step::Create(0, 0), Step::Create(2, 0)];
+    steps.extend((0..6).map(|piece| write(piece * 1024)));
+    steps.extend([Step::Sync, Step::Unlink(0, 0), Step::Trim, Step::Create(1, 0), Step::Sync]);
+    let judged = |bug| {
+        bedplate_fs::plant(bug);
+        let effort = Effort { cuts: Cuts::Every(3), ..effort(0, 0) };
+        [Backend::One, Backend::Mirror]
+            .map(|backend| try_steps(1, &Setup { backend, ..Setup::SMALL }, &steps, &effort).err())
+    };
+    for found in judged(Some(PlantedBug::DiscardBeforeSealed)) {
+        assert!(found.is_some(), "DiscardBeforeSealed went unnoticed");
+    }
+    if let Some(violation) = judged(None).into_iter().flatten().next() {
+        panic!("{violation}");
+    }
+}

@@ -200,6 +200,15 @@ impl MemberHandle {
         result
     }
 
+    /// As [`discard`](Self::discard), and the range reads as zeros afterwards; `false`: nothing was
+    /// done.
+    pub fn discard_to_zeros(&self, offset: u64, len: u64) -> Result<bool> {
+        let start = self.begin();
+        let result = self.device.discard_to_zeros(offset, len);
+        self.end_write(start.elapsed(), 0, result.is_ok());
+        result
+    }
+
     /// Makes what was written durable; nothing where a flush covers it already.
     pub fn flush(&self) -> Result<()> {
         let Some(covers) = self.needs_flush() else { return Ok(()) };

@@ -327,6 +327,7 @@ fn open_volume(
         meter: VolumeMeter::default(),
         buffers: Buffers::default(),
         relayout_step_state: Mutex::default(),
+        keeps_all: false.into(),
         latched: false.into(),
         latch: Mutex::new(None),
     };

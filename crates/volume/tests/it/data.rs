@@ -4,9 +4,10 @@
 use std::sync::Arc;
 
 use bedplate_block::{
-    AlignedBuf, BlockDevice, Geometry, MemoryDevice, QueueOptions, Request, RequestKind, Segment,
+    AlignedBuf, BlockDevice, DeviceCall, DeviceQueue, Geometry, Hook, HookedDevice, MemoryDevice,
+    QueueOptions, Request, RequestKind, Segment,
 };
-use bedplate_volume::{Group, ImportOptions, Role, Shape};
+use bedplate_volume::{Group, ImportOptions, Role, Shape, Undecided};
 use rand::{RngExt, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
 
@@ -224,7 +225,8 @@ fn what_does_not_fit_the_volume_is_refused_before_any_member_sees_it() {
         bedplate_block::ErrorKind::OutOfRange
     );
     assert_eq!(kind(device.write_at(&buf, u64::MAX - 511)), bedplate_block::ErrorKind::OutOfRange);
-    assert!(!device.discard(0, 4096).unwrap(), "copies stay copies");
+    device.write_at(&buf, 0).unwrap();
+    assert!(device.discard(0, 4096).unwrap(), "both copies read as zeros afterwards");
     let mut queue = device.queue(&QueueOptions::default()).unwrap();
     let flush = Request {
         token: 1,
@@ -325,4 +327,69 @@ fn many_threads_write_a_mirror_and_its_background_thread_tidies_up() {
     devices[0].read_at(&mut a, 4 << 20).unwrap();
     devices[1].read_at(&mut b, 4 << 20).unwrap();
     assert!(a[..] == b[..]);
+}
+
+/// A device that keeps what is discarded.
+#[derive(Debug)]
+struct Keeps;
+
+impl Hook for Keeps {
+    fn call(
+        &self,
+        call: DeviceCall<'_>,
+        pass: &mut dyn FnMut() -> bedplate_block::Result<()>,
+    ) -> bedplate_block::Result<()> {
+        if matches!(call, DeviceCall::Discard { .. }) { Ok(()) } else { pass() }
+    }
+
+    fn queue(
+        &self,
+        inner: &Arc<dyn BlockDevice>,
+        options: &QueueOptions,
+    ) -> bedplate_block::Result<Box<dyn DeviceQueue>> {
+        inner.queue(options)
+    }
+}
+
+/// S-262: what is discarded of a mirror reads as zeros from every copy, also from a member that
+/// keeps what is discarded; a mirror of such members is as it was, and so is a RAID-5.
+#[test]
+fn s_262_copies_stay_equal_where_a_group_is_discarded() {
+    let mut read = AlignedBuf::zeroed(4096);
+    for (shape, keeping, taken) in [
+        (Shape::Mirror, 0, true),
+        (Shape::Mirror, 1, true),
+        (Shape::Mirror, 2, false),
+        (Shape::Raid5, 0, false),
+    ] {
+        let count = if shape == Shape::Raid5 { 3 } else { 2 };
+        let fixture = Fixture::new(count, 5);
+        let member = |index: usize| {
+            let device = fixture.device(index);
+            if index < keeping {
+                HookedDevice::named(format!("member{index}"), device, Keeps)
+            } else {
+                device
+            }
+        };
+        let members: Vec<_> = (0..count).map(member).collect();
+        bedplate_volume::create(&new_group(shape, 2, members.clone(), Vec::new())).unwrap();
+        let group = Group::import(&members, &quiet()).unwrap();
+        let device = group.volume(Role::Data).unwrap();
+        let content = fill(&mut Xoshiro256PlusPlus::seed_from_u64(1), 4096);
+        (0..64).for_each(|at| device.write_at(&content, at * 4096).unwrap());
+        assert_eq!(device.discard(4 * 4096, 40 * 4096).unwrap(), taken, "{shape:?} {keeping}");
+        for at in 0..64 {
+            device.read_at(&mut read, at * 4096).unwrap();
+            let is_zero = read.iter().all(|byte| *byte == 0);
+            assert_eq!(is_zero, taken && (4..44).contains(&at), "{shape:?} {keeping}: block {at}");
+        }
+        let report = group.scrub(false, &Undecided, &mut |_| ()).unwrap();
+        assert!(report.differences.is_empty(), "{shape:?} {keeping}: {:?}", report.differences);
+        assert_eq!(
+            device.discard(0, 4096).unwrap(),
+            taken && keeping == 0,
+            "it is not asked again"
+        );
+    }
 }

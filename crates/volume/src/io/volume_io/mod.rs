@@ -59,6 +59,8 @@ pub(crate) struct VolumeIo {
     pub buffers: Buffers,
     /// A leaf lock.
     pub relayout_step_state: Mutex<RelayoutStepState, { rank::LAYOUT_EPOCH }>,
+    /// A member turned out to keep what is discarded, so copies are not discarded.
+    pub keeps_all: AtomicBool,
     pub latched: AtomicBool,
     /// A leaf.
     pub latch: Mutex<Option<bedplate_block::Error>, { rank::VOLUME_LEAF }>,
@@ -388,27 +390,77 @@ impl VolumeIo {
         self.fail_members(failures)
     }
 
-    /// Hands the hint on where there is one copy of everything; copies that the device may let
-    /// differ afterwards would not be copies.
+    /// Hands the hint on. Copies take it only where they read as zeros afterwards, and stay copies;
+    /// under parity nothing is discarded.
     pub fn discard(&self, offset: u64, len: u64) -> Result<bool> {
-        let (handles, mut taken) = (self.group_state.handles(), false);
+        let mut taken = false;
         self.check(&self.epochs.get(), Operation::Discard, offset, len)?;
         self.each_part(offset, len, |at, len| {
             let epoch = self.epochs.get_for_write(at, len);
             self.check(&epoch, Operation::Discard, at, len)?;
-            if epoch.redundancy.is_some() {
-                return Ok(());
-            }
-            let mut shares = Vec::new();
-            plan::write(&*epoch, &handles, at, 0, len as usize, &mut shares)
-                .map_err(|address| self.no_copy(Operation::Discard, address))?;
-            for share in &shares {
-                for segment in share.segments() {
-                    taken |= share.handle.discard(segment.offset, segment.len.into())?;
-                }
-            }
+            taken |= if epoch.has_parity() {
+                false
+            } else if epoch.redundancy.is_some() {
+                self.discard_copies(&epoch, at, len)?
+            } else {
+                self.discard_single(&epoch, at, len)?
+            };
             Ok(())
         })?;
+        Ok(taken)
+    }
+
+    fn discard_single(&self, epoch: &LayoutEpoch, at: u64, len: u64) -> Result<bool> {
+        let (handles, mut taken, mut shares) = (self.group_state.handles(), false, Vec::new());
+        plan::write(epoch, &handles, at, 0, len as usize, &mut shares)
+            .map_err(|address| self.no_copy(Operation::Discard, address))?;
+        for share in &shares {
+            for segment in share.segments() {
+                taken |= share.handle.discard(segment.offset, segment.len.into())?;
+            }
+        }
+        Ok(taken)
+    }
+
+    /// Zeroes a range of every copy, as [`write_zeroes`](Self::write_zeroes) does, by discarding
+    /// it. Members that cannot, beside others that did, are written; a group that has such a one
+    /// is not asked again.
+    fn discard_copies(&self, epoch: &LayoutEpoch, at: u64, len: u64) -> Result<bool> {
+        if self.keeps_all.load(Ordering::Relaxed) {
+            return Ok(false);
+        }
+        self.check_latch()?;
+        self.enter(epoch, at, len)?;
+        let result = self.discard_entered(epoch, at, len);
+        self.leave(epoch, at, len);
+        result
+    }
+
+    fn discard_entered(&self, epoch: &LayoutEpoch, at: u64, len: u64) -> Result<bool> {
+        let (handles, mut shares) = (self.group_state.handles(), Vec::new());
+        plan::write(epoch, &handles, at, 0, len as usize, &mut shares)
+            .map_err(|address| self.no_copy(Operation::Discard, address))?;
+        let (mut taken, mut kept, mut failures) = (false, Vec::new(), Vec::new());
+        for (share, segment) in
+            shares.iter().flat_map(|share| share.segments().into_iter().map(move |s| (share, s)))
+        {
+            match share.handle.discard_to_zeros(segment.offset, segment.len.into()) {
+                Ok(true) => taken = true,
+                Ok(false) => kept.push((&share.handle, segment)),
+                Err(error) => failures.push((Arc::clone(&share.handle), error)),
+            }
+        }
+        if !kept.is_empty() {
+            self.keeps_all.store(true, Ordering::Relaxed);
+        }
+        if taken || !failures.is_empty() {
+            for (handle, segment) in kept {
+                if let Err(error) = handle.write_zeroes(segment.offset, segment.len.into()) {
+                    failures.push((Arc::clone(handle), error));
+                }
+            }
+        }
+        self.fail_members(failures)?;
         Ok(taken)
     }
 

@@ -1,0 +1,98 @@
+//! Free blocks that are out of reach for a while: of a region that is counted anew at the mount, or
+//! while the device discards them.
+//!
+//! What asks for blocks meanwhile and finds too few waits until they are given back, so it is
+//! refused nothing that it would have had. What withholds takes no lock of a file until then.
+
+use std::ops::Range;
+
+use super::{Allocator, Inner, SpaceClass};
+use crate::BlockNo;
+use crate::extent::Run;
+use bedplate_block::sync::MutexGuard;
+
+/// Free blocks that nothing uses until they are given back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct WithheldRun {
+    /// The blocks; `None`: there are no more in the range.
+    pub run: Option<Run>,
+    /// Where to look on.
+    pub next: BlockNo,
+    /// Free blocks before `next` that were left where they are.
+    pub passed_blocks: u64,
+}
+
+impl Allocator {
+    /// Takes what is free of these runs out of reach and returns it; [`free`](Self::free) gives it
+    /// back.
+    pub fn withhold(&self, runs: impl Iterator<Item = Run>) -> Vec<Run> {
+        let mut inner = self.inner.lock();
+        let mut held = Vec::new();
+        for run in runs {
+            inner.load_run(run);
+            debug_assert!(run.end() <= inner.end, "what is withheld lies in the volume: {run:?}");
+            while let Some(part) = inner.last_free_in(run) {
+                held.push(inner.take(part.start.0, part.blocks));
+            }
+        }
+        held
+    }
+
+    /// Takes the first free run of a range out of reach that has at least `blocks_min` blocks, or
+    /// its first `blocks_max`, so that nothing uses them meanwhile; [`give_back`](Self::give_back)
+    /// gives them back. Half of what there is for data and in memory is left to others at any time.
+    pub fn withhold_first(&self, range: Run, blocks_min: u64, blocks_max: u64) -> WithheldRun {
+        let mut inner = self.inner.lock();
+        let range = Run {
+            start: range.start,
+            blocks: range.blocks.min(inner.end.saturating_sub(range.start.0)),
+        };
+        inner.load_run(range);
+        let spare = inner.available(SpaceClass::Data).min(inner.free) / 2;
+        let (mut at, mut passed_blocks) = (range.start.0, 0);
+        while let Some(run) = inner.first_free_in(at..range.end()) {
+            let blocks = run.blocks.min(blocks_max).min(spare);
+            if run.blocks >= blocks_min && blocks > 0 {
+                let taken = inner.take(run.start.0, blocks);
+                inner.withheld += taken.blocks;
+                return WithheldRun { next: BlockNo(taken.end()), run: Some(taken), passed_blocks };
+            }
+            passed_blocks += run.blocks;
+            at = run.end();
+        }
+        WithheldRun { run: None, next: BlockNo(range.end()), passed_blocks }
+    }
+
+    /// Gives back what [`withhold_first`](Self::withhold_first) took.
+    pub fn give_back(&self, run: Run) {
+        let mut inner = self.inner.lock();
+        inner.withheld =
+            inner.withheld.checked_sub(run.blocks).expect("what is given back was withheld");
+        inner.insert(run);
+        inner.check_totals();
+        drop(inner);
+        self.given_back.notify_all();
+    }
+
+    /// Waits until withheld blocks are given back; `false`: none are withheld.
+    pub(super) fn wait_for_withheld(&self, inner: &mut MutexGuard<'_, Inner>) -> bool {
+        let any = inner.withheld > 0;
+        if any {
+            self.given_back.wait(inner);
+        }
+        any
+    }
+}
+
+impl Inner {
+    /// The first free part of a range.
+    fn first_free_in(&self, range: Range<u64>) -> Option<Run> {
+        let from = match self.continuation(BlockNo(range.start)) {
+            Some(at) => at,
+            None => *self.by_start.range(range.start..).next()?.0,
+        };
+        let (start, len) = self.by_start.range(..=from).next_back()?;
+        let to = (start + len).min(range.end);
+        (from < to).then(|| Run { start: BlockNo(from), blocks: to - from })
+    }
+}
