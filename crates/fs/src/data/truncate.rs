@@ -16,7 +16,7 @@ use crate::inode::Inode;
 use crate::lock::Changing;
 use bedplate_store::{ExtentMap, Grid, PlantedBug, RecordKind, planted};
 
-/// A truncation of a file that has a cache: its dirty pages beyond the new end are gone before its
+/// A truncation of a file with dirty pages: those beyond the new end are gone before its
 /// first record is there, so a sync that finds nothing to write waits for the end of it (S-1, S-2).
 struct TruncationUnderWay<'a> {
     fs: &'a Engine,
@@ -59,9 +59,12 @@ pub(crate) fn set_size(
     // Read before the cache forgets what lies beyond: it may fail.
     drop(io.map()?);
     let before = inode.size.load(Ordering::Acquire);
-    let _change = io
-        .cached_if_any()
-        .map(|cached| (TruncationUnderWay::begin(fs, inode), cached.begin_truncate(size)));
+    let cached = io.cached_if_any();
+    // The order lock keeps more from becoming dirty.
+    let _under_way = cached
+        .filter(|cached| cached.dirty_bytes() > 0)
+        .map(|_| TruncationUnderWay::begin(fs, inode));
+    let _change = cached.map(|cached| cached.begin_truncate(size));
     let held = io.state().lock.exclusive(fs);
     let moved = io.write_held_write(&held).and_then(|()| {
         if size < io.state().logged_size() { io.shrink(&held, size) } else { io.grow(&held, size) }
