@@ -39,11 +39,11 @@ fn verify_copy(bed: &Bed, data: &Path, name: &str, history_min: u64) -> Result<u
     Ok(history)
 }
 
-fn history(cluster: &Cluster) -> Result<u64> {
+pub fn history(cluster: &Cluster) -> Result<u64> {
     cluster.sql("SELECT count(*) FROM pgbench_history")?.parse().context("psql prints a number")
 }
 
-fn cluster_on_a_volume(bed: &mut Bed) -> Result<(PathBuf, Mounted, Cluster)> {
+pub fn cluster_on_a_volume(bed: &mut Bed) -> Result<(PathBuf, Mounted, Cluster)> {
     let image = bed.format("volume.img", "512M")?;
     let mounted = bed.mount(&image, &mount_options("concurrent"))?;
     let cluster = Cluster::new(bed, &mounted.directory)?;
@@ -51,7 +51,7 @@ fn cluster_on_a_volume(bed: &mut Bed) -> Result<(PathBuf, Mounted, Cluster)> {
     Ok((image, mounted, cluster))
 }
 
-fn under_load(cluster: &Cluster) -> Result<(Server<'_>, Bench)> {
+pub fn under_load(cluster: &Cluster) -> Result<(Server<'_>, Bench)> {
     let server = cluster.start(&["max_wal_size=24MB", "min_wal_size=8MB"])?;
     cluster.fill(1)?;
     Ok((server, cluster.bench(SECONDS)?))

@@ -8,6 +8,7 @@
 mod backups;
 mod bad_input;
 mod bed;
+mod branches;
 mod crashlab;
 mod edges;
 mod failing_device;
@@ -231,6 +232,12 @@ const TESTS: &[Test] = &[
         needs: &[Need::Fuse, Need::Postgres, Need::Program("setpriv")],
         budget_s: 120,
         run: backups::clone_of_a_live_cluster,
+    },
+    Test {
+        name: "branch-postgres",
+        needs: &[Need::Fuse, Need::Postgres, Need::Program("setpriv")],
+        budget_s: 120,
+        run: branches::of_a_live_cluster,
     },
     Test {
         name: "backup-postgres",

@@ -66,7 +66,11 @@ impl Cluster {
         Ok(cluster)
     }
 
-    fn give(&self, path: &Path) -> Result<()> {
+    /// Gives a file or directory to the cluster's user.
+    ///
+    /// # Errors
+    /// When the system refuses.
+    pub fn give(&self, path: &Path) -> Result<()> {
         if let Some((user, group)) = self.owner {
             chown(path, Some(user), Some(group))
                 .with_context(|| format!("cannot give {} to postgres", path.display()))?;

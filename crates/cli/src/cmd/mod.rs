@@ -2,6 +2,7 @@
 
 mod backup;
 mod bench;
+mod branch;
 mod cat;
 mod check;
 mod checkpoint;
@@ -111,6 +112,7 @@ pub enum Command {
     Upgrade(upgrade::Arguments),
     Salvage(salvage::Arguments),
     Checkpoint(checkpoint::Arguments),
+    Branch(branch::Arguments),
     Backup(backup::Arguments),
     Restore(restore::Arguments),
     Ls(ls::Arguments),
@@ -156,6 +158,7 @@ pub fn run(cli: &Cli, output: &Output) -> Result<Exit> {
         Command::Upgrade(arguments) => upgrade::run(arguments, output),
         Command::Trim(arguments) => trim::run(arguments, output),
         Command::Grow(arguments) => grow::run(arguments, output),
+        Command::Branch(arguments) => branch::run(arguments, output),
         Command::Backup(arguments) => backup::run(arguments, output),
         Command::Restore(arguments) => restore::run(arguments, output),
         Command::Ls(arguments) => ls::run(arguments, output),

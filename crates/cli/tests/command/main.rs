@@ -7,6 +7,7 @@ mod backups;
 mod bad_input;
 mod bench;
 mod brackets;
+mod branches;
 mod buckets;
 mod checkpoints;
 mod clones;

@@ -49,6 +49,18 @@ struct Cloned {
     links: Vec<LinkReport>,
 }
 
+/// Clones a directory of a mount as it is, with what the links of a cluster lead to.
+pub fn clone_present(mount: &Mount, source: &Path, new: &Path, output: &Output) -> Result<()> {
+    let reach = Reach::Mounted(mount.clone());
+    let inside = reach.inside(source);
+    let arguments = CloneArguments {
+        source: [OsStr::new(":"), inside.as_os_str()].into_iter().collect(),
+        new_path: new.to_owned(),
+        keep_links: false,
+    };
+    arguments.clone_with_links(mount, &reach, None, inside, output).map(drop)
+}
+
 impl CloneArguments {
     pub(super) fn run(&self, reach: &Reach, output: &Output) -> Result<()> {
         let (checkpoint, path) = split(&self.source)?;

@@ -1,0 +1,321 @@
+//! `bedplate branch create|list|reset|drop`
+//!
+//! ```text
+//!   create   CHECKPOINT if the server runs ─► clone of the directory and its table spaces
+//!                     ─► made its own: port, no archive, no standby ─► started, answering
+//!   reset    stopped ─► put aside ─► created again ─► what was put aside is removed
+//!   drop     stopped ─► removed
+//! ```
+//!
+//! A file in the branch says what it is a branch of; nothing else is remembered.
+
+mod postgres;
+mod record;
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use bedplate::format_time;
+use clap::{Args, Subcommand};
+use serde::Serialize;
+
+use super::checkpoint::clone::clone_present;
+use crate::failure::{Failure, Result};
+use crate::mount::{self, live};
+use crate::render::output::Output;
+use crate::render::text;
+use postgres::Cluster;
+use record::{Kind, Record};
+
+/// Make, list, renew and remove writable copies of a database directory, for tests and reviews
+///
+/// A branch shares the blocks of what it is a branch of until one of them writes, so it takes no
+/// time to copy and hardly any space. Of a PostgreSQL cluster the branch is a server of its own,
+/// started and answering: on another port, without archiving, not a standby, with table spaces of
+/// its own. Any other directory, of SQLite files for instance, is branched as it is at one moment.
+#[derive(Debug, Args)]
+pub struct Arguments {
+    #[command(subcommand)]
+    action: Action,
+}
+
+#[derive(Debug, Subcommand)]
+enum Action {
+    /// Make a branch of a directory on a mount; of a PostgreSQL cluster it is started
+    Create {
+        /// The directory: a PostgreSQL cluster, running or not, or any other
+        source: PathBuf,
+        /// The branch's path on the same mount; nothing is there yet
+        branch: PathBuf,
+        /// The port of the branch's server; none given: the next that is free
+        #[arg(long)]
+        port: Option<u16>,
+        /// Do not start the server
+        #[arg(long)]
+        no_start: bool,
+    },
+    /// List the branches below a directory
+    List {
+        /// The directory
+        dir: PathBuf,
+    },
+    /// Make a branch again what its source is now; what was written to it is gone
+    Reset {
+        /// The branch
+        branch: PathBuf,
+    },
+    /// Stop and remove a branch
+    Drop {
+        /// The branch
+        branch: PathBuf,
+    },
+}
+
+/// A branch as it stands.
+#[derive(Debug, Serialize)]
+struct Branch {
+    #[serde(serialize_with = "text::readable")]
+    path: PathBuf,
+    #[serde(flatten)]
+    record: Record,
+    running: bool,
+    /// What could not be done, and did no harm.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    notes: Vec<String>,
+}
+
+#[derive(Debug, Serialize)]
+struct Branches {
+    branches: Vec<Branch>,
+}
+
+#[derive(Debug, Serialize)]
+struct Dropped {
+    #[serde(serialize_with = "text::readable")]
+    dropped: PathBuf,
+}
+
+pub fn run(arguments: &Arguments, output: &Output) -> Result<()> {
+    match &arguments.action {
+        Action::Create { source, branch, port, no_start } => {
+            let source = mount::canonical(source)?;
+            output.show(&create(&source, &absolute(branch)?, *port, !no_start, output)?)
+        }
+        Action::List { dir } => {
+            output.show(&Branches { branches: below(&mount::canonical(dir)?)? })
+        }
+        Action::Reset { branch } => output.show(&reset(&mount::canonical(branch)?, output)?),
+        Action::Drop { branch } => {
+            let branch = mount::canonical(branch)?;
+            let record = Record::of(&branch)?;
+            stop(&branch)?;
+            remove(&branch, &record)?;
+            output.show(&Dropped { dropped: branch })
+        }
+    }
+}
+
+fn absolute(path: &Path) -> Result<PathBuf> {
+    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+    let name = path
+        .file_name()
+        .ok_or_else(|| Failure::usage(format!("{} has no name of its own", path.display())))?;
+    Ok(mount::canonical(parent.unwrap_or(Path::new(".")))?.join(name))
+}
+
+fn create(
+    source: &Path,
+    branch: &Path,
+    port: Option<u16>,
+    starts: bool,
+    output: &Output,
+) -> Result<Branch> {
+    if branch.starts_with(source) {
+        return Err(Failure::usage(format!(
+            "{} lies in {}: a branch stands beside what it is a branch of",
+            branch.display(),
+            source.display()
+        )));
+    }
+    let mount = live::require_mount(source)?;
+    let cluster = Cluster::at(source)?;
+    let (mut notes, mut record) = (Vec::new(), Record::new(source, Kind::Files, None));
+    if let Some(cluster) = &cluster {
+        postgres::require_quotable(branch)?;
+        record.kind = Kind::Postgresql;
+        record.port = Some(postgres::free_port(port)?);
+        if let Some(Err(why)) = cluster.checkpoint() {
+            notes.push(format!(
+                "the server of {} made no CHECKPOINT ({why}), so the branch recovers longer",
+                source.display()
+            ));
+        }
+    }
+    clone_present(&mount, source, branch, output)?;
+    record.parts = spaces(branch);
+    let own = || match (&cluster, record.port) {
+        (Some(cluster), Some(port)) => {
+            cluster.make_own(branch, port)?;
+            record.write(branch)?;
+            if starts { postgres::start(branch, port) } else { Ok(()) }
+        }
+        _ => {
+            remove_shared_memory(branch)?;
+            record.write(branch)
+        }
+    };
+    if let Err(mut failure) = own() {
+        // Nothing of it is left.
+        if let Err(left) = stop(branch).and_then(|()| remove(branch, &record)) {
+            failure.message = format!("{}; {}", failure.message, left.message);
+        }
+        return Err(failure);
+    }
+    let running = postgres::is_running(branch);
+    Ok(Branch { path: branch.to_owned(), record, running, notes })
+}
+
+/// SQLite's index of its write-ahead log belongs to the processes that have the original open.
+fn remove_shared_memory(branch: &Path) -> Result<()> {
+    for entry in entries(branch)? {
+        if entry.as_os_str().as_encoded_bytes().ends_with(b"-shm") {
+            std::fs::remove_file(&entry).map_err(|e| Failure::system("remove", &entry, &e))?;
+        }
+    }
+    Ok(())
+}
+
+fn entries(dir: &Path) -> Result<Vec<PathBuf>> {
+    let failed = |e: std::io::Error| Failure::system("list", dir, &e);
+    let mut all = Vec::new();
+    for entry in std::fs::read_dir(dir).map_err(failed)? {
+        all.push(entry.map_err(failed)?.path());
+    }
+    all.sort_unstable();
+    Ok(all)
+}
+
+/// How deep below a directory branches are looked for.
+const DEPTH_MAX: usize = 4;
+
+/// Finds the branches below a directory. Nothing is looked for within a branch or a cluster.
+fn below(dir: &Path) -> Result<Vec<Branch>> {
+    let (mut found, mut todo) = (Vec::new(), vec![(dir.to_owned(), 0)]);
+    while let Some((at, depth)) = todo.pop() {
+        if Record::path(&at).exists() {
+            let (record, running) = (Record::of(&at)?, postgres::is_running(&at));
+            found.push(Branch { path: at, record, running, notes: Vec::new() });
+        } else if depth < DEPTH_MAX && !at.join("PG_VERSION").exists() {
+            let within = entries(&at)?
+                .into_iter()
+                .filter(|path| path.symlink_metadata().is_ok_and(|meta| meta.is_dir()));
+            todo.extend(within.map(|path| (path, depth + 1)));
+        }
+    }
+    found.sort_by(|one, other| one.path.cmp(&other.path));
+    Ok(found)
+}
+
+fn stop(branch: &Path) -> Result<()> {
+    if postgres::is_running(branch) { postgres::stop(branch) } else { Ok(()) }
+}
+
+/// The table spaces of a branch that was just made: they stand beside it under its name.
+fn spaces(branch: &Path) -> Vec<PathBuf> {
+    let mut prefix = branch.file_name().unwrap_or_default().to_owned();
+    prefix.push(".");
+    let is_beside = |path: &PathBuf| {
+        path.parent() == branch.parent()
+            && path
+                .file_name()
+                .is_some_and(|name| name.as_encoded_bytes().starts_with(prefix.as_encoded_bytes()))
+    };
+    postgres::links(branch).into_iter().filter(is_beside).collect()
+}
+
+/// The parts of a branch that are there: its table spaces, and itself.
+fn parts(branch: &Path, record: &Record) -> Vec<PathBuf> {
+    let parts = record.parts.iter().filter(|part| part.is_dir()).cloned();
+    parts.chain([branch.to_owned()]).collect()
+}
+
+/// The branch itself goes last, and its record says until then what the rest is.
+fn remove(branch: &Path, record: &Record) -> Result<()> {
+    for part in parts(branch, record) {
+        std::fs::remove_dir_all(&part).map_err(|e| Failure::system("remove", &part, &e))?;
+    }
+    Ok(())
+}
+
+fn reset(branch: &Path, output: &Output) -> Result<Branch> {
+    let record = Record::of(branch)?;
+    let was_running = postgres::is_running(branch);
+    stop(branch)?;
+    let aside = |path: &Path| {
+        let mut name = std::ffi::OsString::from(".");
+        name.push(path.file_name().unwrap_or_default());
+        name.push(".before-reset");
+        path.with_file_name(name)
+    };
+    let rename = |from: &Path, to: &Path| {
+        std::fs::rename(from, to).map_err(|e| Failure::system("rename", from, &e))
+    };
+    let parts = parts(branch, &record);
+    for part in &parts {
+        rename(part, &aside(part))?;
+    }
+    match create(&record.source, branch, record.port, was_running, output) {
+        Ok(branch) => {
+            for part in &parts {
+                let part = aside(part);
+                std::fs::remove_dir_all(&part).map_err(|e| Failure::system("remove", &part, &e))?;
+            }
+            Ok(branch)
+        }
+        Err(failure) => {
+            for part in parts.iter().rev() {
+                rename(&aside(part), part)?;
+            }
+            Err(failure)
+        }
+    }
+}
+
+impl fmt::Display for Branch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Record { source, kind, port, made, .. } = &self.record;
+        write!(
+            f,
+            "{}: branch of {}, made {}",
+            text::name(&self.path),
+            text::name(source),
+            format_time(*made)
+        )?;
+        match (kind, port) {
+            (Kind::Postgresql, Some(port)) if self.running => {
+                write!(f, "; PostgreSQL answers on port {port}")?;
+            }
+            (Kind::Postgresql, Some(port)) => {
+                write!(f, "; PostgreSQL for port {port} is not running")?;
+            }
+            _ => {}
+        }
+        self.notes.iter().try_for_each(|note| write!(f, "\nnote: {note}"))
+    }
+}
+
+impl fmt::Display for Branches {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.branches.is_empty() {
+            return write!(f, "no branches");
+        }
+        let lines: Vec<String> = self.branches.iter().map(ToString::to_string).collect();
+        write!(f, "{}", lines.join("\n"))
+    }
+}
+
+impl fmt::Display for Dropped {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: dropped", text::name(&self.dropped))
+    }
+}

@@ -1,0 +1,77 @@
+//! What a branch says of itself: one file in it.
+
+use std::path::{Path, PathBuf};
+
+use bedplate::Timestamp;
+use serde::{Deserialize, Serialize};
+
+use crate::failure::{Failure, Result};
+
+/// The file's name.
+const NAME: &str = "bedplate.branch";
+
+/// What a branch is a branch of.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Record {
+    pub source: PathBuf,
+    pub kind: Kind,
+    /// The port of its server.
+    pub port: Option<u16>,
+    pub made: Timestamp,
+    /// Its table spaces, beside it. The server of the branch may have dropped some since.
+    #[serde(default)]
+    pub parts: Vec<PathBuf>,
+}
+
+/// What is branched.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Kind {
+    /// A cluster of PostgreSQL.
+    Postgresql,
+    /// A directory of files, as of SQLite.
+    Files,
+}
+
+impl Record {
+    pub fn new(source: &Path, kind: Kind, port: Option<u16>) -> Self {
+        Self { source: source.to_owned(), kind, port, made: Timestamp::now(), parts: Vec::new() }
+    }
+
+    /// Returns where a branch keeps it.
+    pub fn path(branch: &Path) -> PathBuf {
+        branch.join(NAME)
+    }
+
+    /// Reads that of a branch.
+    pub fn of(branch: &Path) -> Result<Self> {
+        let path = Self::path(branch);
+        let text = std::fs::read(&path).map_err(|e| match e.kind() {
+            std::io::ErrorKind::NotFound => Failure::new(
+                "not_a_branch",
+                format!(
+                    "{} is no branch: 'bedplate branch list DIR' names those that there are",
+                    branch.display()
+                ),
+            ),
+            _ => Failure::system("read", &path, &e),
+        })?;
+        serde_json::from_slice(&text).map_err(|e| {
+            Failure::new(
+                "corrupt",
+                format!(
+                    "{} does not say what this is a branch of ({e}): remove {} by hand",
+                    path.display(),
+                    branch.display()
+                ),
+            )
+        })
+    }
+
+    /// Keeps it in a branch.
+    pub fn write(&self, branch: &Path) -> Result<()> {
+        let path = Self::path(branch);
+        let text = serde_json::to_vec_pretty(self).expect("names and numbers have a form in JSON");
+        std::fs::write(&path, text).map_err(|e| Failure::system("write", &path, &e))
+    }
+}
