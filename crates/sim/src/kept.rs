@@ -145,6 +145,11 @@ fn compare_content(
     let Reach { complete, started, floor } = *reach;
     let synced = content_synced(&history.done[..complete], ino).max(floor);
     let allowed = allowed(history, synced, started, ino);
+    assert!(
+        !allowed.is_empty(),
+        "a name leads to inode {}, which no step had: names are compared first",
+        ino.0
+    );
     let len = content.len();
     let exact = allowed.iter().any(|version| version.len() == len);
     let between = allowed.windows(2).any(|pair| pair[0].len() < len && len < pair[1].len());

@@ -39,6 +39,19 @@ fn s_320_a_branch_of_files_is_made_listed_reset_and_dropped() {
     let off = scratch.path("off-the-mount");
     std::fs::create_dir(&off).unwrap();
     bedplate(["branch", "create", text(&off), text(&branch)]).fails(1, "Bedplate mount");
+    // The user of a branch may write anything into what it says of itself.
+    let record = branch.join("bedplate.branch");
+    let hostile = std::fs::read_to_string(&record).unwrap();
+    let hostile = hostile.replace("\"parts\": []", &format!("\"parts\": [{:?}]", text(&app)));
+    assert!(hostile.contains(&format!("[{:?}]", text(&app))), "{hostile}");
+    std::fs::write(&record, hostile).unwrap();
+    bedplate(["branch", "drop", text(&branch)]).succeeds().says("dropped");
+    assert!(app.join("app.db").exists(), "a drop removes what is the branch's alone");
+    let (victim, link) = (scratch.file("victim", b"precious"), app.join("bedplate.branch"));
+    std::os::unix::fs::symlink(&victim, &link).unwrap();
+    bedplate(["branch", "create", text(&app), text(&branch)]).succeeds();
+    assert_eq!(std::fs::read(&victim).unwrap(), b"precious", "no link is followed");
+    std::fs::remove_file(link).unwrap();
     bedplate(["branch", "drop", text(&branch)]).succeeds().says("dropped");
     assert!(!branch.exists() && app.join("app.db-shm").exists());
 

@@ -33,6 +33,11 @@ impl<'a> TruncationUnderWay<'a> {
 
 impl Drop for TruncationUnderWay<'_> {
     fn drop(&mut self) {
+        debug_assert!(
+            self.inode.data.truncating.load(Ordering::SeqCst),
+            "what ends has begun: one truncation of inode {} at a time",
+            self.inode.ino.0
+        );
         self.fs.unlist(Listed::Truncated, self.inode.ino, &Arc::downgrade(self.inode));
         self.inode.data.truncating.store(false, Ordering::SeqCst);
     }

@@ -38,6 +38,7 @@ impl Engine {
             let window = Run { start: BlockNo(at), blocks: WINDOW_BYTES / block_bytes };
             let blocks_min = run_bytes_min.div_ceil(block_bytes).max(1);
             let found = self.allocator.withhold_first(window, blocks_min, window.blocks);
+            debug_assert!(found.next.0 > at, "a trim goes on: {found:?} from block {at}");
             at = found.next.0;
             step.passed_bytes += found.passed_blocks * block_bytes;
             let Some(run) = found.run else { continue };
@@ -46,9 +47,18 @@ impl Engine {
             if !taken? {
                 return Ok(TrimStep { is_supported: false, next: None, ..step });
             }
+            debug_assert!(
+                run.end() <= at && run.blocks >= 1,
+                "what was discarded is passed: {run:?}"
+            );
             step.discarded_bytes += run.blocks * block_bytes;
             step.runs += 1;
         }
+        debug_assert!(
+            step.discarded_bytes + step.passed_bytes
+                <= (at - from.div_ceil(block_bytes)) * block_bytes,
+            "a step counts what it has passed once: {step:?}"
+        );
         step.next = (at < end).then_some(at * block_bytes);
         Ok(step)
     }

@@ -55,6 +55,11 @@ impl Allocator {
             if run.blocks >= blocks_min && blocks > 0 {
                 let taken = inner.take(run.start.0, blocks);
                 inner.withheld += taken.blocks;
+                debug_assert!(
+                    taken.start >= range.start && taken.end() <= range.end(),
+                    "what is withheld of {range:?} lies in it: {taken:?}"
+                );
+                inner.check_totals();
                 return WithheldRun { next: BlockNo(taken.end()), run: Some(taken), passed_blocks };
             }
             passed_blocks += run.blocks;
@@ -68,6 +73,10 @@ impl Allocator {
         let mut inner = self.inner.lock();
         inner.withheld =
             inner.withheld.checked_sub(run.blocks).expect("what is given back was withheld");
+        debug_assert!(
+            inner.last_free_in(run).is_none(),
+            "I-SPC-1: nothing frees what is withheld: {run:?}"
+        );
         inner.insert(run);
         inner.check_totals();
         drop(inner);

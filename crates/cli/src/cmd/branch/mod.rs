@@ -13,6 +13,9 @@ mod postgres;
 mod record;
 
 use std::fmt;
+use std::fs::OpenOptions;
+use std::io::{Read, Write};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, fchown};
 use std::path::{Path, PathBuf};
 
 use bedplate::format_time;
@@ -152,7 +155,13 @@ fn create(
         }
     }
     clone_present(&mount, source, branch, output)?;
-    record.parts = spaces(branch);
+    record.parts = postgres::links(branch);
+    record.parts.retain(|path| is_space(branch, path));
+    debug_assert!(
+        record.parts.iter().all(|part| part.is_dir()),
+        "each table space was cloned: {:?}",
+        record.parts
+    );
     let own = || match (&cluster, record.port) {
         (Some(cluster), Some(port)) => {
             cluster.make_own(branch, port)?;
@@ -195,6 +204,42 @@ fn entries(dir: &Path) -> Result<Vec<PathBuf>> {
     Ok(all)
 }
 
+/// Puts a file into a branch, in the place of what had its name. The branch belongs to the user of
+/// its server, and that user may have put a link there.
+fn put(branch: &Path, name: &str, content: &[u8]) -> Result<()> {
+    let path = branch.join(name);
+    let written = || -> std::io::Result<()> {
+        match std::fs::remove_file(&path) {
+            Err(e) if e.kind() != std::io::ErrorKind::NotFound => return Err(e),
+            _ => {}
+        }
+        let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path)?;
+        file.write_all(content)?;
+        if rustix::process::geteuid().is_root() {
+            let owner = branch.metadata()?;
+            fchown(&file, Some(owner.uid()), Some(owner.gid()))?;
+        }
+        file.sync_all()
+    };
+    written().map_err(|e| Failure::system("write", &path, &e))
+}
+
+/// Reads a file of a branch that is no link, and not large; `None`: there is none.
+fn get(branch: &Path, name: &str) -> Result<Option<String>> {
+    const BYTES_MAX: u64 = 1 << 20;
+    let path = branch.join(name);
+    let flags = rustix::fs::OFlags::NOFOLLOW | rustix::fs::OFlags::NONBLOCK;
+    let flags = flags.bits().cast_signed();
+    let text = OpenOptions::new().read(true).custom_flags(flags).open(&path).and_then(|file| {
+        let mut text = String::new();
+        file.take(BYTES_MAX).read_to_string(&mut text).map(|_| text)
+    });
+    match text {
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(None),
+        other => other.map(Some).map_err(|e| Failure::system("read", &path, &e)),
+    }
+}
+
 /// How deep below a directory branches are looked for.
 const DEPTH_MAX: usize = 4;
 
@@ -220,23 +265,24 @@ fn stop(branch: &Path) -> Result<()> {
     if postgres::is_running(branch) { postgres::stop(branch) } else { Ok(()) }
 }
 
-/// The table spaces of a branch that was just made: they stand beside it under its name.
-fn spaces(branch: &Path) -> Vec<PathBuf> {
-    let mut prefix = branch.file_name().unwrap_or_default().to_owned();
-    prefix.push(".");
-    let is_beside = |path: &PathBuf| {
-        path.parent() == branch.parent()
-            && path
-                .file_name()
-                .is_some_and(|name| name.as_encoded_bytes().starts_with(prefix.as_encoded_bytes()))
+/// Whether a path can be a table space of a branch: it stands beside it, under its name and a
+/// number.
+fn is_space(branch: &Path, path: &Path) -> bool {
+    let name = branch.file_name().unwrap_or_default().as_encoded_bytes();
+    let number = path
+        .file_name()
+        .and_then(|part| part.as_encoded_bytes().strip_prefix(name)?.strip_prefix(b"."));
+    let is_number = |number: &[u8]| {
+        number == b"pg_wal" || (!number.is_empty() && number.iter().all(u8::is_ascii_digit))
     };
-    postgres::links(branch).into_iter().filter(is_beside).collect()
+    path.parent() == branch.parent() && number.is_some_and(is_number)
 }
 
-/// The parts of a branch that are there: its table spaces, and itself.
+/// The parts of a branch that are there: its table spaces, and itself. The user of its server may
+/// have written anything into its record.
 fn parts(branch: &Path, record: &Record) -> Vec<PathBuf> {
-    let parts = record.parts.iter().filter(|part| part.is_dir()).cloned();
-    parts.chain([branch.to_owned()]).collect()
+    let parts = record.parts.iter().filter(|part| is_space(branch, part) && part.is_dir());
+    parts.cloned().chain([branch.to_owned()]).collect()
 }
 
 /// The branch itself goes last, and its record says until then what the rest is.

@@ -105,16 +105,11 @@ impl Cluster {
         if let Some(config) = &self.config {
             lines.push(format!("# bedplate config_file {}", config.display()));
         }
-        let path = branch.join(SETTINGS);
-        let mut text = match std::fs::read(&path) {
-            Ok(text) => text,
-            Err(e) if e.kind() == std::io::ErrorKind::NotFound => Vec::new(),
-            Err(e) => return Err(Failure::system("read", &path, &e)),
-        };
-        text.extend_from_slice(b"\n# Of this branch, by 'bedplate branch':\n");
-        text.extend_from_slice(lines.join("\n").as_bytes());
-        text.push(b'\n');
-        std::fs::write(&path, text).map_err(|e| Failure::system("write", &path, &e))
+        let mut text = super::get(branch, SETTINGS)?.unwrap_or_default();
+        text.push_str("\n# Of this branch, by 'bedplate branch':\n");
+        text.push_str(&lines.join("\n"));
+        text.push('\n');
+        super::put(branch, SETTINGS, text.as_bytes())
     }
 }
 
@@ -197,7 +192,7 @@ pub fn start(branch: &Path, port: u16) -> Result<()> {
         .arg(branch.join(LOG))
         .args(["-o", &options, "start"]);
     finish(pg_ctl, "pg_ctl start").map_err(|mut failure| {
-        let log = std::fs::read_to_string(branch.join(LOG)).unwrap_or_default();
+        let log = super::get(branch, LOG).ok().flatten().unwrap_or_default();
         if let Some(last) = log.lines().rev().find(|line| !line.trim().is_empty()) {
             failure.message = format!("{}; its log ends with: {last}", failure.message);
         }
@@ -214,8 +209,7 @@ pub fn stop(branch: &Path) -> Result<()> {
 
 /// The configuration outside of the branch that it was given.
 fn config_of(branch: &Path) -> Result<Option<PathBuf>> {
-    let path = branch.join(SETTINGS);
-    let text = std::fs::read_to_string(&path).map_err(|e| Failure::system("read", &path, &e))?;
+    let text = super::get(branch, SETTINGS)?.unwrap_or_default();
     let config = |line: &str| line.strip_prefix("# bedplate config_file ").map(PathBuf::from);
     Ok(text.lines().rev().find_map(config))
 }

@@ -45,23 +45,21 @@ impl Record {
 
     /// Reads that of a branch.
     pub fn of(branch: &Path) -> Result<Self> {
-        let path = Self::path(branch);
-        let text = std::fs::read(&path).map_err(|e| match e.kind() {
-            std::io::ErrorKind::NotFound => Failure::new(
+        let Some(text) = super::get(branch, NAME)? else {
+            let shown = branch.display();
+            return Err(Failure::new(
                 "not_a_branch",
                 format!(
-                    "{} is no branch: 'bedplate branch list DIR' names those that there are",
-                    branch.display()
+                    "{shown} is no branch: 'bedplate branch list DIR' names those that there are"
                 ),
-            ),
-            _ => Failure::system("read", &path, &e),
-        })?;
-        serde_json::from_slice(&text).map_err(|e| {
+            ));
+        };
+        serde_json::from_str(&text).map_err(|e| {
             Failure::new(
                 "corrupt",
                 format!(
                     "{} does not say what this is a branch of ({e}): remove {} by hand",
-                    path.display(),
+                    Self::path(branch).display(),
                     branch.display()
                 ),
             )
@@ -70,8 +68,7 @@ impl Record {
 
     /// Keeps it in a branch.
     pub fn write(&self, branch: &Path) -> Result<()> {
-        let path = Self::path(branch);
         let text = serde_json::to_vec_pretty(self).expect("names and numbers have a form in JSON");
-        std::fs::write(&path, text).map_err(|e| Failure::system("write", &path, &e))
+        super::put(branch, NAME, &text)
     }
 }

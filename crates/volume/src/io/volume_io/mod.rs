@@ -450,6 +450,10 @@ impl VolumeIo {
                 Err(error) => failures.push((Arc::clone(&share.handle), error)),
             }
         }
+        debug_assert!(
+            shares.iter().all(|share| share.handle.takes_writes()),
+            "every copy that counts is asked"
+        );
         if !kept.is_empty() {
             self.keeps_all.store(true, Ordering::Relaxed);
         }
