@@ -191,6 +191,11 @@ fn allowed(history: &History, from: usize, to: usize, ino: InodeNo) -> Vec<Cow<'
                 }
             }
         }
+        // A step may make a file and then write to it.
+        let wrote = |step: usize| history.done[step].wrote.as_ref().is_some_and(|w| w.ino == ino);
+        if number > from && allowed.is_empty() && wrote(number - 1) {
+            allowed.push(Cow::from(&[][..]));
+        }
         // A name that comes back with a cut comes back with what the file held.
         allowed.extend(view.contents.get(&ino).map(|content| Cow::from(content.as_slice())));
     }
