@@ -32,6 +32,16 @@ fn s_320_a_branch_of_files_is_made_listed_reset_and_dropped() {
     assert_eq!(std::fs::read(branch.join("app.db")).unwrap(), b"in production");
     assert_eq!(std::fs::read_dir(&dir).unwrap().count(), 2, "nothing is left aside");
 
+    // One that cannot be read hides no other.
+    std::fs::create_dir(dir.join("broken")).unwrap();
+    std::fs::write(dir.join("broken/bedplate.branch"), b"{").unwrap();
+    bedplate(["branch", "list", text(&dir)])
+        .succeeds()
+        .says("review: branch of")
+        .says("does not say what this is a branch of");
+    bedplate(["branch", "drop", text(&dir.join("broken"))]).fails(1, "by hand");
+    std::fs::remove_dir_all(dir.join("broken")).unwrap();
+
     bedplate(["branch", "drop", text(&app)]).fails(1, "is no branch");
     bedplate(["branch", "create", text(&app), text(&branch)]).fails(1, "exists");
     bedplate(["branch", "create", text(&app), text(&app.join("within"))]).fails(2, "lies in");

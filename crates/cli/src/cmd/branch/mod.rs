@@ -87,9 +87,12 @@ struct Branch {
     notes: Vec<String>,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Default, Serialize)]
 struct Branches {
     branches: Vec<Branch>,
+    /// Why directories that call themselves branches cannot be told of.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    unreadable: Vec<String>,
 }
 
 #[derive(Debug, Serialize)]
@@ -104,9 +107,7 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<()> {
             let source = mount::canonical(source)?;
             output.show(&create(&source, &absolute(branch)?, *port, !no_start, output)?)
         }
-        Action::List { dir } => {
-            output.show(&Branches { branches: below(&mount::canonical(dir)?)? })
-        }
+        Action::List { dir } => output.show(&below(&mount::canonical(dir)?)?),
         Action::Reset { branch } => output.show(&reset(&mount::canonical(branch)?, output)?),
         Action::Drop { branch } => {
             let branch = mount::canonical(branch)?;
@@ -244,12 +245,17 @@ fn get(branch: &Path, name: &str) -> Result<Option<String>> {
 const DEPTH_MAX: usize = 4;
 
 /// Finds the branches below a directory. Nothing is looked for within a branch or a cluster.
-fn below(dir: &Path) -> Result<Vec<Branch>> {
-    let (mut found, mut todo) = (Vec::new(), vec![(dir.to_owned(), 0)]);
+fn below(dir: &Path) -> Result<Branches> {
+    let (mut found, mut todo) = (Branches::default(), vec![(dir.to_owned(), 0)]);
     while let Some((at, depth)) = todo.pop() {
-        if Record::path(&at).exists() {
-            let (record, running) = (Record::of(&at)?, postgres::is_running(&at));
-            found.push(Branch { path: at, record, running, notes: Vec::new() });
+        if Record::path(&at).symlink_metadata().is_ok() {
+            match Record::of(&at) {
+                Ok(record) => {
+                    let running = postgres::is_running(&at);
+                    found.branches.push(Branch { path: at, record, running, notes: Vec::new() });
+                }
+                Err(failure) => found.unreadable.push(failure.message),
+            }
         } else if depth < DEPTH_MAX && !at.join("PG_VERSION").exists() {
             let within = entries(&at)?
                 .into_iter()
@@ -257,7 +263,8 @@ fn below(dir: &Path) -> Result<Vec<Branch>> {
             todo.extend(within.map(|path| (path, depth + 1)));
         }
     }
-    found.sort_by(|one, other| one.path.cmp(&other.path));
+    found.branches.sort_by(|one, other| one.path.cmp(&other.path));
+    found.unreadable.sort_unstable();
     Ok(found)
 }
 
@@ -352,10 +359,15 @@ impl fmt::Display for Branch {
 
 impl fmt::Display for Branches {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.branches.is_empty() {
+        if self.branches.is_empty() && self.unreadable.is_empty() {
             return write!(f, "no branches");
         }
-        let lines: Vec<String> = self.branches.iter().map(ToString::to_string).collect();
+        let lines: Vec<String> = self
+            .branches
+            .iter()
+            .map(ToString::to_string)
+            .chain(self.unreadable.iter().cloned())
+            .collect();
         write!(f, "{}", lines.join("\n"))
     }
 }
