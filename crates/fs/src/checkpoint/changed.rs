@@ -85,7 +85,9 @@ impl Engine {
             let from = Some(from);
             let then = shown_at(rows, from, &hidden, ino)?;
             let ranges = match &then {
-                Some(_) => changed(rows, ino, from, to)?,
+                Some(then) => {
+                    with_old_end(changed(rows, ino, from, to)?, then.size, now.size, block)
+                }
                 None => compare(&[], &all_pieces(rows, ino, to)?),
             };
             let ranges: Vec<_> = ranges
@@ -101,6 +103,27 @@ impl Engine {
             })
         })
     }
+}
+
+/// Adds the block in which a file that has become longer had ended: what its copy has there behind
+/// the old end are zeros, and the block may hold what an earlier moment had, as after a rollback.
+fn with_old_end(
+    mut ranges: Vec<(u64, u64, ChangedKind)>,
+    size_before: u64,
+    size: u64,
+    block: u64,
+) -> Vec<(u64, u64, ChangedKind)> {
+    let last = size_before / block;
+    let index = ranges.partition_point(|(_, end, _)| *end <= last);
+    let told = ranges.get(index).is_some_and(|(start, ..)| *start <= last);
+    if size > size_before && !size_before.is_multiple_of(block) && !told {
+        ranges.insert(index, (last, last + 1, ChangedKind::Data));
+    }
+    debug_assert!(
+        ranges.windows(2).all(|pair| pair[0].1 <= pair[1].0),
+        "ranges that changed are in order and apart"
+    );
+    ranges
 }
 
 fn clip(start: u64, end: u64, size: u64, kind: ChangedKind) -> Option<ChangedRange> {

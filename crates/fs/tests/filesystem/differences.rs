@@ -1,6 +1,7 @@
 //! Comparing moments of which one, or both, are checkpoints of named files.
 
-use bedplate_fs::{CheckpointOptions, FileSystem, InodeNo, IoMode};
+use bedplate_block::AlignedBuf;
+use bedplate_fs::{CheckpointOptions, FileSystem, InodeNo, IoMode, OpenOptions, RollbackOptions};
 
 use crate::checkpoints::{everything, of, sound, write};
 use crate::support::{device, format, mount_as};
@@ -140,4 +141,29 @@ fn s_121_two_checkpoints_of_named_files_are_compared_where_both_are_of_them() {
     );
     fs.unmount().unwrap();
     sound(&device);
+}
+
+/// S-77: a file that was cut within a block, and came back longer by a rollback, has bytes behind
+/// the cut that a copy does not have (seed 10100334).
+#[test]
+fn s_77_what_a_rollback_brings_back_within_the_last_block_is_told() {
+    let device = device(64 << 20, 512);
+    format(&device, 4096);
+    let fs = mount_as(&device, IoMode::Concurrent);
+    let file = fs.open("/file", &OpenOptions::create()).unwrap();
+    let content = AlignedBuf::from_slice(&[7; 8192]);
+    file.write_at(&content, 0).unwrap();
+    fs.create_checkpoint("whole", &CheckpointOptions::default()).unwrap();
+    file.set_size(5000).unwrap();
+    fs.create_checkpoint("cut", &CheckpointOptions::default()).unwrap();
+    fs.rollback("whole", &RollbackOptions { path: None, force: true }).unwrap();
+    let told = fs.changed_blocks(file.ino(), "cut", None).unwrap();
+    assert_eq!((told.size_before, told.size), (Some(5000), 8192));
+    let mut copy = vec![7; 5000];
+    copy.resize(8192, 0);
+    for range in told {
+        let bytes = range.offset as usize..(range.offset + range.len) as usize;
+        copy[bytes.clone()].copy_from_slice(&content[bytes]);
+    }
+    assert!(copy == content[..], "a copy lacks what came back");
 }
