@@ -1,4 +1,4 @@
-//! Free blocks that are out of reach for a while: of a region that is counted anew at the mount, or
+//! Free blocks that are out of reach for a while: those of a region that a mount counts again, or
 //! while the device discards them.
 //!
 //! What asks for blocks meanwhile and finds too few waits until they are given back, so it is
