@@ -55,6 +55,18 @@ pub struct DeviceCounters {
     pub saturated: u64,
 }
 
+/// What a search for a right copy came to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Copies {
+    /// One is right; `healed`: those that were not were written over.
+    Right {
+        /// Whether all copies are right now.
+        healed: bool,
+    },
+    /// No copy is.
+    NoneRight,
+}
+
 /// Descriptors for another process that does I/O on a device by itself.
 #[derive(Debug)]
 pub struct Lent {
@@ -92,6 +104,20 @@ pub trait BlockDevice: Send + Sync + Debug {
     /// # Errors
     /// `Unaligned`, `OutOfRange`, or `Io`; after an error the content of `buf` is unspecified.
     fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<()>;
+    /// Fills `buf` from `offset` with a copy that `is_right` says yes to, and writes it over copies
+    /// that are not; of a device with one copy, reads that again.
+    ///
+    /// # Errors
+    /// As [`read_at`](Self::read_at).
+    fn read_right(
+        &self,
+        buf: &mut [u8],
+        offset: u64,
+        is_right: &dyn Fn(&[u8]) -> bool,
+    ) -> Result<Copies> {
+        self.read_at(buf, offset)?;
+        Ok(if is_right(buf) { Copies::Right { healed: false } } else { Copies::NoneRight })
+    }
     /// Writes all of `buf` at `offset`.
     ///
     /// # Errors

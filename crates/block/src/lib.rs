@@ -34,7 +34,7 @@ mod workers;
 pub use buffer::AlignedBuf;
 pub use counters::LiveCounters;
 pub use descriptor::without_errno;
-pub use device::{BlockDevice, DeviceCounters, EngineReport, Geometry, Lent};
+pub use device::{BlockDevice, Copies, DeviceCounters, EngineReport, Geometry, Lent};
 pub use error::{Error, ErrorKind, Operation, Result};
 pub use file::{Backing, DeviceOptions, Engine, create_image, open};
 pub use heap::give_free_memory_back;

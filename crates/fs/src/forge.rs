@@ -13,7 +13,7 @@ use crate::schedule::{SCHEDULE_PREFIX, Schedule};
 use crate::{Lsn, Result};
 use bedplate_store::{
     COPY_B, CheckpointRow, DentryRow, ExtentRow, InodeRow, LogDeviceHead, LogPosition, MetaStore,
-    POSITION, Reader, Record, Region, Superblock, Table, decode_image, decode_space_row,
+    POSITION, Reader, Record, Region, SumGroup, Superblock, Table, decode_image, decode_space_row,
     encode_image, open_tree, split_before_key, split_extent_key, split_key, spoil_pack as spoil,
     stored_position, table_bytes, unpack_rows, write_rows,
 };
@@ -92,9 +92,21 @@ pub fn rows(device: &Arc<dyn BlockDevice>) -> Result<Vec<RowImage>> {
 /// # Errors
 /// As a mount.
 pub fn extent_table(device: &Arc<dyn BlockDevice>) -> Result<(u64, u64, u64)> {
+    table(device, Table::Extent)
+}
+
+/// As [`extent_table`], of the checksums of data.
+///
+/// # Errors
+/// As a mount.
+pub fn sum_table(device: &Arc<dyn BlockDevice>) -> Result<(u64, u64, u64)> {
+    table(device, Table::Sum)
+}
+
+fn table(device: &Arc<dyn BlockDevice>, table: Table) -> Result<(u64, u64, u64)> {
     let region =
         Arc::new(Region::new(Arc::clone(device), Superblock::read(device)?.superblock, true));
-    let bytes = table_bytes(&open_tree(&region, CACHE_BYTES)?, Table::Extent)?;
+    let bytes = table_bytes(&open_tree(&region, CACHE_BYTES)?, table)?;
     Ok((bytes.stored, bytes.pages, bytes.rows))
 }
 
@@ -137,8 +149,8 @@ pub fn put_rows(device: &Arc<dyn BlockDevice>, rows: &[RowImage]) -> Result<()> 
     write_rows(&db, &position, changes.into_iter(), region.superblock().packs)
 }
 
-/// Makes the volume one of an older format: of version 3, which has no packs of extents, or of one
-/// that does not keep the free space either; what the tree has of it stays, and does not count any
+/// Makes the volume, which has no checksums of data, one of an older format: of version 4; of version
+/// 3, which has no packs of extents; or of one that does not keep the free space either; what the tree has of it stays, and does not count any
 /// more.
 ///
 /// # Errors
@@ -146,11 +158,14 @@ pub fn put_rows(device: &Arc<dyn BlockDevice>, rows: &[RowImage]) -> Result<()> 
 pub fn make_old(device: &Arc<dyn BlockDevice>, version: u32) -> Result<()> {
     let superblock = Superblock::read(device)?.superblock;
     let region = Arc::new(Region::new(Arc::clone(device), superblock, false));
-    unpack_rows(&open_tree(&region, CACHE_BYTES)?)?;
+    if version < 4 {
+        unpack_rows(&open_tree(&region, CACHE_BYTES)?)?;
+    }
     let superblock = region.superblock();
     Superblock {
-        keeps_space: version == 3,
-        packs: false,
+        keeps_space: version >= 3,
+        packs: version >= 4,
+        sums: false,
         generation: superblock.generation + 1,
         ..superblock
     }
@@ -164,7 +179,8 @@ pub fn make_old(device: &Arc<dyn BlockDevice>, version: u32) -> Result<()> {
 pub fn make_new(device: &Arc<dyn BlockDevice>) -> Result<()> {
     let superblock = Superblock::read(device)?.superblock;
     let generation = superblock.generation + 1;
-    Superblock { keeps_space: true, packs: true, generation, ..superblock }.write(device)
+    Superblock { keeps_space: true, packs: true, sums: true, generation, ..superblock }
+        .write(device)
 }
 
 /// Reads a position without asking whether it is possible.
@@ -284,6 +300,7 @@ pub fn decode_row(table: u8, key: &[u8], value: &[u8]) {
         Table::Checkpoint => CheckpointRow::decode(value).map(|row| row.encode()),
         Table::Before => split_before_key(key)
             .and_then(|_| decode_image(value).map(|row| encode_image(row).to_vec())),
+        Table::Sum => SumGroup::decode(key, value).map(|group| group.encode(key)),
     };
     assert!(
         encoded.is_err() || encoded.is_ok_and(|encoded| encoded == value),

@@ -91,6 +91,7 @@ pub(crate) fn format(
         lists: Lists::default(),
         keeps_space: true,
         packs: true,
+        sums: true,
     };
     wipe(device)?;
     if let Some((log, head)) = log.zip(head) {

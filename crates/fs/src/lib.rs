@@ -62,8 +62,8 @@ pub use checkpoint::{
 };
 pub use data::DefragStep;
 pub use engine::{
-    CheckpointCounts, DefragmenterReport, DefragmenterState, Fragmentation, MovedFile,
-    RecoveryReport, SpacePolicy,
+    CheckpointCounts, DefragmenterReport, DefragmenterState, Fragmentation, IntegrityCounts,
+    MovedFile, RecoveryReport, SpacePolicy,
 };
 pub use file::File;
 pub use filesystem::{FileSystem, FsInfo};

@@ -48,6 +48,8 @@ mod pack_tests;
 #[cfg(test)]
 mod space_tests;
 #[cfg(test)]
+mod sum_tests;
+#[cfg(test)]
 mod tests;
 
 /// A volume read up to the end of its log, nothing changed on it.
@@ -422,7 +424,7 @@ fn image_claim(key: &[u8], image: &[u8]) -> Result<Option<Claim>> {
     Ok(Some(Claim::new(
         extent.start,
         extent.len.into(),
-        Owner::Image(epoch, ino, at, extent.state()),
+        Owner::Image(epoch, ino, at, extent.state.unsummed()),
     )))
 }
 

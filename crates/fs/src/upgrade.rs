@@ -37,7 +37,7 @@ pub(crate) fn upgrade(
 ) -> Result<UpgradeReport> {
     let loaded = load(Arc::clone(device), log.cloned(), false, CACHE_BYTES)?;
     let from = loaded.found.superblock.version();
-    if loaded.found.superblock.packs {
+    if loaded.found.superblock.sums {
         loaded.meta.close();
         return Ok(UpgradeReport { from, to: from, extents: 0 });
     }
@@ -58,6 +58,7 @@ pub(crate) fn upgrade(
     loaded.meta.region().update_superblock(|superblock| {
         superblock.keeps_space = true;
         superblock.packs = true;
+        superblock.sums = true;
         superblock.clean = true;
     })?;
     Ok(UpgradeReport { from, to: loaded.meta.region().superblock().version(), extents })

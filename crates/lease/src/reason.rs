@@ -34,11 +34,13 @@ pub enum Reason {
     Request = 14,
     /// The daemon could not make what it wanted to hand out.
     Failed = 15,
+    /// The file has checksums of its data.
+    Integrity = 16,
 }
 
 impl Reason {
     /// All reasons.
-    pub const ALL: [Self; 15] = [
+    pub const ALL: [Self; 16] = [
         Self::Off,
         Self::User,
         Self::Mode,
@@ -54,6 +56,7 @@ impl Reason {
         Self::Token,
         Self::Request,
         Self::Failed,
+        Self::Integrity,
     ];
 
     /// Returns the reason with this number.
@@ -79,6 +82,7 @@ impl Reason {
             Self::Token => "token",
             Self::Request => "request",
             Self::Failed => "failed",
+            Self::Integrity => "integrity",
         }
     }
 
@@ -99,6 +103,7 @@ impl Reason {
             Self::Version => "library and mount are of different versions of bedplate",
             Self::Token => "the token is unknown or was used before",
             Self::Request => "the mount does not know this request",
+            Self::Integrity => "the file has checksums, which the mount has to make and compare",
             Self::Failed => "the mount could not make what a lease needs; its log says more",
         }
     }

@@ -235,6 +235,11 @@ impl Stage {
                     self.ino(&file.map_or_else(|| dir_path(dir), |file| file_path(file, dir)))?;
                 fs.set_untorn(target, bytes).map(|()| Outcome::touching(vec![target]))
             }
+            AttributeStep::SetIntegrity(file, dir, on) => {
+                let target =
+                    self.ino(&file.map_or_else(|| dir_path(dir), |file| file_path(file, dir)))?;
+                fs.set_integrity(target, on).map(|()| Outcome::touching(vec![target]))
+            }
         }
     }
 

@@ -190,18 +190,16 @@ impl Model {
         }
     }
 
-    /// A unit below the block that the device does not write untorn by itself is refused; workloads
-    /// ask for none.
-    fn set_untorn(&mut self, file: Option<u8>, dir: u8, bytes: Option<u32>) -> Result<(), Refusal> {
-        let node = match file {
-            Some(file) => self.node(file, dir)?,
+    /// Returns the file, or without one the directory, that something is set on. A unit below the
+    /// block that the device does not write untorn by itself is refused; workloads ask for none.
+    fn marked(&mut self, file: Option<u8>, dir: u8) -> Result<&mut Node, Refusal> {
+        match file {
+            Some(file) => self.node(file, dir),
             None => {
                 let ino = self.dir_ino(dir)?;
-                self.nodes.get_mut(&ino).expect("names lead to inodes")
+                Ok(self.nodes.get_mut(&ino).expect("names lead to inodes"))
             }
-        };
-        node.untorn = bytes;
-        Ok(())
+        }
     }
 
     fn make(
@@ -213,15 +211,15 @@ impl Model {
     ) -> Result<(), Refusal> {
         let ino = outcome.made.unwrap_or(InodeNo(u64::MAX));
         let parent = &self.nodes[&self.dir_ino(dir)?];
-        let inherited = (parent.io_mode, parent.untorn);
+        let inherited = (parent.io_mode, parent.untorn, parent.integrity);
         let entries = self.directory(dir)?;
         if entries.contains_key(&name) {
             return Err(EXISTS);
         }
         entries.insert(name, ino);
-        let (io_mode, untorn) =
-            if matches!(node.kind, Kind::Symlink(_)) { (None, None) } else { inherited };
-        self.nodes.insert(ino, Node { io_mode, untorn, ..node });
+        let (io_mode, untorn, integrity) =
+            if matches!(node.kind, Kind::Symlink(_)) { (None, None, false) } else { inherited };
+        self.nodes.insert(ino, Node { io_mode, untorn, integrity, ..node });
         if self.ever.insert(ino) { Ok(()) } else { Err("S-19: the inode number was used before") }
     }
 

@@ -22,12 +22,15 @@ pub(crate) struct Node {
     pub(crate) io_mode: Option<IoMode>,
     /// The unit of untorn writes in bytes.
     pub(crate) untorn: Option<u32>,
+    /// Whether what is written gets checksums.
+    pub(crate) integrity: bool,
     pub(crate) attributes: BTreeMap<String, usize>,
 }
 
 impl Node {
     pub(crate) fn new(kind: Kind, mode: u32) -> Self {
-        Self { kind, mode, uid: 0, io_mode: None, untorn: None, attributes: BTreeMap::new() }
+        let attributes = BTreeMap::new();
+        Self { kind, mode, uid: 0, io_mode: None, untorn: None, integrity: false, attributes }
     }
 }
 
@@ -38,15 +41,16 @@ pub(crate) fn line(path: &str, ino: InodeNo, node: &Node, nlink: u32) -> String 
         Kind::Directory(_) => "directory".to_owned(),
         Kind::Symlink(target) => format!("link to {} bytes", target.len()),
     };
-    let Node { mode, uid, io_mode, untorn, attributes, .. } = node;
+    let Node { mode, uid, io_mode, untorn, integrity, attributes, .. } = node;
     format!(
         "{path} inode {} {kind} mode {mode:o} owner {uid} links {nlink} served {io_mode:?} untorn \
-         {untorn:?} attributes {attributes:?}",
+         {untorn:?} integrity {integrity} attributes {attributes:?}",
         ino.0
     )
 }
 
 /// What new files inherit of the root, which no name leads to, in one line; `None`: nothing.
-pub(crate) fn root_line(untorn: Option<u32>) -> Option<String> {
-    untorn.map(|bytes| format!("/ untorn {bytes}"))
+pub(crate) fn root_line(untorn: Option<u32>, integrity: bool) -> Option<String> {
+    let sums = if integrity { ", with checksums" } else { "" };
+    (untorn.is_some() || integrity).then(|| format!("/ untorn {untorn:?}{sums}"))
 }

@@ -27,8 +27,9 @@ pub(crate) const DELETES_OLDEST: &str = "a full volume deletes its oldest checkp
 /// Stands in the line of a checkpoint that it may delete.
 pub(crate) const MAY_GO: &str = ", may go,";
 
-/// How the unit of untorn writes is stored, which is asked for in another way.
-const UNTORN: &[u8] = b"user.bedplate.untorn";
+/// How the unit of untorn writes and the wish for checksums are stored, which are asked for in
+/// another way.
+const MARKS: [&[u8]; 2] = [b"user.bedplate.untorn", b"user.bedplate.integrity"];
 
 /// What was read of a mounted file system.
 #[derive(Debug, Default)]
@@ -44,7 +45,10 @@ pub(crate) fn see(fs: &FileSystem) -> Result<Seen> {
     let mut seen = Seen::default();
     let root = fs.attr(InodeNo::ROOT)?;
     see_directory(fs, &root, "", &mut seen)?;
-    seen.view.names.extend(root_line(fs.untorn(root.ino)?.map(|untorn| untorn.bytes)));
+    seen.view.names.extend(root_line(
+        fs.untorn(root.ino)?.map(|untorn| untorn.bytes),
+        fs.integrity(root.ino)?,
+    ));
     // What a rollback leaves to undo it with comes and goes within a step.
     let of_workload = |checkpoint: &CheckpointInfo| {
         !checkpoint.automatic
@@ -128,13 +132,16 @@ fn see_node(fs: &FileSystem, attr: &Attr, path: &str, seen: &mut Seen) -> Result
 fn node(fs: &FileSystem, attr: &Attr, kind: Kind) -> Result<Node> {
     let mut attributes = BTreeMap::new();
     let untorn = fs.untorn(attr.ino)?.map(|untorn| untorn.bytes);
-    for name in fs.list_xattr(attr.ino)?.into_iter().filter(|name| name != UNTORN) {
+    for name in
+        fs.list_xattr(attr.ino)?.into_iter().filter(|name| !MARKS.contains(&name.as_slice()))
+    {
         attributes.insert(
             String::from_utf8_lossy(&name).into_owned(),
             fs.get_xattr(attr.ino, &name)?.len(),
         );
     }
-    Ok(Node { kind, mode: attr.mode, uid: attr.uid, io_mode: attr.io_mode, untorn, attributes })
+    let (io_mode, integrity) = (attr.io_mode, fs.integrity(attr.ino)?);
+    Ok(Node { kind, mode: attr.mode, uid: attr.uid, io_mode, untorn, integrity, attributes })
 }
 
 fn read(file: &File, size: u64, path: &str) -> Result<Vec<u8>> {

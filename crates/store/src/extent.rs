@@ -27,6 +27,41 @@ pub enum ExtentState {
     Written,
     /// Allocated; they read as zeros.
     Unwritten,
+    /// Data has reached them, and each has a checksum: they are never overwritten in place.
+    Summed,
+}
+
+impl ExtentState {
+    /// All of them, at the place that is their code on the device.
+    pub(crate) const CODES: [Self; 3] = [Self::Written, Self::Unwritten, Self::Summed];
+
+    /// Returns the flags of an extent's row.
+    pub(crate) fn flags(self) -> u8 {
+        match self {
+            Self::Written => 0,
+            Self::Unwritten => 1,
+            Self::Summed => 2,
+        }
+    }
+
+    /// Returns the state of an extent with these flags; `None` for flags that no extent has.
+    pub(crate) fn from_flags(flags: u8) -> Option<Self> {
+        Self::CODES.get(usize::from(flags)).copied()
+    }
+
+    /// Returns whether data has reached the blocks.
+    #[inline]
+    pub fn has_data(self) -> bool {
+        match self {
+            Self::Written | Self::Summed => true,
+            Self::Unwritten => false,
+        }
+    }
+
+    /// Returns the state without checksums, which space is counted by.
+    pub fn unsummed(self) -> Self {
+        if self.has_data() { Self::Written } else { Self::Unwritten }
+    }
 }
 
 /// A run of contiguous volume blocks that holds a run of contiguous file blocks.
@@ -114,7 +149,19 @@ impl Piece {
     /// Returns the first volume block if data has reached the piece.
     #[inline]
     pub fn written(&self) -> Option<BlockNo> {
-        self.mapped.filter(|mapped| mapped.state == ExtentState::Written).map(|mapped| mapped.start)
+        self.mapped.filter(|mapped| mapped.state.has_data()).map(|mapped| mapped.start)
+    }
+
+    /// Returns whether it has data that may be overwritten where it lies, as far as its state says.
+    #[inline]
+    pub fn takes_overwrites(&self) -> bool {
+        self.mapped.is_some_and(|mapped| mapped.state == ExtentState::Written)
+    }
+
+    /// Returns whether its blocks have checksums.
+    #[inline]
+    pub fn is_summed(&self) -> bool {
+        self.mapped.is_some_and(|mapped| mapped.state == ExtentState::Summed)
     }
 }
 
@@ -176,6 +223,12 @@ impl ExtentMap {
     /// Returns the number of mapped blocks.
     pub fn blocks(&self) -> u64 {
         self.blocks
+    }
+
+    /// Returns the number of blocks that have checksums.
+    pub fn summed_blocks(&self) -> u64 {
+        let summed = self.extents.values().filter(|extent| extent.state == ExtentState::Summed);
+        summed.map(|extent| u64::from(extent.blocks)).sum()
     }
 
     /// Returns the file block after the last mapped one.

@@ -8,6 +8,7 @@
 //!   log                                         records, group commit, replay
 //!   images ────► row ─► extent                  what checkpoints keep; rows byte by byte; the extent map of a file
 //!   pack ──────► row                            many extents as one row of the tree
+//!   sums ──────► row                            checksums of file data, by block
 //!   superblock                                  where everything lies
 //!   error, types, grid, name, decode, bytes, checksum, planted
 //! ```
@@ -31,6 +32,7 @@ mod pack;
 mod planted;
 mod row;
 mod space;
+mod sums;
 mod superblock;
 mod types;
 
@@ -79,6 +81,7 @@ pub use row::{
 };
 #[cfg(any(test, feature = "forge"))]
 pub use space::decode_space_row;
+pub use sums::{GROUP_BLOCKS, SUMS_OF_RECORD, SumGroup, put_sums, split_group_key};
 pub use superblock::{
     ByteRun, CHUNKS_INLINE, CONTENT_BYTES, COPY_B, COPY_BYTES, Found, LOG_BYTES_MIN, Lists,
     Superblock, VOLUME_BYTES_MIN, seal,

@@ -20,6 +20,7 @@
 
 use crate::checksum::Crc32c;
 use crate::decode::Reader;
+use crate::extent::ExtentState;
 use crate::planted::{PlantedBug, planted};
 use crate::{BlockNo, Epoch, Error, ExtentRow, FileBlock, InodeNo, Result};
 
@@ -81,7 +82,7 @@ pub(crate) fn encode(ino: InodeNo, extents: &[Placed]) -> Vec<u8> {
         column(|row| row.len.into()),
         column(|row| row.start.0),
         column(|row| row.birth.0.into()),
-        column(|row| row.unwritten.into()),
+        column(|row| row.state.flags().into()),
     ];
     let count = u16::try_from(extents.len()).expect("at most EXTENTS_MAX");
     let mut out = vec![0; 4];
@@ -302,14 +303,13 @@ impl<'a> Pack<'a> {
 
     fn extent(&self, index: usize, at: u64) -> Option<Placed> {
         let [_, lengths, places, births, flags] = &self.columns;
-        let flags = flags.at(index)?;
         let row = ExtentRow {
             start: BlockNo(places.at(index)?),
             len: u32::try_from(lengths.at(index)?).ok()?,
             birth: Epoch(u32::try_from(births.at(index)?).ok()?),
-            unwritten: flags == 1,
+            state: ExtentState::from_flags(u8::try_from(flags.at(index)?).ok()?)?,
         };
-        Some((FileBlock(at), row)).filter(|placed| flags <= 1 && may_be_packed(placed))
+        Some((FileBlock(at), row)).filter(may_be_packed)
     }
 
     /// Where the extent behind one begins.

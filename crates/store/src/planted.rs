@@ -271,12 +271,18 @@ pub enum PlantedBug {
     RepackedRowStays,
     /// A read from the middle of a pack begins with the next one.
     PackBeforeNotRead,
+    /// A block that is used again keeps the checksum of what it held before.
+    OldSumKept,
+    /// Replay does not take over the checksums of a record.
+    SumsNotReplayed,
+    /// Of a read of several blocks only the first is compared with its checksum.
+    OnlyFirstSumChecked,
 }
 
 #[cfg(any(test, feature = "planted-bugs"))]
 impl PlantedBug {
     /// All of them.
-    pub const ALL: [Self; 125] = [
+    pub const ALL: [Self; 128] = [
         Self::MissingFlush,
         Self::SyncWithoutFlush,
         Self::LogBeforeData,
@@ -402,6 +408,9 @@ impl PlantedBug {
         Self::PackTailLostAtJoin,
         Self::RepackedRowStays,
         Self::PackBeforeNotRead,
+        Self::OldSumKept,
+        Self::SumsNotReplayed,
+        Self::OnlyFirstSumChecked,
     ];
 }
 

@@ -11,6 +11,7 @@
 //! | xattr   | inode, name          | value                                  |
 //! | orphan  | inode                | empty                                  |
 //! | setting | name                 | depends on the name                    |
+//! | sum     | see `sums.rs`        | checksums of blocks                    |
 //!
 //! The rows of checkpoints are in `images/checkpoint_row.rs`.
 
@@ -41,11 +42,13 @@ pub enum Table {
     Before = 8,
     /// Inodes of checkpoints of named files.
     Scope = 9,
+    /// Checksums of file data, by volume block.
+    Sum = 10,
 }
 
 impl Table {
     /// All of them.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::Inode,
         Self::Dentry,
         Self::Extent,
@@ -55,6 +58,7 @@ impl Table {
         Self::Checkpoint,
         Self::Before,
         Self::Scope,
+        Self::Sum,
     ];
 
     /// Returns the table of a code; `Corrupt` for what is none.
@@ -202,29 +206,21 @@ pub struct ExtentRow {
     pub start: BlockNo,
     /// Length in blocks, at least 1.
     pub len: u32,
-    /// Whether no data has reached it.
-    pub unwritten: bool,
+    /// Whether data has reached it, and whether its blocks have checksums.
+    pub state: ExtentState,
     /// The epoch it was born in.
     pub birth: Epoch,
 }
 
 impl ExtentRow {
-    const UNWRITTEN: u8 = 1;
-
-    /// Returns whether data has reached it.
-    pub fn state(self) -> ExtentState {
-        if self.unwritten { ExtentState::Unwritten } else { ExtentState::Written }
-    }
-
     /// Encodes the row.
     pub fn encode(self) -> Bytes {
         debug_assert!(self.len > 0, "I-EXT-1: the row of an extent covers a block: {self:?}");
-        let flags = if self.unwritten { Self::UNWRITTEN } else { 0 };
         Bytes::join(&[
             &self.start.0.to_le_bytes(),
             &self.len.to_le_bytes(),
             &self.birth.0.to_le_bytes(),
-            &[flags],
+            &[self.state.flags()],
         ])
     }
 
@@ -233,13 +229,13 @@ impl ExtentRow {
         let mut r = Reader::new(bytes, "an extent");
         let (start, len, birth, flags) = (BlockNo(r.u64()?), r.u32()?, Epoch(r.u32()?), r.u8()?);
         r.end()?;
-        if len == 0 || flags & !Self::UNWRITTEN != 0 {
-            return Err(Error::corrupt(format!(
+        match ExtentState::from_flags(flags) {
+            Some(state) if len > 0 => Ok(Self { start, len, state, birth }),
+            _ => Err(Error::corrupt(format!(
                 "an extent at volume block {} has length {len} and flags {flags:#x}",
                 start.0
-            )));
+            ))),
         }
-        Ok(Self { start, len, unwritten: flags & Self::UNWRITTEN != 0, birth })
     }
 }
 
@@ -378,8 +374,11 @@ mod tests {
 
     #[test]
     fn rows_survive_encoding() {
-        let extent = ExtentRow { start: BlockNo(7), len: 3, unwritten: true, birth: Epoch(9) };
+        let extent =
+            ExtentRow { start: BlockNo(7), len: 3, state: ExtentState::Unwritten, birth: Epoch(9) };
         assert_eq!(ExtentRow::decode(&extent.encode()).unwrap(), extent);
+        let summed = ExtentRow { state: ExtentState::Summed, ..extent };
+        assert_eq!(ExtentRow::decode(&summed.encode()).unwrap(), summed);
         let dentry = DentryRow { ino: InodeNo(5), kind: FileKind::Fifo };
         assert_eq!(DentryRow::decode(&dentry.encode()).unwrap(), dentry);
         let inode = InodeRow {

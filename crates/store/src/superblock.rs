@@ -29,9 +29,9 @@ use crate::{Error, ErrorKind, Result};
 
 pub use lists::Lists;
 
-/// The newest format version that this software reads: 4 is written where the tree may have packs
-/// of extents, else 3 where it keeps the free space, else 2 where there are chunk lists, else 1.
-pub(crate) const VERSION: u32 = 4;
+/// The newest format version that this software reads: 5 is written where blocks may have checksums,
+/// else 4 where the tree may have packs of extents, else 3 where it keeps the free space, else 2 where there are chunk lists, else 1.
+pub(crate) const VERSION: u32 = 5;
 /// Bytes set aside for each copy.
 pub const COPY_BYTES: u64 = 64 << 10;
 /// Byte address of copy B: beyond what partition tools and stray `dd`s overwrite, and independent
@@ -105,6 +105,8 @@ pub struct Superblock {
     pub keeps_space: bool,
     /// Whether the metadata tree, which keeps the free space then, may have packs of extents.
     pub packs: bool,
+    /// Whether blocks of file data, of a volume that has packs then, may have checksums.
+    pub sums: bool,
 }
 
 /// Gives a copy the checksum that its bytes ask for.
@@ -178,7 +180,9 @@ impl Superblock {
     /// The oldest format version that can say all this.
     pub fn version(&self) -> u32 {
         debug_assert!(self.keeps_space || !self.packs, "packs came after the free space");
+        debug_assert!(self.packs || !self.sums, "checksums came after packs");
         match (self.packs, self.keeps_space, self.lists.head) {
+            (true, ..) if self.sums => 5,
             (true, ..) => 4,
             (false, true, _) => 3,
             (false, false, Some(_)) => 2,
@@ -227,6 +231,7 @@ impl Superblock {
             lists,
             keeps_space: version >= 3,
             packs: version >= 4,
+            sums: version >= 5,
         };
         superblock.validate(at)?;
         Ok(superblock)

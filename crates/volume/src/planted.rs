@@ -73,12 +73,14 @@ pub enum Mistake {
     ScrubBelievesFirst,
     /// A member that comes back with an older label than it had counts as the one that went.
     OlderCopyTaken,
+    /// A copy that is not what was written stays, beside one that is.
+    WrongCopyStays,
 }
 
 #[cfg(any(test, feature = "planted-bugs"))]
 impl Mistake {
     /// All of them.
-    const ALL: [Self; 32] = [
+    const ALL: [Self; 33] = [
         Self::LabelsBeforeFlush,
         Self::WritesNotHeld,
         Self::RowsStayInLog,
@@ -111,6 +113,7 @@ impl Mistake {
         Self::FirstRowForAll,
         Self::ScrubBelievesFirst,
         Self::OlderCopyTaken,
+        Self::WrongCopyStays,
     ];
 }
 

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use bedplate_block::{
-    AlignedBuf, BlockDevice, Completion, DeviceCounters, DeviceQueue, EngineReport, Geometry,
-    LiveCounters, Operation, QueueOptions, Request, RequestKind, Result, Segment,
+    AlignedBuf, BlockDevice, Completion, Copies, DeviceCounters, DeviceQueue, EngineReport,
+    Geometry, LiveCounters, Operation, QueueOptions, Request, RequestKind, Result, Segment,
 };
 
 /// A piece of a device.
@@ -111,6 +111,31 @@ impl BlockDevice for Window {
             device.read_at(&mut buf[from..from + len as usize], at)
         });
         self.counters.count(Operation::Read, len, result)
+    }
+
+    fn read_right(
+        &self,
+        buf: &mut [u8],
+        offset: u64,
+        is_right: &dyn Fn(&[u8]) -> bool,
+    ) -> Result<Copies> {
+        let len = buf.len() as u64;
+        self.check(Operation::Read, offset, len)?;
+        let mut found = None;
+        self.each(offset, len, |device, at, _, part| {
+            if part == len {
+                found = Some(device.read_right(buf, at, is_right)?);
+            }
+            Ok(())
+        })?;
+        match found {
+            Some(found) => Ok(found),
+            // It lies on two parts: what is right cannot be said of each.
+            None => {
+                self.read_at(buf, offset)?;
+                Ok(if is_right(buf) { Copies::Right { healed: false } } else { Copies::NoneRight })
+            }
+        }
     }
 
     fn write_at(&self, buf: &[u8], offset: u64) -> Result<()> {

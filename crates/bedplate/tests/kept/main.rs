@@ -136,7 +136,7 @@ fn s_196_a_volume_of_every_version_is_upgraded_with_all_that_it_holds() {
         assert_eq!(manifest(&fs), expected, "{name}, upgraded");
         fs.unmount().unwrap();
         if volume.group.is_none() {
-            assert_eq!(version_of(&volume.device), Some(("volume", 4)), "{name}");
+            assert_eq!(version_of(&volume.device), Some(("volume", 5)), "{name}");
         }
         close(volume);
     }
@@ -163,7 +163,7 @@ fn s_242_a_volume_of_every_version_that_is_written_is_kept() {
             );
         }
     }
-    for (what, newest) in [("volume", 4), ("label", 6), ("log device", 1)] {
+    for (what, newest) in [("volume", 5), ("label", 6), ("log device", 1)] {
         for version in 1..=newest {
             assert!(versions[what].contains(&version), "no {what} of version {version} is kept");
         }
@@ -208,7 +208,7 @@ fn s_243_a_newer_version_is_refused_and_left_alone() {
     let before = content(&volume);
     let error = FileSystem::mount(Arc::clone(&volume), None, quiet()).err().unwrap();
     assert_eq!(error.kind, ErrorKind::NewerFormat, "{error}");
-    refused(&error.to_string(), 4);
+    refused(&error.to_string(), 5);
     let error = FileSystem::check(&volume, None, true).err().unwrap();
     assert_eq!(error.kind, ErrorKind::NewerFormat, "{error}");
     assert!(content(&volume) == before, "something was written");

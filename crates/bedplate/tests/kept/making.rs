@@ -18,12 +18,13 @@ use crate::packing::{Named, copies};
 type Making = fn() -> Vec<Named>;
 
 /// Every kind of volume that is kept.
-pub const KINDS: [(&str, Making); 12] = [
+pub const KINDS: [(&str, Making); 13] = [
     ("unmounted", unmounted),
     ("crashed", crashed),
     ("log-device", log_device),
     ("lists", lists),
     ("pieces", pieces),
+    ("sums", sums),
     ("mirror", || group(Shape::Mirror, 2, |_| {})),
     ("raid5", || group(Shape::Raid5, 3, |_| {})),
     ("relayout", relayout),
@@ -147,6 +148,31 @@ fn pieces() -> Vec<Named> {
     drop(file);
     fs.unmount().unwrap();
     vec![("volume".into(), device)]
+}
+
+/// A file whose blocks have checksums, in the metadata and in the log.
+fn sums() -> Vec<Named> {
+    let device = memory(VOLUME_BYTES);
+    format(&device, None);
+    let fs = mount(&device, None);
+    fill(&fs);
+    let options = OpenOptions { mode: Some(IoMode::Concurrent), ..OpenOptions::create() };
+    let file = fs.open("/summed", &options).unwrap();
+    file.write_at(&pattern(3, 2 * BLOCK), 0).unwrap();
+    fs.set_integrity(file.ino(), true).unwrap();
+    file.write_at(&pattern(4, 20 * BLOCK), BLOCK as u64).unwrap();
+    fs.create_checkpoint("summed", &CheckpointOptions::default()).unwrap();
+    file.write_at(&pattern(5, 700), 3 * BLOCK as u64 + 100).unwrap();
+    drop(file);
+    fs.unmount().unwrap();
+    let fs = mount(&device, None);
+    let file = fs.open("/summed", &options).unwrap();
+    file.write_at(&pattern(6, 5 * BLOCK), 8 * BLOCK as u64).unwrap();
+    file.sync_data().unwrap();
+    let left = copies(&[("volume".into(), device)]);
+    drop(file);
+    fs.unmount().unwrap();
+    left
 }
 
 fn members(count: u64) -> Vec<Arc<dyn BlockDevice>> {

@@ -1,4 +1,4 @@
-//! `bedplate check PATH [--repair]`
+//! `bedplate check PATH [--repair | --data]`
 
 use std::fmt;
 use std::path::PathBuf;
@@ -24,6 +24,9 @@ pub struct Arguments {
     /// Mend what is wrong where all of it has one right answer; write nothing otherwise
     #[arg(long)]
     repair: bool,
+    /// Read every block that has a checksum too, those of checkpoints included
+    #[arg(long, conflicts_with = "repair")]
+    data: bool,
 }
 
 #[derive(Serialize)]
@@ -70,7 +73,11 @@ fn look(arguments: &Arguments, output: &Output) -> Result<CheckReport> {
         access,
     )?;
     Ok(progress::during(output, "checking", || {
-        FileSystem::check(&opened.device, opened.log.as_ref(), arguments.repair)
+        let (device, log) = (&opened.device, opened.log.as_ref());
+        match arguments.data {
+            true => FileSystem::check_data(device, log),
+            false => FileSystem::check(device, log, arguments.repair),
+        }
     })?)
 }
 
@@ -94,6 +101,11 @@ impl Checked {
         let looked = [(report.inodes, "inode"), (report.names, "name"), (report.extents, "extent")]
             .map(|(n, noun)| text::count(n, noun))
             .join(", ");
+        let summed = match report.summed_blocks {
+            0 => String::new(),
+            blocks => format!(", {} with checksums", text::count(blocks, "block")),
+        };
+        let looked = format!("{looked}{summed}");
         if report.clean_unmount {
             return format!(" ({looked})");
         }

@@ -308,6 +308,17 @@ impl Info {
             log("metadata_commits")
         )?;
         write!(f, "{}", self.leases())?;
+        let sums = |name: &str| self.number(&format!("integrity.{name}"));
+        if sums("verified_blocks") > 0 {
+            writeln!(
+                f,
+                "checksums     {} compared, {} wrong, {} of them mended, {} lost",
+                text::count(sums("verified_blocks"), "block"),
+                sums("wrong_blocks"),
+                sums("healed_blocks"),
+                sums("lost_blocks")
+            )?;
+        }
         let counters = self.told.get("counters").cloned().unwrap_or_default();
         write!(f, "{}", Counters::from_json(counters))
     }

@@ -45,6 +45,10 @@ struct Stat {
     effective_mode: Option<String>,
     /// What is written untorn, and whether the device promises it by itself.
     untorn: Option<Untorn>,
+    /// Whether what is written gets checksums.
+    integrity: bool,
+    /// How many bytes have checksums; of a file.
+    summed_bytes: Option<u64>,
     /// How much is wanted in one run of the volume.
     extent_bytes: Option<u64>,
     /// Which pages leave the caches behind a sequential read or write.
@@ -91,6 +95,10 @@ fn of_inside(fs: &FileSystem, path: &Path, arguments: &Arguments) -> Result<Stat
         mode: attr.io_mode.map(IoMode::name).map(str::to_owned),
         effective_mode,
         untorn: fs.untorn(attr.ino)?,
+        integrity: fs.integrity(attr.ino)?,
+        summed_bytes: (attr.kind == FileKind::File)
+            .then(|| fs.summed_bytes(attr.ino))
+            .transpose()?,
         extent_bytes: fs.extent_size(attr.ino)?,
         release_behind: fs.release_behind(attr.ino)?,
         trial: fs
@@ -135,6 +143,9 @@ fn of_live(path: &Path, arguments: &Arguments) -> Result<Stat> {
         } else {
             None
         },
+        integrity: (is_file || kind == FileKind::Directory)
+            && live::get(path, live::INTEGRITY)?.is_some(),
+        summed_bytes: of_file(live::SUMMED_BYTES)?.and_then(|text| text.parse().ok()),
         extent_bytes: if is_file || kind == FileKind::Directory {
             live::get(path, live::EXTENT_SIZE)?.and_then(|text| text.parse().ok())
         } else {
@@ -187,6 +198,11 @@ impl fmt::Display for Stat {
         if let Some(Untorn { bytes, by_device }) = self.untorn {
             let by = if by_device { "by the device" } else { "by redirect to new blocks" };
             writeln!(f, "untorn        {}, {by}", format_size(bytes.into()))?;
+        }
+        let summed = self.summed_bytes.unwrap_or(0);
+        if self.integrity || summed > 0 {
+            let gets = if self.integrity { "what is written gets checksums" } else { "off" };
+            writeln!(f, "integrity     {gets}; {} have them", format_size(summed))?;
         }
         if let Some(bytes) = self.extent_bytes {
             writeln!(f, "extent-size   {}", format_size(bytes))?;

@@ -156,6 +156,27 @@ fn counters(out: &mut Out<'_>, info: &FsInfo) -> fmt::Result {
 
 fn machinery(out: &mut Out<'_>, info: &FsInfo) -> fmt::Result {
     out.counter("lock_waits", "Waits for an inode lock or a byte range", info.lock_waits)?;
+    let sums = &info.integrity;
+    out.counter(
+        "integrity_verified_blocks",
+        "Blocks that were compared with their checksums",
+        sums.verified_blocks,
+    )?;
+    out.counter(
+        "integrity_wrong_blocks",
+        "Blocks that were not what was written",
+        sums.wrong_blocks,
+    )?;
+    out.counter(
+        "integrity_healed_blocks",
+        "Wrong blocks that were written over with a right copy",
+        sums.healed_blocks,
+    )?;
+    out.counter(
+        "integrity_lost_blocks",
+        "Wrong blocks of which no copy was right",
+        sums.lost_blocks,
+    )?;
     out.gauge("delayed_bytes", "Memory that delayed writes take", info.delayed_bytes)?;
     out.gauge("log_size_bytes", "Size of the intent log", info.log.size_bytes)?;
     out.gauge("log_used_bytes", "Bytes of the intent log in use", info.log.used_bytes)?;

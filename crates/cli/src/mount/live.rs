@@ -6,6 +6,8 @@
 //! | `user.bedplate.mode` | file, directory | the mode set on it; may be set and removed |
 //! | `user.bedplate.effective_mode` | file | the mode it is served in now |
 //! | `user.bedplate.untorn` | file, directory | how much is written untorn, in bytes, and by whom; may be set (bytes) and removed |
+//! | `user.bedplate.integrity` | file, directory | `on` where what is written gets checksums; may be set and removed |
+//! | `user.bedplate.summed_bytes` | file | how many bytes of it have checksums |
 //! | `user.bedplate.extsize` | file, directory | how much is wanted in one run, in bytes; may be set and removed |
 //! | `user.bedplate.release_behind` | file, directory | which pages leave the caches behind a sequential read or write; may be set and removed |
 //! | `user.bedplate.counters` | file | its counters, JSON |
@@ -56,6 +58,10 @@ const INFO: &str = "user.bedplate.info";
 pub const PID: &str = "user.bedplate.pid";
 /// How much of a file is written untorn, and by whom.
 pub const UNTORN: &str = "user.bedplate.untorn";
+/// Whether what is written to a file gets checksums.
+pub const INTEGRITY: &str = "user.bedplate.integrity";
+/// How many bytes of a file have checksums.
+pub const SUMMED_BYTES: &str = "user.bedplate.summed_bytes";
 /// How much of a file is wanted in one run of the volume.
 pub const EXTENT_SIZE: &str = "user.bedplate.extsize";
 /// Which pages of a file leave the caches.

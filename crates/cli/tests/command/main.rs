@@ -19,6 +19,7 @@ mod fstab;
 mod harness;
 mod health;
 mod inside;
+mod integrity;
 mod interrupted;
 mod json;
 mod loops;

@@ -282,7 +282,7 @@ mod tests {
         let row = |start, len| ExtentRow {
             start: BlockNo(start),
             len,
-            unwritten: false,
+            state: bedplate_store::ExtentState::Written,
             birth: Epoch(1),
         };
         // 20 runs; 40 extents that are one run; 30 runs of a megabyte; 17 runs of 5 blocks; 40

@@ -16,6 +16,7 @@
 
 mod attributes;
 mod checkpoints;
+mod data;
 mod extents;
 mod inodes;
 mod lost;
@@ -103,15 +104,28 @@ pub(crate) fn check(
     log: Option<&Arc<dyn BlockDevice>>,
     repair: bool,
 ) -> Result<CheckReport> {
-    let mut notes = examine(device, log)?;
+    let mut notes = examine(device, log, false)?;
     if repair && !notes.report.findings.is_empty() && notes.report.is_repairable() {
         repair::mend(device, log, &mut notes)?;
     }
     Ok(notes.report)
 }
 
-/// Looks at everything; writes nothing (I-CHK-1).
-fn examine(device: &Arc<dyn BlockDevice>, log: Option<&Arc<dyn BlockDevice>>) -> Result<Notes> {
+/// Checks, and reads what has checksums; see
+/// [`FileSystem::check_data`](crate::FileSystem::check_data).
+pub(crate) fn check_data(
+    device: &Arc<dyn BlockDevice>,
+    log: Option<&Arc<dyn BlockDevice>>,
+) -> Result<CheckReport> {
+    Ok(examine(device, log, true)?.report)
+}
+
+/// Looks at everything, at `data` only where it is asked for; writes nothing (I-CHK-1).
+fn examine(
+    device: &Arc<dyn BlockDevice>,
+    log: Option<&Arc<dyn BlockDevice>>,
+    data: bool,
+) -> Result<Notes> {
     let mut notes = Notes::default();
     let loaded =
         check_tree(device).and_then(|()| load(Arc::clone(device), log.cloned(), true, CACHE_BYTES));
@@ -142,6 +156,9 @@ fn examine(device: &Arc<dyn BlockDevice>, log: Option<&Arc<dyn BlockDevice>>) ->
             }
             other => other?,
         }
+    }
+    if data {
+        data::check(&mut examined, device)?;
     }
     let Examined { inodes, mut notes, .. } = examined;
     inodes::note_repairs(&inodes, &mut notes);

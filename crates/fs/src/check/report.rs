@@ -49,6 +49,8 @@ pub enum FindingKind {
     Birth,
     /// The free space that the metadata keep is not what no extent covers.
     Space,
+    /// A block is not what its checksum says.
+    Data,
 }
 
 /// One inconsistency.
@@ -77,6 +79,10 @@ pub struct CheckReport {
     pub names: u64,
     /// Extents looked at.
     pub extents: u64,
+    /// Blocks that were compared with their checksums, where that was asked for.
+    pub summed_blocks: u64,
+    /// Of them, those that are not what was written.
+    pub wrong_blocks: u64,
     /// Log records that recovery would replay (or did).
     pub log_records: u64,
     /// Whether the volume had been unmounted.

@@ -252,7 +252,7 @@ pub(super) fn changed(
 
 fn piece(key: &[u8], row: &[u8]) -> Result<Piece> {
     let row = ExtentRow::decode(row)?;
-    Ok((split_extent_key(key)?.1.0, row.len.into(), (!row.unwritten).then_some(row.start.0)))
+    Ok((split_extent_key(key)?.1.0, row.len.into(), row.state.has_data().then_some(row.start.0)))
 }
 
 /// All extents of a file.

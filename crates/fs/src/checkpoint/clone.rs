@@ -505,7 +505,7 @@ fn share_some(
         if at.0 >= end {
             return Ok(ControlFlow::Break(()));
         }
-        if !extent.unwritten {
+        if extent.state.has_data() {
             let len = u64::from(extent.len).min(end - at.0);
             let extent =
                 ExtentRow { len: u32::try_from(len).expect("not longer than it was"), ..extent };

@@ -185,6 +185,8 @@ impl DataPath<'_> {
         }
         rows.extend(self.mark(change.mark, attr.row.nlink));
         debug_assert!(size <= Grid::FILE_BYTES_MAX, "a file ends before its largest size: {size}");
+        // Behind the extents, whose old rows are known.
+        rows.extend(change.exposing.iter().flat_map(Exposing::sum_rows));
         let committed = self.commit(change.kind, rows, change.exposing, known);
         self.state().set_logged_size(attr.row.size);
         match change.size {

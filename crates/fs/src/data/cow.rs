@@ -20,15 +20,14 @@
 
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use super::{Alone, DataPath};
 use crate::engine::Engine;
 use crate::inode::Inode;
 use crate::{Epoch, Lsn, Result};
 use bedplate_cache::MapChange;
-use bedplate_store::{
-    Exposure, ExtentMap, ExtentState, InodeRow, Mapped, Piece, PlantedBug, Run, planted,
-};
+use bedplate_store::{Exposure, ExtentMap, InodeRow, Mapped, Piece, PlantedBug, Run, planted};
 
 /// Makes the library cache forget a file, and keep nothing of it until the answer is dropped.
 pub(crate) fn forget_pages(fs: &Engine, inode: &Arc<Inode>) -> Result<Option<MapChange>> {
@@ -75,8 +74,11 @@ impl DataPath<'_> {
         // What cannot be read is kept from tearing to be safe.
         let untorn = self.fs.untorn_bytes(self.inode.ino).unwrap_or(u32::MAX);
         self.state().untorn.set(untorn);
+        let gives_sums =
+            self.fs.may_have_sums() && self.fs.has_integrity(self.inode.ino).unwrap_or(true);
+        self.state().gives_sums.store(gives_sums, Ordering::Relaxed);
         self.find_extent_size();
-        let epoch = if untorn > 0 { Epoch(u32::MAX) } else { held.max(cloned) };
+        let epoch = if untorn > 0 || gives_sums { Epoch(u32::MAX) } else { held.max(cloned) };
         self.state().cow_epoch.set(generation, epoch);
         epoch
     }
@@ -90,13 +92,16 @@ impl DataPath<'_> {
 
     /// Returns the pieces of a range of file blocks as a writer may use them: what is needed
     /// elsewhere is a hole (I-IO-6). Also whether there was any. Of a file that is written untorn,
-    /// so is every written block, but not to a write of parts of blocks.
+    /// so is every written block, but not to a write of parts of blocks; what has checksums is one
+    /// to every write (I-SUM-2).
     pub(super) fn pieces_to_write(self, map: &ExtentMap, blocks: Range<u64>) -> (Vec<Piece>, bool) {
         let (mut pieces, mut any) = self.pieces_to_change(map, blocks);
-        if self.redirects_all() {
-            for piece in pieces.iter_mut().filter(|piece| piece.written().is_some()) {
-                (piece.mapped, any) = (None, true);
-            }
+        let all = self.redirects_all();
+        for piece in pieces
+            .iter_mut()
+            .filter(|piece| piece.is_summed() || (all && piece.written().is_some()))
+        {
+            (piece.mapped, any) = (None, true);
         }
         (pieces, any)
     }
@@ -133,7 +138,7 @@ impl DataPath<'_> {
         if birth > held.max(cloned) {
             return false;
         }
-        if state == ExtentState::Written && birth <= held {
+        if state.has_data() && birth <= held {
             return true;
         }
         let sharing =

@@ -236,7 +236,8 @@ impl DataPath<'_> {
                 return Err(error);
             }
         };
-        let extents: Vec<_> = targets.iter().flat_map(Target::extents).collect();
+        let extents: Vec<_> =
+            targets.iter().flat_map(|target| target.extents(exposing.sums())).collect();
         let change = Change {
             touches: false,
             ..Change::new(RecordKind::Remap, SizeChange::Keep).exposing(exposing)
@@ -253,12 +254,18 @@ impl DataPath<'_> {
         };
         for piece in pieces {
             let start = piece.written().expect("a written piece is copied");
-            self.fs.read_device(
-                &mut buf[within(piece.file_block, piece.blocks)],
-                grid.start_of(start.0),
-            )?;
+            let (into, at) =
+                (&mut buf[within(piece.file_block, piece.blocks)], grid.start_of(start.0));
+            if piece.is_summed() {
+                self.read_summed(into, at, grid.start_of(piece.file_block))?;
+            } else {
+                self.fs.read_device(into, at)?;
+            }
         }
-        let mut exposing = Exposing::new(bytes.end - bytes.start);
+        let mut exposing = self.begin_exposing(bytes.end - bytes.start);
+        if pieces.iter().any(Piece::is_summed) {
+            exposing = exposing.summing(grid.block);
+        }
         for target in targets {
             let (part, at) =
                 (&buf[within(target.file_block, target.blocks)], grid.start_of(target.start.0));
@@ -266,6 +273,7 @@ impl DataPath<'_> {
             if !planted(PlantedBug::MoveWithoutChecksum) {
                 exposing.push(at, part);
             }
+            exposing.sum(at, part);
         }
         Ok(exposing)
     }

@@ -1,6 +1,6 @@
 //! What a write newly makes readable.
 
-use bedplate_store::{Crc32c, Exposure};
+use bedplate_store::{BlockNo, Crc32c, Exposure, RowChange, crc32c, put_sums};
 
 /// Collects the bytes that one record exposes, in the order they are written.
 pub(crate) struct Exposing {
@@ -8,6 +8,8 @@ pub(crate) struct Exposing {
     crc: Option<Crc32c>,
     segments: Vec<(u64, u32)>,
     bytes: u64,
+    /// The size of a block, and the checksums of those that get one; `None` where none does.
+    sums: Option<(u64, Vec<(u64, u32)>)>,
 }
 
 impl Exposing {
@@ -17,7 +19,46 @@ impl Exposing {
             crc: (bytes_expected <= Exposure::BYTES_MAX).then(Crc32c::new),
             segments: Vec::new(),
             bytes: 0,
+            sums: None,
         }
+    }
+
+    /// Has the blocks get checksums.
+    pub(crate) fn summing(self, block: u64) -> Self {
+        Self { sums: Some((block, Vec::new())), ..self }
+    }
+
+    /// Returns whether the blocks get checksums.
+    pub(crate) fn sums(&self) -> bool {
+        self.sums.is_some()
+    }
+
+    /// Adds the checksums of whole blocks that were written at a device offset.
+    pub(crate) fn sum(&mut self, offset: u64, bytes: &[u8]) {
+        let Some((block, sums)) = &mut self.sums else { return };
+        debug_assert!(
+            offset.is_multiple_of(*block) && (bytes.len() as u64).is_multiple_of(*block),
+            "I-SUM-1: whole blocks have checksums: {} bytes at {offset}",
+            bytes.len()
+        );
+        let parts = bytes.chunks(*block as usize).map(crc32c);
+        sums.extend((offset / *block..).zip(parts));
+    }
+
+    /// Returns how many blocks got a checksum.
+    pub(crate) fn sum_count(&self) -> u64 {
+        self.sums.as_ref().map_or(0, |(_, sums)| sums.len() as u64)
+    }
+
+    /// Returns the rows of the record that have the checksums.
+    pub(crate) fn sum_rows(&self) -> Vec<RowChange> {
+        let Some((_, sums)) = &self.sums else { return Vec::new() };
+        sums.chunk_by(|one, two| one.0 + 1 == two.0)
+            .map(|run| {
+                let sums: Vec<u32> = run.iter().map(|(_, sum)| *sum).collect();
+                put_sums(BlockNo(run[0].0), &sums)
+            })
+            .collect()
     }
 
     /// Adds bytes that were written at a device offset.
@@ -48,7 +89,7 @@ impl Exposing {
 
     /// Returns whether nothing was exposed.
     pub(crate) fn is_empty(&self) -> bool {
-        self.bytes == 0
+        self.bytes == 0 && self.sum_count() == 0
     }
 
     /// Returns the exposure; `None` when the record needs a barrier.

@@ -69,15 +69,13 @@ pub(super) fn edges(
 
 /// The extents of targets that become unwritten; those with data only when `all` do.
 fn unwritten(targets: &[Target], all: bool) -> Vec<(FileBlock, Extent)> {
-    let state = |target: &Target| {
-        if target.was == Before::Written && !all {
-            ExtentState::Written
-        } else {
-            ExtentState::Unwritten
-        }
+    let state = |target: &Target| match target.was {
+        Before::Written if !all => ExtentState::Written,
+        Before::Summed if !all => ExtentState::Summed,
+        _ => ExtentState::Unwritten,
     };
     let extents = |target: &Target| {
-        target.extents().map({
+        target.extents(false).map({
             let state = state(target);
             move |(at, extent)| (at, Extent { state, ..extent })
         })
@@ -190,7 +188,7 @@ impl DataPath<'_> {
         if grows {
             // Before the plan is made: it would put the shared block back, whose tail must not be
             // zeroed.
-            self.unshare_tail(held)?;
+            self.unshare_tail(held, end)?;
         }
         let map = self.map()?;
         let pieces: Vec<Piece> = map.pieces(blocks.clone()).collect();
@@ -213,7 +211,12 @@ impl DataPath<'_> {
             touches: grows || all,
             ..Change::new(RecordKind::Allocate, size).exposing(exposing)
         };
-        self.publish_extents(blocks, &extents, change).map(drop)
+        let lsn = self.publish_extents(blocks, &extents, change)?;
+        if all && pieces.iter().any(Piece::is_summed) {
+            // The next write goes to these very blocks: a crash must not find them summed.
+            self.fs.seal_to(lsn)?;
+        }
+        Ok(())
     }
 
     /// Cuts a range out of the file. Durable before the next write: an overwrite in place, through

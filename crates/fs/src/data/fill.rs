@@ -27,6 +27,8 @@ pub(super) struct Target {
 pub(super) enum Before {
     /// Part of the file, with data.
     Written,
+    /// Part of the file, with data that has checksums.
+    Summed,
     /// Part of the file, without data.
     Unwritten,
     /// Not in use.
@@ -42,6 +44,16 @@ pub(crate) struct Filling {
     fresh: Fresh,
     redirects: bool,
     size: SizeChange,
+}
+
+impl Before {
+    /// Returns whether blocks become readable that were not.
+    pub(super) fn is_filled(self) -> bool {
+        match self {
+            Self::Written | Self::Summed => false,
+            Self::Unwritten | Self::Free => true,
+        }
+    }
 }
 
 impl Target {
@@ -67,19 +79,21 @@ impl Target {
         })
     }
 
-    /// The written extents that the target becomes.
-    pub(super) fn extents(&self) -> impl Iterator<Item = (FileBlock, Extent)> + use<> {
-        let Self { file_block, blocks, start, birth, .. } = *self;
+    /// The written extents that the target becomes; `sums`: what is filled gets checksums.
+    pub(super) fn extents(&self, sums: bool) -> impl Iterator<Item = (FileBlock, Extent)> + use<> {
+        let Self { file_block, blocks, start, birth, was } = *self;
+        let state = match was {
+            Before::Written => ExtentState::Written,
+            Before::Summed => ExtentState::Summed,
+            Before::Unwritten | Before::Free if sums => ExtentState::Summed,
+            Before::Unwritten | Before::Free => ExtentState::Written,
+        };
         debug_assert!(blocks > 0, "I-EXT-1: what is filled becomes extents that hold a block");
         let max = u64::from(Extent::BLOCKS_MAX);
         (0..blocks.div_ceil(max)).map(move |i| {
             let (skip, len) = (i * max, (blocks - i * max).min(max));
-            let extent = Extent {
-                start: BlockNo(start.0 + skip),
-                blocks: len as u32,
-                state: ExtentState::Written,
-                birth,
-            };
+            let extent =
+                Extent { start: BlockNo(start.0 + skip), blocks: len as u32, state, birth };
             (FileBlock(file_block + skip), extent)
         })
     }
@@ -92,8 +106,11 @@ pub(super) fn place(pieces: &[Piece], runs: &[Run], epoch: Epoch) -> Vec<Target>
     let mut targets = Vec::with_capacity(pieces.len());
     for piece in pieces {
         if let Some(Mapped { start, state, birth }) = piece.mapped {
-            let was =
-                if state == ExtentState::Written { Before::Written } else { Before::Unwritten };
+            let was = match state {
+                ExtentState::Written => Before::Written,
+                ExtentState::Summed => Before::Summed,
+                ExtentState::Unwritten => Before::Unwritten,
+            };
             targets.push(Target {
                 file_block: piece.file_block,
                 blocks: piece.blocks,
@@ -212,13 +229,19 @@ impl DataPath<'_> {
             self.give_back(fresh);
             return Err(error);
         }
-        let mut exposing = Exposing::new(data.bytes.len() as u64);
-        for target in targets.iter().filter(|target| target.was != Before::Written) {
-            exposing.push(
-                self.fs.grid().start_of(target.start.0),
-                data.part(&target.bytes(self.fs.grid())),
-            );
+        let bytes = data.bytes.len() as u64;
+        // The setting may have changed since the write was planned.
+        let mut exposing = match self.has_too_many_sums(&data.range()) {
+            true => Exposing::new(bytes),
+            false => self.begin_exposing(bytes),
+        };
+        for target in targets.iter().filter(|target| target.was.is_filled()) {
+            let at = self.fs.grid().start_of(target.start.0);
+            let bytes = data.part(&target.bytes(self.fs.grid()));
+            exposing.push(at, bytes);
+            exposing.sum(at, bytes);
         }
+        let sums = exposing.sums();
         let kind = if size == SizeChange::Keep { RecordKind::Written } else { RecordKind::Extend };
         let change = Change::adding(kind, size).redirecting(redirects).exposing(exposing);
         // The modification time moved when a write that waited came.
@@ -226,7 +249,7 @@ impl DataPath<'_> {
         let filled: Vec<_> = targets
             .iter()
             .filter_map(|target| target.cut(&blocks))
-            .flat_map(|target| target.extents())
+            .flat_map(|target| target.extents(sums))
             .collect();
         self.publish_extents(blocks, &filled, change).map(drop)
     }

@@ -9,7 +9,7 @@ use crate::Result;
 use crate::engine::{Engine, Listed};
 use crate::inode::HELD_WRITE_BYTES_MAX;
 use crate::mode::Service;
-use bedplate_store::{PlantedBug, planted};
+use bedplate_store::{Piece, PlantedBug, planted};
 
 impl DataPath<'_> {
     /// Carries out a write under the exclusive inode lock: delays it where it makes the file grow
@@ -67,7 +67,7 @@ impl DataPath<'_> {
             return Ok(false);
         }
         let (pieces, _) = self.pieces_to_change(&*self.map()?, grid.blocks(&data.range()));
-        Ok(pieces.iter().all(|piece| piece.written().is_some()))
+        Ok(pieces.iter().all(Piece::takes_overwrites))
     }
 
     /// Writes what is held or delayed. After an error it stays in memory, and is tried again.

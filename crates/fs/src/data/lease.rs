@@ -47,6 +47,9 @@ impl DataPath<'_> {
         if !service.path().may_be_leased() || service.is_mixed() {
             return Err(Reason::Mode);
         }
+        if self.gives_sums() || self.map().is_ok_and(|map| map.summed_blocks() > 0) {
+            return Err(Reason::Integrity);
+        }
         if self.redirects_all() {
             return Err(Reason::Untorn);
         }
@@ -137,7 +140,8 @@ impl DataPath<'_> {
         let grid = self.fs.grid();
         let epoch = self.cow_epoch();
         let run = |piece: Piece| {
-            let start = piece.written()?;
+            // What is to be compared with its checksum is read on the mount.
+            let start = piece.written().filter(|_| !piece.is_summed())?;
             let birth = piece.mapped?.birth;
             Some(Extent {
                 logical: grid.start_of(piece.file_block),

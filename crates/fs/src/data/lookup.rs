@@ -7,7 +7,8 @@ use bedplate_store::ExtentState;
 
 impl DataPath<'_> {
     /// Returns the device offset of a byte range of the file if it lies in one written extent: the
-    /// lookup of the data path. Under the inode lock.
+    /// lookup of the data path. Under the inode lock. What has checksums is not found: it is read,
+    /// and written, another way.
     #[inline]
     pub(super) fn find_written(self, offset: u64, len: u64) -> Result<Option<u64>> {
         Ok(self.find_born(offset, len)?.map(|(at, _)| at))

@@ -7,8 +7,7 @@ use bedplate_block::sync::{MappedRwLockReadGuard, MappedRwLockWriteGuard, RwLock
 use super::DataPath;
 use crate::{Error, FileBlock, Result};
 use bedplate_store::{
-    Extent, ExtentChange, ExtentMap, ExtentRow, ExtentState, Grid, RowChange, Run, Table,
-    extent_key, file_block,
+    Extent, ExtentChange, ExtentMap, ExtentRow, Grid, RowChange, Run, Table, extent_key, file_block,
 };
 
 /// A closed file's map stays in memory up to this many extents.
@@ -100,15 +99,10 @@ impl<'a> DataPath<'a> {
 }
 
 fn decode(row: ExtentRow) -> Extent {
-    Extent { start: row.start, blocks: row.len, state: row.state(), birth: row.birth }
+    Extent { start: row.start, blocks: row.len, state: row.state, birth: row.birth }
 }
 
 pub(super) fn encode(extent: Extent) -> ExtentRow {
     debug_assert!(extent.blocks > 0, "I-EXT-1: the row of an extent covers a block: {extent:?}");
-    ExtentRow {
-        start: extent.start,
-        len: extent.blocks,
-        unwritten: extent.state == ExtentState::Unwritten,
-        birth: extent.birth,
-    }
+    ExtentRow { start: extent.start, len: extent.blocks, state: extent.state, birth: extent.birth }
 }

@@ -28,6 +28,7 @@
 //! - I-IO-4 (tail): bytes of a written block beyond the end of the file are undefined on disk. A
 //!   change of the end zeroes what lies between. No block wholly beyond the end is written, except
 //!   below an interrupted truncation, which has an orphan row.
+//! - I-SUM-2: blocks that have checksums are never written in place (`sums.rs`).
 //! - I-IO-5: an extension under the shared lock begins and ends on blocks and leaves no written
 //!   tail behind, so I-IO-4 asks nothing of it.
 
@@ -56,6 +57,7 @@ mod reservation;
 mod seek;
 mod space_demand;
 mod span;
+mod sums;
 mod trial;
 mod truncate;
 mod untorn;
@@ -73,6 +75,7 @@ pub(crate) use queued::{Planned, Segments};
 pub(crate) use reclaim::Pinned;
 pub(crate) use release::{ATTRIBUTE as RELEASE_BEHIND, release_changed};
 pub(crate) use space_demand::SpaceDemand;
+pub(crate) use sums::ATTRIBUTE as INTEGRITY;
 pub(crate) use truncate::{begin_set_size, free_all, resume_truncate, set_size};
 pub(crate) use untorn::ATTRIBUTE as UNTORN;
 

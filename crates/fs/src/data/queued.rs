@@ -219,7 +219,9 @@ impl DataPath<'_> {
         drop(map);
         let mut segments = Vec::with_capacity(pieces.len());
         for piece in pieces {
-            let Some(start) = piece.written() else { return Ok(None) };
+            let Some(start) = piece.written().filter(|_| !piece.is_summed()) else {
+                return Ok(None);
+            };
             let part = piece.bytes(grid, &range);
             segments.push(segment(
                 grid.start_of(start.0) + (part.start - grid.start_of(piece.file_block)),

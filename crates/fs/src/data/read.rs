@@ -7,7 +7,7 @@ use super::{DataPath, Held};
 use crate::lock::Sharing;
 use crate::mode::{OpenClass, Service};
 use crate::statistics::Counters;
-use crate::{Reason, Result, Timestamp};
+use crate::{BlockNo, Reason, Result, Timestamp};
 use bedplate_store::Piece;
 
 /// How long an access time may be old, in nanoseconds: a day.
@@ -179,11 +179,12 @@ impl DataPath<'_> {
         for piece in pieces {
             let part = piece.bytes(grid, &range);
             let into = &mut buf[(part.start - offset) as usize..(part.end - offset) as usize];
-            match piece.written() {
-                Some(start) => self.fs.read_device(
-                    into,
-                    grid.start_of(start.0) + (part.start - grid.start_of(piece.file_block)),
-                )?,
+            let at = |start: BlockNo| {
+                grid.start_of(start.0) + (part.start - grid.start_of(piece.file_block))
+            };
+            match piece.written().map(at) {
+                Some(at) if piece.is_summed() => self.read_summed(into, at, part.start)?,
+                Some(at) => self.fs.read_device(into, at)?,
                 None => into.fill(0),
             }
         }

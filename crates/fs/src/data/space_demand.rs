@@ -9,7 +9,7 @@ use super::DataPath;
 use super::fallocate::{edges, inner_blocks};
 use super::reservation::count;
 use crate::{AllocateMode, Epoch, Error, Result};
-use bedplate_store::{ExtentState, Grid, Piece};
+use bedplate_store::{Grid, Piece};
 
 /// A change that may need blocks. Ranges are bytes of the file.
 #[derive(Debug, Clone)]
@@ -101,8 +101,8 @@ impl DataPath<'_> {
             .fs
             .reading(|rows| Ok(rows.checkpoint_set.held_without(self.inode.ino, without)))?;
         let is_whole = |bytes: &Range<u64>| grid.on_block(bytes.start) && grid.on_block(bytes.end);
-        let redirects_all =
-            matches!(ask, SpaceDemand::Write(bytes) if is_whole(bytes)) && self.redirects_all();
+        let redirects_all = matches!(ask, SpaceDemand::Write(bytes) if is_whole(bytes) || self.gives_sums())
+            && self.redirects_all();
         let map = self.map()?;
         let reserved = self.state().reserved.lock();
         let missing = |piece: &Piece| {
@@ -111,16 +111,18 @@ impl DataPath<'_> {
         let is_needed_elsewhere = |piece: &Piece| {
             piece.mapped.is_some_and(|mapped| self.is_shared(mapped, piece.blocks, (held, cloned)))
         };
-        let is_written =
-            |piece: &Piece| piece.mapped.is_some_and(|mapped| mapped.state == ExtentState::Written);
+        let is_written = |piece: &Piece| piece.mapped.is_some_and(|mapped| mapped.state.has_data());
         let in_filled = map.pieces(filled).filter(|piece| {
             piece.mapped.is_none()
-                || (writes && (is_needed_elsewhere(piece) || (redirects_all && is_written(piece))))
+                || (writes
+                    && (is_needed_elsewhere(piece)
+                        || piece.is_summed()
+                        || (redirects_all && is_written(piece))))
         });
         let in_parts = parts
             .iter()
             .flat_map(|block| map.pieces(*block..*block + 1))
-            .filter(|piece| is_written(piece) && is_needed_elsewhere(piece));
+            .filter(|piece| is_written(piece) && (is_needed_elsewhere(piece) || piece.is_summed()));
         Ok(in_filled.chain(in_parts).map(|piece| missing(&piece)).sum())
     }
 }

@@ -112,19 +112,28 @@ fn tail_gap(map: &ExtentMap, grid: &Grid, old_size: u64, to: u64) -> Option<(Ran
     if grid.on_block(old_size) || gap.is_empty() || planted(PlantedBug::TailNotZeroed) {
         return None;
     }
-    let piece = map.pieces(block..block + 1).next().filter(|piece| piece.written().is_some())?;
+    let piece = map.pieces(block..block + 1).next().filter(Piece::takes_overwrites)?;
     place(&[piece], &[], crate::Epoch(0)).pop().map(|target| (gap, target))
 }
 
 impl DataPath<'_> {
     /// Writes whatever it is, wherever it goes.
     pub(super) fn write_exclusive(self, held: &Alone<'_>, data: Payload<'_>) -> Result<()> {
+        if self.needs_whole_blocks(&data)? {
+            return self.write_whole_blocks(held, data);
+        }
+        self.write_placed(held, data)
+    }
+
+    /// As [`write_exclusive`](Self::write_exclusive), of what changes no block in part that has a
+    /// checksum, or gets one.
+    pub(super) fn write_placed(self, held: &Alone<'_>, data: Payload<'_>) -> Result<()> {
         let grid = self.fs.grid();
         let logged = self.state().logged_size();
         let size = data.size_after(logged);
         let copied = self.unshare_edges(held, &data.range())?;
         if size > logged {
-            self.unshare_tail(held)?;
+            self.unshare_tail(held, data.offset)?;
         }
         let map = self.map()?;
         // Whole blocks are redirected here too: how a buffer lies, or where the file ends, must not
@@ -143,9 +152,15 @@ impl DataPath<'_> {
         let gap = gap.map(|(gap, target)| span_in_place(grid, &target, &gap, (logged, size), true));
         let spans = gap.into_iter().chain(targets.iter().map(|target| match target.was {
             Before::Written => span_in_place(grid, target, &data.range(), (logged, size), false),
+            Before::Summed => unreachable!("I-SUM-2: what has checksums is a hole to a writer"),
             Before::Unwritten | Before::Free => span_in_new(grid, target, &data.range(), size),
         }));
-        let written = self.write_spans(held, spans, data).and_then(|exposing| {
+        // Looked up once: the setting may change meanwhile, and only whole blocks get checksums.
+        let exposing = match whole {
+            true => self.begin_exposing(data.bytes.len() as u64),
+            false => Exposing::new(data.bytes.len() as u64),
+        };
+        let written = self.write_spans(held, spans, data, exposing).and_then(|exposing| {
             self.publish_exclusive(&targets, redirects, exposing, (size, logged), !data.was_held)
         });
         if written.is_err() {
@@ -163,7 +178,7 @@ impl DataPath<'_> {
         (size, logged): (u64, u64),
         touches: bool,
     ) -> Result<()> {
-        let mut filled = targets.iter().filter(|target| target.was != Before::Written).peekable();
+        let mut filled = targets.iter().filter(|target| target.was.is_filled()).peekable();
         if size == logged && filled.peek().is_none() {
             if touches {
                 self.wrote_in_place();
@@ -172,7 +187,8 @@ impl DataPath<'_> {
         }
         let range = targets.first().map_or(0, |t| t.file_block)
             ..targets.last().map_or(0, |t| t.file_block + t.blocks);
-        let extents: Vec<_> = targets.iter().flat_map(Target::extents).collect();
+        let extents: Vec<_> =
+            targets.iter().flat_map(|target| target.extents(exposing.sums())).collect();
         let (kind, change) = if size > logged {
             (RecordKind::Extend, SizeChange::AtLeast(size))
         } else {
@@ -184,10 +200,11 @@ impl DataPath<'_> {
             .map(drop)
     }
 
-    /// Makes sure that the written block in which the file ends is the file's own.
-    pub(super) fn unshare_tail(self, held: &Alone<'_>) -> Result<()> {
+    /// Makes sure that the written block in which the file ends is the file's own, or that zeros
+    /// follow the end in one that has a checksum. What makes the file grow begins at `to`.
+    pub(super) fn unshare_tail(self, held: &Alone<'_>, to: u64) -> Result<()> {
         let logged = self.state().logged_size();
-        if self.fs.grid().on_block(logged) {
+        if self.fs.grid().on_block(logged) || self.zero_summed_tail(held, to)? {
             Ok(())
         } else {
             self.unshare(held, &(logged..logged + 1)).map(drop)
@@ -199,17 +216,19 @@ impl DataPath<'_> {
         if range.is_empty() {
             return Ok(());
         }
+        self.zero_summed(held, range)?;
         self.unshare(held, range)?;
         let grid = self.fs.grid();
         let logged = self.state().logged_size();
         let map = self.map()?;
         let pieces: Vec<Piece> =
-            map.pieces(grid.blocks(range)).filter(|piece| piece.written().is_some()).collect();
+            map.pieces(grid.blocks(range)).filter(Piece::takes_overwrites).collect();
         drop(map);
         let targets = place(&pieces, &[], self.fs.epoch());
         let spans =
             targets.iter().map(|target| span_in_place(grid, target, range, (logged, logged), true));
-        self.write_spans(held, spans, Payload::new(&[], range.start)?).map(drop)
+        let data = Payload::new(&[], range.start)?;
+        self.write_spans(held, spans, data, Exposing::new(0)).map(drop)
     }
 
     /// Zeroes the gap that a growth to `size` opens behind a written tail. Returns what it will
@@ -218,28 +237,35 @@ impl DataPath<'_> {
         let grid = self.fs.grid();
         let logged = self.state().logged_size();
         if size > logged {
-            self.unshare_tail(held)?;
+            self.unshare_tail(held, size)?;
         }
         let gap = tail_gap(&*self.map()?, grid, logged, size);
         let span =
             gap.map(|(gap, target)| span_in_place(grid, &target, &gap, (logged, size), true));
-        self.write_spans(held, span.into_iter(), Payload::new(&[], logged)?)
+        self.write_spans(held, span.into_iter(), Payload::new(&[], logged)?, Exposing::new(0))
     }
 
-    /// Writes spans in order and returns what they expose.
+    /// Writes spans in order and adds what they expose.
     fn write_spans(
         self,
         held: &Alone<'_>,
         spans: impl Iterator<Item = Span>,
         data: Payload<'_>,
+        mut exposing: Exposing,
     ) -> Result<Exposing> {
         let grid = self.fs.grid();
-        let mut exposing = Exposing::new(data.bytes.len() as u64);
-        for span in spans.filter(|span| !span.bytes.is_empty()) {
+        for mut span in spans.filter(|span| !span.bytes.is_empty()) {
+            if exposing.sums() && span.around == Around::Zeroed {
+                // A checksum vouches for what lies behind the end too (I-SUM-3).
+                span.exposed = span.sectors.clone();
+            }
             let as_it_is =
                 !span.zeros && span.bytes == span.sectors && grid.takes(data.part(&span.bytes));
             if as_it_is {
                 self.overwrite(data.part(&span.bytes), span.start)?;
+                if span.around == Around::Zeroed {
+                    exposing.sum(span.start, data.part(&span.bytes));
+                }
                 exposing.push(
                     span.start + (span.exposed.start - span.sectors.start),
                     data.part(&span.exposed),
@@ -284,6 +310,9 @@ impl DataPath<'_> {
             let range = device(changed.start)..device(changed.end);
             self.fs.permit_overwrite(&self.state().unsealed, &range)?;
             self.write_held(held, span, &chunk, buf)?;
+            if span.around == Around::Zeroed {
+                exposing.sum(device(chunk.start), buf);
+            }
             let exposed = within(&span.exposed, &chunk);
             exposing.push(device(exposed.start), &buf[in_chunk(&exposed)]);
             at = chunk.end;

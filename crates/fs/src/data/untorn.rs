@@ -35,7 +35,7 @@ impl DataPath<'_> {
 
     /// Returns the device offset of a range that the device itself writes untorn, in place.
     pub(super) fn find_untorn(self, offset: u64, len: u64) -> Result<Option<u64>> {
-        if !self.redirects_all() {
+        if !self.redirects_all() || self.gives_sums() {
             return Ok(None);
         }
         let unit = u64::from(self.fs.geometry().untorn_unit);

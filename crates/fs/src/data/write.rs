@@ -8,7 +8,7 @@ use super::{DataPath, Held};
 use crate::lock::Sharing;
 use crate::mode::{OpenClass, Service};
 use crate::{Error, ErrorKind, InodeLockSetting, Reason, Result, Timestamp};
-use bedplate_store::{ExtentMap, ExtentState, Grid, Piece};
+use bedplate_store::{ExtentMap, Grid, Piece};
 
 /// Bytes on their way to a file.
 #[derive(Clone, Copy)]
@@ -249,6 +249,9 @@ impl DataPath<'_> {
     /// Decides how a write that does not simply lie in one written extent is carried out.
     pub(super) fn plan_write(self, data: &Payload<'_>) -> Result<WriteStrategy> {
         let grid = self.fs.grid();
+        if self.has_too_many_sums(&data.range()) {
+            return Ok(WriteStrategy::Exclusive);
+        }
         let map = self.map()?;
         Ok(plan(
             self.pieces_to_write(&map, grid.blocks(&data.range())).0,
@@ -328,10 +331,8 @@ fn plan(
 
 /// I-IO-5: the new end lies on a block, and the old one in no written block.
 fn extends_cleanly(map: &ExtentMap, grid: &Grid, data: &Payload<'_>, logged: u64) -> bool {
-    let tail_written = || {
-        map.holding(grid.block_of(logged))
-            .is_some_and(|(_, extent)| extent.state == ExtentState::Written)
-    };
+    let tail_written =
+        || map.holding(grid.block_of(logged)).is_some_and(|(_, extent)| extent.state.has_data());
     grid.on_block(data.size_after(logged)) && (grid.on_block(logged) || !tail_written())
 }
 
@@ -339,7 +340,7 @@ fn extends_cleanly(map: &ExtentMap, grid: &Grid, data: &Payload<'_>, logged: u64
 mod tests {
     use super::*;
     use crate::{BlockNo, Epoch, FileBlock};
-    use bedplate_store::Extent;
+    use bedplate_store::{Extent, ExtentState};
 
     fn grid() -> Grid {
         Grid::new(4096, 512, 1)

@@ -154,6 +154,11 @@ impl Engine {
         self.meta.region().superblock()
     }
 
+    /// Returns whether the format of the volume has checksums of file data.
+    pub(crate) fn may_have_sums(&self) -> bool {
+        self.may_have_sums
+    }
+
     /// Writes a changed superblock; durable when it returns.
     pub(crate) fn update_superblock(&self, change: impl FnOnce(&mut Superblock)) -> Result<()> {
         self.meta.region().update_superblock(change)

@@ -25,6 +25,7 @@ mod queues;
 mod recovery;
 mod space;
 mod space_policy;
+mod sums;
 mod trials;
 mod trim;
 mod tuning;
@@ -48,6 +49,8 @@ use queues::Queues;
 pub use recovery::RecoveryReport;
 pub use space_policy::{CheckpointCounts, SpacePolicy};
 pub(crate) use space_policy::{SPACE_POLICY, SpacePolicyState, decode_policy};
+pub use sums::IntegrityCounts;
+use sums::SumCounters;
 pub(crate) use trials::{Trial, Trials};
 pub(crate) use tuning::{
     Tuning, TuningState, cache_options, check_options, check_stored, initial_tuning, refusal,
@@ -148,6 +151,10 @@ pub(crate) struct Engine {
     inode_count: AtomicU64,
     /// How often an inode lock or a byte range had to be waited for.
     lock_waits: AtomicU64,
+    /// Whether the format of the volume has checksums of file data.
+    may_have_sums: bool,
+    /// What was done about them.
+    sums: SumCounters,
     /// Which I/O is timed, and how long it took.
     sampler: Sampler,
     recovery: RecoveryReport,
@@ -199,6 +206,7 @@ impl Engine {
             sampler: Sampler::new(parts.options.latency_sample),
             defrag_status: DefragStatus::new(&parts.options),
             options: parts.options,
+            may_have_sums: parts.meta.region().superblock().sums,
             tuning: parts.tuning,
             meta: parts.meta,
             allocator: parts.allocator,
@@ -228,6 +236,7 @@ impl Engine {
             delayed_bytes: DelayedBytes::default(),
             inode_count: AtomicU64::new(parts.inode_count),
             lock_waits: AtomicU64::new(0),
+            sums: SumCounters::default(),
             recovery: parts.recovery,
             next_ino: Mutex::new(NextIno { next: parts.next_ino, reserved: parts.next_ino }),
             lazy: Mutex::new(HashMap::new()),

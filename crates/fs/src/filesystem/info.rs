@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use crate::engine::{DefragmenterReport, Engine, RecoveryReport};
+use crate::engine::{DefragmenterReport, Engine, IntegrityCounts, RecoveryReport};
 use crate::statistics::{CounterSnapshot, Latencies};
 use crate::{CacheCounters, CheckpointCounts, IoMode, LogInfo};
 use bedplate_store::Table;
@@ -58,6 +58,8 @@ pub struct FsInfo {
     pub lock_waits: u64,
     /// Memory in bytes that delayed writes take.
     pub delayed_bytes: u64,
+    /// What was done about checksums of file data.
+    pub integrity: IntegrityCounts,
     /// Sums over all files since mount.
     pub counters: CounterSnapshot,
     /// How long reads, writes and syncs of all files took.
@@ -100,6 +102,7 @@ pub(crate) fn info(fs: &Engine) -> FsInfo {
         recovery: fs.recovery().clone(),
         lock_waits: fs.lock_waits(),
         delayed_bytes: fs.delayed_bytes().total(),
+        integrity: fs.integrity_counts(),
         counters: fs.counters(),
         latencies: fs.sampler().snapshot(),
     }

@@ -15,6 +15,7 @@ use bedplate_store::Superblock;
 use parking_lot::Mutex;
 
 use crate::background::{Daemon, checkpoint_scheduler, defragmenter, sync_daemon};
+use crate::data::DataPath;
 use crate::engine::Engine;
 use crate::namespace::make::{Making, check_target};
 use crate::{
@@ -115,6 +116,17 @@ impl FileSystem {
         repair: bool,
     ) -> Result<CheckReport> {
         check::check(device, log, repair)
+    }
+    /// Checks an unmounted volume, and reads every block that has a checksum, those of checkpoints
+    /// included.
+    ///
+    /// # Errors
+    /// As [`check`](Self::check).
+    pub fn check_data(
+        device: &Arc<dyn BlockDevice>,
+        log: Option<&Arc<dyn BlockDevice>>,
+    ) -> Result<CheckReport> {
+        check::check_data(device, log)
     }
     /// Makes an unmounted volume of an older format one of the present format, in place. A power
     /// cut leaves it whole, in one of the two; then it is begun again.
@@ -450,6 +462,34 @@ impl FileSystem {
     /// `NotFound`.
     pub fn untorn(&self, ino: InodeNo) -> Result<Option<Untorn>> {
         self.inner.fs.untorn(&self.inner.fs.inode(ino)?)
+    }
+
+    /// Has what is written to a file from then on, also to a live one, get checksums, or what is
+    /// written to files that are created in a directory; every read of such a block is compared
+    /// with its checksum. `false` ends it for what is written then.
+    ///
+    /// # Errors
+    /// `NotFound`, `Invalid` for other kinds, and on a volume of a format before version 5,
+    /// `ReadOnly`.
+    pub fn set_integrity(&self, ino: InodeNo, on: bool) -> Result<()> {
+        self.inner.fs.set_integrity(ino, on)
+    }
+    /// Returns whether what is written to a file, or to files that are created in a directory, gets
+    /// checksums.
+    ///
+    /// # Errors
+    /// `NotFound`.
+    pub fn integrity(&self, ino: InodeNo) -> Result<bool> {
+        let fs = &self.inner.fs;
+        fs.has_integrity(fs.inode(ino)?.ino)
+    }
+    /// Returns how many bytes of a file have checksums, in whole blocks.
+    ///
+    /// # Errors
+    /// `NotFound`, `Io`, `Corrupt`.
+    pub fn summed_bytes(&self, ino: InodeNo) -> Result<u64> {
+        let fs = &self.inner.fs;
+        DataPath::new(fs, &fs.inode(ino)?).summed_bytes()
     }
 
     /// Asks for a file's blocks in runs of so many bytes (a multiple of the block size, at most 1

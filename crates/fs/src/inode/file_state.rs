@@ -57,6 +57,8 @@ pub(crate) struct FileState {
     pub(crate) cow_epoch: CowEpoch,
     /// What is written untorn; valid with the copy-on-write epoch.
     pub(crate) untorn: Unit,
+    /// Whether what is written gets checksums; valid with the copy-on-write epoch.
+    pub(crate) gives_sums: AtomicBool,
     /// What is wanted in one run; valid with the copy-on-write epoch.
     pub(crate) extent_size: ExtentSize,
     pub(crate) release_behind: KnownRelease,

@@ -315,6 +315,7 @@ fn superblock() -> Superblock {
         lists: Lists::default(),
         keeps_space: false,
         packs: false,
+        sums: false,
     }
 }
 

@@ -242,8 +242,8 @@ fn cut_upgrade(old: u32) {
     copy(&base, &shared);
     let start = device.operation_count();
     let report = FileSystem::upgrade(&shared, None).unwrap();
-    assert!(report.from <= old && report.to == 4 && report.extents > 0, "{report:?}");
-    let mut versions = [0; 5];
+    assert!(report.from <= old && report.to == 5 && report.extents > 0, "{report:?}");
+    let mut versions = [0; 6];
     for after in start..=device.operation_count() {
         for seed in 0..3 {
             let image: Arc<dyn BlockDevice> = device.crash_image(after, &CrashChoice::Seeded(seed));
@@ -257,13 +257,13 @@ fn cut_upgrade(old: u32) {
             fs.open("/f0", &OpenOptions::create()).unwrap().write_at(&[1; 5000], 0).unwrap();
             fs.unmount().unwrap();
             let again = FileSystem::upgrade(&image, None).unwrap();
-            assert_eq!(again.to, 4, "cut after operation {after}, seed {seed}");
+            assert_eq!(again.to, 5, "cut after operation {after}, seed {seed}");
             assert_eq!(findings(&image), [], "cut after operation {after}, seed {seed}");
             assert_eq!(mount(&image).info().recovery.extents, 0);
         }
     }
     let before = versions[old as usize];
-    assert!(before > 0 && versions[4] > 0, "cuts fall before and behind it: {versions:?}");
+    assert!(before > 0 && versions[5] > 0, "cuts fall before and behind it: {versions:?}");
     assert_eq!(FileSystem::upgrade(&shared, None).unwrap().extents, 0, "there is nothing to do");
     assert_eq!(found(&shared).0, free);
 }

@@ -45,6 +45,7 @@ fn region_on(
         lists: Lists::default(),
         keeps_space: false,
         packs: false,
+        sums: false,
     };
     let used = |at: u64| {
         superblock
@@ -203,7 +204,7 @@ fn i_meta_5_s_34_metadata_that_cannot_grow_refuses_changes_and_latches_nothing()
         fs.state().superblock().chunks.len()
     );
     assert_eq!(fs.info().failed, None);
-    assert_eq!(fs.info().version, 4);
+    assert_eq!(fs.info().version, 5);
     // What the log has no room for is not durable, and a sync says so.
     assert!(fs.sync().map_or_else(|e| e.kind == ErrorKind::NoSpace, |()| true));
     assert!(

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::{put_name, touch_directory};
-use crate::data::{EXTENT_SIZE, RELEASE_BEHIND, UNTORN};
+use crate::data::{EXTENT_SIZE, INTEGRITY, RELEASE_BEHIND, UNTORN};
 use crate::engine::Engine;
 use crate::inode::Inode;
 use crate::{Attr, Error, ErrorKind, FileKind, InodeNo, Lsn, NewFile, Result, Timestamp};
@@ -184,12 +184,12 @@ impl Engine {
         lsn
     }
 
-    /// A file or directory is written untorn where the directory it is made in is, gets extents of
-    /// the same size, and releases the same pages.
+    /// A file or directory is written untorn, and with checksums, where the directory it is made in is,
+    /// gets extents of the same size, and releases the same pages.
     fn inherited_in(&self, dir: InodeNo, kind: FileKind) -> Result<Vec<(&'static [u8], Vec<u8>)>> {
         let mut found = Vec::new();
         if matches!(kind, FileKind::File | FileKind::Directory) {
-            for name in [UNTORN, EXTENT_SIZE, RELEASE_BEHIND] {
+            for name in [UNTORN, INTEGRITY, EXTENT_SIZE, RELEASE_BEHIND] {
                 found.extend(self.row_of(Table::Xattr, dir, name)?.map(|value| (name, value)));
             }
         }

@@ -1,9 +1,9 @@
 //! Settings of single files and directories that are kept in extended attributes: how writes are
-//! kept from tearing, the size of extents, and which pages leave the caches.
+//! kept from tearing, checksums, the size of extents, and which pages leave the caches.
 
 use std::sync::Arc;
 
-use crate::data::{EXTENT_SIZE, RELEASE_BEHIND, UNTORN, release_changed};
+use crate::data::{EXTENT_SIZE, INTEGRITY, RELEASE_BEHIND, UNTORN, release_changed};
 use crate::engine::Engine;
 use crate::inode::Inode;
 use crate::options::{extent_size_refusal, is_extent_size};
@@ -61,6 +61,26 @@ impl Engine {
     pub(crate) fn untorn(&self, inode: &Arc<Inode>) -> Result<Option<Untorn>> {
         let bytes = self.untorn_bytes(inode.ino)?;
         Ok((bytes > 0).then_some(Untorn { bytes, by_device: bytes <= self.geometry().untorn_unit }))
+    }
+
+    /// Has what is written from then on get checksums, or not.
+    pub(crate) fn set_integrity(&self, ino: InodeNo, on: bool) -> Result<()> {
+        self.begin_change()?;
+        let changing = self.change();
+        let inode = self.file_or_directory(&changing, ino, "nothing of it has checksums")?;
+        if on && !self.may_have_sums() {
+            let message = format!(
+                "the volume has format version {}, which has no checksums of file data: unmount \
+                 it and run 'bedplate upgrade'",
+                self.superblock().version()
+            );
+            return Err(Error::new(ErrorKind::Invalid, message));
+        }
+        let lsn = self.set_own_xattr(&inode, INTEGRITY, on.then(|| vec![1]));
+        // Writes by the old rule are done when this returns.
+        drop(inode.data.lock.exclusive(self));
+        drop((inode, changing));
+        self.sync_to(lsn)
     }
 
     /// Sets it, or takes it away; what is allocated from then on goes by it.

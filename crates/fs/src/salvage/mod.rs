@@ -222,7 +222,7 @@ impl Salvage {
         let offset = at.0.checked_mul(self.block_size)?;
         let len = u64::from(row.len).checked_mul(self.block_size)?.min(size.checked_sub(offset)?);
         let place = row.start.0.saturating_mul(self.block_size);
-        (len > 0 && !row.unwritten).then_some((offset, place, len))
+        (len > 0 && row.state.has_data()).then_some((offset, place, len))
     }
 
     fn inode(&self, ino: InodeNo) -> Option<InodeRow> {

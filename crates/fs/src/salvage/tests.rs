@@ -270,7 +270,7 @@ fn extents_that_cannot_be_are_lost_ranges_and_nothing_else_suffers() {
     let wild = ExtentRow {
         start: BlockNo(u64::MAX / 4096),
         len: u32::MAX,
-        unwritten: false,
+        state: bedplate_store::ExtentState::Written,
         birth: Epoch(1),
     };
     broken.put(&[RowImage {

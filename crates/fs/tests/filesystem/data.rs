@@ -28,6 +28,8 @@ struct Run {
     span: u64,
     /// Whether extents are long enough to be remembered past the extent map.
     long: bool,
+    /// Whether its blocks have checksums.
+    summed: bool,
     trace: Vec<String>,
 }
 
@@ -47,6 +49,7 @@ impl Run {
             sector: sector.into(),
             span: (u64::from(block) * 40).min(2 << 20),
             long: false,
+            summed: false,
             trace: Vec::new(),
         };
         run.open();
@@ -272,6 +275,10 @@ impl Run {
                     .expect("it opens twice"),
             ),
         };
+        if self.summed {
+            let on = self.random.chance(2);
+            self.fs().set_integrity(self.file().ino(), on).expect("a live change");
+        }
         if self.random.chance(3) {
             let ino = self.file().ino();
             self.fs().set_io_mode(ino, Some(mode)).expect("a live change");
@@ -302,13 +309,17 @@ impl Run {
         self.other = None;
         self.file = None;
         let fs = self.fs.take().expect("mounted");
+        fs.unmount().expect("it unmounts");
+        let report = FileSystem::check_data(&self.device, None).expect("it is looked at");
+        assert!(report.findings.is_empty(), "{:#?}", report.findings);
+        let fs = mount_as(&self.device, self.mode);
         fs.remove("/file").expect("it is removed");
         fs.unmount().expect("it unmounts");
         assert_sound(&self.device);
     }
 }
 
-fn model_check(mode: IoMode) {
+fn model_check(mode: IoMode, summed: bool) {
     let short = [(512, 512), (4096, 512), (4096, 4096), (16_384, 512), (65_536, 4096)];
     let all = short
         .map(|sizes| (sizes, false))
@@ -316,6 +327,10 @@ fn model_check(mode: IoMode) {
         .chain([((512, 512), true), ((4096, 512), true)]);
     for (seed, ((block, sector), long)) in (1..).zip(all) {
         let mut run = Run::new(mode, block, sector, seed);
+        run.summed = summed;
+        if summed {
+            run.fs().set_integrity(run.file().ino(), true).expect("the format has checksums");
+        }
         if long {
             (run.long, run.span) = (true, 600 * run.block);
         }
@@ -331,22 +346,28 @@ fn model_check(mode: IoMode) {
 
 #[test]
 fn a_concurrent_file_is_a_vector_of_bytes() {
-    model_check(IoMode::Concurrent);
+    model_check(IoMode::Concurrent, false);
 }
 
 #[test]
 fn a_direct_file_is_a_vector_of_bytes() {
-    model_check(IoMode::Direct);
+    model_check(IoMode::Direct, false);
 }
 
 #[test]
 fn a_cached_file_is_a_vector_of_bytes() {
-    model_check(IoMode::Cached);
+    model_check(IoMode::Cached, false);
 }
 
 #[test]
 fn a_concurrent_file_with_cached_reads_is_a_vector_of_bytes() {
-    model_check(IoMode::ConcurrentCache);
+    model_check(IoMode::ConcurrentCache, false);
+}
+
+/// S-281, S-282: with checksums too, of all blocks or of some, whatever changes them in part.
+#[test]
+fn s_281_s_282_a_file_with_checksums_is_a_vector_of_bytes() {
+    IoMode::ALL.into_iter().for_each(|mode| model_check(mode, true));
 }
 
 /// Where a long extent lies is remembered past the extent map: every change that takes its blocks

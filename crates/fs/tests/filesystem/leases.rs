@@ -344,6 +344,33 @@ fn s_153_another_mode_takes_the_lease_and_only_asking_again_brings_it_back() {
     volume.end();
 }
 
+/// S-287: what has checksums is read and written by the mount, in a lease that was given before
+/// too; and no lease is given of a file that gets them, or still has some.
+#[test]
+fn s_287_a_file_with_checksums_stays_on_the_mount() {
+    let volume = Volume::new();
+    let file = volume.filled("f", 4);
+    write(&file, 0, 7);
+    volume.seal();
+    let client = Client::attach(&volume.fs);
+    let lease = file.lease().unwrap();
+    assert_eq!(client.read(lease, 0), Ok(7));
+    volume.fs.set_integrity(file.ino(), true).unwrap();
+    assert!(refused(client.write(lease, 0, 1)), "each write is a redirect now");
+    write(&file, 0, 8);
+    file.sync_all().unwrap();
+    assert!(client.read(lease, 0).is_err(), "the block has a checksum now");
+    drop(file);
+    let file = volume.open("f");
+    assert_eq!(file.lease(), Err(Reason::Integrity));
+    volume.fs.set_integrity(file.ino(), false).unwrap();
+    assert_eq!(file.lease(), Err(Reason::Integrity), "the block still has one");
+    write(&file, 0, 9);
+    assert!(file.lease().is_ok());
+    drop(file);
+    volume.end();
+}
+
 /// S-153: an odd write that waits in memory for its sector keeps the file on the mount.
 #[test]
 fn s_153_held_bytes_are_written_before_a_lease_reads_past_them() {

@@ -11,6 +11,7 @@ mod data;
 mod defrag;
 mod delayed;
 mod differences;
+mod integrity;
 mod interrupted;
 mod keeping;
 mod leases;

@@ -8,6 +8,8 @@
 //! | name | on | read | write |
 //! | --- | --- | --- | --- |
 //! | `mode` | files, directories | the I/O mode set on it | sets it, also while open; removing or an empty value lets it fall back |
+//! | `integrity` | files, directories | `on` where what is written gets checksums | `on`; removing it ends that |
+//! | `summed_bytes` | files | how many bytes have checksums | – |
 //! | `untorn` | files, directories | bytes that are written untorn, and `device` or `redirect` | a size; removing it ends that |
 //! | `extsize` | files, directories | how many bytes are wanted in one run of the volume | a size; removing it ends that |
 //! | `release_behind` | files, directories | which pages leave the caches behind a sequential read or write | `off`, `read`, `write` or `both`; removing it lets it fall back |
@@ -79,6 +81,10 @@ impl Shared {
             return match name {
                 b"mode" => self.set_mode(ino, value),
                 b"untorn" => self.set_untorn(ino, value),
+                b"integrity" if value.trim_ascii_end() == b"on" => {
+                    Ok(self.fs.set_integrity(ino, true)?)
+                }
+                b"integrity" => Err(Errno::INVAL),
                 b"extsize" => self.set_extent_size(ino, value),
                 b"release_behind" => self.set_release_behind(ino, value),
                 b"trial_mode" => self.set_trial_mode(ino, value, flags),
@@ -106,6 +112,8 @@ impl Shared {
             Some(b"trial_mode") => self.fs.end_trial(ino)?.then_some(()).ok_or(Errno::NODATA),
             Some(b"untorn") if self.fs.untorn(ino)?.is_none() => Err(Errno::NODATA),
             Some(b"untorn") => Ok(self.fs.set_untorn(ino, None)?),
+            Some(b"integrity") if !self.fs.integrity(ino)? => Err(Errno::NODATA),
+            Some(b"integrity") => Ok(self.fs.set_integrity(ino, false)?),
             Some(b"extsize") if self.fs.extent_size(ino)?.is_none() => Err(Errno::NODATA),
             Some(b"extsize") => Ok(self.fs.set_extent_size(ino, None)?),
             Some(b"release_behind") if self.fs.release_behind(ino)?.is_none() => Err(Errno::NODATA),
@@ -143,6 +151,11 @@ impl Shared {
                     if untorn.by_device { "device" } else { "redirect" }
                 )
                 .into())
+            }
+            b"integrity" if self.fs.integrity(ino)? => Ok(b"on".to_vec()),
+            b"summed_bytes" => {
+                self.need_file(ino)?;
+                Ok(self.fs.summed_bytes(ino)?.to_string().into())
             }
             b"extsize" => Ok(self.fs.extent_size(ino)?.ok_or(Errno::NODATA)?.to_string().into()),
             b"release_behind" => {

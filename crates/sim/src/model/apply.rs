@@ -120,7 +120,14 @@ impl Model {
                 .remove(&attribute(which))
                 .map(drop)
                 .ok_or("there is no such attribute"),
-            AttributeStep::SetUntorn(file, dir, bytes) => self.set_untorn(file, dir, bytes),
+            AttributeStep::SetUntorn(file, dir, bytes) => {
+                self.marked(file, dir)?.untorn = bytes;
+                Ok(())
+            }
+            AttributeStep::SetIntegrity(file, dir, on) => {
+                self.marked(file, dir)?.integrity = on;
+                Ok(())
+            }
         }
     }
 

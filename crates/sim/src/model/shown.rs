@@ -24,7 +24,10 @@ impl Model {
     pub(crate) fn view(&self) -> View {
         let mut view = View::default();
         self.view_directory(InodeNo::ROOT, "", &self.names(), &mut view);
-        view.names.extend(root_line(self.nodes[&InodeNo::ROOT].untorn));
+        view.names.extend(root_line(
+            self.nodes[&InodeNo::ROOT].untorn,
+            self.nodes[&InodeNo::ROOT].integrity,
+        ));
         view.checkpoints = self
             .checkpoints
             .values()

@@ -5,7 +5,7 @@ use bedplate_fs::IoMode;
 use super::clones::{clones, given_up};
 use super::past::{
     checkpoints, clones_of_full_volume, defragmentation, full_volume, heirs, named_files,
-    rollbacks, untorn,
+    rollbacks, summed, untorn,
 };
 use super::waiting::{delayed_growth, odd_log};
 use super::{Change, On, RenameKind, Step};
@@ -54,6 +54,7 @@ pub const DIRECTED: &[Directed] = &[
     Directed { name: "checkpoints of named files and directories", steps: named_files },
     Directed { name: "one file and one directory are rolled back", steps: rollbacks },
     Directed { name: "pages that are written untorn", steps: untorn },
+    Directed { name: "blocks with checksums", steps: summed },
     Directed { name: "scattered files are moved together", steps: defragmentation },
     Directed { name: "a full volume deletes its oldest checkpoints", steps: full_volume },
     Directed { name: "a full volume and what clones still need", steps: clones_of_full_volume },

@@ -21,6 +21,10 @@ pub fn generate(seed: u64, count: usize) -> (Setup, Vec<Step>) {
     let mut rng = Xoshiro256PlusPlus::seed_from_u64(seed);
     let setup = setup(&mut rng);
     let mut steps = vec![Step::Create(0, 0), Step::Create(1, 0)];
+    if rng.random_range(0..4) == 0 {
+        // All that is made gets checksums.
+        steps.insert(0, Step::SetIntegrity(None, 0, true));
+    }
     let full = rng.random_range(0..6) == 0;
     let count = if full {
         steps.extend(fill(FILLER));
@@ -84,7 +88,7 @@ pub(super) fn step(rng: &mut Xoshiro256PlusPlus, block: u64) -> Step {
             Step::DeleteCheckpoint(rng.random_range(0..CHECKPOINTS))
         }
         54 => rollback(rng, file, dir),
-        55 => set_untorn(rng, Some(file).filter(|file| *file < 3), dir, block),
+        55 => mark(rng, Some(file).filter(|file| *file < 3), dir, block),
         56..59 => append(rng, file, dir, block),
         59..62 => Step::Read(on, mode(rng), offset(rng, block), 20_000),
         62..66 => Step::SetSize(on, offset(rng, block)),
@@ -146,7 +150,11 @@ fn rollback(rng: &mut Xoshiro256PlusPlus, file: u8, dir: u8) -> Step {
     Step::Rollback(rng.random_range(0..CHECKPOINTS), back, rng.random_range(0..3) == 0)
 }
 
-fn set_untorn(rng: &mut Xoshiro256PlusPlus, file: Option<u8>, dir: u8, block: u64) -> Step {
+/// What is set on a file or directory, and inherited.
+fn mark(rng: &mut Xoshiro256PlusPlus, file: Option<u8>, dir: u8, block: u64) -> Step {
+    if rng.random_range(0..2) == 0 {
+        return Step::SetIntegrity(file, dir, rng.random_range(0..5) != 0);
+    }
     let unit =
         pick(rng, &[4096, 8192, 8192, 16384]).max(u32::try_from(block).expect("64 KiB at most"));
     Step::SetUntorn(file, dir, Some(unit).filter(|_| rng.random_range(0..5) != 0))

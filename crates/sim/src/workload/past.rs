@@ -259,6 +259,57 @@ pub(super) fn clones_of_full_volume() -> Vec<Step> {
     steps
 }
 
+/// S-280 to S-286: blocks with checksums: whole and in part, over holes, over preallocated and
+/// written blocks, before and after the file has them, under a checkpoint, in a clone, at ends that
+/// lie within a block, moved together, and used again.
+pub(super) fn summed() -> Vec<Step> {
+    let mut steps = vec![
+        Step::MakeDirectory(1),
+        Step::SetIntegrity(None, 1, true),
+        Step::Create(0, 1),
+        Step::Create(0, 0),
+        write(A, 0, 50_000, 1),
+        Step::SetIntegrity(Some(0), 0, true),
+        Step::Sync,
+    ];
+    let inside = On::Name(0, 1);
+    for (round, mode) in
+        [IoMode::Concurrent, IoMode::Direct, IoMode::ConcurrentCache, IoMode::Cached]
+            .into_iter()
+            .enumerate()
+    {
+        let fill = 50 * u8::try_from(round + 1).expect("four rounds");
+        let at = 8192 * u64::try_from(round).expect("four rounds");
+        steps.extend([
+            Step::Write(inside, mode, at, 20_000, fill, false),
+            Step::Write(inside, mode, at + 4096, 8192, fill + 1, round % 2 == 0),
+            Step::Write(inside, mode, at + 100, 50, fill + 2, true),
+            Step::Write(A, mode, at + 700, 9000, fill + 3, false),
+            Step::SyncData(A),
+            Step::Append(0, 1, mode, 777, fill + 4, round == 1),
+            Step::SetSize(inside, 9_999),
+            Step::SetSize(inside, 30_000),
+            Step::Checkpoint(0, None),
+            Step::Write(inside, mode, 12_288, 8192, fill + 5, true),
+            Step::Allocate(inside, Change::Punch, 5000, 9000),
+            Step::Allocate(inside, Change::Preallocate, 40_960, 16_384),
+            Step::Write(inside, mode, 45_056, 4096, fill + 6, false),
+            Step::SyncAll(inside),
+            Step::Defragment(inside, true),
+            Step::Clone(None, 0, 0, 2),
+            Step::Write(On::Name(2, 0), mode, 3000, 6000, fill + 7, true),
+            Step::Read(inside, mode, 0, 60_000),
+            Step::DeleteCheckpoint(0),
+            Step::Sync,
+        ]);
+        if round == 1 {
+            steps.extend([Step::Kill, Step::SetIntegrity(Some(0), 0, false)]);
+        }
+        steps.push(if round == 2 { Step::Unlink(2, 0) } else { Step::Remount });
+    }
+    steps
+}
+
 /// S-58: whole units, larger writes of whole blocks and single blocks, over holes, over
 /// preallocated and written blocks, under checkpoints, at the end of the file and behind an end
 /// that lies within a block.

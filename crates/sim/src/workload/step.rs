@@ -88,6 +88,9 @@ steps! {
         /// Lets a file slot in a directory slot, or the directory slot itself, be written untorn in
         /// units of so many bytes, or no longer.
         SetUntorn(file: Option<u8>, dir: u8, bytes: Option<u32>),
+        /// Lets what is written to a file slot in a directory slot, or made in the directory slot
+        /// itself, have checksums, or no longer.
+        SetIntegrity(file: Option<u8>, dir: u8, on: bool),
     }
 
     /// Opens, closes and remembers files.
@@ -223,7 +226,8 @@ impl Step {
             Self::Retain(_, file, dir) | Self::Link(file, dir, ..) => Some((file, dir, false)),
             Self::SetAttribute(file, dir, ..)
             | Self::RemoveAttribute(file, dir, _)
-            | Self::SetUntorn(Some(file), dir, _) => Some((file, dir, false)),
+            | Self::SetUntorn(Some(file), dir, _)
+            | Self::SetIntegrity(Some(file), dir, _) => Some((file, dir, false)),
             _ => None,
         }
     }

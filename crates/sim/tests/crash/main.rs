@@ -8,5 +8,7 @@ mod failing;
 mod interleaved;
 mod members;
 mod planted;
+#[expect(clippy::unwrap_used, reason = "its helpers are tests too")]
+mod sums;
 mod threads;
 mod workloads;

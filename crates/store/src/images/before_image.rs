@@ -255,12 +255,12 @@ impl CheckpointSet {
         let target = self.image_wanted(row, known, get)?;
         let new = row.value.as_deref().map(decode_extent).transpose()?;
         old.into_iter()
-            .for_each(|old| plan.deltas.remove(run_of(old), Referrer::Live(old.state())));
+            .for_each(|old| plan.deltas.remove(run_of(old), Referrer::Live(old.state.unsummed())));
         new.into_iter()
-            .for_each(|new| plan.deltas.insert(run_of(new), Referrer::Live(new.state())));
+            .for_each(|new| plan.deltas.insert(run_of(new), Referrer::Live(new.state.unsummed())));
         old.filter(|_| target.is_some())
             .into_iter()
-            .for_each(|old| plan.deltas.insert(run_of(old), Referrer::Image(old.state())));
+            .for_each(|old| plan.deltas.insert(run_of(old), Referrer::Image(old.state.unsummed())));
         plan.images.extend(target.map(|epoch| {
             put_image(epoch, row.table, &row.key, old.map(ExtentRow::encode).as_deref())
         }));
@@ -288,9 +288,9 @@ impl CheckpointSet {
         let new =
             row.value.as_deref().map(|image| image_extent(table, image)).transpose()?.flatten();
         old.into_iter()
-            .for_each(|old| plan.deltas.remove(run_of(old), Referrer::Image(old.state())));
+            .for_each(|old| plan.deltas.remove(run_of(old), Referrer::Image(old.state.unsummed())));
         new.into_iter()
-            .for_each(|new| plan.deltas.insert(run_of(new), Referrer::Image(new.state())));
+            .for_each(|new| plan.deltas.insert(run_of(new), Referrer::Image(new.state.unsummed())));
         Ok(())
     }
 

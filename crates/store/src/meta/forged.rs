@@ -1,6 +1,6 @@
 //! What only tests and measurements do to the tree.
 
-use redb::{Durability, ReadableDatabase, ReadableTable, ReadableTableMetadata};
+use redb::{Durability, ReadableDatabase, ReadableTable, ReadableTableMetadata, TableError};
 
 use super::guard::{Tree, guarded};
 use super::tree::{definition, tree_error};
@@ -25,7 +25,13 @@ pub struct TableBytes {
 pub fn table_bytes(db: &Tree, table: Table) -> Result<TableBytes> {
     guarded(|| {
         let txn = db.begin_read().map_err(|e| tree_error(CONTEXT, e))?;
-        let rows = txn.open_table(definition(table)).map_err(|e| tree_error(CONTEXT, e))?;
+        let rows = match txn.open_table(definition(table)) {
+            // That of checksums comes with the first.
+            Err(TableError::TableDoesNotExist(_)) => {
+                return Ok(TableBytes { stored: 0, pages: 0, rows: 0 });
+            }
+            rows => rows.map_err(|e| tree_error(CONTEXT, e))?,
+        };
         let stats = rows.stats().map_err(|e| tree_error(CONTEXT, e))?;
         let pages = stats.stored_bytes() + stats.metadata_bytes() + stats.fragmented_bytes();
         let rows = rows.len().map_err(|e| tree_error(CONTEXT, e))?;

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use crate::bytes::Bytes;
 use crate::planted::{PlantedBug, planted};
 use crate::row::{RowChange, Table};
+use crate::sums::{Sums, take_over};
 
 /// The images of one table's rows by key.
 pub(super) type Images = BTreeMap<Bytes, Option<Bytes>>;
@@ -13,6 +14,8 @@ pub(super) type Images = BTreeMap<Bytes, Option<Bytes>>;
 #[derive(Debug, Default)]
 pub(super) struct Memtable {
     tables: [Images; Table::ALL.len()],
+    /// Checksums of blocks; of that table there are no images.
+    sums: Sums,
     /// Rough size in bytes, for pacing.
     bytes: usize,
 }
@@ -20,8 +23,14 @@ pub(super) struct Memtable {
 impl Memtable {
     /// Rough cost in bytes of an entry beside its key and value.
     const ENTRY_BYTES: usize = 64;
+    /// By how much a checksum in memory, or alone in its row of the tree, is larger than in a record.
+    const SUM_FACTOR: usize = 10;
 
     pub(super) fn apply(&mut self, row: RowChange) {
+        if row.table == Table::Sum {
+            self.bytes += row.value.as_deref().map_or(0, <[u8]>::len) * Self::SUM_FACTOR;
+            return take_over(&mut self.sums, &row.key, row.value.as_deref());
+        }
         self.bytes +=
             Self::ENTRY_BYTES + row.key.len() + row.value.as_deref().map_or(0, <[u8]>::len);
         if row.value.is_none() && planted(PlantedBug::DeletionForgotten) {
@@ -42,6 +51,9 @@ impl Memtable {
                 images.entry(key.clone()).or_insert_with(|| value.clone());
             }
         }
+        for (block, sum) in &older.sums {
+            self.sums.entry(*block).or_insert(*sum);
+        }
         self.bytes += older.bytes;
     }
 
@@ -52,6 +64,11 @@ impl Memtable {
 
     pub(super) fn table(&self, table: Table) -> &Images {
         &self.tables[table.index()]
+    }
+
+    /// Returns the checksums of blocks.
+    pub(super) fn sums(&self) -> &Sums {
+        &self.sums
     }
 
     pub(super) fn bytes(&self) -> usize {

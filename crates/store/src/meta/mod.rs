@@ -34,6 +34,7 @@ mod room;
 mod space;
 mod store;
 mod stored_space;
+mod sums;
 mod tree;
 
 pub use checkpoints::load_checkpoints;

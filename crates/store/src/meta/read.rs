@@ -54,6 +54,11 @@ impl Snapshot {
         self.space.as_ref()
     }
 
+    /// Returns the table of checksums; `None` on a volume that never had one.
+    pub(super) fn sums(&self) -> Option<&ReadOnlyTable<&'static [u8], &'static [u8]>> {
+        self.tables[Table::Sum.index()].as_ref()
+    }
+
     pub(super) fn get(&self, table: Table, key: &[u8]) -> Result<Option<Vec<u8>>> {
         let Some(rows) = &self.tables[table.index()] else { return Ok(None) };
         if table == Table::Extent {

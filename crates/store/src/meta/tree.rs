@@ -10,12 +10,14 @@ use super::packs::Packing;
 use super::read::Snapshot;
 use super::region::{Backend, Region};
 use super::space::{self, BeforeChange, Keeping};
+use super::sums;
 use crate::log::LogPosition;
 #[cfg(any(test, feature = "forge"))]
 use crate::pack::EXTENTS_OF_PACK;
 use crate::planted::{PlantedBug, planted};
 use crate::row::{RowChange, Table};
 use crate::space::SpaceChanges;
+use crate::sums::Sums;
 use crate::{Error, ErrorKind, Result};
 
 pub(super) type Definition = TableDefinition<'static, &'static [u8], &'static [u8]>;
@@ -36,6 +38,7 @@ pub const fn table_name(table: Table) -> &'static str {
         Table::Checkpoint => "checkpoint",
         Table::Before => "before",
         Table::Scope => "scope",
+        Table::Sum => "sum",
     }
 }
 
@@ -81,7 +84,12 @@ pub fn format_tree(region: &Arc<Region>, position: &LogPosition, rows: &[RowChan
         false => Keeping::Not,
     };
     let rows = rows.iter().map(|row| (row.table, row.key.as_slice(), row.value.as_deref()));
-    write_frozen_rows(&db, position, rows, Writing { keeping, pack: None, before: &|_| {} })
+    write_frozen_rows(
+        &db,
+        position,
+        rows,
+        Writing { keeping, pack: None, sums: &Sums::new(), before: &|_| {} },
+    )
 }
 
 /// Reads the log position that the tree's last commit holds.
@@ -106,7 +114,7 @@ pub fn write_rows<'a>(
         db,
         position,
         rows,
-        Writing { keeping: Keeping::Dropped, pack, before: &|_| {} },
+        Writing { keeping: Keeping::Dropped, pack, sums: &Sums::new(), before: &|_| {} },
     )
 }
 
@@ -117,6 +125,8 @@ pub(super) struct Writing<'a> {
     pub(super) keeping: Keeping,
     /// The most extents of a pack; `None` where the format has none.
     pub(super) pack: Option<usize>,
+    /// Checksums of blocks.
+    pub(super) sums: &'a Sums,
     /// Is told before regions change.
     pub(super) before: BeforeChange<'a>,
 }
@@ -155,7 +165,7 @@ pub(super) fn write_frozen_rows<'a>(
     })
 }
 
-const CONTEXT: &str = "a metadata commit failed";
+pub(super) const CONTEXT: &str = "a metadata commit failed";
 
 fn begin(db: &Database) -> Result<WriteTransaction> {
     let mut txn = db.begin_write().map_err(|e| tree_error(CONTEXT, e))?;
@@ -183,13 +193,18 @@ fn put_rows<'a>(
     };
     let mut changes = Ok(SpaceChanges::new(blocks));
     let mut tables = Vec::with_capacity(Table::ALL.len());
-    for table in Table::ALL {
+    // That of checksums comes into being with the first: older formats have none.
+    for table in Table::ALL.into_iter().filter(|table| *table != Table::Sum) {
         tables.push(txn.open_table(definition(table)).map_err(|e| tree_error(CONTEXT, e))?);
     }
     let mut of_extents = Vec::new();
     for (table, key, value) in rows {
         if table == Table::Extent && writing.pack.is_some() {
             of_extents.push((key, value));
+            continue;
+        }
+        if table == Table::Sum {
+            sums::put_row(txn, key, value)?;
             continue;
         }
         let target = &mut tables[table.index()];
@@ -211,6 +226,7 @@ fn put_rows<'a>(
         let table = &mut tables[Table::Extent.index()];
         Packing { table, limit, space }.apply(of_extents)?;
     }
+    sums::put(txn, writing.sums)?;
     if position.sequence == 1 || !planted(PlantedBug::PositionNotCommitted) {
         tables[Table::Setting.index()]
             .insert(POSITION, position.encode().as_slice())

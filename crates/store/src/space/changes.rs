@@ -66,7 +66,7 @@ impl SpaceChanges {
                 if planted(PlantedBug::ImagesFreeAfterMount) {
                     return Ok(());
                 }
-                self.cover(row(old)?, row(new)?, |row| Referrer::Image(row.state()))
+                self.cover(row(old)?, row(new)?, |row| Referrer::Image(row.state.unsummed()))
             }
             Table::Inode => self.note_inode(key, old, new),
             _ => Ok(()),
@@ -83,7 +83,7 @@ impl SpaceChanges {
         new: Option<ExtentRow>,
     ) -> Result<()> {
         self.extents += i64::from(new.is_some()) - i64::from(old.is_some());
-        self.cover(old, new, |row| Referrer::Live(row.state()))
+        self.cover(old, new, |row| Referrer::Live(row.state.unsummed()))
     }
 
     fn cover(

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use bedplate_block::{
-    BlockDevice, DeviceCounters, DeviceQueue, EngineReport, Geometry, QueueOptions, RequestKind,
-    Result,
+    BlockDevice, Copies, DeviceCounters, DeviceQueue, EngineReport, Geometry, QueueOptions,
+    RequestKind, Result,
 };
 
 use super::KeepOpen;
@@ -35,6 +35,16 @@ impl BlockDevice for VolumeDevice {
 
     fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<()> {
         self.io.meter.time(RequestKind::Read, buf.len() as u64, || self.io.read_at(buf, offset))
+    }
+
+    fn read_right(
+        &self,
+        buf: &mut [u8],
+        offset: u64,
+        is_right: &dyn Fn(&[u8]) -> bool,
+    ) -> Result<Copies> {
+        let len = buf.len() as u64;
+        self.io.meter.time(RequestKind::Read, len, || self.io.read_right(buf, offset, is_right))
     }
 
     fn write_at(&self, buf: &[u8], offset: u64) -> Result<()> {

@@ -1,7 +1,8 @@
 //! What is set on files and directories, and taken over by what is created in them: `untorn`,
-//! `extent-size` and `release-behind`.
+//! `integrity`, `extent-size` and `release-behind`.
 
 pub mod extent_size;
+pub mod integrity;
 pub mod release_behind;
 pub mod untorn;
 

@@ -169,7 +169,12 @@ fn rows_that_a_checkpoint_misses_or_has_too_many_are_refused() {
 #[test]
 fn extents_that_a_checkpoint_cannot_have_are_refused() {
     let v = Forged::of_everything();
-    let row = ExtentRow { start: BlockNo(5000), len: 1, unwritten: false, birth: PAST };
+    let row = ExtentRow {
+        start: BlockNo(5000),
+        len: 1,
+        state: bedplate_store::ExtentState::Written,
+        birth: PAST,
+    };
     v.keep(Table::Extent, &extent_key(v.two, FileBlock(1)), Some(&row.encode()));
     v.finds(
         &[

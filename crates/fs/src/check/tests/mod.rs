@@ -84,8 +84,12 @@ fn rows_that_cannot_be_read_are_named_by_their_key() {
 #[test]
 fn an_extent_outside_the_volume_is_refused() {
     let v = Forged::new();
-    let row =
-        ExtentRow { start: BlockNo(SIZE / 4096 - 1), len: 2, unwritten: false, birth: Epoch(1) };
+    let row = ExtentRow {
+        start: BlockNo(SIZE / 4096 - 1),
+        len: 2,
+        state: bedplate_store::ExtentState::Written,
+        birth: Epoch(1),
+    };
     v.put(&[put(Table::Extent, extent_key(v.one, FileBlock(0)), row.encode())]);
     v.with_inode(v.one, |row| row.blocks = 2);
     v.finds(&[(FindingKind::ExtentRange, "claims 2 blocks from block 8191")], false);
@@ -95,7 +99,12 @@ fn an_extent_outside_the_volume_is_refused() {
 #[test]
 fn an_extent_behind_the_largest_file_is_refused() {
     let v = Forged::new();
-    let row = ExtentRow { start: BlockNo(5000), len: 1, unwritten: false, birth: Epoch(1) };
+    let row = ExtentRow {
+        start: BlockNo(5000),
+        len: 1,
+        state: bedplate_store::ExtentState::Written,
+        birth: Epoch(1),
+    };
     v.put(&[put(Table::Extent, extent_key(v.one, FileBlock(1 << 60)), row.encode())]);
     v.with_inode(v.one, |row| row.blocks += 1);
     v.finds(&[(FindingKind::ExtentRange, "behind the end of the largest file")], false);
@@ -176,7 +185,12 @@ fn blocks_with_two_owners_are_refused_with_both_names() {
 #[test]
 fn two_extents_over_one_block_of_a_file_are_refused() {
     let v = Forged::new();
-    let row = ExtentRow { start: BlockNo(5000), len: 1, unwritten: false, birth: Epoch(1) };
+    let row = ExtentRow {
+        start: BlockNo(5000),
+        len: 1,
+        state: bedplate_store::ExtentState::Written,
+        birth: Epoch(1),
+    };
     v.put(&[put(Table::Extent, extent_key(v.one, FileBlock(1)), row.encode())]);
     v.with_inode(v.one, |row| row.blocks += 1);
     v.finds(&[(FindingKind::ExtentOverlap, "two extents over its block 1")], false);
@@ -185,7 +199,12 @@ fn two_extents_over_one_block_of_a_file_are_refused() {
 #[test]
 fn rows_of_no_inode_are_removed() {
     let v = Forged::new();
-    let row = ExtentRow { start: BlockNo(5000), len: 4, unwritten: false, birth: Epoch(1) };
+    let row = ExtentRow {
+        start: BlockNo(5000),
+        len: 4,
+        state: bedplate_store::ExtentState::Written,
+        birth: Epoch(1),
+    };
     v.put(&[
         put(Table::Extent, extent_key(InodeNo(99), FileBlock(0)), row.encode()),
         put(Table::Xattr, pair_key(InodeNo(99), b"user.x"), vec![1]),
@@ -211,7 +230,12 @@ fn rows_of_no_inode_are_removed() {
 #[test]
 fn an_extent_of_what_is_no_file_is_refused() {
     let v = Forged::new();
-    let row = ExtentRow { start: BlockNo(5000), len: 4, unwritten: false, birth: Epoch(1) };
+    let row = ExtentRow {
+        start: BlockNo(5000),
+        len: 4,
+        state: bedplate_store::ExtentState::Written,
+        birth: Epoch(1),
+    };
     v.put(&[put(Table::Extent, extent_key(v.link, FileBlock(0)), row.encode())]);
     v.finds(&[(FindingKind::Leftover, "is no regular file but has an extent")], false);
 }

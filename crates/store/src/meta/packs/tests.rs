@@ -6,6 +6,7 @@ use redb::{Database, ReadableDatabase, ReadableTableMetadata};
 use super::super::extents::{self, Rows};
 use super::super::tree::definition;
 use super::*;
+use crate::extent::ExtentState;
 use crate::planted::plant;
 use crate::row::Table;
 use crate::{BlockNo, Epoch};
@@ -128,7 +129,7 @@ fn extent(start: u64, len: u32) -> Option<Vec<u8>> {
     let row = ExtentRow {
         start: BlockNo(start),
         len,
-        unwritten: start.is_multiple_of(5),
+        state: ExtentState::CODES[start as usize % 5 % 3],
         birth: Epoch(1),
     };
     Some(row.encode().to_vec())

@@ -30,6 +30,21 @@ impl VolumeIo {
         Ok(())
     }
 
+    /// Makes a range within one unit of the other members, whatever its own member holds.
+    pub fn read_by_parity(
+        &self,
+        parity: &Parity,
+        handles: &Handles,
+        buf: &mut [u8],
+        address: u64,
+    ) -> Result<()> {
+        let place = parity.raid5.place(address);
+        let column = parity.raid5.data_column(place.row, place.unit);
+        self.refuse_uncertain(parity, place.row)?;
+        let _row = self.lock_rows(parity, place.row, place.row);
+        self.reconstruct(parity, handles, column, place.row, place.within, buf)
+    }
+
     /// Reads a range within one unit whose member is gone, or failed to read it with `first`; then
     /// it is made good, or leaves.
     #[cold]

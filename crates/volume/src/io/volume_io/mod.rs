@@ -9,6 +9,7 @@
 
 mod read;
 mod regions;
+mod right;
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};

@@ -1,0 +1,101 @@
+//! Checksums of file data: where the data path asks for them, and what is counted of it.
+
+use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use bedplate_block::{AlignedBuf, Copies};
+use serde::{Deserialize, Serialize};
+
+use super::Engine;
+use crate::{Error, ErrorKind, Result};
+
+/// What the mount did about checksums of file data.
+#[derive(Debug, Default)]
+pub(crate) struct SumCounters {
+    verified: AtomicU64,
+    tree: AtomicU64,
+    wrong: AtomicU64,
+    healed: AtomicU64,
+    lost: AtomicU64,
+}
+
+/// What a mount did about checksums of file data, since it began.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct IntegrityCounts {
+    /// Blocks that were compared with their checksums.
+    pub verified_blocks: u64,
+    /// Reads that took checksums from the metadata tree: memory did not have all.
+    pub tree_lookups: u64,
+    /// Blocks that were not what was written.
+    pub wrong_blocks: u64,
+    /// Of them, those that were read right from another copy or made from parity, and written over
+    /// the wrong one.
+    pub healed_blocks: u64,
+    /// Of them, those of which no copy was right: reading them failed.
+    pub lost_blocks: u64,
+}
+
+impl Engine {
+    /// Returns the checksums of blocks that an extent says have them.
+    pub(crate) fn sums_of(&self, blocks: Range<u64>) -> Result<Vec<u32>> {
+        let count = blocks.end - blocks.start;
+        let (sums, in_memory) = self.meta.sums(blocks)?;
+        self.sums.verified.fetch_add(count, Relaxed);
+        if !in_memory {
+            self.sums.tree.fetch_add(1, Relaxed);
+        }
+        Ok(sums)
+    }
+
+    /// Reads a block again, that was not what it should be, until a copy is.
+    ///
+    /// # Errors
+    /// `Io` where none is; `what` names the block.
+    #[cold]
+    pub(crate) fn read_another(
+        &self,
+        buf: &mut [u8],
+        at: u64,
+        is_right: &dyn Fn(&[u8]) -> bool,
+        what: &dyn Fn() -> String,
+    ) -> Result<()> {
+        self.sums.wrong.fetch_add(1, Relaxed);
+        let mut copy = AlignedBuf::zeroed(buf.len());
+        match self.device.read_right(&mut copy, at, is_right) {
+            Ok(Copies::Right { healed }) => {
+                buf.copy_from_slice(&copy);
+                if healed {
+                    self.sums.healed.fetch_add(1, Relaxed);
+                }
+                let then = if healed { "the wrong one was written over" } else { "read again" };
+                tracing::warn!("{} is not what was written; another copy is: {then}", what());
+                Ok(())
+            }
+            Ok(Copies::NoneRight) => {
+                self.sums.lost.fetch_add(1, Relaxed);
+                let message = format!(
+                    "{} is not what was written, and no copy is: restore it from a backup, or \
+                     write it anew",
+                    what()
+                );
+                Err(Error::new(ErrorKind::Io, message))
+            }
+            Err(error) => {
+                self.sums.lost.fetch_add(1, Relaxed);
+                Err(error.into())
+            }
+        }
+    }
+
+    /// Returns what was counted.
+    pub(crate) fn integrity_counts(&self) -> IntegrityCounts {
+        let SumCounters { verified, tree, wrong, healed, lost } = &self.sums;
+        IntegrityCounts {
+            verified_blocks: verified.load(Relaxed),
+            tree_lookups: tree.load(Relaxed),
+            wrong_blocks: wrong.load(Relaxed),
+            healed_blocks: healed.load(Relaxed),
+            lost_blocks: lost.load(Relaxed),
+        }
+    }
+}
