@@ -48,8 +48,6 @@ mod pack_tests;
 #[cfg(test)]
 mod space_tests;
 #[cfg(test)]
-mod sum_tests;
-#[cfg(test)]
 mod tests;
 
 /// A volume read up to the end of its log, nothing changed on it.

@@ -63,3 +63,6 @@ pub(crate) fn upgrade(
     })?;
     Ok(UpgradeReport { from, to: loaded.meta.region().superblock().version(), extents })
 }
+
+#[cfg(test)]
+mod sum_tests;

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::ops::Range;
+use std::time::Duration;
 
 use bedplate::{
     FileKind, FileSystem, HEAD_BYTES, InodeNo, OpenOptions, PageArbiter, Role, page_formats,
@@ -10,6 +11,8 @@ use bedplate::{
 
 use crate::failure::Result;
 
+/// How long the checksums of a block are looked for.
+const LOOK_TIME: Duration = Duration::from_secs(2);
 /// How many names are read at once.
 const PAGE: usize = 1024;
 
@@ -152,7 +155,8 @@ impl Names {
 /// Fills a buffer from a copy, at a volume address, and says whether that worked.
 type ReadCopy<'a> = dyn FnMut(usize, u64, &mut [u8]) -> bool + 'a;
 
-/// Takes the copy for right whose database pages verify where those of all others do not.
+/// Takes the copy for right whose block has its checksum, or whose database pages verify, where
+/// those of all others do not.
 impl PageArbiter for Names {
     fn judge(
         &self,
@@ -168,7 +172,10 @@ impl PageArbiter for Names {
         let mut right: Option<usize> = None;
         while address < range.end {
             let (path, offset) = self.at(address)?;
-            let (end, verdict) = self.judge_page(address, (path, offset), copies, read)?;
+            let (end, verdict) = match self.judge_block(address, offset, copies, read) {
+                Some(said) => said,
+                None => self.judge_page(address, (path, offset), copies, read)?,
+            };
             // Every page of the range that differs has to name the same copy, and only that one.
             match (verdict, right) {
                 (Some(copy), Some(before)) if copy != before => return None,
@@ -185,6 +192,55 @@ impl PageArbiter for Names {
 }
 
 impl Names {
+    /// Returns where the block at an address ends in its file, and which copy of it has the checksum
+    /// that the file system keeps: none where all are the same. Nothing where it keeps none, or no
+    /// copy has it.
+    fn judge_block(
+        &self,
+        address: u64,
+        offset: u64,
+        copies: usize,
+        read: &mut ReadCopy<'_>,
+    ) -> Option<(u64, Option<usize>)> {
+        let (start, (file, extent)) = self.by_address.range(..=address).next_back()?;
+        let file = &self.files[*file];
+        let skip = (address - start) % self.block_bytes;
+        let place = address - skip;
+        let mut blocks = Vec::with_capacity(copies);
+        for copy in 0..copies {
+            let mut bytes = vec![0; usize::try_from(self.block_bytes).ok()?];
+            blocks.push(read(copy, place, &mut bytes).then_some(bytes));
+        }
+        let right = self.as_written(file.ino, (file.extents[*extent].0, place), blocks.clone())?;
+        let first = *right.first()?;
+        let all_alike = right.len() == copies && blocks.iter().all(|one| *one == blocks[first]);
+        Some((offset - skip + self.block_bytes, (!all_alike).then_some(first)))
+    }
+
+    /// Returns which copies of a block are what was written. The scrub that asks keeps a row of a RAID-5 to
+    /// itself, in which the metadata may have to be read while a member fails: so another thread
+    /// looks, and what it does not find in time is not known.
+    fn as_written(
+        &self,
+        ino: InodeNo,
+        at: (u64, u64),
+        blocks: Vec<Option<Vec<u8>>>,
+    ) -> Option<Vec<usize>> {
+        let (fs, (answer, answered)) = (self.fs.clone(), std::sync::mpsc::channel());
+        std::thread::spawn(move || {
+            let is_right = |bytes: &Option<Vec<u8>>| match bytes {
+                Some(bytes) => fs.is_as_written(ino, at, bytes).ok().flatten(),
+                None => Some(false),
+            };
+            let right: Option<Vec<bool>> = blocks.iter().map(is_right).collect();
+            drop(fs);
+            // Nothing waits for it any more where it came too late.
+            answer.send(right).unwrap_or_default();
+        });
+        let right = answered.recv_timeout(LOOK_TIME).ok()??;
+        Some((0..right.len()).filter(|copy| right[*copy]).collect())
+    }
+
     /// Returns where the page at an address ends in its file, and which copy of it is the only one
     /// that is whole: none where all are the same. Nothing when that cannot be told. The head of
     /// the file may be what differs, so every copy's own is believed in turn.

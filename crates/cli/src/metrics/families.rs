@@ -5,8 +5,8 @@ use std::fmt;
 use std::sync::{Mutex, PoisonError};
 
 use bedplate::{
-    CounterSnapshot, FileActivity, FilePath, FileSystem, FsInfo, InodeNo, LatencySnapshot,
-    LeaseReport, MemberState, OperationStatistics, Reason, WeakGroup,
+    CounterSnapshot, FileActivity, FilePath, FileSystem, FsInfo, InodeNo, IntegrityCounts,
+    LatencySnapshot, LeaseReport, MemberState, OperationStatistics, Reason, WeakGroup,
 };
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric, NoLabelSet};
@@ -154,9 +154,8 @@ fn counters(out: &mut Out<'_>, info: &FsInfo) -> fmt::Result {
     )
 }
 
-fn machinery(out: &mut Out<'_>, info: &FsInfo) -> fmt::Result {
-    out.counter("lock_waits", "Waits for an inode lock or a byte range", info.lock_waits)?;
-    let sums = &info.integrity;
+/// Checksums of file data.
+fn integrity(out: &mut Out<'_>, sums: &IntegrityCounts) -> fmt::Result {
     out.counter(
         "integrity_verified_blocks",
         "Blocks that were compared with their checksums",
@@ -176,7 +175,12 @@ fn machinery(out: &mut Out<'_>, info: &FsInfo) -> fmt::Result {
         "integrity_lost_blocks",
         "Wrong blocks of which no copy was right",
         sums.lost_blocks,
-    )?;
+    )
+}
+
+fn machinery(out: &mut Out<'_>, info: &FsInfo) -> fmt::Result {
+    out.counter("lock_waits", "Waits for an inode lock or a byte range", info.lock_waits)?;
+    integrity(out, &info.integrity)?;
     out.gauge("delayed_bytes", "Memory that delayed writes take", info.delayed_bytes)?;
     out.gauge("log_size_bytes", "Size of the intent log", info.log.size_bytes)?;
     out.gauge("log_used_bytes", "Bytes of the intent log in use", info.log.used_bytes)?;

@@ -33,6 +33,41 @@ fn a_scrub_names_the_file_that_differs_and_leaves_what_nobody_knows() {
     assert!(found.contains("not known") && found.contains("m1.img"), "{found}");
 }
 
+/// S-284: of a file that is no database a scrub believes the copy that has the checksum, on either
+/// member and of a RAID-5 too, and makes the other like it.
+#[test]
+fn s_284_a_scrub_believes_the_copy_that_has_its_checksum() {
+    for (shape, count, spoiled) in [("mirror", 2, 0), ("mirror", 2, 1), ("raid5", 3, 1)] {
+        let scratch = Scratch::new();
+        let members = group(&scratch, shape, count, &[]);
+        bedplate(["format", text(&members[0])]).succeeds();
+        let inside = format!("{}:/", text(&members[0]));
+        bedplate(["integrity", &inside, "on"]).succeeds();
+        let content: Vec<u8> = (0..100_000_u32).flat_map(u32::to_le_bytes).collect();
+        let file = scratch.file("in", &content);
+        bedplate(["put", text(&members[0]), text(&file), "/data"]).succeeds();
+        let mut bytes = std::fs::read(&members[spoiled]).unwrap();
+        // Some block of the file that lies on the member.
+        let on_member = |number: &u32| {
+            let needle: Vec<u8> = (*number..*number + 8).flat_map(u32::to_le_bytes).collect();
+            bytes.windows(32).rposition(|window| window == needle)
+        };
+        let at = (50_000..70_000).step_by(4096).find_map(|number| on_member(&number)).unwrap();
+        bytes[at] ^= 4;
+        std::fs::write(&members[spoiled], &bytes).unwrap();
+        let found =
+            bedplate(["volume", "scrub", "--repair", text(&members[0])]).succeeds().stdout();
+        assert!(found.contains("/data, byte "), "{shape}, {spoiled}: {found}");
+        let again = bedplate(["volume", "scrub", text(&members[0])]).succeeds().stdout();
+        assert!(again.contains("0 differences"), "{shape}, {spoiled}: {again}");
+        let read = bedplate(["cat", text(&members[0]), "/data"]).succeeds();
+        assert!(read.stdout_bytes() == &content[..], "{shape}, {spoiled}");
+        bytes[at] ^= 4;
+        let now = std::fs::read(&members[spoiled]).unwrap();
+        assert!(now[at] == bytes[at], "{shape}, {spoiled}: the member has it again");
+    }
+}
+
 /// A database of SQLite as the checksum VFS leaves it: its header, and eight bytes of sums at the
 /// end of every page.
 pub fn checksummed(page_bytes: usize, pages: usize) -> Vec<u8> {

@@ -52,7 +52,13 @@ impl Exposing {
 
     /// Returns the rows of the record that have the checksums.
     pub(crate) fn sum_rows(&self) -> Vec<RowChange> {
-        let Some((_, sums)) = &self.sums else { return Vec::new() };
+        let Some((block, sums)) = &self.sums else { return Vec::new() };
+        debug_assert!(
+            self.bytes >= sums.len() as u64 * block,
+            "I-SUM-3: {} blocks with checksums are exposed as a whole: {} bytes",
+            sums.len(),
+            self.bytes
+        );
         sums.chunk_by(|one, two| one.0 + 1 == two.0)
             .map(|run| {
                 let sums: Vec<u32> = run.iter().map(|(_, sum)| *sum).collect();

@@ -7,7 +7,8 @@ use bedplate_block::{AlignedBuf, Copies};
 use serde::{Deserialize, Serialize};
 
 use super::Engine;
-use crate::{Error, ErrorKind, Result};
+use crate::{Error, ErrorKind, FileBlock, InodeNo, Result};
+use bedplate_store::{ExtentRow, ExtentState, Table, crc32c, extent_key};
 
 /// What the mount did about checksums of file data.
 #[derive(Debug, Default)]
@@ -45,6 +46,42 @@ impl Engine {
             self.sums.tree.fetch_add(1, Relaxed);
         }
         Ok(sums)
+    }
+
+    /// Returns the checksum of a block if the extent that begins at a file block has it, and its
+    /// blocks have checksums, at this moment: as long as nothing is written to the block, its
+    /// content is what the checksum is of.
+    fn sum_in_use(&self, ino: InodeNo, extent: FileBlock, block: u64) -> Result<Option<u32>> {
+        self.reading(|rows| {
+            let row = rows.get(Table::Extent, &extent_key(ino, extent))?;
+            let row = row.map(|bytes| ExtentRow::decode(&bytes)).transpose()?;
+            let has_block = |row: &ExtentRow| {
+                row.state == ExtentState::Summed
+                    && block >= row.start.0
+                    && block - row.start.0 < row.len.into()
+            };
+            row.filter(has_block).map(|_| rows.sum(block)).transpose()
+        })
+    }
+
+    /// Says whether a block of the volume is what was written, as [`sum_in_use`](Self::sum_in_use)
+    /// knows it; `None`: that is not known.
+    pub(crate) fn is_as_written(
+        &self,
+        ino: InodeNo,
+        (extent_offset, place): (u64, u64),
+        bytes: &[u8],
+    ) -> Result<Option<bool>> {
+        let grid = self.grid();
+        if bytes.len() as u64 != grid.block
+            || !grid.on_block(extent_offset)
+            || !grid.on_block(place)
+        {
+            return Ok(None);
+        }
+        let extent = FileBlock(grid.block_of(extent_offset));
+        let sum = self.sum_in_use(ino, extent, grid.block_of(place))?;
+        Ok(sum.map(|sum| sum == crc32c(bytes)))
     }
 
     /// Reads a block again, that was not what it should be, until a copy is.

@@ -492,6 +492,21 @@ impl FileSystem {
         DataPath::new(fs, &fs.inode(ino)?).summed_bytes()
     }
 
+    /// Says whether `bytes`, a whole block that lies at `place` on the volume, are what was written
+    /// there, if the extent of the file that begins at `extent_offset` has the block now and says
+    /// that it has a checksum; `None` otherwise. It holds as long as nothing is written there.
+    ///
+    /// # Errors
+    /// `Io`, `Corrupt`.
+    pub fn is_as_written(
+        &self,
+        ino: InodeNo,
+        (extent_offset, place): (u64, u64),
+        bytes: &[u8],
+    ) -> Result<Option<bool>> {
+        self.inner.fs.is_as_written(ino, (extent_offset, place), bytes)
+    }
+
     /// Asks for a file's blocks in runs of so many bytes (a multiple of the block size, at most 1
     /// GiB), also a live one's, or those of what is created in a directory from then on; `None`
     /// ends it. A hint: where the free space has no such run, the file gets what there is.

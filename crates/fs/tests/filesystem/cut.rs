@@ -234,7 +234,7 @@ fn files_survive_power_cuts_of_a_device_without_a_cache() {
     power_cuts(IoMode::ConcurrentCache, 4096, 5, false);
 }
 
-/// S-283: what a cut leaves of blocks with checksums is what these are of. The checksum of a block in
+/// S-283, I-SUM-3: what a cut leaves of blocks with checksums is what these are of. The checksum of a block in
 /// which a file ends once vouched for bytes behind the end that no record had exposed; and blocks
 /// that were to read as zeros were written while a crash would still find them summed.
 #[test]

@@ -207,7 +207,7 @@ fn s_285_a_check_of_the_data_names_every_wrong_block() {
     assert!(read(&fs, "/f", 0, BLOCKS * BLOCK).is_ok());
 }
 
-/// S-282: no write, whole or in part, and no move of the file's end changes a block with a checksum
+/// S-282, I-SUM-2: no write, whole or in part, and no move of the file's end changes a block with a checksum
 /// where it lies; not even once the file gives none any more.
 #[test]
 fn s_282_blocks_with_checksums_are_never_written_in_place() {
@@ -300,7 +300,7 @@ fn s_282_what_is_moved_together_is_compared_and_has_checksums() {
     }
 }
 
-/// S-280, S-281: the setting comes and goes in the midst of writes. A block that was filled in part
+/// S-280, S-281, I-SUM-1: the setting comes and goes in the midst of writes. A block that was filled in part
 /// by a write that began without it once got a checksum of that part.
 #[test]
 fn s_280_the_setting_changes_in_the_midst_of_writes() {
@@ -339,4 +339,30 @@ fn s_280_the_setting_changes_in_the_midst_of_writes() {
     fs.unmount().unwrap();
     let report = FileSystem::check_data(&device, None).unwrap();
     assert!(report.findings.is_empty(), "{report:?}");
+}
+
+/// S-284: what a scrub asks: whether a block is what was written is known as long as the extent has
+/// it with a checksum, and not once it was given up, when the checksum that is still there is of
+/// something that no file has.
+#[test]
+fn s_284_what_was_written_is_known_of_blocks_in_use_alone() {
+    let (_device, fs) = volume();
+    let file = written(&fs, "/f", 11);
+    let all = content(11, BLOCKS * BLOCK);
+    let (ino, place) = (file.ino(), places(&file)[3]);
+    let says = |place: u64, block: u64| {
+        let bytes = &all[(block * BLOCK) as usize..((block + 1) * BLOCK) as usize];
+        fs.is_as_written(ino, (0, place), bytes).unwrap()
+    };
+    assert_eq!(
+        (says(place, 3), says(place, 4), says(place + 512, 3)),
+        (Some(true), Some(false), None)
+    );
+    assert_eq!(fs.is_as_written(ino, (0, place), &all[..512]).unwrap(), None, "a part of a block");
+    file.write_at(&content(12, BLOCK), 3 * BLOCK).unwrap();
+    assert_eq!(says(place, 3), None, "the file has another block there");
+    assert_eq!(says(places(&file)[2], 2), Some(true));
+    fs.set_integrity(ino, false).unwrap();
+    file.write_at(&content(13, BLOCKS * BLOCK), 0).unwrap();
+    assert_eq!((says(place, 3), says(places(&file)[0], 0)), (None, None));
 }

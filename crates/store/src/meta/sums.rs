@@ -7,7 +7,7 @@ use std::sync::Arc;
 use redb::{ReadableTable, WriteTransaction};
 
 use super::guard::guarded;
-use super::read::Snapshot;
+use super::read::{Snapshot, State};
 use super::store::MetaStore;
 use super::tree::{CONTEXT, definition, tree_error};
 use crate::row::Table;
@@ -76,6 +76,33 @@ impl Snapshot {
 
 const READING: &str = "the checksums of data cannot be read";
 
+impl State {
+    /// Returns what memory knows of the checksums of blocks.
+    fn sums_in_memory(&self, blocks: &Range<u64>) -> Vec<Option<u32>> {
+        let mut sums = vec![None; (blocks.end - blocks.start) as usize];
+        for memtable in [self.frozen.as_deref(), Some(&self.active)].into_iter().flatten() {
+            for (block, sum) in memtable.sums().range(blocks.clone()) {
+                sums[(block - blocks.start) as usize] = Some(*sum);
+            }
+        }
+        sums
+    }
+
+    /// Returns the checksum of a block that one of these rows says has one.
+    ///
+    /// # Errors
+    /// `Corrupt` where it has none, or its row cannot be read.
+    pub fn sum(&self, block: u64) -> Result<u32> {
+        let mut sums = self.sums_in_memory(&(block..block + 1));
+        self.snapshot.fill_sums(block, &mut sums)?;
+        sums[0].ok_or_else(|| missing(block))
+    }
+}
+
+fn missing(block: u64) -> Error {
+    Error::corrupt(format!("block {block} should have a checksum and has none"))
+}
+
 impl MetaStore {
     /// Returns the checksums of blocks that are in use and summed; whether memory had all.
     ///
@@ -83,25 +110,15 @@ impl MetaStore {
     /// `Corrupt` where a block has none, or its row cannot be read.
     pub fn sums(&self, blocks: Range<u64>) -> Result<(Vec<u32>, bool)> {
         self.revive();
-        let mut sums: Vec<Option<u32>> = vec![None; (blocks.end - blocks.start) as usize];
-        let snapshot = {
+        let (mut sums, snapshot) = {
             let state = self.state.read();
-            for memtable in [state.frozen.as_deref(), Some(&state.active)].into_iter().flatten() {
-                for (block, sum) in memtable.sums().range(blocks.clone()) {
-                    sums[(block - blocks.start) as usize] = Some(*sum);
-                }
-            }
-            Arc::clone(&state.snapshot)
+            (state.sums_in_memory(&blocks), Arc::clone(&state.snapshot))
         };
         let in_memory = sums.iter().all(Option::is_some);
         if !in_memory {
             snapshot.fill_sums(blocks.start, &mut sums)?;
         }
-        let known = blocks.zip(sums).map(|(block, sum)| {
-            sum.ok_or_else(|| {
-                Error::corrupt(format!("block {block} should have a checksum and has none"))
-            })
-        });
+        let known = blocks.zip(sums).map(|(block, sum)| sum.ok_or_else(|| missing(block)));
         Ok((known.collect::<Result<_>>()?, in_memory))
     }
 }
