@@ -237,6 +237,7 @@ impl Walk<'_> {
             attributes: if link.is_some() { Vec::new() } else { attributes(real)? },
             io_mode: if marked { settings::get(real, settings::MODE)? } else { None },
             untorn_bytes: untorn.and_then(|text| text.split(' ').next()?.parse().ok()),
+            integrity: if marked { settings::get(real, settings::INTEGRITY)? } else { None },
             extent_bytes: if marked {
                 settings::get(real, settings::EXTENT_SIZE)?.and_then(|text| text.parse().ok())
             } else {

@@ -118,6 +118,9 @@ pub struct Entry {
     /// How many bytes of it are written untorn.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub untorn_bytes: Option<u32>,
+    /// `on` where what is written to it gets checksums.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub integrity: Option<String>,
     /// How many bytes of it are wanted in one run of the volume.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub extent_bytes: Option<u64>,
@@ -340,6 +343,7 @@ mod tests {
             attributes: vec![(b"user.x".to_vec().into(), vec![0, 255].into())],
             io_mode: Some("direct".into()),
             untorn_bytes: None,
+            integrity: Some("on".into()),
             extent_bytes: Some(1 << 20),
             size: 5,
             chunks: Vec::new(),

@@ -240,6 +240,7 @@ impl Work<'_> {
         for (name, value) in [
             (settings::MODE, entry.io_mode.as_ref()),
             (settings::UNTORN, untorn.as_ref()),
+            (settings::INTEGRITY, entry.integrity.as_ref()),
             (settings::EXTENT_SIZE, extent.as_ref()),
         ] {
             match value {

@@ -13,6 +13,8 @@ pub const PREFIX: &[u8] = b"user.bedplate.";
 pub const MODE: &str = "user.bedplate.mode";
 /// How many bytes are written untorn, and which file or directory says so.
 pub const UNTORN: &str = "user.bedplate.untorn";
+/// `on` where what is written gets checksums.
+pub const INTEGRITY: &str = "user.bedplate.integrity";
 /// How many bytes are wanted in one extent.
 pub const EXTENT_SIZE: &str = "user.bedplate.extsize";
 

@@ -96,6 +96,7 @@ fn s_78_backups_restore_what_checkpoints_show() {
     drop(sparse);
     bedplate(["mode", text(&dir.join("db/table")), "direct"]).succeeds();
     bedplate(["untorn", text(&dir.join("db/table")), "8k"]).succeeds();
+    bedplate(["integrity", text(&dir.join("db/table")), "on"]).succeeds();
     bedplate(["checkpoint", "create", text(&dir), "one"]).succeeds();
     let one = tree(&dir.join(".checkpoints/one"));
     let full = bedplate(["--json", "backup", "create", text(&dir), "one", text(&repository)])
@@ -154,6 +155,7 @@ fn s_78_backups_restore_what_checkpoints_show() {
         (Some(8192), Some("direct")),
         "{told}"
     );
+    assert!(told["integrity"] == true && told["summed_bytes"].as_u64() > Some(0), "{told}");
     let first = |path: &str| fs::metadata(back.join(path)).unwrap().ino();
     assert_eq!(first("db/table"), first("db/deep/again"));
     fs::set_permissions(plain.join("db/deep"), fs::Permissions::from_mode(0o700)).unwrap();
