@@ -71,11 +71,6 @@ impl Change {
         Self { only_adds: true, ..Self::new(kind, size) }
     }
 
-    /// Under the shared inode lock: whether it maps other blocks in place of written ones.
-    pub(super) fn redirecting(self, redirects: bool) -> Self {
-        Self { only_adds: !redirects, readers: redirects, ..self }
-    }
-
     pub(super) fn exposing(self, exposing: Exposing) -> Self {
         Self { exposing: Some(exposing).filter(|exposing| !exposing.is_empty()), ..self }
     }
@@ -186,7 +181,9 @@ impl DataPath<'_> {
         rows.extend(self.mark(change.mark, attr.row.nlink));
         debug_assert!(size <= Grid::FILE_BYTES_MAX, "a file ends before its largest size: {size}");
         // Behind the extents, whose old rows are known.
-        rows.extend(change.exposing.iter().flat_map(Exposing::sum_rows));
+        if let Some(exposing) = change.exposing.as_ref().filter(|exposing| exposing.sums()) {
+            rows.extend(exposing.sum_rows());
+        }
         let committed = self.commit(change.kind, rows, change.exposing, known);
         self.state().set_logged_size(attr.row.size);
         match change.size {
@@ -229,12 +226,17 @@ impl DataPath<'_> {
                 .commit_extents(Record { kind, rows, exposes: None, barrier: false }, known);
         };
         let exposes = exposing.finish();
-        let segments =
-            exposes.as_ref().map(|exposure| exposure.segments.clone()).unwrap_or_default();
+        let exposed = exposes.as_ref().map_or(&[][..], |exposure| &exposure.segments);
+        // Most expose one; a copy of that takes no memory of its own.
+        let (one, more) = match exposed {
+            [one] => ([*one], Vec::new()),
+            all => ([(0, 0)], all.to_vec()),
+        };
+        let segments = if more.is_empty() && !exposed.is_empty() { &one[..] } else { &more };
         let barrier = exposes.is_none();
         let committed = self.fs.commit_extents(Record { kind, rows, exposes, barrier }, known);
         // These blocks cannot be found before the map is unlocked.
-        self.state().unsealed.add(&segments, committed.lsn, self.fs.sealed_lsn());
+        self.state().unsealed.add(segments, committed.lsn, self.fs.sealed_lsn());
         committed
     }
 }

@@ -97,11 +97,10 @@ impl DataPath<'_> {
     pub(super) fn pieces_to_write(self, map: &ExtentMap, blocks: Range<u64>) -> (Vec<Piece>, bool) {
         let (mut pieces, mut any) = self.pieces_to_change(map, blocks);
         let all = self.redirects_all();
-        for piece in pieces
-            .iter_mut()
-            .filter(|piece| piece.is_summed() || (all && piece.written().is_some()))
-        {
-            (piece.mapped, any) = (None, true);
+        for piece in &mut pieces {
+            if piece.is_summed() || (all && piece.written().is_some()) {
+                (piece.mapped, any) = (None, true);
+            }
         }
         (pieces, any)
     }

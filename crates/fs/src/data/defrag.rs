@@ -264,7 +264,7 @@ impl DataPath<'_> {
         }
         let mut exposing = self.begin_exposing(bytes.end - bytes.start);
         if pieces.iter().any(Piece::is_summed) {
-            exposing = exposing.summing(grid.block);
+            exposing.set_summing(grid.block);
         }
         for target in targets {
             let (part, at) =

@@ -8,12 +8,31 @@ pub(crate) struct Exposing {
     crc: Option<Crc32c>,
     segments: Vec<(u64, u32)>,
     bytes: u64,
-    /// The size of a block, and the checksums of those that get one; `None` where none does.
-    sums: Option<(u64, Vec<(u64, u32)>)>,
+    /// The checksums of blocks; `None` where none gets one.
+    sums: Option<Box<Summing>>,
+}
+
+/// The size of a block, and the blocks that get a checksum.
+struct Summing {
+    block: u64,
+    sums: Vec<(u64, u32)>,
+}
+
+impl Summing {
+    fn add(&mut self, offset: u64, bytes: &[u8]) {
+        debug_assert!(
+            offset.is_multiple_of(self.block) && (bytes.len() as u64).is_multiple_of(self.block),
+            "I-SUM-1: whole blocks have checksums: {} bytes at {offset}",
+            bytes.len()
+        );
+        let parts = bytes.chunks(self.block as usize).map(crc32c);
+        self.sums.extend((offset / self.block..).zip(parts));
+    }
 }
 
 impl Exposing {
     /// Begins; `bytes_expected` saves the checksum of what will need a barrier anyway.
+    #[inline]
     pub(crate) fn new(bytes_expected: u64) -> Self {
         Self {
             crc: (bytes_expected <= Exposure::BYTES_MAX).then(Crc32c::new),
@@ -24,35 +43,32 @@ impl Exposing {
     }
 
     /// Has the blocks get checksums.
-    pub(crate) fn summing(self, block: u64) -> Self {
-        Self { sums: Some((block, Vec::new())), ..self }
+    pub(crate) fn set_summing(&mut self, block: u64) {
+        self.sums = Some(Box::new(Summing { block, sums: Vec::new() }));
     }
 
     /// Returns whether the blocks get checksums.
+    #[inline]
     pub(crate) fn sums(&self) -> bool {
         self.sums.is_some()
     }
 
     /// Adds the checksums of whole blocks that were written at a device offset.
+    #[inline]
     pub(crate) fn sum(&mut self, offset: u64, bytes: &[u8]) {
-        let Some((block, sums)) = &mut self.sums else { return };
-        debug_assert!(
-            offset.is_multiple_of(*block) && (bytes.len() as u64).is_multiple_of(*block),
-            "I-SUM-1: whole blocks have checksums: {} bytes at {offset}",
-            bytes.len()
-        );
-        let parts = bytes.chunks(*block as usize).map(crc32c);
-        sums.extend((offset / *block..).zip(parts));
+        if let Some(summing) = &mut self.sums {
+            summing.add(offset, bytes);
+        }
     }
 
     /// Returns how many blocks got a checksum.
     pub(crate) fn sum_count(&self) -> u64 {
-        self.sums.as_ref().map_or(0, |(_, sums)| sums.len() as u64)
+        self.sums.as_ref().map_or(0, |summing| summing.sums.len() as u64)
     }
 
     /// Returns the rows of the record that have the checksums.
     pub(crate) fn sum_rows(&self) -> Vec<RowChange> {
-        let Some((block, sums)) = &self.sums else { return Vec::new() };
+        let Some(Summing { block, sums }) = self.sums.as_deref() else { return Vec::new() };
         debug_assert!(
             self.bytes >= sums.len() as u64 * block,
             "I-SUM-3: {} blocks with checksums are exposed as a whole: {} bytes",
@@ -94,6 +110,7 @@ impl Exposing {
     }
 
     /// Returns whether nothing was exposed.
+    #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         self.bytes == 0 && self.sum_count() == 0
     }

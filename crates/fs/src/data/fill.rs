@@ -2,8 +2,7 @@
 
 use std::ops::Range;
 
-use super::commit_map::{Change, SizeChange};
-use super::exposure::Exposing;
+use super::commit_map::{Change, Mark, SizeChange};
 use super::reservation::Fresh;
 use super::write::Payload;
 use super::{DataPath, Held};
@@ -229,12 +228,7 @@ impl DataPath<'_> {
             self.give_back(fresh);
             return Err(error);
         }
-        let bytes = data.bytes.len() as u64;
-        // The setting may have changed since the write was planned.
-        let mut exposing = match self.has_too_many_sums(&data.range()) {
-            true => Exposing::new(bytes),
-            false => self.begin_exposing(bytes),
-        };
+        let mut exposing = self.begin_exposing(data.bytes.len() as u64);
         for target in targets.iter().filter(|target| target.was.is_filled()) {
             let at = self.fs.grid().start_of(target.start.0);
             let bytes = data.part(&target.bytes(self.fs.grid()));
@@ -243,14 +237,22 @@ impl DataPath<'_> {
         }
         let sums = exposing.sums();
         let kind = if size == SizeChange::Keep { RecordKind::Written } else { RecordKind::Extend };
-        let change = Change::adding(kind, size).redirecting(redirects).exposing(exposing);
-        // The modification time moved when a write that waited came.
-        let change = Change { touches: !data.was_held, ..change };
         let filled: Vec<_> = targets
             .iter()
             .filter_map(|target| target.cut(&blocks))
             .flat_map(|target| target.extents(sums))
             .collect();
+        // At once, and not step by step: a change is long, and appends pass here.
+        let change = Change {
+            kind,
+            size,
+            mark: Mark::None,
+            // The modification time moved when a write that waited came.
+            touches: !data.was_held,
+            only_adds: !redirects,
+            readers: redirects,
+            exposing: if exposing.is_empty() { None } else { Some(exposing) },
+        };
         self.publish_extents(blocks, &filled, change).map(drop)
     }
 

@@ -45,15 +45,22 @@ fn whole(grid: &Grid, bytes: &Range<u64>) -> Range<u64> {
 
 impl DataPath<'_> {
     /// Returns whether what the file is written gets checksums.
+    #[inline]
     pub(super) fn gives_sums(self) -> bool {
         self.cow_epoch();
         self.state().gives_sums.load(std::sync::atomic::Ordering::Relaxed)
     }
 
     /// Begins to collect what a write exposes, and its checksums where blocks get them.
+    #[inline]
     pub(super) fn begin_exposing(self, bytes_expected: u64) -> Exposing {
-        let exposing = Exposing::new(bytes_expected);
-        if self.gives_sums() { exposing.summing(self.fs.grid().block) } else { exposing }
+        let mut exposing = Exposing::new(bytes_expected);
+        // The setting may have changed since the write was planned.
+        let fits = bytes_expected <= self.fs.grid().start_of(SUMS_OF_RECORD);
+        if fits && self.gives_sums() {
+            exposing.set_summing(self.fs.grid().block);
+        }
+        exposing
     }
 
     /// Returns how many bytes of the file have checksums.
