@@ -16,6 +16,8 @@
 //! | `restore` | writes a backup into an empty directory |
 //! | `select` | the part of a backup that one path names |
 //! | `retention` | which backups a rule keeps |
+//! | `mark` | the mark of a repository, with the wrapped key of an encrypted one |
+//! | `seal` | encryption of objects, and names that say nothing without the key |
 //! | `repository` | chunks and manifests of one repository; verification; deletion |
 //! | `manifest` | what a backup consists of, one JSON document a line |
 //! | `store` | directories and buckets, with their claims |
@@ -27,18 +29,23 @@ mod content;
 mod create;
 mod error;
 mod manifest;
+mod mark;
 mod pieces;
 mod repository;
 mod restore;
 mod retention;
+mod seal;
 mod select;
 mod settings;
 mod store;
+#[cfg(test)]
+mod tests;
 mod torn;
 
 pub use create::{Changed, Created, Ranges, Source, create};
 pub use error::{Error, ErrorKind, Result};
 pub use manifest::{Bytes, Header, Manifest};
+pub use mark::{Passphrase, Unlock};
 pub use pieces::{Chunk, Form};
 pub use repository::{Pruned, Repository, Summary, Verified};
 pub use restore::{Restored, Target, restore};

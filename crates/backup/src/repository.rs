@@ -8,10 +8,11 @@ use serde::Serialize;
 use crate::CHUNK_BYTES;
 use crate::error::{Error, ErrorKind, Result};
 use crate::manifest::{Header, Manifest};
+use crate::mark::{Mark, Passphrase, Unlock};
 use crate::pieces::{Chunk, Form, Piece};
+use crate::seal::{OVERHEAD_BYTES, Seal};
 use crate::store::{self, Access, CLAIMS, MARK, Store};
 
-const MARK_TEXT: &[u8] = b"format 1\n";
 const CHUNKS: &str = "chunks";
 const MANIFESTS: &str = "manifests";
 /// How no name of a backup ends: that of a file that is being written does.
@@ -24,6 +25,8 @@ const SAVED_PART_MIN: usize = 32;
 /// An open repository.
 pub struct Repository {
     store: Box<dyn Store>,
+    /// The keys of an encrypted one.
+    seal: Option<Seal>,
 }
 
 /// What a verification found.
@@ -102,8 +105,8 @@ fn compressed(bytes: &[u8], level: i32) -> Option<Vec<u8>> {
     (frame.len() + bytes.len() / SAVED_PART_MIN <= bytes.len()).then_some(frame)
 }
 
-fn manifest(name: &str) -> String {
-    format!("{MANIFESTS}/{name}")
+fn manifest(id: &str) -> String {
+    format!("{MANIFESTS}/{id}")
 }
 
 /// Reads the mark. It is the first that is asked of a store, and read where its size would do: only
@@ -122,43 +125,150 @@ fn last_part(key: &str) -> &str {
 }
 
 impl Repository {
-    /// Opens a repository to add to it; makes one where there is nothing.
-    pub fn create(place: &OsStr) -> Result<Self> {
-        Self::create_in(store::open(place)?)
+    /// Opens a repository to add to it; makes one where there is nothing: encrypted, if a passphrase
+    /// is given.
+    pub fn create(place: &OsStr, unlock: &Unlock<'_>) -> Result<Self> {
+        Self::create_in(store::open(place)?, unlock)
     }
 
     /// Opens a repository.
-    pub fn open(place: &OsStr, access: Access) -> Result<Self> {
-        Self::open_in(store::open(place)?, access)
+    pub fn open(place: &OsStr, unlock: &Unlock<'_>, access: Access) -> Result<Self> {
+        Self::open_in(store::open(place)?, unlock, access)
     }
 
-    fn create_in(store: Box<dyn Store>) -> Result<Self> {
+    /// Makes a repository where there is none: encrypted, if a passphrase is given.
+    ///
+    /// # Errors
+    /// `Exists` where one is, and those of the store.
+    pub fn init(place: &OsStr, passphrase: Option<&Passphrase>) -> Result<()> {
+        let store = store::open(place)?;
+        if mark_of(&*store)?.is_some() {
+            let message = format!("{} holds backups already", store.shown(""));
+            return Err(Error::new(ErrorKind::Exists, message));
+        }
+        Self::mark(&*store, &passphrase.map_or(Ok(Mark::Plain), Mark::encrypted)?)
+    }
+
+    /// Makes another passphrase open an encrypted repository, and `old` no more. What is stored
+    /// stays as it is. `new` is called once the old one has opened it.
+    ///
+    /// # Errors
+    /// `Invalid` for a repository that is not encrypted, and those of opening it.
+    pub fn change_passphrase(
+        place: &OsStr,
+        old: &Unlock<'_>,
+        new: &dyn Fn() -> Result<Passphrase>,
+    ) -> Result<()> {
+        let mut store = store::open(place)?;
+        // Two that change it one after the other: the later one is given what the first one set.
+        let (place, _) = (store.shown(MARK), Self::found(&*store)?);
+        store.claim(Access::Remove)?;
+        let Mark::Encrypted(wrapped) = Self::found(&*store)? else {
+            let message = format!("{} is not encrypted", store.shown(""));
+            return Err(Error::new(ErrorKind::Invalid, message));
+        };
+        let data_key = match old {
+            Unlock::With(passphrase) => wrapped.open(passphrase, &place),
+            Unlock::Ask(ask) => wrapped.open(&ask(&store.shown(""))?, &place),
+        }?;
+        let wrapped = wrapped.again(&data_key, &new()?)?;
+        store.still_claimed()?;
+        store.write(MARK, Mark::Encrypted(wrapped).text())?;
+        store.sync()
+    }
+
+    fn mark(store: &dyn Store, mark: &Mark) -> Result<()> {
+        store.prepare(&[CHUNKS, MANIFESTS, CLAIMS])?;
+        // Of two that make one at once the first decides with which key.
+        store.write_first(MARK, mark.text())
+    }
+
+    pub(crate) fn create_in(store: Box<dyn Store>, unlock: &Unlock<'_>) -> Result<Self> {
         if mark_of(&*store)?.is_none() {
-            store.prepare(&[CHUNKS, MANIFESTS, CLAIMS])?;
-            store.write(MARK, MARK_TEXT.to_vec())?;
-            store.sync()?;
+            let mark = match unlock {
+                Unlock::With(passphrase) => Mark::encrypted(passphrase)?,
+                Unlock::Ask(_) => Mark::Plain,
+            };
+            Self::mark(&*store, &mark)?;
         }
-        Self::open_in(store, Access::Add)
+        Self::open_in(store, unlock, Access::Add)
     }
 
-    fn open_in(mut store: Box<dyn Store>, access: Access) -> Result<Self> {
-        match mark_of(&*store)? {
-            None => {
+    /// Reads the mark of a repository that has to be there.
+    fn found(store: &dyn Store) -> Result<Mark> {
+        let mark = mark_of(store)?.ok_or_else(|| {
+            Error::new(ErrorKind::NotFound, format!("{} holds no backups", store.shown("")))
+        })?;
+        Mark::read(&mark, &store.shown(MARK))
+    }
+
+    pub(crate) fn open_in(
+        mut store: Box<dyn Store>,
+        unlock: &Unlock<'_>,
+        access: Access,
+    ) -> Result<Self> {
+        let data_key = match (Self::found(&*store)?, unlock) {
+            (Mark::Plain, Unlock::Ask(_)) => None,
+            (Mark::Plain, Unlock::With(_)) => {
                 return Err(Error::new(
-                    ErrorKind::NotFound,
-                    format!("{} holds no backups", store.shown("")),
+                    ErrorKind::Invalid,
+                    format!(
+                        "{} is not encrypted, and a passphrase is given: leave it out, or name \
+                         another place",
+                        store.shown("")
+                    ),
                 ));
             }
-            Some(mark) if mark != MARK_TEXT => {
-                return Err(Error::new(
-                    ErrorKind::NewerFormat,
-                    format!("{} is of another format: use a newer bedplate", store.shown("")),
-                ));
+            (Mark::Encrypted(wrapped), unlock) => {
+                let place = store.shown(MARK);
+                Some(match unlock {
+                    Unlock::With(passphrase) => wrapped.open(passphrase, &place),
+                    Unlock::Ask(ask) => wrapped.open(&ask(&store.shown(""))?, &place),
+                }?)
             }
-            Some(_) => {}
-        }
+        };
         store.claim(access)?;
-        Ok(Self { store })
+        Ok(Self { store, seal: data_key.as_ref().map(Seal::new) })
+    }
+
+    /// Returns whether what it holds is encrypted.
+    pub fn is_encrypted(&self) -> bool {
+        self.seal.is_some()
+    }
+
+    /// Returns the hash by which a chunk is named.
+    fn hash(&self, content: &[u8]) -> String {
+        let open = || blake3::hash(content).to_hex().to_string();
+        self.seal.as_ref().map_or_else(open, |seal| seal.hash(content))
+    }
+
+    /// Returns what the manifest of a backup is called.
+    fn id(&self, name: &str) -> String {
+        self.seal.as_ref().map_or_else(|| name.to_owned(), |seal| seal.name(name))
+    }
+
+    /// Stores a value under a key, encrypted where all is. Returns its bytes there.
+    fn put(&self, key: &str, value: Vec<u8>) -> Result<u64> {
+        let value = match &self.seal {
+            Some(seal) => seal.close(key, &value)?,
+            None => value,
+        };
+        let len = value.len() as u64;
+        self.store.write(key, value)?;
+        Ok(len)
+    }
+
+    /// Returns the value that was stored under a key; `None` where something else lies there.
+    fn opened(&self, key: &str, value: Vec<u8>) -> Option<Vec<u8>> {
+        match &self.seal {
+            Some(seal) => seal.open(key, &value),
+            None => Some(value),
+        }
+    }
+
+    /// Returns how many bytes a value has more in the store than by itself.
+    fn overhead(&self) -> u64 {
+        if self.is_encrypted() { OVERHEAD_BYTES } else { 0 }
     }
 
     /// Stores a chunk unless it is there, compressed where a level of zstd is given and it helps.
@@ -172,7 +282,7 @@ impl Repository {
             bytes.iter().any(|byte| *byte != 0),
             "zeros are a hole of their file and have no chunk"
         );
-        let hash = blake3::hash(bytes).to_hex().to_string();
+        let hash = self.hash(bytes);
         let made = |form| Chunk { hash: hash.clone(), len: bytes.len() as u64, form };
         for form in [Form::Zstd, Form::Raw] {
             if self.holds(&made(form))? {
@@ -183,15 +293,15 @@ impl Repository {
             Some(frame) => (Form::Zstd, frame),
             None => (Form::Raw, bytes.to_vec()),
         };
-        let written = Some(value.len() as u64);
-        self.store.write(&chunk(&hash, form), value)?;
+        let written = Some(self.put(&chunk(&hash, form), value)?);
         Ok(Stored { chunk: made(form), written })
     }
 
     /// Returns whether a chunk is there; what is in it is not looked at.
     pub fn holds(&self, wanted: &Chunk) -> Result<bool> {
         let size = self.store.size(&chunk(&wanted.hash, wanted.form))?;
-        Ok(size.is_some_and(|size| wanted.form == Form::Zstd || size == wanted.len))
+        Ok(size
+            .is_some_and(|size| wanted.form == Form::Zstd || size == wanted.len + self.overhead()))
     }
 
     /// Reads chunks in order, and compares each with its hash.
@@ -200,13 +310,14 @@ impl Repository {
         chunks: impl Iterator<Item = &'a Chunk> + Clone + 'a,
     ) -> impl Iterator<Item = Result<Vec<u8>>> + 'a {
         let keys = chunks.clone().map(|wanted| chunk(&wanted.hash, wanted.form));
-        let values = self.store.values(Box::new(keys), CHUNK_BYTES);
+        let values = self.store.values(Box::new(keys), CHUNK_BYTES + self.overhead());
         values.zip(chunks).map(|(value, wanted)| self.checked(value?, wanted))
     }
 
     /// Returns the content of a chunk, which is as long as is said of it and has its hash.
     fn checked(&self, value: Option<Vec<u8>>, wanted: &Chunk) -> Result<Vec<u8>> {
-        let shown = || self.store.shown(&chunk(&wanted.hash, wanted.form));
+        let key = chunk(&wanted.hash, wanted.form);
+        let shown = || self.store.shown(&key);
         let Some(value) = value else {
             return Err(Error::new(
                 ErrorKind::Corrupt,
@@ -214,13 +325,14 @@ impl Repository {
             ));
         };
         let content = match wanted.form {
-            Form::Raw => Some(value),
+            Form::Raw => self.opened(&key, value),
             // No more is made of it than the chunk may have.
-            Form::Zstd => zstd::bulk::decompress(&value, wanted.len as usize).ok(),
+            Form::Zstd => self
+                .opened(&key, value)
+                .and_then(|frame| zstd::bulk::decompress(&frame, wanted.len as usize).ok()),
         };
         let is_it = |content: &Vec<u8>| {
-            content.len() as u64 == wanted.len
-                && blake3::hash(content).to_hex().as_str() == wanted.hash
+            content.len() as u64 == wanted.len && self.hash(content) == wanted.hash
         };
         content.filter(is_it).ok_or_else(|| {
             Error::new(
@@ -249,8 +361,7 @@ impl Repository {
         self.store.sync()?;
         self.store.still_claimed()?;
         self.need_free(&backup.header.name)?;
-        let len = text.len() as u64;
-        self.store.write(&manifest(&backup.header.name), text)?;
+        let len = self.put(&manifest(&self.id(&backup.header.name)), text)?;
         self.store.sync()?;
         Ok(len)
     }
@@ -268,7 +379,7 @@ impl Repository {
                 format!("'{name}' cannot be the name of a backup"),
             ));
         }
-        if self.store.size(&manifest(name))?.is_some() {
+        if self.store.size(&manifest(&self.id(name)))?.is_some() {
             return Err(Error::new(
                 ErrorKind::Exists,
                 format!("a backup '{name}' exists in {}", self.store.shown("")),
@@ -279,25 +390,34 @@ impl Repository {
 
     /// Reads a backup.
     pub fn backup(&self, name: &str) -> Result<Manifest> {
-        self.backups(&[name.to_owned()]).next().expect("one was asked for")
+        let found = self.backups(&[self.id(name)]).next().expect("one was asked for");
+        found?.ok_or_else(|| self.no_backup(name))
     }
 
-    fn backups<'a>(&'a self, names: &'a [String]) -> impl Iterator<Item = Result<Manifest>> + 'a {
-        let values = self.store.values(Box::new(names.iter().map(|name| manifest(name))), u64::MAX);
-        values.zip(names).map(|(value, name)| match value? {
-            Some(text) => {
-                let place = self.store.shown(&manifest(name));
-                let found = Manifest::read(&text, &place)?;
-                // It is looked for by what it calls itself when the next one is made against it.
-                if found.header.name != *name {
-                    return Err(Error::new(
-                        ErrorKind::Corrupt,
-                        format!("{place}: the manifest is that of another backup: use another one"),
-                    ));
-                }
-                Ok(found)
+    /// Reads the manifests that are called so; `None` for one that is not there.
+    fn backups<'a>(
+        &'a self,
+        ids: &'a [String],
+    ) -> impl Iterator<Item = Result<Option<Manifest>>> + 'a {
+        let values = self.store.values(Box::new(ids.iter().map(|id| manifest(id))), u64::MAX);
+        values.zip(ids).map(|(value, id)| {
+            let (Some(value), key) = (value?, manifest(id)) else { return Ok(None) };
+            let place = self.store.shown(&key);
+            let damaged = |what: &str| {
+                let message = format!("{place}: the manifest {what}: use another backup");
+                Error::new(ErrorKind::Corrupt, message)
+            };
+            let text = self.opened(&key, value).ok_or_else(|| {
+                damaged(
+                    "does not open with the key of its repository, so it is not what was put there",
+                )
+            })?;
+            let found = Manifest::read(&text, &place)?;
+            // It is looked for by what it calls itself when the next one is made against it.
+            if self.id(&found.header.name) != *id {
+                return Err(damaged("is that of another backup"));
             }
-            None => Err(self.no_backup(name)),
+            Ok(Some(found))
         })
     }
 
@@ -308,12 +428,12 @@ impl Repository {
         )
     }
 
-    /// Returns the names of the backups.
-    pub fn names(&self) -> Result<Vec<String>> {
-        let mut names: Vec<String> =
+    /// Returns what the manifests are called: the names of their backups, unless they are hidden.
+    fn ids(&self) -> Result<Vec<String>> {
+        let mut ids: Vec<String> =
             self.store.list(MANIFESTS)?.iter().map(|(key, _)| last_part(key).to_owned()).collect();
-        names.sort_unstable();
-        Ok(names)
+        ids.sort_unstable();
+        Ok(ids)
     }
 
     /// Returns a sentence for each file among the manifests whose name no backup can have.
@@ -331,9 +451,9 @@ impl Repository {
     /// manifest is damaged.
     pub fn summaries(&self) -> Result<(Vec<Summary>, Vec<String>)> {
         let (mut found, mut damaged) = (Vec::new(), self.nameless()?);
-        for backup in self.backups(&self.names()?) {
+        for backup in self.backups(&self.ids()?) {
             match backup {
-                Ok(manifest) => found.push(Summary::from(manifest)),
+                Ok(manifest) => found.extend(manifest.map(Summary::from)),
                 Err(failure) if failure.kind == ErrorKind::Corrupt => damaged.push(failure.message),
                 Err(failure) => return Err(failure),
             }
@@ -350,13 +470,14 @@ impl Repository {
 
     /// Reads everything that a backup, or all of them, need.
     pub fn verify(&self, name: Option<&str>, mut progress: impl FnMut(u64)) -> Result<Verified> {
-        let names = name.map_or_else(|| self.names(), |name| Ok(vec![name.to_owned()]))?;
+        let ids = name.map_or_else(|| self.ids(), |name| Ok(vec![self.id(name)]))?;
         let faults = if name.is_none() { self.nameless()? } else { Vec::new() };
-        let mut verified = Verified { backups: names.len(), chunks: 0, faults };
+        let mut verified = Verified { backups: ids.len(), chunks: 0, faults };
         let mut seen = HashSet::new();
-        for (backup, name) in self.backups(&names).zip(&names) {
+        for (backup, id) in self.backups(&ids).zip(&ids) {
             let manifest = match backup {
-                Ok(manifest) => manifest,
+                Ok(Some(manifest)) => manifest,
+                Ok(None) => return Err(self.no_backup(name.unwrap_or(id))),
                 Err(failure) if failure.kind == ErrorKind::Corrupt => {
                     verified.faults.push(failure.message);
                     continue;
@@ -377,7 +498,8 @@ impl Repository {
                     Err(failure) if failure.kind == ErrorKind::Corrupt => {
                         let path = entry.path.path();
                         verified.faults.push(format!(
-                            "backup '{name}', {}, byte {offset}: {}",
+                            "backup '{}', {}, byte {offset}: {}",
+                            manifest.header.name,
                             path.display(),
                             failure.message
                         ));
@@ -392,37 +514,49 @@ impl Repository {
 
     /// Returns what removing backups would free: the keys of chunks that no other one needs, and
     /// their bytes.
-    fn unneeded(&self, names: &[String]) -> Result<Vec<(String, u64)>> {
-        let known = self.names()?;
-        // What cannot be read can be removed all the same; what does not exist cannot.
-        if let Some(unknown) = names.iter().find(|name| !known.contains(name)) {
-            return Err(self.no_backup(unknown));
-        }
+    fn unneeded(&self, removed: &[String]) -> Result<Vec<(String, u64)>> {
         // A backup that cannot be read may need any chunk.
         if let Some(nameless) = self.nameless()?.into_iter().next() {
             return Err(Error::new(ErrorKind::Corrupt, nameless));
         }
         let mut needed = HashSet::new();
-        let kept: Vec<String> = known.into_iter().filter(|name| !names.contains(name)).collect();
-        for backup in self.backups(&kept) {
-            let chunks = backup?.entries.into_iter().flat_map(|entry| entry.data);
+        let kept: Vec<String> =
+            self.ids()?.into_iter().filter(|id| !removed.contains(id)).collect();
+        for (backup, id) in self.backups(&kept).zip(&kept) {
+            let backup = backup?.ok_or_else(|| self.no_backup(id))?;
+            let chunks = backup.entries.into_iter().flat_map(|entry| entry.data);
             needed.extend(chunks.map(|needed| chunk(&needed.hash, needed.form)));
         }
         let listed = self.store.list(CHUNKS)?;
         Ok(listed.into_iter().filter(|(key, _)| !needed.contains(key)).collect())
     }
 
+    /// Returns what the manifests of backups are called. One that does not open is named by that.
+    ///
+    /// # Errors
+    /// `NotFound`: what cannot be read can be removed all the same; what does not exist cannot.
+    fn ids_of(&self, names: &[String]) -> Result<Vec<String>> {
+        let known = self.ids()?;
+        let id = |name: &String| {
+            let id = self.id(name);
+            let found = [&id, name].into_iter().find(|id| known.contains(id));
+            found.cloned().ok_or_else(|| self.no_backup(name))
+        };
+        names.iter().map(id).collect()
+    }
+
     /// Tells what [`prune`](Self::prune) would free, and removes nothing.
     pub fn would_prune(&self, names: &[String]) -> Result<Pruned> {
-        Ok(Pruned::of(names, &self.unneeded(names)?))
+        Ok(Pruned::of(names, &self.unneeded(&self.ids_of(names)?)?))
     }
 
     /// Removes backups, and the chunks that no other one needs. A crash leaves chunks too many at
     /// most.
     pub fn prune(&self, names: &[String]) -> Result<Pruned> {
         // Everything is read before anything is removed.
-        let unneeded = self.unneeded(names)?;
-        self.remove(&names.iter().map(|name| manifest(name)).collect::<Vec<_>>())?;
+        let ids = self.ids_of(names)?;
+        let unneeded = self.unneeded(&ids)?;
+        self.remove(&ids.iter().map(|id| manifest(id)).collect::<Vec<_>>())?;
         self.store.remove_partial()?;
         self.remove(&unneeded.iter().map(|(key, _)| key.clone()).collect::<Vec<_>>())?;
         Ok(Pruned::of(names, &unneeded))

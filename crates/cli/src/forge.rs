@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use bedplate::{BlockDevice, Group, GroupConfig};
-use bedplate_backup::{Manifest, Repository, Target, restore};
+use bedplate_backup::{Manifest, Repository, Target, Unlock, restore};
 
 use bedplate_serve::control::{Answer, Newcomer, Request, wire};
 
@@ -93,8 +93,9 @@ impl Backups {
     /// hashes, too.
     #[must_use]
     pub fn new(dir: &Path, chunks: &[(&[u8], Option<i32>)]) -> (Self, Vec<String>) {
+        let open = Unlock::Ask(&|_| unreachable!("it is not encrypted"));
         let told = "a new directory can be made and filled";
-        let repository = Repository::create(dir.as_os_str()).expect(told);
+        let repository = Repository::create(dir.as_os_str(), &open).expect(told);
         let names = chunks
             .iter()
             .map(|(chunk, level)| repository.store(chunk, *level).expect(told).chunk.hash)

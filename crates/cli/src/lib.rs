@@ -21,6 +21,7 @@ pub mod forge;
 mod logging;
 mod metrics;
 mod mount;
+mod passphrase;
 mod reach;
 mod render;
 mod session;

@@ -4,9 +4,11 @@ use std::collections::BTreeSet;
 use std::fs::{self, DirBuilder, File};
 use std::io::{self, Read, Write};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
+
+use rustix::io::Errno;
 
 use super::{Access, MARK, Store, Values};
 use crate::error::{Error, ErrorKind, Result};
@@ -73,6 +75,41 @@ impl Directory {
         Ok(Some(value))
     }
 
+    /// Writes a file under another name, and gives it its own by `rename`.
+    fn write_by(
+        &self,
+        key: &str,
+        value: &[u8],
+        rename: impl FnOnce(&Path, &Path) -> io::Result<()>,
+    ) -> Result<()> {
+        let path = self.path(key);
+        debug_assert!(!is_partial(&path), "{} would be taken for a partial file", path.display());
+        let parent = parent(&path);
+        self.make(&parent)?;
+        let mut partial = path.as_os_str().to_owned();
+        partial.push(format!(".{}{PARTIAL}", std::process::id()));
+        let partial = PathBuf::from(partial);
+        let written = (|| {
+            let mut out = File::options()
+                .write(true)
+                .create(true)
+                .truncate(true)
+                .mode(0o600)
+                .open(&partial)?;
+            out.write_all(value)?;
+            // Its bytes before its name: a file that has its name is whole.
+            out.sync_data()?;
+            rename(&partial, &path)
+        })();
+        written.map_err(|error| {
+            // The first failure is told; what is left is removed by the next prune.
+            let _removed = fs::remove_file(&partial);
+            Error::system("write", &path, &error)
+        })?;
+        self.touched().insert(parent);
+        Ok(())
+    }
+
     /// Returns everything below a directory that begins with `dir`.
     fn files(&self, dir: &str) -> Result<Vec<PathBuf>> {
         let (mut files, mut todo) = (Vec::new(), vec![self.path(dir)]);
@@ -98,6 +135,22 @@ fn parent(path: &Path) -> PathBuf {
         .filter(|parent| !parent.as_os_str().is_empty())
         .unwrap_or(Path::new("."))
         .to_owned()
+}
+
+/// Gives a file a name, unless that is taken: then the file goes.
+fn rename_first(partial: &Path, path: &Path) -> io::Result<()> {
+    use rustix::fs::{CWD, RenameFlags, renameat_with};
+    let renamed = match renameat_with(CWD, partial, CWD, path, RenameFlags::NOREPLACE) {
+        // File systems of other machines know links instead.
+        Err(Errno::INVAL | Errno::NOSYS | Errno::NOTSUP) => {
+            fs::hard_link(partial, path).and_then(|()| fs::remove_file(partial))
+        }
+        renamed => renamed.map_err(io::Error::from),
+    };
+    match renamed {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => fs::remove_file(partial),
+        renamed => renamed,
+    }
 }
 
 fn is_partial(path: &Path) -> bool {
@@ -131,7 +184,7 @@ impl Store for Directory {
         let mark = File::open(&path).map_err(failed("open", &path))?;
         let locked =
             if access == Access::Remove { mark.try_lock() } else { mark.try_lock_shared() };
-        locked.map_err(|_| {
+        let busy = || {
             Error::new(
                 ErrorKind::Busy,
                 format!(
@@ -139,7 +192,16 @@ impl Store for Directory {
                     self.dir.display()
                 ),
             )
-        })?;
+        };
+        locked.map_err(|_| busy())?;
+        // Another passphrase was set since it was opened: the lock is on a file that is gone.
+        let same = |now: &fs::Metadata, locked: &fs::Metadata| {
+            (now.dev(), now.ino()) == (locked.dev(), locked.ino())
+        };
+        let now = path.metadata().map_err(failed("look at", &path))?;
+        if !same(&now, &mark.metadata().map_err(failed("look at", &path))?) {
+            return Err(busy());
+        }
         self.mark = Some(mark);
         Ok(())
     }
@@ -174,32 +236,12 @@ impl Store for Directory {
     }
 
     fn write(&self, key: &str, value: Vec<u8>) -> Result<()> {
-        let path = self.path(key);
-        debug_assert!(!is_partial(&path), "{} would be taken for a partial file", path.display());
-        let parent = parent(&path);
-        self.make(&parent)?;
-        let mut partial = path.as_os_str().to_owned();
-        partial.push(format!(".{}{PARTIAL}", std::process::id()));
-        let partial = PathBuf::from(partial);
-        let written = (|| {
-            let mut out = File::options()
-                .write(true)
-                .create(true)
-                .truncate(true)
-                .mode(0o600)
-                .open(&partial)?;
-            out.write_all(&value)?;
-            // Its bytes before its name: a file that has its name is whole.
-            out.sync_data()?;
-            fs::rename(&partial, &path)
-        })();
-        written.map_err(|error| {
-            // The first failure is told; what is left is removed by the next prune.
-            let _removed = fs::remove_file(&partial);
-            Error::system("write", &path, &error)
-        })?;
-        self.touched().insert(parent);
-        Ok(())
+        self.write_by(key, &value, |partial, path| fs::rename(partial, path))
+    }
+
+    fn write_first(&self, key: &str, value: Vec<u8>) -> Result<()> {
+        self.write_by(key, &value, rename_first)?;
+        self.sync()
     }
 
     fn sync(&self) -> Result<()> {

@@ -71,6 +71,9 @@ pub trait Store {
     /// it came to be there, [`sync`](Self::sync) tells.
     fn write(&self, key: &str, value: Vec<u8>) -> Result<()>;
 
+    /// Stores a value for good where its key has none, and leaves what another command put there.
+    fn write_first(&self, key: &str, value: Vec<u8>) -> Result<()>;
+
     /// Returns when everything written is there and durable.
     fn sync(&self) -> Result<()>;
 
@@ -138,6 +141,14 @@ fn bucket(url: &str, scheme: &str) -> Result<Box<dyn Store>> {
         "no such storage is known: use a path, file:///, s3://, gs:// or az://"
     };
     Err(Error::new(ErrorKind::Usage, format!("{url}: {why}")))
+}
+
+/// Opens a bucket in memory.
+#[cfg(all(test, feature = "object-store"))]
+pub fn in_memory(bucket: &std::sync::Arc<object_store::memory::InMemory>) -> Box<dyn Store> {
+    let bucket: std::sync::Arc<dyn object_store::ObjectStore> = bucket.clone();
+    let bucket = objects::Bucket::new("memory://".to_owned(), Box::new(bucket), "deep");
+    Box::new(objects::Objects::over(bucket).expect("threads are started"))
 }
 
 #[cfg(test)]

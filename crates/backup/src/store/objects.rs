@@ -16,8 +16,8 @@ use object_store::azure::MicrosoftAzureBuilder;
 use object_store::gcp::GoogleCloudStorageBuilder;
 use object_store::path::Path;
 use object_store::{
-    BackoffConfig, ClientOptions, ObjectStore, ObjectStoreExt, PutPayload, RetryConfig,
-    WriteMultipart,
+    BackoffConfig, ClientOptions, ObjectStore, ObjectStoreExt, PutMode, PutOptions, PutPayload,
+    RetryConfig, WriteMultipart,
 };
 use tokio::runtime::Runtime;
 use tokio::sync::Semaphore;
@@ -113,6 +113,20 @@ impl Bucket {
             upload.finish().await.map(drop)
         };
         put.await.map_err(|error| self.failure("write", key, &error))
+    }
+
+    /// Puts a value where its key has none. A store that cannot be asked so takes it as it comes.
+    pub async fn put_first(&self, key: &str, value: Vec<u8>) -> Result<()> {
+        let path = self.path(key)?;
+        let first = PutOptions::from(PutMode::Create);
+        match self.store.put_opts(&path, PutPayload::from(value.clone()), first).await {
+            Ok(_) | Err(object_store::Error::AlreadyExists { .. }) => Ok(()),
+            Err(
+                object_store::Error::NotImplemented { .. }
+                | object_store::Error::NotSupported { .. },
+            ) => self.put(key, value).await,
+            Err(error) => Err(self.failure("write", key, &error)),
+        }
     }
 
     async fn get(&self, key: &str, len_max: u64) -> Result<Option<Vec<u8>>> {
@@ -370,6 +384,10 @@ impl Store for Objects {
             lock(known).insert(self.bucket.path(key)?, len);
         }
         Ok(())
+    }
+
+    fn write_first(&self, key: &str, value: Vec<u8>) -> Result<()> {
+        self.runtime.block_on(self.bucket.put_first(key, value))
     }
 
     fn sync(&self) -> Result<()> {

@@ -1,4 +1,4 @@
-//! `bedplate backup create|list|show|verify|delete|prune`
+//! `bedplate backup init|create|list|show|verify|delete|prune|key change`
 
 use std::ffi::{OsStr, OsString};
 use std::fmt;
@@ -16,6 +16,7 @@ use super::checkpoint::diff::{changes, differences};
 use super::checkpoint::show;
 use crate::failure::{Exit, Failure, Result};
 use crate::mount::live;
+use crate::passphrase;
 use crate::reach::Reach;
 use crate::render::output::{Output, Shown};
 use crate::render::{progress, text};
@@ -33,14 +34,35 @@ const FAULTS_SHOWN: usize = 10;
 /// gs://BUCKET/PREFIX, az://CONTAINER/PREFIX. Credentials come from the usual variables:
 /// AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_REGION, AWS_ENDPOINT_URL;
 /// GOOGLE_APPLICATION_CREDENTIALS; AZURE_STORAGE_ACCOUNT_NAME …
+///
+/// 'init --encrypt' makes a place in which everything is encrypted. The passphrase comes from
+/// --key-file, from the variable BEDPLATE_BACKUP_PASSPHRASE, or is asked for at the terminal. One
+/// that is given is never ignored: a place that is not encrypted is refused then.
 #[derive(Debug, Args)]
 pub struct Arguments {
+    /// Read the passphrase of an encrypted repository from this file
+    #[arg(long, value_name = "FILE", global = true)]
+    key_file: Option<PathBuf>,
     #[command(subcommand)]
     action: Action,
 }
 
 #[derive(Debug, Subcommand)]
 enum Action {
+    /// Make a directory or a bucket ready for backups; without it, the first 'create' does
+    Init {
+        /// The directory of backups (an empty one, or none yet), or a bucket: s3://BUCKET/PREFIX
+        repository: OsString,
+        /// Encrypt everything, under a key that a passphrase opens. Without the passphrase, or
+        /// without the file 'bedplate-backup' in it, nothing can be restored
+        #[arg(long)]
+        encrypt: bool,
+    },
+    /// Change the passphrase of an encrypted repository
+    Key {
+        #[command(subcommand)]
+        action: KeyAction,
+    },
     /// Back a checkpoint up
     Create {
         /// Where the volume is mounted
@@ -104,6 +126,23 @@ enum Action {
     },
 }
 
+#[derive(Debug, Subcommand)]
+enum KeyAction {
+    /// Let another passphrase open a repository, and the present one no more; nothing is written
+    /// anew but the file 'bedplate-backup'
+    ///
+    /// The new passphrase comes from --new-key-file, from the variable
+    /// BEDPLATE_BACKUP_NEW_PASSPHRASE, or is asked for. The key of the data stays the same:
+    /// with the old passphrase and a copy of the old file the repository can still be read.
+    Change {
+        /// The directory or bucket of backups
+        repository: OsString,
+        /// Read the new passphrase from this file
+        #[arg(long, value_name = "FILE")]
+        new_key_file: Option<PathBuf>,
+    },
+}
+
 /// The rules of retention.
 #[derive(Debug, Args)]
 struct Keep {
@@ -136,19 +175,68 @@ fn level(text: &str) -> std::result::Result<Level, String> {
 }
 
 pub fn run(arguments: &Arguments, output: &Output) -> Result<()> {
+    let key_file = arguments.key_file.as_deref();
+    let open = |place: &OsStr, access| -> Result<Repository> {
+        Ok(Repository::open(place, &passphrase::unlock(key_file)?, access)?)
+    };
     match &arguments.action {
+        Action::Init { repository, encrypt } => init(repository, *encrypt, key_file, output),
+        Action::Key { action: KeyAction::Change { repository, new_key_file } } => {
+            let (old, place) = (passphrase::unlock(key_file)?, repository);
+            Repository::change_passphrase(place, &old, &|| {
+                passphrase::other(new_key_file.as_deref())
+            })?;
+            output.show(&Changes { repository: place.to_string_lossy().into_owned() })
+        }
         Action::Create { dir, checkpoint, repository, name, full, compress } => {
             let how = How { name: name.as_deref(), full: *full, level: compress.0 };
-            create(dir, checkpoint, repository, &how, output)
+            let open = || Ok(Repository::create(repository, &passphrase::unlock(key_file)?)?);
+            create(dir, checkpoint, &open, &how, output)
         }
-        Action::List { repository } => list(repository, output),
-        Action::Verify { repository, name } => verify(repository, name.as_deref(), output),
+        Action::List { repository } => list(&open(repository, Access::Read)?, output),
+        Action::Verify { repository, name } => {
+            verify(&open(repository, Access::Read)?, name.as_deref(), output)
+        }
         Action::Delete { repository, names } => {
-            output.show(&Shown(Repository::open(repository, Access::Remove)?.prune(names)?))
+            output.show(&Shown(open(repository, Access::Remove)?.prune(names)?))
         }
-        Action::Show { repository, name } => show_one(repository, name, output),
-        Action::Prune { repository, keep, dry_run } => prune(repository, keep, *dry_run, output),
+        Action::Show { repository, name } => {
+            show_one(&open(repository, Access::Read)?, name, output)
+        }
+        Action::Prune { repository, keep, dry_run } => {
+            let access = if *dry_run { Access::Read } else { Access::Remove };
+            prune(&open(repository, access)?, keep, *dry_run, output)
+        }
     }
+}
+
+/// A repository that was made.
+#[derive(Serialize)]
+struct Made {
+    repository: String,
+    encrypted: bool,
+}
+
+fn init(place: &OsStr, encrypt: bool, key_file: Option<&Path>, output: &Output) -> Result<()> {
+    let passphrase = match (encrypt, passphrase::given_for_new(key_file)?) {
+        (false, Some(_)) => {
+            return Err(Failure::usage(
+                "a passphrase is given, and the backups would not be encrypted: add --encrypt, or \
+                 leave it out",
+            ));
+        }
+        (false, None) => None,
+        (true, _) => Some(passphrase::for_new(key_file)?),
+    };
+    Repository::init(place, passphrase.as_ref())?;
+    let repository = place.to_string_lossy().into_owned();
+    output.show(&Made { repository, encrypted: encrypt })
+}
+
+/// A repository that another passphrase opens.
+#[derive(Serialize)]
+struct Changes {
+    repository: String,
 }
 
 /// What a backup holds, and holds alone.
@@ -160,8 +248,7 @@ struct Whole {
     alone_bytes: u64,
 }
 
-fn show_one(repository: &OsStr, name: &str, output: &Output) -> Result<()> {
-    let repository = Repository::open(repository, Access::Read)?;
+fn show_one(repository: &Repository, name: &str, output: &Output) -> Result<()> {
     let summary = Summary::from(repository.backup(name)?);
     // What is there without any backup is freed by any deletion, and none of this one's.
     let left = repository.would_prune(&[])?.bytes;
@@ -178,9 +265,7 @@ struct Retained {
     dry_run: bool,
 }
 
-fn prune(repository: &OsStr, keep: &Keep, dry_run: bool, output: &Output) -> Result<()> {
-    let access = if dry_run { Access::Read } else { Access::Remove };
-    let repository = Repository::open(repository, access)?;
+fn prune(repository: &Repository, keep: &Keep, dry_run: bool, output: &Output) -> Result<()> {
     let (headers, damaged) = repository.headers()?;
     if let Some(damaged) = damaged.into_iter().next() {
         let what = format!("nothing is deleted while a backup cannot be read: {damaged}");
@@ -200,8 +285,8 @@ fn prune(repository: &OsStr, keep: &Keep, dry_run: bool, output: &Output) -> Res
     output.show(&Retained { pruned, kept, dry_run })
 }
 
-fn list(repository: &OsStr, output: &Output) -> Result<()> {
-    output.show(&listing(&Repository::open(repository, Access::Read)?)?)
+fn list(repository: &Repository, output: &Output) -> Result<()> {
+    output.show(&listing(repository)?)
 }
 
 /// Looks at all backups.
@@ -238,7 +323,7 @@ struct How<'a> {
 fn create(
     dir: &Path,
     checkpoint: &OsString,
-    repository: &OsStr,
+    open: &dyn Fn() -> Result<Repository>,
     how: &How<'_>,
     output: &Output,
 ) -> Result<()> {
@@ -251,7 +336,7 @@ fn create(
     let reach = Reach::Mounted(mount);
     let checkpoints = show::all(&reach, output)?;
     let found = show::find(&checkpoints, checkpoint)?;
-    let repository = Repository::create(repository)?;
+    let repository = open()?;
     let name = how.name.map_or_else(|| checkpoint.to_string_lossy().into_owned(), str::to_owned);
     repository.need_free(&name)?;
     let bytes = checkpoint.as_bytes().to_vec();
@@ -312,8 +397,7 @@ fn since<'a>(
     Ok(Some(Changed { inodes, ranges: Box::new(ranges) }))
 }
 
-fn verify(repository: &OsStr, name: Option<&str>, output: &Output) -> Result<()> {
-    let repository = Repository::open(repository, Access::Read)?;
+fn verify(repository: &Repository, name: Option<&str>, output: &Output) -> Result<()> {
     let mut progress = progress::Bytes::new(output, "verifying", 0);
     let verified = repository.verify(name, |bytes| progress.advance(bytes))?;
     drop(progress);
@@ -362,6 +446,26 @@ impl fmt::Display for Line<'_> {
             text::count(*entries as u64, "name"),
             format_size(*bytes),
         )
+    }
+}
+
+impl fmt::Display for Made {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let place = text::one_line(&self.repository);
+        if !self.encrypted {
+            return write!(f, "{place}: ready for backups");
+        }
+        write!(
+            f,
+            "{place}: ready for encrypted backups; keep the passphrase, and a copy of the file \
+             'bedplate-backup' in it: without either nothing can be restored"
+        )
+    }
+}
+
+impl fmt::Display for Changes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: opens with the new passphrase", text::one_line(&self.repository))
     }
 }
 

@@ -9,9 +9,9 @@ use bedplate_backup::{Access, Repository, Restored, Target};
 use clap::Args;
 
 use crate::failure::{Failure, Result};
-use crate::mount;
 use crate::render::output::{Output, Shown};
 use crate::render::{progress, text};
+use crate::{mount, passphrase};
 
 /// Put a backup into an empty directory, of a mount or of anything else; every piece of data is
 /// compared with its hash
@@ -26,10 +26,15 @@ pub struct Arguments {
     /// Restore this path of the volume alone: of a directory what is in it, of a file the file
     #[arg(long, value_name = "PATH")]
     path: Option<PathBuf>,
+    /// Read the passphrase of an encrypted repository from this file; without it, the variable
+    /// BEDPLATE_BACKUP_PASSPHRASE has it, or it is asked for
+    #[arg(long, value_name = "FILE")]
+    key_file: Option<PathBuf>,
 }
 
 pub fn run(arguments: &Arguments, output: &Output) -> Result<()> {
-    let repository = Repository::open(&arguments.repository, Access::Read)?;
+    let unlock = passphrase::unlock(arguments.key_file.as_deref())?;
+    let repository = Repository::open(&arguments.repository, &unlock, Access::Read)?;
     let mut manifest = repository.backup(&arguments.name)?;
     if let Some(path) = &arguments.path {
         manifest = manifest.only(path)?;

@@ -14,6 +14,7 @@ mod clones;
 mod crashlab;
 mod damage;
 mod defrag;
+mod encrypted;
 mod forms;
 mod fstab;
 mod harness;
