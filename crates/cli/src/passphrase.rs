@@ -124,6 +124,7 @@ impl Drop for Quiet<'_> {
 }
 
 /// Reads keys up to the end of a line.
+#[expect(clippy::unbuffered_bytes, reason = "keys come singly, and those behind the line stay")]
 fn line(keys: &mut impl Read) -> io::Result<Vec<u8>> {
     const INTERRUPT: u8 = 3;
     const END: u8 = 4;
