@@ -186,6 +186,26 @@ impl From<bedplate_backup::Error> for Failure {
     }
 }
 
+impl From<bedplate_direct::Error> for Failure {
+    fn from(error: bedplate_direct::Error) -> Self {
+        use bedplate_direct::ErrorKind as Kind;
+        let kind = match error.kind {
+            Kind::Usage => return Self::usage(error.message),
+            Kind::NotFound => "not_found",
+            Kind::NotPermitted => "not_permitted",
+            Kind::Exists => "exists",
+            Kind::NoSpace => "no_space",
+            Kind::ReadOnly => "read_only",
+            Kind::Closed => "closed",
+            Kind::Io => "io",
+            Kind::Changed => "changed",
+            Kind::Differs => "differs",
+            Kind::Unsupported => "unsupported",
+        };
+        Self::new(kind, without_numbers(&error.message))
+    }
+}
+
 impl From<bedplate_serve::Error> for Failure {
     fn from(error: bedplate_serve::Error) -> Self {
         Self::of_mount(error.kind, &error.message)

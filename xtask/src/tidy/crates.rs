@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde_json::Value;
 
 /// Which rooms a room may use. Rooms that are not here put others together and may use all.
-const EDGES: [(&str, &[&str]); 13] = [
+const EDGES: [(&str, &[&str]); 14] = [
     ("bedplate-block", &[]),
     ("bedplate-lease", &[]),
     ("bedplate-preload", &["bedplate-lease"]),
@@ -16,6 +16,7 @@ const EDGES: [(&str, &[&str]); 13] = [
     ("bedplate", &["bedplate-block", "bedplate-volume", "bedplate-fs"]),
     ("bedplate-serve", &["bedplate-block", "bedplate-fs", "bedplate-lease"]),
     ("bedplate-backup", &["bedplate-block"]),
+    ("bedplate-direct", &["bedplate-block"]),
     ("bedplate-crashlab", &["bedplate-block", "bedplate", "bedplate-serve", "bedplate-bench"]),
     // All but the crash judge, whose interleaving points no program may carry.
     (
@@ -27,6 +28,7 @@ const EDGES: [(&str, &[&str]); 13] = [
             "bedplate-bench",
             "bedplate-backup",
             "bedplate-crashlab",
+            "bedplate-direct",
         ],
     ),
     ("xtask", &[]),

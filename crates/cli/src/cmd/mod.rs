@@ -7,6 +7,8 @@ mod cat;
 mod check;
 mod checkpoint;
 mod completions;
+mod compress;
+mod cp;
 mod crashlab;
 mod defrag;
 mod explain;
@@ -30,6 +32,7 @@ mod run;
 mod salvage;
 mod stat;
 mod status;
+mod tee;
 mod top;
 mod trim;
 mod tune;
@@ -116,6 +119,9 @@ pub enum Command {
     Branch(branch::Arguments),
     Backup(backup::Arguments),
     Restore(restore::Arguments),
+    Cp(cp::Arguments),
+    Tee(tee::Arguments),
+    Compress(compress::Arguments),
     Ls(ls::Arguments),
     Cat(cat::Arguments),
     Put(put::Arguments),
@@ -163,6 +169,9 @@ pub fn run(cli: &Cli, output: &Output) -> Result<Exit> {
         Command::Branch(arguments) => branch::run(arguments, output),
         Command::Backup(arguments) => backup::run(arguments, output),
         Command::Restore(arguments) => restore::run(arguments, output),
+        Command::Cp(arguments) => cp::run(arguments, output),
+        Command::Tee(arguments) => tee::run(arguments, output),
+        Command::Compress(arguments) => compress::run(arguments, output),
         Command::Ls(arguments) => ls::run(arguments, output),
         Command::Cat(arguments) => cat::run(arguments, output),
         Command::Put(arguments) => put::run(arguments, output),

@@ -14,6 +14,7 @@ mod clones;
 mod crashlab;
 mod damage;
 mod defrag;
+mod direct_tools;
 mod encrypted;
 mod forms;
 mod fstab;
