@@ -14,6 +14,10 @@ pub trait LeaseProcess: Send + Sync {
     /// Returns whether any thread of it may still do I/O.
     fn is_alive(&self) -> bool;
 
+    /// Returns whether a thread of it, by the number that it has there, has ended; `false` where
+    /// that cannot be told.
+    fn has_thread_ended(&self, thread: u32) -> bool;
+
     /// Ends it at once, wherever it stands.
     ///
     /// # Errors
@@ -81,6 +85,11 @@ impl LeaseClient {
     /// Ends the process (`lease-kill=`). Its I/O is over when it has ended, and not before.
     pub(super) fn kill(&self) -> std::io::Result<()> {
         self.process.kill()
+    }
+
+    /// Returns whether the thread that set a slot has ended: its I/O has ended with it.
+    pub(super) fn has_thread_ended(&self, thread: u32) -> bool {
+        self.process.has_thread_ended(thread)
     }
 
     /// Looks whether the process has ended.

@@ -39,7 +39,9 @@ pub(crate) use file::{Entry, LeaseSource, LeasedFile, MAP_EXTENTS_MAX, joined};
 use report::Refusals;
 pub use report::{LeaseCounts, LeaseReport, LeaseWait, LeasedBy, LeasedInode, RefusedInode};
 
+use std::cell::RefCell;
 use std::collections::BTreeSet;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -65,6 +67,8 @@ const SPIN: Duration = Duration::from_micros(50);
 const SLEEP_MAX: Duration = Duration::from_millis(1);
 /// How often a wait completes I/O in flight of this process.
 const HELP_EVERY: Duration = Duration::from_millis(2);
+/// How often a wait asks whether the thread that it waits for has ended.
+const ASK_EVERY: Duration = Duration::from_millis(10);
 /// After how long a wait is told of.
 const TELL_AFTER: Duration = Duration::from_millis(100);
 
@@ -152,10 +156,7 @@ impl Leases {
     pub(crate) fn drain_all(&self) {
         let clients = self.clients();
         let mut wait = Wait::new(self, None);
-        let busy = |client: &Arc<LeaseClient>| client.holder(|_| true);
-        while let Some((client, holder)) =
-            clients.iter().find_map(|client| busy(client).map(|holder| (client, holder)))
-        {
+        while let Some((client, holder)) = wait.ended.first_holder(&clients, |_| true) {
             wait.step(client, &holder, &mut || {});
         }
     }
@@ -229,17 +230,19 @@ impl Leases {
             return;
         }
         let clients = self.clients();
-        let at = std::cell::Cell::new(0);
-        let look = |entry: u32| {
-            let of = |index: usize| clients[index].holder(|holder| holder.entry == entry);
-            let found = (0..clients.len()).find_map(|index| of(index).map(|it| (index, it)));
-            found.map(|(index, holder)| {
-                at.set(index);
-                holder
-            })
-        };
+        let found = RefCell::new(None);
         let mut wait = Wait::new(self, Some(ino));
-        self.control.drain(entry, look, |holder| wait.step(&clients[at.get()], holder, help));
+        let ended = Rc::clone(&wait.ended);
+        let look = |entry: u32| {
+            let (client, holder) = ended.first_holder(&clients, |it| it.entry == entry)?;
+            found.replace(Some(client));
+            Some(holder)
+        };
+        self.control.drain(entry, look, |holder| {
+            if let Some(client) = *found.borrow() {
+                wait.step(client, holder, help);
+            }
+        });
     }
 
     /// Returns whether a client wrote to a file since this was last asked.
@@ -283,12 +286,52 @@ struct Wait<'a> {
     told: bool,
     /// The process that was last asked to end.
     killed: Option<u32>,
+    ended: Rc<EndedThreads>,
+    /// When it was last asked whether a thread has ended.
+    asked: Instant,
+}
+
+/// Threads that had set a slot and ended without clearing it, as of one wait: what any thread
+/// begins after the wait began, under whatever number, is refused.
+///
+/// A process that is killed ends thread by thread. One of its threads may be in a request to the
+/// mount that needs the file alone, and so waits here: the process cannot end before this wait
+/// does.
+#[derive(Debug, Default)]
+struct EndedThreads {
+    /// Process and thread.
+    all: RefCell<Vec<(u32, u32)>>,
+}
+
+impl EndedThreads {
+    fn first_holder<'a>(
+        &self,
+        clients: &'a [Arc<LeaseClient>],
+        is_meant: impl Fn(&Holder) -> bool,
+    ) -> Option<(&'a LeaseClient, Holder)> {
+        let all = self.all.borrow();
+        clients.iter().find_map(|client| {
+            let has_ended = |it: &Holder| all.contains(&(client.pid, it.thread));
+            let holder = client.holder(|it| is_meant(it) && !has_ended(it))?;
+            Some((&**client, holder))
+        })
+    }
 }
 
 impl<'a> Wait<'a> {
     fn new(leases: &'a Leases, ino: Option<InodeNo>) -> Self {
         let now = Instant::now();
-        Self { leases, ino, began: now, helped: now, sleep: SPIN, told: false, killed: None }
+        Self {
+            leases,
+            ino,
+            began: now,
+            helped: now,
+            sleep: SPIN,
+            told: false,
+            killed: None,
+            ended: Rc::default(),
+            asked: now,
+        }
     }
 
     /// Passes some time.
@@ -299,6 +342,12 @@ impl<'a> Wait<'a> {
             return;
         }
         client.look_whether_alive();
+        if self.asked.elapsed() >= ASK_EVERY {
+            if client.has_thread_ended(holder.thread) {
+                self.ended.all.borrow_mut().push((client.pid, holder.thread));
+            }
+            self.asked = Instant::now();
+        }
         if self.helped.elapsed() >= HELP_EVERY {
             help();
             self.helped = Instant::now();

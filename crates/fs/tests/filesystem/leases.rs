@@ -97,12 +97,19 @@ struct Client {
     alive: Arc<AtomicBool>,
 }
 
+/// The number of a thread that had been ended.
+const ENDED_THREAD: u32 = 77;
+
 /// A process that is alive while this says so, and can be ended.
 struct Alive(Arc<AtomicBool>);
 
 impl LeaseProcess for Alive {
     fn is_alive(&self) -> bool {
         self.0.load(SeqCst)
+    }
+
+    fn has_thread_ended(&self, thread: u32) -> bool {
+        thread == ENDED_THREAD
     }
 
     fn kill(&self) -> std::io::Result<()> {
@@ -246,6 +253,22 @@ fn s_211_a_process_that_ended_is_not_waited_for() {
     let lease = file.lease().unwrap();
     client.begin(lease, Direction::Write, 6).unwrap();
     client.alive.store(false, SeqCst);
+    file.set_size(0).unwrap();
+    drop(file);
+    volume.end();
+}
+
+/// S-211: a thread that was killed in the midst of I/O is not waited for although its process has
+/// not ended: another thread of it may be in a request that waits here.
+#[test]
+fn s_211_a_thread_that_ended_is_not_waited_for() {
+    let volume = Volume::new();
+    let file = volume.filled("f", 8);
+    let client = Client::attach(&volume.fs);
+    let lease = file.lease().unwrap();
+    let slot = client.slots.claim(ENDED_THREAD, |_| false).unwrap();
+    let io = Io { direction: Direction::Write, offset: 0, len: BLOCK as u64 };
+    client.reader.begin_io(&client.slots, slot, lease, io).unwrap();
     file.set_size(0).unwrap();
     drop(file);
     volume.end();

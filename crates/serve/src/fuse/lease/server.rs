@@ -89,16 +89,54 @@ struct Connection {
 }
 
 /// The process of a client, by a descriptor of it.
-struct Process(Arc<OwnedFd>);
+struct Process {
+    descriptor: Arc<OwnedFd>,
+    pid: u32,
+}
 
 impl LeaseProcess for Process {
     fn is_alive(&self) -> bool {
-        !has_ended(&self.0)
+        !has_ended(&self.descriptor)
+    }
+
+    fn has_thread_ended(&self, thread: u32) -> bool {
+        // 0 is the number of none. The descriptor's process still has its own after its threads were
+        // looked at.
+        thread != 0 && has_no_thread(self.pid, thread) && !has_ended(&self.descriptor)
     }
 
     fn kill(&self) -> io::Result<()> {
-        pidfd_send_signal(&*self.0, Signal::KILL).map_err(io::Error::from)
+        pidfd_send_signal(&*self.descriptor, Signal::KILL).map_err(io::Error::from)
     }
+}
+
+/// Tells whether no thread of a process has a number, in the namespace of the process, and can
+/// still do anything. One that cannot be looked at may.
+fn has_no_thread(pid: u32, thread: u32) -> bool {
+    let Ok(threads) = std::fs::read_dir(format!("/proc/{pid}/task")) else { return false };
+    let mut seen = 0;
+    for entry in threads {
+        let Ok(entry) = entry else { return false };
+        match std::fs::read_to_string(entry.path().join("status")) {
+            Ok(status) if is_going(&status, thread) => return false,
+            Ok(_) => seen += 1,
+            // It ended meanwhile.
+            Err(error) if error.raw_os_error() == Some(libc::ESRCH) => {}
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(_) => return false,
+        }
+    }
+    // The first thread stays, as a zombie, until the process has ended.
+    seen > 0
+}
+
+/// Tells whether a thread's status is that of one with this number that has not ended.
+fn is_going(status: &str, thread: u32) -> bool {
+    let line = |name: &str| status.lines().find_map(|line| line.strip_prefix(name));
+    let has_ended = line("State:").is_some_and(|state| state.trim_start().starts_with(['Z', 'X']));
+    // The last number is that of the innermost namespace, in which the thread names itself.
+    let number = line("NSpid:").and_then(|all| all.split_whitespace().last()?.parse().ok());
+    !has_ended && number.is_none_or(|number: u32| number == thread)
 }
 
 fn has_ended(process: &OwnedFd) -> bool {
@@ -309,7 +347,7 @@ impl Connection {
         };
         let lent = shared.fs.lease_device(is_read_only).map_err(failed)?;
         let memory = shared.fs.lease_memory().ok_or(Reason::Off)?;
-        let process = Process(Arc::clone(&self.process));
+        let process = Process { descriptor: Arc::clone(&self.process), pid: self.pid };
         let client = shared.fs.lease_attach(self.pid, self.uid, process);
         let client = client.map_err(|error| {
             tracing::warn!("process {} gets no lease: {error}", self.pid);
