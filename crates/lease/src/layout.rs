@@ -20,7 +20,7 @@ use std::sync::atomic::Ordering;
 use crate::words::Words;
 
 /// The version of everything that client and daemon share: layout and messages.
-pub const LAYOUT_VERSION: u32 = 1;
+pub const LAYOUT_VERSION: u32 = 2;
 
 pub(crate) const CONTROL_MAGIC: u64 = u64::from_le_bytes(*b"BPLCTRL1");
 pub(crate) const SLOTS_MAGIC: u64 = u64::from_le_bytes(*b"BPLSLOT1");
@@ -62,9 +62,11 @@ pub(crate) mod entry {
     pub const SHARING: usize = 7;
     pub const MAP_AT: usize = 8;
     pub const MAP_COUNT: usize = 9;
+    /// The client that may write parts of sectors; 0: none.
+    pub const ODD_OWNER: usize = 10;
 }
 
-const _: () = assert!(DEVICE_BYTES < STATE && entry::MAP_COUNT < ENTRY_WORDS);
+const _: () = assert!(DEVICE_BYTES < STATE && entry::ODD_OWNER < ENTRY_WORDS);
 
 /// What may be done with a file under its lease.
 pub(crate) mod flag {

@@ -26,6 +26,10 @@
 //! - I-LSE-2: an entry is rewritten and retracted only while its sequence is odd.
 //! - I-LSE-3: an entry that is used again has another generation, so that no client takes one
 //!   file's map for another's.
+//! - I-LSE-5: one client at a time may write parts of sectors of a file, and while it may, no other
+//!   client writes to the file at all; which one it is changes only while the sequence is odd.
+//! - I-LSE-6: what a client keeps of a file's bytes is used under the sequence at which it was read,
+//!   and not after.
 #![forbid(unsafe_code)]
 
 mod direction;
@@ -38,6 +42,7 @@ mod reason;
 mod slots;
 #[cfg(test)]
 mod tests;
+mod window;
 pub mod wire;
 mod words;
 
@@ -47,4 +52,5 @@ pub use publisher::{Control, Coverage, EntryRef, Extent, FileLease, PublishError
 pub use reader::{Io, Lease, Permit, Reader};
 pub use reason::{Fallback, Reason};
 pub use slots::{ClientSlots, Counters, Holder, SLOTS_PER_CLIENT, Slots, slots_words};
+pub use window::{Plan, WINDOW_BYTES, Window, WindowKey};
 pub use words::Words;

@@ -18,6 +18,10 @@ pub(crate) enum Mistake {
     RewrittenInTheOpen,
     /// A change of the map goes on although a slot holds the file.
     NotDrained,
+    /// A client writes beside the one that has the right to odd writes.
+    OddOwnerIgnored,
+    /// A window of the file's bytes outlives a change by others.
+    WindowOutlivesLease,
 }
 
 #[cfg(test)]

@@ -145,6 +145,18 @@ impl<W: Words> Control<W> {
         self.words.store(self.at(of) + entry::DATA_LSN, lsn, SeqCst);
     }
 
+    /// Gives the right to write parts of sectors to a client, or takes it from all (0). While one
+    /// has it no other client writes to the file, and the daemon only with the lease taken back.
+    /// The file is revoked and drained (I-LSE-5).
+    pub fn set_odd_owner(&self, of: EntryRef, client: u64) {
+        assert!(
+            self.is_revoked(of),
+            "I-LSE-5: the right to odd writes of entry {} changes while it is leased",
+            of.index
+        );
+        self.words.store(self.at(of) + entry::ODD_OWNER, client, Relaxed);
+    }
+
     /// Tells whether the file is being changed.
     pub fn is_revoked(&self, of: EntryRef) -> bool {
         !self.words.load(self.at(of) + entry::SEQ, SeqCst).is_multiple_of(2)
@@ -263,6 +275,7 @@ impl<W: Words + Clone> Publisher<W> {
         let generation = words.load(at + entry::GENERATION, Relaxed) + 1;
         words.store(at + entry::GENERATION, generation, Relaxed);
         words.store(at + entry::INODE, inode, Relaxed);
+        words.store(at + entry::ODD_OWNER, 0, Relaxed);
         let place = self.space.take(file.extents.len());
         self.entries[index as usize] = Some(Published { inode, generation, place });
         self.by_inode.insert(inode, index);

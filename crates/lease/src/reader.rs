@@ -35,8 +35,32 @@ pub struct Io {
 /// I/O may go to the device, until the slot is cleared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Permit {
-    /// The place on the device, in bytes.
+    /// The place on the device, in bytes, of the sector in which the I/O begins.
     pub device_offset: u64,
+    /// How many bytes of the file follow there in a row, at least the I/O's sectors.
+    pub room: u64,
+    /// The entry's sequence: as long as it stays, only this client writes to the file if it has the
+    /// right to odd writes.
+    pub seq: u64,
+    /// This client has the right to odd writes: its threads take turns.
+    pub is_odd_owner: bool,
+}
+
+impl Io {
+    /// Tells whether it covers a sector in part.
+    #[inline]
+    pub fn is_odd(&self, alignment_bytes: u64) -> bool {
+        (self.offset | self.len) & (alignment_bytes - 1) != 0
+    }
+
+    /// Returns the whole sectors around it.
+    #[inline]
+    pub fn sectors(&self, alignment_bytes: u64) -> Option<Self> {
+        let mask = alignment_bytes - 1;
+        let offset = self.offset & !mask;
+        let end = self.offset.checked_add(self.len)?.checked_add(mask)? & !mask;
+        Some(Self { offset, len: end - offset, ..*self })
+    }
 }
 
 /// The client's view of the control memory. It believes nothing there that passes the memory or
@@ -92,7 +116,8 @@ impl<W: Words> Reader<W> {
 
     /// Sets the slot and asks whether the I/O may go to the device. The caller does it and clears
     /// the slot with [`Slots::leave`]; where the answer is no, the slot is clear and the call is
-    /// counted.
+    /// counted. A write of parts of sectors is permitted to the client that has the right to it:
+    /// it writes the whole sectors around, with what it read of them while the slot was set.
     #[inline]
     pub fn begin_io<S: Words>(
         &self,
@@ -102,7 +127,7 @@ impl<W: Words> Reader<W> {
         io: Io,
     ) -> Result<Permit, Fallback> {
         slots.enter(slot, lease.entry, io.direction);
-        let asked = self.permit(lease, io);
+        let asked = self.permit(slots.client(), lease, io);
         self.finish(slots, slot, asked)
     }
 
@@ -132,19 +157,20 @@ impl<W: Words> Reader<W> {
     }
 
     #[inline]
-    fn permit(&self, lease: Lease, io: Io) -> Result<Permit, Fallback> {
+    fn permit(&self, client: u64, lease: Lease, io: Io) -> Result<Permit, Fallback> {
         debug_assert!(
             self.geometry.alignment_bytes.is_power_of_two(),
             "a header was checked before it is believed: {:?}",
             self.geometry
         );
-        let mask = self.geometry.alignment_bytes - 1;
-        if (io.offset | io.len) & mask != 0 || io.len == 0 {
+        let writes = io.direction == Direction::Write;
+        let is_odd = io.is_odd(self.geometry.alignment_bytes);
+        if io.len == 0 || (is_odd && !writes) {
             return Err(Fallback::Unaligned);
         }
         let (at, seq) = self.enter(lease)?;
         let get = |word| self.words.load(at + word, Acquire);
-        let writes = io.direction == Direction::Write;
+        let io = io.sectors(self.geometry.alignment_bytes).ok_or(Fallback::BeyondSize)?;
         let state = State::of(self.words.load(STATE, SeqCst));
         if state == State::Stopped || (state == State::ReadOnly && writes) {
             return Err(Fallback::State);
@@ -155,12 +181,21 @@ impl<W: Words> Reader<W> {
         if io.offset.checked_add(io.len).is_none_or(|end| end > get(entry::SIZE)) {
             return Err(Fallback::BeyondSize);
         }
+        let mut is_odd_owner = false;
         if writes {
+            let owner = get(entry::ODD_OWNER);
+            is_odd_owner = owner != 0 && owner == client;
+            if !is_odd_owner && is_odd {
+                return Err(Fallback::Unaligned);
+            }
+            if !is_odd_owner && owner != 0 && !planted(Mistake::OddOwnerIgnored) {
+                return Err(Fallback::Forbidden);
+            }
             self.may_write(at)?;
         }
-        let device_offset = self.find_extent(at, io)?;
+        let (device_offset, room) = self.find_extent(at, io)?;
         self.still(at, seq)?;
-        Ok(Permit { device_offset })
+        Ok(Permit { device_offset, room, seq, is_odd_owner })
     }
 
     /// Returns where the entry lies, and its sequence.
@@ -198,8 +233,8 @@ impl<W: Words> Reader<W> {
         Ok(())
     }
 
-    /// Looks for the one extent that covers the range.
-    fn find_extent(&self, at: usize, io: Io) -> Result<u64, Fallback> {
+    /// Looks for the one extent that covers the range, and how much of it follows.
+    fn find_extent(&self, at: usize, io: Io) -> Result<(u64, u64), Fallback> {
         let place = self.words.load(at + entry::MAP_AT, Acquire);
         let count = self.words.load(at + entry::MAP_COUNT, Acquire);
         let all = self.geometry.extents as u64;
@@ -226,7 +261,9 @@ impl<W: Words> Reader<W> {
         if io.direction == Direction::Write && bytes & WRITABLE == 0 {
             return Err(Fallback::Forbidden);
         }
-        self.on_device(device.checked_add(into), io.len).ok_or(Fallback::Other)
+        let room = (bytes & !WRITABLE) - into;
+        let at = self.on_device(device.checked_add(into), io.len).ok_or(Fallback::Other)?;
+        Ok((at, room.min(self.geometry.device_bytes - at)))
     }
 
     fn on_device(&self, offset: Option<u64>, len: u64) -> Option<u64> {

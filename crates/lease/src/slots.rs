@@ -1,7 +1,7 @@
 //! The slots of one client: which file each of its threads is at this moment doing I/O on.
 //!
 //! ```text
-//! word 0   header: magic, version, words, slots, entries, slots in use, calls without a slot
+//! word 0   header: magic, version, words, slots, entries, slots in use, calls without a slot, client
 //!     16   slots of 16 words: busy, frame, thread, reads, writes, syncs, fallbacks by reason
 //!      …   a word an entry: 1 where the file was written since the daemon last looked
 //! ```
@@ -26,6 +26,7 @@ const COUNT: usize = 3;
 const ENTRIES: usize = 4;
 const USED: usize = 5;
 const UNSERVED: usize = 6;
+const CLIENT: usize = 7;
 
 const SLOT_WORDS: usize = LINE;
 const BUSY: usize = 0;
@@ -34,7 +35,7 @@ const THREAD: usize = 2;
 const DONE: usize = 3;
 const FALLBACKS: usize = 6;
 
-const _: () = assert!(FALLBACKS + Fallback::COUNT == SLOT_WORDS);
+const _: () = assert!(FALLBACKS + Fallback::COUNT == SLOT_WORDS && CLIENT < LINE);
 const _: () = assert!(DONE + Direction::Sync as usize + 1 == FALLBACKS);
 
 /// Returns how many words the memory of a client needs.
@@ -88,6 +89,12 @@ impl<W: Words> Slots<W> {
     pub fn open(words: W) -> Result<Self, LayoutError> {
         let (count, entries) = sizes(&words)?;
         Ok(Self { words, count, entries })
+    }
+
+    /// Returns the number by which the daemon knows this client.
+    #[inline]
+    pub fn client(&self) -> u64 {
+        self.words.load(CLIENT, Relaxed)
     }
 
     /// Takes the first slot that no thread has, or whose thread is gone: few slots in use are few
@@ -210,8 +217,15 @@ pub struct ClientSlots<W> {
 }
 
 impl<W: Words> ClientSlots<W> {
-    /// Makes slots in fresh memory of zeros, before the client gets it.
-    pub fn create(words: W, slots: usize, entries: usize) -> Result<Self, LayoutError> {
+    /// Makes slots in fresh memory of zeros, before the client gets it. `client` is a number that
+    /// no other client of the mount ever has, not 0.
+    pub fn create(
+        words: W,
+        slots: usize,
+        entries: usize,
+        client: u64,
+    ) -> Result<Self, LayoutError> {
+        debug_assert!(client != 0, "I-LSE-5: 0 is the number of no client");
         if words.count() < slots_words(slots, entries) {
             return Err(LayoutError::TooSmall);
         }
@@ -220,6 +234,7 @@ impl<W: Words> ClientSlots<W> {
             (WORDS, words.count() as u64),
             (COUNT, slots as u64),
             (ENTRIES, entries as u64),
+            (CLIENT, client),
         ] {
             words.store(at, value, Relaxed);
         }

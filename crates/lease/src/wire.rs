@@ -4,6 +4,8 @@
 //! ```text
 //! ioctl    client ──► FUSE descriptor        LEASE_IOCTL, nothing to write
 //!          daemon ──► Offer                  socket, token, inode; or the reason why not
+//!          client ──► FUSE descriptor        ODD_IOCTL + OddRequest: the right to odd writes of the file
+//!          daemon ──► OddRequest::answer     given, or the reason why not
 //! socket   (AF_UNIX, SOCK_SEQPACKET)
 //!          client ──► Request::Attach        once a process, with the token
 //!          daemon ──► Answer + 4 descriptors claim, device, control, slots (SCM_RIGHTS)
@@ -19,6 +21,14 @@ use crate::reason::Reason;
 
 /// The ioctl on a file's descriptor: `_IOR(0xBE, 1, [u8; 256])`.
 pub const LEASE_IOCTL: u32 = (2 << 30) | ((OFFER_BYTES as u32) << 16) | (0xBE << 8) | 1;
+
+/// The ioctl on a file's descriptor by which a client asks for the right to odd writes of it:
+/// `_IOWR(0xBE, 2, [u8; 16])`. On the descriptor, because the daemon may have to wait for a process
+/// that does I/O on the file, and only what uses the file waits with it.
+pub const ODD_IOCTL: u32 = (3 << 30) | ((ODD_BYTES as u32) << 16) | (0xBE << 8) | 2;
+
+/// The length of an [`OddRequest`] and of its answer.
+pub const ODD_BYTES: usize = 16;
 
 /// The length of an [`Offer`].
 pub const OFFER_BYTES: usize = 256;
@@ -133,6 +143,48 @@ impl Offer {
         let socket = SocketName::new(from.bytes.get(..usize::from(len))?)?;
         Some(Self { mount, inode, leased: Ok(Place { token, socket }) })
     }
+}
+
+/// A client asks for the right to odd writes of the file on whose descriptor it asks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct OddRequest {
+    /// Its number, as its slots have it.
+    pub client: u64,
+}
+
+impl OddRequest {
+    /// Encodes it.
+    pub fn encode(&self) -> [u8; ODD_BYTES] {
+        odd(0, self.client)
+    }
+
+    /// Decodes it.
+    pub fn decode(bytes: &[u8]) -> Result<Self, Reason> {
+        let mut from = In { bytes };
+        match (from.u32(), from.u32(), from.u64()) {
+            (Some(version), ..) if version != LAYOUT_VERSION => Err(Reason::Version),
+            (_, Some(0), Some(client)) if bytes.len() == ODD_BYTES => Ok(Self { client }),
+            _ => Err(Reason::Request),
+        }
+    }
+
+    /// Encodes the daemon's answer.
+    pub fn answer(done: Result<(), Reason>) -> [u8; ODD_BYTES] {
+        odd(done.err().map_or(0, |reason| reason as u32), 0)
+    }
+
+    /// Decodes it: whether the client has the right now.
+    pub fn is_given(answer: &[u8; ODD_BYTES]) -> bool {
+        *answer == odd(0, 0)
+    }
+}
+
+fn odd(code: u32, number: u64) -> [u8; ODD_BYTES] {
+    let mut out = Out { bytes: [0; ODD_BYTES], at: 0 };
+    out.put(&LAYOUT_VERSION.to_le_bytes());
+    out.put(&code.to_le_bytes());
+    out.put(&number.to_le_bytes());
+    out.bytes
 }
 
 /// What a client asks on the socket.

@@ -8,8 +8,9 @@ use std::ffi::{c_int, c_void};
 use bedplate_lease::Direction::{self, Read, Write};
 
 use crate::calls::steady;
-use crate::direct::{self, Memory};
+use crate::direct;
 use crate::sys::{self, Fd};
+use crate::visit::Memory;
 
 /// Exports functions under the C library's names, with its signatures: each name is one line of
 /// what it does.

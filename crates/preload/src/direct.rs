@@ -7,102 +7,12 @@ use std::ffi::c_void;
 
 use bedplate_lease::{Direction, Fallback, Io, Lease, State};
 
-use crate::maps;
-use crate::mount::{self, Mount};
+use crate::mount;
+use crate::odd;
 use crate::open;
 use crate::sys::{self, Fd, syscall};
-use crate::table::Open;
 use crate::thread;
-
-/// Memory of the caller's.
-#[derive(Clone, Copy)]
-pub enum Memory {
-    /// One buffer.
-    Buffer(*mut c_void, usize),
-    /// Several, which are aligned.
-    Vector(*const libc::iovec, usize, usize),
-}
-
-impl Memory {
-    fn len(self) -> usize {
-        match self {
-            Self::Buffer(_, len) | Self::Vector(_, _, len) => len,
-        }
-    }
-
-    /// Tells whether it may be a mapping of a file: the fault of a page would ask the mount, while
-    /// the mount waits for the slot.
-    fn is_mapped(self) -> bool {
-        match self {
-            Self::Buffer(at, len) => maps::may_hold(at as usize, len),
-            Self::Vector(..) => maps::may_hold(0, usize::MAX),
-        }
-    }
-}
-
-/// An open file with its mount, and the slot of this thread, which is set.
-struct Visit {
-    open: Open,
-    mount: &'static Mount,
-    slot: usize,
-}
-
-/// Finds a lease for the descriptor and the thread's slot.
-fn enter(fd: Fd) -> Option<Visit> {
-    let open = open::find(fd)?;
-    let mount = mount::get(open.mount)?;
-    let Some(slot) = thread::slot(open.mount, mount) else {
-        mount.slots.count_unserved();
-        return None;
-    };
-    let now = sys::stack_pointer();
-    if mount.slots.is_set(slot) && !was_left(mount, slot, now) {
-        mount.slots.count_unserved();
-        return None;
-    }
-    mount.slots.note_frame(slot, now);
-    Some(Visit { open, mount, slot })
-}
-
-/// Tells whether the call that set the slot was left by `siglongjmp`: this one is not below it on
-/// the stack. A call on a signal's own stack cannot tell.
-#[cold]
-fn was_left(mount: &Mount, slot: usize, now: u64) -> bool {
-    const STACK_BYTES_MAX: u64 = 1 << 23;
-    let was = mount.slots.frame(slot);
-    let is_left = now >= was && now - was < STACK_BYTES_MAX && !sys::is_on_signal_stack();
-    if is_left {
-        mount.slots.leave(slot);
-    }
-    is_left
-}
-
-impl Visit {
-    /// Compares the descriptor with what it was (I-LSE-4).
-    fn is_still(&self, fd: Fd) -> bool {
-        if self.mount.has_query {
-            return sys::is_same(fd, self.open.guard) == Some(true);
-        }
-        let flags = |fd| sys::fcntl(fd, libc::F_GETFL, 0);
-        let (now, was) = (sys::identity(fd), sys::identity(self.open.guard));
-        now.is_some() && now == was && flags(fd) == flags(self.open.guard)
-    }
-
-    /// Ends a visit that came to nothing.
-    fn give_up<T>(&self, fallback: Fallback) -> Option<T> {
-        self.mount.slots.leave(self.slot);
-        self.mount.slots.count_fallback(self.slot, fallback);
-        None
-    }
-
-    /// As above, of a descriptor that is another file's.
-    #[cold]
-    fn lost<T>(&self, fd: Fd) -> Option<T> {
-        self.give_up::<()>(Fallback::Other);
-        open::closing(fd);
-        None
-    }
-}
+use crate::visit::{Memory, Visit, enter, transfer, whole};
 
 /// Reads or writes at a place; the whole of it, or nothing.
 #[inline]
@@ -125,7 +35,14 @@ pub fn io(fd: Fd, direction: Direction, memory: Memory, offset: i64) -> Option<i
     let asked = Io { direction, offset: place, len: memory.len() as u64 };
     let around = sectors_around(&visit, asked, memory);
     let io = around.unwrap_or(asked);
-    let permit = match mount.reader.begin_io(&mount.slots, *slot, open.lease, io) {
+    let begin = || mount.reader.begin_io(&mount.slots, *slot, open.lease, io);
+    let begun = match begin() {
+        Err(Fallback::Unaligned) if direction == Direction::Write => {
+            if odd::ask(fd, &visit, io, memory) { begin() } else { Err(Fallback::Unaligned) }
+        }
+        begun => begun,
+    };
+    let permit = match begun {
         Ok(permit) => permit,
         Err(fallback) => return refused(fd, &visit, fallback),
     };
@@ -134,6 +51,7 @@ pub fn io(fd: Fd, direction: Direction, memory: Memory, offset: i64) -> Option<i
     }
     let errno = sys::errno();
     let done = match (around, memory) {
+        _ if permit.is_odd_owner => odd::write(&visit, memory, asked, &permit),
         (Some(around), Memory::Buffer(buf, len)) => {
             let skip = (place - around.offset) as usize;
             part(&visit, buf, len, skip, around.len as usize, permit.device_offset)
@@ -167,8 +85,7 @@ fn refused<T>(fd: Fd, visit: &Visit, fallback: Fallback) -> Option<T> {
 }
 
 /// Returns the whole sectors around a read that is not aligned, where they are few enough to be
-/// read into memory of the thread's own. A write of part of a sector is the daemon's: another
-/// process may be writing the rest.
+/// read into memory of the thread's own.
 #[inline]
 fn sectors_around(visit: &Visit, io: Io, memory: Memory) -> Option<Io> {
     let mask = visit.mount.reader.geometry().alignment_bytes - 1;
@@ -200,50 +117,6 @@ fn part(
     // slot's memory has, and it is of this thread while the slot is set.
     unsafe { std::ptr::copy_nonoverlapping(bounce.byte_add(skip).cast_const(), buf, len) };
     Some(len as isize)
-}
-
-/// Moves the bytes; nothing where memory is not aligned and too long to be copied.
-fn transfer(visit: &Visit, direction: Direction, memory: Memory, at: u64) -> Option<isize> {
-    let (mount, device) = (visit.mount, visit.mount.device());
-    match memory {
-        Memory::Vector(parts, count, _) => {
-            let number = match direction {
-                Direction::Read => libc::SYS_preadv,
-                _ => libc::SYS_pwritev,
-            };
-            // SAFETY: the caller's parts, as for the call that it made.
-            Some(unsafe { syscall!(number, device, parts, count, at, 0) })
-        }
-        Memory::Buffer(buf, len) if (buf as u64).is_multiple_of(mount.memory_alignment) => {
-            Some(whole(device, direction, buf, len, at))
-        }
-        Memory::Buffer(buf, len) => {
-            if len > thread::BOUNCE_BYTES {
-                return None;
-            }
-            let bounce = thread::bounce(visit.open.mount, visit.slot)?.cast::<c_void>();
-            if direction == Direction::Write {
-                // SAFETY: the caller's buffer of `len` bytes; the slot's memory is at least as long
-                // and of this thread while the slot is set.
-                unsafe { std::ptr::copy_nonoverlapping(buf.cast_const(), bounce, len) };
-            }
-            let done = whole(device, direction, bounce, len, at);
-            if direction == Direction::Read && done == len as isize {
-                // SAFETY: as above.
-                unsafe { std::ptr::copy_nonoverlapping(bounce.cast_const(), buf, len) };
-            }
-            Some(done)
-        }
-    }
-}
-
-fn whole(device: Fd, direction: Direction, buf: *mut c_void, len: usize, at: u64) -> isize {
-    let number = match direction {
-        Direction::Read => libc::SYS_pread64,
-        _ => libc::SYS_pwrite64,
-    };
-    // SAFETY: the caller's buffer, as for the call that it made, or the slot's memory.
-    unsafe { syscall!(number, device, buf, len, at) }
 }
 
 /// Makes what was written durable, by a flush or through the mount.

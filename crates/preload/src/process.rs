@@ -57,14 +57,14 @@ fn set_up() -> Option<&'static Page> {
 /// handlers may open and close files.
 pub struct Held {
     page: &'static Page,
-    signals: u64,
+    _signals: Signals,
 }
 
 /// Takes the lock; nothing in a child of `vfork`, and where nothing can be set up. The first holder
 /// of a process begins its epoch: `begin` is called then.
 pub fn lock(begin: impl FnOnce()) -> Option<Held> {
     let page = set_up()?;
-    let signals = block_signals();
+    let signals = Signals::hold_back(0);
     // Taken after a wait it stays at 2, for there may be others that wait.
     if page.lock.compare_exchange(0, 1, Acquire, Relaxed).is_err() {
         while page.lock.swap(2, Acquire) != 0 {
@@ -72,7 +72,7 @@ pub fn lock(begin: impl FnOnce()) -> Option<Held> {
             unsafe { syscall!(libc::SYS_futex, &raw const page.lock, libc::FUTEX_WAIT, 2, 0) };
         }
     }
-    let held = Held { page, signals };
+    let held = Held { page, _signals: signals };
     if page.epoch.load(Relaxed) == 0 {
         page.pid.store(sys::pid(), Relaxed);
         begin();
@@ -89,30 +89,53 @@ impl Drop for Held {
                 syscall!(libc::SYS_futex, &raw const self.page.lock, libc::FUTEX_WAKE, 1);
             }
         }
-        set_signals(self.signals);
     }
 }
 
 const SIGNAL_BYTES: usize = 8;
 
-fn block_signals() -> u64 {
-    let (all, mut old) = (u64::MAX, 0_u64);
-    // SAFETY: the kernel reads and writes a word each.
-    unsafe {
-        syscall!(
-            libc::SYS_rt_sigprocmask,
-            libc::SIG_SETMASK,
-            &raw const all,
-            &raw mut old,
-            SIGNAL_BYTES
-        );
-    }
-    old
+/// Signals wait while this exists, so that no handler runs, and none leaves the call for good.
+pub struct Signals {
+    old: u64,
 }
 
-fn set_signals(old: u64) {
-    // SAFETY: the kernel reads a word.
-    unsafe {
-        syscall!(libc::SYS_rt_sigprocmask, libc::SIG_SETMASK, &raw const old, 0, SIGNAL_BYTES);
+/// What an instruction of the thread itself raises: held back, these would end the program.
+pub const OF_INSTRUCTIONS: u64 = {
+    const fn bit(signal: i32) -> u64 {
+        1 << (signal - 1)
+    }
+    bit(libc::SIGSEGV)
+        | bit(libc::SIGBUS)
+        | bit(libc::SIGILL)
+        | bit(libc::SIGFPE)
+        | bit(libc::SIGTRAP)
+        | bit(libc::SIGSYS)
+};
+
+impl Signals {
+    /// Holds back all but these.
+    pub fn hold_back(all_but: u64) -> Self {
+        let (set, mut old) = (!all_but, 0_u64);
+        // SAFETY: the kernel reads and writes a word each.
+        unsafe {
+            syscall!(
+                libc::SYS_rt_sigprocmask,
+                libc::SIG_SETMASK,
+                &raw const set,
+                &raw mut old,
+                SIGNAL_BYTES
+            );
+        }
+        Self { old }
+    }
+}
+
+impl Drop for Signals {
+    fn drop(&mut self) {
+        // SAFETY: the kernel reads a word.
+        unsafe {
+            let old = &raw const self.old;
+            syscall!(libc::SYS_rt_sigprocmask, libc::SIG_SETMASK, old, 0, SIGNAL_BYTES);
+        }
     }
 }

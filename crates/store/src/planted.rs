@@ -179,6 +179,8 @@ pub enum PlantedBug {
     LeaseMapNotRewritten,
     /// A file is handed out to processes with leases while a write of it is held in memory.
     LeasedWhileHeld,
+    /// The mount writes to a file beside the process that has the right to odd writes of it.
+    WriteBesideOddOwner,
     /// A checkpoint's record does not wait for what was written in place before it.
     CheckpointWithoutBarrier,
     /// After a checkpoint extents are born in its own epoch.
@@ -282,7 +284,7 @@ pub enum PlantedBug {
 #[cfg(any(test, feature = "planted-bugs"))]
 impl PlantedBug {
     /// All of them.
-    pub const ALL: [Self; 128] = [
+    pub const ALL: [Self; 129] = [
         Self::MissingFlush,
         Self::SyncWithoutFlush,
         Self::LogBeforeData,
@@ -362,6 +364,7 @@ impl PlantedBug {
         Self::LeaseOutlivesCheckpoint,
         Self::LeaseMapNotRewritten,
         Self::LeasedWhileHeld,
+        Self::WriteBesideOddOwner,
         Self::CheckpointWithoutBarrier,
         Self::EpochStays,
         Self::EpochNotCommitted,

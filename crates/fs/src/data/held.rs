@@ -53,7 +53,8 @@ impl DataPath<'_> {
     }
 
     /// Returns whether a write can be held back: it covers sectors in part, in blocks that are
-    /// written and the file's own, below the end of the file.
+    /// written and the file's own, below the end of the file. Where a process writes odd under a
+    /// lease, which a held write would keep from it, it is not.
     fn may_hold(self, data: &Payload<'_>, service: Service) -> Result<bool> {
         let grid = self.fs.grid();
         let is_odd = !grid.on_sector(data.offset) || !grid.on_sector(data.bytes.len() as u64);
@@ -63,6 +64,7 @@ impl DataPath<'_> {
             || data.bytes.len() > HELD_WRITE_BYTES_MAX
             || data.end() > self.state().logged_size()
             || self.redirects_all()
+            || self.meets_odd_writes()
         {
             return Ok(false);
         }

@@ -5,7 +5,7 @@ use std::sync::{Arc, Weak};
 use bedplate_lease::{Extent, Lease, Reason};
 use bedplate_store::{ExtentMap, Piece, PlantedBug, planted};
 
-use super::DataPath;
+use super::{Alone, DataPath};
 use crate::Lsn;
 use crate::Result as FsResult;
 use crate::engine::{Engine, Listed};
@@ -60,6 +60,38 @@ impl DataPath<'_> {
         self.fs.list(Listed::Leased, self.inode);
         drop(held);
         file.lease().ok_or(Reason::Suspended)
+    }
+
+    /// Gives a client the right to odd writes of the file, which is published; nothing of it waits
+    /// in memory then.
+    pub(crate) fn give_odd_writes(self, client: u64) -> Result<(), Reason> {
+        let leases = self.fs.leases().ok_or(Reason::Off)?;
+        if !leases.is_serving() {
+            return Err(Reason::State);
+        }
+        if !leases.has_client(client) {
+            return Err(Reason::Request);
+        }
+        let file = self.state().lease().filter(|file| file.lease().is_some());
+        let file = file.ok_or(Reason::Suspended)?;
+        let held = self.state().lock.exclusive(self.fs);
+        self.write_held_write(&held).map_err(|_| Reason::HeldBytes)?;
+        if file.set_odd_owner(client) { Ok(()) } else { Err(Reason::Suspended) }
+    }
+
+    /// Returns whether a client has the right to odd writes: what is written under the shared inode
+    /// lock could come between its reading of a sector and its writing.
+    #[inline]
+    pub(super) fn meets_odd_writes(self) -> bool {
+        self.state().lease().is_some_and(|file| file.has_odd_owner())
+            && !planted(PlantedBug::WriteBesideOddOwner)
+    }
+
+    /// Takes the right to odd writes from the client that has it: others write to the file.
+    pub(super) fn end_odd_writes(self, _alone: &Alone<'_>) {
+        if let Some(file) = self.state().lease().filter(|file| file.has_odd_owner()) {
+            file.set_odd_owner(0);
+        }
     }
 
     /// Keeps the file on the mount until all its opens have ended; no client does I/O any more when

@@ -74,6 +74,7 @@ impl DataPath<'_> {
             || !within
             || self.state().held_write.overlaps(&data.range(), self.fs.grid().sector)
             || self.meets_delayed(&data.range())
+            || self.meets_odd_writes()
         {
             return Ok(Planned::Here);
         }

@@ -149,6 +149,9 @@ impl DataPath<'_> {
             return Ok(None);
         }
         let at = offset.unwrap_or_else(|| self.inode.size.load(Ordering::Acquire));
+        if Payload::new(bytes, at)?.is_aligned(self.fs.grid()) {
+            self.end_odd_writes(&held);
+        }
         self.hold_or_write(&held, Payload::new(bytes, at)?, service, may_wait)?;
         Ok(Some(at))
     }
@@ -207,6 +210,7 @@ impl DataPath<'_> {
         if !data.is_aligned(grid)
             || self.state().held_write.overlaps(&data.range(), grid.sector)
             || self.meets_delayed(&data.range())
+            || self.meets_odd_writes()
         {
             return Ok(false);
         }

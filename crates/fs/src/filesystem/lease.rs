@@ -159,6 +159,16 @@ impl File {
         self.io().lease()
     }
 
+    /// Gives a process with leases, by the number in its memory, the right to write parts of sectors
+    /// of this file, which it has under a lease. No other process writes to the file under a lease
+    /// while it has it; an aligned write through the mount takes it away again.
+    ///
+    /// # Errors
+    /// Why it does not get it.
+    pub fn lease_odd_writes(&self, client: u64) -> std::result::Result<(), Reason> {
+        self.io().give_odd_writes(client)
+    }
+
     /// Keeps the file on the mount until all its opens have ended. When this returns no process
     /// does I/O on it under a lease.
     pub fn suspend_lease(&self) {

@@ -31,6 +31,8 @@ pub trait LeaseProcess: Send + Sync {
 pub struct LeaseClient {
     pub(super) pid: u32,
     pub(super) uid: u32,
+    /// No other client of the mount ever has it.
+    pub(super) number: u64,
     memory: SharedMemory,
     pub(super) slots: Slots,
     process: Box<dyn LeaseProcess>,
@@ -41,6 +43,7 @@ impl LeaseClient {
     pub(super) fn new(
         pid: u32,
         uid: u32,
+        number: u64,
         entries: usize,
         process: Box<dyn LeaseProcess>,
     ) -> Result<Self> {
@@ -50,9 +53,9 @@ impl LeaseClient {
         };
         let memory = SharedMemory::new("bedplate-slots", words, Sharing::ReadWrite)
             .map_err(|error| failed(&error))?;
-        let slots = Slots::create(memory.clone(), SLOTS_PER_CLIENT, entries)
+        let slots = Slots::create(memory.clone(), SLOTS_PER_CLIENT, entries, number)
             .map_err(|error| failed(&error))?;
-        Ok(Self { pid, uid, memory, slots, process, gone: AtomicBool::new(false) })
+        Ok(Self { pid, uid, number, memory, slots, process, gone: AtomicBool::new(false) })
     }
 
     /// Returns the process.

@@ -1,6 +1,7 @@
 //! The lease of one file: published, taken back, handed out again.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use bedplate_block::sync::{Mutex, rank};
 use bedplate_lease::{EntryRef, Extent, FileLease, Lease, PublishError, Reason};
@@ -36,6 +37,8 @@ pub(crate) struct LeasedFile {
     ino: InodeNo,
     source: Box<dyn LeaseSource>,
     leases: Arc<Leases>,
+    /// A client has the right to odd writes. Changes under the exclusive inode lock only.
+    has_odd_owner: AtomicBool,
     /// Rank 4.1.
     state: Mutex<State, { rank::FILE_LEASE }>,
 }
@@ -63,7 +66,7 @@ struct State {
 impl LeasedFile {
     /// Makes the lease of a file, which hands out nothing.
     pub(crate) fn new(ino: InodeNo, leases: Arc<Leases>, source: Box<dyn LeaseSource>) -> Self {
-        Self { ino, source, leases, state: Mutex::default() }
+        Self { ino, source, leases, has_odd_owner: AtomicBool::new(false), state: Mutex::default() }
     }
 
     /// Publishes the file, and asks for it to be handed out when the exclusive lock, which the
@@ -134,12 +137,30 @@ impl LeasedFile {
         self.state.lock().quiet
     }
 
+    /// Gives the right to odd writes to a client, or takes it from all (0); returns whether the file
+    /// is published. The exclusive lock is held.
+    pub(crate) fn set_odd_owner(&self, client: u64) -> bool {
+        let state = self.state.lock();
+        let Some(entry) = state.entry else { return false };
+        assert!(state.revoked, "I-LEA-7: the right changes while nothing writes");
+        self.leases.control.set_odd_owner(entry, client);
+        self.has_odd_owner.store(client != 0, Ordering::Release);
+        true
+    }
+
+    /// Returns whether a client has the right to odd writes; under the inode lock that stays so.
+    #[inline]
+    pub(crate) fn has_odd_owner(&self) -> bool {
+        self.has_odd_owner.load(Ordering::Acquire)
+    }
+
     /// Publishes the file no more. The exclusive lock is held.
     pub(crate) fn retract(&self) {
         let mut state = self.state.lock();
         let entry = state.entry;
         assert!(entry.is_none() || state.revoked, "I-LEA-1: what is retracted was taken back");
         *state = State::default();
+        self.has_odd_owner.store(false, Ordering::Release);
         if let Some(entry) = entry {
             self.leases.table.lock().retract(entry);
         }

@@ -29,6 +29,9 @@
 //!   outlives the lock under which it was made (I-HLD-1 asks for both).
 //! - I-LEA-5: a file that was served otherwise in between is handed out again only when asked for
 //!   anew, by a caller that has made sure that no other cache keeps bytes of it.
+//! - I-LEA-7: while a client has the right to odd writes of a file, the daemon writes to the file's
+//!   blocks only under the exclusive lock, and so beside no such write. An aligned write through
+//!   the mount ends the right.
 
 mod client;
 mod file;
@@ -98,6 +101,8 @@ pub(crate) struct Leases {
 #[derive(Debug, Default)]
 struct Clients {
     all: Arc<Vec<Arc<LeaseClient>>>,
+    /// The number of the last one.
+    last: u64,
     /// Together with the list, so that the sum of both never goes back.
     ended: Counters,
 }
@@ -185,7 +190,8 @@ impl Leases {
                 format!("{CLIENTS_MAX} processes have leases: no more can"),
             ));
         }
-        let client = Arc::new(LeaseClient::new(pid, uid, FILES_MAX, process)?);
+        clients.last += 1;
+        let client = Arc::new(LeaseClient::new(pid, uid, clients.last, FILES_MAX, process)?);
         // Before the client gets the memory: whatever it begins is waited for.
         Arc::make_mut(&mut clients.all).push(Arc::clone(&client));
         Ok(client)
@@ -200,6 +206,11 @@ impl Leases {
         if clients.all.len() < before {
             clients.ended.add(&client.counters());
         }
+    }
+
+    /// Returns whether a client of this number is there.
+    pub(crate) fn has_client(&self, number: u64) -> bool {
+        self.clients().iter().any(|client| client.number == number)
     }
 
     fn clients(&self) -> Arc<Vec<Arc<LeaseClient>>> {

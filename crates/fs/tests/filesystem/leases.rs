@@ -2,6 +2,8 @@
 //! system does with the same files. The client here is the protocol's own code on a descriptor of
 //! its own, as the library for programs has it.
 
+mod odd;
+
 use std::fs::File as Descriptor;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
@@ -137,6 +139,23 @@ impl Client {
     fn begin(&self, lease: Lease, direction: Direction, block: usize) -> Result<u64, Fallback> {
         let io = Io { direction, offset: (block * BLOCK) as u64, len: BLOCK as u64 };
         self.reader.begin_io(&self.slots, self.slot, lease, io).map(|permit| permit.device_offset)
+    }
+
+    /// Begins a write of parts of sectors; returns where its first sector lies.
+    fn begin_odd(&self, lease: Lease, offset: u64, len: usize) -> Result<u64, Fallback> {
+        let io = Io { direction: Direction::Write, offset, len: len as u64 };
+        self.reader.begin_io(&self.slots, self.slot, lease, io).map(|permit| permit.device_offset)
+    }
+
+    /// Writes a byte of the first sector of a file, and the rest of it as it was.
+    fn write_odd(&self, lease: Lease, offset: usize, byte: u8) -> Result<(), Fallback> {
+        let at = self.begin_odd(lease, offset as u64, 1)?;
+        let mut sector = AlignedBuf::zeroed(512);
+        self.device.read_exact_at(&mut sector, at).unwrap();
+        sector[offset] = byte;
+        self.device.write_all_at(&sector, at).unwrap();
+        self.end(lease, Direction::Write);
+        Ok(())
     }
 
     fn end(&self, lease: Lease, direction: Direction) {

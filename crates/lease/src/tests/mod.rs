@@ -5,12 +5,14 @@ mod model;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::wire::{Answer, LEASE_IOCTL, Offer, Place, Request, SocketName};
+use crate::planted::{Mistake, plant};
+use crate::wire::{Answer, LEASE_IOCTL, ODD_IOCTL, OddRequest, Offer, Place, Request, SocketName};
 use crate::*;
 
 type Memory = Arc<[AtomicU64]>;
 
 const MIB: u64 = 1 << 20;
+const CLIENT: u64 = 31;
 
 fn memory(words: usize) -> Memory {
     (0..words).map(|_| AtomicU64::new(0)).collect()
@@ -51,7 +53,7 @@ fn stage() -> Stage {
     let publisher = Publisher::create(control.clone(), geometry()).unwrap();
     publisher.control().set_state(State::Serving);
     let shared = memory(slots_words(4, 8));
-    let client = ClientSlots::create(shared.clone(), 4, 8).unwrap();
+    let client = ClientSlots::create(shared.clone(), 4, 8, CLIENT).unwrap();
     let slots = Slots::open(shared).unwrap();
     let slot = slots.claim(100, |_| false).unwrap();
     Stage { publisher, reader: Reader::open(control).unwrap(), client, slots, slot }
@@ -194,6 +196,52 @@ fn writes_wait_for_seals_and_checkpoints() {
     }
 }
 
+/// I-LSE-5: a client with the right to odd writes has all writes of the file; the right changes
+/// while the file is revoked, and ends with the entry.
+#[test]
+fn i_lse_5_the_right_to_odd_writes_is_one_clients_alone() {
+    let mut stage = stage();
+    let extents = [extent(0, MIB, 8192, true)];
+    let of = stage.publish(5, &file(&extents));
+    let give = |stage: &Stage, client| {
+        stage.publisher.control().revoke(of);
+        stage.publisher.control().set_odd_owner(of, client);
+        stage.publisher.control().restore(of);
+    };
+    assert_eq!(stage.write(5, 100, 24), Err(Fallback::Unaligned));
+    give(&stage, CLIENT);
+    assert_eq!(stage.write(5, 100, 24), Ok(MIB));
+    assert_eq!(stage.write(5, 1000, 100), Ok(MIB + 512));
+    assert_eq!(stage.write(5, 4096, 512), Ok(MIB + 4096));
+    assert_eq!(stage.write(5, 8100, 100), Err(Fallback::BeyondSize));
+    assert_eq!(stage.read(5, 100, 24), Err(Fallback::Unaligned));
+    let lease = stage.reader.find(5).unwrap();
+    let io = Io { direction: Direction::Write, offset: 1000, len: 100 };
+    let permit = stage.reader.begin_io(&stage.slots, stage.slot, lease, io).unwrap();
+    stage.slots.leave(stage.slot);
+    assert!(permit.is_odd_owner && permit.room == 8192 - 512);
+    give(&stage, CLIENT + 1);
+    let refused = (Err(Fallback::Unaligned), Err(Fallback::Forbidden));
+    assert_eq!((stage.write(5, 100, 24), stage.write(5, 4096, 512)), refused);
+    assert_eq!(stage.read(5, 4096, 512), Ok(MIB + 4096), "reading goes on");
+    plant(Some(Mistake::OddOwnerIgnored));
+    assert_eq!(stage.write(5, 4096, 512), Ok(MIB + 4096), "the mistake is one that this test sees");
+    plant(None);
+    give(&stage, CLIENT);
+    stage.publisher.control().revoke(of);
+    stage.publisher.retract(of);
+    stage.publish(6, &file(&extents));
+    assert_eq!(stage.write(6, 100, 24), Err(Fallback::Unaligned), "another file");
+}
+
+#[test]
+#[should_panic(expected = "I-LSE-5")]
+fn i_lse_5_the_right_changes_only_while_nothing_is_leased() {
+    let mut stage = stage();
+    let of = stage.publish(5, &file(&[extent(0, MIB, 8192, true)]));
+    stage.publisher.control().set_odd_owner(of, CLIENT);
+}
+
 #[test]
 fn a_sync_is_a_flush_once_the_log_is_durable() {
     let mut stage = stage();
@@ -292,7 +340,7 @@ fn rubbish_in_the_memories_is_never_believed() {
         let rubbish = memory(slots_words(4, 8));
         rubbish.iter().for_each(|word| word.store(number(), Ordering::Relaxed));
         assert!(Slots::open(rubbish.clone()).is_err());
-        let client = ClientSlots::create(rubbish.clone(), 4, 8).unwrap();
+        let client = ClientSlots::create(rubbish.clone(), 4, 8, CLIENT).unwrap();
         for word in &rubbish[5..] {
             word.store(number(), Ordering::Relaxed);
         }
@@ -322,13 +370,13 @@ fn headers_that_do_not_fit_are_refused() {
     assert_eq!(Reader::open(short.clone()).err(), Some(LayoutError::Damaged));
     let made = Publisher::create(short, geometry());
     assert_eq!(made.err(), Some(LayoutError::TooSmall));
-    control[1].store(2, Ordering::Relaxed);
+    control[1].store(99, Ordering::Relaxed);
     assert_eq!(Reader::open(control).err(), Some(LayoutError::Version));
 }
 
 #[test]
 fn messages_survive_the_wire() {
-    assert_eq!(LEASE_IOCTL, 0x8100_BE01);
+    assert_eq!((LEASE_IOCTL, ODD_IOCTL), (0x8100_BE01, 0xC010_BE02));
     for name in [&b"/run/bedplate/a.socket"[..], b"\0bedplate-lease-7"] {
         let socket = SocketName::new(name).unwrap();
         assert_eq!(socket.as_bytes(), name);
@@ -364,7 +412,7 @@ fn messages_survive_the_wire() {
 fn messages_of_strangers_are_refused() {
     assert_eq!(Offer::decode(&[0; 256]), None);
     let mut newer = Offer { mount: 3, inode: 4, leased: Err(Reason::Off) }.encode();
-    newer[8] = 2;
+    newer[8] = 3;
     assert_eq!(Offer::decode(&newer).map(|offer| offer.leased), Some(Err(Reason::Version)));
     assert_eq!(Request::decode(&[]), Err(Reason::Request));
     assert_eq!(Request::decode(&[0; 64]), Err(Reason::Version));
@@ -372,6 +420,12 @@ fn messages_of_strangers_are_refused() {
     unknown[4] = 77;
     assert_eq!(Request::decode(&unknown), Err(Reason::Request));
     assert_eq!(Answer::decode(&[0; 64]).done, Err(Reason::Version));
+    let odd = OddRequest { client: 9 };
+    assert_eq!(OddRequest::decode(&odd.encode()), Ok(odd));
+    assert_eq!(OddRequest::decode(&odd.encode()[..15]), Err(Reason::Request));
+    assert_eq!(OddRequest::decode(&[0; 16]), Err(Reason::Version));
+    assert!(OddRequest::is_given(&OddRequest::answer(Ok(()))) && !OddRequest::is_given(&[0; 16]));
+    assert!(!OddRequest::is_given(&OddRequest::answer(Err(Reason::Mode))));
     let mut number = scrambled(1);
     for _ in 0..10_000 {
         let bytes: [u8; 256] = std::array::from_fn(|_| number() as u8);

@@ -187,7 +187,7 @@ impl Daemon {
             }
             Request::Attach { .. } => {
                 let memory = Memory::new(c"slots", slots_words(SLOTS_PER_CLIENT, 16));
-                let client = ClientSlots::create(memory.clone(), SLOTS_PER_CLIENT, 16).unwrap();
+                let client = ClientSlots::create(memory.clone(), SLOTS_PER_CLIENT, 16, 1).unwrap();
                 self.clients.lock().unwrap().push(client);
                 (Answer { lease, ..Answer::DONE }, Some(memory))
             }

@@ -1,6 +1,8 @@
 //! Leases through the kernel: programs with the library in front of their calls, and clients that
 //! do what no library would.
 
+mod odd;
+
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
@@ -209,7 +211,7 @@ def connect(name):
     s.connect(name)
     return s
 def ask(s, kind, what):
-    s.send(struct.pack('<II', 1, kind) + what.ljust(56, b'\\0'))
+    s.send(struct.pack('<II', 2, kind) + what.ljust(56, b'\\0'))
     told, rights, _, _ = s.recvmsg(64, socket.CMSG_SPACE(16))
     fds = array.array('i')
     for level, kind, data in rights:
@@ -234,7 +236,7 @@ assert ask(s, 2, token)[0] == 14, 'not attached'
 assert ask(s, 99, b'')[0] == 14, 'no request'
 s.send(b'x'); assert struct.unpack_from('<I', s.recv(64), 4)[0] in (12, 14)
 s.send(b'y' * 500); assert struct.unpack_from('<I', s.recv(64), 4)[0] in (12, 14)
-s.send(struct.pack('<II', 2, 1).ljust(64, b'\\0')); assert struct.unpack_from('<I', s.recv(64), \
+s.send(struct.pack('<II', 1, 1).ljust(64, b'\\0')); assert struct.unpack_from('<I', s.recv(64), \
          4)[0] == 12
 reason, entry, readonly, fds = ask(s, 1, token)
 assert (reason, readonly, len(fds)) == (0, 0, 4) and entry > 0, (reason, entry, fds)

@@ -473,15 +473,21 @@ impl Filesystem for Adapter {
         fh: FileHandle,
         flags: IoctlFlags,
         cmd: u32,
-        _in_data: &[u8],
+        in_data: &[u8],
         out_size: u32,
         reply: ReplyIoctl,
     ) {
-        if cmd != lease::IOCTL || flags.contains(IoctlFlags::FUSE_IOCTL_DIR) {
-            return reply.error(Errno::NOTTY.into());
-        }
-        match self.0.run("ioctl", || self.0.offer(req.uid(), fh.0)) {
-            Ok(offer) if offer.len() <= out_size as usize => reply.ioctl(0, &offer),
+        let shared = &self.0;
+        let answer = match cmd {
+            _ if flags.contains(IoctlFlags::FUSE_IOCTL_DIR) => Err(Errno::NOTTY),
+            lease::IOCTL => shared.run("ioctl", || shared.offer(req.uid(), fh.0)).map(Vec::from),
+            lease::ODD_IOCTL => {
+                shared.run("ioctl", || shared.odd_writes(req.uid(), fh.0, in_data)).map(Vec::from)
+            }
+            _ => Err(Errno::NOTTY),
+        };
+        match answer {
+            Ok(told) if told.len() <= out_size as usize => reply.ioctl(0, &told),
             Ok(_) => reply.error(Errno::INVAL.into()),
             Err(errno) => reply.error(errno.into()),
         }

@@ -26,7 +26,9 @@ use std::io::{self, Read};
 use std::sync::Arc;
 
 use bedplate_fs::InodeNo;
-use bedplate_lease::wire::{self, OFFER_BYTES, Offer, Place, SocketName, Token};
+use bedplate_lease::wire::{
+    self, ODD_BYTES, OFFER_BYTES, OddRequest, Offer, Place, SocketName, Token,
+};
 use bedplate_lease::{Lease, Reason};
 use parking_lot::Mutex;
 
@@ -39,6 +41,9 @@ const TOKENS_MAX: usize = 4096;
 
 /// The ioctl by which a program asks for an offer.
 pub(super) const IOCTL: u32 = wire::LEASE_IOCTL;
+
+/// The ioctl by which it asks for the right to odd writes of the file.
+pub(super) const ODD_IOCTL: u32 = wire::ODD_IOCTL;
 
 /// What a mount that leases has at hand.
 #[derive(Debug)]
@@ -144,6 +149,25 @@ impl Shared {
         };
         let leased = place().inspect_err(|&reason| self.fs.lease_refused(Some(ino), reason));
         Ok(Offer { mount: desk.mount, inode: ino.0, leased }.encode())
+    }
+
+    /// Gives a program with leases the right to odd writes of a file that it has open for writing.
+    pub(super) fn odd_writes(
+        &self,
+        uid: u32,
+        handle: u64,
+        asked: &[u8],
+    ) -> Answer<[u8; ODD_BYTES]> {
+        let open = self.open_file(handle)?;
+        let give = || {
+            let OddRequest { client } = OddRequest::decode(asked)?;
+            let desk = self.desk.get().ok_or(Reason::Off)?;
+            if !desk.allows(uid) || !open.how.writable {
+                return Err(Reason::User);
+            }
+            open.file.lease_odd_writes(client)
+        };
+        Ok(OddRequest::answer(give()))
     }
 
     /// Publishes a file of which the kernel keeps no pages. Not on an event thread: it waits for
