@@ -185,16 +185,17 @@ impl<W: Words> Reader<W> {
         if writes {
             let owner = get(entry::ODD_OWNER);
             is_odd_owner = owner != 0 && owner == client;
-            if !is_odd_owner && is_odd {
-                return Err(Fallback::Unaligned);
-            }
-            if !is_odd_owner && owner != 0 && !planted(Mistake::OddOwnerIgnored) {
+            if !is_odd_owner && !is_odd && owner != 0 && !planted(Mistake::OddOwnerIgnored) {
                 return Err(Fallback::Forbidden);
             }
             self.may_write(at)?;
         }
         let (device_offset, room) = self.find_extent(at, io)?;
         self.still(at, seq)?;
+        // Last: the right is all that the write lacks.
+        if is_odd && !is_odd_owner {
+            return Err(Fallback::Unaligned);
+        }
         Ok(Permit { device_offset, room, seq, is_odd_owner })
     }
 

@@ -15,8 +15,8 @@
 
 use std::cell::UnsafeCell;
 use std::ffi::c_void;
-use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::{AtomicU32, AtomicU64};
 
 use bedplate_lease::wire::{ODD_IOCTL, OddRequest};
 use bedplate_lease::{Direction, Io, Permit, WINDOW_BYTES, Window, WindowKey};
@@ -42,6 +42,9 @@ struct Seat {
     skip: AtomicU32,
     /// How many it will be after the next time.
     step: AtomicU32,
+    /// The lease under which the right was last asked for: with another one it was not lost, but
+    /// ended with the file's last open.
+    asked: AtomicU64,
     inner: UnsafeCell<Inner>,
 }
 
@@ -60,6 +63,7 @@ static ALL: [Seat; SEATS] = [const {
         turn: AtomicU32::new(0),
         skip: AtomicU32::new(0),
         step: AtomicU32::new(0),
+        asked: AtomicU64::new(0),
         inner: UnsafeCell::new(Inner {
             window: Window::new(),
             memory: std::ptr::null_mut(),
@@ -70,6 +74,27 @@ static ALL: [Seat; SEATS] = [const {
 
 fn seat(visit: &Visit) -> &'static Seat {
     &ALL[(visit.open.lease.entry as usize + visit.open.mount) % SEATS]
+}
+
+impl Seat {
+    /// Tells whether it is time to ask for the right.
+    fn is_time(&self, visit: &Visit) -> bool {
+        let lease = visit.open.lease;
+        let asked = lease.generation << 32 | u64::from(lease.entry) << 2 | visit.open.mount as u64;
+        if self.asked.swap(asked, Relaxed) != asked {
+            self.skip.store(0, Relaxed);
+            self.step.store(0, Relaxed);
+        }
+        let skip = self.skip.load(Relaxed);
+        if skip > 0 {
+            self.skip.store(skip - 1, Relaxed);
+            return false;
+        }
+        let step = self.step.load(Relaxed);
+        self.skip.store(step, Relaxed);
+        self.step.store((step * 2 + 1).min(SKIP_MAX), Relaxed);
+        true
+    }
 }
 
 const STATE_BITS: u32 = 2;
@@ -132,15 +157,7 @@ pub fn ask(fd: Fd, visit: &Visit, io: Io, memory: Memory) -> bool {
         return false;
     }
     let seat = seat(visit);
-    let skip = seat.skip.load(Relaxed);
-    if skip > 0 {
-        seat.skip.store(skip - 1, Relaxed);
-        return false;
-    }
-    let step = seat.step.load(Relaxed);
-    seat.skip.store(step, Relaxed);
-    seat.step.store((step * 2 + 1).min(SKIP_MAX), Relaxed);
-    if !visit.is_still(fd) {
+    if !seat.is_time(visit) || !visit.is_still(fd) {
         return false;
     }
     let mut bytes = OddRequest { client: visit.mount.slots.client() }.encode();
