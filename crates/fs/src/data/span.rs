@@ -206,8 +206,11 @@ impl DataPath<'_> {
         let logged = self.state().logged_size();
         if self.fs.grid().on_block(logged) || self.zero_summed_tail(held, to)? {
             Ok(())
+        } else if self.unshare(held, &(logged..logged + 1))? {
+            // The copy has a checksum in a file with integrity, and what followed the end.
+            self.zero_summed_tail(held, to).map(drop)
         } else {
-            self.unshare(held, &(logged..logged + 1)).map(drop)
+            Ok(())
         }
     }
 
@@ -216,8 +219,9 @@ impl DataPath<'_> {
         if range.is_empty() {
             return Ok(());
         }
-        self.zero_summed(held, range)?;
+        // Copies of the file's own first: in a file with integrity they have checksums.
         self.unshare(held, range)?;
+        self.zero_summed(held, range)?;
         let grid = self.fs.grid();
         let logged = self.state().logged_size();
         let map = self.map()?;

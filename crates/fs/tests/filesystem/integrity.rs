@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use bedplate_block::{AlignedBuf, BlockDevice, MemoryDevice, QueueOptions};
 use bedplate_fs::{
-    CheckpointOptions, CloneSource, ErrorKind, File, FileSystem, FindingKind, InodeNo, IoMode,
-    OpenOptions, Queue,
+    AllocateMode, CheckpointOptions, CloneSource, ErrorKind, File, FileSystem, FindingKind,
+    InodeNo, IoMode, OpenOptions, Queue,
 };
 
 use crate::common::{SIZE, assert_sound};
@@ -268,6 +268,49 @@ fn s_280_a_large_write_has_all_its_checksums() {
     fs.unmount().unwrap();
     let report = FileSystem::check_data(&device, None).unwrap();
     assert!(report.findings.is_empty() && report.summed_blocks == (15 << 11) + 2, "{report:?}");
+}
+
+/// S-281: a block that a file shares with a clone is copied before a part of it is zeroed, and in a
+/// file with integrity the copy has a checksum: it is zeroed all the same, by a hole, a range of
+/// zeros, a shorter end and growth over what lay behind the end.
+#[test]
+fn s_281_a_shared_block_is_zeroed_in_part_when_its_copy_has_a_checksum() {
+    let (device, fs) = volume();
+    fs.set_integrity(InodeNo::ROOT, false).unwrap();
+    type Zero = fn(&File);
+    let ways: [(&str, Zero); 4] = [
+        ("/hole", |file| file.allocate(AllocateMode::PunchHole, 100, 2 * BLOCK).unwrap()),
+        ("/zeros", |file| {
+            file.allocate(AllocateMode::ZeroRange { keep_size: true }, 100, 2 * BLOCK).unwrap();
+        }),
+        ("/end", |file| {
+            file.set_size(100).unwrap();
+            file.set_size(2 * BLOCK + 100).unwrap();
+            file.write_at(&content(7, BLOCKS * BLOCK)[2 * BLOCK as usize + 100..], 2 * BLOCK + 100)
+                .unwrap();
+        }),
+        ("/growth", |file| {
+            file.write_at(&content(7, BLOCKS * BLOCK)[2 * BLOCK as usize + 100..], 2 * BLOCK + 100)
+                .unwrap();
+        }),
+    ];
+    for (path, zero) in ways {
+        let file = written(&fs, path, 7);
+        if path == "/growth" {
+            // What lay behind the end is still on the device.
+            file.set_size(100).unwrap();
+        }
+        let clone = format!("{path}.clone");
+        fs.clone_files(&CloneSource::Present(path.into()), &clone).unwrap();
+        fs.set_integrity(file.ino(), true).unwrap();
+        zero(&file);
+        let mut expected = content(7, BLOCKS * BLOCK);
+        expected[100..2 * BLOCK as usize + 100].fill(0);
+        assert!(read(&fs, path, 0, BLOCKS * BLOCK).unwrap()[..] == expected[..], "{path}");
+    }
+    fs.unmount().unwrap();
+    let report = FileSystem::check_data(&device, None).unwrap();
+    assert!(report.findings.is_empty(), "{report:?}");
 }
 
 /// S-282: what is moved together, written before the file had checksums or since, has them after.
