@@ -34,6 +34,7 @@ pub struct Programs {
     volume_unit: PathBuf,
     volume_whole: PathBuf,
     judge: PathBuf,
+    judge_tests: PathBuf,
 }
 
 impl Programs {
@@ -72,6 +73,7 @@ impl Programs {
             volume_unit: find("crates/volume", "lib", "bedplate_volume")?,
             volume_whole: find("crates/volume", "test", "it")?,
             judge: find("crates/sim", "bin", "bedplate-sim")?,
+            judge_tests: find("crates/sim", "test", "crash")?,
         })
     }
 
@@ -115,6 +117,7 @@ impl Programs {
                 ),
                 judge("directed at the room", &directed_at(room)),
                 judge("directed", &["--directed", "--seeds", "3", "--cuts", "60"]),
+                tests("judge, formatting", &self.judge_tests, &["failing::s_98"]),
                 tests("fs/tests", &self.fs_whole, &[]),
                 judge("random", &["--seeds", "0"]),
                 judge("three threads", &["--threads", "3", "--seeds", "0"]),
