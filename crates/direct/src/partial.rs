@@ -56,6 +56,8 @@ impl Partial {
         let partial = Self { file, path, target, is_kept: resume, source: known };
         let whole = if resume { partial.marked(size)? } else { 0 };
         if whole == 0 {
+            // First, so that no later copy believes it of what this one writes.
+            partial.unmark()?;
             partial.file.set_size(0)?;
         }
         Ok((partial, whole))
@@ -95,12 +97,22 @@ impl Partial {
         )
     }
 
+    /// Leaves the file as a copy that is killed does.
+    #[cfg(test)]
+    pub(crate) fn keep(&mut self) {
+        self.is_kept = true;
+    }
+
+    fn unmark(&self) -> Result<()> {
+        match rustix::fs::fremovexattr(self.file.system(), MARK) {
+            Ok(()) | Err(Errno::NODATA | Errno::OPNOTSUPP) => Ok(()),
+            Err(error) => Err(Error::system("take the mark from", &self.path, &error.into())),
+        }
+    }
+
     /// Gives the file the target's name.
     pub(crate) fn finish(mut self, sync: bool) -> Result<()> {
-        match rustix::fs::fremovexattr(self.file.system(), MARK) {
-            Ok(()) | Err(Errno::NODATA | Errno::OPNOTSUPP) => {}
-            Err(error) => return Err(Error::system("finish", &self.path, &error.into())),
-        }
+        self.unmark()?;
         if sync {
             self.file.sync()?;
         }

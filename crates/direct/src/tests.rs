@@ -164,6 +164,14 @@ fn a_copy_goes_on_from_what_the_same_source_left() {
     assert!(std::fs::read(&target).unwrap() == content);
 
     leave();
+    let (mut begun, _) = Partial::begin(&target, &source.metadata().unwrap(), false).unwrap();
+    begun.keep();
+    drop(begun);
+    let done = copy(&source, &target, &resume, &|_| {}).unwrap();
+    assert_eq!(done.resumed_at, 0, "a copy that began anew and was killed had written nothing");
+    assert!(std::fs::read(&target).unwrap() == content);
+
+    leave();
     let done = copy(&source, &target, &options(), &|_| {}).unwrap();
     assert_eq!(done.resumed_at, 0, "nothing was said of going on");
     assert_eq!(names(dir.path()), ["source", "target"]);
