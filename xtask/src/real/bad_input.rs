@@ -208,7 +208,7 @@ pub fn read_only_device(bed: &mut Bed, _: &Options) -> Result<()> {
         [OsStr::new("mount"), device.path.as_os_str(), directory.as_os_str()],
         &["read-only"],
     )?;
-    if super::Need::Fuse.missing().is_none() {
+    if super::needs::Need::Fuse.missing().is_none() {
         let mounted = bed.mount(&device.path, "ro")?;
         ensure!(std::fs::read(mounted.path("kept"))? == content(), "the file is not what it was");
         ensure!(

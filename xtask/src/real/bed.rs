@@ -18,6 +18,9 @@ use crate::sh;
 /// How long any one command of `bedplate` may take.
 pub const COMMAND_LIMIT: Duration = Duration::from_secs(120);
 
+/// The library that a program with leases has in front of its calls.
+const LEASE_LIBRARY: &str = "libbedplate_lease.so";
+
 /// A directory of its own, and how `bedplate` is started in it.
 pub struct Bed {
     directory: PathBuf,
@@ -76,15 +79,29 @@ impl Bed {
         Ok(path)
     }
 
-    /// Copies the program under test into the bed, where every user may run it.
+    /// Copies the program under test into the bed, where every user may run it, with the library
+    /// of leases that lies beside it.
     ///
     /// # Errors
     /// When it cannot be copied.
     pub fn use_copy_of_program(&mut self) -> Result<()> {
         let copy = self.path("bedplate");
         std::fs::copy(&self.program, &copy)?;
+        if let Ok(library) = self.lease_library() {
+            std::fs::copy(&library, self.path(LEASE_LIBRARY))?;
+        }
         self.program = copy;
         Ok(())
+    }
+
+    /// Returns the library of leases that lies beside the program under test.
+    ///
+    /// # Errors
+    /// When it is not there.
+    pub fn lease_library(&self) -> Result<PathBuf> {
+        let library = self.program.with_file_name(LEASE_LIBRARY);
+        ensure!(library.exists(), "there is no {}", library.display());
+        Ok(library)
     }
 
     /// Returns the search path of programs that call `bedplate` themselves.

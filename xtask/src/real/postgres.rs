@@ -27,6 +27,8 @@ pub struct Cluster {
     /// Outside the volume: sockets, the server's log, the clients' logs.
     outside: PathBuf,
     owner: Option<(u32, u32)>,
+    /// The `bedplate` whose `run` starts the server, for leases.
+    runner: Option<PathBuf>,
 }
 
 /// The options that let PostgreSQL's user see a mount of root's.
@@ -61,9 +63,15 @@ impl Cluster {
     pub fn at(bed: &Bed, data: PathBuf, outside: &str) -> Result<Self> {
         let programs = postgres_programs().context("PostgreSQL is not installed")?;
         let owner = if is_root() { Some((user_number("-u")?, user_number("-g")?)) } else { None };
-        let cluster = Self { programs, data, outside: bed.make_directory(outside)?, owner };
+        let cluster =
+            Self { programs, data, outside: bed.make_directory(outside)?, owner, runner: None };
         cluster.give(&cluster.outside)?;
         Ok(cluster)
+    }
+
+    /// The same cluster, with a server that `bedplate run` starts.
+    pub fn with_leases_of(self, bedplate: &Path) -> Self {
+        Self { runner: Some(bedplate.to_owned()), ..self }
     }
 
     /// Gives a file or directory to the cluster's user.
@@ -81,6 +89,11 @@ impl Cluster {
     /// Returns one of PostgreSQL's programs, run by its user, with the cluster's sockets for what
     /// connects.
     pub fn program(&self, name: &str) -> Command {
+        self.program_after(&[], name)
+    }
+
+    /// As [`program`](Self::program), started by the command `starter`.
+    fn program_after(&self, starter: &[&OsStr], name: &str) -> Command {
         let mut words: Vec<OsString> = Vec::new();
         if let Some((user, group)) = self.owner {
             words.extend([
@@ -90,6 +103,7 @@ impl Cluster {
                 "--clear-groups".into(),
             ]);
         }
+        words.extend(starter.iter().map(OsString::from));
         words.push(self.programs.join(name).into());
         let mut command = Command::new(&words[0]);
         command
@@ -136,7 +150,12 @@ impl Cluster {
     pub fn start(&self, settings: &[&str]) -> Result<Server<'_>> {
         let log = self.outside.join("server.log");
         let output = std::fs::OpenOptions::new().create(true).append(true).open(&log)?;
-        let mut command = self.program("postgres");
+        let starter: Vec<&OsStr> = self
+            .runner
+            .iter()
+            .flat_map(|bedplate| [bedplate.as_os_str(), OsStr::new("run"), OsStr::new("--")])
+            .collect();
+        let mut command = self.program_after(&starter, "postgres");
         command.arg("-D").arg(&self.data).arg("-k").arg(&self.outside).args([
             "-c",
             "listen_addresses=",
@@ -155,17 +174,7 @@ impl Cluster {
         let pid = child.id();
         let process = Some(Guard::new(move || kill_family(pid)));
         let mut server = Server { child, cluster: self, process };
-        let start = Instant::now();
-        while !sh::finish(self.program("pg_isready").args(["-q", "-t", "5"]), LIMIT)?
-            .status
-            .success()
-        {
-            if let Some(status) = server.child.try_wait()? {
-                bail!("postgres ended with {status} instead of starting: {}", self.log_end());
-            }
-            ensure!(start.elapsed() < LIMIT, "postgres takes no connections: {}", self.log_end());
-            std::thread::sleep(Duration::from_millis(100));
-        }
+        server.wait_until_ready()?;
         Ok(server)
     }
 
@@ -331,6 +340,35 @@ impl Server<'_> {
         Ok(self.child.try_wait()?.is_some())
     }
 
+    /// Waits until the server takes connections, which is after its own recovery.
+    ///
+    /// # Errors
+    /// When it ends or takes too long; with the end of its log.
+    pub fn wait_until_ready(&mut self) -> Result<()> {
+        let cluster = self.cluster;
+        let start = Instant::now();
+        while !sh::finish(cluster.program("pg_isready").args(["-q", "-t", "5"]), LIMIT)?
+            .status
+            .success()
+        {
+            if let Some(status) = self.child.try_wait()? {
+                bail!("postgres ended with {status} instead of serving: {}", cluster.log_end());
+            }
+            ensure!(
+                start.elapsed() < LIMIT,
+                "postgres takes no connections: {}",
+                cluster.log_end()
+            );
+            std::thread::sleep(Duration::from_millis(100));
+        }
+        Ok(())
+    }
+
+    /// Returns the processes that the server has started.
+    pub fn family(&self) -> Vec<u32> {
+        family_of(self.child.id())
+    }
+
     /// Shuts the cluster down cleanly.
     ///
     /// # Errors
@@ -358,14 +396,19 @@ impl Server<'_> {
 
 /// Kills a process that we started, and those it started.
 fn kill_family(parent: u32) {
-    let children: Vec<u32> = std::fs::read_dir("/proc")
+    let children = family_of(parent);
+    kill(parent);
+    children.into_iter().for_each(kill);
+}
+
+/// Returns the processes that `parent` started.
+fn family_of(parent: u32) -> Vec<u32> {
+    std::fs::read_dir("/proc")
         .into_iter()
         .flatten()
         .flatten()
         .filter_map(|entry| child_of(&entry.path(), parent))
-        .collect();
-    kill(parent);
-    children.into_iter().for_each(kill);
+        .collect()
 }
 
 /// Returns the number of the process at `path` if `parent` started it.
@@ -479,7 +522,11 @@ fn sum(told: &[Acknowledged]) -> u64 {
     told.iter().map(|client| client.count).sum()
 }
 
-fn verify(cluster: &Cluster, told: &[Acknowledged], history_min: u64) -> Result<()> {
+/// Every acknowledged transaction is there, and every structure is sound.
+///
+/// # Errors
+/// With what is missing or damaged.
+pub fn verify(cluster: &Cluster, told: &[Acknowledged], history_min: u64) -> Result<()> {
     cluster.verify_ledger(told)?;
     cluster.verify_sums()?;
     let history: u64 = cluster.sql("SELECT count(*) FROM pgbench_history")?.parse()?;
@@ -500,7 +547,7 @@ pub fn leave(mounted: Mounted, bed: &Bed, image: &Path) -> Result<()> {
 }
 
 /// pgbench with its 8 clients, and two that log their commits.
-struct Load {
+pub struct Load {
     bench: Bench,
     clients: Vec<Client>,
     /// Transactions that were there before.
@@ -509,7 +556,10 @@ struct Load {
 
 impl Load {
     /// Starts the load and returns in the middle of it.
-    fn run(cluster: &Cluster, options: &Options, round: u32) -> Result<Self> {
+    ///
+    /// # Errors
+    /// When a client cannot be started or gets no answer.
+    pub fn run(cluster: &Cluster, options: &Options, round: u32) -> Result<Self> {
         let history = cluster.sql("SELECT count(*) FROM pgbench_history")?.parse()?;
         let clients: Vec<Client> = (0..2)
             .map(|client| cluster.client(1 + u64::from(round * 2 + client) * 1_000_000))
@@ -523,7 +573,10 @@ impl Load {
     }
 
     /// Collects what was acknowledged; returns pgbench's count and the history before it.
-    fn finish(self, told: &mut Vec<Acknowledged>) -> Result<(u64, u64)> {
+    ///
+    /// # Errors
+    /// When it does not end.
+    pub fn finish(self, told: &mut Vec<Acknowledged>) -> Result<(u64, u64)> {
         told.extend(self.clients.into_iter().map(Client::finish));
         Ok((self.bench.finish()?, self.history))
     }

@@ -1,17 +1,21 @@
-//! PostgreSQL's transactions a second, on the same loop device over a fully written file,
-//! interleaved: on Bedplate as a ratio to XFS, and with untorn pages as a ratio to without.
+//! PostgreSQL's load of tables, transactions and reads a second, on the same loop device over a
+//! fully written file, interleaved: on Bedplate, with and without leases, as a ratio to XFS, and with
+//! untorn pages as a ratio to without.
 
 use std::ffi::OsStr;
+use std::fmt;
 use std::fs::File;
 use std::io::Write;
 use std::path::Path;
 use std::process::Command;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 
 use super::Options;
 use super::bed::{Bed, LoopDevice, detach};
+use super::leased::Leased;
+use super::needs::is_root;
 use super::peer::pattern;
 use super::postgres::{Cluster, mount_options};
 use crate::cleanup::Guard;
@@ -19,30 +23,104 @@ use crate::sh;
 
 const LIMIT: Duration = Duration::from_secs(300);
 
+/// Where a cluster is measured.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Target {
+    /// The kernel's file system.
+    Xfs,
+    /// A mount in this I/O mode.
+    Mount(&'static str),
+    /// A mount in `concurrent` mode, and a server with leases.
+    Leased,
+    /// Data in `cached` mode, the write-ahead log in `concurrent`, and a server with leases.
+    LeasedLog,
+    /// `concurrent` with untorn pages, and PostgreSQL without `full_page_writes`.
+    Untorn,
+}
+
+impl Target {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Xfs => "xfs",
+            Self::Mount(mode) => mode,
+            Self::Leased => "leased",
+            Self::LeasedLog => "cached, log leased",
+            Self::Untorn => "untorn",
+        }
+    }
+
+    fn mount_options(self) -> String {
+        let leases = if is_root() { "lease=postgres" } else { "lease=owner" };
+        match self {
+            Self::Xfs => String::new(),
+            Self::Mount(mode) => mount_options(mode),
+            Self::Untorn => mount_options("concurrent"),
+            Self::Leased => format!("{},{leases}", mount_options("concurrent")),
+            Self::LeasedLog => format!("{},{leases}", mount_options("cached")),
+        }
+    }
+}
+
 /// Measures every mode beside XFS and prints a table.
 pub fn postgres(bed: &mut Bed, options: &Options) -> Result<()> {
-    compare(bed, options, &["xfs", "cached", "concurrent", "concurrent+cache"])
+    let modes = ["cached", "concurrent", "concurrent+cache"].map(Target::Mount);
+    compare(bed, options, &[&[Target::Xfs][..], &modes].concat())
+}
+
+/// Measures a server with leases beside one without, and beside XFS, and prints a table.
+pub fn leased_postgres(bed: &mut Bed, options: &Options) -> Result<()> {
+    bed.use_copy_of_program()?;
+    let modes = ["cached", "concurrent"].map(Target::Mount);
+    compare(
+        bed,
+        options,
+        &[&[Target::Xfs][..], &modes, &[Target::Leased, Target::LeasedLog]].concat(),
+    )
 }
 
 /// Measures PostgreSQL as it is beside one that relies on untorn pages instead of logging whole
 /// ones, and prints a table.
 pub fn untorn_postgres(bed: &mut Bed, options: &Options) -> Result<()> {
-    compare(bed, options, &["concurrent", UNTORN])
+    compare(bed, options, &[Target::Mount("concurrent"), Target::Untorn])
 }
-
-/// `concurrent` with untorn pages, and PostgreSQL without `full_page_writes`.
-const UNTORN: &str = "untorn";
 
 /// What pgbench measured.
 #[derive(Clone, Copy)]
 struct Measured {
+    /// Seconds that it took to make and fill the tables.
+    load_s: f64,
     transactions_per_second: f64,
+    /// Transactions that only read.
+    selects_per_second: f64,
     /// Bytes that PostgreSQL logged for a transaction.
     log_bytes: f64,
 }
 
+impl Measured {
+    /// Returns the median of each part.
+    fn median(of: &[Self]) -> Self {
+        let part = |part: fn(&Self) -> f64| median(&mut of.iter().map(part).collect::<Vec<_>>());
+        Self {
+            load_s: part(|m| m.load_s),
+            transactions_per_second: part(|m| m.transactions_per_second),
+            selects_per_second: part(|m| m.selects_per_second),
+            log_bytes: part(|m| m.log_bytes),
+        }
+    }
+}
+
+impl fmt::Display for Measured {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{:>8.0} transactions/s, {:>6.0} bytes of log each, {:>8.0} selects/s, load {:>6.2} s",
+            self.transactions_per_second, self.log_bytes, self.selects_per_second, self.load_s
+        )
+    }
+}
+
 /// Measures the targets in turn, and prints each as a ratio to the first.
-fn compare(bed: &Bed, options: &Options, targets: &[&str]) -> Result<()> {
+fn compare(bed: &Bed, options: &Options, targets: &[Target]) -> Result<()> {
     let image = bed.path("disk.img");
     let bytes = (1 << 30) + u64::from(options.scale) * (48 << 20);
     fill(&image, bytes)?;
@@ -50,17 +128,12 @@ fn compare(bed: &Bed, options: &Options, targets: &[&str]) -> Result<()> {
     let mut results: Vec<Vec<Measured>> = vec![Vec::new(); targets.len()];
     for round in 0..options.rounds {
         for (target, result) in targets.iter().zip(&mut results) {
-            let measured = if *target == "xfs" {
+            let measured = if *target == Target::Xfs {
                 on_xfs(bed, &device.path, options)?
             } else {
-                on_bedplate(bed, &device.path, target, options)?
+                on_bedplate(bed, &device.path, *target, options)?
             };
-            let Measured { transactions_per_second, log_bytes } = measured;
-            println!(
-                "    round {}: {target:<17} {transactions_per_second:>8.0} transactions/s, \
-                 {log_bytes:>6.0} bytes of log each",
-                round + 1
-            );
+            println!("    round {}: {:<18} {measured}", round + 1, target.name());
             result.push(measured);
         }
     }
@@ -68,23 +141,17 @@ fn compare(bed: &Bed, options: &Options, targets: &[&str]) -> Result<()> {
         "    pgbench, scale {}, 8 clients, {} s, median of {} rounds",
         options.scale, options.seconds, options.rounds
     );
-    let medians = results.iter().map(|results| {
-        let of =
-            |part: fn(&Measured) -> f64| median(&mut results.iter().map(part).collect::<Vec<_>>());
-        Measured {
-            transactions_per_second: of(|m| m.transactions_per_second),
-            log_bytes: of(|m| m.log_bytes),
-        }
-    });
-    let medians: Vec<_> = medians.collect();
+    let medians: Vec<_> = results.iter().map(|results| Measured::median(results)).collect();
     let base = medians[0];
-    for (target, Measured { transactions_per_second, log_bytes }) in targets.iter().zip(medians) {
-        let (tps, log) =
-            (transactions_per_second / base.transactions_per_second, log_bytes / base.log_bytes);
+    for (target, here) in targets.iter().zip(&medians) {
         println!(
-            "    {target:<17} {transactions_per_second:>8.0} transactions/s, {log_bytes:>6.0} \
-             bytes of log each: {tps:>5.2} and {log:>5.2} of {}",
-            targets[0]
+            "    {:<18} {here}: {:>5.2}, {:>5.2}, {:>5.2} and {:>5.2} of {}",
+            target.name(),
+            here.transactions_per_second / base.transactions_per_second,
+            here.log_bytes / base.log_bytes,
+            here.selects_per_second / base.selects_per_second,
+            here.load_s / base.load_s,
+            targets[0].name()
         );
     }
     Ok(())
@@ -115,64 +182,83 @@ fn on_xfs(bed: &Bed, device: &Path, options: &Options) -> Result<Measured> {
     sh::output(Command::new("mount").args(["-t", "xfs"]).arg(device).arg(&directory), LIMIT)?;
     let place = directory.clone();
     let mounted = Guard::new(move || detach(&place));
-    let result = measure(bed, &directory, options, None);
+    let result = measure(bed, &directory, options, Target::Xfs);
     sh::output(Command::new("umount").arg(&directory), LIMIT)?;
     mounted.done();
     result
 }
 
-fn on_bedplate(bed: &Bed, device: &Path, target: &str, options: &Options) -> Result<Measured> {
+fn on_bedplate(bed: &Bed, device: &Path, target: Target, options: &Options) -> Result<Measured> {
     // What XFS left must not look like a file system in use.
     sh::output(Command::new("wipefs").args(["-q", "-a"]).arg(device), LIMIT)?;
     bed.succeeds([OsStr::new("format"), device.as_os_str(), OsStr::new("--force")])?;
-    let untorn = target == UNTORN;
-    let mounted = bed.mount(device, &mount_options(if untorn { "concurrent" } else { target }))?;
-    let result = measure(bed, &mounted.directory, options, untorn.then_some(bed));
+    let mounted = bed.mount(device, &target.mount_options())?;
+    let result = measure(bed, &mounted.directory, options, target);
+    if matches!(target, Target::Leased | Target::LeasedLog) {
+        println!("    {}", Leased::of(bed, &mounted.directory)?);
+    }
     mounted.unmount(bed)?;
     result
 }
 
-/// Makes a cluster, loads it and returns what pgbench measured; `untorn`: with pages that are
-/// written untorn instead of logged whole.
-fn measure(
-    bed: &Bed,
-    directory: &Path,
-    options: &Options,
-    untorn: Option<&Bed>,
-) -> Result<Measured> {
-    let cluster = Cluster::new(bed, directory)?;
+/// Makes a cluster and sets its files as the target wants them; returns it with the settings of its
+/// server.
+fn set_up(bed: &Bed, directory: &Path, target: Target) -> Result<(Cluster, Vec<&'static str>)> {
+    let mut cluster = Cluster::new(bed, directory)?;
+    if matches!(target, Target::Leased | Target::LeasedLog) {
+        cluster = cluster.with_leases_of(&bed.program);
+    }
     cluster.initialise(16)?;
+    let data = directory.join("cluster");
     let mut settings = vec!["shared_buffers=128MB", "max_wal_size=512MB"];
-    if let Some(bed) = untorn {
+    if target == Target::Untorn {
         for part in ["base", "global"] {
-            bed.succeeds([
-                OsStr::new("untorn"),
-                OsStr::new("-R"),
-                directory.join("cluster").join(part).as_os_str(),
-                OsStr::new("8k"),
-            ])?;
+            let place = data.join(part);
+            let words = ["untorn".as_ref(), "-R".as_ref(), place.as_os_str(), "8k".as_ref()];
+            bed.succeeds(words)?;
         }
         settings.push("full_page_writes=off");
     }
+    if target == Target::LeasedLog {
+        let place = data.join("pg_wal");
+        bed.succeeds(["mode".as_ref(), "-R".as_ref(), place.as_os_str(), "concurrent".as_ref()])?;
+    }
+    Ok((cluster, settings))
+}
+
+/// Makes a cluster, loads it and returns what pgbench measured.
+fn measure(bed: &Bed, directory: &Path, options: &Options, target: Target) -> Result<Measured> {
+    let (cluster, settings) = set_up(bed, directory, target)?;
     let server = cluster.start(&settings)?;
+    let begun = Instant::now();
     cluster.fill(options.scale)?;
+    let load_s = begun.elapsed().as_secs_f64();
     cluster.sql("CHECKPOINT")?;
+    let seconds = options.seconds.to_string();
+    let common = ["-n", "-c", "8", "-j", "2", "-T", &seconds];
+    let selects = cluster.run("pgbench", common.iter().chain(&["-S"]))?;
     let start = cluster.sql("SELECT pg_current_wal_lsn()")?;
-    let printed =
-        cluster.run("pgbench", ["-n", "-c", "8", "-j", "2", "-T", &options.seconds.to_string()])?;
+    let printed = cluster.run("pgbench", common)?;
     let logged: f64 = cluster
         .sql(&format!("SELECT pg_wal_lsn_diff(pg_current_wal_lsn(), '{start}')"))?
         .parse()
         .context("no number of bytes")?;
     server.stop()?;
-    let number = |before: &str| -> Result<f64> {
-        let line = printed
-            .lines()
-            .find_map(|line| line.strip_prefix(before))
-            .with_context(|| format!("pgbench printed no line with '{before}'"))?;
-        let digits = line.split([' ', '/']).next().context("no number")?;
-        digits.parse().context("no number")
-    };
-    let transactions = number("number of transactions actually processed: ")?;
-    Ok(Measured { transactions_per_second: number("tps = ")?, log_bytes: logged / transactions })
+    let transactions = number(&printed, "number of transactions actually processed: ")?;
+    Ok(Measured {
+        load_s,
+        transactions_per_second: number(&printed, "tps = ")?,
+        selects_per_second: number(&selects, "tps = ")?,
+        log_bytes: logged / transactions,
+    })
+}
+
+/// Returns the number behind `before` at the beginning of a line.
+fn number(printed: &str, before: &str) -> Result<f64> {
+    let line = printed
+        .lines()
+        .find_map(|line| line.strip_prefix(before))
+        .with_context(|| format!("pgbench printed no line with '{before}'"))?;
+    let digits = line.split([' ', '/']).next().context("no number")?;
+    digits.parse().context("no number")
 }

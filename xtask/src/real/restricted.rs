@@ -39,7 +39,7 @@ pub fn no_io_uring(bed: &mut Bed, options: &Options) -> Result<()> {
     std::fs::remove_file(image)?;
     fio::verify(bed, "mode=concurrent", false, &[])?;
     std::fs::remove_file(bed.path("volume.img"))?;
-    if super::Need::Program("sqlite3").missing().is_none() {
+    if super::needs::Need::Program("sqlite3").missing().is_none() {
         sqlite::killed(bed, &Options { kills: 1, ..options.clone() }, "WAL", "mode=cached")?;
     }
     Ok(())

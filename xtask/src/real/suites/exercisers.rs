@@ -9,7 +9,7 @@ use anyhow::Result;
 
 use super::pjdfstest::last_line;
 use super::results::{Results, Verdict};
-use super::test_mount::run;
+use super::test_mount::Runner;
 
 const LIMIT: Duration = Duration::from_secs(900);
 
@@ -35,7 +35,7 @@ pub enum Fsx<'a> {
 }
 
 /// Runs fsx with some seeds, each so many operations.
-pub fn fsx(program: &Fsx, directory: &Path, logs: &Path, quick: bool) -> Result<Results> {
+pub fn fsx(program: &Fsx, directory: &Path, runner: &Runner, quick: bool) -> Result<Results> {
     let (seeds, operations) = if quick { (1, "2000") } else { (3, "20000") };
     let mut results = Results::default();
     let (program, cases) = match program {
@@ -45,15 +45,15 @@ pub fn fsx(program: &Fsx, directory: &Path, logs: &Path, quick: bool) -> Result<
     for (case, arguments) in cases {
         for seed in 1..=seeds {
             let test = format!("{case}, seed {seed}");
-            let log = logs.join(format!("fsx-{}-{seed}.log", case.replace(' ', "-")));
+            let log = runner.logs.join(format!("fsx-{}-{seed}.log", case.replace(' ', "-")));
             let file = directory.join("fsx");
             let mut command = Command::new(program);
             command
                 .args(*arguments)
                 .args(["-N", operations, "-S", &seed.to_string(), "-P"])
-                .arg(logs)
+                .arg(&runner.logs)
                 .arg(&file);
-            let ended = run(&mut command, &log, LIMIT)?;
+            let ended = runner.run(&mut command, &log, LIMIT)?;
             finish(&mut results, &test, &ended, &log)?;
             drop(std::fs::remove_file(&file));
         }
@@ -62,16 +62,16 @@ pub fn fsx(program: &Fsx, directory: &Path, logs: &Path, quick: bool) -> Result<
 }
 
 /// Runs fsstress with some seeds; that the volume is sound afterwards is told by its check.
-pub fn fsstress(program: &Path, directory: &Path, logs: &Path, quick: bool) -> Result<Results> {
+pub fn fsstress(program: &Path, directory: &Path, runner: &Runner, quick: bool) -> Result<Results> {
     let (seeds, operations) = if quick { (1, "500") } else { (4, "3000") };
     let mut results = Results::default();
     for seed in 1..=seeds {
-        let log = logs.join(format!("fsstress-{seed}.log"));
+        let log = runner.logs.join(format!("fsstress-{seed}.log"));
         let place = directory.join(format!("stress-{seed}"));
         std::fs::create_dir(&place)?;
         let mut command = Command::new(program);
         command.args(["-p", "4", "-n", operations, "-s", &seed.to_string(), "-d"]).arg(&place);
-        let ended = run(&mut command, &log, LIMIT)?;
+        let ended = runner.run(&mut command, &log, LIMIT)?;
         finish(&mut results, &format!("seed {seed}"), &ended, &log)?;
     }
     Ok(results)

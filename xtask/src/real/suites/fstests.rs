@@ -16,7 +16,7 @@ use anyhow::{Context, Result, bail};
 
 use super::results::{Results, Verdict};
 use super::sources::Tree;
-use super::test_mount::{Ended, Side, device, run};
+use super::test_mount::{Ended, Runner, Side, device};
 use crate::cleanup::Guard;
 use crate::real::bed::{Bed, LoopDevice, detach, kill};
 use crate::real::needs::find_program;
@@ -84,7 +84,7 @@ pub fn generic(
     bed: &Bed,
     side: &Side,
     tree: &Path,
-    logs: &Path,
+    runner: &Runner,
     tests: &[String],
     limit: Duration,
 ) -> Result<Results> {
@@ -92,8 +92,8 @@ pub fn generic(
     let mut results = Results::default();
     let mut bench = Bench::new(bed, side, tree)?;
     for test in tests {
-        let log = logs.join(format!("{}.log", test.replace('/', "-")));
-        let ended = bench.run(test, &log, limit)?;
+        let log = runner.logs.join(format!("{}.log", test.replace('/', "-")));
+        let ended = bench.run(runner, test, &log, limit)?;
         let verdict = if ended.late {
             Verdict::Failed(format!("it did not end within {} s", limit.as_secs()))
         } else {
@@ -147,7 +147,7 @@ impl<'a> Bench<'a> {
         })
     }
 
-    fn run(&self, test: &str, log: &Path, limit: Duration) -> Result<Ended> {
+    fn run(&self, runner: &Runner, test: &str, log: &Path, limit: Duration) -> Result<Ended> {
         let tools = self.bed.path("tools");
         let path = std::env::var_os("PATH").unwrap_or_default();
         let path = std::env::join_paths(
@@ -161,7 +161,7 @@ impl<'a> Bench<'a> {
             .current_dir(self.tree)
             .env("PATH", path)
             .env("HOST_OPTIONS", &self.configuration);
-        let ended = run(&mut command, log, limit)?;
+        let ended = runner.run(&mut command, log, limit)?;
         Ok(ended)
     }
 
@@ -193,7 +193,7 @@ impl<'a> Bench<'a> {
                     COMMAND_LIMIT,
                 )
                 .map(drop),
-                Side::Mount(_) => self.bed.check(&image),
+                Side::Mount(_) | Side::Leased => self.bed.check(&image),
             }
         });
         let images = ["test", "scratch"].map(|name| self.bed.path(&self.side.image(name)));
@@ -224,7 +224,7 @@ fn configure(side: &Side, devices: [&Path; 2], places: &[PathBuf; 2], results: &
     set("RESULT_BASE", &results.to_string_lossy());
     match side {
         Side::Xfs => set("FSTYP", "xfs"),
-        Side::Mount(_) => {
+        Side::Mount(_) | Side::Leased => {
             let options = format!("-o {}", side.mount_options());
             set("FSTYP", "fuse");
             set("FUSE_SUBTYP", ".bedplate");

@@ -10,7 +10,7 @@ use anyhow::{Context, Result};
 use super::pjdfstest::last_line;
 use super::results::{Results, Verdict};
 use super::sources::Tree;
-use super::test_mount::{Ended, run};
+use super::test_mount::{Ended, Runner};
 
 /// The system calls on files: the directories of their tests below testcases/kernel/syscalls.
 const CALLS: &str = "access chdir chmod chown close copy_file_range creat faccessat faccessat2 \
@@ -52,7 +52,7 @@ struct Test {
 pub fn syscalls(
     tree: &Path,
     directory: &Path,
-    logs: &Path,
+    runner: &Runner,
     quick: bool,
     only: &[String],
     limit: Duration,
@@ -68,7 +68,7 @@ pub fn syscalls(
             only.iter().any(|prefix| test.name.starts_with(prefix.as_str()))
         };
         let Some(home) = home(tree, &test.program).filter(|_| wanted) else { continue };
-        let log = logs.join(format!("ltp-{}.log", test.name));
+        let log = runner.logs.join(format!("ltp-{}.log", test.name));
         let place = directory.join(&test.name);
         std::fs::create_dir(&place)?;
         std::fs::set_permissions(&place, std::os::unix::fs::PermissionsExt::from_mode(0o1777))?;
@@ -89,7 +89,7 @@ pub fn syscalls(
             .env("TMPDIR", &place)
             .env("LTPROOT", tree);
         command.env("LTP_COLORIZE_OUTPUT", "n").env("LTP_DATAROOT", &home);
-        let ended = run(&mut command, &log, limit)?;
+        let ended = runner.run(&mut command, &log, limit)?;
         let verdict = verdict(&ended);
         if !matches!(verdict, Verdict::Failed(_)) {
             std::fs::remove_file(&log)?;

@@ -22,10 +22,9 @@ use clap::{Args, ValueEnum};
 
 use super::Options;
 use super::bed::Bed;
-use crate::sh;
 use exercisers::Fsx;
 use results::{Named, Results, Verdict, differences};
-use test_mount::{Side, TestMount};
+use test_mount::{LEASED, Runner, Side, TestMount};
 
 /// What `cargo xtask real suites` takes.
 #[derive(Debug, Clone, Args)]
@@ -36,10 +35,10 @@ pub struct Choice {
     /// Suites: which of them; all when none is named
     #[arg(long = "suite", value_enum)]
     suites: Vec<Suite>,
-    /// Suites: the I/O modes of the mount
+    /// Suites: the I/O modes of the mount; leased is concurrent, the programs with leases
     #[arg(long = "mode", default_value = "cached", value_parser = ["cached", "direct",
         "concurrent",
-        "concurrent+cache"])]
+        "concurrent+cache", LEASED])]
     modes: Vec<String>,
     /// Suites: only tests whose names start so
     #[arg(long, value_name = "PREFIX")]
@@ -132,18 +131,18 @@ fn run(
     choice: &Choice,
     before: &[Results],
 ) -> Result<Results> {
-    let (logs, limit) = (logs(side)?, Duration::from_secs(choice.limit));
+    let (runner, limit) = (Runner::new(bed, side)?, Duration::from_secs(choice.limit));
     if let Ready::Fstests(tree) = ready {
         let mut tests = fstests::tests(tree, choice.quick, &choice.only)?;
         let Some(first) = before.first() else {
-            return fstests::generic(bed, side, tree, &logs, &tests, limit);
+            return fstests::generic(bed, side, tree, &runner, &tests, limit);
         };
         // What the suite skips it skips for what the machine or FUSE lacks, in every mode; and XFS
         // is asked for what the mount ran.
         tests.retain(|test| {
             first.0.get(test).is_none_or(|verdict| !matches!(verdict, Verdict::Skipped(_)))
         });
-        let mut results = fstests::generic(bed, side, tree, &logs, &tests, limit)?;
+        let mut results = fstests::generic(bed, side, tree, &runner, &tests, limit)?;
         if *side != Side::Xfs {
             let skipped =
                 first.0.iter().filter(|(_, verdict)| matches!(verdict, Verdict::Skipped(_)));
@@ -154,23 +153,18 @@ fn run(
     let test_mount = TestMount::new(bed, side)?;
     let (place, quick) = (&test_mount.directory, choice.quick);
     let mut results = match ready {
-        Ready::Pjdfstest(program) => pjdfstest::in_rust(program, place, &logs, &choice.only)?,
-        Ready::PjdfstestC(tree) => pjdfstest::in_c(tree, place, &logs, &choice.only)?,
-        Ready::FsxCrate(program) => exercisers::fsx(&Fsx::Crate(program), place, &logs, quick)?,
-        Ready::FsxTree(program) => exercisers::fsx(&Fsx::OfFstests(program), place, &logs, quick)?,
-        Ready::Fsstress(program) => exercisers::fsstress(program, place, &logs, quick)?,
-        Ready::Ltp(tree) => ltp::syscalls(tree, place, &logs, quick, &choice.only, limit)?,
+        Ready::Pjdfstest(program) => pjdfstest::in_rust(program, place, &runner, &choice.only)?,
+        Ready::PjdfstestC(tree) => pjdfstest::in_c(tree, place, &runner, &choice.only)?,
+        Ready::FsxCrate(program) => exercisers::fsx(&Fsx::Crate(program), place, &runner, quick)?,
+        Ready::FsxTree(program) => {
+            exercisers::fsx(&Fsx::OfFstests(program), place, &runner, quick)?
+        }
+        Ready::Fsstress(program) => exercisers::fsstress(program, place, &runner, quick)?,
+        Ready::Ltp(tree) => ltp::syscalls(tree, place, &runner, quick, &choice.only, limit)?,
         Ready::Fstests(_) => unreachable!("it is run above"),
     };
-    results.add_check(test_mount.end(bed));
+    results.add_check(test_mount.end(bed, side));
     Ok(results)
-}
-
-/// Where the output of what failed is kept.
-fn logs(side: &Side) -> Result<PathBuf> {
-    let logs = sh::target_directory()?.join("suites/log").join(side.to_string());
-    std::fs::create_dir_all(&logs)?;
-    Ok(logs)
 }
 
 /// Runs the suites on the mount in each mode and on XFS, prints counts and differences, and fails
@@ -180,7 +174,7 @@ pub fn compare(bed: &mut Bed, options: &Options) -> Result<()> {
     let document = Path::new("docs/proof.md");
     let named =
         Named::parse(&std::fs::read_to_string(document).context("cannot read docs/proof.md")?);
-    let modes: Vec<Side> = choice.modes.iter().cloned().map(Side::Mount).collect();
+    let modes: Vec<Side> = choice.modes.iter().map(|word| Side::of(word)).collect();
     let (mut rows, mut absent) = (Vec::new(), Vec::new());
     let mut unnamed = Vec::new();
     for suite in Suite::ALL

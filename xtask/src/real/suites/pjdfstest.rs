@@ -9,7 +9,7 @@ use anyhow::{Context, Result};
 
 use super::results::{Results, Verdict};
 use super::sources::Tree;
-use super::test_mount::run;
+use super::test_mount::Runner;
 
 /// The longest that all tests of the Rust form may take, and one script of the other.
 const LIMIT: Duration = Duration::from_secs(1800);
@@ -23,12 +23,17 @@ const CONFIGURATION: &str = "[features]\nposix_fallocate = {}\nrename_ctime = {}
                              [\"daemon\", \"daemon\"]]\n";
 
 /// Runs the Rust form in `directory`.
-pub fn in_rust(program: &Path, directory: &Path, logs: &Path, only: &[String]) -> Result<Results> {
-    let configuration = logs.join("pjdfstest.toml");
+pub fn in_rust(
+    program: &Path,
+    directory: &Path,
+    runner: &Runner,
+    only: &[String],
+) -> Result<Results> {
+    let configuration = runner.logs.join("pjdfstest.toml");
     std::fs::write(&configuration, CONFIGURATION)?;
     let mut command = Command::new(program);
     command.env("NO_COLOR", "1").arg("-c").arg(&configuration).arg("-p").arg(directory).args(only);
-    let ended = run(&mut command, &logs.join("pjdfstest.log"), LIMIT)?;
+    let ended = runner.run(&mut command, &runner.logs.join("pjdfstest.log"), LIMIT)?;
     let mut results = rust_verdicts(&ended.text);
     if ended.late || results.0.is_empty() {
         results.add("the whole run", Verdict::Failed(last_line(&ended.text, ended.late)));
@@ -48,7 +53,7 @@ pub fn tree(path: &Path) -> Result<PathBuf> {
 }
 
 /// Runs the scripts of the C form; a test is one assertion of a script.
-pub fn in_c(tree: &Path, directory: &Path, logs: &Path, only: &[String]) -> Result<Results> {
+pub fn in_c(tree: &Path, directory: &Path, runner: &Runner, only: &[String]) -> Result<Results> {
     let mut results = Results::default();
     for script in scripts(&tree.join("tests"))? {
         let name = script
@@ -59,9 +64,12 @@ pub fn in_c(tree: &Path, directory: &Path, logs: &Path, only: &[String]) -> Resu
         if !only.is_empty() && !only.iter().any(|prefix| name.starts_with(prefix.as_str())) {
             continue;
         }
-        let log = logs.join(format!("pjdfstest-c-{}.log", name.replace('/', "-")));
-        let ended =
-            run(Command::new("sh").arg(&script).current_dir(directory), &log, SCRIPT_LIMIT)?;
+        let log = runner.logs.join(format!("pjdfstest-c-{}.log", name.replace('/', "-")));
+        let ended = runner.run(
+            Command::new("sh").arg(&script).current_dir(directory),
+            &log,
+            SCRIPT_LIMIT,
+        )?;
         let verdicts = tap_verdicts(&name, &ended.text);
         if ended.late {
             results.add(&name, Verdict::Failed(last_line(&ended.text, true)));

@@ -12,11 +12,14 @@ use anyhow::{Context, Result};
 
 use crate::cleanup::Guard;
 use crate::real::bed::{Bed, LoopDevice, Mounted, detach};
+use crate::real::leased::Leased;
 use crate::sh::{self, Family};
 
 /// How large the file systems are, as programs are told it, and in bytes.
 const SIZE: (&str, u64) = ("12G", 12 << 30);
 const LIMIT: Duration = Duration::from_secs(300);
+/// The word for programs with leases, beside the I/O modes.
+pub const LEASED: &str = "leased";
 
 /// A file system that suites run on.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -25,6 +28,8 @@ pub enum Side {
     Xfs,
     /// The mount, in this I/O mode.
     Mount(String),
+    /// The mount in `concurrent` mode, its programs with leases.
+    Leased,
 }
 
 impl fmt::Display for Side {
@@ -32,16 +37,23 @@ impl fmt::Display for Side {
         f.pad(match self {
             Self::Xfs => "XFS",
             Self::Mount(mode) => mode,
+            Self::Leased => LEASED,
         })
     }
 }
 
 impl Side {
+    /// Returns the side that a word of the command line names.
+    pub fn of(word: &str) -> Self {
+        if word == LEASED { Self::Leased } else { Self::Mount(word.to_owned()) }
+    }
+
     /// The options of a mount: every user may use it, as with XFS.
     pub fn mount_options(&self) -> String {
         match self {
             Self::Xfs => String::new(),
             Self::Mount(mode) => format!("mode={mode},allow_other,dev,suid"),
+            Self::Leased => "mode=concurrent,lease=owner,allow_other,dev,suid".to_owned(),
         }
     }
 
@@ -103,11 +115,15 @@ impl TestMount {
         Ok(Self { directory, source, held })
     }
 
-    /// Unmounts and checks the file system, and removes its image.
+    /// Unmounts and checks the file system, and removes its image; of programs with leases it is
+    /// told what they did by themselves.
     ///
     /// # Errors
     /// When it cannot be unmounted, or is not clean.
-    pub fn end(self, bed: &Bed) -> Result<()> {
+    pub fn end(self, bed: &Bed, side: &Side) -> Result<()> {
+        if *side == Side::Leased {
+            println!("    {}", Leased::of(bed, &self.directory)?);
+        }
         match self.held {
             Held::Mount(mounted) => {
                 mounted.unmount(bed)?;
@@ -136,23 +152,47 @@ pub struct Ended {
     pub text: String,
 }
 
-/// Runs a program of a suite within `limit`; what it prints goes to `log`, so that it is there also
-/// of one that hangs.
-///
-/// # Errors
-/// When it cannot be started.
-pub fn run(command: &mut Command, log: &Path, limit: Duration) -> Result<Ended> {
-    let output = File::create(log).with_context(|| format!("cannot make {}", log.display()))?;
-    let mut family = Family::start(
-        command.stdout(Stdio::from(output.try_clone()?)).stderr(Stdio::from(output)),
-    )?;
-    let status = family.wait(limit);
-    let text = String::from_utf8_lossy(&std::fs::read(log)?).into_owned();
-    Ok(Ended {
-        code: status.as_ref().ok().and_then(std::process::ExitStatus::code),
-        late: status.is_err(),
-        text,
-    })
+/// Runs the programs of suites.
+pub struct Runner {
+    /// Where the output of what failed is kept.
+    pub logs: PathBuf,
+    /// The library that goes in front of their calls.
+    library: Option<PathBuf>,
+}
+
+impl Runner {
+    /// Makes the directory for what programs on `side` print, and finds the library that they get.
+    ///
+    /// # Errors
+    /// When the one cannot be made or the other is not there.
+    pub fn new(bed: &Bed, side: &Side) -> Result<Self> {
+        let logs = sh::target_directory()?.join("suites/log").join(side.to_string());
+        std::fs::create_dir_all(&logs)?;
+        let library = (*side == Side::Leased).then(|| bed.lease_library()).transpose()?;
+        Ok(Self { logs, library })
+    }
+
+    /// Runs a program of a suite within `limit`; what it prints goes to `log`, so that it is there
+    /// also of one that hangs.
+    ///
+    /// # Errors
+    /// When it cannot be started.
+    pub fn run(&self, command: &mut Command, log: &Path, limit: Duration) -> Result<Ended> {
+        if let Some(library) = &self.library {
+            command.env("LD_PRELOAD", library);
+        }
+        let output = File::create(log).with_context(|| format!("cannot make {}", log.display()))?;
+        let mut family = Family::start(
+            command.stdout(Stdio::from(output.try_clone()?)).stderr(Stdio::from(output)),
+        )?;
+        let status = family.wait(limit);
+        let text = String::from_utf8_lossy(&std::fs::read(log)?).into_owned();
+        Ok(Ended {
+            code: status.as_ref().ok().and_then(std::process::ExitStatus::code),
+            late: status.is_err(),
+            text,
+        })
+    }
 }
 
 #[cfg(test)]
@@ -163,16 +203,18 @@ mod tests {
     fn what_a_program_that_hangs_has_printed_is_kept() {
         let directory = tempfile::tempdir().expect("a directory");
         let log = directory.path().join("log");
-        let ended = run(
-            Command::new("sh").args(["-c", "echo first; sleep 600"]),
-            &log,
-            Duration::from_secs(2),
-        )
-        .expect("sh runs");
+        let runner = Runner { logs: directory.path().to_owned(), library: None };
+        let ended = runner
+            .run(
+                Command::new("sh").args(["-c", "echo first; sleep 600"]),
+                &log,
+                Duration::from_secs(2),
+            )
+            .expect("sh runs");
         assert_eq!((ended.code, ended.late, ended.text.as_str()), (None, true, "first\n"));
-        let ended =
-            run(Command::new("sh").args(["-c", "echo out; exit 3"]), &log, Duration::from_secs(60))
-                .expect("sh runs");
+        let ended = runner
+            .run(Command::new("sh").args(["-c", "echo out; exit 3"]), &log, Duration::from_secs(60))
+            .expect("sh runs");
         assert_eq!((ended.code, ended.late, ended.text.as_str()), (Some(3), false, "out\n"));
     }
 }
