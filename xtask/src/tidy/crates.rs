@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde_json::Value;
 
 /// Which rooms a room may use. Rooms that are not here put others together and may use all.
-const EDGES: [(&str, &[&str]); 14] = [
+const EDGES: [(&str, &[&str]); 15] = [
     ("bedplate-block", &[]),
     ("bedplate-lease", &[]),
     ("bedplate-preload", &["bedplate-lease"]),
@@ -17,6 +17,7 @@ const EDGES: [(&str, &[&str]); 14] = [
     ("bedplate-serve", &["bedplate-block", "bedplate-fs", "bedplate-lease"]),
     ("bedplate-backup", &["bedplate-block"]),
     ("bedplate-direct", &["bedplate-block"]),
+    ("bedplate-doctor", &["bedplate-block"]),
     ("bedplate-crashlab", &["bedplate-block", "bedplate", "bedplate-serve", "bedplate-bench"]),
     // All but the crash judge, whose interleaving points no program may carry.
     (
@@ -29,6 +30,7 @@ const EDGES: [(&str, &[&str]); 14] = [
             "bedplate-backup",
             "bedplate-crashlab",
             "bedplate-direct",
+            "bedplate-doctor",
         ],
     ),
     ("xtask", &[]),

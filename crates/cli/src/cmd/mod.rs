@@ -11,6 +11,7 @@ mod compress;
 mod cp;
 mod crashlab;
 mod defrag;
+mod doctor;
 mod explain;
 mod format;
 mod get;
@@ -51,14 +52,15 @@ pub use backup::listing as backup_listing;
 const EXIT_CODES: &str = "\
 Exit codes:
   0  done; check: the volume is clean
-  1  failed; check: there were faults, and all are mended; status, info, volume show,
-     volume list, volume wait: a group is degraded or being rebuilt
+  1  failed; check: there were faults, and all are mended; doctor: there are findings;
+     status, info, volume show, volume list, volume wait: a group is degraded or being
+     rebuilt
   2  the command line is wrong
   4  the volume is broken; salvage: not everything was saved whole; backup verify:
      a backup is damaged; crashlab: states failed; volume scrub: something differs;
      status, info, volume show, list and wait: broken, refused, read-only after a failure,
      or left by a dead daemon
-  8  check could not look at the volume
+  8  check could not look at the volume, or doctor at the place
 
 Sizes are written as 4096, 4k, 64M or 1.5GiB, durations as 5s, 500ms or 1h.
 BEDPLATE_LOG sets what is logged: warn, info, debug, trace or room=level.";
@@ -102,6 +104,7 @@ pub enum Command {
     Untorn(mark::untorn::Arguments),
     Integrity(mark::integrity::Arguments),
     Explain(explain::Arguments),
+    Doctor(doctor::Arguments),
     Iostat(iostat::Arguments),
     Top(top::Arguments),
     Tune(tune::Arguments),
@@ -141,6 +144,7 @@ pub fn run(cli: &Cli, output: &Output) -> Result<Exit> {
     match &cli.command {
         Command::Check(arguments) => return check::run(arguments, output),
         Command::Volume(command) => return volume::run(command, output),
+        Command::Doctor(arguments) => return doctor::run(arguments, output),
         Command::Crashlab(arguments) => return crashlab::run(arguments, output),
         Command::Salvage(arguments) => return salvage::run(arguments, output),
         Command::Checkpoint(arguments) => checkpoint::run(arguments, output),

@@ -15,6 +15,7 @@ mod crashlab;
 mod damage;
 mod defrag;
 mod direct_tools;
+mod doctor;
 mod encrypted;
 mod forms;
 mod fstab;

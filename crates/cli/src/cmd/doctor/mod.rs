@@ -1,0 +1,90 @@
+//! `bedplate doctor [DIR|DEVICE]`
+
+mod place;
+mod shown;
+
+use std::path::PathBuf;
+
+use bedplate_doctor::{Copy, Machine, Mend, System, apply, examine};
+use clap::Args;
+
+use crate::failure::{Exit, Failure, Result};
+use crate::render::output::Output;
+use shown::{Examined, Fix};
+
+/// Check what lies below a database: devices, file system, memory; exit code 0: nothing found, 1:
+/// findings, 8: could not look
+///
+/// On any file system. Each finding says what was measured, what it costs, the command that mends
+/// it, and how sure it is. What could not be looked at is told with the reason.
+#[derive(Debug, Args)]
+pub struct Arguments {
+    /// A directory or file of a database, or a block device; the current directory when none is
+    /// given
+    path: Option<PathBuf>,
+    /// The size of a page of the database
+    #[arg(long, value_name = "SIZE", value_parser = page_size, default_value = "8k")]
+    page: u64,
+    /// Measure reads too, on a file of 64 MiB in the directory that is gone afterwards
+    #[arg(long)]
+    measure: bool,
+    /// Tell what is as it should be, too
+    #[arg(short, long)]
+    all: bool,
+    /// Write the settings of the running kernel that mend findings, and tell how to take them back;
+    /// nothing else is changed
+    #[arg(long, conflicts_with = "root")]
+    fix: bool,
+    /// Only tell the commands that mend, those that --fix does not run among them
+    #[arg(long, requires = "fix")]
+    dry_run: bool,
+    /// Look at a copy of another machine's /proc and /sys in this directory; nothing is measured
+    #[arg(long, value_name = "DIR", requires = "path", conflicts_with = "measure")]
+    root: Option<PathBuf>,
+}
+
+/// Reads the size of a page.
+fn page_size(text: &str) -> std::result::Result<u64, String> {
+    let bytes = bedplate::parse_size(text)?;
+    let fits = bytes.is_power_of_two() && (512..=1 << 20).contains(&bytes);
+    if fits { Ok(bytes) } else { Err("a page is a power of two from 512 B to 1 MiB".to_owned()) }
+}
+
+pub fn run(arguments: &Arguments, output: &Output) -> Result<Exit> {
+    // Where it could not look nothing was found, and nothing is good.
+    examined(arguments, output).map_err(|failure| match failure.exit {
+        Exit::Failed => failure.exiting(Exit::Unchecked),
+        _ => failure,
+    })
+}
+
+fn examined(arguments: &Arguments, output: &Output) -> Result<Exit> {
+    let system: Box<dyn System> = match &arguments.root {
+        Some(root) if !root.join("proc").is_dir() => {
+            let why = "holds no copy of a machine: there is no 'proc' in it";
+            return Err(Failure::usage(format!("{} {why}", root.display())));
+        }
+        Some(root) => Box::new(Copy::new(root)),
+        None => Box::new(Machine),
+    };
+    let question = place::question(arguments)?;
+    let place = question.place.clone();
+    let report = examine(&*system, question);
+    let fix = arguments.fix.then(|| {
+        let mends = report.findings.iter().map(|found| &found.finding.mend);
+        mends.map(|mend| fix(&*system, mend, arguments.dry_run)).collect::<Vec<_>>()
+    });
+    let exit = if report.findings.is_empty() { Exit::Done } else { Exit::Failed };
+    output.show(&Examined::new(&place, report, fix, arguments))?;
+    Ok(exit)
+}
+
+fn fix(system: &dyn System, mend: &Mend, dry_run: bool) -> Fix {
+    match mend {
+        Mend::ByHand(command) => Fix::by_hand(command),
+        Mend::Settings { undo, keep, .. } => {
+            let fixed = if dry_run { Vec::new() } else { apply(system, mend) };
+            Fix::settings(mend, undo, keep, &fixed)
+        }
+    }
+}

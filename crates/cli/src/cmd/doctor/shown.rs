@@ -1,0 +1,178 @@
+//! What was found, for people and as a document.
+
+use std::fmt;
+
+use bedplate_doctor::{Fixed, Found, Mend, Place, Report, Rule, Setting, Sure, Told};
+use serde::Serialize;
+
+use super::Arguments;
+use crate::render::text::{self, Name, count};
+
+/// How wide what is told becomes.
+const COLUMNS: usize = 100;
+
+/// What the command tells.
+#[derive(Serialize)]
+pub struct Examined {
+    place: Name,
+    findings: Vec<Found>,
+    unseen: Vec<Told>,
+    /// Only where it was asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    fine: Option<Vec<Told>>,
+    fine_count: usize,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    fix: Option<Vec<Fix>>,
+    #[serde(skip)]
+    dry_run: bool,
+}
+
+impl Examined {
+    /// Puts it together.
+    pub fn new(
+        place: &Place,
+        report: Report,
+        fix: Option<Vec<Fix>>,
+        arguments: &Arguments,
+    ) -> Self {
+        let (Place::Directory(path) | Place::Device(path)) = place;
+        let Report { findings, unseen, fine } = report;
+        Self {
+            place: path.clone().into(),
+            findings,
+            unseen,
+            fine_count: fine.len(),
+            fine: arguments.all.then_some(fine),
+            fix,
+            dry_run: arguments.dry_run,
+        }
+    }
+}
+
+/// What mends a finding, and what was done of it.
+#[derive(Serialize)]
+pub struct Fix {
+    commands: Vec<String>,
+    /// They are left to be run by hand.
+    by_hand: bool,
+    /// They were run, all of them.
+    done: bool,
+    /// Why one was refused.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    refused: Option<String>,
+    /// What takes them back.
+    undo: Vec<String>,
+    /// How they are kept over a restart.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    keep: Option<String>,
+}
+
+impl Fix {
+    /// A command that is left to people.
+    pub fn by_hand(command: &str) -> Self {
+        Self {
+            commands: vec![command.to_owned()],
+            by_hand: true,
+            done: false,
+            refused: None,
+            undo: Vec::new(),
+            keep: None,
+        }
+    }
+
+    /// Settings, and what became of those that were written.
+    pub fn settings(mend: &Mend, undo: &[Setting], keep: &str, fixed: &[Fixed]) -> Self {
+        let refused = fixed.iter().find_map(|fixed| {
+            let why = fixed.refused.as_ref()?;
+            Some(format!("cannot write {}: {why}", fixed.setting.path.display()))
+        });
+        Self {
+            commands: mend.commands(),
+            by_hand: false,
+            done: !fixed.is_empty() && refused.is_none(),
+            refused,
+            undo: undo.iter().map(Setting::command).collect(),
+            keep: Some(keep.to_owned()),
+        }
+    }
+}
+
+fn sure(sure: Sure) -> &'static str {
+    match sure {
+        Sure::Certain => "certain",
+        Sure::Likely => "likely",
+        Sure::Possible => "possible",
+    }
+}
+
+/// Writes a line with its label; one that is long goes on below itself.
+fn line(f: &mut fmt::Formatter<'_>, label: &str, told: &str) -> fmt::Result {
+    let wrapped = text::wrapped(&text::one_line(told), 12, COLUMNS);
+    writeln!(f, "  {label:<10}{}", wrapped.trim_start())
+}
+
+/// Writes a command, which stays whole.
+fn command(f: &mut fmt::Formatter<'_>, label: &str, command: &str) -> fmt::Result {
+    writeln!(f, "  {label:<10}{}", text::one_line(command))
+}
+
+impl Examined {
+    fn finding(&self, f: &mut fmt::Formatter<'_>, at: usize) -> fmt::Result {
+        let Found { rule: Rule { name, source, .. }, finding } = &self.findings[at];
+        writeln!(f, "{name} ({}): {}", sure(finding.sure), text::one_line(&finding.at))?;
+        line(f, "measured", &finding.measured)?;
+        line(f, "costs", &finding.costs)?;
+        match self.fix.as_ref().and_then(|fix| fix.get(at)) {
+            Some(fix) => self.fix(f, fix)?,
+            None => {
+                for mend in finding.mend.commands() {
+                    command(f, "mend", &mend)?;
+                }
+            }
+        }
+        line(f, "source", source)?;
+        writeln!(f)
+    }
+
+    fn fix(&self, f: &mut fmt::Formatter<'_>, fix: &Fix) -> fmt::Result {
+        let label = match (fix.by_hand, self.dry_run, fix.done) {
+            (true, ..) => "by hand",
+            (_, true, _) => "would run",
+            (_, _, true) => "ran",
+            _ => "failed",
+        };
+        for told in &fix.commands {
+            command(f, label, told)?;
+        }
+        if let Some(why) = &fix.refused {
+            line(f, "why", why)?;
+        }
+        for told in &fix.undo {
+            command(f, "undo", told)?;
+        }
+        fix.keep.as_ref().map_or(Ok(()), |keep| line(f, "to keep", keep))
+    }
+}
+
+impl fmt::Display for Examined {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(
+            f,
+            "{}: {}, {} as they should be, {} not seen\n",
+            self.place,
+            count(self.findings.len() as u64, "finding"),
+            self.fine_count,
+            self.unseen.len()
+        )?;
+        for at in 0..self.findings.len() {
+            self.finding(f, at)?;
+        }
+        for Told { check, told } in &self.unseen {
+            line(f, "not seen", &format!("{check}: {told}"))?;
+        }
+        for Told { check, told } in self.fine.iter().flatten() {
+            line(f, "fine", &format!("{check}: {told}"))?;
+        }
+        Ok(())
+    }
+}

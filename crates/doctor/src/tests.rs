@@ -1,0 +1,310 @@
+//! Prepared machines with one mistake each.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::time::Duration;
+
+use crate::prepared::{DIR, Prepared, found, told};
+use crate::report::{Mend, Setting, Sure};
+use crate::system::{Copy, System};
+use crate::{Found, Place, Promise, Question, Report, apply, examine, rules};
+
+/// Asserts that a check, and no other, found something, once.
+fn only<'a>(report: &'a Report, name: &str) -> &'a Found {
+    assert_eq!(found(report), [name], "{}", told(report));
+    &report.findings[0]
+}
+
+/// S-350: nothing is found on a machine without mistakes, and every part of it was looked at.
+#[test]
+fn s_350_a_clean_machine_has_no_findings_and_nothing_unseen() {
+    let machine = Prepared::clean();
+    for measure in [false, true] {
+        let report = examine(&machine, Question { measure, ..Prepared::question() });
+        assert!(report.findings.is_empty() && report.unseen.is_empty(), "{}", told(&report));
+        assert!(report.fine.len() >= 15, "{}", told(&report));
+    }
+    let device = examine(&machine, Question::new(Place::Device("/dev/sda1".into())));
+    assert!(device.findings.is_empty() && device.unseen.is_empty(), "{}", told(&device));
+}
+
+#[test]
+fn s_351_a_misaligned_partition_is_found() {
+    let machine = Prepared::clean();
+    machine.partition("sda", 1, "8:1", 63);
+    let report = machine.examine();
+    let found = only(&report, "alignment");
+    assert_eq!(
+        (found.finding.sure, found.finding.at.as_str()),
+        (Sure::Certain, "sda1 (partition)")
+    );
+    assert!(found.finding.measured.contains("3584 bytes behind"), "{found:?}");
+    assert!(found.finding.costs.contains("touches 3 physical blocks of 4 KiB instead of 2"));
+    assert!(
+        found.finding.mend.commands()[0].contains("'2048,' | sfdisk --move-data /dev/sda -N 1"),
+        "{found:?}"
+    );
+    // And what the kernel works out of layers above.
+    let machine = Prepared::clean();
+    machine.over(
+        "dm-0",
+        "253:0",
+        &["sda1"],
+        &[("dm/uuid", "CRYPT-LUKS2-x"), ("alignment_offset", "512\n")],
+    );
+    machine.mount("253:0", "xfs", "/dev/mapper/data", "rw", "rw");
+    machine.superblock_of_xfs("dm-0", 4096);
+    let report = machine.examine();
+    assert_eq!(only(&report, "alignment").finding.at, "dm-0 (LUKS)");
+}
+
+#[test]
+fn s_351_log_blocks_below_a_physical_block_are_found() {
+    let machine = Prepared::clean();
+    machine.mount("8:1", "xfs", "/dev/sda1", "rw", "rw");
+    machine.superblock_of_xfs("sda1", 512);
+    let report = machine.examine();
+    let found = only(&report, "log-block");
+    assert!(found.finding.costs.contains("8 times the bytes"), "{found:?}");
+    machine.superblock_of_xfs("sda1", 4096);
+    assert!(machine.examine().findings.is_empty());
+}
+
+#[test]
+fn s_351_a_stripe_unit_below_a_page_is_found() {
+    let striped = |chunk: &str| {
+        let machine = Prepared::clean();
+        machine.disk("sdb", "8:16");
+        machine.over(
+            "md0",
+            "9:0",
+            &["sda", "sdb"],
+            &[("md/level", "raid0\n"), ("md/chunk_size", chunk)],
+        );
+        machine.mount("9:0", "ext4", "/dev/md0", "rw", "rw");
+        machine.superblock_of_ext4("md0", 4096, 0);
+        machine
+    };
+    let report = striped("4096\n").examine();
+    let found = only(&report, "stripe-unit");
+    assert_eq!(found.finding.at, "md0 (raid0)");
+    assert!(found.finding.costs.contains("waits for 2 members"), "{found:?}");
+    let good = striped("65536\n");
+    assert!(good.examine().findings.is_empty(), "{}", told(&good.examine()));
+    // What the file system believes of the RAID.
+    good.superblock_of_ext4("md0", 4096, 4);
+    let report = good.examine();
+    assert!(only(&report, "stripe-hint").finding.mend.commands()[0].contains("stride=16"));
+}
+
+#[test]
+fn s_351_far_read_ahead_is_found_and_measured_for_certain() {
+    let mut machine = Prepared::clean();
+    machine.set("sda", "read_ahead_kb", "4096");
+    let report = machine.examine();
+    let found = only(&report, "read-ahead");
+    assert_eq!(found.finding.sure, Sure::Possible);
+    assert!(found.finding.costs.contains("up to 4 MiB"), "{found:?}");
+    machine.reads.as_mut().unwrap().random_device_bytes = 100_000.0;
+    let report = examine(&machine, Question { measure: true, ..Prepared::question() });
+    let found = only(&report, "read-ahead");
+    assert_eq!(found.finding.sure, Sure::Certain);
+    assert!(found.finding.measured.contains("97.7 KiB each"), "{found:?}");
+}
+
+#[test]
+fn s_351_large_dirty_limits_are_found() {
+    let machine = Prepared::clean();
+    machine.counts(12 << 30, 6 << 30, 0, 0);
+    machine.write("/proc/sys/vm/dirty_ratio", "20\n");
+    machine.write("/proc/sys/vm/dirty_background_ratio", "10\n");
+    for name in ["dirty_bytes", "dirty_background_bytes"] {
+        machine.write(&format!("/proc/sys/vm/{name}"), "0\n");
+    }
+    let report = machine.examine();
+    let found = only(&report, "dirty-ratio");
+    assert!(found.finding.costs.contains("6 GiB"), "{found:?}");
+    let Mend::Settings { undo, .. } = &found.finding.mend else { panic!("it is a setting") };
+    assert_eq!(
+        undo[..],
+        [
+            Setting::new("/proc/sys/vm/dirty_ratio", &20),
+            Setting::new("/proc/sys/vm/dirty_background_ratio", &10)
+        ]
+    );
+}
+
+#[test]
+fn s_351_a_cache_that_the_kernel_does_not_flush_is_found() {
+    let machine = Prepared::clean();
+    machine.set("sda", "write_cache", "write through");
+    let report = machine.examine();
+    let found = only(&report, "write-cache");
+    assert_eq!(found.finding.sure, Sure::Certain);
+}
+
+/// Changes a machine.
+type Plant = fn(&mut Prepared);
+
+#[test]
+fn the_other_checks_find_what_they_are_for() {
+    let plants: [(&str, Plant); 9] = [
+        ("mount-options", |m| m.mount("8:1", "ext4", "/dev/sda1", "rw", "rw,barrier=0")),
+        ("mount-options", |m| m.mount("8:1", "ext4", "/dev/sda1", "rw,sync", "rw")),
+        ("file-system-block", |m| m.superblock_of_ext4("sda1", 1024, 0)),
+        ("scheduler", |m| m.set("sda", "scheduler", "none mq-deadline [bfq]")),
+        ("nr-requests", |m| m.set("sda", "nr_requests", "4")),
+        ("zone-reclaim", |m| m.write("/proc/sys/vm/zone_reclaim_mode", "1")),
+        ("io-uring", |m| m.write("/proc/sys/kernel/io_uring_disabled", "2")),
+        ("swappiness", |m| {
+            m.write("/proc/swaps", "Filename Type\n/dev/sdb partition\n");
+            m.counts(1 << 30, 256 << 20, 1000, 0);
+        }),
+        ("huge-pages", |m| {
+            m.write("/sys/kernel/mm/transparent_hugepage/enabled", "[always] madvise never");
+            m.counts(1 << 30, 256 << 20, 0, 1000);
+        }),
+    ];
+    for (name, plant) in plants {
+        let mut machine = Prepared::clean();
+        plant(&mut machine);
+        only(&machine.examine(), name);
+    }
+    let mut machine = Prepared::clean();
+    machine.write("/proc/cpuinfo", "flags : fpu hypervisor\n");
+    assert!(machine.examine().findings.is_empty(), "it wakes fast");
+    machine.wake = Ok(Duration::from_micros(90));
+    only(&machine.examine(), "vcpu-halt");
+    machine.write("/sys/devices/system/cpu/cpuidle/current_driver", "haltpoll\n");
+    assert!(machine.examine().findings.is_empty(), "it polls, and is slow for another reason");
+}
+
+/// S-352: a part that is not there, or may not be read, is told with the reason.
+#[test]
+fn s_352_what_cannot_be_looked_at_is_told_and_not_good() {
+    let machine = Prepared::clean();
+    std::fs::remove_file(machine.at(Path::new("/proc/vmstat"))).unwrap();
+    std::fs::remove_file(machine.at(Path::new("/sys/class/block/sda/queue/nr_requests"))).unwrap();
+    std::fs::remove_file(machine.at(Path::new("/dev/sda1"))).unwrap();
+    machine.mount("8:1", "xfs", "/dev/sda1", "rw", "rw");
+    let report = machine.examine();
+    let unseen: Vec<_> = report.unseen.iter().map(|told| (told.check, &*told.told)).collect();
+    assert_eq!(
+        unseen,
+        [
+            ("log-block", "the log of XFS: there is no /dev/sda1"),
+            ("nr-requests", "there is no /sys/devices/pci0/block/sda/queue/nr_requests"),
+            ("dirty-ratio", "there is no /proc/vmstat"),
+            ("huge-pages", "there is no /proc/vmstat"),
+        ],
+        "{}",
+        told(&report)
+    );
+    // A file system without a device that can be found.
+    let machine = Prepared::clean();
+    machine.mount("0:55", "zfs", "tank/db", "rw", "rw");
+    let report = machine.examine();
+    let told_of = |name: &str| report.unseen.iter().any(|told| told.check == name);
+    assert!(["alignment", "stripe-unit", "read-ahead"].iter().all(|name| told_of(name)));
+    assert!(report.unseen[0].told.contains("zfs on tank/db shows no block device"));
+    // A copy of a machine is judged by what it holds, and nothing is measured.
+    let machine = Prepared::clean();
+    machine.partition("sda", 1, "8:1", 63);
+    machine.write("/proc/cpuinfo", "flags : fpu hypervisor\n");
+    let report = examine(&Copy::new(machine.root()), Prepared::question());
+    only(&report, "alignment");
+    assert!(report.unseen.iter().any(|told| told.check == "vcpu-halt"), "{}", told(&report));
+}
+
+#[test]
+fn btrfs_and_what_lies_on_loop_devices_are_followed_to_their_disks() {
+    let machine = Prepared::clean();
+    machine.mount("0:48", "btrfs", "/dev/sda1", "rw", "rw");
+    machine.partition("sda", 1, "8:1", 63);
+    only(&machine.examine(), "alignment");
+    let machine = Prepared::clean();
+    let list = format!(
+        "30 20 8:1 / /srv rw - ext4 /dev/sda1 rw\n31 20 7:0 / {DIR} rw - ext4 /dev/loop0 rw\n"
+    );
+    machine.over(
+        "loop0",
+        "7:0",
+        &[],
+        &[
+            ("loop/backing_file", "/srv/a.img\n"),
+            ("loop/offset", "0\n"),
+            ("queue/physical_block_size", "512\n"),
+        ],
+    );
+    machine.write("/proc/self/mountinfo", list);
+    machine.superblock_of_ext4("loop0", 4096, 0);
+    let report = machine.examine();
+    let found = only(&report, "log-block");
+    assert_eq!((found.finding.at.as_str(), found.finding.sure), ("loop0 (loop)", Sure::Likely));
+}
+
+/// S-353: a fix writes settings that can be taken back, and nothing else.
+#[test]
+fn s_353_a_fix_writes_settings_and_is_taken_back() {
+    let machine = Prepared::clean();
+    machine.set("sda", "read_ahead_kb", "4096");
+    machine.partition("sda", 1, "8:1", 63);
+    let report = machine.examine();
+    assert_eq!(found(&report), ["alignment", "read-ahead"]);
+    assert_eq!(apply(&machine, &report.findings[0].finding.mend), []);
+    let mend = &report.findings[1].finding.mend;
+    let fixed = apply(&machine, mend);
+    assert!(fixed.len() == 1 && fixed[0].refused.is_none(), "{fixed:?}");
+    only(&machine.examine(), "alignment");
+    let Mend::Settings { undo, .. } = mend.clone() else { panic!("it is a setting") };
+    let keep = String::new();
+    let back = Mend::Settings { set: undo.clone(), undo, keep };
+    assert!(apply(&machine, &back)[0].refused.is_none());
+    assert_eq!(found(&machine.examine()), ["alignment", "read-ahead"]);
+    // A file that is not there is not made.
+    std::fs::remove_file(machine.at(&fixed[0].setting.path)).unwrap();
+    assert!(apply(&machine, mend)[0].refused.is_some());
+    assert!(!machine.at(&fixed[0].setting.path).exists());
+}
+
+#[test]
+fn a_bedplate_mount_is_told_by_its_promises() {
+    let machine = Prepared::clean();
+    let promise = Promise {
+        mode: "concurrent".into(),
+        untorn_bytes: 8192,
+        is_cached: false,
+        integrity: true,
+    };
+    let report = examine(&machine, Question { promise: Some(promise), ..Prepared::question() });
+    let told = report.fine.iter().find(|told| told.check == "bedplate").unwrap();
+    assert_eq!(told.told, "mode concurrent, 8 KiB are written untorn, with checksums");
+}
+
+#[test]
+fn every_rule_has_a_name_of_its_own_and_says_where_it_stands() {
+    let rules = rules();
+    let names: BTreeSet<_> = rules.iter().map(|rule| rule.name).collect();
+    assert_eq!(names.len(), rules.len());
+    assert!(
+        rules.iter().all(|rule| ![rule.looks_at, rule.finding_when, rule.source].contains(&""))
+    );
+}
+
+/// The guide's table is the program's.
+#[test]
+fn the_guide_has_the_table_of_the_checks() {
+    let guide = include_str!("../../../docs/guide/doctor.md");
+    let (_, table) = guide.split_once("## The checks").unwrap();
+    let listed: Vec<&str> = table.lines().filter(|line| line.starts_with("| `")).collect();
+    let rows: Vec<String> = rules()
+        .iter()
+        .map(|rule| {
+            format!(
+                "| `{}` | {} | {} | {} |",
+                rule.name, rule.looks_at, rule.finding_when, rule.source
+            )
+        })
+        .collect();
+    assert_eq!(listed, rows, "the table is:\n{}", rows.join("\n"));
+}
