@@ -1,5 +1,7 @@
 //! One thread's submission and completion pair: the list interface of a device.
 
+use std::os::fd::BorrowedFd;
+
 use crate::{AlignedBuf, Result};
 
 /// Sets up a queue.
@@ -92,6 +94,11 @@ pub trait DeviceQueue: Send {
     /// # Errors
     /// `Io` when waiting fails.
     fn complete(&mut self, min: usize, out: &mut Vec<Completion>) -> Result<usize>;
+    /// Returns what becomes readable when requests complete, for a thread that waits for other
+    /// things beside them; `None` where only [`complete`](Self::complete) can wait.
+    fn readiness(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
     /// Takes a registered buffer; `None` when none are left. A registered buffer used with this
     /// queue saves the kernel the pinning of pages.
     fn take_buffer(&mut self) -> Option<AlignedBuf>;

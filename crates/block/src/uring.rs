@@ -18,7 +18,7 @@
 
 use std::collections::VecDeque;
 use std::io;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, BorrowedFd};
 use std::sync::Arc;
 
 use io_uring::{EnterFlags, IoUring, opcode, squeue, types};
@@ -527,6 +527,11 @@ impl DeviceQueue for UringQueue {
             let wanted = min.saturating_sub(count).min(self.outstanding);
             self.enter(wanted)?;
         }
+    }
+
+    fn readiness(&self) -> Option<BorrowedFd<'_>> {
+        // SAFETY: the ring's descriptor is open as long as the ring, which the answer borrows.
+        Some(unsafe { BorrowedFd::borrow_raw(self.ring.as_raw_fd()) })
     }
 
     fn take_buffer(&mut self) -> Option<AlignedBuf> {

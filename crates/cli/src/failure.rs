@@ -206,6 +206,19 @@ impl From<bedplate_direct::Error> for Failure {
     }
 }
 
+impl From<bedplate_export::Error> for Failure {
+    fn from(error: bedplate_export::Error) -> Self {
+        use bedplate_export::Error as Kind;
+        match error {
+            Kind::Usage(message) => Self::usage(message),
+            Kind::Volume(error) => error.into(),
+            Kind::Device(error) => error.into(),
+            Kind::Sync(message) => Self::new("io", without_numbers(&message)),
+            Kind::System { what, path, source } => Self::system(what, &path, &source),
+        }
+    }
+}
+
 impl From<bedplate_serve::Error> for Failure {
     fn from(error: bedplate_serve::Error) -> Self {
         Self::of_mount(error.kind, &error.message)

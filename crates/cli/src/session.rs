@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use bedplate::{FileSystem, MountOptions};
+use bedplate::{FileSystem, Group, MountOptions};
 use clap::Args;
 
 use crate::device::{self, Access, Opened};
@@ -33,6 +33,16 @@ impl Volume {
         Self { volume: volume.into(), devices: devices.clone() }
     }
 
+    /// Mounts the volume in this process.
+    pub fn open(&self, access: Access, output: &Output) -> Result<Mounted> {
+        let Opened { device, log, group } =
+            device::open_with_log(&self.volume, self.devices.log.as_deref(), access)?;
+        let options =
+            MountOptions { read_only: access == Access::ReadOnly, ..MountOptions::default() };
+        let fs = progress::during(output, "mounting", || FileSystem::mount(device, log, options))?;
+        Ok(Mounted { fs, group })
+    }
+
     /// Mounts the volume in this process, does `work`, and unmounts whatever the outcome. The first
     /// failure counts.
     pub fn with<T>(
@@ -41,17 +51,27 @@ impl Volume {
         output: &Output,
         work: impl FnOnce(&FileSystem) -> Result<T>,
     ) -> Result<T> {
-        let Opened { device, log, group } =
-            device::open_with_log(&self.volume, self.devices.log.as_deref(), access)?;
-        let options =
-            MountOptions { read_only: access == Access::ReadOnly, ..MountOptions::default() };
-        let fs = progress::during(output, "mounting", || FileSystem::mount(device, log, options))?;
-        let worked = work(&fs);
-        let unmounted = progress::during(output, "making everything durable", || {
-            fs.unmount().map_err(Failure::from).and(device::close(group))
-        });
+        let mounted = self.open(access, output)?;
+        let worked = work(&mounted.fs);
+        let unmounted = mounted.close(output);
         let result = worked?;
         unmounted?;
         Ok(result)
+    }
+}
+
+/// A volume that this process has mounted.
+pub struct Mounted {
+    /// Its file system.
+    pub fs: FileSystem,
+    group: Option<Group>,
+}
+
+impl Mounted {
+    /// Unmounts it.
+    pub fn close(self, output: &Output) -> Result<()> {
+        progress::during(output, "making everything durable", || {
+            self.fs.unmount().map_err(Failure::from).and(device::close(self.group))
+        })
     }
 }

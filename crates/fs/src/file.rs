@@ -325,6 +325,13 @@ impl File {
     pub fn extents_from(&self, offset: u64, limit: usize) -> Result<Vec<ExtentInfo>> {
         self.io().extents_from(offset, limit)
     }
+    /// Returns the extent that byte `offset` lies in; `None` in a hole.
+    ///
+    /// # Errors
+    /// `Io`.
+    pub fn extent_at(&self, offset: u64) -> Result<Option<ExtentInfo>> {
+        self.io().extent_at(offset)
+    }
     /// Returns in how many extents the file lies.
     ///
     /// # Errors

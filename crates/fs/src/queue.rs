@@ -2,6 +2,8 @@
 
 mod state;
 
+use std::io;
+use std::os::fd::OwnedFd;
 use std::sync::{Arc, Weak};
 
 use bedplate_block::{AlignedBuf, QueueOptions};
@@ -82,6 +84,16 @@ impl Queue {
     #[must_use]
     pub fn in_flight(&self) -> usize {
         self.in_flight
+    }
+    /// Returns a descriptor that becomes readable when operations complete on the device, for a
+    /// thread that waits for other things beside them; `None` where only
+    /// [`complete`](Self::complete) can wait. What another thread completed for this one
+    /// ([`Queue`]) does not show there, so such a thread looks from time to time.
+    ///
+    /// # Errors
+    /// The system's, when the process has too many descriptors.
+    pub fn readiness(&self) -> io::Result<Option<OwnedFd>> {
+        self.engine.lock().readiness()
     }
     /// Takes a registered buffer; `None` when none are left.
     pub fn take_buffer(&mut self) -> Option<AlignedBuf> {

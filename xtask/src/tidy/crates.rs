@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde_json::Value;
 
 /// Which rooms a room may use. Rooms that are not here put others together and may use all.
-const EDGES: [(&str, &[&str]); 15] = [
+const EDGES: [(&str, &[&str]); 16] = [
     ("bedplate-block", &[]),
     ("bedplate-lease", &[]),
     ("bedplate-preload", &["bedplate-lease"]),
@@ -18,6 +18,7 @@ const EDGES: [(&str, &[&str]); 15] = [
     ("bedplate-backup", &["bedplate-block"]),
     ("bedplate-direct", &["bedplate-block"]),
     ("bedplate-doctor", &["bedplate-block"]),
+    ("bedplate-export", &["bedplate-block", "bedplate-fs"]),
     ("bedplate-crashlab", &["bedplate-block", "bedplate", "bedplate-serve", "bedplate-bench"]),
     // All but the crash judge, whose interleaving points no program may carry.
     (
@@ -31,6 +32,7 @@ const EDGES: [(&str, &[&str]); 15] = [
             "bedplate-crashlab",
             "bedplate-direct",
             "bedplate-doctor",
+            "bedplate-export",
         ],
     ),
     ("xtask", &[]),

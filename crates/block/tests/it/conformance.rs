@@ -6,13 +6,14 @@ use bedplate_block::{
     AlignedBuf, BlockDevice, Completion, DeviceQueue, ErrorKind, QueueOptions, Request,
     RequestKind, Segment,
 };
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 /// A clause's name and its proof.
 type Clause = (&'static str, fn(&Arc<dyn BlockDevice>));
 
 /// Puts every clause to a fresh device.
 pub fn keeps_all_promises(make: &dyn Fn() -> Arc<dyn BlockDevice>) {
-    let clauses: [Clause; 16] = [
+    let clauses: [Clause; 17] = [
         ("states a sane geometry", states_a_sane_geometry),
         ("reads back what was written and touches nothing else", reads_back_what_was_written),
         ("refuses what is unaligned", refuses_what_is_unaligned),
@@ -27,6 +28,7 @@ pub fn keeps_all_promises(make: &dyn Fn() -> Arc<dyn BlockDevice>) {
         ("a queue hands a bad request back with its buffer", queue_hands_bad_requests_back),
         ("a queue owns registered buffers", queue_owns_buffers),
         ("a queue does not wait unless told to", queue_does_not_wait_unless_told),
+        ("a queue tells a descriptor that it is done", queue_tells_a_descriptor_that_it_is_done),
         ("a queue moves between threads", queue_moves_between_threads),
         ("a dropped queue waits for what is in flight", dropped_queue_waits),
     ];
@@ -428,6 +430,25 @@ fn queue_does_not_wait_unless_told(device: &Arc<dyn BlockDevice>) {
         std::thread::yield_now();
     }
     assert_eq!(queue.in_flight(), 0);
+}
+
+/// A thread that waits for other things too waits for a queue's descriptor, where it has one.
+fn queue_tells_a_descriptor_that_it_is_done(device: &Arc<dyn BlockDevice>) {
+    let mut queue = queue(device, 4);
+    for round in 0..20 {
+        queue.push(request(round, RequestKind::Read, AlignedBuf::zeroed(8192), 0)).unwrap();
+        queue.submit().unwrap();
+        let mut out = Vec::new();
+        if let Some(ready) = queue.readiness() {
+            let mut events = [PollFd::new(&ready, PollFlags::IN)];
+            let timeout = Timespec { tv_sec: 20, tv_nsec: 0 };
+            assert_eq!(poll(&mut events, Some(&timeout)).unwrap(), 1, "the end of a read shows");
+            assert_eq!(queue.complete(0, &mut out).unwrap(), 1, "and can be taken then");
+        } else {
+            queue.complete(1, &mut out).unwrap();
+        }
+        assert_eq!(out[0].token, round);
+    }
 }
 
 fn queue_moves_between_threads(device: &Arc<dyn BlockDevice>) {

@@ -13,6 +13,7 @@ mod crashlab;
 mod defrag;
 mod doctor;
 mod explain;
+mod export;
 mod format;
 mod get;
 mod grow;
@@ -135,6 +136,8 @@ pub enum Command {
     Volume(volume::Command),
     Bench(bench::Arguments),
     Crashlab(crashlab::Arguments),
+    #[command(subcommand)]
+    Export(export::Command),
     Completions(completions::Arguments),
     Manpages(manpages::Arguments),
 }
@@ -182,6 +185,7 @@ pub fn run(cli: &Cli, output: &Output) -> Result<Exit> {
         Command::Get(arguments) => get::run(arguments, output),
         Command::Mkdir(arguments) => mkdir::run(arguments, output),
         Command::Rm(arguments) => rm::run(arguments, output),
+        Command::Export(command) => export::run(command, output),
         Command::Bench(arguments) => bench::run(arguments, output),
         Command::Completions(arguments) => completions::run(arguments, output),
         Command::Manpages(arguments) => manpages::run(arguments, output),

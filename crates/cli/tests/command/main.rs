@@ -17,6 +17,7 @@ mod defrag;
 mod direct_tools;
 mod doctor;
 mod encrypted;
+mod exports;
 mod forms;
 mod fstab;
 mod harness;
@@ -29,6 +30,10 @@ mod loops;
 mod messages;
 mod metrics;
 mod mounted;
+/// The client that the tests of the server use.
+#[path = "../../../export/tests/nbd/client.rs"]
+#[allow(dead_code, reason = "the tests of the command need less of it")]
+mod nbd_client;
 mod odd_names;
 mod quickstart;
 mod reached;

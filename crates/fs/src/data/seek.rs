@@ -58,14 +58,26 @@ impl DataPath<'_> {
     /// Returns extents in file order, with those of what was delayed.
     pub(crate) fn extents_from(self, offset: u64, limit: usize) -> Result<Vec<ExtentInfo>> {
         self.write_if_delayed()?;
+        let first = offset.div_ceil(self.fs.grid().block);
+        let info = |(at, extent)| self.extent_info(at, extent);
+        Ok(self.map()?.from(first).map(info).take(limit).collect())
+    }
+
+    /// Returns the extent that maps a byte, with what was delayed.
+    pub(crate) fn extent_at(self, offset: u64) -> Result<Option<ExtentInfo>> {
+        self.write_if_delayed()?;
+        let held = self.map()?.holding(offset / self.fs.grid().block);
+        Ok(held.map(|(at, extent)| self.extent_info(at, extent)))
+    }
+
+    fn extent_info(self, at: crate::FileBlock, extent: bedplate_store::Extent) -> ExtentInfo {
         let block = self.fs.grid().block;
-        let info = |(at, extent): (crate::FileBlock, bedplate_store::Extent)| ExtentInfo {
+        ExtentInfo {
             file_offset: at.0 * block,
             volume_offset: extent.start.0 * block,
             len: u64::from(extent.blocks) * block,
             unwritten: extent.state == ExtentState::Unwritten,
             birth: extent.birth,
-        };
-        Ok(self.map()?.from(offset.div_ceil(block)).map(info).take(limit).collect())
+        }
     }
 }

@@ -9,7 +9,9 @@
 //! I-QUE-1: an engine blocks on a lock only with nothing in flight, so no chain of waits can lead
 //! through it back to itself.
 
+use std::io;
 use std::ops::Range;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use bedplate_block::{AlignedBuf, Completion, DeviceQueue, Request, RequestKind};
@@ -107,6 +109,10 @@ impl QueueState {
             completions: Vec::with_capacity(depth),
             closing: Vec::new(),
         }
+    }
+
+    pub(super) fn readiness(&self) -> io::Result<Option<OwnedFd>> {
+        self.device.readiness().map(|ring| ring.try_clone_to_owned()).transpose()
     }
 
     pub(super) fn take_buffer(&mut self) -> Option<AlignedBuf> {

@@ -1,0 +1,10 @@
+//! Exports: a file of a volume, or any file or block device, as a disk of other programs and
+//! machines. Front ends that translate a protocol and hold no data of their own.
+#![forbid(unsafe_code)]
+
+mod disk;
+mod error;
+pub mod nbd;
+
+pub use disk::{Allocation, DeviceDisk, Disk, DiskQueue, Done, FileDisk, Run, Zeroing};
+pub use error::{Error, Result};

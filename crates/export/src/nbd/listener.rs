@@ -1,0 +1,266 @@
+//! Where clients come from.
+
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::fs::FileTypeExt;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::AcqRel};
+use std::thread::{Builder, JoinHandle};
+
+use parking_lot::Mutex;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::Mode;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+
+use super::buffers::{Budget, CONNECTION_BYTES_MAX};
+use super::connection;
+use super::exports::Exports;
+use super::handshake::Offer;
+use super::peer::End;
+use super::transport::Socket;
+use crate::{Error, Result};
+
+/// What the requests of all connections may hold together.
+const ALL_BYTES_MAX: usize = 16 * CONNECTION_BYTES_MAX;
+/// The stack of a connection's thread: most of a thousand of them are idle.
+const STACK_BYTES: usize = 256 << 10;
+/// How long nothing is accepted after the system refused.
+const REFUSED_PAUSE: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
+
+/// Where to listen.
+#[derive(Debug, Clone)]
+pub enum Address {
+    /// A socket in the file system, for its owner alone.
+    Unix(PathBuf),
+    /// A port.
+    Tcp(SocketAddr),
+}
+
+/// How a server serves.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// Where to listen; at least one.
+    pub addresses: Vec<Address>,
+    /// How many connections there may be at once; more are closed at once.
+    pub connections_max: usize,
+}
+
+enum Listener {
+    Unix { listener: UnixListener, _bound: Bound },
+    Tcp(TcpListener),
+}
+
+/// A socket in the file system; gone with this.
+struct Bound(PathBuf);
+
+impl Drop for Bound {
+    fn drop(&mut self) {
+        // It may be removed already.
+        let _removed = std::fs::remove_file(&self.0);
+    }
+}
+
+/// A server that runs. Dropped, it has answered what was under way, and no connection is left.
+#[derive(Debug)]
+pub struct Server {
+    /// Closed to end all threads.
+    waker: Option<UnixStream>,
+    threads: Vec<JoinHandle<()>>,
+    addresses: Vec<Address>,
+    hall: Arc<Hall>,
+}
+
+/// What all connections share.
+#[derive(Debug)]
+struct Hall {
+    exports: Exports,
+    budget: Arc<Budget>,
+    woken: Arc<UnixStream>,
+    connections_max: usize,
+    count: AtomicUsize,
+    /// Threads of connections; those that have ended are taken out with the next one.
+    threads: Mutex<Vec<JoinHandle<()>>>,
+}
+
+impl Server {
+    /// Begins to serve.
+    ///
+    /// # Errors
+    /// `System` where an address cannot be listened on.
+    pub fn start(exports: Exports, settings: &Settings) -> Result<Self> {
+        let pair = |error| Error::system("prepare to listen on", Path::new("a socket"), error);
+        let (waker, woken) = UnixStream::pair().map_err(pair)?;
+        let hall = Arc::new(Hall {
+            exports,
+            budget: Budget::new(ALL_BYTES_MAX),
+            woken: Arc::new(woken),
+            connections_max: settings.connections_max,
+            count: AtomicUsize::new(0),
+            threads: Mutex::default(),
+        });
+        let (mut listeners, mut addresses) = (Vec::new(), Vec::new());
+        for address in &settings.addresses {
+            let (listener, bound) = listen(address)?;
+            listeners.push(listener);
+            addresses.push(bound);
+        }
+        let mut server = Self { waker: Some(waker), threads: Vec::new(), addresses, hall };
+        for listener in listeners {
+            let hall = Arc::clone(&server.hall);
+            let thread = Builder::new()
+                .name("bedplate-nbd-a".into())
+                .spawn(move || accept(&listener, &hall))
+                .map_err(pair)?;
+            server.threads.push(thread);
+        }
+        Ok(server)
+    }
+
+    /// Returns where the server listens: with the port that the system chose where 0 was given.
+    #[must_use]
+    pub fn addresses(&self) -> &[Address] {
+        &self.addresses
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.waker = None;
+        let accepting = std::mem::take(&mut self.threads);
+        let join = |threads: Vec<JoinHandle<()>>| {
+            for thread in threads {
+                if thread.join().is_err() {
+                    tracing::error!("a thread of the NBD server had panicked");
+                }
+            }
+        };
+        join(accepting);
+        // No new one comes: those that accept have ended.
+        let connections = std::mem::take(&mut *self.hall.threads.lock());
+        join(connections);
+    }
+}
+
+fn listen(address: &Address) -> Result<(Listener, Address)> {
+    match address {
+        Address::Unix(path) => {
+            let listener =
+                listen_unix(path).map_err(|error| Error::system("listen on", path, error))?;
+            let _bound = Bound(path.clone());
+            Ok((Listener::Unix { listener, _bound }, address.clone()))
+        }
+        Address::Tcp(asked) => {
+            let failed = |error| Error::system("listen on", Path::new(&asked.to_string()), error);
+            let listener = TcpListener::bind(asked).map_err(failed)?;
+            listener.set_nonblocking(true).map_err(failed)?;
+            let bound = listener.local_addr().map_err(failed)?;
+            Ok((Listener::Tcp(listener), Address::Tcp(bound)))
+        }
+    }
+}
+
+/// Listens on a socket that at no time another user than its owner can connect to; takes the place
+/// of one that a server left behind which was killed.
+fn listen_unix(path: &Path) -> io::Result<UnixListener> {
+    let is_socket = path.symlink_metadata().is_ok_and(|meta| meta.file_type().is_socket());
+    if is_socket && UnixStream::connect(path).is_err_and(|error| is_left_behind(&error)) {
+        std::fs::remove_file(path)?;
+    }
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    // The name gets the permissions that the socket has.
+    rustix::fs::fchmod(&socket, Mode::RUSR | Mode::WUSR)?;
+    rustix::net::bind(&socket, &SocketAddrUnix::new(path)?)?;
+    rustix::net::listen(&socket, 128)?;
+    Ok(socket.into())
+}
+
+fn is_left_behind(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::ConnectionRefused
+}
+
+impl Listener {
+    fn accept(&self) -> io::Result<Socket> {
+        match self {
+            Self::Unix { listener, .. } => {
+                listener.accept().map(|(socket, _)| Socket::Unix(socket))
+            }
+            Self::Tcp(listener) => listener.accept().map(|(socket, _)| Socket::Tcp(socket)),
+        }
+    }
+}
+
+impl AsFd for Listener {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Self::Unix { listener, .. } => listener.as_fd(),
+            Self::Tcp(listener) => listener.as_fd(),
+        }
+    }
+}
+
+fn accept(listener: &Listener, hall: &Arc<Hall>) {
+    loop {
+        let mut events =
+            [PollFd::new(listener, PollFlags::IN), PollFd::new(&*hall.woken, PollFlags::IN)];
+        let waited = poll(&mut events, None);
+        if waited.is_ok() && !events[1].revents().is_empty() {
+            return;
+        }
+        match listener.accept() {
+            Ok(socket) => take(socket, hall),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            Err(error) => {
+                tracing::warn!("cannot take a connection: {error}");
+                let mut ends = [PollFd::new(&*hall.woken, PollFlags::IN)];
+                let _waited = poll(&mut ends, Some(&REFUSED_PAUSE));
+            }
+        }
+    }
+}
+
+/// Gives a client a thread, unless there are too many.
+fn take(socket: Socket, hall: &Arc<Hall>) {
+    if hall.count.fetch_add(1, AcqRel) >= hall.connections_max {
+        hall.count.fetch_sub(1, AcqRel);
+        tracing::warn!(
+            "{} connections are served already: one more is closed",
+            hall.connections_max
+        );
+        return;
+    }
+    let own = Arc::clone(hall);
+    let started =
+        Builder::new().name("bedplate-nbd".into()).stack_size(STACK_BYTES).spawn(move || {
+            let place = Place(&own);
+            let offer = Offer { exports: &own.exports };
+            match connection::serve(socket, &own.woken, &offer, &own.budget) {
+                Ok(()) | Err(End::Closed | End::Stopped) => tracing::debug!("a client has gone"),
+                Err(end) => tracing::warn!("a connection is closed: {end}"),
+            }
+            drop(place);
+        });
+    match started {
+        Ok(thread) => {
+            let mut threads = hall.threads.lock();
+            threads.retain(|thread| !thread.is_finished());
+            threads.push(thread);
+        }
+        Err(error) => {
+            hall.count.fetch_sub(1, AcqRel);
+            tracing::warn!("cannot serve a connection: {error}");
+        }
+    }
+}
+
+/// The place of a connection among those that there may be.
+struct Place<'a>(&'a Hall);
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        self.0.count.fetch_sub(1, AcqRel);
+    }
+}
