@@ -38,7 +38,11 @@ pub unsafe extern "C-unwind" fn openat(
 ) -> c_int {
     let arguments = [directory as usize, path as usize, flags as usize, mode as usize, 0, 0];
     // SAFETY: the program's own call.
-    let fd = unsafe { sys::cancellable(libc::SYS_openat, arguments) } as c_int;
+    let open = || unsafe { sys::cancellable(libc::SYS_openat, arguments) } as c_int;
+    let mut fd = open();
+    if fd < 0 && steady(opens::make_room) {
+        fd = open();
+    }
     steady(|| opens::opened(fd, flags));
     fd
 }
@@ -174,12 +178,16 @@ pub unsafe extern "C-unwind" fn dup(fd: c_int) -> c_int {
             return fail(libc::EBADF);
         }
         // SAFETY: takes a number only.
-        copied(fd, unsafe { syscall!(libc::SYS_dup, fd) })
+        copied(fd, || unsafe { syscall!(libc::SYS_dup, fd) })
     })
 }
 
-fn copied(from: c_int, result: isize) -> c_int {
-    let to = sys::with_errno(result) as c_int;
+/// Carries a copy out: `copy` asks the kernel for it.
+fn copied(from: c_int, copy: impl Fn() -> isize) -> c_int {
+    let mut to = sys::with_errno(copy()) as c_int;
+    if to < 0 && opens::make_room() {
+        to = sys::with_errno(copy()) as c_int;
+    }
     opens::copied(from, to);
     to
 }
@@ -214,7 +222,7 @@ fn copy_to(from: c_int, to: c_int, flags: c_int) -> c_int {
         opens::closing(to);
     }
     // SAFETY: takes numbers only.
-    copied(from, unsafe { syscall!(libc::SYS_dup3, from, to, flags) })
+    copied(from, || unsafe { syscall!(libc::SYS_dup3, from, to, flags) })
 }
 
 #[unsafe(no_mangle)]
@@ -225,7 +233,7 @@ pub unsafe extern "C-unwind" fn fcntl(fd: c_int, command: c_int, argument: usize
         }
         match command {
             libc::F_DUPFD | libc::F_DUPFD_CLOEXEC => {
-                Some(copied(fd, sys::fcntl(fd, command, argument)))
+                Some(copied(fd, || sys::fcntl(fd, command, argument)))
             }
             libc::F_SETFL if argument as c_int & libc::O_APPEND != 0 => {
                 opens::drop_file(fd);

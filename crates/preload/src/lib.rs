@@ -18,6 +18,7 @@ mod maps;
 mod mount;
 mod odd;
 mod open;
+mod own;
 mod process;
 mod report;
 mod sys;

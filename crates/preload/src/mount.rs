@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64};
 use bedplate_lease::wire::{ANSWER_BYTES, ATTACH_DESCRIPTORS, Answer, Offer, Place, Request};
 use bedplate_lease::{Lease, Reader, Reason, Slots};
 
+use crate::own;
 use crate::process::{self, Held};
 use crate::sys::{self, Fd, syscall};
 use crate::table;
@@ -85,47 +86,13 @@ pub fn forget_parents() {
         if let Some(mount) = unsafe { (*seat.mount.get()).as_ref() } {
             let replaced = mount.replaced.load(Relaxed);
             for fd in [mount.device(), mount.claim, mount.socket] {
-                close_own(fd);
+                own::close(fd);
             }
             if replaced >= 0 {
-                close_own(replaced);
+                own::close(replaced);
             }
         }
     }
-}
-
-/// Closes a descriptor of the library's own.
-pub fn close_own(fd: Fd) {
-    table::set_own(fd, false);
-    sys::close(fd);
-}
-
-/// Moves a descriptor to the upper part of the table, out of the way of the program's.
-pub fn move_up(fd: Fd) -> Option<Fd> {
-    let moved = copy_up(fd);
-    sys::close(fd);
-    moved
-}
-
-/// Copies a descriptor to the upper part of the table.
-pub fn copy_up(fd: Fd) -> Option<Fd> {
-    let mut limit = [0_u64; 2];
-    // SAFETY: the kernel fills two words.
-    unsafe { syscall!(libc::SYS_prlimit64, 0, libc::RLIMIT_NOFILE, 0, limit.as_mut_ptr()) };
-    let limit = limit[0].min(table::OWN_MAX as u64);
-    // A program that may have few descriptors keeps them all.
-    if limit < 64 {
-        return None;
-    }
-    let copy = sys::fcntl(fd, libc::F_DUPFD_CLOEXEC, (limit / 4 * 3) as usize);
-    if !(0..table::OWN_MAX as isize).contains(&copy) {
-        if copy >= 0 {
-            sys::close(copy as Fd);
-        }
-        return None;
-    }
-    table::set_own(copy as Fd, true);
-    Some(copy as Fd)
 }
 
 /// Asks the daemon to publish a file; attaches first where the mount is a new one. Returns the
@@ -161,9 +128,9 @@ fn attach(_held: &Held, offer: &Offer, place: &Place, dev: u64) -> Result<(usize
         }
         Ok((answer, fds))
     });
-    let (answer, fds) = received.inspect_err(|_| close_own(socket))?;
+    let (answer, fds) = received.inspect_err(|_| own::close(socket))?;
     let Some(mount) = assemble(offer, dev, socket, fds, answer.is_read_only) else {
-        close_own(socket);
+        own::close(socket);
         return Err(Reason::Failed);
     };
     let seat = &SEATS[index];
@@ -184,7 +151,7 @@ fn assemble(
     let [claim, device, control, slots] = fds;
     let reader = control.and_then(|fd| shared(fd, libc::PROT_READ));
     let slots = slots.and_then(|fd| shared(fd, libc::PROT_READ | libc::PROT_WRITE));
-    let (claim, device) = (claim.and_then(move_up), device.and_then(move_up));
+    let (claim, device) = (claim.and_then(own::move_away), device.and_then(own::move_away));
     let made = || {
         let reader = Reader::open(reader?).ok()?;
         let slots = Slots::open(slots?).ok()?;
@@ -208,7 +175,7 @@ fn assemble(
     };
     let mount = made();
     if mount.is_none() {
-        [claim, device].into_iter().flatten().for_each(close_own);
+        [claim, device].into_iter().flatten().for_each(own::close);
     }
     mount
 }
@@ -252,10 +219,10 @@ fn connect(place: &Place) -> Option<Fd> {
     let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC;
     // SAFETY: takes numbers only.
     let low = unsafe { syscall!(libc::SYS_socket, libc::AF_UNIX, kind, 0) };
-    let socket = (low >= 0).then(|| move_up(low as Fd)).flatten()?;
+    let socket = (low >= 0).then(|| own::move_away(low as Fd)).flatten()?;
     // SAFETY: the kernel reads the address.
     if unsafe { syscall!(libc::SYS_connect, socket, &raw const address, len) } != 0 {
-        close_own(socket);
+        own::close(socket);
         return None;
     }
     Some(socket)
@@ -329,7 +296,7 @@ impl Mount {
         if !self.is_read_only() || kind == 0 || kind != was {
             return sys::close(device);
         }
-        if let Some(device) = move_up(device) {
+        if let Some(device) = own::move_away(device) {
             self.replaced.store(self.device.swap(device, Relaxed), Relaxed);
             self.is_read_only.store(false, Release);
         }

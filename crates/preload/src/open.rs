@@ -7,6 +7,7 @@ use bedplate_lease::Reason;
 use bedplate_lease::wire::{LEASE_IOCTL, OFFER_BYTES, Offer, Request};
 
 use crate::mount::{self, Mount};
+use crate::own;
 use crate::process::{self, Held};
 use crate::report;
 use crate::sys::{self, Fd, syscall};
@@ -70,7 +71,7 @@ fn consider(fd: Fd, flags: i32, guard: Option<Fd>) {
         let (mount, inode, lease) = found?;
         let guard = match guard {
             Some(guard) => guard,
-            None => mount::copy_up(fd)?,
+            None => own::copy_away(fd)?,
         };
         let open = Open {
             mount,
@@ -88,7 +89,7 @@ fn consider(fd: Fd, flags: i32, guard: Option<Fd>) {
     if leased.is_none()
         && let Some(guard) = guard
     {
-        mount::close_own(guard);
+        own::close(guard);
     }
 }
 
@@ -151,7 +152,7 @@ fn revive(fd: Fd, open: &Open) -> Option<Open> {
     if is_same && flags >= 0 && flags as i32 & REFUSED == 0 {
         consider(fd, flags as i32, Some(open.guard));
     } else if is_same {
-        mount::close_own(open.guard);
+        own::close(open.guard);
     } else {
         table::set_own(open.guard, false);
     }
@@ -199,6 +200,17 @@ fn forget(held: &Held, fd: Fd) {
     }
 }
 
+/// A call of the program found no number for a descriptor: gives back those of the library's own
+/// that are in the way, and tells whether there were any. Files that were open have no lease then.
+#[cold]
+pub fn make_room() -> bool {
+    if sys::errno() != libc::EMFILE || !own::is_in_the_way() {
+        return false;
+    }
+    closing_all(0, table::FDS);
+    true
+}
+
 /// Other descriptors of the same file with a lease.
 fn others(open: &Open) -> impl Iterator<Item = Fd> {
     let (mount, inode) = (open.mount, open.inode);
@@ -228,7 +240,7 @@ pub fn copied(from: Fd, to: Fd) {
     if let Some(open) = find(from)
         && let Some(held) = lock()
         && sys::is_same(to, open.guard) == Some(true)
-        && let Some(guard) = mount::copy_up(to)
+        && let Some(guard) = own::copy_away(to)
     {
         table::set(&held, to, Some(&Open { guard, ..open }));
     }

@@ -189,6 +189,13 @@ static void run(const char *what) {
     } else if (!strcmp(what, "fdup")) {
         int from = fd();
         fds[number() & 15] = fcntl(from, F_DUPFD_CLOEXEC, 20);
+    } else if (!strcmp(what, "fill")) {
+        /* As many descriptors of a file as there are to have, by open and then by dup. */
+        char *path = word();
+        int count = 0, last = 0;
+        while (count < 500 && (last = open(path, O_RDWR)) >= 0) count++;
+        while ((last = dup(0)) >= 0) count++;
+        printf("fill %d\n", count);
     } else if (!strcmp(what, "dup2")) {
         int from = fd(), to = fd();
         say("dup", dup2(from, to) == to ? 0 : -1);

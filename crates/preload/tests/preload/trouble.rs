@@ -51,18 +51,46 @@ fn s_169_without_a_daemon_all_is_as_without_the_library() {
     assert_eq!(stage.mount.seen.ioctls.load(Ordering::SeqCst), ioctls + 1);
 }
 
-#[test]
-fn s_169_programs_that_may_have_few_descriptors_keep_them() {
-    let Some(stage) = Stage::new() else { return };
-    let command = stage.command("open 0 @ rw pread 0 0 4096");
-    let mut limited = std::process::Command::new("sh");
-    limited.args(["-c", "ulimit -n 20; exec \"$0\" \"$@\""]).arg(command.get_program());
-    limited.args(command.get_args());
+/// What the program says when it may have so many descriptors, and may raise that or not.
+fn limited(stage: &Stage, descriptors: u32, may_raise: bool, script: &str) -> String {
+    let command = stage.command(script);
+    // Root may raise any limit, and another user the soft one.
+    let mut limited = std::process::Command::new("setpriv");
+    limited.args(["--bounding-set", "-sys_resource"]);
+    let of = if may_raise { "-S" } else { "" };
+    let shell = format!("ulimit {of} -n {descriptors}; exec \"$0\" \"$@\"");
+    limited.args(["sh", "-c", &shell]).arg(command.get_program()).args(command.get_args());
     for (name, value) in command.get_envs() {
         limited.env(name, value.unwrap());
     }
-    let output = limited.output().unwrap();
-    assert_eq!(super::stage::lines(&output.stdout), "read 4096 M");
+    super::stage::lines(&limited.output().unwrap().stdout)
+}
+
+#[test]
+fn s_169_programs_that_may_have_few_descriptors_keep_them() {
+    let Some(stage) = Stage::new() else { return };
+    let script = "open 0 @ rw pread 0 0 4096";
+    assert_eq!(limited(&stage, 20, false, script), "read 4096 M");
+    // Beyond their limit the library's take no number of theirs.
+    assert_eq!(limited(&stage, 20, true, script), "read 4096 D");
+}
+
+/// S-168: a program opens as many files, and copies as many descriptors, as without the library: all
+/// where its limit can be raised for the library's own, and all but those of the mount where not.
+#[test]
+fn s_168_a_program_has_as_many_descriptors_as_without_the_library() {
+    let Some(stage) = Stage::new() else { return };
+    let of = |may_raise, script: &str| {
+        let said = limited(&stage, 128, may_raise, script);
+        let (before, count) = said.rsplit_once("fill ").unwrap();
+        (before.to_owned(), count.parse::<u32>().unwrap())
+    };
+    let (_, without) = of(false, "fill /dev/null");
+    assert!((120..=125).contains(&without), "{without}");
+    let script = "open 0 @ rw pread 0 0 4096 fill @";
+    let leased = "read 4096 D, ".to_owned();
+    assert_eq!(of(true, script), (leased.clone(), without - 1));
+    assert_eq!(of(false, script), (leased, without - 1 - 3));
 }
 
 #[test]
