@@ -1,10 +1,11 @@
 //! Suites of others on the mount and on XFS, side by side: pjdfstest, fsx, fsstress, the generic
-//! group of fstests, and LTP's system calls on files.
+//! group of fstests, LTP's system calls on files, and CPython's tests of files.
 //!
 //! None of their code is here. A suite is a crate that cargo installs, or a source tree whose path
 //! is given; one that is not there is skipped, with what to give. What the mount fails and XFS does
 //! not has to be named in docs/proof.md, with its reason: what is not named there fails the run.
 
+mod cpython;
 mod exercisers;
 mod fstests;
 mod ltp;
@@ -72,11 +73,20 @@ pub enum Suite {
     Fstests,
     /// The system calls on files of the Linux Test Project.
     Ltp,
+    /// CPython's tests of files and descriptors.
+    Cpython,
 }
 
 impl Suite {
-    const ALL: [Self; 6] =
-        [Self::Pjdfstest, Self::PjdfstestC, Self::Fsx, Self::Fsstress, Self::Fstests, Self::Ltp];
+    const ALL: [Self; 7] = [
+        Self::Pjdfstest,
+        Self::PjdfstestC,
+        Self::Fsx,
+        Self::Fsstress,
+        Self::Fstests,
+        Self::Ltp,
+        Self::Cpython,
+    ];
 
     fn name(self) -> &'static str {
         match self {
@@ -86,6 +96,7 @@ impl Suite {
             Self::Fsstress => "fsstress",
             Self::Fstests => "fstests",
             Self::Ltp => "ltp",
+            Self::Cpython => "cpython",
         }
     }
 }
@@ -99,6 +110,7 @@ enum Ready {
     Fsstress(PathBuf),
     Fstests(PathBuf),
     Ltp(PathBuf),
+    Cpython,
 }
 
 /// Brings a suite: installs its crate, or builds the tree that is given.
@@ -120,6 +132,7 @@ fn prepare(suite: Suite, choice: &Choice) -> Result<Ready> {
         ),
         Suite::Fstests => Ready::Fstests(fstests::tree(&tree(&choice.xfstests, "xfstests")?)?),
         Suite::Ltp => Ready::Ltp(ltp::tree(&tree(&choice.ltp, "ltp")?)?),
+        Suite::Cpython => cpython::prepare().map(|()| Ready::Cpython)?,
     })
 }
 
@@ -161,6 +174,7 @@ fn run(
         }
         Ready::Fsstress(program) => exercisers::fsstress(program, place, &runner, quick)?,
         Ready::Ltp(tree) => ltp::syscalls(tree, place, &runner, quick, &choice.only, limit)?,
+        Ready::Cpython => cpython::tests(place, &runner, quick, &choice.only, limit)?,
         Ready::Fstests(_) => unreachable!("it is run above"),
     };
     results.add_check(test_mount.end(bed, side));
