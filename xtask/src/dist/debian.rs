@@ -8,7 +8,7 @@
 //! /usr/bin/bedplate                         the program
 //! /usr/sbin/mount.bedplate, mount.fuse.bedplate   links to it, for mount(8) and fstab
 //! /usr/lib/bedplate/libbedplate_lease.so    what `bedplate run` preloads
-//! /usr/lib/systemd/system/                  bedplate@.service, bedplate.slice
+//! /usr/lib/systemd/system/                  bedplate@.service, bedplate.slice, timers for backups and trim
 //! /etc/bedplate/                            empty: a file for each volume that is mounted at boot
 //! /usr/share/man, bash-completion, zsh, fish
 //! /usr/share/doc/bedplate/                  copyright, changelog, licences, bill of materials, examples/
@@ -43,7 +43,14 @@ const MOVED: [(&str, &str); 5] = [
 ];
 
 /// Units of systemd that are installed; what else is in contrib/ are examples.
-const UNITS: [&str; 2] = ["bedplate@.service", "bedplate.slice"];
+const UNITS: [&str; 6] = [
+    "bedplate@.service",
+    "bedplate.slice",
+    "bedplate-backup@.service",
+    "bedplate-backup@.timer",
+    "bedplate-trim@.service",
+    "bedplate-trim@.timer",
+];
 
 /// Links, and where they lead.
 const LINKS: [(&str, &str); 3] = [

@@ -177,6 +177,8 @@ fn units_are_right(root: &Path) -> Result<()> {
     }
     let mut own = Command::new("systemd-analyze");
     own.args(["verify", "--man=no", "bedplate@db.service", "bedplate.slice"]);
+    own.args(["bedplate-backup@db.timer", "bedplate-backup@db.service"]);
+    own.args(["bedplate-trim@db.timer", "bedplate-trim@db.service"]);
     own.arg(format!("--root={}", root.display()));
     let mut example = Command::new("systemd-analyze");
     example.args(["verify", "--man=no"]);

@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on says so by panicking")]
 
 mod backup_increments;
+mod backup_runs;
 mod backups;
 mod bad_input;
 mod bench;

@@ -62,6 +62,47 @@ impl Given {
     }
 }
 
+/// The database whose backup mode a checkpoint is made in.
+#[derive(Debug, clap::Args)]
+pub struct Around {
+    /// Bracket it with a database's own backup mode: postgresql://…, sqlite:PATH, or
+    /// command:PROGRAM, which is run with 'freeze' and with 'thaw'
+    ///
+    /// Usually not needed: a checkpoint is one moment across all files, so a database opens it as
+    /// after a power cut, which it must survive anyway. It is of use where recovery is to be short,
+    /// or parts of the database lie on other volumes.
+    #[arg(long, value_name = "DATABASE")]
+    database: Option<Given>,
+    /// How long the database may take to begin to wait, and to go on
+    #[arg(long, value_name = "DURATION", default_value = "60s", value_parser = bedplate::parse_duration, requires = "database")]
+    database_timeout: Duration,
+}
+
+impl Around {
+    /// Without a database.
+    #[cfg(test)]
+    pub const NONE: Self = Self { database: None, database_timeout: Duration::from_secs(60) };
+
+    /// Returns whether a database is given.
+    ///
+    /// # Errors
+    /// What is given names none.
+    pub fn is_given(&self) -> Result<bool> {
+        self.database.as_ref().map(Given::database).transpose().map(|database| database.is_some())
+    }
+
+    /// Carries `work` out while the database waits; without one, at once.
+    ///
+    /// # Errors
+    /// The work's, and those of a database that does not wait or go on.
+    pub fn carry_out<T>(&self, work: impl FnOnce() -> Result<T>) -> Result<T> {
+        match self.database.as_ref().map(Given::database).transpose()? {
+            Some(database) => database.around(self.database_timeout, work),
+            None => work(),
+        }
+    }
+}
+
 impl std::str::FromStr for Database {
     type Err = String;
 

@@ -2,7 +2,7 @@
 //! create|list|show|delete|keep|rollback|clone|diff|mount|schedule|run-schedule|policy`
 
 pub mod clone;
-mod database;
+pub mod database;
 pub mod diff;
 mod links;
 mod postgres;
@@ -13,7 +13,6 @@ use std::ffi::OsString;
 use std::fmt;
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use bedplate_serve::control::Request;
 use clap::{Args, Subcommand};
@@ -26,7 +25,7 @@ use crate::mount::live;
 use crate::reach::{Reach, Target};
 use crate::render::output::Output;
 use crate::render::text;
-use database::Given;
+use database::Around;
 use show::Checkpoint;
 
 /// Make, list, look at, delete, compare, clone and roll back to checkpoints: images of one moment
@@ -52,17 +51,8 @@ enum Action {
         /// Nothing but 'delete' removes it
         #[arg(long)]
         keep: bool,
-        /// Bracket it with a database's own backup mode: postgresql://…, sqlite:PATH, or
-        /// command:PROGRAM, which is run with 'freeze' and with 'thaw'
-        ///
-        /// Usually not needed: a checkpoint is one moment across all files, so a database opens it
-        /// as after a power cut, which it must survive anyway. It is of use where recovery is to be
-        /// short, or parts of the database lie on other volumes.
-        #[arg(long, value_name = "DATABASE")]
-        database: Option<Given>,
-        /// How long the database may take to begin to wait, and to go on
-        #[arg(long, value_name = "DURATION", default_value = "60s", value_parser = bedplate::parse_duration, requires = "database")]
-        database_timeout: Duration,
+        #[command(flatten)]
+        bracket: Around,
     },
     /// List the checkpoints, oldest first
     List {
@@ -160,11 +150,12 @@ enum Action {
 
 pub fn run(arguments: &Arguments, output: &Output) -> Result<()> {
     match &arguments.action {
-        Action::Create { target, name, paths, keep, database, database_timeout } => {
-            let database = database.as_ref().map(Given::database).transpose()?;
+        Action::Create { target, name, paths, keep, bracket } => {
+            // A wrong address is told before anything is asked.
+            let bracketed = bracket.is_given()?;
             let reach = target.reach()?;
             let paths = paths.iter().map(|path| in_bytes(reach.inside(path))).collect();
-            if database.is_some() {
+            if bracketed {
                 // Programs that use the database are not made to wait for nothing.
                 show::refuse_taken(&reach, name, output)?;
             }
@@ -175,10 +166,7 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<()> {
                     .ask::<Checkpoint>(&request, Access::ReadWrite, output)
                     .map_err(|failure| reach.with_places(failure))
             };
-            output.show(&match database {
-                Some(database) => database.around(*database_timeout, create)?,
-                None => create()?,
-            })
+            output.show(&bracket.carry_out(create)?)
         }
         Action::List { target, space } => show::list(&target.reach()?, *space, output),
         Action::Show { target, name } => show::one(&target.reach()?, name, output),

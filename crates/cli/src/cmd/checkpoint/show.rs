@@ -66,13 +66,19 @@ struct WouldFree {
 }
 
 impl Checkpoint {
-    fn name(&self) -> &[u8] {
+    /// Returns its name as it is.
+    pub fn name(&self) -> &[u8] {
         self.name_bytes.as_deref().unwrap_or(self.name.as_bytes())
     }
 
     /// Returns whether it is of everything.
     pub fn is_whole(&self) -> bool {
         self.paths.is_empty()
+    }
+
+    /// Returns whether nothing but a person deletes it.
+    pub fn is_kept(&self) -> bool {
+        self.kept
     }
 
     /// Returns whether it is one that was seen before, not another of the same name.

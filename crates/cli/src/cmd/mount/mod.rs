@@ -30,7 +30,7 @@ use crate::metrics;
 use crate::mount;
 use crate::render::output::Output;
 use crate::render::{progress, text};
-use crate::session::Volume;
+use crate::session::{Devices, Volume};
 
 /// Mount a volume on a directory; returns once it is mounted and leaves a daemon behind
 ///
@@ -150,16 +150,7 @@ pub fn run(arguments: &Arguments, verbose: u8, output: &Output) -> Result<()> {
 
 /// Mounts with default options and leaves a daemon behind.
 pub fn start(volume: &Path, dir: &Path) -> Result<()> {
-    let arguments = Arguments {
-        path: volume.to_owned(),
-        dir: dir.to_owned(),
-        options: Vec::new(),
-        on_event: None,
-        foreground: false,
-        fake: false,
-        daemon_child: false,
-    };
-    spawn::start::<Mounted>(&Plan::new(&arguments)?.for_daemon(0)).map(drop)
+    start_with(&Volume::new(volume, &Devices::default()), &[], dir)
 }
 
 /// Mounts a checkpoint of a volume that is not mounted, and leaves a daemon behind.
@@ -172,7 +163,12 @@ pub fn start_checkpoint(volume: &Volume, name: &OsStr, dir: &Path) -> Result<()>
         )
     };
     let name = name.to_str().filter(|name| !name.contains(',')).ok_or_else(wrong)?;
-    let mut options = vec![format!("checkpoint={name}")];
+    start_with(volume, &[&format!("checkpoint={name}")], dir)
+}
+
+/// Mounts with these options and leaves a daemon behind.
+pub fn start_with(volume: &Volume, options: &[&str], dir: &Path) -> Result<()> {
+    let mut options: Vec<String> = options.iter().map(|&option| option.to_owned()).collect();
     options.extend(volume.devices.log.as_ref().map(|log| format!("log={}", log.display())));
     let arguments = Arguments {
         path: volume.volume.clone(),

@@ -1,23 +1,24 @@
-//! `bedplate backup init|create|list|show|verify|delete|prune|key change`
+//! `bedplate backup init|create|run|list|show|verify|delete|prune|key change`
+
+mod create;
+mod passing;
+mod turn;
 
 use std::ffi::{OsStr, OsString};
 use std::fmt;
-use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use bedplate::{DifferenceKind, FileKind, Timestamp, format_size, format_time};
-use bedplate_backup::{
-    Access, Changed, Created, Header, Pruned, Repository, Retention, Source, Summary, Verified,
-};
+use bedplate::{Timestamp, format_size, format_time};
+use bedplate_backup::{Access, Created, Header, Pruned, Repository, Retention, Summary, Verified};
 use clap::{Args, Subcommand};
 use serde::Serialize;
 
-use super::checkpoint::diff::{changes, differences};
-use super::checkpoint::show;
+use self::passing::Passing;
+use super::checkpoint::database::Around;
 use crate::failure::{Exit, Failure, Result};
-use crate::mount::live;
+use crate::mount::Mount;
 use crate::passphrase;
-use crate::reach::Reach;
+use crate::reach::Target;
 use crate::render::output::{Output, Shown};
 use crate::render::{progress, text};
 
@@ -63,10 +64,10 @@ enum Action {
         #[command(subcommand)]
         action: KeyAction,
     },
-    /// Back a checkpoint up
+    /// Back a checkpoint up; a volume that is not mounted is mounted read-only meanwhile
     Create {
-        /// Where the volume is mounted
-        dir: PathBuf,
+        #[command(flatten)]
+        target: Target,
         /// The checkpoint
         checkpoint: OsString,
         /// The directory of backups (one that 'create' made, an empty one, or none yet), or a
@@ -82,6 +83,33 @@ enum Action {
         /// does not become smaller is stored as it is at any level
         #[arg(long, value_name = "LEVEL", default_value = "3", value_parser = level)]
         compress: Level,
+    },
+    /// Make a checkpoint, back it up, and delete what is needed no longer: for a timer or cron
+    ///
+    /// The checkpoint is named by the time, as backup-2026-11-26T02:00:00Z. The one of the newest
+    /// backup stays, so that the next turn reads only what changed; older ones that this command
+    /// made are deleted, but for those marked with 'checkpoint keep'. A turn that fails leaves
+    /// none. With rules, backups that none of them keeps are deleted from the repository. A volume
+    /// that is not mounted is mounted meanwhile.
+    #[command(group(clap::ArgGroup::new("rules").multiple(true)))]
+    Run {
+        #[command(flatten)]
+        target: Target,
+        /// The directory of backups, or a bucket: s3://BUCKET/PREFIX
+        repository: OsString,
+        /// What names of checkpoints and backups begin with
+        #[arg(long, value_name = "NAME", default_value = "backup", value_parser = turn::prefix)]
+        prefix: String,
+        #[command(flatten)]
+        bracket: Around,
+        /// Read everything, whatever earlier backups hold
+        #[arg(long)]
+        full: bool,
+        /// Compress data with zstd at this level, 1 to 19, or store it as it is: 'none'
+        #[arg(long, value_name = "LEVEL", default_value = "3", value_parser = level)]
+        compress: Level,
+        #[command(flatten)]
+        keep: Keep,
     },
     /// List the backups
     List {
@@ -160,6 +188,15 @@ struct Keep {
     keep_monthly: Option<u32>,
 }
 
+impl Keep {
+    /// Returns whether there is any rule.
+    fn is_given(&self) -> bool {
+        [self.keep_last, self.keep_daily, self.keep_weekly, self.keep_monthly]
+            .iter()
+            .any(Option::is_some)
+    }
+}
+
 /// A level of zstd; `None` stores data as it is.
 #[derive(Debug, Clone, Copy)]
 struct Level(Option<i32>);
@@ -188,10 +225,30 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<()> {
             })?;
             output.show(&Changes { repository: place.to_string_lossy().into_owned() })
         }
-        Action::Create { dir, checkpoint, repository, name, full, compress } => {
-            let how = How { name: name.as_deref(), full: *full, level: compress.0 };
+        Action::Create { target, checkpoint, repository, name, full, compress } => {
+            let how = create::How { name: name.as_deref(), full: *full, level: compress.0 };
             let open = || Ok(Repository::create(repository, &passphrase::unlock(key_file)?)?);
-            create(dir, checkpoint, &open, &how, output)
+            let created = while_mounted(target, &["ro"], |mount| {
+                create::create(mount, checkpoint, &open, &how, output)
+            });
+            output.show(&Shown(created?))
+        }
+        Action::Run { target, repository, prefix, bracket, full, compress, keep } => {
+            let turn = turn::Turn {
+                prefix,
+                bracket,
+                how: create::How { name: None, full: *full, level: compress.0 },
+                keep: keep.is_given().then_some(keep),
+            };
+            let open_for = |removing: bool| -> Result<Repository> {
+                let key = passphrase::unlock(key_file)?;
+                Ok(if removing {
+                    Repository::open(repository, &key, Access::Remove)?
+                } else {
+                    Repository::create(repository, &key)?
+                })
+            };
+            output.show(&while_mounted(target, &[], |mount| turn.run(mount, &open_for, output))?)
         }
         Action::List { repository } => list(&open(repository, Access::Read)?, output),
         Action::Verify { repository, name } => {
@@ -205,9 +262,24 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<()> {
         }
         Action::Prune { repository, keep, dry_run } => {
             let access = if *dry_run { Access::Read } else { Access::Remove };
-            prune(&open(repository, access)?, keep, *dry_run, output)
+            output.show(&prune(&open(repository, access)?, keep, *dry_run)?)
         }
     }
+}
+
+/// Does `work` on the mount of a volume, its own or one for the time of the work. The first failure
+/// counts.
+fn while_mounted<T>(
+    target: &Target,
+    options: &[&str],
+    work: impl FnOnce(Mount) -> Result<T>,
+) -> Result<T> {
+    let passing = Passing::new(target, options)?;
+    let worked = work(passing.mount().clone());
+    let ended = passing.end();
+    let result = worked?;
+    ended?;
+    Ok(result)
 }
 
 /// A repository that was made.
@@ -265,7 +337,7 @@ struct Retained {
     dry_run: bool,
 }
 
-fn prune(repository: &Repository, keep: &Keep, dry_run: bool, output: &Output) -> Result<()> {
+fn prune(repository: &Repository, keep: &Keep, dry_run: bool) -> Result<Retained> {
     let (headers, damaged) = repository.headers()?;
     if let Some(damaged) = damaged.into_iter().next() {
         let what = format!("nothing is deleted while a backup cannot be read: {damaged}");
@@ -282,7 +354,7 @@ fn prune(repository: &Repository, keep: &Keep, dry_run: bool, output: &Output) -
     let kept = headers.len() - expired.len();
     let pruned =
         if dry_run { repository.would_prune(&expired) } else { repository.prune(&expired) }?;
-    output.show(&Retained { pruned, kept, dry_run })
+    Ok(Retained { pruned, kept, dry_run })
 }
 
 fn list(repository: &Repository, output: &Output) -> Result<()> {
@@ -293,108 +365,6 @@ fn list(repository: &Repository, output: &Output) -> Result<()> {
 pub fn listing(repository: &Repository) -> Result<Listing> {
     let (backups, damaged) = repository.summaries()?;
     Ok(Listing { backups, damaged })
-}
-
-/// Returns the newest backup of an older moment that still exists on the volume. What one of named
-/// files does not have, another may have had all the time.
-fn base_of(
-    headers: Vec<Header>,
-    new: &Header,
-    found: &show::Checkpoint,
-    checkpoints: &[show::Checkpoint],
-) -> Option<Header> {
-    let whole = |known: &show::Checkpoint| known.is_whole() && found.is_whole();
-    let exists = |old: &Header| {
-        checkpoints
-            .iter()
-            .any(|known| whole(known) && known.is(old.checkpoint.get(), old.epoch, old.created))
-    };
-    let fits = |old: &Header| old.volume == new.volume && old.epoch <= new.epoch && exists(old);
-    headers.into_iter().filter(fits).max_by_key(|old| old.epoch)
-}
-
-/// How a backup is made.
-struct How<'a> {
-    name: Option<&'a str>,
-    full: bool,
-    level: Option<i32>,
-}
-
-fn create(
-    dir: &Path,
-    checkpoint: &OsString,
-    open: &dyn Fn() -> Result<Repository>,
-    how: &How<'_>,
-    output: &Output,
-) -> Result<()> {
-    let mount = live::require_mount(dir)?;
-    let uuid = live::info(&mount)?["uuid"].as_str().map(str::to_owned);
-    let volume = uuid.ok_or_else(|| {
-        Failure::new("io", format!("{} does not tell which volume it is", mount.dir.display()))
-    })?;
-    let shown = mount.dir.join(".checkpoints").join(checkpoint);
-    let reach = Reach::Mounted(mount);
-    let checkpoints = show::all(&reach, output)?;
-    let found = show::find(&checkpoints, checkpoint)?;
-    let repository = open()?;
-    let name = how.name.map_or_else(|| checkpoint.to_string_lossy().into_owned(), str::to_owned);
-    repository.need_free(&name)?;
-    let bytes = checkpoint.as_bytes().to_vec();
-    let mut header = Header {
-        format: 0,
-        name,
-        volume,
-        checkpoint: bytes.clone().into(),
-        epoch: found.epoch,
-        created: found.created,
-        base: None,
-    };
-    let old = if how.full {
-        None
-    } else {
-        base_of(repository.headers()?.0, &header, found, &checkpoints)
-    };
-    let base = match old {
-        None => None,
-        Some(old) => since(&reach, &old, bytes, output)?.map(|changed| (old, changed)),
-    };
-    header.base = base.as_ref().map(|(old, _)| old.name.clone());
-    let base = base
-        .map(|(old, changed)| repository.backup(&old.name).map(|old| (old, changed)))
-        .transpose()?;
-    let source = Source { dir: shown, header, base, level: how.level };
-    let mut progress =
-        progress::Bytes::new(output, format!("backing up {}", source.header.name), 0);
-    let created =
-        bedplate_backup::create(&repository, &source, |done, total| progress.reach(done, total))?;
-    drop(progress);
-    output.show(&Shown(created))
-}
-
-/// Tells what changed since a backup's checkpoint; `None` where the two cannot be compared.
-fn since<'a>(
-    reach: &'a Reach,
-    old: &Header,
-    to: Vec<u8>,
-    output: &'a Output,
-) -> Result<Option<Changed<'a>>> {
-    let from = old.checkpoint.get().to_vec();
-    let found = match differences(reach, &from, Some(&to), output) {
-        Ok(found) => found,
-        Err(failure) if failure.kind == "invalid" => return Ok(None),
-        Err(failure) => return Err(failure),
-    };
-    let content = found.iter().filter(|difference| {
-        difference.file == FileKind::File && difference.kind != DifferenceKind::Removed
-    });
-    let inodes = content.map(|difference| difference.ino.0).collect();
-    let ranges = move |path: &Path| {
-        let path = Path::new("/").join(path).as_os_str().as_bytes().to_vec();
-        let told =
-            changes(reach, &path, &from, Some(&to), output).map_err(|failure| failure.message)?;
-        Ok(told.ranges.iter().map(|range| (range.offset, range.len)).collect())
-    };
-    Ok(Some(Changed { inodes, ranges: Box::new(ranges) }))
 }
 
 fn verify(repository: &Repository, name: Option<&str>, output: &Output) -> Result<()> {
