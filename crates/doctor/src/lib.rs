@@ -32,7 +32,8 @@ mod system;
 mod tests;
 
 pub use examine::{Found, Report, Told, examine, rules};
-pub use facts::{Facts, Place, Promise, Question};
+pub use facts::postgres::Postgres;
+pub use facts::{Database, Facts, Place, Promise, Question};
 pub use fix::{Fixed, apply};
 pub use machine::Machine;
 pub use report::{Finding, Mend, Outcome, Rule, Setting, Sure, size};

@@ -18,6 +18,8 @@ pub struct Prepared {
     pub flush: Seen<FlushTimes>,
     pub wake: Seen<Duration>,
     pub reads: Seen<ReadTimes>,
+    /// How many pages of each file are in the page cache, from its start.
+    pub cached_pages: usize,
 }
 
 /// Where the database lies on it.
@@ -45,7 +47,7 @@ impl Prepared {
             sequential_direct_bps: 1e9,
         };
         let wake = Ok(Duration::from_micros(8));
-        let machine = Self { root, flush: Ok(flush), wake, reads: Ok(reads) };
+        let machine = Self { root, flush: Ok(flush), wake, reads: Ok(reads), cached_pages: 0 };
         machine.disk("sda", "8:0");
         machine.partition("sda", 1, "8:1", 2048);
         machine.mount("8:1", "ext4", "/dev/sda1", "rw,relatime", "rw");
@@ -222,6 +224,10 @@ impl System for Prepared {
 
     fn block_bytes(&self, _dir: &Path) -> Seen<u64> {
         Ok(4096)
+    }
+
+    fn cached_pages(&self, _file: &Path) -> Seen<Vec<bool>> {
+        Ok(vec![true; self.cached_pages])
     }
 }
 

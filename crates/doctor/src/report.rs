@@ -52,11 +52,14 @@ impl Setting {
     }
 }
 
-fn quoted(value: &str) -> String {
-    if value.chars().all(|c| c.is_ascii_alphanumeric() || c == '-') {
-        value.to_owned()
+/// Returns a word as a shell reads it.
+#[must_use]
+pub fn quoted(word: &str) -> String {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_./".contains(c);
+    if !word.is_empty() && word.chars().all(is_plain) {
+        word.to_owned()
     } else {
-        format!("'{value}'")
+        format!("'{}'", word.replace('\'', r"'\''"))
     }
 }
 

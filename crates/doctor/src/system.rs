@@ -67,6 +67,9 @@ pub trait System {
     /// Returns the size of a block of the file system that a directory lies on, in bytes.
     fn block_bytes(&self, dir: &Path) -> Seen<u64>;
 
+    /// Returns of each page of a file whether it is in the page cache.
+    fn cached_pages(&self, file: &Path) -> Seen<Vec<bool>>;
+
     /// Returns where a file of the machine lies here.
     fn at(&self, path: &Path) -> PathBuf {
         self.root().join(path.strip_prefix("/").unwrap_or(path))
@@ -174,6 +177,10 @@ impl System for Copy {
     }
 
     fn block_bytes(&self, _dir: &Path) -> Seen<u64> {
+        self.unmeasured()
+    }
+
+    fn cached_pages(&self, _file: &Path) -> Seen<Vec<bool>> {
         self.unmeasured()
     }
 }

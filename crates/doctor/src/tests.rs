@@ -4,10 +4,11 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::Duration;
 
+use crate::facts::sqlite::header;
 use crate::prepared::{DIR, Prepared, found, told};
 use crate::report::{Mend, Setting, Sure};
 use crate::system::{Copy, System};
-use crate::{Found, Place, Promise, Question, Report, apply, examine, rules};
+use crate::{Database, Found, Place, Postgres, Promise, Question, Report, apply, examine, rules};
 
 /// Asserts that a check, and no other, found something, once.
 fn only<'a>(report: &'a Report, name: &str) -> &'a Found {
@@ -143,15 +144,172 @@ fn s_351_a_cache_that_the_kernel_does_not_flush_is_found() {
     assert_eq!(found.finding.sure, Sure::Certain);
 }
 
+#[test]
+fn s_351_a_cache_whose_flush_does_nothing_is_found() {
+    let mut machine = Prepared::clean();
+    let flush = machine.flush.as_mut().unwrap();
+    (flush.dsync_us, flush.fdatasync_us) = (61.0, 66.0);
+    let report = machine.examine();
+    let found = only(&report, "flush");
+    assert_eq!((found.finding.sure, found.finding.at.as_str()), (Sure::Possible, "sda (disk)"));
+    machine.set("sda", "rotational", "1");
+    assert_eq!(only(&machine.examine(), "flush").finding.sure, Sure::Likely);
+    // A device without a volatile cache has nothing to flush.
+    machine.set("sda", "write_cache", "write through");
+    let dir = "/sys/devices/pci0/block/sda/device/scsi_disk/0:0:0:0";
+    machine.write(&format!("{dir}/cache_type"), "write through\n");
+    assert!(machine.examine().findings.is_empty(), "{}", told(&machine.examine()));
+    let mut machine = Prepared::clean();
+    machine.flush.as_mut().unwrap().dsync_flushes = Some(2.0);
+    let report = machine.examine();
+    let found = only(&report, "flushes");
+    assert!(found.finding.mend.commands()[0].contains("wal_sync_method"), "{found:?}");
+}
+
+/// What a server of PostgreSQL 15 answers that has nothing to find.
+fn answers(sql: &str) -> &'static str {
+    match sql {
+        sql if sql.contains("pg_settings") => {
+            "block_size=8192\nfsync=on\nfull_page_writes=on\nmax_connections=100\n\
+             max_wal_size=1024\nserver_version_num=150018\nshared_buffers=16384\n\
+             wal_sync_method=fdatasync\n"
+        }
+        sql if sql.contains("pg_stat_bgwriter") || sql.contains("checkpointer") => "50|3",
+        sql if sql.contains("pg_stat_database") => "1000000|1000",
+        sql if sql.contains("pg_database_size") => "100000000|0",
+        sql if sql.contains("pg_stat_wal") => "100|5000000|0|700",
+        sql if sql.contains("pg_extension") => "public\n",
+        sql if sql.contains("public.pg_buffercache") => "1663|5|16384|0|0\n1663|5|16384|0|1\n",
+        _ => panic!("it is not known what {sql} asks"),
+    }
+}
+
+/// Asks of a server that answers with other words in places.
+fn server(others: &[(&str, &str)]) -> Question {
+    let ask = |sql: &str| {
+        let other = others.iter().fold(answers(sql).to_owned(), |all, (from, to)| {
+            if sql.contains(from) { (*to).to_owned() } else { all.replace(from, to) }
+        });
+        Ok(other)
+    };
+    let server = Postgres::ask(&ask).unwrap();
+    let database = Some(Database::Postgres(Box::new(server)));
+    Question { database, ..Prepared::question() }
+}
+
+#[test]
+fn s_350_a_clean_server_has_no_findings() {
+    let report = examine(&Prepared::clean(), server(&[]));
+    assert!(report.findings.is_empty() && report.unseen.is_empty(), "{}", told(&report));
+    let looked = ["double-cache", "full-page-writes", "checkpoints", "shared-buffers"];
+    let fine = |name: &&str| report.fine.iter().any(|told| told.check == *name);
+    assert!(looked.iter().all(fine), "{}", told(&report));
+}
+
+#[test]
+fn s_351_a_second_copy_in_the_page_cache_is_found_and_counted() {
+    let mut machine = Prepared::clean();
+    let rows: String = (0..16384).map(|at| format!("1663|5|16384|0|{at}\n")).collect();
+    let question = server(&[("pg_buffercache WHERE", &rows)]);
+    assert!(examine(&machine, question.clone()).findings.is_empty(), "none is cached");
+    // 96 MiB of the file, of 128 MiB in the buffers.
+    machine.cached_pages = (96 << 20) / rustix::param::page_size();
+    let report = examine(&machine, question);
+    let found = only(&report, "double-cache");
+    assert!(found.finding.measured.contains("128 MiB") && found.finding.measured.contains("75 %"));
+    assert!(found.finding.costs.starts_with("96 MiB of memory, 0.1 %"), "{found:?}");
+    assert_eq!(found.finding.sure, Sure::Certain);
+    // Without the extension it is told what is missing.
+    let report = examine(&machine, server(&[("pg_extension", "")]));
+    assert!(report.unseen.iter().any(|told| told.told.contains("CREATE EXTENSION")));
+}
+
+#[test]
+fn s_351_pages_without_a_guard_are_found_where_nothing_keeps_them_whole() {
+    let machine = Prepared::clean();
+    let off = || server(&[("full_page_writes=on", "full_page_writes=off")]);
+    let report = examine(&machine, off());
+    let found = only(&report, "full-page-writes");
+    assert_eq!(found.finding.sure, Sure::Certain);
+    let promise = |untorn_bytes, is_cached| {
+        let mode = if is_cached { "cached" } else { "concurrent" }.to_owned();
+        Some(Promise { mode, untorn_bytes, is_cached, integrity: false })
+    };
+    let with = |question, promise| examine(&machine, Question { promise, ..question });
+    assert!(with(off(), promise(8192, false)).findings.is_empty());
+    for weak in [promise(4096, false), promise(8192, true)] {
+        only(&with(off(), weak), "full-page-writes");
+    }
+    let images = server(&[("pg_stat_wal", "500|5000000|0|700")]);
+    let report = with(images, promise(8192, false));
+    assert!(only(&report, "full-page-writes").finding.costs.contains("81 %"));
+    machine.set("sda", "atomic_write_unit_max_bytes", "16384");
+    let report = examine(&machine, off());
+    assert_eq!(only(&report, "full-page-writes").finding.sure, Sure::Likely);
+    machine.mount("0:55", "zfs", "tank/db", "rw", "rw");
+    let report = examine(&machine, off());
+    assert!(report.unseen.iter().any(|told| told.told.contains("recordsize")));
+}
+
+#[test]
+fn settings_of_a_server_are_found_by_what_it_counted() {
+    let huge = "server_version_num=150018\nshared_buffers=1048576";
+    for (name, from, to) in [
+        ("fsync", "fsync=on", "fsync=off"),
+        ("checkpoints", "pg_stat_bgwriter", "5|300"),
+        ("wal-buffers", "pg_stat_wal", "100|5000000|2000|7000"),
+        ("buffer-pages", "server_version_num=150018\nshared_buffers=16384", huge),
+        ("io-method", "fsync=on", "fsync=on\nio_method=sync"),
+    ] {
+        only(&examine(&Prepared::clean(), server(&[(from, to)])), name);
+    }
+    let small = [("pg_stat_database", "1000000|500000"), ("pg_database_size", "9000000000|0")];
+    let report = examine(&Prepared::clean(), server(&small));
+    assert!(only(&report, "shared-buffers").finding.mend.commands()[0].contains("'8583MB'"));
+    // A later version counts elsewhere, and may answer what is not known.
+    let later = server(&[
+        ("server_version_num=150018", "server_version_num=180001"),
+        ("pg_stat_bgwriter", "5|300"),
+    ]);
+    let report = examine(&Prepared::clean(), later);
+    assert!(report.findings.is_empty(), "{}", told(&report));
+}
+
+#[test]
+fn a_file_of_sqlite_is_judged_by_its_header() {
+    let question = Question {
+        database: Some(Database::Sqlite("/var/lib/db/a.db".into())),
+        ..Prepared::question()
+    };
+    let machine = Prepared::clean();
+    let examine_file = |bytes: Vec<u8>| {
+        machine.write("/var/lib/db/a.db", bytes);
+        examine(&machine, question.clone())
+    };
+    let report = examine_file(header(4096, true, 100_000, 10));
+    assert!(report.findings.is_empty() && report.unseen.is_empty(), "{}", told(&report));
+    only(&examine_file(header(1024, true, 100_000, 10)), "sqlite-page");
+    let report = examine_file(header(4096, false, 100_000, 10));
+    let found = only(&report, "sqlite-journal");
+    assert!(found.finding.costs.contains("here 2.9 ms or more"), "{found:?}");
+    only(&examine_file(header(4096, true, 100_000, 90_000)), "sqlite-free");
+    let log = std::fs::File::create(machine.at(Path::new("/var/lib/db/a.db-wal"))).unwrap();
+    log.set_len(1 << 30).unwrap();
+    only(&examine_file(header(4096, true, 1000, 0)), "sqlite-log");
+    let report = examine_file(vec![0; 4096]);
+    assert!(report.unseen.iter().any(|told| told.told.contains("is no database of SQLite")));
+}
+
 /// Changes a machine.
 type Plant = fn(&mut Prepared);
 
 #[test]
 fn the_other_checks_find_what_they_are_for() {
-    let plants: [(&str, Plant); 9] = [
+    let plants: [(&str, Plant); 10] = [
         ("mount-options", |m| m.mount("8:1", "ext4", "/dev/sda1", "rw", "rw,barrier=0")),
         ("mount-options", |m| m.mount("8:1", "ext4", "/dev/sda1", "rw,sync", "rw")),
         ("file-system-block", |m| m.superblock_of_ext4("sda1", 1024, 0)),
+        ("file-system-block", |m| m.superblock_of_ext4("sda1", 16384, 0)),
         ("scheduler", |m| m.set("sda", "scheduler", "none mq-deadline [bfq]")),
         ("nr-requests", |m| m.set("sda", "nr_requests", "4")),
         ("zone-reclaim", |m| m.write("/proc/sys/vm/zone_reclaim_mode", "1")),

@@ -67,6 +67,31 @@ fn what_cannot_be_looked_at_is_one_sentence() {
 }
 
 #[test]
+fn a_database_is_named_and_told_what_is_wrong_with_its_name() {
+    let scratch = Scratch::new();
+    let missing = scratch.path("missing.db");
+    bedplate(["doctor", "--sqlite", text(&missing)]).fails(8, "cannot find the database");
+    let other = scratch.file("other.db", b"something else");
+    bedplate(["doctor", "--sqlite", text(&other)]).fails(8, "is no database of SQLite");
+    let wrong = bedplate(["doctor", "--postgres", "mysql://me:secret@host"]).fails(2, "postgresql");
+    assert!(!wrong.stderr().contains("secret"));
+    let wrong = bedplate(["doctor", "--postgres", "postgresql://me:se%zz@host"]).fails(2, "%25");
+    assert!(!wrong.stderr().contains("zz"));
+    let nothing = "postgresql://me@127.0.0.1:1/app";
+    bedplate(["doctor", "--postgres", nothing]).fails(8, "PostgreSQL: psql");
+
+    let mut header = vec![0; 4096];
+    header[..16].copy_from_slice(b"SQLite format 3\0");
+    header[16..18].copy_from_slice(&4096_u16.to_be_bytes());
+    header[18] = 1;
+    let file = scratch.file("a.db", &header);
+    let told = bedplate(["--json", "doctor", "--sqlite", text(&file)]).ends(1).json();
+    let findings = told["findings"].as_array().unwrap();
+    let journal = findings.iter().find(|found| found["check"] == "sqlite-journal").unwrap();
+    assert_eq!(journal["mend"][0], format!("sqlite3 {} 'PRAGMA journal_mode = WAL'", text(&file)));
+}
+
+#[test]
 fn a_mount_tells_what_it_promises() {
     if !can_mount("what a mount promises") {
         return;

@@ -94,12 +94,9 @@ fn touched(offset: u64, page_bytes: u64, unit: u64) -> u64 {
 }
 
 fn alignment(facts: &Facts, stack: &Stack) -> Vec<Outcome> {
-    let outcomes = stack.layers.iter().flat_map(|layer| {
-        let mut below = stack.below(layer).peekable();
-        if below.peek().is_none() {
-            return vec![of_offset(layer)];
-        }
-        below.map(|below| of_start(facts, layer, below)).collect()
+    let outcomes = stack.layers.iter().map(|layer| {
+        let below = stack.below(layer).next();
+        below.map_or_else(|| of_offset(layer), |below| of_start(facts, stack, layer, below))
     });
     with_unseen(stack, outcomes.collect())
 }
@@ -113,12 +110,12 @@ fn of_offset(layer: &Layer) -> Outcome {
     }
 }
 
-/// Judges where a layer begins in the one below.
-fn of_start(facts: &Facts, layer: &Layer, below: &Layer) -> Outcome {
-    let unit = match &below.physical_bytes {
-        Ok(unit) if *unit > 0 => *unit,
-        Ok(_) => return Outcome::Unseen(format!("{} tells no physical block", below.name)),
-        Err(why) => return Outcome::Unseen(why.clone()),
+/// Judges where a layer begins in what is below it, the blocks of the disk at the bottom included.
+fn of_start(facts: &Facts, stack: &Stack, layer: &Layer, below: &Layer) -> Outcome {
+    let unit = match stack.physical_below(layer) {
+        Ok(0) => return Outcome::Unseen(format!("{} tells no physical block", below.name)),
+        Ok(unit) => unit,
+        Err(why) => return Outcome::Unseen(why),
     };
     let off = layer.start_bytes % unit;
     if off != 0 {

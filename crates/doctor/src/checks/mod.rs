@@ -1,8 +1,12 @@
 //! The checks, a file for each subject: pure functions from what was seen to what there is to say.
 
 mod device;
+mod double_cache;
+mod flush;
 mod memory;
 mod mount;
+mod postgres;
+mod sqlite;
 
 use crate::facts::Facts;
 use crate::report::{Outcome, Rule};
@@ -19,5 +23,14 @@ pub struct Check {
 /// Returns every check, in the order in which they are told.
 #[must_use]
 pub fn all() -> Vec<Check> {
-    [device::CHECKS, mount::CHECKS, memory::CHECKS].concat()
+    [
+        device::CHECKS,
+        flush::CHECKS,
+        mount::CHECKS,
+        memory::CHECKS,
+        double_cache::CHECKS,
+        postgres::CHECKS,
+        sqlite::CHECKS,
+    ]
+    .concat()
 }

@@ -29,7 +29,7 @@ pub const CHECKS: &[Check] = &[
         rule: Rule {
             name: "file-system-block",
             looks_at: "the block size of the file system",
-            finding_when: "it is smaller than a physical block of the disk, or larger than a page",
+            finding_when: "it is smaller than a physical block of the disk, or larger than that and a page",
             source: "mke2fs(8): -b; mkfs.xfs(8): -b",
         },
         judge: |facts| of_mount(facts, |mount| block(facts, mount)),
@@ -170,7 +170,7 @@ fn block(facts: &Facts, mount: &Mounted) -> Vec<Outcome> {
             Sure::Likely,
         )];
     }
-    if has_blocks && block > page {
+    if has_blocks && block > page.max(physical.unwrap_or(0)) {
         return vec![Outcome::Found(Finding {
             at,
             measured: format!("its blocks have {}, a page has {}", size(block), size(page)),

@@ -132,6 +132,19 @@ impl Stack {
         layer.below.iter().filter_map(|name| self.named(name))
     }
 
+    /// Returns the largest physical block of all that is below a layer, in bytes.
+    ///
+    /// # Errors
+    /// Where a layer tells none, and why.
+    pub fn physical_below(&self, layer: &Layer) -> Seen<u64> {
+        let mut largest = 0;
+        for below in self.below(layer) {
+            let own = below.physical_bytes.clone()?;
+            largest = largest.max(own).max(self.physical_below(below)?);
+        }
+        Ok(largest)
+    }
+
     /// Returns the layers with nothing below.
     pub fn disks(&self) -> impl Iterator<Item = &Layer> {
         self.layers.iter().filter(|layer| layer.below.is_empty())

@@ -3,6 +3,8 @@
 pub mod device;
 pub mod memory;
 pub mod mount;
+pub mod postgres;
+pub mod sqlite;
 
 use std::path::PathBuf;
 
@@ -12,6 +14,8 @@ use crate::system::{FlushTimes, ReadTimes, Seen, System};
 use device::Stack;
 use memory::Memory;
 use mount::Mounted;
+use postgres::{Doubled, Postgres};
+use sqlite::Sqlite;
 
 /// What a Bedplate mount promises of a directory.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -24,6 +28,15 @@ pub struct Promise {
     pub is_cached: bool,
     /// What is written gets checksums.
     pub integrity: bool,
+}
+
+/// A database that is looked at, too.
+#[derive(Debug, Clone)]
+pub enum Database {
+    /// A server of PostgreSQL, as it answered.
+    Postgres(Box<Postgres>),
+    /// A file of SQLite.
+    Sqlite(PathBuf),
 }
 
 /// Where it is looked.
@@ -46,13 +59,15 @@ pub struct Question {
     pub promise: Option<Promise>,
     /// Reads are measured too.
     pub measure: bool,
+    /// A database in the directory.
+    pub database: Option<Database>,
 }
 
 impl Question {
     /// Asks of a place with pages of 8 KiB.
     #[must_use]
     pub fn new(place: Place) -> Self {
-        Self { place, page_bytes: 8192, promise: None, measure: false }
+        Self { place, page_bytes: 8192, promise: None, measure: false, database: None }
     }
 }
 
@@ -71,12 +86,39 @@ pub struct Facts {
     pub flush: Option<Seen<FlushTimes>>,
     /// What reads cost; `None` where that was not asked.
     pub reads: Option<Seen<ReadTimes>>,
+    /// Pages that are in the buffers of the server, and in the page cache too; `None` without one.
+    pub doubled: Option<Seen<Doubled>>,
+    /// The file of SQLite; `None` where none was named.
+    pub sqlite: Option<Seen<Sqlite>>,
 }
 
 impl Facts {
+    /// Returns the server of PostgreSQL that is looked at.
+    #[must_use]
+    pub fn postgres(&self) -> Option<&Postgres> {
+        match &self.question.database {
+            Some(Database::Postgres(server)) => Some(server),
+            _ => None,
+        }
+    }
+
     /// Looks at the machine.
     #[must_use]
-    pub fn gather(system: &dyn System, question: Question) -> Self {
+    pub fn gather(system: &dyn System, mut question: Question) -> Self {
+        let (mut doubled, mut file) = (None, None);
+        match (&question.database, &question.place) {
+            (Some(Database::Postgres(server)), Place::Directory(dir)) => {
+                question.page_bytes = server.page_bytes();
+                doubled = Some(postgres::doubled(system, server, dir));
+            }
+            (Some(Database::Sqlite(path)), _) => {
+                let found = sqlite::read(system, path);
+                question.page_bytes =
+                    found.as_ref().map_or(question.page_bytes, |found| found.page_bytes);
+                file = Some(found);
+            }
+            _ => {}
+        }
         let (entry, stack) = match &question.place {
             Place::Device(node) => (None, device::of_node(system, node)),
             Place::Directory(dir) => {
@@ -99,7 +141,7 @@ impl Facts {
             Place::Device(_) => (None, None),
         };
         let memory = Memory::of(system);
-        Self { question, mount, stack, memory, flush, reads }
+        Self { question, mount, stack, memory, flush, reads, doubled, sqlite: file }
     }
 }
 

@@ -5,10 +5,11 @@ mod reads;
 mod wake;
 
 use std::fs::{File, OpenOptions};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use bedplate_block::cached_pages;
 use rustix::fs::OFlags;
 
 use crate::system::{FlushTimes, ReadTimes, Seen, System, plain, unseen};
@@ -38,6 +39,17 @@ impl System for Machine {
         rustix::fs::statvfs(dir)
             .map(|stat| stat.f_bsize)
             .map_err(|error| unseen("look at", dir, &error.into()))
+    }
+
+    fn cached_pages(&self, path: &Path) -> Seen<Vec<bool>> {
+        let file = File::open(path).map_err(|error| unseen("read", path, &error))?;
+        let is_told = rustix::process::geteuid().is_root()
+            || file.metadata().is_ok_and(|meta| meta.uid() == rustix::process::geteuid().as_raw());
+        if !is_told {
+            // The kernel says that all of it is cached, then.
+            return Err(format!("no permission to see what is cached of {}", path.display()));
+        }
+        cached_pages(&file, 0..u64::MAX).map_err(|error| unseen("look at", path, &error))
     }
 }
 

@@ -5,7 +5,7 @@ pub mod clone;
 pub mod database;
 pub mod diff;
 mod links;
-mod postgres;
+pub mod postgres;
 mod schedule;
 pub mod show;
 

@@ -1,5 +1,6 @@
-//! `bedplate doctor [DIR|DEVICE]`
+//! `bedplate doctor [DIR|DEVICE|--postgres DSN|--sqlite FILE]`
 
+mod database;
 mod place;
 mod shown;
 
@@ -12,8 +13,8 @@ use crate::failure::{Exit, Failure, Result};
 use crate::render::output::Output;
 use shown::{Examined, Fix};
 
-/// Check what lies below a database: devices, file system, memory; exit code 0: nothing found, 1:
-/// findings, 8: could not look
+/// Check what a database runs on: devices, file system, memory, its settings; exit code 0: nothing
+/// found, 1: findings, 8: could not look
 ///
 /// On any file system. Each finding says what was measured, what it costs, the command that mends
 /// it, and how sure it is. What could not be looked at is told with the reason.
@@ -22,7 +23,14 @@ pub struct Arguments {
     /// A directory or file of a database, or a block device; the current directory when none is
     /// given
     path: Option<PathBuf>,
-    /// The size of a page of the database
+    /// Look at a server of PostgreSQL too, which psql asks: postgresql://[USER@][HOST][/DATABASE];
+    /// the directory is its data directory when none is given
+    #[arg(long, value_name = "DSN", conflicts_with = "root")]
+    postgres: Option<database::Dsn>,
+    /// Look at a database file of SQLite too, and at the directory that it lies in
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["path", "postgres", "root"])]
+    sqlite: Option<PathBuf>,
+    /// The size of a page of the database, where none is asked
     #[arg(long, value_name = "SIZE", value_parser = page_size, default_value = "8k")]
     page: u64,
     /// Measure reads too, on a file of 64 MiB in the directory that is gone afterwards

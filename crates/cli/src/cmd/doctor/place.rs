@@ -4,20 +4,31 @@ use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
 use bedplate::IoMode;
-use bedplate_doctor::{Place, Promise, Question};
+use bedplate_doctor::{Database, Place, Promise, Question};
 use serde_json::Value;
 
-use super::Arguments;
+use super::{Arguments, database};
 use crate::cmd::mark::untorn;
 use crate::failure::{Failure, Result};
 use crate::mount::{self, live};
 
 /// Puts the question that the arguments ask.
 pub fn question(arguments: &Arguments) -> Result<Question> {
-    let path = arguments.path.clone().unwrap_or_else(|| PathBuf::from("."));
+    let database = database::of(arguments)?;
+    let path = match (&arguments.path, &database) {
+        (Some(path), _) => path.clone(),
+        (None, Some(Database::Sqlite(file))) => file.clone(),
+        (None, Some(Database::Postgres(server))) => database::directory(server)?,
+        (None, None) => PathBuf::from("."),
+    };
     let (place, promise) =
         if arguments.root.is_some() { (elsewhere(&path)?, None) } else { here(&path)? };
-    Ok(Question { place, page_bytes: arguments.page, promise, measure: arguments.measure })
+    if let (Some(Database::Postgres(_)), Place::Device(device)) = (&database, &place) {
+        let why = "is a device, and a server has its data in a directory";
+        return Err(Failure::usage(format!("{} {why}", device.display())));
+    }
+    let (page_bytes, measure) = (arguments.page, arguments.measure);
+    Ok(Question { place, page_bytes, promise, measure, database })
 }
 
 /// Finds a place of another machine by its name alone.
@@ -33,7 +44,7 @@ fn elsewhere(path: &Path) -> Result<Place> {
 }
 
 /// Finds a place of this machine.
-pub fn here(path: &Path) -> Result<(Place, Option<Promise>)> {
+fn here(path: &Path) -> Result<(Place, Option<Promise>)> {
     let kind = match std::fs::metadata(path) {
         Ok(metadata) => metadata.file_type(),
         Err(error) if mount::is_stale(&error) => return Err(live::stale(path)),
