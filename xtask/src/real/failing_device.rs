@@ -153,13 +153,17 @@ fn sparse(path: &Path, mib: u64) -> Result<PathBuf> {
 }
 
 /// A file system that the test mounted.
-struct Mount {
+pub struct Mount {
     guard: Option<Guard>,
     directory: PathBuf,
 }
 
 impl Mount {
-    fn make(source: &Path, directory: &Path, arguments: &[&str]) -> Result<Self> {
+    /// Mounts `source` with further arguments of `mount`.
+    ///
+    /// # Errors
+    /// When the system refuses.
+    pub fn make(source: &Path, directory: &Path, arguments: &[&str]) -> Result<Self> {
         sh::output(Command::new("mount").args(arguments).arg(source).arg(directory), LIMIT)?;
         let place = directory.to_owned();
         Ok(Self {

@@ -10,6 +10,7 @@ mod bad_input;
 mod bed;
 mod branches;
 mod crashlab;
+mod doctor;
 mod edges;
 mod failing_device;
 mod fio;

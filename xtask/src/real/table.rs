@@ -5,9 +5,9 @@ use anyhow::Result;
 use super::bed::Bed;
 use super::needs::Need;
 use super::{
-    Options, backups, bad_input, branches, crashlab, edges, failing_device, fio, full_volume,
-    leased, mixed_open, outside, package, pages, postgres, ratio, recovery, restricted, scale,
-    scrubs, sqlite, suites, volumes,
+    Options, backups, bad_input, branches, crashlab, doctor, edges, failing_device, fio,
+    full_volume, leased, mixed_open, outside, package, pages, postgres, ratio, recovery,
+    restricted, scale, scrubs, sqlite, suites, volumes,
 };
 
 /// One test of real programs.
@@ -284,6 +284,18 @@ pub const TESTS: &[Test] = &[
         needs: &[Need::Program("valgrind")],
         budget_s: 1200,
         run: |_, _| crate::path_length::check(),
+    },
+    Test {
+        name: "doctor-devices",
+        needs: &[Need::Root, Need::Loop, Need::Program("mkfs.ext4"), Need::Program("addpart")],
+        budget_s: 60,
+        run: doctor::devices,
+    },
+    Test {
+        name: "doctor-postgres",
+        needs: &[Need::Postgres, Need::Program("setpriv")],
+        budget_s: 120,
+        run: doctor::server,
     },
     Test {
         name: "edge-descriptors",
