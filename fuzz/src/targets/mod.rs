@@ -7,6 +7,7 @@ mod group;
 mod image;
 mod log;
 mod metadata;
+mod nbd;
 mod requests;
 mod text;
 
@@ -19,7 +20,7 @@ pub struct Target {
 }
 
 /// All of them.
-pub const TARGETS: [Target; 19] = [
+pub const TARGETS: [Target; 20] = [
     Target { name: "superblock", run: bedplate_fs::forge::decode_superblock },
     Target { name: "label", run: bedplate_volume::Label::decode_any },
     Target { name: "group", run: group::run },
@@ -39,6 +40,7 @@ pub const TARGETS: [Target; 19] = [
     Target { name: "control_reply", run: control::reply },
     Target { name: "metrics", run: control::metrics },
     Target { name: "backup", run: backup::run },
+    Target { name: "nbd", run: nbd::run },
 ];
 
 /// Decodes one row: table, length of the key, key, value.

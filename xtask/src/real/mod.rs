@@ -18,6 +18,7 @@ mod full_volume;
 mod leased;
 mod ledger;
 mod mixed_open;
+mod nbd;
 mod needs;
 mod outside;
 mod package;

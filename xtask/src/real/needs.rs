@@ -30,7 +30,7 @@ pub enum Need {
 }
 
 /// The packages, as Debian names them, that bring the programs.
-const PACKAGES: [(&str, &str); 8] = [
+const PACKAGES: [(&str, &str); 10] = [
     ("mariadb-install-db", "mariadb-server"),
     ("fio", "fio"),
     ("sqlite3", "sqlite3"),
@@ -39,6 +39,8 @@ const PACKAGES: [(&str, &str); 8] = [
     ("losetup", "mount"),
     ("setpriv", "util-linux"),
     ("valgrind", "valgrind"),
+    ("nbdinfo", "libnbd-bin"),
+    ("qemu-img", "qemu-utils"),
 ];
 
 impl Need {

@@ -6,7 +6,7 @@ use super::bed::Bed;
 use super::needs::Need;
 use super::{
     Options, backups, bad_input, branches, crashlab, doctor, edges, failing_device, fio,
-    full_volume, leased, mixed_open, outside, package, pages, postgres, ratio, recovery,
+    full_volume, leased, mixed_open, nbd, outside, package, pages, postgres, ratio, recovery,
     restricted, scale, scrubs, sqlite, suites, volumes,
 };
 
@@ -321,6 +321,19 @@ pub const TESTS: &[Test] = &[
         ],
         budget_s: 300,
         run: package::in_a_small_root,
+    },
+    Test {
+        name: "nbd-tools",
+        needs: &[Need::Program("nbdinfo"), Need::Program("qemu-img")],
+        budget_s: 300,
+        run: nbd::tools,
+    },
+    Test { name: "nbd-fio", needs: &[Need::Program("fio")], budget_s: 300, run: nbd::fio },
+    Test {
+        name: "nbd-killed",
+        needs: &[Need::Program("fio"), Need::Program("qemu-img")],
+        budget_s: 300,
+        run: nbd::killed,
     },
 ];
 

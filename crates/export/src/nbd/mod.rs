@@ -15,6 +15,8 @@
 mod buffers;
 mod connection;
 mod exports;
+#[cfg(feature = "forge")]
+pub mod forge;
 mod handshake;
 mod inbox;
 mod lane;
