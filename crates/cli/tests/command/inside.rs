@@ -3,7 +3,7 @@
 use std::io::Write;
 use std::process::Stdio;
 
-use crate::harness::{Scratch, bedplate, command, pattern, run, text};
+use crate::harness::{Scratch, bedplate, can_mount, command, pattern, run, text};
 
 #[test]
 fn what_is_put_is_listed_and_got_back_byte_for_byte() {
@@ -159,4 +159,36 @@ fn a_volume_grows_with_its_image() {
     let source = scratch.file("large", &pattern(80 << 20));
     bedplate(["put", text(&image), text(&source), "/large"]).succeeds();
     bedplate(["check", text(&image)]).succeeds();
+}
+
+/// A directory with all that is in it, mounted and not.
+#[test]
+fn the_mode_of_a_tree_is_set() {
+    let scratch = Scratch::new();
+    let image = scratch.image("v.img");
+    let file = scratch.file("file", b"content");
+    let inside = |path: &str| format!("{}:{path}", text(&image));
+    bedplate(["mkdir", text(&image), "/db"]).succeeds();
+    bedplate(["mkdir", text(&image), "/db/base"]).succeeds();
+    for path in ["/db/base/1", "/db/base/2", "/outside"] {
+        bedplate(["put", text(&image), text(&file), path]).succeeds();
+    }
+    let mode = |path: &str| bedplate(["--json", "mode", path]).succeeds().json()["mode"].clone();
+    bedplate(["mode", "-R", &inside("/db"), "concurrent"])
+        .succeeds()
+        .says("so are 3 files and directories in it");
+    for path in ["/db", "/db/base", "/db/base/2"] {
+        assert_eq!(mode(&inside(path)), "concurrent", "{path}");
+    }
+    assert!(mode(&inside("/outside")).is_null());
+    bedplate(["mode", "-R", &inside("/db")]).fails(2, "MODE");
+
+    if !can_mount("the mode of a tree") {
+        return;
+    }
+    let dir = scratch.directory("mnt");
+    bedplate(["mount", text(&image), text(&dir)]).succeeds();
+    bedplate(["mode", "-R", text(&dir.join("db")), "inherit"]).succeeds();
+    assert!(mode(text(&dir.join("db/base/1"))).is_null());
+    bedplate(["unmount", text(&dir)]).succeeds();
 }

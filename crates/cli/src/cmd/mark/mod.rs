@@ -108,7 +108,7 @@ impl<T: Display + Copy, V> Mark<T, V> {
 
     /// Sets what is below a directory; what is neither file nor directory has nothing to set.
     /// Returns how many were.
-    fn below_live(&self, path: &Path, wanted: Wanted<T>) -> Result<u64> {
+    pub fn below_live(&self, path: &Path, wanted: Wanted<T>) -> Result<u64> {
         if !path.is_dir() {
             return Ok(0);
         }
@@ -128,7 +128,8 @@ impl<T: Display + Copy, V> Mark<T, V> {
         Ok(set)
     }
 
-    fn below_inside(&self, fs: &FileSystem, ino: InodeNo, wanted: Wanted<T>) -> Result<u64> {
+    /// As [`below_live`](Self::below_live), in a volume that is not mounted.
+    pub fn below_inside(&self, fs: &FileSystem, ino: InodeNo, wanted: Wanted<T>) -> Result<u64> {
         if fs.attr(ino)?.kind != FileKind::Directory {
             return Ok(0);
         }

@@ -1,4 +1,4 @@
-//! `bedplate mode FILE|DIR [MODE]`, `bedplate mode try …`
+//! `bedplate mode [--recursive] FILE|DIR [MODE]`, `bedplate mode try …`
 
 mod condition;
 pub mod trial;
@@ -12,6 +12,7 @@ use bedplate::{FileKind, FileSystem, IoMode, OpenOptions};
 use clap::{Args, Subcommand};
 use serde::Serialize;
 
+use super::mark::{self, Mark};
 use crate::address::PathArg;
 use crate::device::Access;
 use crate::failure::Result;
@@ -35,9 +36,21 @@ pub struct Arguments {
     file: Option<PathBuf>,
     /// cached, direct, concurrent or concurrent+cache; 'inherit' takes away the file's own
     mode: Option<Wanted>,
+    /// Set it on what is in the directory too, all the way down
+    #[arg(short = 'R', long, requires = "mode")]
+    recursive: bool,
     #[command(flatten)]
     devices: Devices,
 }
+
+/// How a mode is set on what is below a directory.
+const MARK: Mark<IoMode, IoMode> = Mark {
+    attribute: live::MODE,
+    takes: "cached, direct, concurrent or concurrent+cache",
+    set: |fs: &FileSystem, ino, mode| fs.set_io_mode(ino, mode),
+    get: |fs: &FileSystem, ino| Ok(fs.attr(ino)?.io_mode),
+    read: |text| text.parse().ok(),
+};
 
 #[derive(Debug, Subcommand)]
 enum Action {
@@ -66,6 +79,8 @@ struct Mode {
     path: Name,
     mode: Option<String>,
     effective_mode: Option<String>,
+    /// How many files and directories below it were set too.
+    below: u64,
 }
 
 pub fn run(arguments: &Arguments, output: &Output) -> Result<()> {
@@ -73,16 +88,23 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<()> {
         return r#try::run(trial, output);
     }
     let file = arguments.file.clone().unwrap_or_default();
-    let (mode, effective_mode) = match PathArg::parse(&file) {
-        PathArg::Live(path) => of_live(&path, arguments.mode)?,
+    let wanted = arguments.mode;
+    let below = wanted.filter(|_| arguments.recursive).map(|Wanted(mode)| mark::Wanted(mode));
+    let ((mode, effective_mode), below) = match PathArg::parse(&file) {
+        PathArg::Live(path) => {
+            let modes = of_live(&path, wanted)?;
+            (modes, below.map_or(Ok(0), |wanted| MARK.below_live(&path, wanted))?)
+        }
         PathArg::Inside { volume, path } => {
-            let access =
-                if arguments.mode.is_some() { Access::ReadWrite } else { Access::ReadOnly };
-            Volume::new(volume, &arguments.devices)
-                .with(access, output, |fs| of_inside(fs, &path, arguments.mode))?
+            let access = if wanted.is_some() { Access::ReadWrite } else { Access::ReadOnly };
+            Volume::new(volume, &arguments.devices).with(access, output, |fs| {
+                let modes = of_inside(fs, &path, wanted)?;
+                let ino = fs.resolve(&path)?.ino;
+                Ok((modes, below.map_or(Ok(0), |wanted| MARK.below_inside(fs, ino, wanted))?))
+            })?
         }
     };
-    output.show(&Mode { path: file.into(), mode, effective_mode })
+    output.show(&Mode { path: file.into(), mode, effective_mode, below })
 }
 
 type Modes = (Option<String>, Option<String>);
@@ -118,6 +140,10 @@ impl fmt::Display for Mode {
         write!(f, "{}: {}", self.path, self.mode.as_deref().unwrap_or("not set"))?;
         self.effective_mode
             .as_ref()
-            .map_or(Ok(()), |effective| write!(f, ", served as {effective}"))
+            .map_or(Ok(()), |effective| write!(f, ", served as {effective}"))?;
+        match self.below {
+            0 => Ok(()),
+            below => write!(f, "; so are {below} files and directories in it"),
+        }
     }
 }
