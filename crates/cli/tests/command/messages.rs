@@ -122,6 +122,39 @@ fn s_201_a_program_that_hangs_holds_nothing_up_and_a_full_file_system_is_told() 
     }
 }
 
+/// S-281: of a block that is not what was written the program hears, by file and byte.
+#[test]
+fn s_201_data_that_is_lost_is_told() {
+    if !can_mount("messages of lost data") {
+        return;
+    }
+    let scratch = Scratch::new();
+    let (program, out) = program(&scratch, "");
+    let renamed = scratch.path("program");
+    std::fs::rename(&program, &renamed).unwrap();
+    let (image, dir) = scratch.mounted(&format!("mode=concurrent,on-event={}", text(&renamed)));
+    bedplate(["integrity", text(&dir), "on"]).succeeds();
+    let file = dir.join("table");
+    std::fs::write(&file, vec![7; 64 << 10]).unwrap();
+    std::fs::File::open(&file).unwrap().sync_all().unwrap();
+    let stat = bedplate(["--json", "stat", text(&file)]).succeeds().json();
+    let place = stat["extents"][0]["volume_offset"].as_u64().unwrap();
+    let below = std::fs::OpenOptions::new().write(true).open(&image).unwrap();
+    std::os::unix::fs::FileExt::write_all_at(&below, &[1; 5], place + 8192).unwrap();
+    below.sync_all().unwrap();
+    let read = std::fs::read(&file);
+    assert_eq!(read.unwrap_err().raw_os_error(), Some(5), "S-281: wrong bytes were returned");
+    let began = Instant::now();
+    while named(&events(&out), "data_lost").is_none() {
+        assert!(began.elapsed() < PATIENCE, "S-201: lost data are not told");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let told = events(&out);
+    let message = named(&told, "data_lost").unwrap()["message"].as_str().unwrap().to_owned();
+    assert!(message.contains("at byte 8192"), "{message}");
+    bedplate(["unmount", text(&dir)]).succeeds();
+}
+
 #[test]
 fn a_program_for_events_that_cannot_be_run_is_refused_before_the_mount() {
     let scratch = Scratch::new();

@@ -105,7 +105,11 @@ impl Engine {
                     self.sums.healed.fetch_add(1, Relaxed);
                 }
                 let then = if healed { "the wrong one was written over" } else { "read again" };
-                tracing::warn!("{} is not what was written; another copy is: {then}", what());
+                let what = what();
+                tracing::warn!(
+                    event = "data_healed",
+                    "{what} is not what was written; another copy is: {then}"
+                );
                 Ok(())
             }
             Ok(Copies::NoneRight) => {
@@ -115,6 +119,7 @@ impl Engine {
                      write it anew",
                     what()
                 );
+                tracing::error!(event = "data_lost", "{message}");
                 Err(Error::new(ErrorKind::Io, message))
             }
             Err(error) => {
