@@ -32,6 +32,7 @@ mod system;
 mod tests;
 
 pub use examine::{Found, Report, Told, examine, rules};
+pub use facts::mysql::Mysql;
 pub use facts::postgres::Postgres;
 pub use facts::{Database, Facts, Place, Promise, Question};
 pub use fix::{Fixed, apply};

@@ -227,7 +227,11 @@ impl System for Prepared {
     }
 
     fn cached_pages(&self, _file: &Path) -> Seen<Vec<bool>> {
-        Ok(vec![true; self.cached_pages])
+        Ok((0..1 << 16).map(|page| page < self.cached_pages).collect())
+    }
+
+    fn cached_bytes(&self, _file: &Path) -> Seen<u64> {
+        Ok((self.cached_pages * rustix::param::page_size()) as u64)
     }
 }
 

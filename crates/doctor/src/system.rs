@@ -70,6 +70,9 @@ pub trait System {
     /// Returns of each page of a file whether it is in the page cache.
     fn cached_pages(&self, file: &Path) -> Seen<Vec<bool>>;
 
+    /// Returns how many bytes of a file are in the page cache.
+    fn cached_bytes(&self, file: &Path) -> Seen<u64>;
+
     /// Returns where a file of the machine lies here.
     fn at(&self, path: &Path) -> PathBuf {
         self.root().join(path.strip_prefix("/").unwrap_or(path))
@@ -181,6 +184,10 @@ impl System for Copy {
     }
 
     fn cached_pages(&self, _file: &Path) -> Seen<Vec<bool>> {
+        self.unmeasured()
+    }
+
+    fn cached_bytes(&self, _file: &Path) -> Seen<u64> {
         self.unmeasured()
     }
 }

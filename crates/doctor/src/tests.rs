@@ -8,7 +8,9 @@ use crate::facts::sqlite::header;
 use crate::prepared::{DIR, Prepared, found, told};
 use crate::report::{Mend, Setting, Sure};
 use crate::system::{Copy, System};
-use crate::{Database, Found, Place, Postgres, Promise, Question, Report, apply, examine, rules};
+use crate::{
+    Database, Found, Mysql, Place, Postgres, Promise, Question, Report, apply, examine, rules,
+};
 
 /// Asserts that a check, and no other, found something, once.
 fn only<'a>(report: &'a Report, name: &str) -> &'a Found {
@@ -92,6 +94,20 @@ fn s_351_a_stripe_unit_below_a_page_is_found() {
     assert!(found.finding.costs.contains("waits for 2 members"), "{found:?}");
     let good = striped("65536\n");
     assert!(good.examine().findings.is_empty(), "{}", told(&good.examine()));
+    // Members on one disk meet there again.
+    let machine = striped("65536\n");
+    machine.partition("sdb", 1, "8:17", 2048);
+    machine.partition("sdb", 2, "8:18", 1 << 20);
+    machine.over(
+        "md1",
+        "9:1",
+        &["sdb1", "sdb2"],
+        &[("md/level", "raid1\n"), ("md/chunk_size", "0\n")],
+    );
+    machine.mount("9:1", "ext4", "/dev/md1", "rw", "rw");
+    machine.superblock_of_ext4("md1", 4096, 0);
+    let report = machine.examine();
+    assert!(report.findings.is_empty() && report.unseen.is_empty(), "{}", told(&report));
     // What the file system believes of the RAID.
     good.superblock_of_ext4("md0", 4096, 4);
     let report = good.examine();
@@ -273,6 +289,59 @@ fn settings_of_a_server_are_found_by_what_it_counted() {
     ]);
     let report = examine(&Prepared::clean(), later);
     assert!(report.findings.is_empty(), "{}", told(&report));
+}
+
+/// Asks of a server of MariaDB that answers with other words in places.
+fn mariadb(others: &[(&str, &str)]) -> Question {
+    let ask = |sql: &str| {
+        let rows = if sql.contains("VARIABLES") {
+            "datadir\t/var/lib/db/\ninnodb_buffer_pool_size\t134217728\ninnodb_doublewrite\tON\n\
+             innodb_flush_log_at_trx_commit\t1\ninnodb_flush_method\tO_DIRECT\n\
+             innodb_log_file_size\t100663296\ninnodb_log_write_ahead_size\t4096\n\
+             innodb_page_size\t16384\nversion\t10.11.19-MariaDB"
+        } else {
+            "Innodb_buffer_pool_pages_free\t7816\nInnodb_buffer_pool_read_requests\t1000000\n\
+             Innodb_buffer_pool_reads\t1650\nInnodb_os_log_written\t100000\nUptime\t7200"
+        };
+        Ok(others.iter().fold(rows.to_owned(), |rows, (from, to)| rows.replace(from, to)))
+    };
+    let database = Some(Database::Mysql(Box::new(Mysql::ask(&ask).unwrap())));
+    Question { database, ..Prepared::question() }
+}
+
+#[test]
+fn s_351_settings_of_innodb_are_found() {
+    let mut machine = Prepared::clean();
+    let report = examine(&machine, mariadb(&[]));
+    assert!(report.findings.is_empty() && report.unseen.is_empty(), "{}", told(&report));
+    for (name, others) in [
+        ("innodb-doublewrite", &[("doublewrite\tON", "doublewrite\tOFF")][..]),
+        ("innodb-log-block", &[("ahead_size\t4096", "ahead_size\t512")]),
+        ("innodb-log-size", &[("log_written\t100000", "log_written\t100000000000")]),
+        ("innodb-commit", &[("trx_commit\t1", "trx_commit\t2")]),
+        (
+            "innodb-buffers",
+            &[("pages_free\t7816", "pages_free\t1"), ("pool_reads\t1650", "pool_reads\t500000")],
+        ),
+    ] {
+        only(&examine(&machine, mariadb(others)), name);
+    }
+    let buffered = || mariadb(&[("O_DIRECT", "fsync")]);
+    assert!(examine(&machine, buffered()).findings.is_empty(), "nothing is cached");
+    machine.write("/var/lib/db/test/t.ibd", "");
+    machine.write("/var/lib/db/ib_logfile0", "");
+    machine.cached_pages = (96 << 20) / rustix::param::page_size();
+    let report = examine(&machine, buffered());
+    let found = only(&report, "innodb-direct");
+    assert!(found.finding.measured.contains("96 MiB"), "{found:?}");
+    let promise = Some(Promise {
+        mode: "concurrent".into(),
+        untorn_bytes: 16384,
+        is_cached: false,
+        integrity: false,
+    });
+    let off = mariadb(&[("doublewrite\tON", "doublewrite\tOFF")]);
+    assert!(examine(&machine, Question { promise, ..off }).findings.is_empty());
 }
 
 #[test]

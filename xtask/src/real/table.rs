@@ -298,6 +298,16 @@ pub const TESTS: &[Test] = &[
         run: doctor::server,
     },
     Test {
+        name: "doctor-mariadb",
+        needs: &[
+            Need::Program("mariadb-install-db"),
+            Need::Program("mariadbd"),
+            Need::Program("mariadb"),
+        ],
+        budget_s: 120,
+        run: doctor::mariadb,
+    },
+    Test {
         name: "edge-descriptors",
         needs: &[Need::Fuse, Need::Program("prlimit")],
         budget_s: 120,

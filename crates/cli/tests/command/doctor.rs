@@ -79,6 +79,10 @@ fn a_database_is_named_and_told_what_is_wrong_with_its_name() {
     assert!(!wrong.stderr().contains("zz"));
     let nothing = "postgresql://me@127.0.0.1:1/app";
     bedplate(["doctor", "--postgres", nothing]).fails(8, "PostgreSQL: psql");
+    let wrong = bedplate(["doctor", "--mysql", "mysql://me:secret@host"]).fails(2, "MYSQL_PWD");
+    assert!(!wrong.stderr().contains("secret"));
+    let nowhere = format!("mysql://me@?socket={}", text(&missing));
+    bedplate(["doctor", "--mysql", &nowhere]).fails(8, "MariaDB or MySQL: ");
 
     let mut header = vec![0; 4096];
     header[..16].copy_from_slice(b"SQLite format 3\0");

@@ -5,8 +5,10 @@ mod double_cache;
 mod flush;
 mod memory;
 mod mount;
+mod mysql;
 mod postgres;
 mod sqlite;
+mod torn;
 
 use crate::facts::Facts;
 use crate::report::{Outcome, Rule};
@@ -30,6 +32,7 @@ pub fn all() -> Vec<Check> {
         memory::CHECKS,
         double_cache::CHECKS,
         postgres::CHECKS,
+        mysql::CHECKS,
         sqlite::CHECKS,
     ]
     .concat()

@@ -1,6 +1,7 @@
 //! Settings of PostgreSQL against what lies below it.
 
 use super::Check;
+use super::torn::{promised, unguarded};
 use crate::facts::Facts;
 use crate::facts::postgres::Postgres;
 use crate::report::{Finding, Mend, Outcome, Rule, Sure, size};
@@ -87,59 +88,19 @@ fn full_page_writes(facts: &Facts, server: &Postgres) -> Outcome {
     let Some(setting) = server.setting("full_page_writes") else {
         return Outcome::Unseen("the server tells no full_page_writes".to_owned());
     };
-    let promised = facts
-        .question
-        .promise
-        .as_ref()
-        .filter(|promise| promise.untorn_bytes >= page && !promise.is_cached);
+    let promised = promised(facts, page);
     match (setting, promised) {
         ("off", Some(promise)) => Outcome::Fine(format!(
             "off, and the mount writes {} untorn in mode {}; 'bedplate explain' looks at every file",
             size(promise.untorn_bytes),
             promise.mode
         )),
-        ("off", None) => unguarded(facts, page),
+        ("off", None) => {
+            unguarded(facts, page, "full_page_writes", set("full_page_writes", "on", false))
+        }
         (_, Some(promise)) => needless(server, promise.untorn_bytes),
         _ => Outcome::Fine("on".to_owned()),
     }
-}
-
-/// Judges pages that nothing guards.
-fn unguarded(facts: &Facts, page: u64) -> Outcome {
-    let kind = match &facts.mount {
-        Some(Ok(mount)) => mount.entry.kind.as_str(),
-        _ => "a file system that is not known",
-    };
-    if kind == "zfs" {
-        return Outcome::Unseen(format!(
-            "full_page_writes is off, and zfs writes records whole: they must have {} or more (zfs \
-             get recordsize)",
-            size(page)
-        ));
-    }
-    let top = facts.stack.as_ref().ok().and_then(|stack| stack.top());
-    let device = top.and_then(|top| top.atomic_write_bytes.as_ref().ok()).copied().unwrap_or(0);
-    let promises = device.unsigned_abs() >= page;
-    let told = if promises {
-        format!(
-            "the device could write {} whole, but only where it is asked to (RWF_ATOMIC), which \
-             PostgreSQL does not",
-            size(device.unsigned_abs())
-        )
-    } else {
-        "the device promises no more than a sector".to_owned()
-    };
-    Outcome::Found(Finding {
-        at: "full_page_writes".to_owned(),
-        measured: format!("it is off, on {kind}; {told}"),
-        costs: format!(
-            "a power cut within a write of {} leaves a page half old and half new, which no \
-             recovery mends",
-            size(page)
-        ),
-        mend: set("full_page_writes", "on", false),
-        sure: if promises { Sure::Likely } else { Sure::Certain },
-    })
 }
 
 /// Judges full page images where pages do not tear.

@@ -3,6 +3,7 @@
 pub mod device;
 pub mod memory;
 pub mod mount;
+pub mod mysql;
 pub mod postgres;
 pub mod sqlite;
 
@@ -14,6 +15,7 @@ use crate::system::{FlushTimes, ReadTimes, Seen, System};
 use device::Stack;
 use memory::Memory;
 use mount::Mounted;
+use mysql::Mysql;
 use postgres::{Doubled, Postgres};
 use sqlite::Sqlite;
 
@@ -35,6 +37,8 @@ pub struct Promise {
 pub enum Database {
     /// A server of PostgreSQL, as it answered.
     Postgres(Box<Postgres>),
+    /// A server of MariaDB or MySQL, as it answered.
+    Mysql(Box<Mysql>),
     /// A file of SQLite.
     Sqlite(PathBuf),
 }
@@ -88,6 +92,8 @@ pub struct Facts {
     pub reads: Option<Seen<ReadTimes>>,
     /// Pages that are in the buffers of the server, and in the page cache too; `None` without one.
     pub doubled: Option<Seen<Doubled>>,
+    /// How much of the data files of InnoDB is in the page cache, in bytes; `None` without a server.
+    pub cached_bytes: Option<Seen<u64>>,
     /// The file of SQLite; `None` where none was named.
     pub sqlite: Option<Seen<Sqlite>>,
 }
@@ -102,14 +108,27 @@ impl Facts {
         }
     }
 
+    /// Returns the server of MariaDB or MySQL that is looked at.
+    #[must_use]
+    pub fn mysql(&self) -> Option<&Mysql> {
+        match &self.question.database {
+            Some(Database::Mysql(server)) => Some(server),
+            _ => None,
+        }
+    }
+
     /// Looks at the machine.
     #[must_use]
     pub fn gather(system: &dyn System, mut question: Question) -> Self {
-        let (mut doubled, mut file) = (None, None);
+        let (mut doubled, mut cached_bytes, mut file) = (None, None, None);
         match (&question.database, &question.place) {
             (Some(Database::Postgres(server)), Place::Directory(dir)) => {
                 question.page_bytes = server.page_bytes();
                 doubled = Some(postgres::doubled(system, server, dir));
+            }
+            (Some(Database::Mysql(server)), Place::Directory(dir)) => {
+                question.page_bytes = server.page_bytes();
+                cached_bytes = Some(mysql::cached_bytes(system, dir));
             }
             (Some(Database::Sqlite(path)), _) => {
                 let found = sqlite::read(system, path);
@@ -141,7 +160,7 @@ impl Facts {
             Place::Device(_) => (None, None),
         };
         let memory = Memory::of(system);
-        Self { question, mount, stack, memory, flush, reads, doubled, sqlite: file }
+        Self { question, mount, stack, memory, flush, reads, doubled, cached_bytes, sqlite: file }
     }
 }
 

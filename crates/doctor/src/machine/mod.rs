@@ -9,7 +9,7 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use bedplate_block::cached_pages;
+use bedplate_block::{cached_bytes, cached_pages};
 use rustix::fs::OFlags;
 
 use crate::system::{FlushTimes, ReadTimes, Seen, System, plain, unseen};
@@ -42,15 +42,24 @@ impl System for Machine {
     }
 
     fn cached_pages(&self, path: &Path) -> Seen<Vec<bool>> {
-        let file = File::open(path).map_err(|error| unseen("read", path, &error))?;
-        let is_told = rustix::process::geteuid().is_root()
-            || file.metadata().is_ok_and(|meta| meta.uid() == rustix::process::geteuid().as_raw());
-        if !is_told {
-            // The kernel says that all of it is cached, then.
-            return Err(format!("no permission to see what is cached of {}", path.display()));
-        }
+        let file = own(path)?;
         cached_pages(&file, 0..u64::MAX).map_err(|error| unseen("look at", path, &error))
     }
+
+    fn cached_bytes(&self, path: &Path) -> Seen<u64> {
+        cached_bytes(&own(path)?).map_err(|error| unseen("look at", path, &error))
+    }
+}
+
+/// Opens a file of which the kernel says truly what is cached: of others that all of it is.
+fn own(path: &Path) -> Seen<File> {
+    let file = File::open(path).map_err(|error| unseen("read", path, &error))?;
+    let user = rustix::process::geteuid();
+    let is_own = file.metadata().is_ok_and(|meta| meta.uid() == user.as_raw());
+    if is_own || user.is_root() {
+        return Ok(file);
+    }
+    Err(format!("no permission to see what is cached of {}", path.display()))
 }
 
 /// A file in a directory that has no name any more, open in several ways; it goes with the last of

@@ -1,10 +1,11 @@
-//! The database that is looked at: a server of PostgreSQL, asked by psql, or a file of SQLite.
+//! The database that is looked at: a server of PostgreSQL, asked by psql, one of MariaDB or MySQL,
+//! asked by mariadb or mysql, or a file of SQLite.
 
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Command, Output, Stdio};
 
-use bedplate_doctor::{Database, Postgres};
+use bedplate_doctor::{Database, Mysql, Postgres};
 
 use super::Arguments;
 use crate::cmd::checkpoint::postgres::{Address, PASSWORD};
@@ -27,6 +28,51 @@ impl std::str::FromStr for Dsn {
     }
 }
 
+/// Where a server of MariaDB or MySQL is: `mysql://[USER@][HOST[:PORT]][?socket=PATH]`, as it was
+/// given. It has no password, because every user can read command lines.
+#[derive(Debug, Clone)]
+pub struct MysqlDsn(std::result::Result<Vec<String>, &'static str>);
+
+impl std::str::FromStr for MysqlDsn {
+    type Err = std::convert::Infallible;
+
+    fn from_str(text: &str) -> std::result::Result<Self, Self::Err> {
+        Ok(Self(options(text)))
+    }
+}
+
+/// Returns an address as options of the client.
+fn options(text: &str) -> std::result::Result<Vec<String>, &'static str> {
+    let Some(("mysql" | "mariadb", rest)) = text.split_once("://") else {
+        return Err("what is given is no mysql://[USER@][HOST[:PORT]][?socket=PATH]");
+    };
+    let (place, parameters) = rest.split_once('?').map_or((rest, None), |(p, q)| (p, Some(q)));
+    let (user, place) = place.rsplit_once('@').map_or((None, place), |(u, p)| (Some(u), p));
+    if user.is_some_and(|user| user.contains(':')) {
+        return Err(
+            "its address has a password, which every user could read: give it in MYSQL_PWD",
+        );
+    }
+    let mut options: Vec<String> = user.iter().map(|user| format!("--user={user}")).collect();
+    let (host, port) = place.trim_end_matches('/').split_once(':').unwrap_or((place, ""));
+    let host = host.trim_end_matches('/');
+    if host.contains('/') {
+        return Err("its address names a database, and the server is asked for all of them");
+    }
+    if !host.is_empty() {
+        options.push(format!("--host={host}"));
+    }
+    if !port.is_empty() {
+        options.push(format!("--port={port}"));
+    }
+    match parameters.map(|parameters| parameters.split_once('=')) {
+        None => {}
+        Some(Some(("socket", path))) => options.push(format!("--socket={path}")),
+        Some(_) => return Err("its address has a parameter that is not socket=PATH"),
+    }
+    Ok(options)
+}
+
 /// Asks the database that the arguments name.
 pub fn of(arguments: &Arguments) -> Result<Option<Database>> {
     if let Some(dsn) = &arguments.postgres {
@@ -35,6 +81,12 @@ pub fn of(arguments: &Arguments) -> Result<Option<Database>> {
         let server = Postgres::ask(&|sql| psql(address, sql))
             .map_err(|why| Failure::new("database", format!("PostgreSQL: {why}")))?;
         return Ok(Some(Database::Postgres(Box::new(server))));
+    }
+    if let Some(dsn) = &arguments.mysql {
+        let server = dsn.0.as_ref().map_err(|why| Failure::usage(format!("--mysql: {why}")))?;
+        let server = Mysql::ask(&|sql| mysql(server, sql))
+            .map_err(|why| Failure::new("database", format!("MariaDB or MySQL: {why}")))?;
+        return Ok(Some(Database::Mysql(Box::new(server))));
     }
     let Some(file) = &arguments.sqlite else { return Ok(None) };
     let refused = |error: std::io::Error| Failure::system("find the database", file, &error);
@@ -59,11 +111,16 @@ fn is_sqlite(file: &Path) -> Result<bool> {
     Ok(start == b"SQLite format 3\0")
 }
 
-/// Returns the data directory of a server, which has to be one of this machine.
-pub fn directory(server: &Postgres) -> Result<PathBuf> {
-    let dir = server.data_directory().ok_or_else(|| {
-        let why = "PostgreSQL does not tell its data directory to this user: connect as one with \
-                   pg_read_all_settings, or name the directory";
+/// Returns the directory that a database says its data are in, which has to be one of this machine.
+pub fn directory(database: &Database) -> Result<PathBuf> {
+    let dir = match database {
+        Database::Sqlite(file) => return Ok(file.clone()),
+        Database::Postgres(server) => server.data_directory(),
+        Database::Mysql(server) => server.data_directory(),
+    };
+    let dir = dir.ok_or_else(|| {
+        let why = "the server does not tell its data directory to this user: connect as one that \
+                   may see it (PostgreSQL: pg_read_all_settings), or name the directory";
         Failure::new("not_permitted", why)
     })?;
     if !dir.exists() {
@@ -72,6 +129,20 @@ pub fn directory(server: &Postgres) -> Result<PathBuf> {
         return Err(Failure::new("not_found", format!("{} {why}", dir.display())));
     }
     Ok(dir.to_owned())
+}
+
+/// Runs SQL of MariaDB or MySQL and returns bare rows.
+fn mysql(options: &[String], sql: &str) -> std::result::Result<String, String> {
+    let run = |client: &str| {
+        let mut command = Command::new(client);
+        command.args(options).args(["--connect-timeout=10", "-N", "-B", "-e", sql]);
+        command.stdin(Stdio::null()).process_group(0).output()
+    };
+    let done = match run("mariadb") {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => run("mysql"),
+        done => done,
+    };
+    rows("mariadb or mysql", done)
 }
 
 /// Runs SQL and returns bare rows.
@@ -86,11 +157,34 @@ fn psql(address: &Address, sql: &str) -> std::result::Result<String, String> {
     if let Some(password) = &address.password {
         psql.env(PASSWORD, password);
     }
-    let done = psql.output().map_err(|error| format!("psql cannot be run: {}", plain(&error)))?;
+    rows("psql", psql.output())
+}
+
+/// Returns what a client printed, or what it complained of.
+fn rows(client: &str, done: std::io::Result<Output>) -> std::result::Result<String, String> {
+    let done = done.map_err(|error| format!("{client} cannot be run: {}", plain(&error)))?;
     if !done.status.success() {
         let said = String::from_utf8_lossy(&done.stderr);
         let said: Vec<&str> = said.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
         return Err(text::one_line(&said.join("; ")));
     }
     Ok(String::from_utf8_lossy(&done.stdout).into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_of_mysql_is_options_of_its_client() {
+        let told = |text: &str| options(text).map(|options| options.join(" "));
+        assert_eq!(told("mysql://"), Ok(String::new()));
+        assert_eq!(told("mariadb://me@host:3307/"), Ok("--user=me --host=host --port=3307".into()));
+        assert_eq!(told("mysql://me@?socket=/run/s"), Ok("--user=me --socket=/run/s".into()));
+        for wrong in ["", "mysql:x", "postgresql://x", "mysql://host/app", "mysql://?ssl=1"] {
+            assert!(options(wrong).is_err(), "{wrong}");
+        }
+        let secret = options("mysql://me:secret@host").unwrap_err();
+        assert!(secret.contains("MYSQL_PWD") && !secret.contains("secret"));
+    }
 }

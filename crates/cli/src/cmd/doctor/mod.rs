@@ -1,4 +1,4 @@
-//! `bedplate doctor [DIR|DEVICE|--postgres DSN|--sqlite FILE]`
+//! `bedplate doctor [DIR|DEVICE|--postgres DSN|--mysql DSN|--sqlite FILE]`
 
 mod database;
 mod place;
@@ -27,8 +27,12 @@ pub struct Arguments {
     /// the directory is its data directory when none is given
     #[arg(long, value_name = "DSN", conflicts_with = "root")]
     postgres: Option<database::Dsn>,
+    /// Look at a server of MariaDB or MySQL too, which its client asks:
+    /// mysql://[USER@][HOST[:PORT]][?socket=PATH]; the password, where there is one, in MYSQL_PWD
+    #[arg(long, value_name = "DSN", conflicts_with_all = ["postgres", "root"])]
+    mysql: Option<database::MysqlDsn>,
     /// Look at a database file of SQLite too, and at the directory that it lies in
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["path", "postgres", "root"])]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["path", "postgres", "mysql", "root"])]
     sqlite: Option<PathBuf>,
     /// The size of a page of the database, where none is asked
     #[arg(long, value_name = "SIZE", value_parser = page_size, default_value = "8k")]

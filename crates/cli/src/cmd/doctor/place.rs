@@ -4,7 +4,7 @@ use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
 use bedplate::IoMode;
-use bedplate_doctor::{Database, Place, Promise, Question};
+use bedplate_doctor::{Place, Promise, Question};
 use serde_json::Value;
 
 use super::{Arguments, database};
@@ -17,14 +17,13 @@ pub fn question(arguments: &Arguments) -> Result<Question> {
     let database = database::of(arguments)?;
     let path = match (&arguments.path, &database) {
         (Some(path), _) => path.clone(),
-        (None, Some(Database::Sqlite(file))) => file.clone(),
-        (None, Some(Database::Postgres(server))) => database::directory(server)?,
+        (None, Some(database)) => database::directory(database)?,
         (None, None) => PathBuf::from("."),
     };
     let (place, promise) =
         if arguments.root.is_some() { (elsewhere(&path)?, None) } else { here(&path)? };
-    if let (Some(Database::Postgres(_)), Place::Device(device)) = (&database, &place) {
-        let why = "is a device, and a server has its data in a directory";
+    if let (Some(_), Place::Device(device)) = (&database, &place) {
+        let why = "is a device, and a database has its data in a directory";
         return Err(Failure::usage(format!("{} {why}", device.display())));
     }
     let (page_bytes, measure) = (arguments.page, arguments.measure);
