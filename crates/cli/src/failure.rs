@@ -210,7 +210,7 @@ impl From<bedplate_export::Error> for Failure {
     fn from(error: bedplate_export::Error) -> Self {
         use bedplate_export::Error as Kind;
         match error {
-            Kind::Usage(message) => Self::usage(message),
+            Kind::Usage(message) => Self::usage(without_numbers(&message)),
             Kind::Volume(error) => error.into(),
             Kind::Device(error) => error.into(),
             Kind::Sync(message) => Self::new("io", without_numbers(&message)),

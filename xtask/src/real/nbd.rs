@@ -237,3 +237,34 @@ pub fn killed(bed: &mut Bed, options: &Options) -> Result<()> {
     }
     Ok(())
 }
+
+/// S-347: libnbd copies over TLS with a certificate, and is told nothing without one.
+///
+/// # Errors
+/// When it cannot, or can.
+pub fn tls(bed: &mut Bed, _options: &Options) -> Result<()> {
+    let (image, source) = volume(bed)?;
+    let kept = crate::root().join("crates/export/tests/nbd/certificates");
+    // The names under which libnbd looks for a client's.
+    let client = bed.make_directory("client")?;
+    for name in ["ca-cert.pem", "client-cert.pem", "client-key.pem"] {
+        std::fs::copy(kept.join(name), client.join(name))?;
+    }
+    let file = format!("{}:/disk", image.display());
+    let server = Exported::start(
+        bed,
+        [file.as_str(), "--listen", "0", "--tls", &kept.display().to_string()],
+    )?;
+    let host = server.uri.strip_prefix("nbds://127.0.0.1").context("TLS shows in the address")?;
+    let uri = format!("nbds://localhost{host}?tls-certificates={}", client.display());
+    let copy = bed.path("copy.raw").display().to_string();
+    tool("nbdinfo", &["--map", &uri])?;
+    tool("nbdcopy", &["--connections=2", &uri, &copy])?;
+    ensure!(fingerprint(Path::new(&copy))? == fingerprint(&source)?, "TLS carries other bytes");
+    for refused in [server.uri.replace("nbds", "nbd"), server.uri.clone()] {
+        let told = sh::finish(Command::new("nbdinfo").arg(&refused), LIMIT)?;
+        ensure!(!told.status.success(), "{refused} was told of: {}", told.stdout);
+    }
+    server.end()?;
+    holds(bed, &image, &source)
+}

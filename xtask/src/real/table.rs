@@ -339,6 +339,7 @@ pub const TESTS: &[Test] = &[
         run: nbd::tools,
     },
     Test { name: "nbd-fio", needs: &[Need::Program("fio")], budget_s: 300, run: nbd::fio },
+    Test { name: "nbd-tls", needs: &[Need::Program("nbdinfo")], budget_s: 300, run: nbd::tls },
     Test {
         name: "nbd-killed",
         needs: &[Need::Program("fio"), Need::Program("qemu-img")],

@@ -136,6 +136,8 @@ fn s_346_nothing_listens_beyond_this_machine_without_being_told() {
     let (_, address) = volume(&scratch);
     bedplate(["export", "nbd", &address]).fails(2, "--unix");
     bedplate(["export", "nbd", &address, "--listen", "0.0.0.0:0"]).fails(2, "--insecure");
+    let tls = ["export", "nbd", &address, "--listen", "0.0.0.0:0", "--tls", "/nowhere"];
+    bedplate(tls).fails(2, "/nowhere/ca-cert.pem");
     let same = format!("disk={address}");
     let socket = scratch.path("socket");
     bedplate(["export", "nbd", &address, &same, "--unix", text(&socket)])

@@ -100,7 +100,8 @@ impl Connection {
             }
             let min = usize::from(!ready.input && self.serving.waits_for_queue());
             let done = self.serving.collect(min, ready.lane)?;
-            let waiting = !self.serving.outbox.is_empty();
+            let waiting = self.has_unsent();
+            self.peer.transport.send_waiting()?;
             let sent =
                 self.serving.outbox.send(&mut self.peer.transport, &mut self.serving.buffers)?;
             if sent || !waiting {
@@ -121,8 +122,13 @@ impl Connection {
         }
     }
 
+    /// Returns whether replies wait for the socket.
+    fn has_unsent(&self) -> bool {
+        !self.serving.outbox.is_empty() || self.peer.transport.has_unsent()
+    }
+
     fn is_over(&self) -> bool {
-        self.closing.is_some() && self.serving.is_idle() && self.serving.outbox.is_empty()
+        self.closing.is_some() && self.serving.is_idle() && !self.has_unsent()
     }
 
     /// Waits until there is something to do.
@@ -131,10 +137,12 @@ impl Connection {
         if pause == Pause::Input && self.closing.is_none() {
             wanted |= PollFlags::IN;
         }
-        if !self.serving.outbox.is_empty() {
+        if self.has_unsent() {
             wanted |= PollFlags::OUT;
         }
-        let timeout = self.timeout(pause);
+        let hears = wanted.contains(PollFlags::IN);
+        let holds_more = hears && self.peer.transport.may_hold_more();
+        let timeout = if holds_more { Some(Duration::ZERO) } else { self.timeout(pause) };
         let lane = self.serving.lane();
         let queue = self.serving.queue_event();
         let mut events = Vec::with_capacity(4);
@@ -152,15 +160,14 @@ impl Connection {
             Err(error) => return Err(End::Io(error.into())),
         };
         let socket = events[0].revents();
-        let hears = wanted.contains(PollFlags::IN);
         let gone = socket.intersects(PollFlags::HUP | PollFlags::ERR);
         if gone && !hears {
             return Err(End::Closed);
         }
         let ready = Ready {
-            nothing: count == 0,
+            nothing: count == 0 && !holds_more,
             // What a peer sent before it went is still read.
-            input: hears && (gone || socket.contains(PollFlags::IN)),
+            input: hears && (gone || holds_more || socket.contains(PollFlags::IN)),
             lane: lane.is_some() && events.last().is_some_and(|lane| !lane.revents().is_empty()),
         };
         let stopped = self.closing.is_none() && !events[1].revents().is_empty();
@@ -180,20 +187,20 @@ impl Connection {
         }
         let in_message = !matches!(self.incoming, Incoming::None)
             || !self.peer.inbox.bytes().is_empty()
-            || !self.serving.outbox.is_empty();
+            || self.has_unsent();
         let tires = in_message || self.closing.is_some() || self.serving.buffers.is_keeping();
         tires.then_some(REST)
     }
 
     fn keep_patience(&self, pause: Pause) -> Result<(), End> {
         let now = Instant::now();
-        if self.closing.is_some_and(|until| now > until && !self.serving.outbox.is_empty()) {
+        if self.closing.is_some_and(|until| now > until && self.has_unsent()) {
             return Err(End::Stopped);
         }
         let in_request =
             !matches!(self.incoming, Incoming::None) || !self.peer.inbox.bytes().is_empty();
         let silent = in_request && pause == Pause::Input && now - self.heard > PATIENCE;
-        let deaf = !self.serving.outbox.is_empty() && now - self.told > PATIENCE;
+        let deaf = self.has_unsent() && now - self.told > PATIENCE;
         if silent || deaf { Err(End::TimedOut) } else { Ok(()) }
     }
 

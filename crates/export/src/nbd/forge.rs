@@ -17,6 +17,7 @@ pub fn serve(exports: &Exports, socket: UnixStream) -> Result<(), String> {
     let never = || UnixStream::pair().map_err(|error| error.to_string());
     let (_waker, woken) = never()?;
     let budget = Budget::new(CONNECTION_BYTES_MAX);
-    connection::serve(Socket::Unix(socket), &Arc::new(woken), &Offer { exports }, &budget)
+    let offer = Offer { exports, tls: None, needs_tls: false };
+    connection::serve(Socket::Unix(socket), &Arc::new(woken), &offer, &budget)
         .map_err(|end| end.to_string())
 }

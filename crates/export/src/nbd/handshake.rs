@@ -12,6 +12,7 @@ use super::exports::{Export, Exports};
 use super::options;
 use super::peer::{End, Peer};
 use super::request::{DATA_BYTES_MAX, Terms};
+use super::tls::Tls;
 use super::wire::{self, allocation, handshake, info, option, option_reply as reply, transmission};
 
 /// The longest data of an option that is looked at: the longest name, and some queries.
@@ -25,6 +26,9 @@ const BYTES_MIN: u32 = 1;
 #[derive(Debug)]
 pub struct Offer<'a> {
     pub exports: &'a Exports,
+    pub tls: Option<&'a Tls>,
+    /// Nothing is told before the connection is encrypted.
+    pub needs_tls: bool,
 }
 
 /// What was agreed on.
@@ -96,6 +100,15 @@ impl Talk<'_> {
         }
         let mut data = vec![0; len as usize];
         self.peer.hear(&mut data)?;
+        if self.offer.needs_tls && !self.peer.transport.is_encrypted() {
+            match option {
+                option::EXPORT_NAME => {
+                    return Err(End::Protocol("the client asks for an export before TLS"));
+                }
+                option::STARTTLS | option::ABORT => {}
+                _ => return self.refuse(option, reply::ERR_TLS_REQD, "begin TLS first"),
+            }
+        }
         match option {
             option::EXPORT_NAME => self.begin_old(&data),
             option::ABORT => {
@@ -113,11 +126,25 @@ impl Talk<'_> {
                 self.refuse(option, reply::ERR_INVALID, "this option has no data")
             }
             option::LIST_META_CONTEXT | option::SET_META_CONTEXT => self.contexts(option, &data),
-            option::STARTTLS => {
-                self.refuse(option, reply::ERR_POLICY, "TLS is not set up on this server")
-            }
+            option::STARTTLS => self.begin_tls(&data),
             _ => self.refuse(option, reply::ERR_UNSUP, "this option is not served"),
         }
+    }
+
+    fn begin_tls(&mut self, data: &[u8]) -> Result<Next, End> {
+        let option = option::STARTTLS;
+        if !data.is_empty() || self.peer.transport.is_encrypted() {
+            return self.refuse(option, reply::ERR_INVALID, "TLS begins once, and has no data");
+        }
+        let Some(tls) = self.offer.tls else {
+            return self.refuse(option, reply::ERR_POLICY, "TLS is not set up on this server");
+        };
+        self.reply(option, reply::ACK, &[])?;
+        self.peer.begin_tls(tls)?;
+        // What was agreed on before was not encrypted, and may be another's.
+        self.structured = false;
+        self.allocation_of = None;
+        Ok(Next::Option)
     }
 
     fn list(&mut self, data: &[u8]) -> Result<Next, End> {

@@ -20,6 +20,7 @@ use super::connection;
 use super::exports::Exports;
 use super::handshake::Offer;
 use super::peer::End;
+use super::tls::Tls;
 use super::transport::Socket;
 use crate::{Error, Result};
 
@@ -46,6 +47,9 @@ pub struct Settings {
     pub addresses: Vec<Address>,
     /// How many connections there may be at once; more are closed at once.
     pub connections_max: usize,
+    /// Every connection to a port has to be encrypted with it, and one to a socket in the file
+    /// system may.
+    pub tls: Option<Tls>,
 }
 
 enum Listener {
@@ -80,6 +84,7 @@ struct Hall {
     budget: Arc<Budget>,
     woken: Arc<UnixStream>,
     connections_max: usize,
+    tls: Option<Tls>,
     count: AtomicUsize,
     /// Threads of connections; those that have ended are taken out with the next one.
     threads: Mutex<Vec<JoinHandle<()>>>,
@@ -98,6 +103,7 @@ impl Server {
             budget: Budget::new(ALL_BYTES_MAX),
             woken: Arc::new(woken),
             connections_max: settings.connections_max,
+            tls: settings.tls.clone(),
             count: AtomicUsize::new(0),
             threads: Mutex::default(),
         });
@@ -236,7 +242,9 @@ fn take(socket: Socket, hall: &Arc<Hall>) {
     let started =
         Builder::new().name("bedplate-nbd".into()).stack_size(STACK_BYTES).spawn(move || {
             let place = Place(&own);
-            let offer = Offer { exports: &own.exports };
+            let tls = own.tls.as_ref();
+            let needs_tls = tls.is_some() && matches!(socket, Socket::Tcp(_));
+            let offer = Offer { exports: &own.exports, tls, needs_tls };
             match connection::serve(socket, &own.woken, &offer, &own.budget) {
                 Ok(()) | Err(End::Closed | End::Stopped) => tracing::debug!("a client has gone"),
                 Err(end) => tracing::warn!("a connection is closed: {end}"),

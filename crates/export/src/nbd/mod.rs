@@ -27,8 +27,10 @@ mod peer;
 mod reply;
 mod request;
 mod serving;
+mod tls;
 mod transport;
 mod wire;
 
 pub use exports::{Export, Exports};
 pub use listener::{Address, Server, Settings};
+pub use tls::Tls;

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::inbox::Inbox;
+use super::tls::Tls;
 use super::transport::Transport;
 
 /// Why a connection ends.
@@ -121,6 +122,39 @@ impl Peer {
         Ok(())
     }
 
+    /// Agrees on keys, and encrypts everything from now on.
+    pub fn begin_tls(&mut self, tls: &Tls) -> Result<(), End> {
+        // What came before the answer was not encrypted, and must not count as if it were.
+        if !self.inbox.bytes().is_empty() {
+            return Err(End::Protocol("the client went on before it was told to begin TLS"));
+        }
+        self.transport.begin_tls(tls)?;
+        while self.transport.is_handshaking() {
+            match self.inbox.fill(&mut self.transport) {
+                Ok(0) => return Err(End::Closed),
+                Ok(_) => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    let unsent = self.transport.has_unsent();
+                    self.wait(if unsent { PollFlags::OUT } else { PollFlags::IN })?;
+                    self.transport.send_waiting()?;
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+        self.finish_sending()
+    }
+
+    /// Waits until nothing that was told waits to be sent.
+    fn finish_sending(&mut self) -> Result<(), End> {
+        while self.transport.has_unsent() {
+            self.transport.send_waiting()?;
+            if self.transport.has_unsent() {
+                self.wait(PollFlags::OUT)?;
+            }
+        }
+        Ok(())
+    }
+
     /// Sends all of `bytes`.
     pub fn tell(&mut self, mut bytes: &[u8]) -> Result<(), End> {
         while !bytes.is_empty() {
@@ -133,6 +167,6 @@ impl Peer {
                 Err(error) => return Err(error.into()),
             }
         }
-        Ok(())
+        self.finish_sending()
     }
 }

@@ -89,7 +89,10 @@ pub fn file_disk(fs: &FileSystem, size: u64) -> FileDisk {
 /// Serves a disk as `disk`.
 pub fn serve(socket: &Path, disk: Arc<dyn Disk>) -> Server {
     let export = Export { name: "disk".into(), description: "of a test".into(), disk };
-    let settings =
-        Settings { addresses: vec![Address::Unix(socket.into())], connections_max: 2000 };
+    let settings = Settings {
+        addresses: vec![Address::Unix(socket.into())],
+        connections_max: 2000,
+        tls: None,
+    };
     Server::start(Exports::new(vec![export]).unwrap(), &settings).unwrap()
 }

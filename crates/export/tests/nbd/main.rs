@@ -9,3 +9,4 @@ mod durable;
 mod handshake;
 mod holes;
 mod hostile;
+mod tls;

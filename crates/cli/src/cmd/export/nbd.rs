@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use bedplate::{IoMode, OpenOptions};
-use bedplate_export::nbd::{Address, Export, Exports, Server, Settings};
+use bedplate_export::nbd::{Address, Export, Exports, Server, Settings, Tls};
 use bedplate_export::{DeviceDisk, Disk, FileDisk};
 use clap::Args;
 use serde::Serialize;
@@ -38,9 +38,13 @@ pub struct Arguments {
     /// Listen on a port, of this machine alone where no address of it is named
     #[arg(long, value_name = "[ADDRESS:]PORT", value_parser = parse_address)]
     listen: Option<SocketAddr>,
+    /// Encrypt connections to the port, and serve none but clients with a certificate. The directory
+    /// holds ca-cert.pem, server-cert.pem and server-key.pem
+    #[arg(long, value_name = "DIR", requires = "listen")]
+    tls: Option<PathBuf>,
     /// Let --listen offer the files, unencrypted and without asking for a name, to every machine
     /// that reaches the address
-    #[arg(long, requires = "listen")]
+    #[arg(long, requires = "listen", conflicts_with = "tls")]
     insecure: bool,
     /// Refuse writes
     #[arg(long)]
@@ -89,15 +93,16 @@ impl Arguments {
     fn settings(&self) -> Result<Settings> {
         let mut addresses: Vec<Address> = self.unix.iter().cloned().map(Address::Unix).collect();
         if let Some(address) = self.listen {
-            if !address.ip().is_loopback() && !self.insecure {
+            if !address.ip().is_loopback() && self.tls.is_none() && !self.insecure {
                 return Err(Failure::usage(format!(
                     "{address} is reached from other machines, and nothing asks them for a name: \
-                     listen on this machine and let ssh or a VPN lead there, or say --insecure"
+                     name certificates with --tls, or say --insecure"
                 )));
             }
             addresses.push(Address::Tcp(address));
         }
-        Ok(Settings { addresses, connections_max: self.connections })
+        let tls = self.tls.as_deref().map(Tls::load).transpose()?;
+        Ok(Settings { addresses, connections_max: self.connections, tls })
     }
 
     fn exports(
@@ -202,10 +207,11 @@ struct Offered {
 
 impl Served {
     fn new(arguments: &Arguments, server: &Server) -> Self {
+        let tls = arguments.tls.is_some();
         let offered = arguments.files.iter().map(|argument| {
             let (name, file) = split_name(argument);
             let name = name.or_else(|| base_name(&file).ok()).unwrap_or_default();
-            let uris = server.addresses().iter().map(|address| uri(&name, address)).collect();
+            let uris = server.addresses().iter().map(|address| uri(&name, address, tls)).collect();
             Offered { name, uris }
         });
         Self { exports: offered.collect() }
@@ -224,12 +230,13 @@ impl fmt::Display for Served {
 }
 
 /// Returns how clients name an export: <https://github.com/NetworkBlockDevice/nbd/blob/master/doc/uri.md>.
-fn uri(name: &str, address: &Address) -> String {
+fn uri(name: &str, address: &Address, tls: bool) -> String {
     let name = escaped(name.as_bytes());
     match address {
         Address::Unix(path) => {
             format!("nbd+unix:///{name}?socket={}", escaped(path.as_os_str().as_bytes()))
         }
+        Address::Tcp(address) if tls => format!("nbds://{address}/{name}"),
         Address::Tcp(address) => format!("nbd://{address}/{name}"),
     }
 }
@@ -268,6 +275,9 @@ mod tests {
         assert_eq!(split_name(&odd), (None, PathArg::Live(odd)));
         let named = split_name(Path::new("vm=/x/y"));
         assert_eq!(named, (Some("vm".into()), PathArg::Live("/x/y".into())));
-        assert_eq!(uri("a b", &Address::Unix("/s p".into())), "nbd+unix:///a%20b?socket=/s%20p");
+        assert_eq!(
+            uri("a b", &Address::Unix("/s p".into()), true),
+            "nbd+unix:///a%20b?socket=/s%20p"
+        );
     }
 }
