@@ -14,7 +14,7 @@ pub use bedplate_fs::{
     ExtentInfo, File, FileActivity, FileKind, FilePath, FileSystem, Finding, FindingKind,
     FormatOptions, FormatReport, Fragmentation, FsInfo, InodeLockSetting, InodeNo, IntegrityCounts,
     IoMode, Latencies, LatencySnapshot, LeaseCounts, LeaseReport, LeaseWait, LeasedBy, LeasedInode,
-    LogInfo, LostRange, MountOptions, MovedFile, NewFile, OpenOptions, Pressure, Queue,
+    LogInfo, LostRange, MapCounts, MountOptions, MovedFile, NewFile, OpenOptions, Pressure, Queue,
     QueueCompletion, Reason, RecoveryReport, RefusedInode, ReleaseBehind, RenameMode, Result,
     RollbackOptions, RollbackReport, Salvage, SalvagedEntry, Schedule, ScheduleRun, SetAttr,
     SpacePolicy, Statfs, TUNABLES, Takes, Timestamp, TrimStep, Tunable, TunableInfo, TunableSet,

@@ -1,5 +1,6 @@
 //! What a file in pieces of 8 KiB costs in metadata: bytes of the tree and of the log, the time to
-//! mount and to open it, and the memory of its map:
+//! mount and to open it, and what a million random reads, or one for each piece, take: time, memory of
+//! the file's map, and of the process, and how often a part of the map was read:
 //!
 //! ```sh
 //! cargo run --release -p bedplate-fs --example pieces --features forge -- 100000 1000000
@@ -20,7 +21,7 @@ use bedplate_block::{
     AlignedBuf, BlockDevice, DeviceCounters, DeviceQueue, EngineReport, Geometry, MemoryDevice,
     QueueOptions, Result,
 };
-use bedplate_fs::{FileSystem, FormatOptions, IoMode, MountOptions, OpenOptions, forge};
+use bedplate_fs::{File, FileSystem, FormatOptions, IoMode, MountOptions, OpenOptions, forge};
 
 const UNIT: u64 = 8192;
 const UNITS_OF_SYNC: usize = 32;
@@ -142,9 +143,22 @@ fn make(device: &Arc<dyn BlockDevice>, counts: &Forgetful, units: u64) -> [f64; 
     [logged as f64, (written()[1] - before[1]) as f64, took].map(|sum| sum / units as f64)
 }
 
+/// Reads at most a million units at random; returns how many microseconds one took.
+fn touch(file: &File, units: u64) -> f64 {
+    let (mut buf, mut random) = (AlignedBuf::zeroed(UNIT as usize), 11_u64);
+    let count = units.min(1_000_000);
+    let began = Instant::now();
+    for _ in 0..count {
+        random =
+            random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        file.read_at(&mut buf, (random >> 24) % units * UNIT).unwrap();
+    }
+    began.elapsed().as_secs_f64() * 1e6 / count as f64
+}
+
 fn main() {
     println!(
-        "{:>9} {:>8} {:>8} {:>8} {:>8} {:>8} {:>8} {:>8} {:>8} {:>8}",
+        "{:>9} {:>8} {:>8} {:>8} {:>8} {:>8} {:>8} {:>8} {:>8} {:>8} {:>8} {:>8} {:>8}",
         "units",
         "stored/u",
         "pages/u",
@@ -154,7 +168,10 @@ fn main() {
         "us/write",
         "mount ms",
         "open ms",
-        "map B/u"
+        "us/read",
+        "map MiB",
+        "RSS MiB",
+        "misses"
     );
     for units in std::env::args().skip(1).map(|count| count.parse::<u64>().unwrap()) {
         let memory = MemoryDevice::new((2 * units * UNIT).max(8 << 30));
@@ -178,12 +195,16 @@ fn main() {
         let file = fs.open("/file", &OpenOptions::create()).unwrap();
         file.read_at(&mut AlignedBuf::zeroed(4096), 0).unwrap();
         let opened = began.elapsed().as_secs_f64() * 1e3;
-        let map = resident().saturating_sub(before) as f64 / units as f64;
+        let touched = touch(&file, units);
+        let maps = fs.info().maps;
+        let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
+        let (map, grown) = (mib(maps.bytes), mib(resident().saturating_sub(before)));
         let of = |bytes: u64| bytes as f64 / units as f64;
         println!(
-            "{units:>9} {:>8.2} {:>8.2} {rows:>8} {logged:>8.1} {others:>8.1} {took:>8.2} {mounted:>8.2} {opened:>8.1} {map:>8.1}",
+            "{units:>9} {:>8.2} {:>8.2} {rows:>8} {logged:>8.1} {others:>8.1} {took:>8.2} {mounted:>8.2} {opened:>8.1} {touched:>8.2} {map:>8.1} {grown:>8.1} {:>8}",
             of(stored),
-            of(pages)
+            of(pages),
+            maps.misses
         );
         drop(file);
         fs.unmount().unwrap();

@@ -80,7 +80,7 @@ impl File {
         }
         let changing = fs.change();
         let io = DataPath::new(fs, inode);
-        drop(io.map()?);
+        drop(io.map(0..1)?);
         let class = OpenClass {
             mode: options.mode,
             direct_flag: options.direct_flag,

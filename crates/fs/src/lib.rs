@@ -63,7 +63,7 @@ pub use checkpoint::{
 pub use data::DefragStep;
 pub use engine::{
     CheckpointCounts, DefragmenterReport, DefragmenterState, Fragmentation, IntegrityCounts,
-    MovedFile, RecoveryReport, SpacePolicy,
+    MapCounts, MovedFile, RecoveryReport, SpacePolicy,
 };
 pub use file::File;
 pub use filesystem::{FileSystem, FsInfo};

@@ -104,6 +104,8 @@ impl Engine {
         }
         self.sampler().set_every(next.latency_sample);
         self.tuning().set_delayed_bytes_max(next.delay_writes_bytes);
+        self.maps().set_bytes_max(next.map_bytes);
+        self.trim_maps();
         self.tuning().set_sync_interval_ns(Tunable::Sync.of(next));
         if before.sync_interval != next.sync_interval {
             self.sync_waker().wake();

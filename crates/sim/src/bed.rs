@@ -53,6 +53,8 @@ pub struct Bed {
     /// How many extents or names a record of a long change takes when the volume is mounted; 0: as
     /// many as in the product.
     per_record: u16,
+    /// Whether the extent maps of files leave memory as soon as nothing looks at them.
+    small_maps: bool,
 }
 
 /// Which device each operation was on, where there are several.
@@ -104,19 +106,21 @@ impl Bed {
             lost: Arc::default(),
             ills,
             per_record: 0,
+            small_maps: false,
         }
     }
 
-    /// The same, mounted so that a record of a long change takes so many extents or names.
-    pub(crate) fn logging(self, per_record: u16) -> Self {
-        Self { per_record, ..self }
+    /// The same, mounted so that a record of a long change takes so many extents or names, and with
+    /// extent maps that leave memory at once, or do not.
+    pub(crate) fn limited(self, per_record: u16, small_maps: bool) -> Self {
+        Self { per_record, small_maps, ..self }
     }
 
     /// Makes devices that go on with what a cut left.
     pub(crate) fn again(remains: &Remains, seed: u64) -> Self {
         let bed =
             Self::over(remains.backend, &remains.snapshots(), remains.devices[0].geometry(), seed)
-                .logging(remains.per_record);
+                .limited(remains.per_record, remains.small_maps);
         Self { agreed: Arc::clone(&remains.agreed), ills: Arc::new(remains.ills()), ..bed }
     }
 
@@ -364,6 +368,7 @@ impl Bed {
             members,
             agreed: Arc::clone(&self.agreed),
             per_record,
+            small_maps: self.small_maps,
             unreadable,
             hurt,
         }

@@ -15,8 +15,14 @@
 //! - I-EXT-2: neighbours that continue each other in the file and on the volume with equal state
 //!   and birth are one extent, unless it would pass [`Extent::BLOCKS_MAX`].
 
-use std::collections::BTreeMap;
+mod leaf;
+mod parts;
+
 use std::ops::Range;
+use std::sync::Arc;
+
+use parts::Parts;
+pub use parts::{EXTENTS_OF_PART, MapMemory, Swept};
 
 use crate::{BlockNo, Epoch, FileBlock};
 
@@ -176,15 +182,48 @@ pub struct Mapped {
     pub birth: Epoch,
 }
 
-/// The extents of one file by first file block.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+/// The extents of one file by first file block: as much of them as is in memory.
+#[derive(Debug)]
 pub struct ExtentMap {
-    extents: BTreeMap<u64, Extent>,
+    parts: Parts,
     blocks: u64,
 }
 
+impl Default for ExtentMap {
+    /// The map of a file without extents.
+    fn default() -> Self {
+        Self { parts: Parts::whole(), blocks: 0 }
+    }
+}
+
+impl PartialEq for ExtentMap {
+    fn eq(&self, other: &Self) -> bool {
+        self.blocks == other.blocks && self.from(0).eq(other.from(0))
+    }
+}
+
+/// Returns extents in key order as such; the file block of one that is empty, overlaps the one
+/// before or passes the end of the file's or volume's address space is the error.
+fn sound(
+    rows: impl IntoIterator<Item = (FileBlock, Extent)>,
+) -> Result<Vec<(u64, Extent)>, FileBlock> {
+    let mut end = 0;
+    let follow = |(at, extent): (FileBlock, Extent)| {
+        let blocks = u64::from(extent.blocks);
+        let is_sound = at.0 >= end && blocks > 0 && extent.start.0.checked_add(blocks).is_some();
+        end = is_sound.then(|| at.0.checked_add(blocks)).flatten().ok_or(at)?;
+        Ok((at.0, extent))
+    };
+    rows.into_iter().map(follow).collect()
+}
+
 impl ExtentMap {
-    /// Makes a map of rows in key order.
+    /// Makes a map of which nothing is in memory, of a file with so many mapped blocks.
+    pub fn absent(blocks: u64) -> Self {
+        Self { parts: Parts::absent(), blocks }
+    }
+
+    /// Makes a map of all rows in key order.
     ///
     /// # Errors
     /// Returns the file block of a row that is empty, overlaps the one before or passes the end of
@@ -192,32 +231,82 @@ impl ExtentMap {
     pub fn from_rows(
         rows: impl IntoIterator<Item = (FileBlock, Extent)>,
     ) -> Result<Self, FileBlock> {
-        let mut map = Self::default();
-        let mut end = 0;
-        let sound = |at: FileBlock, extent: &Extent, end: u64| {
-            let blocks = u64::from(extent.blocks);
-            (at.0 >= end && blocks > 0 && extent.start.0.checked_add(blocks).is_some())
-                .then(|| at.0.checked_add(blocks))
-                .flatten()
-        };
-        let rows = rows.into_iter().map(|(at, extent)| {
-            end = sound(at, &extent, end).ok_or(at)?;
-            map.blocks += u64::from(extent.blocks);
-            Ok((at.0, extent))
-        });
-        let extents = rows.collect::<Result<BTreeMap<_, _>, _>>()?;
-        Ok(Self { extents, ..map })
+        let mut map = Self::absent(0);
+        map.learn(0..u64::MAX, rows)?;
+        map.blocks = map.parts.extents(0..u64::MAX).map(|(_, it)| u64::from(it.blocks)).sum();
+        map.parts.settle(0);
+        Ok(map)
     }
 
-    /// Returns whether nothing is mapped.
-    pub fn is_empty(&self) -> bool {
-        self.extents.is_empty()
+    /// Has its memory counted among that of others, and says how many extents a part should have.
+    pub fn set_bounds(&mut self, memory: Arc<MapMemory>, extents_of_part: usize) {
+        self.parts.set_bounds(memory, extents_of_part);
     }
 
-    /// Returns the number of extents.
+    /// Returns the first block of a range that is not in memory.
+    pub fn first_absent(&self, range: &Range<u64>) -> Option<u64> {
+        self.parts.first_absent(range)
+    }
+
+    /// Returns whether a range is in memory.
     #[inline]
+    pub fn has(&self, range: &Range<u64>) -> bool {
+        self.parts.first_absent(range).is_none()
+    }
+
+    /// Returns the number of parts in memory.
+    pub fn part_count(&self) -> usize {
+        self.parts.count()
+    }
+
+    /// Returns whether nothing is in memory.
+    pub fn is_absent(&self) -> bool {
+        self.parts.is_empty()
+    }
+
+    /// Returns the blocks around an absent one up to what is in memory.
+    pub fn gap(&self, block: u64) -> Range<u64> {
+        self.parts.gap(block)
+    }
+
+    /// Takes in all rows of an absent range, in key order; none begins before it.
+    ///
+    /// # Errors
+    /// Returns the file block of a row that overlaps another or passes the end of the range.
+    pub fn learn(
+        &mut self,
+        range: Range<u64>,
+        rows: impl IntoIterator<Item = (FileBlock, Extent)>,
+    ) -> Result<(), FileBlock> {
+        let extents = sound(rows)?;
+        let reach = extents.last().filter(|(at, it)| at + u64::from(it.blocks) > range.end);
+        if let Some((at, _)) = reach {
+            return Err(FileBlock(*at));
+        }
+        self.parts.learn(range, extents);
+        Ok(())
+    }
+
+    /// Gives memory back, as long as `more` asks for it: looks at the next `count` parts, and of
+    /// what was not used since it looked last. `evicting` is shown, in a debug build, what is in
+    /// memory no more.
+    pub fn sweep(
+        &mut self,
+        count: usize,
+        more: impl FnMut() -> bool,
+        evicting: impl FnMut(Range<u64>, &[(u64, Extent)]),
+    ) -> Swept {
+        self.parts.sweep(count, more, evicting)
+    }
+
+    /// Returns the number of extents in memory.
     pub fn len(&self) -> usize {
-        self.extents.len()
+        self.parts.extents(0..u64::MAX).count()
+    }
+
+    /// Returns whether no extent is in memory.
+    pub fn is_empty(&self) -> bool {
+        self.parts.extents(0..u64::MAX).next().is_none()
     }
 
     /// Returns the number of mapped blocks.
@@ -225,48 +314,45 @@ impl ExtentMap {
         self.blocks
     }
 
-    /// Returns the number of blocks that have checksums.
-    pub fn summed_blocks(&self) -> u64 {
-        let summed = self.extents.values().filter(|extent| extent.state == ExtentState::Summed);
-        summed.map(|extent| u64::from(extent.blocks)).sum()
-    }
-
-    /// Returns the file block after the last mapped one.
+    /// Returns the file block after the last mapped one that is in memory.
     pub fn end(&self) -> u64 {
-        self.extents.last_key_value().map_or(0, |(at, extent)| at + u64::from(extent.blocks))
+        self.parts.last_end()
     }
 
-    /// Returns the extents that begin at `block` or behind it, in file order.
+    /// Returns the extents in memory that begin at `block` or behind it, in file order.
     pub fn from(&self, block: u64) -> impl Iterator<Item = (FileBlock, Extent)> + '_ {
-        self.extents.range(block..).map(|(at, extent)| (FileBlock(*at), *extent))
+        self.parts.extents(block..u64::MAX).map(|(at, extent)| (FileBlock(at), extent))
     }
 
-    /// Returns the extent that maps `block`, and where it begins. This is the lookup of the data
-    /// path.
+    /// Returns the extent that maps `block`, and where it begins; `None` where that is absent. This
+    /// is the lookup of the data path.
+    #[inline]
+    pub fn look(&self, block: u64) -> Option<Option<(FileBlock, Extent)>> {
+        Some(self.parts.look(block)?.map(|(at, extent)| (FileBlock(at), extent)))
+    }
+
+    /// Returns the extent that maps `block`, which is in memory, and where it begins.
     #[inline]
     pub fn holding(&self, block: u64) -> Option<(FileBlock, Extent)> {
-        let (at, extent) = self.extents.range(..=block).next_back()?;
-        debug_assert!(extent.blocks > 0, "I-EXT-1: no extent is empty, as that at {at}");
-        (block - at < u64::from(extent.blocks)).then_some((FileBlock(*at), *extent))
+        self.look(block).expect("I-EXT-3: what is looked up is in memory")
     }
 
-    /// Returns the pieces of `range` in order; together they cover it.
+    /// Returns the pieces of `range` in order; together they cover it. It is in memory.
     pub fn pieces(&self, range: Range<u64>) -> impl Iterator<Item = Piece> + '_ {
         debug_assert!(range.start <= range.end, "a range ends behind its start: {range:?}");
+        assert!(self.has(&range), "I-EXT-3: what is looked up is in memory: {range:?}");
         let mut at = range.start;
-        let before = self.extents.range(..range.start).next_back();
-        let mut extents = before.into_iter().chain(self.extents.range(range.clone())).peekable();
+        let before = if range.is_empty() { None } else { self.parts.look(at).flatten() };
+        let behind = at.saturating_add(1)..range.end;
+        let mut extents = before.into_iter().chain(self.parts.extents(behind)).peekable();
         std::iter::from_fn(move || {
-            while extents
-                .next_if(|(first, extent)| *first + u64::from(extent.blocks) <= at)
-                .is_some()
-            {}
+            while extents.next_if(|(first, it)| first + u64::from(it.blocks) <= at).is_some() {}
             if at >= range.end {
                 return None;
             }
             let piece = match extents.peek() {
-                Some((first, extent)) if **first <= at => {
-                    let skip = at - **first;
+                Some((first, extent)) if *first <= at => {
+                    let skip = at - first;
                     let mapped = Mapped {
                         start: BlockNo(extent.start.0 + skip),
                         state: extent.state,
@@ -278,7 +364,7 @@ impl ExtentMap {
                         mapped: Some(mapped),
                     }
                 }
-                Some((first, _)) => Piece { file_block: at, blocks: **first - at, mapped: None },
+                Some((first, _)) => Piece { file_block: at, blocks: first - at, mapped: None },
                 None => Piece { file_block: at, blocks: range.end - at, mapped: None },
             };
             let piece = Piece { blocks: piece.blocks.min(range.end - at), ..piece };
@@ -289,18 +375,20 @@ impl ExtentMap {
     }
 
     /// Returns where the last `count` extents that begin in `range` begin, or its start: the start
-    /// of a bounded removal from the end.
+    /// of a bounded removal from the end. The range is in memory.
     pub fn tail_start(&self, range: &Range<u64>, count: usize) -> u64 {
-        self.extents
-            .range(range.clone())
-            .rev()
-            .nth(count.saturating_sub(1))
-            .map_or(range.start, |(at, _)| *at)
+        debug_assert!(self.has(range), "I-EXT-3: what is looked up is in memory: {range:?}");
+        self.parts.tail_start(range, count)
     }
 
-    /// Returns the last extent that begins before `block`.
+    /// Returns the last extent that begins before `block`, as far back as all is in memory.
     pub fn before(&self, block: u64) -> Option<(FileBlock, Extent)> {
-        self.extents.range(..block).next_back().map(|(at, extent)| (FileBlock(*at), *extent))
+        self.parts.before(block).map(|(at, extent)| (FileBlock(at), extent))
+    }
+
+    /// Returns the blocks that are in memory where a range is changed: with its neighbours.
+    pub fn around(range: &Range<u64>) -> Range<u64> {
+        range.start.saturating_sub(1)..range.end.saturating_add(1)
     }
 
     /// Plans `extents`, in order and within `range`, to be all that `range` maps.
@@ -343,16 +431,20 @@ impl ExtentMap {
                 !matches!(change, ExtentChange::Put(_, extent) if extent.blocks == 0),
                 "I-EXT-1: no extent is empty: {change:?}"
             );
-            let (old, new) = match *change {
-                ExtentChange::Put(at, extent) => {
-                    (self.extents.insert(at.0, extent), u64::from(extent.blocks))
-                }
-                ExtentChange::Delete(at) => (self.extents.remove(&at.0), 0),
+            let old = self.parts.apply(change);
+            let new = match change {
+                ExtentChange::Put(_, extent) => u64::from(extent.blocks),
+                ExtentChange::Delete(_) => 0,
             };
-            self.blocks = self.blocks + new - old.map_or(0, |extent| u64::from(extent.blocks));
+            // What the inode's row says may be wrong: a check mends it.
+            let gone = old.map_or(0, |extent| u64::from(extent.blocks));
+            self.blocks = self.blocks.saturating_add(new).saturating_sub(gone);
             old
         };
         let replaced = changes.iter().map(replace).collect();
+        for change in changes {
+            self.parts.settle(change.at().0);
+        }
         debug_assert!(
             changes.iter().all(|change| self.is_apart(change.at().0)),
             "I-EXT-1: extents of one file never overlap: {changes:?}"
@@ -365,9 +457,10 @@ impl ExtentMap {
         let ends_by = |next: u64| {
             self.before(next).is_none_or(|(at, extent)| at.0 + u64::from(extent.blocks) <= next)
         };
-        let next = block.checked_add(1).and_then(|after| self.extents.range(after..).next());
-        (!self.extents.contains_key(&block) || ends_by(block))
-            && next.is_none_or(|(next, _)| ends_by(*next))
+        let mut behind = self.parts.extents(block.saturating_add(1)..u64::MAX);
+        let here = self.parts.look(block).flatten();
+        (here.is_none_or(|(at, _)| at != block) || ends_by(block))
+            && behind.next().is_none_or(|(next, _)| ends_by(next))
     }
 
     /// The mapped parts of `range`, cut to it.
@@ -386,11 +479,11 @@ impl ExtentMap {
     ) -> Vec<ExtentChange> {
         debug_assert!(range.start <= range.end, "a range is planned: {range:?}");
         // One block more on each side brings in the neighbours that may merge, or that are cut.
-        let first =
-            self.extents.range(..range.start).next_back().map_or(range.start, |(at, _)| *at);
-        let last = range.end.saturating_add(1);
-        let old: Vec<(u64, Extent)> =
-            self.extents.range(first..last).map(|(at, extent)| (*at, *extent)).collect();
+        let around = Self::around(&range);
+        assert!(self.has(&around), "I-EXT-3: what changes is in memory: {around:?}");
+        let neighbour = self.parts.look(around.start).flatten();
+        let first = neighbour.map_or(range.start, |(at, _)| at);
+        let old: Vec<(u64, Extent)> = self.parts.extents(first..around.end).collect();
         let reach = old
             .last()
             .map_or(range.end, |(at, extent)| at + u64::from(extent.blocks))

@@ -43,7 +43,10 @@ pub use bytes::Bytes;
 pub use checksum::{Crc32c, crc32c};
 pub use decode::Reader;
 pub use error::{Error, ErrorKind, Result};
-pub use extent::{Extent, ExtentChange, ExtentMap, ExtentState, Mapped, Piece, Run};
+pub use extent::{
+    EXTENTS_OF_PART, Extent, ExtentChange, ExtentMap, ExtentState, MapMemory, Mapped, Piece, Run,
+    Swept,
+};
 pub use grid::{Grid, within};
 #[cfg(any(test, feature = "forge"))]
 pub use images::encode_image;

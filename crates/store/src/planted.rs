@@ -273,6 +273,12 @@ pub enum PlantedBug {
     RepackedRowStays,
     /// A read from the middle of a pack begins with the next one.
     PackBeforeNotRead,
+    /// A part of a map that has changed leaves memory and is read again before the rows have changed.
+    ChangedPartEvicted,
+    /// A part of a map is read from a block on, without what begins before the block and reaches it.
+    PartBeginsLate,
+    /// A part of a map says to have all up to the next one, also where not all was read.
+    PartTooLong,
     /// A block that is used again keeps the checksum of what it held before.
     OldSumKept,
     /// Replay does not take over the checksums of a record.
@@ -284,7 +290,7 @@ pub enum PlantedBug {
 #[cfg(any(test, feature = "planted-bugs"))]
 impl PlantedBug {
     /// All of them.
-    pub const ALL: [Self; 129] = [
+    pub const ALL: [Self; 132] = [
         Self::MissingFlush,
         Self::SyncWithoutFlush,
         Self::LogBeforeData,
@@ -411,6 +417,9 @@ impl PlantedBug {
         Self::PackTailLostAtJoin,
         Self::RepackedRowStays,
         Self::PackBeforeNotRead,
+        Self::ChangedPartEvicted,
+        Self::PartBeginsLate,
+        Self::PartTooLong,
         Self::OldSumKept,
         Self::SumsNotReplayed,
         Self::OnlyFirstSumChecked,

@@ -140,6 +140,20 @@ impl<T, const LOCK: usize> RwLock<T, LOCK> {
         Guard { guard: self.0.write(), held }
     }
 
+    /// As [`read_again`](Self::read_again), also on a thread that does not hold the lock; does not
+    /// wait.
+    #[inline]
+    pub fn try_read_again(&self) -> Option<RwLockReadGuard<'_, T>> {
+        let guard = self.0.try_read_recursive()?;
+        Some(Guard { guard, held: Place::of(LOCK).taken() })
+    }
+
+    /// Takes the lock alone if it is free.
+    #[inline]
+    pub fn try_write(&self) -> Option<RwLockWriteGuard<'_, T>> {
+        self.0.try_write().map(|guard| Guard { guard, held: Place::of(LOCK).taken() })
+    }
+
     /// Returns what the lock guards, which no other thread can reach.
     pub fn get_mut(&mut self) -> &mut T {
         self.0.get_mut()
@@ -269,6 +283,23 @@ mod tests {
             panic_of(|| drop((allocator.lock(), views.read()))).is_some(),
             cfg!(debug_assertions)
         );
+    }
+
+    #[test]
+    fn a_lock_that_is_tried_is_not_waited_for() {
+        let (map, names) = (
+            RwLock::<(), { rank::EXTENT_MAP }>::default(),
+            Mutex::<(), { rank::NAMES }>::default(),
+        );
+        let held = map.read();
+        assert!(map.try_write().is_none() && map.try_read_again().is_some());
+        drop(held);
+        let tried = map.try_write();
+        assert!(tried.is_some() && map.try_read_again().is_none());
+        // What was tried is noted as held.
+        assert_eq!(panic_of(|| drop(names.lock())).is_some(), cfg!(debug_assertions));
+        drop(tried);
+        drop(names.lock());
     }
 
     #[test]

@@ -6,7 +6,7 @@ use std::sync::{Mutex, PoisonError};
 
 use bedplate::{
     CounterSnapshot, FileActivity, FilePath, FileSystem, FsInfo, InodeNo, IntegrityCounts,
-    LatencySnapshot, LeaseReport, MemberState, OperationStatistics, Reason, WeakGroup,
+    LatencySnapshot, LeaseReport, MapCounts, MemberState, OperationStatistics, Reason, WeakGroup,
 };
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric, NoLabelSet};
@@ -178,10 +178,22 @@ fn integrity(out: &mut Out<'_>, sums: &IntegrityCounts) -> fmt::Result {
     )
 }
 
+fn maps(out: &mut Out<'_>, maps: &MapCounts) -> fmt::Result {
+    out.gauge("map_bytes", "Memory that the extent maps of files take", maps.bytes)?;
+    out.gauge("map_bytes_max", "Cap of that memory", maps.bytes_max)?;
+    out.counter(
+        "map_misses",
+        "Parts of maps that were read because they were needed",
+        maps.misses,
+    )?;
+    out.counter("map_evictions", "Parts of maps that left memory for the cap", maps.evictions)
+}
+
 fn machinery(out: &mut Out<'_>, info: &FsInfo) -> fmt::Result {
     out.counter("lock_waits", "Waits for an inode lock or a byte range", info.lock_waits)?;
     integrity(out, &info.integrity)?;
     out.gauge("delayed_bytes", "Memory that delayed writes take", info.delayed_bytes)?;
+    maps(out, &info.maps)?;
     out.gauge("log_size_bytes", "Size of the intent log", info.log.size_bytes)?;
     out.gauge("log_used_bytes", "Bytes of the intent log in use", info.log.used_bytes)?;
     out.counter("log_writes", "Writes of the intent log", info.log.writes)?;

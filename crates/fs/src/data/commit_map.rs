@@ -95,7 +95,7 @@ impl DataPath<'_> {
             }),
             "I-EXT-1: what is published lies in its range: {extents:?} in {range:?}"
         );
-        self.commit_map(change, |map| {
+        self.commit_map(change, range.clone(), |map| {
             // Under the map's lock: a reservation of blocks for holes looks at the map and the
             // reservations as one.
             self.forget_reserved(&range);
@@ -103,11 +103,12 @@ impl DataPath<'_> {
         })
     }
 
-    /// Plans on the locked map, logs, and carries the plan out; what it frees becomes free once the
+    /// Plans a change of a range on the locked map, logs, and carries the plan out; what it frees becomes free once the
     /// record is sealed.
     pub(super) fn commit_map(
         self,
         change: Change,
+        range: Range<u64>,
         plan: impl FnOnce(&ExtentMap) -> Vec<ExtentChange>,
     ) -> Result<Lsn> {
         assert!(
@@ -115,7 +116,7 @@ impl DataPath<'_> {
             "I-CHG-1: a freeze waits for the change of inode {}",
             self.inode.ino.0
         );
-        let mut map = self.map_mut()?;
+        let mut map = self.map_mut(ExtentMap::around(&range))?;
         let changes = plan(&map);
         if !change.only_adds && !planted(PlantedBug::MemoOutlivesMap) {
             self.state().recent.clear();
@@ -126,6 +127,9 @@ impl DataPath<'_> {
         let known = self.known(&changes, &old);
         pause(Pause::Planned);
         let (readers, only_adds) = (change.readers, change.only_adds);
+        if planted(PlantedBug::ChangedPartEvicted) {
+            self.read_again_too_early(&mut map, &range)?;
+        }
         let committed = self.log(&map, &changes, change, &known);
         if let Some(lease) = self.state().lease() {
             lease.map_changed(only_adds);

@@ -157,8 +157,8 @@ impl DataPath<'_> {
             return Ok(any);
         }
         loop {
-            let map = self.map()?;
             let blocks = self.fs.grid().blocks(bytes);
+            let map = self.map(blocks.clone())?;
             let (pieces, shared) = self.pieces_to_change(&map, blocks.clone());
             if !shared {
                 return Ok(any);
@@ -203,7 +203,9 @@ impl DataPath<'_> {
             blocks: piece.blocks.min((Exposure::BYTES_MAX / self.fs.grid().block).max(1)),
             ..piece
         };
-        let fresh = self.allocate_holes(self.map()?, &[Piece { mapped: None, ..piece }], false)?;
+        let range = piece.file_block..piece.file_block + piece.blocks;
+        let map = self.map(ExtentMap::around(&range))?;
+        let fresh = self.allocate_holes(map, &[Piece { mapped: None, ..piece }], false)?;
         self.move_pieces(held, &[piece], fresh)
     }
 

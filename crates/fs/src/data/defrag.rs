@@ -11,7 +11,7 @@
 //! or wholly where it went. Reads and writes go on between two windows. Blocks that checkpoints or
 //! other files need are left alone unless asked for: a copy of them would hold space of its own.
 
-use std::ops::Range;
+use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
 
 use bedplate_block::AlignedBuf;
@@ -77,24 +77,39 @@ fn take(window: &mut Vec<Piece>, piece: Piece, blocks_max: u64) -> bool {
     piece.blocks >= room
 }
 
+/// Goes on with a window by a piece; returns what was found where that ends the look.
+fn widen(window: &mut Vec<Piece>, piece: Piece, movable: bool, blocks_max: u64) -> Option<Found> {
+    if (!movable || take(window, piece, blocks_max)) && runs(window) > 1 {
+        return Some(Found::Window(std::mem::take(window)));
+    }
+    if !movable || piece.blocks >= blocks_max {
+        window.clear();
+    } else if window.iter().map(|piece| piece.blocks).sum::<u64>() == blocks_max {
+        // One run, full: what is left of the last piece begins the next window.
+        let end = window.last().map_or(0, |last| last.file_block + last.blocks);
+        return Some(Found::Nothing(end));
+    }
+    None
+}
+
 impl Engine {
     /// Returns how scattered a file is.
     pub(crate) fn fragmentation(&self, inode: &Arc<Inode>) -> Result<Fragmentation> {
         let io = DataPath::new(self, inode);
         let _held = io.state().lock.shared(self);
-        let map = io.map()?;
-        let pieces: Vec<Piece> = map.pieces(0..map.end()).collect();
-        let (to_change, _) = io.pieces_to_change(&map, 0..map.end());
-        let shared = pieces
-            .iter()
-            .zip(&to_change)
-            .filter(|(piece, own)| piece.mapped.is_some() && own.mapped.is_none())
-            .count();
-        Ok(Fragmentation {
-            runs: runs(&pieces),
-            bytes: map.blocks() * self.grid().block,
-            shared: shared as u64,
-        })
+        let (mut runs, mut shared, mut end) = (0, 0, None);
+        io.walk(0..u64::MAX, |map, stretch| -> ControlFlow<()> {
+            let (to_change, _) = io.pieces_to_change(map, stretch.clone());
+            for (piece, own) in map.pieces(stretch).zip(&to_change) {
+                let Some(mapped) = piece.mapped else { continue };
+                runs += u64::from(end != Some(mapped.start.0));
+                shared += u64::from(own.mapped.is_none());
+                end = Some(mapped.start.0 + piece.blocks);
+            }
+            ControlFlow::Continue(())
+        })?;
+        let blocks = io.map(0..0)?.blocks();
+        Ok(Fragmentation { runs, bytes: blocks * self.grid().block, shared })
     }
 
     /// Moves the next scattered window of a file at or after an offset in bytes together.
@@ -164,7 +179,9 @@ impl DataPath<'_> {
         let holes: Vec<Piece> =
             window.iter().map(|piece| Piece { mapped: None, ..*piece }).collect();
         // Room behind it is kept for the next window, as for an append.
-        let fresh = match self.allocate_holes(self.map()?, &holes, true) {
+        let first = window[0].file_block;
+        let before = first.saturating_sub(1);
+        let fresh = match self.allocate_holes(self.map(before..first + 1)?, &holes, true) {
             Ok(fresh) => fresh,
             Err(error) if error.kind == ErrorKind::NoSpace => {
                 return Ok(done(Some(next), 0, blocks));
@@ -188,31 +205,32 @@ impl DataPath<'_> {
     /// be moved.
     fn find_window(self, from: u64, unshare: bool) -> Result<Found> {
         let blocks_max = (Exposure::BYTES_MAX / self.fs.grid().block).max(1);
-        let map = self.map()?;
-        let mut window: Vec<Piece> = Vec::new();
-        for (count, piece) in map.pieces(from..map.end().max(from)).enumerate() {
-            if count == PIECES_MAX {
-                return Ok(Found::Nothing(
-                    window.first().map_or(piece.file_block, |first| first.file_block),
-                ));
+        let (mut window, mut count) = (Vec::new(), 0);
+        let found = self.walk(from..u64::MAX, |map, stretch| {
+            for piece in map.pieces(stretch) {
+                count += 1;
+                let found = if count > PIECES_MAX {
+                    let first = window.first().map_or(piece.file_block, |it: &Piece| it.file_block);
+                    Some(Found::Nothing(first))
+                } else {
+                    let range = piece.file_block..piece.file_block + piece.blocks;
+                    let movable = piece.written().is_some()
+                        && (unshare
+                            || planted(PlantedBug::MoveOfShared)
+                            || !self.pieces_to_change(map, range).1);
+                    widen(&mut window, piece, movable, blocks_max)
+                };
+                if let Some(found) = found {
+                    return ControlFlow::Break(found);
+                }
             }
-            let range = piece.file_block..piece.file_block + piece.blocks;
-            let movable = piece.written().is_some()
-                && (unshare
-                    || planted(PlantedBug::MoveOfShared)
-                    || !self.pieces_to_change(&map, range).1);
-            if (!movable || take(&mut window, piece, blocks_max)) && runs(&window) > 1 {
-                return Ok(Found::Window(window));
-            }
-            if !movable || piece.blocks >= blocks_max {
-                window.clear();
-            } else if window.iter().map(|piece| piece.blocks).sum::<u64>() == blocks_max {
-                // One run, full: what is left of the last piece begins the next window.
-                let end = window.last().map_or(0, |last| last.file_block + last.blocks);
-                return Ok(Found::Nothing(end));
-            }
-        }
-        Ok(if runs(&window) > 1 { Found::Window(window) } else { Found::End })
+            ControlFlow::Continue(())
+        })?;
+        Ok(match found {
+            Some(found) => found,
+            None if runs(&window) > 1 => Found::Window(window),
+            None => Found::End,
+        })
     }
 
     /// Copies written pieces that follow each other in the file to new blocks, and maps these in

@@ -11,7 +11,7 @@ use super::write::too_large;
 use super::{Alone, DataPath};
 use crate::{AllocateMode, Error, ErrorKind, FileBlock, Result};
 use bedplate_cache::MapChange;
-use bedplate_store::{Extent, ExtentState, Grid, Piece, RecordKind};
+use bedplate_store::{Extent, ExtentMap, ExtentState, Grid, Piece, RecordKind};
 
 /// Checks what can be refused before any lock is taken.
 fn check(grid: &Grid, mode: AllocateMode, offset: u64, len: u64) -> Result<Range<u64>> {
@@ -119,7 +119,7 @@ impl DataPath<'_> {
     }
 
     fn allocate(self, held: &Alone<'_>, mode: AllocateMode, bytes: Range<u64>) -> Result<()> {
-        drop(self.map()?);
+        drop(self.map(0..0)?);
         match mode {
             AllocateMode::Preallocate { keep_size } => self.preallocate(held, &bytes, keep_size),
             AllocateMode::PunchHole => self.punch(held, &bytes),
@@ -150,9 +150,8 @@ impl DataPath<'_> {
                 "a part of a hole lies in it: {from} in {rest:?}"
             );
             self.forget_reserved(&(from..rest.end));
-            self.commit_map(Change::new(RecordKind::Punch, SizeChange::Keep), |map| {
-                map.plan_remove(from..rest.end)
-            })?;
+            let change = Change::new(RecordKind::Punch, SizeChange::Keep);
+            self.commit_map(change, from..rest.end, |map| map.plan_remove(from..rest.end))?;
             if !remains {
                 return Ok(());
             }
@@ -190,7 +189,7 @@ impl DataPath<'_> {
             // zeroed.
             self.unshare_tail(held, end)?;
         }
-        let map = self.map()?;
+        let map = self.map(ExtentMap::around(&blocks))?;
         let pieces: Vec<Piece> = map.pieces(blocks.clone()).collect();
         let holes = hole_blocks(&pieces);
         if blocks.is_empty() || (holes == 0 && !grows && !all) {
@@ -236,7 +235,8 @@ impl DataPath<'_> {
         let change =
             Change::new(RecordKind::Remap, SizeChange::Set(size - (bytes.end - bytes.start)));
         self.fs.drop_ahead(self.inode.ino);
-        let lsn = self.commit_map(change, |map| map.plan_collapse(blocks))?;
+        let lsn =
+            self.commit_map(change, blocks.start..u64::MAX, |map| map.plan_collapse(blocks))?;
         self.fs.sync_to(lsn)
     }
 
@@ -252,14 +252,15 @@ impl DataPath<'_> {
             return Err(Error::new(ErrorKind::Invalid, message));
         }
         let grid = self.fs.grid();
-        if self.map()?.end().saturating_mul(grid.block).max(size) > Grid::FILE_BYTES_MAX - len {
+        let at = grid.block_of(bytes.start);
+        let end = self.map(at..u64::MAX)?.end();
+        if end.saturating_mul(grid.block).max(size) > Grid::FILE_BYTES_MAX - len {
             return Err(too_large(size, len));
         }
         let change = Change::new(RecordKind::Remap, SizeChange::Set(size + len));
         self.fs.drop_ahead(self.inode.ino);
-        let lsn = self.commit_map(change, |map| {
-            map.plan_insert(grid.block_of(bytes.start), grid.block_of(len))
-        })?;
+        let lsn =
+            self.commit_map(change, at..u64::MAX, |map| map.plan_insert(at, grid.block_of(len)))?;
         self.fs.sync_to(lsn)
     }
 }

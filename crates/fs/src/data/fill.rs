@@ -8,7 +8,9 @@ use super::write::Payload;
 use super::{DataPath, Held};
 use crate::lock::Sharing;
 use crate::{BlockNo, Epoch, FileBlock, Reason, Result};
-use bedplate_store::{Extent, ExtentState, Grid, Mapped, Piece, RecordKind, Run, within};
+use bedplate_store::{
+    Extent, ExtentMap, ExtentState, Grid, Mapped, Piece, RecordKind, Run, within,
+};
 
 /// Where a part of a write goes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -181,8 +183,9 @@ impl DataPath<'_> {
             data.size_after(logged)
         );
         // Looked up again: the holder of the claim before may have filled them.
-        let map = self.map()?;
-        let (pieces, redirects) = self.pieces_to_write(&map, self.fs.grid().blocks(&data.range()));
+        let whole = self.fs.grid().blocks(&data.range());
+        let map = self.map(ExtentMap::around(&whole))?;
+        let (pieces, redirects) = self.pieces_to_write(&map, whole);
         if !data.was_held {
             self.count_fill(&pieces, extends, redirects);
         }

@@ -68,7 +68,8 @@ impl DataPath<'_> {
         {
             return Ok(false);
         }
-        let (pieces, _) = self.pieces_to_change(&*self.map()?, grid.blocks(&data.range()));
+        let blocks = grid.blocks(&data.range());
+        let (pieces, _) = self.pieces_to_change(&*self.map(blocks.clone())?, blocks);
         Ok(pieces.iter().all(Piece::takes_overwrites))
     }
 

@@ -2,16 +2,17 @@
 
 use std::sync::{Arc, Weak};
 
+use bedplate_block::sync::MappedRwLockReadGuard;
 use bedplate_lease::{Extent, Lease, Reason};
-use bedplate_store::{ExtentMap, Piece, PlantedBug, planted};
+use bedplate_store::{ExtentMap, ExtentState, PlantedBug, planted};
 
 use super::{Alone, DataPath};
-use crate::Lsn;
 use crate::Result as FsResult;
 use crate::engine::{Engine, Listed};
 use crate::inode::Inode;
 use crate::lease::{Entry, LeaseSource, LeasedFile, Leases, MAP_EXTENTS_MAX, joined};
 use crate::mode::OpenTable;
+use crate::{FileBlock, Lsn};
 
 /// The file that a lease is of; the lease keeps neither it nor the file system in memory.
 struct Source {
@@ -47,7 +48,7 @@ impl DataPath<'_> {
         if !service.path().may_be_leased() || service.is_mixed() {
             return Err(Reason::Mode);
         }
-        if self.gives_sums() || self.map().is_ok_and(|map| map.summed_blocks() > 0) {
+        if self.gives_sums() || self.has_sums().unwrap_or(false) {
             return Err(Reason::Integrity);
         }
         if self.redirects_all() {
@@ -122,9 +123,18 @@ impl DataPath<'_> {
 
     /// Follows, in the lease, what changed in the map or in the set of checkpoints. The inode lock
     /// is held, shared.
+    #[inline]
     pub(super) fn refresh_lease(self) {
-        if let Some(file) = self.state().lease()
-            && let Ok(map) = self.map()
+        if let Some(file) = self.state().lease() {
+            self.refresh_lease_of(file);
+        }
+    }
+
+    #[inline(never)]
+    fn refresh_lease_of(self, file: &LeasedFile) {
+        let (unsealed_last, sealed) = (self.state().unsealed.last(), self.fs.sealed_lsn().0);
+        if file.due(unsealed_last, sealed).is_some()
+            && let Ok(map) = self.map_to_lease()
         {
             self.rewrite_lease(file, &map);
         }
@@ -160,33 +170,42 @@ impl DataPath<'_> {
             return;
         }
         self.state().held_sectors.clear();
-        let Ok(map) = self.map() else { return };
+        let Ok(map) = self.map_to_lease() else { return };
         self.rewrite_lease(file, &map);
         drop(map);
         file.restore();
     }
 
-    /// Returns where the written blocks of the file lie, in bytes, and which of them may be written
+    /// Returns where the written blocks of the file that are in memory lie, in bytes, and which of them may be written
     /// in place (I-IO-6).
     pub(crate) fn leased_extents(self, map: &ExtentMap, max: usize) -> Vec<Extent> {
         let grid = self.fs.grid();
         let epoch = self.cow_epoch();
-        let run = |piece: Piece| {
-            // What is to be compared with its checksum is read on the mount.
-            let start = piece.written().filter(|_| !piece.is_summed())?;
-            let birth = piece.mapped?.birth;
-            Some(Extent {
-                logical: grid.start_of(piece.file_block),
-                device: grid.start_of(start.0),
-                len: grid.start_of(piece.blocks),
-                is_writable: birth > epoch,
-            })
+        let run = |(at, extent): (FileBlock, bedplate_store::Extent)| Extent {
+            logical: grid.start_of(at.0),
+            device: grid.start_of(extent.start.0),
+            len: grid.start_of(extent.blocks.into()),
+            is_writable: extent.birth > epoch,
         };
-        joined(map.pieces(0..map.end()).filter_map(run), max)
+        // What is to be compared with its checksum is read on the mount.
+        let written = map.from(0).filter(|(_, extent)| extent.state == ExtentState::Written);
+        joined(written.map(run), max)
     }
 }
 
 impl<'a> DataPath<'a> {
+    /// Locks the map to read it, with as many extents in memory as an entry has room for.
+    fn map_to_lease(self) -> FsResult<MappedRwLockReadGuard<'a, ExtentMap>> {
+        let mut range = 0..1;
+        loop {
+            let map = self.map(range.clone())?;
+            match map.first_absent(&(0..u64::MAX)) {
+                Some(block) if map.from(0).count() <= MAP_EXTENTS_MAX => range.end = block + 1,
+                _ => return Ok(map),
+            }
+        }
+    }
+
     /// Returns the lease of the file; makes one, which hands out nothing.
     fn lease_of(self, leases: &Arc<Leases>) -> &'a Arc<LeasedFile> {
         let make = || {

@@ -43,9 +43,16 @@ impl DataPath<'_> {
         block: u64,
         at: impl Fn(u64, u64, Epoch) -> Option<(u64, Epoch)>,
     ) -> Result<Option<(u64, Epoch)>> {
-        let map = self.map()?;
+        let known = self.state().map_if_loaded().and_then(|map| Some((map.look(block)?, map)));
+        let (found, _map) = match known {
+            Some(known) => known,
+            None => {
+                let map = self.map(block..block + 1)?;
+                (map.holding(block), map)
+            }
+        };
         let Some((first, extent)) =
-            map.holding(block).filter(|(_, extent)| extent.state == ExtentState::Written)
+            found.filter(|(_, extent)| extent.state == ExtentState::Written)
         else {
             return Ok(None);
         };

@@ -58,6 +58,7 @@ mod seek;
 mod space_demand;
 mod span;
 mod sums;
+mod sweep;
 mod trial;
 mod truncate;
 mod untorn;
@@ -107,5 +108,7 @@ impl<'a> DataPath<'a> {
     }
 }
 
+#[cfg(test)]
+mod part_tests;
 #[cfg(test)]
 mod tests;

@@ -211,12 +211,10 @@ impl DataPath<'_> {
             return Ok(Some(Segments { first: segment(at, len), rest: Vec::new() }));
         }
         let range = offset..offset + len;
-        let map = self.map()?;
-        let pieces: Vec<Piece> = if write {
-            self.pieces_to_write(&map, grid.blocks(&range)).0
-        } else {
-            map.pieces(grid.blocks(&range)).collect()
-        };
+        let blocks = grid.blocks(&range);
+        let map = self.map(blocks.clone())?;
+        let pieces: Vec<Piece> =
+            if write { self.pieces_to_write(&map, blocks).0 } else { map.pieces(blocks).collect() };
         drop(map);
         let mut segments = Vec::with_capacity(pieces.len());
         for piece in pieces {

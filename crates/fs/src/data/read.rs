@@ -172,7 +172,8 @@ impl DataPath<'_> {
     fn read_pieces(self, buf: &mut [u8], offset: u64) -> Result<()> {
         let grid = self.fs.grid();
         let range = offset..offset + buf.len() as u64;
-        let pieces: Vec<Piece> = self.map()?.pieces(grid.blocks(&range)).collect();
+        let blocks = grid.blocks(&range);
+        let pieces: Vec<Piece> = self.map(blocks.clone())?.pieces(blocks).collect();
         if pieces.len() > 1 {
             self.inode.counters.reason(Reason::Split);
         }

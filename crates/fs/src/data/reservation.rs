@@ -35,7 +35,7 @@ pub(super) struct Fresh {
 
 impl DataPath<'_> {
     /// Allocates blocks for all holes among the pieces of the locked map, so that they continue
-    /// what the file has; an extension keeps some more ahead, and so does whatever a file that
+    /// what the file has, as far as the blocks before them are in memory; an extension keeps some more ahead, and so does whatever a file that
     /// wants its extents large allocates.
     pub(super) fn allocate_holes(
         self,
@@ -107,9 +107,10 @@ impl DataPath<'_> {
 
     /// As [`reserve_blocks`](Self::reserve_blocks), with the inode lock held.
     pub(super) fn reserve_under_lock(self, bytes: &Range<u64>) -> Result<()> {
-        let map = self.map()?;
+        let blocks = self.fs.grid().blocks(bytes);
+        let map = self.map(self.with_end(&blocks, bytes.end))?;
         let mut set = self.state().reserved.lock();
-        let (pieces, _) = self.pieces_to_write(&map, self.fs.grid().blocks(bytes));
+        let (pieces, _) = self.pieces_to_write(&map, blocks);
         let tail = self.shared_tail(&map, bytes);
         let holes = pieces
             .iter()

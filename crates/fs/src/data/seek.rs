@@ -1,5 +1,6 @@
 //! Questions about the extent map.
 
+use std::ops::ControlFlow;
 use std::sync::atomic::Ordering;
 
 use super::DataPath;
@@ -42,31 +43,43 @@ impl DataPath<'_> {
             return Ok(None);
         }
         let grid = self.fs.grid();
-        let map = self.map()?;
-        let found = map
-            .pieces(grid.blocks(&(offset..size)))
-            .find(|piece| piece.written().is_some() == data);
+        let found = self.walk(grid.blocks(&(offset..size)), |map, stretch| {
+            let found = map.pieces(stretch).find(|piece| piece.written().is_some() == data);
+            found.map_or(ControlFlow::Continue(()), ControlFlow::Break)
+        })?;
         Ok(found.map(|piece| (piece.file_block * grid.block).max(offset)))
     }
 
     /// Returns in how many extents the file lies, with what was delayed.
     pub(crate) fn extent_count(self) -> Result<usize> {
         self.write_if_delayed()?;
-        Ok(self.map()?.len())
+        let mut count = 0;
+        self.extents_of(0, |_, _| {
+            count += 1;
+            Ok(ControlFlow::Continue(()))
+        })?;
+        Ok(count)
     }
 
     /// Returns extents in file order, with those of what was delayed.
     pub(crate) fn extents_from(self, offset: u64, limit: usize) -> Result<Vec<ExtentInfo>> {
         self.write_if_delayed()?;
-        let first = offset.div_ceil(self.fs.grid().block);
-        let info = |(at, extent)| self.extent_info(at, extent);
-        Ok(self.map()?.from(first).map(info).take(limit).collect())
+        let mut extents = Vec::new();
+        if limit > 0 {
+            self.extents_of(offset.div_ceil(self.fs.grid().block), |at, extent| {
+                extents.push(self.extent_info(at, extent));
+                let is_full = extents.len() == limit;
+                Ok(if is_full { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
+            })?;
+        }
+        Ok(extents)
     }
 
     /// Returns the extent that maps a byte, with what was delayed.
     pub(crate) fn extent_at(self, offset: u64) -> Result<Option<ExtentInfo>> {
         self.write_if_delayed()?;
-        let held = self.map()?.holding(offset / self.fs.grid().block);
+        let block = offset / self.fs.grid().block;
+        let held = self.map(block..block + 1)?.holding(block);
         Ok(held.map(|(at, extent)| self.extent_info(at, extent)))
     }
 

@@ -93,7 +93,7 @@ impl DataPath<'_> {
     /// reserved for the file is not counted again. The caller holds no lock of the file.
     pub(crate) fn demand(self, ask: &SpaceDemand, without: &[Epoch]) -> Result<u64> {
         let _held = self.state().lock.shared(self.fs);
-        drop(self.map()?);
+        drop(self.map(0..0)?);
         let grid = self.fs.grid();
         let Shape { filled, writes, parts } = Shape::new(grid, ask, self.state().logged_size());
         let (_, cloned) = self.cow_epochs();
@@ -103,27 +103,30 @@ impl DataPath<'_> {
         let is_whole = |bytes: &Range<u64>| grid.on_block(bytes.start) && grid.on_block(bytes.end);
         let redirects_all = matches!(ask, SpaceDemand::Write(bytes) if is_whole(bytes) || self.gives_sums())
             && self.redirects_all();
-        let map = self.map()?;
-        let reserved = self.state().reserved.lock();
-        let missing = |piece: &Piece| {
-            count(&reserved.missing(piece.file_block..piece.file_block + piece.blocks))
-        };
         let is_needed_elsewhere = |piece: &Piece| {
             piece.mapped.is_some_and(|mapped| self.is_shared(mapped, piece.blocks, (held, cloned)))
         };
         let is_written = |piece: &Piece| piece.mapped.is_some_and(|mapped| mapped.state.has_data());
-        let in_filled = map.pieces(filled).filter(|piece| {
+        let mut needed: Vec<Piece> = Vec::new();
+        for block in parts {
+            let map = self.map(block..block + 1)?;
+            needed.extend(map.pieces(block..block + 1).filter(|piece| {
+                is_written(piece) && (is_needed_elsewhere(piece) || piece.is_summed())
+            }));
+        }
+        let map = self.map(filled.clone())?;
+        needed.extend(map.pieces(filled).filter(|piece| {
             piece.mapped.is_none()
                 || (writes
                     && (is_needed_elsewhere(piece)
                         || piece.is_summed()
                         || (redirects_all && is_written(piece))))
-        });
-        let in_parts = parts
-            .iter()
-            .flat_map(|block| map.pieces(*block..*block + 1))
-            .filter(|piece| is_written(piece) && (is_needed_elsewhere(piece) || piece.is_summed()));
-        Ok(in_filled.chain(in_parts).map(|piece| missing(&piece)).sum())
+        }));
+        let reserved = self.state().reserved.lock();
+        let missing = |piece: &Piece| {
+            count(&reserved.missing(piece.file_block..piece.file_block + piece.blocks))
+        };
+        Ok(needed.iter().map(missing).sum())
     }
 }
 

@@ -135,11 +135,11 @@ impl DataPath<'_> {
         if size > logged {
             self.unshare_tail(held, data.offset)?;
         }
-        let map = self.map()?;
+        let blocks = grid.blocks(&data.range());
+        let map = self.map(ExtentMap::around(&self.with_end(&blocks, size)))?;
         // Whole blocks are redirected here too: how a buffer lies, or where the file ends, must not
         // tear what is written untorn.
         let whole = grid.on_block(data.offset) && grid.on_block(data.end());
-        let blocks = grid.blocks(&data.range());
         let (pieces, redirects) = if whole {
             self.pieces_to_write(&map, blocks)
         } else {
@@ -224,9 +224,9 @@ impl DataPath<'_> {
         self.zero_summed(held, range)?;
         let grid = self.fs.grid();
         let logged = self.state().logged_size();
-        let map = self.map()?;
-        let pieces: Vec<Piece> =
-            map.pieces(grid.blocks(range)).filter(Piece::takes_overwrites).collect();
+        let blocks = grid.blocks(range);
+        let map = self.map(blocks.clone())?;
+        let pieces: Vec<Piece> = map.pieces(blocks).filter(Piece::takes_overwrites).collect();
         drop(map);
         let targets = place(&pieces, &[], self.fs.epoch());
         let spans =
@@ -243,7 +243,8 @@ impl DataPath<'_> {
         if size > logged {
             self.unshare_tail(held, size)?;
         }
-        let gap = tail_gap(&*self.map()?, grid, logged, size);
+        let tail = grid.block_of(logged);
+        let gap = tail_gap(&*self.map(tail..tail + 1)?, grid, logged, size);
         let span =
             gap.map(|(gap, target)| span_in_place(grid, &target, &gap, (logged, size), true));
         self.write_spans(held, span.into_iter(), Payload::new(&[], logged)?, Exposing::new(0))
@@ -377,9 +378,10 @@ impl DataPath<'_> {
     /// up to the end of the file, and not too many.
     fn behind(self, sector: u64, end: u64) -> Result<u64> {
         let grid = self.fs.grid();
-        let map = self.map()?;
-        let extent_end = map
-            .holding(grid.block_of(sector))
+        let block = grid.block_of(sector);
+        let extent_end = self
+            .map(block..block + 1)?
+            .holding(block)
             .map_or(0, |(first, extent)| grid.start_of(first.0 + u64::from(extent.blocks)));
         let end = extent_end.min(grid.sector_ceil(end)).min(sector + AHEAD_BYTES);
         Ok(end.saturating_sub(sector))

@@ -14,7 +14,7 @@
 //! never written in place, whatever the setting is (I-SUM-2); so the block in which a file ends is
 //! written anew, with zeros, before the file grows past it.
 
-use std::ops::Range;
+use std::ops::{ControlFlow, Range};
 
 use bedplate_block::AlignedBuf;
 
@@ -23,7 +23,9 @@ use super::write::Payload;
 use super::{Alone, DataPath};
 use crate::engine::Engine;
 use crate::{Error, InodeNo, Result};
-use bedplate_store::{Grid, Piece, PlantedBug, SUMS_OF_RECORD, Table, crc32c, planted, within};
+use bedplate_store::{
+    ExtentState, Grid, Piece, PlantedBug, SUMS_OF_RECORD, Table, crc32c, planted, within,
+};
 
 /// The extended attribute that says that what is written gets checksums.
 pub(crate) const ATTRIBUTE: &[u8] = b"user.bedplate.integrity";
@@ -65,8 +67,26 @@ impl DataPath<'_> {
 
     /// Returns how many bytes of the file have checksums.
     pub(crate) fn summed_bytes(self) -> Result<u64> {
-        let _held = self.state().lock.shared(self.fs);
-        Ok(self.fs.grid().start_of(self.map()?.summed_blocks()))
+        let mut blocks = 0;
+        self.extents_of(0, |_, extent| {
+            if extent.state == ExtentState::Summed {
+                blocks += u64::from(extent.blocks);
+            }
+            Ok(ControlFlow::Continue(()))
+        })?;
+        Ok(self.fs.grid().start_of(blocks))
+    }
+
+    /// Returns whether some block of the file has a checksum.
+    pub(super) fn has_sums(self) -> Result<bool> {
+        let mut any = false;
+        if self.fs.may_have_sums() {
+            self.extents_of(0, |_, extent| {
+                any |= extent.state == ExtentState::Summed;
+                Ok(if any { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
+            })?;
+        }
+        Ok(any)
     }
 
     /// Returns whether a write under the shared inode lock would be one record with too many
@@ -143,7 +163,9 @@ impl DataPath<'_> {
         if whole(grid, &bytes) == bytes {
             return Ok(gives && self.has_too_many_sums(&bytes));
         }
-        Ok(gives || self.map()?.pieces(grid.blocks(&bytes)).any(|piece| piece.is_summed()))
+        let blocks = grid.blocks(&bytes);
+        let map = self.map(blocks.clone())?;
+        Ok(gives || map.pieces(blocks).any(|piece| piece.is_summed()))
     }
 
     /// Writes whole blocks around a range, in as many records as their checksums need.
@@ -217,7 +239,7 @@ impl DataPath<'_> {
         let grid = self.fs.grid();
         let logged = self.state().logged_size();
         let block = grid.block_of(logged);
-        let piece = self.map()?.pieces(block..block + 1).next();
+        let piece = self.map(block..block + 1)?.pieces(block..block + 1).next();
         if grid.on_block(logged) || !piece.is_some_and(|piece| piece.is_summed()) {
             return Ok(false);
         }
@@ -239,8 +261,10 @@ impl DataPath<'_> {
     /// Zeroes what of a byte range lies in blocks with checksums.
     pub(super) fn zero_summed(self, held: &Alone<'_>, range: &Range<u64>) -> Result<()> {
         let grid = self.fs.grid();
-        let pieces: Vec<Piece> =
-            self.map()?.pieces(grid.blocks(range)).filter(Piece::is_summed).collect();
+        let blocks = grid.blocks(range);
+        let map = self.map(blocks.clone())?;
+        let pieces: Vec<Piece> = map.pieces(blocks).filter(Piece::is_summed).collect();
+        drop(map);
         let logged = self.state().logged_size();
         for piece in pieces {
             let part =

@@ -3,7 +3,7 @@
 //! Blocks are freed from the end in bounded records. The first record shrinks the size; while
 //! blocks beyond the new end remain, an orphan row says so, and recovery goes on from there.
 
-use std::ops::Range;
+use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -14,7 +14,7 @@ use crate::Result;
 use crate::engine::{Engine, Listed};
 use crate::inode::Inode;
 use crate::lock::Changing;
-use bedplate_store::{ExtentMap, Grid, PlantedBug, RecordKind, planted};
+use bedplate_store::{ExtentMap, Grid, PlantedBug, RecordKind, Table, file_block, planted};
 
 /// A truncation of a file with dirty pages: those beyond the new end are gone before its
 /// first record is there, so a sync that finds nothing to write waits for the end of it (S-1, S-2).
@@ -62,7 +62,7 @@ pub(crate) fn set_size(
     let io = DataPath::new(fs, inode);
     let _order = io.state().order.exclusive(fs);
     // Read before the cache forgets what lies beyond: it may fail.
-    drop(io.map()?);
+    io.read_map_beyond(size)?;
     let before = inode.size.load(Ordering::Acquire);
     let cached = io.cached_if_any();
     // The order lock keeps more from becoming dirty.
@@ -92,7 +92,8 @@ pub(crate) fn free_all(_changing: &Changing<'_>, fs: &Engine, inode: &Arc<Inode>
     io.drop_held_write(&held);
     fs.drop_ahead(inode.ino);
     io.forget_reserved(&(0..u64::MAX));
-    if io.map()?.is_empty() {
+    drop(io.map(0..0)?);
+    if !io.has_extents()? {
         return Ok(());
     }
     io.free_beyond(&held, 0, Mark::None)
@@ -107,7 +108,7 @@ pub(crate) fn resume_truncate(
 ) -> Result<()> {
     let io = DataPath::new(fs, inode);
     let held = io.state().lock.exclusive(fs);
-    drop(io.map()?);
+    drop(io.map(0..0)?);
     let floor = fs.grid().block_after(io.state().logged_size());
     io.free_beyond(&held, floor, Mark::End)
 }
@@ -145,7 +146,7 @@ impl DataPath<'_> {
         );
         let exposing = self.zero_tail(held, size)?;
         let change = Change::new(RecordKind::Truncate, SizeChange::Set(size)).exposing(exposing);
-        self.commit_map(change, |_| Vec::new()).map(drop)
+        self.commit_map(change, 0..0, |_| Vec::new()).map(drop)
     }
 
     fn shrink(self, held: &Alone<'_>, size: u64) -> Result<()> {
@@ -159,10 +160,8 @@ impl DataPath<'_> {
         self.forget_reserved(&(floor..u64::MAX));
         let (from, remains) = self.tail(&(floor..u64::MAX))?;
         let mark = if remains { Mark::Begin } else { Mark::None };
-        self.commit_map(
-            Change::new(RecordKind::Truncate, SizeChange::Set(size)).marked(mark),
-            |map| map.plan_remove(from..u64::MAX),
-        )?;
+        let change = Change::new(RecordKind::Truncate, SizeChange::Set(size)).marked(mark);
+        self.commit_map(change, from..u64::MAX, |map| map.plan_remove(from..u64::MAX))?;
         if !remains {
             return Ok(());
         }
@@ -172,7 +171,44 @@ impl DataPath<'_> {
 
     /// The part of a range that the next record frees, as [`tail_of`] says.
     pub(super) fn tail(self, range: &Range<u64>) -> Result<(u64, bool)> {
-        Ok(tail_of(&*self.map()?, range, self.fs.limits().extents_per_record))
+        let count = self.fs.limits().extents_per_record;
+        let map = self.map(range.start..range.start.saturating_add(1))?;
+        if map.has(range) {
+            return Ok(tail_of(&map, range, count));
+        }
+        let begins_before = map.holding(range.start).is_some_and(|(at, _)| at.0 < range.start);
+        drop(map);
+        let (mut from, mut found) = (range.start, 0);
+        let keys = (range.start.to_be_bytes(), (range.end - 1).to_be_bytes());
+        self.fs.rows_back_of(Table::Extent, self.inode.ino, (&keys.0, &keys.1), |at, _| {
+            found += 1;
+            if found == count {
+                from = file_block(self.inode.ino, at)?.0;
+            }
+            Ok(if found > count { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
+        })?;
+        Ok((from, found > count || (from > range.start && begins_before)))
+    }
+
+    /// Returns whether the file has an extent, as its rows say.
+    fn has_extents(self) -> Result<bool> {
+        let mut any = false;
+        self.extents_of(0, |_, _| {
+            any = true;
+            Ok(ControlFlow::Break(()))
+        })?;
+        Ok(any)
+    }
+
+    /// Reads what the first record of a truncation to `size` looks at.
+    fn read_map_beyond(self, size: u64) -> Result<()> {
+        let grid = self.fs.grid();
+        drop(self.map(grid.blocks(&(size..size + 1)))?);
+        if size < self.state().logged_size() {
+            let (from, _) = self.tail(&(grid.block_after(size)..u64::MAX))?;
+            drop(self.map(ExtentMap::around(&(from..u64::MAX)))?);
+        }
+        Ok(())
     }
 
     /// Frees what is mapped from file block `floor` on; `last_mark` goes with the last record.
@@ -184,7 +220,7 @@ impl DataPath<'_> {
                 touches: false,
                 ..Change::new(RecordKind::Truncate, SizeChange::Keep).marked(mark)
             };
-            self.commit_map(change, |map| map.plan_remove(from..u64::MAX))?;
+            self.commit_map(change, from..u64::MAX, |map| map.plan_remove(from..u64::MAX))?;
             if !remains {
                 return Ok(());
             }

@@ -256,14 +256,12 @@ impl DataPath<'_> {
         if self.has_too_many_sums(&data.range()) {
             return Ok(WriteStrategy::Exclusive);
         }
-        let map = self.map()?;
-        Ok(plan(
-            self.pieces_to_write(&map, grid.blocks(&data.range())).0,
-            &map,
-            grid,
-            data,
-            self.state().logged_size(),
-        ))
+        let blocks = grid.blocks(&data.range());
+        let logged = self.state().logged_size();
+        let map = self.map(self.with_end(&blocks, data.size_after(logged)))?;
+        // It may have grown meanwhile; then the end lies among these blocks.
+        let logged = self.state().logged_size();
+        Ok(plan(self.pieces_to_write(&map, blocks).0, &map, grid, data, logged))
     }
 
     /// Writes bytes at a device offset where the file has data.

@@ -46,6 +46,11 @@ impl Engine {
         self.changes.shared()
     }
 
+    /// As [`change`](Self::change), where no freeze is under way; does not wait.
+    pub(crate) fn change_if_unfrozen(&self) -> Option<Changing<'_>> {
+        self.changes.if_shared()
+    }
+
     /// Waits for the changes under way; later ones wait.
     pub(crate) fn lock_changes(&self) -> Unchanging<'_> {
         self.changes.alone()

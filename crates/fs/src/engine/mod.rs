@@ -9,6 +9,7 @@
 //! | `deferred_free` | blocks that left a file while it was read |
 //! | `queues` | queues with I/O in flight, for threads that wait for its locks |
 //! | `locks`, `listed`, `daemons` | the file system's locks; which inodes are open, cached or held; wake-ups |
+//! | `maps` | the memory that extent maps take, under one cap |
 //! | `trials`, `tuning` | modes on trial; tunables in effect and stored |
 //! | `device`, `metadata`, `space` | what the parts above ask of device, metadata and free space |
 //! | `space_policy`, `defrag_status`, `recovery` | what happens on a full volume; what defragmentation does; what the mount did |
@@ -20,6 +21,7 @@ mod device;
 mod epoch_state;
 mod listed;
 mod locks;
+mod maps;
 mod metadata;
 mod queues;
 mod recovery;
@@ -44,6 +46,8 @@ pub(crate) use defrag_status::DefragStatus;
 pub use defrag_status::{DefragmenterReport, DefragmenterState, Fragmentation, MovedFile};
 pub(crate) use epoch_state::EpochState;
 pub(crate) use listed::Listed;
+pub use maps::MapCounts;
+use maps::Maps;
 pub(crate) use queues::HelpedQueue;
 use queues::Queues;
 pub use recovery::RecoveryReport;
@@ -144,6 +148,8 @@ pub(crate) struct Engine {
     leased_files: InodeList,
     /// What other processes do with files by themselves, where that is wanted.
     leases: OnceLock<Arc<Leases>>,
+    /// The memory of the extent maps.
+    maps: Maps,
     /// How much is held of sectors that odd writes change in part.
     held_bytes: HeldBytes,
     /// How much is kept of writes that are delayed.
@@ -205,6 +211,7 @@ impl Engine {
             grid: Grid::new(parts.block_size, geometry.logical_block_size, geometry.buffer_align),
             sampler: Sampler::new(parts.options.latency_sample),
             defrag_status: DefragStatus::new(&parts.options),
+            maps: Maps::new(&parts.options),
             options: parts.options,
             may_have_sums: parts.meta.region().superblock().sums,
             tuning: parts.tuning,

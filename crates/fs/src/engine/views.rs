@@ -271,6 +271,36 @@ impl Engine {
         }
     }
 
+    /// As [`rows_of`](Self::rows_of), from the last row whose key ends in `to` or below to the first
+    /// that ends in `from` or above.
+    pub(crate) fn rows_back_of(
+        &self,
+        table: Table,
+        ino: InodeNo,
+        (from, to): (&[u8], &[u8]),
+        mut visit: impl FnMut(&[u8], &[u8]) -> Result<ControlFlow<()>>,
+    ) -> Result<()> {
+        let place = self.place(ino)?;
+        let (from, to) = (pair_key(place.ino, from), pair_key(place.ino, to));
+        let mut visit = |key: &[u8], value: &[u8]| visit(split_key(key)?.1, value);
+        let Some(epoch) = place.epoch else {
+            let (from, to) = (Bound::Included(from.as_slice()), Bound::Included(to.as_slice()));
+            return self.meta.reading(|rows| rows.scan_back(table, from, to, visit));
+        };
+        self.meta.reading(|rows| {
+            let mut to = Bound::Included(to);
+            loop {
+                let upto = to.as_ref().map(Vec::as_slice);
+                let Some((key, value)) = rows.last_at(epoch, table, (&from, upto))? else { break };
+                if visit(&key, &value)?.is_break() {
+                    break;
+                }
+                to = Bound::Excluded(key);
+            }
+            Ok(())
+        })
+    }
+
     /// Returns what a name in a directory leads to.
     pub(crate) fn find(&self, dir: InodeNo, name: &[u8]) -> Result<Option<DentryRow>> {
         let directory = |ino| Ok(Some(DentryRow { ino, kind: FileKind::Directory }));

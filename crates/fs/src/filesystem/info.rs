@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use crate::engine::{DefragmenterReport, Engine, IntegrityCounts, RecoveryReport};
+use crate::engine::{DefragmenterReport, Engine, IntegrityCounts, MapCounts, RecoveryReport};
 use crate::statistics::{CounterSnapshot, Latencies};
 use crate::{CacheCounters, CheckpointCounts, IoMode, LogInfo};
 use bedplate_store::Table;
@@ -52,6 +52,8 @@ pub struct FsInfo {
     pub defragmenter: DefragmenterReport,
     /// The library cache.
     pub cache: CacheCounters,
+    /// What the extent maps of files take in memory.
+    pub maps: MapCounts,
     /// What the mount had to do.
     pub recovery: RecoveryReport,
     /// How often a read or write had to wait for an inode lock or a byte range, since mount.
@@ -99,6 +101,7 @@ pub(crate) fn info(fs: &Engine) -> FsInfo {
         checkpoints: fs.checkpoint_counts(),
         defragmenter: fs.defrag_status().report(),
         cache: fs.cache().counters(),
+        maps: fs.maps().counts(),
         recovery: fs.recovery().clone(),
         lock_waits: fs.lock_waits(),
         delayed_bytes: fs.delayed_bytes().total(),

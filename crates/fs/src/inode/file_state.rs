@@ -48,7 +48,7 @@ pub(crate) struct FileState {
     pub(crate) ranges: RangeLock,
     /// Rank 2b: file blocks that a writer under the shared inode lock fills (I-IO-2).
     pub(crate) fill_claims: RangeLock,
-    /// Rank 3. `None` until it is needed.
+    /// Rank 3. `None` until it is needed; then it has the parts that are in use.
     map: RwLock<Option<ExtentMap>, { rank::EXTENT_MAP }>,
     /// The size in the inode's row, valid once the map is loaded. Behind `inode.size` while cached
     /// writes wait.
@@ -113,9 +113,9 @@ impl FileState {
         })
     }
 
-    /// States that the inode is new: its extent map is empty and needs no reading.
-    pub(crate) fn set_empty(&self) {
-        *self.map.write() = Some(ExtentMap::default());
+    /// Gives the inode its extent map: it is new, and the map needs no reading.
+    pub(crate) fn set_map(&self, map: ExtentMap) {
+        *self.map.write() = Some(map);
     }
 
     /// Returns whether the file is open; without waiting for an open or close that is under way.
@@ -149,7 +149,7 @@ impl FileState {
 
     #[cfg(test)]
     pub(crate) fn map_is_loaded(&self) -> bool {
-        self.map.read().is_some()
+        self.map.read().as_ref().is_some_and(|map| !map.is_absent())
     }
 
     /// Forgets the map; the rows hold what counts.
@@ -178,6 +178,11 @@ impl FileState {
     /// Locks the place of the extent map, to change it or to load it.
     pub(crate) fn map_place(&self) -> RwLockWriteGuard<'_, Option<ExtentMap>> {
         self.map.write()
+    }
+
+    /// As [`map_place`](Self::map_place), where nothing else looks at it; does not wait.
+    pub(crate) fn map_place_if_free(&self) -> Option<RwLockWriteGuard<'_, Option<ExtentMap>>> {
+        self.map.try_write()
     }
 }
 

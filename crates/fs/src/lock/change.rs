@@ -82,6 +82,13 @@ impl ChangeLock {
         Changing { _lock: Some(lock), _counted: [Counted::new(&COVERS), Counted::new(&CHANGES)] }
     }
 
+    /// As [`shared`](Self::shared), where no freeze is under way; does not wait.
+    pub(crate) fn if_shared(&self) -> Option<Changing<'_>> {
+        let lock = self.0.try_read_again()?;
+        let counted = [Counted::new(&COVERS), Counted::new(&CHANGES)];
+        Some(Changing { _lock: Some(lock), _counted: counted })
+    }
+
     /// Waits for the changes under way; later ones wait.
     pub(crate) fn alone(&self) -> Unchanging<'_> {
         debug_assert!(

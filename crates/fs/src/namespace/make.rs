@@ -7,7 +7,9 @@ use crate::data::{EXTENT_SIZE, INTEGRITY, RELEASE_BEHIND, UNTORN};
 use crate::engine::Engine;
 use crate::inode::Inode;
 use crate::{Attr, Error, ErrorKind, FileKind, InodeNo, Lsn, NewFile, Result, Timestamp};
-use bedplate_store::{InodeRow, RecordKind, RowChange, Table, check_name, inode_key, pair_key};
+use bedplate_store::{
+    ExtentMap, InodeRow, RecordKind, RowChange, Table, check_name, inode_key, pair_key,
+};
 
 const SET_GID: u32 = 0o2000;
 /// The permission bits that there are.
@@ -225,7 +227,7 @@ impl Engine {
         debug_assert!(ino.is_possible(), "inode numbers do not run out: {}", ino.0);
         rows.push(RowChange::put(Table::Inode, inode_key(ino), row.encode()));
         let inode = Arc::new(Inode::new(ino, row));
-        inode.data.set_empty();
+        inode.data.set_map(self.maps().begin(ExtentMap::default()));
         self.add_inode(Arc::clone(&inode));
         self.count_inodes(1);
         inode

@@ -2,6 +2,7 @@
 
 mod extent_size;
 mod meant;
+mod tunable_set;
 mod tunables;
 mod unit;
 
@@ -13,9 +14,8 @@ pub(crate) use extent_size::{
     BYTES_MAX as EXTENT_SIZE_MAX, is_possible as is_extent_size, refusal as extent_size_refusal,
 };
 pub use meant::meant;
-pub use tunables::{
-    TUNABLES, Takes, Tunable, TunableInfo, TunableSet, TunableState, TuneOptions, TunedBy,
-};
+pub use tunable_set::TunableSet;
+pub use tunables::{TUNABLES, Takes, Tunable, TunableInfo, TunableState, TuneOptions, TunedBy};
 pub(crate) use tunables::{check_pairs, mode_of};
 pub use unit::Unit;
 
@@ -69,6 +69,9 @@ pub struct Limits {
     pub delayed_piece_bytes: u64,
     /// Extents that one row of the metadata holds, at least 2; `None` for as many as serve best.
     pub extents_per_pack: Option<usize>,
+    /// Extents that a part of a file's map in memory is read with, at least 1; `None` for as many as
+    /// serve best.
+    pub extents_per_part: Option<usize>,
     /// Called between two records of a change that takes several, with the locks that the change
     /// holds there.
     pub between_records: Option<BetweenRecords>,
@@ -88,6 +91,7 @@ impl Default for Limits {
             // Its checksum still fits into its record, so that no barrier is needed.
             delayed_piece_bytes: 1 << 20,
             extents_per_pack: None,
+            extents_per_part: None,
             between_records: None,
         }
     }
@@ -100,6 +104,7 @@ impl fmt::Debug for Limits {
             names_per_record,
             delayed_piece_bytes,
             extents_per_pack,
+            extents_per_part,
             between_records,
         } = self;
         write!(
@@ -109,6 +114,9 @@ impl fmt::Debug for Limits {
         )?;
         if let Some(extents) = extents_per_pack {
             write!(f, ", packs of {extents}")?;
+        }
+        if let Some(extents) = extents_per_part {
+            write!(f, ", parts of {extents}")?;
         }
         f.write_str(if between_records.is_some() { ", with a call between records)" } else { ")" })
     }
@@ -126,13 +134,14 @@ impl Limits {
             ));
         }
         let packs = self.extents_per_pack.is_none_or(|extents| (2..=1024).contains(&extents));
-        if self.extents_per_record > 0 && self.names_per_record > 0 && packs {
+        let parts = self.extents_per_part.is_none_or(|extents| extents > 0);
+        if self.extents_per_record > 0 && self.names_per_record > 0 && packs && parts {
             return Ok(());
         }
         Err(Error::new(
             ErrorKind::Invalid,
             "a record of a change carries at least one extent and one name, a pack two to 1024 \
-             extents: set limits like that",
+             extents, a part of a map at least one: set limits like that",
         ))
     }
 
@@ -174,6 +183,8 @@ pub struct MountOptions {
     pub sync_interval: Duration,
     /// Cap in bytes of the metadata tree's cache.
     pub metadata_cache_bytes: u64,
+    /// Cap in bytes of what the extent maps of all files take in memory.
+    pub map_bytes: u64,
     /// Of how many reads and writes at least one is timed for the latency histograms: 1 times all,
     /// 0 none.
     pub latency_sample: u32,
@@ -218,6 +229,7 @@ impl Default for MountOptions {
             write_behind_percent_max: 50,
             sync_interval: Duration::from_secs(5),
             metadata_cache_bytes: 64 << 20,
+            map_bytes: 96 << 20,
             latency_sample: crate::statistics::SAMPLE_DEFAULT,
             extent_size_bytes: 0,
             delay_writes_bytes: 16 << 20,

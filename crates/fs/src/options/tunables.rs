@@ -55,6 +55,8 @@ pub enum Tunable {
     DefragLoad,
     /// How much of writes that make uncached files grow is delayed at most.
     DelayWrites,
+    /// Cap of the extent maps in memory.
+    Maps,
     /// Requests that a front end serves at once.
     Threads,
     /// Cap of the metadata tree's cache.
@@ -116,7 +118,7 @@ const fn row(
 const SECOND: u64 = 1_000_000_000;
 
 /// All that can be set, in the order of [`Tunable`].
-pub const TUNABLES: [TunableInfo; 17] = {
+pub const TUNABLES: [TunableInfo; 18] = {
     use Takes::{Format, Live, MountOption, NextMount};
     use Unit::{Bytes, Duration, Mode, Number, Percent, Release};
     [
@@ -242,6 +244,15 @@ pub const TUNABLES: [TunableInfo; 17] = {
             "how much of small writes that make files grow past the caches waits in memory at most, to be written in large pieces; 0: nothing",
         ),
         row(
+            Tunable::Maps,
+            "maps",
+            Bytes,
+            (0, 1 << 50),
+            Live,
+            "maps=",
+            "cap of what is in memory of where the data of files lies; what is not is read again",
+        ),
+        row(
             Tunable::Threads,
             "threads",
             Number,
@@ -351,6 +362,7 @@ impl Tunable {
             Self::DefragRate => options.defrag_rate_bytes,
             Self::DefragLoad => options.defrag_load_max.into(),
             Self::DelayWrites => options.delay_writes_bytes,
+            Self::Maps => options.map_bytes,
             Self::Threads => options.threads.into(),
             Self::MetadataCache => options.metadata_cache_bytes,
             Self::LogSize | Self::BlockSize => 0,
@@ -376,6 +388,7 @@ impl Tunable {
             Self::DefragRate => options.defrag_rate_bytes = value,
             Self::DefragLoad => options.defrag_load_max = small,
             Self::DelayWrites => options.delay_writes_bytes = value,
+            Self::Maps => options.map_bytes = value,
             Self::Threads => options.threads = small,
             Self::MetadataCache => options.metadata_cache_bytes = value,
             Self::LogSize | Self::BlockSize => {}
@@ -411,23 +424,6 @@ impl TunableInfo {
             }
             unit => format!("from {} to {}", unit.format(self.min), unit.format(self.max)),
         }
-    }
-}
-
-/// A set of tunables.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct TunableSet(u32);
-
-impl TunableSet {
-    /// Adds one.
-    pub fn insert(&mut self, tunable: Tunable) {
-        self.0 |= 1 << tunable as u32;
-    }
-
-    /// Returns whether it is in the set.
-    #[must_use]
-    pub fn contains(self, tunable: Tunable) -> bool {
-        self.0 & (1 << tunable as u32) != 0
     }
 }
 

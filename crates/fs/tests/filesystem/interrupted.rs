@@ -85,6 +85,7 @@ pub fn mount(device: &Arc<dyn BlockDevice>, park: &Arc<Park>) -> FileSystem {
         names_per_record: 2,
         delayed_piece_bytes: 1 << 20,
         extents_per_pack: Some(3),
+        extents_per_part: Some(2),
         between_records: Some(Arc::new(move |what| call.pass(what))),
     };
     FileSystem::mount(

@@ -28,6 +28,7 @@ pub struct Remains {
     /// What they held when the copies of a group agreed.
     pub(super) agreed: Arc<Snapshots>,
     pub(super) per_record: u16,
+    pub(super) small_maps: bool,
     /// What of them cannot be read.
     pub(super) unreadable: Vec<Arc<Unreadable>>,
     /// Those whose label something damaged, or wrote over.
@@ -146,7 +147,7 @@ impl Remains {
         FileSystem::mount(
             self.volume(options.read_only)?,
             self.log(),
-            MountOptions { limits: limits(self.per_record), ..options },
+            limited(options, self.per_record, self.small_maps),
         )
     }
 
@@ -285,8 +286,22 @@ const EXTENTS_PER_PACK: usize = 3;
 /// So that files of some pages are several pieces of delayed writes.
 const DELAYED_PIECE_BYTES: u64 = 32 << 10;
 
+/// Extents of a part of a map, where these are small.
+const EXTENTS_PER_PART: usize = 2;
+
+/// Options with the limits of a run. Small maps have parts of two extents, all of which may leave
+/// memory when the next one is needed.
+pub(super) fn limited(options: MountOptions, per_record: u16, small_maps: bool) -> MountOptions {
+    let limits = limits(per_record);
+    if !small_maps {
+        return MountOptions { limits, ..options };
+    }
+    let limits = Limits { extents_per_part: Some(EXTENTS_PER_PART), ..limits };
+    MountOptions { limits, map_bytes: 0, ..options }
+}
+
 /// The parts in which long changes are logged. Between two of them another thread may go on.
-pub(super) fn limits(per_record: u16) -> Limits {
+fn limits(per_record: u16) -> Limits {
     let packs = Limits { extents_per_pack: Some(EXTENTS_PER_PACK), ..Limits::default() };
     match per_record.into() {
         0 => Limits { delayed_piece_bytes: DELAYED_PIECE_BYTES, ..packs },

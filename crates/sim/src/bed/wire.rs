@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 
 use super::Bed;
 use super::ills::AilingQueue;
-use super::remains::{MEMBER, fill_blank, limits, open_group};
+use super::remains::{MEMBER, fill_blank, limited, open_group};
 use crate::workload::Backend;
 
 /// The way from one process to its devices.
@@ -157,7 +157,7 @@ impl Wires {
         FileSystem::mount(
             self.volume(sync)?,
             self.log().cloned(),
-            MountOptions { limits: limits(self.bed.per_record), ..options },
+            limited(options, self.bed.per_record, self.bed.small_maps),
         )
     }
 }

@@ -41,6 +41,8 @@ pub struct Setup {
     pub separate_log: bool,
     /// How many extents or names one record of a long change takes; 0: as many as in the product.
     pub per_record: u16,
+    /// Whether the extent maps of files leave memory as soon as nothing looks at them.
+    pub small_maps: bool,
     /// What the data lie on.
     pub backend: Backend,
 }
@@ -54,8 +56,11 @@ impl Setup {
         volatile_cache: true,
         separate_log: false,
         per_record: 0,
+        small_maps: false,
         backend: Backend::One,
     };
+    /// The same, where the extent maps of files leave memory at once.
+    pub const SMALL_MAPS: Self = Self { small_maps: true, ..Self::DISK };
     /// The same, and another one for the log.
     pub const TWO_DISKS: Self = Self { separate_log: true, ..Self::DISK };
     /// A disk with blocks of 512 bytes, on which ten extents take three records.

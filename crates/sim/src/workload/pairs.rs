@@ -159,6 +159,7 @@ pub fn generate_interleaved(seed: u64, count: usize, backends: &[Backend]) -> (S
         volatile_cache: rng.random_range(0..8) != 0,
         separate_log: rng.random_range(0..3) == 0,
         backend: pick(&mut rng, backends),
+        small_maps: rng.clone().random_range(0..2) == 0,
         ..Setup::SMALL
     };
     // What ails members is drawn apart: a seed means the same workload as before there was that.

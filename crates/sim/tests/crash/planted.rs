@@ -122,6 +122,21 @@ fn a_page_that_is_written_in_place() {
 }
 
 #[test]
+fn a_part_of_a_map_that_changes_while_it_is_absent() {
+    finds_on(&Setup::SMALL_MAPS, PlantedBug::ChangedPartEvicted, "pages that are written untorn");
+}
+
+#[test]
+fn a_part_of_a_map_that_begins_late() {
+    finds_on(&Setup::SMALL_MAPS, PlantedBug::PartBeginsLate, "pages that are written untorn");
+}
+
+#[test]
+fn a_part_of_a_map_that_is_too_long() {
+    finds_on(&Setup::SMALL_MAPS, PlantedBug::PartTooLong, "pages that are written untorn");
+}
+
+#[test]
 fn a_copy_of_sectors_that_another_write_leaves_as_it_was() {
     finds(PlantedBug::HeldSectorsStay, "a log in odd pieces");
 }

@@ -198,6 +198,125 @@ proptest! {
     }
 }
 
+/// Reads what is absent of a range from rows, two extents at a time.
+fn read(map: &mut ExtentMap, rows: &BTreeMap<u64, Extent>, range: &Range<u64>) {
+    while let Some(block) = map.first_absent(range) {
+        let gap = map.gap(block);
+        let before = rows.range(gap.start..=block).next_back();
+        let start = before.map_or(gap.start, |(at, _)| *at);
+        let all = || rows.range(start..gap.end).map(|(at, extent)| (FileBlock(*at), *extent));
+        let end = all().nth(2).map_or(gap.end, |(at, _)| at.0);
+        map.learn(start..end, all().take(2)).expect("own rows are sound");
+    }
+}
+
+/// The blocks that a step looks at.
+fn looks_at(step: &Step) -> Range<u64> {
+    match *step {
+        Step::Fill { at, blocks, .. }
+        | Step::Remove { at, blocks }
+        | Step::Convert { at, blocks, .. } => at..at + blocks,
+        Step::Collapse { at, .. } | Step::Insert { at, .. } => at..u64::MAX,
+    }
+}
+
+proptest! {
+    // I-EXT-3: whatever leaves memory and is read again, a map answers what the rows say.
+    #[test]
+    fn i_ext_3_a_map_in_parts_is_as_a_whole_one(
+        steps in prop::collection::vec((step(), 0..4_usize, 0..4_usize), 1..60),
+        extents_of_part in 1..4_usize,
+    ) {
+        let memory = Arc::new(MapMemory::default());
+        let mut map = ExtentMap::default();
+        map.set_bounds(Arc::clone(&memory), extents_of_part);
+        let (mut model, mut next) = (Model::new(), 1000);
+        let mut rows: BTreeMap<u64, Extent> = BTreeMap::new();
+        for (step, passes, leave) in &steps {
+            let range = looks_at(step);
+            read(&mut map, &rows, &ExtentMap::around(&range));
+            let changes = plan(&map, step, next);
+            step_model(&mut model, step, &mut next);
+            for change in &changes {
+                match change {
+                    ExtentChange::Put(at, extent) => drop(rows.insert(at.0, *extent)),
+                    ExtentChange::Delete(at) => drop(rows.remove(&at.0)),
+                }
+            }
+            map.apply(&changes);
+            prop_assert_eq!(map.blocks(), model.len() as u64);
+            for _ in 0..*passes {
+                let mut left = map.part_count() / (leave + 1) + 2;
+                let more = || {
+                    left = left.saturating_sub(1);
+                    left > 0
+                };
+                let evicting = |part: Range<u64>, extents: &[(u64, Extent)]| {
+                    let of_rows = rows.range(part).map(|(at, extent)| (*at, *extent));
+                    assert!(of_rows.eq(extents.iter().copied()), "what leaves is what the rows say");
+                };
+                map.sweep(usize::MAX, more, evicting);
+            }
+            read(&mut map, &rows, &range);
+            if range.end <= FILE_BLOCKS * 2 {
+                for piece in map.pieces(range) {
+                    for i in 0..piece.blocks {
+                        let cell = piece.mapped.map(|it| (it.start.0 + i, it.state, it.birth));
+                        prop_assert_eq!(cell, model.get(&(piece.file_block + i)).copied());
+                    }
+                }
+            }
+        }
+        read(&mut map, &rows, &(0..u64::MAX));
+        check_shape(&map);
+        check_views(&map, &model);
+        prop_assert_eq!(&model_of(&map), &model);
+        for count in 1..5 {
+            let first = rows.keys().rev().nth(count - 1).copied().unwrap_or(0);
+            prop_assert_eq!(map.tail_start(&(0..u64::MAX), count), first);
+        }
+        // A part that nothing uses leaves memory after three passes.
+        prop_assert!(memory.bytes() > 0);
+        for _ in 0..3 {
+            map.sweep(usize::MAX, || true, |_, _| ());
+        }
+        prop_assert!(map.is_absent() && memory.bytes() == 0);
+        read(&mut map, &rows, &(0..1));
+        prop_assert!(memory.bytes() > 0);
+        drop(map);
+        prop_assert_eq!(memory.bytes(), 0);
+    }
+}
+
+#[test]
+fn a_packed_part_takes_the_bytes_that_its_values_need() {
+    // Units of two blocks, in random places of a large volume.
+    let rows = (0..256).map(|i| (FileBlock(i * 2), extent(((i * 7919) % 256) << 16, 2)));
+    let memory = Arc::new(MapMemory::default());
+    let mut map = ExtentMap::from_rows(rows.clone()).unwrap();
+    map.set_bounds(Arc::clone(&memory), 256);
+    assert_eq!(map.part_count(), 1);
+    let packed = memory.bytes();
+    assert!(packed <= 256 * 5 + 256, "two bytes for the block, three for the place: {packed}");
+    // Another place of an extent that is there is put where the old one stood.
+    map.apply(&[ExtentChange::Put(FileBlock(20), extent(77, 2))]);
+    assert_eq!((memory.bytes(), map.holding(21).unwrap().1.start.0), (packed, 77));
+    map.apply(&[ExtentChange::Put(FileBlock(20), extent(u64::MAX >> 8, 2))]);
+    assert!(memory.bytes() > packed, "it needs more room, and the part is opened");
+    map.apply(&[ExtentChange::Put(FileBlock(20), rows.clone().nth(10).unwrap().1)]);
+    map.sweep(usize::MAX, || true, |_, _| ());
+    map.sweep(usize::MAX, || true, |_, _| ());
+    assert_eq!(memory.bytes(), packed, "and packed again when it is not used");
+    assert!(map.from(0).eq(rows));
+}
+
+#[test]
+#[should_panic(expected = "I-EXT-3")]
+fn i_ext_3_what_is_absent_is_not_taken_for_a_hole() {
+    let map = ExtentMap::absent(8);
+    drop(map.pieces(0..8));
+}
+
 fn extent(start: u64, blocks: u32) -> Extent {
     Extent { start: BlockNo(start), blocks, state: ExtentState::Written, birth: Epoch(1) }
 }

@@ -8,6 +8,7 @@ use std::ops::Bound;
 use redb::ReadableTable;
 
 use super::guard::guarded;
+use super::merge::Walk;
 use super::tree::tree_error;
 use crate::pack::{self, Pack, Placed};
 use crate::planted::{PlantedBug, planted};
@@ -71,6 +72,7 @@ pub(super) struct Rows<'a> {
     /// Extents of the pack that was read last, of this inode.
     unpacked: (InodeNo, std::vec::IntoIter<Placed>),
     packs: bool,
+    walk: Walk,
 }
 
 impl<'a> Rows<'a> {
@@ -79,6 +81,7 @@ impl<'a> Rows<'a> {
         rows: Option<&redb::ReadOnlyTable<&'static [u8], &'static [u8]>>,
         table: Table,
         bounds: Bounds<'a>,
+        walk: Walk,
     ) -> Result<Self> {
         let packs = table == Table::Extent;
         let mut wider = (bounds.0.map(<[u8]>::to_vec), bounds.1.map(<[u8]>::to_vec));
@@ -94,23 +97,26 @@ impl<'a> Rows<'a> {
             rows.map(|rows| rows.range::<&[u8]>(wider).map_err(|e| tree_error(CONTEXT, e)))
                 .transpose()
         })?;
-        Ok(Self { range, bounds, unpacked: (InodeNo(0), Vec::new().into_iter()), packs })
+        Ok(Self { range, bounds, unpacked: (InodeNo(0), Vec::new().into_iter()), packs, walk })
     }
 
     /// Returns the next row.
     pub(super) fn next(&mut self) -> Result<Option<TreeRow>> {
         loop {
-            while let Some((at, row)) = self.unpacked.1.next() {
+            while let Some((at, row)) = self.walk.next(&mut self.unpacked.1) {
                 let key = extent_key(self.unpacked.0, at);
                 if self.holds(&key) {
                     return Ok(Some((key.to_vec(), row.encode().to_vec())));
                 }
             }
-            let row = guarded(|| match self.range.as_mut().and_then(Iterator::next) {
-                None => Ok(None),
-                Some(Ok((key, value))) => Ok(Some((key.value().to_vec(), value.value().to_vec()))),
-                Some(Err(e)) => Err(tree_error(CONTEXT, e)),
-            })?;
+            let row =
+                guarded(|| match self.range.as_mut().and_then(|range| self.walk.next(range)) {
+                    None => Ok(None),
+                    Some(Ok((key, value))) => {
+                        Ok(Some((key.value().to_vec(), value.value().to_vec())))
+                    }
+                    Some(Err(e)) => Err(tree_error(CONTEXT, e)),
+                })?;
             let Some((key, value)) = row else { return Ok(None) };
             let pack = if self.packs { pack::split_pack_key(&key) } else { None };
             match pack.map(|(ino, _)| (ino, pack::decode(&key, &value))) {

@@ -9,7 +9,7 @@ use redb::{ReadOnlyTable, ReadableDatabase, ReadableTableMetadata, TableError};
 use super::extents;
 use super::guard::{Tree, guarded};
 use super::memtable::Memtable;
-use super::merge::merge;
+use super::merge::{Walk, merge};
 use super::space::SPACE;
 use super::tree::{definition, tree_error};
 use crate::bytes::Bytes;
@@ -76,7 +76,7 @@ impl Snapshot {
     pub(super) fn count_extents(&self) -> Result<u64> {
         let rows = self.tables[Table::Extent.index()].as_ref();
         let all = (Bound::Unbounded, Bound::Unbounded);
-        let (mut rows, mut count) = (extents::Rows::new(rows, Table::Extent, all)?, 0);
+        let (mut rows, mut count) = (extents::Rows::new(rows, Table::Extent, all, Walk::Up)?, 0);
         while rows.next()?.is_some() {
             count += 1;
         }
@@ -131,12 +131,36 @@ impl State {
         to: Bound<&[u8]>,
         visit: impl FnMut(&[u8], &[u8]) -> Result<ControlFlow<()>>,
     ) -> Result<()> {
-        let mut rows =
-            extents::Rows::new(self.snapshot.tables[table.index()].as_ref(), table, (from, to))?;
+        self.walk(Walk::Up, table, (from, to), visit)
+    }
+
+    /// Visits rows from the greatest key to the least.
+    pub fn scan_back(
+        &self,
+        table: Table,
+        from: Bound<&[u8]>,
+        to: Bound<&[u8]>,
+        visit: impl FnMut(&[u8], &[u8]) -> Result<ControlFlow<()>>,
+    ) -> Result<()> {
+        self.walk(Walk::Down, table, (from, to), visit)
+    }
+
+    fn walk(
+        &self,
+        walk: Walk,
+        table: Table,
+        (from, to): (Bound<&[u8]>, Bound<&[u8]>),
+        visit: impl FnMut(&[u8], &[u8]) -> Result<ControlFlow<()>>,
+    ) -> Result<()> {
+        let rows = self.snapshot.tables[table.index()].as_ref();
+        let mut rows = extents::Rows::new(rows, table, (from, to), walk)?;
         let mut layers = Vec::with_capacity(2);
         for memtable in [Some(&self.active), self.frozen.as_deref()].into_iter().flatten() {
-            let iter: Box<dyn Iterator<Item = _>> =
-                Box::new(memtable.table(table).range::<[u8], _>((from, to)));
+            let images = memtable.table(table).range::<[u8], _>((from, to));
+            let iter: Box<dyn Iterator<Item = _>> = match walk {
+                Walk::Up => Box::new(images),
+                Walk::Down => Box::new(images.rev()),
+            };
             layers.push(iter.peekable());
         }
         // Pages that name the same page twice would lead to its rows over and over, more often than
@@ -146,7 +170,7 @@ impl State {
             let row = rows.next()?;
             if let Some((key, _)) = &row {
                 match &mut last {
-                    Some(last) if *last >= *key => {
+                    Some(last) if walk.compare(last, key).is_ge() => {
                         return Err(Error::corrupt(
                             "the metadata tree is damaged: its rows are not in order",
                         ));
@@ -157,7 +181,7 @@ impl State {
             }
             Ok(row)
         };
-        merge(layers, below, visit)
+        merge(walk, layers, below, visit)
     }
 
     /// Visits the images that a checkpoint itself keeps of a table's rows.
@@ -227,6 +251,44 @@ impl State {
             }
         }
         self.get(table, key)
+    }
+
+    /// Returns the last row of a range as a checkpoint shows it.
+    pub fn last_at(
+        &self,
+        epoch: Epoch,
+        table: Table,
+        (from, to): (&[u8], Bound<&[u8]>),
+    ) -> Result<Option<(Vec<u8>, Vec<u8>)>> {
+        let (_, newer) = self.chain(epoch)?;
+        let epochs: Vec<Epoch> =
+            [epoch].into_iter().chain(newer.map(|checkpoint| checkpoint.epoch)).collect();
+        let mut to = to.map(<[u8]>::to_vec);
+        loop {
+            // A row that the checkpoint shows is there now, or has an image since.
+            let mut last: Option<Vec<u8>> = None;
+            let mut found = |key: &[u8]| {
+                if last.as_deref().is_none_or(|last| last < key) {
+                    last = Some(key.to_vec());
+                }
+                Ok(ControlFlow::Break(()))
+            };
+            let upto = to.as_ref().map(Vec::as_slice);
+            self.scan_back(table, Bound::Included(from), upto, |key, _| found(key))?;
+            for epoch in &epochs {
+                let key = |key: &[u8]| before_key(*epoch, table, key);
+                let (from, upto) = (key(from), upto.map(key));
+                let upto = upto.as_ref().map(Bytes::as_slice);
+                self.scan_back(Table::Before, Bound::Included(from.as_slice()), upto, |key, _| {
+                    found(split_before_key(key)?.2)
+                })?;
+            }
+            let Some(key) = last else { return Ok(None) };
+            if let Some(row) = self.get_at(epoch, table, &key)? {
+                return Ok(Some((key, row)));
+            }
+            to = Bound::Excluded(key);
+        }
     }
 
     /// Visits rows in key order as a checkpoint shows them (I-CKP-1).

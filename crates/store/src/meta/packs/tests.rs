@@ -4,6 +4,7 @@ use proptest::prelude::*;
 use redb::{Database, ReadableDatabase, ReadableTableMetadata};
 
 use super::super::extents::{self, Rows};
+use super::super::merge::Walk;
 use super::super::tree::definition;
 use super::*;
 use crate::extent::ExtentState;
@@ -60,8 +61,13 @@ impl Bed {
 
     fn scan(&self, bounds: Bounds<'_>) -> Vec<TreeRow> {
         self.read(|table| {
-            let mut rows = Rows::new(Some(table), Table::Extent, bounds).unwrap();
-            std::iter::from_fn(|| rows.next().unwrap()).collect()
+            let rows = |walk| -> Vec<TreeRow> {
+                let mut rows = Rows::new(Some(table), Table::Extent, bounds, walk).unwrap();
+                std::iter::from_fn(|| rows.next().unwrap()).collect()
+            };
+            let up = rows(Walk::Up);
+            assert!(rows(Walk::Down).iter().rev().eq(&up), "both ways find the same");
+            up
         })
     }
 
