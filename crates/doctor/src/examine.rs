@@ -63,6 +63,15 @@ pub struct Report {
     pub fine: Vec<Told>,
 }
 
+impl Report {
+    /// Keeps what checks of some names say.
+    pub fn keep(&mut self, is_kept: impl Fn(&str) -> bool) {
+        self.findings.retain(|found| is_kept(found.rule.name));
+        self.unseen.retain(|told| is_kept(told.check));
+        self.fine.retain(|told| is_kept(told.check));
+    }
+}
+
 /// Looks at a machine and judges what it sees.
 #[must_use]
 pub fn examine(system: &dyn System, question: Question) -> Report {

@@ -190,7 +190,7 @@ impl Prepared {
         self.write(
             "/proc/vmstat",
             format!(
-                "nr_dirty_threshold {dirty}\nnr_dirty_background_threshold {background}\n\
+                "nr_dirty 0\nnr_dirty_threshold {dirty}\nnr_dirty_background_threshold {background}\n\
                  pswpout {swapped_out}\ncompact_stall {compactions}\n"
             ),
         );

@@ -104,21 +104,24 @@ pub fn devices(bed: &mut Bed, _: &Options) -> Result<()> {
     Ok(())
 }
 
-/// What `--fix` of the device alone would write elsewhere is left as it is: the test names the
-/// commands, and runs the one of the device.
+/// Reads ahead far, and is mended by `--fix` of that check alone: the others are of the machine.
 fn mended(bed: &Bed, device: &Path, setting: &Path) -> Result<()> {
-    let told = bed.json([
-        OsStr::new("doctor"),
-        device.as_os_str(),
-        OsStr::new("--fix"),
-        OsStr::new("--dry-run"),
-    ])?;
-    let command = finding(&told, "read-ahead")?["mend"][0].as_str().unwrap_or_default().to_owned();
-    ensure!(std::fs::read_to_string(setting)?.trim() == "4096", "a dry run changed something");
-    sh::output(Command::new("sh").args(["-c", &command]), LIMIT)?;
-    let told = bed.json([OsStr::new("doctor"), device.as_os_str()])?;
-    ensure!(!found(&told).contains(&"read-ahead"), "{command} does not mend it: {told:#}");
-    println!("    {command}");
+    let run = |last: &[&str]| {
+        let device = device.display().to_string();
+        let words = ["doctor", &device, "--check", "read-ahead", "--fix"];
+        bed.json(words.into_iter().chain(last.iter().copied()))
+    };
+    let value = || Ok::<_, anyhow::Error>(std::fs::read_to_string(setting)?.trim().to_owned());
+    run(&["--dry-run"])?;
+    ensure!(value()? == "4096", "a dry run changed something");
+    let told = run(&[])?;
+    ensure!(value()? == "128" && told["fix"][0]["done"] == true, "{told:#}");
+    let undo = told["fix"][0]["undo"][0].as_str().context("it is told how to undo it")?;
+    sh::output(Command::new("sh").args(["-c", undo]), LIMIT)?;
+    ensure!(value()? == "4096", "{undo} does not undo it");
+    run(&[])?;
+    let told = run(&[])?;
+    ensure!(found(&told).is_empty(), "it is found once it is mended: {told:#}");
     Ok(())
 }
 

@@ -29,6 +29,8 @@ fn a_copy_of_a_machine_is_judged_with_findings_and_what_was_not_seen() {
     assert_eq!((&finding["check"], &finding["sure"]), (&"read-ahead".into(), &"possible".into()));
     assert_eq!(finding["mend"][0], "echo 128 > /sys/dev/block/8:0/queue/read_ahead_kb");
     assert!(told["unseen"].as_array().unwrap().len() > 5 && told["fine"].is_null(), "{told}");
+    let one = ["doctor", "--check", "alignment", "--root", text(&root), "/var/lib/db"];
+    bedplate(one).ends(0).says("0 findings, 1 as they should be, 0 not seen");
     copy(&scratch, 128);
     let shown =
         bedplate(["doctor", "--all", "--root", text(&root), "/var/lib/db"]).ends(0).stdout();
@@ -58,6 +60,7 @@ fn what_cannot_be_looked_at_is_one_sentence() {
     bedplate(["doctor", text(&missing)]).fails(8, "No such file");
     bedplate(["doctor", "/dev/null"]).fails(8, "neither a directory, a file nor a block device");
     bedplate(["doctor", "--dry-run"]).fails(2, "--fix");
+    bedplate(["doctor", "--check", "read-ahed"]).fails(2, "is 'read-ahead' meant?");
     bedplate(["doctor", "--page", "3000"]).fails(2, "a power of two");
     bedplate(["doctor", "--root", text(&scratch.path("")), "/srv"])
         .fails(2, "no copy of a machine");

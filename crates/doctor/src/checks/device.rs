@@ -294,12 +294,12 @@ fn of_cache(facts: &Facts, disk: &Layer) -> Outcome {
         return Outcome::Fine(format!("{}: {treated}, the device says {told}", disk.told()));
     }
     let flush = match &facts.flush {
-        Some(Ok(flush)) => format!(
+        Ok(flush) => format!(
             "a write with O_DSYNC took {}, without {}; ",
             crate::report::time(flush.dsync_us),
             crate::report::time(flush.write_us)
         ),
-        _ => String::new(),
+        Err(_) => String::new(),
     };
     Outcome::Found(Finding {
         at: disk.told(),

@@ -29,7 +29,7 @@ pub const CHECKS: &[Check] = &[
 ];
 
 fn of_times(facts: &Facts, judge: impl FnOnce(&FlushTimes) -> Vec<Outcome>) -> Vec<Outcome> {
-    facts.flush.as_ref().map_or_else(Vec::new, |times| Outcome::of(times, judge))
+    Outcome::of(&facts.flush, judge)
 }
 
 /// What a flush takes at least, as a part of the write before it, where it does something.

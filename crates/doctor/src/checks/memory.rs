@@ -40,7 +40,7 @@ pub const CHECKS: &[Check] = &[
         rule: Rule {
             name: "huge-pages",
             looks_at: "transparent huge pages, and how often a program waited for them",
-            finding_when: "every program gets them, and waits for memory to be compacted",
+            finding_when: "every program gets them, and programs waited for memory to be compacted",
             source: "Documentation/admin-guide/mm/transhuge.rst: enabled, defrag",
         },
         judge: |facts| huge_pages(&facts.memory),
@@ -78,9 +78,13 @@ fn dirty(facts: &Facts) -> Vec<Outcome> {
         (Err(why), _) | (_, Err(why)) => return vec![Outcome::Unseen(why.clone())],
     };
     let measured = format!(
-        "the background writes from {} on, writers wait from {} on",
+        "the background writes from {} on, writers wait from {} on; {} are dirty now",
         size(background),
-        size(dirty)
+        size(dirty),
+        memory
+            .dirty_now_bytes
+            .as_ref()
+            .map_or_else(|_| "it is not told how many".to_owned(), |now| size(*now))
     );
     if background <= BACKGROUND_MAX && dirty <= DIRTY_MAX {
         return vec![Outcome::Fine(measured)];
@@ -175,8 +179,8 @@ fn huge_pages(memory: &Memory) -> Vec<Outcome> {
         "enabled {enabled}, defrag {defrag}, programs waited {compactions} times for memory to be \
          compacted since the start"
     );
-    let waits = matches!(defrag.as_str(), "always" | "madvise" | "defer+madvise");
-    if enabled != "always" || compactions == 0 || !waits {
+    // In the others only what asks for huge pages waits for them, or nothing does.
+    if enabled != "always" || defrag != "always" || compactions == 0 {
         return vec![Outcome::Fine(measured)];
     }
     vec![Outcome::Found(Finding {
@@ -186,7 +190,7 @@ fn huge_pages(memory: &Memory) -> Vec<Outcome> {
                 kernel moves pages"
             .to_owned(),
         mend: Mend::setting("/sys/kernel/mm/transparent_hugepage/enabled", &"madvise", &"always"),
-        sure: if defrag == "always" { Sure::Likely } else { Sure::Possible },
+        sure: Sure::Likely,
     })]
 }
 
@@ -242,11 +246,9 @@ fn wake(memory: &Memory) -> Vec<Outcome> {
         vec![Outcome::Found(Finding {
             at: "virtual processors".to_owned(),
             measured,
-            costs: format!(
-                "each hand-off between a client, the server and its writers takes {} more than on \
-                 processors that poll before they halt",
-                time(micros(*wake) - 5.0)
-            ),
+            costs: "each hand-off between a client, the server and its writers waits that long; a \
+                    processor that polls before it halts is there at once"
+                .to_owned(),
             mend: Mend::ByHand("modprobe cpuidle_haltpoll force=1".to_owned()),
             sure: Sure::Likely,
         })]

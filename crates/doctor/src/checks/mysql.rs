@@ -229,12 +229,12 @@ fn commit(facts: &Facts, server: &Mysql) -> Outcome {
             at: "innodb_flush_log_at_trx_commit".to_owned(),
             measured: format!("it is {value}"),
             costs: match &facts.flush {
-                Some(Ok(times)) => format!(
+                Ok(times) => format!(
                     "a power cut loses what was committed in the last second, to save each commit \
                      {}",
                     crate::report::time(times.fdatasync_us)
                 ),
-                _ => "a power cut loses what was committed in the last second".to_owned(),
+                Err(_) => "a power cut loses what was committed in the last second".to_owned(),
             },
             mend: set("innodb_flush_log_at_trx_commit", 1),
             sure: Sure::Certain,

@@ -4,7 +4,7 @@ use super::Check;
 use super::torn::{promised, unguarded};
 use crate::facts::Facts;
 use crate::facts::postgres::Postgres;
-use crate::report::{Finding, Mend, Outcome, Rule, Sure, size};
+use crate::report::{Finding, Mend, Outcome, Rule, Sure, size, time};
 
 /// The checks of this subject.
 pub const CHECKS: &[Check] = &[
@@ -20,11 +20,11 @@ pub const CHECKS: &[Check] = &[
     Check {
         rule: Rule {
             name: "fsync",
-            looks_at: "fsync",
-            finding_when: "it is off",
-            source: "PostgreSQL: fsync",
+            looks_at: "fsync and synchronous_commit",
+            finding_when: "one of them is off",
+            source: "PostgreSQL: fsync, synchronous_commit",
         },
-        judge: |facts| of(facts, |server| vec![fsync(server)]),
+        judge: |facts| of(facts, |server| vec![fsync(facts, server)]),
     },
     Check {
         rule: Rule {
@@ -43,6 +43,15 @@ pub const CHECKS: &[Check] = &[
             source: "PostgreSQL: wal_buffers, pg_stat_wal",
         },
         judge: |facts| of(facts, |server| vec![wal_buffers(server)]),
+    },
+    Check {
+        rule: Rule {
+            name: "wal-files",
+            looks_at: "wal_init_zero and wal_recycle against a file system that copies on write",
+            finding_when: "one of them is on, on btrfs or zfs",
+            source: "PostgreSQL: wal_init_zero, wal_recycle",
+        },
+        judge: |facts| of(facts, |server| vec![wal_files(facts, server)]),
     },
     Check {
         rule: Rule {
@@ -125,7 +134,7 @@ fn needless(server: &Postgres, untorn_bytes: u64) -> Outcome {
     })
 }
 
-fn fsync(server: &Postgres) -> Outcome {
+fn fsync(facts: &Facts, server: &Postgres) -> Outcome {
     match server.setting("fsync") {
         Some("off") => Outcome::Found(Finding {
             at: "fsync".to_owned(),
@@ -135,6 +144,19 @@ fn fsync(server: &Postgres) -> Outcome {
             mend: set("fsync", "on", false),
             sure: Sure::Certain,
         }),
+        Some(_) if server.setting("synchronous_commit") == Some("off") => {
+            let saved = facts.flush.as_ref().map_or_else(
+                |_| String::new(),
+                |times| format!(", to save each commit {}", time(times.fdatasync_us)),
+            );
+            Outcome::Found(Finding {
+                at: "synchronous_commit".to_owned(),
+                measured: "it is off".to_owned(),
+                costs: format!("a crash loses what was committed in the last moments{saved}"),
+                mend: set("synchronous_commit", "on", false),
+                sure: Sure::Certain,
+            })
+        }
         Some(setting) => Outcome::Fine(format!(
             "{setting}, by {}",
             server.setting("wal_sync_method").unwrap_or("a method that is not told")
@@ -181,7 +203,9 @@ fn wal_buffers(server: &Postgres) -> Outcome {
         Ok([_, _, full, writes]) => (*full, *writes),
         Err(why) => return Outcome::Unseen(why.clone()),
     };
-    let measured = format!("{full} writes because the buffers were full, of {writes}");
+    let buffers = server.number("wal_buffers").unwrap_or(0).saturating_mul(8192);
+    let measured =
+        format!("{full} writes because {} of buffers were full, of {writes}", size(buffers));
     if full < 1000 || full.saturating_mul(10) < writes {
         return Outcome::Fine(measured);
     }
@@ -194,6 +218,38 @@ fn wal_buffers(server: &Postgres) -> Outcome {
                 .to_owned(),
         mend: set("wal_buffers", "'64MB'", true),
         sure: Sure::Likely,
+    })
+}
+
+fn wal_files(facts: &Facts, server: &Postgres) -> Outcome {
+    let kind = match &facts.mount {
+        Some(Ok(mount)) => mount.entry.kind.as_str(),
+        Some(Err(why)) => return Outcome::Unseen(why.clone()),
+        None => return Outcome::Unseen("no file system was looked at".to_owned()),
+    };
+    let is_on = |name: &&str| server.setting(name) == Some("on");
+    let on: Vec<&str> = ["wal_init_zero", "wal_recycle"].into_iter().filter(is_on).collect();
+    let Some(first) = on.first().filter(|_| matches!(kind, "btrfs" | "zfs")) else {
+        return Outcome::Fine(format!("on {kind}: {}", if on.is_empty() { "off" } else { "on" }));
+    };
+    let written = match server.wal {
+        Ok([_, bytes, ..]) => format!(", {} of log so far", size(bytes)),
+        Err(_) => String::new(),
+    };
+    Outcome::Found(Finding {
+        at: on.join(", "),
+        measured: format!("on, on {kind}, which writes each block to a new place"),
+        costs: format!(
+            "a file of the log that is made or used again is written twice{written}, and the second \
+             time frees what the first one took"
+        ),
+        mend: Mend::ByHand(format!(
+            "psql {}-c \"SELECT pg_reload_conf()\"",
+            on.iter()
+                .map(|name| format!("-c \"ALTER SYSTEM SET {name} = off\" "))
+                .collect::<String>()
+        )),
+        sure: if *first == "wal_init_zero" { Sure::Likely } else { Sure::Possible },
     })
 }
 
@@ -276,7 +332,7 @@ fn io_method(facts: &Facts, server: &Postgres) -> Outcome {
             costs: match facts.reads {
                 Some(Ok(reads)) => format!(
                     "a scan waits {} for each page that is not in memory, one after another",
-                    crate::report::time(reads.random_cached_us)
+                    time(reads.random_cached_us)
                 ),
                 _ => {
                     "a scan waits for each page that is not in memory, one after another".to_owned()

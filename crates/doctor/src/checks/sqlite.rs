@@ -95,14 +95,16 @@ fn journal(facts: &Facts, file: &Sqlite) -> Outcome {
         return Outcome::Fine("it keeps a write-ahead log".to_owned());
     }
     let costs = match &facts.flush {
-        Some(Ok(times)) => format!(
+        Ok(times) => format!(
             "a commit waits for three flushes or four, here {} or more; with a write-ahead log for \
              one at most, {}",
             time(times.fdatasync_us * FLUSHES_OF_ROLLBACK),
             time(times.fdatasync_us)
         ),
-        _ => "a commit waits for three flushes or four; with a write-ahead log for one at most"
-            .to_owned(),
+        Err(_) => {
+            "a commit waits for three flushes or four; with a write-ahead log for one at most"
+                .to_owned()
+        }
     };
     Outcome::Found(Finding {
         at: name(facts),

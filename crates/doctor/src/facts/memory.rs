@@ -10,6 +10,8 @@ use crate::system::{Seen, System};
 pub struct Memory {
     /// All of it, in bytes.
     pub total_bytes: Seen<u64>,
+    /// Dirty bytes now.
+    pub dirty_now_bytes: Seen<u64>,
     /// Dirty bytes from which writers wait, as the kernel works them out now.
     pub dirty_bytes: Seen<u64>,
     /// Dirty bytes from which the kernel writes in the background.
@@ -62,6 +64,7 @@ impl Memory {
             |name: &str| Ok(of_list(&stat, "/proc/vmstat", name)?.saturating_mul(page_bytes));
         Self {
             total_bytes: of_list(&info, "/proc/meminfo", "MemTotal").map(|kib| kib * 1024),
+            dirty_now_bytes: pages("nr_dirty"),
             dirty_bytes: pages("nr_dirty_threshold"),
             dirty_background_bytes: pages("nr_dirty_background_threshold"),
             dirty_settings: DIRTY_SETTINGS.map(vm),

@@ -86,8 +86,8 @@ pub struct Facts {
     pub stack: Seen<Stack>,
     /// Memory and processors.
     pub memory: Memory,
-    /// How long small durable writes take; `None` where that was not asked.
-    pub flush: Option<Seen<FlushTimes>>,
+    /// How long small durable writes take.
+    pub flush: Seen<FlushTimes>,
     /// What reads cost; `None` where that was not asked.
     pub reads: Option<Seen<ReadTimes>>,
     /// Pages that are in the buffers of the server, and in the page cache too; `None` without one.
@@ -153,11 +153,12 @@ impl Facts {
             |stack| stack.disks().map(|disk| disk.sysfs.clone()).collect::<Vec<_>>(),
         );
         let (flush, reads) = match &question.place {
-            Place::Directory(dir) => (
-                Some(system.flush_times(dir, &disks)),
-                question.measure.then(|| system.read_times(dir)),
-            ),
-            Place::Device(_) => (None, None),
+            Place::Directory(dir) => {
+                (system.flush_times(dir, &disks), question.measure.then(|| system.read_times(dir)))
+            }
+            Place::Device(_) => {
+                (Err("nothing is written to a device: name a directory on it".into()), None)
+            }
         };
         let memory = Memory::of(system);
         Self { question, mount, stack, memory, flush, reads, doubled, cached_bytes, sqlite: file }

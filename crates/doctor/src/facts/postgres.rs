@@ -9,12 +9,9 @@ use crate::system::{Seen, System};
 pub type Ask<'a> = &'a dyn Fn(&str) -> Seen<String>;
 
 /// The settings that are looked at.
-const SETTINGS: [&str; 20] = [
+const SETTINGS: [&str; 16] = [
     "block_size",
-    "checkpoint_timeout",
     "data_directory",
-    "debug_io_direct",
-    "effective_io_concurrency",
     "fsync",
     "full_page_writes",
     "huge_pages",
@@ -29,7 +26,6 @@ const SETTINGS: [&str; 20] = [
     "wal_init_zero",
     "wal_recycle",
     "wal_sync_method",
-    "data_checksums",
 ];
 
 /// From so many buffers on a part of them is looked at.

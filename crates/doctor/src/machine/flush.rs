@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use bedplate_block::AlignedBuf;
 use rustix::fs::OFlags;
 
-use super::{Nameless, failed, median_us};
+use super::{Named, failed, median_us};
 use crate::system::{FlushTimes, Seen};
 
 const BLOCK: usize = 4096;
@@ -22,15 +22,15 @@ const ROUNDS_MIN: usize = 5;
 const TIME_MAX: Duration = Duration::from_millis(400);
 
 pub fn measure(dir: &Path, disks: &[PathBuf]) -> Seen<FlushTimes> {
-    let nameless = Nameless::new(dir)?;
-    let file = &nameless.file;
+    let named = Named::new(dir)?;
+    let direct = named.with(OFlags::DIRECT)?;
+    let durable = named.with(OFlags::DIRECT | OFlags::DSYNC)?;
+    let file = &named.without_name()?;
     let block = AlignedBuf::from_slice(&[0x5A; BLOCK]);
     for at in 0..BLOCKS {
         file.write_all_at(&block, at * BLOCK as u64).map_err(|error| failed(&error))?;
     }
     file.sync_all().map_err(|error| failed(&error))?;
-    let direct = nameless.with(OFlags::DIRECT)?;
-    let durable = nameless.with(OFlags::DIRECT | OFlags::DSYNC)?;
     let write = |file: &File, at: u64| file.write_all_at(&block, at);
     let (write_us, _) = times(&[], |at| write(&direct, at))?;
     let (dsync_us, dsync_flushes) = times(disks, |at| write(&durable, at))?;

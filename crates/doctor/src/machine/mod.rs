@@ -62,14 +62,13 @@ fn own(path: &Path) -> Seen<File> {
     Err(format!("no permission to see what is cached of {}", path.display()))
 }
 
-/// A file in a directory that has no name any more, open in several ways; it goes with the last of
-/// them.
-struct Nameless {
+/// A file in a directory, open in several ways, which is about to lose its name.
+struct Named {
     path: PathBuf,
     file: File,
 }
 
-impl Nameless {
+impl Named {
     fn new(dir: &Path) -> Seen<Self> {
         let path = dir.join(format!(".bedplate-doctor-{}", std::process::id()));
         let file = OpenOptions::new()
@@ -91,9 +90,14 @@ impl Nameless {
             format!("files in {dir} cannot be opened with O_DIRECT: {}", plain(&error))
         })
     }
+
+    /// Takes its name away, so that a process that is killed leaves nothing.
+    fn without_name(self) -> Seen<File> {
+        self.file.try_clone().map_err(|error| failed(&error))
+    }
 }
 
-impl Drop for Nameless {
+impl Drop for Named {
     fn drop(&mut self) {
         // Where it cannot be removed there is nothing left to do about it.
         let _removed = std::fs::remove_file(&self.path);

@@ -10,7 +10,7 @@ use std::time::Instant;
 use bedplate_block::{AlignedBuf, touch_mapped};
 use rustix::fs::{Advice, OFlags, fadvise};
 
-use super::{Nameless, failed};
+use super::{Named, failed};
 use crate::system::{ReadTimes, Seen};
 
 const FILE_BYTES: u64 = 64 << 20;
@@ -21,9 +21,9 @@ const RANDOM_READS: u64 = 64;
 const TOUCHES: u64 = 8;
 
 pub fn measure(dir: &Path) -> Seen<ReadTimes> {
-    let nameless = Nameless::new(dir)?;
-    let direct = nameless.with(OFlags::DIRECT)?;
-    of_file(&nameless.file, &direct).map_err(|error| failed(&error))
+    let named = Named::new(dir)?;
+    let direct = named.with(OFlags::DIRECT)?;
+    of_file(&named.without_name()?, &direct).map_err(|error| failed(&error))
 }
 
 fn of_file(file: &File, direct: &File) -> io::Result<ReadTimes> {

@@ -6,7 +6,7 @@ mod shown;
 
 use std::path::PathBuf;
 
-use bedplate_doctor::{Copy, Machine, Mend, System, apply, examine};
+use bedplate_doctor::{Copy, Machine, Mend, System, apply, examine, rules};
 use clap::Args;
 
 use crate::failure::{Exit, Failure, Result};
@@ -43,6 +43,9 @@ pub struct Arguments {
     /// Tell what is as it should be, too
     #[arg(short, long)]
     all: bool,
+    /// Tell only what this check says, and with --fix mend only that; may be given several times
+    #[arg(long = "check", value_name = "NAME")]
+    checks: Vec<String>,
     /// Write the settings of the running kernel that mend findings, and tell how to take them back;
     /// nothing else is changed
     #[arg(long, conflicts_with = "root")]
@@ -71,6 +74,7 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<Exit> {
 }
 
 fn examined(arguments: &Arguments, output: &Output) -> Result<Exit> {
+    known(&arguments.checks)?;
     let system: Box<dyn System> = match &arguments.root {
         Some(root) if !root.join("proc").is_dir() => {
             let why = "holds no copy of a machine: there is no 'proc' in it";
@@ -81,7 +85,10 @@ fn examined(arguments: &Arguments, output: &Output) -> Result<Exit> {
     };
     let question = place::question(arguments)?;
     let place = question.place.clone();
-    let report = examine(&*system, question);
+    let mut report = examine(&*system, question);
+    if !arguments.checks.is_empty() {
+        report.keep(|name| arguments.checks.iter().any(|check| check == name));
+    }
     let fix = arguments.fix.then(|| {
         let mends = report.findings.iter().map(|found| &found.finding.mend);
         mends.map(|mend| fix(&*system, mend, arguments.dry_run)).collect::<Vec<_>>()
@@ -89,6 +96,21 @@ fn examined(arguments: &Arguments, output: &Output) -> Result<Exit> {
     let exit = if report.findings.is_empty() { Exit::Done } else { Exit::Failed };
     output.show(&Examined::new(&place, report, fix, arguments))?;
     Ok(exit)
+}
+
+/// Refuses the name of a check that there is none of.
+fn known(checks: &[String]) -> Result<()> {
+    let rules = rules();
+    let names = || rules.iter().map(|rule| rule.name);
+    match checks.iter().find(|check| names().all(|name| name != check.as_str())) {
+        None => Ok(()),
+        Some(check) => {
+            let meant = bedplate::meant(check, names());
+            Err(Failure::usage(format!(
+                "there is no check '{check}'{meant}: 'bedplate doctor --all' tells all of them"
+            )))
+        }
+    }
 }
 
 fn fix(system: &dyn System, mend: &Mend, dry_run: bool) -> Fix {
