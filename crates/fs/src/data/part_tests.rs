@@ -4,7 +4,9 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use bedplate_block::{AlignedBuf, BlockDevice, MemoryDevice};
+use bedplate_block::{
+    AlignedBuf, BlockDevice, Fault, FaultRule, FlushFault, MemoryDevice, SimulatedDevice, Trigger,
+};
 
 use crate::{
     AllocateMode, CheckpointOptions, File, FileSystem, FormatOptions, IoMode, Limits, MountOptions,
@@ -267,6 +269,72 @@ fn s_332_planted_mistakes_are_found() {
     }
 }
 
+/// S-332: a file of a checkpoint is read from its middle, also where its rows are images only.
+#[test]
+fn s_332_a_checkpoint_is_read_from_the_middle() {
+    let device = formatted(64 << 20);
+    let fs = mount(&device, 0, Some(4));
+    let file = scattered(&fs, 100);
+    for (name, units) in [("whole", 100), ("half", 50), ("none", 0)] {
+        file.set_size(units * UNIT).unwrap();
+        fs.create_checkpoint(name, &CheckpointOptions::default()).unwrap();
+    }
+    for name in ["whole", "half"] {
+        let past = fs.open(format!("/.checkpoints/{name}/f"), &OpenOptions::read_only()).unwrap();
+        for unit in [40, 3, 49, 41, 17] {
+            let before = fs.info().maps.misses;
+            holds(&past, unit);
+            assert!(fs.info().maps.misses <= before + 2, "unit {unit} of {name}");
+        }
+    }
+    fs.unmount().unwrap();
+}
+
+/// S-332: what is in memory stays there once a flush has failed: the rows may lack some of it.
+#[test]
+fn s_332_after_a_failure_nothing_leaves_memory() {
+    let simulated = SimulatedDevice::new(64 << 20, 1);
+    let device: Arc<dyn BlockDevice> = Arc::clone(&simulated) as _;
+    FileSystem::format(&device, None, &FormatOptions::default()).unwrap();
+    let fs = mount(&device, 0, Some(4));
+    let file = scattered(&fs, 100);
+    simulated.inject(FaultRule::new(Fault::Flush(FlushFault::Fail), Trigger::Next(1)));
+    file.sync_all().unwrap_err();
+    simulated.clear_faults();
+    let before = fs.info().maps.evictions;
+    (0..100).for_each(|unit| holds(&file, unit));
+    let maps = fs.info().maps;
+    assert!(maps.evictions == before && maps.bytes > 0, "{maps:?}");
+}
+
+/// S-332: while everything is frozen, as a rollback freezes it that changes rows below the maps, no
+/// part leaves memory.
+#[test]
+fn s_332_no_part_leaves_memory_beside_a_freeze() {
+    let device = formatted(64 << 20);
+    let fs = mount(&device, 0, Some(4));
+    let file = scattered(&fs, 10);
+    holds(&file, 3);
+    let bytes = fs.info().maps.bytes;
+    assert!(bytes > 0, "what was looked at last is in memory");
+    let frozen = fs.state().lock_changes();
+    fs.state().trim_maps();
+    assert_eq!(fs.info().maps.bytes, bytes);
+    drop(frozen);
+    fs.state().trim_maps();
+    assert_eq!(fs.info().maps.bytes, 0);
+    fs.unmount().unwrap();
+}
+
+/// Ends the threads that look at it, also where the one that made it panics.
+struct Ends<'a>(&'a AtomicBool);
+
+impl Drop for Ends<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 /// S-332: with threads beside each other, on one file and on several, while each lookup takes the
 /// memory of others.
 #[test]
@@ -276,13 +344,6 @@ fn s_332_threads_read_and_write_while_maps_leave_memory() {
     let file = scattered(&fs, 2_000);
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
-        /// Ends the readers also where the writer panics.
-        struct Ends<'a>(&'a AtomicBool);
-        impl Drop for Ends<'_> {
-            fn drop(&mut self) {
-                self.0.store(true, Ordering::Relaxed);
-            }
-        }
         let _ends = Ends(&stop);
         for reader in 0..2 {
             let (file, stop) = (&file, &stop);
