@@ -1,10 +1,10 @@
-//! Small durable writes, as they were measured.
+//! Small durable writes, and reads, as they were measured.
 
 use super::Check;
 use crate::facts::Facts;
 use crate::facts::device::{Layer, Stack};
-use crate::report::{Finding, Mend, Outcome, Rule, Sure, time};
-use crate::system::FlushTimes;
+use crate::report::{Finding, Mend, Outcome, Rule, Sure, size, time};
+use crate::system::{FlushTimes, ReadTimes};
 
 /// The checks of this subject.
 pub const CHECKS: &[Check] = &[
@@ -26,10 +26,34 @@ pub const CHECKS: &[Check] = &[
         },
         judge: |facts| of_times(facts, |times| vec![flushes(times)]),
     },
+    Check {
+        rule: Rule {
+            name: "reads",
+            looks_at: "with --measure: reads through the page cache and past it",
+            finding_when: "never: it is told, and judged with the read-ahead",
+            source: "open(2): O_DIRECT; proc(5): /proc/pid/io",
+        },
+        judge: |facts| {
+            let reads = facts.reads.as_ref();
+            reads.map_or_else(Vec::new, |seen| Outcome::of(seen, |reads| vec![of_reads(reads)]))
+        },
+    },
 ];
 
 fn of_times(facts: &Facts, judge: impl FnOnce(&FlushTimes) -> Vec<Outcome>) -> Vec<Outcome> {
     Outcome::of(&facts.flush, judge)
+}
+
+fn of_reads(reads: &ReadTimes) -> Outcome {
+    let rate = |bps: f64| size(bps as u64);
+    Outcome::Fine(format!(
+        "8 KiB at random take {} through the page cache and {} past it; front to back {} and {} a \
+         second",
+        time(reads.random_cached_us),
+        time(reads.random_direct_us),
+        rate(reads.sequential_cached_bps),
+        rate(reads.sequential_direct_bps)
+    ))
 }
 
 /// What a flush takes at least, as a part of the write before it, where it does something.

@@ -86,13 +86,16 @@ impl Fix {
             let why = fixed.refused.as_ref()?;
             Some(format!("cannot write {}: {why}", fixed.setting.path.display()))
         });
+        // In a dry run it is told what would take them back.
+        let wrote = fixed.iter().any(|fixed| fixed.refused.is_none()) || fixed.is_empty();
         Self {
             commands: mend.commands(),
             by_hand: false,
             done: !fixed.is_empty() && refused.is_none(),
             refused,
-            undo: undo.iter().map(Setting::command).collect(),
-            keep: Some(keep.to_owned()),
+            // Of what was refused there is nothing to take back.
+            undo: if wrote { undo.iter().map(Setting::command).collect() } else { Vec::new() },
+            keep: wrote.then(|| keep.to_owned()),
         }
     }
 }
@@ -167,12 +170,36 @@ impl fmt::Display for Examined {
         for at in 0..self.findings.len() {
             self.finding(f, at)?;
         }
-        for Told { check, told } in &self.unseen {
-            line(f, "not seen", &format!("{check}: {told}"))?;
+        for of_one in self.unseen.chunk_by(|one, next| one.told == next.told) {
+            let checks: Vec<&str> = of_one.iter().map(|told| told.check).collect();
+            line(f, "not seen", &format!("{}: {}", checks.join(", "), of_one[0].told))?;
         }
         for Told { check, told } in self.fine.iter().flatten() {
             line(f, "fine", &format!("{check}: {told}"))?;
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_was_written_is_told_how_to_take_back() {
+        let mend = Mend::setting("/proc/sys/vm/swappiness", &10, &60);
+        let Mend::Settings { set, undo, keep } = &mend else { panic!("it is a setting") };
+        let fixed = |refused: Option<&str>| {
+            let refused = refused.map(str::to_owned);
+            Fix::settings(&mend, undo, keep, &[Fixed { setting: set[0].clone(), refused }])
+        };
+        let done = fixed(None);
+        assert!(done.done && done.undo == ["echo 60 > /proc/sys/vm/swappiness"]);
+        let refused = fixed(Some("Permission denied"));
+        assert!(!refused.done && refused.undo.is_empty() && refused.keep.is_none());
+        let why = "cannot write /proc/sys/vm/swappiness: Permission denied";
+        assert_eq!(refused.refused.as_deref(), Some(why));
+        let dry = Fix::settings(&mend, undo, keep, &[]);
+        assert!(!dry.done && dry.undo.len() == 1);
     }
 }
