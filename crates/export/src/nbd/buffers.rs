@@ -7,10 +7,13 @@ use bedplate_block::AlignedBuf;
 
 /// What the requests of one connection may hold: twice the largest request.
 pub const CONNECTION_BYTES_MAX: usize = 64 << 20;
+/// What each connection may hold whatever the others do: no client that stops halfway keeps the
+/// small requests of others waiting.
+const OWN_BYTES: usize = 1 << 20;
 /// What a connection keeps for the next requests.
 const KEPT_BYTES_MAX: usize = 8 << 20;
 
-/// Bytes that all connections may hold together.
+/// Bytes that all connections may hold together, above what is their own.
 #[derive(Debug)]
 pub struct Budget(AtomicUsize);
 
@@ -59,8 +62,10 @@ impl Buffers {
     }
 
     fn reserve(&mut self, len: usize) -> bool {
-        let fits = self.held_bytes + len <= CONNECTION_BYTES_MAX && self.budget.take(len);
-        self.held_bytes += if fits { len } else { 0 };
+        let held_bytes = self.held_bytes + len;
+        let more = shared(held_bytes) - shared(self.held_bytes);
+        let fits = held_bytes <= CONNECTION_BYTES_MAX && self.budget.take(more);
+        self.held_bytes = if fits { held_bytes } else { self.held_bytes };
         fits
     }
 
@@ -76,8 +81,9 @@ impl Buffers {
 
     /// Counts a buffer that does not come back.
     pub fn release(&mut self, len: usize) {
-        self.held_bytes -= len;
-        self.budget.give(len);
+        let held_bytes = self.held_bytes - len;
+        self.budget.give(shared(self.held_bytes) - shared(held_bytes));
+        self.held_bytes = held_bytes;
     }
 
     /// Returns whether there is something to give back to the system.
@@ -95,8 +101,13 @@ impl Buffers {
 
 impl Drop for Buffers {
     fn drop(&mut self) {
-        self.budget.give(self.held_bytes);
+        self.budget.give(shared(self.held_bytes));
     }
+}
+
+/// Returns how much of what a connection holds comes out of the budget.
+fn shared(held_bytes: usize) -> usize {
+    held_bytes.saturating_sub(OWN_BYTES)
 }
 
 #[cfg(test)]
@@ -112,6 +123,10 @@ mod tests {
         assert!(first.take(1).is_none(), "a connection holds no more than its share");
         let c = second.take(32 << 20).unwrap();
         assert!(second.take(8 << 20).is_none(), "nor all together more than theirs");
+        let mut third = Buffers::new(Arc::clone(&budget));
+        let third_buf = third.take(1 << 20).unwrap();
+        assert!(third.take(7 << 20).is_none(), "some of it is its own, the rest is shared");
+        drop((third_buf, third));
         first.give(a);
         let small = second.take(4 << 20).unwrap();
         second.give(small);

@@ -22,7 +22,7 @@ use super::wire::{self, command};
 const HANDSHAKE_TIME: Duration = Duration::from_secs(60);
 /// How long a client may keep silent in the middle of a request, or take no byte of a reply.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// How long replies may take to leave when the server ends.
+/// How long replies may take to leave when the client or the server ends.
 const FAREWELL_TIME: Duration = Duration::from_secs(5);
 /// How often what another thread completed is looked for, and memory that was missing.
 const LOOK: Duration = Duration::from_millis(10);
@@ -265,7 +265,7 @@ impl Connection {
         };
         self.peer.inbox.consume(wire::REQUEST_BYTES);
         if request.kind == command::DISC {
-            self.closing = Some(Instant::now() + PATIENCE);
+            self.closing = Some(Instant::now() + FAREWELL_TIME);
             return Ok((Incoming::None, Some(Pause::Input)));
         }
         match self.serving.decide(&request) {

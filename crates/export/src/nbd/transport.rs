@@ -5,11 +5,16 @@ use std::net::TcpStream;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
+use std::time::Duration;
 
-use rustix::net::{Shutdown, shutdown};
+use rustix::net::{Shutdown, shutdown, sockopt};
 use rustls::ServerConnection;
 
 use super::tls::Tls;
+
+/// How long a peer may be silent before it is asked whether it is there, and then how often.
+const KEEPALIVE_IDLE: Duration = Duration::from_secs(60);
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
 
 /// A socket of either kind.
 #[derive(Debug)]
@@ -27,7 +32,9 @@ impl Socket {
                 socket.set_nonblocking(true)?;
                 socket.set_nodelay(true)?;
                 // A peer that is gone without a word ends so, in minutes.
-                rustix::net::sockopt::set_socket_keepalive(socket, true)?;
+                sockopt::set_socket_keepalive(socket, true)?;
+                sockopt::set_tcp_keepidle(socket, KEEPALIVE_IDLE)?;
+                sockopt::set_tcp_keepintvl(socket, KEEPALIVE_INTERVAL)?;
                 Ok(())
             }
         }
