@@ -81,6 +81,9 @@ pub struct Options {
     /// Rounds of a comparison
     #[arg(long, default_value_t = 2)]
     rounds: u32,
+    /// Of a comparison: only the first target, which the others are compared with, and these
+    #[arg(long = "target", value_name = "NAME")]
+    targets: Vec<String>,
     /// Write how a load went through time into this directory, as CSV and SVG
     #[arg(long, value_name = "DIR")]
     plot: Option<PathBuf>,

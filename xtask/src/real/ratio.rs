@@ -120,7 +120,13 @@ impl fmt::Display for Measured {
 }
 
 /// Measures the targets in turn, and prints each as a ratio to the first.
-fn compare(bed: &Bed, options: &Options, targets: &[Target]) -> Result<()> {
+fn compare(bed: &Bed, options: &Options, all: &[Target]) -> Result<()> {
+    let wanted = |target: &Target| {
+        *target == all[0]
+            || options.targets.is_empty()
+            || options.targets.iter().any(|name| name == target.name())
+    };
+    let targets: Vec<Target> = all.iter().copied().filter(wanted).collect();
     let image = bed.path("disk.img");
     let bytes = (1 << 30) + u64::from(options.scale) * (48 << 20);
     fill(&image, bytes)?;
