@@ -107,7 +107,7 @@ impl Engine {
 
 /// Adds the block in which a file that has become longer had ended: what its copy has there behind
 /// the old end are zeros, and the block may hold what an earlier moment had, as after a rollback.
-fn with_old_end(
+pub(super) fn with_old_end(
     mut ranges: Vec<(u64, u64, ChangedKind)>,
     size_before: u64,
     size: u64,

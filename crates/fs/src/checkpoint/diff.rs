@@ -8,7 +8,9 @@ use std::ops::{Bound, ControlFlow};
 
 use serde::{Deserialize, Serialize};
 
-use super::changed::{CheckpointRef, between, changed, get, hidden_at, row_at, shown_at};
+use super::changed::{
+    CheckpointRef, between, changed, get, hidden_at, row_at, shown_at, with_old_end,
+};
 use super::subtree::of_inode;
 use crate::engine::Engine;
 use crate::{Error, ErrorKind, FileKind, InodeNo, Result};
@@ -268,7 +270,8 @@ impl Found<'_> {
         };
         let end = new.size.div_ceil(self.block);
         let ranges = if new.kind == FileKind::File {
-            changed(self.rows, ino, self.from, self.to)?
+            let ranges = changed(self.rows, ino, self.from, self.to)?;
+            with_old_end(ranges, old.size, new.size, self.block)
         } else {
             Vec::new()
         };

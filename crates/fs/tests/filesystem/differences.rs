@@ -166,4 +166,6 @@ fn s_77_what_a_rollback_brings_back_within_the_last_block_is_told() {
         copy[bytes.clone()].copy_from_slice(&content[bytes]);
     }
     assert!(copy == content[..], "a copy lacks what came back");
+    let found = fs.checkpoint_diff("cut", None).unwrap();
+    assert_eq!(found[0].changed_bytes, 4096, "as many bytes as the changed blocks have");
 }
