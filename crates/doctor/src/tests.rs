@@ -123,6 +123,15 @@ fn s_351_far_read_ahead_is_found_and_measured_for_certain() {
     let found = only(&report, "read-ahead");
     assert_eq!(found.finding.sure, Sure::Possible);
     assert!(found.finding.costs.contains("up to 4 MiB"), "{found:?}");
+    // A file system with a read-ahead of its own is asked for that.
+    machine.mount("0:48", "btrfs", "/dev/sda1", "rw", "rw");
+    machine.write("/sys/class/bdi/0:48/read_ahead_kb", "128\n");
+    assert!(machine.examine().findings.is_empty(), "{}", told(&machine.examine()));
+    machine.write("/sys/class/bdi/0:48/read_ahead_kb", "8192\n");
+    let report = machine.examine();
+    let commands = only(&report, "read-ahead").finding.mend.commands();
+    assert_eq!(commands, ["echo 128 > /sys/class/bdi/0:48/read_ahead_kb"]);
+    machine.mount("8:1", "ext4", "/dev/sda1", "rw", "rw");
     machine.reads.as_mut().unwrap().random_device_bytes = 100_000.0;
     let report = examine(&machine, Question { measure: true, ..Prepared::question() });
     let found = only(&report, "read-ahead");

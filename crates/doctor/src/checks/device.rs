@@ -56,7 +56,7 @@ pub const CHECKS: &[Check] = &[
     Check {
         rule: Rule {
             name: "read-ahead",
-            looks_at: "how far the kernel reads ahead on the device of the file system",
+            looks_at: "how far the kernel reads ahead for the file system",
             finding_when: "it is more than 1 MiB; with --measure: more than twice the page is read",
             source: "Documentation/ABI/stable/sysfs-block: read_ahead_kb; blockdev(8): --setra",
         },
@@ -340,9 +340,16 @@ const READ_AHEAD_KB: i64 = 128;
 
 fn read_ahead(facts: &Facts, stack: &Stack) -> Vec<Outcome> {
     let Some(top) = stack.top() else { return Vec::new() };
-    let kb = match &top.read_ahead_kb {
-        Ok(kb) => *kb,
-        Err(why) => return vec![Outcome::Unseen(why.clone())],
+    let own = match &facts.mount {
+        Some(Ok(mount)) => mount.read_ahead.as_ref().map(|own| (mount, own)),
+        _ => None,
+    };
+    let (at, file, kb) = match (own, &top.read_ahead_kb) {
+        (Some((mount, (file, kb))), _) => {
+            (format!("{} on {}", mount.entry.kind, mount.entry.dir.display()), file.clone(), *kb)
+        }
+        (None, Ok(kb)) => (top.told(), top.queue.join("read_ahead_kb"), *kb),
+        (None, Err(why)) => return vec![Outcome::Unseen(why.clone())],
     };
     let page = facts.question.page_bytes as f64;
     let measured = facts.reads.as_ref().and_then(|reads| reads.as_ref().ok());
@@ -356,7 +363,7 @@ fn read_ahead(facts: &Facts, stack: &Stack) -> Vec<Outcome> {
     let wasted = measured.is_some_and(|reads| reads.random_device_bytes > 2.0 * page.max(8192.0));
     let mapped = measured.is_some_and(|reads| reads.mapped_device_bytes > 32.0 * page.max(8192.0));
     if kb <= READ_AHEAD_KB_MAX {
-        return vec![Outcome::Fine(format!("{}: {kb} KiB{told}", top.told()))];
+        return vec![Outcome::Fine(format!("{at}: {kb} KiB{told}"))];
     }
     let costs = if wasted || mapped {
         "what is read and not asked for takes the device's time and the page cache's room"
@@ -369,10 +376,10 @@ fn read_ahead(facts: &Facts, stack: &Stack) -> Vec<Outcome> {
         )
     };
     vec![Outcome::Found(Finding {
-        at: top.told(),
+        at,
         measured: format!("the kernel reads up to {kb} KiB ahead{told}"),
         costs,
-        mend: Mend::setting(top.queue.join("read_ahead_kb"), &READ_AHEAD_KB, &kb),
+        mend: Mend::setting(file, &READ_AHEAD_KB, &kb),
         sure: match (wasted, mapped) {
             (true, _) => Sure::Certain,
             (false, true) => Sure::Likely,

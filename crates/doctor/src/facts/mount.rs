@@ -1,6 +1,6 @@
 //! The mount that a directory lies on, and what its file system has written of itself.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use bedplate_block::MountEntry;
 
@@ -27,6 +27,9 @@ pub struct Mounted {
     pub superblock: Seen<Superblock>,
     /// Size of a block in bytes.
     pub block_bytes: Seen<u64>,
+    /// The file of the read-ahead that the file system has of its own, and its value in KiB; `None`
+    /// where that of the device counts.
+    pub read_ahead: Option<(PathBuf, i64)>,
 }
 
 impl Mounted {
@@ -59,7 +62,9 @@ pub fn look(system: &dyn System, entry: MountEntry, dir: &Path, stack: &Seen<Sta
     };
     let known = superblock.as_ref().map(|superblock| superblock.block_bytes);
     let block_bytes = known.map_or_else(|_| system.block_bytes(dir), Ok);
-    Mounted { entry, superblock, block_bytes }
+    let read_ahead = Path::new("/sys/class/bdi").join(&entry.device).join("read_ahead_kb");
+    let read_ahead = system.number(&read_ahead).ok().map(|kb| (read_ahead, kb));
+    Mounted { entry, superblock, block_bytes, read_ahead }
 }
 
 fn superblock(system: &dyn System, kind: &str, stack: &Stack) -> Seen<Superblock> {
