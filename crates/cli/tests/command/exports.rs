@@ -121,7 +121,10 @@ fn s_344_several_files_and_a_checkpoint_are_served_under_their_names() {
     assert_eq!(server.send(Signal::TERM), Some(0));
     let plain = scratch.file("plain", b"of the system");
     let named = format!("second={}", text(&plain));
-    let (mut server, _) = Server::start(&[&address, &named, "--unix", text(&socket)]);
+    let dir = text(socket.parent().unwrap()).to_owned();
+    let again = format!("third={dir}/../{}/volume.img:/disk", dir.rsplit_once('/').unwrap().1);
+    let (mut server, _) = Server::start(&[&address, &named, &again, "--unix", text(&socket)]);
+    assert_eq!(Client::open(&socket, "third", true).read(0, 3), b"new", "one volume, spelled anew");
     assert_eq!(Client::open(&socket, "disk", true).read(0, 3), b"new");
     let mut client = Client::open(&socket, "second", true);
     assert_eq!(client.read(0, 13), b"of the system");

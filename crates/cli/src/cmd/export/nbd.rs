@@ -141,7 +141,9 @@ impl Arguments {
             PathArg::Live(path) => return Ok(Arc::new(DeviceDisk::open(path, self.read_only)?)),
         };
         let read_only = self.read_only || self.checkpoint.is_some();
-        let mounted = match volumes.entry(volume.clone()) {
+        // Two spellings of one volume open it once.
+        let known = volume.canonicalize().unwrap_or_else(|_| volume.clone());
+        let mounted = match volumes.entry(known) {
             std::collections::btree_map::Entry::Occupied(known) => known.into_mut(),
             std::collections::btree_map::Entry::Vacant(new) => {
                 let access = if read_only { Access::ReadOnly } else { Access::ReadWrite };
@@ -234,6 +236,8 @@ fn uri(name: &str, address: &Address, tls: bool) -> String {
     let name = escaped(name.as_bytes());
     match address {
         Address::Unix(path) => {
+            // Clients may run elsewhere in the file system.
+            let path = std::path::absolute(path).unwrap_or_else(|_| path.clone());
             format!("nbd+unix:///{name}?socket={}", escaped(path.as_os_str().as_bytes()))
         }
         Address::Tcp(address) if tls => format!("nbds://{address}/{name}"),
