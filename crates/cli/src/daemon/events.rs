@@ -199,7 +199,8 @@ impl<S: Subscriber> Layer<S> for EventLayer {
         event.record(&mut fields);
         let mut document = fields.0;
         document.insert("time".into(), bedplate::format_time(Timestamp::now()).into());
-        document.insert("severity".into(), severity(*event.metadata().level()).into());
+        let level = severity(*event.metadata().level());
+        document.entry("severity").or_insert_with(|| level.into());
         document.extend(queue.common.clone());
         let lost = queue.lost.swap(0, Ordering::Relaxed);
         if lost > 0 {

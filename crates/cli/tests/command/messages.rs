@@ -150,8 +150,9 @@ fn s_201_data_that_is_lost_is_told() {
         std::thread::sleep(Duration::from_millis(20));
     }
     let told = events(&out);
-    let message = named(&told, "data_lost").unwrap()["message"].as_str().unwrap().to_owned();
-    assert!(message.contains("at byte 8192"), "{message}");
+    let lost = named(&told, "data_lost").unwrap();
+    assert!(lost["message"].as_str().unwrap().contains("at byte 8192"), "{lost}");
+    assert_eq!(lost["severity"], "error", "{lost}");
     bedplate(["unmount", text(&dir)]).succeeds();
 }
 

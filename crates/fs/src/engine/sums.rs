@@ -119,7 +119,8 @@ impl Engine {
                      write it anew",
                     what()
                 );
-                tracing::error!(event = "data_lost", "{message}");
+                // The caller tells the error: as a message it would stand in the log twice.
+                tracing::info!(event = "data_lost", severity = "error", "{message}");
                 Err(Error::new(ErrorKind::Io, message))
             }
             Err(error) => {

@@ -214,8 +214,11 @@ fn a_freeze_that_does_not_wait_for_long_changes() {
     for (change, other) in
         [(Step::Truncate(0, 0, 3000), Step::Checkpoint(1, None)), (Step::Unlink(0, 0), everything)]
     {
-        let found = try_pair(1, number(&change, &other), &Setup::SMALL, 1, &effort);
-        let violation = found.expect_err("FreezeBesideChanges went unnoticed");
+        // Which of two is first where both can go on is the scheduler's: on a loaded machine one
+        // attempt may miss the moment.
+        let attempt = || try_pair(1, number(&change, &other), &Setup::SMALL, 1, &effort).err();
+        let found = (0..5).find_map(|_| attempt());
+        let violation = found.expect("FreezeBesideChanges went unnoticed");
         println!(
             "FreezeBesideChanges, {change:?}: found in state {}: {}",
             violation.states + 1,
