@@ -47,7 +47,7 @@ pub struct How<'a> {
 pub fn create(
     mount: Mount,
     checkpoint: &OsString,
-    open: &dyn Fn() -> Result<Repository>,
+    open: impl FnOnce() -> Result<Repository>,
     how: &How<'_>,
     output: &Output,
 ) -> Result<Created> {

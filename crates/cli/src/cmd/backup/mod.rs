@@ -229,7 +229,7 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<()> {
             let how = create::How { name: name.as_deref(), full: *full, level: compress.0 };
             let open = || Ok(Repository::create(repository, &passphrase::unlock(key_file)?)?);
             let created = while_mounted(target, &["ro"], |mount| {
-                create::create(mount, checkpoint, &open, &how, output)
+                create::create(mount, checkpoint, open, &how, output)
             });
             output.show(&Shown(created?))
         }

@@ -76,8 +76,9 @@ impl Turn<'_> {
         // A second turn would take the checkpoint away that the first one reads.
         let _alone = alone(&mount)?;
         self.bracket.is_given()?;
-        // What cannot be opened needs no checkpoint.
-        drop(open(false)?);
+        // What cannot be opened needs no checkpoint; and each opening of an encrypted one takes half
+        // a second, or asks a person.
+        let repository = open(false)?;
         let reach = Reach::Mounted(mount.clone());
         let name = self.name(Timestamp::now());
         let request = Request::Create {
@@ -88,7 +89,7 @@ impl Turn<'_> {
         };
         self.bracket
             .carry_out(|| reach.ask::<Checkpoint>(&request, Access::ReadWrite, output).map(drop))?;
-        let made = create(mount, &OsString::from(&name), &|| open(false), &self.how, output);
+        let made = create(mount, &OsString::from(&name), || Ok(repository), &self.how, output);
         let backup = match made {
             Ok(backup) => Shown(backup),
             Err(failure) => return Err(without(&reach, &name, failure, output)),
