@@ -307,6 +307,14 @@ impl Info {
             log("writes"),
             log("metadata_commits")
         )?;
+        writeln!(
+            f,
+            "maps          {} in memory of at most {}, {} read, {} given back",
+            self.size("maps.bytes"),
+            self.size("maps.bytes_max"),
+            text::count(self.number("maps.misses"), "part"),
+            self.number("maps.evictions")
+        )?;
         write!(f, "{}", self.leases())?;
         let sums = |name: &str| self.number(&format!("integrity.{name}"));
         if sums("verified_blocks") > 0 {

@@ -45,6 +45,7 @@ fn s_280_integrity_is_set_on_a_live_mount() {
     std::fs::write(&file, pattern(12_288)).unwrap();
     bedplate(["stat", text(&file)]).succeeds().says("gets checksums; 12 KiB have them");
     assert_eq!(std::fs::read(&file).unwrap(), pattern(12_288));
+    bedplate(["info", text(&dir)]).succeeds().says("in memory of at most 96 MiB");
     bedplate(["integrity", "-R", text(&dir), "on"]).succeeds().says("1 files and directories");
     bedplate(["integrity", text(&file), "off"]).succeeds().says("gets no checksums");
     bedplate(["unmount", text(&dir)]).succeeds();
