@@ -285,12 +285,16 @@ pub enum PlantedBug {
     SumsNotReplayed,
     /// Of a read of several blocks only the first is compared with its checksum.
     OnlyFirstSumChecked,
+    /// A directory is removed while names are made in it.
+    VictimNotLocked,
+    /// An inode number is given out before the log has that it is reserved.
+    NumberNotReserved,
 }
 
 #[cfg(any(test, feature = "planted-bugs"))]
 impl PlantedBug {
     /// All of them.
-    pub const ALL: [Self; 132] = [
+    pub const ALL: [Self; 134] = [
         Self::MissingFlush,
         Self::SyncWithoutFlush,
         Self::LogBeforeData,
@@ -423,6 +427,8 @@ impl PlantedBug {
         Self::OldSumKept,
         Self::SumsNotReplayed,
         Self::OnlyFirstSumChecked,
+        Self::VictimNotLocked,
+        Self::NumberNotReserved,
     ];
 }
 

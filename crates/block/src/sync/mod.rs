@@ -6,7 +6,7 @@
 //! under it does. In a release build the types are those of `parking_lot` with nothing added.
 //!
 //! I-RANK-1: a thread that waits for a lock holds only locks of lower rank, and of its own kind
-//! only such with a smaller number, or any under a lock that only one thread at a time has.
+//! only such with a smaller number, or any under a lock whose holders have an order of their own.
 
 mod held;
 #[cfg(feature = "model")]
@@ -235,7 +235,7 @@ mod tests {
         drop((names.lock(), map.read()));
         let said = panic_of(|| drop((map.write(), names.lock())));
         assert_eq!(said.is_some(), cfg!(debug_assertions));
-        assert!(said.is_none_or(|said| said.contains("'namespace mutex' (rank 1, ")
+        assert!(said.is_none_or(|said| said.contains("'names lock' (rank 1, ")
             && said.contains("'extent map' (rank 3, ")));
         // Nothing is left of it.
         drop((names.lock(), map.write()));

@@ -75,16 +75,18 @@ pub const LEASE_TABLE: usize = 46;
 pub const LEASE_LISTS: usize = 47;
 pub const DELAYED: usize = 48;
 pub const TRIM: usize = 49;
+pub const DIRECTORY: usize = 50;
+pub const INODE_NUMBERS: usize = 51;
 
 #[cfg(debug_assertions)]
-pub(super) const TABLE: [Rank; 50] = [
+pub(super) const TABLE: [Rank; 52] = [
     row(SIZE, 20, "0.2", "size"),
     row(SCHEDULES, 30, "0.3", "schedules"),
     row(CLONING, 40, "0.4", "cloning mutex"),
     row(ROOM, 50, "0.5", "room"),
     row(TUNABLES, 50, "0.5", "tunables"),
     row(CHANGE, 90, "0.9", "change lock"),
-    row(NAMES, 100, "1", "namespace mutex"),
+    row(NAMES, 100, "1", "names lock"),
     row(OPENS, 150, "1.5", "opens"),
     row(ORDER, 170, "1.7", "order lock"),
     row(CACHE_SHARD, 900, "9", "cache shard"),
@@ -128,10 +130,12 @@ pub(super) const TABLE: [Rank; 50] = [
     row(LEASE_LISTS, LEAF, "leaf", "clients of leases"),
     row(DELAYED, 250, "2.5", "delayed writes"),
     row(TRIM, 50, "0.5", "trim"),
+    row(DIRECTORY, 110, "1.1", "directory lock"),
+    row(INODE_NUMBERS, 440, "4.4", "inode numbers"),
 ];
 
-/// Locks of which a thread holds several in any order, and the lock under which alone it does: one
-/// thread at a time.
+/// Locks of which a thread holds several, and the lock under which alone it does: what holds that
+/// lock takes them in an order of its own, which docs/locks.md gives.
 #[cfg(debug_assertions)]
 pub(super) const TOGETHER: [(usize, usize); 1] = [(ATTRIBUTES, NAMES)];
 

@@ -249,7 +249,7 @@ impl Builder<'_> {
         let (then, attributes) = self.past(root)?;
         let _names = self.fs.lock_names();
         let mut rows = Vec::new();
-        let top = self.copy(root, InodeRow { nlink: 0, ..then }, InodeNo(0), &mut rows);
+        let top = self.copy(root, InodeRow { nlink: 0, ..then }, InodeNo(0));
         self.put(&top, attributes, &mut rows);
         let value =
             if top.row.kind == FileKind::Directory { UNFINISHED.to_vec() } else { Vec::new() };
@@ -383,7 +383,6 @@ impl Builder<'_> {
             dentry.ino,
             InodeRow { nlink: if directory { 2 } else { 1 }, ..then },
             parent,
-            rows,
         );
         self.put(&copied, attributes, rows);
         let ino = copied.ino;
@@ -425,14 +424,8 @@ impl Builder<'_> {
     }
 
     /// Plans a new inode; `then` has the links that it begins with.
-    fn copy(
-        &mut self,
-        of: InodeNo,
-        then: InodeRow,
-        parent: InodeNo,
-        rows: &mut Vec<RowChange>,
-    ) -> Copied {
-        let ino = self.fs.new_ino(rows);
+    fn copy(&mut self, of: InodeNo, then: InodeRow, parent: InodeNo) -> Copied {
+        let ino = self.fs.new_ino();
         let parent = match then.kind {
             FileKind::Directory => parent,
             // I-CKP-6.

@@ -7,6 +7,7 @@ use std::sync::atomic::Ordering;
 use bedplate_block::sync::MutexGuard;
 
 use super::{Engine, HelpedQueue};
+use crate::InodeNo;
 use crate::lock::{Changing, Help, Names, Unchanging};
 use crate::schedule::ScheduleState;
 
@@ -56,9 +57,19 @@ impl Engine {
         self.changes.alone()
     }
 
-    /// Changes names alone.
+    /// Changes names alone: no other name of the file system changes meanwhile.
     pub(crate) fn lock_names(&self) -> Names<'_> {
-        self.names.lock()
+        self.names.alone()
+    }
+
+    /// Changes the names in a directory, or the extended attributes of an inode, alone.
+    pub(crate) fn lock_names_in(&self, ino: InodeNo) -> Names<'_> {
+        self.names.of(ino)
+    }
+
+    /// Changes the names in two directories alone.
+    pub(crate) fn lock_names_in_both(&self, first: InodeNo, second: InodeNo) -> Names<'_> {
+        self.names.of_both(first, second)
     }
 
     /// Adds a queue, whose I/O in flight may hold locks of files.

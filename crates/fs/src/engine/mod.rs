@@ -71,8 +71,8 @@ use crate::statistics::Sampler;
 use crate::{Epoch, Error, ErrorKind, InodeNo, Lsn, MountOptions, Result, Statfs};
 use bedplate_cache::PageCache;
 use bedplate_store::{
-    Allocator, Committed, Grid, MetaStore, Outlook, PriorRows, Purpose, Record, RecordKind,
-    RowChange, Table, has_before_images,
+    Allocator, Committed, Grid, MetaStore, Outlook, PlantedBug, PriorRows, Purpose, Record,
+    RecordKind, RowChange, Table, has_before_images, planted,
 };
 
 /// How many inode numbers one `next_ino` setting reserves.
@@ -113,7 +113,7 @@ pub(crate) struct Engine {
     /// Rank 0.9: shared by changes and opens, alone while a checkpoint is made, deleted or rolled
     /// back to.
     changes: ChangeLock,
-    /// Rank 1: one change of names at a time.
+    /// Ranks 1 and 1.1: names of a directory change one at a time.
     names: NamesLock,
     /// Rank 0.3: one runs or changes schedules at a time; when each had its turn.
     schedule_state: Ranked<ScheduleState, { rank::SCHEDULES }>,
@@ -173,7 +173,8 @@ pub(crate) struct Engine {
     /// The queues with I/O in flight.
     queues: Queues,
     unmounted: AtomicBool,
-    next_ino: Mutex<NextIno>,
+    /// Rank 4.4: which inode numbers are free, and which of them are reserved.
+    next_ino: Ranked<NextIno, { rank::INODE_NUMBERS }>,
     /// Inodes whose lazy times wait for the sync daemon.
     lazy: Mutex<HashMap<InodeNo, Arc<Inode>>>,
 }
@@ -245,7 +246,7 @@ impl Engine {
             lock_waits: AtomicU64::new(0),
             sums: SumCounters::default(),
             recovery: parts.recovery,
-            next_ino: Mutex::new(NextIno { next: parts.next_ino, reserved: parts.next_ino }),
+            next_ino: Ranked::new(NextIno { next: parts.next_ino, reserved: parts.next_ino }),
             lazy: Mutex::new(HashMap::new()),
             sync_waker: Waker::default(),
             cache: PageCache::new(&cache),
@@ -436,18 +437,21 @@ impl Engine {
         flushed
     }
 
-    /// Returns a number that no inode had before. May add a setting row to `rows`, to be committed
-    /// with the inode.
-    pub(crate) fn new_ino(&self, rows: &mut Vec<RowChange>) -> InodeNo {
+    /// Returns a number that no inode had before. The setting that reserves numbers has a record of
+    /// its own, committed before any of them is given out: threads that make inodes commit them in
+    /// any order (I-NAM-2).
+    pub(crate) fn new_ino(&self) -> InodeNo {
         let mut ino = self.next_ino.lock();
         if ino.next == ino.reserved {
-            ino.reserved += INO_BATCH;
-            rows.push(RowChange::put(
-                Table::Setting,
-                NEXT_INO.to_vec(),
-                ino.reserved.to_le_bytes().to_vec(),
-            ));
+            let reserved = ino.reserved + INO_BATCH;
+            let row =
+                RowChange::put(Table::Setting, NEXT_INO.to_vec(), reserved.to_le_bytes().to_vec());
+            if !planted(PlantedBug::NumberNotReserved) {
+                let _lsn = self.commit(RecordKind::Setting, vec![row]);
+            }
+            ino.reserved = reserved;
         }
+        assert!(ino.next < ino.reserved, "I-NAM-2: only reserved numbers are given out");
         ino.next += 1;
         InodeNo(ino.next - 1)
     }

@@ -19,7 +19,7 @@
 use std::cell::Cell;
 use std::marker::PhantomData;
 
-use bedplate_block::sync::{Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard, rank};
+use bedplate_block::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard, rank};
 
 thread_local! {
     /// Covers that this thread holds.
@@ -30,7 +30,7 @@ thread_local! {
 
 /// Counts in a cell while it lives, on the thread that made it.
 #[derive(Debug)]
-struct Counted {
+pub(super) struct Counted {
     cell: &'static std::thread::LocalKey<Cell<usize>>,
     _of_this_thread: PhantomData<*const ()>,
 }
@@ -46,6 +46,11 @@ impl Drop for Counted {
     fn drop(&mut self) {
         self.cell.set(self.cell.get() - 1);
     }
+}
+
+/// Notes a cover that a lock of names makes, until it is dropped.
+pub(super) fn cover() -> Counted {
+    Counted::new(&COVERS)
 }
 
 /// Returns whether this thread holds a cover that a lock makes: the change lock or the names lock.
@@ -103,23 +108,5 @@ impl Unchanging<'_> {
     /// Allows the freeze itself a change.
     pub(crate) fn changing(&self) -> Changing<'_> {
         Changing { _lock: None, _counted: [Counted::new(&COVERS), Counted::new(&CHANGES)] }
-    }
-}
-
-/// The names lock, rank 1.
-#[derive(Debug, Default)]
-pub(crate) struct NamesLock(Mutex<(), { rank::NAMES }>);
-
-/// The names lock, held.
-#[must_use]
-#[derive(Debug)]
-pub(crate) struct Names<'a> {
-    _lock: MutexGuard<'a, ()>,
-    _cover: Counted,
-}
-
-impl NamesLock {
-    pub(crate) fn lock(&self) -> Names<'_> {
-        Names { _lock: self.0.lock(), _cover: Counted::new(&COVERS) }
     }
 }

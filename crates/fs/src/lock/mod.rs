@@ -1,5 +1,5 @@
 //! Locks: those of one file, the inode lock and, for `direct`, byte ranges; and those that a freeze
-//! takes, in `change`.
+//! takes, in `change` and `names`.
 //!
 //! Rank 2 of the lock order (SPEC of the room: namespace, *inode lock, byte ranges*, extent map,
 //! attributes, metadata store, log). Both locks can be held by I/O in flight on a
@@ -9,14 +9,16 @@
 
 mod change;
 mod inode_lock;
+mod names;
 mod range_lock;
 mod sync;
 
 #[cfg(test)]
 mod tests;
 
-pub(crate) use change::{ChangeLock, Changing, Names, NamesLock, Unchanging, is_covered};
+pub(crate) use change::{ChangeLock, Changing, Unchanging, is_covered};
 pub(crate) use inode_lock::{Exclusive, InodeLock, Shared};
+pub(crate) use names::{Names, NamesLock};
 pub(crate) use range_lock::{RangeLock, Sharing};
 
 use std::time::Duration;

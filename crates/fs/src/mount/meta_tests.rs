@@ -8,7 +8,7 @@ use bedplate_block::{
     ReadFault, SimulatedDevice, SimulatedOptions, Trigger,
 };
 
-use crate::engine::Engine;
+use crate::engine::{Engine, NEXT_INO};
 use crate::{ErrorKind, FileSystem, FormatOptions, MountOptions};
 use bedplate_store::{
     ByteRun, CONTENT_BYTES, COPY_B, COPY_BYTES, Lists, Record, RecordKind, RowChange, Superblock,
@@ -473,5 +473,19 @@ fn s_35_a_read_of_the_tree_that_fails_fails_alone() {
             !latched || device.counters().writes == written,
             "nothing is written after a failed flush"
         );
+    }
+}
+
+/// I-NAM-2: threads that make inodes commit them in any order, so the reservation of their numbers
+/// is in the log before a number is given out.
+#[test]
+fn i_nam_2_a_number_is_given_out_once_its_reservation_is_logged() {
+    let device = volume();
+    let fs = mount(Arc::clone(&device) as _);
+    for _ in 0..3000 {
+        let given = fs.new_ino();
+        let reserved =
+            get(&fs, NEXT_INO).map(|value| u64::from_le_bytes(value.try_into().unwrap()));
+        assert!(reserved.is_some_and(|end| given.0 < end), "{given:?} of {reserved:?}");
     }
 }

@@ -60,7 +60,7 @@ impl Engine {
 
     /// Makes an object under a name, after [`begin_make`](Self::begin_make).
     pub(crate) fn make(&self, dir: InodeNo, name: &[u8], making: &Making<'_>) -> Result<Attr> {
-        let _names = self.lock_names();
+        let _names = self.lock_names_in(dir);
         let parent = self.directory(dir)?;
         self.need_free(dir, name)?;
         self.need_space()?;
@@ -75,6 +75,7 @@ impl Engine {
         );
         let locks =
             touch_directory(&parent, i32::from(making.kind == FileKind::Directory), &mut rows);
+        debug_assert!(locks.row.nlink > 0, "I-NAM-1: nothing is made in a directory that went");
         let lsn = self.commit(RecordKind::Create, rows);
         drop(locks);
         inode.note_lsn(lsn, true);
@@ -92,7 +93,7 @@ impl Engine {
     /// an orphan until it is linked.
     pub(crate) fn make_unnamed(&self, dir: InodeNo, new: NewFile) -> Result<Attr> {
         self.need_space()?;
-        let _names = self.lock_names();
+        let _names = self.lock_names_in(dir);
         let parent = self.directory(dir)?;
         let row = InodeRow {
             nlink: 0,
@@ -126,7 +127,7 @@ impl Engine {
         let changing = self.change();
         // One without names may be on its way out.
         let inode = self.pin_number(&changing, ino)?;
-        let _names = self.lock_names();
+        let _names = self.lock_names_in(dir);
         let parent = self.directory(dir)?;
         if inode.kind == FileKind::Directory {
             return Err(Error::new(
@@ -158,7 +159,7 @@ impl Engine {
     }
 
     /// Gives an orphan that no other thread can reach its first name, and `nlink` links. The caller
-    /// holds the names lock and found the name free.
+    /// holds the names lock alone and found the name free.
     pub(crate) fn name_orphan(
         &self,
         dir: &Arc<Inode>,
@@ -223,7 +224,7 @@ impl Engine {
             row.target.is_empty() || row.size == row.target.len() as u64,
             "a symbolic link is as long as its target: {row:?}"
         );
-        let ino = self.new_ino(rows);
+        let ino = self.new_ino();
         debug_assert!(ino.is_possible(), "inode numbers do not run out: {}", ino.0);
         rows.push(RowChange::put(Table::Inode, inode_key(ino), row.encode()));
         let inode = Arc::new(Inode::new(ino, row));

@@ -1,7 +1,8 @@
 //! Names: directories, links, renames, attributes, extended attributes, paths.
 //!
-//! Every change of names holds the one names lock (rank 1), plans its rows from what it finds, and
-//! commits them as one record: it is atomic in memory and after a crash.
+//! Every change of names holds the directories that it changes, or the names lock alone
+//! (`lock/names.rs`), plans its rows from what it finds, and commits them as one record: it is atomic
+//! in memory and after a crash.
 
 mod attr;
 mod dir;

@@ -5,8 +5,11 @@ use std::sync::Arc;
 use super::{delete_name, touch_directory};
 use crate::engine::Engine;
 use crate::inode::Inode;
+use crate::lock::Names;
 use crate::{Error, ErrorKind, FileKind, InodeNo, Result, Timestamp};
-use bedplate_store::{RecordKind, RowChange, Table, check_name, inode_key};
+use bedplate_store::{
+    DentryRow, PlantedBug, RecordKind, RowChange, Table, check_name, inode_key, planted,
+};
 
 impl Engine {
     pub(crate) fn unlink(&self, dir: InodeNo, name: &[u8]) -> Result<()> {
@@ -14,7 +17,7 @@ impl Engine {
         self.begin_removal()?;
         self.need_live(dir)?;
         let inode = {
-            let _names = self.lock_names();
+            let _names = self.lock_names_in(dir);
             let parent = self.directory(dir)?;
             let dentry = self.need(dir, name)?;
             if dentry.kind == FileKind::Directory {
@@ -36,9 +39,9 @@ impl Engine {
         self.begin_removal()?;
         self.need_live(dir)?;
         let inode = {
-            let _names = self.lock_names();
+            let (_names, dentry) = self.lock_names_and_victim(dir, name)?;
             let parent = self.directory(dir)?;
-            let inode = self.named(dir, self.need(dir, name)?)?;
+            let inode = self.named(dir, dentry)?;
             self.need_live(inode.ino)?;
             if inode.kind != FileKind::Directory {
                 return Err(Error::new(
@@ -54,7 +57,25 @@ impl Engine {
         Ok(())
     }
 
-    /// Removes a name with one record, under the lock of names; `links` is added to the link count
+    /// Locks the names of a directory and those of the one that a name in it leads to, which is
+    /// about to be removed: nothing is made in it until it is gone (I-NAM-1).
+    fn lock_names_and_victim(&self, dir: InodeNo, name: &[u8]) -> Result<(Names<'_>, DentryRow)> {
+        loop {
+            let seen = self.need(dir, name)?;
+            let names = if planted(PlantedBug::VictimNotLocked) {
+                self.lock_names_in(dir)
+            } else {
+                self.lock_names_in_both(dir, seen.ino)
+            };
+            let dentry = self.need(dir, name)?;
+            // Another thread may have replaced what the name leads to.
+            if dentry == seen {
+                return Ok((names, dentry));
+            }
+        }
+    }
+
+    /// Removes a name with one record, under the lock of its directory; `links` is added to the link count
     /// of the directory.
     fn commit_removal(&self, dir: &Inode, name: &[u8], inode: &Inode, links: i32) {
         let mut rows = vec![delete_name(dir.ino, name)];
@@ -85,7 +106,7 @@ impl Engine {
         counts: bool,
     ) {
         {
-            let _names = self.lock_names();
+            let _names = self.lock_names_in_both(dir.ino, child.ino);
             self.commit_removal(
                 dir,
                 name,

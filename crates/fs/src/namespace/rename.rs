@@ -7,6 +7,7 @@ use super::remove::drop_name;
 use super::{delete_name, put_name, touch_directory};
 use crate::engine::Engine;
 use crate::inode::Inode;
+use crate::lock::Names;
 use crate::{Error, ErrorKind, FileKind, InodeNo, NewFile, RenameMode, Result, Timestamp};
 use bedplate_store::{DentryRow, PlantedBug, RecordKind, RowChange, check_name, planted};
 
@@ -45,7 +46,7 @@ impl Engine {
             self.write_absorbed_data(from_dir, from)?;
         }
         let replaced = {
-            let _names = self.lock_names();
+            let _names = self.lock_names_to_rename(from_dir, from, to_dir, to)?;
             let from = Place { dir: self.directory(from_dir)?, name: from };
             let to = Place { dir: self.directory(to_dir)?, name: to };
             let source = self.need(from_dir, from.name)?;
@@ -74,6 +75,24 @@ impl Engine {
             self.reclaim_if_dead(&inode);
         }
         Ok(())
+    }
+
+    /// Locks the two directories of a rename; all names where a directory moves or is replaced, whose
+    /// parents are looked at.
+    fn lock_names_to_rename(
+        &self,
+        from_dir: InodeNo,
+        from: &[u8],
+        to_dir: InodeNo,
+        to: &[u8],
+    ) -> Result<Names<'_>> {
+        let names = self.lock_names_in_both(from_dir, to_dir);
+        let rows = [self.find(from_dir, from)?, self.find(to_dir, to)?];
+        if rows.into_iter().flatten().any(|row| row.kind == FileKind::Directory) {
+            drop(names);
+            return Ok(self.lock_names());
+        }
+        Ok(names)
     }
 
     /// Writes what the cache has absorbed, and what is delayed, of a file that is about to replace another, so that a
@@ -137,8 +156,17 @@ impl Engine {
             locks.push(touch_directory(&from.dir, -is_dir, &mut rows));
             locks.push(touch_directory(&to.dir, is_dir - replaced_dir, &mut rows));
         }
-        locks.push(move_inode(&moved, to.dir.ino, &mut rows));
-        locks.extend(replaced.as_ref().map(|inode| drop_name(inode, &mut rows)));
+        // By rising numbers: other directories may have names of the same two files.
+        match replaced.as_ref() {
+            Some(replaced) if replaced.ino < moved.ino => {
+                locks.push(drop_name(replaced, &mut rows));
+                locks.push(move_inode(&moved, to.dir.ino, &mut rows));
+            }
+            replaced => {
+                locks.push(move_inode(&moved, to.dir.ino, &mut rows));
+                locks.extend(replaced.map(|inode| drop_name(inode, &mut rows)));
+            }
+        }
         let lsn = self.commit(RecordKind::Rename, rows);
         drop(locks);
         if planted(PlantedBug::RenameNotNoted) {
@@ -202,8 +230,9 @@ impl Engine {
             locks.push(touch_directory(&from.dir, balance, &mut rows));
             locks.push(touch_directory(&to.dir, -balance, &mut rows));
         }
-        locks.push(move_inode(&moved, to.dir.ino, &mut rows));
-        locks.push(move_inode(&other, from.dir.ino, &mut rows));
+        let mut files = [(&moved, to.dir.ino), (&other, from.dir.ino)];
+        files.sort_unstable_by_key(|(inode, _)| inode.ino);
+        locks.extend(files.map(|(inode, dir)| move_inode(inode, dir, &mut rows)));
         let lsn = self.commit(RecordKind::Rename, rows);
         drop(locks);
         for inode in [&moved, &other, &from.dir, &to.dir] {

@@ -59,7 +59,7 @@ impl Engine {
         let key = pair_key(ino, name);
         let changing = self.change();
         let inode = self.pin_number(&changing, ino)?;
-        let _names = self.lock_names();
+        let _names = self.lock_names_in(ino);
         let exists = self.row(Table::Xattr, &key)?.is_some();
         if create && exists {
             return Err(Error::new(
@@ -85,7 +85,7 @@ impl Engine {
         let key = pair_key(ino, name);
         let changing = self.change();
         let inode = self.pin_number(&changing, ino)?;
-        let _names = self.lock_names();
+        let _names = self.lock_names_in(ino);
         if self.row(Table::Xattr, &key)?.is_none() {
             return Err(missing(ino, name));
         }
@@ -120,7 +120,7 @@ impl Engine {
             Some(value) => RowChange::put(Table::Xattr, key, value),
             None => RowChange::delete(Table::Xattr, key),
         };
-        let names = self.lock_names();
+        let names = self.lock_names_in(inode.ino);
         let lsn = self.change_xattr(inode, change);
         drop(names);
         self.epochs_changed();

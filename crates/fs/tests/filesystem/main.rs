@@ -17,6 +17,7 @@ mod keeping;
 mod leases;
 mod mounting;
 mod names;
+mod naming;
 mod odd;
 mod ordering;
 mod parallel;

@@ -26,12 +26,13 @@ fn s_1_s_2_s_3_s_4_s_5_s_6_s_9_s_50_s_54_s_72_three_threads_lose_nothing() {
     }
 }
 
-/// Mistakes of a kind that one thread alone cannot make, or hides by its own next flush.
+/// Mistakes of a kind that one thread alone cannot make, or hides by its own next flush. The first
+/// shows once in some forty seeds, and less often on a busy machine.
 #[test]
 fn what_is_wrong_between_threads_is_found() {
     for bug in [PlantedBug::JoinedTooLate, PlantedBug::ReuseBeforeSealed, PlantedBug::MissingFlush]
     {
-        match search(1..100, &|| bedplate_fs::plant(Some(bug))) {
+        match search(1..400, &|| bedplate_fs::plant(Some(bug))) {
             Err(violation) => {
                 println!("{bug:?}: found with seed {}: {}", violation.seed, violation.what);
             }
