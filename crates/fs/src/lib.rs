@@ -69,8 +69,8 @@ pub use file::File;
 pub use filesystem::{FileSystem, FsInfo};
 pub use format::FormatReport;
 pub use lease::{
-    LeaseClient, LeaseCounts, LeaseProcess, LeaseReport, LeaseWait, LeasedBy, LeasedInode,
-    RefusedInode,
+    LeaseClient, LeaseCounts, LeaseProcess, LeaseReport, LeaseRequests, LeaseWait, LeasedBy,
+    LeasedInode, RefusedInode,
 };
 pub use namespace::split_mode_suffix;
 #[doc(hidden)]

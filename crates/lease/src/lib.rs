@@ -30,15 +30,19 @@
 //!   client writes to the file at all; which one it is changes only while the sequence is odd.
 //! - I-LSE-6: what a client keeps of a file's bytes is used under the sequence at which it was read,
 //!   and not after.
+//! - I-LSE-8: an asynchronous request is counted before it begins, in the slots and for its file,
+//!   and the kernel counts that it ended; a revocation waits until both agree.
 #![forbid(unsafe_code)]
 
 mod direction;
 mod layout;
 mod map_space;
+mod places;
 mod planted;
 mod publisher;
 mod reader;
 mod reason;
+mod requests;
 mod slots;
 #[cfg(test)]
 mod tests;
@@ -48,9 +52,10 @@ mod words;
 
 pub use direction::Direction;
 pub use layout::{Geometry, LAYOUT_VERSION, LayoutError, State};
+pub use places::slots_words;
 pub use publisher::{Control, Coverage, EntryRef, Extent, FileLease, PublishError, Publisher};
 pub use reader::{Io, Lease, Permit, Reader};
 pub use reason::{Fallback, Reason};
-pub use slots::{ClientSlots, Counters, Holder, SLOTS_PER_CLIENT, Slots, slots_words};
+pub use slots::{ClientSlots, Counters, Holder, SLOTS_PER_CLIENT, Slots};
 pub use window::{Plan, WINDOW_BYTES, Window, WindowKey};
 pub use words::Words;

@@ -22,6 +22,10 @@ pub(crate) enum Mistake {
     OddOwnerIgnored,
     /// A window of the file's bytes outlives a change by others.
     WindowOutlivesLease,
+    /// A change of the map goes on although a request on the file is in flight.
+    RequestsNotAwaited,
+    /// What began is read before what has ended.
+    EndedReadLast,
 }
 
 #[cfg(test)]

@@ -131,6 +131,17 @@ impl<W: Words> Reader<W> {
         self.finish(slots, slot, asked)
     }
 
+    /// Asks for one more I/O on the same file and in the same direction while the slot is set. Where
+    /// the answer is no the slot stays set, and nothing is counted.
+    pub fn also_io<S: Words>(
+        &self,
+        slots: &Slots<S>,
+        lease: Lease,
+        io: Io,
+    ) -> Result<Permit, Fallback> {
+        self.permit(slots.client(), lease, io)
+    }
+
     /// Sets the slot and asks whether a flush of the device is all that a data sync of the file
     /// takes, as [`begin_io`](Self::begin_io) does.
     pub fn begin_sync<S: Words>(

@@ -7,7 +7,7 @@
 //! ```
 //!
 //! `busy` is 0, or `(entry + 1) << 1 | writes`. The client alone writes here, the daemon only reads
-//! and takes the touched words. It believes nothing but "busy": a client that writes rubbish here
+//! and takes the touched words, and asks for a pause of requests. It believes nothing but "busy": a client that writes rubbish here
 //! stops revocations, which is noticed, or hides I/O that it could make on the device anyway.
 
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
@@ -15,6 +15,7 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use crate::direction::Direction;
 use crate::layout::{ENTRIES_MAX, LAYOUT_VERSION, LINE, LayoutError, SLOTS_MAGIC, check_head};
 use crate::layout::{MAGIC, VERSION, WORDS};
+use crate::places::{SLOT_WORDS, slot_at, slots_words, touched_at};
 use crate::planted::{Mistake, planted};
 use crate::reason::Fallback;
 use crate::words::Words;
@@ -28,7 +29,6 @@ const USED: usize = 5;
 const UNSERVED: usize = 6;
 const CLIENT: usize = 7;
 
-const SLOT_WORDS: usize = LINE;
 const BUSY: usize = 0;
 const FRAME: usize = 1;
 const THREAD: usize = 2;
@@ -37,15 +37,6 @@ const FALLBACKS: usize = 6;
 
 const _: () = assert!(FALLBACKS + Fallback::COUNT == SLOT_WORDS && CLIENT < LINE);
 const _: () = assert!(DONE + Direction::Sync as usize + 1 == FALLBACKS);
-
-/// Returns how many words the memory of a client needs.
-pub fn slots_words(slots: usize, entries: usize) -> usize {
-    LINE + slots * SLOT_WORDS + entries
-}
-
-fn slot_at(slot: usize) -> usize {
-    LINE + slot * SLOT_WORDS
-}
 
 fn busy_word(entry: u32, direction: Direction) -> u64 {
     (u64::from(entry) + 1) << 1 | u64::from(direction == Direction::Write)
@@ -79,9 +70,9 @@ impl Counters {
 /// The client's view of its slots.
 #[derive(Debug, Clone)]
 pub struct Slots<W> {
-    words: W,
-    count: usize,
-    entries: usize,
+    pub(crate) words: W,
+    pub(crate) count: usize,
+    pub(crate) entries: usize,
 }
 
 impl<W: Words> Slots<W> {
@@ -161,7 +152,7 @@ impl<W: Words> Slots<W> {
     /// Marks the file as written, for its times; before the slot is cleared.
     #[inline]
     pub fn touch(&self, entry: u32) {
-        let at = slot_at(self.count) + entry as usize;
+        let at = touched_at(self.count, entry);
         if (entry as usize) < self.entries && self.words.load(at, Relaxed) == 0 {
             self.words.store(at, 1, Release);
         }
@@ -211,9 +202,9 @@ pub struct Holder {
 /// The daemon's view of the slots of one client.
 #[derive(Debug, Clone)]
 pub struct ClientSlots<W> {
-    words: W,
-    count: usize,
-    entries: usize,
+    pub(crate) words: W,
+    pub(crate) count: usize,
+    pub(crate) entries: usize,
 }
 
 impl<W: Words> ClientSlots<W> {
@@ -276,7 +267,7 @@ impl<W: Words> ClientSlots<W> {
     /// Tells whether this client wrote to the file since this was last asked, and forgets it. To
     /// be asked after a drain, or its answer may come one write too early.
     pub fn take_touched(&self, entry: u32) -> bool {
-        let at = slot_at(self.count) + entry as usize;
+        let at = touched_at(self.count, entry);
         (entry as usize) < self.entries
             && self.words.load(at, Acquire) != 0
             && self.words.swap(at, 0) != 0

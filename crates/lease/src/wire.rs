@@ -10,6 +10,8 @@
 //!          client ──► Request::Attach        once a process, with the token
 //!          daemon ──► Answer + 4 descriptors claim, device, control, slots (SCM_RIGHTS)
 //!          client ──► Publish, Close, Suspend, FlushFailed; each answered
+//!          client ──► Requests              before its first asynchronous request
+//!          daemon ──► Answer + 2 descriptors counter, life
 //! ```
 //!
 //! A token names a process's open of one file, proves that the process could open it, and is worth
@@ -43,6 +45,11 @@ pub const ANSWER_BYTES: usize = 64;
 /// description of the device, which is only kept; one of the client's own for I/O; the control
 /// memory; the slots.
 pub const ATTACH_DESCRIPTORS: usize = 4;
+
+/// Descriptors that come with the answer to [`Request::Requests`]: an eventfd that the kernel raises
+/// by one for every asynchronous request that ends; a memory that the client maps for as long as its
+/// own memory lives, so that the daemon can tell when that is gone.
+pub const REQUESTS_DESCRIPTORS: usize = 2;
 
 /// The longest name of a socket.
 pub const SOCKET_BYTES_MAX: usize = 108;
@@ -217,6 +224,8 @@ pub enum Request {
         /// The error number.
         errno: u32,
     },
+    /// The process is about to make asynchronous requests.
+    Requests,
 }
 
 impl Request {
@@ -234,6 +243,7 @@ impl Request {
             Self::Close { inode } => put(3, &inode.to_le_bytes()),
             Self::Suspend { inode } => put(4, &inode.to_le_bytes()),
             Self::FlushFailed { errno } => put(5, &errno.to_le_bytes()),
+            Self::Requests => put(6, &[]),
         }
         out.bytes
     }
@@ -251,6 +261,7 @@ impl Request {
                 3 => Self::Close { inode: from.u64()? },
                 4 => Self::Suspend { inode: from.u64()? },
                 5 => Self::FlushFailed { errno: from.u32()? },
+                6 => Self::Requests,
                 _ => return None,
             }))
         };

@@ -6,7 +6,7 @@
 use std::ffi::{c_char, c_int, c_long, c_uint, c_void};
 
 use crate::sys::{self, syscall};
-use crate::{maps, open as opens, table};
+use crate::{aio, maps, open as opens, table};
 
 /// Runs the library's own part of a call. A panic there ends the program: nothing may unwind into
 /// it but a cancellation, and none happens in here.
@@ -295,7 +295,8 @@ pub unsafe extern "C-unwind" fn mmap64(
     unsafe { mmap(at, len, protection, flags, fd, offset) }
 }
 
-/// Calls by number, of which those on descriptors are as above.
+/// Calls by number, of which those on descriptors are as above, and those of asynchronous requests
+/// the library's own.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn syscall(
     number: c_long,
@@ -315,7 +316,11 @@ pub unsafe extern "C-unwind" fn syscall(
             #[cfg(target_arch = "x86_64")]
             libc::SYS_dup2 => dup2(a as c_int, b as c_int),
             libc::SYS_dup3 => dup3(a as c_int, b as c_int, c as c_int),
-            _ => return sys::with_errno(sys::call6(number, [a, b, c, d, e, f])) as c_long,
+            _ => {
+                let all = [a, b, c, d, e, f];
+                let done = steady(|| aio::call(number, all));
+                return sys::with_errno(done.unwrap_or_else(|| sys::call6(number, all))) as c_long;
+            }
         };
         c_long::from(result)
     }

@@ -76,7 +76,7 @@ pub fn io(fd: Fd, direction: Direction, memory: Memory, offset: i64) -> Option<i
 
 /// The lease came to an end where its entry is another file's: the descriptor goes without.
 #[cold]
-fn refused<T>(fd: Fd, visit: &Visit, fallback: Fallback) -> Option<T> {
+pub fn refused<T>(fd: Fd, visit: &Visit, fallback: Fallback) -> Option<T> {
     let is_mine = |found: Option<Lease>| found.is_none_or(|lease| lease == visit.open.lease);
     if fallback == Fallback::Revoked && !is_mine(visit.mount.reader.find(visit.open.inode)) {
         open::closing(fd);

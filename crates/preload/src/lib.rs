@@ -11,7 +11,10 @@
 //! lock is taken and no thread is started; nothing here panics, and if it did the program would
 //! abort.
 
+mod aio;
 mod calls;
+mod contexts;
+mod counter;
 mod data_calls;
 mod direct;
 mod maps;
@@ -21,6 +24,7 @@ mod open;
 mod own;
 mod process;
 mod report;
+mod shadow;
 mod sys;
 mod table;
 mod thread;

@@ -4,17 +4,21 @@ use std::cell::UnsafeCell;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64};
 
-use bedplate_lease::wire::{ANSWER_BYTES, ATTACH_DESCRIPTORS, Answer, Offer, Place, Request};
+use bedplate_lease::wire::{
+    ANSWER_BYTES, ATTACH_DESCRIPTORS, Answer, Offer, Place, REQUESTS_DESCRIPTORS, Request,
+};
 use bedplate_lease::{Lease, Reader, Reason, Slots};
 
 use crate::own;
 use crate::process::{self, Held};
 use crate::sys::{self, Fd, syscall};
-use crate::table;
+use crate::{contexts, shadow, table};
 
 /// Mounts that a process can be a client of at the same time.
 pub const MOUNTS: usize = 4;
 const _: () = assert!(MOUNTS <= table::MOUNTS_MAX, "a word has room for the number of every mount");
+
+const NOT_ASKED: Fd = -1;
 
 /// Memory of words that another process has too.
 pub type Shared = &'static [AtomicU64];
@@ -36,6 +40,8 @@ pub struct Mount {
     /// Kept open for as long as this process is a client.
     claim: Fd,
     socket: Fd,
+    /// Counts the ends of asynchronous requests; or [`NOT_ASKED`], or less: there is none.
+    counter: AtomicI32,
     /// What addresses of memory have to be multiples of.
     pub memory_alignment: u64,
     /// The description allows only reads.
@@ -78,6 +84,8 @@ pub fn all() -> impl Iterator<Item = &'static Mount> {
 /// of the parent's. The mappings stay, for a call in the parent's midst that a signal handler
 /// forked out of.
 pub fn forget_parents() {
+    contexts::forget_parents();
+    shadow::forget_parents();
     for seat in &SEATS {
         if seat.epoch.swap(0, Relaxed) == 0 {
             continue;
@@ -88,9 +96,8 @@ pub fn forget_parents() {
             for fd in [mount.device(), mount.claim, mount.socket] {
                 own::close(fd);
             }
-            if replaced >= 0 {
-                own::close(replaced);
-            }
+            let counter = mount.counter().flatten().unwrap_or(-1);
+            [replaced, counter].into_iter().filter(|&fd| fd >= 0).for_each(own::close);
         }
     }
 }
@@ -168,6 +175,7 @@ fn assemble(
             replaced: AtomicI32::new(-1),
             claim: claim?,
             socket,
+            counter: AtomicI32::new(NOT_ASKED),
             memory_alignment: memory_alignment(device),
             is_read_only: AtomicBool::new(is_read_only),
             has_query: sys::is_same(device, device) == Some(true),
@@ -299,6 +307,39 @@ impl Mount {
         if let Some(device) = own::move_away(device) {
             self.replaced.store(self.device.swap(device, Relaxed), Relaxed);
             self.is_read_only.store(false, Release);
+        }
+    }
+
+    /// Returns what is kept open for as long as this process is a client.
+    pub fn claim(&self) -> Fd {
+        self.claim
+    }
+
+    /// Returns the counter of asynchronous requests, if there is one; nothing where it was not asked
+    /// for yet.
+    #[inline]
+    pub fn counter(&self) -> Option<Option<Fd>> {
+        let counter = self.counter.load(Acquire);
+        (counter != NOT_ASKED).then(|| (counter >= 0).then_some(counter))
+    }
+
+    /// Notes what came of asking for it.
+    pub fn set_counter(&self, _held: &Held, counter: Option<Fd>) {
+        self.counter.store(counter.unwrap_or(NOT_ASKED - 1), Release);
+    }
+
+    /// Asks the daemon to count the asynchronous requests of this process; returns the counter, and
+    /// what tells the daemon that the process has its memory.
+    pub fn ask_requests(&self, _held: &Held) -> Option<[Fd; REQUESTS_DESCRIPTORS]> {
+        if !send(self.socket, &Request::Requests) {
+            return None;
+        }
+        match receive(self.socket)? {
+            (_, [Some(counter), Some(life), None, None]) => Some([counter, life]),
+            (_, fds) => {
+                fds.into_iter().flatten().for_each(sys::close);
+                None
+            }
         }
     }
 

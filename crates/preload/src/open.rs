@@ -35,7 +35,7 @@ const REFUSED: i32 = libc::O_PATH | libc::O_APPEND | libc::O_DIRECTORY;
 const SYNC_ALONE: i32 = libc::O_SYNC & !libc::O_DSYNC;
 
 /// Takes the lock, in a child after a fork with the tables emptied of what was the parent's.
-fn lock() -> Option<Held> {
+pub fn lock() -> Option<Held> {
     process::lock(mount::forget_parents)
 }
 

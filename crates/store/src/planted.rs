@@ -173,6 +173,8 @@ pub enum PlantedBug {
     DiscardBeforeSealed,
     /// What needs a file alone does not wait for processes that do I/O on it under a lease.
     LeaseNotDrained,
+    /// What needs a file alone does not wait for asynchronous requests of processes with leases.
+    LeaseRequestsNotDrained,
     /// Processes with leases write on in blocks that a new checkpoint needs.
     LeaseOutlivesCheckpoint,
     /// Blocks that left a file stay in the map that processes with leases go by.
@@ -294,7 +296,7 @@ pub enum PlantedBug {
 #[cfg(any(test, feature = "planted-bugs"))]
 impl PlantedBug {
     /// All of them.
-    pub const ALL: [Self; 134] = [
+    pub const ALL: [Self; 135] = [
         Self::MissingFlush,
         Self::SyncWithoutFlush,
         Self::LogBeforeData,
@@ -371,6 +373,7 @@ impl PlantedBug {
         Self::SyncPassesTruncation,
         Self::DiscardBeforeSealed,
         Self::LeaseNotDrained,
+        Self::LeaseRequestsNotDrained,
         Self::LeaseOutlivesCheckpoint,
         Self::LeaseMapNotRewritten,
         Self::LeasedWhileHeld,

@@ -267,6 +267,11 @@ fn leases(out: &mut Out<'_>, told: &LeaseReport) -> fmt::Result {
         "Times that took more than 100 ms because a process did not go on",
         told.long_waits,
     )?;
+    out.counter(
+        "lease_request_waits",
+        "Times a file was taken back while asynchronous requests on it were in flight",
+        told.request_waits,
+    )?;
     out.gauge(
         "lease_waits",
         "Files for which a process that does not go on is waited for at this moment",

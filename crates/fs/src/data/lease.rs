@@ -111,11 +111,12 @@ impl DataPath<'_> {
     /// what a new open asks for comes after it.
     pub(super) fn retract_lease(self, opens: &OpenTable) {
         let Some(file) = self.state().lease().filter(|_| opens.len() == 0) else { return };
+        // What was in flight at the close has ended under the lock.
+        let held = self.state().lock.exclusive(self.fs);
         self.inode.absorb_leased_writes();
         if self.inode.has_lazy_times() {
             self.fs.list_lazy(self.inode);
         }
-        let held = self.state().lock.exclusive(self.fs);
         file.retract();
         self.fs.unlist(Listed::Leased, self.inode.ino, &Arc::downgrade(self.inode));
         drop(held);

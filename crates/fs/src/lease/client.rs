@@ -1,12 +1,13 @@
 //! A process that has leases.
 
 use std::fmt;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use bedplate_block::{SharedMemory, Sharing};
 use bedplate_lease::{Counters, Holder, SLOTS_PER_CLIENT, slots_words};
 
-use super::Slots;
+use super::{LeaseRequests, Slots};
 use crate::{Error, ErrorKind, Result};
 
 /// A process as the system knows it, of one number that no other process can take over.
@@ -37,6 +38,8 @@ pub struct LeaseClient {
     pub(super) slots: Slots,
     process: Box<dyn LeaseProcess>,
     gone: AtomicBool,
+    /// Of a process that makes asynchronous requests.
+    pub(super) requests: OnceLock<Box<dyn LeaseRequests>>,
 }
 
 impl LeaseClient {
@@ -55,7 +58,8 @@ impl LeaseClient {
             .map_err(|error| failed(&error))?;
         let slots = Slots::create(memory.clone(), SLOTS_PER_CLIENT, entries, number)
             .map_err(|error| failed(&error))?;
-        Ok(Self { pid, uid, number, memory, slots, process, gone: AtomicBool::new(false) })
+        let (gone, requests) = (AtomicBool::new(false), OnceLock::new());
+        Ok(Self { pid, uid, number, memory, slots, process, gone, requests })
     }
 
     /// Returns the process.

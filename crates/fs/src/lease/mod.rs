@@ -32,15 +32,19 @@
 //! - I-LEA-7: while a client has the right to odd writes of a file, the daemon writes to the file's
 //!   blocks only under the exclusive lock, and so beside no such write. An aligned write through
 //!   the mount ends the right.
+//!
+//! Asynchronous requests, which no slot stands for, have a rule of their own: I-LEA-8 in `requests`.
 
 mod client;
 mod file;
 mod report;
+mod requests;
 
 pub use client::{LeaseClient, LeaseProcess};
 pub(crate) use file::{Entry, LeaseSource, LeasedFile, MAP_EXTENTS_MAX, joined};
 use report::Refusals;
 pub use report::{LeaseCounts, LeaseReport, LeaseWait, LeasedBy, LeasedInode, RefusedInode};
+pub use requests::LeaseRequests;
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -95,6 +99,8 @@ pub(crate) struct Leases {
     revocations: AtomicU64,
     long_waits: AtomicU64,
     killed: AtomicU64,
+    /// Revocations that waited for asynchronous requests.
+    request_waits: AtomicU64,
 }
 
 /// The processes that have leases, and what those that had ended did.
@@ -135,6 +141,7 @@ impl Leases {
             revocations: AtomicU64::new(0),
             long_waits: AtomicU64::new(0),
             killed: AtomicU64::new(0),
+            request_waits: AtomicU64::new(0),
         })
     }
 
@@ -164,6 +171,7 @@ impl Leases {
         while let Some((client, holder)) = wait.ended.first_holder(&clients, |_| true) {
             wait.step(client, &holder, &mut || {});
         }
+        self.drain_requests(&clients, None, &mut wait, &mut || {});
     }
 
     /// The set of checkpoints changed: no file is written before its map was made anew (I-LEA-2).
@@ -234,7 +242,7 @@ impl Leases {
         self.refusals.lock().note(ino, reason);
     }
 
-    /// Waits until no slot holds a file that is revoked.
+    /// Waits until no slot holds a file that is revoked, and no request on it is in flight.
     fn drain(&self, ino: InodeNo, entry: EntryRef, help: &mut dyn FnMut()) {
         self.revocations.fetch_add(1, Ordering::Relaxed);
         if planted(PlantedBug::LeaseNotDrained) {
@@ -254,6 +262,7 @@ impl Leases {
                 wait.step(client, holder, help);
             }
         });
+        self.drain_requests(&clients, Some(entry.index), &mut wait, help);
     }
 
     /// Returns whether a client wrote to a file since this was last asked.

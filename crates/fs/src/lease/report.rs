@@ -26,6 +26,10 @@ pub struct LeaseReport {
     /// Processes that were ended because they did not go on (`lease-kill=`).
     #[serde(default)]
     pub killed: u64,
+    /// How often a file was taken back while asynchronous requests of a process were in flight, and
+    /// waited for them.
+    #[serde(default)]
+    pub request_waits: u64,
     /// What all processes did since the mount, those that have ended too.
     #[serde(default)]
     pub total: LeaseCounts,
@@ -188,6 +192,7 @@ impl Leases {
             revocations: self.revocations.load(Ordering::Relaxed),
             long_waits: self.long_waits.load(Ordering::Relaxed),
             killed: self.killed.load(Ordering::Relaxed),
+            request_waits: self.request_waits.load(Ordering::Relaxed),
             total: LeaseCounts {
                 reads: sum.reads,
                 writes: sum.writes,

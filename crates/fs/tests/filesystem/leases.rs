@@ -3,6 +3,7 @@
 //! its own, as the library for programs has it.
 
 mod odd;
+mod requests;
 
 use std::fs::File as Descriptor;
 use std::os::unix::fs::FileExt;
@@ -13,7 +14,7 @@ use std::time::{Duration, Instant};
 use bedplate_block::{AlignedBuf, BlockDevice, DeviceOptions, SharedMemory};
 use bedplate_fs::{
     AllocateMode, CheckpointOptions, ErrorKind, File, FileSystem, FormatOptions, IoMode,
-    LeaseClient, LeaseProcess, MountOptions, OpenOptions, SetAttr, Timestamp,
+    LeaseClient, LeaseProcess, LeaseRequests, MountOptions, OpenOptions, SetAttr, Timestamp,
 };
 use bedplate_lease::{Direction, Fallback, Io, Lease, Reader, Reason, Slots};
 

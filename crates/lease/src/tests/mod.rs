@@ -399,6 +399,7 @@ fn messages_survive_the_wire() {
         Request::Close { inode: 3 },
         Request::Suspend { inode: 4 },
         Request::FlushFailed { errno: 5 },
+        Request::Requests,
     ] {
         assert_eq!(Request::decode(&request.encode()), Ok(request));
         assert_eq!(Request::decode(&request.encode()[..63]), Err(Reason::Request));
@@ -412,7 +413,7 @@ fn messages_survive_the_wire() {
 fn messages_of_strangers_are_refused() {
     assert_eq!(Offer::decode(&[0; 256]), None);
     let mut newer = Offer { mount: 3, inode: 4, leased: Err(Reason::Off) }.encode();
-    newer[8] = 3;
+    newer[8] = LAYOUT_VERSION as u8 + 1;
     assert_eq!(Offer::decode(&newer).map(|offer| offer.leased), Some(Err(Reason::Version)));
     assert_eq!(Request::decode(&[]), Err(Reason::Request));
     assert_eq!(Request::decode(&[0; 64]), Err(Reason::Version));

@@ -32,6 +32,8 @@ pub struct Daemon {
     pub control: Memory,
     pub clients: Mutex<Vec<ClientSlots<Memory>>>,
     pub requests: Mutex<Vec<Request>>,
+    /// Count the ends of asynchronous requests, one for each client that makes any.
+    pub counters: Mutex<Vec<OwnedFd>>,
     /// Why nothing is leased.
     pub refusal: Mutex<Option<Reason>>,
     /// The ioctl is answered.
@@ -76,6 +78,7 @@ impl Daemon {
             control,
             clients: Mutex::default(),
             requests: Mutex::default(),
+            counters: Mutex::default(),
             refusal: Mutex::default(),
             knows_ioctl: AtomicBool::new(true),
             listens: AtomicBool::new(true),
@@ -111,6 +114,16 @@ impl Daemon {
         publisher.control().revoke(of);
         publisher.rewrite(of, &file);
         publisher.control().restore(of);
+    }
+
+    /// What the kernel counted of the last client's requests since this was last asked.
+    pub fn ended(&self) -> u64 {
+        let mut count = 0_u64;
+        let counters = self.counters.lock().unwrap();
+        let Some(counter) = counters.last() else { return 0 };
+        // SAFETY: the kernel fills a word.
+        unsafe { libc::read(counter.as_raw_fd(), (&raw mut count).cast(), 8) };
+        count
     }
 
     pub fn answers_ioctl(&self) -> bool {
@@ -167,11 +180,26 @@ impl Daemon {
             let Ok(request) = Request::decode(&bytes[..got]) else { return };
             let (answer, slots) = self.answer(request);
             self.requests.lock().unwrap().push(request);
-            let fds = slots.map(|slots| {
-                let device = self.device.as_raw_fd();
-                [device, device, self.control.fd(), slots.fd()]
-            });
-            send(connection.as_raw_fd(), &answer, fds);
+            let (device, control) = (self.device.as_raw_fd(), self.control.fd());
+            match (request, slots) {
+                (Request::Requests, _) => {
+                    // SAFETY: a new descriptor, if any.
+                    let counter = unsafe {
+                        OwnedFd::from_raw_fd(libc::eventfd(
+                            0,
+                            libc::EFD_CLOEXEC | libc::EFD_NONBLOCK,
+                        ))
+                    };
+                    let life = Memory::new(c"life", 512);
+                    send(connection.as_raw_fd(), &answer, &[counter.as_raw_fd(), life.fd()]);
+                    self.counters.lock().unwrap().push(counter);
+                }
+                (_, Some(slots)) => {
+                    let all = [device, device, control, slots.fd()];
+                    send(connection.as_raw_fd(), &answer, &all);
+                }
+                (_, None) => send(connection.as_raw_fd(), &answer, &[]),
+            }
         }
     }
 
@@ -198,7 +226,9 @@ impl Daemon {
                 });
                 (Answer::DONE, None)
             }
-            Request::Close { .. } | Request::FlushFailed { .. } => (Answer::DONE, None),
+            Request::Close { .. } | Request::FlushFailed { .. } | Request::Requests => {
+                (Answer::DONE, None)
+            }
         }
     }
 }
@@ -240,7 +270,7 @@ fn listener(name: &str) -> Result<OwnedFd> {
     }
 }
 
-fn send(socket: i32, answer: &Answer, fds: Option<[i32; 4]>) {
+fn send(socket: i32, answer: &Answer, fds: &[i32]) {
     let mut bytes = answer.encode();
     let mut part = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
     let mut control = [0_u64; 8];
@@ -250,13 +280,13 @@ fn send(socket: i32, answer: &Answer, fds: Option<[i32; 4]>) {
         let mut message: libc::msghdr = std::mem::zeroed();
         message.msg_iov = &raw mut part;
         message.msg_iovlen = 1;
-        if let Some(fds) = fds {
+        if !fds.is_empty() {
             message.msg_control = control.as_mut_ptr().cast();
-            message.msg_controllen = libc::CMSG_SPACE(size_of_val(&fds) as u32) as usize;
+            message.msg_controllen = libc::CMSG_SPACE(size_of_val(fds) as u32) as usize;
             let head = libc::CMSG_FIRSTHDR(&raw const message);
             (*head).cmsg_level = libc::SOL_SOCKET;
             (*head).cmsg_type = libc::SCM_RIGHTS;
-            (*head).cmsg_len = libc::CMSG_LEN(size_of_val(&fds) as u32) as usize;
+            (*head).cmsg_len = libc::CMSG_LEN(size_of_val(fds) as u32) as usize;
             std::ptr::copy_nonoverlapping(fds.as_ptr(), libc::CMSG_DATA(head).cast(), fds.len());
         }
         libc::sendmsg(socket, &raw const message, libc::MSG_NOSIGNAL);

@@ -9,4 +9,5 @@ mod stage;
 
 mod descriptors;
 mod io;
+mod requests;
 mod trouble;

@@ -14,6 +14,7 @@
 //!   filled.
 
 mod packet;
+mod requests;
 mod server;
 mod users;
 

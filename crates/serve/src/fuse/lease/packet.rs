@@ -55,18 +55,16 @@ pub(super) fn hear(socket: impl AsFd) -> Heard {
     }
 }
 
-/// Answers. A client that does not take it is cut off.
+/// Answers, with at most [`ATTACH_DESCRIPTORS`] descriptors. A client that does not take it is cut off.
 pub(super) fn tell(
     socket: impl AsFd,
     answer: &Answer,
-    descriptors: Option<[BorrowedFd<'_>; ATTACH_DESCRIPTORS]>,
+    descriptors: &[BorrowedFd<'_>],
 ) -> io::Result<()> {
     let bytes: [u8; ANSWER_BYTES] = answer.encode();
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(ATTACH_DESCRIPTORS))];
     let mut control = SendAncillaryBuffer::new(&mut space);
-    if let Some(descriptors) = &descriptors
-        && !control.push(SendAncillaryMessage::ScmRights(descriptors))
-    {
+    if !descriptors.is_empty() && !control.push(SendAncillaryMessage::ScmRights(descriptors)) {
         return Err(io::ErrorKind::OutOfMemory.into());
     }
     let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;

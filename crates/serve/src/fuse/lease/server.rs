@@ -5,8 +5,9 @@
 //!   connection ── user allowed? ── attach, with a token ──► client: slots, descriptors, pidfd
 //!        │ no: told, and cut off                                │
 //!        └ says nothing: cut off when others come               ├─ publish, close, suspend, flush failed: answered
+//!                                                               ├─ asynchronous requests: counted from now on
 //!                                                               ├─ socket ends ──► kept until the process has ended
-//!                                                               └─ the process has ended ──► detached
+//!                                                               └─ the process has ended, and its requests ──► detached
 //! ```
 //!
 //! A process that has closed its socket may still be in the midst of I/O; one that has ended is
@@ -28,6 +29,7 @@ use rustix::net::sockopt::socket_peercred;
 use rustix::process::{PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 use super::packet::{self, Heard};
+use super::requests::Requests;
 use super::{Desk, Granted};
 use crate::fuse::shared::Shared;
 
@@ -86,6 +88,10 @@ struct Connection {
     client: Option<Arc<LeaseClient>>,
     /// What the client has of the device allows only reads.
     is_read_only: bool,
+    /// Its asynchronous requests are counted.
+    makes_requests: bool,
+    /// The process has ended; requests of it are in flight.
+    has_ended: bool,
 }
 
 /// The process of a client, by a descriptor of it.
@@ -180,7 +186,9 @@ impl Clients {
             PollFd::new(&self.listener, PollFlags::IN),
         ];
         for connection in &self.all {
-            events.push(PollFd::new(&*connection.process, PollFlags::IN));
+            if !connection.has_ended {
+                events.push(PollFd::new(&*connection.process, PollFlags::IN));
+            }
             events.extend(connection.socket.iter().map(|it| PollFd::new(it, PollFlags::IN)));
         }
         let timeout = if self.all.is_empty() { REST } else { TICK };
@@ -206,7 +214,7 @@ impl Clients {
             }
             Err(reason) => {
                 shared.fs.lease_refused(None, reason);
-                drop(packet::tell(&socket, &Answer::refused(reason), None));
+                drop(packet::tell(&socket, &Answer::refused(reason), &[]));
             }
         }
     }
@@ -238,6 +246,8 @@ impl Connection {
             process: Arc::new(process),
             client: None,
             is_read_only: false,
+            makes_requests: false,
+            has_ended: false,
         })
     }
 
@@ -256,11 +266,13 @@ impl Connection {
             }
         }
         let Some(client) = &self.client else { return self.socket.is_some() };
-        if has_ended(&self.process) {
-            shared.fs.lease_detach(client);
-            return false;
+        self.has_ended = self.has_ended || has_ended(&self.process);
+        // What it has begun is waited for like that of a process that lives.
+        if !self.has_ended || client.has_requests() {
+            return true;
         }
-        true
+        shared.fs.lease_detach(client);
+        false
     }
 
     fn answer(&mut self, shared: &Arc<Shared>, request: Result<Request, Reason>) -> io::Result<()> {
@@ -284,6 +296,10 @@ impl Connection {
                 shared.fs.lease_flush_failed(i32::try_from(errno).unwrap_or(libc::EIO));
                 Ok(None)
             }
+            (Ok(Request::Requests), Some(client)) if !self.makes_requests => {
+                let client = Arc::clone(client);
+                return self.count_requests(&client);
+            }
             (Ok(_), _) => Err(Reason::Request),
             (Err(reason), _) => Err(reason),
         };
@@ -294,7 +310,25 @@ impl Connection {
     }
 
     fn tell(&self, answer: &Answer) -> io::Result<()> {
-        self.socket.as_ref().map_or(Ok(()), |socket| packet::tell(socket, answer, None))
+        self.socket.as_ref().map_or(Ok(()), |socket| packet::tell(socket, answer, &[]))
+    }
+
+    /// Counts the asynchronous requests of the client from now on.
+    fn count_requests(&mut self, client: &Arc<LeaseClient>) -> io::Result<()> {
+        let (requests, theirs) = match Requests::new() {
+            Ok(made) => made,
+            Err(error) => {
+                tracing::warn!("requests of process {} stay on the mount: {error}", self.pid);
+                return self.tell(&Answer::refused(Reason::Failed));
+            }
+        };
+        // Before the client can begin any.
+        client.set_requests(requests);
+        self.makes_requests = true;
+        let descriptors = [theirs.counter.as_fd(), theirs.life.as_fd()];
+        self.socket
+            .as_ref()
+            .map_or(Ok(()), |socket| packet::tell(socket, &Answer::DONE, &descriptors))
     }
 
     /// Publishes a file for a client. One that could only read gets the device anew with the first
@@ -320,7 +354,7 @@ impl Connection {
         };
         let descriptors =
             [lent.claim.as_fd(), lent.io.as_fd(), memory.as_fd(), client.memory().as_fd()];
-        packet::tell(socket, &answer, Some(descriptors))?;
+        packet::tell(socket, &answer, &descriptors)?;
         self.is_read_only = false;
         Ok(())
     }
@@ -360,7 +394,7 @@ impl Connection {
         let told = self
             .socket
             .as_ref()
-            .map_or(Ok(()), |socket| packet::tell(socket, &answer, Some(descriptors)));
+            .map_or(Ok(()), |socket| packet::tell(socket, &answer, &descriptors));
         match told {
             Ok(()) => {
                 (self.client, self.is_read_only) = (Some(client), is_read_only);
