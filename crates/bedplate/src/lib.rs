@@ -17,9 +17,10 @@ pub use bedplate_fs::{
     LogInfo, LostRange, MapCounts, MountOptions, MovedFile, NewFile, OpenOptions, Pressure, Queue,
     QueueCompletion, Reason, RecoveryReport, RefusedInode, ReleaseBehind, RenameMode, Result,
     RollbackOptions, RollbackReport, Salvage, SalvagedEntry, Schedule, ScheduleRun, SetAttr,
-    SpacePolicy, Statfs, TUNABLES, Takes, Timestamp, TrimStep, Tunable, TunableInfo, TunableSet,
-    TunableState, TuneOptions, TunedBy, Unit, Untorn, UpgradeReport, format_duration, format_size,
-    format_time, meant, parse_duration, parse_size, readable_name, split_mode_suffix,
+    ShrinkPlan, ShrinkStep, SpacePolicy, Statfs, TUNABLES, Takes, Timestamp, TrimStep, Tunable,
+    TunableInfo, TunableSet, TunableState, TuneOptions, TunedBy, Unit, Untorn, UpgradeReport,
+    format_duration, format_size, format_time, meant, parse_duration, parse_size, readable_name,
+    split_mode_suffix,
 };
 pub use bedplate_volume::{
     ArbiterProvider, Arrangement, Arrival, Config as GroupConfig, Difference, Error as GroupError,

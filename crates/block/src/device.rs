@@ -99,6 +99,16 @@ pub trait BlockDevice: Send + Sync + Debug {
     fn refresh_size(&self) -> Result<u64> {
         Ok(self.size_bytes())
     }
+    /// Lets the device end at `size_bytes`, a multiple of the logical block size, behind which nothing
+    /// is needed any more: an image file is cut off there. Returns whether it was; other devices stay
+    /// as they are.
+    ///
+    /// # Errors
+    /// `Io`.
+    fn cut_off(&self, size_bytes: u64) -> Result<bool> {
+        let _kept = size_bytes;
+        Ok(false)
+    }
     /// Fills `buf` from `offset`.
     ///
     /// # Errors

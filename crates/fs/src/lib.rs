@@ -32,6 +32,7 @@ mod options;
 mod pause;
 mod salvage;
 mod schedule;
+mod shrink;
 mod statistics;
 mod tune;
 mod types;
@@ -84,6 +85,7 @@ pub use pause::{Pause, PauseHook, on_pause};
 pub use queue::{Queue, QueueCompletion};
 pub use salvage::{LostRange, Salvage, SalvagedEntry};
 pub use schedule::{ClockReading, Schedule};
+pub use shrink::{ShrinkPlan, ShrinkStep};
 #[cfg(feature = "statistics-switch")]
 pub use statistics::statistics_switch;
 pub use statistics::{CounterSnapshot, Latencies, LatencySnapshot, Reason};

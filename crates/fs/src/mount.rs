@@ -41,6 +41,7 @@ use bedplate_store::{
 
 #[cfg(test)]
 mod cramped_tests;
+mod grow;
 #[cfg(test)]
 mod meta_tests;
 #[cfg(test)]
@@ -49,6 +50,8 @@ mod pack_tests;
 mod space_tests;
 #[cfg(test)]
 mod tests;
+
+pub(crate) use grow::{grow, keeping_size};
 
 /// A volume read up to the end of its log, nothing changed on it.
 pub(crate) struct Loaded {
@@ -564,37 +567,4 @@ pub(crate) fn unmount(fs: &Engine) -> Result<()> {
     }
     fs.close_metadata();
     fs.update_superblock(|superblock| superblock.clean = true)
-}
-
-/// Calls `work` with the file system's size, which it keeps meanwhile.
-pub(crate) fn keeping_size<T>(fs: &Engine, work: impl FnOnce(u64) -> T) -> T {
-    let _none_grows = fs.lock_size();
-    work(fs.superblock().size_bytes)
-}
-
-/// Takes over a larger device.
-pub(crate) fn grow(fs: &Engine) -> Result<u64> {
-    match fs.begin_change() {
-        // This is what makes room.
-        Err(e) if e.kind == ErrorKind::NoSpace => {}
-        other => other?,
-    }
-    let _one = fs.lock_size();
-    let block = u64::from(fs.block_size());
-    let size = fs.refresh_device_bytes()? / block * block;
-    let old = fs.superblock().size_bytes;
-    if size < old {
-        return Err(Error::new(
-            ErrorKind::Invalid,
-            format!(
-                "{} shrank from {old} to {size} bytes below a mounted volume: restore its size",
-                fs.device_name()
-            ),
-        ));
-    }
-    if size > old {
-        fs.update_superblock(|superblock| superblock.size_bytes = size)?;
-        fs.grow_space(size / block);
-    }
-    Ok(size)
 }

@@ -26,12 +26,15 @@ use crate::extent::Run;
 use crate::{BlockNo, Error, InodeNo, Lsn, Result};
 
 mod claims;
+mod fence;
 #[cfg(test)]
 mod tests;
 mod unread;
 mod withheld;
 
 pub use claims::{Claim, Claims, Owner, Shared};
+use fence::Fence;
+pub use fence::FenceTotals;
 use unread::UnreadRegions;
 pub(crate) use unread::{RegionSource, Unread};
 pub use withheld::WithheldRun;
@@ -110,6 +113,8 @@ struct Inner {
     pending_free: BTreeSet<(Lsn, u64, u64)>,
     /// What is not in memory.
     unread: UnreadRegions,
+    /// Where the volume is to end, while it becomes smaller.
+    fence: Option<Fence>,
 }
 
 /// Returns how many of `blocks` are kept from data: 1/64, 1 MiB to 256 MiB.
@@ -304,7 +309,8 @@ impl Allocator {
     /// Takes over a larger volume. The new size is not below the old one.
     pub fn grow(&self, blocks: u64) {
         let mut inner = self.inner.lock();
-        assert!(blocks >= inner.end, "a volume only grows");
+        assert!(blocks >= inner.end, "a volume grows here, and ends earlier at a fence");
+        assert!(inner.fence.is_none(), "a volume does not grow while it becomes smaller");
         let added = Run { start: BlockNo(inner.end), blocks: blocks - inner.end };
         inner.end = blocks;
         inner.reserve = inner.reserve.max(reserve_of(blocks, self.block_bytes));
@@ -353,7 +359,7 @@ impl Inner {
     #[inline]
     fn check_totals(&self) {
         debug_assert!(
-            self.reachable() + self.left + self.withheld <= self.end,
+            self.reachable() + self.left + self.withheld + self.fenced() <= self.end,
             "I-SPC-1: {} free, {} kept ahead and {} pending blocks are more than {}",
             self.free + self.unread.free,
             self.kept,
@@ -533,6 +539,7 @@ impl Inner {
             run.blocks > 0 && run.end() <= self.end,
             "freed blocks lie within the volume: {run:?}"
         );
+        let Some(run) = self.behind_fence(run) else { return };
         let (mut start, mut end) = (run.start.0, run.end());
         if let Some((&before, &len)) = self.by_start.range(..=start).next_back() {
             assert!(

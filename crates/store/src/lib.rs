@@ -37,7 +37,8 @@ mod superblock;
 mod types;
 
 pub use allocator::{
-    AllocRequest, Allocator, Claim, Claims, Owner, Shared, SpaceClass, SpaceTotals, WithheldRun,
+    AllocRequest, Allocator, Claim, Claims, FenceTotals, Owner, Shared, SpaceClass, SpaceTotals,
+    WithheldRun,
 };
 pub use bytes::Bytes;
 pub use checksum::{Crc32c, crc32c};
@@ -64,8 +65,9 @@ pub use log::{
     RecordKind, ReplayReport, replay,
 };
 pub use meta::{
-    Committed, GrowRegion, Growth, Locked, MetaStore, Outlook, POSITION, Purpose, Region, State,
-    StoredSpace, format_tree, guarded, load_checkpoints, open_tree, stored_position, table_name,
+    Committed, GrowRegion, Growth, Locked, MetaStore, MovedRegion, Outlook, POSITION, Purpose,
+    Region, State, StoredSpace, format_tree, guarded, load_checkpoints, open_tree, stored_position,
+    table_name,
 };
 #[cfg(any(test, feature = "forge"))]
 pub use meta::{TableBytes, spoil_pack, table_bytes, unpack_rows, write_rows};

@@ -291,12 +291,20 @@ pub enum PlantedBug {
     VictimNotLocked,
     /// An inode number is given out before the log has that it is reserved.
     NumberNotReserved,
+    /// A file system ends where it is to end before all that lies beyond was moved.
+    ShrinkBeforeMoved,
+    /// What is freed beyond the end that a file system is to have is handed out again.
+    FenceLetsThrough,
+    /// Shared blocks are moved, and the maps of open files say where they were.
+    MovedMapStays,
+    /// A part of the metadata counts at its new place before it is there.
+    RegionMovedWithoutCopy,
 }
 
 #[cfg(any(test, feature = "planted-bugs"))]
 impl PlantedBug {
     /// All of them.
-    pub const ALL: [Self; 135] = [
+    pub const ALL: [Self; 139] = [
         Self::MissingFlush,
         Self::SyncWithoutFlush,
         Self::LogBeforeData,
@@ -432,6 +440,10 @@ impl PlantedBug {
         Self::OnlyFirstSumChecked,
         Self::VictimNotLocked,
         Self::NumberNotReserved,
+        Self::ShrinkBeforeMoved,
+        Self::FenceLetsThrough,
+        Self::MovedMapStays,
+        Self::RegionMovedWithoutCopy,
     ];
 }
 

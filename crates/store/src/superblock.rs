@@ -300,8 +300,7 @@ impl Superblock {
             regions.push(self.log);
         }
         regions.extend_from_slice(&self.chunks);
-        let block = u64::from(self.block_size);
-        regions.extend(self.lists.blocks.iter().map(|(at, _)| ByteRun { start: *at, len: block }));
+        regions.extend(self.list_runs());
         regions
     }
 

@@ -107,6 +107,8 @@ impl Core {
         let size = self.size_bytes.load(Relaxed);
         match size_bytes(&self.file) {
             Ok(left) if left >= size => None,
+            // It is cut off on purpose at this moment.
+            Ok(_) if self.size_bytes.load(Relaxed) != size => self.cut_short(operation, offset),
             Ok(left) => {
                 let detail = format!(
                     "the device was cut short while it was in use, to {left} of its {size} bytes: \

@@ -146,6 +146,21 @@ impl BlockDevice for FileDevice {
         Ok(size)
     }
 
+    fn cut_off(&self, size_bytes: u64) -> Result<bool> {
+        if matches!(self.core.kind, Kind::Block) || self.core.geometry.read_only {
+            return Ok(false);
+        }
+        // First: a flush meanwhile finds a file that is not too short (S-33).
+        let before = self.core.size_bytes.swap(size_bytes, Relaxed);
+        if size_bytes >= before {
+            self.core.size_bytes.store(before, Relaxed);
+            return Ok(false);
+        }
+        rustix::fs::ftruncate(&self.core.file, size_bytes)
+            .map_err(|error| from_io(&self.core.name, Operation::Resize, None, &error.into()))?;
+        Ok(true)
+    }
+
     fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<()> {
         self.core.read(buf, offset)
     }

@@ -94,7 +94,7 @@ fn extend(image: &Path, size: Option<u64>) -> Result<()> {
         let (size, present) = (format_size(size), format_size(meta.len()));
         return Err(Failure::new(
             "invalid",
-            format!("{shown} has {present}, more than {size}: a volume grows and never shrinks"),
+            format!("{shown} has {present}, more than {size}: see 'bedplate shrink'"),
         ));
     }
     file.set_len(size).map_err(|error| {

@@ -32,6 +32,7 @@ mod restore;
 mod rm;
 mod run;
 mod salvage;
+mod shrink;
 mod stat;
 mod status;
 mod tee;
@@ -116,6 +117,7 @@ pub enum Command {
     Defrag(defrag::Arguments),
     Trim(trim::Arguments),
     Grow(grow::Arguments),
+    Shrink(shrink::Arguments),
     Check(check::Arguments),
     Upgrade(upgrade::Arguments),
     Salvage(salvage::Arguments),
@@ -173,6 +175,7 @@ pub fn run(cli: &Cli, output: &Output) -> Result<Exit> {
         Command::Upgrade(arguments) => upgrade::run(arguments, output),
         Command::Trim(arguments) => trim::run(arguments, output),
         Command::Grow(arguments) => grow::run(arguments, output),
+        Command::Shrink(arguments) => shrink::run(arguments, output),
         Command::Branch(arguments) => branch::run(arguments, output),
         Command::Backup(arguments) => backup::run(arguments, output),
         Command::Restore(arguments) => restore::run(arguments, output),

@@ -39,6 +39,7 @@ fn what_is_no_volume_is_refused_by_every_command() {
         &["cat", file, "/x"],
         &["put", file, text(&source), "/x"],
         &["grow", file],
+        &["shrink", file, "48M"],
         &["stat", &format!("{file}:/x")],
     ] {
         bedplate(arguments).fails(1, "Bedplate");

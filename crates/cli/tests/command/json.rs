@@ -25,6 +25,8 @@ fn every_command_answers_with_one_document() {
         &["cat", volume, "/mnt/f"],
         &["get", volume, "/mnt/f", text(&back)],
         &["grow", volume, "80M"],
+        &["shrink", volume, "64M", "--dry-run"],
+        &["shrink", volume, "64M"],
         &["rm", volume, "-r", "/mnt"],
         &["check", volume],
         &["completions", "bash"],

@@ -41,6 +41,7 @@ mod reached;
 mod release_behind;
 mod restricted;
 mod sentences;
+mod shrink;
 mod trials;
 mod trim;
 mod tuning;

@@ -64,6 +64,7 @@ fn turn(fs: &Engine, interval: Duration) -> Result<()> {
         fs.release_sealed();
     }
     fs.refresh_leases()?;
+    fs.give_up_stale_shrink();
     fs.relieve_metadata();
     if fs.metadata_commit_due() {
         fs.metadata_commit()?;

@@ -28,7 +28,7 @@ use bedplate_store::{PlantedBug, planted};
 impl Engine {
     /// Runs `work` while no name is changed, no file opened and no open file written. Nothing dirty
     /// is left in the library cache.
-    pub(super) fn frozen<T>(&self, work: impl FnOnce(&[Arc<Inode>]) -> Result<T>) -> Result<T> {
+    pub(crate) fn frozen<T>(&self, work: impl FnOnce(&[Arc<Inode>]) -> Result<T>) -> Result<T> {
         self.freeze(Pages::Kept, work)
     }
 

@@ -54,6 +54,18 @@ pub(crate) fn read_again(fs: &Engine, inode: &Arc<Inode>, row: InodeRow) {
     }
 }
 
+/// Forgets where the blocks of a file are, which changed below the inode; what is in them did not.
+/// If it is open, its inode lock is held, exclusive.
+pub(crate) fn forget_places(fs: &Engine, inode: &Arc<Inode>) {
+    let io = DataPath::new(fs, inode);
+    io.state().recent.clear();
+    io.state().held_sectors.clear();
+    io.state().forget_map();
+    if let Some(lease) = io.state().lease() {
+        lease.map_changed(false);
+    }
+}
+
 impl DataPath<'_> {
     /// Returns the epoch up to which extents of this file may be needed elsewhere.
     #[inline]

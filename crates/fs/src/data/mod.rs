@@ -38,6 +38,7 @@ mod commit_map;
 mod cow;
 mod defrag;
 mod delayed;
+mod evacuate;
 mod exposure;
 mod extent_size;
 mod fallocate;
@@ -65,7 +66,7 @@ mod untorn;
 mod write;
 
 pub(crate) use cached::write_absorbed;
-pub(crate) use cow::{forget_pages, read_again};
+pub(crate) use cow::{forget_pages, forget_places, read_again};
 pub use defrag::DefragStep;
 pub(crate) use extent_size::ATTRIBUTE as EXTENT_SIZE;
 pub(crate) use fill::Filling;

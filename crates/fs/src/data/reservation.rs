@@ -155,7 +155,11 @@ impl DataPath<'_> {
 impl Engine {
     /// Takes `blocks` from the free space; on a full volume first lets go of what a record freed
     /// that needs sealing.
-    fn with_freed_blocks<T>(&self, blocks: u64, take: impl Fn() -> Result<T>) -> Result<T> {
+    pub(crate) fn with_freed_blocks<T>(
+        &self,
+        blocks: u64,
+        take: impl Fn() -> Result<T>,
+    ) -> Result<T> {
         self.release_sealed();
         let refused = match take() {
             Err(error) if error.kind == ErrorKind::NoSpace && self.would_fit(blocks) => error,

@@ -88,6 +88,11 @@ impl Engine {
         Ok(self.device.refresh_size()?)
     }
 
+    /// Lets the device end where nothing is needed any more; returns whether it did.
+    pub(crate) fn cut_device(&self, size_bytes: u64) -> Result<bool> {
+        Ok(self.device.cut_off(size_bytes)?)
+    }
+
     /// Returns the name of the log's own device, where it has one.
     pub(crate) fn log_device_name(&self) -> Option<&str> {
         self.log_device.as_ref().map(|device| device.name())

@@ -6,14 +6,14 @@ use std::sync::atomic::Ordering;
 
 use bedplate_block::sync::MutexGuard;
 
-use super::{Engine, HelpedQueue};
+use super::{Engine, HelpedQueue, Shrinking};
 use crate::InodeNo;
 use crate::lock::{Changing, Help, Names, Unchanging};
 use crate::schedule::ScheduleState;
 
 impl Engine {
-    /// Keeps the size as it is, or grows alone.
-    pub(crate) fn lock_size(&self) -> MutexGuard<'_, ()> {
+    /// Keeps the size as it is, or changes it alone.
+    pub(crate) fn lock_size(&self) -> MutexGuard<'_, Option<Shrinking>> {
         self.growing.lock()
     }
 

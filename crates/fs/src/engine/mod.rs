@@ -13,6 +13,7 @@
 //! | `trials`, `tuning` | modes on trial; tunables in effect and stored |
 //! | `device`, `metadata`, `space` | what the parts above ask of device, metadata and free space |
 //! | `space_policy`, `defrag_status`, `recovery` | what happens on a full volume; what defragmentation does; what the mount did |
+//! | `shrinking` | how far a shrink is, and what it asks of free space and metadata |
 
 mod daemons;
 mod deferred_free;
@@ -25,6 +26,7 @@ mod maps;
 mod metadata;
 mod queues;
 mod recovery;
+mod shrinking;
 mod space;
 mod space_policy;
 mod sums;
@@ -51,6 +53,7 @@ use maps::Maps;
 pub(crate) use queues::HelpedQueue;
 use queues::Queues;
 pub use recovery::RecoveryReport;
+pub(crate) use shrinking::{MovedRow, Phase, Shrinking, Window};
 pub use space_policy::{CheckpointCounts, SpacePolicy};
 pub(crate) use space_policy::{SPACE_POLICY, SpacePolicyState, decode_policy};
 pub use sums::IntegrityCounts;
@@ -106,8 +109,8 @@ pub(crate) struct Engine {
     open_files: InodeList,
     /// The files that may have pages in the library cache.
     cached_files: InodeList,
-    /// Rank 0.2: the file system grows, or its size must stay.
-    growing: Ranked<(), { rank::SIZE }>,
+    /// Rank 0.2: the file system grows, or its size must stay; how far a shrink is.
+    growing: Ranked<Option<Shrinking>, { rank::SIZE }>,
     /// Rank 0.4: one clone at a time, and no rollback meanwhile.
     cloning: Ranked<(), { rank::CLONING }>,
     /// Rank 0.9: shared by changes and opens, alone while a checkpoint is made, deleted or rolled
@@ -221,7 +224,7 @@ impl Engine {
             inodes: InodeTable::new(),
             open_files: InodeList::default(),
             cached_files: InodeList::default(),
-            growing: Ranked::new(()),
+            growing: Ranked::new(None),
             cloning: Ranked::new(()),
             changes: ChangeLock::default(),
             names: NamesLock::default(),

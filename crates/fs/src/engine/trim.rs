@@ -64,7 +64,7 @@ impl Engine {
     }
 
     /// Makes all free that was removed until now.
-    fn make_freed_reusable(&self) -> Result<()> {
+    pub(crate) fn make_freed_reusable(&self) -> Result<()> {
         if planted(PlantedBug::DiscardBeforeSealed) {
             self.allocator.release_sealed(self.meta.last_lsn());
             return Ok(());

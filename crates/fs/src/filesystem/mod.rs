@@ -5,6 +5,7 @@ mod info;
 mod lease;
 mod path;
 mod room;
+mod size;
 mod trial;
 
 use std::collections::HashMap;
@@ -21,8 +22,8 @@ use crate::namespace::make::{Making, check_target};
 use crate::{
     Attr, CheckReport, DefragStep, DirEntry, Error, ErrorKind, File, FileActivity, FileKind,
     FilePath, FormatOptions, FormatReport, Fragmentation, InodeNo, IoMode, MountOptions, NewFile,
-    OpenOptions, ReleaseBehind, RenameMode, Result, SetAttr, Statfs, TrimStep, Tunable,
-    TunableState, TuneOptions, Untorn, UpgradeReport, check, format, mount, upgrade,
+    OpenOptions, ReleaseBehind, RenameMode, Result, SetAttr, Statfs, Tunable, TunableState,
+    TuneOptions, Untorn, UpgradeReport, check, format, mount, upgrade,
 };
 pub use info::FsInfo;
 
@@ -146,30 +147,6 @@ impl FileSystem {
     /// The latched error after a failed write or flush.
     pub fn sync(&self) -> Result<()> {
         self.inner.fs.sync_everything()
-    }
-    /// Takes over the device's present size; returns the new size in bytes. Does nothing where the
-    /// device did not grow.
-    ///
-    /// # Errors
-    /// `Invalid` when the device shrank; device errors.
-    pub fn grow(&self) -> Result<u64> {
-        mount::grow(&self.inner.fs)
-    }
-    /// Tells the device of free runs of at least `run_bytes_min` bytes, from byte `from` of the
-    /// volume on: one step of at most 4 GiB in 1,024 runs, [`TrimStep::next`] says where the next
-    /// begins. The first, from 0, makes durable what was removed until now. Other threads go on
-    /// meanwhile. What is discarded is needed by no file and no checkpoint, and by nothing that a
-    /// power cut brings back.
-    ///
-    /// # Errors
-    /// `ReadOnly`; device errors.
-    pub fn trim(&self, from: u64, run_bytes_min: u64) -> Result<TrimStep> {
-        self.inner.fs.trim(from, run_bytes_min)
-    }
-    /// Calls `work` with the size in bytes that the file system has and keeps until it returns, so
-    /// that the volume below can be made smaller.
-    pub fn keeping_size<T>(&self, work: impl FnOnce(u64) -> T) -> T {
-        mount::keeping_size(&self.inner.fs, work)
     }
     /// Returns totals.
     #[must_use]

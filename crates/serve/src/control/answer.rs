@@ -10,7 +10,7 @@ use bedplate_fs::{
 use serde::Serialize;
 use serde_json::Value;
 
-use super::request::{Changed, Changes, Request, path_of};
+use super::request::{Changed, Changes, Request, ShrinkRequest, path_of};
 
 /// Carries a request out; returns its answer, and what it changed.
 ///
@@ -40,6 +40,7 @@ pub fn answer(fs: &FileSystem, request: &Request) -> bedplate_fs::Result<(Value,
         Request::Leases => plain(json(&fs.lease_report())?),
         Request::ResetStatistics => plain(json(&fs.reset_statistics(None)?)?),
         Request::Grow => plain(json(&fs.grow()?)?),
+        Request::Shrink { ask } => plain(shrink(fs, ask)?),
         Request::Trim { from, run_bytes_min } => plain(json(&fs.trim(*from, *run_bytes_min)?)?),
         Request::Mount { .. }
         | Request::Serving
@@ -72,6 +73,19 @@ pub fn answer(fs: &FileSystem, request: &Request) -> bedplate_fs::Result<(Value,
         Request::Diff { from, to } => plain(json(&fs.checkpoint_diff(from, to.as_deref())?)?),
         Request::Changes { path, from, to } => {
             plain(json(&changes(fs, path, from, to.as_deref())?)?)
+        }
+    }
+}
+
+/// Carries a shrink on, or tells of it.
+fn shrink(fs: &FileSystem, ask: &ShrinkRequest) -> bedplate_fs::Result<Value> {
+    match ask {
+        ShrinkRequest::Plan { size_bytes } => json(&fs.plan_shrink(*size_bytes)?),
+        ShrinkRequest::Step { size_bytes } => json(&fs.shrink(*size_bytes)?),
+        ShrinkRequest::CutOffImage => json(&fs.cut_off_image()?),
+        ShrinkRequest::Stop => {
+            fs.stop_shrink();
+            Ok(Value::Null)
         }
     }
 }

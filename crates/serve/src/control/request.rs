@@ -28,6 +28,11 @@ pub enum Request {
     ResetStatistics,
     /// Takes over the size that the device has grown to; tells it.
     Grow,
+    /// Makes the file system smaller.
+    Shrink {
+        /// What is to be done.
+        ask: ShrinkRequest,
+    },
     /// Discards the next free runs: [`bedplate_fs::TrimStep`].
     Trim {
         /// The byte of the volume to begin at.
@@ -156,6 +161,26 @@ pub enum Request {
         /// The second; `None`: the present.
         to: Option<Vec<u8>>,
     },
+}
+
+/// What is to be done about a file system that becomes smaller.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ShrinkRequest {
+    /// Tells what a shrink would have to do: [`bedplate_fs::ShrinkPlan`].
+    Plan {
+        /// The size that it would have.
+        size_bytes: u64,
+    },
+    /// Carries it on by a step: [`bedplate_fs::ShrinkStep`].
+    Step {
+        /// The size that it is to have.
+        size_bytes: u64,
+    },
+    /// Gives it up.
+    Stop,
+    /// Lets an image file end where the file system does; tells whether it did.
+    CutOffImage,
 }
 
 /// What a mount serves, and by which process.

@@ -66,6 +66,11 @@ enum Step {
     Grow {
         by: u64,
     },
+    Fence {
+        at: u64,
+    },
+    Lift,
+    End,
 }
 
 fn step() -> impl Strategy<Value = Step> {
@@ -79,6 +84,9 @@ fn step() -> impl Strategy<Value = Step> {
         1 => Just(Step::Settle),
         1 => (1..4u64).prop_map(|ino| Step::DropAhead { ino }),
         1 => (0..10u64).prop_map(|by| Step::Grow { by }),
+        1 => (BLOCKS / 2..BLOCKS).prop_map(|at| Step::Fence { at }),
+        1 => Just(Step::Lift),
+        1 => Just(Step::End),
     ]
 }
 
@@ -86,7 +94,7 @@ proptest! {
     #[test]
     fn no_block_is_ever_given_out_twice(steps in prop::collection::vec(step(), 1..80)) {
         let space = space();
-        let (mut blocks_total, mut lsn) = (BLOCKS, 0);
+        let (mut blocks_total, mut lsn, mut fence) = (BLOCKS, 0, None);
         let mut held: Vec<Run> = Vec::new();
         let mut pending_free: Vec<Run> = Vec::new();
         for step in steps {
@@ -134,17 +142,63 @@ proptest! {
                     vec![]
                 }
                 Step::DropAhead { ino } => { space.drop_ahead(InodeNo(ino)); vec![] }
-                Step::Grow { by } => { blocks_total += by; space.grow(blocks_total); vec![] }
+                Step::Grow { by } => {
+                    if fence.is_none() { blocks_total += by; space.grow(blocks_total); }
+                    vec![]
+                }
+                Step::Fence { at } => {
+                    if at <= blocks_total { space.fence(BlockNo(at)); fence = Some(at); }
+                    vec![]
+                }
+                Step::Lift => { space.lift_fence(); fence = None; vec![] }
+                Step::End => {
+                    let used = |limit: &u64| held.iter().chain(&pending_free).any(|run| run.end() > *limit);
+                    let free = fence.filter(|limit| !used(limit));
+                    prop_assert_eq!(space.end_at_fence().is_ok(), free.is_some(), "I-SPC-8");
+                    if let Some(limit) = free { (blocks_total, fence) = (limit, None); }
+                    vec![]
+                }
             };
+            prop_assert!(runs.iter().all(|run| run.end() <= fence.unwrap_or(blocks_total)), "I-SPC-8: {:?}", runs);
             held.extend(runs);
             check(&space);
             let mut taken: Vec<Run> = held.iter().chain(&pending_free).copied().collect();
             taken.sort_unstable();
             prop_assert!(taken.windows(2).all(|pair| pair[0].end() <= pair[1].start.0),
                 "two owners: {:?}", taken);
-            prop_assert_eq!(space.totals().free, blocks_total - held.iter().map(|run| run.blocks).sum::<u64>());
+            let beyond = |run: &Run| run.end() - run.start.0.max(fence.unwrap_or(run.end())).min(run.end());
+            let used_beyond: u64 = held.iter().chain(&pending_free).map(beyond).sum();
+            let fenced = fence.map_or(0, |limit| blocks_total - limit - used_beyond);
+            prop_assert_eq!(space.totals().free, blocks_total - fenced - held.iter().map(|run| run.blocks).sum::<u64>());
+            if let Some(limit) = fence {
+                prop_assert_eq!(space.left_beyond_fence(), used_beyond);
+                let totals = space.fence_totals(BlockNo(limit));
+                let pending_beyond: u64 = pending_free.iter().map(beyond).sum();
+                prop_assert_eq!(totals.used_beyond, used_beyond - pending_beyond);
+            }
         }
     }
+}
+
+/// I-SPC-8: once all beyond a fence is free nothing takes it, and the volume may end there.
+#[test]
+fn s_372_i_spc_8_nothing_beyond_a_fence_is_given_out() {
+    let ends = |bug| {
+        crate::planted::plant(bug);
+        let space = space();
+        let all = space.allocate_all(want(BLOCKS - 16)).unwrap();
+        space.fence(BlockNo(BLOCKS / 2));
+        assert!(space.end_at_fence().is_err(), "all is in use");
+        space.free(&all, 0);
+        let goal = Some(BlockNo(BLOCKS / 2));
+        let taken = space.allocate_all(AllocRequest { goal, ..want(8) }).unwrap();
+        let beyond = taken.iter().any(|run| run.end() > BLOCKS / 2);
+        space.free(&taken, 0);
+        crate::planted::plant(None);
+        beyond
+    };
+    assert!(!ends(None));
+    assert!(ends(Some(crate::PlantedBug::FenceLetsThrough)), "the mistake is found");
 }
 
 #[test]

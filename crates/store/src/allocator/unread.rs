@@ -98,7 +98,16 @@ impl UnreadRegions {
 
     /// The volume gave blocks of its own back.
     pub(super) fn forget_own(&mut self, run: Run) {
-        self.own.remove(&run.start.0);
+        while let Some((&start, &end)) =
+            self.own.range(..run.end()).next_back().filter(|(_, end)| **end > run.start.0)
+        {
+            self.own.remove(&start);
+            for part in [start..run.start.0, run.end()..end] {
+                if part.start < part.end {
+                    self.own.insert(part.start, part.end);
+                }
+            }
+        }
     }
 
     /// Whether blocks can be of a file. Where no extent was read at mount, a damaged
@@ -295,7 +304,9 @@ impl Inner {
             self.unread.in_run(run).is_empty(),
             "I-SPC-7: the regions of {run:?} were read when it left its file"
         );
-        if !self.unread.is_stored() || self.last_free_in(run).is_none() {
+        let is_free = self.last_free_in(run).is_some()
+            || self.fence.as_ref().is_some_and(|fence| fence.meets(run));
+        if !self.unread.is_stored() || !is_free {
             return self.insert(run);
         }
         tracing::error!(

@@ -12,6 +12,8 @@
 //! - I-CKP-7: blocks that were shared, or kept for a checkpoint, are written in place only once the
 //!   record that ended that is sealed; where that is the deletion of a checkpoint, and the file the
 //!   one that had them, once it is durable.
+//! - I-CKP-9: blocks move for all rows that have them by one record, which keeps no images: what
+//!   every checkpoint shows is as it was.
 //! - I-CKP-8: no checkpoint is made between a file's look at what the newest one has and the record
 //!   that changes its rows (I-CHG-1).
 
@@ -175,6 +177,37 @@ impl CheckpointSet {
                 }
             }
         }
+        Ok(plan)
+    }
+
+    /// Plans a record that says of extents, live and in images, where their blocks are from then
+    /// on: the bytes are the same, so nothing is kept (I-CKP-9).
+    pub fn plan_moved(
+        &self,
+        rows: &[RowChange],
+        mut get: impl FnMut(Table, &[u8]) -> Result<Option<Vec<u8>>>,
+    ) -> Result<ImagePlan> {
+        let mut plan = ImagePlan::default();
+        for row in rows {
+            match row.table {
+                Table::Before => self.count_image(row, &mut plan, &mut get)?,
+                Table::Extent => {
+                    let old =
+                        get(row.table, &row.key)?.as_deref().map(decode_extent).transpose()?;
+                    let new = row.value.as_deref().map(decode_extent).transpose()?;
+                    if let Some(old) = old {
+                        plan.deltas.remove(run_of(old), Referrer::Live(old.state.unsummed()));
+                    }
+                    if let Some(new) = new {
+                        plan.deltas.insert(run_of(new), Referrer::Live(new.state.unsummed()));
+                    }
+                }
+                other => {
+                    debug_assert!(other == Table::Sum, "I-CKP-9: extents move, and not {other:?}");
+                }
+            }
+        }
+        debug_assert!(plan.images.is_empty(), "I-CKP-9: a move keeps nothing");
         Ok(plan)
     }
 

@@ -110,6 +110,9 @@ pub enum Others {
     /// Other rows cover them. Where that is one row, the record copies it: a rollback and a clone
     /// take what a checkpoint shows.
     Covered,
+    /// They were just allocated, for what the rows of the record had elsewhere: every row that
+    /// covered the blocks there is in it, and no checkpoint keeps the place that it had.
+    Moved,
 }
 
 /// What fewer rows cover after a record, in order.
@@ -220,6 +223,17 @@ impl BlockRefs {
         let mut shares = Self::default();
         runs.for_each(|(range, refs)| shares.join(&range, refs));
         shares
+    }
+
+    /// Returns the parts of a run that more than one row covers, and how many do.
+    pub fn covering(&self, run: Run) -> Vec<(Run, u32)> {
+        let parts = self.parts(run.start.0..run.end()).into_iter();
+        parts
+            .filter_map(|(part, refs)| {
+                let run = Run { start: BlockNo(part.start), blocks: part.end - part.start };
+                refs.map(|refs| (run, refs.rows))
+            })
+            .collect()
     }
 
     /// Returns whether more rows than that of a file's own extent need a block of the run.
@@ -369,7 +383,7 @@ fn before(step: Step, others: Others) -> RefCount {
         // A row of which a live one becomes a copy: an image of the same state, or, of written
         // blocks only, another live one.
         Others::Covered => one(step.new_written > 0),
-        Others::Free => RefCount::default(),
+        Others::Free | Others::Moved => RefCount::default(),
     }
 }
 

@@ -20,6 +20,7 @@
 //!   metadata commit.
 
 mod checkpoints;
+mod durable;
 mod extents;
 #[cfg(any(test, feature = "forge"))]
 mod forged;
@@ -27,6 +28,7 @@ mod guard;
 mod memtable;
 mod merge;
 mod misordered;
+mod moving;
 mod packs;
 mod read;
 mod region;
@@ -42,7 +44,7 @@ pub use checkpoints::load_checkpoints;
 pub use forged::{TableBytes, spoil_pack, table_bytes, unpack_rows};
 pub use guard::guarded;
 pub use read::State;
-pub use region::{GrowRegion, Growth, Region};
+pub use region::{GrowRegion, Growth, MovedRegion, Region};
 pub use room::{Outlook, Purpose};
 pub use store::{Committed, Locked, MetaStore};
 pub use stored_space::StoredSpace;

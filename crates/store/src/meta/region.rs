@@ -7,6 +7,8 @@
 //! - I-REG-2: after the first failed write or flush every later one fails (a retried flush may
 //!   lie).
 
+mod moving;
+
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::fmt;
@@ -21,6 +23,9 @@ use redb::StorageBackend;
 use crate::planted::{PlantedBug, planted};
 use crate::superblock::{ByteRun, GENERATION_MAX, Superblock};
 use crate::{Error, ErrorKind, Lsn, Result};
+
+pub use moving::MovedRegion;
+pub(super) use moving::PlaceRegion;
 
 /// Finds room for the region to grow, also in what records up to the given one freed, which are
 /// sealed: asked for bytes, answers with chunks that sum up to at least that many, and with the
@@ -163,10 +168,10 @@ impl Region {
             guard.generation
         );
         debug_assert!(
-            next.chunks.len() >= guard.chunks.len(),
-            "I-REG-1: the region keeps its chunks: {} after {}",
-            next.chunks.len(),
-            guard.chunks.len()
+            capacity(&next) >= capacity(&guard),
+            "I-REG-1: the region keeps its chunks: {:?} after {:?}",
+            next.chunks,
+            guard.chunks
         );
         *guard = next;
         Ok(())
@@ -199,16 +204,6 @@ impl Region {
         self.failed().map_or(Ok(()), Err)
     }
 
-    /// Splits a run of the tree's file into runs of the volume.
-    fn plan(&self, offset: u64, len: u64) -> Result<Vec<ByteRun>> {
-        let superblock = self.superblock.read();
-        plan_runs(&superblock.chunks, offset, len).ok_or_else(|| {
-            Error::corrupt(format!(
-                "the metadata tree reaches for bytes {offset}+{len}, beyond its region"
-            ))
-        })
-    }
-
     /// Reads bytes of the tree's file from the volume, past every overlay.
     pub fn read(&self, offset: u64, out: &mut [u8]) -> Result<()> {
         self.read_device(offset, out)
@@ -217,7 +212,9 @@ impl Region {
     fn read_device(&self, offset: u64, out: &mut [u8]) -> Result<()> {
         let sector = u64::from(self.device.geometry().logical_block_size);
         let mut done = 0;
-        for run in self.plan(offset, out.len() as u64)? {
+        // Held until the end: the chunks stay where they are (I-REG-3).
+        let superblock = self.superblock.read();
+        for run in plan(&superblock, offset, out.len() as u64)? {
             let (start, end) = (run.start / sector * sector, run.end().next_multiple_of(sector));
             let mut buf = AlignedBuf::zeroed(usize_from(end - start)?);
             self.device.read_at(&mut buf, start)?;
@@ -235,7 +232,8 @@ impl Region {
         self.check()?;
         let sector = u64::from(self.device.geometry().logical_block_size);
         let mut done = 0;
-        for run in self.plan(offset, data.len() as u64)? {
+        let superblock = self.superblock.read();
+        for run in plan(&superblock, offset, data.len() as u64)? {
             let (start, end) = (run.start / sector * sector, run.end().next_multiple_of(sector));
             let len = usize_from(run.len)?;
             let mut buf = AlignedBuf::zeroed(usize_from(end - start)?);
@@ -317,6 +315,19 @@ impl Region {
                 .map_err(Error::from),
         )
     }
+}
+
+fn capacity(superblock: &Superblock) -> u64 {
+    superblock.chunks.iter().map(|chunk| chunk.len).sum()
+}
+
+/// Splits a run of the tree's file into runs of the volume.
+fn plan(superblock: &Superblock, offset: u64, len: u64) -> Result<Vec<ByteRun>> {
+    plan_runs(&superblock.chunks, offset, len).ok_or_else(|| {
+        Error::corrupt(format!(
+            "the metadata tree reaches for bytes {offset}+{len}, beyond its region"
+        ))
+    })
 }
 
 fn plan_runs(chunks: &[ByteRun], offset: u64, len: u64) -> Option<Vec<ByteRun>> {

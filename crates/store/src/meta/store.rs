@@ -20,8 +20,7 @@ use crate::allocator::Allocator;
 use crate::extent::Run;
 use crate::images::{CheckpointSet, Others, PriorRows};
 use crate::log::{
-    IntentLog, LogInfo, LogParts, LogPosition, LogWatch, Record, RecordKind, ReplayReport,
-    SyncOutcome,
+    IntentLog, LogInfo, LogParts, LogPosition, Record, RecordKind, ReplayReport, SyncOutcome,
 };
 use crate::pack::EXTENTS_OF_PACK;
 use crate::planted::{PlantedBug, planted};
@@ -80,7 +79,7 @@ pub struct MetaStore {
     pub(super) region: Arc<Region>,
     device: Arc<dyn BlockDevice>,
     /// Unset on a read-only mount, and until recovery is through.
-    log: OnceLock<IntentLog>,
+    pub(super) log: OnceLock<IntentLog>,
     /// Rank 5: taken after every inode lock, before the log's buffer.
     pub(super) state: RwLock<State, { rank::METADATA_STORE }>,
     /// The free space as the last metadata commit has it, and where it is in memory, which looks at
@@ -159,18 +158,6 @@ impl MetaStore {
         self.log.get().map_or(Lsn(0), IntentLog::sealed_lsn)
     }
 
-    /// Returns whether a record is durable already.
-    pub fn is_durable(&self, lsn: Lsn) -> bool {
-        self.log.get().is_none_or(|log| lsn <= log.durable_lsn())
-    }
-
-    /// Has the log tell `watch` how far it is, from now on. Only the first watch is told.
-    pub fn watch(&self, watch: Arc<dyn LogWatch>) {
-        if let Some(log) = self.log.get() {
-            log.watch(watch);
-        }
-    }
-
     /// Takes note of a failed flush that the store did not make itself: nothing becomes durable any
     /// more.
     pub fn latch(&self, error: Error) {
@@ -179,11 +166,6 @@ impl MetaStore {
             tracing::error!("{error}");
             error
         });
-    }
-
-    /// Returns whether records wait to be written.
-    pub fn has_unwritten_records(&self) -> bool {
-        self.log.get().is_some_and(|log| log.last_lsn() > log.durable_lsn())
     }
 
     /// Returns the region of the tree.
@@ -245,9 +227,12 @@ impl MetaStore {
         let uncovered = if state.checkpoint_set.is_idle() {
             None
         } else {
-            let plan = state
-                .checkpoint_set
-                .plan(&record.rows, known, |table, key| state.get(table, key))?;
+            let get = |table, key: &[u8]| state.get(table, key);
+            let set = &state.checkpoint_set;
+            let plan = match others {
+                Others::Moved => set.plan_moved(&record.rows, get)?,
+                Others::Free | Others::Covered => set.plan(&record.rows, known, get)?,
+            };
             let uncovered = state.checkpoint_set.apply(&plan, others)?;
             assert!(
                 plan.images.iter().all(|image| image.value.is_some()),
@@ -449,6 +434,14 @@ impl MetaStore {
             self.active_bytes.store(state.active.bytes(), Ordering::Relaxed);
         }
         refusal
+    }
+
+    /// Runs `work` while no metadata commit is under way.
+    pub(super) fn alone<T>(&self, work: impl FnOnce() -> Result<T>) -> Result<T> {
+        let one = self.committing.lock();
+        self.check()?;
+        self.open_again(&one);
+        work()
     }
 
     fn metadata_commit_locked(&self) -> Result<()> {

@@ -137,9 +137,14 @@ impl MetaStore {
 
     /// Loads as much free space as the tree may ask for: while it does, nothing can be read of it.
     pub(super) fn prepare_allocator(&self, rows_bytes: u64) {
+        let bytes = GROWTH_MAX * (self.region.metadata_len() + rows_bytes);
+        self.prepare_blocks(bytes.div_ceil(u64::from(self.region.superblock().block_size)));
+    }
+
+    /// Loads so much free space.
+    pub(super) fn prepare_blocks(&self, blocks: u64) {
         if let Some(allocator) = self.allocator() {
-            let bytes = GROWTH_MAX * (self.region.metadata_len() + rows_bytes);
-            allocator.load_blocks(bytes.div_ceil(u64::from(self.region.superblock().block_size)));
+            allocator.load_blocks(blocks);
         }
     }
 

@@ -118,6 +118,18 @@ impl Superblock {
         (self.block_size as usize - HEADER_BYTES) / ENTRY_BYTES
     }
 
+    /// The places of the list blocks.
+    pub(crate) fn list_runs(&self) -> impl Iterator<Item = ByteRun> {
+        let len = u64::from(self.block_size);
+        self.lists.blocks.iter().map(move |(at, _)| ByteRun { start: *at, len })
+    }
+
+    /// Forgets all chunks and their lists, to be named anew.
+    pub(crate) fn forget_chunks(&mut self) {
+        self.chunks.clear();
+        self.lists = Lists::default();
+    }
+
     /// The chunks that stand in the superblock itself.
     pub(super) fn inline_chunks(&self) -> &[ByteRun] {
         &self.chunks[..self.chunks.len() - self.lists.chunks()]
