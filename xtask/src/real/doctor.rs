@@ -12,6 +12,7 @@ use serde_json::Value;
 use super::Options;
 use super::bed::{Bed, LoopDevice};
 use super::failing_device::Mount;
+use super::mariadb::MariaDb;
 use super::needs::postgres_programs;
 use super::postgres::Cluster;
 use crate::cleanup::Guard;
@@ -186,91 +187,30 @@ pub fn server(bed: &mut Bed, _: &Options) -> Result<()> {
     server.stop()
 }
 
-/// A server of MariaDB in a directory. Dropped, it is killed.
-struct MariaDb {
-    directory: PathBuf,
-    server: Option<sh::Family>,
-}
-
-impl MariaDb {
-    fn install(bed: &Bed) -> Result<Self> {
-        let directory = bed.make_directory("mariadb")?;
-        let mut install = Command::new("mariadb-install-db");
-        install
-            .args(["--no-defaults", "--skip-test-db", "--auth-root-authentication-method=normal"])
-            .arg(format!("--user={}", user()?))
-            .arg(format!("--datadir={}", directory.join("data").display()));
-        sh::output(&mut install, LIMIT)?;
-        Ok(Self { directory, server: None })
-    }
-
-    fn socket(&self) -> String {
-        self.directory.join("socket").display().to_string()
-    }
-
-    fn start(&mut self, settings: &[&str]) -> Result<()> {
-        self.server = None;
-        let log = File::create(self.directory.join("log"))?;
-        let mut command = Command::new("mariadbd");
-        command
-            .args(["--no-defaults", "--skip-networking"])
-            .arg(format!("--user={}", user()?))
-            .arg(format!("--datadir={}", self.directory.join("data").display()))
-            .arg(format!("--socket={}", self.socket()))
-            .args(settings)
-            .stdout(log.try_clone()?)
-            .stderr(log);
-        self.server = Some(sh::Family::start(&mut command)?);
-        let start = Instant::now();
-        while self.sql("SELECT 1").is_err() {
-            ensure!(start.elapsed() < LIMIT, "mariadbd takes no connections");
-            std::thread::sleep(Duration::from_millis(100));
-        }
-        Ok(())
-    }
-
-    fn sql(&self, sql: &str) -> Result<String> {
-        let socket = format!("--socket={}", self.socket());
-        let words = ["--no-defaults", "--user=root", &socket, "-N", "-B", "-e", sql];
-        sh::output(Command::new("mariadb").args(words), LIMIT)
-    }
-
-    fn stop(&mut self) -> Result<()> {
-        self.sql("SHUTDOWN")?;
-        if let Some(mut server) = self.server.take() {
-            server.wait(LIMIT)?;
-        }
-        Ok(())
-    }
-
-    fn examined(&self, bed: &Bed) -> Result<Value> {
-        let address = format!("mysql://root@?socket={}", self.socket());
-        bed.json(["doctor", "--all", "--mysql", &address])
-    }
-}
-
-fn user() -> Result<String> {
-    Ok(sh::output(Command::new("id").arg("-un"), LIMIT)?.trim().to_owned())
+fn examined_server(server: &MariaDb, bed: &Bed) -> Result<Value> {
+    let address = format!("mysql://root@?socket={}", server.socket());
+    bed.json(["doctor", "--all", "--mysql", &address])
 }
 
 /// S-351: a live server of MariaDB whose files go through the page cache, without its doublewrite
 /// buffer, and one as it is set up.
 pub fn mariadb(bed: &mut Bed, _: &Options) -> Result<()> {
-    let mut server = MariaDb::install(bed)?;
+    let directory = bed.make_directory("mariadb")?;
+    let mut server = MariaDb::install(bed, directory.join("data"))?;
     server.start(&["--innodb-flush-method=fsync", "--innodb-doublewrite=OFF"])?;
     server.sql(
         "CREATE DATABASE app; USE app; CREATE TABLE t(n int PRIMARY KEY, payload varchar(1000)); \
          INSERT INTO t SELECT seq, repeat('x', 1000) FROM seq_1_to_100000",
     )?;
     server.sql("SET GLOBAL innodb_max_dirty_pages_pct = 0; FLUSH TABLES app.t FOR EXPORT")?;
-    let told = server.examined(bed)?;
+    let told = examined_server(&server, bed)?;
     let direct = finding(&told, "innodb-direct")?;
     println!("    {}", direct["measured"].as_str().unwrap_or_default());
     ensure!(finding(&told, "innodb-doublewrite")?["sure"] == "certain", "{told:#}");
     server.stop()?;
 
     server.start(&[])?;
-    let told = server.examined(bed)?;
+    let told = examined_server(&server, bed)?;
     let wrong: Vec<_> =
         found(&told).into_iter().filter(|name| name.starts_with("innodb")).collect();
     ensure!(wrong.is_empty(), "as it is set up {wrong:?} are found: {told:#}");

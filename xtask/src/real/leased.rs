@@ -42,9 +42,9 @@ fn options_of_mount() -> String {
 
 /// What programs on a mount did on the device by themselves.
 pub struct Leased {
-    reads: u64,
-    writes: u64,
-    syncs: u64,
+    pub reads: u64,
+    pub writes: u64,
+    pub syncs: u64,
 }
 
 impl Leased {
@@ -85,7 +85,15 @@ fn signal(pid: u32, signal: Signal) -> Result<()> {
 
 /// Makes a checkpoint of everything while `pid` stands still; it is there at the latest when the
 /// process goes on, and is deleted again.
-fn checkpoint_beside_a_stopped(bed: &Bed, directory: &Path, pid: u32, name: &str) -> Result<()> {
+///
+/// # Errors
+/// When the checkpoint is not made.
+pub fn checkpoint_beside_a_stopped(
+    bed: &Bed,
+    directory: &Path,
+    pid: u32,
+    name: &str,
+) -> Result<()> {
     signal(pid, Signal::STOP)?;
     let mut command = bed.bedplate([
         OsStr::new("checkpoint"),

@@ -30,8 +30,10 @@ pub enum Need {
 }
 
 /// The packages, as Debian names them, that bring the programs.
-const PACKAGES: [(&str, &str); 10] = [
+const PACKAGES: [(&str, &str); 12] = [
     ("mariadb-install-db", "mariadb-server"),
+    ("sysbench", "sysbench"),
+    ("db_bench", "rocksdb-tools"),
     ("fio", "fio"),
     ("sqlite3", "sqlite3"),
     ("fusermount3", "fuse3"),

@@ -134,10 +134,11 @@ fn compare(bed: &Bed, options: &Options, all: &[Target]) -> Result<()> {
     let mut results: Vec<Vec<Measured>> = vec![Vec::new(); targets.len()];
     for round in 0..options.rounds {
         for (target, result) in targets.iter().zip(&mut results) {
+            let work = |directory: &Path| measure(bed, directory, options, *target);
             let measured = if *target == Target::Xfs {
-                on_xfs(bed, &device.path, options)?
+                on_xfs(bed, &device.path, work)?
             } else {
-                on_bedplate(bed, &device.path, *target, options)?
+                on_bedplate(bed, &device.path, &target.mount_options(), work)?
             };
             println!("    round {}: {:<18} {measured}", round + 1, target.name());
             result.push(measured);
@@ -164,7 +165,10 @@ fn compare(bed: &Bed, options: &Options, all: &[Target]) -> Result<()> {
 }
 
 /// Writes a file whose blocks are all there and do not compress.
-fn fill(path: &Path, bytes: u64) -> Result<()> {
+///
+/// # Errors
+/// When it cannot be written.
+pub fn fill(path: &Path, bytes: u64) -> Result<()> {
     let mut file = File::create(path)?;
     for part in 0..bytes >> 20 {
         file.write_all(&pattern(part, 1 << 20))?;
@@ -172,7 +176,8 @@ fn fill(path: &Path, bytes: u64) -> Result<()> {
     file.sync_all().context("filling the disk image")
 }
 
-fn median(values: &mut [f64]) -> f64 {
+/// Returns the median, of an even number the middle of the middle two.
+pub fn median(values: &mut [f64]) -> f64 {
     values.sort_by(f64::total_cmp);
     let middle = values.len() / 2;
     if values.len() % 2 == 1 {
@@ -182,25 +187,38 @@ fn median(values: &mut [f64]) -> f64 {
     }
 }
 
-fn on_xfs(bed: &Bed, device: &Path, options: &Options) -> Result<Measured> {
+/// Does something on XFS on a device.
+///
+/// # Errors
+/// When that fails, or XFS cannot be made or mounted.
+pub fn on_xfs<T>(bed: &Bed, device: &Path, work: impl FnOnce(&Path) -> Result<T>) -> Result<T> {
     sh::output(Command::new("mkfs.xfs").args(["-q", "-f"]).arg(device), LIMIT)?;
     let directory = bed.make_directory("xfs")?;
     sh::output(Command::new("mount").args(["-t", "xfs"]).arg(device).arg(&directory), LIMIT)?;
     let place = directory.clone();
     let mounted = Guard::new(move || detach(&place));
-    let result = measure(bed, &directory, options, Target::Xfs);
+    let result = work(&directory);
     sh::output(Command::new("umount").arg(&directory), LIMIT)?;
     mounted.done();
     result
 }
 
-fn on_bedplate(bed: &Bed, device: &Path, target: Target, options: &Options) -> Result<Measured> {
+/// Does something on a mount of a device, and tells what went by leases where any were given.
+///
+/// # Errors
+/// When that fails, or the volume cannot be made or mounted.
+pub fn on_bedplate<T>(
+    bed: &Bed,
+    device: &Path,
+    options: &str,
+    work: impl FnOnce(&Path) -> Result<T>,
+) -> Result<T> {
     // What XFS left must not look like a file system in use.
     sh::output(Command::new("wipefs").args(["-q", "-a"]).arg(device), LIMIT)?;
     bed.succeeds([OsStr::new("format"), device.as_os_str(), OsStr::new("--force")])?;
-    let mounted = bed.mount(device, &target.mount_options())?;
-    let result = measure(bed, &mounted.directory, options, target);
-    if matches!(target, Target::Leased | Target::LeasedLog) {
+    let mounted = bed.mount(device, options)?;
+    let result = work(&mounted.directory);
+    if options.contains("lease=") {
         println!("    {}", Leased::of(bed, &mounted.directory)?);
     }
     mounted.unmount(bed)?;

@@ -6,8 +6,8 @@ use super::bed::Bed;
 use super::needs::Need;
 use super::{
     Options, backups, bad_input, branches, crashlab, doctor, edges, failing_device, fio,
-    full_volume, leased, mixed_open, nbd, outside, package, pages, postgres, ratio, recovery,
-    restricted, scale, scrubs, sqlite, suites, volumes,
+    full_volume, leased, leased_fio, mariadb, mixed_open, nbd, outside, package, pages, postgres,
+    ratio, ratio_programs, recovery, restricted, scale, scrubs, sqlite, suites, volumes,
 };
 
 /// One test of real programs.
@@ -142,6 +142,23 @@ pub const TESTS: &[Test] = &[
         needs: &[Need::Fuse, Need::Postgres, Need::Program("setpriv")],
         budget_s: 420,
         run: leased::killed,
+    },
+    Test {
+        name: "leased-mariadb",
+        needs: &[
+            Need::Fuse,
+            Need::Program("mariadb-install-db"),
+            Need::Program("mariadbd"),
+            Need::Program("mariadb"),
+        ],
+        budget_s: 300,
+        run: mariadb::killed,
+    },
+    Test {
+        name: "leased-libaio",
+        needs: &[Need::Fuse, Need::Program("fio")],
+        budget_s: 240,
+        run: leased_fio::libaio,
     },
     Test {
         name: "checkpoint-clone-postgres",
@@ -375,6 +392,31 @@ pub const MEASUREMENTS: &[Test] = &[
         ],
         budget_s: 3600,
         run: ratio::leased_postgres,
+    },
+    Test {
+        name: "ratio-mariadb",
+        needs: &[
+            Need::Fuse,
+            Need::Root,
+            Need::Loop,
+            Need::Program("mariadb-install-db"),
+            Need::Program("sysbench"),
+            Need::Program("mkfs.xfs"),
+        ],
+        budget_s: 3600,
+        run: ratio_programs::mariadb,
+    },
+    Test {
+        name: "ratio-rocksdb",
+        needs: &[
+            Need::Fuse,
+            Need::Root,
+            Need::Loop,
+            Need::Program("db_bench"),
+            Need::Program("mkfs.xfs"),
+        ],
+        budget_s: 3600,
+        run: ratio_programs::rocksdb,
     },
     Test {
         name: "ratio-untorn-postgres",
