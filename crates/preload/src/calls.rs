@@ -6,7 +6,7 @@
 use std::ffi::{c_char, c_int, c_long, c_uint, c_void};
 
 use crate::sys::{self, syscall};
-use crate::{aio, maps, open as opens, table};
+use crate::{aio, maps, open as opens, table, uncached};
 
 /// Runs the library's own part of a call. A panic there ends the program: nothing may unwind into
 /// it but a cancellation, and none happens in here.
@@ -22,6 +22,16 @@ pub fn steady<T>(part: impl FnOnce() -> T) -> T {
     let result = part();
     std::mem::forget(aborts);
     result
+}
+
+/// A call of the program found no number for a descriptor: gives back those of the library's own,
+/// and tells whether any were in the way.
+fn make_room() -> bool {
+    let made = opens::make_room();
+    if made {
+        uncached::forget_all(0, usize::MAX);
+    }
+    made
 }
 
 fn fail(errno: c_int) -> c_int {
@@ -40,10 +50,13 @@ pub unsafe extern "C-unwind" fn openat(
     // SAFETY: the program's own call.
     let open = || unsafe { sys::cancellable(libc::SYS_openat, arguments) } as c_int;
     let mut fd = open();
-    if fd < 0 && steady(opens::make_room) {
+    if fd < 0 && steady(make_room) {
         fd = open();
     }
-    steady(|| opens::opened(fd, flags));
+    steady(|| {
+        opens::opened(fd, flags);
+        uncached::opened(fd, flags);
+    });
     fd
 }
 
@@ -123,6 +136,7 @@ fn may_close(fd: c_int) -> bool {
     if !matches!(table::find(fd), table::Found::Nothing) {
         opens::closing(fd);
     }
+    uncached::forget(fd);
     true
 }
 
@@ -141,6 +155,7 @@ pub unsafe extern "C-unwind" fn close_range(first: c_uint, last: c_uint, flags: 
     steady(|| {
         if flags & CLOEXEC == 0 && first <= last {
             opens::closing_all(first as usize, last as usize);
+            uncached::forget_all(first as usize, last as usize);
         }
         close_between(first, last, flags)
     })
@@ -185,10 +200,11 @@ pub unsafe extern "C-unwind" fn dup(fd: c_int) -> c_int {
 /// Carries a copy out: `copy` asks the kernel for it.
 fn copied(from: c_int, copy: impl Fn() -> isize) -> c_int {
     let mut to = sys::with_errno(copy()) as c_int;
-    if to < 0 && opens::make_room() {
+    if to < 0 && make_room() {
         to = sys::with_errno(copy()) as c_int;
     }
     opens::copied(from, to);
+    uncached::copied(from, to);
     to
 }
 
@@ -221,6 +237,9 @@ fn copy_to(from: c_int, to: c_int, flags: c_int) -> c_int {
     if is_open && !matches!(table::find(to), table::Found::Nothing) {
         opens::closing(to);
     }
+    if is_open {
+        uncached::forget(to);
+    }
     // SAFETY: takes numbers only.
     copied(from, || unsafe { syscall!(libc::SYS_dup3, from, to, flags) })
 }
@@ -237,6 +256,7 @@ pub unsafe extern "C-unwind" fn fcntl(fd: c_int, command: c_int, argument: usize
             }
             libc::F_SETFL if argument as c_int & libc::O_APPEND != 0 => {
                 opens::drop_file(fd);
+                uncached::forget(fd);
                 None
             }
             _ => None,
@@ -259,6 +279,7 @@ pub unsafe extern "C-unwind" fn fdopen(fd: c_int, mode: *const c_char) -> *mut c
         if !matches!(table::find(fd), table::Found::Nothing) {
             opens::closing(fd);
         }
+        uncached::forget(fd);
     });
     // SAFETY: the program's own call.
     unsafe { sys::_IO_fdopen(fd, mode) }
@@ -273,7 +294,11 @@ pub unsafe extern "C-unwind" fn mmap(
     fd: c_int,
     offset: i64,
 ) -> *mut c_void {
-    let is_file = flags & libc::MAP_ANONYMOUS == 0 && steady(|| opens::suspend(fd));
+    let is_file = flags & libc::MAP_ANONYMOUS == 0
+        && steady(|| {
+            uncached::mapped(fd);
+            opens::suspend(fd)
+        });
     // SAFETY: the program's own call.
     let mapped = unsafe { syscall!(libc::SYS_mmap, at, len, protection, flags, fd, offset) };
     if is_file && !(-4095..0).contains(&mapped) {

@@ -9,7 +9,8 @@ use bedplate_lease::Direction::{self, Read, Write};
 
 use crate::calls::steady;
 use crate::direct;
-use crate::sys::{self, Fd};
+use crate::sys::{self, Fd, syscall};
+use crate::uncached;
 use crate::visit::Memory;
 
 /// Exports functions under the C library's names, with its signatures: each name is one line of
@@ -80,7 +81,8 @@ fn buffer(direction: Direction, fd: Fd, buf: Buf, count: usize, at: Option<i64>)
     let done = steady(|| match at {
         Some(at) => direct::io(fd, direction, memory, at),
         None => direct::io_here(fd, direction, memory),
-    });
+    })
+    .or_else(|| steady(|| uncached::io::buffer(fd, direction, buf, count, at)));
     // SAFETY: the program's own call.
     done.unwrap_or_else(|| unsafe {
         match (direction, at) {
@@ -101,7 +103,8 @@ fn vector(direction: Direction, fd: Fd, parts: Parts, count: c_int, at: Option<i
             Some(at) => direct::io(fd, direction, memory, at),
             None => direct::io_here(fd, direction, memory),
         }
-    });
+    })
+    .or_else(|| steady(|| uncached::io::vector(fd, direction, parts, count, at)));
     let number = match (direction, at) {
         (Read, None) => libc::SYS_readv,
         (Read, Some(_)) => libc::SYS_preadv,
@@ -132,13 +135,41 @@ fn vector_with_flags(
     unsafe { sys::cancellable(number, arguments) }
 }
 
+/// Advice to read ahead would fill the page cache of a file that goes past it.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn posix_fadvise(
+    fd: c_int,
+    at: i64,
+    len: i64,
+    advice: c_int,
+) -> c_int {
+    if advice == libc::POSIX_FADV_WILLNEED && steady(|| uncached::serves(fd)) {
+        return 0;
+    }
+    // SAFETY: takes numbers only. The result is the error's number.
+    -(unsafe { syscall!(libc::SYS_fadvise64, fd, at, len, advice) }) as c_int
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn posix_fadvise64(
+    fd: c_int,
+    at: i64,
+    len: i64,
+    advice: c_int,
+) -> c_int {
+    // SAFETY: takes numbers only.
+    unsafe { posix_fadvise(fd, at, len, advice) }
+}
+
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn fdatasync(fd: c_int) -> c_int {
     let done = steady(|| direct::sync(fd));
     // SAFETY: takes a number only.
-    done.unwrap_or_else(|| unsafe {
+    let done = done.unwrap_or_else(|| unsafe {
         sys::cancellable(libc::SYS_fdatasync, [fd as usize, 0, 0, 0, 0, 0])
-    }) as c_int
+    });
+    steady(|| uncached::synced(fd));
+    done as c_int
 }
 
 /// More than data: times that the daemon knows better. The mount's, always.
@@ -146,5 +177,7 @@ pub unsafe extern "C-unwind" fn fdatasync(fd: c_int) -> c_int {
 pub unsafe extern "C-unwind" fn fsync(fd: c_int) -> c_int {
     steady(|| direct::count_full_sync(fd));
     // SAFETY: takes a number only.
-    unsafe { sys::cancellable(libc::SYS_fsync, [fd as usize, 0, 0, 0, 0, 0]) as c_int }
+    let done = unsafe { sys::cancellable(libc::SYS_fsync, [fd as usize, 0, 0, 0, 0, 0]) };
+    steady(|| uncached::synced(fd));
+    done as c_int
 }

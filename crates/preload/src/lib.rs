@@ -6,6 +6,8 @@
 //!                         └─────────────────► the mount       everything else
 //! ```
 //!
+//! `uncached` does the same for files of any file system, past the page cache.
+//!
 //! A missed call costs speed and never correctness: the program's descriptor is the mount's,
 //! always, and every path that is not sure ends there. On the way of I/O nothing is allocated, no
 //! lock is taken and no thread is started; nothing here panics, and if it did the program would
@@ -28,4 +30,5 @@ mod shadow;
 mod sys;
 mod table;
 mod thread;
+mod uncached;
 mod visit;

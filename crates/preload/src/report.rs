@@ -1,7 +1,8 @@
 //! What went directly and what did not, told when the program ends.
 //!
 //! `BEDPLATE_LEASE_REPORT` is the number of a descriptor or the path of a file; every process adds
-//! one line. Nothing is told of a process that never asked for a lease.
+//! one line for its leases, and one for its files past the page cache. Nothing is told of a process
+//! that had neither.
 
 use std::ffi::{CStr, c_char};
 use std::sync::atomic::AtomicU64;
@@ -11,6 +12,7 @@ use bedplate_lease::{Counters, Fallback, Reason};
 
 use crate::mount;
 use crate::sys::{self, syscall};
+use crate::uncached::{self, COUNTS, Count};
 
 static REFUSED: [AtomicU64; Reason::ALL.len()] = [const { AtomicU64::new(0) }; Reason::ALL.len()];
 
@@ -61,6 +63,16 @@ fn write_line(line: &mut Line) -> std::fmt::Result {
     writeln!(line)
 }
 
+/// What went past the page cache.
+fn write_uncached(line: &mut Line) -> std::fmt::Result {
+    use std::fmt::Write;
+    write!(line, "bedplate-direct: pid={}", sys::pid())?;
+    for (what, name) in COUNTS {
+        write!(line, " {name}={}", uncached::counted(what))?;
+    }
+    writeln!(line)
+}
+
 extern "C" fn at_exit() {
     // SAFETY: the program ends; its environment is whole.
     let wanted = unsafe {
@@ -68,9 +80,12 @@ extern "C" fn at_exit() {
         if value.is_null() { None } else { Some(CStr::from_ptr(value)) }
     };
     let has_asked = mount::all().next().is_some() || REFUSED.iter().any(|c| c.load(Relaxed) != 0);
-    let Some(wanted) = wanted.filter(|_| has_asked) else { return };
+    let is_direct = [Count::Files, Count::Refused].into_iter().any(|c| uncached::counted(c) != 0);
+    let Some(wanted) = wanted.filter(|_| has_asked || is_direct) else { return };
     let mut line = Line { bytes: [0; 1024], len: 0 };
-    if write_line(&mut line).is_err() {
+    if has_asked && write_line(&mut line).is_err()
+        || is_direct && write_uncached(&mut line).is_err()
+    {
         return;
     }
     let number = wanted.to_str().ok().and_then(|text| text.parse::<i32>().ok());

@@ -116,6 +116,11 @@ pub fn find(fd: Fd) -> Found {
     if is_own { Found::Leased(open) } else { Found::Inherited(open) }
 }
 
+/// Tells whether a descriptor has a lease, or had one in the process that this one was forked from.
+pub fn is_leased(fd: Fd) -> bool {
+    !matches!(find(fd), Found::Nothing)
+}
+
 /// Changes a cell; the caller holds the process's lock.
 pub fn set(_held: &process::Held, fd: Fd, open: Option<&Open>) {
     let Some(cell) = usize::try_from(fd).ok().and_then(|fd| CELLS.get(fd)) else { return };

@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::io::Write;
 use std::os::unix::fs::FileExt;
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
@@ -119,4 +120,31 @@ fn a_killed_copy_leaves_its_target_and_the_next_one_is_whole() {
     bedplate(arguments).succeeds();
     assert!(std::fs::read(&target).unwrap() == pattern(3 * LEN));
     assert!(!partial.exists());
+}
+
+/// S-349: the calls themselves are tested with the library.
+#[test]
+fn s_349_a_program_runs_past_the_page_cache_and_says_what_went_there() {
+    let beside = Path::new(env!("CARGO_BIN_EXE_bedplate")).with_file_name("libbedplate_lease.so");
+    if !beside.exists() {
+        println!("skipped: {} is built with the workspace", beside.display());
+        return;
+    }
+    let scratch = Scratch::new();
+    let source = scratch.file("source.raw", &pattern(LEN));
+    let target = scratch.path("target");
+    let run = |direct: &str| {
+        let (from, to) = (format!("if={}", text(&source)), format!("of={}", text(&target)));
+        bedplate(["--json", "run", "--report", direct, "--", "dd", &from, &to, "bs=1M"])
+    };
+    let told = run("--direct=*.raw").succeeds().json();
+    assert!(std::fs::read(&target).unwrap() == pattern(LEN));
+    let direct = &told["direct"];
+    if direct["refused"] == 0 {
+        // Nine, the blocks of the tenth, what is behind them, and the end.
+        assert_eq!((&direct["files"], &direct["reads"]), (&1.into(), &12.into()), "{told}");
+    }
+    let told = run("--direct=other").succeeds().json();
+    assert!(told.get("direct").is_none(), "no file was meant: {told}");
+    run("--direct=").fails(2, "wants a pattern");
 }

@@ -11,3 +11,4 @@ mod descriptors;
 mod io;
 mod requests;
 mod trouble;
+mod uncached;

@@ -18,7 +18,7 @@ pub struct Stage {
 }
 
 /// The library, which cargo puts beside the tests.
-fn library() -> PathBuf {
+pub fn library() -> PathBuf {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
     BUILT
         .get_or_init(|| {
@@ -37,18 +37,23 @@ fn library() -> PathBuf {
         .clone()
 }
 
-/// The program; nothing where there is no compiler.
+/// The program of the tests of leases; nothing where there is no compiler.
 fn probe() -> Option<PathBuf> {
     static BUILT: OnceLock<Option<PathBuf>> = OnceLock::new();
-    BUILT
-        .get_or_init(|| {
-            let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/preload/probe.c");
-            let made = Path::new(env!("CARGO_TARGET_TMPDIR")).join("lease-probe");
-            let mut compile = Command::new("cc");
-            compile.args(["-w", "-O1", "-pthread", "-o"]).arg(&made).arg(source);
-            compile.status().is_ok_and(|status| status.success()).then_some(made)
-        })
-        .clone()
+    BUILT.get_or_init(|| compiled("probe")).clone()
+}
+
+/// Compiles a program that lies beside the tests; nothing where there is no compiler.
+pub fn compiled(name: &str) -> Option<PathBuf> {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/preload/{name}.c"));
+    let made = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("lease-{name}"));
+    let mut compile = Command::new("cc");
+    compile.args(["-w", "-O1", "-pthread", "-o"]).arg(&made).arg(source);
+    let is_made = compile.status().is_ok_and(|status| status.success());
+    if !is_made {
+        println!("skipped: needs a C compiler");
+    }
+    is_made.then_some(made)
 }
 
 impl Stage {

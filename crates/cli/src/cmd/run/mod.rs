@@ -1,4 +1,4 @@
-//! `bedplate run [--report] -- PROGRAM ...`
+//! `bedplate run [--report] [--direct[=GLOB]] -- PROGRAM ...`
 
 mod program;
 mod report;
@@ -17,16 +17,32 @@ use report::Report;
 /// The library that goes in front of a program's calls.
 const LIBRARY: &str = "libbedplate_lease.so";
 
+/// Where the library finds which files go past the page cache.
+const DIRECT_VARIABLE: &str = "BEDPLATE_DIRECT";
+
 /// Run a program that reads and writes files of a mount on the device by itself
 ///
 /// The mount must allow it to the program's user (mount option lease=), and serve the files in
 /// concurrent mode. All else goes through the mount as without it. A program that is given a lease
 /// can read and write the whole volume.
+///
+/// With --direct the program's files on other file systems are read and written past the page cache,
+/// too, where those take direct I/O.
 #[derive(Debug, Args)]
 pub struct Arguments {
     /// Wait for the program, and tell at its end what went directly and why the rest did not
     #[arg(long)]
     report: bool,
+    /// Read and write files of any file system past the page cache: all, or those whose name (or
+    /// path, where the pattern has a slash) is like one of these patterns, with * and ?
+    #[arg(
+        long,
+        value_name = "GLOB[:GLOB…]",
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "*"
+    )]
+    direct: Option<OsString>,
     /// The program and its arguments
     #[arg(
         required = true,
@@ -47,6 +63,13 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<()> {
     }
     let mut command = Command::new(&path);
     command.arg0(name).args(rest).env("LD_PRELOAD", preloaded(&library));
+    match &arguments.direct {
+        Some(patterns) if patterns.is_empty() => {
+            return Err(Failure::usage("--direct= wants a pattern, as in --direct='*.db'"));
+        }
+        Some(patterns) => command.env(DIRECT_VARIABLE, patterns),
+        None => command.env_remove(DIRECT_VARIABLE),
+    };
     if !arguments.report {
         let error = command.exec();
         return Err(Failure::system("run", &path, &error));

@@ -16,6 +16,9 @@ pub const VARIABLE: &str = "BEDPLATE_LEASE_REPORT";
 /// How each line of the library begins.
 const HEAD: &str = "bedplate-lease:";
 
+/// How each line of the library on files past the page cache begins.
+const DIRECT_HEAD: &str = "bedplate-direct:";
+
 /// A file to which each process adds a line; removed when dropped.
 #[derive(Debug)]
 pub struct Report {
@@ -33,6 +36,10 @@ pub struct LeaseTotals {
     through_the_mount: BTreeMap<String, u64>,
     /// Files that got no lease, by reason.
     refused: BTreeMap<String, u64>,
+    /// What went past the page cache of other file systems, and what did not: absent without
+    /// `--direct`.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    direct: BTreeMap<String, u64>,
 }
 
 impl Report {
@@ -68,10 +75,13 @@ impl Drop for Report {
 impl LeaseTotals {
     fn of(text: &str) -> Self {
         let mut told = Self::default();
-        for line in text.lines().filter_map(|line| line.strip_prefix(HEAD)) {
-            told.processes += 1;
-            for (name, count) in line.split_whitespace().filter_map(|word| word.split_once('=')) {
-                told.add(name, count.parse().unwrap_or(0));
+        for line in text.lines() {
+            if let Some(line) = line.strip_prefix(HEAD) {
+                told.processes += 1;
+                counts(line).for_each(|(name, count)| told.add(name, count));
+            } else if let Some(line) = line.strip_prefix(DIRECT_HEAD) {
+                let counts = counts(line).filter(|(name, _)| *name != "pid");
+                counts.for_each(|(name, n)| *told.direct.entry(name.to_owned()).or_default() += n);
             }
         }
         told
@@ -91,6 +101,12 @@ impl LeaseTotals {
     }
 }
 
+/// The words of a line that count something.
+fn counts(line: &str) -> impl Iterator<Item = (&str, u64)> {
+    let words = line.split_whitespace().filter_map(|word| word.split_once('='));
+    words.map(|(name, count)| (name, count.parse().unwrap_or(0)))
+}
+
 impl fmt::Display for LeaseTotals {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let list = |counts: &BTreeMap<String, u64>| {
@@ -98,6 +114,24 @@ impl fmt::Display for LeaseTotals {
                 counts.iter().map(|(name, count)| format!("{name} {count}")).collect();
             if told.is_empty() { "none".to_owned() } else { told.join(", ") }
         };
+        if !self.direct.is_empty() {
+            let of = |name: &str| self.direct.get(name).copied().unwrap_or(0);
+            let (files, refused) = (of("files"), of("refused"));
+            writeln!(
+                f,
+                "past the cache    {} reads, {} writes ({} of them copied), {files} files",
+                of("reads"),
+                of("writes"),
+                of("bounced")
+            )?;
+            let (odd, failed) = (of("buffered-writes"), of("failed"));
+            let told = "writes of parts of blocks";
+            write!(f, "through the cache {odd} {told}, {failed} refused calls, {refused} files")?;
+            if self.processes == 0 {
+                return Ok(());
+            }
+            writeln!(f)?;
+        }
         if self.processes == 0 {
             return write!(
                 f,
@@ -131,5 +165,10 @@ mod tests {
         let shown = told.to_string();
         assert!(shown.contains("11 reads, 2 writes, 1 syncs") && shown.contains("unaligned 4"));
         assert_eq!(LeaseTotals::of("").to_string().lines().count(), 1);
+        let text = "bedplate-direct: pid=7 files=2 reads=5 writes=1 bounced=3 buffered-writes=4\n\
+                    bedplate-direct: pid=8 files=1 reads=5 refused=6\n";
+        let shown = LeaseTotals::of(text).to_string();
+        assert!(shown.contains("10 reads, 1 writes (3 of them copied), 3 files"), "{shown}");
+        assert!(shown.contains("4 writes of parts of blocks, 0 refused calls, 6 files"), "{shown}");
     }
 }
