@@ -263,7 +263,7 @@ impl File {
     /// Returns the size in bytes.
     #[must_use]
     pub fn size(&self) -> u64 {
-        self.inode.size.load(Ordering::Acquire)
+        self.inode.seen_size()
     }
     /// Cuts or extends (with a hole) to `size` bytes.
     ///

@@ -20,7 +20,7 @@ use std::sync::atomic::Ordering;
 use crate::words::Words;
 
 /// The version of everything that client and daemon share: layout and messages.
-pub const LAYOUT_VERSION: u32 = 3;
+pub const LAYOUT_VERSION: u32 = 4;
 
 pub(crate) const CONTROL_MAGIC: u64 = u64::from_le_bytes(*b"BPLCTRL1");
 pub(crate) const SLOTS_MAGIC: u64 = u64::from_le_bytes(*b"BPLSLOT1");
@@ -64,9 +64,13 @@ pub(crate) mod entry {
     pub const MAP_COUNT: usize = 9;
     /// The client that may write parts of sectors; 0: none.
     pub const ODD_OWNER: usize = 10;
+    /// The client that has blocks behind the end of the file, its tail; 0: none.
+    pub const TAIL_OWNER: usize = 11;
+    /// Where the tail ends, in bytes of the file.
+    pub const TAIL_END: usize = 12;
 }
 
-const _: () = assert!(DEVICE_BYTES < STATE && entry::ODD_OWNER < ENTRY_WORDS);
+const _: () = assert!(DEVICE_BYTES < STATE && entry::TAIL_END < ENTRY_WORDS);
 
 /// What may be done with a file under its lease.
 pub(crate) mod flag {

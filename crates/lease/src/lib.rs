@@ -32,6 +32,9 @@
 //!   and not after.
 //! - I-LSE-8: an asynchronous request is counted before it begins, in the slots and for its file,
 //!   and the kernel counts that it ended; a revocation waits until both agree.
+//! - I-LSE-9: behind the size of a file one client at a time writes, in order, within its tail; what
+//!   it says to have filled is on the device. Which client that is, and where its tail lies, changes
+//!   only while the sequence is odd.
 #![forbid(unsafe_code)]
 
 mod direction;
@@ -53,7 +56,9 @@ mod words;
 pub use direction::Direction;
 pub use layout::{Geometry, LAYOUT_VERSION, LayoutError, State};
 pub use places::slots_words;
-pub use publisher::{Control, Coverage, EntryRef, Extent, FileLease, PublishError, Publisher};
+pub use publisher::{
+    Control, Coverage, EntryRef, Extent, FileLease, PublishError, Publisher, Tail,
+};
 pub use reader::{Io, Lease, Permit, Reader};
 pub use reason::{Fallback, Reason};
 pub use slots::{ClientSlots, Counters, Holder, SLOTS_PER_CLIENT, Slots};

@@ -6,6 +6,7 @@
 //!      …   a word an entry: touched
 //!      …   a line each: requests begun, requests paused
 //!      …   a word an entry: requests on the file
+//!      …   a word an entry: up to where the client has filled its tail of the file, in bytes of it
 //! ```
 
 use crate::layout::LINE;
@@ -14,7 +15,7 @@ pub(crate) const SLOT_WORDS: usize = LINE;
 
 /// Returns how many words the memory of a client needs.
 pub fn slots_words(slots: usize, entries: usize) -> usize {
-    of_file_at(slots, entries, 0) + entries
+    of_file_at(slots, entries, 0) + 2 * entries
 }
 
 pub(crate) fn slot_at(slot: usize) -> usize {
@@ -35,4 +36,8 @@ pub(crate) fn paused_at(slots: usize, entries: usize) -> usize {
 
 pub(crate) fn of_file_at(slots: usize, entries: usize, entry: u32) -> usize {
     paused_at(slots, entries) + LINE + entry as usize
+}
+
+pub(crate) fn filled_at(slots: usize, entries: usize, entry: u32) -> usize {
+    of_file_at(slots, entries, 0) + entries + entry as usize
 }

@@ -20,6 +20,12 @@ pub(crate) enum Mistake {
     NotDrained,
     /// A client writes beside the one that has the right to odd writes.
     OddOwnerIgnored,
+    /// A flush of the device stands for a data sync although a tail was filled.
+    TailNotReported,
+    /// A tail is filled by every process that has the file.
+    TailOwnerIgnored,
+    /// How far a tail is filled is told before it is.
+    FilledTooEarly,
     /// A window of the file's bytes outlives a change by others.
     WindowOutlivesLease,
     /// A change of the map goes on although a request on the file is in flight.

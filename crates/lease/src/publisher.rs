@@ -35,6 +35,16 @@ pub struct Extent {
     pub is_writable: bool,
 }
 
+/// Blocks behind the end of a file that one client fills by itself. They stand in the map behind
+/// those of the file; what the client has written of them stands in its slots.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Tail {
+    /// The client.
+    pub owner: u64,
+    /// Where the blocks end, in bytes of the file.
+    pub end_bytes: u64,
+}
+
 /// What an entry says of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FileLease<'a> {
@@ -52,8 +62,10 @@ pub struct FileLease<'a> {
     pub data_lsn: u64,
     /// The generation of the set of checkpoints for which `is_writable` was found.
     pub sharing: u64,
-    /// The written extents, sorted, without overlaps.
+    /// The written extents, sorted, without overlaps; behind them those of the tail.
     pub extents: &'a [Extent],
+    /// The tail; it begins at the size.
+    pub tail: Option<Tail>,
 }
 
 /// How much of a map found room.
@@ -335,6 +347,8 @@ impl<W: Words + Clone> Publisher<W> {
             (entry::UNSEALED, file.unsealed_last),
             (entry::DATA_LSN, file.data_lsn),
             (entry::SHARING, file.sharing),
+            (entry::TAIL_OWNER, file.tail.map_or(0, |tail| tail.owner)),
+            (entry::TAIL_END, file.tail.map_or(0, |tail| tail.end_bytes)),
             (entry::MAP_AT, place.at as u64),
             (entry::MAP_COUNT, count as u64),
         ] {

@@ -44,6 +44,15 @@ pub struct Permit {
     pub seq: u64,
     /// This client has the right to odd writes: its threads take turns.
     pub is_odd_owner: bool,
+    /// Where the file ends once the write is on the device; 0: where it ends now.
+    pub fills_to: u64,
+}
+
+impl Permit {
+    /// Refuses what makes the file grow.
+    fn within_size(self) -> Result<Self, Fallback> {
+        if self.fills_to == 0 { Ok(self) } else { Err(Fallback::BeyondSize) }
+    }
 }
 
 impl Io {
@@ -127,7 +136,25 @@ impl<W: Words> Reader<W> {
         io: Io,
     ) -> Result<Permit, Fallback> {
         slots.enter(slot, lease.entry, io.direction);
-        let asked = self.permit(slots.client(), lease, io);
+        let asked = self.permit(slots, lease, io).and_then(Permit::within_size);
+        self.finish(slots, slot, asked)
+    }
+
+    /// As [`begin_io`](Self::begin_io), for a caller that tells with [`Slots::wrote`] what a write
+    /// behind the file's size has filled of a tail, before it clears the slot.
+    #[inline]
+    pub fn begin_growth<S: Words>(
+        &self,
+        slots: &Slots<S>,
+        slot: usize,
+        lease: Lease,
+        io: Io,
+    ) -> Result<Permit, Fallback> {
+        slots.enter(slot, lease.entry, io.direction);
+        let asked = self.permit(slots, lease, io);
+        if let (Ok(permit), true) = (&asked, planted(Mistake::FilledTooEarly)) {
+            slots.wrote(lease.entry, permit.fills_to);
+        }
         self.finish(slots, slot, asked)
     }
 
@@ -139,7 +166,7 @@ impl<W: Words> Reader<W> {
         lease: Lease,
         io: Io,
     ) -> Result<Permit, Fallback> {
-        self.permit(slots.client(), lease, io)
+        self.permit(slots, lease, io).and_then(Permit::within_size)
     }
 
     /// Sets the slot and asks whether a flush of the device is all that a data sync of the file
@@ -151,7 +178,7 @@ impl<W: Words> Reader<W> {
         lease: Lease,
     ) -> Result<(), Fallback> {
         slots.enter(slot, lease.entry, Direction::Sync);
-        let asked = self.may_sync(lease);
+        let asked = self.may_sync(slots, lease);
         self.finish(slots, slot, asked)
     }
 
@@ -168,7 +195,7 @@ impl<W: Words> Reader<W> {
     }
 
     #[inline]
-    fn permit(&self, client: u64, lease: Lease, io: Io) -> Result<Permit, Fallback> {
+    fn permit<S: Words>(&self, slots: &Slots<S>, lease: Lease, io: Io) -> Result<Permit, Fallback> {
         debug_assert!(
             self.geometry.alignment_bytes.is_power_of_two(),
             "a header was checked before it is believed: {:?}",
@@ -189,17 +216,26 @@ impl<W: Words> Reader<W> {
         if get(entry::FLAGS) & if writes { flag::WRITE } else { flag::READ } == 0 {
             return Err(Fallback::Forbidden);
         }
-        if io.offset.checked_add(io.len).is_none_or(|end| end > get(entry::SIZE)) {
-            return Err(Fallback::BeyondSize);
+        let end = io.offset.checked_add(io.len).ok_or(Fallback::BeyondSize)?;
+        let size = get(entry::SIZE);
+        let mut fills_to = 0;
+        if end > size {
+            if is_odd {
+                return Err(Fallback::BeyondSize);
+            }
+            fills_to = self.in_tail(slots, lease, io, end)?;
         }
         let mut is_odd_owner = false;
         if writes {
             let owner = get(entry::ODD_OWNER);
-            is_odd_owner = owner != 0 && owner == client;
+            is_odd_owner = owner != 0 && owner == slots.client();
             if !is_odd_owner && !is_odd && owner != 0 && !planted(Mistake::OddOwnerIgnored) {
                 return Err(Fallback::Forbidden);
             }
-            self.may_write(at)?;
+            // Blocks of a tail no record names, and no checkpoint has.
+            if io.offset < size {
+                self.may_write(at)?;
+            }
         }
         let (device_offset, room) = self.find_extent(at, io)?;
         self.still(at, seq)?;
@@ -207,7 +243,65 @@ impl<W: Words> Reader<W> {
         if is_odd && !is_odd_owner {
             return Err(Fallback::Unaligned);
         }
-        Ok(Permit { device_offset, room, seq, is_odd_owner })
+        Ok(Permit { device_offset, room, seq, is_odd_owner, fills_to })
+    }
+
+    /// Permits I/O behind the file's size in the client's own tail: a read of what is filled, a
+    /// write there or where that ends. Returns how far the tail is filled after a write, 0 where
+    /// that stays.
+    #[cold]
+    fn in_tail<S: Words>(
+        &self,
+        slots: &Slots<S>,
+        lease: Lease,
+        io: Io,
+        end: u64,
+    ) -> Result<u64, Fallback> {
+        let (filled, tail_end) = self.tail(slots, lease).ok_or(Fallback::BeyondSize)?;
+        let writes = io.direction == Direction::Write;
+        let limit = if writes { tail_end } else { filled };
+        if io.offset > filled || end > limit {
+            return Err(Fallback::BeyondSize);
+        }
+        Ok(if writes && end > filled { end } else { 0 })
+    }
+
+    /// Returns how far the client has filled its tail, and where that ends; nothing where it has
+    /// none. To be believed once the sequence was found to be still the same.
+    fn tail<S: Words>(&self, slots: &Slots<S>, lease: Lease) -> Option<(u64, u64)> {
+        let at = self.geometry.entry_at(lease.entry as usize);
+        let get = |word| self.words.load(at + word, Acquire);
+        let owner = get(entry::TAIL_OWNER);
+        let is_owner =
+            owner != 0 && (owner == slots.client() || planted(Mistake::TailOwnerIgnored));
+        is_owner.then(|| (slots.filled(lease.entry).max(get(entry::SIZE)), get(entry::TAIL_END)))
+    }
+
+    /// Returns where the file ends, where this client alone can move that: it has the tail.
+    pub fn own_end<S: Words>(&self, slots: &Slots<S>, lease: Lease) -> Option<u64> {
+        let (at, seq) = self.enter(lease).ok()?;
+        let is_serving = State::of(self.words.load(STATE, SeqCst)) == State::Serving;
+        let (filled, _) = self.tail(slots, lease).filter(|_| is_serving)?;
+        self.still(at, seq).ok().map(|()| filled)
+    }
+
+    /// Tells whether a write goes on where the file ends, and nothing but a tail lacks for it to
+    /// go to the device.
+    pub fn lacks_tail<S: Words>(&self, slots: &Slots<S>, lease: Lease, io: Io) -> bool {
+        let Ok((at, seq)) = self.enter(lease) else { return false };
+        let get = |word| self.words.load(at + word, Acquire);
+        let end = match self.tail(slots, lease) {
+            Some((filled, _)) => filled,
+            None if get(entry::TAIL_OWNER) == 0 => get(entry::SIZE),
+            None => return false,
+        };
+        let lacks = io.direction == Direction::Write
+            && io.offset == end
+            && !io.is_odd(self.geometry.alignment_bytes)
+            && get(entry::FLAGS) & flag::WRITE != 0
+            && get(entry::ODD_OWNER) == 0
+            && State::of(self.words.load(STATE, SeqCst)) == State::Serving;
+        lacks && self.still(at, seq).is_ok()
     }
 
     /// Returns where the entry lies, and its sequence.
@@ -284,7 +378,7 @@ impl<W: Words> Reader<W> {
         (is_inside && offset & (self.geometry.alignment_bytes - 1) == 0).then_some(offset)
     }
 
-    fn may_sync(&self, lease: Lease) -> Result<(), Fallback> {
+    fn may_sync<S: Words>(&self, slots: &Slots<S>, lease: Lease) -> Result<(), Fallback> {
         let (at, seq) = self.enter(lease)?;
         let get = |word| self.words.load(at + word, Acquire);
         if State::of(self.words.load(STATE, SeqCst)) != State::Serving {
@@ -294,6 +388,13 @@ impl<W: Words> Reader<W> {
             return Err(Fallback::Forbidden);
         }
         if get(entry::DATA_LSN) > self.words.load(DURABLE, Acquire) {
+            return Err(Fallback::Unsynced);
+        }
+        // What fills a tail becomes the file's with a record, which the mount makes. How far
+        // another client has come only the mount knows.
+        let is_filled = get(entry::TAIL_OWNER) != 0
+            && self.tail(slots, lease).is_none_or(|(filled, _)| filled > get(entry::SIZE));
+        if is_filled && !planted(Mistake::TailNotReported) {
             return Err(Fallback::Unsynced);
         }
         self.still(at, seq)

@@ -36,11 +36,13 @@ pub enum Reason {
     Failed = 15,
     /// The file has checksums of its data.
     Integrity = 16,
+    /// The file does not grow in a way that a tail serves, or the volume has little room.
+    Tail = 17,
 }
 
 impl Reason {
     /// All reasons.
-    pub const ALL: [Self; 16] = [
+    pub const ALL: [Self; 17] = [
         Self::Off,
         Self::User,
         Self::Mode,
@@ -57,6 +59,7 @@ impl Reason {
         Self::Request,
         Self::Failed,
         Self::Integrity,
+        Self::Tail,
     ];
 
     /// Returns the reason with this number.
@@ -83,6 +86,7 @@ impl Reason {
             Self::Request => "request",
             Self::Failed => "failed",
             Self::Integrity => "integrity",
+            Self::Tail => "tail",
         }
     }
 
@@ -104,6 +108,7 @@ impl Reason {
             Self::Token => "the token is unknown or was used before",
             Self::Request => "the mount does not know this request",
             Self::Integrity => "the file has checksums, which the mount has to make and compare",
+            Self::Tail => "the file ends within a block, or the volume has little room",
             Self::Failed => "the mount could not make what a lease needs; its log says more",
         }
     }

@@ -6,8 +6,9 @@
 //!      …   a word an entry: 1 where the file was written since the daemon last looked
 //! ```
 //!
-//! `busy` is 0, or `(entry + 1) << 1 | writes`. The client alone writes here, the daemon only reads
-//! and takes the touched words, and asks for a pause of requests. It believes nothing but "busy": a client that writes rubbish here
+//! `busy` is 0, or `(entry + 1) << 1 | writes`. The client alone writes here, the daemon only reads,
+//! takes the touched words, says where a tail begins, and asks for a pause of requests. It believes
+//! nothing but "busy" and how far a tail is filled: a client that writes rubbish here
 //! stops revocations, which is noticed, or hides I/O that it could make on the device anyway.
 
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
@@ -15,7 +16,7 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use crate::direction::Direction;
 use crate::layout::{ENTRIES_MAX, LAYOUT_VERSION, LINE, LayoutError, SLOTS_MAGIC, check_head};
 use crate::layout::{MAGIC, VERSION, WORDS};
-use crate::places::{SLOT_WORDS, slot_at, slots_words, touched_at};
+use crate::places::{SLOT_WORDS, filled_at, slot_at, slots_words, touched_at};
 use crate::planted::{Mistake, planted};
 use crate::reason::Fallback;
 use crate::words::Words;
@@ -158,6 +159,32 @@ impl<W: Words> Slots<W> {
         }
     }
 
+    /// Returns up to where this client has filled its tail of a file; without one it says nothing.
+    #[inline]
+    pub(crate) fn filled(&self, entry: u32) -> u64 {
+        self.words.load(filled_at(self.count, self.entries, entry), Acquire)
+    }
+
+    /// Tells that a permitted write is on the device: the file ends there now, where the permit says
+    /// that it fills a tail. Before the slot is cleared.
+    #[inline]
+    pub fn wrote(&self, entry: u32, fills_to: u64) {
+        if fills_to != 0 && (entry as usize) < self.entries {
+            self.fill(filled_at(self.count, self.entries, entry), fills_to);
+        }
+        self.touch(entry);
+    }
+
+    /// Raises a word: another thread may have come further.
+    fn fill(&self, at: usize, to: u64) {
+        loop {
+            let was = self.words.load(at, Relaxed);
+            if was >= to || self.words.replace(at, was, to) {
+                return;
+            }
+        }
+    }
+
     /// Counts I/O that went directly.
     #[inline]
     pub fn count_done(&self, slot: usize, direction: Direction) {
@@ -271,6 +298,19 @@ impl<W: Words> ClientSlots<W> {
         (entry as usize) < self.entries
             && self.words.load(at, Acquire) != 0
             && self.words.swap(at, 0) != 0
+    }
+
+    /// Returns up to where this client says that it has filled its tail of a file, in bytes of the
+    /// file. What returned to a caller before is counted; after a drain it stays.
+    pub fn filled(&self, entry: u32) -> u64 {
+        self.words.load(filled_at(self.count, self.entries, entry), Acquire)
+    }
+
+    /// Says where a tail begins that the client is about to be given. The file is revoked and
+    /// drained.
+    pub fn set_filled(&self, entry: u32, to: u64) {
+        assert!((entry as usize) < self.entries, "I-LSE-3: no entry {entry}");
+        self.words.store(filled_at(self.count, self.entries, entry), to, SeqCst);
     }
 
     /// Returns the client's counters, as it has them.

@@ -6,6 +6,8 @@
 //!          daemon ──► Offer                  socket, token, inode; or the reason why not
 //!          client ──► FUSE descriptor        ODD_IOCTL + OddRequest: the right to odd writes of the file
 //!          daemon ──► OddRequest::answer     given, or the reason why not
+//!          client ──► FUSE descriptor        TAIL_IOCTL + TailRequest: a tail of the file
+//!          daemon ──► TailRequest::answer    given, or the reason why not
 //! socket   (AF_UNIX, SOCK_SEQPACKET)
 //!          client ──► Request::Attach        once a process, with the token
 //!          daemon ──► Answer + 4 descriptors claim, device, control, slots (SCM_RIGHTS)
@@ -31,6 +33,13 @@ pub const ODD_IOCTL: u32 = (3 << 30) | ((ODD_BYTES as u32) << 16) | (0xBE << 8) 
 
 /// The length of an [`OddRequest`] and of its answer.
 pub const ODD_BYTES: usize = 16;
+
+/// The ioctl on a file's descriptor by which a client asks for a tail of it:
+/// `_IOWR(0xBE, 3, [u8; 24])`.
+pub const TAIL_IOCTL: u32 = (3 << 30) | ((TAIL_BYTES as u32) << 16) | (0xBE << 8) | 3;
+
+/// The length of a [`TailRequest`] and of its answer.
+pub const TAIL_BYTES: usize = 24;
 
 /// The length of an [`Offer`].
 pub const OFFER_BYTES: usize = 256;
@@ -184,6 +193,53 @@ impl OddRequest {
     pub fn is_given(answer: &[u8; ODD_BYTES]) -> bool {
         *answer == odd(0, 0)
     }
+}
+
+/// A client asks for a tail of the file on whose descriptor it asks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TailRequest {
+    /// Its number, as its slots have it.
+    pub client: u64,
+    /// How long the write is that is to go there, in bytes.
+    pub len: u64,
+}
+
+impl TailRequest {
+    /// Encodes it.
+    pub fn encode(&self) -> [u8; TAIL_BYTES] {
+        tail(0, self.client, self.len)
+    }
+
+    /// Decodes it.
+    pub fn decode(bytes: &[u8]) -> Result<Self, Reason> {
+        let mut from = In { bytes };
+        match (from.u32(), from.u32(), from.u64(), from.u64()) {
+            (Some(version), ..) if version != LAYOUT_VERSION => Err(Reason::Version),
+            (_, Some(0), Some(client), Some(len)) if bytes.len() == TAIL_BYTES => {
+                Ok(Self { client, len })
+            }
+            _ => Err(Reason::Request),
+        }
+    }
+
+    /// Encodes the daemon's answer.
+    pub fn answer(done: Result<(), Reason>) -> [u8; TAIL_BYTES] {
+        tail(done.err().map_or(0, |reason| reason as u32), 0, 0)
+    }
+
+    /// Decodes it: whether the client has a tail now.
+    pub fn is_given(answer: &[u8; TAIL_BYTES]) -> bool {
+        *answer == tail(0, 0, 0)
+    }
+}
+
+fn tail(code: u32, client: u64, len: u64) -> [u8; TAIL_BYTES] {
+    let mut out = Out { bytes: [0; TAIL_BYTES], at: 0 };
+    out.put(&LAYOUT_VERSION.to_le_bytes());
+    out.put(&code.to_le_bytes());
+    out.put(&client.to_le_bytes());
+    out.put(&len.to_le_bytes());
+    out.bytes
 }
 
 fn odd(code: u32, number: u64) -> [u8; ODD_BYTES] {

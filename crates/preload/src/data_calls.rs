@@ -9,7 +9,9 @@ use bedplate_lease::Direction::{self, Read, Write};
 
 use crate::calls::steady;
 use crate::direct;
+use crate::open;
 use crate::sys::{self, Fd, syscall};
+use crate::tail;
 use crate::uncached;
 use crate::visit::Memory;
 
@@ -180,4 +182,45 @@ pub unsafe extern "C-unwind" fn fsync(fd: c_int) -> c_int {
     let done = unsafe { sys::cancellable(libc::SYS_fsync, [fd as usize, 0, 0, 0, 0, 0]) };
     steady(|| uncached::synced(fd));
     done as c_int
+}
+
+/// Where a file ends that this process makes grow the kernel has to ask: it is answered here.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn lseek(fd: Fd, offset: i64, whence: i32) -> i64 {
+    let at = steady(|| {
+        let end = if whence == libc::SEEK_END { tail::own_end(fd) } else { None };
+        end.and_then(|end| i64::try_from(end).ok()?.checked_add(offset)).filter(|at| *at >= 0)
+    });
+    let (offset, whence) = at.map_or((offset, whence), |at| (at, libc::SEEK_SET));
+    // SAFETY: takes numbers only.
+    sys::with_errno(unsafe { syscall!(libc::SYS_lseek, fd, offset, whence) }) as i64
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn lseek64(fd: Fd, offset: i64, whence: i32) -> i64 {
+    // SAFETY: the program's own call.
+    unsafe { lseek(fd, offset, whence) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn copy_file_range(
+    from: Fd,
+    from_at: *mut i64,
+    to: Fd,
+    to_at: *mut i64,
+    len: usize,
+    flags: u32,
+) -> isize {
+    let errno = sys::errno();
+    steady(|| {
+        // The kernel asks where the file ends.
+        if open::find(from).is_some() {
+            sys::stat(from);
+        }
+    });
+    sys::set_errno(errno);
+    let arguments =
+        [from as usize, from_at as usize, to as usize, to_at as usize, len, flags as usize];
+    // SAFETY: the program's own call.
+    unsafe { sys::cancellable(libc::SYS_copy_file_range, arguments) }
 }

@@ -5,12 +5,13 @@
 
 use std::ffi::c_void;
 
-use bedplate_lease::{Direction, Fallback, Io, Lease, State};
+use bedplate_lease::{Direction, Fallback, Io, Lease, Permit, State};
 
 use crate::mount;
 use crate::odd;
 use crate::open;
 use crate::sys::{self, Fd, syscall};
+use crate::tail;
 use crate::thread;
 use crate::visit::{Memory, Visit, enter, transfer, whole};
 
@@ -35,14 +36,7 @@ pub fn io(fd: Fd, direction: Direction, memory: Memory, offset: i64) -> Option<i
     let asked = Io { direction, offset: place, len: memory.len() as u64 };
     let around = sectors_around(&visit, asked, memory);
     let io = around.unwrap_or(asked);
-    let begin = || mount.reader.begin_io(&mount.slots, *slot, open.lease, io);
-    let begun = match begin() {
-        Err(Fallback::Unaligned) if direction == Direction::Write => {
-            if odd::ask(fd, &visit, io, memory) { begin() } else { Err(Fallback::Unaligned) }
-        }
-        begun => begun,
-    };
-    let permit = match begun {
+    let permit = match begin(fd, &visit, io, memory) {
         Ok(permit) => permit,
         Err(fallback) => return refused(fd, &visit, fallback),
     };
@@ -64,7 +58,10 @@ pub fn io(fd: Fd, direction: Direction, memory: Memory, offset: i64) -> Option<i
         return visit.give_up(if done.is_none() { Fallback::Unaligned } else { Fallback::Other });
     }
     if direction == Direction::Write {
-        mount.slots.touch(open.lease.entry);
+        mount.slots.wrote(open.lease.entry, permit.fills_to);
+        if permit.fills_to != 0 {
+            tail::filled(&visit);
+        }
     }
     mount.slots.count_done(*slot, direction);
     mount.slots.leave(*slot);
@@ -72,6 +69,24 @@ pub fn io(fd: Fd, direction: Direction, memory: Memory, offset: i64) -> Option<i
         return Some(-1);
     }
     done
+}
+
+/// Sets the slot where the I/O may go to the device, if need be after the daemon was asked for what
+/// it takes.
+#[inline]
+fn begin(fd: Fd, visit: &Visit, io: Io, memory: Memory) -> Result<Permit, Fallback> {
+    let Visit { open, mount, slot } = visit;
+    let begin = || mount.reader.begin_growth(&mount.slots, *slot, open.lease, io);
+    let is_given = |fallback: &Fallback| match fallback {
+        _ if io.direction != Direction::Write => false,
+        Fallback::Unaligned => odd::ask(fd, visit, io, memory),
+        Fallback::BeyondSize => tail::ask(fd, visit, io),
+        _ => false,
+    };
+    match begin() {
+        Err(fallback) if is_given(&fallback) => begin(),
+        begun => begun,
+    }
 }
 
 /// The lease came to an end where its entry is another file's: the descriptor goes without.

@@ -29,6 +29,7 @@ mod report;
 mod shadow;
 mod sys;
 mod table;
+mod tail;
 mod thread;
 mod uncached;
 mod visit;

@@ -269,6 +269,10 @@ pub fn suspend(fd: Fd) -> bool {
     {
         let _ = mount.ask(&held, &Request::Suspend { inode: open.inode });
     }
+    // A page behind what the kernel takes for the end would be an error.
+    if open.is_some() {
+        sys::stat(fd);
+    }
     let is_mounted = open.is_some()
         || sys::stat(fd).is_some_and(|stat| {
             stat.st_mode & libc::S_IFMT == libc::S_IFREG && !is_foreign(stat.st_dev)

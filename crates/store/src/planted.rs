@@ -183,6 +183,10 @@ pub enum PlantedBug {
     LeasedWhileHeld,
     /// The mount writes to a file beside the process that has the right to odd writes of it.
     WriteBesideOddOwner,
+    /// A sync makes nothing of what a process with a lease wrote behind the end of the file durable.
+    TailNotSynced,
+    /// The record of what a process wrote behind the end of a file does not wait for the device.
+    TailWithoutBarrier,
     /// A checkpoint's record does not wait for what was written in place before it.
     CheckpointWithoutBarrier,
     /// After a checkpoint extents are born in its own epoch.
@@ -304,7 +308,7 @@ pub enum PlantedBug {
 #[cfg(any(test, feature = "planted-bugs"))]
 impl PlantedBug {
     /// All of them.
-    pub const ALL: [Self; 139] = [
+    pub const ALL: [Self; 141] = [
         Self::MissingFlush,
         Self::SyncWithoutFlush,
         Self::LogBeforeData,
@@ -386,6 +390,8 @@ impl PlantedBug {
         Self::LeaseMapNotRewritten,
         Self::LeasedWhileHeld,
         Self::WriteBesideOddOwner,
+        Self::TailNotSynced,
+        Self::TailWithoutBarrier,
         Self::CheckpointWithoutBarrier,
         Self::EpochStays,
         Self::EpochNotCommitted,

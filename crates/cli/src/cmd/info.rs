@@ -188,13 +188,14 @@ impl Info {
         let Ok(leases) = serde_json::from_value::<LeaseReport>(told) else { return String::new() };
         let total = &leases.total;
         let mut lines = format!(
-            "leases        {} of {}: {} reads, {} writes, {} syncs; taken back {} times\n",
+            "leases        {} of {}: {} reads, {} writes, {} syncs; taken back {} times, {} tails\n",
             text::count(leases.files.len() as u64, "file"),
             text::count_in(leases.clients.len() as u64, "process", "processes"),
             total.reads,
             total.writes,
             total.syncs,
-            leases.revocations
+            leases.revocations,
+            leases.tails
         );
         for (what, counts) in
             [("  to mount    ", &total.fallbacks), ("  refused     ", &total.refused)]

@@ -263,6 +263,11 @@ fn leases(out: &mut Out<'_>, told: &LeaseReport) -> fmt::Result {
     out.gauge("lease_files", "Files that are leased", told.files.len() as u64)?;
     out.counter("lease_revocations", "Times a file was taken back", told.revocations)?;
     out.counter(
+        "lease_tails",
+        "Times a process got blocks behind the end of a file, to make it grow by itself",
+        told.tails,
+    )?;
+    out.counter(
         "lease_long_waits",
         "Times that took more than 100 ms because a process did not go on",
         told.long_waits,

@@ -50,7 +50,7 @@ fn run(waker: &Waker, fs: &Weak<Engine>) {
 
 /// One turn: held writes, aged pages, lazy times, the log, blocks that wait to be free, the tree.
 fn turn(fs: &Engine, interval: Duration) -> Result<()> {
-    let held = fs.write_all_held();
+    let held = fs.write_all_held().and(fs.collect_tails(false));
     let aged =
         Instant::now().checked_sub(interval).map_or(Ok(()), |then| fs.cache().flush_aged(then));
     fs.note_leased_writes();

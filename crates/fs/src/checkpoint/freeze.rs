@@ -60,6 +60,8 @@ impl Engine {
         if !planted(PlantedBug::FreezeLeavesHeld) {
             self.write_all_held()?;
         }
+        // Of a file that is just being closed too: what is closed none of the locks below has.
+        self.end_tails(None)?;
         self.commit_all_times(&unchanging.changing());
         // Before the inode locks: filling a page takes one.
         let mut with_pages =

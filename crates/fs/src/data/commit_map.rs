@@ -1,11 +1,13 @@
 //! Publishing: the one place where a file's extents, size and times reach the log.
 
 use std::ops::Range;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::DataPath;
 use super::cached::is_behind;
 use super::exposure::Exposing;
+use crate::lease::LeasedFile;
 use crate::lock::is_covered;
 use crate::pause::{Pause, pause};
 use crate::{FileBlock, Lsn, Result, Timestamp};
@@ -19,10 +21,24 @@ use bedplate_store::{
 pub(super) enum SizeChange {
     /// It becomes at least this.
     AtLeast(u64),
+    /// It becomes at least this, with what a process has filled of its tail.
+    Filled(u64),
     /// It becomes this.
     Set(u64),
     /// It stays.
     Keep,
+}
+
+impl SizeChange {
+    /// Returns whether the change, of blocks up to this one, leaves a tail of the file alone.
+    fn spares_tail(self, lease: Option<&Arc<LeasedFile>>, blocks_end: u64) -> bool {
+        let size = match self {
+            Self::Filled(_) => return true,
+            Self::AtLeast(size) | Self::Set(size) => Some(size),
+            Self::Keep => None,
+        };
+        lease.is_none_or(|lease| lease.spares_tail(blocks_end, size))
+    }
 }
 
 /// Whether a file's truncation is under way, for the orphan table.
@@ -116,6 +132,11 @@ impl DataPath<'_> {
             "I-CHG-1: a freeze waits for the change of inode {}",
             self.inode.ino.0
         );
+        assert!(
+            change.size.spares_tail(self.state().lease(), range.end),
+            "I-LEA-9: inode {} is changed where a process makes it grow",
+            self.inode.ino.0
+        );
         let mut map = self.map_mut(ExtentMap::around(&range))?;
         let changes = plan(&map);
         if !change.only_adds && !planted(PlantedBug::MemoOutlivesMap) {
@@ -124,6 +145,9 @@ impl DataPath<'_> {
         }
         let old = map.apply(&changes);
         debug_assert_eq!(old.len(), changes.len(), "I-CKP-3: what every change replaces is known");
+        if let (SizeChange::Filled(size), Some(lease)) = (change.size, self.state().lease()) {
+            lease.tail_collected(range.end, size);
+        }
         let known = self.known(&changes, &old);
         pause(Pause::Planned);
         let (readers, only_adds) = (change.readers, change.only_adds);
@@ -166,7 +190,7 @@ impl DataPath<'_> {
         let mut rows = self.rows(changes);
         let mut attr = self.inode.attr_lock();
         let size = match change.size {
-            SizeChange::AtLeast(size) => attr.row.size.max(size),
+            SizeChange::AtLeast(size) | SizeChange::Filled(size) => attr.row.size.max(size),
             SizeChange::Set(size) => size,
             SizeChange::Keep => attr.row.size,
         };
@@ -191,7 +215,9 @@ impl DataPath<'_> {
         let committed = self.commit(change.kind, rows, change.exposing, known);
         self.state().set_logged_size(attr.row.size);
         match change.size {
-            SizeChange::AtLeast(size) => drop(self.inode.size.fetch_max(size, Ordering::AcqRel)),
+            SizeChange::AtLeast(size) | SizeChange::Filled(size) => {
+                self.inode.size.fetch_max(size, Ordering::AcqRel);
+            }
             SizeChange::Set(size) => self.inode.size.store(size, Ordering::Release),
             SizeChange::Keep => {}
         }
@@ -240,7 +266,9 @@ impl DataPath<'_> {
         let barrier = exposes.is_none();
         let committed = self.fs.commit_extents(Record { kind, rows, exposes, barrier }, known);
         // These blocks cannot be found before the map is unlocked.
-        self.state().unsealed.add(segments, committed.lsn, self.fs.sealed_lsn());
+        if !segments.is_empty() {
+            self.state().unsealed.add(segments, committed.lsn, self.fs.sealed_lsn());
+        }
         committed
     }
 }

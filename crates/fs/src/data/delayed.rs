@@ -25,6 +25,7 @@ use crate::inode::{DelayLimits, DelayedPieces, DelayedSnapshot};
 use crate::mode::Service;
 use crate::statistics::Counters;
 use crate::{ErrorKind, Reason, Result};
+use bedplate_store::{PlantedBug, planted};
 
 impl DataPath<'_> {
     /// Returns whether a write may be delayed; `asked`: its caller lets it, and waits for nothing
@@ -131,8 +132,11 @@ impl DataPath<'_> {
     }
 
     /// As [`write_delayed`](Self::write_delayed), with no lock of the file held: most of it beside
-    /// other I/O.
+    /// other I/O. Collects what a process has filled of a tail.
     pub(crate) fn write_if_delayed(self) -> Result<()> {
+        if !planted(PlantedBug::TailNotSynced) {
+            self.collect_tail_if_filled()?;
+        }
         let state = self.state();
         if !state.delayed.any() {
             return Ok(());

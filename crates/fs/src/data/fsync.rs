@@ -129,7 +129,8 @@ impl Engine {
     /// Lets the rows of all files tell what was written to them.
     pub(crate) fn flush_all_alone(&self) -> Result<()> {
         self.cache().flush_all()?;
-        let written = [Listed::Cached, Listed::Held, Listed::Delayed].map(|why| self.listed(why));
+        let written = [Listed::Cached, Listed::Held, Listed::Delayed, Listed::Leased]
+            .map(|why| self.listed(why));
         written.iter().flatten().try_for_each(|inode| flush_inode_alone(self, inode))
     }
 }

@@ -73,8 +73,10 @@ impl DataPath<'_> {
         Ok(pieces.iter().all(Piece::takes_overwrites))
     }
 
-    /// Writes what is held or delayed. After an error it stays in memory, and is tried again.
+    /// Writes what is held or delayed, and ends a tail. After an error it stays in memory, and is
+    /// tried again.
     pub(super) fn write_held_write(self, held: &Alone<'_>) -> Result<()> {
+        self.end_tail(held)?;
         self.write_delayed(held)?;
         let state = self.state();
         let Some(bytes) = state.held_write.take(held) else { return Ok(()) };
@@ -97,14 +99,16 @@ impl DataPath<'_> {
         self.write_held_write(&self.state().lock.exclusive(self.fs))
     }
 
-    /// Returns whether a write of the file is held or delayed.
+    /// Returns whether a write of the file is held or delayed, or filled a tail.
     pub(crate) fn holds_write(self) -> bool {
         self.state().waits_in_memory()
+            || self.state().lease().is_some_and(|file| file.is_tail_filled())
     }
 
     /// Lets go of held and delayed writes whose bytes leave the file.
     pub(super) fn drop_held_write(self, held: &Alone<'_>) {
         self.drop_delayed(held);
+        self.drop_tail(held);
         if self.state().held_write.take(held).is_some() {
             self.end_held_write(held);
         }

@@ -102,7 +102,7 @@ impl DataPath<'_> {
         let file = self.lease_of(leases);
         if !file.is_quiet() {
             file.suspend();
-            drop(self.state().lock.exclusive(self.fs));
+            self.end_tail_or_warn(&self.state().lock.exclusive(self.fs));
             file.set_quiet();
         }
     }
@@ -117,6 +117,11 @@ impl DataPath<'_> {
         if self.inode.has_lazy_times() {
             self.fs.list_lazy(self.inode);
         }
+        // What has no name goes with its file.
+        if self.inode.names() > 0 {
+            self.end_tail_or_warn(&held);
+        }
+        self.drop_tail(&held);
         file.retract();
         self.fs.unlist(Listed::Leased, self.inode.ino, &Arc::downgrade(self.inode));
         drop(held);
@@ -147,7 +152,8 @@ impl DataPath<'_> {
         let (unsealed_last, sealed) = (self.state().unsealed.last(), self.fs.sealed_lsn().0);
         // The extents are looked up before the lock of the lease: that may ask the tables.
         if let Some(sharing) = file.due(unsealed_last, sealed) {
-            let extents = self.leased_extents(map, MAP_EXTENTS_MAX);
+            let (tail, tail_extents) = file.tail_to_lease();
+            let extents = self.leased_extents(map, tail_extents, MAP_EXTENTS_MAX);
             debug_assert!(
                 extents.len() <= MAP_EXTENTS_MAX,
                 "a map has {} extents, which is too long to be made under a lock",
@@ -155,7 +161,7 @@ impl DataPath<'_> {
             );
             let size_bytes = self.state().logged_size();
             let data_lsn = self.inode.data_lsn();
-            let entry = Entry { size_bytes, unsealed_last, sealed, data_lsn };
+            let entry = Entry { size_bytes, unsealed_last, sealed, data_lsn, tail };
             file.rewrite(sharing, entry, &extents);
         }
     }
@@ -177,9 +183,9 @@ impl DataPath<'_> {
         file.restore();
     }
 
-    /// Returns where the written blocks of the file that are in memory lie, in bytes, and which of them may be written
-    /// in place (I-IO-6).
-    pub(crate) fn leased_extents(self, map: &ExtentMap, max: usize) -> Vec<Extent> {
+    /// Returns where the written blocks of the file that are in memory lie, in bytes, and which of
+    /// them may be written in place (I-IO-6); behind them those of the tail.
+    fn leased_extents(self, map: &ExtentMap, tail: Vec<Extent>, max: usize) -> Vec<Extent> {
         let grid = self.fs.grid();
         let epoch = self.cow_epoch();
         let run = |(at, extent): (FileBlock, bedplate_store::Extent)| Extent {
@@ -190,7 +196,7 @@ impl DataPath<'_> {
         };
         // What is to be compared with its checksum is read on the mount.
         let written = map.from(0).filter(|(_, extent)| extent.state == ExtentState::Written);
-        joined(written.map(run), max)
+        joined(written.map(run).chain(tail), max)
     }
 }
 

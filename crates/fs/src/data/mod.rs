@@ -60,6 +60,7 @@ mod space_demand;
 mod span;
 mod sums;
 mod sweep;
+mod tail;
 mod trial;
 mod truncate;
 mod untorn;
@@ -78,6 +79,7 @@ pub(crate) use reclaim::Pinned;
 pub(crate) use release::{ATTRIBUTE as RELEASE_BEHIND, release_changed};
 pub(crate) use space_demand::SpaceDemand;
 pub(crate) use sums::ATTRIBUTE as INTEGRITY;
+pub(crate) use tail::end_tail_of;
 pub(crate) use truncate::{begin_set_size, free_all, resume_truncate, set_size};
 pub(crate) use untorn::ATTRIBUTE as UNTORN;
 
@@ -111,5 +113,7 @@ impl<'a> DataPath<'a> {
 
 #[cfg(test)]
 mod part_tests;
+#[cfg(test)]
+mod tail_tests;
 #[cfg(test)]
 mod tests;

@@ -41,6 +41,9 @@ impl DataPath<'_> {
     }
 
     fn read_uncached(self, class: OpenClass, buf: &mut [u8], offset: u64) -> Result<Option<usize>> {
+        if self.has_tail() {
+            self.collect_tail_before(offset.saturating_add(buf.len() as u64))?;
+        }
         let held = self.state().lock.shared(self.fs);
         let service = self.service();
         if service.uses_library_cache() {

@@ -75,8 +75,8 @@ pub(crate) fn set_size(
         if size < io.state().logged_size() { io.shrink(&held, size) } else { io.grow(&held, size) }
     });
     if moved.is_err() && size > before {
-        // The cache has announced an end that the log will never hear of.
-        inode.size.store(before, Ordering::Release);
+        // The cache has announced an end that the log will never hear of; it did hear of a tail's.
+        inode.size.store(before.max(io.state().logged_size()), Ordering::Release);
     }
     moved
 }

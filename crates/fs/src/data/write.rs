@@ -102,7 +102,7 @@ impl DataPath<'_> {
         may_wait: bool,
     ) -> Result<u64> {
         if bytes.is_empty() {
-            return Ok(offset.unwrap_or_else(|| self.inode.size.load(Ordering::Acquire)));
+            return Ok(offset.unwrap_or_else(|| self.inode.seen_size()));
         }
         let at = loop {
             let way = if self.service().uses_library_cache() {
@@ -148,6 +148,8 @@ impl DataPath<'_> {
         if service.uses_library_cache() {
             return Ok(None);
         }
+        // Before the end of the file is looked at.
+        self.end_tail(&held)?;
         let at = offset.unwrap_or_else(|| self.inode.size.load(Ordering::Acquire));
         if Payload::new(bytes, at)?.is_aligned(self.fs.grid()) {
             self.end_odd_writes(&held);
@@ -231,8 +233,8 @@ impl DataPath<'_> {
     #[inline(never)]
     fn write_elsewhere(self, held: &Held<'_>, data: Payload<'_>) -> Result<bool> {
         let logged = self.state().logged_size();
-        if data.size_after(logged) > logged && self.state().delayed.any() {
-            // The end that it moves is in memory.
+        if data.size_after(logged) > logged && (self.state().delayed.any() || self.has_tail()) {
+            // The end that it moves is in memory, or another process moves it.
             return Ok(false);
         }
         if data.size_after(logged) == logged

@@ -432,7 +432,7 @@ impl Engine {
         if self.options.read_only {
             return Ok(());
         }
-        let held = self.write_all_held();
+        let held = self.write_all_held().and(self.collect_tails(true));
         let flushed = self.cache.flush_all().and(held);
         self.wait_for_truncations();
         self.commit_all_times(&self.change());
@@ -545,6 +545,9 @@ impl Engine {
         if let Some(leases) = self.leases.get() {
             leases.stop();
             leases.drain_all();
+            if let Err(error) = self.end_tails(None) {
+                tracing::error!("what processes wrote behind the end of files is lost: {error}");
+            }
             self.note_leased_writes();
         }
     }

@@ -95,6 +95,10 @@ impl FileSystem {
         if let Some(leases) = self.state().leases() {
             self.note_leased_writes();
             leases.detach(client);
+            // What it had filled stays; a tail that it asks for from now on it does not get.
+            if let Err(error) = self.state().end_tails(Some(client)) {
+                tracing::warn!("{client:?} ended, and a file did not take what it wrote: {error}");
+            }
         }
     }
 
@@ -103,7 +107,13 @@ impl FileSystem {
     #[must_use]
     pub fn leased_writes(&self) -> BTreeSet<InodeNo> {
         self.note_leased_writes();
-        self.state().leases().map(|leases| leases.take_touched_inodes()).unwrap_or_default()
+        let mut files =
+            self.state().leases().map(|leases| leases.take_touched_inodes()).unwrap_or_default();
+        // What was told of their size while it moved by itself may still be on its way.
+        let stopped = self.state().listed(Listed::Leased).into_iter();
+        let stopped = stopped.filter(|it| it.data.lease().is_some_and(|it| it.stopped_moving()));
+        files.extend(stopped.map(|inode| inode.ino));
+        files
     }
 
     fn note_leased_writes(&self) {
@@ -167,6 +177,25 @@ impl File {
     /// Why it does not get it.
     pub fn lease_odd_writes(&self, client: u64) -> std::result::Result<(), Reason> {
         self.io().give_odd_writes(client)
+    }
+
+    /// Gives a process with leases, by the number in its memory, blocks behind the end of this file,
+    /// which it has under a lease and fills by itself; `len` bytes are to go there at once. One
+    /// process at a time has any; what others do with the end of the file takes them away again.
+    /// Returns whether the size begins to move by itself: a size that a caller keeps is to be asked
+    /// for anew.
+    ///
+    /// # Errors
+    /// Why it does not get them.
+    pub fn lease_tail(&self, client: u64, len: u64) -> std::result::Result<bool, Reason> {
+        self.io().give_tail(client, len)
+    }
+
+    /// Returns whether the size moves without a request, or did until a moment ago: it is not to be
+    /// kept by a caller.
+    #[must_use]
+    pub fn size_moves(&self) -> bool {
+        self.io().state().lease().is_some_and(|lease| lease.moves_size())
     }
 
     /// Keeps the file on the mount until all its opens have ended. When this returns no process

@@ -128,6 +128,7 @@ impl FileState {
     pub(crate) fn is_covered(&self) -> bool {
         self.is_open()
             || self.waits_in_memory()
+            || self.lease().is_some_and(|lease| lease.has_tail())
             || self.cached.get().is_some_and(|part| part.file.dirty_bytes() > 0)
     }
 
@@ -144,6 +145,7 @@ impl FileState {
         self.opens.try_lock().is_some_and(|opens| opens.len() == 0)
             && !dirty
             && !self.waits_in_memory()
+            && !self.lease().is_some_and(|lease| lease.has_tail())
             && self.reserved.lock().is_empty()
     }
 

@@ -267,9 +267,17 @@ impl Inode {
         self.latencies.reset();
     }
 
+    /// Returns the size that readers see, with what a process with a lease has filled of a tail.
+    pub(crate) fn seen_size(&self) -> u64 {
+        // In this order: what is collected in between is in the size by then.
+        let tail = self.data.lease().and_then(|lease| lease.tail_end());
+        self.size.load(Ordering::Acquire).max(tail.unwrap_or(0))
+    }
+
     /// Returns what `stat` tells.
     pub(crate) fn stat(&self, block_size: u32) -> Attr {
         self.absorb_leased_writes();
+        let size = self.seen_size();
         // While it is being changed: without, as a moment ago.
         let reserved = self.data.reserved.try_lock().map_or(0, |set| set.count());
         let row = self.attr.lock();
@@ -279,11 +287,7 @@ impl Inode {
         };
         let mtime = lazy(&self.lazy_mtime, row.mtime);
         Attr {
-            size: if row.kind == FileKind::File {
-                self.size.load(Ordering::Acquire)
-            } else {
-                row.size
-            },
+            size: if row.kind == FileKind::File { size } else { row.size },
             atime: lazy(&self.lazy_atime, row.atime),
             mtime,
             ctime: if mtime == row.mtime { row.ctime } else { row.ctime.max(mtime) },

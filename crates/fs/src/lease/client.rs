@@ -5,7 +5,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use bedplate_block::{SharedMemory, Sharing};
-use bedplate_lease::{Counters, Holder, SLOTS_PER_CLIENT, slots_words};
+use bedplate_lease::{Counters, EntryRef, Holder, SLOTS_PER_CLIENT, slots_words};
 
 use super::{LeaseRequests, Slots};
 use crate::{Error, ErrorKind, Result};
@@ -83,6 +83,21 @@ impl LeaseClient {
     /// Returns a slot that is set; a process that has ended does no I/O, whatever its slots say.
     pub(super) fn holder(&self, is_meant: impl Fn(&Holder) -> bool) -> Option<Holder> {
         if self.gone.load(Ordering::Acquire) { None } else { self.slots.holder(is_meant) }
+    }
+
+    /// Returns up to where it has filled its tail of a file, as it says.
+    pub(super) fn filled(&self, entry: EntryRef) -> u64 {
+        self.slots.filled(entry.index)
+    }
+
+    /// Says where a tail begins that it is about to be given.
+    pub(super) fn set_filled(&self, entry: EntryRef, to: u64) {
+        self.slots.set_filled(entry.index, to);
+    }
+
+    /// Returns whether it is known that the process has ended.
+    pub(crate) fn is_gone(&self) -> bool {
+        self.gone.load(Ordering::Acquire)
     }
 
     pub(super) fn set_gone(&self) {

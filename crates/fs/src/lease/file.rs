@@ -8,6 +8,7 @@ use bedplate_lease::{EntryRef, Extent, FileLease, Lease, PublishError, Reason};
 use bedplate_store::{PlantedBug, planted};
 
 use super::Leases;
+use super::tail::Tail;
 use crate::lock::Outside;
 use crate::{InodeNo, Lsn};
 
@@ -30,28 +31,35 @@ pub(crate) struct Entry {
     /// Up to which record the log is sealed.
     pub(crate) sealed: u64,
     pub(crate) data_lsn: Lsn,
+    pub(crate) tail: Option<bedplate_lease::Tail>,
 }
 
 /// The lease of a file, known to its inode lock.
 pub(crate) struct LeasedFile {
-    ino: InodeNo,
+    pub(super) ino: InodeNo,
     source: Box<dyn LeaseSource>,
-    leases: Arc<Leases>,
+    pub(super) leases: Arc<Leases>,
     /// A client has the right to odd writes. Changes under the exclusive inode lock only.
     has_odd_owner: AtomicBool,
+    /// A client has a tail. Changes under the exclusive inode lock only.
+    pub(super) has_tail: AtomicBool,
+    /// It had one since the last look.
+    pub(super) moves_size: AtomicBool,
     /// Rank 4.1.
-    state: Mutex<State, { rank::FILE_LEASE }>,
+    pub(super) state: Mutex<State, { rank::FILE_LEASE }>,
 }
 
 #[derive(Debug, Default)]
-struct State {
-    entry: Option<EntryRef>,
+pub(super) struct State {
+    pub(super) entry: Option<EntryRef>,
     /// The entry is odd.
-    revoked: bool,
+    pub(super) revoked: bool,
     /// The entry is older than the map, and still right: blocks were only added.
     behind: bool,
     /// The entry is wrong: it has to be written anew before it is handed out.
-    wrong: bool,
+    pub(super) wrong: bool,
+    /// Blocks behind the end of the file, for one client.
+    pub(super) tail: Option<Tail>,
     /// It was served another way since it was asked for (I-LEA-5).
     served_otherwise: bool,
     /// The file stays on the mount until all its opens have ended.
@@ -66,7 +74,8 @@ struct State {
 impl LeasedFile {
     /// Makes the lease of a file, which hands out nothing.
     pub(crate) fn new(ino: InodeNo, leases: Arc<Leases>, source: Box<dyn LeaseSource>) -> Self {
-        Self { ino, source, leases, has_odd_owner: AtomicBool::new(false), state: Mutex::default() }
+        let [has_odd_owner, has_tail, moves_size] = [const { AtomicBool::new(false) }; 3];
+        Self { ino, source, leases, has_odd_owner, has_tail, moves_size, state: Mutex::default() }
     }
 
     /// Publishes the file, and asks for it to be handed out when the exclusive lock, which the
@@ -86,6 +95,7 @@ impl LeasedFile {
                 data_lsn: data_lsn.0,
                 sharing: 0,
                 extents: &[],
+                tail: None,
             };
             let published = self.leases.table.lock().publish(self.ino.0, &nothing);
             let entry = published.map_err(|error| match error {
@@ -159,8 +169,10 @@ impl LeasedFile {
         let mut state = self.state.lock();
         let entry = state.entry;
         assert!(entry.is_none() || state.revoked, "I-LEA-1: what is retracted was taken back");
+        assert!(state.tail.is_none(), "I-LEA-9: a tail ends before its file is retracted");
         *state = State::default();
         self.has_odd_owner.store(false, Ordering::Release);
+        self.moves_size.store(false, Ordering::Release);
         if let Some(entry) = entry {
             self.leases.table.lock().retract(entry);
         }
@@ -224,6 +236,7 @@ impl LeasedFile {
             data_lsn: state.data_lsn,
             sharing,
             extents,
+            tail: with.tail,
         };
         self.leases.table.lock().rewrite(entry, &file);
         (state.wrong, state.behind, state.sharing) = (false, false, sharing);

@@ -39,12 +39,14 @@ mod client;
 mod file;
 mod report;
 mod requests;
+mod tail;
 
 pub use client::{LeaseClient, LeaseProcess};
 pub(crate) use file::{Entry, LeaseSource, LeasedFile, MAP_EXTENTS_MAX, joined};
 use report::Refusals;
 pub use report::{LeaseCounts, LeaseReport, LeaseWait, LeasedBy, LeasedInode, RefusedInode};
 pub use requests::LeaseRequests;
+pub(crate) use tail::Tail;
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -101,6 +103,8 @@ pub(crate) struct Leases {
     killed: AtomicU64,
     /// Revocations that waited for asynchronous requests.
     request_waits: AtomicU64,
+    /// How often a client got a tail.
+    tails: AtomicU64,
 }
 
 /// The processes that have leases, and what those that had ended did.
@@ -142,6 +146,7 @@ impl Leases {
             long_waits: AtomicU64::new(0),
             killed: AtomicU64::new(0),
             request_waits: AtomicU64::new(0),
+            tails: AtomicU64::new(0),
         })
     }
 
@@ -218,7 +223,12 @@ impl Leases {
 
     /// Returns whether a client of this number is there.
     pub(crate) fn has_client(&self, number: u64) -> bool {
-        self.clients().iter().any(|client| client.number == number)
+        self.client(number).is_some()
+    }
+
+    /// Returns the client of a number.
+    pub(crate) fn client(&self, number: u64) -> Option<Arc<LeaseClient>> {
+        self.clients().iter().find(|client| client.number == number).cloned()
     }
 
     fn clients(&self) -> Arc<Vec<Arc<LeaseClient>>> {

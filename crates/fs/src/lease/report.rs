@@ -30,6 +30,9 @@ pub struct LeaseReport {
     /// waited for them.
     #[serde(default)]
     pub request_waits: u64,
+    /// How often a process got blocks behind the end of a file, to make it grow by itself.
+    #[serde(default)]
+    pub tails: u64,
     /// What all processes did since the mount, those that have ended too.
     #[serde(default)]
     pub total: LeaseCounts,
@@ -193,6 +196,7 @@ impl Leases {
             long_waits: self.long_waits.load(Ordering::Relaxed),
             killed: self.killed.load(Ordering::Relaxed),
             request_waits: self.request_waits.load(Ordering::Relaxed),
+            tails: self.tails.load(Ordering::Relaxed),
             total: LeaseCounts {
                 reads: sum.reads,
                 writes: sum.writes,

@@ -31,7 +31,7 @@ impl Engine {
         let lsn =
             self.set_own_xattr(&inode, UNTORN, bytes.map(|bytes| bytes.to_le_bytes().to_vec()));
         // Writes in place by the old rule are done when this returns.
-        drop(inode.data.lock.exclusive(self));
+        crate::data::end_tail_of(self, &inode)?;
         drop((inode, changing));
         self.sync_to(lsn)
     }
@@ -78,7 +78,7 @@ impl Engine {
         }
         let lsn = self.set_own_xattr(&inode, INTEGRITY, on.then(|| vec![1]));
         // Writes by the old rule are done when this returns.
-        drop(inode.data.lock.exclusive(self));
+        crate::data::end_tail_of(self, &inode)?;
         drop((inode, changing));
         self.sync_to(lsn)
     }

@@ -220,6 +220,8 @@ impl Engine {
                     shrinking.phase = Phase::End;
                     return Ok(0);
                 }
+                // Of blocks that are in no row yet no survey knows.
+                self.end_tails(None)?;
                 let moved = self.move_metadata(limit)?;
                 shrinking.phase = Phase::Files(survey()?.files(), 0);
                 Ok(moved)

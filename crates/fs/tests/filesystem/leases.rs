@@ -4,6 +4,7 @@
 
 mod odd;
 mod requests;
+mod tail;
 
 use std::fs::File as Descriptor;
 use std::os::unix::fs::FileExt;

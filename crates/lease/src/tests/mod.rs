@@ -1,6 +1,7 @@
 //! Both halves over plain memory, one step after another.
 
 mod model;
+mod tail;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -37,6 +38,7 @@ fn file(extents: &[Extent]) -> FileLease<'_> {
         data_lsn: 0,
         sharing: 0,
         extents,
+        tail: None,
     }
 }
 

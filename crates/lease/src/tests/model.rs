@@ -143,6 +143,8 @@ enum Use {
     Frozen(u64),
     /// Of it, and a replay would look at it.
     Logged(u64),
+    /// Of the tail of a client, filled or not.
+    Tail(u64, bool),
 }
 
 #[derive(Clone)]
@@ -193,6 +195,7 @@ fn file(extents: &[Extent]) -> FileLease<'_> {
         data_lsn: 0,
         sharing: 0,
         extents,
+        tail: None,
     }
 }
 
@@ -261,7 +264,7 @@ impl Stage {
 impl Use {
     fn inode(self) -> Option<u64> {
         match self {
-            Self::Free => None,
+            Self::Free | Self::Tail(..) => None,
             Self::File(inode) | Self::Frozen(inode) | Self::Logged(inode) => Some(inode),
         }
     }
@@ -427,6 +430,75 @@ impl Stage {
     }
 }
 
+/// Two clients that make a file grow, each in its turn; the daemon takes what was filled into the
+/// file, and gives what is left of the tail to the other.
+fn growth_of_two() {
+    let (mut publisher, stage) = stage(2);
+    (1..6).for_each(|block| stage.set(block, Use::Tail(1, false)));
+    let extents = [Extent { len: 6 * SECTOR, ..extent(0, 0) }];
+    let lent = |owner: u64, size_bytes: u64| FileLease {
+        size_bytes,
+        tail: Some(Tail { owner, end_bytes: 6 * SECTOR }),
+        ..file(&extents)
+    };
+    let of = publisher.publish(5, &lent(1, SECTOR)).unwrap();
+    stage.clients[0].0.set_filled(of.index, SECTOR);
+    stage.control.restore(of);
+    let threads = (0..2).map(|index| stage.growing_client(index, lease(of))).collect();
+    let mut size = 1;
+    for owner in [2, 1] {
+        linger();
+        stage.control.revoke(of);
+        stage.drain(of);
+        let filled = stage.clients[2 - owner].0.filled(of.index) / SECTOR;
+        for block in size..filled {
+            let now = stage.device.lock().unwrap()[block as usize];
+            assert!(matches!(now, Use::Tail(_, true)), "I-LSE-9: {block} is filled: {now:?}");
+            stage.set(block as usize, Use::File(5));
+        }
+        size = filled;
+        (size..6).for_each(|block| stage.set(block as usize, Use::Tail(owner as u64, false)));
+        stage.clients[owner - 1].0.set_filled(of.index, size * SECTOR);
+        publisher.rewrite(of, &lent(owner as u64, size * SECTOR));
+        stage.control.restore(of);
+    }
+    join(threads);
+}
+
+impl Stage {
+    /// A client that writes where it finds the end of the file, and may be killed.
+    fn growing_client(&self, index: usize, lease: Lease) -> JoinHandle<()> {
+        let (stage, owner) = (self.clone(), index as u64 + 1);
+        thread::spawn(move || {
+            let slots = &stage.clients[index].1;
+            let slot = slots.claim(index as u32 + 1, |_| false).expect("one thread, one slot");
+            for place in 1..6 {
+                let offset = stage.reader.own_end(slots, lease).unwrap_or(place * SECTOR);
+                let io = Io { direction: Direction::Write, offset, len: SECTOR };
+                let Ok(permit) = stage.reader.begin_growth(slots, slot, lease, io) else {
+                    continue;
+                };
+                let block = (permit.device_offset / SECTOR) as usize;
+                for _ in 0..6 {
+                    let now = stage.device.lock().unwrap()[block];
+                    let is_own = matches!(now, Use::Tail(of, _) if of == owner);
+                    assert!(is_own || now == Use::File(5), "I-LSE-9: {owner} at {block}: {now:?}");
+                    thread::yield_now();
+                }
+                // It is killed, and its slot counts no more.
+                if thread_rng().gen_range(0..8) == 0 {
+                    return slots.leave(slot);
+                }
+                if permit.fills_to != 0 {
+                    stage.set(block, Use::Tail(owner, true));
+                    slots.wrote(lease.entry, permit.fills_to);
+                }
+                slots.leave(slot);
+            }
+        })
+    }
+}
+
 const ROUNDS: usize = 2_000;
 
 fn check(model: fn()) {
@@ -441,7 +513,7 @@ fn finds(mistake: Mistake, model: fn()) {
     plant(None);
     let Err(panic) = found else { panic!("the model does not find {mistake:?}") };
     let said = panic.downcast_ref::<String>().cloned().unwrap_or_default();
-    let is_such = ["I-LSE-1", "I-LSE-5"].iter().any(|invariant| said.contains(invariant));
+    let is_such = ["I-LSE-1", "I-LSE-5", "I-LSE-9"].iter().any(|it| said.contains(it));
     assert!(is_such, "{mistake:?} is found as such: {said}");
 }
 
@@ -484,4 +556,12 @@ fn i_lse_5_a_sector_that_is_changed_in_part_has_one_writer() {
     check(odd_writes_of_two);
     finds(Mistake::OddOwnerIgnored, odd_writes_of_two);
     finds(Mistake::NotDrained, odd_writes_of_two);
+}
+
+#[test]
+fn i_lse_9_a_file_grows_by_one_client_and_by_what_is_written() {
+    check(growth_of_two);
+    finds(Mistake::TailOwnerIgnored, growth_of_two);
+    finds(Mistake::FilledTooEarly, growth_of_two);
+    finds(Mistake::NotDrained, growth_of_two);
 }

@@ -243,6 +243,7 @@ fn lease(extents: &[Extent]) -> FileLease<'_> {
         data_lsn: 0,
         sharing: 0,
         extents,
+        tail: None,
     }
 }
 

@@ -24,7 +24,13 @@ pub(super) struct Totals {
 impl Shared {
     /// Returns how long the kernel may keep attributes of an inode.
     pub(super) fn attr_ttl(&self, ino: InodeNo) -> Duration {
-        if self.files.has_cached_writers(ino) { WRITTEN_TTL } else { KERNEL_TTL }
+        // Of a file that a program with a lease makes grow the size moves without a request.
+        let moves = || self.files.any_of(ino).is_some_and(|open| open.file.size_moves());
+        match ino {
+            _ if self.files.has_cached_writers(ino) => WRITTEN_TTL,
+            _ if self.desk.get().is_some() && moves() => Duration::ZERO,
+            _ => KERNEL_TTL,
+        }
     }
 
     /// Makes the kernel ask for the attributes of a file that is written through its page cache,

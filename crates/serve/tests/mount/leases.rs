@@ -3,6 +3,7 @@
 
 mod odd;
 mod requests;
+mod tail;
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
@@ -212,7 +213,7 @@ def connect(name):
     s.connect(name)
     return s
 def ask(s, kind, what):
-    s.send(struct.pack('<II', 3, kind) + what.ljust(56, b'\\0'))
+    s.send(struct.pack('<II', 4, kind) + what.ljust(56, b'\\0'))
     told, rights, _, _ = s.recvmsg(64, socket.CMSG_SPACE(16))
     fds = array.array('i')
     for level, kind, data in rights:

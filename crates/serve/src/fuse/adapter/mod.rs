@@ -484,13 +484,13 @@ impl Filesystem for Adapter {
             lease::ODD_IOCTL => {
                 shared.run("ioctl", || shared.odd_writes(req.uid(), fh.0, in_data)).map(Vec::from)
             }
+            lease::TAIL_IOCTL => {
+                let answer = move |told| reply::answer_ioctl(reply, out_size, told);
+                return shared.tail((req.uid(), fh.0), in_data, answer);
+            }
             _ => Err(Errno::NOTTY),
         };
-        match answer {
-            Ok(told) if told.len() <= out_size as usize => reply.ioctl(0, &told),
-            Ok(_) => reply.error(Errno::INVAL.into()),
-            Err(errno) => reply.error(errno.into()),
-        }
+        reply::answer_ioctl(reply, out_size, answer);
     }
 
     fn poll(

@@ -1,7 +1,9 @@
 //! Replies: what a request was answered, told to the kernel.
 
 use bedplate_fs::Attr;
-use fuser::{FileAttr, Generation, INodeNo, ReplyAttr, ReplyEmpty, ReplyEntry, ReplyXattr};
+use fuser::{
+    FileAttr, Generation, INodeNo, ReplyAttr, ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyXattr,
+};
 
 use super::super::errno::{Answer, Errno};
 use super::super::names::Entry;
@@ -45,6 +47,15 @@ pub(super) fn reply_xattr(reply: ReplyXattr, size: u32, answer: Answer<Vec<u8>>)
         Ok(value) if size == 0 => reply.size(value.len() as u32),
         Ok(value) if value.len() > size as usize => reply.error(Errno::RANGE.into()),
         Ok(value) => reply.data(&value),
+        Err(errno) => reply.error(errno.into()),
+    }
+}
+
+/// Answers an ioctl whose caller has room for so many bytes.
+pub(super) fn answer_ioctl(reply: ReplyIoctl, out_size: u32, answer: Answer<Vec<u8>>) {
+    match answer {
+        Ok(told) if told.len() <= out_size as usize => reply.ioctl(0, &told),
+        Ok(_) => reply.error(Errno::INVAL.into()),
         Err(errno) => reply.error(errno.into()),
     }
 }

@@ -28,7 +28,7 @@ use std::sync::Arc;
 
 use bedplate_fs::InodeNo;
 use bedplate_lease::wire::{
-    self, ODD_BYTES, OFFER_BYTES, OddRequest, Offer, Place, SocketName, Token,
+    self, ODD_BYTES, OFFER_BYTES, OddRequest, Offer, Place, SocketName, TailRequest, Token,
 };
 use bedplate_lease::{Lease, Reason};
 use parking_lot::Mutex;
@@ -45,6 +45,9 @@ pub(super) const IOCTL: u32 = wire::LEASE_IOCTL;
 
 /// The ioctl by which it asks for the right to odd writes of the file.
 pub(super) const ODD_IOCTL: u32 = wire::ODD_IOCTL;
+
+/// The ioctl by which it asks for a tail of the file.
+pub(super) const TAIL_IOCTL: u32 = wire::TAIL_IOCTL;
 
 /// What a mount that leases has at hand.
 #[derive(Debug)]
@@ -169,6 +172,37 @@ impl Shared {
             open.file.lease_odd_writes(client)
         };
         Ok(OddRequest::answer(give()))
+    }
+
+    /// Gives a program with leases a tail of a file that it has open for writing, and answers, from a
+    /// worker where the kernel is to forget the size first: from now on it asks each time (S-354).
+    pub(super) fn tail(
+        self: &Arc<Self>,
+        (uid, handle): (u32, u64),
+        asked: &[u8],
+        answer: impl FnOnce(Answer<Vec<u8>>) + Send + 'static,
+    ) {
+        let given = self.run("ioctl", || {
+            let open = self.open_file(handle)?;
+            let give = || {
+                let TailRequest { client, len } = TailRequest::decode(asked)?;
+                let desk = self.desk.get().ok_or(Reason::Off)?;
+                if !desk.allows(uid) || !open.how.writable {
+                    return Err(Reason::User);
+                }
+                open.file.lease_tail(client, len)
+            };
+            Ok((open.inode.ino, give()))
+        });
+        let told = |done| TailRequest::answer(done).to_vec();
+        match given {
+            Ok((ino, Ok(true))) => self.run_for_caches(move |shared| {
+                shared.kernel.drop_attributes(ino);
+                answer(Ok(told(Ok(()))));
+            }),
+            Ok((_, done)) => answer(Ok(told(done.map(drop)))),
+            Err(errno) => answer(Err(errno)),
+        }
     }
 
     /// Publishes a file of which the kernel keeps no pages. Not on an event thread: it waits for

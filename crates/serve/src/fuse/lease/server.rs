@@ -272,6 +272,7 @@ impl Connection {
             return true;
         }
         shared.fs.lease_detach(client);
+        shared.show_leased_writes();
         false
     }
 
