@@ -14,6 +14,7 @@ mod server;
 mod states;
 #[cfg(test)]
 mod tests;
+pub mod turns;
 
 use std::io::{self, ErrorKind, Read};
 use std::net::SocketAddr;

@@ -1,11 +1,13 @@
 //! Metrics of how things stand: checkpoints and their schedules, the health of a group, scrubs,
 //! rebuilds and relayouts. What alerts ask for.
 
+use std::collections::BTreeMap;
 use std::fmt;
 
 use bedplate::{CheckpointInfo, FsInfo, Group, Schedule, Timestamp};
 
 use super::families::Out;
+use super::turns;
 use crate::daemon::status::Status;
 
 /// Returns a time as Prometheus counts it.
@@ -51,7 +53,25 @@ pub(super) fn checkpoints(
         "schedule_failed",
         "1 while the last turn of a schedule made no checkpoint",
         schedules.iter().map(|one| (name(one), u64::from(one.failure.is_some()))),
+    )?;
+    out.seconds_gauges(
+        "backup_run_timestamp_seconds",
+        "When the last backup of a timer was made, by the beginning of its checkpoint's name",
+        backups(made).map(|(name, time)| ([("name", name)], seconds(time))),
     )
+}
+
+/// Returns when the last backup of each timer was made. While the next one is under way, and until
+/// it has succeeded, its checkpoint is there beside that of the last.
+fn backups(made: &[CheckpointInfo]) -> impl Iterator<Item = (String, Timestamp)> {
+    let mut oldest = BTreeMap::new();
+    for checkpoint in made.iter().filter(|one| one.automatic && !one.kept) {
+        if let Some(prefix) = turns::prefix(&checkpoint.name) {
+            let time = oldest.entry(bedplate::readable_name(prefix)).or_insert(checkpoint.created);
+            *time = checkpoint.created.min(*time);
+        }
+    }
+    oldest.into_iter()
 }
 
 pub(super) fn group(out: &mut Out<'_>, group: &Group) -> fmt::Result {
@@ -97,4 +117,37 @@ pub(super) fn group(out: &mut Out<'_>, group: &Group) -> fmt::Result {
     out.gauge("scrub_last_timestamp_seconds", "When the last scrub ended", last.ended_s)?;
     out.gauge("scrub_differences", "Places that the last scrub found to differ", last.differences)?;
     out.gauge("scrub_differences_left", "Places of them that were left as they are", last.left)
+}
+
+#[cfg(test)]
+mod tests {
+    use bedplate::Epoch;
+
+    use super::*;
+
+    #[test]
+    fn a_backup_counts_once_the_one_before_is_gone() {
+        let made = |name: &str, at: i64, automatic: bool, kept: bool| CheckpointInfo {
+            name: name.into(),
+            epoch: Epoch(1),
+            created: Timestamp(at),
+            automatic,
+            kept,
+            paths: Vec::new(),
+        };
+        let mut all = vec![
+            made("backup-2026-11-20T01:00:00Z", 1, true, true),
+            made("backup-2026-11-25T01:00:00Z", 2, true, false),
+            made("backup-2026-11-26T01:00:00Z", 3, true, false),
+            made("db-2026-11-26T01:00:00Z", 4, true, false),
+            made("by-hand-2026-11-26T01:00:00Z", 5, false, false),
+            made("hourly", 6, true, false),
+            made("-2026-11-26T01:00:00Z", 7, true, false),
+        ];
+        let told = |all: &[CheckpointInfo]| backups(all).collect::<Vec<_>>();
+        let db = ("db".to_owned(), Timestamp(4));
+        assert_eq!(told(&all), [("backup".to_owned(), Timestamp(2)), db.clone()]);
+        all.remove(1);
+        assert_eq!(told(&all), [("backup".to_owned(), Timestamp(3)), db]);
+    }
 }

@@ -18,12 +18,10 @@ use crate::cmd::checkpoint::database::Around;
 use crate::cmd::checkpoint::show::{self, Checkpoint};
 use crate::device::Access;
 use crate::failure::{Failure, Result};
+use crate::metrics::turns;
 use crate::mount::Mount;
 use crate::reach::Reach;
 use crate::render::output::{Output, Shown};
-
-/// What the time in a name looks like.
-const TIME: &[u8] = b"0000-00-00T00:00:00Z";
 
 /// Reads what names begin with.
 ///
@@ -106,12 +104,7 @@ impl Turn<'_> {
 
     /// Returns whether a name is one that turns give.
     fn gave(&self, name: &[u8]) -> bool {
-        let time =
-            name.strip_prefix(self.prefix.as_bytes()).and_then(|rest| rest.strip_prefix(b"-"));
-        let fits = |(byte, like): (&u8, &u8)| {
-            if *like == b'0' { byte.is_ascii_digit() } else { byte == like }
-        };
-        time.is_some_and(|time| time.len() == TIME.len() && time.iter().zip(TIME).all(fits))
+        turns::prefix(name) == Some(self.prefix.as_bytes())
     }
 
     /// Deletes the checkpoints of earlier turns; one that is being read waits for the next turn.
