@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::data::{DataPath, SpaceDemand};
+use crate::data::{DataPath, Follow, MayWait, SpaceDemand};
 use crate::engine::Engine;
 use crate::inode::Inode;
 use crate::mode::OpenClass;
@@ -26,8 +26,10 @@ pub struct File {
     write: bool,
     append: bool,
     data_sync: bool,
-    /// Whether writes that make the file grow may wait in memory.
+    /// Whether small writes may wait in memory.
     delay_writes: bool,
+    /// Where what is written over the file goes on.
+    written: Follow,
     /// Whether a read of this open has looked at the access time, or none is to.
     read_noted: AtomicBool,
 }
@@ -108,6 +110,7 @@ impl File {
             append,
             data_sync,
             delay_writes: delay_writes && !data_sync && !direct_flag,
+            written: Follow::default(),
             read_noted: AtomicBool::new(keep_atime),
         }
     }
@@ -174,7 +177,24 @@ impl File {
             SpaceDemand::Write(at..at.saturating_add(buf.len() as u64))
         };
         self.make_room(refused, &ask())?;
-        self.with_room(ask, || self.io().write(self.class, buf, offset, self.delay_writes))
+        let may_wait = if self.delay_writes { MayWait::Growth } else { MayWait::No };
+        self.with_room(ask, || self.io().write(self.class, buf, offset, may_wait))
+    }
+
+    /// Returns what a write may wait for; follows what is written over the file.
+    #[inline]
+    fn may_wait(&self, buf: &[u8], offset: Option<u64>) -> MayWait {
+        if !self.delay_writes {
+            return MayWait::No;
+        }
+        let range = offset.map(|at| at..at.saturating_add(buf.len() as u64));
+        let over = range.filter(|range| range.end <= self.size());
+        let step = self.fs.limits().follow_step_bytes;
+        if over.is_some_and(|range| self.written.goes_on(&range, step)) {
+            MayWait::Stream
+        } else {
+            MayWait::Growth
+        }
     }
 
     #[cold]
@@ -228,7 +248,7 @@ impl File {
         self.may_write()?;
         let timing = self.fs.sampler().begin();
         let offset = if self.append { None } else { Some(offset) };
-        let at = match self.io().write(self.class, buf, offset, self.delay_writes) {
+        let at = match self.io().write(self.class, buf, offset, self.may_wait(buf, offset)) {
             Err(refused) => self.write_again(refused, buf, offset)?,
             Ok(at) => at,
         };

@@ -167,6 +167,8 @@ pub enum PlantedBug {
     DelayedWriteNotRead,
     /// A sync does not write what is delayed.
     DelayedWriteNotSynced,
+    /// A write goes to the device past one of the same sectors that is delayed.
+    DelayedWritePassed,
     /// A sync does not wait for a truncation that has taken dirty pages away.
     SyncPassesTruncation,
     /// Blocks are discarded before the record that freed them is sealed.
@@ -308,7 +310,7 @@ pub enum PlantedBug {
 #[cfg(any(test, feature = "planted-bugs"))]
 impl PlantedBug {
     /// All of them.
-    pub const ALL: [Self; 141] = [
+    pub const ALL: [Self; 142] = [
         Self::MissingFlush,
         Self::SyncWithoutFlush,
         Self::LogBeforeData,
@@ -382,6 +384,7 @@ impl PlantedBug {
         Self::FreezeLeavesHeld,
         Self::DelayedWriteNotRead,
         Self::DelayedWriteNotSynced,
+        Self::DelayedWritePassed,
         Self::SyncPassesTruncation,
         Self::DiscardBeforeSealed,
         Self::LeaseNotDrained,

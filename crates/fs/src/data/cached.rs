@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 
 use super::DataPath;
+use super::delayed::MayWait;
 use super::write::Payload;
 use crate::engine::{Engine, Listed};
 use crate::inode::{CachePart, Inode};
@@ -191,7 +192,7 @@ impl<'a> DataPath<'a> {
         class: OpenClass,
         bytes: &[u8],
         offset: Option<u64>,
-        may_wait: bool,
+        may_wait: MayWait,
     ) -> Result<Option<u64>> {
         let service = self.service();
         match service.path() {
@@ -278,7 +279,7 @@ impl<'a> DataPath<'a> {
         self,
         bytes: &[u8],
         offset: Option<u64>,
-        may_wait: bool,
+        may_wait: MayWait,
     ) -> Result<Option<u64>> {
         if !self.service().path().writes_through() {
             return Ok(None);
@@ -294,12 +295,12 @@ impl<'a> DataPath<'a> {
     }
 
     /// Delays a write through the cache where it may be.
-    fn delay_through(self, data: &Payload<'_>, may_wait: bool) -> Result<bool> {
+    fn delay_through(self, data: &Payload<'_>, may_wait: MayWait) -> Result<bool> {
         if !self.may_delay(may_wait, self.service(), data) || self.owes_pieces() {
             return Ok(false);
         }
         let held = self.state().lock.shared(self.fs);
-        let delayed = self.delay(data)?;
+        let delayed = self.delay(data, may_wait)?;
         if delayed {
             self.write_full_pieces(&held);
         }

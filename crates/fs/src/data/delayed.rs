@@ -1,12 +1,17 @@
-//! Writes that are delayed: what makes an uncached file grow in small steps is kept in memory and
-//! goes to the device in large pieces (`inode/delayed.rs`).
+//! Writes that are delayed: what makes an uncached file grow in small steps, and what is written over
+//! it in order, is kept in memory and goes to the device in large pieces (`inode/delayed.rs`).
 //!
 //! ```text
-//!   write ─► goes on where the file ends, no sync asked for? ─► blocks reserved, bytes kept, answered
-//!                │ no                                              │ a piece is full
-//!                ▼                                                 ▼
-//!             as any write,                              one allocation, one write of the device,
-//!             after the pieces it touches                one record; by the writer that filled it
+//!   write ─► no sync asked for, and goes on where the file ends? ─► blocks reserved, bytes kept, answered
+//!                │ no                                                 │ a piece is full
+//!                │                                                    ▼
+//!                │                                          one allocation, one write of the device,
+//!                │                                          one record; by the writer that filled it
+//!                ├► no sync asked for, goes on where the write before through this open ended, and
+//!                │  lies in one extent that may be written in place? ─► bytes kept, answered
+//!                │ no                                                 │ a piece is full
+//!                ▼                                                    ▼
+//!             as any write, after the pieces it touches     one write of the device
 //! ```
 //!
 //! What else needs the bytes on the device writes them first, as it does with held writes: syncs,
@@ -21,19 +26,31 @@ use std::sync::atomic::Ordering;
 use super::write::{Payload, WriteStrategy};
 use super::{Alone, DataPath, Held};
 use crate::engine::{Engine, Listed};
-use crate::inode::{DelayLimits, DelayedPieces, DelayedSnapshot};
+use crate::inode::{DelayLimits, DelayedPieces, DelayedSnapshot, DelayedWay as Way};
 use crate::mode::Service;
 use crate::statistics::Counters;
 use crate::{ErrorKind, Reason, Result};
 use bedplate_store::{PlantedBug, planted};
 
+/// What a write may wait in memory for: its caller waits for nothing but its answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum MayWait {
+    /// It may not.
+    No,
+    /// More that makes the file grow.
+    Growth,
+    /// More of the stream that it goes on, too.
+    Stream,
+}
+
 impl DataPath<'_> {
-    /// Returns whether a write may be delayed; `asked`: its caller lets it, and waits for nothing
-    /// but its answer.
+    /// Returns whether a write may be delayed.
     #[inline]
-    pub(super) fn may_delay(self, asked: bool, service: Service, data: &Payload<'_>) -> bool {
-        asked
-            && (data.end() > self.inode.size.load(Ordering::Acquire) || self.state().delayed.any())
+    pub(super) fn may_delay(self, asked: MayWait, service: Service, data: &Payload<'_>) -> bool {
+        asked != MayWait::No
+            && (asked == MayWait::Stream
+                || data.end() > self.inode.size.load(Ordering::Acquire)
+                || self.state().delayed.any())
             && data.bytes.len() <= self.delay_limits().write_bytes_max()
             && !service.is_mixed()
             && !service.path().writes_behind()
@@ -50,20 +67,28 @@ impl DataPath<'_> {
 
     /// Takes a write that [`may_delay`](Self::may_delay) allows, under the inode lock; `false`, and
     /// nothing is taken, where it is to be carried out at once.
-    pub(super) fn delay(self, data: &Payload<'_>) -> Result<bool> {
+    pub(super) fn delay(self, data: &Payload<'_>, asked: MayWait) -> Result<bool> {
         let limits = self.delay_limits();
-        let mut pieces = self.state().delayed.pieces();
-        let size = self.inode.size.load(Ordering::Acquire);
-        if limits.bytes_max == 0 || !pieces.takes(&data.range(), size) {
+        if limits.bytes_max == 0 {
             return Ok(false);
         }
-        match self.reserve_under_lock(&data.range()) {
-            // What the volume is full of, the write itself finds out.
-            Err(error) if error.kind == ErrorKind::NoSpace => return Ok(false),
-            reserved => reserved?,
-        }
+        let in_place = asked == MayWait::Stream && self.stays_in_place(data)?;
+        let mut pieces = self.state().delayed.pieces();
+        let size = self.inode.size.load(Ordering::Acquire);
+        let way = if pieces.takes(&data.range(), size) {
+            match self.reserve_under_lock(&data.range()) {
+                // What the volume is full of, the write itself finds out.
+                Err(error) if error.kind == ErrorKind::NoSpace => return Ok(false),
+                reserved => reserved?,
+            }
+            Way::Grow
+        } else if in_place && pieces.takes_over(&data.range(), self.fs.grid().sector) {
+            Way::Over
+        } else {
+            return Ok(false);
+        };
         let is_first = pieces.is_empty();
-        if !pieces.put(data.bytes, data.offset, self.fs.delayed_bytes(), limits) {
+        if !pieces.put(way, data.bytes, data.offset, self.fs.delayed_bytes(), limits) {
             return Ok(false);
         }
         if is_first {
@@ -85,6 +110,18 @@ impl DataPath<'_> {
         Ok(true)
     }
 
+    /// Returns whether a write changes nothing but whole sectors of the file's own written blocks:
+    /// to wait it needs no blocks, and it shares no sector with a write that is held.
+    fn stays_in_place(self, data: &Payload<'_>) -> Result<bool> {
+        let grid = self.fs.grid();
+        let len = data.bytes.len() as u64;
+        Ok(grid.on_sector(data.offset)
+            && grid.on_sector(len)
+            && self.find_owned(data.offset, len)?.is_some()
+            && data.end() <= self.state().logged_size()
+            && !self.state().held_write.overlaps(&data.range(), grid.sector))
+    }
+
     /// Writes the pieces that are full, as far as that goes under the shared inode lock. What could
     /// not be written stays, for the next sync or write to tell.
     pub(super) fn write_full_pieces(self, held: &Held<'_>) {
@@ -94,6 +131,9 @@ impl DataPath<'_> {
             let written = match self.plan_write(&data) {
                 Ok(WriteStrategy::Fill(blocks)) if data.is_aligned(self.fs.grid()) => {
                     self.fill(held, data, blocks).is_ok()
+                }
+                Ok(WriteStrategy::InPlace(parts)) if data.is_aligned(self.fs.grid()) => {
+                    self.overwrite_pieces(&parts, data).is_ok()
                 }
                 Ok(_) | Err(_) => false,
             };
@@ -206,6 +246,7 @@ impl DataPath<'_> {
     #[inline]
     pub(super) fn meets_delayed(self, range: &Range<u64>) -> bool {
         self.state().delayed.overlaps(range, self.fs.grid().sector)
+            && !planted(PlantedBug::DelayedWritePassed)
     }
 }
 

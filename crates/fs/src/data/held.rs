@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use super::delayed::MayWait;
 use super::write::Payload;
 use super::{Alone, DataPath};
 use crate::Result;
@@ -20,24 +21,27 @@ impl DataPath<'_> {
         held: &Alone<'_>,
         data: Payload<'_>,
         service: Service,
-        may_wait: bool,
+        may_wait: MayWait,
     ) -> Result<()> {
         if self.may_delay(may_wait, service, &data) {
             if self.owes_pieces() {
                 self.write_delayed(held)?;
             }
-            if self.delay(&data)? {
+            if self.delay(&data, may_wait)? {
                 return Ok(());
             }
             // A piece that it does not go on with is closed; then it begins one.
             self.write_delayed(held)?;
-            if self.delay(&data)? {
+            if self.delay(&data, may_wait)? {
                 return Ok(());
             }
         }
         if !self.may_hold(&data, service)? {
             self.write_held_write(held)?;
             return self.write_exclusive(held, data);
+        }
+        if self.meets_delayed(&data.range()) {
+            self.write_delayed(held)?;
         }
         let state = self.state();
         if !state.held_write.join(held, data.bytes, data.offset) {

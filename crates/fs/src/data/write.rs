@@ -4,6 +4,7 @@ use std::ops::Range;
 use std::sync::atomic::Ordering;
 
 use super::cached::is_behind;
+use super::delayed::MayWait;
 use super::{DataPath, Held};
 use crate::lock::Sharing;
 use crate::mode::{OpenClass, Service};
@@ -99,7 +100,7 @@ impl DataPath<'_> {
         class: OpenClass,
         bytes: &[u8],
         offset: Option<u64>,
-        may_wait: bool,
+        may_wait: MayWait,
     ) -> Result<u64> {
         if bytes.is_empty() {
             return Ok(offset.unwrap_or_else(|| self.inode.seen_size()));
@@ -126,7 +127,7 @@ impl DataPath<'_> {
         class: OpenClass,
         bytes: &[u8],
         offset: Option<u64>,
-        may_wait: bool,
+        may_wait: MayWait,
     ) -> Result<Option<u64>> {
         if let Some(offset) = offset {
             let data = Payload::new(bytes, offset)?;
@@ -166,7 +167,7 @@ impl DataPath<'_> {
         held: &Held<'_>,
         service: Service,
         data: &Payload<'_>,
-        may_wait: bool,
+        may_wait: MayWait,
     ) -> Result<bool> {
         if !self.may_delay(may_wait, service, data) {
             return self.write_shared(held, data);
@@ -175,7 +176,7 @@ impl DataPath<'_> {
         if self.owes_pieces() {
             return Ok(false);
         }
-        if self.delay(data)? {
+        if self.delay(data, may_wait)? {
             self.write_full_pieces(held);
             return Ok(true);
         }
@@ -245,7 +246,11 @@ impl DataPath<'_> {
             return Ok(true);
         }
         match self.plan_write(&data)? {
-            WriteStrategy::InPlace(pieces) => self.overwrite_pieces(&pieces, data)?,
+            WriteStrategy::InPlace(pieces) => {
+                self.inode.counters.reason(Reason::Split);
+                self.overwrite_pieces(&pieces, data)?;
+                self.wrote_in_place();
+            }
             WriteStrategy::Fill(blocks) => self.fill(held, data, blocks)?,
             WriteStrategy::Exclusive => return Ok(false),
         }
@@ -283,9 +288,8 @@ impl DataPath<'_> {
         self.fs.write_device(bytes, at)
     }
 
-    fn overwrite_pieces(self, pieces: &[Piece], data: Payload<'_>) -> Result<()> {
+    pub(super) fn overwrite_pieces(self, pieces: &[Piece], data: Payload<'_>) -> Result<()> {
         let grid = self.fs.grid();
-        self.inode.counters.reason(Reason::Split);
         for piece in pieces {
             let start = piece.written().expect("the way in place was planned for written pieces");
             let part = piece.bytes(grid, &data.range());
@@ -294,7 +298,6 @@ impl DataPath<'_> {
                 grid.start_of(start.0) + (part.start - grid.start_of(piece.file_block)),
             )?;
         }
-        self.wrote_in_place();
         Ok(())
     }
 

@@ -1,18 +1,19 @@
-//! Writes that made the file grow, have returned, and have not reached the device yet: they go
-//! there in large pieces, each with one allocation and one record.
+//! Writes that have returned and have not reached the device yet: those that made the file grow, and
+//! those that wrote over it in order. They go there in large pieces, those of growth each with one
+//! allocation and one record.
 //!
 //! ```text
-//!   write that goes on where the file ends ─► open ─► closed ─► writing ─► gone: the map has it
-//!                                             ▲ │     full, or   │ ▲
-//!                                             └─┘     asked for  ▼ │
-//!                                             joined            closed: could not be written
+//!   write that goes on where the file ends, ─► open ─► closed ─► writing ─► gone: the map has it
+//!   or where the write before it ended         ▲ │     full, or   │ ▲
+//!                                              └─┘     asked for  ▼ │
+//!                                              joined            closed: could not be written
 //! ```
 //!
-//! The size that readers see counts them; the size in the row follows with their record, so what a
-//! crash loses of them is what any write may lose that was not synced (S-7).
+//! The size that readers see counts growth; the size in the row follows with its record, so what a
+//! crash loses of it is what any write may lose that was not synced (S-7).
 //!
-//! - I-DLY-1: pieces do not overlap, only the last one is open, and bytes of one that is closed do
-//!   not change.
+//! - I-DLY-1: pieces do not overlap, of those that make the file grow only the last one is open, and
+//!   bytes of one that is closed do not change.
 //! - I-DLY-2: pieces come, grow and are written under the inode lock, shared or exclusive, so one
 //!   that holds it exclusively finds none being written.
 //! - I-DLY-3: a piece goes after the record that has its bytes in the map: what reads copies them
@@ -31,6 +32,18 @@ use bedplate_store::{PlantedBug, planted, within};
 const FIRST_BYTES: usize = 16 << 10;
 
 const _: () = assert!(FIRST_BYTES.is_power_of_two(), "the memory of a piece doubles");
+
+/// How many pieces of one file writers that write over it fill at once.
+const OVER_OPEN_MAX: usize = 4;
+
+/// What the writes of a piece do to the file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Way {
+    /// They move its end.
+    Grow,
+    /// They write over its own written blocks.
+    Over,
+}
 
 /// How much is delayed at most.
 #[derive(Debug, Clone, Copy)]
@@ -106,6 +119,17 @@ impl Piece {
         self.start..self.start + self.len as u64
     }
 
+    /// Returns whether a write goes on in it.
+    fn is_open_at(&self, offset: u64) -> bool {
+        self.phase == Phase::Open && self.start <= offset && offset <= self.range().end
+    }
+
+    /// Returns whether its whole sectors overlap a byte range.
+    fn overlaps(&self, range: &Range<u64>, sector: u64) -> bool {
+        let Range { start, end } = self.range();
+        start / sector * sector < range.end && range.start < end.next_multiple_of(sector)
+    }
+
     /// Makes room for `len` bytes; `false` where all files together keep too much.
     fn reach(&mut self, len: usize, max: u64) -> bool {
         if len <= self.buf.len() {
@@ -171,13 +195,43 @@ impl Snapshot {
     }
 }
 
+/// The pieces of one file.
+#[derive(Debug, Default)]
+struct Waiting {
+    /// By file offset.
+    grow: VecDeque<Piece>,
+    /// In the order in which they were begun.
+    over: VecDeque<Piece>,
+}
+
+impl Waiting {
+    fn is_empty(&self) -> bool {
+        self.grow.is_empty() && self.over.is_empty()
+    }
+
+    fn all(&self) -> impl Iterator<Item = &Piece> {
+        self.over.iter().chain(&self.grow)
+    }
+
+    fn all_mut(&mut self) -> impl Iterator<Item = &mut Piece> {
+        self.over.iter_mut().chain(&mut self.grow)
+    }
+
+    fn of(&mut self, way: Way) -> &mut VecDeque<Piece> {
+        match way {
+            Way::Grow => &mut self.grow,
+            Way::Over => &mut self.over,
+        }
+    }
+}
+
 /// The delayed writes of one file.
 #[derive(Debug, Default)]
 pub(crate) struct Delayed {
     /// Whether there are any, also while they are being written.
     any: AtomicBool,
-    /// Rank 2.5: blocks are reserved under it. By file offset.
-    pieces: Mutex<VecDeque<Piece>, { rank::DELAYED }>,
+    /// Rank 2.5: blocks are reserved under it.
+    pieces: Mutex<Waiting, { rank::DELAYED }>,
 }
 
 impl Delayed {
@@ -195,18 +249,15 @@ impl Delayed {
 
     #[cold]
     fn find(&self, range: &Range<u64>, sector: u64) -> bool {
-        self.pieces.lock().iter().any(|piece| {
-            let Range { start, end } = piece.range();
-            start / sector * sector < range.end && range.start < end.next_multiple_of(sector)
-        })
+        self.pieces.lock().all().any(|piece| piece.overlaps(range, sector))
     }
 
-    /// Returns where the last one ends.
+    /// Returns where those that make the file grow end.
     pub(crate) fn end(&self) -> Option<u64> {
         if !self.any() {
             return None;
         }
-        self.pieces.lock().back().map(|piece| piece.range().end)
+        self.pieces.lock().grow.back().map(|piece| piece.range().end)
     }
 
     /// Copies what lies in a range, to be put over what is then read through the map (I-DLY-3).
@@ -222,7 +273,7 @@ impl Delayed {
     #[cold]
     fn copy(&self, range: &Range<u64>) -> Option<Snapshot> {
         let pieces = self.pieces.lock();
-        let copies = pieces.iter().filter_map(|piece| {
+        let copies = pieces.all().filter_map(|piece| {
             let part = within(&piece.range(), range);
             let from = part.start.saturating_sub(piece.start) as usize;
             (part.start < part.end).then(|| {
@@ -242,7 +293,7 @@ impl Delayed {
 /// The pieces of a file, locked. The inode lock is held, shared or exclusive (I-DLY-2).
 pub(crate) struct Pieces<'a> {
     any: &'a AtomicBool,
-    pieces: MutexGuard<'a, VecDeque<Piece>>,
+    pieces: MutexGuard<'a, Waiting>,
 }
 
 impl Pieces<'_> {
@@ -250,22 +301,30 @@ impl Pieces<'_> {
         self.pieces.is_empty()
     }
 
-    /// Returns whether a write of a file of `size` bytes can be taken: it begins within the open
-    /// piece or at its end, or, where no piece is open, at the end of the file.
+    /// Returns whether a write of a file of `size` bytes can be taken as growth: it begins within
+    /// the open piece or at its end, or, where no piece is open, at the end of the file.
     pub(crate) fn takes(&self, range: &Range<u64>, size: u64) -> bool {
-        match self.pieces.back() {
-            Some(last) if last.phase == Phase::Open => {
-                last.start <= range.start && range.start <= last.range().end
-            }
+        match self.pieces.grow.back() {
+            Some(last) if last.phase == Phase::Open => last.is_open_at(range.start),
             Some(last) => range.start == size && last.range().end <= size,
             None => range.start == size,
         }
     }
 
-    /// Takes a write that [`takes`](Self::takes) allows; `false`, and nothing is taken, where all
-    /// files together would keep too much.
+    /// Returns whether a write that goes on where one before ended, over what is written, can be
+    /// taken: no piece but the one that it goes on in has bytes of its sectors.
+    pub(crate) fn takes_over(&self, range: &Range<u64>, sector: u64) -> bool {
+        let goes_on = self.pieces.over.iter().position(|piece| piece.is_open_at(range.start));
+        let over = self.pieces.over.iter().enumerate();
+        let others = over.filter(|(at, _)| Some(*at) != goes_on).map(|(_, piece)| piece);
+        !others.chain(&self.pieces.grow).any(|piece| piece.overlaps(range, sector))
+    }
+
+    /// Takes a write that [`takes`](Self::takes) or [`takes_over`](Self::takes_over) allows;
+    /// `false`, and nothing is taken, where all files together would keep too much.
     pub(crate) fn put(
         &mut self,
+        way: Way,
         bytes: &[u8],
         offset: u64,
         all: &DelayedBytes,
@@ -277,10 +336,10 @@ impl Pieces<'_> {
             bytes.len()
         );
         let end = offset + bytes.len() as u64;
-        let open = self.pieces.back().filter(|last| last.phase == Phase::Open);
-        let begin = open.map_or(offset, |last| last.start);
+        let pieces = self.pieces.of(way);
+        let open = pieces.iter().position(|piece| piece.is_open_at(offset));
+        let begin = open.map_or(offset, |open| pieces[open].start);
         let limit = (begin + 1).next_multiple_of(limits.piece_bytes);
-        let is_new = open.is_none();
         let (here, beyond) = bytes.split_at((end.min(limit) - offset) as usize);
         let next = if beyond.is_empty() {
             None
@@ -290,59 +349,75 @@ impl Pieces<'_> {
                 next => next,
             }
         };
-        if is_new {
-            let Some(first) = piece(offset, here.len(), all, limits) else { return false };
-            self.pieces.push_back(first);
-        }
-        let last = self.pieces.back_mut().expect("there was one, or it was just made");
-        let len = (offset - last.start) as usize + here.len();
-        if !last.reach(len, limits.bytes_max) {
+        let open = match open {
+            Some(open) => open,
+            None => {
+                let Some(first) = piece(offset, here.len(), all, limits) else { return false };
+                pieces.push_back(first);
+                pieces.len() - 1
+            }
+        };
+        let open = &mut pieces[open];
+        let len = (offset - open.start) as usize + here.len();
+        if !open.reach(len, limits.bytes_max) {
             return false;
         }
-        last.put(here, offset);
+        open.put(here, offset);
         if let Some(mut next) = next {
             next.put(beyond, limit);
-            self.pieces.push_back(next);
+            pieces.push_back(next);
         }
-        assert!(
-            self.pieces.iter().rev().skip(1).all(|piece| piece.phase != Phase::Open),
-            "I-DLY-1: only the last piece is open"
-        );
+        self.leave_few_open();
         self.any.store(true, Ordering::Release);
         true
     }
 
+    /// Closes what was begun first of too many pieces that writers write over the file.
+    fn leave_few_open(&mut self) {
+        let is_open = |piece: &&mut Piece| piece.phase == Phase::Open;
+        let many = self.pieces.over.iter_mut().filter(is_open).count();
+        let first = self.pieces.over.iter_mut().filter(is_open);
+        first
+            .take(many.saturating_sub(OVER_OPEN_MAX))
+            .for_each(|piece| piece.phase = Phase::Closed);
+        assert!(
+            self.pieces.grow.iter().rev().skip(1).all(|piece| piece.phase != Phase::Open),
+            "I-DLY-1: only the last piece is open"
+        );
+    }
+
     /// Lets no piece grow any more.
     pub(crate) fn close(&mut self) {
-        if let Some(last) = self.pieces.back_mut().filter(|last| last.phase == Phase::Open) {
-            last.phase = Phase::Closed;
-        }
+        let open = self.pieces.all_mut().filter(|piece| piece.phase == Phase::Open);
+        open.for_each(|piece| piece.phase = Phase::Closed);
     }
 
     /// Returns whether one waits to be written.
     pub(crate) fn is_due(&self) -> bool {
-        self.pieces.iter().any(|piece| piece.phase == Phase::Closed)
+        self.pieces.all().any(|piece| piece.phase == Phase::Closed)
     }
 
     /// Lends the first piece that waits to be written; [`end`](Self::end) or
     /// [`put_back`](Self::put_back) follows.
     pub(crate) fn lend(&mut self) -> Option<Lent> {
-        let piece = self.pieces.iter_mut().find(|piece| piece.phase == Phase::Closed)?;
+        let piece = self.pieces.all_mut().find(|piece| piece.phase == Phase::Closed)?;
         piece.phase = Phase::Writing;
         Some(Lent { start: piece.start, buf: Arc::clone(&piece.buf), len: piece.len })
     }
 
     /// What was lent is in the map now.
     pub(crate) fn end(&mut self, lent: &Lent) {
-        let before = self.pieces.len();
-        self.pieces.retain(|piece| piece.start != lent.start);
-        assert_eq!(self.pieces.len() + 1, before, "I-DLY-1: a piece has its own beginning");
+        let count = |pieces: &Waiting| pieces.all().count();
+        let before = count(&self.pieces);
+        self.pieces.over.retain(|piece| piece.start != lent.start);
+        self.pieces.grow.retain(|piece| piece.start != lent.start);
+        assert_eq!(count(&self.pieces) + 1, before, "I-DLY-1: a piece has its own beginning");
         self.any.store(!self.pieces.is_empty(), Ordering::Release);
     }
 
     /// What was lent could not be written, or not so: it waits again.
     pub(crate) fn put_back(&mut self, lent: &Lent) {
-        let piece = self.pieces.iter_mut().find(|piece| piece.start == lent.start);
+        let piece = self.pieces.all_mut().find(|piece| piece.start == lent.start);
         let piece = piece.expect("I-DLY-3: a piece that is lent stays");
         assert_eq!(piece.phase, Phase::Writing, "I-DLY-1: it was lent");
         piece.phase = Phase::Closed;
@@ -351,10 +426,10 @@ impl Pieces<'_> {
     /// Drops all of them: their bytes leave the file.
     pub(crate) fn clear(&mut self) {
         assert!(
-            self.pieces.iter().all(|piece| piece.phase != Phase::Writing),
+            self.pieces.all().all(|piece| piece.phase != Phase::Writing),
             "I-DLY-2: none is being written under the exclusive inode lock"
         );
-        self.pieces.clear();
+        *self.pieces = Waiting::default();
         self.any.store(false, Ordering::Release);
     }
 }
@@ -377,6 +452,7 @@ mod tests {
 
     fn put(delayed: &Delayed, all: &DelayedBytes, at: u64, len: usize, fill: u8) -> bool {
         delayed.pieces().put(
+            Way::Grow,
             &vec![fill; len],
             at,
             all,
@@ -428,6 +504,36 @@ mod tests {
         assert_eq!(seen, [1, 7, 7, 8, 8, 1]);
         assert!(delayed.overlaps(&(512..513), 512) && !delayed.overlaps(&(0..512), 512));
         assert_eq!(delayed.end(), Some(1600));
+    }
+
+    #[test]
+    fn i_dly_1_writers_that_write_over_a_file_have_pieces_of_their_own() {
+        let (delayed, all) = (Delayed::default(), DelayedBytes::default());
+        let limits = DelayLimits { piece_bytes: PIECE_BYTES, bytes_max: MAX };
+        let put = |at: u64, fill| {
+            let mut pieces = delayed.pieces();
+            pieces.takes_over(&(at..at + 8192), 512)
+                && pieces.put(Way::Over, &[fill; 8192], at, &all, limits)
+        };
+        assert!(put(0, 1) && put(65_536, 2) && put(8192, 3) && put(73_728, 4));
+        assert!(!put(61_440, 9), "it reaches into the piece of another writer");
+        assert!(put(4096, 5), "within the piece that it goes on in");
+        assert!(delayed.pieces().lend().is_none(), "all of them grow");
+        let seen = |at: u64| {
+            let mut byte = [0];
+            delayed.snapshot(&(at..at + 1)).expect("it waits").overlay(&mut byte, at);
+            byte[0]
+        };
+        assert_eq!([0, 4095, 4096, 12_288, 65_536, 73_728].map(seen), [1, 1, 5, 3, 2, 4]);
+        assert_eq!(delayed.end(), None, "the file does not end there");
+        assert!(put(1 << 21, 6) && put(2 << 21, 7) && put(3 << 21, 8), "one more than are open");
+        let mut pieces = delayed.pieces();
+        let first = pieces.lend().expect("the first one is closed");
+        assert_eq!((first.start, first.bytes().len(), pieces.lend().is_none()), (0, 16_384, true));
+        pieces.end(&first);
+        pieces.clear();
+        drop((pieces, first));
+        assert_eq!((delayed.any(), all.total()), (false, 0));
     }
 
     #[test]

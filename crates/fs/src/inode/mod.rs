@@ -40,6 +40,7 @@ mod unsealed;
 
 pub(crate) use delayed::{
     DelayLimits, DelayedBytes, Pieces as DelayedPieces, Snapshot as DelayedSnapshot,
+    Way as DelayedWay,
 };
 pub(crate) use file_state::{CachePart, FileState};
 pub(crate) use held_sectors::HeldBytes;

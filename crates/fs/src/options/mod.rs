@@ -67,6 +67,8 @@ pub struct Limits {
     /// The longest piece of delayed writes in bytes, a power of two; of a quarter of it a write is
     /// large enough by itself.
     pub delayed_piece_bytes: u64,
+    /// I/O of an open file is followed once it has reached a multiple of so many bytes.
+    pub follow_step_bytes: u64,
     /// Extents that one row of the metadata holds, at least 2; `None` for as many as serve best.
     pub extents_per_pack: Option<usize>,
     /// Extents that a part of a file's map in memory is read with, at least 1; `None` for as many as
@@ -90,6 +92,7 @@ impl Default for Limits {
             names_per_record: 256,
             // Its checksum still fits into its record, so that no barrier is needed.
             delayed_piece_bytes: 1 << 20,
+            follow_step_bytes: 64 << 10,
             extents_per_pack: None,
             extents_per_part: None,
             between_records: None,
@@ -103,6 +106,7 @@ impl fmt::Debug for Limits {
             extents_per_record,
             names_per_record,
             delayed_piece_bytes,
+            follow_step_bytes,
             extents_per_pack,
             extents_per_part,
             between_records,
@@ -110,7 +114,7 @@ impl fmt::Debug for Limits {
         write!(
             f,
             "Limits({extents_per_record} extents, {names_per_record} names, \
-             {delayed_piece_bytes} delayed bytes"
+             {delayed_piece_bytes} delayed bytes, steps of {follow_step_bytes} bytes"
         )?;
         if let Some(extents) = extents_per_pack {
             write!(f, ", packs of {extents}")?;
@@ -131,6 +135,12 @@ impl Limits {
             return Err(Error::new(
                 ErrorKind::Invalid,
                 "a piece of delayed writes has a power of two of bytes: set a limit from 4 KiB to 1 MiB",
+            ));
+        }
+        if self.follow_step_bytes == 0 {
+            return Err(Error::new(
+                ErrorKind::Invalid,
+                "I/O is followed in steps of at least one byte: set a limit like that",
             ));
         }
         let packs = self.extents_per_pack.is_none_or(|extents| (2..=1024).contains(&extents));
@@ -273,8 +283,8 @@ pub struct OpenOptions {
     pub caller_caches: bool,
     /// Reads do not move the access time (`O_NOATIME`).
     pub keep_atime: bool,
-    /// Small writes that make the file grow, in a mode without a write cache, may return before
-    /// they reach the device, within the tunable `delay-writes`; not with `data_sync` or
+    /// Small writes that make the file grow, or go on over it where the one before ended, in a mode
+    /// without a write cache, may return before they reach the device, within the tunable `delay-writes`; not with `data_sync` or
     /// `direct_flag`.
     pub delay_writes: bool,
 }

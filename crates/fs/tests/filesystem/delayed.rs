@@ -14,23 +14,23 @@ use crate::common::assert_sound;
 use crate::odd::Refusing;
 use crate::support::{device, format, mount_as, options};
 
-const MODES: [IoMode; 3] = [IoMode::Direct, IoMode::Concurrent, IoMode::ConcurrentCache];
-const PAGE: usize = 8192;
+pub const MODES: [IoMode; 3] = [IoMode::Direct, IoMode::Concurrent, IoMode::ConcurrentCache];
+pub const PAGE: usize = 8192;
 
-fn growing() -> OpenOptions {
+pub fn growing() -> OpenOptions {
     OpenOptions { delay_writes: true, ..OpenOptions::create() }
 }
 
-struct Growing {
-    device: Arc<dyn BlockDevice>,
-    fs: FileSystem,
-    file: File,
+pub struct Growing {
+    pub device: Arc<dyn BlockDevice>,
+    pub fs: FileSystem,
+    pub file: File,
     /// What the file holds.
-    model: Vec<u8>,
+    pub model: Vec<u8>,
 }
 
 impl Growing {
-    fn new(mode: IoMode) -> Self {
+    pub fn new(mode: IoMode) -> Self {
         let device = device(64 << 20, 512);
         format(&device, 4096);
         let fs = mount_as(&device, mode);
@@ -38,21 +38,21 @@ impl Growing {
         Self { device, fs, file, model: Vec::new() }
     }
 
-    fn write(&mut self, at: usize, bytes: &[u8]) {
+    pub fn write(&mut self, at: usize, bytes: &[u8]) {
         self.file.write_at(bytes, at as u64).unwrap();
         self.model.resize(self.model.len().max(at + bytes.len()), 0);
         self.model[at..at + bytes.len()].copy_from_slice(bytes);
     }
 
-    fn append(&mut self, len: usize, fill: u8) {
+    pub fn append(&mut self, len: usize, fill: u8) {
         self.write(self.model.len(), &AlignedBuf::from_slice(&vec![fill; len]));
     }
 
-    fn waiting(&self) -> u64 {
+    pub fn waiting(&self) -> u64 {
         self.fs.info().delayed_bytes
     }
 
-    fn holds(file: &File, model: &[u8], what: &str) {
+    pub fn holds(file: &File, model: &[u8], what: &str) {
         assert_eq!(file.size(), model.len() as u64, "{what}");
         let mut buf = AlignedBuf::zeroed(model.len().next_multiple_of(4096) + 4096);
         assert_eq!(file.read_at(&mut buf, 0).unwrap(), model.len(), "{what}");
@@ -64,7 +64,7 @@ impl Growing {
     }
 
     /// Requires the file to hold what was written, now and on a volume whose process died.
-    fn compare_after_death(self, what: &str) {
+    pub fn compare_after_death(self, what: &str) {
         let Self { device, fs, file, model } = self;
         Self::holds(&file, &model, what);
         let image = Arc::new(AlignedBuf::zeroed(device.size_bytes() as usize));
@@ -150,7 +150,7 @@ fn s_301_whatever_else_changes_the_file_finds_what_waited() {
 }
 
 /// Changes a file whose end waits in memory.
-fn change(it: &mut Growing, which: u32, round: u8) {
+pub fn change(it: &mut Growing, which: u32, round: u8) {
     let end = it.model.len();
     match which {
         0 => it.write(end - 300, &[40 + round; 200]),

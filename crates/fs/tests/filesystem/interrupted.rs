@@ -87,6 +87,7 @@ pub fn mount(device: &Arc<dyn BlockDevice>, park: &Arc<Park>) -> FileSystem {
         extents_per_pack: Some(3),
         extents_per_part: Some(2),
         between_records: Some(Arc::new(move |what| call.pass(what))),
+        ..Limits::default()
     };
     FileSystem::mount(
         Arc::clone(device),

@@ -31,6 +31,7 @@ mod room;
 mod schedules;
 mod several;
 mod sharing;
+mod streams;
 mod support;
 mod trim;
 mod tuning;

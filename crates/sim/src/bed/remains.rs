@@ -286,6 +286,9 @@ const EXTENTS_PER_PACK: usize = 3;
 /// So that files of some pages are several pieces of delayed writes.
 const DELAYED_PIECE_BYTES: u64 = 32 << 10;
 
+/// So that I/O of a few blocks in order is followed.
+const FOLLOW_STEP_BYTES: u64 = 4096;
+
 /// Extents of a part of a map, where these are small.
 const EXTENTS_PER_PART: usize = 2;
 
@@ -302,15 +305,19 @@ pub(super) fn limited(options: MountOptions, per_record: u16, small_maps: bool) 
 
 /// The parts in which long changes are logged. Between two of them another thread may go on.
 fn limits(per_record: u16) -> Limits {
-    let packs = Limits { extents_per_pack: Some(EXTENTS_PER_PACK), ..Limits::default() };
+    let small = Limits {
+        extents_per_pack: Some(EXTENTS_PER_PACK),
+        delayed_piece_bytes: DELAYED_PIECE_BYTES,
+        follow_step_bytes: FOLLOW_STEP_BYTES,
+        ..Limits::default()
+    };
     match per_record.into() {
-        0 => Limits { delayed_piece_bytes: DELAYED_PIECE_BYTES, ..packs },
+        0 => small,
         count => Limits {
             extents_per_record: count,
             names_per_record: count,
-            delayed_piece_bytes: DELAYED_PIECE_BYTES,
             between_records: Some(Arc::new(|_| crate::interleave::pause())),
-            ..packs
+            ..small
         },
     }
 }

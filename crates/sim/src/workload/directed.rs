@@ -7,7 +7,7 @@ use super::past::{
     checkpoints, clones_of_full_volume, defragmentation, full_volume, heirs, named_files,
     rollbacks, summed, untorn,
 };
-use super::waiting::{delayed_growth, odd_log};
+use super::waiting::{delayed_growth, odd_log, written_over};
 use super::{Change, On, RenameKind, Step};
 
 /// A workload with a name.
@@ -60,6 +60,7 @@ pub const DIRECTED: &[Directed] = &[
     Directed { name: "a full volume and what clones still need", steps: clones_of_full_volume },
     Directed { name: "a log in odd pieces", steps: odd_log },
     Directed { name: "growth that waits in memory", steps: delayed_growth },
+    Directed { name: "pages written over in order", steps: written_over },
 ];
 
 pub(super) const A: On = On::Name(0, 0);

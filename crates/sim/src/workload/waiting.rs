@@ -1,8 +1,9 @@
-//! Directed workloads of writes that wait in memory: odd ones, and those that make a file grow.
+//! Directed workloads of writes that wait in memory: odd ones, those that make a file grow, and those
+//! that write over it in order.
 
 use bedplate_fs::IoMode;
 
-use super::directed::{A, write};
+use super::directed::{A, B, write};
 use super::{Back, Change, On, Step};
 
 /// S-145, S-146: a log that is kept open is written over as headers and pages at odd offsets,
@@ -73,6 +74,53 @@ pub(super) fn delayed_growth() -> Vec<Step> {
             Step::AppendHeld(1, 5192, fill + 7),
             Step::Append(1, 0, mode, 4096, fill + 8, false),
             Step::Read(held, mode, 0, 300_000),
+        ]);
+    }
+    steps.extend([Step::Release(1), Step::SyncAll(A), Step::Sync]);
+    steps
+}
+
+/// S-365, S-366: a file that is kept open as a mount does is written over in order, page by page, and
+/// changed in all other ways in between, also where what was written waits.
+pub(super) fn written_over() -> Vec<Step> {
+    let held = On::Held(1);
+    let mut steps = vec![
+        Step::Create(0, 0),
+        Step::Create(1, 0),
+        write(A, 0, 90_000, 1),
+        write(B, 0, 9000, 2),
+        Step::Sync,
+    ];
+    for round in 0..15u8 {
+        let mode = [IoMode::Concurrent, IoMode::Direct, IoMode::ConcurrentCache];
+        let mode = mode[usize::from(round % 3)];
+        let (fill, from) = (15 * round + 3, u64::from(round % 4) * 8192);
+        steps.push(Step::Hold(1, 0, 0, mode));
+        steps.extend(
+            (0..5).map(|page| write(held, from + u64::from(page) * 4096, 4096, fill + page)),
+        );
+        steps.push(Step::Read(held, mode, 0, 100_000));
+        // The last of these pages wait.
+        steps.push(match round {
+            2 => Step::Write(A, IoMode::Cached, from + 8192, 4096, fill + 6, false),
+            0 | 1 | 3 | 9 => Step::Write(A, mode, from + 12_288, 4096, fill + 6, false),
+            4 => Step::Allocate(held, Change::Punch, from + 8192, 8192),
+            5 => Step::Write(A, mode, from + 14_000, 700, fill + 6, true),
+            6 => Step::SetSize(held, from + 10_000),
+            14 => Step::Rollback(0, Back::File(0, 0), true),
+            8 => Step::SetIoMode(0, 0, Some(IoMode::Direct)),
+            10 => write(held, from + 15_000, 300, fill + 6),
+            12 => Step::Sync,
+            11 => Step::Checkpoint(0, None),
+            13 => Step::Append(0, 0, mode, 5000, fill + 6, true),
+            _ => Step::SyncData(held),
+        });
+        steps.extend([
+            Step::Read(held, mode, 0, 100_000),
+            write(held, from + 20_480, 4096, fill + 7),
+            write(held, from + 24_576, 4096, fill + 8),
+            Step::Append(1, 0, mode, 4096, fill + 9, false),
+            Step::Read(held, mode, 0, 100_000),
         ]);
     }
     steps.extend([Step::Release(1), Step::SyncAll(A), Step::Sync]);

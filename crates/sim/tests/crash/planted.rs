@@ -162,6 +162,11 @@ fn a_delayed_write_that_a_sync_does_not_write() {
 }
 
 #[test]
+fn a_write_that_passes_a_delayed_one() {
+    finds(PlantedBug::DelayedWritePassed, "pages written over in order");
+}
+
+#[test]
 fn a_held_write_that_a_checkpoint_does_not_have() {
     finds(PlantedBug::FreezeLeavesHeld, "a log in odd pieces");
 }
