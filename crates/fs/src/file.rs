@@ -1,9 +1,10 @@
 //! An open file.
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::data::{DataPath, Follow, MayWait, SpaceDemand};
+use crate::data::{Ahead, DataPath, Follow, MayWait, SpaceDemand};
 use crate::engine::Engine;
 use crate::inode::Inode;
 use crate::mode::OpenClass;
@@ -30,6 +31,12 @@ pub struct File {
     delay_writes: bool,
     /// Where what is written over the file goes on.
     written: Follow,
+    /// Whether what is read in order is read ahead.
+    read_windows: bool,
+    /// Where reads go on.
+    read_on: Follow,
+    /// Where those go on that the program named before it needs them.
+    named_on: Follow,
     /// Whether a read of this open has looked at the access time, or none is to.
     read_noted: AtomicBool,
 }
@@ -101,6 +108,7 @@ impl File {
         let write = options.write || options.append;
         let &OpenOptions { read, append, data_sync, keep_atime, delay_writes, direct_flag, .. } =
             options;
+        let read_windows = options.read_windows && !direct_flag;
         Self {
             fs,
             inode,
@@ -111,6 +119,9 @@ impl File {
             data_sync,
             delay_writes: delay_writes && !data_sync && !direct_flag,
             written: Follow::default(),
+            read_windows,
+            read_on: Follow::default(),
+            named_on: Follow::default(),
             read_noted: AtomicBool::new(keep_atime),
         }
     }
@@ -231,13 +242,53 @@ impl File {
     /// # Errors
     /// `Io`; `NotPermitted` when not open for reading.
     pub fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<usize> {
+        let range = offset..offset.saturating_add(buf.len() as u64);
+        self.read_from(buf, offset, self.ahead(&range))
+    }
+
+    /// As [`read_at`](Self::read_at), of what nothing asks for yet: a program said that it will.
+    ///
+    /// # Errors
+    /// As [`read_at`](Self::read_at).
+    pub fn read_for_later(&self, buf: &mut [u8], offset: u64) -> Result<usize> {
+        let range = offset..offset.saturating_add(buf.len() as u64);
+        let ahead = if !self.read_windows {
+            Ahead::No
+        } else if self.named_on.goes_on(&range, self.fs.limits().follow_step_bytes) {
+            Ahead::Stream(&self.named_on)
+        } else {
+            self.named_on.jumped();
+            Ahead::Hint
+        };
+        self.read_from(buf, offset, ahead)
+    }
+
+    fn read_from(&self, buf: &mut [u8], offset: u64, ahead: Ahead<'_>) -> Result<usize> {
         self.may_read()?;
         self.note_read();
         let timing = self.fs.sampler().begin();
-        let len = self.io().read(self.class, buf, offset)?;
+        let len = self.io().read(self.class, buf, offset, ahead)?;
         self.timed(Timed::Read, timing);
         Ok(len)
     }
+
+    /// Returns what a read may find and leave ahead; follows it.
+    #[inline]
+    fn ahead(&self, range: &Range<u64>) -> Ahead<'_> {
+        if !self.read_windows {
+            return Ahead::No;
+        }
+        let near = self.read_on.is_near(range.start);
+        if self.read_on.goes_on(range, self.fs.limits().follow_step_bytes) {
+            Ahead::Stream(&self.read_on)
+        } else if near {
+            Ahead::Near
+        } else {
+            self.read_on.jumped();
+            Ahead::Asked
+        }
+    }
+
     /// Writes all of `buf` at `offset` (at the end, when opened with `append`); returns the offset
     /// it was written at.
     ///

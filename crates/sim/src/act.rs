@@ -249,9 +249,14 @@ impl Stage {
         let plain = OpenOptions::read_write();
         match step {
             OpenStep::Hold(slot, file, dir, mode) => {
-                // Every other one as a mount opens files, whose writes may wait.
-                let options =
-                    OpenOptions { mode: Some(mode), delay_writes: slot % 2 == 1, ..plain };
+                // Every other one as a mount opens files, whose writes may wait and whose reads are read ahead.
+                let mounts = slot % 2 == 1;
+                let options = OpenOptions {
+                    mode: Some(mode),
+                    delay_writes: mounts,
+                    read_windows: mounts,
+                    ..plain
+                };
                 let file = fs.open(file_path(file, dir), &options)?;
                 let opened = Some(file.ino());
                 let replaced = self.held.lock().insert(slot, Arc::new(file));

@@ -169,6 +169,10 @@ pub enum PlantedBug {
     DelayedWriteNotSynced,
     /// A write goes to the device past one of the same sectors that is delayed.
     DelayedWritePassed,
+    /// What was read ahead stays when it is written.
+    WindowOutlivesWrite,
+    /// What was read ahead beside a write stays when that has ended.
+    WindowReadBesideWrite,
     /// A sync does not wait for a truncation that has taken dirty pages away.
     SyncPassesTruncation,
     /// Blocks are discarded before the record that freed them is sealed.
@@ -310,7 +314,7 @@ pub enum PlantedBug {
 #[cfg(any(test, feature = "planted-bugs"))]
 impl PlantedBug {
     /// All of them.
-    pub const ALL: [Self; 142] = [
+    pub const ALL: [Self; 144] = [
         Self::MissingFlush,
         Self::SyncWithoutFlush,
         Self::LogBeforeData,
@@ -385,6 +389,8 @@ impl PlantedBug {
         Self::DelayedWriteNotRead,
         Self::DelayedWriteNotSynced,
         Self::DelayedWritePassed,
+        Self::WindowOutlivesWrite,
+        Self::WindowReadBesideWrite,
         Self::SyncPassesTruncation,
         Self::DiscardBeforeSealed,
         Self::LeaseNotDrained,

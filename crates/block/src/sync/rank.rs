@@ -77,9 +77,10 @@ pub const DELAYED: usize = 48;
 pub const TRIM: usize = 49;
 pub const DIRECTORY: usize = 50;
 pub const INODE_NUMBERS: usize = 51;
+pub const READ_WINDOWS: usize = 52;
 
 #[cfg(debug_assertions)]
-pub(super) const TABLE: [Rank; 52] = [
+pub(super) const TABLE: [Rank; 53] = [
     row(SIZE, 20, "0.2", "size"),
     row(SCHEDULES, 30, "0.3", "schedules"),
     row(CLONING, 40, "0.4", "cloning mutex"),
@@ -132,6 +133,7 @@ pub(super) const TABLE: [Rank; 52] = [
     row(TRIM, 50, "0.5", "trim"),
     row(DIRECTORY, 110, "1.1", "directory lock"),
     row(INODE_NUMBERS, 440, "4.4", "inode numbers"),
+    row(READ_WINDOWS, LEAF, "leaf", "read windows"),
 ];
 
 /// Locks of which a thread holds several, and the lock under which alone it does: what holds that

@@ -27,7 +27,7 @@ const PAGE: usize = 1024;
 /// A count of files that is told as it is.
 type Count = (&'static str, &'static str, fn(&CounterSnapshot) -> u64);
 
-const COUNTS: [Count; 12] = [
+const COUNTS: [Count; 13] = [
     ("reads", "Reads served", |c| c.reads),
     ("read_bytes", "Bytes read", |c| c.read_bytes),
     ("writes", "Writes served", |c| c.writes),
@@ -38,6 +38,7 @@ const COUNTS: [Count; 12] = [
     ("cache_misses", "Reads through the library cache that went to the device", |c| c.cache_misses),
     ("released_bytes", "Bytes that left a cache behind sequential I/O", |c| c.released_bytes),
     ("delayed", "Writes that waited in memory to be written in larger pieces", |c| c.delayed),
+    ("window_hits", "Reads answered from what was read ahead past the caches", |c| c.window_hits),
     ("mode_transitions", "Changes to cached and back because opens conflicted", |c| {
         c.mode_transitions
     }),
@@ -193,6 +194,7 @@ fn machinery(out: &mut Out<'_>, info: &FsInfo) -> fmt::Result {
     out.counter("lock_waits", "Waits for an inode lock or a byte range", info.lock_waits)?;
     integrity(out, &info.integrity)?;
     out.gauge("delayed_bytes", "Memory that delayed writes take", info.delayed_bytes)?;
+    out.gauge("window_bytes", "Memory that is read ahead past the caches", info.window_bytes)?;
     maps(out, &info.maps)?;
     out.gauge("log_size_bytes", "Size of the intent log", info.log.size_bytes)?;
     out.gauge("log_used_bytes", "Bytes of the intent log in use", info.log.used_bytes)?;

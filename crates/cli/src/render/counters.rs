@@ -75,6 +75,9 @@ impl fmt::Display for Counters {
                 self.number("delayed")
             )?;
         }
+        if self.number("window_hits") > 0 {
+            writeln!(f, "read ahead    {} reads past the caches", self.number("window_hits"))?;
+        }
         writeln!(f, "syncs         {}", self.number("syncs"))?;
         writeln!(f, "transitions   {}", self.number("mode_transitions"))?;
         let reasons: Vec<String> =

@@ -53,6 +53,7 @@ fn turn(fs: &Engine, interval: Duration) -> Result<()> {
     let held = fs.write_all_held().and(fs.collect_tails(false));
     let aged =
         Instant::now().checked_sub(interval).map_or(Ok(()), |then| fs.cache().flush_aged(then));
+    fs.let_windows_go();
     fs.note_leased_writes();
     fs.commit_all_times(&fs.change());
     if fs.has_unwritten_records() {

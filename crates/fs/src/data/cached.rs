@@ -6,6 +6,7 @@ use std::sync::{Arc, Weak};
 
 use super::DataPath;
 use super::delayed::MayWait;
+use super::windows::Ahead;
 use super::write::Payload;
 use crate::engine::{Engine, Listed};
 use crate::inode::{CachePart, Inode};
@@ -174,8 +175,8 @@ impl<'a> DataPath<'a> {
         {
             // Nothing becomes dirty meanwhile: the order lock is held.
             let held = self.state().lock.shared(self.fs);
-            let len =
-                self.read_mapped(&held, buf, offset, self.inode.size.load(Ordering::Acquire))?;
+            let size = self.inode.size.load(Ordering::Acquire);
+            let len = self.read_mapped(&held, buf, offset, size, Ahead::No)?;
             drop(held);
             self.count_read(len);
             return Ok(Some(len));

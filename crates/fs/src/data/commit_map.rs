@@ -142,6 +142,7 @@ impl DataPath<'_> {
         if !change.only_adds && !planted(PlantedBug::MemoOutlivesMap) {
             self.state().recent.clear();
             self.state().held_sectors.clear();
+            self.state().read_windows.clear();
         }
         let old = map.apply(&changes);
         debug_assert_eq!(old.len(), changes.len(), "I-CKP-3: what every change replaces is known");

@@ -44,6 +44,7 @@ pub(crate) fn read_again(fs: &Engine, inode: &Arc<Inode>, row: InodeRow) {
     io.forget_reserved(&(0..u64::MAX));
     io.state().recent.clear();
     io.state().held_sectors.clear();
+    io.state().read_windows.clear();
     let size = row.size;
     // Before the map: one that is loaded from here on takes its size from the row.
     inode.replace_row(row);
@@ -60,6 +61,7 @@ pub(crate) fn forget_places(fs: &Engine, inode: &Arc<Inode>) {
     let io = DataPath::new(fs, inode);
     io.state().recent.clear();
     io.state().held_sectors.clear();
+    io.state().read_windows.clear();
     io.state().forget_map();
     if let Some(lease) = io.state().lease() {
         lease.map_changed(false);

@@ -23,6 +23,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use super::windows::Ahead;
 use super::write::{Payload, WriteStrategy};
 use super::{Alone, DataPath, Held};
 use crate::engine::{Engine, Listed};
@@ -217,9 +218,10 @@ impl DataPath<'_> {
         buf: &mut [u8],
         offset: u64,
         size: u64,
+        ahead: Ahead<'_>,
     ) -> Result<usize> {
         let delayed = self.delayed_bytes(buf.len(), offset);
-        let len = self.read_mapped(held, buf, offset, size)?;
+        let len = self.read_mapped(held, buf, offset, size, ahead)?;
         self.state().held_write.overlay(&mut buf[..len], offset);
         if let Some(delayed) = delayed {
             delayed.overlay(&mut buf[..len], offset);

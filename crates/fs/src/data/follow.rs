@@ -1,17 +1,27 @@
 //! Whether the I/O of one open file goes on where it ended before.
 
 use std::ops::Range;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+/// Reads that begin so many bytes before where a reader goes on, or behind it, are near: those of a
+/// program that asks for pages ahead of its reads.
+const NEAR_BEFORE_BYTES: u64 = 512 << 10;
+const NEAR_BEHIND_BYTES: u64 = 128 << 10;
+
+/// How much of the largest window the first one has.
+const FIRST_PART: u64 = 8;
 
 /// Where the reads, or the writes, of one open file go on.
 #[derive(Debug)]
 pub(crate) struct Follow {
     next: AtomicU64,
+    /// How often the window has doubled.
+    widened: AtomicU32,
 }
 
 impl Default for Follow {
     fn default() -> Self {
-        Self { next: AtomicU64::new(u64::MAX) }
+        Self { next: AtomicU64::new(u64::MAX), widened: AtomicU32::new(0) }
     }
 }
 
@@ -26,6 +36,31 @@ impl Follow {
             self.next.store(range.end, Ordering::Relaxed);
         }
         goes_on
+    }
+
+    /// Returns whether I/O at an offset lies near where the one before it ended.
+    #[inline]
+    pub(crate) fn is_near(&self, offset: u64) -> bool {
+        let from = self.next.load(Ordering::Relaxed).saturating_sub(NEAR_BEFORE_BYTES);
+        offset.wrapping_sub(from) < NEAR_BEFORE_BYTES + NEAR_BEHIND_BYTES
+    }
+
+    /// Returns how many bytes are read ahead next, twice as many each time, up to `max`.
+    pub(crate) fn widen(&self, max: u64) -> u64 {
+        let widened = self.widened.load(Ordering::Relaxed);
+        let bytes = (max / FIRST_PART) << widened;
+        if bytes < max {
+            self.widened.store(widened + 1, Ordering::Relaxed);
+        }
+        bytes.min(max)
+    }
+
+    /// Begins with small windows again: I/O jumped.
+    #[inline]
+    pub(crate) fn jumped(&self) {
+        if self.widened.load(Ordering::Relaxed) > 0 {
+            self.widened.store(0, Ordering::Relaxed);
+        }
     }
 }
 

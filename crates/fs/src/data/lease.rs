@@ -177,6 +177,7 @@ impl DataPath<'_> {
             return;
         }
         self.state().held_sectors.clear();
+        self.state().read_windows.clear();
         let Ok(map) = self.map_to_lease() else { return };
         self.rewrite_lease(file, &map);
         drop(map);

@@ -65,6 +65,7 @@ mod tail;
 mod trial;
 mod truncate;
 mod untorn;
+mod windows;
 mod write;
 
 pub(crate) use cached::write_absorbed;
@@ -85,6 +86,7 @@ pub(crate) use sums::ATTRIBUTE as INTEGRITY;
 pub(crate) use tail::end_tail_of;
 pub(crate) use truncate::{begin_set_size, free_all, resume_truncate, set_size};
 pub(crate) use untorn::ATTRIBUTE as UNTORN;
+pub(crate) use windows::Ahead;
 
 use std::sync::Arc;
 

@@ -75,6 +75,7 @@ impl DataPath<'_> {
                 self.fs.drop_ahead(self.inode.ino);
             }
             self.state().held_sectors.clear();
+            self.state().read_windows.clear();
             self.retract_lease(&self.state().opens.lock());
             self.unload_map();
         }

@@ -109,6 +109,7 @@ impl DataPath<'_> {
         all.try_for_each(|segment| {
             let range = segment.offset..segment.offset + u64::from(segment.len);
             self.state().held_sectors.forget(&range);
+            self.state().read_windows.writes(&range);
             self.fs.permit_overwrite(&self.state().unsealed, &range)
         })
     }

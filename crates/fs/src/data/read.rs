@@ -3,6 +3,7 @@
 use std::sync::atomic::Ordering;
 
 use super::bounce::Bounce;
+use super::windows::Ahead;
 use super::{DataPath, Held};
 use crate::lock::Sharing;
 use crate::mode::{OpenClass, Service};
@@ -15,7 +16,13 @@ const ATIME_NANOS: i64 = 86_400_000_000_000;
 
 impl DataPath<'_> {
     /// Reads as the file is served; counts.
-    pub(crate) fn read(self, class: OpenClass, buf: &mut [u8], offset: u64) -> Result<usize> {
+    pub(crate) fn read(
+        self,
+        class: OpenClass,
+        buf: &mut [u8],
+        offset: u64,
+        ahead: Ahead<'_>,
+    ) -> Result<usize> {
         if buf.is_empty() {
             return Ok(0);
         }
@@ -30,7 +37,7 @@ impl DataPath<'_> {
             let way = if self.service().uses_library_cache() {
                 self.read_cached(class, buf, offset)
             } else {
-                self.read_uncached(class, buf, offset)
+                self.read_uncached(class, buf, offset, ahead)
             };
             // `None`: the service changed in between.
             if let Some(len) = way? {
@@ -40,7 +47,13 @@ impl DataPath<'_> {
         Ok(len)
     }
 
-    fn read_uncached(self, class: OpenClass, buf: &mut [u8], offset: u64) -> Result<Option<usize>> {
+    fn read_uncached(
+        self,
+        class: OpenClass,
+        buf: &mut [u8],
+        offset: u64,
+        ahead: Ahead<'_>,
+    ) -> Result<Option<usize>> {
         if self.has_tail() {
             self.collect_tail_before(offset.saturating_add(buf.len() as u64))?;
         }
@@ -59,9 +72,9 @@ impl DataPath<'_> {
         let size = self.inode.size.load(Ordering::Acquire);
         // After the size: whatever it counts is in the map by now, or still delayed.
         let len = if self.state().waits_in_memory() {
-            self.read_beside_waiting(&held, buf, offset, size)?
+            self.read_beside_waiting(&held, buf, offset, size, ahead)?
         } else {
-            self.read_mapped(&held, buf, offset, size)?
+            self.read_mapped(&held, buf, offset, size, ahead)?
         };
         self.refresh_lease();
         // Counted after it: letting go waits for all stores before.
@@ -118,10 +131,14 @@ impl DataPath<'_> {
         buf: &mut [u8],
         offset: u64,
         size: u64,
+        ahead: Ahead<'_>,
     ) -> Result<usize> {
         let len = buf.len();
         if len as u64 <= size.saturating_sub(offset) && self.fs.grid().takes_at(buf, offset) {
-            return self.read_aligned(buf, offset).map(|()| len);
+            if !self.read_ahead(buf, offset, size, ahead)? {
+                self.read_aligned(buf, offset)?;
+            }
+            return Ok(len);
         }
         self.read_in_part(buf, offset, size)
     }

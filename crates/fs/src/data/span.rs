@@ -398,8 +398,12 @@ impl DataPath<'_> {
     ) -> Result<()> {
         let copies = &self.state().held_sectors;
         let at = span.start + (chunk.start - span.sectors.start);
-        if let Err(error) = self.fs.write_device(buf, at) {
-            copies.forget(&(at..at + buf.len() as u64));
+        let range = at..at + buf.len() as u64;
+        self.state().read_windows.writes(&range);
+        let written = self.fs.write_device(buf, at);
+        self.state().read_windows.wrote(&range);
+        if let Err(error) = written {
+            copies.forget(&range);
             return Err(error);
         }
         copies.refresh(buf, at);

@@ -284,8 +284,12 @@ impl DataPath<'_> {
         );
         let range = at..at + bytes.len() as u64;
         self.fs.permit_overwrite(&self.state().unsealed, &range)?;
-        self.state().held_sectors.forget(&range);
-        self.fs.write_device(bytes, at)
+        let state = self.state();
+        state.held_sectors.forget(&range);
+        state.read_windows.writes(&range);
+        let written = self.fs.write_device(bytes, at);
+        state.read_windows.wrote(&range);
+        written
     }
 
     pub(super) fn overwrite_pieces(self, pieces: &[Piece], data: Payload<'_>) -> Result<()> {

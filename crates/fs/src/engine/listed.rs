@@ -7,7 +7,7 @@ use std::sync::{Arc, Weak};
 use super::Engine;
 #[cfg(test)]
 use crate::inode::InodeTable;
-use crate::inode::{DelayedBytes, HeldBytes, Inode, InodeList};
+use crate::inode::{HeldBytes, Inode, InodeList, SharedBytes};
 use crate::{CounterSnapshot, InodeNo, Result};
 
 /// Why an inode is listed.
@@ -21,6 +21,8 @@ pub(crate) enum Listed {
     Held,
     /// Writes that made it grow are delayed.
     Delayed,
+    /// It may have windows that were read ahead.
+    Windowed,
     /// A truncation of it is under way, and has taken dirty pages out of the library cache.
     Truncated,
     /// It is published to processes with leases.
@@ -34,6 +36,7 @@ impl Engine {
             Listed::Cached => &self.cached_files,
             Listed::Held => &self.held_files,
             Listed::Delayed => &self.delayed_files,
+            Listed::Windowed => &self.windowed_files,
             Listed::Truncated => &self.truncated_files,
             Listed::Leased => &self.leased_files,
         }
@@ -131,8 +134,13 @@ impl Engine {
     }
 
     /// Returns what the files keep together of writes that are delayed.
-    pub(crate) fn delayed_bytes(&self) -> &DelayedBytes {
+    pub(crate) fn delayed_bytes(&self) -> &SharedBytes {
         &self.delayed_bytes
+    }
+
+    /// Returns what the windows of all files take together.
+    pub(crate) fn window_bytes(&self) -> &SharedBytes {
+        &self.window_bytes
     }
 
     /// Returns how many inodes there are.

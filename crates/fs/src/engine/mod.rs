@@ -65,7 +65,7 @@ pub(crate) use tuning::{
 };
 pub(crate) use views::Views;
 
-use crate::inode::{DelayedBytes, HeldBytes, Inode, InodeList, InodeTable};
+use crate::inode::{HeldBytes, Inode, InodeList, InodeTable, SharedBytes};
 use crate::lease::Leases;
 use crate::lock::{ChangeLock, Changing, NamesLock, is_covered};
 use crate::pause::{Pause, pause};
@@ -145,6 +145,8 @@ pub(crate) struct Engine {
     held_files: InodeList,
     /// Those with writes that are delayed.
     delayed_files: InodeList,
+    /// Those with windows that were read ahead.
+    windowed_files: InodeList,
     /// Files whose truncation is under way.
     truncated_files: InodeList,
     /// Those that are published to processes with leases.
@@ -156,7 +158,9 @@ pub(crate) struct Engine {
     /// How much is held of sectors that odd writes change in part.
     held_bytes: HeldBytes,
     /// How much is kept of writes that are delayed.
-    delayed_bytes: DelayedBytes,
+    delayed_bytes: SharedBytes,
+    /// How much is read ahead past the caches.
+    window_bytes: SharedBytes,
     inode_count: AtomicU64,
     /// How often an inode lock or a byte range had to be waited for.
     lock_waits: AtomicU64,
@@ -240,11 +244,13 @@ impl Engine {
             deferred_free: DeferredFree::default(),
             held_files: InodeList::default(),
             delayed_files: InodeList::default(),
+            windowed_files: InodeList::default(),
             truncated_files: InodeList::default(),
             leased_files: InodeList::default(),
             leases: OnceLock::new(),
             held_bytes: HeldBytes::default(),
-            delayed_bytes: DelayedBytes::default(),
+            delayed_bytes: SharedBytes::default(),
+            window_bytes: SharedBytes::default(),
             inode_count: AtomicU64::new(parts.inode_count),
             lock_waits: AtomicU64::new(0),
             sums: SumCounters::default(),

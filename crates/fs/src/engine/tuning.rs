@@ -26,6 +26,7 @@ pub(crate) struct Tuning {
     extent_size: AtomicU64,
     release_behind: AtomicU8,
     delayed_bytes_max: AtomicU64,
+    read_window_bytes_max: AtomicU64,
 }
 
 #[derive(Debug)]
@@ -128,6 +129,7 @@ pub(crate) fn initial_tuning(
         extent_size: AtomicU64::new(options.extent_size_bytes),
         release_behind: AtomicU8::new(options.release_behind as u8),
         delayed_bytes_max: AtomicU64::new(options.delay_writes_bytes),
+        read_window_bytes_max: AtomicU64::new(options.read_window_bytes),
         state: Mutex::new(TuningState { options: options.clone(), by, stored }),
     };
     Ok((options, tuning))
@@ -205,6 +207,15 @@ impl Tuning {
 
     pub(crate) fn set_delayed_bytes_max(&self, bytes: u64) {
         self.delayed_bytes_max.store(bytes, Ordering::Relaxed);
+    }
+
+    /// How many bytes all files together read ahead past the caches at most.
+    pub(crate) fn read_window_bytes_max(&self) -> u64 {
+        self.read_window_bytes_max.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_read_window_bytes_max(&self, bytes: u64) {
+        self.read_window_bytes_max.store(bytes, Ordering::Relaxed);
     }
 
     /// Returns the value in effect.

@@ -60,6 +60,8 @@ pub struct FsInfo {
     pub lock_waits: u64,
     /// Memory in bytes that delayed writes take.
     pub delayed_bytes: u64,
+    /// Memory in bytes that is read ahead past the caches.
+    pub window_bytes: u64,
     /// What was done about checksums of file data.
     pub integrity: IntegrityCounts,
     /// Sums over all files since mount.
@@ -105,6 +107,7 @@ pub(crate) fn info(fs: &Engine) -> FsInfo {
         recovery: fs.recovery().clone(),
         lock_waits: fs.lock_waits(),
         delayed_bytes: fs.delayed_bytes().total(),
+        window_bytes: fs.window_bytes().total(),
         integrity: fs.integrity_counts(),
         counters: fs.counters(),
         latencies: fs.sampler().snapshot(),

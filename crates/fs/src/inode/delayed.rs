@@ -22,11 +22,13 @@
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use bedplate_block::AlignedBuf;
 use bedplate_block::sync::{Mutex, MutexGuard, rank};
 use bedplate_store::{PlantedBug, planted, within};
+
+use super::share::{Share, SharedBytes};
 
 /// What memory a piece begins with in bytes; it doubles as the piece grows.
 const FIRST_BYTES: usize = 16 << 10;
@@ -58,38 +60,6 @@ impl DelayLimits {
     /// Returns from how many bytes on a write is large enough by itself.
     pub(crate) fn write_bytes_max(self) -> usize {
         (self.piece_bytes / 4) as usize
-    }
-}
-
-/// How much all files of a mount keep in memory so.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct DelayedBytes(Arc<AtomicU64>);
-
-/// What one piece has of the bound.
-#[derive(Debug)]
-struct Share {
-    all: DelayedBytes,
-    bytes: u64,
-}
-
-impl DelayedBytes {
-    /// Returns how much is kept now.
-    pub(crate) fn total(&self) -> u64 {
-        self.0.load(Ordering::Relaxed)
-    }
-
-    fn take(&self, bytes: u64, max: u64) -> Option<Share> {
-        let taken = self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |all| {
-            Some(all + bytes).filter(|all| *all <= max)
-        });
-        taken.ok().map(|_| Share { all: self.clone(), bytes })
-    }
-}
-
-impl Drop for Share {
-    fn drop(&mut self) {
-        let before = self.all.0.fetch_sub(self.bytes, Ordering::Relaxed);
-        debug_assert!(before >= self.bytes, "a share is of what is kept: {before} bytes");
     }
 }
 
@@ -136,7 +106,7 @@ impl Piece {
             return true;
         }
         let bytes = capacity(len);
-        let Some(share) = self.share.all.take(bytes as u64, max) else { return false };
+        let Some(share) = self.share.take_other(bytes as u64, max) else { return false };
         let mut buf = AlignedBuf::zeroed(bytes);
         buf[..self.len].copy_from_slice(&self.buf[..self.len]);
         self.buf = Arc::new(buf);
@@ -327,7 +297,7 @@ impl Pieces<'_> {
         way: Way,
         bytes: &[u8],
         offset: u64,
-        all: &DelayedBytes,
+        all: &SharedBytes,
         limits: DelayLimits,
     ) -> bool {
         debug_assert!(
@@ -435,7 +405,7 @@ impl Pieces<'_> {
 }
 
 /// Makes an empty piece with room for `len` bytes.
-fn piece(start: u64, len: usize, all: &DelayedBytes, limits: DelayLimits) -> Option<Piece> {
+fn piece(start: u64, len: usize, all: &SharedBytes, limits: DelayLimits) -> Option<Piece> {
     let bytes = capacity(len);
     let share = all.take(bytes as u64, limits.bytes_max)?;
     let buf = Arc::new(AlignedBuf::zeroed(bytes));
@@ -450,7 +420,7 @@ mod tests {
     const MAX: u64 = 8 << 20;
     const PIECE_BYTES: u64 = 1 << 20;
 
-    fn put(delayed: &Delayed, all: &DelayedBytes, at: u64, len: usize, fill: u8) -> bool {
+    fn put(delayed: &Delayed, all: &SharedBytes, at: u64, len: usize, fill: u8) -> bool {
         delayed.pieces().put(
             Way::Grow,
             &vec![fill; len],
@@ -462,7 +432,7 @@ mod tests {
 
     #[test]
     fn i_dly_1_writes_that_go_on_become_pieces_that_end_on_their_grid() {
-        let (delayed, all) = (Delayed::default(), DelayedBytes::default());
+        let (delayed, all) = (Delayed::default(), SharedBytes::default());
         assert!(delayed.pieces().takes(&(700..800), 700) && !delayed.pieces().takes(&(0..9), 700));
         let mut at = 700;
         while at < PIECE_BYTES + 1000 {
@@ -492,7 +462,7 @@ mod tests {
 
     #[test]
     fn i_dly_3_what_lies_in_a_range_is_copied() {
-        let (delayed, all) = (Delayed::default(), DelayedBytes::default());
+        let (delayed, all) = (Delayed::default(), SharedBytes::default());
         assert!(delayed.snapshot(&(0..100)).is_none());
         assert!(put(&delayed, &all, 1000, 500, 7) && put(&delayed, &all, 1400, 200, 8));
         assert!(
@@ -508,7 +478,7 @@ mod tests {
 
     #[test]
     fn i_dly_1_writers_that_write_over_a_file_have_pieces_of_their_own() {
-        let (delayed, all) = (Delayed::default(), DelayedBytes::default());
+        let (delayed, all) = (Delayed::default(), SharedBytes::default());
         let limits = DelayLimits { piece_bytes: PIECE_BYTES, bytes_max: MAX };
         let put = |at: u64, fill| {
             let mut pieces = delayed.pieces();
@@ -538,7 +508,7 @@ mod tests {
 
     #[test]
     fn what_is_kept_is_bounded_and_nothing_is_taken_in_part() {
-        let (delayed, all) = (Delayed::default(), DelayedBytes::default());
+        let (delayed, all) = (Delayed::default(), SharedBytes::default());
         let other = all.take(MAX - (32 << 10), MAX).expect("it is free");
         assert!(put(&delayed, &all, 0, 16 << 10, 1));
         assert!(!put(&delayed, &all, 16 << 10, 1, 1), "there is no room for twice as much");

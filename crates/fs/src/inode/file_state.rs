@@ -13,6 +13,7 @@ use super::delayed::Delayed;
 use super::held_sectors::HeldSectors;
 use super::held_write::HeldWrite;
 use super::imaged::Imaged;
+use super::read_windows::ReadWindows;
 use super::recent::Recent;
 use super::unsealed::Unsealed;
 use crate::InodeNo;
@@ -72,6 +73,8 @@ pub(crate) struct FileState {
     pub(crate) held_write: HeldWrite,
     /// Rank 2.5: writes that made the file grow and have not reached the device yet.
     pub(crate) delayed: Delayed,
+    /// Leaf: what is read ahead past the caches.
+    pub(crate) read_windows: ReadWindows,
     /// Rank 3.5: holes whose data is in the cache and whose blocks are reserved.
     pub(crate) reserved: Mutex<BlockSet, { rank::RESERVATIONS }>,
     pub(crate) cached: OnceLock<CachePart>,

@@ -9,6 +9,7 @@
 //! | `cow_epoch`, `imaged` | up to which epoch extents are copied on write; which rows have a before-image |
 //! | `recent`, `unsealed`, `block_set` | long extents found without the map; bytes that wait for a seal; file blocks with reservations |
 //! | `held_sectors`, `held_write`, `delayed` | sectors and writes that wait in memory |
+//! | `read_windows` | what is read ahead past the caches |
 //! | `list` | inodes that something holds for |
 //! | `table` | which inodes are loaded, and when they are let go of |
 //!
@@ -34,19 +35,22 @@ mod held_sectors;
 mod held_write;
 mod imaged;
 mod list;
+mod read_windows;
 mod recent;
+mod share;
 mod table;
 mod unsealed;
 
 pub(crate) use delayed::{
-    DelayLimits, DelayedBytes, Pieces as DelayedPieces, Snapshot as DelayedSnapshot,
-    Way as DelayedWay,
+    DelayLimits, Pieces as DelayedPieces, Snapshot as DelayedSnapshot, Way as DelayedWay,
 };
 pub(crate) use file_state::{CachePart, FileState};
 pub(crate) use held_sectors::HeldBytes;
 pub(crate) use held_write::WRITE_BYTES_MAX as HELD_WRITE_BYTES_MAX;
 pub(crate) use imaged::Imaged;
 pub(crate) use list::InodeList;
+pub(crate) use read_windows::{Found, Why as WhyWindow};
+pub(crate) use share::SharedBytes;
 pub(crate) use table::InodeTable;
 pub(crate) use unsealed::Unsealed;
 

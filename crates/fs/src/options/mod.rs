@@ -67,6 +67,8 @@ pub struct Limits {
     /// The longest piece of delayed writes in bytes, a power of two; of a quarter of it a write is
     /// large enough by itself.
     pub delayed_piece_bytes: u64,
+    /// The longest piece that is read ahead past the caches, in bytes.
+    pub read_window_bytes: u64,
     /// I/O of an open file is followed once it has reached a multiple of so many bytes.
     pub follow_step_bytes: u64,
     /// Extents that one row of the metadata holds, at least 2; `None` for as many as serve best.
@@ -92,6 +94,7 @@ impl Default for Limits {
             names_per_record: 256,
             // Its checksum still fits into its record, so that no barrier is needed.
             delayed_piece_bytes: 1 << 20,
+            read_window_bytes: 1 << 20,
             follow_step_bytes: 64 << 10,
             extents_per_pack: None,
             extents_per_part: None,
@@ -106,6 +109,7 @@ impl fmt::Debug for Limits {
             extents_per_record,
             names_per_record,
             delayed_piece_bytes,
+            read_window_bytes,
             follow_step_bytes,
             extents_per_pack,
             extents_per_part,
@@ -114,7 +118,7 @@ impl fmt::Debug for Limits {
         write!(
             f,
             "Limits({extents_per_record} extents, {names_per_record} names, \
-             {delayed_piece_bytes} delayed bytes, steps of {follow_step_bytes} bytes"
+             {delayed_piece_bytes} delayed bytes, windows of {read_window_bytes} bytes, steps of {follow_step_bytes} bytes"
         )?;
         if let Some(extents) = extents_per_pack {
             write!(f, ", packs of {extents}")?;
@@ -137,10 +141,11 @@ impl Limits {
                 "a piece of delayed writes has a power of two of bytes: set a limit from 4 KiB to 1 MiB",
             ));
         }
-        if self.follow_step_bytes == 0 {
+        if self.follow_step_bytes == 0 || !self.read_window_bytes.is_power_of_two() {
             return Err(Error::new(
                 ErrorKind::Invalid,
-                "I/O is followed in steps of at least one byte: set a limit like that",
+                "I/O is followed in steps of at least one byte, and a window has a power of two of \
+                 bytes: set limits like that",
             ));
         }
         let packs = self.extents_per_pack.is_none_or(|extents| (2..=1024).contains(&extents));
@@ -212,6 +217,9 @@ pub struct MountOptions {
     /// How many bytes of writes all files together delay at most, of opens that let them
     /// ([`OpenOptions::delay_writes`]); 0: none.
     pub delay_writes_bytes: u64,
+    /// How many bytes are read ahead past the caches at most for all files together, of opens that
+    /// ask for it ([`OpenOptions::read_windows`]); 0: none.
+    pub read_window_bytes: u64,
     /// How many requests a front end serves at once.
     pub threads: u32,
     /// Tunables that were given: of them, what the volume holds does not count. Those with another
@@ -243,6 +251,7 @@ impl Default for MountOptions {
             latency_sample: crate::statistics::SAMPLE_DEFAULT,
             extent_size_bytes: 0,
             delay_writes_bytes: 16 << 20,
+            read_window_bytes: 16 << 20,
             release_behind: ReleaseBehind::Off,
             defrag_rate_bytes: 0,
             defrag_load_max: 200,
@@ -287,6 +296,9 @@ pub struct OpenOptions {
     /// without a write cache, may return before they reach the device, within the tunable `delay-writes`; not with `data_sync` or
     /// `direct_flag`.
     pub delay_writes: bool,
+    /// Sequential reads, in a mode without a cache, are read ahead, within the tunable
+    /// `read-window`; not with `direct_flag`.
+    pub read_windows: bool,
 }
 
 impl OpenOptions {

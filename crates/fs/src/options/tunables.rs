@@ -55,6 +55,8 @@ pub enum Tunable {
     DefragLoad,
     /// How much of writes that make uncached files grow is delayed at most.
     DelayWrites,
+    /// How much is read ahead past the caches at most.
+    ReadWindow,
     /// Cap of the extent maps in memory.
     Maps,
     /// Requests that a front end serves at once.
@@ -118,7 +120,7 @@ const fn row(
 const SECOND: u64 = 1_000_000_000;
 
 /// All that can be set, in the order of [`Tunable`].
-pub const TUNABLES: [TunableInfo; 18] = {
+pub const TUNABLES: [TunableInfo; 19] = {
     use Takes::{Format, Live, MountOption, NextMount};
     use Unit::{Bytes, Duration, Mode, Number, Percent, Release};
     [
@@ -244,6 +246,15 @@ pub const TUNABLES: [TunableInfo; 18] = {
             "how much of small writes that make files grow past the caches, or write over them in order, waits in memory at most, to be written in large pieces; 0: nothing",
         ),
         row(
+            Tunable::ReadWindow,
+            "read-window",
+            Bytes,
+            (0, 1 << 40),
+            Live,
+            "read-window=",
+            "how much is read ahead at most of files that are read in order past the caches; 0: nothing",
+        ),
+        row(
             Tunable::Maps,
             "maps",
             Bytes,
@@ -362,6 +373,7 @@ impl Tunable {
             Self::DefragRate => options.defrag_rate_bytes,
             Self::DefragLoad => options.defrag_load_max.into(),
             Self::DelayWrites => options.delay_writes_bytes,
+            Self::ReadWindow => options.read_window_bytes,
             Self::Maps => options.map_bytes,
             Self::Threads => options.threads.into(),
             Self::MetadataCache => options.metadata_cache_bytes,
@@ -388,6 +400,7 @@ impl Tunable {
             Self::DefragRate => options.defrag_rate_bytes = value,
             Self::DefragLoad => options.defrag_load_max = small,
             Self::DelayWrites => options.delay_writes_bytes = value,
+            Self::ReadWindow => options.read_window_bytes = value,
             Self::Maps => options.map_bytes = value,
             Self::Threads => options.threads = small,
             Self::MetadataCache => options.metadata_cache_bytes = value,
@@ -512,80 +525,4 @@ pub(crate) fn check_pairs(options: &MountOptions) -> Result<()> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_table_is_in_order_and_its_defaults_are_allowed() {
-        for (at, info) in TUNABLES.iter().enumerate() {
-            assert_eq!(
-                (info.tunable as usize, Tunable::named(info.name).unwrap()),
-                (at, info.tunable)
-            );
-            if info.takes != Takes::Format {
-                assert!(
-                    info.tunable.allows(info.tunable.default_value()),
-                    "I-TUNE-1: {}",
-                    info.name
-                );
-            }
-            let mut options = MountOptions::default();
-            info.tunable.put(info.min, &mut options);
-            assert_eq!(
-                info.tunable.of(&options),
-                if info.takes == Takes::Format { 0 } else { info.min },
-                "{}",
-                info.name
-            );
-            assert!(!info.effect.ends_with('.') && !info.effect.is_empty());
-        }
-    }
-
-    #[test]
-    fn values_are_read_as_they_are_written_and_refused_in_a_sentence() {
-        for info in TUNABLES {
-            for value in [info.min, info.max] {
-                assert_eq!(
-                    info.tunable.parse(&info.unit.format(value)).unwrap(),
-                    value,
-                    "{}",
-                    info.name
-                );
-            }
-        }
-        for (tunable, text) in [
-            (Tunable::Mode, "fast"),
-            (Tunable::Cache, "lots"),
-            (Tunable::Sync, "0s"),
-            (Tunable::Sync, "2d"),
-            (Tunable::Threads, "0"),
-            (Tunable::WriteBehindMax, "76%"),
-            (Tunable::WriteBehindMax, "half"),
-            (Tunable::LatencySample, "-1"),
-        ] {
-            let error = tunable.parse(text).unwrap_err();
-            assert!(
-                error.message.contains(text) && error.message.starts_with(tunable.info().name),
-                "{error}"
-            );
-        }
-        assert!(Tunable::named("speed").unwrap_err().message.contains("read-ahead-max"));
-    }
-
-    #[test]
-    fn what_contradicts_itself_is_refused() {
-        let options = |min, max| MountOptions {
-            read_ahead_bytes_min: min,
-            read_ahead_bytes_max: max,
-            ..MountOptions::default()
-        };
-        assert!(
-            check_pairs(&options(4096, 4096)).is_ok() && check_pairs(&options(4096, 0)).is_ok()
-        );
-        let error = check_pairs(&options(8192, 4096)).unwrap_err();
-        assert_eq!(
-            error.message,
-            "read-ahead-min would be 8 KiB, more than read-ahead-max, which is 4 KiB: set both"
-        );
-    }
-}
+mod tests;

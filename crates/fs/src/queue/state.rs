@@ -376,6 +376,10 @@ impl QueueState {
             }
             None => moved,
         };
+        if op.kind == Kind::Write {
+            // Whatever was read ahead beside it.
+            io.state().read_windows.clear();
+        }
         if let Some((range, sharing)) = op.range {
             io.state().ranges.release(range, sharing);
         }

@@ -185,6 +185,8 @@ counters! {
     released_bytes,
     /// Writes that waited in memory, to be written in larger pieces.
     delayed,
+    /// Reads answered from what was read ahead past the caches.
+    window_hits,
     /// Times the file went over to `cached` because of a conflicting open, and back.
     mode_transitions,
     /// Syncs asked for.

@@ -37,3 +37,4 @@ mod trim;
 mod tuning;
 mod untorn;
 mod watching;
+mod windows;

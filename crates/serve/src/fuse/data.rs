@@ -111,6 +111,7 @@ impl Shared {
             caller_caches: self.write_back,
             keep_atime: flags & libc::O_NOATIME != 0,
             delay_writes: Durability::of_flags(flags) == Durability::None,
+            read_windows: true,
             ..OpenOptions::default()
         };
         let file = self.fs.open_inode(ino, &options)?;
@@ -171,7 +172,15 @@ impl Shared {
             self.release_behind_read(&open, offset..offset + u64::from(size));
         }
         with_buffer(size as usize, |buf| {
-            let read = self.run("read", || Ok(open.file.read_at(buf, offset)?));
+            // A program names pages that it will read (`posix_fadvise`), and then reads them past the
+            // kernel's: that is the only use of filling those.
+            let read = self.run("read", || {
+                Ok(if for_pages && open.how.direct {
+                    open.file.read_for_later(buf, offset)?
+                } else {
+                    open.file.read_at(buf, offset)?
+                })
+            });
             let short = read.is_ok_and(|n| n < buf.len());
             if short
                 && open.how.direct

@@ -2,9 +2,10 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
+use std::num::NonZeroU64;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 
-use rustix::fs::{XattrFlags, getxattr, setxattr};
+use rustix::fs::{Advice, XattrFlags, fadvise, getxattr, setxattr};
 use rustix::io::Errno;
 
 use crate::harness::Mounted;
@@ -67,6 +68,57 @@ fn s_300_writes_that_ask_for_the_device_get_it() {
         drop(file);
         m.finish();
     }
+}
+
+/// S-365, S-368, S-371: what PostgreSQL does with a table that is larger than its buffers.
+#[test]
+fn s_371_pages_that_are_named_read_and_written_in_order_take_few_requests_of_the_device() {
+    for mode in ["direct", "concurrent"] {
+        let Some(m) = Mounted::new(&format!("mode={mode}")) else { return };
+        let file =
+            File::options().read(true).write(true).create_new(true).open(m.path("f")).unwrap();
+        (0..384_u64).for_each(|page| file.write_all_at(&[1; PAGE], page * PAGE as u64).unwrap());
+        file.sync_data().unwrap();
+        let before = m.device.counters();
+        let mut buf = [0; PAGE];
+        for page in 0..384_u64 {
+            file.read_exact_at(&mut buf, page * PAGE as u64).unwrap();
+            assert_eq!(buf, [1; PAGE]);
+            file.write_all_at(&[2; PAGE], page * PAGE as u64).unwrap();
+        }
+        file.sync_data().unwrap();
+        let after = m.device.counters();
+        let (reads, writes) = (after.reads - before.reads, after.writes - before.writes);
+        assert!(reads <= 48 && writes <= 24, "{mode}: {reads} reads, {writes} writes");
+        let pages = [300, 17, 120, 77, 250, 33];
+        for page in pages {
+            let at = page * PAGE as u64;
+            fadvise(&file, at, NonZeroU64::new(PAGE as u64), Advice::WillNeed).unwrap();
+        }
+        std::thread::sleep(std::time::Duration::from_millis(200));
+        let before = m.device.counters().reads;
+        for page in pages {
+            file.read_exact_at(&mut buf, page * PAGE as u64).unwrap();
+            assert_eq!(buf, [2; PAGE]);
+        }
+        assert_eq!(m.device.counters().reads - before, 0, "{mode}: they were read when named");
+        drop(file);
+        m.finish();
+    }
+}
+
+/// With `read-window=off` each read of the device is the program's.
+#[test]
+fn s_370_a_mount_reads_nothing_ahead_where_that_is_off() {
+    let Some(m) = Mounted::new("mode=concurrent,read-window=off") else { return };
+    fs::write(m.path("f"), vec![1; 64 * PAGE]).unwrap();
+    let file = File::open(m.path("f")).unwrap();
+    let before = m.device.counters().reads;
+    let mut buf = [0; PAGE];
+    (0..64_u64).for_each(|page| file.read_exact_at(&mut buf, page * PAGE as u64).unwrap());
+    assert!(m.device.counters().reads - before >= 64);
+    drop(file);
+    m.finish();
 }
 
 #[test]

@@ -286,6 +286,9 @@ const EXTENTS_PER_PACK: usize = 3;
 /// So that files of some pages are several pieces of delayed writes.
 const DELAYED_PIECE_BYTES: u64 = 32 << 10;
 
+/// So that files of some pages are read ahead in several windows.
+const READ_WINDOW_BYTES: u64 = 32 << 10;
+
 /// So that I/O of a few blocks in order is followed.
 const FOLLOW_STEP_BYTES: u64 = 4096;
 
@@ -308,6 +311,7 @@ fn limits(per_record: u16) -> Limits {
     let small = Limits {
         extents_per_pack: Some(EXTENTS_PER_PACK),
         delayed_piece_bytes: DELAYED_PIECE_BYTES,
+        read_window_bytes: READ_WINDOW_BYTES,
         follow_step_bytes: FOLLOW_STEP_BYTES,
         ..Limits::default()
     };

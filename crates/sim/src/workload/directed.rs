@@ -7,7 +7,7 @@ use super::past::{
     checkpoints, clones_of_full_volume, defragmentation, full_volume, heirs, named_files,
     rollbacks, summed, untorn,
 };
-use super::waiting::{delayed_growth, odd_log, written_over};
+use super::waiting::{delayed_growth, odd_log, read_in_order, written_over};
 use super::{Change, On, RenameKind, Step};
 
 /// A workload with a name.
@@ -61,6 +61,7 @@ pub const DIRECTED: &[Directed] = &[
     Directed { name: "a log in odd pieces", steps: odd_log },
     Directed { name: "growth that waits in memory", steps: delayed_growth },
     Directed { name: "pages written over in order", steps: written_over },
+    Directed { name: "files read in order", steps: read_in_order },
 ];
 
 pub(super) const A: On = On::Name(0, 0);

@@ -1,5 +1,5 @@
 //! Directed workloads of writes that wait in memory: odd ones, those that make a file grow, and those
-//! that write over it in order.
+//! that write over it in order; and of reads in order.
 
 use bedplate_fs::IoMode;
 
@@ -122,6 +122,50 @@ pub(super) fn written_over() -> Vec<Step> {
             Step::Append(1, 0, mode, 4096, fill + 9, false),
             Step::Read(held, mode, 0, 100_000),
         ]);
+    }
+    steps.extend([Step::Release(1), Step::SyncAll(A), Step::Sync]);
+    steps
+}
+
+/// S-368, S-369: a file that is kept open as a mount does is read in order, and what was read ahead is
+/// changed in all ways before it is read.
+pub(super) fn read_in_order() -> Vec<Step> {
+    let held = On::Held(1);
+    let mut steps = vec![
+        Step::Create(0, 0),
+        Step::Create(1, 0),
+        write(A, 0, 120_000, 1),
+        write(B, 0, 9000, 2),
+        Step::Sync,
+    ];
+    for round in 0..14u8 {
+        let mode = [IoMode::Concurrent, IoMode::Direct][usize::from(round % 2)];
+        let (fill, from) = (15 * round + 3, u64::from(round % 5) * 8192);
+        let read = |page: u64| Step::Read(held, mode, from + page * 4096, 4096);
+        steps.push(Step::Hold(1, 0, 0, mode));
+        steps.extend((0..4).map(read));
+        // The pages behind them were read ahead.
+        steps.push(match round {
+            0 | 4 => Step::Write(A, mode, from + 16_384, 4096, fill, false),
+            1 => Step::Write(A, mode, from + 20_000, 700, fill, true),
+            2 => Step::Allocate(held, Change::Punch, from + 16_384, 8192),
+            3 => Step::Checkpoint(0, None),
+            5 => write(held, from + 16_384, 12_288, fill),
+            6 => Step::SetSize(held, from + 18_000),
+            7 => Step::Rollback(0, Back::File(0, 0), true),
+            8 => Step::SetIoMode(0, 0, Some(IoMode::Direct)),
+            9 => Step::Allocate(held, Change::Collapse, from + 16_384, 4096),
+            10 => Step::Write(A, IoMode::Cached, from + 16_384, 4096, fill, false),
+            11 => Step::Defragment(held, true),
+            12 => Step::Append(0, 0, mode, 5000, fill, true),
+            _ => Step::SyncData(held),
+        });
+        steps.extend([
+            // What was freed is used again.
+            Step::Write(B, mode, u64::from(round) * 4096, 4096, fill + 1, true),
+            Step::Write(A, mode, from + 24_576, 4096, fill + 2, false),
+        ]);
+        steps.extend((4..9).map(read));
     }
     steps.extend([Step::Release(1), Step::SyncAll(A), Step::Sync]);
     steps

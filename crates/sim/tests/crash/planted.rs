@@ -167,6 +167,11 @@ fn a_write_that_passes_a_delayed_one() {
 }
 
 #[test]
+fn what_was_read_ahead_and_outlives_a_write() {
+    finds(PlantedBug::WindowOutlivesWrite, "files read in order");
+}
+
+#[test]
 fn a_held_write_that_a_checkpoint_does_not_have() {
     finds(PlantedBug::FreezeLeavesHeld, "a log in odd pieces");
 }
