@@ -285,18 +285,18 @@ impl<W: Words> Reader<W> {
         self.still(at, seq).ok().map(|()| filled)
     }
 
-    /// Tells whether a write goes on where the file ends, and nothing but a tail lacks for it to
-    /// go to the device.
+    /// Tells whether a write may go on where the file ends, and nothing but a tail lacks for it to
+    /// go to the device. The size of a file that has just grown through the mount only the daemon
+    /// knows.
     pub fn lacks_tail<S: Words>(&self, slots: &Slots<S>, lease: Lease, io: Io) -> bool {
         let Ok((at, seq)) = self.enter(lease) else { return false };
         let get = |word| self.words.load(at + word, Acquire);
-        let end = match self.tail(slots, lease) {
-            Some((filled, _)) => filled,
-            None if get(entry::TAIL_OWNER) == 0 => get(entry::SIZE),
-            None => return false,
+        let is_at_end = match self.tail(slots, lease) {
+            Some((filled, _)) => io.offset == filled,
+            None => get(entry::TAIL_OWNER) == 0 && io.offset >= get(entry::SIZE),
         };
         let lacks = io.direction == Direction::Write
-            && io.offset == end
+            && is_at_end
             && !io.is_odd(self.geometry.alignment_bytes)
             && get(entry::FLAGS) & flag::WRITE != 0
             && get(entry::ODD_OWNER) == 0

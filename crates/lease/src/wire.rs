@@ -35,11 +35,11 @@ pub const ODD_IOCTL: u32 = (3 << 30) | ((ODD_BYTES as u32) << 16) | (0xBE << 8) 
 pub const ODD_BYTES: usize = 16;
 
 /// The ioctl on a file's descriptor by which a client asks for a tail of it:
-/// `_IOWR(0xBE, 3, [u8; 24])`.
+/// `_IOWR(0xBE, 3, [u8; 32])`.
 pub const TAIL_IOCTL: u32 = (3 << 30) | ((TAIL_BYTES as u32) << 16) | (0xBE << 8) | 3;
 
 /// The length of a [`TailRequest`] and of its answer.
-pub const TAIL_BYTES: usize = 24;
+pub const TAIL_BYTES: usize = 32;
 
 /// The length of an [`Offer`].
 pub const OFFER_BYTES: usize = 256;
@@ -200,23 +200,25 @@ impl OddRequest {
 pub struct TailRequest {
     /// Its number, as its slots have it.
     pub client: u64,
-    /// How long the write is that is to go there, in bytes.
+    /// Where the write begins that is to go there, in bytes of the file.
+    pub offset: u64,
+    /// How long it is.
     pub len: u64,
 }
 
 impl TailRequest {
     /// Encodes it.
     pub fn encode(&self) -> [u8; TAIL_BYTES] {
-        tail(0, self.client, self.len)
+        tail(0, [self.client, self.offset, self.len])
     }
 
     /// Decodes it.
     pub fn decode(bytes: &[u8]) -> Result<Self, Reason> {
         let mut from = In { bytes };
-        match (from.u32(), from.u32(), from.u64(), from.u64()) {
+        match (from.u32(), from.u32(), from.u64(), from.u64(), from.u64()) {
             (Some(version), ..) if version != LAYOUT_VERSION => Err(Reason::Version),
-            (_, Some(0), Some(client), Some(len)) if bytes.len() == TAIL_BYTES => {
-                Ok(Self { client, len })
+            (_, Some(0), Some(client), Some(offset), Some(len)) if bytes.len() == TAIL_BYTES => {
+                Ok(Self { client, offset, len })
             }
             _ => Err(Reason::Request),
         }
@@ -224,21 +226,20 @@ impl TailRequest {
 
     /// Encodes the daemon's answer.
     pub fn answer(done: Result<(), Reason>) -> [u8; TAIL_BYTES] {
-        tail(done.err().map_or(0, |reason| reason as u32), 0, 0)
+        tail(done.err().map_or(0, |reason| reason as u32), [0; 3])
     }
 
     /// Decodes it: whether the client has a tail now.
     pub fn is_given(answer: &[u8; TAIL_BYTES]) -> bool {
-        *answer == tail(0, 0, 0)
+        *answer == tail(0, [0; 3])
     }
 }
 
-fn tail(code: u32, client: u64, len: u64) -> [u8; TAIL_BYTES] {
+fn tail(code: u32, numbers: [u64; 3]) -> [u8; TAIL_BYTES] {
     let mut out = Out { bytes: [0; TAIL_BYTES], at: 0 };
     out.put(&LAYOUT_VERSION.to_le_bytes());
     out.put(&code.to_le_bytes());
-    out.put(&client.to_le_bytes());
-    out.put(&len.to_le_bytes());
+    numbers.iter().for_each(|number| out.put(&number.to_le_bytes()));
     out.bytes
 }
 

@@ -93,7 +93,8 @@ pub fn ask(fd: Fd, visit: &Visit, io: Io) -> bool {
     if !seat(visit).is_time(visit) || has_size_limit() || !visit.is_still(fd) {
         return false;
     }
-    let mut bytes = TailRequest { client: mount.slots.client(), len: io.len }.encode();
+    let bytes = TailRequest { client: mount.slots.client(), offset: io.offset, len: io.len };
+    let mut bytes = bytes.encode();
     // SAFETY: the request's number says how many bytes go and come back.
     let result =
         unsafe { syscall!(libc::SYS_ioctl, visit.open.guard, TAIL_IOCTL, bytes.as_mut_ptr()) };

@@ -10,6 +10,7 @@
 //! Everything that writes what waits in memory collects (`delayed.rs`) or ends (`held.rs`) a tail
 //! too: it is one more write that has returned and is in no record.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use bedplate_lease::Reason;
@@ -41,9 +42,9 @@ const TAIL_RUNS_MAX: usize = 64;
 const ROOM_TIMES: u64 = 16;
 
 impl<'a> DataPath<'a> {
-    /// Gives a client a tail of the file, which is published, long enough for a write of `len`
-    /// bytes; another's ends. Returns whether the size begins to move by itself.
-    pub(crate) fn give_tail(self, client: u64, len: u64) -> Result<bool, Reason> {
+    /// Gives a client a tail of the file, which is published and ends at `offset`, long enough for a
+    /// write of `len` bytes; another's ends. Returns whether the size begins to move by itself.
+    pub(crate) fn give_tail(self, client: u64, offset: u64, len: u64) -> Result<bool, Reason> {
         let leases = self.fs.leases().ok_or(Reason::Off)?;
         if !leases.is_serving() || self.fs.begin_change().is_err() {
             return Err(Reason::State);
@@ -64,7 +65,12 @@ impl<'a> DataPath<'a> {
         if client.is_gone() {
             return Err(Reason::Request);
         }
-        Ok(file.give_tail(self.new_tail(&held, file, client, len)?))
+        Ok(file.give_tail(self.new_tail(
+            &held,
+            file,
+            client,
+            offset..offset.saturating_add(len),
+        )?))
     }
 
     /// Allocates a tail.
@@ -73,8 +79,9 @@ impl<'a> DataPath<'a> {
         _held: &Alone<'_>,
         file: &LeasedFile,
         client: Arc<LeaseClient>,
-        len: u64,
+        write: Range<u64>,
     ) -> Result<Tail, Reason> {
+        let len = write.end - write.start;
         let grid = *self.fs.grid();
         let failed = |_| Reason::Failed;
         drop(self.map(0..0).map_err(failed)?);
@@ -82,7 +89,7 @@ impl<'a> DataPath<'a> {
         let bytes = size.next_power_of_two().clamp(TAIL_BYTES_MIN, TAIL_BYTES_MAX);
         let blocks = grid.block_after(bytes.max(len.saturating_mul(TAIL_WRITES)));
         let is_fit = len <= WRITE_BYTES_MAX
-            && grid.on_block(size)
+            && (size, grid.on_block(size)) == (write.start, true)
             && size < Grid::FILE_BYTES_MAX / 2
             && !file.has_odd_owner()
             && !self.redirects_all()

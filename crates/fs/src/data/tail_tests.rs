@@ -151,7 +151,7 @@ impl Life {
         let lease = self.file.lease().unwrap();
         let is_written = self.begin(lease, io, self.next())
             || (self.reader.lacks_tail(&self.slots, lease, io)
-                && self.file.lease_tail(self.slots.client(), len).is_ok()
+                && self.file.lease_tail(self.slots.client(), offset, len).is_ok()
                 && self.begin(lease, io, self.next()));
         if is_written {
             self.direct += 1;

@@ -180,15 +180,21 @@ impl File {
     }
 
     /// Gives a process with leases, by the number in its memory, blocks behind the end of this file,
-    /// which it has under a lease and fills by itself; `len` bytes are to go there at once. One
+    /// which it has under a lease and fills by itself; `len` bytes are to go there at once, at
+    /// `offset`, where the file has to end. One
     /// process at a time has any; what others do with the end of the file takes them away again.
     /// Returns whether the size begins to move by itself: a size that a caller keeps is to be asked
     /// for anew.
     ///
     /// # Errors
     /// Why it does not get them.
-    pub fn lease_tail(&self, client: u64, len: u64) -> std::result::Result<bool, Reason> {
-        self.io().give_tail(client, len)
+    pub fn lease_tail(
+        &self,
+        client: u64,
+        offset: u64,
+        len: u64,
+    ) -> std::result::Result<bool, Reason> {
+        self.io().give_tail(client, offset, len)
     }
 
     /// Returns whether the size moves without a request, or did until a moment ago: it is not to be

@@ -78,17 +78,18 @@ fn i_lse_9_others_have_nothing_of_a_tail() {
     stage.change(of, &file(&extents));
     assert_eq!(stage.sync(lease), Ok(()));
     assert!(stage.lacks(lease, 8192) && !stage.lacks(lease, 4096));
+    assert!(stage.lacks(lease, 12288), "it may have grown through the mount");
     stage.change(of, &FileLease { may_write: false, ..file(&extents) });
     assert!(!stage.lacks(lease, 8192));
 }
 
 #[test]
 fn a_request_for_a_tail_survives_the_wire() {
-    assert_eq!(TAIL_IOCTL, 0xC018_BE03);
-    let asked = TailRequest { client: 9, len: 8192 };
+    assert_eq!(TAIL_IOCTL, 0xC020_BE03);
+    let asked = TailRequest { client: 9, offset: 7, len: 8192 };
     assert_eq!(TailRequest::decode(&asked.encode()), Ok(asked));
-    assert_eq!(TailRequest::decode(&asked.encode()[..23]), Err(Reason::Request));
-    assert_eq!(TailRequest::decode(&[0; 24]), Err(Reason::Version));
+    assert_eq!(TailRequest::decode(&asked.encode()[..31]), Err(Reason::Request));
+    assert_eq!(TailRequest::decode(&[0; 32]), Err(Reason::Version));
     let answered = |done| TailRequest::is_given(&TailRequest::answer(done));
-    assert!(answered(Ok(())) && !answered(Err(Reason::Tail)) && !TailRequest::is_given(&[0; 24]));
+    assert!(answered(Ok(())) && !answered(Err(Reason::Tail)) && !TailRequest::is_given(&[0; 32]));
 }

@@ -18,7 +18,7 @@ impl Client {
     }
 
     fn ask(&self, file: &File) -> Result<(), Reason> {
-        file.lease_tail(self.slots.client(), BLOCK as u64).map(drop)
+        file.lease_tail(self.slots.client(), file.size(), BLOCK as u64).map(drop)
     }
 
     fn own_end(&self, lease: Lease) -> Option<usize> {
@@ -267,8 +267,15 @@ fn s_359_what_cannot_have_a_tail_grows_through_the_mount() {
     let lease = file.lease().unwrap();
     assert_eq!(client.ask(&file), Err(Reason::Tail), "ends within a block");
     file.set_size((START * BLOCK) as u64).unwrap();
-    assert_eq!(file.lease_tail(99, 4096), Err(Reason::Request), "no client");
-    assert_eq!(file.lease_tail(client.slots.client(), 5 << 20), Err(Reason::Tail), "long writes");
+    let end = file.size();
+    let gap = file.lease_tail(client.slots.client(), end + 4096, 4096);
+    assert_eq!(gap, Err(Reason::Tail), "leaves a gap");
+    assert_eq!(file.lease_tail(99, end, 4096), Err(Reason::Request), "no client");
+    assert_eq!(
+        file.lease_tail(client.slots.client(), end, 5 << 20),
+        Err(Reason::Tail),
+        "long writes"
+    );
     file.allocate(AllocateMode::Preallocate { keep_size: true }, 0, 1 << 20).unwrap();
     assert_eq!(client.ask(&file), Err(Reason::Tail), "has blocks there");
     file.allocate(AllocateMode::PunchHole, (START * BLOCK) as u64, 1 << 20).unwrap();

@@ -185,12 +185,12 @@ impl Shared {
         let given = self.run("ioctl", || {
             let open = self.open_file(handle)?;
             let give = || {
-                let TailRequest { client, len } = TailRequest::decode(asked)?;
+                let TailRequest { client, offset, len } = TailRequest::decode(asked)?;
                 let desk = self.desk.get().ok_or(Reason::Off)?;
                 if !desk.allows(uid) || !open.how.writable {
                     return Err(Reason::User);
                 }
-                open.file.lease_tail(client, len)
+                open.file.lease_tail(client, offset, len)
             };
             Ok((open.inode.ino, give()))
         });

@@ -230,3 +230,17 @@ except OSError as error:
     assert_eq!(leasing.report().tails, 0);
     leasing.mounted.finish();
 }
+
+/// S-354: a file that was made a moment ago, of which nothing is sealed, grows on the device too.
+#[test]
+fn s_354_a_new_file_grows_on_the_device() {
+    let Some(leasing) = Leasing::new("mode=concurrent,lease=owner,sync=1h") else { return };
+    let file = leasing.mounted.path("new");
+    std::fs::write(&file, b"").unwrap();
+    let (_, report) = leasing.run(&script("for i in range(600): put(i)"), &file);
+    assert!(count(&report, "writes") > 580, "S-354: {report}");
+    let bytes = std::fs::read(&file).unwrap();
+    assert_eq!(bytes.len(), 600 * 8192);
+    assert_pages(&bytes, 0..600);
+    leasing.mounted.finish();
+}
