@@ -27,7 +27,7 @@ use bedplate_block::{
 use bedplate_volume::{Config, Group, Label};
 use parking_lot::Mutex;
 
-pub(crate) use fresh::{SIZE_MAX, format_options, fresh_bed, quiet, stale_bed};
+pub(crate) use fresh::{SIZE_MAX, format_options, fresh_bed, quiet, shrink, smaller, stale_bed};
 use ills::{Ills, Unreadable};
 pub use remains::Remains;
 pub(crate) use wire::Wires;

@@ -166,6 +166,7 @@ impl Run {
         match step {
             _ if mounts && !hopeless => return self.mount_again(step),
             Step::Grow(mib) => return self.grow(*mib),
+            Step::Shrink(mib) => return self.shrink(*mib),
             Step::Die(step, _) => {
                 self.step(step)?;
                 return self.step(&Step::Kill);

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use bedplate_block::BlockDevice;
-use bedplate_fs::InodeNo;
+use bedplate_fs::{ErrorKind, InodeNo};
 use bedplate_volume::{Difference, MemberState, Undecided};
 
 use crate::act::Stage;
@@ -83,6 +83,7 @@ impl Recorder {
             Step::Remount => self.remount()?,
             Step::Kill => self.kill()?,
             Step::Grow(mib) => self.grow(*mib)?,
+            Step::Shrink(mib) => self.shrink(*mib)?,
             Step::Die(step, calls) => self.die(step, *calls)?,
             Step::Vanish(member) => self.vanish(usize::from(*member)),
             Step::Return => self.return_all(),
@@ -378,6 +379,25 @@ impl Recorder {
         } else {
             Err(format!("the volume has {grown} bytes after it grew to {size}"))
         }
+    }
+
+    /// The file system becomes smaller, and loses what lies beyond it.
+    fn shrink(&mut self, mib: u8) -> std::result::Result<Outcome, String> {
+        if self.history.bed.backend() != Backend::One {
+            return Ok(Outcome::default());
+        }
+        let fs = &self.stage.as_ref().expect("it is mounted").fs;
+        let size = crate::bed::smaller(fs, mib);
+        match crate::bed::shrink(fs, size) {
+            Ok(()) => {
+                let device = self.history.bed.data();
+                let beyond = device.refresh_size().map_err(|e| e.to_string())? - size;
+                device.write_zeroes(size, beyond).map_err(|e| e.to_string())?;
+            }
+            Err(e) if matches!(e.kind, ErrorKind::NoSpace | ErrorKind::Invalid) => {}
+            Err(e) => return Err(format!("the volume does not become smaller: {e}")),
+        }
+        Ok(Outcome::default())
     }
 
     /// Holds all that the live file system shows against the model.

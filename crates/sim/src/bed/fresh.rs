@@ -12,6 +12,8 @@ use crate::workload::{Backend, Setup};
 
 /// Size of a fresh volume in bytes.
 const SIZE: u64 = 48 << 20;
+/// Size below which it does not become smaller.
+const SIZE_MIN: u64 = 32 << 20;
 /// Size to which its device may grow.
 pub(crate) const SIZE_MAX: u64 = 64 << 20;
 /// Size of a log's own device in bytes: its head, and the smallest ring.
@@ -27,6 +29,17 @@ pub(crate) fn quiet() -> MountOptions {
         metadata_cache_bytes: 8 << 20,
         ..MountOptions::default()
     }
+}
+
+/// The size of a file system that becomes smaller by so many MiB.
+pub(crate) fn smaller(fs: &FileSystem, mib: u8) -> u64 {
+    fs.info().size_bytes.saturating_sub(u64::from(mib) << 20).max(SIZE_MIN)
+}
+
+/// Makes a file system smaller, step by step.
+pub(crate) fn shrink(fs: &FileSystem, size: u64) -> bedplate_fs::Result<()> {
+    while !fs.shrink(size)?.is_done {}
+    Ok(())
 }
 
 fn geometry(setup: &Setup) -> Geometry {

@@ -84,6 +84,24 @@ impl Run {
             .map_err(read("the volume cannot be read on a device that works again"))
     }
 
+    /// The file system becomes smaller, or says why not; what lies beyond it then is left.
+    pub(super) fn shrink(&mut self, mib: u8) -> Result<(), String> {
+        let size = crate::bed::smaller(self.fs(), mib);
+        match crate::bed::shrink(self.fs(), size) {
+            Ok(()) => {}
+            Err(error) if matches!(error.kind, ErrorKind::NoSpace | ErrorKind::Invalid) => {
+                one_sentence(&error)?;
+            }
+            Err(error) if error.kind == ErrorKind::ReadOnly && self.struck() => {
+                one_sentence(&error)?;
+            }
+            Err(error) => self.expected(&error, "the volume does not become smaller")?,
+        }
+        let view = self.history.model.view();
+        self.push(view, Promise::None, Vec::new(), None);
+        Ok(())
+    }
+
     /// The device grows, and the file system takes it over or says why not.
     pub(super) fn grow(&mut self, mib: u8) -> Result<(), String> {
         let data = std::sync::Arc::clone(self.history.bed.data());

@@ -7,6 +7,7 @@ use super::past::{
     checkpoints, clones_of_full_volume, defragmentation, full_volume, heirs, named_files,
     rollbacks, summed, untorn,
 };
+use super::smaller::smaller;
 use super::waiting::{delayed_growth, odd_log, read_in_order, written_over};
 use super::{Change, On, RenameKind, Step};
 
@@ -40,6 +41,7 @@ pub const DIRECTED: &[Directed] = &[
     },
     Directed { name: "log of an earlier incarnation", steps: incarnations },
     Directed { name: "growth in flight", steps: growth },
+    Directed { name: "a file system becomes smaller and larger", steps: smaller },
     Directed { name: "modes switch in flight", steps: mode_switches },
     Directed { name: "O_DSYNC beside writes that nobody synced", steps: durable_beside_lazy },
     Directed {

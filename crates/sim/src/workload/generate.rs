@@ -103,7 +103,10 @@ pub(super) fn step(rng: &mut Xoshiro256PlusPlus, block: u64) -> Step {
         84..88 => Step::SyncAll(on),
         88..92 => Step::SyncDirectory(dir),
         92..95 => Step::Sync,
-        95 => Step::Grow(rng.random_range(1..4)),
+        95 => match rng.random_range(1..6) {
+            mib @ 1..4 => Step::Grow(mib),
+            mib => Step::Shrink(mib),
+        },
         96..98 => Step::Remount,
         _ => Step::Kill,
     }

@@ -7,6 +7,7 @@ mod generate;
 mod mounted;
 mod pairs;
 mod past;
+mod smaller;
 mod step;
 mod waiting;
 

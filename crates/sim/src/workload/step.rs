@@ -175,6 +175,9 @@ steps! {
     ; recorder {
         /// The device grows by so many MiB, and the file system takes them over.
         Grow(u8),
+        /// The file system becomes smaller by so many MiB, if it has room for that, and what lies
+        /// beyond it then is spoiled.
+        Shrink(u8),
         /// Unmounts and mounts.
         Remount,
         /// The process dies and the volume is mounted again; the device keeps what it was told.

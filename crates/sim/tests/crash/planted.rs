@@ -106,6 +106,18 @@ fn a_superblock_without_a_flush() {
     finds(PlantedBug::SuperblockWithoutFlush, "growth in flight");
 }
 
+/// S-373: the new size is written before what lies beyond it was moved.
+#[test]
+fn s_373_a_size_before_its_blocks() {
+    finds(PlantedBug::ShrinkBeforeMoved, "a file system becomes smaller and larger");
+}
+
+/// S-372: what is freed beyond the end that the file system is to have is handed out again.
+#[test]
+fn s_372_a_block_beyond_the_new_end() {
+    finds(PlantedBug::FenceLetsThrough, "a file system becomes smaller and larger");
+}
+
 #[test]
 fn a_rename_that_a_sync_does_not_know() {
     finds(PlantedBug::RenameNotNoted, "names move between directories");
