@@ -122,6 +122,9 @@ impl Engine {
             files.iter().for_each(|inode| crate::data::release_changed(self, inode));
         }
         self.defrag_status().take_over(next);
+        if before.discard != next.discard {
+            self.set_discarding(next.discard);
+        }
         Ok(())
     }
 

@@ -115,6 +115,8 @@ struct Inner {
     unread: UnreadRegions,
     /// Where the volume is to end, while it becomes smaller.
     fence: Option<Fence>,
+    /// What became free lately, where that is noted.
+    freed: Option<Vec<Run>>,
 }
 
 /// Returns how many of `blocks` are kept from data: 1/64, 1 MiB to 256 MiB.
@@ -278,7 +280,9 @@ impl Allocator {
         {
             inner.pending_free.remove(&(lsn, start, blocks));
             inner.left -= blocks;
-            inner.insert_released(Run { start: BlockNo(start), blocks });
+            let run = Run { start: BlockNo(start), blocks };
+            inner.insert_released(run);
+            inner.note_freed(run);
         }
         debug_assert!(
             inner.pending_free.first().is_none_or(|(lsn, ..)| *lsn > sealed),
@@ -304,20 +308,6 @@ impl Allocator {
     pub fn keep_for_metadata(&self, blocks: u64) {
         let mut inner = self.inner.lock();
         inner.reserve = inner.reserve.max(blocks.min(inner.end / 8));
-    }
-
-    /// Takes over a larger volume. The new size is not below the old one.
-    pub fn grow(&self, blocks: u64) {
-        let mut inner = self.inner.lock();
-        assert!(blocks >= inner.end, "a volume grows here, and ends earlier at a fence");
-        assert!(inner.fence.is_none(), "a volume does not grow while it becomes smaller");
-        let added = Run { start: BlockNo(inner.end), blocks: blocks - inner.end };
-        inner.end = blocks;
-        inner.reserve = inner.reserve.max(reserve_of(blocks, self.block_bytes));
-        debug_assert_eq!(added.end(), blocks, "what a volume grows by ends where it ends");
-        if added.blocks > 0 {
-            inner.insert(added);
-        }
     }
 
     /// Returns the totals.

@@ -50,3 +50,30 @@ fn s_260_a_live_mount_is_trimmed() {
     bedplate(["unmount", text(&dir)]).succeeds();
     bedplate(["check", text(&image)]).succeeds();
 }
+
+/// S-378: with `discard=on` the holes come by themselves.
+#[test]
+fn s_378_an_image_file_gives_back_what_is_removed_by_itself() {
+    if !can_mount("discarding by itself") {
+        return;
+    }
+    let scratch = Scratch::new();
+    let (image, dir) = scratch.mounted("mode=concurrent,sync=50ms");
+    bedplate(["tune", text(&dir), "discard=on"]).succeeds().says("on");
+    bedplate(["tune", text(&dir), "discard=perhaps"]).fails(1, "neither on nor off");
+    std::fs::write(dir.join("gone"), pattern(8 << 20)).unwrap();
+    std::fs::write(dir.join("kept"), pattern(1 << 20)).unwrap();
+    std::fs::File::open(dir.join("gone")).unwrap().sync_all().unwrap();
+    let before = allocated(&image);
+    std::fs::remove_file(dir.join("gone")).unwrap();
+    let began = std::time::Instant::now();
+    while before.saturating_sub(allocated(&image)) < 7 << 20 {
+        assert!(began.elapsed().as_secs() < 60, "{before} -> {}", allocated(&image));
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+    assert!(std::fs::read(dir.join("kept")).unwrap() == pattern(1 << 20));
+    bedplate(["unmount", text(&dir)]).succeeds();
+    bedplate(["check", text(&image)]).succeeds();
+    bedplate(["mount", text(&image), text(&dir), "-o", "discard=off"]).succeeds();
+    bedplate(["unmount", text(&dir)]).succeeds();
+}

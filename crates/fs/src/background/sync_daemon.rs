@@ -64,6 +64,7 @@ fn turn(fs: &Engine, interval: Duration) -> Result<()> {
         fs.seal_to(lsn)?;
         fs.release_sealed();
     }
+    fs.discard_freed();
     fs.refresh_leases()?;
     fs.give_up_stale_shrink();
     fs.relieve_metadata();
@@ -90,10 +91,15 @@ fn let_idle_inodes_go(fs: &Engine) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use bedplate_block::{BlockDevice, MemoryDevice};
+    use bedplate_block::{
+        AlignedBuf, BlockDevice, CrashChoice, MemoryDevice, Recorded, SimulatedDevice,
+    };
 
     use super::*;
-    use crate::{FileKind, FileSystem, FormatOptions, InodeNo, MountOptions, NewFile};
+    use crate::{
+        ErrorKind, FileKind, FileSystem, FormatOptions, InodeNo, IoMode, MountOptions, NewFile,
+        OpenOptions,
+    };
 
     /// S-140: as long as fewer than 65,536 files had been seen all of them stayed in memory,
     /// forgotten or not, for as long as the volume was mounted.
@@ -130,5 +136,69 @@ mod tests {
         assert_eq!(fs.attr(made[17]).unwrap().ino, made[17]);
         fs.unmount().unwrap();
         assert!(FileSystem::check(&device, None, false).unwrap().findings.is_empty());
+    }
+
+    /// S-378, I-TRM-1: what is discarded by itself is nothing that a power cut brings back: files
+    /// are made and removed, and after every operation of the device those are whole that were there
+    /// and durable.
+    #[test]
+    fn s_378_a_power_cut_brings_nothing_back_that_was_discarded() {
+        let simulated = SimulatedDevice::new(48 << 20, 5);
+        let device: Arc<dyn BlockDevice> = simulated.clone();
+        FileSystem::format(&device, None, &FormatOptions::default()).unwrap();
+        let options = MountOptions {
+            mode: IoMode::Concurrent,
+            sync_interval: Duration::from_secs(3600),
+            discard: true,
+            ..MountOptions::default()
+        };
+        let fs = FileSystem::mount(Arc::clone(&device), None, options).unwrap();
+        let page = |fill: u8| {
+            let mut page = AlignedBuf::zeroed(256 << 10);
+            page.fill(fill);
+            page
+        };
+        // What is there after each step, and how far the device was: durable at the end of a step.
+        let (mut there, mut steps) = (Vec::new(), Vec::new());
+        for n in 0..12u8 {
+            let file = fs.open(format!("/f{n}"), &OpenOptions::create()).unwrap();
+            file.write_at(&page(n + 1), 0).unwrap();
+            drop(file);
+            there.push(n);
+            if n % 3 == 2 {
+                let gone = there.remove(0);
+                fs.unlink(InodeNo::ROOT, format!("f{gone}").as_bytes()).unwrap();
+            }
+            let began = steps.last().map_or(0, |(_, _, ended)| *ended);
+            if n % 2 == 0 {
+                fs.sync().unwrap();
+            }
+            turn(fs.state(), Duration::from_secs(3600)).unwrap();
+            steps.push((there.clone(), began, simulated.operation_count()));
+        }
+        let discards = |operation: &&Recorded| matches!(operation, Recorded::Discard { .. });
+        assert!(simulated.operations().iter().filter(discards).count() >= 3, "it discards");
+        for (step, (kept, _, ended)) in steps.iter().enumerate() {
+            let until = steps.get(step + 1).map_or(*ended, |(_, _, ended)| *ended);
+            let next = steps.get(step + 1).map_or(kept, |(there, ..)| there);
+            for after in *ended..=until {
+                let image: Arc<dyn BlockDevice> =
+                    simulated.crash_image(after, &CrashChoice::Seeded(after as u64));
+                let fs = FileSystem::mount(image, None, MountOptions::default()).unwrap();
+                for n in kept {
+                    let file = match fs.open(format!("/f{n}"), &OpenOptions::read_only()) {
+                        // It was removed meanwhile: gone, or whole.
+                        Err(error) if !next.contains(n) => {
+                            assert_eq!(error.kind, ErrorKind::NotFound);
+                            continue;
+                        }
+                        file => file.unwrap(),
+                    };
+                    let mut read = AlignedBuf::zeroed(256 << 10);
+                    assert_eq!(file.read_at(&mut read, 0).unwrap(), 256 << 10);
+                    assert!(read[..] == page(n + 1)[..], "S-378: file {n}, cut after {after}");
+                }
+            }
+        }
     }
 }

@@ -5,6 +5,8 @@
 //!                                       nothing allocates it meanwhile
 //! ```
 //!
+//! With the tunable `discard` what becomes free is discarded so by the sync daemon, by itself.
+//!
 //! - I-TRM-1: what is discarded is in no map that a crash can bring back. A run that the allocator
 //!   has as free is so: the record that freed it is sealed (I-SPC-2).
 
@@ -18,6 +20,8 @@ const WINDOW_BYTES: u64 = 1 << 30;
 /// How many bytes of free space one step discards at most, and how many runs.
 const STEP_BYTES_MAX: u64 = 4 << 30;
 const STEP_RUNS_MAX: u64 = 1024;
+/// Shorter runs that became free are left to a trim.
+const FREED_BYTES_MIN: u64 = 64 << 10;
 
 impl Engine {
     /// Discards free runs of at least `run_bytes_min` bytes from byte `from` of the volume on, as
@@ -61,6 +65,52 @@ impl Engine {
         );
         step.next = (at < end).then_some(at * block_bytes);
         Ok(step)
+    }
+
+    /// Has what becomes free from now on discarded, or not any more.
+    pub(crate) fn set_discarding(&self, is_on: bool) {
+        self.allocator.set_noting_freed(is_on && !self.is_read_only());
+    }
+
+    /// Discards what became free since the last call, in runs that are worth it. A device that takes
+    /// no discards is not asked again.
+    pub(crate) fn discard_freed(&self) {
+        let freed = self.allocator.take_freed();
+        if freed.is_empty() {
+            return;
+        }
+        let _alone = self.lock_trim();
+        let why = match freed
+            .into_iter()
+            .try_fold(true, |taken, run| if taken { self.discard_free_of(run) } else { Ok(false) })
+        {
+            Ok(true) => return,
+            Ok(false) => "it takes no discards, or has copies that would differ afterwards".into(),
+            Err(error) => error.to_string(),
+        };
+        self.set_discarding(false);
+        let name = self.device_name();
+        tracing::warn!("what becomes free on {name} is not discarded from now on: {why}");
+    }
+
+    /// Discards what of a run is free; `false`: the device takes no discards.
+    fn discard_free_of(&self, run: Run) -> Result<bool> {
+        let block_bytes = u64::from(self.block_size());
+        let (blocks_min, blocks_max) =
+            ((FREED_BYTES_MIN / block_bytes).max(1), STEP_BYTES_MAX / block_bytes);
+        let mut at = run.start;
+        while at.0 < run.end() {
+            let range = Run { start: at, blocks: run.end() - at.0 };
+            let found = self.allocator.withhold_first(range, blocks_min, blocks_max);
+            at = found.next;
+            let Some(free) = found.run else { continue };
+            let taken = self.device.discard(free.start.0 * block_bytes, free.blocks * block_bytes);
+            self.allocator.give_back(free);
+            if !taken? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
     }
 
     /// Makes all free that was removed until now.

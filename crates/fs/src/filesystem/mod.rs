@@ -73,6 +73,7 @@ impl FileSystem {
         let fs = mount::mount(device, log, options)?;
         let mut daemons = Vec::new();
         if !fs.is_read_only() {
+            fs.set_discarding(fs.options().discard);
             if fs.options().schedules {
                 daemons.push(checkpoint_scheduler::start(&fs).map_err(no_thread)?);
             }

@@ -2,6 +2,7 @@
 
 mod extent_size;
 mod meant;
+mod threads;
 mod tunable_set;
 mod tunables;
 mod unit;
@@ -220,6 +221,8 @@ pub struct MountOptions {
     /// How many bytes are read ahead past the caches at most for all files together, of opens that
     /// ask for it ([`OpenOptions::read_windows`]); 0: none.
     pub read_window_bytes: u64,
+    /// Whether the device is told of blocks as they become free.
+    pub discard: bool,
     /// How many requests a front end serves at once.
     pub threads: u32,
     /// Tunables that were given: of them, what the volume holds does not count. Those with another
@@ -255,7 +258,8 @@ impl Default for MountOptions {
             release_behind: ReleaseBehind::Off,
             defrag_rate_bytes: 0,
             defrag_load_max: 200,
-            threads: tunables::threads_default(),
+            threads: threads::threads_default(),
+            discard: false,
             given: TunableSet::default(),
             relatime: true,
             limits: Limits::default(),

@@ -10,20 +10,13 @@
 //! - I-TUNE-1: a value in effect, or stored by [`tune`](crate::FileSystem::tune), lies in its
 //!   range; one that a volume holds and does not is not taken.
 
-use std::num::NonZero;
-use std::sync::OnceLock;
-use std::thread::available_parallelism;
-
 use serde::{Deserialize, Serialize};
 
 use super::{MountOptions, Unit};
 use crate::{Error, ErrorKind, IoMode, ReleaseBehind, Result};
 
 /// The most requests that a front end serves at once.
-const THREADS_MAX: u64 = 1024;
-/// With fewer no thread is left to answer when a few device operations are slow, whatever the
-/// number of processors.
-const THREADS_DEFAULT_MIN: u64 = 16;
+pub(super) const THREADS_MAX: u64 = 1024;
 
 /// Something that can be set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -59,6 +52,8 @@ pub enum Tunable {
     ReadWindow,
     /// Cap of the extent maps in memory.
     Maps,
+    /// Whether the device is told of blocks as they become free.
+    Discard,
     /// Requests that a front end serves at once.
     Threads,
     /// Cap of the metadata tree's cache.
@@ -120,9 +115,9 @@ const fn row(
 const SECOND: u64 = 1_000_000_000;
 
 /// All that can be set, in the order of [`Tunable`].
-pub const TUNABLES: [TunableInfo; 19] = {
+pub const TUNABLES: [TunableInfo; 20] = {
     use Takes::{Format, Live, MountOption, NextMount};
-    use Unit::{Bytes, Duration, Mode, Number, Percent, Release};
+    use Unit::{Bytes, Duration, Mode, Number, Percent, Release, Switch};
     [
         row(
             Tunable::Mode,
@@ -264,6 +259,15 @@ pub const TUNABLES: [TunableInfo; 19] = {
             "cap of what is in memory of where the data of files lies; what is not is read again",
         ),
         row(
+            Tunable::Discard,
+            "discard",
+            Switch,
+            (0, 1),
+            Live,
+            "discard=",
+            "whether the device is told of blocks as they become free, in runs of 64 KiB or more",
+        ),
+        row(
             Tunable::Threads,
             "threads",
             Number,
@@ -375,6 +379,7 @@ impl Tunable {
             Self::DelayWrites => options.delay_writes_bytes,
             Self::ReadWindow => options.read_window_bytes,
             Self::Maps => options.map_bytes,
+            Self::Discard => options.discard.into(),
             Self::Threads => options.threads.into(),
             Self::MetadataCache => options.metadata_cache_bytes,
             Self::LogSize | Self::BlockSize => 0,
@@ -402,6 +407,7 @@ impl Tunable {
             Self::DelayWrites => options.delay_writes_bytes = value,
             Self::ReadWindow => options.read_window_bytes = value,
             Self::Maps => options.map_bytes = value,
+            Self::Discard => options.discard = value != 0,
             Self::Threads => options.threads = small,
             Self::MetadataCache => options.metadata_cache_bytes = value,
             Self::LogSize | Self::BlockSize => {}
@@ -414,18 +420,6 @@ pub(crate) fn mode_of(value: u64) -> IoMode {
     IoMode::ALL[usize::try_from(value).unwrap_or(1).clamp(1, 4) - 1]
 }
 
-/// Returns how many requests a front end serves at once by default: twice the processors, at least
-/// 16.
-pub(crate) fn threads_default() -> u32 {
-    // Asked once: the answer takes a dozen files of control groups, and there is a question for
-    // every tunable of every mount.
-    static PROCESSORS: OnceLock<u64> = OnceLock::new();
-    let processors =
-        *PROCESSORS.get_or_init(|| available_parallelism().map_or(1, NonZero::get) as u64);
-    u32::try_from((2 * processors).clamp(THREADS_DEFAULT_MIN, THREADS_MAX))
-        .expect("within THREADS_MAX")
-}
-
 impl TunableInfo {
     /// Returns what is allowed, in words.
     #[must_use]
@@ -435,6 +429,7 @@ impl TunableInfo {
             Unit::Release => {
                 format!("one of {}", ReleaseBehind::ALL.map(ReleaseBehind::name).join(", "))
             }
+            Unit::Switch => "one of off, on".to_owned(),
             unit => format!("from {} to {}", unit.format(self.min), unit.format(self.max)),
         }
     }

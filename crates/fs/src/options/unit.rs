@@ -22,6 +22,8 @@ pub enum Unit {
     Number,
     /// Which pages leave the caches: `off`, `read`, `write` or `both`, as a number from 0.
     Release,
+    /// `on`, which is 1, or `off`.
+    Switch,
 }
 
 impl Unit {
@@ -35,6 +37,7 @@ impl Unit {
             Self::Percent => "percent",
             Self::Number => "number",
             Self::Release => "release",
+            Self::Switch => "switch",
         }
     }
 
@@ -54,6 +57,11 @@ impl Unit {
             }
             Self::Number => number(text, "a whole number"),
             Self::Release => text.parse::<ReleaseBehind>().map(|release| release as u64),
+            Self::Switch => match text {
+                "on" => Ok(1),
+                "off" => Ok(0),
+                _ => Err(format!("'{text}' is neither on nor off")),
+            },
         }
     }
 
@@ -80,6 +88,7 @@ impl Unit {
             Self::Percent => format!("{value}%"),
             Self::Number => value.to_string(),
             Self::Release => ReleaseBehind::of_code(value).unwrap_or_default().name().to_owned(),
+            Self::Switch => if value == 0 { "off" } else { "on" }.to_owned(),
         }
     }
 }

@@ -161,3 +161,37 @@ fn s_260_what_a_power_cut_brings_back_was_not_discarded() {
     }
     assert!(brought_back > 0, "no cut came before the removal was durable");
 }
+
+/// S-378: what is removed leaves the device by itself where that is asked for, and else stays.
+#[test]
+fn s_378_what_becomes_free_is_discarded_where_that_is_asked_for() {
+    for is_on in [false, true] {
+        let device = device(64 * MIB, 512);
+        format(&device, 4096);
+        let options = MountOptions {
+            discard: is_on,
+            sync_interval: std::time::Duration::from_millis(10),
+            ..options(IoMode::Concurrent)
+        };
+        let fs = FileSystem::mount(Arc::clone(&device), None, options).unwrap();
+        let kept = write(&fs, "/kept", 3 * MIB as usize, 1);
+        let old = write(&fs, "/old", 4 * MIB as usize, 2);
+        fs.create_checkpoint("before", &CheckpointOptions::default()).unwrap();
+        write(&fs, "/gone", 8 * MIB as usize, 3);
+        fs.sync().unwrap();
+        let before = used_bytes(&device);
+        fs.unlink(InodeNo::ROOT, b"old").unwrap();
+        fs.unlink(InodeNo::ROOT, b"gone").unwrap();
+        let began = std::time::Instant::now();
+        let patience = std::time::Duration::from_secs(if is_on { 60 } else { 1 });
+        while before.saturating_sub(used_bytes(&device)) < 7 * MIB && began.elapsed() < patience {
+            std::thread::sleep(std::time::Duration::from_millis(20));
+        }
+        let left = before.saturating_sub(used_bytes(&device));
+        assert_eq!(left >= 6 * MIB, is_on, "{left} bytes left the device");
+        holds(&fs, "/kept", &kept);
+        holds(&fs, "/.checkpoints/before/old", &old);
+        fs.unmount().unwrap();
+        assert!(FileSystem::check(&device, None, false).unwrap().is_sound());
+    }
+}

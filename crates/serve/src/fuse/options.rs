@@ -157,6 +157,7 @@ fn value_of(unit: Unit) -> String {
         Unit::Duration => "DURATION".to_owned(),
         Unit::Percent => "PERCENT".to_owned(),
         Unit::Number => "N".to_owned(),
+        Unit::Switch => "on|off".to_owned(),
         Unit::Release => ReleaseBehind::ALL.map(ReleaseBehind::name).join("|"),
     }
 }

@@ -64,6 +64,20 @@ impl FenceTotals {
 }
 
 impl Allocator {
+    /// Takes over a larger volume. The new size is not below the old one.
+    pub fn grow(&self, blocks: u64) {
+        let mut inner = self.inner.lock();
+        assert!(blocks >= inner.end, "a volume grows here, and ends earlier at a fence");
+        assert!(inner.fence.is_none(), "a volume does not grow while it becomes smaller");
+        let added = Run { start: BlockNo(inner.end), blocks: blocks - inner.end };
+        inner.end = blocks;
+        inner.reserve = inner.reserve.max(reserve_of(blocks, self.block_bytes));
+        debug_assert_eq!(added.end(), blocks, "what a volume grows by ends where it ends");
+        if added.blocks > 0 {
+            inner.insert(added);
+        }
+    }
+
     /// Gives blocks from `limit` on to nothing any more. The second of two fences replaces the
     /// first.
     pub fn fence(&self, limit: BlockNo) {

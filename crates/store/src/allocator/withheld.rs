@@ -68,6 +68,32 @@ impl Allocator {
         WithheldRun { run: None, next: BlockNo(range.end()), passed_blocks }
     }
 
+    /// Notes from now on what becomes free, for [`take_freed`](Self::take_freed), or does not any
+    /// more.
+    pub fn set_noting_freed(&self, is_noted: bool) {
+        let mut inner = self.inner.lock();
+        if inner.freed.is_some() != is_noted {
+            inner.freed = is_noted.then(Vec::new);
+        }
+    }
+
+    /// Returns what became free since the last call, by rising blocks and joined where it touches;
+    /// parts of it may be in use again.
+    pub fn take_freed(&self) -> Vec<Run> {
+        let mut freed = self.inner.lock().freed.as_mut().map(std::mem::take).unwrap_or_default();
+        freed.sort_unstable_by_key(|run| run.start);
+        let mut joined: Vec<Run> = Vec::with_capacity(freed.len());
+        for run in freed {
+            match joined.last_mut() {
+                Some(last) if last.end() >= run.start.0 => {
+                    last.blocks = last.blocks.max(run.end() - last.start.0);
+                }
+                _ => joined.push(run),
+            }
+        }
+        joined
+    }
+
     /// Gives back what [`withhold_first`](Self::withhold_first) took.
     pub fn give_back(&self, run: Run) {
         let mut inner = self.inner.lock();
@@ -93,7 +119,18 @@ impl Allocator {
     }
 }
 
+/// No more freed runs are noted between two calls that take them; the others are left to a trim of
+/// everything.
+const FREED_MAX: usize = 1 << 18;
+
 impl Inner {
+    /// Notes what became free, where that is wanted.
+    pub(super) fn note_freed(&mut self, run: Run) {
+        if let Some(freed) = self.freed.as_mut().filter(|freed| freed.len() < FREED_MAX) {
+            freed.push(run);
+        }
+    }
+
     /// The first free part of a range.
     fn first_free_in(&self, range: Range<u64>) -> Option<Run> {
         let from = match self.continuation(BlockNo(range.start)) {
