@@ -64,16 +64,16 @@ impl Shrinking {
 }
 
 impl Engine {
-    /// Gives blocks from `limit` on to nothing any more.
-    pub(crate) fn begin_shrinking(&self, limit: BlockNo) -> Shrinking {
-        self.allocator.fence(limit);
-        Shrinking {
+    /// Gives blocks from `limit` on to nothing any more. `None`: what is reserved for cached writes
+    /// would not be found then.
+    pub(crate) fn begin_shrinking(&self, limit: BlockNo) -> Option<Shrinking> {
+        self.allocator.fence(limit).then(|| Shrinking {
             limit,
             phase: Phase::Survey,
             touched: Instant::now(),
             left: self.allocator.left_beyond_fence(),
             idle_passes: 0,
-        }
+        })
     }
 
     /// Gives a shrink up: the file system keeps its size.

@@ -90,8 +90,7 @@ impl Engine {
             self.give_up_shrinking(&mut held);
         }
         if held.is_none() {
-            self.need_shrink_room(limit)?;
-            *held = Some(self.begin_shrinking(limit));
+            *held = Some(self.begin_shrink(limit)?);
         }
         let shrinking = held.as_mut().expect("it was just begun");
         let step = self.shrink_step(shrinking);
@@ -101,6 +100,20 @@ impl Engine {
             Err(_) => self.give_up_shrinking(&mut held),
         }
         step
+    }
+
+    fn begin_shrink(&self, limit: BlockNo) -> Result<Shrinking> {
+        self.need_shrink_room(limit)?;
+        if let Some(shrinking) = self.begin_shrinking(limit) {
+            return Ok(shrinking);
+        }
+        // Removed blocks, or dirty pages, were in the way.
+        self.make_freed_reusable()?;
+        self.begin_shrinking(limit).ok_or_else(|| {
+            let message = "programs took the room that a smaller file system needs meanwhile: run \
+                           it again, or ask for more";
+            Error::new(ErrorKind::NoSpace, message)
+        })
     }
 
     /// Gives a shrink up, if one is under way.

@@ -380,7 +380,7 @@ fn s_375_a_shrink_that_cannot_be_is_refused_and_one_that_is_given_up_leaves_the_
     assert!((91 * MIB..100 * MIB).contains(&least), "{least}");
     // One step, and no more.
     let fence = BlockNo(100 * MIB / 4096);
-    *fs.state().lock_size() = Some(fs.state().begin_shrinking(fence));
+    *fs.state().lock_size() = fs.state().begin_shrinking(fence);
     assert!(fs.statfs().free_bytes < free, "what lies beyond is not for use");
     assert_eq!(fs.grow().unwrap_err().kind, ErrorKind::Busy);
     fs.stop_shrink();

@@ -79,8 +79,10 @@ impl Allocator {
     }
 
     /// Gives blocks from `limit` on to nothing any more. The second of two fences replaces the
-    /// first.
-    pub fn fence(&self, limit: BlockNo) {
+    /// first. `false`: what is reserved for cached writes would not be found before it (I-SPC-5), and
+    /// there is no fence.
+    #[must_use]
+    pub fn fence(&self, limit: BlockNo) -> bool {
         let mut inner = self.inner.lock();
         inner.lift_fence();
         // Of what is kept for a file some may lie beyond.
@@ -93,6 +95,11 @@ impl Allocator {
         }
         inner.fence = Some(fence);
         inner.check_totals();
+        let is_kept = inner.reachable() >= inner.reserve + inner.reserved || inner.reserved == 0;
+        if !is_kept {
+            inner.lift_fence();
+        }
+        is_kept
     }
 
     /// Gives all blocks to whatever asks again.

@@ -147,7 +147,7 @@ proptest! {
                     vec![]
                 }
                 Step::Fence { at } => {
-                    if at <= blocks_total { space.fence(BlockNo(at)); fence = Some(at); }
+                    if at <= blocks_total { prop_assert!(space.fence(BlockNo(at))); fence = Some(at); }
                     vec![]
                 }
                 Step::Lift => { space.lift_fence(); fence = None; vec![] }
@@ -187,7 +187,7 @@ fn s_372_i_spc_8_nothing_beyond_a_fence_is_given_out() {
         crate::planted::plant(bug);
         let space = space();
         let all = space.allocate_all(want(BLOCKS - 16)).unwrap();
-        space.fence(BlockNo(BLOCKS / 2));
+        assert!(space.fence(BlockNo(BLOCKS / 2)));
         assert!(space.end_at_fence().is_err(), "all is in use");
         space.free(&all, 0);
         let goal = Some(BlockNo(BLOCKS / 2));
@@ -199,6 +199,20 @@ fn s_372_i_spc_8_nothing_beyond_a_fence_is_given_out() {
     };
     assert!(!ends(None));
     assert!(ends(Some(crate::PlantedBug::FenceLetsThrough)), "the mistake is found");
+}
+
+/// I-SPC-5: what cached writes were promised is found, also where a volume is to end.
+#[test]
+fn s_375_a_fence_leaves_what_is_reserved() {
+    let space = space();
+    let all = space.allocate_all(want(BLOCKS / 2)).unwrap();
+    space.reserve_blocks(20).unwrap();
+    let free = space.totals().free;
+    assert!(!space.fence(BlockNo(BLOCKS / 2 + 30)), "16 are kept, and 20 reserved");
+    assert_eq!((space.totals().free, space.left_beyond_fence()), (free, 0));
+    assert!(space.fence(BlockNo(BLOCKS / 2 + 36)));
+    space.allocate_all(AllocRequest { reserved: 20, ..want(20) }).expect("I-SPC-5");
+    space.free(&all, 0);
 }
 
 #[test]
