@@ -158,6 +158,35 @@ fn s_362_a_checkpoint_is_not_changed_by_requests_that_began_before() {
     leasing.mounted.finish();
 }
 
+/// S-363: what tells the daemon, and a later mount, that a process has its memory is mapped, and so
+/// stays until the kernel has ended its requests; a child of a fork has none of it.
+#[test]
+fn s_363_the_memory_of_a_process_keeps_the_device_claimed() {
+    let Some(leasing) = Leasing::new(OPTIONS) else { return };
+    let file = leasing.filled("f", 4);
+    let script = format!(
+        "{AIO}
+def kept():
+    lines = [line.split() for line in open('/proc/self/maps')]
+    return [line[1] for line in lines
+            if any(word.endswith('/image') or 'bedplate-life' in word for word in line)]
+assert os.pread(fd, 4096, 0) == bytes([1]) * 4096 and kept() == []
+r = Requests(8)
+assert r.submit([(0, 0, fd, 0, 0)]) == 1 and r.collect(1) == [(0, 4096)]
+assert kept() == ['---p', '---p'], kept()
+if os.fork() == 0:
+    assert kept() == [], kept()
+    r = Requests(8)
+    assert r.submit([(0, 0, fd, 0, 0)]) == 1 and r.collect(1) == [(0, 4096)]
+    assert kept() == ['---p', '---p'], kept()
+    os._exit(0)
+assert os.wait()[1] == 0"
+    );
+    let (_, report) = leasing.run(&script, &file);
+    assert_eq!(count(&report, "reads"), 2, "{report}");
+    leasing.mounted.finish();
+}
+
 /// S-362, S-363: a program that never collects what it began, closes the file, and becomes another
 /// program, holds nothing up; nor does one that stands still.
 #[test]
