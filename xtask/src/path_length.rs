@@ -15,7 +15,7 @@ use crate::sh;
 /// newer compiler shifts the figures a little, and so does another processor's library of C.
 const BUDGETS: [Budget; 3] = [
     Budget { kind: "read", instructions: 430 },
-    Budget { kind: "write", instructions: 590 },
+    Budget { kind: "write", instructions: 640 },
     Budget { kind: "append", instructions: 29_300 },
 ];
 const SLACK_PERCENT: u64 = 5;

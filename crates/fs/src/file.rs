@@ -1,6 +1,5 @@
 //! An open file.
 
-use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -193,11 +192,8 @@ impl File {
     }
 
     /// Returns what a write may wait for; follows what is written over the file.
-    #[inline]
+    #[inline(never)]
     fn may_wait(&self, buf: &[u8], offset: Option<u64>) -> MayWait {
-        if !self.delay_writes {
-            return MayWait::No;
-        }
         let range = offset.map(|at| at..at.saturating_add(buf.len() as u64));
         let over = range.filter(|range| range.end <= self.size());
         let step = self.fs.limits().follow_step_bytes;
@@ -242,8 +238,8 @@ impl File {
     /// # Errors
     /// `Io`; `NotPermitted` when not open for reading.
     pub fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<usize> {
-        let range = offset..offset.saturating_add(buf.len() as u64);
-        self.read_from(buf, offset, self.ahead(&range))
+        let ahead = if self.read_windows { self.ahead(buf.len(), offset) } else { Ahead::No };
+        self.read_from(buf, offset, ahead)
     }
 
     /// As [`read_at`](Self::read_at), of what nothing asks for yet: a program said that it will.
@@ -263,6 +259,7 @@ impl File {
         self.read_from(buf, offset, ahead)
     }
 
+    #[inline]
     fn read_from(&self, buf: &mut [u8], offset: u64, ahead: Ahead<'_>) -> Result<usize> {
         self.may_read()?;
         self.note_read();
@@ -273,13 +270,11 @@ impl File {
     }
 
     /// Returns what a read may find and leave ahead; follows it.
-    #[inline]
-    fn ahead(&self, range: &Range<u64>) -> Ahead<'_> {
-        if !self.read_windows {
-            return Ahead::No;
-        }
+    #[inline(never)]
+    fn ahead(&self, len: usize, offset: u64) -> Ahead<'_> {
+        let range = offset..offset.saturating_add(len as u64);
         let near = self.read_on.is_near(range.start);
-        if self.read_on.goes_on(range, self.fs.limits().follow_step_bytes) {
+        if self.read_on.goes_on(&range, self.fs.limits().follow_step_bytes) {
             Ahead::Stream(&self.read_on)
         } else if near {
             Ahead::Near
@@ -299,7 +294,8 @@ impl File {
         self.may_write()?;
         let timing = self.fs.sampler().begin();
         let offset = if self.append { None } else { Some(offset) };
-        let at = match self.io().write(self.class, buf, offset, self.may_wait(buf, offset)) {
+        let may_wait = if self.delay_writes { self.may_wait(buf, offset) } else { MayWait::No };
+        let at = match self.io().write(self.class, buf, offset, may_wait) {
             Err(refused) => self.write_again(refused, buf, offset)?,
             Ok(at) => at,
         };

@@ -113,6 +113,7 @@ impl DataPath<'_> {
 
     /// Returns whether a write changes nothing but whole sectors of the file's own written blocks:
     /// to wait it needs no blocks, and it shares no sector with a write that is held.
+    #[inline(never)]
     fn stays_in_place(self, data: &Payload<'_>) -> Result<bool> {
         let grid = self.fs.grid();
         let len = data.bytes.len() as u64;

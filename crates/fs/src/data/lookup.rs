@@ -16,7 +16,8 @@ impl DataPath<'_> {
 
     /// As [`find_written`](Self::find_written), if no other row needs what is there: it may be
     /// written in place.
-    #[inline]
+    #[expect(clippy::inline_always, reason = "a call costs a write as much as the look-up does")]
+    #[inline(always)]
     pub(super) fn find_owned(self, offset: u64, len: u64) -> Result<Option<u64>> {
         Ok(self
             .find_born(offset, len)?

@@ -135,10 +135,10 @@ impl DataPath<'_> {
     ) -> Result<usize> {
         let len = buf.len();
         if len as u64 <= size.saturating_sub(offset) && self.fs.grid().takes_at(buf, offset) {
-            if !self.read_ahead(buf, offset, size, ahead)? {
-                self.read_aligned(buf, offset)?;
+            if !ahead.is_off() && self.read_ahead(buf, offset, size, ahead)? {
+                return Ok(len);
             }
-            return Ok(len);
+            return self.read_aligned(buf, offset).map(|()| len);
         }
         self.read_in_part(buf, offset, size)
     }

@@ -399,9 +399,9 @@ impl DataPath<'_> {
         let copies = &self.state().held_sectors;
         let at = span.start + (chunk.start - span.sectors.start);
         let range = at..at + buf.len() as u64;
-        self.state().read_windows.writes(&range);
+        let write = self.state().read_windows.begin_write(range.clone());
         let written = self.fs.write_device(buf, at);
-        self.state().read_windows.wrote(&range);
+        drop(write);
         if let Err(error) = written {
             copies.forget(&range);
             return Err(error);

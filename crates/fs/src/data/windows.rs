@@ -37,10 +37,18 @@ pub(crate) enum Ahead<'a> {
     Hint,
 }
 
+impl Ahead<'_> {
+    /// Returns whether a read has nothing to do with windows.
+    #[inline]
+    pub(super) fn is_off(self) -> bool {
+        matches!(self, Self::No)
+    }
+}
+
 impl DataPath<'_> {
     /// Fills a buffer that the device takes, from an offset that the device takes, from a window;
     /// `false` where it is to be read otherwise.
-    #[inline]
+    #[inline(never)]
     pub(super) fn read_ahead(
         self,
         buf: &mut [u8],

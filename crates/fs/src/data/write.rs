@@ -286,10 +286,8 @@ impl DataPath<'_> {
         self.fs.permit_overwrite(&self.state().unsealed, &range)?;
         let state = self.state();
         state.held_sectors.forget(&range);
-        state.read_windows.writes(&range);
-        let written = self.fs.write_device(bytes, at);
-        state.read_windows.wrote(&range);
-        written
+        let _write = state.read_windows.begin_write(range);
+        self.fs.write_device(bytes, at)
     }
 
     pub(super) fn overwrite_pieces(self, pieces: &[Piece], data: Payload<'_>) -> Result<()> {

@@ -126,6 +126,21 @@ impl Drop for Filling<'_> {
     }
 }
 
+/// A write of the device below which windows may lie.
+#[must_use]
+#[derive(Debug)]
+pub(crate) struct Writing<'a> {
+    windows: &'a ReadWindows,
+    range: Range<u64>,
+}
+
+impl Drop for Writing<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        self.windows.wrote(&self.range);
+    }
+}
+
 impl ReadWindows {
     /// Returns whether there is one, or was a moment ago.
     #[inline]
@@ -207,6 +222,14 @@ impl ReadWindows {
         Some(Filling { windows: self, number, memory })
     }
 
+    /// Makes the windows of a range go that is about to be written, and those that come meanwhile
+    /// when the answer is dropped, whatever came of the write.
+    #[inline]
+    pub(crate) fn begin_write(&self, range: Range<u64>) -> Writing<'_> {
+        self.writes(&range);
+        Writing { windows: self, range }
+    }
+
     /// Makes the windows of a range go that is about to be written.
     #[inline]
     pub(crate) fn writes(&self, range: &Range<u64>) {
@@ -215,9 +238,9 @@ impl ReadWindows {
         }
     }
 
-    /// Makes the windows of a range go that was written, whatever came of it.
+    /// Makes the windows of a range go that was written.
     #[inline]
-    pub(crate) fn wrote(&self, range: &Range<u64>) {
+    fn wrote(&self, range: &Range<u64>) {
         fence(Ordering::SeqCst);
         if !planted(PlantedBug::WindowReadBesideWrite) {
             self.writes(range);
