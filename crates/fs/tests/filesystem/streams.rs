@@ -140,6 +140,26 @@ fn s_366_a_write_of_another_open_comes_after_what_waits() {
     }
 }
 
+/// An odd write that is held grows into sectors that wait.
+#[test]
+fn s_366_an_odd_write_that_is_held_does_not_grow_over_what_waits() {
+    for mode in [IoMode::Direct, IoMode::Concurrent] {
+        let mut it = written(mode, 40 * PAGE);
+        let other = it.fs.open("/f", &OpenOptions::read_write()).unwrap();
+        it.write(15 * PAGE, &page(50));
+        let step = 16 * PAGE;
+        other.write_at(&[7; 500], step as u64 - 600).unwrap();
+        it.model[step - 600..step - 100].fill(7);
+        it.write(step, &page(51));
+        assert!(it.waiting() > 0, "{mode}: it goes on");
+        other.write_at(&[8; 300], step as u64 - 100).unwrap();
+        it.model[step - 100..step + 200].fill(8);
+        Growing::holds(&it.file, &it.model, &format!("{mode}: held beside what waited"));
+        it.file.sync_data().unwrap();
+        it.compare_after_death(&mode.to_string());
+    }
+}
+
 /// S-20, I-DLY-2: threads that write over parts of one file in order, each through its own open, see
 /// what they wrote.
 #[test]
