@@ -75,6 +75,7 @@ impl DataPath<'_> {
         }
         let file = self.state().lease().filter(|file| file.lease().is_some());
         let file = file.ok_or(Reason::Suspended)?;
+        file.end_rest();
         let held = self.state().lock.exclusive(self.fs);
         self.write_held_write(&held).map_err(|_| Reason::HeldBytes)?;
         if file.set_odd_owner(client) { Ok(()) } else { Err(Reason::Suspended) }
@@ -229,6 +230,12 @@ impl Engine {
     /// sealed first, because the entry of a file says one thing of all its blocks.
     pub(crate) fn refresh_leases(&self) -> FsResult<()> {
         let files = self.listed(Listed::Leased);
+        for inode in &files {
+            // One that rests is in no process's hands, so that only this one's I/O is waited for.
+            if inode.data.lease().is_some_and(|file| file.end_rest()) {
+                drop(inode.data.lock.exclusive(self));
+            }
+        }
         for inode in
             files.iter().filter(|inode| inode.data.lease().is_some_and(|it| it.is_behind()))
         {

@@ -52,6 +52,7 @@ impl<'a> DataPath<'a> {
         let client = leases.client(client).ok_or(Reason::Request)?;
         let file = self.state().lease().filter(|file| file.lease().is_some());
         let file = file.ok_or(Reason::Suspended)?;
+        file.end_rest();
         let held = self.state().lock.exclusive(self.fs);
         self.write_held_write(&held).map_err(|_| Reason::HeldBytes)?;
         let service = self.service();

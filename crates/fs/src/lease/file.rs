@@ -34,6 +34,11 @@ pub(crate) struct Entry {
     pub(crate) tail: Option<bedplate_lease::Tail>,
 }
 
+/// So often a file is taken back between two looks of the sync daemon before it rests.
+const RECALLS_MAX: u32 = 64;
+/// And so many releases of the exclusive lock pass until it is tried again.
+const REST_RELEASES: u32 = 4096;
+
 /// The lease of a file, known to its inode lock.
 pub(crate) struct LeasedFile {
     pub(super) ino: InodeNo,
@@ -62,6 +67,10 @@ pub(super) struct State {
     pub(super) tail: Option<Tail>,
     /// It was served another way since it was asked for (I-LEA-5).
     served_otherwise: bool,
+    /// How often it was taken back since the sync daemon looked.
+    recalls: u32,
+    /// So many times the exclusive lock is released before the file is handed out again.
+    rest: u32,
     /// The file stays on the mount until all its opens have ended.
     suspended: bool,
     /// No client does I/O on it any more since.
@@ -252,14 +261,27 @@ impl LeasedFile {
         state.wrong && !state.revoked
     }
 
-    /// Returns whether the file may be handed out again, as it is served now.
+    /// Returns whether the file may be handed out again, as it is served now; asked at each release
+    /// of the exclusive lock. One that is taken back again and again, as by a log that grows in odd
+    /// pieces, rests on the mount: handing it out costs each time, and is of no use.
     pub(crate) fn may_come_back(&self, served: bool) -> bool {
         let mut state = self.state.lock();
         if state.entry.is_none() {
             return false;
         }
         state.served_otherwise |= !served;
+        if state.rest > 0 {
+            state.rest -= 1;
+            return false;
+        }
         !state.served_otherwise && !state.suspended
+    }
+
+    /// Lets the file be handed out again; returns whether it rested.
+    pub(crate) fn end_rest(&self) -> bool {
+        let mut state = self.state.lock();
+        state.recalls = 0;
+        std::mem::take(&mut state.rest) > 0
     }
 
     /// Hands the file out again, unless its entry is wrong.
@@ -279,6 +301,10 @@ impl Outside for LeasedFile {
             let Some(entry) = state.entry.filter(|_| !state.revoked) else { return };
             state.revoked = true;
             self.leases.control.revoke(entry);
+            state.recalls += 1;
+            if state.recalls >= RECALLS_MAX {
+                (state.recalls, state.rest) = (0, REST_RELEASES);
+            }
             entry
         };
         self.leases.drain(self.ino, entry, help);

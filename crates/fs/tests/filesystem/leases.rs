@@ -4,6 +4,7 @@
 
 mod odd;
 mod requests;
+mod resting;
 mod tail;
 
 use std::fs::File as Descriptor;
@@ -30,16 +31,17 @@ struct Volume {
 
 impl Volume {
     fn new() -> Self {
+        Self::synced_every(Duration::from_secs(3600))
+    }
+
+    fn synced_every(sync_interval: Duration) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("image");
         bedplate_block::create_image(&path, 64 << 20, false).unwrap();
         let device = bedplate_block::open(&path, &DeviceOptions::default()).unwrap();
         FileSystem::format(&device, None, &FormatOptions::default()).unwrap();
-        let options = MountOptions {
-            mode: IoMode::Concurrent,
-            sync_interval: Duration::from_secs(3600),
-            ..MountOptions::default()
-        };
+        let options =
+            MountOptions { mode: IoMode::Concurrent, sync_interval, ..MountOptions::default() };
         let fs = FileSystem::mount(Arc::clone(&device), None, options).unwrap();
         fs.lease_start(1).unwrap();
         Self { fs, device, _dir: dir }
