@@ -95,7 +95,10 @@ impl Engine {
             .create_checkpoint(&name, &CheckpointOptions { scope, automatic: true, kept: true })?;
         // A deletion by hand would leave the clone to copy what the present has become.
         let held = self.looking_into(&name)?;
-        let cloned = self.clone_of(passing.epoch, root.ino, target);
+        // What the path names there: another file may have taken its place since it was looked up. A
+        // link that leads out of the checkpoint was followed in the present.
+        let root = self.root_of(&held.0, path).unwrap_or(root.ino);
+        let cloned = self.clone_of(passing.epoch, root, target);
         drop(held);
         let deleted = if planted(PlantedBug::PassingCheckpointStays) {
             Ok(())

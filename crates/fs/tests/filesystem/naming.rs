@@ -3,7 +3,9 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
-use bedplate_fs::{ErrorKind, FileKind, FileSystem, InodeNo, RenameMode, Result};
+use bedplate_fs::{
+    CloneSource, ErrorKind, FileKind, FileSystem, InodeNo, OpenOptions, RenameMode, Result,
+};
 
 use crate::common::{assert_sound, formatted, mount, new_file};
 
@@ -186,6 +188,41 @@ fn s_290_directories_move_beside_files_and_never_below_themselves() {
         });
     });
     assert_eq!(fs.lookup(InodeNo::ROOT, b"left").unwrap().kind, FileKind::Directory);
+    fs.unmount().unwrap();
+    assert_sound(&device);
+}
+
+/// S-75: a clone of the present has what the path names at its moment, also where another file
+/// takes that place meanwhile.
+#[test]
+fn s_75_a_file_that_is_replaced_all_the_time_can_be_cloned() {
+    let device = formatted();
+    let fs = mount(&device);
+    let make = |name: &str, version: u8| {
+        let file = fs.open(name, &OpenOptions::create()).unwrap();
+        file.write_at(&[version; 5000], 0).unwrap();
+    };
+    make("/a", 0);
+    let over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut version = 0_u8;
+            while !over.load(Ordering::Relaxed) {
+                version = version.wrapping_add(1);
+                make("/new", version);
+                fs.rename(InodeNo::ROOT, b"new", InodeNo::ROOT, b"a", RenameMode::Replace).unwrap();
+            }
+        });
+        let _finish = Finish(&over);
+        for number in 0..ROUNDS {
+            let target = format!("/clone-{number}");
+            fs.clone_files(&CloneSource::Present("/a".into()), &target).unwrap();
+            let clone = fs.open(&target, &OpenOptions::read_only()).unwrap();
+            let mut bytes = [0; 5001];
+            assert_eq!(clone.read_at(&mut bytes, 0).unwrap(), 5000);
+            assert!(bytes[..5000].iter().all(|byte| *byte == bytes[0]), "of one file");
+        }
+    });
     fs.unmount().unwrap();
     assert_sound(&device);
 }
