@@ -256,7 +256,6 @@ pub unsafe extern "C-unwind" fn fcntl(fd: c_int, command: c_int, argument: usize
             }
             libc::F_SETFL if argument as c_int & libc::O_APPEND != 0 => {
                 opens::drop_file(fd);
-                uncached::forget(fd);
                 None
             }
             _ => None,

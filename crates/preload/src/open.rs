@@ -131,7 +131,7 @@ fn asked(held: &Held, fd: Fd, dev: u64) -> Option<(usize, u64, bedplate_lease::L
 }
 
 /// Returns what the table says of a descriptor; in a child of a fork after the lease was asked for
-/// anew.
+/// again.
 #[inline]
 pub fn find(fd: Fd) -> Option<Open> {
     match table::find(fd) {

@@ -25,7 +25,7 @@ const SIZE_MIN: u64 = 64 << 10;
 /// Files that grow at the same time share a seat where they are more.
 const SEATS: usize = 64;
 
-/// Asking anew is put off longer each time that the tail was lost soon, up to so many writes.
+/// The next request waits for more writes each time that the tail was lost soon, up to so many.
 const SKIP_MAX: u32 = 255;
 
 /// So many writes into a tail, and losing it is no longer soon.

@@ -64,7 +64,8 @@ fn moved(
     if !is_served || len == 0 || isize::try_from(len).is_err() {
         return None;
     }
-    if is_write && file.is_append {
+    // Asked each time: any descriptor of the open file may have changed it, in any process.
+    if is_write && sys::fcntl(fd, libc::F_GETFL, 0) as i32 & libc::O_APPEND != 0 {
         // The kernel finds the end.
         table::note_odd(fd);
         count(Count::Odd);

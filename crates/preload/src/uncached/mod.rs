@@ -116,7 +116,6 @@ fn consider(fd: Fd, flags: i32) -> Option<()> {
         identity: (stat.stx_dev_major, stat.stx_dev_minor, stat.stx_ino),
         may_read: flags & libc::O_ACCMODE != libc::O_WRONLY,
         may_write: flags & libc::O_ACCMODE != libc::O_RDONLY,
-        is_append: flags & libc::O_APPEND != 0,
         memory_alignment: align(stat.stx_dio_mem_align),
         alignment: align(stat.stx_dio_offset_align),
     };

@@ -23,8 +23,6 @@ pub struct Uncached {
     pub may_read: bool,
     /// Opened for writing.
     pub may_write: bool,
-    /// Every write goes to the end.
-    pub is_append: bool,
     /// The alignment of memory: a power of two.
     pub memory_alignment: u64,
     /// The alignment of offsets and lengths: a power of two.
@@ -94,7 +92,6 @@ pub fn find(fd: Fd) -> Option<Uncached> {
         identity: ((device >> 32) as u32, device as u32, inode),
         may_read: flag(0),
         may_write: flag(1),
-        is_append: flag(2),
         memory_alignment: 1 << (word >> MEMORY_AT & 0x3f),
         alignment: 1 << (word >> PLACE_AT & 0x3f),
     })
@@ -114,7 +111,7 @@ pub fn set(_held: &process::Held, fd: Fd, file: Option<&Uncached>) -> bool {
         cell.device.store(u64::from(file.identity.0) << 32 | u64::from(file.identity.1), Relaxed);
         cell.inode.store(file.identity.2, Relaxed);
         cell.odd.store(false, Relaxed);
-        let flags = [file.may_read, file.may_write, file.is_append];
+        let flags = [file.may_read, file.may_write];
         let flags = (0..).zip(flags).fold(0, |all, (at, flag)| all | u64::from(flag) << at);
         VALID
             | file.direct as u64

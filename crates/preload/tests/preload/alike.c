@@ -143,6 +143,17 @@ static void child_writes(void) {
     random_word();
 }
 
+/* Another descriptor of the same open file says that writes go to its end, or no longer. */
+static void append_through_copies(void) {
+    int flags = below(2) ? O_APPEND : 0;
+    for (int i = 0; i < FILES; i++) {
+        int copy = dup(fds[i]);
+        fcntl(copy, F_SETFL, flags);
+        close(copy);
+    }
+    write_both(below(4));
+}
+
 static void act(void) {
     uint64_t size;
     long done[FILES];
@@ -176,6 +187,9 @@ static void act(void) {
         break;
     case 8:
         open_both(O_RDWR | O_TRUNC);
+        break;
+    case 9:
+        append_through_copies();
         break;
     default:
         if (below(2)) write_both(below(4));

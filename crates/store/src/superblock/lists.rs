@@ -124,7 +124,7 @@ impl Superblock {
         self.lists.blocks.iter().map(move |(at, _)| ByteRun { start: *at, len })
     }
 
-    /// Forgets all chunks and their lists, to be named anew.
+    /// Forgets all chunks and their lists, so that they are named again.
     pub(crate) fn forget_chunks(&mut self) {
         self.chunks.clear();
         self.lists = Lists::default();

@@ -84,13 +84,13 @@ fn s_354_a_process_makes_a_file_grow_and_all_see_it() {
     client.grow(lease, START + 7, 12).unwrap();
     assert_eq!(appending.write_at(&aligned(13), 0).unwrap(), 12 * BLOCK as u64);
     assert_grown(&file, 13);
-    assert!(volume.fs.leased_writes().contains(&file.ino()), "what was told is asked anew");
+    assert!(volume.fs.leased_writes().contains(&file.ino()), "what was told is asked again");
     assert!(!file.size_moves());
     drop((appending, file));
     volume.end();
 }
 
-/// What a crash of the daemon leaves: the image as it is, mounted anew.
+/// What a crash of the daemon leaves: the image as it is, mounted again.
 fn after_crash(volume: &Volume) -> FileSystem {
     let (from, to) = (volume._dir.path().join("image"), volume._dir.path().join("crashed"));
     std::fs::copy(&from, &to).unwrap();
