@@ -137,6 +137,11 @@ impl Service {
         self.0 & Self::RANGE_LOCKS != 0
     }
 
+    /// Returns whether a read or write of whole sectors asks for nothing but the map and the device.
+    pub(crate) fn is_plain(self) -> bool {
+        self.0 & (Self::MIXED | Self::LIBRARY_CACHE | Self::RANGE_LOCKS) == 0
+    }
+
     /// Returns the word, for an atomic.
     #[inline]
     pub(crate) fn word(self) -> u16 {

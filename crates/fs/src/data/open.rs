@@ -26,14 +26,12 @@ impl DataPath<'_> {
     /// Returns how the file is served now. Stable while a hold of the inode lock lasts.
     #[inline]
     pub(crate) fn service(self) -> Service {
-        Service::of_word(self.state().steady.service.load(Ordering::Acquire))
+        Service::of_word(self.state().steady.service_word())
     }
 
     /// As [`service`](Self::service), also of a file that was never open.
     pub(crate) fn service_if_any(self) -> Option<Service> {
-        Some(self.state().steady.service.load(Ordering::Acquire))
-            .filter(|word| *word != 0)
-            .map(Service::of_word)
+        Some(self.state().steady.service_word()).filter(|word| *word != 0).map(Service::of_word)
     }
 
     /// Begins an open: pins the inode, counts the open and serves the file as its opens then ask.
@@ -131,7 +129,7 @@ impl DataPath<'_> {
         if let Err(error) = self.write_held_write(&held) {
             return if self.fs.has_failed() { Ok(()) } else { Err(error) };
         }
-        self.state().steady.service.store(next.word(), Ordering::Release);
+        self.state().steady.serve(next);
         drop(held);
         if let Some(cached) = self.cached_if_any().filter(|_| next.uses_library_cache()) {
             cached.resume();

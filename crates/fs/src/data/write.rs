@@ -105,21 +105,69 @@ impl DataPath<'_> {
         if bytes.is_empty() {
             return Ok(offset.unwrap_or_else(|| self.inode.seen_size()));
         }
-        let at = loop {
+        let at = match self.write_plainly(bytes, offset, may_wait)? {
+            Some(at) => at,
+            None => self.write_served(class, bytes, offset, may_wait)?,
+        };
+        self.count_write(bytes.len());
+        Ok(at)
+    }
+
+    /// Writes whole sectors over one extent of the file's own where nothing else asks for anything
+    /// (I-SLO-1); `None`, and nothing is written, elsewhere.
+    #[inline]
+    fn write_plainly(
+        self,
+        bytes: &[u8],
+        offset: Option<u64>,
+        may_wait: MayWait,
+    ) -> Result<Option<u64>> {
+        let steady = &self.state().steady;
+        let Some(offset) = offset.filter(|_| steady.writes_plainly()) else { return Ok(None) };
+        if matches!(may_wait, MayWait::Stream) || !self.fs.grid().takes_at(bytes, offset) {
+            return Ok(None);
+        }
+        let Some(end) = offset.checked_add(bytes.len() as u64) else { return Ok(None) };
+        let _held = self.state().lock.shared(self.fs);
+        let Some(at) = self.find_owned(offset, bytes.len() as u64)? else { return Ok(None) };
+        // Both after the lookup: it loads the size with the map, and a record that vouches for
+        // bytes has set its bit before they can be found.
+        if end > self.state().logged_size() || !steady.writes_plainly() {
+            return Ok(None);
+        }
+        debug_assert!(self.service().is_plain(), "I-SLO-1: the service is one of the causes");
+        self.need_writable();
+        let written = self.fs.write_device(bytes, at);
+        if steady.met_windows() {
+            self.state().read_windows.wrote(&(at..at + bytes.len() as u64));
+        }
+        written?;
+        self.wrote_in_place();
+        Ok(Some(offset))
+    }
+
+    /// As [`write`](Self::write), the way that the file's service asks for.
+    #[inline(never)]
+    fn write_served(
+        self,
+        class: OpenClass,
+        bytes: &[u8],
+        offset: Option<u64>,
+        may_wait: MayWait,
+    ) -> Result<u64> {
+        loop {
             let way = if self.service().uses_library_cache() {
                 self.write_cached(class, bytes, offset, may_wait)
             } else {
                 self.write_direct(class, bytes, offset, may_wait)
             };
             match way {
-                Ok(Some(at)) => break at,
+                Ok(Some(at)) => return Ok(at),
                 // The service changed in between.
                 Ok(None) => {}
                 Err(error) => return Err(error),
             }
-        };
-        self.count_write(bytes.len());
-        Ok(at)
+        }
     }
 
     fn write_direct(
@@ -274,6 +322,18 @@ impl DataPath<'_> {
     /// Writes bytes at a device offset where the file has data.
     #[inline]
     pub(super) fn overwrite(self, bytes: &[u8], at: u64) -> Result<()> {
+        self.need_writable();
+        let range = at..at + bytes.len() as u64;
+        self.fs.permit_overwrite(&self.state().unsealed, &range)?;
+        let state = self.state();
+        state.held_sectors.forget(&range);
+        let _write = state.read_windows.begin_write(range);
+        self.fs.write_device(bytes, at)
+    }
+
+    /// States what holds when bytes of the file are written in place.
+    #[inline]
+    fn need_writable(self) {
         debug_assert!(
             self.state().lock.is_held(),
             "I-IO-1: the lock is held from the lookup to the end of the write"
@@ -282,12 +342,6 @@ impl DataPath<'_> {
             !self.fs.is_past(self.inode.ino),
             "I-CKP-5: nothing of a checkpoint is written"
         );
-        let range = at..at + bytes.len() as u64;
-        self.fs.permit_overwrite(&self.state().unsealed, &range)?;
-        let state = self.state();
-        state.held_sectors.forget(&range);
-        let _write = state.read_windows.begin_write(range);
-        self.fs.write_device(bytes, at)
     }
 
     pub(super) fn overwrite_pieces(self, pieces: &[Piece], data: Payload<'_>) -> Result<()> {

@@ -22,13 +22,13 @@
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use bedplate_block::AlignedBuf;
 use bedplate_block::sync::{Mutex, MutexGuard, rank};
 use bedplate_store::{PlantedBug, planted, within};
 
 use super::share::{Share, SharedBytes};
+use super::steady::Bit;
 
 /// What memory a piece begins with in bytes; it doubles as the piece grows.
 const FIRST_BYTES: usize = 16 << 10;
@@ -196,19 +196,23 @@ impl Waiting {
 }
 
 /// The delayed writes of one file.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Delayed {
     /// Whether there are any, also while they are being written.
-    any: AtomicBool,
+    any: Bit,
     /// Rank 2.5: blocks are reserved under it.
     pieces: Mutex<Waiting, { rank::DELAYED }>,
 }
 
 impl Delayed {
+    pub(super) fn new(any: Bit) -> Self {
+        Self { any, pieces: Mutex::default() }
+    }
+
     /// Returns whether there are any; while the inode lock is held exclusively that stays so.
     #[inline]
     pub(crate) fn any(&self) -> bool {
-        self.any.load(Ordering::Acquire)
+        self.any.is_set()
     }
 
     /// Returns whether the whole sectors around any of them overlap a byte range of the file.
@@ -262,7 +266,7 @@ impl Delayed {
 
 /// The pieces of a file, locked. The inode lock is held, shared or exclusive (I-DLY-2).
 pub(crate) struct Pieces<'a> {
-    any: &'a AtomicBool,
+    any: &'a Bit,
     pieces: MutexGuard<'a, Waiting>,
 }
 
@@ -338,7 +342,7 @@ impl Pieces<'_> {
             pieces.push_back(next);
         }
         self.leave_few_open();
-        self.any.store(true, Ordering::Release);
+        self.any.set(true);
         true
     }
 
@@ -382,7 +386,7 @@ impl Pieces<'_> {
         self.pieces.over.retain(|piece| piece.start != lent.start);
         self.pieces.grow.retain(|piece| piece.start != lent.start);
         assert_eq!(count(&self.pieces) + 1, before, "I-DLY-1: a piece has its own beginning");
-        self.any.store(!self.pieces.is_empty(), Ordering::Release);
+        self.any.set(!self.pieces.is_empty());
     }
 
     /// What was lent could not be written, or not so: it waits again.
@@ -400,7 +404,7 @@ impl Pieces<'_> {
             "I-DLY-2: none is being written under the exclusive inode lock"
         );
         *self.pieces = Waiting::default();
-        self.any.store(false, Ordering::Release);
+        self.any.set(false);
     }
 }
 
@@ -415,6 +419,7 @@ fn piece(start: u64, len: usize, all: &SharedBytes, limits: DelayLimits) -> Opti
 
 #[cfg(test)]
 mod tests {
+    use super::super::steady::Cause;
     use super::*;
 
     const MAX: u64 = 8 << 20;
@@ -432,7 +437,7 @@ mod tests {
 
     #[test]
     fn i_dly_1_writes_that_go_on_become_pieces_that_end_on_their_grid() {
-        let (delayed, all) = (Delayed::default(), SharedBytes::default());
+        let (delayed, all) = (Delayed::new(Bit::alone(Cause::Delayed)), SharedBytes::default());
         assert!(delayed.pieces().takes(&(700..800), 700) && !delayed.pieces().takes(&(0..9), 700));
         let mut at = 700;
         while at < PIECE_BYTES + 1000 {
@@ -462,7 +467,7 @@ mod tests {
 
     #[test]
     fn i_dly_3_what_lies_in_a_range_is_copied() {
-        let (delayed, all) = (Delayed::default(), SharedBytes::default());
+        let (delayed, all) = (Delayed::new(Bit::alone(Cause::Delayed)), SharedBytes::default());
         assert!(delayed.snapshot(&(0..100)).is_none());
         assert!(put(&delayed, &all, 1000, 500, 7) && put(&delayed, &all, 1400, 200, 8));
         assert!(
@@ -478,7 +483,7 @@ mod tests {
 
     #[test]
     fn i_dly_1_writers_that_write_over_a_file_have_pieces_of_their_own() {
-        let (delayed, all) = (Delayed::default(), SharedBytes::default());
+        let (delayed, all) = (Delayed::new(Bit::alone(Cause::Delayed)), SharedBytes::default());
         let limits = DelayLimits { piece_bytes: PIECE_BYTES, bytes_max: MAX };
         let put = |at: u64, fill| {
             let mut pieces = delayed.pieces();
@@ -508,7 +513,7 @@ mod tests {
 
     #[test]
     fn what_is_kept_is_bounded_and_nothing_is_taken_in_part() {
-        let (delayed, all) = (Delayed::default(), SharedBytes::default());
+        let (delayed, all) = (Delayed::new(Bit::alone(Cause::Delayed)), SharedBytes::default());
         let other = all.take(MAX - (32 << 10), MAX).expect("it is free");
         assert!(put(&delayed, &all, 0, 16 << 10, 1));
         assert!(!put(&delayed, &all, 16 << 10, 1, 1), "there is no room for twice as much");

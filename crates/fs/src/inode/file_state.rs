@@ -1,6 +1,6 @@
 //! What an inode keeps about its data: locks, extent map, opens, and its part of the library cache.
 
-use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use bedplate_block::sync::{
@@ -15,32 +15,21 @@ use super::held_write::HeldWrite;
 use super::imaged::Imaged;
 use super::read_windows::ReadWindows;
 use super::recent::Recent;
+use super::steady::{Bit, Cause, Steady};
 use super::unsealed::Unsealed;
 use crate::InodeNo;
 use crate::lease::LeasedFile;
 use crate::lock::{InodeLock, Outside, RangeLock};
 use crate::mode::OpenTable;
-use crate::statistics::FileCounters;
 use bedplate_cache::{Backing, CachedFile};
 use bedplate_store::ExtentMap;
 
-/// What every read and write looks at and hardly any changes: a cache line that all processors
-/// keep, away from the locks that they take from each other.
-#[derive(Debug, Default)]
-#[repr(C, align(128))]
-pub(crate) struct Steady {
-    /// How the file is served, [`Service::word`](crate::mode::Service::word); 0 before the first
-    /// open. Changes under `order` and `lock`, both exclusive.
-    pub(crate) service: AtomicU16,
-    pub(crate) io_counters: FileCounters,
-}
-
 /// Everything about an inode's data: locks, extent map, opens. Ranks are in `docs/locks.md`.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct FileState {
     /// Rank 1.5: the opens; held over a change of the service.
     pub(crate) opens: Mutex<OpenTable, { rank::OPENS }>,
-    pub(crate) steady: Steady,
+    pub(crate) steady: Arc<Steady>,
     /// Rank 1.7: orders the library cache's reads and writes.
     pub(crate) order: InodeLock,
     /// Rank 2.
@@ -82,6 +71,7 @@ pub(crate) struct FileState {
     pub(crate) truncating: AtomicBool,
     /// What processes with leases may do; made when it is first asked for.
     lease: OnceLock<Arc<LeasedFile>>,
+    leased: Bit,
     /// An open that lasts was synced: its callers wait for the device by themselves, so nothing is
     /// absorbed for them.
     pub(crate) synced: AtomicBool,
@@ -91,12 +81,35 @@ impl FileState {
     /// Makes the state of an inode of which nothing is known yet; its locks are ordered by its
     /// number.
     pub(crate) fn new(ino: InodeNo) -> Self {
+        let steady = Arc::default();
+        let bit = |cause| Bit::new(&steady, cause);
         Self {
+            opens: Mutex::default(),
             order: InodeLock::at(Place::numbered(rank::ORDER, ino.0)),
             lock: InodeLock::at(Place::numbered(rank::INODE, ino.0)),
             ranges: RangeLock::at(Place::of(rank::RANGE)),
             fill_claims: RangeLock::at(Place::of(rank::FILL_CLAIMS)),
-            ..Self::default()
+            map: RwLock::default(),
+            logged_size: AtomicU64::new(0),
+            cow_epoch: CowEpoch::default(),
+            untorn: Unit::default(),
+            gives_sums: AtomicBool::new(false),
+            extent_size: ExtentSize::default(),
+            release_behind: KnownRelease::default(),
+            recent: Recent::default(),
+            imaged: Mutex::default(),
+            unsealed: Unsealed::new(bit(Cause::Unsealed)),
+            held_sectors: HeldSectors::new(bit(Cause::HeldSectors)),
+            held_write: HeldWrite::new(bit(Cause::HeldWrite)),
+            delayed: Delayed::new(bit(Cause::Delayed)),
+            read_windows: ReadWindows::new(bit(Cause::Windows)),
+            reserved: Mutex::default(),
+            cached: OnceLock::new(),
+            truncating: AtomicBool::new(false),
+            lease: OnceLock::new(),
+            leased: bit(Cause::Leased),
+            synced: AtomicBool::new(false),
+            steady,
         }
     }
 
@@ -112,6 +125,7 @@ impl FileState {
         self.lease.get_or_init(|| {
             let lease = make();
             self.lock.set_outside(Arc::clone(&lease) as Arc<dyn Outside>);
+            self.leased.set(true);
             lease
         })
     }

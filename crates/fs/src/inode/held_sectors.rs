@@ -16,10 +16,11 @@
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use bedplate_block::sync::{Mutex, rank};
 
+use super::steady::Bit;
 use crate::lock::Exclusive;
 use bedplate_store::{PlantedBug, planted, within};
 
@@ -94,18 +95,22 @@ impl Copied {
 }
 
 /// The copies of one file, by device offset; the one that was used last is the last.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct HeldSectors {
-    /// Whether there are any: all that a write of whole sectors looks at.
-    any: AtomicBool,
+    /// Whether there are any.
+    any: Bit,
     /// Leaf.
     copies: Mutex<VecDeque<Copied>, { rank::HELD_SECTORS }>,
 }
 
 impl HeldSectors {
+    pub(super) fn new(any: Bit) -> Self {
+        Self { any, copies: Mutex::default() }
+    }
+
     /// Fills `buf` with the device's bytes from `at` on if they are held.
     pub(crate) fn read(&self, buf: &mut [u8], at: u64) -> bool {
-        if !self.any.load(Ordering::Acquire) {
+        if !self.any.is_set() {
             return false;
         }
         let mut copies = self.copies.lock();
@@ -138,14 +143,14 @@ impl HeldSectors {
             copies.push_back(Copied { start: at, bytes: bytes.to_vec(), _share: share });
         }
         assert!(apart(&copies), "I-HLD-1: of two copies of a sector one would be old");
-        self.any.store(!copies.is_empty(), Ordering::Release);
+        self.any.set(!copies.is_empty());
     }
 
     /// Takes a write that has reached the device over into the copies that it overlaps, under the
     /// exclusive inode lock; returns whether one holds all of it.
     pub(crate) fn refresh(&self, bytes: &[u8], at: u64) -> bool {
         let mut whole = false;
-        if !self.any.load(Ordering::Acquire) {
+        if !self.any.is_set() {
             return whole;
         }
         let range = at..at + bytes.len() as u64;
@@ -162,14 +167,14 @@ impl HeldSectors {
     /// Forgets the copies of device bytes that are about to be written past them.
     #[inline]
     pub(crate) fn forget(&self, range: &Range<u64>) {
-        if self.any.load(Ordering::Acquire) && !planted(PlantedBug::HeldSectorsStay) {
+        if self.any.is_set() && !planted(PlantedBug::HeldSectorsStay) {
             self.retain(|copied| !copied.overlaps(range));
         }
     }
 
     /// Forgets all copies: blocks leave the file, or nothing has it open.
     pub(crate) fn clear(&self) {
-        if self.any.load(Ordering::Acquire) {
+        if self.any.is_set() {
             self.retain(|_| false);
         }
     }
@@ -178,7 +183,7 @@ impl HeldSectors {
     fn retain(&self, keep: impl Fn(&Copied) -> bool) {
         let mut copies = self.copies.lock();
         copies.retain(keep);
-        self.any.store(!copies.is_empty(), Ordering::Release);
+        self.any.set(!copies.is_empty());
     }
 }
 
@@ -190,6 +195,7 @@ fn apart(copies: &VecDeque<Copied>) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use super::super::steady::Cause;
     use super::*;
     use crate::lock::{Help, InodeLock};
 
@@ -206,8 +212,11 @@ mod tests {
 
     #[test]
     fn i_hld_1_a_copy_follows_odd_writes_and_goes_with_all_others() {
-        let (lock, all, copies) =
-            (InodeLock::default(), HeldBytes::default(), HeldSectors::default());
+        let (lock, all, copies) = (
+            InodeLock::default(),
+            HeldBytes::default(),
+            HeldSectors::new(Bit::alone(Cause::HeldSectors)),
+        );
         let alone = lock.exclusive(&NoHelp);
         copies.keep(&alone, &[1; 1024], 4096, &all);
         assert_eq!(held(&copies, 4608, 512), Some(vec![1; 512]));
@@ -227,14 +236,17 @@ mod tests {
         copies.forget(&(0..4608));
         assert!(held(&copies, 4608, 1024).is_some());
         copies.forget(&(5631..5632));
-        assert!(held(&copies, 4608, 512).is_none() && !copies.any.load(Ordering::Relaxed));
+        assert!(held(&copies, 4608, 512).is_none() && !copies.any.is_set());
         assert_eq!(all.total(), 0);
     }
 
     #[test]
     fn what_is_held_is_bounded() {
-        let (lock, all, copies) =
-            (InodeLock::default(), HeldBytes::default(), HeldSectors::default());
+        let (lock, all, copies) = (
+            InodeLock::default(),
+            HeldBytes::default(),
+            HeldSectors::new(Bit::alone(Cause::HeldSectors)),
+        );
         let alone = lock.exclusive(&NoHelp);
         for i in 0..6 {
             copies.keep(&alone, &[1; 512], i * 4096, &all);

@@ -15,11 +15,11 @@
 //! - I-HLD-3: no device bytes below a held write are written past it.
 
 use std::ops::Range;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use bedplate_block::sync::{Mutex, rank};
 
 use super::held_sectors::{HeldBytes, Share};
+use super::steady::Bit;
 use crate::lock::Exclusive;
 use bedplate_store::{PlantedBug, planted, within};
 
@@ -44,19 +44,23 @@ impl Bytes {
 }
 
 /// The held write of one file, if there is one.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct HeldWrite {
     /// Also while it is being written: a sync then waits for the inode lock.
-    any: AtomicBool,
+    any: Bit,
     /// Leaf. Boxed: few files ever have one.
     held: Mutex<Option<Box<Bytes>>, { rank::HELD_WRITE }>,
 }
 
 impl HeldWrite {
+    pub(super) fn new(any: Bit) -> Self {
+        Self { any, held: Mutex::default() }
+    }
+
     /// Returns whether there is one; under the inode lock that stays so.
     #[inline]
     pub(crate) fn any(&self) -> bool {
-        self.any.load(Ordering::Acquire)
+        self.any.is_set()
     }
 
     /// Returns whether there is one whose sectors overlap a byte range of the file.
@@ -136,7 +140,7 @@ impl HeldWrite {
         assert!(held.is_none(), "I-HLD-3: the write that was held before has been written");
         let Some(share) = all.take(BYTES_MAX as u64) else { return false };
         *held = Some(Box::new(Bytes { offset, bytes: bytes.to_vec(), _share: share }));
-        self.any.store(true, Ordering::Release);
+        self.any.set(true);
         true
     }
 
@@ -152,7 +156,7 @@ impl HeldWrite {
             self.held.lock().is_none(),
             "I-HLD-2: a held write ends when it was written or dropped"
         );
-        self.any.store(false, Ordering::Release);
+        self.any.set(false);
     }
 
     /// Puts back what could not be written: the next sync tries again.
@@ -167,6 +171,7 @@ impl HeldWrite {
 
 #[cfg(test)]
 mod tests {
+    use super::super::steady::Cause;
     use super::*;
     use crate::lock::{Help, InodeLock};
 
@@ -178,7 +183,11 @@ mod tests {
 
     #[test]
     fn i_hld_2_writes_that_go_on_become_one() {
-        let (lock, all, held) = (InodeLock::default(), HeldBytes::default(), HeldWrite::default());
+        let (lock, all, held) = (
+            InodeLock::default(),
+            HeldBytes::default(),
+            HeldWrite::new(Bit::alone(Cause::HeldWrite)),
+        );
         let alone = lock.exclusive(&NoHelp);
         assert!(!held.join(&alone, &[1; 24], 1000) && held.take(&alone).is_none());
         assert!(
@@ -215,7 +224,11 @@ mod tests {
 
     #[test]
     fn i_hld_3_its_whole_sectors_count() {
-        let (lock, all, held) = (InodeLock::default(), HeldBytes::default(), HeldWrite::default());
+        let (lock, all, held) = (
+            InodeLock::default(),
+            HeldBytes::default(),
+            HeldWrite::new(Bit::alone(Cause::HeldWrite)),
+        );
         assert!(held.begin(&lock.exclusive(&NoHelp), &[1; 24], 1010, &all));
         let overlaps = |range| held.overlaps(&range, 512);
         assert!(overlaps(512..513) && overlaps(1030..1031) && overlaps(1535..9000));

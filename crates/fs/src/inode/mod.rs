@@ -10,6 +10,7 @@
 //! | `recent`, `unsealed`, `block_set` | long extents found without the map; bytes that wait for a seal; file blocks with reservations |
 //! | `held_sectors`, `held_write`, `delayed` | sectors and writes that wait in memory |
 //! | `read_windows` | what is read ahead past the caches |
+//! | `steady` | how the file is served, and whether its reads and writes take the slow path |
 //! | `list` | inodes that something holds for |
 //! | `table` | which inodes are loaded, and when they are let go of |
 //!
@@ -38,6 +39,7 @@ mod list;
 mod read_windows;
 mod recent;
 mod share;
+mod steady;
 mod table;
 mod unsealed;
 

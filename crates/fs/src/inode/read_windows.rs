@@ -27,6 +27,7 @@ use bedplate_block::sync::{Mutex, rank};
 use bedplate_store::{PlantedBug, planted};
 
 use super::share::{Share, SharedBytes};
+use super::steady::Bit;
 
 /// How many windows a file has at most.
 const WINDOWS_MAX: usize = 4;
@@ -75,9 +76,9 @@ struct Inner {
 }
 
 /// The windows of one file.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct ReadWindows {
-    any: AtomicBool,
+    any: Bit,
     asked: AtomicBool,
     /// Leaf.
     inner: Mutex<Inner, { rank::READ_WINDOWS }>,
@@ -142,10 +143,14 @@ impl Drop for Writing<'_> {
 }
 
 impl ReadWindows {
+    pub(super) fn new(any: Bit) -> Self {
+        Self { any, asked: AtomicBool::new(false), inner: Mutex::default() }
+    }
+
     /// Returns whether there is one, or was a moment ago.
     #[inline]
     pub(crate) fn any(&self) -> bool {
-        self.any.load(Ordering::Relaxed)
+        self.any.is_set()
     }
 
     /// Returns whether there is one that a program asked for, or was a moment ago.
@@ -240,7 +245,7 @@ impl ReadWindows {
 
     /// Makes the windows of a range go that was written.
     #[inline]
-    fn wrote(&self, range: &Range<u64>) {
+    pub(crate) fn wrote(&self, range: &Range<u64>) {
         fence(Ordering::SeqCst);
         if !planted(PlantedBug::WindowReadBesideWrite) {
             self.writes(range);
@@ -275,7 +280,7 @@ impl ReadWindows {
     fn note(&self, inner: &Inner) {
         let asked = inner.windows.iter().any(|window| window.why == Why::Asked);
         self.asked.store(asked, Ordering::Relaxed);
-        self.any.store(!inner.windows.is_empty(), Ordering::Relaxed);
+        self.any.set(!inner.windows.is_empty());
         debug_assert!(
             inner.windows.iter().enumerate().all(|(at, window)| {
                 let range = window.start..window.start + window.len;
@@ -288,6 +293,7 @@ impl ReadWindows {
 
 #[cfg(test)]
 mod tests {
+    use super::super::steady::Cause;
     use super::*;
 
     const MAX: u64 = 1 << 20;
@@ -315,7 +321,7 @@ mod tests {
 
     #[test]
     fn i_win_1_a_write_makes_windows_go_also_those_that_are_being_read() {
-        let (windows, all) = (ReadWindows::default(), SharedBytes::default());
+        let (windows, all) = (ReadWindows::new(Bit::alone(Cause::Windows)), SharedBytes::default());
         assert!(filled(&windows, 0..65_536, Why::Stream, &all, 1));
         assert_eq!(seen(&windows, 8192..16_384), Some(1));
         assert_eq!((seen(&windows, 61_440..69_632), seen(&windows, 65_536..65_540)), (None, None));
@@ -339,7 +345,7 @@ mod tests {
 
     #[test]
     fn i_win_2_what_leaves_the_file_leaves_no_window() {
-        let (windows, all) = (ReadWindows::default(), SharedBytes::default());
+        let (windows, all) = (ReadWindows::new(Bit::alone(Cause::Windows)), SharedBytes::default());
         assert!(filled(&windows, 0..4096, Why::Stream, &all, 1));
         let mut filling =
             windows.begin(&(8192..12_288), Why::Asked, &all, MAX).expect("it is free");
@@ -351,7 +357,7 @@ mod tests {
 
     #[test]
     fn i_win_3_windows_are_few_and_bounded_and_go_when_they_rest() {
-        let (windows, all) = (ReadWindows::default(), SharedBytes::default());
+        let (windows, all) = (ReadWindows::new(Bit::alone(Cause::Windows)), SharedBytes::default());
         for at in 0..6u64 {
             assert!(filled(&windows, at * 4096..(at + 1) * 4096, Why::Stream, &all, at as u8));
             assert!(seen(&windows, 0..1).is_some(), "it is used again and again");

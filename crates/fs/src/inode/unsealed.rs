@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 
+use super::steady::Bit;
 use crate::{Lsn, Result};
 use bedplate_store::{MetaStore, PlantedBug, planted};
 
@@ -15,10 +16,11 @@ use bedplate_store::{MetaStore, PlantedBug, planted};
 /// They must not change before [`permit`](Self::permit): a replay that met other bytes would end
 /// the log there and lose what was acknowledged. Ranges that continue each other are one entry with
 /// the first and last record of theirs, so a file that grows for long without a sync has one.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Unsealed {
-    /// The last record among the entries, 0 without entries: the data path's only look in the
-    /// common case.
+    /// Whether there are any.
+    any: Bit,
+    /// The last record among the entries, 0 without entries.
     last: AtomicU64,
     entries: Mutex<BTreeMap<u64, Entry>>,
 }
@@ -34,6 +36,10 @@ struct Entry {
 }
 
 impl Unsealed {
+    pub(super) fn new(any: Bit) -> Self {
+        Self { any, last: AtomicU64::new(0), entries: Mutex::default() }
+    }
+
     /// Returns the last record that vouches for bytes, sealed or not; 0: none does.
     pub(crate) fn last(&self) -> u64 {
         self.last.load(Ordering::Acquire)
@@ -71,6 +77,7 @@ impl Unsealed {
             entries.insert(range.start, entry);
         }
         self.last.fetch_max(lsn.0, Ordering::Release);
+        self.any.set(true);
     }
 
     /// Makes sure that device bytes may be overwritten. The caller keeps them from being exposed
@@ -114,10 +121,9 @@ impl Unsealed {
     fn forget(&self, sealed: Lsn) {
         let mut entries = self.entries.lock();
         entries.retain(|_, entry| entry.last > sealed);
-        self.last.store(
-            entries.values().map(|entry| entry.last.0).max().unwrap_or(0),
-            Ordering::Release,
-        );
+        let last = entries.values().map(|entry| entry.last.0).max().unwrap_or(0);
+        self.last.store(last, Ordering::Release);
+        self.any.set(last > 0);
     }
 }
 
@@ -156,11 +162,12 @@ fn joining(
 
 #[cfg(test)]
 mod tests {
+    use super::super::steady::Cause;
     use super::*;
 
     #[test]
     fn a_growing_file_is_one_entry() {
-        let unsealed = Unsealed::default();
+        let unsealed = Unsealed::new(Bit::alone(Cause::Unsealed));
         for i in 0..10u64 {
             unsealed.add(&[(1000 + i * 10, 10)], Lsn(i + 1), Lsn(0));
         }
@@ -175,7 +182,7 @@ mod tests {
 
     #[test]
     fn sealed_entries_are_forgotten() {
-        let unsealed = Unsealed::default();
+        let unsealed = Unsealed::new(Bit::alone(Cause::Unsealed));
         unsealed.add(&[(0, 10)], Lsn(1), Lsn(0));
         unsealed.add(&[(100, 10)], Lsn(5), Lsn(1));
         assert_eq!(unsealed.entries.lock().len(), 1);
