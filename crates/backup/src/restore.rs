@@ -106,7 +106,7 @@ pub fn restore(
         work.dress(entry, &dir.join(entry.path.path()))?;
     }
     let all = File::open(&dir).map_err(|e| Error::system("open", &dir, &e))?;
-    rustix::fs::syncfs(&all).map_err(|e| Error::system("sync", &dir, &e.into()))?;
+    bedplate_block::sync_file_system(&all).map_err(|e| Error::system("sync", &dir, &e))?;
     all.sync_all().map_err(|e| Error::system("sync", &dir, &e))?;
     let warnings = if on_mount { Vec::new() } else { torn::warnings(manifest, &dir) };
     let (entries, left_out) = (manifest.entries.len(), work.left_out.sentences());

@@ -21,8 +21,9 @@ pub fn warnings(manifest: &Manifest, root: &Path) -> Vec<String> {
         clusters(manifest).iter().filter_map(|dir| of_cluster(&root.join(dir))).collect();
     let untorn = manifest.entries.iter().filter(|entry| entry.untorn_bytes.is_some()).count();
     if untorn > 0 {
+        let were = if untorn == 1 { "file or directory was" } else { "files and directories were" };
         said.push(format!(
-            "{untorn} files and directories were written untorn, and are not here: turn on \
+            "{untorn} {were} written untorn, and may tear here: turn on \
              full_page_writes, the doublewrite buffer or what else guards against torn pages \
              before a database is started on them"
         ));

@@ -141,7 +141,7 @@ pub fn ask_mount<T: DeserializeOwned>(mount: &Mount, request: &Request) -> Resul
             }
         };
         let dir = std::fs::File::open(&mount.dir).map_err(|e| failed("open", e))?;
-        rustix::fs::syncfs(&dir).map_err(|e| failed("sync", e.into()))?;
+        bedplate_block::sync_file_system(&dir).map_err(|e| failed("sync", e))?;
     }
     live::ask(mount, request)
 }

@@ -64,7 +64,7 @@ pub fn copy_tree(
         tree.finish(&from, &into)?;
     }
     let root = File::open(target).map_err(system("open", target))?;
-    rustix::fs::syncfs(&root).map_err(system("sync the file system of", target))?;
+    bedplate_block::sync_file_system(&root).map_err(system("sync the file system of", target))?;
     tree.done.left = tree.left.into_iter().collect();
     Ok(tree.done)
 }

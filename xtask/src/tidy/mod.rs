@@ -98,8 +98,9 @@ fn read_texts() -> Result<Vec<Text>> {
     };
     let mut texts = Vec::new();
     for path in paths {
-        // Inputs of fuzzers are bytes, even where they happen to be text.
-        if path.starts_with("fuzz/corpus/") {
+        // Inputs of fuzzers and chunks of kept backups are bytes, even where they happen to be text.
+        let is_bytes = path.contains("/tests/kept/") && path.contains("/chunks/");
+        if is_bytes || path.starts_with("fuzz/corpus/") {
             continue;
         }
         // A deleted file may still be listed, and a stored image of a volume is no text.

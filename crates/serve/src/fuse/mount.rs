@@ -357,7 +357,7 @@ impl Inner {
     /// Makes the kernel send us what it holds back.
     fn sync_pages(&self) -> std::io::Result<()> {
         let root = std::fs::File::open(&self.mountpoint)?;
-        Ok(rustix::fs::syncfs(root)?)
+        bedplate_block::sync_file_system(&root)
     }
 
     /// As [`sync_pages`](Self::sync_pages), at the end.

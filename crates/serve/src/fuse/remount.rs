@@ -43,7 +43,8 @@ pub fn remount(mountpoint: &Path, options: &[&str]) -> Result<()> {
         })?;
     let flags = flags_of(entry.flags.split(',').chain(options.iter().copied()));
     if flags.contains(MountFlags::RDONLY) {
-        let synced = std::fs::File::open(mountpoint).and_then(|root| Ok(rustix::fs::syncfs(root)?));
+        let synced = std::fs::File::open(mountpoint)
+            .and_then(|root| bedplate_block::sync_file_system(&root));
         synced
             .map_err(|error| Error::io(format!("cannot write what is dirty on {shown}"), error))?;
     }

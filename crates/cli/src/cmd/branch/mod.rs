@@ -7,11 +7,14 @@
 //!   drop     stopped ─► removed
 //! ```
 //!
-//! A file in the branch says what it is a branch of; nothing else is remembered.
+//! A file in the branch says what it is a branch of, and whether it was made to the end; nothing
+//! else is remembered. What a reset that was cut short left is settled by the next one ([`reset`]).
 
 mod postgres;
 mod record;
+mod reset;
 
+use std::cell::Cell;
 use std::fmt;
 use std::fs::OpenOptions;
 use std::io::{Read, Write};
@@ -90,7 +93,8 @@ struct Branch {
 #[derive(Debug, Default, Serialize)]
 struct Branches {
     branches: Vec<Branch>,
-    /// Why directories that call themselves branches cannot be told of.
+    /// Why directories that call themselves branches cannot be told of, and which resets were cut
+    /// short.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     unreadable: Vec<String>,
 }
@@ -104,13 +108,23 @@ struct Dropped {
 pub fn run(arguments: &Arguments, output: &Output) -> Result<()> {
     match &arguments.action {
         Action::Create { source, branch, port, no_start } => {
-            let source = mount::canonical(source)?;
-            output.show(&create(&source, &absolute(branch)?, *port, !no_start, output)?)
+            let (source, branch) = (mount::canonical(source)?, absolute(branch)?);
+            if reset::aside(&branch).exists() {
+                return Err(reset::was_cut(&branch));
+            }
+            output.show(&create(&source, &branch, *port, !no_start, output)?)
         }
         Action::List { dir } => output.show(&below(&mount::canonical(dir)?)?),
-        Action::Reset { branch } => output.show(&reset(&mount::canonical(branch)?, output)?),
+        Action::Reset { branch } => {
+            let branch = reset::named(branch)?;
+            let _alone = reset::alone(&branch)?;
+            reset::settle(&branch)?;
+            output.show(&reset::reset(&branch, output)?)
+        }
         Action::Drop { branch } => {
-            let branch = mount::canonical(branch)?;
+            let branch = reset::named(branch)?;
+            let _alone = reset::alone(&branch)?;
+            reset::settle(&branch)?;
             let record = Record::of(&branch)?;
             stop(&branch)?;
             remove(&branch, &record)?;
@@ -155,23 +169,26 @@ fn create(
             ));
         }
     }
-    clone_present(&mount, source, branch, output)?;
-    record.parts = postgres::links(branch);
-    record.parts.retain(|path| is_space(branch, path));
-    debug_assert!(
-        record.parts.iter().all(|part| part.is_dir()),
-        "each table space was cloned: {:?}",
-        record.parts
-    );
-    let own = || match (&cluster, record.port) {
-        (Some(cluster), Some(port)) => {
-            cluster.make_own(branch, port)?;
-            record.write(branch)?;
-            if starts { postgres::start(branch, port) } else { Ok(()) }
+    // Under the branch's name there is never a copy that does not say that it is none yet.
+    let found = Cell::new(Vec::new());
+    let dress = |clone: &Path| {
+        let mut parts = postgres::links(clone);
+        parts.retain(|path| is_space(branch, path));
+        debug_assert!(parts.iter().all(|part| part.is_dir()), "each was cloned: {parts:?}");
+        found.set(parts.clone());
+        Record { incomplete: true, parts, ..record.clone() }.write(clone)
+    };
+    clone_present(&mount, source, branch, &dress, output)?;
+    record.parts = found.take();
+    let own = || {
+        match (&cluster, record.port) {
+            (Some(cluster), Some(port)) => cluster.make_own(branch, port)?,
+            _ => remove_shared_memory(branch)?,
         }
-        _ => {
-            remove_shared_memory(branch)?;
-            record.write(branch)
+        record.write(branch)?;
+        match record.port {
+            Some(port) if starts => postgres::start(branch, port),
+            _ => Ok(()),
         }
     };
     if let Err(mut failure) = own() {
@@ -205,22 +222,23 @@ fn entries(dir: &Path) -> Result<Vec<PathBuf>> {
     Ok(all)
 }
 
-/// Puts a file into a branch, in the place of what had its name. The branch belongs to the user of
-/// its server, and that user may have put a link there.
+/// Puts a file into a branch, in the place of what had its name, wholly or not at all. The branch
+/// belongs to the user of its server, and that user may have put a link there.
 fn put(branch: &Path, name: &str, content: &[u8]) -> Result<()> {
-    let path = branch.join(name);
+    let (path, new) = (branch.join(name), branch.join(format!("{name}.new")));
     let written = || -> std::io::Result<()> {
-        match std::fs::remove_file(&path) {
+        match std::fs::remove_file(&new) {
             Err(e) if e.kind() != std::io::ErrorKind::NotFound => return Err(e),
             _ => {}
         }
-        let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path)?;
+        let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&new)?;
         file.write_all(content)?;
         if rustix::process::geteuid().is_root() {
             let owner = branch.metadata()?;
             fchown(&file, Some(owner.uid()), Some(owner.gid()))?;
         }
-        file.sync_all()
+        file.sync_all()?;
+        std::fs::rename(&new, &path)
     };
     written().map_err(|e| Failure::system("write", &path, &e))
 }
@@ -248,9 +266,18 @@ const DEPTH_MAX: usize = 4;
 fn below(dir: &Path) -> Result<Branches> {
     let (mut found, mut todo) = (Branches::default(), vec![(dir.to_owned(), 0)]);
     while let Some((at, depth)) = todo.pop() {
-        if Record::path(&at).symlink_metadata().is_ok() {
+        if let Some(branch) = reset::put_aside(&at) {
+            // A table space that was put aside is told of with its branch.
+            if Record::path(&at).symlink_metadata().is_ok() {
+                found.unreadable.push(reset::was_cut(&branch).message);
+            }
+        } else if Record::path(&at).symlink_metadata().is_ok() {
             match Record::of(&at) {
                 Ok(record) => {
+                    let only_parts = !reset::aside(&at).exists();
+                    if only_parts && reset::has_parts_aside(&at, &record) {
+                        found.unreadable.push(reset::was_cut(&at).message);
+                    }
                     let running = postgres::is_running(&at);
                     found.branches.push(Branch { path: at, record, running, notes: Vec::new() });
                 }
@@ -300,40 +327,6 @@ fn remove(branch: &Path, record: &Record) -> Result<()> {
     Ok(())
 }
 
-fn reset(branch: &Path, output: &Output) -> Result<Branch> {
-    let record = Record::of(branch)?;
-    let was_running = postgres::is_running(branch);
-    stop(branch)?;
-    let aside = |path: &Path| {
-        let mut name = std::ffi::OsString::from(".");
-        name.push(path.file_name().unwrap_or_default());
-        name.push(".before-reset");
-        path.with_file_name(name)
-    };
-    let rename = |from: &Path, to: &Path| {
-        std::fs::rename(from, to).map_err(|e| Failure::system("rename", from, &e))
-    };
-    let parts = parts(branch, &record);
-    for part in &parts {
-        rename(part, &aside(part))?;
-    }
-    match create(&record.source, branch, record.port, was_running, output) {
-        Ok(branch) => {
-            for part in &parts {
-                let part = aside(part);
-                std::fs::remove_dir_all(&part).map_err(|e| Failure::system("remove", &part, &e))?;
-            }
-            Ok(branch)
-        }
-        Err(failure) => {
-            for part in parts.iter().rev() {
-                rename(&aside(part), part)?;
-            }
-            Err(failure)
-        }
-    }
-}
-
 impl fmt::Display for Branch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Record { source, kind, port, made, .. } = &self.record;
@@ -352,6 +345,9 @@ impl fmt::Display for Branch {
                 write!(f, "; PostgreSQL for port {port} is not running")?;
             }
             _ => {}
+        }
+        if self.record.incomplete {
+            write!(f, "; it was cut short while it was made: reset it, or drop it")?;
         }
         self.notes.iter().try_for_each(|note| write!(f, "\nnote: {note}"))
     }

@@ -21,6 +21,10 @@ pub struct Record {
     /// Its table spaces, beside it. The server of the branch may have dropped some since.
     #[serde(default)]
     pub parts: Vec<PathBuf>,
+    /// Whether it is a copy that was not made a branch of its own yet: its server would have the
+    /// port, the archive and the table spaces of the source.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub incomplete: bool,
 }
 
 /// What is branched.
@@ -35,7 +39,8 @@ pub enum Kind {
 
 impl Record {
     pub fn new(source: &Path, kind: Kind, port: Option<u16>) -> Self {
-        Self { source: source.to_owned(), kind, port, made: Timestamp::now(), parts: Vec::new() }
+        let (source, made) = (source.to_owned(), Timestamp::now());
+        Self { source, kind, port, made, parts: Vec::new(), incomplete: false }
     }
 
     /// Returns where a branch keeps it.

@@ -49,8 +49,23 @@ struct Cloned {
     links: Vec<LinkReport>,
 }
 
-/// Clones a directory of a mount as it is, with what the links of a cluster lead to.
-pub fn clone_present(mount: &Mount, source: &Path, new: &Path, output: &Output) -> Result<()> {
+/// Changes a clone of the present before it has its name.
+pub type Dress<'a> = &'a dyn Fn(&Path) -> Result<()>;
+
+/// Returns the name that a clone has until it is whole.
+pub fn unfinished(path: &Path) -> PathBuf {
+    beside(path, ".", ".unfinished".as_ref())
+}
+
+/// Clones a directory of a mount as it is, with what the links of a cluster lead to. It has its name
+/// once `dress` is done with it.
+pub fn clone_present(
+    mount: &Mount,
+    source: &Path,
+    new: &Path,
+    dress: Dress<'_>,
+    output: &Output,
+) -> Result<()> {
     let reach = Reach::Mounted(mount.clone());
     let inside = reach.inside(source);
     let arguments = CloneArguments {
@@ -58,7 +73,7 @@ pub fn clone_present(mount: &Mount, source: &Path, new: &Path, output: &Output) 
         new_path: new.to_owned(),
         keep_links: false,
     };
-    arguments.clone_with_links(mount, &reach, None, inside, output).map(drop)
+    arguments.clone_with_links(mount, &reach, None, inside, Some(dress), output).map(drop)
 }
 
 impl CloneArguments {
@@ -67,7 +82,7 @@ impl CloneArguments {
         let inside = reach.inside(&path);
         let mut done = match reach {
             Reach::Mounted(mount) => {
-                self.clone_with_links(mount, reach, checkpoint, inside, output)?
+                self.clone_with_links(mount, reach, checkpoint, inside, None, output)?
             }
             Reach::Alone(_) => {
                 clone(reach, checkpoint, inside, reach.inside_new(&self.new_path), output)?
@@ -85,6 +100,7 @@ impl CloneArguments {
         reach: &Reach,
         checkpoint: Option<Vec<u8>>,
         inside: PathBuf,
+        dress: Option<Dress<'_>>,
         output: &Output,
     ) -> Result<Cloned> {
         let live = on_mount(mount, &inside);
@@ -96,10 +112,22 @@ impl CloneArguments {
         let links = if read.is_dir() { source.links()? } else { Vec::new() };
         let (of_cluster, others): (Vec<_>, Vec<_>) =
             links.into_iter().partition(|link| link.of_cluster && !self.keep_links);
-        let mut done = if of_cluster.is_empty() {
-            clone(reach, checkpoint, inside, reach.inside_new(&self.new_path), output)?
-        } else {
-            self.clone_cluster(mount, reach, checkpoint, inside, &of_cluster, output)?
+        let mut parts = Parts {
+            mount,
+            reach,
+            output,
+            of: checkpoint,
+            new: reach.inside_new(&self.new_path),
+            dress,
+            made: Vec::new(),
+        };
+        let mut done = match (of_cluster.is_empty(), dress) {
+            (true, None) => clone(reach, parts.of, inside, parts.new, output)?,
+            (true, Some(_)) => {
+                parts.require_new(&self.new_path)?;
+                parts.make(inside, &[]).map_err(|failure| parts.undone(failure))?
+            }
+            (false, _) => self.clone_cluster(parts, inside, &of_cluster)?,
         };
         done.links.extend(others.iter().map(|link| LinkReport::new(link, None)));
         Ok(done)
@@ -107,23 +135,16 @@ impl CloneArguments {
 
     fn clone_cluster(
         &self,
-        mount: &Mount,
-        reach: &Reach,
-        checkpoint: Option<Vec<u8>>,
+        mut parts: Parts<'_>,
         inside: PathBuf,
         links: &[Link],
-        output: &Output,
     ) -> Result<Cloned> {
         require_on_mount(links)?;
-        let new = reach.inside_new(&self.new_path);
-        if on_mount(mount, &new).symlink_metadata().is_ok() {
-            return Err(Failure::new("exists", format!("{} exists", self.new_path.display())));
-        }
+        parts.require_new(&self.new_path)?;
         // All parts are of one moment: of the checkpoint that was named, or of a passing one, which
         // the next mount removes if this process cannot.
-        let passing = checkpoint
-            .is_none()
-            .then(|| format!(".clone-links-{}", std::process::id()).into_bytes());
+        let passing =
+            parts.of.is_none().then(|| format!(".clone-links-{}", std::process::id()).into_bytes());
         if let Some(name) = &passing {
             let create = Request::Create {
                 name: name.clone(),
@@ -131,14 +152,16 @@ impl CloneArguments {
                 keep: false,
                 automatic: true,
             };
-            let _made: serde_json::Value = reach.ask(&create, Access::ReadWrite, output)?;
+            let _made: serde_json::Value =
+                parts.reach.ask(&create, Access::ReadWrite, parts.output)?;
         }
-        let of = checkpoint.or_else(|| passing.clone()).unwrap_or_default();
-        let mut parts = Parts { mount, reach, output, of, new, made: Vec::new() };
+        let of = parts.of.take().or_else(|| passing.clone()).unwrap_or_default();
         // A table space may have come since the links were looked for: those of the moment that is
         // cloned count.
+        let mount = parts.mount;
         let (live, read) =
-            (on_mount(mount, &inside), on_mount(mount, &in_checkpoint(&parts.of, &inside)));
+            (on_mount(mount, &inside), on_mount(mount, &in_checkpoint(&of, &inside)));
+        parts.of = Some(of);
         let links = Source { read: &read, live: &live, mount: &mount.dir }.links();
         let made = links.and_then(|links| {
             let links: Vec<Link> = links.into_iter().filter(|link| link.of_cluster).collect();
@@ -147,8 +170,9 @@ impl CloneArguments {
         });
         let done = made.map_err(|failure| parts.undone(failure));
         if let Some(name) = passing {
+            let delete = Request::Delete { name };
             let _deleted: serde_json::Value =
-                reach.ask(&Request::Delete { name }, Access::ReadWrite, output)?;
+                parts.reach.ask(&delete, Access::ReadWrite, parts.output)?;
         }
         done
     }
@@ -173,20 +197,29 @@ struct Parts<'a> {
     mount: &'a Mount,
     reach: &'a Reach,
     output: &'a Output,
-    /// The checkpoint that all are of.
-    of: Vec<u8>,
+    /// The checkpoint that all are of; `None`: one part alone is cloned as it is.
+    of: Option<Vec<u8>>,
     /// The path of the cluster's clone, from the root of the volume; a table space's is that with
     /// its number behind a dot.
     new: PathBuf,
+    /// What is done with it before it has its name.
+    dress: Option<Dress<'a>>,
     /// What was made so far, on the mount.
     made: Vec<PathBuf>,
 }
 
 impl Parts<'_> {
+    fn require_new(&self, shown: &Path) -> Result<()> {
+        if on_mount(self.mount, &self.new).symlink_metadata().is_ok() {
+            return Err(Failure::new("exists", format!("{} exists", shown.display())));
+        }
+        Ok(())
+    }
+
     /// Makes all parts. The cluster stands under a hidden name until its links lead to the others,
     /// so that no server starts on it before.
     fn make(&mut self, inside: PathBuf, links: &[Link]) -> Result<Cloned> {
-        let hidden = beside(&self.new, ".", ".unfinished".as_ref());
+        let hidden = unfinished(&self.new);
         let mut sum = self.part(inside, hidden.clone())?;
         let (hidden, whole) = (on_mount(self.mount, &hidden), on_mount(self.mount, &self.new));
         for link in links {
@@ -209,19 +242,20 @@ impl Parts<'_> {
             point(&hidden.join(&link.at), &place)?;
             sum.links.push(LinkReport::new(link, Some(place)));
         }
+        self.dress.map_or(Ok(()), |dress| dress(&hidden))?;
         std::fs::rename(&hidden, &whole).map_err(|e| Failure::system("name", &whole, &e))?;
         // It has its name, and its links lead to the others: nothing of it is taken back any more.
         self.made.clear();
         let dir = std::fs::File::open(&self.mount.dir)
             .map_err(|e| Failure::system("open", &self.mount.dir, &e))?;
-        rustix::fs::syncfs(&dir)
-            .map_err(|e| Failure::system("sync", &self.mount.dir, &e.into()))?;
+        bedplate_block::sync_file_system(&dir)
+            .map_err(|e| Failure::system("sync", &self.mount.dir, &e))?;
         Ok(sum)
     }
 
     fn part(&mut self, inside: PathBuf, new: PathBuf) -> Result<Cloned> {
         let path = on_mount(self.mount, &new);
-        let done = clone(self.reach, Some(self.of.clone()), inside, new, self.output)?;
+        let done = clone(self.reach, self.of.clone(), inside, new, self.output)?;
         self.made.push(path);
         Ok(done)
     }
