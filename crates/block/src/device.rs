@@ -2,6 +2,7 @@
 
 use std::fmt::Debug;
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 
 use crate::{DeviceQueue, QueueOptions, Result};
 
@@ -128,6 +129,13 @@ pub trait BlockDevice: Send + Sync + Debug {
         self.read_at(buf, offset)?;
         Ok(if is_right(buf) { Copies::Right { healed: false } } else { Copies::NoneRight })
     }
+    /// Lets copies that a crash left unlike stay so (`true`) until the call with `false`: plain reads
+    /// take the same copy each time, and [`read_right`](Self::read_right) sees them all. Calls nest.
+    /// Returns whether there are such copies. Nothing else writes to the device meanwhile.
+    fn hold_copies(&self, held: bool) -> bool {
+        let _ = held;
+        false
+    }
     /// Writes all of `buf` at `offset`.
     ///
     /// # Errors
@@ -178,4 +186,30 @@ pub trait BlockDevice: Send + Sync + Debug {
     fn engine(&self) -> EngineReport;
     /// Returns the counters.
     fn counters(&self) -> DeviceCounters;
+}
+
+/// While it lives, the copies of what a device holds stay as they are: see
+/// [`BlockDevice::hold_copies`].
+#[derive(Debug)]
+pub struct HeldCopies {
+    device: Arc<dyn BlockDevice>,
+    in_doubt: bool,
+}
+
+impl HeldCopies {
+    /// Holds the copies of a device.
+    pub fn new(device: &Arc<dyn BlockDevice>) -> Self {
+        Self { device: Arc::clone(device), in_doubt: device.hold_copies(true) }
+    }
+
+    /// Returns whether a crash left copies that may be unlike.
+    pub fn are_in_doubt(&self) -> bool {
+        self.in_doubt
+    }
+}
+
+impl Drop for HeldCopies {
+    fn drop(&mut self) {
+        self.device.hold_copies(false);
+    }
 }

@@ -36,7 +36,7 @@ mod workers;
 pub use buffer::AlignedBuf;
 pub use counters::LiveCounters;
 pub use descriptor::without_errno;
-pub use device::{BlockDevice, Copies, DeviceCounters, EngineReport, Geometry, Lent};
+pub use device::{BlockDevice, Copies, DeviceCounters, EngineReport, Geometry, HeldCopies, Lent};
 pub use error::{Error, ErrorKind, Operation, Result};
 pub use file::{Backing, DeviceOptions, Engine, create_image, open};
 pub use file_system::sync_file_system;

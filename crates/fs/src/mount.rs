@@ -23,7 +23,7 @@ use std::ops::{Bound, ControlFlow};
 use std::sync::Arc;
 use std::time::Instant;
 
-use bedplate_block::BlockDevice;
+use bedplate_block::{BlockDevice, HeldCopies};
 use uuid::Uuid;
 
 use crate::checkpoint::{self, UNFINISHED};
@@ -175,12 +175,34 @@ fn checked_again(loaded: &Loaded) -> impl Iterator<Item = Run> {
 
 /// Reads a volume and replays its log in memory. Where it is to be written to, what was read is
 /// durable when this returns (I-REC-1).
+///
+/// Where a crash left copies in doubt, everything is read once before they are made alike: of what
+/// has a checksum the copy counts that is what was written, and not the first one (S-408).
 pub(crate) fn load(
     device: Arc<dyn BlockDevice>,
     log: Option<Arc<dyn BlockDevice>>,
     in_memory: bool,
     cache_bytes: u64,
 ) -> Result<Loaded> {
+    let held: Vec<HeldCopies> = std::iter::once(&device).chain(&log).map(HeldCopies::new).collect();
+    if held.iter().any(HeldCopies::are_in_doubt) {
+        // What is wrong with the volume is told below.
+        let look = read_whole(Arc::clone(&device), log.clone(), true, cache_bytes);
+        drop(look);
+    }
+    drop(held);
+    read_whole(device, log, in_memory, cache_bytes)
+}
+
+fn read_whole(
+    device: Arc<dyn BlockDevice>,
+    log: Option<Arc<dyn BlockDevice>>,
+    in_memory: bool,
+    cache_bytes: u64,
+) -> Result<Loaded> {
+    if !in_memory {
+        Superblock::mend(&device)?;
+    }
     let found = Superblock::read(&device)?;
     let superblock = &found.superblock;
     check_device(&device, superblock)?;

@@ -20,6 +20,7 @@
 mod allocator;
 mod bytes;
 mod checksum;
+mod copies;
 mod decode;
 mod error;
 mod extent;

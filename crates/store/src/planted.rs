@@ -309,12 +309,16 @@ pub enum PlantedBug {
     MovedMapStays,
     /// A part of the metadata counts at its new place before it is there.
     RegionMovedWithoutCopy,
+    /// Replay believes one copy of the log, and looks at no other.
+    OneCopyReplayed,
+    /// A superblock that is not what was written is not looked for in other copies.
+    FirstSuperblockBelieved,
 }
 
 #[cfg(any(test, feature = "planted-bugs"))]
 impl PlantedBug {
     /// All of them.
-    pub const ALL: [Self; 144] = [
+    pub const ALL: [Self; 146] = [
         Self::MissingFlush,
         Self::SyncWithoutFlush,
         Self::LogBeforeData,
@@ -459,6 +463,8 @@ impl PlantedBug {
         Self::FenceLetsThrough,
         Self::MovedMapStays,
         Self::RegionMovedWithoutCopy,
+        Self::OneCopyReplayed,
+        Self::FirstSuperblockBelieved,
     ];
 }
 

@@ -20,9 +20,10 @@ mod lists;
 
 use std::sync::Arc;
 
-use bedplate_block::{AlignedBuf, BlockDevice};
+use bedplate_block::{AlignedBuf, BlockDevice, Copies};
 
 use crate::checksum::crc32c;
+use crate::copies::read_a_right_copy;
 use crate::decode::Reader;
 use crate::planted::{PlantedBug, planted};
 use crate::{Error, ErrorKind, Result};
@@ -330,13 +331,34 @@ impl Superblock {
         Ok(device.flush()?)
     }
 
+    /// Makes what several devices hold of a copy alike, each of the two by itself: what is whole
+    /// counts. Nothing else writes to the device meanwhile.
+    pub fn mend(device: &Arc<dyn BlockDevice>) -> Result<()> {
+        let len = CONTENT_BYTES.max(device.geometry().logical_block_size as usize);
+        for at in [0, COPY_B].into_iter().filter(|at| at + len as u64 <= device.size_bytes()) {
+            let mut buf = AlignedBuf::zeroed(len);
+            let is_right = |bytes: &[u8]| is_whole(&bytes[..CONTENT_BYTES], at);
+            if device.read_right(&mut buf, at, &is_right)? == (Copies::Right { healed: true }) {
+                tracing::warn!(
+                    event = "metadata_healed",
+                    "{}: the superblock at byte {at} differed between copies; those that were not \
+                     what was written are",
+                    device.name()
+                );
+            }
+        }
+        Ok(())
+    }
+
     /// Reads both copies and returns the newer whole one.
     pub fn read(device: &Arc<dyn BlockDevice>) -> Result<Found> {
         let copy = |at: u64| -> Result<Self> {
             let mut buf = AlignedBuf::zeroed(
                 CONTENT_BYTES.max(device.geometry().logical_block_size as usize),
             );
-            device.read_at(&mut buf, at)?;
+            read_a_right_copy(device, &mut buf, at, "a superblock", &|bytes| {
+                is_whole(&bytes[..CONTENT_BYTES], at)
+            })?;
             let mut superblock = Self::decode(&buf[..CONTENT_BYTES], at)?;
             superblock.read_lists(device, at)?;
             Ok(superblock)
@@ -419,6 +441,11 @@ impl Superblock {
     pub fn uuid_text(&self) -> String {
         uuid::Uuid::from_bytes(self.uuid).to_string()
     }
+}
+
+/// Says whether a copy is as it was written, by whatever version.
+fn is_whole(copy: &[u8], at: u64) -> bool {
+    Superblock::decode(copy, at).map_or_else(|e| e.kind == ErrorKind::NewerFormat, |_| true)
 }
 
 /// Refuses a copy that does not have its checksum, and one of a version that is not known.

@@ -75,12 +75,14 @@ pub enum Mistake {
     OlderCopyTaken,
     /// A copy that is not what was written stays, beside one that is.
     WrongCopyStays,
+    /// Copies that a crash left unlike are made alike before it is known which one is right.
+    CopiesNotHeld,
 }
 
 #[cfg(any(test, feature = "planted-bugs"))]
 impl Mistake {
     /// All of them.
-    const ALL: [Self; 33] = [
+    const ALL: [Self; 34] = [
         Self::LabelsBeforeFlush,
         Self::WritesNotHeld,
         Self::RowsStayInLog,
@@ -114,6 +116,7 @@ impl Mistake {
         Self::ScrubBelievesFirst,
         Self::OlderCopyTaken,
         Self::WrongCopyStays,
+        Self::CopiesNotHeld,
     ];
 }
 

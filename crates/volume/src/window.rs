@@ -138,6 +138,10 @@ impl BlockDevice for Window {
         }
     }
 
+    fn hold_copies(&self, held: bool) -> bool {
+        self.parts.iter().filter(|part| part.device.hold_copies(held)).count() > 0
+    }
+
     fn write_at(&self, buf: &[u8], offset: u64) -> Result<()> {
         let len = buf.len() as u64;
         self.check(Operation::Write, offset, len)?;

@@ -5,6 +5,8 @@
 #[expect(clippy::unwrap_used, reason = "its helpers are tests too")]
 mod devices;
 mod failing;
+#[expect(clippy::unwrap_used, reason = "its helpers are tests too")]
+mod heal;
 mod interleaved;
 mod members;
 mod planted;

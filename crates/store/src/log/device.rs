@@ -14,6 +14,7 @@ use uuid::Uuid;
 
 use super::LogPlace;
 use crate::checksum::crc32c;
+use crate::copies::read_a_right_copy;
 use crate::decode::Reader;
 use crate::{Error, ErrorKind, Result};
 
@@ -31,6 +32,15 @@ const _: () = assert!(
 /// Bytes to move for the head: a page, or a whole sector where that is larger.
 fn head_len(device: &Arc<dyn BlockDevice>) -> usize {
     AlignedBuf::ALIGN.max(device.geometry().logical_block_size as usize)
+}
+
+/// Says whether a head is as it was written.
+fn is_whole(bytes: &[u8]) -> bool {
+    let mut head = [0; HEAD_BYTES];
+    head.copy_from_slice(&bytes[..HEAD_BYTES]);
+    let crc = head[12..16].try_into().map(u32::from_le_bytes).expect("4 bytes");
+    head[12..16].fill(0);
+    head[..8] == MAGIC && crc32c(&head) == crc
 }
 
 /// What the head of a separate log device says.
@@ -97,7 +107,7 @@ impl LogDeviceHead {
         if device.size_bytes() < buf.len() as u64 {
             return Ok(None);
         }
-        device.read_at(&mut buf, 0)?;
+        read_a_right_copy(device, &mut buf, 0, "the head of the log device", &is_whole)?;
         let mut head = [0; HEAD_BYTES];
         head.copy_from_slice(&buf[..HEAD_BYTES]);
         if head[..8] != MAGIC {

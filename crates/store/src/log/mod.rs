@@ -47,6 +47,7 @@ mod record;
 mod replay;
 mod ring;
 mod sync;
+mod window;
 
 #[cfg(test)]
 pub mod tests;

@@ -10,17 +10,16 @@
 //! It is *damage* when a later batch says that it had been durable (`durable sequence` in the
 //! header).
 //!
+//! What one copy of a mirror, or of a RAID-5, does not hold another may: whatever has a checksum is
+//! looked for in all of them before the log is said to end there (`window`, S-408).
+//!
 //! A device may answer two reads of one place differently. What a checksum covers is taken from the
 //! bytes that it was computed of, never from an earlier read; and what looks as if it had not
 //! arrived is read once more before the log is said to end there.
 
-use std::sync::Arc;
-
-use bedplate_block::{AlignedBuf, BlockDevice};
-
 use super::batch::{BATCH_BYTES_MAX, HEADER_BYTES, Header, Mismatch, SECTOR};
+use super::window::Window;
 use super::{Exposure, LogParts, LogPosition, Record};
-use crate::checksum::Crc32c;
 use crate::decode::Reader;
 use crate::planted::{PlantedBug, planted};
 use crate::{Error, Lsn, Result};
@@ -42,6 +41,8 @@ pub struct ReplayReport {
     /// The position of the next incarnation; open the log there once a durable metadata commit
     /// holds it.
     pub next: LogPosition,
+    /// How often a copy was not what was written and another was, which counted.
+    pub healed: u64,
     /// What the log goes on behind where there can be no such commit.
     pub kept: Kept,
 }
@@ -92,6 +93,7 @@ pub fn replay(
             incarnation: position.incarnation + u64::from(!planted(PlantedBug::SameIncarnation)),
             ..LogPosition::START
         },
+        healed: 0,
         kept: Kept { position, batches: Vec::new(), rest: Vec::new(), sealed: chain.sealed },
     };
     let mut data = Window::new(&parts.data, 0, parts.data.size_bytes());
@@ -120,6 +122,7 @@ pub fn replay(
         position.applied
     );
     report.next.applied = report.last;
+    report.healed = ring.healed + data.healed;
     Ok(report)
 }
 
@@ -219,14 +222,17 @@ impl Cursor {
         ring: &mut Window<'_>,
         offset: u64,
     ) -> Result<std::result::Result<Header, Mismatch>> {
-        let Some(header) = read_header(parts, ring, offset)? else {
-            return Ok(Err(Mismatch::Absent));
-        };
-        if header.incarnation != self.incarnation || header.sequence != self.sequence {
-            return Ok(Err(Mismatch::Absent));
+        let mut found = Err(Mismatch::Absent);
+        for header in read_headers(parts, ring, offset)? {
+            if header.incarnation != self.incarnation || header.sequence != self.sequence {
+                continue;
+            }
+            if has_whole(parts, ring, &header)? {
+                return Ok(Ok(header));
+            }
+            found = Err(Mismatch::Torn);
         }
-        let batch = ring.bytes(offset, header.len as usize)?;
-        Ok(if is_whole(parts, &header, batch) { Ok(header) } else { Err(Mismatch::Torn) })
+        Ok(found)
     }
 
     fn pass(&mut self, header: &Header) {
@@ -241,14 +247,25 @@ impl Cursor {
     }
 }
 
-/// Reads a header that is possible and whose batch lies within the ring.
-fn read_header(parts: &LogParts, ring: &mut Window<'_>, offset: u64) -> Result<Option<Header>> {
+/// Reads the header that each copy has at an offset, as far as it is possible and its batch lies
+/// within the ring.
+fn read_headers(parts: &LogParts, ring: &mut Window<'_>, offset: u64) -> Result<Vec<Header>> {
     if !offset.is_multiple_of(SECTOR) || offset.saturating_add(HEADER_BYTES as u64) > ring.len {
-        return Ok(None);
+        return Ok(Vec::new());
     }
-    let bytes = ring.bytes(offset, HEADER_BYTES)?.try_into().expect("HEADER_BYTES were asked for");
-    let header = Header::read(bytes, parts.volume, offset);
-    Ok(header.filter(|header| offset + u64::from(header.len) <= ring.len))
+    let len = ring.len;
+    let versions = ring.versions(offset, HEADER_BYTES)?.into_iter();
+    let headers = versions.filter_map(|bytes| {
+        let header = Header::read(bytes.first_chunk()?, parts.volume, offset)?;
+        (offset + u64::from(header.len) <= len).then_some(header)
+    });
+    Ok(headers.collect())
+}
+
+/// Says whether a copy of the batch that a header is of is what was written.
+fn has_whole(parts: &LogParts, ring: &mut Window<'_>, header: &Header) -> Result<bool> {
+    let len = header.len as usize;
+    ring.is_right(header.offset, len, &|batch| is_whole(parts, header, batch))
 }
 
 /// Says whether a batch is what was written, and its header the one that was read: the window may
@@ -273,23 +290,24 @@ fn look_beyond(parts: &LogParts, ring: &mut Window<'_>, cursor: &Cursor) -> Resu
     let step = usize::try_from(SECTOR).expect("a sector is small");
     let mut patience = CANDIDATES_MAX;
     for offset in (start..end).step_by(step).chain((0..wrapped).step_by(step)) {
-        let Some(header) = read_header(parts, ring, offset)? else { continue };
-        if header.incarnation != cursor.incarnation
-            || header.sequence <= cursor.sequence
-            || header.durable_sequence < cursor.sequence
-        {
-            continue;
-        }
-        if is_whole(parts, &header, ring.bytes(offset, header.len as usize)?) {
-            return Ok(Some(format!(
-                "log write {} (ring byte {}) is damaged: write {} (ring byte {offset}) says that \
-                 it was durable; acknowledged records from {} on are lost",
-                cursor.sequence, cursor.offset, header.sequence, cursor.expected.0
-            )));
-        }
-        patience -= 1;
-        if patience == 0 {
-            break;
+        for header in read_headers(parts, ring, offset)? {
+            if header.incarnation != cursor.incarnation
+                || header.sequence <= cursor.sequence
+                || header.durable_sequence < cursor.sequence
+            {
+                continue;
+            }
+            if has_whole(parts, ring, &header)? {
+                return Ok(Some(format!(
+                    "log write {} (ring byte {}) is damaged: write {} (ring byte {offset}) says \
+                     that it was durable; acknowledged records from {} on are lost",
+                    cursor.sequence, cursor.offset, header.sequence, cursor.expected.0
+                )));
+            }
+            patience -= 1;
+            if patience == 0 {
+                return Ok(None);
+            }
         }
     }
     Ok(None)
@@ -421,79 +439,5 @@ fn records_between(
 
 /// Says whether the data that a record exposes is there.
 fn has_arrived(data: &mut Window<'_>, exposure: &Exposure) -> Result<bool> {
-    let mut crc = Crc32c::new();
-    for (offset, len) in &exposure.segments {
-        crc.update(data.bytes(*offset, *len as usize)?);
-    }
-    Ok(crc.finish() == exposure.crc)
-}
-
-/// A range of a device, read a window at a time.
-struct Window<'a> {
-    device: &'a Arc<dyn BlockDevice>,
-    start: u64,
-    len: u64,
-    buf: AlignedBuf,
-    /// Range of the device that `buf` holds.
-    held: std::ops::Range<u64>,
-}
-
-impl<'a> Window<'a> {
-    /// What is read at once.
-    const BYTES: u64 = 256 << 10;
-
-    fn new(device: &'a Arc<dyn BlockDevice>, start: u64, len: u64) -> Self {
-        Self { device, start, len, buf: AlignedBuf::zeroed(0), held: 0..0 }
-    }
-
-    /// Reads the device again for whatever is asked for next.
-    fn forget(&mut self) {
-        self.held = 0..0;
-    }
-
-    /// Returns `len` bytes from `offset` of the range.
-    fn bytes(&mut self, offset: u64, len: usize) -> Result<&[u8]> {
-        let end =
-            offset.checked_add(len as u64).filter(|end| *end <= self.len).ok_or_else(|| {
-                let name = self.device.name();
-                Error::corrupt(format!(
-                    "{name}: the log names {len} bytes at byte {offset}, past the end at {}",
-                    self.len
-                ))
-            })?;
-        let (from, to) = (self.start + offset, self.start + end);
-        if !(self.held.start <= from && to <= self.held.end) {
-            self.load(from, to)?;
-        }
-        let at = usize::try_from(from - self.held.start).expect("within the buffer");
-        debug_assert!(
-            self.held.start <= from && to <= self.held.end,
-            "a window holds what is read of it: {from}..{to} of {:?}",
-            self.held
-        );
-        Ok(&self.buf[at..at + len])
-    }
-
-    fn load(&mut self, from: u64, to: u64) -> Result<()> {
-        let align = u64::from(self.device.geometry().logical_block_size).max(SECTOR);
-        let start = from / align * align;
-        let end = to
-            .max(start + Self::BYTES)
-            .min(self.start + self.len)
-            .next_multiple_of(align)
-            .min(self.device.size_bytes())
-            .max(to);
-        debug_assert!(
-            start <= from && to <= end && start.is_multiple_of(align),
-            "a window begins on a block and covers {from}..{to}: {start}..{end}"
-        );
-        let len = usize::try_from(end - start).expect("a window is a few megabytes");
-        self.held = 0..0;
-        if self.buf.len() < len {
-            self.buf = AlignedBuf::zeroed(len);
-        }
-        self.device.read_at(&mut self.buf[..len], start)?;
-        self.held = start..end;
-        Ok(())
-    }
+    data.hold(&exposure.segments, exposure.crc)
 }

@@ -22,6 +22,7 @@ use bedplate_block::{AlignedBuf, BlockDevice};
 
 use super::{ByteRun, CHUNKS_INLINE, Superblock};
 use crate::checksum::crc32c;
+use crate::copies::read_a_right_copy;
 use crate::decode::Reader;
 use crate::{Error, Result};
 
@@ -89,11 +90,17 @@ impl ListBlock {
 
     fn read(device: &Arc<dyn BlockDevice>, at: u64, block_size: u32) -> Result<Self> {
         let mut buf = AlignedBuf::zeroed(block_size as usize);
-        device.read_at(&mut buf, at)?;
+        read_a_right_copy(device, &mut buf, at, "a list of metadata chunks", &|bytes| {
+            Self::decode(bytes, at).is_ok()
+        })?;
+        Self::decode(&buf, at)
+    }
+
+    fn decode(buf: &[u8], at: u64) -> Result<Self> {
         let bad = |what: &str| {
             Error::corrupt(format!("the list of metadata chunks at byte {at} is damaged: {what}"))
         };
-        let mut r = Reader::new(&buf, "a list of metadata chunks");
+        let mut r = Reader::new(buf, "a list of metadata chunks");
         if r.take(8)? != MAGIC {
             return Err(bad("the magic number is missing"));
         }

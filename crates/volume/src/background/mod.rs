@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 
 use crate::group::TimePoint;
 use crate::io::Synced;
+use crate::redundancy::UNSYNCED;
 use crate::relayout::Stepped;
 use crate::runtime::GroupRuntime;
 use crate::throttle::{Pace, Turn};
@@ -28,11 +29,16 @@ const LOOK_WHEN_IDLE: Duration = Duration::from_secs(60);
 const REST_AFTER_FAILURE: Duration = Duration::from_secs(1);
 /// How long a step of a relayout rests when operations under way did not end in time.
 const REST_WHEN_BUSY: Duration = Duration::from_millis(20);
+/// How long copies that a crash left unlike stay so after the group was opened: whatever knows which
+/// one is right looks at them first (S-408). Those that are read plainly or written to are made alike
+/// at once.
+const LOOK_FIRST: Duration = Duration::from_secs(2);
 
 pub(crate) fn start(runtime: &Arc<GroupRuntime>) -> Result<JoinHandle<()>> {
     let runtime = Arc::clone(runtime);
     let thread = std::thread::Builder::new().name("bedplate-group".into()).spawn(move || {
-        Worker { runtime, cursors: Vec::new(), scrub_scheduler: ScrubScheduler::default() }.run();
+        let scrub_scheduler = ScrubScheduler::default();
+        Worker { runtime, cursors: Vec::new(), scrub_scheduler, started: Instant::now() }.run();
     });
     thread.map_err(|error| {
         Error::new(
@@ -54,6 +60,7 @@ struct Worker {
     /// By volume.
     cursors: Vec<Cursor>,
     scrub_scheduler: ScrubScheduler,
+    started: Instant,
 }
 
 impl Worker {
@@ -92,6 +99,9 @@ impl Worker {
     /// Takes a turn: copies a part of a region of each volume that has one pending. Returns how
     /// long to rest; `None` when there was nothing to do.
     fn step(&mut self) -> Result<Option<Duration>> {
+        if self.must_wait() {
+            return Ok(Some(REST_WHEN_BUSY));
+        }
         if self.cursors.iter().all(|cursor| cursor.byte == 0) {
             self.runtime.relocate()?;
         }
@@ -124,6 +134,12 @@ impl Worker {
             return Ok(Some(pace.rest(start.elapsed())));
         }
         self.move_on(pace)
+    }
+
+    /// Says whether copies that a crash left unlike are being looked at, or may soon be.
+    fn must_wait(&self) -> bool {
+        let young = self.started.elapsed() < LOOK_FIRST;
+        self.runtime.ios.iter().any(|io| (young || io.is_held()) && io.count_with(UNSYNCED) > 0)
     }
 
     fn copy(&mut self, pace: Pace) -> Result<()> {

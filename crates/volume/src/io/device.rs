@@ -47,6 +47,10 @@ impl BlockDevice for VolumeDevice {
         self.io.meter.time(RequestKind::Read, len, || self.io.read_right(buf, offset, is_right))
     }
 
+    fn hold_copies(&self, held: bool) -> bool {
+        self.io.hold_copies(held)
+    }
+
     fn write_at(&self, buf: &[u8], offset: u64) -> Result<()> {
         self.io.meter.time(RequestKind::Write, buf.len() as u64, || self.io.write_at(buf, offset))
     }

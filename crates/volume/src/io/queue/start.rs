@@ -131,7 +131,7 @@ impl VolumeQueue {
             return None;
         }
         match request.kind {
-            RequestKind::Read => plan::choose(&context.handles, &run, self.io.copies_agree),
+            RequestKind::Read => plan::choose(&context.handles, &run, self.io.copies_agree()),
             _ => plan::handle_of(&context.handles, run.copies()[0].member)
                 .filter(|handle| handle.is_active())
                 .map(|handle| (handle, run.copies()[0].offset)),
@@ -251,7 +251,7 @@ impl VolumeQueue {
                 RequestKind::Read => plan::read(
                     epoch,
                     handles,
-                    io.copies_agree,
+                    io.copies_agree(),
                     segment.offset,
                     from,
                     len,

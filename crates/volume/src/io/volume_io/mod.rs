@@ -52,7 +52,9 @@ pub(crate) struct VolumeIo {
     pub epochs: EpochTable,
     /// Whether reads may take any copy: not when a group that was not closed in order is only
     /// looked at.
-    pub copies_agree: bool,
+    pub may_choose: bool,
+    /// How many look at all copies, which stay as a crash left them meanwhile.
+    pub held: AtomicU32,
     /// Rows of which nothing is made from parity: only while a group is only looked at.
     pub uncertain_rows: OnceLock<UncertainRows>,
     pub lanes: Lanes,

@@ -50,7 +50,7 @@ impl VolumeIo {
             buf.len(),
             run.len
         );
-        let Some((handle, offset)) = plan::choose(handles, run, self.copies_agree) else {
+        let Some((handle, offset)) = plan::choose(handles, run, self.copies_agree()) else {
             return match epoch.parity_at(address) {
                 Some(parity) => self.read_without(parity, buf, address, None),
                 None => Err(self.no_copy(Operation::Read, address)),
@@ -172,7 +172,7 @@ impl VolumeIo {
     ) -> Result<()> {
         let mut shares = Vec::new();
         if let Err(address) =
-            plan::read(epoch, handles, self.copies_agree, at, 0, buf.len(), &mut shares)
+            plan::read(epoch, handles, self.copies_agree(), at, 0, buf.len(), &mut shares)
         {
             return if epoch.has_parity() {
                 self.read_runs(epoch, handles, buf, at)

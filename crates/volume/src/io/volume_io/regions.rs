@@ -1,13 +1,14 @@
 //! Writes and the dirty region log: which regions a write enters, and when their bits are durable.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use bedplate_block::Result;
 
 use super::super::epoch::{LayoutEpoch, POLL_INTERVAL};
 use super::VolumeIo;
 use crate::planted::{Mistake, is_planted};
-use crate::redundancy::{Drl, Obstacle, Redundancy};
+use crate::redundancy::{Drl, Obstacle, Redundancy, UNSYNCED};
 
 impl VolumeIo {
     /// Counts a write into its regions: bits durable, copies in agreement, no copy under way.
@@ -114,10 +115,37 @@ impl VolumeIo {
         self.fail_members(failures)
     }
 
-    /// Makes the regions of a range agree that a crash left in doubt.
+    /// Lets copies stay unlike, or not any longer; returns whether any may be.
+    pub fn hold_copies(&self, held: bool) -> bool {
+        if held {
+            self.held.fetch_add(1, Ordering::AcqRel);
+        } else {
+            let before = self.held.fetch_sub(1, Ordering::AcqRel);
+            assert!(before > 0, "copies are let go that were held");
+            self.group_state.waker.wake();
+        }
+        self.count_with(UNSYNCED) > 0
+    }
+
+    /// Says whether copies stay as a crash left them.
+    #[inline]
+    pub fn is_held(&self) -> bool {
+        self.held.load(Ordering::Acquire) > 0 && !is_planted(Mistake::CopiesNotHeld)
+    }
+
+    /// Says whether reads may take any copy.
+    #[inline]
+    pub fn copies_agree(&self) -> bool {
+        self.may_choose && !self.is_held()
+    }
+
+    /// Makes the regions of a range agree that a crash left in doubt, unless copies are held.
     #[inline]
     pub fn resync_range(&self, epoch: &LayoutEpoch, offset: u64, len: u64) -> Result<()> {
         let Some(redundancy) = &epoch.redundancy else { return Ok(()) };
+        if self.is_held() {
+            return Ok(());
+        }
         let (first, last) = redundancy.regions.span(offset, len);
         for region in first..=last {
             while redundancy.regions.is_unsynced(region) {

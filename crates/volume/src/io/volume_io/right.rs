@@ -19,8 +19,10 @@ use crate::group::{Handles, MemberHandle};
 use crate::layout::Run;
 use crate::planted::{Mistake, is_planted};
 
-/// The most choices of copies that are tried for one range.
+/// The most choices of copies that are tried for one range, besides those of one copy for all of it.
 const CHOICES_MAX: usize = 256;
+/// Copies are put together in pieces of so many bytes: each of them may be right elsewhere.
+const PIECE_BYTES: usize = 4096;
 
 /// What one copy of a run holds.
 struct Copied {
@@ -150,18 +152,56 @@ fn read_copies(handles: &Handles, run: &Run, len: usize) -> Vec<Copied> {
         .collect()
 }
 
-/// Tries choices of a copy for each part until one is right as a whole, which is then in the buffer.
+/// Tries choices of a copy for each part until one is right as a whole, which is then in the buffer:
+/// first the same copy for all, then mixed ones where copies differ.
 fn choose(parts: &[Part], buf: &mut [u8], is_right: &dyn Fn(&[u8]) -> bool) -> bool {
     let readable: Vec<Vec<&AlignedBuf>> = parts
         .iter()
         .map(|part| part.copies.iter().filter_map(|copy| copy.bytes.as_ref()).collect())
         .collect();
-    let choices = readable.iter().fold(1_usize, |all, part| all.saturating_mul(part.len()));
+    if readable.iter().any(Vec::is_empty) {
+        return false;
+    }
+    let most = readable.iter().map(Vec::len).max().unwrap_or(0);
+    let is_uniform = (0..most).any(|copy| {
+        for (part, copies) in parts.iter().zip(&readable) {
+            let copy = copies[copy.min(copies.len() - 1)];
+            buf[part.from..part.from + part.len].copy_from_slice(copy);
+        }
+        is_right(buf)
+    });
+    is_uniform || mix(&unlike(parts, &readable), buf, is_right)
+}
+
+/// Returns the pieces that differ between copies: the first byte in the buffer, and all versions.
+fn unlike<'a>(parts: &[Part], readable: &[Vec<&'a AlignedBuf>]) -> Vec<(usize, Vec<&'a [u8]>)> {
+    let mut pieces = Vec::new();
+    for (part, copies) in parts.iter().zip(readable) {
+        for at in (0..part.len).step_by(PIECE_BYTES) {
+            let end = (at + PIECE_BYTES).min(part.len);
+            let mut versions: Vec<&[u8]> = Vec::with_capacity(1);
+            for copy in copies {
+                if !versions.contains(&&copy[at..end]) {
+                    versions.push(&copy[at..end]);
+                }
+            }
+            if versions.len() > 1 {
+                pieces.push((part.from + at, versions));
+            }
+        }
+    }
+    pieces
+}
+
+/// Tries versions of pieces until the buffer is right as a whole.
+fn mix(pieces: &[(usize, Vec<&[u8]>)], buf: &mut [u8], is_right: &dyn Fn(&[u8]) -> bool) -> bool {
+    let choices = pieces.iter().fold(1_usize, |all, (_, of)| all.saturating_mul(of.len()));
     (0..choices.min(CHOICES_MAX)).any(|choice| {
         let mut rest = choice;
-        for (part, copies) in parts.iter().zip(&readable) {
-            buf[part.from..part.from + part.len].copy_from_slice(copies[rest % copies.len()]);
-            rest /= copies.len();
+        for (at, versions) in pieces {
+            let version = versions[rest % versions.len()];
+            buf[*at..at + version.len()].copy_from_slice(version);
+            rest /= versions.len();
         }
         is_right(buf)
     })
