@@ -9,6 +9,7 @@
 //! /usr/sbin/mount.bedplate, mount.fuse.bedplate   links to it, for mount(8) and fstab
 //! /usr/lib/bedplate/libbedplate_lease.so    what `bedplate run` preloads
 //! /usr/lib/systemd/system/                  bedplate@.service, bedplate.slice, timers for backups and trim
+//! /usr/lib/udev/rules.d/64-bedplate.rules   starts the volumes of a group whose members appear
 //! /etc/bedplate/                            empty: a file for each volume that is mounted at boot
 //! /usr/share/man, bash-completion, zsh, fish
 //! /usr/share/doc/bedplate/                  copyright, changelog, licences, bill of materials, examples/
@@ -43,14 +44,18 @@ const MOVED: [(&str, &str); 5] = [
 ];
 
 /// Units of systemd that are installed; what else is in contrib/ are examples.
-const UNITS: [&str; 6] = [
+const UNITS: [&str; 7] = [
     "bedplate@.service",
+    "bedplate-member@.service",
     "bedplate.slice",
     "bedplate-backup@.service",
     "bedplate-backup@.timer",
     "bedplate-trim@.service",
     "bedplate-trim@.timer",
 ];
+
+/// What udev asks when a device appears.
+const RULES: &str = "64-bedplate.rules";
 
 /// Links, and where they lead.
 const LINKS: [(&str, &str); 3] = [
@@ -71,19 +76,25 @@ file system for databases, in user space
  over several devices come with it. This package has the command, which formats,
  mounts and maintains volumes, and the units that mount them at boot.";
 
-/// Packs `folder` into a package beside what is there, and returns its path.
+/// Packs `folder` into a package beside what is there, and returns its path. A program that is
+/// static depends on nothing; the library of leases needs what programs of its system have anyway.
 ///
 /// # Errors
 /// When a tool is missing, or a file cannot be written.
-pub fn build(folder: &Path) -> Result<PathBuf> {
+pub fn build(folder: &Path, statically: bool) -> Result<PathBuf> {
     let stage = tempfile::tempdir().context("cannot make a temporary folder")?;
     let root = stage.path();
     fs::set_permissions(root, fs::Permissions::from_mode(0o755))?;
     arrange(folder, root)?;
     let architecture = print("dpkg", &["--print-architecture"])?;
-    let library = libc_of(&folder.join("bin/bedplate"))?;
+    let depends = if statically {
+        String::new()
+    } else {
+        let libc = libc_of(&folder.join("bin/bedplate"))?;
+        format!("Depends: libc6 (>= {libc}), libgcc-s1\n")
+    };
     let size_kib = bytes_of(root)?.div_ceil(1024);
-    put(root, "DEBIAN/control", control(&architecture, &library, size_kib).as_bytes())?;
+    put(root, "DEBIAN/control", control(&architecture, &depends, size_kib).as_bytes())?;
     for script in ["DEBIAN/postinst", "DEBIAN/postrm"] {
         put(root, script, RELOAD.as_bytes())?;
     }
@@ -111,12 +122,15 @@ fn arrange(folder: &Path, root: &Path) -> Result<()> {
         let to = root.join("usr/lib/systemd/system").join(unit);
         place(&contrib.join("systemd").join(unit), &to)?;
     }
+    let rules = root.join("usr/lib/udev/rules.d").join(RULES);
+    place(&contrib.join("udev").join(RULES), &rules)?;
     let doc = root.join("usr/share/doc/bedplate");
     copy(&folder.join("share/doc/bedplate"), &doc)?;
     copy(&contrib, &doc.join("examples"))?;
     for unit in UNITS {
         fs::remove_file(doc.join("examples/systemd").join(unit))?;
     }
+    fs::remove_dir_all(doc.join("examples/udev"))?;
     // Debian's name for it; the texts of MIT and of what is linked in stand beside.
     put(&doc, "copyright", copyright().as_bytes())?;
     fs::rename(doc.join("CHANGELOG.md"), doc.join("changelog"))?;
@@ -163,14 +177,15 @@ fn file_name(path: &str) -> &str {
     path.rsplit('/').next().unwrap_or(path)
 }
 
-fn control(architecture: &str, libc: &str, size_kib: u64) -> String {
+/// `depends` is a line of its own, or nothing.
+fn control(architecture: &str, depends: &str, size_kib: u64) -> String {
     format!(
         "Package: bedplate\n\
          Version: {VERSION}\n\
          Architecture: {architecture}\n\
          Maintainer: Bedplate maintainers <maintainers@bedplate.invalid>\n\
          Installed-Size: {size_kib}\n\
-         Depends: libc6 (>= {libc}), libgcc-s1\n\
+         {depends}\
          Recommends: fuse3\n\
          Section: admin\n\
          Priority: optional\n\
@@ -246,7 +261,7 @@ mod tests {
 
     #[test]
     fn the_control_file_has_what_dpkg_wants() {
-        let control = control("amd64", "2.34", 7);
+        let control = control("amd64", "Depends: libc6 (>= 2.34), libgcc-s1\n", 7);
         for line in
             ["Package: bedplate", "Installed-Size: 7", "Depends: libc6 (>= 2.34), libgcc-s1"]
         {

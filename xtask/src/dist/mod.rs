@@ -50,6 +50,8 @@ const FILES: [&str; 12] = [
 /// The library of leases, where `bedplate run` looks for it.
 const LIBRARY: &str = "lib/libbedplate_lease.so";
 
+const LIBRARY_NAME: &str = "libbedplate_lease.so";
+
 /// Where the licences of what is linked in are listed.
 const LINKED: &str = "share/doc/bedplate/LICENSES-LINKED.md";
 
@@ -69,6 +71,10 @@ pub struct Options {
     /// made.
     #[arg(long, value_name = "PATH")]
     program: Option<PathBuf>,
+    /// Build a program that needs no library of the system, not even the one of C: with musl, whose
+    /// target has to be there (`rustup target add`, and a C compiler `musl-gcc`).
+    #[arg(long = "static", conflicts_with = "program")]
+    statically: bool,
     /// Where to put it all; what is there is removed first.
     #[arg(long, value_name = "DIR")]
     into: Option<PathBuf>,
@@ -77,7 +83,13 @@ pub struct Options {
 impl Options {
     /// Packs `program` into `folder`.
     pub fn of(program: &Path, folder: &Path) -> Self {
-        Self { program: Some(program.to_path_buf()), into: Some(folder.to_path_buf()) }
+        let (program, into) = (Some(program.to_path_buf()), Some(folder.to_path_buf()));
+        Self { program, statically: false, into }
+    }
+
+    /// Builds a program that needs no library, and packs it into `folder`.
+    pub fn static_in(folder: &Path) -> Self {
+        Self { program: None, statically: true, into: Some(folder.to_path_buf()) }
     }
 }
 
@@ -87,15 +99,19 @@ impl Options {
 /// When the program does not build, a tool is missing, or a file cannot be written.
 pub fn build(options: &Options) -> Result<bool> {
     let target = sh::target_directory()?;
-    let program = options.program.clone().map_or_else(|| release(&target), Ok)?;
-    let folder = options.into.clone().unwrap_or_else(|| target.join("dist"));
+    let (program, library) = match &options.program {
+        Some(program) => (program.clone(), program.with_file_name(LIBRARY_NAME)),
+        None => release(&target, options.statically)?,
+    };
+    let default = if options.statically { "dist-static" } else { "dist" };
+    let folder = options.into.clone().unwrap_or_else(|| target.join(default));
     if folder.exists() {
         let ours = folder.join(FILES[0]).exists() || fs::read_dir(&folder)?.next().is_none();
         ensure!(ours, "{} holds something else: it is not removed", folder.display());
         fs::remove_dir_all(&folder)?;
     }
     split(&program, &folder)?;
-    pack_library(&program, &folder)?;
+    pack_library(&library, &folder)?;
     pages(&program, &folder)?;
     copy(Path::new("contrib"), &folder.join("share/bedplate/contrib"))?;
     for name in ["README.md", "CHANGELOG.md", "LICENSE-APACHE", "LICENSE-MIT"] {
@@ -122,7 +138,7 @@ pub fn build(options: &Options) -> Result<bool> {
         missing.len()
     );
     if missing.is_empty() && debian_tools() {
-        let package = debian::build(&folder)?;
+        let package = debian::build(&folder, options.statically)?;
         println!("dist: {}, {} bytes", package.display(), size(&package)?);
     }
     Ok(missing.is_empty())
@@ -137,22 +153,37 @@ fn debian_tools() -> bool {
     there
 }
 
-fn release(target: &Path) -> Result<PathBuf> {
-    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let built = sh::passes(
-        Command::new(cargo).args([
-            "build",
-            "--release",
-            "--locked",
-            "-p",
-            "bedplate-cli",
-            "-p",
-            "bedplate-preload",
-        ]),
-        BUILD_LIMIT,
-    )?;
-    ensure!(built, "the release build failed");
-    Ok(target.join("release/bedplate"))
+/// Builds the program and the library of leases; returns where they are. The library is loaded into
+/// programs of this system, so it is never static.
+fn release(target: &Path, statically: bool) -> Result<(PathBuf, PathBuf)> {
+    let build = |words: &[&str]| -> Result<()> {
+        let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+        let mut command = Command::new(cargo);
+        command.args(["build", "--release", "--locked"]).args(words);
+        ensure!(sh::passes(&mut command, BUILD_LIMIT)?, "the release build failed");
+        Ok(())
+    };
+    let library = target.join("release").join(LIBRARY_NAME);
+    if !statically {
+        build(&["-p", "bedplate-cli", "-p", "bedplate-preload"])?;
+        return Ok((target.join("release/bedplate"), library));
+    }
+    let triple = format!("{}-unknown-linux-musl", std::env::consts::ARCH);
+    build(&["-p", "bedplate-cli", "--target", &triple])
+        .with_context(|| format!("with the target {triple}: 'rustup target add {triple}'"))?;
+    build(&["-p", "bedplate-preload"])?;
+    let program = target.join(triple).join("release/bedplate");
+    needs_no_library(&program)?;
+    Ok((program, library))
+}
+
+/// Refuses a program that asks for a loader or for a library.
+fn needs_no_library(program: &Path) -> Result<()> {
+    let told = sh::output(Command::new("readelf").args(["-l", "-d"]).arg(program), LIMIT)
+        .context("readelf of binutils tells what the program needs")?;
+    let asks = told.lines().find(|line| line.contains("INTERP") || line.contains("(NEEDED)"));
+    ensure!(asks.is_none(), "{} is not static: {}", program.display(), asks.unwrap_or_default());
+    Ok(())
 }
 
 /// Copies the program without debug information, and that beside it.
@@ -167,10 +198,9 @@ fn split(program: &Path, folder: &Path) -> Result<()> {
     objcopy(Command::new("objcopy").arg("--strip-debug").arg(link).arg(program).arg(&stripped))
 }
 
-/// Copies the library that lies beside the program, without debug information.
-fn pack_library(program: &Path, folder: &Path) -> Result<()> {
+/// Copies the library of leases without debug information.
+fn pack_library(library: &Path, folder: &Path) -> Result<()> {
     let packed = folder.join(LIBRARY);
-    let library = program.with_file_name(packed.file_name().context("the library has a name")?);
     ensure!(
         library.is_file(),
         "{} is missing: build bedplate-preload beside the program",

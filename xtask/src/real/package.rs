@@ -2,7 +2,7 @@
 //!
 //! The root holds what the package depends on and nothing else: the C library and a shell of this
 //! machine, entered into dpkg's list with the versions that they have. `debian-package` makes it
-//! with debootstrap instead, from Debian's archive.
+//! with debootstrap instead, from Debian's archive. `static-program` has a root without anything.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -75,6 +75,19 @@ pub fn in_debian(bed: &mut Bed, _: &Options) -> Result<()> {
     installed_used_removed(bed, &root)
 }
 
+/// S-405: in a root that has nothing else, the static program does all that the packaged one does.
+pub fn in_an_empty_root(bed: &mut Bed, _: &Options) -> Result<()> {
+    let (root, folder) = (bed.make_directory("root")?, bed.path("dist"));
+    ensure!(dist::build(&dist::Options::static_in(&folder))?, "dist lacks files");
+    fs::create_dir_all(root.join("usr/bin"))?;
+    fs::create_dir_all(root.join("sbin"))?;
+    fs::copy(folder.join("bin/bedplate"), root.join("usr/bin/bedplate"))?;
+    symlink("/usr/bin/bedplate", root.join("sbin/mount.bedplate"))?;
+    println!("    the program alone: {} KiB", kib(&root.join("usr/bin/bedplate"))?);
+    let _proc = furnished(&root)?;
+    used(&root)
+}
+
 fn installed_used_removed(bed: &Bed, root: &Path) -> Result<()> {
     let folder = bed.path("dist");
     ensure!(dist::build(&dist::Options::of(&bed.program, &folder))?, "dist lacks files");
@@ -95,8 +108,13 @@ fn installed_used_removed(bed: &Bed, root: &Path) -> Result<()> {
     let page =
         sh::output(Command::new("gzip").arg("-dc").arg(root.join(EXPECTED[1])), COMMAND_LIMIT)?;
     ensure!(page.contains(".TH bedplate-mount 1"), "mount.bedplate(8) is another page");
+    let proc = furnished(root)?;
+    inside(root, &["/usr/bin/bedplate", "run", "--", "/usr/bin/bedplate", "--version"])
+        .context("`bedplate run` with the installed library")?;
     used(root)?;
+    drop(proc);
     units_are_right(root)?;
+    rules_are_right(root)?;
     dpkg(root, &["--purge", "bedplate"])?;
     let left: Vec<&str> = listed
         .lines()
@@ -119,23 +137,6 @@ fn used(root: &Path) -> Result<()> {
         version.trim() == format!("bedplate {}", env!("CARGO_PKG_VERSION")),
         "the installed program calls itself {version}"
     );
-    for folder in ["dev", "proc", "mnt", "run", "tmp"] {
-        fs::create_dir_all(root.join(folder))?;
-    }
-    let mode = Mode::from_raw_mode(0o666);
-    for (name, major, minor) in [("dev/null", 1, 3), ("dev/fuse", 10, 229)] {
-        let device = root.join(name);
-        if !device.exists() {
-            mknodat(CWD, &device, FileType::CharacterDevice, mode, makedev(major, minor))
-                .with_context(|| format!("cannot make /{name} in the root"))?;
-        }
-    }
-    let proc = root.join("proc");
-    sh::output(Command::new("mount").args(["-t", "proc", "proc"]).arg(&proc), COMMAND_LIMIT)?;
-    let place = proc.clone();
-    let _proc = cleanup::Guard::new(move || super::bed::detach(&place));
-    inside(root, &["/usr/bin/bedplate", "run", "--", "/usr/bin/bedplate", "--version"])
-        .context("`bedplate run` with the installed library")?;
     inside(root, &["/usr/bin/bedplate", "format", "/disk.img", "--size", "64M"])?;
     inside(root, &["/sbin/mount.bedplate", "/disk.img", "/mnt", "-o", "rw,noauto"])?;
     let place = root.join("mnt");
@@ -152,6 +153,25 @@ fn used(root: &Path) -> Result<()> {
     ensure!(read == "content", "the file holds {read:?}");
     println!("    used: {}, mounted by mount.bedplate", version.trim());
     Ok(())
+}
+
+/// Gives a root the devices and places that a mount needs.
+fn furnished(root: &Path) -> Result<impl Drop + use<>> {
+    for folder in ["dev", "proc", "mnt", "run", "tmp"] {
+        fs::create_dir_all(root.join(folder))?;
+    }
+    let mode = Mode::from_raw_mode(0o666);
+    for (name, major, minor) in [("dev/null", 1, 3), ("dev/fuse", 10, 229)] {
+        let device = root.join(name);
+        if !device.exists() {
+            mknodat(CWD, &device, FileType::CharacterDevice, mode, makedev(major, minor))
+                .with_context(|| format!("cannot make /{name} in the root"))?;
+        }
+    }
+    let proc = root.join("proc");
+    sh::output(Command::new("mount").args(["-t", "proc", "proc"]).arg(&proc), COMMAND_LIMIT)?;
+    let place = proc.clone();
+    Ok(cleanup::Guard::new(move || super::bed::detach(&place)))
 }
 
 /// Asks systemd whether it understands the units.
@@ -179,6 +199,7 @@ fn units_are_right(root: &Path) -> Result<()> {
     own.args(["verify", "--man=no", "bedplate@db.service", "bedplate.slice"]);
     own.args(["bedplate-backup@db.timer", "bedplate-backup@db.service"]);
     own.args(["bedplate-trim@db.timer", "bedplate-trim@db.service"]);
+    own.arg("bedplate-member@loop0.service");
     own.arg(format!("--root={}", root.display()));
     let mut example = Command::new("systemd-analyze");
     example.args(["verify", "--man=no"]);
@@ -195,6 +216,23 @@ fn units_are_right(root: &Path) -> Result<()> {
         fs::remove_file(path)?;
     }
     println!("    systemd understands the units");
+    Ok(())
+}
+
+/// Asks udev whether it understands the rules, where it can be asked (from version 254 on).
+fn rules_are_right(root: &Path) -> Result<()> {
+    let rules = root.join("usr/lib/udev/rules.d/64-bedplate.rules");
+    ensure!(rules.is_file(), "the package has no rules of udev");
+    let can = find_program("udevadm").is_some()
+        && sh::finish(Command::new("udevadm").args(["verify", "--help"]), COMMAND_LIMIT)?
+            .status
+            .success();
+    if !can {
+        println!("    no `udevadm verify` here: the rules of udev are not verified");
+        return Ok(());
+    }
+    sh::output(Command::new("udevadm").arg("verify").arg(rules), COMMAND_LIMIT)?;
+    println!("    udev understands the rules");
     Ok(())
 }
 

@@ -213,6 +213,12 @@ pub const MEASUREMENTS: &[Test] = &[
         1200,
         package::in_debian,
     ),
+    test(
+        "static-program",
+        &[Need::Fuse, Need::Root, Need::Program("musl-gcc"), Need::Program("readelf")],
+        3600,
+        package::in_an_empty_root,
+    ),
     Test {
         name: "suites",
         needs: &[

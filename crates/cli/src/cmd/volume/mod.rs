@@ -1,6 +1,7 @@
 //! `bedplate volume
-//! create|list|show|import|export|add|spare|replace|unrelocate|remove|relayout|grow|shrink|scrub|stat|tune|wait`
+//! create|list|show|import|export|add|spare|replace|unrelocate|remove|relayout|grow|shrink|scrub|stat|tune|wait|identify|arrived`
 
+mod arrived;
 mod change;
 mod create;
 mod relayout;
@@ -34,6 +35,8 @@ pub enum Command {
     Stat(show::StatArguments),
     Tune(tune::Arguments),
     Wait(wait::Arguments),
+    Identify(arrived::IdentifyArguments),
+    Arrived(arrived::Arguments),
 }
 
 pub fn run(command: &Command, output: &Output) -> Result<Exit> {
@@ -41,6 +44,8 @@ pub fn run(command: &Command, output: &Output) -> Result<Exit> {
         Command::Create(arguments) => create::run(arguments, output),
         Command::List(arguments) => return show::list(arguments, output),
         Command::Show(arguments) => return show::run(arguments, output),
+        Command::Identify(arguments) => arrived::identify(arguments, output),
+        Command::Arrived(arguments) => arrived::run(arguments, output),
         Command::Wait(arguments) => return wait::run(arguments, output),
         Command::Import(arguments) => change::import(arguments, output),
         Command::Export(arguments) => change::export(arguments, output),
