@@ -28,9 +28,9 @@ pub use csv::csv;
 pub use error::{Error, ErrorKind, Result};
 pub use machine::Machine;
 pub use markdown::markdown;
-pub use measure::{Comparison, DeviceOps, LatencySummary, Spread, Verdict};
+pub use measure::{Comparison, DeviceOps, LatencySummary, Spread, Verdict, all_devices};
 pub use papers::{Paper, PaperLine, paper};
-pub use report::{STYLE as REPORT_STYLE, escape as escape_html, write_report};
+pub use report::{STYLE as REPORT_STYLE, escape as escape_html, write_report, write_trace_page};
 pub use results::{
     Case, CpuUse, Measurement, Record, Results, Skipped, TimePoint, WorkloadResults,
 };

@@ -186,6 +186,19 @@ impl From<bedplate_backup::Error> for Failure {
     }
 }
 
+impl From<bedplate_trace::Error> for Failure {
+    fn from(error: bedplate_trace::Error) -> Self {
+        match error {
+            bedplate_trace::Error::Io { action, place, source } => {
+                Self::system(action, Path::new(&place), &source)
+            }
+            foreign @ bedplate_trace::Error::Foreign { .. } => {
+                Self::new("not_a_trace", foreign.to_string())
+            }
+        }
+    }
+}
+
 impl From<bedplate_direct::Error> for Failure {
     fn from(error: bedplate_direct::Error) -> Self {
         use bedplate_direct::ErrorKind as Kind;

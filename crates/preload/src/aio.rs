@@ -25,7 +25,7 @@ use crate::process::{OF_INSTRUCTIONS, Signals};
 use crate::shadow::{self, Ticket, What};
 use crate::sys::{self, Fd, syscall};
 use crate::visit::{Memory, Visit, enter};
-use crate::{contexts, counter, direct, mount, open, table};
+use crate::{contexts, counter, direct, mount, open, table, traced};
 
 /// Requests that are submitted at a time.
 const RUN_MAX: usize = 64;
@@ -69,7 +69,7 @@ pub unsafe fn call(number: c_long, all: [usize; 6]) -> Option<isize> {
     // SAFETY: the program's own call.
     unsafe {
         match number {
-            libc::SYS_io_submit => Some(submit(all)),
+            libc::SYS_io_submit => Some(submit_traced(all)),
             libc::SYS_io_getevents | SYS_IO_PGETEVENTS => Some(events(number, all)),
             libc::SYS_io_setup => Some(set_up(all)),
             libc::SYS_io_destroy => Some(destroy(all)),
@@ -138,6 +138,7 @@ fn note_end(what: &What) {
 unsafe fn events(number: c_long, all: [usize; 6]) -> isize {
     // SAFETY: the program's own call.
     let count = unsafe { sys::call6(number, all) };
+    let is_traced = count > 0 && traced::begin_any().is_some();
     for place in 0..count.max(0) as usize {
         // SAFETY: the kernel has filled so many events.
         let event = unsafe { &mut *(all[3] as *mut Event).add(place) };
@@ -145,8 +146,73 @@ unsafe fn events(number: c_long, all: [usize; 6]) -> isize {
             event.request = what.program;
             note_end(&what);
         }
+        if is_traced {
+            traced::completed(event.request, event.result);
+        }
     }
     count
+}
+
+/// Submits requests, so many at a time, and records those that were taken. They are read before: the
+/// program may use them again as soon as they are.
+unsafe fn submit_traced(all: [usize; 6]) -> isize {
+    let (count, list) = (all[1], all[2] as *const *const iocb);
+    let is_list = count as isize > 0 && !list.is_null();
+    if !is_list || traced::begin_any().is_none() {
+        // SAFETY: the program's own call.
+        return unsafe { submit(all) };
+    }
+    let mut done = 0;
+    while done < count {
+        let part = (count - done).min(RUN_MAX);
+        // SAFETY: a part of the program's list, as for the call that it made.
+        let result = unsafe { submit_part(all[0], list.add(done), part) };
+        if result < 0 && done == 0 {
+            return result;
+        }
+        done += result.max(0) as usize;
+        if result < part as isize {
+            break;
+        }
+    }
+    done as isize
+}
+
+/// Submits and records at most [`RUN_MAX`] requests.
+unsafe fn submit_part(context: usize, list: *const *const iocb, count: usize) -> isize {
+    let mut requests: [Option<traced::Request>; RUN_MAX] = [const { None }; RUN_MAX];
+    for (place, request) in requests.iter_mut().enumerate().take(count) {
+        // SAFETY: the program's list, as for the call that it made.
+        *request = unsafe { asked(*list.add(place)) };
+    }
+    let began = traced::begin_any();
+    // SAFETY: the program's own call, or a part of it.
+    let done = unsafe { submit([context, count, list as usize, 0, 0, 0]) };
+    if let Some(began) = began {
+        traced::submitted(began, requests.into_iter().take(done.max(0) as usize).flatten());
+    }
+    done
+}
+
+/// Returns what a request asks for, where that moves data.
+unsafe fn asked(program: *const iocb) -> Option<traced::Request> {
+    if program.is_null() {
+        return None;
+    }
+    // SAFETY: the program's request, as for the call that it made.
+    let request = unsafe { program.read_unaligned() };
+    let (at, parts) = (request.aio_buf, request.aio_nbytes);
+    let (writes, bytes) = match request.aio_lio_opcode {
+        PREAD => (false, parts),
+        PWRITE => (true, parts),
+        // SAFETY: as above.
+        PREADV => (false, unsafe { traced::bytes_of(at as *const libc::iovec, parts as usize) }),
+        // SAFETY: as above.
+        PWRITEV => (true, unsafe { traced::bytes_of(at as *const libc::iovec, parts as usize) }),
+        _ => return None,
+    };
+    let (fd, offset) = (request.aio_fildes as Fd, request.aio_offset);
+    Some(traced::Request { fd, writes, offset, bytes, key: program as u64 })
 }
 
 /// Submits runs of requests, one after another, until one is not taken whole.

@@ -5,7 +5,10 @@
 
 use std::ffi::{c_char, c_int, c_long, c_uint, c_void};
 
+use bedplate_trace::Call;
+
 use crate::sys::{self, syscall};
+use crate::traced::{self, Asked};
 use crate::{aio, maps, open as opens, table, uncached};
 
 /// Runs the library's own part of a call. A panic there ends the program: nothing may unwind into
@@ -47,6 +50,7 @@ pub unsafe extern "C-unwind" fn openat(
     mode: c_uint,
 ) -> c_int {
     let arguments = [directory as usize, path as usize, flags as usize, mode as usize, 0, 0];
+    let began = steady(traced::begin_any);
     // SAFETY: the program's own call.
     let open = || unsafe { sys::cancellable(libc::SYS_openat, arguments) } as c_int;
     let mut fd = open();
@@ -56,6 +60,7 @@ pub unsafe extern "C-unwind" fn openat(
     steady(|| {
         opens::opened(fd, flags);
         uncached::opened(fd, flags);
+        traced::opened(began, fd, path, flags);
     });
     fd
 }
@@ -145,8 +150,13 @@ pub unsafe extern "C-unwind" fn close(fd: c_int) -> c_int {
     if !steady(|| may_close(fd)) {
         return fail(libc::EBADF);
     }
+    let began = steady(|| traced::begin_close(fd));
     // SAFETY: the program's own call.
-    unsafe { sys::__close(fd) }
+    let done = unsafe { sys::__close(fd) };
+    if let Some(began) = began {
+        steady(|| began.ended(Call::Close, &Asked::default(), done as isize));
+    }
+    done
 }
 
 #[unsafe(no_mangle)]
@@ -156,6 +166,7 @@ pub unsafe extern "C-unwind" fn close_range(first: c_uint, last: c_uint, flags: 
         if flags & CLOEXEC == 0 && first <= last {
             opens::closing_all(first as usize, last as usize);
             uncached::forget_all(first as usize, last as usize);
+            traced::closed_all(first as usize, last as usize);
         }
         close_between(first, last, flags)
     })
@@ -205,6 +216,7 @@ fn copied(from: c_int, copy: impl Fn() -> isize) -> c_int {
     }
     opens::copied(from, to);
     uncached::copied(from, to);
+    traced::copied(from, to);
     to
 }
 
@@ -279,6 +291,7 @@ pub unsafe extern "C-unwind" fn fdopen(fd: c_int, mode: *const c_char) -> *mut c
             opens::closing(fd);
         }
         uncached::forget(fd);
+        traced::closed(fd);
     });
     // SAFETY: the program's own call.
     unsafe { sys::_IO_fdopen(fd, mode) }
@@ -293,6 +306,7 @@ pub unsafe extern "C-unwind" fn mmap(
     fd: c_int,
     offset: i64,
 ) -> *mut c_void {
+    let began = if flags & libc::MAP_ANONYMOUS == 0 { steady(|| traced::begin(fd)) } else { None };
     let is_file = flags & libc::MAP_ANONYMOUS == 0
         && steady(|| {
             uncached::mapped(fd);
@@ -303,7 +317,14 @@ pub unsafe extern "C-unwind" fn mmap(
     if is_file && !(-4095..0).contains(&mapped) {
         maps::note(mapped as usize, len);
     }
-    sys::with_errno(mapped) as *mut c_void
+    let mapped = sys::with_errno(mapped);
+    if let Some(began) = began {
+        let (bytes, flags) = (len as u64, flags as u32);
+        let asked = Asked { at: Some(offset), bytes, flags, ..Asked::default() };
+        let done = if mapped == -1 { -1 } else { 0 };
+        steady(|| began.ended(Call::Map, &asked, done));
+    }
+    mapped as *mut c_void
 }
 
 #[unsafe(no_mangle)]
@@ -343,7 +364,13 @@ pub unsafe extern "C-unwind" fn syscall(
             _ => {
                 let all = [a, b, c, d, e, f];
                 let done = steady(|| aio::call(number, all));
-                return sys::with_errno(done.unwrap_or_else(|| sys::call6(number, all))) as c_long;
+                let done = sys::with_errno(done.unwrap_or_else(|| sys::call6(number, all)));
+                if number == libc::SYS_io_uring_setup
+                    && let Some(began) = steady(traced::begin_any)
+                {
+                    steady(|| began.ended(Call::Ring, &Asked::default(), done));
+                }
+                return done as c_long;
             }
         };
         c_long::from(result)

@@ -6,12 +6,14 @@
 use std::ffi::{c_int, c_void};
 
 use bedplate_lease::Direction::{self, Read, Write};
+use bedplate_trace::{Call, how};
 
 use crate::calls::steady;
 use crate::direct;
 use crate::open;
 use crate::sys::{self, Fd, syscall};
 use crate::tail;
+use crate::traced::{self, Asked, Began};
 use crate::uncached;
 use crate::visit::Memory;
 
@@ -76,9 +78,27 @@ fn within(size: usize, count: usize) -> usize {
     count
 }
 
+/// Records a call that moved data, where it is recorded.
+#[inline]
+fn moved(began: Option<Began>, direction: Direction, asked: Asked, done: isize) -> isize {
+    if let Some(began) = began {
+        let call = if direction == Read { Call::Read } else { Call::Write };
+        steady(|| began.ended(call, &asked, done));
+    }
+    done
+}
+
 /// Moves data between a file and one buffer.
 #[inline]
 fn buffer(direction: Direction, fd: Fd, buf: Buf, count: usize, at: Option<i64>) -> isize {
+    let began = steady(|| traced::begin(fd));
+    let done = buffer_moved(direction, fd, buf, count, at);
+    let (bytes, memory) = (count as u64, buf as u64);
+    moved(began, direction, Asked { at, bytes, memory, ..Asked::default() }, done)
+}
+
+#[inline]
+fn buffer_moved(direction: Direction, fd: Fd, buf: Buf, count: usize, at: Option<i64>) -> isize {
     let memory = Memory::Buffer(buf, count);
     let done = steady(|| match at {
         Some(at) => direct::io(fd, direction, memory, at),
@@ -96,9 +116,48 @@ fn buffer(direction: Direction, fd: Fd, buf: Buf, count: usize, at: Option<i64>)
     })
 }
 
+/// Says what a call with several parts of memory asks for.
+fn asked_of(parts: Parts, count: c_int, at: Option<i64>, flags: c_int) -> Asked {
+    let count = usize::try_from(count).unwrap_or(0);
+    let durable = if flags & (libc::RWF_DSYNC | libc::RWF_SYNC) != 0 { how::DURABLE } else { 0 };
+    // SAFETY: the caller's parts, as for the call that it made; read when that has succeeded.
+    let (bytes, memory) = unsafe {
+        let first = if count == 0 || parts.is_null() { 0 } else { (*parts).iov_base as u64 };
+        (traced::bytes_of(parts, count), first)
+    };
+    Asked { at, bytes, flags: flags as u32, how: how::VECTOR | durable, memory }
+}
+
+/// Records such a call. Of one that failed the parts may be no memory: they are not looked at.
+#[inline]
+fn vector_recorded(
+    began: Option<Began>,
+    direction: Direction,
+    (parts, count, at, flags): (Parts, c_int, Option<i64>, c_int),
+    done: isize,
+) -> isize {
+    if began.is_none() {
+        return done;
+    }
+    let readable = if done < 0 { std::ptr::null() } else { parts };
+    moved(began, direction, asked_of(readable, count, at, flags), done)
+}
+
 /// Moves data between a file and several parts of memory.
 #[inline]
 fn vector(direction: Direction, fd: Fd, parts: Parts, count: c_int, at: Option<i64>) -> isize {
+    let began = steady(|| traced::begin(fd));
+    let done = vector_moved(direction, fd, parts, count, at);
+    vector_recorded(began, direction, (parts, count, at, 0), done)
+}
+
+fn vector_moved(
+    direction: Direction,
+    fd: Fd,
+    parts: Parts,
+    count: c_int,
+    at: Option<i64>,
+) -> isize {
     let done = steady(|| {
         let memory = direct::gather(fd, parts, count)?;
         match at {
@@ -131,10 +190,13 @@ fn vector_with_flags(
     if at >= 0 && flags == 0 {
         return vector(direction, fd, parts, count, Some(at));
     }
+    let began = steady(|| traced::begin(fd));
     let number = if direction == Read { libc::SYS_preadv2 } else { libc::SYS_pwritev2 };
     let arguments = [fd as usize, parts as usize, count as usize, at as usize, 0, flags as usize];
     // SAFETY: the program's own call.
-    unsafe { sys::cancellable(number, arguments) }
+    let done = unsafe { sys::cancellable(number, arguments) };
+    let place = (at != -1).then_some(at);
+    vector_recorded(began, direction, (parts, count, place, flags), done)
 }
 
 /// Advice to read ahead would fill the page cache of a file that goes past it.
@@ -161,27 +223,6 @@ pub unsafe extern "C-unwind" fn posix_fadvise64(
 ) -> c_int {
     // SAFETY: takes numbers only.
     unsafe { posix_fadvise(fd, at, len, advice) }
-}
-
-#[unsafe(no_mangle)]
-pub unsafe extern "C-unwind" fn fdatasync(fd: c_int) -> c_int {
-    let done = steady(|| direct::sync(fd));
-    // SAFETY: takes a number only.
-    let done = done.unwrap_or_else(|| unsafe {
-        sys::cancellable(libc::SYS_fdatasync, [fd as usize, 0, 0, 0, 0, 0])
-    });
-    steady(|| uncached::synced(fd));
-    done as c_int
-}
-
-/// More than data: times that the daemon knows better. The mount's, always.
-#[unsafe(no_mangle)]
-pub unsafe extern "C-unwind" fn fsync(fd: c_int) -> c_int {
-    steady(|| direct::count_full_sync(fd));
-    // SAFETY: takes a number only.
-    let done = unsafe { sys::cancellable(libc::SYS_fsync, [fd as usize, 0, 0, 0, 0, 0]) };
-    steady(|| uncached::synced(fd));
-    done as c_int
 }
 
 /// Where a file ends that this process makes grow the kernel has to ask: it is answered here.
@@ -219,8 +260,14 @@ pub unsafe extern "C-unwind" fn copy_file_range(
         }
     });
     sys::set_errno(errno);
+    let began = steady(|| traced::begin(from));
     let arguments =
         [from as usize, from_at as usize, to as usize, to_at as usize, len, flags as usize];
     // SAFETY: the program's own call.
-    unsafe { sys::cancellable(libc::SYS_copy_file_range, arguments) }
+    let done = unsafe { sys::cancellable(libc::SYS_copy_file_range, arguments) };
+    if let Some(began) = began {
+        let asked = Asked { bytes: len as u64, at: Some(0), ..Asked::default() };
+        steady(|| began.ended(Call::Copy, &asked, done));
+    }
+    done
 }

@@ -6,7 +6,8 @@
 //!                         └─────────────────► the mount       everything else
 //! ```
 //!
-//! `uncached` does the same for files of any file system, past the page cache.
+//! `uncached` does the same for files of any file system, past the page cache; `traced` records what
+//! the program calls.
 //!
 //! A missed call costs speed and never correctness: the program's descriptor is the mount's,
 //! always, and every path that is not sure ends there. On the way of I/O nothing is allocated, no
@@ -31,5 +32,7 @@ mod sys;
 mod table;
 mod tail;
 mod thread;
+mod traced;
 mod uncached;
 mod visit;
+mod whole_calls;

@@ -7,7 +7,7 @@
 
 #[cfg(target_arch = "x86_64")]
 use std::arch::asm;
-use std::ffi::{c_char, c_int, c_void};
+use std::ffi::{CStr, c_char, c_int, c_void};
 
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
 compile_error!("libbedplate_lease.so makes system calls of x86-64 and aarch64 only");
@@ -139,6 +139,26 @@ pub fn pid() -> u32 {
 pub fn tid() -> u32 {
     // SAFETY: takes nothing.
     (unsafe { syscall!(libc::SYS_gettid) }) as u32
+}
+
+/// Returns the number of the process's parent.
+pub fn parent() -> u32 {
+    // SAFETY: takes nothing.
+    (unsafe { syscall!(libc::SYS_getppid) }) as u32
+}
+
+/// Returns where a descriptor stands; an error is its negative number.
+pub fn fd_place(fd: Fd) -> i64 {
+    // SAFETY: takes numbers only.
+    unsafe { syscall!(libc::SYS_lseek, fd, 0, libc::SEEK_CUR) as i64 }
+}
+
+/// Reads where a link leads.
+pub fn read_link<'a>(link: &CStr, path: &'a mut [u8]) -> Option<&'a [u8]> {
+    let (from, to, room) = (link.as_ptr(), path.as_mut_ptr(), path.len());
+    // SAFETY: the link's path ends with a zero; the kernel fills at most what is there.
+    let len = unsafe { syscall!(libc::SYS_readlinkat, libc::AT_FDCWD, from, to, room) };
+    path.get(..usize::try_from(len).ok()?)
 }
 
 /// Tells whether a thread of this process is gone.

@@ -5,10 +5,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde_json::Value;
 
 /// Which rooms a room may use. Rooms that are not here put others together and may use all.
-const EDGES: [(&str, &[&str]); 16] = [
+const EDGES: [(&str, &[&str]); 17] = [
     ("bedplate-block", &[]),
     ("bedplate-lease", &[]),
-    ("bedplate-preload", &["bedplate-lease"]),
+    ("bedplate-trace", &[]),
+    ("bedplate-preload", &["bedplate-lease", "bedplate-trace"]),
     ("bedplate-volume", &["bedplate-block"]),
     ("bedplate-store", &["bedplate-block"]),
     ("bedplate-cache", &["bedplate-block", "bedplate-store"]),
@@ -33,6 +34,7 @@ const EDGES: [(&str, &[&str]); 16] = [
             "bedplate-direct",
             "bedplate-doctor",
             "bedplate-export",
+            "bedplate-trace",
         ],
     ),
     ("xtask", &[]),

@@ -137,6 +137,21 @@ impl DeviceStat {
     }
 }
 
+/// Returns what each block device of the machine did so far: its name, its number as `stat` tells
+/// it of the files on it, and its counters.
+#[must_use]
+pub fn all_devices() -> Vec<(String, u64, DeviceOps)> {
+    let Ok(listed) = fs::read_dir("/sys/class/block") else { return Vec::new() };
+    let device = |entry: fs::DirEntry| {
+        let number = fs::read_to_string(entry.path().join("dev")).ok()?;
+        let (major, minor) = number.trim().split_once(':')?;
+        let number = rustix::fs::makedev(major.parse().ok()?, minor.parse().ok()?);
+        let stat = fs::read_to_string(entry.path().join("stat")).ok()?;
+        Some((entry.file_name().to_string_lossy().into_owned(), number, parse_stat(&stat)))
+    };
+    listed.flatten().filter_map(device).collect()
+}
+
 /// The kernel counts sectors of 512 bytes here whatever the device's own block size is.
 const SECTOR: u64 = 512;
 

@@ -9,8 +9,8 @@ pub(crate) mod stats;
 mod trace;
 
 pub(crate) use cpu::{CpuTimes, thread_waits};
-pub use device_ops::DeviceOps;
 pub(crate) use device_ops::DeviceStat;
+pub use device_ops::{DeviceOps, all_devices};
 pub(crate) use latency::Latencies;
 pub use latency::LatencySummary;
 pub(crate) use page_cache::page_cache_bytes;

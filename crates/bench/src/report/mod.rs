@@ -3,9 +3,12 @@
 mod page;
 mod plot;
 mod section;
+mod traced;
 
 use std::fs;
 use std::path::{Path, PathBuf};
+
+pub use traced::write_trace_page;
 
 use crate::results::Results;
 use crate::{Error, Result};

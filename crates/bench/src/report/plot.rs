@@ -248,6 +248,12 @@ impl Bar {
     pub(super) fn single(name: String, value: f64, colour_index: usize, note: String) -> Self {
         Self { name, parts: vec![(value, colour(colour_index))], note }
     }
+
+    /// One of several parts, each with its colour.
+    pub(super) fn parts(name: String, parts: &[(usize, u64)], note: String) -> Self {
+        let parts = parts.iter().map(|(index, value)| (*value as f64, colour(*index))).collect();
+        Self { name, parts, note }
+    }
 }
 
 /// Horizontal bars, stacked from their parts; `full` fixes the end of the axis.
@@ -271,6 +277,87 @@ pub(super) fn bars(title: &str, bars: &[Bar], full: Option<f64>) -> String {
                 x = end;
             }
             area.draw(&Text::new(bar.note.clone(), (x + 6, y + 4), LABEL))?;
+        }
+        Ok(())
+    })
+}
+
+/// A place of a heat map.
+pub(super) struct Cell {
+    pub column: usize,
+    pub row: usize,
+    pub colour: usize,
+    pub count: u64,
+}
+
+/// How often something happened, over time and place: the more, the less of the page shows through.
+/// `ends` are the seconds and the bytes of the axes.
+pub(super) fn heat(
+    words: &Words<'_>,
+    (columns, rows): (usize, usize),
+    ends: (f64, u64),
+    cells: &[Cell],
+) -> String {
+    let most = cells.iter().map(|cell| cell.count).max().unwrap_or(1) as f64;
+    let (width, height) = (ends.0 / columns as f64, ends.1 as f64 / rows as f64);
+    draw(SIZE, |area| {
+        let mut chart = ChartBuilder::on(area)
+            .caption(words.title, TITLE)
+            .margin(8)
+            .x_label_area_size(36)
+            .y_label_area_size(72)
+            .build_cartesian_2d(0.0..ends.0, 0.0..ends.1 as f64)?;
+        chart
+            .configure_mesh()
+            .disable_mesh()
+            .y_label_formatter(&|y| bedplate::format_size(*y as u64))
+            .x_desc(words.x)
+            .y_desc(words.y)
+            .label_style(LABEL)
+            .draw()?;
+        chart.draw_series(cells.iter().map(|cell| {
+            let (x, y) = (cell.column as f64 * width, cell.row as f64 * height);
+            let strength = 0.25 + 0.75 * (cell.count as f64).ln_1p() / most.ln_1p();
+            let ink = colour(cell.colour).mix(strength).filled();
+            Rectangle::new([(x, y), (x + width, y + height)], ink)
+        }))?;
+        Ok(())
+    })
+}
+
+/// Stems that many plots have room for; of more the highest of each place are drawn.
+const STEMS_MAX: usize = 600;
+
+/// Values over time, each a line from the axis.
+pub(super) fn stems(words: &Words<'_>, x_top: f64, values: &[(f64, f64)]) -> String {
+    let y_top = top(values.iter().map(|(_, y)| *y));
+    let mut highest = vec![(0.0, 0.0); STEMS_MAX];
+    for (x, y) in values {
+        let place = (x / x_top * STEMS_MAX as f64) as usize;
+        let stem = &mut highest[place.min(STEMS_MAX - 1)];
+        if *y > stem.1 {
+            *stem = (*x, *y);
+        }
+    }
+    draw(SIZE, |area| {
+        let mut chart = ChartBuilder::on(area)
+            .caption(words.title, TITLE)
+            .margin(8)
+            .x_label_area_size(36)
+            .y_label_area_size(64)
+            .build_cartesian_2d(0.0..x_top, 0.0..y_top)?;
+        chart
+            .configure_mesh()
+            .disable_x_mesh()
+            .light_line_style(TRANSPARENT)
+            .y_label_formatter(&|y| short(*y))
+            .x_desc(words.x)
+            .y_desc(words.y)
+            .label_style(LABEL)
+            .draw()?;
+        for (x, y) in highest.into_iter().filter(|(_, y)| *y > 0.0) {
+            let line = [(x, 0.0), (x, y)];
+            chart.draw_series(LineSeries::new(line, colour(3).stroke_width(1)))?;
         }
         Ok(())
     })

@@ -37,6 +37,7 @@ mod stat;
 mod status;
 mod tee;
 mod top;
+mod trace;
 mod trim;
 mod tune;
 mod unmount;
@@ -109,6 +110,7 @@ pub enum Command {
     Doctor(doctor::Arguments),
     Iostat(iostat::Arguments),
     Top(top::Arguments),
+    Trace(trace::Arguments),
     Tune(tune::Arguments),
     Preallocate(preallocate::Arguments),
     #[command(alias = "extsize")]
@@ -167,6 +169,7 @@ pub fn run(cli: &Cli, output: &Output) -> Result<Exit> {
         Command::Explain(arguments) => explain::run(arguments, output),
         Command::Iostat(arguments) => iostat::run(arguments, output),
         Command::Top(arguments) => top::run(arguments, output),
+        Command::Trace(arguments) => trace::run(arguments, output),
         Command::Tune(arguments) => tune::run(arguments, output),
         Command::ExtentSize(arguments) => mark::extent_size::run(arguments, output),
         Command::ReleaseBehind(arguments) => mark::release_behind::run(arguments, output),

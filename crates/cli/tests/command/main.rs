@@ -43,6 +43,7 @@ mod release_behind;
 mod restricted;
 mod sentences;
 mod shrink;
+mod traces;
 mod trials;
 mod trim;
 mod tuning;

@@ -26,6 +26,7 @@ use crate::mount;
 use crate::own;
 use crate::process::{self, Held};
 use crate::sys::{self, Fd, syscall};
+pub use pattern::{Link, PATH_BYTES};
 use table::Uncached;
 
 /// What is counted.

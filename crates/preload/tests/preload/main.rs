@@ -10,5 +10,6 @@ mod stage;
 mod descriptors;
 mod io;
 mod requests;
+mod traced;
 mod trouble;
 mod uncached;

@@ -3,6 +3,8 @@
 mod program;
 mod report;
 
+pub use program::{find as find_program, why_not};
+
 use std::ffi::{OsStr, OsString};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
@@ -88,7 +90,7 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<()> {
 }
 
 /// Finds the library beside this program, or where a package puts it.
-fn find_library() -> Result<PathBuf> {
+pub fn find_library() -> Result<PathBuf> {
     let own = std::env::current_exe()
         .map_err(|error| Failure::system("find", Path::new("/proc/self/exe"), &error))?;
     let beside = own.parent().unwrap_or(Path::new("/"));
@@ -106,7 +108,7 @@ fn find_library() -> Result<PathBuf> {
 }
 
 /// What the loader is to load first: the library, and then what it was to load anyway.
-fn preloaded(library: &Path) -> OsString {
+pub fn preloaded(library: &Path) -> OsString {
     let mut all = library.as_os_str().to_owned();
     if let Some(before) = std::env::var_os("LD_PRELOAD").filter(|before| !before.is_empty()) {
         all.push(OsStr::new(":"));

@@ -1,0 +1,104 @@
+//! Traces: recorded, shown, refused. The calls themselves are tested with the library.
+
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+use crate::harness::{Scratch, bedplate, text};
+
+/// Tells whether the library lies beside the program.
+pub fn has_library() -> bool {
+    let beside = Path::new(env!("CARGO_BIN_EXE_bedplate")).with_file_name("libbedplate_lease.so");
+    if !beside.exists() {
+        println!("skipped: {} is built with the workspace", beside.display());
+    }
+    beside.exists()
+}
+
+/// A trace of a program that writes eight pages and syncs them.
+pub fn recorded(scratch: &Scratch) -> (PathBuf, PathBuf) {
+    let (trace, target) = (scratch.path("t.trace"), scratch.path("target"));
+    let of = format!("of={}", text(&target));
+    let dd = ["dd", "if=/dev/zero", &of, "bs=4k", "count=8", "conv=fdatasync"];
+    bedplate([&["--json", "trace", "-o", text(&trace), "--"][..], &dd].concat()).succeeds();
+    (trace, target)
+}
+
+#[test]
+fn s_385_a_trace_is_recorded_and_shown() {
+    if !has_library() {
+        return;
+    }
+    let scratch = Scratch::new();
+    let (trace, target) = recorded(&scratch);
+    let told = bedplate(["--json", "trace", "show", text(&trace)]).succeeds().json();
+    let files = told["files"].as_array().unwrap();
+    let file = files.iter().find(|file| file["path"] == text(&target)).unwrap();
+    assert_eq!((&file["writes"]["calls"], &file["syncs"]["calls"]), (&8.into(), &1.into()));
+    assert_eq!(file["syncs"]["waited_bytes"], 32768);
+    assert_eq!(
+        (&file["writes"]["sequential"], &told["about"]["exit_code"]),
+        (&7.into(), &0.into())
+    );
+    let shown = bedplate(["trace", "show", text(&trace)]).succeeds().stdout();
+    assert!(shown.contains("32 KiB in 8 writes") && shown.contains(text(&target)), "{shown}");
+    let page = scratch.path("page.html");
+    bedplate(["trace", "show", text(&trace), "--html", text(&page)]).succeeds();
+    assert!(std::fs::read_to_string(page).unwrap().contains("<svg"));
+}
+
+#[test]
+fn s_385_what_goes_to_the_background_is_waited_for() {
+    if !has_library() {
+        return;
+    }
+    let scratch = Scratch::new();
+    let (trace, late) = (scratch.path("t.trace"), scratch.path("late"));
+    let script =
+        format!("(sleep 0.5; dd if=/dev/zero of={} bs=512 count=3 2>&1) & exit 5", text(&late));
+    let sh = ["--", "sh", "-c", &script];
+    let arguments = ["trace", "-o", text(&trace), "--children=wait"];
+    bedplate([&arguments[..], &sh].concat()).ends(5);
+    let told = bedplate(["--json", "trace", "show", text(&trace)]).succeeds().json();
+    let files = told["files"].as_array().unwrap();
+    let file = files.iter().find(|file| file["path"] == text(&late)).unwrap();
+    assert_eq!((&file["writes"]["calls"], &told["about"]["exit_code"]), (&3.into(), &5.into()));
+}
+
+#[test]
+fn s_387_a_trace_that_is_cut_short_is_shown_up_to_the_cut() {
+    if !has_library() {
+        return;
+    }
+    let scratch = Scratch::new();
+    let (trace, _) = recorded(&scratch);
+    let bytes = std::fs::read(&trace).unwrap();
+    std::fs::write(&trace, &bytes[..bytes.len() - 5]).unwrap();
+    let shown = bedplate(["trace", "show", text(&trace)]).succeeds().stdout();
+    assert!(shown.contains("not whole: it was cut short"), "{shown}");
+    assert!(shown.contains("32 KiB in 8 writes"), "{shown}");
+}
+
+#[test]
+fn what_cannot_be_traced_is_one_sentence() {
+    let scratch = Scratch::new();
+    bedplate(["trace"]).fails(2, "name a program");
+    let text_file = scratch.file("text", b"anything");
+    bedplate(["trace", "show", text(&text_file)]).fails(1, "is not a trace");
+    bedplate(["trace", "show", text(&scratch.path("none"))]).fails(1, "No such file");
+    bedplate(["trace", "--", "no-such-program"]).fails(1, "no program");
+    // A program that names no loader.
+    let mut head = [0_u8; 64];
+    head[..6].copy_from_slice(b"\x7fELF\x02\x01");
+    let program = scratch.file("static", &head);
+    std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
+    bedplate(["trace", "--", text(&program)])
+        .fails(1, "cannot be recorded: it is linked statically");
+    if has_library() {
+        let output = scratch.path("t.trace");
+        let huge = ["trace", "-o", text(&output), "--limit", "1000T", "--", "true"];
+        bedplate(huge).fails(1, "no room");
+        let scratch_dir = scratch.path("none");
+        let nowhere = ["trace", "--scratch", text(&scratch_dir), "--", "true"];
+        bedplate(nowhere).fails(1, "No such file");
+    }
+}

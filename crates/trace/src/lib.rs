@@ -1,0 +1,27 @@
+//! What I/O a program does: recorded in memory that processes share, kept in one file, told as a
+//! summary.
+//!
+//! ```text
+//!  traced processes ── arena ──► collected() ──► Trace ◄──► file       (save, load)
+//!                                                  └──────► summarized()
+//! ```
+//!
+//! The recording half runs within the traced program: it allocates nothing, takes no lock and does
+//! not panic.
+#![forbid(unsafe_code)]
+
+mod analysis;
+mod arena;
+mod collect;
+mod error;
+mod file;
+mod slot;
+mod trace;
+
+pub use analysis::{Failures, FileSummary, Moves, Summary, SyncWait, Syncs, summarized};
+pub use arena::{Arena, CHUNK_SLOTS, Chunk, HEADER_BYTES, MAGIC_WORD, SLOT_BYTES, Who};
+pub use collect::{Collected, collected};
+pub use error::{Error, Result};
+pub use file::{Cut, Loaded};
+pub use slot::{Call, Identity, NO_FILE, Slot, how};
+pub use trace::{About, DeviceCount, Event, Process, Trace, TracedFile, errno_name};
