@@ -38,11 +38,11 @@ pub struct FormatReport {
     pub clean: bool,
 }
 
-const LOG_BYTES_MAX: u64 = 128 << 20;
-const SEPARATE_LOG_BYTES_MAX: u64 = 1 << 30;
+pub(crate) const LOG_BYTES_MAX: u64 = 128 << 20;
+pub(crate) const SEPARATE_LOG_BYTES_MAX: u64 = 1 << 30;
 /// The metadata region and the log start and grow in multiples of this, which every block size
 /// divides.
-const GRAIN: u64 = 64 << 10;
+pub(crate) const GRAIN: u64 = 64 << 10;
 const _: () = assert!(
     LOG_BYTES_MAX <= SEPARATE_LOG_BYTES_MAX && LOG_BYTES_MAX.is_multiple_of(GRAIN),
     "a log of the largest size is whole grains, on a device of its own too"
@@ -73,7 +73,9 @@ pub(crate) fn format(
     let uuid = Uuid::new_v4();
     let size_bytes =
         device.size_bytes() / u64::from(options.block_size) * u64::from(options.block_size);
-    let head = log.map(|log| plan_log_device(log, options, uuid)).transpose()?;
+    let head = log
+        .map(|log| plan_log_device(log, options.log_bytes.unwrap_or(SEPARATE_LOG_BYTES_MAX), uuid))
+        .transpose()?;
     let log_run = match &head {
         Some(head) => ByteRun { start: head.place.start_byte, len: head.place.len_bytes },
         None => plan_log(device, options, size_bytes)?,
@@ -147,7 +149,7 @@ fn validate(device: &Arc<dyn BlockDevice>, options: &FormatOptions) -> Result<()
 }
 
 /// Refuses a device that holds something, unless forced.
-fn refuse_used(device: &Arc<dyn BlockDevice>) -> Result<()> {
+pub(crate) fn refuse_used(device: &Arc<dyn BlockDevice>) -> Result<()> {
     let exists = |what: &str| {
         Err(Error::new(
             ErrorKind::Exists,
@@ -175,7 +177,7 @@ fn refuse_used(device: &Arc<dyn BlockDevice>) -> Result<()> {
 /// Removes what a mount would look for, so that an interrupted format leaves nothing that looks
 /// like a volume: both superblocks, and the head of a log device, which stands where a superblock
 /// does.
-fn wipe(device: &Arc<dyn BlockDevice>) -> Result<()> {
+pub(crate) fn wipe(device: &Arc<dyn BlockDevice>) -> Result<()> {
     for at in [0, COPY_B].into_iter().filter(|at| at + COPY_BYTES <= device.size_bytes()) {
         device.write_zeroes(at, COPY_BYTES)?;
     }
@@ -183,12 +185,11 @@ fn wipe(device: &Arc<dyn BlockDevice>) -> Result<()> {
 }
 
 /// Decides where the log lies on a device of its own.
-fn plan_log_device(
+pub(crate) fn plan_log_device(
     log: &Arc<dyn BlockDevice>,
-    options: &FormatOptions,
+    max: u64,
     uuid: Uuid,
 ) -> Result<LogDeviceHead> {
-    let max = options.log_bytes.unwrap_or(SEPARATE_LOG_BYTES_MAX);
     LogDeviceHead::plan(uuid, log.size_bytes(), max, LOG_BYTES_MIN).ok_or_else(|| {
         Error::new(
             ErrorKind::Invalid,

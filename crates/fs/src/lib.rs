@@ -25,6 +25,7 @@ mod format;
 mod inode;
 mod lease;
 mod lock;
+mod log_place;
 mod mode;
 mod mount;
 mod namespace;
@@ -73,6 +74,7 @@ pub use lease::{
     LeaseClient, LeaseCounts, LeaseProcess, LeaseReport, LeaseRequests, LeaseWait, LeasedBy,
     LeasedInode, RefusedInode,
 };
+pub use log_place::{LogMove, LogMoveOptions, LogSpot};
 pub use namespace::split_mode_suffix;
 #[doc(hidden)]
 pub use options::{BetweenRecords, Limits};

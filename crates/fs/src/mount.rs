@@ -24,7 +24,6 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use bedplate_block::{BlockDevice, HeldCopies};
-use uuid::Uuid;
 
 use crate::checkpoint::{self, UNFINISHED};
 use crate::engine::{EPOCH, Engine, NEXT_INO, Parts, check_options, initial_tuning};
@@ -33,12 +32,12 @@ use crate::{
 };
 use bedplate_store::{
     AllocRequest, Allocator, ByteRun, Checkpoint, CheckpointSet, Claim, Claims, ExtentRow, Found,
-    Growth, InodeRow, LogDeviceHead, LogParts, LogPlace, MetaStore, Owner, PlantedBug, Region,
-    ReplayReport, Run, Shared, SpaceClass, StoredSpace, Superblock, Table, image_extent, inode_key,
-    load_checkpoints, open_tree, planted, replay, split_before_key, split_extent_key, split_key,
-    stored_position,
+    Growth, InodeRow, LogParts, MetaStore, Owner, PlantedBug, Region, ReplayReport, Run, Shared,
+    SpaceClass, StoredSpace, Superblock, Table, image_extent, inode_key, load_checkpoints,
+    open_tree, planted, replay, split_before_key, split_extent_key, split_key, stored_position,
 };
 
+mod attach;
 #[cfg(test)]
 mod cramped_tests;
 mod grow;
@@ -51,6 +50,7 @@ mod space_tests;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use attach::attach_log;
 pub(crate) use grow::{grow, keeping_size};
 
 /// A volume read up to the end of its log, nothing changed on it.
@@ -153,14 +153,19 @@ pub(crate) fn refuse_damage(loaded: &Loaded) -> Result<()> {
 
 /// Ends recovery: rebuilds the free space, and makes what was replayed durable.
 pub(crate) fn begin_writing(loaded: &Loaded) -> Result<(Arc<Allocator>, u64)> {
-    let superblock = &loaded.found.superblock;
     let (allocator, extents) = build_allocator(loaded)?;
-    allocator.keep_for_metadata(superblock.metadata_len / u64::from(superblock.block_size));
     let checked = allocator.withhold(checked_again(loaded));
-    loaded.meta.region().set_grow(grow_from(&allocator, superblock.block_size));
+    let_grow(loaded, &allocator);
     loaded.meta.start(loaded.log_parts.clone(), &loaded.replayed)?;
     allocator.free(&checked, 0);
     Ok((allocator, extents))
+}
+
+/// Lets the tree take free blocks.
+pub(crate) fn let_grow(loaded: &Loaded, allocator: &Arc<Allocator>) {
+    let superblock = &loaded.found.superblock;
+    allocator.keep_for_metadata(superblock.metadata_len / u64::from(superblock.block_size));
+    loaded.meta.region().set_grow(grow_from(allocator, superblock.block_size));
 }
 
 /// Returns the blocks whose content decides whether a further replay takes the same records
@@ -204,9 +209,20 @@ fn read_whole(
         Superblock::mend(&device)?;
     }
     let found = Superblock::read(&device)?;
+    let log_parts = attach_log(&device, log, &found.superblock)?;
+    load_with(device, found, log_parts, in_memory, cache_bytes)
+}
+
+/// As [`load`], with a log that was found.
+pub(crate) fn load_with(
+    device: Arc<dyn BlockDevice>,
+    found: Found,
+    log_parts: LogParts,
+    in_memory: bool,
+    cache_bytes: u64,
+) -> Result<Loaded> {
     let superblock = &found.superblock;
     check_device(&device, superblock)?;
-    let log_parts = attach_log(&device, log, superblock)?;
     if !in_memory {
         flush_devices(&log_parts)?;
         if !planted(PlantedBug::CopiesStayUnequal) {
@@ -253,69 +269,9 @@ fn check_device(device: &Arc<dyn BlockDevice>, superblock: &Superblock) -> Resul
     Ok(())
 }
 
-/// Finds the log the superblock asks for.
-pub(crate) fn attach_log(
-    device: &Arc<dyn BlockDevice>,
-    log: Option<Arc<dyn BlockDevice>>,
-    superblock: &Superblock,
-) -> Result<LogParts> {
-    let volume = Uuid::from_bytes(superblock.uuid);
-    let place = LogPlace {
-        separate: superblock.log_separate,
-        start_byte: superblock.log.start,
-        len_bytes: superblock.log.len,
-    };
-    let log = match (superblock.log_separate, log) {
-        (false, None) => None,
-        (false, Some(log)) => {
-            return Err(Error::new(
-                ErrorKind::Invalid,
-                format!(
-                    "{} has its intent log on itself: mount it without the log device {}",
-                    device.name(),
-                    log.name()
-                ),
-            ));
-        }
-        (true, None) => {
-            return Err(Error::new(
-                ErrorKind::NotFound,
-                format!(
-                    "{} has its intent log on a device of its own: name that device (-o log=PATH)",
-                    device.name()
-                ),
-            ));
-        }
-        (true, Some(log)) => {
-            match LogDeviceHead::read(&log)? {
-                Some(head) if head.volume == volume => {}
-                Some(head) => {
-                    let (found, wanted) = (head.volume, volume);
-                    let name = log.name();
-                    return Err(Error::new(
-                        ErrorKind::NotFound,
-                        format!(
-                            "{name} is the log of volume {found}, not of {wanted}: name the right \
-                             device"
-                        ),
-                    ));
-                }
-                None => {
-                    return Err(Error::new(
-                        ErrorKind::NotFound,
-                        format!("{} holds no intent log: name the right device", log.name()),
-                    ));
-                }
-            }
-            Some(log)
-        }
-    };
-    Ok(LogParts { data: Arc::clone(device), log, volume, place })
-}
-
 /// Reads the free space where the tree keeps it, or else rebuilds it from what is in use, and reads
 /// the checkpoints; returns the space and the number of extents.
-fn build_allocator(loaded: &Loaded) -> Result<(Arc<Allocator>, u64)> {
+pub(crate) fn build_allocator(loaded: &Loaded) -> Result<(Arc<Allocator>, u64)> {
     let meta = &loaded.meta;
     if let Some(StoredSpace { allocator, block_refs, cloned }) = meta.stored_space(&own(loaded))? {
         let cloned_upto =

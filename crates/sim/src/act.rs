@@ -12,6 +12,7 @@ use bedplate_fs::{
 };
 use parking_lot::Mutex;
 
+use crate::logs::LogDevice;
 use crate::model::{attribute, target};
 use crate::outcome::{Diff, Outcome, Promise, Wrote};
 use crate::view::see_checkpoint;
@@ -58,11 +59,18 @@ pub(crate) struct Stage {
     held: Mutex<BTreeMap<u8, Arc<File>>>,
     /// What a kernel would remember.
     retained: Mutex<BTreeMap<u8, InodeNo>>,
+    /// Whether the log may move, and its own device, if there is one.
+    log: Option<LogDevice>,
 }
 
 impl Stage {
     pub(crate) fn new(fs: FileSystem) -> Self {
-        Self { fs, held: Mutex::default(), retained: Mutex::default() }
+        Self { fs, held: Mutex::default(), retained: Mutex::default(), log: None }
+    }
+
+    /// Lets the log move, onto its own device too if there is one.
+    pub(crate) fn moving_log(self, log: Option<LogDevice>) -> Self {
+        Self { log, ..self }
     }
 
     /// Closes what is held open.
@@ -391,6 +399,9 @@ impl Stage {
                     from = fs.trim(at, 0)?.next;
                 }
                 Ok(Outcome::default())
+            }
+            ExtentStep::MoveLog(..) | ExtentStep::ResizeLog(_) => {
+                crate::logs::move_log(fs, self.log.as_ref(), step)
             }
         }
     }

@@ -140,7 +140,8 @@ impl Run {
         let history = History::new(bed, model);
         let device = Arc::clone(history.bed.weakest());
         device.inject(rule.clone());
-        Ok(Self { wires, stage: Some(Stage::new(fs)), history, device, rule, failure })
+        let stage = Some(Stage::new(fs).moving_log(wires.spare_log()));
+        Ok(Self { wires, stage, history, device, rule, failure })
     }
 
     fn struck(&self) -> bool {

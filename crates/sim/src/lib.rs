@@ -36,6 +36,7 @@ mod interleave;
 mod judge;
 mod kept;
 mod live;
+mod logs;
 mod lost;
 mod model;
 mod mounted;

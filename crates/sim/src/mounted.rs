@@ -362,7 +362,10 @@ impl Program {
                     ..done
                 })
             }),
-            ExtentStep::Defragment(..) | ExtentStep::Trim => not_asked(step),
+            ExtentStep::Defragment(..)
+            | ExtentStep::Trim
+            | ExtentStep::MoveLog(..)
+            | ExtentStep::ResizeLog(_) => not_asked(step),
         }
     }
 

@@ -42,13 +42,14 @@ pub(crate) fn record_on(
     let whole = known.is_none();
     let model = Model::recovered(block_size, seen, known.unwrap_or_default());
     let history = History::new(bed, model);
+    let stage = Stage::new(fs).moving_log(wires.spare_log());
     let mut recorder = Recorder {
         wires,
         whole,
         returns: false,
         rotten_label: None,
         exchanged: None,
-        stage: Some(Stage::new(fs)),
+        stage: Some(stage),
         history,
     };
     for (number, step) in steps.iter().enumerate() {
@@ -186,7 +187,7 @@ impl Recorder {
             .wires
             .mount_synced(sync, quiet())
             .map_err(|e| format!("the volume does not mount again: {e}"))?;
-        self.stage = Some(Stage::new(fs));
+        self.stage = Some(Stage::new(fs).moving_log(self.wires.spare_log()));
         Ok(())
     }
 

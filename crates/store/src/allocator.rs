@@ -30,6 +30,7 @@ mod fence;
 #[cfg(test)]
 mod tests;
 mod unread;
+mod whole;
 mod withheld;
 
 pub use claims::{Claim, Claims, Owner, Shared};

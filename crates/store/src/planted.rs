@@ -303,6 +303,11 @@ pub enum PlantedBug {
     NumberNotReserved,
     /// A file system ends where it is to end before all that lies beyond was moved.
     ShrinkBeforeMoved,
+    /// The superblock names the log's new place before the metadata tree holds what the old one
+    /// has.
+    LogSwitchedFirst,
+    /// The blocks of the log's old place are free before the log has left it.
+    LogPlaceFreedEarly,
     /// What is freed beyond the end that a file system is to have is handed out again.
     FenceLetsThrough,
     /// Shared blocks are moved, and the maps of open files say where they were.
@@ -318,7 +323,7 @@ pub enum PlantedBug {
 #[cfg(any(test, feature = "planted-bugs"))]
 impl PlantedBug {
     /// All of them.
-    pub const ALL: [Self; 146] = [
+    pub const ALL: [Self; 148] = [
         Self::MissingFlush,
         Self::SyncWithoutFlush,
         Self::LogBeforeData,
@@ -460,6 +465,8 @@ impl PlantedBug {
         Self::VictimNotLocked,
         Self::NumberNotReserved,
         Self::ShrinkBeforeMoved,
+        Self::LogSwitchedFirst,
+        Self::LogPlaceFreedEarly,
         Self::FenceLetsThrough,
         Self::MovedMapStays,
         Self::RegionMovedWithoutCopy,

@@ -398,9 +398,7 @@ impl Superblock {
             (Ok(a), Ok(b)) if a == b => Ok(found(a, Vec::new(), None)),
             // One update behind: a crash came between the two writes (I-SB-1). No damage, but not
             // to be left so (I-SB-3).
-            (Ok(a), Ok(b)) if a.uuid == b.uuid && a.generation == b.generation + 1 => {
-                Ok(found(a, Vec::new(), Some(COPY_B)))
-            }
+            (Ok(a), Ok(b)) if a.follows(&b) => Ok(found(a, Vec::new(), Some(COPY_B))),
             (Ok(a), Ok(_)) => {
                 let damage = format!("superblock B (byte {COPY_B}) differs from copy A");
                 Ok(found(a, vec![damage], Some(COPY_B)))
@@ -424,6 +422,13 @@ impl Superblock {
                 Err(e)
             }
         }
+    }
+
+    /// Whether it is one update newer than another; the volume may have got another identity.
+    fn follows(&self, before: &Self) -> bool {
+        let is_same = self.uuid == before.uuid
+            || (self.size_bytes, self.log) == (before.size_bytes, before.log);
+        is_same && self.generation == before.generation + 1
     }
 
     /// Makes the error of a device that is shorter than its volume.

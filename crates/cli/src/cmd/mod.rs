@@ -19,6 +19,7 @@ mod get;
 mod grow;
 mod info;
 mod iostat;
+mod log;
 mod ls;
 mod manpages;
 mod mark;
@@ -120,6 +121,8 @@ pub enum Command {
     Trim(trim::Arguments),
     Grow(grow::Arguments),
     Shrink(shrink::Arguments),
+    #[command(subcommand)]
+    Log(log::Command),
     Check(check::Arguments),
     Upgrade(upgrade::Arguments),
     Salvage(salvage::Arguments),
@@ -179,6 +182,7 @@ pub fn run(cli: &Cli, output: &Output) -> Result<Exit> {
         Command::Trim(arguments) => trim::run(arguments, output),
         Command::Grow(arguments) => grow::run(arguments, output),
         Command::Shrink(arguments) => shrink::run(arguments, output),
+        Command::Log(command) => log::run(command, output),
         Command::Branch(arguments) => branch::run(arguments, output),
         Command::Backup(arguments) => backup::run(arguments, output),
         Command::Restore(arguments) => restore::run(arguments, output),

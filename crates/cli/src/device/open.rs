@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use bedplate::{BlockDevice, DeviceOptions, Group, Role, Volume, VolumeOptions};
+use bedplate::{BlockDevice, DeviceOptions, FileSystem, Group, Role, Volume, VolumeOptions};
 
 use crate::device::access::Access;
 use crate::device::group;
@@ -48,7 +48,10 @@ pub fn open_parts(
             let device = group.volume(Role::Data).ok_or_else(|| {
                 Failure::new("not_a_volume", format!("group {} has no data", located.config.name))
             })?;
-            Opened { device, log: group.volume(Role::Log), group: Some(group) }
+            // A log that went home, or elsewhere, is not on the group's own.
+            let is_home = FileSystem::probe(&device).is_ok_and(|volume| !volume.log_separate);
+            let own = group.volume(Role::Log).filter(|_| !is_home);
+            Opened { device, log: own, group: Some(group) }
         }
         None => Opened { device: open_plain(path, access)?, log: None, group: None },
     };

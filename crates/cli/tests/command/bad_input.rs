@@ -40,6 +40,9 @@ fn what_is_no_volume_is_refused_by_every_command() {
         &["put", file, text(&source), "/x"],
         &["grow", file],
         &["shrink", file, "48M"],
+        &["log", "show", file],
+        &["log", "move", file, "--home"],
+        &["log", "resize", file, "2M"],
         &["stat", &format!("{file}:/x")],
     ] {
         bedplate(arguments).fails(1, "Bedplate");

@@ -28,6 +28,7 @@ mod inside;
 mod integrity;
 mod interrupted;
 mod json;
+mod log;
 mod loops;
 mod messages;
 mod metrics;

@@ -1,6 +1,8 @@
 //! The device, the measures of the file system on it, and what the mount was given.
 
-use bedplate_block::{DeviceQueue, EngineReport, Geometry, Lent, QueueOptions};
+use std::sync::Arc;
+
+use bedplate_block::{BlockDevice, DeviceQueue, EngineReport, Geometry, Lent, QueueOptions};
 
 use super::Engine;
 use crate::options::Limits;
@@ -93,8 +95,21 @@ impl Engine {
         Ok(self.device.cut_off(size_bytes)?)
     }
 
-    /// Returns the name of the log's own device, where it has one.
-    pub(crate) fn log_device_name(&self) -> Option<&str> {
-        self.log_device.as_ref().map(|device| device.name())
+    /// Returns the device itself.
+    pub(crate) fn device(&self) -> &Arc<dyn BlockDevice> {
+        &self.device
+    }
+
+    /// Returns the log's own device, where it has one.
+    pub(crate) fn log_device(&self) -> Option<Arc<dyn BlockDevice>> {
+        self.log_device.lock().clone()
+    }
+
+    /// Takes note of the device that the log has from now on; returns the one before.
+    pub(crate) fn set_log_device(
+        &self,
+        device: Option<Arc<dyn BlockDevice>>,
+    ) -> Option<Arc<dyn BlockDevice>> {
+        std::mem::replace(&mut *self.log_device.lock(), device)
     }
 }

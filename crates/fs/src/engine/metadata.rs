@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::Engine;
 use crate::inode::Unsealed;
 use crate::{Error, Lsn, Result};
-use bedplate_store::{Locked, LogInfo, LogWatch, Record, State, Superblock, Table};
+use bedplate_store::{Locked, LogInfo, LogParts, LogWatch, Record, State, Superblock, Table};
 
 impl Engine {
     /// Returns the last record of the log.
@@ -142,6 +142,15 @@ impl Engine {
     /// Returns how the log is filled and what it did.
     pub(crate) fn log_info(&self) -> LogInfo {
         self.meta.log_info()
+    }
+
+    /// Lets the log go on in another place, which is prepared, and the volume under the identity
+    /// that the log has there.
+    pub(crate) fn move_log_to(&self, parts: &LogParts) -> Result<()> {
+        let place = |bytes: u64| self.place_metadata(bytes);
+        let left = self.meta.move_log(parts, &place)?;
+        self.give_back_metadata(&left);
+        Ok(())
     }
 
     /// Has the log tell how far it is, from now on. The first watch stays.

@@ -92,7 +92,8 @@ pub(crate) type FlushFrontend = Box<dyn Fn() + Send + Sync>;
 /// A mounted file system.
 pub(crate) struct Engine {
     device: Arc<dyn BlockDevice>,
-    log_device: Option<Arc<dyn BlockDevice>>,
+    /// The log's own device. It changes under the size lock; nothing is taken while it is looked at.
+    log_device: Mutex<Option<Arc<dyn BlockDevice>>>,
     geometry: Geometry,
     /// Allocation unit in bytes.
     block_size: u32,
@@ -214,7 +215,7 @@ impl Engine {
         Arc::new_cyclic(|this| Self {
             geometry,
             device: parts.device,
-            log_device: parts.log_device,
+            log_device: Mutex::new(parts.log_device),
             block_size: parts.block_size,
             grid: Grid::new(parts.block_size, geometry.logical_block_size, geometry.buffer_align),
             sampler: Sampler::new(parts.options.latency_sample),

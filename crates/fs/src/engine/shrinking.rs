@@ -107,26 +107,33 @@ impl Engine {
         self.allocator.end_at_fence()
     }
 
-    /// Moves what of the metadata lies beyond an end; returns how many bytes it were.
-    pub(crate) fn move_metadata(&self, limit: BlockNo) -> Result<u64> {
+    /// Finds room for so many bytes of metadata.
+    pub(super) fn place_metadata(&self, bytes: u64) -> Result<Vec<ByteRun>> {
+        let block = u64::from(self.block_size);
+        let want = AllocRequest {
+            goal: None,
+            blocks: bytes.div_ceil(block),
+            ahead: None,
+            class: SpaceClass::Metadata,
+            reserved: 0,
+        };
+        let bytes = |run: &Run| ByteRun { start: run.start.0 * block, len: run.blocks * block };
+        Ok(self.allocator.allocate_all(want)?.iter().map(bytes).collect())
+    }
+
+    /// Gives room of metadata back.
+    pub(super) fn give_back_metadata(&self, runs: &[ByteRun]) {
         let block = u64::from(self.block_size);
         let in_blocks =
             |run: &ByteRun| Run { start: BlockNo(run.start / block), blocks: run.len / block };
-        let place = |bytes: u64| {
-            let want = AllocRequest {
-                goal: None,
-                blocks: bytes.div_ceil(block),
-                ahead: None,
-                class: SpaceClass::Metadata,
-                reserved: 0,
-            };
-            let runs = self.allocator.allocate_all(want)?;
-            let bytes = |run: &Run| ByteRun { start: run.start.0 * block, len: run.blocks * block };
-            Ok(runs.iter().map(bytes).collect())
-        };
-        let give_back = |runs: &[ByteRun]| {
-            self.allocator.free(&runs.iter().map(in_blocks).collect::<Vec<_>>(), 0);
-        };
+        self.allocator.free(&runs.iter().map(in_blocks).collect::<Vec<_>>(), 0);
+    }
+
+    /// Moves what of the metadata lies beyond an end; returns how many bytes it were.
+    pub(crate) fn move_metadata(&self, limit: BlockNo) -> Result<u64> {
+        let place = |bytes: u64| self.place_metadata(bytes);
+        let give_back = |runs: &[ByteRun]| self.give_back_metadata(runs);
+        let block = u64::from(self.block_size);
         let MovedRegion { moved_bytes, left } =
             self.meta.move_region(limit.0 * block, &place, &give_back)?;
         give_back(&left);

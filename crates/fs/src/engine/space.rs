@@ -37,6 +37,12 @@ impl Engine {
         self.allocator.free(runs, reserved);
     }
 
+    /// Takes so many free blocks in one run for the volume itself; `None` where no free run is so
+    /// long.
+    pub(crate) fn allocate_run(&self, blocks: u64) -> Option<Run> {
+        self.allocator.allocate_run(blocks)
+    }
+
     /// Keeps blocks for a write that comes later.
     pub(crate) fn reserve_blocks(&self, blocks: u64) -> Result<()> {
         self.allocator.reserve_blocks(blocks)

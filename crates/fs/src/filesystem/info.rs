@@ -76,9 +76,9 @@ pub(crate) fn info(fs: &Engine) -> FsInfo {
     let superblock = fs.superblock();
     let engine = fs.device_engine();
     let mut log: LogInfo = fs.log_info();
-    log.size_bytes = superblock.log.len;
+    (log.start_byte, log.size_bytes) = (superblock.log.start, superblock.log.len);
     log.separate = superblock.log_separate;
-    log.device = fs.log_device_name().map(str::to_owned);
+    log.device = fs.log_device().map(|device| device.name().to_owned());
     FsInfo {
         read_only: fs.is_read_only(),
         uuid: superblock.uuid_text(),

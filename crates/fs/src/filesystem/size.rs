@@ -1,8 +1,12 @@
-//! The size of a file system, and what its device need not keep.
+//! The size of a file system, what its device need not keep, and where its intent log lies.
+
+use std::sync::Arc;
+
+use bedplate_block::BlockDevice;
 
 use super::FileSystem;
-use crate::mount;
-use crate::{Result, ShrinkPlan, ShrinkStep, TrimStep};
+use crate::{LogMove, LogMoveOptions, Result, ShrinkPlan, ShrinkStep, TrimStep};
+use crate::{log_place, mount};
 
 impl FileSystem {
     /// Takes over the device's present size; returns the new size in bytes. Does nothing where the
@@ -61,5 +65,48 @@ impl FileSystem {
     /// that the volume below can be made smaller.
     pub fn keeping_size<T>(&self, work: impl FnOnce(u64) -> T) -> T {
         mount::keeping_size(&self.inner.fs, work)
+    }
+    /// Moves the intent log onto a device of its own, or home to the volume, while other threads go
+    /// on: what syncs waits for the switch only. Returns once the log is there durably; a power cut
+    /// before leaves it in one of the two places, whole. The former device holds no log then.
+    ///
+    /// # Errors
+    /// `Exists` for a device that holds something, unless forced; `Invalid` for a size or device that
+    /// does not suit, and where the log is home already; `NoSpace` where the volume has no free run
+    /// that is long enough; `Busy` while the file system becomes smaller; device errors.
+    pub fn move_log(
+        &self,
+        device: Option<Arc<dyn BlockDevice>>,
+        options: &LogMoveOptions,
+    ) -> Result<LogMove> {
+        self.inner.fs.move_log(device, options)
+    }
+    /// Gives the intent log another size where it lies, in bytes; with `is_dry` only tells what would
+    /// be done. As [`move_log`](Self::move_log).
+    ///
+    /// # Errors
+    /// As [`move_log`](Self::move_log).
+    pub fn resize_log(&self, size_bytes: u64, is_dry: bool) -> Result<LogMove> {
+        self.inner.fs.resize_log(size_bytes, is_dry)
+    }
+    /// Gives the volume an identity that nothing else has, as one needs that is a copy of another's;
+    /// returns it. A power cut leaves the old one or the new one.
+    ///
+    /// # Errors
+    /// `ReadOnly`; `NoSpace` where the metadata has no room for what the log holds; device errors.
+    pub fn renew_identity(&self) -> Result<String> {
+        self.inner.fs.renew_identity()
+    }
+    /// Gives a volume that is not mounted, and whose log's device is lost, an empty log on itself.
+    /// After an unmount nothing is lost.
+    ///
+    /// # Errors
+    /// `Corrupt` where the volume was not unmounted, unless forced: what the log alone had is lost
+    /// then. As [`move_log`](Self::move_log), and as [`mount`](Self::mount).
+    pub fn bring_log_home(
+        device: Arc<dyn BlockDevice>,
+        options: &LogMoveOptions,
+    ) -> Result<LogMove> {
+        log_place::bring_home(device, options)
     }
 }

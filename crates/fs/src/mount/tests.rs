@@ -215,11 +215,14 @@ fn i_meta_5_s_34_metadata_that_cannot_grow_refuses_changes_and_latches_nothing()
     fs.grow().unwrap();
     fs.sync().unwrap();
     (refused..refused + 20).for_each(|i| set(i).unwrap());
+    // S-400: the lists of its chunks name the volume.
+    let identity = fs.renew_identity().unwrap();
     drop(file);
     fs.unmount().unwrap();
     let report = FileSystem::check(&shared, None, false).unwrap();
     assert!(report.findings.is_empty(), "{:#?}", report.findings);
     let fs = FileSystem::mount(shared, None, quiet()).unwrap();
+    assert_eq!(fs.info().uuid, identity);
     assert!(
         (0..refused + 20)
             .all(|i| fs.get_xattr(InodeNo::ROOT, format!("user.{i}").as_bytes()).is_ok())

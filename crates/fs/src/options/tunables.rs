@@ -292,7 +292,7 @@ pub const TUNABLES: [TunableInfo; 20] = {
             (0, 1 << 30),
             Format,
             "--log-size",
-            "size of the intent log",
+            "size of the intent log, which `bedplate log resize` changes",
         ),
         row(
             Tunable::BlockSize,

@@ -59,7 +59,7 @@ pub struct ShrinkPlan {
     pub file_bytes: u64,
     /// What would be moved: blocks that checkpoints alone have.
     pub checkpoint_bytes: u64,
-    /// What would be moved: metadata.
+    /// What would be moved: metadata, and the intent log.
     pub metadata_bytes: u64,
     /// What lacks before the new end for all that.
     pub lacking_bytes: u64,
@@ -134,8 +134,7 @@ impl Engine {
                 format_size(size)
             ));
         }
-        let log_end = if superblock.log_separate { 0 } else { superblock.log.end() };
-        let min = VOLUME_BYTES_MIN.max(COPY_B + COPY_BYTES).max(log_end);
+        let min = VOLUME_BYTES_MIN.max(COPY_B + COPY_BYTES);
         if limit * block < min {
             return invalid(format!(
                 "a file system of {} is not possible here: the smallest one that has room for its \
@@ -160,7 +159,8 @@ impl Engine {
             size_bytes_min: (min * block).next_multiple_of(1 << 20).min(superblock.size_bytes),
             file_bytes: files * block,
             checkpoint_bytes: (survey.blocks(limit, |_| true) - files) * block,
-            metadata_bytes: superblock.metadata_beyond(limit.0 * block),
+            metadata_bytes: superblock.metadata_beyond(limit.0 * block)
+                + superblock.log_beyond(limit.0 * block),
             lacking_bytes: totals.lacking() * block,
         })
     }
@@ -235,7 +235,8 @@ impl Engine {
                 }
                 // Of blocks that are in no row yet no survey knows.
                 self.end_tails(None)?;
-                let moved = self.move_metadata(limit)?;
+                // First, while there are runs that are long enough.
+                let moved = self.move_log_before(limit)? + self.move_metadata(limit)?;
                 shrinking.phase = Phase::Files(survey()?.files(), 0);
                 Ok(moved)
             }

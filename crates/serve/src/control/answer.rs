@@ -3,14 +3,16 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
+use bedplate_block::DeviceOptions;
 use bedplate_fs::{
     CheckpointInfo, CheckpointOptions, CheckpointScope, CheckpointSpace, ClockReading, CloneSource,
-    Error, ErrorKind, FileKind, FileSystem, Pressure, RollbackOptions, Schedule,
+    Error, ErrorKind, FileKind, FileSystem, LogMove, LogMoveOptions, Pressure, RollbackOptions,
+    Schedule,
 };
 use serde::Serialize;
 use serde_json::Value;
 
-use super::request::{Changed, Changes, Request, ShrinkRequest, path_of};
+use super::request::{Changed, Changes, LogRequest, Request, ShrinkRequest, path_of};
 
 /// Carries a request out; returns its answer, and what it changed.
 ///
@@ -28,9 +30,7 @@ pub fn answer(fs: &FileSystem, request: &Request) -> bedplate_fs::Result<(Value,
         Request::Held { epochs } => plain(json(&held(fs, epochs)?)?),
         Request::SetPolicy { policy } => plain(json(&set_policy(fs, policy)?)?),
         Request::SetSchedule { name, every_s, keep, paths } => {
-            let (name, paths) = (name.clone(), paths.clone());
-            let (every_s, keep) = (*every_s, *keep);
-            fs.set_schedule(&Schedule { name, every_s, keep, paths, last: None, failure: None })?;
+            set_schedule(fs, name, *every_s, *keep, paths)?;
             plain(Value::Null)
         }
         Request::Schedules => plain(json(&fs.schedules())?),
@@ -41,6 +41,7 @@ pub fn answer(fs: &FileSystem, request: &Request) -> bedplate_fs::Result<(Value,
         Request::ResetStatistics => plain(json(&fs.reset_statistics(None)?)?),
         Request::Grow => plain(json(&fs.grow()?)?),
         Request::Shrink { ask } => plain(shrink(fs, ask)?),
+        Request::Log { ask } => plain(json(&move_log(fs, ask)?)?),
         Request::Trim { from, run_bytes_min } => plain(json(&fs.trim(*from, *run_bytes_min)?)?),
         Request::Mount { .. }
         | Request::Serving
@@ -77,6 +78,18 @@ pub fn answer(fs: &FileSystem, request: &Request) -> bedplate_fs::Result<(Value,
     }
 }
 
+/// Adds or replaces a schedule.
+fn set_schedule(
+    fs: &FileSystem,
+    name: &str,
+    every_s: u64,
+    keep: u32,
+    paths: &[PathBuf],
+) -> bedplate_fs::Result<()> {
+    let (name, paths) = (name.to_owned(), paths.to_vec());
+    fs.set_schedule(&Schedule { name, every_s, keep, paths, last: None, failure: None })
+}
+
 /// Carries a shrink on, or tells of it.
 fn shrink(fs: &FileSystem, ask: &ShrinkRequest) -> bedplate_fs::Result<Value> {
     match ask {
@@ -87,6 +100,19 @@ fn shrink(fs: &FileSystem, ask: &ShrinkRequest) -> bedplate_fs::Result<Value> {
             fs.stop_shrink();
             Ok(Value::Null)
         }
+    }
+}
+
+/// Moves the intent log, onto a device that is opened for it.
+fn move_log(fs: &FileSystem, ask: &LogRequest) -> bedplate_fs::Result<LogMove> {
+    match ask {
+        LogRequest::Move { device, size_bytes, force, dry_run } => {
+            let open = |path: &PathBuf| bedplate_block::open(path, &DeviceOptions::default());
+            let device = device.as_ref().map(open).transpose()?;
+            let (size_bytes, force, dry_run) = (*size_bytes, *force, *dry_run);
+            fs.move_log(device, &LogMoveOptions { size_bytes, force, dry_run })
+        }
+        LogRequest::Resize { size_bytes, dry_run } => fs.resize_log(*size_bytes, *dry_run),
     }
 }
 

@@ -22,4 +22,4 @@ pub use answer::{Held, Listed, answer, held};
 pub use group::{GroupHandle, GroupRequest, Newcomer, RelayoutRequest, RelayoutTarget};
 pub(crate) use place::{Bound, bind};
 pub use place::{ask, process};
-pub use request::{Answer, Changed, Changes, Request, Serving, ShrinkRequest, path_of};
+pub use request::{Answer, Changed, Changes, LogRequest, Request, Serving, ShrinkRequest, path_of};

@@ -33,6 +33,11 @@ pub enum Request {
         /// What is to be done.
         ask: ShrinkRequest,
     },
+    /// Moves the intent log, or gives it another size.
+    Log {
+        /// What is to be done.
+        ask: LogRequest,
+    },
     /// Discards the next free runs: [`bedplate_fs::TrimStep`].
     Trim {
         /// The byte of the volume to begin at.
@@ -181,6 +186,30 @@ pub enum ShrinkRequest {
     Stop,
     /// Lets an image file end where the file system does; tells whether it did.
     CutOffImage,
+}
+
+/// What is to be done about an intent log; answered with [`bedplate_fs::LogMove`].
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum LogRequest {
+    /// It goes elsewhere.
+    Move {
+        /// The device, by its whole path; `None`: home, to the volume.
+        device: Option<PathBuf>,
+        /// Its size there in bytes; `None`: what suits.
+        size_bytes: Option<u64>,
+        /// Whatever the device holds.
+        force: bool,
+        /// Only tell.
+        dry_run: bool,
+    },
+    /// It gets another size where it is.
+    Resize {
+        /// The size in bytes.
+        size_bytes: u64,
+        /// Only tell.
+        dry_run: bool,
+    },
 }
 
 /// What a mount serves, and by which process.

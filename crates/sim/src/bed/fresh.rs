@@ -16,8 +16,8 @@ const SIZE: u64 = 48 << 20;
 const SIZE_MIN: u64 = 32 << 20;
 /// Size to which its device may grow.
 pub(crate) const SIZE_MAX: u64 = 64 << 20;
-/// Size of a log's own device in bytes: its head, and the smallest ring.
-const LOG_SIZE: u64 = (64 << 10) + (1 << 20);
+/// Size of a log's own device in bytes: its head, and room for a ring that grows.
+const LOG_SIZE: u64 = (64 << 10) + (3 << 20);
 /// What the device held before it was formatted, so that a stale block shows.
 const STALE: u8 = 0xdb;
 

@@ -11,7 +11,7 @@ use bedplate_fs::{FileSystem, Limits, MountOptions};
 use bedplate_volume::{Group, ImportOptions, Label, MemberState, Undecided};
 
 use super::ills::{AilingQueue, Ills, Unreadable};
-use super::wire::data_of;
+use super::wire::{data_of, is_apart};
 use super::{Snapshots, copies, rot};
 use crate::workload::Backend;
 
@@ -133,9 +133,12 @@ impl Remains {
         self.devices[..self.members].iter().enumerate().map(named).collect()
     }
 
-    /// The log's own device.
+    /// The log's own device, where the log is on it.
     pub(crate) fn log(&self) -> Option<Arc<dyn BlockDevice>> {
-        self.devices.get(self.members).map(|log| Arc::clone(log) as _)
+        let log = self.devices.get(self.members)?;
+        let is_home =
+            self.only_device().is_some_and(|device| !is_apart(&(Arc::clone(device) as _)));
+        (!is_home).then(|| Arc::clone(log) as _)
     }
 
     /// The device that a superblock lies on; none of a group.

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use bedplate_block::{
     AlignedBuf, BlockDevice, Completion, DeviceCall, DeviceQueue, Error, ErrorKind, Hook,
-    HookedDevice, Operation, QueueOptions, Request, Result,
+    HookedDevice, MemoryDevice, Operation, QueueOptions, Request, Result,
 };
 use bedplate_fs::{FileSystem, MountOptions};
 use bedplate_volume::{FOREGROUND_UNLIMITED, Group, ImportOptions, NewGroup, Role, WeakGroup};
@@ -86,6 +86,24 @@ impl Wires {
         self.devices.get(self.bed.members)
     }
 
+    /// Whether the log may move, and the device that it may move to.
+    pub(crate) fn spare_log(&self) -> Option<Option<Arc<dyn BlockDevice>>> {
+        (self.bed.backend == Backend::One).then(|| self.log().cloned())
+    }
+
+    /// The log's own device, where the log is on it now.
+    fn log_now(&self) -> Option<Arc<dyn BlockDevice>> {
+        let log = self.log().filter(|_| {
+            self.bed.backend != Backend::One || {
+                // Looked at past the wires: no program reads here.
+                let raw = self.bed.data();
+                let now = MemoryDevice::from_snapshot(&raw.snapshot(), raw.geometry());
+                is_apart(&(now as _))
+            }
+        });
+        log.cloned()
+    }
+
     /// Makes a group of the members, where there are several.
     pub(crate) fn make_group(&self) -> std::result::Result<(), String> {
         let Some(data) = self.bed.backend.arrangement() else { return Ok(()) };
@@ -156,10 +174,15 @@ impl Wires {
     ) -> bedplate_fs::Result<FileSystem> {
         FileSystem::mount(
             self.volume(sync)?,
-            self.log().cloned(),
+            self.log_now(),
             limited(options, self.bed.per_record, self.bed.small_maps),
         )
     }
+}
+
+/// Whether a volume has its log on a device of its own, or does not tell.
+pub(super) fn is_apart(volume: &Arc<dyn BlockDevice>) -> bool {
+    FileSystem::probe(volume).map_or(true, |volume| volume.log_separate)
 }
 
 /// The data volume of a group, which keeps the group open.

@@ -67,7 +67,7 @@ impl Run {
                 })?
             }
         };
-        self.stage = Some(Stage::new(mounted));
+        self.stage = Some(Stage::new(mounted).moving_log(self.wires.spare_log()));
         Ok(())
     }
 

@@ -166,7 +166,7 @@ impl Model {
                 self.change(on, |content| allocate(content, block, change, offset, len))
             }
             ExtentStep::Defragment(on, _) => self.content(on).map(drop),
-            ExtentStep::Trim => Ok(()),
+            ExtentStep::Trim | ExtentStep::MoveLog(..) | ExtentStep::ResizeLog(_) => Ok(()),
         }
     }
 

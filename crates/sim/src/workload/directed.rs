@@ -3,6 +3,7 @@
 use bedplate_fs::IoMode;
 
 use super::clones::{clones, given_up};
+use super::logs::logs;
 use super::past::{
     checkpoints, clones_of_full_volume, defragmentation, full_volume, heirs, named_files,
     rollbacks, summed, untorn,
@@ -42,6 +43,7 @@ pub const DIRECTED: &[Directed] = &[
     Directed { name: "log of an earlier incarnation", steps: incarnations },
     Directed { name: "growth in flight", steps: growth },
     Directed { name: "a file system becomes smaller and larger", steps: smaller },
+    Directed { name: "the log moves and changes its size", steps: logs },
     Directed { name: "modes switch in flight", steps: mode_switches },
     Directed { name: "O_DSYNC beside writes that nobody synced", steps: durable_beside_lazy },
     Directed {

@@ -95,7 +95,8 @@ pub(super) fn step(rng: &mut Xoshiro256PlusPlus, block: u64) -> Step {
         59..62 => Step::Read(on, mode(rng), offset(rng, block), 20_000),
         62..66 => Step::SetSize(on, offset(rng, block)),
         66 => match rng.random_range(0..2) == 0 {
-            false if file >= 2 => Step::Trim,
+            false if file == 2 => move_log(rng),
+            false if file > 2 => Step::Trim,
             unshare => Step::Defragment(on, unshare),
         },
         67..75 => allocate(rng, on, block),
@@ -109,6 +110,15 @@ pub(super) fn step(rng: &mut Xoshiro256PlusPlus, block: u64) -> Step {
         },
         96..98 => Step::Remount,
         _ => Step::Kill,
+    }
+}
+
+/// Where the log goes, or how large it becomes.
+fn move_log(rng: &mut Xoshiro256PlusPlus) -> Step {
+    match rng.random_range(0..4) {
+        0 => Step::MoveLog(false, rng.random_range(1..4)),
+        1 => Step::MoveLog(true, rng.random_range(1..3)),
+        _ => Step::ResizeLog(rng.random_range(1..4)),
     }
 }
 

@@ -94,6 +94,9 @@ fn long() -> Vec<Long> {
         Step::Rollback(0, Back::File(0, 0), true),
         Step::Defragment(A, true),
         Step::SyncAll(A),
+        Step::MoveLog(true, 1),
+        Step::MoveLog(false, 2),
+        Step::ResizeLog(2),
     ]
     .into_iter()
     .map(alone)
@@ -127,6 +130,7 @@ fn short() -> Vec<Step> {
         Step::SetMode(0, 0, 0o600),
         Step::SyncAll(A),
         Step::Sync,
+        Step::ResizeLog(2),
     ]
 }
 

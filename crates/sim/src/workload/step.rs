@@ -132,6 +132,11 @@ steps! {
         Defragment(on: On, shared: bool),
         /// Discards what is free.
         Trim,
+        /// The intent log moves home to the volume where the first is set, else onto a device of its
+        /// own if there is one: with so many MiB. Where it cannot, nothing happens.
+        MoveLog(home: bool, mib: u8),
+        /// The intent log gets so many MiB where it lies, if it can.
+        ResizeLog(mib: u8),
     }
 
     /// Makes durable.

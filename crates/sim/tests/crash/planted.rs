@@ -112,6 +112,13 @@ fn s_373_a_size_before_its_blocks() {
     finds(PlantedBug::ShrinkBeforeMoved, "a file system becomes smaller and larger");
 }
 
+/// S-395: the superblock names the log's new place before the tree holds what the old log has.
+#[test]
+fn s_395_a_log_that_moves_before_it_was_applied() {
+    finds(PlantedBug::LogSwitchedFirst, "the log moves and changes its size");
+    finds_on(&Setup::TWO_DISKS, PlantedBug::LogSwitchedFirst, "the log moves and changes its size");
+}
+
 /// S-372: what is freed beyond the end that the file system is to have is handed out again.
 #[test]
 fn s_372_a_block_beyond_the_new_end() {

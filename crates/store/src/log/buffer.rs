@@ -231,6 +231,28 @@ impl Buffer {
         }
     }
 
+    /// Suits the batches to another ring. What that could not hold is dropped.
+    pub(super) fn refit(&mut self, limits: Limits) {
+        self.limits = limits;
+        self.spare.clear();
+        let batches: Vec<Batch> = self.full.drain(..).chain(self.current.take()).collect();
+        let padded = |batch: &Batch| batch.used.next_multiple_of(limits.unit);
+        self.bytes = batches.iter().map(padded).sum();
+        if self.bytes > limits.buffered || batches.iter().any(|one| padded(one) > limits.batch) {
+            return self.drop_all();
+        }
+        self.full.extend(batches.into_iter().map(|batch| {
+            let mut buf = AlignedBuf::zeroed(padded(&batch));
+            buf[..batch.used].copy_from_slice(&batch.buf[..batch.used]);
+            Batch { buf, ..batch }
+        }));
+    }
+
+    /// Write unit in bytes.
+    pub(super) fn unit(&self) -> usize {
+        self.limits.unit
+    }
+
     /// Lets the data of buffered record `lsn` be overwritten, by having the data flushed before the
     /// record is written. `false` when the record is no longer here.
     pub(super) fn permit_overwrite(&mut self, lsn: Lsn) -> bool {

@@ -2,6 +2,7 @@
 //! publish.
 
 use std::collections::VecDeque;
+use std::time::Instant;
 
 use bedplate_block::AlignedBuf;
 
@@ -15,6 +16,10 @@ use crate::{Lsn, Result};
 /// What only the leader touches (rank 5a, free whenever there is no leader).
 #[derive(Debug)]
 pub(super) struct Leader {
+    /// Where the log lives.
+    parts: LogParts,
+    /// Write unit in bytes: what the device writes without reading first.
+    unit: usize,
     /// The batches in hand and where they go; empty between rounds.
     batches: VecDeque<Batch>,
     slots: VecDeque<Slot>,
@@ -23,8 +28,14 @@ pub(super) struct Leader {
 }
 
 impl Leader {
-    pub(super) fn new(unit: usize) -> Self {
-        Self { batches: VecDeque::new(), slots: VecDeque::new(), empty: AlignedBuf::zeroed(unit) }
+    pub(super) fn new(parts: LogParts, unit: usize) -> Self {
+        Self {
+            parts,
+            unit,
+            batches: VecDeque::new(),
+            slots: VecDeque::new(),
+            empty: AlignedBuf::zeroed(unit),
+        }
     }
 }
 
@@ -61,7 +72,12 @@ impl IntentLog {
         }
         let mut leader = self.leader.try_lock().expect("I-GROUP-1: one leader at a time");
         let plan = self.plan(&mut leader);
-        match self.carry_out(&mut leader, &plan) {
+        let began = Instant::now();
+        let done = self.carry_out(&mut leader, &plan);
+        self.counters
+            .busy_us
+            .fetch_add(super::us(began.elapsed()), std::sync::atomic::Ordering::Relaxed);
+        match done {
             Ok(evidence) => self.publish(&mut leader, &plan, evidence),
             Err(_) if planted(PlantedBug::FailedFlushForgotten) => {
                 self.publish(&mut leader, &plan, plan.sealed);
@@ -107,14 +123,15 @@ impl IntentLog {
             if buffer.dropped() <= ring.durable() && ring.fits(buffer.lengths()) {
                 plan.write = Write::Records;
                 let taken = buffer.take(&mut leader.batches);
-                plan.barrier = taken.barrier || self.separate || seal_to > ring.durable();
+                plan.barrier =
+                    taken.barrier || leader.parts.place.separate || seal_to > ring.durable();
                 assert!(
                     plan.barrier || !taken.barrier,
                     "I-LOG-4: a record without a checksum waits for its data"
                 );
                 plan.exposing = if plan.barrier { Lsn(0) } else { taken.exposing };
             }
-        } else if ring.sealed() < ring.durable() && ring.fits(std::iter::once(self.unit as u64)) {
+        } else if ring.sealed() < ring.durable() && ring.fits(std::iter::once(leader.unit as u64)) {
             // The flush is due anyway: a seal now saves the next overwrite a flush of its own.
             plan.write = Write::Seal;
         }
@@ -125,12 +142,12 @@ impl IntentLog {
     fn place(&self, leader: &mut Leader, plan: &Plan, ring: &mut Ring) {
         match plan.write {
             Write::Nothing => {}
-            Write::Seal => leader.slots.push_back(ring.place(self.unit as u64, ring.placed())),
+            Write::Seal => leader.slots.push_back(ring.place(leader.unit as u64, ring.placed())),
             Write::Records => {
                 let placed = leader
                     .batches
                     .iter()
-                    .map(|batch| ring.place(batch.padded(self.unit) as u64, batch.last()));
+                    .map(|batch| ring.place(batch.padded(leader.unit) as u64, batch.last()));
                 leader.slots.extend(placed);
                 debug_assert_eq!(
                     leader.slots.len(),
@@ -143,16 +160,17 @@ impl IntentLog {
 
     /// Writes and flushes; returns up to where the batches in the ring seal.
     fn carry_out(&self, leader: &mut Leader, plan: &Plan) -> Result<Lsn> {
-        let Leader { batches, slots, empty } = leader;
-        let late = self.separate && planted(PlantedBug::DataFlushedAfterLog);
-        if (plan.barrier || self.separate) && !late && !planted(PlantedBug::LogBeforeData) {
-            self.flush_data()?;
+        let Leader { parts, unit, batches, slots, empty } = leader;
+        let (unit, separate) = (*unit, parts.place.separate);
+        let late = separate && planted(PlantedBug::DataFlushedAfterLog);
+        if (plan.barrier || separate) && !late && !planted(PlantedBug::LogBeforeData) {
+            self.flush_data(parts)?;
         }
         let mut evidence = if plan.write == Write::Nothing { Lsn(0) } else { plan.sealed };
         for (index, slot) in slots.iter().enumerate() {
             let (buf, first, count, used) = match batches.get_mut(index) {
                 Some(batch) => {
-                    let len = batch.padded(self.unit);
+                    let len = batch.padded(unit);
                     (&mut batch.buf[..len], batch.first, batch.count, batch.used)
                 }
                 None => (&mut empty[..], plan.next, 0, HEADER_BYTES),
@@ -185,41 +203,41 @@ impl IntentLog {
                 header.sealed <= header.last(),
                 "I-LOG-5: a batch seals nothing that comes after it"
             );
-            header.write(self.parts.volume, buf);
-            self.write_batch(buf, slot.offset)?;
+            header.write(parts.volume, buf);
+            self.write_batch(parts, unit, buf, slot.offset)?;
         }
-        match (self.separate, plan.write) {
+        match (separate, plan.write) {
             (_, Write::Records) if planted(PlantedBug::MissingFlush) => {}
             (true, Write::Nothing) => {}
-            (true, _) => self.parts.ring_device().flush()?,
-            (false, _) => self.flush_data()?,
+            (true, _) => parts.ring_device().flush()?,
+            (false, _) => self.flush_data(parts)?,
         }
         if late {
-            self.flush_data()?;
+            self.flush_data(parts)?;
         }
         Ok(evidence)
     }
 
-    fn write_batch(&self, batch: &[u8], offset: u64) -> Result<()> {
-        let LogParts { place, .. } = &self.parts;
+    fn write_batch(&self, parts: &LogParts, unit: usize, batch: &[u8], offset: u64) -> Result<()> {
+        let place = parts.place;
         assert!(
             offset + batch.len() as u64 <= place.len_bytes,
             "I-LOG-2: a log write stays within the ring"
         );
         debug_assert!(
-            (place.start_byte + offset).is_multiple_of(self.unit as u64)
-                && batch.len().is_multiple_of(self.unit),
-            "I-LOG-2: a log write is whole units of {} bytes: {} bytes at {offset}",
-            self.unit,
+            (place.start_byte + offset).is_multiple_of(unit as u64)
+                && batch.len().is_multiple_of(unit),
+            "I-LOG-2: a log write is whole units of {unit} bytes: {} bytes at {offset}",
             batch.len()
         );
-        self.parts.ring_device().write_at(batch, place.start_byte + offset)?;
+        parts.ring_device().write_at(batch, place.start_byte + offset)?;
+        self.counters.bytes.fetch_add(batch.len() as u64, std::sync::atomic::Ordering::Relaxed);
         self.counters.writes.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         Ok(())
     }
 
-    fn flush_data(&self) -> Result<()> {
-        self.parts.data.flush()?;
+    fn flush_data(&self, parts: &LogParts) -> Result<()> {
+        parts.data.flush()?;
         self.counters.flushes.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         Ok(())
     }

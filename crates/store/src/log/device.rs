@@ -3,8 +3,9 @@
 //! ```text
 //! 0   magic "BEDPLOGD"            8     16  volume uuid               16
 //! 8   format version             u32    32  length of the ring        u64
-//! 12  CRC-32C of bytes 0..64,    u32    40  zero                      24
-//!     this field taken as 0             64  zero to 4 KiB; the ring starts at 64 KiB
+//! 12  CRC-32C of bytes 0..64,    u32    40  uuid that the volume gets 16
+//!     this field taken as 0             56  zero                      8
+//!                                       64  zero to 4 KiB; the ring starts at 64 KiB
 //! ```
 
 use std::sync::Arc;
@@ -48,6 +49,8 @@ fn is_whole(bytes: &[u8]) -> bool {
 pub struct LogDeviceHead {
     /// The volume whose log this is.
     pub volume: Uuid,
+    /// The identity that the volume is about to get, or has since; `None`: it keeps its own.
+    pub next: Option<Uuid>,
     /// Where the ring lies.
     pub place: LogPlace,
 }
@@ -65,6 +68,7 @@ impl LogDeviceHead {
             device_bytes.saturating_sub(RING_START).min(len_bytes_max) / RING_START * RING_START;
         (len_bytes >= len_bytes_min).then_some(Self {
             volume,
+            next: None,
             place: LogPlace { separate: true, start_byte: RING_START, len_bytes },
         })
     }
@@ -91,6 +95,7 @@ impl LogDeviceHead {
         buf[8..12].copy_from_slice(&VERSION.to_le_bytes());
         buf[16..32].copy_from_slice(self.volume.as_bytes());
         buf[32..40].copy_from_slice(&self.place.len_bytes.to_le_bytes());
+        buf[40..56].copy_from_slice(self.next.unwrap_or_default().as_bytes());
         let crc = crc32c(&buf[..HEAD_BYTES]);
         buf[12..16].copy_from_slice(&crc.to_le_bytes());
         device.write_at(&buf, 0)?;
@@ -122,6 +127,7 @@ impl LogDeviceHead {
         let (version, crc) = (r.u32()?, r.u32()?);
         let volume = Uuid::from_slice(r.take(16)?).expect("16 bytes were taken");
         let len_bytes = r.u64()?;
+        let next = Uuid::from_slice(r.take(16)?).expect("16 bytes were taken");
         head[12..16].fill(0);
         if crc32c(&head) != crc {
             return Err(Error::corrupt(format!(
@@ -143,6 +149,13 @@ impl LogDeviceHead {
                 "{name}: the log device has {size} bytes, too few for its ring of {len_bytes} bytes"
             )));
         }
-        Ok(Self { volume, place: LogPlace { separate: true, start_byte: RING_START, len_bytes } })
+        let place = LogPlace { separate: true, start_byte: RING_START, len_bytes };
+        Ok(Self { volume, next: (!next.is_nil()).then_some(next), place })
+    }
+
+    /// Returns whether it is of a volume's log.
+    #[must_use]
+    pub fn is_of(&self, volume: Uuid) -> bool {
+        self.volume == volume || self.next == Some(volume)
     }
 }

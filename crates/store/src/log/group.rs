@@ -125,6 +125,22 @@ impl Group {
         }
     }
 
+    /// Runs `work` as a round of its own, which serves what arrived before it as any other does.
+    pub(super) fn lead_alone(&self, work: impl FnOnce()) {
+        loop {
+            let ticket = self.arrivals.fetch_add(1, SeqCst) + 1;
+            while self.completed.load(SeqCst) < ticket {
+                if let Some(lead) = self.try_lead() {
+                    if self.completed.load(SeqCst) < ticket {
+                        return lead.run(ticket, work);
+                    }
+                    break;
+                }
+                self.wait(ticket);
+            }
+        }
+    }
+
     fn try_lead(&self) -> Option<Lead<'_>> {
         self.leading
             .compare_exchange(false, true, SeqCst, SeqCst)

@@ -30,6 +30,9 @@
 //!   one.
 //! - I-LOG-8: where a log goes on in its incarnation, the rest of its ring is durably zero before
 //!   the first write.
+//! - I-LOG-9: a log goes on in another place only in a new incarnation, whose position a durable
+//!   metadata commit holds together with all records before it, and once the superblock names that
+//!   place: replay from that position finds an empty log in the old place and in the new one.
 //!
 //! Why replay never rejects an acknowledged record: it was durable together with its data; its data
 //! changes in place only after [`IntentLog::permit_overwrite`], and its blocks go to others only
@@ -42,6 +45,7 @@ mod commit;
 mod device;
 mod group;
 mod info;
+mod moving;
 mod place;
 mod record;
 mod replay;
@@ -62,8 +66,9 @@ pub use record::encode_record;
 pub use record::{Exposure, Record, RecordKind};
 pub use replay::{Kept, ReplayReport, replay};
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
 
 use bedplate_block::sync::{Mutex, rank};
 
@@ -83,10 +88,6 @@ pub enum SyncOutcome {
 /// The open log. Any number of threads; ranks in `docs/locks.md`.
 #[derive(Debug)]
 pub struct IntentLog {
-    parts: LogParts,
-    /// Write unit in bytes: what the device writes without reading first.
-    unit: usize,
-    separate: bool,
     /// Highest lsn that a caller of `sync` waits for, and of `seal`.
     sync_to: AtomicU64,
     seal_to: AtomicU64,
@@ -102,9 +103,19 @@ pub struct IntentLog {
     durable: AtomicU64,
     sealed: AtomicU64,
     used: AtomicU64,
+    /// Length of the ring in bytes.
+    size: AtomicU64,
+    /// Whether the ring lies on a device of its own.
+    separate: AtomicBool,
     failed: OnceLock<Error>,
     watch: OnceLock<Arc<dyn LogWatch>>,
     counters: Counters,
+    opened: Instant,
+}
+
+/// A span in whole microseconds.
+fn us(span: Duration) -> u64 {
+    u64::try_from(span.as_micros()).unwrap_or(u64::MAX)
 }
 
 /// Is told how far the log is. Called with locks of the log held: it takes none and does not wait.
@@ -118,8 +129,10 @@ pub trait LogWatch: std::fmt::Debug + Send + Sync {
 #[derive(Debug, Default)]
 struct Counters {
     writes: AtomicU64,
+    bytes: AtomicU64,
     records: AtomicU64,
     flushes: AtomicU64,
+    busy_us: AtomicU64,
 }
 
 /// Buffering more than this, with no caller waiting for it, is pointless: a metadata commit is due
@@ -140,6 +153,16 @@ fn check_place(parts: &LogParts, offset: u64) -> Result<u64> {
         )));
     }
     Ok(unit)
+}
+
+/// Returns what the ring and its write unit dictate.
+fn limits_of(place: LogPlace, unit: u64) -> buffer::Limits {
+    let as_len = |bytes: u64| usize::try_from(bytes).expect("bounded by a constant");
+    buffer::Limits {
+        unit: as_len(unit),
+        batch: as_len(batch::BATCH_BYTES_MAX.min(place.len_bytes / 4) / unit * unit),
+        buffered: as_len(BUFFERED_BYTES_MAX.min(place.len_bytes / 2)),
+    }
 }
 
 impl IntentLog {
@@ -176,51 +199,44 @@ impl IntentLog {
             parts.ring_device().write_zeroes(parts.place.start_byte + offset, len)?;
         }
         parts.ring_device().flush()?;
+        let name = parts.ring_device().name().to_owned();
         let log = Self::over(parts, unit, ring);
         for record in &kept.rest {
             log.append(record);
         }
         match log.seal(log.last_lsn())? {
             SyncOutcome::Durable => Ok(log),
-            SyncOutcome::NeedsCommit => {
-                let name = log.parts.ring_device().name();
-                Err(Error::new(
-                    ErrorKind::NoSpace,
-                    format!(
-                        "{name}: the log is full, and the metadata has no room to grow: mount \
+            SyncOutcome::NeedsCommit => Err(Error::new(
+                ErrorKind::NoSpace,
+                format!(
+                    "{name}: the log is full, and the metadata has no room to grow: mount \
                          read-only (-o ro)"
-                    ),
-                ))
-            }
+                ),
+            )),
         }
     }
 
     fn over(parts: LogParts, unit: u64, ring: ring::Ring) -> Self {
-        let as_len = |bytes: u64| usize::try_from(bytes).expect("bounded by a constant");
         let place = parts.place;
-        let limits = buffer::Limits {
-            unit: as_len(unit),
-            batch: as_len(batch::BATCH_BYTES_MAX.min(place.len_bytes / 4) / unit * unit),
-            buffered: as_len(BUFFERED_BYTES_MAX.min(place.len_bytes / 2)),
-        };
+        let limits = limits_of(place, unit);
         let (last, sealed) = (ring.placed(), ring.sealed());
         Self {
-            separate: place.separate,
-            parts,
-            unit: limits.unit,
             sync_to: AtomicU64::new(0),
             seal_to: AtomicU64::new(0),
             group: group::Group::new(),
-            leader: Mutex::new(commit::Leader::new(limits.unit)),
+            leader: Mutex::new(commit::Leader::new(parts, limits.unit)),
             buffer: Mutex::new(buffer::Buffer::new(limits, last)),
             last: AtomicU64::new(last.0),
             durable: AtomicU64::new(ring.durable().0),
             sealed: AtomicU64::new(sealed.0),
             used: AtomicU64::new(ring.used_bytes()),
+            size: AtomicU64::new(place.len_bytes),
+            separate: AtomicBool::new(place.separate),
             ring: Mutex::new(ring),
             failed: OnceLock::new(),
             watch: OnceLock::new(),
             counters: Counters::default(),
+            opened: Instant::now(),
         }
     }
 
@@ -302,7 +318,7 @@ impl IntentLog {
     /// Length of the ring in bytes.
     #[inline]
     pub fn size_bytes(&self) -> u64 {
-        self.parts.place.len_bytes
+        self.size.load(Ordering::Relaxed)
     }
 
     /// Bytes of the ring that replay may need, as of the last round.
@@ -321,8 +337,8 @@ impl IntentLog {
     pub(crate) fn has_room(&self, sixteenths: u64, bytes: u64) -> bool {
         let buffer = self.buffer.lock();
         let ring = self.ring.lock();
-        let unit = self.unit as u64;
-        let piece = self.size_bytes() / PIECES / unit * unit;
+        let unit = buffer.unit() as u64;
+        let piece = ring.len_bytes() / PIECES / unit * unit;
         let pieces = sixteenths.saturating_add(bytes.div_ceil(piece));
         let wanted =
             std::iter::repeat_n(piece, usize::try_from(pieces.min(PIECES + 1)).expect("a few"));
@@ -333,9 +349,9 @@ impl IntentLog {
     pub fn holds(&self, record: &Record) -> bool {
         let buffer = self.buffer.lock();
         let ring = self.ring.lock();
-        let len = (record.encoded_len() + batch::HEADER_BYTES).next_multiple_of(self.unit);
+        let len = (record.encoded_len() + batch::HEADER_BYTES).next_multiple_of(buffer.unit());
         buffer.takes(len)
-            && ring.fits(buffer.lengths().chain([len as u64, self.size_bytes() / PIECES]))
+            && ring.fits(buffer.lengths().chain([len as u64, ring.len_bytes() / PIECES]))
     }
 
     /// Returns the position to store in a metadata commit that holds all records up to `lsn`.
@@ -378,18 +394,22 @@ impl IntentLog {
         self.failed.get().is_some()
     }
 
-    /// Counters; `metadata_commits` is left to the metadata store.
+    /// Counters; `metadata_commits` is left to the metadata store, names and places to the mount.
     pub fn info(&self) -> LogInfo {
         LogInfo {
-            size_bytes: self.parts.place.len_bytes,
+            size_bytes: self.size_bytes(),
             used_bytes: self.ring.lock().used_bytes(),
-            separate: self.separate,
+            separate: self.separate.load(Ordering::Relaxed),
             writes: self.counters.writes.load(Ordering::Relaxed),
+            bytes: self.counters.bytes.load(Ordering::Relaxed),
             records: self.counters.records.load(Ordering::Relaxed),
             flushes: self.counters.flushes.load(Ordering::Relaxed),
             syncs: self.group.arrivals(),
             metadata_commits: 0,
             device: None,
+            start_byte: 0,
+            busy_us: self.counters.busy_us.load(Ordering::Relaxed),
+            open_us: us(self.opened.elapsed()),
         }
     }
 

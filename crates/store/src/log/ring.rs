@@ -246,6 +246,11 @@ impl Ring {
         self.incarnation
     }
 
+    /// Length of the ring in bytes.
+    pub(super) fn len_bytes(&self) -> u64 {
+        self.len
+    }
+
     /// Bytes from the tail to the head.
     pub(super) fn used_bytes(&self) -> u64 {
         let used = match self.live.front() {

@@ -8,6 +8,7 @@
 //!   lie).
 
 mod moving;
+mod renewed;
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;

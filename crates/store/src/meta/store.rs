@@ -77,7 +77,7 @@ pub struct MetaStore {
     /// `None` once the tree is closed.
     db: Mutex<Option<Tree>>,
     pub(super) region: Arc<Region>,
-    device: Arc<dyn BlockDevice>,
+    pub(super) device: Arc<dyn BlockDevice>,
     /// Unset on a read-only mount, and until recovery is through.
     pub(super) log: OnceLock<IntentLog>,
     /// Rank 5: taken after every inode lock, before the log's buffer.
@@ -417,7 +417,7 @@ impl MetaStore {
     /// Takes a metadata commit back for which the region had no room to grow, and returns why:
     /// nothing was written that a reader of the tree sees, the log's tail did not move, and the
     /// rows stay in memory for the next one.
-    fn take_back_refused(&self, done: &Result<()>) -> Option<Error> {
+    pub(super) fn take_back_refused(&self, done: &Result<()>) -> Option<Error> {
         // The tree may hand on another error than the one it was told first.
         let refusal =
             self.region.take_refusal().filter(|_| done.is_err() && self.failed().is_none());
@@ -476,7 +476,7 @@ impl MetaStore {
     }
 
     /// Writes the frozen rows into the tree, durably, and lets readers see them there (I-META-4).
-    fn write_frozen(&self, frozen: &Memtable, position: &LogPosition) -> Result<()> {
+    pub(super) fn write_frozen(&self, frozen: &Memtable, position: &LogPosition) -> Result<()> {
         debug_assert!(
             position.incarnation > 0 && position.sequence > 0,
             "I-META-2: a commit stores where its log goes on: {position:?}"
@@ -567,7 +567,7 @@ impl MetaStore {
         }
     }
 
-    fn freeze(&self) -> (Arc<Memtable>, Lsn) {
+    pub(super) fn freeze(&self) -> (Arc<Memtable>, Lsn) {
         let mut state = self.state.write();
         assert!(
             state.frozen.is_none(),

@@ -76,6 +76,12 @@ impl Superblock {
         let all: Vec<ByteRun> = self.chunks.iter().copied().chain(self.list_runs()).collect();
         beyond(&all, limit).iter().map(|run| run.len).sum()
     }
+
+    /// Returns how many bytes of the log, where it lies on the volume, lie beyond `limit`.
+    pub fn log_beyond(&self, limit: u64) -> u64 {
+        let log: &[ByteRun] = if self.log_separate { &[] } else { &[self.log] };
+        beyond(log, limit).iter().map(|run| run.len).sum()
+    }
 }
 
 impl Region {

@@ -36,15 +36,29 @@ impl Work {
 
     fn call(&self) {
         let wish = self.wished.fetch_add(1, Ordering::SeqCst) + 1;
-        self.group.join(|| {
-            assert!(!self.busy.swap(true, Ordering::SeqCst), "I-GROUP-1");
-            let wished = self.wished.load(Ordering::SeqCst);
-            thread::yield_now();
-            self.rounds.fetch_add(1, Ordering::SeqCst);
-            self.done.fetch_max(wished, Ordering::SeqCst);
-            assert!(self.busy.swap(false, Ordering::SeqCst), "I-GROUP-1");
-        });
+        self.group.join(|| self.round());
         assert!(self.done.load(Ordering::SeqCst) >= wish, "I-GROUP-2");
+    }
+
+    /// A round of a caller whose own work it has to be.
+    fn call_alone(&self) {
+        let wish = self.wished.fetch_add(1, Ordering::SeqCst) + 1;
+        let mut ran = 0;
+        self.group.lead_alone(|| {
+            ran += 1;
+            self.round();
+        });
+        assert_eq!(ran, 1, "no other round stands in for it");
+        assert!(self.done.load(Ordering::SeqCst) >= wish, "I-GROUP-2");
+    }
+
+    fn round(&self) {
+        assert!(!self.busy.swap(true, Ordering::SeqCst), "I-GROUP-1");
+        let wished = self.wished.load(Ordering::SeqCst);
+        thread::yield_now();
+        self.rounds.fetch_add(1, Ordering::SeqCst);
+        self.done.fetch_max(wished, Ordering::SeqCst);
+        assert!(self.busy.swap(false, Ordering::SeqCst), "I-GROUP-1");
     }
 }
 
@@ -69,6 +83,28 @@ fn callers(threads: usize, calls: usize) {
 fn no_order_of_threads_breaks_the_protocol() {
     shuttle::check_random(|| callers(3, 2), 3000);
     shuttle::check_pct(|| callers(4, 2), 3000, 4);
+}
+
+fn callers_beside_one_alone(threads: usize) {
+    let work = Work::new();
+    let threads: Vec<_> = (0..threads)
+        .map(|number| {
+            let work = Arc::clone(&work);
+            thread::spawn(move || {
+                (0..2).for_each(|_| if number == 0 { work.call_alone() } else { work.call() });
+            })
+        })
+        .collect();
+    for thread in threads {
+        thread.join().unwrap();
+    }
+}
+
+/// I-GROUP-1, I-GROUP-2, I-GROUP-3: also while one leads whatever the others did.
+#[test]
+fn no_order_of_threads_breaks_the_protocol_beside_a_round_alone() {
+    shuttle::check_random(|| callers_beside_one_alone(3), 3000);
+    shuttle::check_pct(|| callers_beside_one_alone(4), 3000, 4);
 }
 
 /// The checker is worth something only if it sees a caller that is answered before a round served
