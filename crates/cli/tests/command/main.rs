@@ -24,6 +24,7 @@ mod forms;
 mod fstab;
 mod harness;
 mod health;
+mod identity;
 mod inside;
 mod integrity;
 mod interrupted;

@@ -8,6 +8,7 @@
 //! ```
 
 mod relayout;
+mod renew;
 mod scrub;
 
 use std::sync::Arc;

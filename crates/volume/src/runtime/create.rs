@@ -84,7 +84,7 @@ pub fn create(new: &NewGroup) -> Result<Config> {
     Ok(config)
 }
 
-fn check_name(name: &str) -> Result<()> {
+pub(crate) fn check_name(name: &str) -> Result<()> {
     let good = (1..=64).contains(&name.len())
         && name.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.'))
         && !name.starts_with(['-', '.']);

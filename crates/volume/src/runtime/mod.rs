@@ -15,6 +15,7 @@ use bedplate_block::{BlockDevice, Geometry};
 pub use arbiters::ArbiterProvider;
 pub(crate) use arbiters::ArbiterSlot;
 pub use arrival::Arrival;
+pub(crate) use create::check_name;
 pub use create::{MEMBER_BYTES_MIN, NewGroup, create};
 pub(crate) use membership::let_go;
 

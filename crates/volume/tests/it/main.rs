@@ -16,6 +16,7 @@ mod parity;
 mod parity_queue;
 mod refusals;
 mod relocation;
+mod renew;
 mod replacing;
 mod scrub;
 mod seams;

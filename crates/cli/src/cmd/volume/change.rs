@@ -1,4 +1,4 @@
-//! `bedplate volume import|export|add|spare|replace|unrelocate|remove`
+//! `bedplate volume export|add|spare|replace|unrelocate|remove`
 
 use std::path::{Path, PathBuf};
 
@@ -14,16 +14,6 @@ use crate::device::newcomer;
 use crate::failure::{Failure, Result};
 use crate::render::output::Output;
 use crate::render::progress;
-
-/// Check that a group can be opened here, and let members that came back catch up
-#[derive(Debug, Args)]
-pub struct ImportArguments {
-    /// Any member, group:NAME, or where it is mounted
-    group: PathBuf,
-    /// Go on without members that are missing; from then on they count as failed
-    #[arg(long)]
-    degraded: bool,
-}
 
 /// Bring all copies of a group into agreement and close it in order, so that its members can be
 /// moved
@@ -101,13 +91,6 @@ pub struct RemoveArguments {
     group: PathBuf,
     /// Its path, or its number as 'volume show --json' tells it
     member: String,
-}
-
-pub fn import(arguments: &ImportArguments, output: &Output) -> Result<()> {
-    let located = group::named(&arguments.group)?;
-    let group = group::open(&located, Access::ReadWrite, arguments.degraded)?;
-    progress::during(output, "bringing members up to date", || group.sync())?;
-    output.show(&Status::of(&group))
 }
 
 pub fn export(arguments: &ExportArguments, output: &Output) -> Result<()> {

@@ -4,6 +4,7 @@
 mod arrived;
 mod change;
 mod create;
+mod import;
 mod relayout;
 mod scrub;
 mod show;
@@ -21,7 +22,7 @@ pub enum Command {
     Create(create::Arguments),
     List(show::ListArguments),
     Show(show::Arguments),
-    Import(change::ImportArguments),
+    Import(import::Arguments),
     Export(change::ExportArguments),
     Add(change::AddArguments),
     Spare(change::SpareArguments),
@@ -47,7 +48,7 @@ pub fn run(command: &Command, output: &Output) -> Result<Exit> {
         Command::Identify(arguments) => arrived::identify(arguments, output),
         Command::Arrived(arguments) => arrived::run(arguments, output),
         Command::Wait(arguments) => return wait::run(arguments, output),
-        Command::Import(arguments) => change::import(arguments, output),
+        Command::Import(arguments) => import::run(arguments, output),
         Command::Export(arguments) => change::export(arguments, output),
         Command::Add(arguments) => change::add(arguments, output),
         Command::Relayout(arguments) => relayout::run(arguments, output),
