@@ -11,6 +11,7 @@ mod machine;
 mod markdown;
 mod measure;
 mod papers;
+mod replay;
 mod report;
 mod results;
 mod run;
@@ -30,6 +31,7 @@ pub use machine::Machine;
 pub use markdown::markdown;
 pub use measure::{Comparison, DeviceOps, LatencySummary, Spread, Verdict, all_devices};
 pub use papers::{Paper, PaperLine, paper};
+pub use replay::{LeftOut, Pace, ReplayOptions, Replayed, ReplayedCalls, replay};
 pub use report::{STYLE as REPORT_STYLE, escape as escape_html, write_report, write_trace_page};
 pub use results::{
     Case, CpuUse, Measurement, Record, Results, Skipped, TimePoint, WorkloadResults,

@@ -47,7 +47,7 @@ pub use little_endian::{LeReader, Short};
 pub use log_scale::LogScale;
 pub use memory::MemoryDevice;
 pub use mount_table::MountEntry;
-pub use page_cache::{cached_bytes, cached_pages, touch_mapped};
+pub use page_cache::{begin_writing, cached_bytes, cached_pages, touch_mapped};
 pub use period::Period;
 pub use queue::{Completion, DeviceQueue, QueueOptions, Request, RequestKind, Segment};
 pub use shared_memory::{SharedMemory, Sharing};

@@ -32,6 +32,21 @@ struct Stat {
     recently_evicted: u64,
 }
 
+/// Has the kernel begin to write what is dirty of a part of a file; a length of 0 is all behind the
+/// offset.
+///
+/// # Errors
+/// What the system says.
+pub fn begin_writing(file: &File, offset: u64, len: u64) -> io::Result<()> {
+    let place = |at: u64| i64::try_from(at).map_err(|_| io::ErrorKind::InvalidInput);
+    let (offset, len) = (place(offset)?, place(len)?);
+    // SAFETY: takes numbers only; the descriptor is open as long as `file` is borrowed.
+    let done = unsafe {
+        libc::sync_file_range(file.as_raw_fd(), offset, len, libc::SYNC_FILE_RANGE_WRITE)
+    };
+    if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
 /// Returns how many bytes of a file are in the page cache.
 ///
 /// # Errors

@@ -43,6 +43,10 @@ impl Target for Composite {
         Ok(parts.iter().min().copied().unwrap_or(0) * parts.len() as u64)
     }
 
+    fn files_grow(&self) -> bool {
+        self.parts.iter().all(|part| part.files_grow())
+    }
+
     fn create(&self, spec: &FileSpec) -> Result<()> {
         let known = self.files.lock().get(&spec.name).copied();
         let at = known.unwrap_or_else(|| self.next.fetch_add(1, Relaxed) % self.parts.len());

@@ -75,6 +75,10 @@ pub(crate) trait Target: Send + Sync {
     fn capacity_bytes(&self) -> Result<u64>;
     /// Makes a file, replacing one of that name, and fills it as its state says.
     fn create(&self, spec: &FileSpec) -> Result<()>;
+    /// Returns whether a file that was written can be written on behind its end.
+    fn files_grow(&self) -> bool {
+        true
+    }
     /// Opens a file that was created; any number of threads share it.
     fn open(&self, name: &str) -> Result<Box<dyn TargetFile>>;
     /// Opens a file for a caller that takes its advisory lock; each call is an open of its own.
@@ -149,6 +153,15 @@ pub(crate) trait TargetFile: Send + Sync {
     fn write_at(&self, buf: &[u8], offset: u64) -> Result<()>;
     /// Makes data durable (`fdatasync`).
     fn sync_data(&self) -> Result<()>;
+    /// Makes data and attributes durable (`fsync`); only the kernel's files tell them apart.
+    fn sync_all(&self) -> Result<()> {
+        self.sync_data()
+    }
+    /// Has a cache begin to write a part of the file (`sync_file_range`); only the kernel's has
+    /// such a call.
+    fn begin_writing(&self, _offset: u64, _len: u64) -> Result<()> {
+        Ok(())
+    }
     /// Returns the unit in bytes to which offset and length must be aligned; 1 where anything goes.
     fn align_bytes(&self) -> u64;
     /// Takes the advisory lock of a file from [`Target::open_lockable`], shared or exclusive.

@@ -158,6 +158,10 @@ impl Target for PathTarget {
         Ok(stat.f_bavail * stat.f_frsize)
     }
 
+    fn files_grow(&self) -> bool {
+        self.caching == Caching::Buffered
+    }
+
     fn create(&self, spec: &FileSpec) -> Result<()> {
         let known = self.directory.files.lock().get(&spec.name).cloned();
         if spec.state == FileState::Written && known.as_ref() == Some(spec) {
@@ -361,6 +365,15 @@ impl TargetFile for PlainFile {
 
     fn sync_data(&self) -> Result<()> {
         self.file.sync_data().map_err(|e| self.failed("sync", e))
+    }
+
+    fn sync_all(&self) -> Result<()> {
+        self.file.sync_all().map_err(|e| self.failed("sync", e))
+    }
+
+    fn begin_writing(&self, offset: u64, len: u64) -> Result<()> {
+        bedplate_block::begin_writing(&self.file, offset, len)
+            .map_err(|e| self.failed("begin to write", e))
     }
 
     fn align_bytes(&self) -> u64 {

@@ -79,6 +79,10 @@ impl Target for RawTarget {
         Ok(self.counted.device.size_bytes())
     }
 
+    fn files_grow(&self) -> bool {
+        false
+    }
+
     fn create(&self, spec: &FileSpec) -> Result<()> {
         let align = u64::from(self.counted.device.geometry().physical_block_size);
         self.reserve(&spec.name, spec.size_bytes.next_multiple_of(align))?;

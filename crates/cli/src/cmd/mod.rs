@@ -29,6 +29,7 @@ mod mount;
 mod preallocate;
 mod put;
 mod quickstart;
+mod replay;
 mod restore;
 mod rm;
 mod run;
@@ -112,6 +113,7 @@ pub enum Command {
     Iostat(iostat::Arguments),
     Top(top::Arguments),
     Trace(trace::Arguments),
+    Replay(replay::Arguments),
     Tune(tune::Arguments),
     Preallocate(preallocate::Arguments),
     #[command(alias = "extsize")]
@@ -173,6 +175,7 @@ pub fn run(cli: &Cli, output: &Output) -> Result<Exit> {
         Command::Iostat(arguments) => iostat::run(arguments, output),
         Command::Top(arguments) => top::run(arguments, output),
         Command::Trace(arguments) => trace::run(arguments, output),
+        Command::Replay(arguments) => replay::run(arguments, output),
         Command::Tune(arguments) => tune::run(arguments, output),
         Command::ExtentSize(arguments) => mark::extent_size::run(arguments, output),
         Command::ReleaseBehind(arguments) => mark::release_behind::run(arguments, output),

@@ -102,3 +102,33 @@ fn what_cannot_be_traced_is_one_sentence() {
         bedplate(nowhere).fails(1, "No such file");
     }
 }
+
+/// S-389: the calls themselves are tested with the replay.
+#[test]
+fn s_389_a_trace_is_replayed_on_targets_in_turn() {
+    let scratch = Scratch::new();
+    let text_file = scratch.file("text", b"anything");
+    bedplate(["replay", text(&text_file), "-t", "memory:64M"]).fails(1, "is not a trace");
+    bedplate(["replay", text(&text_file)]).fails(2, "--target");
+    if !has_library() {
+        return;
+    }
+    let (trace, target) = recorded(&scratch);
+    let replay = ["replay", text(&trace), "-t", "memory:64M"];
+    let buffered = format!("dir=path:{},buffered", text(&scratch.directory("dir")));
+    let arguments = [&["--json"][..], &replay, &["-t", &buffered, "--timed", "--speed", "2"]];
+    let told = bedplate(arguments.concat()).succeeds().json();
+    for at in 0..2 {
+        let told = &told["targets"][at];
+        let calls = (&told["writes"]["calls"], &told["syncs"]["calls"], &told["writes"]["bytes"]);
+        assert_eq!(calls, (&8.into(), &1.into(), &32768.into()), "{told}");
+        assert_eq!(told["writes"]["traced_calls"], 8);
+    }
+    let shown = bedplate(replay).succeeds().stdout();
+    assert!(shown.contains("traced") && shown.contains("32 KiB"), "{shown}");
+    // What would be overwritten has to be named.
+    let raw = ["replay", text(&trace), "-t", text(&target)];
+    bedplate(raw).fails(1, "--destroy");
+    bedplate(["replay", text(&trace), "-t", "memory:64M", "--timed", "--speed", "0"])
+        .fails(2, "greater than 0");
+}

@@ -93,8 +93,9 @@ struct Common {
     report: Report,
 }
 
+/// Leave to overwrite.
 #[derive(Debug, Args)]
-struct Consent {
+pub struct Consent {
     /// Allow that a raw device, or a device without a volume, is overwritten; the name must be
     /// typed back, here or when asked
     #[arg(long, value_name = "NAME", num_args = 0..=1, require_equals = true, default_missing_value = "")]
@@ -260,7 +261,8 @@ impl All {
     }
 }
 
-fn parse(texts: &[String]) -> Result<Vec<TargetSpec>> {
+/// Reads the words for targets.
+pub fn parse(texts: &[String]) -> Result<Vec<TargetSpec>> {
     Ok(texts
         .iter()
         .map(|text| text.parse())
@@ -269,7 +271,7 @@ fn parse(texts: &[String]) -> Result<Vec<TargetSpec>> {
 
 impl Consent {
     /// Returns whether a device may be overwritten: its name was given, or is typed back now.
-    fn given(&self, path: &Path) -> bool {
+    pub fn given(&self, path: &Path) -> bool {
         if self.destroy.iter().any(|name| Path::new(name) == path) {
             return true;
         }

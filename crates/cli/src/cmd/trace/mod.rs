@@ -7,6 +7,8 @@ mod shown;
 
 use clap::{Args, Subcommand};
 
+pub use show::told as cut_told;
+
 use crate::failure::{Failure, Result};
 use crate::render::output::Output;
 
