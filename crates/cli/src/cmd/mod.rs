@@ -14,6 +14,7 @@ mod defrag;
 mod doctor;
 mod explain;
 mod export;
+mod files;
 mod format;
 mod get;
 mod grow;
@@ -112,6 +113,7 @@ pub enum Command {
     Doctor(doctor::Arguments),
     Iostat(iostat::Arguments),
     Top(top::Arguments),
+    Files(files::Arguments),
     Trace(trace::Arguments),
     Replay(replay::Arguments),
     Tune(tune::Arguments),
@@ -174,6 +176,7 @@ pub fn run(cli: &Cli, output: &Output) -> Result<Exit> {
         Command::Explain(arguments) => explain::run(arguments, output),
         Command::Iostat(arguments) => iostat::run(arguments, output),
         Command::Top(arguments) => top::run(arguments, output),
+        Command::Files(arguments) => files::run(arguments, output),
         Command::Trace(arguments) => trace::run(arguments, output),
         Command::Replay(arguments) => replay::run(arguments, output),
         Command::Tune(arguments) => tune::run(arguments, output),

@@ -3,7 +3,7 @@
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-use crate::harness::{Scratch, bedplate, text};
+use crate::harness::{Scratch, bedplate, can_mount, text};
 
 /// Tells whether the library lies beside the program.
 pub fn has_library() -> bool {
@@ -131,4 +131,55 @@ fn s_389_a_trace_is_replayed_on_targets_in_turn() {
     bedplate(raw).fails(1, "--destroy");
     bedplate(["replay", text(&trace), "-t", "memory:64M", "--timed", "--speed", "0"])
         .fails(2, "greater than 0");
+}
+
+#[test]
+fn s_391_files_of_a_directory_are_told_with_what_is_known_of_each() {
+    let scratch = Scratch::new();
+    let dir = scratch.directory("dir");
+    std::fs::create_dir(dir.join("below")).unwrap();
+    std::fs::write(dir.join("below/idle"), vec![1; 12345]).unwrap();
+    std::os::unix::fs::symlink("/etc", dir.join("link")).unwrap();
+    let told = bedplate(["--json", "files", text(&dir)]).succeeds().json();
+    assert_eq!((&told["files"], &told["source"]), (&1.into(), &"none".into()), "{told}");
+    let row = &told["rows"][0];
+    assert_eq!((&row["size_bytes"], row.get("mode")), (&12345.into(), None));
+    // What was just written is in the page cache, where the system tells.
+    assert!(row["cached_bytes"].is_null() || row["cached_bytes"].as_u64() > Some(0), "{row}");
+    let shown = bedplate(["files", text(&dir)]).succeeds().stdout();
+    assert!(shown.contains("give a trace with --trace"), "{shown}");
+    let held = std::fs::File::open(dir.join("below/idle")).unwrap();
+    let told = bedplate(["--json", "files", text(&dir)]).succeeds().json();
+    let users = told["users"].as_array().unwrap();
+    assert!(users.iter().any(|user| user["pid"] == std::process::id()), "{told}");
+    drop(held);
+    bedplate(["files", text(&dir.join("below/idle"))]).fails(2, "is not a directory");
+    bedplate(["files", text(&scratch.path("none"))]).fails(1, "No such file");
+    if !has_library() {
+        return;
+    }
+    let (trace, target) = recorded(&scratch);
+    let directory = scratch.path("");
+    let files = ["--json", "files", text(&directory), "--trace", text(&trace)];
+    let told = bedplate(files).succeeds().json();
+    let first = &told["rows"][0];
+    assert_eq!((&first["path"], &first["mode"]), (&text(&target).into(), &"cached".into()));
+    assert_eq!((&first["writes"], &first["written_bytes"]), (&8.into(), &32768.into()), "{first}");
+    let idle = told["rows"].as_array().unwrap().iter().find(|row| row["size_bytes"] == 12345);
+    assert_eq!(idle.unwrap()["mode"], "stay");
+}
+
+#[test]
+fn s_391_on_a_mount_its_own_counts_are_told() {
+    if !can_mount("s_391_on_a_mount_its_own_counts_are_told") {
+        return;
+    }
+    let scratch = Scratch::new();
+    let (_, mount) = scratch.mounted("mode=concurrent");
+    std::fs::write(mount.join("file"), vec![1; 8192]).unwrap();
+    let told = bedplate(["--json", "files", text(&mount)]).succeeds().json();
+    let row = &told["rows"][0];
+    assert_eq!((&told["source"], &row["mode"]), (&"mount".into(), &"cached".into()), "{told}");
+    assert!(row["writes"].as_u64() > Some(0), "{row}");
+    bedplate(["unmount", text(&mount)]).succeeds();
 }
