@@ -274,7 +274,7 @@ impl File {
     fn ahead(&self, len: usize, offset: u64) -> Ahead<'_> {
         let range = offset..offset.saturating_add(len as u64);
         let near = self.read_on.is_near(range.start);
-        if self.read_on.goes_on(&range, self.fs.limits().follow_step_bytes) {
+        if self.read_on.goes_on_or_skips(&range, self.fs.limits().follow_step_bytes) {
             Ahead::Stream(&self.read_on)
         } else if near {
             Ahead::Near

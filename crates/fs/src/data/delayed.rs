@@ -56,7 +56,7 @@ impl DataPath<'_> {
             && !service.is_mixed()
             && !service.path().writes_behind()
             // Clients look up the size and the extents by themselves.
-            && self.state().lease().is_none()
+            && self.is_on_mount()
     }
 
     fn delay_limits(self) -> DelayLimits {

@@ -1,12 +1,16 @@
 //! Whether the I/O of one open file goes on where it ended before.
 
 use std::ops::Range;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 /// Reads that begin so many bytes before where a reader goes on, or behind it, are near: those of a
 /// program that asks for pages ahead of its reads.
 const NEAR_BEFORE_BYTES: u64 = 512 << 10;
 const NEAR_BEHIND_BYTES: u64 = 128 << 10;
+
+/// Readers that share a scan, as PostgreSQL's parallel ones, each read some pages in order and pass
+/// over fewer than so many bytes that the others read.
+const SKIP_BYTES: u64 = 128 << 10;
 
 /// How much of the largest window the first one has.
 const FIRST_PART: u64 = 8;
@@ -15,13 +19,19 @@ const FIRST_PART: u64 = 8;
 #[derive(Debug)]
 pub(crate) struct Follow {
     next: AtomicU64,
+    /// Something went on since the last skip.
+    in_order: AtomicBool,
     /// How often the window has doubled.
     widened: AtomicU32,
 }
 
 impl Default for Follow {
     fn default() -> Self {
-        Self { next: AtomicU64::new(u64::MAX), widened: AtomicU32::new(0) }
+        Self {
+            next: AtomicU64::new(u64::MAX),
+            in_order: AtomicBool::new(false),
+            widened: AtomicU32::new(0),
+        }
     }
 }
 
@@ -36,6 +46,23 @@ impl Follow {
             self.next.store(range.end, Ordering::Relaxed);
         }
         goes_on
+    }
+
+    /// As [`goes_on`](Self::goes_on), where readers share a scan: what begins a little behind where
+    /// the one before ended goes on too, if that had gone on itself. Pages that are read one by one
+    /// with gaps between them do not.
+    #[inline]
+    pub(crate) fn goes_on_or_skips(&self, range: &Range<u64>, step: u64) -> bool {
+        let skipped = range.start.checked_sub(self.next.load(Ordering::Relaxed));
+        if !skipped.is_some_and(|bytes| (1..SKIP_BYTES).contains(&bytes)) {
+            let goes_on = self.goes_on(range, step);
+            if goes_on && !self.in_order.load(Ordering::Relaxed) {
+                self.in_order.store(true, Ordering::Relaxed);
+            }
+            return goes_on;
+        }
+        self.next.store(range.end, Ordering::Relaxed);
+        self.in_order.swap(false, Ordering::Relaxed)
     }
 
     /// Returns whether I/O at an offset lies near where the one before it ended.
@@ -86,6 +113,24 @@ mod tests {
         );
         assert!(
             !Follow::default().goes_on(&(0..8192), STEP_BYTES),
+            "the first I/O goes on nowhere"
+        );
+    }
+
+    #[test]
+    fn a_scan_is_followed_over_what_others_read_of_it() {
+        let follow = Follow::default();
+        let page = |page: u64| follow.goes_on_or_skips(&(page * 8192..(page + 1) * 8192), 65_536);
+        let chunk = |chunk: u64| (chunk * 4..chunk * 4 + 4).filter(|at| page(*at)).count();
+        let followed: Vec<usize> = [1, 4, 6, 8, 11].map(chunk).to_vec();
+        assert_eq!(followed, [0, 3, 4, 4, 4], "from the second page of its second chunk on");
+        assert_eq!(chunk(40), 0, "a jump");
+        let single = Follow::default();
+        let followed = (0..100)
+            .filter(|at| single.goes_on_or_skips(&(at * 24_576..at * 24_576 + 8192), STEP_BYTES));
+        assert_eq!(followed.count(), 0, "pages with gaps between them");
+        assert!(
+            !Follow::default().goes_on_or_skips(&(0..8192), STEP_BYTES),
             "the first I/O goes on nowhere"
         );
     }

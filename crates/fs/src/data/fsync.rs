@@ -70,6 +70,9 @@ impl DataPath<'_> {
     fn timed(self, sync: impl FnOnce(&mut Waits<'_>) -> Result<()>) -> Result<()> {
         Counters::add(&self.inode.counters.syncs, 1);
         self.state().synced.store(true, Ordering::Relaxed);
+        if let Some(file) = self.state().lease() {
+            file.synced();
+        }
         let mut waits = Waits { io: self, timing: self.fs.sampler().begin_sync() };
         sync(&mut waits)?;
         if let Some(timing) = waits.timing {

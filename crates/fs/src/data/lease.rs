@@ -81,6 +81,25 @@ impl DataPath<'_> {
         if file.set_odd_owner(client) { Ok(()) } else { Err(Reason::Suspended) }
     }
 
+    /// Returns whether no client does I/O on the file, now and as long as the inode lock is held: it
+    /// has no lease, or rests.
+    #[inline]
+    pub(super) fn is_on_mount(self) -> bool {
+        self.state().lease().is_none_or(|file| file.rests())
+    }
+
+    /// Returns how many writes of the file waited, and reads were read ahead.
+    fn streamed(self) -> u64 {
+        let counters = self.inode.counters.snapshot();
+        counters.delayed + counters.window_hits
+    }
+
+    /// A process is about to make the file grow by a write of `len` bytes at its end; returns whether
+    /// the file is being loaded, and rests on the mount from now on.
+    pub(super) fn rests_for_load(self, _held: &Alone<'_>, file: &LeasedFile, len: u64) -> bool {
+        file.begins_load(self.state().logged_size(), len, self.streamed())
+    }
+
     /// Returns whether a client has the right to odd writes: what is written under the shared inode
     /// lock could come between its reading of a sector and its writing.
     #[inline]
@@ -231,9 +250,14 @@ impl Engine {
     pub(crate) fn refresh_leases(&self) -> FsResult<()> {
         let files = self.listed(Listed::Leased);
         for inode in &files {
+            let io = DataPath::new(self, inode);
             // One that rests is in no process's hands, so that only this one's I/O is waited for.
-            if inode.data.lease().is_some_and(|file| file.end_rest()) {
-                drop(inode.data.lock.exclusive(self));
+            if inode.data.lease().is_some_and(|file| file.look_whether_rested(io.streamed())) {
+                let held = inode.data.lock.exclusive(self);
+                // Where that fails the file stays on the mount, and the next sync tells why.
+                if let Err(error) = io.write_held_write(&held) {
+                    tracing::debug!("inode {} stays on the mount: {error}", inode.ino.0);
+                }
             }
         }
         for inode in

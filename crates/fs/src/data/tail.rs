@@ -52,6 +52,9 @@ impl<'a> DataPath<'a> {
         let client = leases.client(client).ok_or(Reason::Request)?;
         let file = self.state().lease().filter(|file| file.lease().is_some());
         let file = file.ok_or(Reason::Suspended)?;
+        if file.is_loaded() {
+            return Err(Reason::Tail);
+        }
         file.end_rest();
         let held = self.state().lock.exclusive(self.fs);
         self.write_held_write(&held).map_err(|_| Reason::HeldBytes)?;
@@ -65,6 +68,9 @@ impl<'a> DataPath<'a> {
         // A client that is gone is not looked after any more.
         if client.is_gone() {
             return Err(Reason::Request);
+        }
+        if self.rests_for_load(&held, file, len) {
+            return Err(Reason::Tail);
         }
         Ok(file.give_tail(self.new_tail(
             &held,

@@ -10,7 +10,7 @@
 //! ```
 //!
 //! What has checksums has no windows: it is compared with them as it is read. Nor has a file with a
-//! lease, whose clients write to the device by themselves.
+//! lease, whose clients write to the device by themselves, unless it rests on the mount.
 
 use std::ops::Range;
 
@@ -69,7 +69,7 @@ impl DataPath<'_> {
     #[inline(never)]
     fn read_window(self, buf: &mut [u8], offset: u64, size: u64, ahead: Ahead<'_>) -> Result<bool> {
         let len = buf.len() as u64;
-        if self.state().lease().is_some() || len > self.fs.limits().read_window_bytes / 2 {
+        if !self.is_on_mount() || len > self.fs.limits().read_window_bytes / 2 {
             return Ok(false);
         }
         let Some(at) = self.find_written(offset, len)? else { return Ok(false) };

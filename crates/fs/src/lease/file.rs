@@ -2,12 +2,14 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
 
 use bedplate_block::sync::{Mutex, rank};
 use bedplate_lease::{EntryRef, Extent, FileLease, Lease, PublishError, Reason};
 use bedplate_store::{PlantedBug, planted};
 
 use super::Leases;
+use super::rest::Rest;
 use super::tail::Tail;
 use crate::lock::Outside;
 use crate::{InodeNo, Lsn};
@@ -34,11 +36,6 @@ pub(crate) struct Entry {
     pub(crate) tail: Option<bedplate_lease::Tail>,
 }
 
-/// So often a file is taken back between two looks of the sync daemon before it rests.
-const RECALLS_MAX: u32 = 64;
-/// And so many releases of the exclusive lock pass until it is tried again.
-const REST_RELEASES: u32 = 4096;
-
 /// The lease of a file, known to its inode lock.
 pub(crate) struct LeasedFile {
     pub(super) ino: InodeNo,
@@ -50,6 +47,8 @@ pub(crate) struct LeasedFile {
     pub(super) has_tail: AtomicBool,
     /// It had one since the last look.
     pub(super) moves_size: AtomicBool,
+    /// It rests on the mount (`rest`). Begins under the exclusive inode lock only.
+    pub(super) rests: AtomicBool,
     /// Rank 4.1.
     pub(super) state: Mutex<State, { rank::FILE_LEASE }>,
 }
@@ -67,14 +66,11 @@ pub(super) struct State {
     pub(super) tail: Option<Tail>,
     /// It was served another way since it was asked for (I-LEA-5).
     served_otherwise: bool,
-    /// How often it was taken back since the sync daemon looked.
-    recalls: u32,
-    /// So many times the exclusive lock is released before the file is handed out again.
-    rest: u32,
+    pub(super) rest: Rest,
     /// The file stays on the mount until all its opens have ended.
-    suspended: bool,
+    pub(super) suspended: bool,
     /// No client does I/O on it any more since.
-    quiet: bool,
+    pub(super) quiet: bool,
     /// Of the entry.
     data_lsn: u64,
     sharing: u64,
@@ -84,7 +80,8 @@ impl LeasedFile {
     /// Makes the lease of a file, which hands out nothing.
     pub(crate) fn new(ino: InodeNo, leases: Arc<Leases>, source: Box<dyn LeaseSource>) -> Self {
         let [has_odd_owner, has_tail, moves_size] = [const { AtomicBool::new(false) }; 3];
-        Self { ino, source, leases, has_odd_owner, has_tail, moves_size, state: Mutex::default() }
+        let (rests, state) = (AtomicBool::new(true), Mutex::default());
+        Self { ino, source, leases, has_odd_owner, has_tail, moves_size, rests, state }
     }
 
     /// Publishes the file, and asks for it to be handed out when the exclusive lock, which the
@@ -112,7 +109,9 @@ impl LeasedFile {
                 // Another inode of this number was loaded before and has not gone yet.
                 PublishError::Published => Reason::Failed,
             })?;
-            *state = State { entry: Some(entry), revoked: true, ..State::default() };
+            let rest = std::mem::take(&mut state.rest).after_a_close(Instant::now());
+            *state = State { entry: Some(entry), revoked: true, rest, ..State::default() };
+            self.note_rest(&state);
         }
         (state.wrong, state.served_otherwise) = (true, false);
         Ok(())
@@ -142,13 +141,16 @@ impl LeasedFile {
     /// Keeps the file on the mount until all its opens have ended. The caller takes the exclusive
     /// lock once before it relies on that.
     pub(crate) fn suspend(&self) {
-        self.state.lock().suspended = true;
+        let mut state = self.state.lock();
+        state.suspended = true;
+        self.note_rest(&state);
     }
 
     /// The exclusive lock was taken since.
     pub(crate) fn set_quiet(&self) {
         let mut state = self.state.lock();
         state.quiet = state.suspended;
+        self.note_rest(&state);
     }
 
     /// Returns whether the file stays on the mount, and no client does I/O on it any more.
@@ -179,9 +181,10 @@ impl LeasedFile {
         let entry = state.entry;
         assert!(entry.is_none() || state.revoked, "I-LEA-1: what is retracted was taken back");
         assert!(state.tail.is_none(), "I-LEA-9: a tail ends before its file is retracted");
-        *state = State::default();
+        *state = State { rest: std::mem::take(&mut state.rest), ..State::default() };
         self.has_odd_owner.store(false, Ordering::Release);
         self.moves_size.store(false, Ordering::Release);
+        self.note_rest(&state);
         if let Some(entry) = entry {
             self.leases.table.lock().retract(entry);
         }
@@ -270,24 +273,18 @@ impl LeasedFile {
             return false;
         }
         state.served_otherwise |= !served;
-        if state.rest > 0 {
-            state.rest -= 1;
+        if state.rest.passes() {
+            self.note_rest(&state);
             return false;
         }
         !state.served_otherwise && !state.suspended
-    }
-
-    /// Lets the file be handed out again; returns whether it rested.
-    pub(crate) fn end_rest(&self) -> bool {
-        let mut state = self.state.lock();
-        state.recalls = 0;
-        std::mem::take(&mut state.rest) > 0
     }
 
     /// Hands the file out again, unless its entry is wrong.
     pub(crate) fn restore(&self) {
         let mut state = self.state.lock();
         if let Some(entry) = state.entry.filter(|_| state.revoked && !state.wrong) {
+            assert!(state.rest.is_over(), "I-LEA-10: what rests is not handed out");
             state.revoked = false;
             self.leases.control.restore(entry);
         }
@@ -296,18 +293,18 @@ impl LeasedFile {
 
 impl Outside for LeasedFile {
     fn recall(&self, help: &mut dyn FnMut()) {
-        let entry = {
+        let (entry, rests) = {
             let mut state = self.state.lock();
             let Some(entry) = state.entry.filter(|_| !state.revoked) else { return };
             state.revoked = true;
             self.leases.control.revoke(entry);
-            state.recalls += 1;
-            if state.recalls >= RECALLS_MAX {
-                (state.recalls, state.rest) = (0, REST_RELEASES);
-            }
-            entry
+            (entry, state.rest.taken_back())
         };
         self.leases.drain(self.ino, entry, help);
+        // I-LEA-10: what clients had begun has ended.
+        if rests {
+            self.note_rest(&self.state.lock());
+        }
     }
 
     fn readmit(&self) {

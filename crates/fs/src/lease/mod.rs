@@ -33,12 +33,14 @@
 //!   blocks only under the exclusive lock, and so beside no such write. An aligned write through
 //!   the mount ends the right.
 //!
-//! Asynchronous requests, which no slot stands for, have a rule of their own: I-LEA-8 in `requests`.
+//! Asynchronous requests, which no slot stands for, have a rule of their own: I-LEA-8 in `requests`;
+//! so have files that rest on the mount: I-LEA-10 in `rest`.
 
 mod client;
 mod file;
 mod report;
 mod requests;
+mod rest;
 mod tail;
 
 pub use client::{LeaseClient, LeaseProcess};

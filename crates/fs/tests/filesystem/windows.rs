@@ -115,6 +115,31 @@ fn s_368_readers_that_are_near_find_what_the_first_one_left_and_others_leave_not
     assert_eq!((it.reads() - before, it.fs.info().window_bytes), (400, 0));
 }
 
+/// S-381: three readers that share a scan, each with an open of its own, as PostgreSQL's parallel
+/// workers: each page was a read of the device.
+#[test]
+fn s_381_readers_that_share_a_scan_read_the_device_in_large_pieces() {
+    for mode in UNCACHED {
+        let it = Read::new(mode);
+        let opens = [0; 3].map(|_| it.fs.open("/f", &windowed()).unwrap());
+        let before = it.reads();
+        let mut buf = AlignedBuf::zeroed(PAGE);
+        for chunk in (0..PAGES / 4).step_by(3) {
+            for page in 0..4 {
+                for (which, open) in opens.iter().enumerate() {
+                    let page = (chunk + which) * 4 + page;
+                    if page < PAGES {
+                        open.read_at(&mut buf, (page * PAGE) as u64).unwrap();
+                        assert_eq!(buf[0], page as u8, "S-369");
+                    }
+                }
+            }
+        }
+        let reads = it.reads() - before;
+        assert!(reads <= 60, "{mode}: {reads} reads of the device");
+    }
+}
+
 /// In the library, unless it is asked for, with `O_DIRECT`, where the tunable says so and where a
 /// cache reads ahead by itself there are no windows.
 #[test]

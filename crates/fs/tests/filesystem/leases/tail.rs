@@ -7,7 +7,7 @@ const START: usize = 4;
 
 impl Client {
     /// Writes where the file ends, without asking for a tail.
-    fn grow(&self, lease: Lease, block: usize, byte: u8) -> Result<(), Fallback> {
+    pub(super) fn grow(&self, lease: Lease, block: usize, byte: u8) -> Result<(), Fallback> {
         let io =
             Io { direction: Direction::Write, offset: (block * BLOCK) as u64, len: BLOCK as u64 };
         let permit = self.reader.begin_growth(&self.slots, self.slot, lease, io)?;
@@ -17,11 +17,11 @@ impl Client {
         Ok(())
     }
 
-    fn ask(&self, file: &File) -> Result<(), Reason> {
+    pub(super) fn ask(&self, file: &File) -> Result<(), Reason> {
         file.lease_tail(self.slots.client(), file.size(), BLOCK as u64).map(drop)
     }
 
-    fn own_end(&self, lease: Lease) -> Option<usize> {
+    pub(super) fn own_end(&self, lease: Lease) -> Option<usize> {
         self.reader.own_end(&self.slots, lease).map(|end| end as usize / BLOCK)
     }
 }

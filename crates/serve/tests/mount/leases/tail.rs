@@ -41,13 +41,15 @@ for i in range(8, 400):
     if i % 3 == 0: assert os.fstat(fd).st_size == (i + 1) * BLOCK, i
     if i % 5 == 0: assert get(i - 1) == page(i - 1), i
     if i % 7 == 0: os.pwrite(fd, b'x' * BLOCK, (i - 2) * BLOCK); put(i - 2)
-    if i % 50 == 0: os.fdatasync(fd)
+    if i % 25 == 0: os.fdatasync(fd)
     if i % 20 == 0:
         print(i + 1, flush=True)
         sys.stdin.readline()
 assert os.pread(fd, 2 * BLOCK, 399 * BLOCK) == page(399)
 os.lseek(fd, 0, os.SEEK_END)
-for i in range(400, 500): assert os.write(fd, page(i)) == BLOCK
+for i in range(400, 500):
+    assert os.write(fd, page(i)) == BLOCK
+    if i % 25 == 0: os.fdatasync(fd)
 assert os.lseek(fd, -BLOCK, os.SEEK_END) == 499 * BLOCK and os.read(fd, BLOCK) == page(499)
 to = os.open(os.environ['F'] + '-copy', os.O_RDWR | os.O_CREAT)
 assert os.copy_file_range(fd, to, BLOCK, 499 * BLOCK, 0) == BLOCK
@@ -136,6 +138,7 @@ i = end() // BLOCK
 while True:
     put(i)
     i += 1
+    if i % 10 == 0: os.fdatasync(fd)
     print(i, flush=True)
 ",
     );
@@ -237,10 +240,40 @@ fn s_354_a_new_file_grows_on_the_device() {
     let Some(leasing) = Leasing::new("mode=concurrent,lease=owner,sync=1h") else { return };
     let file = leasing.mounted.path("new");
     std::fs::write(&file, b"").unwrap();
-    let (_, report) = leasing.run(&script("for i in range(600): put(i)"), &file);
+    // Synced, so that it is not a load.
+    let script = script(
+        "
+for i in range(600):
+    put(i)
+    if i % 20 == 0: os.fdatasync(fd)
+",
+    );
+    let (_, report) = leasing.run(&script, &file);
     assert!(count(&report, "writes") > 580, "S-354: {report}");
     let bytes = std::fs::read(&file).unwrap();
     assert_eq!(bytes.len(), 600 * 8192);
     assert_pages(&bytes, 0..600);
+    leasing.mounted.finish();
+}
+
+/// S-379: the pages of a file that a program loads wait on the mount, and are read ahead: of 1492
+/// writes and as many reads few are the program's own.
+#[test]
+fn s_379_a_file_that_a_program_loads_rests_on_the_mount() {
+    let Some(leasing) = Leasing::new("mode=concurrent,lease=owner,sync=1h") else { return };
+    let file = leasing.filled("f", 16);
+    let script = script(
+        "
+for i in range(8, 1500): put(i)
+assert end() == 1500 * BLOCK == os.fstat(fd).st_size
+for i in range(8, 1500): assert get(i) == page(i), i
+",
+    );
+    let (_, report) = leasing.run(&script, &file);
+    let own = (count(&report, "writes"), count(&report, "reads"));
+    assert!(own.0 < 1000 && own.1 < 500, "S-379: {own:?}");
+    let bytes = std::fs::read(&file).unwrap();
+    assert_eq!(bytes.len(), 1500 * 8192);
+    assert_pages(&bytes, 8..1500);
     leasing.mounted.finish();
 }
