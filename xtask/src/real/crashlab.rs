@@ -43,6 +43,13 @@ fn scripts(bed: &Bed, sections: &[&str]) -> Result<PathBuf> {
     Ok(dir)
 }
 
+/// The scripts of the shrink, which the guide does not have.
+const SHRINK: [(&str, &str); 3] = [
+    ("setup.sh", include_str!("scripts/shrink-setup.sh")),
+    ("write.sh", include_str!("scripts/shrink-write.sh")),
+    ("verify.sh", include_str!("scripts/shrink-verify.sh")),
+];
+
 /// One run of the lab.
 struct Lab<'a> {
     bed: &'a Bed,
@@ -187,4 +194,19 @@ pub fn sqlite_untorn(bed: &mut Bed, _: &Options) -> Result<()> {
     let lab = Lab { bed, scripts: &scripts, arguments, check: "./verify-rows.sh", states: 120 };
     lab.passes(&["./update-rows.sh", "WAL"])?;
     lab.is_found_out(&["./update-rows.sh", "OFF"])
+}
+
+/// S-372, S-373, S-374, S-376: a file system that becomes less than half as large while fio writes
+/// files with checksums keeps, after every cut, what fio was told is durable, and what a checkpoint
+/// shares with the present.
+pub fn shrink(bed: &mut Bed, _: &Options) -> Result<()> {
+    let scripts = bed.make_directory("scripts")?;
+    for (name, text) in SHRINK {
+        std::fs::write(scripts.join(name), text)?;
+        std::fs::set_permissions(scripts.join(name), std::fs::Permissions::from_mode(0o755))?;
+    }
+    let arguments = ["--size", "256M", "--setup", "./setup.sh"].map(str::to_owned).to_vec();
+    let lab = Lab { bed, scripts: &scripts, arguments, check: "./verify.sh", states: 40 };
+    lab.passes(&["./write.sh", "--direct=1", "--end_fsync=1"])?;
+    lab.is_found_out(&["./write.sh", "--end_fsync=0"])
 }

@@ -95,6 +95,7 @@ pub const TESTS: &[Test] = &[
     test("crashlab-postgres", POSTGRES, 420, crashlab::postgres),
     test("crashlab-untorn-sqlite", SQLITE, 180, crashlab::sqlite_untorn),
     test("crashlab-untorn-postgres", POSTGRES, 420, crashlab::postgres_untorn),
+    test("crashlab-shrink", FIO, 300, crashlab::shrink),
     test(
         "volume-relayout",
         &[Need::Fuse, Need::Program("sqlite3"), Need::Program("fio")],
