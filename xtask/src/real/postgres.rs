@@ -23,7 +23,7 @@ const LIMIT: Duration = Duration::from_secs(300);
 /// as its own user.
 pub struct Cluster {
     programs: PathBuf,
-    data: PathBuf,
+    pub data: PathBuf,
     /// Outside the volume: sockets, the server's log, the clients' logs.
     outside: PathBuf,
     owner: Option<(u32, u32)>,

@@ -209,6 +209,19 @@ pub const MEASUREMENTS: &[Test] = &[
         ratio::untorn_postgres,
     ),
     test(
+        "ratio-branch",
+        &[
+            Need::Fuse,
+            Need::Root,
+            Need::Loop,
+            Need::Postgres,
+            Need::Program("setpriv"),
+            Need::Program("mkfs.xfs"),
+        ],
+        3600,
+        branches::against_copies,
+    ),
+    test(
         "debian-package",
         &[Need::Fuse, Need::Root, Need::Program("debootstrap")],
         1200,
