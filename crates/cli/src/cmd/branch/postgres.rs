@@ -102,6 +102,11 @@ impl Cluster {
             "logging_collector = 'off'".to_owned(),
             "external_pid_file = ''".to_owned(),
         ];
+        if major_version(branch) >= 14 {
+            // Before it recovers, a server syncs each of its files by itself: some thousand requests
+            // for what is durable already in a clone.
+            lines.push("recovery_init_sync_method = 'syncfs'".to_owned());
+        }
         if let Some(config) = &self.config {
             lines.push(format!("# bedplate config_file {}", config.display()));
         }
@@ -172,6 +177,12 @@ pub fn free_port(asked: Option<u16>) -> Result<u16> {
             Failure::new("busy", format!("no port from {first} to {end} is free: name one"))
         }),
     }
+}
+
+/// Returns the first number of a cluster's version; 0 where it cannot be read.
+fn major_version(dir: &Path) -> u32 {
+    let text = std::fs::read_to_string(dir.join("PG_VERSION")).unwrap_or_default();
+    text.trim().split('.').next().and_then(|major| major.parse().ok()).unwrap_or(0)
 }
 
 /// Starts the server of a branch; returns once it answers.
@@ -287,6 +298,21 @@ mod tests {
             Some(Path::new("/etc/postgresql/15/main/postgresql.conf"))
         );
         assert!(cluster.checkpoint().is_none() && !is_running(dir.path()));
+    }
+
+    /// A server of an older version refuses the setting.
+    #[test]
+    fn only_a_server_that_knows_it_syncs_once_before_it_recovers() {
+        for (version, expected) in [("15\n", true), ("14", true), ("13\n", false), ("9.6\n", false)]
+        {
+            let dir = tempfile::tempdir().unwrap();
+            std::fs::write(dir.path().join("PG_VERSION"), version).unwrap();
+            std::fs::write(dir.path().join("postgresql.conf"), "").unwrap();
+            let cluster = Cluster::at(dir.path()).unwrap().unwrap();
+            cluster.make_own(dir.path(), 5433).unwrap();
+            let settings = std::fs::read_to_string(dir.path().join(SETTINGS)).unwrap();
+            assert_eq!(settings.contains("recovery_init_sync_method"), expected, "{version}");
+        }
     }
 
     #[test]
