@@ -2,6 +2,7 @@
 
 mod access;
 pub mod group;
+pub mod homes;
 pub mod host;
 pub mod made;
 mod mounted;

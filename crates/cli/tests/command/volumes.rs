@@ -197,9 +197,11 @@ fn s_112_a_member_of_a_stripe_gives_its_data_away_and_leaves() {
     );
     std::fs::remove_file(&members[0]).unwrap();
     assert_eq!(bedplate(["cat", second, "/file"]).succeeds().stdout().len(), 400_000);
-    bedplate(["volume", "spare", second, text(&another(&scratch, "spare.img"))])
+    let spare = bedplate(["volume", "spare", second, text(&another(&scratch, "spare.img"))])
         .succeeds()
         .says("3 members");
+    let warned = spare.stderr();
+    assert!(warned.contains("are on one physical device, which serves them"), "{warned}");
 }
 
 #[test]

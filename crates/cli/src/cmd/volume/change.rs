@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use bedplate::Id;
+use bedplate::{Id, MemberState};
 use bedplate_serve::control::GroupRequest;
 use clap::Args;
 
@@ -10,6 +10,7 @@ use crate::daemon::control::{self, Reply};
 use crate::daemon::status::Status;
 use crate::device::Access;
 use crate::device::group::{self, Located};
+use crate::device::homes;
 use crate::device::newcomer;
 use crate::failure::{Failure, Result};
 use crate::render::output::Output;
@@ -113,24 +114,18 @@ pub fn export(arguments: &ExportArguments, output: &Output) -> Result<()> {
 
 pub fn add(arguments: &AddArguments, output: &Output) -> Result<()> {
     let located = group::named(&arguments.group)?;
-    tell(
-        control::request(
-            &located,
-            &GroupRequest::Add(newcomer::named(&arguments.device, arguments.force)?),
-        )?,
-        output,
-    )
+    let request = GroupRequest::Add(newcomer::named(&arguments.device, arguments.force)?);
+    let reply = control::request(&located, &request)?;
+    warn_of_home(&arguments.device, &located, None);
+    tell(reply, output)
 }
 
 pub fn spare(arguments: &SpareArguments, output: &Output) -> Result<()> {
     let located = group::named(&arguments.group)?;
-    tell(
-        control::request(
-            &located,
-            &GroupRequest::Spare(newcomer::named(&arguments.device, arguments.force)?),
-        )?,
-        output,
-    )
+    let request = GroupRequest::Spare(newcomer::named(&arguments.device, arguments.force)?);
+    let reply = control::request(&located, &request)?;
+    warn_of_home(&arguments.device, &located, None);
+    tell(reply, output)
 }
 
 pub fn replace(arguments: &ReplaceArguments, output: &Output) -> Result<()> {
@@ -144,7 +139,21 @@ pub fn replace(arguments: &ReplaceArguments, output: &Output) -> Result<()> {
         ),
     )?;
     forget(&located, member, &reply);
+    warn_of_home(&arguments.device, &located, Some(member));
     tell(reply, output)
+}
+
+/// Warns of a device that came onto a disk which other members lie on; `gone` is the one that left
+/// for it.
+fn warn_of_home(device: &Path, located: &Located, gone: Option<usize>) {
+    let config = &located.config;
+    let stays = |(_, label): &&(PathBuf, bedplate::Label)| {
+        let index = config.index_of(label.member);
+        index != gone && index.is_some_and(|at| config.members[at].state != MemberState::Failed)
+    };
+    let others: Vec<&Path> =
+        located.members.iter().filter(stays).map(|(path, _)| path.as_path()).collect();
+    homes::warn_of(device, &others);
 }
 
 pub fn unrelocate(arguments: &UnrelocateArguments, output: &Output) -> Result<()> {

@@ -2,7 +2,6 @@
 //! [--spare MEMBER…]`
 
 use std::fs;
-use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -14,6 +13,7 @@ use clap::{Args, ValueEnum};
 
 use crate::daemon::status::Status;
 use crate::device::group;
+use crate::device::homes;
 use crate::device::made::Made;
 use crate::device::newcomer::{self, sysfs_of};
 use crate::device::signature;
@@ -257,13 +257,14 @@ fn warn(arguments: &Arguments) {
              beside it"
         );
     }
-    let homes: Vec<Option<u64>> = arguments.members.iter().map(|path| home_of(path)).collect();
-    if members > 1 && homes.iter().all(|home| home.is_some() && *home == homes[0]) {
-        tracing::warn!(
-            "all members are on one physical device: it is the only one that has to fail, and it \
-             serves them one after the other"
-        );
-    }
+    let all: Vec<&Path> = arguments
+        .members
+        .iter()
+        .chain(&arguments.log)
+        .chain(&arguments.spare)
+        .map(PathBuf::as_path)
+        .collect();
+    homes::warn(&all, arguments.layout.shape().is_redundant());
 }
 
 fn size_of(path: &Path) -> Option<u64> {
@@ -273,21 +274,4 @@ fn size_of(path: &Path) -> Option<u64> {
     }
     let sectors = fs::read_to_string(sysfs_of(&meta).join("size")).ok()?;
     Some(sectors.trim().parse::<u64>().ok()? * 512)
-}
-
-/// Returns the number of the disk below: of the file system of an image, of a loop device's file,
-/// of the disk of a partition.
-fn home_of(path: &Path) -> Option<u64> {
-    let meta = fs::metadata(path).ok()?;
-    if !meta.file_type().is_block_device() {
-        return Some(meta.dev());
-    }
-    let sysfs = sysfs_of(&meta).canonicalize().ok()?;
-    if let Ok(backing) = fs::read_to_string(sysfs.join("loop/backing_file")) {
-        return home_of(Path::new(backing.trim()));
-    }
-    let disk = if sysfs.join("partition").exists() { sysfs.parent()?.to_owned() } else { sysfs };
-    let number = fs::read_to_string(disk.join("dev")).ok()?;
-    let (major, minor) = number.trim().split_once(':')?;
-    Some(rustix::fs::makedev(major.parse().ok()?, minor.parse().ok()?))
 }
