@@ -9,6 +9,7 @@
 //! cache line for the sampler. The clock is read once an operation, whatever the target, and an
 //! operation counts only when it began and ended inside the window.
 
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Barrier, OnceLock};
 use std::time::{Duration, Instant};
@@ -16,7 +17,9 @@ use std::time::{Duration, Instant};
 use rand::SeedableRng;
 use rand_xoshiro::Xoshiro256PlusPlus;
 
-use crate::measure::{CpuTimes, DeviceOps, Latencies, page_cache_bytes, thread_waits};
+use crate::measure::{
+    CpuTimes, DeviceOps, Latencies, LatencySummary, page_cache_bytes, thread_waits,
+};
 use crate::results::{CpuUse, Measurement, TimePoint};
 use crate::target::Target;
 use crate::{Error, Result};
@@ -146,6 +149,7 @@ impl Worker<'_> {
 
     /// Counts one operation.
     pub(crate) fn record(&mut self, class: Class, begin: Instant, end: Instant, bytes: u64) {
+        debug_assert!(begin <= end, "an operation ends after it began");
         let tally = &mut self.tally;
         if self.rated[class as usize] {
             tally.rated_total += 1;
@@ -183,6 +187,12 @@ where
     S: Fn(usize) -> Result<B> + Sync,
     B: FnOnce(&mut Worker<'_>) -> Result<()>,
 {
+    debug_assert!(
+        job.threads > 0 && job.rated.iter().all(|class| job.classes.contains(class)),
+        "what makes the rate is measured: {:?} of {:?}",
+        job.rated,
+        job.classes
+    );
     let shared = Shared {
         job,
         ready: Barrier::new(job.threads + 1),
@@ -295,6 +305,10 @@ fn watch(shared: &Shared<'_>) -> Watched {
     shared.ready.wait();
     let before = read_instruments(shared);
     let window = window_of(shared.job.phase);
+    debug_assert!(
+        window.go <= window.from && window.from <= window.until && window.until <= window.end,
+        "the threads are let go, counted, and ended: {window:?}"
+    );
     shared.window.set(window).expect("set once");
     shared.started.wait();
     let mut watched = Watched { first: before, last: before, timeline: Vec::new() };
@@ -348,6 +362,7 @@ fn window_of(phase: Phase) -> Window {
 }
 
 fn point(go: Instant, a: &Reading, b: &Reading) -> TimePoint {
+    debug_assert!(go <= b.at && a.at <= b.at, "a sample is taken while the threads run");
     let seconds = (b.at - a.at).as_secs_f64();
     let device = match (a.device, b.device) {
         (Some(a), Some(b)) => b.since(&a),
@@ -366,6 +381,17 @@ fn point(go: Instant, a: &Reading, b: &Reading) -> TimePoint {
         lock_waits_per_s: b.lock_waits_since(a).map(|waits| waits as f64 / seconds),
         waits_per_s: b.cpu.since(&a.cpu).context_switches as f64 / seconds,
     }
+}
+
+/// Puts the threads' latencies together, by kind of operation.
+fn latencies(tallies: &[Tally]) -> BTreeMap<String, LatencySummary> {
+    let of_class = |class: Class| {
+        let mut merged = Latencies::new();
+        let parts = tallies.iter().filter_map(|tally| tally.latencies[class as usize].as_ref());
+        parts.for_each(|part| merged.merge(part));
+        Some((class.name().to_owned(), merged.summary()?))
+    };
+    Class::ALL.into_iter().filter_map(of_class).collect()
 }
 
 fn conclude(
@@ -390,18 +416,14 @@ fn conclude(
         .sum();
     let waits: u64 = tallies.iter().map(|t| t.waits).sum();
     let rated_total: u64 = tallies.iter().map(|t| t.rated_total).sum();
+    debug_assert!(ops <= rated_total, "what counts was done: {ops} of {rated_total} operations");
     let (first, last) = (&watched.first, &watched.last);
-    let mut latency = std::collections::BTreeMap::new();
-    for class in Class::ALL {
-        let mut merged = Latencies::new();
-        tallies
-            .iter()
-            .filter_map(|t| t.latencies[class as usize].as_ref())
-            .for_each(|part| merged.merge(part));
-        if let Some(summary) = merged.summary() {
-            latency.insert(class.name().to_owned(), summary);
-        }
-    }
+    debug_assert!(
+        first.ops <= last.ops && last.ops <= rated_total,
+        "the instruments are read in order: {} and {} of {rated_total}",
+        first.ops,
+        last.ops
+    );
     let cpu = last.cpu.since(&first.cpu);
     Measurement {
         rate: ops as f64 / elapsed_s,
@@ -409,7 +431,7 @@ fn conclude(
         ops,
         ops_observed: last.ops - first.ops,
         bytes: tallies.iter().map(|t| t.bytes).sum(),
-        latency,
+        latency: latencies(tallies),
         cpu: CpuUse::of(&cpu),
         waits_per_op: if rated_total == 0 { 0.0 } else { waits as f64 / rated_total as f64 },
         lock_waits_per_op: last
@@ -421,6 +443,6 @@ fn conclude(
         device: last.device.zip(first.device).map(|(b, a)| b.since(&a)),
         page_cache_growth_bytes: last.page_cache_bytes as i64 - first.page_cache_bytes as i64,
         timeline: watched.timeline,
-        figures: std::collections::BTreeMap::new(),
+        figures: BTreeMap::new(),
     }
 }

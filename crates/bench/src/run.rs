@@ -256,6 +256,10 @@ fn plan(
             }
         }
     }
+    debug_assert!(
+        steps.iter().all(|step| served[step.case].contains(&step.target)),
+        "a case runs on targets that serve it"
+    );
     Ok(steps)
 }
 
@@ -268,5 +272,9 @@ fn keep_whole_rounds(found: &mut WorkloadResults) {
     for record in &found.records {
         *counts.entry((record.case, record.round)).or_insert(0usize) += 1;
     }
+    debug_assert!(
+        counts.iter().all(|(&(case, _), &count)| count <= expected(case)),
+        "a round measures each target of a case once"
+    );
     found.records.retain(|record| counts[&(record.case, record.round)] == expected(record.case));
 }

@@ -104,6 +104,11 @@ fn row(workload: &WorkloadResults, case: usize, target: usize, records: &[&Recor
         .iter()
         .filter_map(|r| Some(r.measurement.rate / reference(workload, case, r.round)?))
         .collect();
+    debug_assert!(
+        ratios.len() <= records.len()
+            && records.iter().all(|r| r.case == case && r.target == target),
+        "a row is of one target in one case"
+    );
     let first = &records[0].measurement;
     let latency_us = first.latency.keys().map(|kind| {
         let at = |pick: fn(&crate::LatencySummary) -> f64| {

@@ -107,6 +107,10 @@ fn align(text: &mut String, lines: &[Vec<String>]) {
     let width = |column: usize| {
         lines.iter().filter(|l| l.len() > 1).map(|l| l[column].chars().count()).max().unwrap_or(0)
     };
+    debug_assert!(
+        lines.iter().all(|line| line.len() == 1 || line.len() == HEAD.len()),
+        "a line has a cell for each column, or one for all"
+    );
     let widths: Vec<usize> = (0..HEAD.len()).map(width).collect();
     for line in lines {
         if let [only] = &line[..] {

@@ -41,6 +41,7 @@ pub struct Lines {
 impl Lines {
     fn push(&mut self, line: &[u8], device: &RecordingDevice) -> io::Result<()> {
         self.file.write_all(line)?;
+        debug_assert!(line.ends_with(b"\n"), "what is kept of the program's words is lines");
         let before = self.acknowledgements.last().map_or(0, |line| line.end);
         self.acknowledgements.push(Acknowledgement {
             after: device.operation_count(),
@@ -160,11 +161,16 @@ fn read(
 
 /// Returns how many lines were out before a cut after the first `after` operations.
 pub fn before(lines: &[Acknowledgement], after: usize) -> usize {
+    debug_assert!(
+        lines.is_sorted_by_key(|line| line.after),
+        "lines are kept in the order in which they came"
+    );
     lines.partition_point(|line| line.after <= after)
 }
 
 /// Writes the first lines of all into a file of their own.
 pub fn copy_first(all: &File, lines: &[Acknowledgement], count: usize, path: &Path) -> Result<()> {
+    assert!(count <= lines.len(), "so many lines there are: {count} of {}", lines.len());
     let failed = |error: io::Error| Error::system("write", path, &error);
     let mut target = File::create(path).map_err(failed)?;
     let (mut at, end) = (0, count.checked_sub(1).map_or(0, |last| lines[last].end));

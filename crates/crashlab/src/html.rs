@@ -62,6 +62,10 @@ const FLUSHES_Y: (f64, f64) = (106.0, 120.0);
 
 /// The run from left to right: every state as a dot where its power went, below it the flushes.
 fn picture(page: &mut String, report: &Report) {
+    debug_assert!(
+        report.results.iter().all(|result| report.recorded.first <= result.after),
+        "no power cut lies left of the picture"
+    );
     let (first, last) = (report.recorded.first, report.recorded.last);
     let x = |at: usize| LEFT + (at - first) as f64 / (last - first).max(1) as f64 * (RIGHT - LEFT);
     page.push_str(
@@ -120,6 +124,10 @@ fn strokes(page: &mut String, report: &Report, x: &dyn Fn(usize) -> f64) {
 fn dot(page: &mut String, result: &StateResult, x: f64) {
     let share =
         if result.unflushed == 0 { 1.0 } else { result.arrived as f64 / result.unflushed as f64 };
+    debug_assert!(
+        (0.0..=1.0).contains(&share),
+        "of the unflushed writes no more arrive than there are: {share}"
+    );
     let y = STATES_Y.1 - share * (STATES_Y.1 - STATES_Y.0);
     let (class, radius) =
         if result.verdict == Verdict::Passed { ("good", 3.0) } else { ("bad", 4.0) };

@@ -75,6 +75,7 @@ impl Layout {
         let (start, run) =
             self.runs.range(..range.end).next_back().filter(|(_, run)| run.end > range.start)?;
         let (from, to) = (range.start.max(*start), range.end.min(run.end));
+        debug_assert!(from < to, "the run that was found overlaps the range: {range:?}");
         Some(format!(
             "{} {}..{}",
             run.path.display(),

@@ -181,6 +181,10 @@ impl Report {
         let passed = results.iter().filter(|result| result.verdict == Verdict::Passed).count();
         let (first, last) = (*recorded.cuts.start(), *recorded.cuts.end());
         let operations = recorded.recording.operations();
+        assert!(
+            first <= last && last <= operations.len() && passed <= results.len(),
+            "a report is of what was recorded and tried"
+        );
         Ok(Self {
             version: env!("CARGO_PKG_VERSION"),
             circumstances: recorded.circumstances.clone(),

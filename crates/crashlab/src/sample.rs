@@ -81,6 +81,10 @@ pub fn sample(recording: &Recording, sampling: &Sampling) -> Vec<CrashState> {
         let Some(state) = fresh else { break };
         states.push(state);
     }
+    debug_assert!(
+        states.iter().enumerate().all(|(at, state)| state.number == at),
+        "state n is the nth of its seed, however many there are"
+    );
     states
 }
 
@@ -103,6 +107,10 @@ fn choose(recording: &Recording, sampling: &Sampling, number: usize, attempt: u6
         3..6 => (Pattern::InOrder, CrashChoice::InOrder(rng.random())),
         _ => (Pattern::Subset, CrashChoice::Seeded(rng.random())),
     };
+    debug_assert!(
+        first <= after && after <= last,
+        "the power goes within the recording: after {after} of {first} to {last}"
+    );
     CrashState { number, after, pattern, steps: recording.crash_steps(after, &choice) }
 }
 

@@ -195,6 +195,7 @@ fn copy_whole(
         attributes::keep(from.system(), &is, partial.file.system(), target, &mut left)?;
     }
     let write = partial.file.route();
+    debug_assert!(copied + resumed_at <= size || is_shared, "what is copied is of the source");
     partial.finish(sync)?;
     Ok(Copied {
         size,
@@ -231,6 +232,7 @@ fn copy_into(
         ));
     }
     let into = DirectFile::open_to_change(target)?;
+    debug_assert!(size <= rest, "no more is copied than the source has: {size} of {rest}");
     let end = range.target + size;
     let before = into.size()?;
     if !into.is_regular()? && end > before {

@@ -45,6 +45,11 @@ pub(crate) fn data(file: &DirectFile, size: u64, grid: u64) -> Result<Vec<Span>>
         }
         at = end.max(at + 1);
     }
+    debug_assert!(
+        spans.windows(2).all(|pair| pair[0].source + pair[0].len <= pair[1].source)
+            && spans.last().is_none_or(|last| last.source + last.len <= size),
+        "parts of a file follow each other and end with it: {spans:?} of {size}"
+    );
     Ok(spans)
 }
 
@@ -81,6 +86,11 @@ impl Windows {
                 len: span.len - len,
             });
         }
+        debug_assert!(
+            len > 0 && span.target >= self.end && span.target % self.window + len <= self.window,
+            "windows go up, and none passes a boundary: {len} at {}",
+            span.target
+        );
         self.under_way.insert(span.target);
         self.end = span.target + len;
         Some(Span { len, ..span })
@@ -104,6 +114,10 @@ pub(crate) fn from(spans: Vec<Span>, at: u64) -> Vec<Span> {
         let passed = at.saturating_sub(span.source).min(span.len);
         Span { source: span.source + passed, target: span.target + passed, len: span.len - passed }
     };
+    debug_assert!(
+        spans.is_sorted_by_key(|span| span.source),
+        "parts that are gone on with are in order"
+    );
     spans.into_iter().map(cut).filter(|span| span.len > 0).collect()
 }
 

@@ -118,6 +118,11 @@ impl Line<'_> {
             rate.take(len as u64);
         }
         let whole = len.next_multiple_of(self.file.grid() as usize);
+        debug_assert!(
+            len > 0 && whole <= buffer.len(),
+            "a window fits the buffer with its last block: {whole} of {}",
+            buffer.len()
+        );
         if self.file.read(&mut buffer[..whole], turn * WINDOW_BYTES as u64)? < len {
             return Err(Error::new(
                 ErrorKind::Changed,
@@ -149,7 +154,8 @@ impl Turns {
     }
 
     fn pass(&self, turn: u64) {
-        self.state.lock().0 = turn + 1;
+        let before = std::mem::replace(&mut self.state.lock().0, turn + 1);
+        debug_assert_eq!(before, turn, "only the worker whose turn it is passes it on");
         self.changed.notify_all();
     }
 

@@ -83,6 +83,11 @@ impl Mend {
     /// Makes the mend of one setting that now has the value `before`.
     pub fn setting(path: impl Into<PathBuf>, value: &dyn Display, before: &dyn Display) -> Self {
         let path = path.into();
+        debug_assert!(
+            value.to_string() != before.to_string(),
+            "a mend changes {}: {value}",
+            path.display()
+        );
         let keep = kept(&path, &value.to_string());
         Self::Settings {
             set: vec![Setting::new(path.clone(), value)],

@@ -340,6 +340,7 @@ impl Run<'_> {
             entry: open.lease.entry,
             writes: self.direction == Direction::Write,
         };
+        debug_assert!(self.count < RUN_MAX, "a run has room for one more: {}", self.count);
         let Some(ticket) = shadow::take(request, &what) else { return false };
         self.tickets[self.count] = Some(ticket);
         self.count += 1;
@@ -376,11 +377,20 @@ impl Run<'_> {
         if self.direction == Direction::Write {
             slots.touch(entry);
         }
+        debug_assert!(
+            self.count > 0 && list[..self.count].iter().all(|request| !request.is_null()),
+            "each request of a run has a copy"
+        );
         let (context, list) = (self.context.address, list.as_ptr());
         // SAFETY: the requests are copies of the program's, which stay as long as they are in
         // flight.
         let result = unsafe { syscall!(libc::SYS_io_submit, context, self.count, list) };
         let taken = result.max(0) as usize;
+        debug_assert!(
+            taken <= self.count,
+            "the kernel takes no more than there are: {taken} of {}",
+            self.count
+        );
         if taken < self.count {
             slots.unbegin_requests(entry, (self.count - taken) as u64);
         }

@@ -25,6 +25,7 @@ static LAST: AtomicU64 = AtomicU64::new(0);
 
 /// Takes one in, where there is room.
 pub fn add(address: u64) -> bool {
+    debug_assert!(address > TAKEN, "a context is the address of a ring: {address:#x}");
     let is_free =
         |place: &&Place| place.address.compare_exchange(0, TAKEN, Acquire, Relaxed).is_ok();
     let Some(place) = KNOWN.iter().find(is_free) else { return false };

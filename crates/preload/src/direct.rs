@@ -110,6 +110,10 @@ fn sectors_around(visit: &Visit, io: Io, memory: Memory) -> Option<Io> {
     }
     let start = io.offset & !mask;
     let end = io.offset.checked_add(io.len)?.checked_add(mask)? & !mask;
+    debug_assert!(
+        start <= io.offset && io.offset + io.len <= end && (end - start) & mask == 0,
+        "whole sectors hold what is asked for: {start} to {end}"
+    );
     let is_short = end - start <= thread::BOUNCE_BYTES as u64;
     is_short.then_some(Io { offset: start, len: end - start, ..io })
 }
@@ -128,6 +132,10 @@ fn part(
     if done != sectors as isize {
         return Some(-1);
     }
+    debug_assert!(
+        skip + len <= sectors && sectors <= thread::BOUNCE_BYTES,
+        "what is asked for lies in the sectors that are read: {len} at {skip} of {sectors}"
+    );
     // SAFETY: the caller's buffer of `len` bytes; `skip + len` is at most `sectors`, which the
     // slot's memory has, and it is of this thread while the slot is set.
     unsafe { std::ptr::copy_nonoverlapping(bounce.byte_add(skip).cast_const(), buf, len) };

@@ -140,6 +140,7 @@ impl Turn {
 impl Drop for Turn {
     fn drop(&mut self) {
         let was = self.seat.turn.fetch_and(!STATE_MASK, Release);
+        debug_assert!(was & STATE_MASK != 0, "I-LSE-7: a turn that ends was taken: {was:#x}");
         if was & STATE_MASK == 2 {
             // SAFETY: wakes one that waits for the word.
             unsafe { syscall!(libc::SYS_futex, &raw const self.seat.turn, libc::FUTEX_WAKE, 1) };
@@ -237,6 +238,13 @@ impl Inner {
             let part = unsafe { memory.byte_add(at) };
             whole(device, direction, part, len, permit.device_offset) == len as isize
         };
+        debug_assert!(
+            plan.read <= WINDOW_BYTES
+                && plan.bytes_at + len <= WINDOW_BYTES
+                && plan.sectors_at <= plan.bytes_at
+                && plan.bytes_at + len <= plan.sectors_at + plan.sectors_len,
+            "the sectors of an odd write hold its bytes, and the window both"
+        );
         if plan.read > 0 {
             if !move_whole(Direction::Read, 0, plan.read) {
                 self.window.forget();

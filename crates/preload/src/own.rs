@@ -41,6 +41,7 @@ pub fn move_away(fd: Fd) -> Option<Fd> {
 pub fn copy_away(fd: Fd) -> Option<Fd> {
     let limit = get_limit()?;
     let copy = copy_beyond(fd, limit).or_else(|| copy_up(fd, limit[0]))?;
+    debug_assert!(copy != fd, "a copy has a number of its own: {fd}");
     table::set_own(copy, true);
     Some(copy)
 }

@@ -44,6 +44,13 @@ const SETTLED: u64 = 2;
 const PHASES: u64 = 3;
 const USE: u64 = 4;
 
+/// The bits of a mount's place in the word of a file.
+const MOUNT_MASK: u64 = 0x7f;
+const _: () = assert!(
+    crate::table::MOUNTS_MAX <= MOUNT_MASK as usize,
+    "the word of a file has room for every mount"
+);
+
 struct Shadow {
     request: UnsafeCell<iocb>,
     state: AtomicU64,
@@ -94,6 +101,11 @@ pub fn take(request: iocb, what: &What) -> Option<Ticket> {
         if shadow.state.compare_exchange(was, state, Acquire, Relaxed).is_err() {
             continue;
         }
+        debug_assert!(
+            what.mount <= MOUNT_MASK as usize,
+            "the word of a file has room for its mount: {}",
+            what.mount
+        );
         // SAFETY: the shadow is this thread's.
         unsafe { *shadow.request.get() = request };
         shadow.program.store(what.program, Relaxed);
@@ -130,7 +142,7 @@ impl Shadow {
         What {
             program: self.program.load(Relaxed),
             context: self.context.load(Relaxed),
-            mount: (file >> 1 & 0x7f) as usize,
+            mount: (file >> 1 & MOUNT_MASK) as usize,
             entry: (file >> 8) as u32,
             writes: file & 1 != 0,
         }

@@ -83,6 +83,11 @@ impl Bed {
         geometry: Geometry,
         seed: u64,
     ) -> Self {
+        assert!(
+            contents.len() == backend.members() || contents.len() == backend.members() + 1,
+            "each member has a content, and a log's own device may: {} for {backend:?}",
+            contents.len()
+        );
         let options = |number: u64| SimulatedOptions {
             geometry,
             seed: seed.wrapping_add(number << 32),
@@ -286,6 +291,10 @@ impl Bed {
         if self.devices.len() == 1 {
             return vec![after];
         }
+        debug_assert!(
+            after <= self.clock.lock().order.len(),
+            "a moment is one of the recording: {after}"
+        );
         let mut moments = vec![0; self.devices.len()];
         self.clock.lock().order[..after]
             .iter()

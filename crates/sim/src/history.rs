@@ -97,6 +97,12 @@ impl History {
         // promises nothing more.
         let changed =
             self.done.last().map_or(&self.before, |last| &last.view).names != done.view.names;
+        debug_assert!(
+            self.done.last().is_none_or(|last| last.end <= done.end),
+            "a step is over after the one before: {} and then {}",
+            self.done.last().map_or(0, |last| last.end),
+            done.end
+        );
         let touched = if changed { done.touched } else { Vec::new() };
         self.done.push(Done { touched, ..done });
     }
@@ -114,6 +120,10 @@ impl History {
 
     /// Adds what two steps did that were carried out at once.
     pub(crate) fn push_notes(&mut self, notes: Vec<Done>) {
+        debug_assert!(
+            notes.is_sorted_by_key(|note| note.end) && notes.last().is_some_and(|note| !note.part),
+            "the last of what two steps left is both of them"
+        );
         self.done.extend(notes);
     }
 
@@ -168,6 +178,11 @@ impl History {
 
 /// The views from `from` steps done to `to` steps done.
 pub(crate) fn views(history: &History, from: usize, to: usize) -> impl Iterator<Item = &View> {
+    assert!(
+        from <= to && to <= history.done.len(),
+        "views are asked for of steps that were made: {from} to {to} of {}",
+        history.done.len()
+    );
     let before = (from == 0).then_some(&history.before);
     before.into_iter().chain(history.done[from.saturating_sub(1)..to].iter().map(|done| &done.view))
 }

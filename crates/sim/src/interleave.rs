@@ -136,6 +136,11 @@ impl Drop for Ends<'_> {
     fn drop(&mut self) {
         PLACE.set(None);
         bedplate_fs::on_pause(None);
+        debug_assert!(
+            !self.0.state.lock().over[self.1.index()],
+            "each of the two ends once: {:?}",
+            self.1
+        );
         let mut state = self.0.state.lock();
         state.over[self.1.index()] = true;
         if state.turn == self.1 {
@@ -207,6 +212,7 @@ impl Turns {
                     && state.turn != who
                     && sleeps(&state))
             {
+                debug_assert!(state.waiting[who.index()], "a turn is taken by what waits for it");
                 state.turn = who;
                 state.left = state.turns.pop_front();
                 state.taken += 1;

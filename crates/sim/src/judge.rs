@@ -75,6 +75,12 @@ type Kept<'a> = &'a dyn Fn(&View) -> Result<(), String>;
 /// # Errors
 /// One sentence that says which promise was broken.
 pub fn judge(history: &History, cut: &Cut) -> Result<(), String> {
+    assert!(
+        cut.after <= history.operations(),
+        "the power goes within the recording: after {} of {}",
+        cut.after,
+        history.operations()
+    );
     let remains = history.bed.cut(cut.after, &cut.choice);
     let context = |what: String| {
         format!("cut after device operation {} ({:?}): {what}", cut.after, cut.choice)

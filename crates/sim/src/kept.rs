@@ -37,6 +37,10 @@ struct Reach {
 
 impl Reach {
     fn of(history: &History, after: usize) -> Self {
+        debug_assert!(
+            history.done.is_sorted_by_key(|done| done.end),
+            "steps are written down in the order in which they were over"
+        );
         let complete = history.done.partition_point(|done| done.end <= after);
         // The next step was under way: its first operation may have been on its way to the device.
         let parts = history.done[complete..].iter().take_while(|done| done.part).count();
@@ -48,6 +52,11 @@ impl Reach {
             .map(|floor| floor.steps)
             .max()
             .unwrap_or(0);
+        debug_assert!(
+            complete <= started && started <= history.done.len() && floor <= history.done.len(),
+            "what is promised was done: {complete}, {started}, {floor} of {}",
+            history.done.len()
+        );
         Self { complete, started, floor }
     }
 }
@@ -110,6 +119,7 @@ fn names_synced(done: &[Done]) -> usize {
             Promise::Names | Promise::Cloned(_) | Promise::All => number + 1,
         });
     }
+    debug_assert!(synced <= done.len(), "no name is promised of a step that was not made");
     synced
 }
 

@@ -66,6 +66,10 @@ pub(crate) fn carry_out(
     };
     let ((one, one_end), (other, other_end), met) =
         interleave::run(turns, timed(first), timed(second))?;
+    debug_assert!(
+        begin <= one_end.min(other_end),
+        "both steps are over after they began: {begin}, {one_end}, {other_end}"
+    );
     history.pairs.push(Pair { pauses: met.pauses, operations: begin..one_end.max(other_end) });
     let halves = [
         Half { step: first, result: one, end: one_end },

@@ -220,6 +220,10 @@ impl Crowd {
                 let differences: Vec<_> = views(history, before, begun)
                     .filter_map(|view| difference(&shown, &bare(view)))
                     .collect();
+                debug_assert!(
+                    before <= begun && differences.len() <= begun - before + 1,
+                    "a checkpoint is compared with each moment of its making"
+                );
                 if differences.len() == begun - before + 1 {
                     let (own, first) = (part.own, &differences[0]);
                     return Err(format!(

@@ -25,6 +25,7 @@ pub(crate) fn compare_units(
         |done: &'_ Done| done.wrote.clone().filter(|wrote| wrote.ino == ino && wrote.unit > 0);
     let promised: Vec<Wrote> = history.done[steps.clone()].iter().filter_map(to_file).collect();
     let Some(unit) = promised.first().map(|wrote| wrote.unit) else { return Ok(()) };
+    debug_assert!(unit.is_power_of_two(), "a unit is a power of two: {unit}");
     let units: BTreeSet<u64> = promised
         .iter()
         .flat_map(|wrote| wrote.range.start / unit..wrote.range.end.div_ceil(unit))
@@ -87,6 +88,10 @@ fn states(
 
 /// Adds what becomes of each state by a write, whose bytes are in `after`.
 fn write(states: &mut BTreeSet<Vec<u8>>, after: &[u8], written: Range<u64>, region: &Range<u64>) {
+    debug_assert!(
+        region.start <= written.start && written.end <= region.end,
+        "what was written of a unit lies in it: {written:?} of {region:?}"
+    );
     let index = |at: u64| usize::try_from(at - region.start).expect("a unit is small");
     let range = index(written.start)..index(written.end);
     let changed: Vec<Vec<u8>> = states

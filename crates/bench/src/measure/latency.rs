@@ -37,6 +37,11 @@ impl Latencies {
             return None;
         }
         let at = |q: f64| self.0.value_at_quantile(q) as f64 / 1000.0;
+        debug_assert!(
+            at(0.5) <= at(0.99) && at(0.99) <= at(0.999) && at(0.999) <= at(1.0),
+            "rarer latencies are longer: {:?}",
+            [at(0.5), at(0.99), at(0.999), at(1.0)]
+        );
         Some(LatencySummary {
             count: self.0.len(),
             mean_us: self.0.mean() / 1000.0,

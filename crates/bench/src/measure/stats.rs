@@ -27,12 +27,13 @@ impl Spread {
         }
         let mut sorted = values.to_vec();
         sorted.sort_by(f64::total_cmp);
-        Self {
-            n: sorted.len(),
-            median: median_of_sorted(&sorted),
-            min: sorted[0],
-            max: sorted[sorted.len() - 1],
-        }
+        let (min, max) = (sorted[0], sorted[sorted.len() - 1]);
+        let median = median_of_sorted(&sorted);
+        debug_assert!(
+            values.iter().any(|value| !value.is_finite()) || (min <= median && median <= max),
+            "the middle lies between the ends: {min}, {median}, {max}"
+        );
+        Self { n: sorted.len(), median, min, max }
     }
 
     /// Returns the noise: half of what lies between the ends, as a part of the median.
@@ -122,6 +123,7 @@ fn mann_whitney_p(a: &[f64], b: &[f64]) -> f64 {
         })
         .sum();
     let (n, m) = (a.len() as f64, b.len() as f64);
+    debug_assert!((0.0..=n * m).contains(&u), "U counts pairs: {u} of {n} times {m}");
     let u_low = u.min(n * m - u);
     let ties = tie_term(a, b);
     if ties == 0.0 && a.len() <= EXACT_MAX && b.len() <= EXACT_MAX {
@@ -159,6 +161,10 @@ fn exact_p(n: usize, m: usize, u: f64) -> f64 {
     }
     let total: f64 = counts.iter().sum();
     let tail: f64 = counts.iter().take(u.floor() as usize + 1).sum();
+    debug_assert!(
+        tail > 0.0 && tail <= total,
+        "of all orders some give at most this: {tail} of {total}"
+    );
     (2.0 * tail / total).min(1.0)
 }
 

@@ -94,6 +94,10 @@ fn top(values: impl Iterator<Item = f64>) -> f64 {
 /// Thin lines show the ends.
 pub(super) fn curves(words: &Words<'_>, xs: &[f64], series: &[Series]) -> String {
     let place = |x: f64| xs.iter().position(|&known| known == x).unwrap_or(0) as f64;
+    debug_assert!(
+        series.iter().flat_map(|one| &one.points).all(|point| xs.contains(&point.x)),
+        "every point of a curve stands over a value of the axis: {xs:?}"
+    );
     let y_top = top(series.iter().flat_map(|s| s.points.iter().map(|p| p.high)));
     draw(SIZE, |area| {
         let mut chart = ChartBuilder::on(area)

@@ -96,6 +96,10 @@ impl Oltp {
 
     fn layout(&self, clients: usize) -> Layout {
         let pages = self.pages_per_file() * self.files as u64;
+        debug_assert!(
+            pages * PAGE_BYTES <= self.data_bytes && clients > 0,
+            "the files hold whole pages of the data: {pages} for {clients} clients"
+        );
         Layout {
             page_bytes: PAGE_BYTES,
             files: self.files,

@@ -122,6 +122,7 @@ impl Scan {
         let (asked, device) = read();
         let measured = self.database.phase(db, target, env, phase, beside)?;
         let (asked_then, device_then) = read();
+        debug_assert!(asked_then >= asked, "what was asked for is counted up");
         let device_bytes =
             device_then.zip(device).map(|(then, before)| then.saturating_sub(before));
         Ok(Counted { measured, asked_bytes: (asked_then - asked) * PAGE_BYTES, device_bytes })

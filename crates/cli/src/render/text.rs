@@ -117,6 +117,10 @@ pub fn wrapped(sentence: &str, indent: usize, columns: usize) -> String {
             _ => lines.push(format!("{:indent$}{word}", "")),
         }
     }
+    debug_assert!(
+        lines.iter().all(|line| line.chars().count() <= columns || !line[indent..].contains(' ')),
+        "only a word that is too long passes {columns} columns"
+    );
     lines.join("\n")
 }
 

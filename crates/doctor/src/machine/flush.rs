@@ -55,6 +55,11 @@ fn times(
         write(at).map_err(|error| failed(&error))?;
         times.push(began.elapsed());
     }
+    debug_assert!(
+        (ROUNDS_MIN..=ROUNDS).contains(&times.len()),
+        "a median is of enough writes: {}",
+        times.len()
+    );
     let sent = before.and_then(|before| flushes(disks)?.checked_sub(before));
     let each = sent.map(|sent| sent as f64 / times.len() as f64);
     Ok((median_us(&mut times), each))

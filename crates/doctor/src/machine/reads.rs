@@ -37,6 +37,10 @@ fn of_file(file: &File, direct: &File) -> io::Result<ReadTimes> {
     // A multiplication by an odd number is a walk through all pages in no order.
     let pages = FILE_BYTES / PAGE as u64;
     let random = |at: u64| (at * 2_654_435_761 + 977) % pages * PAGE as u64;
+    debug_assert!(
+        (0..RANDOM_READS).all(|at| random(at) + PAGE as u64 <= FILE_BYTES),
+        "every read lies in the file"
+    );
     let mut page = AlignedBuf::zeroed(PAGE);
     let mut read_each = |file: &File| {
         (0..RANDOM_READS).try_for_each(|at| file.read_exact_at(&mut page, random(at)))

@@ -243,6 +243,11 @@ impl RawQueue {
         offset: u64,
         token: u64,
     ) -> Result<(), AlignedBuf> {
+        debug_assert!(
+            buf.len() <= u32::MAX as usize && !buf.is_empty(),
+            "an operation of a queue moves something: {} bytes",
+            buf.len()
+        );
         let first = Segment { offset, len: buf.len() as u32 };
         let request = Request { token, kind, buf: Some(buf), first, rest: Vec::new() };
         self.queue
@@ -265,6 +270,7 @@ impl DiskQueue for RawQueue {
     }
 
     fn write(&mut self, buf: AlignedBuf, offset: u64, token: u64) -> Result<(), AlignedBuf> {
+        debug_assert!(token & PASS == 0, "a token leaves the device's bit free: {token:#x}");
         if !self.gate.try_direct() {
             return Err(buf);
         }

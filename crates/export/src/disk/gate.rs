@@ -65,7 +65,8 @@ impl Gate {
         assert!(state.direct == 0, "I-GAT-1: no direct write is beside a buffered one");
         drop(state);
         let result = write();
-        self.state.lock().buffered = false;
+        let was = std::mem::replace(&mut self.state.lock().buffered, false);
+        assert!(was, "I-GAT-1: a buffered write that ends was the only one");
         self.free.notify_all();
         result
     }

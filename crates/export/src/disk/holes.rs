@@ -18,6 +18,7 @@ pub(super) fn runs(file: &impl Seek, offset: u64, len: u64, limit: usize) -> Res
     let (mut at, end) = (offset, offset + len);
     let mut runs = Vec::new();
     while at < end && runs.len() < limit {
+        debug_assert!(at >= offset, "runs go on where the last one ended: {at} of {offset}");
         let data = file.data(at)?.map_or(end, |data| data.clamp(at, end));
         if data > at {
             file.split_hole(at, data, limit - runs.len(), &mut runs)?;
@@ -30,5 +31,13 @@ pub(super) fn runs(file: &impl Seek, offset: u64, len: u64, limit: usize) -> Res
         runs.push(Run { len: hole - at, allocation: Allocation::Data });
         at = hole;
     }
+    debug_assert!(
+        runs.len() <= limit && runs.iter().all(|run| run.len > 0),
+        "as many runs as were asked for, none of them empty: {runs:?}"
+    );
+    debug_assert!(
+        runs.iter().map(|run| run.len).sum::<u64>() <= len,
+        "no run reaches beyond the range: {runs:?} of {len}"
+    );
     Ok(runs)
 }

@@ -71,6 +71,10 @@ impl Buffers {
 
     /// Takes a buffer back.
     pub fn give(&mut self, buf: AlignedBuf) {
+        debug_assert!(
+            self.kept_bytes + buf.len() <= self.held_bytes,
+            "a buffer that comes back is one of those held"
+        );
         if self.kept_bytes + buf.len() <= KEPT_BYTES_MAX {
             self.kept_bytes += buf.len();
             self.kept.push(buf);
@@ -81,6 +85,11 @@ impl Buffers {
 
     /// Counts a buffer that does not come back.
     pub fn release(&mut self, len: usize) {
+        assert!(
+            len <= self.held_bytes,
+            "what is released was taken: {len} of {} bytes",
+            self.held_bytes
+        );
         let held_bytes = self.held_bytes - len;
         self.budget.give(shared(self.held_bytes) - shared(held_bytes));
         self.held_bytes = held_bytes;

@@ -52,6 +52,10 @@ impl Inbox {
         }
         assert!(self.end < self.buf.len(), "what is received has room");
         let count = transport.read(&mut self.buf[self.end..])?;
+        debug_assert!(
+            count <= self.buf.len() - self.end,
+            "the transport says how much of the room it filled: {count}"
+        );
         self.end += count;
         Ok(count)
     }

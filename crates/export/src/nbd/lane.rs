@@ -118,6 +118,10 @@ fn sync_together(disk: &dyn Disk, batch: &mut Vec<Job>, tell: &impl Fn(Outcome))
         return;
     }
     let failure = disk.sync().err().map(|error| Arc::new(error.to_string()));
+    debug_assert!(
+        batch.iter().any(|job| matches!(job.work, Work::Sync | Work::SyncRange)),
+        "a sync was made because something asked for it"
+    );
     for job in batch.extract_if(.., |job| is_sync(job)) {
         let result = match &failure {
             None => Ok(()),

@@ -44,6 +44,10 @@ pub struct Outbox {
 
 impl Outbox {
     pub fn push(&mut self, head: Head, body: Body) {
+        debug_assert!(
+            !head.bytes().is_empty(),
+            "a reply begins with a head: nothing else tells the client whose it is"
+        );
         self.replies.push_back((head, body));
     }
 
@@ -77,6 +81,10 @@ impl Outbox {
                 Err(error) => return Err(error),
             };
             progress = true;
+            debug_assert!(
+                count <= slices.iter().map(|slice| slice.len()).sum(),
+                "no more is sent than was given: {count} bytes"
+            );
             self.sent += count;
             self.drop_sent(buffers);
         }

@@ -45,6 +45,10 @@ impl Head {
     }
 
     fn put(&mut self, bytes: &[u8]) {
+        debug_assert!(
+            self.len + bytes.len() <= HEAD_BYTES_MAX,
+            "the longest head is that of a chunk of data"
+        );
         self.bytes[self.len..self.len + bytes.len()].copy_from_slice(bytes);
         self.len += bytes.len();
     }

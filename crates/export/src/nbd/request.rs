@@ -94,7 +94,12 @@ impl Request {
         if self.flags & !(flags | flag::FUA) != 0 {
             return Err(refused(errno::EINVAL, "the request has flags that it cannot have"));
         }
-        command.check(self, terms).map(|()| command)
+        command.check(self, terms)?;
+        debug_assert!(
+            command == Command::Flush || self.offset + u64::from(self.len) <= terms.size,
+            "what is carried out lies in the export: {self:?}"
+        );
+        Ok(command)
     }
 }
 

@@ -193,6 +193,10 @@ fn read(file: &Uncached, size: u64, buf: *mut u8, len: usize, at: u64) -> Option
         return read_around(file, buf, len, at).map(Done::Moved);
     }
     let within = (size - size % file.alignment).saturating_sub(at).min(len as u64) as usize;
+    debug_assert!(
+        within <= len && (within as u64).is_multiple_of(file.alignment),
+        "whole blocks of the file go to the caller's memory: {within} of {len} bytes"
+    );
     let mut done = 0;
     if within > 0 {
         done = direct(file, Direction::Read, buf, within, at)?;
@@ -222,6 +226,10 @@ fn read_around(file: &Uncached, buf: *mut u8, len: usize, at: u64) -> Option<usi
         let Some(got) = direct(file, Direction::Read, bounce.memory(), wanted, start) else {
             return (done > 0).then_some(done);
         };
+        debug_assert!(
+            skip < wanted && got <= wanted && wanted <= bounce::BYTES,
+            "the blocks around a read hold its first byte, and fit the piece: {got} of {wanted}"
+        );
         let bytes = got.saturating_sub(skip).min(len - done);
         // SAFETY: the caller's memory has `len` bytes, the piece `got`; they do not overlap.
         unsafe {
@@ -250,6 +258,10 @@ fn write(fd: Fd, file: &Uncached, buf: *mut u8, len: usize, at: u64) -> Option<D
     if last < first + MIDDLE_BYTES_MIN {
         return Some(odd(fd, buf, len, at));
     }
+    debug_assert!(
+        at <= first && first < last && last <= end,
+        "the middle of a write lies in it: {first} to {last} of {at} to {end}"
+    );
     let mut sum = 0;
     for (from, to, is_odd) in [(at, first, true), (first, last, false), (last, end, true)] {
         let (skip, len) = ((from - at) as usize, (to - from) as usize);

@@ -52,6 +52,7 @@ struct Position {
 impl Stream {
     /// Notes a request; returns what may be dropped of all that lies more than `lag` bytes behind.
     fn note(&self, request: &Range<u64>, lag: u64) -> Option<Range<u64>> {
+        debug_assert!(request.start <= request.end, "a request has a place: {request:?}");
         let mut at = self.0.lock();
         let first = at.next.saturating_sub(REACH_BYTES).max(at.dropped);
         let last = at.next.saturating_add(REACH_BYTES);
@@ -67,6 +68,12 @@ impl Stream {
         at.next = at.next.max(request.end);
         let upto = at.next.saturating_sub(lag) / STEP_BYTES * STEP_BYTES;
         let behind = at.dropped..upto;
+        debug_assert!(
+            at.dropped <= at.next && upto <= at.next,
+            "what is dropped was asked for: {} and {upto} of {}",
+            at.dropped,
+            at.next
+        );
         (behind.start < behind.end).then(|| {
             at.dropped = behind.end;
             behind
@@ -113,6 +120,7 @@ impl Shared {
 
     fn drop_behind(self: &Arc<Self>, open: &Arc<OpenFile>, behind: Option<Range<u64>>) {
         let Some(behind) = behind else { return };
+        debug_assert!(behind.start < behind.end, "what is dropped is something: {behind:?}");
         let len = behind.end - behind.start;
         open.file.count_released(len);
         let ino = open.inode.ino;

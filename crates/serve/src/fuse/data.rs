@@ -404,6 +404,7 @@ fn copy(source: &OpenFile, from: u64, target: &OpenFile, to: u64, len: u64) -> A
             Err(errno) => return Err(errno),
         }
     }
+    debug_assert!(copied <= len, "no more is copied than was asked for: {copied} of {len}");
     Ok(copied)
 }
 

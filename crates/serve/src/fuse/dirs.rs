@@ -104,6 +104,11 @@ impl Cursor {
         if self.recent.len() > 1 {
             self.recent.remove(0);
         }
+        debug_assert!(
+            self.recent.len() < 2 && names.len() <= CHUNK,
+            "the names of two chunks are kept: {} of chunk {chunk}",
+            names.len()
+        );
         self.recent.push((chunk, names));
     }
 

@@ -56,6 +56,7 @@ impl Hints {
                 map.remove(&thread);
             }
         }
+        debug_assert!(map.len() <= COUNT_MAX, "hints are bounded: {}", map.len());
         self.count.store(map.len(), Relaxed);
     }
 

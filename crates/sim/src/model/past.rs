@@ -191,6 +191,10 @@ impl Model {
 fn patched(before: &[u8], content: &[u8], ranges: &[(Range<u64>, bool)]) -> Vec<u8> {
     let mut patched = before.to_vec();
     patched.resize(content.len(), 0);
+    debug_assert!(
+        ranges.iter().all(|(range, _)| range.start <= range.end),
+        "a range that changed begins before it ends: {ranges:?}"
+    );
     for (range, hole) in ranges {
         let index = |at: u64| usize::try_from(at).unwrap_or(usize::MAX).min(content.len());
         let range = index(range.start)..index(range.end);
