@@ -1,24 +1,24 @@
 //! Carries steps out on a file system.
 
-use std::collections::{BTreeMap, BTreeSet};
+mod checkpoints;
+
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
 use bedplate_block::AlignedBuf;
 use bedplate_fs::{
-    ChangedKind, CheckpointInfo, CheckpointOptions, CheckpointScope, CloneSource, ErrorKind, File,
-    FileKind, FileSystem, InodeNo, NewFile, OpenOptions, Result, RollbackOptions, SetAttr,
-    SpacePolicy,
+    ErrorKind, File, FileKind, FileSystem, InodeNo, NewFile, OpenOptions, Result, SetAttr,
 };
 use parking_lot::Mutex;
 
+use crate::leased::Program;
 use crate::logs::LogDevice;
 use crate::model::{attribute, target};
-use crate::outcome::{Diff, Outcome, Promise, Wrote};
-use crate::view::see_checkpoint;
+use crate::outcome::{Outcome, Promise, Wrote};
 use crate::workload::{
-    AUTOMATIC_PREFIX, AttributeStep, CaptureStep, Change, CheckpointStep, ContentStep, ExtentStep,
-    NameStep, On, OpenStep, Step, StepKind, SyncStep, dir_path, file_path, pattern,
+    AttributeStep, Change, ContentStep, ExtentStep, NameStep, On, OpenStep, Step, StepKind,
+    SyncStep, dir_path, file_path, pattern,
 };
 
 /// What is written: mostly where a device takes it as it is, and now and then not.
@@ -46,13 +46,6 @@ impl Bytes {
     }
 }
 
-/// What a clone is of.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Slots {
-    Files,
-    Directories,
-}
-
 /// The mounted file system, and what is held open.
 pub(crate) struct Stage {
     pub(crate) fs: FileSystem,
@@ -61,16 +54,42 @@ pub(crate) struct Stage {
     retained: Mutex<BTreeMap<u8, InodeNo>>,
     /// Whether the log may move, and its own device, if there is one.
     log: Option<LogDevice>,
+    /// What reads, writes and syncs under leases, where it may.
+    program: Option<Program>,
 }
 
 impl Stage {
     pub(crate) fn new(fs: FileSystem) -> Self {
-        Self { fs, held: Mutex::default(), retained: Mutex::default(), log: None }
+        Self { fs, held: Mutex::default(), retained: Mutex::default(), log: None, program: None }
     }
 
     /// Lets the log move, onto its own device too if there is one.
     pub(crate) fn moving_log(self, log: Option<LogDevice>) -> Self {
         Self { log, ..self }
+    }
+
+    /// Has a process with leases beside the mount, where there is one.
+    pub(crate) fn beside(self, program: Option<Program>) -> Self {
+        Self { program, ..self }
+    }
+
+    /// Writes under a lease where that is permitted, and through the mount elsewhere.
+    fn write(&self, file: &File, bytes: &[u8], offset: u64, durable: bool) -> Result<()> {
+        if !self.program.as_ref().is_some_and(|program| program.write(file, bytes, offset)) {
+            return file.write_at(bytes, offset).map(drop);
+        }
+        if durable { file.sync_range(offset, bytes.len() as u64) } else { Ok(()) }
+    }
+
+    /// Reads, the same way.
+    fn read(&self, file: &File, offset: u64, len: u32) -> Result<Vec<u8>> {
+        let leased = self.program.as_ref().and_then(|program| program.read(file, offset, len));
+        if let Some(read) = leased {
+            return Ok(read);
+        }
+        let mut buf = AlignedBuf::zeroed(usize::try_from(len).expect("small"));
+        let len = file.read_at(&mut buf, offset)?;
+        Ok(buf[..len].to_vec())
     }
 
     /// Closes what is held open.
@@ -312,7 +331,7 @@ impl Stage {
                 };
                 self.on(on, &options, |file| {
                     let bytes = Bytes::of(offset, len, fill);
-                    file.write_at(bytes.get(), offset)?;
+                    self.write(file, bytes.get(), offset, durable)?;
                     let wrote = self.wrote(file, offset..offset + u64::from(len))?;
                     let written = Promise::Written(file.ino(), offset, offset + u64::from(len));
                     let promise =
@@ -350,9 +369,8 @@ impl Stage {
             }),
             ContentStep::Read(on, mode, offset, len) => {
                 self.on(on, &OpenOptions { mode: Some(mode), ..plain }, |file| {
-                    let mut buf = AlignedBuf::zeroed(usize::try_from(len).expect("small"));
-                    let len = file.read_at(&mut buf, offset)?;
-                    Ok(Outcome { read: Some(buf[..len].to_vec()), ..Outcome::default() })
+                    let read = Some(self.read(file, offset, len)?);
+                    Ok(Outcome { read, ..Outcome::default() })
                 })
             }
         }
@@ -412,7 +430,11 @@ impl Stage {
         let plain = OpenOptions::read_write();
         match step {
             SyncStep::SyncData(on) => self.on(on, &plain, |file| {
-                file.sync_data().map(|()| Outcome::promising(Promise::Data(file.ino())))
+                let flushed = self.program.as_ref().is_some_and(|program| program.sync(file));
+                if !flushed {
+                    file.sync_data()?;
+                }
+                Ok(Outcome::promising(Promise::Data(file.ino())))
             }),
             SyncStep::SyncAll(on) => self.on(on, &plain, |file| {
                 file.sync_all().map(|()| Outcome::promising(Promise::Inode(file.ino())))
@@ -423,150 +445,6 @@ impl Stage {
             }
             SyncStep::Sync => fs.sync().map(|()| Outcome::promising(Promise::All)),
         }
-    }
-
-    /// Makes, compares, goes back to and deletes checkpoints, and clones.
-    fn use_checkpoints(&self, step: CheckpointStep) -> Result<Outcome> {
-        let fs = &self.fs;
-        match step {
-            CheckpointStep::Policy(delete) => {
-                fs.set_space_policy(if delete {
-                    SpacePolicy::DeleteOldest
-                } else {
-                    SpacePolicy::Refuse
-                })?;
-                Ok(Outcome::promising(Promise::Names))
-            }
-            CheckpointStep::Diff(slot) => self
-                .diff(&format!("c{slot}"))
-                .map(|diff| Outcome { diff: Some(diff), ..Outcome::default() }),
-            CheckpointStep::DeleteCheckpoint(slot) => fs
-                .delete_checkpoint(format!("c{slot}"))
-                .map(|()| Outcome::promising(Promise::Names)),
-            CheckpointStep::Rollback(slot, back, force) => {
-                let done = fs.rollback(
-                    format!("c{slot}"),
-                    &RollbackOptions { path: back.path().map(Into::into), force },
-                )?;
-                // Or there would be ever more of them. A full volume may have deleted it.
-                match fs.delete_checkpoint(&done.undo) {
-                    Err(error) if error.kind != ErrorKind::NotFound => Err(error),
-                    _ => Ok(Outcome::promising(Promise::All)),
-                }
-            }
-            CheckpointStep::Clone(slot, file, dir, to) => {
-                self.clone_files(Slots::Files, slot, &file_path(file, dir), &file_path(to, 0))
-            }
-            CheckpointStep::CloneDirectory(slot, from, to) => {
-                self.clone_files(Slots::Directories, slot, &dir_path(from), &format!("/d{to}"))
-            }
-        }
-    }
-
-    /// Makes the checkpoint of a step.
-    pub(crate) fn make_checkpoint(&self, step: CaptureStep) -> Result<CheckpointInfo> {
-        let (name, scope, automatic, kept) = match step {
-            CaptureStep::Automatic(slot, kept) => {
-                (format!("{AUTOMATIC_PREFIX}{slot}"), None, true, kept)
-            }
-            CaptureStep::Checkpoint(slot, dir) => (format!("c{slot}"), dir, false, false),
-        };
-        let scope = scope.map_or(CheckpointScope::Everything, |dir| {
-            CheckpointScope::Paths(vec![dir_path(dir).into()])
-        });
-        self.fs.create_checkpoint(name, &CheckpointOptions { scope, automatic, kept })
-    }
-
-    /// What comes of a checkpoint that was made.
-    pub(crate) fn made_checkpoint(&self, made: &CheckpointInfo) -> Result<Outcome> {
-        let (line, shown) = see_checkpoint(&self.fs, made)?;
-        Ok(Outcome {
-            checkpoint: Some((line, Arc::new(shown))),
-            ..Outcome::promising(Promise::Names)
-        })
-    }
-
-    /// The names of the automatic checkpoints that workloads made.
-    pub(crate) fn automatic(&self) -> BTreeSet<String> {
-        let names = self
-            .fs
-            .checkpoints()
-            .into_iter()
-            .map(|checkpoint| String::from_utf8_lossy(&checkpoint.name).into_owned());
-        names.filter(|name| name.starts_with(AUTOMATIC_PREFIX)).collect()
-    }
-
-    /// What is told of the changes since a checkpoint, all of one moment: it is asked for by many
-    /// calls, so it is asked again until what is under way beside it has changed nothing between.
-    fn diff(&self, name: &str) -> Result<Diff> {
-        let mut diff = self.diff_by_calls(name)?;
-        loop {
-            let again = self.diff_by_calls(name)?;
-            if again == diff {
-                return Ok(diff);
-            }
-            diff = again;
-        }
-    }
-
-    fn diff_by_calls(&self, name: &str) -> Result<Diff> {
-        let text = |path: Vec<u8>| String::from_utf8_lossy(&path).into_owned();
-        let mut diff = Diff::default();
-        for told in self.fs.checkpoint_diff(name, None)? {
-            diff.inodes.insert(told.ino);
-            diff.paths.extend([Some(told.path), told.from].into_iter().flatten().map(text));
-        }
-        let mut todo = vec![InodeNo::ROOT];
-        while let Some(dir) = todo.pop() {
-            for entry in self.fs.read_dir(dir, None, usize::MAX)? {
-                match entry.kind {
-                    FileKind::Directory => todo.push(entry.ino),
-                    FileKind::File => {
-                        let changed = match self.fs.changed_blocks(entry.ino, name, None) {
-                            // It is not of a checkpoint of named files; the model knows which are.
-                            Err(error) if error.kind == ErrorKind::Invalid => continue,
-                            changed => changed?,
-                        };
-                        let range = |range: bedplate_fs::ChangedRange| {
-                            (
-                                range.offset..range.offset + range.len,
-                                range.kind == ChangedKind::Hole,
-                            )
-                        };
-                        diff.ranges.insert(entry.ino, changed.map(range).collect());
-                    }
-                    _ => {}
-                }
-            }
-        }
-        Ok(diff)
-    }
-
-    fn clone_files(
-        &self,
-        slots: Slots,
-        slot: Option<u8>,
-        path: &str,
-        target: &str,
-    ) -> Result<Outcome> {
-        let source = match slot {
-            Some(slot) => {
-                CloneSource::Checkpoint { name: format!("c{slot}").into_bytes(), path: path.into() }
-            }
-            None => CloneSource::Present(path.into()),
-        };
-        // By its number: a step in the middle of this one may have removed its name since.
-        let ino = self.fs.clone_files(&source, target)?.ino;
-        let names = if slots == Slots::Directories {
-            self.fs.read_dir(ino, None, usize::MAX)?
-        } else {
-            Vec::new()
-        };
-        let entries = names
-            .into_iter()
-            .map(|entry| (String::from_utf8_lossy(&entry.name).into_owned(), entry.ino))
-            .collect();
-        Ok(Outcome { made: Some(ino), entries, ..Outcome::promising(Promise::Cloned(ino)) })
     }
 
     /// Appends to a file through so many opens, one after the other.

@@ -18,7 +18,7 @@ mod wire;
 
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use bedplate_block::{
     AlignedBuf, BlockDevice, CrashChoice, CrashStep, Geometry, MemoryDevice, SimulatedDevice,
@@ -55,6 +55,10 @@ pub struct Bed {
     per_record: u16,
     /// Whether the extent maps of files leave memory as soon as nothing looks at them.
     small_maps: bool,
+    /// Whether a process with leases does I/O beside the mount.
+    leases: bool,
+    /// How many reads, writes and syncs were made under leases.
+    leased: Arc<AtomicU64>,
 }
 
 /// Which device each operation was on, where there are several.
@@ -112,6 +116,8 @@ impl Bed {
             ills,
             per_record: 0,
             small_maps: false,
+            leases: false,
+            leased: Arc::default(),
         }
     }
 
@@ -119,6 +125,16 @@ impl Bed {
     /// extent maps that leave memory at once, or do not.
     pub(crate) fn limited(self, per_record: u16, small_maps: bool) -> Self {
         Self { per_record, small_maps, ..self }
+    }
+
+    /// The same, with a process that has leases beside each mount, or without.
+    pub(crate) fn leasing(self, leases: bool) -> Self {
+        Self { leases, ..self }
+    }
+
+    /// Returns how many reads, writes and syncs were made under leases.
+    pub(crate) fn leased(&self) -> u64 {
+        self.leased.load(Ordering::Relaxed)
     }
 
     /// Makes devices that go on with what a cut left.

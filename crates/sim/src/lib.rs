@@ -35,6 +35,7 @@ mod history;
 mod interleave;
 mod judge;
 mod kept;
+mod leased;
 mod live;
 mod logs;
 mod lost;
@@ -125,6 +126,8 @@ pub struct Tally {
     pub interleaved: u64,
     /// Of the states, those of a group of devices.
     pub grouped: u64,
+    /// Reads, writes and syncs that a process made under leases.
+    pub leased: u64,
     /// Device operations that the workload made.
     pub operations: u64,
 }
@@ -138,6 +141,7 @@ impl Tally {
         self.repeated += other.repeated;
         self.interleaved += other.interleaved;
         self.grouped += other.grouped;
+        self.leased += other.leased;
         self.operations += other.operations;
     }
 }
@@ -247,6 +251,7 @@ fn try_history(
     };
     let mut trial = Trial { history, seen: HashSet::new(), tally: Tally::default() };
     trial.tally.operations = history.operations() as u64;
+    trial.tally.leased = history.bed.leased();
     let mut rng = Xoshiro256PlusPlus::seed_from_u64(seed ^ 0x9e37_79b9_7f4a_7c15);
     for (number, (after, choice)) in cuts(history, effort.cuts, &mut rng).into_iter().enumerate() {
         let again = (effort.second_cut_every > 0 && number % effort.second_cut_every == 0)

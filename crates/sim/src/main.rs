@@ -287,12 +287,12 @@ fn main() -> ExitCode {
             serde_json::json!({ "seeds": seeds, "tally": total, "minutes": minutes, "violations": violations })
         );
     } else {
-        let Tally { states, second_cuts, second_lives, interleaved, grouped, .. } = total;
+        let Tally { states, second_cuts, second_lives, interleaved, grouped, leased, .. } = total;
         let rate = states as f64 / minutes;
         println!(
             "{states} distinct crash states of {seeds} seeds ({second_cuts} during recovery, \
              {second_lives} in a second life, {interleaved} with a step in the middle of another, \
-             {grouped} of a group of devices), {rate:.0} a minute, {violations} violations"
+             {grouped} of a group of devices; {leased} calls under leases), {rate:.0} a minute, {violations} violations"
         );
     }
     if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS }

@@ -42,7 +42,8 @@ pub(crate) fn record_on(
     let whole = known.is_none();
     let model = Model::recovered(block_size, seen, known.unwrap_or_default());
     let history = History::new(bed, model);
-    let stage = Stage::new(fs).moving_log(wires.spare_log());
+    let program = wires.attach(&fs)?;
+    let stage = Stage::new(fs).moving_log(wires.spare_log()).beside(program);
     let mut recorder = Recorder {
         wires,
         whole,
@@ -187,7 +188,9 @@ impl Recorder {
             .wires
             .mount_synced(sync, quiet())
             .map_err(|e| format!("the volume does not mount again: {e}"))?;
-        self.stage = Some(Stage::new(fs).moving_log(self.wires.spare_log()));
+        let program = self.wires.attach(&fs)?;
+        let stage = Stage::new(fs).moving_log(self.wires.spare_log());
+        self.stage = Some(stage.beside(program));
         Ok(())
     }
 

@@ -6,8 +6,8 @@ use std::ops::Deref;
 use std::sync::Arc;
 
 use crate::{
-    BlockDevice, DeviceCounters, DeviceQueue, EngineReport, Geometry, Operation, QueueOptions,
-    Result,
+    BlockDevice, DeviceCounters, DeviceQueue, EngineReport, Geometry, Lent, Operation,
+    QueueOptions, Result,
 };
 
 /// A call of a device that is about to be made.
@@ -77,6 +77,14 @@ pub trait Hook: Send + Sync + Debug {
         options: &QueueOptions,
     ) -> Result<Box<dyn DeviceQueue>> {
         inner.queue(options)
+    }
+
+    /// Lends the device to another process, whose I/O does not come by [`call`](Self::call).
+    ///
+    /// # Errors
+    /// As [`BlockDevice::lend`].
+    fn lend(&self, inner: &Arc<dyn BlockDevice>, read_only: bool) -> Result<Option<Lent>> {
+        inner.lend(read_only)
     }
 }
 
@@ -164,6 +172,10 @@ impl<H: Hook> BlockDevice for HookedDevice<H> {
 
     fn queue(&self, options: &QueueOptions) -> Result<Box<dyn DeviceQueue>> {
         self.hook.queue(&self.inner, options)
+    }
+
+    fn lend(&self, read_only: bool) -> Result<Option<Lent>> {
+        self.hook.lend(&self.inner, read_only)
     }
 
     fn engine(&self) -> EngineReport {

@@ -101,5 +101,5 @@ pub(crate) fn format_options(setup: &Setup) -> FormatOptions {
 /// Makes the devices of a run, with a fresh volume on them.
 pub(crate) fn fresh_bed(setup: &Setup, seed: u64) -> Bed {
     let bed = Bed::over(setup.backend, &fresh(setup), geometry(setup), seed);
-    start_small(bed.limited(setup.per_record, setup.small_maps))
+    start_small(bed.limited(setup.per_record, setup.small_maps)).leasing(setup.leases)
 }

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use bedplate_block::{
     AlignedBuf, BlockDevice, Completion, DeviceCall, DeviceQueue, Error, ErrorKind, Hook,
-    HookedDevice, MemoryDevice, Operation, QueueOptions, Request, Result,
+    HookedDevice, Lent, MemoryDevice, Operation, QueueOptions, Request, Result,
 };
 use bedplate_fs::{FileSystem, MountOptions};
 use bedplate_volume::{FOREGROUND_UNLIMITED, Group, ImportOptions, NewGroup, Role, WeakGroup};
@@ -14,6 +14,7 @@ use parking_lot::Mutex;
 use super::Bed;
 use super::ills::AilingQueue;
 use super::remains::{MEMBER, fill_blank, limited, open_group};
+use crate::leased::Program;
 use crate::workload::Backend;
 
 /// The way from one process to its devices.
@@ -79,6 +80,15 @@ impl Wires {
     /// The data device, or the first member.
     pub(crate) fn data(&self) -> &Arc<dyn BlockDevice> {
         &self.devices[0]
+    }
+
+    /// Begins a process with leases on a file system that was mounted through these, where the
+    /// volume is to have one.
+    pub(crate) fn attach(&self, fs: &FileSystem) -> std::result::Result<Option<Program>, String> {
+        if !self.bed.leases {
+            return Ok(None);
+        }
+        Program::attach(fs, self.data(), &self.bed.leased).map(Some)
     }
 
     /// The log's own device.
@@ -262,6 +272,16 @@ impl Hook for Wire {
             moment,
         );
         Ok(Box::new(TimedQueue { queue: Box::new(queue), wire }))
+    }
+
+    /// A process with leases is a thread here, which has the device by itself: its descriptors are
+    /// of nothing.
+    fn lend(&self, _inner: &Arc<dyn BlockDevice>, _read_only: bool) -> Result<Option<Lent>> {
+        if !self.bed.leases {
+            return Ok(None);
+        }
+        let nothing = || std::fs::File::open("/dev/null").map(Into::into).ok();
+        Ok(nothing().zip(nothing()).map(|(claim, io)| Lent { claim, io }))
     }
 }
 

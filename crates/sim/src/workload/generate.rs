@@ -63,6 +63,7 @@ fn setup(rng: &mut Xoshiro256PlusPlus) -> Setup {
         per_record: 0,
         // Drawn apart: a seed means the same workload as before there was that.
         small_maps: rng.clone().random_range(0..2) == 0,
+        leases: rng.clone().random_range(0..4) % 2 == 0,
         backend: Backend::One,
     }
 }

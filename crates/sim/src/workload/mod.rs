@@ -45,6 +45,8 @@ pub struct Setup {
     pub per_record: u16,
     /// Whether the extent maps of files leave memory as soon as nothing looks at them.
     pub small_maps: bool,
+    /// Whether a process with leases does the I/O that it is permitted.
+    pub leases: bool,
     /// What the data lie on.
     pub backend: Backend,
 }
@@ -59,6 +61,7 @@ impl Setup {
         separate_log: false,
         per_record: 0,
         small_maps: false,
+        leases: false,
         backend: Backend::One,
     };
     /// The same, where the extent maps of files leave memory at once.

@@ -164,8 +164,10 @@ pub fn generate_interleaved(seed: u64, count: usize, backends: &[Backend]) -> (S
         separate_log: rng.random_range(0..3) == 0,
         backend: pick(&mut rng, backends),
         small_maps: rng.clone().random_range(0..2) == 0,
+        leases: rng.clone().random_range(0..4) % 2 == 0,
         ..Setup::SMALL
     };
+    let setup = Setup { leases: setup.leases && setup.backend == Backend::One, ..setup };
     // What ails members is drawn apart: a seed means the same workload as before there was that.
     let mut ills = Xoshiro256PlusPlus::seed_from_u64(seed ^ 0xbb67_ae85_84ca_a73b);
     let mut steps = prelude();

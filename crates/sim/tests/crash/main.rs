@@ -8,6 +8,7 @@ mod failing;
 #[expect(clippy::unwrap_used, reason = "its helpers are tests too")]
 mod heal;
 mod interleaved;
+mod leased;
 mod members;
 mod planted;
 #[expect(clippy::unwrap_used, reason = "its helpers are tests too")]

@@ -1,0 +1,100 @@
+//! A process with leases beside the mount: what it does by itself is judged as everything else is.
+
+use bedplate_fs::{IoMode, PlantedBug};
+use bedplate_sim::{Cuts, Effort, On, Setup, Step, Violation, generate, try_steps};
+
+const LEASED: Setup = Setup { leases: true, ..Setup::DISK };
+const HELD: On = On::Held(0);
+const PAGE: u32 = 8192;
+
+fn write(page: u64, fill: u8) -> Step {
+    Step::Write(HELD, IoMode::Concurrent, page * u64::from(PAGE), PAGE, fill, false)
+}
+
+/// A file that is open, of eight pages, of which no record vouches for bytes any more.
+fn prelude() -> Vec<Step> {
+    let mut steps = vec![Step::Create(0, 0), Step::Hold(0, 0, 0, IoMode::Concurrent)];
+    steps.extend((0..8).map(|page| write(page, 1)));
+    for other in 1..4 {
+        steps.extend([Step::Sync, Step::Create(other, 0)]);
+    }
+    steps.extend([Step::Sync, Step::Read(HELD, IoMode::Concurrent, 0, PAGE)]);
+    steps
+}
+
+/// Every kind of I/O under a lease, and what takes it back.
+fn workload() -> Vec<Step> {
+    let mut steps = prelude();
+    let read = || Step::Read(HELD, IoMode::Concurrent, 0, 2 * PAGE);
+    steps.extend([write(1, 2), Step::SyncData(HELD), write(8, 3), write(9, 4), read()]);
+    steps.extend([Step::SyncData(HELD), write(10, 6), Step::Sync, write(10, 7)]);
+    steps.extend([Step::Checkpoint(0, None), write(1, 8), read(), write(2, 9)]);
+    steps.push(Step::Write(HELD, IoMode::Concurrent, 100, 50, 11, false));
+    steps.extend([read(), write(0, 12), Step::SetSize(HELD, 4 * u64::from(PAGE))]);
+    steps.extend([write(1, 13), Step::Sync, write(3, 14), Step::SyncData(HELD)]);
+    let cut = Step::SetSize(HELD, u64::from(PAGE));
+    steps.extend([Step::Sync, Step::During(Box::new(write(2, 16)), Box::new(cut), vec![1])]);
+    let other = |at| Step::Write(On::Name(1, 0), IoMode::Concurrent, at, PAGE, 17, false);
+    steps.extend((0..8).map(|page| other(page * u64::from(PAGE))));
+    // The mount holds an odd write of a leased file.
+    let read = || Step::Read(HELD, IoMode::Concurrent, 0, 4096);
+    steps.extend([Step::Release(0), Step::Sync, Step::Hold(0, 0, 0, IoMode::Concurrent), read()]);
+    steps.push(Step::Write(HELD, IoMode::Concurrent, 100, 50, 15, false));
+    steps.extend([read(), Step::Release(0), Step::Sync]);
+    steps
+}
+
+fn effort(cuts: Cuts) -> Effort {
+    Effort { cuts, second_cut_every: 0, second_life_every: 0, ..Effort::default() }
+}
+
+#[test]
+fn s_172_s_210_s_211_s_355_what_leases_permit_survives_cuts() {
+    let mut leased = 0;
+    let directed = (1, LEASED, workload(), Cuts::Every(2));
+    let random = (1..=2).map(|seed| {
+        let (setup, steps) = generate(seed, 30);
+        (seed, Setup { leases: true, ..setup }, steps, Cuts::Random(20))
+    });
+    for (seed, setup, steps, cuts) in std::iter::once(directed).chain(random) {
+        match try_steps(seed, &setup, &steps, &effort(cuts)) {
+            Ok(tally) => leased += tally.leased,
+            Err(violation) => panic!("{violation}"),
+        }
+    }
+    assert!(leased > 10, "{leased} calls were made under leases");
+}
+
+/// The judge knows by leases when what they rest on is missing.
+fn finds(bug: PlantedBug) {
+    bedplate_fs::plant(Some(bug));
+    let found: Option<Box<Violation>> = (1..=6)
+        .find_map(|seed| try_steps(seed, &LEASED, &workload(), &effort(Cuts::Every(3))).err());
+    let found = found.unwrap_or_else(|| panic!("{bug:?} went unnoticed"));
+    println!("{bug:?}: found: {}", found.what);
+}
+
+#[test]
+fn s_172_blocks_of_a_checkpoint_that_leases_write_to() {
+    finds(PlantedBug::LeaseOutlivesCheckpoint);
+}
+
+#[test]
+fn s_210_a_write_that_is_held_while_leases_read() {
+    finds(PlantedBug::LeasedWhileHeld);
+}
+
+#[test]
+fn s_211_a_map_of_blocks_that_left_the_file() {
+    finds(PlantedBug::LeaseMapNotRewritten);
+}
+
+#[test]
+fn s_355_growth_that_a_sync_leaves_out() {
+    finds(PlantedBug::TailNotSynced);
+}
+
+#[test]
+fn s_355_growth_that_is_told_before_it_is_on_the_device() {
+    finds(PlantedBug::TailWithoutBarrier);
+}
