@@ -66,9 +66,9 @@ pub use log::{
     RecordKind, ReplayReport, replay,
 };
 pub use meta::{
-    Committed, GrowRegion, Growth, Locked, MetaStore, MovedRegion, Outlook, POSITION, Purpose,
-    Region, State, StoredSpace, format_tree, guarded, load_checkpoints, open_tree, stored_position,
-    table_name,
+    Committed, GrowRegion, Growth, Locked, MetaStore, MetadataCounts, MovedRegion, Outlook,
+    POSITION, Purpose, Region, State, StoredSpace, format_tree, guarded, load_checkpoints,
+    open_tree, stored_position, table_name,
 };
 #[cfg(any(test, feature = "forge"))]
 pub use meta::{TableBytes, spoil_pack, table_bytes, unpack_rows, write_rows};

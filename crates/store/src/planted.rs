@@ -318,12 +318,14 @@ pub enum PlantedBug {
     OneCopyReplayed,
     /// A superblock that is not what was written is not looked for in other copies.
     FirstSuperblockBelieved,
+    /// A page of the tree counts as it was read, whatever its checksum.
+    PageNotCompared,
 }
 
 #[cfg(any(test, feature = "planted-bugs"))]
 impl PlantedBug {
     /// All of them.
-    pub const ALL: [Self; 148] = [
+    pub const ALL: [Self; 149] = [
         Self::MissingFlush,
         Self::SyncWithoutFlush,
         Self::LogBeforeData,
@@ -472,6 +474,7 @@ impl PlantedBug {
         Self::RegionMovedWithoutCopy,
         Self::OneCopyReplayed,
         Self::FirstSuperblockBelieved,
+        Self::PageNotCompared,
     ];
 }
 

@@ -155,7 +155,7 @@ fn counters(out: &mut Out<'_>, info: &FsInfo) -> fmt::Result {
     )
 }
 
-/// Checksums of file data.
+/// Checksums of file data and of the metadata tree.
 fn integrity(out: &mut Out<'_>, sums: &IntegrityCounts) -> fmt::Result {
     out.counter(
         "integrity_verified_blocks",
@@ -176,6 +176,21 @@ fn integrity(out: &mut Out<'_>, sums: &IntegrityCounts) -> fmt::Result {
         "integrity_lost_blocks",
         "Wrong blocks of which no copy was right",
         sums.lost_blocks,
+    )?;
+    out.counter(
+        "metadata_verified_pages",
+        "Reads of pages of the metadata tree that were compared with their checksums",
+        sums.verified_pages,
+    )?;
+    out.counter(
+        "metadata_healed_pages",
+        "Wrong pages of the metadata that were written over with a right copy",
+        sums.healed_pages,
+    )?;
+    out.counter(
+        "metadata_lost_pages",
+        "Wrong pages of the metadata of which no copy was right",
+        sums.lost_pages,
     )
 }
 

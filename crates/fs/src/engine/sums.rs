@@ -20,7 +20,7 @@ pub(crate) struct SumCounters {
     lost: AtomicU64,
 }
 
-/// What a mount did about checksums of file data, since it began.
+/// What a mount did about checksums of file data and of the metadata tree, since it began.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct IntegrityCounts {
     /// Blocks that were compared with their checksums.
@@ -34,6 +34,13 @@ pub struct IntegrityCounts {
     pub healed_blocks: u64,
     /// Of them, those of which no copy was right: reading them failed.
     pub lost_blocks: u64,
+    /// Reads of pages of the metadata tree that were compared with their checksums.
+    pub verified_pages: u64,
+    /// Of them, those that were not what was written, and another copy was, which was written over
+    /// the wrong one.
+    pub healed_pages: u64,
+    /// Of them, those of which no copy was right.
+    pub lost_pages: u64,
 }
 
 impl Engine {
@@ -133,12 +140,16 @@ impl Engine {
     /// Returns what was counted.
     pub(crate) fn integrity_counts(&self) -> IntegrityCounts {
         let SumCounters { verified, tree, wrong, healed, lost } = &self.sums;
+        let pages = self.meta.region().counts();
         IntegrityCounts {
             verified_blocks: verified.load(Relaxed),
             tree_lookups: tree.load(Relaxed),
             wrong_blocks: wrong.load(Relaxed),
             healed_blocks: healed.load(Relaxed),
             lost_blocks: lost.load(Relaxed),
+            verified_pages: pages.verified,
+            healed_pages: pages.healed,
+            lost_pages: pages.lost,
         }
     }
 }

@@ -44,7 +44,7 @@ pub use checkpoints::load_checkpoints;
 pub use forged::{TableBytes, spoil_pack, table_bytes, unpack_rows};
 pub use guard::guarded;
 pub use read::State;
-pub use region::{GrowRegion, Growth, MovedRegion, Region};
+pub use region::{GrowRegion, Growth, MetadataCounts, MovedRegion, Region};
 pub use room::{Outlook, Purpose};
 pub use store::{Committed, Locked, MetaStore};
 pub use stored_space::StoredSpace;

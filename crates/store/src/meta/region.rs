@@ -4,10 +4,13 @@
 //! - I-REG-1: a chunk and the new length are durable in both superblocks before the tree may use
 //!   them. While a volume is formatted there are no superblocks: [`Region::publish`] writes them
 //!   when all that they name is durable.
+//! - I-REG-4: a page of which the checksum is known is compared when it is read from the volume, and
+//!   no other bytes are returned for it (`region/page_sums.rs`).
 //! - I-REG-2: after the first failed write or flush every later one fails (a retried flush may
 //!   lie).
 
 mod moving;
+mod page_sums;
 mod renewed;
 
 use std::collections::BTreeMap;
@@ -21,12 +24,15 @@ use bedplate_block::{AlignedBuf, BlockDevice};
 use parking_lot::{Mutex, RwLock};
 use redb::StorageBackend;
 
+use crate::copies::right_of_runs;
 use crate::planted::{PlantedBug, planted};
 use crate::superblock::{ByteRun, GENERATION_MAX, Superblock};
 use crate::{Error, ErrorKind, Lsn, Result};
 
 pub use moving::MovedRegion;
 pub(super) use moving::PlaceRegion;
+pub use page_sums::MetadataCounts;
+use page_sums::{Expected, PageSums};
 
 /// Finds room for the region to grow, also in what records up to the given one freed, which are
 /// sealed: asked for bytes, answers with chunks that sum up to at least that many, and with the
@@ -61,6 +67,7 @@ pub struct Region {
     lost: Arc<AtomicBool>,
     /// Writes of a read-only mount stay here.
     overlay: Option<Mutex<Overlay>>,
+    sums: PageSums,
 }
 
 /// Pages that a read-only mount would have written.
@@ -87,6 +94,7 @@ impl Region {
             published: AtomicBool::new(true),
             lost: Arc::default(),
             overlay,
+            sums: PageSums::default(),
         }
     }
 
@@ -208,6 +216,55 @@ impl Region {
     /// Reads bytes of the tree's file from the volume, past every overlay.
     pub fn read(&self, offset: u64, out: &mut [u8]) -> Result<()> {
         self.read_device(offset, out)
+    }
+
+    /// Returns what was compared with checksums, and what came of it.
+    pub fn counts(&self) -> MetadataCounts {
+        self.sums.counts()
+    }
+
+    /// Compares what was read of the tree's file with its checksum, where that is known, and takes
+    /// another copy where it differs (I-REG-4).
+    fn compare(&self, offset: u64, out: &mut [u8]) -> Result<()> {
+        let Some(expected) = self.sums.expected(offset, out.len()) else { return Ok(()) };
+        if !expected.is_met_by(out) && !planted(PlantedBug::PageNotCompared) {
+            let runs = plan(&self.superblock.read(), offset, out.len() as u64)?;
+            let places: Vec<(u64, u64)> = runs.iter().map(|run| (run.start, run.len)).collect();
+            match right_of_runs(&self.device, &places, &|bytes| expected.is_met_by(bytes))? {
+                Some(right) => {
+                    out.copy_from_slice(&right);
+                    self.sums.healed.fetch_add(1, Ordering::Relaxed);
+                    tracing::warn!(
+                        event = "metadata_healed",
+                        "{}: a page of the metadata at byte {} is not what was written; another \
+                         copy is, and counts",
+                        self.device.name(),
+                        runs.first().map_or(0, |run| run.start)
+                    );
+                }
+                // Neither slot may be in use yet, or redb takes the other one.
+                None if matches!(expected, Expected::Header) => return Ok(()),
+                None => return Err(self.lost_page(&runs)),
+            }
+        }
+        debug_assert!(
+            expected.is_met_by(out) || planted(PlantedBug::PageNotCompared),
+            "I-REG-4: what is returned of a page has its checksum: byte {offset}"
+        );
+        self.sums.note_read(offset, out, expected);
+        Ok(())
+    }
+
+    #[cold]
+    fn lost_page(&self, runs: &[ByteRun]) -> Error {
+        self.sums.lost.fetch_add(1, Ordering::Relaxed);
+        let (name, at) = (self.device.name(), runs.first().map_or(0, |run| run.start));
+        let message = format!(
+            "{name}: the metadata tree is damaged: its page at byte {at} is not what was written, \
+             and no copy is"
+        );
+        tracing::info!(event = "metadata_lost", severity = "error", "{message}");
+        Error::corrupt(message)
     }
 
     fn read_device(&self, offset: u64, out: &mut [u8]) -> Result<()> {
@@ -391,10 +448,11 @@ impl StorageBackend for Backend {
     }
 
     fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
-        self.told(match &self.0.overlay {
+        let read = match &self.0.overlay {
             Some(overlay) => overlay.lock().read(&self.0, offset, out),
             None => self.0.read_device(offset, out),
-        })
+        };
+        self.told(read.and_then(|()| self.0.compare(offset, out)))
     }
 
     fn set_len(&self, len: u64) -> io::Result<()> {
@@ -415,10 +473,14 @@ impl StorageBackend for Backend {
     }
 
     fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
-        self.told(match &self.0.overlay {
+        self.0.sums.forget(offset, data.len());
+        let written = match &self.0.overlay {
             Some(overlay) => overlay.lock().write(&self.0, offset, data),
             None => self.0.write_device(offset, data),
-        })
+        };
+        self.told(written)?;
+        self.0.sums.note_written(offset, data);
+        Ok(())
     }
 }
 
