@@ -203,6 +203,12 @@ pub fn build(cargo: &mut Command, which: &[&str], limit: Duration) -> Result<Vec
     if binaries.is_empty() {
         bail!("cargo built no test binary");
     }
+    // Tests of commands load it, and cargo makes no shared library for tests of other packages.
+    let mut library = Command::new(cargo.get_program());
+    library.args(["build", "--quiet", "-p", "bedplate-preload", "--lib"]);
+    if !sh::passes(&mut library, limit)? {
+        bail!("libbedplate_lease.so does not build");
+    }
     Ok(binaries)
 }
 

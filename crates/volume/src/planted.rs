@@ -77,12 +77,14 @@ pub enum Mistake {
     WrongCopyStays,
     /// Copies that a crash left unlike are made alike before it is known which one is right.
     CopiesNotHeld,
+    /// What was found right of copies that may not be written over is not what reads return.
+    RightNotKept,
 }
 
 #[cfg(any(test, feature = "planted-bugs"))]
 impl Mistake {
     /// All of them.
-    const ALL: [Self; 34] = [
+    const ALL: [Self; 35] = [
         Self::LabelsBeforeFlush,
         Self::WritesNotHeld,
         Self::RowsStayInLog,
@@ -117,6 +119,7 @@ impl Mistake {
         Self::OlderCopyTaken,
         Self::WrongCopyStays,
         Self::CopiesNotHeld,
+        Self::RightNotKept,
     ];
 }
 

@@ -245,6 +245,37 @@ fn s_408_data_that_replay_compares_is_taken_from_the_copy_that_has_it() {
     assert_eq!((outcome.mended, outcome.alike), (outcome.rotted, outcome.rotted));
 }
 
+/// Rots data that the last records expose on the first member, and only looks at the group.
+fn look_at_rot() -> Result<(), String> {
+    let left = left(MIRROR, true);
+    let first = left.sectors_with(0, &[left.files; 512]);
+    let mut members = left.members.clone();
+    members[0] = rot(&members[0], &first, Rot::Whole);
+    let geometry = MemoryDevice::new(1 << 20).geometry();
+    let devices: Vec<Arc<dyn BlockDevice>> =
+        members.iter().map(|it| MemoryDevice::from_snapshot(it, geometry) as _).collect();
+    let options = ImportOptions { degraded: false, background: false, read_only: true };
+    let group = Group::import(&devices, &options).map_err(|e| e.to_string())?;
+    let fs = mount(&group, true)?;
+    (1..=left.files).try_for_each(|number| left.read(&fs, number))
+}
+
+/// S-38, S-408: where nothing may be written over, what replay found right of unlike copies is what
+/// is read of the file.
+#[test]
+fn s_38_a_group_that_is_only_looked_at_shows_what_replay_counted() {
+    look_at_rot().unwrap();
+}
+
+/// Mistakes in keeping what was found right are noticed.
+#[test]
+fn what_was_found_right_and_is_not_read() {
+    bedplate_volume::plant(Some(Mistake::RightNotKept));
+    let found = look_at_rot().unwrap_err();
+    println!("RightNotKept: {found}");
+    bedplate_volume::plant(None);
+}
+
 /// S-409: both superblocks of one member rot, and the member has them again.
 #[test]
 fn s_409_superblocks_that_rot_on_one_member_are_read_from_another() {

@@ -23,7 +23,7 @@ pub(crate) use epoch::{EpochTable, LayoutEpoch};
 pub(crate) use fanout::Lanes;
 pub(crate) use relayout_step_state::RelayoutStepState;
 pub(crate) use resync::{Synced, part_end};
-pub(crate) use volume_io::VolumeIo;
+pub(crate) use volume_io::{ChosenBlocks, VolumeIo};
 
 /// Keeps a group open as long as it lives.
 pub(crate) type KeepOpen = Arc<dyn Any + Send + Sync>;

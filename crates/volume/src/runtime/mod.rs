@@ -22,7 +22,7 @@ pub(crate) use membership::let_go;
 use crate::estimate::RateEstimate;
 use crate::group::{Assembly, Found, GroupState, Handles, MemberHandle, assemble};
 use crate::io::raid5::{refuse_unreadable_log, with_parity};
-use crate::io::{Buffers, EpochTable, Lanes, LayoutEpoch, VolumeIo};
+use crate::io::{Buffers, ChosenBlocks, EpochTable, Lanes, LayoutEpoch, VolumeIo};
 use crate::meter::VolumeMeter;
 use crate::redundancy::{BEHIND, DIRTY, Drl, Redundancy, Regions, UNSYNCED};
 use crate::throttle::Throttle;
@@ -324,6 +324,7 @@ fn open_volume(
         epochs: EpochTable::new(with_parity(epoch, config.id, ordinal)),
         may_choose: was_clean || !group_state.read_only,
         held: 0.into(),
+        chosen: ChosenBlocks::default(),
         uncertain_rows: OnceLock::new(),
         lanes: Lanes::default(),
         meter: VolumeMeter::default(),

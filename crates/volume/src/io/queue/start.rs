@@ -91,6 +91,10 @@ impl VolumeQueue {
             self.batcher.push(request);
             return self.batcher.start(&Arc::clone(&self.io), &mut self.done);
         }
+        if request.kind == RequestKind::Read && self.io.chosen.any() {
+            drop(context);
+            return self.read_now(request);
+        }
         let Some(request) = self.start_simple(&context, request) else { return };
         match self.prepare(&context, &request) {
             Ok(shares) => self.launch(context, request, shares),

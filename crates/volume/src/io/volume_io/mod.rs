@@ -7,6 +7,7 @@
 //! ```
 //! * I-VOL-1: a write is acknowledged only when every copy that will ever be read again has it.
 
+mod chosen;
 mod read;
 mod regions;
 mod right;
@@ -18,6 +19,7 @@ use std::time::Duration;
 use bedplate_block::sync::{Mutex, rank};
 use bedplate_block::{AlignedBuf, ErrorKind, Geometry, Operation, RequestKind, Result};
 
+pub(crate) use self::chosen::ChosenBlocks;
 use super::buffers::Buffers;
 use super::epoch::{EpochTable, LayoutEpoch};
 use super::fanout::{Done, Job, Lanes};
@@ -55,6 +57,8 @@ pub(crate) struct VolumeIo {
     pub may_choose: bool,
     /// How many look at all copies, which stay as a crash left them meanwhile.
     pub held: AtomicU32,
+    /// What was found right of copies that may not be made alike.
+    pub chosen: ChosenBlocks,
     /// Rows of which nothing is made from parity: only while a group is only looked at.
     pub uncertain_rows: OnceLock<UncertainRows>,
     pub lanes: Lanes,

@@ -24,6 +24,14 @@ impl VolumeIo {
             return Ok(());
         }
         self.resync_range(epoch, offset, buf.len() as u64)?;
+        self.read_some_copy(epoch, buf, offset)?;
+        if self.chosen.any() {
+            self.chosen.overlay(buf, offset);
+        }
+        Ok(())
+    }
+
+    fn read_some_copy(&self, epoch: &LayoutEpoch, buf: &mut [u8], offset: u64) -> Result<()> {
         let handles = self.group_state.handles();
         let run = epoch.locate(offset);
         if run.len >= buf.len() as u64 {

@@ -57,7 +57,11 @@ impl VolumeIo {
         if !choose(&parts, buf, is_right) {
             return Ok(Copies::NoneRight);
         }
-        if self.group_state.read_only || self.is_overwritten_since(&epoch, overwritten)? {
+        if self.group_state.read_only {
+            self.keep_unlike(&parts, buf);
+            return Ok(Copies::Right { healed: false });
+        }
+        if self.is_overwritten_since(&epoch, overwritten)? {
             return Ok(Copies::Right { healed: false });
         }
         let (mut wrong, mut healed) = (0, true);
@@ -72,6 +76,25 @@ impl VolumeIo {
             }
         }
         Ok(Copies::Right { healed: healed && wrong > 0 })
+    }
+
+    /// Keeps the blocks of what is right of which some copy is not: no copy may be written over.
+    fn keep_unlike(&self, parts: &[Part], right: &[u8]) {
+        if is_planted(Mistake::RightNotKept) {
+            return;
+        }
+        let block = self.geometry.logical_block_size as usize;
+        for part in parts {
+            for at in (0..part.len).step_by(block) {
+                let right = &right[part.from + at..part.from + at + block];
+                let differs = |copy: &Copied| {
+                    copy.bytes.as_deref().is_none_or(|bytes| bytes[at..at + block] != *right)
+                };
+                if part.copies.iter().any(differs) {
+                    self.chosen.keep(part.address + at as u64, right);
+                }
+            }
+        }
     }
 
     fn all_copies(&self, epoch: &LayoutEpoch, offset: u64, len: usize) -> Result<Vec<Part>> {
