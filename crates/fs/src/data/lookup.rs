@@ -32,8 +32,10 @@ impl DataPath<'_> {
         let at = |start: u64, blocks: u64, birth: Epoch| {
             (grid.start_of(blocks) - skip >= len).then(|| (grid.start_of(start) + skip, birth))
         };
-        match self.state().recent.find(block) {
-            Some((start, blocks, birth)) => Ok(at(start, blocks, birth)),
+        // What is remembered may have grown since.
+        match self.state().recent.find(block).and_then(|(to, blocks, birth)| at(to, blocks, birth))
+        {
+            Some(found) => Ok(Some(found)),
             None => self.find_mapped(block, at),
         }
     }

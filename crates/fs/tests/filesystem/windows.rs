@@ -345,6 +345,33 @@ fn s_369_i_win_1_i_win_2_readers_that_go_on_beside_writers_see_what_was_written(
     }
 }
 
+/// A file was written to and then grew behind that, in one run: what is remembered of it was shorter
+/// than the run, and its end was read page by page.
+#[test]
+fn s_368_a_file_that_grew_is_read_ahead_over_where_it_ended() {
+    let device = device(64 << 20, 512);
+    format(&device, 4096);
+    let fs = mount_as(&device, IoMode::Concurrent);
+    let file = fs.open("/f", &OpenOptions { read_windows: true, ..OpenOptions::create() }).unwrap();
+    let page = |fill: usize| AlignedBuf::from_slice(&[fill as u8; PAGE]);
+    let append = |pages: std::ops::Range<usize>| {
+        pages.for_each(|at| drop(file.write_at(&page(at), (at * PAGE) as u64).unwrap()));
+    };
+    append(0..100);
+    file.write_at(&page(0), 0).unwrap();
+    append(100..200);
+    file.sync_all().unwrap();
+    assert_eq!(file.extents().unwrap().len(), 1, "it lies together");
+    let before = device.counters().reads;
+    let mut buf = AlignedBuf::zeroed(PAGE);
+    for at in 0..200 {
+        file.read_at(&mut buf, (at * PAGE) as u64).unwrap();
+        assert!(buf[..] == page(at)[..], "page {at}");
+    }
+    let reads = device.counters().reads - before;
+    assert!(reads <= 25, "{reads} reads of the device");
+}
+
 /// Lets another thread do something while the next write has begun and not reached the device.
 #[derive(Debug, Default)]
 struct Beside {
