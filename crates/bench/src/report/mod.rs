@@ -4,6 +4,7 @@ mod page;
 mod plot;
 mod section;
 mod traced;
+mod verdict;
 
 use std::fs;
 use std::path::{Path, PathBuf};

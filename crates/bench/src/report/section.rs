@@ -8,9 +8,10 @@ use super::plot::{
     Bar, CPU_COLOURS, PAPER_COLOUR, Point, Series, Words, bars, css_colour, curves, over_time,
     quantiles,
 };
-use crate::measure::LatencySummary;
+use super::verdict::{self, verdict};
+use crate::measure::{DeviceOps, LatencySummary};
 use crate::papers::paper;
-use crate::results::{Case, Record, TimePoint, WorkloadResults};
+use crate::results::{Case, Measurement, Record, TimePoint, WorkloadResults};
 use crate::summary::{Row, by_case, records_of, summarize};
 use crate::units::{format_micros, format_number};
 
@@ -34,12 +35,12 @@ pub(super) fn section(page: &mut String, workload: &WorkloadResults) {
     push_paper(page, workload, &rows);
     legend(page, workload);
     page.push_str("<div class=\"plots\">");
-    for plot in paper_plot(workload, &rows)
-        .into_iter()
-        .chain(rate_plots(workload, &rows))
-        .chain(other_plots(workload, &rows))
+    let paper = paper_plot(workload, &rows).map(|plot| (String::new(), plot));
+    for (said, plot) in
+        paper.into_iter().chain(rate_plots(workload, &rows)).chain(other_plots(workload, &rows))
     {
-        let _ = write!(page, "<div>{plot}</div>");
+        let said = if said.is_empty() { said } else { format!("<p>{}</p>", escape(&said)) };
+        let _ = write!(page, "<div>{said}{plot}</div>");
     }
     page.push_str("</div>");
     push_table(page, workload, &rows);
@@ -95,24 +96,30 @@ fn legend(page: &mut String, workload: &WorkloadResults) {
     page.push_str("</div>");
 }
 
+/// A sentence that says what is to be seen, and the plot.
+type Figure = (String, String);
+
 /// One plot a curve; a curve of one point, or of different kinds of case, is a bar chart.
-fn rate_plots(workload: &WorkloadResults, rows: &[Row]) -> Vec<String> {
+fn rate_plots(workload: &WorkloadResults, rows: &[Row]) -> Vec<Figure> {
     let mut names: Vec<&str> = Vec::new();
     for case in &workload.cases {
         if !names.contains(&case.curve.as_str()) {
             names.push(&case.curve);
         }
     }
-    names.into_iter().map(|name| rate_plot(workload, rows, name)).collect()
+    names.into_iter().flat_map(|name| rate_plot(workload, rows, name)).collect()
 }
 
-fn rate_plot(workload: &WorkloadResults, rows: &[Row], curve: &str) -> String {
+fn rate_plot(workload: &WorkloadResults, rows: &[Row], curve: &str) -> Vec<Figure> {
     let cases: Vec<(usize, &Case)> =
         workload.cases.iter().enumerate().filter(|(_, case)| case.curve == curve).collect();
     let axis = cases.first().map_or("", |(_, case)| case.axis.as_str());
     // Rates of a byte at a time and of megabytes do not share an axis.
     if cases.len() == 1 || axis.ends_with("bytes") {
-        return cases.iter().map(|&(i, case)| rate_bars(workload, rows, i, case)).collect();
+        let bars = |&(i, case): &(usize, &Case)| {
+            (rate_said(workload, i), rate_bars(workload, rows, i, case))
+        };
+        return cases.iter().map(bars).collect();
     }
     let mut xs: Vec<f64> = cases.iter().map(|(_, case)| case.x).collect();
     xs.dedup();
@@ -130,7 +137,16 @@ fn rate_plot(workload: &WorkloadResults, rows: &[Row], curve: &str) -> String {
             Series { colour: target, points: points.collect() }
         })
         .collect();
-    curves(&Words { title: &capital(curve), x: axis, y: &workload.unit }, &xs, &series)
+    let plot = curves(&Words { title: &capital(curve), x: axis, y: &workload.unit }, &xs, &series);
+    let said = cases.last().map_or_else(String::new, |(last, case)| {
+        let said = rate_said(workload, *last);
+        if said.is_empty() { said } else { format!("{}: {said}", capital(&case.name)) }
+    });
+    vec![(said, plot)]
+}
+
+fn rate_said(workload: &WorkloadResults, case: usize) -> String {
+    verdict(workload, case, &verdict::RATE, |m| Some(m.rate))
 }
 
 fn rate_bars(workload: &WorkloadResults, rows: &[Row], index: usize, case: &Case) -> String {
@@ -150,36 +166,43 @@ fn rate_bars(workload: &WorkloadResults, rows: &[Row], index: usize, case: &Case
 }
 
 /// Latencies, processors and time of the case with the most load, which is the last of its curve.
-fn other_plots(workload: &WorkloadResults, rows: &[Row]) -> Vec<String> {
+fn other_plots(workload: &WorkloadResults, rows: &[Row]) -> Vec<Figure> {
     let mut plots = Vec::new();
     let last_of_curve = |i: usize| {
         workload.cases.iter().rposition(|case| case.curve == workload.cases[i].curve) == Some(i)
     };
     let busiest: Vec<usize> = (0..workload.cases.len()).filter(|&i| last_of_curve(i)).collect();
     for &case in busiest.iter().take(6) {
-        plots.push(latency_plot(workload, case));
+        let tail = |m: &Measurement| Some(main_latency(m)?.p99_us);
+        plots.push((verdict(workload, case, &verdict::TAIL, tail), latency_plot(workload, case)));
     }
-    plots.push(cpu_plot(workload, rows, busiest.first().copied().unwrap_or(0)));
+    let case = busiest.first().copied().unwrap_or(0);
+    let effort = |m: &Measurement| Some(m.rate_per_busy_cpu());
+    plots.push((verdict(workload, case, &verdict::EFFORT, effort), cpu_plot(workload, rows, case)));
     for case in 0..workload.cases.len() {
         plots.extend(time_plots(workload, case));
     }
     if workload.name == "redo" {
         plots.extend(per_commit_plots(workload, rows));
     }
-    plots.retain(|plot| !plot.is_empty());
+    plots.retain(|(_, plot)| !plot.is_empty());
     plots
 }
 
-fn latency_plot(workload: &WorkloadResults, case: usize) -> String {
+/// The latencies of the kind of operation that matters most.
+fn main_latency(measurement: &Measurement) -> Option<&LatencySummary> {
     let kinds = ["image", "transaction", "commit", "read", "write"];
+    kinds.iter().find_map(|kind| measurement.latency.get(*kind))
+}
+
+fn latency_plot(workload: &WorkloadResults, case: usize) -> String {
     let series: Vec<Series> = (0..workload.targets.len())
         .map(|target| {
             // The round in the middle stands for all: quantiles of different rounds do not add up.
             let mut records: Vec<_> = records_of(workload, case, target).collect();
             records.sort_by(|a, b| a.measurement.rate.total_cmp(&b.measurement.rate));
             let middle = records.get(records.len() / 2);
-            let latency =
-                middle.and_then(|r| kinds.iter().find_map(|kind| r.measurement.latency.get(*kind)));
+            let latency = middle.and_then(|r| main_latency(&r.measurement));
             let points = latency.map_or_else(Vec::new, known_quantiles);
             Series { colour: target, points }
         })
@@ -237,7 +260,7 @@ fn cpu_plot(workload: &WorkloadResults, rows: &[Row], case: usize) -> String {
 /// What [`time_plots`] shows: a name, a unit and where to find it.
 type Channel = (&'static str, &'static str, fn(&TimePoint) -> Option<f64>);
 
-fn time_plots(workload: &WorkloadResults, case: usize) -> Vec<String> {
+fn time_plots(workload: &WorkloadResults, case: usize) -> Vec<Figure> {
     let channels: [Channel; 5] = [
         ("Throughput", "", |p| Some(p.rate)),
         ("Device I/O", "operations/s", |p| Some(p.device_reads_per_s + p.device_writes_per_s)),
@@ -268,7 +291,7 @@ fn time_plots(workload: &WorkloadResults, case: usize) -> Vec<String> {
         };
         let series: Vec<Series> = timelines.iter().map(of_target).collect();
         let unit = if unit.is_empty() { workload.unit.as_str() } else { unit };
-        over_time(
+        let plot = over_time(
             &Words {
                 title: &format!("{name}: {}", workload.cases[case].name),
                 x: "seconds",
@@ -276,13 +299,27 @@ fn time_plots(workload: &WorkloadResults, case: usize) -> Vec<String> {
             },
             &series,
             &[ramp, ramp + elapsed],
-        )
+        );
+        let said = if name == channels[0].0 {
+            rate_said(workload, case)
+        } else {
+            verdict(workload, case, &verdict::LEAST, |m| mean(&m.timeline, value))
+        };
+        (said, plot)
     };
     channels.iter().map(plot).collect()
 }
 
-fn per_commit_plots(workload: &WorkloadResults, rows: &[Row]) -> Vec<String> {
-    let chart = |what: &str, case: usize, pick: fn([f64; 3]) -> f64| {
+fn mean(timeline: &[TimePoint], value: fn(&TimePoint) -> Option<f64>) -> Option<f64> {
+    let values: Vec<f64> = timeline.iter().filter_map(value).collect();
+    (!values.is_empty()).then(|| values.iter().sum::<f64>() / values.len() as f64)
+}
+
+fn per_commit_plots(workload: &WorkloadResults, rows: &[Row]) -> Vec<Figure> {
+    let chart = |what: &str,
+                 case: usize,
+                 pick: fn([f64; 3]) -> f64,
+                 count: fn(&DeviceOps) -> u64| {
         let of_case = rows.iter().filter(|row| row.case == case);
         let values = of_case.filter_map(|row| row.device_per_op.map(|device| (row, pick(device))));
         let drawn: Vec<Bar> = values
@@ -290,12 +327,18 @@ fn per_commit_plots(workload: &WorkloadResults, rows: &[Row]) -> Vec<String> {
                 Bar::single(row.label.clone(), value, row.target, format_number(value))
             })
             .collect();
-        bars(&format!("{what} per commit: {}", workload.cases[case].name), &drawn, None)
+        let plot = bars(&format!("{what} per commit: {}", workload.cases[case].name), &drawn, None);
+        (verdict(workload, case, &verdict::FEWEST, |m| m.per_op(count)), plot)
     };
     let extending = (0..workload.cases.len())
         .filter(|&case| workload.cases[case].name.starts_with("extending, 4 KiB"));
     extending
-        .flat_map(|case| [chart("Device writes", case, |d| d[1]), chart("Flushes", case, |d| d[2])])
+        .flat_map(|case| {
+            [
+                chart("Device writes", case, |d| d[1], |d| d.writes),
+                chart("Flushes", case, |d| d[2], |d| d.flushes),
+            ]
+        })
         .collect()
 }
 
