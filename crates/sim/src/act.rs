@@ -326,7 +326,8 @@ impl Stage {
                 let options = OpenOptions {
                     mode: Some(mode),
                     data_sync: durable,
-                    caller_caches: fill % 2 == 1,
+                    // What a kernel keeps pages of is not leased.
+                    caller_caches: fill % 2 == 1 && self.program.is_none(),
                     ..plain
                 };
                 self.on(on, &options, |file| {

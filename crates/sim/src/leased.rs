@@ -156,6 +156,10 @@ impl Program {
             read
         });
         let skip = index(offset - start);
+        debug_assert!(
+            skip + index(len.into()) <= buf.len(),
+            "whole sectors hold what is asked for: {len} bytes from {skip} on"
+        );
         (read == Some(true)).then(|| buf[skip..skip + index(len.into())].to_vec())
     }
 

@@ -266,6 +266,10 @@ pub(super) fn bars(title: &str, bars: &[Bar], full: Option<f64>) -> String {
     const NAME_WIDTH: i32 = 190;
     const NOTE_WIDTH: i32 = 90;
     let total = |bar: &Bar| bar.parts.iter().map(|(value, _)| value).sum::<f64>();
+    debug_assert!(
+        bars.iter().flat_map(|bar| &bar.parts).all(|(value, _)| *value >= 0.0),
+        "no part of a bar goes to the left"
+    );
     let full = full.unwrap_or_else(|| top(bars.iter().map(total)));
     let height = 34 + ROW * bars.len() as i32;
     let width = SIZE.0 as i32 - NAME_WIDTH - NOTE_WIDTH;
@@ -302,6 +306,10 @@ pub(super) fn heat(
     ends: (f64, u64),
     cells: &[Cell],
 ) -> String {
+    debug_assert!(
+        cells.iter().all(|cell| cell.column < columns && cell.row < rows && cell.count > 0),
+        "a place of a heat map lies in it, and something happened there"
+    );
     let most = cells.iter().map(|cell| cell.count).max().unwrap_or(1) as f64;
     let (width, height) = (ends.0 / columns as f64, ends.1 as f64 / rows as f64);
     draw(SIZE, |area| {
@@ -334,6 +342,10 @@ const STEMS_MAX: usize = 600;
 
 /// Values over time, each a line from the axis.
 pub(super) fn stems(words: &Words<'_>, x_top: f64, values: &[(f64, f64)]) -> String {
+    debug_assert!(
+        x_top > 0.0 && values.iter().all(|(x, _)| *x >= 0.0),
+        "values over time lie right of its beginning: up to {x_top}"
+    );
     let y_top = top(values.iter().map(|(_, y)| *y));
     let mut highest = vec![(0.0, 0.0); STEMS_MAX];
     for (x, y) in values {

@@ -68,6 +68,12 @@ pub(super) fn verdict(
 
 fn sentence(contest: &Contest, first: &Entrant<'_>, second: &Entrant<'_>) -> String {
     let Contest { ahead, alike, .. } = contest;
+    debug_assert!(
+        (first.median >= second.median) == contest.more || first.median == second.median,
+        "the first is ahead: {} and {}",
+        first.median,
+        second.median
+    );
     let factor = (first.median / second.median).max(second.median / first.median);
     if factor < ALIKE {
         return format!("{alike}, as far as {} and {} go.", first.label, second.label);

@@ -355,7 +355,9 @@ fn s_368_a_file_that_grew_is_read_ahead_over_where_it_ended() {
     let file = fs.open("/f", &OpenOptions { read_windows: true, ..OpenOptions::create() }).unwrap();
     let page = |fill: usize| AlignedBuf::from_slice(&[fill as u8; PAGE]);
     let append = |pages: std::ops::Range<usize>| {
-        pages.for_each(|at| drop(file.write_at(&page(at), (at * PAGE) as u64).unwrap()));
+        for at in pages {
+            file.write_at(&page(at), (at * PAGE) as u64).unwrap();
+        }
     };
     append(0..100);
     file.write_at(&page(0), 0).unwrap();

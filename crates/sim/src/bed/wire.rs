@@ -7,7 +7,7 @@ use bedplate_block::{
     AlignedBuf, BlockDevice, Completion, DeviceCall, DeviceQueue, Error, ErrorKind, Hook,
     HookedDevice, Lent, MemoryDevice, Operation, QueueOptions, Request, Result,
 };
-use bedplate_fs::{FileSystem, MountOptions};
+use bedplate_fs::{FileSystem, IoMode, MountOptions};
 use bedplate_volume::{FOREGROUND_UNLIMITED, Group, ImportOptions, NewGroup, Role, WeakGroup};
 use parking_lot::Mutex;
 
@@ -182,6 +182,9 @@ impl Wires {
         sync: bool,
         options: MountOptions,
     ) -> bedplate_fs::Result<FileSystem> {
+        // Opens that name no mode are then of files that may be leased.
+        let mode = if self.bed.leases { IoMode::Concurrent } else { options.mode };
+        let options = MountOptions { mode, ..options };
         FileSystem::mount(
             self.volume(sync)?,
             self.log_now(),

@@ -41,7 +41,46 @@ pub fn generate(seed: u64, count: usize) -> (Setup, Vec<Step>) {
         };
         steps.push(step);
     }
-    (setup, steps)
+    (setup, if setup.leases { lent(steps) } else { steps })
+}
+
+/// The same steps so that leases are of use to them: in the mode in which files are leased, and with
+/// the first file open all the time.
+pub(super) fn lent(steps: Vec<Step>) -> Vec<Step> {
+    let hold = || Step::Hold(0, 0, 0, IoMode::Concurrent);
+    let mut all = Vec::with_capacity(steps.len() + 4);
+    // What has checksums is not leased.
+    for step in steps.into_iter().filter(|step| *step != Step::SetIntegrity(None, 0, true)) {
+        let opens = matches!(
+            step,
+            Step::Create(0, 0) | Step::Kill | Step::Remount | Step::Die(..) | Step::Release(0)
+        );
+        all.push(in_leased_mode(step));
+        if opens {
+            all.push(hold());
+        }
+    }
+    all
+}
+
+fn in_leased_mode(step: Step) -> Step {
+    let mode = IoMode::Concurrent;
+    match step {
+        Step::Write(on, _, offset, len, fill, durable) => {
+            Step::Write(on, mode, offset, len, fill, durable)
+        }
+        Step::Append(file, dir, _, len, fill, durable) => {
+            Step::Append(file, dir, mode, len, fill, durable)
+        }
+        Step::Read(on, _, offset, len) => Step::Read(on, mode, offset, len),
+        Step::Hold(slot, file, dir, _) => Step::Hold(slot, file, dir, mode),
+        Step::SetIoMode(file, dir, _) => Step::SetIoMode(file, dir, Some(mode)),
+        Step::During(first, second, turns) => {
+            Step::During(Box::new(in_leased_mode(*first)), Box::new(in_leased_mode(*second)), turns)
+        }
+        Step::Die(step, calls) => Step::Die(Box::new(in_leased_mode(*step)), calls),
+        other => other,
+    }
 }
 
 /// The setup of a seed alone.
@@ -63,7 +102,7 @@ fn setup(rng: &mut Xoshiro256PlusPlus) -> Setup {
         per_record: 0,
         // Drawn apart: a seed means the same workload as before there was that.
         small_maps: rng.clone().random_range(0..2) == 0,
-        leases: rng.clone().random_range(0..4) % 2 == 0,
+        leases: rng.clone().random_range(0..8) % 4 == 0,
         backend: Backend::One,
     }
 }

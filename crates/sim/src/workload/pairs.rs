@@ -6,7 +6,7 @@ use rand::{RngExt, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
 
 use super::directed::{A, B, write};
-use super::generate::{mode, pick, step};
+use super::generate::{lent, mode, pick, step};
 use super::{Ailment, Back, Backend, Change, On, RenameKind, Setup, Step};
 
 /// Extents of a scattered file.
@@ -164,7 +164,7 @@ pub fn generate_interleaved(seed: u64, count: usize, backends: &[Backend]) -> (S
         separate_log: rng.random_range(0..3) == 0,
         backend: pick(&mut rng, backends),
         small_maps: rng.clone().random_range(0..2) == 0,
-        leases: rng.clone().random_range(0..4) % 2 == 0,
+        leases: rng.clone().random_range(0..8) % 4 == 0,
         ..Setup::SMALL
     };
     let setup = Setup { leases: setup.leases && setup.backend == Backend::One, ..setup };
@@ -211,7 +211,7 @@ pub fn generate_interleaved(seed: u64, count: usize, backends: &[Backend]) -> (S
             _ => steps.push(step(&mut rng, u64::from(setup.block_size))),
         }
     }
-    (setup, steps)
+    (setup, if setup.leases { lent(steps) } else { steps })
 }
 
 /// What happens to members of a group.
