@@ -123,6 +123,7 @@ impl DataPath<'_> {
     }
 
     /// Counts a read that went past the cache.
+    #[inline]
     pub(crate) fn count_read(self, bytes: usize) {
         self.state().steady.io_counters.count_read(bytes);
     }

@@ -249,6 +249,7 @@ impl DataPath<'_> {
         }
     }
 
+    #[inline]
     pub(crate) fn count_write(self, bytes: usize) {
         self.state().steady.io_counters.count_write(bytes);
     }

@@ -76,6 +76,7 @@ pub(crate) struct Exclusive<'a> {
 }
 
 impl Drop for Shared<'_> {
+    #[inline]
     fn drop(&mut self) {
         self.lock.release_shared();
     }
