@@ -1,4 +1,4 @@
-//! A volume that gets another identity. The lists of its chunks name it, so they are written anew
+//! A volume that gets another identity. The lists of its chunks name it, so they are written again
 //! beside the old ones, and the superblock names both at once.
 
 use super::moving::PlaceRegion;
