@@ -119,8 +119,8 @@ impl Mount {
         let (connection, guard) = attach::attach(&mountpoint, settings, &shared.source)?;
 
         let device = MountEntry::at(&mountpoint).ok().flatten().map(|entry| entry.device);
-        let for_read_ahead = Arc::clone(&shared);
-        for_read_ahead.is_mounted_on(&mountpoint, device.as_deref());
+        let for_kernel = Arc::clone(&shared);
+        for_kernel.is_mounted_on(&mountpoint, device.as_deref());
         let started = Session::open(&shared, connection, threads, may_clone_connection()).and_then(
             |session| {
                 let state = Mutex::new(State {
@@ -144,7 +144,8 @@ impl Mount {
         );
         match started {
             Ok(mount) => {
-                for_read_ahead.widen_read_ahead();
+                for_kernel.widen_read_ahead();
+                for_kernel.widen_kernel_dirty();
                 Ok(mount)
             }
             Err(error) => {

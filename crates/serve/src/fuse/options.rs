@@ -29,7 +29,7 @@ impl MountOption {
 }
 
 /// The options of a mount that are no tunables, in the order in which they are told.
-pub const MOUNT_OPTIONS: [MountOption; 26] = {
+pub const MOUNT_OPTIONS: [MountOption; 27] = {
     const fn flag(name: &'static str, effect: &'static str) -> MountOption {
         MountOption::new(name, None, effect)
     }
@@ -42,6 +42,12 @@ pub const MOUNT_OPTIONS: [MountOption; 26] = {
             Some("auto|on|off"),
             "whether the kernel collects the writes of cached files; auto, the default: where the \
              mode is cached",
+        ),
+        MountOption::new(
+            "kernel-dirty",
+            Some("25|PERCENT"),
+            "how much of what the kernel lets be dirty on the machine may be pages that it collects \
+             for this mount; 25, the default; only root's mounts can have another than the kernel's, 1",
         ),
         MountOption::new(
             "inode-lock",

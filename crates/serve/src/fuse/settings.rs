@@ -8,6 +8,10 @@ use super::lease::LeaseUsers;
 use super::options::{EARLIER, Earlier, mount_tunables, unknown_mount_option};
 use crate::{Error, ErrorKind, Result};
 
+/// What `kernel-dirty=` is where it is not given, in per cent: enough for a load of tables to be
+/// collected, and so little that a daemon that stands still does not stop the machine's writers.
+const KERNEL_DIRTY_PERCENT: u8 = 25;
+
 /// The longest time of `lease-kill=`, in seconds.
 const LEASE_KILL_MAX_S: u64 = 86_400;
 
@@ -35,6 +39,9 @@ pub struct MountSettings {
     pub allow_other: bool,
     /// Whether the kernel collects writes.
     pub write_back: WriteBack,
+    /// How much of the pages that the kernel lets be dirty on the machine may be this mount's, in
+    /// per cent, 1 to 100.
+    pub kernel_dirty_percent: u8,
     /// Takes the mount away when the serving process dies.
     pub auto_unmount: bool,
     /// Mounts over a directory that is not empty.
@@ -66,6 +73,7 @@ impl Default for MountSettings {
             file_system: MountOptions { schedules: true, ..MountOptions::default() },
             allow_other: false,
             write_back: WriteBack::Auto,
+            kernel_dirty_percent: KERNEL_DIRTY_PERCENT,
             auto_unmount: false,
             nonempty: false,
             source: None,
@@ -215,6 +223,7 @@ impl MountSettings {
                     &[("auto", WriteBack::Auto), ("on", WriteBack::On), ("off", WriteBack::Off)],
                 )?;
             }
+            "kernel-dirty" => self.kernel_dirty_percent = percent(value)?,
             "xattr" => self.extended_attributes = choice(value, &[("on", true), ("off", false)])?,
             "lease" => self.leases = LeaseUsers::parse(value)?,
             "lease-kill" => self.lease_kill = lease_kill(value)?,
@@ -236,6 +245,13 @@ fn lease_kill(text: &str) -> std::result::Result<Option<Duration>, String> {
     seconds.map(|seconds| Some(Duration::from_secs(seconds))).ok_or_else(|| {
         format!("'{text}' is neither off nor a number of seconds from 1 to {LEASE_KILL_MAX_S}")
     })
+}
+
+/// Reads a share: `25` or `25%`.
+fn percent(text: &str) -> std::result::Result<u8, String> {
+    let number = text.strip_suffix('%').unwrap_or(text);
+    let share = number.parse().ok().filter(|share| (1..=100).contains(share));
+    share.ok_or_else(|| format!("'{text}' is no number of per cent from 1 to 100"))
 }
 
 fn choice<T: Copy>(value: &str, choices: &[(&str, T)]) -> std::result::Result<T, String> {
@@ -333,6 +349,23 @@ mod tests {
             MountSettings::parse("read-ahead-min=4M").unwrap().file_system.read_ahead_bytes_max,
             4 << 20
         );
+    }
+
+    #[test]
+    fn a_share_of_the_kernels_dirty_pages_is_per_cent() {
+        for (text, percent) in [("", 25), ("kernel-dirty=1", 1), ("kernel-dirty=100%", 100)] {
+            assert_eq!(MountSettings::parse(text).unwrap().kernel_dirty_percent, percent);
+        }
+        for wrong in ["0", "101", "-1", "all", "", "1%%"] {
+            let error = MountSettings::parse(&format!("kernel-dirty={wrong}")).unwrap_err();
+            assert_eq!(
+                error.message,
+                format!(
+                    "mount option 'kernel-dirty={wrong}': '{wrong}' is no number of per cent from 1 \
+                     to 100"
+                )
+            );
+        }
     }
 
     #[test]

@@ -229,6 +229,24 @@ fn every_write_moves_the_modification_time() {
     }
 }
 
+/// The kernel's own bound for FUSE stops writers at a hundredth of what it allows the machine.
+#[test]
+fn the_kernel_collects_as_many_dirty_pages_as_the_mount_says() {
+    if !needs_root() {
+        return;
+    }
+    for (options, percent) in
+        [("", "25"), ("kernel-dirty=60", "60"), ("writeback=off", "1"), ("mode=concurrent", "1")]
+    {
+        let Some(m) = Mounted::new(options) else { return };
+        let device = m.root().metadata().unwrap().dev();
+        let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
+        let kept = fs::read_to_string(format!("/sys/class/bdi/{major}:{minor}/max_ratio")).unwrap();
+        assert_eq!(kept.trim(), percent, "{options}");
+        m.finish();
+    }
+}
+
 #[test]
 fn a_read_only_mount_refuses_every_change() {
     let Some(m) = Mounted::new("") else { return };
