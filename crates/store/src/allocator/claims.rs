@@ -5,7 +5,8 @@ use std::fmt;
 
 use super::Allocator;
 use crate::extent::{ExtentState, Run};
-use crate::images::{BlockRefs, Deltas, Referrer};
+use crate::images::{BlockRefs, Referrer};
+use crate::space::Covers;
 use crate::{BlockNo, Epoch, Error, FileBlock, InodeNo, Result};
 
 /// What claims blocks.
@@ -197,11 +198,12 @@ impl Claims {
     }
 
     /// Returns what all rows that claim blocks cover and need.
-    pub(crate) fn deltas(&self) -> Deltas {
-        let mut deltas = Deltas::default();
+    pub(crate) fn covers(&self) -> Covers {
+        let mut covers = Covers::default();
         let rows = self.claims.iter().filter_map(|claim| Some((claim.run(), claim.row()?)));
-        rows.for_each(|(run, row)| deltas.insert(run, row));
-        deltas
+        rows.for_each(|(run, row)| covers.insert(run, row));
+        covers.sort();
+        covers
     }
 
     /// Returns the space in which everything not claimed is free.

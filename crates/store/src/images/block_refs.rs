@@ -51,7 +51,8 @@ pub enum Referrer {
 }
 
 impl Referrer {
-    fn needs(self) -> bool {
+    /// Returns whether it needs what is in its blocks.
+    pub(crate) fn needs(self) -> bool {
         self != Self::Image(ExtentState::Unwritten)
             && !(self == Self::Live(ExtentState::Unwritten)
                 && planted(PlantedBug::UnwrittenNotNeeded))
@@ -162,13 +163,6 @@ impl Deltas {
     fn add(&mut self, run: Run, step: Step) {
         debug_assert!(run.blocks > 0, "I-EXT-1: a row covers a block: {run:?}");
         self.0.extend([(run.start.0, step), (run.end(), step.ending())]);
-    }
-
-    /// The runs that more or fewer rows cover, or need, than before, in order: how many more cover
-    /// and need them.
-    pub(crate) fn net_changes(&self) -> impl Iterator<Item = (Range<u64>, i64, i64)> {
-        let changes = self.changes().into_iter();
-        changes.map(|(range, step)| (range, step.net(), step.net_needing()))
     }
 
     /// The runs that fewer rows cover than before.

@@ -14,7 +14,6 @@ mod checkpoint_row;
 mod pending_unshare;
 
 pub use before_image::{Checkpoint, CheckpointSet, PriorRow, PriorRows};
-pub(crate) use block_refs::Deltas;
 pub use block_refs::{BlockRefs, Others, RefCount, Referrer, freed_by};
 #[cfg(any(test, feature = "forge"))]
 pub use checkpoint_row::encode_image;

@@ -93,10 +93,11 @@ pub(super) fn fold(
         if head.given_up {
             return Ok(None);
         }
-        let (changes, mut map) = (changes?, SpaceMap::new(head));
-        map.apply(&changes.deltas, |region| counts_of(&table, head, region))?;
+        let (mut changes, mut map) = (changes?, SpaceMap::new(head));
+        changes.covers.sort();
+        map.apply(&changes.covers, |region| counts_of(&table, head, region))?;
         if planted(PlantedBug::SpaceFoldedTwice) {
-            map.apply(&changes.deltas, |_| unreachable!("all regions are there"))?;
+            map.apply(&changes.covers, |_| unreachable!("all regions are there"))?;
         }
         let groups = groups_of(&map, |key| get(&table, key))?;
         let extents = get(&table, extents_key())?.map(|row| decode_extents(&row)).transpose()?;
@@ -183,9 +184,10 @@ pub(super) fn rebuild(txn: &WriteTransaction, blocks: u64) -> Result<()> {
     let mut map = SpaceMap::new(head);
     let mut changes = SpaceChanges::new(blocks);
     let (mut cloned, mut extents) = (BTreeMap::new(), 0);
-    let mut take = |changes: SpaceChanges| {
+    let mut take = |mut changes: SpaceChanges| {
         extents += changes.extents;
-        map.apply(&changes.deltas, |_| Ok(Counts::free(head.region_blocks())))?;
+        changes.covers.sort();
+        map.apply(&changes.covers, |_| Ok(Counts::free(head.region_blocks())))?;
         cloned.extend(changes.cloned);
         Ok::<_, Error>(SpaceChanges::new(blocks))
     };

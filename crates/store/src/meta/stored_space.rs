@@ -243,9 +243,9 @@ impl MetaStore {
         }
         let changes = state.space_changes(blocks)?;
         let load = |_| Ok(free.clone());
-        stored.apply(&changes.deltas, load)?;
+        stored.apply(&changes.covers, load)?;
         let mut real = SpaceMap::new(head);
-        real.apply(&claims.deltas(), load)?;
+        real.apply(&claims.covers(), load)?;
         let regions: BTreeSet<u64> =
             stored.regions.keys().chain(real.regions.keys()).copied().collect();
         for region in regions {
@@ -291,7 +291,7 @@ fn read(state: &State, own: &[Run], blocks: u64) -> Result<Option<Read>> {
     for region in wanted {
         read.map.regions.insert(region, snapshot.counts(head, region)?);
     }
-    read.map.apply(&changes.deltas, |region| snapshot.counts(head, region))?;
+    read.map.apply(&changes.covers, |region| snapshot.counts(head, region))?;
     Ok(Some(read))
 }
 

@@ -3,8 +3,9 @@
 
 use std::collections::BTreeMap;
 
+use super::Covers;
 use crate::extent::Run;
-use crate::images::{Deltas, Referrer, decode_image, image_extent, split_before_key};
+use crate::images::{Referrer, decode_image, image_extent, split_before_key};
 use crate::planted::{PlantedBug, planted};
 use crate::row::{ExtentRow, InodeRow, Table, split_key};
 use crate::{Error, FileKind, InodeNo, Result};
@@ -15,7 +16,7 @@ pub(crate) struct SpaceChanges {
     /// Blocks of the volume.
     blocks: u64,
     /// Which rows cover blocks.
-    pub(crate) deltas: Deltas,
+    pub(crate) covers: Covers,
     /// Files that are clones or were cloned (`true`), or were removed: the past may have them.
     pub(crate) cloned: BTreeMap<InodeNo, bool>,
     /// How many rows of extents there are more than before.
@@ -25,7 +26,7 @@ pub(crate) struct SpaceChanges {
 impl SpaceChanges {
     /// Begins with nothing, on a volume of so many blocks.
     pub(crate) fn new(blocks: u64) -> Self {
-        Self { blocks, deltas: Deltas::default(), cloned: BTreeMap::new(), extents: 0 }
+        Self { blocks, covers: Covers::default(), cloned: BTreeMap::new(), extents: 0 }
     }
 
     /// Returns whether changes of a table's rows count here.
@@ -103,8 +104,8 @@ impl SpaceChanges {
         }
         let run = |row: ExtentRow| Run { start: row.start, blocks: row.len.into() };
         let freed = old.filter(|_| new.is_some() || !planted(PlantedBug::FreedRunNotFolded));
-        freed.into_iter().for_each(|row| self.deltas.remove(run(row), referrer(row)));
-        new.into_iter().for_each(|row| self.deltas.insert(run(row), referrer(row)));
+        freed.into_iter().for_each(|row| self.covers.remove(run(row), referrer(row)));
+        new.into_iter().for_each(|row| self.covers.insert(run(row), referrer(row)));
         Ok(())
     }
 

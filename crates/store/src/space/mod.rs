@@ -20,16 +20,18 @@
 
 mod changes;
 mod counts;
+mod covers;
 #[cfg(test)]
 mod tests;
 
 pub(crate) use changes::SpaceChanges;
-pub(crate) use counts::{Change, Counts};
+pub(crate) use counts::Counts;
+pub(crate) use covers::Covers;
 
 use std::collections::BTreeMap;
 
 use crate::decode::Reader;
-use crate::images::{BlockRefs, Deltas};
+use crate::images::BlockRefs;
 use crate::{Error, Result};
 
 /// The largest region, in powers of two of blocks: its summary fits 16 bits a number.
@@ -290,20 +292,19 @@ impl SpaceMap {
     /// `Corrupt` when the rows contradict each other; those of `load`.
     pub(crate) fn apply(
         &mut self,
-        deltas: &Deltas,
+        covers: &Covers,
         mut load: impl FnMut(u64) -> Result<Counts>,
     ) -> Result<()> {
-        for (region, changes) in by_region(self.head, deltas) {
+        covers.by_region(self.head, |region, changes| {
             let counts = match self.regions.get_mut(&region) {
                 Some(counts) => counts,
                 None => self.regions.entry(region).or_insert(load(region)?),
             };
-            counts.apply(&changes).map_err(|e| {
+            counts.apply(changes).map_err(|e| {
                 let from = region << self.head.shift;
                 Error::corrupt(format!("region of blocks from {from}: {}", e.message))
-            })?;
-        }
-        Ok(())
+            })
+        })
     }
 
     /// Returns the blocks that several rows cover.
@@ -316,21 +317,4 @@ impl SpaceMap {
         });
         BlockRefs::from_counts(runs)
     }
-}
-
-/// Shares changes out among regions.
-pub(crate) fn by_region(head: Head, deltas: &Deltas) -> BTreeMap<u64, Vec<Change>> {
-    let mut regions: BTreeMap<u64, Vec<Change>> = BTreeMap::new();
-    for (range, rows, needing) in deltas.net_changes() {
-        let mut at = range.start;
-        while at < range.end {
-            let region = at >> head.shift;
-            let first = region << head.shift;
-            let end = range.end.min(first + u64::from(head.region_blocks()));
-            let within = |at: u64| u32::try_from(at - first).expect("a region is small");
-            regions.entry(region).or_default().push((within(at)..within(end), rows, needing));
-            at = end;
-        }
-    }
-    regions
 }

@@ -20,7 +20,7 @@ fn i_spc_6_counts_are_those_of_the_rows() {
     let (mut seed, mut map) = (7, SpaceMap::new(HEAD));
     let mut rows: Vec<(Run, Referrer)> = Vec::new();
     for round in 0..400 {
-        let mut deltas = Deltas::default();
+        let mut deltas = Covers::default();
         for _ in 0..random(&mut seed, 4) {
             if !rows.is_empty() && random(&mut seed, 5) < 2 {
                 let at = random(&mut seed, rows.len() as u64) as usize;
@@ -71,7 +71,7 @@ fn i_spc_6_counts_are_those_of_the_rows() {
 #[test]
 fn counts_below_none_are_corruption() {
     let mut map = SpaceMap::new(HEAD);
-    let mut deltas = Deltas::default();
+    let mut deltas = Covers::default();
     let run = Run { start: BlockNo(300), blocks: 5 };
     deltas.remove(run, Referrer::Live(ExtentState::Written));
     let error = map.apply(&deltas, |_| Ok(Counts::free(256))).unwrap_err();
