@@ -84,15 +84,28 @@ pub(crate) fn encode(ino: InodeNo, extents: &[Placed]) -> Vec<u8> {
         column(|row| row.birth.0.into()),
         column(|row| row.state.flags().into()),
     ];
-    let count = u16::try_from(extents.len()).expect("at most EXTENTS_MAX");
-    let mut out = vec![0; 4];
-    out.extend_from_slice(&count.to_le_bytes());
     let heads = columns.each_ref().map(|values| Head::of(values));
+    finished(ino, extents[0].0, extents.len(), &heads, |index, out| {
+        heads[index].put(&columns[index], out);
+    })
+}
+
+/// Puts a pack together: of its heads, and of what puts the bytes of each column.
+fn finished(
+    ino: InodeNo,
+    first: FileBlock,
+    count: usize,
+    heads: &[Head; COLUMNS],
+    mut put: impl FnMut(usize, &mut Vec<u8>),
+) -> Vec<u8> {
+    let bits: usize = heads.iter().map(|head| head.width as usize).sum();
+    let mut out = Vec::with_capacity(64 + bits * count / 8);
+    out.extend_from_slice(&[0; 4]);
+    let short = u16::try_from(count).expect("at most EXTENTS_MAX");
+    out.extend_from_slice(&short.to_le_bytes());
     heads.iter().for_each(|head| head.encode(&mut out));
-    for (head, values) in heads.iter().zip(&columns) {
-        head.put(values, &mut out);
-    }
-    let sum = checksum(&pack_key(ino, extents[0].0), &out[4..]);
+    (0..COLUMNS).for_each(|index| put(index, &mut out));
+    let sum = checksum(&pack_key(ino, first), &out[4..]);
     out[..4].copy_from_slice(&sum.to_le_bytes());
     out
 }
@@ -110,7 +123,7 @@ fn checksum(key: &[u8], body: &[u8]) -> u32 {
 }
 
 /// What the values of a column have in common.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Head {
     least: u64,
     width: u32,
@@ -165,14 +178,13 @@ impl Head {
         for value in values {
             held |= u128::from((value - self.least) & self.mask()) << bits;
             bits += self.width;
-            while bits >= 8 {
-                out.push(held as u8);
-                (held, bits) = (held >> 8, bits - 8);
+            if bits >= u64::BITS {
+                out.extend_from_slice(&(held as u64).to_le_bytes());
+                (held, bits) = (held >> u64::BITS, bits - u64::BITS);
             }
         }
-        if bits > 0 {
-            out.push(held as u8);
-        }
+        let left = bits.div_ceil(8) as usize;
+        out.extend_from_slice(&held.to_le_bytes()[..left]);
     }
 }
 
@@ -191,12 +203,25 @@ impl Column<'_> {
             return Some(self.head.least);
         }
         let (byte, bit) = (index * width / 8, index * width % 8);
-        let mut window = [0; 16];
         let part = self.bytes.get(byte..)?;
-        let len = part.len().min(window.len());
-        window[..len].copy_from_slice(&part[..len]);
-        let above = (u128::from_le_bytes(window) >> bit) as u64 & self.head.mask();
-        self.head.least.checked_add(above)
+        let above = match part.first_chunk::<8>() {
+            // The value ends within these eight bytes.
+            Some(word) if width <= 56 => u64::from_le_bytes(*word) >> bit,
+            _ => {
+                let mut window = [0; 16];
+                let len = part.len().min(window.len());
+                window[..len].copy_from_slice(&part[..len]);
+                (u128::from_le_bytes(window) >> bit) as u64
+            }
+        };
+        self.head.least.checked_add(above & self.head.mask())
+    }
+
+    /// Says whether what follows `count` values is zeros.
+    fn is_filled(&self, count: usize) -> bool {
+        let bits = count * self.head.width as usize;
+        let tail = self.bytes.last().map_or(0, |byte| usize::from(*byte));
+        bits.is_multiple_of(8) || tail >> (bits % 8) == 0
     }
 
     /// Says whether the head is the one that its `count` values ask for, and the rest is zeros.
@@ -210,10 +235,7 @@ impl Column<'_> {
         for above in (0..count).map_while(above) {
             (least, all) = (least.min(above), all | above);
         }
-        let bits = count * head.width as usize;
-        let tail = self.bytes.last().map_or(0, |byte| usize::from(*byte));
-        let is_filled = bits.is_multiple_of(8) || tail >> (bits % 8) == 0;
-        least == 0 && width_of(all) == head.width && is_filled
+        least == 0 && width_of(all) == head.width && self.is_filled(count)
     }
 }
 
@@ -264,8 +286,7 @@ impl<'a> Pack<'a> {
     /// `Corrupt` where they are none (I-PCK-1).
     pub(crate) fn extents(&self) -> Result<Vec<Placed>> {
         let damaged = |what: &str| damaged(self.ino, self.first, what);
-        let values = |index| self.count - usize::from(index == 0);
-        if !(0..COLUMNS).all(|index| self.columns[index].is_shortest(values(index))) {
+        if !(0..COLUMNS).all(|index| self.columns[index].is_shortest(self.values(index))) {
             return Err(damaged("a column of it is longer than its values"));
         }
         let mut extents = Vec::with_capacity(self.count);
@@ -299,6 +320,11 @@ impl<'a> Pack<'a> {
             }
         }
         Ok(None)
+    }
+
+    /// How many values a column has.
+    fn values(&self, column: usize) -> usize {
+        self.count - usize::from(column == 0)
     }
 
     fn extent(&self, index: usize, at: u64) -> Option<Placed> {
@@ -362,5 +388,8 @@ pub fn decode_pack(ino: InodeNo, first: FileBlock, body: &[u8]) {
     }
 }
 
+mod patch;
 #[cfg(test)]
 mod tests;
+
+pub(crate) use patch::Patch;

@@ -285,6 +285,8 @@ pub enum PlantedBug {
     RepackedRowStays,
     /// A read from the middle of a pack begins with the next one.
     PackBeforeNotRead,
+    /// An extent of a pack that gets another place keeps the epoch that it was born in.
+    PatchKeepsBirth,
     /// A part of a map that has changed leaves memory and is read again before the rows have changed.
     ChangedPartEvicted,
     /// A part of a map is read from a block on, without what begins before the block and reaches it.
@@ -325,7 +327,7 @@ pub enum PlantedBug {
 #[cfg(any(test, feature = "planted-bugs"))]
 impl PlantedBug {
     /// All of them.
-    pub const ALL: [Self; 149] = [
+    pub const ALL: [Self; 150] = [
         Self::MissingFlush,
         Self::SyncWithoutFlush,
         Self::LogBeforeData,
@@ -458,6 +460,7 @@ impl PlantedBug {
         Self::PackTailLostAtJoin,
         Self::RepackedRowStays,
         Self::PackBeforeNotRead,
+        Self::PatchKeepsBirth,
         Self::ChangedPartEvicted,
         Self::PartBeginsLate,
         Self::PartTooLong,

@@ -21,7 +21,7 @@ use redb::{ReadableTable, Table as TreeTable};
 use super::extents::{Bounds, TreeRow, above, last_upto};
 use super::guard::guarded;
 use super::tree::tree_error;
-use crate::pack::{self, Placed, may_be_packed};
+use crate::pack::{self, Patch, Placed, may_be_packed};
 use crate::planted::{PlantedBug, planted};
 use crate::row::{extent_key, split_extent_key};
 use crate::space::SpaceChanges;
@@ -44,6 +44,8 @@ enum Row {
 }
 
 type Entry = (FileBlock, Row);
+/// What is to be at a block.
+type Wanted = (FileBlock, Option<Row>);
 
 impl Row {
     fn of(at: FileBlock, value: &[u8]) -> Self {
@@ -102,7 +104,7 @@ impl Packing<'_, '_> {
     /// Carries out changes, of which the last one counts where several have the same key.
     pub(super) fn apply(&mut self, mut changes: Vec<Change<'_>>) -> Result<()> {
         changes.sort_by_key(|(key, _)| *key);
-        let mut of_inode: Vec<(FileBlock, Option<Row>)> = Vec::new();
+        let mut of_inode: Vec<Wanted> = Vec::new();
         let mut inode = InodeNo(0);
         for (key, value) in changes {
             let Ok((ino, at)) = split_extent_key(key) else {
@@ -111,7 +113,8 @@ impl Packing<'_, '_> {
                 continue;
             };
             if ino != inode {
-                self.change(inode, std::mem::take(&mut of_inode))?;
+                self.change(inode, &of_inode)?;
+                of_inode.clear();
                 inode = ino;
             }
             if of_inode.last().is_some_and(|(last, _)| *last == at) {
@@ -119,51 +122,89 @@ impl Packing<'_, '_> {
             }
             of_inode.push((at, value.map(|value| Row::of(at, value))));
         }
-        self.change(inode, of_inode)
+        self.change(inode, &of_inode)
     }
 
     /// Carries out the changes of an inode, in the order of blocks.
-    fn change(&mut self, ino: InodeNo, changes: Vec<(FileBlock, Option<Row>)>) -> Result<()> {
-        let mut changes = changes.into_iter().peekable();
-        while let Some((first, _)) = changes.peek() {
-            let first = *first;
-            let mut window = Window::default();
-            let mut taken = self.around(ino, first, &mut window)?;
-            let mut behind = match window.before.last() {
-                Some((key, _)) => key.clone(),
-                None => above(&extent_key(ino, first)),
+    fn change(&mut self, ino: InodeNo, mut rest: &[Wanted]) -> Result<()> {
+        while let Some((first, _)) = rest.first() {
+            let row = last_upto(self.table, &extent_key(ino, *first))?;
+            let patched = row.as_ref().map_or(Ok(None), |row| self.patch(row, rest))?;
+            rest = match patched {
+                Some(taken) => &rest[taken..],
+                None => self.change_window(ino, row, rest)?,
             };
-            loop {
-                let next = self.next_row(ino, &behind)?;
-                let upto = next.as_ref().and_then(|(key, _)| block_of(key));
-                let is_before = |at: FileBlock| at == first || upto.is_none_or(|upto| at < upto);
-                let mut now = Vec::new();
-                while let Some(change) = changes.next_if(|(at, _)| is_before(*at)) {
-                    now.push(change);
-                }
-                self.merge(taken, now, &mut window.after);
-                let Some(next) = next else { break };
-                let Some(found) = self.joins(&window.after, &next) else { break };
-                behind.clone_from(&next.0);
-                window.before.push(next);
-                taken = found;
-            }
-            self.write(ino, window)?;
         }
         Ok(())
     }
 
-    /// Takes the row that has a block among its own into a window, and a small one before it;
-    /// returns the entries of the first.
+    /// Gives extents of a pack other values, where that is all that the changes ask of it; returns
+    /// how many of them these are.
+    fn patch(&mut self, (key, value): &TreeRow, changes: &[Wanted]) -> Result<Option<usize>> {
+        let may = |patch: &Patch<'_>| (self.small() + 1..=self.limit).contains(&patch.count());
+        let patch = Patch::open(key, value, HOLE_BLOCKS_MAX).filter(may);
+        let Some(mut patch) = patch else { return Ok(None) };
+        let last = patch.last_block();
+        let of_pack = changes.iter().take_while(|(at, _)| *at <= last);
+        let mut noted = Vec::new();
+        for (at, row) in of_pack {
+            let Some(Row::Extent(row)) = row else { return Ok(None) };
+            let Some(old) = patch.set(*at, *row) else { return Ok(None) };
+            noted.push((old, *row));
+        }
+        if noted.is_empty() {
+            return Ok(None);
+        }
+        for (old, new) in noted.iter().filter(|(old, new)| old != new) {
+            self.note(|space| space.note_extent(Some(*old), Some(*new)));
+        }
+        if let Some(value) = patch.finish() {
+            self.put_row(key, Some(&value))?;
+        }
+        Ok(Some(noted.len()))
+    }
+
+    /// Replaces rows from the one that has the first change on; returns the changes that are left.
+    fn change_window<'c>(
+        &mut self,
+        ino: InodeNo,
+        row: Option<TreeRow>,
+        mut rest: &'c [Wanted],
+    ) -> Result<&'c [Wanted]> {
+        let first = rest[0].0;
+        let mut window = Window::default();
+        let mut taken = self.around(ino, row, &mut window)?;
+        let mut behind = match window.before.last() {
+            Some((key, _)) => key.clone(),
+            None => above(&extent_key(ino, first)),
+        };
+        loop {
+            let next = self.next_row(ino, &behind)?;
+            let upto = next.as_ref().and_then(|(key, _)| block_of(key));
+            let is_before = |at: FileBlock| at == first || upto.is_none_or(|upto| at < upto);
+            let (now, left) =
+                rest.split_at(rest.iter().take_while(|(at, _)| is_before(*at)).count());
+            self.merge(taken, now, &mut window.after);
+            rest = left;
+            let Some(next) = next else { break };
+            let Some(found) = self.joins(&window.after, &next) else { break };
+            behind.clone_from(&next.0);
+            window.before.push(next);
+            taken = found;
+        }
+        self.write(ino, window)?;
+        Ok(rest)
+    }
+
+    /// Takes the row that has the first change among its own into a window, and a small one before
+    /// it; returns the entries of the first.
     fn around(
         &mut self,
         ino: InodeNo,
-        first: FileBlock,
+        row: Option<TreeRow>,
         window: &mut Window,
     ) -> Result<Vec<Entry>> {
-        let Some(row) = last_upto(self.table, &extent_key(ino, first))? else {
-            return Ok(Vec::new());
-        };
+        let Some(row) = row else { return Ok(Vec::new()) };
         let Some(found) = entries(&row) else {
             self.note(|_| Err(Error::corrupt("a pack cannot be read")));
             return Ok(Vec::new());
@@ -199,19 +240,14 @@ impl Packing<'_, '_> {
     }
 
     /// Adds entries as changes leave them.
-    fn merge(
-        &mut self,
-        entries: Vec<Entry>,
-        changes: Vec<(FileBlock, Option<Row>)>,
-        after: &mut Vec<Entry>,
-    ) {
+    fn merge(&mut self, entries: Vec<Entry>, changes: &[Wanted], after: &mut Vec<Entry>) {
         let mut entries = entries.into_iter().peekable();
         for (at, row) in changes {
-            while let Some(entry) = entries.next_if(|(before, _)| *before < at) {
+            while let Some(entry) = entries.next_if(|(before, _)| before < at) {
                 after.push(entry);
             }
-            let old = entries.next_if(|(same, _)| *same == at).map(|(_, row)| row);
-            if old != row {
+            let old = entries.next_if(|(same, _)| same == at).map(|(_, row)| row);
+            if old != *row {
                 self.note(|space| {
                     let extent = |row: Option<&Row>| match row {
                         Some(Row::Raw(value)) => ExtentRow::decode(value).map(Some),
@@ -221,7 +257,7 @@ impl Packing<'_, '_> {
                     space.note_extent(extent(old.as_ref())?, extent(row.as_ref())?)
                 });
             }
-            after.extend(row.map(|row| (at, row)));
+            after.extend(row.clone().map(|row| (*at, row)));
         }
         after.extend(entries);
     }

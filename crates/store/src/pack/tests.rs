@@ -46,6 +46,50 @@ proptest! {
         }
     }
 
+    /// S-412, I-PCK-1: a pack whose extents get other places, births and states is the one that
+    /// they are packed to, to the byte, and each change is told with what was there; what is
+    /// anything else is refused.
+    #[test]
+    fn s_412_i_pck_1_a_changed_pack_is_that_of_its_extents(
+        mut extents in any_extents(),
+        changes in proptest::collection::btree_map(
+            0..80_usize,
+            (0..1_u64 << 40, 0..4_u32, any::<bool>(), 0..9_u8),
+            0..12,
+        ),
+    ) {
+        let value = encode(INO, &extents);
+        let key = pack_key(INO, extents[0].0);
+        let widest = extents.windows(2).filter_map(|pair| gap(&pair[0], &pair[1])).max();
+        let Some(mut patch) = Patch::open(&key, &value, 4096) else {
+            let wild = extents.iter().any(|(at, row)| at.0 > 1 << 45 || row.start.0 > 1 << 45);
+            prop_assert!(wild || widest >= Some(2048), "it is an ordinary pack");
+            return Ok(());
+        };
+        prop_assert!(widest < Some(4096));
+        prop_assert_eq!(patch.count(), extents.len());
+        prop_assert_eq!(patch.last_block(), extents[extents.len() - 1].0);
+        let before = extents.clone();
+        let count = extents.len();
+        for (at, (start, birth, unwritten, kind)) in changes.into_iter().take_while(|c| c.0 < count) {
+            let (block, old) = extents[at];
+            let new = row(start, old.len, birth, unwritten);
+            match kind {
+                0 if old.len > 1 => prop_assert_eq!(patch.set(FileBlock(block.0 + 1), new), None),
+                1 => {
+                    let longer = ExtentRow { len: old.len.wrapping_add(1).max(1), ..new };
+                    prop_assert_eq!(patch.set(block, longer), None);
+                }
+                _ => {
+                    prop_assert_eq!(patch.set(block, new), Some(old));
+                    extents[at].1 = new;
+                }
+            }
+        }
+        let changed = (before != extents).then(|| encode(INO, &extents));
+        prop_assert_eq!(patch.finish(), changed);
+    }
+
     /// S-272: any bytes are a pack or an error that names inode and block.
     #[test]
     fn s_272_any_bytes_are_a_pack_or_an_error(body in proptest::collection::vec(any::<u8>(), 0..200)) {
