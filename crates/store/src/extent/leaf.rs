@@ -6,8 +6,11 @@
 //!   column   each value less the least one, in as many bytes as the largest takes: 0 to 8
 //! ```
 //!
-//! A packed leaf is searched where it lies, and takes another value of an extent that it has where
-//! the column is wide enough. A change of which extents there are opens it.
+//! A packed leaf is searched and changed where it lies: bytes of its columns are set, put in between
+//! or taken out, and it is packed anew where a column is too narrow for a value. So a file whose
+//! extents come and go in any order takes no more memory than one that is read.
+
+use std::ops::Range;
 
 use super::{Extent, ExtentState};
 use crate::{BlockNo, Epoch};
@@ -95,6 +98,41 @@ impl Packed {
         packed
     }
 
+    fn takes(&self, extent: Placed) -> bool {
+        self.columns.iter().zip(values_of(extent)).all(|(column, value)| column.takes(value))
+    }
+
+    /// Returns a copy in which some extents are replaced by one that the columns take, or by none.
+    fn spliced(&self, cut: Range<usize>, by: Option<Placed>) -> Self {
+        let count = self.count - cut.len() + usize::from(by.is_some());
+        let width = |column: &Column| usize::from(column.width);
+        let len = count * self.columns.iter().map(width).sum::<usize>() + SLACK_BYTES;
+        let (mut columns, mut bytes) = (self.columns, Vec::with_capacity(len));
+        for column in &mut columns {
+            let width = width(column);
+            let old = &self.bytes[column.start as usize..][..self.count * width];
+            column.start = u32::try_from(bytes.len()).expect("a part has few extents");
+            bytes.extend_from_slice(&old[..cut.start * width]);
+            bytes.resize(bytes.len() + if by.is_some() { width } else { 0 }, 0);
+            bytes.extend_from_slice(&old[cut.end * width..]);
+        }
+        bytes.resize(len, 0);
+        let mut packed = Self { count, columns, bytes: bytes.into_boxed_slice() };
+        by.into_iter().for_each(|extent| packed.set(cut.start, extent));
+        packed
+    }
+
+    /// Puts an extent in the place of others.
+    fn splice(&mut self, cut: Range<usize>, by: Placed) {
+        if self.takes(by) {
+            *self = self.spliced(cut, Some(by));
+        } else {
+            let mut extents: Vec<Placed> = (0..self.count).map(|index| self.get(index)).collect();
+            extents.splice(cut, [by]);
+            *self = Self::new(&extents);
+        }
+    }
+
     fn set(&mut self, index: usize, extent: Placed) {
         for (column, value) in self.columns.iter().zip(values_of(extent)) {
             column.set(&mut self.bytes, index, value);
@@ -123,6 +161,10 @@ impl Packed {
 impl Leaf {
     pub(super) fn packed(extents: &[Placed]) -> Self {
         Self::Packed(Box::new(Packed::new(extents)))
+    }
+
+    pub(super) fn is_packed(&self) -> bool {
+        matches!(self, Self::Packed(_))
     }
 
     /// Brings it into columns; returns whether it was not.
@@ -190,18 +232,13 @@ impl Leaf {
     pub(super) fn put(&mut self, at: u64, extent: Extent) -> Option<Extent> {
         let index = self.count_before(at);
         let old = self.get(index).filter(|(first, _)| *first == at).map(|(_, old)| old);
+        let placed = (at, extent);
         match (&mut *self, old) {
-            (Self::Packed(packed), Some(_))
-                if packed
-                    .columns
-                    .iter()
-                    .zip(values_of((at, extent)))
-                    .all(|(column, value)| column.takes(value)) =>
-            {
-                packed.set(index, (at, extent));
-            }
-            (_, Some(_)) => self.open()[index] = (at, extent),
-            (_, None) => self.open().insert(index, (at, extent)),
+            (Self::Packed(packed), Some(_)) if packed.takes(placed) => packed.set(index, placed),
+            (Self::Packed(packed), Some(_)) => packed.splice(index..index + 1, placed),
+            (Self::Packed(packed), None) => packed.splice(index..index, placed),
+            (Self::Open(extents), Some(_)) => extents[index] = placed,
+            (Self::Open(extents), None) => extents.insert(index, placed),
         }
         old
     }
@@ -209,8 +246,12 @@ impl Leaf {
     /// Takes out the extent that begins at `at`.
     pub(super) fn remove(&mut self, at: u64) -> Option<Extent> {
         let index = self.count_before(at);
-        self.get(index).filter(|(first, _)| *first == at)?;
-        Some(self.open().remove(index).1)
+        let (_, old) = self.get(index).filter(|(first, _)| *first == at)?;
+        match self {
+            Self::Packed(packed) => **packed = packed.spliced(index..index + 1, None),
+            Self::Open(extents) => drop(extents.remove(index)),
+        }
+        Some(old)
     }
 
     /// Returns how many bytes of memory it takes beside itself.

@@ -5,7 +5,8 @@
 //!   file blocks   0        ·····           700                   1400    ·····     end of all files
 //!                 | part   | absent        | part                | part  | absent
 //!                                          used: passed over once by the hand
-//!                                          open ──► packed ──► absent: what the hand makes of one that is not used
+//!                                          open ──► packed ──► absent: what the hand makes of one that is not used; one
+//!                                          that was read is packed, and stays so while it changes
 //! ```
 //!
 //! - I-EXT-3: a part has exactly the extents of its range, and no extent passes a bound of one. So
@@ -294,6 +295,11 @@ impl Parts {
             return;
         }
         let mut part = self.take(first).expect("it was just found");
+        let is_packed = part.leaf.is_packed();
+        let leaf = |extents: &[Placed]| match is_packed {
+            true => Leaf::packed(extents),
+            false => Leaf::Open(extents.to_vec()),
+        };
         while end < reach {
             let mut next = self.take(end).expect("I-EXT-3: what an extent reaches is in memory");
             end = next.end;
@@ -304,10 +310,10 @@ impl Parts {
         let mut rest = extents.as_slice();
         while rest.len() > most {
             let (these, others) = rest.split_at(most / 2);
-            self.insert(start, Part::new(others[0].0, Leaf::Open(these.to_vec())));
+            self.insert(start, Part::new(others[0].0, leaf(these)));
             (start, rest) = (others[0].0, others);
         }
-        self.insert(start, Part::new(end, Leaf::Open(rest.to_vec())));
+        self.insert(start, Part::new(end, leaf(rest)));
     }
 
     /// Lets the hand pass over the next `count` parts, as long as `more` asks for it. `evicting` is

@@ -302,12 +302,48 @@ fn a_packed_part_takes_the_bytes_that_its_values_need() {
     map.apply(&[ExtentChange::Put(FileBlock(20), extent(77, 2))]);
     assert_eq!((memory.bytes(), map.holding(21).unwrap().1.start.0), (packed, 77));
     map.apply(&[ExtentChange::Put(FileBlock(20), extent(u64::MAX >> 8, 2))]);
-    assert!(memory.bytes() > packed, "it needs more room, and the part is opened");
+    assert_eq!(memory.bytes(), packed + 256 * 4, "its places take seven bytes instead of three");
     map.apply(&[ExtentChange::Put(FileBlock(20), rows.clone().nth(10).unwrap().1)]);
-    map.sweep(usize::MAX, || true, |_, _| ());
-    map.sweep(usize::MAX, || true, |_, _| ());
-    assert_eq!(memory.bytes(), packed, "and packed again when it is not used");
     assert!(map.from(0).eq(rows));
+}
+
+/// S-414: extents of a packed part come, go, grow and shrink, and it takes no more memory for it
+/// than what they need in columns; opened it would take 32 bytes an extent.
+#[test]
+fn s_414_a_packed_part_stays_packed_while_its_extents_change() {
+    let rows = (0..256).map(|i| (FileBlock(i * 2), extent(((i * 7919) % 256) << 16, 2)));
+    let memory = Arc::new(MapMemory::default());
+    let mut map = ExtentMap::from_rows(rows).unwrap();
+    map.set_bounds(Arc::clone(&memory), 256);
+    let mut model: BTreeMap<u64, Extent> = map.from(0).map(|(at, it)| (at.0, it)).collect();
+    let mut seed = 5_u64;
+    for round in 0..4000 {
+        seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        let unit = (seed >> 33) % 256;
+        // Two units become one extent, or it becomes two, or one of them moves.
+        let changes = match (seed >> 50) % 3 {
+            0 => vec![
+                ExtentChange::Put(FileBlock(unit / 2 * 4), extent(seed >> 40 << 2, 4)),
+                ExtentChange::Delete(FileBlock(unit / 2 * 4 + 2)),
+            ],
+            _ => vec![
+                ExtentChange::Put(FileBlock(unit / 2 * 4), extent(seed >> 40 << 2, 2)),
+                ExtentChange::Put(FileBlock(unit / 2 * 4 + 2), extent(seed >> 41 << 2, 2)),
+            ],
+        };
+        for change in &changes {
+            match *change {
+                ExtentChange::Put(at, extent) => drop(model.insert(at.0, extent)),
+                ExtentChange::Delete(at) => drop(model.remove(&at.0)),
+            }
+        }
+        map.apply(&changes);
+        assert!(
+            map.from(0).eq(model.iter().map(|(at, it)| (FileBlock(*at), *it))),
+            "S-414, {round}"
+        );
+        assert!(memory.bytes() < 256 * 8 + 256, "S-414: {} bytes, round {round}", memory.bytes());
+    }
 }
 
 #[test]
