@@ -138,6 +138,38 @@ mod tests {
         assert!(FileSystem::check(&device, None, false).unwrap().findings.is_empty());
     }
 
+    /// S-413: where the log fills, the daemon makes it empty before a sync has to.
+    #[test]
+    fn s_413_a_log_that_fills_is_emptied_in_the_background() {
+        let device: Arc<dyn BlockDevice> = MemoryDevice::new(256 << 20);
+        FileSystem::format(&device, None, &FormatOptions::default()).unwrap();
+        let options = MountOptions {
+            mode: IoMode::Concurrent,
+            sync_interval: Duration::from_secs(3600),
+            ..MountOptions::default()
+        };
+        let fs = FileSystem::mount(Arc::clone(&device), None, options).unwrap();
+        let file = fs.open("/file", &OpenOptions::create()).unwrap();
+        let page = AlignedBuf::zeroed(4096);
+        let log = || fs.info().log;
+        let (commits, mut at) = (log().metadata_commits, 0);
+        let mut append = || {
+            file.write_at(&page, at).unwrap();
+            file.sync_data().unwrap();
+            at += 4096;
+        };
+        while log().used_bytes <= log().size_bytes / 4 * 3 {
+            append();
+        }
+        append();
+        let began = Instant::now();
+        while log().metadata_commits == commits {
+            assert!(began.elapsed() < Duration::from_secs(60), "S-413: {:?}", log());
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        fs.unmount().unwrap();
+    }
+
     /// S-378, I-TRM-1: what is discarded by itself is nothing that a power cut brings back: files
     /// are made and removed, and after every operation of the device those are whole that were there
     /// and durable.

@@ -29,6 +29,7 @@ mod memtable;
 mod merge;
 mod misordered;
 mod moving;
+mod pace;
 mod packs;
 mod read;
 mod region;

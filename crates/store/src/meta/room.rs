@@ -24,7 +24,8 @@
 
 use std::sync::atomic::Ordering;
 
-use super::store::{ACTIVE_BYTES_MAX, MetaStore};
+use super::pace::ACTIVE_BYTES_MAX;
+use super::store::MetaStore;
 use crate::log::Record;
 use crate::{ErrorKind, Result};
 
@@ -76,12 +77,6 @@ pub(super) const GROWTH_MAX: u64 = 4;
 const ROWS_OF_A_BLOCK_BYTES: u64 = 256;
 
 impl MetaStore {
-    /// Returns whether the log is more than half full.
-    pub fn log_half_full(&self) -> bool {
-        let log = self.log_info();
-        log.used_bytes > log.size_bytes / 2
-    }
-
     /// Holds an operation back while the memtable is too large, and refuses it where what it
     /// changes might not become durable (I-META-6). Called before an operation takes any lock, and
     /// between the records of a long one.

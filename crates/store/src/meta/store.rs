@@ -12,6 +12,7 @@ use parking_lot::Mutex;
 use super::guard::Tree;
 use super::memtable::Memtable;
 use super::misordered::logged_instead;
+use super::pace::due_above;
 use super::read::{Snapshot, State};
 use super::region::Region;
 use super::space::{Keeping, SpaceView};
@@ -26,16 +27,6 @@ use crate::pack::EXTENTS_OF_PACK;
 use crate::planted::{PlantedBug, planted};
 use crate::row::{RowChange, Table};
 use crate::{Error, ErrorKind, Lsn, Result};
-
-/// Bytes in the active memtable from which operations wait for a metadata commit.
-pub(super) const ACTIVE_BYTES_MAX: usize = 64 << 20;
-const _: () = assert!(
-    ACTIVE_BYTES_DUE < ACTIVE_BYTES_MAX,
-    "the sync daemon commits metadata before operations have to wait for it"
-);
-
-/// Bytes in the active memtable from which the sync daemon starts a metadata commit.
-const ACTIVE_BYTES_DUE: usize = 16 << 20;
 
 /// A record that was committed.
 #[must_use]
@@ -92,6 +83,8 @@ pub struct MetaStore {
     /// One metadata commit at a time; rank 4.5, never taken while `state` is held.
     committing: Ranked<(), { rank::METADATA_COMMIT }>,
     pub(super) active_bytes: AtomicUsize,
+    /// From how many of these on a metadata commit is due.
+    pub(super) due_bytes: AtomicUsize,
     metadata_commits: AtomicU64,
     /// Why the last metadata commit found no room for the region to grow, if it did not.
     refusal: Mutex<Option<Error>>,
@@ -102,6 +95,7 @@ impl MetaStore {
     /// Takes over an open tree; the log follows with [`start`](Self::start).
     pub fn new(db: Tree, region: Arc<Region>, device: Arc<dyn BlockDevice>) -> Result<Self> {
         let snapshot = Arc::new(Snapshot::take(&db)?);
+        let region_bytes = region.metadata_len();
         Ok(Self {
             db: Mutex::new(Some(db)),
             region,
@@ -113,6 +107,7 @@ impl MetaStore {
             pack_extents: AtomicUsize::new(EXTENTS_OF_PACK),
             committing: Ranked::new(()),
             active_bytes: AtomicUsize::new(0),
+            due_bytes: AtomicUsize::new(due_above(region_bytes)),
             metadata_commits: AtomicU64::new(0),
             refusal: Mutex::new(None),
             failed: OnceLock::new(),
@@ -364,13 +359,6 @@ impl MetaStore {
         self.failed().map_or(Ok(()), Err)
     }
 
-    /// Returns whether the sync daemon should start a metadata commit. Cheap: called for every
-    /// record.
-    #[inline]
-    pub fn commit_due(&self) -> bool {
-        self.active_bytes.load(Ordering::Relaxed) > ACTIVE_BYTES_DUE
-    }
-
     /// Moves everything committed so far into the tree, durably, and the log's tail behind it.
     ///
     /// # Errors
@@ -504,6 +492,7 @@ impl MetaStore {
             self.recounts.store(false, Ordering::Relaxed);
         }
         self.look_at(Some(&snapshot));
+        self.note_tree_size();
         let mut state = self.state.write();
         assert!(
             state.frozen.is_some(),
