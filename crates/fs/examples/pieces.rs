@@ -6,9 +6,10 @@
 //! cargo run --release -p bedplate-fs --example pieces --features forge -- 100000 1000000
 //! ```
 //!
-//! The file is written in one piece, made untorn, and then written twice more, unit by unit in a
-//! random order, with a sync after 32; the second time is told. The device is in memory and keeps no
-//! data of the file.
+//! The file is written in one piece, made untorn, and then written once more, unit by unit in a
+//! random order. What is told of writes is of up to two million units after that, in another order,
+//! with a sync after 32, on a new mount that has the file's map in memory. The device is in memory
+//! and keeps no data of the file.
 #![forbid(unsafe_code)]
 #![expect(clippy::unwrap_used, clippy::print_stdout, reason = "a measurement for people")]
 
@@ -25,6 +26,10 @@ use bedplate_fs::{File, FileSystem, FormatOptions, IoMode, MountOptions, OpenOpt
 
 const UNIT: u64 = 8192;
 const UNITS_OF_SYNC: usize = 32;
+/// The most units that are written while it is measured.
+const WRITES_MAX: usize = 2_000_000;
+/// Fewer units than a part of the file's map has.
+const UNITS_OF_PART: usize = 32;
 /// What the file is full of.
 const DATA: u8 = 0xd7;
 
@@ -90,8 +95,10 @@ impl BlockDevice for Forgetful {
     }
 }
 
-fn mount(device: &Arc<dyn BlockDevice>) -> FileSystem {
-    let options = MountOptions { mode: IoMode::Concurrent, ..MountOptions::default() };
+fn mount(device: &Arc<dyn BlockDevice>, map_bytes: Option<u64>) -> FileSystem {
+    let default = MountOptions::default();
+    let map_bytes = map_bytes.unwrap_or(default.map_bytes);
+    let options = MountOptions { mode: IoMode::Concurrent, map_bytes, ..default };
     FileSystem::mount(Arc::clone(device), None, options).unwrap()
 }
 
@@ -105,15 +112,38 @@ fn shuffled(units: u64) -> Vec<u64> {
     order
 }
 
+/// Microseconds of processors that the first thread of this process, which writes, took so far, and
+/// that all took.
+fn busy() -> [f64; 2] {
+    let first = std::fs::read_to_string("/proc/self/schedstat").unwrap();
+    let first = first.split(' ').next().unwrap().parse::<f64>().unwrap() / 1e3;
+    let all = std::fs::read_to_string("/proc/self/stat").unwrap();
+    let ticks = all.split(' ').skip(13).take(2).map(|ticks| ticks.parse::<f64>().unwrap());
+    // A tick is a hundredth of a second.
+    [first, ticks.sum::<f64>() * 1e4]
+}
+
 /// Resident memory of this process in bytes.
 fn resident() -> u64 {
     let pages = std::fs::read_to_string("/proc/self/statm").unwrap();
     pages.split(' ').nth(1).unwrap().parse::<u64>().unwrap() * 4096
 }
 
-/// What a write of a unit took: bytes of the log, of the metadata, and microseconds.
-fn make(device: &Arc<dyn BlockDevice>, counts: &Forgetful, units: u64) -> [f64; 3] {
-    let fs = mount(device);
+/// Writes units, with a sync after so many.
+fn write<'a>(file: &File, data: &[u8], units: impl Iterator<Item = &'a u64>, sync: usize) {
+    for (count, unit) in units.enumerate() {
+        file.write_at(&data[..UNIT as usize], unit * UNIT).unwrap();
+        if count % sync == sync - 1 {
+            file.sync_data().unwrap();
+        }
+    }
+}
+
+/// What a write of a unit took: bytes of the log, of the metadata, microseconds, and those of
+/// processors, for the writing thread and for all; and how many metadata commits there were.
+fn make(device: &Arc<dyn BlockDevice>, counts: &Forgetful, units: u64) -> ([f64; 5], u64) {
+    // While pieces come into being their map takes five times as much.
+    let fs = mount(device, Some(1 << 30));
     let file = fs.open("/file", &OpenOptions::create()).unwrap();
     let mut data = AlignedBuf::zeroed(1 << 20);
     data.fill(DATA);
@@ -123,24 +153,29 @@ fn make(device: &Arc<dyn BlockDevice>, counts: &Forgetful, units: u64) -> [f64; 
     }
     fs.set_untorn(fs.resolve("/file").unwrap().ino, Some(UNIT as u32)).unwrap();
     fs.sync().unwrap();
-    let written = || [&counts.logged, &counts.others].map(|count| count.load(Ordering::Relaxed));
     let order = shuffled(units);
-    let pass = |order: &mut dyn Iterator<Item = &u64>| {
-        for (count, unit) in order.enumerate() {
-            file.write_at(&data[..UNIT as usize], unit * UNIT).unwrap();
-            if count % UNITS_OF_SYNC == UNITS_OF_SYNC - 1 {
-                file.sync_data().unwrap();
-            }
-        }
-    };
-    pass(&mut order.iter());
-    let (before, began) = (written(), Instant::now());
-    pass(&mut order.iter().rev());
-    let took = began.elapsed().as_secs_f64() * 1e6;
-    let logged = written()[0] - before[0];
+    write(&file, &data, order.iter(), 32 * UNITS_OF_SYNC);
     drop(file);
     fs.unmount().unwrap();
-    [logged as f64, (written()[1] - before[1]) as f64, took].map(|sum| sum / units as f64)
+
+    let fs = mount(device, None);
+    let file = fs.open("/file", &OpenOptions::create()).unwrap();
+    let mut unit = AlignedBuf::zeroed(UNIT as usize);
+    for at in (0..units).step_by(UNITS_OF_PART) {
+        file.read_at(&mut unit, at * UNIT).unwrap();
+    }
+    let written = || [&counts.logged, &counts.others].map(|count| count.load(Ordering::Relaxed));
+    let commits = || fs.info().log.metadata_commits;
+    let (before, earlier, busy_before, began) = (written(), commits(), busy(), Instant::now());
+    write(&file, &data, order.iter().rev().take(WRITES_MAX), UNITS_OF_SYNC);
+    let took = began.elapsed().as_secs_f64() * 1e6;
+    let [writer, all] = busy();
+    let (logged, commits) = (written()[0] - before[0], commits() - earlier);
+    drop(file);
+    fs.unmount().unwrap();
+    let others = written()[1] - before[1];
+    let sums = [logged as f64, others as f64, took, writer - busy_before[0], all - busy_before[1]];
+    (sums.map(|sum| sum / order.len().min(WRITES_MAX) as f64), commits)
 }
 
 /// Reads at most a million units at random; returns how many microseconds one took.
@@ -158,7 +193,7 @@ fn touch(file: &File, units: u64) -> f64 {
 
 fn main() {
     println!(
-        "{:>9} {:>8} {:>8} {:>8} {:>8} {:>8} {:>8} {:>8} {:>8} {:>8} {:>8} {:>8} {:>8}",
+        "{:>9} {:>8} {:>8} {:>8} {:>8} {:>8} {:>8} {:>8} {:>8} {:>8} {:>8} {:>8} {:>8} {:>8} {:>8} {:>8}",
         "units",
         "stored/u",
         "pages/u",
@@ -166,6 +201,9 @@ fn main() {
         "log B/w",
         "tree B/w",
         "us/write",
+        "thread",
+        "all",
+        "commits",
         "mount ms",
         "open ms",
         "us/read",
@@ -186,10 +224,10 @@ fn main() {
         let regions = forge::regions(&device).unwrap();
         let log = regions.iter().find(|region| region.name == "log").unwrap();
         counts.log.set(log.start..log.start + log.len).unwrap();
-        let [logged, others, took] = make(&device, &counts, units);
+        let ([logged, others, took, writer, all], commits) = make(&device, &counts, units);
         let (stored, pages, rows) = forge::extent_table(&device).unwrap();
         let began = Instant::now();
-        let fs = mount(&device);
+        let fs = mount(&device, None);
         let mounted = began.elapsed().as_secs_f64() * 1e3;
         let (before, began) = (resident(), Instant::now());
         let file = fs.open("/file", &OpenOptions::create()).unwrap();
@@ -201,7 +239,7 @@ fn main() {
         let (map, grown) = (mib(maps.bytes), mib(resident().saturating_sub(before)));
         let of = |bytes: u64| bytes as f64 / units as f64;
         println!(
-            "{units:>9} {:>8.2} {:>8.2} {rows:>8} {logged:>8.1} {others:>8.1} {took:>8.2} {mounted:>8.2} {opened:>8.1} {touched:>8.2} {map:>8.1} {grown:>8.1} {:>8}",
+            "{units:>9} {:>8.2} {:>8.2} {rows:>8} {logged:>8.1} {others:>8.1} {took:>8.2} {writer:>8.2} {all:>8.2} {commits:>8} {mounted:>8.2} {opened:>8.1} {touched:>8.2} {map:>8.1} {grown:>8.1} {:>8}",
             of(stored),
             of(pages),
             maps.misses
