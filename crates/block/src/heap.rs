@@ -14,3 +14,12 @@ pub fn give_free_memory_back() {
 /// asked for them.
 #[cfg(not(target_env = "gnu"))]
 pub fn give_free_memory_back() {}
+
+/// Returns how much memory the machine has, in bytes; 0 where the system does not say.
+#[must_use]
+pub fn memory_bytes() -> u64 {
+    let told = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let line = told.lines().find_map(|line| line.strip_prefix("MemTotal:"));
+    let kib = line.and_then(|line| line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok());
+    kib.unwrap_or(0).saturating_mul(1024)
+}

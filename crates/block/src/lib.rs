@@ -24,6 +24,7 @@ mod page_cache;
 mod period;
 mod pool;
 mod queue;
+mod shared_arena;
 mod shared_memory;
 mod sim;
 mod snapshot;
@@ -42,7 +43,7 @@ pub use error::{Error, ErrorKind, Operation, Result};
 pub use extents::extents;
 pub use file::{Backing, DeviceOptions, Engine, create_image, open};
 pub use file_system::sync_file_system;
-pub use heap::give_free_memory_back;
+pub use heap::{give_free_memory_back, memory_bytes};
 pub use inherit::close_descriptors_on_exec;
 pub use interval_map::{IntervalMap, RunValue};
 pub use little_endian::{LeReader, Short};
@@ -52,6 +53,7 @@ pub use mount_table::MountEntry;
 pub use page_cache::{begin_writing, cached_bytes, cached_pages, touch_mapped};
 pub use period::Period;
 pub use queue::{Completion, DeviceQueue, QueueOptions, Request, RequestKind, Segment};
+pub use shared_arena::{ArenaPiece, SharedArena};
 pub use shared_memory::{SharedMemory, Sharing};
 pub use sim::{
     CrashChoice, CrashStep, DeviceCall, Fault, FaultRule, FlushFault, FlushOutcome, Hook,
