@@ -45,6 +45,8 @@ pub struct Leased {
     pub reads: u64,
     pub writes: u64,
     pub syncs: u64,
+    /// Reads in the cache.
+    pub hits: u64,
 }
 
 impl Leased {
@@ -55,14 +57,15 @@ impl Leased {
     pub fn of(bed: &Bed, directory: &Path) -> Result<Self> {
         let told = bed.json([OsStr::new("info"), directory.as_os_str()])?;
         let count = |what: &str| told["leases"]["total"][what].as_u64().unwrap_or_default();
-        Ok(Self { reads: count("reads"), writes: count("writes"), syncs: count("syncs") })
+        let [reads, writes, syncs, hits] = ["reads", "writes", "syncs", "hits"].map(count);
+        Ok(Self { reads, writes, syncs, hits })
     }
 }
 
 impl fmt::Display for Leased {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { reads, writes, syncs } = self;
-        write!(f, "by leases: {reads} reads, {writes} writes, {syncs} syncs")
+        let Self { reads, writes, syncs, hits } = self;
+        write!(f, "by leases: {reads} reads, {writes} writes, {syncs} syncs, {hits} in the cache")
     }
 }
 

@@ -23,6 +23,9 @@ use crate::sh;
 
 const LIMIT: Duration = Duration::from_secs(300);
 
+/// A cache as large as the page cache of a machine would be.
+const CACHE: &str = "cache=2G";
+
 /// Where a cluster is measured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Target {
@@ -32,6 +35,10 @@ enum Target {
     Mount(&'static str),
     /// A mount in `concurrent` mode, and a server with leases.
     Leased,
+    /// A mount in `concurrent+cache` mode whose cache has room for all data.
+    Cache,
+    /// The same, and a server that reads in the cache.
+    LeasedCache,
     /// Data in `cached` mode, the write-ahead log in `concurrent`, and a server with leases.
     LeasedLog,
     /// `concurrent` with untorn pages, and PostgreSQL without `full_page_writes`.
@@ -44,6 +51,8 @@ impl Target {
             Self::Xfs => "xfs",
             Self::Mount(mode) => mode,
             Self::Leased => "leased",
+            Self::Cache => "concurrent+cache",
+            Self::LeasedCache => "cache leased",
             Self::LeasedLog => "cached, log leased",
             Self::Untorn => "untorn",
         }
@@ -56,6 +65,8 @@ impl Target {
             Self::Mount(mode) => mount_options(mode),
             Self::Untorn => mount_options("concurrent"),
             Self::Leased => format!("{},{leases}", mount_options("concurrent")),
+            Self::Cache => format!("{},{CACHE}", mount_options("concurrent+cache")),
+            Self::LeasedCache => format!("{},{CACHE},{leases}", mount_options("concurrent+cache")),
             Self::LeasedLog => format!("{},{leases}", mount_options("cached")),
         }
     }
@@ -71,11 +82,8 @@ pub fn postgres(bed: &mut Bed, options: &Options) -> Result<()> {
 pub fn leased_postgres(bed: &mut Bed, options: &Options) -> Result<()> {
     bed.use_copy_of_program()?;
     let modes = ["cached", "concurrent"].map(Target::Mount);
-    compare(
-        bed,
-        options,
-        &[&[Target::Xfs][..], &modes, &[Target::Leased, Target::LeasedLog]].concat(),
-    )
+    let leased = [Target::Leased, Target::Cache, Target::LeasedCache, Target::LeasedLog];
+    compare(bed, options, &[&[Target::Xfs][..], &modes, &leased].concat())
 }
 
 /// Measures PostgreSQL as it is beside one that relies on untorn pages instead of logging whole
@@ -229,7 +237,7 @@ pub fn on_bedplate<T>(
 /// server.
 fn set_up(bed: &Bed, directory: &Path, target: Target) -> Result<(Cluster, Vec<&'static str>)> {
     let mut cluster = Cluster::new(bed, directory)?;
-    if matches!(target, Target::Leased | Target::LeasedLog) {
+    if matches!(target, Target::Leased | Target::LeasedCache | Target::LeasedLog) {
         cluster = cluster.with_leases_of(&bed.program);
     }
     cluster.initialise(16)?;
