@@ -128,6 +128,7 @@ impl CachedFile {
     /// be served past the cache, which would not hear of writes. A reader that comes late, or a
     /// read-ahead under way, finds nothing and leaves nothing. The caller has flushed.
     pub fn pause(&self) {
+        self.core.set_shared(false);
         let mut state = self.core.state.lock();
         if !std::mem::replace(&mut state.paused, true) {
             self.core.begin_map_change(&mut state);
@@ -244,6 +245,7 @@ impl DirectWrite {
         let layout = self.cache.layout;
         let key = Key { file: self.core.id, group: span.group };
         let data_end = self.offset + data.len() as u64;
+        state.change_together(key, span.first..span.end);
         for page in span.first..span.end {
             let Some(at) = state.lookup(key, page) else { continue };
             let page_start = layout.start_of(page);
@@ -253,6 +255,11 @@ impl DirectWrite {
                 let from = &data[(start - self.offset) as usize..(end - self.offset) as usize];
                 state.bytes_mut(at)[(start - page_start) as usize..(end - page_start) as usize]
                     .copy_from_slice(from);
+            }
+        }
+        for page in span.first..span.end {
+            if let Some(at) = state.lookup(key, page) {
+                state.publish(at, &self.core);
             }
         }
     }

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 use std::ops::Range;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Instant;
 
@@ -37,6 +37,8 @@ pub(super) struct FileCore {
     pub(super) streams: Mutex<Streams, { rank::CACHE_LEAF }>,
     /// [`Release::code`].
     release: AtomicU8,
+    /// Its pages are published.
+    pub(super) shared: AtomicBool,
     /// A leaf.
     pub(super) readers: Mutex<Readers, { rank::CACHE_LEAF }>,
 }
@@ -103,6 +105,7 @@ impl FileCore {
             settled: Condvar::new(),
             streams: Mutex::default(),
             release: AtomicU8::new(0),
+            shared: AtomicBool::new(false),
             readers: Mutex::default(),
         }
     }

@@ -140,6 +140,9 @@ impl CachedFile {
             if let Some(page) = marker {
                 self.marker(page);
             }
+            if hit.private && self.core.is_shared() {
+                self.publish(layout.page_of(at)..layout.page_end(at + hit.bytes as u64));
+            }
             debug_assert!(
                 hit.bytes <= part - done,
                 "a hit is no longer than what was asked for: {} of {}",

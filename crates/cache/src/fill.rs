@@ -130,6 +130,7 @@ impl Fill {
                 self.cache.counters.ahead_unused.fetch_add(1, Relaxed);
             }
             *state.frame_mut(at).marks.get_mut() |= marks;
+            state.publish(at, &self.core);
         }
     }
 

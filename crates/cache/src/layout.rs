@@ -14,7 +14,7 @@
 use std::ops::Range;
 
 /// Pages of a group; as many as a `u16` has bits.
-pub(super) const GROUP_PAGES: u64 = 16;
+pub(super) use bedplate_lease::GROUP_PAGES;
 
 /// Bytes of the largest request to the backing.
 pub const REQUEST_BYTES_MAX: u64 = 1 << 20;

@@ -26,6 +26,7 @@
 //! | `writeback` | carrying dirty pages out |
 //! | `change` | direct writes, truncations, punches |
 //! | `behind`, `release` | pages that leave behind a sequential reader or writer |
+//! | `sharing`, `slab` | pages that other processes read, and the memory of frames |
 //! | `staging`, `counters`, `sync` | memory for requests, counters, locks |
 //!
 //! Data is copied between a request's memory and the pages, at both ends. The copy costs a tenth of
@@ -50,6 +51,9 @@
 //! - **I-CACHE-8** In a valid unit, bytes beyond the logical size are zero.
 //! - **I-CACHE-9** A read sees all of a `cached` write or nothing of it, with the ordering lock or
 //!   without.
+//! - **I-CACHE-10** What other processes read of a page is what a reader of the mount may see: a frame
+//!   is published whole, of a page within the file, and withdrawn before its bytes change; those of
+//!   one group that one write changes, together.
 //!
 //! # Lock ranks
 //!
@@ -73,6 +77,8 @@ mod release;
 mod replace;
 mod runs;
 mod shard;
+mod sharing;
+mod slab;
 mod staging;
 mod sync;
 mod writeback;
@@ -87,6 +93,7 @@ pub use self::change::{DirectWrite, MapChange};
 pub use self::counters::CacheCounters;
 pub use self::file::CachedFile;
 pub use self::pages::PageCache;
+pub use self::slab::SharedCache;
 
 /// What the cache needs of one file's direct data path. Called from any thread, several at once, on
 /// disjoint and on overlapping ranges (overlapping: reads only; the cache never has two writes of

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 
 use bedplate_block::Workers;
 
@@ -13,6 +13,7 @@ use super::counters::{CacheCounters, Counters};
 use super::layout::{Layout, REQUEST_BYTES_MAX};
 use super::readahead::Windows;
 use super::shard::{Key, Shard};
+use super::slab::SharedCache;
 use super::staging::Staging;
 use super::sync::{AtomicU64, Mutex, rank};
 use bedplate_store::Result;
@@ -52,6 +53,8 @@ pub struct PageCache {
     pub(super) writers: Workers,
     /// Files that have, or had not long ago, dirty pages. Rank 9.2.
     pub(super) listed: Mutex<BTreeMap<u64, Weak<FileCore>>, { rank::FILES_TO_FLUSH }>,
+    /// The memory that other processes are given.
+    pub(super) shared: OnceLock<SharedCache>,
 }
 
 /// What the cap and the tunables come to, in pages. Changed while I/O goes on: each is read once
@@ -118,6 +121,7 @@ impl PageCache {
             readers: workers("bedplate-ahead", options.read_threads),
             writers: workers("bedplate-behind", options.write_threads),
             listed: Mutex::default(),
+            shared: OnceLock::new(),
         })
     }
 

@@ -76,6 +76,12 @@ impl Node {
         self.cursor.store(end as u32, Relaxed);
     }
 
+    /// Notes uses by other processes.
+    pub(super) fn used(&mut self, times: u8) {
+        let touches = self.touches.get_mut();
+        *touches = touches.saturating_add(times).min(FREQUENCY_MAX);
+    }
+
     /// Returns whether the page would outlive a scan also without its last use, which may have been
     /// the scan's.
     pub(super) fn is_hot(&self) -> bool {
@@ -95,6 +101,8 @@ pub(super) trait Nodes {
     fn node_mut(&mut self, frame: u32) -> &mut Node;
     /// A hash of the name of the page in the frame.
     fn name_hash(&self, frame: u32) -> u64;
+    /// Has the node of a frame hear of uses that are noted elsewhere.
+    fn note_uses(&mut self, frame: u32);
 }
 
 #[derive(Debug)]
@@ -239,6 +247,7 @@ impl Replacer {
                     return None;
                 }
                 self.pin(nodes, frame);
+                nodes.note_uses(frame);
                 let node = nodes.node_mut(frame);
                 if node.is_unused() {
                     // A page about to be read is worth more than one that was read once. And it is
@@ -259,6 +268,7 @@ impl Replacer {
             } else {
                 let frame = self.main.tail;
                 self.pin(nodes, frame);
+                nodes.note_uses(frame);
                 let touches = nodes.node_mut(frame).touches.get_mut();
                 if *touches == 0 {
                     return Some(frame);
@@ -333,6 +343,7 @@ mod tests {
     struct Frames(Vec<(u64, Node)>);
 
     impl Nodes for Frames {
+        fn note_uses(&mut self, _: u32) {}
         fn node(&self, frame: u32) -> &Node {
             &self.0[frame as usize].1
         }

@@ -10,17 +10,15 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
 
-use bedplate_block::AlignedBuf;
+use bedplate_lease::mixed;
 
 use super::core::FileCore;
 use super::counters::Counters;
 use super::flight::Flights;
 use super::layout::{GROUP_PAGES, Layout, slot_of};
 use super::replace::{NONE, Node, Nodes, Replacer};
+use super::slab::{SLAB_FRAMES, Shared, Slab};
 use super::sync::{RwLock, rank};
-
-/// Frames whose memory is allocated together.
-const SLAB_FRAMES: usize = 64;
 
 /// The page was read ahead and not used yet.
 pub(super) const AHEAD: u8 = 1;
@@ -41,7 +39,7 @@ impl Key {
     /// their groups do not meet in the exclusive or.
     #[inline]
     pub(super) fn mixed(self) -> u64 {
-        mix(self.file ^ self.group)
+        mixed(self.file ^ self.group)
     }
 }
 
@@ -50,12 +48,6 @@ impl Hash for Key {
     fn hash<H: Hasher>(&self, state: &mut H) {
         state.write_u64(self.mixed());
     }
-}
-
-#[inline]
-fn mix(value: u64) -> u64 {
-    let wide = u128::from(value ^ 0x2d35_8dcc_aa6c_78a5) * 0x9e37_79b9_7f4a_7c15_u128;
-    (wide >> 64) as u64 ^ wide as u64
 }
 
 /// Takes over what [`Key`] has mixed. The numbers come from the cache itself, so they cannot be
@@ -96,9 +88,21 @@ pub(super) struct Frame {
     pub(super) dirty: u8,
     /// Units that a write-behind is carrying to the backing.
     pub(super) flying: u8,
+    /// Other processes read it.
+    pub(super) published: bool,
+    /// Other processes find it where it is published.
+    pub(super) entered: bool,
 }
 
 impl Frame {
+    pub(super) fn file(&self) -> u64 {
+        self.file
+    }
+
+    pub(super) fn page(&self) -> u64 {
+        self.page
+    }
+
     pub(super) fn is_pinned(&self) -> bool {
         self.dirty | self.flying != 0
     }
@@ -113,31 +117,42 @@ pub(super) struct Shard {
 
 #[derive(Debug)]
 pub(super) struct ShardState {
-    layout: Layout,
-    groups: HashMap<Key, Group, BuildHasherDefault<KeyHasher>>,
-    table: Table,
-    slabs: Vec<AlignedBuf>,
+    pub(super) layout: Layout,
+    pub(super) groups: HashMap<Key, Group, BuildHasherDefault<KeyHasher>>,
+    pub(super) table: Table,
+    pub(super) slabs: Vec<Slab>,
     free: Vec<u32>,
-    quota: usize,
+    pub(super) quota: usize,
     replacer: Replacer,
     pub(super) flights: Flights,
     counters: Arc<Counters>,
 }
 
 #[derive(Debug, Default)]
-struct Table(Vec<Frame>);
+pub(super) struct Table {
+    pub(super) frames: Vec<Frame>,
+    /// Where other processes read frames.
+    pub(super) shared: Option<Shared>,
+}
 
 impl Nodes for Table {
     #[inline]
     fn node(&self, frame: u32) -> &Node {
-        &self.0[frame as usize].node
+        &self.frames[frame as usize].node
     }
     fn node_mut(&mut self, frame: u32) -> &mut Node {
-        &mut self.0[frame as usize].node
+        &mut self.frames[frame as usize].node
     }
     fn name_hash(&self, frame: u32) -> u64 {
-        let Frame { file, page, .. } = self.0[frame as usize];
+        let Frame { file, page, .. } = self.frames[frame as usize];
         Key { file, group: page }.mixed()
+    }
+    fn note_uses(&mut self, frame: u32) {
+        let uses = match &self.shared {
+            Some(shared) if self.frames[frame as usize].entered => shared.pages.take_uses(frame),
+            _ => return,
+        };
+        self.frames[frame as usize].node.used(uses);
     }
 }
 
@@ -148,6 +163,8 @@ pub(super) struct Hit {
     pub(super) bytes: usize,
     /// Some page used is marked [`AHEAD`] or [`MARKER`].
     pub(super) marked: bool,
+    /// Some page used is not published to other processes.
+    pub(super) private: bool,
 }
 
 /// How a page stands.
@@ -190,7 +207,7 @@ impl ShardState {
             if at == NONE {
                 break;
             }
-            let frame = &self.table.0[at as usize];
+            let frame = &self.table.frames[at as usize];
             let end = page_size.min(start + buf.len() - hit.bytes);
             if frame.valid != self.layout.all_units()
                 && self.layout.units_touched(&(start..end)) & !frame.valid != 0
@@ -204,6 +221,7 @@ impl ShardState {
             buf[hit.bytes..hit.bytes + end - start].copy_from_slice(&self.bytes(at)[start..end]);
             frame.node.touch(start, end);
             hit.marked |= frame.marks.load(Relaxed) != 0;
+            hit.private |= !frame.published;
             hit.bytes += end - start;
             start = 0;
             slot += 1;
@@ -221,7 +239,7 @@ impl ShardState {
             if at == NONE {
                 continue;
             }
-            let marks = self.table.0[at as usize].marks.swap(0, Relaxed);
+            let marks = self.table.frames[at as usize].marks.swap(0, Relaxed);
             if marks & AHEAD != 0 {
                 self.counters.ahead_unused.fetch_sub(1, Relaxed);
                 self.counters.read_ahead_used.fetch_add(1, Relaxed);
@@ -248,12 +266,12 @@ impl ShardState {
 
     #[inline]
     pub(super) fn frame(&self, at: u32) -> &Frame {
-        &self.table.0[at as usize]
+        &self.table.frames[at as usize]
     }
 
     #[inline]
     pub(super) fn frame_mut(&mut self, at: u32) -> &mut Frame {
-        &mut self.table.0[at as usize]
+        &mut self.table.frames[at as usize]
     }
 
     #[inline]
@@ -262,8 +280,11 @@ impl ShardState {
         &self.slabs[slab][start..start + self.layout.page_size()]
     }
 
+    /// The bytes of a frame, to be changed: other processes read them no more until it is published
+    /// again.
     #[inline]
     pub(super) fn bytes_mut(&mut self, at: u32) -> &mut [u8] {
+        self.changes(at);
         let (slab, start) = self.address(at);
         &mut self.slabs[slab][start..start + self.layout.page_size()]
     }
@@ -309,7 +330,7 @@ impl ShardState {
             [slot_of(page)];
         assert_eq!(*slot, NONE, "I-CACHE-1: a page has one frame at most");
         *slot = at;
-        let frame = &mut self.table.0[at as usize];
+        let frame = &mut self.table.frames[at as usize];
         (frame.file, frame.page, frame.valid, frame.dirty, frame.flying) = (core.id, page, 0, 0, 0);
         *frame.marks.get_mut() = 0;
         self.replacer.admit(&mut self.table, at, first_use_end);
@@ -321,7 +342,7 @@ impl ShardState {
         if let Some(at) = self.free.pop() {
             return Some(at);
         }
-        let made = self.table.0.len();
+        let made = self.table.frames.len();
         assert!(
             made <= self.quota,
             "I-CACHE-6: a shard has no more frames than its part of the cap"
@@ -331,7 +352,7 @@ impl ShardState {
             if self.slabs.get(slab).is_none_or(|memory| memory.len() <= start) {
                 self.fit_slab(slab, self.quota);
             }
-            self.table.0.push(Frame::default());
+            self.table.frames.push(Frame::default());
             return Some(made as u32);
         }
         let victim = self.replacer.evict(&mut self.table)?;
@@ -343,8 +364,13 @@ impl ShardState {
 
     /// Gives a slab memory for its part of `frames` frames, those that were there with their bytes.
     fn fit_slab(&mut self, slab: usize, frames: usize) {
-        let mut memory = AlignedBuf::zeroed(
-            SLAB_FRAMES.min(frames - slab * SLAB_FRAMES) * self.layout.page_size(),
+        let bytes = SLAB_FRAMES.min(frames - slab * SLAB_FRAMES) * self.layout.page_size();
+        if let Some(Slab::Shared(piece)) = self.slabs.get_mut(slab) {
+            return piece.give_back(bytes);
+        }
+        let mut memory = self.table.shared.as_ref().map_or_else(
+            || Slab::own(bytes),
+            |shared| shared.slab(slab).unwrap_or_else(|| Slab::own(bytes)),
         );
         match self.slabs.get_mut(slab) {
             Some(old) => {
@@ -360,6 +386,7 @@ impl ShardState {
     pub(super) fn grow(&mut self, quota: usize) {
         self.quota = self.quota.max(quota);
         self.replacer.resize(self.quota);
+        self.resize_shared();
     }
 
     /// Allows no more than `quota` frames, evicts the pages that are too many and gives their
@@ -371,38 +398,44 @@ impl ShardState {
         }
         // First, so that the same pages leave as from a cache that was always so small.
         self.replacer.resize(quota);
-        while self.table.0.len() - self.free.len() > quota {
+        while self.table.frames.len() - self.free.len() > quota {
             let Some(victim) = self.replacer.evict(&mut self.table) else { return false };
             self.counters.evictions.fetch_add(1, Relaxed);
             self.clear(victim);
             self.free.push(victim);
         }
         self.free.retain(|&at| (at as usize) < quota);
-        for from in quota..self.table.0.len() {
+        for from in quota..self.table.frames.len() {
             self.move_frame(from as u32);
         }
-        self.table.0.truncate(quota);
-        self.slabs.truncate(quota.div_ceil(SLAB_FRAMES));
+        self.table.frames.truncate(quota);
+        let kept = quota.div_ceil(SLAB_FRAMES).min(self.slabs.len());
+        self.slabs.drain(kept..).for_each(Slab::give_back);
         if self.slabs.len() * SLAB_FRAMES > quota {
             self.fit_slab(self.slabs.len() - 1, quota);
         }
         self.quota = quota;
+        self.resize_shared();
         true
     }
 
     /// Moves the page in a frame, if there is one, to a free frame.
     fn move_frame(&mut self, from: u32) {
-        let Frame { file, page, .. } = self.table.0[from as usize];
+        let Frame { file, page, .. } = self.table.frames[from as usize];
         let key = Key { file, group: page / GROUP_PAGES };
         if self.lookup(key, page) != Some(from) {
             return;
         }
+        self.expel(from);
         let to = self.free.pop().expect("I-CACHE-6: the pages left have room in the frames left");
         let bytes = self.bytes(from).to_vec();
         self.bytes_mut(to).copy_from_slice(&bytes);
-        self.table.0[to as usize] = std::mem::take(&mut self.table.0[from as usize]);
+        self.table.frames[to as usize] = std::mem::take(&mut self.table.frames[from as usize]);
         self.replacer.moved(&mut self.table, to);
-        self.groups.get_mut(&key).expect("just looked up").frames[slot_of(page)] = to;
+        let group = self.groups.get_mut(&key).expect("just looked up");
+        group.frames[slot_of(page)] = to;
+        let core = Arc::clone(&group.core);
+        self.publish(to, &core);
     }
 
     /// Forgets a page, whatever its state; the caller keeps the books on dirty pages.
@@ -413,7 +446,8 @@ impl ShardState {
     }
 
     fn clear(&mut self, at: u32) {
-        let frame = &mut self.table.0[at as usize];
+        self.expel(at);
+        let frame = &mut self.table.frames[at as usize];
         let key = Key { file: frame.file, group: frame.page / GROUP_PAGES };
         let marks = std::mem::take(frame.marks.get_mut());
         let slot = slot_of(frame.page);
@@ -436,6 +470,7 @@ impl ShardState {
     /// again; returns whether it did.
     pub(super) fn release(&mut self, key: Key, page: u64) -> bool {
         let Some(at) = self.lookup(key, page) else { return false };
+        self.table.note_uses(at);
         let frame = self.frame(at);
         let unused = frame.marks.load(Relaxed) & AHEAD != 0;
         if frame.is_pinned() || unused || frame.node.is_hot() {
@@ -458,7 +493,7 @@ impl ShardState {
     /// Returns some pinned page, from `from` on around the table, and its file: the one to write
     /// back when room is needed.
     pub(super) fn some_pinned(&self, from: usize) -> Option<(Arc<FileCore>, u64)> {
-        let frames = &self.table.0;
+        let frames = &self.table.frames;
         let frame = (0..frames.len())
             .map(|i| &frames[(from + i) % frames.len()])
             .find(|f| f.is_pinned())?;

@@ -44,7 +44,7 @@ mod filesystem;
 mod queue;
 mod units;
 
-pub use bedplate_cache::CacheCounters;
+pub use bedplate_cache::{CacheCounters, SharedCache};
 #[cfg(feature = "interleave")]
 pub use bedplate_store::inherit;
 pub use bedplate_store::{

@@ -20,7 +20,7 @@ use std::sync::atomic::Ordering;
 use crate::words::Words;
 
 /// The version of everything that client and daemon share: layout and messages.
-pub const LAYOUT_VERSION: u32 = 4;
+pub const LAYOUT_VERSION: u32 = 5;
 
 pub(crate) const CONTROL_MAGIC: u64 = u64::from_le_bytes(*b"BPLCTRL1");
 pub(crate) const SLOTS_MAGIC: u64 = u64::from_le_bytes(*b"BPLSLOT1");
@@ -68,9 +68,11 @@ pub(crate) mod entry {
     pub const TAIL_OWNER: usize = 11;
     /// Where the tail ends, in bytes of the file.
     pub const TAIL_END: usize = 12;
+    /// The number by which the daemon's cache knows the file, whose pages may be read there; 0: none.
+    pub const CACHE_FILE: usize = 13;
 }
 
-const _: () = assert!(DEVICE_BYTES < STATE && entry::TAIL_END < ENTRY_WORDS);
+const _: () = assert!(DEVICE_BYTES < STATE && entry::CACHE_FILE < ENTRY_WORDS);
 
 /// What may be done with a file under its lease.
 pub(crate) mod flag {

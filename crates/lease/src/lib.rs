@@ -35,11 +35,14 @@
 //! - I-LSE-9: behind the size of a file one client at a time writes, in order, within its tail; what
 //!   it says to have filled is on the device. Which client that is, and where its tail lies, changes
 //!   only while the sequence is odd.
+//!
+//! Pages of the daemon's cache, which no slot stands for, have a rule of their own: I-LSE-10 in `pages`.
 #![forbid(unsafe_code)]
 
 mod direction;
 mod layout;
 mod map_space;
+mod pages;
 mod places;
 mod planted;
 mod publisher;
@@ -55,11 +58,14 @@ mod words;
 
 pub use direction::Direction;
 pub use layout::{Geometry, LAYOUT_VERSION, LayoutError, State};
+pub use pages::{
+    GROUP_PAGES, PageReader, PageShape, PageShard, Seen, SharedPages, mixed, shard_of,
+};
 pub use places::slots_words;
 pub use publisher::{
     Control, Coverage, EntryRef, Extent, FileLease, PublishError, Publisher, Tail,
 };
-pub use reader::{Io, Lease, Permit, Reader};
+pub use reader::{CachedFile, Io, Lease, Permit, Reader};
 pub use reason::{Fallback, Reason};
 pub use slots::{ClientSlots, Counters, Holder, SLOTS_PER_CLIENT, Slots};
 pub use window::{Plan, WINDOW_BYTES, Window, WindowKey};

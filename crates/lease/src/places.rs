@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! word 0   header
-//!     16   slots of 16 words
+//!     16   slots of 32 words
 //!      …   a word an entry: touched
 //!      …   a line each: requests begun, requests paused
 //!      …   a word an entry: requests on the file
@@ -11,7 +11,7 @@
 
 use crate::layout::LINE;
 
-pub(crate) const SLOT_WORDS: usize = LINE;
+pub(crate) const SLOT_WORDS: usize = 2 * LINE;
 
 /// Returns how many words the memory of a client needs.
 pub fn slots_words(slots: usize, entries: usize) -> usize {

@@ -32,6 +32,14 @@ pub(crate) enum Mistake {
     RequestsNotAwaited,
     /// What began is read before what has ended.
     EndedReadLast,
+    /// The bytes of a page of the cache change while it is published, and its version after them.
+    PageChangedInTheOpen,
+    /// A page of the cache is withdrawn without a fence before its bytes change.
+    PageWithdrawnLate,
+    /// A page of the cache is not looked at again after its bytes were copied.
+    PageNotLookedAtAgain,
+    /// A frame of the cache counts as the page that was looked for, whatever it holds.
+    FrameNotCompared,
 }
 
 #[cfg(test)]

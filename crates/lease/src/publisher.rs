@@ -66,6 +66,9 @@ pub struct FileLease<'a> {
     pub extents: &'a [Extent],
     /// The tail; it begins at the size.
     pub tail: Option<Tail>,
+    /// The number by which the daemon's cache knows the file, of one whose pages are read there; 0:
+    /// none.
+    pub cache_file: u64,
 }
 
 /// How much of a map found room.
@@ -349,6 +352,7 @@ impl<W: Words + Clone> Publisher<W> {
             (entry::SHARING, file.sharing),
             (entry::TAIL_OWNER, file.tail.map_or(0, |tail| tail.owner)),
             (entry::TAIL_END, file.tail.map_or(0, |tail| tail.end_bytes)),
+            (entry::CACHE_FILE, file.cache_file),
             (entry::MAP_AT, place.at as u64),
             (entry::MAP_COUNT, count as u64),
         ] {

@@ -48,6 +48,15 @@ pub struct Permit {
     pub fills_to: u64,
 }
 
+/// A file whose pages may be read in the daemon's cache.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CachedFile {
+    /// The number by which the cache knows it.
+    pub file: u64,
+    /// The entry's sequence.
+    seq: u64,
+}
+
 impl Permit {
     /// Refuses what makes the file grow.
     fn within_size(self) -> Result<Self, Fallback> {
@@ -121,6 +130,27 @@ impl<W: Words> Reader<W> {
         let is_still = self.words.load(at + entry::SEQ, Relaxed) == seq;
         (seq.is_multiple_of(2) && is_meant && is_still)
             .then_some(Lease { entry: index, generation })
+    }
+
+    /// Tells whether the pages of a file may be read in the daemon's cache. Nothing waits for such a
+    /// read, and no slot is set for it: what was read is used if the file
+    /// [`is_still_cached`](Self::is_still_cached) then. A page that is there lies within the file.
+    #[inline]
+    pub fn cached_file(&self, lease: Lease) -> Option<CachedFile> {
+        let (at, seq) = self.enter(lease).ok()?;
+        let file = self.words.load(at + entry::CACHE_FILE, Acquire);
+        let cached = CachedFile { file, seq };
+        (file != 0 && self.is_still_cached(lease, &cached)).then_some(cached)
+    }
+
+    /// Tells whether what was read of a file in the daemon's cache, since that was found to be
+    /// allowed, may be used.
+    #[inline]
+    pub fn is_still_cached(&self, lease: Lease, cached: &CachedFile) -> bool {
+        let at = self.geometry.entry_at(lease.entry as usize);
+        self.words.acquire();
+        self.words.load(at + entry::SEQ, Relaxed) == cached.seq
+            && State::of(self.words.load(STATE, Acquire)) != State::Stopped
     }
 
     /// Sets the slot and asks whether the I/O may go to the device. The caller does it and clears
@@ -214,7 +244,7 @@ impl<W: Words> Reader<W> {
             return Err(Fallback::State);
         }
         if get(entry::FLAGS) & if writes { flag::WRITE } else { flag::READ } == 0 {
-            return Err(Fallback::Forbidden);
+            return Err(self.forbidden(at));
         }
         let end = io.offset.checked_add(io.len).ok_or(Fallback::BeyondSize)?;
         let size = get(entry::SIZE);
@@ -316,6 +346,15 @@ impl<W: Words> Reader<W> {
         if seq.is_multiple_of(2) && is_meant { Ok((at, seq)) } else { Err(Fallback::Revoked) }
     }
 
+    /// Says why a file is not read, written or synced on the device.
+    #[cold]
+    fn forbidden(&self, at: usize) -> Fallback {
+        match self.words.load(at + entry::CACHE_FILE, Acquire) {
+            0 => Fallback::Forbidden,
+            _ => Fallback::Uncached,
+        }
+    }
+
     /// What was read since [`enter`](Self::enter) belongs together: all loads between were
     /// acquiring, so this one comes after them.
     fn still(&self, at: usize, seq: u64) -> Result<(), Fallback> {
@@ -385,7 +424,7 @@ impl<W: Words> Reader<W> {
             return Err(Fallback::State);
         }
         if get(entry::FLAGS) & flag::SYNC == 0 {
-            return Err(Fallback::Forbidden);
+            return Err(self.forbidden(at));
         }
         if get(entry::DATA_LSN) > self.words.load(DURABLE, Acquire) {
             return Err(Fallback::Unsynced);

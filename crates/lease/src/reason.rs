@@ -38,11 +38,13 @@ pub enum Reason {
     Integrity = 16,
     /// The file does not grow in a way that a tail serves, or the volume has little room.
     Tail = 17,
+    /// The file is served in `concurrent+cache`, and the mount cannot share its cache.
+    Cache = 18,
 }
 
 impl Reason {
     /// All reasons.
-    pub const ALL: [Self; 17] = [
+    pub const ALL: [Self; 18] = [
         Self::Off,
         Self::User,
         Self::Mode,
@@ -60,6 +62,7 @@ impl Reason {
         Self::Failed,
         Self::Integrity,
         Self::Tail,
+        Self::Cache,
     ];
 
     /// Returns the reason with this number.
@@ -87,6 +90,7 @@ impl Reason {
             Self::Failed => "failed",
             Self::Integrity => "integrity",
             Self::Tail => "tail",
+            Self::Cache => "cache",
         }
     }
 
@@ -109,6 +113,7 @@ impl Reason {
             Self::Request => "the mount does not know this request",
             Self::Integrity => "the file has checksums, which the mount has to make and compare",
             Self::Tail => "the file ends within a block, or the volume has little room",
+            Self::Cache => "the mount could not share the memory of its cache; its log says more",
             Self::Failed => "the mount could not make what a lease needs; its log says more",
         }
     }
@@ -151,11 +156,13 @@ pub enum Fallback {
     Unsynced = 8,
     /// Anything else: no free slot, a descriptor that was reused, a signal in the midst of a call.
     Other = 9,
+    /// The file is read in the daemon's cache: what is not there, and all writes, are the mount's.
+    Uncached = 10,
 }
 
 impl Fallback {
     /// How many there are.
-    pub const COUNT: usize = 10;
+    pub const COUNT: usize = 11;
 
     /// All of them, in the order of their counters.
     pub const ALL: [Self; Self::COUNT] = [
@@ -169,6 +176,7 @@ impl Fallback {
         Self::State,
         Self::Unsynced,
         Self::Other,
+        Self::Uncached,
     ];
 
     /// A word for reports.
@@ -184,6 +192,7 @@ impl Fallback {
             Self::State => "state",
             Self::Unsynced => "unsynced",
             Self::Other => "other",
+            Self::Uncached => "uncached",
         }
     }
 }

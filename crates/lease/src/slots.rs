@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! word 0   header: magic, version, words, slots, entries, slots in use, calls without a slot, client
-//!     16   slots of 16 words: busy, frame, thread, reads, writes, syncs, fallbacks by reason
+//!     16   slots of 32 words: busy, frame, thread, reads, writes, syncs, hits, fallbacks by reason
 //!      …   a word an entry: 1 where the file was written since the daemon last looked
 //! ```
 //!
@@ -34,10 +34,11 @@ const BUSY: usize = 0;
 const FRAME: usize = 1;
 const THREAD: usize = 2;
 const DONE: usize = 3;
-const FALLBACKS: usize = 6;
+const HITS: usize = 6;
+const FALLBACKS: usize = 7;
 
-const _: () = assert!(FALLBACKS + Fallback::COUNT == SLOT_WORDS && CLIENT < LINE);
-const _: () = assert!(DONE + Direction::Sync as usize + 1 == FALLBACKS);
+const _: () = assert!(FALLBACKS + Fallback::COUNT <= SLOT_WORDS && CLIENT < LINE);
+const _: () = assert!(DONE + Direction::Sync as usize + 1 == HITS && HITS < FALLBACKS);
 
 fn busy_word(entry: u32, direction: Direction) -> u64 {
     (u64::from(entry) + 1) << 1 | u64::from(direction == Direction::Write)
@@ -52,6 +53,8 @@ pub struct Counters {
     pub writes: u64,
     /// Syncs under a lease.
     pub syncs: u64,
+    /// Reads out of the daemon's cache.
+    pub hits: u64,
     /// Calls that went to the mount, in the order of [`Fallback::ALL`].
     pub fallbacks: [u64; Fallback::COUNT],
 }
@@ -62,6 +65,7 @@ impl Counters {
         self.reads = self.reads.wrapping_add(other.reads);
         self.writes = self.writes.wrapping_add(other.writes);
         self.syncs = self.syncs.wrapping_add(other.syncs);
+        self.hits = self.hits.wrapping_add(other.hits);
         for (sum, more) in self.fallbacks.iter_mut().zip(other.fallbacks) {
             *sum = sum.wrapping_add(more);
         }
@@ -189,6 +193,12 @@ impl<W: Words> Slots<W> {
     #[inline]
     pub fn count_done(&self, slot: usize, direction: Direction) {
         self.bump(slot_at(slot) + DONE + direction as usize);
+    }
+
+    /// Counts a read out of the daemon's cache.
+    #[inline]
+    pub fn count_hit(&self, slot: usize) {
+        self.bump(slot_at(slot) + HITS);
     }
 
     /// Counts a call that went to the mount.
@@ -341,6 +351,7 @@ fn counters(words: &impl Words, count: usize) -> Counters {
             reads: at(DONE),
             writes: at(DONE + 1),
             syncs: at(DONE + 2),
+            hits: at(HITS),
             fallbacks: std::array::from_fn(|i| at(FALLBACKS + i)),
         });
     }

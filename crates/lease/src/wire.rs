@@ -10,7 +10,8 @@
 //!          daemon ──► TailRequest::answer    given, or the reason why not
 //! socket   (AF_UNIX, SOCK_SEQPACKET)
 //!          client ──► Request::Attach        once a process, with the token
-//!          daemon ──► Answer + 4 descriptors claim, device, control, slots (SCM_RIGHTS)
+//!          daemon ──► Answer + 4 descriptors claim, device, control, slots (SCM_RIGHTS); 3 more where
+//!                                           processes read in its cache: frames, directory, uses
 //!          client ──► Publish, Close, Suspend, FlushFailed; each answered
 //!          client ──► Requests              before its first asynchronous request
 //!          daemon ──► Answer + 2 descriptors counter, life
@@ -52,8 +53,9 @@ pub const ANSWER_BYTES: usize = 64;
 
 /// Descriptors that come with the answer to [`Request::Attach`], in this order: the daemon's
 /// description of the device, which is only kept; one of the client's own for I/O; the control
-/// memory; the slots.
-pub const ATTACH_DESCRIPTORS: usize = 4;
+/// memory; the slots. Those of the daemon's cache follow where processes read there: the frames, the
+/// directory, the uses.
+pub const ATTACH_DESCRIPTORS: usize = 7;
 
 /// Descriptors that come with the answer to [`Request::Requests`]: an eventfd that the kernel raises
 /// by one for every asynchronous request that ends; a memory that the client maps for as long as its

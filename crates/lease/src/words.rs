@@ -23,6 +23,8 @@ pub trait Words {
     fn add(&self, at: usize, by: u64);
     /// Orders all before with all after, for all threads.
     fn fence(&self);
+    /// Orders all loads before with all after.
+    fn acquire(&self);
 }
 
 impl<M: Deref<Target = [AtomicU64]>> Words for M {
@@ -56,5 +58,10 @@ impl<M: Deref<Target = [AtomicU64]>> Words for M {
 
     fn fence(&self) {
         fence(Ordering::SeqCst);
+    }
+
+    #[inline]
+    fn acquire(&self) {
+        fence(Ordering::Acquire);
     }
 }

@@ -7,6 +7,7 @@ use std::ffi::c_void;
 
 use bedplate_lease::{Direction, Fallback, Io, Lease, Permit, State};
 
+use crate::cached;
 use crate::mount;
 use crate::odd;
 use crate::open;
@@ -32,6 +33,11 @@ pub fn io(fd: Fd, direction: Direction, memory: Memory, offset: i64) -> Option<i
     if memory.is_mapped() {
         mount.slots.count_fallback(*slot, Fallback::Other);
         return None;
+    }
+    if direction == Direction::Read
+        && let Some(done) = cached::read(fd, &visit, memory, place)
+    {
+        return Some(done);
     }
     let asked = Io { direction, offset: place, len: memory.len() as u64 };
     let around = sectors_around(&visit, asked, memory);

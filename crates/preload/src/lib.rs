@@ -3,6 +3,7 @@
 //!
 //! ```text
 //!  program ── pread ──► calls ──► direct ──► device          a lease, and no doubt
+//!                         │        └─► the daemon's cache     mapped, of files in `concurrent+cache`
 //!                         └─────────────────► the mount       everything else
 //! ```
 //!
@@ -15,6 +16,7 @@
 //! abort.
 
 mod aio;
+mod cached;
 mod calls;
 mod contexts;
 mod counter;
@@ -28,6 +30,7 @@ mod own;
 mod process;
 mod report;
 mod shadow;
+mod shared;
 mod sys;
 mod table;
 mod tail;

@@ -11,6 +11,7 @@ use bedplate_lease::{Lease, Reader, Reason, Slots};
 
 use crate::own;
 use crate::process::{self, Held};
+use crate::shared::{Cache, Shared, map};
 use crate::sys::{self, Fd, syscall};
 use crate::{contexts, shadow, table};
 
@@ -19,9 +20,6 @@ pub const MOUNTS: usize = 4;
 const _: () = assert!(MOUNTS <= table::MOUNTS_MAX, "a word has room for the number of every mount");
 
 const NOT_ASKED: Fd = -1;
-
-/// Memory of words that another process has too.
-pub type Shared = &'static [AtomicU64];
 
 /// One mount.
 pub struct Mount {
@@ -33,6 +31,8 @@ pub struct Mount {
     pub reader: Reader<Shared>,
     /// Which file each thread does I/O on.
     pub slots: Slots<Shared>,
+    /// The daemon's cache; nothing where it has none for others, or it does not fit into memory.
+    pub cache: Option<Cache>,
     /// For I/O: a description of this process's own.
     device: AtomicI32,
     /// The one before it, which allowed only reads: a thread may still be using it. -1: none.
@@ -155,9 +155,10 @@ fn assemble(
     fds: [Option<Fd>; ATTACH_DESCRIPTORS],
     is_read_only: bool,
 ) -> Option<Mount> {
-    let [claim, device, control, slots] = fds;
-    let reader = control.and_then(|fd| shared(fd, libc::PROT_READ));
-    let slots = slots.and_then(|fd| shared(fd, libc::PROT_READ | libc::PROT_WRITE));
+    let [claim, device, control, slots, cache @ ..] = fds;
+    let cache = Cache::of(cache);
+    let reader = control.and_then(|fd| map(fd, libc::PROT_READ));
+    let slots = slots.and_then(|fd| map(fd, libc::PROT_READ | libc::PROT_WRITE));
     let (claim, device) = (claim.and_then(own::move_away), device.and_then(own::move_away));
     let made = || {
         let reader = Reader::open(reader?).ok()?;
@@ -171,6 +172,7 @@ fn assemble(
             number: offer.mount,
             reader,
             slots,
+            cache,
             device: AtomicI32::new(device),
             replaced: AtomicI32::new(-1),
             claim: claim?,
@@ -186,22 +188,6 @@ fn assemble(
         [claim, device].into_iter().flatten().for_each(own::close);
     }
     mount
-}
-
-/// Maps a memory that cannot shrink, whole, and closes its descriptor.
-fn shared(fd: Fd, protection: i32) -> Option<Shared> {
-    let seals = sys::fcntl(fd, libc::F_GET_SEALS, 0);
-    let bytes = sys::stat(fd).map_or(0, |stat| stat.st_size as usize);
-    let is_sealed = seals > 0 && seals as i32 & libc::F_SEAL_SHRINK != 0;
-    let at = if is_sealed && (8..1 << 34).contains(&bytes) {
-        sys::map(bytes, protection, Some(fd))
-    } else {
-        None
-    };
-    sys::close(fd);
-    // SAFETY: mapped for good, of this length at least, which the seal keeps; both sides use it as
-    // atomic words only. What is mapped only to be read is only read: `Reader` stores nothing.
-    at.map(|at| unsafe { std::slice::from_raw_parts(at.cast::<AtomicU64>(), bytes / 8) })
 }
 
 /// What the device wants of addresses of memory: a sector where it does not say.
@@ -335,7 +321,7 @@ impl Mount {
             return None;
         }
         match receive(self.socket)? {
-            (_, [Some(counter), Some(life), None, None]) => Some([counter, life]),
+            (_, [Some(counter), Some(life), None, ..]) => Some([counter, life]),
             (_, fds) => {
                 fds.into_iter().flatten().for_each(sys::close);
                 None
@@ -350,8 +336,8 @@ impl Mount {
         }
         let (answer, fds) = receive(self.socket).ok_or(Reason::State)?;
         // As with the answer to an attach: the second one is for I/O.
-        let [claim, device, control, slots] = fds;
-        [claim, control, slots].into_iter().flatten().for_each(sys::close);
+        let [claim, device, rest @ ..] = fds;
+        claim.into_iter().chain(rest.into_iter().flatten()).for_each(sys::close);
         if let Some(device) = device {
             self.widen(held, device);
         }

@@ -48,7 +48,7 @@ fn write_line(line: &mut Line) -> std::fmt::Result {
     let mut sum = Counters::default();
     mount::all().for_each(|mount| sum.add(&mount.slots.counters()));
     write!(line, "bedplate-lease: pid={} reads={}", sys::pid(), sum.reads)?;
-    write!(line, " writes={} syncs={}", sum.writes, sum.syncs)?;
+    write!(line, " writes={} syncs={} hits={}", sum.writes, sum.syncs, sum.hits)?;
     for (fallback, count) in Fallback::ALL.iter().zip(sum.fallbacks) {
         if count != 0 {
             write!(line, " {}={count}", fallback.name())?;

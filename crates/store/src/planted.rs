@@ -322,12 +322,16 @@ pub enum PlantedBug {
     FirstSuperblockBelieved,
     /// A page of the tree counts as it was read, whatever its checksum.
     PageNotCompared,
+    /// The bytes of a page that other processes read in the cache change in place.
+    SharedPageNotWithdrawn,
+    /// A page that other processes read in the cache may pass the end of its file.
+    SharedPageBeyondEnd,
 }
 
 #[cfg(any(test, feature = "planted-bugs"))]
 impl PlantedBug {
     /// All of them.
-    pub const ALL: [Self; 150] = [
+    pub const ALL: [Self; 152] = [
         Self::MissingFlush,
         Self::SyncWithoutFlush,
         Self::LogBeforeData,
@@ -478,6 +482,8 @@ impl PlantedBug {
         Self::OneCopyReplayed,
         Self::FirstSuperblockBelieved,
         Self::PageNotCompared,
+        Self::SharedPageNotWithdrawn,
+        Self::SharedPageBeyondEnd,
     ];
 }
 

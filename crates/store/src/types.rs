@@ -146,6 +146,16 @@ impl IoMode {
         }
     }
 
+    /// Returns whether other processes may read a file's pages in the library cache: what is there is
+    /// what a read returns, and a write has reached the device before it is.
+    #[must_use]
+    pub fn may_share_cache(self) -> bool {
+        match self {
+            Self::ConcurrentCache => true,
+            Self::Cached | Self::Direct | Self::Concurrent => false,
+        }
+    }
+
     /// Returns whether reads and writes go through the library cache.
     #[must_use]
     #[inline]

@@ -13,6 +13,8 @@ pub enum Crate {
     Store,
     /// crates/fs.
     Fs,
+    /// crates/cache.
+    Cache,
     /// crates/volume.
     Volume,
 }
@@ -23,6 +25,7 @@ impl Crate {
         match self {
             Self::Store => ("crates/store", "PlantedBug"),
             Self::Fs => ("crates/fs", "PlantedBug"),
+            Self::Cache => ("crates/cache", "PlantedBug"),
             Self::Volume => ("crates/volume", "Mistake"),
         }
     }
@@ -59,9 +62,10 @@ impl Mistake {
 /// When a list cannot be read, or a mistake stands nowhere.
 pub fn read() -> Result<Vec<Mistake>> {
     let mut mistakes = Vec::new();
-    for (list_of, homes) in
-        [(Crate::Store, &[Crate::Store, Crate::Fs][..]), (Crate::Volume, &[Crate::Volume])]
-    {
+    for (list_of, homes) in [
+        (Crate::Store, &[Crate::Store, Crate::Fs, Crate::Cache][..]),
+        (Crate::Volume, &[Crate::Volume]),
+    ] {
         let (directory, list) = list_of.parts();
         let text = std::fs::read_to_string(Path::new(directory).join("src/planted.rs"))
             .with_context(|| format!("cannot read {directory}/src/planted.rs"))?;

@@ -126,6 +126,7 @@ impl Programs {
                 tests("unit tests of fs", &self.fs_unit, &[]),
                 tests("unit tests of store", &self.store_unit, &[]),
             ],
+            Crate::Cache => vec![tests("fs/tests", &self.fs_whole, &["leases::pages"])],
             Crate::Volume => vec![
                 tests("unit tests of the room", &self.volume_unit, &[&near]),
                 judge("groups", &["--interleaved", "--groups", "--seeds", "0", "--cuts", "60"]),

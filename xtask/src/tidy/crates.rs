@@ -12,7 +12,7 @@ const EDGES: [(&str, &[&str]); 17] = [
     ("bedplate-preload", &["bedplate-lease", "bedplate-trace"]),
     ("bedplate-volume", &["bedplate-block"]),
     ("bedplate-store", &["bedplate-block"]),
-    ("bedplate-cache", &["bedplate-block", "bedplate-store"]),
+    ("bedplate-cache", &["bedplate-block", "bedplate-store", "bedplate-lease"]),
     ("bedplate-fs", &["bedplate-block", "bedplate-store", "bedplate-cache", "bedplate-lease"]),
     ("bedplate", &["bedplate-block", "bedplate-volume", "bedplate-fs"]),
     ("bedplate-serve", &["bedplate-block", "bedplate-fs", "bedplate-lease"]),

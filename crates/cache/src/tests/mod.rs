@@ -6,6 +6,7 @@ mod policy;
 mod race;
 mod release;
 mod resize;
+mod sharing;
 mod threads;
 mod writes;
 

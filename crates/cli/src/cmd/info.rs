@@ -197,6 +197,9 @@ impl Info {
             leases.revocations,
             leases.tails
         );
+        if total.hits > 0 {
+            lines += &format!("  in the cache {} reads without a request\n", total.hits);
+        }
         for (what, counts) in
             [("  to mount    ", &total.fallbacks), ("  refused     ", &total.refused)]
         {

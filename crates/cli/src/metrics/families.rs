@@ -266,6 +266,11 @@ fn leases(out: &mut Out<'_>, told: &LeaseReport) -> fmt::Result {
         "Reads, writes and syncs that programs made on the device under leases, as they say",
         done.map(|(operation, count)| ([("operation", operation)], count)),
     )?;
+    out.counter(
+        "lease_cache_hits",
+        "Reads of programs that found their pages in the cache, without a request, as they say",
+        total.hits,
+    )?;
     out.counters(
         "lease_fallbacks",
         "Calls on leased files that went through the mount, by reason",

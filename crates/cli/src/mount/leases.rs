@@ -65,7 +65,8 @@ pub fn between(before: &Looked, now: &Looked, seconds: Option<f64>) -> Vec<Lease
     let leased = |(dir, told): (&PathBuf, &LeaseReport)| {
         let earlier = before.get(dir).map_or(&nothing, |earlier| &earlier.total);
         let counts = difference(earlier, &told.total);
-        let is_told = !told.clients.is_empty() || counts.reads + counts.writes + counts.syncs > 0;
+        let is_told = !told.clients.is_empty()
+            || counts.reads + counts.writes + counts.syncs + counts.hits > 0;
         is_told.then(|| Leased {
             mounted_at: dir.clone(),
             processes: told.clients.len(),
@@ -90,6 +91,7 @@ fn difference(before: &LeaseCounts, now: &LeaseCounts) -> LeaseCounts {
         reads: since(before.reads, now.reads),
         writes: since(before.writes, now.writes),
         syncs: since(before.syncs, now.syncs),
+        hits: since(before.hits, now.hits),
         fallbacks: each(&before.fallbacks, &now.fallbacks),
         refused: each(&before.refused, &now.refused),
     }
@@ -97,15 +99,23 @@ fn difference(before: &LeaseCounts, now: &LeaseCounts) -> LeaseCounts {
 
 impl fmt::Display for Leased {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let LeaseCounts { reads, writes, syncs, fallbacks, .. } = &self.counts;
+        let LeaseCounts { reads, writes, syncs, hits, fallbacks, .. } = &self.counts;
         write!(f, "leases of {}: ", text::name(&self.mounted_at))?;
         match self.seconds {
             Some(seconds) => {
                 let rate = |count: u64| count as f64 / seconds;
                 let (reads, writes, syncs) = (rate(*reads), rate(*writes), rate(*syncs));
                 write!(f, "{reads:.0} reads/s, {writes:.0} writes/s, {syncs:.0} syncs/s")?;
+                if *hits > 0 {
+                    write!(f, ", {:.0} hits/s", rate(*hits))?;
+                }
             }
-            None => write!(f, "{reads} reads, {writes} writes, {syncs} syncs")?,
+            None => {
+                write!(f, "{reads} reads, {writes} writes, {syncs} syncs")?;
+                if *hits > 0 {
+                    write!(f, ", {hits} hits")?;
+                }
+            }
         }
         write!(
             f,

@@ -43,24 +43,57 @@ impl DataPath<'_> {
         if let Some(lease) = file.lease() {
             return Ok(lease);
         }
+        // Before the inode lock, which the cache takes to read; the lease looks again under it.
+        let cache_file = self.share_pages()?;
         let held = self.state().lock.exclusive(self.fs);
-        let service = self.service();
-        if !service.path().may_be_leased() || service.is_mixed() {
+        if !self.is_leased_as(cache_file) {
             return Err(Reason::Mode);
         }
+        if cache_file == 0 {
+            self.may_lend_blocks(&held)?;
+        } else {
+            self.end_odd_writes(&held);
+        }
+        // No thread closes the last open meanwhile and misses that it is to be retracted: the
+        // caller has one.
+        file.publish(self.inode.data_lsn(), cache_file)?;
+        self.fs.list(Listed::Leased, self.inode);
+        drop(held);
+        file.lease().ok_or(Reason::Suspended)
+    }
+
+    /// Has the pages of a file published that processes read in the cache, and returns the number by
+    /// which they find them; 0 of one whose blocks they read.
+    fn share_pages(self) -> Result<u64, Reason> {
+        let path = self.service().path();
+        if !path.may_share_cache() {
+            return if path.may_be_leased() { Ok(0) } else { Err(Reason::Mode) };
+        }
+        self.fs.cache().shared().ok_or(Reason::Cache)?;
+        let cached = self.cached();
+        cached.set_shared(true);
+        Ok(cached.number())
+    }
+
+    /// Returns whether the file is served such that processes may have what they were given: the
+    /// pages of the cache under this number, or the blocks (0).
+    fn is_leased_as(self, cache_file: u64) -> bool {
+        let service = self.service();
+        let path = service.path();
+        let is_so = if cache_file == 0 { path.may_be_leased() } else { path.may_share_cache() };
+        is_so && !service.is_mixed()
+    }
+
+    /// Returns why processes may not have the blocks of the file. Nothing of it waits in memory
+    /// then.
+    fn may_lend_blocks(self, held: &Alone<'_>) -> Result<(), Reason> {
         if self.gives_sums() || self.has_sums().unwrap_or(false) {
             return Err(Reason::Integrity);
         }
         if self.redirects_all() {
             return Err(Reason::Untorn);
         }
-        self.write_held_write(&held).map_err(|_| Reason::HeldBytes)?;
-        // No thread closes the last open meanwhile and misses that it is to be retracted: the
-        // caller has one.
-        file.publish(self.inode.data_lsn())?;
-        self.fs.list(Listed::Leased, self.inode);
-        drop(held);
-        file.lease().ok_or(Reason::Suspended)
+        self.write_held_write(held).map_err(|_| Reason::HeldBytes)
     }
 
     /// Gives a client the right to odd writes of the file, which is published; nothing of it waits
@@ -77,6 +110,9 @@ impl DataPath<'_> {
         let file = file.ok_or(Reason::Suspended)?;
         file.end_rest();
         let held = self.state().lock.exclusive(self.fs);
+        if !self.is_leased_as(0) {
+            return Err(Reason::Mode);
+        }
         self.write_held_write(&held).map_err(|_| Reason::HeldBytes)?;
         if file.set_odd_owner(client) { Ok(()) } else { Err(Reason::Suspended) }
     }
@@ -142,6 +178,9 @@ impl DataPath<'_> {
             self.end_tail_or_warn(&held);
         }
         self.drop_tail(&held);
+        if let Some(cached) = self.cached_if_any() {
+            cached.set_shared(false);
+        }
         file.retract();
         self.fs.unlist(Listed::Leased, self.inode.ino, &Arc::downgrade(self.inode));
         drop(held);
@@ -188,9 +227,13 @@ impl DataPath<'_> {
 
     /// Hands the file out again where nothing keeps it on the mount. The exclusive lock is held.
     fn hand_out(self, file: &LeasedFile) {
-        let served = self.service().path().may_be_leased() && !self.service().is_mixed();
-        if !file.may_come_back(served) {
+        let cache_file = file.cache_file();
+        if !file.may_come_back(self.is_leased_as(cache_file)) {
             return;
+        }
+        if cache_file != 0 {
+            file.rewrite_cached();
+            return file.restore();
         }
         // I-LEA-4: what is held is written under the lock again, and then this comes back.
         if self.state().waits_in_memory() && !planted(PlantedBug::LeasedWhileHeld) {

@@ -76,7 +76,11 @@ pub(crate) fn set_size(
     });
     if moved.is_err() && size > before {
         // The cache has announced an end that the log will never hear of; it did hear of a tail's.
-        inode.size.store(before.max(io.state().logged_size()), Ordering::Release);
+        let size = before.max(io.state().logged_size());
+        inode.size.store(size, Ordering::Release);
+        if let Some(cached) = cached {
+            cached.end_moved_back(size);
+        }
     }
     moved
 }

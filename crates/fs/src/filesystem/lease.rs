@@ -4,7 +4,8 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bedplate_block::{Lent, SharedMemory};
+use bedplate_block::{Lent, SharedMemory, memory_bytes};
+use bedplate_cache::SharedCache;
 use bedplate_lease::{Lease, Reason};
 
 use super::FileSystem;
@@ -25,6 +26,10 @@ impl FileSystem {
         }
         self.lease_device(false)?;
         let leases = Arc::new(Leases::new(mount, fs.grid().sector, fs.device_bytes())?);
+        // Without it files in `concurrent+cache` stay on the mount.
+        if let Err(error) = fs.cache().share(memory_bytes()) {
+            tracing::warn!("no process reads in the cache of the mount: {error}");
+        }
         if !fs.begin_leases(&leases) {
             return Err(Error::new(ErrorKind::Busy, "the mount hands out leases already"));
         }
@@ -56,6 +61,12 @@ impl FileSystem {
     #[must_use]
     pub fn lease_memory(&self) -> Option<SharedMemory> {
         self.state().leases().map(|leases| leases.memory().clone())
+    }
+
+    /// Returns the memory of the library cache, for clients to read; `None` where they have none.
+    #[must_use]
+    pub fn lease_cache(&self) -> Option<SharedCache> {
+        self.state().cache().shared()
     }
 
     /// Ends processes that hold a file for so long under a lease while something waits for it;

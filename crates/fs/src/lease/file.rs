@@ -74,6 +74,16 @@ pub(super) struct State {
     /// Of the entry.
     data_lsn: u64,
     sharing: u64,
+    /// The number by which processes find the file's pages in the cache, which is all that they
+    /// have of it; 0: they have its blocks.
+    cache_file: u64,
+}
+
+impl State {
+    /// Returns whether processes read the file's pages in the cache, and nothing on the device.
+    pub(super) fn reads_pages(&self) -> bool {
+        self.cache_file != 0
+    }
 }
 
 impl LeasedFile {
@@ -86,23 +96,13 @@ impl LeasedFile {
 
     /// Publishes the file, and asks for it to be handed out when the exclusive lock, which the
     /// caller holds, is released.
-    pub(crate) fn publish(&self, data_lsn: Lsn) -> Result<(), Reason> {
+    pub(crate) fn publish(&self, data_lsn: Lsn, cache_file: u64) -> Result<(), Reason> {
         let mut state = self.state.lock();
         if state.suspended {
             return Err(Reason::Suspended);
         }
         if state.entry.is_none() {
-            let nothing = FileLease {
-                may_read: false,
-                may_write: false,
-                may_sync: false,
-                size_bytes: 0,
-                unsealed_last: 0,
-                data_lsn: data_lsn.0,
-                sharing: 0,
-                extents: &[],
-                tail: None,
-            };
+            let nothing = Self::of_pages(data_lsn.0, 0);
             let published = self.leases.table.lock().publish(self.ino.0, &nothing);
             let entry = published.map_err(|error| match error {
                 PublishError::Full => Reason::TooManyFiles,
@@ -114,7 +114,50 @@ impl LeasedFile {
             self.note_rest(&state);
         }
         (state.wrong, state.served_otherwise) = (true, false);
+        state.cache_file = cache_file;
+        if state.reads_pages() {
+            state.rest = Rest::default();
+        }
+        self.note_rest(&state);
         Ok(())
+    }
+
+    /// What an entry says where nothing is done on the device.
+    fn of_pages(data_lsn: u64, cache_file: u64) -> FileLease<'static> {
+        FileLease {
+            may_read: false,
+            may_write: false,
+            may_sync: false,
+            size_bytes: 0,
+            unsealed_last: 0,
+            data_lsn,
+            sharing: 0,
+            extents: &[],
+            tail: None,
+            cache_file,
+        }
+    }
+
+    /// Returns the number by which processes find the file's pages in the cache; 0 where they have
+    /// its blocks, or nothing.
+    pub(crate) fn cache_file(&self) -> u64 {
+        self.state.lock().cache_file
+    }
+
+    /// Writes the entry of a file anew whose pages processes read in the cache. The exclusive lock is
+    /// held.
+    pub(crate) fn rewrite_cached(&self) {
+        let mut state = self.state.lock();
+        let Some(entry) = state.entry.filter(|_| state.wrong && state.reads_pages()) else {
+            return;
+        };
+        assert!(
+            state.revoked && state.tail.is_none(),
+            "I-LEA-11: what processes have of a file changes while they have nothing of it"
+        );
+        let file = Self::of_pages(state.data_lsn, state.cache_file);
+        self.leases.table.lock().rewrite(entry, &file);
+        (state.wrong, state.behind) = (false, false);
     }
 
     /// Returns what a client needs to find the file, where it is published; it may be taken back at
@@ -135,6 +178,7 @@ impl LeasedFile {
         let state = self.state.lock();
         state.entry.is_some()
             && !state.revoked
+            && !state.reads_pages()
             && (state.behind || state.sharing != self.leases.control.sharing())
     }
 
@@ -193,7 +237,9 @@ impl LeasedFile {
     /// The map changed, under its lock; `only_adds`: what the entry says is still right.
     pub(crate) fn map_changed(&self, only_adds: bool) {
         let mut state = self.state.lock();
-        if only_adds {
+        if state.reads_pages() {
+            // The cache follows by itself.
+        } else if only_adds {
             state.behind = true;
         } else if !planted(PlantedBug::LeaseMapNotRewritten) {
             state.wrong = true;
@@ -223,7 +269,7 @@ impl LeasedFile {
 
     fn is_due(state: &State, sharing: u64, all_sealed: bool) -> bool {
         let old = state.sharing != sharing || state.behind;
-        state.entry.is_some() && (state.wrong || (old && all_sealed))
+        state.entry.is_some() && !state.reads_pages() && (state.wrong || (old && all_sealed))
     }
 
     /// Writes the entry anew where that is still of use; the inode lock is held, shared or
@@ -249,6 +295,7 @@ impl LeasedFile {
             sharing,
             extents,
             tail: with.tail,
+            cache_file: 0,
         };
         self.leases.table.lock().rewrite(entry, &file);
         (state.wrong, state.behind, state.sharing) = (false, false, sharing);
@@ -298,7 +345,8 @@ impl Outside for LeasedFile {
             let Some(entry) = state.entry.filter(|_| !state.revoked) else { return };
             state.revoked = true;
             self.leases.control.revoke(entry);
-            (entry, state.rest.taken_back())
+            // Reads of pages end by themselves, and their file comes back at once.
+            (entry, !state.reads_pages() && state.rest.taken_back())
         };
         self.leases.drain(self.ino, entry, help);
         // I-LEA-10: what clients had begun has ended.

@@ -33,6 +33,10 @@
 //!   blocks only under the exclusive lock, and so beside no such write. An aligned write through
 //!   the mount ends the right.
 //!
+//! - I-LEA-11: of a file whose pages processes read in the library cache the entry names nothing on the
+//!   device; it changes, from one kind to the other too, only while it is taken back. What is in the
+//!   cache is the cache's to publish (I-CACHE-10).
+//!
 //! Asynchronous requests, which no slot stands for, have a rule of their own: I-LEA-8 in `requests`;
 //! so have files that rest on the mount: I-LEA-10 in `rest`.
 

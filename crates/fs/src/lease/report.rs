@@ -50,6 +50,9 @@ pub struct LeaseCounts {
     pub writes: u64,
     /// Syncs that did.
     pub syncs: u64,
+    /// Reads that found all their pages in the cache of the mount.
+    #[serde(default)]
+    pub hits: u64,
     /// Calls on leased files that went to the mount, by every reason there is.
     pub fallbacks: Vec<(String, u64)>,
     /// Requests that got no lease, by every reason there is.
@@ -119,6 +122,9 @@ pub struct LeasedBy {
     pub writes: u64,
     /// Syncs that did.
     pub syncs: u64,
+    /// Reads that found all their pages in the cache of the mount.
+    #[serde(default)]
+    pub hits: u64,
     /// Calls on leased files that went to the mount, by reason; those that happened.
     pub fallbacks: Vec<(String, u64)>,
 }
@@ -183,6 +189,7 @@ impl Leases {
                 reads: counters.reads,
                 writes: counters.writes,
                 syncs: counters.syncs,
+                hits: counters.hits,
                 fallbacks: told(&counters),
             }
         });
@@ -201,6 +208,7 @@ impl Leases {
                 reads: sum.reads,
                 writes: sum.writes,
                 syncs: sum.syncs,
+                hits: sum.hits,
                 fallbacks: every(&sum),
                 refused: counts,
             },

@@ -173,7 +173,9 @@ impl LeasedFile {
     /// Says outside of the lock whether the file rests.
     pub(super) fn note_rest(&self, state: &State) {
         let stays = if state.suspended { state.quiet } else { !state.rest.is_over() };
-        let rests = state.entry.is_none() || (state.revoked && stays);
+        // Reads of pages in the cache are no I/O.
+        let is_on_device = state.entry.is_some() && !state.reads_pages();
+        let rests = !is_on_device || (state.revoked && stays);
         self.rests.store(rests, Ordering::Release);
     }
 

@@ -3,6 +3,7 @@
 //! its own, as the library for programs has it.
 
 mod odd;
+mod pages;
 mod requests;
 mod resting;
 mod tail;
@@ -35,13 +36,16 @@ impl Volume {
     }
 
     fn synced_every(sync_interval: Duration) -> Self {
+        let mode = IoMode::Concurrent;
+        Self::with(MountOptions { mode, sync_interval, ..MountOptions::default() })
+    }
+
+    fn with(options: MountOptions) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("image");
         bedplate_block::create_image(&path, 64 << 20, false).unwrap();
         let device = bedplate_block::open(&path, &DeviceOptions::default()).unwrap();
         FileSystem::format(&device, None, &FormatOptions::default()).unwrap();
-        let options =
-            MountOptions { mode: IoMode::Concurrent, sync_interval, ..MountOptions::default() };
         let fs = FileSystem::mount(Arc::clone(&device), None, options).unwrap();
         fs.lease_start(1).unwrap();
         Self { fs, device, _dir: dir }

@@ -1,6 +1,7 @@
 //! Both halves over plain memory, one step after another.
 
 mod model;
+mod pages;
 mod tail;
 
 use std::sync::Arc;
@@ -39,6 +40,7 @@ fn file(extents: &[Extent]) -> FileLease<'_> {
         sharing: 0,
         extents,
         tail: None,
+        cache_file: 0,
     }
 }
 

@@ -11,8 +11,8 @@ use std::sync::{Arc, Mutex};
 
 use bedplate_lease::wire::{Answer, Offer, Place, REQUEST_BYTES, Request, SocketName, Token};
 use bedplate_lease::{
-    ClientSlots, EntryRef, Extent, FileLease, Geometry, Lease, Publisher, Reason, SLOTS_PER_CLIENT,
-    State, slots_words,
+    ClientSlots, EntryRef, Extent, FileLease, Geometry, Lease, PageShape, PageShard, Publisher,
+    Reason, SLOTS_PER_CLIENT, SharedPages, State, slots_words,
 };
 
 use super::device::Memory;
@@ -38,6 +38,8 @@ pub struct Daemon {
     pub refusal: Mutex<Option<Reason>>,
     /// The ioctl is answered.
     pub knows_ioctl: AtomicBool,
+    /// The pages that processes read, where there are any.
+    pub cache: Mutex<Option<Cache>>,
     /// There is a socket.
     pub listens: AtomicBool,
     tokens: Mutex<HashSet<Token>>,
@@ -81,6 +83,7 @@ impl Daemon {
             counters: Mutex::default(),
             refusal: Mutex::default(),
             knows_ioctl: AtomicBool::new(true),
+            cache: Mutex::default(),
             listens: AtomicBool::new(true),
             tokens: Mutex::default(),
             token_last: AtomicU64::new(0),
@@ -195,7 +198,10 @@ impl Daemon {
                     self.counters.lock().unwrap().push(counter);
                 }
                 (_, Some(slots)) => {
-                    let all = [device, device, control, slots.fd()];
+                    let mut all = vec![device, device, control, slots.fd()];
+                    if let Some(cache) = &*self.cache.lock().unwrap() {
+                        all.extend([&cache.frames, &cache.directory, &cache.uses].map(Memory::fd));
+                    }
                     send(connection.as_raw_fd(), &answer, &all);
                 }
                 (_, None) => send(connection.as_raw_fd(), &answer, &[]),
@@ -233,6 +239,58 @@ impl Daemon {
     }
 }
 
+/// The number by which the cache knows `data`.
+pub const CACHE_FILE: u64 = 9;
+const PAGE_BYTES: usize = 4096;
+
+/// A cache with the first pages of `data`, each a frame of its own.
+pub struct Cache {
+    pub frames: Memory,
+    directory: Memory,
+    pub uses: Memory,
+    shard: PageShard<Memory>,
+}
+
+impl Cache {
+    /// Makes one of so many pages, filled with `C`.
+    pub fn new(pages: u32) -> Self {
+        let shape = PageShape { shards: 1, frames: 16, page_bytes: PAGE_BYTES };
+        let frames = Memory::new(c"frames", shape.frames_bytes() / 8);
+        let directory = Memory::new(c"directory", shape.directory_words());
+        let uses = Memory::new(c"uses", shape.uses_words());
+        let shared = SharedPages::create(directory.clone(), uses.clone(), shape).unwrap();
+        let cache = Self { frames, directory, uses, shard: shared.shard(0, 16) };
+        (0..pages).for_each(|page| {
+            cache.fill(page, b'C');
+            cache.shard.enter(page, CACHE_FILE, page.into());
+            cache.shard.publish(page);
+        });
+        cache
+    }
+
+    /// Fills the frame of a page that is not published.
+    fn fill(&self, page: u32, byte: u8) {
+        let word = u64::from_ne_bytes([byte; 8]);
+        let words = PAGE_BYTES / 8;
+        let frame = &self.frames[page as usize * words..][..words];
+        frame.iter().for_each(|at| at.store(word, Ordering::Relaxed));
+    }
+
+    /// Makes the directory one that contradicts itself.
+    pub fn damage(&self) {
+        self.directory[0].store(7, Ordering::SeqCst);
+    }
+
+    /// Writes a page, and may leave it withdrawn.
+    pub fn rewrite(&self, page: u32, byte: u8, is_published: bool) {
+        self.shard.withdraw(page);
+        self.fill(page, byte);
+        if is_published {
+            self.shard.publish(page);
+        }
+    }
+}
+
 fn lease(extents: &[Extent]) -> FileLease<'_> {
     FileLease {
         may_read: true,
@@ -244,6 +302,7 @@ fn lease(extents: &[Extent]) -> FileLease<'_> {
         sharing: 0,
         extents,
         tail: None,
+        cache_file: 0,
     }
 }
 
@@ -275,7 +334,7 @@ fn send(socket: i32, answer: &Answer, fds: &[i32]) {
     let mut bytes = answer.encode();
     let mut part = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
     let mut control = [0_u64; 8];
-    // SAFETY: the message points to what lives here; the control memory has room for four
+    // SAFETY: the message points to what lives here; the control memory has room for seven
     // descriptors behind a head.
     unsafe {
         let mut message: libc::msghdr = std::mem::zeroed();

@@ -2,6 +2,7 @@
 //! through the mount see `M`, reads of the device `D`.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on says where")]
 
+mod cached;
 mod daemon;
 mod device;
 mod filesystem;

@@ -2,6 +2,7 @@
 //! do what no library would.
 
 mod odd;
+mod pages;
 mod requests;
 mod tail;
 
@@ -213,8 +214,8 @@ def connect(name):
     s.connect(name)
     return s
 def ask(s, kind, what):
-    s.send(struct.pack('<II', 4, kind) + what.ljust(56, b'\\0'))
-    told, rights, _, _ = s.recvmsg(64, socket.CMSG_SPACE(16))
+    s.send(struct.pack('<II', 5, kind) + what.ljust(56, b'\\0'))
+    told, rights, _, _ = s.recvmsg(64, socket.CMSG_SPACE(28))
     fds = array.array('i')
     for level, kind, data in rights:
         fds.frombytes(data)
@@ -241,14 +242,15 @@ s.send(b'y' * 500); assert struct.unpack_from('<I', s.recv(64), 4)[0] in (12, 14
 s.send(struct.pack('<II', 1, 1).ljust(64, b'\\0')); assert struct.unpack_from('<I', s.recv(64), \
          4)[0] == 12
 reason, entry, readonly, fds = ask(s, 1, token)
-assert (reason, readonly, len(fds)) == (0, 0, 4) and entry > 0, (reason, entry, fds)
+assert (reason, readonly, len(fds)) == (0, 0, 7) and entry > 0, (reason, entry, fds)
 assert ask(s, 1, token)[0] == 14, 'attached already'
 other = connect(name)
 assert ask(other, 1, token)[0] == 13, 'a token twice'
 assert ask(s, 2, offer()[1])[0] == 0
-try:
-    mmap.mmap(fds[2], 4096, mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE); assert False
-except OSError: pass
+for read_only in fds[2], fds[4], fds[5]:
+    try:
+        mmap.mmap(read_only, 4096, mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE); assert False
+    except OSError: pass
 strangers = [connect(name) for i in range(100)]
 assert ask(connect(name), 1, offer()[1])[0] == 0
 print('well')"

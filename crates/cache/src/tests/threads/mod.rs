@@ -33,6 +33,10 @@ mod pages;
 mod release;
 #[path = "../../shard.rs"]
 mod shard;
+#[path = "../../sharing.rs"]
+mod sharing;
+#[path = "../../slab.rs"]
+mod slab;
 #[path = "../../staging.rs"]
 mod staging;
 mod sync;

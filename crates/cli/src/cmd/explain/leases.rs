@@ -24,6 +24,9 @@ fn sentence(told: &LeaseReport) -> String {
         total.syncs,
         text::count_in(told.clients.len() as u64, "process", "processes"),
     );
+    if total.hits > 0 {
+        line += &format!("; {} reads found their pages in the cache", total.hits);
+    }
     for (what, counts) in [("through the mount", &total.fallbacks), ("refused", &total.refused)] {
         if let Some(list) = list(counts) {
             line += &format!("; {what}: {list}");

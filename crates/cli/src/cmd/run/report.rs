@@ -32,6 +32,8 @@ pub struct LeaseTotals {
     reads: u64,
     writes: u64,
     syncs: u64,
+    /// Reads that found their pages in the cache of the mount.
+    hits: u64,
     /// Calls on leased files that went to the mount, by reason.
     through_the_mount: BTreeMap<String, u64>,
     /// Files that got no lease, by reason.
@@ -93,6 +95,7 @@ impl LeaseTotals {
             "reads" => self.reads += count,
             "writes" => self.writes += count,
             "syncs" => self.syncs += count,
+            "hits" => self.hits += count,
             _ => match name.strip_prefix("refused-") {
                 Some(reason) => *self.refused.entry(reason.to_lowercase()).or_default() += count,
                 None => *self.through_the_mount.entry(name.to_owned()).or_default() += count,
@@ -143,6 +146,7 @@ impl fmt::Display for LeaseTotals {
             "on the device     {} reads, {} writes, {} syncs",
             self.reads, self.writes, self.syncs
         )?;
+        writeln!(f, "in the cache      {} reads", self.hits)?;
         writeln!(f, "through the mount {}", list(&self.through_the_mount))?;
         writeln!(f, "not leased        {}", list(&self.refused))?;
         write!(f, "processes         {}", self.processes)
@@ -155,7 +159,7 @@ mod tests {
 
     #[test]
     fn the_lines_of_all_processes_are_summed() {
-        let text = "bedplate-lease: pid=7 reads=10 writes=2 syncs=1 unaligned=3\n\
+        let text = "bedplate-lease: pid=7 reads=10 writes=2 syncs=1 hits=5 unaligned=3\n\
                     anything else\n\
                     bedplate-lease: pid=8 reads=1 writes=0 syncs=0 unaligned=1 refused-Mode=2\n";
         let told = LeaseTotals::of(text);
@@ -163,6 +167,7 @@ mod tests {
         assert_eq!(told.through_the_mount.get("unaligned"), Some(&4));
         assert_eq!(told.refused.get("mode"), Some(&2));
         let shown = told.to_string();
+        assert!(shown.contains("in the cache      5 reads"), "{shown}");
         assert!(shown.contains("11 reads, 2 writes, 1 syncs") && shown.contains("unaligned 4"));
         assert_eq!(LeaseTotals::of("").to_string().lines().count(), 1);
         let text = "bedplate-direct: pid=7 files=2 reads=5 writes=1 bounced=3 buffered-writes=4\n\

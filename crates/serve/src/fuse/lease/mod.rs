@@ -145,7 +145,8 @@ impl Shared {
             if !desk.allows(uid) {
                 return Err(Reason::User);
             }
-            if !open.file.effective_mode().may_be_leased() {
+            let mode = open.file.effective_mode();
+            if !mode.may_be_leased() && !mode.may_share_cache() {
                 return Err(Reason::Mode);
             }
             let token = desk.grant(ino, open.how.writable).map_err(|_| Reason::Failed)?;

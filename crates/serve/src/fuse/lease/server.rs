@@ -21,7 +21,7 @@ use std::sync::{Arc, Weak};
 use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, Instant};
 
-use bedplate_fs::{InodeNo, LeaseClient, LeaseProcess};
+use bedplate_fs::{InodeNo, LeaseClient, LeaseProcess, SharedCache};
 use bedplate_lease::wire::{Answer, Request, Token};
 use bedplate_lease::{Lease, Reason};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -390,8 +390,12 @@ impl Connection {
         })?;
         let lease: Option<Lease> = publish(shared, granted).ok();
         let answer = Answer { lease, is_read_only, ..Answer::DONE };
-        let descriptors =
-            [lent.claim.as_fd(), lent.io.as_fd(), memory.as_fd(), client.memory().as_fd()];
+        let mut descriptors =
+            vec![lent.claim.as_fd(), lent.io.as_fd(), memory.as_fd(), client.memory().as_fd()];
+        let cache = Cache::of(shared);
+        if let Some(Cache { frames, shared }) = &cache {
+            descriptors.extend([frames.as_fd(), shared.directory.as_fd(), shared.uses.as_fd()]);
+        }
         let told = self
             .socket
             .as_ref()
@@ -407,6 +411,23 @@ impl Connection {
                 Err(Refused::Io(error))
             }
         }
+    }
+}
+
+/// The memory of the cache, as a process gets it.
+struct Cache {
+    frames: OwnedFd,
+    shared: SharedCache,
+}
+
+impl Cache {
+    /// Nothing where there is none, or no descriptor of it: the process reads on the mount.
+    fn of(shared: &Shared) -> Option<Self> {
+        let shared = shared.fs.lease_cache()?;
+        let frames = shared.frames.for_readers().inspect_err(|error| {
+            tracing::warn!("a process does not read in the cache: {error}");
+        });
+        Some(Self { frames: frames.ok()?, shared })
     }
 }
 
