@@ -326,12 +326,14 @@ pub enum PlantedBug {
     SharedPageNotWithdrawn,
     /// A page that other processes read in the cache may pass the end of its file.
     SharedPageBeyondEnd,
+    /// A block that is used again is compared with the checksum that was remembered of it.
+    SumRemembered,
 }
 
 #[cfg(any(test, feature = "planted-bugs"))]
 impl PlantedBug {
     /// All of them.
-    pub const ALL: [Self; 152] = [
+    pub const ALL: [Self; 153] = [
         Self::MissingFlush,
         Self::SyncWithoutFlush,
         Self::LogBeforeData,
@@ -484,6 +486,7 @@ impl PlantedBug {
         Self::PageNotCompared,
         Self::SharedPageNotWithdrawn,
         Self::SharedPageBeyondEnd,
+        Self::SumRemembered,
     ];
 }
 

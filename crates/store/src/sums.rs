@@ -36,21 +36,34 @@ pub const SUMS_OF_RECORD: u64 = 8192;
 pub(crate) type Sums = BTreeMap<u64, u32>;
 
 /// Returns the row of a record that has checksums of blocks from `start` on.
-pub fn put_sums(start: BlockNo, sums: &[u32]) -> RowChange {
-    debug_assert!(!sums.is_empty(), "I-SUM-1: a row has the checksum of a block: {start:?}");
-    let value: Vec<u8> = sums.iter().flat_map(|sum| sum.to_le_bytes()).collect();
-    RowChange::put(Table::Sum, Bytes::from(start.0.to_be_bytes()), value)
+pub fn put_sums(start: BlockNo, sums: impl ExactSizeIterator<Item = u32>) -> RowChange {
+    debug_assert!(sums.len() > 0, "I-SUM-1: a row has the checksum of a block: {start:?}");
+    let key = Bytes::from(start.0.to_be_bytes());
+    // Most have a few.
+    let (mut few, len) = ([0; 5 * 4], sums.len() * 4);
+    if let Some(value) = few.get_mut(..len) {
+        value.chunks_mut(4).zip(sums).for_each(|(to, sum)| to.copy_from_slice(&sum.to_le_bytes()));
+        return RowChange::put(Table::Sum, key, Bytes::from(&*value));
+    }
+    let mut value = Vec::with_capacity(len);
+    sums.for_each(|sum| value.extend_from_slice(&sum.to_le_bytes()));
+    RowChange::put(Table::Sum, key, value)
 }
 
-/// Takes a row of a record over into memory. What is none adds nothing: then its blocks have no
-/// checksum, and reading them fails.
-pub(crate) fn take_over(sums: &mut Sums, key: &[u8], value: Option<&[u8]>) {
-    let (Ok(key), Some(value)) = (<[u8; 8]>::try_from(key), value) else { return };
-    let first = u64::from_be_bytes(key);
+/// Returns the checksums of a row of a record, each with its block. What is no such row has none:
+/// then its blocks have no checksum, and reading them fails.
+pub(crate) fn of_row(key: &[u8], value: Option<&[u8]>) -> impl Iterator<Item = (u64, u32)> {
+    let first = <[u8; 8]>::try_from(key).ok().map(u64::from_be_bytes);
     let words = value
+        .unwrap_or_default()
         .chunks_exact(4)
         .map(|word| u32::from_le_bytes(word.try_into().expect("a chunk of four bytes")));
-    sums.extend((first..=u64::MAX).zip(words));
+    first.into_iter().flat_map(|first| first..=u64::MAX).zip(words)
+}
+
+/// Takes a row of a record over into memory.
+pub(crate) fn take_over(sums: &mut Sums, key: &[u8], value: Option<&[u8]>) {
+    sums.extend(of_row(key, value));
 }
 
 /// Returns the key of the row of a group.
@@ -212,7 +225,11 @@ mod tests {
     #[test]
     fn rows_of_records_are_taken_over_in_order() {
         let mut sums = Sums::new();
-        for row in [put_sums(BlockNo(5), &[50, 60, 70]), put_sums(BlockNo(6), &[61])] {
+        let rows = [
+            put_sums(BlockNo(5), [50, 60, 70].into_iter()),
+            put_sums(BlockNo(6), [61].into_iter()),
+        ];
+        for row in rows {
             take_over(&mut sums, &row.key, row.value.as_deref());
         }
         take_over(&mut sums, &[1], Some(&[0; 4]));

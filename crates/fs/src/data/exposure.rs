@@ -9,7 +9,7 @@ pub(crate) struct Exposing {
     segments: Vec<(u64, u32)>,
     bytes: u64,
     /// The checksums of blocks; `None` where none gets one.
-    sums: Option<Box<Summing>>,
+    sums: Option<Summing>,
 }
 
 /// The size of a block, and the blocks that get a checksum.
@@ -44,7 +44,7 @@ impl Exposing {
 
     /// Has the blocks get checksums.
     pub(crate) fn set_summing(&mut self, block: u64) {
-        self.sums = Some(Box::new(Summing { block, sums: Vec::new() }));
+        self.sums = Some(Summing { block, sums: Vec::new() });
     }
 
     /// Returns whether the blocks get checksums.
@@ -68,7 +68,7 @@ impl Exposing {
 
     /// Returns the rows of the record that have the checksums.
     pub(crate) fn sum_rows(&self) -> Vec<RowChange> {
-        let Some(Summing { block, sums }) = self.sums.as_deref() else { return Vec::new() };
+        let Some(Summing { block, sums }) = &self.sums else { return Vec::new() };
         debug_assert!(
             self.bytes >= sums.len() as u64 * block,
             "I-SUM-3: {} blocks with checksums are exposed as a whole: {} bytes",
@@ -76,30 +76,43 @@ impl Exposing {
             self.bytes
         );
         sums.chunk_by(|one, two| one.0 + 1 == two.0)
-            .map(|run| {
-                let sums: Vec<u32> = run.iter().map(|(_, sum)| *sum).collect();
-                put_sums(BlockNo(run[0].0), &sums)
-            })
+            .map(|run| put_sums(BlockNo(run[0].0), run.iter().map(|(_, sum)| *sum)))
             .collect()
     }
 
+    /// Adds whole blocks that were written at a device offset, with their checksums where blocks
+    /// get them. The bytes are looked at once.
+    pub(crate) fn push_blocks(&mut self, offset: u64, bytes: &[u8]) {
+        let Some(mut summing) = self.sums.take() else { return self.push(offset, bytes) };
+        let before = summing.sums.len();
+        summing.add(offset, bytes);
+        self.expose(offset, bytes.len(), |crc| {
+            summing.sums[before..].iter().for_each(|(_, sum)| crc.join(*sum, summing.block));
+        });
+        self.sums = Some(summing);
+    }
+
     /// Adds bytes that were written at a device offset.
+    #[inline]
     pub(crate) fn push(&mut self, offset: u64, bytes: &[u8]) {
-        if bytes.is_empty() {
+        self.expose(offset, bytes.len(), |crc| crc.update(bytes));
+    }
+
+    fn expose(&mut self, offset: u64, len: usize, add: impl FnOnce(&mut Crc32c)) {
+        if len == 0 {
             return;
         }
-        self.bytes += bytes.len() as u64;
+        self.bytes += len as u64;
         let Some(crc) = self.crc.as_mut().filter(|_| self.bytes <= Exposure::BYTES_MAX) else {
             self.crc = None;
             return;
         };
         debug_assert!(
-            offset.checked_add(bytes.len() as u64).is_some(),
-            "what is exposed lies on the device: {} bytes at {offset}",
-            bytes.len()
+            offset.checked_add(len as u64).is_some(),
+            "what is exposed lies on the device: {len} bytes at {offset}"
         );
-        crc.update(bytes);
-        let len = u32::try_from(bytes.len()).expect("at most 1 MiB");
+        add(crc);
+        let len = u32::try_from(len).expect("at most 1 MiB");
         match self.segments.last_mut() {
             Some((last, last_len)) if *last + u64::from(*last_len) == offset => *last_len += len,
             _ => self.segments.push((offset, len)),
@@ -143,6 +156,19 @@ mod tests {
         let exposure = exposing.finish().expect("it is small");
         assert_eq!(exposure.segments, [(100, 7), (900, 2)]);
         assert_eq!(exposure.crc, crc32c(b"123456789"));
+    }
+
+    #[test]
+    fn checksums_of_blocks_vouch_for_all_of_them_in_the_log_too() {
+        let bytes: Vec<u8> = (0..10_u32 * 512).map(|at| (at / 3) as u8).collect();
+        let mut exposing = Exposing::new(8);
+        exposing.set_summing(512);
+        exposing.push_blocks(1024, &bytes[..3 * 512]);
+        exposing.push_blocks(8192, &bytes[3 * 512..]);
+        assert_eq!((exposing.sum_count(), exposing.sum_rows().len()), (10, 2));
+        let exposure = exposing.finish().expect("it is small");
+        assert_eq!(exposure.segments, [(1024, 3 * 512), (8192, 7 * 512)]);
+        assert_eq!(exposure.crc, crc32c(&bytes));
     }
 
     #[test]

@@ -235,8 +235,7 @@ impl DataPath<'_> {
         for target in targets.iter().filter(|target| target.was.is_filled()) {
             let at = self.fs.grid().start_of(target.start.0);
             let bytes = data.part(&target.bytes(self.fs.grid()));
-            exposing.push(at, bytes);
-            exposing.sum(at, bytes);
+            exposing.push_blocks(at, bytes);
         }
         let sums = exposing.sums();
         let kind = if size == SizeChange::Keep { RecordKind::Written } else { RecordKind::Extend };

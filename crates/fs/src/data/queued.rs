@@ -14,10 +14,31 @@ use bedplate_cache::DirectWrite;
 use bedplate_store::Piece;
 
 /// Device ranges in the form that requests want; the first without an allocation.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Segments {
     pub(crate) first: Segment,
     pub(crate) rest: Vec<Segment>,
+    /// Whether what is read there is compared with checksums.
+    pub(crate) summed: bool,
+}
+
+impl Segments {
+    fn one(at: u64, len: u64) -> Self {
+        Self { first: segment(at, len), rest: Vec::new(), summed: false }
+    }
+
+    fn all(&self) -> impl Iterator<Item = &Segment> {
+        std::iter::once(&self.first).chain(&self.rest)
+    }
+
+    /// Returns each with where it begins in the buffer.
+    fn placed(&self) -> impl Iterator<Item = (usize, u64, usize)> {
+        self.all().scan(0, |from, segment| {
+            let (at, len) = (*from, segment.len as usize);
+            *from += len;
+            Some((at, segment.offset, len))
+        })
+    }
 }
 
 /// Where a queued operation is carried out.
@@ -88,7 +109,7 @@ impl DataPath<'_> {
             return Ok(Planned::Here);
         }
         if let Some(at) = self.find_untorn(offset, len)? {
-            let segments = Segments { first: segment(at, len), rest: Vec::new() };
+            let segments = Segments::one(at, len);
             self.permit_all(&segments)?;
             return Ok(Planned::Device(segments, locks));
         }
@@ -105,8 +126,7 @@ impl DataPath<'_> {
     /// Makes sure that the device bytes of a request may be overwritten, and that no copy of them
     /// is held.
     fn permit_all(self, segments: &Segments) -> Result<()> {
-        let mut all = std::iter::once(&segments.first).chain(&segments.rest);
-        all.try_for_each(|segment| {
+        segments.all().try_for_each(|segment| {
             let range = segment.offset..segment.offset + u64::from(segment.len);
             self.state().held_sectors.forget(&range);
             self.state().read_windows.writes(&range);
@@ -133,12 +153,9 @@ impl DataPath<'_> {
             .into_iter()
             .map(|(part, at)| segment(at, part.end - part.start));
         let first = runs.next().expect("a write has at least one byte");
-        let segments = Segments { first, rest: runs.collect() };
+        let segments = Segments { first, rest: runs.collect(), summed: false };
         debug_assert_eq!(
-            std::iter::once(&segments.first)
-                .chain(&segments.rest)
-                .map(|segment| u64::from(segment.len))
-                .sum::<u64>(),
+            segments.all().map(|segment| u64::from(segment.len)).sum::<u64>(),
             buf.len() as u64,
             "the segments of a fill are all of its buffer"
         );
@@ -206,10 +223,14 @@ impl DataPath<'_> {
         if !grid.on_sector(offset) || !grid.on_sector(len) || len == 0 || len > SEGMENT_BYTES_MAX {
             return Ok(None);
         }
-        if let Some(at) =
-            if write { self.find_owned(offset, len)? } else { self.find_written(offset, len)? }
-        {
-            return Ok(Some(Segments { first: segment(at, len), rest: Vec::new() }));
+        if write {
+            if let Some(at) = self.find_owned(offset, len)? {
+                return Ok(Some(Segments::one(at, len)));
+            }
+        } else if let Some(found) = self.find_data(offset, len)? {
+            let whole = grid.on_block(offset) && grid.on_block(len);
+            let segments = Segments { summed: found.summed, ..Segments::one(found.at, len) };
+            return Ok((whole || !found.summed).then_some(segments));
         }
         let range = offset..offset + len;
         let blocks = grid.blocks(&range);
@@ -217,9 +238,14 @@ impl DataPath<'_> {
         let pieces: Vec<Piece> =
             if write { self.pieces_to_write(&map, blocks).0 } else { map.pieces(blocks).collect() };
         drop(map);
+        // All of it is compared, as whole blocks, or nothing.
+        let summed = pieces.first().is_some_and(Piece::is_summed);
+        if summed && (write || !grid.on_block(offset) || !grid.on_block(len)) {
+            return Ok(None);
+        }
         let mut segments = Vec::with_capacity(pieces.len());
         for piece in pieces {
-            let Some(start) = piece.written().filter(|_| !piece.is_summed()) else {
+            let Some(start) = piece.written().filter(|_| piece.is_summed() == summed) else {
                 return Ok(None);
             };
             let part = piece.bytes(grid, &range);
@@ -230,6 +256,34 @@ impl DataPath<'_> {
         }
         self.inode.counters.reason(Reason::Split);
         let first = segments.remove(0);
-        Ok(Some(Segments { first, rest: segments }))
+        Ok(Some(Segments { first, rest: segments, summed }))
+    }
+
+    /// Returns whether what a queued read brought has its checksums.
+    pub(crate) fn is_queued_right(
+        self,
+        buf: &[u8],
+        segments: &Segments,
+        offset: u64,
+    ) -> Result<bool> {
+        for (from, at, len) in segments.placed() {
+            if self.first_wrong(&buf[from..from + len], at, offset + from as u64)?.is_some() {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Fills what a queued read brought with what is right where it is wrong.
+    pub(crate) fn make_queued_right(
+        self,
+        buf: &mut [u8],
+        segments: &Segments,
+        offset: u64,
+    ) -> Result<()> {
+        let mut parts = segments.placed();
+        parts.try_for_each(|(from, at, len)| {
+            self.make_right(&mut buf[from..from + len], at, offset + from as u64)
+        })
     }
 }

@@ -3,6 +3,7 @@
 use std::sync::atomic::Ordering;
 
 use super::bounce::Bounce;
+use super::lookup::Located;
 use super::windows::Ahead;
 use super::{DataPath, Held};
 use crate::lock::Sharing;
@@ -32,7 +33,7 @@ impl DataPath<'_> {
         self.read_served(class, buf, offset, ahead)
     }
 
-    /// Reads whole sectors of one written extent where nothing else asks for anything (I-SLO-1);
+    /// Reads whole sectors of one extent with data where nothing else asks for anything (I-SLO-1);
     /// `None` elsewhere.
     #[inline]
     fn read_plainly(self, buf: &mut [u8], offset: u64, ahead: Ahead<'_>) -> Result<Option<usize>> {
@@ -47,9 +48,9 @@ impl DataPath<'_> {
         if !steady.reads_plainly() || len as u64 > size.saturating_sub(offset) {
             return Ok(None);
         }
-        let Some(at) = self.find_written(offset, len as u64)? else { return Ok(None) };
+        let Some(found) = self.find_data(offset, len as u64)? else { return Ok(None) };
         debug_assert!(self.service().is_plain(), "I-SLO-1: the service is one of the causes");
-        self.fs.read_device(buf, at)?;
+        self.read_located(buf, &found, offset)?;
         // Counted after it: letting go waits for all stores before.
         drop(held);
         self.count_read(len);
@@ -221,13 +222,23 @@ impl DataPath<'_> {
             "what is read as it lies is whole sectors: {} bytes at {offset}",
             buf.len()
         );
-        match self.find_written(offset, buf.len() as u64)? {
-            Some(at) => self.fs.read_device(buf, at),
+        match self.find_data(offset, buf.len() as u64)? {
+            Some(found) => self.read_located(buf, &found, offset),
             None => self.read_pieces(buf, offset),
         }
     }
 
-    /// As [`read_aligned`](Self::read_aligned), of what does not lie in one written extent.
+    /// Fills a buffer from where the lookup found it.
+    #[inline]
+    fn read_located(self, buf: &mut [u8], found: &Located, offset: u64) -> Result<()> {
+        if found.summed {
+            self.read_summed(buf, found.at, offset)
+        } else {
+            self.fs.read_device(buf, found.at)
+        }
+    }
+
+    /// As [`read_aligned`](Self::read_aligned), of what does not lie in one extent with data.
     #[inline(never)]
     fn read_pieces(self, buf: &mut [u8], offset: u64) -> Result<()> {
         let grid = self.fs.grid();

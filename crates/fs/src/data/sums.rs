@@ -33,6 +33,9 @@ pub(crate) const ATTRIBUTE: &[u8] = b"user.bedplate.integrity";
 /// How much is read at once around a range that does not begin and end on blocks, in bytes.
 const AROUND_BYTES: u64 = 256 << 10;
 
+/// How many checksums are looked up at once.
+const SUMS_AT_ONCE: usize = 16;
+
 impl Engine {
     /// Returns whether what is written to a file, or made in a directory, gets checksums.
     pub(crate) fn has_integrity(&self, ino: InodeNo) -> Result<bool> {
@@ -126,32 +129,70 @@ impl DataPath<'_> {
     }
 
     fn read_summed_blocks(self, buf: &mut [u8], at: u64, file: u64) -> Result<()> {
-        let grid = self.fs.grid();
         self.fs.read_device(buf, at)?;
-        let blocks = grid.blocks(&(at..at + buf.len() as u64));
-        let sums = self.fs.sums_of(blocks.clone()).map_err(|error| {
-            let message = format!("inode {} at byte {file}: {}", self.inode.ino.0, error.message);
-            Error { message, ..error }
-        })?;
-        for (index, (part, sum)) in buf.chunks_mut(grid.block as usize).zip(sums).enumerate() {
-            if crc32c(part) != sum {
-                let skip = index as u64 * grid.block;
-                let what = || {
-                    format!(
-                        "inode {} at byte {}: block {} of {}",
-                        self.inode.ino.0,
-                        file + skip,
-                        blocks.start + index as u64,
-                        self.fs.device_name()
-                    )
-                };
-                self.fs.read_another(part, at + skip, &|bytes| crc32c(bytes) == sum, &what)?;
-            }
-            if planted(PlantedBug::OnlyFirstSumChecked) {
-                break;
-            }
+        self.make_right(buf, at, file)
+    }
+
+    /// Compares blocks that were read from a byte of the device, which is one of the file, and fills
+    /// those that are wrong with what is right.
+    pub(crate) fn make_right(self, buf: &mut [u8], at: u64, file: u64) -> Result<()> {
+        let block = self.fs.grid().block as usize;
+        let mut done = 0;
+        while let Some((wrong, sum)) =
+            self.first_wrong(&buf[done..], at + done as u64, file + done as u64)?
+        {
+            let skip = done + wrong * block;
+            let part = &mut buf[skip..skip + block];
+            self.read_another(part, at + skip as u64, file + skip as u64, sum)?;
+            done = skip + block;
         }
         Ok(())
+    }
+
+    /// Compares blocks that were read from a byte of the device, which is one of the file; returns
+    /// which is the first that is wrong, and its checksum.
+    #[inline]
+    pub(crate) fn first_wrong(
+        self,
+        buf: &[u8],
+        at: u64,
+        file: u64,
+    ) -> Result<Option<(usize, u32)>> {
+        let block = self.fs.grid().block as usize;
+        let first = self.fs.grid().block_of(at);
+        let mut sums = [0; SUMS_AT_ONCE];
+        for (index, part) in buf.chunks(block * SUMS_AT_ONCE).enumerate() {
+            let before = index * SUMS_AT_ONCE;
+            let sums = &mut sums[..part.len() / block];
+            let known = self.fs.sums_of(first + before as u64, sums);
+            known.map_err(|error| self.without_sum(error, file + (before * block) as u64))?;
+            let mut parts = part.chunks(block).zip(&*sums);
+            if planted(PlantedBug::OnlyFirstSumChecked) {
+                let wrong = parts.next().filter(|(part, sum)| before == 0 && crc32c(part) != **sum);
+                return Ok(wrong.map(|(_, sum)| (0, *sum)));
+            }
+            if let Some(wrong) = parts.position(|(part, sum)| crc32c(part) != *sum) {
+                return Ok(Some((before + wrong, sums[wrong])));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Says of which byte a checksum cannot be read.
+    #[cold]
+    fn without_sum(self, error: Error, file: u64) -> Error {
+        let message = format!("inode {} at byte {file}: {}", self.inode.ino.0, error.message);
+        Error { message, ..error }
+    }
+
+    /// Fills a block whose checksum is another with what has it.
+    #[cold]
+    fn read_another(self, buf: &mut [u8], at: u64, file: u64, sum: u32) -> Result<()> {
+        let what = || {
+            let (ino, block) = (self.inode.ino.0, self.fs.grid().block_of(at));
+            format!("inode {ino} at byte {file}: block {block} of {}", self.fs.device_name())
+        };
+        self.fs.read_another(buf, at, &|bytes| crc32c(bytes) == sum, &what)
     }
 
     /// Returns whether a write has to write whole blocks: it touches some in part that have

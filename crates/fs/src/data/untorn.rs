@@ -44,7 +44,8 @@ impl DataPath<'_> {
             return Ok(None);
         }
         let (held, cloned) = self.cow_epochs();
-        let found = self.find_born(offset, len)?.filter(|(_, birth)| *birth > held.max(cloned));
-        Ok(found.map(|(at, _)| at).filter(|at| at / unit == (at + len - 1) / unit))
+        let found = self.find_data(offset, len)?;
+        let own = found.filter(|found| found.birth > held.max(cloned) && !found.summed);
+        Ok(own.map(|found| found.at).filter(|at| at / unit == (at + len - 1) / unit))
     }
 }

@@ -1,6 +1,5 @@
 //! Checksums of file data: where the data path asks for them, and what is counted of it.
 
-use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use bedplate_block::{AlignedBuf, Copies};
@@ -44,15 +43,15 @@ pub struct IntegrityCounts {
 }
 
 impl Engine {
-    /// Returns the checksums of blocks that an extent says have them.
-    pub(crate) fn sums_of(&self, blocks: Range<u64>) -> Result<Vec<u32>> {
-        let count = blocks.end - blocks.start;
-        let (sums, in_memory) = self.meta.sums(blocks)?;
-        self.sums.verified.fetch_add(count, Relaxed);
+    /// Looks up the checksums of blocks from `first` on, that an extent says have them.
+    #[inline]
+    pub(crate) fn sums_of(&self, first: u64, sums: &mut [u32]) -> Result<()> {
+        let in_memory = self.meta.sums(first, sums)?;
+        self.sums.verified.fetch_add(sums.len() as u64, Relaxed);
         if !in_memory {
             self.sums.tree.fetch_add(1, Relaxed);
         }
-        Ok(sums)
+        Ok(())
     }
 
     /// Returns the checksum of a block if the extent that begins at a file block has it, and its

@@ -6,6 +6,9 @@
 //!                                                          └ anything else: carried out here and now ────────────────────────────────► done
 //! ```
 //!
+//! What a read brings of blocks that have checksums is compared when it completes. What is wrong is
+//! looked for in other copies with nothing in flight, and the operation is done then.
+//!
 //! I-QUE-1: an engine blocks on a lock only with nothing in flight, so no chain of waits can lead
 //! through it back to itself.
 
@@ -66,8 +69,16 @@ struct InFlight {
     range: Option<(Range<u64>, Sharing)>,
     /// What becomes readable when the device is done.
     filling: Option<Filling>,
+    /// Where it reads, if that is compared with checksums.
+    summed: Option<Segments>,
     announced: Option<DirectWrite>,
     timing: Option<Timing>,
+}
+
+/// A read that brought what is not what was written. Holds what it held in flight.
+struct Doubted {
+    op: InFlight,
+    buf: AlignedBuf,
 }
 
 /// An operation that holds all it needs to go to the device.
@@ -91,6 +102,7 @@ pub(super) struct QueueState {
     /// Completed and not yet handed out.
     done: Vec<QueueCompletion>,
     completions: Vec<Completion>,
+    doubted: Vec<Doubted>,
     /// Files whose last handle was an operation's. To close one may take locks, so that is for a
     /// time without this engine's (I-QUE-1).
     closing: Vec<File>,
@@ -107,6 +119,7 @@ impl QueueState {
             free: (0..depth).rev().collect(),
             done: Vec::with_capacity(depth),
             completions: Vec::with_capacity(depth),
+            doubted: Vec::new(),
             closing: Vec::new(),
         }
     }
@@ -148,6 +161,24 @@ impl QueueState {
     }
 
     fn reap(&mut self, min: usize) -> Result<()> {
+        let reaped = self.reap_device(min);
+        if self.doubted.is_empty() { reaped } else { reaped.and(self.settle()) }
+    }
+
+    /// Carries reads out to the end that brought what is wrong. Other copies are looked at under
+    /// locks of the volume, so nothing is in flight meanwhile (I-QUE-1).
+    #[cold]
+    fn settle(&mut self) -> Result<()> {
+        let drained = self.reap_device(self.device.in_flight());
+        for Doubted { op, mut buf } in std::mem::take(&mut self.doubted) {
+            let segments = op.summed.as_ref().expect("what has no checksums is not doubted");
+            let right = op.file.io().make_queued_right(&mut buf, segments, op.offset);
+            self.end(op, Some(buf), right, false);
+        }
+        drained
+    }
+
+    fn reap_device(&mut self, min: usize) -> Result<()> {
         if self.device.in_flight() == 0 {
             return Ok(());
         }
@@ -328,6 +359,7 @@ impl QueueState {
     fn push(&mut self, op: Op, ready: Ready, announced: Option<DirectWrite>) {
         let timing = self.fs.sampler().begin();
         let Ready { segments, range, filling } = ready;
+        let summed = segments.summed.then(|| segments.clone());
         let (offset, len) = (op.offset, op.bytes().len());
         let slot = self.free.pop().expect("no more operations are queued than there are slots");
         let kind = if op.kind == Kind::Read { RequestKind::Read } else { RequestKind::Write };
@@ -350,6 +382,7 @@ impl QueueState {
             len,
             range,
             filling,
+            summed,
             announced,
             timing,
         });
@@ -357,7 +390,7 @@ impl QueueState {
 
     fn finish(&mut self, completion: Completion) {
         let slot = (completion.token & ((1 << SLOT_BITS) - 1)) as usize;
-        let Some(op) = self
+        let Some(mut op) = self
             .slots
             .get_mut(slot)
             .and_then(|held| held.take_if(|op| op.ticket == completion.token))
@@ -367,15 +400,27 @@ impl QueueState {
             return;
         };
         self.free.push(slot);
-        let io = op.file.io();
+        let (mut moved, mut buf) = (completion.result.map_err(Error::from), completion.buf);
         let in_place = op.filling.is_none();
-        let moved = completion.result.map_err(Error::from);
-        let moved = match op.filling {
-            Some(filling) => {
-                io.end_queued_fill(filling, op.offset, completion.buf.as_deref(), moved)
+        if let Some(filling) = op.filling.take() {
+            moved = op.file.io().end_queued_fill(filling, op.offset, buf.as_deref(), moved);
+        }
+        if let (Ok(()), Some(segments), Some(bytes)) = (&moved, &op.summed, &buf) {
+            match op.file.io().is_queued_right(bytes, segments, op.offset) {
+                Ok(true) => {}
+                Ok(false) => {
+                    let buf = buf.take().expect("it was looked at");
+                    return self.doubted.push(Doubted { op, buf });
+                }
+                Err(error) => moved = Err(error),
             }
-            None => moved,
-        };
+        }
+        self.end(op, buf, moved, in_place);
+    }
+
+    /// Gives up what an operation held, and keeps what became of it for the queue's owner.
+    fn end(&mut self, op: InFlight, buf: Option<AlignedBuf>, moved: Result<()>, in_place: bool) {
+        let io = op.file.io();
         if op.kind == Kind::Write {
             // Whatever was read ahead beside it.
             io.state().read_windows.clear();
@@ -391,12 +436,12 @@ impl QueueState {
         });
         io.state().lock.release_shared();
         if let Some(announced) = op.announced {
-            if let (Ok(_), Some(buf)) = (&result, &completion.buf) {
+            if let (Ok(_), Some(buf)) = (&result, &buf) {
                 announced.refresh(buf);
             }
             io.state().order.release_shared();
         }
         self.closing.extend(Arc::into_inner(op.file));
-        self.done.push(QueueCompletion { token: op.token, result, buf: completion.buf });
+        self.done.push(QueueCompletion { token: op.token, result, buf });
     }
 }

@@ -185,7 +185,9 @@ impl Engine {
             if !found.has(Run { start: BlockNo(from), blocks: 1 }).1 {
                 continue;
             }
-            let sum = self.sums_of(from..from + 1)?[0];
+            let mut sum = [0];
+            self.sums_of(from, &mut sum)?;
+            let [sum] = sum;
             if crc32c(block) != sum {
                 let what = || format!("block {from} of {}", self.device_name());
                 let place = self.grid().start_of(from);
@@ -194,10 +196,7 @@ impl Engine {
             sums.push((segment.to.0 + index as u64, sum));
         }
         let runs = sums.chunk_by(|one, two| one.0 + 1 == two.0);
-        let row = |run: &[(u64, u32)]| {
-            let sums: Vec<u32> = run.iter().map(|(_, sum)| *sum).collect();
-            put_sums(BlockNo(run[0].0), &sums)
-        };
+        let row = |run: &[(u64, u32)]| put_sums(BlockNo(run[0].0), run.iter().map(|(_, sum)| *sum));
         Ok(runs.map(row).collect())
     }
 }

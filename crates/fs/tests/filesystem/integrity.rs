@@ -409,3 +409,96 @@ fn s_284_what_was_written_is_known_of_blocks_in_use_alone() {
     file.write_at(&content(13, BLOCKS * BLOCK), 0).unwrap();
     assert_eq!((says(place, 3), says(places(&file)[0], 0)), (None, None));
 }
+
+/// S-281, I-SUM-4: a block that is used again is compared with the checksum that it has now, though
+/// the one before was remembered, and while others read.
+#[test]
+fn s_281_a_block_that_is_used_again_has_its_new_checksum() {
+    let rounds = 600;
+    let (_device, fs) = volume();
+    let file = written(&fs, "/f", 20);
+    // What is free is soon used again.
+    let filler = fs.open("/filler", &OpenOptions::create()).unwrap();
+    let len = fs.statfs().free_bytes - (1 << 20) - 80 * BLOCK;
+    filler.allocate(AllocateMode::Preallocate { keep_size: false }, 0, len).unwrap();
+    let mut used = std::collections::HashSet::new();
+    let ended = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let mut buf = AlignedBuf::zeroed((BLOCKS * BLOCK) as usize);
+        let (file, ended) = (&file, &ended);
+        let reader = scope.spawn(move || {
+            while !ended.load(Ordering::Relaxed) {
+                file.read_at(&mut buf, 0).unwrap();
+            }
+        });
+        let mut came_round = 0;
+        let work = std::panic::AssertUnwindSafe(|| {
+            for round in 0..rounds {
+                let at = round % BLOCKS * BLOCK;
+                let place = places(file)[(round % BLOCKS) as usize];
+                came_round += u64::from(!used.insert(place));
+                let part = content(100 + round, BLOCK);
+                file.write_at(&part, at).unwrap();
+                // What was freed may be used again.
+                if round % 7 == 0 { fs.sync() } else { file.sync_data() }.unwrap();
+                let mut found = AlignedBuf::zeroed(BLOCK as usize);
+                file.read_at(&mut found, at).unwrap();
+                assert!(found[..] == part[..], "round {round}");
+            }
+        });
+        let worked = std::panic::catch_unwind(work);
+        ended.store(true, Ordering::Relaxed);
+        reader.join().unwrap();
+        worked.unwrap();
+        assert!(came_round > rounds / 2, "{came_round} blocks of {rounds} were used again");
+    });
+}
+
+/// S-281: of many reads that a queue has in flight, those that bring a wrong block fail, each with
+/// its byte, and the others bring what was written; also in parts, and where a file has checksums
+/// of some blocks only.
+#[test]
+fn s_281_a_queue_compares_what_its_reads_bring() {
+    let (device, fs) = volume();
+    let file = Arc::new(written(&fs, "/f", 21));
+    fs.set_integrity(file.ino(), false).unwrap();
+    file.write_at(&content(22, BLOCK), 4 * BLOCK).unwrap();
+    let mut expected = content(21, BLOCKS * BLOCK);
+    expected[4 * BLOCK as usize..5 * BLOCK as usize].copy_from_slice(&content(22, BLOCK));
+    let places = places(&file);
+    let wrong = [2, 9, 10, 23];
+    wrong.iter().for_each(|number| turn(&device, places[*number as usize] + 77 + number));
+    let mut queue = Queue::new(&fs, &QueueOptions { depth_max: 64, ..Default::default() }).unwrap();
+    let lens = [BLOCK, 2 * BLOCK, 3 * BLOCK, 512];
+    for round in 0..40 {
+        let mut reads = Vec::new();
+        for token in 0..64 {
+            let len = lens[(token % 4) as usize];
+            let at = (round * 7 + token * 5) % (BLOCKS - 2) * BLOCK;
+            queue.read(&file, AlignedBuf::zeroed(len as usize), at, token).unwrap();
+            reads.push((at, len));
+        }
+        let mut done = Vec::new();
+        while queue.in_flight() > 0 {
+            queue.complete(1, &mut done).unwrap();
+        }
+        assert_eq!(done.len(), reads.len());
+        for completion in done {
+            let (at, len) = reads[completion.token as usize];
+            let first_wrong = (at / BLOCK..(at + len).div_ceil(BLOCK)).find(|n| wrong.contains(n));
+            match (completion.result, first_wrong) {
+                (Err(error), Some(number)) => {
+                    let told = format!("at byte {}: block ", number * BLOCK);
+                    assert!(error.message.contains(&told), "{error}");
+                }
+                (Ok(bytes), None) => {
+                    let bytes = &completion.buf.unwrap()[..bytes];
+                    assert!(*bytes == expected[at as usize..(at + len) as usize]);
+                }
+                (result, wrong) => panic!("{len} bytes at {at}, {wrong:?}: {result:?}"),
+            }
+        }
+    }
+    // With nothing in flight any more, all locks are free.
+    file.write_at(&content(23, BLOCKS * BLOCK), 0).unwrap();
+}

@@ -37,6 +37,7 @@ mod room;
 mod space;
 mod store;
 mod stored_space;
+mod sum_cache;
 mod sums;
 mod tree;
 

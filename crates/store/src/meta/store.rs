@@ -16,6 +16,7 @@ use super::pace::due_above;
 use super::read::{Snapshot, State};
 use super::region::Region;
 use super::space::{Keeping, SpaceView};
+use super::sum_cache::SumCache;
 use super::tree::{Writing, open_tree, write_frozen_rows};
 use crate::allocator::Allocator;
 use crate::extent::Run;
@@ -26,7 +27,12 @@ use crate::log::{
 use crate::pack::EXTENTS_OF_PACK;
 use crate::planted::{PlantedBug, planted};
 use crate::row::{RowChange, Table};
+use crate::sums::of_row;
 use crate::{Error, ErrorKind, Lsn, Result};
+
+/// How much more than the pages of the tree checksums of data that are remembered may take: the
+/// so-manieth part.
+const SUMS_OF_CACHE: u64 = 8;
 
 /// A record that was committed.
 #[must_use]
@@ -73,6 +79,8 @@ pub struct MetaStore {
     pub(super) log: OnceLock<IntentLog>,
     /// Rank 5: taken after every inode lock, before the log's buffer.
     pub(super) state: RwLock<State, { rank::METADATA_STORE }>,
+    /// Checksums of data that were looked up.
+    pub(super) sum_cache: SumCache,
     /// The free space as the last metadata commit has it, and where it is in memory, which looks at
     /// it: neither keeps the other, or the tree, alive.
     pub(super) space: OnceLock<(Arc<SpaceView>, Weak<Allocator>)>,
@@ -97,6 +105,7 @@ impl MetaStore {
         let snapshot = Arc::new(Snapshot::take(&db)?);
         let region_bytes = region.metadata_len();
         Ok(Self {
+            sum_cache: SumCache::new(db.cache_bytes / SUMS_OF_CACHE),
             db: Mutex::new(Some(db)),
             region,
             device,
@@ -261,6 +270,9 @@ impl MetaStore {
 
     fn apply(&self, state: &mut State, rows: Vec<RowChange>) {
         for row in rows {
+            if row.table == Table::Sum {
+                self.sum_cache.note(of_row(&row.key, row.value.as_deref()));
+            }
             state.active.apply(row);
         }
         self.active_bytes.store(state.active.bytes(), Ordering::Relaxed);

@@ -1,7 +1,6 @@
 //! Checksums of blocks: a commit puts them into the rows of their groups, and reads look through
 //! memory first.
 
-use std::ops::Range;
 use std::sync::Arc;
 
 use redb::{ReadableTable, WriteTransaction};
@@ -9,6 +8,7 @@ use redb::{ReadableTable, WriteTransaction};
 use super::guard::guarded;
 use super::read::{Snapshot, State};
 use super::store::MetaStore;
+use super::sum_cache::OfGroup;
 use super::tree::{CONTEXT, definition, tree_error};
 use crate::row::Table;
 use crate::sums::{GROUP_BLOCKS, SumGroup, Sums, group_key, groups};
@@ -52,7 +52,7 @@ impl Snapshot {
     /// Fills in the checksums that are not known yet, of blocks from `first` on.
     fn fill_sums(&self, first: u64, sums: &mut [Option<u32>]) -> Result<()> {
         let Some(table) = self.sums() else { return Ok(()) };
-        let end = first + sums.len() as u64;
+        let end = first.saturating_add(sums.len() as u64);
         for group in groups(&(first..end)) {
             let from = (group * GROUP_BLOCKS).max(first);
             let to = (group + 1).saturating_mul(GROUP_BLOCKS).min(end);
@@ -77,15 +77,14 @@ impl Snapshot {
 const READING: &str = "the checksums of data cannot be read";
 
 impl State {
-    /// Returns what memory knows of the checksums of blocks.
-    fn sums_in_memory(&self, blocks: &Range<u64>) -> Vec<Option<u32>> {
-        let mut sums = vec![None; (blocks.end - blocks.start) as usize];
+    /// Fills in what memory knows of the checksums of blocks from `first` on.
+    fn sums_in_memory(&self, first: u64, sums: &mut [Option<u32>]) {
+        let blocks = first..first.saturating_add(sums.len() as u64);
         for memtable in [self.frozen.as_deref(), Some(&self.active)].into_iter().flatten() {
             for (block, sum) in memtable.sums().range(blocks.clone()) {
-                sums[(block - blocks.start) as usize] = Some(*sum);
+                sums[(block - first) as usize] = Some(*sum);
             }
         }
-        sums
     }
 
     /// Returns the checksum of a block that one of these rows says has one.
@@ -93,7 +92,8 @@ impl State {
     /// # Errors
     /// `Corrupt` where it has none, or its row cannot be read.
     pub fn sum(&self, block: u64) -> Result<u32> {
-        let mut sums = self.sums_in_memory(&(block..block + 1));
+        let mut sums = [None];
+        self.sums_in_memory(block, &mut sums);
         self.snapshot.fill_sums(block, &mut sums)?;
         sums[0].ok_or_else(|| missing(block))
     }
@@ -104,21 +104,49 @@ fn missing(block: u64) -> Error {
 }
 
 impl MetaStore {
-    /// Returns the checksums of blocks that are in use and summed; whether memory had all.
+    /// Fills `out` with the checksums of blocks from `first` on that are in use and summed; whether
+    /// memory had all.
     ///
     /// # Errors
     /// `Corrupt` where a block has none, or its row cannot be read.
-    pub fn sums(&self, blocks: Range<u64>) -> Result<(Vec<u32>, bool)> {
-        self.revive();
-        let (mut sums, snapshot) = {
-            let state = self.state.read();
-            (state.sums_in_memory(&blocks), Arc::clone(&state.snapshot))
-        };
-        let in_memory = sums.iter().all(Option::is_some);
-        if !in_memory {
-            snapshot.fill_sums(blocks.start, &mut sums)?;
+    #[inline]
+    pub fn sums(&self, first: u64, out: &mut [u32]) -> Result<bool> {
+        let (mut at, mut rest, mut in_memory) = (first, out, true);
+        while !rest.is_empty() {
+            let len = (GROUP_BLOCKS - at % GROUP_BLOCKS).min(rest.len() as u64);
+            let (part, behind) = rest.split_at_mut(len as usize);
+            if !self.sum_cache.find(at, part) {
+                in_memory &= self.sums_of_rows(at, part)?;
+            }
+            (at, rest) = (at + len, behind);
         }
-        let known = blocks.zip(sums).map(|(block, sum)| sum.ok_or_else(|| missing(block)));
-        Ok((known.collect::<Result<_>>()?, in_memory))
+        Ok(in_memory)
+    }
+
+    /// As [`sums`](Self::sums), of blocks of one group whose checksums are not remembered; those of
+    /// the group are from then on.
+    #[inline(never)]
+    fn sums_of_rows(&self, first: u64, out: &mut [u32]) -> Result<bool> {
+        self.revive();
+        let (group, skip) = (first / GROUP_BLOCKS, (first % GROUP_BLOCKS) as usize);
+        let wanted = skip..skip + out.len();
+        let begun = self.sum_cache.begin(group);
+        let mut known: OfGroup = [None; GROUP_BLOCKS as usize];
+        let snapshot = {
+            let state = self.state.read();
+            state.sums_in_memory(group * GROUP_BLOCKS, &mut known);
+            Arc::clone(&state.snapshot)
+        };
+        let in_memory = known[wanted.clone()].iter().all(Option::is_some);
+        let filled = snapshot.fill_sums(group * GROUP_BLOCKS, &mut known);
+        if !in_memory {
+            filled?;
+        }
+        for (index, (out, sum)) in out.iter_mut().zip(&known[wanted]).enumerate() {
+            *out = sum.ok_or_else(|| missing(first + index as u64))?;
+        }
+        let _unchanging = self.state.read();
+        self.sum_cache.keep(group, begun, &known);
+        Ok(in_memory)
     }
 }
