@@ -1,6 +1,7 @@
 //! The one trait every device implements, and what a device states about itself.
 
 use std::fmt::Debug;
+use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
@@ -135,6 +136,10 @@ pub trait BlockDevice: Send + Sync + Debug {
     fn hold_copies(&self, held: bool) -> bool {
         let _ = held;
         false
+    }
+    /// Returns the ranges of bytes of which a crash may have left copies unlike.
+    fn ranges_in_doubt(&self) -> Vec<Range<u64>> {
+        Vec::new()
     }
     /// Writes all of `buf` at `offset`.
     ///

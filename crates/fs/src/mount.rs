@@ -40,6 +40,7 @@ use bedplate_store::{
 mod attach;
 #[cfg(test)]
 mod cramped_tests;
+mod doubt;
 mod grow;
 #[cfg(test)]
 mod meta_tests;
@@ -182,7 +183,7 @@ fn checked_again(loaded: &Loaded) -> impl Iterator<Item = Run> {
 /// durable when this returns (I-REC-1).
 ///
 /// Where a crash left copies in doubt, everything is read once before they are made alike: of what
-/// has a checksum the copy counts that is what was written, and not the first one (S-408).
+/// has a checksum the copy counts that is what was written, and not the first one (S-408, S-418).
 pub(crate) fn load(
     device: Arc<dyn BlockDevice>,
     log: Option<Arc<dyn BlockDevice>>,
@@ -192,8 +193,9 @@ pub(crate) fn load(
     let held: Vec<HeldCopies> = std::iter::once(&device).chain(&log).map(HeldCopies::new).collect();
     if held.iter().any(HeldCopies::are_in_doubt) {
         // What is wrong with the volume is told below.
-        let look = read_whole(Arc::clone(&device), log.clone(), true, cache_bytes);
-        drop(look);
+        if let Ok(look) = read_whole(Arc::clone(&device), log.clone(), true, cache_bytes) {
+            doubt::compare(&look);
+        }
     }
     drop(held);
     read_whole(device, log, in_memory, cache_bytes)

@@ -328,12 +328,14 @@ pub enum PlantedBug {
     SharedPageBeyondEnd,
     /// A block that is used again is compared with the checksum that was remembered of it.
     SumRemembered,
+    /// After a crash copies of file data are made alike before their checksums are looked at.
+    DoubtfulDataNotCompared,
 }
 
 #[cfg(any(test, feature = "planted-bugs"))]
 impl PlantedBug {
     /// All of them.
-    pub const ALL: [Self; 153] = [
+    pub const ALL: [Self; 154] = [
         Self::MissingFlush,
         Self::SyncWithoutFlush,
         Self::LogBeforeData,
@@ -487,6 +489,7 @@ impl PlantedBug {
         Self::SharedPageNotWithdrawn,
         Self::SharedPageBeyondEnd,
         Self::SumRemembered,
+        Self::DoubtfulDataNotCompared,
     ];
 }
 

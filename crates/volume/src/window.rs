@@ -1,5 +1,6 @@
 //! A device that is made of pieces of others, one behind the other.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use bedplate_block::{
@@ -140,6 +141,20 @@ impl BlockDevice for Window {
 
     fn hold_copies(&self, held: bool) -> bool {
         self.parts.iter().filter(|part| part.device.hold_copies(held)).count() > 0
+    }
+
+    fn ranges_in_doubt(&self) -> Vec<Range<u64>> {
+        let (mut all, mut start) = (Vec::new(), 0);
+        for part in &self.parts {
+            let within = part.device.ranges_in_doubt().into_iter().filter_map(|range| {
+                let (from, to) =
+                    (range.start.max(part.start), range.end.min(part.start + part.len));
+                (from < to).then(|| start + from - part.start..start + to - part.start)
+            });
+            all.extend(within);
+            start += part.len;
+        }
+        all
     }
 
     fn write_at(&self, buf: &[u8], offset: u64) -> Result<()> {

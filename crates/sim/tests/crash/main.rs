@@ -12,6 +12,8 @@ mod leased;
 mod members;
 mod planted;
 #[expect(clippy::unwrap_used, reason = "its helpers are tests too")]
+mod rot;
+#[expect(clippy::unwrap_used, reason = "its helpers are tests too")]
 mod sums;
 mod threads;
 mod workloads;

@@ -1,6 +1,7 @@
 //! Checksums of blocks: a commit puts them into the rows of their groups, and reads look through
 //! memory first.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use redb::{ReadableTable, WriteTransaction};
@@ -121,6 +122,28 @@ impl MetaStore {
             (at, rest) = (at + len, behind);
         }
         Ok(in_memory)
+    }
+
+    /// Visits the blocks of a range that have a checksum, also one of what they held before, in
+    /// order. What cannot be read is passed over.
+    pub fn each_sum(&self, blocks: Range<u64>, mut visit: impl FnMut(u64, u32)) {
+        for group in groups(&blocks) {
+            let mut known: OfGroup = [None; GROUP_BLOCKS as usize];
+            let first = group * GROUP_BLOCKS;
+            let snapshot = {
+                let state = self.state.read();
+                state.sums_in_memory(first, &mut known);
+                Arc::clone(&state.snapshot)
+            };
+            if let Err(error) = snapshot.fill_sums(first, &mut known) {
+                tracing::debug!(%error, "checksums of blocks from {first} on are passed over");
+            }
+            for (block, sum) in (first..).zip(known) {
+                if let Some(sum) = sum.filter(|_| blocks.contains(&block)) {
+                    visit(block, sum);
+                }
+            }
+        }
     }
 
     /// As [`sums`](Self::sums), of blocks of one group whose checksums are not remembered; those of

@@ -1,5 +1,6 @@
 //! A volume as a block device.
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -49,6 +50,10 @@ impl BlockDevice for VolumeDevice {
 
     fn hold_copies(&self, held: bool) -> bool {
         self.io.hold_copies(held)
+    }
+
+    fn ranges_in_doubt(&self) -> Vec<Range<u64>> {
+        self.io.ranges_in_doubt()
     }
 
     fn write_at(&self, buf: &[u8], offset: u64) -> Result<()> {

@@ -101,6 +101,8 @@ pub struct ScrubReport {
 
 /// How much is compared at once.
 const CHUNK_BYTES: usize = 256 << 10;
+/// How much of what differs is judged at once, where nothing is known of all of it.
+const PIECE_BYTES: usize = 4096;
 /// How often a busy region is tried again, and how long each time.
 const TRIES: usize = 20;
 const DRAIN_TIMEOUT: Duration = Duration::from_millis(10);
@@ -211,7 +213,10 @@ impl VolumeIo {
             let (held, parts) = self.compare_copies(epoch, &run, len)?;
             report.compared_bytes += if held.len() > 1 { len as u64 } else { 0 };
             for part in parts {
-                report.differences.push(self.repair_difference(epoch, at, part, &held, how)?);
+                for (part, right) in self.decide(epoch, at, part, &held, how.judge) {
+                    let told = self.repair_difference(at, part, right, &held, how.repair)?;
+                    report.differences.push(told);
+                }
             }
             at += len as u64;
         }
@@ -270,29 +275,73 @@ impl VolumeIo {
             .collect()
     }
 
-    fn repair_difference(
+    /// Returns which copy is right of a part in which copies differ: of all of it, or else of its
+    /// pieces, of which some may be known, and some of another copy.
+    fn decide(
         &self,
         epoch: &LayoutEpoch,
         at: u64,
         part: Range<usize>,
         held: &[CopyRead],
-        how: How<'_>,
+        judge: &dyn PageArbiter,
+    ) -> Vec<(Range<usize>, Option<usize>)> {
+        let right = self.right_of(epoch, at, &part, held, judge);
+        if right.is_some() || part.len() <= PIECE_BYTES {
+            return vec![(part, right)];
+        }
+        let mut pieces: Vec<(Range<usize>, Option<usize>)> = Vec::new();
+        let mut from = part.start;
+        while from < part.end {
+            let into_piece = ((at + from as u64) % PIECE_BYTES as u64) as usize;
+            let to = part.end.min(from + PIECE_BYTES - into_piece);
+            let right = self.right_of(epoch, at, &(from..to), held, judge);
+            match pieces.last_mut().filter(|(_, before)| *before == right) {
+                Some((piece, _)) => piece.end = to,
+                None => pieces.push((from..to, right)),
+            }
+            from = to;
+        }
+        pieces
+    }
+
+    fn right_of(
+        &self,
+        epoch: &LayoutEpoch,
+        at: u64,
+        part: &Range<usize>,
+        held: &[CopyRead],
+        judge: &dyn PageArbiter,
+    ) -> Option<usize> {
+        let range = at + part.start as u64..at + part.end as u64;
+        let mut readable = (0..held.len()).filter(|copy| held[*copy].bytes.is_some());
+        let first = readable.next()?;
+        let agree = readable.all(|copy| part_of(&held[copy], part) == part_of(&held[first], part));
+        let right = if agree || is_planted(Mistake::ScrubBelievesFirst) {
+            Some(first)
+        } else {
+            self.ask(epoch, judge, &range, held)
+        };
+        debug_assert!(
+            right.is_none_or(|copy| held[copy].bytes.is_some()),
+            "what is right was read: {right:?}"
+        );
+        right
+    }
+
+    fn repair_difference(
+        &self,
+        at: u64,
+        part: Range<usize>,
+        right: Option<usize>,
+        held: &[CopyRead],
+        repair: bool,
     ) -> bedplate_block::Result<Difference> {
         debug_assert!(held.len() > 1, "copies differ where there are several: {part:?}");
         let range = at + part.start as u64..at + part.end as u64;
-        let readable: Vec<usize> =
-            (0..held.len()).filter(|copy| held[*copy].bytes.is_some()).collect();
         let content = |copy: usize| held[copy].bytes.as_ref().map(|bytes| &bytes[part.clone()]);
-        let agree = readable.windows(2).all(|pair| content(pair[0]) == content(pair[1]));
-        let right = match readable.first() {
-            Some(first) if agree || is_planted(Mistake::ScrubBelievesFirst) => Some(*first),
-            Some(_) => self.ask(epoch, how.judge, &range, held),
-            None => None,
-        };
-        debug_assert!(right.is_none_or(|copy| readable.contains(&copy)), "it was read: {right:?}");
         let mut repaired = false;
         if let Some((right, bytes)) =
-            right.and_then(|right| Some((right, content(right)?))).filter(|_| how.repair)
+            right.and_then(|right| Some((right, content(right)?))).filter(|_| repair)
         {
             let wrong = held.iter().enumerate().filter(|(copy, held)| {
                 *copy != right && content(*copy) != Some(bytes) && held.handle.is_active()

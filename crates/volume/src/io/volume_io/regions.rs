@@ -1,5 +1,6 @@
 //! Writes and the dirty region log: which regions a write enters, and when their bits are durable.
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -125,6 +126,22 @@ impl VolumeIo {
             self.group_state.waker.wake();
         }
         self.count_with(UNSYNCED) > 0
+    }
+
+    /// Returns the ranges of addresses of which copies may be unlike.
+    pub fn ranges_in_doubt(&self) -> Vec<Range<u64>> {
+        let epoch = self.epochs.peek();
+        let Some(redundancy) = &epoch.redundancy else { return Vec::new() };
+        let regions = &redundancy.regions;
+        let mut ranges: Vec<Range<u64>> = Vec::new();
+        for region in (0..regions.count()).filter(|region| regions.is_unsynced(*region)) {
+            let (start, len) = regions.range(region);
+            match ranges.last_mut().filter(|last| last.end == start) {
+                Some(last) => last.end += len,
+                None => ranges.push(start..start + len),
+            }
+        }
+        ranges
     }
 
     /// Says whether copies stay as a crash left them.
