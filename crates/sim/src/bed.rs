@@ -10,6 +10,7 @@
 //! then arrives or not on its own.
 
 mod copies;
+mod decay;
 mod fresh;
 mod ills;
 mod remains;
@@ -24,6 +25,7 @@ use bedplate_block::{
     AlignedBuf, BlockDevice, CrashChoice, CrashStep, Geometry, MemoryDevice, SimulatedDevice,
     SimulatedOptions, Snapshot,
 };
+use bedplate_fs::FileSystem;
 use bedplate_volume::{Config, Group, Label};
 use parking_lot::Mutex;
 
@@ -233,6 +235,21 @@ impl Bed {
         }
     }
 
+    /// The member of which a block with a checksum has rotted.
+    pub(crate) fn decayed_member(&self) -> Option<usize> {
+        self.ills.decayed(usize::MAX)
+    }
+
+    /// Turns a bit of a block with a checksum that a member of a mirror has right, the so-manieth of
+    /// those, and leaves it so.
+    pub(crate) fn decay(&self, fs: &FileSystem, config: &Config, member: usize, number: usize) {
+        let read = |at: u64, bytes: &mut [u8]| self.devices[member].snapshot().read(bytes, at);
+        if let Some(at) = decay::block(fs, config, member, number, &read) {
+            self.ills.decays(member, self.operation_count() + 1);
+            self.timed(|| self.devices[member].decay(at + number as u64 % 512, 16));
+        }
+    }
+
     /// All can be read again that a process that dies may have left half written in a row.
     pub(crate) fn mend_rows(&self) {
         let all = 0..u64::MAX;
@@ -387,6 +404,7 @@ impl Bed {
             .collect();
         let hurt = (0..self.devices.len()).map(|member| self.ills.is_hurt(member)).collect();
         let (backend, members, per_record) = (self.backend, self.members, self.per_record);
+        let decayed = self.ills.decayed(after);
         Remains {
             backend,
             devices,
@@ -396,6 +414,7 @@ impl Bed {
             small_maps: self.small_maps,
             unreadable,
             hurt,
+            decayed,
         }
     }
 

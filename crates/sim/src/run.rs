@@ -223,6 +223,7 @@ impl Recorder {
         fit.then(|| {
             bed.unreadable_member()
                 .or(self.rotten_label)
+                .or(bed.decayed_member())
                 .unwrap_or(member % bed.backend().members())
         })
     }
@@ -286,7 +287,11 @@ impl Recorder {
             }
             Ailment::LabelRots(_) => {}
             Ailment::RegionLogRots(at) => bed.rot_region_log(member, at.into()),
-            Ailment::Rots(_) if bed.unreadable_member().is_some() => {}
+            Ailment::Rots(_) if bed.unreadable_member().or(bed.decayed_member()).is_some() => {}
+            Ailment::Decays(number) => {
+                let fs = &self.stage.as_ref().expect("it is mounted").fs;
+                bed.decay(fs, &group.config(), member, number.into());
+            }
             Ailment::Rots(number) => {
                 let begin = self.history.operations();
                 bed.rot(&group, member, number.into())?;
@@ -316,7 +321,11 @@ impl Recorder {
         let report = group
             .scrub(true, &Undecided, &mut |_| ())
             .map_err(|e| format!("the group cannot be compared: {e}"))?;
-        let known = |one: &Difference| one.repaired && one.unreadable.iter().copied().eq(ailing);
+        let decayed = bed.decayed_member().is_some();
+        let known = |one: &Difference| {
+            let mended = one.repaired && one.unreadable.iter().copied().eq(ailing);
+            mended || (decayed && one.unreadable.is_empty())
+        };
         if let Some(other) = report.differences.iter().find(|one| !known(one)) {
             return Err(format!(
                 "copies differ and none is unreadable, or what is was not made good: {other:?}"

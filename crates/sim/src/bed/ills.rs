@@ -27,6 +27,8 @@ pub(super) struct Ills {
     /// Those whose label something damaged, or wrote over.
     hurt: Vec<AtomicBool>,
     unreadable: Vec<Arc<Unreadable>>,
+    /// The member of which some block with a checksum rotted first, and with which operation.
+    decayed: Mutex<Option<(usize, usize)>>,
 }
 
 impl Ills {
@@ -36,7 +38,18 @@ impl Ills {
             fuses: unreadable.iter().map(|_| AtomicU64::new(NEVER)).collect(),
             hurt: unreadable.iter().map(|_| AtomicBool::new(false)).collect(),
             unreadable: unreadable.iter().map(|ranges| Arc::new(Unreadable::of(ranges))).collect(),
+            decayed: Mutex::default(),
         }
+    }
+
+    /// A block with a checksum rots, with the so-manieth operation.
+    pub(super) fn decays(&self, member: usize, moment: usize) {
+        self.decayed.lock().get_or_insert((member, moment));
+    }
+
+    /// The member of which a block had rotted after so many operations.
+    pub(super) fn decayed(&self, after: usize) -> Option<usize> {
+        self.decayed.lock().filter(|(_, moment)| *moment <= after).map(|(member, _)| member)
     }
 
     /// Lets a device die after so many calls.

@@ -145,6 +145,9 @@ pub enum Ailment {
     /// A bit turns in the so-manieth page of those that were written. The group compares its
     /// copies.
     Rots(u16),
+    /// A bit turns in the so-manieth block of files that has a checksum, and stays so until something
+    /// mends it.
+    Decays(u16),
     /// It goes, and the group goes on without it. When it returns it holds what it held when the
     /// group was made, or nothing.
     Exchanged(bool),

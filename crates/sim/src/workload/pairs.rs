@@ -170,11 +170,10 @@ pub fn generate_interleaved(seed: u64, count: usize, backends: &[Backend]) -> (S
     let setup = Setup { leases: setup.leases && setup.backend == Backend::One, ..setup };
     // What ails members is drawn apart: a seed means the same workload as before there was that.
     let mut ills = Xoshiro256PlusPlus::seed_from_u64(seed ^ 0xbb67_ae85_84ca_a73b);
+    let mut rots = Xoshiro256PlusPlus::seed_from_u64(seed ^ 0x3c6e_f372_fe94_f82b);
     let mut steps = prelude();
     while steps.len() < count + prelude().len() {
-        if setup.backend != Backend::One && ills.random_range(0..6) == 0 {
-            steps.extend(ail(&mut ills));
-        }
+        steps.extend(befall(setup.backend, &mut ills, &mut rots));
         match rng.random_range(0..12) {
             0 => steps.extend(scatter(
                 pick(&mut rng, &[A, A, B, On::Name(0, 1)]),
@@ -214,6 +213,22 @@ pub fn generate_interleaved(seed: u64, count: usize, backends: &[Backend]) -> (S
     (setup, if setup.leases { lent(steps) } else { steps })
 }
 
+/// What befalls members of a group before a step, if anything does.
+fn befall(
+    backend: Backend,
+    ills: &mut Xoshiro256PlusPlus,
+    rots: &mut Xoshiro256PlusPlus,
+) -> Vec<Step> {
+    let mut steps = Vec::new();
+    if backend == Backend::Mirror && rots.random_range(0..12) == 0 {
+        steps.extend(decay(rots));
+    }
+    if backend != Backend::One && ills.random_range(0..6) == 0 {
+        steps.extend(ail(ills));
+    }
+    steps
+}
+
 /// What happens to members of a group.
 fn ail(rng: &mut Xoshiro256PlusPlus) -> Vec<Step> {
     let (member, number) = (rng.random_range(0..3), rng.random_range(0..1000));
@@ -228,6 +243,26 @@ fn ail(rng: &mut Xoshiro256PlusPlus) -> Vec<Step> {
         14 | 15 => vec![Step::Scrub],
         _ => vec![Step::Return, Step::Remount],
     }
+}
+
+/// One copy of a file with checksums rots, and what comes upon it.
+fn decay(rng: &mut Xoshiro256PlusPlus) -> Vec<Step> {
+    let (member, at) = (rng.random_range(0..2), 512 * rng.random_range(0..100));
+    let (mode, len) = (mode(rng), 512 * rng.random_range(1..60));
+    let mut steps = vec![
+        Step::SetIntegrity(Some(0), 0, true),
+        Step::Write(A, mode, at, len, rng.random_range(1..=255), rng.random_range(0..2) == 0),
+        Step::Ail(member, Ailment::Decays(rng.random_range(0..1000))),
+    ];
+    steps.extend(match rng.random_range(0..6) {
+        0 => Some(Step::Kill),
+        1 => Some(Step::Remount),
+        2 => Some(Step::Checkpoint(0, None)),
+        3 => Some(Step::Write(A, mode, at + 512, 700, 9, true)),
+        4 => Some(Step::Read(A, mode, 0, 100_000)),
+        _ => None,
+    });
+    steps
 }
 
 /// Whether a step changes names in the directory that another one makes as a clone: what numbers

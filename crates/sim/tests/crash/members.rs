@@ -2,7 +2,7 @@
 //! back old or written over: what is promised of them holds, and mistakes in keeping it are
 //! noticed.
 
-use bedplate_fs::IoMode;
+use bedplate_fs::{IoMode, PlantedBug};
 use bedplate_sim::{Ailment, Backend, Cuts, Effort, On, Setup, Step, try_interleaved, try_steps};
 use bedplate_volume::Mistake;
 
@@ -70,6 +70,65 @@ fn a_label_that_is_not_compared() {
             &[Step::Create(0, 0), write(7), Step::Overwrite(1, false), write(8)],
         );
     }
+}
+
+/// What becomes of a file with checksums of which one copy after the other rots, of a mirror.
+fn decays() -> Vec<Step> {
+    let write = |at, fill, durable| {
+        Step::Write(On::Name(0, 0), IoMode::Concurrent, at, 20_000, fill, durable)
+    };
+    let decay = |number| Step::Ail(0, Ailment::Decays(number));
+    vec![
+        Step::SetIntegrity(None, 0, true),
+        Step::Create(0, 0),
+        write(0, 1, false),
+        write(20_000, 2, true),
+        decay(3),
+        write(8192, 3, false),
+        Step::Checkpoint(0, None),
+        decay(7),
+        write(0, 4, true),
+        Step::Clone(None, 0, 0, 1),
+        decay(11),
+        Step::Kill,
+        decay(2),
+        write(4096, 5, true),
+        Step::Vanish(0),
+        write(12_288, 6, true),
+        Step::Return,
+        Step::Remount,
+        decay(5),
+        Step::Scrub,
+        Step::Rollback(0, bedplate_sim::Back::Everything, false),
+        Step::Sync,
+    ]
+}
+
+/// S-284, S-418: a power cut at any moment, a kill, a member that goes and comes back, checkpoints and
+/// rollbacks, while copies of blocks with checksums are rotten: nothing is read that was not written.
+#[test]
+fn s_418_power_cuts_while_copies_rot() {
+    let setup = Setup { backend: Backend::Mirror, ..Setup::SMALL };
+    let effort = Effort { cuts: Cuts::Random(120), ..Effort::default() };
+    if let Err(violation) = try_steps(1, &setup, &decays(), &effort) {
+        panic!("{violation}");
+    }
+    for seed in 1..=2 {
+        if let Err(violation) = try_interleaved(seed, &[Backend::Mirror], &self::effort(3)) {
+            panic!("{violation}");
+        }
+    }
+}
+
+/// Copies that are made alike before their checksums are looked at are noticed.
+#[test]
+fn s_418_a_rotten_copy_that_counts_by_being_the_first() {
+    bedplate_fs::plant(Some(PlantedBug::DoubtfulDataNotCompared));
+    let setup = Setup { backend: Backend::Mirror, ..Setup::SMALL };
+    let effort = Effort { cuts: Cuts::Every(3), ..Effort::default() };
+    let violation = try_steps(1, &setup, &decays(), &effort).expect_err("nothing noticed it");
+    println!("state {}: {}", violation.states + 1, violation.what);
+    bedplate_fs::plant(None);
 }
 
 #[test]
