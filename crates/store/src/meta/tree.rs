@@ -180,6 +180,9 @@ fn begin(db: &Database) -> Result<WriteTransaction> {
     Ok(txn)
 }
 
+/// How many changes of extents are put in order and into packs at once.
+const EXTENTS_AT_ONCE: usize = 1 << 16;
+
 /// Puts rows into the tree; returns what they change of the free space, or why that cannot be told.
 fn put_rows<'a>(
     txn: &WriteTransaction,
@@ -198,9 +201,19 @@ fn put_rows<'a>(
         tables.push(txn.open_table(definition(table)).map_err(|e| tree_error(CONTEXT, e))?);
     }
     let mut of_extents = Vec::new();
+    let put_extents = |tables: &mut [_], changes: &mut _, of_extents| match writing.pack {
+        Some(limit) => {
+            let space = folds.then_some(changes);
+            Packing { table: &mut tables[Table::Extent.index()], limit, space }.apply(of_extents)
+        }
+        None => Ok(()),
+    };
     for (table, key, value) in rows {
         if table == Table::Extent && writing.pack.is_some() {
             of_extents.push((key, value));
+            if of_extents.len() == EXTENTS_AT_ONCE {
+                put_extents(&mut tables, &mut changes, std::mem::take(&mut of_extents))?;
+            }
             continue;
         }
         if table == Table::Sum {
@@ -221,11 +234,7 @@ fn put_rows<'a>(
             });
         }
     }
-    if let Some(limit) = writing.pack {
-        let space = folds.then_some(&mut changes);
-        let table = &mut tables[Table::Extent.index()];
-        Packing { table, limit, space }.apply(of_extents)?;
-    }
+    put_extents(&mut tables, &mut changes, of_extents)?;
     sums::put(txn, writing.sums)?;
     if position.sequence == 1 || !planted(PlantedBug::PositionNotCommitted) {
         tables[Table::Setting.index()]

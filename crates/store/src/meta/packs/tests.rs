@@ -36,10 +36,18 @@ impl Bed {
         let txn = self.db.begin_write().unwrap();
         {
             let mut table = txn.open_table(definition(Table::Extent)).unwrap();
-            let rows = changes.iter().map(|(key, value)| (key.as_slice(), value.as_deref()));
-            Packing { table: &mut table, limit: self.limit, space: Some(&mut space) }
-                .apply(rows.collect())
-                .unwrap();
+            // All at once, or each row once and some at a time, as a large commit does.
+            let all: Vec<Change<'_>> =
+                changes.iter().map(|(key, value)| (key.as_slice(), value.as_deref())).collect();
+            let last: BTreeMap<_, _> = all.iter().copied().collect();
+            let once: Vec<Change<'_>> = last.into_iter().collect();
+            let at_once = all.len().is_multiple_of(2);
+            let parts = if at_once { vec![&all[..]] } else { once.chunks(5).collect() };
+            for part in parts {
+                Packing { table: &mut table, limit: self.limit, space: Some(&mut space) }
+                    .apply(part.to_vec())
+                    .unwrap();
+            }
         }
         txn.commit().unwrap();
         for (key, value) in changes {
