@@ -8,8 +8,9 @@
 //!
 //! The file is written in one piece, made untorn, and then written once more, unit by unit in a
 //! random order. What is told of writes is of up to two million units after that, in another order,
-//! with a sync after 32, on a new mount that has the file's map in memory. The device is in memory
-//! and keeps no data of the file.
+//! with a sync after 32, on a new mount that has the file's map in memory; and of up to half of the
+//! units after a checkpoint, which keeps what each of them changes. The device is in memory and keeps
+//! no data of the file.
 #![forbid(unsafe_code)]
 #![expect(clippy::unwrap_used, clippy::print_stdout, reason = "a measurement for people")]
 
@@ -22,7 +23,9 @@ use bedplate_block::{
     AlignedBuf, BlockDevice, DeviceCounters, DeviceQueue, EngineReport, Geometry, MemoryDevice,
     QueueOptions, Result,
 };
-use bedplate_fs::{File, FileSystem, FormatOptions, IoMode, MountOptions, OpenOptions, forge};
+use bedplate_fs::{
+    CheckpointOptions, File, FileSystem, FormatOptions, IoMode, MountOptions, OpenOptions, forge,
+};
 
 const UNIT: u64 = 8192;
 const UNITS_OF_SYNC: usize = 32;
@@ -139,9 +142,17 @@ fn write<'a>(file: &File, data: &[u8], units: impl Iterator<Item = &'a u64>, syn
     }
 }
 
-/// What a write of a unit took: bytes of the log, of the metadata, microseconds, and those of
-/// processors, for the writing thread and for all; and how many metadata commits there were.
-fn make(device: &Arc<dyn BlockDevice>, counts: &Forgetful, units: u64) -> ([f64; 5], u64) {
+/// What writes of units took.
+struct Took {
+    /// One of them: bytes of the log, of the metadata, microseconds, and those of processors, for the
+    /// writing thread and for all.
+    each: [f64; 5],
+    /// Metadata commits of all.
+    commits: u64,
+}
+
+/// Makes the file, and measures writes; then those that are the first after a checkpoint.
+fn make(device: &Arc<dyn BlockDevice>, counts: &Forgetful, units: u64) -> [Took; 2] {
     // While pieces come into being their map takes five times as much.
     let fs = mount(device, Some(1 << 30));
     let file = fs.open("/file", &OpenOptions::create()).unwrap();
@@ -164,18 +175,33 @@ fn make(device: &Arc<dyn BlockDevice>, counts: &Forgetful, units: u64) -> ([f64;
     for at in (0..units).step_by(UNITS_OF_PART) {
         file.read_at(&mut unit, at * UNIT).unwrap();
     }
+    let writes = order.len().min(WRITES_MAX);
+    let mut next = order.iter().rev().take(writes);
+    let before =
+        measure(&fs, counts, writes as u64, || write(&file, &data, &mut next, UNITS_OF_SYNC));
+    fs.create_checkpoint("then", &CheckpointOptions::default()).unwrap();
+    // What they change stays on the device, which is twice as large as the file.
+    let writes = writes.min(order.len() / 2);
+    let mut next = order.iter().take(writes);
+    let after =
+        measure(&fs, counts, writes as u64, || write(&file, &data, &mut next, UNITS_OF_SYNC));
+    fs.delete_checkpoint("then").unwrap();
+    drop(file);
+    fs.unmount().unwrap();
+    [before, after]
+}
+
+/// Returns what of these writes one took.
+fn measure(fs: &FileSystem, counts: &Forgetful, writes: u64, write: impl FnOnce()) -> Took {
     let written = || [&counts.logged, &counts.others].map(|count| count.load(Ordering::Relaxed));
     let commits = || fs.info().log.metadata_commits;
     let (before, earlier, busy_before, began) = (written(), commits(), busy(), Instant::now());
-    write(&file, &data, order.iter().rev().take(WRITES_MAX), UNITS_OF_SYNC);
+    write();
     let took = began.elapsed().as_secs_f64() * 1e6;
-    let [writer, all] = busy();
-    let (logged, commits) = (written()[0] - before[0], commits() - earlier);
-    drop(file);
-    fs.unmount().unwrap();
-    let others = written()[1] - before[1];
-    let sums = [logged as f64, others as f64, took, writer - busy_before[0], all - busy_before[1]];
-    (sums.map(|sum| sum / order.len().min(WRITES_MAX) as f64), commits)
+    let ([first, all], [logged, others]) = (busy(), written());
+    let sums = [(logged - before[0]) as f64, (others - before[1]) as f64, took];
+    let sums = [sums[0], sums[1], sums[2], first - busy_before[0], all - busy_before[1]];
+    Took { each: sums.map(|sum| sum / writes as f64), commits: commits() - earlier }
 }
 
 /// Reads at most a million units at random; returns how many microseconds one took.
@@ -224,7 +250,9 @@ fn main() {
         let regions = forge::regions(&device).unwrap();
         let log = regions.iter().find(|region| region.name == "log").unwrap();
         counts.log.set(log.start..log.start + log.len).unwrap();
-        let ([logged, others, took, writer, all], commits) = make(&device, &counts, units);
+        let [before, after] = make(&device, &counts, units);
+        let [logged, others, took, writer, all] = before.each;
+        let commits = before.commits;
         let (stored, pages, rows) = forge::extent_table(&device).unwrap();
         let began = Instant::now();
         let fs = mount(&device, None);
@@ -243,6 +271,11 @@ fn main() {
             of(stored),
             of(pages),
             maps.misses
+        );
+        let [logged, others, took, writer, all] = after.each;
+        println!(
+            "{:>27} {:>8} {logged:>8.1} {others:>8.1} {took:>8.2} {writer:>8.2} {all:>8.2} {:>8}",
+            "after a checkpoint", "", after.commits
         );
         drop(file);
         fs.unmount().unwrap();
