@@ -6,17 +6,25 @@
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
 
 use bedplate_block::{AlignedBuf, BlockDevice};
 
+use crate::mount::{build_allocator, load};
 use crate::schedule::{SCHEDULE_PREFIX, Schedule};
 use crate::{Lsn, Result};
 use bedplate_store::{
-    COPY_B, CheckpointRow, DentryRow, ExtentRow, InodeRow, LogDeviceHead, LogPosition, MetaStore,
-    POSITION, Reader, Record, Region, SumGroup, Superblock, Table, decode_image, decode_space_row,
-    encode_image, open_tree, split_before_key, split_extent_key, split_key, spoil_pack as spoil,
-    stored_position, table_bytes, unpack_rows, write_rows,
+    AllocRequest, COPY_B, CheckpointRow, DentryRow, ExtentRow, InodeRow, LogDeviceHead,
+    LogPosition, MetaStore, POSITION, Reader, Record, Region, SpaceClass, SumGroup, Superblock,
+    Table, TableBytes, decode_image, decode_space_row, encode_image, open_tree, space_bytes,
+    split_before_key, split_extent_key, split_key, spoil_pack as spoil, stored_position,
+    table_bytes, table_name, unpack_rows, write_rows,
 };
+
+mod large;
+
+pub use large::{Large, make_large};
 
 /// Bytes of the tree's cache while a volume is forged.
 const CACHE_BYTES: u64 = 1 << 20;
@@ -108,6 +116,55 @@ fn table(device: &Arc<dyn BlockDevice>, table: Table) -> Result<(u64, u64, u64)>
         Arc::new(Region::new(Arc::clone(device), Superblock::read(device)?.superblock, true));
     let bytes = table_bytes(&open_tree(&region, CACHE_BYTES)?, table)?;
     Ok((bytes.stored, bytes.pages, bytes.rows))
+}
+
+/// Returns what each table of the metadata takes: its name, bytes of keys and values, bytes of pages,
+/// rows.
+///
+/// # Errors
+/// As a mount.
+pub fn tables(device: &Arc<dyn BlockDevice>) -> Result<Vec<(&'static str, u64, u64, u64)>> {
+    let region =
+        Arc::new(Region::new(Arc::clone(device), Superblock::read(device)?.superblock, true));
+    let db = open_tree(&region, CACHE_BYTES)?;
+    let named = |name, bytes: TableBytes| (name, bytes.stored, bytes.pages, bytes.rows);
+    let mut all = vec![named("space", space_bytes(&db)?)];
+    for table in Table::ALL {
+        all.push(named(table_name(table), table_bytes(&db, table)?));
+    }
+    Ok(all)
+}
+
+/// Allocates units of so many blocks and gives them back, on so many threads for a while, in the
+/// free space of a volume, which is only read; returns how many allocations there were.
+///
+/// # Errors
+/// As a mount; `NoSpace`.
+pub fn allocate_for(
+    device: &Arc<dyn BlockDevice>,
+    threads: usize,
+    time: Duration,
+    blocks: u64,
+) -> Result<u64> {
+    let (allocator, _) = build_allocator(&load(Arc::clone(device), None, true, 64 << 20)?)?;
+    let want =
+        AllocRequest { goal: None, blocks, ahead: None, class: SpaceClass::Data, reserved: 0 };
+    let (over, count) = (AtomicBool::new(false), AtomicU64::new(0));
+    let allocate = || {
+        while !over.load(Ordering::Relaxed) {
+            let runs = allocator.allocate_all(want)?;
+            allocator.free(&runs, 0);
+            count.fetch_add(1, Ordering::Relaxed);
+        }
+        Ok::<_, crate::Error>(())
+    };
+    std::thread::scope(|scope| {
+        let all: Vec<_> = (0..threads).map(|_| scope.spawn(allocate)).collect();
+        std::thread::sleep(time);
+        over.store(true, Ordering::Relaxed);
+        all.into_iter().try_for_each(|one| one.join().expect("an allocation does not panic"))
+    })?;
+    Ok(count.into_inner())
 }
 
 /// Turns a bit of the first pack of extents of a file, as a device does; returns the file block that

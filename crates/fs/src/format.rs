@@ -227,7 +227,7 @@ fn plan_log(
 }
 
 /// Takes bytes from the front of the volume, around superblock B.
-fn take_front(cursor: &mut u64, bytes: u64, size_bytes: u64) -> Result<Vec<ByteRun>> {
+pub(crate) fn take_front(cursor: &mut u64, bytes: u64, size_bytes: u64) -> Result<Vec<ByteRun>> {
     let mut left = bytes.next_multiple_of(GRAIN);
     let mut runs = Vec::new();
     while left > 0 {

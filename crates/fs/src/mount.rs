@@ -88,6 +88,7 @@ pub(crate) fn mount(
     let orphans = count_rows(&loaded.meta, Table::Orphan)?;
     let (allocator, extents) =
         if options.read_only { build_allocator(&loaded)? } else { begin_writing(&loaded)? };
+    allocator.limit_runs(options.limits.free_runs_open);
     if !options.read_only {
         loaded.meta.region().update_superblock(|superblock| superblock.clean = false)?;
     }

@@ -27,6 +27,8 @@ use crate::{BlockNo, Error, InodeNo, Lsn, Result};
 
 mod claims;
 mod fence;
+mod packed;
+mod packing;
 #[cfg(test)]
 mod tests;
 mod unread;
@@ -37,7 +39,7 @@ pub use claims::{Claim, Claims, Owner, Shared};
 use fence::Fence;
 pub use fence::FenceTotals;
 use unread::UnreadRegions;
-pub(crate) use unread::{RegionSource, Unread};
+pub(crate) use unread::{Closed, RegionSource, Unread};
 pub use withheld::WithheldRun;
 
 /// What an allocation is for.
@@ -112,8 +114,11 @@ struct Inner {
     ahead: BTreeMap<InodeNo, Run>,
     /// Freed by a record that is not sealed yet: (record, start, length).
     pending_free: BTreeSet<(Lsn, u64, u64)>,
-    /// What is not in memory.
+    /// What is not in the indexes: not read, or packed.
     unread: UnreadRegions,
+    /// So many runs are in the indexes before regions are packed; and where the next is looked for.
+    open_runs_max: usize,
+    pack_from: u64,
     /// Where the volume is to end, while it becomes smaller.
     fence: Option<Fence>,
     /// What became free lately, where that is noted.
@@ -147,6 +152,7 @@ impl Allocator {
             by_len,
             free,
             reserve: reserve_of(blocks, block_bytes),
+            open_runs_max: packing::OPEN_RUNS_MAX,
             ..Inner::default()
         };
         Self { block_bytes, inner: Mutex::new(inner), given_back: Condvar::new() }
@@ -205,6 +211,7 @@ impl Allocator {
             want.blocks,
             "an allocation gives all that it is asked for, or nothing"
         );
+        inner.pack_some();
         inner.check_totals();
         Ok(runs)
     }
@@ -259,7 +266,7 @@ impl Allocator {
             run.blocks > 0 && run.end() <= inner.end,
             "blocks of the volume leave a file: {run:?}"
         );
-        inner.load_run(run);
+        inner.keep_run(run);
         debug_assert!(
             inner.unread.is_stored() || inner.last_free_in(run).is_none(),
             "I-SPC-2: {run:?} is out of reach until record {lsn:?} is sealed"
@@ -313,8 +320,8 @@ impl Allocator {
 
     /// Returns the totals.
     pub fn totals(&self) -> SpaceTotals {
-        let mut inner = self.inner.lock();
-        let unread_max = inner.unread.longest().map_or(0, |unread| unread.longest);
+        let inner = self.inner.lock();
+        let unread_max = inner.unread.longest(true).map_or(0, |unread| unread.longest);
         SpaceTotals {
             total: inner.end,
             free: inner.reachable() + inner.left + inner.withheld,
@@ -388,7 +395,7 @@ impl Inner {
         self.check_totals();
         match class {
             SpaceClass::Data => self.reachable().saturating_sub(self.reserve + self.reserved),
-            SpaceClass::Metadata => self.free + self.kept,
+            SpaceClass::Metadata => self.free + self.kept + self.unread.packed_free,
         }
     }
 
@@ -405,8 +412,15 @@ impl Inner {
         if let Some(run) = self.take_ahead(want, blocks) {
             return Some(run);
         }
-        if self.by_start.is_empty() && (self.unread.free == 0 || want.class != SpaceClass::Data) {
+        let closed = match want.class {
+            SpaceClass::Data => self.unread.free,
+            SpaceClass::Metadata => self.unread.packed_free,
+        };
+        if self.by_start.is_empty() && closed == 0 {
             self.revoke_all();
+        }
+        if let Some(run) = self.take_packed(want, blocks) {
+            return Some(run);
         }
         let at = self.place(want, blocks)?;
         Some(self.take(at, blocks))
@@ -524,13 +538,8 @@ impl Inner {
         }
     }
 
-    /// Adds free blocks and joins them with their neighbours (I-SPC-1).
-    fn insert(&mut self, run: Run) {
-        assert!(
-            run.blocks > 0 && run.end() <= self.end,
-            "freed blocks lie within the volume: {run:?}"
-        );
-        let Some(run) = self.behind_fence(run) else { return };
+    /// Adds free blocks to the indexes and joins them with their neighbours there (I-SPC-1).
+    fn insert_open(&mut self, run: Run) {
         let (mut start, mut end) = (run.start.0, run.end());
         if let Some((&before, &len)) = self.by_start.range(..=start).next_back() {
             assert!(

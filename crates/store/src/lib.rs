@@ -65,13 +65,15 @@ pub use log::{
     Exposure, LogDeviceHead, LogInfo, LogParts, LogPlace, LogPosition, LogWatch, Record,
     RecordKind, ReplayReport, replay,
 };
+#[cfg(any(test, feature = "forge"))]
+pub use meta::{
+    Bulk, TableBytes, space_bytes, spoil_pack, table_bytes, unpack_rows, write_bulk, write_rows,
+};
 pub use meta::{
     Committed, GrowRegion, Growth, Locked, MetaStore, MetadataCounts, MovedRegion, Outlook,
     POSITION, Purpose, Region, State, StoredSpace, format_tree, guarded, load_checkpoints,
     open_tree, stored_position, table_name,
 };
-#[cfg(any(test, feature = "forge"))]
-pub use meta::{TableBytes, spoil_pack, table_bytes, unpack_rows, write_rows};
 pub use name::{NAME_BYTES_MAX, check_name, readable_name, told_name};
 #[cfg(any(test, feature = "forge"))]
 pub use pack::decode_pack;

@@ -271,6 +271,8 @@ pub enum PlantedBug {
     FreedRunNotFolded,
     /// A metadata commit folds its changes into the stored free space twice.
     SpaceFoldedTwice,
+    /// A region that is packed loses one of its free runs.
+    PackedRunForgotten,
     /// The stored free space is committed before the rows that change it, which may fail.
     SpaceCommittedApart,
     /// Regions that the allocator has not loaded stay so while a metadata commit changes them.
@@ -335,7 +337,7 @@ pub enum PlantedBug {
 #[cfg(any(test, feature = "planted-bugs"))]
 impl PlantedBug {
     /// All of them.
-    pub const ALL: [Self; 154] = [
+    pub const ALL: [Self; 155] = [
         Self::MissingFlush,
         Self::SyncWithoutFlush,
         Self::LogBeforeData,
@@ -461,6 +463,7 @@ impl PlantedBug {
         Self::HolesCountAsSeeks,
         Self::FreedRunNotFolded,
         Self::SpaceFoldedTwice,
+        Self::PackedRunForgotten,
         Self::SpaceCommittedApart,
         Self::ChangedRegionNotLoaded,
         Self::PackHoleForgotten,

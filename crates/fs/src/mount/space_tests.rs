@@ -22,7 +22,8 @@ fn formatted() -> Arc<dyn BlockDevice> {
 }
 
 fn mount(device: &Arc<dyn BlockDevice>) -> FileSystem {
-    let limits = Limits { extents_per_pack: Some(3), ..Limits::default() };
+    let (extents_per_pack, free_runs_open) = (Some(3), Some(2));
+    let limits = Limits { extents_per_pack, free_runs_open, ..Limits::default() };
     let options = MountOptions { mode: IoMode::Concurrent, limits, ..MountOptions::default() };
     FileSystem::mount(Arc::clone(device), None, options).unwrap()
 }

@@ -77,6 +77,9 @@ pub struct Limits {
     /// Extents that a part of a file's map in memory is read with, at least 1; `None` for as many as
     /// serve best.
     pub extents_per_part: Option<usize>,
+    /// Free runs that are in memory at full length before regions are packed; `None` for as many as
+    /// serve best.
+    pub free_runs_open: Option<usize>,
     /// Called between two records of a change that takes several, with the locks that the change
     /// holds there.
     pub between_records: Option<BetweenRecords>,
@@ -99,6 +102,7 @@ impl Default for Limits {
             follow_step_bytes: 64 << 10,
             extents_per_pack: None,
             extents_per_part: None,
+            free_runs_open: None,
             between_records: None,
         }
     }
@@ -114,6 +118,7 @@ impl fmt::Debug for Limits {
             follow_step_bytes,
             extents_per_pack,
             extents_per_part,
+            free_runs_open,
             between_records,
         } = self;
         write!(
@@ -126,6 +131,9 @@ impl fmt::Debug for Limits {
         }
         if let Some(extents) = extents_per_part {
             write!(f, ", parts of {extents}")?;
+        }
+        if let Some(runs) = free_runs_open {
+            write!(f, ", {runs} free runs open")?;
         }
         f.write_str(if between_records.is_some() { ", with a call between records)" } else { ")" })
     }

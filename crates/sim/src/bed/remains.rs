@@ -292,6 +292,8 @@ pub(super) fn fill_blank(
 
 /// Extents of a pack: so few that the files of a workload have several, which are split and joined.
 const EXTENTS_PER_PACK: usize = 3;
+/// Free runs that are in memory at full length: so few that regions are packed and opened all the time.
+const FREE_RUNS_OPEN: usize = 4;
 
 /// So that files of some pages are several pieces of delayed writes.
 const DELAYED_PIECE_BYTES: u64 = 32 << 10;
@@ -320,6 +322,7 @@ pub(super) fn limited(options: MountOptions, per_record: u16, small_maps: bool) 
 fn limits(per_record: u16) -> Limits {
     let small = Limits {
         extents_per_pack: Some(EXTENTS_PER_PACK),
+        free_runs_open: Some(FREE_RUNS_OPEN),
         delayed_piece_bytes: DELAYED_PIECE_BYTES,
         read_window_bytes: READ_WINDOW_BYTES,
         follow_step_bytes: FOLLOW_STEP_BYTES,

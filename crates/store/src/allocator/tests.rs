@@ -11,6 +11,26 @@ fn space() -> Allocator {
     Claims::new(BLOCK_SIZE, BLOCKS).into_allocator(|ino| ino).expect("nothing is claimed")
 }
 
+/// What reads no region: all are free from the start.
+#[derive(Debug)]
+struct NoSource;
+
+impl RegionSource for NoSource {
+    fn free_runs(&self, region: u64) -> Result<Vec<Run>> {
+        unreachable!("region {region} was never unread")
+    }
+}
+
+/// As [`space`], in which regions of 16 blocks are packed once there are more runs than `open`.
+fn packing(open: usize) -> (Allocator, std::sync::Arc<dyn RegionSource>) {
+    let source: std::sync::Arc<dyn RegionSource> = std::sync::Arc::new(NoSource);
+    let all = [run(0, BLOCKS)].into_iter();
+    let weak = std::sync::Arc::downgrade(&source);
+    let space = Allocator::over(BLOCK_SIZE, BLOCKS, all, Vec::new(), 4, weak, &[]);
+    space.limit_runs(Some(open));
+    (space, source)
+}
+
 fn want(blocks: u64) -> AllocRequest {
     AllocRequest { goal: None, blocks, ahead: None, class: SpaceClass::Data, reserved: 0 }
 }
@@ -34,6 +54,11 @@ fn check(space: &Allocator) {
         assert!(inner.by_len.contains(&(*len, *start)), "I-SPC-1");
         last_end = Some(start + len);
     }
+    for (start, len) in &inner.by_start {
+        assert!(!inner.unread.packed_meets(run(*start, *len)), "I-SPC-9");
+        assert!(inner.unread.first_packed(*start..start + len).is_none(), "I-SPC-9");
+    }
+    inner.unread.check();
     assert_eq!(inner.by_len.len(), inner.by_start.len());
     assert_eq!(inner.free, inner.by_start.values().sum::<u64>());
     assert_eq!(inner.kept, inner.ahead.values().map(|run| run.blocks).sum::<u64>());
@@ -92,8 +117,14 @@ fn step() -> impl Strategy<Value = Step> {
 
 proptest! {
     #[test]
-    fn no_block_is_ever_given_out_twice(steps in prop::collection::vec(step(), 1..80)) {
-        let space = space();
+    fn no_block_is_ever_given_out_twice(
+        open in prop::option::of(0..6_usize),
+        steps in prop::collection::vec(step(), 1..80),
+    ) {
+        let (space, _source) = open.map_or_else(|| (space(), None), |open| {
+            let (space, source) = packing(open);
+            (space, Some(source))
+        });
         let (mut blocks_total, mut lsn, mut fence) = (BLOCKS, 0, None);
         let mut held: Vec<Run> = Vec::new();
         let mut pending_free: Vec<Run> = Vec::new();
@@ -129,7 +160,8 @@ proptest! {
                 }
                 Step::Release { index } => {
                     lsn += 1;
-                    if !held.is_empty() {
+                    // What metadata took no record of a file frees.
+                    if !held.is_empty() && space.may_hold_data(held[index % held.len()]) {
                         let run = held.swap_remove(index % held.len());
                         space.release_after(Lsn(lsn), run);
                         pending_free.push(run);
@@ -367,4 +399,50 @@ fn every_overlap_is_found_also_below_a_long_claim() {
     let mut shared = Vec::new();
     claims.overlaps(|ino| ino, |_, _, run| shared.push(run));
     assert_eq!(shared, [run(10, 5), run(50, 5), run(90, 10), run(105, 2)]);
+}
+
+/// Frees every second block of a volume, under a limit of runs; returns how many blocks are free
+/// then, and checks what they take in memory.
+fn free_every_second(bug: Option<crate::PlantedBug>) -> u64 {
+    const MANY: u64 = 1 << 15;
+    const OPEN: usize = 100;
+    let source: std::sync::Arc<dyn RegionSource> = std::sync::Arc::new(NoSource);
+    let (all, weak) = ([run(0, MANY)].into_iter(), std::sync::Arc::downgrade(&source));
+    let space = Allocator::over(4096, MANY, all, Vec::new(), 11, weak, &[]);
+    space.limit_runs(Some(OPEN));
+    let reserve = space.totals().reserve;
+    let taken = allocate(&space, want(MANY - reserve));
+    crate::planted::plant(bug);
+    let half = taken.blocks / 2;
+    for (lsn, at) in (0..half).map(|nth| taken.start.0 + 2 * nth).enumerate() {
+        space.release_after(Lsn(lsn as u64), run(at, 1));
+    }
+    assert!(space.release_sealed(Lsn(half)));
+    while space.inner.lock().pack_some() {}
+    crate::planted::plant(None);
+    let free = space.totals().free - reserve;
+    {
+        let inner = space.inner.lock();
+        assert!(inner.by_start.len() <= OPEN, "{} runs are open", inner.by_start.len());
+        let bytes = inner.unread.packed_bytes() as u64;
+        assert!(bytes <= MANY / 8 + MANY / 64, "{bytes} bytes for {MANY} blocks");
+    }
+    if bug.is_none() {
+        check(&space);
+        assert_eq!(space.totals().runs, half + 1);
+        let again: u64 = (0..half)
+            .map(|_| space.allocate_all(want(1)).unwrap().iter().map(|run| run.blocks).sum::<u64>())
+            .sum();
+        assert_eq!(again, half, "each of them is found");
+        check(&space);
+    }
+    free
+}
+
+/// I-SPC-9: free runs beyond a limit are packed, take little, and are found when they are needed.
+#[test]
+fn s_415_i_spc_9_many_free_runs_take_little_memory_and_none_is_lost() {
+    let free = free_every_second(None);
+    let forgotten = free_every_second(Some(crate::PlantedBug::PackedRunForgotten));
+    assert!(forgotten < free, "a mistake is noticed");
 }

@@ -10,14 +10,16 @@
 //!                       ─► an unread region that has a run of n ─► the tightest run in memory ─► the longest of all
 //! ```
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+use std::ops::Range;
 use std::sync::Weak;
 
+use super::packed::Packed;
 use super::{AllocRequest, Allocator, Inner, SpaceClass};
 use crate::extent::Run;
 use crate::planted::{PlantedBug, planted};
-use crate::{Error, ErrorKind, Result};
+use crate::{BlockNo, Error, ErrorKind, Result};
 
 /// Reads the free runs of regions as the last metadata commit left them. Called with the
 /// allocator's mutex held: it takes none but leaves.
@@ -44,7 +46,7 @@ const CLASSES: usize = 16;
 /// How many regions of one class are looked at for one that has a long enough run.
 const LOOKS: usize = 64;
 
-/// The regions that are not read.
+/// The regions whose free runs are not in the indexes: they are not read, or packed.
 #[derive(Debug, Default)]
 pub(super) struct UnreadRegions {
     /// Blocks of a region, in powers of two.
@@ -52,32 +54,166 @@ pub(super) struct UnreadRegions {
     /// `None`: there are none, and never were.
     source: Option<Weak<dyn RegionSource>>,
     regions: BTreeMap<u64, Unread>,
-    /// Those by the length of their longest run. Some may have been read since.
-    by_longest: [Vec<u64>; CLASSES],
+    /// Those of them that are in memory.
+    packed: BTreeMap<u64, Packed>,
+    /// All of them, by the length of their longest run.
+    by_longest: [BTreeSet<u64>; CLASSES],
     /// Free blocks in `regions`.
     pub(super) free: u64,
+    /// Free blocks in `packed`.
+    pub(super) packed_free: u64,
     runs: u64,
     /// The volume's own blocks: the last by the first. They do not overlap.
     own: BTreeMap<u64, u64>,
 }
+
+/// A region that a mount does not put into the indexes; with its free runs, by their distance from
+/// its first block, where it was read.
+pub(crate) type Closed = (Unread, Option<Vec<Range<u32>>>);
 
 fn class(blocks: u64) -> usize {
     (blocks.max(1).ilog2() as usize).min(CLASSES - 1)
 }
 
 impl UnreadRegions {
-    fn new(shift: u32, source: Weak<dyn RegionSource>, unread: Vec<Unread>, own: &[Run]) -> Self {
+    fn new(shift: u32, source: Weak<dyn RegionSource>, closed: Vec<Closed>, own: &[Run]) -> Self {
         let mut by_longest: [Vec<u64>; CLASSES] = Default::default();
-        unread.iter().rev().for_each(|one| by_longest[class(one.longest)].push(one.region));
+        closed.iter().for_each(|(one, _)| by_longest[class(one.longest)].push(one.region));
+        let packed: BTreeMap<u64, Packed> = closed
+            .iter()
+            .filter_map(|(one, runs)| Some((one.region, Packed::of(runs.as_ref()?, 1 << shift))))
+            .collect();
+        let packed_free =
+            closed.iter().filter(|(_, runs)| runs.is_some()).map(|(one, _)| one.free).sum();
         Self {
             shift,
             source: Some(source),
-            free: unread.iter().map(|one| one.free).sum(),
-            runs: unread.iter().map(|one| one.runs).sum(),
-            by_longest,
+            free: closed.iter().map(|(one, _)| one.free).sum(),
+            runs: closed.iter().map(|(one, _)| one.runs).sum(),
+            packed,
+            packed_free,
+            by_longest: by_longest.map(|of_class| of_class.into_iter().collect()),
             own: own.iter().map(|run| (run.start.0, run.end())).collect(),
-            regions: unread.into_iter().map(|one| (one.region, one)).collect(),
+            regions: closed.into_iter().map(|(one, _)| (one.region, one)).collect(),
         }
+    }
+
+    /// Takes a region among those that are not in the indexes.
+    pub(super) fn add(&mut self, one: Unread, packed: Option<Packed>) {
+        self.free += one.free;
+        self.runs += one.runs;
+        self.by_longest[class(one.longest)].insert(one.region);
+        if let Some(packed) = packed {
+            self.packed_free += one.free;
+            self.packed.insert(one.region, packed);
+        }
+        let before = self.regions.insert(one.region, one);
+        debug_assert!(before.is_none(), "I-SPC-9: region {} is packed once", one.region);
+    }
+
+    /// Has blocks of a packed region free, or not any more.
+    pub(super) fn change(&mut self, region: u64, range: Range<u64>, is_free: bool) {
+        let Some((mut one, Some(mut packed))) = self.remove(region) else {
+            unreachable!("I-SPC-9: region {region} is packed")
+        };
+        let (first, blocks) = (region << self.shift, range.end - range.start);
+        let within = |at: u64| u32::try_from(at - first).expect("a region is small");
+        let range = within(range.start)..within(range.end);
+        if is_free {
+            let run = packed.insert(&range, self.region_blocks());
+            one.free += blocks;
+            one.runs += 1;
+            one.runs -= u64::from(run.start < range.start) + u64::from(run.end > range.end);
+            one.longest = one.longest.max(u64::from(run.end - run.start));
+        } else {
+            let run = packed.run_at(range.start).expect("what is taken is free");
+            packed.remove(&range, self.region_blocks());
+            one.free -= blocks;
+            one.runs += u64::from(run.start < range.start) + u64::from(run.end > range.end);
+            one.runs -= 1;
+            if u64::from(run.end - run.start) == one.longest {
+                one.longest = u64::from(packed.longest());
+            }
+        }
+        self.add(one, Some(packed));
+    }
+
+    pub(super) fn region_blocks(&self) -> u32 {
+        1 << self.shift
+    }
+
+    pub(super) fn region_of(&self, block: u64) -> u64 {
+        block >> self.shift
+    }
+
+    /// The blocks of a region.
+    pub(super) fn bounds(&self, region: u64) -> Range<u64> {
+        region << self.shift..(region + 1) << self.shift
+    }
+
+    pub(super) fn is_closed(&self, region: u64) -> bool {
+        self.regions.contains_key(&region)
+    }
+
+    pub(super) fn is_packed(&self, region: u64) -> bool {
+        self.packed.contains_key(&region)
+    }
+
+    /// The first packed region of a range of blocks.
+    pub(super) fn first_packed(&self, range: Range<u64>) -> Option<u64> {
+        if self.packed.is_empty() || range.is_empty() {
+            return None;
+        }
+        let (first, last) = (range.start >> self.shift, (range.end - 1) >> self.shift);
+        self.packed.range(first..=last).next().map(|(region, _)| *region)
+    }
+
+    /// The free run of a packed region that has a block among its own.
+    pub(super) fn packed_run_at(&self, block: u64) -> Option<Range<u64>> {
+        let first = block >> self.shift << self.shift;
+        let packed = self.packed.get(&(block >> self.shift))?;
+        let run = packed.run_at(u32::try_from(block - first).expect("a region is small"))?;
+        Some(first + u64::from(run.start)..first + u64::from(run.end))
+    }
+
+    /// Whether a block of a run is free in a packed region.
+    pub(super) fn packed_meets(&self, run: Run) -> bool {
+        let mut at = run.start.0;
+        while let Some(region) = self.first_packed(at..run.end()) {
+            let bounds = self.bounds(region);
+            let within = |at: u64| u32::try_from(at - bounds.start).expect("a region is small");
+            let range = within(at.max(bounds.start))..within(run.end().min(bounds.end));
+            if self.packed.get(&region).is_some_and(|packed| packed.meets(&range)) {
+                return true;
+            }
+            at = bounds.end;
+        }
+        false
+    }
+
+    /// Reads the free runs of a region. What cannot be read, or is not what was said of it, counts
+    /// as used.
+    pub(super) fn read(&self, unread: &Unread) -> Option<Vec<Run>> {
+        let (region, source) = (unread.region, self.source.as_ref().and_then(Weak::upgrade));
+        let runs = match source {
+            Some(source) => source.free_runs(region),
+            None => Err(Error::new(ErrorKind::Busy, "the volume was unmounted")),
+        };
+        match runs {
+            Ok(runs) if runs.iter().map(|run| run.blocks).sum::<u64>() == unread.free => {
+                return Some(runs);
+            }
+            Ok(_) => tracing::error!(
+                "{} blocks of region {region} are not used until a check mends the free space: its \
+                 summary is not of them",
+                unread.free
+            ),
+            Err(error) => tracing::error!(
+                "{} blocks of region {region} are not used until the next mount: {error}",
+                unread.free
+            ),
+        }
+        None
     }
 
     /// Whether the free space was read from what is stored.
@@ -130,40 +266,62 @@ impl UnreadRegions {
         self.own.range(..run.end()).next_back().is_some_and(|(_, end)| *end > run.start.0)
     }
 
-    fn remove(&mut self, region: u64) -> Option<Unread> {
-        let unread = self.regions.remove(&region)?;
-        self.free -= unread.free;
-        self.runs -= unread.runs;
-        Some(unread)
+    pub(super) fn remove(&mut self, region: u64) -> Option<(Unread, Option<Packed>)> {
+        let one = self.regions.remove(&region)?;
+        self.free -= one.free;
+        self.runs -= one.runs;
+        self.by_longest[class(one.longest)].remove(&region);
+        let packed = self.packed.remove(&region);
+        if packed.is_some() {
+            self.packed_free -= one.free;
+        }
+        Some((one, packed))
     }
 
     /// A region that has a run of so many blocks; one with a run that is hardly longer, if that is
-    /// found soon.
-    fn fitting(&mut self, blocks: u64) -> Option<u64> {
-        for of_class in &mut self.by_longest[class(blocks)..] {
-            while of_class.last().is_some_and(|region| !self.regions.contains_key(region)) {
-                of_class.pop();
-            }
-            let fits = |region: &u64| {
-                self.regions.get(region).is_some_and(|unread| unread.longest >= blocks)
-            };
-            if let Some(region) = of_class.iter().rev().take(LOOKS).copied().find(fits) {
-                return Some(region);
-            }
+    /// found soon. `reads`: it need not be in memory.
+    fn fitting(&self, blocks: u64, reads: bool) -> Option<u64> {
+        let may = |region: &&u64| reads || self.packed.contains_key(region);
+        let fits = |region: &&u64| self.regions[region].longest >= blocks;
+        self.by_longest[class(blocks)..]
+            .iter()
+            .find_map(|of_class| of_class.iter().take(LOOKS).filter(may).find(fits))
+            .copied()
+    }
+
+    /// The region with a run about as long as the longest. `reads`: it need not be in memory.
+    pub(super) fn longest(&self, reads: bool) -> Option<Unread> {
+        let may = |region: &&u64| reads || self.packed.contains_key(region);
+        let region = self.by_longest.iter().rev().find_map(|of_class| of_class.iter().find(may))?;
+        self.regions.get(region).copied()
+    }
+
+    /// Memory that packed regions take, about.
+    #[cfg(test)]
+    pub(super) fn packed_bytes(&self) -> usize {
+        self.packed.values().map(Packed::bytes).sum()
+    }
+
+    /// Checks that what is told of regions is of their packed runs (I-SPC-9).
+    #[cfg(test)]
+    pub(super) fn check(&self) {
+        let sum = |of: fn(&Unread) -> u64| self.regions.values().map(of).sum::<u64>();
+        assert_eq!((self.free, self.runs), (sum(|one| one.free), sum(|one| one.runs)));
+        let mut packed_free = 0;
+        for (region, packed) in &self.packed {
+            let lengths: Vec<u64> =
+                packed.runs().iter().map(|run| u64::from(run.end - run.start)).collect();
+            let one = self.regions[region];
+            assert_eq!(one.free, lengths.iter().sum::<u64>(), "I-SPC-9");
+            assert_eq!(one.longest, lengths.iter().copied().max().unwrap_or(0), "I-SPC-9");
+            assert_eq!(one.runs, lengths.len() as u64, "I-SPC-9");
+            assert!(self.by_longest[class(one.longest)].contains(region), "I-SPC-9");
+            packed_free += one.free;
         }
-        None
+        assert_eq!(self.packed_free, packed_free);
     }
 
-    /// The region with a run about as long as the longest.
-    pub(super) fn longest(&mut self) -> Option<Unread> {
-        let regions = &self.regions;
-        self.by_longest.iter_mut().rev().find_map(|of_class| {
-            of_class.retain(|region| regions.contains_key(region));
-            of_class.last().and_then(|region| regions.get(region)).copied()
-        })
-    }
-
-    fn in_run(&self, run: Run) -> Vec<u64> {
+    pub(super) fn in_run(&self, run: Run) -> Vec<u64> {
         if run.blocks == 0 || self.regions.is_empty() {
             return Vec::new();
         }
@@ -174,18 +332,18 @@ impl UnreadRegions {
 
 impl Allocator {
     /// Makes the space of a volume in which `free` (sorted, apart) is free, and what is free in
-    /// `unread` regions; `own` blocks (sorted, apart) are parts of the volume itself.
+    /// `closed` regions; `own` blocks (sorted, apart) are parts of the volume itself.
     pub(crate) fn over(
         block_size: u32,
         blocks: u64,
         free: impl Iterator<Item = Run>,
-        unread: Vec<Unread>,
+        closed: Vec<Closed>,
         shift: u32,
         source: Weak<dyn RegionSource>,
         own: &[Run],
     ) -> Self {
         let space = Self::new(block_size, blocks, free);
-        space.inner.lock().unread = UnreadRegions::new(shift, source, unread, own);
+        space.inner.lock().unread = UnreadRegions::new(shift, source, closed, own);
         space
     }
 
@@ -196,19 +354,19 @@ impl Allocator {
         inner.unread.may_be_of_file(run, inner.end)
     }
 
-    /// Reads regions that are not read.
+    /// Has regions in memory that are not.
     pub(crate) fn load_regions(&self, regions: impl Iterator<Item = u64>) {
         let mut inner = self.inner.lock();
         if !planted(PlantedBug::ChangedRegionNotLoaded) {
-            regions.for_each(|region| inner.load(region));
+            regions.for_each(|region| inner.keep(region));
         }
     }
 
     /// Reads regions until so many blocks are free in memory, or all are read.
     pub(crate) fn load_blocks(&self, blocks: u64) {
         let mut inner = self.inner.lock();
-        while inner.free + inner.kept < blocks
-            && let Some(unread) = inner.unread.longest()
+        while inner.available(SpaceClass::Metadata) < blocks
+            && let Some(unread) = inner.unread.longest(true)
         {
             inner.load(unread.region);
         }
@@ -217,7 +375,15 @@ impl Allocator {
     /// Reads all regions.
     #[cfg(any(test, feature = "forge"))]
     pub fn load_everything(&self) {
-        self.load_blocks(u64::MAX);
+        self.open_everything();
+    }
+
+    /// Has the free runs of all regions in the indexes, also those that reach over borders.
+    pub(super) fn open_everything(&self) {
+        let mut inner = self.inner.lock();
+        while let Some(one) = inner.unread.longest(true) {
+            inner.load(one.region);
+        }
     }
 
     /// Counts what is free in regions that are not read as used: what is stored of them does not
@@ -226,38 +392,33 @@ impl Allocator {
         let mut inner = self.inner.lock();
         let regions: Vec<u64> = inner.unread.regions.keys().copied().collect();
         for region in regions {
-            inner.unread.remove(region);
+            if !inner.unread.is_packed(region) {
+                inner.unread.remove(region);
+            }
         }
     }
 }
 
 impl Inner {
-    /// Reads a region, if it is not read. What cannot be read, or is not what was said of it,
-    /// counts as used.
+    /// Puts the free runs of a region into the indexes, if they are not there.
     fn load(&mut self, region: u64) {
-        let Some(unread) = self.unread.remove(region) else { return };
-        let source = self.unread.source.as_ref().and_then(Weak::upgrade);
-        let runs = match source {
-            Some(source) => source.free_runs(region),
-            None => Err(Error::new(ErrorKind::Busy, "the volume was unmounted")),
+        let Some((unread, packed)) = self.unread.remove(region) else { return };
+        let first = self.unread.bounds(region).start;
+        let runs = match packed {
+            Some(packed) => packed
+                .runs()
+                .into_iter()
+                .map(|run| Run {
+                    start: BlockNo(first + u64::from(run.start)),
+                    blocks: u64::from(run.end - run.start),
+                })
+                .collect(),
+            None => self.unread.read(&unread).unwrap_or_default(),
         };
-        match runs {
-            Ok(runs) if runs.iter().map(|run| run.blocks).sum::<u64>() == unread.free => {
-                runs.into_iter().for_each(|run| self.insert(run));
-            }
-            Ok(_) => tracing::error!(
-                "{} blocks of region {region} are not used until a check mends the free space: its \
-                 summary is not of them",
-                unread.free
-            ),
-            Err(error) => tracing::error!(
-                "{} blocks of region {region} are not used until the next mount: {error}",
-                unread.free
-            ),
-        }
+        runs.into_iter().for_each(|run| self.insert(run));
     }
 
-    /// Reads the regions that a run lies in.
+    /// Puts the free runs of the regions that a run lies in into the indexes.
     pub(super) fn load_run(&mut self, run: Run) {
         for region in self.unread.in_run(run) {
             self.load(region);
@@ -267,20 +428,14 @@ impl Inner {
     /// Where the free run begins that serves a request best.
     pub(super) fn place(&mut self, want: AllocRequest, blocks: u64) -> Option<u64> {
         let reads = want.class == SpaceClass::Data;
-        if let Some(goal) = want.goal {
-            if reads {
-                self.load_run(Run { start: goal, blocks: 1 });
-            }
-            if let Some(at) = self.continuation(goal) {
-                return Some(at);
-            }
+        if let Some(at) = want.goal.and_then(|goal| self.continuation(goal)) {
+            return Some(at);
         }
         let ahead = want.ahead.map_or(0, |(_, ahead)| ahead);
         for asked in [blocks + ahead, blocks] {
             let tight = self.best(asked).filter(|at| self.by_start[at] <= 1 << self.unread.shift);
             if tight.is_none()
-                && reads
-                && let Some(region) = self.unread.fitting(asked)
+                && let Some(region) = self.unread.fitting(asked, reads)
             {
                 self.load(region);
             }
@@ -288,8 +443,7 @@ impl Inner {
                 return Some(at);
             }
         }
-        while reads
-            && let Some(unread) = self.unread.longest()
+        while let Some(unread) = self.unread.longest(reads)
             && self.by_len.last().is_none_or(|(len, _)| *len < unread.longest)
         {
             self.load(unread.region);
@@ -301,11 +455,11 @@ impl Inner {
     /// damaged: those that are free are not freed again.
     pub(super) fn insert_released(&mut self, run: Run) {
         debug_assert!(
-            self.unread.in_run(run).is_empty(),
+            self.unread.in_run(run).iter().all(|region| self.unread.is_packed(*region)),
             "I-SPC-7: the regions of {run:?} were read when it left its file"
         );
-        let is_free = self.last_free_in(run).is_some()
-            || self.fence.as_ref().is_some_and(|fence| fence.meets(run));
+        let is_free =
+            self.is_free_in(run) || self.fence.as_ref().is_some_and(|fence| fence.meets(run));
         if !self.unread.is_stored() || !is_free {
             return self.insert(run);
         }

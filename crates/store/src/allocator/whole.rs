@@ -7,7 +7,7 @@ impl Allocator {
     /// Takes so many blocks for the volume itself, in one run, and leaves what data would leave.
     /// `None` where no free run is so long.
     pub fn allocate_run(&self, blocks: u64) -> Option<Run> {
-        self.load_blocks(u64::MAX);
+        self.open_everything();
         let mut inner = self.inner.lock();
         loop {
             // What is kept for appends may divide the run.

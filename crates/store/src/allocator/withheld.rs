@@ -133,10 +133,7 @@ impl Inner {
 
     /// The first free part of a range.
     fn first_free_in(&self, range: Range<u64>) -> Option<Run> {
-        let from = match self.continuation(BlockNo(range.start)) {
-            Some(at) => at,
-            None => *self.by_start.range(range.start..).next()?.0,
-        };
+        let from = self.first_free_from(range.start)?;
         let (start, len) = self.by_start.range(..=from).next_back()?;
         let to = (start + len).min(range.end);
         (from < to).then(|| Run { start: BlockNo(from), blocks: to - from })

@@ -3,7 +3,8 @@
 use redb::{Durability, ReadableDatabase, ReadableTable, ReadableTableMetadata, TableError};
 
 use super::guard::{Tree, guarded};
-use super::tree::{definition, tree_error};
+use super::space::SPACE;
+use super::tree::{Definition, definition, tree_error};
 use crate::pack::{decode, split_pack_key};
 use crate::row::{Table, extent_key};
 use crate::{FileBlock, InodeNo, Result};
@@ -23,9 +24,18 @@ pub struct TableBytes {
 
 /// Measures a table.
 pub fn table_bytes(db: &Tree, table: Table) -> Result<TableBytes> {
+    bytes_of(db, definition(table))
+}
+
+/// Measures the table of free space.
+pub fn space_bytes(db: &Tree) -> Result<TableBytes> {
+    bytes_of(db, SPACE)
+}
+
+fn bytes_of(db: &Tree, table: Definition) -> Result<TableBytes> {
     guarded(|| {
         let txn = db.begin_read().map_err(|e| tree_error(CONTEXT, e))?;
-        let rows = match txn.open_table(definition(table)) {
+        let rows = match txn.open_table(table) {
             // That of checksums comes with the first.
             Err(TableError::TableDoesNotExist(_)) => {
                 return Ok(TableBytes { stored: 0, pages: 0, rows: 0 });

@@ -19,6 +19,8 @@
 //! - I-META-4: a reader sees every row in one of active, frozen and tree at every moment of a
 //!   metadata commit.
 
+#[cfg(any(test, feature = "forge"))]
+mod bulk;
 mod checkpoints;
 mod durable;
 mod extents;
@@ -41,9 +43,11 @@ mod sum_cache;
 mod sums;
 mod tree;
 
+#[cfg(any(test, feature = "forge"))]
+pub use bulk::{Bulk, write_bulk};
 pub use checkpoints::load_checkpoints;
 #[cfg(any(test, feature = "forge"))]
-pub use forged::{TableBytes, spoil_pack, table_bytes, unpack_rows};
+pub use forged::{TableBytes, space_bytes, spoil_pack, table_bytes, unpack_rows};
 pub use guard::guarded;
 pub use read::State;
 pub use region::{GrowRegion, Growth, MetadataCounts, MovedRegion, Region};

@@ -8,6 +8,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+use std::ops::Range;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
@@ -22,8 +23,8 @@ use crate::extent::Run;
 use crate::planted::{PlantedBug, planted};
 use crate::row::Table;
 use crate::space::{
-    Counts, GROUP_REGIONS, Group, Head, Key, SpaceChanges, SpaceMap, cloned_key, counts_key,
-    decode_extents, encode_extents, extents_key, group_key, head_key,
+    Counts, Covers, GROUP_REGIONS, Group, Head, Key, SpaceChanges, SpaceMap, cloned_key,
+    counts_key, decode_extents, encode_extents, extents_key, group_key, head_key,
 };
 use crate::{BlockNo, Error, ErrorKind, Result};
 
@@ -93,22 +94,22 @@ pub(super) fn fold(
         if head.given_up {
             return Ok(None);
         }
-        let (mut changes, mut map) = (changes?, SpaceMap::new(head));
+        let mut changes = changes?;
         changes.covers.sort();
-        map.apply(&changes.covers, |region| counts_of(&table, head, region))?;
-        if planted(PlantedBug::SpaceFoldedTwice) {
-            map.apply(&changes.covers, |_| unreachable!("all regions are there"))?;
-        }
-        let groups = groups_of(&map, |key| get(&table, key))?;
+        let mut regions = BTreeSet::new();
+        changes.covers.by_region(head, |region, _| {
+            regions.insert(region);
+            Ok(())
+        })?;
+        before(Some(&regions));
+        fold_regions(&mut table, head, &changes.covers)?;
         let extents = get(&table, extents_key())?.map(|row| decode_extents(&row)).transpose()?;
         let extents = extents.map(|count| count.saturating_add_signed(changes.extents));
-        Ok(Some((map, groups, changes.cloned, extents)))
+        Ok(Some((changes.cloned, extents)))
     });
     match folded {
         Ok(None) => Ok(()),
-        Ok(Some((map, groups, cloned, extents))) => {
-            before(Some(&map.regions.keys().copied().collect()));
-            write(&mut table, &map, &groups)?;
+        Ok(Some((cloned, extents))) => {
             if let Some(count) = extents {
                 put(&mut table, extents_key(), Some(&encode_extents(count)))?;
             }
@@ -133,34 +134,55 @@ pub(super) fn fold(
     }
 }
 
+/// Folds changes into the counts of their regions, one after the other: all at once would take more
+/// memory than everything else of a commit.
+fn fold_regions(table: &mut Rows<'_>, head: Head, covers: &Covers) -> Result<()> {
+    let mut group: Option<(u64, Group)> = None;
+    covers.by_region(head, |region, changes| {
+        let (key, first) = (counts_key(region), region << head.shift);
+        let mut counts = counts_of(table, head, region)?;
+        counts.change(changes, first)?;
+        if planted(PlantedBug::SpaceFoldedTwice) {
+            counts.change(changes, first)?;
+        }
+        put(table, key, counts.encode(&key).as_deref())?;
+        let number = region / GROUP_REGIONS;
+        if group.as_ref().is_none_or(|(at_hand, _)| *at_hand != number) {
+            put_group(table, group.take())?;
+            let key = group_key(number);
+            let row = get(table, key)?;
+            let found = row.map(|row| Group::decode(&key, &row, head)).transpose()?;
+            group = Some((number, found.unwrap_or_else(|| Group::free(head))));
+        }
+        let index = usize::try_from(region % GROUP_REGIONS).expect("below 1024");
+        if let Some((_, group)) = &mut group {
+            group.0[index] = counts.summary();
+        }
+        Ok(())
+    })?;
+    put_group(table, group)
+}
+
+fn put_group(table: &mut Rows<'_>, group: Option<(u64, Group)>) -> Result<()> {
+    let Some((number, group)) = group else { return Ok(()) };
+    let key = group_key(number);
+    put(table, key, Some(&group.encode(&key)))
+}
+
 /// A row that says nothing but that it is there.
 fn cloned_row(key: Key) -> Vec<u8> {
     crate::space::sealed(&key, &[])
 }
 
-/// The groups of summaries, with those of the regions that changed.
-fn groups_of(
-    map: &SpaceMap,
-    mut get: impl FnMut(Key) -> Result<Option<Vec<u8>>>,
-) -> Result<BTreeMap<u64, Group>> {
+/// The groups of summaries of regions.
+fn groups_of(map: &SpaceMap) -> BTreeMap<u64, Group> {
     let mut groups: BTreeMap<u64, Group> = BTreeMap::new();
     for (region, counts) in &map.regions {
-        let number = region / GROUP_REGIONS;
-        let group = match groups.get_mut(&number) {
-            Some(group) => group,
-            None => {
-                let key = group_key(number);
-                let group = match get(key)? {
-                    Some(row) => Group::decode(&key, &row, map.head)?,
-                    None => Group::free(map.head),
-                };
-                groups.entry(number).or_insert(group)
-            }
-        };
+        let group = groups.entry(region / GROUP_REGIONS).or_insert_with(|| Group::free(map.head));
         let index = usize::try_from(region % GROUP_REGIONS).expect("below 1024");
         group.0[index] = counts.summary();
     }
-    Ok(groups)
+    groups
 }
 
 fn write(table: &mut Rows<'_>, map: &SpaceMap, groups: &BTreeMap<u64, Group>) -> Result<()> {
@@ -207,7 +229,7 @@ pub(super) fn rebuild(txn: &WriteTransaction, blocks: u64) -> Result<()> {
         }
     }
     drop(take(changes)?);
-    let groups = groups_of(&map, |_| Ok(None))?;
+    let groups = groups_of(&map);
     let mut table = txn.open_table(SPACE).map_err(|e| tree_error(CONTEXT, e))?;
     put(&mut table, head_key(), Some(&head.encode()))?;
     put(&mut table, extents_key(), Some(&encode_extents(extents.unsigned_abs())))?;
@@ -257,19 +279,19 @@ impl RegionSource for SpaceView {
         let snapshot =
             snapshot.ok_or_else(|| Error::new(ErrorKind::Busy, "the volume was unmounted"))?;
         let counts = snapshot.counts(self.head, region)?;
-        Ok(free_runs(self.head, region, &counts, self.blocks).collect())
+        Ok(within(self.head, region, counts.free_runs(), self.blocks).collect())
     }
 }
 
-/// The free runs of a region, up to the end of the volume.
-pub(super) fn free_runs(
+/// Runs of a region on the volume, up to its end.
+pub(super) fn within(
     head: Head,
     region: u64,
-    counts: &Counts,
+    runs: impl Iterator<Item = Range<u32>>,
     blocks: u64,
 ) -> impl Iterator<Item = Run> {
     let first = region << head.shift;
-    counts.free_runs().filter_map(move |run| {
+    runs.filter_map(move |run| {
         let (start, end) = (first + u64::from(run.start), first + u64::from(run.end));
         let end = end.min(blocks);
         (start < end).then(|| Run { start: BlockNo(start), blocks: end - start })

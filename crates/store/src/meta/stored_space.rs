@@ -2,14 +2,15 @@
 //! counted anew, compared with the rows.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::ops::Range;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 
 use super::MetaStore;
 use super::read::{Snapshot, State};
 use super::room::GROWTH_MAX;
-use super::space::{Keeping, SpaceView, free_runs};
-use crate::allocator::{Allocator, Claims, RegionSource, Unread};
+use super::space::{Keeping, SpaceView, within};
+use crate::allocator::{Allocator, Claims, Closed, RegionSource, Unread};
 use crate::extent::Run;
 use crate::images::BlockRefs;
 use crate::pack::EXTENTS_OF_PACK;
@@ -74,8 +75,9 @@ impl State {
 struct Read {
     head: Head,
     groups: BTreeMap<u64, Group>,
-    /// The regions that had to be read.
-    map: SpaceMap,
+    /// The regions that had to be read: their summaries and free runs.
+    regions: BTreeMap<u64, (Summary, Vec<Range<u32>>)>,
+    block_refs: BlockRefs,
     cloned: HashSet<InodeNo>,
 }
 
@@ -185,12 +187,13 @@ impl MetaStore {
             }
             other => other?,
         };
-        let Some(read) = read else { return Ok(None) };
-        let block_refs = read.map.block_refs();
+        let Some(mut read) = read else { return Ok(None) };
+        let block_refs = std::mem::take(&mut read.block_refs);
         let view = Arc::new(SpaceView::new(read.head, blocks, Arc::clone(&state.snapshot)));
         drop(state);
+        let cloned = if block_refs.is_empty() { HashSet::new() } else { read.cloned.clone() };
         let allocator = Arc::new(into_allocator(
-            &read,
+            read,
             own,
             (self.region.superblock().block_size, blocks),
             Arc::downgrade(&view) as Weak<dyn RegionSource>,
@@ -199,7 +202,6 @@ impl MetaStore {
             self.space.set((view, Arc::downgrade(&allocator))).is_ok(),
             "the free space is read once"
         );
-        let cloned = if block_refs.is_empty() { HashSet::new() } else { read.cloned };
         Ok(Some(StoredSpace { allocator, block_refs, cloned }))
     }
 
@@ -271,7 +273,8 @@ fn read(state: &State, own: &[Run], blocks: u64) -> Result<Option<Read>> {
     let mut read = Read {
         head,
         groups: snapshot.groups(head)?,
-        map: SpaceMap::new(head),
+        regions: BTreeMap::new(),
+        block_refs: BlockRefs::default(),
         cloned: snapshot.cloned()?,
     };
     for (ino, is) in &changes.cloned {
@@ -288,41 +291,72 @@ fn read(state: &State, own: &[Run], blocks: u64) -> Result<Option<Read>> {
     wanted.extend((0..regions).filter(|region| read.summary(*region).shared));
     // Where the volume may end within one, and grow.
     wanted.extend(regions.checked_sub(1));
+    // One after the other: all counts at once would take more memory than what is kept of them.
+    let mut shared = Vec::new();
+    let mut take = |read: &mut Read, region: u64, counts: &Counts| {
+        shared.extend(counts.shared(region << head.shift));
+        read.regions.insert(region, (counts.summary(), counts.free_runs().collect()));
+    };
+    changes.covers.by_region(head, |region, changes| {
+        let mut counts = snapshot.counts(head, region)?;
+        counts.change(changes, region << head.shift)?;
+        take(&mut read, region, &counts);
+        Ok(())
+    })?;
     for region in wanted {
-        read.map.regions.insert(region, snapshot.counts(head, region)?);
+        if !read.regions.contains_key(&region) {
+            take(&mut read, region, &snapshot.counts(head, region)?);
+        }
     }
-    read.map.apply(&changes.covers, |region| snapshot.counts(head, region))?;
+    shared.sort_unstable_by_key(|(range, _)| range.start);
+    read.block_refs = BlockRefs::from_counts(shared.into_iter());
     Ok(Some(read))
 }
 
+/// A region with fewer free runs is not worth packing.
+const RUNS_WORTH: usize = 4;
+
 /// Makes the free space of what was read.
 fn into_allocator(
-    read: &Read,
+    mut read: Read,
     own: &[Run],
     (block_size, blocks): (u32, u64),
     source: Weak<dyn RegionSource>,
 ) -> Allocator {
     let head = read.head;
     let regions = blocks.div_ceil(u64::from(head.region_blocks()));
-    let (mut free, mut unread) = (Vec::new(), Vec::new());
+    let owns: BTreeSet<u64> = own
+        .iter()
+        .flat_map(|run| run.start.0 >> head.shift..=(run.end() - 1) >> head.shift)
+        .collect();
+    let (mut free, mut closed): (Vec<Run>, Vec<Closed>) = (Vec::new(), Vec::new());
     for region in 0..regions {
-        let summary = read.summary(region);
-        match read.map.regions.get(&region) {
-            Some(counts) => free.extend(free_runs(head, region, counts, blocks)),
+        let (summary, runs) = match read.regions.remove(&region) {
+            Some((summary, runs)) => (summary, Some(runs)),
+            None => (read.summary(region), None),
+        };
+        let one = Unread {
+            region,
+            free: summary.free.into(),
+            longest: summary.longest.into(),
+            runs: summary.runs.into(),
+        };
+        match runs {
+            Some(runs)
+                if runs.len() >= RUNS_WORTH && !owns.contains(&region) && region + 1 < regions =>
+            {
+                closed.push((one, Some(runs)));
+            }
+            Some(runs) => free.extend(within(head, region, runs.into_iter(), blocks)),
             None if summary.free == head.region_blocks() => {
-                free.extend(free_runs(head, region, &Counts::free(summary.free), blocks));
+                free.extend(within(head, region, std::iter::once(0..summary.free), blocks));
             }
             None if summary.free == 0 => {}
-            None => unread.push(Unread {
-                region,
-                free: summary.free.into(),
-                longest: summary.longest.into(),
-                runs: summary.runs.into(),
-            }),
+            None => closed.push((one, None)),
         }
     }
     let free = without(free, own).into_iter();
-    Allocator::over(block_size, blocks, free, unread, head.shift, source, own)
+    Allocator::over(block_size, blocks, free, closed, head.shift, source, own)
 }
 
 /// Joins runs that touch, and leaves out what is the volume's own; all are in order.

@@ -167,7 +167,7 @@ pub(super) fn write_frozen_rows<'a>(
 
 pub(super) const CONTEXT: &str = "a metadata commit failed";
 
-fn begin(db: &Database) -> Result<WriteTransaction> {
+pub(super) fn begin(db: &Database) -> Result<WriteTransaction> {
     let mut txn = db.begin_write().map_err(|e| tree_error(CONTEXT, e))?;
     let durability = if planted(PlantedBug::TailBeforeCommit) {
         Durability::None

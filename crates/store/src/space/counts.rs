@@ -94,6 +94,20 @@ impl Counts {
         Ok(())
     }
 
+    /// As [`apply`](Self::apply), in a region that begins at a block.
+    pub(crate) fn change(&mut self, changes: &[Change], first: u64) -> Result<()> {
+        self.apply(changes)
+            .map_err(|e| Error::corrupt(format!("region of blocks from {first}: {}", e.message)))
+    }
+
+    /// Returns the blocks that several rows cover, in a region that begins at a block.
+    pub(crate) fn shared(&self, first: u64) -> impl Iterator<Item = (Range<u64>, RefCount)> {
+        let shared = self.runs().filter(|(_, count)| count.rows > 1);
+        shared.map(move |(run, count)| {
+            (first + u64::from(run.start)..first + u64::from(run.end), count)
+        })
+    }
+
     fn blocks(&self) -> u32 {
         self.0.last().map_or(0, |(end, _)| *end)
     }

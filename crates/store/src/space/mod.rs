@@ -25,13 +25,14 @@ mod covers;
 mod tests;
 
 pub(crate) use changes::SpaceChanges;
+#[cfg(any(test, feature = "forge"))]
+pub(crate) use counts::Change;
 pub(crate) use counts::Counts;
 pub(crate) use covers::Covers;
 
 use std::collections::BTreeMap;
 
 use crate::decode::Reader;
-use crate::images::BlockRefs;
 use crate::{Error, Result};
 
 /// The largest region, in powers of two of blocks: its summary fits 16 bits a number.
@@ -300,21 +301,7 @@ impl SpaceMap {
                 Some(counts) => counts,
                 None => self.regions.entry(region).or_insert(load(region)?),
             };
-            counts.apply(changes).map_err(|e| {
-                let from = region << self.head.shift;
-                Error::corrupt(format!("region of blocks from {from}: {}", e.message))
-            })
+            counts.change(changes, region << self.head.shift)
         })
-    }
-
-    /// Returns the blocks that several rows cover.
-    pub(crate) fn block_refs(&self) -> BlockRefs {
-        let runs = self.regions.iter().flat_map(|(region, counts)| {
-            let first = region << self.head.shift;
-            counts.runs().filter(|(_, count)| count.rows > 1).map(move |(run, count)| {
-                (first + u64::from(run.start)..first + u64::from(run.end), count)
-            })
-        });
-        BlockRefs::from_counts(runs)
     }
 }
