@@ -19,7 +19,7 @@
 //! - I-REC-2: until the tree holds what was replayed, nothing is written to blocks whose content a
 //!   further replay of the same log would check.
 
-use std::ops::{Bound, ControlFlow};
+use std::ops::{Bound, ControlFlow, Range};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -284,7 +284,7 @@ pub(crate) fn build_allocator(loaded: &Loaded) -> Result<(Arc<Allocator>, u64)> 
         return Ok((allocator, 0));
     }
     let Claimed { mut claims, extents } =
-        collect_claims(meta, &loaded.found.superblock, |_, error| Err(error))?;
+        collect_claims(meta, &loaded.found.superblock, 0..u64::MAX, |_, error| Err(error))?;
     let Shared { shares, files: cloned, upto: cloned_upto } = claims.shared();
     let allocator = Arc::new(claims.into_allocator(|ino| family(meta, ino))?);
     let known =
@@ -347,15 +347,18 @@ pub(crate) struct Claimed {
     pub(crate) extents: u64,
 }
 
-/// Collects every claim; what does not decode (`false`) or lies outside (`true`) goes to `bad`,
+/// Collects every claim of a slice of the volume; what does not decode (`false`) or lies outside (`true`) goes to `bad`,
 /// which decides whether to go on.
 pub(crate) fn collect_claims(
     meta: &MetaStore,
     superblock: &Superblock,
+    slice: Range<u64>,
     mut bad: impl FnMut(bool, Error) -> Result<()>,
 ) -> Result<Claimed> {
     let block = u64::from(superblock.block_size);
-    let mut claims = Claims::new(superblock.block_size, superblock.size_bytes / block);
+    let blocks = superblock.size_bytes / block;
+    let slice = slice.start..slice.end.min(blocks);
+    let mut claims = Claims::of_slice(superblock.block_size, blocks, slice);
     for region in meta.region().superblock().regions() {
         let (start, end) = (region.start / block, region.end().div_ceil(block));
         claims.mark_used(Claim::new(

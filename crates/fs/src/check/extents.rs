@@ -1,5 +1,7 @@
 //! Extents: inside the volume, apart from each other, in order within the file, and owned.
 
+use std::ops::Range;
+
 use super::Examined;
 use super::inodes::hex;
 use super::notes::Notes;
@@ -13,11 +15,24 @@ use bedplate_store::{Claims, ExtentRow, Grid, RowChange, Table, split_extent_key
 const LOOK_AT_BOTH: &str =
     "only their content tells whose they are: copy out both with 'bedplate salvage'";
 
-/// Range and overlap on the volume.
+/// So many extents and images are in memory at once, some 50 bytes each. Few in tests, whose volumes
+/// are to have several slices too.
+const CLAIMS_AT_ONCE: u64 = if cfg!(test) { 20 } else { 4 << 20 };
+
+/// Range and overlap on the volume, a slice of it at a time.
 pub(super) fn check_claims(examined: &mut Examined<'_>) -> Result<()> {
-    let notes = &mut examined.notes;
+    let slices = match examined.meta.slices(CLAIMS_AT_ONCE) {
+        // The comparison names what is wrong with it.
+        Err(e) if e.kind == ErrorKind::Corrupt => std::iter::once(0..u64::MAX).collect(),
+        other => other?,
+    };
+    slices.into_iter().try_for_each(|slice| check_slice(examined, slice))
+}
+
+fn check_slice(examined: &mut Examined<'_>, slice: Range<u64>) -> Result<()> {
+    let (notes, is_first) = (&mut examined.notes, slice.start == 0);
     let Claimed { mut claims, extents } =
-        collect_claims(examined.meta, examined.superblock, |decoded, e| {
+        collect_claims(examined.meta, examined.superblock, slice, |decoded, e| {
             if e.kind != ErrorKind::Corrupt {
                 return Err(e);
             }
@@ -26,11 +41,14 @@ pub(super) fn check_claims(examined: &mut Examined<'_>) -> Result<()> {
             } else {
                 (FindingKind::Row, format!("an extent row cannot be read: {e}"))
             };
-            notes.broken(
-                kind,
-                message,
-                "nothing tells where the data is: copy out the rest with 'bedplate salvage'",
-            );
+            // Each slice meets it.
+            if is_first {
+                notes.broken(
+                    kind,
+                    message,
+                    "nothing tells where the data is: copy out the rest with 'bedplate salvage'",
+                );
+            }
             Ok(())
         })?;
     notes.report.extents = extents;
@@ -62,7 +80,8 @@ fn check_space(examined: &mut Examined<'_>, claims: &mut Claims) -> Result<()> {
         Err(e) if e.kind == ErrorKind::Corrupt => vec![e.message],
         other => other?.unwrap_or_default(),
     };
-    for difference in differences.iter().take(DIFFERENCES_MAX) {
+    let told = notes.report.findings.iter().filter(|one| one.kind == FindingKind::Space).count();
+    for difference in differences.iter().take(DIFFERENCES_MAX.saturating_sub(told)) {
         let message = format!("the free space that the metadata keep is wrong: {difference}");
         notes.mendable(FindingKind::Space, message, "a repair counts it anew of all extents");
     }

@@ -345,3 +345,33 @@ fn s_194_all_that_is_free_can_be_used() {
     fs.unmount().unwrap();
     assert_eq!(findings(&device), []);
 }
+
+/// S-416: a check has the extents of one slice of the volume in memory at a time; the slices are all
+/// of the volume, and none has many more extents than it may.
+#[test]
+fn s_416_slices_are_all_of_a_volume_and_have_few_extents_each() {
+    let device: Arc<dyn BlockDevice> = MemoryDevice::new(256 << 20);
+    FileSystem::format(&device, None, &FormatOptions::default()).unwrap();
+    let (files, units_of_file, unit_blocks) = (1, 3000, 2);
+    let large =
+        forge::Large { files, units_of_file, unit_blocks, slots_percent: 300, summed: false };
+    forge::make_large(&device, &large).unwrap();
+    let loaded = crate::mount::load(Arc::clone(&device), None, true, 1 << 20).unwrap();
+    let superblock = loaded.found.superblock.clone();
+    let slices = loaded.meta.slices(100).unwrap();
+    assert!(slices.len() >= 20, "{slices:?}");
+    assert_eq!(slices[0].start, 0);
+    assert!(slices.windows(2).all(|pair| pair[0].end == pair[1].start), "{slices:?}");
+    assert_eq!(slices.last().unwrap().end, superblock.size_bytes / BLOCK);
+    let mut blocks = 0;
+    for slice in slices {
+        let claimed =
+            crate::mount::collect_claims(&loaded.meta, &superblock, slice, |_, error| Err(error));
+        let claims = claimed.unwrap().claims;
+        // A region is in one slice, and has some 60 extents here.
+        let (count, covered) = claims.counts();
+        assert!(count <= 200, "{count} extents of {:?}", claims.slice());
+        blocks += covered;
+    }
+    assert_eq!(blocks, 2 * 3000, "each block of an extent lies in one slice");
+}

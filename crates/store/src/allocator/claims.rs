@@ -2,11 +2,11 @@
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
+use std::ops::Range;
 
 use super::Allocator;
 use crate::extent::{ExtentState, Run};
 use crate::images::{BlockRefs, Referrer};
-use crate::space::Covers;
 use crate::{BlockNo, Epoch, Error, FileBlock, InodeNo, Result};
 
 /// What claims blocks.
@@ -118,13 +118,27 @@ pub struct Shared {
 pub struct Claims {
     block_size: u32,
     blocks: u64,
+    /// What claims are taken of; they end where it does.
+    slice: Range<u64>,
     claims: Vec<Claim>,
 }
 
 impl Claims {
     /// Begins with nothing claimed on a volume of `blocks` blocks.
     pub fn new(block_size: u32, blocks: u64) -> Self {
-        Self { block_size, blocks, claims: Vec::new() }
+        Self { block_size, blocks, slice: 0..blocks, claims: Vec::new() }
+    }
+
+    /// Begins with nothing claimed of a slice of a volume: of other claims the part counts that lies
+    /// in it.
+    #[must_use]
+    pub fn of_slice(block_size: u32, blocks: u64, slice: Range<u64>) -> Self {
+        Self { slice, ..Self::new(block_size, blocks) }
+    }
+
+    /// Returns the blocks that claims are taken of.
+    pub fn slice(&self) -> Range<u64> {
+        self.slice.clone()
     }
 
     /// Marks blocks as used.
@@ -141,8 +155,19 @@ impl Claims {
                 self.blocks
             )));
         }
-        self.claims.push(claim);
+        let (start, end) = (claim.start.max(self.slice.start), claim.end().min(self.slice.end));
+        if start < end {
+            self.claims.push(Claim { start, blocks: end - start, ..claim });
+        }
         Ok(())
+    }
+
+    /// Returns how many claims there are, and how many blocks those have that are not the volume's own.
+    #[cfg(any(test, feature = "forge"))]
+    #[must_use]
+    pub fn counts(&self) -> (usize, u64) {
+        let of_files = self.claims.iter().filter(|claim| !claim.is_region());
+        (self.claims.len(), of_files.map(|claim| claim.blocks).sum())
     }
 
     fn sort(&mut self) {
@@ -173,6 +198,17 @@ impl Claims {
 
     /// Returns what several extents and images share.
     pub fn shared(&mut self) -> Shared {
+        let (mut shared, any) = self.sharing();
+        if any {
+            shared.shares = BlockRefs::build(
+                self.claims.iter().filter_map(|claim| Some((claim.run(), claim.row()?))),
+            );
+        }
+        shared
+    }
+
+    /// Returns the files that share blocks, without these, and whether there are any.
+    pub(crate) fn sharing(&mut self) -> (Shared, bool) {
         self.sort();
         let mut shared = Shared::default();
         let (mut any, mut furthest) = (false, None::<&Claim>);
@@ -189,21 +225,13 @@ impl Claims {
             }
             furthest = furthest.filter(|before| before.end() >= claim.end()).or(Some(claim));
         }
-        if any {
-            shared.shares = BlockRefs::build(
-                self.claims.iter().filter_map(|claim| Some((claim.run(), claim.row()?))),
-            );
-        }
-        shared
+        (shared, any)
     }
 
-    /// Returns what all rows that claim blocks cover and need.
-    pub(crate) fn covers(&self) -> Covers {
-        let mut covers = Covers::default();
-        let rows = self.claims.iter().filter_map(|claim| Some((claim.run(), claim.row()?)));
-        rows.for_each(|(run, row)| covers.insert(run, row));
-        covers.sort();
-        covers
+    /// Returns the rows that claim blocks, in the order of these.
+    pub(crate) fn rows(&mut self) -> impl Iterator<Item = (Run, Referrer)> {
+        self.sort();
+        self.claims.iter().filter_map(|claim| Some((claim.run(), claim.row()?)))
     }
 
     /// Returns the space in which everything not claimed is free.

@@ -22,6 +22,7 @@
 #[cfg(any(test, feature = "forge"))]
 mod bulk;
 mod checkpoints;
+mod compare_space;
 mod durable;
 mod extents;
 #[cfg(any(test, feature = "forge"))]

@@ -10,14 +10,13 @@ use super::MetaStore;
 use super::read::{Snapshot, State};
 use super::room::GROWTH_MAX;
 use super::space::{Keeping, SpaceView, within};
-use crate::allocator::{Allocator, Claims, Closed, RegionSource, Unread};
+use crate::allocator::{Allocator, Closed, RegionSource, Unread};
 use crate::extent::Run;
 use crate::images::BlockRefs;
 use crate::pack::EXTENTS_OF_PACK;
 use crate::row::Table;
 use crate::space::{
-    Counts, GROUP_REGIONS, Group, Head, SpaceChanges, SpaceMap, Summary, cloned_key, counts_key,
-    group_key, unseal,
+    Counts, GROUP_REGIONS, Group, Head, SpaceChanges, Summary, cloned_key, group_key, unseal,
 };
 use crate::{BlockNo, ErrorKind, InodeNo, Result};
 
@@ -33,7 +32,7 @@ pub struct StoredSpace {
 
 impl Snapshot {
     /// Returns the summaries, by group.
-    fn groups(&self, head: Head) -> Result<BTreeMap<u64, Group>> {
+    pub(super) fn groups(&self, head: Head) -> Result<BTreeMap<u64, Group>> {
         let mut groups = BTreeMap::new();
         self.space_rows(group_key, |number, key, row| {
             groups.insert(number, Group::decode(key, row, head)?);
@@ -42,7 +41,7 @@ impl Snapshot {
         Ok(groups)
     }
 
-    fn cloned(&self) -> Result<HashSet<InodeNo>> {
+    pub(super) fn cloned(&self) -> Result<HashSet<InodeNo>> {
         let mut cloned = HashSet::new();
         self.space_rows(cloned_key, |number, key, row| {
             unseal(key, row)?;
@@ -55,7 +54,7 @@ impl Snapshot {
 
 impl State {
     /// Returns what the rows above the tree change of what the tree has.
-    fn space_changes(&self, blocks: u64) -> Result<SpaceChanges> {
+    pub(super) fn space_changes(&self, blocks: u64) -> Result<SpaceChanges> {
         debug_assert!(
             self.frozen.is_none(),
             "no metadata commit is under way while a volume is read"
@@ -90,7 +89,7 @@ impl Read {
 }
 
 impl MetaStore {
-    fn volume_blocks(&self) -> u64 {
+    pub(super) fn volume_blocks(&self) -> u64 {
         let superblock = self.region.superblock();
         superblock.size_bytes / u64::from(superblock.block_size)
     }
@@ -203,65 +202,6 @@ impl MetaStore {
             "the free space is read once"
         );
         Ok(Some(StoredSpace { allocator, block_refs, cloned }))
-    }
-
-    /// Compares what is stored with the rows, of which `claims` are all; returns what differs, one
-    /// sentence each. `None` where nothing is stored that counts.
-    ///
-    /// # Errors
-    /// Those of the device; `Corrupt` for what does not decode.
-    pub fn compare_space(&self, claims: &mut Claims) -> Result<Option<Vec<String>>> {
-        let state = self.state.read();
-        let kept = self.region.superblock().keeps_space;
-        let Some(head) = state.snapshot.space_head()?.filter(|_| kept) else { return Ok(None) };
-        if head.given_up {
-            return Ok(Some(vec!["it was given up because rows contradicted it".to_owned()]));
-        }
-        let blocks = self.volume_blocks();
-        let groups = state.snapshot.groups(head)?;
-        let mut differences = Vec::new();
-        let mut stored = SpaceMap::new(head);
-        state.snapshot.space_rows(counts_key, |region, key, row| {
-            stored.regions.insert(region, Counts::decode(key, row, head.region_blocks())?);
-            Ok(())
-        })?;
-        let (free, none) = (Counts::free(head.region_blocks()), Group::free(head));
-        for region in 0..groups.last_key_value().map_or(0, |(group, _)| (group + 1) * GROUP_REGIONS)
-        {
-            let counts = stored.regions.get(&region).unwrap_or(&free);
-            let group = groups.get(&(region / GROUP_REGIONS)).unwrap_or(&none);
-            let index = usize::try_from(region % GROUP_REGIONS).expect("below 1024");
-            if group.0[index] != counts.summary() {
-                let first = region << head.shift;
-                differences.push(format!("the summary of the blocks from {first} is not of them"));
-            }
-        }
-        let packs = self.region.superblock().packs;
-        if let Some(noted) = state.snapshot.extent_count()?.filter(|_| packs) {
-            let found = state.snapshot.count_extents()?;
-            if noted != found {
-                differences.push(format!("it says {noted} extents, and there are {found}"));
-            }
-        }
-        let changes = state.space_changes(blocks)?;
-        let load = |_| Ok(free.clone());
-        stored.apply(&changes.covers, load)?;
-        let mut real = SpaceMap::new(head);
-        real.apply(&claims.covers(), load)?;
-        let regions: BTreeSet<u64> =
-            stored.regions.keys().chain(real.regions.keys()).copied().collect();
-        for region in regions {
-            let of = |map: &SpaceMap| map.regions.get(&region).unwrap_or(&free).clone();
-            if let Some(difference) = of(&stored).difference(&of(&real), region << head.shift) {
-                differences.push(difference);
-            }
-        }
-        let mut cloned = state.snapshot.cloned()?;
-        cloned.extend(changes.cloned.iter().filter(|(_, is)| **is).map(|(ino, _)| *ino));
-        for ino in claims.shared().files.iter().filter(|ino| !cloned.contains(ino)) {
-            differences.push(format!("inode {} shares blocks and is not noted", ino.0));
-        }
-        Ok(Some(differences))
     }
 }
 

@@ -25,9 +25,7 @@ mod covers;
 mod tests;
 
 pub(crate) use changes::SpaceChanges;
-#[cfg(any(test, feature = "forge"))]
-pub(crate) use counts::Change;
-pub(crate) use counts::Counts;
+pub(crate) use counts::{Change, Counts};
 pub(crate) use covers::Covers;
 
 use std::collections::BTreeMap;
