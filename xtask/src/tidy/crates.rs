@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde_json::Value;
 
 /// Which rooms a room may use. Rooms that are not here put others together and may use all.
-const EDGES: [(&str, &[&str]); 17] = [
+const EDGES: [(&str, &[&str]); 18] = [
     ("bedplate-block", &[]),
     ("bedplate-lease", &[]),
     ("bedplate-trace", &[]),
@@ -15,7 +15,8 @@ const EDGES: [(&str, &[&str]); 17] = [
     ("bedplate-cache", &["bedplate-block", "bedplate-store", "bedplate-lease"]),
     ("bedplate-fs", &["bedplate-block", "bedplate-store", "bedplate-cache", "bedplate-lease"]),
     ("bedplate", &["bedplate-block", "bedplate-volume", "bedplate-fs"]),
-    ("bedplate-serve", &["bedplate-block", "bedplate-fs", "bedplate-lease"]),
+    ("bedplate-fuse-ring", &["bedplate-block"]),
+    ("bedplate-serve", &["bedplate-block", "bedplate-fs", "bedplate-fuse-ring", "bedplate-lease"]),
     ("bedplate-backup", &["bedplate-block"]),
     ("bedplate-direct", &["bedplate-block"]),
     ("bedplate-doctor", &["bedplate-block"]),

@@ -87,7 +87,8 @@ pub fn canonical(path: &Path) -> Result<PathBuf> {
 /// Returns whether the system says that the daemon behind a mount is gone, or went while it was
 /// asked.
 pub fn is_stale(error: &std::io::Error) -> bool {
-    [rustix::io::Errno::NOTCONN, rustix::io::Errno::CONNABORTED]
+    use rustix::io::Errno;
+    [Errno::NOTCONN, Errno::CONNABORTED, Errno::CANCELED]
         .iter()
         .any(|gone| error.raw_os_error() == Some(gone.raw_os_error()))
 }

@@ -28,6 +28,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Instant;
 
+use bedplate_block::AlignedBuf;
 use bedplate_fs::{AllocateMode, InodeLockSetting, InodeNo, IoMode, OpenOptions};
 
 use super::buffers::{PAYLOAD_BYTES_MAX, with_buffer};
@@ -80,6 +81,24 @@ pub(super) struct Write<'a> {
     /// The caller may not keep set-ID bits.
     pub(super) kill_set_id: bool,
     pub(super) durability: Durability,
+}
+
+/// What came of a read.
+pub(super) enum Read {
+    /// So many bytes.
+    Done(usize),
+    /// Fewer than were asked for, where the kernel may know a larger size and have dirty pages: to
+    /// be read again once it has sent them.
+    Short(Arc<OpenFile>),
+}
+
+/// A write that is done, and not answered.
+pub(super) struct Written {
+    open: Arc<OpenFile>,
+    result: Answer<()>,
+    range: Range<u64>,
+    from_pages: bool,
+    durability: Durability,
 }
 
 /// A file opened for the kernel.
@@ -160,45 +179,52 @@ impl Shared {
         for_pages: bool,
         answer: impl FnOnce(Answer<&[u8]>) + Send + 'static,
     ) {
-        let open = match self.open_file(handle) {
-            Ok(open) => open,
-            Err(errno) => return answer(Err(errno)),
-        };
+        with_buffer(size as usize, |buf| match self.read_into(handle, offset, buf, for_pages) {
+            Ok(Read::Done(n)) => answer(Ok(&buf[..n])),
+            Ok(Read::Short(open)) => self.run_for_caches(move |shared| {
+                with_buffer(size as usize, |buf| {
+                    answer(shared.read_again(&open, offset, buf).map(|n| &buf[..n]));
+                });
+            }),
+            Err(errno) => answer(Err(errno)),
+        });
+    }
+
+    /// Reads; `for_pages`: the kernel fills pages, no caller waits.
+    pub(super) fn read_into(
+        self: &Arc<Self>,
+        handle: u64,
+        offset: u64,
+        buf: &mut [u8],
+        for_pages: bool,
+    ) -> Answer<Read> {
+        let open = self.open_file(handle)?;
         if for_pages && open.how.direct {
             open.is_mapped();
         }
-        self.note_alignment(&open, offset, size as usize);
+        self.note_alignment(&open, offset, buf.len());
         if for_pages && !open.how.direct {
-            self.release_behind_read(&open, offset..offset + u64::from(size));
+            self.release_behind_read(&open, offset..offset + buf.len() as u64);
         }
-        with_buffer(size as usize, |buf| {
-            // A program names pages that it will read (`posix_fadvise`), and then reads them past the
-            // kernel's: that is the only use of filling those.
-            let read = self.run("read", || {
-                Ok(if for_pages && open.how.direct {
-                    open.file.read_for_later(buf, offset)?
-                } else {
-                    open.file.read_at(buf, offset)?
-                })
-            });
-            let short = read.is_ok_and(|n| n < buf.len());
-            if short
-                && open.how.direct
-                && !for_pages
-                && self.write_back
-                && open.inode.may_have_dirty_pages()
-            {
-                self.run_for_caches(move |shared| {
-                    shared.kernel.drop_pages(open.inode.ino, 0, 0);
-                    with_buffer(size as usize, |buf| {
-                        let read = shared.run("read", || Ok(open.file.read_at(buf, offset)?));
-                        answer(read.map(|n| &buf[..n]));
-                    });
-                });
+        // A program names pages that it will read (`posix_fadvise`), and then reads them past the
+        // kernel's: that is the only use of filling those.
+        let n = self.run("read", || {
+            Ok(if for_pages && open.how.direct {
+                open.file.read_for_later(buf, offset)?
             } else {
-                answer(read.map(|n| &buf[..n]));
-            }
-        });
+                open.file.read_at(buf, offset)?
+            })
+        })?;
+        let may_be_short =
+            open.how.direct && !for_pages && self.write_back && open.inode.may_have_dirty_pages();
+        Ok(if n < buf.len() && may_be_short { Read::Short(open) } else { Read::Done(n) })
+    }
+
+    /// Reads once more, when the kernel has sent its dirty pages; from a worker of the line for
+    /// caches.
+    pub(super) fn read_again(&self, open: &OpenFile, offset: u64, buf: &mut [u8]) -> Answer<usize> {
+        self.kernel.drop_pages(open.inode.ino, 0, 0);
+        self.run("read", || Ok(open.file.read_at(buf, offset)?))
     }
 
     /// Writes and answers, from a worker where the kernel has to drop pages first, or a flush is
@@ -208,28 +234,48 @@ impl Shared {
         request: &Write<'_>,
         answer: impl FnOnce(Answer<()>) + Send + 'static,
     ) {
-        let open = match self.open_file(request.handle) {
-            Ok(open) => open,
-            Err(errno) => return answer(Err(errno)),
-        };
+        match self.begin_write(request) {
+            Ok(written) => self.end_write(written, answer),
+            Err(errno) => answer(Err(errno)),
+        }
+    }
+
+    /// Writes, and returns what is left to do before and after the answer.
+    pub(super) fn begin_write(&self, request: &Write<'_>) -> Answer<Written> {
+        let open = self.open_file(request.handle)?;
         if request.from_pages && open.how.direct {
             open.is_mapped();
         }
         self.note_alignment(&open, request.offset, request.data.len());
-        let written = self.run("write", || self.write_data(&open, request));
-        if !open.how.direct || request.from_pages {
-            if request.from_pages {
+        let result = self.run("write", || self.write_data(&open, request));
+        Ok(Written {
+            open,
+            result,
+            range: request.offset..request.offset + request.data.len() as u64,
+            from_pages: request.from_pages,
+            durability: request.durability,
+        })
+    }
+
+    /// Does what is left of a write, and answers.
+    pub(super) fn end_write(
+        self: &Arc<Self>,
+        written: Written,
+        answer: impl FnOnce(Answer<()>) + Send + 'static,
+    ) {
+        let Written { open, result, range, from_pages, durability } = written;
+        if !open.how.direct || from_pages {
+            if from_pages {
                 self.ask_for_attributes_again(&open);
             }
             // What must be durable the kernel asks for by itself, once it has sent all pages.
-            answer(written);
-            let sent = request.offset..request.offset + request.data.len() as u64;
-            return self.release_behind_write(&open, sent);
+            answer(result);
+            return self.release_behind_write(&open, range);
         }
-        let (offset, len) = (request.offset, request.data.len() as u64);
-        let durability = if written.is_ok() { request.durability } else { Durability::None };
-        self.when_durable(open, durability, offset..offset + len, move |shared, open, synced| {
-            shared.when_pages_agree(&open, offset, len, move || answer(written.and(synced)));
+        let (offset, len) = (range.start, range.end - range.start);
+        let durability = if result.is_ok() { durability } else { Durability::None };
+        self.when_durable(open, durability, range, move |shared, open, synced| {
+            shared.when_pages_agree(&open, offset, len, move || answer(result.and(synced)));
         });
     }
 
@@ -287,6 +333,10 @@ impl Shared {
 
     fn write_data(&self, open: &OpenFile, request: &Write<'_>) -> Answer<()> {
         self.privileges.before_write(&self.fs, open, request.caller, request.kill_set_id)?;
+        if (request.data.as_ptr() as usize).is_multiple_of(AlignedBuf::ALIGN) {
+            open.file.write_at(request.data, request.offset)?;
+            return Ok(());
+        }
         with_buffer(request.data.len(), |buf| {
             buf.copy_from_slice(request.data);
             open.file.write_at(buf, request.offset)

@@ -3,6 +3,7 @@
 //! ```text
 //!   programs ── kernel (VFS, page cache) ── the FUSE device ── event threads: adapter, one method a request
 //!                                                   │  names.rs  data.rs  attrs.rs  dirs.rs  xattrs.rs: what each request means
+//!                          └── io_uring, where the mount asks for it ── ring/: the same requests, in the kernel's structs
 //!   commands ── the socket of the mount: listener.rs ─┤
 //!                                                   │  lines.rs: what may wait for the kernel or for a flush
 //!                                                   ▼
@@ -38,10 +39,12 @@ mod open_files;
 mod options;
 mod privileges;
 mod remount;
+mod ring;
 mod settings;
 mod shared;
 mod sizes;
 mod table;
+mod transport;
 mod views;
 mod xattrs;
 
@@ -57,4 +60,4 @@ pub use options::{
     unknown_mount_option,
 };
 pub use remount::{is_remount_flag, remount};
-pub use settings::{MountSettings, WriteBack};
+pub use settings::{MountSettings, Transport, WriteBack};

@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 
 use bedplate_block::MountEntry;
 use bedplate_fs::{FileSystem, Tunable};
+use bedplate_fuse_ring::Lanes;
 use parking_lot::{Condvar, Mutex};
 
 use super::adapter::Session;
@@ -21,6 +22,7 @@ use super::lease::{LeaseServer, LeaseUsers};
 use super::lines::Lines;
 use super::listener::Listener;
 use super::mountpoint;
+use super::ring;
 use super::settings::MountSettings;
 use super::shared::Shared;
 use super::views::Shown;
@@ -123,6 +125,10 @@ impl Mount {
         for_kernel.is_mounted_on(&mountpoint, device.as_deref());
         let started = Session::open(&shared, connection, threads, may_clone_connection()).and_then(
             |session| {
+                let lanes = match session.for_ring(&shared)? {
+                    Some(connection) => Some(ring::serve(&shared, connection, threads)?),
+                    None => None,
+                };
                 let state = Mutex::new(State {
                     open: Some((shared, guard)),
                     listener: None,
@@ -136,9 +142,10 @@ impl Mount {
                     ended: Condvar::new(),
                 });
                 let serving = Arc::clone(&inner);
-                Builder::new()
-                    .name("bedplate-mount".into())
-                    .spawn(move || serving.finish(session.serve()))?;
+                Builder::new().name("bedplate-mount".into()).spawn(move || {
+                    let served = session.serve();
+                    serving.finish(served.and(lanes.map_or(Ok(()), Lanes::join)));
+                })?;
                 Ok(Self { inner })
             },
         );

@@ -78,10 +78,10 @@ fn check_directory(real: &Path, settings: &MountSettings) -> Result<()> {
     Ok(())
 }
 
-/// Requests that waited when the process died fail with an abort, later ones because there is no
-/// connection.
+/// Requests that waited when the process died fail with an abort, or over io_uring as canceled,
+/// later ones because there is no connection.
 fn is_not_connected(error: &io::Error) -> bool {
-    matches!(error.raw_os_error(), Some(libc::ENOTCONN | libc::ECONNABORTED))
+    matches!(error.raw_os_error(), Some(libc::ENOTCONN | libc::ECONNABORTED | libc::ECANCELED))
 }
 
 /// Tells whether a mount lies at `path` whose serving process has died. The kernel answers for

@@ -29,7 +29,7 @@ impl MountOption {
 }
 
 /// The options of a mount that are no tunables, in the order in which they are told.
-pub const MOUNT_OPTIONS: [MountOption; 27] = {
+pub const MOUNT_OPTIONS: [MountOption; 28] = {
     const fn flag(name: &'static str, effect: &'static str) -> MountOption {
         MountOption::new(name, None, effect)
     }
@@ -42,6 +42,12 @@ pub const MOUNT_OPTIONS: [MountOption; 27] = {
             Some("auto|on|off"),
             "whether the kernel collects the writes of cached files; auto, the default: where the \
              mode is cached",
+        ),
+        MountOption::new(
+            "transport",
+            Some("device|io_uring"),
+            "how requests come from the kernel: by reads of /dev/fuse, the default, or over io_uring, \
+             where the kernel has that and root has turned it on",
         ),
         MountOption::new(
             "kernel-dirty",

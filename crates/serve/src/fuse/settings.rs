@@ -29,6 +29,17 @@ pub enum WriteBack {
     Off,
 }
 
+/// How requests come from the kernel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Transport {
+    /// A `read` of `/dev/fuse` for each, and a `write` for each answer.
+    #[default]
+    Device,
+    /// Over io_uring, where the kernel has it and it is turned on; else as [`Device`](Self::Device),
+    /// with a warning.
+    IoUring,
+}
+
 /// How a volume is mounted. Parsed from text by [`parse`](Self::parse); every field may be set
 /// directly too.
 #[derive(Debug, Clone)]
@@ -39,6 +50,8 @@ pub struct MountSettings {
     pub allow_other: bool,
     /// Whether the kernel collects writes.
     pub write_back: WriteBack,
+    /// How requests come from the kernel.
+    pub transport: Transport,
     /// How much of the pages that the kernel lets be dirty on the machine may be this mount's, in
     /// per cent, 1 to 100.
     pub kernel_dirty_percent: u8,
@@ -73,6 +86,7 @@ impl Default for MountSettings {
             file_system: MountOptions { schedules: true, ..MountOptions::default() },
             allow_other: false,
             write_back: WriteBack::Auto,
+            transport: Transport::Device,
             kernel_dirty_percent: KERNEL_DIRTY_PERCENT,
             auto_unmount: false,
             nonempty: false,
@@ -221,6 +235,12 @@ impl MountSettings {
                 self.write_back = choice(
                     value,
                     &[("auto", WriteBack::Auto), ("on", WriteBack::On), ("off", WriteBack::Off)],
+                )?;
+            }
+            "transport" => {
+                self.transport = choice(
+                    value,
+                    &[("device", Transport::Device), ("io_uring", Transport::IoUring)],
                 )?;
             }
             "kernel-dirty" => self.kernel_dirty_percent = percent(value)?,

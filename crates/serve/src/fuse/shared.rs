@@ -23,6 +23,7 @@ use super::privileges::Privileges;
 use super::settings::MountSettings;
 use super::sizes::{ToldSizes, Visits};
 use super::table::Table;
+use super::transport::{is_possible, threads_each};
 use super::views::{Shown, Views};
 
 /// The state of one mount.
@@ -36,6 +37,8 @@ pub(super) struct Shared {
     pub(super) block_size: u32,
     /// The kernel collects writes of cached files and owns their size and times.
     pub(super) write_back: bool,
+    /// Requests are to come over io_uring, and the kernel offers that.
+    pub(super) asks_for_ring: bool,
     /// How it is mounted.
     pub(super) settings: MountSettings,
     /// What lists of mounts show as what is mounted.
@@ -78,12 +81,15 @@ impl Shared {
         lines: Lines,
     ) -> Self {
         let info = fs.info();
+        let asks_for_ring = is_possible(settings);
+        let threads_of_line = if asks_for_ring { threads_each(threads) } else { threads };
         Self {
             io_align: info.io_align.into(),
             known_names: Mutex::default(),
             block_size: info.block_size,
             fs,
             write_back: settings.writes_back(info.mode),
+            asks_for_ring,
             source: settings.source.clone().unwrap_or(info.device),
             settings: settings.clone(),
             shown,
@@ -96,7 +102,7 @@ impl Shared {
             privileges: Privileges::new(),
             lines,
             inline_syncs: AtomicUsize::new(0),
-            inline_syncs_max: threads.saturating_sub(2),
+            inline_syncs_max: threads_of_line.saturating_sub(2),
             kernel: Kernel::default(),
             mountpoint: OnceLock::new(),
             device: OnceLock::new(),

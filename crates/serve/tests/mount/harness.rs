@@ -11,12 +11,15 @@ use std::sync::Arc;
 use bedplate_block::{BlockDevice, MemoryDevice};
 use bedplate_fs::{FileSystem, FormatOptions};
 use bedplate_serve::control::{Answer, Request};
-use bedplate_serve::fuse::{Mount, MountSettings};
+use bedplate_serve::fuse::{Mount, MountSettings, Transport};
 use rustix::mount::UnmountFlags;
 use tempfile::TempDir;
 
 /// Size of the volumes: more than the tests write, less than the machine has.
 const VOLUME_BYTES: u64 = 512 << 20;
+
+/// Environment that has the tests be served over io_uring.
+pub const OVER_RING: &str = "BEDPLATE_TEST_OVER_RING";
 
 /// Environment of a child process that serves: the directory, the mount options.
 const CHILD_DIRECTORY: &str = "BEDPLATE_TEST_SERVE_ON";
@@ -40,7 +43,7 @@ impl Mounted {
     /// Mounts a formatted device.
     pub fn on(device: Arc<dyn BlockDevice>, options: &str) -> Self {
         let dir = tempfile::tempdir().unwrap();
-        let settings = MountSettings::parse(options).unwrap();
+        let settings = parse(options);
         let fs =
             FileSystem::mount(Arc::clone(&device), None, settings.file_system.clone()).unwrap();
         let mount = Mount::start(fs, dir.path(), &settings).unwrap();
@@ -72,6 +75,16 @@ impl Mounted {
     pub fn path(&self, name: &str) -> PathBuf {
         self.dir.path().join(name)
     }
+}
+
+/// Reads mount options; over io_uring where the environment says so.
+fn parse(options: &str) -> MountSettings {
+    let mut settings = MountSettings::parse(options).unwrap();
+    if std::env::var_os(OVER_RING).is_some() {
+        assert!(bedplate_fuse_ring::offered().is_none(), "the kernel has to offer io_uring");
+        settings.transport = Transport::IoUring;
+    }
+    settings
 }
 
 pub fn format_memory() -> Arc<dyn BlockDevice> {
@@ -237,7 +250,7 @@ impl Drop for Server {
 #[test]
 fn serve_as_a_child() {
     let Some(directory) = std::env::var_os(CHILD_DIRECTORY) else { return };
-    let settings = MountSettings::parse(&std::env::var(CHILD_OPTIONS).unwrap()).unwrap();
+    let settings = parse(&std::env::var(CHILD_OPTIONS).unwrap());
     let fs = FileSystem::mount(format_memory(), None, settings.file_system.clone()).unwrap();
     let mount = Mount::start(fs, Path::new(&directory), &settings).unwrap();
     println!("live");
@@ -265,6 +278,15 @@ impl Random {
         self.0 ^= self.0 << 17;
         self.0 % limit
     }
+}
+
+/// Asserts that an operation failed because the server is dead. Over io_uring the kernel ends the
+/// connection some moments after the process, and cancels what is asked meanwhile.
+pub fn is_cut_off<T: std::fmt::Debug>(result: std::io::Result<T>) {
+    let errno = errno(result);
+    let in_the_moment = [libc::ECANCELED, libc::ECONNABORTED].contains(&errno);
+    let may_be = std::env::var_os(OVER_RING).is_some() && in_the_moment;
+    assert!(errno == libc::ENOTCONN || may_be, "S-45: {errno}");
 }
 
 /// Returns the error number of a failed operation.

@@ -19,5 +19,6 @@ mod names;
 mod programs;
 mod promises;
 mod requests;
+mod ring;
 mod rollback;
 mod xattrs;

@@ -31,9 +31,13 @@ pub(super) fn open_flags(opened: Opened) -> FopenFlags {
 ///
 /// A volume gives no number twice, except one whose creation a power cut undid: that inode was born
 /// at another time. 32 bits are what a handle keeps.
-pub(super) fn generation(attr: &Attr) -> Generation {
+pub(in crate::fuse) fn generation_of(attr: &Attr) -> u64 {
     const GOLDEN_RATIO: u64 = 0x9e37_79b9_7f4a_7c15;
-    Generation(attr.btime.0.cast_unsigned().wrapping_mul(GOLDEN_RATIO) >> 32)
+    attr.btime.0.cast_unsigned().wrapping_mul(GOLDEN_RATIO) >> 32
+}
+
+pub(super) fn generation(attr: &Attr) -> Generation {
+    Generation(generation_of(attr))
 }
 
 /// Converts attributes; `block_size` becomes what `stat` calls the preferred size.

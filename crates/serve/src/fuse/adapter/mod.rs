@@ -25,6 +25,7 @@ use super::data::{Durability, Write};
 use super::errno::Errno;
 use super::lease;
 use super::shared::Shared;
+pub(super) use convert::generation_of;
 use convert::{caller, file_attr, file_type, generation, open_flags, time_or_now, timestamp};
 use reply::{reply_empty, reply_xattr};
 use session::agree;
@@ -46,7 +47,7 @@ impl Adapter {
 
 impl Filesystem for Adapter {
     fn init(&mut self, _req: &Request, config: &mut KernelConfig) -> io::Result<()> {
-        agree(config, self.0.write_back)
+        agree(config, &self.0)
     }
 
     // ---- names ----

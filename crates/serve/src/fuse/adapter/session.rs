@@ -2,11 +2,13 @@
 
 use std::ffi::OsStr;
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use bedplate_fs::InodeNo;
+use bedplate_fuse_ring::Lanes;
 use fuser::{Config, INodeNo, InitFlags, KernelConfig, Notifier, SessionACL};
 
 use super::super::buffers::PAYLOAD_BYTES_MAX;
@@ -24,8 +26,7 @@ const REQUIRED: InitFlags = InitFlags::FUSE_PARALLEL_DIROPS
     .union(InitFlags::FUSE_EXPLICIT_INVAL_DATA);
 
 /// What it takes where the kernel offers it. Locks are not among them, so that the kernel keeps
-/// them itself, as it does for any local file system; nor is the transport over io_uring, which the
-/// protocol library accepts and does not serve.
+/// them itself, as it does for any local file system.
 const WELCOME: InitFlags = InitFlags::FUSE_DO_READDIRPLUS
     .union(InitFlags::FUSE_READDIRPLUS_AUTO)
     .union(InitFlags::FUSE_CACHE_SYMLINKS)
@@ -47,7 +48,8 @@ impl Session {
         channel_each: bool,
     ) -> io::Result<Self> {
         let mut config = Config::default();
-        config.n_threads = Some(threads);
+        // Over io_uring the library hears what the kernel forgets, and nothing else.
+        config.n_threads = Some(if shared.asks_for_ring { 1 } else { threads });
         config.clone_fd = channel_each;
         // The library's own check of users would refuse the kernel's write-back; the kernel has
         // checked already.
@@ -59,6 +61,13 @@ impl Session {
         )?;
         shared.kernel.connect(session.notifier());
         Ok(Self(session))
+    }
+
+    /// Returns the connection where the kernel agreed to be served over io_uring: it makes no
+    /// request until it is.
+    pub(in crate::fuse) fn for_ring(&self, shared: &Shared) -> io::Result<Option<OwnedFd>> {
+        let agreed = shared.kernel.is_over_ring.load(Relaxed);
+        agreed.then(|| self.0.as_fd().try_clone_to_owned()).transpose()
     }
 
     /// Serves until the connection ends.
@@ -75,20 +84,24 @@ impl Session {
 /// Messages to the kernel. Each waits for the kernel, and so for requests that event threads
 /// answer: not for those (I-LIN-1).
 #[derive(Debug, Default)]
-pub(in crate::fuse) struct Kernel(OnceLock<Notifier>);
+pub(in crate::fuse) struct Kernel {
+    notifier: OnceLock<Notifier>,
+    /// It agreed to be served over io_uring.
+    pub(super) is_over_ring: AtomicBool,
+}
 
 impl Kernel {
     fn connect(&self, notifier: Notifier) {
-        assert!(self.0.set(notifier).is_ok(), "a mount has one session");
+        assert!(self.notifier.set(notifier).is_ok(), "a mount has one session");
     }
 
     /// Returns the way to the kernel, which no event thread may take; `None` before the kernel has
     /// answered.
     fn notifier(&self) -> Option<&Notifier> {
-        let on_event_thread =
-            std::thread::current().name().is_some_and(|name| name.starts_with(EVENT_THREADS));
+        let on_event_thread = Lanes::is_one_of_them()
+            || std::thread::current().name().is_some_and(|name| name.starts_with(EVENT_THREADS));
         assert!(!on_event_thread, "I-LIN-1: an event thread waits for the kernel");
-        self.0.get()
+        self.notifier.get()
     }
 
     /// Makes the kernel write its dirty pages of a range (`len` 0: to the end) and drop all of
@@ -123,9 +136,13 @@ impl Kernel {
 }
 
 /// Tells the kernel what the mount cannot do without, and takes what it offers beyond that.
-pub(super) fn agree(config: &mut KernelConfig, write_back: bool) -> io::Result<()> {
+pub(super) fn agree(config: &mut KernelConfig, shared: &Shared) -> io::Result<()> {
     let mut required = REQUIRED;
-    if write_back {
+    if shared.asks_for_ring {
+        required |= InitFlags::FUSE_OVER_IO_URING;
+        shared.kernel.is_over_ring.store(true, Relaxed);
+    }
+    if shared.write_back {
         required |= InitFlags::FUSE_WRITEBACK_CACHE;
     }
     config

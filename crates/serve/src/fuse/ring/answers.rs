@@ -1,0 +1,237 @@
+//! Answers, as the kernel's structs.
+
+use std::time::Duration;
+
+use bedplate_fs::{Attr, FileKind, InodeNo};
+use bedplate_fuse_ring::Reply;
+
+use super::super::adapter::generation_of;
+use super::super::data::Opened;
+use super::super::dirs::Listed;
+use super::super::errno::{Answer, Errno};
+use super::super::names::Entry;
+use super::{ROOT, Translator};
+
+/// `struct fuse_entry_out`.
+const ENTRY_BYTES: usize = 128;
+
+/// Bytes of an answer, put together in the payload.
+pub(super) struct Out<'a> {
+    bytes: &'a mut [u8],
+    len: usize,
+}
+
+impl<'a> Out<'a> {
+    pub(super) fn new(bytes: &'a mut [u8]) -> Self {
+        Self { bytes, len: 0 }
+    }
+
+    pub(super) fn put(&mut self, bytes: &[u8]) {
+        self.bytes[self.len..self.len + bytes.len()].copy_from_slice(bytes);
+        self.len += bytes.len();
+    }
+
+    pub(super) fn u32(&mut self, value: u32) {
+        self.put(&value.to_ne_bytes());
+    }
+
+    pub(super) fn u64(&mut self, value: u64) {
+        self.put(&value.to_ne_bytes());
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.len
+    }
+
+    pub(super) fn handle(&mut self, handle: u64, flags: u32) {
+        self.u64(handle);
+        self.u32(flags);
+        self.u32(0);
+    }
+
+    /// `struct fuse_attr`.
+    fn attr(&mut self, attr: &Attr, number: u64, block_size: u32) {
+        let times = [attr.atime, attr.mtime, attr.ctime].map(|time| {
+            const SECOND: i64 = 1_000_000_000;
+            (time.0.div_euclid(SECOND), time.0.rem_euclid(SECOND) as u32)
+        });
+        self.u64(number);
+        self.u64(attr.size);
+        self.u64(attr.allocated_bytes.div_ceil(512));
+        times.iter().for_each(|(seconds, _)| self.u64(seconds.cast_unsigned()));
+        times.iter().for_each(|(_, nanoseconds)| self.u32(*nanoseconds));
+        self.u32(kind_bits(attr.kind) << 12 | attr.mode & 0o7777);
+        for value in [attr.nlink, attr.uid, attr.gid, attr.rdev, block_size, 0] {
+            self.u32(value);
+        }
+    }
+
+    /// `struct fuse_entry_out`.
+    fn entry(&mut self, attr: &Attr, number: u64, ttls: (Duration, Duration), block_size: u32) {
+        let (name, attributes) = ttls;
+        self.u64(number);
+        self.u64(if number == ROOT { 0 } else { generation_of(attr) });
+        self.u64(name.as_secs());
+        self.u64(attributes.as_secs());
+        self.u32(name.subsec_nanos());
+        self.u32(attributes.subsec_nanos());
+        self.attr(attr, number, block_size);
+    }
+
+    /// A name of a directory (`struct fuse_dirent`), behind its entry where one is given; `false`,
+    /// and nothing, where it has no room.
+    fn name(
+        &mut self,
+        listed: &Listed<'_>,
+        number: InodeNo,
+        before: usize,
+        entry: impl FnOnce(&mut Self),
+    ) -> bool {
+        const HEADER_BYTES: usize = 24;
+        let len = (before + HEADER_BYTES + listed.name.len()).next_multiple_of(8);
+        if self.bytes.len() - self.len < len {
+            return false;
+        }
+        let end = self.len + len;
+        entry(self);
+        self.u64(number.0);
+        self.u64(listed.cookie);
+        self.u32(listed.name.len() as u32);
+        self.u32(kind_bits(listed.kind));
+        self.put(listed.name);
+        self.bytes[self.len..end].fill(0);
+        self.len = end;
+        true
+    }
+}
+
+/// Puts what the kernel needs to know of an open file (`struct fuse_open_out`).
+pub(super) fn put_opened(out: &mut Out<'_>, opened: Opened) {
+    const DIRECT_IO: u32 = 1 << 0;
+    const KEEP_CACHE: u32 = 1 << 1;
+    const PARALLEL_DIRECT_WRITES: u32 = 1 << 6;
+    let how = if opened.direct { DIRECT_IO } else { KEEP_CACHE };
+    let parallel = if opened.parallel { PARALLEL_DIRECT_WRITES } else { 0 };
+    out.handle(opened.handle, how | parallel);
+}
+
+/// The kind of a file, as in the upper bits of its mode.
+fn kind_bits(kind: FileKind) -> u32 {
+    let mode = match kind {
+        FileKind::File => libc::S_IFREG,
+        FileKind::Directory => libc::S_IFDIR,
+        FileKind::Symlink => libc::S_IFLNK,
+        FileKind::Fifo => libc::S_IFIFO,
+        FileKind::Socket => libc::S_IFSOCK,
+        FileKind::CharDevice => libc::S_IFCHR,
+        FileKind::BlockDevice => libc::S_IFBLK,
+    };
+    mode >> 12
+}
+
+/// Answers with what `make` puts together, or with an error.
+pub(super) fn answer<T>(mut reply: Reply, answer: Answer<T>, make: impl FnOnce(&mut Out<'_>, T)) {
+    match answer {
+        Ok(value) => {
+            let mut out = Out::new(reply.payload());
+            make(&mut out, value);
+            let len = out.len();
+            reply.send(len);
+        }
+        Err(errno) => reply.refuse(errno.code()),
+    }
+}
+
+pub(super) fn empty(reply: Reply, done: Answer<()>) {
+    answer(reply, done, |_, ()| ());
+}
+
+/// Answers with the value of an attribute for a caller with room for `size` bytes; 0: with its
+/// length.
+pub(super) fn value(reply: Reply, size: u32, found: Answer<Vec<u8>>) {
+    match found {
+        Ok(value) if size == 0 => answer(reply, Ok(()), |out, ()| {
+            out.u32(value.len() as u32);
+            out.u32(0);
+        }),
+        Ok(value) if value.len() > size as usize => reply.refuse(Errno::RANGE.code()),
+        found => answer(reply, found, |out, value| out.put(&value)),
+    }
+}
+
+/// Answers an ioctl whose caller has room for so many bytes.
+pub(super) fn ioctl(reply: Reply, out_size: u32, told: Answer<Vec<u8>>) {
+    let told =
+        told.and_then(
+            |told| {
+                if told.len() <= out_size as usize { Ok(told) } else { Err(Errno::INVAL) }
+            },
+        );
+    answer(reply, told, |out, told| {
+        (0..4).for_each(|_| out.u32(0));
+        out.put(&told);
+    });
+}
+
+impl Translator {
+    pub(super) fn entry(&self, reply: Reply, made: Answer<Entry>) {
+        answer(reply, made, |out, entry| self.put_entry(out, &entry));
+    }
+
+    pub(super) fn put_entry(&self, out: &mut Out<'_>, entry: &Entry) {
+        let Entry { attr, name_ttl } = entry;
+        let number = if attr.ino == self.0.shown.root() { ROOT } else { attr.ino.0 };
+        let ttls = (*name_ttl, self.0.attr_ttl(attr.ino));
+        out.entry(attr, number, ttls, self.0.block_size);
+    }
+
+    pub(super) fn attr(&self, reply: Reply, found: Answer<Attr>) {
+        answer(reply, found, |out, attr| {
+            let ttl = self.0.attr_ttl(attr.ino);
+            out.u64(ttl.as_secs());
+            out.u32(ttl.subsec_nanos());
+            out.u32(0);
+            out.attr(&attr, attr.ino.0, self.0.block_size);
+        });
+    }
+
+    /// Lists a directory into as many bytes as the caller has room for.
+    pub(super) fn list(&self, mut reply: Reply, handle: u64, cookie: u64, size: u32) {
+        let room = (size as usize).min(reply.payload().len());
+        let mut out = Out::new(&mut reply.payload()[..room]);
+        let listed = self.0.run("readdir", || {
+            self.0.readdir(handle, cookie, |listed| Ok(out.name(&listed, listed.ino, 0, |_| ())))
+        });
+        let len = out.len();
+        finish(reply, listed, len);
+    }
+
+    /// As [`list`](Self::list), with attributes.
+    pub(super) fn list_with_attributes(
+        &self,
+        mut reply: Reply,
+        handle: u64,
+        cookie: u64,
+        size: u32,
+    ) {
+        let room = (size as usize).min(reply.payload().len());
+        let mut out = Out::new(&mut reply.payload()[..room]);
+        let listed = self.0.run("readdirplus", || {
+            self.0.readdirplus(handle, cookie, |listed, attr| {
+                out.name(listed, attr.ino, ENTRY_BYTES, |out| {
+                    let ttl = self.0.attr_ttl(attr.ino);
+                    out.entry(attr, attr.ino.0, (ttl, ttl), self.0.block_size);
+                })
+            })
+        });
+        let len = out.len();
+        finish(reply, listed, len);
+    }
+}
+
+fn finish(reply: Reply, done: Answer<()>, len: usize) {
+    match done {
+        Ok(()) => reply.send(len),
+        Err(errno) => reply.refuse(errno.code()),
+    }
+}
