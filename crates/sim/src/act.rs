@@ -97,9 +97,16 @@ impl Stage {
         drop(std::mem::take(&mut *self.held.lock()));
     }
 
-    /// Returns which files are held open, by slot.
-    pub(crate) fn held(&self) -> BTreeMap<u8, InodeNo> {
-        self.held.lock().iter().map(|(slot, file)| (*slot, file.ino())).collect()
+    /// Returns which files are held open, by slot, and what they hold.
+    pub(crate) fn held(&self) -> Result<BTreeMap<u8, (InodeNo, Vec<u8>)>> {
+        let held = self.held.lock();
+        let whole = |(slot, file): (&u8, &Arc<File>)| {
+            let mut bytes = vec![0; usize::try_from(file.size()).expect("small")];
+            let len = file.read_at(&mut bytes, 0)?;
+            bytes.truncate(len);
+            Ok((*slot, (file.ino(), bytes)))
+        };
+        held.iter().map(whole).collect()
     }
 
     /// Closes what is held open, and unmounts.

@@ -156,9 +156,13 @@ impl Model {
         debug_assert!(self.held.keys().all(|slot| *slot != EARLY), "nothing stays held for a step");
     }
 
-    /// Returns which files are held open, by slot.
-    pub(crate) fn held(&self) -> &BTreeMap<u8, InodeNo> {
-        &self.held
+    /// Returns which files are held open, by slot, and what they hold.
+    pub(crate) fn held(&self) -> BTreeMap<u8, (InodeNo, Vec<u8>)> {
+        let held = |(slot, ino): (&u8, &InodeNo)| {
+            let content = self.held_content(*slot).unwrap_or_default().to_vec();
+            (*slot, (*ino, content))
+        };
+        self.held.iter().map(held).collect()
     }
 
     /// Returns the inode of a file.

@@ -76,9 +76,18 @@ pub(crate) fn carry_out(
         Half { step: second, result: other, end: other_end },
     ];
     let seen = see(&stage.fs).map_err(|e| format!("a sound volume cannot be read: {e}"))?;
-    let possible = Possible::of(&history.model, &halves, &seen, &stage.held())?;
+    let held = stage.held().map_err(|e| format!("a file that is held open cannot be read: {e}"))?;
+    let possible = Possible::of(&history.model, &halves, &seen, &held)?;
     possible.note(history, &halves);
     Ok(())
+}
+
+/// Which inodes are held, and how many bytes they have.
+fn in_short(held: &BTreeMap<u8, (InodeNo, Vec<u8>)>) -> String {
+    let one = |(slot, (ino, bytes)): (&u8, &(InodeNo, Vec<u8>))| {
+        format!("{slot}: inode {} of {} bytes", ino.0, bytes.len())
+    };
+    held.iter().map(one).collect::<Vec<_>>().join(", ")
 }
 
 /// The orders that fit.
@@ -90,13 +99,13 @@ struct Possible {
 }
 
 impl Possible {
-    /// Finds them: what the file system shows, and which files are held open by slot, tell the
-    /// orders apart.
+    /// Finds them: what the file system shows, and which files are held open by slot with what they
+    /// hold, tell the orders apart. A file without a name is seen only so.
     fn of(
         before: &Model,
         halves: &[Half<'_>; 2],
         seen: &Seen,
-        held: &BTreeMap<u8, InodeNo>,
+        held: &BTreeMap<u8, (InodeNo, Vec<u8>)>,
     ) -> Result<Self, String> {
         let (mut alone, mut both, mut whys) = ([None, None], None, Vec::new());
         // The second may have found its file before the first took the name away.
@@ -115,8 +124,13 @@ impl Possible {
                 let between = model.view();
                 halves[second].follow(&mut model)?;
                 model.forget_found();
-                if model.held() != held {
-                    return Err(format!("held are {held:?}, not {:?}", model.held()));
+                let expected = model.held();
+                if expected != *held {
+                    return Err(format!(
+                        "held are {}, not {}",
+                        in_short(held),
+                        in_short(&expected)
+                    ));
                 }
                 difference(&seen.view, &model.view()).map_or(Ok(between), Err)
             });
