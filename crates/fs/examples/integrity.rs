@@ -9,7 +9,7 @@
 //! fastest batches took are told, and of each round how fast the file with checksums is beside the
 //! others. The device is in memory; with a directory as the third argument it is an image file there,
 //! past the page cache, and is removed. The writes are synced after 32; the reads are of a volume that
-//! was mounted anew, one by one, again, by a queue of 32, and one by one of another file that was
+//! was mounted again, one by one, again, by a queue of 32, and one by one of another file that was
 //! written once, in order.
 #![forbid(unsafe_code)]
 #![expect(clippy::unwrap_used, clippy::print_stdout, reason = "a measurement for people")]

@@ -144,7 +144,7 @@ impl LeasedFile {
         self.state.lock().cache_file
     }
 
-    /// Writes the entry of a file anew whose pages processes read in the cache. The exclusive lock is
+    /// Writes the entry of a file again whose pages processes read in the cache. The exclusive lock is
     /// held.
     pub(crate) fn rewrite_cached(&self) {
         let mut state = self.state.lock();

@@ -7,7 +7,7 @@
 //! ```
 //!
 //! A packed leaf is searched and changed where it lies: bytes of its columns are set, put in between
-//! or taken out, and it is packed anew where a column is too narrow for a value. So a file whose
+//! or taken out, and it is packed again where a column is too narrow for a value. So a file whose
 //! extents come and go in any order takes no more memory than one that is read.
 
 use std::ops::Range;

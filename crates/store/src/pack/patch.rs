@@ -6,7 +6,7 @@
 //!   places, births, flags  are taken apart where a value of them changes, and packed again
 //! ```
 //!
-//! What comes out is what packing the extents anew would be (I-PCK-1), to the byte: only the columns
+//! What comes out is what packing all extents again would be (I-PCK-1), to the byte: only the columns
 //! that changed are made again, and no extent.
 
 use super::{COLUMNS, Column, Head, Pack, finished, may_be_packed};

@@ -176,7 +176,7 @@ impl Changed<'_> {
             }
             _ => {}
         }
-        // What was served another way is asked for anew, as the daemon does.
+        // What was served another way is asked for again, as the daemon does.
         let _mixed_or_leased = self.file.lease();
     }
 
