@@ -1,5 +1,6 @@
 //! Measures requests of a mount through `/dev/fuse` and over io_uring, in turns, on a device in
-//! memory: microseconds of one caller, and requests a second of eight.
+//! memory: microseconds of one caller, requests a second of eight, and the processor time of the
+//! threads that serve, in user space and in the kernel.
 //!
 //! `cargo run --release -p bedplate-serve --example transport -- [ROUNDS]`
 #![forbid(unsafe_code)]
@@ -15,6 +16,7 @@ use std::time::{Duration, Instant};
 use bedplate_block::{BlockDevice, MemoryDevice};
 use bedplate_fs::{FileSystem, FormatOptions};
 use bedplate_serve::fuse::{Mount, MountSettings};
+use rustix::time::{ClockId, clock_gettime};
 
 const FILE_BYTES: u64 = 64 << 20;
 const PAGE_BYTES: usize = 8192;
@@ -22,8 +24,8 @@ const SPAN: Duration = Duration::from_millis(500);
 const NAMES: u32 = 2000;
 const TRANSPORTS: [&str; 2] = ["device", "io_uring"];
 
-/// What is measured of a transport; more is better, except of the last three, which are times.
-const WHAT: [&str; 7] = [
+/// What is measured of a transport; more is better, except of the last five, which are times.
+const WHAT: [&str; 9] = [
     "8 KiB reads/s, 1 caller",
     "8 KiB reads/s, 8 callers",
     "8 KiB writes/s, 1 caller",
@@ -31,6 +33,8 @@ const WHAT: [&str; 7] = [
     "create, write 1 KiB, close: µs",
     "stat of a name that is not there: µs",
     "unlink: µs",
+    "processor time of a read, 1 caller: µs",
+    "processor time of a write, 1 caller: µs",
 ];
 
 fn main() {
@@ -58,7 +62,7 @@ fn main() {
 }
 
 /// Mounts a volume in memory and measures.
-fn measure(transport: &str) -> [f64; 7] {
+fn measure(transport: &str) -> [f64; 9] {
     let device: Arc<dyn BlockDevice> = MemoryDevice::new(512 << 20);
     FileSystem::format(&device, None, &FormatOptions::default()).unwrap();
     let place = tempfile::tempdir().unwrap();
@@ -72,27 +76,33 @@ fn measure(transport: &str) -> [f64; 7] {
     }
     file.sync_all().unwrap();
     let [creates, stats, unlinks] = names(place.path());
+    let (read, reading) = rate(&path, 1, false);
+    let (written, writing) = rate(&path, 1, true);
     let values = [
-        rate(&path, 1, false),
-        rate(&path, 8, false),
-        rate(&path, 1, true),
-        rate(&path, 8, true),
+        read,
+        rate(&path, 8, false).0,
+        written,
+        rate(&path, 8, true).0,
         creates,
         stats,
         unlinks,
+        reading,
+        writing,
     ];
     drop(file);
     mount.unmount().unwrap();
     values
 }
 
-/// Returns how many pages so many threads read or write in a second, at random.
-fn rate(path: &Path, threads: u64, write: bool) -> f64 {
+/// Returns how many pages so many threads read or write in a second, at random, and the processor
+/// time of each in the threads that serve, in microseconds.
+fn rate(path: &Path, threads: u64, write: bool) -> (f64, f64) {
     let (over, done) = (AtomicBool::new(false), AtomicU64::new(0));
-    let began = Instant::now();
+    let of_callers = AtomicU64::new(0);
+    let (began, spent) = (Instant::now(), processor_ns(ClockId::ProcessCPUTime));
     std::thread::scope(|scope| {
         for thread in 0..threads {
-            let (over, done) = (&over, &done);
+            let (over, done, of_callers) = (&over, &done, &of_callers);
             scope.spawn(move || {
                 let file = File::options().read(true).write(true).open(path).unwrap();
                 let mut page = vec![thread as u8; PAGE_BYTES];
@@ -107,12 +117,21 @@ fn rate(path: &Path, threads: u64, write: bool) -> f64 {
                     }
                     done.fetch_add(1, Relaxed);
                 }
+                of_callers.fetch_add(processor_ns(ClockId::ThreadCPUTime), Relaxed);
             });
         }
         std::thread::sleep(SPAN);
         over.store(true, Relaxed);
     });
-    done.into_inner() as f64 / began.elapsed().as_secs_f64()
+    let (seconds, done) = (began.elapsed().as_secs_f64(), done.into_inner() as f64);
+    let spent = processor_ns(ClockId::ProcessCPUTime) - spent;
+    let serving = spent.saturating_sub(of_callers.into_inner());
+    (done / seconds, serving as f64 / 1e3 / done)
+}
+
+fn processor_ns(of: ClockId) -> u64 {
+    let time = clock_gettime(of);
+    time.tv_sec.cast_unsigned() * 1_000_000_000 + time.tv_nsec.cast_unsigned()
 }
 
 /// Returns what it takes to make a small file, to ask for one, and to remove one.
