@@ -12,7 +12,7 @@ const FUNCTION_LINES_MAX: usize = 60;
 
 /// Rooms where `unsafe` may live: the device layer, memory shared with the kernel, and the library
 /// that stands in front of the C library in programs.
-const UNSAFE_ROOMS: [&str; 3] = ["crates/block/", "crates/fuse-ring/", "crates/preload/"];
+const UNSAFE_ROOMS: [&str; 3] = ["crates/block/", "crates/fuse/", "crates/preload/"];
 
 /// What no source may hold, with the reason. Each word is cut in two, so that this list does not
 /// find itself.

@@ -1,9 +1,8 @@
 //! Making and taking away the mount itself: `mount(2)` where that is allowed, and the set-user-ID
 //! helper `fusermount3` where it is not.
 //!
-//! The protocol library can do this too. It is done here because the library refuses requests of
-//! other users by itself when it is not told `allow_other`, among them the kernel's own write-back;
-//! the kernel's check is the one that counts.
+//! Which users may make requests is the kernel's check alone (`allow_other`): its own write-back
+//! comes in the name of whichever user.
 
 use std::ffi::CString;
 use std::io::{self, IoSliceMut, Read};

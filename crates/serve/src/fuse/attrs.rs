@@ -68,9 +68,10 @@ impl Shared {
 
     /// Returns the permission bits that a change of owner or size leaves, when it takes any away.
     ///
-    /// The protocol library does not hand on the kernel's request to take privileges away. It comes
-    /// with a change of owner always, with a change of size when the caller lacks `CAP_FSETID`, and
-    /// alone, with no change at all, before a write.
+    /// Not every request that takes privileges away carries the kernel's flag for it
+    /// (`FATTR_KILL_SUIDGID`), so the change itself tells. They go with a change of owner always, with
+    /// a change of size when the caller lacks `CAP_FSETID`, and alone, with no change at all, before a
+    /// write.
     fn mode_without_privileges(
         &self,
         caller: Caller,

@@ -1,8 +1,7 @@
 //! One aligned buffer per event thread, used for one request at a time.
 //!
-//! A request's payload starts 80 bytes into what was read from the FUSE device, so a write is
-//! copied once, to where the device below accepts it without a copy of its own; a read is done into
-//! the buffer and sent from it.
+//! Reads and writes need none: their data lies in the memory of the request. Copies within the file
+//! system go through it.
 
 use std::cell::RefCell;
 

@@ -28,7 +28,6 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Instant;
 
-use bedplate_block::AlignedBuf;
 use bedplate_fs::{AllocateMode, InodeLockSetting, InodeNo, IoMode, OpenOptions};
 
 use super::buffers::{PAYLOAD_BYTES_MAX, with_buffer};
@@ -169,27 +168,6 @@ impl Shared {
         }
     }
 
-    /// Reads and answers from the thread's buffer; `for_pages`: the kernel fills pages, no caller
-    /// waits.
-    pub(super) fn read(
-        self: &Arc<Self>,
-        handle: u64,
-        offset: u64,
-        size: u32,
-        for_pages: bool,
-        answer: impl FnOnce(Answer<&[u8]>) + Send + 'static,
-    ) {
-        with_buffer(size as usize, |buf| match self.read_into(handle, offset, buf, for_pages) {
-            Ok(Read::Done(n)) => answer(Ok(&buf[..n])),
-            Ok(Read::Short(open)) => self.run_for_caches(move |shared| {
-                with_buffer(size as usize, |buf| {
-                    answer(shared.read_again(&open, offset, buf).map(|n| &buf[..n]));
-                });
-            }),
-            Err(errno) => answer(Err(errno)),
-        });
-    }
-
     /// Reads; `for_pages`: the kernel fills pages, no caller waits.
     pub(super) fn read_into(
         self: &Arc<Self>,
@@ -227,19 +205,6 @@ impl Shared {
         self.run("read", || Ok(open.file.read_at(buf, offset)?))
     }
 
-    /// Writes and answers, from a worker where the kernel has to drop pages first, or a flush is
-    /// waited for while nearly all event threads wait for one.
-    pub(super) fn write(
-        self: &Arc<Self>,
-        request: &Write<'_>,
-        answer: impl FnOnce(Answer<()>) + Send + 'static,
-    ) {
-        match self.begin_write(request) {
-            Ok(written) => self.end_write(written, answer),
-            Err(errno) => answer(Err(errno)),
-        }
-    }
-
     /// Writes, and returns what is left to do before and after the answer.
     pub(super) fn begin_write(&self, request: &Write<'_>) -> Answer<Written> {
         let open = self.open_file(request.handle)?;
@@ -257,7 +222,8 @@ impl Shared {
         })
     }
 
-    /// Does what is left of a write, and answers.
+    /// Does what is left of a write, and answers: from a worker where the kernel has to drop pages
+    /// first, or a flush is waited for while nearly all event threads wait for one.
     pub(super) fn end_write(
         self: &Arc<Self>,
         written: Written,
@@ -333,14 +299,7 @@ impl Shared {
 
     fn write_data(&self, open: &OpenFile, request: &Write<'_>) -> Answer<()> {
         self.privileges.before_write(&self.fs, open, request.caller, request.kill_set_id)?;
-        if (request.data.as_ptr() as usize).is_multiple_of(AlignedBuf::ALIGN) {
-            open.file.write_at(request.data, request.offset)?;
-            return Ok(());
-        }
-        with_buffer(request.data.len(), |buf| {
-            buf.copy_from_slice(request.data);
-            open.file.write_at(buf, request.offset)
-        })?;
+        open.file.write_at(request.data, request.offset)?;
         Ok(())
     }
 

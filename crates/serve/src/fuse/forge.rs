@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use bedplate_fs::FileSystem;
 
-use super::adapter::Session;
 use super::lines::Lines;
+use super::session::Session;
 use super::settings::MountSettings;
 use super::shared::Shared;
 use super::views::Shown;
@@ -24,7 +24,7 @@ pub fn serve_connection(
     connection: OwnedFd,
 ) -> io::Result<()> {
     let shared = Arc::new(Shared::new(fs, settings, Shown::Volume, 1, Lines::start()?));
-    let served = Session::open(&shared, connection, 1, false).and_then(Session::serve);
+    let served = Session::open(&shared, connection, 1).and_then(Session::serve);
     shared.lines.stop();
     shared.files.clear();
     shared.dirs.clear();

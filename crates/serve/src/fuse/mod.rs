@@ -1,22 +1,22 @@
 //! The mount: a translator from the kernel's FUSE protocol onto [`bedplate_fs::FileSystem`].
 //!
 //! ```text
-//!   programs ── kernel (VFS, page cache) ── the FUSE device ── event threads: adapter, one method a request
+//!   programs ── kernel (VFS, page cache) ── /dev/fuse or io_uring ── event threads (crates/fuse)
+//!                                                                       │
+//!                                                  translate/: requests in the kernel's structs
 //!                                                   │  names.rs  data.rs  attrs.rs  dirs.rs  xattrs.rs: what each request means
-//!                          └── io_uring, where the mount asks for it ── ring/: the same requests, in the kernel's structs
 //!   commands ── the socket of the mount: listener.rs ─┤
 //!                                                   │  lines.rs: what may wait for the kernel or for a flush
 //!                                                   ▼
 //!                                             bedplate_fs::FileSystem, bedplate_fs::File
 //! ```
 //!
-//! The protocol library is `fuser`; no room but `adapter` knows it. The kernel knows every file
+//! `crates/fuse` brings requests and takes answers; `session.rs` puts both together. The kernel knows every file
 //! by its inode number, once: whatever mode an open asks for, there is one page cache, one size and
 //! one set of locks per file, so that the kernel itself keeps cached and direct opens of a file
 //! coherent. What the kernel does not do is listed in `data.rs`.
 
 mod activity;
-mod adapter;
 mod aliases;
 mod asks;
 mod attach;
@@ -39,11 +39,12 @@ mod open_files;
 mod options;
 mod privileges;
 mod remount;
-mod ring;
+mod session;
 mod settings;
 mod shared;
 mod sizes;
 mod table;
+mod translate;
 mod transport;
 mod views;
 mod xattrs;

@@ -13,16 +13,14 @@ use std::time::{Duration, Instant};
 
 use bedplate_block::MountEntry;
 use bedplate_fs::{FileSystem, Tunable};
-use bedplate_fuse_ring::Lanes;
 use parking_lot::{Condvar, Mutex};
 
-use super::adapter::Session;
 use super::attach::{self, Detach, Guard};
 use super::lease::{LeaseServer, LeaseUsers};
 use super::lines::Lines;
 use super::listener::Listener;
 use super::mountpoint;
-use super::ring;
+use super::session::Session;
 use super::settings::MountSettings;
 use super::shared::Shared;
 use super::views::Shown;
@@ -123,32 +121,24 @@ impl Mount {
         let device = MountEntry::at(&mountpoint).ok().flatten().map(|entry| entry.device);
         let for_kernel = Arc::clone(&shared);
         for_kernel.is_mounted_on(&mountpoint, device.as_deref());
-        let started = Session::open(&shared, connection, threads, may_clone_connection()).and_then(
-            |session| {
-                let lanes = match session.for_ring(&shared)? {
-                    Some(connection) => Some(ring::serve(&shared, connection, threads)?),
-                    None => None,
-                };
-                let state = Mutex::new(State {
-                    open: Some((shared, guard)),
-                    listener: None,
-                    leases: None,
-                    result: None,
-                });
-                let inner = Arc::new(Inner {
-                    mountpoint: mountpoint.clone(),
-                    device,
-                    state,
-                    ended: Condvar::new(),
-                });
-                let serving = Arc::clone(&inner);
-                Builder::new().name("bedplate-mount".into()).spawn(move || {
-                    let served = session.serve();
-                    serving.finish(served.and(lanes.map_or(Ok(()), Lanes::join)));
-                })?;
-                Ok(Self { inner })
-            },
-        );
+        let started = Session::open(&shared, connection, threads).and_then(|session| {
+            let state = Mutex::new(State {
+                open: Some((shared, guard)),
+                listener: None,
+                leases: None,
+                result: None,
+            });
+            let inner = Arc::new(Inner {
+                mountpoint: mountpoint.clone(),
+                device,
+                state,
+                ended: Condvar::new(),
+            });
+            let serving = Arc::clone(&inner);
+            let serve = move || serving.finish(session.serve());
+            Builder::new().name("bedplate-mount".into()).spawn(serve)?;
+            Ok(Self { inner })
+        });
         match started {
             Ok(mount) => {
                 for_kernel.widen_read_ahead();
@@ -377,12 +367,6 @@ impl Inner {
             );
         }
     }
-}
-
-/// Tells whether each event thread can have a connection of its own, which needs the right to open
-/// the FUSE device.
-fn may_clone_connection() -> bool {
-    std::fs::OpenOptions::new().read(true).write(true).open("/dev/fuse").is_ok()
 }
 
 /// Ends a FUSE connection through its control directory, where that is mounted.

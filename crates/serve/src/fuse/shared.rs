@@ -10,7 +10,6 @@ use bedplate_block::Workers;
 use bedplate_fs::{FilePath, FileSystem, InodeLockSetting, InodeNo, Tunable};
 use parking_lot::Mutex;
 
-use super::adapter::Kernel;
 use super::aliases::Aliases;
 use super::asks::Asks;
 use super::dirs::DirStream;
@@ -20,6 +19,7 @@ use super::lease::Desk;
 use super::lines::Lines;
 use super::open_files::{OpenFile, OpenFiles};
 use super::privileges::Privileges;
+use super::session::Kernel;
 use super::settings::MountSettings;
 use super::sizes::{ToldSizes, Visits};
 use super::table::Table;

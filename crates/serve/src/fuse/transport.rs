@@ -1,6 +1,6 @@
 //! How requests come from the kernel: through `/dev/fuse`, or over io_uring.
 
-use bedplate_fuse_ring::{offered, processors};
+use bedplate_fuse::{offered, processors};
 
 use super::settings::{MountSettings, Transport};
 

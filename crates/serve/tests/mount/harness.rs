@@ -81,7 +81,7 @@ impl Mounted {
 fn parse(options: &str) -> MountSettings {
     let mut settings = MountSettings::parse(options).unwrap();
     if std::env::var_os(OVER_RING).is_some() {
-        assert!(bedplate_fuse_ring::offered().is_none(), "the kernel has to offer io_uring");
+        assert!(bedplate_fuse::offered().is_none(), "the kernel has to offer io_uring");
         settings.transport = Transport::IoUring;
     }
     settings

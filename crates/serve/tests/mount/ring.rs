@@ -3,7 +3,7 @@
 use std::fs;
 use std::process::{Command, Stdio};
 
-use bedplate_fuse_ring::{Refusal, offered};
+use bedplate_fuse::{Refusal, offered};
 
 use crate::harness::{Mounted, OVER_RING, available, needs_root};
 

@@ -4,7 +4,7 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 
 use bedplate_fs::{SetAttr, Timestamp};
-use bedplate_fuse_ring::Request;
+use bedplate_fuse::{Request, opcode};
 
 use super::super::errno::{Answer, Errno};
 use super::super::names::Caller;
@@ -19,7 +19,7 @@ impl<'a> Fields<'a> {
         Caller { uid: header.uid, gid: header.gid, thread: header.pid }
     }
 
-    /// Returns a field of the operation's header, at most its 128 bytes.
+    /// Returns a field of the operation's header.
     pub(super) fn u32(self, at: usize) -> u32 {
         u32::from_ne_bytes(self.0.operation[at..at + 4].try_into().expect("four bytes"))
     }
@@ -37,6 +37,18 @@ impl<'a> Fields<'a> {
     pub(super) fn names(self) -> Answer<(&'a OsStr, &'a OsStr)> {
         let (first, rest) = self.name()?;
         Ok((first, split(rest)?.0))
+    }
+
+    /// Returns the nodes of a FORGET or a BATCH_FORGET, and how many references of each the kernel
+    /// gives back.
+    pub(super) fn forgotten(self) -> impl Iterator<Item = (u64, u64)> {
+        const ONE_BYTES: usize = 16;
+        let is_batch = self.0.header.opcode == opcode::BATCH_FORGET;
+        let alone = (!is_batch).then(|| (self.0.header.node, self.u64(0)));
+        let count = if is_batch { self.u32(0) as usize } else { 0 };
+        let word = |bytes: &[u8]| u64::from_ne_bytes(bytes.try_into().expect("eight bytes"));
+        let each = self.0.payload.chunks_exact(ONE_BYTES).take(count);
+        alone.into_iter().chain(each.map(move |one| (word(&one[..8]), word(&one[8..]))))
     }
 
     /// Reads `struct fuse_setattr_in`.
@@ -77,7 +89,7 @@ fn timestamp(seconds: i64, nanoseconds: u32) -> Timestamp {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use bedplate_fuse_ring::HeaderIn;
+    use bedplate_fuse::HeaderIn;
 
     fn fields<'a>(operation: &'a [u8; 128], payload: &'a [u8]) -> Fields<'a> {
         let header = HeaderIn { opcode: 0, unique: 1, node: 1, uid: 0, gid: 0, pid: 0 };
@@ -92,6 +104,23 @@ mod tests {
         for payload in [&b""[..], b"from", b"from\0to"] {
             assert_eq!(fields(&[0; 128], payload).names().err(), Some(Errno::IO));
         }
+    }
+
+    #[test]
+    fn a_list_of_what_is_forgotten_is_no_longer_than_the_message() {
+        let ones: Vec<u8> = [7_u64, 1, 8, 2].iter().flat_map(|word| word.to_ne_bytes()).collect();
+        let forgotten = |opcode, count: u64, payload: &[u8]| {
+            let mut operation = [0; 128];
+            operation[..8].copy_from_slice(&count.to_ne_bytes());
+            let mut request = fields(&operation, payload).0;
+            (request.header.opcode, request.header.node) = (opcode, 5);
+            Fields(request).forgotten().collect::<Vec<_>>()
+        };
+        assert_eq!(forgotten(opcode::FORGET, 3, &[]), [(5, 3)]);
+        assert_eq!(forgotten(opcode::BATCH_FORGET, 1, &ones), [(7, 1)]);
+        assert_eq!(forgotten(opcode::BATCH_FORGET, 3, &ones), [(7, 1), (8, 2)]);
+        assert_eq!(forgotten(opcode::BATCH_FORGET, 3, &ones[..31]), [(7, 1)]);
+        assert_eq!(forgotten(opcode::BATCH_FORGET, u32::MAX.into(), &[]), []);
     }
 
     #[test]

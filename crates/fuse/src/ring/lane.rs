@@ -5,23 +5,18 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, mpsc};
 use std::thread::{Builder, JoinHandle};
 
-use parking_lot::Mutex;
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::thread::{CpuSet, sched_setaffinity};
 
-use crate::processors::processors;
-use crate::reply::{Reply, Returns};
-use crate::ring::{Ring, WOKEN};
+use super::processors::processors;
+use super::uring::{Ring, WOKEN};
+use crate::reply::{Reply, Serve};
+use crate::returns::Returns;
+use crate::serving::{Ended, join, now_serving};
 use crate::slot::Slot;
 
 /// What the names of the threads begin with.
 const NAME: &str = "fuse-ring-";
-
-/// How a lane ended: the connection is gone, or an error.
-pub type Ended = io::Result<()>;
-
-/// What serves a request.
-type Serve = dyn Fn(Reply) + Send + Sync;
 
 /// The threads of a connection.
 #[derive(Debug)]
@@ -38,24 +33,24 @@ impl Lanes {
     /// # Errors
     /// Of the first thread that cannot begin. The connection is of no use then, and the others end
     /// with it.
-    pub fn start(
+    pub(crate) fn start(
         fuse: OwnedFd,
         threads_each: usize,
         payload_bytes: usize,
-        serve: impl Fn(Reply) + Send + Sync + 'static,
+        serve: &Serve,
     ) -> io::Result<Self> {
-        let (fuse, serve): (_, Arc<Serve>) = (Arc::new(fuse), Arc::new(serve));
+        let fuse = Arc::new(fuse);
         let (begun, has_begun) = mpsc::channel();
         let mut threads = Vec::new();
         for queue in 0..processors()? {
             for number in 0..threads_each.max(1) {
-                let (fuse, serve, begun) = (Arc::clone(&fuse), Arc::clone(&serve), begun.clone());
+                let (fuse, serve, begun) = (Arc::clone(&fuse), Arc::clone(serve), begun.clone());
                 let thread = move || {
                     let lane = Lane::begin(fuse, queue, payload_bytes);
                     let said = lane.as_ref().map(drop).map_err(copy);
                     begun.send(said).expect("the caller waits for each thread");
                     drop(begun);
-                    lane?.run(&*serve)
+                    lane?.run(&serve)
                 };
                 threads.push(Builder::new().name(format!("{NAME}{queue}-{number}")).spawn(thread)?);
             }
@@ -70,21 +65,7 @@ impl Lanes {
     /// # Errors
     /// Of the first lane that ended otherwise.
     pub fn join(self) -> Ended {
-        let mut first = Ok(());
-        for thread in self.threads {
-            let ended = match thread.join() {
-                Ok(ended) => ended,
-                Err(_) => Err(io::Error::other("a thread that served over io_uring panicked")),
-            };
-            first = first.and(ended);
-        }
-        first
-    }
-
-    /// Returns whether the calling thread is one of these.
-    #[must_use]
-    pub fn is_one_of_them() -> bool {
-        std::thread::current().name().is_some_and(|name| name.starts_with(NAME))
+        join(self.threads)
     }
 }
 
@@ -96,7 +77,7 @@ fn copy(error: &io::Error) -> io::Error {
 }
 
 /// What one thread serves.
-pub struct Lane {
+struct Lane {
     ring: Ring,
     payload_bytes: usize,
     /// Where slots are that the kernel has: by their index.
@@ -115,11 +96,9 @@ impl Lane {
             // It is offline, or not ours. Then it makes no requests, or others serve slower.
             tracing::debug!("no thread is bound to processor {queue}: {error}");
         }
-        let returns = Arc::new(Returns {
-            answered: Mutex::default(),
-            waker: eventfd(0, EventfdFlags::CLOEXEC)?,
-            lane: std::thread::current().id(),
-        });
+        let returns = Arc::new(Returns::new(eventfd(0, EventfdFlags::CLOEXEC)?));
+        returns.are_of_this_thread();
+        now_serving();
         let mut ring = Ring::new(fuse.as_fd(), queue)?;
         ring.listen(&returns.waker)?;
         let mut lane = Self { ring, payload_bytes, with_kernel: Vec::new(), returns, _fuse: fuse };
@@ -137,15 +116,12 @@ impl Lane {
         registered
     }
 
-    /// Gives slots that were answered back to the kernel.
-    fn commit_answered(&mut self) -> io::Result<()> {
-        let answered = std::mem::take(&mut *self.returns.answered.lock());
-        for slot in answered {
-            let index = slot.index;
-            assert!(self.with_kernel[index].is_none(), "I-RING-1: a slot is in one place");
-            self.ring.commit(&slot)?;
-            self.with_kernel[index] = Some(slot);
-        }
+    /// Gives a slot that was answered back to the kernel.
+    fn commit(&mut self, slot: Slot) -> io::Result<()> {
+        let index = slot.index;
+        assert!(self.with_kernel[index].is_none(), "I-RING-1: a slot is in one place");
+        self.ring.commit(&slot)?;
+        self.with_kernel[index] = Some(slot);
         Ok(())
     }
 
@@ -153,7 +129,9 @@ impl Lane {
     fn run(mut self, serve: &Serve) -> Ended {
         let mut completed = Vec::new();
         loop {
-            self.commit_answered()?;
+            while let Some(slot) = Returns::own() {
+                self.commit(slot)?;
+            }
             // All replies were handed to other threads; what they wait for may be a request.
             if self.with_kernel.iter().all(Option::is_none) {
                 self.add_slot()?;
@@ -162,12 +140,15 @@ impl Lane {
             for (what, result) in completed.drain(..) {
                 if what == WOKEN {
                     self.ring.listen(&self.returns.waker)?;
+                    for slot in self.returns.of_others() {
+                        self.commit(slot)?;
+                    }
                     continue;
                 }
                 let slot = self.with_kernel[what as usize].take();
                 let slot = slot.expect("I-RING-1: the kernel completes slots that it has");
                 match -result {
-                    ..=0 => serve(Reply::new(slot, &self.returns)),
+                    ..=0 => serve(Reply::to_slot(slot, &self.returns)),
                     libc::ENOTCONN | libc::ECONNABORTED | libc::ENODEV => return Ok(()),
                     errno => return Err(io::Error::from_raw_os_error(errno)),
                 }

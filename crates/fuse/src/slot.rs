@@ -2,10 +2,8 @@
 
 use bedplate_block::AlignedBuf;
 
-use crate::layout::{
-    COMMIT_AT, HEADER_BYTES, HeaderIn, OPERATION_AT, OPERATION_BYTES, PAYLOAD_LEN_AT, u32_at,
-    u64_at, write_answer,
-};
+use crate::layout::{COMMIT_AT, HEADER_BYTES, OPERATION_AT, PAYLOAD_LEN_AT};
+use crate::protocol::{HeaderIn, OPERATION_BYTES_MAX, Request, u32_at, u64_at, write_out_header};
 
 /// The memory of a slot. It is on the heap: its place does not change when the slot moves.
 ///
@@ -54,7 +52,7 @@ impl Slot {
         let len = (u32_at(header, PAYLOAD_LEN_AT) as usize).min(self.payload.len());
         Request {
             header: HeaderIn::read(header),
-            operation: &header[OPERATION_AT..OPERATION_AT + OPERATION_BYTES],
+            operation: &header[OPERATION_AT..OPERATION_AT + OPERATION_BYTES_MAX],
             payload: &self.payload[..len],
         }
     }
@@ -62,21 +60,12 @@ impl Slot {
     /// Writes an answer of `len` bytes, which are in the payload; or an error number, positive.
     pub(crate) fn answer(&mut self, error: i32, len: usize) {
         assert!(len <= self.payload.len(), "an answer is in the payload: {len} bytes");
-        let unique = HeaderIn::read(self.header()).unique;
-        let header = (&mut self.header[..HEADER_BYTES]).try_into().expect("a header is as long");
-        write_answer(header, unique, error, if error == 0 { len } else { 0 });
+        let (unique, len) =
+            (HeaderIn::read(self.header()).unique, if error == 0 { len } else { 0 });
+        write_out_header(&mut self.header, unique, error, len);
+        let len = u32::try_from(len).expect("a payload is at most some MiB");
+        self.header[PAYLOAD_LEN_AT..PAYLOAD_LEN_AT + 4].copy_from_slice(&len.to_ne_bytes());
     }
-}
-
-/// What the kernel asks for.
-#[derive(Debug, Clone, Copy)]
-pub struct Request<'a> {
-    /// The header of every request.
-    pub header: HeaderIn,
-    /// The header of the operation, as the kernel's structs have it, and zeros behind it.
-    pub operation: &'a [u8],
-    /// What follows it: names, values, data.
-    pub payload: &'a [u8],
 }
 
 #[cfg(test)]

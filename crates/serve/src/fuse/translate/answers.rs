@@ -3,9 +3,8 @@
 use std::time::Duration;
 
 use bedplate_fs::{Attr, FileKind, InodeNo};
-use bedplate_fuse_ring::Reply;
+use bedplate_fuse::Reply;
 
-use super::super::adapter::generation_of;
 use super::super::data::Opened;
 use super::super::dirs::Listed;
 use super::super::errno::{Answer, Errno};
@@ -113,6 +112,15 @@ pub(super) fn put_opened(out: &mut Out<'_>, opened: Opened) {
     let how = if opened.direct { DIRECT_IO } else { KEEP_CACHE };
     let parallel = if opened.parallel { PARALLEL_DIRECT_WRITES } else { 0 };
     out.handle(opened.handle, how | parallel);
+}
+
+/// Returns what tells an inode from another of the same number, for file handles.
+///
+/// A volume gives no number twice, except one whose creation a power cut undid: that inode was born
+/// at another time. 32 bits are what a handle keeps.
+fn generation_of(attr: &Attr) -> u64 {
+    const GOLDEN_RATIO: u64 = 0x9e37_79b9_7f4a_7c15;
+    attr.btime.0.cast_unsigned().wrapping_mul(GOLDEN_RATIO) >> 32
 }
 
 /// The kind of a file, as in the upper bits of its mode.
@@ -233,5 +241,37 @@ fn finish(reply: Reply, done: Answer<()>, len: usize) {
     match done {
         Ok(()) => reply.send(len),
         Err(errno) => reply.refuse(errno.code()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_cached_opens_go_through_the_page_cache() {
+        let flags = |direct, parallel| {
+            let mut bytes = [0; 16];
+            put_opened(&mut Out::new(&mut bytes), Opened { handle: 7, direct, parallel });
+            assert_eq!(bytes[..8], 7_u64.to_ne_bytes());
+            u32::from_ne_bytes(bytes[8..12].try_into().unwrap())
+        };
+        // `FOPEN_DIRECT_IO`, `FOPEN_KEEP_CACHE`, `FOPEN_PARALLEL_DIRECT_WRITES`.
+        assert_eq!((flags(false, false), flags(true, false), flags(true, true)), (2, 1, 1 | 64));
+    }
+
+    #[test]
+    fn a_listing_has_whole_names_and_ends_where_the_next_has_no_room() {
+        let mut bytes = [0xff; 72];
+        let mut out = Out::new(&mut bytes);
+        let mut add = |name: &[u8]| {
+            let listed = Listed { ino: InodeNo(9), cookie: 3, kind: FileKind::Directory, name };
+            out.name(&listed, listed.ino, 0, |_| ())
+        };
+        assert!(add(b"a") && add(b"longer-n") && !add(b"b"), "32 and 32 of 72 bytes");
+        let len = out.len();
+        assert_eq!(len, 64);
+        assert_eq!(bytes[24..32], *b"a\0\0\0\0\0\0\0");
+        assert_eq!(u32::from_ne_bytes(bytes[20..24].try_into().unwrap()), 4, "a directory");
     }
 }

@@ -1,0 +1,134 @@
+//! The connection with the kernel: what is agreed on, what serves it, and the messages to it.
+
+use std::ffi::OsStr;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, OnceLock};
+
+use bedplate_fs::InodeNo;
+use bedplate_fuse::{Connection, Flags, Lanes, Notifier, Serve, Terms, is_serving};
+
+use super::buffers::PAYLOAD_BYTES_MAX;
+use super::shared::Shared;
+use super::translate::translator;
+use super::transport::threads_each;
+
+/// Requests that the kernel may have under way in the background: read-ahead, write-back,
+/// asynchronous direct I/O.
+const BACKGROUND_MAX: u16 = 512;
+
+/// What the mount cannot do without. All of it is older than Linux 6.6.
+const REQUIRED: Flags = Flags::PARALLEL_DIROPS
+    .with(Flags::ASYNC_DIO)
+    .with(Flags::HANDLE_KILLPRIV_V2)
+    .with(Flags::EXPLICIT_INVAL_DATA);
+
+/// What it takes where the kernel offers it. Locks are not among them, so that the kernel keeps
+/// them itself, as it does for any local file system.
+const WELCOME: Flags = Flags::DO_READDIRPLUS
+    .with(Flags::READDIRPLUS_AUTO)
+    .with(Flags::CACHE_SYMLINKS)
+    .with(Flags::DIRECT_IO_ALLOW_MMAP)
+    .with(Flags::EXPORT_SUPPORT);
+
+/// A connection on which the kernel has agreed to everything. Over io_uring it is served already.
+pub(super) struct Session {
+    connection: Connection,
+    serve: Serve,
+    /// Threads that read `/dev/fuse`.
+    threads: usize,
+    /// Threads over io_uring.
+    lanes: Option<Lanes>,
+}
+
+impl Session {
+    /// Agrees with the kernel on how to talk.
+    pub(super) fn open(
+        shared: &Arc<Shared>,
+        connection: OwnedFd,
+        threads: usize,
+    ) -> io::Result<Self> {
+        let connection = Connection::open(connection, &terms(shared))?;
+        shared.kernel.connect(connection.notifier());
+        let serve = translator(shared);
+        if !shared.asks_for_ring {
+            return Ok(Self { connection, serve, threads, lanes: None });
+        }
+        // The kernel makes no request until it is served so. Through the device it says what it
+        // forgets, and nothing else.
+        let lanes = connection.serve_over_ring(threads_each(threads), &serve)?;
+        Ok(Self { connection, serve, threads: 1, lanes: Some(lanes) })
+    }
+
+    /// Serves until the connection ends.
+    pub(super) fn serve(self) -> io::Result<()> {
+        let served = self.connection.serve(self.threads, &self.serve)?.join();
+        served.and(self.lanes.map_or(Ok(()), Lanes::join))
+    }
+}
+
+fn terms(shared: &Shared) -> Terms {
+    let mut required = REQUIRED;
+    if shared.asks_for_ring {
+        required = required | Flags::OVER_IO_URING;
+    }
+    if shared.write_back {
+        required = required | Flags::WRITEBACK_CACHE;
+    }
+    Terms {
+        required,
+        welcome: WELCOME,
+        payload_bytes: PAYLOAD_BYTES_MAX,
+        background_max: BACKGROUND_MAX,
+    }
+}
+
+/// Messages to the kernel. Each waits for the kernel, and so for requests that event threads
+/// answer: not for those (I-LIN-1).
+#[derive(Debug, Default)]
+pub(super) struct Kernel {
+    notifier: OnceLock<Notifier>,
+}
+
+impl Kernel {
+    fn connect(&self, notifier: Notifier) {
+        assert!(self.notifier.set(notifier).is_ok(), "a mount has one session");
+    }
+
+    /// Returns the way to the kernel, which no event thread may take; `None` before the kernel has
+    /// answered.
+    fn notifier(&self) -> Option<&Notifier> {
+        assert!(!is_serving(), "I-LIN-1: an event thread waits for the kernel");
+        self.notifier.get()
+    }
+
+    /// Makes the kernel write its dirty pages of a range (`len` 0: to the end) and drop all of
+    /// them.
+    pub(super) fn drop_pages(&self, number: InodeNo, offset: u64, len: u64) {
+        let (Some(notifier), Ok(offset), Ok(len)) =
+            (self.notifier(), i64::try_from(offset), i64::try_from(len))
+        else {
+            return;
+        };
+        if let Err(error) = notifier.inval_inode(number.0, offset, len) {
+            tracing::debug!("the kernel kept pages of inode {}: {error}", number.0);
+        }
+    }
+
+    /// Makes the kernel ask for attributes when they are wanted next.
+    pub(super) fn drop_attributes(&self, number: InodeNo) {
+        let Some(notifier) = self.notifier() else { return };
+        // An offset below 0: no pages.
+        if let Err(error) = notifier.inval_inode(number.0, -1, 0) {
+            tracing::debug!("the kernel kept the attributes of inode {}: {error}", number.0);
+        }
+    }
+
+    /// Makes the kernel forget a name.
+    pub(super) fn drop_name(&self, dir: InodeNo, name: &OsStr) {
+        let Some(notifier) = self.notifier() else { return };
+        if let Err(error) = notifier.inval_entry(dir.0, name) {
+            tracing::debug!("the kernel kept the name {name:?}: {error}");
+        }
+    }
+}

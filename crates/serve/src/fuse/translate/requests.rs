@@ -1,0 +1,191 @@
+//! One arm a request, each of which calls and answers: names, attributes and directories.
+
+use bedplate_fuse::{Reply, opcode};
+
+use super::super::errno::{Answer, Errno};
+use super::Translator;
+use super::answers::{answer, empty, value};
+use super::fields::Fields;
+
+impl Translator {
+    /// Serves one request.
+    pub(super) fn serve(&self, reply: Reply) {
+        match reply.request().header.opcode {
+            opcode::READ => self.read(reply),
+            opcode::WRITE => self.write(reply),
+            opcode::OPEN | opcode::CREATE | opcode::RELEASE | opcode::FSYNC => self.file(reply),
+            opcode::FALLOCATE | opcode::LSEEK | opcode::COPY_FILE_RANGE | opcode::IOCTL => {
+                self.range(reply);
+            }
+            opcode::GETATTR | opcode::SETATTR | opcode::STATFS => self.attributes(reply),
+            opcode::SETXATTR | opcode::GETXATTR | opcode::LISTXATTR | opcode::REMOVEXATTR => {
+                self.extended(reply);
+            }
+            opcode::OPENDIR
+            | opcode::READDIR
+            | opcode::READDIRPLUS
+            | opcode::RELEASEDIR
+            | opcode::FSYNCDIR => self.directory(reply),
+            opcode::FORGET | opcode::BATCH_FORGET => self.forget(reply),
+            _ => self.names(reply),
+        }
+    }
+
+    /// Takes back what the kernel held, which waits for no answer.
+    fn forget(&self, reply: Reply) {
+        let forgotten = Fields(reply.request()).forgotten();
+        let done = self.0.run("forget", || {
+            forgotten.for_each(|(node, count)| self.0.forget(self.ino(node), count));
+            Ok(())
+        });
+        empty(reply, done);
+    }
+
+    // ---- names ----
+
+    fn names(&self, reply: Reply) {
+        let fields = Fields(reply.request());
+        let (header, shared) = (fields.0.header, &self.0);
+        let (caller, dir) = (fields.caller(), self.ino(header.node));
+        match header.opcode {
+            opcode::LOOKUP => {
+                let found = shared.run("lookup", || shared.lookup(caller, dir, fields.name()?.0));
+                self.entry(reply, found);
+            }
+            opcode::MKNOD => {
+                let (mode, rdev) = (fields.u32(0), fields.u32(4));
+                let made =
+                    shared.run("mknod", || shared.mknod(caller, dir, fields.name()?.0, mode, rdev));
+                self.entry(reply, made);
+            }
+            opcode::MKDIR => {
+                let mode = fields.u32(0);
+                let made =
+                    shared.run("mkdir", || shared.mkdir(caller, dir, fields.name()?.0, mode));
+                self.entry(reply, made);
+            }
+            opcode::SYMLINK => {
+                let made = shared.run("symlink", || {
+                    let (name, target) = fields.names()?;
+                    shared.symlink(caller, dir, name, target)
+                });
+                self.entry(reply, made);
+            }
+            opcode::LINK => {
+                let ino = self.ino(fields.u64(0));
+                let made = shared.run("link", || shared.link(ino, dir, fields.name()?.0));
+                self.entry(reply, made);
+            }
+            opcode::READLINK => {
+                let target = shared.run("readlink", || Ok(shared.fs.read_link(dir)?));
+                answer(reply, target, |out, target| out.put(&target));
+            }
+            _ => self.moved_names(reply),
+        }
+    }
+
+    /// What takes names away.
+    fn moved_names(&self, reply: Reply) {
+        let fields = Fields(reply.request());
+        let (header, shared) = (fields.0.header, &self.0);
+        let dir = self.ino(header.node);
+        let done = match header.opcode {
+            opcode::UNLINK => shared.run("unlink", || shared.unlink(dir, fields.name()?.0)),
+            opcode::RMDIR => shared
+                .run("rmdir", || Ok(shared.fs.rmdir(dir, fields.name()?.0.as_encoded_bytes())?)),
+            opcode::RENAME | opcode::RENAME2 => {
+                let flags = if header.opcode == opcode::RENAME2 { fields.u32(8) } else { 0 };
+                shared.run("rename", || {
+                    let (from, to) = fields.names()?;
+                    shared.rename(dir, from, self.ino(fields.u64(0)), to, flags)
+                })
+            }
+            _ => Err(Errno::NOSYS),
+        };
+        empty(reply, done);
+    }
+
+    // ---- attributes ----
+
+    fn attributes(&self, reply: Reply) {
+        let fields = Fields(reply.request());
+        let (header, shared) = (fields.0.header, &self.0);
+        let ino = self.ino(header.node);
+        match header.opcode {
+            opcode::GETATTR => self.attr(reply, shared.run("getattr", || shared.getattr(ino))),
+            opcode::SETATTR => {
+                let (caller, change) = (fields.caller(), fields.change());
+                let changed = shared.run("setattr", || shared.setattr(caller, ino, change));
+                self.attr(reply, changed);
+            }
+            _ => answer(reply, shared.run("statfs", || Ok(shared.statfs())), |out, totals| {
+                let t = totals;
+                [t.blocks, t.free, t.available, t.files, t.files_free]
+                    .iter()
+                    .for_each(|value| out.u64(*value));
+                [t.block_size, 255, t.block_size, 0].iter().for_each(|value| out.u32(*value));
+                (0..6).for_each(|_| out.u32(0));
+            }),
+        }
+    }
+
+    fn extended(&self, reply: Reply) {
+        let fields = Fields(reply.request());
+        let (header, shared) = (fields.0.header, &self.0);
+        let ino = self.ino(header.node);
+        let name = || -> Answer<&[u8]> { Ok(fields.name()?.0.as_encoded_bytes()) };
+        match header.opcode {
+            opcode::SETXATTR => {
+                let set = shared.run("setxattr", || {
+                    let (name, value) = fields.name()?;
+                    let value = value.get(..fields.u32(0) as usize).ok_or(Errno::IO)?;
+                    let flags = fields.u32(4).cast_signed();
+                    shared.setxattr(ino, name.as_encoded_bytes(), value, flags)
+                });
+                empty(reply, set);
+            }
+            opcode::GETXATTR => {
+                let size = fields.u32(0);
+                let found = shared.run("getxattr", || shared.getxattr(ino, name()?));
+                value(reply, size, found);
+            }
+            opcode::LISTXATTR => {
+                let size = fields.u32(0);
+                value(reply, size, shared.run("listxattr", || shared.listxattr(ino)));
+            }
+            _ => {
+                let removed = shared.run("removexattr", || shared.removexattr(ino, name()?));
+                empty(reply, removed);
+            }
+        }
+    }
+
+    // ---- directories ----
+
+    fn directory(&self, reply: Reply) {
+        let fields = Fields(reply.request());
+        let (header, shared) = (fields.0.header, &self.0);
+        let handle = fields.u64(0);
+        match header.opcode {
+            opcode::OPENDIR => {
+                let opened = shared.run("opendir", || shared.opendir(self.ino(header.node)));
+                answer(reply, opened, |out, handle| out.handle(handle, 0));
+            }
+            opcode::READDIR => {
+                let (cookie, size) = (fields.u64(8), fields.u32(16));
+                self.list(reply, handle, cookie, size);
+            }
+            opcode::READDIRPLUS => {
+                let (cookie, size) = (fields.u64(8), fields.u32(16));
+                self.list_with_attributes(reply, handle, cookie, size);
+            }
+            opcode::RELEASEDIR => {
+                shared.dirs.remove(handle);
+                empty(reply, Ok(()));
+            }
+            _ => shared.run_sync(move |shared| {
+                empty(reply, shared.run("fsyncdir", || shared.fsyncdir(handle)));
+            }),
+        }
+    }
+}
