@@ -17,7 +17,7 @@ impl Engine {
             b".." => self.inode(self.parent(dir)?)?,
             _ => {
                 self.directory(dir)?;
-                self.named(dir, self.need(dir, name)?)?
+                self.follow(dir, name)?
             }
         };
         Ok(inode.stat(self.block_size()))

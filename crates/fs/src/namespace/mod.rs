@@ -65,6 +65,26 @@ impl Engine {
         }
     }
 
+    /// Returns the inode that a name points to at this moment, with no lock held: where another
+    /// file takes the name after it was read, and the first is removed, the name is read again.
+    ///
+    /// # Errors
+    /// `NotFound` name; `Corrupt` as [`named`](Self::named).
+    pub(crate) fn follow(&self, dir: InodeNo, name: &[u8]) -> Result<Arc<Inode>> {
+        let mut row = self.need(dir, name)?;
+        loop {
+            let error = match self.named(dir, row) {
+                Ok(inode) => return Ok(inode),
+                Err(error) => error,
+            };
+            let now = self.need(dir, name)?;
+            if now == row {
+                return Err(error);
+            }
+            row = now;
+        }
+    }
+
     /// Returns what a name points to, or `NotFound`.
     pub(crate) fn need(&self, dir: InodeNo, name: &[u8]) -> Result<DentryRow> {
         self.find(dir, name)?.ok_or_else(|| {

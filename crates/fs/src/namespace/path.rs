@@ -7,6 +7,7 @@ use std::path::Path;
 use super::make::Making;
 use crate::engine::Engine;
 use crate::{Attr, Error, ErrorKind, FileKind, InodeNo, IoMode, NewFile, OpenOptions, Result};
+use bedplate_store::DentryRow;
 
 /// Most symbolic links one path may lead through.
 const SYMLINKS_MAX: usize = 40;
@@ -74,7 +75,10 @@ impl Engine {
                             ),
                         ));
                     }
-                    let target = self.read_link(row.ino)?;
+                    let Some(target) = self.target(dir, &name, row)? else {
+                        todo.push(name);
+                        continue;
+                    };
                     if target.starts_with(b"/") {
                         dir = InodeNo::ROOT;
                     }
@@ -83,14 +87,7 @@ impl Engine {
                 _ if last => return Ok(Leaf { dir, name }),
                 Some(row) if row.kind == FileKind::Directory => dir = row.ino,
                 Some(_) => {
-                    return Err(Error::new(
-                        ErrorKind::NotDirectory,
-                        format!(
-                            "{}: '{}' is not a directory",
-                            path.display(),
-                            bedplate_store::told_name(&name)
-                        ),
-                    ));
+                    return Err(not_a_directory(path, &name));
                 }
                 None => {
                     return Err(Error::new(
@@ -107,14 +104,21 @@ impl Engine {
         Ok(Leaf { dir, name: Vec::new() })
     }
 
+    /// Returns what a symbolic link points to; nothing where something else has taken its name.
+    fn target(&self, dir: InodeNo, name: &[u8], row: DentryRow) -> Result<Option<Vec<u8>>> {
+        match self.read_link(row.ino) {
+            Err(_) if self.find(dir, name)? != Some(row) => Ok(None),
+            target => target.map(Some),
+        }
+    }
+
     pub(crate) fn resolve(&self, path: &Path) -> Result<Attr> {
         let leaf = self.walk(path, true)?;
-        let ino = if leaf.name.is_empty() {
-            leaf.dir
-        } else {
-            self.need(leaf.dir, &leaf.name).map_err(|e| in_path(path, e))?.ino
-        };
-        self.attr(ino)
+        if leaf.name.is_empty() {
+            return self.attr(leaf.dir);
+        }
+        let inode = self.follow(leaf.dir, &leaf.name).map_err(|e| in_path(path, e))?;
+        Ok(inode.stat(self.block_size()))
     }
 
     /// Resolves for an open, creating where the options say so; returns the inode and the mode of a
@@ -190,14 +194,7 @@ impl Engine {
                 other => other?,
             };
             if at.kind != FileKind::Directory {
-                return Err(Error::new(
-                    ErrorKind::NotDirectory,
-                    format!(
-                        "{}: '{}' is not a directory",
-                        path.display(),
-                        bedplate_store::told_name(&name)
-                    ),
-                ));
+                return Err(not_a_directory(path, &name));
             }
         }
         Ok(at)
@@ -217,6 +214,12 @@ impl Engine {
             Some(_) => self.unlink(leaf.dir, &leaf.name),
         }
     }
+}
+
+fn not_a_directory(path: &Path, name: &[u8]) -> Error {
+    let name = bedplate_store::told_name(name);
+    let message = format!("{}: '{name}' is not a directory", path.display());
+    Error::new(ErrorKind::NotDirectory, message)
 }
 
 fn in_path(path: &Path, mut error: Error) -> Error {

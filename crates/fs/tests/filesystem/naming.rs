@@ -226,3 +226,40 @@ fn s_75_a_file_that_is_replaced_all_the_time_can_be_cloned() {
     fs.unmount().unwrap();
     assert_sound(&device);
 }
+
+/// S-14: a name that renames replace all the time leads to a file at every moment: by number, by
+/// path, and through a symbolic link that is replaced as well. Before, the number that was read
+/// could be of a file that was removed by then.
+#[test]
+fn s_14_a_name_that_is_replaced_all_the_time_leads_to_a_file() {
+    let device = formatted();
+    let fs = mount(&device);
+    let root = InodeNo::ROOT;
+    let replace = |from: &str, to: &str| {
+        fs.rename(root, from.as_bytes(), root, to.as_bytes(), RenameMode::Replace).unwrap();
+    };
+    let make = || {
+        make_file(&fs, root, b"new").unwrap();
+        replace("new", "a");
+        fs.symlink(root, b"new-way", b"a", new_file()).unwrap();
+        replace("new-way", "way");
+    };
+    make();
+    let over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            while !over.load(Ordering::Relaxed) {
+                make();
+            }
+        });
+        let _finish = Finish(&over);
+        for _ in 0..20 * ROUNDS {
+            assert_eq!(fs.lookup(root, b"a").unwrap().kind, FileKind::File);
+            assert_eq!(fs.resolve("/a").unwrap().kind, FileKind::File);
+            assert_eq!(fs.resolve("/way").unwrap().kind, FileKind::File);
+            fs.open("/way", &OpenOptions::read_only()).unwrap();
+        }
+    });
+    fs.unmount().unwrap();
+    assert_sound(&device);
+}
