@@ -68,6 +68,14 @@ enum Command {
     /// The second process of a test: does what its standard input says.
     #[command(hide = true)]
     Peer,
+    /// Appends durably to a file by several threads for some seconds.
+    #[command(hide = true)]
+    Append {
+        /// The file, the threads, the seconds.
+        file: PathBuf,
+        threads: u64,
+        seconds: u64,
+    },
 }
 
 /// Returns the repository's root: the directory above this crate.
@@ -84,6 +92,9 @@ fn run(arguments: Arguments) -> anyhow::Result<bool> {
             return real::exec_without_io_uring(program).map(|()| true);
         }
         Command::Peer => return real::serve_peer().map(|()| true),
+        Command::Append { file, threads, seconds } => {
+            return real::append(file, *threads, *seconds).map(|()| true);
+        }
         _ => std::env::set_current_dir(root())?,
     }
     cleanup::on_signals()?;
@@ -96,7 +107,7 @@ fn run(arguments: Arguments) -> anyhow::Result<bool> {
         Command::Mutants(options) => mutants::run(&options),
         Command::PathLength => path_length::check().map(|()| true),
         Command::Real(options) => check::real(&options),
-        Command::WithoutIoUring { .. } | Command::Peer => Ok(true),
+        Command::WithoutIoUring { .. } | Command::Peer | Command::Append { .. } => Ok(true),
     }
 }
 

@@ -28,6 +28,7 @@ mod pages;
 mod peer;
 mod postgres;
 mod ratio;
+mod ratio_files;
 mod ratio_programs;
 mod recovery;
 mod restricted;
@@ -49,6 +50,7 @@ use clap::Args;
 
 pub use needs::exec_without_io_uring;
 pub use peer::serve as serve_peer;
+pub use ratio_files::append;
 
 use crate::tally::{Outcome, Tally};
 use crate::{cleanup, sh};
@@ -84,6 +86,9 @@ pub struct Options {
     /// Rounds of a comparison
     #[arg(long, default_value_t = 2)]
     rounds: u32,
+    /// Buffers of PostgreSQL in a comparison
+    #[arg(long, default_value = "128MB", value_name = "SIZE")]
+    buffers: String,
     /// Of a comparison: only the first target, which the others are compared with, and these
     #[arg(long = "target", value_name = "NAME")]
     targets: Vec<String>,

@@ -43,6 +43,10 @@ enum Target {
     LeasedLog,
     /// `concurrent` with untorn pages, and PostgreSQL without `full_page_writes`.
     Untorn,
+    /// The same with leases.
+    LeasedUntorn,
+    /// The same with leases for the write-ahead log only, and data in `cached` mode.
+    LeasedLogUntorn,
 }
 
 impl Target {
@@ -55,6 +59,20 @@ impl Target {
             Self::LeasedCache => "cache leased",
             Self::LeasedLog => "cached, log leased",
             Self::Untorn => "untorn",
+            Self::LeasedUntorn => "untorn leased",
+            Self::LeasedLogUntorn => "untorn cached, log leased",
+        }
+    }
+
+    fn is_untorn(self) -> bool {
+        matches!(self, Self::Untorn | Self::LeasedUntorn | Self::LeasedLogUntorn)
+    }
+
+    fn is_leased(self) -> bool {
+        match self {
+            Self::Leased | Self::LeasedCache | Self::LeasedLog => true,
+            Self::LeasedUntorn | Self::LeasedLogUntorn => true,
+            Self::Xfs | Self::Mount(_) | Self::Cache | Self::Untorn => false,
         }
     }
 
@@ -64,10 +82,14 @@ impl Target {
             Self::Xfs => String::new(),
             Self::Mount(mode) => mount_options(mode),
             Self::Untorn => mount_options("concurrent"),
-            Self::Leased => format!("{},{leases}", mount_options("concurrent")),
+            Self::Leased | Self::LeasedUntorn => {
+                format!("{},{leases}", mount_options("concurrent"))
+            }
             Self::Cache => format!("{},{CACHE}", mount_options("concurrent+cache")),
             Self::LeasedCache => format!("{},{CACHE},{leases}", mount_options("concurrent+cache")),
-            Self::LeasedLog => format!("{},{leases}", mount_options("cached")),
+            Self::LeasedLog | Self::LeasedLogUntorn => {
+                format!("{},{leases}", mount_options("cached"))
+            }
         }
     }
 }
@@ -86,10 +108,12 @@ pub fn leased_postgres(bed: &mut Bed, options: &Options) -> Result<()> {
     compare(bed, options, &[&[Target::Xfs][..], &modes, &leased].concat())
 }
 
-/// Measures PostgreSQL as it is beside one that relies on untorn pages instead of logging whole
-/// ones, and prints a table.
+/// Measures PostgreSQL that relies on untorn pages instead of logging whole ones beside one as it is,
+/// and beside XFS, and prints a table.
 pub fn untorn_postgres(bed: &mut Bed, options: &Options) -> Result<()> {
-    compare(bed, options, &[Target::Mount("concurrent"), Target::Untorn])
+    bed.use_copy_of_program()?;
+    let untorn = [Target::Untorn, Target::LeasedUntorn, Target::LeasedLogUntorn];
+    compare(bed, options, &[&[Target::Xfs, Target::Mount("concurrent")][..], &untorn].concat())
 }
 
 /// What pgbench measured.
@@ -237,13 +261,13 @@ pub fn on_bedplate<T>(
 /// server.
 fn set_up(bed: &Bed, directory: &Path, target: Target) -> Result<(Cluster, Vec<&'static str>)> {
     let mut cluster = Cluster::new(bed, directory)?;
-    if matches!(target, Target::Leased | Target::LeasedCache | Target::LeasedLog) {
+    if target.is_leased() {
         cluster = cluster.with_leases_of(&bed.program);
     }
     cluster.initialise(16)?;
     let data = directory.join("cluster");
-    let mut settings = vec!["shared_buffers=128MB", "max_wal_size=512MB"];
-    if target == Target::Untorn {
+    let mut settings = vec!["max_wal_size=512MB"];
+    if target.is_untorn() {
         for part in ["base", "global"] {
             let place = data.join(part);
             let words = ["untorn".as_ref(), "-R".as_ref(), place.as_os_str(), "8k".as_ref()];
@@ -251,7 +275,7 @@ fn set_up(bed: &Bed, directory: &Path, target: Target) -> Result<(Cluster, Vec<&
         }
         settings.push("full_page_writes=off");
     }
-    if target == Target::LeasedLog {
+    if matches!(target, Target::LeasedLog | Target::LeasedLogUntorn) {
         let place = data.join("pg_wal");
         bed.succeeds(["mode".as_ref(), "-R".as_ref(), place.as_os_str(), "concurrent".as_ref()])?;
     }
@@ -260,7 +284,9 @@ fn set_up(bed: &Bed, directory: &Path, target: Target) -> Result<(Cluster, Vec<&
 
 /// Makes a cluster, loads it and returns what pgbench measured.
 fn measure(bed: &Bed, directory: &Path, options: &Options, target: Target) -> Result<Measured> {
-    let (cluster, settings) = set_up(bed, directory, target)?;
+    let (cluster, mut settings) = set_up(bed, directory, target)?;
+    let buffers = format!("shared_buffers={}", options.buffers);
+    settings.push(&buffers);
     let server = cluster.start(&settings)?;
     let begun = Instant::now();
     cluster.fill(options.scale)?;

@@ -24,12 +24,16 @@ const TARGETS: [(&str, &str); 4] = [
 ];
 
 /// What a program measured: more is better.
-type Measured = Vec<f64>;
+pub type Measured = Vec<f64>;
 
 /// Measures a program in a directory, with leases or not.
-type Measure = fn(&Bed, &Options, &Path, bool) -> Result<Measured>;
+pub type Measure = fn(&Bed, &Options, &Path, bool) -> Result<Measured>;
 
-fn compare(bed: &Bed, options: &Options, what: &[&str], measure: Measure) -> Result<()> {
+/// Measures the targets in turn, and prints each as a ratio to XFS.
+///
+/// # Errors
+/// When a target or the program fails.
+pub fn compare(bed: &Bed, options: &Options, what: &[&str], measure: Measure) -> Result<()> {
     let is_wanted = |(name, _): &(&str, &str)| {
         *name == "xfs" || options.targets.is_empty() || options.targets.iter().any(|it| it == name)
     };

@@ -7,7 +7,8 @@ use super::needs::Need;
 use super::{
     Options, backups, bad_input, branches, crashlab, doctor, edges, failing_device, fio,
     full_volume, leased, leased_fio, mariadb, mixed_open, nbd, outside, package, pages, postgres,
-    ratio, ratio_programs, recovery, restricted, scale, scrubs, sqlite, suites, volumes,
+    ratio, ratio_files, ratio_programs, recovery, restricted, scale, scrubs, sqlite, suites,
+    volumes,
 };
 
 /// One test of real programs.
@@ -201,6 +202,24 @@ pub const MEASUREMENTS: &[Test] = &[
         &[Need::Fuse, Need::Root, Need::Loop, Need::Program("db_bench"), Need::Program("mkfs.xfs")],
         3600,
         ratio_programs::rocksdb,
+    ),
+    test(
+        "ratio-sqlite",
+        &[Need::Fuse, Need::Root, Need::Loop, Need::Program("sqlite3"), Need::Program("mkfs.xfs")],
+        3600,
+        ratio_files::sqlite,
+    ),
+    test(
+        "ratio-fio",
+        &[Need::Fuse, Need::Root, Need::Loop, Need::Program("fio"), Need::Program("mkfs.xfs")],
+        3600,
+        ratio_files::fio,
+    ),
+    test(
+        "ratio-appends",
+        &[Need::Fuse, Need::Root, Need::Loop, Need::Program("mkfs.xfs")],
+        3600,
+        ratio_files::appends,
     ),
     test(
         "ratio-untorn-postgres",
