@@ -19,6 +19,8 @@ pub enum PlantedBug {
     MissingFlush,
     /// A sync of a file without pending metadata flushes nothing.
     SyncWithoutFlush,
+    /// A directory counts as synced whose last record is not durable.
+    DirectoryNotSynced,
     /// A log write that seals its records goes out before the data they expose.
     LogBeforeData,
     /// A record exposes data without its checksum, and nothing waits for the data.
@@ -337,9 +339,10 @@ pub enum PlantedBug {
 #[cfg(any(test, feature = "planted-bugs"))]
 impl PlantedBug {
     /// All of them.
-    pub const ALL: [Self; 155] = [
+    pub const ALL: [Self; 156] = [
         Self::MissingFlush,
         Self::SyncWithoutFlush,
+        Self::DirectoryNotSynced,
         Self::LogBeforeData,
         Self::ExposureWithoutChecksum,
         Self::ReuseBeforeSealed,

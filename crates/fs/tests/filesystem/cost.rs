@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use bedplate_block::{AlignedBuf, BlockDevice, DeviceCounters};
-use bedplate_fs::{AllocateMode, File, FileSystem, IoMode, OpenOptions, Reason};
+use bedplate_fs::{AllocateMode, File, FileSystem, InodeNo, IoMode, OpenOptions, Reason};
 
 use crate::support::{device, format, mount_as};
 
@@ -103,6 +103,20 @@ fn s_6_a_synchronous_write_is_durable_for_one_flush() {
     let page = AlignedBuf::zeroed(8192);
     assert_eq!(bench.cost(|_| _ = file.write_at(&page, 8192).unwrap()), (0, 1, 1));
     assert_eq!(bench.cost(|_| _ = file.write_at(&page, 65_536).unwrap()), (0, 2, 1));
+}
+
+/// S-3: a rollback journal is made so, with each transaction.
+#[test]
+fn s_3_a_directory_whose_names_are_durable_is_synced_without_a_flush() {
+    let bench = Bench::new(IoMode::Concurrent);
+    let journal = bench.fs.open("/journal", &OpenOptions::create()).unwrap();
+    journal.write_at(&AlignedBuf::zeroed(4096), 0).unwrap();
+    assert_eq!(bench.cost(|_| journal.sync_data().unwrap()).2, 1);
+    let sync = |_: &File| bench.fs.sync_inode(InodeNo::ROOT).unwrap();
+    assert_eq!(bench.cost(sync), (0, 0, 0), "the name is durable");
+    bench.fs.remove("/journal").unwrap();
+    assert_eq!(bench.cost(sync), (0, 1, 1), "its removal is not");
+    assert_eq!(bench.cost(sync), (0, 0, 0));
 }
 
 #[test]

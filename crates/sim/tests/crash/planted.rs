@@ -62,6 +62,11 @@ fn a_sync_that_flushes_nothing() {
 }
 
 #[test]
+fn a_directory_that_is_not_synced() {
+    finds(PlantedBug::DirectoryNotSynced, "sync of a new directory");
+}
+
+#[test]
 fn the_log_before_the_data() {
     finds(PlantedBug::LogBeforeData, "more than a checksum vouches for");
 }
