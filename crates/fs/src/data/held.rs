@@ -23,6 +23,7 @@ impl DataPath<'_> {
         service: Service,
         may_wait: MayWait,
     ) -> Result<()> {
+        self.rests_for_odd_growth(held, &data);
         if self.may_delay(may_wait, service, &data) {
             if self.owes_pieces() {
                 self.write_delayed(held)?;

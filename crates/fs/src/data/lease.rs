@@ -6,6 +6,7 @@ use bedplate_block::sync::MappedRwLockReadGuard;
 use bedplate_lease::{Extent, Lease, Reason};
 use bedplate_store::{ExtentMap, ExtentState, PlantedBug, planted};
 
+use super::write::Payload;
 use super::{Alone, DataPath};
 use crate::Result as FsResult;
 use crate::engine::{Engine, Listed};
@@ -134,6 +135,18 @@ impl DataPath<'_> {
     /// the file is being loaded, and rests on the mount from now on.
     pub(super) fn rests_for_load(self, _held: &Alone<'_>, file: &LeasedFile, len: u64) -> bool {
         file.begins_load(self.state().logged_size(), len, self.streamed())
+    }
+
+    /// Notes, of a file with a lease, that a write makes it grow by parts of sectors.
+    #[inline]
+    pub(super) fn rests_for_odd_growth(self, _held: &Alone<'_>, data: &Payload<'_>) {
+        let (grid, len) = (self.fs.grid(), data.bytes.len() as u64);
+        if let Some(file) = self.state().lease()
+            && !(grid.on_sector(data.offset) && grid.on_sector(len))
+            && data.end() > self.state().logged_size()
+        {
+            file.grows_odd();
+        }
     }
 
     /// Returns whether a client has the right to odd writes: what is written under the shared inode

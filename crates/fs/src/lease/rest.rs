@@ -3,7 +3,8 @@
 //! ```text
 //!   handed out ─► taken back so often ─────────────────► rests ─► a look of the sync daemon, or a process asks
 //!        │                                                             for odd writes or a tail ─► handed out
-//!        └──────► grows fast, in small writes, unsynced ─► rests ─► a look after little of that ─► handed out
+//!        ├──────► grows fast, in small writes, unsynced ─► rests ─► a look after little of that ─► handed out
+//!        └──────► grows by parts of sectors ────────────► rests ─► as the first
 //! ```
 //!
 //! What stays on the mount until its last close (*suspended*) rests too, once clients have ended, and
@@ -23,6 +24,8 @@ use super::file::{LeasedFile, State};
 
 /// So often a file is taken back between two looks of the sync daemon before it rests.
 const RECALLS_MAX: u32 = 64;
+/// And so often it grows by parts of sectors, which no client does.
+const ODD_GROWTHS_MAX: u32 = 2;
 /// And so many releases of the exclusive lock pass until it is tried again.
 const RELEASES: u32 = 4096;
 
@@ -43,6 +46,8 @@ const KEPT: Duration = Duration::from_secs(15);
 pub(super) struct Rest {
     /// How often it was taken back since the sync daemon looked.
     recalls: u32,
+    /// And how often it grew by parts of sectors.
+    odd_growths: u32,
     /// So many times the exclusive lock is released before the file is handed out again.
     releases: u32,
     /// When it was last known how long the file is, with no sync since.
@@ -93,8 +98,18 @@ impl Rest {
         true
     }
 
+    /// The file is about to grow by a part of a sector; returns whether it rests from now on.
+    fn grows_odd(&mut self) -> bool {
+        self.odd_growths += 1;
+        let rests = self.odd_growths >= ODD_GROWTHS_MAX && self.is_over();
+        if rests {
+            self.releases = RELEASES;
+        }
+        rests
+    }
+
     fn end(&mut self) -> bool {
-        (self.recalls, self.load) = (0, None);
+        (self.recalls, self.odd_growths, self.load) = (0, 0, None);
         std::mem::take(&mut self.releases) > 0 || std::mem::take(&mut self.owed)
     }
 
@@ -151,6 +166,16 @@ impl LeasedFile {
         state.rest.load = Some(Load::new(streamed));
         self.note_rest(&state);
         true
+    }
+
+    /// The file is about to grow by a part of a sector, which is the mount's to do: after some of
+    /// that it rests. The exclusive lock is held.
+    pub(crate) fn grows_odd(&self) {
+        let mut state = self.state.lock();
+        if state.entry.is_some() && !state.reads_pages() && state.rest.grows_odd() {
+            assert!(state.revoked, "I-LEA-10: nothing does I/O outside of the lock");
+            self.note_rest(&state);
+        }
     }
 
     /// The file was synced: it grows for more than a load.
