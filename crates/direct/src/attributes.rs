@@ -1,6 +1,6 @@
 //! Owner, mode, extended attributes and times of what is copied.
 
-use std::fs::Metadata;
+use std::fs::{File, Metadata};
 use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -39,6 +39,14 @@ pub(crate) fn keep(
     rustix::fs::fchmod(target, Mode::from_raw_mode(mode))
         .map_err(system("set the mode of", path))?;
     rustix::fs::futimens(target, &times(is)).map_err(system("set the times of", path))
+}
+
+/// Gives a directory what its source has.
+pub(crate) fn keep_of_directory(from: &Path, into: &Path, left: &mut Left) -> Result<()> {
+    let source = File::open(from).map_err(system("open", from))?;
+    let is = source.metadata().map_err(system("look at", from))?;
+    let target = File::open(into).map_err(system("open", into))?;
+    keep(&source, &is, &target, into, left)
 }
 
 /// As [`keep`], of a symbolic link.
@@ -88,4 +96,24 @@ fn keep_xattrs(source: &impl AsFd, target: &impl AsFd, path: &Path, left: &mut L
         }
     }
     Ok(())
+}
+
+/// Takes extended attributes from a target that its source has no longer; those by which a Bedplate
+/// mount is told how to keep a file stay, and so do those of the system.
+pub(crate) fn take_others(source: &impl AsFd, target: &impl AsFd) {
+    let names = |of: &dyn Fn(&mut [u8]) -> rustix::io::Result<usize>| {
+        let mut names = vec![0; XATTR_BYTES_MAX];
+        let len = of(&mut names).unwrap_or(0);
+        names.truncate(len);
+        names
+    };
+    let ours = names(&|buf| rustix::fs::flistxattr(source, &mut *buf));
+    let theirs = names(&|buf| rustix::fs::flistxattr(target, &mut *buf));
+    let has = |name: &[u8]| ours.split(|byte| *byte == 0).any(|other| other == name);
+    for name in theirs.split(|byte| *byte == 0).filter(|name| !name.is_empty()) {
+        if name.starts_with(b"user.") && !name.starts_with(b"user.bedplate.") && !has(name) {
+            // One that stays harms nothing, and no file system refuses it.
+            let _removed = rustix::fs::fremovexattr(target, name);
+        }
+    }
 }

@@ -284,7 +284,7 @@ fn share(from: &DirectFile, into: &DirectFile, reflink: Reflink, target: &Path) 
 
 /// Takes the room for all that will be written, so that a full file system says so first, and so
 /// that workers which write side by side do not leave the file in pieces.
-fn reserve(into: &DirectFile, spans: &[Span], target: &Path) -> Result<()> {
+pub(crate) fn reserve(into: &DirectFile, spans: &[Span], target: &Path) -> Result<()> {
     for span in spans {
         let reserved =
             rustix::fs::fallocate(into.system(), FallocateFlags::empty(), span.target, span.len);

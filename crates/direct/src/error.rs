@@ -27,6 +27,10 @@ pub enum ErrorKind {
     Changed,
     /// What was read back is not what was written.
     Differs,
+    /// Something else uses it.
+    Busy,
+    /// A command that was run failed.
+    Failed,
     /// A file is of a kind that is not served.
     Unsupported,
     /// What is asked for contradicts itself.

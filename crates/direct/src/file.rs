@@ -65,12 +65,31 @@ impl DirectFile {
         Self::open_as(path, &options, "make")
     }
 
+    /// Opens a file to read it; a link is refused, which someone may have put in its place.
+    pub(crate) fn open_itself(path: &Path) -> Result<Self> {
+        Self::open_with(path, OpenOptions::new().read(true), OFlags::NOFOLLOW, "open")
+    }
+
+    /// Opens or makes a file to write it, for the caller's eyes only until its mode is set; a link
+    /// is refused, which someone may have put in its place.
+    pub(crate) fn create_itself(path: &Path) -> Result<Self> {
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).create(true).truncate(false).mode(0o600);
+        Self::open_with(path, &options, OFlags::NOFOLLOW, "make")
+    }
+
     fn open_as(path: &Path, options: &OpenOptions, doing: &str) -> Result<Self> {
+        Self::open_with(path, options, OFlags::empty(), doing)
+    }
+
+    fn open_with(path: &Path, options: &OpenOptions, further: OFlags, doing: &str) -> Result<Self> {
         let explain = |error| Error::system(doing, path, &error);
-        let flags = (OFlags::DIRECT | OFlags::CLOEXEC).bits() as i32;
-        let (file, is_direct) = match options.clone().custom_flags(flags).open(path) {
+        let open = |flags: OFlags| {
+            options.clone().custom_flags((flags | OFlags::CLOEXEC).bits() as i32).open(path)
+        };
+        let (file, is_direct) = match open(OFlags::DIRECT | further) {
             Ok(file) => (file, true),
-            Err(error) if is_refusal(&error) => (options.open(path).map_err(explain)?, false),
+            Err(error) if is_refusal(&error) => (open(further).map_err(explain)?, false),
             Err(error) => return Err(explain(error)),
         };
         let kind = file.metadata().map_err(system("look at", path))?.file_type();

@@ -19,6 +19,8 @@
 //! | `stream` | files to streams and back |
 //! | `compress` | zstd and gzip on several threads |
 //! | `rate` | a limit of bytes a second |
+//! | `update` | makes a file equal to one of which it is an older copy: what differs is written; compares two |
+//! | `convert` | a directory that is in use moves elsewhere: passes, comparison, change of names |
 //!
 //! Requests are of [`WINDOW_BYTES`], from some threads with a window each: that keeps a device as
 //! busy as a deep queue of an io_uring does, and works where io_uring is forbidden.
@@ -26,6 +28,7 @@
 
 mod attributes;
 mod compress;
+pub mod convert;
 mod copy;
 mod error;
 mod file;
@@ -36,6 +39,7 @@ mod stream;
 #[cfg(test)]
 mod tests;
 mod tree;
+mod update;
 
 pub use compress::{Method, compress};
 pub use copy::{Copied, Options, Range, Reflink, copy};

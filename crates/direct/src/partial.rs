@@ -132,7 +132,7 @@ impl Drop for Partial {
 }
 
 /// Makes the name of a file durable.
-fn sync_directory(path: &Path) -> Result<()> {
+pub(crate) fn sync_directory(path: &Path) -> Result<()> {
     let parent = match path.parent() {
         Some(parent) if parent != Path::new("") => parent,
         _ => Path::new("."),

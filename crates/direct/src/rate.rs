@@ -20,6 +20,12 @@ impl Rate {
         Self { bytes_per_second, next: Mutex::new(None) }
     }
 
+    /// Returns the bytes a second.
+    #[must_use]
+    pub fn bytes_per_second(&self) -> u64 {
+        self.bytes_per_second.get()
+    }
+
     /// Waits until so many bytes more are allowed.
     pub(crate) fn take(&self, bytes: u64) {
         let until = self.book(bytes, Instant::now());

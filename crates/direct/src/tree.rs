@@ -61,7 +61,7 @@ pub fn copy_tree(
     }
     // The innermost first: filling a directory moves its times.
     for (from, into) in directories.into_iter().rev() {
-        tree.finish(&from, &into)?;
+        attributes::keep_of_directory(&from, &into, &mut tree.left)?;
     }
     let root = File::open(target).map_err(system("open", target))?;
     bedplate_block::sync_file_system(&root).map_err(system("sync the file system of", target))?;
@@ -154,18 +154,10 @@ impl Tree<'_> {
         self.done.links += 1;
         attributes::keep_of_link(is, to, &mut self.left)
     }
-
-    /// Gives a directory what its source has, once it is filled.
-    fn finish(&mut self, from: &Path, into: &Path) -> Result<()> {
-        let source = File::open(from).map_err(system("open", from))?;
-        let is = source.metadata().map_err(system("look at", from))?;
-        let target = File::open(into).map_err(system("open", into))?;
-        attributes::keep(&source, &is, &target, into, &mut self.left)
-    }
 }
 
 /// Removes what is no directory from a name that is to be taken.
-fn replace(path: &Path) -> Result<()> {
+pub(crate) fn replace(path: &Path) -> Result<()> {
     match std::fs::remove_file(path) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
             Err(Error::system("replace", path, &error))
