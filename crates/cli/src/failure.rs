@@ -213,6 +213,8 @@ impl From<bedplate_direct::Error> for Failure {
             Kind::Io => "io",
             Kind::Changed => "changed",
             Kind::Differs => "differs",
+            Kind::Busy => "busy",
+            Kind::Failed => "failed",
             Kind::Unsupported => "unsupported",
         };
         Self::new(kind, without_numbers(&error.message))

@@ -8,6 +8,7 @@ mod check;
 mod checkpoint;
 mod completions;
 mod compress;
+mod convert;
 mod cp;
 mod crashlab;
 mod defrag;
@@ -134,6 +135,7 @@ pub enum Command {
     Branch(branch::Arguments),
     Backup(backup::Arguments),
     Restore(restore::Arguments),
+    Convert(convert::Arguments),
     Cp(cp::Arguments),
     Tee(tee::Arguments),
     Compress(compress::Arguments),
@@ -192,6 +194,7 @@ pub fn run(cli: &Cli, output: &Output) -> Result<Exit> {
         Command::Branch(arguments) => branch::run(arguments, output),
         Command::Backup(arguments) => backup::run(arguments, output),
         Command::Restore(arguments) => restore::run(arguments, output),
+        Command::Convert(arguments) => convert::run(arguments, output),
         Command::Cp(arguments) => cp::run(arguments, output),
         Command::Tee(arguments) => tee::run(arguments, output),
         Command::Compress(arguments) => compress::run(arguments, output),

@@ -46,6 +46,14 @@ impl Output {
         written(writeln!(io::stdout().lock(), "{}", text.trim_end_matches('\n')))
     }
 
+    /// Writes a sentence about what is going on, for people alone.
+    pub fn say(&self, sentence: &str) -> Result<()> {
+        if self.json {
+            return Ok(());
+        }
+        written(writeln!(io::stdout().lock(), "{}", harmless(sentence)))
+    }
+
     /// Returns whether the reader of standard output is gone, so that a command without an end can
     /// end.
     pub fn reader_is_gone(&self) -> bool {

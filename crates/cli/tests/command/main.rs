@@ -13,6 +13,7 @@ mod branches;
 mod buckets;
 mod checkpoints;
 mod clones;
+mod converting;
 mod crashlab;
 mod damage;
 mod defrag;
