@@ -9,6 +9,7 @@ mod backups;
 mod bad_input;
 mod bed;
 mod branches;
+mod convert;
 mod crashlab;
 mod doctor;
 mod edges;

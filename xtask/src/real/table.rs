@@ -5,7 +5,7 @@ use anyhow::Result;
 use super::bed::Bed;
 use super::needs::Need;
 use super::{
-    Options, backups, bad_input, branches, crashlab, doctor, edges, failing_device, fio,
+    Options, backups, bad_input, branches, convert, crashlab, doctor, edges, failing_device, fio,
     full_volume, leased, leased_fio, mariadb, mixed_open, nbd, outside, package, pages, postgres,
     ratio, ratio_files, ratio_programs, recovery, restricted, scale, scrubs, sqlite, suites,
     volumes,
@@ -85,6 +85,7 @@ pub const TESTS: &[Test] = &[
     test("leased-libaio", FIO, 240, leased_fio::libaio),
     test("checkpoint-clone-postgres", POSTGRES, 120, backups::clone_of_a_live_cluster),
     test("branch-postgres", POSTGRES, 120, branches::of_a_live_cluster),
+    test("convert-postgres", POSTGRES, 420, convert::of_a_live_cluster),
     test("backup-postgres", POSTGRES, 120, backups::backups_of_a_live_cluster),
     test("outside-killed", FUSE, 180, outside::killed_in_a_loop),
     test("outside-full-host", &[Need::Fuse, Need::Root], 120, outside::full_host),
