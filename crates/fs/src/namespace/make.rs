@@ -42,6 +42,9 @@ pub(crate) fn check_target(target: &[u8]) -> Result<()> {
     ))
 }
 
+/// Settings that a new file has from its directory.
+type Inherited = Vec<(&'static [u8], Vec<u8>)>;
+
 /// What is to be made.
 pub(crate) struct Making<'a> {
     pub(crate) kind: FileKind,
@@ -68,11 +71,7 @@ impl Engine {
         let mut rows = Vec::with_capacity(5);
         let inode = self.new_inode_in(&parent, making, &mut rows);
         rows.push(put_name(dir, name, inode.ino, making.kind));
-        rows.extend(
-            inherited.into_iter().map(|(name, value)| {
-                RowChange::put(Table::Xattr, pair_key(inode.ino, name), value)
-            }),
-        );
+        put_inherited(inode.ino, inherited, &mut rows);
         let locks =
             touch_directory(&parent, i32::from(making.kind == FileKind::Directory), &mut rows);
         debug_assert!(locks.row.nlink > 0, "I-NAM-1: nothing is made in a directory that went");
@@ -90,7 +89,7 @@ impl Engine {
     }
 
     /// Makes a pinned file without a name, after [`begin_make_unnamed`](Self::begin_make_unnamed):
-    /// an orphan until it is linked.
+    /// an orphan until it is linked, which takes after its directory as a named one does.
     pub(crate) fn make_unnamed(&self, dir: InodeNo, new: NewFile) -> Result<Attr> {
         self.need_space()?;
         let _names = self.lock_names_in(dir);
@@ -99,9 +98,11 @@ impl Engine {
             nlink: 0,
             ..new_row(&parent, &Making { kind: FileKind::File, new, rdev: 0, target: &[] })
         };
+        let inherited = self.inherited_in(dir, FileKind::File)?;
         let mut rows = Vec::with_capacity(3);
         let inode = self.new_inode(row, &mut rows);
         inode.pin()?;
+        put_inherited(inode.ino, inherited, &mut rows);
         rows.push(RowChange::put(Table::Orphan, inode_key(inode.ino), Vec::new()));
         let lsn = self.commit(RecordKind::Create, rows);
         inode.note_lsn(lsn, true);
@@ -189,7 +190,7 @@ impl Engine {
 
     /// A file or directory is written untorn, and with checksums, where the directory it is made in is,
     /// gets extents of the same size, and releases the same pages.
-    fn inherited_in(&self, dir: InodeNo, kind: FileKind) -> Result<Vec<(&'static [u8], Vec<u8>)>> {
+    fn inherited_in(&self, dir: InodeNo, kind: FileKind) -> Result<Inherited> {
         let mut found = Vec::new();
         if matches!(kind, FileKind::File | FileKind::Directory) {
             for name in [UNTORN, INTEGRITY, EXTENT_SIZE, RELEASE_BEHIND] {
@@ -233,6 +234,11 @@ impl Engine {
         self.count_inodes(1);
         inode
     }
+}
+
+fn put_inherited(ino: InodeNo, inherited: Inherited, rows: &mut Vec<RowChange>) {
+    let put = |(name, value)| RowChange::put(Table::Xattr, pair_key(ino, name), value);
+    rows.extend(inherited.into_iter().map(put));
 }
 
 fn new_row(parent: &Inode, making: &Making<'_>) -> InodeRow {

@@ -258,6 +258,30 @@ fn an_unnamed_file_can_get_a_name() {
     );
 }
 
+/// S-438: it did not take after its directory, so that a database that writes a file and then names
+/// it lost what its directory promised.
+#[test]
+fn s_438_an_unnamed_file_takes_after_its_directory() {
+    around_kill(
+        |fs| {
+            let dir = directory(fs, ROOT, "dir");
+            fs.set_io_mode(dir, Some(IoMode::Concurrent)).unwrap();
+            fs.set_untorn(dir, Some(8192)).unwrap();
+            fs.set_integrity(dir, true).unwrap();
+            fs.set_extent_size(dir, Some(1 << 20)).unwrap();
+            let ino = fs.make_unnamed(dir, new_file()).unwrap().ino;
+            fs.link(ino, dir, b"named").unwrap();
+        },
+        |fs| {
+            let attr = fs.resolve("dir/named").unwrap();
+            assert_eq!(attr.io_mode, Some(IoMode::Concurrent));
+            assert_eq!(fs.untorn(attr.ino).unwrap().map(|untorn| untorn.bytes), Some(8192));
+            assert!(fs.integrity(attr.ino).unwrap());
+            assert_eq!(fs.extent_size(attr.ino).unwrap(), Some(1 << 20));
+        },
+    );
+}
+
 #[test]
 fn attributes_and_modes_are_kept_and_inherited() {
     around_kill(
