@@ -40,6 +40,8 @@ pub mod opcode {
     pub const RENAME2: u32 = 45;
     pub const LSEEK: u32 = 46;
     pub const COPY_FILE_RANGE: u32 = 47;
+    pub const TMPFILE: u32 = 51;
+    pub const STATX: u32 = 52;
 }
 
 /// Bytes of `struct fuse_in_header`.
@@ -56,8 +58,8 @@ pub(crate) fn operation_bytes(code: u32) -> usize {
     match code {
         FORGET | BATCH_FORGET | MKDIR | RENAME | LINK | OPEN | OPENDIR | SETXATTR | GETXATTR
         | LISTXATTR => 8,
-        GETATTR | MKNOD | FSYNC | FSYNCDIR | CREATE | RENAME2 | INIT => 16,
-        RELEASE | RELEASEDIR | LSEEK => 24,
+        GETATTR | MKNOD | FSYNC | FSYNCDIR | CREATE | TMPFILE | RENAME2 | INIT => 16,
+        RELEASE | RELEASEDIR | LSEEK | STATX => 24,
         IOCTL | FALLOCATE => 32,
         READ | WRITE | READDIR | READDIRPLUS => 40,
         COPY_FILE_RANGE => 56,

@@ -152,6 +152,29 @@ impl Shared {
         flags: i32,
     ) -> Answer<(Entry, Opened)> {
         let (entry, mode) = self.make_file(caller, dir, name, mode)?;
+        self.open_made(caller, entry, flags, mode)
+    }
+
+    /// Makes a file without a name and opens it (`O_TMPFILE`). It goes with its last open, or a
+    /// crash, unless it is linked before.
+    pub(super) fn create_unnamed(
+        &self,
+        caller: Caller,
+        dir: InodeNo,
+        mode: u32,
+        flags: i32,
+    ) -> Answer<(Entry, Opened)> {
+        let entry = self.make_unnamed_file(caller, dir, mode)?;
+        self.open_made(caller, entry, flags, None)
+    }
+
+    fn open_made(
+        &self,
+        caller: Caller,
+        entry: Entry,
+        flags: i32,
+        mode: Option<IoMode>,
+    ) -> Answer<(Entry, Opened)> {
         match self.open(caller.thread, entry.attr.ino, flags, mode) {
             Ok(opened) => Ok((entry, opened)),
             Err(errno) => {

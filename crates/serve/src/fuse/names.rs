@@ -205,6 +205,18 @@ impl Shared {
         Ok((self.entry(attr, name.mode)?, name.mode))
     }
 
+    /// Makes a regular file without a name, which is about to be opened.
+    pub(super) fn make_unnamed_file(
+        &self,
+        caller: Caller,
+        dir: InodeNo,
+        mode: u32,
+    ) -> Answer<Entry> {
+        // It is retained by being made.
+        let attr = self.fs.make_unnamed(dir, new_file(caller, mode))?;
+        Ok(Entry { attr, name_ttl: Duration::ZERO })
+    }
+
     pub(super) fn mkdir(
         &self,
         caller: Caller,

@@ -3,12 +3,73 @@
 use std::fs::{self, File, Permissions};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt, chown};
 
-use rustix::fs::{AtFlags, CWD, Timespec, Timestamps, utimensat};
+use rustix::fs::{AtFlags, CWD, Statx, StatxFlags, Timespec, Timestamps, utimensat};
 
 use crate::harness::{Mounted, NOBODY, errno, needs_root, shell_as};
 
 fn mode(m: &Mounted, name: &str) -> u32 {
     m.path(name).metadata().unwrap().permissions().mode() & 0o7777
+}
+
+/// `statx` with the time of birth, which is asked for by a request of its own.
+fn statx(path: &std::path::Path) -> Statx {
+    rustix::fs::statx(CWD, path, AtFlags::SYMLINK_NOFOLLOW, StatxFlags::ALL).unwrap()
+}
+
+#[test]
+fn s_439_the_time_of_birth_is_told_and_never_moves() {
+    for options in ["", "mode=concurrent"] {
+        let Some(m) = Mounted::new(options) else { return };
+        let now = || std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
+        let before = now();
+        fs::write(m.path("f"), vec![1; 70_000]).unwrap();
+        fs::create_dir(m.path("d")).unwrap();
+        let after = now();
+        let birth = |m: &Mounted, name: &str| {
+            let told = statx(&m.path(name));
+            assert!(told.stx_mask & StatxFlags::BTIME.bits() != 0, "S-439: {name}");
+            let time = told.stx_btime;
+            std::time::Duration::new(time.tv_sec.cast_unsigned(), time.tv_nsec)
+        };
+        let born = ["f", "d"].map(|name| birth(&m, name));
+        assert!(born.iter().all(|born| (before..=after).contains(born)), "S-439: {born:?}");
+        assert!(m.path("f").metadata().unwrap().created().is_ok());
+        // What else it tells is what `stat` tells.
+        let (told, stat) = (statx(&m.path("f")), m.path("f").metadata().unwrap());
+        assert_eq!(
+            (told.stx_ino, told.stx_size, told.stx_blocks, told.stx_nlink, told.stx_blksize),
+            (stat.ino(), stat.size(), stat.blocks(), stat.nlink() as u32, stat.blksize() as u32)
+        );
+        assert_eq!(u32::from(told.stx_mode), stat.mode());
+        assert_eq!((told.stx_uid, told.stx_gid), (stat.uid(), stat.gid()));
+        assert_eq!(
+            [told.stx_atime, told.stx_mtime, told.stx_ctime].map(|time| time.tv_sec),
+            [stat.atime(), stat.mtime(), stat.ctime()]
+        );
+        let times = [(1_000_000, 5), (-2, 7)].map(|(tv_sec, tv_nsec)| Timespec { tv_sec, tv_nsec });
+        let set = Timestamps { last_access: times[0], last_modification: times[1] };
+        utimensat(CWD, m.path("f"), &set, AtFlags::empty()).unwrap();
+        fs::rename(m.path("f"), m.path("d/f")).unwrap();
+        let m = m.again(options);
+        assert_eq!([birth(&m, "d/f"), birth(&m, "d")], born, "S-439: after a remount");
+        assert_eq!(statx(&m.path("d/f")).stx_mtime.tv_sec, -2);
+        m.finish();
+    }
+}
+
+#[test]
+fn s_439_statx_tells_devices_apart() {
+    if !needs_root() {
+        return;
+    }
+    let Some(m) = Mounted::new("dev") else { return };
+    let device = rustix::fs::makedev(259, 70_000);
+    let mode = rustix::fs::Mode::from_raw_mode(0o600);
+    rustix::fs::mknodat(CWD, m.path("b"), rustix::fs::FileType::BlockDevice, mode, device).unwrap();
+    let told = statx(&m.path("b"));
+    assert_eq!((told.stx_rdev_major, told.stx_rdev_minor), (259, 70_000));
+    assert_eq!(m.path("b").metadata().unwrap().rdev(), device);
+    m.finish();
 }
 
 #[test]

@@ -2,9 +2,12 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Write};
-use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt, symlink};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, PermissionsExt, symlink};
 
-use rustix::fs::{CWD, FileType, Mode, RenameFlags, makedev, mknodat, renameat_with};
+use rustix::fs::{
+    AtFlags, CWD, FileType, Mode, OFlags, RenameFlags, makedev, mknodat, renameat_with,
+};
 
 use crate::harness::{Mounted, errno, needs_root, shell};
 
@@ -185,16 +188,52 @@ fn new_files_belong_to_their_maker_and_heed_umask_and_set_group_id() {
     m.finish();
 }
 
+/// Opens a file without a name in a directory (`O_TMPFILE`).
+pub fn unnamed(dir: &std::path::Path, more: OFlags) -> File {
+    let flags = OFlags::TMPFILE | OFlags::RDWR | more;
+    File::from(rustix::fs::open(dir, flags, Mode::from_raw_mode(0o640)).unwrap())
+}
+
+/// Gives an open file a name, by the way that needs no privilege.
+pub fn name_it(file: &File, path: &std::path::Path) -> rustix::io::Result<()> {
+    let open = format!("/proc/self/fd/{}", file.as_raw_fd());
+    rustix::fs::linkat(CWD, open, CWD, path, AtFlags::SYMLINK_FOLLOW)
+}
+
 #[test]
-fn an_unnamed_temporary_file_is_refused_clearly() {
-    let Some(m) = Mounted::new("") else { return };
-    let result = rustix::fs::open(
-        m.root(),
-        rustix::fs::OFlags::TMPFILE | rustix::fs::OFlags::RDWR,
-        Mode::RUSR,
-    );
-    assert_eq!(result.unwrap_err(), rustix::io::Errno::OPNOTSUPP);
-    m.finish();
+fn s_438_an_unnamed_file_lives_until_it_is_closed_or_gets_a_name() {
+    for options in ["", "mode=concurrent", "mode=direct"] {
+        let Some(m) = Mounted::new(options) else { return };
+        fs::create_dir(m.path("d")).unwrap();
+        let inodes = || rustix::fs::statvfs(m.root()).unwrap().f_ffree;
+        let before = inodes();
+        let file = unnamed(&m.path("d"), OFlags::empty());
+        let stat = file.metadata().unwrap();
+        assert_eq!((stat.nlink(), stat.mode() & 0o7777, stat.len()), (0, 0o640, 0), "{options}");
+        file.write_all_at(&[7; 100_000], 3).unwrap();
+        file.sync_all().unwrap();
+        assert_eq!(fs::read_dir(m.path("d")).unwrap().count(), 0, "S-438: it has no name");
+        name_it(&file, &m.path("d/named")).unwrap();
+        assert_eq!(name_it(&file, &m.path("d/named")), Err(rustix::io::Errno::EXIST));
+        assert_eq!(file.metadata().unwrap().nlink(), 1);
+        assert_eq!(fs::read(m.path("d/named")).unwrap()[3..], [7; 100_000]);
+        fs::remove_file(m.path("d/named")).unwrap();
+        drop(file);
+
+        // One for good without a name, and one that is left to its fate.
+        let exclusive = unnamed(m.root(), OFlags::EXCL);
+        assert_eq!(name_it(&exclusive, &m.path("x")), Err(rustix::io::Errno::NOENT));
+        exclusive.write_all_at(&[1; 50_000], 0).unwrap();
+        drop(exclusive);
+        for _ in 0..500 {
+            if inodes() == before {
+                break;
+            }
+            std::thread::sleep(std::time::Duration::from_millis(10));
+        }
+        assert_eq!(inodes(), before, "S-438: {options}: what is closed is gone");
+        m.finish();
+    }
 }
 
 /// The kernel's entry of a suffixed name kept a removed file alive, and its space taken, until

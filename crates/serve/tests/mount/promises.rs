@@ -14,6 +14,7 @@ use rustix::fs::{FallocateFlags, fallocate};
 use rustix::io::ReadWriteFlags;
 
 use crate::harness::{Mounted, available, errno, format_memory, has_program, pattern, shell};
+use crate::names::{name_it, unnamed};
 
 /// Files with such names cannot be made on a mount, but by the library: then they are what their
 /// names say.
@@ -261,4 +262,39 @@ fn s_45_an_open_file_fails_at_once_after_a_kill() {
     ] {
         crate::harness::is_cut_off(result);
     }
+}
+
+/// S-438: a power cut leaves of files without a name those that had been given one, with what was
+/// made durable of them; the next mount removes the others.
+#[test]
+fn s_438_a_power_cut_leaves_no_unnamed_file() {
+    if !available() {
+        return;
+    }
+    let simulated = SimulatedDevice::new(64 << 20, 1);
+    let device: Arc<dyn BlockDevice> = Arc::clone(&simulated) as _;
+    FileSystem::format(&device, None, &FormatOptions::default()).unwrap();
+    let m = Mounted::on(device, "sync=3600s");
+    let [kept, lost] = [1, 2].map(|fill| {
+        let file = unnamed(m.root(), rustix::fs::OFlags::empty());
+        file.write_all_at(&[fill; 50_000], 0).unwrap();
+        file.sync_all().unwrap();
+        file
+    });
+    name_it(&kept, &m.path("kept")).unwrap();
+    kept.sync_all().unwrap();
+    let image: Arc<dyn BlockDevice> =
+        simulated.crash_image(simulated.operation_count(), &CrashChoice::LoseAll);
+    let left = FileSystem::mount(Arc::clone(&image), None, MountOptions::default()).unwrap();
+    let file = left.open("/kept", &OpenOptions::read_only()).unwrap();
+    let mut found = vec![0; 50_001];
+    assert_eq!(file.read_at(&mut found, 0).unwrap(), 50_000);
+    assert!(found[..50_000] == [1; 50_000], "S-438: what was synced before it had a name is there");
+    drop(file);
+    assert_eq!(left.statfs().inodes, 2, "S-438: the root, and the file that has a name");
+    left.unmount().unwrap();
+    let report = FileSystem::check(&image, None, false).unwrap();
+    assert!(report.findings.is_empty(), "{:#?}", report.findings);
+    drop((kept, lost));
+    m.finish();
 }

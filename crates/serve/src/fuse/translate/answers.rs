@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use bedplate_fs::{Attr, FileKind, InodeNo};
+use bedplate_fs::{Attr, FileKind, InodeNo, Timestamp};
 use bedplate_fuse::Reply;
 
 use super::super::data::Opened;
@@ -50,10 +50,7 @@ impl<'a> Out<'a> {
 
     /// `struct fuse_attr`.
     fn attr(&mut self, attr: &Attr, number: u64, block_size: u32) {
-        let times = [attr.atime, attr.mtime, attr.ctime].map(|time| {
-            const SECOND: i64 = 1_000_000_000;
-            (time.0.div_euclid(SECOND), time.0.rem_euclid(SECOND) as u32)
-        });
+        let times = [attr.atime, attr.mtime, attr.ctime].map(time_parts);
         self.u64(number);
         self.u64(attr.size);
         self.u64(attr.allocated_bytes.div_ceil(512));
@@ -63,6 +60,30 @@ impl<'a> Out<'a> {
         for value in [attr.nlink, attr.uid, attr.gid, attr.rdev, block_size, 0] {
             self.u32(value);
         }
+    }
+
+    /// `struct fuse_statx`.
+    fn statx(&mut self, attr: &Attr, number: u64, block_size: u32) {
+        let mask = libc::STATX_BASIC_STATS | libc::STATX_BTIME;
+        [mask, block_size, 0, 0, attr.nlink, attr.uid, attr.gid]
+            .iter()
+            .for_each(|value| self.u32(*value));
+        // 16 bits, and 16 spare ones.
+        let mode = (kind_bits(attr.kind) << 12 | attr.mode & 0o7777) as u16;
+        self.put(&mode.to_ne_bytes());
+        self.put(&[0; 2]);
+        [number, attr.size, attr.allocated_bytes.div_ceil(512), 0]
+            .iter()
+            .for_each(|value| self.u64(*value));
+        for time in [attr.atime, attr.btime, attr.ctime, attr.mtime] {
+            let (seconds, nanoseconds) = time_parts(time);
+            self.u64(seconds.cast_unsigned());
+            self.u32(nanoseconds);
+            self.u32(0);
+        }
+        let (major, minor) = device_parts(attr.rdev);
+        [major, minor, 0, 0].iter().for_each(|value| self.u32(*value));
+        (0..14).for_each(|_| self.u64(0));
     }
 
     /// `struct fuse_entry_out`.
@@ -112,6 +133,17 @@ pub(super) fn put_opened(out: &mut Out<'_>, opened: Opened) {
     let how = if opened.direct { DIRECT_IO } else { KEEP_CACHE };
     let parallel = if opened.parallel { PARALLEL_DIRECT_WRITES } else { 0 };
     out.handle(opened.handle, how | parallel);
+}
+
+/// Returns seconds, negative before 1970, and nanoseconds, which count forwards.
+fn time_parts(time: Timestamp) -> (i64, u32) {
+    const SECOND: i64 = 1_000_000_000;
+    (time.0.div_euclid(SECOND), time.0.rem_euclid(SECOND) as u32)
+}
+
+/// Takes apart what the kernel calls a device in its protocol (`new_encode_dev`): major and minor.
+fn device_parts(rdev: u32) -> (u32, u32) {
+    ((rdev & 0xf_ff00) >> 8, rdev & 0xff | (rdev >> 12) & 0xf_ff00)
 }
 
 /// Returns what tells an inode from another of the same number, for file handles.
@@ -203,6 +235,18 @@ impl Translator {
         });
     }
 
+    /// Answers with what `statx` shows (`struct fuse_statx_out`): of what the kernel asks for, all
+    /// that `stat` shows, and the time of birth.
+    pub(super) fn extended_attr(&self, reply: Reply, found: Answer<Attr>) {
+        answer(reply, found, |out, attr| {
+            let ttl = self.0.attr_ttl(attr.ino);
+            out.u64(ttl.as_secs());
+            out.u32(ttl.subsec_nanos());
+            (0..5).for_each(|_| out.u32(0));
+            out.statx(&attr, attr.ino.0, self.0.block_size);
+        });
+    }
+
     /// Lists a directory into as many bytes as the caller has room for.
     pub(super) fn list(&self, mut reply: Reply, handle: u64, cookie: u64, size: u32) {
         let room = (size as usize).min(reply.payload().len());
@@ -258,6 +302,14 @@ mod tests {
         };
         // `FOPEN_DIRECT_IO`, `FOPEN_KEEP_CACHE`, `FOPEN_PARALLEL_DIRECT_WRITES`.
         assert_eq!((flags(false, false), flags(true, false), flags(true, true)), (2, 1, 1 | 64));
+    }
+
+    #[test]
+    fn a_device_is_taken_apart_as_the_kernel_puts_it_together() {
+        for (major, minor) in [(1_u32, 3_u32), (259, 0), (4095, (1 << 20) - 1)] {
+            let encoded = minor & 0xff | major << 8 | (minor & !0xff) << 12;
+            assert_eq!(device_parts(encoded), (major, minor));
+        }
     }
 
     #[test]

@@ -23,11 +23,15 @@ impl Translator {
                     answer(reply, opened, put_opened);
                 });
             }
-            opcode::CREATE => {
+            opcode::CREATE | opcode::TMPFILE => {
                 let (flags, mode) = (fields.u32(0).cast_signed(), fields.u32(4));
                 let (caller, dir) = (fields.caller(), self.ino(header.node));
-                let made = shared
-                    .run("create", || shared.create(caller, dir, fields.name()?.0, mode, flags));
+                let made = if header.opcode == opcode::TMPFILE {
+                    shared.run("tmpfile", || shared.create_unnamed(caller, dir, mode, flags))
+                } else {
+                    shared
+                        .run("create", || shared.create(caller, dir, fields.name()?.0, mode, flags))
+                };
                 answer(reply, made, |out, (entry, opened)| {
                     self.put_entry(out, &entry);
                     put_opened(out, opened);

@@ -13,11 +13,15 @@ impl Translator {
         match reply.request().header.opcode {
             opcode::READ => self.read(reply),
             opcode::WRITE => self.write(reply),
-            opcode::OPEN | opcode::CREATE | opcode::RELEASE | opcode::FSYNC => self.file(reply),
+            opcode::OPEN | opcode::CREATE | opcode::TMPFILE | opcode::RELEASE | opcode::FSYNC => {
+                self.file(reply)
+            }
             opcode::FALLOCATE | opcode::LSEEK | opcode::COPY_FILE_RANGE | opcode::IOCTL => {
                 self.range(reply);
             }
-            opcode::GETATTR | opcode::SETATTR | opcode::STATFS => self.attributes(reply),
+            opcode::GETATTR | opcode::SETATTR | opcode::STATX | opcode::STATFS => {
+                self.attributes(reply);
+            }
             opcode::SETXATTR | opcode::GETXATTR | opcode::LISTXATTR | opcode::REMOVEXATTR => {
                 self.extended(reply);
             }
@@ -113,6 +117,9 @@ impl Translator {
         let ino = self.ino(header.node);
         match header.opcode {
             opcode::GETATTR => self.attr(reply, shared.run("getattr", || shared.getattr(ino))),
+            opcode::STATX => {
+                self.extended_attr(reply, shared.run("statx", || shared.getattr(ino)));
+            }
             opcode::SETATTR => {
                 let (caller, change) = (fields.caller(), fields.change());
                 let changed = shared.run("setattr", || shared.setattr(caller, ino, change));
