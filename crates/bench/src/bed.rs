@@ -11,6 +11,8 @@
 //! something is measured. Without root the images are used as they are, and the directory's own
 //! file system stands for the kernel's.
 
+mod pair;
+
 use std::fs::{self, File};
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -18,6 +20,7 @@ use std::process::Command;
 
 use crate::target::{TargetSpec, fill_pattern};
 use crate::{Error, Result};
+pub use pair::PairOptions;
 
 /// What images are made on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -143,10 +146,16 @@ impl Bed {
     }
 
     fn attach(&mut self, image: &Path) -> Result<PathBuf> {
+        self.attach_part(image, &[])
+    }
+
+    /// Attaches a file or device, or the part of it that the arguments say.
+    fn attach_part(&mut self, image: &Path, part: &[String]) -> Result<PathBuf> {
         // Sectors of 512 bytes show what small log writes cost; direct I/O keeps the host's page
         // cache out.
         let args = ["--find", "--show", "--direct-io=on", "--sector-size=512"];
-        let device = PathBuf::from(call(Command::new("losetup").args(args).arg(image))?.trim());
+        let mut losetup = Command::new("losetup");
+        let device = PathBuf::from(call(losetup.args(args).args(part).arg(image))?.trim());
         self.undo.push(Undo::Loop(device.clone()));
         Ok(device)
     }
@@ -155,22 +164,36 @@ impl Bed {
         let image = directory.join("kernel.img");
         write_image(&image, image_bytes)?;
         let device = self.attach(&image)?;
-        let xfs = call(Command::new("mkfs.xfs").args(["-q", "-f", "-K"]).arg(&device));
-        let name = match xfs {
-            Ok(_) => "xfs",
-            Err(_) => {
-                call(
-                    Command::new("mkfs.ext4")
-                        .args(["-q", "-F", "-E", "nodiscard,lazy_itable_init=0"])
-                        .arg(&device),
-                )?;
-                "ext4"
-            }
+        self.mount_kernel(directory, &device, &["xfs", "ext4"])
+    }
+
+    /// Makes the first of these file systems that can be made, and mounts it.
+    fn mount_kernel(
+        &mut self,
+        directory: &Path,
+        device: &Path,
+        kinds: &[&'static str],
+    ) -> Result<()> {
+        let make = |kind: &'static str| -> Result<&'static str> {
+            let arguments: &[&str] = match kind {
+                "xfs" => &["-q", "-f", "-K"],
+                _ => &["-q", "-F", "-E", "nodiscard,lazy_itable_init=0"],
+            };
+            let program = format!("mkfs.{kind}");
+            call(Command::new(program).args(arguments).arg(device)).map(|_| kind)
         };
+        let mut made = Err(Error::target("no file system was named"));
+        for kind in kinds {
+            made = make(kind);
+            if made.is_ok() {
+                break;
+            }
+        }
+        let name = made?;
         let at = directory.join(name);
         fs::create_dir(&at)
             .map_err(|e| Error::io(at.display(), "cannot make the mount point", e))?;
-        call(Command::new("mount").arg(&device).arg(&at))?;
+        call(Command::new("mount").arg(device).arg(&at))?;
         self.undo.push(Undo::Mount(at.clone()));
         self.kernel = Some((at, name));
         Ok(())
@@ -180,17 +203,21 @@ impl Bed {
         let image = directory.join("mount.img");
         write_image(&image, image_bytes)?;
         let device = self.attach(&image)?;
+        self.mount_bedplate(directory, &device, program, "mode=concurrent")
+    }
+
+    fn mount_bedplate(
+        &mut self,
+        directory: &Path,
+        device: &Path,
+        program: &Path,
+        options: &str,
+    ) -> Result<()> {
         let at = directory.join("mount");
         fs::create_dir(&at)
             .map_err(|e| Error::io(at.display(), "cannot make the mount point", e))?;
-        call(Command::new(program).arg("format").arg(&device).arg("--force"))?;
-        call(
-            Command::new(program)
-                .arg("mount")
-                .arg(&device)
-                .arg(&at)
-                .args(["-o", "mode=concurrent"]),
-        )?;
+        call(Command::new(program).arg("format").arg(device).arg("--force"))?;
+        call(Command::new(program).arg("mount").arg(device).arg(&at).args(["-o", options]))?;
         self.undo
             .push(Undo::BedplateMount { program: program.to_path_buf(), directory: at.clone() });
         self.mount = Some(at);

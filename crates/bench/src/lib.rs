@@ -2,6 +2,7 @@
 //! side by side.
 #![forbid(unsafe_code)]
 
+mod advise;
 mod bed;
 mod compare;
 mod csv;
@@ -23,7 +24,8 @@ mod units;
 mod volumes;
 mod workload;
 
-pub use bed::{Bed, BedOptions, DeviceClass, Part};
+pub use advise::{AdviseOptions, Advised, FileClass, Ruling, Sorted, Standing, Step, advise};
+pub use bed::{Bed, BedOptions, DeviceClass, PairOptions, Part};
 pub use compare::{Compared, ComparedFiles, compare};
 pub use csv::csv;
 pub use error::{Error, ErrorKind, Result};
@@ -32,7 +34,9 @@ pub use markdown::markdown;
 pub use measure::{Comparison, DeviceOps, LatencySummary, Spread, Verdict, all_devices};
 pub use papers::{Paper, PaperLine, paper};
 pub use replay::{LeftOut, Pace, ReplayOptions, Replayed, ReplayedCalls, replay};
-pub use report::{STYLE as REPORT_STYLE, escape as escape_html, write_report, write_trace_page};
+pub use report::{
+    STYLE as REPORT_STYLE, escape as escape_html, write_report, write_sizing_page, write_trace_page,
+};
 pub use results::{
     Case, CpuUse, Measurement, Record, Results, Skipped, TimePoint, WorkloadResults,
 };

@@ -18,10 +18,15 @@ mod file;
 mod slot;
 mod trace;
 
-pub use analysis::{Failures, FileSummary, Moves, Summary, SyncWait, Syncs, summarized};
+pub use analysis::{
+    CachePoint, Failures, FileSummary, LayoutHint, Mix, Moves, ReuseCurve, Summary, SyncWait,
+    Syncs, Waits, layout_hints, mix, reuse_curve, summarized, waits,
+};
 pub use arena::{Arena, CHUNK_SLOTS, Chunk, HEADER_BYTES, MAGIC_WORD, SLOT_BYTES, Who};
 pub use collect::{Collected, collected};
 pub use error::{Error, Result};
+#[cfg(feature = "forge")]
+pub use file::forged;
 pub use file::{Cut, Loaded};
 pub use slot::{Call, Identity, NO_FILE, Slot, how};
 pub use trace::{About, DeviceCount, Event, Process, Trace, TracedFile, errno_name};

@@ -10,6 +10,7 @@ mod metadata;
 mod nbd;
 mod requests;
 mod text;
+mod trace;
 
 /// A decoder to be fuzzed.
 pub struct Target {
@@ -20,7 +21,7 @@ pub struct Target {
 }
 
 /// All of them.
-pub const TARGETS: [Target; 20] = [
+pub const TARGETS: [Target; 21] = [
     Target { name: "superblock", run: bedplate_fs::forge::decode_superblock },
     Target { name: "label", run: bedplate_volume::Label::decode_any },
     Target { name: "group", run: group::run },
@@ -41,6 +42,7 @@ pub const TARGETS: [Target; 20] = [
     Target { name: "metrics", run: control::metrics },
     Target { name: "backup", run: backup::run },
     Target { name: "nbd", run: nbd::run },
+    Target { name: "trace", run: trace::run },
 ];
 
 /// Decodes one row: table, length of the key, key, value.

@@ -5,7 +5,7 @@ use anyhow::Result;
 use super::bed::Bed;
 use super::needs::Need;
 use super::{
-    Options, backups, bad_input, branches, convert, crashlab, doctor, edges, failing_device, fio,
+    Options, advise, backups, bad_input, branches, convert, crashlab, doctor, edges, failing_device, fio,
     full_volume, leased, leased_fio, mariadb, mixed_open, nbd, outside, package, pages, postgres,
     ratio, ratio_files, ratio_programs, recovery, restricted, scale, scrubs, sqlite, suites,
     volumes,
@@ -139,6 +139,7 @@ pub const TESTS: &[Test] = &[
     test("edge-descriptors", &[Need::Fuse, Need::Program("prlimit")], 120, edges::few_descriptors),
     test("edge-device-stalled", FUSE, 120, edges::device_stands_still),
     test("scale", FUSE, 300, scale::measure),
+    test("advise-sqlite", SQLITE, 240, advise::of_sqlite),
     test(
         "package",
         &[

@@ -1,10 +1,10 @@
 //! A trace, made again on a target: the same calls by as many threads, true to time or one behind
 //! the other.
 
-mod plan;
-mod play;
+pub(crate) mod plan;
+pub(crate) mod play;
 
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 
 use bedplate_trace::Trace;
 use serde::Serialize;
@@ -26,6 +26,9 @@ pub enum Pace {
         /// How many times as fast.
         speed: f64,
     },
+    /// As long after the end of the thread's call before as in the trace: what the thread did
+    /// between two calls takes the time that it took.
+    Thinking,
 }
 
 /// How a trace is replayed.
@@ -139,7 +142,7 @@ fn on(
 
 /// What a file is before the first call: as long as it was, or as long as it will be where it
 /// cannot grow.
-fn spec(target: &dyn Target, file: &PlannedFile) -> FileSpec {
+pub(crate) fn spec(target: &dyn Target, file: &PlannedFile) -> FileSpec {
     let name = file.name.clone();
     match (file.before_bytes, target.files_grow()) {
         (0, _) => FileSpec { name, size_bytes: file.end_bytes, state: FileState::Empty },
@@ -160,7 +163,7 @@ fn played(
     };
     let files = plan.files.iter().map(open).collect::<Result<Vec<_>>>()?;
     let before = target.device_ops();
-    let played = play::play(plan, &files, options)?;
+    let played = play::play(plan, &files, options, &AtomicBool::new(false))?;
     drop(files);
     target.quiesce()?;
     let device = target.device_ops().zip(before).map(|(after, before)| after.since(&before));

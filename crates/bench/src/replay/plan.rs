@@ -16,7 +16,7 @@ const THREADS_MAX: usize = 1024;
 
 /// What one call does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(crate) enum Kind {
     Read,
     Write,
     /// A write that is durable when it returns.
@@ -29,7 +29,7 @@ pub(super) enum Kind {
 
 /// A call of a replay.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Op {
+pub(crate) struct Op {
     /// When it began, from the first call of the trace.
     pub at_ns: u64,
     pub took_ns: u64,
@@ -42,7 +42,9 @@ pub(super) struct Op {
 
 /// A file that the replay needs.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct PlannedFile {
+pub(crate) struct PlannedFile {
+    /// Which of the trace's files.
+    pub number: u32,
     pub name: String,
     pub device: u64,
     /// Bytes that are there before.
@@ -66,7 +68,7 @@ pub struct LeftOut {
 
 /// All of it.
 #[derive(Debug, Default)]
-pub(super) struct Plan {
+pub(crate) struct Plan {
     pub files: Vec<PlannedFile>,
     pub threads: Vec<Vec<Op>>,
     pub left_out: LeftOut,
@@ -74,7 +76,7 @@ pub(super) struct Plan {
 
 impl Plan {
     /// Returns all calls.
-    pub(super) fn ops(&self) -> impl Iterator<Item = &Op> {
+    pub(crate) fn ops(&self) -> impl Iterator<Item = &Op> {
         self.threads.iter().flatten()
     }
 }
@@ -83,7 +85,7 @@ impl Plan {
 ///
 /// # Errors
 /// `Usage`, of a trace without a call to be made or with too many at once.
-pub(super) fn plan(trace: &Trace) -> Result<Plan> {
+pub(crate) fn plan(trace: &Trace) -> Result<Plan> {
     let durable = durable_files(trace);
     let mut plan = Plan::default();
     let mut place_of: HashMap<u32, usize> = HashMap::new();
@@ -97,6 +99,7 @@ pub(super) fn plan(trace: &Trace) -> Result<Plan> {
         let place = *place_of.entry(number).or_insert_with(|| {
             let before_bytes = if file.is_device { 0 } else { file.size_bytes };
             plan.files.push(PlannedFile {
+                number,
                 name: format!("traced-{number}"),
                 device: file.device,
                 before_bytes,

@@ -18,8 +18,10 @@ const PIECE_BYTES: u64 = 4 << 20;
 const LATE: Duration = Duration::from_millis(1);
 
 /// What threads have done.
-pub(super) struct Played {
+pub(crate) struct Played {
     pub took: Duration,
+    /// Time in calls, of all threads together.
+    pub waited: Duration,
     pub reads: Latencies,
     pub writes: Latencies,
     pub syncs: Latencies,
@@ -36,6 +38,7 @@ impl Played {
     fn new() -> Self {
         Self {
             took: Duration::ZERO,
+            waited: Duration::ZERO,
             reads: Latencies::new(),
             writes: Latencies::new(),
             syncs: Latencies::new(),
@@ -50,6 +53,7 @@ impl Played {
 
     fn merge(&mut self, other: &Self) {
         self.took = self.took.max(other.took);
+        self.waited += other.waited;
         self.reads.merge(&other.reads);
         self.writes.merge(&other.writes);
         self.syncs.merge(&other.syncs);
@@ -63,7 +67,7 @@ impl Played {
 }
 
 /// An open file, and how much of it is there.
-pub(super) struct Opened {
+pub(crate) struct Opened {
     pub file: Box<dyn TargetFile>,
     pub written: AtomicU64,
 }
@@ -75,13 +79,19 @@ struct Stage<'a> {
     /// When the first call was due; set once all threads are there.
     go: OnceLock<Instant>,
     is_over: AtomicBool,
+    /// Set from outside: everything is to end.
+    stop: &'a AtomicBool,
 }
 
 impl Stage<'_> {
+    fn is_over(&self) -> bool {
+        self.is_over.load(Relaxed) || self.stop.load(Relaxed)
+    }
+
     /// Waits until all threads are there; nothing where one of them is not to come.
     fn started(&self) -> Option<Instant> {
         const TURN: Duration = Duration::from_micros(200);
-        while !self.is_over.load(Relaxed) {
+        while !self.is_over() {
             if let Some(started) = self.go.get() {
                 return Some(*started);
             }
@@ -92,8 +102,17 @@ impl Stage<'_> {
 }
 
 /// Plays all threads.
-pub(super) fn play(plan: &Plan, files: &[Opened], options: &ReplayOptions) -> Result<Played> {
-    let stage = Stage { files, options, go: OnceLock::new(), is_over: AtomicBool::new(false) };
+///
+/// # Errors
+/// `Interrupted` when `stop` was set meanwhile, and what the target says.
+pub(crate) fn play(
+    plan: &Plan,
+    files: &[Opened],
+    options: &ReplayOptions,
+    stop: &AtomicBool,
+) -> Result<Played> {
+    let (go, is_over) = (OnceLock::new(), AtomicBool::new(false));
+    let stage = Stage { files, options, go, is_over, stop };
     let played: Vec<Result<Played>> = std::thread::scope(|scope| {
         let mut threads = Vec::new();
         for ops in &plan.threads {
@@ -116,7 +135,7 @@ pub(super) fn play(plan: &Plan, files: &[Opened], options: &ReplayOptions) -> Re
     for one in played {
         sum.merge(&one?);
     }
-    Ok(sum)
+    if stop.load(Relaxed) { Err(Error::interrupted()) } else { Ok(sum) }
 }
 
 fn thread(stage: &Stage<'_>, ops: &[Op]) -> Result<Played> {
@@ -126,22 +145,22 @@ fn thread(stage: &Stage<'_>, ops: &[Op]) -> Result<Played> {
     fill_pattern(&mut buffer, ops.len() as u64);
     let mut played = Played::new();
     let Some(started) = stage.started() else { return Ok(played) };
+    // When the call before ended, in the trace and here.
+    let (mut traced_end_ns, mut ended) = (0, started);
     for op in ops {
-        if stage.is_over.load(Relaxed) {
+        if stage.is_over() {
             break;
         }
-        if let Pace::Timed { speed } = stage.options.pace {
-            let due = Duration::from_nanos((op.at_ns as f64 / speed) as u64);
-            let now = started.elapsed();
-            match due.checked_sub(now) {
-                Some(rest) => std::thread::sleep(rest),
-                None => {
-                    played.late += u64::from(now - due > LATE);
-                    played.late_max = played.late_max.max(now - due);
-                }
-            }
+        match stage.options.pace {
+            Pace::Fast => {}
+            Pace::Timed { speed } => keep_to_time(&mut played, started, op, speed),
+            Pace::Thinking => think(stage, ended, op.at_ns.saturating_sub(traced_end_ns)),
         }
+        let began = Instant::now();
         let done = one(stage, op, &mut buffer, &mut played);
+        ended = Instant::now();
+        played.waited += ended - began;
+        traced_end_ns = op.at_ns.saturating_add(op.took_ns);
         if done.is_err() {
             stage.is_over.store(true, Relaxed);
         }
@@ -149,6 +168,39 @@ fn thread(stage: &Stage<'_>, ops: &[Op]) -> Result<Played> {
     }
     played.took = started.elapsed();
     Ok(played)
+}
+
+/// Waits until a call is due, or counts that it is late.
+fn keep_to_time(played: &mut Played, started: Instant, op: &Op, speed: f64) {
+    let due = Duration::from_nanos((op.at_ns as f64 / speed) as u64);
+    let now = started.elapsed();
+    match due.checked_sub(now) {
+        Some(rest) => std::thread::sleep(rest),
+        None => {
+            played.late += u64::from(now - due > LATE);
+            played.late_max = played.late_max.max(now - due);
+        }
+    }
+}
+
+/// Spends the time that a thread of the trace spent between two calls. Short ones were computing,
+/// and a sleep would be longer than they are.
+fn think(stage: &Stage<'_>, ended: Instant, think_ns: u64) {
+    const SLEEP_MIN: Duration = Duration::from_micros(200);
+    const SLEEP_MAX: Duration = Duration::from_millis(100);
+    let due = ended + Duration::from_nanos(think_ns);
+    let is_long = Duration::from_nanos(think_ns) > SLEEP_MIN;
+    loop {
+        let rest = due.saturating_duration_since(Instant::now());
+        if rest.is_zero() || stage.is_over() {
+            return;
+        }
+        if is_long {
+            std::thread::sleep(rest.min(SLEEP_MAX));
+        } else {
+            std::hint::spin_loop();
+        }
+    }
 }
 
 fn one(stage: &Stage<'_>, op: &Op, buffer: &mut AlignedBuf, played: &mut Played) -> Result<()> {

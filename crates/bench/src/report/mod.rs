@@ -3,12 +3,14 @@
 mod page;
 mod plot;
 mod section;
+mod sizing;
 mod traced;
 mod verdict;
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
+pub use sizing::write_sizing_page;
 pub use traced::write_trace_page;
 
 use crate::results::Results;

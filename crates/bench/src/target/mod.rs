@@ -29,6 +29,7 @@ use std::time::Duration;
 use bedplate::AlignedBuf;
 
 pub(crate) use composite::Composite;
+pub(crate) use info::mount_of;
 pub use info::{PlaceInfo, Role, TargetInfo};
 pub use open::{Confirm, Targets};
 pub(crate) use page_cache::PageCacheLimit;

@@ -1,5 +1,6 @@
 //! One file or folder per subcommand: its arguments, its result in both forms, and `run`.
 
+mod advise;
 mod backup;
 mod bench;
 mod branch;
@@ -117,6 +118,7 @@ pub enum Command {
     Files(files::Arguments),
     Trace(trace::Arguments),
     Replay(replay::Arguments),
+    Advise(advise::Arguments),
     Tune(tune::Arguments),
     Preallocate(preallocate::Arguments),
     #[command(alias = "extsize")]
@@ -181,6 +183,7 @@ pub fn run(cli: &Cli, output: &Output) -> Result<Exit> {
         Command::Files(arguments) => files::run(arguments, output),
         Command::Trace(arguments) => trace::run(arguments, output),
         Command::Replay(arguments) => replay::run(arguments, output),
+        Command::Advise(arguments) => advise::run(arguments, output),
         Command::Tune(arguments) => tune::run(arguments, output),
         Command::ExtentSize(arguments) => mark::extent_size::run(arguments, output),
         Command::ReleaseBehind(arguments) => mark::release_behind::run(arguments, output),

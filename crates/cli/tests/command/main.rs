@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on says so by panicking")]
 
+mod advise;
 mod arrivals;
 mod backup_increments;
 mod backup_runs;

@@ -42,6 +42,15 @@ impl Trace {
     }
 }
 
+/// Returns a file of blocks of these kinds with any content, whose checksums match.
+#[cfg(feature = "forge")]
+#[must_use]
+pub fn forged(blocks: &[(u32, &[u8])]) -> Vec<u8> {
+    let mut out = [&MAGIC[..], &VERSION.to_le_bytes()].concat();
+    blocks.iter().for_each(|(kind, content)| block(&mut out, *kind, content));
+    out
+}
+
 fn block(out: &mut Vec<u8>, kind: u32, content: &[u8]) {
     out.extend_from_slice(&kind.to_le_bytes());
     out.extend_from_slice(&(content.len() as u32).to_le_bytes());

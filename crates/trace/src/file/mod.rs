@@ -19,6 +19,8 @@ use std::path::Path;
 
 use crate::error::{Error, Result};
 use crate::trace::Trace;
+#[cfg(feature = "forge")]
+pub use encode::forged;
 
 const MAGIC: &[u8; 8] = b"BEDTRACE";
 const VERSION: u32 = 1;
