@@ -15,6 +15,7 @@ mod arena;
 mod collect;
 mod error;
 mod file;
+mod kernel;
 mod slot;
 mod trace;
 
@@ -28,5 +29,9 @@ pub use error::{Error, Result};
 #[cfg(feature = "forge")]
 pub use file::forged;
 pub use file::{Cut, Loaded};
+pub use kernel::{
+    Descriptor, Descriptors, Edge, Follower, KernelLine, Kind as KernelCall, Numbers, Task,
+    kernel_line,
+};
 pub use slot::{Call, Identity, NO_FILE, Slot, how};
 pub use trace::{About, DeviceCount, Event, Process, Trace, TracedFile, errno_name};

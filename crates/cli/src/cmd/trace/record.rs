@@ -9,7 +9,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use bedplate::{format_size, parse_size};
 use bedplate_bench::{DeviceOps, all_devices};
-use bedplate_trace::{About, Call, DeviceCount, Trace};
+use bedplate_trace::{About, Call, DeviceCount, SLOT_BYTES, Trace};
 use clap::{Args, ValueEnum};
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, set_child_subreaper, waitpid};
 use serde::Serialize;
@@ -17,6 +17,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use super::arena::Made;
+use super::attach::{Attached, Attaching};
 use crate::cmd::run::{find_library, find_program, preloaded, why_not};
 use crate::failure::{Failure, Result};
 use crate::render::output::Output;
@@ -43,6 +44,8 @@ pub struct Recording {
     /// it has ended, so that the devices' counts in the trace are those of its work
     #[arg(long)]
     settle: bool,
+    #[command(flatten)]
+    attaching: Attaching,
     /// The program and its arguments
     #[arg(last = true, value_name = "PROGRAM")]
     program: Vec<OsString>,
@@ -59,9 +62,9 @@ enum Children {
 }
 
 impl Recording {
-    /// Tells whether no program was named.
+    /// Tells whether neither a program nor a process was named.
     pub fn is_empty(&self) -> bool {
-        self.program.is_empty()
+        self.program.is_empty() && !self.attaching.is_wanted()
     }
 }
 
@@ -113,6 +116,12 @@ impl fmt::Display for Recorded {
 }
 
 pub fn run(arguments: &Recording, output: &Output) -> Result<()> {
+    if arguments.attaching.is_wanted() {
+        return attached(arguments, output);
+    }
+    if arguments.attaching.is_half() {
+        return Err(Failure::usage("--while is for a process that runs: name one with --pid"));
+    }
     let (name, rest) =
         arguments.program.split_first().ok_or_else(|| Failure::usage("name a program to run"))?;
     let path = find_program(name)?;
@@ -135,6 +144,52 @@ pub fn run(arguments: &Recording, output: &Output) -> Result<()> {
     told(&trace, arguments, output)?;
     let code = trace.about.exit_code;
     if code == 0 { Ok(()) } else { std::process::exit(code) }
+}
+
+/// Records a process that runs.
+fn attached(arguments: &Recording, output: &Output) -> Result<()> {
+    let command = arguments.attaching.command();
+    let settle = || {
+        if arguments.settle {
+            rustix::fs::sync();
+        }
+    };
+    settle();
+    let before = all_devices();
+    let calls = arguments.limit / SLOT_BYTES as u64;
+    let calls_max = usize::try_from(calls).unwrap_or(usize::MAX);
+    let Attached { mut trace, started, took } = arguments.attaching.record(calls_max)?;
+    settle();
+    let lost = trace.about.lost;
+    trace.about = About { lost, command, ..about(arguments, started, took, since(&before)) };
+    trace.save(&arguments.output)?;
+    told(&trace, arguments, output)
+}
+
+/// What devices did since.
+fn since(before: &[(String, u64, DeviceOps)]) -> Vec<DeviceCount> {
+    let counted = |(name, device, ops): (String, u64, DeviceOps)| {
+        let then = before.iter().find(|(_, other, _)| *other == device)?;
+        counted(name, device, ops.since(&then.2))
+    };
+    all_devices().into_iter().filter_map(counted).collect()
+}
+
+fn about(
+    arguments: &Recording,
+    started: SystemTime,
+    took: Duration,
+    devices: Vec<DeviceCount>,
+) -> About {
+    About {
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        started: started.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs(),
+        kernel: kernel(),
+        took_ns: u64::try_from(took.as_nanos()).unwrap_or(u64::MAX),
+        settled: arguments.settle,
+        devices,
+        ..About::default()
+    }
 }
 
 fn told(trace: &Trace, arguments: &Recording, output: &Output) -> Result<()> {
@@ -192,33 +247,19 @@ impl Run {
         if arguments.settle {
             rustix::fs::sync();
         }
-        let devices = all_devices()
-            .into_iter()
-            .filter_map(|(name, device, ops)| {
-                let then = before.iter().find(|(_, other, _)| *other == device)?;
-                counted(name, device, ops.since(&then.2))
-            })
-            .collect();
-        Ok(Self { started, took, status, devices })
+        Ok(Self { started, took, status, devices: since(&before) })
     }
 
     fn about(&self, arguments: &Recording) -> About {
         let words = arguments.program.iter().map(|word| word.to_string_lossy().into_owned());
-        let since = self.started.duration_since(UNIX_EPOCH).unwrap_or_default();
         About {
-            version: env!("CARGO_PKG_VERSION").to_owned(),
             command: words.collect(),
-            started: since.as_secs(),
-            kernel: kernel(),
-            took_ns: u64::try_from(self.took.as_nanos()).unwrap_or(u64::MAX),
             // As a shell says it of a program that a signal ended.
             exit_code: self
                 .status
                 .code()
                 .unwrap_or_else(|| 128 + self.status.signal().unwrap_or(0)),
-            settled: arguments.settle,
-            devices: self.devices.clone(),
-            ..About::default()
+            ..about(arguments, self.started, self.took, self.devices.clone())
         }
     }
 }
