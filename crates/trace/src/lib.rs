@@ -30,8 +30,8 @@ pub use error::{Error, Result};
 pub use file::forged;
 pub use file::{Cut, Loaded};
 pub use kernel::{
-    Descriptor, Descriptors, Edge, Follower, KernelLine, Kind as KernelCall, Numbers, Task,
-    kernel_line,
+    Descriptor, Descriptors, Edge, Follower, KernelLine, Kind as KernelCall, LeadsTo, Numbers,
+    Task, kernel_line,
 };
 pub use slot::{Call, Identity, NO_FILE, Slot, how};
 pub use trace::{About, DeviceCount, Event, Process, Trace, TracedFile, errno_name};

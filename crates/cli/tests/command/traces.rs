@@ -183,3 +183,70 @@ fn s_391_on_a_mount_its_own_counts_are_told() {
     assert!(row["writes"].as_u64() > Some(0), "{row}");
     bedplate(["unmount", text(&mount)]).succeeds();
 }
+
+/// Tells whether the kernel's tracepoints may be used here.
+fn has_tracepoints(scratch: &Scratch) -> bool {
+    let (own, none) = (std::process::id().to_string(), scratch.path("none"));
+    let tried = scratch.path("tried.trace");
+    let words = ["trace", "--pid", &own, "--while", text(&none), "-o", text(&tried)];
+    let output = crate::harness::command(words).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    if !output.status.success() {
+        assert!(said.contains("may not be used here"), "{said}");
+        println!("skipped: {}", said.trim());
+    }
+    output.status.success()
+}
+
+#[test]
+fn s_454_a_process_that_runs_is_recorded_until_a_file_is_gone() {
+    use std::io::{BufRead, BufReader, Read, Seek, SeekFrom, Write};
+    use std::os::unix::fs::FileExt;
+    let scratch = Scratch::new();
+    if !has_tracepoints(&scratch) {
+        return;
+    }
+    let (trace, flag, target) =
+        (scratch.path("t.trace"), scratch.file("flag", b""), scratch.file("target", &[1; 8192]));
+    let mut file = std::fs::File::options().read(true).write(true).open(&target).unwrap();
+    file.seek(SeekFrom::Start(512)).unwrap();
+    let own = std::process::id().to_string();
+    let words = ["trace", "--pid", &own, "--while", text(&flag), "-o", text(&trace)];
+    let mut recorder = crate::harness::command(words);
+    let mut recorder = recorder.stderr(std::process::Stdio::piped()).spawn().unwrap();
+    let mut said = String::new();
+    let mut errors = BufReader::new(recorder.stderr.take().unwrap());
+    errors.read_line(&mut said).unwrap();
+    assert!(said.contains("recording"), "{said}");
+    file.read_exact(&mut [0; 100]).unwrap();
+    file.write_all(&[2; 50]).unwrap();
+    file.write_at(&[3; 64], 4096).unwrap();
+    file.sync_data().unwrap();
+    std::fs::remove_file(&flag).unwrap();
+    assert!(recorder.wait().unwrap().success());
+    let told = bedplate(["--json", "trace", "show", text(&trace)]).succeeds().json();
+    let files = told["files"].as_array().unwrap();
+    let told = files.iter().find(|file| file["path"] == text(&target)).unwrap();
+    assert_eq!((&told["reads"]["bytes"], &told["writes"]["bytes"]), (&100.into(), &114.into()));
+    assert_eq!((&told["writes"]["sequential"], &told["syncs"]["calls"]), (&0.into(), &1.into()));
+    let trace = bedplate_trace::Trace::load(&trace).unwrap().trace;
+    let number = trace.files.iter().position(|file| file.path == text(&target)).unwrap() as u32;
+    let moves = trace.events.iter().filter(|event| event.file == Some(number));
+    let places: Vec<u64> =
+        moves.filter(|event| event.call.is_move()).map(|event| event.offset).collect();
+    assert_eq!(places, [512, 612, 4096]);
+    // The ring is gone.
+    for place in ["/sys/kernel/tracing", "/sys/kernel/debug/tracing"] {
+        let name = format!("{place}/instances/bedplate-trace-{}", recorder.id());
+        assert!(!Path::new(&name).exists(), "{name}");
+    }
+    let left = std::env::temp_dir().join(format!("bedplate-trace-{}", recorder.id()));
+    assert!(!left.exists(), "{}", left.display());
+}
+
+#[test]
+fn what_cannot_be_joined_is_one_sentence() {
+    bedplate(["trace", "--pid", "4000000000"]).fails(2, "there is no process");
+    bedplate(["trace", "--pid", "1", "--", "true"]).fails(2, "cannot be used with");
+    bedplate(["trace", "--while", "/none"]).fails(2, "name a p");
+}

@@ -28,6 +28,10 @@ pub enum Kind {
     Close,
     /// It moves a descriptor's place.
     Seek,
+    /// It makes a second descriptor of one.
+    Duplicate,
+    /// It may do so (`fcntl`).
+    Control,
     /// It maps a descriptor, its fifth argument.
     Map,
     /// It sets up a ring.
@@ -56,10 +60,21 @@ pub struct Task {
     pub is_wanted: bool,
 }
 
+/// What a descriptor leads to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum LeadsTo {
+    /// A regular file or block device.
+    File(Descriptor),
+    /// Anything else.
+    Other,
+    /// It was closed, or its process has ended, before the system was asked.
+    Gone,
+}
+
 /// What the system says of processes and descriptors.
 pub trait Descriptors {
-    /// Tells of a descriptor; nothing of one that is gone, or leads to no file.
-    fn descriptor(&mut self, process: u32, fd: u32) -> Option<Descriptor>;
+    /// Tells of a descriptor.
+    fn descriptor(&mut self, process: u32, fd: u32) -> LeadsTo;
     /// Tells which process a thread belongs to; nothing of one that has ended.
     fn task(&mut self, thread: u32) -> Option<Task>;
     /// Tells of a process.
@@ -91,6 +106,8 @@ struct Open {
 }
 
 const O_APPEND: u32 = 0o2_000;
+const F_DUPFD: u64 = 0;
+const F_DUPFD_CLOEXEC: u64 = 1030;
 
 /// Puts calls together.
 pub struct Follower<D> {
@@ -183,6 +200,11 @@ impl<D: Descriptors> Follower<D> {
                     self.set(process, fd, Open { place, asked_ns: 0, ..open });
                 }
             }
+            Kind::Duplicate => self.duplicate(process, fd, result),
+            Kind::Control if matches!(second, F_DUPFD | F_DUPFD_CLOEXEC) => {
+                self.duplicate(process, fd, result);
+            }
+            Kind::Control => {}
             Kind::Map => {
                 let Some(open) = self.descriptor(process, fifth as u32) else { return };
                 let event = self.event(Call::Map, begun, process, line);
@@ -193,7 +215,11 @@ impl<D: Descriptors> Follower<D> {
                 self.push(failed(event, result));
             }
             Kind::Io { call, placed, vector } => {
-                let Some(open) = self.descriptor(process, fd) else { return };
+                let Some(open) = self.descriptor(process, fd) else {
+                    // Whether it was a file the system does not know any more.
+                    self.trace.about.lost += u64::from(!self.open.contains_key(&(process, fd)));
+                    return;
+                };
                 let event = failed(self.event(call, begun, process, line), result);
                 // The kernel takes this place for none.
                 let placed = placed && begun.arguments[3] != u64::MAX;
@@ -238,6 +264,13 @@ impl<D: Descriptors> Follower<D> {
         place
     }
 
+    fn duplicate(&mut self, process: u32, fd: u32, result: i64) {
+        if let Ok(second) = u32::try_from(result) {
+            let open = self.descriptor(process, fd);
+            self.open.insert((process, second), open);
+        }
+    }
+
     fn set(&mut self, process: u32, fd: u32, open: Open) {
         self.open.insert((process, fd), Some(open));
     }
@@ -246,7 +279,11 @@ impl<D: Descriptors> Follower<D> {
         if let Some(known) = self.open.get(&(process, fd)) {
             return known.clone();
         }
-        let found = self.system.descriptor(process, fd);
+        let found = match self.system.descriptor(process, fd) {
+            LeadsTo::File(found) => Some(found),
+            LeadsTo::Other => None,
+            LeadsTo::Gone => return None,
+        };
         let open = found.map(|found| {
             let key = (found.file.device, found.file.inode, found.file.path.clone());
             let trace = &mut self.trace;
@@ -321,7 +358,7 @@ mod tests {
     struct System;
 
     impl Descriptors for System {
-        fn descriptor(&mut self, _: u32, fd: u32) -> Option<Descriptor> {
+        fn descriptor(&mut self, _: u32, fd: u32) -> LeadsTo {
             let file = |path: &str| TracedFile {
                 path: path.into(),
                 device: 1,
@@ -331,10 +368,11 @@ mod tests {
             };
             let of = |file, place, flags| Descriptor { file, place, flags, asked_ns: 100 };
             match fd {
-                3 => Some(of(file("/three"), 500, 0)),
-                5 => Some(of(file("/five"), 77, 0)),
-                6 => Some(of(file("/six"), 0, O_APPEND)),
-                _ => None,
+                3 => LeadsTo::File(of(file("/three"), 500, 0)),
+                5 => LeadsTo::File(of(file("/five"), 77, 0)),
+                6 => LeadsTo::File(of(file("/six"), 0, O_APPEND)),
+                4 => LeadsTo::Other,
+                _ => LeadsTo::Gone,
             }
         }
         fn task(&mut self, thread: u32) -> Option<Task> {
@@ -356,6 +394,8 @@ mod tests {
             (2, Kind::Open),
             (3, Kind::Close),
             (8, Kind::Seek),
+            (33, Kind::Duplicate),
+            (72, Kind::Control),
             (17, io(Call::Read, true)),
             (74, io(Call::Sync, false)),
         ])
@@ -419,6 +459,35 @@ mod tests {
         );
         assert_eq!(trace.files.len(), 3);
         assert_eq!(trace.processes.len(), 1);
+    }
+
+    #[test]
+    fn s_454_a_second_descriptor_goes_on_where_the_first_is() {
+        let trace = followed(&[
+            (10, 0, 200, [3, 0, 100, 0], 100),
+            (10, 33, 210, [3, 1, 0, 0], 1),
+            (10, 3, 220, [3, 0, 0, 0], 0),
+            (10, 1, 230, [1, 0, 50, 0], 50),
+            (10, 72, 240, [1, 1030, 0, 0], 9),
+            (10, 72, 245, [1, 3, 0, 0], 7),
+            (10, 1, 250, [9, 0, 50, 0], 50),
+        ]);
+        let told: Vec<_> = trace.events.iter().map(|e| (e.call, e.offset)).collect();
+        let expected =
+            [(Call::Read, 500), (Call::Close, 0), (Call::Write, 600), (Call::Write, 650)];
+        assert_eq!(told, expected);
+        assert_eq!(trace.about.lost, 0);
+    }
+
+    #[test]
+    fn s_455_calls_on_what_was_closed_too_soon_are_counted() {
+        let trace = followed(&[
+            (10, 2, 10, [0, 0, 0, 0], 8),
+            (10, 1, 20, [8, 0, 24, 0], 24),
+            (10, 3, 30, [8, 0, 0, 0], 0),
+            (10, 1, 40, [4, 0, 24, 0], 24),
+        ]);
+        assert_eq!((trace.events.len(), trace.about.lost), (0, 1));
     }
 
     #[test]

@@ -10,5 +10,5 @@
 mod follow;
 mod line;
 
-pub use follow::{Descriptor, Descriptors, Follower, Kind, Numbers, Task};
+pub use follow::{Descriptor, Descriptors, Follower, Kind, LeadsTo, Numbers, Task};
 pub use line::{Edge, KernelLine, kernel_line};

@@ -63,8 +63,8 @@ impl Attaching {
         words.map(|word| String::from_utf8_lossy(word).into_owned()).collect()
     }
 
-    /// Records so many calls at the most.
-    pub fn record(&self, calls_max: usize) -> Result<Attached> {
+    /// Records so many calls at the most; says when it has begun.
+    pub fn record(&self, calls_max: usize, began: impl FnOnce()) -> Result<Attached> {
         let root = self.root()?;
         let with_children = self.children_of.is_some();
         let processes = if with_children { family(root) } else { BTreeSet::from([root]) };
@@ -83,6 +83,7 @@ impl Attaching {
         for process in &processes {
             descriptors(*process).into_iter().for_each(|fd| follower.learn(*process, fd));
         }
+        began();
         let mut looked = Instant::now();
         while !stop.load(Relaxed) {
             std::thread::sleep(TURN);

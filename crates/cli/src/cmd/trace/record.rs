@@ -80,6 +80,9 @@ struct Recorded {
     maps: u64,
     rings: u64,
     exit_code: i32,
+    /// It ran before.
+    #[serde(skip)]
+    was_running: bool,
 }
 
 impl fmt::Display for Recorded {
@@ -98,11 +101,8 @@ impl fmt::Display for Recorded {
             format_size(self.size_bytes)
         )?;
         if self.lost > 0 {
-            write!(
-                f,
-                "\n{} lost, for want of room: give a larger --limit",
-                count(self.lost, "record")
-            )?;
+            let (lost, why) = (count(self.lost, "record"), why_lost(self.was_running));
+            write!(f, "\n{lost} lost, {why}")?;
         }
         if self.maps > 0 {
             let times = count(self.maps, "mapping");
@@ -112,6 +112,14 @@ impl fmt::Display for Recorded {
             write!(f, "\nnot seen: what went through {} of io_uring", count(self.rings, "ring"))?;
         }
         Ok(())
+    }
+}
+
+fn why_lost(was_running: bool) -> &'static str {
+    if was_running {
+        "for want of room, or of files that were closed before they could be looked at"
+    } else {
+        "for want of room: give a larger --limit"
     }
 }
 
@@ -158,7 +166,11 @@ fn attached(arguments: &Recording, output: &Output) -> Result<()> {
     let before = all_devices();
     let calls = arguments.limit / SLOT_BYTES as u64;
     let calls_max = usize::try_from(calls).unwrap_or(usize::MAX);
-    let Attached { mut trace, started, took } = arguments.attaching.record(calls_max)?;
+    let Attached { mut trace, started, took } = arguments.attaching.record(calls_max, || {
+        if !output.is_json() {
+            eprintln!("bedplate: recording; Ctrl-C ends it");
+        }
+    })?;
     settle();
     let lost = trace.about.lost;
     trace.about = About { lost, command, ..about(arguments, started, took, since(&before)) };
@@ -207,6 +219,7 @@ fn told(trace: &Trace, arguments: &Recording, output: &Output) -> Result<()> {
         maps: of(Call::Map),
         rings: of(Call::Ring),
         exit_code: trace.about.exit_code,
+        was_running: arguments.attaching.is_wanted(),
     };
     if output.is_json() {
         return output.show(&recorded);

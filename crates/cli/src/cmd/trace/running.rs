@@ -6,7 +6,7 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use bedplate_trace::{
-    Call, Descriptor, Descriptors, KernelCall, Numbers, Process, Task, TracedFile,
+    Call, Descriptor, Descriptors, KernelCall, LeadsTo, Numbers, Process, Task, TracedFile,
 };
 use rustix::time::{ClockId, clock_gettime};
 
@@ -64,18 +64,20 @@ fn status(process: u32, name: &str) -> Option<u32> {
 }
 
 impl Descriptors for Running {
-    fn descriptor(&mut self, process: u32, fd: u32) -> Option<Descriptor> {
+    fn descriptor(&mut self, process: u32, fd: u32) -> LeadsTo {
         let link = PathBuf::from(format!("/proc/{process}/fd/{fd}"));
         let now = clock_gettime(ClockId::Monotonic);
         let asked_ns = now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64;
-        let meta = fs::metadata(&link).ok()?;
+        let Ok(meta) = fs::metadata(&link) else { return LeadsTo::Gone };
         let is_device = meta.file_type().is_block_device();
         if !meta.is_file() && !is_device {
-            return None;
+            return LeadsTo::Other;
         }
-        let path = fs::read_link(&link).ok()?;
-        let info = fs::read_to_string(format!("/proc/{process}/fdinfo/{fd}")).ok()?;
-        let (place, flags) = place_and_flags(&info)?;
+        let info = fs::read_to_string(format!("/proc/{process}/fdinfo/{fd}")).unwrap_or_default();
+        let (Ok(path), Some((place, flags))) = (fs::read_link(&link), place_and_flags(&info))
+        else {
+            return LeadsTo::Gone;
+        };
         let file = TracedFile {
             path: path.to_string_lossy().trim_end_matches(" (deleted)").to_owned(),
             device: if is_device { meta.rdev() } else { meta.dev() },
@@ -83,7 +85,7 @@ impl Descriptors for Running {
             size_bytes: meta.len(),
             is_device,
         };
-        Some(Descriptor { file, place, flags, asked_ns })
+        LeadsTo::File(Descriptor { file, place, flags, asked_ns })
     }
 
     fn task(&mut self, thread: u32) -> Option<Task> {
@@ -135,6 +137,11 @@ pub fn followed() -> Numbers {
         (libc::SYS_creat, KernelCall::Open),
         (libc::SYS_close, KernelCall::Close),
         (libc::SYS_lseek, KernelCall::Seek),
+        (libc::SYS_dup, KernelCall::Duplicate),
+        #[cfg(target_arch = "x86_64")]
+        (libc::SYS_dup2, KernelCall::Duplicate),
+        (libc::SYS_dup3, KernelCall::Duplicate),
+        (libc::SYS_fcntl, KernelCall::Control),
         (libc::SYS_mmap, KernelCall::Map),
         (libc::SYS_io_uring_setup, KernelCall::Ring),
     ];
@@ -154,7 +161,11 @@ mod tests {
         file.seek(SeekFrom::Start(123)).unwrap();
         let mut running = Running { processes: BTreeSet::new(), with_children: false };
         let own = std::process::id();
-        let found = running.descriptor(own, file.as_raw_fd() as u32).unwrap();
+        let found = match running.descriptor(own, file.as_raw_fd() as u32) {
+            LeadsTo::File(found) => found,
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(running.descriptor(own, u32::MAX), LeadsTo::Gone);
         assert_eq!((found.place, found.file.size_bytes), (123, 5000));
         assert_eq!(found.file.inode, file.metadata().unwrap().ino());
         assert_eq!(running.task(own).unwrap(), Task { process: own, is_wanted: false });
