@@ -21,7 +21,7 @@ mod trace;
 
 pub use analysis::{
     CachePoint, Failures, FileSummary, LayoutHint, Mix, Moves, ReuseCurve, Summary, SyncWait,
-    Syncs, Waits, layout_hints, mix, reuse_curve, summarized, waits,
+    Syncs, Waits, is_log, layout_hints, mix, reuse_curve, summarized, waits,
 };
 pub use arena::{Arena, CHUNK_SLOTS, Chunk, HEADER_BYTES, MAGIC_WORD, SLOT_BYTES, Who};
 pub use collect::{Collected, collected};

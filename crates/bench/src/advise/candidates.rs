@@ -2,7 +2,7 @@
 //! Pure functions of what the trace says.
 
 use bedplate::{IoMode, format_size};
-use bedplate_trace::{FileSummary, ReuseCurve, Summary};
+use bedplate_trace::{FileSummary, ReuseCurve, Summary, is_log};
 use serde::Serialize;
 
 /// A configuration.
@@ -32,19 +32,9 @@ pub enum FileClass {
     Data,
 }
 
-/// Parts of paths under which databases keep logs.
-const LOG_NAMES: [&str; 7] =
-    ["/pg_wal/", "-wal", "-journal", "/ib_logfile", "/#innodb_redo/", "/binlog.", "/journal/"];
-
-/// Tells what a file is, by its use, or by its name where it is a known one.
+/// Tells what a file is.
 pub(crate) fn class_of(file: &FileSummary) -> FileClass {
-    let is_named = LOG_NAMES.iter().any(|name| file.path.contains(name));
-    let is_synced =
-        file.syncs.calls > 0 || file.flags.iter().any(|flag| matches!(*flag, "O_SYNC" | "O_DSYNC"));
-    let is_appended = file.writes.part(file.writes.sequential) >= 0.6
-        && file.reads.bytes * 10 <= file.writes.bytes;
-    let is_log = file.writes.calls > 0 && (is_named || is_synced && is_appended);
-    if is_log { FileClass::Log } else { FileClass::Data }
+    if is_log(file) { FileClass::Log } else { FileClass::Data }
 }
 
 /// Bounds of the caches that are tried.

@@ -1,7 +1,7 @@
 //! One replay on one candidate.
 
-use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 
@@ -81,8 +81,11 @@ impl<'a> Stage<'a> {
     /// Replays the plan on a candidate.
     pub(super) fn play(&self, candidate: usize, stop: &AtomicBool) -> Result<Turn> {
         let candidate = &self.candidates[candidate];
-        let targets: Vec<&dyn Target> =
-            self.uses.iter().map(|used| self.target(way(candidate, *used))).collect();
+        let targets: Vec<&dyn Target> = self
+            .uses
+            .iter()
+            .map(|used| &*self.targets.0[self.place(way(candidate, *used))])
+            .collect();
         let files = || self.plan.files.iter().zip(&targets);
         let needed: u64 = self.plan.files.iter().map(|file| file.end_bytes).sum();
         let has = targets[0].capacity_bytes()?;
@@ -95,7 +98,11 @@ impl<'a> Stage<'a> {
             )));
         }
         files().try_for_each(|(file, target)| target.create(&spec(*target, file)))?;
-        self.settle(candidate, &targets)?;
+        // Many files are opened in few ways; what concerns all files of a way is done once.
+        let places: BTreeSet<usize> =
+            self.uses.iter().map(|used| self.place(way(candidate, *used))).collect();
+        let places: Vec<&dyn Target> = places.iter().map(|at| &*self.targets.0[*at]).collect();
+        self.settle(candidate, &places)?;
         let open = |(file, target): (&PlannedFile, &&dyn Target)| {
             let written = AtomicU64::new(file.before_bytes);
             Ok(Opened { file: target.open(&file.name)?, written })
@@ -105,15 +112,15 @@ impl<'a> Stage<'a> {
         let before = targets[0].device_ops();
         let played = play(self.plan, &opened, &self.options, stop);
         drop(opened);
-        targets.iter().try_for_each(|target| target.quiesce())?;
+        places.iter().try_for_each(|target| target.quiesce())?;
         let after = targets[0].device_ops();
         self.remove_grown(&targets)?;
         Ok(told(&played?, after.zip(before).map(|(after, before)| after.since(&before))))
     }
 
-    fn target(&self, way: Way) -> &dyn Target {
+    fn place(&self, way: Way) -> usize {
         let at = self.ways.get(&name(way)).copied();
-        &*self.targets.0[at.expect("each way of each candidate was opened with the stage")]
+        at.expect("each way of each candidate was opened with the stage")
     }
 
     /// Brings caches to where they are at the start of each turn.

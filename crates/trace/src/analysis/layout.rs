@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BinaryHeap};
 
 use serde::Serialize;
 
-use super::summary::Summary;
+use super::summary::{FileSummary, Summary};
 use crate::trace::Trace;
 
 /// One piece of advice.
@@ -36,7 +36,7 @@ pub struct Mix {
     pub small_writes: u64,
     /// Syncs.
     pub syncs: u64,
-    /// Syncs of files that are written in order and hardly read.
+    /// Syncs of logs.
     pub log_syncs: u64,
     /// Reads and writes under way at a time on average, when one began.
     pub depth_mean: f64,
@@ -51,6 +51,22 @@ const UNIT_MAX: u64 = 1 << 20;
 /// Bytes of a row of four members, of which one is parity.
 const ROW: u64 = 3 * UNIT;
 
+/// Parts of paths under which databases keep logs.
+const LOG_NAMES: [&str; 7] =
+    ["/pg_wal/", "-wal", "-journal", "/ib_logfile", "/#innodb_redo/", "/binlog.", "/journal/"];
+
+/// Tells whether a file is a log: by its name where that is a known one, or because it is written
+/// in order, synced and hardly read.
+#[must_use]
+pub fn is_log(file: &FileSummary) -> bool {
+    let is_named = LOG_NAMES.iter().any(|name| file.path.contains(name));
+    let is_synced =
+        file.syncs.calls > 0 || file.flags.iter().any(|flag| matches!(*flag, "O_SYNC" | "O_DSYNC"));
+    let is_appended = file.writes.part(file.writes.sequential) >= 0.6
+        && file.reads.bytes.saturating_mul(10) <= file.writes.bytes;
+    file.writes.calls > 0 && (is_named || is_synced && is_appended)
+}
+
 /// Sums up the calls of a trace.
 #[must_use]
 pub fn mix(trace: &Trace, summary: &Summary) -> Mix {
@@ -64,8 +80,7 @@ pub fn mix(trace: &Trace, summary: &Summary) -> Mix {
         mix.written_bytes = mix.written_bytes.saturating_add(writes.bytes);
         mix.sequential += reads.sequential + writes.sequential;
         mix.syncs += file.syncs.calls;
-        let is_log = writes.part(writes.sequential) >= 0.6 && reads.bytes * 10 <= writes.bytes;
-        mix.log_syncs += if is_log && writes.calls > 0 { file.syncs.calls } else { 0 };
+        mix.log_syncs += if is_log(file) { file.syncs.calls } else { 0 };
         let small: u64 = writes.sizes.range(..ROW).map(|(_, calls)| calls).sum();
         mix.small_writes += small.saturating_sub(writes.sequential);
         // Calls in order are merged on their way, whatever their size.
@@ -188,7 +203,7 @@ fn log_apart(mix: &Mix) -> Option<LayoutHint> {
             "with the data: few syncs are of a log"
         };
         let because = format!(
-            "{} of {} syncs ({share:.0} %) are of files that are written in order and hardly read",
+            "{} of {} syncs ({share:.0} %) are of logs: written in order and hardly read, or called so",
             mix.log_syncs, mix.syncs
         );
         LayoutHint { about: "log", choose: choose.to_owned(), because }

@@ -7,7 +7,7 @@ mod summary;
 mod syncs;
 mod waits;
 
-pub use layout::{LayoutHint, Mix, layout_hints, mix};
+pub use layout::{LayoutHint, Mix, is_log, layout_hints, mix};
 pub use moves::Moves;
 pub use reuse::{CachePoint, ReuseCurve, reuse_curve};
 pub use summary::{Failures, FileSummary, Summary, summarized};

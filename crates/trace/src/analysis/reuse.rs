@@ -207,23 +207,14 @@ fn points(
     sizes.into_iter().map(|bytes| CachePoint { bytes, hit_rate: rate(bytes) }).collect()
 }
 
-/// The point that lies highest above the line from the first to the last, sizes as their logarithms
-/// (Satopää et al., "Finding a Kneedle in a Haystack", 2011).
+/// The point that lies highest above the line from no cache to the last point (Satopää et al.,
+/// "Finding a Kneedle in a Haystack", 2011).
 fn knee(points: &[CachePoint]) -> Option<u64> {
-    let (first, last) = (points.first()?, points.last()?);
-    let rise = last.hit_rate - first.hit_rate;
-    if last.hit_rate <= 0.0 {
-        return None;
-    }
-    if rise <= 0.0 {
-        return Some(first.bytes);
-    }
-    let logarithm = |point: &CachePoint| (point.bytes as f64).log2();
-    let width = (logarithm(last) - logarithm(first)).max(f64::EPSILON);
+    let last = points.last().filter(|last| last.hit_rate > 0.0)?;
     let above = |point: &CachePoint| {
-        (point.hit_rate - first.hit_rate) / rise - (logarithm(point) - logarithm(first)) / width
+        point.hit_rate / last.hit_rate - point.bytes as f64 / last.bytes as f64
     };
-    points.iter().rev().max_by(|a, b| above(a).total_cmp(&above(b))).map(|point| point.bytes)
+    points.iter().max_by(|a, b| above(a).total_cmp(&above(b))).map(|point| point.bytes)
 }
 
 #[cfg(test)]
@@ -322,6 +313,10 @@ mod tests {
         trace.events.extend((1000..9000).map(|page| event(Call::Read, 0, page, 1)));
         let curve = reuse_curve(&trace);
         assert_eq!(curve.knee_bytes, Some(256 * PAGE_BYTES), "{:?}", curve.points);
+        // Pages that all come in turn: nothing but the whole helps.
+        let turn = (0..900).map(|i| event(Call::Read, 0, i % 300, 1)).collect();
+        let curve = reuse_curve(&Trace { events: turn, ..Trace::default() });
+        assert_eq!(curve.knee_bytes, Some(300 * PAGE_BYTES), "{:?}", curve.points);
         let once = Trace {
             events: (0..900).map(|page| event(Call::Read, 0, page, 1)).collect(),
             ..Trace::default()

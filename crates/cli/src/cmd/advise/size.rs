@@ -80,7 +80,7 @@ impl fmt::Display for Sizes {
         match curve.knee_bytes {
             Some(knee) => writeln!(
                 f,
-                "{} answer most of what a cache can; behind it each doubling brings less",
+                "{} is the knee: behind it the same memory brings less",
                 format_size(knee)
             )?,
             None => writeln!(f, "no cache answers anything: no page is read again")?,
