@@ -32,7 +32,7 @@ pub fn of_sqlite(bed: &mut Bed, _: &Options) -> Result<()> {
     std::fs::write(&file, script)?;
     let mut traced = bed.bedplate(["--json", "trace", "-o"]);
     traced.arg(&trace).args(["--", "sqlite3"]).arg(&database);
-    traced.stdin(std::fs::File::open(&file)?);
+    traced.arg(format!(".read {}", file.display()));
     sh::output(&mut traced, Duration::from_secs(60))?;
 
     let place = bed.make_directory("place")?;
