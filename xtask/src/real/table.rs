@@ -5,10 +5,10 @@ use anyhow::Result;
 use super::bed::Bed;
 use super::needs::Need;
 use super::{
-    Options, advise, backups, bad_input, branches, convert, crashlab, doctor, edges, failing_device, fio,
-    full_volume, leased, leased_fio, mariadb, mixed_open, nbd, outside, package, pages, postgres,
-    ratio, ratio_files, ratio_programs, recovery, restricted, scale, scrubs, sqlite, suites,
-    volumes,
+    Options, advise, backups, bad_input, branches, convert, crashlab, doctor, edges,
+    failing_device, fio, full_volume, leased, leased_fio, mariadb, mixed_open, nbd, outside,
+    package, pages, postgres, ratio, ratio_files, ratio_programs, recovery, restricted, scale,
+    scrubs, sqlite, suites, volumes,
 };
 
 /// One test of real programs.
