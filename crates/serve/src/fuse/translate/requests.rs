@@ -14,7 +14,7 @@ impl Translator {
             opcode::READ => self.read(reply),
             opcode::WRITE => self.write(reply),
             opcode::OPEN | opcode::CREATE | opcode::TMPFILE | opcode::RELEASE | opcode::FSYNC => {
-                self.file(reply)
+                self.file(reply);
             }
             opcode::FALLOCATE | opcode::LSEEK | opcode::COPY_FILE_RANGE | opcode::IOCTL => {
                 self.range(reply);
