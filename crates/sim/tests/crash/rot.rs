@@ -203,7 +203,8 @@ fn s_284_a_member_of_a_live_mirror_is_written_over_while_programs_work() {
             over.unwrap();
         });
         let places = live.places(member);
-        assert!(!live.wrong(member, &places).is_empty(), "something was written over");
+        let is_wrong = !live.wrong(member, &places).is_empty();
+        assert!(is_wrong || live.integrity().healed_blocks > 0, "something was written over");
         let group = live.group.as_ref().unwrap();
         group.scrub(true, &Asks(&live), &mut |_| ()).unwrap();
         let left = live.wrong(member, &places);
