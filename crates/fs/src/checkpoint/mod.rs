@@ -16,7 +16,7 @@
 //! sees by an extent's birth epoch that it has to go elsewhere (`data/cow.rs`). Decision 0008 has
 //! the reasons.
 //!
-//! - I-CKP-1, I-CKP-2, I-CKP-3, I-CKP-7, I-CKP-10: see `images/before_image.rs`.
+//! - I-CKP-1, I-CKP-2, I-CKP-3, I-CKP-7: see `images/before_image.rs`.
 //! - I-CKP-4: a checkpoint is made while nothing is written: no write of an open file is half in
 //!   it.
 //! - I-CKP-5: what a view shows never changes while the checkpoint exists.
@@ -25,7 +25,6 @@
 mod changed;
 mod clone;
 mod create;
-mod deletion;
 mod diff;
 mod diff_named;
 mod freeze;
