@@ -69,7 +69,8 @@ impl<'a> DataPath<'a> {
         if client.is_gone() {
             return Err(Reason::Request);
         }
-        if self.rests_for_load(&held, file, len) {
+        // Another write may have let it rest since, and what rests grows on the mount (I-LEA-10).
+        if file.rests() || self.rests_for_load(&held, file, len) {
             return Err(Reason::Tail);
         }
         Ok(file.give_tail(self.new_tail(
