@@ -144,6 +144,13 @@ impl Journal {
         self.undoes.is_some()
     }
 
+    /// Returns where the copy lies once the names are changed: a directory that was copied back has
+    /// its name again.
+    #[must_use]
+    pub(super) fn copy_after_switch(&self) -> &Path {
+        if self.target == self.before() { &self.name } else { &self.target }
+    }
+
     /// Returns the conversion that undoes this one.
     pub(super) fn undone(&self) -> Self {
         // The directory itself was renamed; where the name was a link, what it led to was not.

@@ -168,12 +168,13 @@ fn start(place: &Place, journal: &mut Journal, operator: &mut dyn Operator) -> R
     if journal.switch == Switch::No && !journal.is_back() {
         return operator.start(&journal.stopping);
     }
-    let runs = journal.phase == Phase::Started && is_open(&journal.target)?;
+    let copy = journal.copy_after_switch().to_owned();
+    let runs = journal.phase == Phase::Started && is_open(&copy)?;
     note(place, journal, Phase::Started)?;
     if runs {
         return Ok(());
     }
-    start_on(&journal.target, journal, operator).map_err(|error| {
+    start_on(&copy, journal, operator).map_err(|error| {
         let name = journal.name.display();
         let message = format!(
             "{name} is converted, but {error}: start it yourself, or end the conversion with \

@@ -261,7 +261,13 @@ fn s_460_a_conversion_that_was_killed_is_given_up() {
 /// S-460: a way back that was killed ends on either side, too.
 #[test]
 fn s_460_a_way_back_that_was_killed_is_ended_or_given_up() {
-    let kills = [(Phase::Copying, false), (Phase::Switching, false), (Phase::Switching, true)];
+    let kills = [
+        (Phase::Copying, false),
+        (Phase::Switching, false),
+        (Phase::Switching, true),
+        (Phase::Switched, true),
+        (Phase::Started, true),
+    ];
     for (at, is_given_up) in kills.into_iter().flat_map(|at| [(at, false), (at, true)]) {
         let (phase, is_exchanged) = at;
         let (_scratch, source, target) = filled();
@@ -283,7 +289,7 @@ fn s_460_a_way_back_that_was_killed_is_ended_or_given_up() {
             assert_eq!(source.is_symlink(), !is_exchanged);
             let place = Place::take(&source, false).unwrap();
             let after = place.read().unwrap().unwrap().phase;
-            assert_eq!(after, if is_exchanged { Phase::Switching } else { Phase::Done });
+            assert_eq!(after, if is_exchanged { phase } else { Phase::Done });
         } else {
             carried_out(place, &mut journal, &mut database).unwrap();
             assert!(!source.is_symlink() && !journal.before().exists());
