@@ -32,6 +32,7 @@ mod striped;
 pub mod sync;
 mod threads;
 mod uring;
+mod user_options;
 mod waker;
 mod workers;
 
@@ -62,5 +63,6 @@ pub use sim::{
 };
 pub use snapshot::Snapshot;
 pub use striped::StripedCounters;
+pub use user_options::UserOptions;
 pub use waker::Waker;
 pub use workers::Workers;

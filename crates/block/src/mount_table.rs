@@ -77,7 +77,7 @@ fn parse_line(line: &[u8]) -> Option<MountEntry> {
 }
 
 /// Undoes the kernel's `\040` for a space and the like.
-fn unescape(field: &[u8]) -> PathBuf {
+pub(crate) fn unescape(field: &[u8]) -> PathBuf {
     let mut out = Vec::with_capacity(field.len());
     let mut rest = field;
     while let Some((first, tail)) = rest.split_first() {

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use bedplate_block::MountEntry;
+use bedplate_block::{MountEntry, UserOptions};
 
 use crate::failure::{Failure, Result};
 
@@ -20,7 +20,8 @@ pub struct Mount {
     pub device: String,
     /// Whether the mount refuses writes.
     pub read_only: bool,
-    /// The options of the mount and of the file system, as the kernel tells them.
+    /// The options of the mount and of the file system, as the kernel tells them, and those of user
+    /// space.
     pub options: Vec<String>,
     kind: String,
 }
@@ -58,12 +59,14 @@ pub fn ours() -> Result<Vec<Mount>> {
 impl From<MountEntry> for Mount {
     fn from(entry: MountEntry) -> Self {
         let MountEntry { device, dir, kind, source, flags, options } = entry;
+        let of_user = if kind == TYPE { UserOptions::of(&source, &dir).get() } else { Vec::new() };
+        let of_kernel = flags.split(',').chain(options.split(',')).map(str::to_owned);
         Self {
             dir,
             source,
             device,
             read_only: flags.split(',').any(|option| option == "ro"),
-            options: flags.split(',').chain(options.split(',')).map(str::to_owned).collect(),
+            options: of_kernel.chain(of_user).collect(),
             kind,
         }
     }

@@ -126,3 +126,64 @@ fn s_204_a_group_is_listed_by_its_name_and_found_by_it_when_its_members_change()
     assert_eq!(listed(&dir), None);
     bedplate(["check", text(&scratch.path("n0.img"))]).succeeds();
 }
+
+/// Returns what a program of util-linux says of a mount; `None` where there is none.
+fn shown_by(program: &str, arguments: &[&str], dir: &Path) -> Option<String> {
+    let output = Command::new(program).args(arguments).output().ok()?;
+    let table = String::from_utf8_lossy(&output.stdout).into_owned();
+    table.lines().find(|line| line.contains(text(dir))).map(str::to_owned)
+}
+
+/// Once `mount` said of every mount the same, whatever it had been asked for.
+#[test]
+fn s_480_mount_and_findmnt_show_the_mode_and_what_else_was_asked_for() {
+    if !can_mount("what lists of mounts show") {
+        return;
+    }
+    if !rustix::process::geteuid().is_root() || !Path::new("/run/mount").is_dir() {
+        println!("skipped: only root has user options, in /run/mount");
+        return;
+    }
+    let scratch = Scratch::new();
+    let (image, dir) = (scratch.image("v.img"), scratch.directory("mnt"));
+    let options = "mode=concurrent,cache=16M,inode-lock=whole,noatime,stop-timeout=9s";
+    bedplate(["mount", text(&image), text(&dir), "-o", options]).succeeds();
+    let kernel = listed(&dir).unwrap();
+    assert!(kernel.contains("noatime"), "S-480: the kernel's own flag: {kernel}");
+    let asked = "mode=concurrent,cache=16MiB,inode-lock=whole,stop-timeout=9s";
+    for (program, arguments) in [("mount", &[][..]), ("findmnt", &["--mtab", "--raw"])] {
+        match shown_by(program, arguments, &dir) {
+            Some(shown) => assert!(shown.contains(asked), "S-480: {program}: {shown}"),
+            None => println!("skipped: no {program} here"),
+        }
+    }
+    bedplate(["tune", text(&dir), "mode=direct", "cache=128M"]).succeeds();
+    let user = || std::fs::read_to_string("/run/mount/utab").unwrap();
+    let line = |table: &str| table.lines().find(|l| l.contains(text(&dir))).map(str::to_owned);
+    let shown = line(&user()).expect("S-480: a line");
+    assert!(shown.ends_with(" OPTS=mode=direct,inode-lock=whole,stop-timeout=9s"), "{shown}");
+    // As mount(8) passes on what it shows: nothing of that is a change.
+    let passed = "ro,nosuid,nodev,noatime,remount,user_id=0,group_id=0,default_permissions,\
+                  mode=direct,inode-lock=whole,stop-timeout=9s";
+    let remounted = helper(&scratch, "mount.fuse.bedplate", text(&image), &dir, &["-o", passed]);
+    let remounted = remounted.succeeds().says("remounted with ro\n");
+    assert_eq!(remounted.stderr(), "", "S-480");
+    bedplate(["unmount", text(&dir)]).succeeds();
+    assert_eq!(line(&user()), None, "S-480: nothing is left of it");
+}
+
+#[test]
+fn s_481_an_option_without_effect_is_named() {
+    if !can_mount("options beside each other") {
+        return;
+    }
+    let scratch = Scratch::new();
+    let (image, dir) = (scratch.image("v.img"), scratch.directory("mnt"));
+    let options = "ro,lease=owner,discard=on";
+    let mounted = bedplate(["mount", text(&image), text(&dir), "-o", options]).succeeds();
+    for option in ["'lease='", "'discard=on'"] {
+        let said = mounted.stderr();
+        assert!(said.contains(&format!("{option} has no effect beside 'ro'")), "S-481: {said}");
+    }
+    bedplate(["unmount", text(&dir)]).succeeds();
+}

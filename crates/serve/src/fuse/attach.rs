@@ -193,6 +193,7 @@ fn mount_flags(settings: &MountSettings) -> MountFlags {
     flags.set(MountFlags::NODEV, !settings.dev);
     flags.set(MountFlags::NOSUID, !settings.suid);
     flags.set(MountFlags::NOEXEC, !settings.exec);
+    flags.set(MountFlags::NOATIME, !settings.file_system.relatime);
     flags
 }
 
@@ -268,6 +269,7 @@ fn helper_options(settings: &MountSettings, source: &str) -> String {
     add("dev", settings.dev);
     add("suid", settings.suid);
     add("noexec", !settings.exec);
+    add("noatime", !settings.file_system.relatime);
     options
 }
 
@@ -312,12 +314,15 @@ mod tests {
             r"fsname=a\,b.img,subtype=bedplate,default_permissions"
         );
         assert_eq!(mount_flags(&settings), MountFlags::NODEV | MountFlags::NOSUID);
-        settings = MountSettings::parse("ro,allow_other,suid,dev,noexec").unwrap();
+        settings = MountSettings::parse("ro,allow_other,suid,dev,noexec,noatime").unwrap();
         assert_eq!(
             helper_options(&settings, "x"),
-            "fsname=x,subtype=bedplate,default_permissions,ro,allow_other,dev,suid,noexec"
+            "fsname=x,subtype=bedplate,default_permissions,ro,allow_other,dev,suid,noexec,noatime"
         );
-        assert_eq!(mount_flags(&settings), MountFlags::RDONLY | MountFlags::NOEXEC);
+        assert_eq!(
+            mount_flags(&settings),
+            MountFlags::RDONLY | MountFlags::NOEXEC | MountFlags::NOATIME
+        );
     }
 
     #[test]

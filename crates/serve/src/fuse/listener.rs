@@ -266,6 +266,7 @@ impl Shared {
         });
         if matches!(request, Request::Tune(_)) {
             self.widen_read_ahead();
+            self.list_options();
         }
         answer
     }

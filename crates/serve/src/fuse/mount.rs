@@ -16,7 +16,7 @@ use bedplate_fs::{FileSystem, Tunable};
 use parking_lot::{Condvar, Mutex};
 
 use super::attach::{self, Detach, Guard};
-use super::lease::{LeaseServer, LeaseUsers};
+use super::lease::LeaseServer;
 use super::lines::Lines;
 use super::listener::Listener;
 use super::mountpoint;
@@ -93,6 +93,7 @@ impl Mount {
         let mount = Self::start_showing(fs, directory, settings, Shown::Volume)?;
         mount.inner.listen(group);
         mount.inner.lease();
+        mount.inner.list();
         let inner = Arc::downgrade(&mount.inner);
         volume.before_scheduled(move || {
             if let Some(Err(error)) = inner.upgrade().map(|inner| inner.sync_pages()) {
@@ -269,11 +270,19 @@ impl Inner {
         }
     }
 
+    /// Has lists of mounts show how it is mounted.
+    fn list(&self) {
+        // Under the lock, so that the end takes it out again.
+        if let Some((shared, _)) = &self.state.lock().open {
+            shared.list_options();
+        }
+    }
+
     /// Hands out leases where that is wanted. A mount that cannot is a mount all the same.
     fn lease(&self) {
         let mut state = self.state.lock();
         let Some((shared, _)) =
-            state.open.as_ref().filter(|(shared, _)| shared.settings.leases != LeaseUsers::Off)
+            state.open.as_ref().filter(|(shared, _)| shared.settings.hands_out_leases())
         else {
             return;
         };
@@ -298,6 +307,7 @@ impl Inner {
         let Some((shared, guard)) = open else { return };
         drop(listener);
         if !matches!(shared.shown, Shown::Checkpoint(_)) {
+            shared.unlist_options();
             shared.fs.lease_stop();
         }
         shared.asks.stop();

@@ -5,12 +5,13 @@ use std::time::Duration;
 use bedplate_fs::{InodeLockSetting, IoMode, MountOptions, Tunable};
 
 use super::lease::LeaseUsers;
-use super::options::{EARLIER, Earlier, mount_tunables, unknown_mount_option};
+use super::options::{EARLIER, Earlier, MOUNT_OPTIONS, mount_tunables, unknown_mount_option};
+use super::pairs;
 use crate::{Error, ErrorKind, Result};
 
 /// What `kernel-dirty=` is where it is not given, in per cent: enough for a load of tables to be
 /// collected, and so little that a daemon that stands still does not stop the machine's writers.
-const KERNEL_DIRTY_PERCENT: u8 = 25;
+pub(super) const KERNEL_DIRTY_PERCENT: u8 = 25;
 
 /// The longest time of `lease-kill=`, in seconds.
 const LEASE_KILL_MAX_S: u64 = 86_400;
@@ -75,8 +76,11 @@ pub struct MountSettings {
     /// After how long a process that holds a file under its lease is ended when something waits for
     /// it; `None`: never.
     pub lease_kill: Option<Duration>,
+    /// What lists of mounts show besides the kernel's options and the tunables: options as they were
+    /// given.
+    pub listed: Vec<String>,
     /// What [`parse`](Self::parse) has to say of options that it took: one sentence for each
-    /// earlier spelling.
+    /// earlier spelling, and for each option that has no effect beside another one.
     pub warnings: Vec<String>,
 }
 
@@ -97,6 +101,7 @@ impl Default for MountSettings {
             extended_attributes: true,
             leases: LeaseUsers::Off,
             lease_kill: None,
+            listed: Vec::new(),
             warnings: Vec::new(),
         }
     }
@@ -114,6 +119,8 @@ impl MountSettings {
             settings.apply(option)?;
         }
         settings.settle_pairs()?;
+        let idle: Vec<String> = pairs::warnings(&settings).collect();
+        settings.warnings.extend(idle);
         Ok(settings)
     }
 
@@ -123,11 +130,26 @@ impl MountSettings {
             None => self.apply_flag(option),
         };
         match applied {
-            Ok(true) => Ok(()),
+            Ok(true) => {
+                self.list(option);
+                Ok(())
+            }
             Ok(false) => Err(unknown_mount_option(option, &[])),
             Err(why) => {
                 Err(Error::new(ErrorKind::Option, format!("mount option '{option}': {why}")))
             }
+        }
+    }
+
+    /// Notes an option that neither the kernel's list of mounts shows nor that of the tunables; the
+    /// later of two counts.
+    fn list(&mut self, option: &str) {
+        const SHOWN_OTHERWISE: [&str; 2] = ["fsname", "subtype"];
+        let Some((name, _)) = option.split_once('=') else { return };
+        let is_own = MOUNT_OPTIONS.iter().any(|own| own.name == name);
+        if is_own && !SHOWN_OTHERWISE.contains(&name) {
+            self.listed.retain(|other| other.split('=').next() != Some(name));
+            self.listed.push(option.to_owned());
         }
     }
 
@@ -176,6 +198,11 @@ impl MountSettings {
     #[must_use]
     pub fn is_read_only(&self) -> bool {
         self.file_system.read_only || self.file_system.checkpoint.is_some()
+    }
+
+    /// Returns whether programs may get leases.
+    pub(super) fn hands_out_leases(&self) -> bool {
+        self.leases != LeaseUsers::Off && !self.is_read_only()
     }
 
     /// Returns whether the kernel is to collect writes on a mount of a mode.
@@ -309,7 +336,7 @@ fn set_earlier(
 mod tests {
     use std::time::Duration;
 
-    use super::super::options::{MOUNT_OPTIONS, mount_options};
+    use super::super::options::mount_options;
     use super::*;
 
     #[test]

@@ -270,6 +270,7 @@ impl Plan {
             ));
         }
         let mut settings = MountSettings::parse(&rest.join(","))?;
+        settings.listed.extend(listed(&given));
         if degraded && !settings.is_read_only() {
             return Err(Failure::usage(DEGRADED_WRITES));
         }
@@ -322,6 +323,15 @@ impl Plan {
         arguments.extend(["--".into(), self.volume.clone().into(), self.dir.clone().into()]);
         arguments
     }
+}
+
+/// Returns the options of the command itself that lists of mounts are to show.
+fn listed(options: &str) -> impl Iterator<Item = String> {
+    let is_own = |option: &&str| {
+        let name = option.split('=').next().unwrap_or(option);
+        OPTIONS.iter().any(|own| own.name == name)
+    };
+    options.split(',').filter(is_own).map(str::to_owned)
 }
 
 /// Leaves the program of events out, which the daemon is given as an argument: its name may hold a

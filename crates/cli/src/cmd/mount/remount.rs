@@ -113,6 +113,10 @@ impl Change {
             }
             return Ok(());
         }
+        // What mount(8) read from the list of mounts and passes on.
+        if mount.options.iter().any(|present| present == option) {
+            return Ok(());
+        }
         match (Tunable::named(name), value) {
             (Ok(tunable), Some(value)) if tunable.info().takes == Takes::Live => {
                 let wrong = |error: bedplate::Error| {
@@ -125,7 +129,6 @@ impl Change {
             _ if !is_mount_option(name) && OPTIONS.iter().all(|known| known.name != name) => {
                 return Err(unknown(option));
             }
-            _ if mount.options.iter().any(|present| present == option) => {}
             _ => self.later.push(option.to_owned()),
         }
         Ok(())
