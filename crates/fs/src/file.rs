@@ -152,11 +152,13 @@ impl File {
         if self.read { Ok(()) } else { Err(self.not_open_for("reading")) }
     }
 
+    #[inline]
     pub(crate) fn may_write(&self) -> Result<()> {
         self.need_write()?;
         self.fs.begin_change()
     }
 
+    #[inline]
     fn need_write(&self) -> Result<()> {
         if self.write { Ok(()) } else { Err(self.not_open_for("writing")) }
     }

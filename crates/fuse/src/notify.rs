@@ -11,6 +11,7 @@ use crate::protocol::{OUT_HEADER_BYTES, write_out_header};
 /// `enum fuse_notify_code`.
 const INVAL_INODE: i32 = 2;
 const INVAL_ENTRY: i32 = 3;
+const STORE: i32 = 4;
 
 /// Tells the kernel to drop what it holds. Each call waits for the kernel, and so may wait for
 /// requests: not for threads that [serve](crate::is_serving).
@@ -32,7 +33,21 @@ impl Notifier {
         body[..8].copy_from_slice(&node.to_ne_bytes());
         body[8..16].copy_from_slice(&offset.to_ne_bytes());
         body[16..].copy_from_slice(&len.to_ne_bytes());
-        self.send(INVAL_INODE, &body, None)
+        self.send(INVAL_INODE, &body, &[])
+    }
+
+    /// Puts bytes of a file into the kernel's page cache, and has the kernel take the file for at
+    /// least so long. An inode that the kernel does not know is no error.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn store(&self, node: u64, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        let len = u32::try_from(bytes.len()).map_err(io::Error::other)?;
+        let mut body = [0; 24];
+        body[..8].copy_from_slice(&node.to_ne_bytes());
+        body[8..16].copy_from_slice(&offset.to_ne_bytes());
+        body[16..20].copy_from_slice(&len.to_ne_bytes());
+        self.send(STORE, &body, &[bytes])
     }
 
     /// Has the kernel forget a name. One that it does not know is no error.
@@ -44,16 +59,16 @@ impl Notifier {
         let mut body = [0; 16];
         body[..8].copy_from_slice(&dir.to_ne_bytes());
         body[8..12].copy_from_slice(&len.to_ne_bytes());
-        self.send(INVAL_ENTRY, &body, Some(name))
+        self.send(INVAL_ENTRY, &body, &[name.as_bytes(), &[0]])
     }
 
     /// Sends what looks like an answer to no request, with the code where its error would be.
-    fn send(&self, code: i32, body: &[u8], name: Option<&OsStr>) -> io::Result<()> {
-        let end = name.map_or(&[][..], |_| &[0]);
-        let name = name.map_or(&[][..], OsStr::as_bytes);
+    fn send(&self, code: i32, body: &[u8], rest: &[&[u8]]) -> io::Result<()> {
+        let len = body.len() + rest.iter().map(|part| part.len()).sum::<usize>();
         let mut header = [0; OUT_HEADER_BYTES];
-        write_out_header(&mut header, 0, -code, body.len() + name.len() + end.len());
-        let parts = [&header, body, name, end].map(IoSlice::new);
+        write_out_header(&mut header, 0, -code, len);
+        let parts = [&header, body].into_iter().chain(rest.iter().copied());
+        let parts: Vec<_> = parts.map(IoSlice::new).collect();
         match rustix::io::writev(&self.0, &parts) {
             Ok(_) | Err(rustix::io::Errno::NOENT) => Ok(()),
             Err(errno) => Err(errno.into()),

@@ -225,11 +225,15 @@ pub unsafe extern "C-unwind" fn posix_fadvise64(
     unsafe { posix_fadvise(fd, at, len, advice) }
 }
 
-/// Where a file ends that this process makes grow the kernel has to ask: it is answered here.
+/// Where a file ends that this process makes grow the kernel has to ask: it is answered here. Of a
+/// file that another may make grow the mount is asked by `fstat`, which tells the answer itself:
+/// `lseek` goes by the size that the kernel has after it, and the kernel drops answers.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn lseek(fd: Fd, offset: i64, whence: i32) -> i64 {
     let at = steady(|| {
-        let end = if whence == libc::SEEK_END { tail::own_end(fd) } else { None };
+        let told = || open::find(fd).and_then(|_| u64::try_from(sys::stat(fd)?.st_size).ok());
+        let is_end = whence == libc::SEEK_END;
+        let end = if is_end { tail::own_end(fd).or_else(told) } else { None };
         end.and_then(|end| i64::try_from(end).ok()?.checked_add(offset)).filter(|at| *at >= 0)
     });
     let (offset, whence) = at.map_or((offset, whence), |at| (at, libc::SEEK_SET));

@@ -141,9 +141,9 @@ impl DataPath<'_> {
     #[inline]
     pub(super) fn rests_for_odd_growth(self, _held: &Alone<'_>, data: &Payload<'_>) {
         let (grid, len) = (self.fs.grid(), data.bytes.len() as u64);
-        if let Some(file) = self.state().lease()
-            && !(grid.on_sector(data.offset) && grid.on_sector(len))
+        if !(grid.on_sector(data.offset) && grid.on_sector(len))
             && data.end() > self.state().logged_size()
+            && let Some(file) = self.state().lease()
         {
             file.grows_odd();
         }

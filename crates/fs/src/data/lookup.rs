@@ -22,7 +22,8 @@ impl DataPath<'_> {
     /// have data and no checksums. Under the inode lock.
     #[inline]
     pub(super) fn find_written(self, offset: u64, len: u64) -> Result<Option<u64>> {
-        Ok(self.find_data(offset, len)?.filter(|found| !found.summed).map(|found| found.at))
+        let Some(found) = self.find_data(offset, len)? else { return Ok(None) };
+        Ok((!found.summed).then_some(found.at))
     }
 
     /// As [`find_written`](Self::find_written), if no other row needs what is there: it may be
@@ -30,10 +31,9 @@ impl DataPath<'_> {
     #[expect(clippy::inline_always, reason = "a call costs a write as much as the look-up does")]
     #[inline(always)]
     pub(super) fn find_owned(self, offset: u64, len: u64) -> Result<Option<u64>> {
-        Ok(self
-            .find_data(offset, len)?
-            .filter(|found| found.birth > self.cow_epoch() && !found.summed)
-            .map(|found| found.at))
+        let Some(found) = self.find_data(offset, len)? else { return Ok(None) };
+        let is_owned = found.birth > self.cow_epoch() && !found.summed;
+        Ok(is_owned.then_some(found.at))
     }
 
     /// Returns where a byte range of the file lies if one extent with data holds it: the lookup of

@@ -7,7 +7,7 @@ use bedplate_fs::{Attr, InodeNo, SetAttr};
 
 use super::errno::Answer;
 use super::names::{Caller, KERNEL_TTL, WRITTEN_TTL};
-use super::open_files::OpenFile;
+use super::open_files::{KernelPages, OpenFile};
 use super::privileges::{remove_capabilities, without_set_id};
 use super::shared::Shared;
 
@@ -24,11 +24,9 @@ pub(super) struct Totals {
 impl Shared {
     /// Returns how long the kernel may keep attributes of an inode.
     pub(super) fn attr_ttl(&self, ino: InodeNo) -> Duration {
-        // Of a file that a program with a lease makes grow the size moves without a request.
-        let moves = || self.files.any_of(ino).is_some_and(|open| open.file.size_moves());
         match ino {
             _ if self.files.has_cached_writers(ino) => WRITTEN_TTL,
-            _ if self.desk.get().is_some() && moves() => Duration::ZERO,
+            _ if self.size_moves(ino) => Duration::ZERO,
             _ => KERNEL_TTL,
         }
     }
@@ -44,6 +42,33 @@ impl Shared {
 
     pub(super) fn getattr(&self, ino: InodeNo) -> Answer<Attr> {
         Ok(self.fs.attr(ino)?)
+    }
+
+    /// Returns whether the size of a file moves without a request: a program with a lease makes it
+    /// grow.
+    pub(super) fn size_moves(&self, ino: InodeNo) -> bool {
+        let moves = || self.files.any_of(ino).is_some_and(|open| open.file.size_moves());
+        self.desk.get().is_some() && moves()
+    }
+
+    /// Makes the kernel's size of a leased file at least what it is, and has the kernel ask for
+    /// attributes again. Waits for the kernel.
+    ///
+    /// To say that an answer is old is not enough: the kernel drops an answer to a question about
+    /// attributes when it learns anything else of the file while the question is under way, and
+    /// `lseek(SEEK_END)` then goes by the size that it had (`fuse_change_attributes`, `attr_version`).
+    pub(super) fn raise_size(&self, ino: InodeNo) {
+        let told = self.files.any_of(ino).and_then(|open| {
+            let last = open.file.size().checked_sub(1)?;
+            let mut byte = [0];
+            let is_read = matches!(open.file.read_at(&mut byte, last), Ok(1));
+            // Where it has pages they are right, and programs make them grow.
+            let has_none = matches!(open.inode.kernel_pages(), KernelPages::Nothing);
+            (is_read && has_none).then(|| self.kernel.raise_size(ino, last, byte[0]))
+        });
+        if told.is_none() {
+            self.kernel.drop_attributes(ino);
+        }
     }
 
     pub(super) fn setattr(

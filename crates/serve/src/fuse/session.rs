@@ -124,6 +124,16 @@ impl Kernel {
         }
     }
 
+    /// Makes the kernel take a file for at least as long as up to this byte, which is the file's, of
+    /// a file of which it has no pages and none are left.
+    pub(super) fn raise_size(&self, number: InodeNo, last: u64, byte: u8) {
+        let Some(notifier) = self.notifier() else { return };
+        if let Err(error) = notifier.store(number.0, last, &[byte]) {
+            tracing::debug!("the kernel kept the size of inode {}: {error}", number.0);
+        }
+        self.drop_pages(number, last, 1);
+    }
+
     /// Makes the kernel forget a name.
     pub(super) fn drop_name(&self, dir: InodeNo, name: &OsStr) {
         let Some(notifier) = self.notifier() else { return };

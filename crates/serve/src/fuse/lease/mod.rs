@@ -198,7 +198,7 @@ impl Shared {
         let told = |done| TailRequest::answer(done).to_vec();
         match given {
             Ok((ino, Ok(true))) => self.run_for_caches(move |shared| {
-                shared.kernel.drop_attributes(ino);
+                shared.raise_size(ino);
                 answer(Ok(told(Ok(()))));
             }),
             Ok((_, done)) => answer(Ok(told(done.map(drop)))),
@@ -227,9 +227,11 @@ impl Shared {
         Ok(lease)
     }
 
-    /// Has the kernel ask again for the attributes of files that were written to under leases.
+    /// Has the kernel ask again for the attributes of files that were written to under leases. While
+    /// the size of one moves it does so by itself.
     pub(super) fn show_leased_writes(&self) {
-        self.fs.leased_writes().into_iter().for_each(|ino| self.kernel.drop_attributes(ino));
+        let files = self.fs.leased_writes().into_iter();
+        files.filter(|ino| !self.size_moves(*ino)).for_each(|ino| self.raise_size(ino));
     }
 
     /// Hands files out again that were served another way for a while.

@@ -1,5 +1,7 @@
 //! One arm a request, each of which calls and answers: names, attributes and directories.
 
+use std::sync::Arc;
+
 use bedplate_fuse::{Reply, opcode};
 
 use super::super::errno::{Answer, Errno};
@@ -112,10 +114,20 @@ impl Translator {
     // ---- attributes ----
 
     fn attributes(&self, reply: Reply) {
+        /// `FUSE_GETATTR_FH`.
+        const OF_HANDLE: u32 = 1;
         let fields = Fields(reply.request());
         let (header, shared) = (fields.0.header, &self.0);
         let ino = self.ino(header.node);
         match header.opcode {
+            // A question of `lseek(SEEK_END)`, after which the kernel goes by its own size.
+            opcode::GETATTR if fields.u32(0) & OF_HANDLE != 0 && shared.size_moves(ino) => {
+                shared.run_for_caches(move |shared| {
+                    shared.raise_size(ino);
+                    let found = shared.run("getattr", || shared.getattr(ino));
+                    Self(Arc::clone(shared)).attr(reply, found);
+                });
+            }
             opcode::GETATTR => self.attr(reply, shared.run("getattr", || shared.getattr(ino))),
             opcode::STATX => {
                 self.extended_attr(reply, shared.run("statx", || shared.getattr(ino)));

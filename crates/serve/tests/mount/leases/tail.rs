@@ -126,6 +126,65 @@ print(done, flush=True)
     leasing.mounted.finish();
 }
 
+/// S-354: programs that ask for the end of a file by `lseek` never see it before a write that had
+/// returned, with a lease or without one, while others ask for its attributes: the kernel drops
+/// answers then.
+#[test]
+fn s_354_the_end_of_a_file_is_never_older_than_a_write_that_returned() {
+    let Some(leasing) = Leasing::new(OPTIONS) else { return };
+    let file = leasing.filled("f", 16);
+    let shared = tempfile::NamedTempFile::new().unwrap();
+    shared.as_file().set_len(4096).unwrap();
+    let run = |rest: &str, has_lease| {
+        let script = script(&format!(
+            "
+import struct
+at = os.open(os.environ['COUNT'], os.O_RDWR)
+shared = mmap.mmap(at, 4096)
+get = lambda i: struct.unpack_from('<Q', shared, 8 * i)[0]
+set = lambda i, value: struct.pack_into('<Q', shared, 8 * i, value)
+{rest}"
+        ));
+        let mut command = leasing.python(&script, &file, has_lease);
+        command.env("COUNT", shared.path());
+        Running::start(command)
+    };
+    let ask = "
+asked = 0
+while not get(1):
+    pages = get(0)
+    at = end()
+    assert at >= pages * BLOCK, (at, pages * BLOCK)
+    asked += 1
+print(asked, flush=True)
+";
+    let look = "
+while not get(1): os.fstat(fd)
+print(1, flush=True)
+";
+    let mut programs = [run(ask, true), run(ask, false), run(look, true), run(look, false)];
+    let grow = "
+for i in range(8, 3000):
+    put(i)
+    set(0, i + 1)
+    if i % 25 == 0: os.fdatasync(fd)
+    if i % 4 == 0: time.sleep(0.0005)
+set(1, 1)
+print(3000, flush=True)
+";
+    let mut grower = run(grow, true);
+    assert_eq!(grower.hear(), "3000");
+    for program in &mut programs {
+        let asked: u64 = program.hear().parse().expect("S-354: what it saw was never too old");
+        assert!(asked > 0);
+    }
+    assert!(grower.child.wait().unwrap().success(), "S-354: it grew");
+    drop(programs);
+    let said = std::fs::read_to_string(leasing.says()).unwrap();
+    assert!(count(&said, "writes") > 2500, "S-354: {said}");
+    leasing.mounted.finish();
+}
+
 /// S-356, S-355: a program that makes a file grow is killed: all that it had written is there, and the
 /// blocks behind it are free.
 #[test]
