@@ -31,6 +31,11 @@ fn note_foreign(dev: u64) {
 /// What says that a lease is not for this open.
 const REFUSED: i32 = libc::O_PATH | libc::O_APPEND | libc::O_DIRECTORY;
 
+/// A new file of a mount that the process knows asks for its lease after so many calls. One that has
+/// fewer, as a rollback journal does, is gone before a lease would be of use, and asking costs more
+/// than each of them.
+const CALLS_OF_A_NEW_FILE: u32 = 64;
+
 /// `O_SYNC` without the bit that it has in common with `O_DSYNC`.
 const SYNC_ALONE: i32 = libc::O_SYNC & !libc::O_DSYNC;
 
@@ -55,10 +60,19 @@ pub fn opened(fd: Fd, flags: i32) {
     sys::set_errno(errno);
 }
 
-/// Asks for a lease. `guard` is a second descriptor of the file, where there is one already.
+/// Asks for a lease, or lets a file that is new wait for it. `guard` is a second descriptor of the
+/// file, where there is one already.
 fn consider(fd: Fd, flags: i32, guard: Option<Fd>) {
     let stat = sys::stat(fd).filter(|stat| stat.st_mode & libc::S_IFMT == libc::S_IFREG);
     let stat = stat.filter(|stat| !is_foreign(stat.st_dev));
+    let is_new = |stat: &libc::stat| flags & libc::O_CREAT != 0 && stat.st_size == 0;
+    let is_mounted = |stat: &libc::stat| mount::all().any(|mount| mount.dev == stat.st_dev);
+    if stat.is_some_and(|stat| is_new(&stat) && is_mounted(&stat)) {
+        if let Some(held) = lock() {
+            table::wait(&held, fd, CALLS_OF_A_NEW_FILE);
+        }
+        return;
+    }
     let leased = stat.and_then(|stat| Some((stat, lock()?))).and_then(|(stat, held)| {
         let access = flags & libc::O_ACCMODE;
         // The first file to be written gets the process a device that it may write.
@@ -136,8 +150,30 @@ fn asked(held: &Held, fd: Fd, dev: u64) -> Option<(usize, u64, bedplate_lease::L
 pub fn find(fd: Fd) -> Option<Open> {
     match table::find(fd) {
         Found::Nothing => None,
+        Found::Waiting => ripen(fd),
         Found::Leased(open) => Some(open),
         Found::Inherited(open) => revive(fd, &open),
+    }
+}
+
+/// Counts a call of a file that was new when it was opened, and asks for its lease at the last.
+#[cold]
+fn ripen(fd: Fd) -> Option<Open> {
+    report::was_new();
+    if !table::waited(fd) {
+        return None;
+    }
+    let errno = sys::errno();
+    table::set(&lock()?, fd, None);
+    let flags = sys::fcntl(fd, libc::F_GETFL, 0);
+    if flags >= 0 && flags as i32 & REFUSED == 0 {
+        // These flags say no more that the file was made.
+        consider(fd, flags as i32 & !libc::O_CREAT, None);
+    }
+    sys::set_errno(errno);
+    match table::find(fd) {
+        Found::Leased(open) => Some(open),
+        _ => None,
     }
 }
 
@@ -177,6 +213,7 @@ pub fn closing(fd: Fd) {
 fn forget(held: &Held, fd: Fd) {
     let (open, is_inherited) = match table::find(fd) {
         Found::Nothing => return,
+        Found::Waiting => return table::set(held, fd, None),
         Found::Leased(open) => (open, false),
         Found::Inherited(open) => (open, true),
     };
@@ -237,7 +274,11 @@ pub fn copied(from: Fd, to: Fd) {
     if !matches!(table::find(to), Found::Nothing) {
         closing(to);
     }
-    if let Some(open) = find(from)
+    if matches!(table::find(from), Found::Waiting) {
+        if let Some(held) = lock() {
+            table::wait(&held, to, CALLS_OF_A_NEW_FILE);
+        }
+    } else if let Some(open) = find(from)
         && let Some(held) = lock()
         && sys::is_same(to, open.guard) == Some(true)
         && let Some(guard) = own::copy_away(to)

@@ -16,6 +16,14 @@ use crate::uncached::{self, COUNTS, Count};
 
 static REFUSED: [AtomicU64; Reason::ALL.len()] = [const { AtomicU64::new(0) }; Reason::ALL.len()];
 
+/// Calls of files that were new, and had no lease yet.
+static NEW: AtomicU64 = AtomicU64::new(0);
+
+/// Counts a call of a file that is new.
+pub fn was_new() {
+    NEW.fetch_add(1, Relaxed);
+}
+
 /// Counts a file that got no lease.
 pub fn refused(reason: Reason) {
     if let Some(i) = Reason::ALL.iter().position(|&known| known == reason) {
@@ -53,6 +61,9 @@ fn write_line(line: &mut Line) -> std::fmt::Result {
         if count != 0 {
             write!(line, " {}={count}", fallback.name())?;
         }
+    }
+    if NEW.load(Relaxed) != 0 {
+        write!(line, " new-file={}", NEW.load(Relaxed))?;
     }
     for (reason, count) in Reason::ALL.iter().zip(&REFUSED) {
         let count = count.load(Relaxed);

@@ -1,6 +1,7 @@
 //! Which descriptors have a lease, and which numbers are the library's own.
 //!
 //! A cell a descriptor, read without a lock under a sequence and changed under the process's lock.
+//! One that waits for its lease counts its calls down in the cell.
 
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicU64, AtomicUsize, fence};
@@ -54,6 +55,8 @@ const MOUNT_BITS: u32 = 2;
 const READ_AT: u32 = MOUNT_AT + MOUNT_BITS;
 const EPOCH_AT: u32 = READ_AT + 3;
 const VALID: u64 = 1 << 63;
+/// Of a word that is not valid: the descriptor waits, for as many calls as the bits below say.
+const WAITING: u64 = 1 << 32;
 const EPOCH_MASK: u64 = (1 << (63 - EPOCH_AT)) - 1;
 /// How many mounts have a number that a word has room for.
 pub const MOUNTS_MAX: usize = 1 << MOUNT_BITS;
@@ -80,6 +83,8 @@ static OWN: [AtomicU64; OWN_MAX / 64] = [const { AtomicU64::new(0) }; OWN_MAX / 
 pub enum Found {
     /// No lease.
     Nothing,
+    /// No lease yet.
+    Waiting,
     /// A lease of this process.
     Leased(Open),
     /// A lease of the process that this one was forked from.
@@ -99,8 +104,11 @@ pub fn find(fd: Fd) -> Found {
     let word = cell.word.load(Acquire);
     let generation = cell.generation.load(Acquire);
     let inode = cell.inode.load(Acquire);
-    if word & VALID == 0 || !seq.is_multiple_of(2) || cell.seq.load(Relaxed) != seq {
+    if !seq.is_multiple_of(2) || cell.seq.load(Relaxed) != seq {
         return Found::Nothing;
+    }
+    if word & VALID == 0 {
+        return if word & WAITING == 0 { Found::Nothing } else { Found::Waiting };
     }
     let bits = |at: u32, count: u32| (word >> at) & ((1 << count) - 1);
     let open = Open {
@@ -116,7 +124,8 @@ pub fn find(fd: Fd) -> Found {
     if is_own { Found::Leased(open) } else { Found::Inherited(open) }
 }
 
-/// Tells whether a descriptor has a lease, or had one in the process that this one was forked from.
+/// Tells whether a descriptor has a lease or waits for one, or did in the process that this one was
+/// forked from.
 pub fn is_leased(fd: Fd) -> bool {
     !matches!(find(fd), Found::Nothing)
 }
@@ -124,10 +133,7 @@ pub fn is_leased(fd: Fd) -> bool {
 /// Changes a cell; the caller holds the process's lock.
 pub fn set(_held: &process::Held, fd: Fd, open: Option<&Open>) {
     let Some(cell) = usize::try_from(fd).ok().and_then(|fd| CELLS.get(fd)) else { return };
-    // Odd may be what a fork left of a change in the parent.
-    let seq = cell.seq.load(Relaxed) & !1;
-    cell.seq.store(seq + 1, Relaxed);
-    fence(Release);
+    let seq = begin_change(cell);
     if let Some(open) = open {
         debug_assert!(
             fits(open.lease, open.guard) && open.mount < MOUNTS_MAX,
@@ -149,6 +155,35 @@ pub fn set(_held: &process::Held, fd: Fd, open: Option<&Open>) {
         cell.word.store(0, Relaxed);
     }
     cell.seq.store(seq + 2, Release);
+}
+
+/// Begins to change a cell; returns the sequence that it had.
+fn begin_change(cell: &Cell) -> u64 {
+    // Odd may be what a fork left of a change in the parent.
+    let seq = cell.seq.load(Relaxed) & !1;
+    cell.seq.store(seq + 1, Relaxed);
+    fence(Release);
+    seq
+}
+
+/// A descriptor gets its lease after so many calls; the caller holds the process's lock.
+pub fn wait(_held: &process::Held, fd: Fd, calls: u32) {
+    let Some(cell) = usize::try_from(fd).ok().and_then(|fd| CELLS.get(fd)) else { return };
+    let seq = begin_change(cell);
+    cell.word.store(WAITING | u64::from(calls), Relaxed);
+    USED.fetch_max(fd as usize + 1, Relaxed);
+    cell.seq.store(seq + 2, Release);
+}
+
+/// Counts a call of a descriptor that waits; tells whether it was the last, which one caller is
+/// told.
+pub fn waited(fd: Fd) -> bool {
+    let Some(cell) = usize::try_from(fd).ok().and_then(|fd| CELLS.get(fd)) else { return false };
+    let left = |word: u64| word.checked_sub(1).filter(|left| left & WAITING != 0);
+    let before = cell
+        .word
+        .fetch_update(Relaxed, Relaxed, |word| if word & VALID == 0 { left(word) } else { None });
+    before == Ok(WAITING | 1)
 }
 
 /// All descriptors in a range that may have a lease.

@@ -315,6 +315,37 @@ for i in range(600):
     leasing.mounted.finish();
 }
 
+/// S-473: files that a program makes, uses a few times and removes cost no request of the daemon; one
+/// that stays gets its lease. Before, SQLite's rollback journals took longer with the library than
+/// without.
+#[test]
+fn s_473_a_new_file_asks_for_its_lease_once_it_is_used() {
+    let Some(leasing) = Leasing::new(OPTIONS) else { return };
+    let file = leasing.filled("f", 16);
+    let script = script(
+        "
+get(0)
+name = os.environ['F'] + '-journal'
+for i in range(50):
+    fd = os.open(name, os.O_RDWR | os.O_CREAT)
+    for i in range(6): put(i)
+    os.fdatasync(fd)
+    os.close(fd)
+    os.unlink(name)
+fd = os.open(name, os.O_RDWR | os.O_CREAT)
+for i in range(200):
+    put(i)
+    if i % 20 == 0: os.fdatasync(fd)
+for i in range(200): assert get(i) == page(i), i
+",
+    );
+    let (_, report) = leasing.run(&script, &file);
+    assert_eq!(count(&report, "new-file"), 50 * 7 + 64, "S-473: {report}");
+    assert!(count(&report, "writes") > 100 && count(&report, "reads") > 150, "S-473: {report}");
+    assert_pages(&std::fs::read(leasing.mounted.path("f-journal")).unwrap(), 0..200);
+    leasing.mounted.finish();
+}
+
 /// S-379: the pages of a file that a program loads wait on the mount, and are read ahead: of 1492
 /// writes and as many reads few are the program's own.
 #[test]
