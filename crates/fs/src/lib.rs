@@ -48,8 +48,8 @@ pub use bedplate_cache::{CacheCounters, SharedCache};
 #[cfg(feature = "interleave")]
 pub use bedplate_store::inherit;
 pub use bedplate_store::{
-    BlockNo, Epoch, Error, ErrorKind, FileBlock, FileKind, InodeNo, IoMode, LogInfo, Lsn, Result,
-    Timestamp, readable_name, told_name,
+    BlockNo, Epoch, Error, ErrorKind, FileBlock, FileKind, InodeNo, IoMode, LogInfo, Lsn, OwnPlace,
+    Result, Timestamp, readable_name, right_of, told_name,
 };
 #[cfg(any(test, feature = "planted-bugs"))]
 pub use bedplate_store::{PlantedBug, plant};
@@ -65,7 +65,7 @@ pub use checkpoint::{
 pub use data::DefragStep;
 pub use engine::{
     CheckpointCounts, DefragmenterReport, DefragmenterState, Fragmentation, IntegrityCounts,
-    MapCounts, MovedFile, RecoveryReport, SpacePolicy,
+    KeptExtent, MapCounts, MovedFile, RecoveryReport, SpacePolicy,
 };
 pub use file::File;
 pub use filesystem::{FileSystem, FsInfo};

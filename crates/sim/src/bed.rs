@@ -250,6 +250,15 @@ impl Bed {
         }
     }
 
+    /// Turns a bit of a block of the volume's own on a member of a mirror, the so-manieth of those in
+    /// use, and leaves it so.
+    pub(crate) fn decay_own(&self, fs: &FileSystem, config: &Config, member: usize, number: usize) {
+        if let Some(at) = decay::own(fs, config, member, number) {
+            self.ills.decays(member, self.operation_count() + 1);
+            self.timed(|| self.devices[member].decay(at + number as u64 * 7 % 512, 16));
+        }
+    }
+
     /// All can be read again that a process that dies may have left half written in a row.
     pub(crate) fn mend_rows(&self) {
         let all = 0..u64::MAX;

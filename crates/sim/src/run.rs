@@ -292,6 +292,10 @@ impl Recorder {
                 let fs = &self.stage.as_ref().expect("it is mounted").fs;
                 bed.decay(fs, &group.config(), member, number.into());
             }
+            Ailment::OwnDecays(number) => {
+                let fs = &self.stage.as_ref().expect("it is mounted").fs;
+                bed.decay_own(fs, &group.config(), member, number.into());
+            }
             Ailment::Rots(number) => {
                 let begin = self.history.operations();
                 bed.rot(&group, member, number.into())?;

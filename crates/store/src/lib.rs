@@ -71,8 +71,8 @@ pub use meta::{
 };
 pub use meta::{
     Committed, GrowRegion, Growth, Locked, MetaStore, MetadataCounts, MovedRegion, Outlook,
-    POSITION, Purpose, Region, State, StoredSpace, format_tree, guarded, load_checkpoints,
-    open_tree, stored_position, table_name,
+    OwnPlace, POSITION, Purpose, Region, State, StoredSpace, format_tree, guarded,
+    load_checkpoints, open_tree, right_of, stored_position, table_name,
 };
 pub use name::{NAME_BYTES_MAX, check_name, readable_name, told_name};
 #[cfg(any(test, feature = "forge"))]

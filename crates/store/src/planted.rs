@@ -326,6 +326,10 @@ pub enum PlantedBug {
     FirstSuperblockBelieved,
     /// A page of the tree counts as it was read, whatever its checksum.
     PageNotCompared,
+    /// A scrub takes any bytes for a log write.
+    LogWriteNotCompared,
+    /// A scrub does not ask for checksums of what only checkpoints have.
+    KeptNotCompared,
     /// The bytes of a page that other processes read in the cache change in place.
     SharedPageNotWithdrawn,
     /// A page that other processes read in the cache may pass the end of its file.
@@ -339,7 +343,7 @@ pub enum PlantedBug {
 #[cfg(any(test, feature = "planted-bugs"))]
 impl PlantedBug {
     /// All of them.
-    pub const ALL: [Self; 156] = [
+    pub const ALL: [Self; 158] = [
         Self::MissingFlush,
         Self::SyncWithoutFlush,
         Self::DirectoryNotSynced,
@@ -492,6 +496,8 @@ impl PlantedBug {
         Self::OneCopyReplayed,
         Self::FirstSuperblockBelieved,
         Self::PageNotCompared,
+        Self::LogWriteNotCompared,
+        Self::KeptNotCompared,
         Self::SharedPageNotWithdrawn,
         Self::SharedPageBeyondEnd,
         Self::SumRemembered,

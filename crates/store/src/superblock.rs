@@ -28,6 +28,7 @@ use crate::decode::Reader;
 use crate::planted::{PlantedBug, planted};
 use crate::{Error, ErrorKind, Result};
 
+pub(crate) use lists::ListBlock;
 pub use lists::Lists;
 
 /// The newest format version that this software reads: 5 is written where blocks may have checksums,

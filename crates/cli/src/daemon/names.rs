@@ -6,7 +6,8 @@ use std::ops::Range;
 use std::time::Duration;
 
 use bedplate::{
-    FileKind, FileSystem, HEAD_BYTES, InodeNo, OpenOptions, PageArbiter, Role, page_formats,
+    FileKind, FileSystem, HEAD_BYTES, InodeNo, KeptExtent, OpenOptions, PageArbiter, Role,
+    page_formats,
 };
 
 use crate::failure::Result;
@@ -24,6 +25,12 @@ pub struct Names {
     files: Vec<File>,
     /// By first volume address: file, and the place in its extents.
     by_address: BTreeMap<u64, (usize, usize)>,
+    /// What only checkpoints have, by first volume address; some lie over each other.
+    kept: Vec<KeptExtent>,
+    /// The length of the longest of them.
+    kept_bytes_max: u64,
+    /// Names of checkpoints by their epoch.
+    checkpoints: BTreeMap<u32, String>,
 }
 
 struct File {
@@ -36,12 +43,23 @@ struct File {
 impl Names {
     /// Looks all files up.
     pub fn of(fs: &FileSystem) -> Result<Self> {
+        let kept = fs.kept_extents()?;
+        let named = fs.checkpoints().into_iter();
         let mut names = Self {
             fs: fs.clone(),
             block_bytes: fs.info().block_size.into(),
             files: Vec::new(),
             by_address: BTreeMap::new(),
+            kept_bytes_max: kept.iter().map(|kept| kept.len).max().unwrap_or(0),
+            kept,
+            checkpoints: named
+                .map(|one| (one.epoch.0, bedplate::readable_name(&one.name)))
+                .collect(),
         };
+        // What cannot be read of the metadata has no copy that is right: the scrub tells it.
+        if let Err(error) = fs.learn_pages() {
+            tracing::warn!("{error}");
+        }
         let mut waiting = vec![(InodeNo::ROOT, String::new())];
         while let Some((dir, path)) = waiting.pop() {
             let mut after: Option<Vec<u8>> = None;
@@ -74,6 +92,16 @@ impl Names {
         Ok(())
     }
 
+    /// Returns the extents at an address that only checkpoints have.
+    fn kept_at(&self, address: u64) -> impl Iterator<Item = &KeptExtent> {
+        let behind = self.kept.partition_point(|kept| kept.volume_offset <= address);
+        let near = self.kept[..behind]
+            .iter()
+            .rev()
+            .take_while(move |kept| kept.volume_offset + self.kept_bytes_max > address);
+        near.filter(move |kept| address - kept.volume_offset < kept.len)
+    }
+
     /// Returns path and offset of what lies at a volume address; `None` where no file does.
     pub fn at(&self, address: u64) -> Option<(&str, u64)> {
         let (start, (file, extent)) = self.by_address.range(..=address).next_back()?;
@@ -97,8 +125,24 @@ impl Names {
         Some(runs)
     }
 
-    /// Returns what is told of the page that lies at an address: format, file and page number.
-    pub fn page_at(&self, address: u64) -> Option<String> {
+    /// Returns what is told of what lies at an address of a volume: a page of a database by format,
+    /// file and number, what only a checkpoint has, or what of the file system's own.
+    pub fn told_at(&self, role: Role, address: u64) -> Option<String> {
+        if let Some(own) = self.fs.own_at(role == Role::Log, address) {
+            return Some(own.what().to_owned());
+        }
+        if role != Role::Data {
+            return None;
+        }
+        self.page_at(address).or_else(|| {
+            let kept = self.kept_at(address).next()?;
+            let byte = kept.file_offset + (address - kept.volume_offset);
+            let name = self.checkpoints.get(&kept.epoch.0).map_or("a deleted one", String::as_str);
+            Some(format!("checkpoint '{name}', inode {}, byte {byte}", kept.ino.0))
+        })
+    }
+
+    fn page_at(&self, address: u64) -> Option<String> {
         let (path, offset) = self.at(address)?;
         let head = self.head(address).unwrap_or_default();
         let format = page_formats()
@@ -165,80 +209,131 @@ impl PageArbiter for Names {
         copies: usize,
         read: &mut dyn FnMut(usize, u64, &mut [u8]) -> bool,
     ) -> Option<usize> {
-        if role != Role::Data {
-            return None;
-        }
         let mut address = range.start;
         let mut right: Option<usize> = None;
         while address < range.end {
-            let (path, offset) = self.at(address)?;
-            let (end, verdict) = match self.judge_block(address, offset, copies, read) {
-                Some(said) => said,
-                None => self.judge_page(address, (path, offset), copies, read)?,
-            };
+            let (end, verdict) = self.judge_at(role, address, copies, read)?;
             // Every page of the range that differs has to name the same copy, and only that one.
             match (verdict, right) {
                 (Some(copy), Some(before)) if copy != before => return None,
                 (verdict, before) => right = verdict.or(before),
             }
-            address += end - offset;
+            address = end;
         }
-        right
+        // Where they differ in what is not needed, the first counts, so that they become alike.
+        right.or(Some(0))
     }
 
     fn lies_at(&self, role: Role, address: u64) -> Option<String> {
-        self.page_at(address).filter(|_| role == Role::Data)
+        self.told_at(role, address)
     }
 }
 
+/// Where something ends on the volume, and which copy of it is right: none where all are the same.
+type Verdict = (u64, Option<usize>);
+
 impl Names {
-    /// Returns where the block at an address ends in its file, and which copy of it has the checksum
-    /// that the file system keeps: none where all are the same. Nothing where it keeps none, or no
-    /// copy has it.
-    fn judge_block(
+    /// Returns what is known of the copies of what lies at an address.
+    fn judge_at(
         &self,
+        role: Role,
         address: u64,
-        offset: u64,
         copies: usize,
         read: &mut ReadCopy<'_>,
-    ) -> Option<(u64, Option<usize>)> {
-        let (start, (file, extent)) = self.by_address.range(..=address).next_back()?;
-        let file = &self.files[*file];
-        let skip = (address - start) % self.block_bytes;
-        let place = address - skip;
-        let mut blocks = Vec::with_capacity(copies);
-        for copy in 0..copies {
-            let mut bytes = vec![0; usize::try_from(self.block_bytes).ok()?];
-            blocks.push(read(copy, place, &mut bytes).then_some(bytes));
+    ) -> Option<Verdict> {
+        let of_log = role == Role::Log;
+        if let Some(own) = self.aside(move |fs| fs.own_at(of_log, address)).flatten() {
+            return own.right_copy(address, copies, read);
         }
-        let right = self.as_written(file.ino, (file.extents[*extent].0, place), blocks.clone())?;
-        let first = *right.first()?;
-        let all_alike = right.len() == copies && blocks.iter().all(|one| *one == blocks[first]);
-        Some((offset - skip + self.block_bytes, (!all_alike).then_some(first)))
+        if role != Role::Data {
+            return None;
+        }
+        let Some((path, offset)) = self.at(address) else {
+            return self.judge_kept(address, copies, read);
+        };
+        match self.judge_block(address, copies, read) {
+            Some(said) => Some(said),
+            None => {
+                let (end, right) = self.judge_page(address, (path, offset), copies, read)?;
+                Some((address + (end - offset), right))
+            }
+        }
     }
 
-    /// Returns which copies of a block are what was written. The scrub that asks keeps a row of a RAID-5 to
-    /// itself, in which the metadata may have to be read while a member fails: so another thread
-    /// looks, and what it does not find in time is not known.
-    fn as_written(
+    /// Judges the block of a file by the checksum that the file system keeps. Nothing where it keeps
+    /// none, or no copy has it.
+    fn judge_block(&self, address: u64, copies: usize, read: &mut ReadCopy<'_>) -> Option<Verdict> {
+        let (start, (file, extent)) = self.by_address.range(..=address).next_back()?;
+        let file = &self.files[*file];
+        let place = address - (address - start) % self.block_bytes;
+        let (ino, offset) = (file.ino, file.extents[*extent].0);
+        let blocks = self.blocks_at(place, copies, read)?;
+        self.judge_sum(place, &blocks, move |fs, bytes| {
+            fs.is_as_written(ino, (offset, place), bytes).ok().flatten()
+        })
+    }
+
+    /// As [`judge_block`](Self::judge_block), of a block that only checkpoints have.
+    fn judge_kept(&self, address: u64, copies: usize, read: &mut ReadCopy<'_>) -> Option<Verdict> {
+        self.kept_at(address).copied().find_map(|kept| {
+            let place = address - (address - kept.volume_offset) % self.block_bytes;
+            let blocks = self.blocks_at(place, copies, read)?;
+            self.judge_sum(place, &blocks, move |fs, bytes| {
+                fs.is_as_kept(&kept, place, bytes).ok().flatten()
+            })
+        })
+    }
+
+    /// Reads a block as each copy has it.
+    fn blocks_at(
         &self,
-        ino: InodeNo,
-        at: (u64, u64),
-        blocks: Vec<Option<Vec<u8>>>,
-    ) -> Option<Vec<usize>> {
-        let (fs, (answer, answered)) = (self.fs.clone(), std::sync::mpsc::channel());
-        std::thread::spawn(move || {
+        place: u64,
+        copies: usize,
+        read: &mut ReadCopy<'_>,
+    ) -> Option<Vec<Option<Vec<u8>>>> {
+        let len = usize::try_from(self.block_bytes).ok()?;
+        Some(
+            (0..copies)
+                .map(|copy| {
+                    let mut bytes = vec![0; len];
+                    read(copy, place, &mut bytes).then_some(bytes)
+                })
+                .collect(),
+        )
+    }
+
+    fn judge_sum(
+        &self,
+        place: u64,
+        blocks: &[Option<Vec<u8>>],
+        is_right: impl Fn(&FileSystem, &[u8]) -> Option<bool> + Send + 'static,
+    ) -> Option<Verdict> {
+        let looked_at = blocks.to_vec();
+        let right: Vec<bool> = self.aside(move |fs| {
             let is_right = |bytes: &Option<Vec<u8>>| match bytes {
-                Some(bytes) => fs.is_as_written(ino, at, bytes).ok().flatten(),
+                Some(bytes) => is_right(fs, bytes),
                 None => Some(false),
             };
-            let right: Option<Vec<bool>> = blocks.iter().map(is_right).collect();
+            looked_at.iter().map(is_right).collect::<Option<Vec<bool>>>()
+        })??;
+        Some((place + self.block_bytes, bedplate::right_of(blocks, &right)?))
+    }
+
+    /// Asks the file system on a thread of its own. The scrub that asks keeps a region or a row of a
+    /// RAID-5 to itself, in which the metadata may have to be read while a member fails: so what is
+    /// not found in time is not known.
+    fn aside<T: Send + 'static>(
+        &self,
+        look: impl FnOnce(&FileSystem) -> T + Send + 'static,
+    ) -> Option<T> {
+        let (fs, (answer, answered)) = (self.fs.clone(), std::sync::mpsc::channel());
+        std::thread::spawn(move || {
+            let found = look(&fs);
             drop(fs);
             // Nothing waits for it any more where it came too late.
-            answer.send(right).unwrap_or_default();
+            answer.send(found).unwrap_or_default();
         });
-        let right = answered.recv_timeout(LOOK_TIME).ok()??;
-        Some((0..right.len()).filter(|copy| right[*copy]).collect())
+        answered.recv_timeout(LOOK_TIME).ok()
     }
 
     /// Returns where the page at an address ends in its file, and which copy of it is the only one

@@ -5,8 +5,8 @@ use std::ops::Range;
 use std::time::SystemTime;
 
 use bedplate::{
-    GroupConfig, Id, ScrubFinding, ScrubReport, ScrubResult, ScrubSchedule, Timestamp, format_size,
-    format_time,
+    GroupConfig, Id, Role, ScrubFinding, ScrubReport, ScrubResult, ScrubSchedule, Timestamp,
+    format_size, format_time,
 };
 use serde::{Deserialize, Serialize};
 
@@ -54,9 +54,7 @@ impl Scrubbed {
             volume: difference.role.name().into(),
             address: difference.range.start,
             len: difference.range.end - difference.range.start,
-            file: names
-                .filter(|_| difference.role.name() == "data")
-                .and_then(|names| files(names, &difference.places)),
+            file: names.and_then(|names| files(names, difference.role, &difference.places)),
             copies: difference
                 .copies
                 .iter()
@@ -88,9 +86,9 @@ impl Scrubbed {
 }
 
 /// Returns what lies at places, each file once.
-fn files(names: &Names, places: &[Range<u64>]) -> Option<String> {
+fn files(names: &Names, role: Role, places: &[Range<u64>]) -> Option<String> {
     let mut found: Vec<String> =
-        places.iter().filter_map(|place| names.page_at(place.start)).collect();
+        places.iter().filter_map(|place| names.told_at(role, place.start)).collect();
     found.dedup();
     (!found.is_empty()).then(|| found.join(" or "))
 }

@@ -68,6 +68,44 @@ fn s_284_a_scrub_believes_the_copy_that_has_its_checksum() {
     }
 }
 
+/// S-431: what only a checkpoint has is named and mended, and superblocks and pages of the metadata
+/// tree are mended, on either member and of a RAID-5 too.
+#[test]
+fn s_431_a_scrub_mends_what_rots_of_a_checkpoint_and_of_metadata() {
+    for (shape, count, spoiled) in [("mirror", 2, 0), ("mirror", 2, 1), ("raid5", 3, 1)] {
+        let scratch = Scratch::new();
+        let members = group(&scratch, shape, count, &[]);
+        let first = text(&members[0]);
+        bedplate(["format", first]).succeeds();
+        bedplate(["integrity", &format!("{first}:/"), "on"]).succeeds();
+        let content: Vec<u8> = (0..100_000_u32).flat_map(u32::to_le_bytes).collect();
+        let file = scratch.file("in", &content);
+        bedplate(["put", first, text(&file), "/data"]).succeeds();
+        bedplate(["checkpoint", "create", first, "then"]).succeeds();
+        bedplate(["rm", first, "/data"]).succeeds();
+        let whole = std::fs::read(&members[spoiled]).unwrap();
+        let mut bytes = whole.clone();
+        let last_of = |needle: &[u8]| bytes.windows(needle.len()).rposition(|w| w == needle);
+        let block = (50_000..70_000).step_by(4096).find_map(|number: u32| {
+            last_of(&(number..number + 8).flat_map(u32::to_le_bytes).collect::<Vec<_>>())
+        });
+        let tree = last_of(b"checkpoint_scope");
+        let superblock = last_of(b"BEDPLATE");
+        let rotten: Vec<usize> = [block, superblock, tree].into_iter().flatten().collect();
+        assert!(block.is_some() && rotten.len() > 1, "{shape}, {spoiled}: {rotten:?}");
+        rotten.iter().for_each(|at| bytes[*at] ^= 4);
+        std::fs::write(&members[spoiled], &bytes).unwrap();
+        let found = bedplate(["volume", "scrub", "--repair", first]).succeeds().stdout();
+        assert!(found.contains("checkpoint 'then', inode "), "{shape}, {spoiled}: {found}");
+        let now = std::fs::read(&members[spoiled]).unwrap();
+        for at in rotten {
+            assert!(now[at] == whole[at], "{shape}, {spoiled}: byte {at} is right again");
+        }
+        let again = bedplate(["volume", "scrub", first]).succeeds().stdout();
+        assert!(again.contains("0 differences"), "{shape}, {spoiled}: {again}");
+    }
+}
+
 /// A database of SQLite as the checksum VFS leaves it: its header, and eight bytes of sums at the
 /// end of every page.
 pub fn checksummed(page_bytes: usize, pages: usize) -> Vec<u8> {

@@ -5,6 +5,7 @@ mod info;
 mod lease;
 mod path;
 mod room;
+mod scrub;
 mod size;
 mod trial;
 
@@ -468,21 +469,6 @@ impl FileSystem {
     pub fn summed_bytes(&self, ino: InodeNo) -> Result<u64> {
         let fs = &self.inner.fs;
         DataPath::new(fs, &fs.inode(ino)?).summed_bytes()
-    }
-
-    /// Says whether `bytes`, a whole block that lies at `place` on the volume, are what was written
-    /// there, if the extent of the file that begins at `extent_offset` has the block now and says
-    /// that it has a checksum; `None` otherwise. It holds as long as nothing is written there.
-    ///
-    /// # Errors
-    /// `Io`, `Corrupt`.
-    pub fn is_as_written(
-        &self,
-        ino: InodeNo,
-        (extent_offset, place): (u64, u64),
-        bytes: &[u8],
-    ) -> Result<Option<bool>> {
-        self.inner.fs.is_as_written(ino, (extent_offset, place), bytes)
     }
 
     /// Asks for a file's blocks in runs of so many bytes (a multiple of the block size, at most 1

@@ -1,4 +1,4 @@
-//! Blocks of files that have a checksum, as one member of a mirror holds them.
+//! Blocks that have a checksum, of files and of the volume's own, as one member of a mirror holds them.
 
 use bedplate_fs::{FileKind, FileSystem, InodeNo, OpenOptions};
 use bedplate_volume::Config;
@@ -34,6 +34,29 @@ pub(super) fn block(
         }
     }
     found.get(number % found.len().max(1)).copied()
+}
+
+/// Returns where on a member a block of the volume's own begins that is in use: the so-manieth of
+/// them, counted round.
+pub(super) fn own(fs: &FileSystem, config: &Config, member: usize, number: usize) -> Option<u64> {
+    let layout = &config.volumes.first()?.layout;
+    let (info, mut found) = (fs.info(), Vec::new());
+    let mut at = 0;
+    while at < info.size_bytes {
+        let own = fs.own_at(false, at);
+        let run = own
+            .as_ref()
+            .and_then(|own| own.runs.iter().find(|run| (run.start..run.end()).contains(&at)));
+        let end = run.map_or(at, |run| run.end()).max(at + 1);
+        if own.is_some_and(|own| own.is_needed()) {
+            found.push(at);
+        }
+        at = end.next_multiple_of(u64::from(info.block_size));
+    }
+    let address = *found.get(number % found.len().max(1))?;
+    let run = layout.locate(address);
+    let copy = run.copies().iter().find(|copy| usize::from(copy.member) == member)?;
+    Some(copy.offset)
 }
 
 /// The files in a directory and below it.

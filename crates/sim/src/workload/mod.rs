@@ -148,6 +148,8 @@ pub enum Ailment {
     /// A bit turns in the so-manieth block of files that has a checksum, and stays so until something
     /// mends it.
     Decays(u16),
+    /// The same of the so-manieth block of the volume's own: superblocks, log and metadata tree.
+    OwnDecays(u16),
     /// It goes, and the group goes on without it. When it returns it holds what it held when the
     /// group was made, or nothing.
     Exchanged(bool),

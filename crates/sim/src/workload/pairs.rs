@@ -245,14 +245,19 @@ fn ail(rng: &mut Xoshiro256PlusPlus) -> Vec<Step> {
     }
 }
 
-/// One copy of a file with checksums rots, and what comes upon it.
+/// A block of a file, or of the volume's own.
+fn what_decays(number: u16) -> Ailment {
+    if number.is_multiple_of(3) { Ailment::OwnDecays(number / 3) } else { Ailment::Decays(number) }
+}
+
+/// One copy of a file with checksums rots, or of metadata, and what comes upon it.
 fn decay(rng: &mut Xoshiro256PlusPlus) -> Vec<Step> {
     let (member, at) = (rng.random_range(0..2), 512 * rng.random_range(0..100));
     let (mode, len) = (mode(rng), 512 * rng.random_range(1..60));
     let mut steps = vec![
         Step::SetIntegrity(Some(0), 0, true),
         Step::Write(A, mode, at, len, rng.random_range(1..=255), rng.random_range(0..2) == 0),
-        Step::Ail(member, Ailment::Decays(rng.random_range(0..1000))),
+        Step::Ail(member, what_decays(rng.random_range(0..1000))),
     ];
     steps.extend(match rng.random_range(0..6) {
         0 => Some(Step::Kill),

@@ -153,6 +153,15 @@ impl LogDeviceHead {
         Ok(Self { volume, next: (!next.is_nil()).then_some(next), place })
     }
 
+    /// Says whether the bytes of a log device begin with a head that is whole and of a volume's log.
+    pub(crate) fn is_at_start_of(bytes: &[u8], volume: Uuid) -> bool {
+        let uuid = bytes.get(16..32).and_then(|uuid| Uuid::from_slice(uuid).ok());
+        let rest = bytes.get(HEAD_BYTES..AlignedBuf::ALIGN);
+        rest.is_some_and(|rest| rest.iter().all(|byte| *byte == 0))
+            && is_whole(bytes)
+            && uuid == Some(volume)
+    }
+
     /// Returns whether it is of a volume's log.
     #[must_use]
     pub fn is_of(&self, volume: Uuid) -> bool {

@@ -65,6 +65,7 @@ pub use place::{LogParts, LogPlace, LogPosition};
 pub use record::encode_record;
 pub use record::{Exposure, Record, RecordKind};
 pub use replay::{Kept, ReplayReport, replay};
+pub(crate) use ring::LiveBatch;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -392,6 +393,12 @@ impl IntentLog {
     #[inline]
     pub(crate) fn has_failed(&self) -> bool {
         self.failed.get().is_some()
+    }
+
+    /// Returns what lies at a place of the ring: where it begins there, its length, and the log write
+    /// that it is, unless replay needs nothing of it.
+    pub(crate) fn lies_at(&self, offset: u64) -> Option<(u64, u64, Option<LiveBatch>)> {
+        self.ring.lock().lies_at(offset)
     }
 
     /// Counters; `metadata_commits` is left to the metadata store, names and places to the mount.

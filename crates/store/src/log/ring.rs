@@ -3,7 +3,9 @@
 
 use std::collections::VecDeque;
 
-use super::batch::Header;
+use uuid::Uuid;
+
+use super::batch::{HEADER_BYTES, Header, SECTOR};
 use super::replay::Kept;
 use super::{LogPlace, LogPosition};
 use crate::Lsn;
@@ -16,6 +18,29 @@ struct Live {
     offset: u64,
     len: u64,
     last: Lsn,
+}
+
+/// A batch that replay may still need, to look for it in what a copy of the log holds.
+#[derive(Debug)]
+pub(crate) struct LiveBatch {
+    live: Live,
+    incarnation: u64,
+}
+
+impl LiveBatch {
+    /// Says whether bytes are the batch, to the end of its payload.
+    pub(crate) fn is_in(&self, bytes: &[u8], volume: Uuid) -> bool {
+        let Some(head) = bytes.first_chunk::<HEADER_BYTES>() else { return false };
+        if planted(PlantedBug::LogWriteNotCompared) {
+            return true;
+        }
+        let header = Header::read(head, volume, self.live.offset).filter(|header| {
+            (header.sequence, header.incarnation) == (self.live.sequence, self.incarnation)
+                && u64::from(header.len) == self.live.len
+                && bytes.len() as u64 == self.live.len
+        });
+        header.is_some_and(|header| header.intact(bytes))
+    }
 }
 
 /// Where a batch goes.
@@ -105,6 +130,20 @@ impl Ring {
             .filter(|(start, end)| start < end)
             .map(|(start, end)| (start, end - start))
             .collect()
+    }
+
+    /// Returns what lies at a place: where it begins, its length, and the batch, if one is alive
+    /// there.
+    pub(super) fn lies_at(&self, offset: u64) -> Option<(u64, u64, Option<LiveBatch>)> {
+        let is_in = |start: u64, len: u64| start <= offset && offset - start < len;
+        if let Some(live) = self.live.iter().find(|live| is_in(live.offset, live.len)) {
+            let batch = LiveBatch { live: *live, incarnation: self.incarnation };
+            return Some((live.offset, live.len, Some(batch)));
+        }
+        let free = self.free().into_iter().find(|(start, len)| is_in(*start, *len));
+        // Else it is behind the last batch that fits before the end of the ring.
+        let (start, len) = free.unwrap_or((offset / SECTOR * SECTOR, SECTOR));
+        (offset < self.len).then_some((start, len, None))
     }
 
     /// Finds room for a batch of `len` bytes behind a head, given the oldest live byte.

@@ -32,6 +32,7 @@ mod memtable;
 mod merge;
 mod misordered;
 mod moving;
+mod own;
 mod pace;
 mod packs;
 mod read;
@@ -50,6 +51,7 @@ pub use checkpoints::load_checkpoints;
 #[cfg(any(test, feature = "forge"))]
 pub use forged::{TableBytes, space_bytes, spoil_pack, table_bytes, unpack_rows};
 pub use guard::guarded;
+pub use own::{OwnPlace, right_of};
 pub use read::State;
 pub use region::{GrowRegion, Growth, MetadataCounts, MovedRegion, Region};
 pub use room::{Outlook, Purpose};

@@ -10,6 +10,7 @@
 //!   lie).
 
 mod moving;
+mod own_pages;
 mod page_sums;
 mod renewed;
 
@@ -31,6 +32,7 @@ use crate::{Error, ErrorKind, Lsn, Result};
 
 pub use moving::MovedRegion;
 pub(super) use moving::PlaceRegion;
+pub(super) use own_pages::OwnPage;
 pub use page_sums::MetadataCounts;
 use page_sums::{Expected, PageSums};
 

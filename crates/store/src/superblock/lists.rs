@@ -88,6 +88,11 @@ impl ListBlock {
         Ok(device.write_at(&buf, self.at)?)
     }
 
+    /// Says whether bytes are this block.
+    pub(crate) fn is_in(&self, bytes: &[u8]) -> bool {
+        Self::decode(bytes, self.at).is_ok_and(|list| list == *self)
+    }
+
     fn read(device: &Arc<dyn BlockDevice>, at: u64, block_size: u32) -> Result<Self> {
         let mut buf = AlignedBuf::zeroed(block_size as usize);
         read_a_right_copy(device, &mut buf, at, "a list of metadata chunks", &|bytes| {
@@ -129,6 +134,20 @@ impl Superblock {
     pub(crate) fn list_runs(&self) -> impl Iterator<Item = ByteRun> {
         let len = u64::from(self.block_size);
         self.lists.blocks.iter().map(move |(at, _)| ByteRun { start: *at, len })
+    }
+
+    /// Returns the list block that lies at an address.
+    pub(crate) fn list_at(&self, at: u64) -> Option<ListBlock> {
+        let (mut before, mut from) = (0, self.inline_chunks().len());
+        for &(list, chunks) in &self.lists.blocks {
+            let to = from + chunks as usize;
+            if list == at {
+                let chunks = self.chunks.get(from..to)?.to_vec();
+                return Some(ListBlock { at, before, volume: self.uuid, chunks });
+            }
+            (before, from) = (list, to);
+        }
+        None
     }
 
     /// Forgets all chunks and their lists, so that they are named again.

@@ -15,9 +15,10 @@ use crate::render::progress;
 
 /// Compare all copies, mounted or not, and name what differs by file and offset
 ///
-/// Which copy is right is known where the other cannot be read, and where a database's own page
-/// checksum says so (PostgreSQL, InnoDB, SQLite with its checksum VFS). What cannot be decided is
-/// told and left as it is, and ends the command with exit code 4.
+/// Which copy is right is known where the other cannot be read, and where a checksum says so: of
+/// blocks of files and checkpoints ('bedplate integrity'), of superblocks, log and metadata, which
+/// always have them, and of a database's own pages (PostgreSQL, InnoDB, SQLite with its checksum
+/// VFS). What cannot be decided is told and left as it is, and ends the command with exit code 4.
 #[derive(Debug, Args)]
 pub struct Arguments {
     /// Any member, group:NAME, or where it is mounted

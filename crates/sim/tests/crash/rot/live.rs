@@ -66,14 +66,21 @@ pub(super) fn import(devices: &[Arc<MemoryDevice>]) -> Group {
     Group::import(&members, &QUIET).unwrap()
 }
 
-pub(super) fn live((shape, members): Kind) -> Live {
-    let devices: Vec<_> = (0..members).map(|_| MemoryDevice::new(MEMBER_BYTES)).collect();
+pub(super) fn live(kind: Kind) -> Live {
+    live_with(kind, 0)
+}
+
+/// Makes one whose log lies on so many members of its own, behind the others.
+pub(super) fn live_with((shape, members): Kind, log_members: usize) -> Live {
+    let all = members + log_members;
+    let devices: Vec<_> = (0..all).map(|_| MemoryDevice::new(MEMBER_BYTES)).collect();
+    let arc = |device: &Arc<MemoryDevice>| Arc::clone(device) as Arc<dyn BlockDevice>;
     let group = shape.map(|shape| {
         let new = NewGroup {
             name: "rot".into(),
             data: Arrangement { shape, unit_bytes: 16 << 10, plexes: 2 },
-            members: devices.iter().map(|device| Arc::clone(device) as _).collect(),
-            log_members: Vec::new(),
+            members: devices[..members].iter().map(arc).collect(),
+            log_members: devices[members..].iter().map(arc).collect(),
             spares: Vec::new(),
             region_bytes: Some(64 << 10),
             reserve_bytes: 0,
@@ -88,8 +95,11 @@ pub(super) fn live((shape, members): Kind) -> Live {
         Some(group) => group.volume(Role::Data).unwrap(),
         None => Arc::clone(&devices[0]) as _,
     };
-    FileSystem::format(&volume, None, &FormatOptions::default()).unwrap();
-    let fs = mount(volume);
+    let log = group.as_ref().filter(|_| log_members > 0);
+    let log = log.map(|group| group.volume(Role::Log).unwrap());
+    FileSystem::format(&volume, log.as_ref(), &FormatOptions::default()).unwrap();
+    let options = MountOptions { mode: IoMode::Concurrent, ..MountOptions::default() };
+    let fs = FileSystem::mount(volume, log, options).unwrap();
     fs.set_integrity(InodeNo::ROOT, true).unwrap();
     // What lies beneath is other content, not zeros.
     for seed in 50..53 {
@@ -336,46 +346,76 @@ impl Way {
     }
 }
 
-/// Asks the file system which copy of a block is what was written, as a scrub of a mounted volume
-/// does, of files as they are now.
+/// Asks the file system which copy of a place is what was written, as a scrub of a mounted volume
+/// does: of files as they are now, of what only checkpoints have, and of the volume's own.
 pub(super) struct Asks<'a>(pub(super) &'a Live);
 
+type ReadCopy<'a> = dyn FnMut(usize, u64, &mut [u8]) -> bool + 'a;
+
 impl Asks<'_> {
-    /// Which copy of a block is what was written, and no other is.
-    pub(super) fn judge_block(
+    /// Returns where what lies at a place ends, and which copy of it is right; none where all are the
+    /// same.
+    fn judge_at(
         &self,
-        place: u64,
+        (role, place): (Role, u64),
         copies: usize,
-        read: &mut dyn FnMut(usize, u64, &mut [u8]) -> bool,
-    ) -> Option<usize> {
+        read: &mut ReadCopy<'_>,
+    ) -> Option<(u64, Option<usize>)> {
         let fs = &self.0.fs;
+        if let Some(own) = fs.own_at(role == Role::Log, place) {
+            return own.right_copy(place, copies, read);
+        }
+        if role != Role::Data {
+            return None;
+        }
+        let place = place - place % BLOCK as u64;
+        let held: Vec<Option<Vec<u8>>> = (0..copies)
+            .map(|copy| {
+                let mut bytes = vec![0; BLOCK];
+                read(copy, place, &mut bytes).then_some(bytes)
+            })
+            .collect();
+        let right = |is_right: &dyn Fn(&[u8]) -> Option<bool>| {
+            let right =
+                held.iter().map(|one| one.as_ref().map_or(Some(false), |one| is_right(one)));
+            let right: Vec<bool> = right.collect::<Option<_>>()?;
+            Some((place + BLOCK as u64, bedplate_fs::right_of(&held, &right)?))
+        };
         let holds = |volume: u64, len: u64| volume <= place && place < volume + len;
-        self.0.files.keys().filter(|path| **path != PAST).find_map(|path| {
+        let of_file = |path: &str| {
             let file = fs.open(path, &OpenOptions::read_only()).ok()?;
             let extents = file.extents().ok()?;
             let extent = extents.iter().find(|it| holds(it.volume_offset, it.len))?;
-            let mut bytes = AlignedBuf::zeroed(BLOCK);
             let at = (extent.file_offset, place);
-            (0..copies).find(|copy| {
-                read(*copy, place, &mut bytes)
-                    && matches!(fs.is_as_written(file.ino(), at, &bytes), Ok(Some(true)))
-            })
-        })
+            right(&|bytes| fs.is_as_written(file.ino(), at, bytes).ok()?)
+        };
+        let of_kept = || {
+            let kept = fs.kept_extents().ok()?;
+            let mut there = kept.iter().filter(|kept| holds(kept.volume_offset, kept.len));
+            there.find_map(|kept| right(&|bytes| fs.is_as_kept(kept, place, bytes).ok()?))
+        };
+        let mut live = self.0.files.keys().filter(|path| **path != PAST);
+        live.find_map(|path| of_file(path)).or_else(of_kept)
     }
 }
 
 impl PageArbiter for Asks<'_> {
     fn judge(
         &self,
-        _: Role,
+        role: Role,
         range: Range<u64>,
         copies: usize,
         read: &mut dyn FnMut(usize, u64, &mut [u8]) -> bool,
     ) -> Option<usize> {
-        let first = range.start - range.start % BLOCK as u64;
-        let mut all =
-            (first..range.end).step_by(BLOCK).map(|place| self.judge_block(place, copies, read));
-        let one = all.next()??;
-        all.all(|other| other == Some(one)).then_some(one)
+        let (mut at, mut right) = (range.start, None);
+        while at < range.end {
+            let (end, one) = self.judge_at((role, at), copies, read)?;
+            match (one, right) {
+                (Some(one), Some(before)) if one != before => return None,
+                (one, before) => right = one.or(before),
+            }
+            at = end;
+        }
+        right.or(Some(0))
     }
 }

@@ -118,14 +118,45 @@ impl PageSums {
         if is_header(offset, len) {
             return Some(Expected::Header);
         }
-        let known = self.known.read();
-        let entry = *known.pages.get(page_of(offset, len)?)?;
-        let kind = *known.kinds.get(usize::from((entry >> 56) as u8).checked_sub(1)?)?;
-        if (entry >> HASH_BITS) & 0xf != u64::from(order_of(len)?) {
-            return None;
-        }
+        let page = self.known.read().page(page_of(offset, len)? as u64);
+        let (_, sum) = page.filter(|(known, _)| *known == len as u64)?;
         self.verified.fetch_add(1, Relaxed);
-        Some(Expected::Page(Sum { kind, hash: entry & HASH }))
+        Some(Expected::Page(sum))
+    }
+
+    /// Returns how long the page is that begins at a place, where that is known.
+    pub(super) fn page_at(&self, offset: u64) -> Option<u64> {
+        if offset == 0 {
+            return Some(PAGE);
+        }
+        self.known.read().page(offset / PAGE).map(|(len, _)| len)
+    }
+
+    /// Returns the page that a place lies in: where it begins, its length, and what it must be; not
+    /// of the header, of which a part has no checksum.
+    pub(super) fn covering(&self, at: u64) -> Option<(u64, u64, Expected)> {
+        let (at, known) = (at / PAGE, self.known.read());
+        let starts = (at.saturating_sub((1 << ORDER_MAX) - 1).max(1)..=at).rev();
+        let (start, (len, sum)) =
+            starts.into_iter().find_map(|start| Some((start, known.page(start)?)))?;
+        ((at - start) * PAGE < len).then_some((start * PAGE, len, Expected::Page(sum)))
+    }
+
+    /// Returns where pages may lie that a page leads to: those that are known among them do.
+    pub(super) fn below(&self, offset: u64, bytes: &[u8]) -> Vec<u64> {
+        let shape = self.known.read().shape;
+        let place = |page: u64| Some(shape?.place(page)?.0);
+        let pages: Vec<u64> = if offset == 0 {
+            let Some(slot) = present_slot(bytes) else { return Vec::new() };
+            let roots = ROOTS.iter().filter(|(flag, _)| slot[*flag] != 0);
+            roots.filter_map(|(_, at)| Some(child(slot, *at)?.0)).collect()
+        } else if bytes.first() == Some(&BRANCH) {
+            children(bytes).unwrap_or_default().into_iter().map(|(page, _)| page).collect()
+        } else {
+            let definitions = values(bytes).unwrap_or_default().into_iter();
+            definitions.filter_map(|one| Some(child(one, ROOT_AT + 1)?.0)).collect()
+        };
+        pages.into_iter().filter_map(place).collect()
     }
 
     /// Takes note of what a page that was read, and is what it must be, says of others.
@@ -220,6 +251,14 @@ impl PageSums {
 }
 
 impl Known {
+    /// Returns what is known of the page that begins at a page of 4,096 bytes: its length, and what it
+    /// must be.
+    fn page(&self, number: u64) -> Option<(u64, Sum)> {
+        let entry = *self.pages.get(usize::try_from(number).ok()?)?;
+        let kind = *self.kinds.get(usize::from((entry >> 56) as u8).checked_sub(1)?)?;
+        Some((PAGE << ((entry >> HASH_BITS) & 0xf), Sum { kind, hash: entry & HASH }))
+    }
+
     fn set(&mut self, offset: u64, len: u64, kind: Kind, hash: u64) {
         let (Ok(at), Some(order)) =
             (usize::try_from(offset / PAGE), usize::try_from(len).ok().and_then(order_of))
