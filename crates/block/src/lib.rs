@@ -11,6 +11,7 @@ mod device;
 mod error;
 mod extents;
 mod file;
+mod file_handle;
 mod file_system;
 mod heap;
 mod inherit;
@@ -43,6 +44,7 @@ pub use device::{BlockDevice, Copies, DeviceCounters, EngineReport, Geometry, He
 pub use error::{Error, ErrorKind, Operation, Result};
 pub use extents::extents;
 pub use file::{Backing, DeviceOptions, Engine, create_image, open};
+pub use file_handle::FileHandle;
 pub use file_system::sync_file_system;
 pub use heap::{give_free_memory_back, memory_bytes};
 pub use inherit::close_descriptors_on_exec;
