@@ -15,8 +15,9 @@ use super::inbox::Inbox;
 use super::peer::{End, Peer};
 use super::request::{Command, Refused, Request};
 use super::serving::Serving;
-use super::transport::{Socket, Transport};
+use super::transport::Transport;
 use super::wire::{self, command};
+use crate::socket::Socket;
 
 /// How long a client may take until it uses an export.
 const HANDSHAKE_TIME: Duration = Duration::from_secs(60);

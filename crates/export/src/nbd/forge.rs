@@ -7,7 +7,7 @@ use super::buffers::{Budget, CONNECTION_BYTES_MAX};
 use super::connection;
 use super::exports::Exports;
 use super::handshake::Offer;
-use super::transport::Socket;
+use crate::socket::Socket;
 
 /// Serves a client to its end; returns why it ended, where the client did not ask for that.
 ///

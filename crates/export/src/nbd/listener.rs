@@ -7,11 +7,8 @@ use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering::AcqRel};
 use std::thread::{Builder, JoinHandle};
 
-use parking_lot::Mutex;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::Mode;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
@@ -21,15 +18,12 @@ use super::exports::Exports;
 use super::handshake::Offer;
 use super::peer::End;
 use super::tls::Tls;
-use super::transport::Socket;
+use crate::accepting::{Guests, accept_until, join};
+use crate::socket::Socket;
 use crate::{Error, Result};
 
 /// What the requests of all connections may hold together.
 const ALL_BYTES_MAX: usize = 16 * CONNECTION_BYTES_MAX;
-/// The stack of a connection's thread: most of a thousand of them are idle.
-const STACK_BYTES: usize = 256 << 10;
-/// How long nothing is accepted after the system refused.
-const REFUSED_PAUSE: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
 
 /// Where to listen.
 #[derive(Debug, Clone)]
@@ -83,11 +77,8 @@ struct Hall {
     exports: Exports,
     budget: Arc<Budget>,
     woken: Arc<UnixStream>,
-    connections_max: usize,
     tls: Option<Tls>,
-    count: AtomicUsize,
-    /// Threads of connections; those that have ended are taken out with the next one.
-    threads: Mutex<Vec<JoinHandle<()>>>,
+    guests: Arc<Guests>,
 }
 
 impl Server {
@@ -102,10 +93,8 @@ impl Server {
             exports,
             budget: Budget::new(ALL_BYTES_MAX),
             woken: Arc::new(woken),
-            connections_max: settings.connections_max,
             tls: settings.tls.clone(),
-            count: AtomicUsize::new(0),
-            threads: Mutex::default(),
+            guests: Guests::new(settings.connections_max),
         });
         let (mut listeners, mut addresses) = (Vec::new(), Vec::new());
         for address in &settings.addresses {
@@ -135,18 +124,9 @@ impl Server {
 impl Drop for Server {
     fn drop(&mut self) {
         self.waker = None;
-        let accepting = std::mem::take(&mut self.threads);
-        let join = |threads: Vec<JoinHandle<()>>| {
-            for thread in threads {
-                if thread.join().is_err() {
-                    tracing::error!("a thread of the NBD server had panicked");
-                }
-            }
-        };
-        join(accepting);
+        join(std::mem::take(&mut self.threads));
         // No new one comes: those that accept have ended.
-        let connections = std::mem::take(&mut *self.hall.threads.lock());
-        join(connections);
+        self.hall.guests.join();
     }
 }
 
@@ -208,40 +188,12 @@ impl AsFd for Listener {
     }
 }
 
+/// Serves each client that comes.
 fn accept(listener: &Listener, hall: &Arc<Hall>) {
-    loop {
-        let mut events =
-            [PollFd::new(listener, PollFlags::IN), PollFd::new(&*hall.woken, PollFlags::IN)];
-        let waited = poll(&mut events, None);
-        if waited.is_ok() && !events[1].revents().is_empty() {
-            return;
-        }
-        match listener.accept() {
-            Ok(socket) => take(socket, hall),
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-            Err(error) => {
-                tracing::warn!("cannot take a connection: {error}");
-                let mut ends = [PollFd::new(&*hall.woken, PollFlags::IN)];
-                let _waited = poll(&mut ends, Some(&REFUSED_PAUSE));
-            }
-        }
-    }
-}
-
-/// Gives a client a thread, unless there are too many.
-fn take(socket: Socket, hall: &Arc<Hall>) {
-    if hall.count.fetch_add(1, AcqRel) >= hall.connections_max {
-        hall.count.fetch_sub(1, AcqRel);
-        tracing::warn!(
-            "{} connections are served already: one more is closed",
-            hall.connections_max
-        );
-        return;
-    }
-    let own = Arc::clone(hall);
-    let started =
-        Builder::new().name("bedplate-nbd".into()).stack_size(STACK_BYTES).spawn(move || {
-            let place = Place(&own);
+    accept_until(listener, &hall.woken, || {
+        let socket = listener.accept()?;
+        let own = Arc::clone(hall);
+        hall.guests.admit("bedplate-nbd", move || {
             let tls = own.tls.as_ref();
             let needs_tls = tls.is_some() && matches!(socket, Socket::Tcp(_));
             let offer = Offer { exports: &own.exports, tls, needs_tls };
@@ -249,26 +201,7 @@ fn take(socket: Socket, hall: &Arc<Hall>) {
                 Ok(()) | Err(End::Closed | End::Stopped) => tracing::debug!("a client has gone"),
                 Err(end) => tracing::warn!("a connection is closed: {end}"),
             }
-            drop(place);
         });
-    match started {
-        Ok(thread) => {
-            let mut threads = hall.threads.lock();
-            threads.retain(|thread| !thread.is_finished());
-            threads.push(thread);
-        }
-        Err(error) => {
-            hall.count.fetch_sub(1, AcqRel);
-            tracing::warn!("cannot serve a connection: {error}");
-        }
-    }
-}
-
-/// The place of a connection among those that there may be.
-struct Place<'a>(&'a Hall);
-
-impl Drop for Place<'_> {
-    fn drop(&mut self) {
-        self.0.count.fetch_sub(1, AcqRel);
-    }
+        Ok(())
+    });
 }

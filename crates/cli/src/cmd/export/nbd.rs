@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::fmt;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -16,6 +16,7 @@ use serde::Serialize;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
+use super::parse_address;
 use crate::address::PathArg;
 use crate::device::Access;
 use crate::failure::{Failure, Result};
@@ -57,16 +58,6 @@ pub struct Arguments {
     connections: usize,
     #[command(flatten)]
     devices: Devices,
-}
-
-/// Reads an address; a port alone is one of this machine.
-fn parse_address(text: &str) -> std::result::Result<SocketAddr, String> {
-    if let Ok(port) = text.parse() {
-        return Ok(SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), port));
-    }
-    text.parse().map_err(|_| {
-        format!("'{text}' is neither a port nor an address with one, as 10809 or 127.0.0.1:10809")
-    })
 }
 
 pub fn run(arguments: &Arguments, output: &Output) -> Result<()> {
@@ -261,13 +252,6 @@ fn escaped(bytes: &[u8]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn s_346_a_port_alone_is_of_this_machine() {
-        assert_eq!(parse_address("10809").unwrap().to_string(), "127.0.0.1:10809");
-        assert_eq!(parse_address("[::1]:1").unwrap().to_string(), "[::1]:1");
-        assert!(parse_address("example.org:1").is_err());
-    }
 
     #[test]
     fn names_stand_before_an_equals_sign_unless_a_file_is_called_so() {
