@@ -8,6 +8,7 @@ mod image;
 mod log;
 mod metadata;
 mod nbd;
+mod nfs;
 mod requests;
 mod text;
 mod trace;
@@ -21,7 +22,7 @@ pub struct Target {
 }
 
 /// All of them.
-pub const TARGETS: [Target; 21] = [
+pub const TARGETS: [Target; 22] = [
     Target { name: "superblock", run: bedplate_fs::forge::decode_superblock },
     Target { name: "label", run: bedplate_volume::Label::decode_any },
     Target { name: "group", run: group::run },
@@ -42,6 +43,7 @@ pub const TARGETS: [Target; 21] = [
     Target { name: "metrics", run: control::metrics },
     Target { name: "backup", run: backup::run },
     Target { name: "nbd", run: nbd::run },
+    Target { name: "nfs", run: nfs::run },
     Target { name: "trace", run: trace::run },
 ];
 
