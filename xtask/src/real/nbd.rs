@@ -2,18 +2,17 @@
 
 use std::ffi::OsStr;
 use std::fs::File;
-use std::io::{BufRead, BufReader};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use rustix::process::{Pid, Signal, kill_process};
 
 use super::Options;
 use super::bad_input::fingerprint;
-use super::bed::{Bed, COMMAND_LIMIT, kill};
+use super::bed::{Bed, kill};
+use super::exported::Exported;
 use crate::cleanup::Guard;
 use crate::sh;
 
@@ -21,65 +20,6 @@ use crate::sh;
 const DISK_BYTES: u64 = 64 << 20;
 /// How long a tool may take.
 const LIMIT: Duration = Duration::from_secs(120);
-
-/// A server in the foreground. Dropped, it is killed.
-pub struct Exported {
-    child: Child,
-    guard: Option<Guard>,
-    /// How clients name the disk.
-    pub uri: String,
-}
-
-impl Exported {
-    /// Serves files.
-    ///
-    /// # Errors
-    /// When it does not say where.
-    pub fn start<A: AsRef<OsStr>>(
-        bed: &Bed,
-        arguments: impl IntoIterator<Item = A>,
-    ) -> Result<Self> {
-        let mut command = bed.bedplate(["export", "nbd"]);
-        command.args(arguments).stdin(Stdio::null()).stdout(Stdio::piped());
-        let what = sh::describe(&command);
-        let mut child = command.spawn().with_context(|| format!("cannot start {what}"))?;
-        let pid = child.id();
-        let guard = Some(Guard::new(move || kill(pid)));
-        let told = child.stdout.take().context("its output is taken once")?;
-        let mut uri = String::new();
-        BufReader::new(told).read_line(&mut uri)?;
-        ensure!(uri.starts_with("nbd"), "{what} served nothing: {uri}");
-        Ok(Self { child, guard, uri: uri.trim().to_owned() })
-    }
-
-    /// Ends it as a person would; it has to end well.
-    ///
-    /// # Errors
-    /// When it does not.
-    pub fn end(mut self) -> Result<()> {
-        self.signal(Signal::TERM)?;
-        let status = sh::wait(&mut self.child, COMMAND_LIMIT)?;
-        self.guard.take().into_iter().for_each(Guard::done);
-        ensure!(status.success(), "the server ended with {status}");
-        Ok(())
-    }
-
-    /// Kills it.
-    ///
-    /// # Errors
-    /// When it had ended by itself.
-    pub fn crash(mut self) -> Result<()> {
-        ensure!(self.child.try_wait()?.is_none(), "the server had ended by itself");
-        self.child.kill()?;
-        self.child.wait()?;
-        self.guard.take().into_iter().for_each(Guard::done);
-        Ok(())
-    }
-
-    fn signal(&self, signal: Signal) -> Result<()> {
-        Ok(kill_process(Pid::from_child(&self.child), signal)?)
-    }
-}
 
 /// Makes an image with data in every fourth MiB and holes between, and a volume that holds it as
 /// `/disk`.
@@ -101,7 +41,7 @@ fn volume(bed: &Bed) -> Result<(PathBuf, PathBuf)> {
 fn serve(bed: &Bed, image: &Path, more: &[&str]) -> Result<Exported> {
     let file = format!("{}:/disk", image.display());
     let socket = bed.path("nbd.sock").display().to_string();
-    Exported::start(bed, [&[file.as_str(), "--unix", &socket], more].concat())
+    Exported::start(bed, "nbd", [&[file.as_str(), "--unix", &socket], more].concat())
 }
 
 /// Copies `/disk` out of the volume and compares it.
@@ -253,6 +193,7 @@ pub fn tls(bed: &mut Bed, _options: &Options) -> Result<()> {
     let file = format!("{}:/disk", image.display());
     let server = Exported::start(
         bed,
+        "nbd",
         [file.as_str(), "--listen", "0", "--tls", &kept.display().to_string()],
     )?;
     let host = server.uri.strip_prefix("nbds://127.0.0.1").context("TLS shows in the address")?;

@@ -30,7 +30,7 @@ pub enum Need {
 }
 
 /// The packages, as Debian names them, that bring the programs.
-const PACKAGES: [(&str, &str); 12] = [
+const PACKAGES: [(&str, &str); 13] = [
     ("mariadb-install-db", "mariadb-server"),
     ("sysbench", "sysbench"),
     ("db_bench", "rocksdb-tools"),
@@ -43,6 +43,7 @@ const PACKAGES: [(&str, &str); 12] = [
     ("valgrind", "valgrind"),
     ("nbdinfo", "libnbd-bin"),
     ("qemu-img", "qemu-utils"),
+    ("nfs-cp", "libnfs-utils"),
 ];
 
 impl Need {

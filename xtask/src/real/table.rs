@@ -6,7 +6,7 @@ use super::bed::Bed;
 use super::needs::Need;
 use super::{
     Options, advise, backups, bad_input, branches, convert, crashlab, doctor, edges,
-    failing_device, fio, full_volume, leased, leased_fio, mariadb, mixed_open, nbd, outside,
+    failing_device, fio, full_volume, leased, leased_fio, mariadb, mixed_open, nbd, nfs, outside,
     package, pages, postgres, ratio, ratio_files, ratio_programs, recovery, restricted, scale,
     scrubs, sqlite, suites, volumes,
 };
@@ -156,6 +156,8 @@ pub const TESTS: &[Test] = &[
     test("nbd-fio", &[Need::Program("fio")], 300, nbd::fio),
     test("nbd-tls", &[Need::Program("nbdinfo")], 300, nbd::tls),
     test("nbd-killed", &[Need::Program("fio"), Need::Program("qemu-img")], 300, nbd::killed),
+    test("nfs-tools", &[Need::Fuse, Need::Root, Need::Program("nfs-cp")], 300, nfs::tools),
+    test("nfs-killed", &[Need::Fuse, Need::Root, Need::Program("nfs-cp")], 300, nfs::killed),
 ];
 
 /// Comparisons and measurements that run only when they are named.
