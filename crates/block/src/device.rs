@@ -22,6 +22,10 @@ pub struct Geometry {
     /// `logical_block_size`. The promise is for writes whose length is a power of two and whose
     /// offset is a multiple of their length.
     pub untorn_unit: u32,
+    /// The length in bytes of what is best read and written whole: a row of a stripe or of RAID-5,
+    /// or what a disk says (`optimal_io_size`). Rows begin at offset 0. 0 where nothing is better
+    /// than anything else.
+    pub row_bytes: u32,
     /// Whether acknowledged writes may sit in a volatile cache until the next flush.
     pub volatile_cache: bool,
     /// Whether the device refuses writes.

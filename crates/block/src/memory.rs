@@ -68,6 +68,7 @@ impl MemoryDevice {
         physical_block_size: 4096,
         buffer_align: 512,
         untorn_unit: 512,
+        row_bytes: 0,
         volatile_cache: false,
         read_only: false,
     };

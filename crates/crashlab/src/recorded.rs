@@ -113,6 +113,7 @@ pub fn geometry(sector_bytes: u32) -> Geometry {
         physical_block_size: sector_bytes.max(4096),
         buffer_align: MemoryDevice::GEOMETRY.buffer_align,
         untorn_unit: sector_bytes,
+        row_bytes: 0,
         volatile_cache: true,
         read_only: false,
     }

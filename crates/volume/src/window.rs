@@ -96,6 +96,8 @@ impl BlockDevice for Window {
                 .min()
                 .unwrap_or(512)
                 .max(logical_block_size),
+            // Its parts are pieces of rows.
+            row_bytes: 0,
             volatile_cache: all().any(|geometry| geometry.volatile_cache),
             read_only: all().any(|geometry| geometry.read_only),
         }

@@ -11,6 +11,9 @@ use rustix::fs::{AtFlags, Statx, StatxFlags};
 use crate::descriptor::Kind;
 use crate::{AlignedBuf, Geometry};
 
+/// The largest piece of I/O that is believed to be a disk's best.
+const ROW_BYTES_MAX: u32 = 64 << 20;
+
 /// How a file was opened, as far as its geometry depends on it.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Opened {
@@ -123,7 +126,14 @@ fn block_geometry(file: &File, stat: &Statx, opened: Opened) -> io::Result<Geome
         device.queue_attribute("write_cache").is_none_or(|cache| cache != "write through");
     Ok(effective_geometry(
         opened,
-        Found { logical, physical, align, untorn: untorn_unit(stat, opened, physical), write_back },
+        Found {
+            logical,
+            physical,
+            align,
+            untorn: untorn_unit(stat, opened, physical),
+            row: device.queue_number("optimal_io_size").unwrap_or(0),
+            write_back,
+        },
     ))
 }
 
@@ -147,6 +157,8 @@ fn image_geometry(file: &File, stat: &Statx, opened: Opened) -> io::Result<Geome
             physical,
             align,
             untorn: untorn_unit(stat, opened, physical),
+            // The host's file system decides which places of the disk are neighbours.
+            row: 0,
             write_back: true,
         },
     ))
@@ -179,6 +191,8 @@ struct Found {
     physical: u32,
     align: u32,
     untorn: u32,
+    /// What the device says is best; 0: nothing.
+    row: u32,
     write_back: bool,
 }
 
@@ -197,6 +211,12 @@ fn effective_geometry(opened: Opened, found: Found) -> Geometry {
             1
         },
         untorn_unit: untorn,
+        // Some disks state what is no multiple of their sectors, or more than a disk moves at once.
+        row_bytes: if found.row.is_multiple_of(physical) && found.row <= ROW_BYTES_MAX {
+            found.row
+        } else {
+            0
+        },
         volatile_cache: found.write_back || !opened.direct,
         read_only: opened.read_only,
     }
@@ -235,7 +255,7 @@ mod tests {
             ] {
                 let geometry = effective_geometry(
                     opened,
-                    Found { logical, physical, align, untorn: physical, write_back: true },
+                    Found { logical, physical, align, untorn: physical, row: 0, write_back: true },
                 );
                 crate::check::assert_geometry(&geometry);
                 assert!(
@@ -248,11 +268,28 @@ mod tests {
     }
 
     #[test]
+    fn a_best_size_is_believed_that_the_device_can_have() {
+        let opened = Opened { kind: Kind::Block, direct: true, read_only: false };
+        for (row, told) in [(0, 0), (65_536, 65_536), (65_535, 0), (196_608, 196_608), (1 << 30, 0)]
+        {
+            let found = Found {
+                logical: 512,
+                physical: 4096,
+                align: 512,
+                untorn: 0,
+                row,
+                write_back: true,
+            };
+            assert_eq!(effective_geometry(opened, found).row_bytes, told, "{row}");
+        }
+    }
+
+    #[test]
     fn a_buffered_device_takes_any_buffer_and_has_a_volatile_cache() {
         let opened = Opened { kind: Kind::Block, direct: false, read_only: false };
         let geometry = effective_geometry(
             opened,
-            Found { logical: 512, physical: 512, align: 512, untorn: 0, write_back: false },
+            Found { logical: 512, physical: 512, align: 512, untorn: 0, row: 0, write_back: false },
         );
         assert!(geometry.buffer_align == 1 && geometry.volatile_cache);
     }

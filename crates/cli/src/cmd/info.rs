@@ -274,6 +274,12 @@ impl Info {
             self.size("io_align"),
             self.size("buffer_align")
         )?;
+        let rows = text::rows(self.number("row_bytes"));
+        writeln!(
+            f,
+            "preferred     I/O of {} past the caches{rows}",
+            self.size("preferred_io_bytes")
+        )?;
         writeln!(f, "engine        {}", self.word("engine"))?;
         writeln!(f, "size          {}", self.size("size_bytes"))?;
         let (runs, longest) =

@@ -57,6 +57,10 @@ struct Stat {
     trial: Option<Trial>,
     block_size: u64,
     io_align: u64,
+    /// The I/O size that programs are told to prefer (`st_blksize`).
+    preferred_io_bytes: u64,
+    /// A whole row of the volume below; 0: there are none.
+    row_bytes: u64,
     buffer_align: u64,
     extents: Vec<Value>,
     /// Counted since the file was first opened in this mount; absent where nothing is mounted.
@@ -107,6 +111,11 @@ fn of_inside(fs: &FileSystem, path: &Path, arguments: &Arguments) -> Result<Stat
             .and_then(|bytes| serde_json::from_slice(&bytes).ok()),
         block_size: info.block_size.into(),
         io_align: info.io_align.into(),
+        preferred_io_bytes: match attr.kind {
+            FileKind::File => fs.preferred_io(attr.io_mode).into(),
+            _ => info.block_size.into(),
+        },
+        row_bytes: info.row_bytes.into(),
         buffer_align: info.buffer_align.into(),
         extents,
         counters: None,
@@ -159,6 +168,8 @@ fn of_live(path: &Path, arguments: &Arguments) -> Result<Stat> {
         trial: if is_file { trial::of_file(path)? } else { None },
         block_size: number("block_size"),
         io_align: number("io_align"),
+        preferred_io_bytes: meta.blksize(),
+        row_bytes: number("row_bytes"),
         buffer_align: number("buffer_align"),
         extents,
         counters: counters.map(Counters::from_json),
@@ -219,6 +230,8 @@ impl fmt::Display for Stat {
             format_size(self.io_align),
             format_size(self.buffer_align)
         )?;
+        let rows = text::rows(self.row_bytes);
+        writeln!(f, "preferred     I/O of {}{rows}", format_size(self.preferred_io_bytes))?;
         if self.kind == FileKind::File {
             writeln!(f, "extents       {}", self.extents.len())?;
         }

@@ -17,6 +17,14 @@ pub fn count_in(n: u64, one: &str, many: &str) -> String {
     format!("{n} {}", if n == 1 { one } else { many })
 }
 
+/// Returns what follows a preferred I/O size; nothing where the volume below has no rows.
+pub fn rows(row_bytes: u64) -> String {
+    match row_bytes {
+        0 => String::new(),
+        _ => format!("; rows of {} below", bedplate::format_size(row_bytes)),
+    }
+}
+
 /// Returns the type and permission bits as ls(1) writes them: `-rw-r--r--`.
 pub fn permissions(kind: FileKind, mode: u32) -> String {
     let mut text = String::with_capacity(10);

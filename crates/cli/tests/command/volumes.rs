@@ -178,6 +178,44 @@ fn s_109_a_group_without_a_member_is_mounted_to_look_at_it() {
     assert!(before == [0, 2].map(|at| std::fs::read(&members[at]).unwrap()), "nothing was written");
 }
 
+/// S-483: what is best read and written whole is told by the commands that tell the alignment.
+#[test]
+fn s_483_commands_tell_the_rows_of_the_volume_below() {
+    let scratch = Scratch::new();
+    let members = group(&scratch, "raid5", 3, &[]);
+    let first = text(&members[0]);
+    bedplate(["format", first]).succeeds();
+    let file = scratch.file("in", &[7; 10_000]);
+    bedplate(["put", first, text(&file), "/file"]).succeeds();
+    let info = bedplate(["--json", "info", first]).succeeds().json();
+    assert_eq!(
+        (&info["row_bytes"], &info["preferred_io_bytes"]),
+        (&(32 << 10).into(), &(128 << 10).into()),
+        "S-483: {info}"
+    );
+    bedplate(["info", first]).succeeds().says("rows of 32 KiB below");
+    let inside = format!("{first}:/file");
+    bedplate(["stat", &inside]).succeeds().says("preferred     I/O of 4 KiB; rows of 32 KiB below");
+    bedplate(["tune", first, "preferred-io=1M", "mode=direct"]).succeeds();
+    let stat = bedplate(["--json", "stat", &inside]).succeeds().json();
+    assert_eq!(
+        (&stat["row_bytes"], &stat["preferred_io_bytes"]),
+        (&(32 << 10).into(), &(1 << 20).into()),
+        "S-483: {stat}"
+    );
+    if !can_mount("rows of a mounted group") {
+        return;
+    }
+    let dir = scratch.directory("mnt");
+    bedplate(["mount", first, text(&dir)]).succeeds();
+    for command in ["stat", "explain"] {
+        bedplate([command, text(&dir.join("file"))])
+            .succeeds()
+            .says("preferred     I/O of 1 MiB; rows of 32 KiB below");
+    }
+    bedplate(["unmount", text(&dir)]).succeeds();
+}
+
 /// S-112
 #[test]
 fn s_112_a_member_of_a_stripe_gives_its_data_away_and_leaves() {

@@ -6,7 +6,7 @@ use bedplate_block::{BlockDevice, DeviceQueue, EngineReport, Geometry, Lent, Que
 
 use super::Engine;
 use crate::options::Limits;
-use crate::{MountOptions, Result};
+use crate::{IoMode, MountOptions, Result};
 use bedplate_store::Grid;
 
 impl Engine {
@@ -26,6 +26,22 @@ impl Engine {
     #[inline]
     pub(crate) fn geometry(&self) -> &Geometry {
         &self.geometry
+    }
+
+    /// Returns the length in bytes of a row of the volume below, which a relayout changes; 0: there
+    /// are none.
+    pub(crate) fn row_bytes(&self) -> u32 {
+        self.device.geometry().row_bytes
+    }
+
+    /// Returns the I/O size in bytes that programs are told to prefer for a file of a mode: a power
+    /// of two, and at least the allocation unit.
+    pub(crate) fn preferred_io(&self, mode: Option<IoMode>) -> u32 {
+        let wanted = self.tuning().preferred_io_bytes();
+        match mode.unwrap_or_else(|| self.tuning().mode()) {
+            mode if !mode.writes_behind() && wanted > self.block_size => 1 << wanted.ilog2(),
+            _ => self.block_size,
+        }
     }
 
     /// Returns the options as of the mount; what has changed since is in

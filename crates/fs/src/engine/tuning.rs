@@ -1,6 +1,6 @@
 //! Tunables of a mounted file system: which values are in effect, and which the volume holds.
 
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 use bedplate_block::sync::{Mutex, MutexGuard, rank};
@@ -27,6 +27,7 @@ pub(crate) struct Tuning {
     release_behind: AtomicU8,
     delayed_bytes_max: AtomicU64,
     read_window_bytes_max: AtomicU64,
+    preferred_io_bytes: AtomicU32,
 }
 
 #[derive(Debug)]
@@ -130,6 +131,7 @@ pub(crate) fn initial_tuning(
         release_behind: AtomicU8::new(options.release_behind as u8),
         delayed_bytes_max: AtomicU64::new(options.delay_writes_bytes),
         read_window_bytes_max: AtomicU64::new(options.read_window_bytes),
+        preferred_io_bytes: AtomicU32::new(options.preferred_io_bytes),
         state: Mutex::new(TuningState { options: options.clone(), by, stored }),
     };
     Ok((options, tuning))
@@ -216,6 +218,15 @@ impl Tuning {
 
     pub(crate) fn set_read_window_bytes_max(&self, bytes: u64) {
         self.read_window_bytes_max.store(bytes, Ordering::Relaxed);
+    }
+
+    /// The I/O size that programs are told to prefer; 0: the allocation unit.
+    pub(crate) fn preferred_io_bytes(&self) -> u32 {
+        self.preferred_io_bytes.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_preferred_io_bytes(&self, bytes: u32) {
+        self.preferred_io_bytes.store(bytes, Ordering::Relaxed);
     }
 
     /// Returns the value in effect.

@@ -20,6 +20,11 @@ pub struct FsInfo {
     pub io_align: u32,
     /// Alignment in bytes that direct I/O wants of the buffer.
     pub buffer_align: u32,
+    /// The length in bytes of a whole row of the volume below, or what its disk says is best; 0:
+    /// nothing is.
+    pub row_bytes: u32,
+    /// The I/O size in bytes that programs are told to prefer for files past the caches.
+    pub preferred_io_bytes: u32,
     /// Size of the file system in bytes.
     pub size_bytes: u64,
     /// Free bytes.
@@ -86,6 +91,8 @@ pub(crate) fn info(fs: &Engine) -> FsInfo {
         block_size: fs.block_size(),
         io_align: fs.geometry().logical_block_size,
         buffer_align: fs.geometry().buffer_align,
+        row_bytes: fs.row_bytes(),
+        preferred_io_bytes: fs.preferred_io(Some(IoMode::Concurrent)),
         size_bytes: superblock.size_bytes,
         free_bytes: totals.free * block,
         free_runs: totals.runs,

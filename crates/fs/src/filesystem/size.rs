@@ -5,10 +5,17 @@ use std::sync::Arc;
 use bedplate_block::BlockDevice;
 
 use super::FileSystem;
-use crate::{LogMove, LogMoveOptions, Result, ShrinkPlan, ShrinkStep, TrimStep};
+use crate::{IoMode, LogMove, LogMoveOptions, Result, ShrinkPlan, ShrinkStep, TrimStep};
 use crate::{log_place, mount};
 
 impl FileSystem {
+    /// Returns the I/O size in bytes that programs are told to prefer for a file with that mode of
+    /// its own, or without one: the tunable `preferred-io` where it goes past the caller's caches,
+    /// the allocation unit elsewhere. A power of two.
+    #[must_use]
+    pub fn preferred_io(&self, mode: Option<IoMode>) -> u32 {
+        self.inner.fs.preferred_io(mode)
+    }
     /// Takes over the device's present size; returns the new size in bytes. Does nothing where the
     /// device did not grow.
     ///

@@ -229,6 +229,9 @@ pub struct MountOptions {
     /// How many bytes are read ahead past the caches at most for all files together, of opens that
     /// ask for it ([`OpenOptions::read_windows`]); 0: none.
     pub read_window_bytes: u64,
+    /// The I/O size that a front end tells programs to prefer for files past the caller's caches; 0:
+    /// the allocation unit.
+    pub preferred_io_bytes: u32,
     /// Whether the device is told of blocks as they become free.
     pub discard: bool,
     /// How many requests a front end serves at once.
@@ -263,6 +266,7 @@ impl Default for MountOptions {
             extent_size_bytes: 0,
             delay_writes_bytes: 16 << 20,
             read_window_bytes: 16 << 20,
+            preferred_io_bytes: 128 << 10,
             release_behind: ReleaseBehind::Off,
             defrag_rate_bytes: 0,
             defrag_load_max: 200,

@@ -18,6 +18,9 @@ use crate::{Error, ErrorKind, IoMode, ReleaseBehind, Result};
 /// The most requests that a front end serves at once.
 pub(super) const THREADS_MAX: u64 = 1024;
 
+/// The largest I/O size that programs are told to prefer.
+const PREFERRED_IO_MAX: u64 = 64 << 20;
+
 /// Something that can be set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -50,6 +53,8 @@ pub enum Tunable {
     DelayWrites,
     /// How much is read ahead past the caches at most.
     ReadWindow,
+    /// The I/O size that programs are told to prefer.
+    PreferredIo,
     /// Cap of the extent maps in memory.
     Maps,
     /// Whether the device is told of blocks as they become free.
@@ -115,7 +120,7 @@ const fn row(
 const SECOND: u64 = 1_000_000_000;
 
 /// All that can be set, in the order of [`Tunable`].
-pub const TUNABLES: [TunableInfo; 20] = {
+pub const TUNABLES: [TunableInfo; 21] = {
     use Takes::{Format, Live, MountOption, NextMount};
     use Unit::{Bytes, Duration, Mode, Number, Percent, Release, Switch};
     [
@@ -250,6 +255,16 @@ pub const TUNABLES: [TunableInfo; 20] = {
             "how much is read ahead at most of files that are read in order past the caches; 0: nothing",
         ),
         row(
+            Tunable::PreferredIo,
+            "preferred-io",
+            Bytes,
+            (0, PREFERRED_IO_MAX),
+            Live,
+            "preferred-io=",
+            "the I/O size that a mount tells programs to prefer (st_blksize) for files past the \
+             kernel's caches, rounded down to a power of two; 0: the allocation unit",
+        ),
+        row(
             Tunable::Maps,
             "maps",
             Bytes,
@@ -378,6 +393,7 @@ impl Tunable {
             Self::DefragLoad => options.defrag_load_max.into(),
             Self::DelayWrites => options.delay_writes_bytes,
             Self::ReadWindow => options.read_window_bytes,
+            Self::PreferredIo => options.preferred_io_bytes.into(),
             Self::Maps => options.map_bytes,
             Self::Discard => options.discard.into(),
             Self::Threads => options.threads.into(),
@@ -406,6 +422,7 @@ impl Tunable {
             Self::DefragLoad => options.defrag_load_max = small,
             Self::DelayWrites => options.delay_writes_bytes = value,
             Self::ReadWindow => options.read_window_bytes = value,
+            Self::PreferredIo => options.preferred_io_bytes = small,
             Self::Maps => options.map_bytes = value,
             Self::Discard => options.discard = value != 0,
             Self::Threads => options.threads = small,

@@ -62,6 +62,7 @@ fn options_out_of_range_are_refused() {
 
 fn sector_device(sector: u32) -> Arc<dyn BlockDevice> {
     let geometry = Geometry {
+        row_bytes: 0,
         logical_block_size: sector,
         physical_block_size: sector,
         buffer_align: 4096,

@@ -41,6 +41,7 @@ impl Random {
 /// A memory device with sectors of a size.
 pub fn device(size_bytes: u64, sector: u32) -> Arc<dyn BlockDevice> {
     let geometry = Geometry {
+        row_bytes: 0,
         logical_block_size: sector,
         physical_block_size: sector.max(4096),
         buffer_align: sector,

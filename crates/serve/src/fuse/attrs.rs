@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use bedplate_fs::{Attr, InodeNo, SetAttr};
+use bedplate_fs::{Attr, FileKind, InodeNo, SetAttr};
 
 use super::errno::Answer;
 use super::names::{Caller, KERNEL_TTL, WRITTEN_TTL};
@@ -28,6 +28,14 @@ impl Shared {
             _ if self.files.has_cached_writers(ino) => WRITTEN_TTL,
             _ if self.size_moves(ino) => Duration::ZERO,
             _ => KERNEL_TTL,
+        }
+    }
+
+    /// Returns the I/O size that `stat` reports.
+    pub(super) fn preferred_io(&self, attr: &Attr) -> u32 {
+        match attr.kind {
+            FileKind::File => self.fs.preferred_io(attr.io_mode),
+            _ => self.block_size,
         }
     }
 

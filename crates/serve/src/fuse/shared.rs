@@ -33,7 +33,7 @@ pub(super) struct Shared {
     pub(super) io_align: u64,
     /// Names that were found, for monitoring: checked before they are shown.
     pub(super) known_names: Mutex<HashMap<InodeNo, FilePath>>,
-    /// Preferred I/O size that `stat` reports.
+    /// Allocation unit.
     pub(super) block_size: u32,
     /// The kernel collects writes of cached files and owns their size and times.
     pub(super) write_back: bool,

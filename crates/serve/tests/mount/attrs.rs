@@ -5,7 +5,10 @@ use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt, ch
 
 use rustix::fs::{AtFlags, CWD, Statx, StatxFlags, Timespec, Timestamps, utimensat};
 
-use crate::harness::{Mounted, NOBODY, errno, needs_root, shell_as};
+use bedplate_fs::{Tunable, TuneOptions};
+use bedplate_serve::control::Request;
+
+use crate::harness::{Mounted, NOBODY, done, errno, needs_root, shell_as};
 
 fn mode(m: &Mounted, name: &str) -> u32 {
     m.path(name).metadata().unwrap().permissions().mode() & 0o7777
@@ -384,4 +387,58 @@ fn the_blocks_of_a_file_that_is_being_written_are_shown() {
         drop(file);
         m.finish();
     }
+}
+
+/// Once every file told 4 KiB, and programs that go by that asked for every 4 KiB by themselves.
+#[test]
+fn s_482_the_preferred_size_is_told_of_files_past_the_kernels_caches() {
+    let Some(m) = Mounted::new("mode=concurrent,preferred-io=300k") else { return };
+    let told = |name: &str| m.path(name).metadata().unwrap().blksize();
+    let make = |name: &str| drop(File::create(m.path(name)).unwrap());
+    ["f", "cached"].iter().for_each(|name| make(name));
+    fs::create_dir(m.path("d")).unwrap();
+    assert_eq!(told("f"), 256 << 10, "S-482: the power of two below");
+    assert_eq!(u64::from(statx(&m.path("f")).stx_blksize), 256 << 10, "S-482");
+    assert_eq!(told("d"), 4096, "S-482: a directory");
+    // A mode of its own counts, and at once.
+    let set = |name: &str, mode: &str| {
+        let flags = rustix::fs::XattrFlags::empty();
+        rustix::fs::setxattr(m.path(name), "user.bedplate.mode", mode.as_bytes(), flags).unwrap();
+    };
+    assert_eq!(told("cached"), 256 << 10);
+    set("cached", "cached");
+    assert_eq!(told("cached"), 4096, "S-482");
+    for mode in ["direct", "concurrent+cache"] {
+        set("cached", mode);
+        assert_eq!(told("cached"), 256 << 10, "S-482: {mode}");
+    }
+    let tune = |tunable: Tunable, value: u64| {
+        let change = TuneOptions { changes: vec![(tunable, Some(value))], live_only: true };
+        done(&m, &Request::Tune(change));
+    };
+    tune(Tunable::PreferredIo, 1 << 20);
+    make("later");
+    assert_eq!(told("later"), 1 << 20, "S-482");
+    tune(Tunable::PreferredIo, 0);
+    make("none");
+    assert_eq!(told("none"), 4096, "S-482");
+    // A reader that goes by it makes that many reads of the device.
+    tune(Tunable::ReadWindow, 0);
+    let reads = |name: &str, preferred: u64| {
+        tune(Tunable::PreferredIo, preferred);
+        fs::write(m.path(name), vec![7; 1 << 20]).unwrap();
+        let file = File::open(m.path(name)).unwrap();
+        file.sync_all().unwrap();
+        let before = m.device.counters().reads;
+        let (size, mut at) = (told(name), 0);
+        let mut buf = vec![0; size as usize];
+        while at < 1 << 20 {
+            file.read_exact_at(&mut buf, at).unwrap();
+            at += size;
+        }
+        m.device.counters().reads - before
+    };
+    let (small, large) = (reads("small", 0), reads("large", 1 << 20));
+    assert!(small >= 256 && large <= 8, "S-482: {small} and {large} reads of the device");
+    m.finish();
 }

@@ -27,7 +27,9 @@ impl BlockDevice for VolumeDevice {
     }
 
     fn geometry(&self) -> Geometry {
-        Geometry { untorn_unit: self.io.untorn_unit.load(Ordering::Relaxed), ..self.io.geometry }
+        // Relayouts change both.
+        let untorn_unit = self.io.untorn_unit.load(Ordering::Relaxed);
+        Geometry { untorn_unit, row_bytes: self.io.epochs.peek().row_bytes(), ..self.io.geometry }
     }
 
     fn size_bytes(&self) -> u64 {

@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 use bedplate_block::sync::{Mutex, RwLock, rank};
 
 use super::raid5::Parity;
-use crate::layout::{Locate, Order, Run, Side};
+use crate::layout::{Locate, Order, Run, Side, rows_from_start};
 use crate::redundancy::Redundancy;
 use crate::{Layout, Relayout, VolumeConfig};
 
@@ -82,6 +82,12 @@ impl LayoutEpoch {
                 relayout.is_walkable(&self.layout)
             }
         })
+    }
+
+    /// Returns the rows that its addresses are laid out in; 0 where there are none, and while they
+    /// are moved to others.
+    pub fn row_bytes(&self) -> u32 {
+        if self.relayout.is_some() { 0 } else { rows_from_start(&self.layout) }
     }
 
     /// Returns the RAID-5 that an address is in.

@@ -37,6 +37,7 @@ pub use relayout::{Direction, Relayout};
 pub(crate) use relayout::{SCRATCH_BYTES, SCRATCH_START, STEP_BYTES_MAX, Side};
 pub use shape::{Arrangement, Shape, UNIT_BYTES_DEFAULT};
 pub use stripe::Stripe;
+pub(crate) use walk::rows_from_start;
 
 /// How many copies of a byte there may be.
 pub const COPIES_MAX: usize = 4;

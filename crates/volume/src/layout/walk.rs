@@ -83,6 +83,15 @@ pub(crate) fn is_there(from: &Layout, to: &Layout, span: u64) -> bool {
     true
 }
 
+/// Returns the rows in which volume addresses are laid out from address 0 on; 0 where there are
+/// none, as of parts that are joined, each of which has rows of its own.
+pub(crate) fn rows_from_start(layout: &Layout) -> u32 {
+    match row_bytes(layout) {
+        rows if rows > 1 && !layout.is_joined() => u32::try_from(rows).unwrap_or(0),
+        _ => 0,
+    }
+}
+
 /// Returns the bytes after which a layout begins with its first column again; 1 where it has none.
 fn row_bytes(layout: &Layout) -> u64 {
     match layout {
@@ -310,6 +319,20 @@ mod tests {
         assert_eq!(
             (row_bytes(&both), least_multiple(6, 4), least_multiple(1, 512)),
             (2 * UNIT, 12, 512)
+        );
+    }
+
+    #[test]
+    fn rows_are_told_where_they_begin_with_the_volume() {
+        let striped = stripe(UNIT, 0..2);
+        assert_eq!(rows_from_start(&striped), 2 * UNIT as u32);
+        assert_eq!(
+            rows_from_start(&mirror(vec![striped.clone(), stripe(UNIT, 2..4)])),
+            2 * UNIT as u32
+        );
+        assert_eq!(
+            rows_from_start(&Layout::Concat(Concat::new(vec![striped, stripe(UNIT, 2..4)]))),
+            0
         );
     }
 }

@@ -23,6 +23,7 @@ use crate::estimate::RateEstimate;
 use crate::group::{Assembly, Found, GroupState, Handles, MemberHandle, assemble};
 use crate::io::raid5::{refuse_unreadable_log, with_parity};
 use crate::io::{Buffers, ChosenBlocks, EpochTable, Lanes, LayoutEpoch, VolumeIo};
+use crate::layout::rows_from_start;
 use crate::meter::VolumeMeter;
 use crate::redundancy::{BEHIND, DIRTY, Drl, Redundancy, Regions, UNSYNCED};
 use crate::throttle::Throttle;
@@ -403,6 +404,8 @@ pub(crate) fn geometry(volume: &VolumeConfig, handles: &Handles, read_only: bool
         // A row that is written whole is not logged, so nothing is promised of it when a member is
         // lost in the same moment.
         untorn_unit: (untorn as u32).max(logical_block_size),
+        // As of now: the epoch in effect says (`VolumeDevice`).
+        row_bytes: rows_from_start(&volume.layout),
         volatile_cache: all.iter().any(|geometry| geometry.volatile_cache),
         read_only: read_only || all.iter().any(|geometry| geometry.read_only),
     }

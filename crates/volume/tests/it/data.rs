@@ -242,6 +242,25 @@ fn what_does_not_fit_the_volume_is_refused_before_any_member_sees_it() {
 }
 
 #[test]
+fn s_483_a_volume_tells_the_length_of_its_rows() {
+    const UNIT: u32 = 16 << 10;
+    for (shape, plexes, members, row) in [
+        (Shape::Mirror, 2, 2, 0),
+        (Shape::Stripe, 1, 3, 3 * UNIT),
+        (Shape::MirrorStripe, 2, 4, 2 * UNIT),
+        (Shape::Raid5, 1, 4, 3 * UNIT),
+    ] {
+        let devices: Vec<Arc<dyn BlockDevice>> =
+            (0..members).map(|_| MemoryDevice::new(MEMBER_BYTES) as _).collect();
+        let new = new_group(shape, plexes, devices.clone(), Vec::new());
+        bedplate_volume::create(&new).unwrap();
+        let group = Group::import(&devices, &quiet()).unwrap();
+        let told = group.volume(Role::Data).unwrap().geometry().row_bytes;
+        assert_eq!(told, row, "S-483: {shape:?}");
+    }
+}
+
+#[test]
 fn members_of_different_sectors_and_sizes_make_a_volume_of_the_larger_sector_and_the_smaller_size()
 {
     let geometry = Geometry {

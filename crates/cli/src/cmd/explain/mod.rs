@@ -84,6 +84,10 @@ struct OfFile {
     /// The last trial of another mode.
     trial: Option<Trial>,
     io_align: u64,
+    /// The I/O size that programs are told to prefer.
+    preferred_io_bytes: u64,
+    /// A whole row of the volume below; 0: there are none.
+    row_bytes: u64,
     size_bytes: u64,
     extents: usize,
     extent_bytes_average: u64,
@@ -155,6 +159,10 @@ fn of_file(path: &Path, mount: &Mount, info: &Value) -> Result<OfFile> {
         mode_from,
         trial: trial::of_file(path)?,
         io_align: told.io_align,
+        preferred_io_bytes: std::fs::metadata(path)
+            .map_err(|error| Failure::system("look at", path, &error))?
+            .blksize(),
+        row_bytes: info.get("row_bytes").and_then(Value::as_u64).unwrap_or(0),
         size_bytes: told.activity.size_bytes,
         extents: told.extents,
         extent_bytes_average: told.extent_bytes_average(),
@@ -328,6 +336,8 @@ impl fmt::Display for OfFile {
             "direct I/O    offset and length in multiples of {}",
             format_size(self.io_align)
         )?;
+        let rows = text::rows(self.row_bytes);
+        writeln!(f, "preferred     I/O of {}{rows}", format_size(self.preferred_io_bytes))?;
         let extents = text::count(self.extents as u64, "extent");
         let wanted = self.extent_bytes_wanted.map_or_else(String::new, |bytes| {
             format!("; {} are wanted in one run", format_size(bytes))

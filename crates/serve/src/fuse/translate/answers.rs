@@ -222,7 +222,7 @@ impl Translator {
         let Entry { attr, name_ttl } = entry;
         let number = if attr.ino == self.0.shown.root() { ROOT } else { attr.ino.0 };
         let ttls = (*name_ttl, self.0.attr_ttl(attr.ino));
-        out.entry(attr, number, ttls, self.0.block_size);
+        out.entry(attr, number, ttls, self.0.preferred_io(attr));
     }
 
     pub(super) fn attr(&self, reply: Reply, found: Answer<Attr>) {
@@ -231,7 +231,7 @@ impl Translator {
             out.u64(ttl.as_secs());
             out.u32(ttl.subsec_nanos());
             out.u32(0);
-            out.attr(&attr, attr.ino.0, self.0.block_size);
+            out.attr(&attr, attr.ino.0, self.0.preferred_io(&attr));
         });
     }
 
@@ -243,7 +243,7 @@ impl Translator {
             out.u64(ttl.as_secs());
             out.u32(ttl.subsec_nanos());
             (0..5).for_each(|_| out.u32(0));
-            out.statx(&attr, attr.ino.0, self.0.block_size);
+            out.statx(&attr, attr.ino.0, self.0.preferred_io(&attr));
         });
     }
 
@@ -272,7 +272,7 @@ impl Translator {
             self.0.readdirplus(handle, cookie, |listed, attr| {
                 out.name(listed, attr.ino, ENTRY_BYTES, |out| {
                     let ttl = self.0.attr_ttl(attr.ino);
-                    out.entry(attr, attr.ino.0, (ttl, ttl), self.0.block_size);
+                    out.entry(attr, attr.ino.0, (ttl, ttl), self.0.preferred_io(attr));
                 })
             })
         });
