@@ -131,20 +131,9 @@ fn end_removals(fs: &Arc<Engine>) -> Result<()> {
         remove_orphans(fs)?;
     }
     if !planted(PlantedBug::DeletionNotResumed) {
-        end_deletions(fs)?;
+        fs.end_left_deletions()?;
     }
     checkpoint::remove_passing(fs)
-}
-
-/// Ends the deletions of checkpoints that an interrupted run had begun.
-fn end_deletions(fs: &Engine) -> Result<()> {
-    match fs.end_deletions() {
-        Err(e) if e.kind == ErrorKind::NoSpace => {
-            tracing::warn!("what a deleted checkpoint had is left to the next mount: {e}");
-            Ok(())
-        }
-        other => other,
-    }
 }
 
 fn refuse_read_only_device(device: &dyn BlockDevice, options: &MountOptions) -> Result<()> {

@@ -20,7 +20,7 @@
 //! - I-CKP-4: a checkpoint is made while nothing is written: no write of an open file is half in
 //!   it.
 //! - I-CKP-5: what a view shows never changes while the checkpoint exists.
-//! - I-CKP-10: a checkpoint is deleted in steps: see `images/before_image.rs`.
+//! - Checkpoints are deleted in steps: `images/before_image.rs` states it (I-CKP-10).
 //! - Files of one family share blocks: [`clone`] states it (I-CKP-6).
 
 mod changed;

@@ -21,12 +21,13 @@ const STEPS_A_SYNC: u32 = 8;
 const REST_MAX: Duration = Duration::from_millis(2);
 
 impl Engine {
-    /// Returns the checkpoints, oldest first.
+    /// Returns the checkpoints, oldest first, but passing ones.
     pub(crate) fn checkpoints(&self) -> Vec<CheckpointInfo> {
-        self.all_checkpoints().iter().map(|checkpoint| CheckpointInfo::of(checkpoint)).collect()
+        let all = self.all_checkpoints().into_iter();
+        all.filter(|one| !one.row.is_passing()).map(|one| CheckpointInfo::of(&one)).collect()
     }
 
-    /// As [`checkpoints`](Self::checkpoints), as they are in memory.
+    /// As [`checkpoints`](Self::checkpoints), as they are in memory, with passing ones.
     pub(super) fn all_checkpoints(&self) -> Vec<Arc<Checkpoint>> {
         self.reading(|rows| Ok(rows.checkpoint_set.listed().cloned().collect()))
             .expect("nothing is read from the device")
@@ -111,15 +112,39 @@ impl Engine {
             self.epochs_changed();
             Ok(())
         })?;
-        self.end_deletions().and_then(|()| self.sync_to(self.last_lsn())).map_err(|e| {
-            let name = bedplate_store::told_name(name);
-            let message = format!(
-                "checkpoint '{name}' is deleted, but not all of its space is free, which the next \
-                 deletion or mount makes good: {}",
-                e.message
-            );
-            Error { message, ..e }
-        })
+        self.free_deleted(name)
+    }
+
+    /// Frees what a checkpoint had that is deleted.
+    fn free_deleted(&self, name: &[u8]) -> Result<()> {
+        match self.end_deletions().and_then(|()| self.sync_to(self.last_lsn())) {
+            // It is deleted, and durably so: where the log has no room, the rest waits for some.
+            Err(e) if e.kind == ErrorKind::NoSpace => {
+                tracing::warn!(
+                    "what a deleted checkpoint had is not all free, which is made good when there \
+                     is room: {e}"
+                );
+                Ok(())
+            }
+            Err(e) => {
+                let name = bedplate_store::told_name(name);
+                let message = format!(
+                    "checkpoint '{name}' is deleted, but not all of its space is free, which the \
+                     next mount makes good: {}",
+                    e.message
+                );
+                Err(Error { message, ..e })
+            }
+            Ok(()) => Ok(()),
+        }
+    }
+
+    /// Goes on with deletions that had no room for their next step.
+    pub(crate) fn end_left_deletions(&self) -> Result<()> {
+        match self.end_deletions() {
+            Err(e) if e.kind == ErrorKind::NoSpace => Ok(()),
+            other => other,
+        }
     }
 
     /// Marks a checkpoint as being deleted: from then on nothing shows it. Until the record is

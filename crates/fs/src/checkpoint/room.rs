@@ -41,7 +41,7 @@ impl Engine {
     /// Counts the checkpoints.
     pub(crate) fn checkpoint_counts(&self) -> CheckpointCounts {
         let counts = self.reading(|rows| {
-            let all = || rows.checkpoint_set.listed();
+            let all = || rows.checkpoint_set.listed().filter(|one| !one.row.is_passing());
             Ok((
                 all().count() as u64,
                 all().filter(|checkpoint| checkpoint.is_removable()).count() as u64,

@@ -359,6 +359,7 @@ impl Engine {
             let all = rows
                 .checkpoint_set
                 .listed()
+                .filter(|checkpoint| !checkpoint.row.is_passing())
                 .map(|checkpoint| (checkpoint.row.name.clone(), checkpoint.epoch));
             Ok(all.filter(|(name, _)| after.is_none_or(|after| name.as_slice() > after)).collect())
         })?;

@@ -4,10 +4,12 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
 
-use bedplate_block::{BlockDevice, CrashChoice, SimulatedDevice};
+use bedplate_block::{
+    BlockDevice, CrashChoice, Fault, FaultRule, SimulatedDevice, Trigger, WriteFault,
+};
 use bedplate_fs::{
-    AllocateMode, CheckpointOptions, CloneSource, ErrorKind, FileSystem, IoMode, Limits,
-    MountOptions, OpenOptions, RollbackOptions,
+    AllocateMode, CheckpointOptions, CloneSource, ErrorKind, FileSystem, FormatOptions, IoMode,
+    Limits, MountOptions, OpenOptions, RollbackOptions,
 };
 
 use crate::checkpoints::{change, everything, of, of_checkpoint, sound, whole, write};
@@ -264,4 +266,77 @@ fn s_428_a_deletion_changes_nothing_of_the_present() {
     let before = content(&bed.fs, "/f");
     bed.fs.delete_checkpoint("base").unwrap();
     assert_eq!(content(&bed.fs, "/f"), before);
+}
+
+/// Makes a clone or deletes a checkpoint on a device that has no space below it from some call on;
+/// `None` where the calls of that do not reach it.
+fn no_space_from(call: u64, clones: bool) -> Option<Result<(), String>> {
+    let device = SimulatedDevice::new(32 << 20, 1);
+    let shared: Arc<dyn BlockDevice> = Arc::clone(&device) as _;
+    let format = FormatOptions { log_bytes: Some(1 << 20), ..FormatOptions::default() };
+    FileSystem::format(&shared, None, &format).unwrap();
+    let limits = Limits { images_per_record: 1, ..Limits::default() };
+    let options = MountOptions { limits, ..options(IoMode::Direct) };
+    let fs = FileSystem::mount(Arc::clone(&shared), None, options).unwrap();
+    for turn in 0..2 {
+        (0..40).for_each(|at| write(&fs, "/f", at * 8192, &[turn + 1; 4096], IoMode::Direct));
+        let name = ["older", "base"][usize::from(turn)];
+        fs.create_checkpoint(name, &CheckpointOptions::default()).unwrap();
+    }
+    (0..40).for_each(|at| write(&fs, "/f", at * 8192, &[9; 4096], IoMode::Direct));
+    fs.sync().unwrap();
+    let rule = FaultRule::new(Fault::Write(WriteFault::NoSpace), Trigger::From(call));
+    device.inject(rule);
+    let done = if clones {
+        fs.clone_files(&CloneSource::Present("/f".into()), "/clone").map(drop)
+    } else {
+        fs.delete_checkpoint("base")
+    };
+    if device.counters().errors == 0 {
+        return None;
+    }
+    device.clear_faults();
+    let listed: Vec<Vec<u8>> = fs.checkpoints().into_iter().map(|one| one.name).collect();
+    let is_done = match clones {
+        true => fs.open("/clone", &OpenOptions::read_only()).is_ok(),
+        false => !listed.contains(&b"base".to_vec()),
+    };
+    let passing = listed.iter().any(|name| name.starts_with(b".clone-"));
+    let told = format!("from call {call}, clones {clones}: {done:?}, {is_done}, {listed:?}");
+    let refused = done.as_ref().is_err_and(|e| e.kind == ErrorKind::NoSpace && e.source.is_none());
+    if passing || done.is_ok() && !is_done || refused && is_done {
+        return Some(Err(told));
+    }
+    if fs.info().failed.is_none() {
+        fs.sync().unwrap();
+        fs.unmount().unwrap();
+    } else {
+        drop(fs);
+    }
+    let fs = FileSystem::mount(shared, None, self::options(IoMode::Direct)).unwrap();
+    let there = fs.open("/clone", &OpenOptions::read_only()).is_ok();
+    if done.is_ok() && clones && !there {
+        return Some(Err(format!("{told}: what was made is gone")));
+    }
+    fs.unmount().unwrap();
+    Some(Ok(()))
+}
+
+fn reported_wherever_room_ends() -> Result<(), String> {
+    for clones in [false, true] {
+        let mut calls = 0;
+        while let Some(done) = no_space_from(calls + 1, clones) {
+            done?;
+            calls += 1;
+        }
+        assert!(calls > 3, "{calls} calls write");
+    }
+    Ok(())
+}
+
+/// S-428, S-432: with no space below the device from any call on, a clone or a deletion that is
+/// refused has changed nothing, and one that is reported is there.
+#[test]
+fn s_428_s_432_what_is_made_or_deleted_is_reported_so_wherever_room_ends() {
+    reported_wherever_room_ends().unwrap();
 }

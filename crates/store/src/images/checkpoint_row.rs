@@ -36,6 +36,15 @@ const KEPT: u8 = 2;
 const DELETING: u8 = 4;
 
 impl CheckpointRow {
+    /// How the names of passing checkpoints begin.
+    pub const PASSING: &[u8] = b".clone-";
+
+    /// Returns whether it is only there for a clone of the present that is being made of it. No list
+    /// shows it, also where it could not be deleted with the clone and waits for that.
+    pub fn is_passing(&self) -> bool {
+        self.automatic && self.kept && self.name.starts_with(Self::PASSING)
+    }
+
     /// Encodes the row.
     pub fn encode(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(32 + self.name.len());
