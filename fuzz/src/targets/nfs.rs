@@ -93,7 +93,7 @@ fn calls(place: &Place, data: &[u8]) {
         let of = usize::from(input.u8()) % handles.len();
         let mut arguments = Vec::new();
         opaque(&mut arguments, &handles[of]);
-        if input.u8() % 2 == 0 && (3..16).contains(&procedure) {
+        if input.u8().is_multiple_of(2) && (3..16).contains(&procedure) {
             let len = usize::from(input.u8() % 16);
             opaque(&mut arguments, input.bytes(len));
         }
