@@ -217,15 +217,6 @@ pub enum PlantedBug {
     DeletedWhileOpen,
     /// A deletion of a checkpoint is reported before it is durable.
     DeletionNotSynced,
-    /// The old row of a change goes to a checkpoint although one that is being deleted has an older
-    /// one for it.
-    DeletingNotAsked,
-    /// Of several checkpoints that are being deleted the newest hands on first.
-    NewestDeletedFirst,
-    /// A checkpoint's own row goes with the first step of its deletion.
-    DeletionEndsEarly,
-    /// A mount does not go on with the deletion of a checkpoint that was interrupted.
-    DeletionNotResumed,
     /// A rollback makes no checkpoint of what it replaces.
     RollbackWithoutUndo,
     /// A rollback that is not forced goes on under open files.
@@ -352,7 +343,7 @@ pub enum PlantedBug {
 #[cfg(any(test, feature = "planted-bugs"))]
 impl PlantedBug {
     /// All of them.
-    pub const ALL: [Self; 162] = [
+    pub const ALL: [Self; 158] = [
         Self::MissingFlush,
         Self::SyncWithoutFlush,
         Self::DirectoryNotSynced,
@@ -451,10 +442,6 @@ impl PlantedBug {
         Self::DeletionFreesNothing,
         Self::DeletedWhileOpen,
         Self::DeletionNotSynced,
-        Self::DeletingNotAsked,
-        Self::NewestDeletedFirst,
-        Self::DeletionEndsEarly,
-        Self::DeletionNotResumed,
         Self::RollbackWithoutUndo,
         Self::RollbackUnderOpenFiles,
         Self::RollbackNotSynced,

@@ -82,7 +82,6 @@ pub fn mount(device: &Arc<dyn BlockDevice>, park: &Arc<Park>) -> FileSystem {
     let call = Arc::clone(park);
     let limits = Limits {
         extents_per_record: 3,
-        images_per_record: 2,
         names_per_record: 2,
         delayed_piece_bytes: 1 << 20,
         extents_per_pack: Some(3),

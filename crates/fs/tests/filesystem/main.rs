@@ -10,7 +10,6 @@ mod cut;
 mod data;
 mod defrag;
 mod delayed;
-mod deletion;
 mod differences;
 mod integrity;
 mod interrupted;
