@@ -93,12 +93,13 @@ pub fn write(request: &Request<'_>, from: &mut Reader<'_>, out: &mut Writer) -> 
     let file = node.open(&request.live, true, verifier)?;
     need(request, &node, Access::WRITE_OK)?;
     let promised = verifier.value();
-    file.begin_write();
-    {
+    let written = {
         // Set-ID bits and capabilities go with a write of another than the superuser.
         let _acting = request.act()?;
-        write_all(&file.fd, data, offset)?;
-    }
+        write_all(&file.fd, data, offset)
+    };
+    file.wrote();
+    written?;
     if stable != UNSTABLE {
         file.flush(stable == FILE_SYNC, verifier)?;
     }

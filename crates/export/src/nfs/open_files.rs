@@ -38,8 +38,8 @@ impl OpenFile {
         }
     }
 
-    /// Says that something is about to be written.
-    pub fn begin_write(&self) {
+    /// Says that something was written, which a flush that began before may not cover.
+    pub fn wrote(&self) {
         self.unstable.store(true, SeqCst);
     }
 
@@ -170,11 +170,11 @@ mod tests {
         files.forget(&first, &verifier);
         assert_eq!(verifier.value(), began, "nothing was written");
         let file = files.get(&first, true, &verifier, open).unwrap();
-        file.begin_write();
+        file.wrote();
         assert!(file.flush(true, &verifier).is_err());
         let after = verifier.value();
         assert_ne!(after, began);
-        file.begin_write();
+        file.wrote();
         drop(file);
         files.forget(&first, &verifier);
         assert_ne!(verifier.value(), after);
