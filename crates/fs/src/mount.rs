@@ -23,7 +23,7 @@ use std::ops::{Bound, ControlFlow, Range};
 use std::sync::Arc;
 use std::time::Instant;
 
-use bedplate_block::{BlockDevice, HeldCopies};
+use bedplate_block::{BlockDevice, HeldCopies, OneFlush};
 
 use crate::checkpoint::{self, UNFINISHED};
 use crate::engine::{EPOCH, Engine, NEXT_INO, Parts, check_options, initial_tuning};
@@ -226,16 +226,20 @@ pub(crate) fn load_with(
 ) -> Result<Loaded> {
     let superblock = &found.superblock;
     check_device(&device, superblock)?;
+    // A flush of the log that fails may lose pages of the tree that were written before it, and the
+    // other way round: none of either succeeds after that (S-33).
+    let records = OneFlush::over(Arc::clone(&device));
+    let log_parts = LogParts { data: Arc::clone(&records), ..log_parts };
     if !in_memory {
         flush_devices(&log_parts)?;
         if !planted(PlantedBug::CopiesStayUnequal) {
             found.restore(&device)?;
         }
     }
-    let region = Arc::new(Region::new(Arc::clone(&device), superblock.clone(), in_memory));
+    let region = Arc::new(Region::new(Arc::clone(&records), superblock.clone(), in_memory));
     let db = open_tree(&region, cache_bytes)?;
     let position = stored_position(&db)?;
-    let meta = MetaStore::new(db, region, Arc::clone(&device))?;
+    let meta = MetaStore::new(db, region, records)?;
     let replayed = replay(&log_parts, position, |_, record| {
         meta.replay(record.rows);
         Ok(())

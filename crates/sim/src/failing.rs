@@ -13,8 +13,8 @@ pub use format::{try_format_cuts, try_format_failures};
 use std::sync::Arc;
 
 use bedplate_block::{
-    BlockDevice, CrashChoice, Fault, FaultRule, FlushFault, ReadFault, SimulatedDevice, Trigger,
-    WriteFault,
+    BlockDevice, CrashChoice, Fault, FaultRule, FlushFault, FlushOutcome, ReadFault, Recorded,
+    SimulatedDevice, Trigger, WriteFault,
 };
 use bedplate_fs::{
     AllocateMode, CheckpointInfo, ErrorKind, FileKind, FileSystem, InodeNo, MountOptions, NewFile,
@@ -148,6 +148,17 @@ impl Run {
         self.device.counters().errors > 0
     }
 
+    /// Says whether the first flush after an operation of the device was honoured: then it is one of
+    /// the sync daemon's that failed, and cuts of the power show whether the promise is kept.
+    fn flushed_since(&self, operation: usize) -> bool {
+        let flushes = |recorded: &Recorded| match recorded {
+            Recorded::Flush { outcome, .. } => Some(*outcome),
+            _ => None,
+        };
+        let first = self.device.operations().iter().skip(operation).find_map(flushes);
+        first == Some(FlushOutcome::Honoured)
+    }
+
     fn push(
         &mut self,
         view: View,
@@ -175,6 +186,7 @@ impl Run {
             _ => {}
         }
         let step = if mounts { &Step::Sync } else { step };
+        let (began, was_struck) = (self.device.operation_count(), self.struck());
         let result = match step.kind() {
             StepKind::Captures(capture) => {
                 stage.make_checkpoint(capture).and_then(|made| self.see_made(&made))
@@ -190,6 +202,7 @@ impl Run {
                 if outcome.promise != Promise::None
                     && self.failure == Failure::Flush
                     && self.struck()
+                    && (was_struck || !self.flushed_since(began))
                 {
                     return Err("S-33: it promised durability after a flush had failed".into());
                 }

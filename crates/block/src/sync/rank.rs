@@ -78,9 +78,10 @@ pub const TRIM: usize = 49;
 pub const DIRECTORY: usize = 50;
 pub const INODE_NUMBERS: usize = 51;
 pub const READ_WINDOWS: usize = 52;
+pub const FLUSH: usize = 53;
 
 #[cfg(debug_assertions)]
-pub(super) const TABLE: [Rank; 53] = [
+pub(super) const TABLE: [Rank; 54] = [
     row(SIZE, 20, "0.2", "size"),
     row(SCHEDULES, 30, "0.3", "schedules"),
     row(CLONING, 40, "0.4", "cloning mutex"),
@@ -134,6 +135,7 @@ pub(super) const TABLE: [Rank; 53] = [
     row(DIRECTORY, 110, "1.1", "directory lock"),
     row(INODE_NUMBERS, 440, "4.4", "inode numbers"),
     row(READ_WINDOWS, LEAF, "leaf", "read windows"),
+    row(FLUSH, 750, "7.5", "flush"),
 ];
 
 /// Locks of which a thread holds several, and the lock under which alone it does: what holds that

@@ -116,6 +116,12 @@ impl Engine {
         &self.device
     }
 
+    /// Returns the device as log and metadata have it: after a flush of one has failed none of
+    /// either succeeds.
+    pub(crate) fn device_of_records(&self) -> &Arc<dyn BlockDevice> {
+        self.meta.device()
+    }
+
     /// Returns the log's own device, where it has one.
     pub(crate) fn log_device(&self) -> Option<Arc<dyn BlockDevice>> {
         self.log_device.lock().clone()

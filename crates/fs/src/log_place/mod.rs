@@ -289,7 +289,7 @@ impl Engine {
         len_bytes: u64,
     ) -> LogParts {
         LogParts {
-            data: Arc::clone(self.device()),
+            data: Arc::clone(self.device_of_records()),
             log: device.cloned(),
             volume: Uuid::from_bytes(superblock.uuid),
             place: LogPlace { separate: device.is_some(), start_byte, len_bytes },

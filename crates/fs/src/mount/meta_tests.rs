@@ -1,7 +1,7 @@
 //! The store and its region on devices that keep count and fail.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use bedplate_block::{
     BlockDevice, CrashChoice, DeviceCall, Fault, FaultRule, FlushFault, Hook, HookedDevice,
@@ -135,9 +135,11 @@ fn i_meta_2_and_3_a_commit_holds_exactly_a_prefix() {
     }
 }
 
-/// Acts once, before the next write to a range.
+/// Acts once, before a write to a range.
 struct BeforeWrite {
     range: std::ops::Range<u64>,
+    /// Writes there that come first.
+    skip: AtomicUsize,
     act: parking_lot::Mutex<Option<Box<dyn FnOnce() + Send>>>,
 }
 
@@ -155,6 +157,11 @@ impl Hook for BeforeWrite {
     ) -> bedplate_block::Result<()> {
         if let DeviceCall::Write { offset, .. } = call
             && self.range.contains(&offset)
+            && self.act.lock().is_some()
+            && self
+                .skip
+                .fetch_update(Ordering::SeqCst, Ordering::SeqCst, |n| n.checked_sub(1))
+                .is_err()
         {
             let act = self.act.lock().take();
             act.into_iter().for_each(|act| act());
@@ -163,16 +170,23 @@ impl Hook for BeforeWrite {
     }
 }
 
+fn before_write(
+    device: &Arc<SimulatedDevice>,
+    run: ByteRun,
+    skip: usize,
+) -> Arc<HookedDevice<BeforeWrite>> {
+    let (range, act) = (run.start..run.end(), parking_lot::Mutex::default());
+    let hook = BeforeWrite { range, skip: AtomicUsize::new(skip), act };
+    HookedDevice::new(Arc::clone(device) as _, hook)
+}
+
 /// I-META-3: another thread fills the log up before a metadata commit has written anything, and the
 /// power fails. The log still has what the tree has not.
 #[test]
 fn i_meta_3_the_log_is_not_written_over_before_the_tree_has_what_it_held() {
     let device = volume();
     let tree = copy_at(&(Arc::clone(&device) as _), 0).unwrap().chunks[0];
-    let hooked = HookedDevice::new(
-        Arc::clone(&device) as _,
-        BeforeWrite { range: tree.start..tree.end(), act: parking_lot::Mutex::default() },
-    );
+    let hooked = before_write(&device, tree, 0);
     let fs = mount(Arc::clone(&hooked) as _);
     let synced = |name: &str, step: u8| {
         set(&fs, format!("{name}-{step}").as_bytes(), vec![step; 30_000]);
@@ -488,4 +502,43 @@ fn i_nam_2_a_number_is_given_out_once_its_reservation_is_logged() {
             get(&fs, NEXT_INO).map(|value| u64::from_le_bytes(value.try_into().unwrap()));
         assert!(reserved.is_some_and(|end| given.0 < end), "{given:?} of {reserved:?}");
     }
+}
+
+/// S-33: a flush of the log that fails while a metadata commit is under way may take pages of the
+/// tree with it. The commit went on: its flush succeeded, it wrote the header that names them, and
+/// after a power cut the tree was damaged.
+#[test]
+fn s_33_a_metadata_commit_ends_where_a_flush_of_the_log_fails() {
+    let mut failed = 0;
+    for skip in 0..100 {
+        let device = volume();
+        let tree = copy_at(&(Arc::clone(&device) as _), 0).unwrap().chunks[0];
+        let hooked = before_write(&device, tree, skip);
+        let fs = mount(Arc::clone(&hooked) as _);
+        set(&fs, b"first", vec![7; 60_000]);
+        fs.sync_to(fs.last_lsn()).unwrap();
+        let (beside, faulty) = (Arc::downgrade(&fs), Arc::clone(&device));
+        *hooked.act.lock() = Some(Box::new(move || {
+            let fs = beside.upgrade().unwrap();
+            faulty.inject(FaultRule::new(Fault::Flush(FlushFault::Fail), Trigger::Next(1)));
+            let synced = std::thread::spawn(move || {
+                set(&fs, b"later", vec![1]);
+                fs.sync_to(fs.last_lsn())
+            });
+            assert!(synced.join().unwrap().is_err(), "the log's flush fails");
+        }));
+        let committed = fs.metadata_commit();
+        if hooked.act.lock().take().is_some() {
+            committed.unwrap();
+            break;
+        }
+        failed += 1;
+        assert!(committed.is_err(), "before write {skip}: what it wrote may be lost");
+        let image: Arc<dyn BlockDevice> =
+            device.crash_image(device.operation_count(), &CrashChoice::LoseAll);
+        let report = FileSystem::check(&image, None, false).unwrap();
+        assert!(report.findings.is_empty(), "before write {skip}: {:?}", report.findings);
+        assert_eq!(get(&mount(image), b"first"), Some(vec![7; 60_000]), "the log had it");
+    }
+    assert!((2..100).contains(&failed), "each write of a commit had its turn: {failed}");
 }

@@ -177,6 +177,11 @@ impl MetaStore {
         &self.region
     }
 
+    /// Returns the device that log and metadata are on.
+    pub fn device(&self) -> &Arc<dyn BlockDevice> {
+        &self.device
+    }
+
     /// Returns the log's counters.
     pub fn log_info(&self) -> LogInfo {
         let mut info = self.log.get().map(IntentLog::info).unwrap_or_default();
