@@ -148,17 +148,6 @@ impl Run {
         self.device.counters().errors > 0
     }
 
-    /// Says whether the first flush after an operation of the device was honoured: then it is one of
-    /// the sync daemon's that failed, and cuts of the power show whether the promise is kept.
-    fn flushed_since(&self, operation: usize) -> bool {
-        let flushes = |recorded: &Recorded| match recorded {
-            Recorded::Flush { outcome, .. } => Some(*outcome),
-            _ => None,
-        };
-        let first = self.device.operations().iter().skip(operation).find_map(flushes);
-        first == Some(FlushOutcome::Honoured)
-    }
-
     fn push(
         &mut self,
         view: View,
@@ -171,6 +160,7 @@ impl Run {
     }
 
     fn step(&mut self, step: &Step) -> Result<(), String> {
+        let (began, was_struck) = (self.device.operation_count(), self.struck());
         let Some(stage) = &mut self.stage else { return Ok(()) };
         // After a failed flush nothing but a power cut helps.
         let hopeless = self.failure == Failure::Flush && self.device.counters().errors > 0;
@@ -186,7 +176,6 @@ impl Run {
             _ => {}
         }
         let step = if mounts { &Step::Sync } else { step };
-        let (began, was_struck) = (self.device.operation_count(), self.struck());
         let result = match step.kind() {
             StepKind::Captures(capture) => {
                 stage.make_checkpoint(capture).and_then(|made| self.see_made(&made))
@@ -202,7 +191,7 @@ impl Run {
                 if outcome.promise != Promise::None
                     && self.failure == Failure::Flush
                     && self.struck()
-                    && (was_struck || !self.flushed_since(began))
+                    && (was_struck || !flushed_since(&self.device, began))
                 {
                     return Err("S-33: it promised durability after a flush had failed".into());
                 }
@@ -402,6 +391,17 @@ impl Run {
         }
         Ok(states)
     }
+}
+
+/// Says whether the first flush after an operation of the device was honoured: then it is one of the
+/// sync daemon's that failed, and cuts of the power show whether the promise is kept.
+fn flushed_since(device: &SimulatedDevice, operation: usize) -> bool {
+    let flushes = |recorded: &Recorded| match recorded {
+        Recorded::Flush { outcome, .. } => Some(*outcome),
+        _ => None,
+    };
+    let first = device.operations().iter().skip(operation).find_map(flushes);
+    first == Some(FlushOutcome::Honoured)
 }
 
 /// What a person reads: one sentence.
