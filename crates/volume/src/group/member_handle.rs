@@ -35,6 +35,8 @@ pub(crate) struct MemberHandle {
     corrected: AtomicU64,
     /// What it failed with first. A leaf.
     failure: OnceLock<String>,
+    /// The first flush that failed.
+    flush_failure: OnceLock<bedplate_block::Error>,
     /// What stood in the place of its label. A leaf.
     overwritten: OnceLock<bedplate_block::Error>,
     /// A leaf, used under the configuration's lock only.
@@ -64,6 +66,7 @@ impl MemberHandle {
             flushes: Meter::default(),
             corrected: AtomicU64::new(0),
             failure: OnceLock::new(),
+            flush_failure: OnceLock::new(),
             overwritten: OnceLock::new(),
             label: Mutex::default(),
         })
@@ -214,8 +217,7 @@ impl MemberHandle {
         let Some(covers) = self.needs_flush() else { return Ok(()) };
         let start = self.begin();
         let result = self.device.flush();
-        self.end_flush(start.elapsed(), covers, result.is_ok());
-        result
+        self.end_flush(start.elapsed(), covers, result)
     }
 
     /// Returns the ordinal of the last write that a flush begun now covers; `None` where an earlier
@@ -259,12 +261,21 @@ impl MemberHandle {
         self.writes.note(took, len, ok);
     }
 
-    pub fn end_flush(&self, took: Duration, covers: u64, ok: bool) {
+    /// Notes a flush that ended, and returns what came of it: after one that failed none succeeds.
+    /// What it lost was written before those that began meanwhile, and the system reports it once;
+    /// a caller of one of them is told too, and goes on when the member has failed for all
+    /// (I-VOL-1).
+    pub fn end_flush(&self, took: Duration, covers: u64, result: Result<()>) -> Result<()> {
         self.load.0.busy.fetch_sub(1, Ordering::Relaxed);
-        if ok {
-            self.flushed.fetch_max(covers, Ordering::AcqRel);
+        self.flushes.note(took, 0, result.is_ok());
+        if let Err(error) = result {
+            self.flush_failure.get_or_init(|| error);
         }
-        self.flushes.note(took, 0, ok);
+        if let Some(error) = self.flush_failure.get() {
+            return Err(error.clone());
+        }
+        self.flushed.fetch_max(covers, Ordering::AcqRel);
+        Ok(())
     }
 
     pub fn note_corrected(&self) {
@@ -300,16 +311,24 @@ mod tests {
         handle.flush().unwrap();
         assert_eq!(device.counters().flushes, 0);
         handle.write(&bedplate_block::AlignedBuf::zeroed(512), 0).unwrap();
-        device.inject(FaultRule::new(Fault::Flush(FlushFault::Fail), Trigger::Next(1)));
-        assert!(handle.flush().is_err());
         handle.flush().unwrap();
         handle.flush().unwrap();
         assert_eq!(device.counters().flushes, 1);
-        assert_eq!(
-            (handle.statistics().writes.operations, handle.statistics().flushes.errors),
-            (1, 1)
-        );
+        assert_eq!(handle.statistics().writes.operations, 1);
         handle.reset_statistics();
         assert_eq!(handle.statistics(), MemberStatistics::default());
+    }
+    /// The system reports a failed flush once. What was written before it may be lost, whatever a
+    /// flush says that another thread makes before the member counts as failed.
+    #[test]
+    fn s_33_no_flush_of_a_member_succeeds_after_one_failed() {
+        let device = SimulatedDevice::new(1 << 20, 1);
+        let handle = MemberHandle::new(Id([1; 16]), Arc::clone(&device) as _, MemberState::Active);
+        handle.write(&bedplate_block::AlignedBuf::zeroed(512), 0).unwrap();
+        device.inject(FaultRule::new(Fault::Flush(FlushFault::Fail), Trigger::Next(1)));
+        assert!(handle.flush().is_err());
+        assert!(handle.flush().is_err());
+        assert!(!handle.is_durable(handle.last_write()));
+        assert_eq!(handle.statistics().flushes.errors, 1);
     }
 }

@@ -208,12 +208,12 @@ impl Lane {
 }
 
 impl JobInFlight {
-    fn end(&mut self, result: Result<()>, buf: Option<AlignedBuf>) {
+    fn end(&mut self, mut result: Result<()>, buf: Option<AlignedBuf>) {
         let (ok, took) = (result.is_ok(), self.start.elapsed());
         match self.kind {
             RequestKind::Read => self.handle.end_read(took, self.end, self.len, ok),
             RequestKind::Write => self.handle.end_write(took, self.len, ok),
-            RequestKind::Flush => self.handle.end_flush(took, self.covers, ok),
+            RequestKind::Flush => result = self.handle.end_flush(took, self.covers, result),
         }
         self.done = Some((result, buf));
     }

@@ -190,12 +190,14 @@ impl VolumeQueue {
         let Some(entry) = self.slots.get_mut(slot).and_then(Option::as_mut) else { return };
         // A completion that comes twice ends a part once.
         let Some(part) = entry.parts.get_mut(ordinal).filter(|part| !part.ended) else { return };
-        let (ok, handle) = (completion.result.is_ok(), &self.lanes[part.lane].handle);
+        let ok = completion.result.is_ok();
+        let mut result = completion.result;
+        let handle = &self.lanes[part.lane].handle;
         let took = self.now.saturating_duration_since(entry.start);
         match entry.kind {
             RequestKind::Read => handle.end_read(took, part.end, part.len, ok),
             RequestKind::Write => handle.end_write(took, part.len, ok),
-            RequestKind::Flush => handle.end_flush(took, part.covers, ok),
+            RequestKind::Flush => result = handle.end_flush(took, part.covers, result),
         }
         match (&mut entry.buf, completion.buf) {
             (_, None) => {}
@@ -210,7 +212,7 @@ impl VolumeQueue {
                 self.io.buffers.give(own);
             }
         }
-        part.error = completion.result.err();
+        part.error = result.err();
         part.ended = true;
         entry.open -= 1;
     }
