@@ -1,5 +1,5 @@
-//! Errors: here at every ninth call; the release build of the judge lets every one fail
-//! (`--failing`).
+//! Errors: here at every 23rd call; the judge of the whole check lets every fifth one fail, in the
+//! release build (`--failing`).
 
 use bedplate_sim::{
     DIRECTED, Failure, FailureTally, Setup, try_failures, try_format_cuts, try_format_failures,
@@ -8,7 +8,7 @@ use bedplate_sim::{
 fn every_call_fails(failure: Failure, for_ever: bool) {
     let mut total = FailureTally::default();
     for directed in DIRECTED {
-        match try_failures(&Setup::DISK, &(directed.steps)(), failure, for_ever, 9) {
+        match try_failures(&Setup::DISK, &(directed.steps)(), failure, for_ever, 23) {
             Ok(tally) => total.add(&tally),
             Err(what) => panic!("{}: {what}", directed.name),
         }

@@ -24,7 +24,7 @@ fn s_1_s_2_s_3_s_6_s_10_s_11_s_14_s_15_s_17_s_29_s_30_s_32_directed_workloads_su
     for (seed, directed) in DIRECTED.iter().enumerate() {
         for setup in [Setup::DISK, Setup::TWO_DISKS, Setup { volatile_cache: false, ..Setup::DISK }]
         {
-            let cuts = if setup.volatile_cache { 40 } else { 10 };
+            let cuts = if setup.volatile_cache { 20 } else { 5 };
             let effort = Effort { cuts: Cuts::Random(cuts), ..Effort::default() };
             if let Err(violation) = try_steps(seed as u64, &setup, &(directed.steps)(), &effort) {
                 panic!("{}: {violation}", directed.name);
