@@ -130,6 +130,9 @@ fn end_removals(fs: &Arc<Engine>) -> Result<()> {
     if !planted(PlantedBug::OrphansLeft) {
         remove_orphans(fs)?;
     }
+    if !planted(PlantedBug::DeletionNotResumed) {
+        fs.end_left_deletions()?;
+    }
     checkpoint::remove_passing(fs)
 }
 

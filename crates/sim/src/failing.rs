@@ -313,11 +313,15 @@ impl Run {
             }
             _ => None,
         };
-        self.push(intended.view(), Promise::None, Vec::new(), moved);
+        let end = self.history.operations();
         self.stage.as_ref().expect("it is mounted").close_held();
         let seen = self.healthy(|| see(self.fs())).map_err(|e| {
             format!("S-33, S-35: what was written cannot be read after an error: {e}")
         })?;
+        // A cut in the middle of the step may leave a clone as it is there now.
+        let numbered = self.history.model.with_clone_of(step, &seen);
+        let intended = numbered.as_ref().unwrap_or(intended);
+        self.history.done.push(Done { end, view: intended.view(), moved, ..Done::default() });
         // What the step made has a number or a line that the model could not know.
         let made = matches!(step.kind(), StepKind::Captures(_));
         if made {

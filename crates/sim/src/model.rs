@@ -15,7 +15,7 @@ use bedplate_fs::InodeNo;
 use crate::node::{Kind, Node};
 use crate::outcome::Outcome;
 use crate::view::{DELETES_OLDEST, Seen, View};
-use crate::workload::{On, RenameKind, Step};
+use crate::workload::{CheckpointStep, On, RenameKind, Step, StepKind};
 pub(crate) use content::allocate;
 
 /// Why the model refuses a step. The file system must refuse it too.
@@ -378,6 +378,25 @@ impl Model {
         entries.insert(name.to_owned(), ino);
         self.nodes.insert(ino, node);
         if self.ever.insert(ino) { Ok(()) } else { Err("S-19: the inode number was used before") }
+    }
+
+    /// The model after a step that made a clone and failed all the same: it has the numbers that
+    /// are seen, which nothing else tells. `None` where there is no clone.
+    pub(crate) fn with_clone_of(&self, step: &Step, seen: &Seen) -> Option<Self> {
+        let StepKind::Checkpoints(kind) = step.kind() else { return None };
+        let name = match kind {
+            CheckpointStep::Clone(.., to) => format!("f{to}"),
+            CheckpointStep::CloneDirectory(.., to) => format!("d{to}"),
+            _ => return None,
+        };
+        let entries_of = |ino| match seen.nodes.get(&ino).map(|node| &node.kind) {
+            Some(Kind::Directory(entries)) => entries.clone(),
+            _ => BTreeMap::new(),
+        };
+        let made = *entries_of(InodeNo::ROOT).get(&name)?;
+        let outcome = Outcome { made: Some(made), entries: entries_of(made), ..Outcome::default() };
+        let mut model = self.clone();
+        model.apply(step, &outcome).ok().map(|()| model)
     }
 
     /// The content of what a slot holds open.

@@ -53,7 +53,7 @@ pub use grid::{Grid, within};
 #[cfg(any(test, feature = "forge"))]
 pub use images::encode_image;
 pub use images::{
-    Checkpoint, CheckpointRow, CheckpointSet, Others, PriorRow, PriorRows, before_key,
+    Checkpoint, CheckpointRow, CheckpointSet, DeletedUpTo, Others, PriorRow, PriorRows, before_key,
     checkpoint_key, decode_image, freed_by, has_before_images, image_extent, put_image, scope_key,
     split_before_key, split_checkpoint_key, split_scope_key,
 };

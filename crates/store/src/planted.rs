@@ -217,6 +217,19 @@ pub enum PlantedBug {
     DeletedWhileOpen,
     /// A deletion of a checkpoint is reported before it is durable.
     DeletionNotSynced,
+    /// The old row of a change goes to a checkpoint although one that is being deleted has an older
+    /// one for it.
+    DeletingNotAsked,
+    /// Of several checkpoints that are being deleted the newest hands on first.
+    NewestDeletedFirst,
+    /// A checkpoint's own row goes with the first step of its deletion.
+    DeletionEndsEarly,
+    /// A mount does not go on with the deletion of a checkpoint that was interrupted.
+    DeletionNotResumed,
+    /// A checkpoint with few images is deleted at once while an older one is being deleted.
+    ShortDeletionFirst,
+    /// A check wants files noted that only a checkpoint has which is being deleted.
+    GoneFilesCompared,
     /// A rollback makes no checkpoint of what it replaces.
     RollbackWithoutUndo,
     /// A rollback that is not forced goes on under open files.
@@ -343,7 +356,7 @@ pub enum PlantedBug {
 #[cfg(any(test, feature = "planted-bugs"))]
 impl PlantedBug {
     /// All of them.
-    pub const ALL: [Self; 158] = [
+    pub const ALL: [Self; 164] = [
         Self::MissingFlush,
         Self::SyncWithoutFlush,
         Self::DirectoryNotSynced,
@@ -442,6 +455,12 @@ impl PlantedBug {
         Self::DeletionFreesNothing,
         Self::DeletedWhileOpen,
         Self::DeletionNotSynced,
+        Self::DeletingNotAsked,
+        Self::NewestDeletedFirst,
+        Self::DeletionEndsEarly,
+        Self::DeletionNotResumed,
+        Self::ShortDeletionFirst,
+        Self::GoneFilesCompared,
         Self::RollbackWithoutUndo,
         Self::RollbackUnderOpenFiles,
         Self::RollbackNotSynced,

@@ -79,6 +79,7 @@ fn turn(fs: &Engine, interval: Duration, looks_at_leases: bool) -> Result<()> {
     if fs.metadata_commit_due() {
         fs.metadata_commit()?;
     }
+    fs.go_on_with_deletions()?;
     let let_go = let_idle_inodes_go(fs);
     held.and(aged).and(let_go)
 }

@@ -20,7 +20,9 @@ pub(super) fn check(examined: &mut Examined<'_>) -> Result<()> {
         {
             Ok((epoch, row)) => {
                 epochs.insert(epoch);
-                if now.is_some_and(|now| epoch >= now) || !names.insert(row.name.clone()) {
+                // The name of one that is being deleted is free.
+                let is_named_twice = !row.deleting && !names.insert(row.name.clone());
+                if now.is_some_and(|now| epoch >= now) || is_named_twice {
                     let message = format!(
                         "checkpoint {} ('{}') is of the future, or has the name of another",
                         epoch.0,

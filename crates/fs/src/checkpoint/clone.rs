@@ -26,15 +26,13 @@ use crate::engine::Engine;
 use crate::inode::Inode;
 use crate::{Epoch, Error, ErrorKind, FileBlock, FileKind, InodeNo, Lsn, Result, Timestamp};
 use bedplate_store::{
-    Checkpoint, DentryRow, ExtentRow, InodeRow, Locked, Others, PlantedBug, Record, RecordKind,
-    RowChange, Table, check_name, extent_key, inode_key, pair_key, planted, split_extent_key,
-    split_key,
+    Checkpoint, CheckpointRow, DentryRow, ExtentRow, InodeRow, Locked, Others, PlantedBug, Record,
+    RecordKind, RowChange, Table, check_name, extent_key, inode_key, pair_key, planted,
+    split_extent_key, split_key,
 };
 
 /// The value of the orphan row of a directory that goes with all that is in it.
 pub(crate) const UNFINISHED: &[u8] = &[1];
-/// How the names of passing checkpoints begin.
-const PASSING: &[u8] = b".clone-";
 
 /// A file or directory of the clone, and what it is a clone of.
 #[derive(Debug, Clone)]
@@ -90,7 +88,8 @@ impl Engine {
         } else {
             CheckpointScope::Paths(vec![path.to_owned()])
         };
-        let name = [PASSING, self.epoch().0.to_string().as_bytes()].concat();
+        self.remove_left_passing()?;
+        let name = [CheckpointRow::PASSING, self.epoch().0.to_string().as_bytes()].concat();
         let passing = self
             .create_checkpoint(&name, &CheckpointOptions { scope, automatic: true, kept: true })?;
         // A deletion by hand would leave the clone to copy what the present has become.
@@ -105,7 +104,35 @@ impl Engine {
         } else {
             self.delete_checkpoint(&name)
         };
-        cloned.and_then(|report| deleted.map(|()| report))
+        let report = cloned?;
+        match deleted {
+            // The clone is made, and durable: the next clone or mount deletes what it was made of.
+            Err(e) if e.kind == ErrorKind::NoSpace => {
+                tracing::warn!("what a clone was made of is left to the next clone or mount: {e}");
+                Ok(report)
+            }
+            Err(e) => {
+                let message = format!(
+                    "{} is made, and durable, but what it was made of is not deleted: {}",
+                    target.display(),
+                    e.message
+                );
+                Err(Error { message, ..e })
+            }
+            Ok(()) => Ok(report),
+        }
+    }
+
+    /// Deletes the passing checkpoints that earlier clones could not, if there is room for it now. No
+    /// clone is being made.
+    fn remove_left_passing(&self) -> Result<()> {
+        for left in self.all_checkpoints().iter().filter(|one| one.row.is_passing()) {
+            match self.delete_checkpoint(&left.row.name) {
+                Err(e) if e.kind == ErrorKind::NoSpace => return Ok(()),
+                other => other?,
+            }
+        }
+        Ok(())
     }
 
     /// Finds what a path names in a checkpoint.
@@ -232,9 +259,10 @@ impl Engine {
 /// Deletes the checkpoints that clones of the present were made from when the machine stopped.
 pub(crate) fn remove_passing(fs: &Engine) -> Result<()> {
     for passing in fs
-        .checkpoints()
-        .into_iter()
-        .filter(|checkpoint| checkpoint.automatic && checkpoint.name.starts_with(PASSING))
+        .all_checkpoints()
+        .iter()
+        .map(|checkpoint| &checkpoint.row)
+        .filter(|row| row.automatic && row.name.starts_with(CheckpointRow::PASSING))
     {
         match fs.delete_checkpoint(&passing.name) {
             Err(e) if e.kind == ErrorKind::NoSpace => tracing::warn!(

@@ -91,6 +91,7 @@ impl Engine {
             ino_end: self.ino_end(),
             automatic: options.automatic,
             kept: options.kept,
+            deleting: false,
             paths: members.as_ref().map(|members| members.paths.clone()).unwrap_or_default(),
         };
         let rows = self.rows_of_new(epoch, next, &row, members.as_ref(), notes)?;

@@ -20,11 +20,13 @@
 //! - I-CKP-4: a checkpoint is made while nothing is written: no write of an open file is half in
 //!   it.
 //! - I-CKP-5: what a view shows never changes while the checkpoint exists.
+//! - Checkpoints are deleted in steps: `images/before_image.rs` states it (I-CKP-10).
 //! - Files of one family share blocks: [`clone`] states it (I-CKP-6).
 
 mod changed;
 mod clone;
 mod create;
+mod deletion;
 mod diff;
 mod diff_named;
 mod freeze;

@@ -1,107 +1,42 @@
-//! Deleting checkpoints: what an older one still needs is handed on, the rest is dropped, and
-//! blocks that nothing covers any more become free.
+//! Deleting checkpoints: one that keeps few rows goes by one record. Of others one record marks one
+//! as being deleted, and its rows and blocks go in steps after that (`deletion.rs`).
 
-use std::collections::HashSet;
-use std::ops::{Bound, ControlFlow};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use super::CheckpointInfo;
+use super::deletion::{Step, next_step, only_step, would_free};
 use super::report::CheckpointSpace;
 use crate::engine::Engine;
-use crate::{Epoch, Error, ErrorKind, Result};
+use crate::{Error, ErrorKind, Lsn, Result};
 use bedplate_store::{
-    Checkpoint, CheckpointRow, Others, PlantedBug, Record, RecordKind, RowChange, State, Table,
-    before_key, checkpoint_key, planted, split_key,
+    Checkpoint, CheckpointRow, Committed, Locked, Others, PlantedBug, Record, RecordKind,
+    RowChange, Table, checkpoint_key, planted,
 };
 
-/// The row changes that delete checkpoints, given oldest first (I-CKP-1 holds for the others before
-/// and after).
-pub(super) fn deletion(rows: &State, checkpoints: &[Arc<Checkpoint>]) -> Result<Vec<RowChange>> {
-    debug_assert!(
-        checkpoints.is_sorted_by_key(|checkpoint| checkpoint.epoch),
-        "I-CKP-1: checkpoints are deleted in the order of their epochs"
-    );
-    let goes =
-        |other: &Checkpoint| checkpoints.iter().any(|checkpoint| checkpoint.epoch == other.epoch);
-    let heirs: Vec<_> =
-        rows.checkpoint_set.checkpoints.iter().filter(|other| !goes(other)).collect();
-    let mut changes = Vec::new();
-    // What an older one of them handed on is nearer to the heir than what a newer one has.
-    let mut handed = HashSet::new();
-    for epoch in checkpoints.iter().map(|checkpoint| checkpoint.epoch) {
-        let older = &heirs[..heirs.partition_point(|heir| heir.epoch < epoch)];
-        changes.push(RowChange::delete(Table::Checkpoint, checkpoint_key(epoch)));
-        visit(rows, Table::Scope, epoch, |key, _| {
-            changes.push(RowChange::delete(Table::Scope, key.to_vec()));
-            Ok(())
-        })?;
-        visit(rows, Table::Before, epoch, |key, image| {
-            let (_, table, row) = bedplate_store::split_before_key(key)?;
-            let ino = split_key(row)?.0;
-            let mut holders = older
-                .iter()
-                .filter(|other| other.holds(ino) && !planted(PlantedBug::ImagesNotHandedOn));
-            let heir = if planted(PlantedBug::ImagesToOldestHeir) {
-                holders.next()
-            } else {
-                holders.next_back()
-            };
-            if let Some(heir) = heir {
-                let key = before_key(heir.epoch, table, row);
-                if (rows.get(Table::Before, &key)?.is_none()
-                    || planted(PlantedBug::HeirOverwritten))
-                    && (checkpoints.len() == 1 || handed.insert(key.clone()))
-                {
-                    changes.push(RowChange::put(Table::Before, key, image.to_vec()));
-                }
-            }
-            changes.push(RowChange::delete(Table::Before, key.to_vec()));
-            Ok(())
-        })?;
-    }
-    Ok(changes)
-}
+/// So many steps of a deletion are written to the log at once: a program that syncs between them
+/// waits for no more than these.
+const STEPS_A_SYNC: u32 = 8;
+/// The longest rest between two steps; a step that takes less is followed by as much.
+const REST_MAX: Duration = Duration::from_millis(2);
 
-/// Counts what deleting checkpoints, given oldest first, frees.
-pub(super) fn would_free(
-    rows: &State,
-    checkpoints: &[Arc<Checkpoint>],
-    block_size: u32,
-) -> Result<CheckpointSpace> {
-    let changes = deletion(rows, checkpoints)?;
-    let images = changes
-        .iter()
-        .filter(|change| change.table == Table::Before && change.value.is_none())
-        .count();
-    let plan = rows.checkpoint_set.plan(&changes, None, |table, key| rows.get(table, key))?;
-    let blocks = rows.checkpoint_set.block_refs.would_free(&plan.deltas)?;
-    Ok(CheckpointSpace { rows: images as u64, alone_bytes: blocks * u64::from(block_size) })
-}
-
-/// Visits the rows of a table whose keys begin with an epoch.
-fn visit(
-    rows: &State,
-    table: Table,
-    epoch: Epoch,
-    mut visit: impl FnMut(&[u8], &[u8]) -> Result<()>,
-) -> Result<()> {
-    let from = checkpoint_key(epoch);
-    let to = epoch.0.checked_add(1).map(|next| checkpoint_key(Epoch(next)));
-    let to = to.as_deref().map_or(Bound::Unbounded, Bound::Excluded);
-    rows.scan(table, Bound::Included(&from), to, |key, value| {
-        visit(key, value).map(ControlFlow::Continue)
-    })
+/// A deletion whose first record is in the log.
+struct Begun {
+    lsn: Lsn,
+    /// It goes on in steps; else that record was all of it.
+    has_more: bool,
 }
 
 impl Engine {
-    /// Returns the checkpoints, oldest first.
+    /// Returns the checkpoints, oldest first, but passing ones.
     pub(crate) fn checkpoints(&self) -> Vec<CheckpointInfo> {
-        self.all_checkpoints().iter().map(|checkpoint| CheckpointInfo::of(checkpoint)).collect()
+        let all = self.all_checkpoints().into_iter();
+        all.filter(|one| !one.row.is_passing()).map(|one| CheckpointInfo::of(&one)).collect()
     }
 
-    /// As [`checkpoints`](Self::checkpoints), as they are in memory.
+    /// As [`checkpoints`](Self::checkpoints), as they are in memory, with passing ones.
     pub(super) fn all_checkpoints(&self) -> Vec<Arc<Checkpoint>> {
-        self.reading(|rows| Ok(rows.checkpoint_set.checkpoints.clone()))
+        self.reading(|rows| Ok(rows.checkpoint_set.listed().cloned().collect()))
             .expect("nothing is read from the device")
     }
 
@@ -109,9 +44,9 @@ impl Engine {
         self.reading(|rows| {
             let missing = || {
                 let told = bedplate_store::told_name(name);
-                let all = &rows.checkpoint_set.checkpoints;
+                let all = rows.checkpoint_set.listed();
                 let known: Vec<String> =
-                    all.iter().map(|one| bedplate_store::told_name(&one.row.name)).collect();
+                    all.map(|one| bedplate_store::told_name(&one.row.name)).collect();
                 let meant = crate::meant(&told, known.iter().map(String::as_str));
                 Error::new(ErrorKind::NotFound, format!("there is no checkpoint '{told}'{meant}"))
             };
@@ -130,23 +65,26 @@ impl Engine {
 
     /// Counts what all checkpoints hold together.
     pub(crate) fn all_checkpoints_space(&self) -> Result<CheckpointSpace> {
-        self.reading(|rows| would_free(rows, &rows.checkpoint_set.checkpoints, self.block_size()))
+        self.reading(|rows| {
+            let all: Vec<_> = rows.checkpoint_set.listed().cloned().collect();
+            would_free(rows, &all, self.block_size())
+        })
     }
 
-    /// Deletes a checkpoint; durable when it returns. Files open in its view stand in the way.
+    /// Deletes a checkpoint; durable, and its space free, when it returns. Files open in its view
+    /// stand in the way.
     pub(crate) fn delete_checkpoint(&self, name: &[u8]) -> Result<()> {
         self.begin_deletion()?;
         self.remove_checkpoint(name, |_| true)
     }
 
-    /// Deletes a checkpoint that may go now that it cannot change; durable when it returns. Until
-    /// then what it had is still not written in place (I-CKP-7).
+    /// Deletes a checkpoint that may go now that it cannot change; durable when it returns.
     pub(super) fn remove_checkpoint(
         &self,
         name: &[u8],
         may_go: impl Fn(&Checkpoint) -> bool,
     ) -> Result<()> {
-        let (epoch, lsn) = self.frozen(|_| {
+        let (epoch, begun) = self.frozen(|_| {
             let checkpoint = self.checkpoint(name)?;
             if !may_go(&checkpoint) {
                 return Err(Error::new(
@@ -168,44 +106,161 @@ impl Engine {
                     ),
                 ));
             }
-            let lsn = self.commit_deletion(&checkpoint)?;
+            let begun = self.begin_to_delete(&checkpoint)?;
             self.views().forget(checkpoint.epoch);
             self.forget_inodes(&of_it);
-            Ok((checkpoint.epoch, lsn))
+            Ok((checkpoint.epoch, begun))
         })?;
         if !planted(PlantedBug::DeletionNotSynced) {
-            self.sync_to(lsn)?;
+            self.sync_to(begun.lsn)?;
         }
         self.exclusively(|locked| {
             locked.checkpoint_set().going.retain(|gone| gone.epoch != epoch);
             self.epochs_changed();
             Ok(())
-        })
+        })?;
+        if begun.has_more { self.free_deleted(name) } else { Ok(()) }
     }
 
-    fn commit_deletion(&self, checkpoint: &Arc<Checkpoint>) -> Result<crate::Lsn> {
-        let committed = self.exclusively(|locked| {
-            let rows = deletion(locked.state(), std::slice::from_ref(checkpoint))?;
-            let record =
-                Record { kind: RecordKind::Checkpoint, rows, exposes: None, barrier: false };
-            self.need_log_room(&record)?;
-            let committed = locked.commit(record, Others::Covered)?;
-            locked.checkpoint_set().checkpoints.retain(|other| other.epoch != checkpoint.epoch);
+    /// Frees what a checkpoint had that is deleted.
+    fn free_deleted(&self, name: &[u8]) -> Result<()> {
+        match self.end_deletions().and_then(|()| self.sync_to(self.last_lsn())) {
+            // It is deleted, and durably so: where the log has no room, the rest waits for some.
+            Err(e) if e.kind == ErrorKind::NoSpace => {
+                tracing::warn!(
+                    "what a deleted checkpoint had is not all free, which is made good when there \
+                     is room: {e}"
+                );
+                Ok(())
+            }
+            Err(e) => {
+                let name = bedplate_store::told_name(name);
+                let message = format!(
+                    "checkpoint '{name}' is deleted, but not all of its space is free, which the \
+                     next mount makes good: {}",
+                    e.message
+                );
+                Err(Error { message, ..e })
+            }
+            Ok(()) => Ok(()),
+        }
+    }
+
+    /// Goes on with deletions that had no room for their next step.
+    pub(crate) fn end_left_deletions(&self) -> Result<()> {
+        or_wait_for_room(self.end_deletions())
+    }
+
+    /// As [`end_left_deletions`](Self::end_left_deletions), for some steps only: the sync daemon has
+    /// more to do.
+    pub(crate) fn go_on_with_deletions(&self) -> Result<()> {
+        or_wait_for_room(self.delete_steps(STEPS_A_SYNC))
+    }
+
+    /// Deletes a checkpoint that has few rows, or marks one as being deleted: from then on nothing
+    /// shows it. Until the record is durable what it had is still not written in place (I-CKP-7).
+    fn begin_to_delete(&self, checkpoint: &Arc<Checkpoint>) -> Result<Begun> {
+        let (committed, has_more) = self.exclusively(|locked| {
+            let limit = self.limits().images_per_record;
+            let only = only_step(locked.state(), checkpoint.epoch, limit)?;
+            let has_more = only.is_none();
+            let committed = match only {
+                Some(step) => self.commit_step(locked, step)?,
+                None => self.commit_mark(locked, checkpoint)?,
+            };
             locked.checkpoint_set().going.push(Arc::clone(checkpoint));
             self.epochs_changed();
-            Ok(committed)
+            Ok((committed, has_more))
         })?;
-        let lsn =
-            if planted(PlantedBug::DeletionFreesAtOnce) { crate::Lsn(0) } else { committed.lsn };
-        for run in committed
-            .freed
-            .unwrap_or_default()
-            .into_iter()
-            .filter(|_| !planted(PlantedBug::DeletionFreesNothing))
-        {
+        let lsn = committed.lsn;
+        self.free_after(committed);
+        Ok(Begun { lsn, has_more })
+    }
+
+    fn commit_mark(
+        &self,
+        locked: &mut Locked<'_>,
+        checkpoint: &Arc<Checkpoint>,
+    ) -> Result<Committed> {
+        let epoch = checkpoint.epoch;
+        let row = CheckpointRow { deleting: true, ..checkpoint.row.clone() };
+        let change = RowChange::put(Table::Checkpoint, checkpoint_key(epoch), row.encode());
+        let record = of_checkpoints(vec![change]);
+        self.need_log_room(&record)?;
+        let committed = locked.commit(record, Others::Covered)?;
+        let members = checkpoint.members.clone();
+        locked.checkpoint_set().replace(Arc::new(Checkpoint { epoch, row, members }));
+        Ok(committed)
+    }
+
+    fn commit_step(&self, locked: &mut Locked<'_>, step: Step) -> Result<Committed> {
+        let Step { epoch, changes, up_to } = step;
+        let record = of_checkpoints(changes);
+        self.need_log_room(&record)?;
+        let committed = locked.commit(record, Others::Covered)?;
+        let set = locked.checkpoint_set();
+        if up_to.is_none() {
+            set.checkpoints.retain(|other| other.epoch != epoch);
+        }
+        set.deleted_up_to = up_to;
+        Ok(committed)
+    }
+
+    /// Has the blocks that a record left without an owner become free once it is sealed.
+    fn free_after(&self, committed: Committed) {
+        let at_once = planted(PlantedBug::DeletionFreesAtOnce);
+        let lsn = if at_once { Lsn(0) } else { committed.lsn };
+        let freed = committed.freed.unwrap_or_default().into_iter();
+        for run in freed.filter(|_| !planted(PlantedBug::DeletionFreesNothing)) {
             self.release_after(lsn, run);
         }
-        Ok(committed.lsn)
+    }
+
+    /// Carries the deletions under way to their end, in steps between which everything else goes
+    /// on.
+    pub(crate) fn end_deletions(&self) -> Result<()> {
+        self.delete_steps(u32::MAX)
+    }
+
+    fn delete_steps(&self, most: u32) -> Result<()> {
+        let mut steps = 0;
+        let is_deleting =
+            || self.reading(|rows| Ok(rows.checkpoint_set.deleting().next().is_some()));
+        while steps < most && is_deleting()? {
+            self.begin_deletion()?;
+            let begun = Instant::now();
+            self.delete_some()?;
+            self.limits().between_records("deletion");
+            steps += 1;
+            if steps.is_multiple_of(STEPS_A_SYNC) {
+                self.sync_to(self.last_lsn())?;
+            }
+            self.commit_rows_of_deletion()?;
+            // What waited for the lock of the rows has it now.
+            std::thread::sleep(begun.elapsed().min(REST_MAX));
+        }
+        Ok(())
+    }
+
+    /// Has what steps changed go into the metadata tree before the log is full of it.
+    fn commit_rows_of_deletion(&self) -> Result<()> {
+        if !self.metadata_commit_wanted() {
+            return Ok(());
+        }
+        // The log has room for what is left, or the next step is refused.
+        or_wait_for_room(self.metadata_commit())
+    }
+
+    /// Carries out one step.
+    fn delete_some(&self) -> Result<()> {
+        // A freeze reads and writes images, too.
+        let _changing = self.change();
+        let committed = self.exclusively(|locked| {
+            let step = next_step(locked.state(), self.limits().images_per_record)?;
+            step.map(|step| self.commit_step(locked, step)).transpose()
+        })?;
+        committed.into_iter().for_each(|committed| self.free_after(committed));
+        Ok(())
     }
 
     /// Says whether retention and a full volume may remove a checkpoint.
@@ -217,24 +272,25 @@ impl Engine {
         let change = RowChange::put(Table::Checkpoint, checkpoint_key(old.epoch), row.encode());
         let new = Arc::new(Checkpoint { epoch: old.epoch, row, members: old.members.clone() });
         let lsn = self.exclusively(|locked| {
-            let record = Record {
-                kind: RecordKind::Checkpoint,
-                rows: vec![change],
-                exposes: None,
-                barrier: false,
-            };
-            let lsn = locked.commit(record, Others::Covered)?.lsn;
-            locked
-                .checkpoint_set()
-                .checkpoints
-                .iter_mut()
-                .filter(|other| other.epoch == new.epoch)
-                .for_each(|other| *other = Arc::clone(&new));
+            let lsn = locked.commit(of_checkpoints(vec![change]), Others::Covered)?.lsn;
+            locked.checkpoint_set().replace(Arc::clone(&new));
             Ok(lsn)
         })?;
         self.sync_to(lsn)?;
         Ok(CheckpointInfo::of(&new))
     }
+}
+
+/// Where there is no room for a step, it waits for some.
+fn or_wait_for_room(done: Result<()>) -> Result<()> {
+    match done {
+        Err(e) if e.kind == ErrorKind::NoSpace => Ok(()),
+        other => other,
+    }
+}
+
+fn of_checkpoints(rows: Vec<RowChange>) -> Record {
+    Record { kind: RecordKind::Checkpoint, rows, exposes: None, barrier: false }
 }
 
 #[cfg(test)]
@@ -244,17 +300,22 @@ mod tests {
     use bedplate_block::{AlignedBuf, MemoryDevice};
 
     use crate::{
-        AllocateMode, CheckpointOptions, File, FileSystem, FormatOptions, IoMode, MountOptions,
-        OpenOptions,
+        AllocateMode, CheckpointOptions, File, FileSystem, FormatOptions, IoMode, Limits,
+        MountOptions, OpenOptions,
     };
 
     /// A volume that is synced only when it is asked to, and a file on it.
     fn bed() -> (FileSystem, File) {
+        bed_with(Limits::default())
+    }
+
+    fn bed_with(limits: Limits) -> (FileSystem, File) {
         let device: std::sync::Arc<dyn bedplate_block::BlockDevice> = MemoryDevice::new(64 << 20);
         FileSystem::format(&device, None, &FormatOptions::default()).unwrap();
         let options = MountOptions {
             mode: IoMode::Concurrent,
             sync_interval: Duration::from_secs(3600),
+            limits,
             ..MountOptions::default()
         };
         let volume = FileSystem::mount(device, None, options).unwrap();
@@ -274,8 +335,8 @@ mod tests {
         }
         let fs = volume.state();
         let (first, second) = (fs.checkpoint(b"first").unwrap(), fs.checkpoint(b"second").unwrap());
-        fs.frozen(|_| fs.commit_deletion(&second)).unwrap();
-        fs.frozen(|_| fs.commit_deletion(&first)).unwrap();
+        fs.frozen(|_| fs.begin_to_delete(&second)).unwrap();
+        fs.frozen(|_| fs.begin_to_delete(&first)).unwrap();
         let before = place();
         file.write_at(&page, 0).unwrap();
         assert_ne!(place(), before, "the deletions are not sealed: the checkpoints may come back");
@@ -297,7 +358,7 @@ mod tests {
         file.allocate(AllocateMode::ZeroRange { keep_size: true }, 0, 4096).unwrap();
         let fs = volume.state();
         let first = fs.checkpoint(b"first").unwrap();
-        let lsn = fs.frozen(|_| fs.commit_deletion(&first)).unwrap();
+        let lsn = fs.frozen(|_| fs.begin_to_delete(&first)).unwrap().lsn;
         assert!(fs.sealed_lsn() < lsn);
         let place = || file.extents().unwrap()[0].volume_offset;
         let before = place();
@@ -322,7 +383,9 @@ mod tests {
         let becomes_free = || fs.release_sealed();
         becomes_free();
         let first = fs.checkpoint(b"first").unwrap();
-        let lsn = fs.frozen(|_| fs.commit_deletion(&first)).unwrap();
+        fs.frozen(|_| fs.begin_to_delete(&first)).unwrap();
+        fs.delete_some().unwrap();
+        let lsn = fs.last_lsn();
         assert!(fs.sealed_lsn() < lsn, "nothing asked for a sync");
         assert!(
             !becomes_free(),
@@ -330,5 +393,30 @@ mod tests {
         );
         volume.sync().unwrap();
         assert!(fs.sealed_lsn() >= lsn && becomes_free(), "the block is free again");
+    }
+
+    /// S-430: a turn of the sync daemon carries out some steps of a deletion that was left, and then
+    /// sees to what else it has to do.
+    #[test]
+    fn s_430_a_turn_of_the_sync_daemon_takes_some_steps_only() {
+        let (volume, file) = bed_with(Limits { images_per_record: 1, ..Limits::default() });
+        let page = AlignedBuf::zeroed(4096);
+        for at in 0..20 {
+            file.write_at(&page, at * 8192).unwrap();
+        }
+        volume.create_checkpoint("first", &CheckpointOptions::default()).unwrap();
+        for at in 0..20 {
+            file.write_at(&page, at * 8192).unwrap();
+        }
+        let fs = volume.state();
+        let first = fs.checkpoint(b"first").unwrap();
+        fs.frozen(|_| fs.begin_to_delete(&first)).unwrap();
+        let are_left =
+            || fs.reading(|rows| Ok(rows.checkpoint_set.deleting().next().is_some())).unwrap();
+        let turns = (0..100).take_while(|_| {
+            fs.go_on_with_deletions().unwrap();
+            are_left()
+        });
+        assert!((2..10).contains(&turns.count()), "20 images, some steps a turn");
     }
 }

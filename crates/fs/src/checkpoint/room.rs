@@ -16,7 +16,7 @@
 //! Only automatic checkpoints that are not marked as kept may go. This is called with no lock held,
 //! because a deletion holds all changes back.
 
-use super::remove::would_free;
+use super::deletion::would_free;
 use crate::engine::{CheckpointCounts, Engine, SPACE_POLICY, SpacePolicy};
 use crate::{Epoch, Error, ErrorKind, Result};
 use bedplate_store::{Checkpoint, PlantedBug, RecordKind, RowChange, Table, planted};
@@ -41,10 +41,10 @@ impl Engine {
     /// Counts the checkpoints.
     pub(crate) fn checkpoint_counts(&self) -> CheckpointCounts {
         let counts = self.reading(|rows| {
-            let all = &rows.checkpoint_set.checkpoints;
+            let all = || rows.checkpoint_set.listed().filter(|one| !one.row.is_passing());
             Ok((
-                all.len() as u64,
-                all.iter().filter(|checkpoint| checkpoint.is_removable()).count() as u64,
+                all().count() as u64,
+                all().filter(|checkpoint| checkpoint.is_removable()).count() as u64,
             ))
         });
         let (count, removable) = counts.expect("nothing is read from the device");
@@ -105,6 +105,7 @@ impl Engine {
     /// Deletes as many of the oldest checkpoints that may go as it takes to meet a demand, and
     /// returns whether any; none where all of them would not do.
     fn delete_oldest(&self, demand: &Demand<'_>) -> Result<bool> {
+        self.end_deletions()?;
         let mut may_go = self.all_checkpoints();
         may_go.retain(|checkpoint| {
             checkpoint.is_removable() && !self.is_looked_into(checkpoint.epoch)

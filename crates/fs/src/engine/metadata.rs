@@ -76,6 +76,12 @@ impl Engine {
         self.meta.commit_due() || self.meta.log_half_full()
     }
 
+    /// Returns whether a metadata commit should begin now: the rows in memory, or the log, are nearly
+    /// as many as there may be.
+    pub(crate) fn metadata_commit_wanted(&self) -> bool {
+        self.meta.commit_due()
+    }
+
     /// Moves the rows of the log into the metadata tree.
     pub(crate) fn metadata_commit(&self) -> Result<()> {
         self.meta.metadata_commit()

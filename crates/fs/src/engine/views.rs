@@ -207,7 +207,7 @@ impl Engine {
     fn checkpoints_row(&self) -> Result<InodeRow> {
         let root = self.inode_row(InodeNo::ROOT)?;
         let newest = self.meta.reading(|rows| {
-            Ok(rows.checkpoint_set.checkpoints.last().map(|checkpoint| checkpoint.row.created))
+            Ok(rows.checkpoint_set.listed().next_back().map(|checkpoint| checkpoint.row.created))
         })?;
         let time: Timestamp = newest.unwrap_or(root.btime);
         Ok(InodeRow {
@@ -358,8 +358,8 @@ impl Engine {
         let mut found: Vec<(Vec<u8>, Epoch)> = self.meta.reading(|rows| {
             let all = rows
                 .checkpoint_set
-                .checkpoints
-                .iter()
+                .listed()
+                .filter(|checkpoint| !checkpoint.row.is_passing())
                 .map(|checkpoint| (checkpoint.row.name.clone(), checkpoint.epoch));
             Ok(all.filter(|(name, _)| after.is_none_or(|after| name.as_slice() > after)).collect())
         })?;

@@ -63,6 +63,8 @@ pub enum InodeLockSetting {
 pub struct Limits {
     /// Extents that one record frees or shares, at least 1.
     pub extents_per_record: usize,
+    /// Before-images that one record of the deletion of a checkpoint hands on or drops, at least 1.
+    pub images_per_record: usize,
     /// Names that one record of a clone makes, at least 1.
     pub names_per_record: usize,
     /// The longest piece of delayed writes in bytes, a power of two; of a quarter of it a write is
@@ -86,7 +88,7 @@ pub struct Limits {
 }
 
 /// A call between two records of a change; its argument names the change: `truncate`, `reclaim`,
-/// `punch` or `clone`.
+/// `punch`, `clone` or `deletion`.
 #[doc(hidden)]
 pub type BetweenRecords = Arc<dyn Fn(&'static str) + Send + Sync>;
 
@@ -95,6 +97,7 @@ impl Default for Limits {
         // Some 64 KiB of log.
         Self {
             extents_per_record: 1024,
+            images_per_record: 256,
             names_per_record: 256,
             // Its checksum still fits into its record, so that no barrier is needed.
             delayed_piece_bytes: 1 << 20,
@@ -112,6 +115,7 @@ impl fmt::Debug for Limits {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self {
             extents_per_record,
+            images_per_record,
             names_per_record,
             delayed_piece_bytes,
             read_window_bytes,
@@ -123,7 +127,7 @@ impl fmt::Debug for Limits {
         } = self;
         write!(
             f,
-            "Limits({extents_per_record} extents, {names_per_record} names, \
+            "Limits({extents_per_record} extents, {images_per_record} images, {names_per_record} names, \
              {delayed_piece_bytes} delayed bytes, windows of {read_window_bytes} bytes, steps of {follow_step_bytes} bytes"
         )?;
         if let Some(extents) = extents_per_pack {
@@ -159,12 +163,13 @@ impl Limits {
         }
         let packs = self.extents_per_pack.is_none_or(|extents| (2..=1024).contains(&extents));
         let parts = self.extents_per_part.is_none_or(|extents| extents > 0);
-        if self.extents_per_record > 0 && self.names_per_record > 0 && packs && parts {
+        let records = [self.extents_per_record, self.images_per_record, self.names_per_record];
+        if records.iter().all(|count| *count > 0) && packs && parts {
             return Ok(());
         }
         Err(Error::new(
             ErrorKind::Invalid,
-            "a record of a change carries at least one extent and one name, a pack two to 1024 \
+            "a record of a change carries at least one extent, one image and one name, a pack two to 1024 \
              extents, a part of a map at least one: set limits like that",
         ))
     }

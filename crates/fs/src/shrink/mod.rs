@@ -177,7 +177,7 @@ impl Engine {
             return Ok(());
         }
         let plan = self.plan_to(limit)?;
-        let checkpoints = self.reading(|rows| Ok(rows.checkpoint_set.checkpoints.len()))?;
+        let checkpoints = self.reading(|rows| Ok(rows.checkpoint_set.listed().count()))?;
         let held = match checkpoints {
             0 => "delete files".to_owned(),
             count => format!("delete files or some of the {count} checkpoints"),

@@ -79,9 +79,19 @@ pub struct Bed {
 }
 
 pub fn mount(device: &Arc<dyn BlockDevice>, park: &Arc<Park>) -> FileSystem {
+    mount_with(device, park, 2)
+}
+
+/// As [`mount`], with so many images to a record.
+pub fn mount_with(
+    device: &Arc<dyn BlockDevice>,
+    park: &Arc<Park>,
+    images_per_record: usize,
+) -> FileSystem {
     let call = Arc::clone(park);
     let limits = Limits {
         extents_per_record: 3,
+        images_per_record,
         names_per_record: 2,
         delayed_piece_bytes: 1 << 20,
         extents_per_pack: Some(3),

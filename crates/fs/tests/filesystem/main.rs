@@ -10,6 +10,7 @@ mod cut;
 mod data;
 mod defrag;
 mod delayed;
+mod deletion;
 mod differences;
 mod integrity;
 mod interrupted;

@@ -307,6 +307,9 @@ const FOLLOW_STEP_BYTES: u64 = 4096;
 /// Extents of a part of a map, where these are small.
 const EXTENTS_PER_PART: usize = 2;
 
+/// So that deletions of checkpoints take several records, or few of them one.
+const IMAGES_PER_RECORD: [usize; 2] = [2, 6];
+
 /// Options with the limits of a run. Small maps have parts of two extents, all of which may leave
 /// memory when the next one is needed.
 pub(super) fn limited(options: MountOptions, per_record: u16, small_maps: bool) -> MountOptions {
@@ -321,6 +324,7 @@ pub(super) fn limited(options: MountOptions, per_record: u16, small_maps: bool) 
 /// The parts in which long changes are logged. Between two of them another thread may go on.
 fn limits(per_record: u16) -> Limits {
     let small = Limits {
+        images_per_record: IMAGES_PER_RECORD[usize::from(per_record % 2)],
         extents_per_pack: Some(EXTENTS_PER_PACK),
         free_runs_open: Some(FREE_RUNS_OPEN),
         delayed_piece_bytes: DELAYED_PIECE_BYTES,

@@ -41,6 +41,22 @@ fn s_33_a_flush_fails_at_any_call() {
     every_call_fails(Failure::Flush, true);
 }
 
+/// A clone that is reported as failed, because what it was made of cannot be deleted, may be there
+/// whole after a cut in its middle: the judge once knew its inode number only from then on when the
+/// error had been told.
+#[test]
+fn s_432_every_flush_fails_while_clones_are_made() {
+    let name = "clones written on both sides and deleted in any order";
+    let directed = DIRECTED.iter().find(|one| one.name == name).expect("it has this name");
+    // The first clone is step 4.
+    let steps = &(directed.steps)()[..5];
+    for for_ever in [false, true] {
+        let tally = try_failures(&Setup::DISK, steps, Failure::Flush, for_ever, 1)
+            .unwrap_or_else(|what| panic!("{name}: {what}"));
+        assert!(tally.runs > 3 && tally.states > 0, "flushes fail: {tally:?}");
+    }
+}
+
 /// With a log on a device of its own it is the log's device that fails.
 #[test]
 fn s_33_a_log_device_fails_at_any_call() {

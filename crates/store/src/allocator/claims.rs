@@ -198,7 +198,7 @@ impl Claims {
 
     /// Returns what several extents and images share.
     pub fn shared(&mut self) -> Shared {
-        let (mut shared, any) = self.sharing();
+        let (mut shared, any) = self.sharing(&HashSet::new());
         if any {
             shared.shares = BlockRefs::build(
                 self.claims.iter().filter_map(|claim| Some((claim.run(), claim.row()?))),
@@ -207,12 +207,14 @@ impl Claims {
         shared
     }
 
-    /// Returns the files that share blocks, without these, and whether there are any.
-    pub(crate) fn sharing(&mut self) -> (Shared, bool) {
+    /// Returns the files that share blocks, without these, and whether there are any; files of
+    /// `without` are left out.
+    pub(crate) fn sharing(&mut self, without: &HashSet<InodeNo>) -> (Shared, bool) {
         self.sort();
         let mut shared = Shared::default();
         let (mut any, mut furthest) = (false, None::<&Claim>);
-        for claim in self.claims.iter().filter(|claim| !claim.is_region()) {
+        let counts = |claim: &&Claim| claim.of().is_some_and(|(ino, _)| !without.contains(&ino));
+        for claim in self.claims.iter().filter(counts) {
             if let Some(before) = furthest.filter(|before| before.end() > claim.start) {
                 any = true;
                 let pair = [before.of(), claim.of()].map(|of| of.expect("regions are left out"));

@@ -14,6 +14,9 @@
 //!   one that had them, once it is durable.
 //! - I-CKP-9: blocks move for all rows that have them by one record, which keeps no images: what
 //!   every checkpoint shows is as it was.
+//! - I-CKP-10: a checkpoint that is being deleted gets no images more. It hands on those it has, or
+//!   drops them, in steps; between any two of them I-CKP-1 holds for every other one, which looks
+//!   through what it still has.
 //! - I-CKP-8: no checkpoint is made between a file's look at what the newest one has and the record
 //!   that changes its rows (I-CHG-1).
 
@@ -59,8 +62,10 @@ impl Checkpoint {
 /// The checkpoints and the blocks that they share with the present.
 #[derive(Debug, Default)]
 pub struct CheckpointSet {
-    /// Oldest first.
+    /// Oldest first, with those that are being deleted (I-CKP-10).
     pub checkpoints: Vec<Arc<Checkpoint>>,
+    /// How far the deletion of one of them is: its rows up to this key of a table are gone.
+    pub deleted_up_to: Option<DeletedUpTo>,
     /// Deleted ones whose deletion is not durable: what they had is still kept (I-CKP-7).
     pub going: Vec<Arc<Checkpoint>>,
     /// The blocks that several rows refer to.
@@ -72,6 +77,18 @@ pub struct CheckpointSet {
     pub cloned: HashSet<InodeNo>,
     /// Extents of these born up to this epoch may be shared.
     pub cloned_upto: Epoch,
+}
+
+/// How far a deletion in steps is, so that the next one does not pass over what the ones before
+/// removed.
+#[derive(Debug, Clone)]
+pub struct DeletedUpTo {
+    /// The checkpoint.
+    pub epoch: Epoch,
+    /// The table.
+    pub table: Table,
+    /// The key.
+    pub key: Vec<u8>,
 }
 
 /// What a record keeps and frees.
@@ -124,17 +141,55 @@ impl CheckpointSet {
         self.checkpoints.is_empty() && self.block_refs.is_empty()
     }
 
+    /// Returns the checkpoints that can be looked into, oldest first: not those that are being
+    /// deleted.
+    pub fn listed(&self) -> impl DoubleEndedIterator<Item = &Arc<Checkpoint>> {
+        self.checkpoints.iter().filter(|checkpoint| !checkpoint.row.deleting)
+    }
+
+    /// Puts a changed checkpoint in the place of the one of its epoch.
+    pub fn replace(&mut self, changed: Arc<Checkpoint>) {
+        let mut all = self.checkpoints.iter_mut();
+        if let Some(old) = all.find(|checkpoint| checkpoint.epoch == changed.epoch) {
+            *old = changed;
+        }
+    }
+
+    /// Returns those that are being deleted, oldest first.
+    pub fn deleting(&self) -> impl DoubleEndedIterator<Item = &Arc<Checkpoint>> {
+        self.checkpoints.iter().filter(|checkpoint| checkpoint.row.deleting)
+    }
+
     /// Returns the checkpoint of a name.
     pub fn named(&self, name: &[u8]) -> Option<&Arc<Checkpoint>> {
-        self.checkpoints.iter().find(|checkpoint| checkpoint.row.name == name)
+        self.listed().find(|checkpoint| checkpoint.row.name == name)
     }
 
     /// Returns the newest checkpoint that holds an inode.
     pub fn newest(&self, ino: InodeNo) -> Option<&Arc<Checkpoint>> {
-        if planted(PlantedBug::ImageForOldest) {
-            return self.checkpoints.iter().find(|checkpoint| checkpoint.holds(ino));
+        let mut holders = self.listed().filter(|checkpoint| checkpoint.holds(ino));
+        if planted(PlantedBug::ImageForOldest) { holders.next() } else { holders.next_back() }
+    }
+
+    /// Returns whether the newest checkpoint that holds a row finds an image of it: its own, or one
+    /// that a newer one has which is being deleted, and will hand on (I-CKP-10).
+    fn has_image(
+        &self,
+        newest: Epoch,
+        table: Table,
+        key: &[u8],
+        get: &mut impl FnMut(Table, &[u8]) -> Result<Option<Vec<u8>>>,
+    ) -> Result<bool> {
+        let newer = self
+            .deleting()
+            .map(|checkpoint| checkpoint.epoch)
+            .filter(|one| *one > newest && !planted(PlantedBug::DeletingNotAsked));
+        for epoch in std::iter::once(newest).chain(newer) {
+            if get(Table::Before, &before_key(epoch, table, key))?.is_some() {
+                return Ok(true);
+            }
         }
-        self.checkpoints.iter().rev().find(|checkpoint| checkpoint.holds(ino))
+        Ok(false)
     }
 
     /// Plans what a record has to keep; `get` finds rows as they are before it, and is not asked
@@ -177,6 +232,13 @@ impl CheckpointSet {
                 }
             }
         }
+        debug_assert!(
+            plan.images.iter().all(|image| {
+                let gets = split_before_key(&image.key).map(|(epoch, ..)| epoch).ok();
+                !self.deleting().any(|checkpoint| Some(checkpoint.epoch) == gets)
+            }),
+            "I-CKP-10: a checkpoint that is being deleted gets no images more"
+        );
         Ok(plan)
     }
 
@@ -218,8 +280,7 @@ impl CheckpointSet {
         get: &mut impl FnMut(Table, &[u8]) -> Result<Option<Vec<u8>>>,
     ) -> Result<()> {
         let Some(checkpoint) = self.newest(split_key(&row.key)?.0) else { return Ok(()) };
-        let absent =
-            get(Table::Before, &before_key(checkpoint.epoch, row.table, &row.key))?.is_none();
+        let absent = !self.has_image(checkpoint.epoch, row.table, &row.key, get)?;
         if (absent || planted(PlantedBug::ImageOverwritten)) && !planted(PlantedBug::ImageForgotten)
         {
             let old = get(row.table, &row.key)?;
@@ -242,9 +303,7 @@ impl CheckpointSet {
             "I-CKP-8: checkpoint {} was made while inode rows changed",
             epoch.0
         );
-        let mut has_image = || {
-            Ok::<_, Error>(get(Table::Before, &before_key(epoch, row.table, &row.key))?.is_some())
-        };
+        let mut has_image = || self.has_image(epoch, row.table, &row.key, get);
         let imaged = match known {
             Some((held, PriorRow { imaged: Some(imaged), .. })) if held == epoch => {
                 debug_assert!(
@@ -362,8 +421,7 @@ impl CheckpointSet {
     /// As [`held`](Self::held), were the checkpoints of some epochs gone.
     pub fn held_without(&self, ino: InodeNo, without: &[Epoch]) -> Epoch {
         let all = self
-            .checkpoints
-            .iter()
+            .listed()
             .filter(|checkpoint| !without.contains(&checkpoint.epoch))
             .chain(self.going.iter().filter(|_| !planted(PlantedBug::DeletedWrittenAtOnce)));
         all.filter(|checkpoint| checkpoint.holds(ino))
@@ -388,6 +446,7 @@ mod tests {
             ino_end: InodeNo(10),
             automatic: false,
             kept: false,
+            deleting: false,
             paths: Vec::new(),
         };
         let all = Checkpoint { epoch: Epoch(1), row: row.clone(), members: None };

@@ -25,20 +25,35 @@ pub struct CheckpointRow {
     pub automatic: bool,
     /// Neither retention nor a full volume removes it.
     pub kept: bool,
+    /// It is being deleted: nothing shows it, and a part of what it kept may be gone.
+    pub deleting: bool,
     /// The paths that were asked for; none: everything.
     pub paths: Vec<Vec<u8>>,
 }
 
 const AUTOMATIC: u8 = 1;
 const KEPT: u8 = 2;
+const DELETING: u8 = 4;
 
 impl CheckpointRow {
+    /// How the names of passing checkpoints begin.
+    pub const PASSING: &[u8] = b".clone-";
+
+    /// Returns whether it is only there for a clone of the present that is being made of it. No list
+    /// shows it, also where it could not be deleted with the clone and waits for that.
+    pub fn is_passing(&self) -> bool {
+        self.automatic && self.kept && self.name.starts_with(Self::PASSING)
+    }
+
     /// Encodes the row.
     pub fn encode(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(32 + self.name.len());
         out.extend_from_slice(&self.created.0.to_le_bytes());
         out.extend_from_slice(&self.ino_end.0.to_le_bytes());
-        out.push((u8::from(self.automatic) * AUTOMATIC) | (u8::from(self.kept) * KEPT));
+        let flag = |set: bool, flag: u8| u8::from(set) * flag;
+        out.push(
+            flag(self.automatic, AUTOMATIC) | flag(self.kept, KEPT) | flag(self.deleting, DELETING),
+        );
         put_bytes(&mut out, &self.name);
         for path in &self.paths {
             put_bytes(&mut out, path);
@@ -50,7 +65,7 @@ impl CheckpointRow {
     pub fn decode(bytes: &[u8]) -> Result<Self> {
         let mut r = Reader::new(bytes, "a checkpoint");
         let (created, ino_end, flags) = (Timestamp(r.i64()?), InodeNo(r.u64()?), r.u8()?);
-        if flags & !(AUTOMATIC | KEPT) != 0 {
+        if flags & !(AUTOMATIC | KEPT | DELETING) != 0 {
             return Err(Error::corrupt(format!("a checkpoint has unknown flags {flags:#x}")));
         }
         let name = take_bytes(&mut r)?;
@@ -66,6 +81,7 @@ impl CheckpointRow {
             ino_end,
             automatic: flags & AUTOMATIC != 0,
             kept: flags & KEPT != 0,
+            deleting: flags & DELETING != 0,
             paths,
         })
     }
@@ -179,6 +195,7 @@ mod tests {
             ino_end: InodeNo(77),
             automatic: true,
             kept: false,
+            deleting: true,
             paths: vec![b"/db".to_vec(), b"/wal/1".to_vec()],
         };
         assert_eq!(CheckpointRow::decode(&row.encode()).unwrap(), row);

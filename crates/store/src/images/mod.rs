@@ -13,7 +13,7 @@ mod block_refs;
 mod checkpoint_row;
 mod pending_unshare;
 
-pub use before_image::{Checkpoint, CheckpointSet, PriorRow, PriorRows};
+pub use before_image::{Checkpoint, CheckpointSet, DeletedUpTo, PriorRow, PriorRows};
 pub use block_refs::{BlockRefs, Others, RefCount, Referrer, freed_by};
 #[cfg(any(test, feature = "forge"))]
 pub use checkpoint_row::encode_image;

@@ -226,7 +226,7 @@ impl State {
         let at =
             self.checkpoint_set.checkpoints.partition_point(|checkpoint| checkpoint.epoch < epoch);
         match self.checkpoint_set.checkpoints[at..].split_first() {
-            Some((checkpoint, newer)) if checkpoint.epoch == epoch => {
+            Some((checkpoint, newer)) if checkpoint.epoch == epoch && !checkpoint.row.deleting => {
                 Ok((checkpoint, newer.iter()))
             }
             _ => {

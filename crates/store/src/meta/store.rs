@@ -256,6 +256,10 @@ impl MetaStore {
             "I-META-1: nobody appends between a record and its rows"
         );
         self.apply(state, record.rows);
+        if others == Others::Moved {
+            // Rows may have come under keys that a deletion has passed.
+            state.checkpoint_set.deleted_up_to = None;
+        }
         if let Some(uncovered) = &uncovered {
             state.checkpoint_set.note_unshared(lsn, &uncovered.left, others, self.sealed_lsn());
         }
@@ -515,9 +519,11 @@ impl MetaStore {
             state.frozen.is_some(),
             "I-META-4: the frozen rows stay until readers find them in the tree"
         );
-        state.snapshot = snapshot;
-        state.frozen = None;
+        let old = std::mem::replace(&mut state.snapshot, snapshot);
+        let written = state.frozen.take();
         drop(state);
+        // Many rows take a while to be freed, and commits do not wait for that.
+        drop((old, written));
         self.metadata_commits.fetch_add(1, Ordering::Relaxed);
         Ok(())
     }
