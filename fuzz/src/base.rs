@@ -93,7 +93,7 @@ fn add_checkpoints(fs: &FileSystem) -> bedplate_fs::Result<()> {
 
 /// Makes one of everything.
 fn fill(fs: &FileSystem) -> bedplate_fs::Result<()> {
-    let new = NewFile { mode: 0o644, uid: 1, gid: 2 };
+    let new = NewFile { mode: 0o644, uid: 1, gid: 2, umask: 0 };
     let d = fs.create_dir_all("/d/e/f")?.ino;
     for number in 0..SMALL_FILES {
         fs.make(d, format!("small file number {number}").as_bytes(), FileKind::File, new, 0)?;

@@ -282,7 +282,7 @@ fn change(fs: &FileSystem, files: &[InodeNo], clean: bool) {
 }
 
 fn change_names(fs: &FileSystem, clean: bool) {
-    let new = NewFile { mode: 0o600, uid: 0, gid: 0 };
+    let new = NewFile { mode: 0o600, uid: 0, gid: 0, umask: 0 };
     tolerate(fs.create_dir_all("/new/directory"), clean);
     tolerate(fs.make(InodeNo::ROOT, b"new file", FileKind::File, new, 0), clean);
     let entries = tolerate(fs.read_dir(InodeNo::ROOT, None, 16), clean).unwrap_or_default();

@@ -77,7 +77,7 @@ fn run(target: Target<'_>, threads: usize, count: usize, part: &str) -> Result<D
 }
 
 fn in_library(fs: &FileSystem, name: &str, count: usize, part: &str) -> Result<(), Failed> {
-    let new = NewFile { mode: 0o644, uid: 0, gid: 0 };
+    let new = NewFile { mode: 0o644, uid: 0, gid: 0, umask: 0 };
     let dir = match fs.lookup(InodeNo::ROOT, name.as_bytes()) {
         Ok(attr) => attr.ino,
         Err(_) => fs.make(InodeNo::ROOT, name.as_bytes(), FileKind::Directory, new, 0)?.ino,

@@ -12,6 +12,7 @@ use std::time::Duration;
 use bedplate_block::{AlignedBuf, BlockDevice};
 
 use crate::mount::{build_allocator, load};
+use crate::namespace::decode_acl;
 use crate::schedule::{SCHEDULE_PREFIX, Schedule};
 use crate::{Lsn, Result};
 use bedplate_store::{
@@ -353,7 +354,8 @@ pub fn decode_row(table: u8, key: &[u8], value: &[u8]) {
             Schedule::decode(key, value).map(|schedule| schedule.encode())
         }
         Table::Setting => LogPosition::decode(value).map(|position| position.encode()),
-        Table::Xattr | Table::Orphan | Table::Scope => Ok(value.to_vec()),
+        Table::Xattr => Ok(decode_acl(value).unwrap_or_else(|| value.to_vec())),
+        Table::Orphan | Table::Scope => Ok(value.to_vec()),
         Table::Checkpoint => CheckpointRow::decode(value).map(|row| row.encode()),
         Table::Before => split_before_key(key)
             .and_then(|_| decode_image(value).map(|row| encode_image(row).to_vec())),

@@ -75,7 +75,7 @@ pub use lease::{
     LeasedInode, RefusedInode,
 };
 pub use log_place::{LogMove, LogMoveOptions, LogSpot};
-pub use namespace::split_mode_suffix;
+pub use namespace::{AclKind, SetGroupId, split_mode_suffix};
 #[doc(hidden)]
 pub use options::{BetweenRecords, Limits};
 pub use options::{FormatOptions, InodeLockSetting, MountOptions, OpenOptions, meant};

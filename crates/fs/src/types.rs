@@ -149,7 +149,7 @@ pub struct SetAttr {
     pub ctime: Option<Timestamp>,
 }
 
-/// Owner and permission bits of a new file (the caller has applied its umask).
+/// Owner and permission bits of a new file.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct NewFile {
     /// Permission bits, `0o7777`.
@@ -158,6 +158,9 @@ pub struct NewFile {
     pub uid: u32,
     /// Group; a directory with the set-group-ID bit overrides it with its own.
     pub gid: u32,
+    /// Permission bits that the caller's umask takes away where the directory has no default access
+    /// control list; 0 where they are taken away already.
+    pub umask: u32,
 }
 
 /// One name in a directory.

@@ -27,32 +27,38 @@ impl Flags {
     pub const ASYNC_READ: Self = Self(1 << 0);
     pub const EXPORT_SUPPORT: Self = Self(1 << 4);
     pub const BIG_WRITES: Self = Self(1 << 5);
+    pub const DONT_MASK: Self = Self(1 << 6);
     pub const DO_READDIRPLUS: Self = Self(1 << 13);
     pub const READDIRPLUS_AUTO: Self = Self(1 << 14);
     pub const ASYNC_DIO: Self = Self(1 << 15);
     pub const WRITEBACK_CACHE: Self = Self(1 << 16);
     pub const PARALLEL_DIROPS: Self = Self(1 << 18);
+    pub const POSIX_ACL: Self = Self(1 << 20);
     pub const MAX_PAGES: Self = Self(1 << 22);
     pub const CACHE_SYMLINKS: Self = Self(1 << 23);
     pub const EXPLICIT_INVAL_DATA: Self = Self(1 << 25);
     pub const HANDLE_KILLPRIV_V2: Self = Self(1 << 28);
+    pub const SETXATTR_EXT: Self = Self(1 << 29);
     pub const INIT_EXT: Self = Self(1 << 30);
     pub const DIRECT_IO_ALLOW_MMAP: Self = Self(1 << 36);
     pub const OVER_IO_URING: Self = Self(1 << 41);
 
-    const NAMES: [(Self, &str); 15] = [
+    const NAMES: [(Self, &str); 18] = [
         (Self::ASYNC_READ, "ASYNC_READ"),
         (Self::EXPORT_SUPPORT, "EXPORT_SUPPORT"),
         (Self::BIG_WRITES, "BIG_WRITES"),
+        (Self::DONT_MASK, "DONT_MASK"),
         (Self::DO_READDIRPLUS, "DO_READDIRPLUS"),
         (Self::READDIRPLUS_AUTO, "READDIRPLUS_AUTO"),
         (Self::ASYNC_DIO, "ASYNC_DIO"),
         (Self::WRITEBACK_CACHE, "WRITEBACK_CACHE"),
         (Self::PARALLEL_DIROPS, "PARALLEL_DIROPS"),
+        (Self::POSIX_ACL, "POSIX_ACL"),
         (Self::MAX_PAGES, "MAX_PAGES"),
         (Self::CACHE_SYMLINKS, "CACHE_SYMLINKS"),
         (Self::EXPLICIT_INVAL_DATA, "EXPLICIT_INVAL_DATA"),
         (Self::HANDLE_KILLPRIV_V2, "HANDLE_KILLPRIV_V2"),
+        (Self::SETXATTR_EXT, "SETXATTR_EXT"),
         (Self::INIT_EXT, "INIT_EXT"),
         (Self::DIRECT_IO_ALLOW_MMAP, "DIRECT_IO_ALLOW_MMAP"),
         (Self::OVER_IO_URING, "OVER_IO_URING"),

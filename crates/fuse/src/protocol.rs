@@ -56,8 +56,9 @@ pub(crate) const OPERATION_BYTES_MAX: usize = 128;
 pub(crate) fn operation_bytes(code: u32) -> usize {
     use opcode::*;
     match code {
-        FORGET | BATCH_FORGET | MKDIR | RENAME | LINK | OPEN | OPENDIR | SETXATTR | GETXATTR
-        | LISTXATTR => 8,
+        FORGET | BATCH_FORGET | MKDIR | RENAME | LINK | OPEN | OPENDIR | GETXATTR | LISTXATTR => 8,
+        // With `FUSE_SETXATTR_EXT`, which is always agreed on.
+        SETXATTR => 16,
         GETATTR | MKNOD | FSYNC | FSYNCDIR | CREATE | TMPFILE | RENAME2 | INIT => 16,
         RELEASE | RELEASEDIR | LSEEK | STATX => 24,
         IOCTL | FALLOCATE => 32,

@@ -8,13 +8,14 @@ use std::sync::Arc;
 
 use bedplate_block::AlignedBuf;
 use bedplate_fs::{
-    ErrorKind, File, FileKind, FileSystem, InodeNo, NewFile, OpenOptions, Result, SetAttr,
+    AclKind, ErrorKind, File, FileKind, FileSystem, InodeNo, NewFile, OpenOptions, Result, SetAttr,
+    SetGroupId,
 };
 use parking_lot::Mutex;
 
 use crate::leased::Program;
 use crate::logs::LogDevice;
-use crate::model::{attribute, target};
+use crate::model::{acl, attribute, target};
 use crate::outcome::{Outcome, Promise, Wrote};
 use crate::workload::{
     AttributeStep, Change, ContentStep, ExtentStep, NameStep, On, OpenStep, Step, StepKind,
@@ -175,7 +176,7 @@ impl Stage {
     /// Makes, moves and removes names.
     fn change_names(&self, step: NameStep) -> Result<Outcome> {
         let fs = &self.fs;
-        let new = NewFile { mode: 0o644, uid: 0, gid: 0 };
+        let new = NewFile { mode: 0o644, uid: 0, gid: 0, umask: 0 };
         match step {
             NameStep::Create(file, dir) => self.make(dir, &format!("f{file}"), FileKind::File, new),
             NameStep::CreateTogether(file, dir, programs, len, fill) => {
@@ -262,6 +263,11 @@ impl Stage {
             AttributeStep::RemoveAttribute(file, dir, which) => {
                 let target = self.ino(&file_path(file, dir))?;
                 fs.remove_xattr(target, attribute(which).as_bytes())
+                    .map(|()| Outcome::touching(vec![target]))
+            }
+            AttributeStep::SetAcl(file, dir, bits) => {
+                let target = self.ino(&file_path(file, dir))?;
+                fs.set_acl(target, AclKind::Access, &acl(bits), SetGroupId::Keep)
                     .map(|()| Outcome::touching(vec![target]))
             }
             AttributeStep::SetUntorn(file, dir, bytes) => {

@@ -4,10 +4,11 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bedplate_fs::{
-    Attr, CheckpointInfo, DirEntry, File, FileKind, FileSystem, InodeNo, OpenOptions, Result,
-    SpacePolicy,
+    AclKind, Attr, CheckpointInfo, DirEntry, File, FileKind, FileSystem, InodeNo, OpenOptions,
+    Result, SpacePolicy,
 };
 
+use crate::model::acl;
 use crate::node::{Kind, Node, line, root_line};
 use crate::workload::AUTOMATIC_PREFIX;
 
@@ -135,10 +136,11 @@ fn node(fs: &FileSystem, attr: &Attr, kind: Kind) -> Result<Node> {
     for name in
         fs.list_xattr(attr.ino)?.into_iter().filter(|name| !MARKS.contains(&name.as_slice()))
     {
-        attributes.insert(
-            String::from_utf8_lossy(&name).into_owned(),
-            fs.get_xattr(attr.ino, &name)?.len(),
-        );
+        let value = fs.get_xattr(attr.ino, &name)?;
+        // A list that does not say what the mode says is shown as none of the model's.
+        let is_torn = AclKind::of_name(&name).is_some() && value != acl(attr.mode);
+        let len = if is_torn { 0 } else { value.len() };
+        attributes.insert(String::from_utf8_lossy(&name).into_owned(), len);
     }
     let (io_mode, integrity) = (attr.io_mode, fs.integrity(attr.ino)?);
     Ok(Node { kind, mode: attr.mode, uid: attr.uid, io_mode, untorn, integrity, attributes })

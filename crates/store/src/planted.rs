@@ -351,12 +351,18 @@ pub enum PlantedBug {
     SumRemembered,
     /// After a crash copies of file data are made alike before their checksums are looked at.
     DoubtfulDataNotCompared,
+    /// An access control list and the mode that it says are two records.
+    AclApartFromMode,
+    /// A change of the mode leaves the access control list as it was.
+    AclOutlivesMode,
+    /// The first access control list is not noted where the next mount looks.
+    AclNotNoted,
 }
 
 #[cfg(any(test, feature = "planted-bugs"))]
 impl PlantedBug {
     /// All of them.
-    pub const ALL: [Self; 164] = [
+    pub const ALL: [Self; 167] = [
         Self::MissingFlush,
         Self::SyncWithoutFlush,
         Self::DirectoryNotSynced,
@@ -521,6 +527,9 @@ impl PlantedBug {
         Self::SharedPageBeyondEnd,
         Self::SumRemembered,
         Self::DoubtfulDataNotCompared,
+        Self::AclApartFromMode,
+        Self::AclOutlivesMode,
+        Self::AclNotNoted,
     ];
 }
 

@@ -5,6 +5,7 @@
 //! time. A test that returns an error has failed; one whose needs are not met is skipped with the
 //! reason. However a test ends, nothing of it stays on the machine.
 
+mod acls;
 mod advise;
 mod backups;
 mod bad_input;

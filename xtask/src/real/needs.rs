@@ -30,7 +30,7 @@ pub enum Need {
 }
 
 /// The packages, as Debian names them, that bring the programs.
-const PACKAGES: [(&str, &str); 13] = [
+const PACKAGES: [(&str, &str); 14] = [
     ("mariadb-install-db", "mariadb-server"),
     ("sysbench", "sysbench"),
     ("db_bench", "rocksdb-tools"),
@@ -44,6 +44,7 @@ const PACKAGES: [(&str, &str); 13] = [
     ("nbdinfo", "libnbd-bin"),
     ("qemu-img", "qemu-utils"),
     ("nfs-cp", "libnfs-utils"),
+    ("setfacl", "acl"),
 ];
 
 impl Need {

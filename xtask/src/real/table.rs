@@ -5,7 +5,7 @@ use anyhow::Result;
 use super::bed::Bed;
 use super::needs::Need;
 use super::{
-    Options, advise, backups, bad_input, branches, convert, crashlab, doctor, edges,
+    Options, acls, advise, backups, bad_input, branches, convert, crashlab, doctor, edges,
     failing_device, fio, full_volume, leased, leased_fio, mariadb, mixed_open, nbd, nfs, outside,
     package, pages, postgres, ratio, ratio_files, ratio_programs, recovery, restricted, scale,
     scrubs, sqlite, suites, volumes,
@@ -135,6 +135,12 @@ pub const TESTS: &[Test] = &[
         &[Need::Program("mariadb-install-db"), Need::Program("mariadbd"), Need::Program("mariadb")],
         120,
         doctor::mariadb,
+    ),
+    test(
+        "acls",
+        &[Need::Fuse, Need::Root, Need::Program("setfacl"), Need::Program("setpriv")],
+        120,
+        acls::tools,
     ),
     test("edge-descriptors", &[Need::Fuse, Need::Program("prlimit")], 120, edges::few_descriptors),
     test("edge-device-stalled", FUSE, 120, edges::device_stands_still),

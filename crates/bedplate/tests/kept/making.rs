@@ -292,7 +292,7 @@ fn fill(fs: &FileSystem) {
     untorn.write_at(&AlignedBuf::from_slice(&pattern(4, 4 * BLOCK)), 0).unwrap();
     untorn.allocate(AllocateMode::Preallocate { keep_size: false }, 64 << 10, 32 << 10).unwrap();
     drop(untorn);
-    let new = NewFile { mode: 0o777, uid: 5, gid: 6 };
+    let new = NewFile { mode: 0o777, uid: 5, gid: 6, umask: 0 };
     fs.symlink(dir, b"link", b"../pages", new).unwrap();
     let pages = fs.resolve("/a/pages").unwrap().ino;
     fs.link(pages, dir, b"second name \xff").unwrap();

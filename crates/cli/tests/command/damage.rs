@@ -43,7 +43,7 @@ fn filled(scratch: &Scratch) -> std::path::PathBuf {
     let holes = fs.open("/holes", &create).unwrap();
     holes.write_at(&pattern(4096), HOLE).unwrap();
     holes.set_size(2 * HOLE).unwrap();
-    let new = NewFile { mode: 0o751, uid: 0, gid: 0 };
+    let new = NewFile { mode: 0o751, uid: 0, gid: 0, umask: 0 };
     fs.symlink(InodeNo::ROOT, b"link", b"d/data", new).unwrap();
     fs.make(InodeNo::ROOT, b"pipe", bedplate::FileKind::Fifo, new, 0).unwrap();
     let attributes = bedplate::SetAttr {

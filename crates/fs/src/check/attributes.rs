@@ -1,12 +1,16 @@
-//! Extended attributes: owned, and no larger than they can be.
+//! Extended attributes: owned, and no larger than they can be; access control lists that are some,
+//! and a note on the volume that there are any.
 
 use super::Examined;
 use super::inodes::hex;
-use crate::namespace::{XATTR_NAME_BYTES_MAX, XATTR_VALUE_BYTES_MAX};
+use crate::AclKind;
+use crate::engine::ACLS;
+use crate::namespace::{XATTR_NAME_BYTES_MAX, XATTR_VALUE_BYTES_MAX, decode_stored};
 use crate::{FindingKind, Result};
 use bedplate_store::{RowChange, Table, split_key};
 
 pub(super) fn check(examined: &mut Examined<'_>) -> Result<()> {
+    let mut lists = 0_u64;
     examined.each_row(Table::Xattr, |examined, key, value| {
         let notes = &mut examined.notes;
         match split_key(key) {
@@ -37,7 +41,13 @@ pub(super) fn check(examined: &mut Examined<'_>) -> Result<()> {
                     "remove it by hand, or copy out the volume with 'bedplate salvage'",
                 );
             }
-            Ok(_) => {}
+            Ok((ino, name)) => {
+                let Some(kind) = AclKind::of_name(name) else { return };
+                lists += 1;
+                if let Err(error) = decode_stored(ino, kind, value) {
+                    notes.broken(FindingKind::Row, error.message, "nothing tells what it was");
+                }
+            }
             Err(e) => {
                 let message = format!("the attribute with key {} cannot be read: {e}", hex(key));
                 notes.broken(
@@ -47,5 +57,14 @@ pub(super) fn check(examined: &mut Examined<'_>) -> Result<()> {
                 );
             }
         }
-    })
+    })?;
+    if lists > 0 && examined.meta.get(Table::Setting, ACLS)?.is_none() {
+        examined.notes.mend_by(
+            RowChange::put(Table::Setting, ACLS.to_vec(), vec![1]),
+            FindingKind::Setting,
+            format!("there are {lists} access control lists, and the setting 'acls' is missing"),
+            "a repair sets it, so that 'chmod' and new files go by them",
+        );
+    }
+    Ok(())
 }

@@ -3,7 +3,7 @@
 use std::ops::{Bound, ControlFlow, Range};
 use std::sync::Arc;
 
-use super::Engine;
+use super::{AclNote, Engine};
 use crate::inode::Unsealed;
 use crate::{Error, Lsn, Result};
 use bedplate_store::{Locked, LogInfo, LogParts, LogWatch, Record, State, Superblock, Table};
@@ -179,9 +179,15 @@ impl Engine {
         self.meta.region().update_superblock(change)
     }
 
-    /// Takes over what the volume holds of the space policy and of schedules.
+    /// Returns what is known of the volume's access control lists.
+    pub(crate) fn acl_note(&self) -> &AclNote {
+        &self.acl_note
+    }
+
+    /// Takes over what the volume holds of the space policy, access control lists and schedules.
     pub(crate) fn load_policies(&self) -> Result<()> {
         self.space_policy.load(&self.meta)?;
+        self.acl_note.load(&self.meta)?;
         self.lock_schedules().load(&self.meta)
     }
 

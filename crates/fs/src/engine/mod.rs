@@ -15,6 +15,7 @@
 //! | `space_policy`, `defrag_status`, `recovery` | what happens on a full volume; what defragmentation does; what the mount did |
 //! | `shrinking` | how far a shrink is, and what it asks of free space and metadata |
 
+mod acl_note;
 mod daemons;
 mod deferred_free;
 mod defrag_status;
@@ -44,6 +45,7 @@ use bedplate_block::sync::{Mutex as Ranked, rank};
 use bedplate_block::{BlockDevice, Geometry, Waker};
 use parking_lot::Mutex;
 
+pub(crate) use acl_note::{ACLS, AclNote};
 use deferred_free::DeferredFree;
 pub(crate) use defrag_status::DefragStatus;
 pub use defrag_status::{DefragmenterReport, DefragmenterState, Fragmentation, MovedFile};
@@ -138,6 +140,8 @@ pub(crate) struct Engine {
     trials: Trials,
     /// What happens to checkpoints when the volume is full, and what did.
     space_policy: SpacePolicyState,
+    /// Whether there are access control lists.
+    acl_note: AclNote,
     /// The epoch, and which generation of the set of checkpoints it belongs to.
     epoch_state: EpochState,
     /// Which checkpoints were looked into.
@@ -242,6 +246,7 @@ impl Engine {
             room: Ranked::new(()),
             trials: Trials::default(),
             space_policy: SpacePolicyState::default(),
+            acl_note: AclNote::default(),
             epoch_state: EpochState::new(parts.epoch),
             views: Views::default(),
             deferred_free: DeferredFree::default(),

@@ -19,12 +19,13 @@ use parking_lot::Mutex;
 use crate::background::{Daemon, checkpoint_scheduler, defragmenter, sync_daemon};
 use crate::data::DataPath;
 use crate::engine::Engine;
+use crate::namespace::NewAcl;
 use crate::namespace::make::{Making, check_target};
 use crate::{
-    Attr, CheckReport, DefragStep, DirEntry, Error, ErrorKind, File, FileActivity, FileKind,
-    FilePath, FormatOptions, FormatReport, Fragmentation, InodeNo, IoMode, MountOptions, NewFile,
-    OpenOptions, ReleaseBehind, RenameMode, Result, SetAttr, Statfs, Tunable, TunableState,
-    TuneOptions, Untorn, UpgradeReport, check, format, mount, upgrade,
+    AclKind, Attr, CheckReport, DefragStep, DirEntry, Error, ErrorKind, File, FileActivity,
+    FileKind, FilePath, FormatOptions, FormatReport, Fragmentation, InodeNo, IoMode, MountOptions,
+    NewFile, OpenOptions, ReleaseBehind, RenameMode, Result, SetAttr, SetGroupId, Statfs, Tunable,
+    TunableState, TuneOptions, Untorn, UpgradeReport, check, format, mount, upgrade,
 };
 pub use info::FsInfo;
 
@@ -369,10 +370,11 @@ impl FileSystem {
         self.inner.fs.get_xattr(ino, name)
     }
     /// Sets an extended attribute: up to 255 bytes of name, 65,536 of value. `create`: refuse an
-    /// existing one; `replace`: refuse a missing one.
+    /// existing one; `replace`: refuse a missing one. Those of access control lists are set as by
+    /// [`set_acl`](Self::set_acl).
     ///
     /// # Errors
-    /// `Exists`, `NoAttribute`, `Range`, `NoSpace`.
+    /// `Exists`, `NoAttribute`, `Range`, `NoSpace`; those of [`set_acl`](Self::set_acl).
     pub fn set_xattr(
         &self,
         ino: InodeNo,
@@ -381,8 +383,39 @@ impl FileSystem {
         create: bool,
         replace: bool,
     ) -> Result<()> {
+        if let Some(kind) = AclKind::of_name(name) {
+            let set_gid = SetGroupId::Keep;
+            return self.set_new_acl(ino, &NewAcl { kind, value, set_gid, create, replace });
+        }
         self.inner.fs.begin_set_xattr(ino, name, value)?;
         self.inner.fs.with_room(|| self.inner.fs.set_xattr(ino, name, value, create, replace))
+    }
+    /// Sets an access control list, in the bytes of its extended attribute
+    /// ([`AclKind::name`]). An access list sets the permission bits too, and is not kept where they
+    /// say all that it says. What is made in a directory with a default list gets it. The list is
+    /// stored and kept true to the mode; who may do what is decided by the kernel of a mount.
+    ///
+    /// # Errors
+    /// `Invalid` for bytes that are no list, and for a default list of what is no directory;
+    /// `Unsupported` for symbolic links; `NotFound`, `NoSpace`, `ReadOnly`.
+    pub fn set_acl(
+        &self,
+        ino: InodeNo,
+        kind: AclKind,
+        value: &[u8],
+        set_gid: SetGroupId,
+    ) -> Result<()> {
+        let new = NewAcl { kind, value, set_gid, create: false, replace: false };
+        self.set_new_acl(ino, &new)
+    }
+    fn set_new_acl(&self, ino: InodeNo, new: &NewAcl<'_>) -> Result<()> {
+        let acl = self.inner.fs.begin_set_acl(ino, new)?;
+        self.inner.fs.with_room(|| self.inner.fs.set_acl(ino, &acl, new))
+    }
+    /// Returns whether anything of the volume has, or had, an access control list.
+    #[must_use]
+    pub fn has_acls(&self) -> bool {
+        self.inner.fs.acl_note().may_be()
     }
     /// Returns the names of the extended attributes.
     ///

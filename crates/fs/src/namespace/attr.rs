@@ -48,12 +48,15 @@ impl Engine {
         }
         if change.has_fields() {
             let changing = self.change();
-            self.set_fields(&*self.pin(&changing, inode)?, change);
+            self.set_fields(&*self.pin(&changing, inode)?, change)?;
         }
         Ok(inode.stat(self.block_size()))
     }
 
-    fn set_fields(&self, inode: &Inode, change: &SetAttr) {
+    fn set_fields(&self, inode: &Inode, change: &SetAttr) -> Result<()> {
+        // An access control list is set under these names too, and says the same as the mode.
+        let _names = change.mode.map(|_| self.lock_names_in(inode.ino));
+        let acl = change.mode.map(|mode| self.acl_after(inode.ino, mode)).transpose()?.flatten();
         let mut attr = inode.attr_lock();
         attr.merge_times();
         let row = &mut attr.row;
@@ -63,9 +66,10 @@ impl Engine {
         row.atime = change.atime.unwrap_or(row.atime);
         row.mtime = change.mtime.unwrap_or(row.mtime);
         row.ctime = change.ctime.unwrap_or_else(Timestamp::now);
-        let row = attr.change();
-        let lsn = self.commit(RecordKind::SetAttr, vec![row]);
+        let rows = [attr.change()].into_iter().chain(acl).collect();
+        let lsn = self.commit(RecordKind::SetAttr, rows);
         inode.note_lsn(lsn, false);
+        Ok(())
     }
 
     pub(crate) fn sync_inode(&self, ino: InodeNo) -> Result<()> {

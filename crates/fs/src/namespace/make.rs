@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::access::Attributes;
 use super::{put_name, touch_directory};
 use crate::data::{EXTENT_SIZE, INTEGRITY, RELEASE_BEHIND, UNTORN};
 use crate::engine::Engine;
@@ -11,7 +12,7 @@ use bedplate_store::{
     ExtentMap, InodeRow, RecordKind, RowChange, Table, check_name, inode_key, pair_key,
 };
 
-const SET_GID: u32 = 0o2000;
+pub(super) const SET_GID: u32 = 0o2000;
 /// The permission bits that there are.
 pub(crate) const MODE_BITS: u32 = 0o7777;
 /// Longest target of a symbolic link in bytes.
@@ -42,9 +43,6 @@ pub(crate) fn check_target(target: &[u8]) -> Result<()> {
     ))
 }
 
-/// Settings that a new file has from its directory.
-type Inherited = Vec<(&'static [u8], Vec<u8>)>;
-
 /// What is to be made.
 pub(crate) struct Making<'a> {
     pub(crate) kind: FileKind,
@@ -67,9 +65,11 @@ impl Engine {
         let parent = self.directory(dir)?;
         self.need_free(dir, name)?;
         self.need_space()?;
-        let inherited = self.inherited_in(dir, making.kind)?;
+        let mut inherited = self.inherited_in(dir, making.kind)?;
+        let (new, lists) = self.inherit_acl(dir, making.kind, making.new)?;
+        inherited.extend(lists);
         let mut rows = Vec::with_capacity(5);
-        let inode = self.new_inode_in(&parent, making, &mut rows);
+        let inode = self.new_inode_in(&parent, &Making { new, ..*making }, &mut rows);
         rows.push(put_name(dir, name, inode.ino, making.kind));
         put_inherited(inode.ino, inherited, &mut rows);
         let locks =
@@ -94,11 +94,13 @@ impl Engine {
         self.need_space()?;
         let _names = self.lock_names_in(dir);
         let parent = self.directory(dir)?;
+        let mut inherited = self.inherited_in(dir, FileKind::File)?;
+        let (new, lists) = self.inherit_acl(dir, FileKind::File, new)?;
+        inherited.extend(lists);
         let row = InodeRow {
             nlink: 0,
             ..new_row(&parent, &Making { kind: FileKind::File, new, rdev: 0, target: &[] })
         };
-        let inherited = self.inherited_in(dir, FileKind::File)?;
         let mut rows = Vec::with_capacity(3);
         let inode = self.new_inode(row, &mut rows);
         inode.pin()?;
@@ -190,7 +192,7 @@ impl Engine {
 
     /// A file or directory is written untorn, and with checksums, where the directory it is made in is,
     /// gets extents of the same size, and releases the same pages.
-    fn inherited_in(&self, dir: InodeNo, kind: FileKind) -> Result<Inherited> {
+    fn inherited_in(&self, dir: InodeNo, kind: FileKind) -> Result<Attributes> {
         let mut found = Vec::new();
         if matches!(kind, FileKind::File | FileKind::Directory) {
             for name in [UNTORN, INTEGRITY, EXTENT_SIZE, RELEASE_BEHIND] {
@@ -236,7 +238,7 @@ impl Engine {
     }
 }
 
-fn put_inherited(ino: InodeNo, inherited: Inherited, rows: &mut Vec<RowChange>) {
+fn put_inherited(ino: InodeNo, inherited: Attributes, rows: &mut Vec<RowChange>) {
     let put = |(name, value)| RowChange::put(Table::Xattr, pair_key(ino, name), value);
     rows.extend(inherited.into_iter().map(put));
 }

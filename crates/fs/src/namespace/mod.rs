@@ -4,6 +4,8 @@
 //! (`lock/names.rs`), plans its rows from what it finds, and commits them as one record: it is atomic
 //! in memory and after a crash.
 
+mod access;
+mod acl;
 mod attr;
 mod dir;
 pub(crate) mod make;
@@ -13,6 +15,11 @@ mod rename;
 mod settings;
 mod xattr;
 
+pub use access::SetGroupId;
+#[cfg(any(test, feature = "forge"))]
+pub(crate) use access::decode_acl;
+pub(crate) use access::{NewAcl, decode_stored};
+pub use acl::AclKind;
 pub(crate) use make::{MODE_BITS, target_is_possible};
 pub use path::split_mode_suffix;
 pub(crate) use xattr::{XATTR_NAME_BYTES_MAX, XATTR_VALUE_BYTES_MAX};

@@ -185,7 +185,7 @@ impl Engine {
             }
             let making = Making {
                 kind: FileKind::Directory,
-                new: NewFile { mode: 0o755, uid: at.uid, gid: at.gid },
+                new: NewFile { mode: 0o755, uid: at.uid, gid: at.gid, umask: 0 },
                 rdev: 0,
                 target: &[],
             };

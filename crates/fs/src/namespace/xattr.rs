@@ -2,6 +2,8 @@
 
 use std::ops::{Bound, ControlFlow};
 
+use super::access::decode_stored;
+use super::acl::AclKind;
 use crate::data::Pinned;
 use crate::engine::Engine;
 use crate::inode::Inode;
@@ -24,7 +26,11 @@ fn missing(ino: InodeNo, name: &[u8]) -> Error {
 impl Engine {
     pub(crate) fn get_xattr(&self, ino: InodeNo, name: &[u8]) -> Result<Vec<u8>> {
         self.inode(ino)?;
-        self.row_of(Table::Xattr, ino, name)?.ok_or_else(|| missing(ino, name))
+        let value = self.row_of(Table::Xattr, ino, name)?.ok_or_else(|| missing(ino, name))?;
+        if let Some(kind) = AclKind::of_name(name) {
+            decode_stored(ino, kind, &value)?;
+        }
+        Ok(value)
     }
 
     /// Begins to set an attribute: no room is made for what is refused here.
@@ -60,7 +66,22 @@ impl Engine {
         let changing = self.change();
         let inode = self.pin_number(&changing, ino)?;
         let _names = self.lock_names_in(ino);
-        let exists = self.row(Table::Xattr, &key)?.is_some();
+        self.need_attribute(ino, name, create, replace)?;
+        self.need_space()?;
+        self.change_xattr(&inode, RowChange::put(Table::Xattr, key, value.to_vec()));
+        Ok(())
+    }
+
+    /// Refuses an attribute that exists and is to be new, or is missing and is to be replaced. The
+    /// caller holds the inode's names.
+    pub(super) fn need_attribute(
+        &self,
+        ino: InodeNo,
+        name: &[u8],
+        create: bool,
+        replace: bool,
+    ) -> Result<()> {
+        let exists = self.row(Table::Xattr, &pair_key(ino, name))?.is_some();
         if create && exists {
             return Err(Error::new(
                 ErrorKind::Exists,
@@ -74,8 +95,6 @@ impl Engine {
         if replace && !exists {
             return Err(missing(ino, name));
         }
-        self.need_space()?;
-        self.change_xattr(&inode, RowChange::put(Table::Xattr, key.clone(), value.to_vec()));
         Ok(())
     }
 

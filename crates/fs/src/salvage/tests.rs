@@ -47,7 +47,7 @@ impl Broken {
                 .write_at(&content(number), 0)
                 .unwrap();
         }
-        let new = NewFile { mode: 0o777, uid: 3, gid: 4 };
+        let new = NewFile { mode: 0o777, uid: 3, gid: 4, umask: 0 };
         fs.symlink(InodeNo::ROOT, b"link", b"d/file-0", new).unwrap();
         let first = fs.resolve("/d/file-0").unwrap().ino;
         fs.link(first, d, b"again").unwrap();

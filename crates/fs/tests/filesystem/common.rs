@@ -55,5 +55,5 @@ pub fn around_kill(work: impl FnOnce(&FileSystem), verify: impl FnOnce(&FileSyst
 }
 
 pub fn new_file() -> NewFile {
-    NewFile { mode: 0o640, uid: 7, gid: 8 }
+    NewFile { mode: 0o640, uid: 7, gid: 8, umask: 0 }
 }

@@ -291,7 +291,13 @@ fn attributes_and_modes_are_kept_and_inherited() {
             fs.set_attr(dir, &SetAttr { mode: Some(0o2755), gid: Some(99), ..SetAttr::default() })
                 .unwrap();
             let sub = fs
-                .make(dir, b"sub", FileKind::Directory, NewFile { mode: 0o700, uid: 1, gid: 1 }, 0)
+                .make(
+                    dir,
+                    b"sub",
+                    FileKind::Directory,
+                    NewFile { mode: 0o700, uid: 1, gid: 1, umask: 0 },
+                    0,
+                )
                 .unwrap();
             assert_eq!((sub.gid, sub.mode, sub.io_mode), (99, 0o2700, Some(IoMode::Concurrent)));
             let times = SetAttr {

@@ -32,7 +32,7 @@ use bedplate_fs::{AllocateMode, InodeLockSetting, InodeNo, IoMode, OpenOptions};
 
 use super::buffers::{PAYLOAD_BYTES_MAX, with_buffer};
 use super::errno::{Answer, Errno};
-use super::names::{Caller, Entry};
+use super::names::{Caller, Entry, Permissions};
 use super::open_files::{How, KernelPages, OpenFile};
 use super::shared::Shared;
 
@@ -148,10 +148,10 @@ impl Shared {
         caller: Caller,
         dir: InodeNo,
         name: &OsStr,
-        mode: u32,
+        permissions: Permissions,
         flags: i32,
     ) -> Answer<(Entry, Opened)> {
-        let (entry, mode) = self.make_file(caller, dir, name, mode)?;
+        let (entry, mode) = self.make_file(caller, dir, name, permissions)?;
         self.open_made(caller, entry, flags, mode)
     }
 
@@ -161,10 +161,10 @@ impl Shared {
         &self,
         caller: Caller,
         dir: InodeNo,
-        mode: u32,
+        permissions: Permissions,
         flags: i32,
     ) -> Answer<(Entry, Opened)> {
-        let entry = self.make_unnamed_file(caller, dir, mode)?;
+        let entry = self.make_unnamed_file(caller, dir, permissions)?;
         self.open_made(caller, entry, flags, None)
     }
 

@@ -63,4 +63,4 @@ pub use options::{
     unknown_mount_option,
 };
 pub use remount::{is_remount_flag, remount};
-pub use settings::{MountSettings, Transport, WriteBack};
+pub use settings::{Acls, MountSettings, Transport, WriteBack};

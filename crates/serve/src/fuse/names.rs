@@ -44,6 +44,14 @@ impl Caller {
     }
 }
 
+/// The mode that a request makes an object with. The kernel has applied the umask, unless access
+/// control lists count: then it may not count itself.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Permissions {
+    pub(super) mode: u32,
+    pub(super) umask: u32,
+}
+
 /// An inode given to the kernel under a name.
 pub(super) struct Entry {
     pub(super) attr: Attr,
@@ -183,12 +191,12 @@ impl Shared {
         caller: Caller,
         dir: InodeNo,
         name: &OsStr,
-        mode: u32,
+        permissions: Permissions,
         rdev: u32,
     ) -> Answer<Entry> {
-        let kind = kind_of_mode(mode).ok_or(Errno::INVAL)?;
+        let kind = kind_of_mode(permissions.mode).ok_or(Errno::INVAL)?;
         let name = self.take_apart_for(kind, dir, name)?;
-        let attr = self.fs.make(dir, name.real, kind, new_file(caller, mode), rdev)?;
+        let attr = self.fs.make(dir, name.real, kind, new_file(caller, permissions), rdev)?;
         self.entry(attr, name.mode)
     }
 
@@ -198,10 +206,11 @@ impl Shared {
         caller: Caller,
         dir: InodeNo,
         name: &OsStr,
-        mode: u32,
+        permissions: Permissions,
     ) -> Answer<(Entry, Option<IoMode>)> {
         let name = self.take_apart(dir, name)?;
-        let attr = self.fs.make(dir, name.real, FileKind::File, new_file(caller, mode), 0)?;
+        let new = new_file(caller, permissions);
+        let attr = self.fs.make(dir, name.real, FileKind::File, new, 0)?;
         Ok((self.entry(attr, name.mode)?, name.mode))
     }
 
@@ -210,10 +219,10 @@ impl Shared {
         &self,
         caller: Caller,
         dir: InodeNo,
-        mode: u32,
+        permissions: Permissions,
     ) -> Answer<Entry> {
         // It is retained by being made.
-        let attr = self.fs.make_unnamed(dir, new_file(caller, mode))?;
+        let attr = self.fs.make_unnamed(dir, new_file(caller, permissions))?;
         Ok(Entry { attr, name_ttl: Duration::ZERO })
     }
 
@@ -222,10 +231,10 @@ impl Shared {
         caller: Caller,
         dir: InodeNo,
         name: &OsStr,
-        mode: u32,
+        permissions: Permissions,
     ) -> Answer<Entry> {
-        let attr =
-            self.fs.make(dir, name.as_bytes(), FileKind::Directory, new_file(caller, mode), 0)?;
+        let new = new_file(caller, permissions);
+        let attr = self.fs.make(dir, name.as_bytes(), FileKind::Directory, new, 0)?;
         self.entry(attr, None)
     }
 
@@ -236,8 +245,8 @@ impl Shared {
         name: &OsStr,
         target: &OsStr,
     ) -> Answer<Entry> {
-        let attr =
-            self.fs.symlink(dir, name.as_bytes(), target.as_bytes(), new_file(caller, 0o777))?;
+        let new = new_file(caller, Permissions { mode: 0o777, umask: 0 });
+        let attr = self.fs.symlink(dir, name.as_bytes(), target.as_bytes(), new)?;
         self.entry(attr, None)
     }
 
@@ -286,9 +295,10 @@ impl Shared {
     }
 }
 
-/// What a request says of an object it makes; the kernel has applied the caller's umask.
-fn new_file(caller: Caller, mode: u32) -> NewFile {
-    NewFile { mode: mode & 0o7777, uid: caller.uid, gid: caller.gid }
+/// What a request says of an object it makes.
+fn new_file(caller: Caller, permissions: Permissions) -> NewFile {
+    let Permissions { mode, umask } = permissions;
+    NewFile { mode: mode & 0o7777, uid: caller.uid, gid: caller.gid, umask: umask & 0o777 }
 }
 
 /// Returns what `mknod` asks to be made; `None` for a kind that it cannot make.

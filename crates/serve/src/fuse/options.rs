@@ -29,7 +29,7 @@ impl MountOption {
 }
 
 /// The options of a mount that are no tunables, in the order in which they are told.
-pub const MOUNT_OPTIONS: [MountOption; 28] = {
+pub const MOUNT_OPTIONS: [MountOption; 30] = {
     const fn flag(name: &'static str, effect: &'static str) -> MountOption {
         MountOption::new(name, None, effect)
     }
@@ -65,6 +65,12 @@ pub const MOUNT_OPTIONS: [MountOption; 28] = {
             Some("on|off"),
             "whether there are extended attributes; off: the kernel never asks for any, and commands that read or set something of single files by them are refused",
         ),
+        flag(
+            "acl",
+            "the kernel checks permissions by access control lists (setfacl); the default where the \
+             volume has any",
+        ),
+        flag("noacl", "access control lists are neither followed nor shown, and cannot be set"),
         MountOption::new(
             "lease",
             Some("off|owner|USER:..."),

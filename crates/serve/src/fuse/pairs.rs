@@ -5,7 +5,7 @@
 use bedplate_fs::Tunable;
 
 use super::lease::LeaseUsers;
-use super::settings::{KERNEL_DIRTY_PERCENT, MountSettings, Transport, WriteBack};
+use super::settings::{Acls, KERNEL_DIRTY_PERCENT, MountSettings, Transport, WriteBack};
 
 /// An option that has no effect beside another one.
 #[derive(Debug, Clone, Copy)]
@@ -23,7 +23,7 @@ pub(super) struct Idle {
 const READ_ONLY: &[&str] = &["ro", "checkpoint="];
 
 /// All of them.
-pub(super) const IDLE: [Idle; 10] = [
+pub(super) const IDLE: [Idle; 11] = [
     Idle {
         option: "writeback=on",
         beside: READ_ONLY,
@@ -71,6 +71,12 @@ pub(super) const IDLE: [Idle; 10] = [
         beside: &["lease=off"],
         is_so: |settings| settings.lease_kill.is_some() && settings.leases == LeaseUsers::Off,
         why: "no process holds a lease",
+    },
+    Idle {
+        option: "acl",
+        beside: &["xattr=off"],
+        is_so: |settings| !settings.extended_attributes && settings.acls == Acls::On,
+        why: "access control lists are extended attributes",
     },
     Idle {
         option: "transport=io_uring",

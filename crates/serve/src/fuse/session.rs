@@ -21,6 +21,7 @@ const BACKGROUND_MAX: u16 = 512;
 const REQUIRED: Flags = Flags::PARALLEL_DIROPS
     .with(Flags::ASYNC_DIO)
     .with(Flags::HANDLE_KILLPRIV_V2)
+    .with(Flags::SETXATTR_EXT)
     .with(Flags::EXPLICIT_INVAL_DATA);
 
 /// What it takes where the kernel offers it. Locks are not among them, so that the kernel keeps
@@ -74,6 +75,11 @@ fn terms(shared: &Shared) -> Terms {
     }
     if shared.write_back {
         required = required | Flags::WRITEBACK_CACHE;
+    }
+    if shared.acls {
+        // With lists the directory decides whether the umask counts, which the kernel then leaves
+        // to the mount.
+        required = required | Flags::POSIX_ACL | Flags::DONT_MASK;
     }
     Terms {
         required,

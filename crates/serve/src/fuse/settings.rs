@@ -30,6 +30,19 @@ pub enum WriteBack {
     Off,
 }
 
+/// Whether the kernel checks permissions by access control lists.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Acls {
+    /// Where the volume has any.
+    #[default]
+    Auto,
+    /// It does, and lists can be set. Of each inode whose owner is not the caller it asks for a list
+    /// once, as long as it keeps the inode.
+    On,
+    /// It goes by the permission bits alone, and lists are neither seen nor set.
+    Off,
+}
+
 /// How requests come from the kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Transport {
@@ -71,6 +84,8 @@ pub struct MountSettings {
     /// Whether there are extended attributes. Without them the kernel does not ask for any, of every
     /// file that is made, written or run.
     pub extended_attributes: bool,
+    /// Whether access control lists count.
+    pub acls: Acls,
     /// Which users' programs may read and write files on the device by themselves.
     pub leases: LeaseUsers,
     /// After how long a process that holds a file under its lease is ended when something waits for
@@ -99,6 +114,7 @@ impl Default for MountSettings {
             suid: false,
             exec: true,
             extended_attributes: true,
+            acls: Acls::Auto,
             leases: LeaseUsers::Off,
             lease_kill: None,
             listed: Vec::new(),
@@ -215,6 +231,17 @@ impl MountSettings {
         }
     }
 
+    /// Returns whether access control lists count on a mount of a volume that has some, or none.
+    #[must_use]
+    pub fn enforces_acls(&self, has_some: bool) -> bool {
+        let wanted = match self.acls {
+            Acls::Auto => has_some,
+            Acls::On => true,
+            Acls::Off => false,
+        };
+        wanted && self.extended_attributes
+    }
+
     /// Applies an option without a value; returns whether there is such a one.
     fn apply_flag(&mut self, name: &str) -> std::result::Result<bool, String> {
         match name {
@@ -231,6 +258,8 @@ impl MountSettings {
             "nosuid" => self.suid = false,
             "exec" => self.exec = true,
             "noexec" => self.exec = false,
+            "acl" => self.acls = Acls::On,
+            "noacl" => self.acls = Acls::Off,
             // Always so (reading a directory moves no time); the words are known because people
             // write them.
             "default_permissions" | "defaults" | "nodiratime" | "lazytime" | "async" => {}
@@ -474,6 +503,22 @@ mod tests {
         ] {
             let settings = MountSettings::parse(text).unwrap();
             assert_eq!(settings.writes_back(settings.file_system.mode), writes_back, "{text}");
+        }
+    }
+
+    #[test]
+    fn lists_count_where_the_volume_has_some_unless_the_mount_says_otherwise() {
+        for (text, without, with) in [
+            ("", false, true),
+            ("acl", true, true),
+            ("noacl", false, false),
+            ("noacl,acl", true, true),
+            ("xattr=off", false, false),
+            ("acl,xattr=off", false, false),
+        ] {
+            let settings = MountSettings::parse(text).unwrap();
+            let enforces = [false, true].map(|has_some| settings.enforces_acls(has_some));
+            assert_eq!(enforces, [without, with], "{text}");
         }
     }
 

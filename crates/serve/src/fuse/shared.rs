@@ -37,6 +37,8 @@ pub(super) struct Shared {
     pub(super) block_size: u32,
     /// The kernel collects writes of cached files and owns their size and times.
     pub(super) write_back: bool,
+    /// The kernel checks permissions by access control lists.
+    pub(super) acls: bool,
     /// Requests are to come over io_uring, and the kernel offers that.
     pub(super) asks_for_ring: bool,
     /// How it is mounted.
@@ -87,6 +89,7 @@ impl Shared {
             io_align: info.io_align.into(),
             known_names: Mutex::default(),
             block_size: info.block_size,
+            acls: settings.enforces_acls(fs.has_acls()),
             fs,
             write_back: settings.writes_back(info.mode),
             asks_for_ring,

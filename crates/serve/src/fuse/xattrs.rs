@@ -29,7 +29,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use bedplate_fs::{FileKind, InodeNo, IoMode, OpenOptions, ReleaseBehind};
+use bedplate_fs::{
+    AclKind, ErrorKind, FileKind, InodeNo, IoMode, OpenOptions, ReleaseBehind, SetGroupId,
+};
 
 use super::errno::{Answer, Errno};
 use super::open_files::OpenFile;
@@ -45,8 +47,9 @@ const TRIAL_TIME: Duration = Duration::from_secs(10);
 /// Extents that fit into one value of 64 KiB: each takes at most 140 bytes.
 const EXTENTS_MAX: usize = 460;
 
-/// Access control lists are not enforced here, so they are not stored either.
-const UNSUPPORTED: &[u8] = b"system.";
+/// Those that mean something to the kernel: of these there are access control lists alone, where
+/// they count.
+const SYSTEM: &[u8] = b"system.";
 
 impl Shared {
     /// Without extended attributes the first request of each kind is answered so that the kernel
@@ -55,11 +58,18 @@ impl Shared {
         if self.settings.extended_attributes { Ok(()) } else { Err(Errno::NOSYS) }
     }
 
+    /// Returns the access control list that an attribute is.
+    fn acl_named(&self, name: &[u8]) -> Answer<Option<AclKind>> {
+        if !name.starts_with(SYSTEM) {
+            return Ok(None);
+        }
+        let kind = AclKind::of_name(name).filter(|_| self.acls);
+        kind.map(Some).ok_or(Errno::OPNOTSUPP)
+    }
+
     pub(super) fn getxattr(&self, ino: InodeNo, name: &[u8]) -> Answer<Vec<u8>> {
         self.need_attributes()?;
-        if name.starts_with(UNSUPPORTED) {
-            return Err(Errno::OPNOTSUPP);
-        }
+        self.acl_named(name)?;
         match name.strip_prefix(PREFIX) {
             Some(name) => self.virtual_value(ino, name),
             None => Ok(self.fs.get_xattr(ino, name)?),
@@ -72,10 +82,13 @@ impl Shared {
         name: &[u8],
         value: &[u8],
         flags: i32,
+        kills_set_gid: bool,
     ) -> Answer<()> {
         self.need_attributes()?;
-        if name.starts_with(UNSUPPORTED) {
-            return Err(Errno::OPNOTSUPP);
+        if let Some(kind) = self.acl_named(name)? {
+            // The kernel has checked that the caller owns the file, and the list.
+            let set_gid = if kills_set_gid { SetGroupId::Clear } else { SetGroupId::Keep };
+            return Ok(self.fs.set_acl(ino, kind, value, set_gid)?);
         }
         if let Some(name) = name.strip_prefix(PREFIX) {
             return match name {
@@ -106,6 +119,13 @@ impl Shared {
 
     pub(super) fn removexattr(&self, ino: InodeNo, name: &[u8]) -> Answer<()> {
         self.need_attributes()?;
+        if self.acl_named(name)?.is_some() {
+            // One that is missing is no error, as on other local file systems.
+            return match self.fs.remove_xattr(ino, name) {
+                Err(error) if error.kind == ErrorKind::NoAttribute => Ok(()),
+                removed => Ok(removed?),
+            };
+        }
         match name.strip_prefix(PREFIX) {
             Some(b"mode") if self.fs.attr(ino)?.io_mode.is_none() => Err(Errno::NODATA),
             Some(b"mode") => Ok(self.fs.set_io_mode(ino, None)?),
@@ -128,7 +148,9 @@ impl Shared {
     pub(super) fn listxattr(&self, ino: InodeNo) -> Answer<Vec<u8>> {
         self.need_attributes()?;
         let mut list = Vec::new();
-        for name in self.fs.list_xattr(ino)?.into_iter().filter(|name| !name.starts_with(PREFIX)) {
+        let is_shown =
+            |name: &Vec<u8>| !name.starts_with(PREFIX) && (self.acls || !name.starts_with(SYSTEM));
+        for name in self.fs.list_xattr(ino)?.into_iter().filter(is_shown) {
             list.extend_from_slice(&name);
             list.push(0);
         }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::content::{allocate, append, index, write};
-use super::{Model, NO_SUCH_NAME, NOT_A_FILE, Refusal, attribute, target};
+use super::{Model, NO_SUCH_NAME, NOT_A_FILE, Refusal, acl, acl_name, attribute, target};
 use crate::node::{Kind, Node};
 use crate::outcome::Outcome;
 use crate::workload::{
@@ -120,6 +120,14 @@ impl Model {
                 .remove(&attribute(which))
                 .map(drop)
                 .ok_or("there is no such attribute"),
+            AttributeStep::SetAcl(file, dir, bits) => match self.node(file, dir)? {
+                node if matches!(node.kind, Kind::Symlink(_)) => Err(NOT_A_FILE),
+                node => {
+                    node.mode = (node.mode & !0o777) | bits;
+                    node.attributes.insert(acl_name(), acl(bits).len());
+                    Ok(())
+                }
+            },
             AttributeStep::SetUntorn(file, dir, bytes) => {
                 self.marked(file, dir)?.untorn = bytes;
                 Ok(())

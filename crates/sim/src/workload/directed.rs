@@ -3,6 +3,7 @@
 use bedplate_fs::IoMode;
 
 use super::clones::{clones, given_up};
+use super::lists::lists;
 use super::logs::logs;
 use super::past::{
     checkpoints, clones_of_full_volume, defragmentation, full_volume, heirs, named_files,
@@ -66,6 +67,7 @@ pub const DIRECTED: &[Directed] = &[
     Directed { name: "growth that waits in memory", steps: delayed_growth },
     Directed { name: "pages written over in order", steps: written_over },
     Directed { name: "files read in order", steps: read_in_order },
+    Directed { name: "access control lists and modes", steps: lists },
 ];
 
 pub(super) const A: On = On::Name(0, 0);

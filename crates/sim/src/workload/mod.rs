@@ -4,6 +4,7 @@ mod clones;
 mod crowd;
 mod directed;
 mod generate;
+mod lists;
 mod logs;
 mod mounted;
 mod pairs;

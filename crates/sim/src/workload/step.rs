@@ -85,6 +85,9 @@ steps! {
         SetAttribute(file: u8, dir: u8, which: u8, len: u16),
         /// Removes one of a file's attributes.
         RemoveAttribute(file: u8, dir: u8, which: u8),
+        /// Sets the access control list of a file, which sets its mode, to permissions of owner,
+        /// mask and others.
+        SetAcl(file: u8, dir: u8, bits: u32),
         /// Lets a file slot in a directory slot, or the directory slot itself, be written untorn in
         /// units of so many bytes, or no longer.
         SetUntorn(file: Option<u8>, dir: u8, bytes: Option<u32>),
@@ -234,6 +237,7 @@ impl Step {
             Self::Retain(_, file, dir) | Self::Link(file, dir, ..) => Some((file, dir, false)),
             Self::SetAttribute(file, dir, ..)
             | Self::RemoveAttribute(file, dir, _)
+            | Self::SetAcl(file, dir, _)
             | Self::SetUntorn(Some(file), dir, _)
             | Self::SetIntegrity(Some(file), dir, _) => Some((file, dir, false)),
             _ => None,

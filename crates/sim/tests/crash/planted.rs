@@ -215,6 +215,21 @@ fn a_rollback_in_two_parts() {
     finds(PlantedBug::RollbackInParts, "one file and one directory are rolled back");
 }
 
+#[test]
+fn a_list_that_becomes_durable_before_its_mode() {
+    finds(PlantedBug::AclApartFromMode, "access control lists and modes");
+}
+
+#[test]
+fn a_list_that_outlives_its_mode() {
+    finds(PlantedBug::AclOutlivesMode, "access control lists and modes");
+}
+
+#[test]
+fn a_first_list_that_the_next_mount_does_not_know_of() {
+    finds(PlantedBug::AclNotNoted, "access control lists and modes");
+}
+
 /// A power cut between two records of a truncation, the first of them durable by a sync in the
 /// middle: what the second one would have freed is there again where the file grows.
 #[test]

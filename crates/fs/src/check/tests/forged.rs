@@ -15,7 +15,7 @@ use crate::{
 
 pub(super) const SIZE: u64 = 32 << 20;
 
-pub(super) const NEW: NewFile = NewFile { mode: 0o644, uid: 1, gid: 2 };
+pub(super) const NEW: NewFile = NewFile { mode: 0o644, uid: 1, gid: 2, umask: 0 };
 
 /// A volume with `/d/one` and `/d/two` of some blocks, `/d/link`, `/d/e` and nothing to recover.
 pub(in crate::check) struct Forged {

@@ -7,7 +7,7 @@ use bedplate_fs::{SetAttr, Timestamp};
 use bedplate_fuse::{Request, opcode};
 
 use super::super::errno::{Answer, Errno};
-use super::super::names::Caller;
+use super::super::names::{Caller, Permissions};
 
 /// A request of the kernel, read field by field.
 #[derive(Clone, Copy)]
@@ -22,6 +22,11 @@ impl<'a> Fields<'a> {
     /// Returns a field of the operation's header.
     pub(super) fn u32(self, at: usize) -> u32 {
         u32::from_ne_bytes(self.0.operation[at..at + 4].try_into().expect("four bytes"))
+    }
+
+    /// Returns the mode that something is to be made with, and the caller's umask.
+    pub(super) fn permissions(self, mode: usize, umask: usize) -> Permissions {
+        Permissions { mode: self.u32(mode), umask: self.u32(umask) }
     }
 
     pub(super) fn u64(self, at: usize) -> u64 {

@@ -24,7 +24,7 @@ impl Translator {
                 });
             }
             opcode::CREATE | opcode::TMPFILE => {
-                let (flags, mode) = (fields.u32(0).cast_signed(), fields.u32(4));
+                let (flags, mode) = (fields.u32(0).cast_signed(), fields.permissions(4, 8));
                 let (caller, dir) = (fields.caller(), self.ino(header.node));
                 let made = if header.opcode == opcode::TMPFILE {
                     shared.run("tmpfile", || shared.create_unnamed(caller, dir, mode, flags))

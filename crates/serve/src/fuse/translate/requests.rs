@@ -59,13 +59,13 @@ impl Translator {
                 self.entry(reply, found);
             }
             opcode::MKNOD => {
-                let (mode, rdev) = (fields.u32(0), fields.u32(4));
+                let (mode, rdev) = (fields.permissions(0, 8), fields.u32(4));
                 let made =
                     shared.run("mknod", || shared.mknod(caller, dir, fields.name()?.0, mode, rdev));
                 self.entry(reply, made);
             }
             opcode::MKDIR => {
-                let mode = fields.u32(0);
+                let mode = fields.permissions(0, 4);
                 let made =
                     shared.run("mkdir", || shared.mkdir(caller, dir, fields.name()?.0, mode));
                 self.entry(reply, made);
@@ -149,6 +149,8 @@ impl Translator {
     }
 
     fn extended(&self, reply: Reply) {
+        /// `FUSE_SETXATTR_ACL_KILL_SGID`.
+        const ACL_KILL_SET_GID: u32 = 1;
         let fields = Fields(reply.request());
         let (header, shared) = (fields.0.header, &self.0);
         let ino = self.ino(header.node);
@@ -159,7 +161,8 @@ impl Translator {
                     let (name, value) = fields.name()?;
                     let value = value.get(..fields.u32(0) as usize).ok_or(Errno::IO)?;
                     let flags = fields.u32(4).cast_signed();
-                    shared.setxattr(ino, name.as_encoded_bytes(), value, flags)
+                    let kills_set_gid = fields.u32(8) & ACL_KILL_SET_GID != 0;
+                    shared.setxattr(ino, name.as_encoded_bytes(), value, flags, kills_set_gid)
                 });
                 empty(reply, set);
             }
