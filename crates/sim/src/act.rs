@@ -13,9 +13,10 @@ use bedplate_fs::{
 };
 use parking_lot::Mutex;
 
+use crate::acl::acl;
 use crate::leased::Program;
 use crate::logs::LogDevice;
-use crate::model::{acl, attribute, target};
+use crate::model::{attribute, target};
 use crate::outcome::{Outcome, Promise, Wrote};
 use crate::workload::{
     AttributeStep, Change, ContentStep, ExtentStep, NameStep, On, OpenStep, Step, StepKind,

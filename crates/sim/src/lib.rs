@@ -28,6 +28,7 @@
 //! recorder's (`run.rs`).
 #![forbid(unsafe_code)]
 
+mod acl;
 mod act;
 mod bed;
 mod failing;

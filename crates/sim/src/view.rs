@@ -8,7 +8,7 @@ use bedplate_fs::{
     Result, SpacePolicy,
 };
 
-use crate::model::acl;
+use crate::acl::acl;
 use crate::node::{Kind, Node, line, root_line};
 use crate::workload::AUTOMATIC_PREFIX;
 

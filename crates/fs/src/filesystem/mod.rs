@@ -393,7 +393,7 @@ impl FileSystem {
     /// Sets an access control list, in the bytes of its extended attribute
     /// ([`AclKind::name`]). An access list sets the permission bits too, and is not kept where they
     /// say all that it says. What is made in a directory with a default list gets it. The list is
-    /// stored and kept true to the mode; who may do what is decided by the kernel of a mount.
+    /// stored and kept true to the mode; permissions are checked by the kernel of a mount.
     ///
     /// # Errors
     /// `Invalid` for bytes that are no list, and for a default list of what is no directory;

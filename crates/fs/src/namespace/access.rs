@@ -1,5 +1,5 @@
 //! Access control lists of files and directories: set together with the mode that they say, changed
-//! by `chmod`, inherited by what is made. Nothing here decides who may do what: front ends do.
+//! by `chmod`, inherited by what is made. Nothing here checks permissions: front ends do.
 
 use super::acl::{Acl, AclKind};
 use super::make::SET_GID;

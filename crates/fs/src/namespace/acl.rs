@@ -24,7 +24,7 @@ const ALL: u16 = 7;
 /// Which of the two lists of a directory; files have the first alone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AclKind {
-    /// Decides who may use the object.
+    /// Decides which users may do what with the object.
     Access,
     /// What is made in the directory gets it.
     Default,

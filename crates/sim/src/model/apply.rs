@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::content::{allocate, append, index, write};
-use super::{Model, NO_SUCH_NAME, NOT_A_FILE, Refusal, acl, acl_name, attribute, target};
+use super::{Model, NO_SUCH_NAME, NOT_A_FILE, Refusal, attribute, target};
+use crate::acl::{acl, acl_name};
 use crate::node::{Kind, Node};
 use crate::outcome::Outcome;
 use crate::workload::{

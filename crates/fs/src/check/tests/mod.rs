@@ -2,6 +2,7 @@
 //! `docs/faults.md` has the table.
 
 mod forged;
+mod lists;
 
 use std::sync::Arc;
 
@@ -465,28 +466,6 @@ fn schedules_and_the_policy_of_a_full_volume_that_do_not_decode_are_removed() {
         v.put(&[put(Table::Setting, key.to_vec(), value)]);
         v.finds(&[(FindingKind::Setting, "does not decode")], true);
     }
-}
-
-/// S-495: bytes of a list that are none are found, and give the rights of no list.
-#[test]
-fn s_495_lists_that_are_none_are_found_and_the_note_on_lists_is_mended() {
-    let list =
-        [(1_u16, 6_u16), (4, 4), (32, 4)].iter().fold(vec![2, 0, 0, 0], |mut list, entry| {
-            list.extend([entry.0.to_le_bytes(), entry.1.to_le_bytes()].concat());
-            list.extend(u32::MAX.to_le_bytes());
-            list
-        });
-    let name = crate::AclKind::Access.name();
-    let v = Forged::new();
-    v.put(&[put(Table::Xattr, pair_key(v.one, name), list.clone())]);
-    v.finds(&[(FindingKind::Setting, "1 access control lists")], true);
-    assert!(v.mount().unwrap().has_acls());
-    v.put(&[put(Table::Xattr, pair_key(v.one, name), list[..9].to_vec())]);
-    let fs = v.mount().unwrap();
-    let refused = fs.get_xattr(v.one, name).unwrap_err();
-    assert_eq!(refused.kind, crate::ErrorKind::Corrupt, "S-495: {refused}");
-    fs.unmount().unwrap();
-    v.finds(&[(FindingKind::Row, "is no access control list")], false);
 }
 
 /// I-TUNE-1
