@@ -231,7 +231,11 @@ pub(crate) fn load_with(
     check_device(&device, superblock)?;
     // A flush of the log that fails may lose pages of the tree that were written before it, and the
     // other way round: none of either succeeds after that (S-33).
-    let records = OneFlush::over(Arc::clone(&device));
+    let records = if planted(PlantedBug::FlushesApart) {
+        Arc::clone(&device)
+    } else {
+        OneFlush::over(Arc::clone(&device))
+    };
     let log_parts = LogParts { data: Arc::clone(&records), ..log_parts };
     if !in_memory {
         flush_devices(&log_parts)?;

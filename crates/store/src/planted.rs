@@ -48,6 +48,8 @@ pub enum PlantedBug {
     RecoveryWithoutFlush,
     /// A failed flush is forgotten, and the next sync reports what it lost as durable.
     FailedFlushForgotten,
+    /// A flush of the metadata succeeds although one of the log has failed, and the other way round.
+    FlushesApart,
     /// Pages of a file that is written untorn are written in place.
     UntornInPlace,
     /// Of a log on a device of its own, the log is flushed before the data that it exposes.
@@ -362,7 +364,7 @@ pub enum PlantedBug {
 #[cfg(any(test, feature = "planted-bugs"))]
 impl PlantedBug {
     /// All of them.
-    pub const ALL: [Self; 167] = [
+    pub const ALL: [Self; 168] = [
         Self::MissingFlush,
         Self::SyncWithoutFlush,
         Self::DirectoryNotSynced,
@@ -379,6 +381,7 @@ impl PlantedBug {
         Self::SameIncarnation,
         Self::RecoveryWithoutFlush,
         Self::FailedFlushForgotten,
+        Self::FlushesApart,
         Self::UntornInPlace,
         Self::DataFlushedAfterLog,
         Self::RollbackInParts,
