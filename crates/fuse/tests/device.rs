@@ -114,7 +114,7 @@ fn a_request_is_in_one_piece_wherever_it_ends() {
     let served = Served::new(1, echo);
     let body: Vec<u8> = (0..2000).map(|i| i as u8).collect();
     for (unique, code, least) in
-        [(2, opcode::LOOKUP, 0), (3, opcode::SETATTR, 88), (4, opcode::SETXATTR, 8)]
+        [(2, opcode::LOOKUP, 0), (3, opcode::SETATTR, 88), (4, opcode::SETXATTR, 16)]
     {
         for len in [least, 39, 40, 41, 88, 300, 2000].into_iter().filter(|len| *len >= least) {
             served.ask(code, unique, &body[..len]);
