@@ -171,7 +171,8 @@ impl<W: Words> Reader<W> {
     }
 
     /// As [`begin_io`](Self::begin_io), for a caller that tells with [`Slots::wrote`] what a write
-    /// behind the file's size has filled of a tail, before it clears the slot.
+    /// behind the file's size has filled of a tail, before it clears the slot. An answer that is no is
+    /// not counted: the caller sees to what it lacks and asks again, or counts it.
     #[inline]
     pub fn begin_growth<S: Words>(
         &self,
@@ -185,7 +186,7 @@ impl<W: Words> Reader<W> {
         if let (Ok(permit), true) = (&asked, planted(Mistake::FilledTooEarly)) {
             slots.wrote(lease.entry, permit.fills_to);
         }
-        self.finish(slots, slot, asked)
+        asked.inspect_err(|_| slots.leave(slot))
     }
 
     /// Asks for one more I/O on the same file and in the same direction while the slot is set. Where

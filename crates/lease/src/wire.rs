@@ -8,6 +8,8 @@
 //!          daemon ──► OddRequest::answer     given, or the reason why not
 //!          client ──► FUSE descriptor        TAIL_IOCTL + TailRequest: a tail of the file
 //!          daemon ──► TailRequest::answer    given, or the reason why not
+//!          client ──► FUSE descriptor        SYNC_IOCTL, nothing to write or read: a data sync
+//!          daemon ──► done, or ENOTTY        `fdatasync` has to do it
 //! socket   (AF_UNIX, SOCK_SEQPACKET)
 //!          client ──► Request::Attach        once a process, with the token
 //!          daemon ──► Answer + 4 descriptors claim, device, control, slots (SCM_RIGHTS); 3 more where
@@ -41,6 +43,13 @@ pub const TAIL_IOCTL: u32 = (3 << 30) | ((TAIL_BYTES as u32) << 16) | (0xBE << 8
 
 /// The length of a [`TailRequest`] and of its answer.
 pub const TAIL_BYTES: usize = 32;
+
+/// The ioctl on a file's descriptor by which a client has the daemon make the file's data durable:
+/// `_IO(0xBE, 4)`. The kernel lets one `fsync` of a file into the mount at a time (`fuse_fsync` takes
+/// the inode's lock), and any number of ioctls: syncs of several threads meet in the log there, and
+/// share a flush. What the kernel holds of the file it does not write first, so the daemon answers
+/// `ENOTTY` where that may be anything.
+pub const SYNC_IOCTL: u32 = (0xBE << 8) | 4;
 
 /// The length of an [`Offer`].
 pub const OFFER_BYTES: usize = 256;

@@ -5,6 +5,7 @@
 
 use std::ffi::c_void;
 
+use bedplate_lease::wire::SYNC_IOCTL;
 use bedplate_lease::{Direction, Fallback, Io, Lease, Permit, State};
 
 use crate::cached;
@@ -44,6 +45,9 @@ pub fn io(fd: Fd, direction: Direction, memory: Memory, offset: i64) -> Option<i
     let io = around.unwrap_or(asked);
     let permit = match begin(fd, &visit, io, memory) {
         Ok(permit) => permit,
+        Err(Fallback::BeyondSize) if direction == Direction::Write => {
+            return tail::mounted(&visit, || mounted(fd, direction, memory, offset));
+        }
         Err(fallback) => return refused(fd, &visit, fallback),
     };
     if !visit.is_still(fd) {
@@ -64,10 +68,7 @@ pub fn io(fd: Fd, direction: Direction, memory: Memory, offset: i64) -> Option<i
         return visit.give_up(if done.is_none() { Fallback::Unaligned } else { Fallback::Other });
     }
     if direction == Direction::Write {
-        mount.slots.wrote(open.lease.entry, permit.fills_to);
-        if permit.fills_to != 0 {
-            tail::filled(&visit);
-        }
+        tail::wrote(&visit, &permit);
     }
     mount.slots.count_done(*slot, direction);
     mount.slots.leave(*slot);
@@ -83,16 +84,15 @@ pub fn io(fd: Fd, direction: Direction, memory: Memory, offset: i64) -> Option<i
 fn begin(fd: Fd, visit: &Visit, io: Io, memory: Memory) -> Result<Permit, Fallback> {
     let Visit { open, mount, slot } = visit;
     let begin = || mount.reader.begin_growth(&mount.slots, *slot, open.lease, io);
-    let is_given = |fallback: &Fallback| match fallback {
-        _ if io.direction != Direction::Write => false,
-        Fallback::Unaligned => odd::ask(fd, visit, io, memory),
-        Fallback::BeyondSize => tail::ask(fd, visit, io),
-        _ => false,
-    };
-    match begin() {
-        Err(fallback) if is_given(&fallback) => begin(),
-        begun => begun,
+    let mut begun = begin();
+    if io.direction == Direction::Write {
+        begun = match begun {
+            Err(Fallback::Unaligned) if odd::ask(fd, visit, io, memory) => begin(),
+            Err(Fallback::BeyondSize | Fallback::Revoked) => tail::begin(fd, visit, io, begin),
+            begun => begun,
+        };
     }
+    begun.inspect_err(|fallback| mount.slots.count_fallback(*slot, *fallback))
 }
 
 /// The lease came to an end where its entry is another file's: the descriptor goes without.
@@ -161,8 +161,10 @@ fn make_durable(fd: Fd) -> bool {
 pub fn sync(fd: Fd) -> Option<isize> {
     let visit = enter(fd)?;
     let Visit { open, mount, slot } = &visit;
-    if mount.reader.begin_sync(&mount.slots, *slot, open.lease).is_err() {
-        return None;
+    match mount.reader.begin_sync(&mount.slots, *slot, open.lease) {
+        Ok(()) => {}
+        Err(Fallback::Unsynced) => return visit.is_still(fd).then(|| synced_by_daemon(&visit))?,
+        Err(_) => return None,
     }
     if !visit.is_still(fd) {
         return visit.lost(fd);
@@ -181,6 +183,15 @@ pub fn sync(fd: Fd) -> Option<isize> {
     // The kernel reports it once: all have to know before this call returns (S-33).
     open::flush_failed(mount, -done as i32);
     Some(sys::with_errno(done))
+}
+
+/// Has the daemon make the file's data durable, beside syncs of other threads. Nothing where that did
+/// not succeed: `fdatasync` does it, or tells why not.
+#[cold]
+fn synced_by_daemon(visit: &Visit) -> Option<isize> {
+    // SAFETY: the request's number says that no bytes go or come back.
+    let done = unsafe { syscall!(libc::SYS_ioctl, visit.open.guard, SYNC_IOCTL, 0) };
+    (done == 0).then_some(0)
 }
 
 /// Counts a sync that has to make more durable than data.

@@ -3,17 +3,22 @@
 //!
 //! ```text
 //!   write at the end ─► within the tail ─► device ─► how far it is filled, told in the slots
-//!          └──────────► no tail, or behind it ─► ask (ioctl) ─► given: as above; else the mount
+//!          ├──────────► no tail, or behind it ─► ask (ioctl) ─► given: as above; else the mount
+//!          └──────────► what lies before it is not there yet ─► wait for it ─► as above; else the mount
 //! ```
+//!
+//! Threads that share out places at the end reach the device in another order, and one that asked the
+//! mount would take the tail from all. So a write waits for a moment for those before it, with no
+//! slot set: what it waits for may need the daemon, and the daemon the slot.
 //!
 //! Where the file ends the kernel learns when it asks the daemon. What looks at the kernel's own idea
 //! of it has the kernel ask first, or is answered here.
 
-use std::sync::atomic::Ordering::Relaxed;
-use std::sync::atomic::{AtomicU32, AtomicU64};
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+use std::sync::atomic::{AtomicU32, AtomicU64, fence};
 
 use bedplate_lease::wire::{TAIL_IOCTL, TailRequest};
-use bedplate_lease::{Io, Lease};
+use bedplate_lease::{Fallback, Io, Lease, Permit};
 
 use crate::process;
 use crate::sys::{Fd, syscall};
@@ -31,6 +36,19 @@ const SKIP_MAX: u32 = 255;
 /// So many writes into a tail, and losing it is no longer soon.
 const WRITES_ENOUGH: u32 = 4;
 
+/// A write waits for those before it where they are no further away: what leaves a gap behind the
+/// end of the file is nothing that others fill.
+const NEAR_BYTES: u64 = 1 << 20;
+
+/// How long a write waits for another, in nanoseconds; it is waked where that is done sooner.
+const WAIT_NS: i64 = 100_000;
+
+/// How often a write sees to what it lacks before the mount is asked.
+const WAYS: u32 = 3;
+
+/// How often it looks again without having been waked.
+const LOOKS: u32 = 100;
+
 /// When to ask for a tail.
 struct Seat {
     /// Writes that do not ask.
@@ -41,6 +59,17 @@ struct Seat {
     writes: AtomicU32,
     /// The lease under which it was last asked.
     asked: AtomicU64,
+    /// The lease under which a thread is asking; 0: none is.
+    asking: AtomicU64,
+    /// Writes behind the end that are with the mount.
+    with_mount: AtomicU32,
+    /// Writes that wait for others.
+    waiting: AtomicU32,
+    /// Changes when what they wait for may have come.
+    moved: AtomicU32,
+    /// Writes that do not wait, after one that waited for nothing, and how many it will be next.
+    hurry: AtomicU32,
+    hurry_step: AtomicU32,
 }
 
 static ALL: [Seat; SEATS] = [const {
@@ -49,6 +78,12 @@ static ALL: [Seat; SEATS] = [const {
         step: AtomicU32::new(0),
         writes: AtomicU32::new(0),
         asked: AtomicU64::new(0),
+        asking: AtomicU64::new(0),
+        with_mount: AtomicU32::new(0),
+        waiting: AtomicU32::new(0),
+        moved: AtomicU32::new(0),
+        hurry: AtomicU32::new(0),
+        hurry_step: AtomicU32::new(0),
     }
 }; SEATS];
 
@@ -56,33 +91,115 @@ fn seat(visit: &Visit) -> &'static Seat {
     &ALL[(visit.open.lease.entry as usize + visit.open.mount) % SEATS]
 }
 
+/// Which lease it is, and of which process, in a word that is not 0: what a thread of the parent left
+/// at a fork, or one that left its call for good, holds up no other lease.
+fn name_of(visit: &Visit) -> u64 {
+    let Lease { entry, generation } = visit.open.lease;
+    let lease = generation << 32 | u64::from(entry) << 2 | visit.open.mount as u64;
+    (lease ^ process::epoch() << 56).max(1)
+}
+
+/// Counts one write off those that skip something; where none is left, returns whether this one is to
+/// do it, and has more skip it the next time.
+fn is_due(skip: &AtomicU32, step: &AtomicU32) -> bool {
+    let left = skip.load(Relaxed);
+    if left > 0 {
+        skip.store(left - 1, Relaxed);
+        return false;
+    }
+    let next = step.load(Relaxed);
+    skip.store(next, Relaxed);
+    step.store((next * 2 + 1).min(SKIP_MAX), Relaxed);
+    true
+}
+
+/// The next write is to do it, too.
+fn make_due(skip: &AtomicU32, step: &AtomicU32) {
+    skip.store(0, Relaxed);
+    step.store(0, Relaxed);
+}
+
 impl Seat {
     /// Tells whether it is time to ask.
     fn is_time(&self, visit: &Visit) -> bool {
-        let Lease { entry, generation } = visit.open.lease;
-        let asked = generation << 32 | u64::from(entry) << 2 | visit.open.mount as u64;
+        let asked = name_of(visit);
         if self.asked.swap(asked, Relaxed) != asked {
-            self.skip.store(0, Relaxed);
-            self.step.store(0, Relaxed);
+            make_due(&self.skip, &self.step);
+            make_due(&self.hurry, &self.hurry_step);
         }
-        let skip = self.skip.load(Relaxed);
-        if skip > 0 {
-            self.skip.store(skip - 1, Relaxed);
-            return false;
+        let is_time = is_due(&self.skip, &self.step);
+        if is_time {
+            self.writes.store(0, Relaxed);
         }
-        let step = self.step.load(Relaxed);
-        self.skip.store(step, Relaxed);
-        self.step.store((step * 2 + 1).min(SKIP_MAX), Relaxed);
-        self.writes.store(0, Relaxed);
-        true
+        is_time
     }
+
+    fn is_asking(&self, visit: &Visit) -> bool {
+        self.asking.load(SeqCst) == name_of(visit)
+    }
+
+    /// Wakes the writes that wait.
+    fn wake(&self) {
+        // Either this thread sees that one waits, or that one what this thread has done.
+        fence(SeqCst);
+        if self.waiting.load(Relaxed) > 0 {
+            self.moved.fetch_add(1, SeqCst);
+            // SAFETY: wakes what waits for the word.
+            unsafe {
+                syscall!(libc::SYS_futex, &raw const self.moved, libc::FUTEX_WAKE, i32::MAX);
+            }
+        }
+    }
+
+    /// Waits until something is so, which is looked at each time that this is waked, and so many times
+    /// besides.
+    fn wait_until(&self, looks: u32, mut is_so: impl FnMut() -> bool) {
+        self.waiting.fetch_add(1, SeqCst);
+        let mut left = looks;
+        while left > 0 {
+            let moved = self.moved.load(SeqCst);
+            if is_so() {
+                break;
+            }
+            let time = libc::timespec { tv_sec: 0, tv_nsec: WAIT_NS };
+            let (word, time) = (&raw const self.moved, &raw const time);
+            // SAFETY: waits until the word is another, for so long, or wakes for nothing.
+            let done = unsafe { syscall!(libc::SYS_futex, word, libc::FUTEX_WAIT, moved, time) };
+            left -= u32::from(done == -(libc::ETIMEDOUT as isize));
+        }
+        self.waiting.fetch_sub(1, SeqCst);
+    }
+}
+
+/// Begins a write again that was not permitted behind the end of the file, or while that was changed,
+/// once what it lacks is there.
+#[cold]
+pub fn begin(
+    fd: Fd,
+    visit: &Visit,
+    io: Io,
+    mut begin: impl FnMut() -> Result<Permit, Fallback>,
+) -> Result<Permit, Fallback> {
+    // One that waited until the tail is full asks for another.
+    for _ in 0..WAYS {
+        let begun = begin();
+        let is_given = match begun {
+            Err(Fallback::BeyondSize) => ask(fd, visit, io) || follow(visit, io),
+            Err(Fallback::Revoked) => follow(visit, io),
+            _ => false,
+        };
+        if !is_given {
+            return begun;
+        }
+    }
+    begin()
 }
 
 /// Asks the daemon for a tail, long enough for a write that was not permitted because it passes the
 /// end of the file; returns whether this process has it now. Not each time: where two processes make
 /// one file grow, they would take it from each other.
 #[cold]
-pub fn ask(fd: Fd, visit: &Visit, io: Io) -> bool {
+fn ask(fd: Fd, visit: &Visit, io: Io) -> bool {
     let mount = visit.mount;
     if io.offset < SIZE_MIN
         || !mount.reader.lacks_tail(&mount.slots, visit.open.lease, io)
@@ -90,9 +207,25 @@ pub fn ask(fd: Fd, visit: &Visit, io: Io) -> bool {
     {
         return false;
     }
-    if !seat(visit).is_time(visit) || has_size_limit() || !visit.is_still(fd) {
+    let seat = seat(visit);
+    if seat.is_asking(visit) || !seat.is_time(visit) || has_size_limit() || !visit.is_still(fd) {
         return false;
     }
+    let name = name_of(visit);
+    if seat.asking.swap(name, SeqCst) == name {
+        return false;
+    }
+    // What the mount has yet to write would take the tail away. From now on others wait.
+    seat.wait_until(LOOKS, || seat.with_mount.load(SeqCst) == 0);
+    let is_given = ask_daemon(visit, io);
+    // Another file's thread may have taken the seat.
+    let _ = seat.asking.compare_exchange(name, 0, SeqCst, Relaxed);
+    seat.wake();
+    is_given
+}
+
+fn ask_daemon(visit: &Visit, io: Io) -> bool {
+    let mount = visit.mount;
     let bytes = TailRequest { client: mount.slots.client(), offset: io.offset, len: io.len };
     let mut bytes = bytes.encode();
     // SAFETY: the request's number says how many bytes go and come back.
@@ -101,16 +234,88 @@ pub fn ask(fd: Fd, visit: &Visit, io: Io) -> bool {
     result == 0 && TailRequest::is_given(&bytes)
 }
 
-/// Counts a write into the tail.
+/// Makes a write behind the end of a file through the mount, where it was asked for a tail of that.
+#[cold]
+pub fn mounted(visit: &Visit, write: impl FnOnce() -> isize) -> Option<isize> {
+    let seat = seat(visit);
+    if seat.asked.load(Relaxed) != name_of(visit) {
+        return None;
+    }
+    seat.with_mount.fetch_add(1, SeqCst);
+    let done = write();
+    seat.with_mount.fetch_sub(1, SeqCst);
+    seat.wake();
+    Some(done)
+}
+
+/// What a write that waits finds.
+enum Found {
+    /// What lies before it is there.
+    Turn,
+    /// That is being filled, a tail asked for, or the file changed.
+    Filling,
+    /// Nothing to wait for.
+    Nothing,
+}
+
+fn look(visit: &Visit, io: Io, seat: &Seat) -> Found {
+    let (mount, open) = (visit.mount, &visit.open);
+    match mount.reader.own_end(&mount.slots, open.lease) {
+        Some(filled) if io.offset <= filled => Found::Turn,
+        Some(filled) if io.offset - filled > NEAR_BYTES => Found::Nothing,
+        Some(_) => Found::Filling,
+        None if seat.is_asking(visit) => Found::Filling,
+        None if mount.reader.find(open.inode).is_none() => Found::Filling,
+        None => Found::Nothing,
+    }
+}
+
+/// Waits, of a write that was not permitted, for the writes that come before it in the file, where this
+/// process makes that grow; returns whether they are there.
+#[cold]
+fn follow(visit: &Visit, io: Io) -> bool {
+    let seat = seat(visit);
+    let may_come = io.offset >= SIZE_MIN
+        && seat.asked.load(Relaxed) == name_of(visit)
+        && !(seat.writes.load(Relaxed) == 0 && matches!(look(visit, io, seat), Found::Nothing))
+        && process::is_home();
+    let hurry = seat.hurry.load(Relaxed);
+    if !may_come || hurry > 0 {
+        seat.hurry.store(hurry.saturating_sub(1), Relaxed);
+        return false;
+    }
+    let mut found = Found::Filling;
+    seat.wait_until(LOOKS, || {
+        found = look(visit, io, seat);
+        !matches!(found, Found::Filling)
+    });
+    match found {
+        Found::Turn => make_due(&seat.hurry, &seat.hurry_step),
+        Found::Filling => {
+            is_due(&seat.hurry, &seat.hurry_step);
+        }
+        Found::Nothing => {}
+    }
+    matches!(found, Found::Turn)
+}
+
+/// Tells the daemon of a write that is on the device; of one into the tail those that wait for it, too.
 #[inline]
-pub fn filled(visit: &Visit) {
+pub fn wrote(visit: &Visit, permit: &Permit) {
+    visit.mount.slots.wrote(visit.open.lease.entry, permit.fills_to);
+    if permit.fills_to != 0 {
+        filled(visit);
+    }
+}
+
+fn filled(visit: &Visit) {
     let seat = seat(visit);
     let writes = seat.writes.load(Relaxed).wrapping_add(1);
     seat.writes.store(writes, Relaxed);
     if writes == WRITES_ENOUGH {
-        seat.skip.store(0, Relaxed);
-        seat.step.store(0, Relaxed);
+        make_due(&seat.skip, &seat.step);
     }
+    seat.wake();
 }
 
 /// Tells whether the process may make no file larger than some size, which the kernel sees to.

@@ -1,7 +1,7 @@
 //! Growth: what a client may do behind the size of a file.
 
 use super::*;
-use crate::wire::{TAIL_IOCTL, TailRequest};
+use crate::wire::{SYNC_IOCTL, TAIL_IOCTL, TailRequest};
 
 /// A file of 8 KiB with a tail of 8 KiB, of which 4 KiB follow the file on the device.
 fn grown(stage: &mut Stage, owner: u64) -> (EntryRef, Lease) {
@@ -85,7 +85,7 @@ fn i_lse_9_others_have_nothing_of_a_tail() {
 
 #[test]
 fn a_request_for_a_tail_survives_the_wire() {
-    assert_eq!(TAIL_IOCTL, 0xC020_BE03);
+    assert_eq!((TAIL_IOCTL, SYNC_IOCTL), (0xC020_BE03, 0xBE04));
     let asked = TailRequest { client: 9, offset: 7, len: 8192 };
     assert_eq!(TailRequest::decode(&asked.encode()), Ok(asked));
     assert_eq!(TailRequest::decode(&asked.encode()[..31]), Err(Reason::Request));

@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex};
 use bedplate_lease::wire::{Answer, Offer, Place, REQUEST_BYTES, Request, SocketName, Token};
 use bedplate_lease::{
     ClientSlots, EntryRef, Extent, FileLease, Geometry, Lease, PageShape, PageShard, Publisher,
-    Reason, SLOTS_PER_CLIENT, SharedPages, State, slots_words,
+    Reason, SLOTS_PER_CLIENT, SharedPages, State, Tail, slots_words,
 };
 
 use super::device::Memory;
@@ -22,6 +22,8 @@ pub const KIB: u64 = 1 << 10;
 pub const DEVICE_BYTES: u64 = 4096 * KIB;
 /// Where the first 128 KiB of `data` lie on the device.
 pub const FIRST: u64 = 1024 * KIB;
+/// The size of the file that grows.
+pub const SHORT: u64 = 96 * KIB;
 /// Where the next 64 KiB lie, which may only be read; the last 64 KiB have no extent.
 pub const SECOND: u64 = 2048 * KIB;
 
@@ -38,6 +40,8 @@ pub struct Daemon {
     pub refusal: Mutex<Option<Reason>>,
     /// The ioctl is answered.
     pub knows_ioctl: AtomicBool,
+    /// A client that asks for a tail gets one, once.
+    pub has_tail: AtomicBool,
     /// The pages that processes read, where there are any.
     pub cache: Mutex<Option<Cache>>,
     /// There is a socket.
@@ -83,6 +87,7 @@ impl Daemon {
             counters: Mutex::default(),
             refusal: Mutex::default(),
             knows_ioctl: AtomicBool::new(true),
+            has_tail: AtomicBool::new(false),
             cache: Mutex::default(),
             listens: AtomicBool::new(true),
             tokens: Mutex::default(),
@@ -117,6 +122,20 @@ impl Daemon {
         publisher.control().revoke(of);
         publisher.rewrite(of, &file);
         publisher.control().restore(of);
+    }
+
+    /// Gives the client a tail, from where the file ends with [`SHORT`] to where its extent does.
+    pub fn give_tail(&self) -> bool {
+        if !self.has_tail.swap(false, Ordering::SeqCst) {
+            return false;
+        }
+        let entry = self.entry().index;
+        self.clients.lock().unwrap().last().unwrap().set_filled(entry, SHORT);
+        self.rewrite(|file| {
+            file.size_bytes = SHORT;
+            file.tail = Some(Tail { owner: 1, end_bytes: 128 * KIB });
+        });
+        true
     }
 
     /// What the kernel counted of the last client's requests since this was last asked.

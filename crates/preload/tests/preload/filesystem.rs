@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, UNIX_EPOCH};
 
-use bedplate_lease::wire::LEASE_IOCTL;
+use bedplate_lease::wire::{LEASE_IOCTL, SYNC_IOCTL, TAIL_IOCTL, TailRequest};
 use fuser::{
     Config, Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation, INodeNo,
     IoctlFlags, LockOwner, OpenFlags, ReplyAttr, ReplyData, ReplyEmpty, ReplyEntry, ReplyIoctl,
@@ -31,6 +31,11 @@ pub struct Seen {
     pub writes: AtomicU64,
     pub syncs: AtomicU64,
     pub ioctls: AtomicU64,
+    /// Syncs that were asked for by an ioctl.
+    pub syncs_beside: AtomicU64,
+    /// So many of those are answered together.
+    pub syncs_together: AtomicU64,
+    syncs_waiting: Mutex<Vec<ReplyIoctl>>,
     pub open: AtomicU64,
     /// The bytes of both files.
     pub bytes: Mutex<[Vec<u8>; 2]>,
@@ -67,6 +72,18 @@ const TTL: Duration = Duration::from_secs(60);
 impl Files {
     fn with<T>(&self, ino: INodeNo, run: impl FnOnce(&mut Vec<u8>) -> T) -> T {
         run(&mut self.seen.bytes.lock().unwrap()[(ino.0 - DATA) as usize])
+    }
+}
+
+impl Files {
+    /// Answers a sync once as many wait as are to be answered together.
+    fn sync_beside(&self, reply: ReplyIoctl) {
+        self.seen.syncs_beside.fetch_add(1, Ordering::SeqCst);
+        let mut waiting = self.seen.syncs_waiting.lock().unwrap();
+        waiting.push(reply);
+        if waiting.len() as u64 == self.seen.syncs_together.load(Ordering::SeqCst) {
+            waiting.drain(..).for_each(|reply| reply.ioctl(0, &[]));
+        }
     }
 }
 
@@ -165,6 +182,12 @@ impl Filesystem for Files {
         reply: ReplyIoctl,
     ) {
         self.seen.ioctls.fetch_add(1, Ordering::SeqCst);
+        if command == SYNC_IOCTL && self.seen.syncs_together.load(Ordering::SeqCst) > 0 {
+            return self.sync_beside(reply);
+        }
+        if command == TAIL_IOCTL && self.daemon.give_tail() {
+            return reply.ioctl(0, &TailRequest::answer(Ok(())));
+        }
         if command != LEASE_IOCTL || !self.daemon.answers_ioctl() {
             return reply.error(Errno::ENOTTY);
         }

@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 
 use bedplate_lease::Reason;
 
-use super::daemon::{FIRST, SECOND};
+use super::daemon::{FIRST, SECOND, SHORT};
 use super::stage::Stage;
 
 #[test]
@@ -96,6 +96,43 @@ fn a_data_sync_flushes_the_device_and_a_full_one_asks_the_mount() {
     stage.daemon.publisher.lock().unwrap().control().set_durable(5);
     assert_eq!(stage.run("open 0 @ rw fdatasync 0"), "sync 0");
     assert_eq!(stage.mount.seen.syncs.load(Ordering::SeqCst), 2);
+}
+
+/// S-496: a sync that the daemon has to do waits for no other one of the file: two are with it at a
+/// time, where the kernel passes one `fdatasync` on.
+#[test]
+fn s_496_syncs_of_threads_are_with_the_daemon_together() {
+    let Some(stage) = Stage::new() else { return };
+    stage.daemon.rewrite(|file| file.data_lsn = 5);
+    let seen = &stage.mount.seen;
+    seen.syncs_together.store(2, Ordering::SeqCst);
+    assert_eq!(stage.run("open 0 @ rw syncs 0"), "syncs 0");
+    assert_eq!(seen.syncs_beside.load(Ordering::SeqCst), 2);
+    assert_eq!(seen.syncs.load(Ordering::SeqCst), 0);
+    // Through the kernel where the daemon leaves it to that.
+    seen.syncs_together.store(0, Ordering::SeqCst);
+    assert_eq!(stage.run("open 0 @ rw fdatasync 0"), "sync 0");
+    assert_eq!(seen.syncs.load(Ordering::SeqCst), 1);
+}
+
+/// S-497: of two threads that make the file grow, the one whose bytes lie behind the other's waits
+/// for it: both go to the device, and neither takes the tail from them.
+#[test]
+fn s_497_a_write_behind_another_waits_for_it() {
+    let Some(stage) = Stage::new() else { return };
+    stage.daemon.rewrite(|file| file.size_bytes = SHORT);
+    stage.daemon.has_tail.store(true, Ordering::SeqCst);
+    // What is behind gives up after a moment: on a busy machine the other may come too late.
+    let times = 20;
+    let said =
+        stage.run(&format!("open 0 @ rw pwrite 0 {SHORT} 512 x behind 0 {} {times}", SHORT + 512));
+    assert_eq!(said, format!("write 512, behind {}", times * 3 * 512));
+    let gone_to_mount = stage.mount.seen.writes.load(Ordering::SeqCst);
+    assert!(gone_to_mount < times, "S-497: {gone_to_mount} of {times} took the tail");
+    assert_eq!(
+        (stage.on_device(FIRST + SHORT + 512), stage.on_device(FIRST + SHORT + 1024)),
+        ('a', 'b')
+    );
 }
 
 #[test]

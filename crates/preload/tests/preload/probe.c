@@ -83,6 +83,23 @@ static void *reader(void *argument) {
     return (void *)sum;
 }
 
+static void *syncer(void *argument) {
+    return (void *)(long)fdatasync(*(int *)argument);
+}
+
+static volatile int is_behind;
+
+/* Writes behind a place that is not written yet. */
+static void *behind(void *argument) {
+    long *task = argument;
+    char *mine = aligned_alloc(4096, 4096);
+    memset(mine, 'b', 512);
+    is_behind = 1;
+    long result = pwrite(task[0], mine, 512, task[1] + 512);
+    free(mine);
+    return (void *)result;
+}
+
 static void *opener(void *argument) {
     long sum = 0;
     for (int i = 0; i < 100; i++) {
@@ -273,6 +290,36 @@ static void run(const char *what) {
             sum += (long)result;
         }
         say("opens", sum);
+    } else if (!strcmp(what, "syncs")) {
+        int of = fd();
+        pthread_t threads[2];
+        long sum = 0;
+        for (int i = 0; i < 2; i++) pthread_create(&threads[i], NULL, syncer, &of);
+        for (int i = 0; i < 2; i++) {
+            void *result;
+            pthread_join(threads[i], &result);
+            sum += (long)result;
+        }
+        say("syncs", sum);
+    } else if (!strcmp(what, "behind")) {
+        /* Two writes each time, of which the later one in the file comes first. */
+        long task[2] = {fd(), number()}, times = number(), sum = 0;
+        for (long i = 0; i < times; i++, task[1] += 1024) {
+            pthread_t thread;
+            void *result;
+            is_behind = 0;
+            pthread_create(&thread, NULL, behind, task);
+            while (!is_behind) usleep(10);
+            usleep(500);
+            memset(buffer, 'a', 512);
+            sum += pwrite(task[0], buffer, 512, task[1]);
+            pthread_join(thread, &result);
+            sum += (long)result;
+            /* Where it went to the mount, the tail goes on here. */
+            memset(buffer, 'b', 512);
+            sum += pwrite(task[0], buffer, 512, task[1] + 512);
+        }
+        say("behind", sum);
     } else if (!strcmp(what, "leave")) {
         leave(fd(), 0);
     } else if (!strcmp(what, "leavestack")) {

@@ -4,16 +4,17 @@
 mod odd;
 mod pages;
 mod requests;
+mod syncs;
 mod tail;
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use bedplate_block::DeviceOptions;
+use bedplate_block::{BlockDevice, DeviceOptions};
 use bedplate_fs::{FileSystem, FormatOptions, LeaseReport};
 use bedplate_serve::control::{Answer, Request};
 use tempfile::TempDir;
@@ -53,6 +54,14 @@ struct Leasing {
 
 impl Leasing {
     fn new(options: &str) -> Option<Self> {
+        Self::on(options, |device| device)
+    }
+
+    /// On what `wrap` makes of the image's device.
+    fn on(
+        options: &str,
+        wrap: impl FnOnce(Arc<dyn BlockDevice>) -> Arc<dyn BlockDevice>,
+    ) -> Option<Self> {
         (available() && has_program("python3") && library().is_some()).then(|| {
             let dir = tempfile::tempdir().unwrap();
             let path = dir.path().join("image");
@@ -61,7 +70,7 @@ impl Leasing {
             let uid = rustix::process::geteuid().as_raw();
             let format = FormatOptions { uid, gid: uid, ..FormatOptions::default() };
             FileSystem::format(&device, None, &format).unwrap();
-            Self { mounted: Mounted::on(device, options), dir }
+            Self { mounted: Mounted::on(wrap(device), options), dir }
         })
     }
 

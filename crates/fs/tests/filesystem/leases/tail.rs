@@ -268,8 +268,10 @@ fn s_359_what_cannot_have_a_tail_grows_through_the_mount() {
     assert_eq!(client.ask(&file), Err(Reason::Tail), "ends within a block");
     file.set_size((START * BLOCK) as u64).unwrap();
     let end = file.size();
-    let gap = file.lease_tail(client.slots.client(), end + 4096, 4096);
-    assert_eq!(gap, Err(Reason::Tail), "leaves a gap");
+    let gap = file.lease_tail(client.slots.client(), end + (1 << 20) + 4096, 4096);
+    assert_eq!(gap, Err(Reason::Tail), "leaves a wide gap");
+    let behind = file.lease_tail(client.slots.client(), end - 4096, 4096);
+    assert_eq!(behind, Err(Reason::Tail), "lies within the file");
     assert_eq!(file.lease_tail(99, end, 4096), Err(Reason::Request), "no client");
     assert_eq!(
         file.lease_tail(client.slots.client(), end, 5 << 20),

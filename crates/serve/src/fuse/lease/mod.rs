@@ -33,7 +33,7 @@ use bedplate_lease::wire::{
 use bedplate_lease::{Lease, Reason};
 use parking_lot::Mutex;
 
-use super::errno::Answer;
+use super::errno::{Answer, Errno};
 use super::open_files::KernelPages;
 use super::shared::Shared;
 
@@ -48,6 +48,9 @@ pub(super) const ODD_IOCTL: u32 = wire::ODD_IOCTL;
 
 /// The ioctl by which it asks for a tail of the file.
 pub(super) const TAIL_IOCTL: u32 = wire::TAIL_IOCTL;
+
+/// The ioctl by which it has the file's data made durable.
+pub(super) const SYNC_IOCTL: u32 = wire::SYNC_IOCTL;
 
 /// What a mount that leases has at hand.
 #[derive(Debug)]
@@ -204,6 +207,26 @@ impl Shared {
             Ok((_, done)) => answer(Ok(told(done.map(drop)))),
             Err(errno) => answer(Err(errno)),
         }
+    }
+
+    /// Makes the data of a file durable beside other syncs of it, and answers. Only where the kernel
+    /// keeps no pages of the file: here it does not write them first, as it does before `fsync`.
+    pub(super) fn sync_beside(
+        self: &Arc<Self>,
+        handle: u64,
+        answer: impl FnOnce(Answer<Vec<u8>>) + Send + 'static,
+    ) {
+        self.run_sync(move |shared| {
+            let synced = shared.run("ioctl", || {
+                let open = shared.open_file(handle)?;
+                if shared.desk.get().is_none() || open.inode.kernel_pages() != KernelPages::Nothing
+                {
+                    return Err(Errno::NOTTY);
+                }
+                shared.fsync(&open, true)
+            });
+            answer(synced.map(|()| Vec::new()));
+        });
     }
 
     /// Publishes a file of which the kernel keeps no pages. Not on an event thread: it waits for

@@ -147,6 +147,9 @@ impl Translator {
                 return shared
                     .tail((uid, handle), &asked, move |told| ioctl(reply, out_size, told));
             }
+            lease::SYNC_IOCTL => {
+                return shared.sync_beside(handle, move |told| ioctl(reply, out_size, told));
+            }
             _ => Err(Errno::NOTTY),
         };
         ioctl(reply, out_size, told);

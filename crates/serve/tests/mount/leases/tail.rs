@@ -367,3 +367,34 @@ for i in range(8, 1500): assert get(i) == page(i), i
     assert_pages(&bytes, 8..1500);
     leasing.mounted.finish();
 }
+
+/// S-497: threads that share out places at the end of a file, and write there in whatever order, keep
+/// the tail, and lose no byte.
+#[test]
+fn s_497_threads_make_one_file_grow_together() {
+    let Some(leasing) = Leasing::new(OPTIONS) else { return };
+    let file = leasing.filled("f", 16);
+    let script = script(
+        "
+import threading
+lock, last = threading.Lock(), [7]
+def work():
+    while True:
+        with lock: last[0] += 1; i = last[0]
+        if i >= 600: return
+        put(i)
+        os.fdatasync(fd)
+        assert get(i) == page(i), i
+threads = [threading.Thread(target=work) for i in range(8)]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+",
+    );
+    let (_, report) = leasing.run(&script, &file);
+    // Before, one in a hundred.
+    assert!(count(&report, "writes") > 300, "S-497: {report}");
+    let bytes = std::fs::read(&file).unwrap();
+    assert_eq!(bytes.len(), 600 * 8192);
+    assert_pages(&bytes, 8..600);
+    leasing.mounted.finish();
+}
