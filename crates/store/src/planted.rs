@@ -23,6 +23,8 @@ pub enum PlantedBug {
     DirectoryNotSynced,
     /// A log write that seals its records goes out before the data they expose.
     LogBeforeData,
+    /// A flush counts for records that were appended while it was under way.
+    FlushCountsForLater,
     /// A record exposes data without its checksum, and nothing waits for the data.
     ExposureWithoutChecksum,
     /// Blocks are used again before the record that freed them is sealed.
@@ -364,11 +366,12 @@ pub enum PlantedBug {
 #[cfg(any(test, feature = "planted-bugs"))]
 impl PlantedBug {
     /// All of them.
-    pub const ALL: [Self; 168] = [
+    pub const ALL: [Self; 169] = [
         Self::MissingFlush,
         Self::SyncWithoutFlush,
         Self::DirectoryNotSynced,
         Self::LogBeforeData,
+        Self::FlushCountsForLater,
         Self::ExposureWithoutChecksum,
         Self::ReuseBeforeSealed,
         Self::OverwriteWithoutSeal,

@@ -25,6 +25,9 @@ pub(super) struct Leader {
     slots: VecDeque<Slot>,
     /// The batch that carries nothing but its header: one write unit.
     empty: AlignedBuf,
+    /// A flush of the data that succeeded began when this was the last record: what records up to it
+    /// expose is durable.
+    flushed: Lsn,
 }
 
 impl Leader {
@@ -35,6 +38,7 @@ impl Leader {
             batches: VecDeque::new(),
             slots: VecDeque::new(),
             empty: AlignedBuf::zeroed(unit),
+            flushed: Lsn(0),
         }
     }
 }
@@ -52,8 +56,10 @@ enum Write {
 #[derive(Debug, Clone, Copy)]
 struct Plan {
     write: Write,
-    /// Flush the data before the write: then the batches seal themselves.
+    /// What the records expose is durable before the write: then the batches seal themselves.
     barrier: bool,
+    /// A flush before the write makes it so; otherwise the last round's has.
+    flush_first: bool,
     /// The sealed lsn of the headers, where the batches do not seal themselves.
     sealed: Lsn,
     durable_sequence: u64,
@@ -111,6 +117,7 @@ impl IntentLog {
         let mut plan = Plan {
             write: Write::Nothing,
             barrier: false,
+            flush_first: leader.parts.place.separate,
             sealed: ring.durable(),
             durable_sequence: ring.durable_sequence(),
             incarnation: ring.incarnation(),
@@ -129,6 +136,9 @@ impl IntentLog {
                     plan.barrier || !taken.barrier,
                     "I-LOG-4: a record without a checksum waits for its data"
                 );
+                let is_flushed =
+                    leader.batches.back().is_some_and(|it| it.last() <= leader.flushed);
+                plan.flush_first |= plan.barrier && !is_flushed;
                 plan.exposing = if plan.barrier { Lsn(0) } else { taken.exposing };
             }
         } else if ring.sealed() < ring.durable() && ring.fits(std::iter::once(leader.unit as u64)) {
@@ -160,11 +170,11 @@ impl IntentLog {
 
     /// Writes and flushes; returns up to where the batches in the ring seal.
     fn carry_out(&self, leader: &mut Leader, plan: &Plan) -> Result<Lsn> {
-        let Leader { parts, unit, batches, slots, empty } = leader;
+        let Leader { parts, unit, batches, slots, empty, flushed } = leader;
         let (unit, separate) = (*unit, parts.place.separate);
         let late = separate && planted(PlantedBug::DataFlushedAfterLog);
-        if (plan.barrier || separate) && !late && !planted(PlantedBug::LogBeforeData) {
-            self.flush_data(parts)?;
+        if plan.flush_first && !late && !planted(PlantedBug::LogBeforeData) {
+            self.flush_data(parts, flushed)?;
         }
         let mut evidence = if plan.write == Write::Nothing { Lsn(0) } else { plan.sealed };
         for (index, slot) in slots.iter().enumerate() {
@@ -210,10 +220,10 @@ impl IntentLog {
             (_, Write::Records) if planted(PlantedBug::MissingFlush) => {}
             (true, Write::Nothing) => {}
             (true, _) => parts.ring_device().flush()?,
-            (false, _) => self.flush_data(parts)?,
+            (false, _) => self.flush_data(parts, flushed)?,
         }
         if late {
-            self.flush_data(parts)?;
+            self.flush_data(parts, flushed)?;
         }
         Ok(evidence)
     }
@@ -236,8 +246,16 @@ impl IntentLog {
         Ok(())
     }
 
-    fn flush_data(&self, parts: &LogParts) -> Result<()> {
+    fn flush_data(&self, parts: &LogParts, flushed: &mut Lsn) -> Result<()> {
+        // A record is appended when the data that it exposes was written, so what is appended while
+        // the flush is under way does not count.
+        let before = self.buffer.lock().last();
         parts.data.flush()?;
+        *flushed = if planted(PlantedBug::FlushCountsForLater) {
+            self.buffer.lock().last()
+        } else {
+            before
+        };
         self.counters.flushes.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         Ok(())
     }

@@ -3,6 +3,7 @@
 mod crash;
 mod driver;
 mod faults;
+mod flushed;
 mod format;
 mod model;
 mod resume;
