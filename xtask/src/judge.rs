@@ -27,7 +27,7 @@ pub fn run(cargo: &mut Command, tally: &mut Tally) -> Result<()> {
     let program = sh::target_directory()?.join("release/bedplate-sim");
     let runs: [(&str, &[&str]); 7] = [
         ("random workloads", &["--seeds", "0", "--states", STATES]),
-        ("directed workloads, every cut", &["--directed", "--seeds", "1", "--every", "6"]),
+        ("directed workloads, every cut", &["--directed", "--seeds", "1", "--every", "4"]),
         ("three threads", &["--threads", "3", "--seeds", "0", "--states", "2000"]),
         ("directed workloads, every fifth call fails", &["--failing", "--stride", "5"]),
         ("long changes, another step in the middle", &["--pairs", "16", "--cuts", "2"]),
