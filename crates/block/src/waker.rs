@@ -44,6 +44,12 @@ impl Waker {
         self.0.signal.lock().stopped
     }
 
+    /// Says whether there is a wake-up that was not taken yet.
+    #[must_use]
+    pub fn is_woken(&self) -> bool {
+        self.0.signal.lock().woken
+    }
+
     /// Takes a wake-up back; says whether there was one.
     #[must_use]
     pub fn take_wake(&self) -> bool {
@@ -104,7 +110,8 @@ mod tests {
         assert!(waker.rest(Duration::ZERO));
         assert!(waker.wait(LONG) && !waker.take_wake(), "two are one, and it is taken");
         waker.wake();
-        assert!(waker.take_wake() && !waker.take_wake());
+        assert!(waker.is_woken() && waker.take_wake());
+        assert!(!waker.is_woken() && !waker.take_wake());
     }
 
     #[test]

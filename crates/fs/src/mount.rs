@@ -125,13 +125,14 @@ pub(crate) fn mount(
     Ok(fs)
 }
 
-/// Ends what an interrupted run had begun to remove.
+/// Ends what an interrupted run had begun to remove, but for deletions of checkpoints: the sync daemon
+/// goes on with these (S-484).
 fn end_removals(fs: &Arc<Engine>) -> Result<()> {
     if !planted(PlantedBug::OrphansLeft) {
         remove_orphans(fs)?;
     }
-    if !planted(PlantedBug::DeletionNotResumed) {
-        fs.end_left_deletions()?;
+    if planted(PlantedBug::MountEndsDeletions) {
+        fs.end_deletions()?;
     }
     checkpoint::remove_passing(fs)
 }

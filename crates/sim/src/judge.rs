@@ -222,6 +222,8 @@ fn use_on(
     seen: &Seen,
 ) -> Result<(FileSystem, Seen), String> {
     let wrote = go_on(before, &fs)?;
+    // One that the cut interrupted comes some way, and on after the next mount.
+    end_deletions(&fs, seen.nodes.len() % 4)?;
     fs.unmount().map_err(|e| format!("the recovered volume cannot be unmounted: {e}"))?;
     let fs = remains
         .mount(quiet())
@@ -229,11 +231,27 @@ fn use_on(
     if wrote {
         fs.remove("/judge").map_err(|e| format!("what was synced after recovery is lost: {e}"))?;
     }
+    end_deletions(&fs, usize::MAX)?;
     let again = see(&fs).map_err(|e| format!("the volume cannot be read a second time: {e}"))?;
     if let Some(what) = difference(&again.view, &seen.view) {
         return Err(format!("the second mount shows something else than the first: {what}"));
     }
     Ok((fs, again))
+}
+
+/// S-484: carries out so many steps of deletions that were cut short; with room they come to an end.
+fn end_deletions(fs: &FileSystem, most: usize) -> Result<(), String> {
+    let mut steps = 0;
+    while steps < most
+        && fs.delete_step().map_err(|e| format!("S-484: a deletion does not go on: {e}"))?
+    {
+        steps += 1;
+    }
+    let left = fs.checkpoint_counts().deleting;
+    if steps < most && left > 0 && fs.statfs().available_bytes >= ROOM_BYTES {
+        return Err(format!("S-484: {left} deletions do not end, after {steps} steps"));
+    }
+    Ok(())
 }
 
 /// S-38: a read-only mount writes nothing; returns what it shows.

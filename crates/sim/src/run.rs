@@ -95,6 +95,9 @@ impl Recorder {
             Step::During(first, second, turns) => return self.during(first, second, turns),
             _ => carry_out(self.stage.as_ref().expect("it is mounted"), &mut self.history, step)?,
         };
+        // As the sync daemon does, with what a mount found of a deletion.
+        let stage = self.stage.as_ref().expect("it is mounted");
+        stage.fs.delete_step().map_err(|e| format!("a deletion does not go on: {e}"))?;
         if number.is_multiple_of(COMPARE_EVERY) {
             self.compare()?;
         }

@@ -228,8 +228,12 @@ pub enum PlantedBug {
     NewestDeletedFirst,
     /// A checkpoint's own row goes with the first step of its deletion.
     DeletionEndsEarly,
-    /// A mount does not go on with the deletion of a checkpoint that was interrupted.
+    /// Nothing goes on behind a mount with the deletion of a checkpoint that was interrupted.
     DeletionNotResumed,
+    /// A mount waits for the end of the deletion of a checkpoint that was interrupted.
+    MountEndsDeletions,
+    /// A change finds no space although a deletion of a checkpoint goes on that frees some.
+    DeletionNotAwaited,
     /// A checkpoint with few images is deleted at once while an older one is being deleted.
     ShortDeletionFirst,
     /// A check wants files noted that only a checkpoint has which is being deleted.
@@ -366,7 +370,7 @@ pub enum PlantedBug {
 #[cfg(any(test, feature = "planted-bugs"))]
 impl PlantedBug {
     /// All of them.
-    pub const ALL: [Self; 169] = [
+    pub const ALL: [Self; 171] = [
         Self::MissingFlush,
         Self::SyncWithoutFlush,
         Self::DirectoryNotSynced,
@@ -471,6 +475,8 @@ impl PlantedBug {
         Self::NewestDeletedFirst,
         Self::DeletionEndsEarly,
         Self::DeletionNotResumed,
+        Self::MountEndsDeletions,
+        Self::DeletionNotAwaited,
         Self::ShortDeletionFirst,
         Self::GoneFilesCompared,
         Self::RollbackWithoutUndo,

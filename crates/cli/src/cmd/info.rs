@@ -161,8 +161,12 @@ impl Info {
 
     fn checkpoints(&self) -> String {
         let count = self.number("checkpoints.count");
+        let going = match self.number("checkpoints.deleting") {
+            0 => String::new(),
+            going => format!(", {} under way", text::count(going, "deletion")),
+        };
         if count == 0 {
-            return format!("none; a full volume would {}", self.on_full());
+            return format!("none{going}; a full volume would {}", self.on_full());
         }
         let held = self.at("checkpoints_held.alone_bytes").map_or_else(String::new, |_| {
             format!(", hold {}", self.size("checkpoints_held.alone_bytes"))
@@ -171,7 +175,7 @@ impl Info {
             0 => String::new(),
             deleted => format!(", {deleted} deleted for space since the mount"),
         };
-        format!("{count}{held}; a full volume would {}{deleted}", self.on_full())
+        format!("{count}{held}{going}; a full volume would {}{deleted}", self.on_full())
     }
 
     fn on_full(&self) -> &'static str {

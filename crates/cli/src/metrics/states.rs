@@ -27,6 +27,11 @@ pub(super) fn checkpoints(
         "Checkpoints that a schedule or a full volume may delete",
         info.checkpoints.removable,
     )?;
+    out.gauge(
+        "checkpoints_being_deleted",
+        "Deleted checkpoints whose space is not all free yet",
+        info.checkpoints.deleting,
+    )?;
     out.counter(
         "checkpoints_deleted_for_space",
         "Checkpoints deleted because the volume was full",

@@ -14,6 +14,7 @@
 #![forbid(unsafe_code)]
 #![expect(clippy::unwrap_used, clippy::print_stdout, reason = "a measurement for people")]
 
+mod deletion;
 mod forgetful;
 mod steps;
 
@@ -23,7 +24,7 @@ use std::process::Command;
 type Step = (&'static str, fn(&Asked));
 
 /// What is measured, in this order; a later step sees what earlier ones left.
-const STEPS: [Step; 11] = [
+const STEPS: [Step; 14] = [
     ("make", steps::make),
     ("bytes", steps::bytes),
     ("mount", steps::mounts),
@@ -35,6 +36,10 @@ const STEPS: [Step; 11] = [
     ("allocate", steps::allocate),
     ("defrag", steps::defragment),
     ("checkpoints", steps::checkpoints),
+    ("deletion", deletion::deletion),
+    // Two parts of the one before.
+    ("cut", deletion::cut),
+    ("resume", deletion::resume),
     ("check", steps::check),
 ];
 
@@ -68,7 +73,10 @@ fn asked() -> Asked {
         size_bytes: 1 << 40,
         slots_percent: 0,
         sums: false,
-        steps: all.filter(|name| !["fill", "remount"].contains(name)).map(str::to_owned).collect(),
+        steps: all
+            .filter(|name| !["fill", "remount", "cut", "resume"].contains(name))
+            .map(str::to_owned)
+            .collect(),
         step: None,
     };
     let mut words = std::env::args().skip(1);

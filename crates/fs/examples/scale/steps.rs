@@ -22,21 +22,24 @@ const UNITS_OF_SYNC: u64 = 32;
 const CHECKPOINTS: u64 = 100;
 const UNITS_OF_CHECKPOINT: u64 = 10_000;
 
-fn device(asked: &Asked) -> Arc<dyn BlockDevice> {
+pub fn device(asked: &Asked) -> Arc<dyn BlockDevice> {
     let file = bedplate_block::open(&asked.image, &DeviceOptions::default()).unwrap();
     Arc::new(Forgetful(file))
 }
 
 fn mount(asked: &Asked) -> FileSystem {
-    let options = MountOptions { mode: IoMode::Concurrent, ..MountOptions::default() };
-    FileSystem::mount(device(asked), None, options).unwrap()
+    FileSystem::mount(device(asked), None, options()).unwrap()
 }
 
-fn tell(what: &str, value: impl std::fmt::Display) {
+pub fn options() -> MountOptions {
+    MountOptions { mode: IoMode::Concurrent, ..MountOptions::default() }
+}
+
+pub fn tell(what: &str, value: impl std::fmt::Display) {
     println!("  {what:<58} {value}");
 }
 
-fn ms(since: Instant) -> f64 {
+pub fn ms(since: Instant) -> f64 {
     since.elapsed().as_secs_f64() * 1e3
 }
 
@@ -51,7 +54,7 @@ fn resident() -> String {
 }
 
 /// Random numbers.
-struct Random(u64);
+pub struct Random(pub u64);
 
 impl Random {
     fn below(&mut self, end: u64) -> u64 {
@@ -62,14 +65,14 @@ impl Random {
 }
 
 /// The files of a volume, opened as they are needed, the last ones kept.
-struct Files<'a> {
+pub struct Files<'a> {
     fs: &'a FileSystem,
     units_of_file: u64,
     open: Vec<Option<(u64, File)>>,
 }
 
 impl<'a> Files<'a> {
-    fn new(fs: &'a FileSystem, asked: &Asked) -> Self {
+    pub fn new(fs: &'a FileSystem, asked: &Asked) -> Self {
         let open = (0..64).map(|_| None).collect();
         Self { fs, units_of_file: asked.units / asked.files, open }
     }
@@ -86,7 +89,7 @@ impl<'a> Files<'a> {
     }
 
     /// Writes units at random, a sync after some; returns microseconds a write.
-    fn write(&mut self, count: u64, random: &mut Random, units: u64) -> f64 {
+    pub fn write(&mut self, count: u64, random: &mut Random, units: u64) -> f64 {
         let mut data = AlignedBuf::zeroed(UNIT as usize);
         data.fill(DATA);
         let begun = Instant::now();
@@ -241,7 +244,7 @@ fn commit_until(over: &AtomicBool, file: &File) -> f64 {
 }
 
 /// Runs `work` while another thread commits; returns how long it took and the longest wait, in ms.
-fn beside_commits(file: &File, work: impl FnOnce()) -> (f64, f64) {
+pub fn beside_commits(file: &File, work: impl FnOnce()) -> (f64, f64) {
     let over = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let commits = scope.spawn(|| commit_until(&over, file));

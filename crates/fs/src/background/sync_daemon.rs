@@ -2,6 +2,8 @@
 //! program.
 //!
 //! It wakes once an interval, or when a writer wakes it because the metadata outgrows its bounds.
+//! Between two turns it goes on with deletions of checkpoints that no call waits for: those that a
+//! crash or an unmount cut short (S-484).
 
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
@@ -9,11 +11,20 @@ use std::time::{Duration, Instant};
 use bedplate_block::Waker;
 
 use super::Daemon;
-use crate::Result;
 use crate::engine::Engine;
+use crate::{Error, Result};
 
 /// From how many inodes on that were let go of at once their memory goes back to the system.
 const INODES_MANY: usize = 1024;
+/// So many steps of deletions follow a turn, however soon the next one is due.
+const STEPS_MIN: u32 = 8;
+
+/// What an error of a turn means.
+const NOT_WRITTEN: &str =
+    "the sync daemon could not write what is dirty; it stays in memory and is tried again";
+/// What an error of a deletion means.
+const NOT_DELETED: &str =
+    "what a deleted checkpoint had does not become free, which is tried again";
 
 /// Starts the daemon of a writable mount.
 pub(crate) fn start(fs: &Arc<Engine>) -> std::io::Result<Daemon> {
@@ -21,14 +32,39 @@ pub(crate) fn start(fs: &Arc<Engine>) -> std::io::Result<Daemon> {
     Daemon::spawn("bedplate-sync", fs.sync_waker().clone(), move || run(&waker, &weak))
 }
 
+/// Errors that were told, each once.
+#[derive(Default)]
+struct Told {
+    failed: bool,
+    others: Vec<&'static str>,
+}
+
+impl Told {
+    fn tell(&mut self, fs: &Engine, what: &'static str, e: &Error) {
+        if fs.has_failed() {
+            // The failure says what to do.
+            if !std::mem::replace(&mut self.failed, true) {
+                tracing::error!(
+                    event = "read_only",
+                    "the file system is read-only from now on: {e}"
+                );
+            }
+        } else if !self.others.contains(&what) {
+            self.others.push(what);
+            tracing::error!("{what}: {e}");
+        }
+    }
+}
+
 fn run(waker: &Waker, fs: &Weak<Engine>) {
-    let (mut reported, mut looked) = (None, Instant::now());
-    let interval = || {
-        let fs = fs.upgrade()?;
-        let interval = fs.tuning().sync_interval();
-        Some(fs.trials().first_ends_in().map_or(interval, |ends| ends.min(interval)))
-    };
-    while interval().is_some_and(|interval| waker.wait(interval)) {
+    let (mut told, mut looked) = (Told::default(), Instant::now());
+    loop {
+        let Some(wait) = fs.upgrade().map(|fs| between_turns(&fs, waker, &mut told)) else {
+            return;
+        };
+        if !waker.wait(wait) {
+            return;
+        }
         let Some(fs) = fs.upgrade() else { return };
         fs.end_overdue_trials();
         let interval = fs.tuning().sync_interval();
@@ -37,20 +73,32 @@ fn run(waker: &Waker, fs: &Weak<Engine>) {
         if looks_at_leases {
             looked = Instant::now();
         }
-        let Err(e) = turn(&fs, interval, looks_at_leases) else { continue };
-        let latched = fs.has_failed();
-        match reported.replace(latched) {
-            Some(before) if before == latched => {}
-            // The failure says what to do.
-            _ if latched => tracing::error!(
-                event = "read_only",
-                "the file system is read-only from now on: {e}"
-            ),
-            _ => tracing::error!(
-                "the sync daemon could not write what is dirty; it stays in memory and is tried \
-                 again: {e}"
-            ),
+        if let Err(e) = turn(&fs, interval, looks_at_leases) {
+            told.tell(&fs, NOT_WRITTEN, &e);
         }
+    }
+}
+
+/// Goes on with deletions until the next turn is due; returns how long that still takes.
+fn between_turns(fs: &Engine, waker: &Waker, told: &mut Told) -> Duration {
+    let interval = fs.tuning().sync_interval();
+    let wait = fs.trials().first_ends_in().map_or(interval, |ends| ends.min(interval));
+    let begun = Instant::now();
+    if fs.limits().deletes_behind {
+        delete_some(fs, waker, wait, told);
+    }
+    wait.saturating_sub(begun.elapsed())
+}
+
+/// Goes on with deletions for so long, or until a turn is wanted.
+fn delete_some(fs: &Engine, waker: &Waker, wait: Duration, told: &mut Told) {
+    let begun = Instant::now();
+    let goes_on = |steps| {
+        let is_due = waker.is_woken() || begun.elapsed() >= wait;
+        !waker.is_stopped() && (steps < STEPS_MIN || !is_due)
+    };
+    if let Err(e) = fs.go_on_with_deletions(goes_on) {
+        told.tell(fs, NOT_DELETED, &e);
     }
 }
 
@@ -71,17 +119,12 @@ fn turn(fs: &Engine, interval: Duration, looks_at_leases: bool) -> Result<()> {
         fs.release_sealed();
     }
     fs.discard_freed();
-    if looks_at_leases {
-        fs.refresh_leases()?;
-    }
+    let refreshed = if looks_at_leases { fs.refresh_leases() } else { Ok(()) };
     fs.give_up_stale_shrink();
     fs.relieve_metadata();
-    if fs.metadata_commit_due() {
-        fs.metadata_commit()?;
-    }
-    fs.go_on_with_deletions()?;
+    let committed = if fs.metadata_commit_due() { fs.metadata_commit() } else { Ok(()) };
     let let_go = let_idle_inodes_go(fs);
-    held.and(aged).and(let_go)
+    held.and(aged).and(refreshed).and(committed).and(let_go)
 }
 
 /// Keeps what inodes cost in memory bounded (I-INO-3). An inode whose last record is not sealed
@@ -106,9 +149,10 @@ mod tests {
 
     use super::*;
     use crate::{
-        ErrorKind, FileKind, FileSystem, FormatOptions, InodeNo, IoMode, MountOptions, NewFile,
-        OpenOptions,
+        CheckpointOptions, ErrorKind, FileBlock, FileKind, FileSystem, FormatOptions, InodeNo,
+        IoMode, Limits, MountOptions, NewFile, OpenOptions,
     };
+    use bedplate_store::{RowChange, Table, before_key, extent_key};
 
     /// S-140: as long as fewer than 65,536 files had been seen all of them stayed in memory,
     /// forgotten or not, for as long as the volume was mounted.
@@ -241,5 +285,101 @@ mod tests {
                 }
             }
         }
+    }
+
+    const HOUR: Duration = Duration::from_secs(3600);
+
+    /// A volume on which a checkpoint of twenty images is being deleted, an image a step; nothing goes
+    /// on with that by itself.
+    fn deleting() -> FileSystem {
+        let device: Arc<dyn BlockDevice> = MemoryDevice::new(64 << 20);
+        FileSystem::format(&device, None, &FormatOptions::default()).unwrap();
+        let limits = Limits { images_per_record: 1, deletes_behind: false, ..Limits::default() };
+        let options = MountOptions {
+            mode: IoMode::Concurrent,
+            sync_interval: Duration::from_secs(3600),
+            limits,
+            ..MountOptions::default()
+        };
+        let fs = FileSystem::mount(device, None, options).unwrap();
+        let file = fs.open("/file", &OpenOptions::create()).unwrap();
+        let page = AlignedBuf::zeroed(4096);
+        let scattered = || {
+            for at in 0..20 {
+                file.write_at(&page, at * 8192).unwrap();
+            }
+        };
+        scattered();
+        fs.create_checkpoint("first", &CheckpointOptions::default()).unwrap();
+        scattered();
+        fs.state().delete_behind(b"first").unwrap();
+        fs
+    }
+
+    fn left(fs: &FileSystem) -> u64 {
+        fs.checkpoint_counts().deleting
+    }
+
+    /// S-430, S-484: between two turns of the sync daemon a deletion goes on to its end. It stops after
+    /// some steps where a turn is due, and at once where the file system is closed.
+    #[test]
+    fn s_430_s_484_deletions_go_on_between_turns() {
+        let fs = deleting();
+        let (waker, mut told) = (Waker::default(), Told::default());
+        waker.wake();
+        delete_some(fs.state(), &waker, HOUR, &mut told);
+        assert!(waker.is_woken(), "the turn is due still");
+        let turns = (0..100).take_while(|_| {
+            delete_some(fs.state(), &waker, HOUR, &mut told);
+            left(&fs) > 0
+        });
+        assert!((1..5).contains(&turns.count()), "S-430: some steps a turn");
+        let fs = deleting();
+        let stopped = Waker::default();
+        stopped.stop();
+        delete_some(fs.state(), &stopped, HOUR, &mut told);
+        assert_eq!(left(&fs), 1, "S-484: no step once it is to end");
+        delete_some(fs.state(), &Waker::default(), HOUR, &mut told);
+        assert_eq!(left(&fs), 0, "S-484: all of it while no turn is due");
+    }
+
+    /// S-484: a call that deletes does not share the steps with the daemon.
+    #[test]
+    fn s_484_a_call_that_waits_for_a_deletion_carries_it_out_alone() {
+        let fs = deleting();
+        let waits = fs.state().deleters().enter();
+        delete_some(fs.state(), &Waker::default(), HOUR, &mut Told::default());
+        assert_eq!(left(&fs), 1);
+        drop(waits);
+        delete_some(fs.state(), &Waker::default(), HOUR, &mut Told::default());
+        assert_eq!(left(&fs), 0);
+    }
+
+    /// S-487: a deletion that meets damage is told of once, and a turn goes on without it: it ended
+    /// before idle inodes were let go of.
+    #[test]
+    fn s_487_a_deletion_that_fails_holds_nothing_else_up() {
+        let fs = deleting();
+        let state = fs.state();
+        let key = state
+            .reading(|rows| {
+                let epoch = rows.checkpoint_set.deleting().next().unwrap().epoch;
+                Ok(before_key(epoch, Table::Extent, &extent_key(InodeNo(2), FileBlock(1 << 40))))
+            })
+            .unwrap();
+        // An image that says neither that a row was there nor that it was not.
+        let rows = vec![RowChange::put(Table::Before, key, vec![9])];
+        state.metadata().replay(rows);
+        let mut told = Told::default();
+        for _ in 0..3 {
+            delete_some(state, &Waker::default(), HOUR, &mut told);
+        }
+        assert_eq!((left(&fs), told.others), (1, vec![NOT_DELETED]), "it is told once");
+        for i in 0..6000 {
+            let name = format!("{i}");
+            fs.make(InodeNo::ROOT, name.as_bytes(), FileKind::File, NewFile::default(), 0).unwrap();
+        }
+        (0..2).for_each(|_| turn(state, Duration::from_secs(3600), true).unwrap());
+        assert!(state.inode_table().sizes().0 <= 4200, "S-487: they are let go of");
     }
 }

@@ -102,7 +102,7 @@ impl Engine {
         let deleted = if planted(PlantedBug::PassingCheckpointStays) {
             Ok(())
         } else {
-            self.delete_checkpoint(&name)
+            self.delete_passing(&name)
         };
         let report = cloned?;
         match deleted {
@@ -127,12 +127,18 @@ impl Engine {
     /// clone is being made.
     fn remove_left_passing(&self) -> Result<()> {
         for left in self.all_checkpoints().iter().filter(|one| one.row.is_passing()) {
-            match self.delete_checkpoint(&left.row.name) {
+            match self.delete_passing(&left.row.name) {
                 Err(e) if e.kind == ErrorKind::NoSpace => return Ok(()),
                 other => other?,
             }
         }
         Ok(())
+    }
+
+    /// Deletes a passing checkpoint. Behind an older one that is being deleted its turn may come
+    /// late, and no clone waits for that.
+    fn delete_passing(&self, name: &[u8]) -> Result<()> {
+        if self.is_deleting() { self.delete_behind(name) } else { self.delete_checkpoint(name) }
     }
 
     /// Finds what a path names in a checkpoint.
@@ -256,7 +262,8 @@ impl Engine {
     }
 }
 
-/// Deletes the checkpoints that clones of the present were made from when the machine stopped.
+/// Deletes the checkpoints that clones of the present were made from when the machine stopped. What
+/// they had becomes free behind the mount.
 pub(crate) fn remove_passing(fs: &Engine) -> Result<()> {
     for passing in fs
         .all_checkpoints()
@@ -264,7 +271,7 @@ pub(crate) fn remove_passing(fs: &Engine) -> Result<()> {
         .map(|checkpoint| &checkpoint.row)
         .filter(|row| row.automatic && row.name.starts_with(CheckpointRow::PASSING))
     {
-        match fs.delete_checkpoint(&passing.name) {
+        match fs.delete_behind(&passing.name) {
             Err(e) if e.kind == ErrorKind::NoSpace => tracing::warn!(
                 "a checkpoint of an interrupted clone is left to the next mount: {e}"
             ),

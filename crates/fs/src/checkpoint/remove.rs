@@ -1,5 +1,8 @@
 //! Deleting checkpoints: one that keeps few rows goes by one record. Of others one record marks one
 //! as being deleted, and its rows and blocks go in steps after that (`deletion.rs`).
+//!
+//! The call that deletes carries the steps out. Those that it did not come to, because of a crash or
+//! because there was no room, are the sync daemon's, and of changes that find the volume full.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -84,6 +87,21 @@ impl Engine {
         name: &[u8],
         may_go: impl Fn(&Checkpoint) -> bool,
     ) -> Result<()> {
+        if self.take_away(name, may_go)? { self.free_deleted(name) } else { Ok(()) }
+    }
+
+    /// Deletes a checkpoint; durable when it returns. Its space becomes free behind the caller's
+    /// back, where it takes more than one record.
+    pub(crate) fn delete_behind(&self, name: &[u8]) -> Result<()> {
+        self.begin_deletion()?;
+        if self.take_away(name, |_| true)? {
+            self.sync_waker().wake();
+        }
+        Ok(())
+    }
+
+    /// Takes a checkpoint out of sight, durably; returns whether it still has rows and blocks.
+    fn take_away(&self, name: &[u8], may_go: impl Fn(&Checkpoint) -> bool) -> Result<bool> {
         let (epoch, begun) = self.frozen(|_| {
             let checkpoint = self.checkpoint(name)?;
             if !may_go(&checkpoint) {
@@ -119,7 +137,7 @@ impl Engine {
             self.epochs_changed();
             Ok(())
         })?;
-        if begun.has_more { self.free_deleted(name) } else { Ok(()) }
+        Ok(begun.has_more)
     }
 
     /// Frees what a checkpoint had that is deleted.
@@ -136,8 +154,8 @@ impl Engine {
             Err(e) => {
                 let name = bedplate_store::told_name(name);
                 let message = format!(
-                    "checkpoint '{name}' is deleted, but not all of its space is free, which the \
-                     next mount makes good: {}",
+                    "checkpoint '{name}' is deleted, but not all of its space is free, which is \
+                     tried again, at the latest by the next mount: {}",
                     e.message
                 );
                 Err(Error { message, ..e })
@@ -146,15 +164,35 @@ impl Engine {
         }
     }
 
-    /// Goes on with deletions that had no room for their next step.
-    pub(crate) fn end_left_deletions(&self) -> Result<()> {
-        or_wait_for_room(self.end_deletions())
+    /// Goes on with deletions that no call waits for, while `goes_on` says so, which is told how many
+    /// steps there were. Returns how many; what they freed is free then.
+    pub(crate) fn go_on_with_deletions(&self, goes_on: impl Fn(u32) -> bool) -> Result<u32> {
+        let is_left = !planted(PlantedBug::DeletionNotResumed);
+        let goes_on = |steps| is_left && goes_on(steps) && !self.deleters().are_any();
+        match self.delete_while(goes_on) {
+            // It waits for room.
+            Err(e) if e.kind == ErrorKind::NoSpace => Ok(0),
+            steps => steps,
+        }
     }
 
-    /// As [`end_left_deletions`](Self::end_left_deletions), for some steps only: the sync daemon has
-    /// more to do.
-    pub(crate) fn go_on_with_deletions(&self) -> Result<()> {
-        or_wait_for_room(self.delete_steps(STEPS_A_SYNC))
+    /// Goes on with deletions until so many blocks are free; returns whether any step was taken. What
+    /// goes wrong with one is told by the sync daemon, which tries it again.
+    pub(super) fn free_by_deletions(&self, blocks: u64) -> bool {
+        let _waits = self.deleters().enter();
+        let steps = self.delete_while(|_| !self.would_fit(blocks));
+        steps.is_ok_and(|steps| steps > 0) && !planted(PlantedBug::DeletionNotAwaited)
+    }
+
+    /// Returns whether any checkpoint is being deleted.
+    pub(crate) fn is_deleting(&self) -> bool {
+        self.deletion_count() > 0
+    }
+
+    /// Counts the checkpoints that are being deleted.
+    pub(super) fn deletion_count(&self) -> u64 {
+        self.reading(|rows| Ok(rows.checkpoint_set.deleting().count() as u64))
+            .expect("nothing is read from the device")
     }
 
     /// Deletes a checkpoint that has few rows, or marks one as being deleted: from then on nothing
@@ -219,14 +257,15 @@ impl Engine {
     /// Carries the deletions under way to their end, in steps between which everything else goes
     /// on.
     pub(crate) fn end_deletions(&self) -> Result<()> {
-        self.delete_steps(u32::MAX)
+        let _waits = self.deleters().enter();
+        self.delete_while(|_| true).map(drop)
     }
 
-    fn delete_steps(&self, most: u32) -> Result<()> {
+    /// Carries steps out while `goes_on` says so, which is told how many there were; returns how
+    /// many.
+    fn delete_while(&self, goes_on: impl Fn(u32) -> bool) -> Result<u32> {
         let mut steps = 0;
-        let is_deleting =
-            || self.reading(|rows| Ok(rows.checkpoint_set.deleting().next().is_some()));
-        while steps < most && is_deleting()? {
+        while goes_on(steps) && self.is_deleting() {
             self.begin_deletion()?;
             let begun = Instant::now();
             self.delete_some()?;
@@ -239,7 +278,11 @@ impl Engine {
             // What waited for the lock of the rows has it now.
             std::thread::sleep(begun.elapsed().min(REST_MAX));
         }
-        Ok(())
+        if steps > 0 {
+            self.seal_to(self.last_lsn())?;
+            self.release_sealed();
+        }
+        Ok(steps)
     }
 
     /// Has what steps changed go into the metadata tree before the log is full of it.
@@ -247,8 +290,11 @@ impl Engine {
         if !self.metadata_commit_wanted() {
             return Ok(());
         }
-        // The log has room for what is left, or the next step is refused.
-        or_wait_for_room(self.metadata_commit())
+        match self.metadata_commit() {
+            // The log has room for what is left, or the next step is refused.
+            Err(e) if e.kind == ErrorKind::NoSpace => Ok(()),
+            other => other,
+        }
     }
 
     /// Carries out one step.
@@ -281,14 +327,6 @@ impl Engine {
     }
 }
 
-/// Where there is no room for a step, it waits for some.
-fn or_wait_for_room(done: Result<()>) -> Result<()> {
-    match done {
-        Err(e) if e.kind == ErrorKind::NoSpace => Ok(()),
-        other => other,
-    }
-}
-
 fn of_checkpoints(rows: Vec<RowChange>) -> Record {
     Record { kind: RecordKind::Checkpoint, rows, exposes: None, barrier: false }
 }
@@ -300,22 +338,17 @@ mod tests {
     use bedplate_block::{AlignedBuf, MemoryDevice};
 
     use crate::{
-        AllocateMode, CheckpointOptions, File, FileSystem, FormatOptions, IoMode, Limits,
-        MountOptions, OpenOptions,
+        AllocateMode, CheckpointOptions, File, FileSystem, FormatOptions, IoMode, MountOptions,
+        OpenOptions,
     };
 
     /// A volume that is synced only when it is asked to, and a file on it.
     fn bed() -> (FileSystem, File) {
-        bed_with(Limits::default())
-    }
-
-    fn bed_with(limits: Limits) -> (FileSystem, File) {
         let device: std::sync::Arc<dyn bedplate_block::BlockDevice> = MemoryDevice::new(64 << 20);
         FileSystem::format(&device, None, &FormatOptions::default()).unwrap();
         let options = MountOptions {
             mode: IoMode::Concurrent,
             sync_interval: Duration::from_secs(3600),
-            limits,
             ..MountOptions::default()
         };
         let volume = FileSystem::mount(device, None, options).unwrap();
@@ -393,30 +426,5 @@ mod tests {
         );
         volume.sync().unwrap();
         assert!(fs.sealed_lsn() >= lsn && becomes_free(), "the block is free again");
-    }
-
-    /// S-430: a turn of the sync daemon carries out some steps of a deletion that was left, and then
-    /// sees to what else it has to do.
-    #[test]
-    fn s_430_a_turn_of_the_sync_daemon_takes_some_steps_only() {
-        let (volume, file) = bed_with(Limits { images_per_record: 1, ..Limits::default() });
-        let page = AlignedBuf::zeroed(4096);
-        for at in 0..20 {
-            file.write_at(&page, at * 8192).unwrap();
-        }
-        volume.create_checkpoint("first", &CheckpointOptions::default()).unwrap();
-        for at in 0..20 {
-            file.write_at(&page, at * 8192).unwrap();
-        }
-        let fs = volume.state();
-        let first = fs.checkpoint(b"first").unwrap();
-        fs.frozen(|_| fs.begin_to_delete(&first)).unwrap();
-        let are_left =
-            || fs.reading(|rows| Ok(rows.checkpoint_set.deleting().next().is_some())).unwrap();
-        let turns = (0..100).take_while(|_| {
-            fs.go_on_with_deletions().unwrap();
-            are_left()
-        });
-        assert!((2..10).contains(&turns.count()), "20 images, some steps a turn");
     }
 }

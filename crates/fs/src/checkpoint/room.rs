@@ -1,7 +1,7 @@
 //! A full volume: what becomes of checkpoints when the files of the present need their blocks.
 //!
 //! ```text
-//!   a change finds no blocks ─► it lets go of every lock ─► blocks deferred? ─ yes ─► try again
+//!   a change finds no blocks ─► it lets go of every lock ─► blocks deferred, or a deletion under way? ─ yes ─► try again
 //!                                                            └ no ─► refuse? ─ yes ─► "no space"
 //!                                                                     └ delete-oldest: would all that may go make room for the whole change?
 //!                                                                          no ─► "no space", and nothing is deleted
@@ -51,6 +51,7 @@ impl Engine {
         CheckpointCounts {
             count,
             removable,
+            deleting: self.deletion_count(),
             policy: self.space_policy().policy(),
             deleted_for_space: self.space_policy().deleted(),
         }
@@ -88,6 +89,10 @@ impl Engine {
         if self.begin_removal().is_err() {
             return Err(refused);
         }
+        // What is deleted already frees its blocks behind the mount: this change may need them now.
+        if self.free_by_deletions(refused.blocks_wanted) {
+            return Ok(());
+        }
         if self.space_policy().policy() == SpacePolicy::Refuse
             && !planted(PlantedBug::PolicyIgnored)
         {
@@ -105,6 +110,10 @@ impl Engine {
     /// Deletes as many of the oldest checkpoints that may go as it takes to meet a demand, and
     /// returns whether any; none where all of them would not do.
     fn delete_oldest(&self, demand: &Demand<'_>) -> Result<bool> {
+        if self.free_by_deletions(demand(&[])?) && self.would_fit(demand(&[])?) {
+            return Ok(true);
+        }
+        // What the others hold alone shows once they are gone.
         self.end_deletions()?;
         let mut may_go = self.all_checkpoints();
         may_go.retain(|checkpoint| {

@@ -19,6 +19,7 @@ mod acl_note;
 mod daemons;
 mod deferred_free;
 mod defrag_status;
+mod deleters;
 mod device;
 mod epoch_state;
 mod kept;
@@ -49,6 +50,7 @@ pub(crate) use acl_note::{ACLS, AclNote};
 use deferred_free::DeferredFree;
 pub(crate) use defrag_status::DefragStatus;
 pub use defrag_status::{DefragmenterReport, DefragmenterState, Fragmentation, MovedFile};
+use deleters::Deleters;
 pub(crate) use epoch_state::EpochState;
 pub use kept::KeptExtent;
 pub(crate) use listed::Listed;
@@ -136,6 +138,8 @@ pub(crate) struct Engine {
     trimming: Ranked<(), { rank::TRIM }>,
     /// Rank 0.5: one at a time deletes checkpoints because the volume is full.
     room: Ranked<(), { rank::ROOM }>,
+    /// Calls that wait for the end of deletions of checkpoints.
+    deleters: Deleters,
     /// Files that are served in another mode for a while.
     trials: Trials,
     /// What happens to checkpoints when the volume is full, and what did.
@@ -244,6 +248,7 @@ impl Engine {
             flush_frontend: OnceLock::new(),
             trimming: Ranked::new(()),
             room: Ranked::new(()),
+            deleters: Deleters::default(),
             trials: Trials::default(),
             space_policy: SpacePolicyState::default(),
             acl_note: AclNote::default(),
@@ -396,6 +401,11 @@ impl Engine {
     /// Returns the files that are served in another mode for a while.
     pub(crate) fn trials(&self) -> &Trials {
         &self.trials
+    }
+
+    /// Returns the calls that wait for the end of deletions of checkpoints.
+    pub(crate) fn deleters(&self) -> &Deleters {
+        &self.deleters
     }
 
     /// Returns what happens to checkpoints on a full volume.

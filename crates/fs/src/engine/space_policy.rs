@@ -61,6 +61,8 @@ pub struct CheckpointCounts {
     pub count: u64,
     /// How many of them retention or a full volume may delete.
     pub removable: u64,
+    /// How many are deleted, and hold space still that becomes free step by step.
+    pub deleting: u64,
     /// What happens to them when the volume is full.
     pub policy: SpacePolicy,
     /// How many were deleted since the mount because the volume was full.

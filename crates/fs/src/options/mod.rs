@@ -82,6 +82,9 @@ pub struct Limits {
     /// Free runs that are in memory at full length before regions are packed; `None` for as many as
     /// serve best.
     pub free_runs_open: Option<usize>,
+    /// Whether the sync daemon goes on with deletions of checkpoints that were cut short. Where it does
+    /// not, [`FileSystem::delete_step`](crate::FileSystem::delete_step) does.
+    pub deletes_behind: bool,
     /// Called between two records of a change that takes several, with the locks that the change
     /// holds there.
     pub between_records: Option<BetweenRecords>,
@@ -106,6 +109,7 @@ impl Default for Limits {
             extents_per_pack: None,
             extents_per_part: None,
             free_runs_open: None,
+            deletes_behind: true,
             between_records: None,
         }
     }
@@ -123,6 +127,7 @@ impl fmt::Debug for Limits {
             extents_per_pack,
             extents_per_part,
             free_runs_open,
+            deletes_behind,
             between_records,
         } = self;
         write!(
@@ -138,6 +143,9 @@ impl fmt::Debug for Limits {
         }
         if let Some(runs) = free_runs_open {
             write!(f, ", {runs} free runs open")?;
+        }
+        if !deletes_behind {
+            f.write_str(", deletions by hand")?;
         }
         f.write_str(if between_records.is_some() { ", with a call between records)" } else { ")" })
     }

@@ -77,6 +77,17 @@ impl Engine {
 
     /// Carries a shrink to a size on by a step; the first begins it.
     pub(crate) fn shrink(&self, size: u64) -> Result<ShrinkStep> {
+        match self.shrink_now(size) {
+            // A checkpoint that is deleted may still have the room that lacks.
+            Err(error) if error.kind == ErrorKind::NoSpace && self.is_deleting() => {
+                self.end_deletions()?;
+                self.shrink_now(size)
+            }
+            step => step,
+        }
+    }
+
+    fn shrink_now(&self, size: u64) -> Result<ShrinkStep> {
         self.begin_change()?;
         let mut held = self.lock_size();
         let limit = match self.limit_of(size) {

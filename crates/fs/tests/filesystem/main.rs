@@ -8,6 +8,7 @@ mod clones;
 mod common;
 mod cost;
 mod cut;
+mod cut_deletions;
 mod data;
 mod defrag;
 mod delayed;

@@ -330,6 +330,7 @@ fn limits(per_record: u16) -> Limits {
         delayed_piece_bytes: DELAYED_PIECE_BYTES,
         read_window_bytes: READ_WINDOW_BYTES,
         follow_step_bytes: FOLLOW_STEP_BYTES,
+        deletes_behind: false,
         ..Limits::default()
     };
     match per_record.into() {

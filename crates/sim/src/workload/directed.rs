@@ -6,8 +6,8 @@ use super::clones::{clones, given_up};
 use super::lists::lists;
 use super::logs::logs;
 use super::past::{
-    checkpoints, clones_of_full_volume, defragmentation, full_volume, heirs, named_files,
-    rollbacks, summed, untorn,
+    checkpoints, clones_of_full_volume, cut_deletions, defragmentation, full_volume, heirs,
+    named_files, rollbacks, summed, untorn,
 };
 use super::smaller::smaller;
 use super::waiting::{delayed_growth, odd_log, read_in_order, written_over};
@@ -54,6 +54,7 @@ pub const DIRECTED: &[Directed] = &[
     Directed { name: "clones written on both sides and deleted in any order", steps: clones },
     Directed { name: "what clones had is written at once", steps: given_up },
     Directed { name: "checkpoints go from the newest and from the middle", steps: heirs },
+    Directed { name: "deletions of checkpoints that were cut short", steps: cut_deletions },
     Directed { name: "ranges cut out and put in", steps: collapse_insert },
     Directed { name: "blocks are used again at once", steps: reuse },
     Directed { name: "checkpoints of named files and directories", steps: named_files },

@@ -66,6 +66,38 @@ pub(super) fn heirs() -> Vec<Step> {
     steps
 }
 
+/// S-484, S-485: the process dies early and late in the deletion of a checkpoint. What the next mounts do
+/// comes between its steps, also a clone, a checkpoint of its name, and the end of an older one.
+pub(super) fn cut_deletions() -> Vec<Step> {
+    let mut steps = vec![Step::Create(0, 0)];
+    for (round, calls) in [3, 4, 6].into_iter().enumerate() {
+        let fill = 60 * u8::try_from(round).expect("three rounds");
+        let scattered = |fill: u8| {
+            (0..12).map(move |page: u8| write(A, u64::from(page) * 8192, 4096, fill + page))
+        };
+        steps.extend(scattered(fill + 1));
+        steps.extend([Step::Checkpoint(0, None), write(A, 8192, 20_000, fill + 20)]);
+        steps.extend([Step::Checkpoint(1, None), Step::SetMode(0, 0, 0o600)]);
+        steps.extend(scattered(fill + 30));
+        steps.extend([
+            Step::Sync,
+            Step::Die(Box::new(Step::DeleteCheckpoint(1)), calls),
+            write(A, 0, 9000, fill + 50),
+            Step::Clone(None, 0, 0, 1),
+            Step::Checkpoint(1, None),
+            write(A, 4096, 20_000, fill + 51),
+            Step::SyncData(A),
+            if round == 1 { Step::Kill } else { Step::Remount },
+            write(B, 0, 30_000, fill + 52),
+            Step::DeleteCheckpoint(0),
+            Step::SyncAll(B),
+            Step::DeleteCheckpoint(1),
+            Step::Unlink(1, 0),
+        ]);
+    }
+    steps
+}
+
 /// S-56, S-57: one file, then one directory, go back while the rest stays; also under open files,
 /// and back again after what was written since.
 pub(super) fn rollbacks() -> Vec<Step> {

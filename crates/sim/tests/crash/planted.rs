@@ -51,6 +51,12 @@ fn finds_on(disks: &Setup, bug: PlantedBug, near: &str) {
     panic!("{bug:?} went unnoticed in {states} states");
 }
 
+/// S-484
+#[test]
+fn a_deletion_that_nothing_takes_up_again() {
+    finds(PlantedBug::DeletionNotResumed, "deletions of checkpoints that were cut short");
+}
+
 #[test]
 fn a_missing_flush() {
     finds(PlantedBug::MissingFlush, "sync of a new directory");
