@@ -15,13 +15,14 @@ use crate::sh;
 /// newer compiler shifts the figures a little, and so does another processor's library of C.
 const BUDGETS: [Budget; 3] = [
     Budget { kind: "read", instructions: 410 },
-    Budget { kind: "write", instructions: 520 },
+    Budget { kind: "write", instructions: 530 },
     Budget { kind: "append", instructions: 31_500 },
 ];
 const SLACK_PERCENT: u64 = 5;
 
-/// The calls of the two runs whose difference is counted.
-const CALLS: [u64; 2] = [1000, 6000];
+/// The calls of the two runs whose difference is counted. Metadata commits at the end of a run do not
+/// cost the same each time, which is spread over them.
+const CALLS: [u64; 2] = [1000, 16_000];
 
 /// How long a build or a run may take.
 const LIMIT: Duration = Duration::from_secs(1200);
