@@ -1,10 +1,11 @@
 //! Everything together: device, daemon, mount, and the program under the library.
 
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use super::daemon::{DEVICE_BYTES, Daemon};
 use super::filesystem::Mounted;
@@ -37,14 +38,14 @@ pub fn library() -> PathBuf {
         .clone()
 }
 
-/// The program of the tests of leases; nothing where there is no compiler.
-fn probe() -> Option<PathBuf> {
-    static BUILT: OnceLock<Option<PathBuf>> = OnceLock::new();
-    BUILT.get_or_init(|| compiled("probe")).clone()
+/// A program that lies beside the tests, compiled by the first that asks: it cannot be written while
+/// another runs it. Nothing where there is no compiler.
+pub fn compiled(name: &'static str) -> Option<PathBuf> {
+    static BUILT: Mutex<BTreeMap<&str, Option<PathBuf>>> = Mutex::new(BTreeMap::new());
+    BUILT.lock().unwrap().entry(name).or_insert_with(|| compile(name)).clone()
 }
 
-/// Compiles a program that lies beside the tests; nothing where there is no compiler.
-pub fn compiled(name: &str) -> Option<PathBuf> {
+fn compile(name: &str) -> Option<PathBuf> {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/preload/{name}.c"));
     let made = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("lease-{name}"));
     let mut compile = Command::new("cc");
@@ -66,7 +67,7 @@ impl Stage {
         device.sync_all().unwrap();
         let daemon = Daemon::new(&path);
         let mount = Mounted::new(&directory.path().join("mnt"), &daemon);
-        let Some(mount) = mount.filter(|_| probe().is_some()) else {
+        let Some(mount) = mount.filter(|_| compiled("probe").is_some()) else {
             println!("skipped: needs FUSE, root and a C compiler");
             return None;
         };
@@ -77,7 +78,7 @@ impl Stage {
     /// the other.
     pub fn command(&self, script: &str) -> Command {
         let path = |name| self.mount.path.join(name).into_os_string();
-        let mut command = Command::new(probe().unwrap());
+        let mut command = Command::new(compiled("probe").unwrap());
         for word in script.split_whitespace() {
             match word {
                 "@" => command.arg(path("data")),
