@@ -44,6 +44,10 @@ pub const TAIL_IOCTL: u32 = (3 << 30) | ((TAIL_BYTES as u32) << 16) | (0xBE << 8
 /// The length of a [`TailRequest`] and of its answer.
 pub const TAIL_BYTES: usize = 32;
 
+/// Threads of a client share out places at the end of a file, and the write of the one that asks for a
+/// tail may lie behind those of others, and the end: so far. The tail begins at the end.
+pub const TAIL_GAP_BYTES_MAX: u64 = 1 << 20;
+
 /// The ioctl on a file's descriptor by which a client has the daemon make the file's data durable:
 /// `_IO(0xBE, 4)`. The kernel lets one `fsync` of a file into the mount at a time (`fuse_fsync` takes
 /// the inode's lock), and any number of ioctls: syncs of several threads meet in the log there, and

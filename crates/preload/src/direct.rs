@@ -88,7 +88,9 @@ fn begin(fd: Fd, visit: &Visit, io: Io, memory: Memory) -> Result<Permit, Fallba
     if io.direction == Direction::Write {
         begun = match begun {
             Err(Fallback::Unaligned) if odd::ask(fd, visit, io, memory) => begin(),
-            Err(Fallback::BeyondSize | Fallback::Revoked) => tail::begin(fd, visit, io, begin),
+            Err(lacks @ (Fallback::BeyondSize | Fallback::Revoked)) => {
+                tail::begin_again(fd, visit, io, lacks, begin)
+            }
             begun => begun,
         };
     }

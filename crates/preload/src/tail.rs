@@ -17,7 +17,7 @@
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::atomic::{AtomicU32, AtomicU64, fence};
 
-use bedplate_lease::wire::{TAIL_IOCTL, TailRequest};
+use bedplate_lease::wire::{TAIL_GAP_BYTES_MAX, TAIL_IOCTL, TailRequest};
 use bedplate_lease::{Fallback, Io, Lease, Permit};
 
 use crate::process;
@@ -35,10 +35,6 @@ const SKIP_MAX: u32 = 255;
 
 /// So many writes into a tail, and losing it is no longer soon.
 const WRITES_ENOUGH: u32 = 4;
-
-/// A write waits for those before it where they are no further away: what leaves a gap behind the
-/// end of the file is nothing that others fill.
-const NEAR_BYTES: u64 = 1 << 20;
 
 /// How long a write waits for another, in nanoseconds; it is waked where that is done sooner.
 const WAIT_NS: i64 = 100_000;
@@ -174,25 +170,29 @@ impl Seat {
 /// Begins a write again that was not permitted behind the end of the file, or while that was changed,
 /// once what it lacks is there.
 #[cold]
-pub fn begin(
+pub fn begin_again(
     fd: Fd,
     visit: &Visit,
     io: Io,
-    mut begin: impl FnMut() -> Result<Permit, Fallback>,
+    mut lacks: Fallback,
+    begin: impl Fn() -> Result<Permit, Fallback>,
 ) -> Result<Permit, Fallback> {
     // One that waited until the tail is full asks for another.
     for _ in 0..WAYS {
-        let begun = begin();
-        let is_given = match begun {
-            Err(Fallback::BeyondSize) => ask(fd, visit, io) || follow(visit, io),
-            Err(Fallback::Revoked) => follow(visit, io),
+        let is_given = match lacks {
+            Fallback::BeyondSize => ask(fd, visit, io) || follow(visit, io),
+            Fallback::Revoked => follow(visit, io),
             _ => false,
         };
         if !is_given {
-            return begun;
+            break;
+        }
+        match begin() {
+            Ok(permit) => return Ok(permit),
+            Err(fallback) => lacks = fallback,
         }
     }
-    begin()
+    Err(lacks)
 }
 
 /// Asks the daemon for a tail, long enough for a write that was not permitted because it passes the
@@ -262,7 +262,8 @@ fn look(visit: &Visit, io: Io, seat: &Seat) -> Found {
     let (mount, open) = (visit.mount, &visit.open);
     match mount.reader.own_end(&mount.slots, open.lease) {
         Some(filled) if io.offset <= filled => Found::Turn,
-        Some(filled) if io.offset - filled > NEAR_BYTES => Found::Nothing,
+        // That far behind the end others fill nothing.
+        Some(filled) if io.offset - filled > TAIL_GAP_BYTES_MAX => Found::Nothing,
         Some(_) => Found::Filling,
         None if seat.is_asking(visit) => Found::Filling,
         None if mount.reader.find(open.inode).is_none() => Found::Filling,

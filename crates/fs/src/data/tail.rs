@@ -14,6 +14,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use bedplate_lease::Reason;
+use bedplate_lease::wire::TAIL_GAP_BYTES_MAX;
 use bedplate_store::{Piece, PlantedBug, RecordKind, planted};
 
 use super::commit_map::{Change, SizeChange};
@@ -31,10 +32,6 @@ use bedplate_store::Grid;
 const TAIL_BYTES_MIN: u64 = 256 << 10;
 const TAIL_BYTES_MAX: u64 = 8 << 20;
 
-/// Threads of a process share out places at the end, and the one that asks may have one behind those
-/// of others: so far.
-const GAP_BYTES_MAX: u64 = 1 << 20;
-
 /// Or so many of the writes that go there, which are at most so long.
 const TAIL_WRITES: u64 = 8;
 const WRITE_BYTES_MAX: u64 = 4 << 20;
@@ -47,7 +44,8 @@ const ROOM_TIMES: u64 = 16;
 
 impl<'a> DataPath<'a> {
     /// Gives a client a tail of the file, which is published, long enough for a write of `len` bytes at
-    /// `offset`, where it ends or a little behind; another's tail ends. Returns whether the size begins to move by itself.
+    /// `offset`, where it ends or a little behind; another's tail ends. Returns whether the size begins
+    /// to move by itself.
     pub(crate) fn give_tail(self, client: u64, offset: u64, len: u64) -> Result<bool, Reason> {
         let leases = self.fs.leases().ok_or(Reason::Off)?;
         if !leases.is_serving() || self.fs.begin_change().is_err() {
@@ -99,11 +97,11 @@ impl<'a> DataPath<'a> {
         drop(self.map(0..0).map_err(failed)?);
         let size = self.state().logged_size();
         let bytes = size.next_power_of_two().clamp(TAIL_BYTES_MIN, TAIL_BYTES_MAX);
-        let gap = write.start.saturating_sub(size).min(GAP_BYTES_MAX);
+        let gap = write.start.saturating_sub(size).min(TAIL_GAP_BYTES_MAX);
         let blocks = grid.block_after(bytes.max(len.saturating_mul(TAIL_WRITES)) + gap);
         let is_fit = len <= WRITE_BYTES_MAX
             && grid.on_block(size)
-            && (size..=size + GAP_BYTES_MAX).contains(&write.start)
+            && (size..=size + TAIL_GAP_BYTES_MAX).contains(&write.start)
             && size < Grid::FILE_BYTES_MAX / 2
             && !file.has_odd_owner()
             && !self.redirects_all()

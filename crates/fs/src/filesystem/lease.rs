@@ -192,9 +192,9 @@ impl File {
 
     /// Gives a process with leases, by the number in its memory, blocks behind the end of this file,
     /// which it has under a lease and fills by itself, from where the file ends; `len` bytes are to go
-    /// to `offset`, once what lies before them is filled: up to a MiB. One process at a time has any; what others do with the end of the file takes them away again.
-    /// Returns whether the size begins to move by itself: a size that a caller keeps is to be asked
-    /// for anew.
+    /// to `offset`, once what lies before them is filled: up to a MiB. One process at a time has any;
+    /// what others do with the end of the file takes them away again. Returns whether the size begins
+    /// to move by itself: a size that a caller keeps is to be asked for anew.
     ///
     /// # Errors
     /// Why it does not get them.
