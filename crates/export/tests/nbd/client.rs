@@ -117,8 +117,15 @@ impl<S: Read + Write> Client<S> {
         }
     }
 
-    /// Sends a request; returns its cookie.
-    pub fn send(&mut self, kind: u16, flags: u16, offset: u64, len: u32, data: &[u8]) -> u64 {
+    /// Returns the bytes of the next request.
+    pub fn request(
+        &mut self,
+        kind: u16,
+        flags: u16,
+        offset: u64,
+        len: u32,
+        data: &[u8],
+    ) -> Vec<u8> {
         self.cookie += 1;
         let mut message = 0x2560_9513_u32.to_be_bytes().to_vec();
         message.extend(flags.to_be_bytes());
@@ -127,6 +134,12 @@ impl<S: Read + Write> Client<S> {
         message.extend(offset.to_be_bytes());
         message.extend(len.to_be_bytes());
         message.extend(data);
+        message
+    }
+
+    /// Sends a request; returns its cookie.
+    pub fn send(&mut self, kind: u16, flags: u16, offset: u64, len: u32, data: &[u8]) -> u64 {
+        let message = self.request(kind, flags, offset, len, data);
         if kind == READ {
             self.reads.insert(self.cookie, len as usize);
         }

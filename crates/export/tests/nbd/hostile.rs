@@ -58,8 +58,8 @@ fn s_345_peers_that_lie_are_let_go_and_others_are_served() {
     }
     // What is no request ends the connection, and nothing behind it is carried out.
     let mut client = Client::open(&bed.socket, "disk", true);
-    client.stream.write_all(&[0xaa; 28]).unwrap();
-    client.send(WRITE, 0, 0, 4, b"evil");
+    let lie = [vec![0xaa; 28], client.request(WRITE, 0, 0, 4, b"evil")].concat();
+    client.stream.write_all(&lie).unwrap();
     let mut answer = Vec::new();
     // The server may be gone before it has read all.
     let _end = client.stream.read_to_end(&mut answer);
