@@ -446,3 +446,40 @@ fn s_415_i_spc_9_many_free_runs_take_little_memory_and_none_is_lost() {
     let forgotten = free_every_second(Some(crate::PlantedBug::PackedRunForgotten));
     assert!(forgotten < free, "a mistake is noticed");
 }
+
+/// Every second block of each region of 16 is free; region 3 cannot be read.
+#[derive(Debug)]
+struct EverySecond;
+
+impl RegionSource for EverySecond {
+    fn free_runs(&self, region: u64) -> Result<Vec<Run>> {
+        if region == 3 {
+            return Err(Error::corrupt("its counts do not match"));
+        }
+        Ok((0..8).map(|nth| run(16 * region + 2 * nth, 1)).collect())
+    }
+}
+
+/// What a commit of the tree may take is read before it; the indexes get what it takes.
+#[test]
+fn free_space_for_a_commit_is_read_and_stays_packed() {
+    let source: std::sync::Arc<dyn RegionSource> = std::sync::Arc::new(EverySecond);
+    let weak = std::sync::Arc::downgrade(&source);
+    let unread = |region| Unread { region, free: 8, longest: 1, runs: 8 };
+    let closed = (0..16).map(|region| (unread(region), None)).collect();
+    let space = Allocator::over(BLOCK_SIZE, BLOCKS, [].into_iter(), closed, 4, weak, &[]);
+    let for_tree = |blocks| AllocRequest { class: SpaceClass::Metadata, ..want(blocks) };
+    assert_eq!(space.allocate_all(for_tree(1)).unwrap_err().kind, ErrorKind::NoSpace);
+    space.load_blocks(60);
+    check(&space);
+    {
+        let inner = space.inner.lock();
+        assert!(inner.by_start.is_empty(), "{:?} is open", inner.by_start);
+        assert_eq!(inner.unread.packed_free, 64, "no more is read than is asked for");
+        assert_eq!(inner.unread.free, 15 * 8, "what cannot be read counts as used");
+    }
+    assert_eq!(space.allocate_all(for_tree(60)).unwrap().len(), 60);
+    check(&space);
+    space.load_blocks(BLOCKS);
+    assert_eq!(space.inner.lock().available(SpaceClass::Metadata), 15 * 8 - 60);
+}

@@ -296,6 +296,21 @@ impl UnreadRegions {
         self.regions.get(region).copied()
     }
 
+    /// Regions that are not in memory and have so many free blocks together, those with the longest
+    /// runs first; all of them where that is too few.
+    fn longest_unread(&self, blocks: u64) -> Vec<u64> {
+        let mut found = 0;
+        let all = self.by_longest.iter().rev().flatten();
+        all.filter(|region| !self.packed.contains_key(region))
+            .take_while(|region| {
+                let goes_on = found < blocks;
+                found += self.regions[region].free;
+                goes_on
+            })
+            .copied()
+            .collect()
+    }
+
     /// Memory that packed regions take, about.
     #[cfg(test)]
     pub(super) fn packed_bytes(&self) -> usize {
@@ -362,13 +377,18 @@ impl Allocator {
         }
     }
 
-    /// Reads regions until so many blocks are free in memory, or all are read.
+    /// Reads regions until so many blocks are free in memory, or all are read. They are packed: a
+    /// commit of the tree opens those that it needs.
     pub(crate) fn load_blocks(&self, blocks: u64) {
         let mut inner = self.inner.lock();
-        while inner.available(SpaceClass::Metadata) < blocks
-            && let Some(unread) = inner.unread.longest(true)
-        {
-            inner.load(unread.region);
+        loop {
+            let lacking = blocks.saturating_sub(inner.available(SpaceClass::Metadata));
+            // What cannot be read does not count: then more are looked for.
+            let regions = inner.unread.longest_unread(lacking);
+            if regions.is_empty() {
+                return;
+            }
+            regions.into_iter().for_each(|region| inner.keep(region));
         }
     }
 
