@@ -24,6 +24,14 @@ pub fn was_new() {
     NEW.fetch_add(1, Relaxed);
 }
 
+/// Writes that waited for others of the same file.
+static WAITED: AtomicU64 = AtomicU64::new(0);
+
+/// Counts a write that waits for others.
+pub fn waited() {
+    WAITED.fetch_add(1, Relaxed);
+}
+
 /// Counts a file that got no lease.
 pub fn refused(reason: Reason) {
     if let Some(i) = Reason::ALL.iter().position(|&known| known == reason) {
@@ -62,8 +70,11 @@ fn write_line(line: &mut Line) -> std::fmt::Result {
             write!(line, " {}={count}", fallback.name())?;
         }
     }
-    if NEW.load(Relaxed) != 0 {
-        write!(line, " new-file={}", NEW.load(Relaxed))?;
+    for (name, count) in [("new-file", &NEW), ("waited", &WAITED)] {
+        let count = count.load(Relaxed);
+        if count != 0 {
+            write!(line, " {name}={count}")?;
+        }
     }
     for (reason, count) in Reason::ALL.iter().zip(&REFUSED) {
         let count = count.load(Relaxed);

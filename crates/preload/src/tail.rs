@@ -9,7 +9,8 @@
 //!
 //! Threads that share out places at the end reach the device in another order, and one that asked the
 //! mount would take the tail from all. So a write waits for a moment for those before it, with no
-//! slot set: what it waits for may need the daemon, and the daemon the slot.
+//! slot set: what it waits for may need the daemon, and the daemon the slot. Of a file that one thread
+//! makes grow there are none to wait for.
 //!
 //! Where the file ends the kernel learns when it asks the daemon. What looks at the kernel's own idea
 //! of it has the kernel ask first, or is answered here.
@@ -20,9 +21,9 @@ use std::sync::atomic::{AtomicU32, AtomicU64, fence};
 use bedplate_lease::wire::{TAIL_GAP_BYTES_MAX, TAIL_IOCTL, TailRequest};
 use bedplate_lease::{Fallback, Io, Lease, Permit};
 
-use crate::process;
 use crate::sys::{Fd, syscall};
 use crate::visit::{Visit, enter};
+use crate::{process, report};
 
 /// Shorter files grow through the mount: most stay short.
 const SIZE_MIN: u64 = 64 << 10;
@@ -45,6 +46,9 @@ const WAYS: u32 = 3;
 /// How often it looks again without having been waked.
 const LOOKS: u32 = 100;
 
+/// After so many writes of one thread, those of another are over.
+const WRITES_TOGETHER: u32 = 64;
+
 /// When to ask for a tail.
 struct Seat {
     /// Writes that do not ask.
@@ -59,6 +63,10 @@ struct Seat {
     asking: AtomicU64,
     /// Writes behind the end that are with the mount.
     with_mount: AtomicU32,
+    /// The thread that wrote last, by its slot; of a child of a fork, another than its parent's.
+    thread: AtomicU64,
+    /// Writes of it until others count no more.
+    together: AtomicU32,
     /// Writes that wait for others.
     waiting: AtomicU32,
     /// Changes when what they wait for may have come.
@@ -76,6 +84,8 @@ static ALL: [Seat; SEATS] = [const {
         asked: AtomicU64::new(0),
         asking: AtomicU64::new(0),
         with_mount: AtomicU32::new(0),
+        thread: AtomicU64::new(0),
+        together: AtomicU32::new(0),
         waiting: AtomicU32::new(0),
         moved: AtomicU32::new(0),
         hurry: AtomicU32::new(0),
@@ -130,6 +140,25 @@ impl Seat {
         is_time
     }
 
+    /// Takes note of the thread that writes.
+    fn note_thread(&self, visit: &Visit) {
+        let (epoch, slot) = (process::epoch() << 32, visit.slot as u64 + 1);
+        let before = self.thread.load(Relaxed);
+        let together = self.together.load(Relaxed);
+        if before == epoch | slot {
+            self.together.store(together.saturating_sub(1), Relaxed);
+            return;
+        }
+        let is_second = before >> 32 == epoch >> 32 && before != 0;
+        self.together.store(if is_second { WRITES_TOGETHER } else { 0 }, Relaxed);
+        self.thread.store(epoch | slot, Relaxed);
+    }
+
+    /// Tells whether several threads make files grow.
+    fn has_threads(&self) -> bool {
+        self.together.load(Relaxed) > 0
+    }
+
     fn is_asking(&self, visit: &Visit) -> bool {
         self.asking.load(SeqCst) == name_of(visit)
     }
@@ -177,6 +206,9 @@ pub fn begin_again(
     mut lacks: Fallback,
     begin: impl Fn() -> Result<Permit, Fallback>,
 ) -> Result<Permit, Fallback> {
+    if lacks == Fallback::BeyondSize || lacks == Fallback::Revoked {
+        seat(visit).note_thread(visit);
+    }
     // One that waited until the tail is full asks for another.
     for _ in 0..WAYS {
         let is_given = match lacks {
@@ -277,6 +309,7 @@ fn look(visit: &Visit, io: Io, seat: &Seat) -> Found {
 fn follow(visit: &Visit, io: Io) -> bool {
     let seat = seat(visit);
     let may_come = io.offset >= SIZE_MIN
+        && seat.has_threads()
         && seat.asked.load(Relaxed) == name_of(visit)
         && !(seat.writes.load(Relaxed) == 0 && matches!(look(visit, io, seat), Found::Nothing))
         && process::is_home();
@@ -285,6 +318,7 @@ fn follow(visit: &Visit, io: Io) -> bool {
         seat.hurry.store(hurry.saturating_sub(1), Relaxed);
         return false;
     }
+    report::waited();
     let mut found = Found::Filling;
     seat.wait_until(LOOKS, || {
         found = look(visit, io, seat);
@@ -311,6 +345,7 @@ pub fn wrote(visit: &Visit, permit: &Permit) {
 
 fn filled(visit: &Visit) {
     let seat = seat(visit);
+    seat.note_thread(visit);
     let writes = seat.writes.load(Relaxed).wrapping_add(1);
     seat.writes.store(writes, Relaxed);
     if writes == WRITES_ENOUGH {

@@ -362,6 +362,8 @@ for i in range(8, 1500): assert get(i) == page(i), i
     let (_, report) = leasing.run(&script, &file);
     let own = (count(&report, "writes"), count(&report, "reads"));
     assert!(own.0 < 1000 && own.1 < 500, "S-379: {own:?}");
+    // S-497: there is no other thread that a write could wait for.
+    assert_eq!(count(&report, "waited"), 0, "S-497: {report}");
     let bytes = std::fs::read(&file).unwrap();
     assert_eq!(bytes.len(), 1500 * 8192);
     assert_pages(&bytes, 8..1500);
