@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use bedplate::{FileSystem, Group, MountOptions};
 use clap::Args;
 
+use crate::daemon::control::{Naming, lend_names};
 use crate::device::{self, Access, Opened};
 use crate::failure::{Failure, Result};
 use crate::render::output::Output;
@@ -40,7 +41,8 @@ impl Volume {
         let options =
             MountOptions { read_only: access == Access::ReadOnly, ..MountOptions::default() };
         let fs = progress::during(output, "mounting", || FileSystem::mount(device, log, options))?;
-        Ok(Mounted { fs, group })
+        let naming = group.as_ref().map(|group| lend_names(group, &fs)).transpose()?;
+        Ok(Mounted { fs, group, naming })
     }
 
     /// Mounts the volume in this process, does `work`, and unmounts whatever the outcome. The first
@@ -65,11 +67,13 @@ pub struct Mounted {
     /// Its file system.
     pub fs: FileSystem,
     group: Option<Group>,
+    naming: Option<Naming>,
 }
 
 impl Mounted {
     /// Unmounts it.
-    pub fn close(self, output: &Output) -> Result<()> {
+    pub fn close(mut self, output: &Output) -> Result<()> {
+        drop(self.naming.take());
         progress::during(output, "making everything durable", || {
             self.fs.unmount().map_err(Failure::from).and(device::close(self.group))
         })

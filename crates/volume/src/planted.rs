@@ -79,12 +79,16 @@ pub enum Mistake {
     CopiesNotHeld,
     /// What was found right of copies that may not be written over is not what reads return.
     RightNotKept,
+    /// A relayout copies from one of several copies without a look at the others.
+    SourceNotCompared,
+    /// A member is brought up to date from one of several copies without a look at the others.
+    SourceOfMemberNotCompared,
 }
 
 #[cfg(any(test, feature = "planted-bugs"))]
 impl Mistake {
     /// All of them.
-    const ALL: [Self; 35] = [
+    const ALL: [Self; 37] = [
         Self::LabelsBeforeFlush,
         Self::WritesNotHeld,
         Self::RowsStayInLog,
@@ -120,6 +124,8 @@ impl Mistake {
         Self::WrongCopyStays,
         Self::CopiesNotHeld,
         Self::RightNotKept,
+        Self::SourceNotCompared,
+        Self::SourceOfMemberNotCompared,
     ];
 }
 

@@ -56,6 +56,7 @@ mod trials;
 mod trim;
 mod tuning;
 mod user;
+mod volume_copies;
 mod volume_input;
 mod volume_live;
 mod volume_scrubs;

@@ -6,6 +6,7 @@
 //! names it, and no other does.
 
 mod live;
+mod moved;
 mod scrubbed;
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -46,7 +47,7 @@ fn with_copies(kind: Kind, ill: Ill) -> Result<(), String> {
                 return Err(format!("{}: {left} of {wrong} are wrong still", what()));
             }
             let group = live.group.as_ref().expect("it has copies");
-            group.scrub(true, &Asks(&live), &mut |_| ()).map_err(|e| e.to_string())?;
+            group.scrub(true, &Asks::of(&live), &mut |_| ()).map_err(|e| e.to_string())?;
             if let Some(place) = live.wrong(member, &places).first() {
                 return Err(format!("{}: {place:?} is not mended", what()));
             }
@@ -203,7 +204,7 @@ fn s_284_a_member_of_a_live_mirror_is_written_over_while_programs_work() {
         let is_wrong = !live.wrong(member, &places).is_empty();
         assert!(is_wrong || live.integrity().healed_blocks > 0, "something was written over");
         let group = live.group.as_ref().unwrap();
-        group.scrub(true, &Asks(&live), &mut |_| ()).unwrap();
+        group.scrub(true, &Asks::of(&live), &mut |_| ()).unwrap();
         let left = live.wrong(member, &places);
         assert!(left.is_empty(), "the scrub mended all: {left:?}");
         assert_eq!(live.integrity().lost_blocks, 0);

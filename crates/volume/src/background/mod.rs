@@ -148,6 +148,9 @@ impl Worker {
             let from = if region == cursor.region { cursor.byte } else { 0 };
             // One that cannot be read now does not keep the others waiting.
             *cursor = Cursor { region: region + 1, byte: 0 };
+            if !self.runtime.compare_sources(io, region, from, pace.chunk_bytes)? {
+                continue;
+            }
             let end = match io.sync_part(&io.epochs.get(), region, from, pace.chunk_bytes)? {
                 Synced::Busy => continue,
                 Synced::Whole => io.region_bytes(),

@@ -93,6 +93,34 @@ impl VolumeIo {
         result.map(|()| if whole { Synced::Whole } else { Synced::Part(end) })
     }
 
+    /// Returns the range of a part of a region that is to be copied to members which lack it, where
+    /// there is a choice of copies to copy from.
+    pub fn copied_by_choice(&self, region: u64, from: u64, most: u64) -> Option<Range<u64>> {
+        let (epoch, handles) = (self.epochs.peek(), self.group_state.handles());
+        let regions = &epoch.redundancy.as_ref()?.regions;
+        // What is in doubt is made to agree first, and copied in that.
+        if region >= regions.count()
+            || !regions.has(region, BEHIND | COPYING)
+            || regions.has(region, UNSYNCED)
+        {
+            return None;
+        }
+        let (start, len) = regions.range(region);
+        let from = if regions.has(region, BEHIND) { 0 } else { from };
+        let range = start + from..start + part_end(&epoch, start, from, most).min(len);
+        let mut at = range.start;
+        while at < range.end {
+            let run = epoch.locate(at);
+            let copies = || run.copies().iter().filter_map(|copy| handle_of(&handles, copy.member));
+            let good = copies().filter(|handle| handle.is_active()).count();
+            if good > 1 && copies().any(|handle| !handle.is_active() && handle.takes_writes()) {
+                return Some(range);
+            }
+            at += run.len;
+        }
+        None
+    }
+
     fn copy_range(
         &self,
         epoch: &LayoutEpoch,

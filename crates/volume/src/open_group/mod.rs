@@ -108,6 +108,20 @@ impl Group {
         })
     }
 
+    /// Starts the thread that [`ImportOptions::background`] asks for, unless it runs: for a caller
+    /// that sets an arbiter provider first, so that nothing is copied without one.
+    ///
+    /// # Errors
+    /// `Device` where there can be no thread.
+    pub fn start_background(&self) -> Result<()> {
+        let closed = self.open.closed.lock();
+        let mut thread = self.open.thread.lock();
+        if !*closed && thread.is_none() && !self.open.runtime.group_state.read_only {
+            *thread = Some(crate::background::start(&self.open.runtime)?);
+        }
+        Ok(())
+    }
+
     /// Says by their labels alone why a group could not be opened with these devices. They may be
     /// in use, and nothing is written.
     ///
@@ -262,6 +276,7 @@ impl Group {
         runtime.check_members()?;
         loop {
             runtime.relocate()?;
+            runtime.ios.iter().try_for_each(|io| runtime.compare_all_sources(io))?;
             let synced: Vec<_> = runtime.ios.iter().map(|io| io.sync_all()).collect();
             if runtime.finish()? {
                 return Ok(synced.into_iter().collect::<bedplate_block::Result<()>>()?);

@@ -92,7 +92,9 @@ impl Group {
         Ok(())
     }
 
-    /// Sets the provider of page arbiters for scheduled scrubs; none at first.
+    /// Sets the provider of page arbiters for scheduled scrubs, and for whatever copies from one of
+    /// several copies: relayouts, and members that are brought up to date. None at first: then those
+    /// do not compare copies.
     pub fn set_arbiter_provider(&self, provider: Option<Arc<ArbiterProvider>>) {
         *self.open.runtime.arbiters.0.lock() = provider;
     }

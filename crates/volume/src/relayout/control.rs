@@ -254,10 +254,14 @@ impl GroupRuntime {
 
     /// Takes one step, in pieces of at most `chunk_bytes`, or ends what is over.
     pub fn step(&self, io: &VolumeIo, chunk_bytes: u64) -> Result<Stepped> {
+        let compares = self.compares(io);
+        if compares && !self.compare_step(io, chunk_bytes)? {
+            return Ok(Stepped::Busy);
+        }
         let _members_stay = self.maintenance.lock();
         self.moving.lock().begin();
         let before = io.epochs.peek().relayout.as_ref().map(|relayout| relayout.position);
-        let stepped = io.relayout_step(chunk_bytes)?;
+        let stepped = io.relayout_step(chunk_bytes, compares)?;
         match stepped {
             Stepped::Over => self.end(io)?,
             // A step into the scratch area is half of one.

@@ -162,12 +162,26 @@ fn overlaps(from: (&Layout, u64), to: (&Layout, u64), range: &Range<u64>) -> boo
 }
 
 impl VolumeIo {
-    /// Takes the next step, in pieces of at most `chunk_bytes`.
+    /// Returns the range that the next step copies; `None` where there is none, or nothing in it has
+    /// another copy.
+    pub fn next_step(&self) -> Option<Range<u64>> {
+        let epoch = self.epochs.peek();
+        let relayout = epoch.relayout.as_ref().filter(|relayout| {
+            epoch.redundancy.is_some()
+                && !relayout.in_cycles
+                && !relayout.paused
+                && !relayout.is_over(&epoch.layout)
+        })?;
+        Some(relayout.choose(&epoch.layout, None).range)
+    }
+
+    /// Takes the next step, in pieces of at most `chunk_bytes`; where copies are to be compared
+    /// before, only one whose range was.
     ///
     /// # Errors
     /// When the range cannot be copied: it lives where it did. When the labels cannot say where it
     /// lives: nothing is written to the volume any more.
-    pub fn relayout_step(&self, chunk_bytes: u64) -> Result<Stepped> {
+    pub fn relayout_step(&self, chunk_bytes: u64, compares: bool) -> Result<Stepped> {
         let epoch = self.epochs.get();
         let Some(relayout) = epoch.relayout.clone() else { return Ok(Stepped::Idle) };
         if relayout.is_over(&epoch.layout) {
@@ -179,6 +193,10 @@ impl VolumeIo {
         let layout = epoch.layout.clone();
         let order = epoch.order.clone();
         let step = relayout.choose(&layout, order.as_deref());
+        let compared = self.relayout_step_state.lock().compared.clone();
+        if compares && !relayout.in_cycles && compared.as_ref() != Some(&step.range) {
+            return Ok(Stepped::Busy); // turned round meanwhile
+        }
         // Queues may have writes under way that their owners do not look after now.
         epoch.parities().for_each(|parity| self.help(parity));
         drop(epoch);

@@ -1,4 +1,5 @@
-//! Where page arbiters for scheduled scrubs come from.
+//! Where page arbiters come from for scheduled scrubs, and for copies that are compared before one of
+//! them is copied from.
 
 use std::fmt;
 use std::sync::Arc;
@@ -7,9 +8,9 @@ use bedplate_block::sync::rank;
 
 use crate::PageArbiter;
 
-/// Returns an arbiter for what a scheduled scrub found; the program that uses the volumes provides
-/// it. Called from the group's background thread, while nothing is locked; `None` where nothing is
-/// known of pages now.
+/// Returns an arbiter for copies that were found to differ; the program that uses the volumes provides
+/// it. Called from the group's background thread, and from one that takes steps of a relayout or
+/// brings members up to date, while nothing is locked; `None` where nothing is known of pages now.
 pub type ArbiterProvider = dyn Fn() -> Option<Box<dyn PageArbiter>> + Send + Sync;
 
 /// Holds the provider of arbiters.

@@ -2,6 +2,7 @@
 
 mod arbiters;
 mod arrival;
+mod compare;
 mod create;
 mod membership;
 mod scrub;

@@ -173,6 +173,33 @@ impl VolumeIo {
         Ok(if end == len { Compared::Whole } else { Compared::Part(end) })
     }
 
+    /// Compares a range in parts of about so many bytes of each member. Returns false where writes
+    /// are under way in it all the time.
+    pub fn scrub_parts(
+        &self,
+        range: &Range<u64>,
+        most: u64,
+        how: How<'_>,
+        report: &mut ScrubReport,
+    ) -> bedplate_block::Result<bool> {
+        let mut at = range.start;
+        while at < range.end {
+            let epoch = self.epochs.peek();
+            let Some(redundancy) = &epoch.redundancy else { break };
+            let (region, _) = redundancy.regions.span(at, 1);
+            let (start, len) = redundancy.regions.range(region);
+            drop(epoch);
+            let most = most.min(range.end - at);
+            at = match self.scrub_part(region, at - start, most, how, report)? {
+                Compared::Part(byte) => start + byte,
+                Compared::Whole => start + len,
+                Compared::Busy => return Ok(false),
+                Compared::Absent => break,
+            };
+        }
+        Ok(true)
+    }
+
     /// Returns the region with which what lies at an address is compared: that in which its row
     /// begins.
     pub fn region_compared_at(&self, at: u64) -> Option<u64> {

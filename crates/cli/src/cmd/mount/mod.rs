@@ -400,7 +400,7 @@ impl Serving {
     fn serve(plan: &Plan, fs: &FileSystem, group: Option<Group>) -> Result<Self> {
         let events =
             plan.on_event.as_ref().map(|program| events::start(program, &plan.dir, &plan.shown()));
-        let naming = group.as_ref().map(|group| control::lend_names(group, fs));
+        let naming = group.as_ref().map(|group| control::lend_names(group, fs)).transpose()?;
         let metrics = plan
             .metrics
             .as_ref()

@@ -97,6 +97,7 @@ pub struct RemoveArguments {
 pub fn export(arguments: &ExportArguments, output: &Output) -> Result<()> {
     let located = group::named(&arguments.group)?;
     let group = group::open(&located, Access::ReadWrite, false)?;
+    control::lend_unmounted(&group);
     progress::during(output, "bringing members up to date", || group.sync())?;
     drop(group);
     let closed = group::named(&located.members[0].0)?;

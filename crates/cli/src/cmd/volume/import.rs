@@ -8,6 +8,7 @@ use bedplate::{BlockDevice, FileSystem, Group, GroupErrorKind, ImportOptions, Mo
 use clap::Args;
 use serde::Serialize;
 
+use crate::daemon::control;
 use crate::daemon::status::Status;
 use crate::device::{self, Access, group};
 use crate::failure::{Failure, Result};
@@ -59,6 +60,7 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<()> {
     }
     let located = group::named(&arguments.group)?;
     let group = group::open(&located, Access::ReadWrite, arguments.degraded)?;
+    control::lend_unmounted(&group);
     progress::during(output, "bringing members up to date", || group.sync())?;
     output.show(&Status::of(&group))
 }
@@ -69,6 +71,7 @@ fn renew(arguments: &Arguments, output: &Output) -> Result<Renewed> {
     match (group::label_of(&path)?, &arguments.name) {
         (Some(_), Some(name)) => {
             let group = open_renewed(arguments, name, output)?;
+            control::lend_unmounted(&group);
             progress::during(output, "bringing members up to date", || group.sync())?;
             let uuid = renew_inside(&group, log, output)?;
             let status = Some(Status::of(&group));

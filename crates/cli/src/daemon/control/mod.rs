@@ -47,12 +47,25 @@ impl Drop for Naming {
     }
 }
 
-/// Lets the scrubs of a mounted group look names up.
-pub fn lend_names(group: &Group, fs: &FileSystem) -> Naming {
+/// Lets the scrubs of a mounted group look names up, and relayouts and members that are brought up to
+/// date ask which copy is right; from then on that goes on in the background.
+pub fn lend_names(group: &Group, fs: &FileSystem) -> Result<Naming> {
     let mounted: Mounted = Arc::new(Mutex::new(Some(fs.clone())));
     let slot = Arc::clone(&mounted);
     group.set_arbiter_provider(Some(Arc::new(move || judge_of(&slot))));
-    Naming(mounted)
+    let naming = Naming(mounted);
+    group.start_background()?;
+    Ok(naming)
+}
+
+/// As [`lend_names`], of a group whose file system nothing has mounted, or will: it is looked at where
+/// copies differ.
+pub fn lend_unmounted(group: &Group) {
+    let weak = group.downgrade();
+    group.set_arbiter_provider(Some(Arc::new(move || {
+        let fs = mount_to_look(&weak.upgrade()?)?;
+        Names::of(&fs).ok().map(|names| Box::new(names) as _)
+    })));
 }
 
 /// Looks all names up for a scrub on schedule; nothing once the mount is gone.
@@ -125,6 +138,8 @@ pub fn request_with(
         Access::ReadWrite
     };
     let group = group::open(located, access, false)?;
+    lend_unmounted(&group);
+    group.start_background()?;
     // No other process will move it.
     let moves = matches!(
         request,

@@ -9,14 +9,12 @@ use super::find::{Located, first_path, of_member, to_look};
 use crate::device::{Access, explain_busy};
 use crate::failure::{Failure, Result};
 
-/// Opens a group that was found.
+/// Opens a group that was found. Nothing goes on in its background before the caller starts that,
+/// because something may have to say first which copies are right.
 pub fn open(located: &Located, access: Access, degraded: bool) -> Result<Group> {
     let devices = claim(located, access)?;
-    let options = ImportOptions {
-        read_only: access == Access::ReadOnly,
-        degraded,
-        ..ImportOptions::default()
-    };
+    let options =
+        ImportOptions { read_only: access == Access::ReadOnly, degraded, background: false };
     Group::import(&devices, &options).map_err(|error| refusal(located, error))
 }
 

@@ -348,11 +348,20 @@ impl Way {
 
 /// Asks the file system which copy of a place is what was written, as a scrub of a mounted volume
 /// does: of files as they are now, of what only checkpoints have, and of the volume's own.
-pub(super) struct Asks<'a>(pub(super) &'a Live);
+#[derive(Clone)]
+pub(super) struct Asks {
+    fs: FileSystem,
+    paths: Vec<&'static str>,
+}
 
 type ReadCopy<'a> = dyn FnMut(usize, u64, &mut [u8]) -> bool + 'a;
 
-impl Asks<'_> {
+impl Asks {
+    pub(super) fn of(live: &Live) -> Self {
+        let paths = live.files.keys().copied().filter(|path| *path != PAST);
+        Self { fs: live.fs.clone(), paths: paths.collect() }
+    }
+
     /// Returns where what lies at a place ends, and which copy of it is right; none where all are the
     /// same.
     fn judge_at(
@@ -361,7 +370,7 @@ impl Asks<'_> {
         copies: usize,
         read: &mut ReadCopy<'_>,
     ) -> Option<(u64, Option<usize>)> {
-        let fs = &self.0.fs;
+        let fs = &self.fs;
         if let Some(own) = fs.own_at(role == Role::Log, place) {
             return own.right_copy(place, copies, read);
         }
@@ -394,12 +403,11 @@ impl Asks<'_> {
             let mut there = kept.iter().filter(|kept| holds(kept.volume_offset, kept.len));
             there.find_map(|kept| right(&|bytes| fs.is_as_kept(kept, place, bytes).ok()?))
         };
-        let mut live = self.0.files.keys().filter(|path| **path != PAST);
-        live.find_map(|path| of_file(path)).or_else(of_kept)
+        self.paths.iter().find_map(|path| of_file(path)).or_else(of_kept)
     }
 }
 
-impl PageArbiter for Asks<'_> {
+impl PageArbiter for Asks {
     fn judge(
         &self,
         role: Role,

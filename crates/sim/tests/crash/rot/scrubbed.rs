@@ -107,7 +107,7 @@ fn mends(live: &Live, member: usize, at: u64, own: Option<&Own>) -> Result<(), S
         }
         let mut found = group.scrub(true, &Undecided, &mut |_| ()).map_err(|e| e.to_string())?;
         live.fs.learn_pages().map_err(|e| format!("{}: {e}", told()))?;
-        group.scrub_again(true, &Asks(live), &mut found).map_err(|e| e.to_string())?;
+        group.scrub_again(true, &Asks::of(live), &mut found).map_err(|e| e.to_string())?;
         let left = group.scrub(false, &Undecided, &mut |_| ()).map_err(|e| e.to_string())?;
         let is_mended = live.get(member, at)[..] == before[..];
         if !left.differences.is_empty() || is_read && !is_mended {
