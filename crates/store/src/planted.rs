@@ -341,6 +341,8 @@ pub enum PlantedBug {
     MovedMapStays,
     /// A part of the metadata counts at its new place before it is there.
     RegionMovedWithoutCopy,
+    /// A part of the metadata moves as one copy has it, whatever the checksums of its pages.
+    MovedPageNotCompared,
     /// Replay believes one copy of the log, and looks at no other.
     OneCopyReplayed,
     /// A superblock that is not what was written is not looked for in other copies.
@@ -370,7 +372,7 @@ pub enum PlantedBug {
 #[cfg(any(test, feature = "planted-bugs"))]
 impl PlantedBug {
     /// All of them.
-    pub const ALL: [Self; 171] = [
+    pub const ALL: [Self; 172] = [
         Self::MissingFlush,
         Self::SyncWithoutFlush,
         Self::DirectoryNotSynced,
@@ -530,6 +532,7 @@ impl PlantedBug {
         Self::FenceLetsThrough,
         Self::MovedMapStays,
         Self::RegionMovedWithoutCopy,
+        Self::MovedPageNotCompared,
         Self::OneCopyReplayed,
         Self::FirstSuperblockBelieved,
         Self::PageNotCompared,

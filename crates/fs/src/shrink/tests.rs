@@ -16,6 +16,9 @@ use crate::{
     InodeNo, IoMode, Limits, MountOptions, NewFile, OpenOptions, Result,
 };
 
+#[path = "copies_tests.rs"]
+mod copies;
+
 const MIB: u64 = 1 << 20;
 
 struct Random(u64);

@@ -1,14 +1,17 @@
 //! Parts of the region that move to other places of the volume.
 //!
 //! ```text
-//!   parts beyond the limit ─► blocks before it ─► copied ─► flush ─► lists ─► flush ─► superblocks ─► the old blocks are free
+//!   parts beyond the limit ─► blocks before it ─► compared, copied ─► flush ─► lists ─► flush ─► superblocks ─► the old blocks are free
 //! ```
 //!
 //! - I-REG-3: nothing is written to the region meanwhile: no metadata commit is under way. What
 //!   reads it holds the superblock, so none is on its way to the old place when that is given back.
 
+use std::ops::Range;
+
 use bedplate_block::AlignedBuf;
 
+use super::own_pages::PageWalk;
 use super::{Region, usize_from};
 use crate::planted::{PlantedBug, planted};
 use crate::superblock::{ByteRun, Superblock};
@@ -33,7 +36,16 @@ pub struct MovedRegion {
 #[derive(Debug, Default)]
 struct Plan {
     chunks: Vec<ByteRun>,
-    copies: Vec<(ByteRun, u64)>,
+    copies: Vec<ChunkCopy>,
+}
+
+/// A part of the region that moves.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct ChunkCopy {
+    /// Where it begins in the tree's file.
+    offset: u64,
+    from: ByteRun,
+    to: u64,
 }
 
 /// Puts what of the chunks lies beyond `limit` into `fresh` runs, in order.
@@ -41,6 +53,7 @@ fn plan(chunks: &[ByteRun], limit: u64, fresh: &[ByteRun]) -> Plan {
     let mut plan = Plan::default();
     let mut fresh = fresh.iter().copied();
     let mut room = ByteRun { start: 0, len: 0 };
+    let mut before = 0;
     for chunk in chunks {
         let below = limit.saturating_sub(chunk.start).min(chunk.len);
         if below > 0 {
@@ -53,10 +66,12 @@ fn plan(chunks: &[ByteRun], limit: u64, fresh: &[ByteRun]) -> Plan {
             }
             let len = room.len.min(chunk.end() - at);
             plan.chunks.push(ByteRun { start: room.start, len });
-            plan.copies.push((ByteRun { start: at, len }, room.start));
+            let (offset, from) = (before + (at - chunk.start), ByteRun { start: at, len });
+            plan.copies.push(ChunkCopy { offset, from, to: room.start });
             room = ByteRun { start: room.start + len, len: room.len - len };
             at += len;
         }
+        before += chunk.len;
     }
     plan
 }
@@ -138,17 +153,46 @@ impl Region {
     }
 
     fn copy_chunks(&self, plan: &Plan) -> Result<()> {
-        for (from, to) in &plan.copies {
+        let mut walk = self.page_walk();
+        while !walk.is_over() {
+            walk.step(self)?;
+        }
+        for ChunkCopy { offset, from, to } in &plan.copies {
             let mut done = 0;
             while done < from.len {
                 let len = COPY_BYTES_MAX.min(from.len - done);
                 let mut buf = AlignedBuf::zeroed(usize_from(len)?);
                 self.device.read_at(&mut buf, from.start + done)?;
+                self.make_pages_right(&walk, offset + done, &mut buf)?;
                 if !planted(PlantedBug::RegionMovedWithoutCopy) {
                     self.latch(self.device.write_at(&buf, to + done).map_err(Error::from))?;
                 }
                 done += len;
             }
+        }
+        Ok(())
+    }
+
+    /// Compares the pages in use in a part of the tree's file that was read for a copy: of one that is
+    /// not what was written another copy goes on, which would be lost else (I-REG-4).
+    fn make_pages_right(&self, walk: &PageWalk, offset: u64, buf: &mut [u8]) -> Result<()> {
+        if planted(PlantedBug::MovedPageNotCompared) {
+            return Ok(());
+        }
+        let part = offset..offset + buf.len() as u64;
+        for page in walk.pages_in(&part) {
+            let (start, end) = (page.start.max(part.start), page.end.min(part.end));
+            let into = |range: Range<u64>, base: u64| -> Result<Range<usize>> {
+                Ok(usize_from(range.start - base)?..usize_from(range.end - base)?)
+            };
+            if (start..end) == page {
+                self.compare(start, &mut buf[into(page, offset)?])?;
+                continue;
+            }
+            let mut bytes = vec![0; usize_from(page.end - page.start)?];
+            self.read_device(page.start, &mut bytes)?;
+            self.compare(page.start, &mut bytes)?;
+            buf[into(start..end, offset)?].copy_from_slice(&bytes[into(start..end, page.start)?]);
         }
         Ok(())
     }
@@ -170,7 +214,11 @@ mod tests {
             plan.chunks,
             [run(10, 10), run(90, 10), run(60, 4), run(70, 6), run(40, 5), run(76, 7)]
         );
-        assert_eq!(plan.copies, [(run(100, 4), 60), (run(104, 6), 70), (run(200, 7), 76)]);
+        let copy = |offset, from, to| ChunkCopy { offset, from, to };
+        assert_eq!(
+            plan.copies,
+            [copy(20, run(100, 4), 60), copy(24, run(104, 6), 70), copy(35, run(200, 7), 76)]
+        );
         assert_eq!(beyond(&chunks, 100), [run(100, 10), run(200, 7)]);
     }
 }

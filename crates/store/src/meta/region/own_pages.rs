@@ -1,6 +1,7 @@
 //! Pages of the tree by their place on the volume: what each must hold, and a walk over all of them.
 
-use std::collections::HashSet;
+use std::collections::BTreeMap;
+use std::ops::Range;
 
 use super::page_sums::Expected;
 use super::{ByteRun, Region, plan_runs, usize_from};
@@ -20,7 +21,8 @@ impl OwnPage {
 pub(in crate::meta) struct PageWalk {
     /// Places in the tree's file that are still to be read.
     todo: Vec<u64>,
-    seen: HashSet<u64>,
+    /// Where those begin that were read, and how long they are.
+    seen: BTreeMap<u64, u64>,
 }
 
 impl PageWalk {
@@ -28,11 +30,22 @@ impl PageWalk {
         self.todo.is_empty()
     }
 
+    /// Returns the pages that were read and lie in a range of the tree's file, in whole or in part.
+    pub(super) fn pages_in(&self, range: &Range<u64>) -> impl Iterator<Item = Range<u64>> {
+        let before = self.seen.range(..range.start).next_back();
+        let from = range.start;
+        before
+            .into_iter()
+            .chain(self.seen.range(range.clone()))
+            .map(|(start, len)| *start..start + len)
+            .filter(move |page| page.end > from)
+    }
+
     /// Reads the next page; does nothing at the end. No metadata commit is under way.
     pub(in crate::meta) fn step(&mut self, region: &Region) -> Result<()> {
         let Some(offset) = self.todo.pop() else { return Ok(()) };
         let Some(len) = region.sums.page_at(offset) else { return Ok(()) };
-        if !self.seen.insert(offset) {
+        if self.seen.insert(offset, len).is_some() {
             return Ok(());
         }
         let mut bytes = vec![0; usize_from(len)?];
@@ -46,7 +59,7 @@ impl PageWalk {
 impl Region {
     /// Begins a walk over all pages.
     pub(in crate::meta) fn page_walk(&self) -> PageWalk {
-        PageWalk { todo: vec![0], seen: HashSet::new() }
+        PageWalk { todo: vec![0], seen: BTreeMap::new() }
     }
 
     /// Returns what the page must hold that lies at an address of the volume, and where all of it
