@@ -40,11 +40,12 @@ fn rot(member: &Path, files: &[&[u8]]) -> usize {
     rotten
 }
 
-/// Turns a bit in a superblock and in a page of the metadata tree that lie on a member.
+/// Turns a bit in a superblock, and in the header and a page of the metadata tree, that lie on a member.
 fn rot_metadata(member: &Path) {
     let mut bytes = std::fs::read(member).unwrap();
     let last_of = |needle: &[u8]| bytes.windows(needle.len()).rposition(|some| some == needle);
-    let places = [last_of(b"BEDPLATE"), last_of(b"user.bedplate.integrity")];
+    let places =
+        [last_of(b"BEDPLATE"), last_of(b"redb\x1a\n\xa9\r\n"), last_of(b"user.bedplate.integrity")];
     places.into_iter().flatten().for_each(|at| bytes[at] ^= 4);
     assert!(places.iter().any(Option::is_some), "metadata lies on {}", member.display());
     std::fs::write(member, &bytes).unwrap();
@@ -58,6 +59,22 @@ fn is_right(member: &str, (content, database): &(Vec<u8>, Vec<u8>), what: &str) 
             bedplate(["cat", member, name]).succeeds().stdout_bytes() == &bytes[..],
             "{what}: {name}"
         );
+    }
+}
+
+/// S-410: also the first bytes of the header of the metadata tree, which say what it is, are read from
+/// another copy where they have rotted.
+#[test]
+fn s_410_a_header_that_has_rotted_in_one_copy_is_read_from_the_other() {
+    for spoiled in [0, 1] {
+        let scratch = Scratch::new();
+        let members = group(&scratch, "mirror", 2, &[]);
+        let first = text(&members[0]);
+        let files = filled(&scratch, first);
+        rot_metadata(&members[spoiled]);
+        is_right(first, &files, &format!("{spoiled} had rotted"));
+        bedplate(["volume", "scrub", "--repair", first]).succeeds();
+        bedplate(["volume", "scrub", first]).succeeds().says(" 0 differences");
     }
 }
 

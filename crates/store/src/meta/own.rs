@@ -72,6 +72,9 @@ impl OwnPlace {
         let is_right =
             |bytes: &Option<Vec<u8>>| bytes.as_ref().is_some_and(|bytes| self.is_right(bytes));
         let right: Vec<bool> = held.iter().map(is_right).collect();
+        if matches!(&self.holds, Holds::Page(page) if !page.is_exact()) {
+            return Some((run.end(), right_of(&held, &right)?));
+        }
         // Of several that are right any may count: they differ in nothing that is read.
         let first = right.iter().position(|is_right| *is_right)?;
         let all_alike = held.iter().all(|one| *one == held[first]);

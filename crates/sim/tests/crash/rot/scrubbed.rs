@@ -196,11 +196,13 @@ fn s_431_a_check_tells_what_rots_of_metadata_where_there_is_one_copy() {
 
 /// Lets some of a volume's own rot, each block alone, and has a check tell it; returns how many.
 fn tells(fs: &FileSystem, left: &Snapshot, some: impl Fn(&Own) -> bool) -> usize {
-    let check = |device: &Arc<MemoryDevice>| {
-        FileSystem::check_data(&(Arc::clone(device) as _), None).unwrap().findings
+    // Without its header the tree does not open.
+    let is_told = |device: &Arc<MemoryDevice>| {
+        let checked = FileSystem::check_data(&(Arc::clone(device) as _), None);
+        checked.map_or(true, |report| !report.findings.is_empty())
     };
     let device = || MemoryDevice::from_snapshot(left, MemoryDevice::new(1 << 20).geometry());
-    assert!(check(&device()).is_empty(), "without rot nothing is told");
+    assert!(!is_told(&device()), "without rot nothing is told");
     let own: Vec<Own> = needed(fs, Role::Data, MEMBER_BYTES).into_iter().filter(some).collect();
     let mut seen = 0;
     for (own, rot) in own.iter().flat_map(|own| [(own, Rot::Bit), (own, Rot::Whole)]) {
@@ -214,7 +216,7 @@ fn tells(fs: &FileSystem, left: &Snapshot, some: impl Fn(&Own) -> bool) -> usize
         }
         if !fs.own_at(false, own.address).unwrap().is_right(&bytes) {
             seen += usize::from(rot == Rot::Whole);
-            assert!(!check(&device).is_empty(), "{own:?}, {rot:?} is told");
+            assert!(is_told(&device), "{own:?}, {rot:?} is told");
         }
     }
     seen

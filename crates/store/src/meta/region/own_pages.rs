@@ -4,16 +4,33 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 use super::page_sums::Expected;
-use super::{ByteRun, Region, plan_runs, usize_from};
+use super::{ByteRun, PAGE, Region, plan_runs, usize_from};
 use crate::Result;
 
 /// What a page of the tree must hold.
 #[derive(Debug)]
-pub(in crate::meta) struct OwnPage(Expected);
+pub(in crate::meta) struct OwnPage(Content);
+
+#[derive(Debug)]
+enum Content {
+    Page(Expected),
+    /// The header, as it was written where this mount wrote it.
+    Header(Option<Box<[u8]>>),
+}
 
 impl OwnPage {
     pub(in crate::meta) fn is_in(&self, bytes: &[u8]) -> bool {
-        self.0.is_met_by(bytes)
+        match &self.0 {
+            Content::Page(expected) => expected.is_met_by(bytes),
+            Content::Header(Some(written)) => bytes.starts_with(written),
+            Content::Header(None) => Expected::Header.is_met_by(bytes),
+        }
+    }
+
+    /// Says whether bytes that pass are those that were written. A header that was not written yet
+    /// passes where its present slot is whole, and which slot that is, it says itself.
+    pub(in crate::meta) fn is_exact(&self) -> bool {
+        !matches!(self.0, Content::Header(None))
     }
 }
 
@@ -72,8 +89,13 @@ impl Region {
             before += if is_in { 0 } else { chunk.len };
             is_in
         })?;
-        let (start, len, expected) = self.sums.covering(before + (address - chunk.start))?;
+        let at = before + (address - chunk.start);
+        if at < PAGE {
+            let runs = plan_runs(&superblock.chunks, 0, PAGE)?;
+            return Some((OwnPage(Content::Header(self.sums.header_below())), runs));
+        }
+        let (start, len, expected) = self.sums.covering(at)?;
         let runs = plan_runs(&superblock.chunks, start, len)?;
-        Some((OwnPage(expected), runs))
+        Some((OwnPage(Content::Page(expected)), runs))
     }
 }

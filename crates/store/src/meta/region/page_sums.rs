@@ -21,7 +21,7 @@ use super::PAGE;
 
 const MAGIC: &[u8; 9] = b"redb\x1a\n\xa9\r\n";
 /// Bytes of the header that redb reads and writes.
-const HEADER_BYTES: usize = 320;
+pub(super) const HEADER_BYTES: usize = 320;
 const SLOTS: [usize; 2] = [64, 192];
 /// Where a commit slot has the roots of the lists of tables, each behind a byte that says whether
 /// there is one: those of the file system, and those of redb itself.
@@ -83,6 +83,8 @@ pub struct MetadataCounts {
 #[derive(Debug, Default)]
 pub(super) struct PageSums {
     known: RwLock<Known>,
+    /// The header as it was last written to the volume; nothing before.
+    header: RwLock<Option<Box<[u8]>>>,
     verified: AtomicU64,
     pub(super) healed: AtomicU64,
     pub(super) lost: AtomicU64,
@@ -140,6 +142,18 @@ impl PageSums {
         let (start, (len, sum)) =
             starts.into_iter().find_map(|start| Some((start, known.page(start)?)))?;
         ((at - start) * PAGE < len).then_some((start * PAGE, len, Expected::Page(sum)))
+    }
+
+    /// Takes note of what is about to be written to the volume, where that is the header.
+    pub(super) fn note_header_below(&self, offset: u64, bytes: &[u8]) {
+        if is_header(offset, bytes.len()) {
+            *self.header.write() = Some(bytes.into());
+        }
+    }
+
+    /// Returns the header as it was last written to the volume, if it was.
+    pub(super) fn header_below(&self) -> Option<Box<[u8]>> {
+        self.header.read().clone()
     }
 
     /// Returns where pages may lie that a page leads to: those that are known among them do.
