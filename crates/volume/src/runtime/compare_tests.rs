@@ -132,6 +132,29 @@ fn s_498_a_relayout_moves_the_copy_that_is_right() {
     assert!(lost > 0, "nothing would have been lost without a comparison");
 }
 
+/// Returns the bytes that members were asked for while the layout changes.
+fn read_bytes(change: &Change, compares: bool) -> u64 {
+    let (_fixture, group) = filled(change.shape, change.members, change.added, 2);
+    if !compares {
+        group.set_arbiter_provider(None);
+    }
+    group.relayout(Role::Data, &change.to, USED_BYTES).unwrap();
+    group.reset_statistics();
+    group.run_relayout(&mut |_| true).unwrap();
+    group.statistics().iter().flatten().map(|member| member.reads.bytes).sum()
+}
+
+/// S-498: what is compared is read once from each of two copies, or once as a row, and once to be
+/// copied.
+#[test]
+fn s_498_a_comparison_reads_every_copy_once() {
+    for change in changes() {
+        let (without, with) = (read_bytes(&change, false), read_bytes(&change, true));
+        println!("{:?}: {without} bytes are read, {with} with a comparison", change.shape);
+        assert!(with <= 3 * without, "{:?}: {with} of {without}", change.shape);
+    }
+}
+
 /// S-498: where nothing knows which copy is right, the relayout goes on, and so it does where nothing
 /// could know.
 #[test]
