@@ -9,12 +9,15 @@
 //!
 //! Units of 8 KiB lie at random places of a sparse image, each an extent of its own. The metadata are
 //! made at once, not by writing; the data is not there and what is written of it is forgotten, so the
-//! image takes a gigabyte for 10^8 units. Each step is a process of its own, so that its memory is
-//! what it says. The image is removed before and stays behind.
+//! image takes a gigabyte for 10^8 units. Only the step `depth` writes data, to 2 GiB behind the volume.
+//! Each step is a process of its own, so that its memory is what it says. The image is removed before
+//! and stays behind.
 #![forbid(unsafe_code)]
 #![expect(clippy::unwrap_used, clippy::print_stdout, reason = "a measurement for people")]
 
 mod deletion;
+mod depth;
+mod folded;
 mod forgetful;
 mod steps;
 
@@ -24,7 +27,7 @@ use std::process::Command;
 type Step = (&'static str, fn(&Asked));
 
 /// What is measured, in this order; a later step sees what earlier ones left.
-const STEPS: [Step; 14] = [
+const STEPS: [Step; 15] = [
     ("make", steps::make),
     ("bytes", steps::bytes),
     ("mount", steps::mounts),
@@ -33,6 +36,7 @@ const STEPS: [Step; 14] = [
     ("fill", steps::fill),
     ("remount", steps::remount),
     ("touch", steps::touch),
+    ("depth", depth::depth),
     ("allocate", steps::allocate),
     ("defrag", steps::defragment),
     ("checkpoints", steps::checkpoints),
