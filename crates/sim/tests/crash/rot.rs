@@ -11,7 +11,7 @@ mod scrubbed;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use bedplate_block::{AlignedBuf, BlockDevice, MemoryDevice, Snapshot};
+use bedplate_block::{BlockDevice, MemoryDevice, Snapshot};
 use bedplate_fs::{ErrorKind, OpenOptions, PlantedBug};
 use bedplate_volume::Role;
 
@@ -170,36 +170,7 @@ fn dd(live: &Live, member: usize) {
 fn s_284_a_member_of_a_live_mirror_is_written_over_while_programs_work() {
     for member in 0..2 {
         let live = live(MIRROR);
-        let ended = AtomicBool::new(false);
-        std::thread::scope(|scope| {
-            let reader = scope.spawn(|| {
-                while !ended.load(Ordering::Relaxed) {
-                    for (path, way) in live.files.keys().zip(WAYS) {
-                        right(&live, way, path).unwrap();
-                    }
-                }
-            });
-            let writer = scope.spawn(|| {
-                let file = live.fs.open("/w", &OpenOptions::create()).unwrap();
-                let mut seed = 1000;
-                while !ended.load(Ordering::Relaxed) {
-                    let written = content(seed);
-                    file.write_at(&written, 0).unwrap();
-                    file.sync_data().unwrap();
-                    let mut read = AlignedBuf::zeroed(written.len());
-                    file.read_at(&mut read, 0).unwrap();
-                    assert!(read[..] == written[..], "seed {seed}");
-                    seed += 1;
-                }
-            });
-            let over = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-                (0..2).for_each(|_| dd(&live, member));
-            }));
-            ended.store(true, Ordering::Relaxed);
-            reader.join().unwrap();
-            writer.join().unwrap();
-            over.unwrap();
-        });
+        moved::beside_programs(&live, true, || (0..2).for_each(|_| dd(&live, member)));
         let places = live.places(member);
         let is_wrong = !live.wrong(member, &places).is_empty();
         assert!(is_wrong || live.integrity().healed_blocks > 0, "something was written over");

@@ -44,7 +44,7 @@ fn add(live: &Live, count: usize) {
 
 /// Runs `work` while files are read, if that is wanted, and another is written; not on a RAID-5, whose
 /// parity may come to fit what has rotted in a row that is written to.
-fn beside_programs(live: &Live, reads: bool, work: impl FnOnce()) {
+pub fn beside_programs(live: &Live, reads: bool, work: impl FnOnce()) {
     let writes = live.group.as_ref().unwrap().config().volumes[0].layout.copies() > 1;
     let ended = AtomicBool::new(false);
     std::thread::scope(|scope| {
