@@ -20,7 +20,7 @@ use std::sync::atomic::Ordering;
 use crate::words::Words;
 
 /// The version of everything that client and daemon share: layout and messages.
-pub const LAYOUT_VERSION: u32 = 5;
+pub const LAYOUT_VERSION: u32 = 6;
 
 pub(crate) const CONTROL_MAGIC: u64 = u64::from_le_bytes(*b"BPLCTRL1");
 pub(crate) const SLOTS_MAGIC: u64 = u64::from_le_bytes(*b"BPLSLOT1");
@@ -70,9 +70,11 @@ pub(crate) mod entry {
     pub const TAIL_END: usize = 12;
     /// The number by which the daemon's cache knows the file, whose pages may be read there; 0: none.
     pub const CACHE_FILE: usize = 13;
+    /// The number of the tail: another for each that is given.
+    pub const TAIL_NUMBER: usize = 14;
 }
 
-const _: () = assert!(DEVICE_BYTES < STATE && entry::CACHE_FILE < ENTRY_WORDS);
+const _: () = assert!(DEVICE_BYTES < STATE && entry::TAIL_NUMBER < ENTRY_WORDS);
 
 /// What may be done with a file under its lease.
 pub(crate) mod flag {

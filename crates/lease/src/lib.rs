@@ -32,16 +32,18 @@
 //!   and not after.
 //! - I-LSE-8: an asynchronous request is counted before it begins, in the slots and for its file,
 //!   and the kernel counts that it ended; a revocation waits until both agree.
-//! - I-LSE-9: behind the size of a file one client at a time writes, in order, within its tail; what
-//!   it says to have filled is on the device. Which client that is, and where its tail lies, changes
-//!   only while the sequence is odd.
+//! - I-LSE-9: behind the size of a file one client at a time writes, within its tail; what it says to
+//!   have filled is on the device. Which client that is, and where its tail lies, changes only while
+//!   the sequence is odd.
 //!
-//! Pages of the daemon's cache, which no slot stands for, have a rule of their own: I-LSE-10 in `pages`.
+//! Pages of the daemon's cache, which no slot stands for, have a rule of their own: I-LSE-10 in `pages`;
+//! and so have writes into a tail that end before what lies before them: I-LSE-11 in `order`.
 #![forbid(unsafe_code)]
 
 mod direction;
 mod layout;
 mod map_space;
+mod order;
 mod pages;
 mod places;
 mod planted;
@@ -58,6 +60,7 @@ mod words;
 
 pub use direction::Direction;
 pub use layout::{Geometry, LAYOUT_VERSION, LayoutError, State};
+pub use order::{Noted, ORDER_WORDS, Order};
 pub use pages::{
     GROUP_PAGES, PageReader, PageShape, PageShard, Seen, SharedPages, mixed, shard_of,
 };
@@ -65,7 +68,7 @@ pub use places::slots_words;
 pub use publisher::{
     Control, Coverage, EntryRef, Extent, FileLease, PublishError, Publisher, Tail,
 };
-pub use reader::{CachedFile, Io, Lease, Permit, Reader};
+pub use reader::{CachedFile, Io, Lease, Permit, Reader, TailName};
 pub use reason::{Fallback, Reason};
 pub use slots::{ClientSlots, Counters, Holder, SLOTS_PER_CLIENT, Slots};
 pub use window::{Plan, WINDOW_BYTES, Window, WindowKey};

@@ -26,6 +26,10 @@ pub(crate) enum Mistake {
     TailOwnerIgnored,
     /// How far a tail is filled is told before it is.
     FilledTooEarly,
+    /// A write that waits for those before it goes with those of whatever tail.
+    OrderOfAnotherTail,
+    /// A write that waited is told that it is there before the file has grown by it.
+    ToldBeforeFilled,
     /// A window of the file's bytes outlives a change by others.
     WindowOutlivesLease,
     /// A change of the map goes on although a request on the file is in flight.

@@ -43,6 +43,8 @@ pub struct Tail {
     pub owner: u64,
     /// Where the blocks end, in bytes of the file.
     pub end_bytes: u64,
+    /// A number that no other tail of the mount has: what a client has in hand of one is of no other.
+    pub number: u64,
 }
 
 /// What an entry says of a file.
@@ -352,6 +354,7 @@ impl<W: Words + Clone> Publisher<W> {
             (entry::SHARING, file.sharing),
             (entry::TAIL_OWNER, file.tail.map_or(0, |tail| tail.owner)),
             (entry::TAIL_END, file.tail.map_or(0, |tail| tail.end_bytes)),
+            (entry::TAIL_NUMBER, file.tail.map_or(0, |tail| tail.number)),
             (entry::CACHE_FILE, file.cache_file),
             (entry::MAP_AT, place.at as u64),
             (entry::MAP_COUNT, count as u64),

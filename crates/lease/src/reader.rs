@@ -33,7 +33,7 @@ pub struct Io {
 }
 
 /// I/O may go to the device, until the slot is cleared.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Permit {
     /// The place on the device, in bytes, of the sector in which the I/O begins.
     pub device_offset: u64,
@@ -44,8 +44,31 @@ pub struct Permit {
     pub seq: u64,
     /// This client has the right to odd writes: its threads take turns.
     pub is_odd_owner: bool,
-    /// Where the file ends once the write is on the device; 0: where it ends now.
+    /// Where the file ends once the write is on the device, and what lies before it; 0: where it ends
+    /// now.
     pub fills_to: u64,
+    /// The tail that the write fills.
+    pub tail: TailName,
+    /// What lies before the write in the tail was not there when it was permitted: it is noted in the
+    /// [`Order`](crate::Order) of those, and ends with them.
+    pub is_ahead: bool,
+}
+
+/// A tail, as no other was or will be named.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct TailName {
+    /// The mount's number.
+    pub mount: u64,
+    /// The tail's number there; 0: none.
+    pub number: u64,
+}
+
+/// What a write behind the end of a file fills of a tail.
+#[derive(Debug, Clone, Copy, Default)]
+struct Filling {
+    to: u64,
+    tail: TailName,
+    is_ahead: bool,
 }
 
 /// A file whose pages may be read in the daemon's cache.
@@ -166,13 +189,14 @@ impl<W: Words> Reader<W> {
         io: Io,
     ) -> Result<Permit, Fallback> {
         slots.enter(slot, lease.entry, io.direction);
-        let asked = self.permit(slots, lease, io).and_then(Permit::within_size);
+        let asked = self.permit(slots, lease, io, 0).and_then(Permit::within_size);
         self.finish(slots, slot, asked)
     }
 
     /// As [`begin_io`](Self::begin_io), for a caller that tells with [`Slots::wrote`] what a write
-    /// behind the file's size has filled of a tail, before it clears the slot. An answer that is no is
-    /// not counted: the caller sees to what it lacks and asks again, or counts it.
+    /// behind the file's size has filled of a tail, before it clears the slot. The write may begin up to
+    /// `ahead_bytes` behind what is filled: then it is noted instead, as the permit says. An answer that
+    /// is no is not counted: the caller sees to what it lacks and asks again, or counts it.
     #[inline]
     pub fn begin_growth<S: Words>(
         &self,
@@ -180,9 +204,10 @@ impl<W: Words> Reader<W> {
         slot: usize,
         lease: Lease,
         io: Io,
+        ahead_bytes: u64,
     ) -> Result<Permit, Fallback> {
         slots.enter(slot, lease.entry, io.direction);
-        let asked = self.permit(slots, lease, io);
+        let asked = self.permit(slots, lease, io, ahead_bytes);
         if let (Ok(permit), true) = (&asked, planted(Mistake::FilledTooEarly)) {
             slots.wrote(lease.entry, permit.fills_to);
         }
@@ -197,7 +222,7 @@ impl<W: Words> Reader<W> {
         lease: Lease,
         io: Io,
     ) -> Result<Permit, Fallback> {
-        self.permit(slots, lease, io).and_then(Permit::within_size)
+        self.permit(slots, lease, io, 0).and_then(Permit::within_size)
     }
 
     /// Sets the slot and asks whether a flush of the device is all that a data sync of the file
@@ -226,7 +251,13 @@ impl<W: Words> Reader<W> {
     }
 
     #[inline]
-    fn permit<S: Words>(&self, slots: &Slots<S>, lease: Lease, io: Io) -> Result<Permit, Fallback> {
+    fn permit<S: Words>(
+        &self,
+        slots: &Slots<S>,
+        lease: Lease,
+        io: Io,
+        ahead_bytes: u64,
+    ) -> Result<Permit, Fallback> {
         debug_assert!(
             self.geometry.alignment_bytes.is_power_of_two(),
             "a header was checked before it is believed: {:?}",
@@ -249,12 +280,12 @@ impl<W: Words> Reader<W> {
         }
         let end = io.offset.checked_add(io.len).ok_or(Fallback::BeyondSize)?;
         let size = get(entry::SIZE);
-        let mut fills_to = 0;
+        let mut filling = Filling::default();
         if end > size {
             if is_odd {
                 return Err(Fallback::BeyondSize);
             }
-            fills_to = self.in_tail(slots, lease, io, end)?;
+            filling = self.in_tail(slots, lease, io, ahead_bytes)?;
         }
         let mut is_odd_owner = false;
         if writes {
@@ -274,27 +305,53 @@ impl<W: Words> Reader<W> {
         if is_odd && !is_odd_owner {
             return Err(Fallback::Unaligned);
         }
-        Ok(Permit { device_offset, room, seq, is_odd_owner, fills_to })
+        let Filling { to: fills_to, tail, is_ahead } = filling;
+        Ok(Permit { device_offset, room, seq, is_odd_owner, fills_to, tail, is_ahead })
     }
 
     /// Permits I/O behind the file's size in the client's own tail: a read of what is filled, a
-    /// write there or where that ends. Returns how far the tail is filled after a write, 0 where
-    /// that stays.
+    /// write there, where that ends, or so many bytes behind.
     #[cold]
     fn in_tail<S: Words>(
         &self,
         slots: &Slots<S>,
         lease: Lease,
         io: Io,
-        end: u64,
-    ) -> Result<u64, Fallback> {
+        ahead_bytes: u64,
+    ) -> Result<Filling, Fallback> {
         let (filled, tail_end) = self.tail(slots, lease).ok_or(Fallback::BeyondSize)?;
+        let end = io.offset + io.len;
         let writes = io.direction == Direction::Write;
-        let limit = if writes { tail_end } else { filled };
-        if io.offset > filled || end > limit {
+        let (limit, ahead) = if writes { (tail_end, ahead_bytes) } else { (filled, 0) };
+        if io.offset.saturating_sub(filled) > ahead || end > limit {
             return Err(Fallback::BeyondSize);
         }
-        Ok(if writes && end > filled { end } else { 0 })
+        let tail = self.tail_name(lease);
+        let is_ahead = io.offset > filled;
+        Ok(Filling { to: if writes && end > filled { end } else { 0 }, tail, is_ahead })
+    }
+
+    /// Names the tail of a file; to be believed once the sequence was found to be still the same.
+    fn tail_name(&self, lease: Lease) -> TailName {
+        let at = self.geometry.entry_at(lease.entry as usize);
+        let number = self.words.load(at + entry::TAIL_NUMBER, Acquire);
+        TailName { mount: self.geometry.mount, number }
+    }
+
+    /// Tells whether a tail is the client's no more; while the file is being changed it may be.
+    pub fn is_tail_over<S: Words>(&self, slots: &Slots<S>, lease: Lease, tail: TailName) -> bool {
+        let Ok((at, seq)) = self.enter(lease) else { return self.is_retracted(lease) };
+        let is_it = self.tail(slots, lease).is_some() && self.tail_name(lease) == tail;
+        self.still(at, seq).is_ok() && !is_it
+    }
+
+    /// Tells whether the entry is not the file's any more.
+    fn is_retracted(&self, lease: Lease) -> bool {
+        if lease.entry as usize >= self.geometry.entries {
+            return true;
+        }
+        let at = self.geometry.entry_at(lease.entry as usize);
+        self.words.load(at + entry::GENERATION, Acquire) != lease.generation
     }
 
     /// Returns how far the client has filled its tail, and where that ends; nothing where it has

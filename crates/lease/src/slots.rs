@@ -165,7 +165,7 @@ impl<W: Words> Slots<W> {
 
     /// Returns up to where this client has filled its tail of a file; without one it says nothing.
     #[inline]
-    pub(crate) fn filled(&self, entry: u32) -> u64 {
+    pub fn filled(&self, entry: u32) -> u64 {
         self.words.load(filled_at(self.count, self.entries, entry), Acquire)
     }
 

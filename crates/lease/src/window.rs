@@ -134,8 +134,7 @@ mod tests {
 
     fn plan(window: &mut Window, seq: u64, offset: u64, len: u64) -> Option<Plan> {
         let io = Io { direction: Direction::Write, offset, len };
-        let permit =
-            Permit { device_offset: 0, room: 1 << 20, seq, is_odd_owner: true, fills_to: 0 };
+        let permit = Permit { room: 1 << 20, seq, is_odd_owner: true, ..Permit::default() };
         window.plan(key(seq), io, &permit, 512)
     }
 
@@ -180,8 +179,7 @@ mod tests {
         assert_eq!(reads(&mut window, 2, 120, 10), 512);
         let child = WindowKey { epoch: 2, ..key(2) };
         let io = Io { direction: Direction::Write, offset: 120, len: 10 };
-        let permit =
-            Permit { device_offset: 0, room: 4096, seq: 2, is_odd_owner: true, fills_to: 0 };
+        let permit = Permit { room: 4096, seq: 2, is_odd_owner: true, ..Permit::default() };
         assert_eq!(window.plan(child, io, &permit, 512).map(|plan| plan.read), Some(512));
         plan(&mut window, 2, 100, 10);
         assert_eq!(plan(&mut window, 2, 100, 10).map(|plan| plan.read), Some(512), "never filled");

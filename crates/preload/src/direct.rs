@@ -13,69 +13,102 @@ use crate::mount;
 use crate::odd;
 use crate::open;
 use crate::sys::{self, Fd, syscall};
-use crate::tail;
+use crate::tail::{self, Told};
 use crate::thread;
 use crate::visit::{Memory, Visit, enter, transfer, whole};
+
+/// How often a write is made again of which the tail was taken away before it was there.
+const TIMES_AGAIN: u32 = 2;
+
+/// What became of a read or write.
+enum Attempt {
+    /// It is done; or nothing was, and the mount is to be asked.
+    Ended(Option<isize>),
+    /// It went to a tail that this process has no more, or that others do not fill up to it.
+    Lost,
+}
 
 /// Reads or writes at a place; the whole of it, or nothing.
 #[inline]
 pub fn io(fd: Fd, direction: Direction, memory: Memory, offset: i64) -> Option<isize> {
     let visit = enter(fd)?;
-    let Visit { open, mount, slot } = &visit;
+    match attempt(fd, &visit, direction, memory, offset) {
+        Attempt::Ended(done) => done,
+        Attempt::Lost => write_again(fd, &visit, memory, offset),
+    }
+}
+
+#[cold]
+fn write_again(fd: Fd, visit: &Visit, memory: Memory, offset: i64) -> Option<isize> {
+    for _ in 0..TIMES_AGAIN {
+        if let Attempt::Ended(done) = attempt(fd, visit, Direction::Write, memory, offset) {
+            return done;
+        }
+    }
+    visit.mount.slots.count_fallback(visit.slot, Fallback::BeyondSize);
+    tail::mounted(visit, || mounted(fd, Direction::Write, memory, offset))
+}
+
+#[inline]
+fn attempt(fd: Fd, visit: &Visit, direction: Direction, memory: Memory, offset: i64) -> Attempt {
+    let Visit { open, mount, slot } = visit;
     let is_allowed = match direction {
         Direction::Read => open.may_read,
         _ => open.may_write && !mount.is_read_only(),
     };
-    let Ok(place) = u64::try_from(offset) else { return None };
+    let Ok(place) = u64::try_from(offset) else { return Attempt::Ended(None) };
     if !is_allowed {
         mount.slots.count_fallback(*slot, Fallback::Forbidden);
-        return None;
+        return Attempt::Ended(None);
     }
     if memory.is_mapped() {
         mount.slots.count_fallback(*slot, Fallback::Other);
-        return None;
+        return Attempt::Ended(None);
     }
     if direction == Direction::Read
-        && let Some(done) = cached::read(fd, &visit, memory, place)
+        && let Some(done) = cached::read(fd, visit, memory, place)
     {
-        return Some(done);
+        return Attempt::Ended(Some(done));
     }
     let asked = Io { direction, offset: place, len: memory.len() as u64 };
-    let around = sectors_around(&visit, asked, memory);
+    let around = sectors_around(visit, asked, memory);
     let io = around.unwrap_or(asked);
-    let permit = match begin(fd, &visit, io, memory) {
+    let permit = match begin(fd, visit, io, memory) {
         Ok(permit) => permit,
         Err(Fallback::BeyondSize) if direction == Direction::Write => {
-            return tail::mounted(&visit, || mounted(fd, direction, memory, offset));
+            return Attempt::Ended(tail::mounted(visit, || mounted(fd, direction, memory, offset)));
         }
-        Err(fallback) => return refused(fd, &visit, fallback),
+        Err(fallback) => return Attempt::Ended(refused(fd, visit, fallback)),
     };
     if !visit.is_still(fd) {
-        return visit.lost(fd);
+        return Attempt::Ended(visit.lost(fd));
     }
     let errno = sys::errno();
     let done = match (around, memory) {
-        _ if permit.is_odd_owner => odd::write(&visit, memory, asked, &permit),
+        _ if permit.is_odd_owner => odd::write(visit, memory, asked, &permit),
         (Some(around), Memory::Buffer(buf, len)) => {
             let skip = (place - around.offset) as usize;
-            part(&visit, buf, len, skip, around.len as usize, permit.device_offset)
+            part(visit, buf, len, skip, around.len as usize, permit.device_offset)
         }
-        _ => transfer(&visit, direction, memory, permit.device_offset),
+        _ => transfer(visit, direction, memory, permit.device_offset),
     };
     sys::set_errno(errno);
     // Errors too are the mount's to find and to report.
     if done != Some(memory.len() as isize) {
-        return visit.give_up(if done.is_none() { Fallback::Unaligned } else { Fallback::Other });
+        let fallback = if done.is_none() { Fallback::Unaligned } else { Fallback::Other };
+        return Attempt::Ended(visit.give_up(fallback));
     }
-    if direction == Direction::Write {
-        tail::wrote(&visit, &permit);
+    let told = match direction {
+        Direction::Write => tail::wrote(visit, &permit, place),
+        _ => Told::There,
+    };
+    mount.slots.leave(*slot);
+    if !told.is_there(visit) {
+        return Attempt::Lost;
     }
     mount.slots.count_done(*slot, direction);
-    mount.slots.leave(*slot);
-    if direction == Direction::Write && open.is_durable && !make_durable(fd) {
-        return Some(-1);
-    }
-    done
+    let is_durable = direction != Direction::Write || !open.is_durable || make_durable(fd);
+    Attempt::Ended(if is_durable { done } else { Some(-1) })
 }
 
 /// Sets the slot where the I/O may go to the device, if need be after the daemon was asked for what
@@ -83,11 +116,12 @@ pub fn io(fd: Fd, direction: Direction, memory: Memory, offset: i64) -> Option<i
 #[inline]
 fn begin(fd: Fd, visit: &Visit, io: Io, memory: Memory) -> Result<Permit, Fallback> {
     let Visit { open, mount, slot } = visit;
-    let begin = || mount.reader.begin_growth(&mount.slots, *slot, open.lease, io);
-    let mut begun = begin();
+    let begin =
+        |ahead_bytes| mount.reader.begin_growth(&mount.slots, *slot, open.lease, io, ahead_bytes);
+    let mut begun = begin(0);
     if io.direction == Direction::Write {
         begun = match begun {
-            Err(Fallback::Unaligned) if odd::ask(fd, visit, io, memory) => begin(),
+            Err(Fallback::Unaligned) if odd::ask(fd, visit, io, memory) => begin(0),
             Err(lacks @ (Fallback::BeyondSize | Fallback::Revoked)) => {
                 tail::begin_again(fd, visit, io, lacks, begin)
             }

@@ -4,13 +4,14 @@
 //! ```text
 //!   write at the end ─► within the tail ─► device ─► how far it is filled, told in the slots
 //!          ├──────────► no tail, or behind it ─► ask (ioctl) ─► given: as above; else the mount
-//!          └──────────► what lies before it is not there yet ─► wait for it ─► as above; else the mount
+//!          └──────────► what lies before it is not there yet ─► device ─► wait for that; else once more
 //! ```
 //!
 //! Threads that share out places at the end reach the device in another order, and one that asked the
-//! mount would take the tail from all. So a write waits for a moment for those before it, with no
-//! slot set: what it waits for may need the daemon, and the daemon the slot. Of a file that one thread
-//! makes grow there are none to wait for.
+//! mount would take the tail from all. So such a write goes to the device, too, and then waits for those
+//! before it, which take it along ([`Order`]); where there is no tail for it yet, it waits for one. It
+//! waits with no slot set: what it waits for may need the daemon, and the daemon the slot. Of a file
+//! that one thread makes grow there are none to wait for.
 //!
 //! Where the file ends the kernel learns when it asks the daemon. What looks at the kernel's own idea
 //! of it has the kernel ask first, or is answered here.
@@ -19,7 +20,7 @@ use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::atomic::{AtomicU32, AtomicU64, fence};
 
 use bedplate_lease::wire::{TAIL_GAP_BYTES_MAX, TAIL_IOCTL, TailRequest};
-use bedplate_lease::{Fallback, Io, Lease, Permit};
+use bedplate_lease::{Fallback, Io, Lease, Noted, ORDER_WORDS, Order, Permit, TailName};
 
 use crate::sys::{Fd, syscall};
 use crate::visit::{Visit, enter};
@@ -93,8 +94,20 @@ static ALL: [Seat; SEATS] = [const {
     }
 }; SEATS];
 
+/// Of each seat the writes that came early.
+static EARLY: [[AtomicU64; ORDER_WORDS]; SEATS] =
+    [const { [const { AtomicU64::new(0) }; ORDER_WORDS] }; SEATS];
+
+fn seat_number(visit: &Visit) -> usize {
+    (visit.open.lease.entry as usize + visit.open.mount) % SEATS
+}
+
 fn seat(visit: &Visit) -> &'static Seat {
-    &ALL[(visit.open.lease.entry as usize + visit.open.mount) % SEATS]
+    &ALL[seat_number(visit)]
+}
+
+fn early(visit: &Visit) -> Order<&'static [AtomicU64]> {
+    Order::new(&EARLY[seat_number(visit)])
 }
 
 /// Which lease it is, and of which process, in a word that is not 0: what a thread of the parent left
@@ -159,6 +172,12 @@ impl Seat {
         self.together.load(Relaxed) > 0
     }
 
+    /// How far behind what is filled a write may begin: not where one waited for nothing lately.
+    fn ahead_bytes(&self) -> u64 {
+        let is_worth = self.has_threads() && self.hurry.load(Relaxed) == 0;
+        if is_worth { TAIL_GAP_BYTES_MAX } else { 0 }
+    }
+
     fn is_asking(&self, visit: &Visit) -> bool {
         self.asking.load(SeqCst) == name_of(visit)
     }
@@ -204,10 +223,18 @@ pub fn begin_again(
     visit: &Visit,
     io: Io,
     mut lacks: Fallback,
-    begin: impl Fn() -> Result<Permit, Fallback>,
+    begin: impl Fn(u64) -> Result<Permit, Fallback>,
 ) -> Result<Permit, Fallback> {
+    let seat = seat(visit);
     if lacks == Fallback::BeyondSize || lacks == Fallback::Revoked {
-        seat(visit).note_thread(visit);
+        seat.note_thread(visit);
+    }
+    let ahead_bytes = seat.ahead_bytes();
+    if ahead_bytes > 0 && lacks == Fallback::BeyondSize {
+        match begin(ahead_bytes) {
+            Ok(permit) => return Ok(permit),
+            Err(fallback) => lacks = fallback,
+        }
     }
     // One that waited until the tail is full asks for another.
     for _ in 0..WAYS {
@@ -219,7 +246,7 @@ pub fn begin_again(
         if !is_given {
             break;
         }
-        match begin() {
+        match begin(ahead_bytes) {
             Ok(permit) => return Ok(permit),
             Err(fallback) => lacks = fallback,
         }
@@ -334,24 +361,84 @@ fn follow(visit: &Visit, io: Io) -> bool {
     matches!(found, Found::Turn)
 }
 
-/// Tells the daemon of a write that is on the device; of one into the tail those that wait for it, too.
-#[inline]
-pub fn wrote(visit: &Visit, permit: &Permit) {
-    visit.mount.slots.wrote(visit.open.lease.entry, permit.fills_to);
-    if permit.fills_to != 0 {
-        filled(visit);
+/// How far a write is that is on the device.
+pub enum Told {
+    /// The daemon knows of it.
+    There,
+    /// It is there once what lies before it is.
+    Waits(TailName, Noted),
+    /// Too many wait.
+    Untold,
+}
+
+impl Told {
+    /// Tells whether the daemon knows of the write, after a wait for those before it; the slot is clear.
+    #[inline]
+    pub fn is_there(self, visit: &Visit) -> bool {
+        match self {
+            Self::There => true,
+            Self::Waits(tail, noted) => wait(visit, tail, noted),
+            Self::Untold => false,
+        }
     }
 }
 
-fn filled(visit: &Visit) {
-    let seat = seat(visit);
+/// Tells the daemon of a write at `offset` that is on the device; of one into the tail those that wait
+/// for it, too.
+#[inline]
+pub fn wrote(visit: &Visit, permit: &Permit, offset: u64) -> Told {
+    if permit.fills_to == 0 {
+        visit.mount.slots.wrote(visit.open.lease.entry, 0);
+        return Told::There;
+    }
+    filled(visit, permit, offset)
+}
+
+fn filled(visit: &Visit, permit: &Permit, offset: u64) -> Told {
+    let (seat, order) = (seat(visit), early(visit));
+    let (slots, entry) = (&visit.mount.slots, visit.open.lease.entry);
     seat.note_thread(visit);
+    let noted = if permit.is_ahead {
+        slots.touch(entry);
+        let Some(noted) = order.note(permit.tail, &(offset..permit.fills_to)) else {
+            return Told::Untold;
+        };
+        Some(noted)
+    } else {
+        slots.wrote(entry, permit.fills_to);
+        None
+    };
+    order.advance(permit.tail, || slots.filled(entry), |to| slots.wrote(entry, to));
     let writes = seat.writes.load(Relaxed).wrapping_add(1);
     seat.writes.store(writes, Relaxed);
     if writes == WRITES_ENOUGH {
         make_due(&seat.skip, &seat.step);
     }
     seat.wake();
+    match noted {
+        Some(noted) if order.is_filled(&noted) => {
+            order.end(noted);
+            Told::There
+        }
+        Some(noted) => Told::Waits(permit.tail, noted),
+        None => Told::There,
+    }
+}
+
+/// Waits until a write is taken along by those before it; returns whether it was.
+#[cold]
+fn wait(visit: &Visit, tail: TailName, noted: Noted) -> bool {
+    report::waited();
+    let (seat, order, mount) = (seat(visit), early(visit), visit.mount);
+    let is_over = || mount.reader.is_tail_over(&mount.slots, visit.open.lease, tail);
+    seat.wait_until(LOOKS, || order.is_filled(&noted) || is_over());
+    let is_there = order.end(noted);
+    if is_there {
+        make_due(&seat.hurry, &seat.hurry_step);
+    } else if !is_over() {
+        is_due(&seat.hurry, &seat.hurry_step);
+    }
+    is_there
 }
 
 /// Tells whether the process may make no file larger than some size, which the kernel sees to.

@@ -33,6 +33,8 @@ pub(crate) struct Tail {
     /// The file block behind that.
     first: u64,
     runs: Vec<Run>,
+    /// A number that no other tail of the mount has.
+    number: u64,
 }
 
 /// What of a tail a process has filled.
@@ -55,7 +57,7 @@ impl Filled {
 
 impl Tail {
     pub(crate) fn new(client: Arc<LeaseClient>, grid: Grid, first: u64, runs: Vec<Run>) -> Self {
-        Self { client, grid, size: grid.start_of(first), first, runs }
+        Self { client, grid, size: grid.start_of(first), first, runs, number: 0 }
     }
 
     fn end(&self) -> u64 {
@@ -151,13 +153,13 @@ impl LeasedFile {
 
     /// Gives a process a tail; returns whether the size begins to move. The exclusive lock is held;
     /// the file is published, and had none.
-    pub(crate) fn give_tail(&self, tail: Tail) -> bool {
+    pub(crate) fn give_tail(&self, mut tail: Tail) -> bool {
         let mut state = self.state.lock();
         let entry = state.entry.filter(|_| state.revoked && state.tail.is_none());
         let entry = entry.expect("I-LEA-9: a file that is taken back gets one tail");
         tail.client.set_filled(entry, tail.grid.start_of(tail.first));
+        tail.number = self.leases.tails.fetch_add(1, Ordering::Relaxed) + 1;
         (state.tail, state.wrong) = (Some(tail), true);
-        self.leases.tails.fetch_add(1, Ordering::Relaxed);
         self.has_tail.store(true, Ordering::Release);
         !self.moves_size.swap(true, Ordering::AcqRel)
     }
@@ -210,6 +212,7 @@ impl LeasedFile {
         });
         let extents = extents.collect();
         let end_bytes = grid.start_of(tail.end());
-        (Some(bedplate_lease::Tail { owner: tail.client.number, end_bytes }), extents)
+        let (owner, number) = (tail.client.number, tail.number);
+        (Some(bedplate_lease::Tail { owner, end_bytes, number }), extents)
     }
 }

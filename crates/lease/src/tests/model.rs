@@ -13,6 +13,7 @@ use shuttle::thread::{self, JoinHandle, ThreadId};
 use crate::planted::{Mistake, plant, planted};
 use crate::*;
 
+mod order;
 mod pages;
 mod requests;
 
@@ -136,6 +137,8 @@ impl Words for Memory {
 
 const SECTOR: u64 = 512;
 const BLOCKS: usize = 8;
+/// Threads that a client has at most.
+const THREADS: usize = 2;
 
 /// What a block of the device is for at this moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -171,8 +174,8 @@ fn stage(clients: usize) -> (Publisher<Memory>, Stage) {
     let publisher = Publisher::create(control.clone(), geometry).unwrap();
     publisher.control().set_state(State::Serving);
     let client = |index: usize| {
-        let memory = Memory::new(slots_words(1, 2));
-        let made = ClientSlots::create(memory.clone(), 1, 2, index as u64 + 1).unwrap();
+        let memory = Memory::new(slots_words(THREADS, 2));
+        let made = ClientSlots::create(memory.clone(), THREADS, 2, index as u64 + 1).unwrap();
         memory.fence();
         (made, Slots::open(memory).unwrap())
     };
@@ -443,7 +446,7 @@ fn growth_of_two() {
     let extents = [Extent { len: 6 * SECTOR, ..extent(0, 0) }];
     let lent = |owner: u64, size_bytes: u64| FileLease {
         size_bytes,
-        tail: Some(Tail { owner, end_bytes: 6 * SECTOR }),
+        tail: Some(Tail { owner, end_bytes: 6 * SECTOR, number: 1 }),
         ..file(&extents)
     };
     let of = publisher.publish(5, &lent(1, SECTOR)).unwrap();
@@ -480,7 +483,7 @@ impl Stage {
             for place in 1..6 {
                 let offset = stage.reader.own_end(slots, lease).unwrap_or(place * SECTOR);
                 let io = Io { direction: Direction::Write, offset, len: SECTOR };
-                let Ok(permit) = stage.reader.begin_growth(slots, slot, lease, io) else {
+                let Ok(permit) = stage.reader.begin_growth(slots, slot, lease, io, 0) else {
                     continue;
                 };
                 let block = (permit.device_offset / SECTOR) as usize;
@@ -518,7 +521,9 @@ fn finds(mistake: Mistake, model: fn()) {
     plant(None);
     let Err(panic) = found else { panic!("the model does not find {mistake:?}") };
     let said = panic.downcast_ref::<String>().cloned().unwrap_or_default();
-    let is_such = ["I-LSE-1", "I-LSE-5", "I-LSE-9", "I-LSE-10"].iter().any(|it| said.contains(it));
+    let is_such = ["I-LSE-1", "I-LSE-5", "I-LSE-9", "I-LSE-10", "I-LSE-11"]
+        .iter()
+        .any(|it| said.contains(it));
     assert!(is_such, "{mistake:?} is found as such: {said}");
 }
 

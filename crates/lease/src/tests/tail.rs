@@ -6,7 +6,7 @@ use crate::wire::{SYNC_IOCTL, TAIL_IOCTL, TailRequest};
 /// A file of 8 KiB with a tail of 8 KiB, of which 4 KiB follow the file on the device.
 fn grown(stage: &mut Stage, owner: u64) -> (EntryRef, Lease) {
     let extents = [extent(0, MIB, 12288, true), extent(12288, 2 * MIB, 4096, true)];
-    let tail = Some(Tail { owner, end_bytes: 16384 });
+    let tail = Some(Tail { owner, end_bytes: 16384, number: 3 });
     let lent = FileLease { size_bytes: 8192, unsealed_last: 9, tail, ..file(&extents) };
     let of = stage.publisher.publish(5, &lent).unwrap();
     stage.client.set_filled(of.index, 8192);
@@ -18,7 +18,7 @@ impl Stage {
     /// As [`write`](Self::write), and tells that it is done.
     fn fill(&self, lease: Lease, offset: u64, len: u64) -> Result<u64, Fallback> {
         let io = Io { direction: Direction::Write, offset, len };
-        let permit = self.reader.begin_growth(&self.slots, self.slot, lease, io)?;
+        let permit = self.reader.begin_growth(&self.slots, self.slot, lease, io, 0)?;
         self.slots.wrote(lease.entry, permit.fills_to);
         self.slots.leave(self.slot);
         Ok(permit.device_offset)
@@ -81,6 +81,92 @@ fn i_lse_9_others_have_nothing_of_a_tail() {
     assert!(stage.lacks(lease, 12288), "it may have grown through the mount");
     stage.change(of, &FileLease { may_write: false, ..file(&extents) });
     assert!(!stage.lacks(lease, 8192));
+}
+
+impl Stage {
+    /// Writes ahead of what is filled, and notes it.
+    fn fill_ahead(&self, order: &Order<Memory>, lease: Lease, offset: u64) -> Option<Noted> {
+        let io = Io { direction: Direction::Write, offset, len: 512 };
+        let permit = self.reader.begin_growth(&self.slots, self.slot, lease, io, 2048).unwrap();
+        assert!(permit.is_ahead && permit.tail.number == 3, "{permit:?}");
+        let noted = order.note(permit.tail, &(offset..permit.fills_to));
+        self.advance(order, lease, permit.tail);
+        self.slots.leave(self.slot);
+        noted
+    }
+
+    fn advance(&self, order: &Order<Memory>, lease: Lease, tail: TailName) -> bool {
+        let filled = || self.reader.own_end(&self.slots, lease).unwrap();
+        order.advance(tail, filled, |to| self.slots.wrote(lease.entry, to))
+    }
+}
+
+/// I-LSE-11: writes that are on the device before those that lie before them are there with these.
+#[test]
+fn i_lse_11_writes_that_came_early_go_with_those_before_them() {
+    let mut stage = stage();
+    let (of, lease) = grown(&mut stage, CLIENT);
+    let order = Order::new(memory(ORDER_WORDS));
+    let second = stage.fill_ahead(&order, lease, 9216).unwrap();
+    let first = stage.fill_ahead(&order, lease, 8704).unwrap();
+    let far = stage.fill_ahead(&order, lease, 10240).unwrap();
+    assert!(!order.is_filled(&first) && !order.is_filled(&second));
+    assert_eq!(stage.client.filled(of.index), 8192);
+    let io = |offset| Io { direction: Direction::Write, offset, len: 512 };
+    let ask = |offset, ahead| {
+        let asked = stage.reader.begin_growth(&stage.slots, stage.slot, lease, io(offset), ahead);
+        stage.slots.leave(stage.slot);
+        asked
+    };
+    assert_eq!(ask(10752, 2048), Err(Fallback::BeyondSize), "too far ahead");
+    assert_eq!(ask(8704, 0), Err(Fallback::BeyondSize), "in order only");
+    let permit = ask(8192, 2048).unwrap();
+    assert!(!permit.is_ahead);
+    stage.slots.wrote(lease.entry, permit.fills_to);
+    assert!(stage.advance(&order, lease, permit.tail));
+    assert_eq!(stage.client.filled(of.index), 9728);
+    assert!(order.is_filled(&first) && order.is_filled(&second) && !order.is_filled(&far));
+    assert!(order.end(first) && order.end(second));
+    assert!(!order.end(far), "it is written once more");
+    assert!(!stage.advance(&order, lease, permit.tail), "nothing waits");
+    assert_eq!(stage.client.filled(of.index), 9728);
+    assert!(!stage.reader.is_tail_over(&stage.slots, lease, permit.tail));
+}
+
+/// I-LSE-11: what was written into another tail is no part of this one.
+#[test]
+fn i_lse_11_what_waits_ends_with_its_tail() {
+    let mut stage = stage();
+    let (of, lease) = grown(&mut stage, CLIENT);
+    let order = Order::new(memory(ORDER_WORDS));
+    let noted = stage.fill_ahead(&order, lease, 8704).unwrap();
+    let extents = [extent(0, MIB, 16384, true)];
+    let tail = Some(Tail { owner: CLIENT, end_bytes: 16384, number: 4 });
+    let old = TailName { mount: 7, number: 3 };
+    stage.publisher.control().revoke(of);
+    assert!(!stage.reader.is_tail_over(&stage.slots, lease, old), "it may come back");
+    stage.client.set_filled(of.index, 8704);
+    stage.publisher.rewrite(of, &FileLease { size_bytes: 8704, tail, ..file(&extents) });
+    stage.publisher.control().restore(of);
+    assert!(stage.reader.is_tail_over(&stage.slots, lease, old));
+    let new = TailName { mount: 7, number: 4 };
+    assert!(!stage.advance(&order, lease, new));
+    assert_eq!(stage.client.filled(of.index), 8704);
+    plant(Some(Mistake::OrderOfAnotherTail));
+    assert!(stage.advance(&order, lease, new), "the mistake is one that this test sees");
+    plant(None);
+    assert!(order.end(noted));
+}
+
+#[test]
+fn more_writes_than_there_are_places_are_not_noted() {
+    let order = Order::new(memory(ORDER_WORDS));
+    let tail = TailName { mount: 7, number: 3 };
+    for _ in 0..3 {
+        let noted: Vec<Noted> = (0..32).map(|i| order.note(tail, &(i..i + 1)).unwrap()).collect();
+        assert_eq!(order.note(tail, &(40..41)), None);
+        noted.into_iter().for_each(|noted| assert!(!order.end(noted)));
+    }
 }
 
 #[test]

@@ -133,7 +133,7 @@ impl Daemon {
         self.clients.lock().unwrap().last().unwrap().set_filled(entry, SHORT);
         self.rewrite(|file| {
             file.size_bytes = SHORT;
-            file.tail = Some(Tail { owner: 1, end_bytes: 128 * KIB });
+            file.tail = Some(Tail { owner: 1, end_bytes: 128 * KIB, number: 1 });
         });
         true
     }
