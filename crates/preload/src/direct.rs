@@ -103,7 +103,7 @@ fn attempt(fd: Fd, visit: &Visit, direction: Direction, memory: Memory, offset: 
         _ => Told::There,
     };
     mount.slots.leave(*slot);
-    if !told.is_there(visit) {
+    if !told.wait(visit) {
         return Attempt::Lost;
     }
     mount.slots.count_done(*slot, direction);

@@ -374,10 +374,10 @@ pub enum Told {
 impl Told {
     /// Tells whether the daemon knows of the write, after a wait for those before it; the slot is clear.
     #[inline]
-    pub fn is_there(self, visit: &Visit) -> bool {
+    pub fn wait(self, visit: &Visit) -> bool {
         match self {
             Self::There => true,
-            Self::Waits(tail, noted) => wait(visit, tail, noted),
+            Self::Waits(tail, noted) => wait_for_turn(visit, tail, noted),
             Self::Untold => false,
         }
     }
@@ -427,7 +427,7 @@ fn filled(visit: &Visit, permit: &Permit, offset: u64) -> Told {
 
 /// Waits until a write is taken along by those before it; returns whether it was.
 #[cold]
-fn wait(visit: &Visit, tail: TailName, noted: Noted) -> bool {
+fn wait_for_turn(visit: &Visit, tail: TailName, noted: Noted) -> bool {
     report::waited();
     let (seat, order, mount) = (seat(visit), early(visit), visit.mount);
     let is_over = || mount.reader.is_tail_over(&mount.slots, visit.open.lease, tail);
