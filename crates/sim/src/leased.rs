@@ -107,7 +107,7 @@ impl Program {
         const TRIES: usize = 3;
         let mut lease = self.lease(file)?;
         for _ in 0..TRIES {
-            match self.reader.begin_growth(&self.slots, slot, lease, io) {
+            match self.reader.begin_growth(&self.slots, slot, lease, io, 0) {
                 Ok(permit) => return Some((lease, permit)),
                 Err(Fallback::Revoked) => lease = self.ask(file)?,
                 Err(Fallback::BeyondSize) if io.direction == Direction::Write => {

@@ -162,7 +162,9 @@ impl Life {
     }
 
     fn begin(&self, lease: Lease, io: Io, fill: u8) -> bool {
-        let Ok(permit) = self.reader.begin_growth(&self.slots, 0, lease, io) else { return false };
+        let Ok(permit) = self.reader.begin_growth(&self.slots, 0, lease, io, 0) else {
+            return false;
+        };
         let mut page = AlignedBuf::zeroed(io.len as usize);
         page.fill(fill);
         self.device.write_at(&page, permit.device_offset).unwrap();

@@ -10,7 +10,7 @@ impl Client {
     pub(super) fn grow(&self, lease: Lease, block: usize, byte: u8) -> Result<(), Fallback> {
         let io =
             Io { direction: Direction::Write, offset: (block * BLOCK) as u64, len: BLOCK as u64 };
-        let permit = self.reader.begin_growth(&self.slots, self.slot, lease, io)?;
+        let permit = self.reader.begin_growth(&self.slots, self.slot, lease, io, 0)?;
         self.device.write_all_at(&aligned(byte), permit.device_offset).unwrap();
         self.slots.wrote(lease.entry, permit.fills_to);
         self.slots.leave(self.slot);
@@ -137,7 +137,7 @@ fn s_356_a_process_that_is_killed_leaves_what_it_had_written() {
     let before = free();
     let at = (START + 3) * BLOCK;
     let io = Io { direction: Direction::Write, offset: at as u64, len: BLOCK as u64 };
-    let permit = client.reader.begin_growth(&client.slots, client.slot, lease, io).unwrap();
+    let permit = client.reader.begin_growth(&client.slots, client.slot, lease, io, 0).unwrap();
     client.device.write_all_at(&aligned(66), permit.device_offset).unwrap();
     client.alive.store(false, SeqCst);
     volume.fs.lease_detach(&client.client);
@@ -287,7 +287,7 @@ fn s_359_what_cannot_have_a_tail_grows_through_the_mount() {
     client.ask(&file).unwrap();
     client.grow(lease, START, START as u8 + 1).unwrap();
     let sector = Io { direction: Direction::Write, offset: 5 * BLOCK as u64, len: 512 };
-    let permit = client.reader.begin_growth(&client.slots, client.slot, lease, sector).unwrap();
+    let permit = client.reader.begin_growth(&client.slots, client.slot, lease, sector, 0).unwrap();
     client.device.write_all_at(&aligned(6)[..512], permit.device_offset).unwrap();
     client.slots.wrote(lease.entry, permit.fills_to);
     client.slots.leave(client.slot);
@@ -298,7 +298,7 @@ fn s_359_what_cannot_have_a_tail_grows_through_the_mount() {
     assert_eq!(file.read_at(&mut buf, 5 * BLOCK as u64).unwrap(), 512);
     assert!(buf[..512].iter().all(|byte| *byte == 6));
     let second = Io { offset: sector.offset + 512, ..sector };
-    let permit = client.reader.begin_growth(&client.slots, client.slot, lease, second).unwrap();
+    let permit = client.reader.begin_growth(&client.slots, client.slot, lease, second, 0).unwrap();
     client.device.write_all_at(&aligned(7)[..512], permit.device_offset).unwrap();
     client.slots.wrote(lease.entry, permit.fills_to);
     client.slots.leave(client.slot);
@@ -317,7 +317,7 @@ fn s_355_a_sync_does_not_wait_for_a_process_that_is_writing() {
     let (volume, file, client, lease) = grown(3);
     let offset = ((START + 3) * BLOCK) as u64;
     let io = Io { direction: Direction::Write, offset, len: BLOCK as u64 };
-    let permit = client.reader.begin_growth(&client.slots, client.slot, lease, io).unwrap();
+    let permit = client.reader.begin_growth(&client.slots, client.slot, lease, io, 0).unwrap();
     file.sync_data().unwrap();
     volume.fs.sync().unwrap();
     assert_grown(&file, START + 3);
@@ -349,7 +349,7 @@ fn s_357_a_file_system_becomes_smaller_under_a_tail() {
     client.grow(lease, START, START as u8 + 1).unwrap();
     let at = |block: usize| {
         let io = Io { direction: Direction::Read, offset: (block * BLOCK) as u64, len: 4096 };
-        let permit = client.reader.begin_growth(&client.slots, client.slot, lease, io);
+        let permit = client.reader.begin_growth(&client.slots, client.slot, lease, io, 0);
         client.slots.leave(client.slot);
         permit.map(|permit| permit.device_offset)
     };
