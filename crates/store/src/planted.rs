@@ -199,6 +199,8 @@ pub enum PlantedBug {
     TailNotSynced,
     /// The record of what a process wrote behind the end of a file does not wait for the device.
     TailWithoutBarrier,
+    /// What a process wrote behind the end of a file counts as collected before the file has its size.
+    TailCollectedEarly,
     /// A checkpoint's record does not wait for what was written in place before it.
     CheckpointWithoutBarrier,
     /// After a checkpoint extents are born in its own epoch.
@@ -372,7 +374,7 @@ pub enum PlantedBug {
 #[cfg(any(test, feature = "planted-bugs"))]
 impl PlantedBug {
     /// All of them.
-    pub const ALL: [Self; 172] = [
+    pub const ALL: [Self; 173] = [
         Self::MissingFlush,
         Self::SyncWithoutFlush,
         Self::DirectoryNotSynced,
@@ -462,6 +464,7 @@ impl PlantedBug {
         Self::WriteBesideOddOwner,
         Self::TailNotSynced,
         Self::TailWithoutBarrier,
+        Self::TailCollectedEarly,
         Self::CheckpointWithoutBarrier,
         Self::EpochStays,
         Self::EpochNotCommitted,

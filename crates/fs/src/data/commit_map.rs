@@ -39,6 +39,11 @@ impl SizeChange {
         };
         lease.is_none_or(|lease| lease.spares_tail(blocks_end, size))
     }
+
+    /// Where the file ends with what is collected of a tail.
+    fn filled(self) -> Option<u64> {
+        if let Self::Filled(size) = self { Some(size) } else { None }
+    }
 }
 
 /// Whether a file's truncation is under way, for the orphan table.
@@ -132,12 +137,12 @@ impl DataPath<'_> {
             "I-CHG-1: a freeze waits for the change of inode {}",
             self.inode.ino.0
         );
+        let mut map = self.map_mut(ExtentMap::around(&range))?;
         assert!(
             change.size.spares_tail(self.state().lease(), range.end),
             "I-LEA-9: inode {} is changed where a process makes it grow",
             self.inode.ino.0
         );
-        let mut map = self.map_mut(ExtentMap::around(&range))?;
         let changes = plan(&map);
         if !change.only_adds && !planted(PlantedBug::MemoOutlivesMap) {
             self.state().recent.clear();
@@ -146,9 +151,9 @@ impl DataPath<'_> {
         }
         let old = map.apply(&changes);
         debug_assert_eq!(old.len(), changes.len(), "I-CKP-3: what every change replaces is known");
-        if let (SizeChange::Filled(size), Some(lease)) = (change.size, self.state().lease()) {
-            lease.tail_collected(range.end, size);
-        }
+        let collected = change.size.filled().zip(self.state().lease());
+        let told_early = collected.filter(|_| planted(PlantedBug::TailCollectedEarly));
+        told_early.inspect(|(size, lease)| lease.tail_collected(range.end, *size));
         let known = self.known(&changes, &old);
         pause(Pause::Planned);
         let (readers, only_adds) = (change.readers, change.only_adds);
@@ -156,6 +161,10 @@ impl DataPath<'_> {
             self.read_again_too_early(&mut map, &range)?;
         }
         let committed = self.log(&map, &changes, change, &known);
+        // The file has its new size by now: what waits for the tail no more reads up to that.
+        if let (Some((size, lease)), None) = (collected, told_early) {
+            lease.tail_collected(range.end, size);
+        }
         if let Some(lease) = self.state().lease() {
             lease.map_changed(only_adds);
             if lease.is_wrong_in_use() {

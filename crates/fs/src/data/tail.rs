@@ -12,6 +12,7 @@
 
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use bedplate_lease::Reason;
 use bedplate_lease::wire::TAIL_GAP_BYTES_MAX;
@@ -188,7 +189,9 @@ impl<'a> DataPath<'a> {
     /// `end`.
     #[cold]
     pub(super) fn collect_tail_before(self, end: u64) -> FsResult<()> {
-        if end > self.state().logged_size() { self.collect_tail_if_filled() } else { Ok(()) }
+        // The size that readers go by: it is raised last.
+        let size = self.inode.size.load(Ordering::Acquire);
+        if end > size { self.collect_tail_if_filled() } else { Ok(()) }
     }
 
     /// Makes what a client has filled of its tail the file's, and takes the rest from it.

@@ -89,6 +89,30 @@ fn s_211_a_map_of_blocks_that_left_the_file() {
     finds(PlantedBug::LeaseMapNotRewritten);
 }
 
+/// S-354: what reads at the end of a file in the middle of a sync of it finds what had been written
+/// there.
+#[test]
+fn s_354_a_read_in_the_middle_of_a_sync_finds_the_growth() {
+    let judged = |bug| {
+        bedplate_fs::plant(bug);
+        let turned = (1..12).map(|turn| {
+            let (sync, at) = (Step::SyncData(HELD), 9 * u64::from(PAGE));
+            // Longer than the file: the mount reads.
+            let read = Step::Read(HELD, IoMode::Concurrent, at, 2 * PAGE);
+            let during = Step::During(Box::new(sync), Box::new(read), vec![turn]);
+            let steps = [prelude(), vec![write(8, 3), write(9, 4), during]].concat();
+            try_steps(1, &LEASED, &steps, &effort(Cuts::Random(1)))
+        });
+        turned.filter_map(Result::err).next()
+    };
+    let found = judged(Some(PlantedBug::TailCollectedEarly));
+    let found = found.expect("TailCollectedEarly went unnoticed");
+    println!("TailCollectedEarly: found: {}", found.what);
+    if let Some(violation) = judged(None) {
+        panic!("{violation}");
+    }
+}
+
 #[test]
 fn s_355_growth_that_a_sync_leaves_out() {
     finds(PlantedBug::TailNotSynced);
