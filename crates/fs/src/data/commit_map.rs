@@ -165,12 +165,7 @@ impl DataPath<'_> {
         if let (Some((size, lease)), None) = (collected, told_early) {
             lease.tail_collected(range.end, size);
         }
-        if let Some(lease) = self.state().lease() {
-            lease.map_changed(only_adds);
-            if lease.is_wrong_in_use() {
-                self.rewrite_lease(lease, &map);
-            }
-        }
+        self.lease_follows(&map, only_adds);
         drop(map);
         pause(Pause::Recorded);
         let lsn = committed.lsn;
@@ -187,6 +182,17 @@ impl DataPath<'_> {
             freed.into_iter().for_each(|run| self.fs.release_after(lsn, run));
         }
         Ok(lsn)
+    }
+
+    /// Has the lease of the file go by its map.
+    #[inline]
+    fn lease_follows(self, map: &ExtentMap, only_adds: bool) {
+        if let Some(lease) = self.state().lease() {
+            lease.map_changed(only_adds);
+            if lease.is_wrong_in_use() {
+                self.rewrite_lease(lease, map);
+            }
+        }
     }
 
     /// Logs the changed rows (ranks 4 and 5, under the map's write lock).
