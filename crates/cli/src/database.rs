@@ -1,5 +1,7 @@
-//! The database that is looked at: a server of PostgreSQL, asked by psql, one of MariaDB or MySQL,
+//! A database that a command is about: a server of PostgreSQL, asked by psql, one of MariaDB or MySQL,
 //! asked by mariadb or mysql, or a file of SQLite.
+
+pub mod postgres;
 
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -7,8 +9,7 @@ use std::process::{Command, Output, Stdio};
 
 use bedplate_doctor::{Database, Mysql, Postgres};
 
-use super::Arguments;
-use crate::cmd::checkpoint::postgres::{Address, PASSWORD};
+use self::postgres::{Address, PASSWORD};
 use crate::failure::{Failure, Result, plain};
 use crate::render::text;
 
@@ -73,22 +74,30 @@ fn options(text: &str) -> std::result::Result<Vec<String>, &'static str> {
     Ok(options)
 }
 
-/// Asks the database that the arguments name.
-pub fn of(arguments: &Arguments) -> Result<Option<Database>> {
-    if let Some(dsn) = &arguments.postgres {
+/// How the arguments of a command name a database.
+#[derive(Debug, Clone, Copy)]
+pub struct Named<'a> {
+    pub postgres: Option<&'a Dsn>,
+    pub mysql: Option<&'a MysqlDsn>,
+    pub sqlite: Option<&'a Path>,
+}
+
+/// Asks the database that is named, if one is.
+pub fn of(named: Named<'_>) -> Result<Option<Database>> {
+    if let Some(dsn) = named.postgres {
         let address = dsn.0.as_ref().map_err(|why| Failure::usage(format!("--postgres: {why}")))?;
         address.hide()?;
         let server = Postgres::ask(&|sql| psql(address, sql))
             .map_err(|why| Failure::new("database", format!("PostgreSQL: {why}")))?;
         return Ok(Some(Database::Postgres(Box::new(server))));
     }
-    if let Some(dsn) = &arguments.mysql {
+    if let Some(dsn) = named.mysql {
         let server = dsn.0.as_ref().map_err(|why| Failure::usage(format!("--mysql: {why}")))?;
         let server = Mysql::ask(&|sql| mysql(server, sql))
             .map_err(|why| Failure::new("database", format!("MariaDB or MySQL: {why}")))?;
         return Ok(Some(Database::Mysql(Box::new(server))));
     }
-    let Some(file) = &arguments.sqlite else { return Ok(None) };
+    let Some(file) = named.sqlite else { return Ok(None) };
     let refused = |error: std::io::Error| Failure::system("find the database", file, &error);
     let file = file.canonicalize().map_err(refused)?;
     if !is_sqlite(&file)? {

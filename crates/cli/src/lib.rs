@@ -3,6 +3,7 @@
 //! ```text
 //! main ─ args ─ cmd/<noun>/<verb> ─┬─ reach, session   a volume: through the daemon of its mount, or through the library
 //!                                  ├─ daemon           the process that serves a mount, and the requests it answers
+//!                                  ├─ database         servers and files of databases that a command is about
 //!                                  ├─ device           devices and groups, found and opened by path
 //!                                  ├─ mount            mounts of this machine, and files on them through their extended attributes
 //!                                  └─ render           people or JSON, one document on standard output
@@ -14,6 +15,7 @@ mod args;
 mod cmd;
 mod copy;
 mod daemon;
+mod database;
 mod device;
 mod failure;
 #[cfg(feature = "forge")]

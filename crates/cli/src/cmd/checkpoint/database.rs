@@ -20,7 +20,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::postgres::Address;
+use crate::database::postgres::Address;
 use crate::failure::{Failure, Result, plain};
 
 /// What the helper writes once the database waits.

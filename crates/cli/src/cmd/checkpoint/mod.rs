@@ -5,7 +5,6 @@ pub mod clone;
 pub mod database;
 pub mod diff;
 mod links;
-pub mod postgres;
 mod schedule;
 pub mod show;
 

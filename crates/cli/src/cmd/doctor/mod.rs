@@ -1,6 +1,5 @@
 //! `bedplate doctor [DIR|DEVICE|--postgres DSN|--mysql DSN|--sqlite FILE]`
 
-mod database;
 mod place;
 mod shown;
 
@@ -9,6 +8,7 @@ use std::path::PathBuf;
 use bedplate_doctor::{Copy, Machine, Mend, System, apply, examine, rules};
 use clap::Args;
 
+use crate::database;
 use crate::failure::{Exit, Failure, Result};
 use crate::render::output::Output;
 use shown::{Examined, Fix};

@@ -7,14 +7,20 @@ use bedplate::IoMode;
 use bedplate_doctor::{Place, Promise, Question};
 use serde_json::Value;
 
-use super::{Arguments, database};
+use super::Arguments;
 use crate::cmd::mark::untorn;
+use crate::database::{self, Named};
 use crate::failure::{Failure, Result};
 use crate::mount::{self, live};
 
 /// Puts the question that the arguments ask.
 pub fn question(arguments: &Arguments) -> Result<Question> {
-    let database = database::of(arguments)?;
+    let Arguments { postgres, mysql, sqlite, .. } = arguments;
+    let database = database::of(Named {
+        postgres: postgres.as_ref(),
+        mysql: mysql.as_ref(),
+        sqlite: sqlite.as_deref(),
+    })?;
     let path = match (&arguments.path, &database) {
         (Some(path), _) => path.clone(),
         (None, Some(database)) => database::directory(database)?,
