@@ -24,6 +24,7 @@ mod leased_fio;
 mod ledger;
 mod mariadb;
 mod mixed_open;
+mod modes;
 mod nbd;
 mod needs;
 mod nfs;

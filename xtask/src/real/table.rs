@@ -6,9 +6,9 @@ use super::bed::Bed;
 use super::needs::Need;
 use super::{
     Options, acls, advise, backups, bad_input, branches, convert, crashlab, doctor, edges,
-    failing_device, fio, full_volume, leased, leased_fio, mariadb, mixed_open, nbd, nfs, outside,
-    package, pages, postgres, ratio, ratio_files, ratio_programs, recovery, restricted, scale,
-    scrubs, sqlite, suites, volumes,
+    failing_device, fio, full_volume, leased, leased_fio, mariadb, mixed_open, modes, nbd, nfs,
+    outside, package, pages, postgres, ratio, ratio_files, ratio_programs, recovery, restricted,
+    scale, scrubs, sqlite, suites, volumes,
 };
 
 /// One test of real programs.
@@ -135,6 +135,23 @@ pub const TESTS: &[Test] = &[
         &[Need::Program("mariadb-install-db"), Need::Program("mariadbd"), Need::Program("mariadb")],
         120,
         doctor::mariadb,
+    ),
+    test(
+        "modes-postgres",
+        &[Need::Fuse, Need::Postgres, Need::Program("setpriv")],
+        180,
+        modes::postgres,
+    ),
+    test(
+        "modes-mariadb",
+        &[
+            Need::Fuse,
+            Need::Program("mariadb-install-db"),
+            Need::Program("mariadbd"),
+            Need::Program("mariadb"),
+        ],
+        180,
+        modes::mariadb,
     ),
     test(
         "acls",

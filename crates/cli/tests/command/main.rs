@@ -17,6 +17,7 @@ mod clones;
 mod converting;
 mod crashlab;
 mod damage;
+mod database_modes;
 mod defrag;
 mod direct_tools;
 mod doctor;

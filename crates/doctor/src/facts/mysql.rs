@@ -10,17 +10,20 @@ use crate::system::{Seen, System};
 pub type Ask<'a> = &'a dyn Fn(&str) -> Seen<String>;
 
 /// The variables that are looked at.
-const VARIABLES: [&str; 11] = [
+const VARIABLES: [&str; 14] = [
     "datadir",
     "innodb_buffer_pool_size",
+    "innodb_data_home_dir",
     "innodb_doublewrite",
     "innodb_flush_log_at_trx_commit",
     "innodb_flush_method",
     "innodb_log_file_size",
     "innodb_log_files_in_group",
+    "innodb_log_group_home_dir",
     "innodb_log_write_ahead_size",
     "innodb_page_size",
     "innodb_redo_log_capacity",
+    "innodb_undo_directory",
     "version",
 ];
 /// The counters.

@@ -1,6 +1,7 @@
-//! `bedplate mode [--recursive] FILE|DIR [MODE]`, `bedplate mode try …`
+//! `bedplate mode [--recursive] FILE|DIR [MODE]`, `bedplate mode try …`, `bedplate mode database …`
 
 mod condition;
+mod database;
 pub mod trial;
 mod r#try;
 
@@ -24,8 +25,8 @@ use crate::session::{Devices, Volume};
 /// Show or set the I/O mode of a file, also while it is in use, or of what is created in a
 /// directory
 ///
-/// 'mode try' measures before it keeps another mode. A file that is itself called 'try' is named
-/// './try'.
+/// 'mode try' measures before it keeps another mode; 'mode database' finds the files of a database
+/// and sets them. A file that is itself called 'try' or 'database' is named './try'.
 #[derive(Debug, Args)]
 #[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 pub struct Arguments {
@@ -55,6 +56,7 @@ const MARK: Mark<IoMode, IoMode> = Mark {
 #[derive(Debug, Subcommand)]
 enum Action {
     Try(r#try::Arguments),
+    Database(database::Arguments),
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -84,8 +86,10 @@ struct Mode {
 }
 
 pub fn run(arguments: &Arguments, output: &Output) -> Result<()> {
-    if let Some(Action::Try(trial)) = &arguments.action {
-        return r#try::run(trial, output);
+    match &arguments.action {
+        Some(Action::Try(trial)) => return r#try::run(trial, output),
+        Some(Action::Database(database)) => return database::run(database, output),
+        None => {}
     }
     let file = arguments.file.clone().unwrap_or_default();
     let wanted = arguments.mode;
@@ -111,13 +115,17 @@ type Modes = (Option<String>, Option<String>);
 
 fn of_live(path: &Path, wanted: Option<Wanted>) -> Result<Modes> {
     live::require_mount(path)?;
-    match wanted {
-        Some(Wanted(Some(mode))) => live::set(path, live::MODE, mode.name())?,
-        Some(Wanted(None)) => live::remove(path, live::MODE)?,
-        None => {}
-    }
+    wanted.map_or(Ok(()), |Wanted(mode)| set_live(path, mode))?;
     let effective = if path.is_file() { live::get(path, live::EFFECTIVE_MODE)? } else { None };
     Ok((live::get(path, live::MODE)?.filter(|mode| !mode.is_empty()), effective))
+}
+
+/// Sets the mode of a file or directory of a mount, or takes away its own.
+fn set_live(path: &Path, mode: Option<IoMode>) -> Result<()> {
+    match mode {
+        Some(mode) => live::set(path, live::MODE, mode.name()),
+        None => live::remove(path, live::MODE),
+    }
 }
 
 fn of_inside(fs: &FileSystem, path: &Path, wanted: Option<Wanted>) -> Result<Modes> {
