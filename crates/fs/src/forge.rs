@@ -4,6 +4,7 @@
 //! Only built for tests and fuzzers (`forge`): damage that a checksum finds is harmless, so what
 //! has to be tried is damage that none finds.
 
+use std::collections::VecDeque;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -136,8 +137,15 @@ pub fn tables(device: &Arc<dyn BlockDevice>) -> Result<Vec<(&'static str, u64, u
     Ok(all)
 }
 
-/// Allocates units of so many blocks and gives them back, on so many threads for a while, in the
-/// free space of a volume, which is only read; returns how many allocations there were.
+/// Units that a thread of [`allocate_for`] holds: what it allocates beyond frees the oldest.
+const UNITS_HELD: usize = 64;
+/// So many records later than a block was freed, the record counts as sealed.
+const RECORDS_UNSEALED: u64 = 32;
+
+/// Allocates units of so many blocks as redirected writes do, on so many threads for a while, in the
+/// free space of a volume, which is only read: each takes the place of one that is freed by a record,
+/// and is free again once that is sealed. Returns how many allocations there were, and how often the
+/// allocator's mutex was taken meanwhile.
 ///
 /// # Errors
 /// As a mount; `NoSpace`.
@@ -146,26 +154,42 @@ pub fn allocate_for(
     threads: usize,
     time: Duration,
     blocks: u64,
-) -> Result<u64> {
+) -> Result<(u64, u64)> {
     let (allocator, _) = build_allocator(&load(Arc::clone(device), None, true, 64 << 20)?)?;
-    let want =
-        AllocRequest { goal: None, blocks, ahead: None, class: SpaceClass::Data, reserved: 0 };
+    let want = AllocRequest {
+        goal: None,
+        blocks,
+        ahead: None,
+        class: SpaceClass::Data,
+        reserved: 0,
+        part: None,
+    };
+    let before = allocator.turns();
     let (over, count) = (AtomicBool::new(false), AtomicU64::new(0));
-    let allocate = || {
+    let allocate = |thread: u64| {
+        let (mut held, mut lsn, mut done) = (VecDeque::new(), 0_u64, 0);
         while !over.load(Ordering::Relaxed) {
-            let runs = allocator.allocate_all(want)?;
-            allocator.free(&runs, 0);
-            count.fetch_add(1, Ordering::Relaxed);
+            let sealed = Lsn(lsn.saturating_sub(RECORDS_UNSEALED));
+            let part = Some((thread << 32) ^ done);
+            held.push_back(allocator.allocate_after(AllocRequest { part, ..want }, sealed)?);
+            if held.len() > UNITS_HELD {
+                lsn += 1;
+                let oldest = held.pop_front().into_iter().flatten();
+                oldest.for_each(|run| allocator.release_after(Lsn(lsn), run));
+            }
+            done += 1;
         }
+        count.fetch_add(done, Ordering::Relaxed);
         Ok::<_, crate::Error>(())
     };
     std::thread::scope(|scope| {
-        let all: Vec<_> = (0..threads).map(|_| scope.spawn(allocate)).collect();
+        let all: Vec<_> =
+            (0..threads as u64).map(|thread| scope.spawn(move || allocate(thread))).collect();
         std::thread::sleep(time);
         over.store(true, Ordering::Relaxed);
         all.into_iter().try_for_each(|one| one.join().expect("an allocation does not panic"))
     })?;
-    Ok(count.into_inner())
+    Ok((count.into_inner(), allocator.turns() - before))
 }
 
 /// Turns a bit of the first pack of extents of a file, as a device does; returns the file block that

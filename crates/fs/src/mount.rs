@@ -89,6 +89,7 @@ pub(crate) fn mount(
     let (allocator, extents) =
         if options.read_only { build_allocator(&loaded)? } else { begin_writing(&loaded)? };
     allocator.limit_runs(options.limits.free_runs_open);
+    allocator.limit_lots(options.limits.lots);
     if !options.read_only {
         loaded.meta.region().update_superblock(|superblock| superblock.clean = false)?;
     }
@@ -435,13 +436,14 @@ fn grow_from(allocator: &Arc<Allocator>, block_size: u32) -> bedplate_store::Gro
             .collect()
     };
     Box::new(move |bytes, sealed, lists| {
-        allocator.release_sealed(sealed);
+        allocator.release_sealed_in_memory(sealed);
         let want = AllocRequest {
             goal: None,
             blocks: bytes.div_ceil(block),
             ahead: None,
             class: SpaceClass::Metadata,
             reserved: 0,
+            part: None,
         };
         let runs = allocator.allocate_all(want)?;
         let chunks: Vec<ByteRun> = in_bytes(&runs);

@@ -20,17 +20,24 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use std::sync::Arc;
+
 use bedplate_block::sync::{Condvar, Mutex, rank};
 
 use crate::extent::Run;
-use crate::{BlockNo, Error, InodeNo, Lsn, Result};
+use crate::{BlockNo, InodeNo, Lsn, Result};
 
 mod claims;
 mod fence;
+mod filter;
+mod groups;
 mod packed;
 mod packing;
+mod pending;
 #[cfg(test)]
 mod tests;
+mod totals;
+mod turn;
 mod unread;
 mod whole;
 mod withheld;
@@ -38,6 +45,10 @@ mod withheld;
 pub use claims::{Claim, Claims, Owner, Shared};
 use fence::Fence;
 pub use fence::FenceTotals;
+use filter::Filter;
+use groups::{Found, Groups};
+pub use totals::SpaceTotals;
+use turn::{FreeAtLeast, Turn};
 use unread::UnreadRegions;
 pub(crate) use unread::{Closed, RegionSource, Unread};
 pub use withheld::WithheldRun;
@@ -64,27 +75,22 @@ pub struct AllocRequest {
     pub class: SpaceClass,
     /// How many of the blocks were reserved before.
     pub reserved: u64,
-}
-
-/// Totals in blocks.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct SpaceTotals {
-    /// All blocks between the ends.
-    pub total: u64,
-    /// Free ones, with those kept ahead and those about to become free.
-    pub free: u64,
-    /// Kept from data, and reserved for data that is still in the cache.
-    pub reserve: u64,
-    /// Number of free runs.
-    pub runs: u64,
-    /// The longest free run.
-    pub run_max: u64,
+    /// The part of a file that the blocks are for: small requests for one part come from one lot.
+    pub part: Option<u64>,
 }
 
 /// The free space of a volume. Any number of threads; its mutex is a leaf.
 #[derive(Debug)]
 pub struct Allocator {
     block_bytes: u64,
+    /// Small requests take blocks here, and what records freed is noted here.
+    groups: Groups,
+    /// Where free runs of the indexes begin.
+    starts: Arc<Filter>,
+    /// The regions that are not in the indexes, of so many blocks in powers of two.
+    closed: Arc<Filter>,
+    region_shift: u32,
+    free_at_least: FreeAtLeast,
     /// A leaf.
     inner: Mutex<Inner, { rank::ALLOCATOR }>,
     /// Withheld blocks were given back.
@@ -101,6 +107,17 @@ struct Inner {
     by_len: BTreeSet<(u64, u64)>,
     /// Blocks in `by_start`.
     free: u64,
+    /// As `by_start`, for what has no lock.
+    starts: Arc<Filter>,
+    /// Blocks that lots got; some of them may be in use.
+    granted: u64,
+    /// While it is not 0 no lot is filled.
+    lots_barred: u32,
+    /// All lots together take one part in so many.
+    lots_share: u64,
+    /// How often the mutex was taken.
+    #[cfg(any(test, feature = "forge"))]
+    turns: u64,
     /// Blocks in `ahead`.
     kept: u64,
     /// Blocks in `pending_free`.
@@ -125,6 +142,9 @@ struct Inner {
     freed: Option<Vec<Run>>,
 }
 
+/// Bits of the table of where free runs begin: at four times as many as there are in the indexes.
+const STARTS_BITS_MAX: u32 = packing::OPEN_RUNS_MAX.ilog2() + 2;
+
 /// Returns how many of `blocks` are kept from data: 1/64, 1 MiB to 256 MiB.
 fn reserve_of(blocks: u64, block_bytes: u64) -> u64 {
     debug_assert!(
@@ -140,6 +160,8 @@ impl Allocator {
         let block_bytes = u64::from(block_size);
         let by_start: BTreeMap<u64, u64> = free.map(|run| (run.start.0, run.blocks)).collect();
         let by_len = by_start.iter().map(|(start, len)| (*len, *start)).collect();
+        let starts = Arc::new(Filter::of(blocks, STARTS_BITS_MAX));
+        by_start.keys().for_each(|start| starts.add(*start));
         let free = by_start.values().sum();
         debug_assert!(free <= blocks, "I-SPC-1: {free} blocks are free in a volume of {blocks}");
         debug_assert!(
@@ -153,73 +175,72 @@ impl Allocator {
             free,
             reserve: reserve_of(blocks, block_bytes),
             open_runs_max: packing::OPEN_RUNS_MAX,
+            lots_share: groups::LOTS_SHARE,
+            starts: Arc::clone(&starts),
             ..Inner::default()
         };
-        Self { block_bytes, inner: Mutex::new(inner), given_back: Condvar::new() }
+        let (groups, closed) = (Groups::new(), inner.unread.filter());
+        let (inner, given_back) = (Mutex::new(inner), Condvar::new());
+        let free_at_least = FreeAtLeast::default();
+        Self {
+            block_bytes,
+            groups,
+            starts,
+            closed,
+            region_shift: 0,
+            free_at_least,
+            inner,
+            given_back,
+        }
     }
 
-    /// Allocates exactly `want.blocks`, all or nothing, each run by this order: the continuation of
-    /// the goal or of the run before, else the tightest free run that holds all that is left, else
-    /// the longest.
+    /// Allocates as [`allocate_after`](Self::allocate_after), of what is free now.
     ///
     /// # Errors
     /// `NoSpace`.
     pub fn allocate_all(&self, want: AllocRequest) -> Result<Vec<Run>> {
-        let mut inner = self.inner.lock();
-        // From here on they are counted like all others; the reservation is renewed if they are not
-        // found.
-        inner.reserved = inner
-            .reserved
-            .checked_sub(want.reserved)
-            .expect("I-SPC-5: what an allocation claims was reserved");
-        debug_assert!(
-            want.reserved <= want.blocks,
-            "no more blocks were reserved than are asked for: {want:?}"
-        );
-        let mut runs: Vec<Run> = Vec::new();
-        let mut rest = want;
-        while rest.blocks > 0 {
-            let Some(run) = inner.allocate(rest) else {
-                runs.drain(..).for_each(|run| inner.insert(run));
-                if self.wait_for_withheld(&mut inner) {
-                    rest = want;
-                    continue;
-                }
-                inner.reserved += want.reserved;
+        self.allocate_after(want, Lsn(0))
+    }
+
+    /// Allocates exactly `want.blocks`, all or nothing, each run by this order: the continuation of
+    /// the goal or of the run before, else the tightest free run that holds all that is left, else
+    /// the longest. Where it looks for them, the blocks are free that records up to `sealed` freed.
+    ///
+    /// # Errors
+    /// `NoSpace`.
+    pub fn allocate_after(&self, want: AllocRequest, sealed: Lsn) -> Result<Vec<Run>> {
+        let mut inner = match self.find_in_lot(want, sealed) {
+            Found::InLot(run) => return Ok(vec![run]),
+            Found::Nowhere(inner) => inner,
+        };
+        loop {
+            if let Some(runs) = inner.allocate_runs(want) {
+                self.keep_reserve_whole(inner);
+                return Ok(runs);
+            }
+            let (found, any) = self.find_more(inner, want.class);
+            inner = found;
+            if !any {
                 return Err(inner.no_space(want.blocks, self.block_bytes));
-            };
-            debug_assert!(
-                run.blocks > 0 && run.blocks <= rest.blocks,
-                "an allocation gives no more than it is asked for: {run:?} of {}",
-                rest.blocks
-            );
-            rest = AllocRequest {
-                goal: Some(BlockNo(run.end())),
-                blocks: rest.blocks - run.blocks,
-                ..rest
-            };
-            runs.push(run);
+            }
         }
-        if want.class == SpaceClass::Metadata {
-            runs.iter().for_each(|run| inner.unread.note_own(*run));
+    }
+
+    /// Takes the mutex.
+    fn turn(&self) -> Turn<'_> {
+        #[cfg_attr(not(any(test, feature = "forge")), expect(unused_mut, reason = "not counted"))]
+        let mut inner = self.inner.lock();
+        #[cfg(any(test, feature = "forge"))]
+        {
+            inner.turns += 1;
         }
-        if let (Some((ino, blocks)), Some(last)) = (want.ahead, runs.last()) {
-            inner.keep_ahead(ino, last.end(), blocks);
-        }
-        debug_assert_eq!(
-            runs.iter().map(|run| run.blocks).sum::<u64>(),
-            want.blocks,
-            "an allocation gives all that it is asked for, or nothing"
-        );
-        inner.pack_some();
-        inner.check_totals();
-        Ok(runs)
+        Turn { inner, told: &self.free_at_least }
     }
 
     /// Gives blocks back at once: no record ever named them. As many as were reserved before are
     /// reserved again.
     pub fn free(&self, runs: &[Run], reserved: u64) {
-        let mut inner = self.inner.lock();
+        let mut inner = self.turn();
         for run in runs {
             inner.unread.forget_own(*run);
             inner.insert(*run);
@@ -233,9 +254,11 @@ impl Allocator {
     /// # Errors
     /// `NoSpace`.
     pub fn reserve_blocks(&self, blocks: u64) -> Result<()> {
-        let mut inner = self.inner.lock();
+        let mut inner = self.turn();
         while inner.available(SpaceClass::Data) < blocks {
-            if !self.wait_for_withheld(&mut inner) {
+            let (found, any) = self.find_more(inner, SpaceClass::Data);
+            inner = found;
+            if !any {
                 return Err(inner.no_space(blocks, self.block_bytes));
             }
         }
@@ -251,152 +274,72 @@ impl Allocator {
 
     /// Takes back a reservation: the data is gone.
     pub fn release_reserved(&self, blocks: u64) {
-        let mut inner = self.inner.lock();
+        let mut inner = self.turn();
         inner.reserved =
             inner.reserved.checked_sub(blocks).expect("what is taken back was reserved");
     }
 
-    /// Gives blocks back once the record that freed them is sealed (I-SPC-2).
-    pub fn release_after(&self, lsn: Lsn, run: Run) {
-        let mut inner = self.inner.lock();
-        if !inner.unread.may_be_of_file(run, inner.end) {
-            return;
-        }
-        assert!(
-            run.blocks > 0 && run.end() <= inner.end,
-            "blocks of the volume leave a file: {run:?}"
-        );
-        inner.keep_run(run);
-        debug_assert!(
-            inner.unread.is_stored() || inner.last_free_in(run).is_none(),
-            "I-SPC-2: {run:?} is out of reach until record {lsn:?} is sealed"
-        );
-        inner.left += run.blocks;
-        assert!(
-            inner.pending_free.insert((lsn, run.start.0, run.blocks)),
-            "blocks leave a file once"
-        );
-        inner.check_totals();
-    }
-
-    /// Makes the blocks free that records up to `sealed` freed. Returns whether there were any.
-    pub fn release_sealed(&self, sealed: Lsn) -> bool {
-        let mut inner = self.inner.lock();
-        let before = inner.left;
-        while let Some(&(lsn, start, blocks)) =
-            inner.pending_free.first().filter(|(lsn, ..)| *lsn <= sealed)
-        {
-            inner.pending_free.remove(&(lsn, start, blocks));
-            inner.left -= blocks;
-            let run = Run { start: BlockNo(start), blocks };
-            inner.insert_released(run);
-            inner.note_freed(run);
-        }
-        debug_assert!(
-            inner.pending_free.first().is_none_or(|(lsn, ..)| *lsn > sealed),
-            "I-SPC-2: what waits, waits for a record behind {sealed:?}"
-        );
-        inner.check_totals();
-        inner.left != before
-    }
-
-    /// Returns the last record that must be sealed before every released block is free; `None` when
-    /// none is waiting.
-    pub fn waiting_for(&self) -> Option<Lsn> {
-        self.inner.lock().pending_free.last().map(|(lsn, ..)| *lsn)
-    }
-
     /// Gives up what is kept ahead for a file: it was closed, cut or removed.
     pub fn drop_ahead(&self, ino: InodeNo) {
-        self.inner.lock().revoke(ino);
+        self.turn().revoke(ino);
     }
 
     /// Keeps at least `blocks` from data, up to an eighth of the volume: the metadata region
     /// doubles when it is full, and must not fail to.
     pub fn keep_for_metadata(&self, blocks: u64) {
-        let mut inner = self.inner.lock();
+        let mut inner = self.turn();
         inner.reserve = inner.reserve.max(blocks.min(inner.end / 8));
-    }
-
-    /// Returns the totals.
-    pub fn totals(&self) -> SpaceTotals {
-        let inner = self.inner.lock();
-        let unread_max = inner.unread.longest(true).map_or(0, |unread| unread.longest);
-        SpaceTotals {
-            total: inner.end,
-            free: inner.reachable() + inner.left + inner.withheld,
-            reserve: inner.reserve + inner.reserved,
-            runs: inner.by_start.len() as u64 + inner.unread.runs(),
-            run_max: inner.by_len.last().map_or(0, |(len, _)| *len).max(unread_max),
-        }
-    }
-
-    /// Returns how many blocks metadata may take, counting what is about to become free, and how
-    /// many are reserved for cached writes.
-    pub fn free_and_reserved(&self) -> (u64, u64) {
-        let inner = self.inner.lock();
-        (inner.reachable() + inner.left + inner.withheld, inner.reserved)
-    }
-
-    /// Returns whether `want.blocks` would be found, also counting what is about to become free.
-    pub fn would_fit(&self, blocks: u64) -> bool {
-        self.lacking(blocks) == 0
-    }
-
-    /// Returns how many blocks `blocks` more for data would lack, also counting what is about to
-    /// become free.
-    pub fn lacking(&self, blocks: u64) -> u64 {
-        let inner = self.inner.lock();
-        (inner.reserve + inner.reserved + blocks)
-            .saturating_sub(inner.reachable() + inner.left + inner.withheld)
+        self.keep_reserve_whole(inner);
     }
 }
 
 impl Inner {
-    /// Checks what must hold between any two changes, as far as that costs nothing.
-    #[inline]
-    fn check_totals(&self) {
+    /// Allocates all that is asked for, or nothing.
+    fn allocate_runs(&mut self, want: AllocRequest) -> Option<Vec<Run>> {
+        // From here on they are counted like all others; the reservation is renewed if they are not
+        // found.
+        self.reserved = self
+            .reserved
+            .checked_sub(want.reserved)
+            .expect("I-SPC-5: what an allocation claims was reserved");
         debug_assert!(
-            self.reachable() + self.left + self.withheld + self.fenced() <= self.end,
-            "I-SPC-1: {} free, {} kept ahead and {} pending blocks are more than {}",
-            self.free + self.unread.free,
-            self.kept,
-            self.left,
-            self.end
+            want.reserved <= want.blocks,
+            "no more blocks were reserved than are asked for: {want:?}"
         );
-        debug_assert_eq!(
-            self.by_start.len(),
-            self.by_len.len(),
-            "I-SPC-1: every free run is in both indexes"
-        );
-        debug_assert_eq!(
-            self.pending_free.is_empty(),
-            self.left == 0,
-            "I-SPC-2: {} blocks wait for a seal in {} runs",
-            self.left,
-            self.pending_free.len()
-        );
-        debug_assert_eq!(
-            self.ahead.is_empty(),
-            self.kept == 0,
-            "I-SPC-4: {} blocks are kept ahead for {} files",
-            self.kept,
-            self.ahead.len()
-        );
-    }
-
-    /// Free blocks, with those kept ahead and those that are not read.
-    fn reachable(&self) -> u64 {
-        self.free + self.kept + self.unread.free
-    }
-
-    /// Free blocks that `class` may take, with those kept ahead.
-    fn available(&self, class: SpaceClass) -> u64 {
-        self.check_totals();
-        match class {
-            SpaceClass::Data => self.reachable().saturating_sub(self.reserve + self.reserved),
-            SpaceClass::Metadata => self.free + self.kept + self.unread.packed_free,
+        let mut runs: Vec<Run> = Vec::new();
+        let mut rest = want;
+        while rest.blocks > 0 {
+            let Some(run) = self.allocate(rest) else {
+                runs.drain(..).for_each(|run| self.insert(run));
+                self.reserved += want.reserved;
+                return None;
+            };
+            debug_assert!(
+                run.blocks > 0 && run.blocks <= rest.blocks,
+                "an allocation gives no more than it is asked for: {run:?} of {}",
+                rest.blocks
+            );
+            rest = AllocRequest {
+                goal: Some(BlockNo(run.end())),
+                blocks: rest.blocks - run.blocks,
+                ..rest
+            };
+            runs.push(run);
         }
+        if want.class == SpaceClass::Metadata {
+            runs.iter().for_each(|run| self.unread.note_own(*run));
+        }
+        if let (Some((ino, blocks)), Some(last)) = (want.ahead, runs.last()) {
+            self.keep_ahead(ino, last.end(), blocks);
+        }
+        debug_assert_eq!(
+            runs.iter().map(|run| run.blocks).sum::<u64>(),
+            want.blocks,
+            "an allocation gives all that it is asked for, or nothing"
+        );
+        self.pack_some();
+        self.check_totals();
+        Some(runs)
     }
 
     fn allocate(&mut self, want: AllocRequest) -> Option<Run> {
@@ -575,6 +518,7 @@ impl Inner {
             "I-SPC-1: a free run is in each index once: {len} blocks at {start}"
         );
         self.by_start.insert(start, len);
+        self.starts.add(start);
         self.by_len.insert((len, start));
         self.free += len;
     }
@@ -584,17 +528,7 @@ impl Inner {
             self.by_start.remove(&start).is_some() && self.by_len.remove(&(len, start)),
             "I-SPC-1: both indexes agree"
         );
+        self.starts.remove(start);
         self.free = self.free.checked_sub(len).expect("the free total is that of the free runs");
-    }
-
-    fn no_space(&self, blocks: u64, block_bytes: u64) -> Error {
-        let free = self.reachable() * block_bytes;
-        let reserve = (self.reserve + self.reserved) * block_bytes;
-        let message = format!(
-            "no space for {blocks} blocks of {block_bytes} bytes: {free} bytes are free, {reserve} \
-             of them kept for metadata, deletion and cached writes; remove something or grow the \
-             volume"
-        );
-        Error::no_space(blocks, message)
     }
 }

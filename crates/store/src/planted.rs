@@ -45,8 +45,7 @@ pub enum PlantedBug {
     RenameNotNoted,
     /// A recovery goes on with the incarnation of the log that it recovered.
     SameIncarnation,
-    /// A recovery does not flush the log's own device, and relies on what a power cut may take
-    /// back.
+    /// A recovery does not flush the log's own device, and relies on what a cut may take back.
     RecoveryWithoutFlush,
     /// A failed flush is forgotten, and the next sync reports what it lost as durable.
     FailedFlushForgotten,
@@ -58,11 +57,9 @@ pub enum PlantedBug {
     DataFlushedAfterLog,
     /// A rollback is two records, and the first may be durable without the second.
     RollbackInParts,
-    /// Blocks that were shared are written in place before the record that ended the sharing is
-    /// sealed.
+    /// Blocks that were shared are written in place before the record that unshared them is sealed.
     WriteBeforeUnshared,
-    /// A caller that comes while a round of group commit is under way takes it for one that serves
-    /// it.
+    /// A caller that comes while a round of group commit is under way takes it for its own.
     JoinedTooLate,
     /// The superblocks are there before the volume that they describe is.
     PublishedWhileFormatting,
@@ -339,6 +336,10 @@ pub enum PlantedBug {
     LogPlaceFreedEarly,
     /// What is freed beyond the end that a file system is to have is handed out again.
     FenceLetsThrough,
+    /// Lots keep what lies beyond the end that a file system is to have, and hand it out.
+    LotsBeyondFence,
+    /// A lot takes the blocks that its group freed before the records that freed them are sealed.
+    LotBeforeSealed,
     /// Shared blocks are moved, and the maps of open files say where they were.
     MovedMapStays,
     /// A part of the metadata counts at its new place before it is there.
@@ -374,7 +375,7 @@ pub enum PlantedBug {
 #[cfg(any(test, feature = "planted-bugs"))]
 impl PlantedBug {
     /// All of them.
-    pub const ALL: [Self; 173] = [
+    pub const ALL: [Self; 175] = [
         Self::MissingFlush,
         Self::SyncWithoutFlush,
         Self::DirectoryNotSynced,
@@ -533,6 +534,8 @@ impl PlantedBug {
         Self::LogSwitchedFirst,
         Self::LogPlaceFreedEarly,
         Self::FenceLetsThrough,
+        Self::LotsBeyondFence,
+        Self::LotBeforeSealed,
         Self::MovedMapStays,
         Self::RegionMovedWithoutCopy,
         Self::MovedPageNotCompared,

@@ -117,6 +117,8 @@ impl<'a> DataPath<'a> {
 }
 
 #[cfg(test)]
+mod lots_tests;
+#[cfg(test)]
 mod part_tests;
 #[cfg(test)]
 mod tail_tests;

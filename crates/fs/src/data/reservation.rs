@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use super::DataPath;
 use crate::engine::Engine;
-use crate::{BlockNo, ErrorKind, Result};
+use crate::{BlockNo, Error, ErrorKind, Result};
 use bedplate_store::{AllocRequest, ExtentMap, Piece, Run, SpaceClass};
 
 /// What is kept ahead of a growing file doubles with it, between these bounds, in bytes.
@@ -15,6 +15,9 @@ const _: () = assert!(
 );
 
 const AHEAD_BYTES_MAX: u64 = 64 << 20;
+
+/// Bytes of a file whose small allocations come from one place on the volume.
+const PART_BYTES: u64 = 1 << 20;
 
 pub(super) fn count(ranges: &[Range<u64>]) -> u64 {
     ranges.iter().map(|range| range.end - range.start).sum()
@@ -67,6 +70,7 @@ impl DataPath<'_> {
             ahead,
             class: SpaceClass::Data,
             reserved: count(&reserved),
+            part: Some((self.inode.ino.0 << 32) ^ (self.fs.grid().start_of(at) / PART_BYTES)),
         };
         match self.fs.with_freed_blocks(blocks, || self.fs.allocate(want)) {
             Ok(runs) => Ok(Fresh { runs, reserved }),
@@ -160,11 +164,18 @@ impl Engine {
         blocks: u64,
         take: impl Fn() -> Result<T>,
     ) -> Result<T> {
-        self.release_sealed();
-        let refused = match take() {
-            Err(error) if error.kind == ErrorKind::NoSpace && self.would_fit(blocks) => error,
+        let is_worth = |error: &Error| error.kind == ErrorKind::NoSpace && self.would_fit(blocks);
+        let mut refused = match take() {
+            Err(error) if is_worth(&error) => error,
             other => return other,
         };
+        // What is sealed already needs no flush.
+        if self.release_sealed() {
+            refused = match take() {
+                Err(error) if is_worth(&error) => error,
+                other => return other,
+            };
+        }
         let Some(lsn) = self.release_waits_for() else { return Err(refused) };
         self.seal_to(lsn)?;
         self.release_sealed();

@@ -305,10 +305,12 @@ impl Engine {
             return Err(self.refusal_of_changes());
         }
         pause(Pause::Change);
-        self.meta.throttle(purpose, || {
+        let block_bytes = u64::from(self.block_size);
+        let outlook = || {
             let (free_blocks, reserved_blocks) = self.allocator.free_and_reserved();
-            Outlook { free_blocks, block_bytes: self.block_size.into(), reserved_blocks }
-        })
+            Outlook { free_blocks, block_bytes, reserved_blocks }
+        };
+        self.meta.throttle(purpose, || self.allocator.free_at_least() * block_bytes, outlook)
     }
 
     /// Says why there are no changes.

@@ -116,6 +116,7 @@ impl Engine {
             ahead: None,
             class: SpaceClass::Metadata,
             reserved: 0,
+            part: None,
         };
         let bytes = |run: &Run| ByteRun { start: run.start.0 * block, len: run.blocks * block };
         Ok(self.allocator.allocate_all(want)?.iter().map(bytes).collect())

@@ -29,7 +29,7 @@ impl Engine {
 
     /// Takes free blocks: all that are asked for, or none.
     pub(crate) fn allocate(&self, request: AllocRequest) -> Result<Vec<Run>> {
-        self.allocator.allocate_all(request)
+        self.allocator.allocate_after(request, self.sealed_to_reuse())
     }
 
     /// Gives back blocks that no record knows; `reserved` of them are reserved again.
@@ -60,11 +60,16 @@ impl Engine {
 
     /// Makes blocks free whose record is sealed; returns whether there were any.
     pub(crate) fn release_sealed(&self) -> bool {
-        self.allocator.release_sealed(if planted(PlantedBug::ReuseBeforeSealed) {
+        self.allocator.release_sealed(self.sealed_to_reuse())
+    }
+
+    /// The last record whose freed blocks may be used again.
+    fn sealed_to_reuse(&self) -> Lsn {
+        if planted(PlantedBug::ReuseBeforeSealed) {
             self.meta.last_lsn()
         } else {
             self.meta.sealed_lsn()
-        })
+        }
     }
 
     /// Returns the record that the last of the blocks wait for which are about to become free.

@@ -128,6 +128,7 @@ fn i_meta_6_what_a_large_log_does_not_buffer_is_written_where_the_metadata_may_n
         ahead: None,
         class: SpaceClass::Metadata,
         reserved: 0,
+        part: None,
     })
     .unwrap();
     let set = |i: u32| {

@@ -82,6 +82,9 @@ pub struct Limits {
     /// Free runs that are in memory at full length before regions are packed; `None` for as many as
     /// serve best.
     pub free_runs_open: Option<usize>,
+    /// Allocation groups, and what part of the free space their lots together may take, one in so
+    /// many; `None` for as many as serve best.
+    pub lots: Option<(usize, u64)>,
     /// Whether the sync daemon goes on with deletions of checkpoints that were cut short. Where it does
     /// not, [`FileSystem::delete_step`](crate::FileSystem::delete_step) does.
     pub deletes_behind: bool,
@@ -109,6 +112,7 @@ impl Default for Limits {
             extents_per_pack: None,
             extents_per_part: None,
             free_runs_open: None,
+            lots: None,
             deletes_behind: true,
             between_records: None,
         }
@@ -127,6 +131,7 @@ impl fmt::Debug for Limits {
             extents_per_pack,
             extents_per_part,
             free_runs_open,
+            lots,
             deletes_behind,
             between_records,
         } = self;
@@ -143,6 +148,9 @@ impl fmt::Debug for Limits {
         }
         if let Some(runs) = free_runs_open {
             write!(f, ", {runs} free runs open")?;
+        }
+        if let Some((groups, share)) = lots {
+            write!(f, ", {groups} allocation groups with 1/{share}")?;
         }
         if !deletes_behind {
             f.write_str(", deletions by hand")?;

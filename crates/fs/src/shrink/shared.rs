@@ -74,7 +74,7 @@ impl Engine {
             return Ok(0);
         }
         let class = SpaceClass::Data;
-        let want = AllocRequest { goal: None, blocks, ahead: None, class, reserved: 0 };
+        let want = AllocRequest { goal: None, blocks, ahead: None, class, reserved: 0, part: None };
         let fresh = self.with_freed_blocks(blocks, || self.allocate(want))?;
         let lsn = self
             .move_found(&found, &segments(&found.covered, &fresh))

@@ -294,6 +294,9 @@ pub(super) fn fill_blank(
 const EXTENTS_PER_PACK: usize = 3;
 /// Free runs that are in memory at full length: so few that regions are packed and opened all the time.
 const FREE_RUNS_OPEN: usize = 4;
+/// Allocation groups, and the share of the free space that their lots take: so large that small
+/// volumes have lots.
+const LOTS: (usize, u64) = (4, 2);
 
 /// So that files of some pages are several pieces of delayed writes.
 const DELAYED_PIECE_BYTES: u64 = 32 << 10;
@@ -327,6 +330,7 @@ fn limits(per_record: u16) -> Limits {
         images_per_record: IMAGES_PER_RECORD[usize::from(per_record % 2)],
         extents_per_pack: Some(EXTENTS_PER_PACK),
         free_runs_open: Some(FREE_RUNS_OPEN),
+        lots: Some(LOTS),
         delayed_piece_bytes: DELAYED_PIECE_BYTES,
         read_window_bytes: READ_WINDOW_BYTES,
         follow_step_bytes: FOLLOW_STEP_BYTES,

@@ -66,7 +66,7 @@ impl FenceTotals {
 impl Allocator {
     /// Takes over a larger volume. The new size is not below the old one.
     pub fn grow(&self, blocks: u64) {
-        let mut inner = self.inner.lock();
+        let mut inner = self.turn();
         assert!(blocks >= inner.end, "a volume grows here, and ends earlier at a fence");
         assert!(inner.fence.is_none(), "a volume does not grow while it becomes smaller");
         let added = Run { start: BlockNo(inner.end), blocks: blocks - inner.end };
@@ -83,7 +83,9 @@ impl Allocator {
     /// there is no fence.
     #[must_use]
     pub fn fence(&self, limit: BlockNo) -> bool {
-        let mut inner = self.inner.lock();
+        // Of what is in lots some may lie beyond.
+        let mut inner =
+            if planted(PlantedBug::LotsBeyondFence) { self.turn() } else { self.give_up_lots() };
         inner.lift_fence();
         // Of what is kept for a file some may lie beyond.
         inner.revoke_all();
@@ -104,13 +106,13 @@ impl Allocator {
 
     /// Gives all blocks to whatever asks again.
     pub fn lift_fence(&self) {
-        self.inner.lock().lift_fence();
+        self.turn().lift_fence();
         self.given_back.notify_all();
     }
 
     /// Returns what there is on both sides of a fence at `limit`, were there one.
     pub fn fence_totals(&self, limit: BlockNo) -> FenceTotals {
-        let mut inner = self.inner.lock();
+        let mut inner = self.give_up_lots();
         let beyond = Run { start: limit, blocks: inner.end.saturating_sub(limit.0) };
         inner.load_run(beyond);
         let within = |start: u64, len: u64| (start + len).saturating_sub(start.max(limit.0));
@@ -135,7 +137,7 @@ impl Allocator {
 
     /// Returns how many blocks beyond the fence are not free yet; 0 without a fence.
     pub fn left_beyond_fence(&self) -> u64 {
-        let inner = self.inner.lock();
+        let inner = self.turn();
         let fence = inner.fence.as_ref();
         fence.map_or(0, |fence| (inner.end - fence.limit).saturating_sub(fence.blocks))
     }
@@ -145,7 +147,7 @@ impl Allocator {
     /// # Errors
     /// `Busy` where a block beyond it is in use.
     pub fn end_at_fence(&self) -> Result<()> {
-        let mut inner = self.inner.lock();
+        let mut inner = self.turn();
         let end = inner.end;
         let is_free = |fence: &mut Fence| {
             fence.blocks >= end - fence.limit || planted(PlantedBug::ShrinkBeforeMoved)

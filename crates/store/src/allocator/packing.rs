@@ -35,7 +35,7 @@ impl Allocator {
     /// Sets how many free runs are in the indexes before regions are packed; `None`: as many as
     /// serve best.
     pub fn limit_runs(&self, runs: Option<usize>) {
-        let mut inner = self.inner.lock();
+        let mut inner = self.turn();
         inner.open_runs_max = runs.unwrap_or(OPEN_RUNS_MAX);
         while inner.pack_some() {}
     }

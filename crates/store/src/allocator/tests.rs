@@ -32,7 +32,14 @@ fn packing(open: usize) -> (Allocator, std::sync::Arc<dyn RegionSource>) {
 }
 
 fn want(blocks: u64) -> AllocRequest {
-    AllocRequest { goal: None, blocks, ahead: None, class: SpaceClass::Data, reserved: 0 }
+    AllocRequest {
+        goal: None,
+        blocks,
+        ahead: None,
+        class: SpaceClass::Data,
+        reserved: 0,
+        part: None,
+    }
 }
 
 fn run(start: u64, blocks: u64) -> Run {
@@ -132,7 +139,7 @@ proptest! {
             let before = space.totals();
             let runs = match step {
                 Step::One { goal, blocks, ahead, class } => {
-                    let want = AllocRequest { goal: goal.map(BlockNo), blocks, ahead: ahead.map(|(ino, n)| (InodeNo(ino), n)), class, reserved: 0 };
+                    let want = AllocRequest { goal: goal.map(BlockNo), blocks, ahead: ahead.map(|(ino, n)| (InodeNo(ino), n)), class, reserved: 0, part: None };
                     space.allocate_all(want).unwrap_or_default()
                 }
                 Step::All { blocks, ahead } => {
@@ -454,7 +461,7 @@ struct EverySecond;
 impl RegionSource for EverySecond {
     fn free_runs(&self, region: u64) -> Result<Vec<Run>> {
         if region == 3 {
-            return Err(Error::corrupt("its counts do not match"));
+            return Err(crate::Error::corrupt("its counts do not match"));
         }
         Ok((0..8).map(|nth| run(16 * region + 2 * nth, 1)).collect())
     }

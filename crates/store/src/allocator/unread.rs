@@ -13,8 +13,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::ops::Range;
-use std::sync::Weak;
+use std::sync::{Arc, Weak};
 
+use super::filter::Filter;
+use super::groups::tell_double;
 use super::packed::Packed;
 use super::{AllocRequest, Allocator, Inner, SpaceClass};
 use crate::extent::Run;
@@ -45,12 +47,16 @@ pub(crate) struct Unread {
 const CLASSES: usize = 16;
 /// How many regions of one class are looked at for one that has a long enough run.
 const LOOKS: usize = 64;
+/// Bits of the table of regions that are not in the indexes.
+const FILTER_BITS_MAX: u32 = 16;
 
 /// The regions whose free runs are not in the indexes: they are not read, or packed.
 #[derive(Debug, Default)]
 pub(super) struct UnreadRegions {
     /// Blocks of a region, in powers of two.
     shift: u32,
+    /// As `regions`, for what has no lock.
+    filter: Arc<Filter>,
     /// `None`: there are none, and never were.
     source: Option<Weak<dyn RegionSource>>,
     regions: BTreeMap<u64, Unread>,
@@ -76,7 +82,12 @@ fn class(blocks: u64) -> usize {
 }
 
 impl UnreadRegions {
-    fn new(shift: u32, source: Weak<dyn RegionSource>, closed: Vec<Closed>, own: &[Run]) -> Self {
+    fn new(
+        (shift, regions): (u32, u64),
+        source: Weak<dyn RegionSource>,
+        closed: Vec<Closed>,
+        own: &[Run],
+    ) -> Self {
         let mut by_longest: [Vec<u64>; CLASSES] = Default::default();
         closed.iter().for_each(|(one, _)| by_longest[class(one.longest)].push(one.region));
         let packed: BTreeMap<u64, Packed> = closed
@@ -85,8 +96,11 @@ impl UnreadRegions {
             .collect();
         let packed_free =
             closed.iter().filter(|(_, runs)| runs.is_some()).map(|(one, _)| one.free).sum();
+        let filter = Arc::new(Filter::of(regions, FILTER_BITS_MAX));
+        closed.iter().for_each(|(one, _)| filter.add(one.region));
         Self {
             shift,
+            filter,
             source: Some(source),
             free: closed.iter().map(|(one, _)| one.free).sum(),
             runs: closed.iter().map(|(one, _)| one.runs).sum(),
@@ -98,8 +112,14 @@ impl UnreadRegions {
         }
     }
 
+    /// Which regions are not in the indexes, for what has no lock.
+    pub(super) fn filter(&self) -> Arc<Filter> {
+        Arc::clone(&self.filter)
+    }
+
     /// Takes a region among those that are not in the indexes.
     pub(super) fn add(&mut self, one: Unread, packed: Option<Packed>) {
+        self.filter.add(one.region);
         self.free += one.free;
         self.runs += one.runs;
         self.by_longest[class(one.longest)].insert(one.region);
@@ -268,6 +288,7 @@ impl UnreadRegions {
 
     pub(super) fn remove(&mut self, region: u64) -> Option<(Unread, Option<Packed>)> {
         let one = self.regions.remove(&region)?;
+        self.filter.remove(region);
         self.free -= one.free;
         self.runs -= one.runs;
         self.by_longest[class(one.longest)].remove(&region);
@@ -357,30 +378,33 @@ impl Allocator {
         source: Weak<dyn RegionSource>,
         own: &[Run],
     ) -> Self {
-        let space = Self::new(block_size, blocks, free);
-        space.inner.lock().unread = UnreadRegions::new(shift, source, closed, own);
+        let mut space = Self::new(block_size, blocks, free);
+        let unread = UnreadRegions::new((shift, (blocks >> shift) + 1), source, closed, own);
+        (space.closed, space.region_shift) = (unread.filter(), shift);
+        space.turn().unread = unread;
         space
     }
 
     /// Returns whether an extent may lie there: within the volume, and not where its own parts lie.
     /// Where all extents were read at mount, that is known.
     pub fn may_hold_data(&self, run: Run) -> bool {
-        let inner = self.inner.lock();
+        let inner = self.turn();
         inner.unread.may_be_of_file(run, inner.end)
     }
 
     /// Has regions in memory that are not.
     pub(crate) fn load_regions(&self, regions: impl Iterator<Item = u64>) {
-        let mut inner = self.inner.lock();
+        let mut inner = self.turn();
         if !planted(PlantedBug::ChangedRegionNotLoaded) {
             regions.for_each(|region| inner.keep(region));
         }
     }
 
     /// Reads regions until so many blocks are free in memory, or all are read. They are packed: a
-    /// commit of the tree opens those that it needs.
+    /// commit of the tree opens those that it needs. Blocks that left files are looked at, for the same
+    /// reason.
     pub(crate) fn load_blocks(&self, blocks: u64) {
-        let mut inner = self.inner.lock();
+        let mut inner = self.give_up_lots();
         loop {
             let lacking = blocks.saturating_sub(inner.available(SpaceClass::Metadata));
             // What cannot be read does not count: then more are looked for.
@@ -400,7 +424,7 @@ impl Allocator {
 
     /// Has the free runs of all regions in the indexes, also those that reach over borders.
     pub(super) fn open_everything(&self) {
-        let mut inner = self.inner.lock();
+        let mut inner = self.turn();
         while let Some(one) = inner.unread.longest(true) {
             inner.load(one.region);
         }
@@ -409,7 +433,7 @@ impl Allocator {
     /// Counts what is free in regions that are not read as used: what is stored of them does not
     /// hold any more.
     pub(crate) fn forget_unread(&self) {
-        let mut inner = self.inner.lock();
+        let mut inner = self.turn();
         let regions: Vec<u64> = inner.unread.regions.keys().copied().collect();
         for region in regions {
             if !inner.unread.is_packed(region) {
@@ -483,10 +507,6 @@ impl Inner {
         if !self.unread.is_stored() || !is_free {
             return self.insert(run);
         }
-        tracing::error!(
-            "blocks {} to {} leave a file and were free, at least in part: run a check",
-            run.start.0,
-            run.end() - 1
-        );
+        tell_double(run);
     }
 }

@@ -8,7 +8,7 @@ impl Allocator {
     /// `None` where no free run is so long.
     pub fn allocate_run(&self, blocks: u64) -> Option<Run> {
         self.open_everything();
-        let mut inner = self.inner.lock();
+        let mut inner = self.give_up_lots();
         loop {
             // What is kept for appends may divide the run.
             inner.revoke_all();
@@ -18,6 +18,7 @@ impl Allocator {
                 ahead: None,
                 class: SpaceClass::Metadata,
                 reserved: 0,
+                part: None,
             };
             let is_left = inner.available(SpaceClass::Data) >= blocks;
             if let Some(run) = is_left.then(|| inner.allocate(want)).flatten() {
@@ -28,7 +29,9 @@ impl Allocator {
                 }
                 inner.insert(run);
             }
-            if !self.wait_for_withheld(&mut inner) {
+            let (found, any) = self.find_more(inner, SpaceClass::Data);
+            inner = found;
+            if !any {
                 return None;
             }
         }

@@ -6,10 +6,9 @@
 
 use std::ops::Range;
 
-use super::{Allocator, Inner, SpaceClass};
+use super::{Allocator, Inner, SpaceClass, Turn};
 use crate::BlockNo;
 use crate::extent::Run;
-use bedplate_block::sync::MutexGuard;
 
 /// Free blocks that nothing uses until they are given back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -26,7 +25,7 @@ impl Allocator {
     /// Takes what is free of these runs out of reach and returns it; [`free`](Self::free) gives it
     /// back.
     pub fn withhold(&self, runs: impl Iterator<Item = Run>) -> Vec<Run> {
-        let mut inner = self.inner.lock();
+        let mut inner = self.give_up_lots();
         let mut held = Vec::new();
         for run in runs {
             inner.load_run(run);
@@ -40,9 +39,9 @@ impl Allocator {
 
     /// Takes the first free run of a range out of reach that has at least `blocks_min` blocks, or
     /// its first `blocks_max`, so that nothing uses them meanwhile; [`give_back`](Self::give_back)
-    /// gives them back. Half of what there is for data and in memory is left to others at any time.
+    /// gives them back. What lies in lots is passed by, and half of what there is for data and in memory is left to others at any time.
     pub fn withhold_first(&self, range: Run, blocks_min: u64, blocks_max: u64) -> WithheldRun {
-        let mut inner = self.inner.lock();
+        let mut inner = self.turn();
         let range = Run {
             start: range.start,
             blocks: range.blocks.min(inner.end.saturating_sub(range.start.0)),
@@ -71,7 +70,7 @@ impl Allocator {
     /// Notes from now on what becomes free, for [`take_freed`](Self::take_freed), or does not any
     /// more.
     pub fn set_noting_freed(&self, is_noted: bool) {
-        let mut inner = self.inner.lock();
+        let mut inner = self.turn();
         if inner.freed.is_some() != is_noted {
             inner.freed = is_noted.then(Vec::new);
         }
@@ -80,7 +79,7 @@ impl Allocator {
     /// Returns what became free since the last call, by rising blocks and joined where it touches;
     /// parts of it may be in use again.
     pub fn take_freed(&self) -> Vec<Run> {
-        let mut freed = self.inner.lock().freed.as_mut().map(std::mem::take).unwrap_or_default();
+        let mut freed = self.turn().freed.as_mut().map(std::mem::take).unwrap_or_default();
         freed.sort_unstable_by_key(|run| run.start);
         let mut joined: Vec<Run> = Vec::with_capacity(freed.len());
         for run in freed {
@@ -96,7 +95,7 @@ impl Allocator {
 
     /// Gives back what [`withhold_first`](Self::withhold_first) took.
     pub fn give_back(&self, run: Run) {
-        let mut inner = self.inner.lock();
+        let mut inner = self.turn();
         inner.withheld =
             inner.withheld.checked_sub(run.blocks).expect("what is given back was withheld");
         debug_assert!(
@@ -110,10 +109,11 @@ impl Allocator {
     }
 
     /// Waits until withheld blocks are given back; `false`: none are withheld.
-    pub(super) fn wait_for_withheld(&self, inner: &mut MutexGuard<'_, Inner>) -> bool {
-        let any = inner.withheld > 0;
+    pub(super) fn wait_for_withheld(&self, turn: &mut Turn<'_>) -> bool {
+        let any = turn.withheld > 0;
         if any {
-            self.given_back.wait(inner);
+            turn.told.note(&turn.inner);
+            self.given_back.wait(&mut turn.inner);
         }
         any
     }

@@ -79,19 +79,25 @@ const ROWS_OF_A_BLOCK_BYTES: u64 = 256;
 impl MetaStore {
     /// Holds an operation back while the memtable is too large, and refuses it where what it
     /// changes might not become durable (I-META-6). Called before an operation takes any lock, and
-    /// between the records of a long one.
+    /// between the records of a long one. The outlook is asked for where what is free at least, in
+    /// bytes, may be too little.
     ///
     /// # Errors
     /// `NoSpace` where the region cannot grow and the log has no room: then nothing is changed.
     /// What a metadata commit fails with.
     #[inline]
-    pub fn throttle(&self, purpose: Purpose, outlook: impl FnOnce() -> Outlook) -> Result<()> {
+    pub fn throttle(
+        &self,
+        purpose: Purpose,
+        free_at_least: impl FnOnce() -> u64,
+        outlook: impl FnOnce() -> Outlook,
+    ) -> Result<()> {
         let (active, log) = (self.active_bytes.load(Ordering::Relaxed) as u64, self.log());
         let outgrown = active > ACTIVE_BYTES_MAX as u64;
         if !outgrown && active + log.used_bytes() <= log.size_bytes() / 4 {
             return Ok(());
         }
-        self.throttle_at(purpose, active, outgrown, outlook())
+        self.throttle_at(purpose, active, outgrown, free_at_least(), outlook)
     }
 
     #[cold]
@@ -100,10 +106,14 @@ impl MetaStore {
         purpose: Purpose,
         active: u64,
         outgrown: bool,
-        outlook: Outlook,
+        free_at_least: u64,
+        outlook: impl FnOnce() -> Outlook,
     ) -> Result<()> {
-        if self.may_be_refused(&outlook, active) {
-            return self.share_log(purpose, &outlook, outgrown);
+        if self.may_be_refused(free_at_least, active) {
+            let outlook = outlook();
+            if self.may_be_refused(outlook.free_blocks * outlook.block_bytes, active) {
+                return self.share_log(purpose, &outlook, outgrown);
+            }
         }
         if outgrown { self.metadata_commit() } else { Ok(()) }
     }
@@ -128,9 +138,9 @@ impl MetaStore {
     }
 
     /// Returns whether the next metadata commit may find no room for the region to grow.
-    fn may_be_refused(&self, outlook: &Outlook, active: u64) -> bool {
+    fn may_be_refused(&self, free_bytes: u64, active: u64) -> bool {
         let asked = GROWTH_MAX * (self.region().metadata_len() + active);
-        self.is_cramped() || outlook.free_blocks * outlook.block_bytes < asked
+        self.is_cramped() || free_bytes < asked
     }
 
     #[cold]
