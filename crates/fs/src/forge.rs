@@ -155,7 +155,9 @@ pub fn allocate_for(
     time: Duration,
     blocks: u64,
 ) -> Result<(u64, u64)> {
-    let (allocator, _) = build_allocator(&load(Arc::clone(device), None, true, 64 << 20)?)?;
+    // Regions are read of it as long as it is there.
+    let loaded = load(Arc::clone(device), None, true, 64 << 20)?;
+    let (allocator, _) = build_allocator(&loaded)?;
     let want = AllocRequest {
         goal: None,
         blocks,

@@ -223,6 +223,8 @@ impl Allocator {
             if !any {
                 return Err(inner.no_space(want.blocks, self.block_bytes));
             }
+            // What groups had may have waited for no more than that.
+            inner.release_sealed(sealed);
         }
     }
 

@@ -140,6 +140,27 @@ fn i_spc_2_a_lot_gets_no_block_before_its_record_is_sealed() {
     assert!(comes_early(Some(PlantedBug::LotBeforeSealed)), "the mistake is found");
 }
 
+/// What groups hold back counts as about to become free, and is found once its records are sealed.
+#[test]
+fn s_501_sealed_blocks_of_a_full_group_are_found() {
+    let space = space_of(BLOCKS, 4, 1);
+    let all: Vec<Run> =
+        (0..(BLOCKS - RESERVE) / 2).map(|part| allocate(&space, request(2, part))).collect();
+    assert!(space.allocate_all(request(2, 0)).is_err());
+    let freed = &all[..4 * FREED_RUNS_MAX + 3];
+    freed.iter().for_each(|run| space.release_after(Lsn(5), *run));
+    assert!(space.allocate_after(request(2, 0), Lsn(4)).is_err(), "I-SPC-2");
+    for part in 0..freed.len() as u64 {
+        let want = request(2, part);
+        space.allocate_after(want, Lsn(5)).unwrap_or_else(|_| {
+            assert!(space.would_fit(2));
+            space.release_sealed(Lsn(5));
+            space.allocate_after(want, Lsn(5)).expect("S-501")
+        });
+    }
+    assert!(space.allocate_after(request(2, 0), Lsn(5)).is_err());
+}
+
 /// What is stored may name blocks twice that were damaged: a group takes them once.
 #[test]
 fn blocks_that_are_freed_twice_are_taken_once() {
