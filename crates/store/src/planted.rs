@@ -70,8 +70,7 @@ pub enum PlantedBug {
     SeventhAnsweredEarly,
     /// A truncation in several records does not note that it is under way.
     TruncationNotMarked,
-    /// The images of a checkpoint that is deleted go to the oldest one that holds the file, and not
-    /// to the next older.
+    /// The images of a checkpoint that is deleted go to the oldest that holds the file, not the next.
     ImagesToOldestHeir,
     /// A log write says that it seals its own records although nothing was flushed before it.
     SealedWithoutFlush,
@@ -89,8 +88,7 @@ pub enum PlantedBug {
     SkipsTooMuch,
     /// An overwrite is let through although the record that exposes the bytes is being written.
     PermitTooLate,
-    /// An overwrite is let through, and the buffered record that exposes the bytes does not wait
-    /// for it.
+    /// An overwrite is let through, and the record that exposes the bytes does not wait for it.
     PermitWithoutBarrier,
     /// Replay starts one log write too late.
     PositionTooFar,
@@ -329,8 +327,7 @@ pub enum PlantedBug {
     NumberNotReserved,
     /// A file system ends where it is to end before all that lies beyond was moved.
     ShrinkBeforeMoved,
-    /// The superblock names the log's new place before the metadata tree holds what the old one
-    /// has.
+    /// The superblock names the log's new place before the metadata tree holds what the old has.
     LogSwitchedFirst,
     /// The blocks of the log's old place are free before the log has left it.
     LogPlaceFreedEarly,
