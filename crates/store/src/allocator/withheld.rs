@@ -39,7 +39,8 @@ impl Allocator {
 
     /// Takes the first free run of a range out of reach that has at least `blocks_min` blocks, or
     /// its first `blocks_max`, so that nothing uses them meanwhile; [`give_back`](Self::give_back)
-    /// gives them back. What lies in lots is passed by, and half of what there is for data and in memory is left to others at any time.
+    /// gives them back. What lies in lots is passed by, and half of what there is for data and in
+    /// memory is left to others at any time.
     pub fn withhold_first(&self, range: Run, blocks_min: u64, blocks_max: u64) -> WithheldRun {
         let mut inner = self.turn();
         let range = Run {

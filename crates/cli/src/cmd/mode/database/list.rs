@@ -124,7 +124,12 @@ impl List {
         };
         let mut file = std::fs::File::create_new(path).map_err(refused)?;
         let text = serde_json::to_string_pretty(self).expect("a list is a document");
-        file.write_all(text.as_bytes()).and_then(|()| file.sync_all()).map_err(refused)
+        let written = file.write_all(text.as_bytes()).and_then(|()| file.sync_all());
+        written.and_then(|()| sync_name(path)).map_err(|error| {
+            // What is not whole is in the way of the next try; the error says what happened.
+            drop(std::fs::remove_file(path));
+            refused(error)
+        })
     }
 
     /// Sets the mode of everything that is listed.
@@ -178,6 +183,12 @@ impl List {
 
 fn parsed(mode: Option<&str>) -> Option<IoMode> {
     mode.and_then(|mode| mode.parse().ok())
+}
+
+/// Makes the name of a file durable.
+fn sync_name(path: &Path) -> std::io::Result<()> {
+    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+    std::fs::File::open(parent.unwrap_or(Path::new(".")))?.sync_all()
 }
 
 fn is_gone(path: impl AsRef<Path>) -> bool {
