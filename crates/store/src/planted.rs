@@ -11,6 +11,23 @@
 #[cfg(any(test, feature = "planted-bugs"))]
 use std::{cell::Cell, sync::OnceLock};
 
+/// Makes an enum, and the list of all its values for what plants them.
+macro_rules! listed {
+    ($(#[$of_all:meta])* pub enum $list:ident { $($(#[$of_one:meta])* $name:ident,)* }) => {
+        $(#[$of_all])*
+        pub enum $list {
+            $($(#[$of_one])* $name,)*
+        }
+
+        #[cfg(any(test, feature = "planted-bugs"))]
+        impl $list {
+            /// All of them.
+            pub const ALL: &[Self] = &[$(Self::$name,)*];
+        }
+    };
+}
+
+listed! {
 /// A mistake that loses or shows what it must not. Each stands where a slip of the hand would make
 /// it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -368,187 +385,6 @@ pub enum PlantedBug {
     /// The first access control list is not noted where the next mount looks.
     AclNotNoted,
 }
-
-#[cfg(any(test, feature = "planted-bugs"))]
-impl PlantedBug {
-    /// All of them.
-    pub const ALL: [Self; 175] = [
-        Self::MissingFlush,
-        Self::SyncWithoutFlush,
-        Self::DirectoryNotSynced,
-        Self::LogBeforeData,
-        Self::FlushCountsForLater,
-        Self::ExposureWithoutChecksum,
-        Self::ReuseBeforeSealed,
-        Self::OverwriteWithoutSeal,
-        Self::NewBlockNotPadded,
-        Self::TailNotZeroed,
-        Self::MetadataCommitWithoutFlush,
-        Self::TailBeforeCommit,
-        Self::SuperblockWithoutFlush,
-        Self::RenameNotNoted,
-        Self::SameIncarnation,
-        Self::RecoveryWithoutFlush,
-        Self::FailedFlushForgotten,
-        Self::FlushesApart,
-        Self::UntornInPlace,
-        Self::DataFlushedAfterLog,
-        Self::RollbackInParts,
-        Self::WriteBeforeUnshared,
-        Self::JoinedTooLate,
-        Self::PublishedWhileFormatting,
-        Self::LoggedOutOfOrder,
-        Self::SeventhAnsweredEarly,
-        Self::TruncationNotMarked,
-        Self::ImagesToOldestHeir,
-        Self::SealedWithoutFlush,
-        Self::DurableTooEarly,
-        Self::SealNotSaid,
-        Self::BarrierForgotten,
-        Self::ExposureForgotten,
-        Self::DropNotNoted,
-        Self::SkipsTooMuch,
-        Self::PermitTooLate,
-        Self::PermitWithoutBarrier,
-        Self::PositionTooFar,
-        Self::ServedBeforeWork,
-        Self::WakeForgotten,
-        Self::SealNotBelieved,
-        Self::ExposureNotChecked,
-        Self::GapInReplay,
-        Self::TornBatchTaken,
-        Self::WrapNotFollowed,
-        Self::HiddenRowShown,
-        Self::LowestLayerWins,
-        Self::DeletionForgotten,
-        Self::PositionNotCommitted,
-        Self::TrimmedBeforeCommit,
-        Self::RowsInReverse,
-        Self::GenerationStays,
-        Self::CopiesStayUnequal,
-        Self::SuperblockNotWritten,
-        Self::RegionNotZeroed,
-        Self::RegionGrowthWithoutFlush,
-        Self::NewerImagesIgnored,
-        Self::OrphansLeft,
-        Self::ImagesFreeAfterMount,
-        Self::MemoOutlivesMap,
-        Self::ImageForgotten,
-        Self::ImageOverwritten,
-        Self::ExtentImageForgotten,
-        Self::ImageForOldest,
-        Self::LaterInodesHeld,
-        Self::NamedHoldsAll,
-        Self::DeletedWrittenAtOnce,
-        Self::FreezeLeavesDirty,
-        Self::FreezeBesideChanges,
-        Self::RollbackKeepsPages,
-        Self::HeldSectorsStay,
-        Self::HeldWriteNotRead,
-        Self::HeldWriteNotSynced,
-        Self::FreezeLeavesHeld,
-        Self::DelayedWriteNotRead,
-        Self::DelayedWriteNotSynced,
-        Self::DelayedWritePassed,
-        Self::WindowOutlivesWrite,
-        Self::WindowReadBesideWrite,
-        Self::SyncPassesTruncation,
-        Self::DiscardBeforeSealed,
-        Self::LeaseNotDrained,
-        Self::LeaseRequestsNotDrained,
-        Self::LeaseOutlivesCheckpoint,
-        Self::LeaseMapNotRewritten,
-        Self::LeasedWhileHeld,
-        Self::WriteBesideOddOwner,
-        Self::TailNotSynced,
-        Self::TailWithoutBarrier,
-        Self::TailCollectedEarly,
-        Self::CheckpointWithoutBarrier,
-        Self::EpochStays,
-        Self::EpochNotCommitted,
-        Self::WaysForgotten,
-        Self::CheckpointNotSynced,
-        Self::ImagesNotHandedOn,
-        Self::HeirOverwritten,
-        Self::DeletionFreesAtOnce,
-        Self::DeletionFreesNothing,
-        Self::DeletedWhileOpen,
-        Self::DeletionNotSynced,
-        Self::DeletingNotAsked,
-        Self::NewestDeletedFirst,
-        Self::DeletionEndsEarly,
-        Self::DeletionNotResumed,
-        Self::MountEndsDeletions,
-        Self::DeletionNotAwaited,
-        Self::ShortDeletionFirst,
-        Self::GoneFilesCompared,
-        Self::RollbackWithoutUndo,
-        Self::RollbackUnderOpenFiles,
-        Self::RollbackNotSynced,
-        Self::RollbackFreesAtOnce,
-        Self::RollbackNotReadAgain,
-        Self::RollbackSkipsOwnImages,
-        Self::LaterFilesStay,
-        Self::CloneUncounted,
-        Self::CloneWrittenInPlace,
-        Self::ClonedUptoStays,
-        Self::CloneEndsEarly,
-        Self::UnfinishedCompared,
-        Self::CloneNotSynced,
-        Self::PassingCheckpointStays,
-        Self::UnwrittenNotNeeded,
-        Self::TwoAreNone,
-        Self::ShareTailLost,
-        Self::KeptIsRemovable,
-        Self::PolicyIgnored,
-        Self::MoveBesideFreeze,
-        Self::MoveLeavesDirty,
-        Self::MoveOfShared,
-        Self::MoveToNoBetterPlace,
-        Self::MoveWithoutChecksum,
-        Self::MoverNeverWaits,
-        Self::HolesCountAsSeeks,
-        Self::FreedRunNotFolded,
-        Self::SpaceFoldedTwice,
-        Self::PackedRunForgotten,
-        Self::SpaceCommittedApart,
-        Self::ChangedRegionNotLoaded,
-        Self::PackHoleForgotten,
-        Self::PackPlaceWraps,
-        Self::PackTailLostAtJoin,
-        Self::RepackedRowStays,
-        Self::PackBeforeNotRead,
-        Self::PatchKeepsBirth,
-        Self::ChangedPartEvicted,
-        Self::PartBeginsLate,
-        Self::PartTooLong,
-        Self::OldSumKept,
-        Self::SumsNotReplayed,
-        Self::OnlyFirstSumChecked,
-        Self::VictimNotLocked,
-        Self::NumberNotReserved,
-        Self::ShrinkBeforeMoved,
-        Self::LogSwitchedFirst,
-        Self::LogPlaceFreedEarly,
-        Self::FenceLetsThrough,
-        Self::LotsBeyondFence,
-        Self::LotBeforeSealed,
-        Self::MovedMapStays,
-        Self::RegionMovedWithoutCopy,
-        Self::MovedPageNotCompared,
-        Self::OneCopyReplayed,
-        Self::FirstSuperblockBelieved,
-        Self::PageNotCompared,
-        Self::LogWriteNotCompared,
-        Self::KeptNotCompared,
-        Self::SharedPageNotWithdrawn,
-        Self::SharedPageBeyondEnd,
-        Self::SumRemembered,
-        Self::DoubtfulDataNotCompared,
-        Self::AclApartFromMode,
-        Self::AclOutlivesMode,
-        Self::AclNotNoted,
-    ];
 }
 
 #[cfg(any(test, feature = "planted-bugs"))]
@@ -587,7 +423,7 @@ fn in_process() -> Option<PlantedBug> {
     static NAMED: OnceLock<Option<PlantedBug>> = OnceLock::new();
     let find = || {
         let name = std::env::var("BEDPLATE_PLANTED").ok()?;
-        PlantedBug::ALL.into_iter().find(|bug| format!("{bug:?}") == name)
+        PlantedBug::ALL.iter().copied().find(|bug| format!("{bug:?}") == name)
     };
     *NAMED.get_or_init(find)
 }
