@@ -37,9 +37,11 @@
 //!   the sequence is odd.
 //!
 //! Pages of the daemon's cache, which no slot stands for, have a rule of their own: I-LSE-10 in `pages`;
-//! and so have writes into a tail that end before what lies before them: I-LSE-11 in `order`.
+//! so have writes into a tail that end before what lies before them, I-LSE-11 in `order`, and what is
+//! appended to a file that rests on the mount, I-LSE-12 in `appends`.
 #![forbid(unsafe_code)]
 
+mod appends;
 mod direction;
 mod layout;
 mod map_space;
@@ -58,13 +60,14 @@ mod window;
 pub mod wire;
 mod words;
 
+pub use appends::AppendRoom;
 pub use direction::Direction;
 pub use layout::{Geometry, LAYOUT_VERSION, LayoutError, State};
 pub use order::{Noted, ORDER_WORDS, Order};
 pub use pages::{
     GROUP_PAGES, PageReader, PageShape, PageShard, Seen, SharedPages, mixed, shard_of,
 };
-pub use places::slots_words;
+pub use places::{APPEND_BYTES, APPENDS_PER_CLIENT, slots_words};
 pub use publisher::{
     Control, Coverage, EntryRef, Extent, FileLease, PublishError, Publisher, Tail,
 };

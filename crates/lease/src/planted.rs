@@ -30,6 +30,10 @@ pub(crate) enum Mistake {
     OrderOfAnotherTail,
     /// A write that waited is told that it is there before the file has grown by it.
     ToldBeforeFilled,
+    /// An append moves the cursor of its buffer without looking whether that was closed.
+    AppendedToAClosed,
+    /// A buffer for appends is given again under the number that it had.
+    AppendNumberKept,
     /// A window of the file's bytes outlives a change by others.
     WindowOutlivesLease,
     /// A change of the map goes on although a request on the file is in flight.

@@ -55,6 +55,10 @@ pub const TAIL_GAP_BYTES_MAX: u64 = 1 << 20;
 /// `ENOTTY` where that may be anything.
 pub const SYNC_IOCTL: u32 = (0xBE << 8) | 4;
 
+/// The ioctl on a file's descriptor by which a client asks for an append buffer for it, with a
+/// [`TailRequest`]: `_IOWR(0xBE, 5, [u8; 32])`. What one for the file holds goes to the file first.
+pub const APPEND_IOCTL: u32 = (3 << 30) | ((TAIL_BYTES as u32) << 16) | (0xBE << 8) | 5;
+
 /// The length of an [`Offer`].
 pub const OFFER_BYTES: usize = 256;
 
@@ -210,7 +214,7 @@ impl OddRequest {
     }
 }
 
-/// A client asks for a tail of the file on whose descriptor it asks.
+/// A client asks for a tail of the file on whose descriptor it asks, or for an append buffer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TailRequest {
     /// Its number, as its slots have it.
@@ -244,7 +248,7 @@ impl TailRequest {
         tail(done.err().map_or(0, |reason| reason as u32), [0; 3])
     }
 
-    /// Decodes it: whether the client has a tail now.
+    /// Decodes it: whether the client has now what it asked for.
     pub fn is_given(answer: &[u8; TAIL_BYTES]) -> bool {
         *answer == tail(0, [0; 3])
     }

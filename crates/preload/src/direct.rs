@@ -8,6 +8,7 @@ use std::ffi::c_void;
 use bedplate_lease::wire::SYNC_IOCTL;
 use bedplate_lease::{Direction, Fallback, Io, Lease, Permit, State};
 
+use crate::appends;
 use crate::cached;
 use crate::mount;
 use crate::odd;
@@ -65,33 +66,32 @@ fn attempt(fd: Fd, visit: &Visit, direction: Direction, memory: Memory, offset: 
         mount.slots.count_fallback(*slot, Fallback::Other);
         return Attempt::Ended(None);
     }
-    if direction == Direction::Read
-        && let Some(done) = cached::read(fd, visit, memory, place)
-    {
-        return Attempt::Ended(Some(done));
+    let in_memory = match direction {
+        Direction::Read => cached::read(fd, visit, memory, place),
+        _ => appends::write(fd, visit, memory, place),
+    };
+    if in_memory.is_some() {
+        return Attempt::Ended(in_memory);
     }
     let asked = Io { direction, offset: place, len: memory.len() as u64 };
     let around = sectors_around(visit, asked, memory);
     let io = around.unwrap_or(asked);
     let permit = match begin(fd, visit, io, memory) {
         Ok(permit) => permit,
-        Err(Fallback::BeyondSize) if direction == Direction::Write => {
-            return Attempt::Ended(tail::mounted(visit, || mounted(fd, direction, memory, offset)));
+        Err(fallback) => {
+            return Attempt::Ended(not_permitted(
+                fd,
+                visit,
+                fallback,
+                (io.direction, memory, offset),
+            ));
         }
-        Err(fallback) => return Attempt::Ended(refused(fd, visit, fallback)),
     };
     if !visit.is_still(fd) {
         return Attempt::Ended(visit.lost(fd));
     }
     let errno = sys::errno();
-    let done = match (around, memory) {
-        _ if permit.is_odd_owner => odd::write(visit, memory, asked, &permit),
-        (Some(around), Memory::Buffer(buf, len)) => {
-            let skip = (place - around.offset) as usize;
-            part(visit, buf, len, skip, around.len as usize, permit.device_offset)
-        }
-        _ => transfer(visit, direction, memory, permit.device_offset),
-    };
+    let done = moved(visit, memory, (asked, around), &permit);
     sys::set_errno(errno);
     // Errors too are the mount's to find and to report.
     if done != Some(memory.len() as isize) {
@@ -109,6 +109,44 @@ fn attempt(fd: Fd, visit: &Visit, direction: Direction, memory: Memory, offset: 
     mount.slots.count_done(*slot, direction);
     let is_durable = direction != Direction::Write || !open.is_durable || make_durable(fd);
     Attempt::Ended(if is_durable { done } else { Some(-1) })
+}
+
+/// Moves the bytes of I/O that was permitted, or of the whole sectors around it.
+#[inline]
+fn moved(
+    visit: &Visit,
+    memory: Memory,
+    (asked, around): (Io, Option<Io>),
+    permit: &Permit,
+) -> Option<isize> {
+    match (around, memory) {
+        _ if permit.is_odd_owner => odd::write(visit, memory, asked, permit),
+        (Some(around), Memory::Buffer(buf, len)) => {
+            let skip = (asked.offset - around.offset) as usize;
+            part(visit, buf, len, skip, around.len as usize, permit.device_offset)
+        }
+        _ => transfer(visit, asked.direction, memory, permit.device_offset),
+    }
+}
+
+/// Does what is left of I/O that may not go to the device.
+#[cold]
+fn not_permitted(
+    fd: Fd,
+    visit: &Visit,
+    fallback: Fallback,
+    (direction, memory, offset): (Direction, Memory, i64),
+) -> Option<isize> {
+    match fallback {
+        Fallback::BeyondSize if direction == Direction::Write => {
+            tail::mounted(visit, || mounted(fd, direction, memory, offset))
+        }
+        Fallback::Revoked if direction == Direction::Write => {
+            appends::begin(fd, visit, memory, offset as u64)
+                .or_else(|| refused(fd, visit, fallback))
+        }
+        fallback => refused(fd, visit, fallback),
+    }
 }
 
 /// Sets the slot where the I/O may go to the device, if need be after the daemon was asked for what
@@ -243,7 +281,9 @@ pub fn count_full_sync(fd: Fd) {
 pub fn io_here(fd: Fd, direction: Direction, memory: Memory) -> Option<isize> {
     const SECTOR: usize = 512;
     let len = memory.len();
-    if len == 0 || !len.is_multiple_of(SECTOR) {
+    // What is read in odd pieces may pass the end of the file.
+    let is_odd = !len.is_multiple_of(SECTOR);
+    if len == 0 || (is_odd && direction == Direction::Read) {
         return None;
     }
     open::find(fd)?;

@@ -16,12 +16,14 @@
 //! abort.
 
 mod aio;
+mod appends;
 mod cached;
 mod calls;
 mod contexts;
 mod counter;
 mod data_calls;
 mod direct;
+mod due;
 mod maps;
 mod mount;
 mod odd;

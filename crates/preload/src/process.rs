@@ -38,6 +38,15 @@ pub fn is_home() -> bool {
     page().is_some_and(|page| page.pid.load(Relaxed) == sys::pid())
 }
 
+/// Tells whether the process may make no file larger than some size, which the kernel sees to.
+pub fn has_size_limit() -> bool {
+    let mut limit = [0_u64; 2];
+    // SAFETY: the kernel fills two words.
+    let done =
+        unsafe { syscall!(libc::SYS_prlimit64, 0, libc::RLIMIT_FSIZE, 0, limit.as_mut_ptr()) };
+    done != 0 || limit[0] != libc::RLIM_INFINITY
+}
+
 /// Maps the page. Nothing where the kernel cannot wipe it for children.
 fn set_up() -> Option<&'static Page> {
     if let Some(page) = page() {

@@ -22,18 +22,17 @@ use std::sync::atomic::{AtomicU32, AtomicU64, fence};
 use bedplate_lease::wire::{TAIL_GAP_BYTES_MAX, TAIL_IOCTL, TailRequest};
 use bedplate_lease::{Fallback, Io, Lease, Noted, ORDER_WORDS, Order, Permit, TailName};
 
+use crate::due::{is_due, make_due};
+use crate::process::has_size_limit;
 use crate::sys::{Fd, syscall};
 use crate::visit::{Visit, enter};
-use crate::{process, report};
+use crate::{appends, process, report};
 
 /// Shorter files grow through the mount: most stay short.
 const SIZE_MIN: u64 = 64 << 10;
 
 /// Files that grow at the same time share a seat where they are more.
 const SEATS: usize = 64;
-
-/// The next request waits for more writes each time that the tail was lost soon, up to so many.
-const SKIP_MAX: u32 = 255;
 
 /// So many writes into a tail, and losing it is no longer soon.
 const WRITES_ENOUGH: u32 = 4;
@@ -116,26 +115,6 @@ fn name_of(visit: &Visit) -> u64 {
     let Lease { entry, generation } = visit.open.lease;
     let lease = generation << 32 | u64::from(entry) << 2 | visit.open.mount as u64;
     (lease ^ process::epoch() << 56).max(1)
-}
-
-/// Counts one write off those that skip something; where none is left, returns whether this one is to
-/// do it, and has more skip it the next time.
-fn is_due(skip: &AtomicU32, step: &AtomicU32) -> bool {
-    let left = skip.load(Relaxed);
-    if left > 0 {
-        skip.store(left - 1, Relaxed);
-        return false;
-    }
-    let next = step.load(Relaxed);
-    skip.store(next, Relaxed);
-    step.store((next * 2 + 1).min(SKIP_MAX), Relaxed);
-    true
-}
-
-/// The next write is to do it, too.
-fn make_due(skip: &AtomicU32, step: &AtomicU32) {
-    skip.store(0, Relaxed);
-    step.store(0, Relaxed);
 }
 
 impl Seat {
@@ -441,18 +420,10 @@ fn wait_for_turn(visit: &Visit, tail: TailName, noted: Noted) -> bool {
     is_there
 }
 
-/// Tells whether the process may make no file larger than some size, which the kernel sees to.
-fn has_size_limit() -> bool {
-    let mut limit = [0_u64; 2];
-    // SAFETY: the kernel fills two words.
-    let done =
-        unsafe { syscall!(libc::SYS_prlimit64, 0, libc::RLIMIT_FSIZE, 0, limit.as_mut_ptr()) };
-    done != 0 || limit[0] != libc::RLIM_INFINITY
-}
-
 /// Returns where a file ends that this process alone makes grow.
 pub fn own_end(fd: Fd) -> Option<u64> {
     let visit = enter(fd)?;
-    let end = visit.mount.reader.own_end(&visit.mount.slots, visit.open.lease)?;
+    let of_tail = || visit.mount.reader.own_end(&visit.mount.slots, visit.open.lease);
+    let end = appends::own_end(&visit).or_else(of_tail)?;
     visit.is_still(fd).then_some(end)
 }

@@ -211,6 +211,8 @@ pub enum PlantedBug {
     TailNotSynced,
     /// The record of what a process wrote behind the end of a file does not wait for the device.
     TailWithoutBarrier,
+    /// The mount makes a file grow to which a process appends in its memory.
+    GrowthBesideAppends,
     /// What a process wrote behind the end of a file counts as collected before the file has its size.
     TailCollectedEarly,
     /// A checkpoint's record does not wait for what was written in place before it.

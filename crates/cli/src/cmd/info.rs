@@ -192,14 +192,16 @@ impl Info {
         let Ok(leases) = serde_json::from_value::<LeaseReport>(told) else { return String::new() };
         let total = &leases.total;
         let mut lines = format!(
-            "leases        {} of {}: {} reads, {} writes, {} syncs; taken back {} times, {} tails\n",
+            "leases        {} of {}: {} reads, {} writes, {} syncs; taken back {} times, {} tails, {} \
+             append buffers\n",
             text::count(leases.files.len() as u64, "file"),
             text::count_in(leases.clients.len() as u64, "process", "processes"),
             total.reads,
             total.writes,
             total.syncs,
             leases.revocations,
-            leases.tails
+            leases.tails,
+            leases.buffers
         );
         if total.hits > 0 {
             lines += &format!("  in the cache {} reads without a request\n", total.hits);

@@ -290,6 +290,11 @@ fn leases(out: &mut Out<'_>, told: &LeaseReport) -> fmt::Result {
         told.tails,
     )?;
     out.counter(
+        "lease_append_buffers",
+        "Times a process got a buffer for what it appends to a file that rests on the mount",
+        told.buffers,
+    )?;
+    out.counter(
         "lease_long_waits",
         "Times that took more than 100 ms because a process did not go on",
         told.long_waits,

@@ -104,7 +104,8 @@ fn delete_some(fs: &Engine, waker: &Waker, wait: Duration, told: &mut Told) {
 
 /// One turn: held writes, aged pages, lazy times, the log, blocks that wait to be free, the tree.
 fn turn(fs: &Engine, interval: Duration, looks_at_leases: bool) -> Result<()> {
-    let held = fs.write_all_held().and(fs.collect_tails(false));
+    let collected = fs.collect_tails(false);
+    let held = fs.write_all_held().and(collected);
     let aged =
         Instant::now().checked_sub(interval).map_or(Ok(()), |then| fs.cache().flush_aged(then));
     fs.let_windows_go();

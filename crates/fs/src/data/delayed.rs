@@ -52,11 +52,24 @@ impl DataPath<'_> {
             && (asked == MayWait::Stream
                 || data.end() > self.inode.size.load(Ordering::Acquire)
                 || self.state().delayed.any())
-            && data.bytes.len() <= self.delay_limits().write_bytes_max()
+            && data.bytes.len() <= self.delayed_write_bytes_max()
             && !service.is_mixed()
             && !service.path().writes_behind()
             // Clients look up the size and the extents by themselves.
             && self.is_on_mount()
+            && !self.grows_beside_appends(data)
+    }
+
+    /// Returns whether a write moves the end of a file that a process appends to (I-LEA-12).
+    fn grows_beside_appends(self, data: &Payload<'_>) -> bool {
+        self.has_tail()
+            && data.end() > self.inode.size.load(Ordering::Acquire)
+            && !planted(PlantedBug::GrowthBesideAppends)
+    }
+
+    /// Returns how long a write is that may be delayed, in bytes.
+    pub(super) fn delayed_write_bytes_max(self) -> usize {
+        self.delay_limits().write_bytes_max()
     }
 
     fn delay_limits(self) -> DelayLimits {

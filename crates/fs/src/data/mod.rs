@@ -32,6 +32,7 @@
 //! - I-IO-5: an extension under the shared lock begins and ends on blocks and leaves no written
 //!   tail behind, so I-IO-4 asks nothing of it.
 
+mod appends;
 mod bounce;
 mod cached;
 mod commit_map;

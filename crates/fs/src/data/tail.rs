@@ -126,7 +126,7 @@ impl<'a> DataPath<'a> {
         Ok(Tail::new(client, grid, first, fresh.runs))
     }
 
-    /// Returns whether a client has a tail of the file.
+    /// Returns whether a client has a tail of the file, or a buffer for it.
     #[inline]
     pub(super) fn has_tail(self) -> bool {
         self.state().lease().is_some_and(|file| file.has_tail())
@@ -163,26 +163,31 @@ impl<'a> DataPath<'a> {
         self.publish_extents(filled.first..end, &extents, change).map(drop)
     }
 
-    /// As [`collect_tail`](Self::collect_tail), with no lock of the file held. Does not wait for the
-    /// client.
+    /// As [`collect_tail`](Self::collect_tail), with no lock of the file held; of a buffer, too. Does
+    /// not wait for the client.
     pub(super) fn collect_tail_if_filled(self) -> FsResult<()> {
-        if !self.tailed().is_some_and(|file| file.is_tail_filled()) {
+        let Some(file) = self.tailed().filter(|file| file.is_tail_filled()) else { return Ok(()) };
+        let held = self.state().lock.shared(self.fs);
+        if !file.has_appends() {
+            return self.collect_tail();
+        }
+        if self.take_appended(file, &held)? {
             return Ok(());
         }
-        let _held = self.state().lock.shared(self.fs);
-        self.collect_tail()
+        drop(held);
+        self.take_appended_alone(file, &self.state().lock.exclusive(self.fs))
     }
 
     /// As [`collect_tail_if_filled`](Self::collect_tail_if_filled), where nothing has the file alone:
     /// that may be waiting for a process that was stopped.
     fn collect_tail_if_free(self) -> FsResult<()> {
         let lock = &self.state().lock;
-        if !self.tailed().is_some_and(|file| file.is_tail_filled()) || !lock.try_acquire_shared() {
-            return Ok(());
+        let Some(file) = self.tailed().filter(|file| file.is_tail_filled()) else { return Ok(()) };
+        let Some(held) = lock.try_shared() else { return Ok(()) };
+        if file.has_appends() {
+            return self.take_appended(file, &held).map(drop);
         }
-        let collected = self.collect_tail();
-        lock.release_shared();
-        collected
+        self.collect_tail()
     }
 
     /// As [`collect_tail_if_filled`](Self::collect_tail_if_filled), for a reader of bytes up to
@@ -196,9 +201,13 @@ impl<'a> DataPath<'a> {
 
     /// Makes what a client has filled of its tail the file's, and takes the rest from it.
     pub(super) fn end_tail(self, held: &Alone<'_>) -> FsResult<()> {
-        if self.has_tail() {
-            self.collect_tail()?;
-            self.drop_tail(held);
+        match self.tailed() {
+            Some(file) if file.has_appends() => self.end_appends(file, held)?,
+            Some(_) => {
+                self.collect_tail()?;
+                self.drop_tail(held);
+            }
+            None => {}
         }
         Ok(())
     }
@@ -216,14 +225,19 @@ impl<'a> DataPath<'a> {
     /// Takes a tail from its client, and what it had filled with it.
     pub(super) fn drop_tail(self, _held: &Alone<'_>) {
         if let Some(file) = self.tailed() {
+            self.drop_appends(file);
             self.fs.free_unused(&file.take_tail(), 0);
         }
     }
 }
 
-/// Ends a tail of a file, with no lock of it held; I/O on the file has ended once when this returns.
+/// Ends a tail of a file, or a buffer for it, with no lock of it held; I/O on the file has ended once
+/// when this returns. What was in it does not wait in memory.
 pub(crate) fn end_tail_of(fs: &Engine, inode: &Arc<Inode>) -> FsResult<()> {
-    DataPath::new(fs, inode).end_tail(&inode.data.lock.exclusive(fs))
+    let (io, held) = (DataPath::new(fs, inode), inode.data.lock.exclusive(fs));
+    let had_appends = io.tailed().is_some_and(|file| file.has_appends());
+    io.end_tail(&held)?;
+    if had_appends { io.write_delayed(&held) } else { Ok(()) }
 }
 
 impl Engine {

@@ -458,7 +458,9 @@ impl Engine {
         if self.options.read_only {
             return Ok(());
         }
-        let held = self.write_all_held().and(self.collect_tails(true));
+        // What is taken of what processes appended waits in memory then.
+        let collected = self.collect_tails(true);
+        let held = self.write_all_held().and(collected);
         let flushed = self.cache.flush_all().and(held);
         self.wait_for_truncations();
         self.commit_all_times(&self.change());

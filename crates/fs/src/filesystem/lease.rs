@@ -207,6 +207,29 @@ impl File {
         self.io().give_tail(client, offset, len)
     }
 
+    /// Gives a process with leases, by the number in its memory, memory there for what it appends to
+    /// this file, which rests on the mount and ends at `offset`, so that not each of these writes is a
+    /// request; `len` bytes are to go there first. What others do with the end of the file takes what
+    /// was appended into it and ends that. Returns whether the size begins to move by itself, as
+    /// [`lease_tail`](Self::lease_tail) does.
+    ///
+    /// # Errors
+    /// Why it does not get it.
+    pub fn lease_appends(
+        &self,
+        client: u64,
+        offset: u64,
+        len: u64,
+    ) -> std::result::Result<bool, Reason> {
+        self.io().give_appends(client, offset, len)
+    }
+
+    /// Writes what is due of what was taken of a buffer, after [`lease_appends`](Self::lease_appends): the
+    /// process need not wait for that. What cannot be written waits, for the next sync to tell.
+    pub fn lease_appends_given(&self) {
+        self.io().write_full_appends();
+    }
+
     /// Returns whether the size moves without a request, or did until a moment ago: it is not to be
     /// kept by a caller.
     #[must_use]

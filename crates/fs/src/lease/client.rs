@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use bedplate_block::{SharedMemory, Sharing};
 use bedplate_lease::{Counters, EntryRef, Holder, SLOTS_PER_CLIENT, slots_words};
@@ -38,6 +38,8 @@ pub struct LeaseClient {
     pub(super) slots: Slots,
     process: Box<dyn LeaseProcess>,
     gone: AtomicBool,
+    /// A bit for each append buffer that is in use.
+    pub(super) buffers: AtomicU64,
     /// Of a process that makes asynchronous requests.
     pub(super) requests: OnceLock<Box<dyn LeaseRequests>>,
 }
@@ -58,8 +60,9 @@ impl LeaseClient {
             .map_err(|error| failed(&error))?;
         let slots = Slots::create(memory.clone(), SLOTS_PER_CLIENT, entries, number)
             .map_err(|error| failed(&error))?;
-        let (gone, requests) = (AtomicBool::new(false), OnceLock::new());
-        Ok(Self { pid, uid, number, memory, slots, process, gone, requests })
+        let (gone, buffers) = (AtomicBool::new(false), AtomicU64::new(0));
+        let requests = OnceLock::new();
+        Ok(Self { pid, uid, number, memory, slots, process, gone, buffers, requests })
     }
 
     /// Returns the process.

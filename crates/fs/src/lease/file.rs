@@ -9,6 +9,7 @@ use bedplate_lease::{EntryRef, Extent, FileLease, Lease, PublishError, Reason};
 use bedplate_store::{PlantedBug, planted};
 
 use super::Leases;
+use super::appends::Appends;
 use super::rest::Rest;
 use super::tail::Tail;
 use crate::lock::Outside;
@@ -43,7 +44,8 @@ pub(crate) struct LeasedFile {
     pub(super) leases: Arc<Leases>,
     /// A client has the right to odd writes. Changes under the exclusive inode lock only.
     has_odd_owner: AtomicBool,
-    /// A client has a tail. Changes under the exclusive inode lock only.
+    /// A client has a tail, or a buffer for what it appends. Changes under the exclusive inode lock
+    /// only.
     pub(super) has_tail: AtomicBool,
     /// It had one since the last look.
     pub(super) moves_size: AtomicBool,
@@ -64,6 +66,8 @@ pub(super) struct State {
     pub(super) wrong: bool,
     /// Blocks behind the end of the file, for one client.
     pub(super) tail: Option<Tail>,
+    /// What one client appends while the file rests.
+    pub(super) appends: Option<Appends>,
     /// It was served another way since it was asked for (I-LEA-5).
     served_otherwise: bool,
     pub(super) rest: Rest,
@@ -152,7 +156,7 @@ impl LeasedFile {
             return;
         };
         assert!(
-            state.revoked && state.tail.is_none(),
+            state.revoked && state.tail.is_none() && state.appends.is_none(),
             "I-LEA-11: what processes have of a file changes while they have nothing of it"
         );
         let file = Self::of_pages(state.data_lsn, state.cache_file);
@@ -225,6 +229,7 @@ impl LeasedFile {
         let entry = state.entry;
         assert!(entry.is_none() || state.revoked, "I-LEA-1: what is retracted was taken back");
         assert!(state.tail.is_none(), "I-LEA-9: a tail ends before its file is retracted");
+        assert!(state.appends.is_none(), "I-LEA-12: a buffer ends before its file is retracted");
         *state = State { rest: std::mem::take(&mut state.rest), ..State::default() };
         self.has_odd_owner.store(false, Ordering::Release);
         self.moves_size.store(false, Ordering::Release);
@@ -324,7 +329,8 @@ impl LeasedFile {
             self.note_rest(&state);
             return false;
         }
-        !state.served_otherwise && !state.suspended
+        // I-LEA-12: a file for which a client has a buffer rests until that has ended.
+        !state.served_otherwise && !state.suspended && state.appends.is_none()
     }
 
     /// Hands the file out again, unless its entry is wrong.

@@ -38,8 +38,10 @@
 //!   cache is the cache's to publish (I-CACHE-10).
 //!
 //! Asynchronous requests, which no slot stands for, have a rule of their own: I-LEA-8 in `requests`;
-//! so have files that rest on the mount: I-LEA-10 in `rest`.
+//! so have files that rest on the mount, I-LEA-10 in `rest`, and what is appended to those, I-LEA-12 in
+//! `appends`.
 
+mod appends;
 mod client;
 mod file;
 mod report;
@@ -111,6 +113,8 @@ pub(crate) struct Leases {
     request_waits: AtomicU64,
     /// How often a client got a tail.
     tails: AtomicU64,
+    /// And a buffer for what it appends.
+    buffers: AtomicU64,
 }
 
 /// The processes that have leases, and what those that had ended did.
@@ -153,6 +157,7 @@ impl Leases {
             killed: AtomicU64::new(0),
             request_waits: AtomicU64::new(0),
             tails: AtomicU64::new(0),
+            buffers: AtomicU64::new(0),
         })
     }
 

@@ -33,6 +33,10 @@ pub struct LeaseReport {
     /// How often a process got blocks behind the end of a file, to make it grow by itself.
     #[serde(default)]
     pub tails: u64,
+    /// How often a process got a buffer for what it appends to a file that rests on the mount, new or
+    /// anew.
+    #[serde(default)]
+    pub buffers: u64,
     /// What all processes did since the mount, those that have ended too.
     #[serde(default)]
     pub total: LeaseCounts,
@@ -204,6 +208,7 @@ impl Leases {
             killed: self.killed.load(Ordering::Relaxed),
             request_waits: self.request_waits.load(Ordering::Relaxed),
             tails: self.tails.load(Ordering::Relaxed),
+            buffers: self.buffers.load(Ordering::Relaxed),
             total: LeaseCounts {
                 reads: sum.reads,
                 writes: sum.writes,

@@ -20,6 +20,7 @@ use std::sync::atomic::Ordering;
 use bedplate_lease::Extent;
 use bedplate_store::{Grid, Run};
 
+use super::appends::Appends;
 use super::file::LeasedFile;
 use super::{EntryRef, LeaseClient};
 
@@ -89,7 +90,8 @@ impl Tail {
 }
 
 impl LeasedFile {
-    /// Returns whether a process has a tail of the file. Under the inode lock that stays so.
+    /// Returns whether a process makes the file grow by itself: it has a tail, or a buffer for what it
+    /// appends. Under the inode lock that stays so.
     #[inline]
     pub(crate) fn has_tail(&self) -> bool {
         self.has_tail.load(Ordering::Acquire)
@@ -107,20 +109,23 @@ impl LeasedFile {
             return false;
         }
         let state = self.state.lock();
-        state.tail.is_none() && self.moves_size.swap(false, Ordering::AcqRel)
+        state.tail.is_none()
+            && state.appends.is_none()
+            && self.moves_size.swap(false, Ordering::AcqRel)
     }
 
-    /// Returns whether a process has a tail, this one where one is named.
+    /// Returns whether a process has a tail or a buffer, this one where one is named.
     pub(crate) fn has_tail_of(&self, client: Option<&Arc<LeaseClient>>) -> bool {
         self.has_tail()
             && client.is_none_or(|client| {
                 let state = self.state.lock();
                 state.tail.as_ref().is_some_and(|tail| Arc::ptr_eq(&tail.client, client))
+                    || state.appends.as_ref().is_some_and(|appends| appends.is_of(client))
             })
     }
 
-    /// Returns where the file ends with what a process has filled of its tail, without waiting for
-    /// it.
+    /// Returns where the file ends with what a process has filled of its tail, or appended, without
+    /// waiting for it.
     #[inline]
     pub(crate) fn tail_end(&self) -> Option<u64> {
         if self.has_tail() { self.looked_up_end() } else { None }
@@ -129,12 +134,14 @@ impl LeasedFile {
     #[cold]
     fn looked_up_end(&self) -> Option<u64> {
         let state = self.state.lock();
-        Some(state.tail.as_ref()?.filled_to(state.entry?))
+        let appended = state.appends.as_ref().map(Appends::end);
+        appended.or_else(|| Some(state.tail.as_ref()?.filled_to(state.entry?)))
     }
 
-    /// Returns whether a process has filled something of its tail.
+    /// Returns whether a process has filled something of its tail, or appended something.
     pub(crate) fn is_tail_filled(&self) -> bool {
-        self.tail_filled().is_some()
+        let is_appended = || self.state.lock().appends.as_ref().is_some_and(Appends::is_filled);
+        self.has_tail() && (is_appended() || self.tail_filled().is_some())
     }
 
     /// Returns what a process has filled of its tail; with the exclusive lock held that is all. There
@@ -155,7 +162,8 @@ impl LeasedFile {
     /// the file is published, and had none.
     pub(crate) fn give_tail(&self, mut tail: Tail) -> bool {
         let mut state = self.state.lock();
-        let entry = state.entry.filter(|_| state.revoked && state.tail.is_none());
+        let has_none = state.tail.is_none() && state.appends.is_none();
+        let entry = state.entry.filter(|_| state.revoked && has_none);
         let entry = entry.expect("I-LEA-9: a file that is taken back gets one tail");
         tail.client.set_filled(entry, tail.grid.start_of(tail.first));
         tail.number = self.leases.tails.fetch_add(1, Ordering::Relaxed) + 1;

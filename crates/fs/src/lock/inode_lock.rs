@@ -148,6 +148,12 @@ impl InodeLock {
         false
     }
 
+    /// Takes the lock shared if no writer holds it or waits for it.
+    pub(crate) fn try_shared(&self) -> Option<Shared<'_>> {
+        let held = self.place.take();
+        self.try_acquire_shared().then(|| Shared { lock: self, _held: held })
+    }
+
     /// Returns whether the lock is held, shared or exclusive, or waited for to write.
     pub(crate) fn is_held(&self) -> bool {
         self.state.0.load(Ordering::Relaxed) != 0

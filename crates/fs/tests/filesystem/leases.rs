@@ -2,6 +2,7 @@
 //! system does with the same files. The client here is the protocol's own code on a descriptor of
 //! its own, as the library for programs has it.
 
+mod appends;
 mod odd;
 mod pages;
 mod requests;

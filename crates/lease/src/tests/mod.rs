@@ -1,5 +1,6 @@
 //! Both halves over plain memory, one step after another.
 
+mod appends;
 mod model;
 mod pages;
 mod tail;

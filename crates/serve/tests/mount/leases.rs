@@ -1,6 +1,7 @@
 //! Leases through the kernel: programs with the library in front of their calls, and clients that
 //! do what no library would.
 
+mod appends;
 mod odd;
 mod pages;
 mod requests;
@@ -223,7 +224,7 @@ def connect(name):
     s.connect(name)
     return s
 def ask(s, kind, what):
-    s.send(struct.pack('<II', 6, kind) + what.ljust(56, b'\\0'))
+    s.send(struct.pack('<II', 7, kind) + what.ljust(56, b'\\0'))
     told, rights, _, _ = s.recvmsg(64, socket.CMSG_SPACE(28))
     fds = array.array('i')
     for level, kind, data in rights:

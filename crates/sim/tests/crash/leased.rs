@@ -44,6 +44,39 @@ fn workload() -> Vec<Step> {
     steps
 }
 
+/// A log that grows in odd pieces, which a process appends in memory that it shares with the mount, and
+/// what takes them from there.
+fn log_workload() -> Vec<Step> {
+    let mut end = 0;
+    let mut append = |len: u32, fill: u8| {
+        let step = Step::Write(HELD, IoMode::Concurrent, end, len, fill, false);
+        end += u64::from(len);
+        step
+    };
+    let mut steps = vec![Step::Create(0, 0), Step::Hold(0, 0, 0, IoMode::Concurrent)];
+    steps.push(Step::Read(HELD, IoMode::Concurrent, 0, 512));
+    let read = || Step::Read(HELD, IoMode::Concurrent, 0, 4 * PAGE);
+    steps.extend((1..9).map(|fill| append(701, fill)));
+    steps.extend([read(), append(33, 10), append(4000, 11), Step::SyncData(HELD), append(900, 12)]);
+    let (during, last) = (append(10, 13), append(8192, 14));
+    let sync = || Box::new(Step::SyncData(HELD));
+    steps.extend([Step::During(sync(), Box::new(during), vec![1]), last, Step::Sync]);
+    steps.extend([append(77, 15), Step::Checkpoint(0, None), append(78, 16), append(79, 17)]);
+    // The mount is asked for a write that begins within what was appended, and may wait there.
+    steps.extend([Step::Hold(1, 0, 0, IoMode::Concurrent), read(), append(500, 23)]);
+    let Step::Write(_, mode, at, len, ..) = append(501, 24) else { unreachable!("it writes") };
+    steps.push(Step::Write(On::Held(1), mode, at - 500, 500 + len, 25, false));
+    steps.extend([read(), append(502, 26), Step::Release(1)]);
+    steps.extend([append(80, 18), read(), Step::During(sync(), Box::new(read()), vec![2])]);
+    // Another open makes it grow, and the process goes on.
+    let (other, next) = (append(100, 19), [append(600, 20), append(601, 21), append(602, 22)]);
+    let Step::Write(_, mode, at, len, fill, durable) = other else { unreachable!("it writes") };
+    steps.push(Step::Write(On::Name(0, 0), mode, at, len, fill, durable));
+    steps.extend(next);
+    steps.extend([Step::SetSize(HELD, 5000), Step::Sync, Step::Release(0), Step::Sync]);
+    steps
+}
+
 fn effort(cuts: Cuts) -> Effort {
     Effort { cuts, second_cut_every: 0, second_life_every: 0, ..Effort::default() }
 }
@@ -51,12 +84,12 @@ fn effort(cuts: Cuts) -> Effort {
 #[test]
 fn s_172_s_210_s_211_s_355_what_leases_permit_survives_cuts() {
     let mut leased = 0;
-    let directed = (1, LEASED, workload(), Cuts::Every(2));
+    let directed = [workload(), log_workload()].map(|steps| (1, LEASED, steps, Cuts::Every(2)));
     let random =
         (1..).map(|seed| (seed, generate(seed, 30))).filter(|(_, (setup, _))| setup.leases);
     let random =
         random.take(3).map(|(seed, (setup, steps))| (seed, setup, steps, Cuts::Random(20)));
-    for (seed, setup, steps, cuts) in std::iter::once(directed).chain(random) {
+    for (seed, setup, steps, cuts) in directed.into_iter().chain(random) {
         match try_steps(seed, &setup, &steps, &effort(cuts)) {
             Ok(tally) => leased += tally.leased,
             Err(violation) => panic!("{violation}"),
@@ -67,9 +100,13 @@ fn s_172_s_210_s_211_s_355_what_leases_permit_survives_cuts() {
 
 /// The judge knows by leases when what they rest on is missing.
 fn finds(bug: PlantedBug) {
+    finds_in(bug, &workload());
+}
+
+fn finds_in(bug: PlantedBug, steps: &[Step]) {
     bedplate_fs::plant(Some(bug));
-    let found: Option<Box<Violation>> = (1..=6)
-        .find_map(|seed| try_steps(seed, &LEASED, &workload(), &effort(Cuts::Every(3))).err());
+    let found: Option<Box<Violation>> =
+        (1..=6).find_map(|seed| try_steps(seed, &LEASED, steps, &effort(Cuts::Every(3))).err());
     let found = found.unwrap_or_else(|| panic!("{bug:?} went unnoticed"));
     println!("{bug:?}: found: {}", found.what);
 }
@@ -116,6 +153,16 @@ fn s_354_a_read_in_the_middle_of_a_sync_finds_the_growth() {
 #[test]
 fn s_355_growth_that_a_sync_leaves_out() {
     finds(PlantedBug::TailNotSynced);
+}
+
+#[test]
+fn s_289_appends_that_a_sync_leaves_out() {
+    finds_in(PlantedBug::TailNotSynced, &log_workload());
+}
+
+#[test]
+fn s_292_growth_beside_a_process_that_appends() {
+    finds_in(PlantedBug::GrowthBesideAppends, &log_workload());
 }
 
 #[test]

@@ -49,6 +49,9 @@ pub(super) const ODD_IOCTL: u32 = wire::ODD_IOCTL;
 /// The ioctl by which it asks for a tail of the file.
 pub(super) const TAIL_IOCTL: u32 = wire::TAIL_IOCTL;
 
+/// The ioctl by which it asks for a buffer for what it appends to the file.
+pub(super) const APPEND_IOCTL: u32 = wire::APPEND_IOCTL;
+
 /// The ioctl by which it has the file's data made durable.
 pub(super) const SYNC_IOCTL: u32 = wire::SYNC_IOCTL;
 
@@ -178,12 +181,13 @@ impl Shared {
         Ok(OddRequest::answer(give()))
     }
 
-    /// Gives a program with leases a tail of a file that it has open for writing, and answers, from a
-    /// worker where the kernel is to forget the size first: from now on it asks each time (S-354).
-    pub(super) fn tail(
+    /// Gives a program with leases a tail of a file that it has open for writing, or a buffer for what
+    /// it appends, and answers, from a worker where the kernel is to forget the size first: from now on
+    /// it asks each time (S-354).
+    pub(super) fn growth(
         self: &Arc<Self>,
         (uid, handle): (u32, u64),
-        asked: &[u8],
+        (command, asked): (u32, &[u8]),
         answer: impl FnOnce(Answer<Vec<u8>>) + Send + 'static,
     ) {
         let given = self.run("ioctl", || {
@@ -194,17 +198,24 @@ impl Shared {
                 if !desk.allows(uid) || !open.how.writable {
                     return Err(Reason::User);
                 }
-                open.file.lease_tail(client, offset, len)
+                match command {
+                    APPEND_IOCTL => open.file.lease_appends(client, offset, len),
+                    _ => open.file.lease_tail(client, offset, len),
+                }
             };
-            Ok((open.inode.ino, give()))
+            let given = give();
+            Ok((open, given))
         });
         let told = |done| TailRequest::answer(done).to_vec();
         match given {
-            Ok((ino, Ok(true))) => self.run_for_caches(move |shared| {
-                shared.raise_size(ino);
+            Ok((open, Ok(true))) => self.run_for_caches(move |shared| {
+                shared.raise_size(open.inode.ino);
                 answer(Ok(told(Ok(()))));
             }),
-            Ok((_, done)) => answer(Ok(told(done.map(drop)))),
+            Ok((open, done)) => {
+                answer(Ok(told(done.map(drop))));
+                open.file.lease_appends_given();
+            }
             Err(errno) => answer(Err(errno)),
         }
     }

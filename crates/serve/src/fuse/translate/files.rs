@@ -142,10 +142,10 @@ impl Translator {
             lease::ODD_IOCTL => shared
                 .run("ioctl", || shared.odd_writes(uid, handle, fields.0.payload))
                 .map(Vec::from),
-            lease::TAIL_IOCTL => {
+            lease::TAIL_IOCTL | lease::APPEND_IOCTL => {
                 let asked = fields.0.payload.to_vec();
-                return shared
-                    .tail((uid, handle), &asked, move |told| ioctl(reply, out_size, told));
+                let answer = move |told| ioctl(reply, out_size, told);
+                return shared.growth((uid, handle), (command, &asked), answer);
             }
             lease::SYNC_IOCTL => {
                 return shared.sync_beside(handle, move |told| ioctl(reply, out_size, told));
