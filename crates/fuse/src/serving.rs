@@ -27,8 +27,13 @@ pub fn is_serving() -> bool {
 pub(crate) fn join(threads: Vec<JoinHandle<Ended>>) -> Ended {
     let mut first = Ok(());
     for thread in threads {
-        let panicked = || Err(io::Error::other("a thread that serves the kernel panicked"));
-        first = first.and(thread.join().unwrap_or_else(|_| panicked()));
+        first = first.and(joined(thread));
     }
     first
+}
+
+/// Waits for a thread.
+pub(crate) fn joined(thread: JoinHandle<Ended>) -> Ended {
+    let panicked = || Err(io::Error::other("a thread that serves the kernel panicked"));
+    thread.join().unwrap_or_else(|_| panicked())
 }

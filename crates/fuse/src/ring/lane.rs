@@ -10,6 +10,7 @@ use rustix::thread::{CpuSet, sched_setaffinity};
 
 use super::processors::processors;
 use super::uring::{Ring, WOKEN};
+use crate::load::{Load, Seat};
 use crate::reply::{Reply, Serve};
 use crate::returns::Returns;
 use crate::serving::{Ended, join, now_serving};
@@ -22,6 +23,8 @@ const NAME: &str = "fuse-ring-";
 #[derive(Debug)]
 pub struct Lanes {
     threads: Vec<JoinHandle<Ended>>,
+    /// How busy the threads of each processor are: they alone serve what is asked there.
+    loads: Vec<Arc<Load>>,
 }
 
 impl Lanes {
@@ -41,23 +44,32 @@ impl Lanes {
     ) -> io::Result<Self> {
         let fuse = Arc::new(fuse);
         let (begun, has_begun) = mpsc::channel();
-        let mut threads = Vec::new();
+        let (mut threads, mut loads) = (Vec::new(), Vec::new());
         for queue in 0..processors()? {
+            let load = Arc::default();
             for number in 0..threads_each.max(1) {
+                let seat = Seat::new(&load);
                 let (fuse, serve, begun) = (Arc::clone(&fuse), Arc::clone(serve), begun.clone());
                 let thread = move || {
                     let lane = Lane::begin(fuse, queue, payload_bytes);
                     let said = lane.as_ref().map(drop).map_err(copy);
                     begun.send(said).expect("the caller waits for each thread");
                     drop(begun);
-                    lane?.run(&serve)
+                    lane?.run(&serve, seat)
                 };
                 threads.push(Builder::new().name(format!("{NAME}{queue}-{number}")).spawn(thread)?);
             }
+            loads.push(load);
         }
         drop(begun);
         has_begun.iter().collect::<io::Result<()>>()?;
-        Ok(Self { threads })
+        Ok(Self { threads, loads })
+    }
+
+    /// Returns how busy the threads of each processor are.
+    #[must_use]
+    pub fn loads(&self) -> &[Arc<Load>] {
+        &self.loads
     }
 
     /// Waits until the connection has ended.
@@ -126,7 +138,8 @@ impl Lane {
     }
 
     /// Serves until the connection ends.
-    fn run(mut self, serve: &Serve) -> Ended {
+    fn run(mut self, serve: &Serve, mut seat: Seat) -> Ended {
+        seat.take();
         let mut completed = Vec::new();
         loop {
             while let Some(slot) = Returns::own() {
@@ -148,7 +161,11 @@ impl Lane {
                 let slot = self.with_kernel[what as usize].take();
                 let slot = slot.expect("I-RING-1: the kernel completes slots that it has");
                 match -result {
-                    ..=0 => serve(Reply::to_slot(slot, &self.returns)),
+                    ..=0 => {
+                        let reply = Reply::to_slot(slot, &self.returns);
+                        // Lanes have no bound on their number: each goes on.
+                        seat.serve(|| serve(reply));
+                    }
                     libc::ENOTCONN | libc::ECONNABORTED | libc::ENODEV => return Ok(()),
                     errno => return Err(io::Error::from_raw_os_error(errno)),
                 }
