@@ -3,8 +3,8 @@
 
 pub use bedplate_block::{
     AlignedBuf, BlockDevice, Completion, DeviceCounters, DeviceOptions, DeviceQueue, Engine,
-    EngineReport, Error as DeviceError, ErrorKind as DeviceErrorKind, Geometry, MemoryDevice,
-    QueueOptions, Request, RequestKind, Segment, create_image,
+    EngineReport, EngineThreads, Error as DeviceError, ErrorKind as DeviceErrorKind, Geometry,
+    MemoryDevice, QueueOptions, Request, RequestKind, Segment, create_image,
 };
 pub use bedplate_fs::{
     AllocateMode, Attr, CacheCounters, ChangedBlocks, ChangedKind, ChangedRange, CheckReport,
@@ -13,9 +13,9 @@ pub use bedplate_fs::{
     DefragStep, DefragmenterReport, DefragmenterState, DifferenceKind, DirEntry, Epoch, Error,
     ErrorKind, ExtentInfo, File, FileActivity, FileKind, FilePath, FileSystem, Finding,
     FindingKind, FormatOptions, FormatReport, Fragmentation, FsInfo, InodeLockSetting, InodeNo,
-    IntegrityCounts, IoMode, KeptExtent, Latencies, LatencySnapshot, LeaseCounts, LeaseReport,
-    LeaseWait, LeasedBy, LeasedInode, LogInfo, LogMove, LogMoveOptions, LogSpot, LostRange,
-    MapCounts, MountOptions, MovedFile, NewFile, OpenOptions, OwnPlace, Pressure, Queue,
+    IntegrityCounts, IoMode, IoThreads, KeptExtent, Latencies, LatencySnapshot, LeaseCounts,
+    LeaseReport, LeaseWait, LeasedBy, LeasedInode, LogInfo, LogMove, LogMoveOptions, LogSpot,
+    LostRange, MapCounts, MountOptions, MovedFile, NewFile, OpenOptions, OwnPlace, Pressure, Queue,
     QueueCompletion, Reason, RecoveryReport, RefusedInode, ReleaseBehind, RenameMode, Result,
     RollbackOptions, RollbackReport, Salvage, SalvagedEntry, Schedule, ScheduleRun, SetAttr,
     ShrinkPlan, ShrinkStep, SpacePolicy, Statfs, TUNABLES, Takes, Timestamp, TrimStep, Tunable,

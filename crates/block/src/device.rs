@@ -39,6 +39,35 @@ pub struct EngineReport {
     pub name: &'static str,
     /// The reason for a fallback; `None` where the preferred engine is in use.
     pub fallback: Option<String>,
+    /// How busy the server threads are; `None` of engines that have none.
+    pub threads: Option<EngineThreads>,
+}
+
+/// How busy the server threads of a device are, at one moment (thread engine only).
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct EngineThreads {
+    /// Threads that there are.
+    pub count: u64,
+    /// Threads that there may be; they start when they are needed.
+    pub count_max: u64,
+    /// Threads that carry out a request.
+    pub busy: u64,
+    /// Requests that wait for a thread.
+    pub waiting: u64,
+    /// How often a submission found every thread busy, since the device was opened.
+    pub waited: u64,
+}
+
+impl std::iter::Sum for EngineThreads {
+    fn sum<I: Iterator<Item = Self>>(all: I) -> Self {
+        all.fold(Self::default(), |sum, one| Self {
+            count: sum.count + one.count,
+            count_max: sum.count_max + one.count_max,
+            busy: sum.busy + one.busy,
+            waiting: sum.waiting + one.waiting,
+            waited: sum.waited + one.waited,
+        })
+    }
 }
 
 /// Counts what reached the device since it was opened (monotonic; read without a lock, so a

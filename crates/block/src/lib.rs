@@ -41,7 +41,9 @@ mod workers;
 pub use buffer::AlignedBuf;
 pub use counters::LiveCounters;
 pub use descriptor::without_errno;
-pub use device::{BlockDevice, Copies, DeviceCounters, EngineReport, Geometry, HeldCopies, Lent};
+pub use device::{
+    BlockDevice, Copies, DeviceCounters, EngineReport, EngineThreads, Geometry, HeldCopies, Lent,
+};
 pub use error::{Error, ErrorKind, Operation, Result};
 pub use extents::extents;
 pub use file::{Backing, DeviceOptions, Engine, create_image, open};

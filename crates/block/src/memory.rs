@@ -367,7 +367,7 @@ impl BlockDevice for MemoryDevice {
     }
 
     fn engine(&self) -> EngineReport {
-        EngineReport { name: "memory", fallback: None }
+        EngineReport { name: "memory", fallback: None, threads: None }
     }
 
     fn counters(&self) -> DeviceCounters {

@@ -16,7 +16,8 @@ use crate::descriptor::{Core, from_io};
 use crate::inline::serve;
 use crate::pool::BufferPool;
 use crate::{
-    AlignedBuf, Completion, DeviceCounters, DeviceQueue, Operation, QueueOptions, Request, Result,
+    AlignedBuf, Completion, DeviceCounters, DeviceQueue, EngineThreads, Operation, QueueOptions,
+    Request, Result,
 };
 
 struct Job {
@@ -78,6 +79,20 @@ impl ServerPool {
             pushed: Vec::new(),
             submitted: 0,
             buffers: BufferPool::new(options),
+        }
+    }
+
+    /// Returns how busy the servers are.
+    pub fn told(&self) -> EngineThreads {
+        let line = self.shared.line.lock();
+        // A server that has been woken counts as idle until it takes its job, which waits till then.
+        let count = line.servers.len();
+        EngineThreads {
+            count: count as u64,
+            count_max: self.servers_max as u64,
+            busy: count.saturating_sub(line.idle) as u64,
+            waiting: line.jobs.len() as u64,
+            waited: self.shared.core.counters.snapshot().saturated,
         }
     }
 

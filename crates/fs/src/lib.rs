@@ -68,7 +68,7 @@ pub use engine::{
     KeptExtent, MapCounts, MovedFile, RecoveryReport, SpacePolicy,
 };
 pub use file::File;
-pub use filesystem::{FileSystem, FsInfo};
+pub use filesystem::{FileSystem, FsInfo, IoThreads};
 pub use format::FormatReport;
 pub use lease::{
     LeaseClient, LeaseCounts, LeaseProcess, LeaseReport, LeaseRequests, LeaseWait, LeasedBy,

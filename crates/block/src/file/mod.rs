@@ -27,8 +27,8 @@ use crate::inline::Positioned;
 use crate::threads::ServerPool;
 use crate::uring::{self, UringQueue};
 use crate::{
-    AlignedBuf, BlockDevice, DeviceCounters, DeviceQueue, EngineReport, Error, ErrorKind, Geometry,
-    Lent, Operation, QueueOptions, Result,
+    AlignedBuf, BlockDevice, DeviceCounters, DeviceQueue, EngineReport, EngineThreads, Error,
+    ErrorKind, Geometry, Lent, Operation, QueueOptions, Result,
 };
 
 /// A block device or an image file, opened by [`open`].
@@ -238,7 +238,13 @@ impl BlockDevice for FileDevice {
         let reasons: Vec<&str> =
             self.buffered.iter().chain(self.forbidden.get()).map(String::as_str).collect();
         let fallback = (!reasons.is_empty()).then(|| reasons.join("; "));
-        EngineReport { name: if self.has_servers() { "threads" } else { "io_uring" }, fallback }
+        if !self.has_servers() {
+            return EngineReport { name: "io_uring", fallback, threads: None };
+        }
+        let none_yet =
+            EngineThreads { count_max: self.server_threads as u64, ..EngineThreads::default() };
+        let threads = self.servers.get().map_or(none_yet, |pool| pool.told());
+        EngineReport { name: "threads", fallback, threads: Some(threads) }
     }
 
     fn counters(&self) -> DeviceCounters {

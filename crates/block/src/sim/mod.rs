@@ -546,7 +546,7 @@ impl BlockDevice for SimulatedDevice {
     }
 
     fn engine(&self) -> EngineReport {
-        EngineReport { name: NAME, fallback: None }
+        EngineReport { name: NAME, fallback: None, threads: None }
     }
 
     fn counters(&self) -> DeviceCounters {

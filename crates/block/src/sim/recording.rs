@@ -491,7 +491,7 @@ impl BlockDevice for RecordingDevice {
     }
 
     fn engine(&self) -> EngineReport {
-        EngineReport { name: NAME, fallback: None }
+        EngineReport { name: NAME, fallback: None, threads: None }
     }
 
     fn counters(&self) -> DeviceCounters {

@@ -91,8 +91,9 @@ fn uring_demanded_and_forbidden_is_an_error() {
     });
 }
 
+/// S-509: how many servers there are, how many are at work, and how often all were.
 #[test]
-fn busy_servers_are_counted() {
+fn s_509_busy_servers_are_counted() {
     let image = Image::new(1 << 20);
     let options =
         DeviceOptions { engine: Engine::Threads, server_threads: 1, ..DeviceOptions::default() };
@@ -111,6 +112,14 @@ fn busy_servers_are_counted() {
         queue.complete(queue.in_flight() / 64, &mut Vec::new()).unwrap();
     }
     queue.complete(queue.in_flight(), &mut Vec::new()).unwrap();
+    let told = || device.engine().threads.unwrap();
+    assert_eq!((told().count, told().count_max), (1, 1), "S-509");
+    assert_eq!(told().waited, device.counters().saturated, "S-509");
+    // The server answers before it counts as idle.
+    while told().busy > 0 {
+        std::thread::yield_now();
+    }
+    assert_eq!(told().waiting, 0, "S-509");
 }
 
 /// The report's type is reachable and comparable for programs that log it.
@@ -121,5 +130,8 @@ fn an_allowed_engine_reports_no_fallback() {
         open(&image.path, &DeviceOptions { engine: Engine::Threads, ..DeviceOptions::default() })
             .unwrap();
     let report: bedplate_block::EngineReport = BlockDevice::engine(&*device);
-    assert_eq!(report, bedplate_block::EngineReport { name: "threads", fallback: None });
+    let threads = bedplate_block::EngineThreads { count_max: 32, ..Default::default() };
+    let expected =
+        bedplate_block::EngineReport { name: "threads", fallback: None, threads: Some(threads) };
+    assert_eq!(report, expected, "no queue was asked for, so no thread was started");
 }

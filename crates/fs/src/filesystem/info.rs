@@ -1,11 +1,34 @@
 //! What a mounted file system tells of itself.
 
-use serde::Serialize;
+use bedplate_block::EngineThreads;
+use serde::{Deserialize, Serialize};
 
 use crate::engine::{DefragmenterReport, Engine, IntegrityCounts, MapCounts, RecoveryReport};
 use crate::statistics::{CounterSnapshot, Latencies};
 use crate::{CacheCounters, CheckpointCounts, IoMode, LogInfo};
 use bedplate_store::Table;
+
+/// How busy the I/O threads of the device's engine are, where it has any.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct IoThreads {
+    /// Threads that there are.
+    pub count: u64,
+    /// Threads that there may be; they start when they are needed.
+    pub count_max: u64,
+    /// Threads that carry out a request.
+    pub busy: u64,
+    /// Requests that wait for a thread.
+    pub waiting: u64,
+    /// How often requests came while every thread was busy, since the device was opened.
+    pub waited: u64,
+}
+
+impl From<EngineThreads> for IoThreads {
+    fn from(told: EngineThreads) -> Self {
+        let EngineThreads { count, count_max, busy, waiting, waited } = told;
+        Self { count, count_max, busy, waiting, waited }
+    }
+}
 
 /// What a mounted file system tells of itself.
 #[derive(Debug, Clone, Serialize)]
@@ -45,6 +68,8 @@ pub struct FsInfo {
     pub device: String,
     /// Engine of the device, with the reason for a fallback.
     pub engine: String,
+    /// Its threads; `None` over io_uring, which needs none.
+    pub io_threads: Option<IoThreads>,
     /// Whether it was mounted so that nothing of it can be changed.
     pub read_only: bool,
     /// Why the file system turned read-only, if it did.
@@ -105,6 +130,7 @@ pub(crate) fn info(fs: &Engine) -> FsInfo {
         engine: engine
             .fallback
             .map_or_else(|| engine.name.to_owned(), |reason| format!("{} ({reason})", engine.name)),
+        io_threads: engine.threads.map(IoThreads::from),
         failed: fs.failure().map(|e| e.message),
         log,
         checkpoints: fs.checkpoint_counts(),

@@ -27,7 +27,7 @@ use crate::{
     NewFile, OpenOptions, ReleaseBehind, RenameMode, Result, SetAttr, SetGroupId, Statfs, Tunable,
     TunableState, TuneOptions, Untorn, UpgradeReport, check, format, mount, upgrade,
 };
-pub use info::FsInfo;
+pub use info::{FsInfo, IoThreads};
 
 /// A mounted file system. Cheap to clone; every method may be called from any number of threads.
 ///
@@ -192,8 +192,9 @@ impl FileSystem {
     pub fn tunable(&self, tunable: Tunable) -> u64 {
         self.inner.fs.tuning().value(tunable)
     }
-    /// Changes tunables, all or none: in effect when it returns (what counts from the next mount
-    /// on: then) and, unless `live_only`, durable in the volume. Returns how they stand then.
+    /// Changes tunables, all or none: in effect when it returns and, unless `live_only`, durable in
+    /// the volume. How many threads serve a mount is for the front end to follow
+    /// ([`Tunable::Threads`]). Returns how they stand then.
     ///
     /// # Errors
     /// `Invalid` for a value out of its range or a tunable that cannot be changed so; `ReadOnly`

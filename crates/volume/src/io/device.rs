@@ -88,7 +88,9 @@ impl BlockDevice for VolumeDevice {
             .collect();
         let fallback = reports.iter().find_map(|report| report.fallback.clone());
         let slowest = reports.iter().find(|report| report.fallback.is_some()).or(reports.first());
-        EngineReport { name: slowest.map_or("volume", |report| report.name), fallback }
+        let threads: Vec<_> = reports.iter().filter_map(|report| report.threads).collect();
+        let threads = (!threads.is_empty()).then(|| threads.into_iter().sum());
+        EngineReport { name: slowest.map_or("volume", |report| report.name), fallback, threads }
     }
 
     fn counters(&self) -> DeviceCounters {
