@@ -42,9 +42,10 @@ impl Engine {
     /// Changes tunables: all, or none.
     pub(crate) fn tune(&self, change: &TuneOptions) -> Result<Vec<TunableState>> {
         let mut state = self.tuning().lock();
-        change.changes.iter().try_for_each(|(tunable, value)| {
-            check_change(*tunable, *value, change.live_only, self.block_size())
-        })?;
+        change
+            .changes
+            .iter()
+            .try_for_each(|(tunable, value)| check_change(*tunable, *value, self.block_size()))?;
         if !change.live_only {
             self.begin_change()?;
         }
@@ -155,12 +156,7 @@ impl Engine {
     }
 }
 
-fn check_change(
-    tunable: Tunable,
-    value: Option<u64>,
-    live_only: bool,
-    block_size: u32,
-) -> Result<()> {
+fn check_change(tunable: Tunable, value: Option<u64>, block_size: u32) -> Result<()> {
     let info = tunable.info();
     let refuse = |why: String| Err(Error::new(ErrorKind::Invalid, format!("{}: {why}", info.name)));
     match info.takes {
@@ -172,9 +168,6 @@ fn check_change(
             "it is needed before the volume can be read: give the mount option {}",
             info.option
         )),
-        Takes::NextMount if live_only => refuse(
-            "it counts from the next mount on, so it cannot be set for this one only".to_owned(),
-        ),
         _ => value.and_then(|value| refusal(tunable, value, block_size)).map_or(Ok(()), refuse),
     }
 }

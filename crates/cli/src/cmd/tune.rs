@@ -89,8 +89,8 @@ impl Arguments {
             let all = || {
                 bedplate::TUNABLES
                     .iter()
+                    .filter(|info| info.takes == Takes::Live)
                     .map(|info| info.tunable)
-                    .filter(|tunable| self.resets(*tunable))
                     .collect()
             };
             let names: Vec<Tunable> =
@@ -114,22 +114,12 @@ impl Arguments {
             None => Ok((named, changes)),
         }
     }
-
-    /// Returns whether a reset of everything concerns it.
-    fn resets(&self, tunable: Tunable) -> bool {
-        match tunable.info().takes {
-            Takes::Live => true,
-            Takes::NextMount => !self.live,
-            Takes::MountOption | Takes::Format => false,
-        }
-    }
 }
 
 /// Returns when a change counts, in words.
 fn counts(takes: Takes) -> &'static str {
     match takes {
         Takes::Live => "at once",
-        Takes::NextMount => "next mount",
         Takes::MountOption => "mount option only",
         Takes::Format => "fixed by format",
     }
@@ -211,9 +201,6 @@ fn change(state: &TunableState) -> String {
     let kept = match state.stored {
         Some(stored) if stored == state.value && state.by == TunedBy::Volume => {
             ", now and at every later mount".to_owned()
-        }
-        Some(stored) if state.takes == Takes::NextMount => {
-            format!(" until the unmount, {} at every later mount", state.unit.format(stored))
         }
         Some(stored) => {
             format!(", until the unmount; the volume holds {}", state.unit.format(stored))

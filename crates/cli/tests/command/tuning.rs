@@ -32,7 +32,9 @@ fn tunables_are_set_live_and_kept_by_the_volume() {
     bedplate(["tune", text(&dir), "cache=8M", "--live"])
         .succeeds()
         .says("cache is 8 MiB (set live), until the unmount; the volume holds 4 MiB");
-    bedplate(["tune", text(&dir), "threads=3"]).succeeds().says("3 at every later mount");
+    bedplate(["tune", text(&dir), "threads=3"])
+        .succeeds()
+        .says("threads is 3 (volume), now and at every later mount");
     bedplate(["unmount", text(&dir)]).succeeds();
     bedplate(["tune", text(&image), "sync=1s"]).succeeds();
     bedplate(["mount", text(&image), text(&dir)]).succeeds().says("mode concurrent");

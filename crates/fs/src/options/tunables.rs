@@ -75,8 +75,6 @@ pub enum Tunable {
 pub enum Takes {
     /// At once, and where it is stored also at every later mount.
     Live,
-    /// Stored, from the next mount on.
-    NextMount,
     /// As a mount option only: it is needed before the volume can be read.
     MountOption,
     /// Never: it is set when the volume is formatted.
@@ -121,7 +119,7 @@ const SECOND: u64 = 1_000_000_000;
 
 /// All that can be set, in the order of [`Tunable`].
 pub const TUNABLES: [TunableInfo; 21] = {
-    use Takes::{Format, Live, MountOption, NextMount};
+    use Takes::{Format, Live, MountOption};
     use Unit::{Bytes, Duration, Mode, Number, Percent, Release, Switch};
     [
         row(
@@ -287,9 +285,9 @@ pub const TUNABLES: [TunableInfo; 21] = {
             "threads",
             Number,
             (1, THREADS_MAX),
-            NextMount,
+            Live,
             "threads=",
-            "requests that a mount serves at once",
+            "requests that a mount serves at once, each by a thread of its own",
         ),
         row(
             Tunable::MetadataCache,

@@ -45,6 +45,7 @@ pub fn answer(fs: &FileSystem, request: &Request) -> bedplate_fs::Result<(Value,
         Request::Trim { from, run_bytes_min } => plain(json(&fs.trim(*from, *run_bytes_min)?)?),
         Request::Mount { .. }
         | Request::Serving
+        | Request::Threads
         | Request::Defragmenter
         | Request::Activities
         | Request::Group { .. } => Err(Error::new(

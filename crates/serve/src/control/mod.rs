@@ -15,6 +15,7 @@ mod answer;
 mod group;
 mod place;
 mod request;
+mod threads;
 pub mod wire;
 
 pub(crate) use answer::json;
@@ -23,3 +24,4 @@ pub use group::{GroupHandle, GroupRequest, Newcomer, RelayoutRequest, RelayoutTa
 pub(crate) use place::{Bound, bind};
 pub use place::{ask, process};
 pub use request::{Answer, Changed, Changes, LogRequest, Request, Serving, ShrinkRequest, path_of};
+pub use threads::{ThreadActivity, ThreadReport};

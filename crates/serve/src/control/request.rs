@@ -20,6 +20,8 @@ pub enum Request {
     Info,
     /// Tells how leases stand: [`bedplate_fs::LeaseReport`]; nothing where none are handed out.
     Leases,
+    /// Tells how busy the threads are that serve the mount: [`ThreadReport`](super::ThreadReport).
+    Threads,
     /// Tells what background defragmentation does and did.
     Defragmenter,
     /// Tells the counters and latencies of all files that did anything, with their paths.

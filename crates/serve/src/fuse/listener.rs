@@ -20,6 +20,7 @@ use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Weak, mpsc};
 use std::thread::{Builder, JoinHandle};
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -31,7 +32,7 @@ use crate::control::{self, Answer, Bound, Changed, GroupHandle, Request, Serving
 /// How many connections there may be at once.
 const CONNECTIONS_MAX: usize = 64;
 /// How often it is looked whether the socket is still in its directory.
-const RENEW_INTERVAL: Timespec = Timespec { tv_sec: 5, tv_nsec: 0 };
+const RENEW_INTERVAL: Duration = Duration::from_secs(5);
 /// How long nothing is accepted after the system refused to.
 const REFUSED_PAUSE: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
 
@@ -79,9 +80,11 @@ impl Drop for Listener {
 
 fn listen(mut bound: Bound, device: &str, woken: &UnixStream, connections: &Arc<Connections>) {
     loop {
+        let until_next = connections.note_moment().min(RENEW_INTERVAL);
+        let until_next = Timespec::try_from(until_next).unwrap_or_default();
         let mut events =
             [PollFd::new(&bound.listener, PollFlags::IN), PollFd::new(woken, PollFlags::IN)];
-        let waited = poll(&mut events, Some(&RENEW_INTERVAL));
+        let waited = poll(&mut events, Some(&until_next));
         if !events[1].revents().is_empty() {
             return;
         }
@@ -124,6 +127,12 @@ struct Connection {
 }
 
 impl Connections {
+    /// Notes how busy the threads are that serve, so that it can be told of the last seconds;
+    /// returns when to do so next.
+    fn note_moment(&self) -> Duration {
+        self.shared.upgrade().map_or(RENEW_INTERVAL, |shared| shared.threads.note_moment())
+    }
+
     /// Takes a connection, in the place of one that waits for its caller if there are too many.
     fn take(self: &Arc<Self>, stream: UnixStream) {
         let stream = Arc::new(stream);
@@ -259,7 +268,8 @@ fn require_manager(stream: &UnixStream) -> bedplate_fs::Result<()> {
 impl Shared {
     /// Carries out what concerns the file system.
     fn carry_out(&self, request: &Request) -> Answer {
-        let answer = self.run("request", || Ok(self.answer_to(request))).unwrap_or_else(|_| {
+        let answer = self.run("request", || Ok(self.answer_to(request)));
+        let answer = answer.unwrap_or_else(|_| {
             let message =
                 "a broken invariant was found: unmount, mount again to recover, and run a check";
             Answer::Failed("io".into(), message.into())
@@ -278,6 +288,8 @@ impl Shared {
                 Err(error) => return Answer::failed(error.kind, error.message),
             },
             Request::Defragmenter => self.defragmenter().and_then(|told| control::json(&told)),
+            Request::Threads => control::json(&self.threads.report()),
+            Request::Tune(change) => self.tune(change).and_then(|told| control::json(&told)),
             Request::Activities => self.activities().and_then(|told| control::json(&told)),
             _ => control::answer(&self.fs, request).map(|(value, changed)| {
                 self.forget_changed(&changed);

@@ -41,6 +41,8 @@ mod options;
 mod pairs;
 mod privileges;
 mod remount;
+mod retuned;
+mod serving_threads;
 mod session;
 mod settings;
 mod shared;
@@ -63,4 +65,5 @@ pub use options::{
     unknown_mount_option,
 };
 pub use remount::{is_remount_flag, remount};
+pub use serving_threads::ServingThreads;
 pub use settings::{Acls, MountSettings, Transport, WriteBack};

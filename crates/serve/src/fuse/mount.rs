@@ -20,6 +20,7 @@ use super::lease::LeaseServer;
 use super::lines::Lines;
 use super::listener::Listener;
 use super::mountpoint;
+use super::serving_threads::ServingThreads;
 use super::session::Session;
 use super::settings::MountSettings;
 use super::shared::Shared;
@@ -54,6 +55,7 @@ struct State {
 
 struct Inner {
     mountpoint: PathBuf,
+    threads: Arc<ServingThreads>,
     /// `major:minor`, by which the system knows the mount wherever it is.
     device: Option<String>,
     state: Mutex<State>,
@@ -131,6 +133,7 @@ impl Mount {
             });
             let inner = Arc::new(Inner {
                 mountpoint: mountpoint.clone(),
+                threads: Arc::clone(&for_kernel.threads),
                 device,
                 state,
                 ended: Condvar::new(),
@@ -160,6 +163,12 @@ impl Mount {
     #[must_use]
     pub fn mountpoint(&self) -> &Path {
         &self.inner.mountpoint
+    }
+
+    /// Returns how busy the threads are that serve it.
+    #[must_use]
+    pub fn threads(&self) -> Arc<ServingThreads> {
+        Arc::clone(&self.inner.threads)
     }
 
     /// Returns whether it is still mounted.

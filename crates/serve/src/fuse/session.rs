@@ -6,7 +6,7 @@ use std::os::fd::OwnedFd;
 use std::sync::{Arc, OnceLock};
 
 use bedplate_fs::InodeNo;
-use bedplate_fuse::{Connection, Flags, Lanes, Notifier, Serve, Terms, is_serving};
+use bedplate_fuse::{Connection, Flags, Lanes, Notifier, Terms, Threads, is_serving};
 
 use super::buffers::PAYLOAD_BYTES_MAX;
 use super::shared::Shared;
@@ -32,18 +32,16 @@ const WELCOME: Flags = Flags::DO_READDIRPLUS
     .with(Flags::DIRECT_IO_ALLOW_MMAP)
     .with(Flags::EXPORT_SUPPORT);
 
-/// A connection on which the kernel has agreed to everything. Over io_uring it is served already.
+/// A connection on which the kernel has agreed to everything, and the threads that serve it.
 pub(super) struct Session {
-    connection: Connection,
-    serve: Serve,
     /// Threads that read `/dev/fuse`.
-    threads: usize,
+    threads: Threads,
     /// Threads over io_uring.
     lanes: Option<Lanes>,
 }
 
 impl Session {
-    /// Agrees with the kernel on how to talk.
+    /// Agrees with the kernel on how to talk, and begins to serve it.
     pub(super) fn open(
         shared: &Arc<Shared>,
         connection: OwnedFd,
@@ -53,17 +51,20 @@ impl Session {
         shared.kernel.connect(connection.notifier());
         let serve = translator(shared);
         if !shared.asks_for_ring {
-            return Ok(Self { connection, serve, threads, lanes: None });
+            let threads = connection.serve(threads, &serve)?;
+            shared.threads.begin(vec![Arc::clone(threads.load())], Some(threads.count()));
+            return Ok(Self { threads, lanes: None });
         }
         // The kernel makes no request until it is served so. Through the device it says what it
         // forgets, and nothing else.
         let lanes = connection.serve_over_ring(threads_each(threads), &serve)?;
-        Ok(Self { connection, serve, threads: 1, lanes: Some(lanes) })
+        shared.threads.begin(lanes.loads().to_vec(), None);
+        Ok(Self { threads: connection.serve(1, &serve)?, lanes: Some(lanes) })
     }
 
     /// Serves until the connection ends.
     pub(super) fn serve(self) -> io::Result<()> {
-        let served = self.connection.serve(self.threads, &self.serve)?.join();
+        let served = self.threads.join();
         served.and(self.lanes.map_or(Ok(()), Lanes::join))
     }
 }

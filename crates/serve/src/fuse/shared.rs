@@ -19,6 +19,7 @@ use super::lease::Desk;
 use super::lines::Lines;
 use super::open_files::{OpenFile, OpenFiles};
 use super::privileges::Privileges;
+use super::serving_threads::ServingThreads;
 use super::session::Kernel;
 use super::settings::MountSettings;
 use super::sizes::{ToldSizes, Visits};
@@ -58,7 +59,9 @@ pub(super) struct Shared {
     pub(super) lines: Lines,
     /// How many syncs event threads carry out themselves, and how many they may.
     inline_syncs: AtomicUsize,
-    inline_syncs_max: usize,
+    inline_syncs_max: AtomicUsize,
+    /// How busy the event threads are.
+    pub(super) threads: Arc<ServingThreads>,
     /// Messages to the kernel. Not for event threads: they wait for requests that those answer
     /// (I-LIN-1).
     pub(super) kernel: Kernel,
@@ -105,7 +108,8 @@ impl Shared {
             privileges: Privileges::new(),
             lines,
             inline_syncs: AtomicUsize::new(0),
-            inline_syncs_max: threads_of_line.saturating_sub(2),
+            inline_syncs_max: AtomicUsize::new(inline_syncs_max(threads_of_line)),
+            threads: Arc::default(),
             kernel: Kernel::default(),
             mountpoint: OnceLock::new(),
             device: OnceLock::new(),
@@ -186,13 +190,18 @@ impl Shared {
     /// Runs a sync on this event thread, unless nearly all of them are in syncs, so that requests
     /// that need no flush go on.
     pub(super) fn run_sync(self: &Arc<Self>, job: impl FnOnce(&Arc<Self>) + Send + 'static) {
-        if self.inline_syncs.fetch_add(1, Relaxed) < self.inline_syncs_max {
+        if self.inline_syncs.fetch_add(1, Relaxed) < self.inline_syncs_max.load(Relaxed) {
             job(self);
             self.inline_syncs.fetch_sub(1, Relaxed);
         } else {
             self.inline_syncs.fetch_sub(1, Relaxed);
             self.run_in(&self.lines.syncs, job);
         }
+    }
+
+    /// Has syncs leave enough of so many event threads to other requests.
+    pub(super) fn bound_inline_syncs(&self, threads: usize) {
+        self.inline_syncs_max.store(inline_syncs_max(threads), Relaxed);
     }
 
     /// Runs a job that has the kernel drop pages or names.
@@ -210,4 +219,9 @@ impl Shared {
         let shared = Arc::clone(self);
         line.submit(move || job(&shared));
     }
+}
+
+/// Returns how many syncs event threads carry out themselves where there are so many.
+fn inline_syncs_max(threads: usize) -> usize {
+    threads.saturating_sub(2)
 }

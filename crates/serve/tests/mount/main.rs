@@ -22,4 +22,5 @@ mod promises;
 mod requests;
 mod ring;
 mod rollback;
+mod saturation;
 mod xattrs;
