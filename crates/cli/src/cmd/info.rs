@@ -4,8 +4,8 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use bedplate::{LeaseReport, format_duration, format_size};
-use bedplate_serve::control::{self, Request};
+use bedplate::{IoThreads, LeaseReport, format_duration, format_size};
+use bedplate_serve::control::{self, Request, ThreadReport};
 use clap::Args;
 use serde::Serialize;
 use serde_json::Value;
@@ -16,7 +16,7 @@ use crate::device::group;
 use crate::device::host::{self, HostRoom};
 use crate::device::{self, Access};
 use crate::failure::{Exit, Failure, Result};
-use crate::mount::{self, Mount, leases, live};
+use crate::mount::{self, Mount, leases, live, threads};
 use crate::render::counters::Counters;
 use crate::render::output::Output;
 use crate::render::text;
@@ -83,6 +83,9 @@ fn of_mount(mount: Mount) -> Result<Info> {
     let leases = live::ask::<Value>(&mount, &Request::Leases);
     if let (Some(told), Ok(leases)) = (told.as_object_mut(), leases) {
         told.insert("leases".to_owned(), leases);
+    }
+    if let (Some(told), Ok(Some(report))) = (told.as_object_mut(), threads::of(&mount)) {
+        told.insert("threads".to_owned(), serde_json::to_value(report).unwrap_or_default());
     }
     let health = status::health_of(&mount, &told)?;
     let pid = live::process(&mount)?.and_then(|pid| u32::try_from(pid).ok());
@@ -186,6 +189,24 @@ impl Info {
         }
     }
 
+    /// How busy the threads are that serve; nothing where the mount does not tell this user.
+    fn threads(&self) -> String {
+        let told = self.at("threads").cloned().unwrap_or_default();
+        let Ok(report) = serde_json::from_value::<ThreadReport>(told) else { return String::new() };
+        let processor = threads::processor_line(&report.total)
+            .map_or_else(String::new, |line| format!("  processor   {line}\n"));
+        format!("threads       {}\n{processor}", threads::line(&report))
+    }
+
+    /// How busy the engine's I/O threads are; nothing where it needs none.
+    fn io_threads(&self) -> String {
+        let told = self.at("io_threads").cloned().unwrap_or_default();
+        serde_json::from_value::<IoThreads>(told).map_or_else(
+            |_| String::new(),
+            |told| format!("I/O threads   {}\n", threads::io(&told)),
+        )
+    }
+
     /// What programs do on the device by themselves; nothing where the mount allows none.
     fn leases(&self) -> String {
         let told = self.at("leases").cloned().unwrap_or_default();
@@ -287,6 +308,7 @@ impl Info {
             self.size("preferred_io_bytes")
         )?;
         writeln!(f, "engine        {}", self.word("engine"))?;
+        write!(f, "{}", self.io_threads())?;
         writeln!(f, "size          {}", self.size("size_bytes"))?;
         let (runs, longest) =
             (text::count(self.number("free_runs"), "run"), self.size("free_run_bytes_max"));
@@ -331,7 +353,7 @@ impl Info {
             text::count(self.number("maps.misses"), "part"),
             self.number("maps.evictions")
         )?;
-        write!(f, "{}", self.leases())?;
+        write!(f, "{}{}", self.threads(), self.leases())?;
         let sums = |name: &str| self.number(&format!("integrity.{name}"));
         if sums("verified_blocks") > 0 {
             writeln!(

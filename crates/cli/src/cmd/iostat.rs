@@ -13,6 +13,7 @@ use crate::failure::{Failure, Result};
 use crate::mount::defragmenter::{self, Looked, Moved};
 use crate::mount::leases::{self, Leased};
 use crate::mount::live;
+use crate::mount::threads::{self, Served};
 use crate::mount::watch::{self, Layout, Row, Scope, SortKey};
 use crate::render::output::Output;
 use crate::render::text;
@@ -68,6 +69,8 @@ pub struct Report {
     pub moved: Vec<Moved>,
     /// What programs did on the device by themselves.
     pub leased: Vec<Leased>,
+    /// What the threads that serve did.
+    pub served: Vec<Served>,
     /// Layout of the table.
     pub layout: Layout,
 }
@@ -75,8 +78,14 @@ pub struct Report {
 impl Serialize for Report {
     fn serialize<S: Serializer>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error> {
         let files: Vec<Value> = self.rows.iter().map(Row::document).collect();
-        json!({ "seconds": self.seconds, "files": files, "defragmentation": self.moved, "leases": self.leased })
-            .serialize(serializer)
+        json!({
+            "seconds": self.seconds,
+            "files": files,
+            "defragmentation": self.moved,
+            "leases": self.leased,
+            "threads": self.served,
+        })
+        .serialize(serializer)
     }
 }
 
@@ -92,7 +101,8 @@ impl fmt::Display for Report {
         }
         f.write_str(&watch::table(&self.rows, self.layout))?;
         self.moved.iter().try_for_each(|moved| writeln!(f, "{moved}"))?;
-        self.leased.iter().try_for_each(|leased| writeln!(f, "{leased}"))
+        self.leased.iter().try_for_each(|leased| writeln!(f, "{leased}"))?;
+        self.served.iter().try_for_each(|served| writeln!(f, "{served}"))
     }
 }
 
@@ -110,8 +120,7 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<()> {
         block_size: block_size(&scope)?,
         name_columns: None,
     };
-    let (mut before, mut moved_before, mut leased_before, mut looked) =
-        (watch::Seen::new(), Looked::new(), leases::Looked::new(), None::<Instant>);
+    let mut before = Looks::default();
     for number in 0..count {
         if output.reader_is_gone() {
             break;
@@ -119,30 +128,58 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<()> {
         if number > 0 {
             std::thread::sleep(arguments.interval.unwrap_or_default());
         }
-        let mounts = scope.mounts()?;
-        let (now, moved, leased, at) =
-            (scope.look()?, defragmenter::look(&mounts)?, leases::look(&mounts)?, Instant::now());
-        let seconds = looked.map(|then| (at - then).as_secs_f64());
-        let active = watch::between(&before, &now)
-            .into_iter()
-            .filter(|row| !arguments.paths.is_empty() && number == 0 || row.is_active())
-            .collect();
-        let rows = watch::sorted(active, arguments.sort, arguments.top);
-        let report = Report {
-            seconds,
-            rows,
-            moved: defragmenter::between(&moved_before, &moved, seconds),
-            leased: leases::between(&leased_before, &leased, seconds),
-            layout,
-        };
+        let now = Looks::take(&scope)?;
+        let report = arguments.report(&before, &now, layout, number == 0);
         show(&report, arguments.interval.is_some(), output)?;
-        (before, moved_before, leased_before, looked) = (now, moved, leased, Some(at));
+        before = now;
         if arguments.reset && number == 0 {
             scope.reset()?;
-            before.clear();
+            before.files.clear();
         }
     }
     Ok(())
+}
+
+/// What was to be seen at one moment.
+#[derive(Default)]
+struct Looks {
+    files: watch::Seen,
+    moved: Looked,
+    leased: leases::Looked,
+    served: threads::Looked,
+    at: Option<Instant>,
+}
+
+impl Looks {
+    fn take(scope: &Scope) -> Result<Self> {
+        let mounts = scope.mounts()?;
+        Ok(Self {
+            files: scope.look()?,
+            moved: defragmenter::look(&mounts)?,
+            leased: leases::look(&mounts)?,
+            served: threads::look(&mounts)?,
+            at: Some(Instant::now()),
+        })
+    }
+}
+
+impl Arguments {
+    /// Returns what came between two looks, of which the first report has none.
+    fn report(&self, before: &Looks, now: &Looks, layout: Layout, is_first: bool) -> Report {
+        let seconds = now.at.zip(before.at).map(|(at, then)| (at - then).as_secs_f64());
+        let active = watch::between(&before.files, &now.files)
+            .into_iter()
+            .filter(|row| !self.paths.is_empty() && is_first || row.is_active())
+            .collect();
+        Report {
+            seconds,
+            rows: watch::sorted(active, self.sort, self.top),
+            moved: defragmenter::between(&before.moved, &now.moved, seconds),
+            leased: leases::between(&before.leased, &now.leased, seconds),
+            served: threads::between(&before.served, &now.served),
+            layout,
+        }
+    }
 }
 
 /// Shows a report: one of many as one line of JSON, so that a program can read them as they come.

@@ -14,6 +14,7 @@ use super::iostat::{self, Report};
 use crate::failure::{Failure, Result};
 use crate::mount::defragmenter::{self, Looked};
 use crate::mount::leases;
+use crate::mount::threads;
 use crate::mount::watch::{self, Layout, Scope, Seen, SortKey};
 use crate::render::output::Output;
 
@@ -77,6 +78,7 @@ struct Look {
     files: Seen,
     moved: Looked,
     leased: leases::Looked,
+    served: threads::Looked,
     at: Instant,
 }
 
@@ -86,6 +88,7 @@ impl Watch {
             files: self.scope.look()?,
             moved: defragmenter::look(&self.scope.mounts()?)?,
             leased: leases::look(&self.scope.mounts()?)?,
+            served: threads::look(&self.scope.mounts()?)?,
             at: Instant::now(),
         })
     }
@@ -106,6 +109,7 @@ impl Watch {
             rows,
             moved,
             leased: leases::between(&before.leased, &now.leased, Some(seconds)),
+            served: threads::between(&before.served, &now.served),
             layout: Layout { per: seconds, ..self.layout },
         }
     }
@@ -239,8 +243,9 @@ fn sort_key(key: u8) -> Option<SortKey> {
     keys.into_iter().find(|(other, _)| *other == key).map(|(_, sort)| sort)
 }
 
-/// Returns what fills the screen: a line of state, what background defragmentation does, what went
-/// past the mount under leases, the table, all cut at the edges.
+/// Returns what fills the screen: a line of state, how busy the threads are that serve, what
+/// background defragmentation does, what went past the mount under leases, the table, all cut at the
+/// edges.
 fn page(report: &Report, watch: &Watch, screen: &Screen, top: Option<usize>) -> String {
     let (rows, columns) = screen.size();
     let sort = watch
@@ -252,15 +257,17 @@ fn page(report: &Report, watch: &Watch, screen: &Screen, top: Option<usize>) -> 
          l long, z reset",
         report.rows.len()
     );
+    let served = report.served.iter().map(ToString::to_string);
     let moved = report.moved.iter().map(ToString::to_string);
-    let moved: Vec<String> = moved.chain(report.leased.iter().map(ToString::to_string)).collect();
+    let leased = report.leased.iter().map(ToString::to_string);
+    let lines: Vec<String> = served.chain(moved).chain(leased).collect();
     let fitting =
-        report.rows.len().min(top.unwrap_or(usize::MAX)).min(rows.saturating_sub(3 + moved.len()));
+        report.rows.len().min(top.unwrap_or(usize::MAX)).min(rows.saturating_sub(3 + lines.len()));
     let layout = Layout { name_columns: Some((columns / 3).max(16)), ..report.layout };
     let table = watch::table(&report.rows[..fitting], layout);
     let mut page = "\x1b[H".to_owned();
     for line in std::iter::once(state.as_str())
-        .chain(moved.iter().map(String::as_str))
+        .chain(lines.iter().map(String::as_str))
         .chain([""])
         .chain(table.lines())
         .take(rows.saturating_sub(1))

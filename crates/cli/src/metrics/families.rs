@@ -2,12 +2,13 @@
 
 use std::collections::HashMap;
 use std::fmt;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use bedplate::{
     CounterSnapshot, FileActivity, FilePath, FileSystem, FsInfo, InodeNo, IntegrityCounts,
     LatencySnapshot, LeaseReport, MapCounts, MemberState, OperationStatistics, Reason, WeakGroup,
 };
+use bedplate_serve::fuse::ServingThreads;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric, NoLabelSet};
 use prometheus_client::metrics::MetricType;
@@ -15,7 +16,7 @@ use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::Registry;
 
-use super::states;
+use super::{states, threads};
 
 /// Names before all others.
 const PREFIX: &str = "bedplate";
@@ -59,6 +60,8 @@ pub(super) struct Source {
     files: usize,
     /// Where it is mounted, the label of all.
     mount: String,
+    /// What serves the mount, from when that is there.
+    serving: Arc<OnceLock<Arc<ServingThreads>>>,
     /// Names found before; checked before they are told.
     names: Mutex<HashMap<InodeNo, FilePath>>,
 }
@@ -70,7 +73,12 @@ impl Source {
         files: usize,
         mount: String,
     ) -> Self {
-        Self { fs, group, files, mount, names: Mutex::default() }
+        Self { fs, group, files, mount, serving: Arc::default(), names: Mutex::default() }
+    }
+
+    /// Returns where the threads are named that serve, once there are any.
+    pub(super) fn serving(&self) -> Arc<OnceLock<Arc<ServingThreads>>> {
+        Arc::clone(&self.serving)
     }
 }
 
@@ -97,6 +105,12 @@ impl Collector for Source {
         volume(&mut out, &info)?;
         counters(&mut out, &info)?;
         machinery(&mut out, &info)?;
+        if let Some(serving) = self.serving.get() {
+            threads::serving(&mut out, &serving.report())?;
+        }
+        if let Some(told) = &info.io_threads {
+            threads::io(&mut out, told)?;
+        }
         if let Some(told) = self.fs.lease_report() {
             leases(&mut out, &told)?;
         }
@@ -436,7 +450,7 @@ impl Out<'_> {
         )?)
     }
 
-    fn seconds(&mut self, name: &str, help: &str, ns: u64) -> fmt::Result {
+    pub(super) fn seconds(&mut self, name: &str, help: &str, ns: u64) -> fmt::Result {
         ConstCounter::new(ns as f64 / 1e9).encode(self.0.encode_descriptor(
             name,
             help,

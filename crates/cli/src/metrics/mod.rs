@@ -14,6 +14,7 @@ mod server;
 mod states;
 #[cfg(test)]
 mod tests;
+mod threads;
 pub mod turns;
 
 use std::io::{self, ErrorKind, Read};
@@ -22,9 +23,10 @@ use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use bedplate::{FileSystem, Group};
+use bedplate_serve::fuse::ServingThreads;
 use prometheus_client::registry::Registry;
 
 use self::families::Source;
@@ -92,6 +94,14 @@ impl std::fmt::Display for MetricsAddress {
 pub struct Serving {
     server: Arc<Server>,
     socket: Option<PathBuf>,
+    threads: Arc<OnceLock<Arc<ServingThreads>>>,
+}
+
+impl Serving {
+    /// Tells of the threads that serve the mount from now on.
+    pub fn tell_of(&self, threads: Arc<ServingThreads>) {
+        self.threads.get_or_init(|| threads);
+    }
 }
 
 /// Begins to answer; `files` of the busiest files get metrics of their own.
@@ -114,10 +124,11 @@ pub fn serve(
     };
     let mount = bedplate::readable_name(dir.as_os_str().as_encoded_bytes());
     let source = Source::new(fs.clone(), group.map(Group::downgrade), files, mount);
+    let threads = source.serving();
     let registry = families::registry(source);
     let answer = move |input: &mut dyn Read| http::answer(input, || tell(&registry));
     let server = Server::start(listener, Arc::new(answer)).map_err(refused)?;
-    Ok(Serving { server, socket })
+    Ok(Serving { server, socket, threads })
 }
 
 /// Takes a socket's place; what a killed daemon left there is no obstacle, a socket that is

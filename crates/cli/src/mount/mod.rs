@@ -4,6 +4,7 @@ pub mod defragmenter;
 pub mod leases;
 pub mod live;
 mod table;
+pub mod threads;
 pub mod watch;
 
 pub use table::{Mount, above, at, canonical, is_stale, ours};

@@ -50,6 +50,7 @@ mod quickstart;
 mod reached;
 mod release_behind;
 mod restricted;
+mod saturation;
 mod sentences;
 mod shrink;
 mod traces;

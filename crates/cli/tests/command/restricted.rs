@@ -50,6 +50,9 @@ fn without_io_uring_a_volume_is_served_by_threads_and_the_user_is_told() {
                 mounted.stderr()
             );
             assert_eq!(std::fs::read(dir.join("file")).unwrap(), pattern(1 << 20));
+            let told = bedplate(["--json", "info", text(&dir)]).succeeds().json();
+            assert_eq!(told["io_threads"]["count_max"], 32, "S-509: {told}");
+            bedplate(["info", text(&dir)]).succeeds().says("I/O threads   ").says(" of at most 32");
             bedplate(["unmount", text(&dir)]).succeeds();
         }
         bedplate(["check", text(&image)]).succeeds();

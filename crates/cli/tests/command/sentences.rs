@@ -134,7 +134,12 @@ fn odd_names_take_one_line_and_stay_different() {
         .says("/a\\xfe\n")
         .says("/new\\nline\n")
         .says("/esc\\u{1b}[31m\n");
-    assert_eq!(shown.stdout().lines().count(), 6, "{}", shown.stdout());
+    assert_eq!(
+        shown.stdout().lines().count(),
+        7,
+        "two lines of heading, one of the threads that serve: {}",
+        shown.stdout()
+    );
     let told: Value = bedplate(["--json", "iostat", text(&dir)]).succeeds().json();
     assert!(
         told["files"]

@@ -10,7 +10,7 @@ use std::fmt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use bedplate::{FileActivity, IoMode, format_size};
+use bedplate::{FileActivity, IoMode, IoThreads, format_size};
 use bedplate_serve::control::Request;
 use clap::Args;
 use serde::{Deserialize, Serialize};
@@ -21,6 +21,7 @@ use crate::cmd::mode::trial::{self, Trial};
 use crate::daemon::scrubbed::ScrubStatus;
 use crate::failure::{Failure, Result};
 use crate::mount::live;
+use crate::mount::threads::{self, Standing, Verdict};
 use crate::mount::watch::{Scope, SortKey, between, short, sorted};
 use crate::mount::{self, Mount};
 use crate::render::output::Output;
@@ -96,6 +97,8 @@ struct OfFile {
     opens: Vec<Open>,
     /// How leases of the file stand; nothing where the mount hands out none.
     lease: Option<String>,
+    /// The threads that serve the mount, where they are too few or too many.
+    threads: Option<Verdict>,
     findings: Vec<Finding>,
     /// What a database may be told.
     databases: Vec<Advice>,
@@ -116,6 +119,10 @@ struct OfMount {
     scrub: Option<ScrubStatus>,
     /// How leases stand; nothing where the mount hands out none.
     leases: Option<String>,
+    /// Whether the threads that serve are enough; nothing where the mount does not tell this user.
+    threads: Option<Verdict>,
+    /// The engine's I/O threads, where it needs any.
+    io_threads: Option<IoThreads>,
     lock_waits: u64,
     syncs: u64,
     flushes: u64,
@@ -168,6 +175,7 @@ fn of_file(path: &Path, mount: &Mount, info: &Value) -> Result<OfFile> {
         extent_bytes_average: told.extent_bytes_average(),
         extent_bytes_wanted: live::get(path, live::EXTENT_SIZE)?.and_then(|text| text.parse().ok()),
         lease: leases::of_file(path, mount)?,
+        threads: threads_of(mount)?.filter(|verdict| verdict.standing != Standing::Enough),
         findings,
         databases: advice_of_file(path, told.activity.effective_mode)?,
         opens: told.opens,
@@ -297,6 +305,10 @@ fn of_mount(path: &Path, mount: &Mount, info: &Value) -> Result<OfMount> {
         defrag: crate::cmd::defrag::report::line(info),
         scrub: scrubs::of_mount(mount),
         leases: leases::of_mount(mount)?,
+        threads: threads_of(mount)?,
+        io_threads: info
+            .get("io_threads")
+            .and_then(|told| serde_json::from_value(told.clone()).ok()),
         lock_waits: at("/lock_waits"),
         syncs: at("/log/syncs"),
         flushes: at("/log/flushes"),
@@ -308,6 +320,11 @@ fn of_mount(path: &Path, mount: &Mount, info: &Value) -> Result<OfMount> {
 /// Returns what there is to warn of checkpoints, where the caller may ask.
 fn warning_of(mount: &Mount) -> Option<String> {
     live::ask::<Held>(mount, &Request::Held { epochs: Vec::new() }).ok()?.warning
+}
+
+/// Judges the threads that serve a mount; `None` where it does not tell this user.
+fn threads_of(mount: &Mount) -> Result<Option<Verdict>> {
+    Ok(threads::of(mount)?.map(|report| threads::judge(report, &mount.dir)))
 }
 
 /// How long an open waited for its syncs, where it had any.
@@ -368,6 +385,9 @@ impl fmt::Display for OfFile {
         if let Some(lease) = &self.lease {
             writeln!(f, "lease         {lease}")?;
         }
+        if let Some(threads) = &self.threads {
+            writeln!(f, "threads       {threads}")?;
+        }
         if self.findings.is_empty() {
             writeln!(f, "\nEvery I/O was served as its mode asks.")?;
         }
@@ -393,6 +413,12 @@ impl fmt::Display for OfMount {
         }
         if let Some(leases) = &self.leases {
             writeln!(f, "leases        {leases}")?;
+        }
+        if let Some(threads) = &self.threads {
+            writeln!(f, "threads       {threads}")?;
+        }
+        if let Some(told) = &self.io_threads {
+            writeln!(f, "I/O threads   {}", threads::io(told))?;
         }
         writeln!(f, "durability    {} syncs by {} flushes", self.syncs, self.flushes)?;
         writeln!(f, "lock waits    {}", self.lock_waits)?;

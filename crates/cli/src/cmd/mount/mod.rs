@@ -413,6 +413,9 @@ impl Serving {
             &plan.dir,
             &plan.settings,
         )?;
+        if let Some(metrics) = &metrics {
+            metrics.tell_of(mount.threads());
+        }
         let host = host_room::start(plan.volume.clone(), group.as_ref());
         Ok(Self { mount: Arc::new(mount), mounted, naming, metrics, events, host, group })
     }
