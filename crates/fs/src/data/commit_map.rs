@@ -140,7 +140,7 @@ impl DataPath<'_> {
         let mut map = self.map_mut(ExtentMap::around(&range))?;
         assert!(
             change.size.spares_tail(self.state().lease(), range.end),
-            "I-LEA-9: inode {} is changed where a process makes it grow",
+            "I-LEA-9, I-LEA-12: inode {} is changed where a process makes it grow",
             self.inode.ino.0
         );
         let changes = plan(&map);

@@ -49,7 +49,7 @@ impl DataPath<'_> {
     pub(crate) fn close(self, class: OpenClass) {
         // While the open counts, so that a freeze waits for it (I-CHG-1). What has no name goes with
         // its file.
-        if self.state().delayed.any()
+        if self.waits_for_close()
             && self.state().opens.lock().len() == 1
             && self.inode.attr_lock().row.nlink > 0
             && let Err(error) = self.write_if_delayed()
@@ -78,6 +78,12 @@ impl DataPath<'_> {
             self.unload_map();
         }
         self.fs.unpin(self.inode, 1);
+    }
+
+    /// Returns whether what was written is to reach the device at the last close: it is delayed, or what
+    /// a process made the file grow by.
+    fn waits_for_close(self) -> bool {
+        self.state().delayed.any() || self.state().lease().is_some_and(|file| file.is_tail_filled())
     }
 
     /// Changes the table of opens, and the list of open files with it.

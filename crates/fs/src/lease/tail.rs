@@ -196,15 +196,17 @@ impl LeasedFile {
     }
 
     /// Returns whether a change of these file blocks, with which the file ends at `size` or later,
-    /// leaves the tail alone.
+    /// leaves the tail alone, or what a process appends.
     pub(crate) fn spares_tail(&self, blocks_end: u64, size: Option<u64>) -> bool {
         if !self.has_tail() {
             return true;
         }
         let state = self.state.lock();
-        state.tail.as_ref().is_none_or(|tail| {
+        let of_tail = state.tail.as_ref().is_none_or(|tail| {
             blocks_end <= tail.first && size.is_none_or(|size| size <= tail.size)
-        })
+        });
+        let is_taken = |appends: &Appends| size.is_none_or(|size| size <= appends.end());
+        of_tail && state.appends.as_ref().is_none_or(is_taken)
     }
 
     /// Returns what the entry says of the tail, and where it lies.
