@@ -82,6 +82,14 @@ impl DataPath<'_> {
         self.forget_reserved(&(first..grid.block_after(end + APPEND_BYTES)));
     }
 
+    /// Returns whether a write leaves what a process appends alone: it ends where the file does that has
+    /// been taken, or before.
+    pub(super) fn spares_appends(self, offset: Option<u64>, len: u64) -> bool {
+        let end = offset.and_then(|offset| offset.checked_add(len));
+        end.is_some_and(|end| end <= self.inode.size.load(Ordering::Acquire))
+            && self.state().lease().is_some_and(|file| file.has_appends())
+    }
+
     /// Takes what was appended into the file; `false` where that needs the exclusive lock. The inode
     /// lock is held, shared; the process may be appending.
     pub(super) fn take_appended(self, file: &LeasedFile, held: &Held<'_>) -> FsResult<bool> {

@@ -38,7 +38,7 @@ impl DataPath<'_> {
             }
         }
         if !self.may_hold(&data, service)? {
-            self.write_held_write(held)?;
+            self.write_waiting(held)?;
             return self.write_exclusive(held, data);
         }
         if self.meets_delayed(&data.range()) {
@@ -46,7 +46,7 @@ impl DataPath<'_> {
         }
         let state = self.state();
         if !state.held_write.join(held, data.bytes, data.offset) {
-            self.write_held_write(held)?;
+            self.write_waiting(held)?;
             if !state.held_write.begin(held, data.bytes, data.offset, self.fs.held_bytes()) {
                 return self.write_exclusive(held, data);
             }
@@ -82,6 +82,11 @@ impl DataPath<'_> {
     /// tried again.
     pub(super) fn write_held_write(self, held: &Alone<'_>) -> Result<()> {
         self.end_tail(held)?;
+        self.write_waiting(held)
+    }
+
+    /// As [`write_held_write`](Self::write_held_write), where what makes the file grow goes on.
+    fn write_waiting(self, held: &Alone<'_>) -> Result<()> {
         self.write_delayed(held)?;
         let state = self.state();
         let Some(bytes) = state.held_write.take(held) else { return Ok(()) };

@@ -197,8 +197,10 @@ impl DataPath<'_> {
         if service.uses_library_cache() {
             return Ok(None);
         }
-        // Before the end of the file is looked at.
-        self.end_tail(&held)?;
+        if !self.spares_appends(offset, bytes.len() as u64) {
+            // Before the end of the file is looked at.
+            self.end_tail(&held)?;
+        }
         let at = offset.unwrap_or_else(|| self.inode.size.load(Ordering::Acquire));
         if Payload::new(bytes, at)?.is_aligned(self.fs.grid()) {
             self.end_odd_writes(&held);

@@ -63,17 +63,20 @@ fn s_288_what_a_process_appends_all_see() {
     assert!(client.append(lease, LINE), "it has kept its buffer");
     let attr = volume.fs.attr(file.ino()).unwrap();
     assert_eq!(attr.size, 1003 * LINE.len() as u64);
-    // Over what it was, and where it ends.
     file.write_at(LINE, 0).unwrap();
+    assert_eq!(content(&file).len(), 1003 * LINE.len());
+    write(&file, 1, b'a');
+    file.write_at(&lines(1003)[BLOCK..2 * BLOCK], BLOCK as u64).unwrap();
+    assert!(client.append(lease, LINE), "S-288: what is written before the end leaves it alone");
     file.write_at(LINE, file.size()).unwrap();
     assert!(!client.append(lease, LINE), "S-288: another moved the end");
-    assert_eq!(content(&file), lines(1004));
+    assert_eq!(content(&file), lines(1005));
     client.give(&file, 8192).unwrap();
     assert!(client.append(lease, &lines(7000)), "of any length that fits");
     assert!(!client.append(lease, &lines(1000)), "it is full");
     client.give(&file, 8192).unwrap();
     assert!(client.append(lease, &lines(1000)));
-    assert_eq!(content(&file), lines(9004));
+    assert_eq!(content(&file), lines(9005));
     assert_eq!(volume.fs.lease_report().unwrap().buffers, 3);
     let other = Client::attach(&volume.fs);
     other.give(&file, 100).unwrap();
@@ -83,8 +86,8 @@ fn s_288_what_a_process_appends_all_see() {
     );
     let appending = OpenOptions { append: true, ..OpenOptions::read_write() };
     let appending = volume.fs.open("f", &appending).unwrap();
-    assert_eq!(appending.write_at(LINE, 0).unwrap(), 9005 * LINE.len() as u64);
-    assert_eq!(content(&file), lines(9006));
+    assert_eq!(appending.write_at(LINE, 0).unwrap(), 9006 * LINE.len() as u64);
+    assert_eq!(content(&file), lines(9007));
     drop((appending, file));
     volume.end();
 }
