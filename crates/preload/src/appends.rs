@@ -102,6 +102,10 @@ pub fn write(fd: Fd, visit: &Visit, memory: Memory, place: u64) -> Option<isize>
 /// appends to it.
 #[cold]
 pub fn begin(fd: Fd, visit: &Visit, memory: Memory, place: u64) -> Option<isize> {
+    // The file ends there, and this write goes elsewhere: a load writes over its older pages in order.
+    if visit.mount.slots.append_room(visit.open.lease).is_some() {
+        return None;
+    }
     let (seat, len) = (seat(visit), memory.len() as u64);
     let Lease { entry, generation } = visit.open.lease;
     let file = generation << 32 | u64::from(entry) << 2 | visit.open.mount as u64;
