@@ -24,13 +24,7 @@ impl DataPath<'_> {
     /// `offset`, for a write of `len` bytes there; what another one holds goes to the file first.
     /// Returns whether the size begins to move by itself.
     pub(crate) fn give_appends(self, client: u64, offset: u64, len: u64) -> Result<bool, Reason> {
-        let leases = self.fs.leases().ok_or(Reason::Off)?;
-        if !leases.is_serving() || self.fs.begin_change().is_err() {
-            return Err(Reason::State);
-        }
-        let client = leases.client(client).ok_or(Reason::Request)?;
-        let file = self.state().lease().filter(|file| file.lease().is_some());
-        let file = file.ok_or(Reason::Suspended)?;
+        let (client, file) = self.asked_to_grow(client)?;
         // Before the lock, which takes back what is handed out.
         if !file.rests() {
             return Err(Reason::Tail);
@@ -40,17 +34,7 @@ impl DataPath<'_> {
             return Err(Reason::Tail);
         }
         self.end_tail(&held).map_err(|_| Reason::HeldBytes)?;
-        let service = self.service();
-        if !service.path().may_be_leased() || service.is_mixed() {
-            return Err(Reason::Mode);
-        }
-        if file.lease().is_none() {
-            return Err(Reason::Suspended);
-        }
-        // A client that is gone is not looked after any more.
-        if client.is_gone() {
-            return Err(Reason::Request);
-        }
+        self.may_grow_by(&held, file, &client)?;
         if !file.rests() || !self.has_room_to_append(offset, len) {
             return Err(Reason::Tail);
         }

@@ -78,7 +78,7 @@ impl DataPath<'_> {
 
     /// Returns whether the file is served such that processes may have what they were given: the
     /// pages of the cache under this number, or the blocks (0).
-    fn is_leased_as(self, cache_file: u64) -> bool {
+    pub(super) fn is_leased_as(self, cache_file: u64) -> bool {
         let service = self.service();
         let path = service.path();
         let is_so = if cache_file == 0 { path.may_be_leased() } else { path.may_share_cache() };

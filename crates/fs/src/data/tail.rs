@@ -48,30 +48,14 @@ impl<'a> DataPath<'a> {
     /// `offset`, where it ends or a little behind; another's tail ends. Returns whether the size begins
     /// to move by itself.
     pub(crate) fn give_tail(self, client: u64, offset: u64, len: u64) -> Result<bool, Reason> {
-        let leases = self.fs.leases().ok_or(Reason::Off)?;
-        if !leases.is_serving() || self.fs.begin_change().is_err() {
-            return Err(Reason::State);
-        }
-        let client = leases.client(client).ok_or(Reason::Request)?;
-        let file = self.state().lease().filter(|file| file.lease().is_some());
-        let file = file.ok_or(Reason::Suspended)?;
+        let (client, file) = self.asked_to_grow(client)?;
         if file.is_loaded() {
             return Err(Reason::Tail);
         }
         file.end_rest();
         let held = self.state().lock.exclusive(self.fs);
         self.write_held_write(&held).map_err(|_| Reason::HeldBytes)?;
-        let service = self.service();
-        if !service.path().may_be_leased() || service.is_mixed() {
-            return Err(Reason::Mode);
-        }
-        if file.lease().is_none() {
-            return Err(Reason::Suspended);
-        }
-        // A client that is gone is not looked after any more.
-        if client.is_gone() {
-            return Err(Reason::Request);
-        }
+        self.may_grow_by(&held, file, &client)?;
         // Another write may have let it rest since, and what rests grows on the mount (I-LEA-10).
         if file.rests() || self.rests_for_load(&held, file, len) {
             return Err(Reason::Tail);
@@ -82,6 +66,38 @@ impl<'a> DataPath<'a> {
             client,
             offset..offset.saturating_add(len),
         )?))
+    }
+
+    /// Returns the client of a number, which asks for a way to make the file grow by itself, and the
+    /// file, which is published.
+    pub(super) fn asked_to_grow(
+        self,
+        client: u64,
+    ) -> Result<(Arc<LeaseClient>, &'a Arc<LeasedFile>), Reason> {
+        let leases = self.fs.leases().ok_or(Reason::Off)?;
+        if !leases.is_serving() || self.fs.begin_change().is_err() {
+            return Err(Reason::State);
+        }
+        let client = leases.client(client).ok_or(Reason::Request)?;
+        let file = self.state().lease().filter(|file| file.lease().is_some());
+        file.map(|file| (client, file)).ok_or(Reason::Suspended)
+    }
+
+    /// Returns why the client may not, now that nothing else uses the file.
+    pub(super) fn may_grow_by(
+        self,
+        _held: &Alone<'_>,
+        file: &LeasedFile,
+        client: &LeaseClient,
+    ) -> Result<(), Reason> {
+        if !self.is_leased_as(0) {
+            return Err(Reason::Mode);
+        }
+        if file.lease().is_none() {
+            return Err(Reason::Suspended);
+        }
+        // A client that is gone is not looked after any more.
+        if client.is_gone() { Err(Reason::Request) } else { Ok(()) }
     }
 
     /// Allocates a tail.
