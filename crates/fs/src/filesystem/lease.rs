@@ -224,7 +224,7 @@ impl File {
         self.io().give_appends(client, offset, len)
     }
 
-    /// Writes what is due of what was taken of a buffer, after [`lease_appends`](Self::lease_appends): the
+    /// Writes what is full of what was taken of a buffer, after [`lease_appends`](Self::lease_appends): the
     /// process need not wait for that. What cannot be written waits, for the next sync to tell.
     pub fn lease_appends_given(&self) {
         self.io().write_full_appends();

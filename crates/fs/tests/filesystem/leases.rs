@@ -66,6 +66,20 @@ impl Volume {
         file
     }
 
+    /// Writes to a file until the volume is full; returns how many blocks that took.
+    fn fill(&self) -> (File, u64) {
+        let file = self.open("other");
+        let mut block = 0;
+        let full = loop {
+            match file.write_at(&aligned(1), block * BLOCK as u64) {
+                Ok(_) => block += 1,
+                Err(error) => break error,
+            }
+        };
+        assert_eq!(full.kind, ErrorKind::NoSpace);
+        (file, block)
+    }
+
     /// Two rounds of the log: the second one seals what the first made durable.
     fn seal(&self) {
         for i in 0..3 {

@@ -103,7 +103,6 @@ fn s_172_s_210_s_211_s_355_what_leases_permit_survives_cuts() {
 fn s_288_s_289_s_292_what_a_process_appends_survives_cuts() {
     let judged = try_steps(1, &LEASED, &log_workload(), &effort(Cuts::Every(1)));
     let tally = judged.unwrap_or_else(|violation| panic!("{violation}"));
-    // Each step is made anew for each state.
     assert!(tally.leased > 15, "{} appends were made", tally.leased);
 }
 

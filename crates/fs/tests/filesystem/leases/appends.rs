@@ -216,16 +216,8 @@ fn s_292_what_was_appended_has_its_blocks() {
     let free = || volume.fs.statfs().free_bytes;
     let (file, client, lease) = appended(&volume, 4);
     assert!(client.append(lease, &lines(1000)));
-    let other = volume.open("other");
     let rest = volume.fs.statfs().available_bytes / BLOCK as u64;
-    let mut block = 0;
-    let full = loop {
-        match other.write_at(&aligned(1), block * BLOCK as u64) {
-            Ok(_) => block += 1,
-            Err(error) => break error,
-        }
-    };
-    assert_eq!(full.kind, ErrorKind::NoSpace);
+    let (other, block) = volume.fill();
     assert!(block > rest, "S-292: {block} blocks, and {rest} were free beside the buffer");
     assert_eq!(content(&file), lines(1006));
     assert_eq!(client.give(&file, 10), Err(Reason::Tail), "little is free");

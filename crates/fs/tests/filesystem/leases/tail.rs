@@ -237,16 +237,8 @@ fn s_357_a_removed_file_takes_its_tail_with_it() {
 #[test]
 fn s_358_a_full_volume_takes_the_tails_back() {
     let (volume, file, client, lease) = grown(3);
-    let other = volume.open("other");
     let rest = volume.fs.statfs().available_bytes / BLOCK as u64;
-    let mut block = 0;
-    let full = loop {
-        match other.write_at(&aligned(1), block * BLOCK as u64) {
-            Ok(_) => block += 1,
-            Err(error) => break error,
-        }
-    };
-    assert_eq!(full.kind, ErrorKind::NoSpace);
+    let (other, block) = volume.fill();
     assert!(block > rest, "S-358: {block} blocks, and {rest} were free beside the tail");
     assert!(client.grow(lease, START + 3, 8).is_err());
     assert_eq!(client.ask(&file), Err(Reason::Tail), "S-358");
