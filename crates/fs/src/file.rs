@@ -193,6 +193,11 @@ impl File {
         self.with_room(ask, || self.io().write(self.class, buf, offset, may_wait))
     }
 
+    /// Returns whether writes through this open may wait in memory.
+    pub(crate) fn delays_writes(&self) -> bool {
+        self.delay_writes
+    }
+
     /// Returns what a write may wait for; follows what is written over the file.
     #[inline(never)]
     fn may_wait(&self, buf: &[u8], offset: Option<u64>) -> MayWait {

@@ -20,7 +20,7 @@ use std::sync::atomic::Ordering;
 use crate::words::Words;
 
 /// The version of everything that client and daemon share: layout and messages.
-pub const LAYOUT_VERSION: u32 = 7;
+pub const LAYOUT_VERSION: u32 = 8;
 
 pub(crate) const CONTROL_MAGIC: u64 = u64::from_le_bytes(*b"BPLCTRL1");
 pub(crate) const SLOTS_MAGIC: u64 = u64::from_le_bytes(*b"BPLSLOT1");

@@ -38,7 +38,8 @@
 //!
 //! Pages of the daemon's cache, which no slot stands for, have a rule of their own: I-LSE-10 in `pages`;
 //! so have writes into a tail that end before what lies before them, I-LSE-11 in `order`, and what is
-//! appended to a file that rests on the mount, I-LSE-12 in `appends`.
+//! appended to a file that rests on the mount, or written over it, I-LSE-12 in `appends` and I-LSE-13 in
+//! `overwrites`.
 #![forbid(unsafe_code)]
 
 mod appends;
@@ -46,6 +47,7 @@ mod direction;
 mod layout;
 mod map_space;
 mod order;
+mod overwrites;
 mod pages;
 mod places;
 mod planted;
@@ -64,10 +66,11 @@ pub use appends::AppendRoom;
 pub use direction::Direction;
 pub use layout::{Geometry, LAYOUT_VERSION, LayoutError, State};
 pub use order::{Noted, ORDER_WORDS, Order};
+pub use overwrites::{OVERWRITE_UNIT, Overwrite, OverwriteRoom};
 pub use pages::{
     GROUP_PAGES, PageReader, PageShape, PageShard, Seen, SharedPages, mixed, shard_of,
 };
-pub use places::{APPEND_BYTES, APPENDS_PER_CLIENT, slots_words};
+pub use places::{APPEND_BYTES, APPENDS_PER_CLIENT, OVERWRITE_BYTES, slots_words};
 pub use publisher::{
     Control, Coverage, EntryRef, Extent, FileLease, PublishError, Publisher, Tail,
 };

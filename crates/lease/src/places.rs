@@ -7,9 +7,10 @@
 //!      …   a line each: requests begun, requests paused
 //!      …   a word an entry: requests on the file
 //!      …   a word an entry: up to where the client has filled its tail of the file, in bytes of it
-//!      …   a word an entry: the append buffer that the client has for the file, plus 1
-//!      …   a line each: the append buffers
-//!      …   what the append buffers hold
+//!      …   a word an entry: the buffer that the client has for the file, plus 1
+//!      …   a line each: the buffers
+//!      …   what was appended, by buffer
+//!      …   what was overwritten, by buffer
 //! ```
 
 use crate::layout::LINE;
@@ -17,14 +18,17 @@ use crate::layout::LINE;
 /// How many bytes an append buffer holds; the models make memories by the thousand.
 pub const APPEND_BYTES: u64 = if cfg!(test) { 8 << 10 } else { 128 << 10 };
 
-/// How many append buffers a client has.
-pub const APPENDS_PER_CLIENT: usize = 8;
+/// How many bytes of overwrites a buffer holds, with two words for each of them.
+pub const OVERWRITE_BYTES: u64 = if cfg!(test) { 8 << 10 } else { 256 << 10 };
+
+/// How many buffers a client has.
+pub const APPENDS_PER_CLIENT: usize = 16;
 
 pub(crate) const SLOT_WORDS: usize = 2 * LINE;
 
 /// Returns how many words the memory of a client needs.
 pub fn slots_words(slots: usize, entries: usize) -> usize {
-    append_bytes_at(slots, entries, APPENDS_PER_CLIENT)
+    overwrite_bytes_at(slots, entries, APPENDS_PER_CLIENT)
 }
 
 pub(crate) fn slot_at(slot: usize) -> usize {
@@ -62,4 +66,9 @@ pub(crate) fn append_at(slots: usize, entries: usize, buffer: usize) -> usize {
 pub(crate) fn append_bytes_at(slots: usize, entries: usize, buffer: usize) -> usize {
     const WORDS: usize = APPEND_BYTES as usize / size_of::<u64>();
     append_at(slots, entries, APPENDS_PER_CLIENT) + buffer * WORDS
+}
+
+pub(crate) fn overwrite_bytes_at(slots: usize, entries: usize, buffer: usize) -> usize {
+    const WORDS: usize = OVERWRITE_BYTES as usize / size_of::<u64>();
+    append_bytes_at(slots, entries, APPENDS_PER_CLIENT) + buffer * WORDS
 }

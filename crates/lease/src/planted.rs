@@ -34,6 +34,8 @@ pub(crate) enum Mistake {
     AppendedToAClosed,
     /// A buffer for appends is given again under the number that it had.
     AppendNumberKept,
+    /// An overwrite moves the cursor of its buffer without looking whether that was closed.
+    OverwroteInAClosed,
     /// A window of the file's bytes outlives a change by others.
     WindowOutlivesLease,
     /// A change of the map goes on although a request on the file is in flight.

@@ -8,11 +8,12 @@ use std::ffi::c_void;
 use bedplate_lease::wire::SYNC_IOCTL;
 use bedplate_lease::{Direction, Fallback, Io, Lease, Permit, State};
 
-use crate::appends;
 use crate::cached;
 use crate::mount;
 use crate::odd;
 use crate::open;
+use crate::overwrites;
+use crate::rested;
 use crate::sys::{self, Fd, syscall};
 use crate::tail::{self, Told};
 use crate::thread;
@@ -68,7 +69,7 @@ fn attempt(fd: Fd, visit: &Visit, direction: Direction, memory: Memory, offset: 
     }
     let in_memory = match direction {
         Direction::Read => cached::read(fd, visit, memory, place),
-        _ => appends::write(fd, visit, memory, place),
+        _ => rested::write(fd, visit, memory, place),
     };
     if in_memory.is_some() {
         return Attempt::Ended(in_memory);
@@ -99,7 +100,7 @@ fn attempt(fd: Fd, visit: &Visit, direction: Direction, memory: Memory, offset: 
         return Attempt::Ended(visit.give_up(fallback));
     }
     let told = match direction {
-        Direction::Write => tail::wrote(visit, &permit, place),
+        Direction::Write => wrote(visit, &permit, asked),
         _ => Told::There,
     };
     mount.slots.leave(*slot);
@@ -109,6 +110,13 @@ fn attempt(fd: Fd, visit: &Visit, direction: Direction, memory: Memory, offset: 
     mount.slots.count_done(*slot, direction);
     let is_durable = direction != Direction::Write || !open.is_durable || make_durable(fd);
     Attempt::Ended(if is_durable { done } else { Some(-1) })
+}
+
+/// Tells of a write that is on the device.
+#[inline]
+fn wrote(visit: &Visit, permit: &Permit, asked: Io) -> Told {
+    overwrites::wrote(visit, asked.offset, asked.len);
+    tail::wrote(visit, permit, asked.offset)
 }
 
 /// Moves the bytes of I/O that was permitted, or of the whole sectors around it.
@@ -142,8 +150,7 @@ fn not_permitted(
             tail::mounted(visit, || mounted(fd, direction, memory, offset))
         }
         Fallback::Revoked if direction == Direction::Write => {
-            appends::begin(fd, visit, memory, offset as u64)
-                .or_else(|| refused(fd, visit, fallback))
+            rested::begin(fd, visit, memory, offset as u64).or_else(|| refused(fd, visit, fallback))
         }
         fallback => refused(fd, visit, fallback),
     }
@@ -234,6 +241,7 @@ fn make_durable(fd: Fd) -> bool {
 /// Makes the file's data durable by a flush of the device.
 pub fn sync(fd: Fd) -> Option<isize> {
     let visit = enter(fd)?;
+    overwrites::synced(&visit);
     let Visit { open, mount, slot } = &visit;
     match mount.reader.begin_sync(&mount.slots, *slot, open.lease) {
         Ok(()) => {}
@@ -271,6 +279,7 @@ fn synced_by_daemon(visit: &Visit) -> Option<isize> {
 /// Counts a sync that has to make more durable than data.
 pub fn count_full_sync(fd: Fd) {
     if let Some(visit) = enter(fd) {
+        overwrites::synced(&visit);
         visit.mount.slots.count_fallback(visit.slot, Fallback::Unsynced);
     }
 }

@@ -17,6 +17,7 @@
 
 mod aio;
 mod appends;
+mod buffers;
 mod cached;
 mod calls;
 mod contexts;
@@ -28,9 +29,11 @@ mod maps;
 mod mount;
 mod odd;
 mod open;
+mod overwrites;
 mod own;
 mod process;
 mod report;
+mod rested;
 mod shadow;
 mod shared;
 mod sys;

@@ -28,6 +28,29 @@ impl Memory {
         }
     }
 
+    /// Shows the caller's bytes, part by part, with how many were before; `false` where one is no
+    /// memory, and what was shown is to be forgotten.
+    pub fn each_part(self, mut show: impl FnMut(u64, &[u8])) -> bool {
+        let mut behind = 0;
+        let mut part = |at: *const u8, len: usize| {
+            if at.is_null() {
+                return len == 0;
+            }
+            // SAFETY: the caller's buffer of `len` bytes, as for the call that it made.
+            show(behind, unsafe { std::slice::from_raw_parts(at, len) });
+            behind += len as u64;
+            true
+        };
+        match self {
+            Self::Buffer(at, len) => part(at.cast_const().cast(), len),
+            Self::Vector(parts, count, _) => {
+                // SAFETY: the caller's parts, which were looked at before.
+                let parts = unsafe { std::slice::from_raw_parts(parts, count) };
+                parts.iter().all(|it| part(it.iov_base.cast_const().cast(), it.iov_len))
+            }
+        }
+    }
+
     /// Tells whether it may be a mapping of a file: the fault of a page would ask the mount, while
     /// the mount waits for the slot.
     pub fn is_mapped(self) -> bool {

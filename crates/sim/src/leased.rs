@@ -41,8 +41,10 @@ pub(crate) struct Program {
     threads: AtomicU32,
     /// Leases that it was given, which may have ended since.
     leases: Mutex<BTreeMap<InodeNo, Lease>>,
-    /// The turn of a thread that appends.
+    /// The turn of a thread that writes to a buffer.
     turn: Mutex<()>,
+    /// The file that was written over last, where that ended, and how many writes it were in order.
+    stream: Mutex<(Option<InodeNo>, u64, u32)>,
     /// How much it did by itself.
     done: Arc<AtomicU64>,
     _client: Arc<LeaseClient>,
@@ -71,6 +73,7 @@ impl Program {
             threads: AtomicU32::new(1),
             leases: Mutex::default(),
             turn: Mutex::default(),
+            stream: Mutex::default(),
             done: Arc::clone(done),
             _client: client,
         })
@@ -124,7 +127,7 @@ impl Program {
 
     /// Writes; `false` where the mount is to do it.
     pub(crate) fn write(&self, file: &File, bytes: &[u8], offset: u64) -> bool {
-        if self.append(file, bytes, offset) {
+        if self.append(file, bytes, offset) || self.overwrite(file, bytes, offset) {
             return true;
         }
         if !bytes.as_ptr().addr().is_multiple_of(AlignedBuf::ALIGN) {
@@ -165,6 +168,38 @@ impl Program {
             self.done.fetch_add(1, Ordering::Relaxed);
         }
         appended
+    }
+
+    /// Writes over a file that rests on the mount, in memory that is shared with that, or has it rest
+    /// where it is written over in order; `false` where the mount or the device is to do it.
+    fn overwrite(&self, file: &File, bytes: &[u8], offset: u64) -> bool {
+        const IN_ORDER: u32 = 2;
+        let Some(lease) = self.lease(file) else { return false };
+        let len = bytes.len() as u64;
+        let goes_on = {
+            let mut stream = self.stream.lock();
+            let (of, end, count) = *stream;
+            let count = if (of, end) == (Some(file.ino()), offset) { count + 1 } else { 0 };
+            *stream = (Some(file.ino()), offset + len, count);
+            count >= IN_ORDER
+        };
+        let room = || {
+            let room = self.slots.overwrite_room(lease)?;
+            (room.allows(offset, len) && len <= room.room).then_some(room)
+        };
+        let asked = || {
+            let given = goes_on && file.lease_appends(self.slots.client(), offset, len).is_ok();
+            if given { room() } else { None }
+        };
+        let Some(_turn) = self.turn.try_lock() else { return false };
+        let Some(room) = room().or_else(asked) else { return false };
+        self.slots.put_overwrite(&room, 0, bytes);
+        let overwritten = self.slots.overwrite(&room, offset, len);
+        if overwritten {
+            self.slots.touch(lease.entry);
+            self.done.fetch_add(1, Ordering::Relaxed);
+        }
+        overwritten
     }
 
     /// Reads, whole sectors around what is asked for; `None` where the mount is to do it.

@@ -80,9 +80,10 @@ pub const INODE_NUMBERS: usize = 51;
 pub const READ_WINDOWS: usize = 52;
 pub const FLUSH: usize = 53;
 pub const ALLOCATION_GROUP: usize = 54;
+pub const SPARE_MEMORY: usize = 55;
 
 #[cfg(debug_assertions)]
-pub(super) const TABLE: [Rank; 55] = [
+pub(super) const TABLE: [Rank; 56] = [
     row(SIZE, 20, "0.2", "size"),
     row(SCHEDULES, 30, "0.3", "schedules"),
     row(CLONING, 40, "0.4", "cloning mutex"),
@@ -138,6 +139,7 @@ pub(super) const TABLE: [Rank; 55] = [
     row(READ_WINDOWS, LEAF, "leaf", "read windows"),
     row(FLUSH, 750, "7.5", "flush"),
     row(ALLOCATION_GROUP, 990, "9.9", "allocation group"),
+    row(SPARE_MEMORY, LEAF, "leaf", "spare memory"),
 ];
 
 /// Locks of which a thread holds several, and the lock under which alone it does: what holds that

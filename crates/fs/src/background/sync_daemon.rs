@@ -109,6 +109,7 @@ fn turn(fs: &Engine, interval: Duration, looks_at_leases: bool) -> Result<()> {
     let aged =
         Instant::now().checked_sub(interval).map_or(Ok(()), |then| fs.cache().flush_aged(then));
     fs.let_windows_go();
+    fs.delayed_bytes().let_spare_go();
     fs.note_leased_writes();
     fs.commit_all_times(&fs.change());
     if fs.has_unwritten_records() {

@@ -126,7 +126,7 @@ impl DataPath<'_> {
     }
 
     /// Returns how many writes of the file waited, and reads were read ahead.
-    fn streamed(self) -> u64 {
+    pub(super) fn streamed(self) -> u64 {
         let counters = self.inode.counters.snapshot();
         counters.delayed + counters.window_hits
     }

@@ -212,7 +212,7 @@ impl<'a> DataPath<'a> {
     pub(super) fn collect_tail_before(self, end: u64) -> FsResult<()> {
         // The size that readers go by: it is raised last.
         let size = self.inode.size.load(Ordering::Acquire);
-        if end > size { self.collect_tail_if_filled() } else { Ok(()) }
+        if end > size { self.collect_tail_if_filled() } else { self.take_overwrites() }
     }
 
     /// Makes what a client has filled of its tail the file's, and takes the rest from it.

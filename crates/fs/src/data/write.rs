@@ -155,6 +155,7 @@ impl DataPath<'_> {
         offset: Option<u64>,
         may_wait: MayWait,
     ) -> Result<u64> {
+        self.take_overwrites()?;
         loop {
             let way = if self.service().uses_library_cache() {
                 self.write_cached(class, bytes, offset, may_wait)

@@ -209,8 +209,10 @@ impl File {
 
     /// Gives a process with leases, by the number in its memory, memory there for what it appends to
     /// this file, which rests on the mount and ends at `offset`, so that not each of these writes is a
-    /// request; `len` bytes are to go there first. What others do with the end of the file takes what
-    /// was appended into it and ends that. Returns whether the size begins to move by itself, as
+    /// request; `len` bytes are to go there first. Where `offset` lies before the end the process writes
+    /// over what is there, in order, and the file rests from now on; of an open whose writes do not wait
+    /// that is refused. What others do with the end of the file takes what was appended into it and ends
+    /// that. Returns whether the size begins to move by itself, as
     /// [`lease_tail`](Self::lease_tail) does.
     ///
     /// # Errors
@@ -221,6 +223,9 @@ impl File {
         offset: u64,
         len: u64,
     ) -> std::result::Result<bool, Reason> {
+        if !self.delays_writes() && offset < self.size() {
+            return Err(Reason::Tail);
+        }
         self.io().give_appends(client, offset, len)
     }
 

@@ -23,17 +23,21 @@ use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
 
-use bedplate_block::AlignedBuf;
 use bedplate_block::sync::{Mutex, MutexGuard, rank};
 use bedplate_store::{PlantedBug, planted, within};
 
-use super::share::{Share, SharedBytes};
+use super::share::{Memory, Share, SharedBytes};
 use super::steady::Bit;
 
-/// What memory a piece begins with in bytes; it doubles as the piece grows.
+/// What memory a piece begins with in bytes; it doubles as the piece grows, until it is large and has
+/// what a whole one needs.
 const FIRST_BYTES: usize = 16 << 10;
+const LARGE_BYTES: usize = 64 << 10;
 
-const _: () = assert!(FIRST_BYTES.is_power_of_two(), "the memory of a piece doubles");
+const _: () = assert!(
+    FIRST_BYTES.is_power_of_two() && FIRST_BYTES < LARGE_BYTES,
+    "the memory of a piece doubles"
+);
 
 /// How many pieces of one file writers that write over it fill at once.
 const OVER_OPEN_MAX: usize = 4;
@@ -79,7 +83,7 @@ struct Piece {
     /// Up to where it may grow.
     limit: u64,
     len: usize,
-    buf: Arc<AlignedBuf>,
+    buf: Arc<Memory>,
     share: Share,
     phase: Phase,
 }
@@ -101,13 +105,13 @@ impl Piece {
     }
 
     /// Makes room for `len` bytes; `false` where all files together keep too much.
-    fn reach(&mut self, len: usize, max: u64) -> bool {
+    fn reach(&mut self, len: usize, all: &SharedBytes, limits: DelayLimits) -> bool {
         if len <= self.buf.len() {
             return true;
         }
-        let bytes = capacity(len);
-        let Some(share) = self.share.take_other(bytes as u64, max) else { return false };
-        let mut buf = AlignedBuf::zeroed(bytes);
+        let bytes = capacity(len, limits);
+        let Some(share) = all.take(bytes as u64, limits.bytes_max) else { return false };
+        let mut buf = all.memory(bytes);
         buf[..self.len].copy_from_slice(&self.buf[..self.len]);
         self.buf = Arc::new(buf);
         self.share = share;
@@ -126,15 +130,16 @@ impl Piece {
     }
 }
 
-fn capacity(len: usize) -> usize {
-    len.next_power_of_two().max(FIRST_BYTES)
+fn capacity(len: usize, limits: DelayLimits) -> usize {
+    let bytes = len.next_power_of_two().max(FIRST_BYTES);
+    if bytes > LARGE_BYTES { bytes.max(limits.piece_bytes as usize) } else { bytes }
 }
 
 /// A piece on its way to the device.
 #[derive(Debug)]
 pub(crate) struct Lent {
     pub(crate) start: u64,
-    buf: Arc<AlignedBuf>,
+    buf: Arc<Memory>,
     len: usize,
 }
 
@@ -333,7 +338,7 @@ impl Pieces<'_> {
         };
         let open = &mut pieces[open];
         let len = (offset - open.start) as usize + here.len();
-        if !open.reach(len, limits.bytes_max) {
+        if !open.reach(len, all, limits) {
             return false;
         }
         open.put(here, offset);
@@ -410,9 +415,9 @@ impl Pieces<'_> {
 
 /// Makes an empty piece with room for `len` bytes.
 fn piece(start: u64, len: usize, all: &SharedBytes, limits: DelayLimits) -> Option<Piece> {
-    let bytes = capacity(len);
+    let bytes = capacity(len, limits);
     let share = all.take(bytes as u64, limits.bytes_max)?;
-    let buf = Arc::new(AlignedBuf::zeroed(bytes));
+    let buf = Arc::new(all.memory(bytes));
     let limit = (start + 1).next_multiple_of(limits.piece_bytes);
     Some(Piece { start, limit, len: 0, buf, share, phase: Phase::Open })
 }

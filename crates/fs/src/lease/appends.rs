@@ -12,13 +12,20 @@
 //! bytes *takes* them, as if they were written through the mount at that moment, and waits for no
 //! process. *Closing* ends it: an append that comes too late fails, and is made through the mount.
 //!
+//! A load writes over what it has appended, once, in order, and a log over what was there before. In
+//! the same buffer the process puts such *overwrites*, each with its place, within a range whose blocks
+//! are the file's own and written: taken, they change nothing but bytes.
+//!
 //! - I-LEA-12: while a process has a buffer for a file, that rests, and nothing else moves its end.
 //!   Blocks are reserved for all that fits in.
+//! - I-LEA-13: what reads or writes the file takes the overwrites that were made before it began, and
+//!   finds or follows them.
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use bedplate_lease::{APPEND_BYTES, APPENDS_PER_CLIENT, Lease, Reason};
+use bedplate_lease::{APPEND_BYTES, APPENDS_PER_CLIENT, Lease, Overwrite, Reason};
 
 use super::LeaseClient;
 use super::file::{LeasedFile, State};
@@ -34,15 +41,29 @@ pub(super) struct Appends {
     base: u64,
     /// How much of it the file has.
     taken: u64,
-    /// What was in it when it was closed.
-    closed: Option<u64>,
+    /// Where overwrites may lie, in bytes of the file.
+    over: Range<u64>,
+    /// How much of the overwrites the file has, in bytes of the buffer, and where the last one ends.
+    over_taken: u64,
+    over_at: u64,
+    /// What was in it when it was closed: appended, and overwritten.
+    closed: Option<(u64, u64)>,
 }
 
 impl Appends {
     /// Returns how many bytes were appended so far.
     fn appended(&self) -> u64 {
         let says = || self.client.slots.appended(self.buffer);
-        self.closed.unwrap_or_else(says).max(self.taken)
+        self.closed.map_or_else(says, |(appended, _)| appended).max(self.taken)
+    }
+
+    /// Returns the first overwrite that the file has not yet.
+    fn overwrite(&self) -> Option<Overwrite> {
+        let says = || self.client.slots.overwritten(self.buffer);
+        let full = self.closed.map_or_else(says, |(_, overwritten)| overwritten);
+        let copy =
+            || self.client.slots.copy_overwrite(self.buffer, self.over_taken, full, &self.over);
+        (full > self.over_taken).then(copy)?
     }
 
     /// Returns where the file ends with what was appended.
@@ -52,7 +73,13 @@ impl Appends {
 
     /// Returns whether something was appended that the file has not yet.
     pub(super) fn is_filled(&self) -> bool {
-        self.appended() > self.taken
+        self.appended() > self.taken || self.is_overwritten()
+    }
+
+    /// Returns whether something was written over that the file has not yet.
+    fn is_overwritten(&self) -> bool {
+        let says = || self.client.slots.overwritten(self.buffer);
+        self.closed.map_or_else(says, |(_, overwritten)| overwritten) > self.over_taken
     }
 
     pub(super) fn is_of(&self, client: &Arc<LeaseClient>) -> bool {
@@ -63,7 +90,7 @@ impl Appends {
     fn close(&mut self) {
         if self.closed.is_none() {
             let left = self.client.slots.close_append(self.buffer, self.lease.entry, self.number);
-            self.closed = Some(left.max(self.taken));
+            self.closed = Some((left.0.max(self.taken), left.1.max(self.over_taken)));
         }
     }
 }
@@ -91,13 +118,14 @@ impl LeasedFile {
         self.has_tail() && self.state.lock().appends.is_some()
     }
 
-    /// Gives a process a buffer for what it appends from `base` on, where the file ends; returns
-    /// whether the size begins to move. The exclusive lock is held; the file rests, and there is
-    /// neither another buffer nor a tail.
+    /// Gives a process a buffer for what it appends from `base` on, where the file ends, and writes over
+    /// its bytes `over`; returns whether the size begins to move. The exclusive lock is held; the file
+    /// rests, and there is neither another buffer nor a tail.
     pub(crate) fn give_appends(
         &self,
         client: &Arc<LeaseClient>,
         base: u64,
+        over: Range<u64>,
     ) -> Result<bool, Reason> {
         let mut state = self.state.lock();
         let State { entry: Some(entry), revoked: true, tail: None, appends: None, .. } = *state
@@ -108,10 +136,20 @@ impl LeasedFile {
         let lease = Lease { entry: entry.index, generation: entry.generation };
         // Of as many bits as it has in the process's memory.
         let number = self.leases.buffers.fetch_add(1, Ordering::Relaxed) as u32;
-        client.slots.open_append(buffer, lease, base, number);
+        client.slots.open_append(buffer, lease, base, &over, number);
         let client = Arc::clone(client);
-        let (taken, closed) = (0, None);
-        state.appends = Some(Appends { client, buffer, number, lease, base, taken, closed });
+        state.appends = Some(Appends {
+            client,
+            buffer,
+            number,
+            lease,
+            base,
+            taken: 0,
+            over_at: over.start,
+            over,
+            over_taken: 0,
+            closed: None,
+        });
         self.has_tail.store(true, Ordering::Release);
         Ok(!self.moves_size.swap(true, Ordering::AcqRel))
     }
@@ -119,9 +157,38 @@ impl LeasedFile {
     /// Copies what was appended and the file has not yet, with its place in the file.
     pub(crate) fn appended(&self) -> Option<(u64, Vec<u8>)> {
         let state = self.state.lock();
-        let appends = state.appends.as_ref().filter(|appends| appends.is_filled())?;
+        let appends = state.appends.as_ref()?;
         let (from, to) = (appends.taken, appends.appended());
+        if from == to {
+            return None;
+        }
         Some((appends.base + from, appends.client.slots.copy_appended(appends.buffer, from, to)))
+    }
+
+    /// Returns whether a process wrote over something that the file has not yet.
+    #[inline]
+    pub(crate) fn is_overwritten(&self) -> bool {
+        let looks = || self.state.lock().appends.as_ref().is_some_and(Appends::is_overwritten);
+        self.has_tail() && looks()
+    }
+
+    /// Returns where in the file a process went on to write over bytes, as far as the file has them.
+    pub(crate) fn overwrites_at(&self) -> Option<u64> {
+        let state = self.state.lock();
+        state.appends.as_ref().filter(|appends| !appends.over.is_empty()).map(|it| it.over_at)
+    }
+
+    /// Copies the first overwrite that the file has not yet.
+    pub(crate) fn overwrite(&self) -> Option<Overwrite> {
+        self.state.lock().appends.as_ref()?.overwrite()
+    }
+
+    /// The file has an overwrite, the first that it had not.
+    pub(crate) fn overwrite_taken(&self, overwrite: &Overwrite) {
+        let mut state = self.state.lock();
+        let appends = state.appends.as_mut().expect("I-LEA-13: what is taken is a buffer's");
+        appends.over_taken = overwrite.next;
+        appends.over_at = overwrite.place + overwrite.bytes.len() as u64;
     }
 
     /// The file has the next `len` bytes of what was appended.

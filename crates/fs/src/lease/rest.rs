@@ -3,7 +3,8 @@
 //! ```text
 //!   handed out ─► taken back so often ─────────────────► rests ─► a look of the sync daemon, or a process asks
 //!        │                                                             for odd writes or a tail ─► handed out
-//!        ├──────► grows fast, in small writes, unsynced ─► rests ─► a look after little of that ─► handed out
+//!        ├──────► grows fast, in small writes, unsynced, ─► rests ─► a look after little of that ─► handed out
+//!        │        or is written over so, in order
 //!        └──────► grows by parts of sectors ────────────► rests ─► as the first
 //! ```
 //!
@@ -166,6 +167,18 @@ impl LeasedFile {
         state.rest.load = Some(Load::new(streamed));
         self.note_rest(&state);
         true
+    }
+
+    /// A process writes over much of the file, in order, unsynced: it rests from now on as one that is
+    /// loaded. The exclusive lock is held.
+    pub(crate) fn begins_stream(&self, streamed: u64) {
+        let mut state = self.state.lock();
+        if state.rest.load.is_none() {
+            assert!(state.revoked, "I-LEA-10: nothing does I/O outside of the lock");
+            state.rest.releases = RELEASES;
+            state.rest.load = Some(Load::new(streamed));
+            self.note_rest(&state);
+        }
     }
 
     /// The file is about to grow by a part of a sector, which is the mount's to do: after some of

@@ -4,6 +4,7 @@
 
 mod appends;
 mod odd;
+mod overwrites;
 mod pages;
 mod requests;
 mod resting;

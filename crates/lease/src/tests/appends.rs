@@ -17,7 +17,7 @@ impl Stage {
 fn i_lse_12_bytes_of_any_length_lie_one_after_the_other() {
     let stage = stage();
     assert_eq!(stage.slots.append_room(FILE), None, "none was given");
-    stage.client.open_append(2, FILE, 1_000_003, 1);
+    stage.client.open_append(2, FILE, 1_000_003, &(0..0), 1);
     let mut all = Vec::new();
     for len in (0..40).chain([4096, 1, 8, 7, 100]) {
         let bytes: Vec<u8> = (0..len).map(|i| (i * 7 + len) as u8).collect();
@@ -43,14 +43,14 @@ fn i_lse_12_bytes_of_any_length_lie_one_after_the_other() {
 #[test]
 fn i_lse_12_a_buffer_that_was_closed_takes_no_more() {
     let stage = stage();
-    stage.client.open_append(0, FILE, 100, 1);
+    stage.client.open_append(0, FILE, 100, &(0..0), 1);
     let room = stage.slots.append_room(FILE).unwrap();
     assert!(stage.append(b"one"));
     assert!(!stage.slots.append(&room, 3), "another was there before");
     let room = stage.slots.append_room(FILE).unwrap();
-    assert_eq!(stage.client.close_append(0, FILE.entry, 1), 3);
+    assert_eq!(stage.client.close_append(0, FILE.entry, 1), (3, 0));
     assert!(!stage.slots.append(&room, 3) && !stage.append(b"two"));
-    stage.client.open_append(0, FILE, 103, 2);
+    stage.client.open_append(0, FILE, 103, &(0..0), 2);
     assert!(!stage.slots.append(&room, 3), "it was given anew");
     let other = Lease { generation: 10, ..FILE };
     assert_eq!(stage.slots.append_room(other), None, "the entry is another file's");
@@ -64,13 +64,13 @@ fn i_lse_12_a_buffer_that_was_closed_takes_no_more() {
 #[test]
 fn rubbish_in_the_header_of_a_buffer_is_bounded() {
     let stage = stage();
-    stage.client.open_append(7, FILE, 0, 1);
+    stage.client.open_append(7, FILE, 0, &(0..0), 1);
     let room = stage.slots.append_room(FILE).unwrap();
     assert!(stage.slots.append(&room, u64::from(u32::MAX) >> 2));
     assert_eq!(stage.client.appended(7), APPEND_BYTES);
     assert_eq!(stage.slots.append_room(FILE), None);
-    assert_eq!(stage.client.close_append(7, FILE.entry, 1), APPEND_BYTES);
-    assert_eq!(APPENDS_PER_CLIENT, 8);
+    assert_eq!(stage.client.close_append(7, FILE.entry, 1), (APPEND_BYTES, 0));
+    assert_eq!(APPENDS_PER_CLIENT, 16);
 }
 
 #[test]

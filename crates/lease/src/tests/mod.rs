@@ -2,6 +2,7 @@
 
 mod appends;
 mod model;
+mod overwrites;
 mod pages;
 mod tail;
 

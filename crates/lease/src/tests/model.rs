@@ -15,6 +15,7 @@ use crate::*;
 
 mod appends;
 mod order;
+mod overwrites;
 mod pages;
 mod requests;
 

@@ -3,6 +3,7 @@
 
 mod appends;
 mod odd;
+mod overwrites;
 mod pages;
 mod requests;
 mod syncs;
@@ -224,7 +225,7 @@ def connect(name):
     s.connect(name)
     return s
 def ask(s, kind, what):
-    s.send(struct.pack('<II', 7, kind) + what.ljust(56, b'\\0'))
+    s.send(struct.pack('<II', 8, kind) + what.ljust(56, b'\\0'))
     told, rights, _, _ = s.recvmsg(64, socket.CMSG_SPACE(28))
     fds = array.array('i')
     for level, kind, data in rights:

@@ -77,6 +77,34 @@ fn log_workload() -> Vec<Step> {
     steps
 }
 
+/// A file that a process writes over in order, in memory that it shares with the mount, and what takes
+/// that from there.
+fn stream_workload() -> Vec<Step> {
+    let mut steps = prelude();
+    // As a mount opens files: writes may wait.
+    steps.push(Step::Hold(1, 0, 0, IoMode::Concurrent));
+    let write = |page: u64, fill| {
+        Step::Write(On::Held(1), IoMode::Concurrent, page * u64::from(PAGE), PAGE, fill, false)
+    };
+    let read = || Step::Read(HELD, IoMode::Concurrent, 0, 8 * PAGE);
+    let odd = |page: u64, fill| {
+        Step::Write(HELD, IoMode::Concurrent, page * u64::from(PAGE) + 100, 50, fill, false)
+    };
+    let stream = |fill: u8| (0..7).map(move |page| write(page, fill + page as u8));
+    let sync = || Box::new(Step::SyncData(HELD));
+    steps.extend(stream(10).chain([read(), write(5, 17), odd(5, 18), write(6, 19), odd(5, 20)]));
+    steps.extend([read(), Step::SyncData(HELD), write(4, 21), write(4, 22)]);
+    steps.extend([Step::During(sync(), Box::new(write(5, 23)), vec![1]), read(), Step::Sync]);
+    // Growth beside it.
+    steps.extend([write(8, 24), write(3, 25), write(9, 26), write(8, 27), Step::SyncData(HELD)]);
+    steps.extend([write(2, 28), Step::Checkpoint(0, None), write(2, 29), read()]);
+    steps.extend(stream(30).chain([Step::Sync]).chain(stream(40)).chain([read()]));
+    let cut = Step::SetSize(HELD, 6 * u64::from(PAGE));
+    steps.extend([Step::During(Box::new(write(5, 50)), Box::new(cut), vec![1]), write(0, 51)]);
+    steps.extend(stream(60).chain([Step::Release(0), Step::Release(1), Step::Sync]));
+    steps
+}
+
 fn effort(cuts: Cuts) -> Effort {
     Effort { cuts, second_cut_every: 0, second_life_every: 0, ..Effort::default() }
 }
@@ -104,6 +132,14 @@ fn s_288_s_289_s_292_what_a_process_appends_survives_cuts() {
     let judged = try_steps(1, &LEASED, &log_workload(), &effort(Cuts::Every(1)));
     let tally = judged.unwrap_or_else(|violation| panic!("{violation}"));
     assert!(tally.leased > 15, "{} appends were made", tally.leased);
+}
+
+/// So is what it writes over.
+#[test]
+fn s_516_s_517_s_518_what_a_process_writes_over_survives_cuts() {
+    let judged = try_steps(1, &LEASED, &stream_workload(), &effort(Cuts::Every(1)));
+    let tally = judged.unwrap_or_else(|violation| panic!("{violation}"));
+    assert!(tally.leased > 30, "{} writes were made", tally.leased);
 }
 
 /// The judge knows by leases when what they rest on is missing.
@@ -166,6 +202,16 @@ fn s_355_growth_that_a_sync_leaves_out() {
 #[test]
 fn s_289_appends_that_a_sync_leaves_out() {
     finds_in(PlantedBug::TailNotSynced, &log_workload());
+}
+
+#[test]
+fn s_517_overwrites_that_a_sync_leaves_out() {
+    finds_in(PlantedBug::TailNotSynced, &stream_workload());
+}
+
+#[test]
+fn s_516_a_write_that_comes_before_what_was_written_over_earlier() {
+    finds_in(PlantedBug::WriteBeforeOverwrites, &stream_workload());
 }
 
 /// I-LEA-12: the assert finds it before the judge does.

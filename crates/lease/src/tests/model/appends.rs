@@ -42,7 +42,7 @@ impl Daemon {
 
     fn end(&mut self) {
         let Some(Open { file, number, .. }) = self.open else { return };
-        let appended = self.slots.close_append(BUFFER, file as u32, number);
+        let (appended, _) = self.slots.close_append(BUFFER, file as u32, number);
         self.take_to(appended);
         self.open = None;
     }
@@ -52,7 +52,7 @@ impl Daemon {
         self.number += 1;
         let (base, taken, number) = (self.files[file].len() as u64, 0, self.number);
         self.open = Some(Open { file, base, taken, number });
-        self.slots.open_append(BUFFER, lease_of(file), base, number);
+        self.slots.open_append(BUFFER, lease_of(file), base, &(0..0), number);
     }
 }
 
