@@ -18,7 +18,7 @@ pub(crate) trait Positioned: Send + Sync {
 /// Carries one request out from the calling thread.
 pub(crate) fn serve<P: Positioned + ?Sized>(device: &P, mut request: Request) -> Completion {
     let result = device.check(&request).and_then(|()| transfer(device, &mut request));
-    Completion { token: request.token, result, buf: request.buf }
+    Completion::new(request.token, result, request.buf)
 }
 
 fn transfer<P: Positioned + ?Sized>(device: &P, request: &mut Request) -> Result<()> {

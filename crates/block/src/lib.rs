@@ -4,6 +4,7 @@
 //! where `unsafe` may live.
 
 mod buffer;
+mod busy;
 mod check;
 mod counters;
 mod descriptor;
@@ -39,6 +40,7 @@ mod waker;
 mod workers;
 
 pub use buffer::AlignedBuf;
+pub use busy::{BusyMeter, BusyTime};
 pub use counters::LiveCounters;
 pub use descriptor::without_errno;
 pub use device::{

@@ -67,6 +67,18 @@ pub struct Completion {
     pub result: Result<()>,
     /// The request's buffer.
     pub buf: Option<AlignedBuf>,
+    /// How long it waited for a thread to carry it out, in nanoseconds: 0 where one was free, and
+    /// of engines that have none.
+    pub waited_ns: u64,
+}
+
+impl Completion {
+    /// Makes the end of a request that waited for no thread.
+    #[inline]
+    #[must_use]
+    pub fn new(token: u64, result: Result<()>, buf: Option<AlignedBuf>) -> Self {
+        Self { token, result, buf, waited_ns: 0 }
+    }
 }
 
 /// One thread's queue to one device. Requests in flight complete in any order.

@@ -9,6 +9,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
 
@@ -23,6 +24,8 @@ use crate::{
 struct Job {
     request: Request,
     home: Arc<Home>,
+    /// Since when it waits for a server; `None` where one was idle.
+    since: Option<Instant>,
 }
 
 /// Where a queue's completions wait for it.
@@ -107,7 +110,15 @@ impl ServerPool {
                 .add(&DeviceCounters { saturated: 1, ..DeviceCounters::default() });
         }
         let awakened = line.idle.min(requests.len());
-        line.jobs.extend(requests.drain(..).map(|request| Job { request, home: Arc::clone(home) }));
+        // Idle servers take the jobs that are in line, in their order.
+        let taken = line.idle.saturating_sub(line.jobs.len()).min(requests.len());
+        let since = (taken < requests.len()).then(Instant::now);
+        let job = |(at, request)| Job {
+            request,
+            home: Arc::clone(home),
+            since: since.filter(|_| at >= taken),
+        };
+        line.jobs.extend(requests.drain(..).enumerate().map(job));
         drop(line);
         for _ in 0..awakened {
             self.shared.wake.notify_one();
@@ -159,7 +170,9 @@ fn serve_jobs(shared: &Shared) {
 }
 
 fn carry_out(shared: &Shared, job: Job) {
-    let completion = serve(&*shared.core, job.request);
+    let waited = job.since.map_or(Duration::ZERO, |since| since.elapsed());
+    let mut completion = serve(&*shared.core, job.request);
+    completion.waited_ns = u64::try_from(waited.as_nanos()).unwrap_or(u64::MAX);
     let mut done = job.home.done.lock();
     done.completions.push(completion);
     let enough = done.wanted > 0 && done.completions.len() >= done.wanted;

@@ -170,7 +170,7 @@ impl Slot {
         if !self.rest.is_empty() {
             self.rest = Vec::new();
         }
-        Completion { token: self.token, result, buf: self.buf.take() }
+        Completion::new(self.token, result, self.buf.take())
     }
 }
 
@@ -478,11 +478,7 @@ impl DeviceQueue for UringQueue {
             return Err(request);
         }
         if let Err(error) = self.core.check(&request) {
-            self.refused.push(Completion {
-                token: request.token,
-                result: Err(error),
-                buf: request.buf,
-            });
+            self.refused.push(Completion::new(request.token, Err(error), request.buf));
             return Ok(());
         }
         let registered = if self.registered {

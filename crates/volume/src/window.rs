@@ -285,7 +285,7 @@ impl WindowQueue {
                 Ok(())
             }),
         };
-        Completion { token: request.token, result, buf: request.buf }
+        Completion::new(request.token, result, request.buf)
     }
 }
 

@@ -97,11 +97,7 @@ impl SimulatedQueue {
         let state = &mut *state;
         for index in from..out.len() {
             if state.faults.strike(Call::Completion, &(0..u64::MAX), &mut state.rng).is_some() {
-                let again = Completion {
-                    token: out[index].token,
-                    result: out[index].result.clone(),
-                    buf: None,
-                };
+                let again = Completion::new(out[index].token, out[index].result.clone(), None);
                 out.push(again);
             }
         }

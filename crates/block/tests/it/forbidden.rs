@@ -122,6 +122,35 @@ fn s_509_busy_servers_are_counted() {
     assert_eq!(told().waiting, 0, "S-509");
 }
 
+/// S-503: what finds the only server at work says how long it waited for it; what finds it idle
+/// says that it did not.
+#[test]
+fn s_503_a_request_says_how_long_it_waited_for_a_server() {
+    let image = Image::new(1 << 20);
+    let options =
+        DeviceOptions { engine: Engine::Threads, server_threads: 1, ..DeviceOptions::default() };
+    let device = open(&image.path, &options).unwrap();
+    let mut queue = device.queue(&QueueOptions::default()).unwrap();
+    let mut waited = |count: u64| {
+        for token in 0..count {
+            let (buf, first) = (Some(AlignedBuf::zeroed(4096)), Segment { offset: 0, len: 4096 });
+            let request = Request { token, kind: RequestKind::Write, buf, first, rest: Vec::new() };
+            queue.push(request).unwrap();
+        }
+        let mut done = Vec::new();
+        queue.complete(count as usize, &mut done).unwrap();
+        done.sort_by_key(|completion| completion.token);
+        // The server answers before it counts as idle.
+        while device.engine().threads.unwrap().busy > 0 {
+            std::thread::yield_now();
+        }
+        done.iter().map(|completion| completion.waited_ns > 0).collect::<Vec<_>>()
+    };
+    assert_eq!(waited(1), [false], "S-503");
+    assert_eq!(waited(3), [false, true, true], "S-503: one server takes one after the other");
+    assert_eq!(waited(1), [false], "S-503");
+}
+
 /// The report's type is reachable and comparable for programs that log it.
 #[test]
 fn an_allowed_engine_reports_no_fallback() {

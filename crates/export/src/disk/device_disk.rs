@@ -283,7 +283,7 @@ impl DiskQueue for RawQueue {
 
     fn complete(&mut self, min: usize, out: &mut Vec<Done>) -> Result<()> {
         self.queue.complete(min, &mut self.done)?;
-        for Completion { token, result, buf } in self.done.drain(..) {
+        for Completion { token, result, buf, .. } in self.done.drain(..) {
             if token & PASS != 0 {
                 self.gate.end_direct();
             }

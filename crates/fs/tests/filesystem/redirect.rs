@@ -60,7 +60,7 @@ impl LazyQueue {
             });
             at += segment.len as usize;
         }
-        Completion { token: request.token, result, buf: request.buf }
+        Completion::new(request.token, result, request.buf)
     }
 }
 

@@ -226,11 +226,7 @@ impl DeviceQueue for AilingQueue {
             RequestKind::Read => {
                 if let Some(bad) = ranges().find(|range| self.unreadable.meets(range)) {
                     let result = Err(unread(&self.device, bad.start));
-                    self.failed.push_back(Completion {
-                        token: request.token,
-                        result,
-                        buf: request.buf,
-                    });
+                    self.failed.push_back(Completion::new(request.token, result, request.buf));
                     return Ok(());
                 }
             }

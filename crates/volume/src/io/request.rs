@@ -48,6 +48,8 @@ pub(crate) struct RequestInFlight {
     pub rest: Vec<Segment>,
     pub parts: Vec<MemberPart>,
     pub open: usize,
+    /// How long a part waited for a thread of a member, at most.
+    pub waited_ns: u64,
     /// What it goes by to its end.
     pub context: Arc<RequestContext>,
 }

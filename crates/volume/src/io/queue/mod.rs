@@ -132,11 +132,9 @@ impl VolumeQueue {
         for request in writes {
             match self.check(&epoch, &request) {
                 Ok(()) => self.batcher.push(request),
-                Err(error) => self.done.push(Completion {
-                    token: request.token,
-                    result: Err(error),
-                    buf: request.buf,
-                }),
+                Err(error) => {
+                    self.done.push(Completion::new(request.token, Err(error), request.buf));
+                }
             }
         }
         self.batcher.start(&io, &mut self.done);
@@ -162,7 +160,7 @@ impl VolumeQueue {
             buf.as_mut()
                 .map_or(Ok(()), |buf| self.read_segments(&self.io.epochs.get(), &segments, buf))
         });
-        self.done.push(Completion { token: request.token, result, buf });
+        self.done.push(Completion::new(request.token, result, buf));
     }
 
     fn read_segments(
@@ -192,6 +190,8 @@ impl VolumeQueue {
         let Some(part) = entry.parts.get_mut(ordinal).filter(|part| !part.ended) else { return };
         let ok = completion.result.is_ok();
         let mut result = completion.result;
+        // Parts go side by side.
+        entry.waited_ns = entry.waited_ns.max(completion.waited_ns);
         let handle = &self.lanes[part.lane].handle;
         let took = self.now.saturating_duration_since(entry.start);
         match entry.kind {
@@ -230,7 +230,8 @@ impl VolumeQueue {
         self.io.meter.note(entry.kind, (entry.start, self.now), bytes, result.is_ok());
         entry.parts.clear();
         self.lists.push(entry.parts);
-        self.done.push(Completion { token: entry.token, result, buf: entry.buf });
+        let (token, buf, waited_ns) = (entry.token, entry.buf, entry.waited_ns);
+        self.done.push(Completion { token, result, buf, waited_ns });
     }
 
     /// Settles what failed and lets go of the regions.

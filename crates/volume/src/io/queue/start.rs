@@ -78,11 +78,7 @@ impl VolumeQueue {
     pub(super) fn start(&mut self, request: Request) {
         let context = self.context_for(&request);
         if let Err(error) = self.check(&context.epoch, &request) {
-            return self.done.push(Completion {
-                token: request.token,
-                result: Err(error),
-                buf: request.buf,
-            });
+            return self.done.push(Completion::new(request.token, Err(error), request.buf));
         }
         if request.kind == RequestKind::Write && context.epoch.has_parity() {
             // It became a RAID-5 only now.
@@ -102,11 +98,9 @@ impl VolumeQueue {
                 drop(context);
                 self.read_now(request);
             }
-            Err(error) => self.done.push(Completion {
-                token: request.token,
-                result: Err(error),
-                buf: request.buf,
-            }),
+            Err(error) => {
+                self.done.push(Completion::new(request.token, Err(error), request.buf));
+            }
         }
     }
 
@@ -177,6 +171,7 @@ impl VolumeQueue {
             rest: Vec::new(),
             parts,
             open: 1,
+            waited_ns: 0,
             context: Arc::clone(context),
         };
         let slot = self.occupy(entry);
@@ -303,6 +298,7 @@ impl VolumeQueue {
             rest,
             parts,
             open,
+            waited_ns: 0,
             context,
         });
         for (ordinal, (buf, segments)) in outgoing.into_iter().enumerate() {
@@ -372,7 +368,7 @@ impl VolumeQueue {
                 )
             };
             let result = Err(error.unwrap_or_else(full));
-            self.part(Completion { token, result, buf });
+            self.part(Completion::new(token, result, buf));
         }
     }
 }

@@ -213,11 +213,7 @@ impl WriteBatcher {
         for request in std::mem::take(&mut batch.requests) {
             let bytes = segments(&request).map(|segment| u64::from(segment.len)).sum();
             io.meter.note(RequestKind::Write, (batch.start, now), bytes, result.is_ok());
-            done.push(Completion {
-                token: request.token,
-                result: result.clone(),
-                buf: request.buf,
-            });
+            done.push(Completion::new(request.token, result.clone(), request.buf));
         }
     }
 }
@@ -252,7 +248,7 @@ fn entered(
         .for_each(|segment| io.leave(epoch, segment.offset, segment.len.into()));
     let now = Instant::now();
     io.meter.note(RequestKind::Write, (now, now), 0, false);
-    done.push(Completion { token: request.token, result: Err(error), buf: request.buf });
+    done.push(Completion::new(request.token, Err(error), request.buf));
     None
 }
 
@@ -267,7 +263,7 @@ fn write_now(io: &VolumeIo, epoch: &LayoutEpoch, request: Request) -> Completion
         io.write_in(epoch, &part, segment.offset)
     });
     io.meter.note(RequestKind::Write, (start, Instant::now()), bytes, result.is_ok());
-    Completion { token: request.token, result, buf: request.buf }
+    Completion::new(request.token, result, request.buf)
 }
 
 fn segments(request: &Request) -> impl Iterator<Item = &Segment> {
