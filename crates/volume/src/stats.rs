@@ -113,18 +113,45 @@ pub struct MemberStatistics {
     pub corrected: u64,
     /// Operations under way now.
     pub queue_depth: u64,
+    /// How long at least one operation was under way, in microseconds.
+    #[serde(default)]
+    pub busy_us: u64,
+    /// How long all operations were under way together, in microseconds.
+    #[serde(default)]
+    pub queued_us: u64,
+    /// The time in microseconds in which that was measured; of a plex the sum over its members.
+    #[serde(default)]
+    pub measured_us: u64,
 }
 
 impl MemberStatistics {
+    /// Returns the part of the time in which at least one operation was under way; `None` where
+    /// nothing was measured.
+    #[must_use]
+    pub fn utilisation(&self) -> Option<f64> {
+        (self.measured_us > 0).then(|| (self.busy_us as f64 / self.measured_us as f64).min(1.0))
+    }
+
+    /// Returns how many operations were under way on average; `None` where nothing was measured.
+    #[must_use]
+    pub fn queue_depth_mean(&self) -> Option<f64> {
+        (self.measured_us > 0).then(|| self.queued_us as f64 / self.measured_us as f64)
+    }
+
     /// Returns what came after `earlier`, statistics of the same member or plex.
     #[must_use]
     pub fn since(&self, earlier: &Self) -> Self {
+        let is_reset = self.measured_us < earlier.measured_us || self.busy_us < earlier.busy_us;
+        let time = |now: u64, then: u64| if is_reset { now } else { now.saturating_sub(then) };
         Self {
             reads: self.reads.since(&earlier.reads),
             writes: self.writes.since(&earlier.writes),
             flushes: self.flushes.since(&earlier.flushes),
             corrected: self.corrected.checked_sub(earlier.corrected).unwrap_or(self.corrected),
             queue_depth: self.queue_depth,
+            busy_us: time(self.busy_us, earlier.busy_us),
+            queued_us: time(self.queued_us, earlier.queued_us),
+            measured_us: time(self.measured_us, earlier.measured_us),
         }
     }
 
@@ -137,6 +164,9 @@ impl MemberStatistics {
             flushes: self.flushes.plus(&other.flushes),
             corrected: self.corrected + other.corrected,
             queue_depth: self.queue_depth + other.queue_depth,
+            busy_us: self.busy_us + other.busy_us,
+            queued_us: self.queued_us + other.queued_us,
+            measured_us: self.measured_us + other.measured_us,
         }
     }
 }
@@ -227,5 +257,25 @@ mod tests {
         assert_eq!((between.time_us_p50, between.time_us_p99), (1000, 80_000));
         assert_eq!(first.plus(&between), second);
         assert_eq!(first.since(&second), first, "set to zero in between");
+    }
+
+    #[test]
+    fn utilisation_is_of_the_interval_and_a_plex_has_the_mean_of_its_members() {
+        let of = |busy_us, queued_us, measured_us| MemberStatistics {
+            busy_us,
+            queued_us,
+            measured_us,
+            ..MemberStatistics::default()
+        };
+        let (first, second) = (of(100, 150, 1000), of(600, 2150, 2000));
+        let between = second.since(&first);
+        assert_eq!(
+            (between.utilisation(), between.queue_depth_mean()),
+            (Some(0.5), Some(2.0)),
+            "of the second 1000 µs"
+        );
+        assert_eq!(first.since(&second), first, "set to zero in between");
+        assert_eq!(first.plus(&of(900, 900, 1000)).utilisation(), Some(0.5));
+        assert_eq!(MemberStatistics::default().utilisation(), None);
     }
 }

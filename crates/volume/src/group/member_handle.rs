@@ -1,11 +1,11 @@
 //! A member that is open: its device, its state, and what is known of how busy it is.
 
-use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use bedplate_block::sync::{Mutex, rank};
-use bedplate_block::{BlockDevice, Result};
+use bedplate_block::{BlockDevice, BusyMeter, BusyTime, Result};
 
 use super::label::COPIES;
 use super::written_label::WrittenLabel;
@@ -46,8 +46,8 @@ pub(crate) struct MemberHandle {
 /// How busy a member is.
 #[derive(Debug, Default)]
 struct Load {
-    /// Operations under way.
-    busy: AtomicU32,
+    /// Operations under way, and for how long there were any.
+    busy: BusyMeter,
     /// Where the last read ended: a stream that goes on there costs a disk no seek.
     head: AtomicU64,
 }
@@ -163,11 +163,8 @@ impl MemberHandle {
     /// Returns how little it costs to read at `offset`: the least busy member first, among equals
     /// the one whose head is there.
     #[inline]
-    pub fn cost(&self, offset: u64) -> (u32, bool) {
-        (
-            self.load.0.busy.load(Ordering::Relaxed),
-            self.load.0.head.load(Ordering::Relaxed) != offset,
-        )
+    pub fn cost(&self, offset: u64) -> (u64, bool) {
+        (self.load.0.busy.under_way(), self.load.0.head.load(Ordering::Relaxed) != offset)
     }
 
     pub fn read(&self, buf: &mut [u8], offset: u64) -> Result<()> {
@@ -244,18 +241,18 @@ impl MemberHandle {
 
     /// Counts an operation that begins.
     pub fn enter(&self) {
-        self.load.0.busy.fetch_add(1, Ordering::Relaxed);
+        self.load.0.busy.begin(1);
     }
 
     /// Notes a read of `len` bytes that ended at offset `end`.
     pub fn end_read(&self, took: Duration, end: u64, len: u64, ok: bool) {
-        self.load.0.busy.fetch_sub(1, Ordering::Relaxed);
+        self.load.0.busy.end(1);
         self.load.0.head.store(end, Ordering::Relaxed);
         self.reads.note(took, len, ok);
     }
 
     pub fn end_write(&self, took: Duration, len: u64, ok: bool) {
-        self.load.0.busy.fetch_sub(1, Ordering::Relaxed);
+        self.load.0.busy.end(1);
         // One that failed may have written all the same.
         self.written.0.fetch_add(1, Ordering::AcqRel);
         self.writes.note(took, len, ok);
@@ -266,7 +263,7 @@ impl MemberHandle {
     /// a caller of one of them is told too, and goes on when the member has failed for all
     /// (I-VOL-1).
     pub fn end_flush(&self, took: Duration, covers: u64, result: Result<()>) -> Result<()> {
-        self.load.0.busy.fetch_sub(1, Ordering::Relaxed);
+        self.load.0.busy.end(1);
         self.flushes.note(took, 0, result.is_ok());
         if let Err(error) = result {
             self.flush_failure.get_or_init(|| error);
@@ -283,24 +280,32 @@ impl MemberHandle {
     }
 
     pub fn statistics(&self) -> MemberStatistics {
+        let BusyTime { under_way, busy, queued, measured } = self.load.0.busy.time();
+        let us = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
         MemberStatistics {
             reads: self.reads.statistics(),
             writes: self.writes.statistics(),
             flushes: self.flushes.statistics(),
             corrected: self.corrected.load(Ordering::Relaxed),
-            queue_depth: self.load.0.busy.load(Ordering::Relaxed).into(),
+            queue_depth: under_way,
+            busy_us: us(busy),
+            queued_us: us(queued),
+            measured_us: us(measured),
         }
     }
 
     pub fn reset_statistics(&self) {
         self.corrected.store(0, Ordering::Relaxed);
+        self.load.0.busy.reset();
         [&self.reads, &self.writes, &self.flushes].into_iter().for_each(Meter::reset);
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use bedplate_block::{Fault, FaultRule, FlushFault, SimulatedDevice, Trigger};
+    use bedplate_block::{
+        DeviceCall, Fault, FaultRule, FlushFault, Hook, HookedDevice, SimulatedDevice, Trigger,
+    };
 
     use super::*;
 
@@ -316,8 +321,60 @@ mod tests {
         assert_eq!(device.counters().flushes, 1);
         assert_eq!(handle.statistics().writes.operations, 1);
         handle.reset_statistics();
-        assert_eq!(handle.statistics(), MemberStatistics::default());
+        let told = handle.statistics();
+        let nothing = MemberStatistics { measured_us: told.measured_us, ..Default::default() };
+        assert_eq!(told, nothing);
     }
+    /// Holds reads back while it is shut.
+    #[derive(Debug, Default)]
+    struct Gate(parking_lot::Mutex<()>);
+
+    impl Hook for Gate {
+        fn call(&self, _call: DeviceCall<'_>, pass: &mut dyn FnMut() -> Result<()>) -> Result<()> {
+            drop(self.0.lock());
+            pass()
+        }
+    }
+
+    /// S-504: a member is busy from when a request is submitted until it completes, whatever others
+    /// go on beside it, and idle between.
+    #[test]
+    fn s_504_a_member_is_busy_while_something_is_under_way() {
+        const NAP: Duration = Duration::from_millis(20);
+        let device = HookedDevice::new(SimulatedDevice::new(1 << 20, 1), Gate::default());
+        let handle = MemberHandle::new(Id([1; 16]), Arc::clone(&device) as _, MemberState::Active);
+        let ms = |us: u64| Duration::from_micros(us);
+        std::thread::sleep(NAP);
+        assert_eq!(handle.statistics().utilisation(), Some(0.0), "S-504: idle");
+        let shut = device.0.lock();
+        std::thread::scope(|scope| {
+            for _ in 0..2 {
+                scope.spawn(|| {
+                    let mut buf = bedplate_block::AlignedBuf::zeroed(512);
+                    handle.read(&mut buf, 0).unwrap();
+                });
+            }
+            while handle.statistics().queue_depth < 2 {
+                std::thread::yield_now();
+            }
+            let before = handle.statistics();
+            std::thread::sleep(NAP);
+            // Nothing has completed, and it was busy all the same.
+            let between = handle.statistics().since(&before);
+            assert_eq!(between.reads.operations, 0);
+            assert!(ms(between.busy_us) + Duration::from_millis(1) >= NAP, "S-504: {between:?}");
+            assert!(between.utilisation() > Some(0.9), "S-504: {between:?}");
+            let depth = between.queue_depth_mean().unwrap();
+            assert!((1.9..=2.1).contains(&depth), "S-504: two at once, {between:?}");
+            drop(shut);
+        });
+        let after = handle.statistics();
+        std::thread::sleep(NAP);
+        let idle = handle.statistics().since(&after);
+        assert_eq!((idle.busy_us, idle.queued_us), (0, 0), "S-504: {idle:?}");
+        assert!(ms(idle.measured_us) >= NAP, "S-504: {idle:?}");
+    }
+
     /// The system reports a failed flush once. What was written before it may be lost, whatever a
     /// flush says that another thread makes before the member counts as failed.
     #[test]
