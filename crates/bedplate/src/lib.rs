@@ -20,8 +20,8 @@ pub use bedplate_fs::{
     RollbackOptions, RollbackReport, Salvage, SalvagedEntry, Schedule, ScheduleRun, SetAttr,
     ShrinkPlan, ShrinkStep, SpacePolicy, Statfs, TUNABLES, Takes, Timestamp, TrimStep, Tunable,
     TunableInfo, TunableSet, TunableState, TuneOptions, TunedBy, Unit, Untorn, UpgradeReport,
-    format_duration, format_size, format_time, meant, parse_duration, parse_size, readable_name,
-    right_of, split_mode_suffix,
+    WaitTime, Waits, format_duration, format_size, format_time, meant, parse_duration, parse_size,
+    readable_name, right_of, split_mode_suffix,
 };
 pub use bedplate_volume::{
     ArbiterProvider, Arrangement, Arrival, Config as GroupConfig, Difference, Error as GroupError,

@@ -10,7 +10,7 @@ use crate::data::DataPath;
 use crate::engine::Engine;
 use crate::inode::Inode;
 use crate::mode::Service;
-use crate::{CounterSnapshot, FileKind, InodeNo, IoMode, Latencies, Result};
+use crate::{CounterSnapshot, FileKind, InodeNo, IoMode, Latencies, Result, Waits};
 use bedplate_store::{DentryRow, Table, split_key};
 
 /// Names looked at while the metadata is held still.
@@ -37,6 +37,9 @@ pub struct FileActivity {
     pub counters: CounterSnapshot,
     /// How long its I/O took. Empty for a file that came when too many others had histograms.
     pub latencies: Latencies,
+    /// What its reads and writes waited for.
+    #[serde(default)]
+    pub waits: Waits,
 }
 
 /// One name of an inode.
@@ -53,7 +56,7 @@ pub struct FilePath {
 impl Engine {
     /// Returns what a file did.
     pub(crate) fn activity(&self, ino: InodeNo) -> Result<FileActivity> {
-        Ok(self.activity_of(&self.inode(ino)?))
+        Ok(self.activity_of(&self.inode(ino)?, self.queues_for_threads()))
     }
 
     /// Returns what the files did that did anything, by rising inode number, from the one after
@@ -64,10 +67,11 @@ impl Engine {
             inode.ino > after && inode.kind == FileKind::File && inode.snapshot() != idle
         });
         inodes.sort_unstable_by_key(|inode| inode.ino);
-        inodes.iter().take(limit).map(|inode| self.activity_of(inode)).collect()
+        let has_threads = self.queues_for_threads();
+        inodes.iter().take(limit).map(|inode| self.activity_of(inode, has_threads)).collect()
     }
 
-    fn activity_of(&self, inode: &Arc<Inode>) -> FileActivity {
+    fn activity_of(&self, inode: &Arc<Inode>, has_threads: bool) -> FileActivity {
         let service = DataPath::new(self, inode).service_if_any();
         FileActivity {
             ino: inode.ino,
@@ -79,6 +83,7 @@ impl Engine {
             opens: inode.data.opens.try_lock().map_or(1, |opens| opens.len()),
             counters: inode.snapshot(),
             latencies: inode.latencies.snapshot(),
+            waits: inode.data.waits.snapshot(has_threads),
         }
     }
 
@@ -89,7 +94,6 @@ impl Engine {
             None => {
                 self.reset_counters();
                 self.sampler().reset();
-                self.reset_lock_waits();
             }
         }
         Ok(())

@@ -7,7 +7,7 @@ use crate::data::{Ahead, DataPath, Follow, MayWait, SpaceDemand};
 use crate::engine::Engine;
 use crate::inode::Inode;
 use crate::mode::OpenClass;
-use crate::statistics::{Timed, Timing};
+use crate::statistics::{DeviceWatch, Timed, Timing, WaitMeter};
 use crate::{
     AllocateMode, Attr, CounterSnapshot, Error, ErrorKind, ExtentInfo, FileKind, InodeNo, IoMode,
     OpenOptions, ReleaseBehind, Result,
@@ -135,6 +135,26 @@ impl File {
         if let Some(timing) = timing {
             self.fs.sampler().end(&self.inode.latencies, what, timing);
         }
+    }
+
+    /// As [`timed`](Self::timed), with what this thread waited for the device.
+    #[inline]
+    fn timed_here(&self, what: Timed, timing: Option<(Timing, DeviceWatch)>) {
+        if let Some((timing, watch)) = timing {
+            watch.end(self.wait_meters());
+            self.timed(what, Some(timing));
+        }
+    }
+
+    /// Begins a read or write on this thread, which may be one of those timed.
+    #[inline]
+    fn begin_timed(&self) -> Option<(Timing, DeviceWatch)> {
+        self.fs.sampler().begin().map(|timing| (timing, DeviceWatch::begin(timing)))
+    }
+
+    /// Returns where waits count: for the file, and for all.
+    pub(crate) fn wait_meters(&self) -> [&WaitMeter; 2] {
+        [&self.inode.data.waits, self.fs.sampler().waits()]
     }
 
     pub(crate) fn fs(&self) -> &Arc<Engine> {
@@ -270,9 +290,9 @@ impl File {
     fn read_from(&self, buf: &mut [u8], offset: u64, ahead: Ahead<'_>) -> Result<usize> {
         self.may_read()?;
         self.note_read();
-        let timing = self.fs.sampler().begin();
+        let timing = self.begin_timed();
         let len = self.io().read(self.class, buf, offset, ahead)?;
-        self.timed(Timed::Read, timing);
+        self.timed_here(Timed::Read, timing);
         Ok(len)
     }
 
@@ -299,14 +319,14 @@ impl File {
     /// error any block-sized part may have been written.
     pub fn write_at(&self, buf: &[u8], offset: u64) -> Result<u64> {
         self.may_write()?;
-        let timing = self.fs.sampler().begin();
+        let timing = self.begin_timed();
         let offset = if self.append { None } else { Some(offset) };
         let may_wait = if self.delay_writes { self.may_wait(buf, offset) } else { MayWait::No };
         let at = match self.io().write(self.class, buf, offset, may_wait) {
             Err(refused) => self.write_again(refused, buf, offset)?,
             Ok(at) => at,
         };
-        self.timed(Timed::Write, timing);
+        self.timed_here(Timed::Write, timing);
         if self.data_sync {
             self.sync_range(at, buf.len() as u64)?;
         }

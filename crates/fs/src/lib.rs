@@ -90,7 +90,7 @@ pub use schedule::{ClockReading, Schedule};
 pub use shrink::{ShrinkPlan, ShrinkStep};
 #[cfg(feature = "statistics-switch")]
 pub use statistics::statistics_switch;
-pub use statistics::{CounterSnapshot, Latencies, LatencySnapshot, Reason};
+pub use statistics::{CounterSnapshot, Latencies, LatencySnapshot, Reason, WaitTime, Waits};
 pub use types::{
     AllocateMode, Attr, DirEntry, ExtentInfo, NewFile, ReleaseBehind, RenameMode, SetAttr, Statfs,
     TrimStep, Untorn,

@@ -20,7 +20,7 @@
 use std::sync::Arc;
 
 use crate::Result;
-use crate::engine::{Engine, Listed};
+use crate::engine::{Engine, Listed, Unhurried};
 use crate::inode::Inode;
 use crate::lock::ChangeLock;
 use bedplate_store::{PlantedBug, planted};
@@ -52,8 +52,9 @@ impl Engine {
             self.lock_changes()
         };
         let _names = self.lock_names();
-        let files = self.listed(Listed::Open);
-        let orders: Vec<_> = files.iter().map(|inode| inode.data.order.exclusive(self)).collect();
+        let (files, patient) = (self.listed(Listed::Open), Unhurried(self));
+        let orders: Vec<_> =
+            files.iter().map(|inode| inode.data.order.exclusive(&patient)).collect();
         if !planted(PlantedBug::FreezeLeavesDirty) {
             self.cache().flush_all()?;
         }
@@ -75,7 +76,7 @@ impl Engine {
             .iter()
             .map(|inode| crate::data::forget_pages(self, inode))
             .collect::<Result<Vec<_>>>()?;
-        let locks: Vec<_> = files.iter().map(|inode| inode.data.lock.exclusive(self)).collect();
+        let locks: Vec<_> = files.iter().map(|inode| inode.data.lock.exclusive(&patient)).collect();
         let left = planted(PlantedBug::FreezeLeavesHeld);
         let held = files.iter().zip(&locks).try_for_each(|(inode, lock)| {
             if left { Ok(()) } else { crate::data::write_held(self, inode, lock) }
@@ -91,7 +92,7 @@ impl Engine {
     /// was stopped in the midst of it would keep the whole file system frozen.
     fn recall_leases_once(&self) {
         let files = self.listed(Listed::Leased);
-        files.iter().for_each(|inode| drop(inode.data.lock.exclusive(self)));
+        files.iter().for_each(|inode| drop(inode.data.lock.exclusive(&Unhurried(self))));
     }
 }
 

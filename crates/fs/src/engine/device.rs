@@ -6,6 +6,7 @@ use bedplate_block::{BlockDevice, DeviceQueue, EngineReport, Geometry, Lent, Que
 
 use super::Engine;
 use crate::options::Limits;
+use crate::statistics::in_device;
 use crate::{IoMode, MountOptions, Result};
 use bedplate_store::Grid;
 
@@ -66,14 +67,14 @@ impl Engine {
     /// Reads bytes of the device.
     #[inline]
     pub(crate) fn read_device(&self, buf: &mut [u8], at: u64) -> Result<()> {
-        Ok(self.device.read_at(buf, at)?)
+        Ok(in_device(|| self.device.read_at(buf, at))?)
     }
 
     /// Writes bytes of the device. What vouches for them was asked before
     /// ([`permit_overwrite`](Self::permit_overwrite)).
     #[inline]
     pub(crate) fn write_device(&self, buf: &[u8], at: u64) -> Result<()> {
-        Ok(self.device.write_at(buf, at)?)
+        Ok(in_device(|| self.device.write_at(buf, at))?)
     }
 
     /// Opens a queue of the device.

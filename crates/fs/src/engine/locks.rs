@@ -2,7 +2,6 @@
 //! for one of a file.
 
 use std::sync::Weak;
-use std::sync::atomic::Ordering;
 
 use bedplate_block::sync::MutexGuard;
 
@@ -10,6 +9,7 @@ use super::{Engine, HelpedQueue, Shrinking};
 use crate::InodeNo;
 use crate::lock::{Changing, Help, Names, Unchanging};
 use crate::schedule::ScheduleState;
+use crate::statistics::{WaitMeter, Waits};
 
 impl Engine {
     /// Keeps the size as it is, or changes it alone.
@@ -77,14 +77,15 @@ impl Engine {
         self.queues.add(queue);
     }
 
-    /// Returns how often an inode lock or a byte range had to be waited for.
-    pub(crate) fn lock_waits(&self) -> u64 {
-        self.lock_waits.load(Ordering::Relaxed)
+    /// Returns whether requests can wait for a thread of the I/O engine: those of queues can, where
+    /// it has threads.
+    pub(crate) fn queues_for_threads(&self) -> bool {
+        self.queues.were_opened() && self.device_engine().threads.is_some()
     }
 
-    /// Counts waits again from 0.
-    pub(crate) fn reset_lock_waits(&self) {
-        self.lock_waits.store(0, Ordering::Relaxed);
+    /// Returns what reads and writes of all files waited for.
+    pub(crate) fn waits(&self) -> Waits {
+        self.sampler().waits().snapshot(self.queues_for_threads())
     }
 }
 
@@ -93,7 +94,17 @@ impl Help for Engine {
         self.queues.help();
     }
 
-    fn waits(&self) {
-        self.lock_waits.fetch_add(1, Ordering::Relaxed);
+    fn meter(&self) -> Option<&WaitMeter> {
+        Some(self.sampler().waits())
+    }
+}
+
+/// Helps as the file system does, and is not counted as waiting: no read or write is held up by
+/// what waits.
+pub(crate) struct Unhurried<'a>(pub(crate) &'a Engine);
+
+impl Help for Unhurried<'_> {
+    fn help(&self) {
+        self.0.help();
     }
 }

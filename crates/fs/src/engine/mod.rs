@@ -54,6 +54,7 @@ use deleters::Deleters;
 pub(crate) use epoch_state::EpochState;
 pub use kept::KeptExtent;
 pub(crate) use listed::Listed;
+pub(crate) use locks::Unhurried;
 pub use maps::MapCounts;
 use maps::Maps;
 pub(crate) use queues::HelpedQueue;
@@ -173,13 +174,11 @@ pub(crate) struct Engine {
     /// How much is read ahead past the caches.
     window_bytes: SharedBytes,
     inode_count: AtomicU64,
-    /// How often an inode lock or a byte range had to be waited for.
-    lock_waits: AtomicU64,
     /// Whether the format of the volume has checksums of file data.
     may_have_sums: bool,
     /// What was done about them.
     sums: SumCounters,
-    /// Which I/O is timed, and how long it took.
+    /// Which I/O is timed, how long it took, and what it waited for.
     sampler: Sampler,
     recovery: RecoveryReport,
     /// Wakes the sync daemon before its time.
@@ -265,7 +264,6 @@ impl Engine {
             delayed_bytes: SharedBytes::default(),
             window_bytes: SharedBytes::default(),
             inode_count: AtomicU64::new(parts.inode_count),
-            lock_waits: AtomicU64::new(0),
             sums: SumCounters::default(),
             recovery: parts.recovery,
             next_ino: Ranked::new(NextIno { next: parts.next_ino, reserved: parts.next_ino }),

@@ -23,6 +23,12 @@ impl Queues {
         queues.push(queue);
     }
 
+    /// Returns whether a queue was ever opened.
+    pub(crate) fn were_opened(&self) -> bool {
+        // What is gone leaves the list when the next one comes.
+        !self.queues.lock().is_empty()
+    }
+
     /// Completes what is in flight on queues that no thread works on at this moment.
     pub(crate) fn help(&self) {
         let queues: Vec<_> = self.queues.lock().iter().filter_map(Weak::upgrade).collect();

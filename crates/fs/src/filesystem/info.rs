@@ -4,7 +4,7 @@ use bedplate_block::EngineThreads;
 use serde::{Deserialize, Serialize};
 
 use crate::engine::{DefragmenterReport, Engine, IntegrityCounts, MapCounts, RecoveryReport};
-use crate::statistics::{CounterSnapshot, Latencies};
+use crate::statistics::{CounterSnapshot, Latencies, Waits};
 use crate::{CacheCounters, CheckpointCounts, IoMode, LogInfo};
 use bedplate_store::Table;
 
@@ -88,6 +88,8 @@ pub struct FsInfo {
     pub recovery: RecoveryReport,
     /// How often a read or write had to wait for an inode lock or a byte range, since mount.
     pub lock_waits: u64,
+    /// What reads and writes of all files waited for, since mount.
+    pub waits: Waits,
     /// Memory in bytes that delayed writes take.
     pub delayed_bytes: u64,
     /// Memory in bytes that is read ahead past the caches.
@@ -104,7 +106,7 @@ pub(crate) fn info(fs: &Engine) -> FsInfo {
     let totals = fs.space_totals();
     let block = u64::from(fs.block_size());
     let superblock = fs.superblock();
-    let engine = fs.device_engine();
+    let (engine, waits) = (fs.device_engine(), fs.waits());
     let mut log: LogInfo = fs.log_info();
     (log.start_byte, log.size_bytes) = (superblock.log.start, superblock.log.len);
     log.separate = superblock.log_separate;
@@ -138,7 +140,8 @@ pub(crate) fn info(fs: &Engine) -> FsInfo {
         cache: fs.cache().counters(),
         maps: fs.maps().counts(),
         recovery: fs.recovery().clone(),
-        lock_waits: fs.lock_waits(),
+        lock_waits: waits.lock_count(),
+        waits,
         delayed_bytes: fs.delayed_bytes().total(),
         window_bytes: fs.window_bytes().total(),
         integrity: fs.integrity_counts(),

@@ -21,6 +21,7 @@ use crate::InodeNo;
 use crate::lease::LeasedFile;
 use crate::lock::{InodeLock, Outside, RangeLock};
 use crate::mode::OpenTable;
+use crate::statistics::WaitMeter;
 use bedplate_cache::{Backing, CachedFile};
 use bedplate_store::ExtentMap;
 
@@ -30,6 +31,8 @@ pub(crate) struct FileState {
     /// Rank 1.5: the opens; held over a change of the service.
     pub(crate) opens: Mutex<OpenTable, { rank::OPENS }>,
     pub(crate) steady: Arc<Steady>,
+    /// What reads and writes waited for.
+    pub(crate) waits: Arc<WaitMeter>,
     /// Rank 1.7: orders the library cache's reads and writes.
     pub(crate) order: InodeLock,
     /// Rank 2.
@@ -83,12 +86,14 @@ impl FileState {
     pub(crate) fn new(ino: InodeNo) -> Self {
         let steady = Arc::default();
         let bit = |cause| Bit::new(&steady, cause);
+        let waits = Arc::<WaitMeter>::default();
         Self {
             opens: Mutex::default(),
-            order: InodeLock::at(Place::numbered(rank::ORDER, ino.0)),
-            lock: InodeLock::at(Place::numbered(rank::INODE, ino.0)),
-            ranges: RangeLock::at(Place::of(rank::RANGE)),
-            fill_claims: RangeLock::at(Place::of(rank::FILL_CLAIMS)),
+            order: InodeLock::at(Place::numbered(rank::ORDER, ino.0)).counted_in(&waits),
+            lock: InodeLock::at(Place::numbered(rank::INODE, ino.0)).counted_in(&waits),
+            ranges: RangeLock::at(Place::of(rank::RANGE)).counted_in(&waits),
+            fill_claims: RangeLock::at(Place::of(rank::FILL_CLAIMS)).counted_in(&waits),
+            waits,
             map: RwLock::default(),
             logged_size: AtomicU64::new(0),
             cow_epoch: CowEpoch::default(),

@@ -273,6 +273,7 @@ impl Inode {
         self.counters.reset();
         self.data.steady.io_counters.reset();
         self.latencies.reset();
+        self.data.waits.reset();
     }
 
     /// Returns the size that readers see, with what a process with a lease has filled of a tail.

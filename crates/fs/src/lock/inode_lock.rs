@@ -24,6 +24,7 @@ use std::sync::{Arc, OnceLock};
 use super::sync::{AtomicU64, Condvar, Held, Mutex, MutexGuard, Ordering, Place};
 use super::{HELP_AFTER, Help};
 use crate::lock::Outside;
+use crate::statistics::{Awaited, WaitMeter, Waiting};
 
 pub(super) const WRITER: u64 = 1 << 63;
 
@@ -42,6 +43,8 @@ pub(crate) struct InodeLock {
     place: Place,
     /// I/O that goes on without the lock.
     outside: OnceLock<Arc<dyn Outside>>,
+    /// Where waits are counted beside where the callers say.
+    waits: Option<Arc<WaitMeter>>,
 }
 
 /// Alone on its cache line: every holder writes it, so whatever lay beside it would be fetched anew
@@ -97,6 +100,11 @@ impl InodeLock {
         Self { place, ..Self::default() }
     }
 
+    /// Has waits counted for a file.
+    pub(crate) fn counted_in(self, waits: &Arc<WaitMeter>) -> Self {
+        Self { waits: Some(Arc::clone(waits)), ..self }
+    }
+
     /// Takes the lock shared.
     #[inline]
     pub(crate) fn shared(&self, help: &impl Help) -> Shared<'_> {
@@ -111,22 +119,29 @@ impl InodeLock {
     pub(crate) fn exclusive(&self, help: &impl Help) -> Exclusive<'_> {
         let held = self.place.take();
         let mut gate = self.gate.lock();
-        let mut waits = gate.turn;
+        let begin = || Waiting::begin(Awaited::InodeExclusive, self.waits.as_deref(), help.meter());
+        let mut waiting = if gate.turn { begin() } else { None };
         while gate.turn {
             gate = wait(&self.writers, gate, &self.gate, help);
         }
         gate.turn = true;
-        waits |= self.state.0.fetch_or(WRITER, Ordering::SeqCst) != 0;
+        if self.state.0.fetch_or(WRITER, Ordering::SeqCst) != 0 && waiting.is_none() {
+            waiting = begin();
+        }
         while self.state.0.load(Ordering::SeqCst) != WRITER {
             gate = wait(&self.drained, gate, &self.gate, help);
         }
         drop(gate);
-        if waits {
-            help.waits();
-        }
         if let Some(outside) = self.outside.get() {
-            outside.recall(&mut || help.help());
+            outside.recall(&mut || {
+                // Something goes on without the lock, and is waited for.
+                if waiting.is_none() {
+                    waiting = begin();
+                }
+                help.help();
+            });
         }
+        drop(waiting);
         Exclusive { lock: self, _held: held }
     }
 
@@ -193,7 +208,7 @@ impl InodeLock {
             self.state.0.fetch_add(1, Ordering::SeqCst);
             return;
         }
-        help.waits();
+        let _waiting = Waiting::begin(Awaited::InodeShared, self.waits.as_deref(), help.meter());
         let phase = gate.phase;
         gate.waiting_readers += 1;
         while gate.phase == phase {

@@ -23,12 +23,16 @@ pub(crate) use range_lock::{RangeLock, Sharing};
 
 use std::time::Duration;
 
+use crate::statistics::WaitMeter;
+
 /// Completes I/O in flight whose owner is not looking, so that a lock it holds comes free.
 pub(crate) trait Help {
     /// Does one round; returns soon, whether or not anything came free.
     fn help(&self);
-    /// Takes note that the caller has to wait for a lock.
-    fn waits(&self) {}
+    /// Returns where waits for locks are counted; `None`: those of this caller are not.
+    fn meter(&self) -> Option<&WaitMeter> {
+        None
+    }
 }
 
 /// What does I/O on a file without holding its lock: processes with a lease of it.

@@ -15,6 +15,7 @@ use std::sync::Arc;
 
 use super::sync::{Condvar, Held, Mutex, MutexGuard, Place};
 use super::{HELP_AFTER, Help};
+use crate::statistics::{Awaited, WaitMeter, Waiting};
 
 /// Whether a range is shared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -31,6 +32,8 @@ pub(crate) struct RangeLock {
     pub(super) state: Mutex<State>,
     /// Its rank.
     place: Place,
+    /// Where waits are counted beside where the callers say.
+    waits: Option<Arc<WaitMeter>>,
 }
 
 #[derive(Debug, Default)]
@@ -70,6 +73,11 @@ impl RangeLock {
         Self { place, ..Self::default() }
     }
 
+    /// Has waits counted for a file.
+    pub(crate) fn counted_in(self, waits: &Arc<WaitMeter>) -> Self {
+        Self { waits: Some(Arc::clone(waits)), ..self }
+    }
+
     /// Locks a range that is not empty.
     pub(crate) fn lock(
         &self,
@@ -94,11 +102,12 @@ impl RangeLock {
             state.held.add(range, sharing);
             return;
         }
+        let what = awaited(&range, sharing);
         let waiter =
             Arc::new(Waiter { range, sharing, granted: Mutex::new(false), wake: Condvar::new() });
         state.waiting.push_back(Arc::clone(&waiter));
         drop(state);
-        help.waits();
+        let _waiting = Waiting::begin(what, self.waits.as_deref(), help.meter());
         waiter.wait(help);
     }
 
@@ -119,6 +128,15 @@ impl RangeLock {
         if !state.waiting.is_empty() {
             state.grant();
         }
+    }
+}
+
+/// Returns what a range is that is waited for: the whole of a file is as good as its inode lock.
+fn awaited(range: &Range<u64>, sharing: Sharing) -> Awaited {
+    match sharing {
+        _ if *range != (0..u64::MAX) => Awaited::ByteRange,
+        Sharing::Shared => Awaited::InodeShared,
+        Sharing::Exclusive => Awaited::InodeExclusive,
     }
 }
 

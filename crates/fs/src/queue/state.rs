@@ -23,7 +23,7 @@ use super::QueueCompletion;
 use crate::data::{DataPath, Filling, Planned, Segments};
 use crate::engine::Engine;
 use crate::lock::Sharing;
-use crate::statistics::{Timed, Timing};
+use crate::statistics::{Timed, Timing, note_queued};
 use crate::{Error, ErrorKind, File, Result};
 use bedplate_cache::DirectWrite;
 
@@ -400,6 +400,9 @@ impl QueueState {
             return;
         };
         self.free.push(slot);
+        if let (Some(timing), Ok(())) = (op.timing, &completion.result) {
+            note_queued(timing, completion.waited_ns, op.file.wait_meters());
+        }
         let (mut moved, mut buf) = (completion.result.map_err(Error::from), completion.buf);
         let in_place = op.filling.is_none();
         if let Some(filling) = op.filling.take() {

@@ -25,7 +25,7 @@ use std::time::{Duration, Instant};
 use bedplate_block::LogScale;
 use serde::{Deserialize, Serialize};
 
-use super::counting;
+use super::{WaitMeter, counting};
 
 /// Of how many reads and writes at least one is timed by default.
 pub(crate) const SAMPLE_DEFAULT: u32 = 512;
@@ -67,7 +67,7 @@ struct Drawn {
 pub(crate) struct Timing {
     pub(crate) began: Instant,
     /// How many I/Os it is one of.
-    stands_for: u32,
+    pub(super) stands_for: u32,
 }
 
 /// Returns of how many I/Os one is to be timed, when so many took a thread so long.
@@ -209,6 +209,8 @@ pub(crate) struct Sampler {
     read: Histogram,
     write: Histogram,
     sync: Histogram,
+    /// What was waited for in the whole file system.
+    waits: WaitMeter,
 }
 
 impl Sampler {
@@ -218,7 +220,13 @@ impl Sampler {
             read: Histogram::default(),
             write: Histogram::default(),
             sync: Histogram::default(),
+            waits: WaitMeter::default(),
         }
+    }
+
+    /// What reads and writes waited for.
+    pub(crate) fn waits(&self) -> &WaitMeter {
+        &self.waits
     }
 
     /// Of how many reads and writes at least one is timed; 0: none.
@@ -293,6 +301,7 @@ impl Sampler {
 
     pub(crate) fn reset(&self) {
         [&self.read, &self.write, &self.sync].into_iter().for_each(Histogram::reset);
+        self.waits.reset();
     }
 
     pub(crate) fn snapshot(&self) -> Latencies {

@@ -39,5 +39,6 @@ mod support;
 mod trim;
 mod tuning;
 mod untorn;
+mod waits;
 mod watching;
 mod windows;

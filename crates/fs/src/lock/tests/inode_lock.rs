@@ -1,11 +1,14 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
+use std::time::Duration;
 
 use parking_lot::Mutex;
 
+use crate::Waits;
 use crate::lock::inode_lock::WRITER;
-use crate::lock::{Help, InodeLock, NoHelp};
+use crate::lock::{Help, InodeLock, NoHelp, RangeLock, Sharing};
+use crate::statistics::WaitMeter;
 
 #[test]
 fn holders_exclude_each_other_as_the_table_says() {
@@ -92,29 +95,95 @@ fn who_waits_long_helps_those_in_the_way() {
     assert!(help.1.load(Ordering::SeqCst));
 }
 
-/// Notes the waiters.
+/// Counts waits.
 #[derive(Default)]
-struct Notes(AtomicUsize);
+struct Counts(WaitMeter);
 
-impl Help for Notes {
+impl Help for Counts {
     fn help(&self) {}
-    fn waits(&self) {
-        self.0.fetch_add(1, Ordering::SeqCst);
+    fn meter(&self) -> Option<&WaitMeter> {
+        Some(&self.0)
     }
 }
 
-#[test]
-fn only_who_waits_is_noted() {
-    let (lock, notes): (InodeLock, Notes) = Default::default();
-    drop((lock.shared(&notes), lock.shared(&notes)));
-    let writer = lock.exclusive(&notes);
-    assert_eq!(notes.0.load(Ordering::SeqCst), 0);
-    thread::scope(|scope| {
-        scope.spawn(|| drop(lock.shared(&notes)));
-        while notes.0.load(Ordering::SeqCst) == 0 {
+impl Counts {
+    fn told(&self) -> Waits {
+        self.0.snapshot(false)
+    }
+
+    fn counts(&self) -> [u64; 3] {
+        let told = self.told();
+        [told.inode_shared, told.inode_exclusive, told.byte_range].map(|time| time.count)
+    }
+
+    /// Waits until so many wait.
+    fn reach(&self, counts: [u64; 3]) {
+        while self.counts() != counts {
             thread::yield_now();
         }
+    }
+}
+
+const NAP: Duration = Duration::from_millis(5);
+
+/// S-502: a lock that is free is taken without being counted, one that is held counts in its class
+/// and with its time, for the file and for all.
+#[test]
+fn s_502_only_what_waits_is_counted_and_in_its_class() {
+    let (all, file) = (Counts::default(), Arc::<WaitMeter>::default());
+    let lock = InodeLock::default().counted_in(&file);
+    drop((lock.shared(&all), lock.shared(&all)));
+    let writer = lock.exclusive(&all);
+    assert_eq!(all.counts(), [0, 0, 0], "S-502");
+    thread::scope(|scope| {
+        scope.spawn(|| drop(lock.shared(&all)));
+        all.reach([1, 0, 0]);
+        thread::sleep(NAP);
         drop(writer);
     });
-    assert_eq!(notes.0.load(Ordering::SeqCst), 1);
+    // A writer waits for a reader to leave, another one for its turn.
+    let reader = lock.shared(&all);
+    thread::scope(|scope| {
+        scope.spawn(|| drop(lock.exclusive(&all)));
+        all.reach([1, 1, 0]);
+        scope.spawn(|| drop(lock.exclusive(&all)));
+        all.reach([1, 2, 0]);
+        thread::sleep(NAP);
+        drop(reader);
+    });
+    let told = all.told();
+    assert!(told.inode_shared.ns >= NAP.as_nanos() as u64, "S-502: {told:?}");
+    assert!(told.inode_exclusive.ns >= 2 * NAP.as_nanos() as u64, "S-502: both waited");
+    assert!(told.inode_exclusive.ns_max < told.inode_exclusive.ns, "S-502: {told:?}");
+    assert_eq!(file.snapshot(false), told, "S-502");
+    // What holds nothing up is not counted.
+    let reader = lock.shared(&all);
+    thread::scope(|scope| {
+        scope.spawn(|| drop(lock.exclusive(&NoHelp)));
+        while lock.state.0.load(Ordering::SeqCst) & WRITER == 0 {
+            thread::yield_now();
+        }
+        drop(reader);
+    });
+    assert_eq!(all.told(), told, "S-502");
+}
+
+/// S-502: ranges have a class of their own; the range that is the whole file counts as its lock.
+#[test]
+fn s_502_ranges_have_a_class_and_the_whole_file_counts_as_its_lock() {
+    let all = Counts::default();
+    let lock = RangeLock::default();
+    drop(lock.lock(0..8, Sharing::Exclusive, &all));
+    let wait_for = |range: std::ops::Range<u64>, sharing, counts| {
+        let held = lock.lock(4..6, Sharing::Exclusive, &all);
+        thread::scope(|scope| {
+            scope.spawn(|| drop(lock.lock(range, sharing, &all)));
+            all.reach(counts);
+            drop(held);
+        });
+    };
+    wait_for(0..8, Sharing::Shared, [0, 0, 1]);
+    wait_for(5..9, Sharing::Exclusive, [0, 0, 2]);
+    wait_for(0..u64::MAX, Sharing::Exclusive, [0, 1, 2]);
+    assert!(all.told().byte_range.ns > 0 && all.told().inode_exclusive.ns > 0, "S-502");
 }
