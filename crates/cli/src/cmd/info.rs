@@ -4,7 +4,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use bedplate::{IoThreads, LeaseReport, format_duration, format_size};
+use bedplate::{IoThreads, LeaseReport, Waits, format_duration, format_size};
 use bedplate_serve::control::{self, Request, ThreadReport};
 use clap::Args;
 use serde::Serialize;
@@ -16,7 +16,7 @@ use crate::device::group;
 use crate::device::host::{self, HostRoom};
 use crate::device::{self, Access};
 use crate::failure::{Exit, Failure, Result};
-use crate::mount::{self, Mount, leases, live, threads};
+use crate::mount::{self, Mount, leases, live, threads, waits};
 use crate::render::counters::Counters;
 use crate::render::output::Output;
 use crate::render::text;
@@ -364,6 +364,11 @@ impl Info {
                 sums("healed_blocks"),
                 sums("lost_blocks")
             )?;
+        }
+        let waits: Option<Waits> =
+            self.at("waits").and_then(|told| serde_json::from_value(told.clone()).ok());
+        if let Some(waits) = waits.as_ref().and_then(waits::line) {
+            writeln!(f, "waited        {waits}")?;
         }
         let counters = self.told.get("counters").cloned().unwrap_or_default();
         write!(f, "{}", Counters::from_json(counters))

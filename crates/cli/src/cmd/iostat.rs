@@ -43,8 +43,8 @@ pub struct Arguments {
     /// Tell of so many files only
     #[arg(long, value_name = "N")]
     top: Option<usize>,
-    /// More columns: medians, cached and physical reads, modes; and why I/O was not served as its
-    /// mode asks
+    /// More columns: medians, cached and physical reads, modes; why I/O was not served as its mode
+    /// asks, and what it waited for
     #[arg(short, long)]
     long: bool,
 }

@@ -4,7 +4,10 @@ use std::fmt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use bedplate::{FileKind, FileSystem, IoMode, OpenOptions, ReleaseBehind, Untorn, format_size};
+use bedplate::{
+    FileActivity, FileKind, FileSystem, IoMode, OpenOptions, ReleaseBehind, Untorn, Waits,
+    format_size,
+};
 use clap::Args;
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -13,7 +16,7 @@ use crate::address::PathArg;
 use crate::cmd::mode::trial::{self, Trial};
 use crate::device::Access;
 use crate::failure::Result;
-use crate::mount::live;
+use crate::mount::{live, waits};
 use crate::render::counters::Counters;
 use crate::render::output::Output;
 use crate::render::text::{self, Name};
@@ -65,6 +68,8 @@ struct Stat {
     extents: Vec<Value>,
     /// Counted since the file was first opened in this mount; absent where nothing is mounted.
     counters: Option<Counters>,
+    /// What its reads and writes waited for, as of the counters.
+    waits: Option<Waits>,
     #[serde(skip)]
     list: bool,
 }
@@ -119,6 +124,7 @@ fn of_inside(fs: &FileSystem, path: &Path, arguments: &Arguments) -> Result<Stat
         buffer_align: info.buffer_align.into(),
         extents,
         counters: None,
+        waits: None,
         list: arguments.extents,
     })
 }
@@ -134,6 +140,8 @@ fn of_live(path: &Path, arguments: &Arguments) -> Result<Stat> {
     let of_file = |name: &str| if is_file { live::get(path, name) } else { Ok(None) };
     let extents = if is_file { live::extents(path)? } else { Vec::new() };
     let counters = if is_file { live::get_json(path, live::COUNTERS)? } else { None };
+    let activity: Option<FileActivity> =
+        if is_file { live::get_as(path, live::ACTIVITY)? } else { None };
     Ok(Stat {
         path: arguments.file.clone().into(),
         kind,
@@ -173,6 +181,7 @@ fn of_live(path: &Path, arguments: &Arguments) -> Result<Stat> {
         buffer_align: number("buffer_align"),
         extents,
         counters: counters.map(Counters::from_json),
+        waits: activity.map(|activity| activity.waits),
         list: arguments.extents,
     })
 }
@@ -238,7 +247,13 @@ impl fmt::Display for Stat {
         if self.list {
             f.write_str(&extent_table(&self.extents))?;
         }
-        self.counters.as_ref().map_or(Ok(()), |counters| write!(f, "{counters}"))
+        if let Some(counters) = &self.counters {
+            write!(f, "{counters}")?;
+        }
+        match self.waits.as_ref().and_then(waits::line) {
+            Some(waits) => write!(f, "\nwaited        {waits}"),
+            None => Ok(()),
+        }
     }
 }
 

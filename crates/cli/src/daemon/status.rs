@@ -100,6 +100,20 @@ pub struct MemberStatus {
     #[serde(default)]
     pub lies_on: Vec<String>,
     pub statistics: Option<MemberStatistics>,
+    /// The part of the time of the statistics in which at least one operation was under way.
+    #[serde(default)]
+    pub utilisation: Option<f64>,
+    /// How many operations were under way on average.
+    #[serde(default)]
+    pub queue_depth_mean: Option<f64>,
+}
+
+impl MemberStatus {
+    fn set_statistics(&mut self, statistics: Option<MemberStatistics>) {
+        self.utilisation = statistics.as_ref().and_then(MemberStatistics::utilisation);
+        self.queue_depth_mean = statistics.as_ref().and_then(MemberStatistics::queue_depth_mean);
+        self.statistics = statistics;
+    }
 }
 
 /// The state of a member of an open group that was overwritten, and that cannot leave because the
@@ -120,7 +134,7 @@ impl Status {
         let mut status = Self::from_config(&group.config());
         let mut statistics = group.statistics();
         for member in &mut status.members {
-            member.statistics = statistics.get_mut(member.index).and_then(Option::take);
+            member.set_statistics(statistics.get_mut(member.index).and_then(Option::take));
         }
         let mut failures = Vec::new();
         for (index, why) in group.failures().into_iter().enumerate() {
@@ -181,10 +195,10 @@ impl Status {
                 .iter()
                 .find(|before| before.id == member.id)
                 .and_then(|before| before.statistics.as_ref());
-            member.statistics = member
-                .statistics
-                .take()
-                .map(|now| before.map_or(now.clone(), |before| now.since(before)));
+            let now = member.statistics.take();
+            member.set_statistics(
+                now.map(|now| before.map_or(now.clone(), |before| now.since(before))),
+            );
         }
         self
     }
@@ -222,6 +236,8 @@ impl Status {
                     found: true,
                     lies_on: hosts(config, index),
                     statistics: None,
+                    utilisation: None,
+                    queue_depth_mean: None,
                 },
             );
         Self {
@@ -516,6 +532,10 @@ fn push_members(rows: &mut Vec<Vec<String>>, name: &str, state: &str, of: &Membe
         String::new(),
         format!("{} corrected, {} under way", of.corrected, of.queue_depth),
     ]);
+    if let (Some(busy), Some(depth)) = (of.utilisation(), of.queue_depth_mean()) {
+        let busy = format!("busy {:.1} %, {depth:.2} on average", busy * 100.0);
+        rows.push(vec![String::new(), String::new(), busy]);
+    }
 }
 
 /// Adds a row for each kind of operation; the first names whose they are.

@@ -6,7 +6,8 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use bedplate::{
     CounterSnapshot, FileActivity, FilePath, FileSystem, FsInfo, InodeNo, IntegrityCounts,
-    LatencySnapshot, LeaseReport, MapCounts, MemberState, OperationStatistics, Reason, WeakGroup,
+    LatencySnapshot, LeaseReport, MapCounts, MemberState, MemberStatistics, OperationStatistics,
+    Reason, WeakGroup,
 };
 use bedplate_serve::fuse::ServingThreads;
 use prometheus_client::collector::Collector;
@@ -155,6 +156,17 @@ fn counters(out: &mut Out<'_>, info: &FsInfo) -> fmt::Result {
         "not_as_asked",
         "Reads and writes that were not served as their mode asks, by reason",
         reasons,
+    )?;
+    out.counters(
+        "waits",
+        "Waits of reads and writes by what they waited for; those for the device, and for a thread \
+         of the I/O engine, from a sample",
+        info.waits.by_name().map(|(class, time)| ([("class", class)], time.count)),
+    )?;
+    out.seconds_counters(
+        "wait_seconds",
+        "How long they took",
+        info.waits.by_name().map(|(class, time)| ([("class", class)], time.ns)),
     )?;
     let latencies = [
         ("read", &info.latencies.read),
@@ -366,6 +378,21 @@ fn members(out: &mut Out<'_>, group: &bedplate::Group) -> fmt::Result {
         "Bad reads mended from other members",
         known.iter().map(|(member, told)| ([("member", member.clone())], told.corrected)),
     )?;
+    let times = |pick: fn(&MemberStatistics) -> u64| {
+        known.iter().map(move |(member, told)| {
+            ([("member", member.clone())], pick(told).saturating_mul(1000))
+        })
+    };
+    out.seconds_counters(
+        "member_busy_seconds",
+        "Time in which at least one operation was under way; its rate is the member's utilisation",
+        times(|told| told.busy_us),
+    )?;
+    out.seconds_counters(
+        "member_queued_seconds",
+        "Time of all operations under way together; its rate is the mean depth of the queue",
+        times(|told| told.queued_us),
+    )?;
     out.gauges(
         "member_queue_depth",
         "Operations under way",
@@ -396,6 +423,15 @@ impl Source {
                 values,
             )?;
         }
+        let waits = named.iter().flat_map(|(path, file)| {
+            let labels = move |class: &str| [("file", path.clone()), ("class", class.to_owned())];
+            file.waits.by_name().map(move |(class, time)| (labels(class), time.ns))
+        });
+        out.seconds_counters(
+            "file_wait_seconds",
+            "How long reads and writes waited, by what they waited for, of the busiest files",
+            waits,
+        )?;
         let p99 = |of: fn(&FileActivity) -> &LatencySnapshot| {
             named.iter().filter_map(move |(path, file)| {
                 Some(([("file", path.clone())], of(file).percentile_ns(0.99)? as f64 / 1e9))
@@ -477,6 +513,19 @@ impl Out<'_> {
         let mut family = self.0.encode_descriptor(name, help, None, MetricType::Counter)?;
         values.into_iter().try_for_each(|(labels, value)| {
             ConstCounter::new(value).encode(family.encode_family(&labels)?)
+        })
+    }
+
+    /// Lengths of time that add up, in nanoseconds.
+    pub(super) fn seconds_counters<L: EncodeLabelSet>(
+        &mut self,
+        name: &str,
+        help: &str,
+        values: impl IntoIterator<Item = (L, u64)>,
+    ) -> fmt::Result {
+        let mut family = self.0.encode_descriptor(name, help, None, MetricType::Counter)?;
+        values.into_iter().try_for_each(|(labels, ns)| {
+            ConstCounter::new(ns as f64 / 1e9).encode(family.encode_family(&labels)?)
         })
     }
 

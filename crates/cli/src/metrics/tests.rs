@@ -144,6 +144,8 @@ fn of_groups() -> impl Iterator<Item = String> {
         "member_corrected_total",
         "member_active",
         "member_queue_depth",
+        "member_busy_seconds_total",
+        "member_queued_seconds_total",
         "member_operation_p99_seconds",
         "group_health",
         "group_whole",

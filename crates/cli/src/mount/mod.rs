@@ -5,6 +5,7 @@ pub mod leases;
 pub mod live;
 mod table;
 pub mod threads;
+pub mod waits;
 pub mod watch;
 
 pub use table::{Mount, above, at, canonical, is_stale, ours};

@@ -13,8 +13,9 @@ use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 use crate::failure::{Failure, Result};
-use crate::mount::{self, Mount, live};
+use crate::mount::{self, Mount, live, waits};
 use crate::render::text;
+pub use crate::render::text::short;
 
 /// What is watched: single files, and whole directories of mounts.
 #[derive(Debug)]
@@ -164,9 +165,10 @@ pub fn between(earlier: &Seen, now: &Seen) -> Vec<Row> {
             activity.counters.since(&before.counters),
             activity.latencies.since(&before.latencies),
         );
+        let waits = activity.waits.since(&before.waits);
         Row {
             path: path.clone(),
-            activity: FileActivity { counters, latencies, ..activity.clone() },
+            activity: FileActivity { counters, latencies, waits, ..activity.clone() },
         }
     };
     now.iter().map(since).collect()
@@ -200,6 +202,8 @@ pub enum SortKey {
     Syncs,
     /// Time spent in syncs
     SyncWait,
+    /// Time waited for locks of the file
+    LockWait,
     Name,
 }
 
@@ -219,6 +223,7 @@ impl Row {
             SortKey::Misaligned => counters.misaligned,
             SortKey::Syncs => counters.syncs,
             SortKey::SyncWait => counters.sync_wait_ns,
+            SortKey::LockWait => self.activity.waits.lock_ns(),
             SortKey::Name => 0,
         }
     }
@@ -253,6 +258,7 @@ impl Row {
             opens,
             counters,
             latencies,
+            waits,
         } = &self.activity;
         json!({
             "path": bedplate::readable_name(self.path.as_os_str().as_bytes()), "ino": ino.0,
@@ -265,7 +271,7 @@ impl Row {
             "cached_reads": counters.cache_hits, "physical_reads": counters.reads - counters.cache_hits.min(counters.reads),
             "hit_ratio": self.hit_ratio(), "syncs": counters.syncs, "sync_wait_ns": counters.sync_wait_ns,
             "sync_pages_ns": counters.sync_pages_ns, "mode_transitions": counters.mode_transitions,
-                "reasons": reasons(&counters.reasons),
+                "reasons": reasons(&counters.reasons), "waits": waits,
             "latency": { "read": latency(&latencies.read), "write": latency(&latencies.write),
                 "sync": latency(&latencies.sync) },
         })
@@ -319,7 +325,7 @@ pub fn table(rows: &[Row], layout: Layout) -> String {
     head.extend(long.then_some("w-p50"));
     head.push("w-p99");
     head.extend(if long { &["cached", "phys"][..] } else { &[] });
-    head.extend(["hit%", "misal", "syncs", "s-avg"]);
+    head.extend(["hit%", "misal", "syncs", "s-avg", "l-wait"]);
     head.extend(if long { &["s-p99", "mode"][..] } else { &[] });
     head.push("file");
     let numbers = head.len() - if long { 2 } else { 1 };
@@ -346,6 +352,9 @@ pub fn table(rows: &[Row], layout: Layout) -> String {
             .collect();
         if !why.is_empty() {
             told.push_str(&format!("    not as its mode asks: {}\n", why.join(", ")));
+        }
+        if let Some(waits) = waits::line(&row.activity.waits) {
+            told.push_str(&format!("    waited: {waits}\n"));
         }
     }
     told
@@ -399,6 +408,8 @@ fn cells(row: &Row, Layout { long, per, block_size, .. }: Layout) -> Vec<String>
     let hit =
         row.hit_ratio().map_or_else(|| "-".to_owned(), |ratio| format!("{:.0}", ratio * 100.0));
     cells.extend([hit, n(counters.misaligned), n(counters.syncs), short(row.sync_average_ns())]);
+    let waits = &row.activity.waits;
+    cells.push(short((waits.lock_count() > 0).then(|| (waits.lock_ns() as f64 / per) as u64)));
     if long {
         cells.push(short(latencies.sync.percentile_ns(0.99)));
         cells.push(
@@ -409,21 +420,9 @@ fn cells(row: &Row, Layout { long, per, block_size, .. }: Layout) -> Vec<String>
     cells
 }
 
-/// Returns a duration in three digits and a unit; `-` for none.
-pub fn short(ns: Option<u64>) -> String {
-    let Some(ns) = ns else { return "-".to_owned() };
-    let (value, unit) = match ns {
-        0..1_000 => return format!("{ns}ns"),
-        1_000..1_000_000 => (ns as f64 / 1e3, "us"),
-        1_000_000..1_000_000_000 => (ns as f64 / 1e6, "ms"),
-        _ => (ns as f64 / 1e9, "s"),
-    };
-    if value < 10.0 { format!("{value:.2}{unit}") } else { format!("{value:.0}{unit}") }
-}
-
 #[cfg(test)]
 mod tests {
-    use bedplate::{CounterSnapshot, InodeNo, Latencies};
+    use bedplate::{CounterSnapshot, InodeNo, Latencies, WaitTime, Waits};
 
     use super::*;
 
@@ -444,6 +443,7 @@ mod tests {
             opens: 0,
             counters,
             latencies,
+            waits: Waits::default(),
         };
         Row { path: path.into(), activity }
     }
@@ -478,6 +478,7 @@ mod tests {
     fn a_table_has_as_many_cells_as_heads_and_names_the_reasons() {
         let mut one = row("file", 10, 5);
         one.activity.counters.reasons[Reason::Hole as usize] = 3;
+        one.activity.waits.byte_range = WaitTime { count: 2, ns: 3_000_000, ns_max: 2_000_000 };
         for long in [false, true] {
             let told = table(
                 &[one.clone()],
@@ -491,6 +492,9 @@ mod tests {
             );
             assert!(lines[1].contains(" 50 ") && lines[1].ends_with("file"), "{told}");
             assert_eq!(told.contains("hole 3"), long);
+            // S-502
+            assert!(lines[1].contains("3.00ms"), "{told}");
+            assert_eq!(told.contains("waited: byte range 2 times, 3.00ms"), long, "{told}");
         }
     }
 
@@ -510,20 +514,5 @@ mod tests {
             (end_of("short", 5).as_str(), end_of("shorter", 5).as_str()),
             ("short", "…rter")
         );
-    }
-
-    #[test]
-    fn durations_have_three_digits() {
-        for (ns, text) in [
-            (0, "0ns"),
-            (999, "999ns"),
-            (1_000, "1.00us"),
-            (15_400, "15us"),
-            (2_500_000, "2.50ms"),
-            (3_000_000_000, "3.00s"),
-        ] {
-            assert_eq!(short(Some(ns)), text);
-        }
-        assert_eq!(short(None), "-");
     }
 }

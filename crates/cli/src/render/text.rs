@@ -158,6 +158,18 @@ pub fn table(rows: &[Vec<String>], right: &[usize]) -> String {
     text
 }
 
+/// Returns a duration in three digits and a unit; `-` for none.
+pub fn short(ns: Option<u64>) -> String {
+    let Some(ns) = ns else { return "-".to_owned() };
+    let (value, unit) = match ns {
+        0..1_000 => return format!("{ns}ns"),
+        1_000..1_000_000 => (ns as f64 / 1e3, "us"),
+        1_000_000..1_000_000_000 => (ns as f64 / 1e6, "ms"),
+        _ => (ns as f64 / 1e9, "s"),
+    };
+    if value < 10.0 { format!("{value:.2}{unit}") } else { format!("{value:.0}{unit}") }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -197,5 +209,20 @@ mod tests {
         let rows = [vec!["a".into(), "10".into()], vec!["long".into(), "9".into()]];
         assert_eq!(table(&rows, &[1]), "a     10\nlong   9\n");
         assert_eq!(table(&[vec!["a\nb".into(), "10".into()]], &[1]), "a\\nb  10\n");
+    }
+
+    #[test]
+    fn durations_have_three_digits() {
+        for (ns, text) in [
+            (0, "0ns"),
+            (999, "999ns"),
+            (1_000, "1.00us"),
+            (15_400, "15us"),
+            (2_500_000, "2.50ms"),
+            (3_000_000_000, "3.00s"),
+        ] {
+            assert_eq!(short(Some(ns)), text);
+        }
+        assert_eq!(short(None), "-");
     }
 }

@@ -43,6 +43,18 @@ fn metrics_are_served_to_who_mounted_and_end_with_the_mount() {
             )),
         "{body}"
     );
+    // S-502, S-503: every class that this mount has, and of each of the busiest files too.
+    for class in ["inode_shared", "inode_exclusive", "byte_range", "device"] {
+        let labels = format!("{{mount=\"{}\",class=\"{class}\"}} ", text(&dir));
+        let of_file = format!("{{mount=\"{}\",file=\"/busy\",class=\"{class}\"}} ", text(&dir));
+        for sample in [
+            format!("bedplate_waits_total{labels}"),
+            format!("bedplate_wait_seconds_total{labels}"),
+            format!("bedplate_file_wait_seconds_total{of_file}"),
+        ] {
+            assert!(body.contains(&sample), "S-502: no {sample}\n{body}");
+        }
+    }
     assert!(
         ask(UnixStream::connect(&socket).unwrap(), "GET /etc/passwd").0.starts_with("HTTP/1.1 404")
     );
@@ -123,6 +135,10 @@ fn a_group_tells_its_health_its_schedules_and_its_scrubs() {
     assert!(recent(until("scrub_last_timestamp_seconds", "")));
     assert!(until("scrub_period_seconds", "") > 86_399.0);
     assert!(until("group_whole", "") > 0.5);
+    // S-504: the label was written and read.
+    let member = format!(",member=\"{first}\"");
+    assert!(until("member_busy_seconds_total", &member) > 0.0, "S-504");
+    assert!(until("member_queued_seconds_total", &member) > 0.0, "S-504");
     std::fs::File::options().write(true).open(&members[1]).unwrap().set_len(1 << 20).unwrap();
     let file = std::fs::File::create(dir.join("file")).unwrap();
     (&file).write_all(&[1; 100_000]).unwrap();

@@ -318,7 +318,19 @@ fn a_mounted_group_tells_its_statistics_and_is_rebuilt_under_the_mount() {
         rounds.len() == 2 && written(&rounds[0], 0) > 1 << 20 && written(&rounds[1], 0) < 1 << 20,
         "{rounds:?}"
     );
-    let shown = bedplate(["volume", "stat", text(&members[0])]).succeeds().stdout();
+    // S-504: how busy each member was in the interval, of which most was rest.
+    let busy = |told: &serde_json::Value, member: usize, what: &str| {
+        told["members"][member][what].as_f64().unwrap()
+    };
+    for member in 0..2 {
+        let measured = told["members"][member]["statistics"]["measured_us"].as_u64().unwrap();
+        assert!(busy(&told, member, "utilisation") > 0.0 && measured > 0, "S-504: {told}");
+        assert!(busy(&told, member, "queue_depth_mean") > 0.0, "S-504: {told}");
+        let interval = rounds[1]["members"][member]["statistics"]["measured_us"].as_u64().unwrap();
+        assert!((90_000..measured).contains(&interval), "S-504: {rounds:?}");
+        assert!(busy(&rounds[1], member, "utilisation") < 0.5, "S-504: {rounds:?}");
+    }
+    let shown = bedplate(["volume", "stat", text(&members[0])]).succeeds().says("busy ").stdout();
     assert!(
         shown.contains("data plex 0")
             && shown.contains("data plex 1")

@@ -1,8 +1,9 @@
 //! What files of a mount do, as iostat and top tell it.
 
 use std::fs::OpenOptions;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use serde_json::Value;
 
@@ -77,6 +78,92 @@ fn iostat_tells_what_files_did_and_what_they_waited_for() {
         .succeeds()
         .json();
     assert!(top["files"].as_array().unwrap().len() == 1 && top["files"][0]["path"] == text(&one));
+}
+
+/// Writes and reads the same megabyte from several threads past the kernel's cache until it is told
+/// to stop.
+fn write_and_read_at_once(path: &Path, stop: &AtomicBool) {
+    let open = || {
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).custom_flags(libc::O_DIRECT);
+        options.open(path).unwrap()
+    };
+    std::thread::scope(|scope| {
+        for thread in 0..4 {
+            scope.spawn(move || {
+                let (file, mut bytes) = (open(), bedplate::AlignedBuf::zeroed(1 << 20));
+                while !stop.load(Ordering::Relaxed) {
+                    // Where the whole file is locked, the kernel has its writes one after the other.
+                    match thread {
+                        0 => file.write_all_at(&bytes, 0).unwrap(),
+                        _ => file.read_exact_at(&mut bytes, 0).unwrap(),
+                    }
+                }
+            });
+        }
+    });
+}
+
+/// S-502, S-503: what writers of a file wait for is told of it by every command that tells of files,
+/// and of no other file.
+#[test]
+fn s_502_a_mount_tells_what_writers_wait_for() {
+    if !can_mount("waits") {
+        return;
+    }
+    let scratch = Scratch::new();
+    let (_, dir) = scratch.mounted("mode=direct,inode-lock=whole,latency-sample=1");
+    let (file, other) = (dir.join("file"), dir.join("other"));
+    work(&other, 5);
+    work(&file, 256);
+    let waits = |path: &Path| {
+        let report = bedplate(["--json", "iostat", text(path)]).succeeds().json();
+        report["files"][0]["waits"].clone()
+    };
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| write_and_read_at_once(&file, &stop));
+        let began = std::time::Instant::now();
+        // A share of the time, and enough that were timed for it to be told.
+        let told = || bedplate(["--json", "explain", text(&file)]).json();
+        while told()["findings"]
+            .as_array()
+            .is_none_or(|all| all.iter().all(|finding| finding["kind"] != "lock_waits"))
+        {
+            if began.elapsed().as_secs() > 60 {
+                stop.store(true, Ordering::Relaxed);
+                panic!("S-502: no wait in 60 s: {}", told());
+            }
+        }
+        stop.store(true, Ordering::Relaxed);
+    });
+    let told = waits(&file);
+    assert!(
+        told["inode_exclusive"]["count"].as_u64() > Some(0)
+            && told["inode_exclusive"]["ns"].as_u64() >= told["inode_exclusive"]["ns_max"].as_u64(),
+        "S-502: {told}"
+    );
+    assert!(
+        told["device"]["count"].as_u64() > Some(0) && told["queue"].is_null(),
+        "S-503: one device has no queue in front of it: {told}"
+    );
+    assert_eq!(waits(&other)["inode_exclusive"]["count"], 0, "S-502");
+    let explained = bedplate(["explain", text(&file)]).succeeds().stdout();
+    assert!(
+        explained.contains("of their time for ")
+            && explained.contains(&format!("bedplate mode {} concurrent", text(&file))),
+        "S-502: {explained}"
+    );
+    for command in ["stat", "info", "explain"] {
+        let place = if command == "info" { &dir } else { &file };
+        bedplate([command, text(place)]).succeeds().says("inode lock, exclusive");
+    }
+    bedplate(["iostat", "-l", text(&file)])
+        .succeeds()
+        .says("waited: ")
+        .says("inode lock, exclusive");
+    let stat = bedplate(["--json", "stat", text(&file)]).succeeds().json();
+    assert_eq!(stat["waits"]["inode_exclusive"], told["inode_exclusive"], "S-502");
 }
 
 #[test]

@@ -78,6 +78,7 @@ pub fn of(told: &FileFacts) -> Vec<Finding> {
     let mut findings: Vec<Finding> =
         [misaligned(told), mixed(told), dirty_syncs(told), poor_cache(told), fragmented(told)]
             .into_iter()
+            .chain([super::locks::waited(told)])
             .flatten()
             .collect();
     findings.extend(
@@ -285,7 +286,7 @@ fn of_reason(told: &FileFacts, reason: Reason) -> Option<Finding> {
 
 #[cfg(test)]
 mod tests {
-    use bedplate::{CounterSnapshot, InodeNo, Latencies};
+    use bedplate::{CounterSnapshot, InodeNo, Latencies, LatencySnapshot, WaitTime, Waits};
 
     use super::*;
 
@@ -304,6 +305,7 @@ mod tests {
                 ..CounterSnapshot::default()
             },
             latencies: Latencies::default(),
+            waits: Waits::default(),
         };
         let open = |program: &str, requested: &str| Open {
             pid: 7,
@@ -329,6 +331,36 @@ mod tests {
         };
         change(&mut told);
         told
+    }
+
+    /// S-502: a share of the time that was measured is told, with what would end the waits; a
+    /// small one, or one of too few operations, is not.
+    #[test]
+    fn s_502_waits_for_a_lock_are_a_finding_where_they_are_a_share_of_the_time() {
+        let waited = |mode: IoMode, timed, ns: u64, lock: fn(&mut Waits, WaitTime)| {
+            told(|told| {
+                told.activity.effective_mode = Some(mode);
+                let write =
+                    LatencySnapshot { timed, sum_ns: 1_000_000, ..LatencySnapshot::default() };
+                told.activity.latencies = Latencies { write, ..Latencies::default() };
+                lock(&mut told.activity.waits, WaitTime { count: 40, ns, ns_max: ns });
+            })
+        };
+        let alone = |waits: &mut Waits, time| waits.inode_exclusive = time;
+        let ranges = |waits: &mut Waits, time| waits.byte_range = time;
+        let found = of(&waited(IoMode::Cached, 100, 380_000, alone));
+        assert_eq!((found[0].kind, found[0].count), ("lock_waits", 40), "S-502");
+        assert!(
+            found[0].what.contains("waited 38 % of their time for its inode lock")
+                && found[0].change.contains("bedplate mode /mnt/f concurrent"),
+            "S-502: {found:?}"
+        );
+        let found = of(&waited(IoMode::Direct, 100, 380_000, ranges));
+        assert!(found[0].what.contains("for byte ranges of it"), "S-502: {found:?}");
+        let found = of(&waited(IoMode::Concurrent, 100, 380_000, alone));
+        assert!(!found[0].change.contains("bedplate mode"), "S-502: it is concurrent");
+        assert!(of(&waited(IoMode::Cached, 29, 380_000, alone)).is_empty(), "S-502");
+        assert!(of(&waited(IoMode::Cached, 100, 30_000, alone)).is_empty(), "S-502");
     }
 
     fn kinds(told: &FileFacts) -> Vec<&'static str> {

@@ -3,6 +3,7 @@
 mod databases;
 mod findings;
 mod leases;
+mod locks;
 mod pages;
 mod scrubs;
 
@@ -10,7 +11,7 @@ use std::fmt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use bedplate::{FileActivity, IoMode, IoThreads, format_size};
+use bedplate::{FileActivity, IoMode, IoThreads, Waits, format_size};
 use bedplate_serve::control::Request;
 use clap::Args;
 use serde::{Deserialize, Serialize};
@@ -23,7 +24,7 @@ use crate::failure::{Failure, Result};
 use crate::mount::live;
 use crate::mount::threads::{self, Standing, Verdict};
 use crate::mount::watch::{Scope, SortKey, between, short, sorted};
-use crate::mount::{self, Mount};
+use crate::mount::{self, Mount, waits};
 use crate::render::output::Output;
 use crate::render::text::{self, Name};
 use databases::Advice;
@@ -102,6 +103,8 @@ struct OfFile {
     findings: Vec<Finding>,
     /// What a database may be told.
     databases: Vec<Advice>,
+    /// What its reads and writes waited for.
+    waits: Waits,
     #[serde(skip)]
     activity: FileActivity,
 }
@@ -124,6 +127,8 @@ struct OfMount {
     /// The engine's I/O threads, where it needs any.
     io_threads: Option<IoThreads>,
     lock_waits: u64,
+    /// What reads and writes of all files waited for.
+    waits: Option<Waits>,
     syncs: u64,
     flushes: u64,
     /// What a database in this directory may be told.
@@ -179,6 +184,7 @@ fn of_file(path: &Path, mount: &Mount, info: &Value) -> Result<OfFile> {
         findings,
         databases: advice_of_file(path, told.activity.effective_mode)?,
         opens: told.opens,
+        waits: told.activity.waits.clone(),
         activity: told.activity,
     })
 }
@@ -310,6 +316,7 @@ fn of_mount(path: &Path, mount: &Mount, info: &Value) -> Result<OfMount> {
             .get("io_threads")
             .and_then(|told| serde_json::from_value(told.clone()).ok()),
         lock_waits: at("/lock_waits"),
+        waits: info.get("waits").and_then(|told| serde_json::from_value(told.clone()).ok()),
         syncs: at("/log/syncs"),
         flushes: at("/log/flushes"),
         databases: advice_of_directory(path, info)?,
@@ -335,9 +342,33 @@ fn waited(sync_wait_ns: u64, syncs: u64) -> String {
     format!(", waited {} in {}", short(Some(sync_wait_ns)), text::count(syncs, "sync"))
 }
 
+impl OfFile {
+    /// What was done, how long it took, and what it waited for.
+    fn write_activity(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (counters, latencies) = (&self.activity.counters, &self.activity.latencies);
+        writeln!(
+            f,
+            "did           {} reads, {} writes, {} of them direct",
+            counters.reads, counters.writes, counters.direct
+        )?;
+        writeln!(
+            f,
+            "took          reads {} (p99 {}), writes {} (p99 {}), syncs {}",
+            short(latencies.read.average_ns()),
+            short(latencies.read.percentile_ns(0.99)),
+            short(latencies.write.average_ns()),
+            short(latencies.write.percentile_ns(0.99)),
+            short(counters.sync_wait_ns.checked_div(counters.syncs))
+        )?;
+        match waits::line_with_shares(&self.waits, latencies) {
+            Some(waits) => writeln!(f, "waited        {waits}"),
+            None => Ok(()),
+        }
+    }
+}
+
 impl fmt::Display for OfFile {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (counters, latencies) = (&self.activity.counters, &self.activity.latencies);
         writeln!(f, "file          {}", self.path)?;
         writeln!(
             f,
@@ -364,20 +395,7 @@ impl fmt::Display for OfFile {
             "lies in       {extents}, {} on average{wanted}",
             format_size(self.extent_bytes_average)
         )?;
-        writeln!(
-            f,
-            "did           {} reads, {} writes, {} of them direct",
-            counters.reads, counters.writes, counters.direct
-        )?;
-        writeln!(
-            f,
-            "took          reads {} (p99 {}), writes {} (p99 {}), syncs {}",
-            short(latencies.read.average_ns()),
-            short(latencies.read.percentile_ns(0.99)),
-            short(latencies.write.average_ns()),
-            short(latencies.write.percentile_ns(0.99)),
-            short(counters.sync_wait_ns.checked_div(counters.syncs))
-        )?;
+        self.write_activity(f)?;
         for open in &self.opens {
             let waited = waited(open.sync_wait_ns, open.syncs);
             writeln!(f, "open in       {open}, asks for {}{waited}", open.requested_mode)?;
@@ -422,6 +440,9 @@ impl fmt::Display for OfMount {
         }
         writeln!(f, "durability    {} syncs by {} flushes", self.syncs, self.flushes)?;
         writeln!(f, "lock waits    {}", self.lock_waits)?;
+        if let Some(waits) = self.waits.as_ref().and_then(waits::line) {
+            writeln!(f, "waited        {waits}")?;
+        }
         if self.files.is_empty() {
             writeln!(f, "\nEvery I/O was served as its mode asks.")?;
         }

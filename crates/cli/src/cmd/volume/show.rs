@@ -37,7 +37,7 @@ pub struct Arguments {
 }
 
 /// Tell what the volumes, plexes and members of a group did since it was opened: operations, times,
-/// errors
+/// errors; how busy each member was, and how deep its queue
 #[derive(Debug, Args)]
 pub struct StatArguments {
     /// Any member, group:NAME, or where it is mounted
