@@ -6,7 +6,7 @@ use crate::results::{Results, WorkloadResults};
 
 const HEAD: &str = "workload,case,curve,axis,x,target,role,round,unit,rate,elapsed_s,ops,bytes,\
      p50_us,p99_us,p999_us,max_us,user_percent,system_percent,idle_percent,iowait_percent,process_user_s,process_system_s,\
-     waits_per_op,context_switches_per_s,device_reads,device_read_bytes,device_writes,device_written_bytes,device_flushes,page_cache_growth_bytes";
+     waits_per_op,context_switches_per_s,device_reads,device_read_bytes,device_writes,device_written_bytes,device_flushes,page_cache_growth_bytes,devices_busy_percent";
 
 /// Returns all measurements.
 #[must_use]
@@ -33,7 +33,7 @@ fn push(text: &mut String, workload: &WorkloadResults) {
         // Writing to a string cannot fail.
         let _ = writeln!(
             text,
-            "{},{},{},{},{},{},{},{},{},{:.3},{:.6},{},{},{},{:.2},{:.2},{:.2},{:.2},{:.2},{:.2},{:.4},{:.1},{},{}",
+            "{},{},{},{},{},{},{},{},{},{:.3},{:.6},{},{},{},{:.2},{:.2},{:.2},{:.2},{:.2},{:.2},{:.4},{:.1},{},{},{}",
             workload.name,
             quoted(&case.name),
             quoted(&case.curve),
@@ -58,6 +58,7 @@ fn push(text: &mut String, workload: &WorkloadResults) {
             m.context_switches_per_s,
             device.join(","),
             m.page_cache_growth_bytes,
+            m.devices_busy_percent().map_or(String::new(), |busy| format!("{busy:.1}")),
         );
     }
 }

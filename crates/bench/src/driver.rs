@@ -14,11 +14,13 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Barrier, OnceLock};
 use std::time::{Duration, Instant};
 
+use bedplate::Waits;
 use rand::SeedableRng;
 use rand_xoshiro::Xoshiro256PlusPlus;
 
 use crate::measure::{
-    CpuTimes, DeviceOps, Latencies, LatencySummary, page_cache_bytes, thread_waits,
+    CpuTimes, DeviceLog, DeviceOps, DeviceUse, Latencies, LatencySummary, page_cache_bytes,
+    thread_waits,
 };
 use crate::results::{CpuUse, Measurement, TimePoint};
 use crate::target::Target;
@@ -262,19 +264,19 @@ where
 }
 
 /// The instruments at one moment.
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 struct Reading {
     at: Instant,
     cpu: CpuTimes,
     device: Option<DeviceOps>,
-    lock_waits: Option<u64>,
+    waits: Option<Waits>,
     page_cache_bytes: u64,
     ops: u64,
 }
 
 impl Reading {
-    fn lock_waits_since(&self, earlier: &Self) -> Option<u64> {
-        self.lock_waits.zip(earlier.lock_waits).map(|(now, then)| now.saturating_sub(then))
+    fn waits_since(&self, earlier: &Self) -> Option<Waits> {
+        Some(self.waits.as_ref()?.since(earlier.waits.as_ref()?))
     }
 }
 
@@ -283,7 +285,7 @@ fn read_instruments(shared: &Shared<'_>) -> Reading {
         at: Instant::now(),
         cpu: CpuTimes::now(),
         device: shared.job.target.device_ops(),
-        lock_waits: shared.job.target.lock_waits(),
+        waits: shared.job.target.waits(),
         page_cache_bytes: page_cache_bytes(),
         ops: shared.live.iter().map(|live| live.ops.load(Relaxed)).sum(),
     }
@@ -294,6 +296,7 @@ struct Watched {
     first: Reading,
     last: Reading,
     timeline: Vec<TimePoint>,
+    devices: Vec<DeviceUse>,
 }
 
 /// Shortest and longest sleep of the watching thread: seldom enough to be free, often enough to see
@@ -311,8 +314,15 @@ fn watch(shared: &Shared<'_>) -> Watched {
     );
     shared.window.set(window).expect("set once");
     shared.started.wait();
-    let mut watched = Watched { first: before, last: before, timeline: Vec::new() };
+    let mut watched = Watched {
+        first: before.clone(),
+        last: before.clone(),
+        timeline: Vec::new(),
+        devices: Vec::new(),
+    };
     let mut previous = before;
+    let device_times = || shared.job.target.device_times();
+    let mut devices = DeviceLog::begin(device_times());
     // Each reading is taken once, when its moment has come.
     let mut first_due = (window.from > window.go).then_some(window.from);
     let mut last_due = Some(window.until);
@@ -323,10 +333,12 @@ fn watch(shared: &Shared<'_>) -> Watched {
         }
         if first_due.take_if(|due| now >= *due).is_some() {
             watched.first = read_instruments(shared);
+            devices.mark(0, device_times());
         }
         let over = shared.running.load(Relaxed) == 0;
         if last_due.take_if(|due| over || now >= *due).is_some() {
             watched.last = read_instruments(shared);
+            devices.mark(1, device_times());
         }
         let sample_due = previous.at + shared.job.sample_every.unwrap_or(NEVER);
         if now >= sample_due {
@@ -334,10 +346,15 @@ fn watch(shared: &Shared<'_>) -> Watched {
             watched.timeline.push(point(window.go, &previous, &reading));
             previous = reading;
         }
+        let device_due = devices.due();
+        if over || device_due.is_some_and(|due| now >= due) {
+            devices.sample(device_times());
+        }
         if over {
+            watched.devices = devices.conclude(window.go);
             return watched;
         }
-        let next = [first_due, last_due, Some(sample_due)]
+        let next = [first_due, last_due, Some(sample_due), device_due]
             .into_iter()
             .flatten()
             .min()
@@ -378,7 +395,7 @@ fn point(go: Instant, a: &Reading, b: &Reading) -> TimePoint {
         user_percent: cpu.user_percent,
         system_percent: cpu.system_percent,
         idle_percent: cpu.idle_percent + cpu.iowait_percent,
-        lock_waits_per_s: b.lock_waits_since(a).map(|waits| waits as f64 / seconds),
+        lock_waits_per_s: b.waits_since(a).map(|waits| waits.lock_count() as f64 / seconds),
         waits_per_s: b.cpu.since(&a.cpu).context_switches as f64 / seconds,
     }
 }
@@ -425,6 +442,7 @@ fn conclude(
         last.ops
     );
     let cpu = last.cpu.since(&first.cpu);
+    let waited = last.waits_since(first);
     Measurement {
         rate: ops as f64 / elapsed_s,
         elapsed_s,
@@ -434,10 +452,16 @@ fn conclude(
         latency: latencies(tallies),
         cpu: CpuUse::of(&cpu),
         waits_per_op: if rated_total == 0 { 0.0 } else { waits as f64 / rated_total as f64 },
-        lock_waits_per_op: last
-            .lock_waits_since(first)
+        lock_waits_per_op: waited
+            .as_ref()
             .filter(|_| last.ops > first.ops)
-            .map(|waits| waits as f64 / (last.ops - first.ops) as f64),
+            .map(|waits| waits.lock_count() as f64 / (last.ops - first.ops) as f64),
+        waits: waited
+            .iter()
+            .flat_map(Waits::by_name)
+            .map(|(class, time)| (class.to_owned(), time))
+            .collect(),
+        devices: watched.devices,
         context_switches_per_s: cpu.context_switches as f64
             / (last.at - first.at).as_secs_f64().max(1e-9),
         device: last.device.zip(first.device).map(|(b, a)| b.since(&a)),

@@ -31,7 +31,9 @@ pub use csv::csv;
 pub use error::{Error, ErrorKind, Result};
 pub use machine::Machine;
 pub use markdown::markdown;
-pub use measure::{Comparison, DeviceOps, LatencySummary, Spread, Verdict, all_devices};
+pub use measure::{
+    Comparison, DeviceOps, DevicePoint, DeviceUse, LatencySummary, Spread, Verdict, all_devices,
+};
 pub use papers::{Paper, PaperLine, paper};
 pub use replay::{LeftOut, Pace, ReplayOptions, Replayed, ReplayedCalls, replay};
 pub use report::{

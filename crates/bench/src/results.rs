@@ -5,10 +5,11 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
+use bedplate::WaitTime;
 use serde::{Deserialize, Serialize};
 
 use crate::machine::Machine;
-use crate::measure::{CpuTimes, DeviceOps, LatencySummary};
+use crate::measure::{CpuTimes, DeviceOps, DeviceUse, LatencySummary};
 use crate::target::TargetInfo;
 use crate::volumes::VolumeReport;
 use crate::{Error, ErrorKind, Result};
@@ -145,6 +146,13 @@ pub struct Measurement {
     /// it to itself).
     #[serde(default)]
     pub lock_waits_per_op: Option<f64>,
+    /// What reads and writes waited for between the two readings, by class; empty where that is not
+    /// known. Those for the device, and for an I/O thread, are from a sample.
+    #[serde(default)]
+    pub waits: BTreeMap<String, WaitTime>,
+    /// How busy each device was, of which that is known.
+    #[serde(default)]
+    pub devices: Vec<DeviceUse>,
     /// Context switches of the whole machine.
     pub context_switches_per_s: f64,
     /// What reached the device; `None` where it is not counted.
@@ -158,6 +166,13 @@ pub struct Measurement {
 }
 
 impl Measurement {
+    /// Returns how busy the devices were on average, in percent; `None` where that is not known.
+    #[must_use]
+    pub fn devices_busy_percent(&self) -> Option<f64> {
+        let sum: f64 = self.devices.iter().map(|device| device.busy_percent).sum();
+        (!self.devices.is_empty()).then(|| sum / self.devices.len() as f64)
+    }
+
     /// Returns the rate for each processor that was busy: what the workload would cost on a full
     /// machine.
     #[must_use]

@@ -44,6 +44,8 @@ pub struct Row {
     pub waits_per_op: f64,
     /// Waits for a lock of a file for each operation, where they are known.
     pub lock_waits_per_op: Option<f64>,
+    /// How busy the devices were on average, in percent, where that is known.
+    pub devices_busy_percent: Option<f64>,
     /// Figures of this workload alone.
     pub figures: BTreeMap<String, f64>,
 }
@@ -146,6 +148,9 @@ fn row(workload: &WorkloadResults, case: usize, target: usize, records: &[&Recor
         lock_waits_per_op: first
             .lock_waits_per_op
             .map(|_| median(&|m| m.lock_waits_per_op.unwrap_or(0.0))),
+        devices_busy_percent: first
+            .devices_busy_percent()
+            .map(|_| median(&|m| m.devices_busy_percent().unwrap_or(0.0))),
         figures: figures.collect(),
     }
 }
@@ -173,6 +178,8 @@ pub(crate) mod tests {
             cpu: CpuUse::default(),
             waits_per_op: 0.0,
             lock_waits_per_op: None,
+            waits: BTreeMap::new(),
+            devices: Vec::new(),
             context_switches_per_s: 0.0,
             device: Some(DeviceOps { reads: rate as u64 * 2, ..DeviceOps::default() }),
             page_cache_growth_bytes: 0,

@@ -5,11 +5,13 @@ use std::fs;
 use std::os::linux::fs::MetadataExt;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use bedplate::DeviceCounters;
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
+use super::DeviceTime;
 use super::trace::RequestTrace;
 
 /// Counts of operations that reached a device.
@@ -126,6 +128,13 @@ impl DeviceStat {
         parse_stat(&fs::read_to_string(self.sys.join("stat")).unwrap_or_default())
     }
 
+    /// Reads how busy the device was; `None` when it is gone.
+    pub(crate) fn time(&self) -> Option<DeviceTime> {
+        let text = fs::read_to_string(self.sys.join("stat")).ok()?;
+        let (busy, queued) = parse_times(&text)?;
+        Some(DeviceTime { name: self.name.clone(), busy, queued })
+    }
+
     /// Reads an attribute of the device's queue; a partition has its parent's.
     pub(crate) fn queue_attribute(&self, name: &str) -> Option<String> {
         let own = self.sys.join("queue").join(name);
@@ -167,6 +176,14 @@ fn parse_stat(text: &str) -> DeviceOps {
     }
 }
 
+/// Returns for how long at least one request was in flight, and for how long all were together:
+/// the kernel counts both in milliseconds.
+fn parse_times(text: &str) -> Option<(Duration, Duration)> {
+    let mut fields = text.split_whitespace().skip(9).map(str::parse);
+    let mut next = || Some(Duration::from_millis(fields.next()?.ok()?));
+    Some((next()?, next()?))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -187,6 +204,9 @@ mod tests {
             }
         );
         assert_eq!(parse_stat(""), DeviceOps::default());
+        let ms = Duration::from_millis;
+        assert_eq!(parse_times(line), Some((ms(12432), ms(96441))), "S-504");
+        assert_eq!(parse_times("1 2 3"), None);
     }
 
     #[test]

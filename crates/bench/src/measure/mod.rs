@@ -3,6 +3,7 @@
 
 mod cpu;
 mod device_ops;
+mod device_use;
 mod latency;
 mod page_cache;
 pub(crate) mod stats;
@@ -11,6 +12,8 @@ mod trace;
 pub(crate) use cpu::{CpuTimes, thread_waits};
 pub(crate) use device_ops::DeviceStat;
 pub use device_ops::{DeviceOps, all_devices};
+pub(crate) use device_use::{DeviceLog, DeviceTime};
+pub use device_use::{DevicePoint, DeviceUse};
 pub(crate) use latency::Latencies;
 pub use latency::LatencySummary;
 pub(crate) use page_cache::page_cache_bytes;

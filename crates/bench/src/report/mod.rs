@@ -1,5 +1,6 @@
 //! The report: one HTML page that needs nothing else, and the raw results beside it.
 
+mod devices;
 mod page;
 mod plot;
 mod section;

@@ -3,6 +3,7 @@
 
 use std::fmt::Write;
 
+use super::devices::{Figure, utilisation, waits};
 use super::escape;
 use super::plot::{
     Bar, CPU_COLOURS, PAPER_COLOUR, Point, Series, Words, bars, css_colour, curves, over_time,
@@ -96,9 +97,6 @@ fn legend(page: &mut String, workload: &WorkloadResults) {
     page.push_str("</div>");
 }
 
-/// A sentence that says what is to be seen, and the plot.
-type Figure = (String, String);
-
 /// One plot a curve; a curve of one point, or of different kinds of case, is a bar chart.
 fn rate_plots(workload: &WorkloadResults, rows: &[Row]) -> Vec<Figure> {
     let mut names: Vec<&str> = Vec::new();
@@ -181,6 +179,10 @@ fn other_plots(workload: &WorkloadResults, rows: &[Row]) -> Vec<Figure> {
     plots.push((verdict(workload, case, &verdict::EFFORT, effort), cpu_plot(workload, rows, case)));
     for case in 0..workload.cases.len() {
         plots.extend(time_plots(workload, case));
+    }
+    for &case in busiest.iter().take(6) {
+        plots.extend(utilisation(workload, case));
+        plots.extend(waits(workload, case));
     }
     if workload.name == "redo" {
         plots.extend(per_commit_plots(workload, rows));
@@ -351,12 +353,12 @@ fn push_table(page: &mut String, workload: &WorkloadResults, rows: &[Row]) {
          max</th><th>noise</th><th>ratio</th><th>min … \
          max</th><th>p50</th><th>p99</th><th>p99.9</th><th>CPU</th><th>per busy CPU</th><th>device \
          reads, writes per op</th><th>written per op</th><th>flushes per op</th><th>waits per \
-         op</th><th>for locks</th></tr>",
+         op</th><th>for locks</th><th>devices busy</th></tr>",
         escape(&workload.unit)
     );
     for (case, rows) in by_case(workload, rows) {
         let _ =
-            write!(page, "<tr class=\"case\"><td colspan=\"16\">{}</td></tr>", escape(&case.name));
+            write!(page, "<tr class=\"case\"><td colspan=\"17\">{}</td></tr>", escape(&case.name));
         rows.iter().for_each(|row| table_row(page, row));
     }
     page.push_str("</table></div>");
@@ -422,7 +424,7 @@ fn table_row(page: &mut String, row: &Row) {
         page,
         "<tr><td>{}</td><td class=\"best\">{}</td><td>{} … {}</td><td>±{:.1} %</td><td \
          class=\"best\">{:.3}</td><td>{:.2} … {:.2}</td><td>{}</td><td>{}</td><td>{}</td><td>{:.0} \
-         %</td><td>{}</td><td>{}, {}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td></tr>",
+         %</td><td>{}</td><td>{}, {}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td></tr>",
         escape(&row.label),
         format_number(row.rate.median),
         format_number(row.rate.min),
@@ -442,6 +444,7 @@ fn table_row(page: &mut String, row: &Row) {
             .map_or_else(|| "–".into(), |bytes| bedplate::format_size(bytes.round() as u64)),
         device(|d| d[2]),
         format_number(row.waits_per_op),
-        row.lock_waits_per_op.map_or_else(|| "–".into(), format_number)
+        row.lock_waits_per_op.map_or_else(|| "–".into(), format_number),
+        row.devices_busy_percent.map_or_else(|| "–".into(), |busy| format!("{busy:.0} %"))
     );
 }

@@ -4,10 +4,11 @@
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 
+use bedplate::Waits;
 use parking_lot::Mutex;
 
 use super::{FileSpec, PageCacheLimit, QueueSetup, Target, TargetFile, TargetInfo, TargetQueue};
-use crate::measure::DeviceOps;
+use crate::measure::{DeviceOps, DeviceTime};
 use crate::{Error, Result};
 
 /// Several targets of one kind.
@@ -110,8 +111,15 @@ impl Target for Composite {
         self.parts.iter().try_for_each(|part| part.set_latency(latency))
     }
 
-    fn lock_waits(&self) -> Option<u64> {
-        self.parts.iter().map(|part| part.lock_waits()).sum()
+    fn waits(&self) -> Option<Waits> {
+        self.parts
+            .iter()
+            .map(|part| part.waits())
+            .try_fold(Waits::default(), |sum, waits| Some(sum.plus(&waits?)))
+    }
+
+    fn device_times(&self) -> Vec<DeviceTime> {
+        self.parts.iter().flat_map(|part| part.device_times()).collect()
     }
 
     fn device_ops(&self) -> Option<DeviceOps> {

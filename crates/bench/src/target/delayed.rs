@@ -8,7 +8,9 @@ use std::time::{Duration, Instant};
 use bedplate::{
     BlockDevice, DeviceError, DeviceErrorKind, DeviceQueue, MemoryDevice, QueueOptions,
 };
-use bedplate_block::{DeviceCall, Hook, HookedDevice, Operation};
+use bedplate_block::{BusyMeter, DeviceCall, Hook, HookedDevice, Operation};
+
+use crate::measure::DeviceTime;
 
 type DeviceResult<T> = std::result::Result<T, DeviceError>;
 
@@ -21,7 +23,7 @@ pub(crate) type DelayedDevice = HookedDevice<Delay>;
 
 /// Makes such a device.
 pub(crate) fn delayed(size_bytes: u64, latency: Duration) -> Arc<DelayedDevice> {
-    let delay = Delay { latency_ns: AtomicU64::new(0) };
+    let delay = Delay { latency_ns: AtomicU64::new(0), meter: BusyMeter::default() };
     delay.set_latency(latency);
     HookedDevice::named("memory".to_owned(), MemoryDevice::new(size_bytes), delay)
 }
@@ -30,9 +32,21 @@ pub(crate) fn delayed(size_bytes: u64, latency: Duration) -> Arc<DelayedDevice> 
 #[derive(Debug)]
 pub(crate) struct Delay {
     latency_ns: AtomicU64,
+    /// How busy it is; without a latency it is not a device that could be.
+    meter: BusyMeter,
 }
 
 impl Delay {
+    /// Returns how busy it was; `None` without a latency.
+    pub(crate) fn time(&self) -> Option<DeviceTime> {
+        let told = self.meter.time();
+        (self.latency_ns.load(Relaxed) > 0).then(|| DeviceTime {
+            name: "memory".to_owned(),
+            busy: told.busy,
+            queued: told.queued,
+        })
+    }
+
     /// Sets how long every operation takes from now on.
     pub(crate) fn set_latency(&self, latency: Duration) {
         self.latency_ns.store(u64::try_from(latency.as_nanos()).unwrap_or(u64::MAX), Relaxed);
@@ -60,10 +74,14 @@ impl Hook for Delay {
         call: DeviceCall<'_>,
         pass: &mut dyn FnMut() -> DeviceResult<()>,
     ) -> DeviceResult<()> {
-        if !matches!(call, DeviceCall::Discard { .. }) {
-            self.wait();
+        if matches!(call, DeviceCall::Discard { .. }) || self.latency_ns.load(Relaxed) == 0 {
+            return pass();
         }
-        pass()
+        self.meter.begin(1);
+        self.wait();
+        let passed = pass();
+        self.meter.end(1);
+        passed
     }
 
     fn queue(
@@ -102,7 +120,12 @@ mod tests {
         assert_eq!(buf[100], 7);
         assert_eq!(device.counters().writes, 1);
         assert!(device.queue(&QueueOptions::default()).is_err());
+        // S-504: busy while something was under way, and one thing at a time.
+        let time = device.time().unwrap();
+        assert!(time.busy >= Duration::from_millis(6) && time.queued == time.busy, "{time:?}");
+        assert!(time.busy <= start.elapsed(), "{time:?}");
         device.set_latency(Duration::ZERO);
         assert!(device.queue(&QueueOptions::default()).is_ok());
+        assert_eq!(device.time(), None);
     }
 }

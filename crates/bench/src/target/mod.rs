@@ -26,7 +26,7 @@ mod volume;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use bedplate::AlignedBuf;
+use bedplate::{AlignedBuf, Waits};
 
 pub(crate) use composite::Composite;
 pub(crate) use info::mount_of;
@@ -38,7 +38,7 @@ pub(crate) use raw::RawTarget;
 pub use spec::{Caching, Kind, Place, TargetSpec};
 pub(crate) use volume::VolumeTarget;
 
-use crate::measure::DeviceOps;
+use crate::measure::{DeviceOps, DeviceTime};
 use crate::{Error, Result};
 
 /// How a file looks when a workload gets it.
@@ -138,9 +138,13 @@ pub(crate) trait Target: Send + Sync {
     /// Starts or ends a count of every single request, which disturbs what is timed; returns
     /// whether it runs.
     fn count_requests(&self, on: bool) -> bool;
-    /// Returns the number of waits for a lock of a file so far; `None` where that is not known.
-    fn lock_waits(&self) -> Option<u64> {
+    /// Returns what reads and writes waited for so far; `None` where that is not known.
+    fn waits(&self) -> Option<Waits> {
         None
+    }
+    /// Returns how busy its devices were so far; those of which that is known.
+    fn device_times(&self) -> Vec<DeviceTime> {
+        Vec::new()
     }
     /// Returns what reached its devices so far; `None` where it is not counted.
     fn device_ops(&self) -> Option<DeviceOps>;

@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use bedplate::{BlockDevice, FileSystem, FormatOptions, InodeLockSetting, IoMode};
+use bedplate::{BlockDevice, FileSystem, FormatOptions, InodeLockSetting, IoMode, Label};
+use bedplate_block::DeviceOptions;
 
 use super::delayed::delayed;
 use super::device::claim_device;
@@ -167,6 +168,7 @@ impl Opener<'_, '_> {
             mount.as_ref().map(|m| PathBuf::from(&m.source)).filter(|source| source.is_absolute());
         let stat =
             DeviceStat::of(path).or_else(|| source.as_deref().and_then(DeviceStat::of_device));
+        let disks = disks_of(path, source.as_deref());
         info.engine = if caching == Caching::Direct {
             "as raw devices".into()
         } else {
@@ -180,7 +182,7 @@ impl Opener<'_, '_> {
             None => Directory::new(path, caching)?,
         };
         self.directories.insert(key, Arc::clone(&directory));
-        Ok(Box::new(PathTarget::new(info, directory, caching, mode, stat)))
+        Ok(Box::new(PathTarget::new(info, directory, caching, mode, stat, disks)))
     }
 
     fn ask(&mut self, path: &Path) -> Result<()> {
@@ -198,6 +200,26 @@ impl Opener<'_, '_> {
             ErrorKind::NotConfirmed,
             format!("{name}: its content would be overwritten: give --destroy={name} if it may be"),
         ))
+    }
+}
+
+/// Returns the block devices below a directory: the one of its file system, or what it was mounted
+/// from, which of a group are all its members.
+fn disks_of(path: &Path, source: Option<&Path>) -> Vec<DeviceStat> {
+    if let Some(one) = DeviceStat::of(path) {
+        return vec![one];
+    }
+    // Another process has the members open.
+    let beside = DeviceOptions { read_only: true, exclusive: false, ..DeviceOptions::default() };
+    let label = source
+        .and_then(|source| bedplate_block::open(source, &beside).ok())
+        .and_then(|device| Label::read(&*device).ok());
+    match label {
+        Some(label) => {
+            let members = label.config.members.iter().map(|member| Path::new(&member.path));
+            members.filter_map(DeviceStat::of_device).collect()
+        }
+        None => source.and_then(DeviceStat::of_device).into_iter().collect(),
     }
 }
 

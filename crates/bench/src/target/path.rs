@@ -22,7 +22,7 @@ use super::{
     Caching, FileSpec, FileState, PageCacheLimit, QueueSetup, Target, TargetFile, TargetInfo,
     TargetQueue, fill,
 };
-use crate::measure::{DeviceOps, DeviceStat};
+use crate::measure::{DeviceOps, DeviceStat, DeviceTime};
 use crate::{Error, Result};
 
 /// Direct I/O on a mounted file system is aligned to this when the file system does not say better.
@@ -64,7 +64,10 @@ pub(crate) struct PathTarget {
     caching: Caching,
     /// What a Bedplate mount is asked for, by what is appended to a file's name.
     mode: Option<bedplate::IoMode>,
+    /// Where operations are counted.
     stat: Option<DeviceStat>,
+    /// The devices below it.
+    disks: Vec<DeviceStat>,
 }
 
 impl PathTarget {
@@ -74,8 +77,9 @@ impl PathTarget {
         caching: Caching,
         mode: Option<bedplate::IoMode>,
         stat: Option<DeviceStat>,
+        disks: Vec<DeviceStat>,
     ) -> Self {
-        Self { info, directory, caching, mode, stat }
+        Self { info, directory, caching, mode, stat, disks }
     }
 
     fn plain_path(&self, name: &str) -> PathBuf {
@@ -338,6 +342,10 @@ impl Target for PathTarget {
 
     fn device_ops(&self) -> Option<DeviceOps> {
         self.stat.as_ref().map(DeviceStat::read)
+    }
+
+    fn device_times(&self) -> Vec<DeviceTime> {
+        self.disks.iter().filter_map(DeviceStat::time).collect()
     }
 }
 

@@ -12,7 +12,7 @@ use super::volume::Counted;
 use super::{
     FileSpec, PageCacheLimit, QueueSetup, Target, TargetFile, TargetInfo, TargetQueue, fill,
 };
-use crate::measure::DeviceOps;
+use crate::measure::{DeviceOps, DeviceTime};
 use crate::{Error, Result};
 
 /// Regions start at multiples of this, so that no region begins in the middle of anybody's stripe
@@ -131,6 +131,10 @@ impl Target for RawTarget {
 
     fn device_ops(&self) -> Option<DeviceOps> {
         Some(self.counted.ops())
+    }
+
+    fn device_times(&self) -> Vec<DeviceTime> {
+        self.counted.time().into_iter().collect()
     }
 }
 

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use bedplate::{
     AllocateMode, BlockDevice, CheckpointOptions, CheckpointScope, CloneSource, File, FileSystem,
-    FormatOptions, InodeLockSetting, IoMode, MountOptions, OpenOptions,
+    FormatOptions, InodeLockSetting, IoMode, MountOptions, OpenOptions, Waits,
 };
 use parking_lot::Mutex;
 
@@ -21,7 +21,7 @@ use super::{
     FileSpec, FileState, PageCacheLimit, QueueSetup, Target, TargetFile, TargetInfo, TargetQueue,
     fill,
 };
-use crate::measure::{DeviceOps, DeviceStat};
+use crate::measure::{DeviceOps, DeviceStat, DeviceTime};
 use crate::{Error, Result};
 
 /// Where the files of a measurement lie on the volume.
@@ -51,6 +51,15 @@ impl Counted {
 
     pub(crate) fn ops(&self) -> DeviceOps {
         self.stat.as_ref().map_or_else(|| self.device.counters().into(), DeviceStat::read)
+    }
+
+    /// Returns how busy the device was: the kernel's word of a block device, the harness's own of
+    /// memory with a latency.
+    pub(crate) fn time(&self) -> Option<DeviceTime> {
+        self.stat
+            .as_ref()
+            .and_then(DeviceStat::time)
+            .or_else(|| self.delay.as_ref().and_then(|delay| delay.time()))
     }
 }
 
@@ -297,8 +306,13 @@ impl Target for VolumeTarget {
         self.volume.data.set_latency(latency)
     }
 
-    fn lock_waits(&self) -> Option<u64> {
-        Some(self.fs().ok()?.info().lock_waits)
+    fn waits(&self) -> Option<Waits> {
+        Some(self.fs().ok()?.info().waits)
+    }
+
+    fn device_times(&self) -> Vec<DeviceTime> {
+        let log = self.volume.log.as_ref().and_then(Counted::time);
+        self.volume.data.time().into_iter().chain(log).collect()
     }
 
     fn device_ops(&self) -> Option<DeviceOps> {

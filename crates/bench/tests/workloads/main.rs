@@ -189,6 +189,24 @@ fn mixed_shows_where_the_whole_lock_begins_to_matter() {
             .unwrap()
     };
     assert!(waits(2) > 0.5 && waits(1) == 0.0);
+    // S-502: the class is the lock of the file. S-504: the device had up to eight writes at once, or
+    // one, and was busy nearly all the time.
+    let of = |target: usize| {
+        &found.records.iter().find(|r| r.case == 1 && r.target == target).unwrap().measurement
+    };
+    assert_eq!(of(2).waits["inode_exclusive"].count, {
+        let all = of(2).waits.iter().filter(|(class, _)| *class != "device");
+        all.map(|(_, time)| time.count).sum::<u64>()
+    });
+    assert!(of(2).waits["inode_exclusive"].ns > 0 && of(2).waits["device"].ns > 0);
+    assert!(!of(2).waits.contains_key("queue"), "S-503: memory has no threads");
+    for target in [1, 2] {
+        let [device] = &of(target).devices[..] else { panic!("S-504: one device") };
+        assert!(device.busy_percent > 50.0 && device.busy_percent <= 100.0, "S-504: {device:?}");
+        assert!(!device.series.is_empty(), "S-504: {device:?}");
+    }
+    let depth = |target: usize| of(target).devices[0].queue_depth_mean;
+    assert!(depth(1) > 2.0 * depth(2) && depth(2) <= 1.1, "S-504: {} and {}", depth(1), depth(2));
 }
 
 #[test]
