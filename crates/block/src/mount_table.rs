@@ -11,6 +11,8 @@ use std::path::{Path, PathBuf};
 pub struct MountEntry {
     /// `MAJOR:MINOR` of the device that `stat` reports for what lies below.
     pub device: String,
+    /// Which part of the file system is mounted; `/` is all of it.
+    pub root: PathBuf,
     /// Where it is mounted.
     pub dir: PathBuf,
     /// The type of the file system.
@@ -69,11 +71,12 @@ fn parse_line(line: &[u8]) -> Option<MountEntry> {
     let text = |field: &[u8]| String::from_utf8_lossy(field).into_owned();
     let mut fields = line.split(|byte| *byte == b' ');
     let device = text(fields.nth(2)?);
-    let (dir, flags) = (unescape(fields.nth(1)?), text(fields.next()?));
+    let (root, dir) = (unescape(fields.next()?), unescape(fields.next()?));
+    let flags = text(fields.next()?);
     let mut fields = fields.skip_while(|field| *field != b"-").skip(1);
     let (kind, source) = (text(fields.next()?), unescape(fields.next()?));
     let options = text(fields.next().unwrap_or_default());
-    Some(MountEntry { device, dir, kind, source, flags, options })
+    Some(MountEntry { device, root, dir, kind, source, flags, options })
 }
 
 /// Undoes the kernel's `\040` for a space and the like.
@@ -106,6 +109,7 @@ mod tests {
         let entries = MountEntry::parse(list);
         let first = MountEntry {
             device: "0:53".into(),
+            root: "/".into(),
             dir: "/mnt/two words".into(),
             kind: "fuse.bedplate".into(),
             source: r"/data/a\b.img".into(),
@@ -113,6 +117,10 @@ mod tests {
             options: "rw,user_id=0".into(),
         };
         assert_eq!((entries.len(), &entries[0]), (2, &first));
+        assert_eq!(
+            MountEntry::parse(b"4 3 0:5 /a\\040b /x rw - xfs z rw")[0].root,
+            Path::new("/a b")
+        );
         assert_eq!((entries[1].kind.as_str(), entries[1].options.as_str()), ("xfs", "rw,attr2"));
     }
 

@@ -40,6 +40,27 @@ impl PathArg {
     }
 }
 
+/// Divides what names a directory of a volume to be mounted: an image file or a block device, a
+/// group, or the directory that the volume is mounted on, then `:/PATH`. What exists under the whole
+/// name is no such name.
+pub fn volume_and_path(name: &Path) -> Option<(PathBuf, PathBuf)> {
+    if name.symlink_metadata().is_ok() {
+        return None;
+    }
+    let bytes = name.as_os_str().as_bytes();
+    let at = |(at, two): (usize, &[u8])| (two == b":/").then_some(at);
+    let mut divided = bytes.windows(2).enumerate().filter_map(at).map(|at| {
+        (Path::new(OsStr::from_bytes(&bytes[..at])), Path::new(OsStr::from_bytes(&bytes[at + 1..])))
+    });
+    let names_volume = |volume: &Path| {
+        may_be_volume(volume)
+            || volume.is_dir()
+            || volume.as_os_str().as_bytes().starts_with(b"group:")
+    };
+    let (volume, path) = divided.find(|(volume, _)| names_volume(volume))?;
+    Some((volume.into(), path.into()))
+}
+
 fn may_be_volume(path: &Path) -> bool {
     path.metadata().is_ok_and(|meta| meta.is_file() || meta.file_type().is_block_device())
 }
@@ -68,6 +89,19 @@ mod tests {
         );
         assert_eq!(PathArg::parse(image), PathArg::Live(image.into()));
         assert_eq!(PathArg::parse("/mnt/none:/x"), PathArg::Live("/mnt/none:/x".into()));
+    }
+
+    #[test]
+    fn s_510_a_directory_of_a_volume_is_named_by_image_group_or_mount() {
+        let dir = tempfile::tempdir().unwrap();
+        let image = dir.path().join("v.img");
+        std::fs::write(&image, b"").unwrap();
+        for volume in [image.to_str().unwrap(), dir.path().to_str().unwrap(), "group:data"] {
+            let named = volume_and_path(Path::new(&format!("{volume}:/a/b:/c")));
+            assert_eq!(named, Some((volume.into(), "/a/b:/c".into())), "S-510");
+            assert_eq!(volume_and_path(Path::new(volume)), None, "S-510: all of it");
+        }
+        assert_eq!(volume_and_path(Path::new("/none.img:/a")), None);
     }
 
     #[test]

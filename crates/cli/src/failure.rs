@@ -86,6 +86,7 @@ impl Failure {
         let kind = match kind {
             bedplate_serve::ErrorKind::Option => return Self::usage(message),
             bedplate_serve::ErrorKind::MountPoint => "mount_point",
+            bedplate_serve::ErrorKind::Part => "part",
             bedplate_serve::ErrorKind::Stale => "stale_mount",
             bedplate_serve::ErrorKind::Busy => "busy",
             bedplate_serve::ErrorKind::Permission => "not_permitted",

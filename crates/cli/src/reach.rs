@@ -63,8 +63,7 @@ impl Reach {
         let Self::Mounted(mount) = self else { return path.to_owned() };
         let whole = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
         let real = path.canonicalize().unwrap_or(whole);
-        real.strip_prefix(&mount.dir)
-            .map_or_else(|_| path.to_owned(), |inside| Path::new("/").join(inside))
+        if real.starts_with(&mount.dir) { mount.inside(&real) } else { path.to_owned() }
     }
 
     /// As [`inside`](Self::inside), of a path that does not exist yet.
@@ -94,9 +93,8 @@ impl Reach {
         if let Self::Mounted(mount) = self
             && failure.kind == "busy"
         {
-            let inside =
-                inside.map_or(Path::new(""), |path| path.strip_prefix("/").unwrap_or(path));
-            let holders = holders(&mount.dir.join(inside));
+            let place = inside.and_then(|path| mount.outside(path));
+            let holders = holders(place.as_ref().unwrap_or(&mount.dir));
             if !holders.is_empty() {
                 failure.message = format!("{} (open in {})", failure.message, holders.join(", "));
             }

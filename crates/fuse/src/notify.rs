@@ -13,6 +13,9 @@ const INVAL_INODE: i32 = 2;
 const INVAL_ENTRY: i32 = 3;
 const STORE: i32 = 4;
 
+/// `FUSE_EXPIRE_ONLY`, since Linux 6.2.
+const EXPIRE_ONLY: u32 = 1;
+
 /// Tells the kernel to drop what it holds. Each call waits for the kernel, and so may wait for
 /// requests: not for threads that [serve](crate::is_serving).
 #[derive(Debug, Clone)]
@@ -55,10 +58,24 @@ impl Notifier {
     /// # Errors
     /// What the kernel says.
     pub fn inval_entry(&self, dir: u64, name: &OsStr) -> io::Result<()> {
+        self.entry(dir, name, 0)
+    }
+
+    /// Has the kernel look a name up again before it uses it next, and keep it until then, with what
+    /// is mounted on it. One that it does not know is no error.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn expire_entry(&self, dir: u64, name: &OsStr) -> io::Result<()> {
+        self.entry(dir, name, EXPIRE_ONLY)
+    }
+
+    fn entry(&self, dir: u64, name: &OsStr, flags: u32) -> io::Result<()> {
         let len = u32::try_from(name.len()).map_err(io::Error::other)?;
         let mut body = [0; 16];
         body[..8].copy_from_slice(&dir.to_ne_bytes());
         body[8..12].copy_from_slice(&len.to_ne_bytes());
+        body[12..].copy_from_slice(&flags.to_ne_bytes());
         self.send(INVAL_ENTRY, &body, &[name.as_bytes(), &[0]])
     }
 

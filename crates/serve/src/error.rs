@@ -13,6 +13,8 @@ pub enum ErrorKind {
     Option,
     /// The mount point is missing, no directory, not empty, or taken.
     MountPoint,
+    /// The part of a volume that is to be mounted is missing, no directory, or out of reach.
+    Part,
     /// A dead mount of another user lies on the mount point.
     Stale,
     /// The mount is in use, so that it cannot be taken away cleanly.

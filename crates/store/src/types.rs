@@ -19,6 +19,10 @@ impl InodeNo {
     /// Bits that numbers on a volume have; those above tell checkpoints apart while it is mounted.
     pub const BITS: u32 = 48;
 
+    /// The first number that is no inode's: a front end may give those from here up to
+    /// `.checkpoints` a meaning of its own.
+    pub const OF_FRONT_END: Self = Self(0xfff0 << Self::BITS);
+
     /// Whether a volume may hold it: numbers are given in order, so none that is far away was ever
     /// given.
     pub fn is_possible(self) -> bool {

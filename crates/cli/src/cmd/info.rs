@@ -4,7 +4,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use bedplate::{IoThreads, LeaseReport, Waits, format_duration, format_size};
+use bedplate::{IoMode, IoThreads, LeaseReport, Waits, format_duration, format_size};
 use bedplate_serve::control::{self, Request, ThreadReport};
 use clap::Args;
 use serde::Serialize;
@@ -40,6 +40,8 @@ pub struct Arguments {
 struct Info {
     volume: PathBuf,
     mounted_at: Option<PathBuf>,
+    /// All directories that something of it is mounted on.
+    places: Vec<Place>,
     /// In one word, as `volume show` and `status` tell it; `None` where this user cannot ask.
     health: Option<&'static str>,
     /// The process that serves the mount.
@@ -50,6 +52,27 @@ struct Info {
     exit: Exit,
     #[serde(flatten)]
     told: Value,
+}
+
+/// A directory that a volume, or a directory of it, is mounted on.
+#[derive(Serialize)]
+struct Place {
+    dir: PathBuf,
+    /// The directory of the volume.
+    path: PathBuf,
+    /// The mode that opens through it are in; `None`: each in its own.
+    mode: Option<&'static str>,
+    read_only: bool,
+}
+
+fn places(mount: &Mount) -> Result<Vec<Place>> {
+    let place = |mount: Mount| Place {
+        dir: mount.dir,
+        path: mount.path,
+        mode: mount.mode.map(IoMode::name),
+        read_only: mount.read_only,
+    };
+    Ok(mount::places(mount)?.into_iter().map(place).collect())
 }
 
 pub fn run(arguments: &Arguments, output: &Output) -> Result<Exit> {
@@ -90,8 +113,10 @@ fn of_mount(mount: Mount) -> Result<Info> {
     let health = status::health_of(&mount, &told)?;
     let pid = live::process(&mount)?.and_then(|pid| u32::try_from(pid).ok());
     let host = status::host_of(&mount);
+    let places = places(&mount)?;
     Ok(Info {
         host,
+        places,
         volume: mount.source,
         mounted_at: Some(mount.dir),
         health: health.map(|(health, _)| health),
@@ -121,6 +146,7 @@ fn of_volume(path: &Path, devices: &Devices, output: &Output) -> Result<Info> {
         host,
         volume: path.to_owned(),
         mounted_at: None,
+        places: Vec::new(),
         health: Some(group.as_ref().map_or("whole", Status::health)),
         pid: None,
         exit: group.as_ref().map_or(Exit::Done, Status::exit),
@@ -273,6 +299,11 @@ impl Info {
                 writeln!(f, "mounted at    {} (mode {})", text::name(dir), self.word("mode"))?;
             }
             None => writeln!(f, "mounted at    nowhere")?,
+        }
+        for place in self.places.iter().filter(|_| self.places.len() > 1) {
+            let mode = place.mode.map_or(String::new(), |mode| format!(" (mode {mode})"));
+            let (path, dir) = (text::name(&place.path), text::name(&place.dir));
+            writeln!(f, "              {path} at {dir}{mode}")?;
         }
         if let Some(reason) = self.at("failed").and_then(Value::as_str) {
             writeln!(f, "READ-ONLY     {reason}")?;

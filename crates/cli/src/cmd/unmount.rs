@@ -34,6 +34,8 @@ pub struct Arguments {
 struct Unmounted {
     dir: PathBuf,
     volume: PathBuf,
+    /// Where else it is mounted still, so that it is in use.
+    still_mounted_at: Vec<PathBuf>,
     /// Whether the daemon had died before, so that the next mount recovers.
     stale: bool,
     duration_us: u64,
@@ -43,6 +45,14 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<()> {
     let started = Instant::now();
     let mount = find(&arguments.dir)?;
     let stale = bedplate_serve::fuse::is_dead(&mount.dir);
+    // Named by a directory, that alone is meant; by the volume, all that is mounted of it.
+    let others: Vec<Mount> =
+        mount::places(&mount)?.into_iter().filter(|other| other.dir != mount.dir).collect();
+    let is_named = mount::canonical(&arguments.dir).is_ok_and(|dir| dir == mount.dir);
+    if is_named && !stale && !others.is_empty() {
+        return end_one(mount, &others, arguments.force, started, output);
+    }
+    others.iter().rev().try_for_each(|other| bedplate_serve::fuse::unmount(&other.dir))?;
     let daemon = if stale { None } else { daemon_of(&mount) };
     let mount = if stale { mount } else { found_later(mount) };
     // A loop device that was detached while it is in use goes with its last user: kept, it can be
@@ -62,8 +72,42 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<()> {
         progress::during(output, "making everything durable", || wait(&mount, daemon))?;
         require_clean(&mount)?;
     }
-    let duration_us = u64::try_from(started.elapsed().as_micros()).unwrap_or(u64::MAX);
-    output.show(&Unmounted { dir: mount.dir, volume: mount.source, stale, duration_us })
+    output.show(&Unmounted {
+        dir: mount.dir,
+        volume: mount.source,
+        still_mounted_at: Vec::new(),
+        stale,
+        duration_us: micros(started),
+    })
+}
+
+fn micros(since: Instant) -> u64 {
+    u64::try_from(since.elapsed().as_micros()).unwrap_or(u64::MAX)
+}
+
+/// Unmounts one place of a volume that has others, whose daemon goes on.
+fn end_one(
+    mount: Mount,
+    others: &[Mount],
+    force: bool,
+    started: Instant,
+    output: &Output,
+) -> Result<()> {
+    bedplate_serve::fuse::unmount(&mount.dir).map_err(|error| {
+        let mut failure = Failure::from(error);
+        if force && failure.kind == "busy" {
+            failure.message += "; --force cuts all programs off the volume: name the volume, or a \
+                                directory that it alone is mounted on";
+        }
+        failure
+    })?;
+    output.show(&Unmounted {
+        dir: mount.dir,
+        volume: mount.source,
+        still_mounted_at: others.iter().map(|other| other.dir.clone()).collect(),
+        stale: false,
+        duration_us: micros(started),
+    })
 }
 
 /// Unmounts what is mounted at `dir` and waits until the volume is free; does nothing where nothing
@@ -191,6 +235,11 @@ impl fmt::Display for Unmounted {
                 "{dir}: left over from a daemon that died, removed; the next mount of {volume} \
                  recovers it"
             );
+        }
+        if !self.still_mounted_at.is_empty() {
+            let others: Vec<String> =
+                self.still_mounted_at.iter().map(|other| text::name(other).to_string()).collect();
+            return write!(f, "{dir}: unmounted, {volume} stays mounted at {}", others.join(", "));
         }
         write!(
             f,

@@ -41,8 +41,8 @@ pub fn explain_busy(path: &Path, failure: Failure) -> Failure {
             Failure::new(
                 "busy",
                 format!(
-                    "{path} is mounted at {dir}: use its files there, or run 'bedplate unmount \
-                     {dir}' first"
+                    "{path} is mounted at {dir}: use its files there, name '{path}:/' to mount it once \
+                     more, or run 'bedplate unmount {dir}' first"
                 ),
             )
         }

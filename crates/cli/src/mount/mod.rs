@@ -8,4 +8,4 @@ pub mod threads;
 pub mod waits;
 pub mod watch;
 
-pub use table::{Mount, above, at, canonical, is_stale, ours};
+pub use table::{Mount, above, at, canonical, is_stale, ours, places};

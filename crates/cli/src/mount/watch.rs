@@ -53,7 +53,10 @@ impl Scope {
                     {
                         tracing::warn!("{}", failure.message);
                     }
-                    _ => scope.below.push((mount, PathBuf::from("/"))),
+                    _ => {
+                        let inside = mount.path.clone();
+                        scope.below.push((mount, inside));
+                    }
                 }
             }
             if scope.below.is_empty() {
@@ -68,9 +71,7 @@ impl Scope {
             let mount = live::require_mount(path)?;
             let canonical = mount::canonical(path)?;
             if canonical.is_dir() {
-                let inside = canonical
-                    .strip_prefix(&mount.dir)
-                    .map_or_else(|_| PathBuf::from("/"), |inside| Path::new("/").join(inside));
+                let inside = mount.inside(&canonical);
                 scope.below.push((mount, inside));
             } else if canonical.is_file() {
                 scope.files.push(path.clone());
@@ -114,7 +115,7 @@ impl Scope {
                     .map(|path| PathBuf::from(OsString::from_vec(path)))
                 {
                     Some(path) if !path.starts_with(dir) => continue,
-                    Some(path) => mount.dir.join(path.strip_prefix("/").unwrap_or(&path)),
+                    Some(path) => mount.outside(&path).unwrap_or(path),
                     None if dir == Path::new("/") => {
                         let mut name = mount.dir.clone().into_os_string();
                         name.push(format!(": inode {}, no name left", activity.ino.0));

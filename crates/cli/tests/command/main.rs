@@ -46,6 +46,7 @@ mod network_exports;
 #[allow(dead_code, reason = "the tests of the command need less of it")]
 mod nfs_client;
 mod odd_names;
+mod parts;
 mod quickstart;
 mod reached;
 mod release_behind;

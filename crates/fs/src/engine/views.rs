@@ -4,6 +4,7 @@
 //!   inode number   | slot, 16 bits | number of the row, 48 bits |
 //!                    0       the present (or, on a mount of one checkpoint, that checkpoint)
 //!                    0xffff  the directory `.checkpoints` of the root
+//!                    0xfff0  and up to there: of a front end, nothing to the file system
 //!                    others  a checkpoint that was looked into, until the mount ends
 //! ```
 //!
@@ -25,7 +26,8 @@ pub(crate) const CHECKPOINTS_NAME: &[u8] = b".checkpoints";
 const CHECKPOINTS_DIR: InodeNo = InodeNo::CHECKPOINTS;
 
 const SLOT_SHIFT: u32 = InodeNo::BITS;
-const DIR_SLOT: u64 = InodeNo::CHECKPOINTS.0 >> SLOT_SHIFT;
+/// The first one that no checkpoint gets.
+const SLOTS_END: u64 = InodeNo::OF_FRONT_END.0 >> SLOT_SHIFT;
 
 /// Which checkpoints have a slot.
 #[derive(Debug, Default)]
@@ -95,10 +97,10 @@ impl Views {
             return Ok(*slot);
         }
         let mut slots = self.slots.write();
-        if slots.last + 1 == DIR_SLOT {
+        if slots.last + 1 == SLOTS_END {
             return Err(Error::new(
                 ErrorKind::Busy,
-                "65,534 checkpoints were looked into since the mount: mount again to look into \
+                "65,519 checkpoints were looked into since the mount: mount again to look into \
                  others",
             ));
         }

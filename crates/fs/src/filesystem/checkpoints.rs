@@ -126,7 +126,7 @@ impl FileSystem {
     /// Keeps a checkpoint from being deleted until the answer is dropped.
     ///
     /// # Errors
-    /// `NotFound`; `Busy` after 65,534 checkpoints were looked into.
+    /// `NotFound`; `Busy` after 65,519 checkpoints were looked into.
     pub fn hold_checkpoint(&self, name: impl AsRef<[u8]>) -> Result<CheckpointHold> {
         self.inner.fs.hold_checkpoint(name.as_ref())
     }

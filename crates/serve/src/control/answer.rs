@@ -14,6 +14,10 @@ use serde_json::Value;
 
 use super::request::{Changed, Changes, LogRequest, Request, ShrinkRequest, path_of};
 
+fn list(fs: &FileSystem) -> bedplate_fs::Result<Value> {
+    json(&fs.checkpoints().into_iter().map(listed).collect::<Vec<_>>())
+}
+
 /// Carries a request out; returns its answer, and what it changed.
 ///
 /// # Errors
@@ -24,9 +28,7 @@ pub fn answer(fs: &FileSystem, request: &Request) -> bedplate_fs::Result<(Value,
         Request::Create { name, paths, keep, automatic } => {
             plain(json(&listed(create(fs, name, paths, *keep, *automatic)?))?)
         }
-        Request::List => {
-            plain(json(&fs.checkpoints().into_iter().map(listed).collect::<Vec<_>>())?)
-        }
+        Request::List => plain(list(fs)?),
         Request::Held { epochs } => plain(json(&held(fs, epochs)?)?),
         Request::SetPolicy { policy } => plain(json(&set_policy(fs, policy)?)?),
         Request::SetSchedule { name, every_s, keep, paths } => {
@@ -44,6 +46,7 @@ pub fn answer(fs: &FileSystem, request: &Request) -> bedplate_fs::Result<(Value,
         Request::Log { ask } => plain(json(&move_log(fs, ask)?)?),
         Request::Trim { from, run_bytes_min } => plain(json(&fs.trim(*from, *run_bytes_min)?)?),
         Request::Mount { .. }
+        | Request::MountPart { .. }
         | Request::Serving
         | Request::Threads
         | Request::Defragmenter

@@ -103,6 +103,15 @@ pub enum Request {
         /// The directory.
         dir: PathBuf,
     },
+    /// Mounts a directory of the volume on another directory: [`MountedPart`](crate::fuse::MountedPart).
+    MountPart {
+        /// Its path from the root of the volume.
+        path: PathBuf,
+        /// Where.
+        dir: PathBuf,
+        /// The options, as mount(8) writes them.
+        options: String,
+    },
     /// Deletes one.
     Delete {
         /// Its name.

@@ -35,6 +35,7 @@ use super::errno::{Answer, Errno};
 use super::names::{Caller, Entry, Permissions};
 use super::open_files::{How, KernelPages, OpenFile};
 use super::shared::Shared;
+use super::trees::Node;
 
 /// The most bytes one `copy_file_range` request copies, so that it does not hold its event thread
 /// for long; the caller asks again.
@@ -146,13 +147,22 @@ impl Shared {
     pub(super) fn create(
         &self,
         caller: Caller,
-        dir: InodeNo,
+        dir: Node,
         name: &OsStr,
         permissions: Permissions,
         flags: i32,
     ) -> Answer<(Entry, Opened)> {
-        let (entry, mode) = self.make_file(caller, dir, name, permissions)?;
-        self.open_made(caller, entry, flags, mode)
+        let made = self.make_file(caller, dir.ino, name, permissions);
+        let (entry, mode) = made.map_err(|errno| self.of_creation(errno, flags))?;
+        self.open_made(caller, entry, flags, mode.or(dir.tree))
+    }
+
+    /// Returns what an open that makes a file fails with. The kernel found no file, and keeps others
+    /// from making one by the directory's lock, of which there are several where it knows trees: then
+    /// it is to look again, and open what another caller has made.
+    fn of_creation(&self, errno: Errno, flags: i32) -> Errno {
+        let may_be_there = flags & libc::O_EXCL == 0 && self.trees.are_known();
+        if errno == Errno::EXIST && may_be_there { Errno::STALE } else { errno }
     }
 
     /// Makes a file without a name and opens it (`O_TMPFILE`). It goes with its last open, or a
@@ -160,12 +170,12 @@ impl Shared {
     pub(super) fn create_unnamed(
         &self,
         caller: Caller,
-        dir: InodeNo,
+        dir: Node,
         permissions: Permissions,
         flags: i32,
     ) -> Answer<(Entry, Opened)> {
-        let entry = self.make_unnamed_file(caller, dir, permissions)?;
-        self.open_made(caller, entry, flags, None)
+        let entry = self.make_unnamed_file(caller, dir.ino, permissions)?;
+        self.open_made(caller, entry, flags, dir.tree)
     }
 
     fn open_made(

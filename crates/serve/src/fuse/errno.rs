@@ -36,6 +36,7 @@ pub(super) struct Errno(i32);
 pub(super) type Answer<T> = Result<T, Errno>;
 
 impl Errno {
+    pub(super) const EXIST: Self = Self(libc::EEXIST);
     pub(super) const BADF: Self = Self(libc::EBADF);
     pub(super) const INVAL: Self = Self(libc::EINVAL);
     pub(super) const IO: Self = Self(libc::EIO);
@@ -43,6 +44,7 @@ impl Errno {
     pub(super) const NOENT: Self = Self(libc::ENOENT);
     pub(super) const NOSYS: Self = Self(libc::ENOSYS);
     pub(super) const NOTTY: Self = Self(libc::ENOTTY);
+    pub(super) const STALE: Self = Self(libc::ESTALE);
     pub(super) const NXIO: Self = Self(libc::ENXIO);
     pub(super) const OPNOTSUPP: Self = Self(libc::EOPNOTSUPP);
     pub(super) const OVERFLOW: Self = Self(libc::EOVERFLOW);

@@ -130,7 +130,10 @@ impl Connections {
     /// Notes how busy the threads are that serve, so that it can be told of the last seconds;
     /// returns when to do so next.
     fn note_moment(&self) -> Duration {
-        self.shared.upgrade().map_or(RENEW_INTERVAL, |shared| shared.threads.note_moment())
+        self.shared.upgrade().map_or(RENEW_INTERVAL, |shared| {
+            shared.forget_trees();
+            shared.threads.note_moment()
+        })
     }
 
     /// Takes a connection, in the place of one that waits for its caller if there are too many.
@@ -287,6 +290,12 @@ impl Shared {
                 Ok(dir) => return Answer::Done(serde_json::json!({ "mounted": dir })),
                 Err(error) => return Answer::failed(error.kind, error.message),
             },
+            Request::MountPart { path, dir, options } => {
+                match self.mount_part(path, dir, options) {
+                    Ok(part) => control::json(&part),
+                    Err(error) => return Answer::failed(error.kind, error.message),
+                }
+            }
             Request::Defragmenter => self.defragmenter().and_then(|told| control::json(&told)),
             Request::Threads => control::json(&self.threads.report()),
             Request::Tune(change) => self.tune(change).and_then(|told| control::json(&told)),

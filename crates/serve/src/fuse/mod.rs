@@ -39,6 +39,8 @@ mod names;
 mod open_files;
 mod options;
 mod pairs;
+mod part_options;
+mod parts;
 mod privileges;
 mod remount;
 mod retuned;
@@ -50,6 +52,7 @@ mod sizes;
 mod table;
 mod translate;
 mod transport;
+mod trees;
 mod views;
 mod xattrs;
 
@@ -64,6 +67,7 @@ pub use options::{
     MOUNT_OPTIONS, MountOption, is_mount_option, mount_options, mount_tunables,
     unknown_mount_option,
 };
+pub use parts::{MountedPart, check_part, part_of};
 pub use remount::{is_remount_flag, remount};
 pub use serving_threads::ServingThreads;
 pub use settings::{Acls, MountSettings, Transport, WriteBack};

@@ -159,6 +159,15 @@ impl Mount {
         }
     }
 
+    /// Has it show one directory of the volume instead of all. Call it before the mount is told of.
+    ///
+    /// # Errors
+    /// `Part`: there is no such directory; `Permission`: this user may not; `Io`.
+    pub fn show_part(&self, path: &Path) -> Result<()> {
+        let shared = self.inner.state.lock().open.as_ref().map(|(shared, _)| Arc::clone(shared));
+        shared.map_or(Ok(()), |shared| shared.show_part(path))
+    }
+
     /// Returns the directory it is mounted on, its real path.
     #[must_use]
     pub fn mountpoint(&self) -> &Path {
@@ -202,7 +211,7 @@ impl Mount {
     pub fn unmount(&self) -> Result<()> {
         let deadline = Instant::now() + BUSY_PATIENCE;
         while self.is_live() {
-            match attach::detach(&self.inner.mountpoint, Detach::Cleanly) {
+            match self.inner.detach(Detach::Cleanly) {
                 Err(error) if error.kind == ErrorKind::Busy && Instant::now() < deadline => {
                     std::thread::sleep(BUSY_STEP);
                 }
@@ -226,7 +235,7 @@ impl Mount {
             return self.wait();
         }
         self.inner.write_dirty_pages();
-        attach::detach(&self.inner.mountpoint, Detach::Lazily)?;
+        self.inner.detach(Detach::Lazily)?;
         if !self.inner.wait_until(Instant::now() + FORCE_PATIENCE) {
             if let Some(device) = &self.inner.device {
                 cut_connection(device);
@@ -371,9 +380,30 @@ impl Inner {
         true
     }
 
+    /// Takes the mount away, and before it what is mounted of it beside, the latest first.
+    fn detach(&self, how: Detach) -> Result<()> {
+        let Some(device) = &self.device else { return attach::detach(&self.mountpoint, how) };
+        let entries =
+            MountEntry::all().map_err(|e| Error::io("cannot read the list of mounts", e))?;
+        let own = entries.iter().rev().filter(|entry| entry.device == *device);
+        let (first, beside): (Vec<_>, Vec<_>) = own.partition(|entry| entry.dir == self.mountpoint);
+        beside.iter().chain(&first).try_for_each(|entry| {
+            let on_top = entries.iter().rfind(|other| other.dir == entry.dir);
+            if on_top.is_some_and(|on_top| on_top.device != *device) {
+                let message = format!(
+                    "{} has another file system mounted over it: unmount that first",
+                    entry.dir.display()
+                );
+                return Err(Error::new(ErrorKind::Busy, message));
+            }
+            attach::detach(&entry.dir, how)
+        })
+    }
+
     /// Makes the kernel send us what it holds back.
     fn sync_pages(&self) -> std::io::Result<()> {
-        let root = std::fs::File::open(&self.mountpoint)?;
+        let place = mountpoint::reached_at(&self.mountpoint, self.device.as_deref());
+        let root = std::fs::File::open(place.as_ref().unwrap_or(&self.mountpoint))?;
         bedplate_block::sync_file_system(&root)
     }
 

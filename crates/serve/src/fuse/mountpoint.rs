@@ -115,6 +115,16 @@ fn clear_dead(path: &Path, entry: Option<&MountEntry>) -> Result<()> {
     attach::detach(path, Detach::Lazily)
 }
 
+/// Returns a directory where a mount can be reached: the first one, or another that a part of it is
+/// mounted on.
+pub(super) fn reached_at(first: &Path, device: Option<&str>) -> Option<PathBuf> {
+    let Some(device) = device else { return Some(first.to_owned()) };
+    let entries = MountEntry::all().ok()?;
+    let own = |entry: &&MountEntry| entry.device == device;
+    let at_first = entries.iter().rfind(|entry| entry.dir == first).filter(own);
+    at_first.or_else(|| entries.iter().rfind(own)).map(|entry| entry.dir.clone())
+}
+
 /// Names processes that keep a mount busy, as `name (pid)`; only those that this user may look at.
 pub(super) fn users_of(mountpoint: &Path) -> Vec<String> {
     processes(|process| uses(process, mountpoint))

@@ -14,6 +14,7 @@ use bedplate_fs::{
 
 use super::errno::{Answer, Errno};
 use super::shared::Shared;
+use super::trees::Node;
 
 /// How long the kernel may keep attributes and names. Only the kernel changes a mounted volume, so
 /// it may keep them as long as it likes.
@@ -55,8 +56,21 @@ pub(super) struct Permissions {
 /// An inode given to the kernel under a name.
 pub(super) struct Entry {
     pub(super) attr: Attr,
-    /// How long the kernel may keep the name: not at all for a name with a mode suffix.
+    /// How long the kernel may keep the name: not at all for a name with a mode suffix, or in a
+    /// tree.
     pub(super) name_ttl: Duration,
+    /// The tree that it lies in.
+    pub(super) tree: Option<IoMode>,
+}
+
+impl Entry {
+    /// Returns the same inode, found or made in a directory of a tree.
+    pub(super) fn in_tree(self, tree: Option<IoMode>) -> Self {
+        match tree {
+            None => self,
+            tree => Self { tree, name_ttl: Duration::ZERO, ..self },
+        }
+    }
 }
 
 /// A name as the caller wrote it, taken apart.
@@ -70,7 +84,7 @@ struct Name<'a> {
 impl Shared {
     fn entry(&self, attr: Attr, mode: Option<IoMode>) -> Answer<Entry> {
         if mode.is_none() {
-            return self.entry_for(attr, KERNEL_TTL);
+            return self.entry_for(attr, self.name_ttl());
         }
         let entry = self.entry_for(attr, Duration::ZERO)?;
         self.aliases.note(entry.attr.ino);
@@ -88,7 +102,7 @@ impl Shared {
 
     fn entry_for(&self, attr: Attr, name_ttl: Duration) -> Answer<Entry> {
         let attr = self.retain_and_tell(attr)?;
-        Ok(Entry { attr, name_ttl })
+        Ok(Entry { attr, name_ttl, tree: None })
     }
 
     /// Retains an inode whose attributes are about to be told to the kernel, and returns those to
@@ -161,27 +175,34 @@ impl Shared {
         if attr.nlink == 0 { Err(Errno::NOENT) } else { self.entry(attr, None) }
     }
 
-    pub(super) fn lookup(&self, caller: Caller, dir: InodeNo, name: &OsStr) -> Answer<Entry> {
+    pub(super) fn lookup(&self, caller: Caller, node: Node, name: &OsStr) -> Answer<Entry> {
+        let Node { ino: dir, tree } = node;
         if name == "." || name == ".." {
-            return self.by_number(dir, name);
+            return Ok(self.by_number(dir, name)?.in_tree(tree));
         }
-        if let Some(ino) = self.visits.named(caller, dir, name) {
+        if let Some(ino) = self.visits.named(caller, node, name) {
             // Not noted as told: the visit compares what the kernel knows by itself.
             let attr = self.fs.attr(ino)?;
             self.fs.retain(ino)?;
-            return Ok(Entry { attr, name_ttl: Duration::ZERO });
+            return Ok(Entry { attr, name_ttl: Duration::ZERO, tree: None });
+        }
+        if let Some(mode) = self.parts.asked(caller, node, name) {
+            self.trees.show(dir, mode);
+            return Ok(self.entry(self.fs.attr(dir)?, None)?.in_tree(Some(mode)));
         }
         let Name { real, mode } = self.take_apart(dir, name)?;
         let attr = self.fs.lookup(dir, real)?;
-        if mode.is_some() && attr.kind != FileKind::File {
+        let is_file = attr.kind == FileKind::File;
+        // Checkpoints are not shown in trees: nothing of them is written.
+        if mode.is_some() && !is_file || tree.is_some() && !attr.ino.is_possible() {
             return Err(Errno::NOENT);
         }
-        self.hints.note(caller.thread, attr.ino, mode);
+        self.hints.note(caller.thread, attr.ino, mode.or(tree).filter(|_| is_file));
         if dir == InodeNo::CHECKPOINTS {
             // Checkpoints come and go without the kernel being told.
             return self.entry_for(attr, Duration::ZERO);
         }
-        self.entry(attr, mode)
+        Ok(self.entry(attr, mode)?.in_tree(tree))
     }
 
     /// Makes a file, device node, pipe or socket; returns its attributes, what the suffix asked
@@ -223,7 +244,7 @@ impl Shared {
     ) -> Answer<Entry> {
         // It is retained by being made.
         let attr = self.fs.make_unnamed(dir, new_file(caller, permissions))?;
-        Ok(Entry { attr, name_ttl: Duration::ZERO })
+        Ok(Entry { attr, name_ttl: Duration::ZERO, tree: None })
     }
 
     pub(super) fn mkdir(

@@ -41,7 +41,9 @@ pub fn remount(mountpoint: &Path, options: &[&str]) -> Result<()> {
         .ok_or_else(|| {
             Error::new(ErrorKind::MountPoint, format!("nothing is mounted on {shown}"))
         })?;
-    let flags = flags_of(entry.flags.split(',').chain(options.iter().copied()));
+    let mut flags = flags_of(entry.flags.split(',').chain(options.iter().copied()));
+    // One of several places: without this the others would turn read-only too.
+    flags.set(MountFlags::BIND, entry.root != Path::new("/"));
     if flags.contains(MountFlags::RDONLY) {
         let synced = std::fs::File::open(mountpoint)
             .and_then(|root| bedplate_block::sync_file_system(&root));
@@ -64,7 +66,7 @@ pub fn remount(mountpoint: &Path, options: &[&str]) -> Result<()> {
 }
 
 /// Returns the flags that words stand for; of two that contradict each other the later one counts.
-fn flags_of<'a>(words: impl Iterator<Item = &'a str>) -> MountFlags {
+pub(super) fn flags_of<'a>(words: impl Iterator<Item = &'a str>) -> MountFlags {
     let mut flags = MountFlags::empty();
     for word in words {
         for (set, unset, flag) in FLAGS {

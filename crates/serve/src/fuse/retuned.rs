@@ -92,9 +92,9 @@ impl Shared {
     /// Has threads too many end that wait for a request: it makes some. It is not called by an
     /// event thread, so one that is free answers (I-LIN-1).
     fn end_idle_threads(&self) {
-        let Some(mountpoint) = self.mountpoint.get() else { return };
+        let Some(mountpoint) = self.reached_at() else { return };
         for _ in 0..NUDGES_MAX {
-            if self.threads.idle_surplus() == 0 || !nudge(mountpoint) {
+            if self.threads.idle_surplus() == 0 || !nudge(&mountpoint) {
                 return;
             }
         }

@@ -141,6 +141,14 @@ impl Kernel {
         self.drop_pages(number, last, 1);
     }
 
+    /// Makes the kernel look a name up again when it is used next.
+    pub(super) fn expire_name(&self, dir: InodeNo, name: &OsStr) {
+        let Some(notifier) = self.notifier() else { return };
+        if let Err(error) = notifier.expire_entry(dir.0, name) {
+            tracing::debug!("the kernel kept the name {name:?}: {error}");
+        }
+    }
+
     /// Makes the kernel forget a name.
     pub(super) fn drop_name(&self, dir: InodeNo, name: &OsStr) {
         let Some(notifier) = self.notifier() else { return };

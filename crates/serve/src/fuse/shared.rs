@@ -18,6 +18,7 @@ use super::hints::Hints;
 use super::lease::Desk;
 use super::lines::Lines;
 use super::open_files::{OpenFile, OpenFiles};
+use super::parts::Parts;
 use super::privileges::Privileges;
 use super::serving_threads::ServingThreads;
 use super::session::Kernel;
@@ -25,6 +26,7 @@ use super::settings::MountSettings;
 use super::sizes::{ToldSizes, Visits};
 use super::table::Table;
 use super::transport::{is_possible, threads_each};
+use super::trees::Trees;
 use super::views::{Shown, Views};
 
 /// The state of one mount.
@@ -67,7 +69,10 @@ pub(super) struct Shared {
     pub(super) kernel: Kernel,
     /// Where it is mounted, and `major:minor`.
     pub(super) mountpoint: OnceLock<PathBuf>,
-    device: OnceLock<String>,
+    pub(super) device: OnceLock<String>,
+    /// Directories of the volume that were mounted beside it, and the trees that they show.
+    pub(super) parts: Parts,
+    pub(super) trees: Trees,
     pub(super) visits: Visits,
     pub(super) told_sizes: ToldSizes,
     /// Files of which the kernel is to ask for the attributes again.
@@ -113,6 +118,8 @@ impl Shared {
             kernel: Kernel::default(),
             mountpoint: OnceLock::new(),
             device: OnceLock::new(),
+            parts: Parts::default(),
+            trees: Trees::default(),
             visits: Visits::default(),
             told_sizes: ToldSizes::default(),
             asks: Asks::default(),

@@ -7,7 +7,7 @@
 //! at it, and where the size differs truncates it: the answer gives the size, and the truncation
 //! itself changes nothing in the file system.
 //!
-//! It reaches a file by a name in the root that only the visiting thread gets an answer for, so
+//! It reaches a file by a name in what is mounted that only the visiting thread gets an answer for, so
 //! that files without a name are reached too.
 //!
 //! The kernel's size is an old one in two cases. After a forced rollback of an open file the size
@@ -36,6 +36,7 @@ use rustix::fs::{AtFlags, CWD, Timespec, Timestamps, UTIME_OMIT, utimensat};
 
 use super::names::Caller;
 use super::shared::Shared;
+use super::trees::Node;
 
 /// What the name begins with; the inode number follows.
 const NAME: &str = ".bedplate-visit-";
@@ -46,10 +47,17 @@ const LOOKS_MAX: usize = 8;
 const PAUSE: Duration = Duration::from_millis(1);
 const PAUSES_MAX: usize = 1000;
 
+/// A file, and the directory that a name of it was asked for in.
+#[derive(Debug)]
+struct Visit {
+    ino: InodeNo,
+    seen_in: Option<Node>,
+}
+
 /// Which thread visits which file.
 #[derive(Debug, Default)]
 pub(super) struct Visits {
-    by_thread: Mutex<HashMap<u32, InodeNo>>,
+    by_thread: Mutex<HashMap<u32, Visit>>,
     /// Held from the first look of a visit to its end. What one visit made of a size, and what
     /// programs then wrote, a second with an older look would cut off.
     one_at_a_time: Mutex<()>,
@@ -57,14 +65,19 @@ pub(super) struct Visits {
 
 impl Visits {
     /// Returns the file that the caller visits under a name in a directory.
-    pub(super) fn named(&self, caller: Caller, dir: InodeNo, name: &OsStr) -> Option<InodeNo> {
-        let number = name.to_str().filter(|_| dir == InodeNo::ROOT)?.strip_prefix(NAME)?;
-        self.by_thread.lock().get(&caller.thread).copied().filter(|ino| number == ino.0.to_string())
+    pub(super) fn named(&self, caller: Caller, dir: Node, name: &OsStr) -> Option<InodeNo> {
+        let number = name.to_str()?.strip_prefix(NAME)?;
+        let mut by_thread = self.by_thread.lock();
+        let visit = by_thread.get_mut(&caller.thread)?;
+        (number == visit.ino.0.to_string()).then(|| {
+            visit.seen_in = Some(dir);
+            visit.ino
+        })
     }
 
     /// Tells whether the caller visits a file.
     pub(super) fn are_of(&self, caller: Caller, ino: InodeNo) -> bool {
-        self.by_thread.lock().get(&caller.thread) == Some(&ino)
+        self.by_thread.lock().get(&caller.thread).is_some_and(|visit| visit.ino == ino)
     }
 }
 
@@ -145,13 +158,13 @@ impl Shared {
     }
 
     fn try_to_tell(&self, ino: InodeNo, replace: Replace) {
-        let Some(root) = self.mountpoint.get() else { return };
+        let Some(root) = self.reached_at() else { return };
         let known = self.fs.is_retained(ino)
             && self.fs.attr(ino).is_ok_and(|attr| attr.kind == FileKind::File);
         if !known {
             return;
         }
-        if let Err(error) = self.visit(ino, root, replace) {
+        if let Err(error) = self.visit(ino, &root, replace) {
             tracing::warn!(
                 "the kernel may keep an old size of inode {}: {error}; close the file everywhere \
                  before it is appended to",
@@ -166,11 +179,14 @@ impl Shared {
             rustix::thread::gettid().as_raw_nonzero().get().cast_unsigned(),
             format!("{NAME}{}", ino.0),
         );
-        self.visits.by_thread.lock().insert(thread, ino);
+        self.visits.by_thread.lock().insert(thread, Visit { ino, seen_in: None });
         let told = self.tell_size(ino, &root.join(&name), replace);
-        self.visits.by_thread.lock().remove(&thread);
+        let visit = self.visits.by_thread.lock().remove(&thread);
         // The name would keep the file in the kernel's memory.
-        self.kernel.drop_name(InodeNo::ROOT, OsStr::new(&name));
+        if let Some(dir) = visit.and_then(|visit| visit.seen_in) {
+            let dir = InodeNo(dir.number(FileKind::Directory));
+            self.kernel.drop_name(dir, OsStr::new(&name));
+        }
         told
     }
 

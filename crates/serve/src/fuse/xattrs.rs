@@ -23,8 +23,8 @@
 //! | `trial_mode` | files | the mode it is on trial in, whatever is set | begins a trial (`XATTR_CREATE`) or lets it go on (`XATTR_REPLACE`) for ten seconds: a mode and the holder's number; removing it ends it |
 //! | `trial` | files | what became of the last trial of another mode, JSON | stores it |
 //! | `reset` | files | no | any value: counters and latencies start from zero |
-//! | `info` | the root | what the file system tells of itself, JSON | no |
-//! | `pid` | the root | the process that serves the mount | no |
+//! | `info` | the root, and directories that are mounted | what the file system tells of itself, JSON | no |
+//! | `pid` | the root, and directories that are mounted | the process that serves the mount | no |
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -197,8 +197,8 @@ impl Shared {
             }
             b"extent_count" => json(&self.some_open(ino)?.extent_count()?),
             b"extents" => json(&self.some_open(ino)?.extents()?),
-            b"info" if ino == InodeNo::ROOT => json(&self.fs.info()),
-            b"pid" if ino == InodeNo::ROOT => Ok(std::process::id().to_string().into_bytes()),
+            b"info" if self.is_shown_as_root(ino) => json(&self.fs.info()),
+            b"pid" if self.is_shown_as_root(ino) => Ok(std::process::id().to_string().into_bytes()),
             _ => Err(Errno::NODATA),
         }
     }

@@ -17,6 +17,7 @@ mod locks;
 mod mixed;
 mod modes;
 mod names;
+mod parts;
 mod programs;
 mod promises;
 mod requests;

@@ -33,7 +33,7 @@ pub struct Checkpoints {
 impl Checkpoints {
     /// Prepares passes over a directory; removes the checkpoints of a conversion that was killed.
     pub fn new(mount: Mount, directory: &Path, id: &str) -> Result<Self> {
-        let inside = directory.strip_prefix(&mount.dir).unwrap_or(directory).to_owned();
+        let inside = mount.inside(directory).strip_prefix("/").unwrap_or(directory).to_owned();
         let prefix = format!("convert-{id}-");
         let new = Self {
             mount,

@@ -108,9 +108,7 @@ fn mounted(mount: &Mount, path: &Path, arguments: &Arguments, output: &Output) -
     if arguments.report {
         return report::show(mount, output);
     }
-    let inside = path
-        .strip_prefix(&mount.dir)
-        .map_or_else(|_| PathBuf::from("/"), |inside| Path::new("/").join(inside));
+    let inside = mount.inside(path);
     output.show(&Source::Mounted(mount).defragment(&inside, arguments, output)?)
 }
 

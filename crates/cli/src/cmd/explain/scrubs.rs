@@ -35,12 +35,9 @@ pub fn of_file(
     mount: &Mount,
     scrub: &ScrubStatus,
 ) -> Option<Finding> {
-    let inside = format!(
-        "/{}, byte ",
-        bedplate::readable_name(
-            path.strip_prefix(&mount.dir).unwrap_or(path).as_os_str().as_encoded_bytes()
-        )
-    );
+    let inside = mount.inside(path);
+    let inside =
+        format!("{}, byte ", bedplate::readable_name(inside.as_os_str().as_encoded_bytes()));
     let runs = runs_of(extents);
     let concerns = |one: &Differing| {
         let (from, to) = (one.address, one.address.saturating_add(one.len));

@@ -1,5 +1,6 @@
 //! `bedplate mount PATH DIR [-o OPTION[,OPTION…]] [--foreground]`
 
+mod beside;
 mod fstab;
 mod remount;
 
@@ -12,12 +13,14 @@ use std::time::Duration;
 
 use bedplate::{FileSystem, Group};
 use bedplate_serve::fuse::{
-    Mount, MountOption, MountSettings, is_mount_option, mount_options, unknown_mount_option,
+    Mount, MountOption, MountSettings, check_part, is_mount_option, mount_options,
+    unknown_mount_option,
 };
 use clap::Args;
 use serde::{Deserialize, Serialize};
 use signal_hook::iterator::Signals;
 
+use crate::address::volume_and_path;
 use crate::daemon::control::{self, Naming};
 use crate::daemon::events::{self, Events};
 use crate::daemon::host_room::{self, HostWatch};
@@ -39,7 +42,8 @@ use crate::session::{Devices, Volume};
 /// log file again.
 #[derive(Debug, Args)]
 pub struct Arguments {
-    /// An image file or a block device, any member of a group, or group:NAME
+    /// An image file or a block device, any member of a group, or group:NAME; with :/PATH behind it
+    /// one directory of the volume, also beside what is mounted of it
     path: PathBuf,
     /// An existing directory
     dir: PathBuf,
@@ -107,6 +111,8 @@ fn options_help() -> String {
 #[derive(Debug, Serialize, Deserialize)]
 struct Mounted {
     volume: PathBuf,
+    /// The directory of it that is shown, where that is not all.
+    path: Option<PathBuf>,
     dir: PathBuf,
     pid: u32,
     uuid: String,
@@ -133,6 +139,11 @@ pub fn run(arguments: &Arguments, verbose: u8, output: &Output) -> Result<()> {
     }
     if let Some(options) = remount::wanted(&arguments.options) {
         return remount::run(&arguments.dir, &options, output);
+    }
+    if let Some((volume, path)) = volume_and_path(&arguments.path)
+        && let Some(mount) = beside::mounted(&volume)?
+    {
+        return beside::run(arguments, &mount, &path, output);
     }
     let plan = Plan::new(arguments)?;
     plan.settings.warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
@@ -218,6 +229,8 @@ fn silence(log: Option<&File>, mounted: &Mounted) -> Result<()> {
 /// Everything checked that can be checked before the volume is opened.
 struct Plan {
     volume: PathBuf,
+    /// The directory of it that is shown, where that is not all.
+    path: Option<PathBuf>,
     dir: PathBuf,
     log: Option<PathBuf>,
     log_file: Option<PathBuf>,
@@ -274,9 +287,7 @@ impl Plan {
         if degraded && !settings.is_read_only() {
             return Err(Failure::usage(DEGRADED_WRITES));
         }
-        let volume = group::resolve(&arguments.path)?
-            .canonicalize()
-            .map_err(|error| Failure::system("find the volume", &arguments.path, &error))?;
+        let (volume, path) = find_volume(&arguments.path)?;
         // By its source the other commands find out where a volume is mounted.
         settings.source = Some(match settings.source.take() {
             Some(source) => source,
@@ -284,6 +295,7 @@ impl Plan {
         });
         Ok(Self {
             volume,
+            path,
             dir: mount_point(&arguments.dir)?,
             log,
             log_file,
@@ -320,9 +332,24 @@ impl Plan {
                 .extend(["-o".into(), format!("{}{log}{log_file}{metrics}", self.options).into()]);
         }
         arguments.extend((0..verbose).map(|_| "-v".into()));
-        arguments.extend(["--".into(), self.volume.clone().into(), self.dir.clone().into()]);
+        let mut volume = self.volume.clone().into_os_string();
+        if let Some(path) = &self.path {
+            volume.push(":");
+            volume.push(path);
+        }
+        arguments.extend(["--".into(), volume, self.dir.clone().into()]);
         arguments
     }
+}
+
+/// Returns the volume that is named, and the directory of it where one is.
+fn find_volume(named: &Path) -> Result<(PathBuf, Option<PathBuf>)> {
+    let (volume, path) = match volume_and_path(named) {
+        Some((volume, path)) => (volume, Some(path)),
+        None => (named.to_owned(), None),
+    };
+    let found = group::resolve(&volume)?.canonicalize();
+    Ok((found.map_err(|error| Failure::system("find the volume", &volume, &error))?, path))
 }
 
 /// Returns the options of the command itself that lists of mounts are to show.
@@ -391,13 +418,19 @@ impl Serving {
         match Self::serve(plan, &fs, opened.group) {
             Ok(serving) => Ok(serving),
             Err(failure) => {
-                fs.unmount()?;
+                // A mount that had begun has unmounted it with its own end.
+                if let Err(error) = fs.unmount() {
+                    tracing::warn!("{error}");
+                }
                 Err(failure)
             }
         }
     }
 
     fn serve(plan: &Plan, fs: &FileSystem, group: Option<Group>) -> Result<Self> {
+        if let Some(path) = &plan.path {
+            check_part(fs, &plan.shown(), path)?;
+        }
         let events =
             plan.on_event.as_ref().map(|program| events::start(program, &plan.dir, &plan.shown()));
         let naming = group.as_ref().map(|group| control::lend_names(group, fs)).transpose()?;
@@ -413,6 +446,9 @@ impl Serving {
             &plan.dir,
             &plan.settings,
         )?;
+        if let Some(path) = &plan.path {
+            mount.show_part(path)?;
+        }
         if let Some(metrics) = &metrics {
             metrics.tell_of(mount.threads());
         }
@@ -455,6 +491,7 @@ fn summarize(fs: &FileSystem, plan: &Plan) -> Mounted {
     let info = fs.info();
     Mounted {
         volume: plan.volume.clone(),
+        path: plan.path.clone(),
         dir: plan.dir.clone(),
         pid: std::process::id(),
         uuid: info.uuid,
@@ -483,6 +520,9 @@ impl fmt::Display for Mounted {
         let second =
             if self.recovery.second_superblock { " from the second superblock" } else { "" };
         let read_only = if self.read_only { ", read-only" } else { "" };
+        if let Some(path) = &self.path {
+            write!(f, "{} of ", text::name(path))?;
+        }
         write!(
             f,
             "{} mounted on {}: {opened}{second}, mode {}{read_only}, engine {}",

@@ -2,13 +2,14 @@
 
 use std::time::Duration;
 
-use bedplate_fs::{Attr, FileKind, InodeNo, Timestamp};
+use bedplate_fs::{Attr, FileKind, InodeNo, IoMode, Timestamp};
 use bedplate_fuse::Reply;
 
 use super::super::data::Opened;
 use super::super::dirs::Listed;
 use super::super::errno::{Answer, Errno};
 use super::super::names::Entry;
+use super::super::trees::Node;
 use super::{ROOT, Translator};
 
 /// `struct fuse_entry_out`.
@@ -95,7 +96,7 @@ impl<'a> Out<'a> {
         self.u64(attributes.as_secs());
         self.u32(name.subsec_nanos());
         self.u32(attributes.subsec_nanos());
-        self.attr(attr, number, block_size);
+        self.attr(attr, if number == ROOT { ROOT } else { attr.ino.0 }, block_size);
     }
 
     /// A name of a directory (`struct fuse_dirent`), behind its entry where one is given; `false`,
@@ -219,15 +220,34 @@ impl Translator {
     }
 
     pub(super) fn put_entry(&self, out: &mut Out<'_>, entry: &Entry) {
-        let Entry { attr, name_ttl } = entry;
-        let number = if attr.ino == self.0.shown.root() { ROOT } else { attr.ino.0 };
-        let ttls = (*name_ttl, self.0.attr_ttl(attr.ino));
+        let Entry { attr, name_ttl, tree } = entry;
+        let is_root = tree.is_none() && attr.ino == self.0.shown.root();
+        let node = Node { ino: attr.ino, tree: *tree };
+        let number = if is_root { ROOT } else { node.number(attr.kind) };
+        self.note_known(node, attr.kind);
+        let ttls = (*name_ttl, self.attr_ttl(attr));
         out.entry(attr, number, ttls, self.0.preferred_io(attr));
+    }
+
+    /// Notes an inode that the kernel is about to know.
+    fn note_known(&self, node: Node, kind: FileKind) {
+        if node.tree.is_some() && kind == FileKind::Directory {
+            self.0.trees.note_one();
+        }
+    }
+
+    /// Returns how long the kernel may keep attributes: those of directories not while it knows any
+    /// in two ways (I-TRE-1).
+    fn attr_ttl(&self, attr: &Attr) -> Duration {
+        if attr.kind == FileKind::Directory && self.0.trees.are_known() {
+            return Duration::ZERO;
+        }
+        self.0.attr_ttl(attr.ino)
     }
 
     pub(super) fn attr(&self, reply: Reply, found: Answer<Attr>) {
         answer(reply, found, |out, attr| {
-            let ttl = self.0.attr_ttl(attr.ino);
+            let ttl = self.attr_ttl(&attr);
             out.u64(ttl.as_secs());
             out.u32(ttl.subsec_nanos());
             out.u32(0);
@@ -239,7 +259,7 @@ impl Translator {
     /// that `stat` shows, and the time of birth.
     pub(super) fn extended_attr(&self, reply: Reply, found: Answer<Attr>) {
         answer(reply, found, |out, attr| {
-            let ttl = self.0.attr_ttl(attr.ino);
+            let ttl = self.attr_ttl(&attr);
             out.u64(ttl.as_secs());
             out.u32(ttl.subsec_nanos());
             (0..5).for_each(|_| out.u32(0));
@@ -262,18 +282,25 @@ impl Translator {
     pub(super) fn list_with_attributes(
         &self,
         mut reply: Reply,
-        handle: u64,
-        cookie: u64,
-        size: u32,
+        tree: Option<IoMode>,
+        (handle, cookie, size): (u64, u64, u32),
     ) {
         let room = (size as usize).min(reply.payload().len());
         let mut out = Out::new(&mut reply.payload()[..room]);
         let listed = self.0.run("readdirplus", || {
             self.0.readdirplus(handle, cookie, |listed, attr| {
-                out.name(listed, attr.ino, ENTRY_BYTES, |out| {
-                    let ttl = self.0.attr_ttl(attr.ino);
-                    out.entry(attr, attr.ino.0, (ttl, ttl), self.0.preferred_io(attr));
-                })
+                let (node, is_dot) =
+                    (Node { ino: attr.ino, tree }, listed.name == b"." || listed.name == b"..");
+                let took = out.name(listed, attr.ino, ENTRY_BYTES, |out| {
+                    let ttl = self.attr_ttl(attr);
+                    let name_ttl = ttl.min(self.0.name_ttl());
+                    let number = node.number(attr.kind);
+                    out.entry(attr, number, (name_ttl, ttl), self.0.preferred_io(attr));
+                });
+                if took && !is_dot {
+                    self.note_known(node, attr.kind);
+                }
+                took
             })
         });
         let len = out.len();

@@ -25,7 +25,7 @@ impl Translator {
             }
             opcode::CREATE | opcode::TMPFILE => {
                 let (flags, mode) = (fields.u32(0).cast_signed(), fields.permissions(4, 8));
-                let (caller, dir) = (fields.caller(), self.ino(header.node));
+                let (caller, dir) = (fields.caller(), self.node(header.node));
                 let made = if header.opcode == opcode::TMPFILE {
                     shared.run("tmpfile", || shared.create_unnamed(caller, dir, mode, flags))
                 } else {
@@ -33,7 +33,7 @@ impl Translator {
                         .run("create", || shared.create(caller, dir, fields.name()?.0, mode, flags))
                 };
                 answer(reply, made, |out, (entry, opened)| {
-                    self.put_entry(out, &entry);
+                    self.put_entry(out, &entry.in_tree(dir.tree));
                     put_opened(out, opened);
                 });
             }

@@ -12,6 +12,7 @@ use bedplate_fs::InodeNo;
 use bedplate_fuse::Serve;
 
 use super::shared::Shared;
+use super::trees::Node;
 
 /// Carries requests to [`Shared`].
 struct Translator(Arc<Shared>);
@@ -19,7 +20,15 @@ struct Translator(Arc<Shared>);
 impl Translator {
     /// Returns the inode that the kernel means: what it calls the root may be a checkpoint's.
     fn ino(&self, number: u64) -> InodeNo {
-        if number == ROOT { self.0.shown.root() } else { InodeNo(number) }
+        self.node(number).ino
+    }
+
+    /// Returns the inode that the kernel means, and through which tree.
+    fn node(&self, number: u64) -> Node {
+        if number == ROOT {
+            return Node { ino: self.0.shown.root(), tree: None };
+        }
+        Node::of(number)
     }
 }
 

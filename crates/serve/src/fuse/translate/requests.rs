@@ -5,6 +5,8 @@ use std::sync::Arc;
 use bedplate_fuse::{Reply, opcode};
 
 use super::super::errno::{Answer, Errno};
+use super::super::names::Entry;
+use super::super::trees::Node;
 use super::Translator;
 use super::answers::{answer, empty, value};
 use super::fields::Fields;
@@ -41,7 +43,13 @@ impl Translator {
     fn forget(&self, reply: Reply) {
         let forgotten = Fields(reply.request()).forgotten();
         let done = self.0.run("forget", || {
-            forgotten.for_each(|(node, count)| self.0.forget(self.ino(node), count));
+            for (number, count) in forgotten {
+                let node = self.node(number);
+                self.0.forget(node.ino, count);
+                if node.tree.is_some() {
+                    self.0.trees.forgotten(count);
+                }
+            }
             Ok(())
         });
         empty(reply, done);
@@ -52,35 +60,36 @@ impl Translator {
     fn names(&self, reply: Reply) {
         let fields = Fields(reply.request());
         let (header, shared) = (fields.0.header, &self.0);
-        let (caller, dir) = (fields.caller(), self.ino(header.node));
+        let (caller, node) = (fields.caller(), self.node(header.node));
+        let dir = node.ino;
         match header.opcode {
             opcode::LOOKUP => {
-                let found = shared.run("lookup", || shared.lookup(caller, dir, fields.name()?.0));
+                let found = shared.run("lookup", || shared.lookup(caller, node, fields.name()?.0));
                 self.entry(reply, found);
             }
             opcode::MKNOD => {
                 let (mode, rdev) = (fields.permissions(0, 8), fields.u32(4));
                 let made =
                     shared.run("mknod", || shared.mknod(caller, dir, fields.name()?.0, mode, rdev));
-                self.entry(reply, made);
+                self.made(reply, node, made);
             }
             opcode::MKDIR => {
                 let mode = fields.permissions(0, 4);
                 let made =
                     shared.run("mkdir", || shared.mkdir(caller, dir, fields.name()?.0, mode));
-                self.entry(reply, made);
+                self.made(reply, node, made);
             }
             opcode::SYMLINK => {
                 let made = shared.run("symlink", || {
                     let (name, target) = fields.names()?;
                     shared.symlink(caller, dir, name, target)
                 });
-                self.entry(reply, made);
+                self.made(reply, node, made);
             }
             opcode::LINK => {
                 let ino = self.ino(fields.u64(0));
                 let made = shared.run("link", || shared.link(ino, dir, fields.name()?.0));
-                self.entry(reply, made);
+                self.made(reply, node, made);
             }
             opcode::READLINK => {
                 let target = shared.run("readlink", || Ok(shared.fs.read_link(dir)?));
@@ -90,20 +99,38 @@ impl Translator {
         }
     }
 
+    /// Answers with what was made in a directory.
+    fn made(&self, reply: Reply, dir: Node, made: Answer<Entry>) {
+        self.entry(reply, made.map(|entry| entry.in_tree(dir.tree)));
+    }
+
     /// What takes names away.
     fn moved_names(&self, reply: Reply) {
         let fields = Fields(reply.request());
         let (header, shared) = (fields.0.header, &self.0);
-        let dir = self.ino(header.node);
+        let node = self.node(header.node);
+        let dir = node.ino;
         let done = match header.opcode {
-            opcode::UNLINK => shared.run("unlink", || shared.unlink(dir, fields.name()?.0)),
-            opcode::RMDIR => shared
-                .run("rmdir", || Ok(shared.fs.rmdir(dir, fields.name()?.0.as_encoded_bytes())?)),
+            opcode::UNLINK => shared.run("unlink", || {
+                let name = fields.name()?.0;
+                shared.unlink(dir, name)?;
+                shared.free_names(node.tree, &[(dir, name)]);
+                Ok(())
+            }),
+            opcode::RMDIR => shared.run("rmdir", || {
+                let name = fields.name()?.0;
+                shared.fs.rmdir(dir, name.as_encoded_bytes())?;
+                shared.free_names(node.tree, &[(dir, name)]);
+                Ok(())
+            }),
             opcode::RENAME | opcode::RENAME2 => {
                 let flags = if header.opcode == opcode::RENAME2 { fields.u32(8) } else { 0 };
                 shared.run("rename", || {
                     let (from, to) = fields.names()?;
-                    shared.rename(dir, from, self.ino(fields.u64(0)), to, flags)
+                    let to_dir = self.ino(fields.u64(0));
+                    shared.rename(dir, from, to_dir, to, flags)?;
+                    shared.free_names(node.tree, &[(dir, from), (to_dir, to)]);
+                    Ok(())
                 })
             }
             _ => Err(Errno::NOSYS),
@@ -199,7 +226,8 @@ impl Translator {
             }
             opcode::READDIRPLUS => {
                 let (cookie, size) = (fields.u64(8), fields.u32(16));
-                self.list_with_attributes(reply, handle, cookie, size);
+                let tree = self.node(header.node).tree;
+                self.list_with_attributes(reply, tree, (handle, cookie, size));
             }
             opcode::RELEASEDIR => {
                 shared.dirs.remove(handle);
