@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use bedplate_block::{AlignedBuf, BlockDevice, MemoryDevice, QueueOptions, Snapshot};
 use bedplate_fs::{
-    CheckpointOptions, CloneSource, FileSystem, FormatOptions, InodeNo, IntegrityCounts, IoMode,
-    MountOptions, OpenOptions, Queue,
+    CheckpointOptions, CloneSource, ExtentInfo, FileSystem, FormatOptions, InodeNo,
+    IntegrityCounts, IoMode, MountOptions, OpenOptions, Queue,
 };
 use bedplate_volume::{
     Arrangement, Extent, Group, ImportOptions, Layout, NewGroup, PageArbiter, Role, Shape,
@@ -348,10 +348,13 @@ impl Way {
 
 /// Asks the file system which copy of a place is what was written, as a scrub of a mounted volume
 /// does: of files as they are now, of what only checkpoints have, and of the volume's own.
+///
+/// Where files lie it knows beforehand, as a scrub does: to open one may have to wait for a reader,
+/// which may be waiting for the row that the scrub keeps to itself.
 #[derive(Clone)]
 pub(super) struct Asks {
     fs: FileSystem,
-    paths: Vec<&'static str>,
+    extents: Vec<(InodeNo, ExtentInfo)>,
 }
 
 type ReadCopy<'a> = dyn FnMut(usize, u64, &mut [u8]) -> bool + 'a;
@@ -359,7 +362,12 @@ type ReadCopy<'a> = dyn FnMut(usize, u64, &mut [u8]) -> bool + 'a;
 impl Asks {
     pub(super) fn of(live: &Live) -> Self {
         let paths = live.files.keys().copied().filter(|path| *path != PAST);
-        Self { fs: live.fs.clone(), paths: paths.collect() }
+        let extents = paths.flat_map(|path| {
+            let file = live.fs.open(path, &OpenOptions::read_only()).unwrap();
+            let (ino, extents) = (file.ino(), file.extents().unwrap());
+            extents.into_iter().map(move |extent| (ino, extent))
+        });
+        Self { fs: live.fs.clone(), extents: extents.collect() }
     }
 
     /// Returns where what lies at a place ends, and which copy of it is right; none where all are the
@@ -391,19 +399,18 @@ impl Asks {
             Some((place + BLOCK as u64, bedplate_fs::right_of(&held, &right)?))
         };
         let holds = |volume: u64, len: u64| volume <= place && place < volume + len;
-        let of_file = |path: &str| {
-            let file = fs.open(path, &OpenOptions::read_only()).ok()?;
-            let extents = file.extents().ok()?;
-            let extent = extents.iter().find(|it| holds(it.volume_offset, it.len))?;
+        let of_file = || {
+            let here = |(_, it): &&(InodeNo, ExtentInfo)| holds(it.volume_offset, it.len);
+            let (ino, extent) = self.extents.iter().find(here)?;
             let at = (extent.file_offset, place);
-            right(&|bytes| fs.is_as_written(file.ino(), at, bytes).ok()?)
+            right(&|bytes| fs.is_as_written(*ino, at, bytes).ok()?)
         };
         let of_kept = || {
             let kept = fs.kept_extents().ok()?;
             let mut there = kept.iter().filter(|kept| holds(kept.volume_offset, kept.len));
             there.find_map(|kept| right(&|bytes| fs.is_as_kept(kept, place, bytes).ok()?))
         };
-        self.paths.iter().find_map(|path| of_file(path)).or_else(of_kept)
+        of_file().or_else(of_kept)
     }
 }
 
