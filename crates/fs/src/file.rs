@@ -137,19 +137,29 @@ impl File {
         }
     }
 
-    /// As [`timed`](Self::timed), with what this thread waited for the device.
+    /// Reads or writes on this thread, which may be one of those that are timed.
     #[inline]
-    fn timed_here(&self, what: Timed, timing: Option<(Timing, DeviceWatch)>) {
-        if let Some((timing, watch)) = timing {
-            watch.end(self.wait_meters());
-            self.timed(what, Some(timing));
+    fn sampled<T>(&self, what: Timed, work: impl FnOnce() -> Result<T>) -> Result<T> {
+        match self.fs.sampler().begin() {
+            None => work(),
+            Some(timing) => self.timed_here(what, timing, work),
         }
     }
 
-    /// Begins a read or write on this thread, which may be one of those timed.
-    #[inline]
-    fn begin_timed(&self) -> Option<(Timing, DeviceWatch)> {
-        self.fs.sampler().begin().map(|timing| (timing, DeviceWatch::begin(timing)))
+    /// Times a read or write, and what this thread waits for the device.
+    #[cold]
+    #[inline(never)]
+    fn timed_here<T>(
+        &self,
+        what: Timed,
+        timing: Timing,
+        work: impl FnOnce() -> Result<T>,
+    ) -> Result<T> {
+        let watch = DeviceWatch::begin(timing);
+        let done = work()?;
+        watch.end(self.wait_meters());
+        self.timed(what, Some(timing));
+        Ok(done)
     }
 
     /// Returns where waits count: for the file, and for all.
@@ -290,10 +300,7 @@ impl File {
     fn read_from(&self, buf: &mut [u8], offset: u64, ahead: Ahead<'_>) -> Result<usize> {
         self.may_read()?;
         self.note_read();
-        let timing = self.begin_timed();
-        let len = self.io().read(self.class, buf, offset, ahead)?;
-        self.timed_here(Timed::Read, timing);
-        Ok(len)
+        self.sampled(Timed::Read, || self.io().read(self.class, buf, offset, ahead))
     }
 
     /// Returns what a read may find and leave ahead; follows it.
@@ -319,14 +326,12 @@ impl File {
     /// error any block-sized part may have been written.
     pub fn write_at(&self, buf: &[u8], offset: u64) -> Result<u64> {
         self.may_write()?;
-        let timing = self.begin_timed();
         let offset = if self.append { None } else { Some(offset) };
-        let may_wait = if self.delay_writes { self.may_wait(buf, offset) } else { MayWait::No };
-        let at = match self.io().write(self.class, buf, offset, may_wait) {
-            Err(refused) => self.write_again(refused, buf, offset)?,
-            Ok(at) => at,
-        };
-        self.timed_here(Timed::Write, timing);
+        let at = self.sampled(Timed::Write, || {
+            let may_wait = if self.delay_writes { self.may_wait(buf, offset) } else { MayWait::No };
+            let written = self.io().write(self.class, buf, offset, may_wait);
+            written.or_else(|refused| self.write_again(refused, buf, offset))
+        })?;
         if self.data_sync {
             self.sync_range(at, buf.len() as u64)?;
         }
