@@ -42,7 +42,8 @@ fn append(fd: Fd, visit: &Visit, memory: Memory, room: AppendRoom) -> Option<isi
     let turn = Turn::take(visit, room.buffer())?;
     // Another thread may have appended before this one's turn, there.
     let is_same = mount.slots.append_room(lease) == Some(room);
-    if !is_same || !visit.is_still(fd) || !put(visit, &room, memory) {
+    let put = |behind, bytes: &[u8]| mount.slots.put_appended(&room, behind, bytes);
+    if !is_same || !visit.is_still(fd) || !memory.each_part(put) {
         return None;
     }
     mount.slots.touch(lease.entry);
@@ -50,12 +51,8 @@ fn append(fd: Fd, visit: &Visit, memory: Memory, room: AppendRoom) -> Option<isi
         return None;
     }
     drop(turn);
-    note_write(visit, 0);
+    note_write(visit);
     Some(memory.len() as isize)
-}
-
-fn put(visit: &Visit, room: &AppendRoom, memory: Memory) -> bool {
-    memory.each_part(|behind, bytes| visit.mount.slots.put_appended(room, behind, bytes))
 }
 
 /// Returns where the file ends, where this process appends to it.

@@ -65,6 +65,7 @@ fn seat(visit: &Visit) -> &'static Seat {
 pub struct Turn(&'static AtomicU64);
 
 impl Turn {
+    /// Takes the turn at a buffer, unless another thread has it.
     pub fn take(visit: &Visit, buffer: usize) -> Option<Self> {
         let turn = TURNS.get(visit.open.mount)?.get(buffer)?;
         let (was, epoch) = (turn.load(Relaxed), process::epoch());
@@ -111,12 +112,9 @@ pub fn name_of(visit: &Visit) -> u64 {
 }
 
 /// Notes a write that went to the buffer: once there are some, its loss is not soon.
-pub fn note_write(visit: &Visit, end: u64) {
+pub fn note_write(visit: &Visit) {
     visit.mount.slots.count_done(visit.slot, Direction::Write);
     let seat = seat(visit);
-    if end > 0 {
-        seat.end.store(end, Relaxed);
-    }
     let count = seat.writes.load(Relaxed).saturating_add(1);
     seat.writes.store(count, Relaxed);
     if count == WRITES_ENOUGH {
@@ -124,6 +122,13 @@ pub fn note_write(visit: &Visit, end: u64) {
     }
 }
 
+/// Notes where a write before the end of the file ended: what goes on there is in order.
+pub fn note_end(visit: &Visit, end: u64) {
+    seat(visit).end.store(end, Relaxed);
+}
+
+/// Asks the daemon for a buffer for a write; what this process has in one for the file goes to the
+/// file first. Returns whether it has one now.
 #[cold]
 pub fn ask_daemon(fd: Fd, visit: &Visit, offset: u64, len: u64) -> bool {
     if !visit.is_still(fd) {

@@ -10,7 +10,7 @@ use std::cell::Cell;
 
 use bedplate_lease::{OVERWRITE_BYTES, OVERWRITE_UNIT, OverwriteRoom, State};
 
-use crate::buffers::{Turn, ask_daemon, may_ask, name_of, note_write};
+use crate::buffers::{Turn, ask_daemon, may_ask, name_of, note_end, note_write};
 use crate::sys::Fd;
 use crate::visit::{Memory, Visit};
 
@@ -46,7 +46,7 @@ pub fn wrote(visit: &Visit, place: u64, len: u64) {
     STREAM.set(Stream { file, end: place.saturating_add(len), writes, ..was });
 }
 
-/// Notes a sync: what is written until the next one is counted anew.
+/// Notes a sync: writes count anew from here on.
 pub fn synced(visit: &Visit) {
     let was = STREAM.get();
     if was.file == name_of(visit) {
@@ -125,6 +125,7 @@ fn overwrite(
         return None;
     }
     drop(turn);
-    note_write(visit, place + len);
+    note_write(visit);
+    note_end(visit, place + len);
     Some(len as isize)
 }

@@ -20,13 +20,13 @@ use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::atomic::{AtomicU32, AtomicU64, fence};
 
 use bedplate_lease::wire::{TAIL_GAP_BYTES_MAX, TAIL_IOCTL, TailRequest};
-use bedplate_lease::{Fallback, Io, Lease, Noted, ORDER_WORDS, Order, Permit, TailName};
+use bedplate_lease::{Fallback, Io, Noted, ORDER_WORDS, Order, Permit, TailName};
 
 use crate::due::{is_due, make_due};
 use crate::process::has_size_limit;
 use crate::sys::{Fd, syscall};
 use crate::visit::{Visit, enter};
-use crate::{appends, process, report};
+use crate::{appends, buffers, process, report};
 
 /// Shorter files grow through the mount: most stay short.
 const SIZE_MIN: u64 = 64 << 10;
@@ -112,9 +112,7 @@ fn early(visit: &Visit) -> Order<&'static [AtomicU64]> {
 /// Which lease it is, and of which process, in a word that is not 0: what a thread of the parent left
 /// at a fork, or one that left its call for good, holds up no other lease.
 fn name_of(visit: &Visit) -> u64 {
-    let Lease { entry, generation } = visit.open.lease;
-    let lease = generation << 32 | u64::from(entry) << 2 | visit.open.mount as u64;
-    (lease ^ process::epoch() << 56).max(1)
+    (buffers::name_of(visit) ^ process::epoch() << 56).max(1)
 }
 
 impl Seat {

@@ -213,8 +213,8 @@ pub enum PlantedBug {
     TailWithoutBarrier,
     /// The mount makes a file grow to which a process appends in its memory.
     GrowthBesideAppends,
-    /// The mount writes to a file before what a process wrote over it in its memory.
-    WriteBeforeOverwrites,
+    /// The mount reads and writes a file without what a process wrote over it in its memory.
+    OverwritesNotTaken,
     /// What a process wrote behind the end of a file counts as collected before the file has its size.
     TailCollectedEarly,
     /// A checkpoint's record does not wait for what was written in place before it.

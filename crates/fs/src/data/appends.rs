@@ -63,7 +63,7 @@ impl DataPath<'_> {
         }
         self.may_grow_by(&held, file, &client)?;
         let over = self.range_to_write_over(goes_on);
-        if writes_over && over.contains(&offset) {
+        if writes_over && over.start <= offset && offset + len <= over.end {
             self.end_odd_writes(&held);
             file.begins_stream(self.streamed());
         }
@@ -210,14 +210,18 @@ impl DataPath<'_> {
         Ok(())
     }
 
-    /// Takes what a process wrote over before a write begins that could come before it (I-LEA-13).
+    /// Returns whether a process wrote over something that the file has not yet: what reads or writes
+    /// here takes it first (I-LEA-13).
+    #[inline]
+    pub(super) fn is_overwritten(self) -> bool {
+        self.state().lease().is_some_and(|file| file.is_overwritten())
+            && !planted(PlantedBug::OverwritesNotTaken)
+    }
+
+    /// Takes what a process wrote over before a read or write begins (I-LEA-13).
     #[inline]
     pub(super) fn take_overwrites(self) -> FsResult<()> {
-        let is_overwritten = self.state().lease().is_some_and(|file| file.is_overwritten());
-        if is_overwritten && !planted(PlantedBug::WriteBeforeOverwrites) {
-            self.collect_tail_if_filled()?;
-        }
-        Ok(())
+        if self.is_overwritten() { self.collect_tail_if_filled() } else { Ok(()) }
     }
 
     /// Writes the pieces that became full by what was taken.

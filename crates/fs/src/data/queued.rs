@@ -75,7 +75,8 @@ impl DataPath<'_> {
             .held_write
             .overlaps(&(offset..offset.saturating_add(len as u64)), self.fs.grid().sector)
             || self.meets_delayed(&(offset..offset.saturating_add(len as u64)));
-        if service.is_mixed() || service.uses_library_cache() || !within || held {
+        let served = service.is_mixed() || service.uses_library_cache();
+        if served || !within || held || self.is_overwritten() {
             return Ok(Planned::Here);
         }
         Ok(self
@@ -96,6 +97,7 @@ impl DataPath<'_> {
             || self.state().held_write.overlaps(&data.range(), self.fs.grid().sector)
             || self.meets_delayed(&data.range())
             || self.meets_odd_writes()
+            || self.is_overwritten()
         {
             return Ok(Planned::Here);
         }

@@ -57,10 +57,15 @@ impl Appends {
         self.closed.map_or_else(says, |(appended, _)| appended).max(self.taken)
     }
 
+    /// Returns how much of the buffer is full of overwrites.
+    fn overwritten(&self) -> u64 {
+        let says = || self.client.slots.overwritten(self.buffer);
+        self.closed.map_or_else(says, |(_, overwritten)| overwritten)
+    }
+
     /// Returns the first overwrite that the file has not yet.
     fn overwrite(&self) -> Option<Overwrite> {
-        let says = || self.client.slots.overwritten(self.buffer);
-        let full = self.closed.map_or_else(says, |(_, overwritten)| overwritten);
+        let full = self.overwritten();
         let copy =
             || self.client.slots.copy_overwrite(self.buffer, self.over_taken, full, &self.over);
         (full > self.over_taken).then(copy)?
@@ -78,8 +83,7 @@ impl Appends {
 
     /// Returns whether something was written over that the file has not yet.
     fn is_overwritten(&self) -> bool {
-        let says = || self.client.slots.overwritten(self.buffer);
-        self.closed.map_or_else(says, |(_, overwritten)| overwritten) > self.over_taken
+        self.overwritten() > self.over_taken
     }
 
     pub(super) fn is_of(&self, client: &Arc<LeaseClient>) -> bool {

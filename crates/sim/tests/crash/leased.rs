@@ -210,8 +210,8 @@ fn s_517_overwrites_that_a_sync_leaves_out() {
 }
 
 #[test]
-fn s_516_a_write_that_comes_before_what_was_written_over_earlier() {
-    finds_in(PlantedBug::WriteBeforeOverwrites, &stream_workload());
+fn s_516_what_was_written_over_and_is_not_taken() {
+    finds_in(PlantedBug::OverwritesNotTaken, &stream_workload());
 }
 
 /// I-LEA-12: the assert finds it before the judge does.

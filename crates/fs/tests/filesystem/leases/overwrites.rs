@@ -1,6 +1,7 @@
 //! What a process writes over a file that rests on the mount, in memory that both share.
 
-use bedplate_fs::CloneSource;
+use bedplate_block::QueueOptions;
+use bedplate_fs::{CloneSource, Queue};
 
 use super::*;
 
@@ -90,6 +91,34 @@ fn s_516_i_lea_13_writes_of_both_ways_stay_in_order() {
         assert_eq!(read(&file, block), 200 + u8::from(block % 3 == 0), "S-516: block {block}");
     }
     drop((file, other));
+    volume.end();
+}
+
+/// S-516, I-LEA-13: so does what goes through a queue, which asks the device by itself.
+#[test]
+fn s_516_i_lea_13_a_queue_finds_and_follows_what_was_written_over() {
+    let volume = Volume::new();
+    let (file, client, lease) = streamed(&volume);
+    let file = Arc::new(file);
+    let mut queue = Queue::new(&volume.fs, &QueueOptions::default()).unwrap();
+    let complete = |queue: &mut Queue| {
+        let mut done = Vec::new();
+        queue.complete(1, &mut done).unwrap();
+        let done = done.pop().unwrap();
+        done.result.unwrap();
+        done.buf.unwrap()
+    };
+    for block in 5..9 {
+        let (at, byte) = ((block * BLOCK) as u64, 100 + block as u8);
+        assert!(client.overwrite(lease, block, byte));
+        queue.read(&file, aligned(0), at, 1).unwrap();
+        assert_eq!(complete(&mut queue)[..], [byte; BLOCK], "S-516: block {block}");
+        assert!(client.overwrite(lease, block, 1));
+        queue.write(&file, aligned(byte + 50), at, 2).unwrap();
+        complete(&mut queue);
+        assert_eq!(read(&file, block), byte + 50, "S-516: the queue's write came later");
+    }
+    drop((queue, file));
     volume.end();
 }
 
