@@ -175,6 +175,8 @@ pub enum PlantedBug {
     RollbackKeepsPages,
     /// A write of whole sectors leaves a file's copies of them as they were.
     HeldSectorsStay,
+    /// What goes to new blocks instead of waiting for a seal loses the bytes around it.
+    RenewedInPart,
     /// A read does not see a write that is held.
     HeldWriteNotRead,
     /// A sync does not write what is held.

@@ -56,6 +56,7 @@ mod queued;
 mod read;
 mod reclaim;
 mod release;
+mod renew;
 mod reservation;
 mod seek;
 mod space_demand;

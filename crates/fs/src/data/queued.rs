@@ -176,8 +176,7 @@ impl DataPath<'_> {
         written: Result<()>,
     ) -> Result<()> {
         let blocks = filling.blocks.clone();
-        let data =
-            Payload { bytes: buf.unwrap_or_default(), offset, size_max: u64::MAX, was_held: false };
+        let data = Payload { was_held: false, ..Payload::waited(buf.unwrap_or_default(), offset) };
         let ended = self.end_fill(filling, data, written);
         self.state().fill_claims.release(blocks, Sharing::Exclusive);
         ended

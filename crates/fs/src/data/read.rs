@@ -264,7 +264,7 @@ impl DataPath<'_> {
     }
 
     /// As [`read_aligned`](Self::read_aligned), from what is held where that is all of it.
-    fn read_sectors(self, buf: &mut [u8], offset: u64) -> Result<()> {
+    pub(super) fn read_sectors(self, buf: &mut [u8], offset: u64) -> Result<()> {
         let held = self
             .find_written(offset, buf.len() as u64)?
             .is_some_and(|at| self.state().held_sectors.read(buf, at));

@@ -119,10 +119,14 @@ fn tail_gap(map: &ExtentMap, grid: &Grid, old_size: u64, to: u64) -> Option<(Ran
 impl DataPath<'_> {
     /// Writes whatever it is, wherever it goes.
     pub(super) fn write_exclusive(self, held: &Alone<'_>, data: Payload<'_>) -> Result<()> {
+        if self.wrote_anew(held, &data)? {
+            return Ok(());
+        }
         if self.needs_whole_blocks(&data)? {
             return self.write_whole_blocks(held, data);
         }
-        self.write_placed(held, data)
+        self.write_placed(held, data)?;
+        self.keep_head(held, &data)
     }
 
     /// As [`write_exclusive`](Self::write_exclusive), of what changes no block in part that has a
@@ -140,7 +144,9 @@ impl DataPath<'_> {
         // Whole blocks are redirected here too: how a buffer lies, or where the file ends, must not
         // tear what is written untorn.
         let whole = grid.on_block(data.offset) && grid.on_block(data.end());
-        let (pieces, redirects) = if whole {
+        let (pieces, redirects) = if data.renews {
+            self.pieces_to_renew(&map, blocks)
+        } else if whole {
             self.pieces_to_write(&map, blocks)
         } else {
             self.pieces_to_change(&map, blocks)

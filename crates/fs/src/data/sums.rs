@@ -240,10 +240,12 @@ impl DataPath<'_> {
             let into = &mut buf[(block - bytes.start) as usize..][..grid.block as usize];
             self.read_kept(into, block)
         };
-        if data.offset > bytes.start {
+        let keeps = !(data.renews && planted(PlantedBug::RenewedInPart));
+        if data.offset > bytes.start && keeps {
             edge(&mut buf, bytes.start)?;
         }
-        if data.end() < bytes.end
+        if keeps
+            && data.end() < bytes.end
             && (data.offset == bytes.start || bytes.end - bytes.start > grid.block)
         {
             edge(&mut buf, bytes.end - 1)?;
@@ -256,8 +258,7 @@ impl DataPath<'_> {
         if !data.was_held {
             self.count_misaligned(data.bytes, data.offset, data.bytes.len());
         }
-        let data =
-            Payload { bytes: &buf, offset: bytes.start, size_max: size, was_held: data.was_held };
+        let data = Payload { bytes: &buf, offset: bytes.start, size_max: size, ..data };
         self.write_placed(held, data)
     }
 
@@ -267,7 +268,7 @@ impl DataPath<'_> {
         let kept = self.state().logged_size().saturating_sub(at).min(buf.len() as u64);
         let mut block = AlignedBuf::zeroed(buf.len());
         if kept > 0 {
-            self.read_aligned(&mut block[..grid.sector_ceil(kept) as usize], at)?;
+            self.read_sectors(&mut block[..grid.sector_ceil(kept) as usize], at)?;
         }
         block[kept as usize..].fill(0);
         buf.copy_from_slice(&block);
@@ -295,7 +296,7 @@ impl DataPath<'_> {
             return Ok(true);
         }
         tail.fill(0);
-        let data = Payload { bytes: &buf, offset: at, size_max: logged, was_held: true };
+        let data = Payload { size_max: logged, ..Payload::waited(&buf, at) };
         self.write_placed(held, data).map(|()| true)
     }
 
@@ -311,8 +312,7 @@ impl DataPath<'_> {
             let part =
                 within(&grid.bytes(&(piece.file_block..piece.file_block + piece.blocks)), range);
             let zeros = AlignedBuf::zeroed((part.end - part.start) as usize);
-            let data =
-                Payload { bytes: &zeros, offset: part.start, size_max: logged, was_held: true };
+            let data = Payload { size_max: logged, ..Payload::waited(&zeros, part.start) };
             self.write_whole_blocks(held, data)?;
         }
         Ok(())

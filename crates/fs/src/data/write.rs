@@ -21,6 +21,8 @@ pub(super) struct Payload<'a> {
     pub(super) size_max: u64,
     /// It waited in memory, and was counted when it came.
     pub(super) was_held: bool,
+    /// It goes to new blocks, also where it could be written in place (`data/renew.rs`).
+    pub(super) renews: bool,
 }
 
 impl<'a> Payload<'a> {
@@ -31,12 +33,12 @@ impl<'a> Payload<'a> {
         if end.is_none() {
             return Err(too_large(offset, bytes.len() as u64));
         }
-        Ok(Self { bytes, offset, size_max: u64::MAX, was_held: false })
+        Ok(Self { was_held: false, ..Self::waited(bytes, offset) })
     }
 
     /// What was taken before and waited in memory.
     pub(super) fn waited(bytes: &'a [u8], offset: u64) -> Self {
-        Self { bytes, offset, size_max: u64::MAX, was_held: true }
+        Self { bytes, offset, size_max: u64::MAX, was_held: true, renews: false }
     }
 
     pub(super) fn end(&self) -> u64 {
@@ -236,7 +238,9 @@ impl DataPath<'_> {
 
     /// Writes past the cache whatever the file's service is: for the cache itself.
     pub(super) fn write_uncached(self, data: Payload<'_>) -> Result<()> {
-        if !self.write_shared(&self.state().lock.shared(self.fs), &data)? {
+        if self.may_write_anew(&data)
+            || !self.write_shared(&self.state().lock.shared(self.fs), &data)?
+        {
             let held = self.state().lock.exclusive(self.fs);
             self.write_delayed(&held)?;
             self.write_exclusive(&held, data)?;

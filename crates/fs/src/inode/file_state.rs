@@ -78,6 +78,8 @@ pub(crate) struct FileState {
     /// An open that lasts was synced: its callers wait for the device by themselves, so nothing is
     /// absorbed for them.
     pub(crate) synced: AtomicBool,
+    /// Blocks of the file went elsewhere instead of waiting for a seal (`data/renew.rs`).
+    pub(crate) was_renewed: AtomicBool,
 }
 
 impl FileState {
@@ -114,6 +116,7 @@ impl FileState {
             lease: OnceLock::new(),
             leased: bit(Cause::Leased),
             synced: AtomicBool::new(false),
+            was_renewed: AtomicBool::new(false),
             steady,
         }
     }

@@ -80,6 +80,11 @@ impl Unsealed {
         self.any.set(true);
     }
 
+    /// Returns whether a record after `sealed` vouches for some of the device bytes.
+    pub(crate) fn vouches_for(&self, range: &Range<u64>, sealed: Lsn) -> bool {
+        overlapping(&self.entries.lock(), range).is_some_and(|(_, entry)| entry.last > sealed)
+    }
+
     /// Makes sure that device bytes may be overwritten. The caller keeps them from being exposed
     /// anew meanwhile, by the inode lock.
     ///

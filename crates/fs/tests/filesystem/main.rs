@@ -29,6 +29,7 @@ mod preallocated;
 mod promises;
 mod redirect;
 mod release;
+mod renewed;
 mod rollbacks;
 mod room;
 mod schedules;

@@ -10,7 +10,7 @@ use super::past::{
     named_files, rollbacks, summed, untorn,
 };
 use super::smaller::smaller;
-use super::waiting::{delayed_growth, odd_log, read_in_order, written_over};
+use super::waiting::{delayed_growth, journals, odd_log, read_in_order, written_over};
 use super::{Change, On, RenameKind, Step};
 
 /// A workload with a name.
@@ -65,6 +65,7 @@ pub const DIRECTED: &[Directed] = &[
     Directed { name: "a full volume deletes its oldest checkpoints", steps: full_volume },
     Directed { name: "a full volume and what clones still need", steps: clones_of_full_volume },
     Directed { name: "a log in odd pieces", steps: odd_log },
+    Directed { name: "journals whose head is written over", steps: journals },
     Directed { name: "growth that waits in memory", steps: delayed_growth },
     Directed { name: "pages written over in order", steps: written_over },
     Directed { name: "files read in order", steps: read_in_order },

@@ -80,6 +80,42 @@ pub(super) fn delayed_growth() -> Vec<Step> {
     steps
 }
 
+/// S-546: journals are made, synced, written over at their head, synced and removed, beside a file
+/// that is written once they count.
+pub(super) fn journals() -> Vec<Step> {
+    let mut steps = vec![Step::Create(0, 0), write(A, 0, 30_000, 1), Step::Sync];
+    for round in 0..8u8 {
+        let mode = IoMode::ALL[usize::from(round) % IoMode::ALL.len()];
+        let (slot, fill) = (round / 4 % 2, 20 * round + 2);
+        let journal = On::Held(slot);
+        let records = 1 + u64::from(round % 3);
+        steps.extend([Step::Create(1, 0), Step::Hold(slot, 1, 0, mode), Step::SyncDirectory(0)]);
+        steps.push(write(journal, 0, 512, fill));
+        steps.extend((0..records).map(|at| write(journal, 512 + at * 4104, 4104, fill + 1)));
+        steps.extend([Step::SyncData(journal), write(journal, 8, 20, fill + 2)]);
+        steps.push(match round {
+            1 => write(journal, 512 + records * 4104, 1000, fill + 3),
+            2 => Step::Checkpoint(0, None),
+            3 => write(B, 4096, 512, fill + 3),
+            5 => Step::SetSize(journal, 3000),
+            6 => write(journal, 3000, 2000, fill + 3),
+            _ => Step::Read(journal, mode, 0, 20_000),
+        });
+        steps.extend([
+            Step::SyncData(journal),
+            write(journal, 12, 16, fill + 4),
+            Step::Read(journal, mode, 0, 20_000),
+            Step::SyncData(journal),
+            write(A, u64::from(round) * 3000, 4096, fill + 5),
+            Step::SyncData(A),
+            Step::Unlink(1, 0),
+            Step::Release(slot),
+        ]);
+    }
+    steps.push(Step::Sync);
+    steps
+}
+
 /// S-365, S-366: a file that is kept open as a mount does is written over in order, page by page, and
 /// changed in all other ways in between, also where what was written waits.
 pub(super) fn written_over() -> Vec<Step> {

@@ -171,6 +171,12 @@ fn a_copy_of_sectors_that_another_write_leaves_as_it_was() {
     finds(PlantedBug::HeldSectorsStay, "a log in odd pieces");
 }
 
+/// S-546
+#[test]
+fn what_is_written_anew_without_the_bytes_around_it() {
+    finds(PlantedBug::RenewedInPart, "journals whose head is written over");
+}
+
 #[test]
 fn a_held_write_that_reads_do_not_see() {
     finds(PlantedBug::HeldWriteNotRead, "a log in odd pieces");
