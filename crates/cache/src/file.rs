@@ -470,6 +470,28 @@ impl CachedFile {
         self.cache.flush(&self.core, &ALL)
     }
 
+    /// Writes all dirty pages as [`flush`](Self::flush) does, for a caller that is no sync: an error
+    /// of an earlier write-behind stays to be told by the next flush.
+    ///
+    /// # Errors
+    /// That of a page that could not be written now; the next flush tells it too.
+    pub fn write_dirty(&self) -> Result<()> {
+        self.cache.share_writing(&self.core, &ALL);
+        self.cache.write_out(&self.core, &ALL)
+    }
+
+    /// As [`write_dirty`](Self::write_dirty), for the pages that `len` bytes from byte `offset` on
+    /// touch.
+    ///
+    /// # Errors
+    /// As [`write_dirty`](Self::write_dirty).
+    pub fn write_dirty_range(&self, offset: u64, len: u64) -> Result<()> {
+        if self.core.pinned_pages.load(Relaxed) == 0 {
+            return Ok(());
+        }
+        self.cache.write_out(&self.core, &self.pages(offset, len))
+    }
+
     /// As [`flush`](Self::flush), for the pages that a range touches.
     pub fn flush_range(&self, offset: u64, len: u64) -> Result<()> {
         self.cache.flush(&self.core, &self.pages(offset, len))

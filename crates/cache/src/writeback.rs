@@ -136,6 +136,13 @@ impl PageCache {
     /// As [`write_out`](Self::write_out), and tells an error that was latched before. Large amounts
     /// are shared with the writing threads, so that several writes are under way at once.
     pub(super) fn flush(self: &Arc<Self>, core: &Arc<FileCore>, pages: &Range<u64>) -> Result<()> {
+        self.share_writing(core, pages);
+        let outcome = self.write_out(core, pages);
+        core.state.lock().tell(outcome, *pages == ALL)
+    }
+
+    /// Lets the writing threads write dirty pages of a range too, where there are many.
+    pub(super) fn share_writing(self: &Arc<Self>, core: &Arc<FileCore>, pages: &Range<u64>) {
         if core.pinned_pages.load(Relaxed) > 2 * self.request_pages() && self.write_threads > 0 {
             for _ in 1..self.write_threads.min(3) {
                 let (cache, core, pages) = (Arc::clone(self), Arc::clone(core), pages.clone());
@@ -144,8 +151,6 @@ impl PageCache {
                 });
             }
         }
-        let outcome = self.write_out(core, pages);
-        core.state.lock().tell(outcome, *pages == ALL)
     }
 
     /// A sequential writer has completed a run, or too much is dirty: writes behind, in the
@@ -284,6 +289,22 @@ impl PageCache {
                     break;
                 }
             }
+            self.unlist(&core);
+        }
+        first
+    }
+
+    /// Writes all dirty pages of all files, for a caller that is no sync: errors of earlier
+    /// write-behinds stay to be told by the next flush of their file. Goes on with the next file
+    /// after a failure.
+    ///
+    /// # Errors
+    /// The first page that could not be written now.
+    pub fn write_dirty(self: &Arc<Self>) -> Result<()> {
+        let mut first = Ok(());
+        for core in self.files_to_flush() {
+            self.share_writing(&core, &ALL);
+            first = first.and(self.write_out(&core, &ALL));
             self.unlist(&core);
         }
         first

@@ -96,6 +96,26 @@ fn a_failed_write_behind_is_told_once_and_loses_nothing() {
     assert_eq!(t.backing.content()[8192..12288], [1; 4096]);
 }
 
+/// An error of a write-behind stays for the next flush, whatever else writes the pages out before.
+#[test]
+fn s_520_what_is_no_sync_writes_pages_and_tells_no_error_of_before() {
+    let t = setup(&options(64), &pattern(1 << 20));
+    for others in 0..3 {
+        t.file.write_at(&[1; 4096], 8192).expect("room");
+        t.backing.writes_left.store(0, Ordering::SeqCst);
+        t.cache.flush_aged(Instant::now()).expect_err("injected");
+        match others {
+            0 => t.file.write_dirty(),
+            1 => t.file.write_dirty_range(8192, 4096),
+            _ => t.cache.write_dirty(),
+        }
+        .expect("they can be written now");
+        assert_eq!(t.file.dirty_bytes(), 0);
+        assert!(t.file.flush().expect_err("of before").message.contains("8192..12288"));
+        t.file.flush().expect("told");
+    }
+}
+
 #[test]
 fn every_flush_fails_while_the_backing_does() {
     let t = setup(&options(64), &pattern(1 << 20));

@@ -70,7 +70,7 @@ impl Engine {
         if to.is_none()
             && let Ok(inode) = self.inode(ino)
         {
-            crate::data::flush_inode_alone(self, &inode)?;
+            crate::data::write_inode_alone(self, &inode)?;
         }
         let block = u64::from(self.block_size());
         self.reading(|rows| {

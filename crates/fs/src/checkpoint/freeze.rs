@@ -42,7 +42,7 @@ impl Engine {
 
     fn freeze<T>(&self, pages: Pages, work: impl FnOnce(&[Arc<Inode>]) -> Result<T>) -> Result<T> {
         // Most of what is dirty goes to the device while others work on.
-        self.cache().flush_all()?;
+        self.cache().write_dirty()?;
         self.free_deferred();
         self.recall_leases_once();
         let beside = ChangeLock::default();
@@ -56,7 +56,7 @@ impl Engine {
         let orders: Vec<_> =
             files.iter().map(|inode| inode.data.order.exclusive(&patient)).collect();
         if !planted(PlantedBug::FreezeLeavesDirty) {
-            self.cache().flush_all()?;
+            self.cache().write_dirty()?;
         }
         if !planted(PlantedBug::FreezeLeavesHeld) {
             self.write_all_held()?;

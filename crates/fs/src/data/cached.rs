@@ -36,7 +36,7 @@ pub(crate) fn write_absorbed(fs: &Engine, inode: &Arc<Inode>) -> Result<()> {
     io.write_if_delayed()?;
     let absorbed =
         io.cached_if_any().filter(|cached| cached.dirty_bytes() > 0 && io.service().absorbs());
-    absorbed.map_or(Ok(()), CachedFile::flush)
+    absorbed.map_or(Ok(()), CachedFile::write_dirty)
 }
 
 /// What an append that was refused in its middle says: beginning it again would append its first

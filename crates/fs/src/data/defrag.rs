@@ -21,7 +21,7 @@ use super::commit_map::{Change, SizeChange};
 use super::exposure::Exposing;
 use super::fill::{Target, place};
 use super::reservation::Fresh;
-use super::{Alone, DataPath, flush_inode};
+use super::{Alone, DataPath, write_inode};
 use crate::engine::{Engine, Fragmentation};
 use crate::inode::Inode;
 use crate::{Error, ErrorKind, FileKind, Result};
@@ -138,7 +138,7 @@ impl Engine {
         let _order = io.state().order.exclusive(self);
         // Of dirty pages some have blocks reserved for them; those that are written have none.
         if !planted(PlantedBug::MoveLeavesDirty) {
-            flush_inode(self, inode)?;
+            write_inode(self, inode)?;
         }
         let held = io.state().lock.exclusive(self);
         io.write_held_write(&held)?;

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use super::commit_map::{Change, SizeChange};
 use super::fill::place;
-use super::{Alone, DataPath, flush_inode};
+use super::{Alone, DataPath, write_inode};
 use crate::engine::Engine;
 use crate::inode::Inode;
 use crate::{BlockNo, FileBlock, FileKind, Result};
@@ -74,7 +74,7 @@ impl Engine {
         let inode = &*self.pin(&changing, inode)?;
         let io = DataPath::new(self, inode);
         let _order = io.state().order.exclusive(self);
-        flush_inode(self, inode)?;
+        write_inode(self, inode)?;
         let held = io.state().lock.exclusive(self);
         io.write_held_write(&held)?;
         let step = io.evacuate(&held, from, limit)?;

@@ -99,7 +99,7 @@ impl DataPath<'_> {
     fn announce(self, mode: AllocateMode, bytes: &Range<u64>) -> Result<Option<MapChange>> {
         debug_assert!(bytes.start < bytes.end, "a change of allocation has bytes: {bytes:?}");
         let Some(cached) = self.cached_if_any() else { return Ok(None) };
-        cached.flush()?;
+        cached.write_dirty()?;
         let size = self.inode.size.load(Ordering::Acquire);
         let change = match mode {
             AllocateMode::Preallocate { keep_size } if keep_size || bytes.end <= size => {

@@ -103,37 +103,47 @@ fn nanoseconds(began: Instant) -> u64 {
     u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// Writes what of an inode is held or dirty in the library cache to the device (no flush).
-pub(crate) fn flush_inode(fs: &Engine, inode: &Arc<Inode>) -> Result<()> {
+/// Writes what of an inode is held or dirty in the library cache to the device (no flush), for a
+/// caller that is no sync: what a write-behind failed with before stays to be told by the next one.
+pub(crate) fn write_inode(fs: &Engine, inode: &Arc<Inode>) -> Result<()> {
+    write_with(fs, inode, CachedFile::write_dirty)
+}
+
+fn write_with(
+    fs: &Engine,
+    inode: &Arc<Inode>,
+    write: impl FnOnce(&CachedFile) -> Result<()>,
+) -> Result<()> {
     let io = DataPath::new(fs, inode);
     if !planted(PlantedBug::HeldWriteNotSynced) {
         io.write_if_held()?;
     }
-    io.cached_if_any().map_or(Ok(()), CachedFile::flush)
+    io.cached_if_any().map_or(Ok(()), write)
 }
 
-/// As [`flush_inode`]; waits for a truncation that has taken dirty pages away.
+/// As [`write_inode`], and tells what a write-behind failed with before; waits for a truncation
+/// that has taken dirty pages away.
 pub(crate) fn flush_before_sync(fs: &Engine, inode: &Arc<Inode>) -> Result<()> {
-    flush_inode(fs, inode)?;
+    write_with(fs, inode, CachedFile::flush)?;
     DataPath::new(fs, inode).wait_for_truncation();
     Ok(())
 }
 
-/// As [`flush_inode`], once what changes the file's end has ended: a truncation takes dirty pages
+/// As [`write_inode`], once what changes the file's end has ended: a truncation takes dirty pages
 /// away before its first record, and rows read in between show the file as it was at neither time.
-pub(crate) fn flush_inode_alone(fs: &Engine, inode: &Arc<Inode>) -> Result<()> {
+pub(crate) fn write_inode_alone(fs: &Engine, inode: &Arc<Inode>) -> Result<()> {
     // Most of it while others work on.
-    flush_inode(fs, inode)?;
+    write_inode(fs, inode)?;
     let _order = DataPath::new(fs, inode).state().order.exclusive(fs);
-    flush_inode(fs, inode)
+    write_inode(fs, inode)
 }
 
 impl Engine {
     /// Lets the rows of all files tell what was written to them.
     pub(crate) fn flush_all_alone(&self) -> Result<()> {
-        self.cache().flush_all()?;
+        self.cache().write_dirty()?;
         let written = [Listed::Cached, Listed::Held, Listed::Delayed, Listed::Leased]
             .map(|why| self.listed(why));
-        written.iter().flatten().try_for_each(|inode| flush_inode_alone(self, inode))
+        written.iter().flatten().try_for_each(|inode| write_inode_alone(self, inode))
     }
 }

@@ -77,7 +77,7 @@ pub(crate) use delayed::MayWait;
 pub(crate) use extent_size::ATTRIBUTE as EXTENT_SIZE;
 pub(crate) use fill::Filling;
 pub(crate) use follow::Follow;
-pub(crate) use fsync::{flush_before_sync, flush_inode, flush_inode_alone};
+pub(crate) use fsync::{flush_before_sync, write_inode, write_inode_alone};
 pub(crate) use held::write_held;
 pub(crate) use open::mode_changed;
 pub(crate) use queued::{Planned, Segments};

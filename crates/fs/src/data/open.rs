@@ -124,7 +124,7 @@ impl DataPath<'_> {
         if let Some(cached) =
             self.cached_if_any().filter(|_| now.is_none_or(|now| now.path() != next.path()))
         {
-            if let Err(error) = cached.flush() {
+            if let Err(error) = cached.write_dirty() {
                 // S-33: what can never be written any more stays in the cache, and reads go on
                 // there.
                 return if self.fs.has_failed() { Ok(()) } else { Err(error) };

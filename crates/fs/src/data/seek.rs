@@ -32,7 +32,7 @@ impl DataPath<'_> {
         if self.fs.is_read_only() {
             return Ok(true);
         }
-        match crate::data::flush_inode(self.fs, self.inode) {
+        match crate::data::write_inode(self.fs, self.inode) {
             Err(_) if self.fs.has_failed() => Ok(false),
             flushed => flushed.map(|()| true),
         }
