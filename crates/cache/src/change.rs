@@ -83,7 +83,7 @@ impl CachedFile {
         let change = MapChange::begin(&self.core, &mut state);
         self.core.size.store(size, Ordering::Release);
         let mut state = self.core.wait_for_flying(state, &(cut..u64::MAX));
-        state.dirty.remove(&(cut..u64::MAX));
+        state.forget_dirty(&(cut..u64::MAX));
         drop(state);
         self.forget(&(layout.page_end(size)..u64::MAX), Spare::None);
         if layout.in_page(size) != 0 {
@@ -104,7 +104,7 @@ impl CachedFile {
         frame.valid |= beyond;
         frame.dirty &= !beyond;
         if frame.is_pinned() {
-            self.cache.add_dirty(&self.core, page);
+            self.cache.add_dirty(&self.core, page, false);
         } else if was_dirty {
             state.unpin(at);
             self.cache.count_unpinned(&self.core);
@@ -152,7 +152,7 @@ impl CachedFile {
         state.closed = true;
         // Never ended: what is still being read does not enter.
         self.core.begin_map_change(&mut state);
-        state.dirty.remove(&ALL);
+        state.forget_dirty(&ALL);
         drop(state);
         self.forget(&ALL, Spare::Flying);
     }
@@ -162,7 +162,7 @@ impl CachedFile {
         let mut state = self.core.state.lock();
         let change = MapChange::begin(&self.core, &mut state);
         let mut state = self.core.wait_for_flying(state, &ALL);
-        state.dirty.remove(&ALL);
+        state.forget_dirty(&ALL);
         drop(state);
         self.forget(&ALL, Spare::None);
         drop(change);

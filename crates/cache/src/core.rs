@@ -9,6 +9,7 @@ use std::time::Instant;
 
 use super::Backing;
 use super::behind::{Readers, Release, Writer};
+use super::random::RandomPages;
 use super::readahead::Streams;
 use super::runs::Runs;
 use super::sync::{AtomicU64, Condvar, Mutex, MutexGuard, rank};
@@ -49,6 +50,8 @@ pub(super) struct FileState {
     pub(super) groups: BTreeSet<u64>,
     /// Pages with dirty units that no write-behind carries.
     pub(super) dirty: Runs,
+    /// Those of them that were written at random, where these are bounded.
+    pub(super) random: RandomPages,
     /// Pages that are being written.
     pub(super) flying: Vec<Flying>,
     pub(super) next_flying: u64,
@@ -210,12 +213,23 @@ impl FileCore {
         }
     }
 
-    /// Adds a page to the dirty ones; returns the run it is part of and whether the file must be
-    /// put on the cache's list.
-    pub(super) fn add_dirty(&self, page: u64) -> (Range<u64>, bool) {
+    /// Adds a page to the dirty ones; returns the run it is part of, how many dirty pages were
+    /// written at random, and whether the file must be put on the cache's list.
+    pub(super) fn add_dirty(&self, page: u64, at_random: bool) -> (Range<u64>, u64, bool) {
         let mut state = self.state.lock();
         let run = state.dirty.insert(page, Instant::now);
-        (run, !std::mem::replace(&mut state.listed, true))
+        if at_random {
+            state.random.insert(page);
+        }
+        (run, state.random.count(), !std::mem::replace(&mut state.listed, true))
+    }
+}
+
+impl FileState {
+    /// Forgets that pages are dirty: they are cut off, or gone with the file.
+    pub(super) fn forget_dirty(&mut self, pages: &Range<u64>) {
+        self.dirty.remove(pages);
+        self.random.remove(pages);
     }
 }
 

@@ -38,6 +38,8 @@ enum Obstacle {
 /// What a write asks of write-behind.
 #[derive(Debug, Default)]
 struct Behind {
+    /// It is at random, and how many pages that are may be dirty is bounded.
+    at_random: bool,
     run: Option<Range<u64>>,
     drain: bool,
 }
@@ -291,7 +293,7 @@ impl CachedFile {
         let mut done = 0;
         let end = offset + buf.len() as u64;
         let mut reserved = offset;
-        let mut behind = Behind::default();
+        let mut behind = Behind { at_random: self.is_at_random(offset..end), ..Behind::default() };
         // All of it has its blocks before anything of it is written: what is refused changes
         // nothing, and can be tried again. A first page that needs none asks for none.
         let mut all_reserved = false;
@@ -306,7 +308,8 @@ impl CachedFile {
             let (taken, obstacle) = self.write_group(&buf[done..part], at, reserved, &mut behind);
             done += taken;
             if behind.drain || behind.run.is_some() {
-                let Behind { run, .. } = std::mem::take(&mut behind);
+                let run = behind.run.take();
+                behind.drain = false;
                 self.cache.schedule(&self.core, run);
             }
             let cleared = match obstacle {
@@ -325,6 +328,11 @@ impl CachedFile {
             }
         }
         Ok(done)
+    }
+
+    /// Returns whether a write is at random, where that counts.
+    fn is_at_random(&self, bytes: Range<u64>) -> bool {
+        self.cache.random_max() > 0 && self.core.state.lock().random.note(&bytes)
     }
 
     /// Returns whether every unit is dirty of the page that holds a byte, from that byte on.
@@ -452,15 +460,11 @@ impl CachedFile {
         if !first_unit {
             return;
         }
-        let run = self.cache.add_dirty(&self.core, page);
-        // The writer has left a completed request behind it.
-        let complete = run.start..page;
-        let request_pages = self.cache.request_pages();
-        if run.end == page + 1
-            && page.is_multiple_of(request_pages)
-            && complete.end - complete.start >= request_pages
-        {
-            behind.run = Some(complete);
+        let (run, at_random) = self.cache.add_dirty(&self.core, page, behind.at_random);
+        behind.drain |= behind.at_random && at_random > self.cache.random_max();
+        // The writer has left completed clusters behind it.
+        if self.cache.is_completed(&run, page) {
+            behind.run = Some(run.start..page);
         }
     }
 

@@ -24,6 +24,10 @@ const _: () = assert!(
     "a group has a bit for each of its pages"
 );
 
+/// Bytes of a cluster, in which completed runs of dirty pages are counted for the write-behind of
+/// one file. It begins at a multiple of so many bytes of the file.
+pub const CLUSTER_BYTES: u64 = 128 << 10;
+
 const PAGE_SIZE_MIN: u32 = 4096;
 
 const _: () = assert!(

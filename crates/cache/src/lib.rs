@@ -26,6 +26,7 @@
 //! | `writeback` | carrying dirty pages out |
 //! | `change` | direct writes, truncations, punches |
 //! | `behind`, `release` | pages that leave behind a sequential reader or writer |
+//! | `random` | pages that are written at random: how many of a file may be dirty |
 //! | `sharing`, `slab` | pages that other processes read, and the memory of frames |
 //! | `staging`, `counters`, `sync` | memory for requests, counters, locks |
 //!
@@ -72,6 +73,7 @@ mod fill;
 mod flight;
 mod layout;
 mod pages;
+mod random;
 mod readahead;
 mod release;
 mod replace;
@@ -92,6 +94,7 @@ pub use self::behind::Release;
 pub use self::change::{DirectWrite, MapChange};
 pub use self::counters::CacheCounters;
 pub use self::file::CachedFile;
+pub use self::layout::CLUSTER_BYTES;
 pub use self::pages::PageCache;
 pub use self::slab::SharedCache;
 
@@ -141,6 +144,12 @@ pub struct CacheOptions {
     /// Share of the cap in percent that may be dirty before a writer writes back by itself; at most
     /// 75.
     pub write_behind_percent_max: u32,
+    /// Clusters of [`CLUSTER_BYTES`] of consecutive dirty pages of a file, complete, that are
+    /// written behind together; 0: as many as make a request.
+    pub write_behind_clusters: u32,
+    /// Pages of a file, written at random, that may be dirty before all of them are written behind;
+    /// 0: any number.
+    pub write_behind_random: u32,
     /// Threads that read ahead; 0: the reader issues it itself, in order (for tests).
     pub read_threads: usize,
     /// Threads that write behind; 0: the writer does it itself, in order (for tests).

@@ -10,7 +10,7 @@ use bedplate_block::Workers;
 use super::CacheOptions;
 use super::core::FileCore;
 use super::counters::{CacheCounters, Counters};
-use super::layout::{Layout, REQUEST_BYTES_MAX};
+use super::layout::{CLUSTER_BYTES, Layout, REQUEST_BYTES_MAX};
 use super::readahead::Windows;
 use super::shard::{Key, Shard};
 use super::slab::SharedCache;
@@ -69,6 +69,11 @@ struct Limits {
     ahead_pages_max: AtomicU64,
     pinned_max: AtomicU64,
     pinned_background: AtomicU64,
+    /// Pages of a cluster, and how many of them in a row, completed, are written behind.
+    cluster: AtomicU64,
+    clusters: AtomicU64,
+    /// Pages of a file, written at random, that may be dirty; 0: any number.
+    random_max: AtomicU64,
 }
 
 impl Limits {
@@ -79,11 +84,22 @@ impl Limits {
         let ahead = frames / 12;
         let window = |bytes: u32| u64::from(bytes).div_ceil(page_size).min((ahead / 2).max(1));
         let percent = |share: u32| frames * u64::from(share.min(PINNED_PERCENT_MAX)) / 100;
+        let request_pages = (REQUEST_BYTES_MAX / page_size).min(frames / 8).max(1);
+        let (cluster, clusters) = match u64::from(options.write_behind_clusters) {
+            0 => (request_pages, request_pages),
+            count => {
+                let cluster = (CLUSTER_BYTES / page_size).max(1);
+                (cluster, cluster * count)
+            }
+        };
         for (limit, value) in [
             (&self.quota, quota),
             (&self.window_min, window(options.read_ahead_bytes_min.max(1))),
             (&self.window_max, window(options.read_ahead_bytes_max)),
-            (&self.request_pages, (REQUEST_BYTES_MAX / page_size).min(frames / 8).max(1)),
+            (&self.request_pages, request_pages),
+            (&self.cluster, cluster),
+            (&self.clusters, clusters),
+            (&self.random_max, options.write_behind_random.into()),
             (&self.ahead_pages_max, ahead),
             (&self.pinned_max, percent(options.write_behind_percent_max).max(1)),
             (&self.pinned_background, percent(options.write_behind_percent_start)),
@@ -186,6 +202,26 @@ impl PageCache {
         self.limits.request_pages.load(Relaxed)
     }
 
+    /// Returns the bytes of the largest request to the backing.
+    pub fn request_bytes(&self) -> u64 {
+        self.layout.start_of(self.request_pages())
+    }
+
+    /// Returns whether a run of dirty pages that ends before `page`, the one just added to it, is
+    /// one that a sequential writer has completed.
+    pub(super) fn is_completed(&self, run: &Range<u64>, page: u64) -> bool {
+        let limits = &self.limits;
+        run.end == page + 1
+            && page.is_multiple_of(limits.cluster.load(Relaxed))
+            && page - run.start >= limits.clusters.load(Relaxed)
+    }
+
+    /// Pages of a file, written at random, that may be dirty; 0: any number.
+    #[inline]
+    pub(super) fn random_max(&self) -> u64 {
+        self.limits.random_max.load(Relaxed)
+    }
+
     /// Pages that may be read ahead and not yet used, all files together.
     pub(super) fn ahead_pages_max(&self) -> u64 {
         self.limits.ahead_pages_max.load(Relaxed)
@@ -257,13 +293,19 @@ impl PageCache {
         }
     }
 
-    /// Adds a page to its file's dirty ones; returns the run that it is part of. Called under the
-    /// shard's lock, so that the run and the frame agree.
-    pub(super) fn add_dirty(&self, core: &Arc<FileCore>, page: u64) -> Range<u64> {
-        let (run, list) = core.add_dirty(page);
+    /// Adds a page to its file's dirty ones; returns the run that it is part of, and how many pages
+    /// of the file, written at random, are dirty. Called under the shard's lock, so that the run and
+    /// the frame agree.
+    pub(super) fn add_dirty(
+        &self,
+        core: &Arc<FileCore>,
+        page: u64,
+        at_random: bool,
+    ) -> (Range<u64>, u64) {
+        let (run, at_random, list) = core.add_dirty(page, at_random);
         if list {
             self.listed.lock().insert(core.id, Arc::downgrade(core));
         }
-        run
+        (run, at_random)
     }
 }

@@ -58,6 +58,7 @@ impl PageCache {
         let flying: Vec<Range<u64>> = state.flying.iter().map(|f| f.pages.clone()).collect();
         let (taken, blocked) = state.dirty.take(within, self.request_pages(), &flying);
         let Some(pages) = taken else { return (Outcome::Nothing, blocked) };
+        state.random.remove(&pages);
         debug_assert!(
             flying.iter().all(|other| other.end <= pages.start || pages.end <= other.start),
             "I-CACHE-4: a page is written by one write at a time: {pages:?}"
@@ -158,6 +159,11 @@ impl PageCache {
     pub(super) fn schedule(self: &Arc<Self>, core: &Arc<FileCore>, run: Option<Range<u64>>) {
         let mut state = core.state.lock();
         state.behind.extend(run);
+        let random_max = self.random_max();
+        if random_max > 0 && state.random.count() > random_max && state.error.is_none() {
+            let runs = state.random.take();
+            state.behind.extend(runs);
+        }
         if state.error.is_some() || std::mem::replace(&mut state.scheduled, true) {
             return;
         }

@@ -1,5 +1,6 @@
 //! The tests of the cache, and what they share.
 
+mod behind;
 mod flight;
 mod model;
 mod policy;
@@ -216,6 +217,8 @@ fn options(cap_pages: u64) -> CacheOptions {
         read_ahead_bytes_max: 2 << 20,
         write_behind_percent_start: 25,
         write_behind_percent_max: 50,
+        write_behind_clusters: 0,
+        write_behind_random: 0,
         read_threads: 0,
         write_threads: 0,
     }

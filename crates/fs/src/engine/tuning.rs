@@ -170,6 +170,8 @@ pub(crate) fn cache_options(
         read_ahead_bytes_max: options.read_ahead_bytes_max,
         write_behind_percent_start: options.write_behind_percent_start,
         write_behind_percent_max: options.write_behind_percent_max,
+        write_behind_clusters: options.write_behind_clusters,
+        write_behind_random: options.write_behind_random,
         read_threads: CACHE_THREADS,
         write_threads: CACHE_THREADS,
     }

@@ -2,6 +2,7 @@
 
 mod extent_size;
 mod meant;
+mod share;
 mod threads;
 mod tunable_set;
 mod tunables;
@@ -224,6 +225,12 @@ pub struct MountOptions {
     /// Share of the cache in percent that may be dirty before writers write back themselves; at
     /// most 75.
     pub write_behind_percent_max: u32,
+    /// Clusters of 128 KiB of consecutive dirty pages of a file, complete, that are written behind
+    /// together; 0: as many as make a request of the cache, 1 MiB.
+    pub write_behind_clusters: u32,
+    /// Pages of a file, written at random, that may be dirty before all of them are written behind;
+    /// 0: any number.
+    pub write_behind_random: u32,
     /// How often the sync daemon writes dirty pages, the log and, when due, the metadata.
     pub sync_interval: Duration,
     /// Cap in bytes of the metadata tree's cache.
@@ -280,6 +287,8 @@ impl Default for MountOptions {
             read_ahead_bytes_max: 2 << 20,
             write_behind_percent_start: 25,
             write_behind_percent_max: 50,
+            write_behind_clusters: 0,
+            write_behind_random: 0,
             sync_interval: Duration::from_secs(5),
             metadata_cache_bytes: 64 << 20,
             map_bytes: 96 << 20,

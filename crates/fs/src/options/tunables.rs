@@ -37,6 +37,10 @@ pub enum Tunable {
     WriteBehindStart,
     /// Share of the cache that may be dirty before writers wait.
     WriteBehindMax,
+    /// How many clusters of a file are complete before they are written behind.
+    WriteBehindClusters,
+    /// How many pages of a file, written at random, may be dirty before write-behind begins.
+    WriteBehindRandom,
     /// How often the sync daemon works.
     Sync,
     /// Of how many reads and writes one is timed.
@@ -118,7 +122,7 @@ const fn row(
 const SECOND: u64 = 1_000_000_000;
 
 /// All that can be set, in the order of [`Tunable`].
-pub const TUNABLES: [TunableInfo; 21] = {
+pub const TUNABLES: [TunableInfo; 23] = {
     use Takes::{Format, Live, MountOption};
     use Unit::{Bytes, Duration, Mode, Number, Percent, Release, Switch};
     [
@@ -176,6 +180,26 @@ pub const TUNABLES: [TunableInfo; 21] = {
             Live,
             "write-behind-max=",
             "share of the cache that may be dirty before writers write back themselves",
+        ),
+        row(
+            Tunable::WriteBehindClusters,
+            "write-behind-clusters",
+            Number,
+            (0, 65_536),
+            Live,
+            "write-behind-clusters=",
+            "clusters of 128 KiB of a file, dirty in a row, that are complete before they are \
+             written in the background; 0: 1 MiB at a time",
+        ),
+        row(
+            Tunable::WriteBehindRandom,
+            "write-behind-random",
+            Number,
+            (0, 1 << 24),
+            Live,
+            "write-behind-random=",
+            "pages of a file, written at random, that may be dirty before all of them are written \
+             in the background; 0: any number",
         ),
         row(
             Tunable::Sync,
@@ -342,15 +366,18 @@ impl Tunable {
         })
     }
 
-    /// Reads a value and checks its range.
+    /// Reads a value and checks its range. That of [`Cache`](Self::Cache) may be a share of this
+    /// process's memory, as in `10%`.
     ///
     /// # Errors
     /// `Invalid`: one sentence with what is allowed.
     pub fn parse(self, text: &str) -> Result<u64> {
         let info = self.info();
-        let value = info
-            .unit
-            .parse(text)
+        let parsed = match text.strip_suffix('%') {
+            Some(share) if info.unit == Unit::Bytes => super::share::parse(self, share),
+            _ => info.unit.parse(text),
+        };
+        let value = parsed
             .map_err(|why| Error::new(ErrorKind::Invalid, format!("{}: {why}", info.name)))?;
         if self.allows(value) {
             Ok(value)
@@ -383,6 +410,8 @@ impl Tunable {
             Self::ReadAheadMax => options.read_ahead_bytes_max.into(),
             Self::WriteBehindStart => options.write_behind_percent_start.into(),
             Self::WriteBehindMax => options.write_behind_percent_max.into(),
+            Self::WriteBehindClusters => options.write_behind_clusters.into(),
+            Self::WriteBehindRandom => options.write_behind_random.into(),
             Self::Sync => u64::try_from(options.sync_interval.as_nanos()).unwrap_or(u64::MAX),
             Self::LatencySample => options.latency_sample.into(),
             Self::ExtentSize => options.extent_size_bytes,
@@ -410,6 +439,8 @@ impl Tunable {
             Self::ReadAheadMax => options.read_ahead_bytes_max = small,
             Self::WriteBehindStart => options.write_behind_percent_start = small,
             Self::WriteBehindMax => options.write_behind_percent_max = small,
+            Self::WriteBehindClusters => options.write_behind_clusters = small,
+            Self::WriteBehindRandom => options.write_behind_random = small,
             Self::Sync => options.sync_interval = std::time::Duration::from_nanos(value),
             Self::LatencySample => options.latency_sample = small,
             Self::ExtentSize => options.extent_size_bytes = value,

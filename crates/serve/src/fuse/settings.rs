@@ -444,6 +444,21 @@ mod tests {
         }
     }
 
+    /// S-522: as it is read, and as what is wrong with it is told.
+    #[test]
+    fn s_522_the_size_of_the_cache_may_be_a_share_of_the_memory() {
+        let cache = |text: &str| MountSettings::parse(text).unwrap().file_system.cache_bytes;
+        let (all, half) = (cache("cache=100%"), cache("cache=50%"));
+        assert!(all >= bedplate_block::memory_limit_bytes() && half * 2 >= all, "{half} of {all}");
+        assert!(all.is_multiple_of(1 << 20) && half * 2 - all <= 2 << 20, "{half} of {all}");
+        assert_eq!(
+            MountSettings::parse("cache=110%").unwrap_err().message,
+            "mount option 'cache=110%': cache: '110%' is no share of the memory: write whole per \
+             cent from 1% to 100%, or a size"
+        );
+        assert!(MountSettings::parse("metadata-cache=10%").is_err());
+    }
+
     #[test]
     fn every_option_that_is_told_is_known_and_every_tunable_is_set_by_its_name() {
         for info in mount_tunables() {

@@ -14,7 +14,7 @@ use shuttle::sync::atomic::{AtomicU64 as DeviceSize, Ordering};
 use shuttle::thread;
 
 use super::History;
-use crate::{Backing, CacheOptions, behind, counters, layout, readahead, replace, runs};
+use crate::{Backing, CacheOptions, behind, counters, layout, random, readahead, replace, runs};
 use bedplate_store::{Error, ErrorKind, Result};
 
 #[path = "../../change.rs"]
@@ -116,6 +116,8 @@ fn stage(blocks: usize) -> Arc<Stage> {
         read_ahead_bytes_max: 16384,
         write_behind_percent_start: 25,
         write_behind_percent_max: 50,
+        write_behind_clusters: 0,
+        write_behind_random: 0,
         read_threads: 0,
         write_threads: 0,
     };
