@@ -7,6 +7,10 @@ use std::sync::Arc;
 
 use crate::{DeviceQueue, QueueOptions, Result};
 
+/// What one call of a device moves at most, in bytes: Linux's limit of a read or write. A longer one
+/// is several calls.
+pub const CALL_BYTES_MAX: u64 = 0x7fff_f000;
+
 /// States what a device is able to do. Everything here is read from the system, never assumed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Geometry {

@@ -45,7 +45,8 @@ pub use busy::{BusyMeter, BusyTime};
 pub use counters::LiveCounters;
 pub use descriptor::without_errno;
 pub use device::{
-    BlockDevice, Copies, DeviceCounters, EngineReport, EngineThreads, Geometry, HeldCopies, Lent,
+    BlockDevice, CALL_BYTES_MAX, Copies, DeviceCounters, EngineReport, EngineThreads, Geometry,
+    HeldCopies, Lent,
 };
 pub use error::{Error, ErrorKind, Operation, Result};
 pub use extents::extents;

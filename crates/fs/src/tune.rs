@@ -106,6 +106,7 @@ impl Engine {
         self.sampler().set_every(next.latency_sample);
         self.tuning().set_delayed_bytes_max(next.delay_writes_bytes);
         self.tuning().set_read_window_bytes_max(next.read_window_bytes);
+        self.tuning().set_direct_above_bytes(next.direct_above_bytes);
         self.tuning().set_preferred_io_bytes(next.preferred_io_bytes);
         self.maps().set_bytes_max(next.map_bytes);
         self.trim_maps();

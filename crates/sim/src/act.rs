@@ -9,7 +9,7 @@ use std::sync::Arc;
 use bedplate_block::AlignedBuf;
 use bedplate_fs::{
     AclKind, ErrorKind, File, FileKind, FileSystem, InodeNo, NewFile, OpenOptions, Result, SetAttr,
-    SetGroupId,
+    SetGroupId, Tunable, TuneOptions,
 };
 use parking_lot::Mutex;
 
@@ -387,6 +387,11 @@ impl Stage {
                     let read = Some(self.read(file, offset, len)?);
                     Ok(Outcome { read, ..Outcome::default() })
                 })
+            }
+            ContentStep::DirectAbove(kib) => {
+                let changes = vec![(Tunable::DirectAbove, Some(u64::from(kib) << 10))];
+                self.fs.tune(&TuneOptions { changes, live_only: true })?;
+                Ok(Outcome::default())
             }
         }
     }

@@ -325,6 +325,7 @@ impl Program {
                 bytes.truncate(len);
                 Ok(Outcome { read: Some(bytes), ..Outcome::default() })
             }),
+            ContentStep::DirectAbove(_) => not_asked(step),
         }
     }
 

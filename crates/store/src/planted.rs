@@ -189,6 +189,10 @@ pub enum PlantedBug {
     DelayedWriteNotSynced,
     /// A write goes to the device past one of the same sectors that is delayed.
     DelayedWritePassed,
+    /// A large read passes pages of the library cache that are dirty.
+    LargeReadPassesDirty,
+    /// A large write passes the library cache and is not announced to it.
+    LargeWriteUnannounced,
     /// What was read ahead stays when it is written.
     WindowOutlivesWrite,
     /// What was read ahead beside a write stays when that has ended.

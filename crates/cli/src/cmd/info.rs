@@ -332,6 +332,12 @@ impl Info {
             self.size("io_align"),
             self.size("buffer_align")
         )?;
+        writeln!(
+            f,
+            "pieces        direct I/O of up to {}, of one extent; the library cache in {}",
+            self.size("direct_piece_bytes_max"),
+            self.size("cached_piece_bytes_max")
+        )?;
         let rows = text::rows(self.number("row_bytes"));
         writeln!(
             f,

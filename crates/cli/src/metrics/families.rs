@@ -29,7 +29,7 @@ const PAGE: usize = 1024;
 /// A count of files that is told as it is.
 type Count = (&'static str, &'static str, fn(&CounterSnapshot) -> u64);
 
-const COUNTS: [Count; 13] = [
+const COUNTS: [Count; 14] = [
     ("reads", "Reads served", |c| c.reads),
     ("read_bytes", "Bytes read", |c| c.read_bytes),
     ("writes", "Writes served", |c| c.writes),
@@ -41,6 +41,7 @@ const COUNTS: [Count; 13] = [
     ("released_bytes", "Bytes that left a cache behind sequential I/O", |c| c.released_bytes),
     ("delayed", "Writes that waited in memory to be written in larger pieces", |c| c.delayed),
     ("window_hits", "Reads answered from what was read ahead past the caches", |c| c.window_hits),
+    ("large", "Reads and writes that passed the library cache because they are large", |c| c.large),
     ("mode_transitions", "Changes to cached and back because opens conflicted", |c| {
         c.mode_transitions
     }),

@@ -268,7 +268,7 @@ impl Row {
                 "effective_mode": effective_mode,
                 "mixed": mixed,
             "opens": opens, "reads": counters.reads, "read_bytes": counters.read_bytes, "writes": counters.writes,
-            "written_bytes": counters.written_bytes, "direct": counters.direct, "misaligned": counters.misaligned, "delayed": counters.delayed, "window_hits": counters.window_hits,
+            "written_bytes": counters.written_bytes, "direct": counters.direct, "misaligned": counters.misaligned, "delayed": counters.delayed, "window_hits": counters.window_hits, "large": counters.large,
             "cached_reads": counters.cache_hits, "physical_reads": counters.reads - counters.cache_hits.min(counters.reads),
             "hit_ratio": self.hit_ratio(), "syncs": counters.syncs, "sync_wait_ns": counters.sync_wait_ns,
             "sync_pages_ns": counters.sync_pages_ns, "mode_transitions": counters.mode_transitions,

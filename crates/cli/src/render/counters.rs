@@ -78,6 +78,9 @@ impl fmt::Display for Counters {
         if self.number("window_hits") > 0 {
             writeln!(f, "read ahead    {} reads past the caches", self.number("window_hits"))?;
         }
+        if self.number("large") > 0 {
+            writeln!(f, "large         {} past the library cache", self.number("large"))?;
+        }
         writeln!(f, "syncs         {}", self.number("syncs"))?;
         writeln!(f, "transitions   {}", self.number("mode_transitions"))?;
         let reasons: Vec<String> =

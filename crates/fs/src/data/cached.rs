@@ -181,6 +181,11 @@ impl<'a> DataPath<'a> {
             self.count_read(len);
             return Ok(Some(len));
         }
+        if self.passes_cache(service, buf, offset)
+            && let Some(len) = self.read_large(buf, offset)?
+        {
+            return Ok(Some(len));
+        }
         let (len, hit) = self.cached().read_at(buf, offset)?;
         self.count_cached_read(hit, len);
         Ok(Some(len))
@@ -256,6 +261,9 @@ impl<'a> DataPath<'a> {
         self.cached().set_passing(service.absorbs());
         let at = offset.unwrap_or_else(|| self.inode.size.load(Ordering::Acquire));
         Payload::new(bytes, at)?;
+        if self.passes_cache(service, bytes, at) && self.write_large(bytes, at)? {
+            return Ok(Some(at));
+        }
         let mut done = 0;
         while done < bytes.len() {
             match self.cached().write_at(&bytes[done..], at + done as u64) {

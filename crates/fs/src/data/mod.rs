@@ -59,6 +59,7 @@ mod release;
 mod renew;
 mod reservation;
 mod seek;
+mod sized;
 mod space_demand;
 mod span;
 mod sums;

@@ -69,6 +69,7 @@ impl DataPath<'_> {
         let service = self.service();
         if service.uses_library_cache()
             && !service.is_mixed()
+            && !self.is_large(buf.len())
             && let Some(len) = self.read_hit(buf, offset)
         {
             return Ok(len);

@@ -27,6 +27,8 @@ pub(crate) struct Tuning {
     release_behind: AtomicU8,
     delayed_bytes_max: AtomicU64,
     read_window_bytes_max: AtomicU64,
+    /// `u64::MAX` where it is off, so that one comparison answers.
+    direct_above: AtomicU64,
     preferred_io_bytes: AtomicU32,
 }
 
@@ -131,6 +133,7 @@ pub(crate) fn initial_tuning(
         release_behind: AtomicU8::new(options.release_behind as u8),
         delayed_bytes_max: AtomicU64::new(options.delay_writes_bytes),
         read_window_bytes_max: AtomicU64::new(options.read_window_bytes),
+        direct_above: AtomicU64::new(or_never(options.direct_above_bytes)),
         preferred_io_bytes: AtomicU32::new(options.preferred_io_bytes),
         state: Mutex::new(TuningState { options: options.clone(), by, stored }),
     };
@@ -177,6 +180,11 @@ pub(crate) fn cache_options(
     }
 }
 
+/// Returns what no request is as large as, where a size is 0.
+fn or_never(bytes: u64) -> u64 {
+    if bytes == 0 { u64::MAX } else { bytes }
+}
+
 impl Tuning {
     /// Reads or changes tunables alone.
     pub(crate) fn lock(&self) -> MutexGuard<'_, TuningState> {
@@ -220,6 +228,17 @@ impl Tuning {
 
     pub(crate) fn set_read_window_bytes_max(&self, bytes: u64) {
         self.read_window_bytes_max.store(bytes, Ordering::Relaxed);
+    }
+
+    /// From how many bytes on I/O is so large that it may pass the library cache.
+    #[inline]
+    pub(crate) fn direct_above(&self) -> u64 {
+        self.direct_above.load(Ordering::Relaxed)
+    }
+
+    /// As in [`MountOptions::direct_above_bytes`].
+    pub(crate) fn set_direct_above_bytes(&self, bytes: u64) {
+        self.direct_above.store(or_never(bytes), Ordering::Relaxed);
     }
 
     /// The I/O size that programs are told to prefer; 0: the allocation unit.

@@ -48,6 +48,10 @@ pub struct FsInfo {
     pub row_bytes: u32,
     /// The I/O size in bytes that programs are told to prefer for files past the caches.
     pub preferred_io_bytes: u32,
+    /// The largest piece in bytes in which aligned I/O goes to the device, from each extent.
+    pub direct_piece_bytes_max: u64,
+    /// The largest piece in bytes in which the library cache reads and writes.
+    pub cached_piece_bytes_max: u64,
     /// Size of the file system in bytes.
     pub size_bytes: u64,
     /// Free bytes.
@@ -120,6 +124,8 @@ pub(crate) fn info(fs: &Engine) -> FsInfo {
         buffer_align: fs.geometry().buffer_align,
         row_bytes: fs.row_bytes(),
         preferred_io_bytes: fs.preferred_io(Some(IoMode::Concurrent)),
+        direct_piece_bytes_max: bedplate_block::CALL_BYTES_MAX,
+        cached_piece_bytes_max: fs.cache().request_bytes(),
         size_bytes: superblock.size_bytes,
         free_bytes: totals.free * block,
         free_runs: totals.runs,

@@ -257,6 +257,9 @@ pub struct MountOptions {
     /// How many bytes are read ahead past the caches at most for all files together, of opens that
     /// ask for it ([`OpenOptions::read_windows`]); 0: none.
     pub read_window_bytes: u64,
+    /// From how many bytes on aligned reads and writes of files in `cached`, and reads in
+    /// `concurrent+cache`, pass the library cache; 0: never.
+    pub direct_above_bytes: u64,
     /// The I/O size that a front end tells programs to prefer for files past the caller's caches; 0:
     /// the allocation unit.
     pub preferred_io_bytes: u32,
@@ -296,6 +299,7 @@ impl Default for MountOptions {
             extent_size_bytes: 0,
             delay_writes_bytes: 16 << 20,
             read_window_bytes: 16 << 20,
+            direct_above_bytes: 0,
             preferred_io_bytes: 128 << 10,
             release_behind: ReleaseBehind::Off,
             defrag_rate_bytes: 0,

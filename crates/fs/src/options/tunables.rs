@@ -57,6 +57,8 @@ pub enum Tunable {
     DelayWrites,
     /// How much is read ahead past the caches at most.
     ReadWindow,
+    /// From which size on aligned I/O passes the library cache.
+    DirectAbove,
     /// The I/O size that programs are told to prefer.
     PreferredIo,
     /// Cap of the extent maps in memory.
@@ -122,7 +124,7 @@ const fn row(
 const SECOND: u64 = 1_000_000_000;
 
 /// All that can be set, in the order of [`Tunable`].
-pub const TUNABLES: [TunableInfo; 23] = {
+pub const TUNABLES: [TunableInfo; 24] = {
     use Takes::{Format, Live, MountOption};
     use Unit::{Bytes, Duration, Mode, Number, Percent, Release, Switch};
     [
@@ -277,6 +279,16 @@ pub const TUNABLES: [TunableInfo; 23] = {
             "how much is read ahead at most of files that are read in order past the caches; 0: nothing",
         ),
         row(
+            Tunable::DirectAbove,
+            "direct-above",
+            Bytes,
+            (0, 1 << 40),
+            Live,
+            "direct-above=",
+            "from which size on aligned reads and writes of cached files, and reads in \
+             concurrent+cache, pass the library cache; 0: never",
+        ),
+        row(
             Tunable::PreferredIo,
             "preferred-io",
             Bytes,
@@ -420,6 +432,7 @@ impl Tunable {
             Self::DefragLoad => options.defrag_load_max.into(),
             Self::DelayWrites => options.delay_writes_bytes,
             Self::ReadWindow => options.read_window_bytes,
+            Self::DirectAbove => options.direct_above_bytes,
             Self::PreferredIo => options.preferred_io_bytes.into(),
             Self::Maps => options.map_bytes,
             Self::Discard => options.discard.into(),
@@ -451,6 +464,7 @@ impl Tunable {
             Self::DefragLoad => options.defrag_load_max = small,
             Self::DelayWrites => options.delay_writes_bytes = value,
             Self::ReadWindow => options.read_window_bytes = value,
+            Self::DirectAbove => options.direct_above_bytes = value,
             Self::PreferredIo => options.preferred_io_bytes = small,
             Self::Maps => options.map_bytes = value,
             Self::Discard => options.discard = value != 0,

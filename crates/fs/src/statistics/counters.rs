@@ -187,6 +187,8 @@ counters! {
     delayed,
     /// Reads answered from what was read ahead past the caches.
     window_hits,
+    /// Reads and writes that passed the library cache because they are large (`direct-above`).
+    large,
     /// Times the file went over to `cached` because of a conflicting open, and back.
     mode_transitions,
     /// Syncs asked for.

@@ -35,6 +35,7 @@ mod room;
 mod schedules;
 mod several;
 mod sharing;
+mod sized;
 mod streams;
 mod support;
 mod trim;

@@ -4,9 +4,10 @@ use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
+use bedplate_serve::control::{Answer, Request};
 use rustix::fs::{XattrFlags, setxattr};
 
-use crate::harness::{Mounted, errno, shell};
+use crate::harness::{Mounted, ask, errno, pattern, shell};
 
 fn mode_of(path: &Path) -> String {
     let mut buf = [0; 64];
@@ -189,5 +190,39 @@ fn s_29_the_mode_of_an_open_file_is_changed() {
         assert!(content[100..] == [round as u8; 5000], "{mode}");
     }
     drop(file);
+    m.finish();
+}
+
+/// S-519: on a mount reads in `concurrent+cache` pass the library's cache, and nothing else does.
+#[test]
+fn s_519_large_reads_pass_the_cache_where_the_mount_sees_them() {
+    let Some(m) = Mounted::new("direct-above=64k") else { return };
+    let large = || match ask(m.root(), &Request::Info) {
+        Answer::Done(told) => {
+            let at = |list: &str, name: &str| told[list][name].as_u64().unwrap();
+            (at("counters", "large"), at("cache", "resident_bytes"))
+        }
+        failed => panic!("{failed:?}"),
+    };
+    let content = pattern(1, 0, 1 << 20);
+    for (mode, passed) in [("cached", 0), ("concurrent", 0), ("concurrent+cache", 16)] {
+        let name = m.path(mode);
+        fs::write(&name, b"").unwrap();
+        set_mode(&name, mode);
+        let file = OpenOptions::new().read(true).write(true).open(&name).unwrap();
+        file.write_all_at(&content, 0).unwrap();
+        file.sync_all().unwrap();
+        let before = large();
+        let mut buf = vec![0; 64 << 10];
+        for (at, expected) in (0..).step_by(buf.len()).zip(content.chunks(64 << 10)) {
+            file.read_exact_at(&mut buf, at).unwrap();
+            assert!(buf == expected, "{mode}");
+        }
+        let after = large();
+        assert_eq!(after, (before.0 + passed, before.1), "{mode}");
+        // Short ones stay there.
+        file.read_exact_at(&mut buf[..4096], 0).unwrap();
+        assert_eq!(large().1 - after.1 > 0, passed > 0, "{mode}");
+    }
     m.finish();
 }

@@ -153,6 +153,7 @@ impl Model {
                 self.change(On::Held(slot), |content| append(content, len, fill))
             }
             ContentStep::Read(on, ..) => self.content(on).map(drop),
+            ContentStep::DirectAbove(_) => Ok(()),
         }
     }
 

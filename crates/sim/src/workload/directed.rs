@@ -3,6 +3,7 @@
 use bedplate_fs::IoMode;
 
 use super::clones::{clones, given_up};
+use super::large::large;
 use super::lists::lists;
 use super::logs::logs;
 use super::past::{
@@ -70,6 +71,7 @@ pub const DIRECTED: &[Directed] = &[
     Directed { name: "pages written over in order", steps: written_over },
     Directed { name: "files read in order", steps: read_in_order },
     Directed { name: "access control lists and modes", steps: lists },
+    Directed { name: "large I/O of cached files", steps: large },
 ];
 
 pub(super) const A: On = On::Name(0, 0);

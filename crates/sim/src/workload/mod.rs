@@ -4,6 +4,7 @@ mod clones;
 mod crowd;
 mod directed;
 mod generate;
+mod large;
 mod lists;
 mod logs;
 mod mounted;

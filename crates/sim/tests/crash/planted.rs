@@ -202,6 +202,14 @@ fn a_write_that_passes_a_delayed_one() {
     finds(PlantedBug::DelayedWritePassed, "pages written over in order");
 }
 
+/// S-519, S-520
+#[test]
+fn large_io_of_cached_files_beside_its_pages() {
+    for bug in [PlantedBug::LargeReadPassesDirty, PlantedBug::LargeWriteUnannounced] {
+        finds(bug, "large I/O of cached files");
+    }
+}
+
 #[test]
 fn what_was_read_ahead_and_outlives_a_write() {
     finds(PlantedBug::WindowOutlivesWrite, "files read in order");
