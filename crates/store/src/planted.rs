@@ -294,6 +294,8 @@ pub enum PlantedBug {
     UnwrittenNotNeeded,
     /// Blocks that two rows need count as not shared.
     TwoAreNone,
+    /// Blocks of one extent count as shared where one of them is.
+    SharedAsAWhole,
     /// A change in the middle of a shared run forgets what lies behind it.
     ShareTailLost,
     /// A full volume and retention delete checkpoints that are marked as kept.

@@ -5,8 +5,8 @@
 //!   birth of the extent > the file's copy-on-write epoch?  yes ─► in place: nothing else to look at
 //!        │ no
 //!        ├ written, and a checkpoint holds the file ─► a hole to the writer: new blocks, remapped with the data
-//!        └ else ─► needed by a row elsewhere? yes ─► a hole too
-//!                                              no  ─► in place
+//!        └ else ─► each block: needed by a row elsewhere? yes ─► a hole too
+//!                                                          no  ─► in place
 //! ```
 //!
 //! The *copy-on-write epoch* is that of the newest checkpoint that holds the file, or up to which
@@ -126,41 +126,66 @@ impl DataPath<'_> {
         map: &ExtentMap,
         blocks: Range<u64>,
     ) -> (Vec<Piece>, bool) {
-        let epoch = self.cow_epoch();
-        let mut pieces: Vec<Piece> = map.pieces(blocks).collect();
         let mut any = false;
-        if pieces.iter().any(|piece| piece.mapped.is_some_and(|mapped| mapped.birth <= epoch)) {
-            let floors = self.cow_epochs();
-            for piece in &mut pieces {
-                let shared =
-                    piece.mapped.is_some_and(|mapped| self.is_shared(mapped, piece.blocks, floors));
+        let pieces = self
+            .pieces_by_sharing(map, blocks)
+            .into_iter()
+            .map(|(piece, shared)| {
                 any |= shared;
-                piece.mapped = piece.mapped.filter(|_| !shared);
-            }
-        }
+                Piece { mapped: piece.mapped.filter(|_| !shared), ..piece }
+            })
+            .collect();
         (pieces, any)
     }
 
-    pub(super) fn is_shared(
+    /// Returns the pieces of a range of file blocks, each with whether it is needed elsewhere. Of one
+    /// extent, some blocks may be and others not.
+    pub(super) fn pieces_by_sharing(
         self,
-        mapped: Mapped,
-        blocks: u64,
+        map: &ExtentMap,
+        blocks: Range<u64>,
+    ) -> Vec<(Piece, bool)> {
+        let epoch = self.cow_epoch();
+        let mut pieces: Vec<(Piece, bool)> =
+            map.pieces(blocks).map(|piece| (piece, false)).collect();
+        let may_be =
+            |(piece, _): &(Piece, bool)| piece.mapped.is_some_and(|mapped| mapped.birth <= epoch);
+        if pieces.iter().any(may_be) {
+            let floors = self.cow_epochs();
+            pieces =
+                pieces.into_iter().flat_map(|(piece, _)| self.by_sharing(piece, floors)).collect();
+        }
+        pieces
+    }
+
+    /// Returns a piece in parts, each with whether it is needed elsewhere, given the epochs up to
+    /// which checkpoints and clones may need it.
+    pub(super) fn by_sharing(
+        self,
+        piece: Piece,
         (held, cloned): (Epoch, Epoch),
-    ) -> bool {
-        let Mapped { start, state, birth } = mapped;
-        if birth > held.max(cloned) {
-            return false;
+    ) -> Vec<(Piece, bool)> {
+        let Some(Mapped { start, state, birth }) = piece.mapped else {
+            return vec![(piece, false)];
+        };
+        let by_checkpoint = state.has_data() && birth <= held;
+        if birth > held.max(cloned) || by_checkpoint {
+            return vec![(piece, by_checkpoint)];
         }
-        if state.has_data() && birth <= held {
-            return true;
-        }
-        let sharing =
-            self.fs.reading(|rows| Ok(rows.checkpoint_set.sharing(Run { start, blocks })));
-        let (shared, left) = sharing.expect("nothing is read from the device");
-        // What cannot be sealed is left as it is: new blocks are asked for, and that call reports
-        // what failed.
-        let left = left.filter(|_| !planted(PlantedBug::WriteBeforeUnshared));
-        shared || left.is_some_and(|lsn| self.fs.seal_to(lsn).is_err())
+        let run = Run { start, blocks: piece.blocks };
+        let parts = self.fs.reading(|rows| Ok(rows.checkpoint_set.sharing(run)));
+        let parts = parts.expect("nothing is read from the device").into_iter();
+        parts
+            .map(|(part, shared, left)| {
+                // What cannot be sealed is left as it is: new blocks are asked for, and that call
+                // reports what failed.
+                let left = left.filter(|_| !planted(PlantedBug::WriteBeforeUnshared));
+                let shared = shared || left.is_some_and(|lsn| self.fs.seal_to(lsn).is_err());
+                let mapped = Some(Mapped { start: part.start, state, birth });
+                let file_block = piece.file_block + (part.start.0 - start.0);
+                (Piece { file_block, blocks: part.blocks, mapped }, shared)
+            })
+            .collect()
     }
 
     /// Gives the file copies of its own of written blocks that are needed elsewhere, so that parts
@@ -173,19 +198,10 @@ impl DataPath<'_> {
         loop {
             let blocks = self.fs.grid().blocks(bytes);
             let map = self.map(blocks.clone())?;
-            let (pieces, shared) = self.pieces_to_change(&map, blocks.clone());
-            if !shared {
-                return Ok(any);
-            }
-            let to_write = |block: u64| {
-                pieces.iter().any(|piece| {
-                    piece.mapped.is_some()
-                        && (piece.file_block..piece.file_block + piece.blocks).contains(&block)
-                })
-            };
-            let copied = map
-                .pieces(blocks)
-                .find(|piece| piece.written().is_some() && !to_write(piece.file_block));
+            let copied = self
+                .pieces_by_sharing(&map, blocks)
+                .into_iter()
+                .find_map(|(piece, shared)| piece.written().filter(|_| shared).map(|_| piece));
             let Some(piece) = copied else { return Ok(any) };
             drop(map);
             self.copy_piece(held, piece)?;

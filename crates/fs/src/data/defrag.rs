@@ -99,11 +99,10 @@ impl Engine {
         let _held = io.state().lock.shared(self);
         let (mut runs, mut shared, mut end) = (0, 0, None);
         io.walk(0..u64::MAX, |map, stretch| -> ControlFlow<()> {
-            let (to_change, _) = io.pieces_to_change(map, stretch.clone());
-            for (piece, own) in map.pieces(stretch).zip(&to_change) {
+            for (piece, is_shared) in io.pieces_by_sharing(map, stretch) {
                 let Some(mapped) = piece.mapped else { continue };
                 runs += u64::from(end != Some(mapped.start.0));
-                shared += u64::from(own.mapped.is_none());
+                shared += u64::from(is_shared);
                 end = Some(mapped.start.0 + piece.blocks);
             }
             ControlFlow::Continue(())

@@ -103,24 +103,21 @@ impl DataPath<'_> {
         let is_whole = |bytes: &Range<u64>| grid.on_block(bytes.start) && grid.on_block(bytes.end);
         let redirects_all = matches!(ask, SpaceDemand::Write(bytes) if is_whole(bytes) || self.gives_sums())
             && self.redirects_all();
-        let is_needed_elsewhere = |piece: &Piece| {
-            piece.mapped.is_some_and(|mapped| self.is_shared(mapped, piece.blocks, (held, cloned)))
-        };
         let is_written = |piece: &Piece| piece.mapped.is_some_and(|mapped| mapped.state.has_data());
         let mut needed: Vec<Piece> = Vec::new();
+        let by_sharing = |piece: Piece| self.by_sharing(piece, (held, cloned));
         for block in parts {
             let map = self.map(block..block + 1)?;
-            needed.extend(map.pieces(block..block + 1).filter(|piece| {
-                is_written(piece) && (is_needed_elsewhere(piece) || piece.is_summed())
+            let pieces = map.pieces(block..block + 1).flat_map(by_sharing);
+            needed.extend(pieces.filter_map(|(piece, shared)| {
+                (is_written(&piece) && (shared || piece.is_summed())).then_some(piece)
             }));
         }
         let map = self.map(filled.clone())?;
-        needed.extend(map.pieces(filled).filter(|piece| {
-            piece.mapped.is_none()
-                || (writes
-                    && (is_needed_elsewhere(piece)
-                        || piece.is_summed()
-                        || (redirects_all && is_written(piece))))
+        needed.extend(map.pieces(filled).flat_map(by_sharing).filter_map(|(piece, shared)| {
+            let goes_elsewhere =
+                shared || piece.is_summed() || (redirects_all && is_written(&piece));
+            (piece.mapped.is_none() || (writes && goes_elsewhere)).then_some(piece)
         }));
         let reserved = self.state().reserved.lock();
         let missing = |piece: &Piece| {

@@ -1,5 +1,7 @@
 //! Directed workloads of clones.
 
+use bedplate_fs::IoMode;
+
 use super::directed::{A, B, write};
 use super::{Back, Change, On, Step};
 
@@ -111,6 +113,34 @@ pub(super) fn given_up() -> Vec<Step> {
             Step::Unlink(1, 0),
             Step::SyncData(A),
         ]);
+    }
+    steps
+}
+
+/// S-76: what one of two gave up is the other's own, and what lies beside it in the same extent is
+/// shared still. Writes begin and end within blocks of the one kind and go on into the other.
+pub(super) fn shared_in_part() -> Vec<Step> {
+    let mut steps = vec![Step::Create(0, 0), write(A, 0, 60_000, 1), Step::Sync];
+    for (round, mode) in IoMode::ALL.into_iter().enumerate() {
+        let fill = 10 * u8::try_from(round + 1).expect("few rounds");
+        let odd = |on, offset, len, fill| Step::Write(on, mode, offset, len, fill, round % 2 == 0);
+        steps.extend([
+            Step::Clone(None, 0, 0, 1),
+            write(A, 4096, 4096, fill),
+            write(B, 20_480, 4096, fill + 1),
+            Step::SyncData(A),
+            odd(B, 5000, 8000, fill + 2),
+            odd(A, 16_384, 5000, fill + 3),
+            odd(B, 32_768, 9000, fill + 4),
+            odd(A, 30_000, 9000, fill + 5),
+            Step::SyncData(B),
+            Step::Read(A, mode, 0, 60_000),
+            Step::Read(B, mode, 0, 60_000),
+            Step::Unlink(0, 0),
+            Step::Clone(None, 1, 0, 0),
+            Step::Unlink(1, 0),
+        ]);
+        steps.push(if round % 2 == 0 { Step::SyncAll(A) } else { Step::Remount });
     }
     steps
 }

@@ -2,7 +2,7 @@
 
 use bedplate_fs::IoMode;
 
-use super::clones::{clones, given_up};
+use super::clones::{clones, given_up, shared_in_part};
 use super::large::large;
 use super::lists::lists;
 use super::logs::logs;
@@ -72,6 +72,7 @@ pub const DIRECTED: &[Directed] = &[
     Directed { name: "files read in order", steps: read_in_order },
     Directed { name: "access control lists and modes", steps: lists },
     Directed { name: "large I/O of cached files", steps: large },
+    Directed { name: "writes across what clones share in part", steps: shared_in_part },
 ];
 
 pub(super) const A: On = On::Name(0, 0);

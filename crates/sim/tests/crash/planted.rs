@@ -225,6 +225,12 @@ fn a_write_over_what_a_clone_may_get_back() {
     finds(PlantedBug::WriteBeforeUnshared, "what clones had is written at once");
 }
 
+/// S-76: a write that begins in a block of its own is padded with zeros where what follows is shared.
+#[test]
+fn s_76_what_is_shared_in_part_counts_as_shared() {
+    finds(PlantedBug::SharedAsAWhole, "writes across what clones share in part");
+}
+
 #[test]
 fn images_that_go_to_the_wrong_checkpoint() {
     finds(PlantedBug::ImagesToOldestHeir, "checkpoints go from the newest and from the middle");

@@ -402,14 +402,16 @@ impl CheckpointSet {
         }
     }
 
-    /// Returns whether any block of the run is needed elsewhere, and else the record that must be
-    /// sealed before it is written in place, if one is known (I-CKP-7).
-    pub fn sharing(&self, run: Run) -> (bool, Option<Lsn>) {
-        if self.block_refs.is_needed_elsewhere(run) {
-            (true, None)
-        } else {
-            (false, self.pending_unshare.last(run))
-        }
+    /// Returns a run in parts, each with whether its blocks are needed elsewhere, and else the record
+    /// that must be sealed before they are written in place, if one is known (I-CKP-7).
+    pub fn sharing(&self, run: Run) -> Vec<(Run, bool, Option<Lsn>)> {
+        let parts = self.block_refs.needed_elsewhere(run).into_iter();
+        parts
+            .map(|(part, needed)| {
+                let left = if needed { None } else { self.pending_unshare.last(part) };
+                (part, needed, left)
+            })
+            .collect()
     }
 
     /// Returns the epoch up to which checkpoints may need extents of an inode, with those whose

@@ -230,11 +230,25 @@ impl BlockRefs {
             .collect()
     }
 
-    /// Returns whether more rows than that of a file's own extent need a block of the run.
-    pub fn is_needed_elsewhere(&self, run: Run) -> bool {
-        let mut met =
-            self.0.range(..run.end()).rev().take_while(|(_, share)| share.end > run.start.0);
-        met.any(|(_, share)| share.refs.needing > 1 + u32::from(planted(PlantedBug::TwoAreNone)))
+    /// Returns a run in parts, each with whether more rows than that of a file's own extent need its
+    /// blocks.
+    pub fn needed_elsewhere(&self, run: Run) -> Vec<(Run, bool)> {
+        let mut parts: Vec<(Run, bool)> = Vec::with_capacity(1);
+        for (range, refs) in self.parts(run.start.0..run.end()) {
+            let rows_max = 1 + u32::from(planted(PlantedBug::TwoAreNone));
+            let needed = refs.is_some_and(|refs| refs.needing > rows_max);
+            match parts.last_mut() {
+                Some((last, same)) if *same == needed => last.blocks += range.end - range.start,
+                _ => {
+                    let blocks = range.end - range.start;
+                    parts.push((Run { start: BlockNo(range.start), blocks }, needed));
+                }
+            }
+        }
+        if planted(PlantedBug::SharedAsAWhole) {
+            return vec![(run, parts.iter().any(|(_, needed)| *needed))];
+        }
+        parts
     }
 
     /// Carries out a record's changes.
@@ -440,6 +454,11 @@ mod tests {
         }
     }
 
+    /// Whether any block of a run is needed elsewhere.
+    fn is_needed(shares: &BlockRefs, run: Run) -> bool {
+        shares.needed_elsewhere(run).iter().any(|(_, needed)| *needed)
+    }
+
     struct Dice(u64);
 
     impl Dice {
@@ -528,9 +547,13 @@ mod tests {
             assert_eq!(shares, BlockRefs::build(model.0.clone()), "a rebuild finds the same");
             for at in 0..BLOCKS {
                 let (rows, needing) = model.count(at);
-                assert_eq!(shares.is_needed_elsewhere(run(at, 1)), needing > 1);
+                assert_eq!(is_needed(&shares, run(at, 1)), needing > 1);
                 shared += usize::from(needing < rows && needing > 1);
             }
+            let parts = shares.needed_elsewhere(run(0, BLOCKS));
+            let by_part = parts.iter().flat_map(|(run, is)| (run.start.0..run.end()).map(|_| *is));
+            let by_block = (0..BLOCKS).map(|at| model.count(at).1 > 1);
+            assert!(by_part.eq(by_block), "blocks are asked one by one");
         }
         assert!(shared > 100, "blocks that some rows need and others cover: {shared}");
     }
@@ -546,7 +569,7 @@ mod tests {
             deltas.insert(run(at, blocks), Referrer::Live(state));
         }
         assert!(shares.apply(&deltas, Others::Free).unwrap().freed.is_empty());
-        assert!(!shares.is_empty() && !shares.is_needed_elsewhere(run(100, 10)));
+        assert!(!shares.is_empty() && !is_needed(&shares, run(100, 10)));
     }
 
     /// Two clones whose shared blocks were zeroed may both begin to write them.
@@ -556,9 +579,7 @@ mod tests {
             (run(100, 10), Referrer::Live(Unwritten)),
             (run(100, 10), Referrer::Live(Unwritten)),
         ]);
-        assert!(
-            shares.is_needed_elsewhere(run(109, 1)) && !shares.is_needed_elsewhere(run(110, 1))
-        );
+        assert!(is_needed(&shares, run(109, 1)) && !is_needed(&shares, run(110, 1)));
     }
 
     #[test]
