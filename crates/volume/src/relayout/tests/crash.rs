@@ -109,6 +109,19 @@ struct Meddled {
     wait: Arc<parking_lot::Mutex<mpsc::Receiver<()>>>,
 }
 
+impl Meddled {
+    /// Lets the writer begin, which may be on its way to wait for that; returns whether it did.
+    fn tells(&self) -> bool {
+        (0..20).any(|_| {
+            let told = self.tell.try_send(true).is_ok();
+            if !told {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            told
+        })
+    }
+}
+
 impl Hook for Meddled {
     fn call(
         &self,
@@ -119,7 +132,7 @@ impl Hook for Meddled {
         if let DeviceCall::Write { offset, bytes } = call
             && bytes.len() > 8192
             && offset >= crate::layout::SCRATCH_START
-            && self.tell.try_send(true).is_ok()
+            && self.tells()
         {
             let wait = self.wait.lock();
             // What was told after an earlier copy had stopped waiting is not about this one.
