@@ -355,23 +355,8 @@ impl Stage {
                 })
             }
             ContentStep::Append(file, dir, mode, len, fill, durable) => {
-                let options = OpenOptions {
-                    mode: Some(mode),
-                    data_sync: durable,
-                    append: true,
-                    delay_writes: fill % 2 == 1,
-                    ..plain
-                };
-                self.on(On::Name(file, dir), &options, |file| {
-                    let at = file.write_at(Bytes::appended(len, fill).get(), 0)?;
-                    let wrote = self.wrote(file, at..at + u64::from(len))?;
-                    let written = Promise::Written(file.ino(), at, at + u64::from(len));
-                    Ok(Outcome {
-                        at: Some(at),
-                        wrote,
-                        ..Outcome::promising(if durable { written } else { Promise::None })
-                    })
-                })
+                let options = OpenOptions { mode: Some(mode), data_sync: durable, ..plain };
+                self.append(On::Name(file, dir), options, len, fill)
             }
             ContentStep::AppendHeld(slot, len, fill) => self.on(On::Held(slot), &plain, |file| {
                 let end = file.size();
@@ -394,6 +379,22 @@ impl Stage {
                 Ok(Outcome::default())
             }
         }
+    }
+
+    /// Appends a length of a fill, through an open of its own.
+    fn append(&self, on: On, options: OpenOptions, len: u32, fill: u8) -> Result<Outcome> {
+        let durable = options.data_sync;
+        let options = OpenOptions { append: true, delay_writes: fill % 2 == 1, ..options };
+        self.on(on, &options, |file| {
+            let at = file.write_at(Bytes::appended(len, fill).get(), 0)?;
+            let wrote = self.wrote(file, at..at + u64::from(len))?;
+            let written = Promise::Written(file.ino(), at, at + u64::from(len));
+            Ok(Outcome {
+                at: Some(at),
+                wrote,
+                ..Outcome::promising(if durable { written } else { Promise::None })
+            })
+        })
     }
 
     /// Changes sizes and where content lies.

@@ -10,8 +10,8 @@
 //!
 //! Nothing enters the cache, and nothing leaves it for a read. The order lock is held all the time,
 //! so that no page of the range becomes dirty between the two steps, and a write is seen whole or
-//! not at all (S-21): who finds a page that it replaces finds the bytes of before, and who finds
-//! none waits for the lock.
+//! not at all (S-21): a reader that finds a page which it replaces finds the bytes of before, and one
+//! that finds none waits for the lock.
 
 use std::sync::atomic::Ordering;
 

@@ -34,6 +34,7 @@ mod rollbacks;
 mod room;
 mod schedules;
 mod several;
+mod shared_in_part;
 mod sharing;
 mod sized;
 mod streams;
