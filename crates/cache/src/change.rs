@@ -8,6 +8,7 @@ use std::sync::atomic::Ordering;
 use super::core::FileCore;
 use super::file::CachedFile;
 use super::flight::FlightId;
+use super::forget::{Spare, forget_span};
 use super::layout::{GROUP_PAGES, GroupSpan, group_spans};
 use super::pages::PageCache;
 use super::shard::{Key, ShardState};
@@ -32,16 +33,6 @@ pub struct DirectWrite {
 #[must_use]
 pub struct MapChange {
     core: Arc<FileCore>,
-}
-
-/// What is not forgotten.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Spare {
-    /// Dirty pages and those being written.
-    Pinned,
-    /// Pages being written.
-    Flying,
-    None,
 }
 
 impl CachedFile {
@@ -153,8 +144,9 @@ impl CachedFile {
         // Never ended: what is still being read does not enter.
         self.core.begin_map_change(&mut state);
         state.forget_dirty(&ALL);
+        let taken: Vec<Range<u64>> = state.flying.iter().map(|run| run.pages.clone()).collect();
         drop(state);
-        self.forget(&ALL, Spare::Flying);
+        self.forget(&ALL, Spare::Flying(&taken));
     }
 
     /// Forgets every page, dirty ones too (the last link of an unlinked file is gone).
@@ -169,7 +161,7 @@ impl CachedFile {
     }
 
     /// Forgets pages of a range.
-    fn forget(&self, pages: &Range<u64>, spare: Spare) {
+    fn forget(&self, pages: &Range<u64>, spare: Spare<'_>) {
         if pages.start >= pages.end {
             return;
         }
@@ -192,36 +184,6 @@ impl CachedFile {
                 GroupSpan { group, first, end },
                 spare,
             );
-        }
-    }
-}
-
-fn forget_span(
-    cache: &PageCache,
-    core: &FileCore,
-    state: &mut ShardState,
-    span: GroupSpan,
-    spare: Spare,
-) {
-    let key = Key { file: core.id, group: span.group };
-    for page in span.first..span.end {
-        let Some(at) = state.lookup(key, page) else { continue };
-        let pinned = state.frame(at).is_pinned();
-        if match spare {
-            Spare::Pinned => pinned,
-            Spare::Flying => state.frame(at).flying != 0,
-            Spare::None => false,
-        } {
-            continue;
-        }
-        assert_eq!(
-            state.frame(at).flying,
-            0,
-            "I-CACHE-4: a page that is being written is not forgotten"
-        );
-        state.forget(at);
-        if pinned {
-            cache.count_unpinned(core);
         }
     }
 }

@@ -24,7 +24,7 @@
 //! | `file` | reading and writing through pages |
 //! | `fill`, `flight`, `readahead` | bringing pages in; what must not be brought in; how far ahead |
 //! | `writeback` | carrying dirty pages out |
-//! | `change` | direct writes, truncations, punches |
+//! | `change`, `forget` | direct writes, truncations, punches; pages that leave with them |
 //! | `behind`, `release` | pages that leave behind a sequential reader or writer |
 //! | `random` | pages that are written at random: how many of a file may be dirty |
 //! | `sharing`, `slab` | pages that other processes read, and the memory of frames |
@@ -71,6 +71,7 @@ mod counters;
 mod file;
 mod fill;
 mod flight;
+mod forget;
 mod layout;
 mod pages;
 mod random;

@@ -20,6 +20,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 
 use super::core::{FileCore, FileState, Flying, Latched};
+use super::forget::forget_failed;
 use super::layout::group_spans;
 use super::pages::PageCache;
 use super::shard::{Key, ShardState};
@@ -451,6 +452,7 @@ impl Drop for Carried<'_> {
                 .count() as u64;
         }
         let mut state = self.core.state.lock();
+        let is_lost = self.outcome.is_some() && state.closed;
         if let Some(error) = self.outcome.take() {
             if !state.closed {
                 for page in self.pages.clone() {
@@ -465,6 +467,11 @@ impl Drop for Carried<'_> {
         state.flying.retain(|f| f.id != id);
         self.core.settled.notify_all();
         drop(state);
+        if is_lost {
+            // It may have been closed after the pages landed as dirty ones: what was closed takes
+            // them for a run that is still to be copied out.
+            forget_failed(self.cache, self.core, &self.pages);
+        }
         self.cache.count_released(self.core, released);
     }
 }

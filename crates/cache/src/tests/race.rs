@@ -3,6 +3,7 @@
 use std::thread;
 
 use super::*;
+use crate::CLUSTER_BYTES;
 
 const BLOCK: usize = 4096;
 
@@ -252,4 +253,28 @@ fn write_at_once(t: &Setup, disturb: impl FnOnce(&Setup) + Send) {
     });
     t.file.flush().expect("sound");
     assert!(t.backing.content() == parts.concat(), "every byte reached the backing");
+}
+
+/// I-CACHE-4: a file is dropped while its pages are on their way: one run is being written, and
+/// another was taken and is not copied out yet. Its pages were forgotten then, and the thread that
+/// wrote them found none.
+#[test]
+fn i_cache_4_a_file_may_be_dropped_in_the_middle_of_its_write_behind() {
+    let options = CacheOptions { write_behind_clusters: 1, write_threads: 2, ..options(512) };
+    let pages = 4 * (CLUSTER_BYTES as usize / BLOCK) + 1;
+    let bytes = vec![0; pages * BLOCK];
+    for round in 0..400 {
+        let Stage { device, cache, file, .. } = stage(pages, &options);
+        file.write_at(&bytes, 0).expect("there is room");
+        linger(round);
+        drop(file);
+        drop(device);
+        for _ in 0..10_000 {
+            if cache.pinned_pages() == 0 {
+                break;
+            }
+            thread::sleep(std::time::Duration::from_micros(200));
+        }
+        assert_eq!(cache.pinned_pages(), 0, "round {round}: nothing of it stays");
+    }
 }

@@ -27,6 +27,8 @@ mod file;
 mod fill;
 #[path = "../../flight.rs"]
 mod flight;
+#[path = "../../forget.rs"]
+mod forget;
 #[path = "../../pages.rs"]
 mod pages;
 #[path = "../../release.rs"]
