@@ -145,7 +145,7 @@ impl DataPath<'_> {
             let data = Payload::waited(lent.bytes(), lent.start);
             let written = match self.plan_write(&data) {
                 Ok(WriteStrategy::Fill(blocks)) if data.is_aligned(self.fs.grid()) => {
-                    self.fill(held, data, blocks).is_ok()
+                    self.fill(held, data, blocks).unwrap_or(false)
                 }
                 Ok(WriteStrategy::InPlace(parts)) if data.is_aligned(self.fs.grid()) => {
                     self.overwrite_pieces(&parts, data).is_ok()

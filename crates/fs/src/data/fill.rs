@@ -156,25 +156,30 @@ pub(super) fn place(pieces: &[Piece], runs: &[Run], epoch: Epoch) -> Vec<Target>
 
 impl DataPath<'_> {
     /// Carries out an aligned write that fills `blocks` wholly: claims them, writes, publishes.
-    /// Written blocks in between are overwritten in place.
+    /// Written blocks in between are overwritten in place. `false`, and nothing is written, where
+    /// the plan holds no more, and the write needs the exclusive lock.
     pub(super) fn fill(
         self,
         _held: &Held<'_>,
         data: Payload<'_>,
         blocks: Range<u64>,
-    ) -> Result<()> {
+    ) -> Result<bool> {
         let _claim = self.state().fill_claims.lock(blocks.clone(), Sharing::Exclusive, self.fs);
-        let filling = self.begin_fill(&data, blocks)?;
+        let Some(filling) = self.begin_fill(&data, blocks)? else { return Ok(false) };
         let written = self
             .runs_of(&filling, &data)
             .into_iter()
             .try_for_each(|(part, at)| self.overwrite(data.part(&part), at));
-        self.end_fill(filling, data, written)
+        self.end_fill(filling, data, written).map(|()| true)
     }
 
     /// Finds blocks for a write that fills `blocks` wholly, which the caller has claimed. The inode
-    /// lock is held, shared, until [`end_fill`](Self::end_fill).
-    pub(super) fn begin_fill(self, data: &Payload<'_>, blocks: Range<u64>) -> Result<Filling> {
+    /// lock is held, shared, until [`end_fill`](Self::end_fill). `None` where the plan holds no more.
+    pub(super) fn begin_fill(
+        self,
+        data: &Payload<'_>,
+        blocks: Range<u64>,
+    ) -> Result<Option<Filling>> {
         let logged = self.state().logged_size();
         let extends = data.size_after(logged) > logged;
         debug_assert!(
@@ -186,6 +191,14 @@ impl DataPath<'_> {
         let whole = self.fs.grid().blocks(&data.range());
         let map = self.map(ExtentMap::around(&whole))?;
         let (pieces, redirects) = self.pieces_to_write(&map, whole);
+        // The file is to be written untorn, or with checksums, since the write was planned: what is
+        // not claimed would get new blocks, too, which are not published.
+        let is_claimed = |piece: &Piece| {
+            blocks.start <= piece.file_block && piece.file_block + piece.blocks <= blocks.end
+        };
+        if pieces.iter().any(|piece| piece.written().is_none() && !is_claimed(piece)) {
+            return Ok(None);
+        }
         if !data.was_held {
             self.count_fill(&pieces, extends, redirects);
         }
@@ -193,7 +206,7 @@ impl DataPath<'_> {
         let targets = self.place_to_write(&pieces, &fresh.runs);
         let size =
             if extends { SizeChange::AtLeast(data.size_after(logged)) } else { SizeChange::Keep };
-        Ok(Filling { blocks, targets, fresh, redirects, size })
+        Ok(Some(Filling { blocks, targets, fresh, redirects, size }))
     }
 
     /// Returns where the bytes of a write go: parts of the file and their device offsets, joined

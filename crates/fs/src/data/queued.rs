@@ -138,7 +138,7 @@ impl DataPath<'_> {
 
     /// Finds blocks for a queued write, under the inode lock, shared, and with its blocks claimed;
     /// all three stay until [`end_queued_fill`](Self::end_queued_fill). `None`: it is carried out
-    /// by the submitting thread after all, which can wait for space.
+    /// by the submitting thread after all, which can wait for space, or take the lock exclusively.
     pub(crate) fn begin_queued_fill(
         self,
         offset: u64,
@@ -148,7 +148,10 @@ impl DataPath<'_> {
         let data = Payload::new(buf, offset)?;
         let filling = match self.begin_fill(&data, blocks) {
             Err(error) if error.kind == ErrorKind::NoSpace => return Ok(None),
-            begun => begun?,
+            begun => match begun? {
+                Some(filling) => filling,
+                None => return Ok(None),
+            },
         };
         let mut runs = self
             .runs_of(&filling, &data)

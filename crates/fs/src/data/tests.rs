@@ -4,6 +4,7 @@ use std::time::Duration;
 use bedplate_block::{AlignedBuf, BlockDevice, MemoryDevice};
 
 use super::commit_map::{Change, Mark, SizeChange};
+use super::write::{Payload, WriteStrategy};
 use crate::engine::Listed;
 use crate::{
     ErrorKind, FileSystem, FormatOptions, IoMode, MountOptions, OpenOptions, Reason, SetAttr,
@@ -333,5 +334,52 @@ fn a_time_that_was_set_outlives_the_write_behind_of_what_was_written_before() {
         let fs = mount(&device, IoMode::Cached);
         assert_eq!(fs.resolve("/file").unwrap().mtime, Timestamp(2));
         fs.unmount().unwrap();
+    }
+}
+
+/// S-20: a write was planned, to fill some blocks and go over its others in place. Then the file was
+/// to be written untorn, or with checksums, so the others got new blocks, too. Only what had been
+/// planned was published: the write had succeeded, and a part of it was not in the file.
+#[test]
+fn s_20_a_setting_that_comes_between_the_plan_of_a_write_and_its_blocks_loses_nothing() {
+    for integrity in [false, true] {
+        let device = volume();
+        let fs = mount(&device, IoMode::Concurrent);
+        let file = fs.open("/file", &OpenOptions::create()).unwrap();
+        let mut pages = AlignedBuf::zeroed(5 * 4096);
+        file.write_at(&pages, 0).unwrap();
+        fs.create_checkpoint("c", &crate::CheckpointOptions::default()).unwrap();
+        // The last is the file's own again.
+        file.write_at(&pages[..4096], 4 * 4096).unwrap();
+        pages.fill(7);
+        let (io, data) = (file.io(), Payload::new(&pages, 0).unwrap());
+        std::thread::scope(|scope| {
+            let held = io.state().lock.shared(io.fs);
+            let Ok(WriteStrategy::Fill(blocks)) = io.plan_write(&data) else {
+                panic!("four blocks are to be filled");
+            };
+            assert_eq!(blocks, 0..4);
+            // It waits for the lock in the end.
+            let set = scope.spawn(|| {
+                if integrity {
+                    fs.set_integrity(file.ino(), true)
+                } else {
+                    fs.set_untorn(file.ino(), Some(8192))
+                }
+            });
+            while !io.redirects_all() {
+                std::thread::yield_now();
+            }
+            assert!(!io.fill(&held, data, blocks).unwrap(), "integrity {integrity}");
+            drop(held);
+            set.join().unwrap().unwrap();
+        });
+        io.write_uncached(data).unwrap();
+        let mut seen = AlignedBuf::zeroed(pages.len());
+        file.read_at(&mut seen, 0).unwrap();
+        assert!(*seen == *pages, "integrity {integrity}: S-20");
+        drop(file);
+        fs.unmount().unwrap();
+        assert!(FileSystem::check(&device, None, false).unwrap().findings.is_empty());
     }
 }

@@ -307,7 +307,7 @@ impl DataPath<'_> {
                 self.overwrite_pieces(&pieces, data)?;
                 self.wrote_in_place();
             }
-            WriteStrategy::Fill(blocks) => self.fill(held, data, blocks)?,
+            WriteStrategy::Fill(blocks) => return self.fill(held, data, blocks),
             WriteStrategy::Exclusive => return Ok(false),
         }
         Ok(true)
