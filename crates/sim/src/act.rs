@@ -356,7 +356,7 @@ impl Stage {
             }
             ContentStep::Append(file, dir, mode, len, fill, durable) => {
                 let options = OpenOptions { mode: Some(mode), data_sync: durable, ..plain };
-                self.append(On::Name(file, dir), options, len, fill)
+                self.append(On::Name(file, dir), &options, len, fill)
             }
             ContentStep::AppendHeld(slot, len, fill) => self.on(On::Held(slot), &plain, |file| {
                 let end = file.size();
@@ -382,9 +382,9 @@ impl Stage {
     }
 
     /// Appends a length of a fill, through an open of its own.
-    fn append(&self, on: On, options: OpenOptions, len: u32, fill: u8) -> Result<Outcome> {
+    fn append(&self, on: On, options: &OpenOptions, len: u32, fill: u8) -> Result<Outcome> {
         let durable = options.data_sync;
-        let options = OpenOptions { append: true, delay_writes: fill % 2 == 1, ..options };
+        let options = OpenOptions { append: true, delay_writes: fill % 2 == 1, ..options.clone() };
         self.on(on, &options, |file| {
             let at = file.write_at(Bytes::appended(len, fill).get(), 0)?;
             let wrote = self.wrote(file, at..at + u64::from(len))?;
