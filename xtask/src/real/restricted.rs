@@ -60,7 +60,7 @@ pub fn no_io_uring_tests(_: &mut Bed, _: &Options) -> Result<()> {
     for tests in TESTS_ON_IMAGES {
         let mut command = Command::new(program);
         command.args(arguments).arg(&cargo).args(["test", "--quiet"]).args(tests);
-        sh::output(&mut command, Duration::from_secs(290))?;
+        sh::output(&mut command, Duration::from_secs(560))?;
     }
     Ok(())
 }
