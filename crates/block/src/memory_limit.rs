@@ -9,7 +9,7 @@ const CONTROL_GROUPS: &str = "/sys/fs/cgroup";
 
 /// Returns how much memory this process may have, in bytes: the machine's, or the least that its
 /// control group, or one above it, is limited to; 0 where the system does not say. Any thread may
-/// ask; each call asks the system anew.
+/// ask; each call asks the system again.
 #[must_use]
 pub fn memory_limit_bytes() -> u64 {
     let own = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();

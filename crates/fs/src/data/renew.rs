@@ -13,7 +13,7 @@
 //!   anything else, or no room ─► in place, sealed first
 //! ```
 //!
-//! Only what waited in memory is written anew: of a write past the caches it is promised that its
+//! Only what waited in memory goes there: of a write past the caches it is promised that its
 //! bytes are on the device when it returns, and a new block is the file's only with its record.
 
 use std::ops::Range;
@@ -45,7 +45,7 @@ impl DataPath<'_> {
         }
     }
 
-    /// Returns the pieces of whole blocks that are written anew: all with data are holes to the
+    /// Returns the pieces of whole blocks that go to new places: all with data are holes to the
     /// writer. Also whether there was any.
     pub(super) fn pieces_to_renew(self, map: &ExtentMap, blocks: Range<u64>) -> (Vec<Piece>, bool) {
         let (mut pieces, mut any) = self.pieces_to_change(map, blocks);
