@@ -167,6 +167,16 @@ impl File {
         [&self.inode.data.waits, self.fs.sampler().waits()]
     }
 
+    /// Returns whether every write goes to the end.
+    pub(crate) fn appends(&self) -> bool {
+        self.append
+    }
+
+    /// Returns whether every write must be durable before it returns.
+    pub(crate) fn syncs_data(&self) -> bool {
+        self.data_sync
+    }
+
     pub(crate) fn fs(&self) -> &Arc<Engine> {
         &self.fs
     }
@@ -195,7 +205,7 @@ impl File {
 
     /// Runs a change that may need blocks, and again each time that room could be made for all of
     /// it. No lock is held here.
-    fn with_room<T>(
+    pub(crate) fn with_room<T>(
         &self,
         ask: impl Fn() -> SpaceDemand,
         mut change: impl FnMut() -> Result<T>,

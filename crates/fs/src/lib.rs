@@ -39,6 +39,7 @@ mod tune;
 mod types;
 mod upgrade;
 
+mod copy_range;
 mod file;
 mod filesystem;
 mod queue;
@@ -62,6 +63,7 @@ pub use checkpoint::{
     CheckpointOptions, CheckpointScope, CheckpointSpace, CloneReport, CloneSource, DifferenceKind,
     Pressure, RollbackOptions, RollbackReport, ScheduleRun,
 };
+pub use copy_range::CopyStep;
 pub use data::DefragStep;
 pub use engine::{
     CheckpointCounts, DefragmenterReport, DefragmenterState, Fragmentation, IntegrityCounts,

@@ -8,8 +8,8 @@ use std::sync::Arc;
 
 use bedplate_block::AlignedBuf;
 use bedplate_fs::{
-    AclKind, ErrorKind, File, FileKind, FileSystem, InodeNo, NewFile, OpenOptions, Result, SetAttr,
-    SetGroupId, Tunable, TuneOptions,
+    AclKind, ErrorKind, File, FileKind, FileSystem, InodeNo, IoMode, NewFile, OpenOptions, Result,
+    SetAttr, SetGroupId, Tunable, TuneOptions,
 };
 use parking_lot::Mutex;
 
@@ -373,6 +373,9 @@ impl Stage {
                     Ok(Outcome { read, ..Outcome::default() })
                 })
             }
+            ContentStep::CopyRange(from, to, mode, at, into, len) => {
+                self.copy_range((from, at), (to, into), mode, len)
+            }
             ContentStep::DirectAbove(kib) => {
                 let changes = vec![(Tunable::DirectAbove, Some(u64::from(kib) << 10))];
                 self.fs.tune(&TuneOptions { changes, live_only: true })?;
@@ -393,6 +396,23 @@ impl Stage {
                 at: Some(at),
                 wrote,
                 ..Outcome::promising(if durable { written } else { Promise::None })
+            })
+        })
+    }
+
+    /// Copies a range from one file to another.
+    fn copy_range(
+        &self,
+        (from, at): (On, u64),
+        (to, into): (On, u64),
+        mode: IoMode,
+        len: u32,
+    ) -> Result<Outcome> {
+        let options = OpenOptions { mode: Some(mode), ..OpenOptions::read_write() };
+        self.on(from, &options, |source| {
+            self.on(to, &options, |target| {
+                source.copy_range(at, target, into, len.into())?;
+                Ok(Outcome { wrote: Some(Wrote::anything(target.ino())), ..Outcome::default() })
             })
         })
     }

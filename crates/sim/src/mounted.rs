@@ -325,7 +325,7 @@ impl Program {
                 bytes.truncate(len);
                 Ok(Outcome { read: Some(bytes), ..Outcome::default() })
             }),
-            ContentStep::DirectAbove(_) => not_asked(step),
+            ContentStep::CopyRange(..) | ContentStep::DirectAbove(_) => not_asked(step),
         }
     }
 

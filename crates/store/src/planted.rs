@@ -296,6 +296,15 @@ pub enum PlantedBug {
     TwoAreNone,
     /// Blocks of one extent count as shared where one of them is.
     SharedAsAWhole,
+    /// A range that is shared may be the target's before what the source was written in place is on
+    /// the device.
+    RangeWithoutBarrier,
+    /// Blocks that a copied range shares are not counted as shared.
+    RangeUncounted,
+    /// A copied range gives a file a block that it has elsewhere.
+    BlockHadTwice,
+    /// Files that share a range go by what they looked up before.
+    RangeWrittenInPlace,
     /// A change in the middle of a shared run forgets what lies behind it.
     ShareTailLost,
     /// A full volume and retention delete checkpoints that are marked as kept.

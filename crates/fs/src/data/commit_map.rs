@@ -10,7 +10,7 @@ use super::exposure::Exposing;
 use crate::lease::LeasedFile;
 use crate::lock::is_covered;
 use crate::pause::{Pause, pause};
-use crate::{FileBlock, Lsn, Result, Timestamp};
+use crate::{FileBlock, InodeNo, Lsn, Result, Timestamp};
 use bedplate_store::{
     Committed, Extent, ExtentChange, ExtentMap, Grid, PlantedBug, PriorRows, Record, RecordKind,
     RowChange, Table, freed_by, inode_key, planted,
@@ -57,6 +57,15 @@ pub(super) enum Mark {
     End,
 }
 
+/// That a change gives a file blocks that another one has.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Shares {
+    /// The other one.
+    pub(super) source: InodeNo,
+    /// Its family, which the file joins (I-CKP-6).
+    pub(super) family: InodeNo,
+}
+
 /// A change of a file's map and size, to become one record.
 pub(super) struct Change {
     pub(super) kind: RecordKind,
@@ -72,6 +81,8 @@ pub(super) struct Change {
     pub(super) readers: bool,
     /// The data it makes readable.
     pub(super) exposing: Option<Exposing>,
+    /// Where its blocks come from that another file has too.
+    pub(super) shares: Option<Shares>,
 }
 
 impl Change {
@@ -84,6 +95,7 @@ impl Change {
             only_adds: false,
             readers: false,
             exposing: None,
+            shares: None,
         }
     }
 
@@ -211,8 +223,9 @@ impl DataPath<'_> {
             SizeChange::Keep => attr.row.size,
         };
         // Where only times change they follow later, as those of a write in place.
-        let times_only =
-            change.mark == Mark::None && (size, map.blocks()) == (attr.row.size, attr.row.blocks);
+        let times_only = change.mark == Mark::None
+            && change.shares.is_none()
+            && (size, map.blocks()) == (attr.row.size, attr.row.blocks);
         if !times_only {
             attr.merge_times();
             if change.touches && !is_behind() {
@@ -220,6 +233,8 @@ impl DataPath<'_> {
                 (attr.row.mtime, attr.row.ctime) = (now, now);
             }
             (attr.row.size, attr.row.blocks) = (size, map.blocks());
+            let joined = change.shares.filter(|shares| shares.family != self.inode.ino);
+            attr.row.parent = joined.map_or(attr.row.parent, |shares| shares.family);
             rows.push(attr.change());
         }
         rows.extend(self.mark(change.mark, attr.row.nlink));
@@ -228,7 +243,10 @@ impl DataPath<'_> {
         if let Some(exposing) = change.exposing.as_ref().filter(|exposing| exposing.sums()) {
             rows.extend(exposing.sum_rows());
         }
-        let committed = self.commit(change.kind, rows, change.exposing, known);
+        let committed = match change.shares {
+            Some(shares) => self.commit_shared(change.kind, rows, shares),
+            None => self.commit(change.kind, rows, change.exposing, known),
+        };
         self.state().set_logged_size(attr.row.size);
         match change.size {
             SizeChange::AtLeast(size) | SizeChange::Filled(size) => {
@@ -256,6 +274,16 @@ impl DataPath<'_> {
             Mark::End if nlink == 0 => None,
             Mark::End => Some(RowChange::delete(Table::Orphan, orphan)),
         }
+    }
+
+    /// Logs a record that gives the file blocks of another one: with a barrier, because what was
+    /// written to them in place may not be durable (I-CPY-2).
+    fn commit_shared(self, kind: RecordKind, rows: Vec<RowChange>, shares: Shares) -> Committed {
+        let barrier = !planted(PlantedBug::RangeWithoutBarrier);
+        self.fs.commit_shared(
+            Record { kind, rows, exposes: None, barrier },
+            [shares.source, self.inode.ino],
+        )
     }
 
     fn commit(

@@ -267,6 +267,7 @@ impl DataPath<'_> {
             only_adds: !redirects,
             readers: redirects,
             exposing: if exposing.is_empty() { None } else { Some(exposing) },
+            shares: None,
         };
         self.publish_extents(blocks, &filled, change).map(drop)
     }

@@ -3,10 +3,16 @@
 use std::ops::{Bound, ControlFlow, Range};
 use std::sync::Arc;
 
-use super::{AclNote, Engine};
+use super::{AclNote, EPOCH, Engine};
 use crate::inode::Unsealed;
-use crate::{Error, Lsn, Result};
-use bedplate_store::{Locked, LogInfo, LogParts, LogWatch, Record, State, Superblock, Table};
+use crate::{Epoch, Error, InodeNo, Lsn, Result};
+use bedplate_store::{
+    Committed, ExtentRow, Locked, LogInfo, LogParts, LogWatch, Others, PlantedBug, Record,
+    RowChange, State, Superblock, Table, planted,
+};
+
+/// From this epoch on copies of ranges end none: there are so many for checkpoints.
+const EPOCHS_TO_END: u32 = 1 << 31;
 
 impl Engine {
     /// Returns the last record of the log.
@@ -138,6 +144,41 @@ impl Engine {
         work: impl FnOnce(&mut Locked<'_>) -> Result<T>,
     ) -> Result<T> {
         self.meta.exclusively(work)
+    }
+
+    /// Logs a record whose extents cover blocks that another file has: of the files, the first one
+    /// gave them to the second. Extents that were born in this epoch have it end, so that what either
+    /// file is written next is its own at a glance. Where the rows cannot be read the store latches.
+    pub(crate) fn commit_shared(&self, mut record: Record, files: [InodeNo; 2]) -> Committed {
+        let shared = self.exclusively(|locked| {
+            let births = record.rows.iter().filter(|row| row.table == Table::Extent);
+            let births = births.filter_map(|row| row.value.as_deref()).map(ExtentRow::decode);
+            let newest = births
+                .map(|row| row.map(|row| row.birth))
+                .try_fold(Epoch(0), |newest, birth| birth.map(|birth| newest.max(birth)))?;
+            let ends = newest == self.epoch() && newest.0 < EPOCHS_TO_END;
+            if ends {
+                let next = (newest.0 + 1).to_le_bytes().to_vec();
+                record.rows.push(RowChange::put(Table::Setting, EPOCH.to_vec(), next));
+            }
+            let others =
+                if planted(PlantedBug::RangeUncounted) { Others::Free } else { Others::Covered };
+            let committed = locked.commit(record, others)?;
+            let set = locked.checkpoint_set();
+            set.cloned.extend(files);
+            set.cloned_upto = set.cloned_upto.max(newest);
+            if ends {
+                self.begin_epoch(Epoch(newest.0 + 1));
+            }
+            Ok(committed)
+        });
+        if self.metadata_commit_wanted() {
+            self.sync_waker.wake();
+        }
+        shared.unwrap_or_else(|error| {
+            self.fail(error);
+            Committed { lsn: self.last_lsn(), freed: Some(Vec::new()) }
+        })
     }
 
     /// Refuses a record that the log has no room for while the metadata cannot grow.

@@ -6,6 +6,7 @@ mod acls;
 mod checkpoints;
 mod clones;
 mod common;
+mod copies;
 mod cost;
 mod cut;
 mod cut_deletions;

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::content::{allocate, append, index, write};
+use super::content::{allocate, append, copy, index, write};
 use super::{Model, NO_SUCH_NAME, NOT_A_FILE, Refusal, attribute, target};
 use crate::acl::{acl, acl_name};
 use crate::node::{Kind, Node};
@@ -153,6 +153,15 @@ impl Model {
                 self.change(On::Held(slot), |content| append(content, len, fill))
             }
             ContentStep::Read(on, ..) => self.content(on).map(drop),
+            ContentStep::CopyRange(from, to, _, at, into, len) => {
+                let source = self.content(from)?;
+                let is_one = self.ino(from)? == self.ino(to)?;
+                self.change(to, |content| {
+                    copy(content, into, source.get(index(at)..).unwrap_or(&[]), len, |clipped| {
+                        is_one && at < into + clipped && into < at + clipped
+                    })
+                })
+            }
             ContentStep::DirectAbove(_) => Ok(()),
         }
     }

@@ -23,6 +23,30 @@ pub(super) fn append(content: &mut Vec<u8>, len: u32, fill: u8) -> Result<(), Re
     Ok(())
 }
 
+/// Copies up to a length of what a source holds from some offset on; `overlaps` says whether so many
+/// bytes would be copied onto themselves.
+pub(super) fn copy(
+    content: &mut Vec<u8>,
+    into: u64,
+    source: &[u8],
+    len: u32,
+    overlaps: impl Fn(u64) -> bool,
+) -> Result<(), Refusal> {
+    let bytes = &source[..index(len.into()).min(source.len())];
+    if bytes.is_empty() {
+        return Ok(());
+    }
+    if overlaps(bytes.len() as u64) {
+        return Err("the ranges overlap");
+    }
+    let end = index(into) + bytes.len();
+    if content.len() < end {
+        content.resize(end, 0);
+    }
+    content[index(into)..end].copy_from_slice(bytes);
+    Ok(())
+}
+
 pub(crate) fn allocate(
     content: &mut Vec<u8>,
     block: u64,

@@ -3,7 +3,7 @@
 use bedplate_fs::IoMode;
 
 use super::directed::{A, B, write};
-use super::{Back, Change, On, Step};
+use super::{Back, Change, On, RenameKind, Step};
 
 /// S-75, S-76: clones of the present and of checkpoints; both sides are written, and they go in any
 /// order.
@@ -141,6 +141,54 @@ pub(super) fn shared_in_part() -> Vec<Step> {
             Step::Unlink(1, 0),
         ]);
         steps.push(if round % 2 == 0 { Step::SyncAll(A) } else { Step::Remount });
+    }
+    steps
+}
+
+/// S-531 to S-534: ranges are copied between files that are written before and after, to where they
+/// can be shared and to where they cannot.
+pub(super) fn copied_ranges() -> Vec<Step> {
+    let mut steps =
+        vec![Step::Create(0, 0), Step::Create(1, 0), write(A, 0, 60_000, 1), Step::Sync];
+    for (round, mode) in IoMode::ALL.into_iter().enumerate() {
+        let fill = 20 * u8::try_from(round + 1).expect("few rounds");
+        let put = |on, offset, len, fill| Step::Write(on, mode, offset, len, fill, false);
+        let copy = |from, at, to, into, len| Step::CopyRange(from, to, mode, at, into, len);
+        steps.extend([
+            write(A, 0, 8192, fill),
+            Step::SyncData(A),
+            // In place, and not durable when it is shared.
+            write(A, 0, 8192, fill + 1),
+            copy(A, 0, B, 0, 60_000),
+            Step::SyncData(B),
+            put(A, 4096, 4096, fill + 2),
+            put(B, 12_000, 9000, fill + 3),
+            copy(A, 4096, B, 20_480, 8292),
+            copy(B, 100, A, 5000, 6000),
+            // The other one has these blocks already, elsewhere.
+            copy(A, 32_768, B, 45_056, 12_288),
+            Step::Allocate(A, Change::Punch, 16_384, 8192),
+            copy(A, 8192, B, 8192, 20_480),
+            Step::SyncData(A),
+            copy(A, 0, B, 65_536, 60_000),
+            put(B, 70_000, 5000, fill + 4),
+        ]);
+        steps.push(if round % 2 == 0 { Step::SyncAll(B) } else { Step::Kill });
+        steps.extend([
+            copy(A, 0, On::Name(2, 0), 0, 60_000),
+            Step::Create(2, 0),
+            copy(A, 0, On::Name(2, 0), 0, 60_000),
+            Step::Checkpoint(0, None),
+            write(A, 4096, 4096, fill + 5),
+            copy(A, 0, On::Name(2, 0), 0, 20_000),
+            Step::Unlink(0, 0),
+            Step::DeleteCheckpoint(0),
+            write(On::Name(2, 0), 30_000, 9000, fill + 6),
+            Step::Rename(2, 0, 0, 0, RenameKind::Replace),
+            Step::Unlink(1, 0),
+            Step::SyncData(A),
+            Step::Create(1, 0),
+        ]);
     }
     steps
 }

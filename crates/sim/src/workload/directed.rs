@@ -2,7 +2,7 @@
 
 use bedplate_fs::IoMode;
 
-use super::clones::{clones, given_up, shared_in_part};
+use super::clones::{clones, copied_ranges, given_up, shared_in_part};
 use super::large::large;
 use super::lists::lists;
 use super::logs::logs;
@@ -73,6 +73,7 @@ pub const DIRECTED: &[Directed] = &[
     Directed { name: "access control lists and modes", steps: lists },
     Directed { name: "large I/O of cached files", steps: large },
     Directed { name: "writes across what clones share in part", steps: shared_in_part },
+    Directed { name: "ranges copied between files", steps: copied_ranges },
 ];
 
 pub(super) const A: On = On::Name(0, 0);

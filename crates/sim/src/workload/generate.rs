@@ -37,7 +37,10 @@ pub fn generate(seed: u64, count: usize) -> (Setup, Vec<Step>) {
         let step = if full && rng.random_range(0..8) == 0 {
             space(&mut rng)
         } else {
-            step(&mut rng, u64::from(setup.block_size))
+            // Drawn apart: the other steps of a seed stay what they were.
+            let copied = copied(&mut rng.clone(), u64::from(setup.block_size));
+            let step = step(&mut rng, u64::from(setup.block_size));
+            copied.unwrap_or(step)
         };
         steps.push(step);
     }
@@ -73,6 +76,9 @@ fn in_leased_mode(step: Step) -> Step {
             Step::Append(file, dir, mode, len, fill, durable)
         }
         Step::Read(on, _, offset, len) => Step::Read(on, mode, offset, len),
+        Step::CopyRange(from, to, _, at, into, len) => {
+            Step::CopyRange(from, to, mode, at, into, len)
+        }
         Step::Hold(slot, file, dir, _) => Step::Hold(slot, file, dir, mode),
         Step::SetIoMode(file, dir, _) => Step::SetIoMode(file, dir, Some(mode)),
         Step::During(first, second, turns) => {
@@ -195,6 +201,31 @@ fn name_step(rng: &mut Xoshiro256PlusPlus, file: u8, dir: u8) -> Step {
         27..29 => Step::Hold(rng.random_range(0..HELD), file, dir, mode(rng)),
         _ => Step::Release(rng.random_range(0..HELD)),
     }
+}
+
+/// Now and then a copy of a range, mostly from and to the same place in a block.
+fn copied(rng: &mut Xoshiro256PlusPlus, block: u64) -> Option<Step> {
+    let _ = rng.random_range(0..u64::MAX);
+    if rng.random_range(0..30) > 0 {
+        return None;
+    }
+    let mut file = || match rng.random_range(0..6) {
+        0 => On::Held(rng.random_range(0..HELD)),
+        1 => On::Name(rng.random_range(0..FILES), rng.random_range(0..DIRECTORIES)),
+        slot => On::Name(slot % 3, 0),
+    };
+    let (from, to) = (file(), file());
+    let at = offset(rng, block);
+    let into = match rng.random_range(0..4) {
+        0 => offset(rng, block),
+        1 => offset(rng, block) / block * block + at % block,
+        _ => at,
+    };
+    let len = match rng.random_range(0..3) {
+        0 => u32::try_from(OFFSET_MAX).expect("small files"),
+        _ => len(rng, block),
+    };
+    Some(Step::CopyRange(from, to, mode(rng), at, into, len))
 }
 
 fn rollback(rng: &mut Xoshiro256PlusPlus, file: u8, dir: u8) -> Step {

@@ -120,6 +120,9 @@ steps! {
         AppendHeld(slot: u8, len: u32, fill: u8),
         /// Reads in a mode, and compares: offset, length.
         Read(on: On, mode: IoMode, offset: u64, len: u32),
+        /// Copies a range within the file system, of files opened in a mode: from, to, offset there,
+        /// offset here, length.
+        CopyRange(from: On, to: On, mode: IoMode, at: u64, into: u64, len: u32),
         /// From so many KiB on aligned reads and writes of cached files pass the library cache, up
         /// to the next mount; 0: none.
         DirectAbove(kib: u8),

@@ -231,6 +231,30 @@ fn s_76_what_is_shared_in_part_counts_as_shared() {
     finds(PlantedBug::SharedAsAWhole, "writes across what clones share in part");
 }
 
+/// S-534, I-CPY-2: the record of a copy that is there before what the source was written in place.
+#[test]
+fn s_534_a_copied_range_before_what_it_copies() {
+    finds(PlantedBug::RangeWithoutBarrier, "ranges copied between files");
+}
+
+/// S-532, I-CKP-2
+#[test]
+fn s_532_a_copied_range_that_is_not_counted() {
+    finds(PlantedBug::RangeUncounted, "ranges copied between files");
+}
+
+/// S-533, I-CPY-1
+#[test]
+fn s_533_a_block_that_a_file_gets_twice() {
+    finds(PlantedBug::BlockHadTwice, "ranges copied between files");
+}
+
+/// S-532
+#[test]
+fn s_532_a_copied_range_that_is_written_in_place() {
+    finds(PlantedBug::RangeWrittenInPlace, "ranges copied between files");
+}
+
 #[test]
 fn images_that_go_to_the_wrong_checkpoint() {
     finds(PlantedBug::ImagesToOldestHeir, "checkpoints go from the newest and from the middle");

@@ -109,7 +109,7 @@ pub enum Others {
     /// They were just allocated.
     Free,
     /// Other rows cover them. Where that is one row, the record copies it: a rollback and a clone
-    /// take what a checkpoint shows.
+    /// take what a checkpoint shows, a copied range what a file has.
     Covered,
     /// They were just allocated, for what the rows of the record had elsewhere: every row that
     /// covered the blocks there is in it, and no checkpoint keeps the place that it had.

@@ -233,7 +233,7 @@ impl MetaStore {
         known: Option<&PriorRows>,
         others: Others,
     ) -> Result<Committed> {
-        let uncovered = if state.checkpoint_set.is_idle() {
+        let uncovered = if state.checkpoint_set.is_idle() && others != Others::Covered {
             None
         } else {
             let get = |table, key: &[u8]| state.get(table, key);
