@@ -30,16 +30,18 @@ use std::time::Instant;
 
 use bedplate_fs::{AllocateMode, InodeLockSetting, InodeNo, IoMode, OpenOptions};
 
-use super::buffers::{PAYLOAD_BYTES_MAX, with_buffer};
 use super::errno::{Answer, Errno};
 use super::names::{Caller, Entry, Permissions};
 use super::open_files::{How, KernelPages, OpenFile};
 use super::shared::Shared;
 use super::trees::Node;
 
-/// The most bytes one `copy_file_range` request copies, so that it does not hold its event thread
-/// for long; the caller asks again.
+/// The most bytes one `copy_file_range` request reads and writes, so that it does not hold its event
+/// thread for long; the caller asks again. What is shared is as long as the answer can say.
 const COPY_BYTES_MAX: u64 = 8 << 20;
+
+/// The most bytes that the answer to a copy can name, in whole blocks of any size.
+const ANSWER_BYTES_MAX: u64 = (1 << 32) - (1 << 20);
 
 /// `fallocate(2)` flags.
 const KEEP_SIZE: i32 = libc::FALLOC_FL_KEEP_SIZE;
@@ -398,8 +400,9 @@ impl Shared {
         }
     }
 
-    /// Copies within the file system; durable when it answers, where the open of the target says
-    /// so. The kernel has written and dropped its pages of both ranges and holds the target's lock.
+    /// Copies within the file system, by reference where it can; durable when it answers, where the
+    /// open of the target says so. The kernel has written and dropped its pages of both ranges and
+    /// holds the target's lock.
     pub(super) fn copy_range(
         self: &Arc<Self>,
         caller: Caller,
@@ -411,7 +414,7 @@ impl Shared {
         let copied = self.run("copy_file_range", || {
             let (source, target) = (self.open_file(from.0)?, self.open_file(to.0)?);
             self.privileges.before_write(&self.fs, &target, caller, !caller.keeps_set_id())?;
-            let copied = copy(&source, from.1, &target, to.1, len.min(COPY_BYTES_MAX))?;
+            let copied = copy(&source, from.1, &target, to.1, len.min(ANSWER_BYTES_MAX))?;
             Ok((target, copied))
         });
         match copied {
@@ -426,28 +429,26 @@ impl Shared {
     }
 }
 
-/// Copies up to `len` bytes; returns how many.
+/// Copies up to `len` bytes, of which no more than [`COPY_BYTES_MAX`] are read and written, the others
+/// shared; returns how many.
 fn copy(source: &OpenFile, from: u64, target: &OpenFile, to: u64, len: u64) -> Answer<u64> {
-    let mut copied = 0;
-    while copied < len {
-        let step = (len - copied).min(PAYLOAD_BYTES_MAX as u64);
-        let moved = with_buffer(step as usize, |buf| -> Answer<usize> {
-            let n = source.file.read_at(buf, from + copied)?;
-            if n > 0 {
-                target.file.write_at(&buf[..n], to + copied)?;
+    let len = len.min(source.file.size().saturating_sub(from));
+    let (mut done, mut moved) = (0, 0);
+    while done < len && moved < COPY_BYTES_MAX {
+        let rest = (len - done).min(if moved > 0 { COPY_BYTES_MAX - moved } else { len });
+        match source.file.copy_step(from + done, &target.file, to + done, rest) {
+            Ok(step) if step.bytes == 0 => break,
+            Ok(step) => {
+                done += step.bytes;
+                moved += if step.shared { 0 } else { step.bytes };
             }
-            Ok(n)
-        });
-        match moved {
-            Ok(0) => break,
-            Ok(n) => copied += n as u64,
             // What was copied counts; the error comes back when the caller goes on.
-            Err(_) if copied > 0 => break,
-            Err(errno) => return Err(errno),
+            Err(_) if done > 0 => break,
+            Err(error) => return Err(error.into()),
         }
     }
-    debug_assert!(copied <= len, "no more is copied than was asked for: {copied} of {len}");
-    Ok(copied)
+    debug_assert!(done <= len, "no more is copied than was asked for: {done} of {len}");
+    Ok(done)
 }
 
 fn find(open: &OpenFile, offset: i64, whence: i32) -> Answer<i64> {

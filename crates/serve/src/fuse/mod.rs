@@ -22,7 +22,6 @@ mod asks;
 mod attach;
 mod attrs;
 mod behind;
-mod buffers;
 mod data;
 mod dirs;
 mod errno;

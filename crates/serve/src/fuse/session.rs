@@ -8,7 +8,6 @@ use std::sync::{Arc, OnceLock};
 use bedplate_fs::InodeNo;
 use bedplate_fuse::{Connection, Flags, Lanes, Notifier, Terms, Threads, is_serving};
 
-use super::buffers::PAYLOAD_BYTES_MAX;
 use super::shared::Shared;
 use super::translate::translator;
 use super::transport::threads_each;
@@ -16,6 +15,14 @@ use super::transport::threads_each;
 /// Requests that the kernel may have under way in the background: read-ahead, write-back,
 /// asynchronous direct I/O.
 const BACKGROUND_MAX: u16 = 512;
+
+/// The largest payload of one request in bytes: what the kernel sends and asks for at most
+/// (`fs.fuse.max_pages_limit` by default).
+const PAYLOAD_BYTES_MAX: usize = 1 << 20;
+const _: () = assert!(
+    PAYLOAD_BYTES_MAX.is_power_of_two(),
+    "the longest payload is whole blocks of every device"
+);
 
 /// What the mount cannot do without. All of it is older than Linux 6.6.
 const REQUIRED: Flags = Flags::PARALLEL_DIROPS

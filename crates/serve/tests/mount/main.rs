@@ -7,6 +7,7 @@ mod acls;
 mod attrs;
 mod behind;
 mod control;
+mod copies;
 mod data;
 mod dirs;
 mod handles;
