@@ -28,6 +28,7 @@ mod page_cache;
 mod period;
 mod pool;
 mod queue;
+mod record_lock;
 mod shared_arena;
 mod shared_memory;
 mod sim;
@@ -65,6 +66,7 @@ pub use one_flush::OneFlush;
 pub use page_cache::{begin_writing, cached_bytes, cached_pages, touch_mapped};
 pub use period::Period;
 pub use queue::{Completion, DeviceQueue, QueueOptions, Request, RequestKind, Segment};
+pub use record_lock::{lock_record, unlock_record};
 pub use shared_arena::{ArenaPiece, SharedArena};
 pub use shared_memory::{SharedMemory, Sharing};
 pub use sim::{
