@@ -102,10 +102,12 @@ fn rates(workload: &WorkloadResults, case: usize, target: usize) -> Vec<f64> {
 }
 
 fn find(results: &Results, like: &WorkloadResults, case: usize, target: usize) -> Option<Vec<f64>> {
-    let workload = results.workloads.iter().find(|w| w.name == like.name)?;
-    let case = workload.cases.iter().position(|c| c.name == like.cases[case].name)?;
-    let target = workload.targets.iter().position(|t| t.label == like.targets[target].label)?;
-    Some(rates(workload, case, target)).filter(|rates| !rates.is_empty())
+    // One workload may have run several times, each with options of its own.
+    results.workloads.iter().filter(|w| w.name == like.name).find_map(|workload| {
+        let case = workload.cases.iter().position(|c| c.name == like.cases[case].name)?;
+        let target = workload.targets.iter().position(|t| t.label == like.targets[target].label)?;
+        Some(rates(workload, case, target)).filter(|rates| !rates.is_empty())
+    })
 }
 
 /// What makes a comparison less than like with like.
@@ -121,7 +123,9 @@ fn differences(a: &Results, b: &Results) -> Vec<String> {
     check("the processor", &a.machine.cpu_model, &b.machine.cpu_model);
     check("the number of processors", &a.machine.cpus.to_string(), &b.machine.cpus.to_string());
     for wa in &a.workloads {
-        let Some(wb) = b.workloads.iter().find(|w| w.name == wa.name) else { continue };
+        let named = |w: &&WorkloadResults| w.name == wa.name;
+        let alike = b.workloads.iter().find(|w| named(w) && w.cases == wa.cases);
+        let Some(wb) = alike.or_else(|| b.workloads.iter().find(named)) else { continue };
         for (name, value) in &wa.options {
             let other = wb.options.get(name).map_or("absent", String::as_str);
             check(&format!("{}'s {name}", wa.name), value, other);

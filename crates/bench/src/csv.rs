@@ -6,7 +6,7 @@ use crate::results::{Results, WorkloadResults};
 
 const HEAD: &str = "workload,case,curve,axis,x,target,role,round,unit,rate,elapsed_s,ops,bytes,\
      p50_us,p99_us,p999_us,max_us,user_percent,system_percent,idle_percent,iowait_percent,process_user_s,process_system_s,\
-     waits_per_op,context_switches_per_s,device_reads,device_read_bytes,device_writes,device_written_bytes,device_flushes,page_cache_growth_bytes,devices_busy_percent";
+     waits_per_op,context_switches_per_s,device_reads,device_read_bytes,device_writes,device_written_bytes,device_flushes,page_cache_growth_bytes,devices_busy_percent,mean_us,p95_us,kib_per_s";
 
 /// Returns all measurements.
 #[must_use]
@@ -20,20 +20,23 @@ fn push(text: &mut String, workload: &WorkloadResults) {
     for record in &workload.records {
         let (case, target, m) =
             (&workload.cases[record.case], &workload.targets[record.target], &record.measurement);
-        let kinds = ["image", "transaction", "commit", "read", "write"];
-        let latency = kinds.iter().find_map(|kind| m.latency.get(*kind));
-        let latency = latency
+        let response = m.main_latency();
+        let latency = response
             .map_or([String::new(), String::new(), String::new(), String::new()], |l| {
                 [l.p50_us, l.p99_us, l.p999_us, l.max_us].map(|us| format!("{us:.2}"))
             });
         let device = m.device.map_or([const { String::new() }; 5], |d| {
             [d.reads, d.read_bytes, d.writes, d.written_bytes, d.flushes].map(|n| n.to_string())
         });
+        let [mean, p95] = response.map_or([const { String::new() }; 2], |l| {
+            [Some(l.mean_us), l.quantile_us(0.95)]
+                .map(|us| us.map_or_else(String::new, |us| format!("{us:.2}")))
+        });
         let role = serde_json::to_string(&target.role).unwrap_or_default();
         // Writing to a string cannot fail.
         let _ = writeln!(
             text,
-            "{},{},{},{},{},{},{},{},{},{:.3},{:.6},{},{},{},{:.2},{:.2},{:.2},{:.2},{:.2},{:.2},{:.4},{:.1},{},{},{}",
+            "{},{},{},{},{},{},{},{},{},{:.3},{:.6},{},{},{},{:.2},{:.2},{:.2},{:.2},{:.2},{:.2},{:.4},{:.1},{},{},{},{mean},{p95},{:.1}",
             workload.name,
             quoted(&case.name),
             quoted(&case.curve),
@@ -59,6 +62,7 @@ fn push(text: &mut String, workload: &WorkloadResults) {
             device.join(","),
             m.page_cache_growth_bytes,
             m.devices_busy_percent().map_or(String::new(), |busy| format!("{busy:.1}")),
+            m.kib_per_s(),
         );
     }
 }

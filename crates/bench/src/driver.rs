@@ -395,6 +395,7 @@ fn point(go: Instant, a: &Reading, b: &Reading) -> TimePoint {
         user_percent: cpu.user_percent,
         system_percent: cpu.system_percent,
         idle_percent: cpu.idle_percent + cpu.iowait_percent,
+        iowait_percent: cpu.iowait_percent,
         lock_waits_per_s: b.waits_since(a).map(|waits| waits.lock_count() as f64 / seconds),
         waits_per_s: b.cpu.since(&a.cpu).context_switches as f64 / seconds,
     }

@@ -16,7 +16,8 @@ pub fn markdown(runs: &[Results]) -> String {
         "# Measured results\n\nMade by `bedplate bench tables`; not edited by hand. Each value is \
          the median over rounds with its smallest and largest; each ratio is taken within a round \
          against the first target, and ± is half the distance of the ends as a part of the median: \
-         a difference smaller than that says nothing.\n",
+         a difference smaller than that says nothing. Mean and percentiles are response \
+         times; user, system, idle and waiting (for a device) are percent of the processors.\n",
     );
     for run in runs {
         push_run(&mut text, run);
@@ -92,13 +93,11 @@ fn push_workload(text: &mut String, workload: &WorkloadResults) {
     push_paper(text, workload, &rows);
     let _ = writeln!(
         text,
-        "| case | target | {} | min … max | ± | ratio | min … max | p50 | p99 | CPU | device I/O \
-         per op | flushes per op |",
+        "| case | target | {} | min … max | ± | ratio | min … max | KiB/s | mean | p50 | p95 | p99 \
+         | CPU | user | system | idle | waiting | device I/O per op | flushes per op |",
         workload.unit
     );
-    text.push_str(
-        "| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |\n",
-    );
+    let _ = writeln!(text, "| --- | --- |{}", " ---: |".repeat(17));
     for (case, rows) in by_case(workload, &rows) {
         rows.iter()
             .enumerate()
@@ -149,14 +148,14 @@ fn push_paper(text: &mut String, workload: &WorkloadResults, rows: &[Row]) {
 fn push_row(text: &mut String, case: &str, row: &Row) {
     let micros =
         |us: Option<f64>| us.filter(|us| *us > 0.0).map_or_else(|| "–".into(), format_micros);
-    let latency = row.main_latency_us();
+    let (latency, response) = (row.main_latency_us(), row.response_us);
     let device = row
         .device_per_op
         .map_or(("–".into(), "–".into()), |[r, w, f]| (format_number(r + w), format_number(f)));
     let _ = writeln!(
         text,
-        "| {case} | {} | {} | {} … {} | {:.0} % | **{:.3}** | {:.2} … {:.2} | {} | {} | {:.0} % | \
-         {} | {} |",
+        "| {case} | {} | {} | {} … {} | {:.0} % | **{:.3}** | {:.2} … {:.2} | {} | {} | {} | {} | \
+         {} | {:.0} % | {} | {} | {} |",
         row.label,
         format_number(row.rate.median),
         format_number(row.rate.min),
@@ -165,9 +164,13 @@ fn push_row(text: &mut String, case: &str, row: &Row) {
         row.ratio.median,
         row.ratio.min,
         row.ratio.max,
+        format_number(row.kib_per_s),
+        micros(response.map(|r| r[0])),
         micros(latency.map(|l| l[0])),
-        micros(latency.map(|l| l[1])),
+        micros(response.map(|r| r[1])),
+        micros(response.map(|r| r[2])),
         row.busy_percent,
+        row.cpu_percent.map(|share| format!("{share:.0}")).join(" | "),
         device.0,
         device.1
     );
@@ -225,7 +228,7 @@ mod tests {
             .filter(|l| l.starts_with("| ") && !l.contains("paper"))
             .map(|l| l.matches('|').count())
             .collect();
-        assert!(cells.len() >= 4 && cells.iter().all(|&n| n == 13), "{cells:?}");
+        assert!(cells.len() >= 4 && cells.iter().all(|&n| n == 20), "{cells:?}");
     }
 
     #[test]

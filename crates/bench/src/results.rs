@@ -181,6 +181,20 @@ impl Measurement {
         if busy > 0.0 { self.rate / busy } else { 0.0 }
     }
 
+    /// Returns what the program moved in a second, in KiB.
+    #[must_use]
+    pub fn kib_per_s(&self) -> f64 {
+        if self.elapsed_s > 0.0 { self.bytes as f64 / 1024.0 / self.elapsed_s } else { 0.0 }
+    }
+
+    /// Returns the latencies of the kind of operation that matters most to the workload: its
+    /// response times.
+    #[must_use]
+    pub fn main_latency(&self) -> Option<&LatencySummary> {
+        let kinds = ["image", "transaction", "commit", "read", "write"];
+        kinds.iter().find_map(|kind| self.latency.get(*kind))
+    }
+
     /// Returns a device count for each operation of the program.
     #[must_use]
     pub fn per_op(&self, count: impl Fn(&DeviceOps) -> u64) -> Option<f64> {
@@ -232,13 +246,20 @@ impl CpuUse {
         self.user_percent + self.system_percent
     }
 
+    /// Returns the shares that `vmstat` shows, in percent: user, system, idle, and idle while a
+    /// block device was at work.
+    #[must_use]
+    pub fn shares_percent(&self) -> [f64; 4] {
+        [self.user_percent, self.system_percent, self.idle_percent, self.iowait_percent]
+    }
+
     fn busy_cpus(&self) -> f64 {
         self.busy_percent() / 100.0 * self.cpus
     }
 }
 
 /// One sample of a run.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct TimePoint {
     /// Seconds since the threads were let go.
     pub t_s: f64,
@@ -256,6 +277,9 @@ pub struct TimePoint {
     pub system_percent: f64,
     /// Idle time of all processors, waiting for devices included.
     pub idle_percent: f64,
+    /// The part of it in which a block device was at work.
+    #[serde(default)]
+    pub iowait_percent: f64,
     /// Waits for a lock of a file, where they are known.
     #[serde(default)]
     pub lock_waits_per_s: Option<f64>,

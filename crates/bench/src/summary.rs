@@ -28,8 +28,16 @@ pub struct Row {
     pub elapsed_s: Spread,
     /// Median latencies in microseconds by kind of operation: 50th, 99th and 99.9th percentile.
     pub latency_us: BTreeMap<String, [f64; 3]>,
+    /// Response times in microseconds of the kind of operation that matters most: mean, 95th and
+    /// 99th percentile, medians over rounds.
+    pub response_us: Option<[f64; 3]>,
+    /// What the program moved in a second, in KiB.
+    pub kib_per_s: f64,
     /// Busy processors in percent of all.
     pub busy_percent: f64,
+    /// Shares of the processors in percent: user, system, idle, and idle while a block device was
+    /// at work.
+    pub cpu_percent: [f64; 4],
     /// The rate for each busy processor.
     pub rate_per_busy_cpu: f64,
     /// Device reads, writes and flushes for each operation of the program; `None` where they are
@@ -128,6 +136,9 @@ fn row(workload: &WorkloadResults, case: usize, target: usize, records: &[&Recor
         .figures
         .keys()
         .map(|name| (name.clone(), median(&|m| m.figures.get(name).copied().unwrap_or(0.0))));
+    let response =
+        |pick: fn(&crate::LatencySummary) -> f64| median(&|m| m.main_latency().map_or(0.0, pick));
+    let share = |at: usize| median(&|m| m.cpu.shares_percent()[at]);
     Row {
         case,
         target,
@@ -137,7 +148,16 @@ fn row(workload: &WorkloadResults, case: usize, target: usize, records: &[&Recor
         ratio: Spread::of(&ratios),
         elapsed_s: spread(&|m| m.elapsed_s),
         latency_us: latency_us.collect(),
+        response_us: first.main_latency().is_some().then(|| {
+            [
+                response(|l| l.mean_us),
+                response(|l| l.quantile_us(0.95).unwrap_or(0.0)),
+                response(|l| l.p99_us),
+            ]
+        }),
+        kib_per_s: median(&Measurement::kib_per_s),
         busy_percent: median(&|m| m.cpu.busy_percent()),
+        cpu_percent: [share(0), share(1), share(2), share(3)],
         rate_per_busy_cpu: median(&Measurement::rate_per_busy_cpu),
         device_per_op: exact.map(|count| [count.reads, count.writes, count.flushes]).or(counted),
         device_bytes_per_op: exact
@@ -228,6 +248,40 @@ pub(crate) mod tests {
             skipped: Vec::new(),
         });
         results
+    }
+
+    /// S-543: response times, KiB a second and the shares of the processors are medians over rounds,
+    /// and stand in every table.
+    #[test]
+    fn s_543_rows_have_response_times_rates_in_kib_and_shares() {
+        let mut results = results(&[("a", &[10.0, 10.0, 10.0])]);
+        for (round, record) in results.workloads[0].records.iter_mut().enumerate() {
+            let m = &mut record.measurement;
+            m.bytes = 2048 << round;
+            m.elapsed_s = 2.0;
+            let mut latencies = crate::measure::Latencies::new();
+            for us in 1..=100u64 {
+                latencies.record(std::time::Duration::from_micros(us << round));
+            }
+            m.latency.insert("transaction".into(), latencies.summary().unwrap());
+            m.cpu.user_percent = 40.0 + round as f64;
+            m.cpu.iowait_percent = 7.0;
+        }
+        let rows = summarize(&results.workloads[0]);
+        let [mean, p95, p99] = rows[0].response_us.unwrap();
+        assert!(
+            (mean - 101.0).abs() < 1.0 && (p95 - 190.0).abs() < 1.0 && (p99 - 198.0).abs() < 1.0
+        );
+        assert_eq!((rows[0].kib_per_s, rows[0].cpu_percent), (2.0, [41.0, 0.0, 0.0, 7.0]));
+        let texts = [crate::table(&results), crate::markdown(&[results.clone()])];
+        for text in texts {
+            for word in ["KiB/s", "mean", "p95", "190 µs", "101 µs"] {
+                assert!(text.contains(word), "{word}: {text}");
+            }
+            assert!(text.contains("41/0/0/7") || text.contains("| 41 | 0 | 0 | 7 |"), "{text}");
+        }
+        let csv = crate::csv(&results);
+        assert!(csv.lines().nth(2).unwrap().ends_with(",101.01,190.08,2.0"), "{csv}");
     }
 
     #[test]

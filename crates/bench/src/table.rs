@@ -20,8 +20,23 @@ pub fn table(results: &Results) -> String {
     text
 }
 
-const HEAD: [&str; 11] =
-    ["", "rate", "±", "ratio", "(min … max)", "p50", "p99", "cpu", "reads", "writes", "flushes"];
+const HEAD: [&str; 15] = [
+    "",
+    "rate",
+    "±",
+    "ratio",
+    "(min … max)",
+    "KiB/s",
+    "mean",
+    "p50",
+    "p95",
+    "p99",
+    "cpu",
+    "us/sy/id/wa",
+    "reads",
+    "writes",
+    "flushes",
+];
 
 fn push_workload(text: &mut String, workload: &WorkloadResults) {
     let rows = summarize(workload);
@@ -40,7 +55,8 @@ fn push_workload(text: &mut String, workload: &WorkloadResults) {
     align(text, &lines);
     let _ = writeln!(
         text,
-        "  reads, writes, flushes: what reached the device for each operation{}",
+        "  us/sy/id/wa: percent of the processors in user and system code, idle, and waiting for a \
+         device; reads, writes, flushes: what reached the device for each operation{}",
         counting_words(&rows)
     );
     push_figures(text, workload, &rows);
@@ -61,7 +77,8 @@ fn counting_words(rows: &[Row]) -> &'static str {
 }
 
 fn cells(row: &Row) -> Vec<String> {
-    let [p50, p99, _] = row.main_latency_us().unwrap_or_default();
+    let [p50, ..] = row.main_latency_us().unwrap_or_default();
+    let [mean, p95, p99] = row.response_us.unwrap_or_default();
     let micros = |us: f64| if us > 0.0 { format_micros(us) } else { "–".into() };
     let [reads, writes, flushes] =
         row.device_per_op.map_or([const { String::new() }; 3], |counts| counts.map(format_number));
@@ -71,9 +88,13 @@ fn cells(row: &Row) -> Vec<String> {
         percent(&row.rate),
         format!("{:.3}", row.ratio.median),
         format!("{:.2} … {:.2}", row.ratio.min, row.ratio.max),
+        format_number(row.kib_per_s),
+        micros(mean),
         micros(p50),
+        micros(p95),
         micros(p99),
         format!("{:.0}%", row.busy_percent),
+        row.cpu_percent.map(|share| format!("{share:.0}")).join("/"),
         reads,
         writes,
         flushes,

@@ -73,6 +73,14 @@ pub struct LatencySummary {
     pub quantiles_us: Vec<(f64, f64)>,
 }
 
+impl LatencySummary {
+    /// Returns a quantile (0 to 1) in microseconds; `None` where it was not kept.
+    #[must_use]
+    pub fn quantile_us(&self, quantile: f64) -> Option<f64> {
+        self.quantiles_us.iter().find(|(kept, _)| (kept - quantile).abs() < 1e-9).map(|(_, us)| *us)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -90,6 +98,9 @@ mod tests {
         assert_eq!(s.count, 1000);
         assert!((s.p50_us - 500.0).abs() < 1.0, "{}", s.p50_us);
         assert!((s.p99_us - 990.0).abs() < 1.5, "{}", s.p99_us);
+        assert!(
+            (s.quantile_us(0.95).unwrap() - 950.0).abs() < 1.5 && s.quantile_us(0.42).is_none()
+        );
         assert!((s.max_us - 1000.0).abs() < 1.0);
         assert!(s.quantiles_us.windows(2).all(|w| w[0].1 <= w[1].1));
     }

@@ -3,6 +3,7 @@
 mod devices;
 mod page;
 mod plot;
+mod processors;
 mod section;
 mod sizing;
 mod traced;

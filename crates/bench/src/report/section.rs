@@ -9,6 +9,7 @@ use super::plot::{
     Bar, CPU_COLOURS, PAPER_COLOUR, Point, Series, Words, bars, css_colour, curves, over_time,
     quantiles,
 };
+use super::processors::{cpu_curves, cpu_over_time};
 use super::verdict::{self, verdict};
 use crate::measure::{DeviceOps, LatencySummary};
 use crate::papers::paper;
@@ -171,13 +172,21 @@ fn other_plots(workload: &WorkloadResults, rows: &[Row]) -> Vec<Figure> {
     };
     let busiest: Vec<usize> = (0..workload.cases.len()).filter(|&i| last_of_curve(i)).collect();
     for &case in busiest.iter().take(6) {
-        let tail = |m: &Measurement| Some(main_latency(m)?.p99_us);
+        let tail = |m: &Measurement| Some(m.main_latency()?.p99_us);
         plots.push((verdict(workload, case, &verdict::TAIL, tail), latency_plot(workload, case)));
     }
     let case = busiest.first().copied().unwrap_or(0);
     let effort = |m: &Measurement| Some(m.rate_per_busy_cpu());
     plots.push((verdict(workload, case, &verdict::EFFORT, effort), cpu_plot(workload, rows, case)));
-    for case in 0..workload.cases.len() {
+    plots.extend(cpu_curves(workload, rows));
+    plots.extend(cpu_over_time(workload, case));
+    // Every case where there are few; else those with the most load.
+    let shown: Vec<usize> = if workload.cases.len() <= 8 {
+        (0..workload.cases.len()).collect()
+    } else {
+        busiest.iter().copied().take(2).collect()
+    };
+    for case in shown {
         plots.extend(time_plots(workload, case));
     }
     for &case in busiest.iter().take(6) {
@@ -191,12 +200,6 @@ fn other_plots(workload: &WorkloadResults, rows: &[Row]) -> Vec<Figure> {
     plots
 }
 
-/// The latencies of the kind of operation that matters most.
-fn main_latency(measurement: &Measurement) -> Option<&LatencySummary> {
-    let kinds = ["image", "transaction", "commit", "read", "write"];
-    kinds.iter().find_map(|kind| measurement.latency.get(*kind))
-}
-
 fn latency_plot(workload: &WorkloadResults, case: usize) -> String {
     let series: Vec<Series> = (0..workload.targets.len())
         .map(|target| {
@@ -204,7 +207,7 @@ fn latency_plot(workload: &WorkloadResults, case: usize) -> String {
             let mut records: Vec<_> = records_of(workload, case, target).collect();
             records.sort_by(|a, b| a.measurement.rate.total_cmp(&b.measurement.rate));
             let middle = records.get(records.len() / 2);
-            let latency = middle.and_then(|r| main_latency(&r.measurement));
+            let latency = middle.and_then(|r| r.measurement.main_latency());
             let points = latency.map_or_else(Vec::new, known_quantiles);
             Series { colour: target, points }
         })
@@ -351,14 +354,15 @@ fn push_table(page: &mut String, workload: &WorkloadResults, rows: &[Row]) {
         "<details{open}><summary>All figures</summary><div \
          class=\"scroll\"><table><tr><th>target</th><th>{}</th><th>min … \
          max</th><th>noise</th><th>ratio</th><th>min … \
-         max</th><th>p50</th><th>p99</th><th>p99.9</th><th>CPU</th><th>per busy CPU</th><th>device \
+         max</th><th>KiB/s</th><th>mean</th><th>p50</th><th>p95</th><th>p99</th><th>p99.9</th>\
+         <th>CPU</th><th>user</th><th>system</th><th>idle</th><th>waiting</th><th>per busy CPU</th><th>device \
          reads, writes per op</th><th>written per op</th><th>flushes per op</th><th>waits per \
          op</th><th>for locks</th><th>devices busy</th></tr>",
         escape(&workload.unit)
     );
     for (case, rows) in by_case(workload, rows) {
         let _ =
-            write!(page, "<tr class=\"case\"><td colspan=\"17\">{}</td></tr>", escape(&case.name));
+            write!(page, "<tr class=\"case\"><td colspan=\"24\">{}</td></tr>", escape(&case.name));
         rows.iter().for_each(|row| table_row(page, row));
     }
     page.push_str("</table></div>");
@@ -416,15 +420,15 @@ fn push_figures(page: &mut String, workload: &WorkloadResults, rows: &[Row]) {
 fn table_row(page: &mut String, row: &Row) {
     let micros =
         |us: Option<f64>| us.filter(|us| *us > 0.0).map_or_else(|| "–".into(), format_micros);
-    let latency = row.main_latency_us();
+    let (latency, response) = (row.main_latency_us(), row.response_us);
     let device = |pick: fn([f64; 3]) -> f64| {
         row.device_per_op.map_or_else(|| "–".into(), |d| format_number(pick(d)))
     };
     let _ = write!(
         page,
         "<tr><td>{}</td><td class=\"best\">{}</td><td>{} … {}</td><td>±{:.1} %</td><td \
-         class=\"best\">{:.3}</td><td>{:.2} … {:.2}</td><td>{}</td><td>{}</td><td>{}</td><td>{:.0} \
-         %</td><td>{}</td><td>{}, {}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td></tr>",
+         class=\"best\">{:.3}</td><td>{:.2} … {:.2}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td>\
+         <td>{}</td><td>{}</td><td>{:.0} %</td>{}<td>{}</td><td>{}, {}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td></tr>",
         escape(&row.label),
         format_number(row.rate.median),
         format_number(row.rate.min),
@@ -433,10 +437,14 @@ fn table_row(page: &mut String, row: &Row) {
         row.ratio.median,
         row.ratio.min,
         row.ratio.max,
+        format_number(row.kib_per_s),
+        micros(response.map(|r| r[0])),
         micros(latency.map(|l| l[0])),
-        micros(latency.map(|l| l[1])),
+        micros(response.map(|r| r[1])),
+        micros(response.map(|r| r[2])),
         micros(latency.map(|l| l[2])),
         row.busy_percent,
+        row.cpu_percent.map(|share| format!("<td>{share:.0} %</td>")).concat(),
         format_number(row.rate_per_busy_cpu),
         device(|d| d[0]),
         device(|d| d[1]),
