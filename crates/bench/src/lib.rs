@@ -50,6 +50,6 @@ pub use target::{Caching, Confirm, Kind, Place, PlaceInfo, Role, TargetInfo, Tar
 pub use units::{format_micros, format_number};
 pub use volumes::{VolumeReport, VolumeRow, Volumes};
 pub use workload::{
-    Cached, Checkpoint, Copy, Engine, Images, Increments, LogState, Mixed, Oltp, PageMoves, Redo,
-    Scan, Sequential, Server, Workload, Writers,
+    Cached, Checkpoint, Copy, DataLayout, Engine, Images, Increments, LogState, Mixed, Oltp,
+    PageMoves, Pipe, Redo, Scan, Sequential, Server, Sio, Workload, Writers,
 };

@@ -5,8 +5,8 @@ use std::time::Duration;
 use crate::bed::Part;
 use crate::run::Schedule;
 use crate::workload::{
-    Cached, Checkpoint, Copy, Images, Increments, LogState, Mixed, Oltp, Redo, Scan, Sequential,
-    Workload, Writers,
+    Cached, Checkpoint, Copy, Images, Increments, LogState, Mixed, Oltp, Pipe, Redo, Scan,
+    Sequential, Sio, Workload, Writers,
 };
 
 /// How thorough a suite is.
@@ -55,6 +55,11 @@ pub fn suite(extent: Extent, size_bytes: u64) -> Vec<Entry> {
             schedule(1500, 10),
         ),
         entry(
+            Workload::Oltp(pages(quick, file)),
+            &[Raw, Concurrent, KernelBuffered],
+            schedule(700, 10),
+        ),
+        entry(
             Workload::Writers(writers(quick, small)),
             &[Raw, Concurrent, Whole, CachedMode, KernelDirect, KernelBuffered],
             short,
@@ -63,6 +68,11 @@ pub fn suite(extent: Extent, size_bytes: u64) -> Vec<Entry> {
             Workload::Mixed(mixed(quick, file)),
             &[Raw, Concurrent, Whole, KernelDirect, KernelBuffered, Mount],
             schedule(350, 3),
+        ),
+        entry(
+            Workload::Sio(sio(quick, file)),
+            &[Raw, Concurrent, Whole, KernelDirect, KernelBuffered, Mount],
+            schedule(300, 3),
         ),
         entry(
             Workload::Sequential(sequential(small)),
@@ -86,6 +96,11 @@ pub fn suite(extent: Extent, size_bytes: u64) -> Vec<Entry> {
         ),
         entry(
             Workload::Copy(copy(small)),
+            &[KernelBuffered, KernelDirect, Concurrent, CachedMode],
+            short,
+        ),
+        entry(
+            Workload::Pipe(pipe(quick, small)),
             &[KernelBuffered, KernelDirect, Concurrent, CachedMode],
             short,
         ),
@@ -125,6 +140,26 @@ fn increments(quick: bool, size_bytes: u64) -> Increments {
 fn oltp(quick: bool, data_bytes: u64) -> Oltp {
     let ramp = if quick { Duration::from_millis(300) } else { Duration::from_secs(3) };
     Oltp { data_bytes, log_bytes: 64 << 20, clients: vec![16, 64], ramp, ..Oltp::default() }
+}
+
+/// The same with pages of several sizes, which a table of its own compares.
+fn pages(quick: bool, data_bytes: u64) -> Oltp {
+    Oltp { page_bytes: vec![2048, 4096, 8192], clients: vec![16], ..oltp(quick, data_bytes) }
+}
+
+fn sio(quick: bool, size_bytes: u64) -> Sio {
+    let defaults = Sio::default();
+    if quick {
+        let (block_bytes, reads_percent) = (vec![2048, 8192], vec![50, 0]);
+        return Sio { size_bytes, block_bytes, reads_percent, ..defaults };
+    }
+    Sio { size_bytes, ..defaults }
+}
+
+fn pipe(quick: bool, size_bytes: u64) -> Pipe {
+    let defaults = Pipe::default();
+    let request_bytes = if quick { vec![4096, 8 << 20] } else { defaults.request_bytes.clone() };
+    Pipe { size_bytes: size_bytes / 2, request_bytes, ..defaults }
 }
 
 fn writers(quick: bool, size_bytes: u64) -> Writers {
@@ -189,7 +224,7 @@ mod tests {
         for extent in [Extent::Quick, Extent::Full] {
             let size = 1 << 30;
             let entries = suite(extent, size);
-            assert_eq!(entries.len(), 11);
+            assert_eq!(entries.len(), 14);
             for entry in entries {
                 let work = entry.workload.work();
                 work.validate().unwrap_or_else(|e| panic!("{}: {e}", work.name()));

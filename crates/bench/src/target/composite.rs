@@ -63,6 +63,10 @@ impl Target for Composite {
         self.part_of(name)?.open_lockable(name)
     }
 
+    fn extents(&self, name: &str) -> Result<Option<usize>> {
+        self.part_of(name)?.extents(name)
+    }
+
     fn remove(&self, name: &str) -> Result<()> {
         self.part_of(name)?.remove(name)
     }

@@ -51,7 +51,13 @@ pub(crate) enum FileState {
     Unwritten,
     /// No byte and no block yet; writes extend it.
     Empty,
+    /// As `Written`, in pieces of [`PIECE_BYTES`] none of which lies behind the one before on the
+    /// device. A raw device has no such state: there it is as `Written`.
+    Scattered,
 }
+
+/// Size in bytes of the pieces of a scattered file.
+pub(crate) const PIECE_BYTES: u64 = 64 << 10;
 
 /// A file that a workload wants.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -118,6 +124,10 @@ pub(crate) trait Target: Send + Sync {
     fn directory(&self, _name: &str) -> Result<Option<PathBuf>> {
         Ok(None)
     }
+    /// Returns in how many extents a file lies; `None` where that is not known.
+    fn extents(&self, _name: &str) -> Result<Option<usize>> {
+        Ok(None)
+    }
     /// Opens one thread's queue over the named files; operations name a file by its index.
     fn queue(&self, files: &[String], options: &QueueSetup) -> Result<Box<dyn TargetQueue>>;
     /// Makes durable what a measurement left behind, so that it does not burden the next target's.
@@ -177,6 +187,15 @@ pub(crate) trait TargetFile: Send + Sync {
     fn unlock(&self) -> Result<()> {
         Err(Error::target("this file was not opened for locking"))
     }
+    /// Takes the advisory lock of a range of bytes of a file from [`Target::open_lockable`], shared
+    /// or exclusive.
+    fn lock_range(&self, _offset: u64, _len: u64, _exclusive: bool) -> Result<()> {
+        Err(Error::target("this file was not opened for locking"))
+    }
+    /// Gives the advisory lock of a range of bytes back.
+    fn unlock_range(&self, _offset: u64, _len: u64) -> Result<()> {
+        Err(Error::target("this file was not opened for locking"))
+    }
 }
 
 /// Sets up a queue.
@@ -231,20 +250,45 @@ pub(crate) fn fill_pattern(buf: &mut [u8], seed: u64) {
 
 /// Writes the whole of `file` in large pieces and makes it durable.
 pub(crate) fn fill(file: &dyn TargetFile, size_bytes: u64) -> Result<()> {
-    const PIECE: u64 = 4 << 20;
-    let mut buf = AlignedBuf::zeroed(PIECE.min(size_bytes) as usize);
+    fill_pieces(size_bytes, 4 << 20, &mut |piece, offset| file.write_at(piece, offset))?;
+    file.sync_data()
+}
+
+/// Writes the whole of `file`, a piece at a time, each followed by one of `between`: allocators
+/// that put a piece behind the one before find the other file's there. Every piece is durable
+/// before the next, so that none is allocated later, together with others.
+pub(crate) fn scatter(
+    file: &dyn TargetFile,
+    between: &dyn TargetFile,
+    size_bytes: u64,
+) -> Result<()> {
+    fill_pieces(size_bytes, PIECE_BYTES, &mut |piece, offset| {
+        [file, between].into_iter().try_for_each(|one| {
+            one.write_at(piece, offset)?;
+            one.sync_data()
+        })
+    })
+}
+
+/// Hands out the content of a file, piece by piece, with where each belongs.
+fn fill_pieces(
+    size_bytes: u64,
+    piece_bytes: u64,
+    write: &mut dyn FnMut(&[u8], u64) -> Result<()>,
+) -> Result<()> {
+    let mut buf = AlignedBuf::zeroed(piece_bytes.min(size_bytes) as usize);
     fill_pattern(&mut buf, size_bytes);
     let mut offset = 0;
     while offset < size_bytes {
-        let len = PIECE.min(size_bytes - offset) as usize;
+        let len = piece_bytes.min(size_bytes - offset) as usize;
         // A new stamp in every page keeps the pieces from being equal.
         for (page, bytes) in buf[..len].chunks_mut(512).enumerate() {
             let stamp = (offset + page as u64 * 512).wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
             let n = bytes.len().min(8);
             bytes[..n].copy_from_slice(&stamp.to_le_bytes()[..n]);
         }
-        file.write_at(&buf[..len], offset)?;
+        write(&buf[..len], offset)?;
         offset += len as u64;
     }
-    file.sync_data()
+    Ok(())
 }

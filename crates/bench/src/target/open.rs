@@ -58,8 +58,8 @@ impl Targets {
 
 struct Opener<'a, 'b> {
     confirm: &'a mut Confirm<'b>,
-    /// Volumes by device, so that several modes share one.
-    volumes: HashMap<PathBuf, Arc<SharedVolume>>,
+    /// Volumes by device, with the place of their log, so that several modes share one.
+    volumes: HashMap<PathBuf, (Arc<SharedVolume>, Option<Place>)>,
     directories: HashMap<(PathBuf, bool), Arc<Directory>>,
 }
 
@@ -80,14 +80,15 @@ impl Opener<'_, '_> {
             Kind::Raw => self.raw(spec, place),
             Kind::Path { caching, mode } => self.path(spec, place, *caching, *mode),
             Kind::Volume { mode, whole_lock, log, cache_bytes, block_size } => {
-                let volume = self.volume(spec, place, log.as_deref(), *block_size)?;
+                let volume = self.volume(spec, place, log.as_ref(), *block_size)?;
                 let mut info = describe(spec, place, role_of_mode(*mode, *whole_lock));
                 let inode_lock =
                     if *whole_lock { InodeLockSetting::Whole } else { InodeLockSetting::Range };
                 info.engine = volume.engine();
                 info.file_system = Some(format!(
-                    "bedplate, {block_size} byte blocks, mode={mode}{}",
-                    if *whole_lock { ", inode-lock=whole" } else { "" }
+                    "bedplate, {block_size} byte blocks, mode={mode}{}{}",
+                    if *whole_lock { ", inode-lock=whole" } else { "" },
+                    log.as_ref().map_or_else(String::new, |log| format!(", log={log}"))
                 ));
                 info.counted_by = volume.counted_by();
                 Ok(Box::new(VolumeTarget::new(info, volume, *mode, inode_lock, *cache_bytes)))
@@ -110,32 +111,43 @@ impl Opener<'_, '_> {
         &mut self,
         spec: &TargetSpec,
         place: &Place,
-        log: Option<&Path>,
+        log: Option<&Place>,
         block_size: u32,
     ) -> Result<Arc<SharedVolume>> {
         if let Place::Path(path) = place
-            && let Some(known) = self.volumes.get(path)
+            && let Some((known, its_log)) = self.volumes.get(path)
         {
+            if its_log.as_ref() != log {
+                return Err(Error::usage(format!(
+                    "two targets are on {}, and their logs are not in one place: give one of them \
+                     a device of its own",
+                    path.display()
+                )));
+            }
             return Ok(Arc::clone(known));
         }
         let data = open_place(place, spec.latency)?;
-        let log = log
-            .map(|path| open_place(&Place::Path(path.to_path_buf()), Duration::ZERO))
-            .transpose()?;
+        let log_device = log.map(|log| open_log(log, spec.latency)).transpose()?;
         let format = match (FileSystem::probe(&data.device), place) {
             (Ok(_), _) => None,
             (Err(e), Place::Path(path)) if e.kind == bedplate::ErrorKind::NotAVolume => {
                 self.ask(path)?;
+                if let Some(Place::Path(log)) = log {
+                    self.ask(log)?;
+                }
                 Some(FormatOptions { block_size, force: true, ..FormatOptions::default() })
             }
             (Err(e), Place::Memory(_)) if e.kind == bedplate::ErrorKind::NotAVolume => {
-                Some(FormatOptions { block_size, ..FormatOptions::default() })
+                if let Some(Place::Path(log)) = log {
+                    self.ask(log)?;
+                }
+                Some(FormatOptions { block_size, force: log.is_some(), ..FormatOptions::default() })
             }
             (Err(e), _) => return Err(e.into()),
         };
-        let volume = SharedVolume::new(data, log, format.as_ref())?;
+        let volume = SharedVolume::new(data, log_device, format.as_ref())?;
         if let Place::Path(path) = place {
-            self.volumes.insert(path.clone(), Arc::clone(&volume));
+            self.volumes.insert(path.clone(), (Arc::clone(&volume), log.cloned()));
         }
         Ok(volume)
     }
@@ -231,6 +243,12 @@ fn role_of_mode(mode: IoMode, whole_lock: bool) -> Role {
         IoMode::Concurrent => Role::Concurrent,
         IoMode::ConcurrentCache => Role::ConcurrentCache,
     }
+}
+
+/// Opens what a log goes to; memory is as slow as that of the data.
+fn open_log(place: &Place, latency: Duration) -> Result<Counted> {
+    let latency = if matches!(place, Place::Memory(_)) { latency } else { Duration::ZERO };
+    open_place(place, latency)
 }
 
 fn open_place(place: &Place, latency: Duration) -> Result<Counted> {

@@ -18,9 +18,10 @@ use super::device::open_file;
 use super::queue::{Region, RegionQueue};
 use super::raw::{RegionFile, too_small};
 use super::snapshots::Snapshots;
+use super::volume::between;
 use super::{
     Caching, FileSpec, FileState, PageCacheLimit, QueueSetup, Target, TargetFile, TargetInfo,
-    TargetQueue, fill,
+    TargetQueue, fill, scatter,
 };
 use crate::measure::{DeviceOps, DeviceStat, DeviceTime};
 use crate::{Error, Result};
@@ -168,7 +169,8 @@ impl Target for PathTarget {
 
     fn create(&self, spec: &FileSpec) -> Result<()> {
         let known = self.directory.files.lock().get(&spec.name).cloned();
-        if spec.state == FileState::Written && known.as_ref() == Some(spec) {
+        let written = matches!(spec.state, FileState::Written | FileState::Scattered);
+        if written && known.as_ref() == Some(spec) {
             return Ok(());
         }
         self.remove(&spec.name)?;
@@ -184,6 +186,16 @@ impl Target for PathTarget {
                     .map_err(|e| Error::io(plain.path.display(), "cannot preallocate", e))?;
             }
             FileState::Written => fill(&plain, spec.size_bytes)?,
+            FileState::Scattered => {
+                let name = between(&spec.name);
+                let other = self.open_plain(&name, true)?;
+                // Past its end a file may be given blocks ahead; holes are not.
+                for one in [&plain, &other] {
+                    one.file.set_len(spec.size_bytes).map_err(|e| one.failed("extend", e))?;
+                }
+                scatter(&plain, &other, spec.size_bytes)?;
+                self.remove(&name)?;
+            }
         }
         plain.file.sync_all().map_err(|e| Error::io(plain.path.display(), "cannot sync", e))?;
         self.directory.files.lock().insert(spec.name.clone(), spec.clone());
@@ -193,11 +205,18 @@ impl Target for PathTarget {
     fn open(&self, name: &str) -> Result<Box<dyn TargetFile>> {
         let spec = self.spec(name)?;
         // Locks belong to the open file, which only a plain one has.
-        if self.caching == Caching::Buffered || spec.state != FileState::Written {
+        let grows = !matches!(spec.state, FileState::Written | FileState::Scattered);
+        if self.caching == Caching::Buffered || grows {
             return Ok(Box::new(self.open_plain(name, false)?));
         }
         let device = open_file(&self.path(name))?;
         Ok(Box::new(RegionFile { device, start: 0, len: spec.size_bytes }))
+    }
+
+    fn extents(&self, name: &str) -> Result<Option<usize>> {
+        let path = self.plain_path(name);
+        let file = File::open(&path).map_err(|e| Error::io(path.display(), "cannot open", e))?;
+        Ok(bedplate_block::extents(&file).ok().map(|extents| extents as usize))
     }
 
     fn open_lockable(&self, name: &str) -> Result<Box<dyn TargetFile>> {
@@ -395,5 +414,15 @@ impl TargetFile for PlainFile {
 
     fn unlock(&self) -> Result<()> {
         self.file.unlock().map_err(|e| self.failed("unlock", e))
+    }
+
+    fn lock_range(&self, offset: u64, len: u64, exclusive: bool) -> Result<()> {
+        bedplate_block::lock_record(&self.file, offset..offset + len, exclusive)
+            .map_err(|e| self.failed("lock a record", e))
+    }
+
+    fn unlock_range(&self, offset: u64, len: u64) -> Result<()> {
+        bedplate_block::unlock_record(&self.file, offset..offset + len)
+            .map_err(|e| self.failed("unlock a record", e))
     }
 }

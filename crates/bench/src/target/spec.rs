@@ -38,7 +38,7 @@ pub enum Kind {
         /// `direct` with the whole inode locked by each writer.
         whole_lock: bool,
         /// A separate device for the intent log.
-        log: Option<PathBuf>,
+        log: Option<Place>,
         /// Size of the library cache in bytes; `None`: the library's default.
         cache_bytes: Option<u64>,
         /// Block size in bytes, used when the volume is formatted here.
@@ -65,6 +65,15 @@ pub enum Place {
     Path(PathBuf),
     /// So many bytes of this process's memory, for measuring the processor's part alone.
     Memory(u64),
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Path(path) => path.display().fmt(f),
+            Self::Memory(size) => write!(f, "memory:{}", bedplate::format_size(*size)),
+        }
+    }
 }
 
 /// A target as the user wrote it.
@@ -190,7 +199,7 @@ impl TargetSpec {
             }
             (Kind::Volume { whole_lock, .. }, "inode-lock", Some("whole")) => *whole_lock = true,
             (Kind::Volume { whole_lock, .. }, "inode-lock", Some("range")) => *whole_lock = false,
-            (Kind::Volume { log, .. }, "log", Some(v)) => *log = Some(PathBuf::from(v)),
+            (Kind::Volume { log, .. }, "log", Some(v)) => *log = Some(parse_place(v)?),
             (Kind::Volume { cache_bytes, .. }, "cache", Some(v)) => {
                 *cache_bytes = Some(parse_size(v).map_err(Error::usage)?);
             }
@@ -293,6 +302,12 @@ mod tests {
         let whole = spec("jfs=volume:/dev/x,mode=direct,inode-lock=whole");
         assert_eq!(whole.label, "jfs");
         assert!(matches!(whole.kind, Kind::Volume { mode: IoMode::Direct, whole_lock: true, .. }));
+        let logged = |text: &str| match spec(text).kind {
+            Kind::Volume { log, .. } => log,
+            kind => panic!("{kind:?}"),
+        };
+        assert_eq!(logged("volume:/dev/x,log=/dev/y"), Some(Place::Path("/dev/y".into())));
+        assert_eq!(logged("volume:memory:64M,log=memory:8M"), Some(Place::Memory(8 << 20)));
         assert!(
             matches!(spec("volume:/dev/x,cache=64M,block=8K").kind, Kind::Volume { cache_bytes: Some(c), block_size: 8192, .. } if c == 64 << 20)
         );

@@ -19,7 +19,7 @@ use super::queue::VolumeQueue;
 use super::raw::too_small;
 use super::{
     FileSpec, FileState, PageCacheLimit, QueueSetup, Target, TargetFile, TargetInfo, TargetQueue,
-    fill,
+    fill, scatter,
 };
 use crate::measure::{DeviceOps, DeviceStat, DeviceTime};
 use crate::{Error, Result};
@@ -155,6 +155,11 @@ impl Drop for SharedVolume {
     }
 }
 
+/// The name of the file whose pieces lie between those of a scattered one while it is written.
+pub(super) fn between(name: &str) -> String {
+    format!("{name}-between")
+}
+
 fn path_of(name: &str) -> String {
     format!("{DIRECTORY}/{name}")
 }
@@ -202,7 +207,8 @@ impl Target for VolumeTarget {
 
     fn create(&self, spec: &FileSpec) -> Result<()> {
         let key = (spec.name.clone(), spec.size_bytes);
-        if spec.state == FileState::Written && self.volume.state.lock().filled.contains(&key) {
+        let written = matches!(spec.state, FileState::Written | FileState::Scattered);
+        if written && self.volume.state.lock().filled.contains(&key) {
             return Ok(());
         }
         self.remove(&spec.name)?;
@@ -222,6 +228,17 @@ impl Target for VolumeTarget {
                 fill(&VolumeFile { file, align: 1 }, spec.size_bytes)?;
                 self.volume.state.lock().filled.insert(key);
             }
+            FileState::Scattered => {
+                let name = between(&spec.name);
+                let other = self.open_file(&name, IoMode::Concurrent)?;
+                // A file that grows keeps blocks ahead; holes that are filled do not.
+                [&file, &other].into_iter().try_for_each(|one| one.set_size(spec.size_bytes))?;
+                let [file, other] = [file, other].map(|file| VolumeFile { file, align: 1 });
+                scatter(&file, &other, spec.size_bytes)?;
+                drop(other);
+                self.remove(&name)?;
+                self.volume.state.lock().filled.insert(key);
+            }
         }
         Ok(self.fs()?.sync()?)
     }
@@ -235,6 +252,10 @@ impl Target for VolumeTarget {
             }
         };
         Ok(Box::new(VolumeFile { file, align }))
+    }
+
+    fn extents(&self, name: &str) -> Result<Option<usize>> {
+        Ok(Some(self.open_file(name, self.mode)?.extent_count()?))
     }
 
     fn make_image(&self, image: &str, file: Option<&str>) -> Result<()> {

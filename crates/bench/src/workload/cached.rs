@@ -95,8 +95,8 @@ impl Work for Cached {
         self.database.space_bytes()
     }
 
-    fn refuses(&self, case: usize, target: &TargetInfo) -> Option<String> {
-        self.database.refuses(case, target).or_else(|| unlimited(target))
+    fn refuses(&self, _case: usize, target: &TargetInfo) -> Option<String> {
+        self.database.refuses_moves(target).or_else(|| unlimited(target))
     }
 
     fn prepare(&self, target: &dyn Target) -> Result<()> {
@@ -110,7 +110,7 @@ impl Work for Cached {
         target.make_cold()?;
         let _limit = target.set_cache_bytes(second_level as u64)?;
         self.database.warm(target)?;
-        self.database.measure(self.clients, percent, target, env)
+        self.database.measure(self.database.variant(self.clients), percent, target, env)
     }
 
     fn clean(&self, target: &dyn Target) -> Result<()> {

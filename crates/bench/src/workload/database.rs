@@ -15,6 +15,7 @@ use bedplate::AlignedBuf;
 use parking_lot::{Condvar, Mutex};
 use rand::Rng;
 
+use super::oltp::DataLayout;
 use super::page_cache::PageCache;
 use super::redo_log::RedoLog;
 use super::scale;
@@ -26,6 +27,8 @@ use crate::target::{Done, Op, OpKind, TargetFile, TargetQueue, fill_pattern};
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Layout {
     pub page_bytes: u64,
+    /// How the files lie on the device.
+    pub placed: DataLayout,
     pub files: usize,
     pub pages_per_file: u64,
     pub tables: u64,

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use bedplate::AlignedBuf;
 use rand::Rng;
 
-use super::{Env, Work, list, scale, sizes};
+use super::{Env, Work, list, sampled, scale, sizes};
 use crate::driver::{Class, Job, Phase, Worker, run};
 use crate::results::{Case, Measurement};
 use crate::target::{
@@ -60,19 +60,19 @@ const FILE: &str = "mixed";
 
 /// What submits the operations.
 #[derive(Debug, Clone, Copy)]
-enum Submission {
+pub(super) enum Submission {
     Threads(usize),
     Queues { threads: usize, depth: usize },
 }
 
 /// One combination of the lists.
 #[derive(Debug, Clone, Copy)]
-struct Pattern {
-    block_bytes: u64,
-    reads_percent: u8,
-    random_percent: u8,
-    submission: Submission,
-    latency: Option<Duration>,
+pub(super) struct Pattern {
+    pub block_bytes: u64,
+    pub reads_percent: u8,
+    pub random_percent: u8,
+    pub submission: Submission,
+    pub latency: Option<Duration>,
 }
 
 impl Mixed {
@@ -110,7 +110,7 @@ impl Mixed {
 }
 
 impl Pattern {
-    fn mix(&self) -> String {
+    pub(super) fn mix(&self) -> String {
         let what = match self.reads_percent {
             100 => "reads".to_owned(),
             0 => "writes".to_owned(),
@@ -275,7 +275,7 @@ impl Work for Mixed {
             phase,
             classes: &classes,
             rated: &classes,
-            sample_every: None,
+            sample_every: Some(sampled(env.time)),
             stop: env.stop,
         };
         let blocks = self.size_bytes / pattern.block_bytes;
@@ -343,7 +343,8 @@ impl Choice {
     }
 }
 
-fn by_calls(
+/// Reads and writes with synchronous calls until the measurement ends.
+pub(super) fn by_calls(
     worker: &mut Worker<'_>,
     file: &dyn TargetFile,
     pattern: &Pattern,

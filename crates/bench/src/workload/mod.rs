@@ -8,12 +8,15 @@ mod images;
 mod increments;
 mod mixed;
 mod oltp;
+mod oltp_images;
 mod page_cache;
+mod pipe;
 mod redo;
 mod redo_log;
 mod scan;
 mod sequential;
 mod server;
+mod sio;
 mod writers;
 
 use std::collections::BTreeMap;
@@ -26,11 +29,13 @@ pub use copy::Copy;
 pub use images::Images;
 pub use increments::Increments;
 pub use mixed::Mixed;
-pub use oltp::{Oltp, PageMoves};
+pub use oltp::{DataLayout, Oltp, PageMoves};
+pub use pipe::Pipe;
 pub use redo::{LogState, Redo};
 pub use scan::Scan;
 pub use sequential::Sequential;
 pub use server::{Engine, Server};
+pub use sio::Sio;
 pub use writers::Writers;
 
 use crate::Result;
@@ -50,6 +55,10 @@ pub enum Workload {
     Writers(Writers),
     /// Reads and writes, random and sequential, by threads and by queues.
     Mixed(Mixed),
+    /// Accesses to one file by threads that each lock the record first.
+    Sio(Sio),
+    /// A file through a pipe, a compressor and another pipe.
+    Pipe(Pipe),
     /// Large sequential reads of 1 … N files at once.
     Sequential(Sequential),
     /// Transactions with a second-level cache while the database's own cache shrinks.
@@ -74,6 +83,8 @@ impl Workload {
             Self::Server(w) => w,
             Self::Writers(w) => w,
             Self::Mixed(w) => w,
+            Self::Sio(w) => w,
+            Self::Pipe(w) => w,
             Self::Sequential(w) => w,
             Self::Cached(w) => w,
             Self::Scan(w) => w,
@@ -132,6 +143,11 @@ pub(crate) trait Work: Send + Sync {
 /// Writes a list of numbers as options show it.
 fn list<T: ToString>(values: &[T]) -> String {
     values.iter().map(ToString::to_string).collect::<Vec<_>>().join(",")
+}
+
+/// How often the timeline of a measurement of this length is sampled.
+fn sampled(time: Duration) -> Duration {
+    (time / 20).max(Duration::from_millis(50))
 }
 
 /// Writes a list of sizes as options show it.

@@ -1,5 +1,6 @@
 //! `oltp`: update-heavy transactions over many tables in few large files, with a redo log. JFS2's
-//! table 5.
+//! table 5; with pages of several sizes, files that lie scattered, and checkpoints meanwhile, what
+//! the VERITAS paper measured too.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering::Relaxed;
@@ -8,11 +9,12 @@ use std::time::Duration;
 use bedplate::AlignedBuf;
 
 use super::database::{Database, LIST, Layout, Mover, client, writer};
+use super::oltp_images::ImagesBeside;
 use super::redo_log::RedoLog;
-use super::{Env, Work, list};
+use super::{Env, Work, list, sampled, sizes};
 use crate::driver::{Class, Job, Phase, Worker, run};
 use crate::results::{Case, Measurement};
-use crate::target::{FileSpec, QueueSetup, Role, Target, TargetFile, TargetInfo};
+use crate::target::{FileSpec, FileState, QueueSetup, Role, Target, TargetFile, TargetInfo};
 use crate::{Error, Result};
 
 /// How pages are moved.
@@ -24,10 +26,39 @@ pub enum PageMoves {
     Lists,
 }
 
+/// How the data files lie on the device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DataLayout {
+    /// Written in order, as one piece where there is one that is free.
+    Contiguous,
+    /// In pieces of 64 KiB, none of which lies behind the one before.
+    Scattered,
+}
+
+impl DataLayout {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Contiguous => "contiguous",
+            Self::Scattered => "scattered",
+        }
+    }
+}
+
+impl std::str::FromStr for DataLayout {
+    type Err = String;
+
+    fn from_str(text: &str) -> std::result::Result<Self, String> {
+        [Self::Contiguous, Self::Scattered]
+            .into_iter()
+            .find(|layout| layout.name() == text)
+            .ok_or_else(|| format!("unknown layout '{text}': use contiguous or scattered"))
+    }
+}
+
 /// What one more thread does beside clients and writers.
 pub(super) type Beside<'a> = &'a (dyn Fn(&mut Worker<'_>) -> Result<()> + Sync);
 
-/// Options of `oltp`.
+/// Options of `oltp`. Every combination of the lists is a case.
 #[derive(Debug, Clone)]
 pub struct Oltp {
     /// Size of all data files together in bytes.
@@ -40,7 +71,14 @@ pub struct Oltp {
     pub log_bytes: u64,
     /// Block size of the redo log in bytes.
     pub log_block_bytes: u64,
-    /// Numbers of clients; each is a case.
+    /// Sizes of a page in bytes, powers of two from 512.
+    pub page_bytes: Vec<u64>,
+    /// How the data files lie.
+    pub layouts: Vec<DataLayout>,
+    /// Numbers of checkpoints of the data files made in one measurement, each instead of the one
+    /// before; of a kernel file system reflinks, or a snapshot of btrfs.
+    pub checkpoints: Vec<usize>,
+    /// Numbers of clients.
     pub clients: Vec<usize>,
     /// Threads that write dirty pages.
     pub writers: usize,
@@ -66,6 +104,9 @@ impl Default for Oltp {
             tables: 40,
             log_bytes: 128 << 20,
             log_block_bytes: 4096,
+            page_bytes: vec![DEFAULT_PAGE_BYTES],
+            layouts: vec![DataLayout::Contiguous],
+            checkpoints: vec![0],
             clients: vec![16, 64],
             writers: 4,
             pages_per_transaction: 8,
@@ -78,32 +119,97 @@ impl Default for Oltp {
     }
 }
 
-pub(super) const PAGE_BYTES: u64 = 8192;
+const DEFAULT_PAGE_BYTES: u64 = 8192;
 const LOG: &str = "oltp-log";
 
+/// One combination of the lists.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Variant {
+    page_bytes: u64,
+    layout: DataLayout,
+    pub(super) checkpoints: usize,
+    clients: usize,
+}
+
 impl Oltp {
-    fn data_file(&self, index: usize) -> FileSpec {
-        FileSpec::written(format!("oltp-data-{index}"), self.pages_per_file() * PAGE_BYTES)
+    fn variants(&self) -> Vec<Variant> {
+        let mut variants = Vec::new();
+        for &page_bytes in &self.page_bytes {
+            for &layout in &self.layouts {
+                for &checkpoints in &self.checkpoints {
+                    let variant =
+                        |&clients: &usize| Variant { page_bytes, layout, checkpoints, clients };
+                    variants.extend(self.clients.iter().map(variant));
+                }
+            }
+        }
+        variants
     }
 
-    fn pages_per_file(&self) -> u64 {
-        self.data_bytes / PAGE_BYTES / self.files as u64
+    /// Returns the first combination, with so many clients.
+    pub(super) fn variant(&self, clients: usize) -> Variant {
+        Variant { clients, ..self.variants()[0] }
     }
 
-    fn names(&self) -> Vec<String> {
-        (0..self.files).map(|i| self.data_file(i).name).collect()
+    fn case(&self, variant: &Variant) -> Case {
+        let mut words = Vec::new();
+        if self.page_bytes != [DEFAULT_PAGE_BYTES] {
+            words.push(format!("{} pages", bedplate::format_size(variant.page_bytes)));
+        }
+        if self.layouts != [DataLayout::Contiguous] {
+            words.push(variant.layout.name().to_owned());
+        }
+        if self.checkpoints != [0] {
+            let many = if variant.checkpoints == 1 { "" } else { "s" };
+            words.push(format!("{} checkpoint{many}", variant.checkpoints));
+        }
+        let curve = if words.is_empty() { "transactions".to_owned() } else { words.join(", ") };
+        words.push(format!("{} clients", variant.clients));
+        let x = variant.clients as f64;
+        Case { name: words.join(", "), curve, axis: "clients".into(), x }
     }
 
-    fn layout(&self, clients: usize) -> Layout {
-        let pages = self.pages_per_file() * self.files as u64;
+    fn data_file(&self, layout: DataLayout, index: usize) -> FileSpec {
+        let (name, state) = match layout {
+            DataLayout::Contiguous => (format!("oltp-data-{index}"), FileState::Written),
+            DataLayout::Scattered => (format!("oltp-scattered-{index}"), FileState::Scattered),
+        };
+        FileSpec { name, size_bytes: self.file_bytes(), state }
+    }
+
+    /// A file holds whole pages of every size.
+    fn file_bytes(&self) -> u64 {
+        let largest = self.page_bytes.iter().copied().max().unwrap_or(DEFAULT_PAGE_BYTES);
+        self.data_bytes / largest / self.files as u64 * largest
+    }
+
+    pub(super) fn names(&self, layout: DataLayout) -> Vec<String> {
+        (0..self.files).map(|i| self.data_file(layout, i).name).collect()
+    }
+
+    /// The layouts that a target has: a region of a raw device is one piece.
+    fn layouts_of(&self, target: &TargetInfo) -> impl Iterator<Item = DataLayout> {
+        let raw = target.role == Role::Raw;
+        self.layouts.iter().copied().filter(move |layout| !raw || *layout == DataLayout::Contiguous)
+    }
+
+    fn make_files(&self, layout: DataLayout, target: &dyn Target) -> Result<()> {
+        (0..self.files).try_for_each(|i| target.create(&self.data_file(layout, i)))
+    }
+
+    fn layout(&self, variant: Variant) -> Layout {
+        let (page_bytes, clients) = (variant.page_bytes, variant.clients);
+        let pages_per_file = self.file_bytes() / page_bytes;
+        let pages = pages_per_file * self.files as u64;
         debug_assert!(
-            pages * PAGE_BYTES <= self.data_bytes && clients > 0,
+            pages * page_bytes <= self.data_bytes && clients > 0,
             "the files hold whole pages of the data: {pages} for {clients} clients"
         );
         Layout {
-            page_bytes: PAGE_BYTES,
+            page_bytes,
+            placed: variant.layout,
             files: self.files,
-            pages_per_file: self.pages_per_file(),
+            pages_per_file,
             tables: self.tables,
             pages_per_transaction: self.pages_per_transaction,
             updates_percent: self.updates_percent,
@@ -113,20 +219,15 @@ impl Oltp {
         }
     }
 
-    /// Opens the files, and lets `work` use the database on them, with so many clients and so large
-    /// a cache of its own.
+    /// Opens the files, and lets `work` use the database on them, with so large a cache of its own.
     pub(super) fn with_database<T>(
         &self,
-        clients: usize,
+        variant: Variant,
         cache_percent: f64,
         target: &dyn Target,
         work: impl FnOnce(&Database<'_>) -> Result<T>,
     ) -> Result<T> {
-        let files = self
-            .names()
-            .iter()
-            .map(|name| target.open(name))
-            .collect::<Result<Vec<Box<dyn TargetFile>>>>()?;
+        let files = self.open(variant.layout, target)?;
         let log_file = target.open(LOG)?;
         let log = RedoLog::new(
             &*log_file,
@@ -134,8 +235,12 @@ impl Oltp {
             self.log_block_bytes.next_multiple_of(log_file.align_bytes()),
         );
         let cache_pages =
-            (self.data_bytes as f64 * cache_percent / 100.0 / PAGE_BYTES as f64) as u64;
-        work(&Database::new(self.layout(clients), &files, log, cache_pages))
+            (self.data_bytes as f64 * cache_percent / 100.0 / variant.page_bytes as f64) as u64;
+        work(&Database::new(self.layout(variant), &files, log, cache_pages))
+    }
+
+    fn open(&self, layout: DataLayout, target: &dyn Target) -> Result<Vec<Box<dyn TargetFile>>> {
+        self.names(layout).iter().map(|name| target.open(name)).collect()
     }
 
     /// Brings the pages that are touched most into the target's cache, where it has one: as often
@@ -145,16 +250,19 @@ impl Oltp {
         if !matches!(target.info().role, Role::Buffered | Role::ConcurrentCache) {
             return Ok(());
         }
-        let files = self
-            .names()
-            .iter()
-            .map(|name| target.open(name))
-            .collect::<Result<Vec<Box<dyn TargetFile>>>>()?;
-        let mut buf = AlignedBuf::zeroed(PAGE_BYTES as usize);
-        let layout = self.layout(1);
+        let variant = self.variant(1);
+        let files = self.open(variant.layout, target)?;
+        let mut buf = AlignedBuf::zeroed(variant.page_bytes as usize);
+        let layout = self.layout(variant);
         (0..TIMES)
             .flat_map(|_| layout.hot_places())
             .try_for_each(|(file, offset)| files[file].read_at(&mut buf, offset))
+    }
+
+    /// Says why a target cannot move pages as it has to.
+    pub(super) fn refuses_moves(&self, target: &TargetInfo) -> Option<String> {
+        let buffered = target.role == Role::Buffered && target.is_path();
+        (self.moves == PageMoves::Lists && buffered).then(|| "a queue needs direct I/O".into())
     }
 
     /// Lets clients and writers work for one phase; `beside` is what one more thread does
@@ -175,17 +283,17 @@ impl Oltp {
             phase,
             classes: &Class::ALL,
             rated: &[Class::Transaction],
-            sample_every: Some((env.time / 20).max(Duration::from_millis(50))),
+            sample_every: Some(sampled(env.time)),
             stop: env.stop,
         };
         db.begin_phase();
         run(&job, |index| {
             let guard = (index < clients).then(|| db.enter());
             let mover = match self.moves {
-                PageMoves::Calls => Mover::calls(PAGE_BYTES, index as u64),
+                PageMoves::Calls => Mover::calls(db.layout.page_bytes, index as u64),
                 PageMoves::Lists => Mover::list(target.queue(
-                    &self.names(),
-                    &QueueSetup { depth: LIST, buffer_bytes: PAGE_BYTES as usize },
+                    &self.names(db.layout.placed),
+                    &QueueSetup { depth: LIST, buffer_bytes: db.layout.page_bytes as usize },
                 )?),
             };
             Ok(move |worker: &mut Worker<'_>| match (guard, beside) {
@@ -196,21 +304,52 @@ impl Oltp {
         })
     }
 
-    /// Runs one measurement with so many clients and so large a cache.
+    /// Runs one measurement with so large a cache.
     pub(super) fn measure(
         &self,
-        clients: usize,
+        variant: Variant,
         cache_percent: f64,
         target: &dyn Target,
         env: &Env<'_>,
     ) -> Result<Measurement> {
-        self.with_database(clients, cache_percent, target, |db| {
+        let images = ImagesBeside::new(target, self.names(variant.layout), variant.checkpoints);
+        let mut measurement = self.measure_beside(variant, cache_percent, target, env, &images)?;
+        if variant.checkpoints > 0 {
+            measurement.figures.extend(images.end()?);
+            // What was written beside a checkpoint lies elsewhere now: the next measurement finds
+            // files as the first did.
+            self.names(variant.layout).iter().try_for_each(|name| target.remove(name))?;
+            self.make_files(variant.layout, target)?;
+        }
+        if self.layouts.contains(&DataLayout::Scattered) {
+            let extents = self
+                .names(variant.layout)
+                .iter()
+                .map(|name| target.extents(name))
+                .collect::<Result<Option<Vec<usize>>>>()?;
+            let sum = extents.map(|extents| extents.iter().sum::<usize>());
+            measurement.figures.extend(sum.map(|sum| ("data extents".into(), sum as f64)));
+        }
+        Ok(measurement)
+    }
+
+    fn measure_beside(
+        &self,
+        variant: Variant,
+        cache_percent: f64,
+        target: &dyn Target,
+        env: &Env<'_>,
+        images: &ImagesBeside<'_>,
+    ) -> Result<Measurement> {
+        let beside = |worker: &mut Worker<'_>| images.make(worker);
+        let beside: Option<Beside<'_>> = (variant.checkpoints > 0).then_some(&beside);
+        self.with_database(variant, cache_percent, target, |db| {
             let phase = Phase::Timed {
                 warm_up: self.ramp.max(env.warm_up),
                 time: env.time,
                 after: self.ramp,
             };
-            let mut measurement = self.phase(db, target, env, phase, None)?;
+            let mut measurement = self.phase(db, target, env, phase, beside)?;
             let (touched, missed) =
                 (db.touched.load(Relaxed) as f64, db.missed.load(Relaxed) as f64);
             let commits = measurement.latency.get("commit").map_or(0, |l| l.count) as f64;
@@ -251,6 +390,9 @@ impl Work for Oltp {
             ("tables".into(), self.tables.to_string()),
             ("log".into(), bedplate::format_size(self.log_bytes)),
             ("log-block".into(), bedplate::format_size(self.log_block_bytes)),
+            ("page".into(), sizes(&self.page_bytes)),
+            ("layout".into(), list(&self.layouts.iter().map(|l| l.name()).collect::<Vec<_>>())),
+            ("checkpoints".into(), list(&self.checkpoints)),
             ("clients".into(), list(&self.clients)),
             ("writers".into(), self.writers.to_string()),
             ("pages".into(), self.pages_per_transaction.to_string()),
@@ -291,43 +433,63 @@ impl Work for Oltp {
                  transaction writes at least a byte of redo",
             ));
         }
-        let pages = self.pages_per_file() * self.files as u64;
-        if pages / self.tables < 10 {
+        if self.layouts.is_empty() || self.checkpoints.is_empty() || self.page_bytes.is_empty() {
+            return Err(Error::usage(
+                "oltp has nothing to do: give sizes of a page, layouts and numbers of checkpoints",
+            ));
+        }
+        if let Some(page) =
+            self.page_bytes.iter().find(|p| !p.is_power_of_two() || !(512..=1 << 20).contains(*p))
+        {
+            return Err(Error::usage(format!(
+                "a page of {page} bytes is no power of two from 512 bytes to 1 MiB"
+            )));
+        }
+        let largest = self.page_bytes.iter().copied().max().unwrap_or(DEFAULT_PAGE_BYTES);
+        if self.file_bytes() / largest * self.files as u64 / self.tables < 10 {
             return Err(Error::usage("--size leaves fewer than ten pages to a table"));
         }
         Ok(())
     }
 
     fn cases(&self) -> Vec<Case> {
-        let case = |&n: &usize| Case {
-            name: format!("{n} clients"),
-            curve: "transactions".into(),
-            axis: "clients".into(),
-            x: n as f64,
-        };
-        self.clients.iter().map(case).collect()
+        self.variants().iter().map(|variant| self.case(variant)).collect()
     }
 
     fn space_bytes(&self) -> u64 {
-        self.data_bytes + self.log_bytes
+        // While a file is scattered another lies between its pieces. Beside a checkpoint every page
+        // may be written elsewhere, and what the one before kept is not free again yet.
+        let scattered = self.layouts.contains(&DataLayout::Scattered);
+        let kept = if self.checkpoints.iter().any(|&n| n > 0) { 2 } else { 0 };
+        let copies = self.layouts.len() as u64 + kept;
+        let between = if scattered { self.file_bytes() } else { 0 };
+        copies * self.data_bytes + between + self.log_bytes
     }
 
-    fn refuses(&self, _case: usize, target: &TargetInfo) -> Option<String> {
-        let buffered = target.role == Role::Buffered && target.is_path();
-        (self.moves == PageMoves::Lists && buffered).then(|| "a queue needs direct I/O".into())
+    fn refuses(&self, case: usize, target: &TargetInfo) -> Option<String> {
+        let variant = self.variants()[case];
+        if target.role == Role::Raw && variant.layout == DataLayout::Scattered {
+            return Some("a region of a raw device lies in one piece".into());
+        }
+        if target.role == Role::Raw && variant.checkpoints > 0 {
+            return Some("a raw device keeps no image of itself".into());
+        }
+        self.refuses_moves(target)
     }
 
     fn prepare(&self, target: &dyn Target) -> Result<()> {
-        (0..self.files).try_for_each(|i| target.create(&self.data_file(i)))?;
+        self.layouts_of(target.info()).try_for_each(|layout| self.make_files(layout, target))?;
         target.create(&FileSpec::written(LOG, self.log_bytes))
     }
 
     fn run(&self, case: usize, target: &dyn Target, env: &Env<'_>) -> Result<Measurement> {
-        self.measure(self.clients[case], self.cache_percent, target, env)
+        self.measure(self.variants()[case], self.cache_percent, target, env)
     }
 
     fn clean(&self, target: &dyn Target) -> Result<()> {
-        self.names().iter().try_for_each(|name| target.remove(name))?;
+        for layout in self.layouts_of(target.info()) {
+            self.names(layout).iter().try_for_each(|name| target.remove(name))?;
+        }
         target.remove(LOG)
     }
 }

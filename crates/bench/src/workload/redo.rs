@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use bedplate::AlignedBuf;
 
-use super::{Env, Work, list, sizes};
+use super::{Env, Work, list, sampled, sizes};
 use crate::driver::{Class, Job, Phase, Worker, run};
 use crate::results::{Case, Measurement};
 use crate::target::{FileSpec, FileState, Target, fill_pattern};
@@ -200,7 +200,7 @@ impl Work for Redo {
             phase,
             classes: &classes,
             rated: &classes,
-            sample_every: None,
+            sample_every: Some(sampled(env.time)),
             stop: env.stop,
         };
         let measurement = run(&job, |index| {

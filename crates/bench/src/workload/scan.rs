@@ -17,7 +17,7 @@ use bedplate::AlignedBuf;
 
 use super::cached::unlimited;
 use super::database::Database;
-use super::oltp::{Beside, Oltp, PAGE_BYTES};
+use super::oltp::{Beside, Oltp};
 use super::{Env, Work, list};
 use crate::driver::{Phase, Worker};
 use crate::results::{Case, Measurement, TimePoint};
@@ -77,7 +77,8 @@ impl Scan {
             worker.end_all();
             result
         };
-        self.database.with_database(self.clients, self.database.cache_percent, target, |db| {
+        let variant = self.database.variant(self.clients);
+        self.database.with_database(variant, self.database.cache_percent, target, |db| {
             let phase = |phase, beside| self.phase(db, target, env, phase, beside);
             let timed =
                 |time| Phase::Timed { warm_up: Duration::ZERO, time, after: Duration::ZERO };
@@ -125,7 +126,11 @@ impl Scan {
         debug_assert!(asked_then >= asked, "what was asked for is counted up");
         let device_bytes =
             device_then.zip(device).map(|(then, before)| then.saturating_sub(before));
-        Ok(Counted { measured, asked_bytes: (asked_then - asked) * PAGE_BYTES, device_bytes })
+        Ok(Counted {
+            measured,
+            asked_bytes: (asked_then - asked) * db.layout.page_bytes,
+            device_bytes,
+        })
     }
 
     /// Reads the file once, from end to end.
@@ -240,8 +245,8 @@ impl Work for Scan {
         self.database.space_bytes() + self.largest_bytes()
     }
 
-    fn refuses(&self, case: usize, target: &TargetInfo) -> Option<String> {
-        self.database.refuses(case, target).or_else(|| unlimited(target))
+    fn refuses(&self, _case: usize, target: &TargetInfo) -> Option<String> {
+        self.database.refuses_moves(target).or_else(|| unlimited(target))
     }
 
     fn prepare(&self, target: &dyn Target) -> Result<()> {

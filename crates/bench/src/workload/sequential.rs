@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use bedplate::AlignedBuf;
 
-use super::{Env, Work, list};
+use super::{Env, Work, list, sampled};
 use crate::driver::{Class, Job, Phase, Worker, run};
 use crate::results::{Case, Measurement};
 use crate::target::{FileSpec, Target};
@@ -102,7 +102,7 @@ impl Work for Sequential {
             phase: Phase::Work,
             classes: &classes,
             rated: &classes,
-            sample_every: None,
+            sample_every: Some(sampled(env.time)),
             stop: env.stop,
         };
         let mut measurement = run(&job, |index| {

@@ -6,6 +6,7 @@
 
 mod databases;
 mod images;
+mod papers;
 
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;

@@ -39,6 +39,10 @@ enum What {
     Writers(Measured<workloads::Writers>),
     /// Reads and writes of one file, by threads with synchronous calls and by queues
     Mixed(Measured<workloads::Mixed>),
+    /// Records of one file, half in order and half at random, each locked before it is touched
+    Sio(Measured<workloads::Sio>),
+    /// A file through a pipe, a compressor and another pipe, in small and large requests
+    Pipe(Measured<workloads::Pipe>),
     /// Large sequential reads of several files at once
     Sequential(Measured<workloads::Sequential>),
     /// Transactions with a second-level cache while the database's own cache shrinks
@@ -153,12 +157,19 @@ struct Tables {
     results: Vec<PathBuf>,
 }
 
+/// Reads results files.
+fn load(paths: &[PathBuf]) -> bedplate_bench::Result<Vec<Results>> {
+    paths.iter().map(|path| Results::load(path)).collect()
+}
+
 pub fn run(arguments: &Arguments, output: &Output) -> Result<()> {
     match &arguments.what {
         What::Increments(one) => measure(&one.common, &one.workload.workload(), output),
         What::Oltp(one) => measure(&one.common, &one.workload.workload(), output),
         What::Writers(one) => measure(&one.common, &one.workload.workload(), output),
         What::Mixed(one) => measure(&one.common, &one.workload.workload(), output),
+        What::Sio(one) => measure(&one.common, &one.workload.workload(), output),
+        What::Pipe(one) => measure(&one.common, &one.workload.workload(), output),
         What::Sequential(one) => measure(&one.common, &one.workload.workload(), output),
         What::Cached(one) => measure(&one.common, &one.workload.workload(), output),
         What::Scan(one) => measure(&one.common, &one.workload.workload(), output),
@@ -173,12 +184,7 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<()> {
             &Results::load(&compare.b)?,
         )?)),
         What::Tables(tables) => {
-            let results = tables
-                .results
-                .iter()
-                .map(|path| Results::load(path))
-                .collect::<bedplate_bench::Result<Vec<_>>>()?;
-            output.bytes(bedplate_bench::markdown(&results).as_bytes())
+            output.bytes(bedplate_bench::markdown(&load(&tables.results)?).as_bytes())
         }
     }
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use bedplate::{parse_duration, parse_size};
-use bedplate_bench::{LogState, PageMoves, Workload};
+use bedplate_bench::{DataLayout, LogState, PageMoves, Workload};
 use clap::{Args, ValueEnum};
 
 #[derive(Debug, Args)]
@@ -113,6 +113,24 @@ pub struct Oltp {
     /// Numbers of clients
     #[arg(long, value_delimiter = ',', default_value = "16,64")]
     clients: Vec<usize>,
+    /// Sizes of a page, each a series
+    #[arg(long, value_name = "SIZE", value_delimiter = ',', default_value = "8K", value_parser = parse_size)]
+    page: Vec<u64>,
+    /// How the data files lie, each a series: contiguous, scattered (in pieces of 64 KiB)
+    #[arg(long, value_name = "LAYOUT", value_delimiter = ',', default_value = "contiguous")]
+    layout: Vec<DataLayout>,
+    /// Numbers of checkpoints made during a measurement, each a series; of a path reflinks. Without
+    /// numbers none and four
+    #[arg(
+        long,
+        value_name = "NUMBER",
+        value_delimiter = ',',
+        num_args = 0..=1,
+        require_equals = true,
+        default_value = "0",
+        default_missing_value = "0,4"
+    )]
+    checkpoints: Vec<usize>,
     /// Percent of the touched pages that a transaction changes
     #[arg(long, value_name = "PERCENT", default_value_t = 75)]
     updates: u8,
@@ -132,7 +150,10 @@ pub struct Oltp {
 }
 
 /// What a real database decides itself.
-const SYNTHETIC: [&str; 11] = [
+const SYNTHETIC: [&str; 14] = [
+    "page",
+    "layout",
+    "checkpoints",
     "size",
     "files",
     "tables",
@@ -182,6 +203,9 @@ impl Oltp {
         let database = self.database.options(self.updates);
         Workload::Oltp(bedplate_bench::Oltp {
             clients: self.clients.clone(),
+            page_bytes: self.page.clone(),
+            layouts: self.layout.clone(),
+            checkpoints: self.checkpoints.clone(),
             cache_percent: self.database_cache,
             ..database
         })
@@ -345,6 +369,60 @@ impl Mixed {
             queue_threads: self.queue_threads,
             locking: self.locking,
             latencies: self.latency.clone(),
+        })
+    }
+}
+
+#[derive(Debug, Args)]
+pub struct Sio {
+    /// Size of the file
+    #[arg(long, default_value = "1G", value_parser = parse_size)]
+    size: u64,
+    /// Sizes of a record
+    #[arg(long, value_name = "SIZE", value_delimiter = ',', default_value = "2K,8K,32K", value_parser = parse_size)]
+    block: Vec<u64>,
+    /// Percent of accesses that read
+    #[arg(long, value_name = "PERCENT", value_delimiter = ',', default_value = "100,50,0")]
+    reads: Vec<u8>,
+    /// Percent of accesses at a random place; the others go on in order
+    #[arg(long, value_name = "PERCENT", default_value_t = 50)]
+    random: u8,
+    /// Numbers of threads
+    #[arg(long, value_delimiter = ',', default_value = "16")]
+    threads: Vec<usize>,
+}
+
+impl Sio {
+    pub fn workload(&self) -> Workload {
+        Workload::Sio(bedplate_bench::Sio {
+            size_bytes: self.size,
+            block_bytes: self.block.clone(),
+            reads_percent: self.reads.clone(),
+            random_percent: self.random,
+            threads: self.threads.clone(),
+        })
+    }
+}
+
+#[derive(Debug, Args)]
+pub struct Pipe {
+    /// Size of the file
+    #[arg(long, default_value = "1G", value_parser = parse_size)]
+    size: u64,
+    /// Sizes of one request at both ends
+    #[arg(long, value_name = "SIZE", value_delimiter = ',', default_value = "4K,64K,1M,8M", value_parser = parse_size)]
+    requests: Vec<u64>,
+    /// Level of zstd, from 1 to 19
+    #[arg(long, default_value_t = 1)]
+    level: u8,
+}
+
+impl Pipe {
+    pub fn workload(&self) -> Workload {
+        Workload::Pipe(bedplate_bench::Pipe {
+            size_bytes: self.size,
+            request_bytes: self.requests.clone(),
+            level: self.level,
         })
     }
 }
