@@ -11,6 +11,7 @@ mod error;
 mod machine;
 mod markdown;
 mod measure;
+mod paper_table;
 mod papers;
 mod replay;
 mod report;
@@ -34,6 +35,7 @@ pub use markdown::markdown;
 pub use measure::{
     Comparison, DeviceOps, DevicePoint, DeviceUse, LatencySummary, Spread, Verdict, all_devices,
 };
+pub use paper_table::{Counterpart, counterparts, papers_markdown};
 pub use papers::{Paper, PaperLine, paper};
 pub use replay::{LeftOut, Pace, ReplayOptions, Replayed, ReplayedCalls, replay};
 pub use report::{

@@ -1,7 +1,7 @@
 //! What the papers measured, set beside what was measured here.
 //!
 //! Only ratios are comparable: the machines lie twenty years apart. So each line is a ratio of two
-//! rates, or a processor share, and "here" is the same ratio from the targets that play the same
+//! rates, of two response times or of two processor shares, and "here" is the same ratio from the targets that play the same
 //! parts. Where a part is missing, or only one round was run, there is no line.
 
 use serde::Serialize;
@@ -36,9 +36,20 @@ pub struct Paper {
     pub lines: Vec<PaperLine>,
 }
 
-/// A ratio that a paper states: the rate of the first role over that of the second, in the cases
+/// What a claim compares.
+#[derive(Clone, Copy)]
+enum Figure {
+    Rate,
+    /// The mean response time.
+    Response,
+    /// Busy processors.
+    Busy,
+}
+
+/// A ratio that a paper states: a figure of the first role over that of the second, in the cases
 /// that `case` accepts.
 struct Claim {
+    figure: Figure,
     what: &'static str,
     of: &'static [Role],
     over: &'static [Role],
@@ -48,15 +59,14 @@ struct Claim {
 
 #[derive(Clone, Copy)]
 enum Cases {
-    Every,
+    /// Those with no word before the number of clients: 8 KiB pages, files in one piece.
+    Plain,
     /// Only the last: the most threads, the smallest cache.
     Last,
     /// Those whose curve position is this.
     At(f64),
     /// Those whose name is this, or begins with it.
     Named(&'static str),
-    /// Random writes by threads.
-    ThreadedWrites,
 }
 
 const BUFFERED: &[Role] = &[Role::Buffered];
@@ -73,7 +83,13 @@ const fn claim(
     paper: f64,
     case: Cases,
 ) -> Claim {
-    Claim { what, of, over, paper, case }
+    Claim { figure: Figure::Rate, what, of, over, paper, case }
+}
+
+impl Claim {
+    const fn by(self, figure: Figure) -> Self {
+        Self { figure, ..self }
+    }
 }
 
 /// Returns what the papers say about a workload, beside what `rows` say.
@@ -106,9 +122,16 @@ fn said_of(workload: &str) -> Option<(&'static str, &'static str, &'static [Clai
         ),
         "mixed" => (
             "NFS paper, figures 8 to 10",
-            "at 100 % writes concurrent gives over 200 % more than buffered or direct",
-            MIXED,
+            "what its program sio did is the workload sio; this one has no locks, and queues too",
+            &[],
         ),
+        "sio" => (
+            "NFS paper, figures 8 to 13",
+            "at 100 % writes concurrent gives over 200 % more than buffered or direct; KB/s (figure \
+             9), rates scaled by processor (10), user, system and idle time (11 to 13)",
+            SIO,
+        ),
+        "pipe" => ("the papers' gzip through pipes", "ends of 8 MiB give 16 % and 5 % more", &[]),
         "sequential" => (
             "AIX guide, eight disks",
             "cached 17,892, direct 30,062, raw 32,165 KB/s at 98.3, 54.4 and 24.5 % CPU",
@@ -137,18 +160,25 @@ const INCREMENTS: &[Claim] = &[
     claim("cached / direct, 10 MiB steps", BUFFERED, DIRECT, 6.81 / 20.59, Cases::At(10_485_760.0)),
 ];
 const OLTP: &[Claim] = &[
-    claim("concurrent / raw", CONCURRENT, RAW, 652.12 / 710.19, Cases::Every),
-    claim("direct / raw", DIRECT, RAW, 219.69 / 710.19, Cases::Every),
-    claim("concurrent / direct", CONCURRENT, DIRECT, 652.12 / 219.69, Cases::Every),
+    claim("concurrent / raw", CONCURRENT, RAW, 652.12 / 710.19, Cases::Plain),
+    claim("direct / raw", DIRECT, RAW, 219.69 / 710.19, Cases::Plain),
+    claim("concurrent / direct", CONCURRENT, DIRECT, 652.12 / 219.69, Cases::Plain),
+    claim("response time, concurrent / raw", CONCURRENT, RAW, 0.07 / 0.06, Cases::Plain)
+        .by(Figure::Response),
+    claim("response time, direct / raw", DIRECT, RAW, 0.12 / 0.06, Cases::Plain)
+        .by(Figure::Response),
 ];
-const MIXED: &[Claim] = &[
-    claim("concurrent / direct, writes", CONCURRENT, DIRECT, 3.0, Cases::ThreadedWrites),
-    claim("concurrent / buffered, writes", CONCURRENT, BUFFERED, 3.0, Cases::ThreadedWrites),
+const SIO: &[Claim] = &[
+    claim("concurrent / direct, 100 % writes", CONCURRENT, DIRECT, 3.0, Cases::At(100.0)),
+    claim("concurrent / buffered, 100 % writes", CONCURRENT, BUFFERED, 3.0, Cases::At(100.0)),
 ];
 const SEQUENTIAL: &[Claim] = &[
     claim("cached / raw", BUFFERED, RAW, 17_892.0 / 32_165.0, Cases::Last),
-    claim("direct / raw", &[Role::Direct, Role::Concurrent], RAW, 30_062.0 / 32_165.0, Cases::Last),
+    claim("direct / raw", UNCACHED, RAW, 30_062.0 / 32_165.0, Cases::Last),
+    claim("CPU, cached / raw", BUFFERED, RAW, 98.3 / 24.5, Cases::Last).by(Figure::Busy),
+    claim("CPU, direct / raw", UNCACHED, RAW, 54.4 / 24.5, Cases::Last).by(Figure::Busy),
 ];
+const UNCACHED: &[Role] = &[Role::Direct, Role::Concurrent];
 const CACHED: &[Claim] = &[
     claim("concurrent+cache / raw", &[Role::ConcurrentCache], RAW, 2.8, Cases::Last),
     claim("concurrent+cache / direct", &[Role::ConcurrentCache], DIRECT, 5.8, Cases::Last),
@@ -163,11 +193,10 @@ const REDO: &[Claim] = &[claim(
 
 fn lines(workload: &WorkloadResults, rows: &[Row], claim: &Claim) -> Vec<PaperLine> {
     let cases = workload.cases.iter().enumerate().filter(|(i, case)| match claim.case {
-        Cases::Every => true,
+        Cases::Plain => !case.name.contains(','),
         Cases::Last => i + 1 == workload.cases.len(),
         Cases::At(x) => case.x == x,
         Cases::Named(name) => case.name.starts_with(name),
-        Cases::ThreadedWrites => case.name.contains("random writes") && case.axis == "threads",
     });
     cases
         .flat_map(|(i, case)| {
@@ -179,7 +208,11 @@ fn lines(workload: &WorkloadResults, rows: &[Row], claim: &Claim) -> Vec<PaperLi
 }
 
 fn line(claim: &Claim, case: &Case, of: &Row, over: &Row) -> Option<PaperLine> {
-    let here = of.ratio.median / over.ratio.median;
+    let here = match claim.figure {
+        Figure::Rate => of.ratio.median / over.ratio.median,
+        Figure::Response => of.response_us?[0] / over.response_us?[0],
+        Figure::Busy => of.busy_percent / over.busy_percent,
+    };
     let targets = format!("{} / {}", of.label, over.label);
     here.is_finite().then(|| PaperLine {
         what: claim.what.into(),

@@ -30,6 +30,36 @@ fn a_run_tells_ratios_and_leaves_a_report() {
     bedplate(["bench", "tables", text(&report)]).succeeds().says("| --- |");
 }
 
+/// S-541, S-544: series of pages, layouts and checkpoints, records under locks, and what the papers
+/// say beside both.
+#[test]
+fn the_papers_stand_beside_what_was_measured() {
+    let scratch = Scratch::new();
+    let (pages, records) = (scratch.path("pages"), scratch.path("records"));
+    let oltp = "bench oltp -t memory:96M -t volume:memory:160M --size 8M --log-size 4M --tables 4 \
+                --page 2K,8K --layout contiguous,scattered --checkpoints=0,1 --clients 2 --time \
+                60ms --ramp 5ms --rounds 1 --report";
+    bedplate(oltp.split_whitespace().chain([text(&pages)]))
+        .succeeds()
+        .says("2 KiB pages, scattered, 1 checkpoint, 2 clients")
+        .says("a raw device keeps no image");
+    let dir = format!("path:{},buffered", text(&scratch.directory("dir")));
+    let sio = "bench sio -t memory:16M --size 4M --block 4K --reads 0 --threads 2 --time 40ms \
+               --rounds 1 -t";
+    bedplate(sio.split_whitespace().chain([dir.as_str(), "--report", text(&records)]))
+        .succeeds()
+        .says("4 KiB 50% random writes, 2 thr")
+        .says("locks per access 1");
+    let html = std::fs::read_to_string(records.join("report.html")).unwrap();
+    assert!(html.contains("<th>waiting</th>") && html.contains("CPU, raw memory"));
+    let page = bedplate(["bench", "papers", text(&pages), text(&records)]).succeeds().stdout();
+    let row = |item: &str| page.lines().find(|line| line.contains(item)).unwrap().to_owned();
+    assert!(row("| size of a page |").contains("concurrent: 2 KiB pages"), "{page}");
+    assert!(row("| indirect extents |").contains("concurrent "), "{page}");
+    assert!(row("| figure 10").contains("4 KiB 50% random writes, 2 thr: raw memory "), "{page}");
+    assert!(row("| table 2 |").contains("| not measured |"), "{page}");
+}
+
 #[test]
 fn json_is_one_document_with_every_round() {
     let document = bedplate(tiny(&["--rounds", "2", "--json"])).succeeds().json();

@@ -64,6 +64,7 @@ enum What {
     All(All),
     Compare(Compare),
     Tables(Tables),
+    Papers(Papers),
 }
 
 /// A workload with what every workload takes.
@@ -157,6 +158,14 @@ struct Tables {
     results: Vec<PathBuf>,
 }
 
+/// Write the papers' tables and figures as Markdown, each with the command that makes its
+/// counterpart, the paper's number and that of results
+#[derive(Debug, Args)]
+struct Papers {
+    /// Results: results.json, or the directories of reports; without them nothing is measured yet
+    results: Vec<PathBuf>,
+}
+
 /// Reads results files.
 fn load(paths: &[PathBuf]) -> bedplate_bench::Result<Vec<Results>> {
     paths.iter().map(|path| Results::load(path)).collect()
@@ -185,6 +194,9 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<()> {
         )?)),
         What::Tables(tables) => {
             output.bytes(bedplate_bench::markdown(&load(&tables.results)?).as_bytes())
+        }
+        What::Papers(papers) => {
+            output.bytes(bedplate_bench::papers_markdown(&load(&papers.results)?).as_bytes())
         }
     }
 }
@@ -408,5 +420,34 @@ impl Serialize for Side {
 impl fmt::Display for Side {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0.table())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use crate::cmd::Cli;
+
+    #[test]
+    fn every_command_beside_a_paper_is_understood() {
+        assert!(bedplate_bench::counterparts().count() > 15);
+        for entry in bedplate_bench::counterparts() {
+            let parsed = Cli::try_parse_from(entry.command.split_whitespace());
+            assert!(parsed.is_ok(), "{}: {}", entry.command, parsed.unwrap_err());
+            assert!(
+                entry.command.contains(&format!(" bench {} ", entry.workload)),
+                "{}",
+                entry.command
+            );
+            let targets: Vec<String> = entry
+                .command
+                .split_whitespace()
+                .zip(entry.command.split_whitespace().skip(1))
+                .filter(|(word, _)| *word == "-t")
+                .map(|(_, next)| next.to_owned())
+                .collect();
+            assert!(!targets.is_empty() && super::parse(&targets).is_ok(), "{targets:?}");
+        }
     }
 }
