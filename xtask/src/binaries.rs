@@ -5,6 +5,7 @@
 //! the limit of the step and names nothing.
 
 use std::collections::BTreeSet;
+use std::ffi::OsString;
 use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
@@ -33,6 +34,10 @@ const DRIVERS: [&str; 6] = [
     "bedplate-crashlab",
     "xtask",
 ];
+
+/// Binaries whose tests mostly wait, for rebuilds that go on by themselves: so many run at a time,
+/// whatever the processors are.
+const WAITING: [(&str, &str, &str); 1] = [("bedplate-volume", "it", "--test-threads=8")];
 
 /// A test binary that cargo built.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -77,6 +82,25 @@ impl Binary {
         command
     }
 
+    /// Returns whether it tests a package, and one target of that where one is named.
+    pub fn is_of(&self, package: &str, target: Option<&str>) -> bool {
+        self.package == package && target.is_none_or(|target| self.target == target)
+    }
+
+    /// Runs the tests whose names contain one of some words, or all, through a program that starts
+    /// others.
+    ///
+    /// # Errors
+    /// When it cannot be started or one fails, with what it printed.
+    pub fn pass_under(&self, launcher: &[OsString], words: &[&str], limit: Duration) -> Result<()> {
+        let [first, more @ ..] = launcher else { bail!("no program starts {}", self.name()) };
+        let inner = self.command(words);
+        let mut command = Command::new(first);
+        command.args(more).arg(inner.get_program()).args(inner.get_args());
+        command.current_dir(&self.directory).env("CARGO_MANIFEST_DIR", &self.directory);
+        sh::output(&mut command, limit).map(drop)
+    }
+
     /// Returns the names of the tests in it.
     fn tests(&self) -> Result<BTreeSet<String>> {
         let list = sh::output(
@@ -89,7 +113,10 @@ impl Binary {
     /// Runs all its tests, prints what is worth it, and returns the verdicts; what hangs is killed
     /// and what had not ended is named.
     fn run(&self) -> Result<Tally> {
-        let heard = listen(&mut self.command(&["--show-output"]), SILENCE)?;
+        let mut command = self.command(&["--show-output"]);
+        let waiting = WAITING.iter().find(|(package, target, _)| self.is_of(package, Some(target)));
+        command.args(waiting.map(|(.., threads)| threads));
+        let heard = listen(&mut command, SILENCE)?;
         let mut tally = heard.output.tally;
         match heard.end {
             End::Exit(good) if good || !tally.failed.is_empty() => {}

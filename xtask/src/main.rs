@@ -11,6 +11,7 @@ mod judge;
 mod mutants;
 mod path_length;
 mod real;
+mod released;
 mod sh;
 mod tally;
 mod tidy;

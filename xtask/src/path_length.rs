@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 
-use crate::sh;
+use crate::{released, sh};
 
 /// What one call costs, and how many percent more it may cost before that has to be said here: a
 /// newer compiler shifts the figures a little, and so does another processor's library of C.
@@ -24,7 +24,7 @@ const SLACK_PERCENT: u64 = 5;
 /// cost the same each time, which is spread over them.
 const CALLS: [u64; 2] = [1000, 16_000];
 
-/// How long a build or a run may take.
+/// How long a run may take.
 const LIMIT: Duration = Duration::from_secs(1200);
 
 struct Budget {
@@ -55,7 +55,7 @@ impl Budget {
 /// When valgrind or the build fails, and when a call takes more instructions than its budget
 /// allows.
 pub fn check() -> Result<()> {
-    let program = build()?;
+    let program = released::build()?.join("examples/path_length");
     let mut faults = Vec::new();
     for budget in &BUDGETS {
         let [few, many] = CALLS.map(|calls| count(&program, budget.kind, calls));
@@ -68,14 +68,6 @@ pub fn check() -> Result<()> {
     }
     ensure!(faults.is_empty(), "{}", faults.join("; "));
     Ok(())
-}
-
-fn build() -> Result<std::path::PathBuf> {
-    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let example = ["build", "--release", "--quiet", "-p", "bedplate", "--example", "path_length"];
-    let built = sh::passes(Command::new(cargo).args(example), LIMIT)?;
-    ensure!(built, "the example path_length does not build");
-    Ok(sh::target_directory()?.join("release/examples/path_length"))
 }
 
 /// Counts the instructions of a whole run.

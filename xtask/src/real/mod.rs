@@ -47,7 +47,6 @@ mod table;
 mod volumes;
 
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
@@ -59,7 +58,7 @@ pub use peer::serve as serve_peer;
 pub use ratio_files::append;
 
 use crate::tally::{Outcome, Tally};
-use crate::{cleanup, sh};
+use crate::{cleanup, released};
 use bed::Bed;
 use table::{MEASUREMENTS, TESTS, Test};
 
@@ -138,7 +137,7 @@ pub fn run(options: &Options, tally: &mut Tally) -> Result<()> {
         Some(program) => {
             program.canonicalize().with_context(|| format!("cannot find {}", program.display()))?
         }
-        None => build()?,
+        None => released::build()?.join("bedplate"),
     };
     let count = chosen.len();
     for (at, test) in chosen.into_iter().enumerate() {
@@ -186,25 +185,6 @@ fn choose(options: &Options) -> Result<Vec<&'static Test>> {
         "no test has a name that starts so: `cargo xtask real --list` names them"
     );
     Ok(chosen)
-}
-
-/// Builds the release binary and returns its path.
-fn build() -> Result<PathBuf> {
-    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let built = sh::passes(
-        Command::new(&cargo).args([
-            "build",
-            "--release",
-            "--quiet",
-            "-p",
-            "bedplate-cli",
-            "-p",
-            "bedplate-preload",
-        ]),
-        Duration::from_secs(1200),
-    )?;
-    ensure!(built, "the release binary does not build");
-    Ok(sh::target_directory()?.join("release/bedplate"))
 }
 
 /// Runs one test within its budget.

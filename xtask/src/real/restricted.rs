@@ -14,9 +14,11 @@ use super::bad_input::find;
 use super::bed::{Bed, is_mounted, processes_of};
 use super::{fio, sqlite};
 use crate::cleanup::Guard;
-use crate::sh;
+use crate::{binaries, sh};
 
 const LIMIT: Duration = Duration::from_secs(60);
+/// How long tests may be built, where the other steps have not done so, and each binary may run.
+const TESTS_LIMIT: Duration = Duration::from_secs(560);
 
 fn launcher() -> Result<Vec<OsString>> {
     Ok(vec![std::env::current_exe()?.into(), "without-io-uring".into()])
@@ -46,21 +48,23 @@ pub fn no_io_uring(bed: &mut Bed, options: &Options) -> Result<()> {
 }
 
 /// The tests that do I/O on images pass with io_uring forbidden too: the others have devices in
-/// memory, to which that is all the same.
-const TESTS_ON_IMAGES: [&[&str]; 2] = [
-    &["-p", "bedplate-block", "-p", "bedplate", "--lib", "--tests"],
-    &["-p", "bedplate-fs", "--test", "filesystem", "--", "leases", "parallel"],
+/// memory, to which that is all the same. Packages, targets, and words of the names.
+const TESTS_ON_IMAGES: [(&str, Option<&str>, &[&str]); 3] = [
+    ("bedplate-block", None, &[]),
+    ("bedplate", None, &[]),
+    ("bedplate-fs", Some("filesystem"), &["leases", "parallel"]),
 ];
 
 pub fn no_io_uring_tests(_: &mut Bed, _: &Options) -> Result<()> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let [program, arguments @ ..] = &launcher()?[..] else {
-        unreachable!("a launcher has a program")
-    };
-    for tests in TESTS_ON_IMAGES {
-        let mut command = Command::new(program);
-        command.args(arguments).arg(&cargo).args(["test", "--quiet"]).args(tests);
-        sh::output(&mut command, Duration::from_secs(560))?;
+    // All of the workspace, as the step of the tests builds it: there is nothing left to build.
+    let built = binaries::build(&mut Command::new(cargo), &["--workspace"], TESTS_LIMIT)?;
+    for (package, target, words) in TESTS_ON_IMAGES {
+        let mut chosen = built.iter().filter(|binary| binary.is_of(package, target)).peekable();
+        ensure!(chosen.peek().is_some(), "{package} has no such tests: {target:?}");
+        for binary in chosen {
+            binary.pass_under(&launcher()?, words, TESTS_LIMIT)?;
+        }
     }
     Ok(())
 }
