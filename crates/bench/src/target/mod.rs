@@ -51,8 +51,8 @@ pub(crate) enum FileState {
     Unwritten,
     /// No byte and no block yet; writes extend it.
     Empty,
-    /// As `Written`, in pieces of [`PIECE_BYTES`] none of which lies behind the one before on the
-    /// device. A raw device has no such state: there it is as `Written`.
+    /// As `Written`, in pieces of [`PIECE_BYTES`] that lie apart, as far as the allocator goes along.
+    /// A raw device has no such state: there it is as `Written`.
     Scattered,
 }
 

@@ -31,7 +31,7 @@ pub enum PageMoves {
 pub enum DataLayout {
     /// Written in order, as one piece where there is one that is free.
     Contiguous,
-    /// In pieces of 64 KiB, none of which lies behind the one before.
+    /// In pieces of 64 KiB that lie apart, as far as the file system's allocator goes along.
     Scattered,
 }
 
