@@ -79,7 +79,7 @@ fn quoted(field: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::summary::tests::results;
+    use crate::summary::tests::{results, timed};
 
     #[test]
     fn every_line_has_every_column() {
@@ -87,6 +87,12 @@ mod tests {
         let columns = HEAD.split(',').count();
         assert_eq!(text.lines().count(), 5);
         assert!(text.lines().all(|line| line.split(',').count() == columns), "{text}");
+    }
+
+    #[test]
+    fn s_543_a_line_ends_with_response_times_and_the_rate_in_kib() {
+        let text = csv(&timed());
+        assert!(text.lines().nth(2).unwrap().ends_with(",101.01,190.08,2.0"), "{text}");
     }
 
     #[test]

@@ -179,7 +179,7 @@ fn push_row(text: &mut String, case: &str, row: &Row) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::summary::tests::results;
+    use crate::summary::tests::{results, timed};
 
     #[test]
     fn layouts_are_a_table_of_their_own() {
@@ -240,5 +240,12 @@ mod tests {
         let text = markdown(&[run]);
         let table = text.split("| image made µs |").nth(1).expect("a head");
         assert!(table.contains("| volume | 70.0 |") && !table.contains("| xfs |"), "{text}");
+    }
+    #[test]
+    fn s_543_the_page_shows_response_times_rates_in_kib_and_shares() {
+        let text = markdown(&[timed()]);
+        for word in ["KiB/s", "mean", "p95", "190 µs", "101 µs", "| 41 | 0 | 0 | 7 |"] {
+            assert!(text.contains(word), "{word}: {text}");
+        }
     }
 }

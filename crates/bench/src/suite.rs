@@ -43,7 +43,7 @@ pub fn suite(extent: Extent, size_bytes: u64) -> Vec<Entry> {
     let whole = |bytes: u64| (bytes / (64 << 20)).max(1) * (64 << 20);
     let (file, small) = (whole(size_bytes / 2), whole(size_bytes / 8));
     let entry = |workload, parts, schedule| Entry { workload, parts, schedule };
-    vec![
+    let mut entries = vec![
         entry(
             Workload::Increments(increments(quick, small)),
             &[Raw, KernelBuffered, KernelDirect, CachedMode, Direct, Mount],
@@ -89,6 +89,17 @@ pub fn suite(extent: Extent, size_bytes: u64) -> Vec<Entry> {
             &[Raw, ConcurrentCache, CachedMode, KernelBuffered],
             schedule(700, 5),
         ),
+    ];
+    entries.extend(logs_and_copies(quick, small));
+    entries
+}
+
+/// Logs, copies of files, and images of them.
+fn logs_and_copies(quick: bool, small: u64) -> Vec<Entry> {
+    let schedule = |quick_ms, full_s| schedule(quick, quick_ms, full_s);
+    let short = schedule(500, 2);
+    let entry = |workload, parts, schedule| Entry { workload, parts, schedule };
+    vec![
         entry(
             Workload::Redo(redo(quick, small)),
             &[Raw, Concurrent, KernelDirect],

@@ -149,7 +149,7 @@ fn align(text: &mut String, lines: &[Vec<String>]) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::summary::tests::results;
+    use crate::summary::tests::{results, timed};
 
     #[test]
     fn the_table_shows_rates_ratios_and_noise() {
@@ -169,5 +169,12 @@ mod tests {
         assert!(!text.contains("Interrupted"));
         results.interrupted = true;
         assert!(table(&results).contains("Interrupted"));
+    }
+    #[test]
+    fn s_543_the_table_shows_response_times_rates_in_kib_and_shares() {
+        let text = table(&timed());
+        for word in ["KiB/s", "mean", "p95", "190 µs", "101 µs", "41/0/0/7"] {
+            assert!(text.contains(word), "{word}: {text}");
+        }
     }
 }
