@@ -139,10 +139,10 @@ impl Pair<'_> {
     /// order locks keep more from becoming dirty.
     fn announce(&self, len: u64) -> Result<Option<MapChange>> {
         if let Some(cached) = self.source.cached_if_any() {
-            cached.flush()?;
+            cached.write_dirty()?;
         }
         let Some(cached) = self.target.cached_if_any() else { return Ok(None) };
-        cached.flush()?;
+        cached.write_dirty()?;
         let size = self.target.inode.seen_size();
         let first = self.to.min(size);
         cached.begin_map_change(first, self.to + len - first).map(Some)

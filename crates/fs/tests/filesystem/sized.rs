@@ -285,10 +285,10 @@ fn s_519_it_counts_at_once_and_0_turns_it_off() {
 }
 
 /// S-520: a write-behind that failed is told to the next sync, whatever wrote the pages out before:
-/// a large read, a seek, or an open in another mode. All of these once swallowed it.
+/// a large read, a seek, an open in another mode, or a copy. All of these once swallowed it.
 #[test]
 fn s_520_a_failed_write_behind_is_told_to_the_next_sync_whatever_comes_before_it() {
-    for others in 0..4 {
+    for others in 0..5 {
         let simulated = SimulatedDevice::new(64 << 20, 1);
         let device: Arc<dyn BlockDevice> = Arc::clone(&simulated) as _;
         format(&device, 4096);
@@ -317,6 +317,10 @@ fn s_520_a_failed_write_behind_is_told_to_the_next_sync_whatever_comes_before_it
                 drop(file);
                 file = open(&fs, IoMode::Direct);
                 assert_eq!(file.effective_mode(), IoMode::Direct);
+            }
+            3 => {
+                let target = fs.open("/g", &OpenOptions::create()).unwrap();
+                assert_eq!(file.copy_range(0, &target, 0, 1 << 20).unwrap(), LARGE as u64);
             }
             _ => drop(fs.create_checkpoint("c", &CheckpointOptions::default()).unwrap()),
         }
