@@ -1,8 +1,9 @@
 //! What the papers measured, set beside what was measured here.
 //!
 //! Only ratios are comparable: the machines lie twenty years apart. So each line is a ratio of two
-//! rates, of two response times or of two processor shares, and "here" is the same ratio from the targets that play the same
-//! parts. Where a part is missing, or only one round was run, there is no line.
+//! rates, of two response times or of two processor shares, and "here" is the same ratio from the
+//! targets that play the same parts. Where a part is missing, or only one round was run, there is no
+//! line.
 
 use serde::Serialize;
 

@@ -1,22 +1,12 @@
 //! Copies of ranges on a mount: `cp` and `copy_file_range` share blocks.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 
-use crate::data::ALL;
+use crate::data::{ALL, open};
 use crate::harness::{Mounted, Random, pattern, shell};
 
 const BYTES: usize = (12 << 20) + 777;
-
-fn open(m: &Mounted, name: &str) -> File {
-    OpenOptions::new()
-        .read(true)
-        .write(true)
-        .create(true)
-        .truncate(false)
-        .open(m.path(name))
-        .unwrap()
-}
 
 /// Bytes in use on the mount, once some files are on it: `syncfs` does not reach a mount.
 fn used(m: &Mounted, files: &[&str]) -> u64 {

@@ -19,7 +19,8 @@ pub const ALL: [&str; 6] = [
     "mode=concurrent+cache",
 ];
 
-fn open(m: &Mounted, name: &str) -> File {
+/// Opens a file for reading and writing; makes it where it is not there.
+pub fn open(m: &Mounted, name: &str) -> File {
     OpenOptions::new()
         .read(true)
         .write(true)
