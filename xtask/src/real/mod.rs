@@ -35,6 +35,7 @@ mod peer;
 mod postgres;
 mod ratio;
 mod ratio_files;
+mod ratio_names;
 mod ratio_programs;
 mod recovery;
 mod restricted;

@@ -30,7 +30,7 @@ pub enum Need {
 }
 
 /// The packages, as Debian names them, that bring the programs.
-const PACKAGES: [(&str, &str); 14] = [
+const PACKAGES: [(&str, &str); 15] = [
     ("mariadb-install-db", "mariadb-server"),
     ("sysbench", "sysbench"),
     ("db_bench", "rocksdb-tools"),
@@ -45,6 +45,7 @@ const PACKAGES: [(&str, &str); 14] = [
     ("qemu-img", "qemu-utils"),
     ("nfs-cp", "libnfs-utils"),
     ("setfacl", "acl"),
+    ("git", "git"),
 ];
 
 impl Need {

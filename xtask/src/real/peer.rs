@@ -32,7 +32,7 @@ pub fn pattern(seed: u64, len: usize) -> Vec<u8> {
 }
 
 /// Runs `use_buffer` on `len` bytes at an aligned address.
-fn with_aligned<T>(len: usize, use_buffer: impl FnOnce(&mut [u8]) -> T) -> T {
+pub fn with_aligned<T>(len: usize, use_buffer: impl FnOnce(&mut [u8]) -> T) -> T {
     let mut memory = vec![0; len + ALIGN];
     let start = memory.as_ptr().align_offset(ALIGN);
     use_buffer(&mut memory[start..start + len])

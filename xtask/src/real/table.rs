@@ -7,8 +7,8 @@ use super::needs::Need;
 use super::{
     Options, acls, advise, backups, bad_input, branches, convert, crashlab, doctor, edges,
     failing_device, fio, full_volume, leased, leased_fio, mariadb, mixed_open, modes, nbd, nfs,
-    outside, package, pages, postgres, ratio, ratio_files, ratio_programs, recovery, restricted,
-    scale, scrubs, sqlite, suites, volumes,
+    outside, package, pages, postgres, ratio, ratio_files, ratio_names, ratio_programs, recovery,
+    restricted, scale, scrubs, sqlite, suites, volumes,
 };
 
 /// One test of real programs.
@@ -247,6 +247,25 @@ pub const MEASUREMENTS: &[Test] = &[
         &[Need::Fuse, Need::Root, Need::Loop, Need::Program("mkfs.xfs")],
         3600,
         ratio_files::appends,
+    ),
+    test(
+        "ratio-names",
+        &[
+            Need::Fuse,
+            Need::Root,
+            Need::Loop,
+            Need::Program("git"),
+            Need::Program("tar"),
+            Need::Program("mkfs.xfs"),
+        ],
+        3600,
+        ratio_names::names,
+    ),
+    test(
+        "ratio-copies",
+        &[Need::Fuse, Need::Root, Need::Loop, Need::Program("mkfs.xfs")],
+        3600,
+        ratio_names::copies,
     ),
     test(
         "ratio-untorn-postgres",
