@@ -39,10 +39,20 @@ pub fn readable_name(name: &[u8]) -> String {
 /// terminal. Bytes that are no text are escaped.
 #[must_use]
 pub fn told_name(name: impl AsRef<[u8]>) -> String {
-    let escape = |c: char| {
-        if c.is_control() { c.escape_default().to_string() } else { c.to_string() }
-    };
-    readable_name(name.as_ref()).chars().map(escape).collect()
+    let name = readable_name(name.as_ref());
+    // Nearly always; and each look-up of a name that is not there makes such a sentence.
+    if !name.contains(char::is_control) {
+        return name;
+    }
+    let mut text = String::with_capacity(name.len());
+    for c in name.chars() {
+        if c.is_control() {
+            text.extend(c.escape_default());
+        } else {
+            text.push(c);
+        }
+    }
+    text
 }
 
 #[cfg(test)]
