@@ -32,6 +32,7 @@ mod ring;
 mod serving;
 mod slot;
 mod threads;
+mod waiting;
 
 pub use connection::Connection;
 pub use init::{Flags, Terms};

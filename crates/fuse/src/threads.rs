@@ -19,6 +19,7 @@ use crate::load::{Load, Seat};
 use crate::message::{Message, Received};
 use crate::reply::{Reply, Serve};
 use crate::serving::{Ended, joined, now_serving};
+use crate::waiting::Waiting;
 
 /// What the names of the threads begin with.
 const NAME: &str = "fuse-dev-";
@@ -34,6 +35,7 @@ struct Pool {
     payload_bytes: usize,
     serve: Serve,
     load: Arc<Load>,
+    waiting: Waiting,
     /// Taken before the list of places in the load.
     started: Mutex<Started>,
 }
@@ -68,6 +70,7 @@ impl Threads {
             payload_bytes,
             serve: Arc::clone(serve),
             load: Arc::default(),
+            waiting: Waiting::default(),
             started: Mutex::new(started),
         });
         pool.set_count(count)?;
@@ -155,7 +158,13 @@ impl Pool {
         seat.take();
         loop {
             let mut message = Message::new(channel, self.payload_bytes);
-            if message.receive()? == Received::End {
+            let turn = self.waiting.turn();
+            let received = message.receive();
+            if !matches!(received, Ok(Received::Request)) || message.is_last() {
+                self.waiting.end();
+            }
+            drop(turn);
+            if received? == Received::End {
                 return Ok(());
             }
             if message.is_last() {
