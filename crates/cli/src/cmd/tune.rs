@@ -251,6 +251,9 @@ mod tests {
                     _ if info.tunable == Tunable::Threads => {
                         ("twice the processors, at least 16".to_owned(), info.range())
                     }
+                    _ if info.tunable == Tunable::Cache => {
+                        ("1/32 of the memory, 128 MiB to 1 GiB".to_owned(), info.range())
+                    }
                     _ => (info.unit.format(info.tunable.default_value()), info.range()),
                 };
                 format!(

@@ -214,7 +214,8 @@ pub struct MountOptions {
     pub read_only: bool,
     /// Locking of `direct` writers.
     pub inode_lock: InodeLockSetting,
-    /// Cap of the library cache in bytes.
+    /// Cap of the library cache in bytes; by default a 32nd of the memory that there is, between
+    /// 128 MiB and 1 GiB.
     pub cache_bytes: u64,
     /// First read-ahead window in bytes; doubles with every sequential hit.
     pub read_ahead_bytes_min: u32,
@@ -285,7 +286,7 @@ impl Default for MountOptions {
             schedules: false,
             read_only: false,
             inode_lock: InodeLockSetting::Range,
-            cache_bytes: 128 << 20,
+            cache_bytes: share::default_bytes(),
             read_ahead_bytes_min: 64 << 10,
             read_ahead_bytes_max: 2 << 20,
             write_behind_percent_start: 25,

@@ -1,9 +1,28 @@
 //! The size of the library cache as a share of the memory that there is.
 
+use std::sync::LazyLock;
+
 use super::Tunable;
 use bedplate_block::memory_limit_bytes;
 
 const MIB: u64 = 1 << 20;
+
+/// Where nothing is asked for, the cache has this part of the memory, within bounds: what is written
+/// in a burst has room, and several mounts have.
+const PART_BY_DEFAULT: u64 = 32;
+const MIN_BY_DEFAULT: u64 = 128 * MIB;
+const MAX_BY_DEFAULT: u64 = 1024 * MIB;
+
+/// Returns the cap of the library cache in bytes where nothing is asked for: the same as long as the
+/// process lives.
+pub(super) fn default_bytes() -> u64 {
+    static BYTES: LazyLock<u64> = LazyLock::new(|| default_of(memory_limit_bytes()));
+    *BYTES
+}
+
+fn default_of(memory: u64) -> u64 {
+    (memory / PART_BY_DEFAULT / MIB * MIB).clamp(MIN_BY_DEFAULT, MAX_BY_DEFAULT)
+}
 
 /// Reads the size in bytes that a tunable gets by a share of the memory in per cent, of which `text`
 /// is the number.
@@ -56,6 +75,17 @@ mod tests {
                         >= u128::from(memory) * u128::from(percent) / 100 * 100
             );
         }
+    }
+
+    /// S-547: of a memory that is not known, or small, the least; of any, at most a gigabyte.
+    #[test]
+    fn s_547_the_default_is_a_part_of_the_memory_within_bounds() {
+        let cases = [(0, 128), (512, 128), (4 << 10, 128), (24_106, 753), (1 << 20, 1024)];
+        for (memory, expected) in cases {
+            assert_eq!(default_of(memory * MIB), expected * MIB, "S-547: of {memory} MiB");
+        }
+        let (bytes, twice) = (default_bytes(), default_bytes());
+        assert!((MIN_BY_DEFAULT..=MAX_BY_DEFAULT).contains(&bytes) && bytes == twice, "S-547");
     }
 
     /// S-522: only the cache, and only what is a share.
