@@ -15,22 +15,12 @@ use crate::error::{Error, ErrorKind, Result, system};
 use crate::file::{DirectFile, Route};
 use crate::partial::Partial;
 use crate::rate::Rate;
+use crate::share::{Reflink, share};
 use crate::span::{self, Span, Windows};
 use crate::{Progress, WINDOW_BYTES, WORKERS};
 
 /// Bytes after which a copy that may be gone on with notes how far it is.
 const MARKED_EVERY_BYTES: u64 = 256 << 20;
-
-/// Whether a copy shares its blocks with the source where the file system can (`FICLONE`).
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Reflink {
-    /// Where it can; the data is copied elsewhere.
-    Auto,
-    /// Or the copy fails.
-    Always,
-    /// The data is copied.
-    Never,
-}
 
 /// A part of a file that goes into a target that stays as it is around it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -175,6 +165,7 @@ fn copy_whole(
     let mut copied = 0;
     if is_shared {
         progress(size);
+        refuse_change(from, &is)?;
     } else {
         let spans = span::data(from, size, partial.file.grid().max(from.grid()))?;
         partial.file.set_size(size)?;
@@ -260,26 +251,6 @@ fn copy_into(
         write: into.route(),
         left: Vec::new(),
     })
-}
-
-/// Shares the source's blocks with the copy where that is wanted and can be.
-fn share(from: &DirectFile, into: &DirectFile, reflink: Reflink, target: &Path) -> Result<bool> {
-    if reflink == Reflink::Never {
-        return Ok(false);
-    }
-    match rustix::fs::ioctl_ficlone(into.system(), from.system()) {
-        Ok(()) => Ok(true),
-        Err(error) if reflink == Reflink::Always => Err(Error::new(
-            ErrorKind::Unsupported,
-            format!(
-                "{} cannot share blocks with {}: {}",
-                target.display(),
-                from.path().display(),
-                std::io::Error::from(error)
-            ),
-        )),
-        Err(_) => Ok(false),
-    }
 }
 
 /// Takes the room for all that will be written, so that a full file system says so first, and so

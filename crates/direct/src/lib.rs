@@ -34,6 +34,7 @@ mod error;
 mod file;
 mod partial;
 mod rate;
+mod share;
 mod span;
 mod stream;
 #[cfg(test)]
@@ -42,10 +43,11 @@ mod tree;
 mod update;
 
 pub use compress::{Method, compress};
-pub use copy::{Copied, Options, Range, Reflink, copy};
+pub use copy::{Copied, Options, Range, copy};
 pub use error::{Error, ErrorKind, Result};
 pub use file::Route;
 pub use rate::Rate;
+pub use share::Reflink;
 pub use stream::{Sink, read_to};
 pub use tree::{TreeCopied, copy_tree};
 

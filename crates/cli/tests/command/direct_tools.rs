@@ -86,6 +86,36 @@ fn a_full_file_system_is_told_before_the_copy_and_nothing_is_left() {
     assert!(std::fs::read(scratch.path("back")).unwrap() == pattern(LEN));
 }
 
+/// S-531: more copies than the volume has room for, each with its blocks shared.
+#[test]
+fn a_copy_within_a_mount_shares_its_blocks() {
+    const COPIES: usize = 12;
+    if !can_mount("copies within a mount") {
+        return;
+    }
+    for options in ["", "mode=concurrent"] {
+        let scratch = Scratch::new();
+        let (_, dir) = scratch.mounted(options);
+        let source = dir.join("source");
+        std::fs::write(&source, pattern(LEN)).unwrap();
+        let content = std::fs::File::options().write(true).open(&source).unwrap();
+        // Ends in a hole.
+        content.set_len(LEN as u64 + 100_000).unwrap();
+        let mut expected = pattern(LEN);
+        expected.resize(LEN + 100_000, 0);
+        for number in 0..COPIES {
+            let copy = dir.join(format!("copy-{number}"));
+            let told = bedplate(["--json", "cp", text(&source), text(&copy)]).succeeds().json();
+            assert_eq!(told["copies"][0]["shared"], true, "S-531: {options}: {told}");
+            assert!(std::fs::read(&copy).unwrap() == expected, "S-531: {options}: {number}");
+        }
+        let copy = dir.join("copy-0");
+        bedplate(["cp", "--reflink", "always", text(&source), text(&copy)])
+            .fails(1, "cannot share");
+        assert!(std::fs::read(&copy).unwrap() == expected, "it is as it was");
+    }
+}
+
 #[test]
 fn a_device_takes_a_file_and_gives_it_back() {
     let Some(device) = Loop::new(&[]) else { return };
