@@ -30,15 +30,18 @@ fn s_85_a_tunable_counts_at_once_and_at_every_later_mount() {
     let device = device(64 << 20, 512);
     format(&device, 4096);
     let fs = FileSystem::mount(Arc::clone(&device), None, MountOptions::default()).unwrap();
-    assert_eq!(standing(&fs, Tunable::Cache), (128 << 20, TunedBy::Default, None));
+    assert_eq!(
+        standing(&fs, Tunable::Cache),
+        (Tunable::Cache.default_value(), TunedBy::Default, None)
+    );
     let changes = [
-        (Tunable::Cache, Some(4 << 20)),
+        (Tunable::Cache, Some(16 << 20)),
         (Tunable::Mode, Some(3)),
         (Tunable::Sync, Some(60_000_000_000)),
         (Tunable::Threads, Some(7)),
     ];
     fs.tune(&change(&changes)).unwrap();
-    assert_eq!(standing(&fs, Tunable::Cache), (4 << 20, TunedBy::Volume, Some(4 << 20)));
+    assert_eq!(standing(&fs, Tunable::Cache), (16 << 20, TunedBy::Volume, Some(16 << 20)));
     assert_eq!(fs.info().mode, IoMode::Concurrent);
     assert_eq!(standing(&fs, Tunable::Threads), (7, TunedBy::Volume, Some(7)));
     // A crash: there is no unmount.
@@ -51,7 +54,7 @@ fn s_85_a_tunable_counts_at_once_and_at_every_later_mount() {
     fs.tune(&change(&[(Tunable::Cache, None), (Tunable::Mode, None)])).unwrap();
     assert_eq!(
         (standing(&fs, Tunable::Cache), fs.info().mode),
-        ((128 << 20, TunedBy::Default, None), IoMode::Cached)
+        ((Tunable::Cache.default_value(), TunedBy::Default, None), IoMode::Cached)
     );
     fs.unmount().unwrap();
     let fs = FileSystem::mount(device, None, MountOptions::default()).unwrap();
@@ -71,7 +74,7 @@ fn s_85_tunables_that_were_set_survive_a_power_cut_together() {
     format(&device, 4096);
     let fs = FileSystem::mount(Arc::clone(&device), None, MountOptions::default()).unwrap();
     let start = simulated.operation_count();
-    let values = [(Tunable::Cache, 8 << 20), (Tunable::Mode, 3), (Tunable::Sync, 60_000_000_000)];
+    let values = [(Tunable::Cache, 32 << 20), (Tunable::Mode, 3), (Tunable::Sync, 60_000_000_000)];
     fs.tune(&change(&values.map(|(tunable, value)| (tunable, Some(value))))).unwrap();
     let end = simulated.operation_count();
     assert!(end > start, "it was written");
@@ -103,7 +106,7 @@ fn a_mount_option_goes_before_what_the_volume_holds() {
     let fs = mount(MountOptions::default());
     fs.tune(&change(&[
         (Tunable::ReadAheadMin, Some(1 << 20)),
-        (Tunable::Cache, Some(4 << 20)),
+        (Tunable::Cache, Some(16 << 20)),
         (Tunable::LatencySample, Some(3)),
     ]))
     .unwrap();
@@ -113,7 +116,7 @@ fn a_mount_option_goes_before_what_the_volume_holds() {
     let fs = mount(MountOptions { given, read_ahead_bytes_max: 8192, ..MountOptions::default() });
     assert_eq!(
         standing(&fs, Tunable::Cache),
-        (128 << 20, TunedBy::MountOption, Some(4 << 20)),
+        (Tunable::Cache.default_value(), TunedBy::MountOption, Some(16 << 20)),
         "given, though it is the default"
     );
     assert_eq!(fs.tunable(Tunable::LatencySample), 3);
@@ -122,12 +125,12 @@ fn a_mount_option_goes_before_what_the_volume_holds() {
         (8192, 8192),
         "the option of the pair counts"
     );
-    fs.tune(&live(&[(Tunable::Cache, Some(8 << 20))])).unwrap();
-    assert_eq!(standing(&fs, Tunable::Cache), (8 << 20, TunedBy::Live, Some(4 << 20)));
+    fs.tune(&live(&[(Tunable::Cache, Some(32 << 20))])).unwrap();
+    assert_eq!(standing(&fs, Tunable::Cache), (32 << 20, TunedBy::Live, Some(16 << 20)));
     fs.tune(&live(&[(Tunable::Cache, None)])).unwrap();
     assert_eq!(
         standing(&fs, Tunable::Cache),
-        (4 << 20, TunedBy::Volume, Some(4 << 20)),
+        (16 << 20, TunedBy::Volume, Some(16 << 20)),
         "back to what the volume holds"
     );
 }
@@ -161,7 +164,7 @@ fn a_change_that_is_refused_changes_nothing() {
     let fs = FileSystem::mount(
         device,
         None,
-        MountOptions { read_only: true, ..MountOptions::default() },
+        MountOptions { read_only: true, cache_bytes: 128 << 20, ..MountOptions::default() },
     )
     .unwrap();
     assert_eq!(
@@ -190,7 +193,12 @@ fn s_86_no_write_is_lost_while_the_mode_of_the_mount_and_the_cache_change() {
     let fs = FileSystem::mount(
         device,
         None,
-        MountOptions { sync_interval: Duration::from_secs(3600), ..MountOptions::default() },
+        MountOptions {
+            sync_interval: Duration::from_secs(3600),
+            // As few shards as let it shrink below what the file has.
+            cache_bytes: 32 << 20,
+            ..MountOptions::default()
+        },
     )
     .unwrap();
     let file = fs.open("/f", &OpenOptions::create()).unwrap();
