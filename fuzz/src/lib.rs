@@ -46,7 +46,7 @@ impl Target {
             return Err(ours.join("\n"));
         }
         if escaped {
-            Err("a panic of a library that nobody turned into an error".to_owned())
+            Err("a panic of a library that was not turned into an error".to_owned())
         } else {
             Ok(())
         }

@@ -1,4 +1,4 @@
-//! The queue of devices that serve a request faster than anybody could be woken for it: memory.
+//! The queue of devices that serve a request faster than a thread could be woken for it: memory.
 
 use std::collections::VecDeque;
 use std::sync::Arc;

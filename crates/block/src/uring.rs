@@ -344,7 +344,7 @@ impl UringQueue {
         }
         let entry = self.table.slots[op.slot as usize].entry(&self.core, op);
         // SAFETY: the entry points into the slot's buffer, which stays where it is, and unused by
-        // anybody else, until the operation is reaped (I-URING-1); the file stays registered as
+        // anything else, until the operation is reaped (I-URING-1); the file stays registered as
         // long as the ring lives.
         let put = unsafe { self.ring.submission().push(&entry) }.is_ok();
         self.outstanding += usize::from(put);

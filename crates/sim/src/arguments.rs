@@ -200,7 +200,7 @@ mod tests {
             let refused = parse("--failing", &[unknown])
                 .expect("it is a command")
                 .picked()
-                .expect_err("nobody knows it");
+                .expect_err("it is not known");
             assert!(
                 refused.contains(&format!("'{unknown}'")) && refused.contains("'growth in flight'"),
                 "{refused}"

@@ -125,7 +125,7 @@ fn said(mounted: &Mounted) -> Result<String> {
         if said.contains("unmount") && said.contains("mount again") {
             return Ok(said);
         }
-        ensure!(start.elapsed() < LIMIT, "nobody was told what to do: {said}");
+        ensure!(start.elapsed() < LIMIT, "it was not told what to do: {said}");
         std::thread::sleep(Duration::from_millis(50));
     }
 }

@@ -35,7 +35,7 @@ pub fn stale_mount(bed: &mut Bed, _: &Options) -> Result<()> {
     let mut mounted = bed.mount(&image, "")?;
     write_synced(&mounted, "first", "written before the crash")?;
     mounted.crash()?;
-    let error = std::fs::metadata(mounted.path("first")).expect_err("nobody serves it");
+    let error = std::fs::metadata(mounted.path("first")).expect_err("nothing serves it");
     ensure!(
         error.raw_os_error() == Some(rustix::io::Errno::NOTCONN.raw_os_error()),
         "a dead mount answers with: {error}"

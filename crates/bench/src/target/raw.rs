@@ -15,7 +15,7 @@ use super::{
 use crate::measure::{DeviceOps, DeviceTime};
 use crate::{Error, Result};
 
-/// Regions start at multiples of this, so that no region begins in the middle of anybody's stripe
+/// Regions start at multiples of this, so that no region begins in the middle of a stripe of any
 /// or erase block.
 const REGION_ALIGN: u64 = 1 << 20;
 

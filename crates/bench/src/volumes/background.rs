@@ -63,7 +63,7 @@ impl Bench<'_> {
                 "{:.2} of the member's sequential writes, queue of 4",
                 medians(&writes).ratio
             );
-            let what = format!("{name}: a new member is filled, nobody else works");
+            let what = format!("{name}: a new member is filled, nothing else works");
             rows.push(row(
                 &what,
                 "MiB/s",
@@ -92,7 +92,7 @@ impl Bench<'_> {
                 group.sync().map_err(told)?;
                 rates.push((bytes / MIB / start.elapsed().as_secs_f64(), read));
             }
-            let what = format!("{name}: all of it is resynchronised, nobody else works");
+            let what = format!("{name}: all of it is resynchronised, nothing else works");
             rows.push(row(
                 &what,
                 "MiB/s",

@@ -292,7 +292,7 @@ fn a_device_grows_on_command_and_says_so_when_asked() {
     assert_eq!((device.size_bytes(), device.refresh_size().unwrap()), (SIZE / 2, SIZE / 2));
     assert_eq!(device.write_at(&filled(SECTOR, 1), last).unwrap_err().kind, ErrorKind::OutOfRange);
     device.grow(SIZE);
-    assert_eq!(device.size_bytes(), SIZE / 2, "nobody asked yet");
+    assert_eq!(device.size_bytes(), SIZE / 2, "it was not asked yet");
     assert_eq!((device.refresh_size().unwrap(), device.size_bytes()), (SIZE, SIZE));
     device.write_at(&filled(SECTOR, 1), last).unwrap();
 }

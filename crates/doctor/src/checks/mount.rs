@@ -95,7 +95,7 @@ const BAD: [Bad; 6] = [
     Bad {
         options: &["sync"],
         kinds: &[],
-        costs: "each write waits for the device, those that nobody asked to be durable too",
+        costs: "each write waits for the device, those too that were not asked to be durable",
         instead: Some("async"),
         sure: Sure::Certain,
     },

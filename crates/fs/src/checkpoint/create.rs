@@ -46,7 +46,7 @@ impl Engine {
         let make = |files: &[Arc<Inode>]| {
             assert!(
                 files.iter().all(|file| file.data.lock.is_held()),
-                "I-CKP-4: nobody writes an open file"
+                "I-CKP-4: no thread writes an open file"
             );
             let members = match &options.scope {
                 CheckpointScope::Everything => None,

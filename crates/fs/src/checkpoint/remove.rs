@@ -377,7 +377,7 @@ mod tests {
         volume.delete_checkpoint("third").unwrap();
         let before = place();
         file.write_at(&page, 0).unwrap();
-        assert_eq!(place(), before, "nobody else needs the block");
+        assert_eq!(place(), before, "no other file needs the block");
     }
 
     /// I-CKP-7: blocks that were zeroed are the file's own as soon as the checkpoint that shows

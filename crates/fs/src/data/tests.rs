@@ -192,7 +192,7 @@ fn s_70_a_checkpoint_looks_at_open_files_only() {
     assert_eq!(
         state.inode_table().walks.load(std::sync::atomic::Ordering::Relaxed),
         before,
-        "nobody looked at all inodes"
+        "no pass looked at all inodes"
     );
     assert_eq!(fs.resolve("/closed7").unwrap().size, 4096);
     fs.unmount().unwrap();

@@ -278,10 +278,7 @@ mod tests {
             inode.pin().unwrap();
         }
         let loaded: usize = table.shards.iter().map(|shard| shard.lock().inodes.len()).sum();
-        assert!(
-            loaded <= SHARDS * SHARD_INODES_MAX,
-            "{loaded} inodes are loaded though nobody uses them"
-        );
+        assert!(loaded <= SHARDS * SHARD_INODES_MAX, "{loaded} inodes are loaded and not in use");
         for ino in 1..=count {
             assert!(table.unpin(InodeNo(ino), 1).is_none_or(|inode| !inode.is_dying()));
             // The last name goes while it is retained: it must live on until the last pin goes.

@@ -443,7 +443,7 @@ fn s_83_a_thousand_checkpoints_are_counted_and_deleted_in_any_order() {
     // the last ten lives lie at the ends.
     let alone: u64 =
         names(&fs).iter().map(|name| fs.checkpoint_space(name).unwrap().alone_bytes).sum();
-    assert!(alone < all, "blocks that several share are nobody's alone");
+    assert!(alone < all, "blocks that several share belong to none alone");
     let mut random = Random::new(3);
     let mut order = names(&fs);
     order.sort_by_cached_key(|_| random.next());

@@ -1,9 +1,9 @@
 //! A live mount: how it starts, and how it ends.
 //!
 //! ```text
-//!   start() ── mount point checked ── mounted, kernel answered ── live ── unmounted by anybody, or unmount() ── session over ── finish()
-//!                                                                                                                  │
-//!                              volume unmounted, clean: wait() and unmount() return what came of it  ◄─────────────┘
+//!   start() ── mount point checked ── mounted, kernel answered ── live ── unmounted from outside, or unmount() ── session over ── finish()
+//!                                                                                                                    │
+//!                              volume unmounted, clean: wait() and unmount() return what came of it  ◄───────────────┘
 //! ```
 
 use std::path::{Path, PathBuf};

@@ -47,7 +47,7 @@ pub const DIRECTED: &[Directed] = &[
     Directed { name: "a file system becomes smaller and larger", steps: smaller },
     Directed { name: "the log moves and changes its size", steps: logs },
     Directed { name: "modes switch in flight", steps: mode_switches },
-    Directed { name: "O_DSYNC beside writes that nobody synced", steps: durable_beside_lazy },
+    Directed { name: "O_DSYNC beside writes that were not synced", steps: durable_beside_lazy },
     Directed {
         name: "checkpoints made, written after, deleted and rolled back to",
         steps: checkpoints,

@@ -106,7 +106,7 @@ impl IntentLog {
         let wanted = sync_to.max(seal_to);
         assert!(
             wanted <= buffer.last(),
-            "I-LOG-1: nobody waits for a record that was not appended"
+            "I-LOG-1: no thread waits for a record that was not appended"
         );
         debug_assert!(
             ring.sealed() <= ring.durable(),

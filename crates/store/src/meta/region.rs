@@ -340,7 +340,7 @@ impl Region {
         }
         assert!(
             next.chunks.iter().map(|chunk| chunk.len).sum::<u64>() >= len,
-            "I-REG-1: the chunks hold the new length before anybody uses it"
+            "I-REG-1: the chunks hold the new length before it is used"
         );
         if len > old_len {
             for run in plan_runs(&next.chunks, old_len, len - old_len)

@@ -253,7 +253,7 @@ impl MetaStore {
         let lsn = self.log().append(logged_instead(&record).as_ref().unwrap_or(&record));
         debug_assert!(
             lsn == self.last_lsn(),
-            "I-META-1: nobody appends between a record and its rows"
+            "I-META-1: nothing is appended between a record and its rows"
         );
         self.apply(state, record.rows);
         if others == Others::Moved {

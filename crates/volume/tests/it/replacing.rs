@@ -418,7 +418,7 @@ fn s_108_a_member_that_was_replaced_while_away_is_told_from_the_group() {
     let before: Vec<usize> =
         fixture.members.iter().map(|member| member.operation_count()).collect();
     for others in [&[0][..], &[0, 2]] {
-        let Err(error) = import(&beside(others)) else { panic!("nobody knows whose data counts") };
+        let Err(error) = import(&beside(others)) else { panic!("nothing tells whose data counts") };
         let told = error.message.contains("member1 was replaced or removed, as member0 knows");
         assert!(error.kind == ErrorKind::Diverged && told, "{error}");
         assert!(Group::import(&beside(others), &degraded).is_err());

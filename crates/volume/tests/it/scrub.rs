@@ -188,7 +188,7 @@ fn s_107_parity_is_made_again_only_where_every_page_of_the_row_is_whole() {
     );
     assert!(
         stands(&fixture) == bad,
-        "what lies in the first unit is nobody's page, and may be what is wrong"
+        "what lies in the first unit is no page, and may be what is wrong"
     );
     let told = scrub(&group, true, &ALL).differences;
     assert_eq!(

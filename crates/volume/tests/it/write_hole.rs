@@ -154,7 +154,7 @@ impl Cut<'_> {
                 let possible = allowed(self.history, address, self.at);
                 let torn = format!("{}, {when}: sector {address}", self.context);
                 let number = std::panic::catch_unwind(|| stamp_of(sector, address))
-                    .unwrap_or_else(|_| panic!("{torn} shows what nobody wrote"));
+                    .unwrap_or_else(|_| panic!("{torn} shows what was not written"));
                 assert!(
                     possible.contains(&number),
                     "{torn} shows write {number}, possible are {possible:?}"

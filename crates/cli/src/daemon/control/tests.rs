@@ -41,7 +41,7 @@ impl Hook for AtLabel {
 }
 
 fn nobody_comes(_: &Newcomer, _: &GroupConfig) -> Result<Arc<dyn BlockDevice>> {
-    Err(Failure::new("invalid", "nobody comes here"))
+    Err(Failure::new("invalid", "no request comes here"))
 }
 
 /// S-93, S-111: the file system takes over the volume's room in the very moment in which the volume

@@ -52,7 +52,7 @@ fn appended(volume: &Volume, count: usize) -> (File, Client, Lease) {
     (file, client, lease)
 }
 
-/// S-288: a process appends by itself, and everybody finds that at once.
+/// S-288: a process appends by itself, and every reader finds that at once.
 #[test]
 fn s_288_what_a_process_appends_all_see() {
     let volume = Volume::new();

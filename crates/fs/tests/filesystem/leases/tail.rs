@@ -49,7 +49,7 @@ fn assert_grown(file: &File, blocks: usize) {
     assert_eq!(file.read_at(&mut buf, (blocks * BLOCK) as u64).unwrap(), 0, "nothing behind it");
 }
 
-/// S-354: a process makes a file grow by itself, reads and changes what it wrote; everybody else
+/// S-354: a process makes a file grow by itself, reads and changes what it wrote; every other one
 /// finds the file as long as that, and goes on writing there.
 #[test]
 fn s_354_a_process_makes_a_file_grow_and_all_see_it() {

@@ -164,7 +164,7 @@ fn no_power_cut_loses_what_many_threads_committed() {
                 parts.data.read_at(&mut shown, at).unwrap();
                 assert!(
                     shown[..700].iter().all(|byte| [1, 2].contains(byte)),
-                    "moment {moment}, {choice:?}: {lsn:?} shows what nobody wrote"
+                    "moment {moment}, {choice:?}: {lsn:?} shows what was not written"
                 );
             }
         }

@@ -78,7 +78,7 @@ fn inode_lock(readers: usize, writers: usize) {
     };
     let writers: Vec<_> = (0..writers).map(|_| writer()).collect();
     spawn_all((0..readers).map(|_| reader()).chain(writers));
-    assert!(!shared.0.is_held(), "everybody left");
+    assert!(!shared.0.is_held(), "all have left");
 }
 
 /// I-LCK-1, I-LCK-2; and that no thread waits for ever, because the checker reports a deadlock.
@@ -112,7 +112,7 @@ fn ranges() {
         user(2..4, sharing()),
     ]);
     let state = lock.state.lock();
-    assert!(state.held.0.is_empty() && state.waiting.is_empty(), "I-RNG-2: everybody left");
+    assert!(state.held.0.is_empty() && state.waiting.is_empty(), "I-RNG-2: all have left");
 }
 
 /// I-RNG-1, I-RNG-2; and that no thread stands in line for ever.
