@@ -157,7 +157,8 @@ fn s_480_mount_and_findmnt_show_the_mode_and_what_else_was_asked_for() {
             None => println!("skipped: no {program} here"),
         }
     }
-    bedplate(["tune", text(&dir), "mode=direct", "cache=128M"]).succeeds();
+    // What is the default again is not shown.
+    bedplate(["tune", text(&dir), "mode=direct", &default_cache(&dir)]).succeeds();
     let user = || std::fs::read_to_string("/run/mount/utab").unwrap();
     let line = |table: &str| table.lines().find(|l| l.contains(text(&dir))).map(str::to_owned);
     let shown = line(&user()).expect("S-480: a line");
@@ -170,6 +171,14 @@ fn s_480_mount_and_findmnt_show_the_mode_and_what_else_was_asked_for() {
     assert_eq!(remounted.stderr(), "", "S-480");
     bedplate(["unmount", text(&dir)]).succeeds();
     assert_eq!(line(&user()), None, "S-480: nothing is left of it");
+}
+
+/// Returns the change that sets the cache of a mount to what it would be of itself.
+fn default_cache(dir: &Path) -> String {
+    let told = bedplate(["--json", "tune", text(dir)]).succeeds().json();
+    let all = told["tunables"].as_array().unwrap();
+    let cache = all.iter().find(|tunable| tunable["name"] == "cache").unwrap();
+    format!("cache={}", cache["default"])
 }
 
 #[test]
