@@ -15,7 +15,7 @@ use crate::error::{Error, ErrorKind, Result, system};
 use crate::file::{DirectFile, Route};
 use crate::partial::Partial;
 use crate::rate::Rate;
-use crate::share::{Reflink, share};
+use crate::share::{self, Reflink};
 use crate::span::{self, Span, Windows};
 use crate::{Progress, WINDOW_BYTES, WORKERS};
 
@@ -72,7 +72,7 @@ pub struct Copied {
     pub copied: u64,
     /// Bytes that an earlier copy had written.
     pub resumed_at: u64,
-    /// The copy shares its blocks with the source.
+    /// The copy shares its blocks with the source; on a mount of a volume those that can be shared.
     pub is_shared: bool,
     /// The copy was read back and compared.
     pub is_verified: bool,
@@ -161,11 +161,10 @@ fn copy_whole(
     let is = from.metadata()?;
     let size = from.size()?;
     let (partial, resumed_at) = Partial::begin(target, &is, options.resume)?;
-    let is_shared = resumed_at == 0 && share(from, &partial.file, options.reflink, target)?;
+    let is_shared = resumed_at == 0 && share(from, &is, &partial.file, options, target)?;
     let mut copied = 0;
     if is_shared {
         progress(size);
-        refuse_change(from, &is)?;
     } else {
         let spans = span::data(from, size, partial.file.grid().max(from.grid()))?;
         partial.file.set_size(size)?;
@@ -251,6 +250,28 @@ fn copy_into(
         write: into.route(),
         left: Vec::new(),
     })
+}
+
+/// Shares the source's blocks with the copy where that is wanted and can be.
+fn share(
+    from: &DirectFile,
+    is: &Metadata,
+    into: &DirectFile,
+    options: &Options,
+    target: &Path,
+) -> Result<bool> {
+    if options.reflink == Reflink::Never {
+        return Ok(false);
+    }
+    if share::at_once(from, into, options.reflink, target)? {
+        return Ok(true);
+    }
+    // What a mount copies is neither compared nor bound to a rate.
+    if options.verify || options.rate.is_some() || !share::on_mount(from, is, into)? {
+        return Ok(false);
+    }
+    refuse_change(from, is)?;
+    Ok(true)
 }
 
 /// Takes the room for all that will be written, so that a full file system says so first, and so

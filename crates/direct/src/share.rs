@@ -1,5 +1,6 @@
 //! Copies that share their blocks with the source.
 
+use std::fs::Metadata;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
@@ -21,16 +22,14 @@ pub enum Reflink {
 /// An attribute that every file has on a mount of a volume, and no other file.
 const OF_A_MOUNT: &str = "user.bedplate.effective_mode";
 
-/// Shares the source's blocks with the copy, which is empty, where that is wanted and can be.
-pub(crate) fn share(
+/// Shares all blocks of the source with the copy, which is empty, as they are at one moment; `false`
+/// where the file system cannot.
+pub(crate) fn at_once(
     from: &DirectFile,
     into: &DirectFile,
     reflink: Reflink,
     target: &Path,
 ) -> Result<bool> {
-    if reflink == Reflink::Never {
-        return Ok(false);
-    }
     match rustix::fs::ioctl_ficlone(into.system(), from.system()) {
         Ok(()) => Ok(true),
         Err(error) if reflink == Reflink::Always => Err(Error::new(
@@ -42,18 +41,16 @@ pub(crate) fn share(
                 std::io::Error::from(error)
             ),
         )),
-        Err(_) => share_on_mount(from, into),
+        Err(_) => Ok(false),
     }
 }
 
-/// Has the mount share the blocks that it can share, and copy the others. `FICLONE` does not reach a
-/// mount. Other file systems without that would copy through the page cache.
-fn share_on_mount(from: &DirectFile, into: &DirectFile) -> Result<bool> {
-    let (is, into_is) = (from.metadata()?, into.metadata()?);
-    let is_of_mount = |file: &DirectFile| {
-        rustix::fs::fgetxattr(file.system(), OF_A_MOUNT, &mut [0_u8; 0][..]).is_ok()
-    };
-    if !(is.is_file() && is.dev() == into_is.dev() && is_of_mount(into)) {
+/// Has a mount share the blocks with the copy, which is empty, that it can share, and copy the others,
+/// in steps; `false` elsewhere. `FICLONE` does not reach a mount. Other file systems without that would
+/// copy through the page cache.
+pub(crate) fn on_mount(from: &DirectFile, is: &Metadata, into: &DirectFile) -> Result<bool> {
+    let of_mount = rustix::fs::fgetxattr(into.system(), OF_A_MOUNT, &mut [0_u8; 0][..]);
+    if !is.is_file() || is.dev() != into.metadata()?.dev() || of_mount.is_err() {
         return Ok(false);
     }
     let size = is.size();

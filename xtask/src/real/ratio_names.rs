@@ -113,7 +113,7 @@ fn large_files(bed: &Bed, _: &Options, place: &Path, _: bool) -> Result<Measured
         drop_pages(&file)?;
         rates.push(rate(whole, || in_sequence(&file, flags, size, false))?);
     }
-    // Not the program: some share the blocks, others read and write them.
+    // A copy for which XFS and a mount share blocks.
     let mut cp = Command::new("cp");
     rates.push(rate(whole, || {
         sh::output(cp.arg(&copy).arg(place.join("second")), LIMIT)?;

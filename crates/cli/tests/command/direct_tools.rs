@@ -113,6 +113,11 @@ fn a_copy_within_a_mount_shares_its_blocks() {
         bedplate(["cp", "--reflink", "always", text(&source), text(&copy)])
             .fails(1, "cannot share");
         assert!(std::fs::read(&copy).unwrap() == expected, "it is as it was");
+        let told =
+            bedplate(["--json", "cp", "--verify", text(&source), text(&copy)]).succeeds().json();
+        let done = &told["copies"][0];
+        assert_eq!((&done["shared"], &done["verified"]), (&false.into(), &true.into()), "{told}");
+        assert!(std::fs::read(&copy).unwrap() == expected, "{options}: compared");
     }
 }
 
