@@ -189,6 +189,8 @@ pub enum PlantedBug {
     DelayedWriteNotSynced,
     /// A write goes to the device past one of the same sectors that is delayed.
     DelayedWritePassed,
+    /// Of writes that are written together one is left out.
+    CombinedWriteLeftOut,
     /// A large read passes pages of the library cache that are dirty.
     LargeReadPassesDirty,
     /// A large write passes the library cache and is not announced to it.

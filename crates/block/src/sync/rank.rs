@@ -81,9 +81,10 @@ pub const READ_WINDOWS: usize = 52;
 pub const FLUSH: usize = 53;
 pub const ALLOCATION_GROUP: usize = 54;
 pub const SPARE_MEMORY: usize = 55;
+pub const COMBINING: usize = 56;
 
 #[cfg(debug_assertions)]
-pub(super) const TABLE: [Rank; 56] = [
+pub(super) const TABLE: [Rank; 57] = [
     row(SIZE, 20, "0.2", "size"),
     row(SCHEDULES, 30, "0.3", "schedules"),
     row(CLONING, 40, "0.4", "cloning mutex"),
@@ -140,6 +141,7 @@ pub(super) const TABLE: [Rank; 56] = [
     row(FLUSH, 750, "7.5", "flush"),
     row(ALLOCATION_GROUP, 990, "9.9", "allocation group"),
     row(SPARE_MEMORY, LEAF, "leaf", "spare memory"),
+    row(COMBINING, LEAF, "leaf", "combined writes"),
 ];
 
 /// Locks of which a thread holds several, and the lock under which alone it does: what holds that

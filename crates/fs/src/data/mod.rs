@@ -35,6 +35,7 @@
 mod appends;
 mod bounce;
 mod cached;
+mod combined;
 mod commit_map;
 mod cow;
 mod defrag;

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 
 use super::cached::is_behind;
 use super::delayed::MayWait;
-use super::{DataPath, Held};
+use super::{Alone, DataPath, Held};
 use crate::lock::Sharing;
 use crate::mode::{OpenClass, Service};
 use crate::{Error, ErrorKind, InodeLockSetting, Reason, Result, Timestamp};
@@ -130,6 +130,10 @@ impl DataPath<'_> {
             return Ok(None);
         }
         let Some(end) = offset.checked_add(bytes.len() as u64) else { return Ok(None) };
+        if end > self.inode.size.load(Ordering::Acquire) {
+            // It does not wait for the lock here: it may be written with others (`combined.rs`).
+            return Ok(None);
+        }
         let _held = self.state().lock.shared(self.fs);
         let Some(at) = self.find_owned(offset, bytes.len() as u64)? else { return Ok(None) };
         // Both after the lookup: it loads the size with the map, and a record that vouches for
@@ -180,36 +184,59 @@ impl DataPath<'_> {
         offset: Option<u64>,
         may_wait: MayWait,
     ) -> Result<Option<u64>> {
+        let mut joined = None;
         if let Some(offset) = offset {
             let data = Payload::new(bytes, offset)?;
-            let held = self.state().lock.shared(self.fs);
-            let service = self.service();
-            if service.uses_library_cache() {
-                return Ok(None);
+            if !self.grows_in_a_block(&data, may_wait) {
+                let held = self.state().lock.shared(self.fs);
+                let service = self.service();
+                if service.uses_library_cache() {
+                    return Ok(None);
+                }
+                self.count_mixed(service, class);
+                let _range = service.locks_ranges().then(|| {
+                    let range = self.locked_range(&data);
+                    self.state().ranges.lock(range, Sharing::Exclusive, self.fs)
+                });
+                if self.delay_or_write(&held, service, &data, may_wait)? {
+                    return Ok(Some(offset));
+                }
             }
-            self.count_mixed(service, class);
-            let _range = service.locks_ranges().then(|| {
-                self.state().ranges.lock(self.locked_range(&data), Sharing::Exclusive, self.fs)
-            });
-            if self.delay_or_write(&held, service, &data, may_wait)? {
-                return Ok(Some(offset));
-            }
+            joined = self.join(&data, may_wait);
         }
         let held = self.state().lock.exclusive(self.fs);
+        if joined.as_ref().is_some_and(|joined| joined.is_done(&held)) {
+            return Ok(offset);
+        }
         let service = self.service();
         if service.uses_library_cache() {
             return Ok(None);
         }
+        if joined.is_some_and(|joined| self.write_combined(&held, &joined, service)) {
+            return Ok(offset);
+        }
+        self.write_alone(&held, bytes, offset, service, may_wait).map(Some)
+    }
+
+    /// Writes a part of a block, or what moves the end, with the file alone; returns where.
+    pub(super) fn write_alone(
+        self,
+        held: &Alone<'_>,
+        bytes: &[u8],
+        offset: Option<u64>,
+        service: Service,
+        may_wait: MayWait,
+    ) -> Result<u64> {
         if !self.spares_appends(offset, bytes.len() as u64) {
             // Before the end of the file is looked at.
-            self.end_tail(&held)?;
+            self.end_tail(held)?;
         }
         let at = offset.unwrap_or_else(|| self.inode.size.load(Ordering::Acquire));
         if Payload::new(bytes, at)?.is_aligned(self.fs.grid()) {
-            self.end_odd_writes(&held);
+            self.end_odd_writes(held);
         }
-        self.hold_or_write(&held, Payload::new(bytes, at)?, service, may_wait)?;
-        Ok(Some(at))
+        self.hold_or_write(held, Payload::new(bytes, at)?, service, may_wait)?;
+        Ok(at)
     }
 
     /// Delays a write under the shared inode lock where it may be, and writes it otherwise; `false`

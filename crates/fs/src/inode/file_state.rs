@@ -8,6 +8,7 @@ use bedplate_block::sync::{
 };
 
 use super::block_set::BlockSet;
+use super::combining::Combining;
 use super::cow_epoch::{CowEpoch, ExtentSize, KnownRelease, Unit};
 use super::delayed::Delayed;
 use super::held_sectors::HeldSectors;
@@ -63,6 +64,8 @@ pub(crate) struct FileState {
     pub(crate) held_sectors: HeldSectors,
     /// Leaf: an odd write that has not reached the device yet.
     pub(crate) held_write: HeldWrite,
+    /// Leaf: small writes that wait for the inode lock.
+    pub(crate) combining: Combining,
     /// Rank 2.5: writes that made the file grow and have not reached the device yet.
     pub(crate) delayed: Delayed,
     /// Leaf: what is read ahead past the caches.
@@ -108,6 +111,7 @@ impl FileState {
             unsealed: Unsealed::new(bit(Cause::Unsealed)),
             held_sectors: HeldSectors::new(bit(Cause::HeldSectors)),
             held_write: HeldWrite::new(bit(Cause::HeldWrite)),
+            combining: Combining::default(),
             delayed: Delayed::new(bit(Cause::Delayed)),
             read_windows: ReadWindows::new(bit(Cause::Windows)),
             reserved: Mutex::default(),

@@ -9,6 +9,7 @@
 //! | `cow_epoch`, `imaged` | up to which epoch extents are copied on write; which rows have a before-image |
 //! | `recent`, `unsealed`, `block_set` | long extents found without the map; bytes that wait for a seal; file blocks with reservations |
 //! | `held_sectors`, `held_write`, `delayed` | sectors and writes that wait in memory |
+//! | `combining` | small writes that wait for the inode lock, to be written together |
 //! | `read_windows` | what is read ahead past the caches |
 //! | `steady` | how the file is served, and whether its reads and writes take the slow path |
 //! | `list` | inodes that something holds for |
@@ -29,6 +30,7 @@
 //! loaded again.
 
 mod block_set;
+mod combining;
 mod cow_epoch;
 mod delayed;
 mod file_state;
@@ -43,6 +45,7 @@ mod steady;
 mod table;
 mod unsealed;
 
+pub(crate) use combining::{Joined, Together, WRITE_BYTES_MAX as COMBINED_WRITE_BYTES_MAX};
 pub(crate) use delayed::{
     DelayLimits, Pieces as DelayedPieces, Snapshot as DelayedSnapshot, Way as DelayedWay,
 };

@@ -5,6 +5,7 @@
 mod acls;
 mod checkpoints;
 mod clones;
+mod combined;
 mod common;
 mod copies;
 mod cost;
