@@ -11,6 +11,8 @@ use super::{Ailment, Back, Backend, Change, On, RenameKind, Setup, Step};
 
 /// Extents of a scattered file.
 const EXTENTS: u64 = 10;
+/// The file that ranges are copied to.
+const COPY: On = On::Name(4, 0);
 /// From one extent of a scattered file to the next, in bytes: a block of 512 and a hole.
 const STRIDE: u64 = 1024;
 
@@ -44,9 +46,18 @@ fn prelude() -> Vec<Step> {
         Step::Checkpoint(0, None),
         write(A, 2 * STRIDE, 512, 60),
         write(A, 7 * STRIDE, 512, 61),
+        Step::Create(4, 0),
+        write(COPY, 0, 700, 62),
         Step::Sync,
     ]);
     steps
+}
+
+/// Copies what one record shares of a scattered file, so that it happens at one moment: two extents, to
+/// a file that no checkpoint has.
+fn copy() -> Step {
+    let (at, extents) = (2 * STRIDE, 2 * STRIDE as u32);
+    Step::CopyRange(A, COPY, IoMode::Concurrent, at, at, extents)
 }
 
 /// Blocks that became free are used, removed bytes are looked for, and both checkpoints come back
@@ -54,6 +65,8 @@ fn prelude() -> Vec<Step> {
 fn epilogue() -> Vec<Step> {
     let fresh = On::Name(4, 1);
     vec![
+        // What a copy may have in common with another file.
+        write(A, 2 * STRIDE, 512, 199),
         Step::SetSize(A, 12_000),
         Step::Create(4, 1),
         write(fresh, 0, 9000, 200),
@@ -93,6 +106,7 @@ fn long() -> Vec<Long> {
         Step::Rollback(0, Back::Everything, true),
         Step::Rollback(0, Back::File(0, 0), true),
         Step::Defragment(A, true),
+        copy(),
         Step::SyncAll(A),
         Step::MoveLog(true, 1),
         Step::MoveLog(false, 2),
@@ -125,6 +139,9 @@ fn short() -> Vec<Step> {
         Step::Allocate(A, Change::Punch, 0, 5000),
         Step::Clone(None, 0, 0, 3),
         Step::Clone(Some(0), 0, 0, 3),
+        copy(),
+        write(COPY, 2 * STRIDE, 512, 72),
+        write(A, 2 * STRIDE, 512, 73),
         Step::Defragment(A, true),
         Step::Rename(0, 0, 2, 0, RenameKind::Replace),
         Step::SetMode(0, 0, 0o600),

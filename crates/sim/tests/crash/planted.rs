@@ -1,9 +1,9 @@
 //! A judge that finds nothing is not believed: each planted mistake must be found, within so many
 //! states.
 
-use bedplate_fs::PlantedBug;
+use bedplate_fs::{IoMode, PlantedBug};
 use bedplate_sim::{
-    Back, Cuts, DIRECTED, Effort, Failure, Setup, Step, generate, try_failures, try_format_cuts,
+    Back, Cuts, DIRECTED, Effort, Failure, On, Setup, Step, generate, try_failures, try_format_cuts,
     try_pair, try_steps,
 };
 
@@ -296,6 +296,25 @@ fn a_truncation_that_does_not_note_that_it_is_under_way() {
     let violation = found.expect_err("TruncationNotMarked went unnoticed");
     println!("TruncationNotMarked: found in state {}: {}", violation.states + 1, violation.what);
     assert!(violation.states < STATES_MAX && violation.what.contains("S-11"), "{violation}");
+}
+
+/// A write of the source in the middle of a copy, to a block that both have from then on.
+#[test]
+fn a_copy_whose_source_is_written_in_place() {
+    bedplate_fs::plant(Some(PlantedBug::RangeWrittenInPlace));
+    let effort = Effort { second_cut_every: 0, second_life_every: 0, ..Effort::default() };
+    let copy = Step::CopyRange(
+        On::Name(0, 0),
+        On::Name(4, 0),
+        IoMode::Concurrent,
+        2048,
+        2048,
+        2048,
+    );
+    let write = Step::Write(On::Name(0, 0), IoMode::Concurrent, 2048, 512, 73, false);
+    let found = try_pair(1, number(&copy, &write), &Setup::SMALL, 1, &effort);
+    let violation = found.expect_err("RangeWrittenInPlace went unnoticed");
+    println!("RangeWrittenInPlace: found in state {}: {}", violation.states + 1, violation.what);
 }
 
 /// A checkpoint or a rollback between two records of a truncation by path, or of the reclaim of a
