@@ -148,7 +148,7 @@ impl Cluster {
     /// # Errors
     /// When it ends or takes too long; with the end of its log.
     pub fn start(&self, settings: &[&str]) -> Result<Server<'_>> {
-        let log = self.outside.join("server.log");
+        let log = self.log_path();
         let output = std::fs::OpenOptions::new().create(true).append(true).open(&log)?;
         let starter: Vec<&OsStr> = self
             .runner
@@ -178,16 +178,21 @@ impl Cluster {
         Ok(server)
     }
 
+    /// Returns where the server's log lies.
+    pub fn log_path(&self) -> PathBuf {
+        self.outside.join("server.log")
+    }
+
     /// Returns the last lines of the server's log.
     pub fn log_end(&self) -> String {
-        let text = std::fs::read_to_string(self.outside.join("server.log")).unwrap_or_default();
+        let text = std::fs::read_to_string(self.log_path()).unwrap_or_default();
         let lines: Vec<&str> = text.lines().collect();
         lines[lines.len().saturating_sub(12)..].join(" | ")
     }
 
     /// Tells whether the server's log names `words` anywhere.
     pub fn log_names(&self, words: &str) -> bool {
-        std::fs::read_to_string(self.outside.join("server.log"))
+        std::fs::read_to_string(self.log_path())
             .is_ok_and(|text| text.contains(words))
     }
 

@@ -7,7 +7,7 @@ use super::needs::Need;
 use super::{
     Options, acls, advise, backups, bad_input, branches, convert, crashlab, doctor, edges,
     failing_device, fio, full_volume, leased, leased_fio, mariadb, mixed_open, modes, nbd, nfs,
-    outside, package, pages, postgres, ratio, ratio_files, ratio_names, ratio_programs, recovery,
+    outside, package, pages, postgres, ratio, ratio_files, ratio_names, ratio_programs, ratio_redo, recovery,
     restricted, scale, scrubs, sqlite, suites, volumes,
 };
 
@@ -210,6 +210,19 @@ pub const MEASUREMENTS: &[Test] = &[
         ],
         3600,
         ratio::leased_postgres,
+    ),
+    test(
+        "ratio-redo",
+        &[
+            Need::Fuse,
+            Need::Root,
+            Need::Loop,
+            Need::Postgres,
+            Need::Program("setpriv"),
+            Need::Program("mkfs.xfs"),
+        ],
+        3600,
+        ratio_redo::redo,
     ),
     test(
         "ratio-mariadb",
