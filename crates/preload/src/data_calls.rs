@@ -207,7 +207,8 @@ pub unsafe extern "C-unwind" fn posix_fadvise(
     len: i64,
     advice: c_int,
 ) -> c_int {
-    if advice == libc::POSIX_FADV_WILLNEED && steady(|| uncached::serves(fd)) {
+    let is_vain = || uncached::serves(fd) || direct::reads_on_device(fd, at, len);
+    if advice == libc::POSIX_FADV_WILLNEED && steady(is_vain) {
         return 0;
     }
     // SAFETY: takes numbers only. The result is the error's number.

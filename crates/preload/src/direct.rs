@@ -40,6 +40,30 @@ pub fn io(fd: Fd, direction: Direction, memory: Memory, offset: i64) -> Option<i
     }
 }
 
+/// Returns whether a read from here on would go to the device: what the kernel reads ahead for it is
+/// read once more, past the page cache. In the daemon's cache it would be found.
+#[cold]
+pub fn reads_on_device(fd: Fd, offset: i64, len: i64) -> bool {
+    let errno = sys::errno();
+    let would = || {
+        let Visit { open, mount, slot } = enter(fd).filter(|visit| visit.open.may_read)?;
+        if mount.reader.cached_file(open.lease).is_some() {
+            return None;
+        }
+        let sector = mount.reader.geometry().alignment_bytes;
+        let start = u64::try_from(offset).ok()? / sector * sector;
+        let end =
+            start.checked_add(u64::try_from(len).ok()?.max(1))?.checked_next_multiple_of(sector)?;
+        let io = Io { direction: Direction::Read, offset: start, len: end - start };
+        mount.reader.begin_growth(&mount.slots, slot, open.lease, io, 0).ok()?;
+        mount.slots.leave(slot);
+        Some(())
+    };
+    let would = would().is_some();
+    sys::set_errno(errno);
+    would
+}
+
 #[cold]
 fn write_again(fd: Fd, visit: &Visit, memory: Memory, offset: i64) -> Option<isize> {
     for _ in 0..TIMES_AGAIN {

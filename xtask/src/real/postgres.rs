@@ -192,8 +192,7 @@ impl Cluster {
 
     /// Tells whether the server's log names `words` anywhere.
     pub fn log_names(&self, words: &str) -> bool {
-        std::fs::read_to_string(self.log_path())
-            .is_ok_and(|text| text.contains(words))
+        std::fs::read_to_string(self.log_path()).is_ok_and(|text| text.contains(words))
     }
 
     /// Runs SQL and returns the bare rows.

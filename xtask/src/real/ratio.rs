@@ -24,7 +24,7 @@ use crate::sh;
 const LIMIT: Duration = Duration::from_secs(300);
 
 /// A cache as large as the page cache of a machine would be.
-const CACHE: &str = "cache=2G";
+pub const CACHE: &str = "cache=2G";
 
 /// Where a cluster is measured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

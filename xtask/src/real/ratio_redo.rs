@@ -10,17 +10,17 @@ use anyhow::{Context, Result};
 
 use super::Options;
 use super::bed::{Bed, LoopDevice, detach};
+use super::leased::Leased;
 use super::needs::is_root;
 use super::postgres::{Cluster, mount_options};
-use super::ratio::{fill, median, on_xfs};
+use super::ratio::{CACHE, fill, median, on_xfs};
 use crate::cleanup::Guard;
 use crate::sh;
 
 const LIMIT: Duration = Duration::from_secs(600);
 
 /// No checkpoint shortens the redo.
-const SETTINGS: [&str; 3] =
-    ["checkpoint_timeout=1d", "max_wal_size=16GB", "log_checkpoints=on"];
+const SETTINGS: [&str; 3] = ["checkpoint_timeout=1d", "max_wal_size=16GB", "log_checkpoints=on"];
 
 /// Where the redo is measured.
 struct Target {
@@ -34,7 +34,8 @@ fn targets(options: &Options) -> Vec<Target> {
     let mount = |name, mode, is_leased| {
         let leases = if is_root() { "postgres" } else { "owner" };
         let lease = if is_leased { format!(",lease={leases}") } else { String::new() };
-        Target { name, options: Some(format!("{}{lease}", mount_options(mode))), is_leased }
+        let cache = if mode.ends_with("cache") { format!(",{CACHE}") } else { String::new() };
+        Target { name, options: Some(format!("{}{cache}{lease}", mount_options(mode))), is_leased }
     };
     let all = [
         Target { name: "xfs", options: None, is_leased: false },
@@ -139,6 +140,9 @@ fn measure(bed: &Bed, device: &Path, target: &Target, crashed: &Path) -> Result<
             cluster = cluster.with_leases_of(&bed.program);
         }
         let server = cluster.start(&SETTINGS)?;
+        if target.is_leased {
+            println!("    {}", Leased::of(bed, place)?);
+        }
         cluster.verify_sums()?;
         server.stop()?;
         redo_seconds(&cluster.log_path())

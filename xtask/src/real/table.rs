@@ -7,8 +7,8 @@ use super::needs::Need;
 use super::{
     Options, acls, advise, backups, bad_input, branches, convert, crashlab, doctor, edges,
     failing_device, fio, full_volume, leased, leased_fio, mariadb, mixed_open, modes, nbd, nfs,
-    outside, package, pages, postgres, ratio, ratio_files, ratio_names, ratio_programs, ratio_redo, recovery,
-    restricted, scale, scrubs, sqlite, suites, volumes,
+    outside, package, pages, postgres, ratio, ratio_files, ratio_names, ratio_programs, ratio_redo,
+    recovery, restricted, scale, scrubs, sqlite, suites, volumes,
 };
 
 /// One test of real programs.

@@ -37,6 +37,25 @@ fn what_the_map_does_not_allow_goes_to_the_mount() {
     }
 }
 
+/// S-524: advice to read ahead what goes to the device has the mount read nothing; elsewhere it is the
+/// kernel's.
+#[test]
+fn s_524_what_is_read_on_the_device_is_not_read_ahead_by_the_kernel() {
+    let Some(stage) = Stage::new() else { return };
+    let reads = || stage.mount.seen.reads.load(Ordering::SeqCst);
+    let said = stage.run("open 0 @ rw advise 0 8192 8192 advise 0 100 24 pread 0 8192 8192");
+    assert_eq!(said, "advise 0, advise 0, read 8192 D", "S-524");
+    assert_eq!(reads(), 0, "S-524");
+    assert!(stage.report().contains(" reads=1 "), "{}", stage.report());
+    stage.daemon.rewrite(|file| file.may_read = false);
+    assert_eq!(stage.run("open 0 @ rw advise 0 8192 8192"), "advise 0", "S-524");
+    let begun = std::time::Instant::now();
+    while reads() == 0 {
+        assert!(begun.elapsed().as_secs() < 20, "S-524: the mount was not asked");
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+}
+
 /// S-218: of a read that is not aligned the whole sectors are read, and only within the file.
 #[test]
 fn s_218_a_read_of_a_part_of_a_sector_goes_to_the_device() {

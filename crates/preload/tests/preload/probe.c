@@ -155,6 +155,10 @@ static void run(const char *what) {
         long at = number(), len = number();
         memset(buffer, '-', 65536);
         say_read(pread(of, buffer, len, at));
+    } else if (!strcmp(what, "advise")) {
+        int of = fd();
+        long at = number(), len = number();
+        say("advise", posix_fadvise(of, at, len, POSIX_FADV_WILLNEED));
     } else if (!strcmp(what, "crooked")) {
         int of = fd();
         long at = number(), len = number();

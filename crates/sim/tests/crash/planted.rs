@@ -3,8 +3,8 @@
 
 use bedplate_fs::{IoMode, PlantedBug};
 use bedplate_sim::{
-    Back, Cuts, DIRECTED, Effort, Failure, On, Setup, Step, generate, try_failures, try_format_cuts,
-    try_pair, try_steps,
+    Back, Cuts, DIRECTED, Effort, Failure, On, Setup, Step, generate, try_failures,
+    try_format_cuts, try_pair, try_steps,
 };
 
 use crate::interleaved::number;
@@ -303,14 +303,8 @@ fn a_truncation_that_does_not_note_that_it_is_under_way() {
 fn a_copy_whose_source_is_written_in_place() {
     bedplate_fs::plant(Some(PlantedBug::RangeWrittenInPlace));
     let effort = Effort { second_cut_every: 0, second_life_every: 0, ..Effort::default() };
-    let copy = Step::CopyRange(
-        On::Name(0, 0),
-        On::Name(4, 0),
-        IoMode::Concurrent,
-        2048,
-        2048,
-        2048,
-    );
+    let copy =
+        Step::CopyRange(On::Name(0, 0), On::Name(4, 0), IoMode::Concurrent, 2048, 2048, 2048);
     let write = Step::Write(On::Name(0, 0), IoMode::Concurrent, 2048, 512, 73, false);
     let found = try_pair(1, number(&copy, &write), &Setup::SMALL, 1, &effort);
     let violation = found.expect_err("RangeWrittenInPlace went unnoticed");
