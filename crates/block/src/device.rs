@@ -39,7 +39,7 @@ pub struct Geometry {
 /// Says which engine serves a device, and why not the preferred one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EngineReport {
-    /// `"io_uring"`, `"threads"`, `"memory"`, `"simulated"`.
+    /// `"io_uring"`, `"threads"`, `"nbd"`, `"memory"`, `"simulated"`.
     pub name: &'static str,
     /// The reason for a fallback; `None` where the preferred engine is in use.
     pub fallback: Option<String>,

@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use crate::counters::LiveCounters;
 use crate::pool::BufferPool;
 use crate::{AlignedBuf, Completion, DeviceQueue, QueueOptions, Request, RequestKind, Result};
 
@@ -13,6 +14,14 @@ pub(crate) trait Positioned: Send + Sync {
     fn flush(&self) -> Result<()>;
     /// Refuses a request whose shape is wrong before any of it is carried out.
     fn check(&self, request: &Request) -> Result<()>;
+}
+
+/// A device that server threads carry requests out on.
+pub(crate) trait Served: Positioned {
+    /// Returns the device's name.
+    fn name(&self) -> &str;
+    /// Returns the device's counters.
+    fn counters(&self) -> &LiveCounters;
 }
 
 /// Carries one request out from the calling thread.

@@ -1,5 +1,5 @@
 //! The engine for systems that forbid io_uring: a bounded pool of server threads per device ("aio
-//! servers"), shared by its queues.
+//! servers"), shared by its queues; and of devices over the network.
 //!
 //! ```text
 //!   queue ──submit──► jobs (one line for all) ──► server thread: pread, pwrite, fdatasync ──► the queue's own completions
@@ -13,8 +13,8 @@ use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
 
-use crate::descriptor::{Core, from_io};
-use crate::inline::serve;
+use crate::descriptor::from_io;
+use crate::inline::{Served, serve};
 use crate::pool::BufferPool;
 use crate::{
     AlignedBuf, Completion, DeviceCounters, DeviceQueue, EngineThreads, Operation, QueueOptions,
@@ -50,7 +50,7 @@ struct Line {
 }
 
 struct Shared {
-    core: Arc<Core>,
+    device: Arc<dyn Served>,
     line: Mutex<Line>,
     wake: Condvar,
 }
@@ -68,9 +68,9 @@ impl std::fmt::Debug for ServerPool {
 }
 
 impl ServerPool {
-    pub fn new(core: Arc<Core>, servers_max: usize) -> Self {
+    pub fn new(device: Arc<dyn Served>, servers_max: usize) -> Self {
         let line = Line { jobs: VecDeque::new(), idle: 0, servers: Vec::new(), closing: false };
-        let shared = Shared { core, line: Mutex::new(line), wake: Condvar::new() };
+        let shared = Shared { device, line: Mutex::new(line), wake: Condvar::new() };
         Self { shared: Arc::new(shared), servers_max: servers_max.clamp(1, 1024) }
     }
 
@@ -95,7 +95,7 @@ impl ServerPool {
             count_max: self.servers_max as u64,
             busy: count.saturating_sub(line.idle) as u64,
             waiting: line.jobs.len() as u64,
-            waited: self.shared.core.counters.snapshot().saturated,
+            waited: self.shared.device.counters().snapshot().saturated,
         }
     }
 
@@ -105,8 +105,8 @@ impl ServerPool {
         self.start_servers(&mut line, requests.len())?;
         if line.idle == 0 {
             self.shared
-                .core
-                .counters
+                .device
+                .counters()
                 .add(&DeviceCounters { saturated: 1, ..DeviceCounters::default() });
         }
         let awakened = line.idle.min(requests.len());
@@ -141,7 +141,7 @@ impl ServerPool {
                 // A pool that is smaller than it might be still serves.
                 Err(_) if !line.servers.is_empty() => return Ok(()),
                 Err(error) => {
-                    return Err(from_io(&self.shared.core.name, Operation::Queue, None, &error));
+                    return Err(from_io(self.shared.device.name(), Operation::Queue, None, &error));
                 }
             }
             line.idle += 1;
@@ -171,7 +171,7 @@ fn serve_jobs(shared: &Shared) {
 
 fn carry_out(shared: &Shared, job: Job) {
     let waited = job.since.map_or(Duration::ZERO, |since| since.elapsed());
-    let mut completion = serve(&*shared.core, job.request);
+    let mut completion = serve(&*shared.device, job.request);
     completion.waited_ns = u64::try_from(waited.as_nanos()).unwrap_or(u64::MAX);
     let mut done = job.home.done.lock();
     done.completions.push(completion);

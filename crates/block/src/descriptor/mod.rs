@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use crate::check::{Limits, error};
 use crate::counters::LiveCounters;
-use crate::inline::Positioned;
+use crate::inline::{Positioned, Served};
 use crate::{Error, ErrorKind, Geometry, Operation, Request, Result};
 
 /// Asks for a write that a power cut does not tear; since Linux 6.11.
@@ -220,6 +220,16 @@ impl Positioned for Core {
             self.counters.note(Operation::Queue, 0, false);
         }
         result
+    }
+}
+
+impl Served for Core {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn counters(&self) -> &LiveCounters {
+        &self.counters
     }
 }
 

@@ -10,7 +10,8 @@ mod probe;
 mod target;
 
 pub use backing::Backing;
-pub use open::{DeviceOptions, Engine, create_image, open};
+pub(crate) use open::open;
+pub use open::{DeviceOptions, Engine, create_image};
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -88,7 +89,7 @@ impl FileDevice {
     fn thread_queue(&self, options: &QueueOptions) -> Box<dyn DeviceQueue> {
         let servers = self
             .servers
-            .get_or_init(|| Arc::new(ServerPool::new(Arc::clone(&self.core), self.server_threads)));
+            .get_or_init(|| Arc::new(ServerPool::new(self.core.clone(), self.server_threads)));
         Box::new(servers.queue(options))
     }
 

@@ -61,16 +61,8 @@ impl Default for DeviceOptions {
     }
 }
 
-/// Opens a block device or an image file.
-///
-/// The size of an image that is not a whole number of logical blocks is rounded down.
-///
-/// # Errors
-/// `NotFound`, `Permission`, `Busy` (naming the user of the device where it is known), `ReadOnly`
-/// (a read-only device asked to be writable), `Unsupported` (neither a block device nor a regular
-/// file; io_uring demanded and forbidden) or `Io`.
-pub fn open(path: impl AsRef<Path>, options: &DeviceOptions) -> Result<Arc<dyn BlockDevice>> {
-    let path = path.as_ref();
+/// Opens a block device or an image file, as [`open`](crate::open) says.
+pub(crate) fn open(path: &Path, options: &DeviceOptions) -> Result<Arc<dyn BlockDevice>> {
     let name = path.display().to_string();
     let failed = |error: io::Error| from_io(&name, Operation::Open, None, &error);
     let kind = kind_of(path, &name)?;

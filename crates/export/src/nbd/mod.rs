@@ -29,7 +29,8 @@ mod request;
 mod serving;
 mod tls;
 mod transport;
-mod wire;
+
+use bedplate_block::nbd_wire as wire;
 
 pub use exports::{Export, Exports};
 pub use listener::{Address, Server, Settings};
