@@ -6,6 +6,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
+use crate::device::place;
+
 /// A file or directory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PathArg {
@@ -62,7 +64,8 @@ pub fn volume_and_path(name: &Path) -> Option<(PathBuf, PathBuf)> {
 }
 
 fn may_be_volume(path: &Path) -> bool {
-    path.metadata().is_ok_and(|meta| meta.is_file() || meta.file_type().is_block_device())
+    place::is_remote(path)
+        || path.metadata().is_ok_and(|meta| meta.is_file() || meta.file_type().is_block_device())
 }
 
 #[cfg(test)]
@@ -96,7 +99,9 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let image = dir.path().join("v.img");
         std::fs::write(&image, b"").unwrap();
-        for volume in [image.to_str().unwrap(), dir.path().to_str().unwrap(), "group:data"] {
+        let uris = ["nbd://host/disk", "nbd+unix:///disk?socket=/run/s"];
+        let local = [image.to_str().unwrap(), dir.path().to_str().unwrap(), "group:data"];
+        for volume in local.into_iter().chain(uris) {
             let named = volume_and_path(Path::new(&format!("{volume}:/a/b:/c")));
             assert_eq!(named, Some((volume.into(), "/a/b:/c".into())), "S-510");
             assert_eq!(volume_and_path(Path::new(volume)), None, "S-510: all of it");

@@ -16,6 +16,7 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 
 use crate::device::group;
 use crate::device::made::Made;
+use crate::device::place;
 use crate::device::signature;
 use crate::device::{self, Access, Opened};
 use crate::failure::{Failure, Result};
@@ -63,7 +64,7 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<()> {
     let log_image = match &arguments.log {
         Some(log) => Some(Image::prepare(
             log,
-            arguments.log_size.filter(|_| !log.exists()),
+            arguments.log_size.filter(|_| !place::exists(log)),
             "--log-size",
             arguments,
         )?),
@@ -170,7 +171,7 @@ impl Image {
     ) -> Result<Self> {
         let shown = path.display();
         if group::resolve(path)? != path
-            || path.exists() && group::label_of(path).is_ok_and(|label| label.is_some())
+            || place::exists(path) && group::label_of(path).is_ok_and(|label| label.is_some())
         {
             return match size {
                 None => Ok(Self::default()),
@@ -178,6 +179,9 @@ impl Image {
                     "{shown} is a group and is used whole: leave out {option}"
                 ))),
             };
+        }
+        if place::is_remote(path) {
+            return Self::of_export(path, size, option, arguments.force);
         }
         match (fs::metadata(path), size) {
             (Err(error), Some(size)) if error.kind() == std::io::ErrorKind::NotFound => {
@@ -212,6 +216,17 @@ impl Image {
                 Ok(Self::default())
             }
         }
+    }
+
+    fn of_export(path: &Path, size: Option<u64>, option: &str, force: bool) -> Result<Self> {
+        if size.is_some() {
+            return Err(Failure::usage(format!(
+                "{} is an export of another machine and is used whole: leave out {option}",
+                path.display()
+            )));
+        }
+        refuse_foreign(path, force)?;
+        Ok(Self::default())
     }
 
     /// An image holds files of any permissions, so only its owner may read it.

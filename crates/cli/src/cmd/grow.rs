@@ -10,8 +10,7 @@ use clap::Args;
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::device::group;
-use crate::device::{self, Access};
+use crate::device::{self, Access, group, place};
 use crate::failure::{Failure, Result};
 use crate::mount::{Mount, live};
 use crate::render::output::Output;
@@ -77,6 +76,12 @@ fn extend(image: &Path, size: Option<u64>) -> Result<()> {
     if group::label_of(image).is_ok_and(|label| label.is_some()) {
         return Err(Failure::usage(format!(
             "{shown} is a member of a group, whose volume does not grow with one member"
+        )));
+    }
+    if place::is_remote(image) {
+        return Err(Failure::usage(format!(
+            "{shown} is an export of another machine: make it larger there, mount the volume anew, \
+             then run 'bedplate grow' without a size"
         )));
     }
     let file = OpenOptions::new()

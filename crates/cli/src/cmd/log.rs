@@ -10,7 +10,7 @@ use clap::{Args, Subcommand};
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::device::{self, Access, group, newcomer, signature};
+use crate::device::{self, Access, group, newcomer, place, signature};
 use crate::failure::{Failure, Result};
 use crate::reach::{Reach, Target};
 use crate::render::output::Output;
@@ -142,7 +142,7 @@ fn carry_out(target: &Target, ask: LogRequest, dry_run: bool, output: &Output) -
 
 /// Returns the whole path of a device that a log may move to.
 fn usable(path: &Path, target: &Target, force: bool) -> Result<PathBuf> {
-    let path = path.canonicalize().map_err(|error| Failure::system("find", path, &error))?;
+    let path = place::whole(path)?;
     signature::refuse_kind(&path)?;
     refuse_own(&path, target)?;
     if let Some(label) = group::label_of(&path).ok().flatten() {

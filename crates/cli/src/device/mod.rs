@@ -8,6 +8,7 @@ pub mod made;
 mod mounted;
 pub mod newcomer;
 mod open;
+pub mod place;
 pub mod signature;
 
 pub use access::Access;

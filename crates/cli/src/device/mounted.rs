@@ -2,14 +2,14 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::device::group;
+use crate::device::{group, place};
 use crate::failure::{Failure, Result};
 use crate::mount::{self, Mount};
 
 /// Returns where the volume at `path` is mounted; a group is listed under one of its members, and
 /// found by any.
 pub fn of_volume(path: &Path) -> Result<Option<Mount>> {
-    let Ok(path) = path.canonicalize() else { return Ok(None) };
+    let Ok(path) = place::whole(path) else { return Ok(None) };
     let mounts: Vec<Mount> = mount::ours()?;
     let of = |path: &Path| mounts.iter().rfind(|mount| mount.source == path).cloned();
     if mounts.is_empty() || path.is_dir() {

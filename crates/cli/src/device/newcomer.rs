@@ -11,13 +11,14 @@ use bedplate_block::Backing;
 use bedplate_serve::control::Newcomer;
 
 use crate::device::group;
+use crate::device::place;
 use crate::device::signature;
 use crate::device::{self, Access};
 use crate::failure::{Failure, Result};
 
 /// Names a device; with `force` whatever it holds.
 pub fn named(path: &Path, force: bool) -> Result<Newcomer> {
-    let path = path.canonicalize().map_err(|error| Failure::system("find", path, &error))?;
+    let path = place::whole(path)?;
     Ok(if force { Newcomer::Forced { force: path } } else { Newcomer::Empty(path) })
 }
 
@@ -89,10 +90,8 @@ pub fn refuse_overlaps(paths: &[&PathBuf]) -> Result<()> {
     for (at, backing) in backings.iter().enumerate() {
         let shares = |other: usize| match (backing, &backings[other]) {
             (Some(one), Some(other)) => one.overlaps(other),
-            // Files that do not exist yet.
-            (None, None) => {
-                std::path::absolute(paths[at]).ok() == std::path::absolute(paths[other]).ok()
-            }
+            // Files that do not exist yet, and exports of other machines.
+            (None, None) => named_whole(paths[at]) == named_whole(paths[other]),
             _ => false,
         };
         if let Some(other) = (0..at).find(|other| shares(*other)) {
@@ -106,6 +105,11 @@ pub fn refuse_overlaps(paths: &[&PathBuf]) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// Returns the one name of something that is no file of the system.
+fn named_whole(path: &Path) -> Option<PathBuf> {
+    if place::is_remote(path) { place::whole(path).ok() } else { std::path::absolute(path).ok() }
 }
 
 /// Returns where the system tells of a block device.

@@ -4,6 +4,9 @@ use std::io::Read;
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 
+use bedplate::AlignedBuf;
+
+use crate::device::place;
 use crate::failure::{Failure, Result};
 
 /// Offset, magic bytes, name.
@@ -33,6 +36,9 @@ const HEAD_BYTES: u64 = 0x1_0048;
 
 /// Refuses what is no device at all. Opening some of it would wait for ever, as a pipe does.
 pub fn refuse_kind(path: &Path) -> Result<()> {
+    if place::is_remote(path) {
+        return Ok(());
+    }
     let kind = std::fs::metadata(path).map_err(|e| Failure::system("find", path, &e))?.file_type();
     let what = match (kind.is_file() || kind.is_block_device(), kind.is_dir()) {
         (true, _) => return Ok(()),
@@ -48,13 +54,27 @@ pub fn refuse_kind(path: &Path) -> Result<()> {
 /// Returns the name of what lies at `path`, if it is anything known.
 pub fn recognize(path: &Path) -> Result<Option<&'static str>> {
     refuse_kind(path)?;
-    let mut head = Vec::new();
-    let file = std::fs::File::open(path).map_err(|e| Failure::system("open", path, &e))?;
-    file.take(HEAD_BYTES).read_to_end(&mut head).map_err(|e| Failure::system("read", path, &e))?;
+    let head = if place::is_remote(path) { head_of_export(path)? } else { head_of(path)? };
     Ok(SIGNATURES
         .iter()
         .find(|(at, magic, _)| head.get(*at..).is_some_and(|tail| tail.starts_with(magic)))
         .map(|(_, _, name)| *name))
+}
+
+fn head_of(path: &Path) -> Result<Vec<u8>> {
+    let mut head = Vec::new();
+    let file = std::fs::File::open(path).map_err(|e| Failure::system("open", path, &e))?;
+    file.take(HEAD_BYTES).read_to_end(&mut head).map_err(|e| Failure::system("read", path, &e))?;
+    Ok(head)
+}
+
+fn head_of_export(path: &Path) -> Result<Vec<u8>> {
+    let device = bedplate_block::open(path, &place::to_look())?;
+    let block = u64::from(device.geometry().logical_block_size);
+    let len = HEAD_BYTES.next_multiple_of(block).min(device.size_bytes());
+    let mut head = AlignedBuf::zeroed(len as usize);
+    device.read_at(&mut head, 0)?;
+    Ok(head.to_vec())
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use bedplate::IoMode;
-use bedplate_block::{MountEntry, UserOptions};
+use bedplate_block::{MountEntry, UserOptions, device_path};
 use bedplate_serve::fuse::part_of;
 
 use crate::failure::{Failure, Result};
@@ -112,9 +112,9 @@ impl From<MountEntry> for Mount {
 }
 
 /// Returns `path` absolute and without links, also when it is a mount that cannot be looked at: its
-/// daemon died, or it belongs to another user.
+/// daemon died, or it belongs to another user. The URI of an export is returned in its one spelling.
 pub fn canonical(path: &Path) -> Result<PathBuf> {
-    let refused = match path.canonicalize() {
+    let refused = match device_path(path) {
         Ok(path) => return Ok(path),
         Err(error) => Failure::system("find", path, &error),
     };

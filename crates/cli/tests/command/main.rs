@@ -41,6 +41,7 @@ mod mounted;
 #[path = "../../../export/tests/nbd/client.rs"]
 #[allow(dead_code, reason = "the tests of the command need less of it")]
 mod nbd_client;
+mod network_devices;
 mod network_exports;
 #[path = "../../../export/tests/nfs/client.rs"]
 #[allow(dead_code, reason = "the tests of the command need less of it")]

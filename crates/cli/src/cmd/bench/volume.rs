@@ -8,6 +8,7 @@ use bedplate_bench::{Results, VolumeReport, Volumes};
 use clap::Args;
 use serde::Serialize;
 
+use crate::device::place;
 use crate::device::signature;
 use crate::device::{self, Access};
 use crate::failure::{Failure, Result};
@@ -58,7 +59,7 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<()> {
             format!("{} holds {what}: add --force to destroy it", path.display()),
         )),
         _ => {
-            Ok(device::open_plain(&path.canonicalize().unwrap_or(path.clone()), Access::ReadWrite)?)
+            Ok(device::open_plain(&place::whole(path).unwrap_or(path.clone()), Access::ReadWrite)?)
         }
     };
     let members = arguments.members.iter().map(open).collect::<Result<Vec<_>>>()?;

@@ -26,8 +26,7 @@ use crate::daemon::events::{self, Events};
 use crate::daemon::host_room::{self, HostWatch};
 use crate::daemon::signals::{self, Subject, Watcher};
 use crate::daemon::spawn;
-use crate::device::group;
-use crate::device::{self, Access};
+use crate::device::{self, Access, group, place};
 use crate::failure::{Failure, Result};
 use crate::metrics;
 use crate::mount;
@@ -262,6 +261,9 @@ impl Plan {
         let mut on_event = arguments.on_event.as_deref();
         for option in given.split(',').filter(|option| !option.is_empty()) {
             match option.split_once('=') {
+                Some(("log", path)) if place::is_remote(Path::new(path)) => {
+                    log = Some(place::whole(Path::new(path))?);
+                }
                 Some(("log", path)) => log = Some(absolute(Path::new(path))?),
                 Some(("logfile", path)) => log_file = Some(absolute(Path::new(path))?),
                 Some(("on-event", path)) => on_event = Some(Path::new(path)),
@@ -348,8 +350,7 @@ fn find_volume(named: &Path) -> Result<(PathBuf, Option<PathBuf>)> {
         Some((volume, path)) => (volume, Some(path)),
         None => (named.to_owned(), None),
     };
-    let found = group::resolve(&volume)?.canonicalize();
-    Ok((found.map_err(|error| Failure::system("find the volume", &volume, &error))?, path))
+    Ok((place::whole_to("find the volume", &group::resolve(&volume)?)?, path))
 }
 
 /// Returns the options of the command itself that lists of mounts are to show.

@@ -15,7 +15,7 @@ use std::process::{Command, Stdio};
 use clap::Args;
 use serde::Serialize;
 
-use crate::device::group;
+use crate::device::{group, place};
 use crate::failure::{Failure, Result, plain};
 use crate::render::output::Output;
 use crate::render::text;
@@ -136,7 +136,7 @@ fn is_of(volume: &str, group: &str, members: &[&Path]) -> bool {
     if let Some(name) = volume.strip_prefix("group:") {
         return name == group;
     }
-    Path::new(volume).canonicalize().is_ok_and(|path| members.contains(&path.as_path()))
+    place::whole(Path::new(volume)).is_ok_and(|path| members.contains(&path.as_path()))
 }
 
 /// Asks systemd; returns whether it says yes.

@@ -12,6 +12,7 @@ use crate::device::Access;
 use crate::device::group::{self, Located};
 use crate::device::homes;
 use crate::device::newcomer;
+use crate::device::place;
 use crate::failure::{Failure, Result};
 use crate::render::output::Output;
 use crate::render::progress;
@@ -201,7 +202,7 @@ fn home_of(located: &Located, member: usize) -> Result<PathBuf> {
         config
             .index_of(was)
             .map(|index| PathBuf::from(&config.members[index].path))
-            .filter(|path| path.exists())
+            .filter(|path| place::exists(path))
     };
     found.or_else(known).ok_or_else(|| {
         Failure::new("not_found", format!("the device of {path} was not found: name one with --to"))
@@ -223,7 +224,7 @@ pub fn remove(arguments: &RemoveArguments, output: &Output) -> Result<()> {
 /// Finds the device at a path that carries a label of the group and has no place in it, and which
 /// member it was.
 fn outdated(located: &Located, name: &str) -> Option<(PathBuf, Id)> {
-    let path = Path::new(name).canonicalize().ok()?;
+    let path = place::whole(Path::new(name)).ok()?;
     let label = group::label_of(&path).ok()??;
     let own =
         label.config.id == located.config.id && located.config.index_of(label.member).is_none();
@@ -259,8 +260,7 @@ pub fn index_of(located: &Located, name: &str) -> Result<usize> {
     {
         return Ok(index);
     }
-    let path = Path::new(name)
-        .canonicalize()
+    let path = place::whole(Path::new(name))
         .or_else(|_| std::path::absolute(name))
         .unwrap_or(PathBuf::from(name));
     let here = located

@@ -16,6 +16,7 @@ use crate::device::group;
 use crate::device::homes;
 use crate::device::made::Made;
 use crate::device::newcomer::{self, sysfs_of};
+use crate::device::place;
 use crate::device::signature;
 use crate::device::{self, Access};
 use crate::failure::{Failure, Result};
@@ -121,7 +122,7 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<()> {
         paths
             .iter()
             .map(|path| {
-                device::open_plain(&path.canonicalize().unwrap_or(path.clone()), Access::ReadWrite)
+                device::open_plain(&place::whole(path).unwrap_or(path.clone()), Access::ReadWrite)
             })
             .collect()
     };
@@ -196,7 +197,7 @@ fn warn_of_namesakes(config: &GroupConfig, paths: &[&PathBuf]) {
 /// Makes an image file where nothing is, and refuses what other programs left there.
 fn prepare(path: &Path, arguments: &Arguments, made: &mut Made) -> Result<()> {
     let shown = path.display();
-    match (path.exists(), arguments.size) {
+    match (place::exists(path), arguments.size) {
         (false, Some(size)) => {
             create_image(path, size - size % 4096, false)?;
             made.note(path);
@@ -268,6 +269,10 @@ fn warn(arguments: &Arguments) {
 }
 
 fn size_of(path: &Path) -> Option<u64> {
+    if place::is_remote(path) {
+        let device = bedplate_block::open(path, &place::to_look()).ok()?;
+        return Some(device.size_bytes());
+    }
     let meta = fs::metadata(path).ok()?;
     if meta.is_file() {
         return Some(meta.len());

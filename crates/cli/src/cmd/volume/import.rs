@@ -10,7 +10,7 @@ use serde::Serialize;
 
 use crate::daemon::control;
 use crate::daemon::status::Status;
-use crate::device::{self, Access, group};
+use crate::device::{self, Access, group, place};
 use crate::failure::{Failure, Result};
 use crate::render::output::Output;
 use crate::render::{progress, text};
@@ -104,7 +104,7 @@ fn renew(arguments: &Arguments, output: &Output) -> Result<Renewed> {
 /// because those that would be found are the ones that these are copies of.
 fn open_renewed(arguments: &Arguments, name: &str, output: &Output) -> Result<Group> {
     let paths = std::iter::once(&arguments.group).chain(&arguments.others);
-    let open = |path: &PathBuf| device::open_plain(&whole(path)?, Access::ReadWrite);
+    let open = |path: &PathBuf| device::open_plain(&place::whole(path)?, Access::ReadWrite);
     let devices: Vec<Arc<dyn BlockDevice>> = paths.map(open).collect::<Result<_>>()?;
     let options =
         ImportOptions { degraded: arguments.degraded, background: false, ..Default::default() };
@@ -120,10 +120,6 @@ fn open_renewed(arguments: &Arguments, name: &str, output: &Output) -> Result<Gr
         }
         failure
     })
-}
-
-fn whole(path: &Path) -> Result<PathBuf> {
-    path.canonicalize().map_err(|error| Failure::system("find", path, &error))
 }
 
 /// Gives the file system on a group an identity of its own; nothing where there is none.

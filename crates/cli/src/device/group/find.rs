@@ -2,16 +2,19 @@
 //!
 //! A group is named by any member's path, or as `group:NAME`. Its other members are looked for
 //! where they were last, beside that member, on the system's block devices, and in the directories
-//! of `BEDPLATE_DEVICES` (divided by colons); `group:NAME` looks in the present directory too.
+//! of `BEDPLATE_DEVICES` (divided by colons); `group:NAME` looks in the present directory too. An
+//! export of another machine is found only by its URI: as it is named, or as another member knows it.
 
 use std::collections::HashSet;
+use std::fs::Metadata;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
 use bedplate::{DeviceOptions, Engine, GroupConfig, GroupErrorKind, Label, MemberState};
-use bedplate_block::Backing;
+use bedplate_block::{Backing, device_path};
 
 use super::holder::member_of;
+use crate::device::place;
 use crate::failure::{Failure, Result};
 use crate::mount;
 
@@ -91,7 +94,7 @@ pub(super) fn first_path(located: &Located) -> PathBuf {
 /// Finds the group that the device at `path` is a member of; `None` where it is none.
 pub fn of_member(path: &Path) -> Result<Option<Located>> {
     let Some(label) = label_of(path)? else { return Ok(None) };
-    let path = path.canonicalize().map_err(|error| Failure::system("find", path, &error))?;
+    let path = place::whole(path)?;
     let own = |other: &Label| other.config.id == label.config.id;
     let mut search = Search::default();
     search.add(&path);
@@ -115,7 +118,9 @@ pub fn of_member(path: &Path) -> Result<Option<Located>> {
     if !config.members.iter().all(|member| {
         member.is_vacant() || members.iter().any(|(_, label)| label.member == member.id)
     }) {
-        search.add_directory(path.parent().unwrap_or(Path::new("/")));
+        if !place::is_remote(&path) {
+            search.add_directory(path.parent().unwrap_or(Path::new("/")));
+        }
         search.add_system();
         members.extend(search.labels_of(own));
     }
@@ -247,11 +252,12 @@ struct Search {
 
 impl Search {
     fn add(&mut self, path: &Path) {
-        let Ok(path) = path.canonicalize() else { return };
-        let Ok(meta) = path.metadata() else { return };
-        let large_enough =
-            meta.file_type().is_block_device() || meta.is_file() && meta.len() > 4 << 20;
-        if large_enough && self.seen.insert(path.clone()) {
+        let Ok(path) = device_path(path) else { return };
+        let large_enough = |meta: Metadata| {
+            meta.file_type().is_block_device() || meta.is_file() && meta.len() > 4 << 20
+        };
+        let may_be_one = place::is_remote(&path) || path.metadata().is_ok_and(large_enough);
+        if may_be_one && self.seen.insert(path.clone()) {
             self.waiting.push(path);
         }
     }

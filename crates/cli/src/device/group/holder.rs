@@ -7,6 +7,7 @@ use bedplate_serve::control::{GroupRequest, Request, Serving};
 use serde::Deserialize;
 
 use super::find::{Located, source};
+use crate::device::place;
 use crate::mount::{self, Mount, live};
 
 /// Returns the mount whose daemon has a group open; `None` where none has that can be reached from
@@ -58,6 +59,6 @@ pub fn member_of(mount: &Mount) -> Option<PathBuf> {
     let ask = GroupRequest::Status { reset: false };
     let told: StatusAnswer = live::ask(mount, &Request::Group { ask }).ok()?;
     let is_active =
-        |member: &Member| member.state == MemberState::Active.name() && member.path.exists();
+        |member: &Member| member.state == MemberState::Active.name() && place::exists(&member.path);
     told.status.members.into_iter().find(is_active).map(|member| member.path)
 }
