@@ -31,7 +31,7 @@ struct Target {
 }
 
 fn targets(options: &Options) -> Vec<Target> {
-    let mount = |name, mode, is_leased| {
+    let mount = |name, mode: &str, is_leased| {
         let leases = if is_root() { "postgres" } else { "owner" };
         let lease = if is_leased { format!(",lease={leases}") } else { String::new() };
         let cache = if mode.ends_with("cache") { format!(",{CACHE}") } else { String::new() };
