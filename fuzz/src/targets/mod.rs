@@ -8,6 +8,7 @@ mod image;
 mod log;
 mod metadata;
 mod nbd;
+mod nbd_device;
 mod nfs;
 mod requests;
 mod text;
@@ -22,7 +23,7 @@ pub struct Target {
 }
 
 /// All of them.
-pub const TARGETS: [Target; 22] = [
+pub const TARGETS: [Target; 23] = [
     Target { name: "superblock", run: bedplate_fs::forge::decode_superblock },
     Target { name: "label", run: bedplate_volume::Label::decode_any },
     Target { name: "group", run: group::run },
@@ -43,6 +44,7 @@ pub const TARGETS: [Target; 22] = [
     Target { name: "metrics", run: control::metrics },
     Target { name: "backup", run: backup::run },
     Target { name: "nbd", run: nbd::run },
+    Target { name: "nbd_device", run: nbd_device::run },
     Target { name: "nfs", run: nfs::run },
     Target { name: "trace", run: trace::run },
 ];
