@@ -84,5 +84,5 @@ fn use_up(device: &dyn BlockDevice, replies_max: usize) {
         failed.is_err_and(|error| error.detail.contains("broke"))
     });
     assert!(failed, "more flushes succeeded than a server of so few bytes can answer");
-    assert!(device.flush().is_err(), "I-NBD-1: nothing succeeds after a break");
+    assert!(device.flush().is_err(), "I-NDV-1: nothing succeeds after a break");
 }

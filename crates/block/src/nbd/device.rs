@@ -102,7 +102,7 @@ fn connect(uri: &Uri, name: &str, options: &DeviceOptions) -> std::result::Resul
     }
     assert!(
         sockets.len() == 1 || export.has(transmission::CAN_MULTI_CONN),
-        "I-NBD-2: more than one connection only where a flush on one covers all"
+        "I-NDV-2: more than one connection only where a flush on one covers all"
     );
     let block = geometry.logical_block_size;
     let [_, _, most] = export.block_bytes;

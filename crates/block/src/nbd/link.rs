@@ -90,7 +90,7 @@ pub(super) struct Link {
     connections: Vec<Connection>,
     next: AtomicUsize,
     cookies: AtomicU64,
-    /// Why nothing goes on; never unset (I-NBD-1).
+    /// Why nothing goes on; never unset (I-NDV-1).
     broken: OnceLock<String>,
     /// Given back at the end: nothing is asked of the export from then on.
     claim: Mutex<Option<Claim>>,

@@ -10,11 +10,11 @@
 //! A call sends its request from its own thread and sleeps until the thread of the connection has
 //! heard the reply. Replies are simple ones: an error comes before any data.
 //!
-//! - I-NBD-1: a device of which one connection broke, or to which one reply did not come in time,
+//! - I-NDV-1: a device of which one connection broke, or to which one reply did not come in time,
 //!   does nothing any more. What it was answered before and has not flushed may be lost with the
 //!   server, and a flush on a new connection would say nothing of it. Opening it again makes another
 //!   device.
-//! - I-NBD-2: there is more than one connection only where the server says that a flush on one covers
+//! - I-NDV-2: there is more than one connection only where the server says that a flush on one covers
 //!   what was answered on all.
 
 mod claim;

@@ -88,7 +88,7 @@ fn s_549_several_connections_only_where_a_flush_on_one_covers_all() {
         device.flush().unwrap();
         let heard = fake.heard();
         let writers: BTreeSet<usize> = heard.iter().map(|heard| heard.connection).collect();
-        assert_eq!((writers.len(), fake.connections()), (expected, expected), "I-NBD-2, S-549");
+        assert_eq!((writers.len(), fake.connections()), (expected, expected), "I-NDV-2, S-549");
         assert_eq!(heard.iter().filter(|heard| heard.kind == command::FLUSH).count(), 1);
         assert_eq!(heard.last().unwrap().kind, command::FLUSH, "S-549: behind what was answered");
         drop(device);
@@ -249,7 +249,7 @@ fn s_550_a_broken_connection_fails_all_that_is_in_flight_and_all_that_comes() {
     queue.push(Request { token: 9, kind: RequestKind::Flush, buf: None, first, rest }).unwrap();
     let mut done = Vec::new();
     queue.complete(1, &mut done).unwrap();
-    assert!(done[0].result.is_err(), "S-550, I-NBD-1");
+    assert!(done[0].result.is_err(), "S-550, I-NDV-1");
     assert_eq!(fake.connections(), 4, "S-550: no connection is made again");
     // Nor is it in the way of another device.
     let again = opened(&fake);

@@ -45,7 +45,12 @@ fn shared(rng: &mut Xoshiro256PlusPlus, mode: IoMode, own: u8, threads: u8) -> S
         3 => Step::Defragment(SHARED, rng.random_range(0..2) == 0),
         4 => Step::Read(SHARED, mode, at, 4096),
         5 => Step::Write(SHARED, mode, at + 700, 1000, rng.random_range(1..=255), false),
-        6 => Step::Write(SHARED, mode, at + 512, 1024, rng.random_range(1..=255), false),
+        // The first and last sectors of pages lie beside those of other threads: they wait for the
+        // file together, and are written so.
+        6 => {
+            let (skip, len) = pick(rng, &[(0, 512), (512, 1024), (3072, 1024), (3584, 512)]);
+            Step::Write(SHARED, mode, at + skip, len, rng.random_range(1..=255), false)
+        }
         _ => Step::Write(
             SHARED,
             mode,
