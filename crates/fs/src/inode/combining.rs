@@ -183,20 +183,23 @@ mod tests {
 
     const BLOCK: u64 = 4096;
 
+    fn fill_of(at: u64) -> u8 {
+        (at / 512 % 250) as u8 + 1
+    }
+
     /// Joins writes of 512 bytes at these places, and returns from where to where the first is written
     /// with others in a file of `size` bytes.
     fn together(places: &[u64], size: u64) -> Option<Range<u64>> {
         let lock = InodeLock::default();
         let held = lock.exclusive(&NoHelp);
         let all = Combining::default();
-        let joined: Vec<_> =
-            places.iter().map(|at| all.join(&[(at / 512) as u8 + 1; 512], *at)).collect();
+        let joined: Vec<_> = places.iter().map(|at| all.join(&[fill_of(*at); 512], *at)).collect();
         let together = joined[0].together(&held, size, BLOCK)?;
         let range = together.offset..together.offset + together.bytes.len() as u64;
         for (at, joined) in places.iter().zip(&joined) {
             let is_in = range.contains(at);
             let byte = together.bytes.get(at.wrapping_sub(range.start) as usize);
-            assert_eq!(byte.copied().filter(|_| is_in), is_in.then_some((at / 512) as u8 + 1));
+            assert_eq!(byte.copied().filter(|_| is_in), is_in.then_some(fill_of(*at)));
             assert!(!joined.is_done(&held));
         }
         together.end(&held);

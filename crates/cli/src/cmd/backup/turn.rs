@@ -4,6 +4,7 @@
 use std::ffi::OsString;
 use std::fmt;
 use std::fs::File;
+use std::time::Duration;
 
 use bedplate::{Timestamp, format_time};
 use bedplate_backup::{Created, Repository};
@@ -22,6 +23,11 @@ use crate::metrics::turns;
 use crate::mount::Mount;
 use crate::reach::Reach;
 use crate::render::output::{Output, Shown};
+
+/// How often, and how long after each other, the checkpoint of a turn that failed is deleted: the kernel
+/// tells the mount that a file was closed after it told the program, so it may seem to be read still.
+const BUSY_TRIES: u32 = 40;
+const BUSY_PAUSE: Duration = Duration::from_millis(50);
 
 /// Reads what names begin with.
 ///
@@ -144,7 +150,16 @@ fn alone(mount: &Mount) -> Result<File> {
 /// Deletes the checkpoint of a turn that failed; where that fails, too, the failure names it.
 fn without(reach: &Reach, name: &str, mut failure: Failure, output: &Output) -> Failure {
     let request = Request::Delete { name: name.as_bytes().to_vec() };
-    if let Err(second) = reach.ask::<Value>(&request, Access::ReadWrite, output) {
+    let delete = || reach.ask::<Value>(&request, Access::ReadWrite, output);
+    let mut deleted = delete();
+    for _ in 0..BUSY_TRIES {
+        if !deleted.as_ref().is_err_and(|second| second.kind == "busy") {
+            break;
+        }
+        std::thread::sleep(BUSY_PAUSE);
+        deleted = delete();
+    }
+    if let Err(second) = deleted {
         let more = format!("; its checkpoint '{name}' stays: {}", second.message);
         failure.message.push_str(&more);
     }
