@@ -219,12 +219,24 @@ pub fn median(values: &mut [f64]) -> f64 {
     }
 }
 
-/// Does something on XFS on a device.
+/// Does something on a new XFS on a device.
 ///
 /// # Errors
 /// When that fails, or XFS cannot be made or mounted.
 pub fn on_xfs<T>(bed: &Bed, device: &Path, work: impl FnOnce(&Path) -> Result<T>) -> Result<T> {
     sh::output(Command::new("mkfs.xfs").args(["-q", "-f"]).arg(device), LIMIT)?;
+    on_same_xfs(bed, device, work)
+}
+
+/// Does something on the XFS that a device has.
+///
+/// # Errors
+/// When that fails, or it cannot be mounted.
+pub fn on_same_xfs<T>(
+    bed: &Bed,
+    device: &Path,
+    work: impl FnOnce(&Path) -> Result<T>,
+) -> Result<T> {
     let directory = bed.make_directory("xfs")?;
     sh::output(Command::new("mount").args(["-t", "xfs"]).arg(device).arg(&directory), LIMIT)?;
     let place = directory.clone();

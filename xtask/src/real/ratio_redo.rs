@@ -2,19 +2,18 @@
 //! one crash image, cold, on Bedplate in each mode, with and without leases, as a ratio to XFS.
 
 use std::ffi::OsStr;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
 
 use super::Options;
-use super::bed::{Bed, LoopDevice, detach};
+use super::bed::{Bed, LoopDevice};
 use super::leased::Leased;
 use super::needs::is_root;
 use super::postgres::{Cluster, mount_options};
-use super::ratio::{CACHE, fill, median, on_xfs};
-use crate::cleanup::Guard;
+use super::ratio::{CACHE, fill, median, on_same_xfs, on_xfs};
 use crate::sh;
 
 const LIMIT: Duration = Duration::from_secs(600);
@@ -107,18 +106,7 @@ fn copy(from: &Path, to: &Path) -> Result<()> {
 /// Puts the crash image on a target, forgets what is in memory, and starts the server on it.
 fn measure(bed: &Bed, device: &Path, target: &Target, crashed: &Path) -> Result<f64> {
     let with = |work: &mut dyn FnMut(&Path) -> Result<f64>| match &target.options {
-        None => {
-            let place = bed.make_directory("xfs")?;
-            sh::output(Command::new("mount").args(["-t", "xfs"]).arg(device).arg(&place), LIMIT)?;
-            let mounted = Guard::new({
-                let place = place.clone();
-                move || detach(&place)
-            });
-            let result = work(&place);
-            sh::output(Command::new("umount").arg(&place), LIMIT)?;
-            mounted.done();
-            result
-        }
+        None => on_same_xfs(bed, device, work),
         Some(options) => {
             let mounted = bed.mount(device, options)?;
             let result = work(&mounted.directory);
@@ -150,7 +138,7 @@ fn measure(bed: &Bed, device: &Path, target: &Target, crashed: &Path) -> Result<
 }
 
 /// Returns how long the last redo took, as PostgreSQL's log has it.
-fn redo_seconds(log: &PathBuf) -> Result<f64> {
+fn redo_seconds(log: &Path) -> Result<f64> {
     let text = std::fs::read_to_string(log)?;
     let done = text.lines().rfind(|line| line.contains("redo done at"));
     let done = done.context("the server made no redo")?;

@@ -192,8 +192,8 @@ fn while_written(dir: &Path, happens: impl FnOnce(&dyn Fn() -> usize)) {
     writer.join().unwrap();
 }
 
-/// S-552: a server dies in the middle of writing, and the mirror goes on with the other; it catches
-/// up from what is known to be missing, or is filled anew under the live mount.
+/// S-552: a server dies in the middle of writing, and the mirror goes on with the other. The member on
+/// the dead one gets what it missed by an import, or all of it by a replacement under the live mount.
 #[test]
 fn s_552_a_mirror_of_two_servers_goes_on_without_one_and_takes_it_back() {
     if !can_mount("a mirror of exports") {
