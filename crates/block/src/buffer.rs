@@ -1,6 +1,6 @@
 //! Memory that any device accepts.
 
-use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
+use std::alloc::{Layout, alloc, alloc_zeroed, dealloc, handle_alloc_error};
 use std::num::NonZeroU64;
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
@@ -49,6 +49,10 @@ impl AlignedBuf {
     /// Alignment in bytes of every buffer: a page, which covers every device known to Linux.
     pub const ALIGN: usize = 4096;
 
+    /// A buffer of just this length in bytes lies in one large page, where the system has such
+    /// (transparent huge pages): the kernel then pins it for direct I/O at once, and not page by page.
+    pub const HUGE_BYTES: usize = 2 << 20;
+
     /// Makes a zeroed buffer of `len` bytes.
     #[must_use]
     pub fn zeroed(len: usize) -> Self {
@@ -56,10 +60,33 @@ impl AlignedBuf {
             return Self { ptr: NonNull::dangling(), len, slot: None };
         }
         let layout = Self::layout(len);
-        // SAFETY: the layout has a non-zero size.
-        let ptr = unsafe { alloc_zeroed(layout) };
+        let ptr = if Self::is_huge(len) {
+            Self::huge_zeroed(layout)
+        } else {
+            // SAFETY: the layout has a non-zero size.
+            unsafe { alloc_zeroed(layout) }
+        };
         let Some(ptr) = NonNull::new(ptr) else { handle_alloc_error(layout) };
         Self { ptr, len, slot: None }
+    }
+
+    fn is_huge(len: usize) -> bool {
+        len == Self::HUGE_BYTES
+    }
+
+    /// Allocates memory and asks for a large page before the first byte is touched (`madvise(2)`).
+    fn huge_zeroed(layout: Layout) -> *mut u8 {
+        // SAFETY: the layout has a non-zero size.
+        let ptr = unsafe { alloc(layout) };
+        if ptr.is_null() {
+            return ptr;
+        }
+        // SAFETY: the range was just allocated, and the advice changes no byte of it; where the
+        // system has no such pages it says so, and nothing is lost.
+        let _given = unsafe { libc::madvise(ptr.cast(), layout.size(), libc::MADV_HUGEPAGE) };
+        // SAFETY: `ptr` is valid for as many bytes.
+        unsafe { ptr.write_bytes(0, layout.size()) };
+        ptr
     }
 
     /// Makes a buffer that holds a copy of `bytes`.
@@ -78,8 +105,8 @@ impl AlignedBuf {
     }
 
     fn layout(len: usize) -> Layout {
-        Layout::from_size_align(len, Self::ALIGN)
-            .expect("a buffer's length is far below isize::MAX")
+        let align = if Self::is_huge(len) { Self::HUGE_BYTES } else { Self::ALIGN };
+        Layout::from_size_align(len, align).expect("a buffer's length is far below isize::MAX")
     }
 }
 

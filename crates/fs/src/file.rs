@@ -1,11 +1,12 @@
 //! An open file.
 
+use std::cell::RefCell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::data::{Ahead, DataPath, Follow, MayWait, SpaceDemand};
+use crate::data::{Ahead, DataPath, Follow, MayWait, SpaceDemand, Stream};
 use crate::engine::Engine;
-use crate::inode::Inode;
+use crate::inode::{Inode, WindowBytes};
 use crate::mode::OpenClass;
 use crate::statistics::{DeviceWatch, Timed, Timing, WaitMeter};
 use crate::{
@@ -38,6 +39,15 @@ pub struct File {
     named_on: Follow,
     /// Whether a read of this open has looked at the access time, or none is to.
     read_noted: AtomicBool,
+}
+
+/// Where the bytes of a read are.
+#[derive(Debug, Clone)]
+pub enum ReadBytes {
+    /// So many in the caller's buffer: fewer than it holds only at the end of the file.
+    Copied(usize),
+    /// In memory that was read ahead, as many as the buffer holds.
+    Lent(WindowBytes),
 }
 
 impl std::fmt::Debug for File {
@@ -107,7 +117,6 @@ impl File {
         let write = options.write || options.append;
         let &OpenOptions { read, append, data_sync, keep_atime, delay_writes, direct_flag, .. } =
             options;
-        let read_windows = options.read_windows && !direct_flag;
         Self {
             fs,
             inode,
@@ -118,7 +127,7 @@ impl File {
             data_sync,
             delay_writes: delay_writes && !data_sync && !direct_flag,
             written: Follow::default(),
-            read_windows,
+            read_windows: options.read_windows,
             read_on: Follow::default(),
             named_on: Follow::default(),
             read_noted: AtomicBool::new(keep_atime),
@@ -285,8 +294,23 @@ impl File {
     /// # Errors
     /// `Io`; `NotPermitted` when not open for reading.
     pub fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<usize> {
-        let ahead = if self.read_windows { self.ahead(buf.len(), offset) } else { Ahead::No };
+        let ahead = if self.read_windows { self.ahead(buf.len(), offset, None) } else { Ahead::No };
         self.read_from(buf, offset, ahead)
+    }
+
+    /// As [`read_at`](Self::read_at), where what was read ahead is lent instead of copied: for a
+    /// caller that copies it to its place by itself. `buf` is unspecified then.
+    ///
+    /// # Errors
+    /// As [`read_at`](Self::read_at).
+    pub fn read_or_lend(&self, buf: &mut [u8], offset: u64) -> Result<ReadBytes> {
+        if !self.read_windows {
+            return self.read_from(buf, offset, Ahead::No).map(ReadBytes::Copied);
+        }
+        let lends = RefCell::new(None);
+        let ahead = self.ahead(buf.len(), offset, Some(&lends));
+        let len = self.read_from(buf, offset, ahead)?;
+        Ok(lends.into_inner().map_or(ReadBytes::Copied(len), ReadBytes::Lent))
     }
 
     /// As [`read_at`](Self::read_at), of what nothing asks for yet: a program said that it will.
@@ -295,10 +319,10 @@ impl File {
     /// As [`read_at`](Self::read_at).
     pub fn read_for_later(&self, buf: &mut [u8], offset: u64) -> Result<usize> {
         let range = offset..offset.saturating_add(buf.len() as u64);
-        let ahead = if !self.read_windows {
+        let ahead = if !self.read_windows || self.class.direct_flag {
             Ahead::No
         } else if self.named_on.goes_on(&range, self.fs.limits().follow_step_bytes) {
-            Ahead::Stream(&self.named_on)
+            Ahead::Stream(Stream { follow: &self.named_on, lends: None })
         } else {
             self.named_on.jumped();
             Ahead::Hint
@@ -315,11 +339,19 @@ impl File {
 
     /// Returns what a read may find and leave ahead; follows it.
     #[inline(never)]
-    fn ahead(&self, len: usize, offset: u64) -> Ahead<'_> {
+    fn ahead<'a>(
+        &'a self,
+        len: usize,
+        offset: u64,
+        lends: Option<&'a RefCell<Option<WindowBytes>>>,
+    ) -> Ahead<'a> {
+        if self.class.direct_flag && !self.io().is_long_for_direct(len as u64) {
+            return Ahead::No;
+        }
         let range = offset..offset.saturating_add(len as u64);
         let near = self.read_on.is_near(range.start);
         if self.read_on.goes_on_or_skips(&range, self.fs.limits().follow_step_bytes) {
-            Ahead::Stream(&self.read_on)
+            Ahead::Stream(Stream { follow: &self.read_on, lends })
         } else if near {
             Ahead::Near
         } else {

@@ -69,9 +69,10 @@ pub use engine::{
     CheckpointCounts, DefragmenterReport, DefragmenterState, Fragmentation, IntegrityCounts,
     KeptExtent, MapCounts, MovedFile, RecoveryReport, SpacePolicy,
 };
-pub use file::File;
+pub use file::{File, ReadBytes};
 pub use filesystem::{FileSystem, FsInfo, IoThreads};
 pub use format::FormatReport;
+pub use inode::WindowBytes;
 pub use lease::{
     LeaseClient, LeaseCounts, LeaseProcess, LeaseReport, LeaseRequests, LeaseWait, LeasedBy,
     LeasedInode, RefusedInode,

@@ -12,7 +12,7 @@
 //! at a page: the two headers before it are always as long. One `write` sends the answer.
 
 use std::cell::Cell;
-use std::io;
+use std::io::{self, IoSlice};
 use std::sync::Arc;
 
 use bedplate_block::AlignedBuf;
@@ -116,7 +116,22 @@ impl Message {
         let len = if error == 0 { len } else { 0 };
         let (unique, answer) = (self.header.unique, &mut self.memory[ANSWER_AT..PAYLOAD_AT + len]);
         write_out_header(answer, unique, error, len);
-        match rustix::io::write(&self.channel, answer) {
+        let written = rustix::io::write(&self.channel, answer);
+        self.is_taken(written);
+    }
+
+    /// Answers with bytes that lie elsewhere.
+    pub(crate) fn answer_with(&mut self, bytes: &[u8]) {
+        let (unique, header) = (self.header.unique, &mut self.memory[ANSWER_AT..PAYLOAD_AT]);
+        write_out_header(header, unique, 0, bytes.len());
+        let answer = [IoSlice::new(header), IoSlice::new(bytes)];
+        let written = rustix::io::writev(&self.channel, &answer);
+        self.is_taken(written);
+    }
+
+    /// Says where the kernel did not take an answer.
+    fn is_taken(&self, written: rustix::io::Result<usize>) {
+        match written {
             Ok(_) => {}
             // The caller has gone, or the mount has.
             Err(Errno::NOENT | Errno::NODEV | Errno::CONNABORTED) => {}

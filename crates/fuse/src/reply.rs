@@ -60,6 +60,25 @@ impl Reply {
         self.answer(0, len);
     }
 
+    /// Answers with bytes that lie elsewhere, as many as the payload has room for at most.
+    ///
+    /// # Panics
+    /// When there are more.
+    pub fn send_bytes(mut self, bytes: &[u8]) {
+        match self.carrier.take() {
+            Some(Carrier::Message(mut message)) => {
+                message.answer_with(bytes);
+                message.end();
+            }
+            Some(Carrier::Slot(mut slot, returns)) => {
+                slot.payload()[..bytes.len()].copy_from_slice(bytes);
+                slot.answer(0, bytes.len());
+                returns.take(slot);
+            }
+            None => {}
+        }
+    }
+
     /// Answers with an error number, positive.
     pub fn refuse(mut self, errno: i32) {
         self.answer(errno, 0);

@@ -13,7 +13,7 @@ const NEAR_BEHIND_BYTES: u64 = 128 << 10;
 const SKIP_BYTES: u64 = 128 << 10;
 
 /// How much of the largest window the first one has.
-const FIRST_PART: u64 = 8;
+const FIRST_PART: u64 = 16;
 
 /// Where the reads, or the writes, of one open file go on.
 #[derive(Debug)]

@@ -92,7 +92,7 @@ pub(crate) use sums::ATTRIBUTE as INTEGRITY;
 pub(crate) use tail::end_tail_of;
 pub(crate) use truncate::{begin_set_size, free_all, resume_truncate, set_size};
 pub(crate) use untorn::ATTRIBUTE as UNTORN;
-pub(crate) use windows::Ahead;
+pub(crate) use windows::{Ahead, Stream};
 
 use std::sync::Arc;
 

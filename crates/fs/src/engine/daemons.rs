@@ -1,10 +1,25 @@
 //! What threads in the background are woken by, and what they ask of the front end.
 
-use bedplate_block::Waker;
+use bedplate_block::{Waker, Workers};
 
 use super::{Engine, FlushFrontend};
+use crate::MountOptions;
+
+/// How many windows wait for a thread at most; what is beyond them the readers read themselves.
+const WINDOWS_WAITING_MAX: usize = 64;
+
+/// Makes what reads windows: threads that come with the first stream.
+pub(super) fn window_threads(options: &MountOptions) -> Workers {
+    let threads = options.limits.read_window_threads;
+    Workers::new("bedplate-window", threads, WINDOWS_WAITING_MAX)
+}
 
 impl Engine {
+    /// Returns what reads windows where a reader is not to wait.
+    pub(crate) fn window_threads(&self) -> &Workers {
+        &self.window_threads
+    }
+
     /// Returns what the sync daemon sleeps on.
     pub(crate) fn sync_waker(&self) -> &Waker {
         &self.sync_waker

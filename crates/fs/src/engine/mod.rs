@@ -43,10 +43,11 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 
 use bedplate_block::sync::{Mutex as Ranked, rank};
-use bedplate_block::{BlockDevice, Geometry, Waker};
+use bedplate_block::{BlockDevice, Geometry, Waker, Workers};
 use parking_lot::Mutex;
 
 pub(crate) use acl_note::{ACLS, AclNote};
+use daemons::window_threads;
 use deferred_free::DeferredFree;
 pub(crate) use defrag_status::DefragStatus;
 pub use defrag_status::{DefragmenterReport, DefragmenterState, Fragmentation, MovedFile};
@@ -173,6 +174,8 @@ pub(crate) struct Engine {
     delayed_bytes: SharedBytes,
     /// How much is read ahead past the caches.
     window_bytes: SharedBytes,
+    /// What reads it where a reader is not to wait.
+    window_threads: Workers,
     inode_count: AtomicU64,
     /// Whether the format of the volume has checksums of file data.
     may_have_sums: bool,
@@ -230,6 +233,7 @@ impl Engine {
             sampler: Sampler::new(parts.options.latency_sample),
             defrag_status: DefragStatus::new(&parts.options),
             maps: Maps::new(&parts.options),
+            window_threads: window_threads(&parts.options),
             options: parts.options,
             may_have_sums: parts.meta.region().superblock().sums,
             tuning: parts.tuning,

@@ -45,6 +45,12 @@ struct Inner {
     fs: Arc<Engine>,
 }
 
+impl Drop for Inner {
+    fn drop(&mut self) {
+        self.fs.window_threads().stop();
+    }
+}
+
 impl FileSystem {
     pub(crate) fn state(&self) -> &Arc<Engine> {
         &self.inner.fs
@@ -107,6 +113,7 @@ impl FileSystem {
     /// `Io` when the last writes fail.
     pub fn unmount(self) -> Result<()> {
         drop(std::mem::take(&mut *self.inner.daemons.lock()));
+        self.inner.fs.window_threads().stop();
         self.inner.fs.end_leases();
         mount::unmount(&self.inner.fs)
     }

@@ -54,7 +54,10 @@ pub(crate) use held_sectors::HeldBytes;
 pub(crate) use held_write::WRITE_BYTES_MAX as HELD_WRITE_BYTES_MAX;
 pub(crate) use imaged::Imaged;
 pub(crate) use list::InodeList;
-pub(crate) use read_windows::{Found, Why as WhyWindow};
+pub use read_windows::WindowBytes;
+pub(crate) use read_windows::{
+    Filling as FillingWindow, Found, Waiting as WaitingWindow, Why as WhyWindow,
+};
 pub(crate) use recent::Place;
 pub(crate) use share::SharedBytes;
 pub(crate) use table::InodeTable;

@@ -2,8 +2,8 @@
 //! in one piece before it asks; and those that a program said it would need.
 //!
 //! ```text
-//!   begun: its place is known to writers ─► looked up again, read ─► filled ─► found by reads
-//!        │                                                             │
+//!   begun: its place is known to writers ─► looked up again ─► (waits for a thread) ─► read ─► filled ─► found by reads
+//!        │                                                                                     │
 //!        └─────────────── a write of its place, blocks that leave the file, the last close, a new one in its place ─► gone
 //! ```
 //!
@@ -12,18 +12,21 @@
 //! there what others see changed already, and after it has ended, because only then a read of the
 //! device that began meanwhile is known to be old.
 //!
+//! A reader that comes while its window is read waits for that read, and takes the place of a thread
+//! that has not begun.
+//!
 //! - I-WIN-1: a window that a reader finds holds what the device held at its place after the last
 //!   write of it that had returned.
 //! - I-WIN-2: a window is begun before its place is looked up the last time and read, under the inode
 //!   lock, shared: blocks that leave the file make it go.
 //! - I-WIN-3: windows of a file do not overlap.
 
-use std::ops::Range;
+use std::ops::{Deref, Range};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering, fence};
 
 use bedplate_block::AlignedBuf;
-use bedplate_block::sync::{Mutex, rank};
+use bedplate_block::sync::{Condvar, Mutex, rank};
 use bedplate_store::{PlantedBug, planted};
 
 use super::share::{Share, SharedBytes};
@@ -31,6 +34,8 @@ use super::steady::Bit;
 
 /// How many windows a file has at most.
 const WINDOWS_MAX: usize = 4;
+/// A read of such a part of its window has what follows read at once.
+const LARGE_PART: u64 = 4;
 /// How many that programs asked for.
 const ASKED_MAX: usize = 64;
 
@@ -43,6 +48,16 @@ pub(crate) enum Why {
     Asked,
 }
 
+/// How far a window is.
+#[derive(Debug)]
+enum State {
+    /// A thread is to read it.
+    Waits,
+    /// It is read.
+    Reading,
+    Filled(Arc<AlignedBuf>),
+}
+
 #[derive(Debug)]
 struct Window {
     /// On the device.
@@ -51,10 +66,11 @@ struct Window {
     why: Why,
     /// Tells it from one that was begun at the same place later.
     number: u64,
-    /// `None` while it is read.
-    bytes: Option<Arc<AlignedBuf>>,
+    state: State,
     /// Since the last turn of the sync daemon.
     used: bool,
+    /// What follows was to be read.
+    passed: bool,
     _share: Share,
 }
 
@@ -65,6 +81,19 @@ impl Window {
 
     fn holds(&self, range: &Range<u64>) -> bool {
         self.start <= range.start && range.end <= self.start + self.len
+    }
+
+    fn is_filled(&self) -> bool {
+        matches!(self.state, State::Filled(_))
+    }
+
+    /// Returns whether what follows is to be read now: the first reader comes into the second half,
+    /// or reads that much at once.
+    fn passes(&mut self, range: &Range<u64>) -> bool {
+        let is_far = range.end - self.start > self.len / 2;
+        let first = !self.passed && (is_far || range.end - range.start >= self.len / LARGE_PART);
+        self.passed |= first;
+        first
     }
 }
 
@@ -82,16 +111,41 @@ pub(crate) struct ReadWindows {
     asked: AtomicBool,
     /// Leaf.
     inner: Mutex<Inner, { rank::READ_WINDOWS }>,
+    /// A window was filled, or is gone.
+    changed: Condvar,
 }
 
 /// What there is of a range.
 #[derive(Debug)]
 pub(crate) enum Found {
-    /// All of it, that many bytes into the window.
-    Bytes(Arc<AlignedBuf>, usize),
-    /// Some of it, or it is being read.
-    Coming,
+    Bytes(WindowBytes),
+    /// Some of it.
+    Part,
     Nothing,
+}
+
+/// Bytes of a file that were read ahead, as they were when they were found.
+#[derive(Debug, Clone)]
+pub struct WindowBytes {
+    memory: Arc<AlignedBuf>,
+    range: Range<usize>,
+    /// What follows the window is to be read.
+    pub(crate) passes: bool,
+}
+
+impl WindowBytes {
+    /// Returns how many bytes there are in the window behind these.
+    pub(crate) fn left(&self) -> u64 {
+        (self.memory.len() - self.range.end) as u64
+    }
+}
+
+impl Deref for WindowBytes {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.memory[self.range.clone()]
+    }
 }
 
 /// A window that is being read; dropped without [`fill`](Self::fill) it goes.
@@ -99,6 +153,13 @@ pub(crate) enum Found {
 pub(crate) struct Filling<'a> {
     windows: &'a ReadWindows,
     number: u64,
+    memory: Option<AlignedBuf>,
+}
+
+/// A window that waits for a thread; resumed there ([`ReadWindows::resume`]).
+#[derive(Debug)]
+pub(crate) struct Waiting {
+    pub(crate) number: u64,
     memory: Option<AlignedBuf>,
 }
 
@@ -114,16 +175,27 @@ impl Filling<'_> {
     /// Lets readers find what was read, unless a write or a change of the map came in between.
     pub(crate) fn fill(self, bytes: AlignedBuf) {
         let mut inner = self.windows.inner.lock();
-        if let Some(window) = inner.windows.iter_mut().find(|it| it.number == self.number) {
+        if let Some(window) = inner.numbered(self.number) {
             debug_assert_eq!(window.len, bytes.len() as u64, "I-WIN-1: all of it was read");
-            window.bytes = Some(Arc::new(bytes));
+            window.state = State::Filled(Arc::new(bytes));
         }
+        drop(inner);
+        self.windows.changed.notify_all();
+    }
+
+    /// Leaves the window to a thread that reads it.
+    pub(crate) fn leave(mut self) -> Waiting {
+        let number = std::mem::take(&mut self.number);
+        if let Some(window) = self.windows.inner.lock().numbered(number) {
+            window.state = State::Waits;
+        }
+        Waiting { number, memory: self.memory.take() }
     }
 }
 
 impl Drop for Filling<'_> {
     fn drop(&mut self) {
-        self.windows.retain(|window| window.number != self.number || window.bytes.is_some());
+        self.windows.retain(|window| window.number != self.number || window.is_filled());
     }
 }
 
@@ -142,9 +214,20 @@ impl Drop for Writing<'_> {
     }
 }
 
+impl Inner {
+    fn numbered(&mut self, number: u64) -> Option<&mut Window> {
+        self.windows.iter_mut().find(|it| it.number == number)
+    }
+}
+
 impl ReadWindows {
     pub(super) fn new(any: Bit) -> Self {
-        Self { any, asked: AtomicBool::new(false), inner: Mutex::default() }
+        Self {
+            any,
+            asked: AtomicBool::new(false),
+            inner: Mutex::default(),
+            changed: Condvar::new(),
+        }
     }
 
     /// Returns whether there is one, or was a moment ago.
@@ -159,25 +242,64 @@ impl ReadWindows {
         self.asked.load(Ordering::Relaxed)
     }
 
-    /// Looks for a range of the device.
+    /// Looks for a range of the device; waits where it is being read.
     pub(crate) fn find(&self, range: &Range<u64>) -> Found {
         let mut inner = self.inner.lock();
-        let Some(at) = inner.windows.iter().position(|window| window.overlaps(range)) else {
-            return Found::Nothing;
-        };
+        loop {
+            let Some(at) = inner.windows.iter().position(|window| window.overlaps(range)) else {
+                return Found::Nothing;
+            };
+            let window = &mut inner.windows[at];
+            match &window.state {
+                State::Waits => {
+                    inner.windows.remove(at);
+                    self.note(&inner);
+                }
+                _ if !window.holds(range) => return Found::Part,
+                State::Reading => self.changed.wait(&mut inner),
+                State::Filled(memory) => {
+                    let memory = Arc::clone(memory);
+                    return Found::Bytes(self.found(&mut inner, at, range, memory));
+                }
+            }
+        }
+    }
+
+    /// Returns a range of a window that is filled, and notes that it was used.
+    fn found(
+        &self,
+        inner: &mut Inner,
+        at: usize,
+        range: &Range<u64>,
+        memory: Arc<AlignedBuf>,
+    ) -> WindowBytes {
         let window = &mut inner.windows[at];
-        let Some(bytes) = window.bytes.clone().filter(|_| window.holds(range)) else {
-            return Found::Coming;
-        };
+        let skip = (range.start - window.start) as usize;
+        let len = (range.end - range.start) as usize;
+        let passes = window.why == Why::Stream && window.passes(range);
         window.used = true;
-        let (why, skip) = (window.why, (range.start - window.start) as usize);
-        if why == Why::Asked {
+        if window.why == Why::Asked {
             inner.windows.remove(at);
-            self.note(&inner);
+            self.note(inner);
         } else {
             inner.windows[at..].rotate_left(1);
         }
-        Found::Bytes(bytes, skip)
+        WindowBytes { memory, range: skip..skip + len, passes }
+    }
+
+    /// Begins to read a window that waited; `None` where it is gone.
+    pub(crate) fn resume(&self, waiting: Waiting) -> Option<Filling<'_>> {
+        let mut inner = self.inner.lock();
+        let window = inner.numbered(waiting.number)?;
+        debug_assert!(matches!(window.state, State::Waits), "I-WIN-1: one thread reads a window");
+        window.state = State::Reading;
+        drop(inner);
+        Some(Filling { windows: self, number: waiting.number, memory: waiting.memory })
+    }
+
+    /// Lets a window go that waited for a thread, as there is none.
+    pub(crate) fn let_go(&self, number: u64) {
+        self.retain(|window| window.number != number);
     }
 
     /// Begins a window, in the place of one that was used longest ago where there are too many;
@@ -204,9 +326,12 @@ impl ReadWindows {
             if let Some(share) = (count < bound).then(|| all.take(len, max)).flatten() {
                 break share;
             }
-            let is_old = |it: &Window| it.why == why && it.bytes.is_some();
+            let is_old = |it: &Window| it.why == why && it.is_filled();
             let old = inner.windows.iter().position(is_old)?;
-            memory = inner.windows.remove(old).bytes.and_then(Arc::into_inner);
+            memory = match inner.windows.remove(old).state {
+                State::Filled(bytes) => Arc::into_inner(bytes),
+                State::Waits | State::Reading => None,
+            };
         };
         inner.begun += 1;
         let number = inner.begun;
@@ -215,8 +340,9 @@ impl ReadWindows {
             len,
             why,
             number,
-            bytes: None,
+            state: State::Reading,
             used: true,
+            passed: false,
             _share: share,
         });
         self.note(&inner);
@@ -263,7 +389,7 @@ impl ReadWindows {
 
     /// Makes those go that were not used since the last turn; returns whether none is left.
     pub(crate) fn rest(&self) -> bool {
-        self.retain(|window| window.used || window.bytes.is_none());
+        self.retain(|window| window.used || !window.is_filled());
         let mut inner = self.inner.lock();
         inner.windows.iter_mut().for_each(|window| window.used = false);
         inner.windows.is_empty()
@@ -274,6 +400,8 @@ impl ReadWindows {
         let mut inner = self.inner.lock();
         inner.windows.retain(keep);
         self.note(&inner);
+        drop(inner);
+        self.changed.notify_all();
     }
 
     /// Says outside of the lock what there is, under it.
@@ -294,7 +422,7 @@ impl ReadWindows {
 #[cfg(test)]
 mod tests {
     use super::super::steady::Cause;
-    use super::*;
+    use super::{Filling as FillingWindow, *};
 
     const MAX: u64 = 1 << 20;
 
@@ -314,8 +442,8 @@ mod tests {
 
     fn seen(windows: &ReadWindows, range: Range<u64>) -> Option<u8> {
         match windows.find(&range) {
-            Found::Bytes(bytes, skip) => Some(bytes[skip]),
-            Found::Coming | Found::Nothing => None,
+            Found::Bytes(bytes) => Some(bytes[0]),
+            Found::Part | Found::Nothing => None,
         }
     }
 
@@ -331,16 +459,71 @@ mod tests {
         assert_eq!((seen(&windows, 0..1), windows.any(), all.total()), (None, false, 0));
 
         let mut filling = windows.begin(&(0..4096), Why::Stream, &all, MAX).expect("it is free");
-        assert!(windows.any() && matches!(windows.find(&(0..512)), Found::Coming));
+        assert!(windows.any() && matches!(windows.find(&(0..8192)), Found::Part));
         assert!(windows.begin(&(0..512), Why::Stream, &all, MAX).is_none(), "I-WIN-3");
         windows.wrote(&(0..512));
         let again =
             windows.begin(&(0..4096), Why::Stream, &all, MAX).expect("the first one is gone");
         let memory = filling.memory(4096);
         filling.fill(memory);
-        assert!(matches!(windows.find(&(0..512)), Found::Coming), "the second one is being read");
+        assert!(matches!(windows.find(&(0..8192)), Found::Part), "the second one is being read");
         drop(again);
         assert_eq!((windows.any(), all.total()), (false, 0));
+    }
+
+    /// A reader that comes while its window is read gets what is read, or nothing once that is old or
+    /// failed; it does not wait for a thread that has not begun.
+    #[test]
+    fn i_win_1_a_reader_waits_for_what_is_being_read_and_for_no_thread() {
+        let (windows, all) = (ReadWindows::new(Bit::alone(Cause::Windows)), SharedBytes::default());
+        let waits_until = |end: &dyn Fn(FillingWindow<'_>)| {
+            let filling = windows.begin(&(0..4096), Why::Stream, &all, MAX).expect("it is free");
+            std::thread::scope(|scope| {
+                let reader = scope.spawn(|| seen(&windows, 512..1024));
+                end(filling);
+                reader.join().expect("it does not panic")
+            })
+        };
+        let fill = |mut filling: FillingWindow<'_>| {
+            let mut memory = filling.memory(4096);
+            memory.fill(5);
+            filling.fill(memory);
+        };
+        assert_eq!(waits_until(&fill), Some(5));
+        windows.clear();
+        assert_eq!(waits_until(&|filling| drop(filling)), None, "it failed");
+        let written = |filling: FillingWindow<'_>| {
+            windows.wrote(&(0..512));
+            fill(filling);
+        };
+        assert_eq!(waits_until(&written), None, "it is old");
+
+        let begin =
+            || windows.begin(&(0..4096), Why::Stream, &all, MAX).expect("it is free").leave();
+        let waiting = begin();
+        assert_eq!((seen(&windows, 0..512), all.total()), (None, 0), "the reader is quicker");
+        assert!(windows.resume(waiting).is_none());
+        let waiting = begin();
+        fill(windows.resume(waiting).expect("it waits"));
+        assert_eq!(seen(&windows, 0..512), Some(5));
+        windows.clear();
+        windows.let_go(begin().number);
+        assert!(!windows.any() && all.total() == 0);
+    }
+
+    #[test]
+    fn what_follows_is_read_once_a_reader_is_in_the_second_half_or_reads_much() {
+        let (windows, all) = (ReadWindows::new(Bit::alone(Cause::Windows)), SharedBytes::default());
+        assert!(filled(&windows, 4096..12_288, Why::Stream, &all, 1));
+        let passes = |range| match windows.find(&range) {
+            Found::Bytes(bytes) => (bytes.passes, bytes.left()),
+            Found::Part | Found::Nothing => panic!("it is there"),
+        };
+        assert_eq!(passes(4096..4608), (false, 7680));
+        assert_eq!(passes(8192..8704), (true, 3584));
+        assert_eq!(passes(10_240..12_288), (false, 0), "once");
+        assert!(filled(&windows, 12_288..20_480, Why::Stream, &all, 1));
+        assert_eq!(passes(12_288..14_336), (true, 6144), "it is large");
     }
 
     #[test]

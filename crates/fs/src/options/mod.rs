@@ -73,6 +73,8 @@ pub struct Limits {
     pub delayed_piece_bytes: u64,
     /// The longest piece that is read ahead past the caches, in bytes.
     pub read_window_bytes: u64,
+    /// Threads that read such pieces; 0: the reader before reads them too.
+    pub read_window_threads: usize,
     /// I/O of an open file is followed once it has reached a multiple of so many bytes.
     pub follow_step_bytes: u64,
     /// Extents that one row of the metadata holds, at least 2; `None` for as many as serve best.
@@ -108,7 +110,8 @@ impl Default for Limits {
             names_per_record: 256,
             // Its checksum still fits into its record, so that no barrier is needed.
             delayed_piece_bytes: 1 << 20,
-            read_window_bytes: 1 << 20,
+            read_window_bytes: 2 << 20,
+            read_window_threads: 2,
             follow_step_bytes: 64 << 10,
             extents_per_pack: None,
             extents_per_part: None,
@@ -128,6 +131,7 @@ impl fmt::Debug for Limits {
             names_per_record,
             delayed_piece_bytes,
             read_window_bytes,
+            read_window_threads,
             follow_step_bytes,
             extents_per_pack,
             extents_per_part,
@@ -139,7 +143,7 @@ impl fmt::Debug for Limits {
         write!(
             f,
             "Limits({extents_per_record} extents, {images_per_record} images, {names_per_record} names, \
-             {delayed_piece_bytes} delayed bytes, windows of {read_window_bytes} bytes, steps of {follow_step_bytes} bytes"
+             {delayed_piece_bytes} delayed bytes, windows of {read_window_bytes} bytes by {read_window_threads} threads, steps of {follow_step_bytes} bytes"
         )?;
         if let Some(extents) = extents_per_pack {
             write!(f, ", packs of {extents}")?;
@@ -299,7 +303,7 @@ impl Default for MountOptions {
             latency_sample: crate::statistics::SAMPLE_DEFAULT,
             extent_size_bytes: 0,
             delay_writes_bytes: 16 << 20,
-            read_window_bytes: 16 << 20,
+            read_window_bytes: 32 << 20,
             direct_above_bytes: 0,
             preferred_io_bytes: 128 << 10,
             release_behind: ReleaseBehind::Off,
@@ -348,7 +352,7 @@ pub struct OpenOptions {
     /// `direct_flag`.
     pub delay_writes: bool,
     /// Sequential reads, in a mode without a cache, are read ahead, within the tunable
-    /// `read-window`; not with `direct_flag`.
+    /// `read-window`; with `direct_flag` those of at least 512 KiB.
     pub read_windows: bool,
 }
 

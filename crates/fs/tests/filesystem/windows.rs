@@ -10,8 +10,8 @@ use bedplate_block::{
     QueueOptions, Result as DeviceResult,
 };
 use bedplate_fs::{
-    AllocateMode, CheckpointOptions, File, FileSystem, IoMode, MountOptions, OpenOptions, Queue,
-    RollbackOptions,
+    AllocateMode, CheckpointOptions, File, FileSystem, IoMode, Limits, MountOptions, OpenOptions,
+    Queue, ReadBytes, RollbackOptions,
 };
 
 use crate::common::assert_sound;
@@ -123,6 +123,46 @@ fn s_368_readers_that_are_near_find_what_the_first_one_left_and_others_leave_not
     let before = it.reads();
     (0..400).for_each(|round| it.page(round * 149 % PAGES, "here and there"));
     assert_eq!((it.reads() - before, it.fs.info().window_bytes), (400, 0));
+}
+
+/// Reads of a piece's length: each would have waited for the device by itself.
+#[test]
+fn s_368_what_comes_next_of_large_reads_is_read_beside_them() {
+    const READ: usize = 64 << 10;
+    for threads in [0, 2] {
+        let it = Read::new(IoMode::Concurrent);
+        let Read { device, fs, file, model } = it;
+        drop(file);
+        fs.unmount().unwrap();
+        let limits = Limits {
+            read_window_bytes: READ as u64,
+            read_window_threads: threads,
+            ..Limits::default()
+        };
+        let options = MountOptions { limits, ..options(IoMode::Concurrent) };
+        let fs = FileSystem::mount(Arc::clone(&device), None, options).unwrap();
+        for direct_flag in [false, true] {
+            let file = fs.open("/f", &OpenOptions { direct_flag, ..windowed() }).unwrap();
+            let (before, hits) = (device.counters().reads, file.counters().window_hits);
+            let mut lent = 0;
+            for (read, due) in model.chunks(READ).enumerate() {
+                let mut buf = AlignedBuf::zeroed(READ);
+                match file.read_or_lend(&mut buf, (read * READ) as u64).unwrap() {
+                    ReadBytes::Copied(len) => assert!(buf[..len] == *due, "read {read}"),
+                    ReadBytes::Lent(bytes) => {
+                        lent += 1;
+                        assert!(*bytes == *due, "read {read}, lent");
+                    }
+                }
+            }
+            assert_eq!(file.counters().window_hits - hits, lent);
+            if threads == 0 {
+                // All but the first, which goes on nowhere, and the second.
+                assert_eq!(lent as usize, model.len() / READ - 2);
+                assert_eq!(device.counters().reads - before, (model.len() / READ) as u64);
+            }
+        }
+    }
 }
 
 /// S-381: three readers that share a scan, each with an open of its own, as PostgreSQL's parallel
@@ -422,6 +462,56 @@ fn s_369_i_win_1_what_is_read_ahead_beside_a_write_does_not_outlive_it() {
         });
         it.model[12 * PAGE..13 * PAGE].fill(201);
         (9..16).for_each(|page| it.page(page, "the write has returned"));
+    }
+}
+
+/// Lets another thread do something once a thread that reads ahead has its bytes, and before it says
+/// so.
+#[derive(Debug, Default)]
+struct ReadBehind(Beside);
+
+impl Hook for ReadBehind {
+    fn call(
+        &self,
+        call: DeviceCall<'_>,
+        pass: &mut dyn FnMut() -> DeviceResult<()>,
+    ) -> DeviceResult<()> {
+        let is_behind = std::thread::current().name() == Some("bedplate-window");
+        let is_read = matches!(call, DeviceCall::Read { .. });
+        let done = pass();
+        if is_behind && is_read && self.0.armed.swap(false, Ordering::SeqCst) {
+            let turns = self.0.turns.lock().unwrap();
+            let (begins, ended) = turns.as_ref().unwrap();
+            begins.send(()).unwrap();
+            ended.recv_timeout(Duration::from_secs(60)).unwrap();
+        }
+        done
+    }
+}
+
+/// S-369, I-WIN-1, I-WIN-2: what a thread reads ahead while something is written there, or its blocks
+/// leave the file, is not what a read finds afterwards.
+#[test]
+fn s_369_i_win_1_what_a_thread_reads_ahead_beside_a_change_is_not_found() {
+    for (mode, cut) in UNCACHED.into_iter().flat_map(|mode| [(mode, false), (mode, true)]) {
+        let hooked = HookedDevice::new(device(64 << 20, 512), ReadBehind::default());
+        let mut it = Read::on(Arc::clone(&hooked) as Arc<dyn BlockDevice>, mode);
+        it.seal();
+        let ((begins, begun), (ends, ended)) = (channel(), channel());
+        *hooked.0.turns.lock().unwrap() = Some((begins, ended));
+        hooked.0.armed.store(true, Ordering::SeqCst);
+        let writer = it.fs.open("/f", &OpenOptions::read_write()).unwrap();
+        // The last one is in the second half of the first window.
+        (0..14).for_each(|page| it.page(page, "before the change"));
+        begun.recv_timeout(Duration::from_secs(60)).unwrap();
+        let range = 16..32;
+        if cut {
+            writer.set_size((range.start * PAGE) as u64).unwrap();
+            it.model.truncate(range.start * PAGE);
+        }
+        it.write(&writer, range.start * PAGE, &[201; 16 * PAGE]);
+        ends.send(()).unwrap();
+        (14..range.end).for_each(|page| it.page(page, "the change is done"));
     }
 }
 

@@ -28,7 +28,9 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Instant;
 
-use bedplate_fs::{AllocateMode, InodeLockSetting, InodeNo, IoMode, OpenOptions};
+use bedplate_fs::{
+    AllocateMode, InodeLockSetting, InodeNo, IoMode, OpenOptions, ReadBytes, WindowBytes,
+};
 
 use super::errno::{Answer, Errno};
 use super::names::{Caller, Entry, Permissions};
@@ -89,6 +91,8 @@ pub(super) struct Write<'a> {
 pub(super) enum Read {
     /// So many bytes.
     Done(usize),
+    /// Bytes that were read ahead, as many as were asked for.
+    Lent(WindowBytes),
     /// Fewer than were asked for, where the kernel may know a larger size and have dirty pages: to
     /// be read again once it has sent them.
     Short(Arc<OpenFile>),
@@ -221,13 +225,17 @@ impl Shared {
         }
         // A program names pages that it will read (`posix_fadvise`), and then reads them past the
         // kernel's: that is the only use of filling those.
-        let n = self.run("read", || {
+        let read = self.run("read", || {
             Ok(if for_pages && open.how.direct {
-                open.file.read_for_later(buf, offset)?
+                ReadBytes::Copied(open.file.read_for_later(buf, offset)?)
             } else {
-                open.file.read_at(buf, offset)?
+                open.file.read_or_lend(buf, offset)?
             })
         })?;
+        let n = match read {
+            ReadBytes::Copied(n) => n,
+            ReadBytes::Lent(bytes) => return Ok(Read::Lent(bytes)),
+        };
         let may_be_short =
             open.how.direct && !for_pages && self.write_back && open.inode.may_have_dirty_pages();
         Ok(if n < buf.len() && may_be_short { Read::Short(open) } else { Read::Done(n) })

@@ -70,6 +70,7 @@ impl Translator {
         };
         match self.0.read_into(handle, offset, buf, for_pages) {
             Ok(Read::Done(len)) => reply.send(len),
+            Ok(Read::Lent(bytes)) => reply.send_bytes(&bytes),
             Ok(Read::Short(open)) => self.0.run_for_caches(move |shared| {
                 match shared.read_again(&open, offset, &mut reply.payload()[..size]) {
                     Ok(len) => reply.send(len),
