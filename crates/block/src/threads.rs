@@ -7,7 +7,7 @@
 //! Servers start when a job finds none idle, up to the bound; they end with the device.
 
 use std::collections::VecDeque;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -55,7 +55,37 @@ struct Shared {
     wake: Condvar,
 }
 
-/// The server threads of one device.
+/// The server threads of one device, once a queue needs them.
+#[derive(Debug)]
+pub(crate) struct Servers {
+    count_max: usize,
+    pool: OnceLock<Arc<ServerPool>>,
+}
+
+impl Servers {
+    pub fn new(count_max: usize) -> Self {
+        Self { count_max, pool: OnceLock::new() }
+    }
+
+    /// Makes a queue of a device.
+    pub fn queue(
+        &self,
+        device: &Arc<impl Served + 'static>,
+        options: &QueueOptions,
+    ) -> ThreadQueue {
+        let start = || Arc::new(ServerPool::new(device.clone(), self.count_max));
+        self.pool.get_or_init(start).queue(options)
+    }
+
+    /// Returns how busy they are.
+    pub fn told(&self) -> EngineThreads {
+        let none_yet =
+            EngineThreads { count_max: self.count_max as u64, ..EngineThreads::default() };
+        self.pool.get().map_or(none_yet, |pool| pool.told())
+    }
+}
+
+/// The threads that are there.
 pub(crate) struct ServerPool {
     shared: Arc<Shared>,
     servers_max: usize,

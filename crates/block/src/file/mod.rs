@@ -25,11 +25,11 @@ use rustix::fs::{FallocateFlags, OFlags, fcntl_getfl};
 use crate::check::error;
 use crate::descriptor::{self, Core, Kind, from_io};
 use crate::inline::Positioned;
-use crate::threads::ServerPool;
+use crate::threads::Servers;
 use crate::uring::{self, UringQueue};
 use crate::{
-    AlignedBuf, BlockDevice, DeviceCounters, DeviceQueue, EngineReport, EngineThreads, Error,
-    ErrorKind, Geometry, Lent, Operation, QueueOptions, Result,
+    AlignedBuf, BlockDevice, DeviceCounters, DeviceQueue, EngineReport, Error, ErrorKind, Geometry,
+    Lent, Operation, QueueOptions, Result,
 };
 
 /// A block device or an image file, opened by [`open`].
@@ -37,9 +37,8 @@ use crate::{
 pub(crate) struct FileDevice {
     core: Arc<Core>,
     engine: Engine,
-    server_threads: usize,
-    /// Made at the first need: where io_uring is forbidden, or not wanted.
-    servers: OnceLock<Arc<ServerPool>>,
+    /// Where io_uring is forbidden, or not wanted.
+    servers: Servers,
     /// Why the page cache is not bypassed although it should be.
     buffered: Option<String>,
     /// Why io_uring does not serve the queues although it should.
@@ -49,14 +48,12 @@ pub(crate) struct FileDevice {
 impl FileDevice {
     /// Chooses the engine.
     fn start(core: Core, options: &DeviceOptions, buffered: Option<String>) -> Result<Self> {
-        let (servers, forbidden) = (OnceLock::new(), OnceLock::new());
         let device = Self {
             core: Arc::new(core),
             engine: options.engine,
-            server_threads: options.server_threads,
-            servers,
+            servers: Servers::new(options.server_threads),
             buffered,
-            forbidden,
+            forbidden: OnceLock::new(),
         };
         if options.engine != Engine::Threads
             && let Err(reason) = uring::probe()
@@ -87,10 +84,7 @@ impl FileDevice {
     }
 
     fn thread_queue(&self, options: &QueueOptions) -> Box<dyn DeviceQueue> {
-        let servers = self
-            .servers
-            .get_or_init(|| Arc::new(ServerPool::new(self.core.clone(), self.server_threads)));
-        Box::new(servers.queue(options))
+        Box::new(self.servers.queue(&self.core, options))
     }
 
     fn change(
@@ -242,10 +236,7 @@ impl BlockDevice for FileDevice {
         if !self.has_servers() {
             return EngineReport { name: "io_uring", fallback, threads: None };
         }
-        let none_yet =
-            EngineThreads { count_max: self.server_threads as u64, ..EngineThreads::default() };
-        let threads = self.servers.get().map_or(none_yet, |pool| pool.told());
-        EngineReport { name: "threads", fallback, threads: Some(threads) }
+        EngineReport { name: "threads", fallback, threads: Some(self.servers.told()) }
     }
 
     fn counters(&self) -> DeviceCounters {

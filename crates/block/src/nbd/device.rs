@@ -1,7 +1,7 @@
 //! An export as a device.
 
 use std::path::Path;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -16,10 +16,10 @@ use crate::check::{Limits, assert_geometry, error};
 use crate::counters::LiveCounters;
 use crate::descriptor::from_errno;
 use crate::inline::{Positioned, Served};
-use crate::threads::ServerPool;
+use crate::threads::Servers;
 use crate::{
-    BlockDevice, DeviceCounters, DeviceOptions, DeviceQueue, Engine, EngineReport, EngineThreads,
-    Error, ErrorKind, Geometry, Operation, QueueOptions, Request, Result,
+    BlockDevice, DeviceCounters, DeviceOptions, DeviceQueue, Engine, EngineReport, Error,
+    ErrorKind, Geometry, Operation, QueueOptions, Request, Result,
 };
 
 /// How many connections there are where the server allows more than one.
@@ -54,8 +54,7 @@ struct Core {
 #[derive(Debug)]
 struct NbdDevice {
     core: Arc<Core>,
-    server_threads: usize,
-    servers: OnceLock<Arc<ServerPool>>,
+    servers: Servers,
 }
 
 /// Opens the export that a URI names.
@@ -75,8 +74,8 @@ pub(crate) fn open(path: &Path, options: &DeviceOptions) -> Result<Arc<dyn Block
         return Err(failed(&name, Refusal::new(ErrorKind::Unsupported, detail)));
     }
     let core = connect(&uri, &name, options).map_err(|refusal| failed(&name, refusal))?;
-    let (core, servers) = (Arc::new(core), OnceLock::new());
-    Ok(Arc::new(NbdDevice { core, server_threads: options.server_threads, servers }))
+    let servers = Servers::new(options.server_threads);
+    Ok(Arc::new(NbdDevice { core: Arc::new(core), servers }))
 }
 
 fn connect(uri: &Uri, name: &str, options: &DeviceOptions) -> std::result::Result<Core, Refusal> {
@@ -385,18 +384,11 @@ impl BlockDevice for NbdDevice {
     }
 
     fn queue(&self, options: &QueueOptions) -> Result<Box<dyn DeviceQueue>> {
-        let servers = self.servers.get_or_init(|| {
-            let core: Arc<dyn Served> = self.core.clone();
-            Arc::new(ServerPool::new(core, self.server_threads))
-        });
-        Ok(Box::new(servers.queue(options)))
+        Ok(Box::new(self.servers.queue(&self.core, options)))
     }
 
     fn engine(&self) -> EngineReport {
-        let none_yet =
-            EngineThreads { count_max: self.server_threads as u64, ..EngineThreads::default() };
-        let threads = self.servers.get().map_or(none_yet, |servers| servers.told());
-        EngineReport { name: "nbd", fallback: None, threads: Some(threads) }
+        EngineReport { name: "nbd", fallback: None, threads: Some(self.servers.told()) }
     }
 
     fn counters(&self) -> DeviceCounters {
