@@ -4,8 +4,11 @@
 #![forbid(unsafe_code)]
 
 mod accepting;
+mod bound;
+mod buffers;
 mod disk;
 mod error;
+mod lane;
 pub mod nbd;
 pub mod nfs;
 mod socket;

@@ -9,7 +9,6 @@ use std::time::{Duration, Instant};
 use bedplate_block::AlignedBuf;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use super::buffers::{Budget, Buffers};
 use super::handshake::{self, Offer};
 use super::inbox::Inbox;
 use super::peer::{End, Peer};
@@ -17,6 +16,7 @@ use super::request::{Command, Refused, Request};
 use super::serving::Serving;
 use super::transport::Transport;
 use super::wire::{self, command};
+use crate::buffers::{Budget, Buffers};
 use crate::socket::Socket;
 
 /// How long a client may take until it uses an export.

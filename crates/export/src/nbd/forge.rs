@@ -3,10 +3,10 @@
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 
-use super::buffers::{Budget, CONNECTION_BYTES_MAX};
 use super::connection;
 use super::exports::Exports;
 use super::handshake::Offer;
+use crate::buffers::{Budget, CONNECTION_BYTES_MAX};
 use crate::socket::Socket;
 
 /// Serves a client to its end; returns why it ended, where the client did not ask for that.

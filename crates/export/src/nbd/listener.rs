@@ -3,22 +3,19 @@
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::{AsFd, BorrowedFd};
-use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread::{Builder, JoinHandle};
 
-use rustix::fs::Mode;
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
-
-use super::buffers::{Budget, CONNECTION_BYTES_MAX};
 use super::connection;
 use super::exports::Exports;
 use super::handshake::Offer;
 use super::peer::End;
 use super::tls::Tls;
 use crate::accepting::{Guests, accept_until, join};
+use crate::bound::{self, Bound};
+use crate::buffers::{Budget, CONNECTION_BYTES_MAX};
 use crate::socket::Socket;
 use crate::{Error, Result};
 
@@ -49,16 +46,6 @@ pub struct Settings {
 enum Listener {
     Unix { listener: UnixListener, _bound: Bound },
     Tcp(TcpListener),
-}
-
-/// A socket in the file system; gone with this.
-struct Bound(PathBuf);
-
-impl Drop for Bound {
-    fn drop(&mut self) {
-        // It may be removed already.
-        let _removed = std::fs::remove_file(&self.0);
-    }
 }
 
 /// A server that runs. Dropped, it has answered what was under way, and no connection is left.
@@ -133,9 +120,8 @@ impl Drop for Server {
 fn listen(address: &Address) -> Result<(Listener, Address)> {
     match address {
         Address::Unix(path) => {
-            let listener =
-                listen_unix(path).map_err(|error| Error::system("listen on", path, error))?;
-            let _bound = Bound(path.clone());
+            let (listener, _bound) =
+                bound::listen(path).map_err(|error| Error::system("listen on", path, error))?;
             Ok((Listener::Unix { listener, _bound }, address.clone()))
         }
         Address::Tcp(asked) => {
@@ -146,26 +132,6 @@ fn listen(address: &Address) -> Result<(Listener, Address)> {
             Ok((Listener::Tcp(listener), Address::Tcp(bound)))
         }
     }
-}
-
-/// Listens on a socket that at no time another user than its owner can connect to; takes the place
-/// of one that a server left behind which was killed.
-fn listen_unix(path: &Path) -> io::Result<UnixListener> {
-    let is_socket = path.symlink_metadata().is_ok_and(|meta| meta.file_type().is_socket());
-    if is_socket && UnixStream::connect(path).is_err_and(|error| is_left_behind(&error)) {
-        std::fs::remove_file(path)?;
-    }
-    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
-    // The name gets the permissions that the socket has.
-    rustix::fs::fchmod(&socket, Mode::RUSR | Mode::WUSR)?;
-    rustix::net::bind(&socket, &SocketAddrUnix::new(path)?)?;
-    rustix::net::listen(&socket, 128)?;
-    Ok(socket.into())
-}
-
-fn is_left_behind(error: &io::Error) -> bool {
-    error.kind() == io::ErrorKind::ConnectionRefused
 }
 
 impl Listener {

@@ -12,14 +12,12 @@
 //! once; so a request passes from one thread to another only where it must wait: flushes, trims,
 //! zeros, block status, and reads and writes that are not aligned.
 
-mod buffers;
 mod connection;
 mod exports;
 #[cfg(feature = "forge")]
 pub mod forge;
 mod handshake;
 mod inbox;
-mod lane;
 mod listener;
 mod options;
 mod outbox;

@@ -5,9 +5,9 @@ use std::io::{self, IoSlice};
 
 use bedplate_block::AlignedBuf;
 
-use super::buffers::Buffers;
 use super::reply::Head;
 use super::transport::Transport;
+use crate::buffers::Buffers;
 
 /// Replies that wait before a connection takes no more requests.
 const REPLIES_MAX: usize = 256;

@@ -11,14 +11,14 @@ use std::os::fd::OwnedFd;
 
 use bedplate_block::AlignedBuf;
 
-use super::buffers::Buffers;
 use super::handshake::Session;
-use super::lane::{Job, Lane, Work};
 use super::outbox::{Body, Outbox};
 use super::peer::End;
 use super::reply::{self, Head};
 use super::request::{Command, Refused, Request};
 use super::wire::{allocation, chunk, errno};
+use crate::buffers::Buffers;
+use crate::lane::{Job, Lane, Work};
 use crate::{Allocation, DiskQueue, Done, Error, Result, Run};
 
 /// Requests of one connection that are under way at once.
@@ -146,7 +146,7 @@ impl Serving {
     fn hand_over(&mut self, slot: usize, request: &Request, work: Work) -> Result<(), End> {
         let lane = match &self.lane {
             Some(lane) => lane,
-            None => self.lane.insert(Lane::start(&self.session.export.disk)?),
+            None => self.lane.insert(Lane::start(&self.session.export.disk, "bedplate-nbd-l")?),
         };
         let (offset, len) = (request.offset, request.len.into());
         lane.push(Job { token: slot as u64, offset, len, work });

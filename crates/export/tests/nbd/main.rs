@@ -9,4 +9,6 @@ mod durable;
 mod handshake;
 mod holes;
 mod hostile;
+#[path = "../shared/places.rs"]
+mod places;
 mod tls;

@@ -1,4 +1,4 @@
-//! The thread of a connection for what blocks: flushes, changes of the allocation, and what a queue
+//! The thread of a connection or queue for what blocks: flushes, changes of the allocation, and what a queue
 //! does not take.
 
 use std::io;
@@ -8,7 +8,8 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 
 use bedplate_block::AlignedBuf;
-use rustix::event::{EventfdFlags, eventfd};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
+use rustix::io::Errno;
 
 use crate::{Disk, Result, Run, Zeroing};
 
@@ -25,6 +26,16 @@ pub enum Work {
     Status {
         limit: usize,
     },
+}
+
+impl Work {
+    /// Returns the buffer of work that is not done.
+    pub fn into_buf(self) -> Option<AlignedBuf> {
+        match self {
+            Self::Read(buf) | Self::Write(buf) => Some(buf),
+            Self::SyncRange | Self::Sync | Self::Trim | Self::Zero(_) | Self::Status { .. } => None,
+        }
+    }
 }
 
 /// One piece of work, on a range.
@@ -56,12 +67,12 @@ pub struct Lane {
 }
 
 impl Lane {
-    pub fn start(disk: &Arc<dyn Disk>) -> io::Result<Self> {
+    pub fn start(disk: &Arc<dyn Disk>, name: &str) -> io::Result<Self> {
         let event = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
         let ((jobs, taken), (told, outcomes)) = (channel(), channel());
         let (disk, told_of) = (Arc::clone(disk), Arc::clone(&event));
         let thread = std::thread::Builder::new()
-            .name("bedplate-nbd-l".into())
+            .name(name.into())
             .spawn(move || run(&*disk, &taken, &told, &told_of))?;
         Ok(Self { jobs: Some(jobs), outcomes, event, thread: Some(thread) })
     }
@@ -70,6 +81,18 @@ impl Lane {
     pub fn push(&self, job: Job) {
         let jobs = self.jobs.as_ref().expect("only the drop takes the sender");
         jobs.send(job).expect("the thread ends only when it gets no more work");
+    }
+
+    /// Waits until something is done that was given and not taken.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn wait(&self) -> io::Result<()> {
+        let mut events = [PollFd::new(&*self.event, PollFlags::IN)];
+        match poll(&mut events, None) {
+            Ok(_) | Err(Errno::INTR) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
     }
 
     /// Returns what is done.
@@ -91,7 +114,7 @@ impl Drop for Lane {
     fn drop(&mut self) {
         self.jobs = None;
         if self.thread.take().is_some_and(|thread| thread.join().is_err()) {
-            tracing::error!("a thread of an NBD connection had panicked");
+            tracing::error!("a thread that waits for a disk had panicked");
         }
     }
 }
