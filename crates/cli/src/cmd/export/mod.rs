@@ -1,5 +1,6 @@
 //! `bedplate export nbd`, `bedplate export nfs`
 
+mod disks;
 mod nbd;
 mod nfs;
 

@@ -1,27 +1,22 @@
 //! `bedplate export nbd FILE…`
 
-use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::fmt;
 use std::net::SocketAddr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
-use bedplate::{IoMode, OpenOptions};
 use bedplate_export::nbd::{Address, Export, Exports, Server, Settings, Tls};
-use bedplate_export::{DeviceDisk, Disk, FileDisk};
 use clap::Args;
 use serde::Serialize;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
+use super::disks::{Disks, OpenDisks};
 use super::parse_address;
 use crate::address::PathArg;
-use crate::device::Access;
 use crate::failure::{Failure, Result};
 use crate::render::output::Output;
-use crate::session::{Devices, Mounted, Volume};
 
 /// Serve files as disks, by the protocol NBD
 ///
@@ -50,14 +45,11 @@ pub struct Arguments {
     /// Refuse writes
     #[arg(long)]
     read_only: bool,
-    /// Serve the files of volumes as a checkpoint shows them, read-only
-    #[arg(long, value_name = "NAME")]
-    checkpoint: Option<String>,
     /// How many connections there may be at once
     #[arg(long, value_name = "N", default_value_t = 1024)]
     connections: usize,
     #[command(flatten)]
-    devices: Devices,
+    disks: Disks,
 }
 
 pub fn run(arguments: &Arguments, output: &Output) -> Result<()> {
@@ -65,19 +57,15 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<()> {
     // From now on, so that none that comes while volumes are opened leaves them unclean.
     let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP])
         .map_err(|error| Failure::new("io", format!("cannot take signals: {error}")))?;
-    let mut volumes = BTreeMap::new();
-    let served = arguments.exports(&mut volumes, output).and_then(|exports| {
+    let mut disks = arguments.disks.open(arguments.read_only, output);
+    let served = arguments.exports(&mut disks).and_then(|exports| {
         let server = Server::start(exports, &settings)?;
         output.show(&Served::new(arguments, &server))?;
         signals.forever().next();
         drop(server);
         Ok(())
     });
-    let mut closed = Ok(());
-    for volume in volumes.into_values() {
-        closed = volume.close(output).and(closed);
-    }
-    served.and(closed)
+    served.and(disks.close())
 }
 
 impl Arguments {
@@ -96,15 +84,11 @@ impl Arguments {
         Ok(Settings { addresses, connections_max: self.connections, tls })
     }
 
-    fn exports(
-        &self,
-        volumes: &mut BTreeMap<PathBuf, Mounted>,
-        output: &Output,
-    ) -> Result<Exports> {
+    fn exports(&self, disks: &mut OpenDisks<'_>) -> Result<Exports> {
         let mut exports = Vec::new();
         for argument in &self.files {
             let (name, file) = split_name(argument);
-            let disk = self.open(&file, volumes, output)?;
+            let disk = disks.disk(&file)?;
             let name = match name {
                 Some(name) => name,
                 None => base_name(&file)?,
@@ -112,46 +96,6 @@ impl Arguments {
             exports.push(Export { name, description: argument.display().to_string(), disk });
         }
         Ok(Exports::new(exports)?)
-    }
-
-    fn open(
-        &self,
-        file: &PathArg,
-        volumes: &mut BTreeMap<PathBuf, Mounted>,
-        output: &Output,
-    ) -> Result<Arc<dyn Disk>> {
-        let (volume, path) = match file {
-            PathArg::Inside { volume, path } => (volume, path),
-            PathArg::Live(path) if self.checkpoint.is_some() => {
-                return Err(Failure::usage(format!(
-                    "--checkpoint is for files of volumes that are not mounted: on a mount, serve \
-                     the file below .checkpoints in its root in the place of {}",
-                    path.display()
-                )));
-            }
-            PathArg::Live(path) => return Ok(Arc::new(DeviceDisk::open(path, self.read_only)?)),
-        };
-        let read_only = self.read_only || self.checkpoint.is_some();
-        // Two spellings of one volume open it once.
-        let known = volume.canonicalize().unwrap_or_else(|_| volume.clone());
-        let mounted = match volumes.entry(known) {
-            std::collections::btree_map::Entry::Occupied(known) => known.into_mut(),
-            std::collections::btree_map::Entry::Vacant(new) => {
-                let access = if read_only { Access::ReadOnly } else { Access::ReadWrite };
-                new.insert(Volume::new(volume, &self.devices).open(access, output)?)
-            }
-        };
-        let path = match &self.checkpoint {
-            Some(name) => Path::new("/.checkpoints").join(name).join(relative(path)),
-            None => path.clone(),
-        };
-        let options = OpenOptions {
-            mode: Some(IoMode::Concurrent),
-            write: !read_only,
-            ..OpenOptions::read_only()
-        };
-        let file = mounted.fs.open(&path, &options)?;
-        Ok(Arc::new(FileDisk::new(&mounted.fs, file, read_only)?))
     }
 }
 
@@ -180,10 +124,6 @@ fn base_name(file: &PathArg) -> Result<String> {
             path.display()
         ))),
     }
-}
-
-fn relative(path: &Path) -> &Path {
-    path.strip_prefix("/").unwrap_or(path)
 }
 
 /// What is served, and where.
