@@ -12,6 +12,7 @@ mod lane;
 pub mod nbd;
 pub mod nfs;
 mod socket;
+pub mod vhost;
 
 pub use disk::{Allocation, DeviceDisk, Disk, DiskQueue, Done, FileDisk, Run, Zeroing};
 pub use error::{Error, Result};

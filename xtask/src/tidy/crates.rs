@@ -43,7 +43,8 @@ const EDGES: [(&str, &[&str]); 18] = [
 
 /// Crates that are in the tree in two versions, and why that is not ours to mend. An entry that is
 /// no longer true is a finding.
-const DUPLICATES: [(&str, &str); 6] = [
+const DUPLICATES: [(&str, &str); 7] = [
+    ("bitflags", "vmm-sys-util, below vhost and virtio-queue, is still at bitflags 1"),
     ("crypto-common", "object_store's md-5 is at digest 0.11, crc-fast still at 0.10"),
     ("digest", "object_store's md-5 is at digest 0.11, crc-fast still at 0.10"),
     ("getrandom", "shuttle, for tests only, still uses rand 0.8"),
