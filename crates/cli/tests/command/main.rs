@@ -25,6 +25,11 @@ mod encrypted;
 mod exports;
 mod forms;
 mod fstab;
+/// The guest that the tests of the server are.
+#[path = "../../../export/tests/vhost/guest.rs"]
+#[allow(dead_code, reason = "the tests of the command need less of it")]
+mod guest;
+mod guest_disks;
 mod harness;
 mod health;
 mod identity;

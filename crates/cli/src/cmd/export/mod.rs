@@ -1,8 +1,9 @@
-//! `bedplate export nbd`, `bedplate export nfs`
+//! `bedplate export nbd`, `bedplate export nfs`, `bedplate export vhost-user`
 
 mod disks;
 mod nbd;
 mod nfs;
+mod vhost_user;
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
@@ -16,12 +17,14 @@ use crate::render::output::Output;
 pub enum Command {
     Nbd(nbd::Arguments),
     Nfs(nfs::Arguments),
+    VhostUser(vhost_user::Arguments),
 }
 
 pub fn run(command: &Command, output: &Output) -> Result<()> {
     match command {
         Command::Nbd(arguments) => nbd::run(arguments, output),
         Command::Nfs(arguments) => nfs::run(arguments, output),
+        Command::VhostUser(arguments) => vhost_user::run(arguments, output),
     }
 }
 
