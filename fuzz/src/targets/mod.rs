@@ -13,6 +13,7 @@ mod nfs;
 mod requests;
 mod text;
 mod trace;
+mod vhost;
 
 /// A decoder to be fuzzed.
 pub struct Target {
@@ -23,7 +24,7 @@ pub struct Target {
 }
 
 /// All of them.
-pub const TARGETS: [Target; 23] = [
+pub const TARGETS: [Target; 24] = [
     Target { name: "superblock", run: bedplate_fs::forge::decode_superblock },
     Target { name: "label", run: bedplate_volume::Label::decode_any },
     Target { name: "group", run: group::run },
@@ -47,6 +48,7 @@ pub const TARGETS: [Target; 23] = [
     Target { name: "nbd_device", run: nbd_device::run },
     Target { name: "nfs", run: nfs::run },
     Target { name: "trace", run: trace::run },
+    Target { name: "vhost", run: vhost::run },
 ];
 
 /// Decodes one row: table, length of the key, key, value.
