@@ -15,7 +15,7 @@ use crate::sh;
 pub struct Exported {
     child: Child,
     guard: Option<Guard>,
-    /// How clients name what is served.
+    /// How clients name what is served; how QEMU does, of a disk in a guest's memory.
     pub uri: String,
 }
 
@@ -38,7 +38,10 @@ impl Exported {
         let told = child.stdout.take().context("its output is taken once")?;
         let mut uri = String::new();
         BufReader::new(told).read_line(&mut uri)?;
-        ensure!(uri.starts_with(protocol), "{what} served nothing: {uri}");
+        ensure!(
+            uri.starts_with(protocol) || uri.starts_with("-chardev"),
+            "{what} served nothing: {uri}"
+        );
         Ok(Self { child, guard, uri: uri.trim().to_owned() })
     }
 

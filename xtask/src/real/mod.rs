@@ -19,6 +19,7 @@ mod exported;
 mod failing_device;
 mod fio;
 mod full_volume;
+mod guest;
 mod leased;
 mod leased_fio;
 mod ledger;

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use rustix::fs::{Mode, OFlags};
 use rustix::mount::{MountFlags, UnmountFlags};
 use seccompiler::{BpfProgram, SeccompAction, SeccompFilter};
@@ -27,10 +27,14 @@ pub enum Need {
     Postgres,
     /// A program of this name.
     Program(&'static str),
+    /// A kernel for guests, and a busybox that needs no library.
+    GuestKernel,
 }
 
 /// The packages, as Debian names them, that bring the programs.
-const PACKAGES: [(&str, &str); 15] = [
+const PACKAGES: [(&str, &str); 17] = [
+    ("qemu-system-x86_64", "qemu-system-x86"),
+    ("busybox", "busybox-static"),
     ("mariadb-install-db", "mariadb-server"),
     ("sysbench", "sysbench"),
     ("db_bench", "rocksdb-tools"),
@@ -60,11 +64,32 @@ impl Need {
             Self::Postgres => {
                 postgres_programs().is_none().then(|| "PostgreSQL is not installed".to_owned())
             }
+            Self::GuestKernel => {
+                kernel().err().map(|error| format!("no kernel for a guest: {error:#}"))
+            }
             Self::Program(name) => {
                 find_program(name).is_none().then(|| format!("{name} is not installed"))
             }
         }
     }
+}
+
+/// Returns the directory with a kernel for guests, below the one in which cargo builds; fetches it
+/// where that is allowed.
+///
+/// # Errors
+/// When there is none, or no busybox that runs in a guest.
+pub fn kernel() -> Result<PathBuf> {
+    let busybox = find_program("busybox").context("busybox is not installed")?;
+    let needs_libraries =
+        std::fs::read(&busybox)?.windows(9).take(8192).any(|bytes| bytes == b"/ld-linux");
+    ensure!(!needs_libraries, "{} needs libraries", busybox.display());
+    let directory = sh::target_directory()?.join("guest-kernel");
+    if !directory.join("boot").is_dir() {
+        ensure!(may_install(), "it is not installed");
+        super::guest::fetch_kernel(&directory)?;
+    }
+    Ok(directory)
 }
 
 /// Tells whether this process is the superuser's.

@@ -6,9 +6,9 @@ use super::bed::Bed;
 use super::needs::Need;
 use super::{
     Options, acls, advise, backups, bad_input, branches, convert, crashlab, doctor, edges,
-    failing_device, fio, full_volume, leased, leased_fio, mariadb, mixed_open, modes, nbd, nfs,
-    outside, package, pages, postgres, ratio, ratio_files, ratio_names, ratio_programs, ratio_redo,
-    recovery, restricted, scale, scrubs, sqlite, suites, volumes,
+    failing_device, fio, full_volume, guest, leased, leased_fio, mariadb, mixed_open, modes, nbd,
+    nfs, outside, package, pages, postgres, ratio, ratio_files, ratio_names, ratio_programs,
+    ratio_redo, recovery, restricted, scale, scrubs, sqlite, suites, volumes,
 };
 
 /// One test of real programs.
@@ -25,6 +25,7 @@ const FUSE: &[Need] = &[Need::Fuse];
 const FIO: &[Need] = &[Need::Fuse, Need::Program("fio")];
 const SQLITE: &[Need] = &[Need::Fuse, Need::Program("sqlite3")];
 const POSTGRES: &[Need] = &[Need::Fuse, Need::Postgres, Need::Program("setpriv")];
+const GUEST: &[Need] = &[Need::Program("qemu-system-x86_64"), Need::GuestKernel];
 const LOOPS: &[Need] = &[Need::Fuse, Need::Root, Need::Loop];
 const ROOT_LOOPS: &[Need] = &[Need::Root, Need::Loop];
 
@@ -179,6 +180,7 @@ pub const TESTS: &[Test] = &[
     test("nbd-fio", &[Need::Program("fio")], 300, nbd::fio),
     test("nbd-tls", &[Need::Program("nbdinfo")], 300, nbd::tls),
     test("nbd-killed", &[Need::Program("fio"), Need::Program("qemu-img")], 300, nbd::killed),
+    test("guest-disk", GUEST, 240, guest::boots_again),
     test("nfs-tools", &[Need::Fuse, Need::Root, Need::Program("nfs-cp")], 300, nfs::tools),
     test("nfs-killed", &[Need::Fuse, Need::Root, Need::Program("nfs-cp")], 300, nfs::killed),
 ];
