@@ -93,7 +93,7 @@ impl<'a> DataPath<'a> {
         match self.state().read_windows.find(&(at..at + len)) {
             Found::Bytes(bytes) => {
                 if bytes.passes {
-                    self.read_further(offset + len + bytes.left(), len, size, ahead)?;
+                    self.read_further(offset + len + bytes.left(), len, size, ahead);
                 }
                 Counters::add(&self.inode.counters.window_hits, 1);
                 self.state().steady.io_counters.count_indirect();
@@ -106,7 +106,7 @@ impl<'a> DataPath<'a> {
                 Ok(true)
             }
             Found::Part | Found::Nothing if self.is_large_for_window(len) => {
-                self.read_further(offset + len, len, size, ahead)?;
+                self.read_further(offset + len, len, size, ahead);
                 Ok(false)
             }
             Found::Part => Ok(false),
@@ -140,28 +140,26 @@ impl<'a> DataPath<'a> {
         upto.next_multiple_of(wanted).min(self.fs.grid().sector_floor(size))
     }
 
-    /// Has a thread read what a stream of reads of `len` bytes reads next, from `begin` on.
-    fn read_further(self, begin: u64, len: u64, size: u64, ahead: Ahead<'_>) -> Result<()> {
-        let Ahead::Stream(stream) = ahead else { return Ok(()) };
+    /// Has a thread read what a stream of reads of `len` bytes reads next, from `begin` on, where that
+    /// can be: what is wrong there is told to the read that asks for it.
+    fn read_further(self, begin: u64, len: u64, size: u64, ahead: Ahead<'_>) {
+        let Ahead::Stream(stream) = ahead else { return };
         let end = if self.is_large_for_window(len) {
             (begin + len).min(self.fs.grid().sector_floor(size))
         } else {
             self.window_end(begin + 1, len, size, stream)
         };
         if end <= begin {
-            return Ok(());
+            return;
         }
         let (range, sector) = (begin..end, self.fs.grid().sector);
-        let Some(at) = self.find_written(begin, sector)? else { return Ok(()) };
-        let Some((filling, len)) = self.begin_window(&range, at, Why::Stream)? else {
-            return Ok(());
-        };
+        let Ok(Some(at)) = self.find_written(begin, sector) else { return };
+        let Ok(Some((filling, len))) = self.begin_window(&range, at, Why::Stream) else { return };
         let waiting = filling.leave();
         let number = waiting.number;
         if !self.fs.read_window_behind(self.inode, waiting, at, len) {
             self.state().read_windows.let_go(number);
         }
-        Ok(())
     }
 
     /// Begins the window of a range of the file, as far as it lies together from `at` on; returns how
