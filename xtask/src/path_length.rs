@@ -15,7 +15,7 @@ use crate::{released, sh};
 /// newer compiler shifts the figures a little, and so does another processor's library of C.
 const BUDGETS: [Budget; 3] = [
     Budget { kind: "read", instructions: 420 },
-    Budget { kind: "write", instructions: 530 },
+    Budget { kind: "write", instructions: 545 },
     Budget { kind: "append", instructions: 32_500 },
 ];
 const SLACK_PERCENT: u64 = 5;
