@@ -103,11 +103,10 @@ impl Shared {
         }
     }
 
-    /// Notes a WRITE of pages, or through them.
-    pub(super) fn release_behind_write(self: &Arc<Self>, open: &Arc<OpenFile>, sent: Range<u64>) {
-        if open.file.release_behind().writes() {
-            self.drop_behind(open, open.inode.pages_sent.note(&sent, SENT_BYTES));
-        }
+    /// Notes a WRITE of pages, or through them; returns what may be dropped once it is answered.
+    pub(super) fn sent_behind(&self, open: &OpenFile, sent: &Range<u64>) -> Option<Range<u64>> {
+        let is_asked = open.file.release_behind().writes();
+        is_asked.then(|| open.inode.pages_sent.note(sent, SENT_BYTES)).flatten()
     }
 
     /// Drops what an open that has ended has left.
@@ -118,7 +117,8 @@ impl Shared {
         }
     }
 
-    fn drop_behind(self: &Arc<Self>, open: &Arc<OpenFile>, behind: Option<Range<u64>>) {
+    /// Drops pages, where there are any to drop.
+    pub(super) fn drop_behind(self: &Arc<Self>, open: &Arc<OpenFile>, behind: Option<Range<u64>>) {
         let Some(behind) = behind else { return };
         debug_assert!(behind.start < behind.end, "what is dropped is something: {behind:?}");
         let len = behind.end - behind.start;

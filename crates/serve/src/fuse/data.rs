@@ -277,9 +277,11 @@ impl Shared {
             if from_pages {
                 self.ask_for_attributes_again(&open);
             }
+            // Before the answer: the close may come right behind it.
+            let behind = self.sent_behind(&open, &range);
             // What must be durable the kernel asks for by itself, once it has sent all pages.
             answer(result);
-            return self.release_behind_write(&open, range);
+            return self.drop_behind(&open, behind);
         }
         let (offset, len) = (range.start, range.end - range.start);
         let durability = if result.is_ok() { durability } else { Durability::None };
