@@ -154,7 +154,9 @@ impl<'a> DataPath<'a> {
         }
         let (range, sector) = (begin..end, self.fs.grid().sector);
         let Ok(Some(at)) = self.find_written(begin, sector) else { return };
-        let Ok(Some((filling, len))) = self.begin_window(&range, at, Why::Stream) else { return };
+        let Ok(Some((filling, len))) = self.begin_window(&range, at, Why::Stream, 1) else {
+            return;
+        };
         let waiting = filling.leave();
         let number = waiting.number;
         if !self.fs.read_window_behind(self.inode, waiting, at, len) {
@@ -163,12 +165,13 @@ impl<'a> DataPath<'a> {
     }
 
     /// Begins the window of a range of the file, as far as it lies together from `at` on; returns how
-    /// many bytes it has. `None`: it cannot be.
+    /// many bytes it has. `None`: it cannot be, or has fewer than `least`.
     fn begin_window(
         self,
         range: &Range<u64>,
         at: u64,
         why: Why,
+        least: u64,
     ) -> Result<Option<(FillingWindow<'a>, usize)>> {
         debug_assert!(
             self.state().lock.is_held(),
@@ -176,7 +179,7 @@ impl<'a> DataPath<'a> {
         );
         let bytes = (range.end - range.start).min(self.run_from(range.start)?);
         let max = self.fs.tuning().read_window_bytes_max();
-        if max == 0 || bytes == 0 {
+        if max == 0 || bytes < least {
             return Ok(None);
         }
         let windows = &self.inode.data.read_windows;
@@ -191,12 +194,9 @@ impl<'a> DataPath<'a> {
     /// Reads a range of the file, as far as it lies together from `at` on, into a window, and its
     /// beginning into `buf`. What cannot be read ahead fails no read: `false`.
     fn fill_window(self, buf: &mut [u8], range: Range<u64>, at: u64, why: Why) -> Result<bool> {
-        let (len, together) = (buf.len() as u64, self.run_from(range.start)?);
-        let bytes = (range.end - range.start).min(together);
-        if bytes < len || (bytes == len && why == Why::Stream) {
-            return Ok(false);
-        }
-        let Some((mut filling, bytes)) = self.begin_window(&range, at, why)? else {
+        // A stream's has more than the read.
+        let least = buf.len() as u64 + u64::from(why == Why::Stream);
+        let Some((mut filling, bytes)) = self.begin_window(&range, at, why, least)? else {
             return Ok(false);
         };
         let mut memory = filling.memory(bytes);
