@@ -421,17 +421,26 @@ struct Beside {
     turns: Mutex<Option<(Sender<()>, Receiver<()>)>>,
 }
 
+impl Beside {
+    /// Waits once, where it is armed, until the other thread is done.
+    fn let_others_go(&self) {
+        if self.armed.swap(false, Ordering::SeqCst) {
+            let turns = self.turns.lock().unwrap();
+            let (begins, ended) = turns.as_ref().unwrap();
+            begins.send(()).unwrap();
+            ended.recv_timeout(Duration::from_secs(60)).unwrap();
+        }
+    }
+}
+
 impl Hook for Beside {
     fn call(
         &self,
         call: DeviceCall<'_>,
         pass: &mut dyn FnMut() -> DeviceResult<()>,
     ) -> DeviceResult<()> {
-        if matches!(call, DeviceCall::Write { .. }) && self.armed.swap(false, Ordering::SeqCst) {
-            let turns = self.turns.lock().unwrap();
-            let (begins, ended) = turns.as_ref().unwrap();
-            begins.send(()).unwrap();
-            ended.recv_timeout(Duration::from_secs(60)).unwrap();
+        if matches!(call, DeviceCall::Write { .. }) {
+            self.let_others_go();
         }
         pass()
     }
@@ -479,11 +488,8 @@ impl Hook for ReadBehind {
         let is_behind = std::thread::current().name() == Some("bedplate-window");
         let is_read = matches!(call, DeviceCall::Read { .. });
         let done = pass();
-        if is_behind && is_read && self.0.armed.swap(false, Ordering::SeqCst) {
-            let turns = self.0.turns.lock().unwrap();
-            let (begins, ended) = turns.as_ref().unwrap();
-            begins.send(()).unwrap();
-            ended.recv_timeout(Duration::from_secs(60)).unwrap();
+        if is_behind && is_read {
+            self.0.let_others_go();
         }
         done
     }
