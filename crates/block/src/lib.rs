@@ -56,7 +56,7 @@ pub use extents::extents;
 pub use file::{Backing, DeviceOptions, Engine, create_image};
 pub use file_handle::FileHandle;
 pub use file_system::sync_file_system;
-pub use heap::{give_free_memory_back, memory_bytes};
+pub use heap::{allocate_from_few_arenas, give_free_memory_back, memory_bytes, resident_bytes};
 pub use inherit::close_descriptors_on_exec;
 pub use interval_map::{IntervalMap, RunValue};
 pub use little_endian::{LeReader, Short};

@@ -3,11 +3,13 @@
 //! | file | holds |
 //! | --- | --- |
 //! | `sync_daemon` | what is dirty becomes durable within the sync interval |
+//! | `freed_memory` | what the allocator keeps of freed memory goes back to the system |
 //! | `checkpoint_scheduler` | carries the schedules of checkpoints out, and warns of what fills the volume |
 //! | `defragmenter` | puts scattered files together, slowly and while programs are not busy |
 
 pub(crate) mod checkpoint_scheduler;
 pub(crate) mod defragmenter;
+mod freed_memory;
 pub(crate) mod sync_daemon;
 
 use std::thread::JoinHandle;

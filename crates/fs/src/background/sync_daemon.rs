@@ -11,11 +11,10 @@ use std::time::{Duration, Instant};
 use bedplate_block::Waker;
 
 use super::Daemon;
+use super::freed_memory::FreedMemory;
 use crate::engine::Engine;
 use crate::{Error, Result};
 
-/// From how many inodes on that were let go of at once their memory goes back to the system.
-const INODES_MANY: usize = 1024;
 /// So many steps of deletions follow a turn, however soon the next one is due.
 const STEPS_MIN: u32 = 8;
 
@@ -58,6 +57,7 @@ impl Told {
 
 fn run(waker: &Waker, fs: &Weak<Engine>) {
     let (mut told, mut looked) = (Told::default(), Instant::now());
+    let mut memory = FreedMemory::new();
     loop {
         let Some(wait) = fs.upgrade().map(|fs| between_turns(&fs, waker, &mut told)) else {
             return;
@@ -69,12 +69,15 @@ fn run(waker: &Waker, fs: &Weak<Engine>) {
         fs.end_overdue_trials();
         let interval = fs.tuning().sync_interval();
         // How long a file rests is counted in intervals, however often the log fills (S-303).
-        let looks_at_leases = looked.elapsed() >= interval;
-        if looks_at_leases {
+        let has_passed = looked.elapsed() >= interval;
+        if has_passed {
             looked = Instant::now();
         }
-        if let Err(e) = turn(&fs, interval, looks_at_leases) {
+        if let Err(e) = turn(&fs, interval, has_passed) {
             told.tell(&fs, NOT_WRITTEN, &e);
+        }
+        if has_passed {
+            memory.look();
         }
     }
 }
@@ -136,10 +139,7 @@ fn let_idle_inodes_go(fs: &Engine) -> Result<()> {
     if fs.inodes_are_many() {
         fs.seal_to(last)?;
     }
-    if fs.let_idle_inodes_go() > INODES_MANY {
-        // Between what stays lie whole pages that nothing needs.
-        bedplate_block::give_free_memory_back();
-    }
+    fs.let_idle_inodes_go();
     Ok(())
 }
 

@@ -170,7 +170,7 @@ impl DataPath<'_> {
                 return Ok(Taken::NotAll);
             }
             file.overwrite_taken(&overwrite);
-            if self.owes_pieces() {
+            if self.has_full_pieces() {
                 return Ok(Taken::Full);
             }
         }
@@ -197,7 +197,7 @@ impl DataPath<'_> {
         let mut at = offset;
         for part in bytes.chunks(self.delayed_write_bytes_max()) {
             let data = Payload::new(part, at)?;
-            if self.owes_pieces() {
+            if self.has_full_pieces() {
                 self.write_delayed(held)?;
             }
             if !self.delay(&data, MayWait::Growth)? {
@@ -226,7 +226,7 @@ impl DataPath<'_> {
 
     /// Writes the pieces that became full by what was taken.
     pub(crate) fn write_full_appends(self) {
-        if self.owes_pieces() {
+        if self.has_full_pieces() {
             self.write_full_pieces(&self.state().lock.shared(self.fs));
         }
     }

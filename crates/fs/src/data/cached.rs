@@ -164,6 +164,7 @@ impl<'a> DataPath<'a> {
         class: OpenClass,
         buf: &mut [u8],
         offset: u64,
+        ahead: Ahead<'_>,
     ) -> Result<Option<usize>> {
         let _order = self.state().order.shared(self.fs);
         let service = self.service();
@@ -176,7 +177,7 @@ impl<'a> DataPath<'a> {
             // Nothing becomes dirty meanwhile: the order lock is held.
             let held = self.state().lock.shared(self.fs);
             let size = self.inode.size.load(Ordering::Acquire);
-            let len = self.read_mapped(&held, buf, offset, size, Ahead::No)?;
+            let len = self.read_mapped(&held, buf, offset, size, ahead)?;
             drop(held);
             self.count_read(len);
             return Ok(Some(len));
@@ -311,7 +312,7 @@ impl<'a> DataPath<'a> {
         let held = self.state().lock.shared(self.fs);
         let delayed = self.delay(data, may_wait)?;
         if delayed {
-            self.write_full_pieces(&held);
+            self.pass_full_pieces(&held);
         }
         Ok(delayed)
     }

@@ -6,7 +6,7 @@
 //!                │ no                                                 │ a piece is full
 //!                │                                                    ▼
 //!                │                                          one allocation, one write of the device,
-//!                │                                          one record; by the writer that filled it
+//!                │                                          one record; by a thread, the writer goes on
 //!                ├► no sync asked for, goes on where the write before through this open ended, and
 //!                │  lies in one extent that may be written in place? ─► bytes kept, answered
 //!                │ no                                                 │ a piece is full
@@ -18,6 +18,9 @@
 //! freezes, changes of size, allocation or service, leases, and a turn of the sync daemon.
 //! An error of such a write leaves the piece where it is, and is told by the next sync, or by the
 //! next write that makes the file grow.
+//!
+//! While a thread writes a piece the writer fills the next one, so that the device does not wait for
+//! bytes on their way out of a program. A writer that is quicker than the device writes pieces too.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -32,6 +35,9 @@ use crate::mode::Service;
 use crate::statistics::Counters;
 use crate::{ErrorKind, Reason, Result};
 use bedplate_store::{PlantedBug, planted};
+
+/// A writer writes a full piece by itself where more than so many of its file wait.
+const PIECES_DUE_MAX: usize = 3;
 
 /// What a write may wait in memory for: its caller waits for nothing but its answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -137,34 +143,79 @@ impl DataPath<'_> {
             && !self.state().held_write.overlaps(&data.range(), grid.sector))
     }
 
+    /// Has the pieces that are full written: by a thread, where there are any.
+    pub(super) fn pass_full_pieces(self, held: &Held<'_>) {
+        let Some(threads) = self.fs.piece_threads() else { return self.write_full_pieces(held) };
+        let mut pieces = self.state().delayed.pieces();
+        let due = pieces.due();
+        let takes_hand = pieces.take_hand(self.fs.limits().delayed_piece_threads);
+        drop(pieces);
+        if takes_hand && !threads.submit(self.hand()) {
+            self.state().delayed.pieces().give_hand_back();
+            return self.write_full_pieces(held);
+        }
+        if due > PIECES_DUE_MAX {
+            self.write_full_piece(held);
+        }
+    }
+
+    /// Returns what a thread does that writes full pieces until there are no more.
+    fn hand(self) -> impl FnOnce() + Send + 'static {
+        let (fs, inode) = (self.fs.weak(), Arc::downgrade(self.inode));
+        move || {
+            let (Some(fs), Some(inode)) = (fs.upgrade(), inode.upgrade()) else { return };
+            let io = DataPath::new(&fs, &inode);
+            let held = io.state().lock.shared(&*fs);
+            loop {
+                if !io.write_full_piece(&held) {
+                    let mut pieces = io.state().delayed.pieces();
+                    // Another one may have become full since, or wait behind one that was put back.
+                    if pieces.due() == 0 {
+                        return pieces.give_hand_back();
+                    }
+                }
+            }
+        }
+    }
+
     /// Writes the pieces that are full, as far as that goes under the shared inode lock. What could
     /// not be written stays, for the next sync or write to tell.
     pub(super) fn write_full_pieces(self, held: &Held<'_>) {
-        loop {
-            let Some(lent) = self.state().delayed.pieces().lend() else { return };
-            let data = Payload::waited(lent.bytes(), lent.start);
-            let written = match self.plan_write(&data) {
-                Ok(WriteStrategy::Fill(blocks)) if data.is_aligned(self.fs.grid()) => {
-                    self.fill(held, data, blocks).unwrap_or(false)
-                }
-                Ok(WriteStrategy::InPlace(parts)) if data.is_aligned(self.fs.grid()) => {
-                    self.overwrite_pieces(&parts, data).is_ok()
-                }
-                Ok(_) | Err(_) => false,
-            };
-            let mut pieces = self.state().delayed.pieces();
-            if !written {
-                pieces.put_back(&lent);
-                return;
+        while self.write_full_piece(held) {}
+    }
+
+    /// Writes one piece that is full; `false` when there is none, or it could not be written.
+    fn write_full_piece(self, held: &Held<'_>) -> bool {
+        let Some(lent) = self.state().delayed.pieces().lend() else { return false };
+        let data = Payload::waited(lent.bytes(), lent.start);
+        let written = match self.plan_write(&data) {
+            Ok(WriteStrategy::Fill(blocks)) if data.is_aligned(self.fs.grid()) => {
+                self.fill(held, data, blocks).unwrap_or(false)
             }
+            Ok(WriteStrategy::InPlace(parts)) if data.is_aligned(self.fs.grid()) => {
+                self.overwrite_pieces(&parts, data).is_ok()
+            }
+            Ok(_) | Err(_) => false,
+        };
+        let mut pieces = self.state().delayed.pieces();
+        if written {
             pieces.end(&lent);
             self.unlist_delayed(&pieces);
+        } else {
+            pieces.put_back(&lent);
         }
+        written
+    }
+
+    /// Returns whether a piece is full that no thread writes.
+    pub(super) fn has_full_pieces(self) -> bool {
+        let pieces = || self.state().delayed.pieces();
+        self.state().delayed.any() && (pieces().due() > 0 || pieces().is_owed())
     }
 
     /// Returns whether a piece waits that a write before left to others.
     pub(super) fn owes_pieces(self) -> bool {
-        self.state().delayed.any() && self.state().delayed.pieces().is_due()
+        self.state().delayed.any() && self.state().delayed.pieces().is_owed()
     }
 
     /// Writes all pieces. After an error the rest stays, and is tried again.
@@ -172,7 +223,10 @@ impl DataPath<'_> {
         if !self.state().delayed.any() {
             return Ok(());
         }
-        self.state().delayed.pieces().close();
+        let mut pieces = self.state().delayed.pieces();
+        pieces.close();
+        pieces.take_owed();
+        drop(pieces);
         loop {
             let Some(lent) = self.state().delayed.pieces().lend() else { return Ok(()) };
             let written = self.write_exclusive(held, Payload::waited(lent.bytes(), lent.start));

@@ -76,7 +76,7 @@ impl DataPath<'_> {
         }
         let len = loop {
             let way = if self.service().uses_library_cache() {
-                self.read_cached(class, buf, offset)
+                self.read_cached(class, buf, offset, ahead)
             } else {
                 self.read_uncached(class, buf, offset, ahead)
             };

@@ -257,7 +257,7 @@ impl DataPath<'_> {
             return Ok(false);
         }
         if self.delay(data, may_wait)? {
-            self.write_full_pieces(held);
+            self.pass_full_pieces(held);
             return Ok(true);
         }
         self.write_shared(held, data)

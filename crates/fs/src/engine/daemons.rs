@@ -8,13 +8,35 @@ use crate::MountOptions;
 /// How many windows wait for a thread at most; what is beyond them the readers read themselves.
 const WINDOWS_WAITING_MAX: usize = 64;
 
+/// How many full pieces wait for a thread at most; what is beyond them the writers write themselves.
+const PIECES_WAITING_MAX: usize = 64;
+
 /// Makes what reads windows: threads that come with the first stream.
 pub(super) fn window_threads(options: &MountOptions) -> Workers {
     let threads = options.limits.read_window_threads;
     Workers::new("bedplate-window", threads, WINDOWS_WAITING_MAX)
 }
 
+/// Makes what writes full pieces of delayed writes: threads that come with the first one.
+pub(super) fn piece_threads(options: &MountOptions) -> Workers {
+    let threads = options.limits.delayed_piece_threads;
+    Workers::new("bedplate-piece", threads, PIECES_WAITING_MAX)
+}
+
 impl Engine {
+    /// Returns what writes full pieces of delayed writes where a writer is not to wait; `None`: the
+    /// writers do.
+    pub(crate) fn piece_threads(&self) -> Option<&Workers> {
+        (self.limits().delayed_piece_threads > 0).then_some(&self.piece_threads)
+    }
+
+    /// Ends the threads that read and write for callers which do not wait. What they leave, others do
+    /// by themselves.
+    pub(crate) fn stop_helpers(&self) {
+        self.window_threads.stop();
+        self.piece_threads.stop();
+    }
+
     /// Returns what reads windows where a reader is not to wait.
     pub(crate) fn window_threads(&self) -> &Workers {
         &self.window_threads

@@ -107,9 +107,9 @@ impl Engine {
         self.inodes.are_many()
     }
 
-    /// Lets go of idle inodes beyond a bound; returns how many.
-    pub(crate) fn let_idle_inodes_go(&self) -> usize {
-        self.inodes.let_idle_go(self.meta.sealed_lsn())
+    /// Lets go of idle inodes beyond a bound.
+    pub(crate) fn let_idle_inodes_go(&self) {
+        self.inodes.let_idle_go(self.meta.sealed_lsn());
     }
 
     /// Returns the sums of the counters of all inodes.

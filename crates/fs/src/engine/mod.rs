@@ -47,7 +47,7 @@ use bedplate_block::{BlockDevice, Geometry, Waker, Workers};
 use parking_lot::Mutex;
 
 pub(crate) use acl_note::{ACLS, AclNote};
-use daemons::window_threads;
+use daemons::{piece_threads, window_threads};
 use deferred_free::DeferredFree;
 pub(crate) use defrag_status::DefragStatus;
 pub use defrag_status::{DefragmenterReport, DefragmenterState, Fragmentation, MovedFile};
@@ -176,6 +176,7 @@ pub(crate) struct Engine {
     window_bytes: SharedBytes,
     /// What reads it where a reader is not to wait.
     window_threads: Workers,
+    piece_threads: Workers,
     inode_count: AtomicU64,
     /// Whether the format of the volume has checksums of file data.
     may_have_sums: bool,
@@ -234,6 +235,7 @@ impl Engine {
             defrag_status: DefragStatus::new(&parts.options),
             maps: Maps::new(&parts.options),
             window_threads: window_threads(&parts.options),
+            piece_threads: piece_threads(&parts.options),
             options: parts.options,
             may_have_sums: parts.meta.region().superblock().sums,
             tuning: parts.tuning,

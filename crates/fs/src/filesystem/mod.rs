@@ -47,7 +47,7 @@ struct Inner {
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        self.fs.window_threads().stop();
+        self.fs.stop_helpers();
     }
 }
 
@@ -113,7 +113,7 @@ impl FileSystem {
     /// `Io` when the last writes fail.
     pub fn unmount(self) -> Result<()> {
         drop(std::mem::take(&mut *self.inner.daemons.lock()));
-        self.inner.fs.window_threads().stop();
+        self.inner.fs.stop_helpers();
         self.inner.fs.end_leases();
         mount::unmount(&self.inner.fs)
     }

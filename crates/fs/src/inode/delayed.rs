@@ -6,7 +6,7 @@
 //!   write that goes on where the file ends, ─► open ─► closed ─► writing ─► gone: the map has it
 //!   or where the write before it ended         ▲ │     full, or   │ ▲
 //!                                              └─┘     asked for  ▼ │
-//!                                              joined            closed: could not be written
+//!                                              joined            owed: could not be written
 //! ```
 //!
 //! The size that readers see counts growth; the size in the row follows with its record, so what a
@@ -18,6 +18,8 @@
 //!   that holds it exclusively finds none being written.
 //! - I-DLY-3: a piece goes after the record that has its bytes in the map: what reads copies them
 //!   before it looks at the map.
+//! - I-DLY-4: hands that write full pieces are taken and given back with the pieces locked: where one
+//!   waits there is a hand, or the writer that filled it writes.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -61,9 +63,9 @@ pub(crate) struct DelayLimits {
 }
 
 impl DelayLimits {
-    /// Returns from how many bytes on a write is large enough by itself.
+    /// Returns the longest write that may wait, in bytes.
     pub(crate) fn write_bytes_max(self) -> usize {
-        (self.piece_bytes / 4) as usize
+        self.piece_bytes as usize
     }
 }
 
@@ -75,6 +77,8 @@ enum Phase {
     Closed,
     /// On its way to the device.
     Writing,
+    /// Could not be written: waits for one that can tell, or holds the file alone.
+    Owed,
 }
 
 #[derive(Debug)]
@@ -177,6 +181,8 @@ struct Waiting {
     grow: VecDeque<Piece>,
     /// In the order in which they were begun.
     over: VecDeque<Piece>,
+    /// Threads that write full ones, or are about to.
+    hands: usize,
 }
 
 impl Waiting {
@@ -371,9 +377,34 @@ impl Pieces<'_> {
         open.for_each(|piece| piece.phase = Phase::Closed);
     }
 
-    /// Returns whether one waits to be written.
-    pub(crate) fn is_due(&self) -> bool {
-        self.pieces.all().any(|piece| piece.phase == Phase::Closed)
+    /// Returns how many wait to be written.
+    pub(crate) fn due(&self) -> usize {
+        self.pieces.all().filter(|piece| piece.phase == Phase::Closed).count()
+    }
+
+    /// Takes one more of at most `most` hands to write what waits, where something does.
+    pub(crate) fn take_hand(&mut self, most: usize) -> bool {
+        let takes = self.pieces.hands < most && self.due() > 0;
+        self.pieces.hands += usize::from(takes);
+        takes
+    }
+
+    /// Gives back what [`take_hand`](Self::take_hand) took: with the pieces locked, so that what
+    /// becomes full next finds it gone.
+    pub(crate) fn give_hand_back(&mut self) {
+        assert!(self.pieces.hands > 0, "I-DLY-4: a hand was taken");
+        self.pieces.hands -= 1;
+    }
+
+    /// Returns whether one could not be written.
+    pub(crate) fn is_owed(&self) -> bool {
+        self.pieces.all().any(|piece| piece.phase == Phase::Owed)
+    }
+
+    /// Has what could not be written wait as any other: the caller tells what is wrong with it.
+    pub(crate) fn take_owed(&mut self) {
+        let owed = self.pieces.all_mut().filter(|piece| piece.phase == Phase::Owed);
+        owed.for_each(|piece| piece.phase = Phase::Closed);
     }
 
     /// Lends the first piece that waits to be written; [`end`](Self::end) or
@@ -394,12 +425,12 @@ impl Pieces<'_> {
         self.any.set(!self.pieces.is_empty());
     }
 
-    /// What was lent could not be written, or not so: it waits again.
+    /// What was lent could not be written, or not so: it is owed.
     pub(crate) fn put_back(&mut self, lent: &Lent) {
         let piece = self.pieces.all_mut().find(|piece| piece.start == lent.start);
         let piece = piece.expect("I-DLY-3: a piece that is lent stays");
         assert_eq!(piece.phase, Phase::Writing, "I-DLY-1: it was lent");
-        piece.phase = Phase::Closed;
+        piece.phase = Phase::Owed;
     }
 
     /// Drops all of them: their bytes leave the file.
@@ -408,7 +439,8 @@ impl Pieces<'_> {
             self.pieces.all().all(|piece| piece.phase != Phase::Writing),
             "I-DLY-2: none is being written under the exclusive inode lock"
         );
-        *self.pieces = Waiting::default();
+        self.pieces.grow.clear();
+        self.pieces.over.clear();
         self.any.set(false);
     }
 }
@@ -463,7 +495,8 @@ mod tests {
         let second = pieces.lend().expect("it was closed");
         pieces.end(&second);
         pieces.put_back(&first);
-        assert!(pieces.is_due());
+        assert!(pieces.is_owed() && pieces.lend().is_none(), "it waits for one that can tell");
+        pieces.take_owed();
         let first = pieces.lend().expect("it waits again");
         pieces.end(&first);
         drop((pieces, first, second));

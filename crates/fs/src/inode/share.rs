@@ -12,7 +12,7 @@ use bedplate_block::sync::{Mutex, rank};
 
 /// From how many bytes on a buffer is kept, and how many of them at most.
 const SPARE_BYTES_MIN: usize = 256 << 10;
-const SPARE_MAX: usize = 4;
+const SPARE_MAX: usize = 8;
 
 /// How much is taken.
 #[derive(Debug, Clone, Default)]

@@ -68,9 +68,10 @@ pub struct Limits {
     pub images_per_record: usize,
     /// Names that one record of a clone makes, at least 1.
     pub names_per_record: usize,
-    /// The longest piece of delayed writes in bytes, a power of two; of a quarter of it a write is
-    /// large enough by itself.
+    /// The longest piece of delayed writes in bytes, a power of two; a longer write is not delayed.
     pub delayed_piece_bytes: u64,
+    /// Threads that write such pieces; 0: the writer that filled one writes it too.
+    pub delayed_piece_threads: usize,
     /// The longest piece that is read ahead past the caches, in bytes.
     pub read_window_bytes: u64,
     /// Threads that read such pieces; 0: the reader before reads them too.
@@ -110,6 +111,7 @@ impl Default for Limits {
             names_per_record: 256,
             // Its checksum still fits into its record, so that no barrier is needed.
             delayed_piece_bytes: 1 << 20,
+            delayed_piece_threads: 2,
             read_window_bytes: 2 << 20,
             read_window_threads: 2,
             follow_step_bytes: 64 << 10,
@@ -130,6 +132,7 @@ impl fmt::Debug for Limits {
             images_per_record,
             names_per_record,
             delayed_piece_bytes,
+            delayed_piece_threads,
             read_window_bytes,
             read_window_threads,
             follow_step_bytes,
@@ -143,7 +146,7 @@ impl fmt::Debug for Limits {
         write!(
             f,
             "Limits({extents_per_record} extents, {images_per_record} images, {names_per_record} names, \
-             {delayed_piece_bytes} delayed bytes, windows of {read_window_bytes} bytes by {read_window_threads} threads, steps of {follow_step_bytes} bytes"
+             {delayed_piece_bytes} delayed bytes by {delayed_piece_threads} threads, windows of {read_window_bytes} bytes by {read_window_threads} threads, steps of {follow_step_bytes} bytes"
         )?;
         if let Some(extents) = extents_per_pack {
             write!(f, ", packs of {extents}")?;
@@ -347,12 +350,12 @@ pub struct OpenOptions {
     pub caller_caches: bool,
     /// Reads do not move the access time (`O_NOATIME`).
     pub keep_atime: bool,
-    /// Small writes that make the file grow, or go on over it where the one before ended, in a mode
-    /// without a write cache, may return before they reach the device, within the tunable `delay-writes`; not with `data_sync` or
-    /// `direct_flag`.
+    /// Writes of up to 1 MiB that make the file grow, or go on over it where the one before ended, in
+    /// a mode without a write cache, may return before they reach the device, within the tunable
+    /// `delay-writes`; not with `data_sync` or `direct_flag`.
     pub delay_writes: bool,
-    /// Sequential reads, in a mode without a cache, are read ahead, within the tunable
-    /// `read-window`; with `direct_flag` those of at least 512 KiB.
+    /// Sequential reads, in a mode without a cache or with `caller_caches`, are read ahead, within the
+    /// tunable `read-window`; with `direct_flag` those of at least 512 KiB.
     pub read_windows: bool,
 }
 

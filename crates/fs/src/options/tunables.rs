@@ -267,7 +267,7 @@ pub const TUNABLES: [TunableInfo; 24] = {
             (0, 1 << 40),
             Live,
             "delay-writes=",
-            "how much of small writes that make files grow past the caches, or write over them in order, waits in memory at most, to be written in large pieces; 0: nothing",
+            "how much of writes of up to 1 MiB that make files grow past the caches, or write over them in order, waits in memory at most, to be written in large pieces; 0: nothing",
         ),
         row(
             Tunable::ReadWindow,

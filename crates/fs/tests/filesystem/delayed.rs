@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use bedplate_block::{AlignedBuf, BlockDevice, HookedDevice, QueueOptions};
 use bedplate_fs::{
-    AllocateMode, CheckpointOptions, File, FileSystem, InodeNo, IoMode, MountOptions, OpenOptions,
-    Queue, RenameMode, SetAttr, Timestamp,
+    AllocateMode, CheckpointOptions, File, FileSystem, InodeNo, IoMode, Limits, MountOptions,
+    OpenOptions, Queue, RenameMode, SetAttr, Timestamp,
 };
 
 use crate::common::assert_sound;
@@ -351,12 +351,15 @@ fn s_302_no_space_is_told_by_the_write_and_not_later() {
     assert_sound(&device);
 }
 
+/// Where the writer that fills a piece writes it.
 #[test]
 fn s_302_the_next_sync_or_write_tells_what_could_not_be_written() {
     let hooked = HookedDevice::new(device(64 << 20, 512), Refusing::default());
     let device: Arc<dyn BlockDevice> = Arc::clone(&hooked) as Arc<dyn BlockDevice>;
     format(&device, 4096);
-    let fs = mount_as(&device, IoMode::Concurrent);
+    let limits = Limits { delayed_piece_threads: 0, ..Limits::default() };
+    let options = MountOptions { limits, ..options(IoMode::Concurrent) };
+    let fs = FileSystem::mount(Arc::clone(&device), None, options).unwrap();
     let file = fs.open("/f", &growing()).unwrap();
     hooked.0.store(true, Ordering::SeqCst);
     for page in 0..128u64 {

@@ -26,6 +26,7 @@ mod naming;
 mod odd;
 mod ordering;
 mod parallel;
+mod pieces;
 mod placement;
 mod preallocated;
 mod promises;

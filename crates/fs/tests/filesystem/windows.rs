@@ -19,10 +19,15 @@ use crate::support::{device, format, mount_as, options};
 
 const PAGE: usize = 8192;
 const PAGES: usize = 512;
-const UNCACHED: [IoMode; 2] = [IoMode::Direct, IoMode::Concurrent];
+/// `cached` is that of callers which cache.
+const MODES: [IoMode; 3] = [IoMode::Direct, IoMode::Concurrent, IoMode::Cached];
 
 fn windowed() -> OpenOptions {
-    OpenOptions { read_windows: true, ..OpenOptions::read_write() }
+    OpenOptions { read_windows: true, ..writing() }
+}
+
+fn writing() -> OpenOptions {
+    OpenOptions { caller_caches: true, ..OpenOptions::read_write() }
 }
 
 /// A file whose pages hold what the model says.
@@ -45,7 +50,8 @@ impl Read {
         for page in 0..PAGES {
             model.extend([page as u8; PAGE]);
         }
-        let file = fs.open("/f", &OpenOptions::create()).unwrap();
+        let new = OpenOptions { caller_caches: true, ..OpenOptions::create() };
+        let file = fs.open("/f", &new).unwrap();
         file.write_at(&AlignedBuf::from_slice(&model), 0).unwrap();
         file.sync_all().unwrap();
         let file = fs.open("/f", &windowed()).unwrap();
@@ -62,7 +68,7 @@ impl Read {
             drop(self.fs.open(name, &OpenOptions::create()).unwrap());
             self.fs.sync().unwrap();
         }
-        let (writer, page) = (self.fs.open("/f", &OpenOptions::read_write()).unwrap(), [0; PAGE]);
+        let (writer, page) = (self.fs.open("/f", &writing()).unwrap(), [0; PAGE]);
         self.write(&writer, 0, &page);
     }
 
@@ -86,7 +92,7 @@ impl Read {
 /// Each page of 8 KiB was a read of the device.
 #[test]
 fn s_368_a_reader_that_goes_on_reads_the_device_in_large_pieces() {
-    for mode in UNCACHED {
+    for mode in MODES {
         let it = Read::new(mode);
         let before = it.reads();
         (0..PAGES).for_each(|page| it.page(page, "in order"));
@@ -169,7 +175,7 @@ fn s_368_what_comes_next_of_large_reads_is_read_beside_them() {
 /// workers: each page was a read of the device.
 #[test]
 fn s_381_readers_that_share_a_scan_read_the_device_in_large_pieces() {
-    for mode in UNCACHED {
+    for mode in MODES {
         let it = Read::new(mode);
         let opens = [0; 3].map(|_| it.fs.open("/f", &windowed()).unwrap());
         let before = it.reads();
@@ -198,7 +204,7 @@ fn s_368_only_opens_that_ask_for_windows_have_them() {
     let cases = [
         (OpenOptions::read_write(), options(IoMode::Concurrent)),
         (OpenOptions { direct_flag: true, ..windowed() }, options(IoMode::Concurrent)),
-        (windowed(), options(IoMode::Cached)),
+        (OpenOptions { caller_caches: false, ..windowed() }, options(IoMode::Cached)),
         (windowed(), options(IoMode::ConcurrentCache)),
         (windowed(), none),
     ];
@@ -236,7 +242,7 @@ fn s_371_a_page_that_was_named_is_read_once() {
 /// S-20, S-50: whatever changes the file, a reader that goes on sees it.
 #[test]
 fn s_369_whatever_else_changes_the_file_is_seen_by_a_reader_that_goes_on() {
-    for mode in UNCACHED {
+    for mode in MODES {
         for other in 0..10 {
             let mut it = Read::new(mode);
             for (round, page) in (8..400).step_by(16).enumerate() {
@@ -259,7 +265,7 @@ fn s_369_whatever_else_changes_the_file_is_seen_by_a_reader_that_goes_on() {
 /// Changes what lies at a page that was read ahead.
 fn change(it: &mut Read, which: u32, page: usize, round: u8) {
     let (at, fill) = (page * PAGE, 100 + round);
-    let other = it.fs.open("/f", &OpenOptions::read_write()).unwrap();
+    let other = it.fs.open("/f", &writing()).unwrap();
     match which {
         0 => it.write(&other, at, &[fill; PAGE]),
         1 => it.write(&other, at + 100, &[fill; 700]),
@@ -292,7 +298,7 @@ fn change(it: &mut Read, which: u32, page: usize, round: u8) {
             it.model[at..at + PAGE].fill(fill);
         }
         7 => {
-            let waits = OpenOptions { delay_writes: true, ..OpenOptions::read_write() };
+            let waits = OpenOptions { delay_writes: true, ..writing() };
             let waits = it.fs.open("/f", &waits).unwrap();
             (0..10).for_each(|next| it.write(&waits, at + next * PAGE, &[fill; PAGE]));
         }
@@ -340,7 +346,7 @@ impl Hook for Slow {
 #[test]
 fn s_369_i_win_1_i_win_2_readers_that_go_on_beside_writers_see_what_was_written() {
     const PART: usize = 96;
-    for mode in UNCACHED {
+    for mode in MODES {
         let hooked = HookedDevice::new(device(64 << 20, 512), Slow);
         let it = Read::on(hooked, mode);
         // The last value whose write has returned, of each page.
@@ -451,14 +457,14 @@ impl Hook for Beside {
 #[test]
 fn s_369_i_win_1_what_is_read_ahead_beside_a_write_does_not_outlive_it() {
     // Windows there are before the write, or they all come during it.
-    for (mode, before) in UNCACHED.into_iter().flat_map(|mode| [(mode, 8), (mode, 0)]) {
+    for (mode, before) in MODES.into_iter().flat_map(|mode| [(mode, 8), (mode, 0)]) {
         let hooked = HookedDevice::new(device(64 << 20, 512), Beside::default());
         let mut it = Read::on(Arc::clone(&hooked) as Arc<dyn BlockDevice>, mode);
         it.seal();
         (0..before).for_each(|page| it.page(page, "before the step"));
         let ((begins, begun), (ends, ended)) = (channel(), channel());
         *hooked.turns.lock().unwrap() = Some((begins, ended));
-        let writer = it.fs.open("/f", &OpenOptions::read_write()).unwrap();
+        let writer = it.fs.open("/f", &writing()).unwrap();
         hooked.armed.store(true, Ordering::SeqCst);
         std::thread::scope(|scope| {
             let writer = &writer;
@@ -499,14 +505,14 @@ impl Hook for ReadBehind {
 /// leave the file, is not what a read finds afterwards.
 #[test]
 fn s_369_i_win_1_what_a_thread_reads_ahead_beside_a_change_is_not_found() {
-    for (mode, cut) in UNCACHED.into_iter().flat_map(|mode| [(mode, false), (mode, true)]) {
+    for (mode, cut) in MODES.into_iter().flat_map(|mode| [(mode, false), (mode, true)]) {
         let hooked = HookedDevice::new(device(64 << 20, 512), ReadBehind::default());
         let mut it = Read::on(Arc::clone(&hooked) as Arc<dyn BlockDevice>, mode);
         it.seal();
         let ((begins, begun), (ends, ended)) = (channel(), channel());
         *hooked.0.turns.lock().unwrap() = Some((begins, ended));
         hooked.0.armed.store(true, Ordering::SeqCst);
-        let writer = it.fs.open("/f", &OpenOptions::read_write()).unwrap();
+        let writer = it.fs.open("/f", &writing()).unwrap();
         // The last one is in the second half of the first window.
         (0..14).for_each(|page| it.page(page, "before the change"));
         begun.recv_timeout(Duration::from_secs(60)).unwrap();

@@ -334,6 +334,7 @@ fn limits(per_record: u16) -> Limits {
         delayed_piece_bytes: DELAYED_PIECE_BYTES,
         read_window_bytes: READ_WINDOW_BYTES,
         // One after the other, in the order of the seed.
+        delayed_piece_threads: 0,
         read_window_threads: 0,
         follow_step_bytes: FOLLOW_STEP_BYTES,
         deletes_behind: false,

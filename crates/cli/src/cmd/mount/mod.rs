@@ -409,6 +409,7 @@ struct Serving {
 
 impl Serving {
     fn start(plan: &Plan, output: &Output) -> Result<Self> {
+        bedplate_block::allocate_from_few_arenas();
         let options = &plan.settings.file_system;
         let access =
             if plan.settings.is_read_only() { Access::ReadOnly } else { Access::ReadWrite };
