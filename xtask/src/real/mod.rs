@@ -37,6 +37,7 @@ mod postgres;
 mod ratio;
 mod ratio_files;
 mod ratio_names;
+mod ratio_nbd;
 mod ratio_programs;
 mod ratio_redo;
 mod recovery;

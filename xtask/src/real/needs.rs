@@ -32,7 +32,7 @@ pub enum Need {
 }
 
 /// The packages, as Debian names them, that bring the programs.
-const PACKAGES: [(&str, &str); 17] = [
+const PACKAGES: [(&str, &str); 18] = [
     ("qemu-system-x86_64", "qemu-system-x86"),
     ("busybox", "busybox-static"),
     ("mariadb-install-db", "mariadb-server"),
@@ -46,6 +46,7 @@ const PACKAGES: [(&str, &str); 17] = [
     ("setpriv", "util-linux"),
     ("valgrind", "valgrind"),
     ("nbdinfo", "libnbd-bin"),
+    ("nbdkit", "nbdkit"),
     ("qemu-img", "qemu-utils"),
     ("nfs-cp", "libnfs-utils"),
     ("setfacl", "acl"),

@@ -89,14 +89,23 @@ fn direct_requests(bed: &Bed, options: &Options, place: &Path, leased: bool) -> 
                 .arg(format!("--rw={kind}"))
                 .arg(format!("--numjobs={jobs}"))
                 .arg(format!("--runtime={}", options.seconds));
-            let printed = sh::output(&mut command, LIMIT)?;
-            // Operations a second of reads and of writes in the third format of terse output.
-            let at = if kind == "randread" { 7 } else { 48 };
-            let field = printed.lines().find_map(|line| line.split(';').nth(at)?.parse().ok());
-            rates.push(field.with_context(|| format!("fio printed no rate: {printed}"))?);
+            rates.push(fio_rate(&mut command, kind)?);
         }
     }
     Ok(rates)
+}
+
+/// Runs fio with terse output and returns its operations a second; `kind` is `randread` or
+/// `randwrite`.
+///
+/// # Errors
+/// When it fails, or prints no rate.
+pub fn fio_rate(fio: &mut Command, kind: &str) -> Result<f64> {
+    let printed = sh::output(fio, LIMIT)?;
+    // Operations a second of reads and of writes in the third format of terse output.
+    let at = if kind == "randread" { 7 } else { 48 };
+    let field = printed.lines().find_map(|line| line.split(';').nth(at)?.parse().ok());
+    field.with_context(|| format!("fio printed no rate: {printed}"))
 }
 
 /// Measures 8 threads that append 4 KiB to one file, each durably before its next.

@@ -7,8 +7,8 @@ use super::needs::Need;
 use super::{
     Options, acls, advise, backups, bad_input, branches, convert, crashlab, doctor, edges,
     failing_device, fio, full_volume, guest, leased, leased_fio, mariadb, mixed_open, modes, nbd,
-    nfs, outside, package, pages, postgres, ratio, ratio_files, ratio_names, ratio_programs,
-    ratio_redo, recovery, restricted, scale, scrubs, sqlite, suites, volumes,
+    nfs, outside, package, pages, postgres, ratio, ratio_files, ratio_names, ratio_nbd,
+    ratio_programs, ratio_redo, recovery, restricted, scale, scrubs, sqlite, suites, volumes,
 };
 
 /// One test of real programs.
@@ -225,6 +225,19 @@ pub const MEASUREMENTS: &[Test] = &[
         ],
         3600,
         ratio_redo::redo,
+    ),
+    test(
+        "ratio-nbd",
+        &[
+            Need::Root,
+            Need::Loop,
+            Need::Program("fio"),
+            Need::Program("nbdkit"),
+            Need::Program("qemu-nbd"),
+            Need::Program("mkfs.xfs"),
+        ],
+        1800,
+        ratio_nbd::nbd,
     ),
     test(
         "ratio-mariadb",
