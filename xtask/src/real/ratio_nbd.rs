@@ -28,17 +28,20 @@ const WHAT: [&str; 4] = ["reads/s (1)", "(32)", "writes/s (1)", "(32)"];
 enum Server {
     Qemu,
     Nbdkit,
-    Bedplate,
+    /// In a mode.
+    Bedplate(&'static str),
 }
 
-const SERVERS: [Server; 3] = [Server::Qemu, Server::Nbdkit, Server::Bedplate];
+/// The first and the third pass all caches, the others do not.
+const SERVERS: [Server; 4] =
+    [Server::Qemu, Server::Nbdkit, Server::Bedplate("concurrent"), Server::Bedplate("cached")];
 
 impl Server {
     fn name(self) -> &'static str {
         match self {
             Self::Qemu => "qemu-nbd",
             Self::Nbdkit => "nbdkit",
-            Self::Bedplate => "bedplate",
+            Self::Bedplate(mode) => mode,
         }
     }
 
@@ -58,7 +61,7 @@ impl Server {
                 server.args(["--foreground", "--unix"]).arg(&socket).arg("file").arg(&disk);
                 served(&mut server, &socket, seconds)
             }),
-            Self::Bedplate => {
+            Self::Bedplate(mode) => {
                 sh::output(Command::new("wipefs").args(["-q", "-a"]).arg(device), LIMIT)?;
                 bed.succeeds([OsStr::new("format"), device.as_os_str(), OsStr::new("--force")])?;
                 let source = raw_disk(&bed.make_directory("source")?)?;
@@ -67,7 +70,8 @@ impl Server {
                 std::fs::remove_file(&source)?;
                 let file = format!("{}:/disk", device.display());
                 let socket = socket.display().to_string();
-                let server = Exported::start(bed, "nbd", [file.as_str(), "--unix", &socket])?;
+                let arguments = [file.as_str(), "--unix", &socket, "--mode", mode];
+                let server = Exported::start(bed, "nbd", arguments)?;
                 let measured = rates(&server.uri, seconds);
                 server.end()?;
                 measured
@@ -132,7 +136,7 @@ pub fn nbd(bed: &mut Bed, options: &Options) -> Result<()> {
         for turn in 0..SERVERS.len() {
             let at = (turn + round as usize) % SERVERS.len();
             let measured = SERVERS[at].measure(bed, &device.path, options.seconds)?;
-            println!("    round {}: {:<9} {}", round + 1, SERVERS[at].name(), told(&measured));
+            println!("    round {}: {:<10} {}", round + 1, SERVERS[at].name(), told(&measured));
             results[at].push(measured);
         }
     }
@@ -144,7 +148,7 @@ pub fn nbd(bed: &mut Bed, options: &Options) -> Result<()> {
     for (server, here) in SERVERS.iter().zip(&medians) {
         let ratios = here.iter().zip(&medians[0]).map(|(it, first)| format!("{:.2}", it / first));
         let ratios = ratios.collect::<Vec<_>>().join(", ");
-        println!("    {:<9} {}: {ratios} of qemu-nbd", server.name(), told(here));
+        println!("    {:<10} {}: {ratios} of qemu-nbd", server.name(), told(here));
     }
     Ok(())
 }

@@ -71,10 +71,16 @@ fn a_file_of_a_volume_is_served_and_whole_when_the_server_ends() {
 /// Every write that was answered before a flush was, and every one with FUA, is there after a kill.
 #[test]
 fn s_340_what_was_flushed_is_there_after_a_kill() {
+    for mode in ["concurrent", "concurrent+cache", "cached"] {
+        loses_nothing_that_was_flushed(mode);
+    }
+}
+
+fn loses_nothing_that_was_flushed(mode: &str) {
     let scratch = Scratch::new();
     let (image, address) = volume(&scratch);
     let socket = scratch.path("socket");
-    let (mut server, _) = Server::start(&[&address, "--unix", text(&socket)]);
+    let (mut server, _) = Server::start(&[&address, "--unix", text(&socket), "--mode", mode]);
     let mut clients: Vec<Client> = (0..2).map(|_| Client::open(&socket, "disk", false)).collect();
     let mut expected = pattern(8 << 20);
     for number in 0..200_u64 {
@@ -96,7 +102,7 @@ fn s_340_what_was_flushed_is_there_after_a_kill() {
     let found = content(&image);
     for (block, (found, expected)) in found.chunks(512).zip(expected.chunks(512)).enumerate() {
         let late = block < 32 * 8 && found.iter().all(|byte| *byte == 0xee);
-        assert!(late || found == expected, "sector {block}");
+        assert!(late || found == expected, "{mode}: sector {block}");
     }
     assert_eq!(found.len(), expected.len());
     bedplate(["check", &image]).succeeds();
@@ -104,6 +110,32 @@ fn s_340_what_was_flushed_is_there_after_a_kill() {
     let (mut server, _) = Server::start(&[&address, "--unix", text(&socket), "--read-only"]);
     assert_eq!(Client::open(&socket, "", true).write(0, 0, &[1; 512]), 1);
     assert_eq!(server.send(Signal::INT), Some(0));
+}
+
+/// A file of a volume that is not mounted is served through a cache where that is asked for; what another
+/// file system has is not.
+#[test]
+fn s_563_a_mode_is_for_files_of_volumes() {
+    let scratch = Scratch::new();
+    let (_, address) = volume(&scratch);
+    let socket = scratch.path("socket");
+    let (mut server, _) = Server::start(&[&address, "--unix", text(&socket), "--mode", "cached"]);
+    let mut client = Client::open(&socket, "disk", true);
+    assert_eq!(client.write(0, 100, b"not on the device yet"), 0);
+    assert_eq!(client.read(100, 21), b"not on the device yet");
+    // What a killed server did not flush was only in its cache.
+    assert_eq!(server.send(Signal::KILL), None);
+    let (mut server, _) = Server::start(&[&address, "--unix", text(&socket)]);
+    let mut client = Client::open(&socket, "disk", true);
+    assert!(client.read(100, 21) == pattern(8 << 20)[100..121]);
+    assert_eq!(client.write(0, 100, b"on the device already"), 0);
+    assert_eq!(server.send(Signal::KILL), None);
+    let (mut server, _) = Server::start(&[&address, "--unix", text(&socket)]);
+    assert_eq!(Client::open(&socket, "disk", true).read(100, 21), b"on the device already");
+    assert_eq!(server.send(Signal::TERM), Some(0));
+    let plain = scratch.file("plain", b"of the system");
+    let arguments = ["export", "nbd", text(&plain), "--unix", text(&socket), "--mode", "cached"];
+    bedplate(arguments).fails(2, "--mode is for files of volumes that are not mounted");
 }
 
 #[test]

@@ -22,6 +22,9 @@ pub struct Disks {
     /// Serve the files of volumes as a checkpoint shows them, read-only
     #[arg(long, value_name = "NAME")]
     checkpoint: Option<String>,
+    /// How the files of volumes are read and written: past all caches unless it says otherwise
+    #[arg(long, value_name = "MODE")]
+    mode: Option<IoMode>,
     #[command(flatten)]
     devices: Devices,
 }
@@ -54,6 +57,13 @@ impl OpenDisks<'_> {
                     path.display()
                 )));
             }
+            PathArg::Live(path) if self.arguments.mode.is_some() => {
+                return Err(Failure::usage(format!(
+                    "--mode is for files of volumes that are not mounted: {} is read and written as \
+                     its own file system has it",
+                    path.display()
+                )));
+            }
             PathArg::Live(path) => return Ok(Arc::new(DeviceDisk::open(path, self.read_only)?)),
         };
         let read_only = self.read_only || checkpoint.is_some();
@@ -71,7 +81,7 @@ impl OpenDisks<'_> {
             None => path.clone(),
         };
         let options = OpenOptions {
-            mode: Some(IoMode::Concurrent),
+            mode: Some(self.arguments.mode.unwrap_or(IoMode::Concurrent)),
             write: !read_only,
             ..OpenOptions::read_only()
         };
