@@ -32,6 +32,7 @@ use parking_lot::Mutex;
 pub(crate) use fresh::{SIZE_MAX, format_options, fresh_bed, quiet, shrink, smaller, stale_bed};
 use ills::{Ills, Unreadable};
 pub use remains::Remains;
+pub(crate) use remains::with_helpers;
 pub(crate) use wire::Wires;
 
 use crate::workload::Backend;

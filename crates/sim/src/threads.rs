@@ -20,7 +20,7 @@ use rand_xoshiro::Xoshiro256PlusPlus;
 
 use crate::Tally;
 use crate::act::Stage;
-use crate::bed::{Remains, fresh_bed, quiet};
+use crate::bed::{Remains, fresh_bed, quiet, with_helpers};
 use crate::failing::one_sentence;
 use crate::history::{Done, Floor, History, views};
 use crate::judge::{Looks, recover_and_compare};
@@ -132,7 +132,9 @@ impl Crowd {
     ) -> Result<Self, String> {
         let bed = fresh_bed(setup, seed);
         let wires = bed.connect();
-        let fs = wires.mount(quiet()).map_err(|e| format!("a fresh volume does not mount: {e}"))?;
+        let fs = wires
+            .mount(with_helpers(quiet()))
+            .map_err(|e| format!("a fresh volume does not mount: {e}"))?;
         let shared =
             prepare(&fs, threads).map_err(|e| format!("a fresh volume cannot be used: {e}"))?;
         // So that others come while a flush is under way.

@@ -324,6 +324,18 @@ pub(super) fn limited(options: MountOptions, per_record: u16, small_maps: bool) 
     MountOptions { limits, map_bytes: 0, ..options }
 }
 
+/// As `options`, with pieces of delayed writes and of what is read ahead so short that files of some pages
+/// have several, which threads of the file system write and read.
+pub(crate) fn with_helpers(options: MountOptions) -> MountOptions {
+    let limits = Limits {
+        delayed_piece_bytes: DELAYED_PIECE_BYTES,
+        read_window_bytes: READ_WINDOW_BYTES,
+        follow_step_bytes: FOLLOW_STEP_BYTES,
+        ..Limits::default()
+    };
+    MountOptions { limits, ..options }
+}
+
 /// The parts in which long changes are logged. Between two of them another thread may go on.
 fn limits(per_record: u16) -> Limits {
     let small = Limits {
