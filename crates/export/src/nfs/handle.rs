@@ -18,7 +18,7 @@ use super::status::Status;
 use crate::{Error, Result};
 
 /// The most bytes of a handle in the protocol.
-pub const HANDLE_BYTES_MAX: usize = 64;
+pub use bedplate_nfs::wire::numbers::HANDLE_BYTES_MAX;
 const VERSION: u8 = 1;
 const HEAD_BYTES: usize = 3;
 const SEAL_BYTES: usize = 16;

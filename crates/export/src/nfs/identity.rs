@@ -1,16 +1,8 @@
 //! On behalf of which user a request is carried out.
 
+pub use bedplate_nfs::wire::rpc::User;
 use rustix::process::{Gid, Uid};
 use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
-
-/// A user as a client names it.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct User {
-    pub uid: u32,
-    pub gid: u32,
-    /// Further groups.
-    pub groups: Vec<u32>,
-}
 
 /// Which users of clients become the anonymous one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

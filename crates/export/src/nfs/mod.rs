@@ -25,17 +25,15 @@ mod names;
 mod network;
 mod open_files;
 mod outbox;
-mod record;
 mod replies;
 mod request;
-mod rpc;
 mod server;
 mod service;
 mod status;
 mod tree;
 mod verifier;
-mod xdr;
 
+use bedplate_nfs::wire::{record, rpc, xdr};
 pub use identity::{Squash, Users};
 pub use network::Network;
 pub use server::{Server, Settings};

@@ -15,8 +15,7 @@ use super::tree::Tree;
 use super::xdr::{Garbage, Reader, Writer};
 
 /// The number among programs of RPC, and the version here.
-pub const PROGRAM: u32 = 100_005;
-pub const VERSION: u32 = 3;
+pub use bedplate_nfs::wire::numbers::{MOUNT as PROGRAM, VERSION};
 /// How many procedures there are.
 pub const PROCEDURE_COUNT: u32 = 6;
 

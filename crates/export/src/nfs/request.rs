@@ -11,8 +11,7 @@ use super::xdr::{Garbage, Reader, Writer};
 use super::{data, dirs, names};
 
 /// The number of NFS among programs of RPC, and its version here.
-pub const PROGRAM: u32 = 100_003;
-pub const VERSION: u32 = 3;
+pub use bedplate_nfs::wire::numbers::{NFS as PROGRAM, VERSION};
 
 /// The most bytes of a name.
 pub const NAME_BYTES_MAX: usize = 255;

@@ -88,6 +88,13 @@ impl Bed {
         self.address = server.address();
         self.server = Some(server);
     }
+
+    /// Ends the server and starts another one at the same address.
+    pub fn restart_at(&mut self, address: SocketAddr) {
+        self.server = None;
+        let settings = Settings { address, ..settings() };
+        self.server = Some(Server::start(open(&self.root, self.rights), &settings).unwrap());
+    }
 }
 
 pub fn open(path: &Path, rights: Rights) -> Tree {

@@ -6,5 +6,6 @@ mod bed;
 mod client;
 mod files;
 mod hostile;
+mod library;
 mod names;
 mod users;

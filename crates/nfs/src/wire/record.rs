@@ -23,6 +23,7 @@ pub struct Incoming {
 
 impl Incoming {
     /// Makes one of messages of at most `max` bytes.
+    #[must_use]
     pub fn new(max: usize) -> Self {
         Self {
             max,
@@ -36,11 +37,15 @@ impl Incoming {
     }
 
     /// Returns whether a message has begun.
+    #[must_use]
     pub fn has_begun(&self) -> bool {
         self.marked > 0 || self.fragments > 0
     }
 
     /// Takes bytes, and returns how many of them it took, and the message that they complete.
+    ///
+    /// # Errors
+    /// A message that is longer than it may be, or comes in too many fragments.
     pub fn take(&mut self, bytes: &[u8]) -> Result<(usize, Option<Vec<u8>>), Garbage> {
         let mut taken = 0;
         loop {

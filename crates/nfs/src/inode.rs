@@ -1,0 +1,336 @@
+//! What all opens of a file in one client share: the modes that they ask for, the locks that these
+//! need, and writes that the server may still lose.
+//!
+//! ```text
+//!   a write ── mode direct: `lock`, exclusive ── `gate`, shared ── WRITE ── answer ─► kept
+//!   a sync  ── COMMIT ── the same verifier: kept no longer
+//!                     └─ another: `gate`, exclusive ── what is kept is written again, stable
+//! ```
+//! - I-NFC-1: what an answered write brought is kept until it is durable: a commit that began after the
+//!   answer tells the verifier that the write told, or a stable write or the end of the file lies over
+//!   it.
+//! - I-NFC-2: no write is in flight while what is kept is written again, so nothing older lands over
+//!   what is newer.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::ops::Range;
+use std::str::FromStr;
+use std::sync::Arc;
+
+use parking_lot::{Condvar, Mutex};
+
+use crate::client::Handle;
+use crate::link::Bytes;
+use crate::{Error, Result};
+
+/// How an open file moves its data.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mode {
+    /// Past every cache of this client; one writer at a time in a file, and no reader meanwhile.
+    Direct,
+    /// Past every cache of this client; reads and writes run side by side, and what orders them is
+    /// the program's.
+    Concurrent,
+}
+
+impl Mode {
+    /// All of them.
+    pub const ALL: [Self; 2] = [Self::Direct, Self::Concurrent];
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Direct => "direct",
+            Self::Concurrent => "concurrent",
+        }
+    }
+}
+
+impl fmt::Display for Mode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl FromStr for Mode {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        let found = Self::ALL.into_iter().find(|mode| mode.name() == text);
+        found.ok_or_else(|| {
+            Error::usage(format!("'{text}' is no mode of a file over NFS: direct or concurrent"))
+        })
+    }
+}
+
+/// A lock of many readers or one writer that belongs to no thread. One that waits to be alone goes
+/// before readers that come after it.
+#[derive(Debug, Default)]
+pub struct InodeLock {
+    state: Mutex<LockState>,
+    changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct LockState {
+    shared: usize,
+    exclusive: bool,
+    waiting: usize,
+}
+
+/// The hold of a lock, until it is dropped.
+#[derive(Debug)]
+pub struct Hold {
+    lock: Arc<InodeLock>,
+    is_exclusive: bool,
+}
+
+impl InodeLock {
+    /// Takes the lock; `None` where it is not free and is not to be waited for.
+    pub fn take(self: &Arc<Self>, is_exclusive: bool, waits: bool) -> Option<Hold> {
+        let mut state = self.state.lock();
+        state.waiting += usize::from(is_exclusive);
+        while !state.is_free(is_exclusive) {
+            if !waits {
+                state.waiting -= usize::from(is_exclusive);
+                return None;
+            }
+            self.changed.wait(&mut state);
+        }
+        state.waiting -= usize::from(is_exclusive);
+        if is_exclusive {
+            state.exclusive = true;
+        } else {
+            state.shared += 1;
+        }
+        Some(Hold { lock: Arc::clone(self), is_exclusive })
+    }
+
+    /// Waits for the lock.
+    pub fn wait(self: &Arc<Self>, is_exclusive: bool) -> Hold {
+        self.take(is_exclusive, true).expect("it was waited for")
+    }
+}
+
+impl Hold {
+    pub fn is_exclusive(&self) -> bool {
+        self.is_exclusive
+    }
+}
+
+impl LockState {
+    fn is_free(&self, is_exclusive: bool) -> bool {
+        if is_exclusive {
+            !self.exclusive && self.shared == 0
+        } else {
+            !self.exclusive && self.waiting == 0
+        }
+    }
+}
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        let mut state = self.lock.state.lock();
+        if self.is_exclusive {
+            state.exclusive = false;
+        } else {
+            state.shared -= 1;
+        }
+        drop(state);
+        self.lock.changed.notify_all();
+    }
+}
+
+/// A part of an answered write.
+#[derive(Debug, Clone)]
+pub struct Piece {
+    pub bytes: Bytes,
+    pub part: Range<usize>,
+    verifier: u64,
+    order: u64,
+}
+
+/// Answered writes that may be lost, by their place; none of them overlap.
+#[derive(Debug, Default)]
+pub struct Kept {
+    pieces: BTreeMap<u64, Piece>,
+    bytes: u64,
+    order: u64,
+}
+
+impl Kept {
+    /// Keeps what a write brought, over what was there.
+    pub fn keep(&mut self, offset: u64, bytes: Bytes, part: Range<usize>, verifier: u64) {
+        self.forget(offset, part.len() as u64);
+        let end = offset + part.len() as u64;
+        let before = self.pieces.range(..end).next_back();
+        assert!(
+            before.is_none_or(|(at, piece)| at + piece.part.len() as u64 <= offset),
+            "I-NFC-1: of each byte the newest is kept"
+        );
+        self.order += 1;
+        self.bytes += part.len() as u64;
+        self.pieces.insert(offset, Piece { bytes, part, verifier, order: self.order });
+    }
+
+    /// Forgets a range: it is durable otherwise, or the file has it no longer.
+    pub fn forget(&mut self, offset: u64, len: u64) {
+        let end = offset.saturating_add(len);
+        if len == 0 {
+            return;
+        }
+        let before = self.pieces.range(..offset).next_back().map(|(at, _)| *at);
+        let over: Vec<u64> =
+            before.into_iter().chain(self.pieces.range(offset..end).map(|(at, _)| *at)).collect();
+        for at in over {
+            let piece = self.pieces.remove(&at).expect("it was just found");
+            self.bytes -= piece.part.len() as u64;
+            let piece_end = at + piece.part.len() as u64;
+            for (from, to) in [(at, piece_end.min(offset)), (at.max(end), piece_end)] {
+                if from < to {
+                    let part = piece.part.start + (from - at) as usize;
+                    let part = part..part + (to - from) as usize;
+                    self.bytes += part.len() as u64;
+                    self.pieces.insert(from, Piece { part, ..piece.clone() });
+                }
+            }
+        }
+    }
+
+    /// Returns what tells the writes of before from those that come.
+    pub fn mark(&self) -> u64 {
+        self.order
+    }
+
+    /// Forgets what a commit that began at a mark made durable. Returns whether nothing of before it
+    /// is left: what is may be lost.
+    pub fn settle(&mut self, verifier: u64, mark: u64) -> bool {
+        let mut all = true;
+        self.pieces.retain(|_, piece| {
+            let is_durable = piece.verifier == verifier && piece.order <= mark;
+            all &= is_durable || piece.order > mark;
+            self.bytes -= if is_durable { piece.part.len() as u64 } else { 0 };
+            !is_durable
+        });
+        all
+    }
+
+    /// Returns what was written under another verifier, with its place.
+    pub fn lost(&self, verifier: u64) -> Vec<(u64, Piece)> {
+        let lost = self.pieces.iter().filter(|(_, piece)| piece.verifier != verifier);
+        lost.map(|(at, piece)| (*at, piece.clone())).collect()
+    }
+
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.pieces.is_empty()
+    }
+}
+
+/// A file that is open.
+#[derive(Debug)]
+pub struct Inode {
+    pub handle: Handle,
+    /// Of mode `direct`.
+    pub lock: Arc<InodeLock>,
+    /// Shared by writes that are in flight.
+    pub gate: Arc<InodeLock>,
+    pub kept: Mutex<Kept>,
+    /// How many opens ask for each mode.
+    opens: Mutex<[usize; Mode::ALL.len()]>,
+}
+
+impl Inode {
+    pub fn new(handle: Handle) -> Self {
+        Self {
+            handle,
+            lock: Arc::default(),
+            gate: Arc::default(),
+            kept: Mutex::default(),
+            opens: Mutex::default(),
+        }
+    }
+
+    pub fn open(&self, mode: Mode) {
+        self.opens.lock()[mode as usize] += 1;
+    }
+
+    pub fn close(&self, mode: Mode) {
+        self.opens.lock()[mode as usize] -= 1;
+    }
+
+    /// Returns as what the file is served while its opens disagree: as the strictest of them.
+    pub fn mode(&self) -> Mode {
+        let opens = self.opens.lock();
+        if opens[Mode::Direct as usize] > 0 { Mode::Direct } else { Mode::Concurrent }
+    }
+
+    /// Takes the lock that an access needs; `None` where it needs none. `Err` where the lock is not
+    /// free and is not to be waited for.
+    pub fn order(&self, writes: bool, waits: bool) -> Result<Option<Hold>, Busy> {
+        match self.mode() {
+            Mode::Concurrent => Ok(None),
+            Mode::Direct => self.lock.take(writes, waits).map(Some).ok_or(Busy),
+        }
+    }
+}
+
+/// A lock is held by another.
+#[derive(Debug)]
+pub struct Busy;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn kept(kept: &Kept) -> Vec<(u64, Vec<u8>)> {
+        let told: usize = kept.pieces.values().map(|piece| piece.part.len()).sum();
+        assert_eq!(told as u64, kept.bytes());
+        kept.pieces.iter().map(|(at, piece)| (*at, piece.bytes[piece.part.clone()].to_vec())).collect()
+    }
+
+    #[test]
+    fn i_nfc_1_what_is_kept_is_the_newest_of_each_byte() {
+        let mut all = Kept::default();
+        let write = |all: &mut Kept, at: u64, bytes: &[u8], verifier| {
+            all.keep(at, bytes.into(), 0..bytes.len(), verifier);
+        };
+        write(&mut all, 10, b"aaaaaaaaaa", 1);
+        write(&mut all, 13, b"bb", 1);
+        assert_eq!(kept(&all), [(10, b"aaa".to_vec()), (13, b"bb".to_vec()), (15, b"aaaaa".to_vec())]);
+        write(&mut all, 8, b"ccc", 2);
+        let mark = all.mark();
+        write(&mut all, 18, b"dddd", 1);
+        assert_eq!(kept(&all).len(), 5);
+        // A stable write lies over it.
+        all.forget(14, 2);
+        assert_eq!(kept(&all)[2..4], [(13, b"b".to_vec()), (16, b"aa".to_vec())]);
+        assert!(!all.settle(1, mark), "what was told under another verifier may be lost");
+        assert_eq!(kept(&all), [(8, b"ccc".to_vec()), (18, b"dddd".to_vec())]);
+        assert_eq!(all.lost(1).len(), 1);
+        assert!(all.settle(2, mark), "what came after the mark is not asked for");
+        assert_eq!(kept(&all), [(18, b"dddd".to_vec())]);
+        all.forget(0, u64::MAX);
+        assert!(all.is_empty() && all.bytes() == 0);
+    }
+
+    #[test]
+    fn s_575_a_file_is_served_as_the_strictest_of_its_opens_asks() {
+        let inode = Inode::new(Handle::forged(b"x"));
+        inode.open(Mode::Concurrent);
+        let beside = [inode.order(true, false).unwrap(), inode.order(true, false).unwrap()];
+        assert!(beside.iter().all(Option::is_none), "no lock in concurrent mode");
+        inode.open(Mode::Direct);
+        let writer = inode.order(true, false).unwrap();
+        assert!(inode.order(false, false).is_err() && inode.order(true, false).is_err());
+        drop(writer);
+        let readers = [inode.order(false, false).unwrap(), inode.order(false, false).unwrap()];
+        assert!(inode.order(true, false).is_err());
+        drop(readers);
+        inode.close(Mode::Direct);
+        assert_eq!(inode.mode(), Mode::Concurrent);
+    }
+}

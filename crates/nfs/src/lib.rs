@@ -1,0 +1,39 @@
+//! NFS version 3 in user space: files of a server of any make, by calls of this process, past the
+//! kernel's client and its page cache.
+//!
+//! ```text
+//!   Queue ── lists of reads and writes ─┐
+//!   File ── modes, uncommitted writes ──┼─► Client ── procedures ─► link ── calls in flight
+//!   Client ── names, attributes ────────┘                             │ many connections
+//!                                                                     ▼
+//!                            wire: XDR, messages, calls and replies     (the server's too)
+//! ```
+//!
+//! | module | holds |
+//! | --- | --- |
+//! | `wire` | the protocols as bytes, of both sides |
+//! | `url` | `nfs://HOST/PATH?…` and its options |
+//! | `link` | connections, calls in flight and their bound, retransmission |
+//! | `client` | the mount, names, attributes, listings |
+//! | `inode` | what all opens of a file share: locks, modes, uncommitted writes |
+//! | `file` | an open file |
+//! | `queue` | one thread's list of operations |
+#![forbid(unsafe_code)]
+
+mod client;
+mod error;
+mod file;
+mod inode;
+mod link;
+mod queue;
+mod url;
+pub mod wire;
+
+pub use client::{Client, Entry, Found, Handle, Room};
+pub use error::{Error, ErrorKind, Result};
+pub use file::{File, OpenOptions};
+pub use inode::Mode;
+pub use link::Answer;
+pub use queue::{Completion, Queue};
+pub use url::{Patience, Stability, Url, is_nfs_url};
+pub use wire::attr::{Attr, Changes, Kind, SetTime};
