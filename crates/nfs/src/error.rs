@@ -2,7 +2,6 @@
 
 use std::io;
 
-use crate::link::Failed;
 use crate::wire::status::Status;
 
 /// The result of this crate.
@@ -75,16 +74,6 @@ impl Error {
     pub(crate) fn status(doing: &str, status: Status) -> Self {
         let (kind, words) = words_of(status);
         Self::new(kind, format!("cannot {doing}: {words}"))
-    }
-
-    /// Makes the error of a call that has no result.
-    pub(crate) fn failed(doing: &str, failed: &Failed) -> Self {
-        let kind = match failed {
-            Failed::TimedOut(_) => ErrorKind::TimedOut,
-            Failed::Denied(_) => ErrorKind::Unreached,
-            Failed::Closed => ErrorKind::Closed,
-        };
-        Self::new(kind, format!("cannot {doing}: {failed}"))
     }
 }
 

@@ -3,14 +3,15 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use crate::client::{Client, Found, Handle, Later, read_status, unreadable};
-use crate::inode::{Hold, Inode, Mode};
-use crate::link::{Answer, Bytes, Failed, Reply, Submission, promise};
+use crate::cached::Pages;
+use crate::client::{Client, Found};
+use crate::handle::Handle;
+use crate::inode::{Mode, Turn};
+use crate::link::{Answer, Bytes, promise};
+use crate::transfer::{End, Transfer};
 use crate::url::Stability;
-use crate::wire::attr::{self, Attr, Changes, Kind};
-use crate::wire::numbers as n;
+use crate::wire::attr::{Attr, Changes, Kind};
 use crate::wire::status::Status;
-use crate::wire::xdr::Garbage;
 use crate::{Error, ErrorKind, Result};
 
 /// Bits of ACCESS.
@@ -28,7 +29,7 @@ pub struct OpenOptions {
     pub create: bool,
     /// It is empty afterwards.
     pub truncate: bool,
-    /// How durable writes are; as the URL says where it is `None`.
+    /// How durable writes are that do not go through the cache; as the URL says where it is `None`.
     pub stability: Option<Stability>,
     /// Permissions of a file that is made.
     pub permissions: u32,
@@ -60,53 +61,12 @@ impl OpenOptions {
 /// What was written and not synced is synced at the end; [`close`](Self::close) tells failures.
 #[derive(Debug)]
 pub struct File {
-    client: Client,
-    inode: Arc<Inode>,
+    transfer: Transfer,
     mode: Mode,
+    /// The open's own number.
+    owner: u64,
     writes: bool,
-    stability: Stability,
     is_closed: bool,
-}
-
-/// The end of one call that reads or writes.
-#[derive(Debug)]
-pub(crate) enum End<T> {
-    Done(T),
-    /// The server is to be asked again later.
-    Later,
-    Failed(Error),
-}
-
-/// What one call read.
-#[derive(Debug)]
-pub(crate) struct Part {
-    reply: Reply,
-    data: Range<usize>,
-    /// The file ends behind it.
-    pub is_end: bool,
-}
-
-impl Part {
-    pub fn bytes(&self) -> &[u8] {
-        &self.reply.body().rest()[self.data.clone()]
-    }
-}
-
-impl<T> End<T> {
-    pub fn map<U>(self, make: impl FnOnce(T) -> U) -> End<U> {
-        match self {
-            Self::Done(value) => End::Done(make(value)),
-            Self::Later => End::Later,
-            Self::Failed(error) => End::Failed(error),
-        }
-    }
-}
-
-/// The right to an access, held as long as any call of it is in flight.
-#[derive(Debug, Clone)]
-pub(crate) struct Turn {
-    _order: Option<Arc<Hold>>,
-    _gate: Option<Arc<Hold>>,
 }
 
 impl Client {
@@ -143,19 +103,12 @@ impl Client {
             return Err(Error::status("open a file", Status::Access));
         }
         let inode = self.inode(&found.handle);
-        inode.open(options.mode);
-        if options.mode == Mode::Direct {
-            // Writes that began in another mode end first.
-            drop(inode.gate.wait(true));
-        }
-        let file = File {
-            client: self.clone(),
-            inode,
-            mode: options.mode,
-            writes: options.write,
-            stability: options.stability.unwrap_or(self.stability()),
-            is_closed: false,
-        };
+        let owner = inode.open(options.mode);
+        let stability = options.stability.unwrap_or(self.stability());
+        let transfer = Transfer { client: self.clone(), inode, stability };
+        let (mode, writes) = (options.mode, options.write);
+        let file = File { transfer, mode, owner, writes, is_closed: false };
+        file.enter_mode()?;
         if options.truncate && options.write {
             file.set_size(0)?;
         }
@@ -164,20 +117,49 @@ impl Client {
 }
 
 impl File {
+    /// Brings the file into the mode that this open asks for.
+    fn enter_mode(&self) -> Result<()> {
+        let inode = &self.transfer.inode;
+        match self.mode {
+            Mode::Concurrent => Ok(()),
+            Mode::Direct => {
+                // Writes that began in another mode end first.
+                drop(inode.gate.wait(true));
+                Ok(())
+            }
+            Mode::Cached => {
+                let _alone = inode.lock.wait(true);
+                drop(inode.gate.wait(true));
+                let known = inode.pages.lock().clone();
+                match known {
+                    Some(pages) => {
+                        pages.flush()?;
+                        pages.compare(&self.attributes()?)
+                    }
+                    None => {
+                        let pages = Pages::open(&self.transfer)?;
+                        *inode.pages.lock() = Some(Arc::new(pages));
+                        Ok(())
+                    }
+                }
+            }
+        }
+    }
+
     /// Returns by what the server knows it.
     #[must_use]
     pub fn handle(&self) -> &Handle {
-        &self.inode.handle
+        &self.transfer.inode.handle
     }
 
-    pub(crate) fn client(&self) -> &Client {
-        &self.client
+    pub(crate) fn transfer(&self) -> &Transfer {
+        &self.transfer
     }
 
     /// Returns as what it is served while its opens disagree.
     #[must_use]
     pub fn effective_mode(&self) -> Mode {
-        self.inode.mode()
+        self.transfer.inode.mode()
     }
 
     /// Returns its attributes, from the server.
@@ -185,15 +167,17 @@ impl File {
     /// # Errors
     /// The server's.
     pub fn attributes(&self) -> Result<Attr> {
-        self.client.attributes(self.handle())
+        self.transfer.client.attributes(self.handle())
     }
 
-    /// Returns its size in bytes, from the server.
+    /// Returns its size in bytes: from the server, and of a file with pages in the cache with what
+    /// was written there.
     ///
     /// # Errors
     /// The server's.
     pub fn size(&self) -> Result<u64> {
-        Ok(self.attributes()?.size)
+        let pages = self.transfer.inode.pages.lock().clone();
+        pages.map_or_else(|| Ok(self.attributes()?.size), |pages| Ok(pages.size()))
     }
 
     /// Makes it longer or shorter.
@@ -201,13 +185,29 @@ impl File {
     /// # Errors
     /// The server's.
     pub fn set_size(&self, size: u64) -> Result<()> {
-        let _order = self.inode.order(true, true);
+        let inode = &self.transfer.inode;
+        check_range(0, size)?;
+        let _order = inode.order(true, true);
+        let pages = inode.pages.lock().clone();
+        let change = pages.as_ref().map(|pages| pages.begin_cut(size));
         // A write in flight would make it longer again.
-        let _alone = self.inode.gate.wait(true);
+        let _alone = inode.gate.wait(true);
         let changes = Changes { size: Some(size), ..Changes::default() };
-        self.client.set_attributes(self.handle(), &changes)?;
-        self.inode.kept.lock().forget(size, u64::MAX - size);
-        Ok(())
+        let done = self.transfer.client.set_attributes(self.handle(), &changes);
+        match (done, &pages) {
+            (Ok(()), pages) => {
+                inode.kept.lock().forget(size, u64::MAX - size);
+                if let Some(pages) = pages {
+                    pages.end_cut(size);
+                }
+                drop(change);
+                Ok(())
+            }
+            (Err(error), _) => {
+                drop(change);
+                Err(error)
+            }
+        }
     }
 
     /// Fills `buf` from `offset`, as far as the file goes; returns how much that was.
@@ -216,77 +216,43 @@ impl File {
     /// The server's.
     pub fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<usize> {
         check_range(buf.len(), offset)?;
-        let turn = self.read_turn(true).expect("it was waited for");
-        let step = self.client.0.limits.read_bytes as usize;
-        let begun: Vec<Answer<End<Part>>> = (0..buf.len().div_ceil(step))
-            .map(|at| {
-                let len = step.min(buf.len() - at * step);
-                self.begin_read(offset + (at * step) as u64, len, &turn)
-            })
-            .collect();
-        let mut done = 0;
-        let mut is_whole = true;
-        // All are heard, whatever the first says.
-        for (part, answer) in buf.chunks_mut(step).zip(begun) {
-            let end = answer.wait();
-            if is_whole {
-                let got = self.read_rest(part, offset + done as u64, &turn, end)?;
-                done += got;
-                is_whole = got == part.len();
-            }
+        let turn = self.turn(false, true).expect("it was waited for");
+        match &turn.pages {
+            Some(pages) => pages.read(buf, offset),
+            None => self.transfer.read(buf, offset, &turn),
         }
-        Ok(done)
     }
 
     /// Reads at most `len` bytes from `offset` on, in the background: the answer is a future of one
-    /// call, which has fewer bytes where the server gives fewer at once.
+    /// call, past the cache, which has fewer bytes where the server gives fewer at once.
     ///
     /// Waits only while as many calls are in flight as may be.
     pub fn read_later(&self, offset: u64, len: usize) -> Answer<Result<Vec<u8>>> {
         let (promise, answer) = promise();
-        let len = len.min(self.client.0.limits.read_bytes as usize);
+        let len = len.min(self.transfer.client.0.limits.read_bytes as usize);
         if let Err(error) = check_range(len, offset) {
             promise.keep(Err(error));
             return answer;
         }
-        let turn = self.read_turn(true).expect("it was waited for");
-        self.client.0.link().submit(self.reading(offset, len, turn, |end| {
+        let turn = self.turn(false, true).expect("it was waited for");
+        if let Some(pages) = &turn.pages {
+            let mut bytes = vec![0; len];
+            let read = pages.read(&mut bytes, offset);
+            promise.keep(read.map(|read| {
+                bytes.truncate(read);
+                bytes
+            }));
+            return answer;
+        }
+        let call = self.transfer.reading(offset, len, turn, |end| {
             promise.keep(match end {
                 End::Done(part) => Ok(part.bytes().to_vec()),
                 End::Later => Err(Error::status("read", Status::Jukebox)),
                 End::Failed(error) => Err(error),
             });
-        }));
+        });
+        self.transfer.client.0.link().submit(call);
         answer
-    }
-
-    /// Goes on with what one call read of a part, until it is full or the file ends.
-    fn read_rest(
-        &self,
-        part: &mut [u8],
-        offset: u64,
-        turn: &Turn,
-        first: End<Part>,
-    ) -> Result<usize> {
-        let mut done = 0;
-        let mut end = first;
-        let mut later = Later::new(self.client.url());
-        loop {
-            match end {
-                End::Done(told) => {
-                    let bytes = told.bytes();
-                    part[done..done + bytes.len()].copy_from_slice(bytes);
-                    done += bytes.len();
-                    if done == part.len() || told.is_end {
-                        return Ok(done);
-                    }
-                }
-                End::Later if later.wait() => {}
-                End::Later => return Err(Error::status("read", Status::Jukebox)),
-                End::Failed(error) => return Err(error),
-            }
-            end = self.begin_read(offset + done as u64, part.len() - done, turn).wait();
-        }
     }
 
     /// Writes all of `buf` at `offset`.
@@ -295,168 +261,19 @@ impl File {
     /// The server's; a part may be written then.
     pub fn write_at(&self, buf: &[u8], offset: u64) -> Result<()> {
         check_range(buf.len(), offset)?;
-        self.write_bytes(&Bytes::from(buf), offset)?;
-        self.bound()
-    }
-
-    fn write_bytes(&self, bytes: &Bytes, offset: u64) -> Result<()> {
-        let turn = self.turn(true).expect("it was waited for");
-        let step = self.client.0.limits.write_bytes as usize;
-        let begun: Vec<(Range<usize>, Answer<End<usize>>)> = (0..bytes.len().div_ceil(step))
-            .map(|at| {
-                let part = at * step..bytes.len().min((at + 1) * step);
-                let answer = self.begin_write(bytes, part.clone(), offset, &turn);
-                (part, answer)
-            })
-            .collect();
-        let mut outcome = Ok(());
-        for (part, answer) in begun {
-            let end = answer.wait();
-            if outcome.is_ok() {
-                outcome = self.write_rest(bytes, part, offset, &turn, end);
-            }
+        let turn = self.turn(true, true).expect("it was waited for");
+        if let Some(pages) = &turn.pages {
+            return pages.write(buf, offset);
         }
-        outcome
+        self.transfer.write(&Bytes::from(buf), offset, &turn)?;
+        // A commit that writes again has to be alone.
+        drop(turn);
+        self.transfer.bound()
     }
 
-    fn write_rest(
-        &self,
-        bytes: &Bytes,
-        mut part: Range<usize>,
-        offset: u64,
-        turn: &Turn,
-        first: End<usize>,
-    ) -> Result<()> {
-        let mut end = first;
-        let mut later = Later::new(self.client.url());
-        loop {
-            match end {
-                End::Done(count) => {
-                    part.start += count;
-                    if part.is_empty() {
-                        return Ok(());
-                    }
-                }
-                End::Later if later.wait() => {}
-                End::Later => return Err(Error::status("write", Status::Jukebox)),
-                End::Failed(error) => return Err(error),
-            }
-            end = self.begin_write(bytes, part.clone(), offset, turn).wait();
-        }
-    }
-
-    /// Takes the turn of a write; `None` where another has it and it is not to be waited for.
-    pub(crate) fn turn(&self, waits: bool) -> Option<Turn> {
-        loop {
-            let order = self.inode.order(true, waits).ok()?;
-            let gate = self.inode.gate.take(false, waits)?;
-            // An open may have made the mode stricter meanwhile.
-            if order.is_some() || self.inode.mode() == Mode::Concurrent {
-                return Some(Turn { _order: order.map(Arc::new), _gate: Some(Arc::new(gate)) });
-            }
-        }
-    }
-
-    /// Takes the turn of a read; likewise.
-    pub(crate) fn read_turn(&self, waits: bool) -> Option<Turn> {
-        let order = self.inode.order(false, waits).ok()?;
-        Some(Turn { _order: order.map(Arc::new), _gate: None })
-    }
-
-    fn begin_read(&self, offset: u64, len: usize, turn: &Turn) -> Answer<End<Part>> {
-        let (promise, answer) = promise();
-        let call = self.reading(offset, len, turn.clone(), |end| promise.keep(end));
-        self.client.0.link().submit(call);
-        answer
-    }
-
-    /// Makes the call of a read of at most what the server allows.
-    pub(crate) fn reading(
-        &self,
-        offset: u64,
-        len: usize,
-        turn: Turn,
-        tell: impl FnOnce(End<Part>) + Send + 'static,
-    ) -> Submission {
-        let mut arguments = self.handle().arguments();
-        arguments.u64(offset);
-        arguments.u32(len as u32);
-        self.client.0.submission(n::READ, &arguments, None, move |end| {
-            drop(turn);
-            tell(read_part(end, len));
-        })
-    }
-
-    fn begin_write(
-        &self,
-        bytes: &Bytes,
-        part: Range<usize>,
-        offset: u64,
-        turn: &Turn,
-    ) -> Answer<End<usize>> {
-        let (promise, answer) = promise();
-        let call = self.writing(bytes, part, offset, turn.clone(), |end| promise.keep(end));
-        self.client.0.link().submit(call);
-        answer
-    }
-
-    /// Makes the call of a write of a part of `bytes`, which lie at `offset` in the file.
-    pub(crate) fn writing(
-        &self,
-        bytes: &Bytes,
-        part: Range<usize>,
-        offset: u64,
-        turn: Turn,
-        tell: impl FnOnce(End<usize>) + Send + 'static,
-    ) -> Submission {
-        let stable = match self.stability {
-            Stability::Unstable => n::UNSTABLE,
-            Stability::DataSync => n::DATA_SYNC,
-            Stability::FileSync => n::FILE_SYNC,
-        };
-        self.writing_as(bytes, part, offset, stable, Some(turn), tell)
-    }
-
-    fn writing_as(
-        &self,
-        bytes: &Bytes,
-        part: Range<usize>,
-        offset: u64,
-        stable: u32,
-        turn: Option<Turn>,
-        tell: impl FnOnce(End<usize>) + Send + 'static,
-    ) -> Submission {
-        let at = offset + part.start as u64;
-        let len = part.len() as u32;
-        let mut arguments = self.handle().arguments();
-        arguments.u64(at);
-        arguments.u32(len);
-        arguments.u32(stable);
-        arguments.u32(len);
-        let (inode, kept) = (Arc::clone(&self.inode), Arc::clone(bytes));
-        let data = Some((Arc::clone(bytes), part.clone()));
-        self.client.0.submission(n::WRITE, &arguments, data, move |end| {
-            let end = read_written(end, part.len(), stable);
-            let told = end.map(|written| {
-                let count = written.count;
-                let mut all = inode.kept.lock();
-                if written.stable == n::UNSTABLE {
-                    all.keep(at, kept, part.start..part.start + count, written.verifier);
-                } else {
-                    all.forget(at, count as u64);
-                }
-                count
-            });
-            // Only now, so that what is kept is complete for what was waiting to be alone.
-            drop(turn);
-            tell(told);
-        })
-    }
-
-    /// Makes a commit where more waits for one than may.
-    pub(crate) fn bound(&self) -> Result<()> {
-        let is_over = self.inode.kept.lock().bytes() > self.client.url().uncommitted_bytes;
-        if is_over { self.sync() } else { Ok(()) }
+    /// Takes the turn of an access; `None` where another has it and it is not to be waited for.
+    pub(crate) fn turn(&self, writes: bool, waits: bool) -> Option<Turn> {
+        self.transfer.inode.turn(writes, waits)
     }
 
     /// Makes durable what was written, through whichever open of this client, before it was called.
@@ -465,92 +282,22 @@ impl File {
     /// # Errors
     /// The server's. What could not be made durable is kept, and the next sync tries it again.
     pub fn sync(&self) -> Result<()> {
-        let mark = self.inode.kept.lock().mark();
-        loop {
-            if self.inode.kept.lock().is_empty() {
-                return Ok(());
-            }
-            let verifier = self.commit()?;
-            if self.inode.kept.lock().settle(verifier, mark) {
-                return Ok(());
-            }
-            self.write_again(verifier)?;
-        }
+        let earlier = self.transfer.inode.failure.lock().take();
+        let pages = self.transfer.inode.pages.lock().clone();
+        let written = pages.map_or(Ok(()), |pages| pages.flush());
+        let synced = self.transfer.sync();
+        earlier.map_or(Ok(()), Err).and(written).and(synced)
     }
 
-    fn commit(&self) -> Result<u64> {
-        let mut arguments = self.handle().arguments();
-        // All of the file.
-        arguments.u64(0);
-        arguments.u32(0);
-        let committed = self.client.0.ask("make a file durable", n::COMMIT, &arguments, |from| {
-            attr::read_change(from)?;
-            from.u64()
-        });
-        if committed.as_ref().is_err_and(|error| error.kind == ErrorKind::Stale) {
-            // The file is gone, and what was written with it.
-            self.inode.kept.lock().forget(0, u64::MAX);
-        }
-        committed
+    /// Waits for and takes the lock of a range, shared or exclusive, among the opens of this client.
+    /// Other clients, and programs on the server, do not see it.
+    pub fn lock_range(&self, range: Range<u64>, is_exclusive: bool) {
+        self.transfer.inode.records.lock(self.owner, range, is_exclusive);
     }
 
-    /// Writes again what was told under another verifier, so that it is durable at once.
-    fn write_again(&self, verifier: u64) -> Result<()> {
-        let alone = self.inode.gate.wait(true);
-        assert!(alone.is_exclusive(), "I-NFC-2: no write is in flight meanwhile");
-        let lost = self.inode.kept.lock().lost(verifier);
-        tracing::warn!(
-            pieces = lost.len(),
-            "the NFS server has lost what was not committed; it is written again"
-        );
-        let mut begun = Vec::new();
-        for (at, piece) in lost {
-            let (promise, answer) = promise();
-            let offset = at - piece.part.start as u64;
-            let (bytes, part) = (piece.bytes, piece.part);
-            let tell = move |end| promise.keep(end);
-            let call =
-                self.writing_as(&bytes, part.clone(), offset, n::FILE_SYNC, None, tell);
-            self.client.0.link().submit(call);
-            begun.push((bytes, part, offset, answer));
-        }
-        let mut outcome = Ok(());
-        for (bytes, part, offset, answer) in begun {
-            let end = answer.wait();
-            if outcome.is_ok() {
-                outcome = self.again_rest(&bytes, part, offset, end);
-            }
-        }
-        outcome
-    }
-
-    fn again_rest(
-        &self,
-        bytes: &Bytes,
-        mut part: Range<usize>,
-        offset: u64,
-        first: End<usize>,
-    ) -> Result<()> {
-        let mut end = first;
-        let mut later = Later::new(self.client.url());
-        loop {
-            match end {
-                End::Done(count) => {
-                    part.start += count;
-                    if part.is_empty() {
-                        return Ok(());
-                    }
-                }
-                End::Later if later.wait() => {}
-                End::Later => return Err(Error::status("write again", Status::Jukebox)),
-                End::Failed(error) => return Err(error),
-            }
-            let (promise, answer) = promise();
-            let tell = move |end| promise.keep(end);
-            let call = self.writing_as(bytes, part.clone(), offset, n::FILE_SYNC, None, tell);
-            self.client.0.link().submit(call);
-            end = answer.wait();
-        }
+    /// Gives the lock of a range back.
+    pub fn unlock_range(&self, range: &Range<u64>) {
+        self.transfer.inode.records.unlock(self.owner, range);
     }
 
     /// Ends the open: what was written is durable.
@@ -559,20 +306,41 @@ impl File {
     /// As [`sync`](Self::sync); what could not be made durable is lost then, unless another open of
     /// the file in this client syncs it.
     pub fn close(mut self) -> Result<()> {
-        self.is_closed = true;
-        if self.writes { self.sync() } else { Ok(()) }
+        self.end()
+    }
+
+    fn end(&mut self) -> Result<()> {
+        if std::mem::replace(&mut self.is_closed, true) {
+            return Ok(());
+        }
+        let inode = &self.transfer.inode;
+        let mut done = if self.writes { self.sync() } else { Ok(()) };
+        inode.records.end(self.owner);
+        if self.mode != Mode::Cached {
+            inode.close(self.mode);
+            return done;
+        }
+        let _alone = inode.lock.wait(true);
+        let pages = inode.pages.lock().clone().filter(|_| inode.is_last(self.mode));
+        if let Some(pages) = pages {
+            // Other opens wrote into the cache, too; from then on they go past it.
+            let written = pages.flush().and_then(|()| self.transfer.sync());
+            if let Err(error) = &written {
+                *inode.failure.lock() = Some(error.clone());
+            }
+            done = done.and(written);
+            *inode.pages.lock() = None;
+        }
+        inode.close(self.mode);
+        done
     }
 }
 
 impl Drop for File {
     fn drop(&mut self) {
-        if self.writes
-            && !self.is_closed
-            && let Err(error) = self.sync()
-        {
+        if let Err(error) = self.end() {
             tracing::error!("what was written to a file over NFS is lost: {error}");
         }
-        self.inode.close(self.mode);
     }
 }
 
@@ -582,71 +350,4 @@ pub(crate) fn check_range(len: usize, offset: u64) -> Result<()> {
     end.map(drop).ok_or_else(|| {
         Error::new(ErrorKind::Invalid, format!("no file has {len} bytes from byte {offset} on"))
     })
-}
-
-/// Reads the end of a READ of `len` bytes.
-fn read_part(end: Result<Reply, Failed>, len: usize) -> End<Part> {
-    let doing = "read";
-    let reply = match end {
-        Ok(reply) => reply,
-        Err(failed) => return End::Failed(Error::failed(doing, &failed)),
-    };
-    let mut from = reply.body();
-    let all = from.rest().len();
-    let mut read = || -> Result<(Option<Status>, Range<usize>, bool), Garbage> {
-        if let Some(status) = read_status(&mut from)? {
-            return Ok((Some(status), 0..0, false));
-        }
-        attr::read_after(&mut from)?;
-        let count = from.u32()? as usize;
-        let is_end = from.bool()?;
-        // The bytes stand behind their number.
-        let first = all - from.rest().len() + 4;
-        let data = from.opaque(len)?;
-        if data.len() != count || count == 0 && len > 0 && !is_end {
-            return Err(Garbage);
-        }
-        Ok((None, first..first + count, is_end))
-    };
-    match read() {
-        Ok((None, data, is_end)) => End::Done(Part { reply, data, is_end }),
-        Ok((Some(Status::Jukebox), ..)) => End::Later,
-        Ok((Some(status), ..)) => End::Failed(Error::status(doing, status)),
-        Err(Garbage) => End::Failed(unreadable(doing)),
-    }
-}
-
-/// What a WRITE did.
-struct Written {
-    count: usize,
-    stable: u32,
-    verifier: u64,
-}
-
-/// Reads the end of a WRITE of `len` bytes.
-fn read_written(end: Result<Reply, Failed>, len: usize, asked: u32) -> End<Written> {
-    let doing = "write";
-    let reply = match end {
-        Ok(reply) => reply,
-        Err(failed) => return End::Failed(Error::failed(doing, &failed)),
-    };
-    let mut from = reply.body();
-    let mut read = || -> Result<Result<Written, Status>, Garbage> {
-        if let Some(status) = read_status(&mut from)? {
-            return Ok(Err(status));
-        }
-        attr::read_change(&mut from)?;
-        let (count, stable) = (from.u32()? as usize, from.u32()?);
-        // Less stable than asked for is not written at all.
-        if count > len || count == 0 && len > 0 || !(asked..=n::FILE_SYNC).contains(&stable) {
-            return Err(Garbage);
-        }
-        Ok(Ok(Written { count, stable, verifier: from.u64()? }))
-    };
-    match read() {
-        Ok(Ok(written)) => End::Done(written),
-        Ok(Err(Status::Jukebox)) => End::Later,
-        Ok(Err(status)) => End::Failed(Error::status(doing, status)),
-        Err(Garbage) => End::Failed(unreadable(doing)),
-    }
 }

@@ -17,16 +17,23 @@ use std::fmt;
 use std::ops::Range;
 use std::str::FromStr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
+use bedplate_cache::MapChange;
 use parking_lot::{Condvar, Mutex};
 
-use crate::client::Handle;
+use crate::handle::Handle;
 use crate::link::Bytes;
+use crate::records::Records;
+use crate::wire::attr::Attr;
 use crate::{Error, Result};
 
 /// How an open file moves its data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mode {
+    /// Through pages in the memory of this client, read ahead and written behind; close-to-open among
+    /// clients.
+    Cached,
     /// Past every cache of this client; one writer at a time in a file, and no reader meanwhile.
     Direct,
     /// Past every cache of this client; reads and writes run side by side, and what orders them is
@@ -36,10 +43,11 @@ pub enum Mode {
 
 impl Mode {
     /// All of them.
-    pub const ALL: [Self; 2] = [Self::Direct, Self::Concurrent];
+    pub const ALL: [Self; 3] = [Self::Cached, Self::Direct, Self::Concurrent];
 
     fn name(self) -> &'static str {
         match self {
+            Self::Cached => "cached",
             Self::Direct => "direct",
             Self::Concurrent => "concurrent",
         }
@@ -58,7 +66,9 @@ impl FromStr for Mode {
     fn from_str(text: &str) -> Result<Self> {
         let found = Self::ALL.into_iter().find(|mode| mode.name() == text);
         found.ok_or_else(|| {
-            Error::usage(format!("'{text}' is no mode of a file over NFS: direct or concurrent"))
+            Error::usage(format!(
+                "'{text}' is no mode of a file over NFS: cached, direct or concurrent"
+            ))
         })
     }
 }
@@ -230,17 +240,53 @@ impl Kept {
     }
 }
 
+/// Pages of a file in the memory of the client.
+pub trait CachedPages: Send + Sync + fmt::Debug {
+    /// Forgets all where others changed the file since the last look. The caller is alone, and
+    /// nothing is dirty.
+    fn compare(&self, attr: &Attr) -> Result<()>;
+    /// Returns the size with what is dirty.
+    fn size(&self) -> u64;
+    /// Reads as far as the file goes. The caller has the lock.
+    fn read(&self, buf: &mut [u8], offset: u64) -> Result<usize>;
+    /// Writes all of it. The caller is alone.
+    fn write(&self, buf: &[u8], offset: u64) -> Result<()>;
+    /// Writes what is dirty to the server.
+    fn flush(&self) -> Result<()>;
+    /// Announces another end of the file; nothing enters while the answer is held. The caller is
+    /// alone.
+    fn begin_cut(&self, size: u64) -> MapChange;
+    /// Says that the server has moved the end.
+    fn end_cut(&self, size: u64);
+}
+
 /// A file that is open.
 #[derive(Debug)]
 pub struct Inode {
     pub handle: Handle,
-    /// Of mode `direct`.
+    /// Of the modes `cached` and `direct`.
     pub lock: Arc<InodeLock>,
     /// Shared by writes that are in flight.
     pub gate: Arc<InodeLock>,
     pub kept: Mutex<Kept>,
+    pub records: Records,
+    /// There where the mode is `cached`; changed by what has `lock` alone.
+    pub pages: Mutex<Option<Arc<dyn CachedPages>>>,
+    /// What a close in that mode could not write; told by the next sync of another open.
+    pub failure: Mutex<Option<Error>>,
     /// How many opens ask for each mode.
     opens: Mutex<[usize; Mode::ALL.len()]>,
+    /// Numbers of opens.
+    owners: AtomicU64,
+}
+
+/// The right to an access, held as long as any call of it is in flight.
+#[derive(Debug, Clone)]
+pub struct Turn {
+    _order: Option<Arc<Hold>>,
+    _gate: Option<Arc<Hold>>,
+    /// What it goes through instead of the server.
+    pub pages: Option<Arc<dyn CachedPages>>,
 }
 
 impl Inode {
@@ -250,22 +296,35 @@ impl Inode {
             lock: Arc::default(),
             gate: Arc::default(),
             kept: Mutex::default(),
+            records: Records::default(),
+            pages: Mutex::default(),
+            failure: Mutex::default(),
             opens: Mutex::default(),
+            owners: AtomicU64::new(0),
         }
     }
 
-    pub fn open(&self, mode: Mode) {
+    /// Notes an open; returns a number of its own.
+    pub fn open(&self, mode: Mode) -> u64 {
         self.opens.lock()[mode as usize] += 1;
+        self.owners.fetch_add(1, Relaxed)
     }
 
+    /// Notes the end of an open.
     pub fn close(&self, mode: Mode) {
         self.opens.lock()[mode as usize] -= 1;
+    }
+
+    /// Returns whether one open alone asks for a mode.
+    pub fn is_last(&self, mode: Mode) -> bool {
+        self.opens.lock()[mode as usize] == 1
     }
 
     /// Returns as what the file is served while its opens disagree: as the strictest of them.
     pub fn mode(&self) -> Mode {
         let opens = self.opens.lock();
-        if opens[Mode::Direct as usize] > 0 { Mode::Direct } else { Mode::Concurrent }
+        let asked = |mode: &Mode| opens[*mode as usize] > 0;
+        Mode::ALL.into_iter().find(asked).unwrap_or(Mode::Concurrent)
     }
 
     /// Takes the lock that an access needs; `None` where it needs none. `Err` where the lock is not
@@ -273,8 +332,35 @@ impl Inode {
     pub fn order(&self, writes: bool, waits: bool) -> Result<Option<Hold>, Busy> {
         match self.mode() {
             Mode::Concurrent => Ok(None),
-            Mode::Direct => self.lock.take(writes, waits).map(Some).ok_or(Busy),
+            Mode::Cached | Mode::Direct => self.lock.take(writes, waits).map(Some).ok_or(Busy),
         }
+    }
+
+    /// Takes the turn of an access; `None` where another has it and it is not to be waited for.
+    pub fn turn(&self, writes: bool, waits: bool) -> Option<Turn> {
+        loop {
+            let order = self.order(writes, waits).ok()?;
+            let pages = order.as_ref().and_then(|_| self.pages.lock().clone());
+            let gate = match writes && pages.is_none() {
+                true => Some(self.gate.take(false, waits)?),
+                false => None,
+            };
+            // An open may have made the mode stricter meanwhile.
+            if order.is_some() || self.mode() == Mode::Concurrent {
+                let (order, gate) = (order.map(Arc::new), gate.map(Arc::new));
+                return Some(Turn { _order: order, _gate: gate, pages });
+            }
+        }
+    }
+
+    /// Returns the turn of what the cache reads, for an access that has its own.
+    pub fn no_turn(&self) -> Turn {
+        Turn { _order: None, _gate: None, pages: None }
+    }
+
+    /// Takes the turn of what the cache writes; likewise.
+    pub fn write_back_turn(&self) -> Turn {
+        Turn { _gate: Some(Arc::new(self.gate.wait(false))), ..self.no_turn() }
     }
 }
 
@@ -289,7 +375,10 @@ mod tests {
     fn kept(kept: &Kept) -> Vec<(u64, Vec<u8>)> {
         let told: usize = kept.pieces.values().map(|piece| piece.part.len()).sum();
         assert_eq!(told as u64, kept.bytes());
-        kept.pieces.iter().map(|(at, piece)| (*at, piece.bytes[piece.part.clone()].to_vec())).collect()
+        kept.pieces
+            .iter()
+            .map(|(at, piece)| (*at, piece.bytes[piece.part.clone()].to_vec()))
+            .collect()
     }
 
     #[test]
@@ -300,7 +389,10 @@ mod tests {
         };
         write(&mut all, 10, b"aaaaaaaaaa", 1);
         write(&mut all, 13, b"bb", 1);
-        assert_eq!(kept(&all), [(10, b"aaa".to_vec()), (13, b"bb".to_vec()), (15, b"aaaaa".to_vec())]);
+        assert_eq!(
+            kept(&all),
+            [(10, b"aaa".to_vec()), (13, b"bb".to_vec()), (15, b"aaaaa".to_vec())]
+        );
         write(&mut all, 8, b"ccc", 2);
         let mark = all.mark();
         write(&mut all, 18, b"dddd", 1);
@@ -330,7 +422,10 @@ mod tests {
         let readers = [inode.order(false, false).unwrap(), inode.order(false, false).unwrap()];
         assert!(inode.order(true, false).is_err());
         drop(readers);
+        inode.open(Mode::Cached);
         inode.close(Mode::Direct);
+        assert!(inode.mode() == Mode::Cached && inode.is_last(Mode::Cached));
+        inode.close(Mode::Cached);
         assert_eq!(inode.mode(), Mode::Concurrent);
     }
 }

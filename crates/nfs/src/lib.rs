@@ -16,24 +16,32 @@
 //! | `link` | connections, calls in flight and their bound, retransmission |
 //! | `client` | the mount, names, attributes, listings |
 //! | `inode` | what all opens of a file share: locks, modes, uncommitted writes |
+//! | `transfer` | bytes of a file between this process and the server |
+//! | `cached` | pages of files in memory, by the library's cache |
 //! | `file` | an open file |
+//! | `records` | locks of ranges among the opens of one client |
 //! | `queue` | one thread's list of operations |
 #![forbid(unsafe_code)]
 
+mod cached;
 mod client;
 mod error;
 mod file;
+mod handle;
 mod inode;
 mod link;
 mod queue;
+mod records;
+mod transfer;
 mod url;
 pub mod wire;
 
-pub use client::{Client, Entry, Found, Handle, Room};
+pub use client::{Client, Entry, Found, Room};
 pub use error::{Error, ErrorKind, Result};
 pub use file::{File, OpenOptions};
+pub use handle::Handle;
 pub use inode::Mode;
 pub use link::Answer;
 pub use queue::{Completion, Queue};
-pub use url::{Patience, Stability, Url, is_nfs_url};
+pub use url::{Patience, ReleaseBehind, Stability, Url, is_nfs_url};
 pub use wire::attr::{Attr, Changes, Kind, SetTime};

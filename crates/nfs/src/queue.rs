@@ -8,8 +8,10 @@ use bedplate_block::AlignedBuf;
 use parking_lot::{Condvar, Mutex};
 
 use crate::client::{Client, Later};
-use crate::file::{End, File, Part, Turn, check_range};
+use crate::file::{File, check_range};
+use crate::inode::Turn;
 use crate::link::{Bytes, Submission};
+use crate::transfer::{End, Part, Transfer};
 use crate::wire::status::Status;
 use crate::{Error, Result};
 
@@ -32,6 +34,22 @@ struct Waiting {
     offset: u64,
     buf: AlignedBuf,
     writes: bool,
+}
+
+impl Waiting {
+    fn transfer(&self) -> &Transfer {
+        self.file.transfer()
+    }
+
+    /// Carries it out at once.
+    fn carry_out(mut self) -> Completion {
+        let result = if self.writes {
+            self.file.write_at(&self.buf, self.offset).map(|()| self.buf.len())
+        } else {
+            self.file.read_at(&mut self.buf, self.offset)
+        };
+        Completion { token: self.token, result, buf: self.buf }
+    }
 }
 
 /// An operation that is under way.
@@ -177,7 +195,14 @@ impl Queue {
                 submit(&mut calls);
                 turn_of(&waiting, true).expect("it was waited for")
             });
-            self.begin(waiting, &turn, &mut calls, out);
+            if turn.pages.is_some() {
+                // The cache has it, or reads it ahead: there is no call to wait for later.
+                drop(turn);
+                submit(&mut calls);
+                out.push(waiting.carry_out());
+            } else {
+                self.begin(waiting, &turn, &mut calls, out);
+            }
         }
         submit(&mut calls);
     }
@@ -196,9 +221,10 @@ impl Queue {
             out.push(Completion { token, result: checked.map(|()| 0), buf: waiting.buf });
             return;
         }
-        let limits = waiting.file.client().0.limits;
+        let client = &waiting.transfer().client;
+        let limits = client.0.limits;
         let step = if waiting.writes { limits.write_bytes } else { limits.read_bytes } as usize;
-        let later = Later::new(waiting.file.client().url());
+        let later = Later::new(client.url());
         let bytes = waiting.writes.then(|| Bytes::from(&waiting.buf[..]));
         let operation = Operation { waiting, bytes, calls: 0, end: len, failure: None, later };
         let id = self.next;
@@ -214,17 +240,17 @@ impl Queue {
         let operation = self.under_way.get_mut(&id).expect("it is under way");
         operation.calls += 1;
         let arrivals = Arc::clone(&self.arrivals);
-        let Waiting { file, offset, .. } = &operation.waiting;
+        let (transfer, offset) = (operation.waiting.transfer(), operation.waiting.offset);
         let told = part.clone();
         let call = match &operation.bytes {
-            Some(bytes) => file.writing(bytes, part, *offset, turn, move |end| {
+            Some(bytes) => transfer.writing(bytes, part, offset, turn, move |end| {
                 arrivals.tell(Arrival { id, part: told, end: end.map(Moved::Written) });
             }),
-            None => file.reading(*offset + part.start as u64, part.len(), turn, move |end| {
+            None => transfer.reading(offset + part.start as u64, part.len(), turn, move |end| {
                 arrivals.tell(Arrival { id, part: told, end: end.map(Moved::Read) });
             }),
         };
-        (file.client().clone(), call)
+        (transfer.client.clone(), call)
     }
 
     /// Takes the end of a call; returns the call that goes on from it.
@@ -270,7 +296,7 @@ impl Queue {
 }
 
 fn turn_of(waiting: &Waiting, waits: bool) -> Option<Turn> {
-    if waiting.writes { waiting.file.turn(waits) } else { waiting.file.read_turn(waits) }
+    waiting.file.turn(waiting.writes, waits)
 }
 
 /// Makes calls, those of one client together.
@@ -290,7 +316,7 @@ impl Operation {
         let Waiting { token, file, buf, writes, .. } = self.waiting;
         let result = match self.failure {
             Some(error) => Err(error),
-            None if writes => file.bound().map(|()| self.end),
+            None if writes => file.transfer().bound().map(|()| self.end),
             None => Ok(self.end),
         };
         Completion { token, result, buf }

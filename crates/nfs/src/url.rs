@@ -72,6 +72,28 @@ pub struct Url {
     pub stability: Stability,
     /// How many bytes of a file may wait for a commit before a write makes one.
     pub uncommitted_bytes: u64,
+    /// Memory of the pages of all files in mode `cached`.
+    pub cache_bytes: u64,
+    /// The most that is read ahead of a sequential reader of them; 0: nothing.
+    pub read_ahead_bytes: u32,
+    /// Percent of the pages that may be dirty before a writer waits; half of it before they are
+    /// written behind.
+    pub dirty_percent: u32,
+    /// Which pages leave the cache behind a sequential reader or writer.
+    pub release_behind: ReleaseBehind,
+}
+
+/// Which pages leave the cache behind a sequential reader or writer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ReleaseBehind {
+    /// None.
+    No,
+    /// Those that were read.
+    Read,
+    /// Those that were written.
+    Written,
+    /// Both.
+    Both,
 }
 
 /// Returns whether a path is meant as a URL of this kind, though it may be one that is refused.
@@ -99,6 +121,10 @@ impl Url {
             gid: None,
             stability: Stability::Unstable,
             uncommitted_bytes: 64 << 20,
+            cache_bytes: 64 << 20,
+            read_ahead_bytes: 2 << 20,
+            dirty_percent: 50,
+            release_behind: ReleaseBehind::No,
         }
     }
 
@@ -108,7 +134,10 @@ impl Url {
     /// `Usage`.
     pub fn of_path(path: &Path) -> Result<Self> {
         let text = path.to_str().ok_or_else(|| {
-            Error::usage(format!("{} is no URL: letters beyond ASCII are written %XX", path.display()))
+            Error::usage(format!(
+                "{} is no URL: letters beyond ASCII are written %XX",
+                path.display()
+            ))
         })?;
         text.parse()
     }
@@ -125,7 +154,9 @@ impl Url {
             "version" | "vers" => return Err("only version 3 of NFS is spoken".to_owned()),
             "nfsport" | "port" => self.nfs_port = Some(port(value)?),
             "mountport" => self.mount_port = Some(port(value)?),
-            "nconnect" => self.connections = number(key, value, 1, CONNECTIONS_MAX as u64)? as usize,
+            "nconnect" => {
+                self.connections = number(key, value, 1, CONNECTIONS_MAX as u64)? as usize;
+            }
             "calls" => self.calls = number(key, value, 1, CALLS_MAX as u64)? as usize,
             "rsize" => self.read_bytes = transfer(key, value)?,
             "wsize" => self.write_bytes = transfer(key, value)?,
@@ -148,6 +179,14 @@ impl Url {
             "hard" if value.is_empty() => self.patience = Patience::Hard,
             "uid" => self.uid = Some(number(key, value, 0, u64::from(u32::MAX - 1))? as u32),
             "gid" => self.gid = Some(number(key, value, 0, u64::from(u32::MAX - 1))? as u32),
+            _ => return self.apply_to_data(key, value),
+        }
+        Ok(())
+    }
+
+    /// Applies what says how bytes are kept.
+    fn apply_to_data(&mut self, key: &str, value: &str) -> Result<(), String> {
+        match key {
             "writes" => {
                 self.stability = match value {
                     "unstable" => Stability::Unstable,
@@ -161,10 +200,25 @@ impl Url {
             "uncommitted" => {
                 self.uncommitted_bytes = number(key, value, 1 << 16, 1 << 40)?;
             }
+            "cache" => self.cache_bytes = number(key, value, 1 << 20, 1 << 40)?,
+            "readahead" => self.read_ahead_bytes = number(key, value, 0, 64 << 20)? as u32,
+            "dirty" => self.dirty_percent = number(key, value, 2, 75)? as u32,
+            "release-behind" => {
+                self.release_behind = match value {
+                    "no" => ReleaseBehind::No,
+                    "read" => ReleaseBehind::Read,
+                    "written" => ReleaseBehind::Written,
+                    "both" => ReleaseBehind::Both,
+                    _ => {
+                        return Err("release-behind= takes no, read, written or both".to_owned());
+                    }
+                };
+            }
             _ => {
                 return Err(format!(
                     "'{key}' is not known: it takes version, nfsport, mountport, nconnect, calls, \
-                     rsize, wsize, timeo, retrans, soft, hard, uid, gid, writes and uncommitted"
+                     rsize, wsize, timeo, retrans, soft, hard, uid, gid, writes, uncommitted, cache, readahead, \
+                     dirty and release-behind"
                 ));
             }
         }
@@ -194,7 +248,8 @@ impl FromStr for Url {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Self> {
-        let refused = |why: String| Error::usage(format!("'{text}' names no file of a server: {why}"));
+        let refused =
+            |why: String| Error::usage(format!("'{text}' names no file of a server: {why}"));
         let rest = text
             .strip_prefix(SCHEME)
             .ok_or_else(|| refused(format!("it does not begin with {SCHEME}")))?;
@@ -204,12 +259,13 @@ impl FromStr for Url {
         if authority.contains('@') {
             return Err(refused("users are named by uid= and gid=".to_owned()));
         }
-        let (host, port_text) = split_host(authority).ok_or_else(|| {
-            refused("the host is missing, as in nfs://HOST/PATH".to_owned())
-        })?;
+        let (host, port_text) = split_host(authority)
+            .ok_or_else(|| refused("the host is missing, as in nfs://HOST/PATH".to_owned()))?;
         let path = decoded(path).map_err(refused)?;
         if path.len() > PATH_BYTES_MAX || path.contains(&0) {
-            return Err(refused(format!("a path has at most {PATH_BYTES_MAX} bytes, and no zeros")));
+            return Err(refused(format!(
+                "a path has at most {PATH_BYTES_MAX} bytes, and no zeros"
+            )));
         }
         let mut url = Self::new(host, if path.is_empty() { b"/" } else { &path });
         if let Some(text) = port_text {
@@ -280,7 +336,8 @@ mod tests {
     fn s_570_a_url_names_a_server_a_path_and_how_to_speak_with_it() {
         let url: Url = "nfs://10.0.0.1/mnt/a%20b?version=3&nfsport=2049&mountport=2050&nconnect=8\
                         &rsize=8192&wsize=65536&timeo=5&retrans=7&soft&uid=5&gid=6&calls=9\
-                        &writes=file-sync&uncommitted=1048576"
+                        &writes=file-sync&uncommitted=1048576&cache=2097152&readahead=0&dirty=20\
+                        &release-behind=both"
             .parse()
             .unwrap();
         let told = Url {
@@ -296,6 +353,10 @@ mod tests {
             gid: Some(6),
             stability: Stability::FileSync,
             uncommitted_bytes: 1 << 20,
+            cache_bytes: 2 << 20,
+            read_ahead_bytes: 0,
+            dirty_percent: 20,
+            release_behind: ReleaseBehind::Both,
             ..Url::new("10.0.0.1", b"/mnt/a b")
         };
         assert_eq!(url, told);
@@ -318,6 +379,8 @@ mod tests {
             ("nfs://host/x?rsize=100", "rsize= takes"),
             ("nfs://host/x?timeo=-1", "timeo= takes"),
             ("nfs://host/x?writes=maybe", "writes= takes"),
+            ("nfs://host/x?dirty=80", "dirty= takes"),
+            ("nfs://host/x?release-behind=x", "release-behind= takes"),
             ("nfs://host/x?sec=krb5", "'sec' is not known"),
             ("nfs://host/%4", "hexadecimal"),
             ("nfs://host/%00", "no zeros"),

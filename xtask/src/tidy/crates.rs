@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde_json::Value;
 
 /// Which rooms a room may use. Rooms that are not here put others together and may use all.
-const EDGES: [(&str, &[&str]); 18] = [
+const EDGES: [(&str, &[&str]); 19] = [
     ("bedplate-block", &[]),
     ("bedplate-lease", &[]),
     ("bedplate-trace", &[]),
@@ -18,9 +18,10 @@ const EDGES: [(&str, &[&str]); 18] = [
     ("bedplate-fuse", &["bedplate-block"]),
     ("bedplate-serve", &["bedplate-block", "bedplate-fs", "bedplate-fuse", "bedplate-lease"]),
     ("bedplate-backup", &["bedplate-block"]),
-    ("bedplate-direct", &["bedplate-block"]),
+    ("bedplate-nfs", &["bedplate-block", "bedplate-store", "bedplate-cache"]),
+    ("bedplate-direct", &["bedplate-block", "bedplate-nfs"]),
     ("bedplate-doctor", &["bedplate-block"]),
-    ("bedplate-export", &["bedplate-block", "bedplate-fs"]),
+    ("bedplate-export", &["bedplate-block", "bedplate-fs", "bedplate-nfs"]),
     ("bedplate-crashlab", &["bedplate-block", "bedplate", "bedplate-serve", "bedplate-bench"]),
     // All but the crash judge, whose interleaving points no program may carry.
     (

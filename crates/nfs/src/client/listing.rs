@@ -1,6 +1,7 @@
 //! Listings.
 
-use super::{Client, Handle};
+use super::Client;
+use crate::handle::Handle;
 use crate::wire::attr::{self, Attr};
 use crate::wire::numbers as n;
 use crate::wire::xdr::{Garbage, Reader};
@@ -47,15 +48,16 @@ impl Client {
             arguments.u64(verifier);
             arguments.u32(NAMES_BYTES);
             arguments.u32(BYTES as u32);
-            let part = self
-                .0
-                .ask(doing, n::READDIRPLUS, &arguments, |from| read_part(from, cookie))?;
+            let part =
+                self.0.ask(doing, n::READDIRPLUS, &arguments, |from| read_part(from, cookie))?;
             if part.entries.is_empty() && !part.is_end {
                 return Err(Error::protocol(doing, "with no names, though there are more"));
             }
             (cookie, verifier) = (part.cookie, part.verifier);
             let names = part.entries.into_iter();
-            names.filter(|entry| !matches!(&entry.name[..], b"." | b"..")).try_for_each(&mut each)?;
+            names
+                .filter(|entry| !matches!(&entry.name[..], b"." | b".."))
+                .try_for_each(&mut each)?;
             if part.is_end {
                 return Ok(());
             }

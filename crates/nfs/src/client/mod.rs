@@ -1,5 +1,6 @@
 //! A directory of a server, mounted in this process.
 
+mod cache;
 mod listing;
 mod mount;
 mod names;
@@ -8,16 +9,18 @@ use std::collections::HashMap;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
+use bedplate_cache::PageCache;
 use parking_lot::Mutex;
 
 pub use listing::Entry;
 pub use names::Room;
 
+use crate::handle::Handle;
 use crate::inode::Inode;
 use crate::link::{Bytes, Failed, Frame, Link, Reply, Rules, Submission, promise};
 use crate::url::{Patience, Stability, TRANSFER_BYTES_MIN, Url};
 use crate::wire::attr::{Attr, Kind};
-use crate::wire::numbers::{self as n, FSINFO, NFS, VERSION};
+use crate::wire::numbers::{FSINFO, NFS, VERSION};
 use crate::wire::rpc::{Calling, User};
 use crate::wire::status::Status;
 use crate::wire::xdr::{Garbage, Reader, Writer};
@@ -30,32 +33,6 @@ const LATER_MIN: Duration = Duration::from_millis(50);
 const LATER_MAX: Duration = Duration::from_secs(5);
 /// Symbolic links that a path may lead through.
 const LINKS_MAX: usize = 40;
-
-/// By what a server knows a file.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct Handle(Arc<[u8]>);
-
-impl Handle {
-    fn read(from: &mut Reader<'_>) -> Result<Self, Garbage> {
-        from.opaque(n::HANDLE_BYTES_MAX).map(|bytes| Self(bytes.into()))
-    }
-
-    /// Begins arguments with it.
-    pub(crate) fn arguments(&self) -> Writer {
-        let mut out = Writer::default();
-        out.opaque(&self.0);
-        out
-    }
-
-    fn add_to(&self, out: &mut Writer) {
-        out.opaque(&self.0);
-    }
-
-    #[cfg(test)]
-    pub(crate) fn forged(bytes: &[u8]) -> Self {
-        Self(bytes.into())
-    }
-}
 
 /// A file, a directory or what else a name leads to.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -80,6 +57,8 @@ pub(crate) struct Inner {
     url: Url,
     root: Handle,
     pub limits: Limits,
+    /// The pages of files in mode `cached`.
+    pub cache: Arc<PageCache>,
     /// Files that are open.
     inodes: Mutex<HashMap<Handle, Weak<Inode>>>,
 }
@@ -114,6 +93,7 @@ impl Client {
             url: url.clone(),
             root: mounted.root,
             limits: Limits { read_bytes: url.read_bytes, write_bytes: url.write_bytes },
+            cache: cache::cache(url),
             inodes: Mutex::default(),
         };
         inner.limits = inner.ask_limits()?;
@@ -240,7 +220,7 @@ impl Inner {
             let (promise, answer) = promise();
             let finish = move |end| promise.keep(end);
             self.link.submit(self.submission(procedure, arguments, None, finish));
-            let reply = answer.wait().map_err(|failed| Error::failed(doing, &failed))?;
+            let reply = answer.wait().map_err(|failed| failed.error(doing))?;
             let mut from = reply.body();
             match read_status(&mut from) {
                 Ok(None) => {

@@ -3,7 +3,8 @@
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::time::Duration;
 
-use super::{Handle, components, read_status, unreadable};
+use super::{components, read_status, unreadable};
+use crate::handle::Handle;
 use crate::link::{Frame, Link, Reply, Rules, Submission, promise};
 use crate::url::{Patience, Url};
 use crate::wire::numbers as n;
@@ -131,18 +132,14 @@ impl Once {
         let (promise, answer) = promise();
         let frame = Frame::new(call, &arguments.0, None);
         self.0.submit(Submission { frame, finish: Box::new(move |end| promise.keep(end)) });
-        answer.wait().map_err(|failed| Error::failed(doing, &failed))
+        answer.wait().map_err(|failed| failed.error(doing))
     }
 
     fn mount(&self, path: &[u8], user: &User, doing: &str) -> Result<Handle> {
         let mut arguments = Writer::default();
         arguments.opaque(path);
-        let call = Calling {
-            program: n::MOUNT,
-            version: n::VERSION,
-            procedure: n::MNT,
-            user: Some(user),
-        };
+        let call =
+            Calling { program: n::MOUNT, version: n::VERSION, procedure: n::MNT, user: Some(user) };
         let reply = self.call(&call, &arguments, doing)?;
         let mut from = reply.body();
         let garbage = |Garbage| unreadable(doing);

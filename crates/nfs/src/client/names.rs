@@ -1,7 +1,8 @@
 //! Names and attributes.
 
-use super::{Client, Found, Handle};
+use super::{Client, Found};
 use crate::Result;
+use crate::handle::Handle;
 use crate::wire::attr::{self, Attr, Changes};
 use crate::wire::numbers as n;
 use crate::wire::xdr::{Garbage, Reader, Writer};

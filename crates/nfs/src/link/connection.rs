@@ -87,12 +87,7 @@ impl Connection {
     /// Takes a call over: from now on it is told an end. Returns the socket that its message is to be
     /// sent on; where there is none, the connection's thread sends it with its next one. So each
     /// socket carries a message once.
-    pub fn enter(
-        &self,
-        frame: &Arc<Frame>,
-        finish: Finish,
-        slot: Slot,
-    ) -> Option<Arc<TcpStream>> {
+    pub fn enter(&self, frame: &Arc<Frame>, finish: Finish, slot: Slot) -> Option<Arc<TcpStream>> {
         let waiting = Waiting {
             frame: Arc::clone(frame),
             finish,
@@ -152,7 +147,7 @@ impl Connection {
                 None => connect(self.address, self.rules.timeout),
             };
             let why = match socket {
-                Ok(socket) => match self.hear_of(Arc::new(socket), &mut pause) {
+                Ok(socket) => match self.hear_of(&Arc::new(socket), &mut pause) {
                     Break::Closed => return,
                     Break::Overdue => continue,
                     Break::Peer(why) => why,
@@ -196,13 +191,13 @@ impl Connection {
 
     /// Takes a socket into use, sends all again that is not answered, and hears replies until the
     /// socket breaks.
-    fn hear_of(&self, socket: Arc<TcpStream>, pause: &mut Duration) -> Break {
+    fn hear_of(&self, socket: &Arc<TcpStream>, pause: &mut Duration) -> Break {
         let again: Vec<Arc<Frame>> = {
             let mut state = self.state.lock();
             if state.is_closed {
                 return Break::Closed;
             }
-            state.socket = Some(Arc::clone(&socket));
+            state.socket = Some(Arc::clone(socket));
             let mut frames: Vec<_> =
                 state.pending.values().map(|waiting| Arc::clone(&waiting.frame)).collect();
             frames.sort_by_key(|frame| frame.xid());
@@ -213,11 +208,11 @@ impl Connection {
                 // A server that waits for its replies to be heard takes no more calls.
                 scope.spawn(|| {
                     again.iter().for_each(|frame| {
-                        self.send(&socket, std::slice::from_ref(frame));
+                        self.send(socket, std::slice::from_ref(frame));
                     });
                 });
             }
-            let broken = self.hear(&socket, pause);
+            let broken = self.hear(socket, pause);
             self.state.lock().socket = None;
             let _shut = socket.shutdown(Shutdown::Both);
             broken

@@ -30,6 +30,7 @@ use slots::{Slot, Slots};
 use crate::url::Patience;
 use crate::wire::rpc::Denial;
 use crate::wire::xdr::Reader;
+use crate::{Error, ErrorKind};
 
 /// How a link is held.
 #[derive(Debug, Clone)]
@@ -51,6 +52,18 @@ pub enum Failed {
     Denied(Denial),
     /// The client has ended.
     Closed,
+}
+
+impl Failed {
+    /// Makes an error of it; `doing` completes "cannot …".
+    pub fn error(&self, doing: &str) -> Error {
+        let kind = match self {
+            Self::TimedOut(_) => ErrorKind::TimedOut,
+            Self::Denied(_) => ErrorKind::Unreached,
+            Self::Closed => ErrorKind::Closed,
+        };
+        Error::new(kind, format!("cannot {doing}: {self}"))
+    }
 }
 
 impl fmt::Display for Failed {
@@ -169,7 +182,8 @@ impl Link {
     fn send_all(&self, waiting: &mut Vec<Entered>) {
         waiting.sort_by_key(|entered| entered.at);
         for together in waiting.chunk_by(Entered::is_beside) {
-            let frames: Vec<_> = together.iter().map(|entered| Arc::clone(&entered.frame)).collect();
+            let frames: Vec<_> =
+                together.iter().map(|entered| Arc::clone(&entered.frame)).collect();
             self.send(&together[0], &frames);
         }
         waiting.clear();

@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use rustix::io::Errno;
 use rustix::net::sockopt::{self, Timeout};
-use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, connect as connect_to, socket_with};
+use rustix::net::{
+    AddressFamily, SocketFlags, SocketType, bind, connect as connect_to, socket_with,
+};
 
 /// How long a connection may take to come about.
 const CONNECT_MAX: Duration = Duration::from_secs(5);
@@ -53,6 +55,8 @@ fn connect_from(
             SocketAddr::V4(_) => ([0, 0, 0, 0], port).into(),
             SocketAddr::V6(_) => ([0u16; 8], port).into(),
         };
+        // Connections that ended lately do not count.
+        sockopt::set_socket_reuseaddr(&socket, true)?;
         bind(&socket, &own)?;
     }
     // The system bounds what a connection takes to come about by what a send may take.

@@ -133,7 +133,7 @@ pub fn read_after(from: &mut Reader<'_>) -> Result<Option<Attr>, Garbage> {
 /// # Errors
 /// What is none.
 pub fn read_change(from: &mut Reader<'_>) -> Result<Option<Attr>, Garbage> {
-    from.option(|from| from.array::<24>())?;
+    from.option(Reader::array::<24>)?;
     read_after(from)
 }
 

@@ -305,7 +305,8 @@ mod tests {
     fn what_is_called_is_read_as_it_was_meant_and_so_are_replies() {
         let user = User { uid: 7, gid: 8, groups: (0..20).collect() };
         let mut out = Writer::default();
-        Calling { program: 100_003, version: 3, procedure: 6, user: Some(&user) }.write(&mut out, 5);
+        Calling { program: 100_003, version: 3, procedure: 6, user: Some(&user) }
+            .write(&mut out, 5);
         out.u32(99);
         let mut reader = Reader::new(&out.0);
         let Ok(Head::Call(call)) = Head::read(&mut reader) else { panic!("it is a call") };

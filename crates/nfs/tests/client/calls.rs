@@ -193,7 +193,11 @@ fn s_576_a_server_that_asks_to_come_again_later_is_asked_again() {
     let server = Server::start(move |heard: &Heard| {
         // Each procedure once.
         let is_first = matches!(heard.procedure, n::READ | n::WRITE | n::COMMIT);
-        if heard.program == n::NFS && is_first && heard.xid % 2 == 0 { jukebox() } else { Act::Serve }
+        if heard.program == n::NFS && is_first && heard.xid.is_multiple_of(2) {
+            jukebox()
+        } else {
+            Act::Serve
+        }
     });
     let file = server.file("nconnect=1");
     for at in 0..4 {

@@ -22,7 +22,8 @@ fn s_573_what_a_server_lost_is_written_again_by_the_sync() {
     file.write_at(&[3; 2000], 1500).unwrap();
     file.sync().unwrap();
     let durable = server.durable();
-    let expected = [vec![1; 450], vec![2; 100], vec![1; 950], vec![3; 2000], vec![1; 1500]].concat();
+    let expected =
+        [vec![1; 450], vec![2; 100], vec![1; 950], vec![3; 2000], vec![1; 1500]].concat();
     assert!(durable[..5000] == expected[..], "the newest of each byte");
     let writes = server.count(n::WRITE);
     server.crash();
@@ -99,7 +100,7 @@ fn s_573_writes_that_crashes_go_through_are_all_there_after_a_sync() {
         ended.store(true, SeqCst);
     });
     server.crash();
-    assert!(server.durable()[..16 * 2048].iter().all(|byte| *byte == 30), "S-573");
+    assert!(server.durable()[..16 * 2048].iter().all(|byte| *byte == 30), "S-573, I-NFC-2");
 }
 
 #[test]
@@ -159,10 +160,8 @@ fn s_574_writes_are_as_stable_as_they_are_asked_to_be_and_no_less() {
     for (stability, number) in
         [(Stability::DataSync, n::DATA_SYNC), (Stability::FileSync, n::FILE_SYNC)]
     {
-        let open = OpenOptions {
-            stability: Some(stability),
-            ..OpenOptions::create(Mode::Concurrent)
-        };
+        let open =
+            OpenOptions { stability: Some(stability), ..OpenOptions::create(Mode::Concurrent) };
         let file = client.open(b"file", &open).unwrap();
         file.write_at(&[number as u8; 10], 0).unwrap();
         file.sync().unwrap();

@@ -107,7 +107,8 @@ fn s_577_an_answer_to_another_call_is_none() {
 
 #[test]
 fn s_577_refusals_of_calls_are_told_in_a_sentence() {
-    let refusals: [(fn(u32) -> Writer, &str); 6] = [
+    type Refusal = fn(u32) -> Writer;
+    let refusals: [(Refusal, &str); 6] = [
         (rpc::no_program, "no NFS"),
         (|xid| rpc::other_version(xid, 4), "version 3"),
         (rpc::no_procedure, "no such procedure"),

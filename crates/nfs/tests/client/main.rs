@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on says where")]
 
+mod cached;
 mod calls;
 mod durable;
 mod hostile;

@@ -53,6 +53,8 @@ struct State {
     bytes: Vec<u8>,
     durable: Vec<u8>,
     verifier: u64,
+    /// How often the file was changed, as its times tell.
+    changes: u32,
     heard: Vec<Heard>,
     open: Vec<TcpStream>,
     held: Vec<(TcpStream, Vec<u8>)>,
@@ -88,6 +90,7 @@ impl Server {
                 durable: content.clone(),
                 bytes: content,
                 verifier: 1,
+                changes: 0,
                 heard: Vec::new(),
                 open: Vec::new(),
                 held: Vec::new(),
@@ -305,7 +308,10 @@ impl State {
         let size = self.bytes.len() as u64;
         let offset = heard.offset as usize;
         match heard.procedure {
-            n::GETATTR => attr(Kind::File, size).write(&mut out),
+            n::GETATTR => {
+                let mtime = [self.changes, 0];
+                Attr { mtime, ..attr(Kind::File, size) }.write(&mut out);
+            }
             n::LOOKUP => {
                 out.opaque(FILE);
                 out.bool(true);
@@ -325,6 +331,7 @@ impl State {
                 out.opaque(data);
             }
             n::WRITE => {
+                self.changes += 1;
                 let end = offset + heard.data.len();
                 if self.bytes.len() < end {
                     self.bytes.resize(end, 0);
