@@ -17,6 +17,7 @@ use crate::partial::Partial;
 use crate::rate::Rate;
 use crate::share::{self, Reflink};
 use crate::span::{self, Span, Windows};
+use crate::windowed::Windowed;
 use crate::{Progress, WINDOW_BYTES, WORKERS};
 
 /// Bytes after which a copy that may be gone on with notes how far it is.
@@ -84,24 +85,8 @@ pub struct Copied {
     pub left: Vec<String>,
 }
 
-/// Copies a file: data, holes, owner, mode, extended attributes and times. The target is whole or
-/// as it was before: a partial file beside it takes its name once it is synced. A block device as
-/// the target, and a target of [`Options::range`], are written in place.
-///
-/// # Errors
-/// When a file cannot be opened, read or written, no room is left (told before anything is
-/// copied, where the file system can say it), the source changes meanwhile, or the comparison finds
-/// a difference.
-pub fn copy(
-    source: &Path,
-    target: &Path,
-    options: &Options,
-    progress: Progress<'_>,
-) -> Result<Copied> {
-    copy_one(source, target, options, true, progress)
-}
-
-/// As [`copy`]; leaves it to the caller to make it durable where `sync` is not set.
+/// Copies one file of the system; leaves it to the caller to make it durable where `sync` is not
+/// set.
 pub(crate) fn copy_one(
     source: &Path,
     target: &Path,
@@ -292,7 +277,7 @@ pub(crate) fn reserve(into: &DirectFile, spans: &[Span], target: &Path) -> Resul
 }
 
 /// A copy of a file that changed meanwhile is of no one moment.
-fn refuse_change(from: &DirectFile, was: &Metadata) -> Result<()> {
+pub(crate) fn refuse_change(from: &DirectFile, was: &Metadata) -> Result<()> {
     let is = from.metadata()?;
     let state = |of: &Metadata| (of.len(), of.mtime(), of.mtime_nsec());
     if was.is_file() && state(&is) != state(was) {
@@ -301,7 +286,7 @@ fn refuse_change(from: &DirectFile, was: &Metadata) -> Result<()> {
     Ok(())
 }
 
-fn changed(path: &Path) -> Error {
+pub(crate) fn changed(path: &Path) -> Error {
     Error::new(
         ErrorKind::Changed,
         format!(
@@ -313,9 +298,9 @@ fn changed(path: &Path) -> Error {
 }
 
 /// Windows on their way from one file to another.
-struct Transfer<'a> {
-    from: &'a DirectFile,
-    into: &'a DirectFile,
+pub(crate) struct Transfer<'a> {
+    from: &'a dyn Windowed,
+    into: &'a dyn Windowed,
     options: &'a Options,
     progress: Progress<'a>,
     state: Mutex<State>,
@@ -339,9 +324,9 @@ struct Buffers {
 }
 
 impl<'a> Transfer<'a> {
-    fn new(
-        from: &'a DirectFile,
-        into: &'a DirectFile,
+    pub(crate) fn new(
+        from: &'a dyn Windowed,
+        into: &'a dyn Windowed,
         options: &'a Options,
         spans: Vec<Span>,
         progress: Progress<'a>,
@@ -356,7 +341,7 @@ impl<'a> Transfer<'a> {
     }
 
     /// Copies all windows; marks how far it is where a later copy may go on from there.
-    fn run(&self, marks: Option<&Partial>, resumed_at: u64) -> Result<()> {
+    pub(crate) fn run(&self, marks: Option<&Partial>, resumed_at: u64) -> Result<()> {
         self.state.lock().marked = Some(resumed_at);
         self.with_workers(|buffers| {
             let Some(window) = self.state.lock().windows.next() else { return Ok(false) };
@@ -483,7 +468,7 @@ impl<'a> Transfer<'a> {
     }
 
     /// Reads every window back and compares it, if that is asked for.
-    fn verify(&self) -> Result<()> {
+    pub(crate) fn verify(&self) -> Result<()> {
         if !self.options.verify {
             return Ok(());
         }

@@ -11,6 +11,8 @@
 //! | module | holds |
 //! | --- | --- |
 //! | `file` | a file that is open for direct I/O; what the system refuses goes through the page cache and out of it again |
+//! | `windowed` | what windows are read from and written to: such a file, or one of a server |
+//! | `remote`, `over_network` | files of servers, by `nfs://` URLs; copies from and to them |
 //! | `span` | which parts of a file are data, cut into windows |
 //! | `copy` | one file: partial file, windows, comparison, going on after an end |
 //! | `partial` | the file that a copy fills before it takes the target's name |
@@ -32,8 +34,10 @@ pub mod convert;
 mod copy;
 mod error;
 mod file;
+mod over_network;
 mod partial;
 mod rate;
+mod remote;
 mod share;
 mod span;
 mod stream;
@@ -41,12 +45,15 @@ mod stream;
 mod tests;
 mod tree;
 mod update;
+mod windowed;
 
 pub use compress::{Method, compress};
-pub use copy::{Copied, Options, Range, copy};
+pub use copy::{Copied, Options, Range};
 pub use error::{Error, ErrorKind, Result};
 pub use file::Route;
+pub use over_network::copy;
 pub use rate::Rate;
+pub use remote::{inside_remote, is_remote, is_remote_directory, remote_name, remote_size};
 pub use share::Reflink;
 pub use stream::{Sink, read_to};
 pub use tree::{TreeCopied, copy_tree};

@@ -31,6 +31,28 @@ impl Partial {
     /// Makes the partial file beside `target`, or opens the one of an earlier copy of the same
     /// state of the same source where `resume` asks for it. Returns up to where it is whole.
     pub(crate) fn begin(target: &Path, source: &Metadata, resume: bool) -> Result<(Self, u64)> {
+        let mut partial = Self::open(target)?;
+        let (size, at) = (source.len(), (source.mtime(), source.mtime_nsec()));
+        partial.source = format!("{}:{} {size} {}.{:09} ", source.dev(), source.ino(), at.0, at.1);
+        partial.is_kept = resume;
+        let whole = if resume { partial.marked(size)? } else { 0 };
+        if whole == 0 {
+            // First, so that no later copy believes it of what this one writes.
+            partial.unmark()?;
+            partial.file.set_size(0)?;
+        }
+        Ok((partial, whole))
+    }
+
+    /// Makes the partial file beside `target`, of which nothing is kept.
+    pub(crate) fn begin_anew(target: &Path) -> Result<Self> {
+        let partial = Self::open(target)?;
+        partial.unmark()?;
+        partial.file.set_size(0)?;
+        Ok(partial)
+    }
+
+    fn open(target: &Path) -> Result<Self> {
         let name = target.file_name().ok_or_else(|| {
             Error::new(ErrorKind::Usage, format!("{} names no file", target.display()))
         })?;
@@ -50,17 +72,8 @@ impl Partial {
             }
             Err(error) => return Err(Error::system("lock", &path, &error.into())),
         }
-        let (size, at) = (source.len(), (source.mtime(), source.mtime_nsec()));
-        let known = format!("{}:{} {size} {}.{:09} ", source.dev(), source.ino(), at.0, at.1);
-        let target = target.to_owned();
-        let partial = Self { file, path, target, is_kept: resume, source: known };
-        let whole = if resume { partial.marked(size)? } else { 0 };
-        if whole == 0 {
-            // First, so that no later copy believes it of what this one writes.
-            partial.unmark()?;
-            partial.file.set_size(0)?;
-        }
-        Ok((partial, whole))
+        let (target, source) = (target.to_owned(), String::new());
+        Ok(Self { file, path, target, is_kept: false, source })
     }
 
     /// Reads up to where an earlier copy of the same source got; 0 where there was none.

@@ -11,8 +11,10 @@ use bedplate_block::AlignedBuf;
 use parking_lot::{Condvar, Mutex};
 
 use crate::error::{Error, ErrorKind, Result};
-use crate::file::{DirectFile, Route};
+use crate::file::Route;
 use crate::rate::Rate;
+use crate::remote;
+use crate::windowed::Windowed;
 use crate::{Progress, WINDOW_BYTES};
 
 /// Writes a file or a block device to a stream: workers read ahead, and write in turn. Returns the
@@ -27,15 +29,15 @@ pub fn read_to(
     rate: Option<&Rate>,
     progress: Progress<'_>,
 ) -> Result<(u64, Route)> {
-    let file = DirectFile::open(path)?;
-    let written = in_order(&file, out, workers, rate, progress, |bytes| Ok(Cow::Borrowed(bytes)))?;
+    let file = remote::open(path)?;
+    let written = in_order(&*file, out, workers, rate, progress, |bytes| Ok(Cow::Borrowed(bytes)))?;
     Ok((written, file.route()))
 }
 
 /// Reads a file by windows on several threads, makes something of each, and writes that in the
 /// order of the file. Returns the bytes written.
 pub(crate) fn in_order(
-    file: &DirectFile,
+    file: &dyn Windowed,
     out: &mut (dyn Write + Send),
     workers: usize,
     rate: Option<&Rate>,
@@ -74,7 +76,7 @@ pub(crate) fn in_order(
 
 /// Workers that read side by side and write one after the other.
 struct Line<'a> {
-    file: &'a DirectFile,
+    file: &'a dyn Windowed,
     size: u64,
     workers: usize,
     rate: Option<&'a Rate>,
@@ -186,7 +188,7 @@ struct Piece {
 /// workers write. [`finish`](Self::finish) makes it durable and tells failures.
 #[derive(Debug)]
 pub struct Sink {
-    file: Arc<DirectFile>,
+    file: Arc<dyn Windowed>,
     pieces: Option<SyncSender<Piece>>,
     free: Receiver<AlignedBuf>,
     failure: Arc<Mutex<Option<Error>>>,
@@ -203,7 +205,7 @@ impl Sink {
     /// # Errors
     /// When the file cannot be opened or is neither a file nor a block device.
     pub fn create(path: &Path, workers: usize) -> Result<Self> {
-        let file = Arc::new(DirectFile::create(path, true, 0o666)?);
+        let file: Arc<dyn Windowed> = remote::create(path)?.into();
         let workers = workers.max(1);
         let (pieces, queue) = sync_channel(workers);
         let (give_back, free) = channel();
@@ -217,7 +219,7 @@ impl Sink {
             .map(|_| {
                 let (file, queue) = (Arc::clone(&file), Arc::clone(&queue));
                 let (failure, give_back) = (Arc::clone(&failure), give_back.clone());
-                std::thread::spawn(move || write_pieces(&file, &queue, &give_back, &failure))
+                std::thread::spawn(move || write_pieces(&*file, &queue, &give_back, &failure))
             })
             .collect();
         Ok(Self {
@@ -338,7 +340,7 @@ impl Write for Sink {
 /// Writes windows until no more come. After a failure they are only given back, so that what sends
 /// them does not wait forever.
 fn write_pieces(
-    file: &DirectFile,
+    file: &dyn Windowed,
     queue: &Mutex<Receiver<Piece>>,
     give_back: &Sender<AlignedBuf>,
     failure: &Mutex<Option<Error>>,
@@ -357,7 +359,7 @@ fn write_pieces(
 }
 
 /// Writes a window; the last block is filled up with zeros, or with what a device has there.
-fn write_piece(file: &DirectFile, piece: &mut Piece) -> Result<()> {
+fn write_piece(file: &dyn Windowed, piece: &mut Piece) -> Result<()> {
     let grid = file.grid() as usize;
     let whole = piece.len.next_multiple_of(grid);
     piece.buffer[piece.len..whole].fill(0);

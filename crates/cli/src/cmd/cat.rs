@@ -17,7 +17,7 @@ use crate::render::output::Output;
 use crate::session::Volume;
 
 /// Write a file to standard output: one of a volume that is not mounted, or with one argument any
-/// file or block device of the system, past the page cache
+/// file or block device of the system, past the page cache, or a file of an NFS server, by its URL
 #[derive(Debug, Args)]
 pub struct Arguments {
     #[command(flatten)]

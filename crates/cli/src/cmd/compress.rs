@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
 use bedplate::{format_size, parse_size};
-use bedplate_direct::{Method, Route, Sink};
+use bedplate_direct::{Method, Route, Sink, is_remote};
 use clap::{Args, ValueEnum};
 use serde::Serialize;
 
@@ -66,6 +66,12 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<()> {
     };
     let limit = rate(arguments.rate)?;
     let source = &arguments.file;
+    if std::iter::once(source).chain(&arguments.output).any(|path| is_remote(path)) {
+        return Err(Failure::usage(
+            "compress takes files of this system: 'bedplate cat URL | zstd' reads one of a server, \
+             and 'bedplate compress -o - FILE | bedplate tee -q URL' writes one",
+        ));
+    }
     let workers = arguments.requests.get();
     let total = std::fs::metadata(source).map_or(0, |is| is.len());
     let bar = Mutex::new(Bytes::new(output, "compress", total));

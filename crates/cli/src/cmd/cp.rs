@@ -1,5 +1,6 @@
 //! `bedplate cp SOURCE… TARGET`
 
+use std::ffi::{OsStr, OsString};
 use std::fmt;
 use std::num::NonZeroU64;
 use std::os::unix::fs::FileTypeExt;
@@ -8,7 +9,10 @@ use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use bedplate::{format_duration, format_size, parse_size};
-use bedplate_direct::{Copied, Options, Range, Rate, Reflink, Route, TreeCopied};
+use bedplate_direct::{
+    Copied, Options, Range, Rate, Reflink, Route, TreeCopied, inside_remote, is_remote,
+    is_remote_directory, remote_name, remote_size,
+};
 use clap::{Args, ValueEnum};
 use serde::Serialize;
 
@@ -21,7 +25,8 @@ use crate::render::text;
 ///
 /// Holes, owner, mode, extended attributes and times are kept. A target is whole or as it was: the
 /// copy takes its name when it is synced. Where a file system refuses direct I/O the copy goes
-/// through the page cache and out of it again, and says so.
+/// through the page cache and out of it again, and says so. A source or the target may be a file of an
+/// NFS server, nfs://HOST/PATH: of that owner and extended attributes are not kept.
 #[derive(Debug, Args)]
 pub struct Arguments {
     /// What to copy, with the target as the last
@@ -157,7 +162,10 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<()> {
         resume: arguments.resume,
         range: arguments.range,
     };
-    let is_directory = target.is_dir();
+    if arguments.recursive && arguments.paths.iter().any(|path| is_remote(path)) {
+        return Err(Failure::usage("directories are not copied from or to a server"));
+    }
+    let is_directory = target.is_dir() || is_remote(target) && is_remote_directory(target);
     if sources.len() > 1 && !is_directory {
         return Err(Failure::usage(format!(
             "{} is not a directory, which several files are copied to",
@@ -193,21 +201,29 @@ pub fn run(arguments: &Arguments, output: &Output) -> Result<()> {
 
 /// Where a source goes in a directory.
 fn inside(directory: &Path, source: &Path) -> Result<PathBuf> {
+    let name = name_of(source)?;
+    Ok(if is_remote(directory) { inside_remote(directory, &name) } else { directory.join(name) })
+}
+
+fn name_of(source: &Path) -> Result<OsString> {
+    let nameless = || Failure::usage(format!("{} has no name", source.display()));
+    if is_remote(source) {
+        return remote_name(source).ok_or_else(nameless);
+    }
     // `..` and `/` have no name of their own; what they lead to has.
-    let name = match source.file_name() {
-        Some(name) => name.to_owned(),
-        None => source
-            .canonicalize()
-            .map_err(|error| Failure::system("look at", source, &error))?
-            .file_name()
-            .ok_or_else(|| Failure::usage(format!("{} has no name", source.display())))?
-            .to_owned(),
-    };
-    Ok(directory.join(name))
+    if let Some(name) = source.file_name() {
+        return Ok(name.to_owned());
+    }
+    let whole =
+        source.canonicalize().map_err(|error| Failure::system("look at", source, &error))?;
+    whole.file_name().map(OsStr::to_owned).ok_or_else(nameless)
 }
 
 /// How much there is to copy, for the bar; what cannot be looked at is told by the copy.
 fn bytes_of(source: &Path, arguments: &Arguments) -> u64 {
+    if is_remote(source) {
+        return remote_size(source);
+    }
     let Ok(is) = std::fs::symlink_metadata(source) else { return 0 };
     if let Some(Range { len: Some(len), .. }) = arguments.range {
         return len;

@@ -19,7 +19,7 @@ use crate::render::output::Output;
 /// the command ends.
 #[derive(Debug, Args)]
 pub struct Arguments {
-    /// The file; it is made, or emptied first
+    /// The file, or an nfs:// URL; it is made, or emptied first
     file: PathBuf,
     /// Write nothing to standard output
     #[arg(short, long)]

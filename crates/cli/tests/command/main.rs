@@ -51,6 +51,7 @@ mod network_exports;
 #[path = "../../../export/tests/nfs/client.rs"]
 #[allow(dead_code, reason = "the tests of the command need less of it")]
 mod nfs_client;
+mod nfs_files;
 mod odd_names;
 mod parts;
 mod quickstart;

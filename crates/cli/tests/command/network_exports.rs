@@ -20,15 +20,19 @@ use crate::nfs_client::{
 const JUKEBOX: u32 = 10_008;
 
 /// A server that is killed when a test fails.
-struct Server {
+pub struct Server {
     child: Child,
-    address: SocketAddr,
+    pub address: SocketAddr,
 }
 
 impl Server {
     /// Serves a directory, and waits until it does.
-    fn start(dir: &Path, more: &[&str]) -> Self {
-        let arguments = ["--json", "export", "nfs", text(dir), "--listen", "0", "--insecure"];
+    pub fn start(dir: &Path, more: &[&str]) -> Self {
+        Self::start_at(dir, "0", more)
+    }
+
+    pub fn start_at(dir: &Path, listen: &str, more: &[&str]) -> Self {
+        let arguments = ["--json", "export", "nfs", text(dir), "--listen", listen, "--insecure"];
         let mut child =
             command(arguments.iter().chain(more)).stdout(Stdio::piped()).spawn().unwrap();
         let mut told = String::new();
@@ -43,7 +47,7 @@ impl Server {
         Client::connect(self.address, 0)
     }
 
-    fn send(mut self, signal: Signal) -> Option<i32> {
+    pub fn send(mut self, signal: Signal) -> Option<i32> {
         kill_process(Pid::from_child(&self.child), signal).unwrap();
         self.child.wait().unwrap().code()
     }

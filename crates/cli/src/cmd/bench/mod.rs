@@ -78,9 +78,10 @@ struct Measured<W: Args> {
 
 #[derive(Debug, Args)]
 struct Common {
-    /// What to measure: [LABEL=]raw:DEVICE, [LABEL=]path:DIR[,buffered][,mode=MODE] or
-    /// [LABEL=]volume:DEVICE[,mode=MODE][,inode-lock=whole]; memory:SIZE stands for a device. Again
-    /// for each further target; the first is what the others are compared with
+    /// What to measure: [LABEL=]raw:DEVICE, [LABEL=]path:DIR[,buffered][,mode=MODE],
+    /// [LABEL=]volume:DEVICE[,mode=MODE][,inode-lock=whole] or
+    /// [LABEL=]nfs://HOST/DIR[?OPTION&…][,mode=MODE]; memory:SIZE stands for a device. Again for each
+    /// further target; the first is what the others are compared with
     #[arg(short, long = "target", value_name = "TARGET", required = true)]
     targets: Vec<String>,
     /// How often each target is measured; targets take turns
