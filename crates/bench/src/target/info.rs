@@ -34,7 +34,7 @@ pub struct TargetInfo {
     pub label: String,
     /// The description it was opened from, as it can be typed again.
     pub spec: String,
-    /// `raw`, `path` or `volume`.
+    /// `raw`, `path`, `volume` or `nfs`.
     pub kind: String,
     /// The part it plays.
     pub role: Role,
@@ -53,6 +53,13 @@ impl TargetInfo {
     #[must_use]
     pub fn is_path(&self) -> bool {
         self.kind == "path"
+    }
+
+    /// Returns whether its files have advisory locks of ranges: the kernel's, or those of an NFS
+    /// client among its own opens.
+    #[must_use]
+    pub fn has_record_locks(&self) -> bool {
+        self.is_path() || self.kind == "nfs"
     }
 }
 

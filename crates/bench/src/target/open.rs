@@ -13,8 +13,8 @@ use super::device::claim_device;
 use super::info::mount_of;
 use super::volume::{Counted, SharedVolume};
 use super::{
-    Caching, Composite, Directory, Kind, PathTarget, Place, PlaceInfo, RawTarget, Role, Target,
-    TargetInfo, TargetSpec, VolumeTarget,
+    Caching, Composite, Directory, Kind, NfsTarget, PathTarget, Place, PlaceInfo, RawTarget, Role,
+    Target, TargetInfo, TargetSpec, VolumeTarget,
 };
 use crate::measure::DeviceStat;
 use crate::{Error, ErrorKind, Result};
@@ -79,6 +79,7 @@ impl Opener<'_, '_> {
         match &spec.kind {
             Kind::Raw => self.raw(spec, place),
             Kind::Path { caching, mode } => self.path(spec, place, *caching, *mode),
+            Kind::Nfs { mode } => nfs(spec, place, *mode),
             Kind::Volume { mode, whole_lock, log, cache_bytes, block_size } => {
                 let volume = self.volume(spec, place, log.as_ref(), *block_size)?;
                 let mut info = describe(spec, place, role_of_mode(*mode, *whole_lock));
@@ -213,6 +214,20 @@ impl Opener<'_, '_> {
             format!("{name}: its content would be overwritten: give --destroy={name} if it may be"),
         ))
     }
+}
+
+fn nfs(spec: &TargetSpec, place: &Place, mode: bedplate_nfs::Mode) -> Result<Box<dyn Target>> {
+    let role = match mode {
+        bedplate_nfs::Mode::Cached => Role::Buffered,
+        bedplate_nfs::Mode::Direct => Role::DirectWhole,
+        bedplate_nfs::Mode::Concurrent => Role::Concurrent,
+    };
+    let url = bedplate_nfs::Url::of_path(place.as_path()).map_err(|e| Error::usage(e.message))?;
+    let mut info = describe(spec, place, role);
+    info.engine =
+        format!("NFS in user space, {} connections, {} calls", url.connections, url.calls);
+    info.counted_by = "nothing: the devices are the server's".into();
+    Ok(Box::new(NfsTarget::new(info, &url, mode)?))
 }
 
 /// Returns the block devices below a directory: the one of its file system, or what it was mounted

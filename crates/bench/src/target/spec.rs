@@ -44,6 +44,11 @@ pub enum Kind {
         /// Block size in bytes, used when the volume is formatted here.
         block_size: u32,
     },
+    /// A directory of an NFS server, through the client of this project.
+    Nfs {
+        /// How files are opened.
+        mode: bedplate_nfs::Mode,
+    },
 }
 
 impl Kind {
@@ -54,6 +59,7 @@ impl Kind {
             Self::Raw => "raw",
             Self::Path { .. } => "path",
             Self::Volume { .. } => "volume",
+            Self::Nfs { .. } => "nfs",
         }
     }
 }
@@ -61,7 +67,7 @@ impl Kind {
 /// Where a target lies.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Place {
-    /// A device, file or directory.
+    /// A device, file or directory; of an NFS target its URL.
     Path(PathBuf),
     /// So many bytes of this process's memory, for measuring the processor's part alone.
     Memory(u64),
@@ -90,9 +96,10 @@ pub struct TargetSpec {
     text: String,
 }
 
-const GRAMMAR: &str = "write [LABEL=]raw:DEVICE, [LABEL=]path:DIR[,buffered|direct][,mode=MODE] or \
-                       [LABEL=]volume:DEVICE[,mode=MODE][,inode-lock=whole]; memory:SIZE stands \
-                       for a device in memory";
+const GRAMMAR: &str = "write [LABEL=]raw:DEVICE, [LABEL=]path:DIR[,buffered|direct][,mode=MODE], \
+                       [LABEL=]volume:DEVICE[,mode=MODE][,inode-lock=whole] or \
+                       [LABEL=]nfs://HOST/DIR[?OPTION&…][,mode=MODE]; memory:SIZE stands for a \
+                       device in memory";
 
 impl fmt::Display for TargetSpec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -145,6 +152,9 @@ fn split_kind(head: &str) -> Result<(&str, &str)> {
             };
         }
     }
+    if bedplate_nfs::is_nfs_url(std::path::Path::new(head)) {
+        return Ok(("nfs", head));
+    }
     if head.starts_with("memory:") {
         return Ok(("raw", head));
     }
@@ -181,6 +191,7 @@ fn default_kind(name: &str) -> Kind {
             cache_bytes: None,
             block_size: 4096,
         },
+        "nfs" => Kind::Nfs { mode: bedplate_nfs::Mode::Concurrent },
         _ => Kind::Raw,
     }
 }
@@ -193,6 +204,9 @@ impl TargetSpec {
             (Kind::Path { caching, .. }, "direct", None) => *caching = Caching::Direct,
             (Kind::Path { mode, .. }, "mode", Some(v)) => {
                 *mode = Some(v.parse().map_err(Error::usage)?);
+            }
+            (Kind::Nfs { mode }, "mode", Some(v)) => {
+                *mode = v.parse().map_err(|e: bedplate_nfs::Error| Error::usage(e.message))?;
             }
             (Kind::Volume { mode, .. }, "mode", Some(v)) => {
                 *mode = v.parse().map_err(Error::usage)?;
@@ -227,6 +241,14 @@ impl TargetSpec {
             )));
         }
         match &self.kind {
+            Kind::Nfs { .. } => {
+                let urls = self.places.iter().map(|place| {
+                    bedplate_nfs::Url::of_path(place.as_path())
+                        .map(drop)
+                        .map_err(|e| Error::usage(e.message))
+                });
+                urls.collect()
+            }
             Kind::Path { .. } if memory => Err(Error::usage(format!(
                 "'{}': a path lies on a mounted file system, not in memory",
                 self.text
@@ -256,6 +278,7 @@ impl TargetSpec {
             Kind::Path { mode: Some(mode), .. } => format!("{place} {mode}"),
             Kind::Volume { whole_lock: true, .. } => "direct whole-lock".to_owned(),
             Kind::Volume { mode, .. } => mode.to_string(),
+            Kind::Nfs { mode } => format!("nfs {mode}"),
         }
     }
 
@@ -269,13 +292,13 @@ impl TargetSpec {
         };
         match self.kind {
             Kind::Raw => self.places.iter().filter(|p| path(p)).map(Place::as_path).collect(),
-            Kind::Path { .. } | Kind::Volume { .. } => Vec::new(),
+            Kind::Path { .. } | Kind::Volume { .. } | Kind::Nfs { .. } => Vec::new(),
         }
     }
 }
 
 impl Place {
-    fn as_path(&self) -> &std::path::Path {
+    pub(super) fn as_path(&self) -> &std::path::Path {
         match self {
             Self::Path(path) => path,
             Self::Memory(_) => std::path::Path::new("memory"),
@@ -294,6 +317,13 @@ mod tests {
     #[test]
     fn every_kind_is_understood() {
         assert_eq!(spec("raw:/dev/x").kind, Kind::Raw);
+        let nfs = spec("one=nfs://[::1]/x?nconnect=8&rsize=8192,mode=direct");
+        assert_eq!(nfs.kind, Kind::Nfs { mode: bedplate_nfs::Mode::Direct });
+        assert_eq!(nfs.places, [Place::Path("nfs://[::1]/x?nconnect=8&rsize=8192".into())]);
+        assert_eq!(
+            (nfs.label.as_str(), spec("nfs://h/x").label.as_str()),
+            ("one", "nfs concurrent")
+        );
         assert_eq!(spec("path:/mnt/x").kind, Kind::Path { caching: Caching::Direct, mode: None });
         assert_eq!(
             spec("path:/mnt/x,buffered").kind,
@@ -340,6 +370,8 @@ mod tests {
             "path:/x,mode=fast",
             "volume:/x,inode-lock=whole",
             "path:memory:1M",
+            "nfs://host/x,mode=fast",
+            "nfs://host/x?sec=krb5",
             "raw:/x,latency=1ms",
             "raw:/a+",
         ] {

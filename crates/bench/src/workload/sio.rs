@@ -5,8 +5,8 @@
 //!   thread ──► place ──► lock of the record ──► read or write ──► unlock
 //!                          shared to read, exclusive to write
 //! ```
-//! The lock is the kernel's advisory one of a range of bytes. A raw device and the library have
-//! none: there the access is made without, and the figures say so.
+//! The lock is the kernel's advisory one of a range of bytes; over NFS in user space it is one among the
+//! opens of this process. A raw device and the library have none: there the access is made without, and the figures say so.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -151,7 +151,7 @@ impl Work for Sio {
             stop: env.stop,
         };
         let blocks = self.size_bytes / pattern.block_bytes;
-        let locked = target.info().is_path();
+        let locked = target.info().has_record_locks();
         let mut measurement = run(&job, |_| {
             // An open of its own: locks exclude opens, not threads.
             let file = if locked { target.open_lockable(FILE)? } else { target.open(FILE)? };
