@@ -10,6 +10,7 @@ mod metadata;
 mod nbd;
 mod nbd_device;
 mod nfs;
+mod nfs_client;
 mod requests;
 mod text;
 mod trace;
@@ -24,7 +25,7 @@ pub struct Target {
 }
 
 /// All of them.
-pub const TARGETS: [Target; 24] = [
+pub const TARGETS: [Target; 25] = [
     Target { name: "superblock", run: bedplate_fs::forge::decode_superblock },
     Target { name: "label", run: bedplate_volume::Label::decode_any },
     Target { name: "group", run: group::run },
@@ -47,6 +48,7 @@ pub const TARGETS: [Target; 24] = [
     Target { name: "nbd", run: nbd::run },
     Target { name: "nbd_device", run: nbd_device::run },
     Target { name: "nfs", run: nfs::run },
+    Target { name: "nfs_client", run: nfs_client::run },
     Target { name: "trace", run: trace::run },
     Target { name: "vhost", run: vhost::run },
 ];
