@@ -113,8 +113,7 @@ fn s_578_a_url_leads_to_a_file_below_what_the_server_lets_mount() {
     let (_, rest) = Client::connect(&url(&bed, "/a/none/file", "")).unwrap();
     assert_eq!(rest, b"none/file");
     let port = Some(bed.address.port());
-    let elsewhere =
-        Url { nfs_port: port, mount_port: port, ..Url::new("127.0.0.1", b"/etc") };
+    let elsewhere = Url { nfs_port: port, mount_port: port, ..Url::new("127.0.0.1", b"/etc") };
     let error = Client::connect(&elsewhere).unwrap_err();
     assert_eq!(error.kind, ErrorKind::NotFound, "{error}");
     let closed = Url { nfs_port: Some(1), mount_port: Some(1), ..Url::new("127.0.0.1", b"/x") };
