@@ -121,17 +121,17 @@ fn s_563_a_mode_is_for_files_of_volumes() {
     let socket = scratch.path("socket");
     let (mut server, _) = Server::start(&[&address, "--unix", text(&socket), "--mode", "cached"]);
     let mut client = Client::open(&socket, "disk", true);
-    assert_eq!(client.write(0, 100, b"not on the device yet"), 0);
-    assert_eq!(client.read(100, 21), b"not on the device yet");
+    assert_eq!(client.write(0, 4096, &[7; 4096]), 0);
+    assert!(client.read(4096, 4096) == [7; 4096]);
     // What a killed server did not flush was only in its cache.
     assert_eq!(server.send(Signal::KILL), None);
     let (mut server, _) = Server::start(&[&address, "--unix", text(&socket)]);
     let mut client = Client::open(&socket, "disk", true);
-    assert!(client.read(100, 21) == pattern(8 << 20)[100..121]);
-    assert_eq!(client.write(0, 100, b"on the device already"), 0);
+    assert!(client.read(4096, 4096) == pattern(8 << 20)[4096..8192]);
+    assert_eq!(client.write(0, 4096, &[9; 4096]), 0);
     assert_eq!(server.send(Signal::KILL), None);
     let (mut server, _) = Server::start(&[&address, "--unix", text(&socket)]);
-    assert_eq!(Client::open(&socket, "disk", true).read(100, 21), b"on the device already");
+    assert!(Client::open(&socket, "disk", true).read(4096, 4096) == [9; 4096]);
     assert_eq!(server.send(Signal::TERM), Some(0));
     let plain = scratch.file("plain", b"of the system");
     let arguments = ["export", "nbd", text(&plain), "--unix", text(&socket), "--mode", "cached"];

@@ -165,14 +165,14 @@ impl DataPath<'_> {
         move || {
             let (Some(fs), Some(inode)) = (fs.upgrade(), inode.upgrade()) else { return };
             let io = DataPath::new(&fs, &inode);
-            let held = io.state().lock.shared(&*fs);
             loop {
-                if !io.write_full_piece(&held) {
-                    let mut pieces = io.state().delayed.pieces();
-                    // Another one may have become full since, or wait behind one that was put back.
-                    if pieces.due() == 0 {
-                        return pieces.give_hand_back();
-                    }
+                // Let go of between two, so that one that needs the file alone gets it.
+                let held = io.state().lock.shared(&*fs);
+                let written = io.write_full_piece(&held);
+                let mut pieces = io.state().delayed.pieces();
+                // Behind one that was put back others may wait.
+                if !written && pieces.due() == 0 {
+                    return pieces.give_hand_back();
                 }
             }
         }

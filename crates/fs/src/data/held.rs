@@ -25,7 +25,7 @@ impl DataPath<'_> {
     ) -> Result<()> {
         self.rests_for_odd_growth(held, &data);
         if self.may_delay(may_wait, service, &data) {
-            if self.owes_pieces() {
+            if self.has_full_pieces() {
                 self.write_delayed(held)?;
             }
             if self.delay(&data, may_wait)? {

@@ -174,7 +174,7 @@ fn s_302_what_a_thread_could_not_write_is_told_and_tried_again() {
         bed.it.append(PIECE, 7);
         bed.gate.open();
         until("all of them are refused", || {
-            bed.gate.refused.load(SeqCst) >= HANDS + 1 && bed.gate.held.load(SeqCst) == 0
+            bed.gate.refused.load(SeqCst) > HANDS && bed.gate.held.load(SeqCst) == 0
         });
         let told = match tells {
             "sync" => bed.it.file.sync_data().map(drop),
