@@ -26,12 +26,12 @@ pub use bedplate_fs::{
 pub use bedplate_volume::{
     ArbiterProvider, Arrangement, Arrival, Config as GroupConfig, Difference, Error as GroupError,
     ErrorKind as GroupErrorKind, FOREGROUND_PERCENT_DEFAULT, FOREGROUND_UNLIMITED, Foreground,
-    Group, HEAD_BYTES, Id, ImportOptions, Innodb, Label, Layout, MEMBER_BYTES_MIN, Member,
-    MemberState, MemberStatistics, NewGroup, OperationStatistics, PageArbiter, PageFormat,
-    PlexStatistics, Postgres, Relayout, RelayoutProgress, RelayoutState, Role, ScrubFinding,
-    ScrubReport, ScrubResult, ScrubSchedule, Shape, Sqlite, SyncProgress, Target,
-    UNIT_BYTES_DEFAULT, Undecided, Volume, VolumeConfig, VolumeOptions, VolumeStatistics,
-    WeakGroup, Which, create as create_group, page_formats,
+    Group, HEAD_BYTES, Id, ImportOptions, Innodb, JoinHalf, JoinPlan, Label, Layout,
+    MEMBER_BYTES_MIN, Member, MemberState, MemberStatistics, NewGroup, OperationStatistics,
+    PageArbiter, PageFormat, PlexStatistics, Postgres, Relayout, RelayoutProgress, RelayoutState,
+    Role, ScrubFinding, ScrubReport, ScrubResult, ScrubSchedule, Shape, Split, Sqlite,
+    SyncProgress, Target, UNIT_BYTES_DEFAULT, Undecided, Volume, VolumeConfig, VolumeOptions,
+    VolumeStatistics, WeakGroup, Which, create as create_group, page_formats,
 };
 
 /// The example of the README, compiled with the documentation tests.

@@ -54,12 +54,12 @@ pub use group::{
 };
 pub use group::{
     FINDINGS_MAX, Piece, RelocatedMember, ScrubFinding, ScrubResult, ScrubRun, ScrubSchedule,
-    ScrubTotals,
+    ScrubTotals, Split,
 };
 pub use id::Id;
 pub use layout::{Arrangement, Direction, Relayout, Shape, UNIT_BYTES_DEFAULT};
 pub use layout::{COPIES_MAX, Concat, Copy, Extent, Layout, Mirror, Raid5, Run, Stripe};
-pub use open_group::{Foreground, Group, SyncProgress, WeakGroup};
+pub use open_group::{Foreground, Group, JoinHalf, JoinPlan, SyncProgress, WeakGroup};
 #[cfg(feature = "planted-bugs")]
 pub use planted::{Mistake, plant};
 pub use relayout::{RelayoutProgress, RelayoutState, Target};

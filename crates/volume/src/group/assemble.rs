@@ -25,6 +25,9 @@ pub(crate) struct Assembly {
     /// Members that the configuration counts as failed and whose device holds something older than
     /// when they failed.
     pub older: Vec<usize>,
+    /// Members that were split off and whose device, given after them, has not the label of the half
+    /// yet.
+    pub parting: Vec<(usize, usize)>,
     /// Members that should be there and are not.
     pub missing: Vec<usize>,
     /// Those of them of which an older copy is there, with its name.
@@ -55,6 +58,7 @@ pub(crate) fn assemble(found: &[Found]) -> Result<Assembly> {
         places: vec![None; config.members.len()],
         returned: Vec::new(),
         older: Vec::new(),
+        parting: Vec::new(),
         missing: Vec::new(),
         outdated: Vec::new(),
         config,
@@ -111,6 +115,10 @@ fn estranged(found: &[Found]) -> Option<(&Found, &Found)> {
             && failed(of, one).is_some()
     };
     found.iter().find_map(|one| Some((one, found.iter().find(|other| went_on(one, other))?)))
+}
+
+fn newest_of(found: &[Found]) -> Option<&Found> {
+    found.iter().max_by_key(|device| device.label.config.event)
 }
 
 fn diverged(newest: &Found, device: &Found) -> Error {
@@ -174,9 +182,11 @@ fn place(assembly: &mut Assembly, found: &[Found], at: usize, device: &Found) ->
     }
     if member.state == MemberState::Failed {
         if device.label.config.event >= member.since {
-            let newest =
-                found.iter().max_by_key(|device| device.label.config.event).unwrap_or(device);
-            return Err(diverged(newest, device));
+            return Err(diverged(newest_of(found).unwrap_or(device), device));
+        }
+        if device.label.is_parting(config) {
+            assembly.parting.push((index, at));
+            return Ok(());
         }
         let is_the_one =
             device.label.config.event >= member.last_event || is_planted(Mistake::OlderCopyTaken);
@@ -232,6 +242,7 @@ mod tests {
             reserve_bytes: 0,
             scrub: None,
             findings: Vec::new(),
+            split: None,
             members: vec![member(1), member(2), member(3)],
             volumes,
         }

@@ -6,6 +6,7 @@ use std::collections::HashSet;
 use super::findings::ScrubFinding;
 use super::relocated::RelocatedMember;
 use super::schedule::ScrubSchedule;
+use super::split::Split;
 use crate::{Extent, Id, Layout, Relayout};
 
 /// How many members a group may have.
@@ -114,6 +115,8 @@ pub struct Config {
     pub scrub: Option<ScrubSchedule>,
     /// What the last of them found, and the one that is under way: some places of each.
     pub findings: Vec<ScrubFinding>,
+    /// The half of the mirror that was split off, or that this one was split off from.
+    pub split: Option<Split>,
     /// The members; a member's place here is its index in layouts.
     pub members: Vec<Member>,
     /// The volumes.
@@ -352,6 +355,7 @@ impl Config {
             .find_map(volume_fault)
             .or_else(|| self.extent_fault())
             .or_else(|| self.relocated_fault())
+            .or_else(|| self.split.as_ref()?.fault(self))
     }
 
     fn extent_fault(&self) -> Option<String> {

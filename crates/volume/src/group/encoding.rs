@@ -5,6 +5,7 @@ use super::config::*;
 use super::findings::{self};
 use super::relocated::{self};
 use super::schedule::{self};
+use super::split::{self};
 use crate::wire::{Fault, Reader, put_text};
 use crate::{Concat, Direction, Extent, Layout, Mirror, Raid5, Relayout, Stripe};
 
@@ -57,6 +58,9 @@ impl Config {
             self.members.iter().for_each(|member| out.extend(member.last_event.to_le_bytes()));
             findings::encode(&self.findings, out);
         }
+        if version > 6 {
+            split::encode(self.split.as_ref(), out);
+        }
     }
 
     /// Returns the version of the label that is able to say all this: the oldest, so that older
@@ -65,7 +69,9 @@ impl Config {
         let parity = |volume: &VolumeConfig| {
             volume.relayout.as_ref().is_some_and(|relayout| relayout.has_parity(&volume.layout))
         };
-        if self
+        if self.split.is_some() {
+            7
+        } else if self
             .volumes
             .iter()
             .any(|volume| volume.relayout.as_ref().is_some_and(|relayout| relayout.in_cycles))
@@ -122,6 +128,7 @@ impl Config {
             member.last_event = reader.u64("the last event that a member had")?;
         }
         let findings = if version > 4 { findings::decode(reader)? } else { Vec::new() };
+        let split = if version > 6 { split::decode(reader)? } else { None };
         let Head { id, event, common_event, clean, foreground_percent } = head;
         let config = Self {
             id,
@@ -134,6 +141,7 @@ impl Config {
             reserve_bytes,
             scrub,
             findings,
+            split,
             members,
             volumes,
         };

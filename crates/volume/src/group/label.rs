@@ -34,7 +34,7 @@ pub(crate) const DATA_START_MIN: u64 = 4 << 20;
 const MAGIC: &[u8; 8] = b"BEDPGRUP";
 /// The newest version. A label is of the oldest version that is able to say what it says, so that
 /// older software reads every other.
-const VERSION: u32 = 6;
+const VERSION: u32 = 7;
 /// Magic, version, checksum and length stand before what only this version knows.
 const HEAD_BYTES: usize = 72;
 /// Events are counted: none that is further away ever was, and there is always a next one.
@@ -209,6 +209,9 @@ impl Label {
                 .is_some_and(|index| self.config.volume_on(index).is_some())
         };
         match config.index_of(self.member) {
+            Some(index) if config.is_split_off(index) && !self.is_parting(config) => Some(format!(
+                "{name} is an older copy of a member that was split off the group {group}"
+            )),
             Some(index)
                 if config.members[index].state != MemberState::Failed
                     || config.volume_on(index).is_some() =>

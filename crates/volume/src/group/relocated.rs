@@ -85,6 +85,9 @@ impl Config {
         let member =
             self.members.get(index).filter(|member| member.state == MemberState::Failed)?;
         let volume = self.volume_on(index).filter(|volume| volume.is_redundant())?;
+        if self.is_split_off(index) {
+            return None;
+        }
         if self.has_relayout() {
             return Some(format!(
                 "{}: nothing stands in for it while a relayout is under way",

@@ -12,7 +12,7 @@ const KEPT_BYTES: usize = 4;
 
 /// What the identities of one group differ by from those of another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Difference([u8; 16]);
+pub(crate) struct Difference(pub(super) [u8; 16]);
 
 impl Difference {
     /// Makes one that leads to identities which nothing else has.
@@ -29,6 +29,12 @@ impl Difference {
         is_one.then_some(difference)
     }
 
+    /// Returns the one that a label names; nothing where no two identities differ by that.
+    pub fn from_bytes(bytes: [u8; 16]) -> Option<Self> {
+        let is_one = bytes[..KEPT_BYTES].iter().all(|byte| *byte == 0) && bytes != [0; 16];
+        is_one.then_some(Self(bytes))
+    }
+
     pub fn apply(self, id: Id) -> Id {
         Id(std::array::from_fn(|at| id.0[at] ^ self.0[at]))
     }
@@ -36,8 +42,20 @@ impl Difference {
 
 impl Config {
     /// Returns the same group under another name and identity. Nothing of a member that failed
-    /// counts: its device keeps the old identity.
+    /// counts: its device keeps the old identity. It is a half of nothing any more.
     fn renewed(&self, difference: Difference, name: &str) -> Self {
+        let mut config = self.with_identities(difference, name);
+        config.split = None;
+        for index in 0..config.members.len() {
+            if config.members[index].state == MemberState::Failed {
+                config.forget_last_event(index);
+            }
+        }
+        config
+    }
+
+    /// Returns the same group with a name and other identities.
+    pub(super) fn with_identities(&self, difference: Difference, name: &str) -> Self {
         let mut config = self.clone();
         (config.id, config.name) = (difference.apply(self.id), name.to_owned());
         for member in &mut config.members {
@@ -54,11 +72,6 @@ impl Config {
             finding.copies.iter_mut().for_each(|(id, _)| *id = difference.apply(*id));
             finding.right = finding.right.map(|id| difference.apply(id));
             finding.wrong = finding.wrong.map(|id| difference.apply(id));
-        }
-        for index in 0..config.members.len() {
-            if config.members[index].state == MemberState::Failed {
-                config.forget_last_event(index);
-            }
         }
         config
     }

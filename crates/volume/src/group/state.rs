@@ -19,6 +19,7 @@ use bedplate_block::sync::{Mutex, RwLock, rank};
 
 use super::label::EVENT_OF_ARRIVAL;
 use super::member_handle::MemberHandle;
+use super::schedule::TimePoint;
 use crate::{Config, Error, ErrorKind, Label, Member, MemberState, Result, ScrubSchedule};
 
 /// The open members by their index; `None` for one that is away.
@@ -137,8 +138,10 @@ impl GroupState {
         let lost: Vec<&str> = config
             .members
             .iter()
-            .filter(|member| member.state == MemberState::Failed && !member.is_vacant())
-            .map(|member| member.path.as_str())
+            .enumerate()
+            .filter(|(_, member)| member.state == MemberState::Failed && !member.is_vacant())
+            .filter(|(index, _)| !config.is_split_off(*index))
+            .map(|(_, member)| member.path.as_str())
             .collect();
         let earlier = if lost.is_empty() {
             String::new()
@@ -273,6 +276,7 @@ impl GroupState {
     fn publish(&self, config: &mut Config, mut next: Config, handles: &Handles) -> Result<()> {
         self.check_next(config, &next, handles);
         next.event += 1;
+        next.note_split(TimePoint::now().wall_s);
         loop {
             let overwritten = self.check_labels(&next, handles);
             let lost: Vec<(usize, Error)> = match &overwritten[..] {

@@ -203,6 +203,11 @@ impl Layout {
         if self.has_parity() { 1 } else { self.copies().saturating_sub(1) }
     }
 
+    /// Says whether every byte has whole copies, and no part of a row.
+    pub(crate) fn is_mirrored(&self) -> bool {
+        self.copies() > 1 && !self.has_parity()
+    }
+
     /// Says whether its addresses lie in rows with parity.
     #[must_use]
     pub fn has_parity(&self) -> bool {

@@ -10,12 +10,15 @@
 mod relayout;
 mod renew;
 mod scrub;
+mod split;
 
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
 use bedplate_block::BlockDevice;
 use parking_lot::Mutex;
+
+pub use split::{JoinHalf, JoinPlan};
 
 use crate::group::FOREGROUND_PERCENT_MIN;
 use crate::io::VolumeDevice;

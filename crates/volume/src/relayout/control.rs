@@ -131,6 +131,13 @@ impl GroupRuntime {
             .members()
             .into_iter()
             .find(|index| config.members[*index].state != MemberState::Active);
+        if let Some(split) = config.split.as_ref().filter(|split| !split.joins) {
+            let other = &split.name;
+            return Err(Error::invalid(format!(
+                "group {group}: the half {other} was split off: join it, or replace the members that \
+                 went with it, before a relayout"
+            )));
+        }
         away.map_or(Ok(()), |index| {
             let (path, state) = (&config.members[index].path, config.members[index].state.name());
             Err(Error::invalid(format!(

@@ -59,6 +59,7 @@ impl GroupRuntime {
             let failed = |index: &usize| {
                 config.members[*index].state == MemberState::Failed
                     && config.volume_on(*index).is_some()
+                    && !config.is_split_off(*index)
             };
             let Some((index, spare)) = (0..config.members.len())
                 .filter(failed)
@@ -116,6 +117,7 @@ impl GroupRuntime {
         }
         for index in (0..config.members.len())
             .filter(|index| config.members[*index].state == MemberState::Failed)
+            .filter(|index| !config.is_split_off(*index))
         {
             let Some(volume) = config.volume_on(index).filter(|volume| volume.is_redundant())
             else {

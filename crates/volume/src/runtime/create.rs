@@ -199,6 +199,7 @@ fn plan(new: &NewGroup, devices: &[&Arc<dyn BlockDevice>]) -> Result<Config> {
         reserve_bytes: reserve,
         scrub: None,
         findings: Vec::new(),
+        split: None,
         members,
         volumes,
     };

@@ -6,6 +6,7 @@ mod compare;
 mod create;
 mod membership;
 mod scrub;
+mod split;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -19,6 +20,8 @@ pub use arrival::Arrival;
 pub(crate) use create::check_name;
 pub use create::{MEMBER_BYTES_MIN, NewGroup, create};
 pub(crate) use membership::let_go;
+use split::label_half;
+pub(crate) use split::written_regions;
 
 use crate::estimate::RateEstimate;
 use crate::group::{Assembly, Found, GroupState, Handles, MemberHandle, assemble};
@@ -28,7 +31,9 @@ use crate::layout::rows_from_start;
 use crate::meter::VolumeMeter;
 use crate::redundancy::{BEHIND, DIRTY, Drl, Redundancy, Regions, UNSYNCED};
 use crate::throttle::Throttle;
-use crate::{Config, Error, ErrorKind, Label, Layout, MemberState, Result, Role, VolumeConfig};
+use crate::{
+    Config, Error, ErrorKind, Label, Layout, MemberState, Result, Role, Split, VolumeConfig,
+};
 
 /// How to open a group.
 #[derive(Debug, Clone)]
@@ -155,6 +160,7 @@ pub(crate) fn assembled(
             label,
         });
     }
+    take_in_halves(&mut found);
     let (mut assembly, mut devices) = (assemble(&found)?, devices.to_vec());
     let relocated_members = crate::group::find(&assembly, &devices);
     if !relocated_members.is_empty() {
@@ -166,6 +172,22 @@ pub(crate) fn assembled(
     }
     refuse_missing(&assembly, options)?;
     Ok((assembly, devices))
+}
+
+/// Lets the labels of a half be those of the kept one, where that takes its members in.
+fn take_in_halves(found: &mut [Found]) {
+    let kept = found
+        .iter()
+        .map(|device| &device.label.config)
+        .filter(|config| config.split.as_ref().is_some_and(|split| split.joins))
+        .max_by_key(|config| config.event)
+        .cloned();
+    let Some(kept) = kept else { return };
+    for device in found {
+        if let Some(label) = device.label.joined_to(&kept) {
+            device.label = label;
+        }
+    }
 }
 
 fn refuse_missing(assembly: &Assembly, options: &ImportOptions) -> Result<()> {
@@ -261,6 +283,9 @@ pub(crate) fn open(
         })?;
     }
     let config = group_state.config();
+    if let Some(split) = config.split.as_ref().filter(|_| !options.read_only) {
+        end_parting(assembly, devices, split);
+    }
     let ios =
         config.volumes.iter().enumerate().map(|(ordinal, volume)| {
             open_volume(&group_state, &config, ordinal, volume, was_clean)
@@ -277,6 +302,18 @@ pub(crate) fn open(
         arbiters: ArbiterSlot::default(),
         copied_under: AtomicU64::new(0),
     })
+}
+
+/// Gives the devices of a half the labels that they were about to get when the power went. One that
+/// fails keeps its own, and has no place in the group.
+fn end_parting(assembly: &Assembly, devices: &[Arc<dyn BlockDevice>], split: &Split) {
+    for (_, at) in &assembly.parting {
+        if let Err(error) = label_half(&*devices[*at], split) {
+            let (half, device) = (&split.name, devices[*at].name());
+            tracing::warn!(group = assembly.config.name, half, device, %error,
+                "a device of the half that was split off has not its label yet: import the group again");
+        }
+    }
 }
 
 /// Returns the layout of a volume as its label has it, if the members can have it.

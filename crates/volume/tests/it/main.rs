@@ -20,6 +20,8 @@ mod renew;
 mod replacing;
 mod scrub;
 mod seams;
+mod split;
+mod split_cuts;
 mod statistics;
 mod throttle;
 mod write_hole;
