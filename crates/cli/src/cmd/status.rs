@@ -9,6 +9,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use crate::daemon::control;
+use crate::daemon::status::SPLIT;
 use crate::device::host::{self, HostRoom};
 use crate::failure::{Exit, Result};
 use crate::mount::{self, Mount, live};
@@ -36,7 +37,7 @@ struct Report {
 struct State {
     mounted_at: PathBuf,
     volume: PathBuf,
-    /// `whole`, `host filling`, `rebuilding`, `degraded`, `broken`, `read-only` or `dead`.
+    /// `whole`, `split`, `host filling`, `rebuilding`, `degraded`, `broken`, `read-only` or `dead`.
     state: &'static str,
     /// What is wrong, each in a sentence.
     problems: Vec<String>,
@@ -138,7 +139,7 @@ fn health(mount: Mount, info: &Value) -> Result<Option<State>> {
         group
             .members
             .iter()
-            .filter(|member| member.has_data && member.state != "active")
+            .filter(|member| member.has_data && !matches!(&*member.state, "active" | SPLIT))
             .map(|member| format!("{} is {}", member.path, member.state)),
     );
     state(mount, health, exit, problems)

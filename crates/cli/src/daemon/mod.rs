@@ -3,6 +3,7 @@
 
 pub mod control;
 pub mod events;
+pub mod halves;
 pub mod host_room;
 pub mod names;
 pub mod scrubbed;

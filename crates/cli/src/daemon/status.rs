@@ -10,6 +10,7 @@ use bedplate::{
 };
 use serde::{Deserialize, Serialize};
 
+use crate::daemon::halves::SplitStatus;
 use crate::daemon::scrubbed::ScrubStatus;
 use crate::failure::Exit;
 use crate::render::text;
@@ -37,6 +38,9 @@ pub struct Status {
     pub scrub: Option<ScrubStatus>,
     pub volumes: Vec<VolumeStatus>,
     pub members: Vec<MemberStatus>,
+    /// The half of the mirror that was split off, or that this one was split off from.
+    #[serde(default)]
+    pub split: Option<SplitStatus>,
     /// What an administrator should know: members that nothing stands in for, and those that lie in
     /// free space of others.
     #[serde(default)]
@@ -119,6 +123,9 @@ impl MemberStatus {
 /// The state of a member of an open group that was overwritten, and that cannot leave because the
 /// group is not whole without it.
 const LOST: &str = "lost";
+
+/// The state of a member that is with the other half of a split.
+pub const SPLIT: &str = "split";
 
 /// What an older version's answer does not say.
 fn yes() -> bool {
@@ -230,7 +237,8 @@ impl Status {
                     id: member.id.to_string(),
                     path: member.path.clone(),
                     size_bytes: member.size_bytes,
-                    state: member.state.name().into(),
+                    state: if config.is_split_off(index) { SPLIT } else { member.state.name() }
+                        .into(),
                     since_event: member.since,
                     has_data: config.volume_on(index).is_some(),
                     found: true,
@@ -253,6 +261,7 @@ impl Status {
             scrub: ScrubStatus::of(config),
             volumes: volumes.collect(),
             members: members.collect(),
+            split: SplitStatus::of(config),
             notes: notes(config),
             refused: None,
         }
@@ -283,7 +292,7 @@ impl Status {
     /// Returns what a command that shows the group answers to its caller.
     pub fn exit(&self) -> Exit {
         match self.health() {
-            "whole" => Exit::Done,
+            "whole" | SPLIT => Exit::Done,
             "degraded" | "rebuilding" => Exit::Failed,
             _ => Exit::Broken,
         }
@@ -316,6 +325,8 @@ impl Status {
             "degraded"
         } else if state(MemberState::Stale.name()) {
             "rebuilding"
+        } else if state(SPLIT) {
+            SPLIT
         } else {
             "whole"
         }
@@ -344,7 +355,12 @@ fn notes(config: &GroupConfig) -> Vec<String> {
              device of its own"
         )
     });
-    guests.chain((0..config.members.len()).filter_map(|index| config.stranded(index))).collect()
+    let halves = SplitStatus::of(config).map(|split| split.note());
+    halves
+        .into_iter()
+        .chain(guests)
+        .chain((0..config.members.len()).filter_map(|index| config.stranded(index)))
+        .collect()
 }
 
 /// Draws a layout.

@@ -9,6 +9,7 @@ mod mounted;
 pub mod newcomer;
 mod open;
 pub mod place;
+pub mod renewed;
 pub mod signature;
 
 pub use access::Access;

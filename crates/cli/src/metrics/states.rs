@@ -8,7 +8,7 @@ use bedplate::{CheckpointInfo, FsInfo, Group, Schedule, Timestamp};
 
 use super::families::Out;
 use super::turns;
-use crate::daemon::status::Status;
+use crate::daemon::status::{SPLIT, Status};
 
 /// Returns a time as Prometheus counts it.
 fn seconds(time: Timestamp) -> f64 {
@@ -83,10 +83,11 @@ pub(super) fn group(out: &mut Out<'_>, group: &Group) -> fmt::Result {
     let status = Status::of(group);
     out.gauges(
         "group_health",
-        "1, with how the group is: whole, rebuilding, degraded or broken",
+        "1, with how the group is: whole, split, rebuilding, degraded or broken",
         [([("health", status.health())], 1)],
     )?;
-    out.gauge("group_whole", "1 while the group is whole", (status.health() == "whole").into())?;
+    let is_whole = matches!(status.health(), "whole" | SPLIT);
+    out.gauge("group_whole", "1 while the group is whole, or split in two", is_whole.into())?;
     out.gauge(
         "rebuild_pending_bytes",
         "Bytes that are to be compared or copied until all copies agree",

@@ -30,6 +30,7 @@ mod fstab;
 #[allow(dead_code, reason = "the tests of the command need less of it")]
 mod guest;
 mod guest_disks;
+mod halves;
 mod harness;
 mod health;
 mod identity;

@@ -30,6 +30,13 @@ pub enum GroupRequest {
     Relayout(RelayoutRequest),
     /// Remove a member without data.
     Remove(String),
+    /// Let members go that are a whole copy, as a group of their own.
+    Split {
+        /// Their identities.
+        members: Vec<String>,
+        /// The name of that group.
+        name: String,
+    },
     /// State the largest p99 latency of the foreground during work in the background, in hundredths
     /// of the p99 without it.
     Foreground(u16),

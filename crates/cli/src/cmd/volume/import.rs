@@ -1,16 +1,16 @@
 //! `bedplate volume import`, also under another name and identity
 
 use std::fmt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
-use bedplate::{BlockDevice, FileSystem, Group, GroupErrorKind, ImportOptions, MountOptions, Role};
+use bedplate::{BlockDevice, Group, GroupErrorKind, ImportOptions};
 use clap::Args;
 use serde::Serialize;
 
 use crate::daemon::control;
 use crate::daemon::status::Status;
-use crate::device::{self, Access, group, place};
+use crate::device::{self, Access, group, place, renewed};
 use crate::failure::{Failure, Result};
 use crate::render::output::Output;
 use crate::render::{progress, text};
@@ -73,7 +73,8 @@ fn renew(arguments: &Arguments, output: &Output) -> Result<Renewed> {
             let group = open_renewed(arguments, name, output)?;
             control::lend_unmounted(&group);
             progress::during(output, "bringing members up to date", || group.sync())?;
-            let uuid = renew_inside(&group, log, output)?;
+            let log = log.map(|log| device::open(log, Access::ReadWrite)).transpose()?;
+            let uuid = progress::during(output, "mounting", || renewed::inside(&group, log))?;
             let status = Some(Status::of(&group));
             device::close(Some(group))?;
             Ok(Renewed { status, path, uuid })
@@ -81,7 +82,8 @@ fn renew(arguments: &Arguments, output: &Output) -> Result<Renewed> {
         (None, None) if arguments.others.is_empty() => {
             let log = log.map(|log| device::open(log, Access::ReadWrite)).transpose()?;
             let device = device::open_plain(&path, Access::ReadWrite)?;
-            let uuid = Some(renew_volume(device, log, output)?);
+            let renew = || renewed::volume(device, log);
+            let uuid = Some(progress::during(output, "mounting", renew)?);
             Ok(Renewed { status: None, path, uuid })
         }
         (Some(label), None) => Err(Failure::usage(format!(
@@ -120,36 +122,6 @@ fn open_renewed(arguments: &Arguments, name: &str, output: &Output) -> Result<Gr
         }
         failure
     })
-}
-
-/// Gives the file system on a group an identity of its own; nothing where there is none.
-fn renew_inside(group: &Group, log: Option<&Path>, output: &Output) -> Result<Option<String>> {
-    let Some(data) = group.volume(Role::Data) else { return Ok(None) };
-    let separate = match FileSystem::probe(&data) {
-        Ok(volume) => volume.log_separate,
-        Err(error) if error.kind == bedplate::ErrorKind::NotAVolume => return Ok(None),
-        Err(error) => return Err(error.into()),
-    };
-    let log = match log {
-        Some(log) => Some(device::open(log, Access::ReadWrite)?),
-        None => group.volume(Role::Log).filter(|_| separate),
-    };
-    renew_volume(data, log, output).map(Some)
-}
-
-fn renew_volume(
-    device: Arc<dyn BlockDevice>,
-    log: Option<Arc<dyn BlockDevice>>,
-    output: &Output,
-) -> Result<String> {
-    let fs = progress::during(output, "mounting", || {
-        FileSystem::mount(device, log, MountOptions::default())
-    })?;
-    let renewed = fs.renew_identity();
-    let unmounted = fs.unmount();
-    let uuid = renewed?;
-    unmounted?;
-    Ok(uuid)
 }
 
 impl fmt::Display for Renewed {

@@ -1,13 +1,15 @@
 //! `bedplate volume
-//! create|list|show|import|export|add|spare|replace|unrelocate|remove|relayout|grow|shrink|scrub|stat|tune|wait|identify|arrived`
+//! create|list|show|import|export|split|join|add|spare|replace|unrelocate|remove|relayout|grow|shrink|scrub|stat|tune|wait|identify|arrived`
 
 mod arrived;
 mod change;
 mod create;
 mod import;
+mod join;
 mod relayout;
 mod scrub;
 mod show;
+mod split;
 mod tune;
 mod wait;
 
@@ -24,6 +26,8 @@ pub enum Command {
     Show(show::Arguments),
     Import(import::Arguments),
     Export(change::ExportArguments),
+    Split(split::Arguments),
+    Join(join::Arguments),
     Add(change::AddArguments),
     Spare(change::SpareArguments),
     Replace(change::ReplaceArguments),
@@ -50,6 +54,8 @@ pub fn run(command: &Command, output: &Output) -> Result<Exit> {
         Command::Wait(arguments) => return wait::run(arguments, output),
         Command::Import(arguments) => import::run(arguments, output),
         Command::Export(arguments) => change::export(arguments, output),
+        Command::Split(arguments) => split::run(arguments, output),
+        Command::Join(arguments) => join::run(arguments, output),
         Command::Add(arguments) => change::add(arguments, output),
         Command::Relayout(arguments) => relayout::run(arguments, output),
         Command::Grow(arguments) => relayout::grow(arguments, output),

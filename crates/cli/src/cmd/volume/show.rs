@@ -10,7 +10,7 @@ use clap::Args;
 use serde::Serialize;
 
 use crate::daemon::control::{self, Reply};
-use crate::daemon::status::Status;
+use crate::daemon::status::{SPLIT, Status};
 use crate::device::group::{self, Located};
 use crate::failure::{Exit, Failure, Result};
 use crate::render::output::Output;
@@ -18,7 +18,7 @@ use crate::render::text;
 
 /// List the groups on block devices, in BEDPLATE_DEVICES and in directories
 ///
-/// Ends with exit code 0 where all are whole, 1 where one is degraded or being rebuilt, 4 where one
+/// Ends with exit code 0 where all are whole or split, 1 where one is degraded or being rebuilt, 4 where one
 /// is broken or refused.
 #[derive(Debug, Args)]
 pub struct ListArguments {
@@ -28,7 +28,7 @@ pub struct ListArguments {
 
 /// Show a group: its layout, its members and their states
 ///
-/// Ends with exit code 0 where the group is whole, 1 where it is degraded or being rebuilt, 4 where
+/// Ends with exit code 0 where the group is whole or split, 1 where it is degraded or being rebuilt, 4 where
 /// it is broken or refused.
 #[derive(Debug, Args)]
 pub struct Arguments {
@@ -92,7 +92,7 @@ fn of_labels(located: &Located) -> Status {
     for member in &mut status.members {
         match located.members.iter().find(|(_, label)| label.member.to_string() == member.id) {
             Some((path, _)) => member.path = path.display().to_string(),
-            None => member.found = !member.lies_on.is_empty(),
+            None => member.found = !member.lies_on.is_empty() || member.state == SPLIT,
         }
     }
     status

@@ -16,6 +16,7 @@ use bedplate_serve::control::{
 };
 use serde::{Deserialize, Serialize};
 
+use crate::daemon::halves;
 use crate::daemon::names::Names;
 use crate::daemon::scrubbed::Scrubbed;
 use crate::daemon::status::Status;
@@ -199,6 +200,10 @@ pub fn act(
             group.unrelocate(which(member)?, newcomer::arrival(new, &open_new(new)?))?;
         }
         GroupRequest::Remove(member) => group.remove(which(member)?)?,
+        GroupRequest::Split { members, name } => {
+            let members = members.iter().map(|id| which(id)).collect::<Result<Vec<_>>>()?;
+            halves::split(group, fs, &members, name)?;
+        }
         GroupRequest::Foreground(limit_percent) => group.set_foreground(*limit_percent)?,
         GroupRequest::ScrubEvery { every_s, repair } => {
             group.schedule_scrub(every_s.map(Duration::from_secs), *repair)?;

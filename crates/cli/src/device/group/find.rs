@@ -95,11 +95,11 @@ pub(super) fn first_path(located: &Located) -> PathBuf {
 pub fn of_member(path: &Path) -> Result<Option<Located>> {
     let Some(label) = label_of(path)? else { return Ok(None) };
     let path = place::whole(path)?;
-    let own = |other: &Label| other.config.id == label.config.id;
     let mut search = Search::default();
     search.add(&path);
     let mut config = label.config.clone();
-    let mut members = Vec::new();
+    let mut members;
+    let mut found = Vec::new();
     // One that is outdated knows where the others were, and they know more.
     loop {
         config
@@ -107,7 +107,8 @@ pub fn of_member(path: &Path) -> Result<Option<Located>> {
             .iter()
             .filter(|member| !member.is_vacant())
             .for_each(|member| search.add(Path::new(&member.path)));
-        members.extend(search.labels_of(own));
+        found.extend(search.labels_of(|_| true));
+        members = belonging(&found, &config);
         match members.iter().max_by_key(|(_, label)| label.config.event) {
             Some((_, newest)) if newest.config.event > config.event => {
                 config = newest.config.clone();
@@ -115,20 +116,40 @@ pub fn of_member(path: &Path) -> Result<Option<Located>> {
             _ => break,
         }
     }
-    if !config.members.iter().all(|member| {
-        member.is_vacant() || members.iter().any(|(_, label)| label.member == member.id)
-    }) {
+    let is_there = |(index, member): (usize, &bedplate::Member)| {
+        member.is_vacant()
+            || config.is_split_off(index)
+            || members.iter().any(|(_, label)| label.member == member.id)
+    };
+    if !config.members.iter().enumerate().all(is_there) {
         if !place::is_remote(&path) {
             search.add_directory(path.parent().unwrap_or(Path::new("/")));
         }
         search.add_system();
-        members.extend(search.labels_of(own));
+        found.extend(search.labels_of(|_| true));
+        members = belonging(&found, &config);
+    }
+    // The other half is kept and takes this one's members in: that is the group from now on.
+    if let Some((path, _)) =
+        found.iter().find(|(_, other)| label.joined_to(&other.config).is_some())
+    {
+        return of_member(path);
     }
     if members.is_empty() {
         // Its label went, or could not be read again.
         return Ok(None);
     }
     Ok(Some(located(members)))
+}
+
+/// Returns the members of a group among what was found: those that say so, and as its own those of
+/// another half that it takes in.
+fn belonging(found: &[(PathBuf, Label)], config: &GroupConfig) -> Vec<(PathBuf, Label)> {
+    let own = |label: &Label| (label.config.id == config.id).then(|| label.clone());
+    let member = |(path, label): &(PathBuf, Label)| {
+        Some((path.clone(), own(label).or_else(|| label.joined_to(config))?))
+    };
+    found.iter().filter_map(member).collect()
 }
 
 /// Finds a group by its name.
@@ -200,10 +221,17 @@ pub fn all(directories: &[PathBuf]) -> Result<Vec<Located>> {
     search.add_system();
     let mut members = search.labels_of(|_| true);
     let mut groups = Vec::new();
-    while let Some(id) = members.first().map(|(_, label)| label.config.id) {
-        let (own, others) = members.into_iter().partition(|(_, label)| label.config.id == id);
+    let joins = |config: &GroupConfig| config.split.as_ref().is_some_and(|split| split.joins);
+    while let Some((_, first)) = members
+        .iter()
+        .filter(|(_, label)| joins(&label.config))
+        .max_by_key(|(_, label)| label.config.event)
+        .or(members.first())
+    {
+        let config = first.config.clone();
+        let own = belonging(&members, &config);
+        members.retain(|(path, _)| !own.iter().any(|(other, _)| other == path));
         groups.push(located(own));
-        members = others;
     }
     groups.sort_by(|a, b| a.config.name.cmp(&b.config.name));
     Ok(groups)

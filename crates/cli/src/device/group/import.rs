@@ -47,6 +47,11 @@ pub fn why_not(located: &Located) -> Option<String> {
     checked.err().map(|failure| failure.message)
 }
 
+/// Claims the members that belong to a group, without opening it.
+pub fn claimed(located: &Located, access: Access) -> Result<Vec<Arc<dyn BlockDevice>>> {
+    claim(located, access)
+}
+
 /// Claims the members that belong to the group as it is now; those that lost their place meanwhile
 /// are left alone, with a warning.
 fn claim(located: &Located, access: Access) -> Result<Vec<Arc<dyn BlockDevice>>> {

@@ -4,5 +4,5 @@ mod find;
 pub mod holder;
 mod import;
 
-pub use find::{Located, all, label_of, named, of_member, resolve, source_of, volume_of};
-pub use import::{forget, open, take_label_off, why_not};
+pub use find::{Located, all, by_name, label_of, named, of_member, resolve, source_of, volume_of};
+pub use import::{claimed, forget, open, take_label_off, why_not};
