@@ -113,6 +113,8 @@ fn s_370_a_mount_reads_nothing_ahead_where_that_is_off() {
     let Some(m) = Mounted::new("mode=concurrent,read-window=off") else { return };
     fs::write(m.path("f"), vec![1; 64 * PAGE]).unwrap();
     let file = File::open(m.path("f")).unwrap();
+    // What waits in memory is not on the device to be read.
+    file.sync_data().unwrap();
     let before = m.device.counters().reads;
     let mut buf = [0; PAGE];
     (0..64_u64).for_each(|page| file.read_exact_at(&mut buf, page * PAGE as u64).unwrap());
