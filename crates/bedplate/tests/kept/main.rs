@@ -163,7 +163,7 @@ fn s_242_a_volume_of_every_version_that_is_written_is_kept() {
             );
         }
     }
-    for (what, newest) in [("volume", 5), ("label", 6), ("log device", 1)] {
+    for (what, newest) in [("volume", 5), ("label", 7), ("log device", 1)] {
         for version in 1..=newest {
             assert!(versions[what].contains(&version), "no {what} of version {version} is kept");
         }
@@ -219,7 +219,7 @@ fn s_243_a_newer_version_is_refused_and_left_alone() {
     let before = content(&members[0]);
     let error = Group::import(&members, &IDLE).err().unwrap();
     assert_eq!(error.kind, GroupErrorKind::NewerFormat, "{error}");
-    refused(&error.to_string(), 6);
+    refused(&error.to_string(), 7);
     assert!(content(&members[0]) == before, "something was written");
 
     let devices = of("log-device");

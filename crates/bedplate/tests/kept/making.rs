@@ -8,7 +8,7 @@ use std::time::Duration;
 use bedplate::{
     AlignedBuf, AllocateMode, Arrangement, BlockDevice, CheckpointOptions, CloneSource, FileKind,
     FileSystem, FormatOptions, Group, ImportOptions, InodeNo, IoMode, MemoryDevice, MountOptions,
-    NewFile, NewGroup, OpenOptions, Role, Schedule, Shape, Target, Tunable, TuneOptions,
+    NewFile, NewGroup, OpenOptions, Role, Schedule, Shape, Target, Tunable, TuneOptions, Which,
     create_group,
 };
 
@@ -18,7 +18,7 @@ use crate::packing::{Named, copies};
 type Making = fn() -> Vec<Named>;
 
 /// Every kind of volume that is kept.
-pub const KINDS: [(&str, Making); 13] = [
+pub const KINDS: [(&str, Making); 14] = [
     ("unmounted", unmounted),
     ("crashed", crashed),
     ("log-device", log_device),
@@ -32,6 +32,7 @@ pub const KINDS: [(&str, Making); 13] = [
     ("reserve", reserve),
     ("scrubbed", scrubbed),
     ("degraded", degraded),
+    ("split", split),
 ];
 
 const VOLUME_BYTES: u64 = 32 << 20;
@@ -267,6 +268,17 @@ fn degraded() -> Vec<Named> {
     let group = Group::import(&[Arc::clone(&left[0].1)], &options).unwrap();
     group.close().unwrap();
     left
+}
+
+/// What stays of a mirror that was split.
+fn split() -> Vec<Named> {
+    let mut halves = group(Shape::Mirror, 2, |_| {});
+    let devices: Vec<_> = halves.iter().map(|(_, device)| Arc::clone(device)).collect();
+    let group = Group::import(&devices, &IDLE).unwrap();
+    drop(group.split(&[Which::At(1)], "half").unwrap());
+    group.close().unwrap();
+    halves.truncate(1);
+    halves
 }
 
 /// Bytes that tell where they belong: each sector has a word of its own.
