@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bedplate_block::AlignedBuf;
 use bedplate_nfs::wire::numbers as n;
@@ -205,21 +205,24 @@ fn s_575_in_direct_mode_one_writer_is_alone_and_in_concurrent_mode_none_waits() 
             (n::NFS, n::WRITE) => Act::Hold,
             _ => Act::Serve,
         });
-        let client = server.client("timeo=600&nconnect=4");
+        let client = server.client("nconnect=4");
         let file = client.open(b"file", &OpenOptions::create(mode)).unwrap();
         let most = std::thread::scope(|scope| {
             let file = &file;
             let writers: Vec<_> = (0..4_u64)
                 .map(|at| scope.spawn(move || file.write_at(&[1; 512], at * 512).unwrap()))
                 .collect();
+            let begun = Instant::now();
+            while server.held() < most_expected && begun.elapsed() < Duration::from_secs(30) {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            // Time for one that has to wait and does not.
+            std::thread::sleep(Duration::from_millis(50));
             let mut most = 0;
             while writers.iter().any(|writer| !writer.is_finished()) {
-                let before = server.held();
-                std::thread::sleep(Duration::from_millis(50));
-                if server.held() == before {
-                    most = most.max(before);
-                    server.release();
-                }
+                most = most.max(server.held());
+                server.release();
+                std::thread::sleep(Duration::from_millis(5));
             }
             most
         });

@@ -82,7 +82,7 @@ fn s_577_what_is_no_reply_ends_the_connection_and_the_call_is_made_again() {
             let lies = is_read(heard) && seen.fetch_add(1, std::sync::atomic::Ordering::SeqCst) < 2;
             if lies { lie(heard.xid) } else { Act::Serve }
         });
-        let file = server.file("nconnect=1&timeo=600");
+        let file = server.file("nconnect=1");
         let begun = Instant::now();
         assert_eq!(file.read_at(&mut [0; 100], 0), Ok(100), "{name}");
         assert!(begun.elapsed() < Duration::from_secs(30), "{name}: nothing is waited for");
@@ -99,7 +99,7 @@ fn s_577_an_answer_to_another_call_is_none() {
             Act::Serve
         }
     });
-    let file = server.file("nconnect=1");
+    let file = server.file("nconnect=1&timeo=2");
     let mut buf = [0; 4];
     assert_eq!(file.read_at(&mut buf, 0), Ok(4));
     assert_ne!(&buf, b"evil");
@@ -138,7 +138,7 @@ fn s_577_a_server_that_floods_costs_no_memory_and_stops_no_call() {
             Act::Serve
         }
     });
-    let file = server.file("nconnect=1&soft&retrans=2");
+    let file = server.file("nconnect=1&soft&retrans=2&timeo=2");
     assert_eq!(file.read_at(&mut [0; 9], 512), Ok(9));
     let before = resident_bytes();
     let error = file.read_at(&mut [0; 9], 0).unwrap_err();
@@ -246,7 +246,7 @@ fn s_577_listings_and_links_that_never_end_are_ended() {
 #[test]
 fn s_577_a_client_ends_while_its_server_is_silent() {
     let server = Server::start(|heard| if is_read(heard) { Act::Silent } else { Act::Serve });
-    let file = server.file("nconnect=2&timeo=600");
+    let file = server.file("nconnect=2");
     let answers: Vec<_> = (0..4).map(|at| file.read_later(at, 10)).collect();
     let begun = Instant::now();
     drop(file);

@@ -104,10 +104,12 @@ impl Server {
         Self { address, shared, thread: Some(thread) }
     }
 
+    /// Returns an address of the server. A client waits a minute for an answer, unless the
+    /// options say otherwise: on a slow machine no call is made twice that was to be made once.
     pub fn url(&self, options: &str) -> Url {
         let port = self.address.port();
         let text = format!(
-            "nfs://127.0.0.1/x?version=3&nfsport={port}&mountport={port}&timeo=2&{options}"
+            "nfs://127.0.0.1/x?version=3&nfsport={port}&mountport={port}&timeo=600&{options}"
         );
         text.parse().unwrap()
     }
